@@ -20,7 +20,7 @@
 typedef enum sbp_optimizer {
     SBP_OPTIMIZER_NONE,
 #define OPTIMIZER(id, name, text, states) SBP_OPTIMIZER_##id,
-#include "passes/optimizers/optimizers.def"
+#include "passes/optimizers.def"
 #undef OPTIMIZER
     SBP_OPTIMIZER_COUNT
 } sbp_optimizer;

@@ -173,6 +173,14 @@ const sbp_entry *sbp_program_find_entry(const sbp_program *program, const char *
     return NULL;
 }
 
+const sbp_entry *sbp_program_training_entry(const sbp_program *program) {
+    static const char *const names[] = {"step", "accumulate", "score"};
+    const sbp_entry *entry = NULL;
+    for (int i = 0; i < SBP_COUNT(names) && !entry; i++)
+        entry = sbp_program_find_entry(program, names[i]);
+    return entry;
+}
+
 int32_t sbp_program_add_scalar(sbp_arena *arena, sbp_program *program, const char *name) {
     int32_t found = sbp_program_find_scalar(program, name);
     if (found >= 0)

@@ -390,6 +390,9 @@ sbp_program *sbp_program_create(sbp_arena *arena, const char *name);
 int32_t sbp_program_find_buffer(const sbp_program *program, const char *name);         /* -1 when absent */
 int32_t sbp_program_find_scalar(const sbp_program *program, const char *name);         /* -1 when absent */
 const sbp_entry *sbp_program_find_entry(const sbp_program *program, const char *name); /* NULL when absent */
+/* What a step of training spends its time in: step, else accumulate; of a program that trains nothing score.
+ * NULL where there is none of these. */
+const sbp_entry *sbp_program_training_entry(const sbp_program *program);
 int32_t sbp_program_add_scalar(sbp_arena *arena, sbp_program *program,
                                const char *name); /* or the existing one */
 /* The number of an identical kernel if there is one (compared by text without the name). A kernel whose name

@@ -303,7 +303,7 @@ sbp_status sbp_check_input(const sbp_subject *s, int32_t k, sbp_row_input_kind k
     const sbp_row_input *input = sbp_subject_input(s, k);
     if (input && input->kind == kind && (!column || strcmp(input->column, column) == 0))
         return SBP_OK;
-    return SBP_SUBJECT_FAIL(s, "c27", "%s is no row input: %s%s%.60s", s->operands[k].name, kinds[kind],
+    return SBP_SUBJECT_FAIL(s, "c27", "%s is not a row input: %s%s%.60s", s->operands[k].name, kinds[kind],
                             column ? " " : "", column ? column : "");
 }
 

@@ -27,6 +27,20 @@
  * their number smallest along a straight line. Between queues it stands before the next command of the queue
  * that is waited for, so that a copy can run beside the call that follows it. What others make redundant is
  * taken out again: every fence is needed for some hazard at some size.
+ *
+ * An example: a loop over chunks in which attention reads keys that the same loop writes.
+ *
+ *   loop i in chunk {
+ *     gemm     a           K[i*C for C] := x[i*C for C] W^T
+ *     attn_fwd b           o := .., K[lo until hi]
+ *   }
+ *
+ * Trace at T = 1 (i = 0): a0 writes K[0, 1), b0 reads K[0, 1): a fence between a and b.
+ * Trace at T = C + 1 (i = 0, 1): b0 reads K[0, C), a1 writes K[C, C+1): rows differ, no hazard from b to the
+ * next a; a0 and a1 write different rows too; b1 reads K[0, C+1), behind the fence already. So one fence
+ * stands in the loop, before b. Had a written a buffer of one chunk (K'[0 for C]), b0 would read what a1
+ * writes: then the trace at C + 1 asks for a second one, and it stands before a, where iteration 0 passes it
+ * for nothing.
  */
 #include "passes/fences/fence.h"
 

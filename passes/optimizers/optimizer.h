@@ -31,7 +31,7 @@ void sbp_optimizer_set_weight(sbp_optimizer_rule *rule, sbp_value value);
 sbp_value sbp_optimizer_scalar(sbp_optimizer_rule *rule, const char *name);
 
 #define OPTIMIZER(id, name, text, states) void sbp_optimizer_##name(sbp_optimizer_rule *rule);
-#include "passes/optimizers/optimizers.def"
+#include "passes/optimizers.def"
 #undef OPTIMIZER
 
 static inline sbp_value sbp_optimizer_op(sbp_optimizer_rule *r, sbp_opcode code, sbp_value a, sbp_value b) {

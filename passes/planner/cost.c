@@ -383,7 +383,7 @@ static void add_exchanges(const sbp_program *program, int32_t function, const sb
 }
 
 void sbp_cost_wire_of(const sbp_program *program, const sbp_target_info *target, sbp_wire *out) {
-    const sbp_entry *entries[] = {sbp_program_find_entry(program, sbp_cost_training_entry(program)),
+    const sbp_entry *entries[] = {sbp_program_training_entry(program),
                                   sbp_program_find_entry(program, "update")};
     *out = (sbp_wire){0};
     for (int e = 0; e < SBP_COUNT(entries); e++)
@@ -403,10 +403,9 @@ void sbp_cost_wire_of(const sbp_program *program, const sbp_target_info *target,
 
 /* ---- steps ------------------------------------------------------------------------------------------- */
 
-static void measure_entry(sbp_arena *arena, const sbp_program *program, const char *name, int64_t t,
+static void measure_entry(sbp_arena *arena, const sbp_program *program, const sbp_entry *entry, int64_t t,
                           const sbp_target_info *target, const sbp_cost *functions,
                           const sbp_item_class *classes, sbp_cost *out) {
-    const sbp_entry *entry = sbp_program_find_entry(program, name);
     meter m = {.program = program, .target = target, .chunks = 1};
     m.position.sizes = sbp_program_sizes(program, t, 1);
     m.position.table = -1;
@@ -423,7 +422,7 @@ static void measure_entry(sbp_arena *arena, const sbp_program *program, const ch
     add_traffic(&m, &entry->body, classes, out);
 }
 
-double sbp_cost_entry(sbp_arena *arena, const sbp_program *program, const char *entry,
+double sbp_cost_entry(sbp_arena *arena, const sbp_program *program, const sbp_entry *entry,
                       const sbp_target_info *target) {
     sbp_cost *functions = SBP_NEW_ARRAY(arena, sbp_cost, program->function_count + 1), out = {0};
     for (int32_t f = 0; f < program->function_count; f++)
@@ -433,14 +432,6 @@ double sbp_cost_entry(sbp_arena *arena, const sbp_program *program, const char *
     return out.seconds;
 }
 
-const char *sbp_cost_training_entry(const sbp_program *program) {
-    static const char *const names[] = {"step", "accumulate"};
-    for (int i = 0; i < SBP_COUNT(names); i++)
-        if (sbp_program_find_entry(program, names[i]))
-            return names[i];
-    return "score";
-}
-
 void sbp_cost_step(sbp_arena *arena, const sbp_program *program, int64_t t, const sbp_target_info *target,
                    sbp_cost *out) {
     sbp_cost *functions = SBP_NEW_ARRAY(arena, sbp_cost, program->function_count + 1);
@@ -448,6 +439,7 @@ void sbp_cost_step(sbp_arena *arena, const sbp_program *program, int64_t t, cons
         sbp_cost_function(program, f, t, target, &functions[f]);
     const sbp_item_class *classes = class_buffers(arena, program);
     *out = (sbp_cost){0};
-    measure_entry(arena, program, sbp_cost_training_entry(program), t, target, functions, classes, out);
-    measure_entry(arena, program, "update", t, target, functions, classes, out);
+    measure_entry(arena, program, sbp_program_training_entry(program), t, target, functions, classes, out);
+    measure_entry(arena, program, sbp_program_find_entry(program, "update"), t, target, functions, classes,
+                  out);
 }

@@ -42,11 +42,9 @@ void sbp_cost_wire_of(const sbp_program *program, const sbp_target_info *target,
  * as what they read and write allows (makespan.h). */
 void sbp_cost_step(sbp_arena *arena, const sbp_program *program, int64_t t, const sbp_target_info *target,
                    sbp_cost *out);
-/* Seconds of one entry with t_max rows; 0 where there is none of that name. */
-double sbp_cost_entry(sbp_arena *arena, const sbp_program *program, const char *entry,
+/* Seconds of one entry with t_max rows; 0 for NULL. */
+double sbp_cost_entry(sbp_arena *arena, const sbp_program *program, const sbp_entry *entry,
                       const sbp_target_info *target);
-/* The entry of those that runs once per micro-batch. */
-const char *sbp_cost_training_entry(const sbp_program *program);
 
 /* One call of a function. */
 void sbp_cost_function(const sbp_program *program, int32_t function, int64_t t, const sbp_target_info *target,

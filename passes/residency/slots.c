@@ -4,7 +4,20 @@
  * that the act at hand wants never do. A fetch is issued as early as its slot is free and its source there,
  * but not before a fetch of the same queue that is needed earlier: queues are first in, first out. What is
  * written goes home when its slot is given up, right behind the act that wrote it, unless nobody reads it
- * again. */
+ * again.
+ *
+ * An example: AdamW on the device over three layers whose parameters live on the host, in a pool of two slots
+ * (sbpc compile MODEL --offload params --print-after reside, entry update):
+ *
+ *   act                slot 0     slot 1     moves                        why
+ *   update embedding   -          -          in:  slot 0 <- layer 0       both slots are free: fetches are
+ *                                            in:  slot 1 <- layer 1       issued as early as that
+ *   update layer 0     layer 0*   layer 1    out: layer 0 <- slot 0       * written. Layer 2 needs a slot: of
+ *                                            in:  slot 0 <- layer 2       layers 0 and 1, layer 0 is wanted
+ *   update layer 1     layer 2    layer 1*                                last (never), so it goes home
+ *   update layer 2     layer 2*   layer 1*   out: layer 1, layer 2        the end of the list: all go home
+ *
+ * Updating layer 1 and fetching layer 2 run beside each other, on queues compute and in. */
 #include "passes/residency/slots.h"
 
 typedef struct use {

@@ -53,11 +53,8 @@ static void add_body(sbp_pack_work *w, const sbp_program *program, const sbp_bod
 }
 
 sbp_pack_work sbp_pack_work_of(const sbp_program *program) {
-    static const char *const entries[] = {"step", "accumulate", "score"};
-    const sbp_entry *entry = NULL;
+    const sbp_entry *entry = program ? sbp_program_training_entry(program) : NULL;
     sbp_pack_work w = {0};
-    for (int i = 0; program && !entry && i < SBP_COUNT(entries); i++)
-        entry = sbp_program_find_entry(program, entries[i]);
     if (entry)
         add_body(&w, program, &entry->body);
     if (!(w.per_row > 0))

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "ir/base/json.h"
+#include "ir/base/json_write.h"
 #include "ir/base/pattern.h"
 #include "runtime/cli/options/options.h"
 
@@ -34,17 +34,17 @@ static void test_the_table_is_sound(void **state) {
     }
     sbp_options *o; /* every default converts */
     assert_ok(f, parse(f, SBP_PHASE_ALL, "", &o));
-    assert_int_equal(sbp_options_int(o, "seq-len"), 4096);
-    assert_int_equal(sbp_options_int(o, "batch-size"), 8);
-    assert_true(sbp_options_is(o, "chunk", "auto"));
-    assert_int_equal(sbp_options_int(o, "chunk"), -1);
-    assert_true(isnan(sbp_options_double(o, "min-lr")));
-    assert_true(sbp_options_double(o, "lr") == 2e-5);
-    assert_true(sbp_options_double(o, "clip") == 1.0);
-    assert_null(sbp_options_text(o, "out"));
-    assert_false(sbp_options_given(o, "lr"));
+    assert_int_equal(sbp_options_int(o, SBP_OPT_SEQ_LEN), 4096);
+    assert_int_equal(sbp_options_int(o, SBP_OPT_BATCH_SIZE), 8);
+    assert_true(sbp_options_is(o, SBP_OPT_CHUNK, "auto"));
+    assert_int_equal(sbp_options_int(o, SBP_OPT_CHUNK), -1);
+    assert_true(isnan(sbp_options_double(o, SBP_OPT_MIN_LR)));
+    assert_true(sbp_options_double(o, SBP_OPT_LR) == 2e-5);
+    assert_true(sbp_options_double(o, SBP_OPT_CLIP) == 1.0);
+    assert_null(sbp_options_text(o, SBP_OPT_OUT));
+    assert_false(sbp_options_given(o, SBP_OPT_LR));
     double betas[2];
-    sbp_options_pair(o, "betas", betas);
+    sbp_options_pair(o, SBP_OPT_BETAS, betas);
     assert_true(betas[0] == 0.9 && betas[1] == 0.999);
 }
 
@@ -58,26 +58,26 @@ static void test_command_lines(void **state) {
     assert_int_equal(sbp_options_arg_count(o), 2);
     assert_string_equal(sbp_options_arg(o, 0), "plan.bin");
     assert_string_equal(sbp_options_arg(o, 1), "--odd");
-    assert_int_equal(sbp_options_list_count(o, "data"), 2);
-    assert_string_equal(sbp_options_list_at(o, "data", 1), "b.jsonl");
-    assert_true(sbp_options_double(o, "lr") == 2e-3); /* the last one wins */
-    assert_int_equal(sbp_options_int(o, "batch-size"), 4);
-    assert_true(sbp_options_on(o, "dry-run"));
-    assert_false(sbp_options_on(o, "shuffle"));
-    assert_true(sbp_options_given(o, "seed"));
-    assert_false(sbp_options_given(o, "out"));
+    assert_int_equal(sbp_options_list_count(o, SBP_OPT_DATA), 2);
+    assert_string_equal(sbp_options_list_at(o, SBP_OPT_DATA, 1), "b.jsonl");
+    assert_true(sbp_options_double(o, SBP_OPT_LR) == 2e-3); /* the last one wins */
+    assert_int_equal(sbp_options_int(o, SBP_OPT_BATCH_SIZE), 4);
+    assert_true(sbp_options_on(o, SBP_OPT_DRY_RUN));
+    assert_false(sbp_options_on(o, SBP_OPT_SHUFFLE));
+    assert_true(sbp_options_given(o, SBP_OPT_SEED));
+    assert_false(sbp_options_given(o, SBP_OPT_OUT));
     assert_ok(
         f, parse(f, SBP_PHASE_COMPILE, "m -o p.bin --memory 2GiB --clip none --seq-len max --chunk 64", &o));
-    assert_string_equal(sbp_options_text(o, "output"), "p.bin");
-    assert_int_equal(sbp_options_int(o, "memory"), (int64_t)2 << 30);
-    assert_true(sbp_options_is(o, "clip", "none"));
-    assert_true(isnan(sbp_options_double(o, "clip")));
-    assert_true(sbp_options_is(o, "seq-len", "max"));
-    assert_int_equal(sbp_options_int(o, "chunk"), 64);
+    assert_string_equal(sbp_options_text(o, SBP_OPT_OUTPUT), "p.bin");
+    assert_int_equal(sbp_options_int(o, SBP_OPT_MEMORY), (int64_t)2 << 30);
+    assert_true(sbp_options_is(o, SBP_OPT_CLIP, "none"));
+    assert_true(isnan(sbp_options_double(o, SBP_OPT_CLIP)));
+    assert_true(sbp_options_is(o, SBP_OPT_SEQ_LEN, "max"));
+    assert_int_equal(sbp_options_int(o, SBP_OPT_CHUNK), 64);
     assert_ok(f, parse(f, SBP_PHASE_RUN, "--data - --json=off --warmup 0.1", &o));
-    assert_string_equal(sbp_options_list_at(o, "data", 0), "-");
-    assert_false(sbp_options_on(o, "json"));
-    assert_true(sbp_options_double(o, "warmup") == 0.1);
+    assert_string_equal(sbp_options_list_at(o, SBP_OPT_DATA, 0), "-");
+    assert_false(sbp_options_on(o, SBP_OPT_JSON));
+    assert_true(sbp_options_double(o, SBP_OPT_WARMUP) == 0.1);
 }
 
 static void test_what_is_wrong_with_command_lines(void **state) {
@@ -90,10 +90,10 @@ static void test_what_is_wrong_with_command_lines(void **state) {
         {4, "--bach-size 1", "the nearest is '--batch-size'"},
         {4, "--completely-different 1", "unknown option '--completely-different'; --help lists all"},
         {4, "-x", "unknown option '-x'"},
-        {1, "--optim adamw_8bit", "--optim: 'adamw_8bit' is --optimizer adamw --state-dtype int8 here"},
-        {1, "--optimizer paged_adamw_8bit", "is --optimizer adamw --state-dtype int8 --offload states here"},
-        {1, "--optim adamw_bnb_8bit", "'adamw_bnb_8bit' is --optimizer adamw --state-dtype int8 here"},
-        {1, "--optimizer adamw_torch_fused", "'adamw_torch_fused' is --optimizer adamw here"},
+        {1, "--optim adamw_8bit", "--optim: for 'adamw_8bit' use --optimizer adamw --state-dtype int8"},
+        {1, "--optimizer paged_adamw_8bit", "use --optimizer adamw --state-dtype int8 --offload states"},
+        {1, "--optim adamw_bnb_8bit", "for 'adamw_bnb_8bit' use --optimizer adamw --state-dtype int8"},
+        {1, "--optimizer adamw_torch_fused", "for 'adamw_torch_fused' use --optimizer adamw"},
         {1, "--optim adafactor", "found 'adafactor', expected adamw, sgd"},
         {4, "--lr", "--lr needs a value"},
         {4, "--lr --steps 3", "--lr needs a value"},
@@ -114,7 +114,7 @@ static void test_what_is_wrong_with_command_lines(void **state) {
         {1, "--memory lots", "--memory: found 'lots', expected a size"},
         {1, "--chunk 0", "--chunk: 0 is below 1"},
         {1, "--objective sftt", "expected sft"},
-        {16, "--to gguf", "--to is not built yet"},
+        {16, "--to gguf", "--to is not supported yet"},
         {1, "--zero 4", "--zero: 4 is above 3"},
         {1, "--lr 1", "--lr is an option of sbprun"},
         {8, "--lr 1", "--lr is an option of sbprun"},
@@ -172,8 +172,8 @@ static void test_numbers_at_their_ends(void **state) {
                 continue;
             }
             assert_ok(f, parse(f, option->phases, line, &o));
-            assert_true((real ? sbp_options_double(o, option->name)
-                              : (double)sbp_options_int(o, option->name)) == ends[k].value);
+            assert_true((real ? sbp_options_double(o, option->id) : (double)sbp_options_int(o, option->id)) ==
+                        ends[k].value);
         }
     }
     assert_true(taken > 60 && refused > 400);
@@ -187,9 +187,9 @@ static void test_options_alone(void **state) {
     for (int i = 0; i < SBP_COUNT(lines); i++) {
         sbp_options *o;
         assert_ok(f, parse(f, SBP_PHASE_RUN | SBP_PHASE_COMPILE, lines[i], &o));
-        assert_string_equal(sbp_options_text(o, "lora"), "on");
-        assert_true(sbp_options_on(o, "shuffle"));
-        assert_true(sbp_options_on(o, "lora-rslora") == (i == 3));
+        assert_string_equal(sbp_options_text(o, SBP_OPT_LORA), "on");
+        assert_true(sbp_options_on(o, SBP_OPT_SHUFFLE));
+        assert_true(sbp_options_on(o, SBP_OPT_LORA_RSLORA) == (i == 3));
     }
 }
 
@@ -200,36 +200,36 @@ static void test_names_of_trl(void **state) {
                        "--learning_rate 3e-4 --output_dir out --max_steps 12 --num_train_epochs 2 "
                        "--max_grad_norm 0.0 --lr_scheduler_type cosine --warmup_steps 10 --adam_beta2 0.95",
                        &o));
-    assert_true(sbp_options_double(o, "lr") == 3e-4);
-    assert_string_equal(sbp_options_text(o, "out"), "out");
-    assert_int_equal(sbp_options_int(o, "steps"), 12);
-    assert_true(sbp_options_double(o, "epochs") == 2);
-    assert_true(sbp_options_is(o, "clip", "none"));
-    assert_true(sbp_options_is(o, "schedule", "cosine"));
-    assert_true(sbp_options_double(o, "warmup") == 10);
+    assert_true(sbp_options_double(o, SBP_OPT_LR) == 3e-4);
+    assert_string_equal(sbp_options_text(o, SBP_OPT_OUT), "out");
+    assert_int_equal(sbp_options_int(o, SBP_OPT_STEPS), 12);
+    assert_true(sbp_options_double(o, SBP_OPT_EPOCHS) == 2);
+    assert_true(sbp_options_is(o, SBP_OPT_CLIP, "none"));
+    assert_true(sbp_options_is(o, SBP_OPT_SCHEDULE, "cosine"));
+    assert_true(sbp_options_double(o, SBP_OPT_WARMUP) == 10);
     double betas[2];
-    sbp_options_pair(o, "betas", betas);
+    sbp_options_pair(o, SBP_OPT_BETAS, betas);
     assert_true(betas[0] == 0.9 && betas[1] == 0.95);
     assert_ok(f,
               parse(f, SBP_PHASE_RUN | SBP_PHASE_COMPILE,
                     "--max_length 1024 --adam_epsilon 1e-6 --completion_only_loss True --optim adamw_torch "
                     "--packing False --gradient_accumulation_steps 1 --max_steps -1",
                     &o));
-    assert_int_equal(sbp_options_int(o, "seq-len"), 1024);
-    assert_true(sbp_options_is(o, "overlong", "truncate"));
-    assert_true(sbp_options_double(o, "eps") == 1e-6);
-    assert_true(sbp_options_is(o, "loss-on", "completion"));
-    assert_true(sbp_options_is(o, "optimizer", "adamw"));
-    assert_false(sbp_options_given(o, "steps"));
+    assert_int_equal(sbp_options_int(o, SBP_OPT_SEQ_LEN), 1024);
+    assert_true(sbp_options_is(o, SBP_OPT_OVERLONG, "truncate"));
+    assert_true(sbp_options_double(o, SBP_OPT_EPS) == 1e-6);
+    assert_true(sbp_options_is(o, SBP_OPT_LOSS_ON, "completion"));
+    assert_true(sbp_options_is(o, SBP_OPT_OPTIMIZER, "adamw"));
+    assert_false(sbp_options_given(o, SBP_OPT_STEPS));
     assert_ok(
         f, parse(f, SBP_PHASE_RUN, "--train_sampling_strategy sequential --assistant_only_loss false", &o));
-    assert_false(sbp_options_on(o, "shuffle"));
-    assert_false(sbp_options_given(o, "loss-on"));
+    assert_false(sbp_options_on(o, SBP_OPT_SHUFFLE));
+    assert_false(sbp_options_given(o, SBP_OPT_LOSS_ON));
     assert_ok(f, parse(f, SBP_PHASE_RUN, "--assistant_only_loss true", &o));
-    assert_true(sbp_options_is(o, "loss-on", "assistant"));
+    assert_true(sbp_options_is(o, SBP_OPT_LOSS_ON, "assistant"));
     assert_ok(f, parse(f, SBP_PHASE_RUN, "--seed 3", &o));
     assert_ok(f, parse(f, SBP_PHASE_RUN | SBP_PHASE_COMPILE, "--overlong split --max_length 64", &o));
-    assert_true(sbp_options_is(o, "overlong", "split"));
+    assert_true(sbp_options_is(o, SBP_OPT_OVERLONG, "split"));
 }
 
 static const char *put_config(io_fixture *f, const char *text) {
@@ -246,22 +246,22 @@ static sbp_status parse_config(io_fixture *f, unsigned phases, const char *text,
 static void check_config(io_fixture *f, const char *text) {
     sbp_options *o;
     assert_ok(f, parse_config(f, SBP_PHASE_RUN, text, "--seed 5 --data z.jsonl", &o));
-    assert_true(sbp_options_double(o, "lr") == 1e-4);
-    assert_int_equal(sbp_options_int(o, "steps"), 20);
-    assert_string_equal(sbp_options_text(o, "out"), "a b # c");
-    assert_int_equal(sbp_options_int(o, "seed"), 5);
-    assert_int_equal(sbp_options_list_count(o, "data"), 1);
-    assert_string_equal(sbp_options_list_at(o, "data", 0), "z.jsonl");
-    assert_int_equal(sbp_options_list_count(o, "eval"), 2);
-    assert_string_equal(sbp_options_list_at(o, "eval", 1), "y.jsonl");
-    assert_false(sbp_options_on(o, "shuffle"));
-    assert_true(sbp_options_on(o, "json"));
-    assert_false(sbp_options_given(o, "keep"));
-    assert_true(sbp_options_given(o, "out"));
-    assert_non_null(sbp_options_from_config(o, "out"));
-    assert_null(sbp_options_from_config(o, "seed"));
+    assert_true(sbp_options_double(o, SBP_OPT_LR) == 1e-4);
+    assert_int_equal(sbp_options_int(o, SBP_OPT_STEPS), 20);
+    assert_string_equal(sbp_options_text(o, SBP_OPT_OUT), "a b # c");
+    assert_int_equal(sbp_options_int(o, SBP_OPT_SEED), 5);
+    assert_int_equal(sbp_options_list_count(o, SBP_OPT_DATA), 1);
+    assert_string_equal(sbp_options_list_at(o, SBP_OPT_DATA, 0), "z.jsonl");
+    assert_int_equal(sbp_options_list_count(o, SBP_OPT_EVAL), 2);
+    assert_string_equal(sbp_options_list_at(o, SBP_OPT_EVAL, 1), "y.jsonl");
+    assert_false(sbp_options_on(o, SBP_OPT_SHUFFLE));
+    assert_true(sbp_options_on(o, SBP_OPT_JSON));
+    assert_false(sbp_options_given(o, SBP_OPT_KEEP));
+    assert_true(sbp_options_given(o, SBP_OPT_OUT));
+    assert_non_null(sbp_options_from_config(o, SBP_OPT_OUT));
+    assert_null(sbp_options_from_config(o, SBP_OPT_SEED));
     double betas[2];
-    sbp_options_pair(o, "betas", betas);
+    sbp_options_pair(o, SBP_OPT_BETAS, betas);
     assert_true(betas[0] == 0.8 && betas[1] == 0.99);
 }
 
@@ -309,10 +309,10 @@ static void test_lists_in_config_files(void **state) {
         "lora_target_modules: q_proj\nlora_target_modules: 'v: proj'\nlr: 1\n"};
     for (int i = 0; i < SBP_COUNT(lists); i++) {
         assert_ok(f, parse_config(f, 5, lists[i], "", &o));
-        assert_int_equal(sbp_options_list_count(o, "lora-targets"), 2);
-        assert_string_equal(sbp_options_list_at(o, "lora-targets", 0), "q_proj");
-        assert_string_equal(sbp_options_list_at(o, "lora-targets", 1), "v: proj");
-        assert_true(sbp_options_double(o, "lr") == 1);
+        assert_int_equal(sbp_options_list_count(o, SBP_OPT_LORA_TARGETS), 2);
+        assert_string_equal(sbp_options_list_at(o, SBP_OPT_LORA_TARGETS, 0), "q_proj");
+        assert_string_equal(sbp_options_list_at(o, SBP_OPT_LORA_TARGETS, 1), "v: proj");
+        assert_true(sbp_options_double(o, SBP_OPT_LR) == 1);
     }
     assert_ok(f, parse_config(
                      f, 5,
@@ -320,15 +320,15 @@ static void test_lists_in_config_files(void **state) {
                      "gradient_checkpointing_kwargs:\n  use_reentrant: false\n"
                      "dataset_kwargs: {skip_prepare_dataset: true}\nlr: 2",
                      "", &o));
-    assert_string_equal(sbp_options_text(o, "loss-type"), "sigmoid+sft");
+    assert_string_equal(sbp_options_text(o, SBP_OPT_LOSS_TYPE), "sigmoid+sft");
     double betas[2];
-    sbp_options_pair(o, "betas", betas);
-    assert_true(betas[0] == 0.5 && betas[1] == 0.6 && sbp_options_double(o, "lr") == 2);
+    sbp_options_pair(o, SBP_OPT_BETAS, betas);
+    assert_true(betas[0] == 0.5 && betas[1] == 0.6 && sbp_options_double(o, SBP_OPT_LR) == 2);
     assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE),
-                           "note: without effect here: report_to, "
+                           "note: these settings have no effect here: report_to, "
                            "gradient_checkpointing_kwargs, dataset_kwargs\n"));
     assert_ok(f, parse_config(f, 5, "loss_type:\n  - -1\n  - 2\n", "", &o)); /* no list in a list */
-    assert_string_equal(sbp_options_text(o, "loss-type"), "-1+2");
+    assert_string_equal(sbp_options_text(o, SBP_OPT_LOSS_TYPE), "-1+2");
     static const struct {
         const char *text, *message;
     } wrong[] = {{"lr: 1\nlora_target_modules:\n  q_proj: 1\n",
@@ -390,11 +390,11 @@ static void test_all_settings_of_trl(void **state) {
         sbp_json_add_value(&json, fields);
         assert_ok(f, parse_config(f, 5, yaml.data, "", &o));
         if (strcmp(fields->key, "SFTConfig") == 0) {
-            assert_int_equal(sbp_options_int(o, "seq-len"), 1024);
-            assert_string_equal(sbp_options_text(o, "overlong"), "truncate");
-            assert_true(sbp_options_double(o, "lr") == 2e-5 && !sbp_options_given(o, "dtype"));
+            assert_int_equal(sbp_options_int(o, SBP_OPT_SEQ_LEN), 1024);
+            assert_string_equal(sbp_options_text(o, SBP_OPT_OVERLONG), "truncate");
+            assert_true(sbp_options_double(o, SBP_OPT_LR) == 2e-5 && !sbp_options_given(o, SBP_OPT_DTYPE));
             assert_ok(f, sbp_options_settle_batch(o, f->diag, 1));
-            assert_int_equal(sbp_options_int(o, "batch-size"), 8);
+            assert_int_equal(sbp_options_int(o, SBP_OPT_BATCH_SIZE), 8);
             sbp_diag_clear(f->diag);
         }
         assert_ok(f, parse_config(f, 5, json.data, "", &o));
@@ -431,10 +431,10 @@ static void test_settings_of_trl_that_are_not_options(void **state) {
             "--bf16 --run_name x --seed 3",
             &o));
     assert_string_equal(sbp_diag_text(f->diag, SBP_NOTE),
-                        "note: without effect here: --report_to, --run_name\n");
+                        "note: these settings have no effect here: --report_to, --run_name\n");
     assert_int_equal(sbp_options_arg_count(o), 1);
-    assert_string_equal(sbp_options_text(o, "dtype"), "bf16");
-    assert_false(sbp_options_given(o, "bf16"));
+    assert_string_equal(sbp_options_text(o, SBP_OPT_DTYPE), "bf16");
+    assert_false(sbp_options_given(o, SBP_OPT_BF16));
     assert_ok(
         f,
         parse_config(
@@ -443,10 +443,10 @@ static void test_settings_of_trl_that_are_not_options(void **state) {
             "per_device_train_batch_size: 2\ngradient_accumulation_steps: 3\nuse_peft: false\nlora_r: 16\n",
             "", &o));
     assert_string_equal(sbp_options_arg(o, 0), "m");
-    assert_string_equal(sbp_options_text(o, "dtype"), "bf16"); /* autocast of weights in fp32 */
-    assert_true(sbp_options_double(o, "warmup") == 0.1);
+    assert_string_equal(sbp_options_text(o, SBP_OPT_DTYPE), "bf16"); /* autocast of weights in fp32 */
+    assert_true(sbp_options_double(o, SBP_OPT_WARMUP) == 0.1);
     assert_ok(f, sbp_options_settle_batch(o, f->diag, 4));
-    assert_int_equal(sbp_options_int(o, "batch-size"), 24);
+    assert_int_equal(sbp_options_int(o, SBP_OPT_BATCH_SIZE), 24);
     const char **args;
     int32_t count;
     sbp_options_to_args(o, 5, 0, f->arena, &args, &count);
@@ -454,15 +454,15 @@ static void test_settings_of_trl_that_are_not_options(void **state) {
         assert_null(strstr(args[i], "per-device"));
     assert_ok(f, parse(f, 5, "--per_device_train_batch_size 2 --context-parallel 2", &o));
     assert_ok(f, sbp_options_settle_batch(o, f->diag, 4)); /* two ranks have the same rows */
-    assert_int_equal(sbp_options_int(o, "batch-size"), 4);
+    assert_int_equal(sbp_options_int(o, SBP_OPT_BATCH_SIZE), 4);
     assert_ok(f, parse(f, 5, "--lr 1", &o));
     assert_ok(f, sbp_options_settle_batch(o, f->diag, 4));
-    assert_false(sbp_options_given(o, "batch-size"));
+    assert_false(sbp_options_given(o, SBP_OPT_BATCH_SIZE));
     assert_ok(f, parse_config(f, 5, "bf16: true\nper_device_train_batch_size: 2\nmodel_name_or_path: m\n",
                               "n --dtype fp32 --batch-size 5", &o)); /* the command line wins */
     assert_ok(f, sbp_options_settle_batch(o, f->diag, 4));
-    assert_int_equal(sbp_options_int(o, "batch-size"), 5);
-    assert_string_equal(sbp_options_text(o, "dtype"), "fp32");
+    assert_int_equal(sbp_options_int(o, SBP_OPT_BATCH_SIZE), 5);
+    assert_string_equal(sbp_options_text(o, SBP_OPT_DTYPE), "fp32");
     assert_string_equal(sbp_options_arg(o, 0), "n");
     assert_ok(f, parse(f, 5, "--batch-size 3 --gradient_accumulation_steps 2", &o));
     assert_fails(f, SBP_USAGE, "give one or the others", sbp_options_settle_batch(o, f->diag, 1));
@@ -488,12 +488,12 @@ static void test_defaults_can_come_from_elsewhere(void **state) {
     io_fixture *f = *state;
     sbp_options *o;
     assert_ok(f, parse(f, SBP_PHASE_RUN, "--lr 1", &o));
-    assert_ok(f, sbp_options_set_default(o, f->diag, "lr", "1e-6"));
-    assert_ok(f, sbp_options_set_default(o, f->diag, "warmup", "0.5"));
-    assert_true(sbp_options_double(o, "lr") == 1);
-    assert_true(sbp_options_double(o, "warmup") == 0.5);
-    assert_false(sbp_options_given(o, "warmup"));
-    assert_fails(f, SBP_USAGE, "expected", sbp_options_set_default(o, f->diag, "eps", "small"));
+    assert_ok(f, sbp_options_set_default(o, f->diag, SBP_OPT_LR, "1e-6"));
+    assert_ok(f, sbp_options_set_default(o, f->diag, SBP_OPT_WARMUP, "0.5"));
+    assert_true(sbp_options_double(o, SBP_OPT_LR) == 1);
+    assert_true(sbp_options_double(o, SBP_OPT_WARMUP) == 0.5);
+    assert_false(sbp_options_given(o, SBP_OPT_WARMUP));
+    assert_fails(f, SBP_USAGE, "expected", sbp_options_set_default(o, f->diag, SBP_OPT_EPS, "small"));
 }
 
 static void test_given_options_travel(void **state) {
@@ -507,9 +507,9 @@ static void test_given_options_travel(void **state) {
     assert_int_equal(count, 4);
     assert_ok(f, sbp_options_parse(f->arena, f->diag, "sbpc", SBP_PHASE_COMPILE, count, (char *const *)args,
                                    &again));
-    assert_true(sbp_options_is(again, "clip", "none"));
-    assert_int_equal(sbp_options_list_count(again, "set"), 2);
-    assert_int_equal(sbp_options_int(again, "chunk"), 7);
+    assert_true(sbp_options_is(again, SBP_OPT_CLIP, "none"));
+    assert_int_equal(sbp_options_list_count(again, SBP_OPT_SET), 2);
+    assert_int_equal(sbp_options_int(again, SBP_OPT_CHUNK), 7);
     int32_t at = 0, seen = 0;
     while (sbp_options_next_given(o, SBP_PHASE_RUN, 0, &at))
         seen++;
@@ -523,9 +523,10 @@ static void test_values_as_json(void **state) {
               parse(f, SBP_PHASE_RUN | SBP_PHASE_COMPILE, "--data a --lr 1e-3 --memory 1GB --chunk 64", &o));
     sbp_text text;
     sbp_text_init(&text, f->arena);
-    sbp_text_add(&text, "{");
-    sbp_options_print_json(&text, o, SBP_PHASE_RUN | SBP_PHASE_COMPILE);
-    sbp_text_add(&text, "}");
+    sbp_json_writer w = sbp_json_writer_on(&text);
+    sbp_json_write_object(&w, NULL);
+    sbp_options_write_json(&w, o, SBP_PHASE_RUN | SBP_PHASE_COMPILE);
+    sbp_json_write_end(&w);
     const sbp_json *root;
     assert_ok(f, sbp_json_parse(f->arena, f->diag, "json", text.data, text.length, 0, &root));
     assert_true(sbp_json_member(root, "lr")->real == 1e-3);

@@ -188,7 +188,8 @@ sbp_status cuda_command_check(cuda_device *d, const sbp_dispatch *dispatch, sbp_
     return SBP_OK;
 }
 
-sbp_status cuda_command_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
+sbp_status cuda_command_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) {
+    cuda_device *d = (cuda_device *)base;
     const sbp_command *command = dispatch->command;
     SBP_TRY(cuda_command_check(d, dispatch, diag));
     if (command->kind == SBP_CMD_FENCE)

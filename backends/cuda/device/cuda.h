@@ -180,9 +180,9 @@ void cuda_memory_destroy(cuda_device *d);
 /* Whether bytes lie in an arena that is ours; SBP_INTERNAL when they do not. */
 sbp_status cuda_memory_check(const cuda_device *d, sbp_space space, int64_t offset, int64_t bytes,
                              sbp_diag *diag) SBP_CHECKED;
-sbp_status cuda_memory_write(cuda_device *d, sbp_space space, int64_t offset, const void *data, int64_t bytes,
-                             sbp_diag *diag) SBP_CHECKED;
-sbp_status cuda_memory_read(cuda_device *d, sbp_space space, int64_t offset, void *data, int64_t bytes,
+sbp_status cuda_memory_write(sbp_device *base, sbp_space space, int64_t offset, const void *data,
+                             int64_t bytes, sbp_diag *diag) SBP_CHECKED;
+sbp_status cuda_memory_read(sbp_device *base, sbp_space space, int64_t offset, void *data, int64_t bytes,
                             sbp_diag *diag) SBP_CHECKED;
 /* Scratch memory of a command, so many bytes: what the plan gives it, else the stream's workspace.
  * SBP_INPUT when neither has as much: nothing is allocated after the plan was loaded. */
@@ -235,6 +235,6 @@ sbp_status cuda_copy(cuda_device *d, cuda_stream stream, const sbp_span *to, con
                      sbp_diag *diag) SBP_CHECKED;
 /* That a command is one for this device; SBP_INTERNAL when it is not. With a context. */
 sbp_status cuda_command_check(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
-sbp_status cuda_command_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
+sbp_status cuda_command_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
 
 #endif

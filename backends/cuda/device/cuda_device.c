@@ -81,20 +81,6 @@ static sbp_status cuda_load(sbp_device *base, const sbp_program *program, sbp_di
     return cuda_blas_create(d, diag);
 }
 
-static sbp_status cuda_write(sbp_device *base, sbp_space space, int64_t offset, const void *data,
-                             int64_t bytes, sbp_diag *diag) {
-    return cuda_memory_write((cuda_device *)base, space, offset, data, bytes, diag);
-}
-
-static sbp_status cuda_read(sbp_device *base, sbp_space space, int64_t offset, void *data, int64_t bytes,
-                            sbp_diag *diag) {
-    return cuda_memory_read((cuda_device *)base, space, offset, data, bytes, diag);
-}
-
-static sbp_status cuda_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) {
-    return cuda_command_submit((cuda_device *)base, dispatch, diag);
-}
-
 static sbp_status cuda_wait(sbp_device *base, sbp_diag *diag) {
     return cuda_wait_all((cuda_device *)base, diag);
 }
@@ -130,9 +116,9 @@ const sbp_device_class cuda_proper = {.name = "cuda",
                                       .destroy = cuda_destroy,
                                       .info = cuda_info,
                                       .load = cuda_load,
-                                      .write = cuda_write,
-                                      .read = cuda_read,
-                                      .submit = cuda_submit,
+                                      .write = cuda_memory_write,
+                                      .read = cuda_memory_read,
+                                      .submit = cuda_command_submit,
                                       .wait = cuda_wait,
                                       .map = cuda_map,
                                       .meet = cuda_meet};

@@ -103,8 +103,9 @@ sbp_status cuda_memory_check(const cuda_device *d, sbp_space space, int64_t offs
 
 /* Memory of the caller is not pinned: a copy may return before the device has it, so it is in the stream, and
  * the stream is waited for. */
-sbp_status cuda_memory_write(cuda_device *d, sbp_space space, int64_t offset, const void *data, int64_t bytes,
-                             sbp_diag *diag) {
+sbp_status cuda_memory_write(sbp_device *base, sbp_space space, int64_t offset, const void *data,
+                             int64_t bytes, sbp_diag *diag) {
+    cuda_device *d = (cuda_device *)base;
     SBP_TRY(cuda_memory_check(d, space, offset, bytes, diag));
     SBP_TRY(cuda_wait_all(d, diag));
     if (bytes == 0)
@@ -119,8 +120,9 @@ sbp_status cuda_memory_write(cuda_device *d, sbp_space space, int64_t offset, co
     return SBP_OK;
 }
 
-sbp_status cuda_memory_read(cuda_device *d, sbp_space space, int64_t offset, void *data, int64_t bytes,
+sbp_status cuda_memory_read(sbp_device *base, sbp_space space, int64_t offset, void *data, int64_t bytes,
                             sbp_diag *diag) {
+    cuda_device *d = (cuda_device *)base;
     SBP_TRY(cuda_memory_check(d, space, offset, bytes, diag));
     SBP_TRY(cuda_wait_all(d, diag));
     if (bytes == 0)

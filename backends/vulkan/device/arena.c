@@ -230,12 +230,14 @@ static sbp_status move(vulkan_device *d, sbp_space space, int64_t offset, char *
     return finish_upload(d, diag);
 }
 
-sbp_status vulkan_arena_write(vulkan_device *d, sbp_space space, int64_t offset, const void *data,
+sbp_status vulkan_arena_write(sbp_device *base, sbp_space space, int64_t offset, const void *data,
                               int64_t bytes, sbp_diag *diag) {
+    vulkan_device *d = (vulkan_device *)base;
     return move(d, space, offset, (char *)(uintptr_t)data, bytes, true, diag);
 }
 
-sbp_status vulkan_arena_read(vulkan_device *d, sbp_space space, int64_t offset, void *data, int64_t bytes,
+sbp_status vulkan_arena_read(sbp_device *base, sbp_space space, int64_t offset, void *data, int64_t bytes,
                              sbp_diag *diag) {
+    vulkan_device *d = (vulkan_device *)base;
     return move(d, space, offset, data, bytes, false, diag);
 }

@@ -173,7 +173,8 @@ static int32_t stream_of(const vulkan_device *d, int32_t queue) {
     return queue != SBP_QUEUE_COMPUTE && d->separate ? VULKAN_COPIES : VULKAN_COMPUTE;
 }
 
-sbp_status vulkan_command_record(vulkan_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
+sbp_status vulkan_command_record(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) {
+    vulkan_device *d = (vulkan_device *)base;
     const sbp_command *command = dispatch->command;
     const sbp_span *spans = dispatch->spans, *dst, *src;
     place places[SBP_MAX_COMMAND_OPERANDS] = {0};

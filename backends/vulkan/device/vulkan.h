@@ -237,9 +237,9 @@ void vulkan_arena_destroy(vulkan_device *d, vulkan_arena *arena);
 /* The block that holds the bytes; SBP_INTERNAL when none holds all of them. bytes > 0. */
 sbp_status vulkan_arena_find(vulkan_device *d, sbp_space space, int64_t offset, int64_t bytes,
                              const vulkan_block **out, sbp_diag *diag) SBP_CHECKED;
-sbp_status vulkan_arena_write(vulkan_device *d, sbp_space space, int64_t offset, const void *data,
+sbp_status vulkan_arena_write(sbp_device *base, sbp_space space, int64_t offset, const void *data,
                               int64_t bytes, sbp_diag *diag) SBP_CHECKED;
-sbp_status vulkan_arena_read(vulkan_device *d, sbp_space space, int64_t offset, void *data, int64_t bytes,
+sbp_status vulkan_arena_read(sbp_device *base, sbp_space space, int64_t offset, void *data, int64_t bytes,
                              sbp_diag *diag) SBP_CHECKED;
 
 sbp_status vulkan_streams_create(vulkan_device *d, sbp_diag *diag) SBP_CHECKED;
@@ -268,6 +268,6 @@ const vulkan_pipeline *vulkan_pipeline_find(const vulkan_device *d, const sbp_gp
 sbp_status vulkan_matrix_check(vulkan_device *d, sbp_diag *diag) SBP_CHECKED;
 
 /* command.c */
-sbp_status vulkan_command_record(vulkan_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
+sbp_status vulkan_command_record(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
 
 #endif

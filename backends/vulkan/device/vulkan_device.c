@@ -83,20 +83,6 @@ static sbp_status vulkan_load(sbp_device *base, const sbp_program *program, sbp_
     return vulkan_matrix_check(d, diag);
 }
 
-static sbp_status vulkan_write(sbp_device *base, sbp_space space, int64_t offset, const void *data,
-                               int64_t bytes, sbp_diag *diag) {
-    return vulkan_arena_write((vulkan_device *)base, space, offset, data, bytes, diag);
-}
-
-static sbp_status vulkan_read(sbp_device *base, sbp_space space, int64_t offset, void *data, int64_t bytes,
-                              sbp_diag *diag) {
-    return vulkan_arena_read((vulkan_device *)base, space, offset, data, bytes, diag);
-}
-
-static sbp_status vulkan_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) {
-    return vulkan_command_record((vulkan_device *)base, dispatch, diag);
-}
-
 static sbp_status vulkan_wait(sbp_device *base, sbp_diag *diag) {
     return vulkan_wait_all((vulkan_device *)base, diag);
 }
@@ -116,9 +102,9 @@ const sbp_device_class vulkan_proper = {.name = "vulkan",
                                         .destroy = vulkan_destroy,
                                         .info = vulkan_info,
                                         .load = vulkan_load,
-                                        .write = vulkan_write,
-                                        .read = vulkan_read,
-                                        .submit = vulkan_submit,
+                                        .write = vulkan_arena_write,
+                                        .read = vulkan_arena_read,
+                                        .submit = vulkan_command_record,
                                         .wait = vulkan_wait,
                                         .map = vulkan_map};
 

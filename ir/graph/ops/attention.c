@@ -81,7 +81,24 @@ sbp_seq sbp_seq_attention(const sbp_op *op, int32_t operand, int32_t result) {
     return sbp_seq_of(SBP_SEQ_ROW);
 }
 
-/* ---- vjp ------------------------------------------------------------------------------------------ */
+/* ---- vjp ------------------------------------------------------------------------------------------
+ *
+ * Of one head; r a query row, c a key row that it sees. Forward, and under each line what is behind it:
+ *
+ *   x_rc = scale q_r . k_c                  q: [rows, d_qk], k: [keys, d_qk]
+ *   s_rc = cap tanh(x_rc / cap)             where softcap is not 0, else x_rc
+ *   l_r  = log sum_c exp(s_rc)              lse: [rows]
+ *   p_rc = exp(s_rc - l_r)                  never in memory: lse brings it back
+ *   o_r  = sum_c p_rc v_c                   v: [keys, d_v], o: [rows, d_v]
+ *
+ *   o_r = sum_c p_rc v_c       gives  dv_c += p_rc do_r,   dp_rc = do_r . v_c
+ *   p = softmax(s)             gives  ds_rc = p_rc (dp_rc - do_r . o_r)
+ *                                     (sum_c p_rc dp_rc is do_r . o_r)
+ *   s_rc = cap tanh(x_rc/cap)  gives  dx_rc = ds_rc (1 - (s_rc / cap)^2)
+ *   x_rc = scale q_r . k_c     gives  dq_r += scale dx_rc k_c,   dk_c += scale dx_rc q_r
+ *
+ * Kv heads that several query heads read (heads / kv_heads of them) add the dk, dv of all of these. dk and dv
+ * are cotangents of a carry: rows behind this chunk have added to them already (dcarry). */
 
 sbp_status sbp_vjp_attention(sbp_vjp *vjp) {
     sbp_builder *b = vjp->builder;

@@ -30,9 +30,22 @@ static const struct phase_title {
 };
 
 static const sbp_option table[] = {
-#define OPTION(name, letter, kind, phases, group, values, fallback, least, most, state, aliases, help)       \
-    {name,  letter, SBP_OPTION_##kind,  phases,  GROUP_##group, values, fallback,                            \
-     least, most,   SBP_OPTION_##state, aliases, help},
+#define OPTION(id, name, letter, kind, phases, group, values, fallback, least, most, state, resume, aliases, \
+               help)                                                                                         \
+    {SBP_OPT_##id,                                                                                           \
+     name,                                                                                                   \
+     letter,                                                                                                 \
+     SBP_OPTION_##kind,                                                                                      \
+     phases,                                                                                                 \
+     GROUP_##group,                                                                                          \
+     values,                                                                                                 \
+     fallback,                                                                                               \
+     least,                                                                                                  \
+     most,                                                                                                   \
+     SBP_OPTION_##state,                                                                                     \
+     SBP_RESUME_##resume,                                                                                    \
+     aliases,                                                                                                \
+     help},
 #include "runtime/cli/options/options.def"
 };
 
@@ -49,6 +62,17 @@ int32_t sbp_option_count(void) {
 
 const sbp_option *sbp_option_at(int32_t index) {
     return &table[index];
+}
+
+const char *sbp_option_name(sbp_option_id id) {
+    return table[id].name;
+}
+
+const sbp_option *sbp_option_find(const char *name) {
+    for (int32_t i = 0; i < SBP_COUNT(table); i++)
+        if (strcmp(table[i].name, name) == 0)
+            return &table[i];
+    return NULL;
 }
 
 const char *sbp_option_group_title(int group) {
@@ -299,7 +323,7 @@ static sbp_status bad_value(const value_check *c) {
     for (int i = 0; i < SBP_COUNT(elsewhere); i++)
         if (strcmp(elsewhere[i].name, c->option->name) == 0 &&
             sbp_option_same_name(elsewhere[i].value, strlen(elsewhere[i].value), c->text, strlen(c->text)))
-            return sbp_fail(c->diag, SBP_USAGE, "%s: %s: '%s' is %s here", c->setting->where,
+            return sbp_fail(c->diag, SBP_USAGE, "%s: %s: for '%s' use %s", c->setting->where,
                             shown(c->o, c->setting, c->setting->key), c->text, elsewhere[i].options);
     return sbp_fail(c->diag, SBP_USAGE, "%s: %s: found '%.100s', expected %s", c->setting->where,
                     shown(c->o, c->setting, c->setting->key), c->text,
@@ -362,7 +386,7 @@ static sbp_status convert(const value_check *c, option_value *v) {
         is_word(option, c->text, &later)) {
         v->text = spelling(c->o->arena, option, c->text);
         if (later)
-            return sbp_fail(c->diag, SBP_USAGE, "%s: %s %s is not built yet", c->setting->where,
+            return sbp_fail(c->diag, SBP_USAGE, "%s: %s %s is not supported yet", c->setting->where,
                             shown(c->o, c->setting, c->setting->key), v->text);
         if (option->kind == SBP_OPTION_ENUM)
             v->number = word_index(option, c->text);
@@ -487,7 +511,7 @@ sbp_status sbp_options_assign(sbp_options *o, sbp_diag *diag, const option_setti
                          : sbp_fail(diag, SBP_USAGE, "%s: %s is an option of %s", s->where,
                                     shown(o, s, s->key), sbp_phase_title(option->phases));
     if (option->state == SBP_OPTION_LATER)
-        return sbp_fail(diag, SBP_USAGE, "%s: %s is not built yet", s->where, shown(o, s, s->key));
+        return sbp_fail(diag, SBP_USAGE, "%s: %s is not supported yet", s->where, shown(o, s, s->key));
     if ((s->config || t->alias) && sbp_options_leaves_default(o, s, t, text))
         return SBP_OK;
     if (t->alias)
@@ -617,11 +641,11 @@ static sbp_status parse_body(void *user) {
     for (int32_t i = 0; i < SBP_COUNT(table); i++) {
         o->values[i] = (option_value){.integer = -1, .number = NAN, .second = NAN};
         if (*table[i].fallback)
-            SBP_TRY(sbp_options_set_default(o, job->diag, table[i].name, table[i].fallback));
+            SBP_TRY(sbp_options_set_default(o, job->diag, table[i].id, table[i].fallback));
     }
     SBP_TRY(parse_arguments(job));
-    if (sbp_options_given(o, "config") && !sbp_options_on(o, "help"))
-        SBP_TRY(sbp_options_read_config(o, job->diag, sbp_options_text(o, "config")));
+    if (sbp_options_given(o, SBP_OPT_CONFIG) && !sbp_options_on(o, SBP_OPT_HELP))
+        SBP_TRY(sbp_options_read_config(o, job->diag, sbp_options_text(o, SBP_OPT_CONFIG)));
     return sbp_options_settle(o, job->diag);
 }
 
@@ -636,11 +660,10 @@ sbp_status sbp_options_parse(sbp_arena *arena, sbp_diag *diag, const char *progr
 
 /* ---- access ----------------------------------------------------------------------------------------- */
 
-static const option_value *value_of(const sbp_options *o, const char *name, unsigned kinds) {
-    option_target t = sbp_options_find(name, strlen(name));
-    assert(t.index >= 0 && strcmp(table[t.index].name, name) == 0 && (kinds >> table[t.index].kind & 1));
+static const option_value *value_of(const sbp_options *o, sbp_option_id id, unsigned kinds) {
+    assert(id < SBP_COUNT(table) && (kinds >> table[id].kind & 1));
     (void)kinds;
-    return &o->values[t.index];
+    return &o->values[id];
 }
 
 enum {
@@ -658,70 +681,69 @@ const char *sbp_options_arg(const sbp_options *o, int32_t index) {
     return o->args[index];
 }
 
-bool sbp_options_given(const sbp_options *o, const char *name) {
-    return value_of(o, name, ANY_KIND)->given;
+bool sbp_options_given(const sbp_options *o, sbp_option_id id) {
+    return value_of(o, id, ANY_KIND)->given;
 }
 
-const char *sbp_options_from_config(const sbp_options *o, const char *name) {
-    return value_of(o, name, ANY_KIND)->config;
+const char *sbp_options_from_config(const sbp_options *o, sbp_option_id id) {
+    return value_of(o, id, ANY_KIND)->config;
 }
 
-const char *sbp_options_text(const sbp_options *o, const char *name) {
-    return value_of(o, name, ANY_KIND)->text;
+const char *sbp_options_text(const sbp_options *o, sbp_option_id id) {
+    return value_of(o, id, ANY_KIND)->text;
 }
 
-bool sbp_options_is(const sbp_options *o, const char *name, const char *word) {
-    const char *text = sbp_options_text(o, name);
+bool sbp_options_is(const sbp_options *o, sbp_option_id id, const char *word) {
+    const char *text = sbp_options_text(o, id);
     return text && strcmp(text, word) == 0;
 }
 
-int64_t sbp_options_int(const sbp_options *o, const char *name) {
-    return value_of(o, name, WHOLE)->integer;
+int64_t sbp_options_int(const sbp_options *o, sbp_option_id id) {
+    return value_of(o, id, WHOLE)->integer;
 }
 
-double sbp_options_double(const sbp_options *o, const char *name) {
-    const option_value *v = value_of(o, name, NUMERIC | BOOLEAN);
-    bool is_number = NUMERIC >> table[sbp_options_find(name, strlen(name)).index].kind & 1;
-    return is_number ? v->number : sbp_options_on(o, name);
+double sbp_options_double(const sbp_options *o, sbp_option_id id) {
+    const option_value *v = value_of(o, id, NUMERIC | BOOLEAN);
+    bool is_number = NUMERIC >> table[id].kind & 1;
+    return is_number ? v->number : sbp_options_on(o, id);
 }
 
-void sbp_options_pair(const sbp_options *o, const char *name, double out[2]) {
-    const option_value *v = value_of(o, name, 1 << SBP_OPTION_PAIR);
+void sbp_options_pair(const sbp_options *o, sbp_option_id id, double out[2]) {
+    const option_value *v = value_of(o, id, 1 << SBP_OPTION_PAIR);
     out[0] = v->number;
     out[1] = v->second;
 }
 
-bool sbp_options_on(const sbp_options *o, const char *name) {
-    const option_value *v = value_of(o, name, BOOLEAN);
+bool sbp_options_on(const sbp_options *o, sbp_option_id id) {
+    const option_value *v = value_of(o, id, BOOLEAN);
     return v->text && strcmp(v->text, "on") == 0;
 }
 
-int32_t sbp_options_list_count(const sbp_options *o, const char *name) {
-    return value_of(o, name, 1 << SBP_OPTION_LIST)->count;
+int32_t sbp_options_list_count(const sbp_options *o, sbp_option_id id) {
+    return value_of(o, id, 1 << SBP_OPTION_LIST)->count;
 }
 
-const char *sbp_options_list_at(const sbp_options *o, const char *name, int32_t index) {
-    return value_of(o, name, 1 << SBP_OPTION_LIST)->list[index];
+const char *sbp_options_list_at(const sbp_options *o, sbp_option_id id, int32_t index) {
+    return value_of(o, id, 1 << SBP_OPTION_LIST)->list[index];
 }
 
-const char *const *sbp_options_list(const sbp_options *o, sbp_arena *arena, const char *name,
+const char *const *sbp_options_list(const sbp_options *o, sbp_arena *arena, sbp_option_id id,
                                     int32_t *count) {
-    *count = sbp_options_list_count(o, name);
+    *count = sbp_options_list_count(o, id);
     const char **list = SBP_NEW_ARRAY(arena, const char *, *count);
     for (int32_t i = 0; i < *count; i++)
-        list[i] = sbp_options_list_at(o, name, i);
+        list[i] = sbp_options_list_at(o, id, i);
     return list;
 }
 
-sbp_status sbp_options_set_default(sbp_options *o, sbp_diag *diag, const char *name, const char *text) {
-    option_target t = sbp_options_find(name, strlen(name));
-    assert(t.index >= 0 && strcmp(table[t.index].name, name) == 0 && table[t.index].kind != SBP_OPTION_LIST);
-    option_setting setting = {.where = o->program, .key = name};
-    value_check c = {.o = o, .diag = diag, .setting = &setting, .option = &table[t.index], .text = text};
+sbp_status sbp_options_set_default(sbp_options *o, sbp_diag *diag, sbp_option_id id, const char *text) {
+    assert(id < SBP_COUNT(table) && table[id].kind != SBP_OPTION_LIST);
+    option_setting setting = {.where = o->program, .key = table[id].name};
+    value_check c = {.o = o, .diag = diag, .setting = &setting, .option = &table[id], .text = text};
     option_value fresh = {0};
     SBP_TRY(convert(&c, &fresh));
-    if (!o->values[t.index].given)
-        o->values[t.index] = fresh;
+    if (!o->values[id].given)
+        o->values[id] = fresh;
     return SBP_OK;
 }
 

@@ -11,8 +11,8 @@
  * Options of another command are skipped, so that one file serves sbpc and sbprun; the command line wins.
  *
  * Errors: SBP_USAGE for whatever is wrong with names and values, with the nearest name; SBP_INPUT for bad
- * JSON, SBP_IO for a config file that cannot be read. Asking for a name that is not in the table, or for
- * another kind than it has, is a bug and asserts.
+ * JSON, SBP_IO for a config file that cannot be read. Asking for another kind than an option has is a bug and
+ * asserts.
  *
  * Ownership. Everything lives in the arena given to parse. Threads: parsed options may be read by many.
  */
@@ -44,8 +44,26 @@ typedef enum sbp_option_kind {
 
 typedef enum sbp_option_state { SBP_OPTION_BUILT, SBP_OPTION_HIDDEN, SBP_OPTION_LATER } sbp_option_state;
 
+/* What --resume does with another value than the run began with (options.def). */
+typedef enum sbp_option_resume {
+    SBP_RESUME_SAME,
+    SBP_RESUME_OF_THE_SCHEDULE,
+    SBP_RESUME_MAY_CHANGE,
+    SBP_RESUME_OF_A_START
+} sbp_option_resume;
+
+/* The options by name: SBP_OPT_SEQ_LEN is --seq-len. */
+typedef enum sbp_option_id {
+#define OPTION(id, name, letter, kind, phases, group, values, fallback, least, most, state, resume, aliases, \
+               help)                                                                                         \
+    SBP_OPT_##id,
+#include "runtime/cli/options/options.def"
+    SBP_OPT_COUNT
+} sbp_option_id;
+
 /* A line of the table. */
 typedef struct sbp_option {
+    sbp_option_id id;
     const char *name;
     char letter;
     sbp_option_kind kind;
@@ -54,11 +72,16 @@ typedef struct sbp_option {
     const char *values, *fallback;
     double least, most;
     sbp_option_state state;
+    sbp_option_resume resume;
     const char *aliases, *help;
 } sbp_option;
 
 int32_t sbp_option_count(void);
 const sbp_option *sbp_option_at(int32_t index);
+/* "seq-len" */
+const char *sbp_option_name(sbp_option_id id);
+/* The option of this name, not of an alias; NULL: there is none. */
+const sbp_option *sbp_option_find(const char *name);
 
 /* The option that is a setting of objectives under this name of a scalar ("epsilon_high"); NULL: none. Index
  * counts through all of them instead: 0, 1, .. */
@@ -69,7 +92,8 @@ const sbp_option *sbp_option_setting_at(int32_t index);
 const char *sbp_option_word(sbp_arena *arena, const sbp_option *option, int32_t index);
 
 typedef struct sbp_options sbp_options;
-struct sbp_json; /* ir/base/json.h */
+struct sbp_json;        /* ir/base/json.h */
+struct sbp_json_writer; /* ir/base/json_write.h */
 
 /* argv: what follows the command, argc of them; not copied, like everything that is text here. Accepts
  * options of any of `phases`; `program` is for messages. Needs no guard. */
@@ -88,41 +112,41 @@ int32_t sbp_options_arg_count(const sbp_options *options);
 const char *sbp_options_arg(const sbp_options *options, int32_t index);
 
 /* Given on the command line or in a config file. */
-bool sbp_options_given(const sbp_options *options, const char *name);
+bool sbp_options_given(const sbp_options *options, sbp_option_id id);
 /* Given, and not a mere default that a config file repeats (such as the options of a run.json). Below a
  * guard. */
-bool sbp_options_chosen(const sbp_options *options, const char *name);
+bool sbp_options_chosen(const sbp_options *options, sbp_option_id id);
 /* The config file that an option came from; NULL: the command line, or not given. */
-const char *sbp_options_from_config(const sbp_options *options, const char *name);
+const char *sbp_options_from_config(const sbp_options *options, sbp_option_id id);
 /* The value as it would be typed; NULL when there is none. */
-const char *sbp_options_text(const sbp_options *options, const char *name);
+const char *sbp_options_text(const sbp_options *options, sbp_option_id id);
 /* Whether the value is this word ("auto"). */
-bool sbp_options_is(const sbp_options *options, const char *name, const char *word);
+bool sbp_options_is(const sbp_options *options, sbp_option_id id, const char *word);
 /* INT and SIZE; -1 when there is none, or a word. */
-int64_t sbp_options_int(const sbp_options *options, const char *name);
+int64_t sbp_options_int(const sbp_options *options, sbp_option_id id);
 /* NUMBER and INT; NaN when there is none, or a word. ONOFF: 1 or 0. ENUM: which of the words, from 0. */
-double sbp_options_double(const sbp_options *options, const char *name);
+double sbp_options_double(const sbp_options *options, sbp_option_id id);
 /* PAIR. */
-void sbp_options_pair(const sbp_options *options, const char *name, double out[2]);
+void sbp_options_pair(const sbp_options *options, sbp_option_id id, double out[2]);
 /* ONOFF and SWITCH. */
-bool sbp_options_on(const sbp_options *options, const char *name);
+bool sbp_options_on(const sbp_options *options, sbp_option_id id);
 /* LIST. */
-int32_t sbp_options_list_count(const sbp_options *options, const char *name);
-const char *sbp_options_list_at(const sbp_options *options, const char *name, int32_t index);
+int32_t sbp_options_list_count(const sbp_options *options, sbp_option_id id);
+const char *sbp_options_list_at(const sbp_options *options, sbp_option_id id, int32_t index);
 
 /* All of them. Below a guard. */
-const char *const *sbp_options_list(const sbp_options *options, sbp_arena *arena, const char *name,
+const char *const *sbp_options_list(const sbp_options *options, sbp_arena *arena, sbp_option_id id,
                                     int32_t *count);
 
 /* Another default than the table's, for what was not given; checked like any value. Below a guard. */
-sbp_status sbp_options_set_default(sbp_options *options, sbp_diag *diag, const char *name,
+sbp_status sbp_options_set_default(sbp_options *options, sbp_diag *diag, sbp_option_id id,
                                    const char *text) SBP_CHECKED;
 
 /* Takes a member of a JSON object as a line of a config file `path`, for an option that was not given. Below
  * a guard. */
 sbp_status sbp_options_inherit(sbp_options *options, sbp_diag *diag, const char *path,
                                const struct sbp_json *member) SBP_CHECKED;
-/* Whether the value is this one, as print_json wrote it; NULL and null: there is none. Below a guard. */
+/* Whether the value is this one, as write_json wrote it; NULL and null: there is none. Below a guard. */
 bool sbp_options_same(const sbp_options *options, const sbp_option *option, const struct sbp_json *value);
 
 /* The options given that belong to one of `phases` and to none of `not_phases`: one line of the table after
@@ -148,11 +172,9 @@ bool sbp_option_first_at(int32_t index, sbp_phase *command, const char **name, c
 extern const char sbp_help_of_sbprun[], sbp_help_of_rows[];
 /* A Markdown table per command. */
 void sbp_options_print_markdown(sbp_text *out);
-/* Members `"name": value, ...` of the resolved values of all options of the phases: numbers as numbers, on
- * and off as booleans, lists as arrays, what has no value as null. */
-void sbp_options_print_json(sbp_text *out, const sbp_options *options, unsigned phases);
-/* How `text` would stand for an option in print_json. */
-void sbp_option_value_json(sbp_text *out, const sbp_option *option, const char *text);
+/* Members of an open object: the resolved values of all options of the phases, numbers as numbers, on and off
+ * as booleans, lists as arrays, what has no value as null. */
+void sbp_options_write_json(struct sbp_json_writer *w, const sbp_options *options, unsigned phases);
 
 /* The nearest of the names that a command accepts, NULL when none is near. Below a guard. */
 const char *sbp_options_nearest(sbp_arena *arena, unsigned phases, const char *name);

@@ -308,20 +308,16 @@ sbp_status sbp_options_read_config(sbp_options *o, sbp_diag *diag, const char *p
 
 /* ---- several into one ------------------------------------------------------------------------------- */
 
-static option_value *value_of(sbp_options *o, const char *name) {
-    return &o->values[sbp_options_find(name, strlen(name)).index];
-}
-
 /* Puts a value where the option was not given. */
-static sbp_status settle(sbp_options *o, sbp_diag *diag, const char *name, const char *text,
+static sbp_status settle(sbp_options *o, sbp_diag *diag, sbp_option_id id, const char *text,
                          const char *config) {
-    option_setting setting = {.where = o->program, .config = config, .key = name};
-    option_target target = {.index = sbp_options_find(name, strlen(name)).index};
+    option_setting setting = {.where = o->program, .config = config, .key = sbp_option_name(id)};
+    option_target target = {.index = (int32_t)id};
     return sbp_options_assign(o, diag, &setting, &target, text);
 }
 
 static sbp_status settle_model(sbp_options *o, sbp_diag *diag) {
-    option_value *model = value_of(o, "model-name-or-path");
+    option_value *model = &o->values[SBP_OPT_MODEL_NAME_OR_PATH];
     if (!model->given)
         return SBP_OK;
     model->given = false;
@@ -336,28 +332,27 @@ static sbp_status settle_model(sbp_options *o, sbp_diag *diag) {
 
 /* With weights in fp32 it is autocast, which keeps them so, as --dtype bf16 does. */
 static sbp_status settle_bf16(sbp_options *o, sbp_diag *diag) {
-    option_value *bf16 = value_of(o, "bf16"), *dtype = value_of(o, "dtype");
+    option_value *bf16 = &o->values[SBP_OPT_BF16], *dtype = &o->values[SBP_OPT_DTYPE];
     bool on = bf16->given && strcmp(bf16->text, "on") == 0;
     bool typed = dtype->given && !dtype->config && bf16->config; /* the command line wins */
     bf16->given = false;
     if (!on || typed || (dtype->given && strcmp(dtype->text, "fp64") == 0))
         return SBP_OK;
-    return settle(o, diag, "dtype", "bf16", bf16->config);
+    return settle(o, diag, SBP_OPT_DTYPE, "bf16", bf16->config);
 }
 
 sbp_status sbp_options_settle(sbp_options *o, sbp_diag *diag) {
-    if (o->without_effect.length > 0 && !sbp_options_on(o, "quiet"))
-        sbp_note(diag, "without effect here: %s", o->without_effect.data);
+    if (o->without_effect.length > 0 && !sbp_options_on(o, SBP_OPT_QUIET))
+        sbp_note(diag, "these settings have no effect here: %s", o->without_effect.data);
     SBP_TRY(settle_model(o, diag));
     return settle_bf16(o, diag);
 }
 
 sbp_status sbp_options_settle_batch(sbp_options *o, sbp_diag *diag, int64_t ranks) {
-    static const char part_name[] = "per-device-train-batch-size",
-                      passes_name[] = "gradient-accumulation-steps";
-    option_value *part = value_of(o, part_name), *passes = value_of(o, passes_name);
-    const option_value *rows = value_of(o, "batch-size"), *tokens = value_of(o, "batch-tokens");
-    int64_t together = sbp_options_int(o, "context-parallel"), product;
+    option_value *part = &o->values[SBP_OPT_PER_DEVICE_TRAIN_BATCH_SIZE],
+                 *passes = &o->values[SBP_OPT_GRADIENT_ACCUMULATION_STEPS];
+    const option_value *rows = &o->values[SBP_OPT_BATCH_SIZE], *tokens = &o->values[SBP_OPT_BATCH_TOKENS];
+    int64_t together = sbp_options_int(o, SBP_OPT_CONTEXT_PARALLEL), product;
     const char *config = part->given ? part->config : passes->config;
     bool given = part->given || passes->given, other = rows->given || tokens->given;
     const char *other_config = rows->given ? rows->config : tokens->config;
@@ -377,11 +372,12 @@ sbp_status sbp_options_settle_batch(sbp_options *o, sbp_diag *diag, int64_t rank
     ranks = ranks / together > 1 ? ranks / together : 1;
     if (!sbp_mul_i64(part->integer, passes->integer, &product) || !sbp_mul_i64(product, ranks, &product))
         return sbp_fail(diag, SBP_USAGE, "%s: per_device_train_batch_size is too large", o->program);
-    if (!sbp_options_on(o, "quiet"))
+    if (!sbp_options_on(o, SBP_OPT_QUIET))
         sbp_note(diag,
                  "--batch-size %lld: per_device_train_batch_size %lld x gradient_accumulation_steps %lld x "
                  "%lld rank%s",
                  (long long)product, (long long)part->integer, (long long)passes->integer, (long long)ranks,
                  ranks == 1 ? "" : "s");
-    return settle(o, diag, "batch-size", sbp_arena_printf(o->arena, "%lld", (long long)product), config);
+    return settle(o, diag, SBP_OPT_BATCH_SIZE, sbp_arena_printf(o->arena, "%lld", (long long)product),
+                  config);
 }

@@ -12,21 +12,21 @@
 
 /* ---- options ----------------------------------------------------------------------------------------- */
 
-static sbp_dtype dtype_option(const sbp_options *o, const char *name, sbp_dtype fallback) {
-    if (sbp_options_is(o, name, "fp64"))
+static sbp_dtype dtype_option(const sbp_options *o, sbp_option_id id, sbp_dtype fallback) {
+    if (sbp_options_is(o, id, "fp64"))
         return SBP_F64;
-    if (sbp_options_is(o, name, "fp32"))
+    if (sbp_options_is(o, id, "fp32"))
         return SBP_F32;
-    if (sbp_options_is(o, name, "bf16"))
+    if (sbp_options_is(o, id, "bf16"))
         return SBP_BF16;
-    if (sbp_options_is(o, name, "int8"))
+    if (sbp_options_is(o, id, "int8"))
         return SBP_D8;
     return fallback;
 }
 
 /* A machine that is not here: its memory is the limit unless another is given. */
 static sbp_status choose_profile(sbp_compilation *c, const char *name) {
-    if (sbp_options_given(c->options, "backend"))
+    if (sbp_options_given(c->options, SBP_OPT_BACKEND))
         return sbp_fail(c->diag, SBP_USAGE, "--device-profile says what to plan for: leave out --backend");
     SBP_TRY(sbp_profile_find(c->arena, c->diag, name, &c->profile));
     c->pipeline.target = c->profile.info;
@@ -36,17 +36,17 @@ static sbp_status choose_profile(sbp_compilation *c, const char *name) {
 }
 
 const char *sbp_cli_arch(const sbp_compilation *c) {
-    if (sbp_options_given(c->options, "arch"))
-        return sbp_options_text(c->options, "arch");
+    if (sbp_options_given(c->options, SBP_OPT_ARCH))
+        return sbp_options_text(c->options, SBP_OPT_ARCH);
     return c->choice.arch[0] ? c->choice.arch : NULL;
 }
 
 static sbp_status choose_target(sbp_compilation *c) {
-    const char *profile = sbp_options_text(c->options, "device-profile");
+    const char *profile = sbp_options_text(c->options, SBP_OPT_DEVICE_PROFILE);
     if (profile && *profile)
         return choose_profile(c, profile);
-    const sbp_choice_wish wish = {.backend = sbp_options_text(c->options, "backend"),
-                                  .fp64 = sbp_options_is(c->options, "dtype", "fp64")};
+    const sbp_choice_wish wish = {.backend = sbp_options_text(c->options, SBP_OPT_BACKEND),
+                                  .fp64 = sbp_options_is(c->options, SBP_OPT_DTYPE, "fp64")};
     if (strcmp(wish.backend, "auto") == 0)
         SBP_TRY(sbp_choice_find(&wish, c->diag, &c->choice));
     else /* compiling needs no device */
@@ -62,40 +62,41 @@ static sbp_status choose_target(sbp_compilation *c) {
 }
 
 static sbp_status choose_types(sbp_compilation *c) {
-    c->dtype = dtype_option(c->options, "dtype", c->pipeline.target.default_compute);
+    c->dtype = dtype_option(c->options, SBP_OPT_DTYPE, c->pipeline.target.default_compute);
     if (!c->pipeline.target.supports[c->dtype])
-        return sbp_fail(c->diag, SBP_USAGE, "--dtype %s: the %s backend does not compute in it",
-                        sbp_options_text(c->options, "dtype"), c->pipeline.target.name);
+        return sbp_fail(c->diag, SBP_USAGE, "--dtype %s: the %s backend does not support this type",
+                        sbp_options_text(c->options, SBP_OPT_DTYPE), c->pipeline.target.name);
     bool cuda = strcmp(c->pipeline.target.name, "cuda") == 0;
-    if (sbp_options_on(c->options, "tf32") && (!cuda || c->dtype != SBP_F32))
+    if (sbp_options_on(c->options, SBP_OPT_TF32) && (!cuda || c->dtype != SBP_F32))
+        return sbp_fail(c->diag, SBP_USAGE, "--tf32 on needs --backend cuda --dtype fp32");
+    if (sbp_options_text(c->options, SBP_OPT_TUNE) && !cuda)
         return sbp_fail(c->diag, SBP_USAGE,
-                        "--tf32 on: it is about products of fp32 on cuda: --backend cuda --dtype fp32");
-    if (sbp_options_text(c->options, "tune") && !cuda)
-        return sbp_fail(c->diag, SBP_USAGE,
-                        "--tune: backend %s has one way to compute each product; leave it out",
+                        "--tune: backend %s has one way to compute each matmul; leave it out",
                         c->pipeline.target.name);
     sbp_dtype wide = c->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
-    c->grad_dtype = dtype_option(c->options, "grad-dtype", wide);
-    c->state_dtype = dtype_option(c->options, "state-dtype", wide);
-    sbp_dtype residual = dtype_option(c->options, "residual-dtype", c->dtype);
+    c->grad_dtype = dtype_option(c->options, SBP_OPT_GRAD_DTYPE, wide);
+    c->state_dtype = dtype_option(c->options, SBP_OPT_STATE_DTYPE, wide);
+    sbp_dtype residual = dtype_option(c->options, SBP_OPT_RESIDUAL_DTYPE, c->dtype);
     if (residual != c->dtype && c->dtype != SBP_BF16)
-        return sbp_fail(c->diag, SBP_USAGE, "--residual-dtype %s: it is a choice for --dtype bf16 only",
-                        sbp_options_text(c->options, "residual-dtype"));
-    bool none = sbp_options_is(c->options, "master", "none");
-    c->halves = c->dtype == SBP_BF16 && !sbp_options_is(c->options, "optimizer", "none") &&
-                !sbp_options_given(c->options, "param-dtype");
-    if (none && !c->halves && !sbp_options_is(c->options, "param-dtype", "bf16"))
+        return sbp_fail(c->diag, SBP_USAGE, "--residual-dtype %s needs --dtype bf16",
+                        sbp_options_text(c->options, SBP_OPT_RESIDUAL_DTYPE));
+    bool none = sbp_options_is(c->options, SBP_OPT_MASTER, "none");
+    c->halves = c->dtype == SBP_BF16 && !sbp_options_is(c->options, SBP_OPT_OPTIMIZER, "none") &&
+                !sbp_options_given(c->options, SBP_OPT_PARAM_DTYPE);
+    if (none && !c->halves && !sbp_options_is(c->options, SBP_OPT_PARAM_DTYPE, "bf16"))
         return sbp_fail(c->diag, SBP_USAGE,
-                        "--master none: it is about trained weights in bf16; say --param-dtype bf16 too");
-    if (!none && sbp_options_is(c->options, "rounding", "nearest"))
-        return sbp_fail(c->diag, SBP_USAGE,
-                        "--rounding nearest: with an exact master nothing is lost; it is for --master none");
-    static const char *const kept[] = {"param-dtype", "grad-dtype", "state-dtype"};
+                        "--master none needs trained weights in bf16: add --param-dtype bf16");
+    if (!none && sbp_options_is(c->options, SBP_OPT_ROUNDING, "nearest"))
+        return sbp_fail(
+            c->diag, SBP_USAGE,
+            "--rounding nearest needs --master none: with an exact master nothing is rounded away");
+    static const sbp_option_id kept[] = {SBP_OPT_PARAM_DTYPE, SBP_OPT_GRAD_DTYPE, SBP_OPT_STATE_DTYPE};
     for (int i = 0; i < SBP_COUNT(kept); i++)
         if (c->dtype == SBP_F64 && sbp_options_given(c->options, kept[i]) &&
             !sbp_options_is(c->options, kept[i], "fp64"))
-            return sbp_fail(c->diag, SBP_USAGE, "--%s %s: with --dtype fp64 everything is fp64", kept[i],
-                            sbp_options_text(c->options, kept[i]));
+            return sbp_fail(c->diag, SBP_USAGE,
+                            "--%s %s: --dtype fp64 keeps everything in fp64; leave it out",
+                            sbp_option_name(kept[i]), sbp_options_text(c->options, kept[i]));
     return SBP_OK;
 }
 
@@ -105,24 +106,24 @@ static sbp_status check_settings(const sbp_compilation *c) {
     sbp_text_init(&idle, c->arena);
     for (int32_t k = 0; k < c->settings.count; k++)
         if (!sbp_option_setting(c->settings.items[k].name))
-            return sbp_fail(c->diag, SBP_INTERNAL, "objective %s: its setting '%s' is no option",
+            return sbp_fail(c->diag, SBP_INTERNAL, "objective %s: its setting '%s' is not an option",
                             c->objective, c->settings.items[k].name);
     for (int32_t i = 0; sbp_option_setting_at(i); i++) {
         const sbp_option *option = sbp_option_setting_at(i);
         bool has = false;
         for (int32_t k = 0; k < c->settings.count; k++)
             has |= sbp_option_setting(c->settings.items[k].name) == option;
-        if (!sbp_options_chosen(c->options, option->name) || has)
+        if (!sbp_options_chosen(c->options, option->id) || has)
             continue;
-        if (sbp_options_from_config(c->options, option->name)) /* which may have those of all losses */
+        if (sbp_options_from_config(c->options, option->id)) /* which may have those of all losses */
             sbp_text_add(&idle, "%s%s", idle.length > 0 ? ", " : "", option->name);
         else
-            return sbp_fail(c->diag, SBP_USAGE, "--%s: objective %s%s%s has no such number", option->name,
-                            c->objective, c->loss_type ? " with --loss-type " : "",
+            return sbp_fail(c->diag, SBP_USAGE, "--%s: objective %s%s%s does not use it; leave it out",
+                            option->name, c->objective, c->loss_type ? " with --loss-type " : "",
                             c->loss_type ? c->loss_type : "");
     }
     if (idle.length > 0)
-        sbp_note(c->diag, "without effect with this objective: %s", idle.data);
+        sbp_note(c->diag, "these settings have no effect with this objective: %s", idle.data);
     return SBP_OK;
 }
 
@@ -137,37 +138,38 @@ static void add_adapter_setting(sbp_compilation *c) {
 
 static sbp_status load_model(sbp_compilation *c) {
     sbp_model_options o = sbp_model_options_for(c->dtype);
-    o.residual = dtype_option(c->options, "residual-dtype", SBP_DTYPE_COUNT);
-    o.trainable_storage = dtype_option(c->options, "param-dtype", SBP_DTYPE_COUNT);
+    o.residual = dtype_option(c->options, SBP_OPT_RESIDUAL_DTYPE, SBP_DTYPE_COUNT);
+    o.trainable_storage = dtype_option(c->options, SBP_OPT_PARAM_DTYPE, SBP_DTYPE_COUNT);
     o.trainable_as_computed = c->halves;
-    if (sbp_options_given(c->options, "base-dtype"))
-        (void)sbp_format_from_name(sbp_options_text(c->options, "base-dtype"), &o.base_format);
-    o.set = sbp_options_list(c->options, c->arena, "set", &o.set_count);
-    o.train = sbp_options_list(c->options, c->arena, "train", &o.train_count);
-    o.freeze = sbp_options_list(c->options, c->arena, "freeze", &o.freeze_count);
-    c->objective = sbp_options_text(c->options, "objective");
-    c->loss_type = sbp_options_text(c->options, "loss-type");
+    if (sbp_options_given(c->options, SBP_OPT_BASE_DTYPE))
+        (void)sbp_format_from_name(sbp_options_text(c->options, SBP_OPT_BASE_DTYPE), &o.base_format);
+    o.set = sbp_options_list(c->options, c->arena, SBP_OPT_SET, &o.set_count);
+    o.train = sbp_options_list(c->options, c->arena, SBP_OPT_TRAIN, &o.train_count);
+    o.freeze = sbp_options_list(c->options, c->arena, SBP_OPT_FREEZE, &o.freeze_count);
+    c->objective = sbp_options_text(c->options, SBP_OPT_OBJECTIVE);
+    c->loss_type = sbp_options_text(c->options, SBP_OPT_LOSS_TYPE);
     o.head = sbp_objective_head(c->objective);
     SBP_TRY(sbp_cli_read_lora(c, sbp_model_is_adapter(c->arena, c->model_path), &o.lora));
-    if (sbp_options_chosen(c->options, "lora-dropout"))
-        o.lora_dropout = sbp_options_double(c->options, "lora-dropout");
-    o.base = sbp_options_text(c->options, "base");
-    o.base_name = sbp_options_text(c->options, "base-name");
+    if (sbp_options_chosen(c->options, SBP_OPT_LORA_DROPOUT))
+        o.lora_dropout = sbp_options_double(c->options, SBP_OPT_LORA_DROPOUT);
+    o.base = sbp_options_text(c->options, SBP_OPT_BASE);
+    o.base_name = sbp_options_text(c->options, SBP_OPT_BASE_NAME);
     SBP_TRY(sbp_model_load(c->arena, c->diag, c->model_path, &o, &c->model));
     const sbp_objective_wishes wishes = {
-        .by_sequence = sbp_options_is(c->options, "importance", "sequence"),
-        .sampling_mode = sbp_options_text(c->options, "vllm-importance-sampling-mode"),
-        .sampling_ignored = !sbp_options_on(c->options, "vllm-importance-sampling-correction"),
-        .entropy_bonus = sbp_options_chosen(c->options, "entropy-coef")};
+        .by_sequence = sbp_options_is(c->options, SBP_OPT_IMPORTANCE, "sequence"),
+        .sampling_mode = sbp_options_text(c->options, SBP_OPT_VLLM_IMPORTANCE_SAMPLING_MODE),
+        .sampling_ignored = !sbp_options_on(c->options, SBP_OPT_VLLM_IMPORTANCE_SAMPLING_CORRECTION),
+        .entropy_bonus = sbp_options_chosen(c->options, SBP_OPT_ENTROPY_COEF)};
     const sbp_objective_choice choice = {.name = c->objective, .loss_type = c->loss_type, .wishes = wishes};
     SBP_TRY(sbp_objective_add(c->model.module, c->diag, &choice, &c->settings));
     if (c->model.adapter)
         add_adapter_setting(c);
     SBP_TRY(check_settings(c));
-    if (sbp_options_is(c->options, "head-rows", "counted")) {
+    if (sbp_options_is(c->options, SBP_OPT_HEAD_ROWS, "counted")) {
         c->pipeline.options.counted = c->settings.counted;
-        if (!c->settings.counted && sbp_options_given(c->options, "head-rows"))
-            return sbp_fail(c->diag, SBP_USAGE, "--head-rows counted: objective %s may read all rows",
+        if (!c->settings.counted && sbp_options_given(c->options, SBP_OPT_HEAD_ROWS))
+            return sbp_fail(c->diag, SBP_USAGE,
+                            "--head-rows counted: objective %s may read every row; use --head-rows all",
                             c->objective);
     }
     c->pipeline.module = c->model.module;
@@ -198,8 +200,8 @@ static void split_names(sbp_compilation *c, const char *names) {
     c->wish.saved_count = count;
 }
 
-static int64_t number_or_auto(const sbp_options *o, const char *name) {
-    return sbp_options_int(o, name) > 0 ? sbp_options_int(o, name) : SBP_AUTO;
+static int64_t number_or_auto(const sbp_options *o, sbp_option_id id) {
+    return sbp_options_int(o, id) > 0 ? sbp_options_int(o, id) : SBP_AUTO;
 }
 
 /* "states", "states:disk", "states:host:12", of so many characters; false: none of these. */
@@ -228,7 +230,7 @@ static bool read_home(sbp_wish *w, const char *text, size_t length) {
 
 /* "auto", "none", "host", or classes with their homes joined by "+". */
 static sbp_status read_offload(sbp_compilation *c) {
-    const char *text = sbp_options_text(c->options, "offload");
+    const char *text = sbp_options_text(c->options, SBP_OPT_OFFLOAD);
     sbp_wish *w = &c->wish;
     w->offload = strcmp(text, "auto") == 0   ? SBP_OFFLOAD_AUTO
                  : strcmp(text, "none") == 0 ? SBP_OFFLOAD_OFF
@@ -237,13 +239,11 @@ static sbp_status read_offload(sbp_compilation *c) {
     for (const char *at = text; *at && w->offload == SBP_OFFLOAD_GIVEN;) {
         size_t length = strcspn(at, "+");
         if (!read_home(w, at, length))
-            return sbp_fail(
-                c->diag, SBP_USAGE,
-                "--offload %s: '%.*s' is none of auto, none, host, or of checkpoints, saved, states, "
-                "gradients, params, joined by '+', each with ':disk' behind it if it is to live there, and "
-                "with "
-                "':host:12' if only its first 12 items do",
-                text, (int)length, at);
+            return sbp_fail(c->diag, SBP_USAGE,
+                            "--offload %s: '%.*s' is unknown; give auto, none, host, or checkpoints, saved, "
+                            "states, gradients, params, joined by '+'; ':disk' behind one places it on disk, "
+                            "':host:12' only its first 12 tensors on the host",
+                            text, (int)length, at);
         at += length + (at[length] == '+');
     }
     return SBP_OK;
@@ -251,16 +251,16 @@ static sbp_status read_offload(sbp_compilation *c) {
 
 static sbp_status read_wish(sbp_compilation *c) {
     const sbp_options *o = c->options;
-    bool standard = sbp_options_is(o, "backward", "standard"),
-         checkpoint = sbp_options_is(o, "backward", "checkpoint");
-    const char *save = sbp_options_text(o, "save");
+    bool standard = sbp_options_is(o, SBP_OPT_BACKWARD, "standard"),
+         checkpoint = sbp_options_is(o, SBP_OPT_BACKWARD, "checkpoint");
+    const char *save = sbp_options_text(o, SBP_OPT_SAVE);
     sbp_wish *w = &c->wish;
     w->terse = c->terse;
-    w->t_max = number_or_auto(o, "seq-len");
-    w->chunk = number_or_auto(o, "chunk");
-    w->head_chunk = number_or_auto(o, "head-chunk");
-    w->segment = number_or_auto(o, "segment");
-    w->checkpoint_every = number_or_auto(o, "checkpoint-every");
+    w->t_max = number_or_auto(o, SBP_OPT_SEQ_LEN);
+    w->chunk = number_or_auto(o, SBP_OPT_CHUNK);
+    w->head_chunk = number_or_auto(o, SBP_OPT_HEAD_CHUNK);
+    w->segment = number_or_auto(o, SBP_OPT_SEGMENT);
+    w->checkpoint_every = number_or_auto(o, SBP_OPT_CHECKPOINT_EVERY);
     w->whole = standard || checkpoint;
     if (w->whole) { /* the presets: one chunk of all rows, one layer per segment, a checkpoint for each */
         w->segment = w->segment == SBP_AUTO ? 1 : w->segment;
@@ -273,17 +273,18 @@ static sbp_status read_wish(sbp_compilation *c) {
     SBP_TRY(read_offload(c));
     if (w->whole && w->offload == SBP_OFFLOAD_AUTO)
         w->offload = SBP_OFFLOAD_OFF;
-    int64_t gathered = number_or_auto(o, "keep-gathered");
-    w->gathered = sbp_options_is(o, "keep-gathered", "none")  ? 0
-                  : sbp_options_is(o, "keep-gathered", "all") ? INT32_MAX
-                                                              : (int32_t)gathered;
-    w->memory_bytes = sbp_options_int(o, "memory") > 0 ? sbp_options_int(o, "memory") : 0;
+    int64_t gathered = number_or_auto(o, SBP_OPT_KEEP_GATHERED);
+    w->gathered = sbp_options_is(o, SBP_OPT_KEEP_GATHERED, "none")  ? 0
+                  : sbp_options_is(o, SBP_OPT_KEEP_GATHERED, "all") ? INT32_MAX
+                                                                    : (int32_t)gathered;
+    w->memory_bytes = sbp_options_int(o, SBP_OPT_MEMORY) > 0 ? sbp_options_int(o, SBP_OPT_MEMORY) : 0;
     if (w->memory_bytes == 0 && !c->target) {
         w->memory_bytes = c->profile.memory_bytes;
         w->memory_name = sbp_arena_printf(c->arena, "the memory of --device-profile %s", c->profile.name);
     }
-    w->host_memory_bytes = sbp_options_int(o, "host-memory") > 0 ? sbp_options_int(o, "host-memory") : 0;
-    int64_t ranks = sbp_options_int(o, "ranks"), node = sbp_options_int(o, "node");
+    w->host_memory_bytes =
+        sbp_options_int(o, SBP_OPT_HOST_MEMORY) > 0 ? sbp_options_int(o, SBP_OPT_HOST_MEMORY) : 0;
+    int64_t ranks = sbp_options_int(o, SBP_OPT_RANKS), node = sbp_options_int(o, SBP_OPT_NODE);
     w->sharers = ranks < node ? ranks : node;
     w->host_memory_bytes /= w->sharers;
     if (w->host_memory_bytes == 0 && !c->target) {
@@ -299,36 +300,36 @@ static sbp_status read_wish(sbp_compilation *c) {
 static void have_together(sbp_compilation *c, int64_t ranks) {
     c->pipeline.options.context = ranks;
     if (c->wish.t_max > 0) /* of a rank */
-        c->wish.t_max = sbp_ceil_div(sbp_options_int(c->options, "seq-len"), ranks);
+        c->wish.t_max = sbp_ceil_div(sbp_options_int(c->options, SBP_OPT_SEQ_LEN), ranks);
 }
 
 static void read_training(sbp_compilation *c) {
     const sbp_options *o = c->options;
     sbp_pass_options *p = &c->pipeline.options;
     for (int i = 0; i < SBP_OPTIMIZER_COUNT; i++)
-        if (sbp_options_is(o, "optimizer", sbp_optimizer_names[i]))
+        if (sbp_options_is(o, SBP_OPT_OPTIMIZER, sbp_optimizer_names[i]))
             p->optimizer = (sbp_optimizer)i;
-    p->ranks = sbp_options_int(o, "ranks");
-    if (sbp_options_int(o, "context-parallel") > 0) /* else choose_context */
-        have_together(c, sbp_options_int(o, "context-parallel"));
-    p->context_way = sbp_options_is(o, "context-way", "keys")    ? SBP_CONTEXT_KEYS
-                     : sbp_options_is(o, "context-way", "heads") ? SBP_CONTEXT_HEADS
-                                                                 : SBP_CONTEXT_AUTO;
-    p->zero = (int32_t)sbp_options_int(o, "zero");
-    p->group = sbp_options_is(o, "shard-group", "all")    ? p->ranks
-               : sbp_options_is(o, "shard-group", "node") ? sbp_options_int(o, "node")
-                                                          : sbp_options_int(o, "shard-group");
-    if (sbp_options_is(o, "shard-group", "node") && p->group > p->ranks)
+    p->ranks = sbp_options_int(o, SBP_OPT_RANKS);
+    if (sbp_options_int(o, SBP_OPT_CONTEXT_PARALLEL) > 0) /* else choose_context */
+        have_together(c, sbp_options_int(o, SBP_OPT_CONTEXT_PARALLEL));
+    p->context_way = sbp_options_is(o, SBP_OPT_CONTEXT_WAY, "keys")    ? SBP_CONTEXT_KEYS
+                     : sbp_options_is(o, SBP_OPT_CONTEXT_WAY, "heads") ? SBP_CONTEXT_HEADS
+                                                                       : SBP_CONTEXT_AUTO;
+    p->zero = (int32_t)sbp_options_int(o, SBP_OPT_ZERO);
+    p->group = sbp_options_is(o, SBP_OPT_SHARD_GROUP, "all")    ? p->ranks
+               : sbp_options_is(o, SBP_OPT_SHARD_GROUP, "node") ? sbp_options_int(o, SBP_OPT_NODE)
+                                                                : sbp_options_int(o, SBP_OPT_SHARD_GROUP);
+    if (sbp_options_is(o, SBP_OPT_SHARD_GROUP, "node") && p->group > p->ranks)
         p->group = p->ranks;
-    p->wire_bf16 = sbp_options_is(o, "reduce-dtype", "bf16");
+    p->wire_bf16 = sbp_options_is(o, SBP_OPT_REDUCE_DTYPE, "bf16");
     p->grad_dtype = c->grad_dtype;
     p->state_dtype = c->state_dtype;
-    p->master = !sbp_options_is(o, "master", "none");
-    p->stochastic = sbp_options_is(o, "rounding", "stochastic");
-    c->step = sbp_options_is(o, "clip", "none") && sbp_options_int(o, "accumulate") == 1 &&
+    p->master = !sbp_options_is(o, SBP_OPT_MASTER, "none");
+    p->stochastic = sbp_options_is(o, SBP_OPT_ROUNDING, "stochastic");
+    c->step = sbp_options_is(o, SBP_OPT_CLIP, "none") && sbp_options_int(o, SBP_OPT_ACCUMULATE) == 1 &&
               p->optimizer != SBP_OPTIMIZER_NONE;
     p->step = c->step;
-    p->skip_streambp = sbp_options_on(o, "skip-streambp");
+    p->skip_streambp = sbp_options_on(o, SBP_OPT_SKIP_STREAMBP);
 }
 
 /* What several ranks do not do yet. */
@@ -336,30 +337,27 @@ static sbp_status check_ranks(const sbp_compilation *c) {
     const sbp_pass_options *p = &c->pipeline.options;
     if (p->context > 0 && p->ranks % p->context != 0)
         return sbp_fail(c->diag, SBP_USAGE,
-                        "--context-parallel %lld: --ranks is %lld, which must be a multiple of it",
+                        "--context-parallel %lld: --ranks (%lld) must be a multiple of it",
                         (long long)p->context, (long long)p->ranks);
     if (p->context == 1 && p->context_way != SBP_CONTEXT_AUTO)
-        return sbp_fail(c->diag, SBP_USAGE,
-                        "--context-way %s: no ranks have documents together without --context-parallel",
-                        sbp_options_text(c->options, "context-way"));
+        return sbp_fail(c->diag, SBP_USAGE, "--context-way %s needs --context-parallel above 1",
+                        sbp_options_text(c->options, SBP_OPT_CONTEXT_WAY));
     if (p->ranks == 1 && p->zero > 0)
-        return sbp_fail(c->diag, SBP_USAGE,
-                        "--zero %d: there is one rank; --ranks says how many there will be", (int)p->zero);
-    if (p->zero == 0 && !sbp_options_is(c->options, "shard-group", "all"))
-        return sbp_fail(c->diag, SBP_USAGE, "--shard-group: ranks have no shares without --zero 1, 2 or 3");
-    const char *wire = sbp_options_text(c->options, "reduce-dtype");
+        return sbp_fail(c->diag, SBP_USAGE, "--zero %d needs several ranks: add --ranks N", (int)p->zero);
+    if (p->zero == 0 && !sbp_options_is(c->options, SBP_OPT_SHARD_GROUP, "all"))
+        return sbp_fail(c->diag, SBP_USAGE, "--shard-group needs --zero 1, 2 or 3");
+    const char *wire = sbp_options_text(c->options, SBP_OPT_REDUCE_DTYPE);
     if (wire && p->ranks == 1)
-        return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s: there is one rank; nothing crosses a wire",
-                        wire);
+        return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s needs several ranks: add --ranks N", wire);
     if (wire && (c->dtype == SBP_F64 || (!p->wire_bf16 && p->zero < 2 && c->grad_dtype == SBP_BF16)))
         return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s: gradients are %s there", wire,
                         c->dtype == SBP_F64 ? "fp64" : "bf16");
     if (p->ranks % p->group != 0)
-        return sbp_fail(c->diag, SBP_USAGE, "--shard-group %s: %lld ranks are no whole groups of %lld",
-                        sbp_options_text(c->options, "shard-group"), (long long)p->ranks,
-                        (long long)p->group);
-    if (p->zero < 3 && !sbp_options_is(c->options, "keep-gathered", "auto"))
-        return sbp_fail(c->diag, SBP_USAGE, "--keep-gathered: nothing is gathered without --zero 3");
+        return sbp_fail(
+            c->diag, SBP_USAGE, "--shard-group %s: %lld ranks cannot be divided into groups of %lld",
+            sbp_options_text(c->options, SBP_OPT_SHARD_GROUP), (long long)p->ranks, (long long)p->group);
+    if (p->zero < 3 && !sbp_options_is(c->options, SBP_OPT_KEEP_GATHERED, "auto"))
+        return sbp_fail(c->diag, SBP_USAGE, "--keep-gathered needs --zero 3");
     return SBP_OK;
 }
 
@@ -406,8 +404,8 @@ static void prepare_passes(sbp_compilation *c) {
 
 static sbp_status run_passes(sbp_compilation *c) {
     sbp_pipeline *p = &c->pipeline;
-    const char *stop = sbp_options_text(c->options, "stop-after"),
-               *after = sbp_options_text(c->options, "print-after");
+    const char *stop = sbp_options_text(c->options, SBP_OPT_STOP_AFTER),
+               *after = sbp_options_text(c->options, SBP_OPT_PRINT_AFTER);
     bool stop_known = !stop, after_known = !after;
     for (int i = 0; sbp_pass_name(i); i++) {
         stop_known |= stop && strcmp(stop, sbp_pass_name(i)) == 0;
@@ -434,11 +432,10 @@ static sbp_status run_passes(sbp_compilation *c) {
         fputs(printed.data, stdout);
     SBP_TRY(status);
     if (p->uncut_layers > 0)
-        sbp_note(
-            c->diag,
-            "%d layers are one segment with what is before them: no value of the width that the head reads "
-            "crosses there alone; --segment cannot divide them",
-            p->uncut_layers);
+        sbp_note(c->diag,
+                 "%d layers form one segment with what is before them: nowhere between them does a single "
+                 "value of the head's width cross; --segment cannot divide them",
+                 p->uncut_layers);
     return p->stopped ? SBP_OK : check_saved_names(c);
 }
 
@@ -500,7 +497,7 @@ static sbp_schedule_options largest_schedule(const sbp_compilation *c) {
 /* --seq-len max of data whose steps are no longer than this: where that fits, it is all that there is to
  * gain. */
 static sbp_status bound_length(sbp_compilation *c, const sbp_schedule_options *largest) {
-    int64_t most = sbp_options_int(c->options, "seq-len-most");
+    int64_t most = sbp_options_int(c->options, SBP_OPT_SEQ_LEN_MOST);
     if (c->wish.t_max != SBP_AUTO || most < 1)
         return SBP_OK;
     c->wish.t_max = sbp_ceil_div(most, c->pipeline.options.context > 1 ? c->pipeline.options.context : 1);
@@ -537,8 +534,8 @@ static sbp_status check_rows(const sbp_compilation *c) {
     if (c->wish.t_max <= most)
         return SBP_OK;
     return sbp_fail(
-        c->diag, SBP_USAGE, "--seq-len %lld: at most %lld rows are possible, in parts of %lld ranks",
-        (long long)sbp_options_int(c->options, "seq-len"), (long long)(most * ranks), (long long)ranks);
+        c->diag, SBP_USAGE, "--seq-len %lld: at most %lld rows are possible, divided among %lld ranks",
+        (long long)sbp_options_int(c->options, SBP_OPT_SEQ_LEN), (long long)(most * ranks), (long long)ranks);
 }
 
 /* --context-parallel auto: as few ranks together as fit; with --seq-len max, all. */
@@ -615,11 +612,11 @@ static sbp_status compile(sbp_compilation *c) {
     SBP_TRY(sbp_cli_summary(c, &summary));
     if (c->target)
         SBP_TRY(sbp_cli_write_plan(c));
-    if (!sbp_options_on(c->options, "quiet"))
+    if (!sbp_options_on(c->options, SBP_OPT_QUIET))
         fputs(summary.data, stderr);
     if (c->target)
         warn_of_memory(c);
-    if (!sbp_options_on(c->options, "json"))
+    if (!sbp_options_on(c->options, SBP_OPT_JSON))
         return SBP_OK;
     sbp_text json;
     sbp_text_init(&json, c->arena);
@@ -634,7 +631,7 @@ static sbp_status check_output(const sbp_compilation *c) {
     if (!c->output || stat(c->output, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0 ||
         sbp_plan_file_probe(c->output))
         return SBP_OK;
-    return sbp_fail(c->diag, SBP_USAGE, "-o '%s' is there and no plan: remove it, or choose another name",
+    return sbp_fail(c->diag, SBP_USAGE, "-o '%s' exists and is not a plan: remove it, or choose another name",
                     c->output);
 }
 
@@ -660,11 +657,11 @@ sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
     *c = (sbp_compilation){.arena = arena, .diag = diag};
     SBP_TRY(sbp_options_parse(arena, diag, "sbpc compile", SBP_PHASE_COMPILE, argc, argv, &options));
     c->options = options;
-    if (sbp_options_on(options, "quiet"))
+    if (sbp_options_on(options, SBP_OPT_QUIET))
         sbp_diag_set_quiet(diag);
     c->pipeline.arena = arena;
     c->pipeline.diag = diag;
-    if (sbp_options_on(options, "help")) {
+    if (sbp_options_on(options, SBP_OPT_HELP)) {
         int32_t count = sbp_options_arg_count(options);
         sbp_cli_compile_help(arena, count > 0 ? sbp_options_arg(options, count - 1) : NULL);
         return SBP_OK;
@@ -674,10 +671,10 @@ sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
                         sbp_options_arg_count(options) == 0 ? "no MODEL was given"
                                                             : "more than one MODEL was given");
     c->model_path = sbp_options_arg(options, 0);
-    c->output = sbp_options_text(options, "output");
-    const char *profile = sbp_options_text(options, "device-profile");
-    if (!c->output && !sbp_options_text(options, "stop-after") && !(profile && *profile))
-        return sbp_fail(diag, SBP_USAGE, "no output was given: -o plan.bin");
+    c->output = sbp_options_text(options, SBP_OPT_OUTPUT);
+    const char *profile = sbp_options_text(options, SBP_OPT_DEVICE_PROFILE);
+    if (!c->output && !sbp_options_text(options, SBP_OPT_STOP_AFTER) && !(profile && *profile))
+        return sbp_fail(diag, SBP_USAGE, "no output file was given: add -o plan.bin");
     SBP_TRY(check_output(c));
     return compile(c);
 }

@@ -5,18 +5,27 @@
 
 #include "runtime/cli/sbpc/cli.h"
 
-/* Members of --lora by the names of the options that they stand for. */
-static const char *const keys[] = {
-    "r",      "alpha",          "dropout",      "rslora",       "targets", "exclude", "modules-to-save",
-    "layers", "layers-pattern", "rank-pattern", "alpha-pattern"};
+/* What --lora may set: "--lora r=8" is --lora-r 8. */
+static const sbp_option_id members[] = {SBP_OPT_LORA_R,
+                                        SBP_OPT_LORA_ALPHA,
+                                        SBP_OPT_LORA_DROPOUT,
+                                        SBP_OPT_LORA_RSLORA,
+                                        SBP_OPT_LORA_TARGETS,
+                                        SBP_OPT_LORA_EXCLUDE,
+                                        SBP_OPT_LORA_MODULES_TO_SAVE,
+                                        SBP_OPT_LORA_LAYERS,
+                                        SBP_OPT_LORA_LAYERS_PATTERN,
+                                        SBP_OPT_LORA_RANK_PATTERN,
+                                        SBP_OPT_LORA_ALPHA_PATTERN};
 
 typedef struct reader {
     const sbp_compilation *c;
-    const char *members[SBP_COUNT(keys)]; /* text of each in --lora; NULL: not there */
+    const char *texts[SBP_COUNT(members)]; /* of each member in --lora; NULL: not there */
 } reader;
 
-static const char *option_name(const reader *r, const char *key) {
-    return sbp_arena_printf(r->c->arena, "lora-%s", key);
+/* "modules-to-save" */
+static const char *key_of(sbp_option_id member) {
+    return sbp_option_name(member) + strlen("lora-");
 }
 
 /* "r=16,alpha=32,.."; "modules_to_save" is "modules-to-save". */
@@ -28,49 +37,49 @@ static sbp_status split_members(reader *r, const char *text) {
         int k = 0;
         for (char *c = strchr(key, '_'); c; c = strchr(c, '_'))
             *c = '-';
-        while (k < SBP_COUNT(keys) && strcmp(keys[k], key) != 0)
+        while (k < SBP_COUNT(members) && strcmp(key_of(members[k]), key) != 0)
             k++;
-        if (k == SBP_COUNT(keys) || name >= length)
-            return sbp_fail(
-                r->c->diag, SBP_USAGE,
-                "--lora: '%.*s' is none of r, alpha, dropout, rslora, targets, exclude, modules_to_save, "
-                "layers, layers_pattern, rank_pattern, alpha_pattern, each with '=' and a value",
-                (int)length, at);
-        r->members[k] = sbp_arena_strndup(arena, at + name + 1, length - name - 1);
+        if (k == SBP_COUNT(members) || name >= length)
+            return sbp_fail(r->c->diag, SBP_USAGE,
+                            "--lora: '%.*s' is unknown; give r, alpha, dropout, rslora, targets, exclude, "
+                            "modules_to_save, layers, layers_pattern, rank_pattern, alpha_pattern, each with "
+                            "'=' and a value",
+                            (int)length, at);
+        r->texts[k] = sbp_arena_strndup(arena, at + name + 1, length - name - 1);
         at += length + (at[length] == ',');
     }
     return SBP_OK;
 }
 
 /* What --lora says where the option itself was not given; NULL: nothing. */
-static const char *member(const reader *r, const char *key) {
-    if (sbp_options_given(r->c->options, option_name(r, key)))
+static const char *member(const reader *r, sbp_option_id id) {
+    if (sbp_options_given(r->c->options, id))
         return NULL;
-    for (int k = 0; k < SBP_COUNT(keys); k++)
-        if (strcmp(keys[k], key) == 0)
-            return r->members[k];
+    for (int k = 0; k < SBP_COUNT(members); k++)
+        if (members[k] == id)
+            return r->texts[k];
     return NULL;
 }
 
-static sbp_status number(const reader *r, const char *key, double least, double most, double *out) {
-    const char *text = member(r, key);
+static sbp_status number(const reader *r, sbp_option_id id, double least, double most, double *out) {
+    const char *text = member(r, id);
     char *end;
-    *out = sbp_options_double(r->c->options, option_name(r, key));
+    *out = sbp_options_double(r->c->options, id);
     if (!text)
         return SBP_OK;
     *out = strtod(text, &end);
     if (!*text || *end || !(*out >= least && *out <= most))
-        return sbp_fail(r->c->diag, SBP_USAGE, "--lora %s=%s: expected a number from %g to %g", key, text,
-                        least, most);
+        return sbp_fail(r->c->diag, SBP_USAGE, "--lora %s=%s: expected a number from %g to %g", key_of(id),
+                        text, least, most);
     return SBP_OK;
 }
 
 /* All values of an option, or the one of --lora. */
-static const char *const *values(const reader *r, const char *key, int32_t *count) {
-    const char *text = member(r, key);
+static const char *const *values(const reader *r, sbp_option_id id, int32_t *count) {
+    const char *text = member(r, id);
     const char **one = SBP_NEW(r->c->arena, const char *);
     if (!text)
-        return sbp_options_list(r->c->options, r->c->arena, option_name(r, key), count);
+        return sbp_options_list(r->c->options, r->c->arena, id, count);
     *one = text;
     *count = 1;
     return one;
@@ -85,9 +94,9 @@ static bool is_yaml_list(const char *text) {
 
 /* Names joined by '+', also of an option that is repeated; one that is written like a regular expression is
  * one, where `patterns`, and stands alone. */
-static sbp_status names(const reader *r, const char *key, bool patterns, sbp_lora_names *out) {
+static sbp_status names(const reader *r, sbp_option_id id, bool patterns, sbp_lora_names *out) {
     int32_t given, count = 0, capacity = 0;
-    const char *const *texts = values(r, key, &given);
+    const char *const *texts = values(r, id, &given);
     const char **list = NULL;
     *out = (sbp_lora_names){0};
     for (int32_t i = 0; i < given; i++) {
@@ -95,8 +104,8 @@ static sbp_status names(const reader *r, const char *key, bool patterns, sbp_lor
         if (patterns && !list_of_yaml && (strpbrk(texts[i], "*?[](){}|\\^$") || strstr(texts[i], ".+"))) {
             if (given > 1)
                 return sbp_fail(r->c->diag, SBP_USAGE,
-                                "--lora-%s '%s': a regular expression stands alone, for whole names", key,
-                                texts[i]);
+                                "--lora-%s '%s': a regular expression stands alone, for whole names",
+                                key_of(id), texts[i]);
             *out = (sbp_lora_names){.names = texts, .count = 1, .pattern = true};
             return SBP_OK;
         }
@@ -113,7 +122,7 @@ static sbp_status names(const reader *r, const char *key, bool patterns, sbp_lor
 
 static sbp_status layers(const reader *r, sbp_lora_options *out) {
     sbp_lora_names list;
-    SBP_TRY(names(r, "layers", false, &list));
+    SBP_TRY(names(r, SBP_OPT_LORA_LAYERS, false, &list));
     int64_t *numbers = SBP_NEW_ARRAY(r->c->arena, int64_t, list.count);
     for (int32_t i = 0; i < list.count; i++) {
         char *end;
@@ -128,8 +137,8 @@ static sbp_status layers(const reader *r, sbp_lora_options *out) {
 }
 
 /* "REGEX=X" each. */
-static sbp_status patterns(const reader *r, const char *key, const sbp_lora_number **out, int32_t *count) {
-    const char *const *texts = values(r, key, count);
+static sbp_status patterns(const reader *r, sbp_option_id id, const sbp_lora_number **out, int32_t *count) {
+    const char *const *texts = values(r, id, count);
     sbp_lora_number *numbers = SBP_NEW_ARRAY(r->c->arena, sbp_lora_number, *count);
     for (int32_t i = 0; i < *count; i++) {
         const char *equals = strrchr(texts[i], '=');
@@ -137,7 +146,8 @@ static sbp_status patterns(const reader *r, const char *key, const sbp_lora_numb
         if (equals)
             numbers[i].value = strtod(equals + 1, &end);
         if (!equals || !equals[1] || *end || !isfinite(numbers[i].value))
-            return sbp_fail(r->c->diag, SBP_USAGE, "--lora-%s '%s': expected REGEX=NUMBER", key, texts[i]);
+            return sbp_fail(r->c->diag, SBP_USAGE, "--lora-%s '%s': expected REGEX=NUMBER", key_of(id),
+                            texts[i]);
         numbers[i].pattern = sbp_arena_strndup(r->c->arena, texts[i], (size_t)(equals - texts[i]));
     }
     *out = numbers;
@@ -145,43 +155,43 @@ static sbp_status patterns(const reader *r, const char *key, const sbp_lora_numb
 }
 
 /* Whether any option but `but` asks for new adapters. */
-static bool is_wanted(const reader *r, const char *text, const char *but) {
+static bool is_wanted(const reader *r, const char *text, sbp_option_id but) {
     bool off = strcmp(text, "off") == 0, any = !off;
-    for (int k = 0; k < SBP_COUNT(keys) && !(off && sbp_options_given(r->c->options, "lora")); k++)
-        any |= strcmp(keys[k], but) != 0 && sbp_options_chosen(r->c->options, option_name(r, keys[k]));
+    for (int k = 0; k < SBP_COUNT(members) && !(off && sbp_options_given(r->c->options, SBP_OPT_LORA)); k++)
+        any |= members[k] != but && sbp_options_chosen(r->c->options, members[k]);
     return any;
 }
 
 sbp_status sbp_cli_read_lora(const sbp_compilation *c, bool adapter, const sbp_lora_options **out) {
     reader r = {.c = c};
-    const char *text = sbp_options_text(c->options, "lora"), *rslora;
+    const char *text = sbp_options_text(c->options, SBP_OPT_LORA), *rslora;
     double rank;
     *out = NULL;
-    if (!is_wanted(&r, text, adapter ? "dropout" : ""))
+    if (!is_wanted(&r, text, adapter ? SBP_OPT_LORA_DROPOUT : SBP_OPT_COUNT))
         return SBP_OK;
     if (strcmp(text, "on") != 0 && strcmp(text, "off") != 0)
         SBP_TRY(split_members(&r, text));
     sbp_lora_options *o = SBP_NEW(c->arena, sbp_lora_options);
-    SBP_TRY(number(&r, "r", 1, 1e6, &rank));
-    SBP_TRY(number(&r, "alpha", 0, 1e9, &o->alpha));
-    SBP_TRY(number(&r, "dropout", 0, SBP_BELOW_ONE, &o->dropout));
+    SBP_TRY(number(&r, SBP_OPT_LORA_R, 1, 1e6, &rank));
+    SBP_TRY(number(&r, SBP_OPT_LORA_ALPHA, 0, 1e9, &o->alpha));
+    SBP_TRY(number(&r, SBP_OPT_LORA_DROPOUT, 0, SBP_BELOW_ONE, &o->dropout));
     if (rank != floor(rank))
         return sbp_fail(c->diag, SBP_USAGE, "--lora r=%g: a rank is a whole number", rank);
     o->rank = (int64_t)rank;
-    rslora = member(&r, "rslora");
+    rslora = member(&r, SBP_OPT_LORA_RSLORA);
     o->rslora = rslora ? strcmp(rslora, "on") == 0 || strcmp(rslora, "true") == 0
-                       : sbp_options_on(c->options, "lora-rslora");
-    SBP_TRY(names(&r, "targets", true, &o->targets));
-    SBP_TRY(names(&r, "exclude", true, &o->exclude));
-    SBP_TRY(names(&r, "modules-to-save", false, &o->save));
-    SBP_TRY(names(&r, "layers-pattern", false, &o->layers_pattern));
+                       : sbp_options_on(c->options, SBP_OPT_LORA_RSLORA);
+    SBP_TRY(names(&r, SBP_OPT_LORA_TARGETS, true, &o->targets));
+    SBP_TRY(names(&r, SBP_OPT_LORA_EXCLUDE, true, &o->exclude));
+    SBP_TRY(names(&r, SBP_OPT_LORA_MODULES_TO_SAVE, false, &o->save));
+    SBP_TRY(names(&r, SBP_OPT_LORA_LAYERS_PATTERN, false, &o->layers_pattern));
     if (o->targets.count == 1 && strcmp(o->targets.names[0], "all-linear") == 0) {
         o->all_linear = true;
         o->targets = (sbp_lora_names){0};
     }
     SBP_TRY(layers(&r, o));
-    SBP_TRY(patterns(&r, "rank-pattern", &o->ranks, &o->rank_count));
-    SBP_TRY(patterns(&r, "alpha-pattern", &o->alphas, &o->alpha_count));
+    SBP_TRY(patterns(&r, SBP_OPT_LORA_RANK_PATTERN, &o->ranks, &o->rank_count));
+    SBP_TRY(patterns(&r, SBP_OPT_LORA_ALPHA_PATTERN, &o->alphas, &o->alpha_count));
     *out = o;
     return SBP_OK;
 }

@@ -206,12 +206,8 @@ static void draw_function(picture *p, const sbp_program *program, const sbp_live
 void sbp_cli_memory_svg(sbp_arena *arena, const sbp_program *program, int64_t process_bytes, sbp_text *out) {
     sbp_liveness live;
     sbp_memory_liveness(arena, program, &live);
-    int32_t entry = 0;
-    static const char *const preferred[] = {"step", "accumulate", "score"};
-    for (int i = SBP_COUNT(preferred) - 1; i >= 0; i--)
-        for (int32_t e = 0; e < program->entry_count; e++)
-            if (strcmp(program->entries[e].name, preferred[i]) == 0)
-                entry = e;
+    const sbp_entry *training = sbp_program_training_entry(program);
+    int32_t entry = training ? (int32_t)(training - program->entries) : 0;
     int32_t length = live.lengths[entry] > 0 ? live.lengths[entry] : 1;
     picture p = {.out = out, .program = program, .x_scale = (double)WIDTH / length};
     for (int32_t b = 0; b < program->buffer_count; b++)

@@ -123,7 +123,7 @@ static int64_t product_bytes(const sbp_compilation *c, const sbp_target_info *ta
  * the others' shares as they arrive. */
 static int64_t ranks_bytes(const sbp_compilation *c, const sbp_target_info *target) {
     const sbp_module *module = c->model.module;
-    int64_t ranks = sbp_options_int(c->options, "ranks"), largest = 0;
+    int64_t ranks = sbp_options_int(c->options, SBP_OPT_RANKS), largest = 0;
     if (ranks < 2 || target->runtime_ranks_bytes == 0)
         return 0;
     if (target->runtime_view_bytes == 0) /* a device of its own */
@@ -145,7 +145,7 @@ static int64_t ranks_bytes(const sbp_compilation *c, const sbp_target_info *targ
 
 sbp_status sbp_cli_size_process(sbp_compilation *c, const sbp_schedule_options *chunks, bool most) {
     sbp_target_info *target = &c->pipeline.target, fresh;
-    int64_t threads = sbp_options_int(c->options, "threads"), reordered;
+    int64_t threads = sbp_options_int(c->options, SBP_OPT_THREADS), reordered;
     if (c->target)
         SBP_TRY(c->target->describe(sbp_cli_arch(c), c->diag, &fresh));
     else

@@ -81,27 +81,28 @@ static sbp_status no_such_model(sbp_run *run, const char *path, const char *reas
 
 /* Sizes that the data decide; the data stay. */
 static sbp_status measure_data(sbp_run *run, int64_t *seq_len) {
-    if (sbp_options_is(run->options, "packing", "bfd"))
+    if (sbp_options_is(run->options, SBP_OPT_PACKING, "bfd"))
         return sbp_fail(
             run->diag, SBP_USAGE,
             "--packing bfd needs --seq-len N: the length of packed rows (max_length of TRL, 1024 there)");
-    if (!sbp_options_is(run->options, "overlong", "error"))
+    if (!sbp_options_is(run->options, SBP_OPT_OVERLONG, "error"))
         return sbp_fail(run->diag, SBP_USAGE,
                         "--overlong %s needs --seq-len, else the longest document decides",
-                        sbp_options_text(run->options, "overlong"));
+                        sbp_options_text(run->options, SBP_OPT_OVERLONG));
     SBP_TRY(sbp_run_load_raw(run));
     SBP_TRY(sbp_run_plan_steps(run));
-    *seq_len = find_seq_len(run, sbp_options_is(run->options, "seq-len", "max") ? INT64_MAX : USUAL_ROWS);
+    *seq_len =
+        find_seq_len(run, sbp_options_is(run->options, SBP_OPT_SEQ_LEN, "max") ? INT64_MAX : USUAL_ROWS);
     return SBP_OK;
 }
 
 /* A name for the plan until the run begins: in --out, else where temporary files are. */
 static sbp_status choose_plan_path(sbp_run *run) {
-    if (sbp_options_given(run->options, "output"))
+    if (sbp_options_given(run->options, SBP_OPT_OUTPUT))
         return sbp_fail(run->diag, SBP_USAGE,
                         "--output is an option of sbpc compile; the plan goes to --out DIR");
     const char *tmp = getenv("TMPDIR");
-    bool stays = run->out && !sbp_options_on(run->options, "dry-run");
+    bool stays = run->out && !sbp_options_on(run->options, SBP_OPT_DRY_RUN);
     if (stays) { /* as sbp_file_is_temporary knows it, so that it goes when this process is killed */
         SBP_TRY(sbp_run_create_out(run));
         run->plan_path = run->temporary_plan =
@@ -120,9 +121,9 @@ static sbp_status choose_plan_path(sbp_run *run) {
 
 /* What the plan is for, and what it may take there. */
 static sbp_status choose_backend(sbp_run *run, sbp_choice *out) {
-    const sbp_choice_wish wish = {.backend = sbp_options_text(run->options, "backend"),
-                                  .device = (int32_t)sbp_options_int(run->options, "device"),
-                                  .fp64 = sbp_options_is(run->options, "dtype", "fp64")};
+    const sbp_choice_wish wish = {.backend = sbp_options_text(run->options, SBP_OPT_BACKEND),
+                                  .device = (int32_t)sbp_options_int(run->options, SBP_OPT_DEVICE),
+                                  .fp64 = sbp_options_is(run->options, SBP_OPT_DTYPE, "fp64")};
     SBP_TRY(sbp_choice_find(&wish, run->diag, out));
     if (strcmp(wish.backend, "auto") == 0)
         sbp_note(run->diag, "backend %s: %s", out->backend, out->reason);
@@ -135,7 +136,7 @@ static void push(sbp_run *run, const char ***args, int32_t *count, int32_t *capa
 
 /* --memory in MiB where it was not given; 0: it was, or nothing is known. The rest is for the system. */
 static int64_t chosen_memory(const sbp_run *run, const sbp_choice *choice) {
-    return sbp_options_given(run->options, "memory") ? 0 : choice->memory_bytes / 100 * 95 >> 20;
+    return sbp_options_given(run->options, SBP_OPT_MEMORY) ? 0 : choice->memory_bytes / 100 * 95 >> 20;
 }
 
 /* Where --memory came from, which sbpc has just refused to plan in. */
@@ -148,14 +149,15 @@ static void explain_memory(const sbp_run *run, const sbp_choice *choice, const c
 
 /* Nothing is trained or read: how that would be planned is of no use. */
 static bool only_merges(const sbp_run *run) {
-    return sbp_options_on(run->options, "merge") && !run->train &&
-           sbp_options_list_count(run->options, "data") == 0 &&
-           sbp_options_list_count(run->options, "eval") == 0;
+    return sbp_options_on(run->options, SBP_OPT_MERGE) && !run->train &&
+           sbp_options_list_count(run->options, SBP_OPT_DATA) == 0 &&
+           sbp_options_list_count(run->options, SBP_OPT_EVAL) == 0;
 }
 
 /* The command line of sbpc, NULL at the end. seq_len 0: the user gave it; beside --seq-len max: its bound. */
 static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choice *choice, int64_t seq_len) {
-    static const char *const terms[] = {"entropy-coef"}; /* numbers without which a plan lacks their term */
+    static const sbp_option_id terms[] = {
+        SBP_OPT_ENTROPY_COEF}; /* numbers without which a plan lacks their term */
     const char **args = NULL, **given;
     int32_t count = 0, capacity = 0, given_count;
     push(run, &args, &count, &capacity, sbpc);
@@ -171,26 +173,28 @@ static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choic
         if (!sbp_options_given(run->options, terms[i]))
             continue;
         sbp_format_double(value, sizeof value, sbp_options_double(run->options, terms[i]));
-        push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--%s=%s", terms[i], value));
+        push(run, &args, &count, &capacity,
+             sbp_arena_printf(run->arena, "--%s=%s", sbp_option_name(terms[i]), value));
     }
     if (seq_len > 0)
         push(run, &args, &count, &capacity,
              sbp_arena_printf(run->arena, "--seq-len%s=%lld",
-                              sbp_options_given(run->options, "seq-len") ? "-most" : "", (long long)seq_len));
-    if (!sbp_options_given(run->options, "backend"))
+                              sbp_options_given(run->options, SBP_OPT_SEQ_LEN) ? "-most" : "",
+                              (long long)seq_len));
+    if (!sbp_options_given(run->options, SBP_OPT_BACKEND))
         push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--backend=%s", choice->backend));
-    if (choice->arch[0] && !sbp_options_given(run->options, "arch"))
+    if (choice->arch[0] && !sbp_options_given(run->options, SBP_OPT_ARCH))
         push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--arch=%s", choice->arch));
     if (chosen_memory(run, choice) > 0)
         push(run, &args, &count, &capacity,
              sbp_arena_printf(run->arena, "--memory=%lldMiB", (long long)chosen_memory(run, choice)));
     push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--threads=%d", sbp_run_threads(run)));
-    if (sbp_options_on(run->options, "quiet") || only_merges(run))
+    if (sbp_options_on(run->options, SBP_OPT_QUIET) || only_merges(run))
         push(run, &args, &count, &capacity, "--quiet");
     if (run->world.count > 1)
         push(run, &args, &count, &capacity,
              sbp_arena_printf(run->arena, "--ranks=%d", (int)run->world.count));
-    if (run->world.count > 1 && !sbp_options_given(run->options, "node"))
+    if (run->world.count > 1 && !sbp_options_given(run->options, SBP_OPT_NODE))
         push(run, &args, &count, &capacity,
              sbp_arena_printf(run->arena, "--node=%d", (int)run->world.local_count));
     push(run, &args, &count, &capacity, NULL);
@@ -199,7 +203,7 @@ static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choic
 
 static void print_command(sbp_run *run, const char *const *args) {
     sbp_text text;
-    if (sbp_options_on(run->options, "quiet") || only_merges(run))
+    if (sbp_options_on(run->options, SBP_OPT_QUIET) || only_merges(run))
         return;
     sbp_text_init(&text, run->arena);
     sbp_child_print(&text, args);
@@ -209,7 +213,8 @@ static void print_command(sbp_run *run, const char *const *args) {
 /* `sbprun MODEL ...` as it would be with the plan, where that stays. */
 static sbp_status print_own_command(sbp_run *run) {
     const char *sbprun;
-    if (!run->out || sbp_options_on(run->options, "resume") || sbp_options_on(run->options, "dry-run"))
+    if (!run->out || sbp_options_on(run->options, SBP_OPT_RESUME) ||
+        sbp_options_on(run->options, SBP_OPT_DRY_RUN))
         return SBP_OK;
     const char **args = NULL, **given;
     int32_t count = 0, capacity = 0, given_count;
@@ -226,19 +231,19 @@ static sbp_status print_own_command(sbp_run *run) {
 }
 
 static bool reads_stdin(const sbp_run *run) {
-    return run->options && sbp_options_list_count(run->options, "data") > 0 &&
-           strcmp(sbp_options_list_at(run->options, "data", 0), "-") == 0;
+    return run->options && sbp_options_list_count(run->options, SBP_OPT_DATA) > 0 &&
+           strcmp(sbp_options_list_at(run->options, SBP_OPT_DATA, 0), "-") == 0;
 }
 
 /* Whether the data say how long a micro-batch may be; with --seq-len max, how long it need not be. */
 static bool is_measured(const sbp_run *run) {
     const sbp_options *o = run->options;
-    if (sbp_options_list_count(o, "data") == 0)
+    if (sbp_options_list_count(o, SBP_OPT_DATA) == 0)
         return false;
-    if (!sbp_options_given(o, "seq-len"))
+    if (!sbp_options_given(o, SBP_OPT_SEQ_LEN))
         return true;
-    return sbp_options_is(o, "seq-len", "max") && !reads_stdin(run) &&
-           sbp_options_is(o, "overlong", "error") && sbp_options_is(o, "packing", "none");
+    return sbp_options_is(o, SBP_OPT_SEQ_LEN, "max") && !reads_stdin(run) &&
+           sbp_options_is(o, SBP_OPT_OVERLONG, "error") && sbp_options_is(o, SBP_OPT_PACKING, "none");
 }
 
 /* By rank 0. */
@@ -314,18 +319,18 @@ static sbp_status print_information(sbp_run *run, bool *done) {
     sbp_text_init(&text, run->arena);
     *done = true;
     if (!sbp_run_writes(run)) {
-        *done = sbp_options_on(o, "help") || sbp_options_on(o, "version") ||
-                sbp_options_on(o, "help-markdown") || sbp_options_on(o, "devices");
+        *done = sbp_options_on(o, SBP_OPT_HELP) || sbp_options_on(o, SBP_OPT_VERSION) ||
+                sbp_options_on(o, SBP_OPT_HELP_MARKDOWN) || sbp_options_on(o, SBP_OPT_DEVICES);
         return SBP_OK;
     }
-    if (sbp_options_on(o, "help"))
+    if (sbp_options_on(o, SBP_OPT_HELP))
         return print_help(run);
-    if (sbp_options_on(o, "version"))
+    if (sbp_options_on(o, SBP_OPT_VERSION))
         sbp_text_add(&text, "sbprun %s\n", SBP_VERSION);
-    else if (sbp_options_on(o, "help-markdown"))
+    else if (sbp_options_on(o, SBP_OPT_HELP_MARKDOWN))
         sbp_options_print_markdown(&text);
-    else if (sbp_options_on(o, "devices"))
-        SBP_TRY(sbp_devices_print(&text, sbp_options_on(o, "json"), run->diag));
+    else if (sbp_options_on(o, SBP_OPT_DEVICES))
+        SBP_TRY(sbp_devices_print(&text, sbp_options_on(o, SBP_OPT_JSON), run->diag));
     else
         *done = false;
     return *done ? sbp_print(run->diag, text.data, text.length) : SBP_OK;
@@ -333,56 +338,58 @@ static sbp_status print_information(sbp_run *run, bool *done) {
 
 static sbp_status check_arguments(const sbp_run *run) {
     const sbp_options *o = run->options;
-    bool data = sbp_options_list_count(o, "data") > 0;
+    bool data = sbp_options_list_count(o, SBP_OPT_DATA) > 0;
     if (sbp_options_arg_count(o) != 1)
         return sbp_fail(
             run->diag, SBP_USAGE, "expected one plan or model, found %d arguments%s; see sbprun --help",
             sbp_options_arg_count(o),
             sbp_options_arg_count(o) > 1 && !data ? " (rows are given with --data FILE.jsonl)" : "");
-    if (!sbp_options_on(o, "resume"))
+    if (!sbp_options_on(o, SBP_OPT_RESUME))
         return SBP_OK;
-    if (sbp_options_is(o, "out", "none"))
+    if (sbp_options_is(o, SBP_OPT_OUT, "none"))
         return sbp_fail(run->diag, SBP_USAGE, "--resume needs --out DIR, where the checkpoints are");
-    if (sbp_options_on(o, "overwrite"))
+    if (sbp_options_on(o, SBP_OPT_OVERWRITE))
         return sbp_fail(run->diag, SBP_USAGE, "--resume and --overwrite: give one of them");
     return SBP_OK;
 }
 
 /* Of several ranks one has it, and passes it on where it is all of the data. */
 static sbp_status check_stdin(const sbp_run *run) {
-    if (run->world.count > 1 && run->model && reads_stdin(run) && !sbp_options_given(run->options, "seq-len"))
-        return sbp_fail(
-            run->diag, SBP_USAGE,
-            "--data -: rows that come are not measured before, with several ranks: give --seq-len N, "
-            "the most tokens of a micro-batch");
-    static const char *const lists[] = {"data", "eval"};
+    if (run->world.count > 1 && run->model && reads_stdin(run) &&
+        !sbp_options_given(run->options, SBP_OPT_SEQ_LEN))
+        return sbp_fail(run->diag, SBP_USAGE,
+                        "--data - with several ranks needs --seq-len N, the most tokens of a micro-batch: "
+                        "rows of a stream cannot be measured before");
+    static const sbp_option_id lists[] = {SBP_OPT_DATA, SBP_OPT_EVAL};
     for (int k = 0; k < SBP_COUNT(lists) && run->world.count > 1; k++)
         for (int32_t i = 0, count = sbp_options_list_count(run->options, lists[k]); i < count; i++)
             if (strcmp(sbp_options_list_at(run->options, lists[k], i), "-") == 0 && (k > 0 || count > 1))
                 return sbp_fail(run->diag, SBP_USAGE,
-                                "--%s -: with several ranks, standard input may only be all of --data",
-                                lists[k]);
+                                "--%s -: with several ranks, standard input must be the only --data",
+                                sbp_option_name(lists[k]));
     return SBP_OK;
 }
 
 static sbp_status check_usage(const sbp_run *run) {
     const sbp_options *o = run->options;
-    bool data = sbp_options_list_count(o, "data") > 0;
-    if (!data && sbp_options_list_count(o, "eval") == 0 && !sbp_options_on(o, "merge"))
+    bool data = sbp_options_list_count(o, SBP_OPT_DATA) > 0;
+    if (!data && sbp_options_list_count(o, SBP_OPT_EVAL) == 0 && !sbp_options_on(o, SBP_OPT_MERGE))
         return sbp_fail(run->diag, SBP_USAGE, "--data FILE.jsonl is missing");
-    static const char *const need_data[] = {"score", "dump-gradients", "dry-run", "steps"};
+    static const sbp_option_id need_data[] = {SBP_OPT_SCORE, SBP_OPT_DUMP_GRADIENTS, SBP_OPT_DRY_RUN,
+                                              SBP_OPT_STEPS};
     for (int i = 0; i < SBP_COUNT(need_data); i++)
         if (!data && sbp_options_given(o, need_data[i]))
-            return sbp_fail(run->diag, SBP_USAGE, "--%s needs --data", need_data[i]);
+            return sbp_fail(run->diag, SBP_USAGE, "--%s needs --data", sbp_option_name(need_data[i]));
     SBP_TRY(check_stdin(run));
-    bool every = sbp_options_given(o, "eval-every") && sbp_options_list_count(o, "eval") == 0;
-    if (every && sbp_options_from_config(o, "eval-every"))
+    bool every = sbp_options_given(o, SBP_OPT_EVAL_EVERY) && sbp_options_list_count(o, SBP_OPT_EVAL) == 0;
+    if (every && sbp_options_from_config(o, SBP_OPT_EVAL_EVERY))
         sbp_note(run->diag, "%s: eval_steps without --eval FILE: nothing is evaluated",
-                 sbp_options_from_config(o, "eval-every"));
+                 sbp_options_from_config(o, SBP_OPT_EVAL_EVERY));
     else if (every)
         return sbp_fail(run->diag, SBP_USAGE, "--eval-every needs --eval FILE");
-    if (sbp_options_is(o, "packing", "bfd") && sbp_options_given(o, "score"))
-        return sbp_fail(run->diag, SBP_USAGE, "--score goes by rows of the data: leave out --packing bfd");
+    if (sbp_options_is(o, SBP_OPT_PACKING, "bfd") && sbp_options_given(o, SBP_OPT_SCORE))
+        return sbp_fail(run->diag, SBP_USAGE,
+                        "--score writes a line for each row of the data: leave out --packing bfd");
     return SBP_OK;
 }
 
@@ -394,8 +401,9 @@ static sbp_status choose_date(sbp_run *run) {
     int year, month, number, end = 0;
     if (localtime_r(&now, &day))
         strftime(date, sizeof date, "%Y-%m-%d", &day);
-    SBP_TRY(sbp_options_set_default(run->options, run->diag, "date", sbp_arena_strdup(run->arena, date)));
-    const char *text = sbp_options_text(run->options, "date");
+    SBP_TRY(
+        sbp_options_set_default(run->options, run->diag, SBP_OPT_DATE, sbp_arena_strdup(run->arena, date)));
+    const char *text = sbp_options_text(run->options, SBP_OPT_DATE);
     if (sscanf(text, "%4d-%2d-%2d%n", &year, &month, &number, &end) == 3 && text[end] == '\0' && month >= 1 &&
         month <= 12 && number >= 1 && number <= 31)
         return SBP_OK;
@@ -403,23 +411,23 @@ static sbp_status choose_date(sbp_run *run) {
 }
 
 static sbp_status choose_merge(sbp_run *run) {
-    run->info.merge = sbp_options_on(run->options, "merge");
-    if (run->info.merge && !run->info.adapter)
+    run->info.merge = sbp_options_on(run->options, SBP_OPT_MERGE);
+    if (run->info.merge && !run->info.meta.adapter)
         return sbp_fail(run->diag, SBP_USAGE, "--merge: '%s' has no adapter", run->plan_path);
     if (run->info.merge && !run->train && !run->out)
         return sbp_fail(run->diag, SBP_USAGE, "--merge needs --out DIR for the merged model");
-    if (sbp_options_given(run->options, "merge-dtype")) {
+    if (sbp_options_given(run->options, SBP_OPT_MERGE_DTYPE)) {
         if (!run->info.merge)
             return sbp_fail(run->diag, SBP_USAGE,
                             "--merge-dtype needs --merge: an adapter is not written in it");
-        run->info.merge_dtype = sbp_options_text(run->options, "merge-dtype");
+        run->info.merge_dtype = sbp_options_text(run->options, SBP_OPT_MERGE_DTYPE);
     }
     return SBP_OK;
 }
 
 /* As they are, or will be started. */
 static int64_t ranks_of(const sbp_run *run) {
-    return run->world.count > 1 ? run->world.count : sbp_options_int(run->options, "ranks");
+    return run->world.count > 1 ? run->world.count : sbp_options_int(run->options, SBP_OPT_RANKS);
 }
 
 /* Options, and what they name. *done: that was all. */
@@ -427,7 +435,7 @@ static sbp_status read_arguments(sbp_run *run, bool *done) {
     *done = false;
     SBP_TRY(sbp_options_parse(run->arena, run->diag, "sbprun", SBP_PHASE_RUN | SBP_PHASE_COMPILE, run->argc,
                               run->argv, &run->options));
-    if (sbp_options_on(run->options, "quiet"))
+    if (sbp_options_on(run->options, SBP_OPT_QUIET))
         sbp_diag_set_quiet(run->diag);
     SBP_TRY(sbp_options_settle_batch(run->options, run->diag, ranks_of(run)));
     SBP_TRY(print_information(run, done));
@@ -436,9 +444,9 @@ static sbp_status read_arguments(sbp_run *run, bool *done) {
     const sbp_options *o = run->options;
     SBP_TRY(check_arguments(run));
     const char *first = sbp_options_arg(o, 0);
-    bool data = sbp_options_list_count(o, "data") > 0 || sbp_options_on(o, "resume");
-    run->train = data && !sbp_options_given(o, "dump-gradients") &&
-                 (!sbp_options_given(o, "score") || sbp_options_given(o, "steps"));
+    bool data = sbp_options_list_count(o, SBP_OPT_DATA) > 0 || sbp_options_on(o, SBP_OPT_RESUME);
+    run->train = data && !sbp_options_given(o, SBP_OPT_DUMP_GRADIENTS) &&
+                 (!sbp_options_given(o, SBP_OPT_SCORE) || sbp_options_given(o, SBP_OPT_STEPS));
     if (access(first, F_OK) != 0)
         return no_such_model(run, first, strerror(errno));
     bool is_plan = sbp_plan_file_probe(first);
@@ -471,9 +479,9 @@ static sbp_status load_data(sbp_run *run) {
         SBP_TRY(sbp_run_plan_steps(run));
     if (run->data)
         SBP_TRY(sbp_run_check_rotated(run));
-    if (sbp_options_on(run->options, "dry-run") && run->stream.steps)
+    if (sbp_options_on(run->options, SBP_OPT_DRY_RUN) && run->stream.steps)
         return sbp_fail(run->diag, SBP_USAGE,
-                        "--dry-run: rows that come step by step are not known before they come");
+                        "--dry-run needs rows from files: rows of a stream are not known before they arrive");
     return SBP_OK;
 }
 
@@ -498,7 +506,7 @@ static sbp_status run_all(sbp_run *run, int32_t *launch) {
     SBP_TRY(sbp_run_agree(run, sbp_run_count_ranks(run, launch)));
     if (*launch > 0)
         return run->plan ? sbp_run_check_count(run, *launch) : SBP_OK;
-    bool dry = sbp_options_on(run->options, "dry-run");
+    bool dry = sbp_options_on(run->options, SBP_OPT_DRY_RUN);
     sbp_run_say_world(run);
     SBP_TRY(sbp_run_open_out(run, dry ? SBP_RUNDIR_LOOK : SBP_RUNDIR_EXISTS));
     SBP_TRY(sbp_run_agree(run, complete_options(run)));

@@ -77,10 +77,10 @@ static sbp_status decode(line_job *job, const sbp_json *root) {
 }
 
 static sbp_loss_on loss_on(const sbp_options *o) {
-    return sbp_options_is(o, "loss-on", "all")          ? SBP_LOSS_ALL
-           : sbp_options_is(o, "loss-on", "completion") ? SBP_LOSS_COMPLETION
-           : sbp_options_is(o, "loss-on", "assistant")  ? SBP_LOSS_ASSISTANT
-                                                        : SBP_LOSS_AUTO;
+    return sbp_options_is(o, SBP_OPT_LOSS_ON, "all")          ? SBP_LOSS_ALL
+           : sbp_options_is(o, SBP_OPT_LOSS_ON, "completion") ? SBP_LOSS_COMPLETION
+           : sbp_options_is(o, SBP_OPT_LOSS_ON, "assistant")  ? SBP_LOSS_ASSISTANT
+                                                              : SBP_LOSS_AUTO;
 }
 
 static void add_number(sbp_text *out, double value) {
@@ -125,7 +125,7 @@ static sbp_status render_row(line_job *job, sbp_document_maker *maker, const sbp
     for (int32_t which = 0; which < (pair ? 2 : 1); which++) {
         sbp_rendering text;
         SBP_TRY(sbp_row_render(maker, job->arena, row, which,
-                               sbp_options_on(job->all->options, "add-generation-prompt"), &text));
+                               sbp_options_on(job->all->options, SBP_OPT_ADD_GENERATION_PROMPT), &text));
         if (pair)
             sbp_text_add(&job->out, which ? ", \"rejected\": " : "{\"chosen\": ");
         sbp_json_add_string(&job->out, text.text, text.length);
@@ -136,7 +136,7 @@ static sbp_status render_row(line_job *job, sbp_document_maker *maker, const sbp
 }
 
 static sbp_status encode_row(line_job *job, const char *where, const sbp_json *root) {
-    sbp_row_options options = {.text_field = sbp_options_text(job->all->options, "text-field"),
+    sbp_row_options options = {.text_field = sbp_options_text(job->all->options, SBP_OPT_TEXT_FIELD),
                                .fields = true};
     sbp_row_form form = {0};
     sbp_row row;
@@ -148,7 +148,7 @@ static sbp_status encode_row(line_job *job, const char *where, const sbp_json *r
                                 .chat_options = &job->all->chat};
     SBP_TRY(sbp_columns_rename(&job->all->columns, job->arena, job->diag, where, root, true, &root));
     SBP_TRY(sbp_row_read(job->arena, job->diag, where, root, &options, &form, &row));
-    if (sbp_options_on(job->all->options, "render"))
+    if (sbp_options_on(job->all->options, SBP_OPT_RENDER))
         return render_row(job, &maker, &row);
     SBP_TRY(sbp_documents_make(&maker, job->arena, &row, &made));
     add_documents(&job->out, &made);
@@ -162,9 +162,9 @@ static sbp_status handle_body(void *user) {
     sbp_encoding encoding;
     sbp_text_init(&job->out, job->arena);
     SBP_TRY(sbp_json_parse(job->arena, job->diag, where, job->text, job->length, SBP_JSON_ROW, &root));
-    if (sbp_options_on(job->all->options, "decode"))
+    if (sbp_options_on(job->all->options, SBP_OPT_DECODE))
         return decode(job, root);
-    if (root->kind != SBP_JSON_STRING || sbp_options_on(job->all->options, "render"))
+    if (root->kind != SBP_JSON_STRING || sbp_options_on(job->all->options, SBP_OPT_RENDER))
         return encode_row(job, where, root);
     SBP_TRY(sbp_tokenizer_encode(job->all->tokenizer, job->arena, job->diag, root->string,
                                  (size_t)root->count, SBP_ADD_SPECIAL_TOKENS, &encoding));
@@ -238,10 +238,10 @@ static const char *today(sbp_arena *arena) {
 
 /* plan: of a plan, its section; NULL: a model at path. */
 static sbp_status find_template(tokenize_job *job, const char *path, const sbp_plan_section *plan) {
-    const char *wish = sbp_options_text(job->options, "chat-template"),
-               *date = sbp_options_text(job->options, "date");
+    const char *wish = sbp_options_text(job->options, SBP_OPT_CHAT_TEMPLATE),
+               *date = sbp_options_text(job->options, SBP_OPT_DATE);
     sbp_template_source *source = &job->chat.source;
-    const char *eos = sbp_options_text(job->options, "eos-token");
+    const char *eos = sbp_options_text(job->options, SBP_OPT_EOS_TOKEN);
     if (eos && sbp_tokenizer_id(job->tokenizer, eos, strlen(eos)) < 0)
         return sbp_fail(job->diag, SBP_USAGE, "--eos-token %s: the tokenizer has no such token", eos);
     job->chat.eos = eos;
@@ -298,7 +298,7 @@ static sbp_status command_body(void *user) {
     tokenize_job *job = user;
     SBP_TRY(sbp_options_parse(job->arena, job->diag, "sbprun tokenize", SBP_PHASE_TOKENIZE, job->argc,
                               job->argv, &job->options));
-    if (sbp_options_on(job->options, "help")) {
+    if (sbp_options_on(job->options, SBP_OPT_HELP)) {
         sbp_text text;
         sbp_text_init(&text, job->arena);
         sbp_text_add(&text, "%s", usage);
@@ -309,8 +309,8 @@ static sbp_status command_body(void *user) {
         return sbp_fail(job->diag, SBP_USAGE,
                         "expected one model or plan, found %d arguments; see sbprun tokenize --help",
                         sbp_options_arg_count(job->options));
-    SBP_TRY(
-        sbp_columns_parse(job->arena, job->diag, sbp_options_text(job->options, "columns"), &job->columns));
+    SBP_TRY(sbp_columns_parse(job->arena, job->diag, sbp_options_text(job->options, SBP_OPT_COLUMNS),
+                              &job->columns));
     SBP_TRY(load_tokenizer(job, sbp_options_arg(job->options, 0)));
     SBP_TRY(sbp_lines_read(job->diag, "-", visit_line, job));
     if (job->failed > 0)

@@ -139,7 +139,7 @@ static sbp_status next_of_stream(sbp_run *run, bool *end) {
             return SBP_OK;
         }
         found = run->data->row_count > 0;
-        if (!found && sbp_options_given(run->options, "publish"))
+        if (!found && sbp_options_given(run->options, SBP_OPT_PUBLISH))
             SBP_TRY(sbp_run_alone(run, sbp_run_publish_again));
     }
     free(run->stream_rows);
@@ -179,7 +179,7 @@ void sbp_run_end_step(sbp_run *run) {
 
 sbp_status sbp_run_plan_inner(sbp_run *run) {
     bool optional;
-    run->inner_epochs = sbp_options_int(run->options, "inner-epochs");
+    run->inner_epochs = sbp_options_int(run->options, SBP_OPT_INNER_EPOCHS);
     if (run->inner_epochs <= 1) {
         run->inner_epochs = 1;
         return SBP_OK;
@@ -187,8 +187,7 @@ sbp_status sbp_run_plan_inner(sbp_run *run) {
     for (int i = 0; i < SBP_COUNT(scored); i++)
         if (sbp_pack_reads(run->plan->program, scored[i].column, &optional))
             return SBP_OK;
-    return sbp_fail(
-        run->diag, SBP_USAGE,
-        "--inner-epochs: the plan's objective compares with no older weights; --epochs passes over the "
-        "data several times");
+    return sbp_fail(run->diag, SBP_USAGE,
+                    "--inner-epochs: the plan's objective does not compare with older weights; use --epochs "
+                    "to pass over the data several times");
 }

@@ -34,23 +34,24 @@ static const char together[] = "--packing bfd is for single texts: pairs of answ
 enum { CACHE_FROM_BYTES = 8 << 20 };
 
 static sbp_loss_on loss_on(const sbp_options *o) {
-    return sbp_options_is(o, "loss-on", "all")          ? SBP_LOSS_ALL
-           : sbp_options_is(o, "loss-on", "completion") ? SBP_LOSS_COMPLETION
-           : sbp_options_is(o, "loss-on", "assistant")  ? SBP_LOSS_ASSISTANT
-                                                        : SBP_LOSS_AUTO;
+    return sbp_options_is(o, SBP_OPT_LOSS_ON, "all")          ? SBP_LOSS_ALL
+           : sbp_options_is(o, SBP_OPT_LOSS_ON, "completion") ? SBP_LOSS_COMPLETION
+           : sbp_options_is(o, SBP_OPT_LOSS_ON, "assistant")  ? SBP_LOSS_ASSISTANT
+                                                              : SBP_LOSS_AUTO;
 }
 
 static bool packed(const sbp_options *o) {
-    return sbp_options_is(o, "packing", "bfd");
+    return sbp_options_is(o, SBP_OPT_PACKING, "bfd");
 }
 
 static sbp_overlong overlong(const sbp_options *o) {
-    if (packed(o) && (!sbp_options_chosen(o, "overlong") || sbp_options_is(o, "overlong", "truncate")))
+    if (packed(o) &&
+        (!sbp_options_chosen(o, SBP_OPT_OVERLONG) || sbp_options_is(o, SBP_OPT_OVERLONG, "truncate")))
         return SBP_OVERLONG_CUT; /* as packing has it */
-    return sbp_options_is(o, "overlong", "truncate") ? SBP_OVERLONG_TRUNCATE
-           : sbp_options_is(o, "overlong", "split")  ? SBP_OVERLONG_SPLIT
-           : sbp_options_is(o, "overlong", "drop")   ? SBP_OVERLONG_DROP
-                                                     : SBP_OVERLONG_ERROR;
+    return sbp_options_is(o, SBP_OPT_OVERLONG, "truncate") ? SBP_OVERLONG_TRUNCATE
+           : sbp_options_is(o, SBP_OPT_OVERLONG, "split")  ? SBP_OVERLONG_SPLIT
+           : sbp_options_is(o, SBP_OPT_OVERLONG, "drop")   ? SBP_OVERLONG_DROP
+                                                           : SBP_OVERLONG_ERROR;
 }
 
 /* ---- loading in turn --------------------------------------------------------------------------------- */
@@ -66,7 +67,7 @@ static sbp_status meet(const sbp_run *run, bool *busy) {
 
 static void tell_the_others(load_job *job) {
     enum { MOST_SECONDS = 5 };
-    double timeout = sbp_options_double(job->run->options, "timeout"), now = sbp_seconds();
+    double timeout = sbp_options_double(job->run->options, SBP_OPT_TIMEOUT), now = sbp_seconds();
     bool busy = true;
     if (!job->leads || job->world != SBP_OK ||
         now - job->told < (timeout > 0 && timeout < 4 * MOST_SECONDS ? timeout / 4 : MOST_SECONDS))
@@ -115,7 +116,7 @@ static void show_progress(void *user, double share) {
     bool terminal = isatty(STDERR_FILENO);
     double now = sbp_seconds(), passed = now - job->started;
     if (passed < 2 || now - job->shown < (terminal ? 0.2 : 10) || !sbp_run_writes(job->run) ||
-        sbp_options_on(job->run->options, "quiet"))
+        sbp_options_on(job->run->options, SBP_OPT_QUIET))
         return;
     job->shown = now;
     fprintf(stderr, "%stokenizing: %.1f %%, %.0f s left%s", terminal ? "\r\033[K" : "", 100 * share,
@@ -126,7 +127,7 @@ static void show_progress(void *user, double share) {
 
 /* Where caches of tokens are; NULL: nowhere. */
 static const char *cache_directory(const load_job *job) {
-    const char *given = sbp_options_text(job->run->options, "data-cache");
+    const char *given = sbp_options_text(job->run->options, SBP_OPT_DATA_CACHE);
     char path[4096];
     if (given)
         return strcmp(given, "none") == 0 ? NULL : given;
@@ -136,29 +137,29 @@ static const char *cache_directory(const load_job *job) {
 static sbp_dataset_options options_of(load_job *job) {
     const sbp_run *run = job->run;
     job->started = job->shown = sbp_seconds();
-    return (sbp_dataset_options){.threads = sbp_run_threads(run),
-                                 .cache = cache_directory(job),
-                                 .cache_from_bytes =
-                                     sbp_options_given(run->options, "data-cache") ? 0 : CACHE_FROM_BYTES,
-                                 .settings_hash = job->tokenizer_hash,
-                                 .progress = show_progress,
-                                 .progress_user = job,
-                                 .tokenizer = job->tokenizer,
-                                 .eos = job->chat.eos,
-                                 .eos_ids = job->eos_ids,
-                                 .objective = run->plan ? run->info.objective : NULL,
-                                 .objective_of_pairs = run->plan ? run->info.objective_of_pairs : NULL,
-                                 .chat = &job->chat,
-                                 .quiet = job->chat.quiet,
-                                 .skip_bad_rows = sbp_options_is(run->options, "on-bad-row", "skip"),
-                                 .rows = run->plan ? sbp_pack_rows_wanted(run->plan->program) : SBP_ROWS_ANY,
-                                 .loss_on = loss_on(run->options),
-                                 .mask_truncated = sbp_options_on(run->options, "mask-truncated-completions"),
-                                 .eos_penalty = sbp_options_double(run->options, "missing-eos-penalty"),
-                                 .text_field = sbp_options_text(run->options, "text-field"),
-                                 .vocab_size = run->info.vocab_size,
-                                 .max_tokens = run->plan ? sbp_program_most_rows(run->plan->program) : 0,
-                                 .overlong = overlong(run->options)};
+    return (sbp_dataset_options){
+        .threads = sbp_run_threads(run),
+        .cache = cache_directory(job),
+        .cache_from_bytes = sbp_options_given(run->options, SBP_OPT_DATA_CACHE) ? 0 : CACHE_FROM_BYTES,
+        .settings_hash = job->tokenizer_hash,
+        .progress = show_progress,
+        .progress_user = job,
+        .tokenizer = job->tokenizer,
+        .eos = job->chat.eos,
+        .eos_ids = job->eos_ids,
+        .objective = run->plan ? run->info.meta.objective : NULL,
+        .objective_of_pairs = run->plan ? run->info.meta.objective_of_pairs : NULL,
+        .chat = &job->chat,
+        .quiet = job->chat.quiet,
+        .skip_bad_rows = sbp_options_is(run->options, SBP_OPT_ON_BAD_ROW, "skip"),
+        .rows = run->plan ? sbp_pack_rows_wanted(run->plan->program) : SBP_ROWS_ANY,
+        .loss_on = loss_on(run->options),
+        .mask_truncated = sbp_options_on(run->options, SBP_OPT_MASK_TRUNCATED_COMPLETIONS),
+        .eos_penalty = sbp_options_double(run->options, SBP_OPT_MISSING_EOS_PENALTY),
+        .text_field = sbp_options_text(run->options, SBP_OPT_TEXT_FIELD),
+        .vocab_size = run->info.meta.vocab_size,
+        .max_tokens = run->plan ? sbp_program_most_rows(run->plan->program) : 0,
+        .overlong = overlong(run->options)};
 }
 
 /* Standard input may hold steps; whether it does is known after the first. */
@@ -170,7 +171,7 @@ static sbp_status open_stream(sbp_run *run, sbp_dataset_options *options) {
 
 /* After a first reading. */
 static sbp_status check_stream(sbp_run *run) {
-    static const char *const meaningless[] = {"batch-size", "batch-tokens", "epochs"};
+    static const sbp_option_id meaningless[] = {SBP_OPT_BATCH_SIZE, SBP_OPT_BATCH_TOKENS, SBP_OPT_EPOCHS};
     if (run->stream.source && !run->stream.steps) { /* rows as of a file, and all of them */
         sbp_source_close(run->stream.source);
         run->stream.source = NULL;
@@ -180,39 +181,38 @@ static sbp_status check_stream(sbp_run *run) {
     if (!run->plan)
         return sbp_fail(
             run->diag, SBP_USAGE,
-            "rows that come step by step cannot be measured before: give --seq-len N, the most tokens of a "
-            "micro-batch");
+            "rows of a stream cannot be measured before: give --seq-len N, the most tokens of a micro-batch");
     if (packed(run->options))
-        return sbp_fail(run->diag, SBP_USAGE, "--packing bfd is for rows of files");
+        return sbp_fail(run->diag, SBP_USAGE, "--packing bfd needs rows from files (--data FILE)");
     for (int i = 0; i < SBP_COUNT(meaningless); i++)
         if (sbp_options_chosen(run->options, meaningless[i]))
             return sbp_fail(run->diag, SBP_USAGE,
-                            "--%s has no meaning where lines of the data end the steps (%s)", meaningless[i],
-                            run->stream.where);
+                            "--%s has no effect where lines of the data end the steps (%s): leave it out",
+                            sbp_option_name(meaningless[i]), run->stream.where);
     return SBP_OK;
 }
 
 /* Data that were read before the plan was there. */
 static sbp_status check_ids(const sbp_run *run) {
     const sbp_dataset *d = run->data;
-    if (d->greatest_id < run->info.vocab_size)
+    if (d->greatest_id < run->info.meta.vocab_size)
         return SBP_OK;
     for (int64_t k = 0; k < d->doc_count; k++)
-        for (int64_t i = 0; i < d->docs[k].count && run->info.vocab_size > 0; i++) {
+        for (int64_t i = 0; i < d->docs[k].count && run->info.meta.vocab_size > 0; i++) {
             int32_t id = d->tokens[d->docs[k].first + i], label = d->labels[d->docs[k].first + i];
-            if (id >= run->info.vocab_size || label >= run->info.vocab_size)
+            if (id >= run->info.meta.vocab_size || label >= run->info.meta.vocab_size)
                 return sbp_fail(
                     run->diag, SBP_INPUT,
                     "data row %lld (from 1): token %lld: id %d is not below the model's vocabulary of "
                     "%lld",
                     (long long)d->docs[k].row + 1, (long long)i, id > label ? id : label,
-                    (long long)run->info.vocab_size);
+                    (long long)run->info.meta.vocab_size);
         }
     return SBP_OK;
 }
 
 /* Files [first, first + count) of a list option as one dataset. */
-static sbp_status load_files(load_job *job, const char *option, int32_t first, int32_t count,
+static sbp_status load_files(load_job *job, sbp_option_id option, int32_t first, int32_t count,
                              sbp_dataset **out) {
     sbp_run *run = job->run;
     sbp_dataset_options o = options_of(job);
@@ -228,7 +228,8 @@ static sbp_status load_files(load_job *job, const char *option, int32_t first, i
             SBP_PUSH(job->arena, files, o.file_count, capacity, some[k]);
     }
     o.files = files;
-    SBP_TRY(sbp_columns_parse(job->arena, run->diag, sbp_options_text(run->options, "columns"), &o.columns));
+    SBP_TRY(sbp_columns_parse(job->arena, run->diag, sbp_options_text(run->options, SBP_OPT_COLUMNS),
+                              &o.columns));
     if (packed(run->options) && run->plan && sbp_pack_keeps_rows(run->plan->program))
         return sbp_fail(run->diag, SBP_USAGE, together);
     SBP_TRY(is_in_turn(run, &o, &in_turn));
@@ -248,7 +249,7 @@ static sbp_status load_files(load_job *job, const char *option, int32_t first, i
         SBP_TRY(sbp_pack_check_data(run->plan->program, run->diag, *out));
     if (packed(run->options) && (*out)->grouped)
         return sbp_fail(run->diag, SBP_USAGE, together);
-    if (packed(run->options) && strcmp(option, "data") == 0 && run->plan)
+    if (packed(run->options) && option == SBP_OPT_DATA && run->plan)
         SBP_TRY(sbp_dataset_pack(run->diag, *out, o.max_tokens));
     job->chat.quiet = true; /* it was said */
     return SBP_OK;
@@ -257,7 +258,7 @@ static sbp_status load_files(load_job *job, const char *option, int32_t first, i
 /* --eos-token: a token of the tokenizer. */
 static sbp_status find_eos(load_job *job) {
     sbp_run *run = job->run;
-    const char *eos = sbp_options_text(run->options, "eos-token");
+    const char *eos = sbp_options_text(run->options, SBP_OPT_EOS_TOKEN);
     if (!eos)
         return SBP_OK;
     int32_t id = job->tokenizer ? sbp_tokenizer_id(job->tokenizer, eos, strlen(eos)) : -1;
@@ -301,10 +302,10 @@ static sbp_status find_eos_ids(load_job *job, const char *model) {
  * unknown. */
 static sbp_status find_template(load_job *job, const char *model) {
     sbp_run *run = job->run;
-    const char *wish = sbp_options_text(run->options, "chat-template");
+    const char *wish = sbp_options_text(run->options, SBP_OPT_CHAT_TEMPLATE);
     sbp_template_source *source = &job->chat.source;
     SBP_TRY(find_eos(job));
-    job->chat.date = sbp_options_text(run->options, "date");
+    job->chat.date = sbp_options_text(run->options, SBP_OPT_DATE);
     job->chat.tokenizer = job->tokenizer;
     job->chat.assistant = loss_on(run->options) == SBP_LOSS_ASSISTANT;
     if (wish) {
@@ -334,22 +335,23 @@ static sbp_status load_body(void *user) {
     if (run->plan->tokenizer_bytes > 0)
         SBP_TRY(sbp_tokenizer_from_json(job->arena, run->diag, run->plan->path, run->plan->tokenizer,
                                         (size_t)run->plan->tokenizer_bytes, &job->tokenizer));
-    SBP_TRY(find_template(job, known_model(run->info.tokenizer)));
-    add_eos_ids(job, run->info.eos_ids);
-    SBP_TRY(find_eos_ids(job, known_model(run->info.weights)));
-    int32_t files = sbp_options_list_count(run->options, "data");
+    SBP_TRY(find_template(job, known_model(run->info.meta.tokenizer)));
+    add_eos_ids(job, run->info.meta.eos_ids);
+    SBP_TRY(find_eos_ids(job, known_model(run->info.meta.weights)));
+    int32_t files = sbp_options_list_count(run->options, SBP_OPT_DATA);
     if (run->data && (!run->data->texts || sbp_pack_rows_wanted(run->plan->program) != SBP_ROWS_TEXTS)) {
-        if (files == 1 && strcmp(sbp_options_list_at(run->options, "data", 0), "-") == 0)
-            return sbp_fail(run->diag, SBP_USAGE,
-                            "standard input was read for its lengths, and is gone: give --seq-len N");
+        if (files == 1 && strcmp(sbp_options_list_at(run->options, SBP_OPT_DATA, 0), "-") == 0)
+            return sbp_fail(
+                run->diag, SBP_USAGE,
+                "standard input cannot be read twice, for lengths and for training: give --seq-len N");
         sbp_dataset_destroy(run->data); /* what else it has to have was not known */
         run->data = NULL;
     }
     if (files > 0)
-        SBP_TRY(load_files(job, "data", 0, files, &run->data));
-    int32_t evals = sbp_options_list_count(run->options, "eval");
+        SBP_TRY(load_files(job, SBP_OPT_DATA, 0, files, &run->data));
+    int32_t evals = sbp_options_list_count(run->options, SBP_OPT_EVAL);
     for (run->eval_count = 0; run->eval_count < evals; run->eval_count++)
-        SBP_TRY(load_files(job, "eval", run->eval_count, 1, &run->evals[run->eval_count]));
+        SBP_TRY(load_files(job, SBP_OPT_EVAL, run->eval_count, 1, &run->evals[run->eval_count]));
     return SBP_OK;
 }
 
@@ -376,7 +378,8 @@ static sbp_status load_step_body(void *user) {
     sbp_run *run = job->run;
     sbp_dataset_options o = options_of(job);
     o.stream = &run->stream;
-    SBP_TRY(sbp_columns_parse(job->arena, run->diag, sbp_options_text(run->options, "columns"), &o.columns));
+    SBP_TRY(sbp_columns_parse(job->arena, run->diag, sbp_options_text(run->options, SBP_OPT_COLUMNS),
+                              &o.columns));
     SBP_TRY(sbp_dataset_load(run->diag, &o, &run->data));
     return run->data ? sbp_pack_check_data(run->plan->program, run->diag, run->data) : SBP_OK;
 }
@@ -395,14 +398,15 @@ void sbp_run_close_stream(sbp_run *run) {
 }
 
 sbp_status sbp_run_load_data(sbp_run *run) {
-    run->evals = SBP_NEW_ARRAY(run->arena, sbp_dataset *, sbp_options_list_count(run->options, "eval"));
+    run->evals = SBP_NEW_ARRAY(run->arena, sbp_dataset *, sbp_options_list_count(run->options, SBP_OPT_EVAL));
     return with_arena(run, load_body);
 }
 
 /* ---- models ----------------------------------------------------------------------------------------- */
 
 static const char *tokenizer_place(load_job *job) {
-    return sbp_tokenizer_place(job->arena, job->run->model, sbp_options_text(job->run->options, "base"));
+    return sbp_tokenizer_place(job->arena, job->run->model,
+                               sbp_options_text(job->run->options, SBP_OPT_BASE));
 }
 
 static sbp_status model_tokenizer(load_job *job) {
@@ -451,7 +455,8 @@ static sbp_status load_raw_body(void *user) {
     SBP_TRY(model_tokenizer(job));
     SBP_TRY(find_template(job, tokenizer_place(job)));
     SBP_TRY(find_eos_ids(job, tokenizer_place(job)));
-    return load_files(job, "data", 0, sbp_options_list_count(job->run->options, "data"), &job->run->data);
+    return load_files(job, SBP_OPT_DATA, 0, sbp_options_list_count(job->run->options, SBP_OPT_DATA),
+                      &job->run->data);
 }
 
 sbp_status sbp_run_load_raw(sbp_run *run) {
@@ -461,41 +466,42 @@ sbp_status sbp_run_load_raw(sbp_run *run) {
 /* ---- steps ------------------------------------------------------------------------------------------ */
 
 static sbp_lr_options lr_options(const sbp_options *o) {
-    return (sbp_lr_options){.schedule = sbp_options_text(o, "schedule"),
-                            .lr = sbp_options_double(o, "lr"),
-                            .warmup = sbp_options_double(o, "warmup"),
-                            .num_cycles = sbp_options_double(o, "num-cycles"),
-                            .min_lr = sbp_options_double(o, "min-lr"),
-                            .min_lr_rate = sbp_options_double(o, "min-lr-rate"),
-                            .lr_end = sbp_options_double(o, "lr-end"),
-                            .power = sbp_options_double(o, "power"),
-                            .timescale = sbp_options_double(o, "timescale"),
-                            .min_lr_ratio = sbp_options_double(o, "min-lr-ratio"),
-                            .num_decay_steps = sbp_options_int(o, "num-decay-steps"),
-                            .num_stable_steps = sbp_options_int(o, "num-stable-steps"),
-                            .decay_type = sbp_options_text(o, "decay-type"),
-                            .warmup_type = sbp_options_text(o, "warmup-type")};
+    return (sbp_lr_options){.schedule = sbp_options_text(o, SBP_OPT_SCHEDULE),
+                            .lr = sbp_options_double(o, SBP_OPT_LR),
+                            .warmup = sbp_options_double(o, SBP_OPT_WARMUP),
+                            .num_cycles = sbp_options_double(o, SBP_OPT_NUM_CYCLES),
+                            .min_lr = sbp_options_double(o, SBP_OPT_MIN_LR),
+                            .min_lr_rate = sbp_options_double(o, SBP_OPT_MIN_LR_RATE),
+                            .lr_end = sbp_options_double(o, SBP_OPT_LR_END),
+                            .power = sbp_options_double(o, SBP_OPT_POWER),
+                            .timescale = sbp_options_double(o, SBP_OPT_TIMESCALE),
+                            .min_lr_ratio = sbp_options_double(o, SBP_OPT_MIN_LR_RATIO),
+                            .num_decay_steps = sbp_options_int(o, SBP_OPT_NUM_DECAY_STEPS),
+                            .num_stable_steps = sbp_options_int(o, SBP_OPT_NUM_STABLE_STEPS),
+                            .decay_type = sbp_options_text(o, SBP_OPT_DECAY_TYPE),
+                            .warmup_type = sbp_options_text(o, SBP_OPT_WARMUP_TYPE)};
 }
 
 /* An option of another schedule is a mistake that would go unseen. */
 static sbp_status check_schedule_options(const sbp_run *run) {
-    static const char *const names[] = {"num-cycles",   "min-lr",     "min-lr-rate",     "lr-end",
-                                        "power",        "timescale",  "num-decay-steps", "num-stable-steps",
-                                        "min-lr-ratio", "decay-type", "warmup-type"};
-    const char *schedule = sbp_options_text(run->options, "schedule");
-    for (int i = 0; i < SBP_COUNT(names); i++)
-        if (sbp_options_chosen(run->options, names[i]) && !sbp_lr_reads(schedule, names[i]))
-            return sbp_fail(run->diag, SBP_USAGE, "--%s has no meaning with --schedule %s", names[i],
-                            schedule);
+    static const sbp_option_id ids[] = {
+        SBP_OPT_NUM_CYCLES,   SBP_OPT_MIN_LR,     SBP_OPT_MIN_LR_RATE,     SBP_OPT_LR_END,
+        SBP_OPT_POWER,        SBP_OPT_TIMESCALE,  SBP_OPT_NUM_DECAY_STEPS, SBP_OPT_NUM_STABLE_STEPS,
+        SBP_OPT_MIN_LR_RATIO, SBP_OPT_DECAY_TYPE, SBP_OPT_WARMUP_TYPE};
+    const char *schedule = sbp_options_text(run->options, SBP_OPT_SCHEDULE);
+    for (int i = 0; i < SBP_COUNT(ids); i++)
+        if (sbp_options_chosen(run->options, ids[i]) && !sbp_lr_reads(schedule, sbp_option_name(ids[i])))
+            return sbp_fail(run->diag, SBP_USAGE, "--%s has no effect with --schedule %s: leave it out",
+                            sbp_option_name(ids[i]), schedule);
     return SBP_OK;
 }
 
 sbp_status sbp_run_shared(const sbp_run *run, const char **counted) {
     *counted = NULL;
-    if (!sbp_options_on(run->options, "share-prompt"))
+    if (!sbp_options_on(run->options, SBP_OPT_SHARE_PROMPT))
         return SBP_OK;
-    const char *why = sbp_pack_cannot_share(run->plan->program, run->info.counted);
-    *counted = run->info.counted;
+    const char *why = sbp_pack_cannot_share(run->plan->program, run->info.meta.counted);
+    *counted = run->info.meta.counted;
     return why ? sbp_fail(run->diag, SBP_USAGE, "--share-prompt: '%s': %s", run->plan_path, why) : SBP_OK;
 }
 
@@ -524,11 +530,11 @@ static sbp_status check_steps(sbp_run *run) {
 /* How many steps will come is not known, unless --steps says so. */
 static sbp_status plan_stream(sbp_run *run) {
     const sbp_options *o = run->options;
-    const char *schedule = sbp_options_text(o, "schedule");
-    double warmup = sbp_options_double(o, "warmup");
+    const char *schedule = sbp_options_text(o, SBP_OPT_SCHEDULE);
+    double warmup = sbp_options_double(o, SBP_OPT_WARMUP);
     bool constant = strncmp(schedule, "constant", strlen("constant")) == 0 && !(warmup > 0 && warmup < 1);
-    run->state = (sbp_run_state){.evaluated = -1, .seed = sbp_options_int(o, "seed")};
-    run->total_steps = sbp_options_int(o, "steps");
+    run->state = (sbp_run_state){.evaluated = -1, .seed = sbp_options_int(o, SBP_OPT_SEED)};
+    run->total_steps = sbp_options_int(o, SBP_OPT_STEPS);
     if (run->total_steps < 0 && !constant)
         return sbp_fail(
             run->diag, SBP_USAGE,
@@ -549,24 +555,24 @@ sbp_status sbp_run_plan_steps(sbp_run *run) {
         SBP_TRY(sbp_run_shared(run, &counted));
     if (run->stream.steps)
         return plan_stream(run);
-    int64_t tokens = sbp_options_int(o, "batch-tokens");
-    if (tokens > 0 && sbp_options_chosen(o, "batch-size"))
+    int64_t tokens = sbp_options_int(o, SBP_OPT_BATCH_TOKENS);
+    if (tokens > 0 && sbp_options_chosen(o, SBP_OPT_BATCH_SIZE))
         return sbp_fail(run->diag, SBP_USAGE, "--batch-size and --batch-tokens: give one of them");
     run->state = (sbp_run_state){.evaluated = -1,
                                  .data_hash = run->data->hash,
-                                 .seed = sbp_options_int(o, "seed"),
-                                 .shuffle = sbp_options_on(o, "shuffle"),
-                                 .batch_rows = sbp_options_int(o, "batch-size"),
+                                 .seed = sbp_options_int(o, SBP_OPT_SEED),
+                                 .shuffle = sbp_options_on(o, SBP_OPT_SHUFFLE),
+                                 .batch_rows = sbp_options_int(o, SBP_OPT_BATCH_SIZE),
                                  .batch_tokens = tokens > 0 ? tokens : 0};
     SBP_TRY(sbp_sampler_init(&run->sampler, run->diag, run->data, (uint64_t)run->state.seed,
                              run->state.shuffle, run->state.batch_rows, run->state.batch_tokens));
     run->steps_per_epoch = sbp_sampler_epoch_steps(&run->sampler, 0);
-    run->total_steps = sbp_options_int(o, "steps");
+    run->total_steps = sbp_options_int(o, SBP_OPT_STEPS);
     if (run->total_steps < 0)
-        run->total_steps = sbp_sampler_total_steps(&run->sampler, sbp_options_double(o, "epochs")) *
+        run->total_steps = sbp_sampler_total_steps(&run->sampler, sbp_options_double(o, SBP_OPT_EPOCHS)) *
                            (run->plan ? run->inner_epochs : 1);
-    else if (sbp_options_chosen(o, "epochs"))
-        sbp_note(run->diag, "--steps wins over --epochs");
+    else if (sbp_options_chosen(o, SBP_OPT_EPOCHS))
+        sbp_note(run->diag, "--steps takes precedence over --epochs");
     sbp_sampler_seek(&run->sampler, 0, 0);
     SBP_TRY(check_schedule_options(run));
     sbp_lr_options lr = lr_options(o);

@@ -9,7 +9,7 @@
 enum { WRITES_PER_SIZE = 600 };
 
 const char *sbp_run_offload_dir(const sbp_run *run) {
-    const char *given = sbp_options_text(run->options, "offload-dir");
+    const char *given = sbp_options_text(run->options, SBP_OPT_OFFLOAD_DIR);
     return given ? given : run->out ? run->out : ".";
 }
 
@@ -42,7 +42,7 @@ static int64_t adapter_bytes(const sbp_plan *plan, const sbp_plan_info *info) {
     int64_t elems = 0;
     for (int32_t t = 0; t < plan->tensors->count; t++)
         elems += plan->tensors->tensors[t].of_adapter ? plan->tensors->tensors[t].map.elems : 0;
-    return elems * (strcmp(info->dtype, "fp64") == 0 ? 8 : 4);
+    return elems * (strcmp(info->meta.dtype, "fp64") == 0 ? 8 : 4);
 }
 
 /* Of a merged model in the type that the user wants, where he says so. */
@@ -56,7 +56,8 @@ static int64_t merged_bytes(const sbp_plan *plan, const sbp_plan_info *info, int
 /* Checkpoints that the run will write and that will lie beside each other, beyond those that lie there: one
  * more than are kept, as the oldest goes when the newest is complete. */
 static int64_t checkpoints_to_come(const sbp_run *run) {
-    int64_t every = sbp_options_int(run->options, "save-every"), keep = sbp_options_int(run->options, "keep");
+    int64_t every = sbp_options_int(run->options, SBP_OPT_SAVE_EVERY),
+            keep = sbp_options_int(run->options, SBP_OPT_KEEP);
     int64_t there = 0, left = run->total_steps - run->state.step;
     if (every <= 0 || left <= 0)
         return 0;

@@ -34,20 +34,22 @@ static const char *file_name(sbp_arena *arena, const char *text) {
 
 sbp_status sbp_run_choose_out(sbp_run *run) {
     sbp_options *o = run->options;
-    const char *given = sbp_options_text(o, "out");
+    const char *given = sbp_options_text(o, SBP_OPT_OUT);
     run->out = given && strcmp(given, "none") != 0 ? given : NULL;
-    if (sbp_options_given(o, "dump-gradients"))
+    if (sbp_options_given(o, SBP_OPT_DUMP_GRADIENTS))
         run->out = NULL; /* what it writes is that file */
     if (given || !run->train)
         return SBP_OK;
-    const char *name =
-        run->plan && run->info.name ? run->info.name : sbp_run_model_name(run->arena, sbp_options_arg(o, 0));
+    const char *name = run->plan && run->info.meta.name
+                           ? run->info.meta.name
+                           : sbp_run_model_name(run->arena, sbp_options_arg(o, 0));
     const sbp_json *objective = run->plan ? sbp_json_member(run->plan->meta, "objective") : NULL;
-    const char *goal = objective && objective->kind == SBP_JSON_STRING ? objective->string
-                                                                       : sbp_options_text(o, "objective");
+    const char *goal = objective && objective->kind == SBP_JSON_STRING
+                           ? objective->string
+                           : sbp_options_text(o, SBP_OPT_OBJECTIVE);
     run->out = file_name(run->arena, sbp_arena_printf(run->arena, "%.80s-%.20s", name, goal));
     run->out_is_default = true;
-    return sbp_options_set_default(o, run->diag, "out", run->out);
+    return sbp_options_set_default(o, run->diag, SBP_OPT_OUT, run->out);
 }
 
 /* ---- what is read ----------------------------------------------------------------------------------- */
@@ -63,17 +65,17 @@ bool sbp_run_lies_in(const char *path, const char *directory) {
 
 /* Model, weights and tokenizer: [3], NULL where there is none. */
 static void list_sources(const sbp_run *run, const char *sources[3]) {
-    const char *weights = sbp_options_text(run->options, "weights");
+    const char *weights = sbp_options_text(run->options, SBP_OPT_WEIGHTS);
     sources[0] = run->model;
     sources[1] = weights && strncmp(weights, "random:", 7) != 0 ? weights
-                 : run->plan                                    ? run->info.weights
+                 : run->plan                                    ? run->info.meta.weights
                                                                 : NULL;
-    sources[2] = run->plan ? run->info.tokenizer : NULL;
+    sources[2] = run->plan ? run->info.meta.tokenizer : NULL;
 }
 
 /* --score and --dump-gradients: not onto a file that is read. */
-static sbp_status check_result(const sbp_run *run, const char *option) {
-    static const char *const lists[] = {"data", "eval"};
+static sbp_status check_result(const sbp_run *run, sbp_option_id option) {
+    static const sbp_option_id lists[] = {SBP_OPT_DATA, SBP_OPT_EVAL};
     const sbp_options *o = run->options;
     const char *path = sbp_options_text(o, option), *sources[3], *read = NULL;
     if (!path)
@@ -91,13 +93,13 @@ static sbp_status check_result(const sbp_run *run, const char *option) {
     if (!read)
         return SBP_OK;
     return sbp_fail(run->diag, SBP_USAGE,
-                    "--%s '%s' would be written over '%s', which is read: choose another name", option, path,
-                    read);
+                    "--%s '%s' would be written over '%s', which is read: choose another name",
+                    sbp_option_name(option), path, read);
 }
 
 sbp_status sbp_run_check_results(const sbp_run *run) {
-    SBP_TRY(check_result(run, "score"));
-    return check_result(run, "dump-gradients");
+    SBP_TRY(check_result(run, SBP_OPT_SCORE));
+    return check_result(run, SBP_OPT_DUMP_GRADIENTS);
 }
 
 /* ---- what lies there -------------------------------------------------------------------------------- */
@@ -115,7 +117,7 @@ sbp_status sbp_run_check_apart(const sbp_run *run, const char *option, const cha
 
 static sbp_status check_contents(const sbp_run *run) {
     const sbp_options *o = run->options;
-    bool resume = sbp_options_on(o, "resume"), overwrite = sbp_options_on(o, "overwrite");
+    bool resume = sbp_options_on(o, SBP_OPT_RESUME), overwrite = sbp_options_on(o, SBP_OPT_OVERWRITE);
     sbp_rundir_contents c;
     SBP_TRY(sbp_rundir_look(&run->dir, run->diag, &c));
     SBP_TRY(sbp_run_check_apart(run, "out", run->out));
@@ -210,7 +212,7 @@ static sbp_status begin_to_write(sbp_run *run, const char *resumed) {
                  run->out);
     if (run->temporary_plan) /* as it will be called */
         run->plan_path = sbp_file_join(run->arena, run->out, "plan.bin");
-    if (!resumed && sbp_options_on(run->options, "overwrite"))
+    if (!resumed && sbp_options_on(run->options, SBP_OPT_OVERWRITE))
         sbp_rundir_remove_results(&run->dir, run->diag);
     SBP_TRY(sbp_run_write_json(run, resumed));
     SBP_TRY(sbp_run_write_products(run, resumed));

@@ -51,7 +51,8 @@ void sbp_run_say_world(const sbp_run *run) {
     const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
     if (!run->ranks && tasks && strtol(tasks, NULL, 10) > 1 && sbp_ranks_announced() == 0)
         sbp_note(run->diag,
-                 "one of %s tasks of Slurm, without MPI: it runs alone (srun --mpi=pmix: as ranks)", tasks);
+                 "this is one of %s Slurm tasks, without MPI: it runs alone (srun --mpi=pmix starts ranks)",
+                 tasks);
     if (!run->ranks)
         return;
     char here[40] = "all on this host";
@@ -64,8 +65,8 @@ void sbp_run_say_world(const sbp_run *run) {
         sbp_note(run->diag, "one of %d ranks over %s, %s: %s", (int)w->count, w->transport, here, w->why);
     if (w->node == 1 && w->local_count > 1)
         sbp_note(run->diag,
-                 "not all hosts have %d ranks whose numbers follow each other (mpirun --map-by slot), "
-                 "so nothing is added up on a host before it goes to others",
+                 "not all hosts have %d consecutive ranks (mpirun --map-by slot): sums are not made within a "
+                 "host before they go to others",
                  (int)w->local_count);
 }
 
@@ -95,7 +96,7 @@ static double timeout_of(const sbp_run *run) {
     const unsigned phases = SBP_PHASE_RUN | SBP_PHASE_COMPILE;
     if (sbp_options_parse(run->arena, NULL, "sbprun", phases, run->argc, run->argv, &options) != SBP_OK)
         return SBP_RUN_FIRST_TIMEOUT;
-    return sbp_options_double(options, "timeout");
+    return sbp_options_double(options, SBP_OPT_TIMEOUT);
 }
 
 sbp_status sbp_run_join(sbp_run *run) {
@@ -241,8 +242,8 @@ sbp_status sbp_run_largest(sbp_run *run, int64_t *value) {
 static sbp_status inherit_count(sbp_run *run) {
     const sbp_json *root = NULL;
     const char *path = run->out ? sbp_file_join(run->arena, run->out, "run.json") : NULL;
-    if (!path || run->ranks || !sbp_options_on(run->options, "resume") ||
-        sbp_options_given(run->options, "ranks") || !sbp_file_exists(path))
+    if (!path || run->ranks || !sbp_options_on(run->options, SBP_OPT_RESUME) ||
+        sbp_options_given(run->options, SBP_OPT_RANKS) || !sbp_file_exists(path))
         return SBP_OK;
     SBP_TRY(sbp_json_read(run->arena, run->diag, path, 0, &root));
     const sbp_json *value = sbp_json_member(sbp_json_member(root, "options"), "ranks");
@@ -250,10 +251,10 @@ static sbp_status inherit_count(sbp_run *run) {
 }
 
 sbp_status sbp_run_count_ranks(sbp_run *run, int32_t *launch) {
-    bool given = sbp_options_given(run->options, "ranks");
+    bool given = sbp_options_given(run->options, SBP_OPT_RANKS);
     *launch = 0;
     SBP_TRY(inherit_count(run));
-    int64_t wanted = sbp_options_int(run->options, "ranks");
+    int64_t wanted = sbp_options_int(run->options, SBP_OPT_RANKS);
     if (sbp_ranks_announced() > 0 && given && wanted != run->world.count)
         return sbp_fail(
             run->diag, SBP_USAGE,
@@ -262,7 +263,7 @@ sbp_status sbp_run_count_ranks(sbp_run *run, int32_t *launch) {
             (long long)wanted, (int)run->world.count, run->world.why);
     if (run->ranks || wanted < 2)
         return SBP_OK;
-    if (sbp_options_on(run->options, "dry-run")) { /* as if */
+    if (sbp_options_on(run->options, SBP_OPT_DRY_RUN)) { /* as if */
         run->world.count = run->world.local_count = run->sharing = (int32_t)wanted;
         return SBP_OK;
     }

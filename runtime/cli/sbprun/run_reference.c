@@ -14,9 +14,10 @@
 
 /* Whether a number of the objective that weighs the reference is above 0: else it can do without. */
 static bool is_weighed(const sbp_run *run) {
-    static const char *const strengths[] = {"beta", "kl-coef"};
+    static const sbp_option_id strengths[] = {SBP_OPT_BETA, SBP_OPT_KL_COEF};
     for (int i = 0; i < SBP_COUNT(strengths); i++)
-        if (run->info.defaults && sbp_json_member(run->info.defaults, strengths[i]) &&
+        if (run->info.meta.defaults &&
+            sbp_json_member(run->info.meta.defaults, sbp_option_name(strengths[i])) &&
             sbp_options_double(run->options, strengths[i]) > 0)
             return true;
     return false;
@@ -32,11 +33,11 @@ static sbp_dataset *set_at(const sbp_run *run, int32_t index) {
 }
 
 sbp_status sbp_run_read_reference(sbp_run *run) {
-    const char *path = sbp_options_text(run->options, "ref");
+    const char *path = sbp_options_text(run->options, SBP_OPT_REF);
     if (!path)
         return SBP_OK;
     if (!run->data || run->stream.steps)
-        return sbp_fail(run->diag, SBP_USAGE, "--ref is of the rows of files: give these with --data");
+        return sbp_fail(run->diag, SBP_USAGE, "--ref needs rows from files (--data FILE)");
     if (!sbp_reference_is_lacking(run->plan->program, run->data, true))
         return sbp_fail(run->diag, SBP_USAGE, "--ref: %s",
                         sbp_reference_is_read(run->plan->program)
@@ -45,11 +46,10 @@ sbp_status sbp_run_read_reference(sbp_run *run) {
     SBP_TRY(sbp_reference_read(run->diag, run->plan->program, run->data, path));
     for (int32_t i = 0; i < run->eval_count; i++)
         if (is_lacking(run, run->evals[i]))
-            return sbp_fail(
-                run->diag, SBP_USAGE,
-                "--ref is of --data; the rows of --eval '%s' must carry the log-probabilities of that "
-                "reference themselves",
-                sbp_options_list_at(run->options, "eval", i));
+            return sbp_fail(run->diag, SBP_USAGE,
+                            "--ref applies to --data: the rows of --eval '%s' must carry the "
+                            "log-probabilities of that reference themselves",
+                            sbp_options_list_at(run->options, SBP_OPT_EVAL, i));
     return SBP_OK;
 }
 
@@ -75,14 +75,14 @@ static void show_progress(void *user, double share) {
 /* A plan that has adapters has a setting for their scale. */
 static double adapter_of_training(const sbp_run *run) {
     const sbp_option *option = sbp_option_setting("adapter");
-    return option ? sbp_options_double(run->options, option->name) : 1;
+    return option ? sbp_options_double(run->options, option->id) : 1;
 }
 
 /* Adapters are no part of the reference unless the run goes on with some that were there before. */
 static double adapter_of_reference(const sbp_run *run) {
     static const char file[] = "adapter_model.safetensors";
     const sbp_json *from = sbp_json_member(sbp_json_member(run->plan->meta, "model"), "adapter_weights");
-    const char *weights = sbp_options_text(run->options, "weights");
+    const char *weights = sbp_options_text(run->options, SBP_OPT_WEIGHTS);
     bool there = from && from->kind == SBP_JSON_STRING;
     there |= weights && sbp_file_exists(sbp_file_join(run->arena, weights, file));
     return there ? adapter_of_training(run) : 0;
@@ -102,7 +102,7 @@ static sbp_status score_reference(sbp_run *run, sbp_dataset *data, const int64_t
         docs += data->rows[rows[k] + 1] - data->rows[rows[k]];
     sbp_status status = sbp_reference_score(
         &run->trainer, run->diag, data, rows, count,
-        sbp_run_writes(run) && !sbp_options_on(run->options, "quiet") ? show_progress : NULL, &p);
+        sbp_run_writes(run) && !sbp_options_on(run->options, SBP_OPT_QUIET) ? show_progress : NULL, &p);
     set_adapter(run, adapter_of_training(run));
     if (p.open)
         fputc('\n', stderr);
@@ -117,10 +117,10 @@ static sbp_status score_reference(sbp_run *run, sbp_dataset *data, const int64_t
 
 /* Of what log-probabilities depend on besides weights and rows. */
 static uint64_t hash_settings(const sbp_run *run) {
-    static const char *const settings[] = {"temperature"};
-    const char *config = run->info.config ? run->info.config : "";
-    const sbp_json *set = run->info.options ? sbp_json_member(run->info.options, "set") : NULL;
-    uint64_t hash = sbp_hash_bytes(run->info.dtype, strlen(run->info.dtype), 1);
+    static const sbp_option_id settings[] = {SBP_OPT_TEMPERATURE};
+    const char *config = run->info.meta.config ? run->info.meta.config : "";
+    const sbp_json *set = run->info.meta.options ? sbp_json_member(run->info.meta.options, "set") : NULL;
+    uint64_t hash = sbp_hash_bytes(run->info.meta.dtype, strlen(run->info.meta.dtype), 1);
     sbp_text changed;
     sbp_text_init(&changed, run->arena);
     if (set)
@@ -189,8 +189,8 @@ static sbp_status keep_weights(sbp_run *run) {
         return SBP_OK;
     SBP_TRY(sbp_shadow_create(run->executor, run->plan, run->diag, &run->shadow));
     sbp_note(run->diag,
-             "the initial weights, as reference for what is scored step by step, stay in host memory beside "
-             "the trained ones: %s (rows that carry its log-probabilities need none)",
+             "a copy of the initial weights, the reference, stays in host memory: %s (not needed where rows "
+             "carry its log-probabilities)",
              sbp_format_bytes(size, sizeof size, (double)sbp_shadow_bytes(run->shadow)));
     return SBP_OK;
 }
@@ -271,7 +271,7 @@ static sbp_status score_missing(sbp_run *run, sbp_dataset *data, const int64_t *
 sbp_status sbp_run_reference(sbp_run *run, const char *resumed) {
     sbp_reference_key key = {.weights = resumed ? run->state.reference : 0, .settings = hash_settings(run)};
     bool known = false, initial = !resumed, again = false;
-    for (int32_t i = run->train || sbp_options_given(run->options, "dump-gradients") ? -1 : 0;
+    for (int32_t i = run->train || sbp_options_given(run->options, SBP_OPT_DUMP_GRADIENTS) ? -1 : 0;
          i < run->eval_count; i++) {
         sbp_dataset *data = set_at(run, i);
         const char *path = path_of(run, i);

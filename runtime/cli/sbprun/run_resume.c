@@ -7,32 +7,6 @@
 #include "ir/program/plan_file.h"
 #include "runtime/cli/sbprun/run.h"
 
-/* How far the run goes and what is written on the way: may change, else as before. The data, too: their hash
- * is in the checkpoint. */
-static const char *const may_change[] = {"data", "steps",      "epochs", "eval",     "eval-every",
-                                         "keep", "save-every", "ranks",  "log-every"};
-/* About one start, not about the run. */
-static const char *const of_a_start[] = {
-    "out",           "resume",  "overwrite", "dry-run",     "json",       "config",         "help",
-    "version",       "devices", "device",    "offload-dir", "threads",    "dump-gradients", "score",
-    "help-markdown", "quiet",   "output",    "svg",         "stop-after", "print-after",    "timeout"};
-/* Of sbpc: where things are computed and kept. Another value is another plan, whose sums round differently.
- */
-static const char *const of_the_schedule[] = {
-    "backward",      "seq-len",          "chunk",         "head-chunk", "segment",       "checkpoint-every",
-    "save",          "offload",          "backend",       "arch",       "memory",        "host-memory",
-    "deterministic", "accumulate",       "skip-streambp", "zero",       "keep-gathered", "shard-group",
-    "reduce-dtype",  "context-parallel", "context-way"};
-
-static bool is_one_of(const char *name, const char *const *list, int count) {
-    for (int i = 0; i < count; i++)
-        if (strcmp(name, list[i]) == 0)
-            return true;
-    return false;
-}
-
-#define IS_ONE_OF(name, list) is_one_of(name, list, SBP_COUNT(list))
-
 /* Options of one program, not of both: those of the run belong to the run. */
 static bool is_of(const sbp_option *option, unsigned phase) {
     bool run = option->phases & SBP_PHASE_RUN;
@@ -67,9 +41,8 @@ static sbp_status check_given(const sbp_run *run, const sbp_json *began, unsigne
         const sbp_option *option = sbp_option_at(i);
         const sbp_json *value = phase == SBP_PHASE_RUN ? sbp_json_member(began, option->name)
                                                        : sbp_plan_value(began, option, run->arena);
-        if (!is_of(option, phase) || !value || !sbp_options_given(run->options, option->name) ||
-            IS_ONE_OF(option->name, may_change) || IS_ONE_OF(option->name, of_a_start) ||
-            IS_ONE_OF(option->name, of_the_schedule) || sbp_options_same(run->options, option, value))
+        if (!is_of(option, phase) || !value || !sbp_options_given(run->options, option->id) ||
+            option->resume != SBP_RESUME_SAME || sbp_options_same(run->options, option, value))
             continue;
         sbp_text_add(&different, "%s--%s (it was %.100s)", different.length ? ", " : "", option->name,
                      as_typed(run->arena, value));
@@ -79,13 +52,14 @@ static sbp_status check_given(const sbp_run *run, const sbp_json *began, unsigne
 
 /* Takes the run's values for what was not given. */
 static sbp_status take_others(sbp_run *run, const char *path, const sbp_json *began, unsigned phase) {
-    bool length = sbp_options_given(run->options, "steps") || sbp_options_given(run->options, "epochs");
+    bool length =
+        sbp_options_given(run->options, SBP_OPT_STEPS) || sbp_options_given(run->options, SBP_OPT_EPOCHS);
     for (int32_t i = 0; i < sbp_option_count(); i++) {
         const sbp_option *option = sbp_option_at(i);
         const sbp_json *value = sbp_json_member(began, option->name);
-        bool is_length = strcmp(option->name, "steps") == 0 || strcmp(option->name, "epochs") == 0;
-        if (is_of(option, phase) && value && !sbp_options_given(run->options, option->name) &&
-            !IS_ONE_OF(option->name, of_a_start) && !(is_length && length))
+        bool is_length = option->id == SBP_OPT_STEPS || option->id == SBP_OPT_EPOCHS;
+        if (is_of(option, phase) && value && !sbp_options_given(run->options, option->id) &&
+            option->resume != SBP_RESUME_OF_A_START && !(is_length && length))
             SBP_TRY(sbp_options_inherit(run->options, run->diag, path, value));
     }
     return SBP_OK;
@@ -94,7 +68,7 @@ static sbp_status take_others(sbp_run *run, const char *path, const sbp_json *be
 sbp_status sbp_run_inherit(sbp_run *run) {
     const sbp_json *root, *options;
     const char *path = run->out ? sbp_file_join(run->arena, run->out, "run.json") : NULL;
-    if (!path || !sbp_options_on(run->options, "resume") || !sbp_file_exists(path))
+    if (!path || !sbp_options_on(run->options, SBP_OPT_RESUME) || !sbp_file_exists(path))
         return SBP_OK;
     SBP_TRY(sbp_json_read(run->arena, run->diag, path, 0, &root));
     SBP_TRY(sbp_json_as_object(run->diag, root, &root));
@@ -130,10 +104,10 @@ sbp_status sbp_run_check_plan(const sbp_run *run) {
     for (int32_t i = 0; i < sbp_option_count(); i++) {
         const sbp_option *option = sbp_option_at(i);
         const sbp_json *value = sbp_plan_value(run->compiled, option, run->arena);
-        if (!is_of(option, SBP_PHASE_COMPILE) || IS_ONE_OF(option->name, of_a_start) ||
+        if (!is_of(option, SBP_PHASE_COMPILE) || option->resume == SBP_RESUME_OF_A_START ||
             same_text(run, value, sbp_plan_value(run->plan->meta, option, run->arena)))
             continue;
-        bool moves = IS_ONE_OF(option->name, of_the_schedule);
+        bool moves = option->resume == SBP_RESUME_OF_THE_SCHEDULE;
         sbp_text *out = moves ? &schedule : &different;
         sbp_text_add(out, moves ? "%s--%s %.100s" : "%s--%s (it was %.100s)", out->length ? ", " : "",
                      option->name, as_typed(run->arena, value));
@@ -174,7 +148,7 @@ sbp_status sbp_run_reuse_plan(sbp_run *run) {
                      as_typed(run->arena, sbp_json_member(sbp_json_member(run->compiled, "model"), "name"))));
     SBP_TRY(check_given(run, run->compiled, SBP_PHASE_COMPILE));
     while ((option = sbp_options_next_given(run->options, SBP_PHASE_COMPILE, SBP_PHASE_RUN, &at)))
-        same &= sbp_options_is(run->options, option->name, "auto") || IS_ONE_OF(option->name, of_a_start) ||
+        same &= sbp_options_is(run->options, option->id, "auto") || option->resume == SBP_RESUME_OF_A_START ||
                 sbp_options_same(run->options, option, sbp_plan_value(run->compiled, option, run->arena));
     snprintf(checksum, sizeof checksum, "%016llx", (unsigned long long)sbp_plan_file_checksum(plan));
     if (same && strcmp(checksum, run->began_checksum) == 0) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backends/devices.h"
+#include "ir/base/json_write.h"
 #include "ir/base/machine.h"
 #include "runtime/cli/sbprun/interrupt.h"
 #include "runtime/cli/sbprun/run.h"
@@ -32,7 +33,7 @@ static sbp_status evaluate_files(sbp_run *run, sbp_status *written) {
             run->eval_loss = run->trainer.results[run->trainer.loss];
         if (*written == SBP_OK)
             *written = sbp_metrics_evaluation(&run->metrics, run->state.step, epoch_of(run),
-                                              sbp_options_list_at(run->options, "eval", i));
+                                              sbp_options_list_at(run->options, SBP_OPT_EVAL, i));
     }
     run->state.evaluated = run->state.step;
     return SBP_OK;
@@ -73,19 +74,23 @@ static sbp_status write_score_body(void *user) {
     double sum = 0;
     sbp_text line;
     sbp_text_init(&line, w->arena);
-    sbp_text_add(&line, "{\"row\": %lld, \"part\": \"%s\", \"logps\": [", (long long)doc->row,
-                 sbp_doc_part(doc));
+    sbp_json_writer j = sbp_json_writer_on(&line);
+    sbp_json_write_object(&j, NULL);
+    sbp_json_write_int(&j, "row", doc->row);
+    sbp_json_write_string(&j, "part", sbp_doc_part(doc));
+    sbp_json_write_array(&j, "logps");
     for (int64_t i = 0; i < doc->labels; i++) {
-        sbp_text_add(&line, i ? ", " : "");
-        sbp_text_add_double(&line, w->score->logps[i]);
+        sbp_json_write_double(&j, NULL, w->score->logps[i]);
         sum += w->score->logps[i];
         if (!isfinite(w->score->logps[i]))
             return sbp_fail(w->run->diag, SBP_NOT_FINITE, "row %lld: log-probability %lld is %g",
                             (long long)doc->row, (long long)i, w->score->logps[i]);
     }
-    sbp_text_add(&line, "], \"sum\": ");
-    sbp_text_add_double(&line, sum);
-    sbp_text_add(&line, ", \"tokens\": %lld}\n", (long long)doc->labels);
+    sbp_json_write_end(&j);
+    sbp_json_write_double(&j, "sum", sum);
+    sbp_json_write_int(&j, "tokens", doc->labels);
+    sbp_json_write_end(&j);
+    sbp_text_add(&line, "\n");
     return sbp_file_out_write(w->out, w->run->diag, line.data, (int64_t)line.length);
 }
 
@@ -198,7 +203,7 @@ static sbp_status check_out(sbp_run *run) {
 }
 
 static sbp_status write_checkpoint(sbp_run *run) {
-    int64_t keep = sbp_options_int(run->options, "keep");
+    int64_t keep = sbp_options_int(run->options, SBP_OPT_KEEP);
     const sbp_together together = {
         .ranks = run->ranks, .rank = run->world.rank, .count = run->world.count, .agree = agree, .user = run};
     sbp_status status = sbp_run_keep_batch(run);
@@ -271,7 +276,7 @@ static void note_zero_gradients(sbp_run *run, int64_t step) {
              run->out && sbp_rundir_newest(&run->dir, INT64_MAX) >= 0
                  ? ", and checkpoints from here on are of no use"
                  : "",
-             sbp_options_double(run->options, "lr"));
+             sbp_options_double(run->options, SBP_OPT_LR));
 }
 
 static sbp_status report_step(sbp_run *run, const sbp_step_report *report) {
@@ -284,7 +289,7 @@ static sbp_status report_step(sbp_run *run, const sbp_step_report *report) {
 
 /* Whether an evaluation follows the steps done, other than the one at the end. */
 static bool is_evaluated(const sbp_run *run) {
-    int64_t every = sbp_options_int(run->options, "eval-every"), step = run->state.step;
+    int64_t every = sbp_options_int(run->options, SBP_OPT_EVAL_EVERY), step = run->state.step;
     return run->eval_count > 0 && (step == 0 || (every > 0 && step % every == 0 && step < run->total_steps));
 }
 
@@ -301,7 +306,7 @@ static sbp_status no_steps(const sbp_run *run) {
 
 /* SBP_INTERRUPTED or SBP_TERMINATED when a signal came; weights are then those after state.step steps. */
 static sbp_status train(sbp_run *run) {
-    int64_t save_every = sbp_options_int(run->options, "save-every");
+    int64_t save_every = sbp_options_int(run->options, SBP_OPT_SAVE_EVERY);
     int64_t saved = run->state.step;
     sbp_status status = SBP_OK;
     sbp_step_report report;
@@ -322,7 +327,8 @@ static sbp_status train(sbp_run *run) {
             status = save_checkpoint(run);
             saved = run->state.step;
         }
-        if (status == SBP_OK && !end && run->state.inner == 0 && sbp_options_given(run->options, "publish"))
+        if (status == SBP_OK && !end && run->state.inner == 0 &&
+            sbp_options_given(run->options, SBP_OPT_PUBLISH))
             status = sbp_run_alone(run, sbp_run_publish);
     }
     if (end && run->total_steps < SBP_STEPS_UNKNOWN)
@@ -373,7 +379,7 @@ static sbp_status say_merged(const sbp_run *run) {
 
 static sbp_status save_result(sbp_run *run) {
     if (run->info.merge)
-        run->info.adapter_factor = sbp_options_double(run->options, "adapter");
+        run->info.adapter_factor = sbp_options_double(run->options, SBP_OPT_ADAPTER);
     SBP_TRY(check_out(run));
     SBP_TRY(sbp_output_save_model(run->diag, run->executor, run->plan, &run->info, run->out, false));
     return run->info.merge ? say_merged(run) : SBP_OK;
@@ -398,14 +404,14 @@ static const char *given(const sbp_run *run) {
 }
 
 static sbp_status check_device(const sbp_run *run) {
-    const sbp_device_class *class = sbp_device_find(run->info.backend);
+    const sbp_device_class *class = sbp_device_find(run->info.meta.backend);
     int64_t available = sbp_machine_memory_available(), planned = sbp_run_peak_planned(run), all;
-    int64_t device = sbp_options_int(run->options, "device");
+    int64_t device = sbp_options_int(run->options, SBP_OPT_DEVICE);
     int32_t ranks = run->world.local_count; /* they share the memory of their host */
     char need[32], limit[100], of[60] = "";
     if (!class)
         return sbp_fail(run->diag, SBP_MACHINE, "'%s' is for %s, which this sbprun cannot run on", given(run),
-                        run->info.backend);
+                        run->info.meta.backend);
     if (device > 0 && !class->count)
         return sbp_fail(run->diag, SBP_MACHINE, "--device %lld: there is one %s device, number 0",
                         (long long)device, class->name);
@@ -413,14 +419,14 @@ static sbp_status check_device(const sbp_run *run) {
         all = INT64_MAX;
     if (ranks > 1)
         snprintf(of, sizeof of, " for each of the %d ranks on this host", (int)ranks);
-    if (strcmp(run->info.backend, "cpu") == 0 && available > 0 && all > available)
+    if (strcmp(run->info.meta.backend, "cpu") == 0 && available > 0 && all > available)
         return sbp_fail(run->diag, SBP_MACHINE, "'%s' needs %s of memory%s: %s", given(run),
                         sbp_format_bytes(need, sizeof need, (double)planned), of,
                         sbp_machine_memory_text(limit, sizeof limit));
     planned = run->plan->program->arena_bytes[SBP_HOST];
     if (!sbp_mul_i64(planned, ranks, &all))
         all = INT64_MAX;
-    if (strcmp(run->info.backend, "cpu") != 0 && planned > 0 && available > 0 && all > available)
+    if (strcmp(run->info.meta.backend, "cpu") != 0 && planned > 0 && available > 0 && all > available)
         return sbp_fail(run->diag, SBP_MACHINE, "'%s' needs %s of the host's memory%s: %s", given(run),
                         sbp_format_bytes(need, sizeof need, (double)planned), of,
                         sbp_machine_memory_text(limit, sizeof limit));
@@ -442,7 +448,7 @@ static sbp_status check_weights(const sbp_run *run) {
     const char *path, *adapter;
     uint64_t seed;
     sbp_weights *weights;
-    if (sbp_options_on(run->options, "resume") && run->dir.fd >= 0 &&
+    if (sbp_options_on(run->options, SBP_OPT_RESUME) && run->dir.fd >= 0 &&
         sbp_rundir_newest(&run->dir, INT64_MAX) >= 0)
         return SBP_OK;
     SBP_TRY(sbp_run_find_weights(run, &path, &adapter, &seed));
@@ -467,14 +473,14 @@ sbp_status sbp_run_check_start(const sbp_run *run) {
 /* --device; else ranks take turns among the devices of their host. */
 static int32_t device_index(const sbp_run *run, const sbp_device_class *class) {
     int32_t count = 1;
-    if (sbp_options_given(run->options, "device") || !run->ranks || !class->count ||
+    if (sbp_options_given(run->options, SBP_OPT_DEVICE) || !run->ranks || !class->count ||
         class->count(NULL, &count) != SBP_OK || count < 1)
-        return (int32_t)sbp_options_int(run->options, "device");
+        return (int32_t)sbp_options_int(run->options, SBP_OPT_DEVICE);
     return run->world.local_rank % count;
 }
 
 static sbp_status open_device(sbp_run *run) {
-    const sbp_device_class *class = sbp_device_find(run->info.backend);
+    const sbp_device_class *class = sbp_device_find(run->info.meta.backend);
     int64_t planned = sbp_run_peak_planned(run);
     sbp_device_options options = {.threads = sbp_run_threads(run),
                                   .index = device_index(run, class),
@@ -485,18 +491,18 @@ static sbp_status open_device(sbp_run *run) {
                                   .tf32 = run->info.tf32,
                                   .native_sums = !run->info.deterministic};
     char need[32], have[32];
-    if (sbp_options_int(run->options, "threads") > options.threads)
+    if (sbp_options_int(run->options, SBP_OPT_THREADS) > options.threads)
         sbp_note(run->diag, "--threads %lld: %d are used, more would only wait for the %d core%s",
-                 (long long)sbp_options_int(run->options, "threads"), options.threads, sbp_machine_cores(),
-                 sbp_machine_cores() == 1 ? "" : "s");
+                 (long long)sbp_options_int(run->options, SBP_OPT_THREADS), options.threads,
+                 sbp_machine_cores(), sbp_machine_cores() == 1 ? "" : "s");
     if (run->info.memory_bytes > 0 && planned > run->info.memory_bytes &&
-        options.threads > run->info.threads && run->info.thread_bytes > 0)
+        options.threads > run->info.meta.threads && run->info.meta.thread_bytes > 0)
         sbp_note(run->diag,
                  "with %d threads this takes %s; '%s' was made for --memory %s and %lld threads "
                  "(sbpc compile --threads %d plans for more)",
                  options.threads, sbp_format_bytes(need, sizeof need, (double)planned), run->plan_path,
                  sbp_format_bytes(have, sizeof have, (double)run->info.memory_bytes),
-                 (long long)run->info.threads, options.threads);
+                 (long long)run->info.meta.threads, options.threads);
     SBP_TRY(sbp_executor_create(run->diag, class, &options, run->plan->program, &run->executor));
     const char *profile = getenv("SBP_PROFILE");
     if (!profile || !*profile || strcmp(profile, "0") == 0)
@@ -512,7 +518,7 @@ static sbp_status open_device(sbp_run *run) {
 static void set_setting(sbp_run *run, const char *scalar) {
     const sbp_option *option = sbp_option_setting(scalar);
     if (option)
-        sbp_trainer_set(&run->trainer, scalar, sbp_options_double(run->options, option->name));
+        sbp_trainer_set(&run->trainer, scalar, sbp_options_double(run->options, option->id));
 }
 
 static void set_settings(sbp_run *run) {
@@ -529,15 +535,15 @@ static sbp_status prepare_trainer(sbp_run *run) {
     SBP_TRY(sbp_trainer_init(t, run->diag, run->executor));
     SBP_TRY(sbp_run_shared(run, &t->packer.counted));
     set_settings(run);
-    sbp_options_pair(run->options, "betas", betas);
+    sbp_options_pair(run->options, SBP_OPT_BETAS, betas);
     t->beta1 = betas[0];
     t->beta2 = betas[1];
-    t->eps = sbp_options_double(run->options, "eps");
-    t->momentum = sbp_options_double(run->options, "momentum");
-    t->weight_decay = sbp_options_double(run->options, "weight-decay");
+    t->eps = sbp_options_double(run->options, SBP_OPT_EPS);
+    t->momentum = sbp_options_double(run->options, SBP_OPT_MOMENTUM);
+    t->weight_decay = sbp_options_double(run->options, SBP_OPT_WEIGHT_DECAY);
     t->max_grad_norm = run->info.max_grad_norm;
     t->packer.most_parts = run->info.most_parts;
-    t->seed = (uint64_t)sbp_options_int(run->options, "seed");
+    t->seed = (uint64_t)sbp_options_int(run->options, SBP_OPT_SEED);
     t->interrupted = sbp_interrupted;
     t->ranks = run->ranks;
     return sbp_trainer_reset(t, run->diag);
@@ -551,7 +557,7 @@ static sbp_status load_first(sbp_run *run) {
 /* The checkpoint to go on from, which all ranks see; NULL: none. */
 static sbp_status find_checkpoint(sbp_run *run, const char **found) {
     *found = NULL;
-    if (!run->out || !sbp_options_on(run->options, "resume"))
+    if (!run->out || !sbp_options_on(run->options, SBP_OPT_RESUME))
         return SBP_OK;
     SBP_TRY(sbp_run_check_shared(run, true));
     if (sbp_run_writes(run))
@@ -566,15 +572,15 @@ static sbp_status find_checkpoint(sbp_run *run, const char **found) {
 static sbp_status begin(sbp_run *run, const char *found) {
     if (!found)
         return load_first(run);
-    if (run->info.adapter || sbp_params_keep_base(run->plan)) /* checkpoints do not have the base */
+    if (run->info.meta.adapter || sbp_params_keep_base(run->plan)) /* checkpoints do not have the base */
         SBP_TRY(load_first(run));
     uint64_t products = run->state.products;
     SBP_TRY(sbp_run_agree(run, sbp_checkpoint_verify(run->diag, found, run->world.rank, run->world.count)));
     SBP_TRY(sbp_checkpoint_load(run->diag, run->executor, run->plan, found, &run->state));
     if (run->state.products != products)
         sbp_note(run->diag,
-                 "'%s' was computed with other choices of products (hash %016llx, here %016llx): "
-                 "sums round differently",
+                 "'%s' was computed with other algorithms of matmuls (hash %016llx, here %016llx): sums "
+                 "round differently",
                  found, (unsigned long long)run->state.products, (unsigned long long)products);
     run->state.products = products;
     run->resumed_after = run->state.step;
@@ -615,9 +621,9 @@ static sbp_status open_metrics(sbp_run *run, const char *resumed) {
                              run->total_steps < SBP_STEPS_UNKNOWN ? run->total_steps : 0));
     run->metrics.loss_sum = run->state.loss_sum;
     run->metrics.loss_count = run->state.loss_count;
-    run->metrics.quiet = !sbp_run_writes(run) || sbp_options_on(run->options, "quiet");
-    if (sbp_options_given(run->options, "log-every"))
-        run->metrics.log_every = sbp_options_int(run->options, "log-every");
+    run->metrics.quiet = !sbp_run_writes(run) || sbp_options_on(run->options, SBP_OPT_QUIET);
+    if (sbp_options_given(run->options, SBP_OPT_LOG_EVERY))
+        run->metrics.log_every = sbp_options_int(run->options, SBP_OPT_LOG_EVERY);
     return SBP_OK;
 }
 
@@ -634,8 +640,8 @@ static sbp_status find_writers(sbp_run *run) {
 }
 
 static sbp_status act(sbp_run *run, const char *resumed) {
-    const char *dump = sbp_options_text(run->options, "dump-gradients"),
-               *scores = sbp_options_text(run->options, "score");
+    const char *dump = sbp_options_text(run->options, SBP_OPT_DUMP_GRADIENTS),
+               *scores = sbp_options_text(run->options, SBP_OPT_SCORE);
     if (!dump)
         SBP_TRY(sbp_run_begin_out(run, resumed));
     if (!dump && run->train && !resumed)

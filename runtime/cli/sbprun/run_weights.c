@@ -10,14 +10,14 @@ const char *sbp_run_adapter_file(sbp_arena *arena, const char *directory) {
 
 sbp_status sbp_run_find_weights(const sbp_run *run, const char **path, const char **adapter, uint64_t *seed) {
     static const char random[] = "random:";
-    const char *given = sbp_options_text(run->options, "weights");
+    const char *given = sbp_options_text(run->options, SBP_OPT_WEIGHTS);
     char *end;
-    *adapter = run->info.adapter_weights;
-    if (given && run->info.adapter && sbp_file_exists(sbp_run_adapter_file(run->arena, given))) {
+    *adapter = run->info.meta.adapter_weights;
+    if (given && run->info.meta.adapter && sbp_file_exists(sbp_run_adapter_file(run->arena, given))) {
         *adapter = given;
         given = NULL;
     }
-    *path = given ? given : run->info.weights;
+    *path = given ? given : run->info.meta.weights;
     const char *pickle = !*path && run->model ? sbp_weights_find_pickle(run->arena, run->model) : NULL;
     if (pickle)
         return sbp_fail(run->diag, SBP_INPUT, "%s: %s", pickle,
@@ -57,7 +57,7 @@ sbp_status sbp_run_load_weights(sbp_run *run) {
     sbp_status status = sbp_weights_open(arena, run->diag, path, &weights);
     if (status == SBP_OK) {
         status = sbp_params_load(run->executor, run->plan, weights,
-                                 (uint64_t)sbp_options_int(run->options, "seed"), run->diag);
+                                 (uint64_t)sbp_options_int(run->options, SBP_OPT_SEED), run->diag);
         sbp_weights_close(weights);
     }
     if (status == SBP_OK && adapter)

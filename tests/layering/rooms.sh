@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# The structure of the product in numbers: tests/layering/rooms.sh [ROOT] [-v]
+#   rooms    folders with C sources; files: their .c, .h and .def; lines
+#   arrows   pairs of rooms of which one includes a header of the other (-v lists them)
+#   circles  sets of rooms that reach each other by arrows
+# Also: files that name a command (SBP_CMD_), words and longest lines of READMEs outside tests/.
+set -euo pipefail
+cd "${1:-$(dirname "$0")/../..}"
+export LC_ALL=C
+mapfile -t files < <(find ir passes frontends backends runtime -type f \( -name '*.c' -o -name '*.h' -o -name '*.def' \) ! -path '*/build/*' | sort)
+grep -HoE '^ *# *include *"[^"]+"' "${files[@]}" | sed -E 's/^([^:]*):.*"(.*)"/\1 \2/' |
+    awk -v all="${files[*]}" -v verbose="${2:-}" '
+    function room(file) { sub(/\/[^\/]*$/, "", file); return file }
+    function visit(at,    i, to, size, member, names) { # Tarjan
+        number[at] = low[at] = ++visited
+        stack[++depth] = at
+        open[at] = 1
+        for (i = 1; i <= count[at]; i++) {
+            to = next_room[at, i]
+            if (!(to in number)) {
+                visit(to)
+                if (low[to] < low[at]) low[at] = low[to]
+            } else if (open[to] && number[to] < low[at]) low[at] = number[to]
+        }
+        if (low[at] != number[at]) return
+        do {
+            member = stack[depth--]
+            open[member] = 0
+            names = names " " member
+            size++
+        } while (member != at)
+        if (size > 1) { circles++; print "circle:" names }
+    }
+    BEGIN {
+        n = split(all, list, " ")
+        for (i = 1; i <= n; i++) { known[list[i]]; if (!(room(list[i]) in rooms)) { rooms[room(list[i])]; order[++room_count] = room(list[i]) } }
+    }
+    ($2 in known) && room($1) != room($2) && !((room($1), room($2)) in seen) {
+        seen[room($1), room($2)]
+        next_room[room($1), ++count[room($1)]] = room($2)
+        arrows++
+        if (verbose == "-v") print room($1) " -> " room($2)
+    }
+    END {
+        for (i = 1; i <= room_count; i++) if (!(order[i] in number)) visit(order[i])
+        printf "rooms %d, files %d, arrows %d, circles %d\n", room_count, n, arrows, circles
+    }'
+cat "${files[@]}" | wc -l | sed 's/ *//; s/^/lines /'
+grep -lr 'SBP_CMD_' ir passes frontends backends runtime | wc -l | sed 's/ *//; s/^/files that name a command /'
+find . -name README.md ! -path './tests/*' ! -path './build/*' ! -path './.git/*' -print0 | xargs -0 cat |
+    awk '{ words += NF; if (length($0) > 120) long++; if (length($0) > 100) longer++ } END { printf "READMEs outside tests/: %d words, %d lines above 120 characters, %d above 100\n", words, long, longer }'
