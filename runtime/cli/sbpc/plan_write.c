@@ -166,8 +166,7 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
     add_text(out, "dtype", c->dtype == SBP_F64 ? "fp64" : c->dtype == SBP_BF16 ? "bf16" : "fp32");
     const sbp_target_info *target = &c->pipeline.target;
     sbp_text_add(out, ", \"runtime_bytes\": %lld, \"threads\": %lld, \"thread_bytes\": %lld",
-                 (long long)target->runtime_bytes, (long long)c->threads,
-                 (long long)target->runtime_thread_bytes);
+                 (long long)c->process.bytes, (long long)c->threads, (long long)c->process.thread_bytes);
     sbp_cli_add_schedule(c, out);
     sbp_text_add(out, ", \"estimate\": {\"seconds\": ");
     sbp_text_add_double(out, c->estimate.seconds);
