@@ -205,10 +205,13 @@ static void answer_in_child(const sbp_choice_wish *wish, int to) {
 
 static bool read_answer(int from, answer *out) {
     size_t length = 0;
-    for (ssize_t got; length<sizeof *out; length += got> 0 ? (size_t)got : 0)
-        if ((got = read(from, (char *)out + length, sizeof *out - length)) == 0 ||
-            (got < 0 && errno != EINTR))
+    while (length < sizeof *out) {
+        ssize_t got = read(from, (char *)out + length, sizeof *out - length);
+        if (got == 0 || (got < 0 && errno != EINTR))
             return false;
+        if (got > 0)
+            length += (size_t)got;
+    }
     return true;
 }
 

@@ -363,7 +363,7 @@ def main():
     longest_sequences(demo)
     train(demo)
     out = os.path.relpath(demo.out)
-    print(f"\n{out}/memory.svg: the three modes. {out}/memory-step.svg: who holds which byte, when. {out}/loss.svg: the losses. {out}/model: loads in transformers.")
+    print(f"\n{out}/memory.svg: the three modes. {out}/memory-step.svg: which bytes are held when, by what. {out}/loss.svg: the losses. {out}/model: loads in transformers.")
     print(f"{time.time() - began:.0f} s in all. For your own model and data:\n")
     print(f"    {demo.sbprun} path/to/model --data train.jsonl --out my-model")
 

@@ -495,7 +495,7 @@ static sbp_status find_adapter(sbp_loading *l) {
     const char *adapter = l->path, *name = NULL;
     l->lora = l->options->lora;
     if (!sbp_model_is_adapter(l->arena, adapter))
-        return l->options->base ? sbp_fail(l->diag, SBP_USAGE, "--base: '%s' is no adapter", adapter)
+        return l->options->base ? sbp_fail(l->diag, SBP_USAGE, "--base: '%s' is not an adapter", adapter)
                                 : SBP_OK;
     if (l->lora)
         return sbp_fail(l->diag, SBP_USAGE,

@@ -40,8 +40,8 @@ static sbp_value add_param(sbp_builder *b, const char *name, sbp_dtype dtype, in
 static sbp_value build_value(sbp_builder *b, sbp_value logits) {
     int32_t product = find_product(b->func, logits);
     if (product < 0) {
-        b->status = sbp_fail(b->diag, SBP_INPUT,
-                             "the objective wants a value head, and the logits are no product with a matrix");
+        b->status =
+            sbp_fail(b->diag, SBP_INPUT, "the objective needs a value head, but the logits are not a matmul");
         return SBP_NO_VALUE;
     }
     const char *node = b->node;

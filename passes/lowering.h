@@ -81,8 +81,17 @@ typedef struct sbp_item {
     sbp_stage *stage;
 } sbp_item;
 
+/* A value that crosses beside the stream, as one function of a segment names it: one that the segment reads
+ * or writes, by its number there (0 is the stream), or its cotangent. */
+typedef struct sbp_side {
+    int32_t number;
+    bool output, cotangent;
+} sbp_side;
+
 typedef struct sbp_function_lowering {
     int32_t function; /* in the program */
+    sbp_side *sides;  /* of a segment: formals behind the stream's, in this order */
+    int32_t side_count, side_capacity;
     int32_t
         *params; /* of a segment: those that it reads, among the segment's own, as its formals have them */
     int32_t param_count, param_capacity;
@@ -99,23 +108,32 @@ typedef struct sbp_saved {
     bool is_carry;   /* keys or values: the carry itself is kept */
 } sbp_saved;
 
+/* A value that crosses between segments, as one of them has it: rows of the chunk. */
+typedef struct sbp_crossing {
+    const char *name;
+    sbp_type type;
+    bool wanted; /* of one that is read: somebody below wants its cotangent */
+} sbp_crossing;
+
 /* What became of one function of the module. Program functions are -1 where there is none. Formals:
- *   forward, again   [x] y params saved      again: forward once more, reading the saved set; forward itself
- *                                            where nothing is differentiated
- *   backward         [x] G params accumulators saved
- * x is absent when the segment has no stream argument; params: those that the function reads; accumulators:
- * one per trainable parameter. */
+ *   forward, again   [x] y sides params saved      again: forward once more, reading the saved set; forward
+ *                                                  itself where nothing is differentiated
+ *   backward         [x] G sides params accumulators saved
+ * x is absent when the segment has no stream argument; sides, params: those that the function reads or
+ * writes; accumulators: one per trainable parameter. */
 typedef struct sbp_segment_kind {
     sbp_func *func;       /* chunk function, forward only */
     sbp_func *derivative; /* with its reverse sweep; NULL when nothing in it is differentiated */
     int32_t forward, again, backward;
-    bool has_input;
+    sbp_crossing *inputs, *outputs; /* stream arguments and plain results, in order: the first is the stream,
+                                       the others are side values */
+    int32_t input_count, input_capacity, output_count, output_capacity;
+    const bool *wanted; /* per stream argument: its cotangent */
     sbp_saved *saved;
     int32_t saved_count, saved_capacity;
     const char *
         *keepable; /* names that --save could have asked for; only when one it asked for is not kept */
     int32_t keepable_count, keepable_capacity;
-    sbp_type output; /* of the plain result */
 } sbp_segment_kind;
 
 /* The head: forward only (score), and the way to the gradient in one pass or two. */

@@ -265,6 +265,7 @@ typedef struct neighbours {
     int32_t *seen;  /* per parcel: the last one that it was found for, plus 1 */
     int32_t *found; /* of the one asked for: those that are placed */
     int32_t count, asked;
+    int64_t looks; /* at ranges and places */
 } neighbours;
 
 static void find_overlaps(const span *spans, int32_t from, int32_t to, const sbp_live_range *r,
@@ -273,6 +274,7 @@ static void find_overlaps(const span *spans, int32_t from, int32_t to, const sbp
         return;
     int32_t middle = from + (to - from) / 2;
     const span *s = &spans[middle];
+    n->looks++;
     if (s->last < r->begin)
         return;
     find_overlaps(spans, from, middle, r, n);
@@ -316,7 +318,7 @@ static int by_offset(const void *x, const void *y) {
 /* Places the parcels from `base` on, the largest first, each at the lowest offset that those leave which are
  * live with it; returns the end. */
 static int64_t pack(sbp_arena *arena, parcel *parcels, int32_t count, int32_t timelines, int64_t base,
-                    int64_t block) {
+                    int64_t block, int64_t *looks) {
     int64_t end = base;
     qsort(parcels, (size_t)count, sizeof *parcels, by_size);
     timeline *lines = make_timelines(arena, parcels, count, timelines);
@@ -338,6 +340,7 @@ static int64_t pack(sbp_arena *arena, parcel *parcels, int32_t count, int32_t ti
         if (n.count > 1 && !many)
             qsort(few, (size_t)n.count, sizeof *few, by_offset);
         const place *others = many ? placed : few;
+        n.looks += many ? i : n.count;
         for (int32_t k = 0; k < (many ? i : n.count); k++)
             if (others[k].offset < at + parcels[i].bytes && at < others[k].end &&
                 n.seen[others[k].parcel] == i + 1)
@@ -355,6 +358,7 @@ static int64_t pack(sbp_arena *arena, parcel *parcels, int32_t count, int32_t ti
         placed[below] = (place){at, at + parcels[i].bytes, i};
         end = at + parcels[i].bytes > end ? at + parcels[i].bytes : end;
     }
+    *looks += n.looks;
     return end;
 }
 
@@ -363,6 +367,7 @@ typedef struct packer {
     sbp_diag *diag;
     sbp_program *program;
     const sbp_target_info *target;
+    int64_t *looks;
 } packer;
 
 static sbp_status whole_bytes(const packer *p, int32_t buffer, int64_t *out) {
@@ -394,7 +399,7 @@ static sbp_status pack_function(const packer *p, const sbp_liveness *live, int32
         SBP_TRY(whole_bytes(p, b, &item.bytes));
         SBP_PUSH(p->arena, parcels, count, capacity, item);
     }
-    *frame_bytes = count > 0 ? pack(p->arena, parcels, count, 1, 0, 0) : 0;
+    *frame_bytes = count > 0 ? pack(p->arena, parcels, count, 1, 0, 0, p->looks) : 0;
     for (int32_t i = 0; i < count; i++)
         prog->buffers[parcels[i].buffer].offset = parcels[i].offset;
     return SBP_OK;
@@ -430,7 +435,7 @@ static sbp_status pack_space(const packer *p, const sbp_liveness *live, const in
     int64_t end = base;
     if (count > 0)
         end = pack(p->arena, parcels, count, entries, base,
-                   space == SBP_DEVICE ? p->target->max_allocation_bytes : 0);
+                   space == SBP_DEVICE ? p->target->max_allocation_bytes : 0, p->looks);
     for (int32_t i = 0; i < count; i++) {
         if (parcels[i].buffer >= 0) {
             prog->buffers[parcels[i].buffer].offset = parcels[i].offset;
@@ -460,9 +465,9 @@ static sbp_status place_parts(const packer *p) {
     return SBP_OK;
 }
 
-sbp_status sbp_memory_pack(sbp_arena *arena, sbp_diag *diag, sbp_program *program, const sbp_liveness *live,
-                           const sbp_target_info *target) {
-    packer p = {.arena = arena, .diag = diag, .program = program, .target = target};
+sbp_status sbp_memory_pack_counted(sbp_arena *arena, sbp_diag *diag, sbp_program *program,
+                                   const sbp_liveness *live, const sbp_target_info *target, int64_t *looks) {
+    packer p = {.arena = arena, .diag = diag, .program = program, .target = target, .looks = looks};
     int64_t *frames = SBP_NEW_ARRAY(arena, int64_t, program->function_count + 1);
     for (int32_t f = 0; f < program->function_count; f++)
         SBP_TRY(pack_function(&p, live, f, &frames[f]));
@@ -483,6 +488,12 @@ sbp_status sbp_memory_pack(sbp_arena *arena, sbp_diag *diag, sbp_program *progra
         SBP_TRY(pack_space(&p, live, frames, (sbp_space)space, at));
     }
     return place_parts(&p);
+}
+
+sbp_status sbp_memory_pack(sbp_arena *arena, sbp_diag *diag, sbp_program *program, const sbp_liveness *live,
+                           const sbp_target_info *target) {
+    int64_t looks = 0;
+    return sbp_memory_pack_counted(arena, diag, program, live, target, &looks);
 }
 
 sbp_status sbp_pass_memory(sbp_pipeline *p) {

@@ -68,5 +68,10 @@ sbp_program *sbp_memory_resize(sbp_arena *arena, const sbp_program *program, int
  * head_chunk. Liveness is that of the same program, whatever its sizes were then. */
 sbp_status sbp_memory_pack(sbp_arena *arena, sbp_diag *diag, sbp_program *program, const sbp_liveness *live,
                            const sbp_target_info *target) SBP_CHECKED;
+/* The same, and adds to *looks how many live ranges and places were looked at: nearly in proportion to the
+ * buffers when each is live with a few others. For tests. */
+sbp_status sbp_memory_pack_counted(sbp_arena *arena, sbp_diag *diag, sbp_program *program,
+                                   const sbp_liveness *live, const sbp_target_info *target,
+                                   int64_t *looks) SBP_CHECKED;
 
 #endif

@@ -163,8 +163,7 @@ static sbp_status find_pieces(composite *c, sbp_diag *diag) {
         if (!piece.data) { /* it waits for the device, and cannot say what went wrong with that */
             SBP_TRY(c->proper->class->wait(c->proper, diag));
             return sbp_fail(diag, SBP_MACHINE,
-                            "%s: an error of its own, once, before the host could reach its memory",
-                            c->parts.name);
+                            "%s: the device failed before its memory was mapped on the host", c->parts.name);
         }
         host_piece *last = c->piece_count > 0 ? &c->pieces[c->piece_count - 1] : NULL;
         if (last && piece.begin <= last->end && last->data + (piece.begin - last->begin) == piece.data)
@@ -201,11 +200,9 @@ sbp_status composite_load(sbp_device *base, const sbp_program *program, sbp_diag
         sbp_ranks_info_of(c->ranks, &c->world);
     }
     if (program->context > 1 && c->ranks && c->parts.waits && c->world.native)
-        return sbp_fail(
-            diag, SBP_USAGE,
-            "%s: ranks that have documents together (--context-parallel) need MPI to meet: mpirun "
-            "starts them",
-            c->parts.name);
+        return sbp_fail(diag, SBP_USAGE,
+                        "%s: --context-parallel needs MPI on this device: start the ranks by mpirun",
+                        c->parts.name);
     if (program->context > 1 && c->ranks)
         SBP_TRY(sbp_ranks_context(c->ranks, (int32_t)program->context, diag, &c->context));
     if (program->arena_bytes[SBP_DISK] > 0) { /* first, as it is what the machine may lack */
@@ -342,7 +339,8 @@ static sbp_status run_collective(composite *c, const sbp_dispatch *dispatch, sbp
     sbp_ranks_info before, after;
     int64_t to_bytes, from_bytes;
     if (!c->ranks || (sbp_is_exchange(dispatch->command) && !c->context))
-        return sbp_fail(diag, SBP_INTERNAL, "%s: a collective of a process that is alone", c->parts.name);
+        return sbp_fail(diag, SBP_INTERNAL, "%s: a collective was issued in a single-process run",
+                        c->parts.name);
     if (to->dtype != from->dtype && op != SBP_REDUCE_ADD)
         return sbp_fail(diag, SBP_INTERNAL, "%s: a collective of two types", c->parts.name);
     sbp_ranks *among = sbp_is_exchange(dispatch->command) ? c->context : c->ranks;

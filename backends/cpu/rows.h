@@ -28,6 +28,8 @@ typedef enum row_step_kind {
     ROW_INDEX,
     ROW_RANDOM,
     ROW_MAP,
+    ROW_INTEGER,
+    ROW_LOOKUP,
     ROW_ROUND,
     ROW_EXPAND,
     ROW_REDUCE, /* pieces: adds a piece to the running result */

@@ -49,6 +49,8 @@ static int32_t operand_value(const sbp_rk_instr *instr, int k) {
 static int operand_count(const sbp_rk_instr *instr) {
     if (instr->op == SBP_RK_MAP)
         return sbp_rowop_arity(instr->map);
+    if (instr->op == SBP_RK_INTEGER)
+        return sbp_intop_arity(instr->integer);
     return instr->b >= 0 ? 3 : instr->a >= 0 ? 1 : 0;
 }
 
@@ -150,9 +152,10 @@ static int32_t expanded(planner *p, row_list *list, int stage, int32_t value, ui
 static void add_value(planner *p, row_list *list, int32_t value) {
     const sbp_rk_instr *instr = &p->kernel->instrs[value];
     static const row_step_kind kinds[] = {
-        [SBP_RK_LOAD] = ROW_LOAD,  [SBP_RK_INDEX] = ROW_INDEX, [SBP_RK_RANDOM] = ROW_RANDOM,
-        [SBP_RK_MAP] = ROW_MAP,    [SBP_RK_ROUND] = ROW_ROUND, [SBP_RK_SUM] = ROW_REDUCE,
-        [SBP_RK_MAX] = ROW_REDUCE, [SBP_RK_MIN] = ROW_REDUCE};
+        [SBP_RK_LOAD] = ROW_LOAD,   [SBP_RK_INDEX] = ROW_INDEX,     [SBP_RK_RANDOM] = ROW_RANDOM,
+        [SBP_RK_MAP] = ROW_MAP,     [SBP_RK_INTEGER] = ROW_INTEGER, [SBP_RK_LOOKUP] = ROW_LOOKUP,
+        [SBP_RK_ROUND] = ROW_ROUND, [SBP_RK_SUM] = ROW_REDUCE,      [SBP_RK_MAX] = ROW_REDUCE,
+        [SBP_RK_MIN] = ROW_REDUCE};
     row_step step = {.kind = kinds[instr->op], .instr = instr, .dst = -1, .a = -1, .b = -1, .c = -1};
     step.shape = value_shape(p, value);
     step.length = step.shape & SBP_VARY_ELEM ? instr->length : 1;
@@ -164,6 +167,8 @@ static void add_value(planner *p, row_list *list, int32_t value) {
         *at[k] = p->places[operand];
         if (instr->op == SBP_RK_RANDOM && k > 0)
             *at[k] = expanded(p, list, p->stages[value], operand, step.shape & SBP_VARY_ROW, 1, &fresh[k]);
+        if (instr->op == SBP_RK_INTEGER && step.shape != shape)
+            *at[k] = expanded(p, list, p->stages[value], operand, step.shape, step.length, &fresh[k]);
         if (instr->op != SBP_RK_MAP)
             continue;
         if (shape == 0 && step.shape != 0 && !(k == 0 && sbp_rowop_arity(instr->map) == 3))

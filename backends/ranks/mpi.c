@@ -127,7 +127,7 @@ static int wait_all(MPI_Request *requests, const sbp_transport_piece *receive, i
             for (int32_t i = 0; i < all && *late < 0; i++)
                 if (requests[i] != MPI_REQUEST_NULL)
                     *late = i < count ? receive[i].rank : send[i - count].rank;
-            return fail(error, error_size, "nothing came for %.0f s", seconds);
+            return fail(error, error_size, "no message arrived for %.0f s", seconds);
         } else {
             pause = pause < 200000 ? pause + 1000 : pause;
             nanosleep(&(struct timespec){0, pause}, NULL);

@@ -145,7 +145,8 @@ static sbp_status join(sbp_ranks *r, const sbp_transport *native, int32_t expect
     else if (!native)
         return sbp_fail(
             diag, SBP_MACHINE,
-            "%s, but without MPI ranks meet over NCCL, which this build has not: mpirun starts them", r->why);
+            "%s, but ranks without MPI need NCCL, which this build does not have: start them by mpirun",
+            r->why);
     else
         r->transport = native;
     if (r->transport->join(&r->world, error, sizeof error) != 0)
@@ -274,7 +275,7 @@ static sbp_team other_groups(const sbp_ranks *r) {
 
 sbp_status sbp_ranks_divide(sbp_ranks *r, int32_t group, sbp_diag *diag) {
     if (group < 1 || r->world.count % group != 0)
-        return sbp_fail(diag, SBP_INPUT, "%d ranks are no whole groups of %d", (int)r->world.count,
+        return sbp_fail(diag, SBP_INPUT, "%d ranks cannot be divided into groups of %d", (int)r->world.count,
                         (int)group);
     r->group = group;
     r->member = r->world.rank % group;

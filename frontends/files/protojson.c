@@ -159,7 +159,7 @@ sbp_status sbp_proto_bytes(sbp_arena *arena, sbp_diag *diag, const sbp_json *nod
     for (int64_t i = 0; i < n; i++) {
         int d = digit(node->string[i]);
         if (d < 0)
-            return sbp_json_fail(diag, node, "character %lld is no base64 digit", (long long)i);
+            return sbp_json_fail(diag, node, "character %lld is not a base64 digit", (long long)i);
         bits = bits << 6 | (uint32_t)d;
         if (i % 4 != 0)
             bytes[count++] = (uint8_t)(bits >> (6 - 2 * (i % 4)));

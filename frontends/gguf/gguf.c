@@ -18,7 +18,7 @@ static sbp_status refuse(const sbp_gguf_source *s, const char *name) {
         sbp_text_add(&known, "%s%s", i ? ", " : "", architectures[i].name);
     return sbp_fail(
         s->loading->diag, SBP_INPUT,
-        "%s: key 'general.architecture': GGUF files of architecture '%s' are not built; supported: %s",
+        "%s: key 'general.architecture': GGUF files of architecture '%s' are not supported; supported: %s",
         s->loading->path, name, known.data);
 }
 
@@ -52,7 +52,7 @@ sbp_status sbp_load_gguf(sbp_loading *l) {
     SBP_TRY(sbp_weights_open(l->arena, l->diag, l->path, &l->source));
     sbp_gguf_source s = {.loading = l, .keys = sbp_weights_gguf(l->source), .tensors = l->source};
     if (!s.keys)
-        return sbp_fail(l->diag, SBP_INPUT, "'%s' is no GGUF file", l->path);
+        return sbp_fail(l->diag, SBP_INPUT, "'%s' is not a GGUF file", l->path);
     l->model->tokenizer = l->path;
     if (!l->model->weights)
         l->model->weights = l->path;

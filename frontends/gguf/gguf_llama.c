@@ -98,7 +98,7 @@ static sbp_status check_tensors(const llama *m) {
         if (!known)
             return sbp_fail(
                 m->diag, SBP_INPUT,
-                "%s: tensor '%s' has no place in a Llama of %lld layers; this variant is not built",
+                "%s: tensor '%s' has no place in a Llama of %lld layers; this variant is not supported",
                 m->s->loading->path, name, (long long)m->layers);
     }
     return SBP_OK;
@@ -143,10 +143,10 @@ static sbp_status check_keys(const llama *m) {
     for (int32_t i = 0; i < sbp_gguf_count(m->s->keys); i++) {
         const char *key = sbp_gguf_at(m->s->keys, i)->key;
         if (strncmp(key, "llama.", 6) == 0 && !is_known(key + 6))
-            return sbp_fail(m->diag, SBP_INPUT,
-                            "%s: key '%s': the Llama that is built does not have this; it may change what is "
-                            "computed",
-                            m->s->loading->path, key);
+            return sbp_fail(
+                m->diag, SBP_INPUT,
+                "%s: key '%s': the supported Llama does not have this; it may change what is computed",
+                m->s->loading->path, key);
     }
     return SBP_OK;
 }
@@ -164,8 +164,8 @@ static sbp_status must_be(const llama *m, const char *key, int64_t expected) {
     SBP_TRY(sbp_gguf_get_i64(m->diag, m->s->keys, key, SBP_JSON_OPTIONAL, &value));
     if (value == expected)
         return SBP_OK;
-    return sbp_fail(m->diag, SBP_INPUT, "%s: key '%s' is %lld; only %lld is built", m->s->loading->path, key,
-                    (long long)value, (long long)expected);
+    return sbp_fail(m->diag, SBP_INPUT, "%s: key '%s' is %lld; only %lld is supported", m->s->loading->path,
+                    key, (long long)value, (long long)expected);
 }
 
 static sbp_status read_sizes(llama *m) {
@@ -235,8 +235,7 @@ static sbp_status write_rope_factors(const llama *m, const sbp_weight *w, sbp_te
         if (!(fabs(found[i] - expected) <= 1e-4 * expected))
             return sbp_fail(m->diag, SBP_INPUT,
                             "%s: tensor '%s', element %lld is %g; Llama 3's scaling by %g of %lld positions "
-                            "gives %g, and "
-                            "no other is built",
+                            "gives %g, and no other is supported",
                             w->path, w->name, (long long)i, found[i], factor, (long long)length, expected);
     }
     sbp_text_add(out, "{\"rope_type\":\"llama3\",\"factor\":");
@@ -257,7 +256,7 @@ static sbp_status write_rope_scaling(const llama *m, sbp_text *out) {
     bool linear = strcmp(type, "linear") == 0;
     if (!linear && strcmp(type, "none") != 0)
         return sbp_fail(m->diag, SBP_INPUT,
-                        "%s: key 'llama.rope.scaling.type' is '%s'; none and linear are built",
+                        "%s: key 'llama.rope.scaling.type' is '%s'; none and linear are supported",
                         m->s->loading->path, type);
     if (!linear) { /* the spelling of old files */
         factor = 1;

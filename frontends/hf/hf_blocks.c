@@ -76,7 +76,7 @@ static const activation *find_activation(sbp_hf *hf, const char *name) {
             return &known[i];
     sbp_hf_fail(
         hf, NULL,
-        "the activation '%s' is not built; supported: silu, gelu, gelu_pytorch_tanh, gelu_new, gelu_fast",
+        "the activation '%s' is not supported; supported: silu, gelu, gelu_pytorch_tanh, gelu_new, gelu_fast",
         name);
     return NULL;
 }

@@ -16,8 +16,8 @@ static int64_t read_kv_heads(sbp_hf *hf, int64_t heads, int64_t default_kv_heads
     int64_t kv_heads = sbp_hf_size(hf, "num_key_value_heads", same ? heads : default_kv_heads);
     if (kv_heads > 0 && heads % kv_heads != 0)
         sbp_hf_fail(hf, sbp_hf_field(hf, "num_key_value_heads"),
-                    "num_attention_heads %lld is no multiple of num_key_value_heads %lld", (long long)heads,
-                    (long long)kv_heads);
+                    "num_attention_heads %lld is not a multiple of num_key_value_heads %lld",
+                    (long long)heads, (long long)kv_heads);
     return kv_heads;
 }
 
@@ -27,9 +27,10 @@ static int64_t read_head_dim(sbp_hf *hf, int64_t hidden, int64_t heads, const sb
     int64_t head_dim = sbp_hf_size(hf, "head_dim", fallback > 0 ? fallback : 1);
     if (defaults->head_dim == 0 && !sbp_hf_field(hf, "head_dim") &&
         (fallback == 0 || (hidden % heads != 0 && !defaults->head_dim_rounds)))
-        sbp_hf_fail(hf, sbp_hf_field(hf, "hidden_size"),
-                    "hidden_size %lld is no multiple of num_attention_heads %lld, and head_dim is not given",
-                    (long long)hidden, (long long)heads);
+        sbp_hf_fail(
+            hf, sbp_hf_field(hf, "hidden_size"),
+            "hidden_size %lld is not a multiple of num_attention_heads %lld, and head_dim is not given",
+            (long long)hidden, (long long)heads);
     return head_dim;
 }
 

@@ -66,7 +66,7 @@ static neox read_neox(sbp_hf *hf) {
               .attention_bias = sbp_hf_bool(hf, "attention_bias", true),
               .parallel = sbp_hf_bool(hf, "use_parallel_residual", true)};
     if (g.hidden % g.heads != 0)
-        sbp_hf_fail(hf, sbp_hf_field(hf, "hidden_size"), "%lld is no multiple of num_attention_heads %lld",
+        sbp_hf_fail(hf, sbp_hf_field(hf, "hidden_size"), "%lld is not a multiple of num_attention_heads %lld",
                     (long long)g.hidden, (long long)g.heads);
     g.head_dim = g.hidden / g.heads;
     return g;

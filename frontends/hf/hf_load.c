@@ -83,7 +83,7 @@ static const int32_t *read_ids(sbp_hf *hf, const char *key, int32_t *count) {
         if (hf->builder.status != SBP_OK)
             return NULL;
         if (id < -1 || id > INT32_MAX)
-            sbp_hf_fail(hf, item, "%lld is no token id", (long long)id);
+            sbp_hf_fail(hf, item, "%lld is not a token id", (long long)id);
         if (id >= 0)
             ids[(*count)++] = (int32_t)id;
     }
@@ -199,8 +199,8 @@ static sbp_status refuse(sbp_loading *l, const sbp_json *config, const char *mod
     if (strcmp(model_type, "gemma3") == 0 || inner)
         return sbp_json_fail(
             l->diag, field,
-            "'%s' is a multimodal model; only text models are built: use a directory whose config.json is "
-            "its text_config (model_type gemma3_text for gemma3), beside the same weights. Supported: %s",
+            "'%s' is a multimodal model; only text models are supported: use a directory whose config.json "
+            "is its text_config (model_type gemma3_text for gemma3), beside the same weights. Supported: %s",
             model_type, supported.data);
     return sbp_json_fail(
         l->diag, field,

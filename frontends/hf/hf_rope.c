@@ -342,7 +342,7 @@ static const rope_type *find_type(const rope_config *c) {
             return &rope_types[t];
         sbp_text_add(&known, "%s%s", t ? ", " : "", rope_types[t].name);
     }
-    sbp_hf_fail(c->hf, where(c), "rope_type '%s' is not built; supported: %s", name, known.data);
+    sbp_hf_fail(c->hf, where(c), "rope_type '%s' is not supported; supported: %s", name, known.data);
     return NULL;
 }
 

@@ -249,8 +249,8 @@ static sbp_status check_unused(const tuning *t, const char *name, bool *used) {
         if (here && !t->saved[p])
             return sbp_fail(
                 t->l->diag, SBP_USAGE,
-                "--lora-targets %s: %s is no weight of a layer's product; adapters of embeddings, norms and "
-                "the head are not built (--lora-modules-to-save trains a module whole)",
+                "--lora-targets %s: %s is not the weight of a linear layer; adapters of embeddings, norms "
+                "and the head are not supported (--lora-modules-to-save trains a module whole)",
                 name, param->name);
     }
     return SBP_OK;
@@ -273,11 +273,10 @@ static sbp_status choose_targets(tuning *t, sbp_lora_names *targets) {
             site *s = &t->sites[i];
             SBP_TRY(is_target(t, targets, s, &s->taken));
             if (s->taken && s->head)
-                return sbp_fail(
-                    t->l->diag, SBP_USAGE,
-                    "--lora-targets: an adapter on the head, %s, is not built; --lora-modules-to-save "
-                    "trains it whole",
-                    s->module);
+                return sbp_fail(t->l->diag, SBP_USAGE,
+                                "--lora-targets: an adapter on the head, %s, is not supported; "
+                                "--lora-modules-to-save trains it whole",
+                                s->module);
             count += s->taken;
         }
     }
@@ -379,7 +378,8 @@ static sbp_status add_adapter(tuning *t, const site *s) {
     SBP_TRY(number_of(t, "--lora-rank-pattern", t->o->ranks, t->o->rank_count, s->module, &rank));
     SBP_TRY(number_of(t, "--lora-alpha-pattern", t->o->alphas, t->o->alpha_count, s->module, &alpha));
     if (!(rank >= 1 && rank <= 1e6) || rank != floor(rank))
-        return sbp_fail(t->l->diag, SBP_USAGE, "--lora-rank-pattern: %g for %s is no rank", rank, s->module);
+        return sbp_fail(t->l->diag, SBP_USAGE, "--lora-rank-pattern: %g for %s is not a rank", rank,
+                        s->module);
     int64_t r = (int64_t)rank, in = weight.type.dim[s->in_out ? 0 : 1].n;
     const rows whole = {0, r, r};
     const char *a = sbp_arena_printf(arena, PREFIX "%s.lora_A.weight", s->module),

@@ -162,16 +162,14 @@ static sbp_status check_left_over(const reader *r) {
         for (int k = 0; k < SBP_COUNT(defaults); k++)
             fine |= strcmp(defaults[k].key, f->key) == 0 && strcmp(defaults[k].value, value.data) == 0;
         if (!fine && begins)
-            return sbp_json_fail(
-                r->diag, f,
-                "%.100s: such an adapter belongs to other weights than the base model's, or trains a part of "
-                "itself; what is built: true, false, \"gaussian\", \"eva\", \"orthogonal\" (of pissa, olora "
-                "and "
-                "corda PEFT's save_pretrained with path_initial_model_for_weight_conversion makes a plain "
-                "adapter)",
-                value.data);
+            return sbp_json_fail(r->diag, f,
+                                 "%.100s: such an adapter belongs to other weights than the base model's, or "
+                                 "trains a part of itself; supported: true, false, \"gaussian\", \"eva\", "
+                                 "\"orthogonal\" (of pissa, olora and corda PEFT's save_pretrained with "
+                                 "path_initial_model_for_weight_conversion makes a plain adapter)",
+                                 value.data);
         if (!fine)
-            return sbp_json_fail(r->diag, f, "%.100s is not built; what is: its default", value.data);
+            return sbp_json_fail(r->diag, f, "%.100s is not supported; supported: its default", value.data);
     }
     return SBP_OK;
 }
@@ -184,7 +182,7 @@ static sbp_status check_word(const reader *r, const char *key, const char *wante
     SBP_TRY(sbp_json_get_string(r->diag, r->root, key, SBP_JSON_REQUIRED, &value));
     return strcmp(value, wanted) == 0
                ? SBP_OK
-               : sbp_json_fail(r->diag, f, "'%.60s' is not built; what is: %s", value, wanted);
+               : sbp_json_fail(r->diag, f, "'%.60s' is not supported; supported: %s", value, wanted);
 }
 
 sbp_status sbp_lora_read(sbp_arena *arena, sbp_diag *diag, const char *directory, sbp_lora_options *out,
@@ -203,9 +201,9 @@ sbp_status sbp_lora_read(sbp_arena *arena, sbp_diag *diag, const char *directory
     SBP_TRY(sbp_json_get_bool(diag, r.root, "use_rslora", SBP_JSON_NULLABLE, &out->rslora));
     SBP_TRY(sbp_json_get_string(diag, r.root, "base_model_name_or_path", SBP_JSON_NULLABLE, base));
     if (out->rank < 1 || out->rank > 1000000)
-        return sbp_json_fail(diag, field(&r, "r"), "%lld is no rank", (long long)out->rank);
+        return sbp_json_fail(diag, field(&r, "r"), "%lld is not a rank", (long long)out->rank);
     if (!(out->dropout >= 0 && out->dropout < 1))
-        return sbp_json_fail(diag, field(&r, "lora_dropout"), "%g is no share below 1", out->dropout);
+        return sbp_json_fail(diag, field(&r, "lora_dropout"), "%g is not a share below 1", out->dropout);
     SBP_TRY(read_names(&r, "target_modules", true, &out->targets));
     SBP_TRY(read_names(&r, "exclude_modules", true, &out->exclude));
     SBP_TRY(read_names(&r, "modules_to_save", false, &out->save));

@@ -213,5 +213,5 @@ sbp_status sbp_objective_add(sbp_module *module, sbp_diag *diag, const sbp_objec
         strncat(known, i ? ", " : "", sizeof known - strlen(known) - 1);
         strncat(known, objectives[i].name, sizeof known - strlen(known) - 1);
     }
-    return sbp_fail(diag, SBP_USAGE, "no objective '%s' is built; there are: %s", choice->name, known);
+    return sbp_fail(diag, SBP_USAGE, "unknown objective '%s'; there are: %s", choice->name, known);
 }

@@ -4,12 +4,14 @@
  *   onnx_node.c    errors, operands, attributes and results of a node
  *   onnx_import.c  inputs, parameters, what is trained, nodes in order, the result `logits`
  *   onnx_shape.c   ONNX shapes against those of the graph IR
- *   onnx_fold.c    nodes that only shapes, positions and constants reach, onnx_fold_nodes.c: those that
- * rearrange; onnx_numbers.c: their expressions; onnx_tables.c: constant tensors as such onnx_positions.c such
- * numbers among activations onnx_scores.c  attention spelled out as products, masks and softmax; onnx_mask.c:
- * what a mask hides onnx_ops.c     one function per operator (onnx_ops.def) onnx_parts.c   parts of values;
- * onnx_rowwise.c: sums inside a row, activations, comparisons onnx_layers.c  those with parameters, and
- * attention
+ *   onnx_fold.c    nodes that only shapes, positions and constants reach;
+ *                  onnx_fold_nodes.c: those that rearrange; onnx_numbers.c: their expressions;
+ *                  onnx_tables.c: constant tensors as such
+ *   onnx_positions.c  such numbers among activations
+ *   onnx_scores.c  attention spelled out as matmuls, masks and softmax; onnx_mask.c: what a mask hides
+ *   onnx_ops.c     one function per operator (onnx_ops.def)
+ *   onnx_parts.c   parts of values; onnx_rowwise.c: sums inside a row, activations, comparisons
+ *   onnx_layers.c  those with parameters, and attention
  *
  * The graph describes one document: axis 0 of an activation is a batch of size 1, some axis is the tokens. In
  * the graph IR rows come first and there is no batch: an activation of ONNX shape [1, a, T, b] is [T, a, b].

@@ -25,7 +25,7 @@ sbp_status sbp_fold_define(sbp_fold *f, int32_t index, sbp_onnx_type type, sbp_n
     int64_t elems = 1;
     bool constant = true;
     if (t->rank > SBP_MAX_RANK + 1)
-        return sbp_onnx_fail(o, "a result of rank %d; at most %d is supported", t->rank, SBP_MAX_RANK + 1);
+        return sbp_onnx_fail(o, "a result has rank %d; at most %d is supported", t->rank, SBP_MAX_RANK + 1);
     for (int32_t d = 0; d < t->rank; d++) {
         double size;
         t->size[d] = sbp_number_refine(f->n, t, t->size[d]);
@@ -272,7 +272,7 @@ static sbp_status by_element(sbp_fold *f, int32_t rule) {
     const sbp_number *x[8];
     int32_t operands = element_rules[rule].operands;
     if (f->count != operands)
-        return sbp_onnx_fail(f->o, "%d inputs; %d are expected", f->count, operands);
+        return sbp_onnx_fail(f->o, "the node has %d inputs; %d are expected", f->count, operands);
     SBP_TRY(sbp_fold_broadcast(f, operands, &out, x));
     out.element = element_rules[rule].rule(f, x);
     sbp_onnx_type type = f->v[element_rules[rule].rule == pow_rule ? 0 : operands - 1]->type;

@@ -18,7 +18,7 @@ static sbp_status whole_numbers(sbp_fold *f, int32_t i, const char *what, int64_
     double size = 1, value;
     if (f->in[i].rank > 1 || (f->in[i].rank == 1 && !sbp_number_is_constant(f->in[i].size[0], &size)) ||
         size > SBP_NUMBERS_RANK)
-        return sbp_onnx_fail(f->o, "%s '%s' are no short list", what, f->o->node->inputs[i]);
+        return sbp_onnx_fail(f->o, "%s '%s' are not a short list", what, f->o->node->inputs[i]);
     *count = (int32_t)size;
     for (int32_t k = 0; k < *count; k++) {
         if (!sbp_number_is_constant(item(f, &f->in[i], k), &value) || value != floor(value))
@@ -31,7 +31,7 @@ static sbp_status whole_numbers(sbp_fold *f, int32_t i, const char *what, int64_
 static sbp_status one_axis(sbp_fold *f, int64_t given, int32_t rank, int32_t *out) {
     int64_t d = given < 0 ? given + rank : given;
     if (d < 0 || d >= rank)
-        return sbp_onnx_fail(f->o, "axis %lld of a tensor of rank %d", (long long)given, rank);
+        return sbp_onnx_fail(f->o, "axis %lld does not exist in a tensor of rank %d", (long long)given, rank);
     *out = (int32_t)d;
     return SBP_OK;
 }
@@ -47,7 +47,7 @@ static sbp_status cast_node(sbp_fold *f) {
     int64_t to = 0;
     SBP_TRY(sbp_onnx_attr_int(f->o, "to", &to));
     if (to <= 0 || to >= SBP_ONNX_TYPE_COUNT)
-        return sbp_onnx_fail(f->o, "cast to type %lld", (long long)to);
+        return sbp_onnx_fail(f->o, "the cast to type %lld is not supported", (long long)to);
     sbp_number_tensor out = f->in[0];
     sbp_onnx_type type = (sbp_onnx_type)to;
     if (type == SBP_ONNX_BOOL && f->v[0]->type != SBP_ONNX_BOOL)
@@ -60,7 +60,7 @@ static sbp_status cast_node(sbp_fold *f) {
 static sbp_status cast_like_node(sbp_fold *f) {
     sbp_number_tensor out = f->in[0];
     if (f->count != 2 || !f->v[1])
-        return sbp_onnx_fail(f->o, "%d inputs; 2 are expected", f->count);
+        return sbp_onnx_fail(f->o, "the node has %d inputs; 2 are expected", f->count);
     if (is_float(f->v[0]->type) && !is_float(f->v[1]->type))
         out.element = sbp_number_floor(f->n, out.element);
     return sbp_fold_define(f, 0, f->v[1]->type, &out);
@@ -186,7 +186,7 @@ static sbp_status reshape_node(sbp_fold *f) {
     SBP_TRY(sbp_onnx_attr_int(f->o, "allowzero", &allow_zero));
     if (f->count < 2 || f->in[1].rank != 1 || !sbp_number_is_constant(f->in[1].size[0], &size) ||
         size > SBP_NUMBERS_RANK)
-        return sbp_onnx_fail(f->o, "the shape is no short list");
+        return sbp_onnx_fail(f->o, "the shape is not a short list");
     out.rank = (int32_t)size;
     const sbp_number *total = sbp_fold_number(f, 1), *known = sbp_fold_number(f, 1);
     for (int32_t d = 0; d < x->rank; d++)
@@ -234,7 +234,7 @@ static sbp_status squeeze_node(sbp_fold *f, bool insert) {
         SBP_TRY(whole_numbers(f, 1, "axes", axes, &count));
     int32_t rank = insert ? x->rank + count : x->rank;
     if (rank > SBP_NUMBERS_RANK)
-        return sbp_onnx_fail(f->o, "a result of rank %d", rank);
+        return sbp_onnx_fail(f->o, "a result has the unsupported rank %d", rank);
     for (int32_t i = 0; i < count; i++) {
         int32_t d = 0;
         SBP_TRY(one_axis(f, axes[i], rank, &d));
@@ -261,7 +261,7 @@ static sbp_status expand_node(sbp_fold *f) {
     const sbp_number *x[2];
     if (f->count < 2 || f->in[1].rank != 1 || !sbp_number_is_constant(f->in[1].size[0], &size) ||
         size > SBP_NUMBERS_RANK)
-        return sbp_onnx_fail(f->o, "the shape is no short list");
+        return sbp_onnx_fail(f->o, "the shape is not a short list");
     asked.rank = (int32_t)size;
     for (int32_t d = 0; d < asked.rank; d++)
         asked.size[d] = item(f, &f->in[1], d);
@@ -284,7 +284,7 @@ static sbp_status transpose_node(sbp_fold *f) {
     for (int32_t d = 0; d < x->rank; d++) {
         int64_t from = perm ? perm->ints[d] : x->rank - 1 - d;
         if (from < 0 || from >= x->rank || with[from])
-            return sbp_onnx_fail(f->o, "perm is no permutation");
+            return sbp_onnx_fail(f->o, "perm is not a permutation");
         out.size[d] = x->size[from];
         with[from] = sbp_fold_axis(f, d);
     }
@@ -323,7 +323,7 @@ static sbp_status slice_node(sbp_fold *f) {
     const sbp_number *with[SBP_NUMBERS_RANK] = {NULL};
     if (f->count < 3 || f->in[1].rank != 1 || !sbp_number_is_constant(f->in[1].size[0], &size) ||
         size > SBP_NUMBERS_RANK)
-        return sbp_onnx_fail(f->o, "starts are no short list");
+        return sbp_onnx_fail(f->o, "starts are not a short list");
     count = given = (int32_t)size;
     for (int32_t i = 0; i < count; i++) {
         axes[i] = i;
@@ -334,12 +334,12 @@ static sbp_status slice_node(sbp_fold *f) {
     if (given == count && f->count > 4 && f->v[4])
         SBP_TRY(whole_numbers(f, 4, "steps", steps, &given));
     if (given != count)
-        return sbp_onnx_fail(f->o, "%d axes or steps for %d starts", given, count);
+        return sbp_onnx_fail(f->o, "the node has %d axes or steps for %d starts", given, count);
     for (int32_t i = 0; i < count; i++) {
         int32_t d = 0;
         SBP_TRY(one_axis(f, axes[i], out.rank, &d));
         if (steps[i] < 1)
-            return sbp_onnx_fail(f->o, "steps of %lld", (long long)steps[i]);
+            return sbp_onnx_fail(f->o, "steps of %lld are not supported", (long long)steps[i]);
         SBP_TRY(fits_in(f, item(f, &f->in[2], i), f->in[0].size[d]));
         const sbp_number *start = slice_bound(f, item(f, &f->in[1], i), f->in[0].size[d]);
         const sbp_number *end = slice_bound(f, item(f, &f->in[2], i), f->in[0].size[d]);
@@ -368,7 +368,7 @@ static sbp_status gather_node(sbp_fold *f) {
     SBP_TRY(sbp_onnx_attr_int(f->o, "axis", &given));
     SBP_TRY(one_axis(f, given, x->rank, &at));
     if (x->rank + index->rank - 1 > SBP_NUMBERS_RANK)
-        return sbp_onnx_fail(f->o, "a result of rank %d", x->rank + index->rank - 1);
+        return sbp_onnx_fail(f->o, "a result has the unsupported rank %d", x->rank + index->rank - 1);
     for (int32_t d = 0; d < at; d++) {
         out.size[out.rank] = x->size[d];
         with[d] = sbp_fold_axis(f, out.rank++);
@@ -401,7 +401,8 @@ static sbp_status gather_nd_node(sbp_fold *f) {
     SBP_TRY(sbp_onnx_attr_int(f->o, "batch_dims", &batch));
     if (batch != 0 || index->rank < 1 || !sbp_number_is_constant(index->size[index->rank - 1], &depth) ||
         depth > x->rank)
-        return sbp_onnx_fail(f->o, "batch_dims %lld, or indices of unknown depth", (long long)batch);
+        return sbp_onnx_fail(f->o, "batch_dims %lld, or indices of unknown depth, are not supported",
+                             (long long)batch);
     for (int32_t d = 0; d < index->rank - 1; d++)
         out.size[out.rank++] = index->size[d];
     for (int32_t d = 0; d < x->rank; d++) {
@@ -414,7 +415,7 @@ static sbp_status gather_nd_node(sbp_fold *f) {
             continue;
         }
         if (out.rank == SBP_NUMBERS_RANK)
-            return sbp_onnx_fail(f->o, "a result of too high a rank");
+            return sbp_onnx_fail(f->o, "a result has too high a rank");
         out.size[out.rank] = x->size[d];
         with[d] = sbp_fold_axis(f, out.rank++);
     }
@@ -453,7 +454,7 @@ static sbp_status tile_node(sbp_fold *f) {
     double size = 0;
     if (f->count != 2 || f->in[1].rank != 1 || !sbp_number_is_constant(f->in[1].size[0], &size) ||
         size != out.rank)
-        return sbp_onnx_fail(f->o, "not one number of copies per axis");
+        return sbp_onnx_fail(f->o, "there is not one number of copies per axis");
     for (int32_t d = 0; d < out.rank; d++) {
         const sbp_number *copies = item(f, &f->in[1], d);
         double length = 0;
@@ -590,7 +591,8 @@ static sbp_status split_node(sbp_fold *f) {
     if (f->count > 1 && f->v[1])
         SBP_TRY(whole_numbers(f, 1, "the sizes of the parts", parts, &n));
     if (!sbp_number_is_constant(f->in[0].size[at], &length) || (n > 0 && n != count))
-        return sbp_onnx_fail(f->o, "%lld parts of an axis of unknown length", (long long)count);
+        return sbp_onnx_fail(f->o, "an axis of unknown length cannot be split into %lld parts",
+                             (long long)count);
     for (int32_t i = 0; i < count; i++) {
         sbp_number_tensor out = f->in[0];
         const sbp_number *with[SBP_NUMBERS_RANK] = {NULL};
@@ -613,7 +615,7 @@ static sbp_status split_node(sbp_fold *f) {
 static sbp_status range_node(sbp_fold *f) {
     double step = 0;
     if (f->count != 3 || !sbp_number_is_constant(item(f, &f->in[2], 0), &step) || step == 0)
-        return sbp_onnx_fail(f->o, "a step that is not constant, or 0");
+        return sbp_onnx_fail(f->o, "the step is not constant, or 0");
     const sbp_number *start = item(f, &f->in[0], 0), *limit = item(f, &f->in[1], 0);
     sbp_number_tensor out = {.rank = 1};
     out.element = sbp_number_add(f->n, start, step, sbp_fold_axis(f, 0));
@@ -630,14 +632,14 @@ static sbp_status constant_of_shape_node(sbp_fold *f) {
     sbp_onnx_type type = SBP_ONNX_FLOAT;
     double size = 0;
     if (f->in[0].rank != 1 || !sbp_number_is_constant(f->in[0].size[0], &size) || size > SBP_NUMBERS_RANK)
-        return sbp_onnx_fail(f->o, "the shape is no short list");
+        return sbp_onnx_fail(f->o, "the shape is not a short list");
     out.rank = (int32_t)size;
     for (int32_t d = 0; d < out.rank; d++)
         out.size[d] = item(f, &f->in[0], d);
     if (value) {
         sbp_onnx_tensor loaded = value->t;
         if (value->kind != SBP_ONNX_ATTR_TENSOR || value->t.elems != 1)
-            return sbp_onnx_fail(f->o, "value is no tensor of one number");
+            return sbp_onnx_fail(f->o, "value is not a tensor of one number");
         SBP_TRY(sbp_onnx_tensor_load(f->o->arena, f->o->diag, f->o->model->path, &loaded));
         type = loaded.type;
         out.element = sbp_fold_number(f, sbp_onnx_tensor_at(&loaded, 0));
@@ -655,7 +657,7 @@ static sbp_status cumsum_node(sbp_fold *f) {
     SBP_TRY(whole_numbers(f, 1, "the axis", given, &count));
     SBP_TRY(one_axis(f, count == 1 ? given[0] : out.rank, out.rank, &at));
     if (reverse != 0 || (out.element->axes >> at & 1))
-        return sbp_onnx_fail(f->o, "sums of numbers that differ along the axis");
+        return sbp_onnx_fail(f->o, "numbers that differ along the axis cannot be summed");
     const sbp_number *terms =
         sbp_number_add(f->n, sbp_fold_axis(f, at), 1, sbp_fold_number(f, exclusive ? 0 : 1));
     out.element = sbp_number_multiply(f->n, out.element, terms);

@@ -484,7 +484,7 @@ static sbp_status check_outputs(sbp_onnx *o) {
 
 sbp_status sbp_onnx_import_node(sbp_onnx *o) {
     if (o->node->domain[0] != 0 && strcmp(o->node->domain, "ai.onnx") != 0)
-        return sbp_onnx_fail(o, "operators of domain '%s' are not built", o->node->domain);
+        return sbp_onnx_fail(o, "operators of domain '%s' are not supported", o->node->domain);
     bool done;
     o->builder.node = o->node->name;
     SBP_TRY(sbp_onnx_fold(o, &done));
@@ -494,7 +494,7 @@ sbp_status sbp_onnx_import_node(sbp_onnx *o) {
         return o->builder.status;
     const sbp_onnx_op *op = sbp_onnx_find_op(o->node->op);
     if (!op || (op->since == SBP_ONNX_RAISED && !o->node->raised))
-        return sbp_onnx_fail(o, "this operator is not built for activations");
+        return sbp_onnx_fail(o, "this operator is not supported for activations");
     if (op->since > o->model->opset && !o->node->raised)
         return sbp_onnx_fail(o, "the operator came with opset %d, the model declares opset %lld", op->since,
                              (long long)o->model->opset);

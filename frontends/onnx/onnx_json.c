@@ -210,7 +210,7 @@ static sbp_status read_shape(const reader *r, const sbp_json *shape, sbp_onnx_in
         if (value)
             SBP_TRY(sbp_proto_i64(r->diag, value, &info->dim[d]));
         if (value && info->dim[d] < 0)
-            return sbp_json_fail(r->diag, value, "dimension %lld", (long long)info->dim[d]);
+            return sbp_json_fail(r->diag, value, "dimension %lld is out of range", (long long)info->dim[d]);
         SBP_TRY(sbp_proto_get_string(r->diag, &dims[d], "dimParam", &info->param[d]));
     }
     return SBP_OK;
@@ -223,7 +223,7 @@ static sbp_status read_type(const reader *r, const sbp_json *type, sbp_onnx_info
     SBP_TRY(sbp_proto_check(r->diag, type, fields));
     const sbp_json *tensor = sbp_proto_field(type, "tensorType");
     if (!tensor)
-        return sbp_json_fail(r->diag, type, "'%s' is no tensor", info->name);
+        return sbp_json_fail(r->diag, type, "'%s' is not a tensor", info->name);
     SBP_TRY(sbp_proto_check(r->diag, tensor, tensor_fields));
     const sbp_json *elem = sbp_proto_field(tensor, "elemType"), *shape = sbp_proto_field(tensor, "shape");
     if (elem)

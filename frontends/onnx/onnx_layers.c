@@ -94,7 +94,7 @@ sbp_status sbp_onnx_gemm(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_attr_int(o, "transA", &trans_a));
     SBP_TRY(sbp_onnx_attr_int(o, "transB", &trans_b));
     if (alpha != 1 || (bias && beta != 1) || trans_a != 0 || x->rank != 2)
-        return sbp_onnx_fail(o, "alpha %g, beta %g, transA %lld of %s; 1, 1 and 0 of a matrix are built",
+        return sbp_onnx_fail(o, "alpha %g, beta %g, transA %lld of %s; 1, 1 and 0 of a matrix are supported",
                              alpha, beta, (long long)trans_a, sbp_onnx_shape_text(o, x));
     return define_linear(o, x, w, trans_b != 0, bias);
 }
@@ -157,9 +157,9 @@ sbp_status sbp_onnx_gather(sbp_onnx *o) {
     if (vector.kind == SBP_ONNX_VALUE)
         return sbp_onnx_gather_part(o, &vector, index, axis);
     if (table->kind != SBP_ONNX_PARAMETER || table->rank != 2 || table->transposed || axis != 0)
-        return sbp_onnx_fail(o,
-                             "axis %lld of '%s' %s; rows (axis 0) of a parameter that is a matrix are built",
-                             (long long)axis, table->name, sbp_onnx_shape_text(o, table));
+        return sbp_onnx_fail(
+            o, "axis %lld of '%s' %s; rows (axis 0) of a parameter that is a matrix are supported",
+            (long long)axis, table->name, sbp_onnx_shape_text(o, table));
     bool positions;
     sbp_value rows;
     if (!row_input(o, index, &positions, &rows))
@@ -220,12 +220,12 @@ static sbp_status norm_operands(sbp_onnx *o, const sbp_onnx_value **x, sbp_value
     SBP_TRY(sbp_onnx_attr_int(o, "stash_type", &stash));
     SBP_TRY(sbp_onnx_attr_float(o, "epsilon", eps));
     if ((*x)->kind != SBP_ONNX_VALUE || sbp_onnx_rows_axis(*x) < 0 || (*x)->dim[(*x)->rank - 1] < 1)
-        return sbp_onnx_fail(o, "'%s' %s is no activation", (*x)->name, sbp_onnx_shape_text(o, *x));
+        return sbp_onnx_fail(o, "'%s' %s is not an activation", (*x)->name, sbp_onnx_shape_text(o, *x));
     if (axis != -1 && axis != (*x)->rank - 1)
-        return sbp_onnx_fail(o, "axis %lld of %s; only the last axis is built", (long long)axis,
+        return sbp_onnx_fail(o, "axis %lld of %s; only the last axis is supported", (long long)axis,
                              sbp_onnx_shape_text(o, *x));
     if (stash != 1)
-        return sbp_onnx_fail(o, "stash_type %lld; only 1 is built", (long long)stash);
+        return sbp_onnx_fail(o, "stash_type %lld; only 1 is supported", (long long)stash);
     operands[0] = (*x)->value;
     sbp_onnx_value ones;
     if (one_everywhere(o, scale, (*x)->dim[(*x)->rank - 1], &ones))
@@ -357,7 +357,7 @@ sbp_status sbp_onnx_rotary(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_attr_int(o, "num_heads", &heads));
     SBP_TRY(sbp_onnx_attr_int(o, "rotary_embedding_dim", &part));
     if (interleaved != 0)
-        return sbp_onnx_fail(o, "interleaved %lld is not built; pairs are (i, i + d/2)",
+        return sbp_onnx_fail(o, "interleaved %lld is not supported; pairs are (i, i + d/2)",
                              (long long)interleaved);
     SBP_TRY(heads_operand(o, x, heads, &operands[0], &heads, &d));
     SBP_TRY(rotary_table(o, 1, positions, &operands[1], &n));
@@ -402,7 +402,7 @@ static sbp_status attention_attributes(sbp_onnx *o, int64_t *q_heads, int64_t *k
                              (long long)causal);
     for (int32_t i = 1; i < o->node->output_count; i++)
         if (sbp_onnx_has_output(o, i))
-            return sbp_onnx_fail(o, "output '%s' is used; only the first is built", o->node->outputs[i]);
+            return sbp_onnx_fail(o, "output '%s' is used; only the first is supported", o->node->outputs[i]);
     return SBP_OK;
 }
 

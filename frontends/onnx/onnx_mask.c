@@ -131,9 +131,10 @@ static sbp_status mask_window(sbp_onnx *o, const sbp_onnx_value *v, bool causal,
     for (int32_t d = 0; d < t.rank; d++) {
         bool one = sbp_number_equals(t.size[d], 1), last = d >= t.rank - 2;
         if (!one && !(last && t.size[d]->kind == SBP_NUMBER_TOKENS))
-            return sbp_onnx_fail(
-                o, "the mask '%s' is %s; [.., T, T] is expected, the same for all heads (ALiBi is not built)",
-                v->name, sbp_onnx_shape_text(o, v));
+            return sbp_onnx_fail(o,
+                                 "the mask '%s' is %s; [.., T, T] is expected, the same for all heads (ALiBi "
+                                 "is not supported)",
+                                 v->name, sbp_onnx_shape_text(o, v));
         with[d] = sbp_number_constant(&o->numbers, 0);
         if (!one)
             with[d] = sbp_number_axis(&o->numbers, d == t.rank - 1 ? 1 : 0);

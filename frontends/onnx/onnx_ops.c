@@ -118,7 +118,7 @@ sbp_status sbp_onnx_pow(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_required(o, 1, &exponent));
     if (exponent->kind != SBP_ONNX_CONSTANT || exponent->rank > 1 ||
         (exponent->rank == 1 && exponent->dim[0] != 1))
-        return sbp_onnx_fail(o, "the exponent '%s' is no constant number", exponent->name);
+        return sbp_onnx_fail(o, "the exponent '%s' is not a constant number", exponent->name);
     double e = exponent->data[0];
     if (e == 2 || e == 3)
         out = sbp_build2(b, SBP_OP_mul, value, value);
@@ -129,7 +129,7 @@ sbp_status sbp_onnx_pow(sbp_onnx *o) {
     if (e == -0.5)
         out = sbp_build1(b, SBP_OP_rsqrt, value);
     if (out == SBP_NO_VALUE)
-        return sbp_onnx_fail(o, "the exponent is %g; 2, 3, 0.5 and -0.5 are built", e);
+        return sbp_onnx_fail(o, "the exponent is %g; 2, 3, 0.5 and -0.5 are supported", e);
     sbp_onnx_define_value(o, 0, out, x->type, x->rank, dim);
     return b->status;
 }
@@ -144,7 +144,7 @@ sbp_status sbp_onnx_cast(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_required(o, 0, &x));
     SBP_TRY(sbp_onnx_attr_int(o, "to", &to));
     if (to <= 0 || to >= SBP_ONNX_TYPE_COUNT)
-        return sbp_onnx_fail(o, "cast to type %lld", (long long)to);
+        return sbp_onnx_fail(o, "the cast to type %lld is not supported", (long long)to);
     sbp_onnx_type type = (sbp_onnx_type)to;
     sbp_onnx_value copy = *x;
     copy.type = type;
@@ -152,7 +152,7 @@ sbp_status sbp_onnx_cast(sbp_onnx *o) {
          to_float = sbp_onnx_type_float(type, &to_dtype);
     bool to_int = type == SBP_ONNX_INT64 || type == SBP_ONNX_INT32;
     if (!to_float && !(to_int && !from_float))
-        return sbp_onnx_fail(o, "a cast of %s to %s is not built", sbp_onnx_type_name(x->type),
+        return sbp_onnx_fail(o, "a cast of %s to %s is not supported", sbp_onnx_type_name(x->type),
                              sbp_onnx_type_name(type));
     if (x->kind == SBP_ONNX_VALUE && to_float) {
         bool wide = !from_float || to_dtype == SBP_F32 || to_dtype == SBP_F64;
@@ -174,7 +174,7 @@ sbp_status sbp_onnx_cast_like(sbp_onnx *o) {
     bool number = x->kind == SBP_ONNX_CONSTANT || x->kind == SBP_ONNX_NUMBERS;
     if (!sbp_onnx_type_float(like->type, &to) ||
         (!number && (x->kind != SBP_ONNX_VALUE || !sbp_onnx_type_float(x->type, &from))))
-        return sbp_onnx_fail(o, "a cast of %s to %s is not built", sbp_onnx_type_name(x->type),
+        return sbp_onnx_fail(o, "a cast of %s to %s is not supported", sbp_onnx_type_name(x->type),
                              sbp_onnx_type_name(like->type));
     sbp_onnx_value copy = *x;
     copy.type = like->type;
@@ -198,7 +198,7 @@ static sbp_status define_numbers(sbp_onnx *o, sbp_onnx_type type, int32_t rank, 
 static sbp_status define_tensor(sbp_onnx *o, const sbp_onnx_attribute *a) {
     sbp_onnx_tensor t = a->t;
     if (t.rank > SBP_MAX_RANK)
-        return sbp_onnx_fail(o, "a constant of rank %d", t.rank);
+        return sbp_onnx_fail(o, "the constant has the unsupported rank %d", t.rank);
     SBP_TRY(sbp_onnx_tensor_load(o->arena, o->diag, o->model->path, &t));
     double *data = SBP_NEW_ARRAY(o->arena, double, t.elems);
     for (int64_t i = 0; i < t.elems; i++)
@@ -252,7 +252,7 @@ sbp_status sbp_onnx_dropout(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_attrs_known(o, known));
     SBP_TRY(sbp_onnx_required(o, 0, &x));
     if (training && !(training->kind == SBP_ONNX_CONSTANT && training->data[0] == 0))
-        return sbp_onnx_fail(o, "dropout in training mode is not built");
+        return sbp_onnx_fail(o, "dropout in training mode is not supported");
     if (sbp_onnx_has_output(o, 1))
         return sbp_onnx_fail(o, "the mask of dropout is used");
     sbp_onnx_define(o, 0, x);
@@ -265,7 +265,7 @@ sbp_status sbp_onnx_dropout(sbp_onnx *o) {
 /* Output 0 is x with another ONNX shape of the same elements in the same order. */
 static sbp_status define_reshaped(sbp_onnx *o, const sbp_onnx_value *x, int32_t rank, const int64_t *dim) {
     if (rank > SBP_MAX_RANK)
-        return sbp_onnx_fail(o, "a result of rank %d; at most %d is supported", rank, SBP_MAX_RANK);
+        return sbp_onnx_fail(o, "a result has rank %d; at most %d is supported", rank, SBP_MAX_RANK);
     sbp_onnx_value copy = *x;
     copy.rank = rank;
     memcpy(copy.dim, dim, (size_t)rank * sizeof *dim);
@@ -295,7 +295,8 @@ static sbp_status read_axes(sbp_onnx *o, int32_t rank, bool *on, int64_t *count)
     for (int64_t i = 0; i < *count; i++) {
         int64_t axis = axes[i] < 0 ? axes[i] + rank : axes[i];
         if (axis < 0 || axis >= rank || on[axis])
-            return sbp_onnx_fail(o, "axis %lld of a tensor of rank %d", (long long)axes[i], rank);
+            return sbp_onnx_fail(o, "axis %lld does not exist in a tensor of rank %d", (long long)axes[i],
+                                 rank);
         on[axis] = true;
     }
     return SBP_OK;
@@ -310,7 +311,7 @@ sbp_status sbp_onnx_unsqueeze(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_required(o, 0, &x));
     SBP_TRY(sbp_onnx_ints(o, 1, "axes", &axes, &count));
     if (count + x->rank > SBP_MAX_RANK)
-        return sbp_onnx_fail(o, "a result of rank %lld; at most %d is supported", (long long)count + x->rank,
+        return sbp_onnx_fail(o, "a result has rank %lld; at most %d is supported", (long long)count + x->rank,
                              SBP_MAX_RANK);
     int32_t rank = x->rank + (int32_t)count, next = 0;
     SBP_TRY(read_axes(o, rank, on, &count));
@@ -366,13 +367,13 @@ static sbp_status asked_shape(sbp_onnx *o, const sbp_onnx_value *x, int64_t *dim
     SBP_TRY(sbp_onnx_attr_int(o, "allowzero", &allow_zero));
     SBP_TRY(sbp_onnx_ints(o, 1, "the shape", &shape, &count));
     if (count > SBP_MAX_RANK)
-        return sbp_onnx_fail(o, "a result of rank %lld; at most %d is supported", (long long)count,
+        return sbp_onnx_fail(o, "a result has rank %lld; at most %d is supported", (long long)count,
                              SBP_MAX_RANK);
     *rank = (int32_t)count;
     for (int32_t d = 0; d < *rank; d++) {
         bool copy = shape[d] == 0 && !allow_zero, tokens = shape[d] == SBP_ONNX_TOKENS;
         if ((copy && d >= x->rank) || (shape[d] < -1 && !tokens) || (shape[d] == -1 && open >= 0))
-            return sbp_onnx_fail(o, "%lld at place %d of the shape", (long long)shape[d], d);
+            return sbp_onnx_fail(o, "the shape has %lld at place %d", (long long)shape[d], d);
         dim[d] = copy ? x->dim[d] : tokens ? SBP_ONNX_ROWS : shape[d];
         if (shape[d] == -1)
             open = d;
@@ -411,7 +412,8 @@ static sbp_status reshape_repeated(sbp_onnx *o, const sbp_onnx_value *x, int32_t
         sbp_onnx_define(o, 0, &copy);
         return o->builder.status;
     }
-    return sbp_onnx_fail(o, "heads repeated for their groups, %s, are reshaped in a way that is not built",
+    return sbp_onnx_fail(o,
+                         "heads repeated for their groups, %s, are reshaped in a way that is not supported",
                          sbp_onnx_shape_text(o, x));
 }
 
@@ -459,7 +461,7 @@ sbp_status sbp_onnx_expand(sbp_onnx *o) {
         larger += x->dim[d] == 1 && size > 1 ? 1 : 2;
     }
     if (count != x->rank || larger > 1 || (larger == 1 && (x->kind != SBP_ONNX_VALUE || x->repeat > 1)))
-        return sbp_onnx_fail(o, "'%s' %s is repeated in a way that is not built", x->name,
+        return sbp_onnx_fail(o, "'%s' %s is repeated in a way that is not supported", x->name,
                              sbp_onnx_shape_text(o, x));
     sbp_onnx_define(o, 0, &copy);
     return o->builder.status;
@@ -485,7 +487,7 @@ sbp_status sbp_onnx_transpose(sbp_onnx *o) {
     for (int32_t d = 0; d < x->rank; d++) {
         int64_t axis = perm ? perm->ints[d] : x->rank - 1 - d;
         if (axis < 0 || axis >= x->rank || used[axis])
-            return sbp_onnx_fail(o, "perm is no permutation");
+            return sbp_onnx_fail(o, "perm is not a permutation");
         used[axis] = true;
         identity &= axis == d;
         dim[d] = x->dim[axis];

@@ -16,7 +16,7 @@ static sbp_status view_axis(sbp_onnx *o, const sbp_onnx_value *x, int32_t axis, 
     int32_t rows = sbp_onnx_rows_axis(x);
     *out = (axis_view){.length = x->dim[axis], .inner = 1};
     if (x->kind != SBP_ONNX_VALUE || axis == rows || x->repeat > 1)
-        return sbp_onnx_fail(o, "parts of axis %d of '%s' %s are not built", axis, x->name,
+        return sbp_onnx_fail(o, "parts of axis %d of '%s' %s are not supported", axis, x->name,
                              sbp_onnx_shape_text(o, x));
     for (int32_t d = rows > 0 && x->dim[0] == 1 ? 1 : 0; d < x->rank; d++) {
         if (d == rows || d == axis)
@@ -88,7 +88,7 @@ sbp_status sbp_onnx_split(sbp_onnx *o) {
     if (sbp_onnx_input(o, 1))
         SBP_TRY(sbp_onnx_ints(o, 1, "the sizes of the parts", &parts, &given));
     if (count != o->node->output_count || (parts && given != count))
-        return sbp_onnx_fail(o, "%d outputs for %lld parts", o->node->output_count,
+        return sbp_onnx_fail(o, "the node has %d outputs for %lld parts", o->node->output_count,
                              (long long)(parts ? given : count));
     for (int64_t i = 0; i < count; i++) {
         int64_t length = parts ? parts[i] : (n - start < equal ? n - start : equal);
@@ -120,9 +120,9 @@ static sbp_status slice_input(sbp_onnx *o, int32_t input, const char *what, int6
             own[i] = fallback ? *fallback : i;
         *out = own;
     }
-    return given == count
-               ? SBP_OK
-               : sbp_onnx_fail(o, "%lld %s for %lld starts", (long long)given, what, (long long)count);
+    return given == count ? SBP_OK
+                          : sbp_onnx_fail(o, "the node has %lld %s for %lld starts", (long long)given, what,
+                                          (long long)count);
 }
 
 /* Rows 0 .. T - 1 of a trained table, as learned positions that are sliced: gathered by position. */
@@ -177,11 +177,10 @@ static sbp_status slice_axis(sbp_onnx *o, const sbp_onnx_value *x, int32_t axis,
         memcpy(dims, view.dims, sizeof dims);
         if (n % step != 0 || start >= step || length != n / step || view.inner != 1 ||
             view.count + 2 >= SBP_MAX_RANK)
-            return sbp_onnx_fail(
-                o,
-                "elements %lld to %lld of %lld by steps of %lld: only every part of whole steps, of the "
-                "last axis, is built",
-                (long long)start, (long long)end, (long long)n, (long long)step);
+            return sbp_onnx_fail(o,
+                                 "elements %lld to %lld of %lld by steps of %lld: only every part of whole "
+                                 "steps, of the last axis, is supported",
+                                 (long long)start, (long long)end, (long long)n, (long long)step);
         dims[view.count] = n / step;
         dims[view.count + 1] = step;
         y = sbp_build_reshape(&o->builder, y, dims, view.count + 2);
@@ -203,7 +202,7 @@ sbp_status sbp_onnx_slice(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_ints(o, 1, "starts", &starts, &count));
     SBP_TRY(sbp_onnx_ints(o, 2, "ends", &ends, &given));
     if (given != count)
-        return sbp_onnx_fail(o, "%lld ends for %lld starts", (long long)given, (long long)count);
+        return sbp_onnx_fail(o, "the node has %lld ends for %lld starts", (long long)given, (long long)count);
     SBP_TRY(slice_input(o, 3, "axes", count, NULL, &axes));
     SBP_TRY(slice_input(o, 4, "steps", count, &one, &steps));
     sbp_onnx_value whole = *x, part;
@@ -273,7 +272,7 @@ sbp_status sbp_onnx_concat(sbp_onnx *o) {
         out.dim[axis] += before;
     }
     if (all == SBP_NO_VALUE)
-        return sbp_onnx_fail(o, "no inputs");
+        return sbp_onnx_fail(o, "the node has no inputs");
     SBP_TRY(sbp_onnx_as_shape(o, all, out.rank, out.dim, &all));
     sbp_onnx_define_value(o, 0, all, out.type, out.rank, out.dim);
     return o->builder.status;
@@ -310,7 +309,7 @@ sbp_status sbp_onnx_gather_part(sbp_onnx *o, const sbp_onnx_value *x, const sbp_
     SBP_TRY(sbp_onnx_ints(o, 1, "the index", &at, &count));
     for (int64_t i = 1; i < count; i++)
         if (at[i] != at[0] + i)
-            return sbp_onnx_fail(o, "elements %lld and %lld of axis %d: only neighbours are built",
+            return sbp_onnx_fail(o, "elements %lld and %lld of axis %d: only neighbours are supported",
                                  (long long)at[0], (long long)at[i], axis);
     int64_t start = at[0] < 0 ? at[0] + x->dim[axis] : at[0];
     if (count < 1 || start < 0 || start + count > x->dim[axis])

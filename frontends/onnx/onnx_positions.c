@@ -34,7 +34,7 @@ static sbp_status build_table(sbp_onnx *o, const sbp_onnx_value *v, int32_t rows
         elems *= dims[count - 1];
     }
     if (elems > MOST_NUMBERS)
-        return sbp_onnx_fail(o, "'%s' has %lld numbers that are no parameters", v->name, (long long)elems);
+        return sbp_onnx_fail(o, "'%s' has %lld numbers that are not parameters", v->name, (long long)elems);
     double *data = SBP_NEW_ARRAY(o->arena, double, elems);
     for (int64_t i = 0; i < elems; i++) {
         double at[SBP_NUMBERS_RANK] = {0};
@@ -190,7 +190,7 @@ static sbp_status build_rows(sbp_onnx *o, const sbp_onnx_value *v, int32_t rows,
         double most = o->numbers.most_tokens;
         int64_t n = most <= MOST_TABLE ? (int64_t)most : 0;
         if (n == 0 || elems > MOST_TABLE / n)
-            return sbp_onnx_fail(o, "'%s' depends on positions in a way that is not built", v->name);
+            return sbp_onnx_fail(o, "'%s' depends on positions in a way that is not supported", v->name);
         double *data = SBP_NEW_ARRAY(o->arena, double, n *elems);
         for (int64_t i = 0; i < n * elems; i++) {
             double at[SBP_NUMBERS_RANK] = {0};
@@ -332,7 +332,7 @@ sbp_status sbp_onnx_numbers_value(sbp_onnx *o, const sbp_onnx_value *v, sbp_onnx
     for (int32_t d = 0; !short_of && d < count; d++)
         short_of = type->dim[d + (rows >= 0)].n != dims[d];
     if (short_of) /* repeated along axes that it does not depend on */
-        return sbp_onnx_fail(o, "'%s' %s repeats numbers in a way that is not built", v->name,
+        return sbp_onnx_fail(o, "'%s' %s repeats numbers in a way that is not supported", v->name,
                              sbp_onnx_shape_text(o, v));
     return o->builder.status;
 }

@@ -12,7 +12,7 @@ static sbp_status plain_operand(sbp_onnx *o, int32_t index, const sbp_onnx_value
     SBP_TRY(sbp_onnx_required(o, index, x));
     const sbp_onnx_value *v = *x;
     if (v->kind != SBP_ONNX_VALUE || v->repeat > 1 || sbp_onnx_rows_axis(v) < 0)
-        return sbp_onnx_fail(o, "'%s' %s is no activation", v->name, sbp_onnx_shape_text(o, v));
+        return sbp_onnx_fail(o, "'%s' %s is not an activation", v->name, sbp_onnx_shape_text(o, v));
     return sbp_onnx_as_shape(o, v->value, v->rank, v->dim, out);
 }
 
@@ -46,7 +46,7 @@ sbp_status sbp_onnx_silu(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_attrs_known(o, known));
     SBP_TRY(sbp_onnx_attr_float(o, "alpha", &alpha));
     if (alpha != 1)
-        return sbp_onnx_fail(o, "alpha %g; only 1 is built", alpha);
+        return sbp_onnx_fail(o, "alpha %g; only 1 is supported", alpha);
     SBP_TRY(plain_operand(o, 0, &x, &value));
     sbp_onnx_define_value(o, 0, sbp_build1(&o->builder, SBP_OP_silu, value), x->type, x->rank, x->dim);
     return o->builder.status;

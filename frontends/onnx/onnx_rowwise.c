@@ -9,9 +9,9 @@ static sbp_value number(sbp_onnx *o, double value) {
 }
 
 static sbp_status most_inputs(sbp_onnx *o, int32_t most) {
-    return o->node->input_count <= most
-               ? SBP_OK
-               : sbp_onnx_fail(o, "%d inputs; at most %d are expected", o->node->input_count, most);
+    return o->node->input_count <= most ? SBP_OK
+                                        : sbp_onnx_fail(o, "the node has %d inputs; at most %d are expected",
+                                                        o->node->input_count, most);
 }
 
 /* ---- inside a row ---------------------------------------------------------------------------------------
@@ -26,8 +26,8 @@ static sbp_status reduced_axes(sbp_onnx *o, const sbp_onnx_value *x, bool *on) {
     for (int64_t i = 0; i < count; i++) {
         int64_t axis = axes[i] < 0 ? axes[i] + x->rank : axes[i];
         if (axis < 0 || axis >= x->rank || axis == sbp_onnx_rows_axis(x))
-            return sbp_onnx_fail(o, "axis %lld of '%s' %s; those of a token are built", (long long)axes[i],
-                                 x->name, sbp_onnx_shape_text(o, x));
+            return sbp_onnx_fail(o, "axis %lld of '%s' %s; those of a token are supported",
+                                 (long long)axes[i], x->name, sbp_onnx_shape_text(o, x));
         on[axis] = true;
     }
     return SBP_OK;
@@ -36,7 +36,7 @@ static sbp_status reduced_axes(sbp_onnx *o, const sbp_onnx_value *x, bool *on) {
 /* y, the axis summed (or its largest or smallest element) and kept as size 1. */
 static sbp_status reduce_axis(sbp_onnx *o, sbp_opcode code, int64_t axis_from_end, sbp_value *y) {
     if (code != SBP_OP_row_sum && axis_from_end != -1)
-        return sbp_onnx_fail(o, "only the last axis is built");
+        return sbp_onnx_fail(o, "only the last axis is supported");
     if (code == SBP_OP_row_sum)
         *y = sbp_build(&o->builder, code, NULL, y, 1, (sbp_attr[]){sbp_attr_int("axis", axis_from_end)}, 1,
                        NULL);
@@ -58,7 +58,7 @@ sbp_status sbp_onnx_reduce(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_attr_int(o, "keepdims", &keep));
     SBP_TRY(sbp_onnx_required(o, 0, &x));
     if (x->kind != SBP_ONNX_VALUE || sbp_onnx_rows_axis(x) < 0)
-        return sbp_onnx_fail(o, "'%s' %s is no activation", x->name, sbp_onnx_shape_text(o, x));
+        return sbp_onnx_fail(o, "'%s' %s is not an activation", x->name, sbp_onnx_shape_text(o, x));
     SBP_TRY(reduced_axes(o, x, on));
     SBP_TRY(sbp_onnx_broadcast(o, &x, 1, &y, &rank, dim));
     bool largest = strcmp(op, "ReduceMax") == 0, smallest = strcmp(op, "ReduceMin") == 0,
@@ -109,7 +109,7 @@ sbp_status sbp_onnx_softmax(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_attr_int(o, "axis", &axis));
     if (x->kind != SBP_ONNX_VALUE || (axis != -1 && axis != x->rank - 1) ||
         sbp_onnx_rows_axis(x) == x->rank - 1)
-        return sbp_onnx_fail(o, "axis %lld of '%s' %s; the last axis of an activation is built",
+        return sbp_onnx_fail(o, "axis %lld of '%s' %s; the last axis of an activation is supported",
                              (long long)axis, x->name, sbp_onnx_shape_text(o, x));
     SBP_TRY(sbp_onnx_broadcast(o, &x, 1, &v, &rank, dim));
     sbp_value most = sbp_build1(b, SBP_OP_stop_gradient, sbp_build1(b, SBP_OP_row_max, v));
@@ -274,7 +274,8 @@ sbp_status sbp_onnx_variadic(sbp_onnx *o) {
                                                : SBP_OP_add; /* Sum, Mean */
     SBP_TRY(sbp_onnx_attrs_known(o, none));
     if (count < 1 || count > SBP_COUNT(in))
-        return sbp_onnx_fail(o, "%d operands; up to %d are built", count, (int)SBP_COUNT(in));
+        return sbp_onnx_fail(o, "the node has %d operands; up to %d are supported", count,
+                             (int)SBP_COUNT(in));
     for (int32_t i = 0; i < count; i++)
         SBP_TRY(sbp_onnx_required(o, i, &in[i]));
     SBP_TRY(sbp_onnx_broadcast(o, in, count, value, &rank, dim));

@@ -214,7 +214,7 @@ static sbp_status einsum(sbp_onnx *o, bool *done) {
     for (int32_t d = 0; d < n; d++)
         inner = !strchr(e[2], e[0][d]) && strchr(e[1], e[0][d]) ? e[0][d] : inner;
     if (!inner || !strchr(e[0], q) || !strchr(e[1], k))
-        return sbp_onnx_fail(o, "'%s' is no product of queries and keys", equation);
+        return sbp_onnx_fail(o, "'%s' does not multiply queries by keys", equation);
     memcpy(order, e[2], (size_t)n - 2);
     order[n - 2] = q;
     order[n - 1] = inner;

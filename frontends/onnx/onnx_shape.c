@@ -46,7 +46,7 @@ sbp_status sbp_onnx_ir_dims(sbp_onnx *o, int32_t rank, const int64_t *dim, int64
         if (dim[d] == SBP_ONNX_ROWS)
             return sbp_onnx_fail(o, "two axes of a result are the tokens (attention spelled out?)");
         if (*count == SBP_MAX_RANK - 1)
-            return sbp_onnx_fail(o, "a result of rank %d; at most %d is supported", rank, SBP_MAX_RANK);
+            return sbp_onnx_fail(o, "a result has rank %d; at most %d is supported", rank, SBP_MAX_RANK);
         out[(*count)++] = dim[d];
         if (dim[d] < 0 || !sbp_mul_i64(elems, dim[d], &elems) || elems > MAX_ROW_ELEMS)
             return sbp_onnx_fail(o, "a result has more than %lld elements per token",
@@ -158,11 +158,12 @@ sbp_status sbp_onnx_materialize(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype 
     sbp_dtype declared;
     int32_t param;
     if (v->kind == SBP_ONNX_SCORES || v->kind == SBP_ONNX_NAN)
-        return sbp_onnx_fail(o, "'%s', scores of attention, are used in a way that is not built", v->name);
+        return sbp_onnx_fail(o, "'%s', scores of attention, are used in a way that is not supported",
+                             v->name);
     if (v->repeat > 1)
         return repeated(o, v, dtype, out);
     if (!sbp_onnx_type_float(v->type, &declared))
-        return sbp_onnx_fail(o, "'%s' is %s; arithmetic on integers is not built", v->name,
+        return sbp_onnx_fail(o, "'%s' is %s; arithmetic on integers is not supported", v->name,
                              sbp_onnx_type_name(v->type));
     if (v->kind == SBP_ONNX_NUMBERS) {
         sbp_onnx_value value;
@@ -177,7 +178,7 @@ sbp_status sbp_onnx_materialize(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype 
         break;
     case SBP_ONNX_PARAMETER:
         if (v->transposed)
-            return sbp_onnx_fail(o, "the transpose of parameter '%s' is used outside of a product", v->name);
+            return sbp_onnx_fail(o, "the transpose of parameter '%s' is used outside of a matmul", v->name);
         SBP_TRY(sbp_onnx_param(o, v, &param));
         *out = sbp_build_cast(&o->builder, parameter_of_type(o, param, dtype), dtype);
         break;
@@ -268,7 +269,7 @@ sbp_status sbp_onnx_ints(sbp_onnx *o, int32_t input, const char *what, const int
         return sbp_onnx_fail(o, "%s '%s' is %s, INT64 expected", what, v->name, sbp_onnx_type_name(v->type));
     if ((v->kind != SBP_ONNX_CONSTANT && v->kind != SBP_ONNX_NUMBERS) || v->rank > 1 ||
         (v->rank == 1 && v->dim[0] < 0))
-        return sbp_onnx_fail(o, "%s '%s' is computed from activations, or is no list", what, v->name);
+        return sbp_onnx_fail(o, "%s '%s' is computed from activations, or is not a list", what, v->name);
     int64_t n = elements(v), *ints = SBP_NEW_ARRAY(o->arena, int64_t, n);
     for (int64_t i = 0; i < n; i++) {
         if (v->kind == SBP_ONNX_CONSTANT) {

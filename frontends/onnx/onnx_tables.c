@@ -107,7 +107,7 @@ sbp_status sbp_onnx_table_of(sbp_onnx *o, const sbp_onnx_value *v, sbp_number_te
     if (!data) {
         sbp_onnx_tensor loaded = *t;
         if (t->elems > MOST_ELEMS)
-            return sbp_onnx_fail(o, "'%s' has %lld numbers that are no parameters", t->name,
+            return sbp_onnx_fail(o, "'%s' has %lld numbers that are not parameters", t->name,
                                  (long long)t->elems);
         SBP_TRY(sbp_onnx_tensor_load(o->arena, o->diag, o->model->path, &loaded));
         double *read = SBP_NEW_ARRAY(o->arena, double, t->elems);
@@ -158,7 +158,7 @@ sbp_status sbp_onnx_squeeze_param(sbp_onnx *o, int32_t number) {
             type.dim[type.rank++] = param->type.dim[d];
     }
     if (type.rank != 2)
-        return sbp_onnx_fail(o, "'%s' is no matrix", param->name);
+        return sbp_onnx_fail(o, "'%s' is not a matrix", param->name);
     if (recipe->step_count > 0) {
         param->type = type;
         param->recipe = recipe;

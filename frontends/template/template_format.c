@@ -58,7 +58,7 @@ static sbp_status add_number(tpl_eval *e, sbp_text *out, const spec *s, const tp
         if (s->type != 'd' && s->type != 'i' && s->type != 'u')
             return sbp_tpl_fail(e, "a format for whole numbers, of a float");
         if (isnan(real) || fabs(real) >= 0x1p63)
-            return sbp_tpl_fail(e, "a whole number of more than 64 bits");
+            return sbp_tpl_fail(e, "a whole number has more than 64 bits");
         integer = (int64_t)real;
     }
     int length = whole ? snprintf(text, sizeof text, format, (long long)integer)
@@ -120,12 +120,12 @@ static sbp_status next_value(tpl_eval *e, percent_job *job, tpl_text in, size_t 
     if (*at < in.length && in.data[*at] == '(') {
         const char *end = memchr(in.data + *at, ')', in.length - *at);
         if (!end || values->kind != TPL_DICT)
-            return sbp_tpl_fail(e, "a format with a name, and no dict to find it in");
+            return sbp_tpl_fail(e, "the format has a name, and there is no dict to find it in");
         tpl_value name = sbp_tpl_string(in.data + *at + 1, (size_t)(end - in.data) - *at - 1);
         const tpl_value *found;
         SBP_TRY(sbp_tpl_dict_get(e, values->dict, &name, &found));
         if (!found)
-            return sbp_tpl_fail(e, "a format with a name that is not in the dict");
+            return sbp_tpl_fail(e, "the format has a name that is not in the dict");
         *out = *found;
         *at = (size_t)(end - in.data) + 1;
         job->used = -1;

@@ -57,7 +57,7 @@ static sbp_status add_scalar(tpl_eval *e, sbp_text *out, const tpl_value *value)
     case TPL_UNDEFINED:
         return sbp_tpl_fail(e, "tojson: %s", value->undefined);
     default:
-        return sbp_tpl_fail(e, "tojson: a %s is no JSON", sbp_tpl_type(value));
+        return sbp_tpl_fail(e, "tojson: a %s is not JSON", sbp_tpl_type(value));
     }
 }
 

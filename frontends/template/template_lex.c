@@ -160,7 +160,7 @@ static sbp_status lex_number(lexer *l) {
         const char *digits = without_underscores(l, base == 10 ? begin : begin + 2, end);
         long long number = strtoll(digits, NULL, base);
         if (errno)
-            return fail_at(l, begin, "a whole number of more than 64 bits");
+            return fail_at(l, begin, "a whole number has more than 64 bits");
         value = sbp_tpl_int(number);
     }
     push(l, TPL_TOKEN_NUMBER, begin, (tpl_text){l->text.data + begin, end - begin})->value = value;
@@ -236,7 +236,7 @@ static sbp_status lex_string(lexer *l) {
     while (end < l->text.length && l->text.data[end] != quote)
         end += l->text.data[end] == '\\' ? 2 : 1;
     if (end >= l->text.length)
-        return fail_at(l, begin, "a string without end");
+        return fail_at(l, begin, "a string has no end");
     char *out = sbp_arena_alloc(l->arena, end - begin + 8);
     size_t length = 0;
     for (size_t at = begin + 1; at < end;) {

@@ -305,7 +305,7 @@ static sbp_status pad(tpl_eval *e, const tpl_value *self, const tpl_value *value
     SBP_TRY(sbp_tpl_length(e, self, &chars));
     int64_t more = width > chars ? width - chars : 0;
     if (more > e->limits.output_bytes / 4)
-        return sbp_tpl_fail(e, "a text of more than %lld bytes", (long long)e->limits.output_bytes);
+        return sbp_tpl_fail(e, "the text has more than %lld bytes", (long long)e->limits.output_bytes);
     int64_t left = side == 2 ? more : side == 0 ? 0 : more / 2 + (more & width & 1);
     sbp_text_init(&text, e->arena);
     for (int64_t i = 0; i < left; i++)

@@ -7,7 +7,7 @@
 /* ---- arithmetic ------------------------------------------------------------------------------------ */
 
 static sbp_status too_large(tpl_eval *e) {
-    return sbp_tpl_fail(e, "a whole number of more than 64 bits");
+    return sbp_tpl_fail(e, "a whole number has more than 64 bits");
 }
 
 static sbp_status by_zero(tpl_eval *e) {
@@ -86,9 +86,9 @@ static sbp_status reals(tpl_eval *e, int op, double a, double b, tpl_value *out)
             return by_zero(e);
         result = pow(a, b);
         if (isnan(result) && !isnan(a) && !isnan(b))
-            return sbp_tpl_fail(e, "a root of a negative number");
+            return sbp_tpl_fail(e, "a negative number has no root");
         if (isinf(result) && !isinf(a) && !isinf(b))
-            return sbp_tpl_fail(e, "a power that is too large");
+            return sbp_tpl_fail(e, "the power is too large");
         break;
     default:
         if (b == 0)
@@ -142,7 +142,7 @@ static sbp_status repeat(tpl_eval *e, const tpl_value *value, int64_t times, tpl
         sbp_text text;
         int64_t bytes;
         if (!sbp_mul_i64(times, (int64_t)value->string.length, &bytes) || bytes > e->limits.output_bytes)
-            return sbp_tpl_fail(e, "a text of more than %lld bytes", (long long)e->limits.output_bytes);
+            return sbp_tpl_fail(e, "the text has more than %lld bytes", (long long)e->limits.output_bytes);
         sbp_text_init(&text, e->arena);
         for (int64_t i = 0; i < times && bytes > 0; i++)
             SBP_TRY(sbp_tpl_add(e, &text, value->string));
@@ -234,7 +234,7 @@ sbp_status sbp_tpl_slice(tpl_eval *e, const tpl_value *of, const tpl_value bound
     (void)sbp_tpl_integer(&bounds[2], &step);
     step = step < -all - 1 ? -all - 1 : step > all + 1 ? all + 1 : step;
     if (step == 0)
-        return sbp_tpl_fail(e, "a slice with steps of 0");
+        return sbp_tpl_fail(e, "a slice has steps of 0");
     bool down = step < 0;
     int64_t least = down ? -1 : 0, most = down ? all - 1 : all;
     start = bound(&bounds[0], all, least, most, down ? most : least);

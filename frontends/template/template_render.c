@@ -53,7 +53,7 @@ static sbp_status unpack(tpl_eval *e, const tpl_node *target, const tpl_value *v
     for (const tpl_node *t = target->items; t; t = t->next)
         wanted++;
     if (count != wanted)
-        return sbp_tpl_fail(e, "%lld values for %lld names", (long long)count, (long long)wanted);
+        return sbp_tpl_fail(e, "there are %lld values for %lld names", (long long)count, (long long)wanted);
     for (const tpl_node *t = target->items; t; t = t->next)
         SBP_TRY(assign(e, t, items++));
     return SBP_OK;
@@ -408,8 +408,7 @@ sbp_status sbp_template_parse(sbp_arena *arena, sbp_diag *diag, const char *name
                               size_t length, const sbp_template **out) {
     parse_job job = {arena, diag, name, text, length, out};
     if (length > (1 << 22))
-        return sbp_fail(diag, SBP_INPUT, "%s: a template of %zu bytes: more than 4 MiB are none", name,
-                        length);
+        return sbp_fail(diag, SBP_INPUT, "%s: the template of %zu bytes is larger than 4 MiB", name, length);
     return sbp_guard(arena, diag, parse_body, &job);
 }
 

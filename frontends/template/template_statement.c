@@ -123,7 +123,7 @@ static sbp_status parse_parameters(tpl_parser *p, tpl_node *node) {
             defaults = true;
             SBP_TRY(sbp_tpl_parse_expression(p, true, &word->a));
         } else if (defaults) {
-            return sbp_tpl_parse_fail(p, at, "a parameter without default behind one that has one");
+            return sbp_tpl_parse_fail(p, at, "a parameter without default follows one that has one");
         }
     }
     p->tokens++;
@@ -229,7 +229,7 @@ static sbp_status parse_statement(tpl_parser *p, tpl_node **out) {
                                       "'%s' is not supported: a template is one file, and its text is "
                                       "used as it is",
                                       refused[i]);
-    return sbp_tpl_parse_fail(p, at, "a tag that belongs to nothing, or that is unknown: %s",
+    return sbp_tpl_parse_fail(p, at, "the tag belongs to nothing, or is unknown: %s",
                               sbp_tpl_describe(p, at));
 }
 

@@ -8,7 +8,7 @@
 
 sbp_status sbp_tpl_add(tpl_eval *e, sbp_text *out, tpl_text text) {
     if ((int64_t)(out->length + text.length) > e->limits.output_bytes)
-        return sbp_tpl_fail(e, "a text of more than %lld bytes", (long long)e->limits.output_bytes);
+        return sbp_tpl_fail(e, "the text has more than %lld bytes", (long long)e->limits.output_bytes);
     SBP_TRY(sbp_tpl_charge_text(e, text.length));
     sbp_text_add_n(out, text.data, text.length);
     return SBP_OK;

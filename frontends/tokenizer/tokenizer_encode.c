@@ -173,8 +173,8 @@ static sbp_status encode_result(void *user) {
 sbp_status sbp_tokenizer_encode(const sbp_tokenizer *t, sbp_arena *arena, sbp_diag *diag, const char *text,
                                 size_t length, unsigned flags, sbp_encoding *out) {
     if (length > MAX_TEXT_BYTES)
-        return sbp_fail(diag, SBP_INPUT, "a text of %zu bytes; at most %d can be tokenized at once", length,
-                        MAX_TEXT_BYTES);
+        return sbp_fail(diag, SBP_INPUT, "the text has %zu bytes; at most %d can be tokenized at once",
+                        length, MAX_TEXT_BYTES);
     encoding_call c = {.t = t,
                        .scratch = sbp_arena_create(),
                        .kept = sbp_arena_create(),

@@ -228,7 +228,7 @@ sbp_status sbp_charsmap_parse(sbp_diag *diag, const sbp_json *json, const uint8_
     for (int64_t at = 0; at < out->length;) {
         int skip, step = sbp_utf8_check(out->strings + at, out->length - at, &skip);
         if (step == 0)
-            return sbp_json_fail(diag, json, "byte %lld of the charsmap's strings is no UTF-8",
+            return sbp_json_fail(diag, json, "byte %lld of the charsmap's strings is not UTF-8",
                                  (long long)at);
         at += step;
     }

@@ -182,11 +182,11 @@ sbp_status sbp_convert_tiktoken(sbp_arena *scratch, sbp_diag *diag, const char *
         char *stop;
         long long rank = strtoll(digits, &stop, 10);
         if (!*digits || (*stop && *stop != '\r') || rank != line || line == count)
-            return sbp_fail(
-                diag, SBP_INPUT,
-                "%s:%lld: expected base64 and the rank %lld; this is no tokenizer.json, SentencePiece model, "
-                "tekken.json or file of tiktoken",
-                path, (long long)line + 1, (long long)line);
+            return sbp_fail(diag, SBP_INPUT,
+                            "%s:%lld: expected base64 and the rank %lld; this is not a tokenizer.json, "
+                            "SentencePiece model, "
+                            "tekken.json or file of tiktoken",
+                            path, (long long)line + 1, (long long)line);
         const sbp_json text = {.kind = SBP_JSON_STRING,
                                .key = path,
                                .count = space - at,

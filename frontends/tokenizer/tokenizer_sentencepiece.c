@@ -103,7 +103,7 @@ static sbp_status read_pieces(reading *r, const sbp_json *root) {
     int64_t count;
     SBP_TRY(sbp_proto_get_repeated(c->diag, root, "pieces", &pieces, &count));
     if (count == 0)
-        return sbp_fail(c->diag, SBP_INPUT, "%s: a SentencePiece model without pieces", c->path);
+        return sbp_fail(c->diag, SBP_INPUT, "%s: the SentencePiece model has no pieces", c->path);
     sbp_convert_start(c, count);
     int32_t *types = SBP_NEW_ARRAY(c->scratch, int32_t, count);
     r->scores = SBP_NEW_ARRAY(c->scratch, double, count);
@@ -124,7 +124,7 @@ static sbp_status read_pieces(reading *r, const sbp_json *root) {
             SBP_TRY(sbp_proto_double(c->diag, score, &r->scores[id]));
         sbp_gguf_string token = {text ? text->string : "", text ? text->count : 0};
         if (token.length == 0)
-            return sbp_json_fail(c->diag, &pieces[id], "an empty piece");
+            return sbp_json_fail(c->diag, &pieces[id], "a piece is empty");
         SBP_TRY(sbp_convert_token(c, id, token, false));
     }
     return SBP_OK;

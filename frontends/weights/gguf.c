@@ -160,19 +160,17 @@ static sbp_status take_tensor(reader *r, sbp_weight *t) {
         return sbp_fail(r->diag, SBP_INPUT, "%s: tensor '%s' has the unknown ggml type %u", r->file.path,
                         t->name, type);
     t->encoding = quant->name;
-    t->readable = quant->dtype >= 0 || quant->decode;
-    t->quantized = quant->dtype < 0;
-    t->dtype = quant->dtype >= 0 ? (sbp_dtype)quant->dtype : SBP_F32;
-    t->codec = quant->dtype >= 0 ? quant->dtype
-               : quant->decode   ? CODEC_QUANTIZED + (int32_t)type
-                                 : CODEC_NONE;
     for (int f = SBP_FORMAT_NONE + 1; quant->dtype < 0 && f < SBP_FORMAT_COUNT; f++)
         if (strcasecmp(sbp_format_of((sbp_format)f)->name, quant->name) == 0)
             t->format = (sbp_format)f;
+    t->readable = quant->dtype >= 0 || t->format || quant->decode;
+    t->quantized = quant->dtype < 0;
+    t->dtype = quant->dtype >= 0 ? (sbp_dtype)quant->dtype : SBP_F32;
+    t->codec = quant->dtype >= 0 ? quant->dtype : t->readable ? CODEC_QUANTIZED + (int32_t)type : CODEC_NONE;
     int64_t inner = rank > 0 ? dim[rank - 1] : 1;
     if (inner % quant->block_elems != 0)
         return sbp_fail(r->diag, SBP_INPUT,
-                        "%s: tensor '%s' has rows of %lld elements, which is no multiple of the %d of %s",
+                        "%s: tensor '%s' has rows of %lld elements, which is not a multiple of the %d of %s",
                         r->file.path, t->name, (long long)inner, quant->block_elems, quant->name);
     if (!sbp_mul_i64(t->elems / quant->block_elems, quant->block_bytes, &t->bytes) ||
         offset > (uint64_t)r->file.bytes || t->bytes > r->file.bytes)
@@ -234,10 +232,16 @@ static sbp_status read_head(sbp_weights *w, reader *r, int32_t file, const sbp_g
         sbp_weight t = {.file = file};
         SBP_TRY(take_tensor(r, &t));
         if (t.offset % alignment != 0)
-            return sbp_fail(r->diag, SBP_INPUT,
-                            "%s: tensor '%s' is at offset %lld, which is no multiple of the alignment %lld",
-                            path, t.name, (long long)t.offset, (long long)alignment);
+            return sbp_fail(
+                r->diag, SBP_INPUT,
+                "%s: tensor '%s' is at offset %lld, which is not a multiple of the alignment %lld", path,
+                t.name, (long long)t.offset, (long long)alignment);
         SBP_TRY(sbp_weights_add(w, r->diag, &t));
+        if (t.format && !w->decoders[t.format]) {
+            w->decoders[t.format] = sbp_format_decoder_create(r->arena, r->diag, t.format);
+            if (!w->decoders[t.format])
+                return SBP_INTERNAL;
+        }
     }
     int64_t begin = sbp_round_up(r->position, alignment);
     for (int32_t i = first; i < w->count; i++)

@@ -1,5 +1,7 @@
-/* gguf_quant.c: the block types of ggml, decoded to floats. Layouts follow ggml-quants.c; the tests compare
- * bit for bit with the Python package `gguf`. All fields are little-endian and may be unaligned. */
+/* gguf_quant.c: the block types of ggml; those that are no format of frozen weights
+ * (ir/rowkernel/formats.def, which decodes the others) are decoded to floats here. Layouts follow
+ * ggml-quants.c; the tests compare bit for bit with the Python package `gguf`. All fields are little-endian
+ * and may be unaligned. */
 #include "frontends/weights/weights_internal.h"
 
 #include <string.h>
@@ -12,24 +14,8 @@ static float half(const uint8_t *bytes) {
     return sbp_f32_from_f16((uint16_t)(bytes[0] | bytes[1] << 8));
 }
 
-/* Blocks of 32: scale d, for *_1 also minimum m, for Q5 a fifth bit per value, then 4-bit codes: value i
- * is in the low half of byte i, value i + 16 in the high half. */
-static void decode_q4_0(const uint8_t *block, float *out) {
-    float d = half(block);
-    for (int i = 0; i < 16; i++) {
-        out[i] = d * (float)((block[2 + i] & 15) - 8);
-        out[i + 16] = d * (float)((block[2 + i] >> 4) - 8);
-    }
-}
-
-static void decode_q4_1(const uint8_t *block, float *out) {
-    float d = half(block), m = half(block + 2);
-    for (int i = 0; i < 16; i++) {
-        out[i] = d * (float)(block[4 + i] & 15) + m;
-        out[i + 16] = d * (float)(block[4 + i] >> 4) + m;
-    }
-}
-
+/* Blocks of 32: scale d, for Q5_1 also minimum m, a fifth bit per value, then 4-bit codes: value i is in the
+ * low half of byte i, value i + 16 in the high half. */
 static void decode_q5_0(const uint8_t *block, float *out) {
     float d = half(block);
     uint32_t high = little32(block + 2);
@@ -50,12 +36,6 @@ static void decode_q5_1(const uint8_t *block, float *out) {
         out[i] = d * (float)low + m;
         out[i + 16] = d * (float)top + m;
     }
-}
-
-static void decode_q8_0(const uint8_t *block, float *out) {
-    float d = half(block);
-    for (int i = 0; i < 32; i++)
-        out[i] = d * (float)(int8_t)block[2 + i];
 }
 
 /* Blocks of 256 in 16 groups of 16: 4-bit scale and minimum a group, 2-bit codes. Codes of 32 consecutive
@@ -102,16 +82,6 @@ static void scales_k4(const uint8_t *packed, float d, float dmin, float *scale, 
     }
 }
 
-static void decode_q4_k(const uint8_t *block, float *out) {
-    float scale[8], minimum[8];
-    scales_k4(block + 4, half(block), half(block + 2), scale, minimum);
-    const uint8_t *codes = block + 16;
-    for (int i = 0; i < 256; i++) {
-        int code = codes[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15;
-        out[i] = scale[i / 32] * (float)code - minimum[i / 32];
-    }
-}
-
 static void decode_q5_k(const uint8_t *block, float *out) {
     float scale[8], minimum[8];
     scales_k4(block + 4, half(block), half(block + 2), scale, minimum);
@@ -123,34 +93,23 @@ static void decode_q5_k(const uint8_t *block, float *out) {
     }
 }
 
-/* 16 groups of 16 with signed 8-bit scales; 4 low and 2 high bits a code. */
-static void decode_q6_k(const uint8_t *block, float *out) {
-    const uint8_t *low = block, *high = block + 128, *scales = block + 192;
-    float d = half(block + 208);
-    for (int i = 0; i < 256; i++) {
-        int code = low[i / 128 * 64 + i % 64] >> (i % 128 / 64 * 4) & 15;
-        code |= (high[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3) << 4;
-        out[i] = d * (float)(int8_t)scales[i / 16] * (float)(code - 32);
-    }
-}
-
 static const sbp_quant quants[] = {
-    {"F32", 0, 1, 4, SBP_F32, NULL},         {"F16", 1, 1, 2, SBP_F16, NULL},
-    {"Q4_0", 2, 32, 18, -1, decode_q4_0},    {"Q4_1", 3, 32, 20, -1, decode_q4_1},
-    {"Q5_0", 6, 32, 22, -1, decode_q5_0},    {"Q5_1", 7, 32, 24, -1, decode_q5_1},
-    {"Q8_0", 8, 32, 34, -1, decode_q8_0},    {"Q8_1", 9, 32, 40, -1, NULL},
-    {"Q2_K", 10, 256, 84, -1, decode_q2_k},  {"Q3_K", 11, 256, 110, -1, decode_q3_k},
-    {"Q4_K", 12, 256, 144, -1, decode_q4_k}, {"Q5_K", 13, 256, 176, -1, decode_q5_k},
-    {"Q6_K", 14, 256, 210, -1, decode_q6_k}, {"Q8_K", 15, 256, 292, -1, NULL},
-    {"IQ2_XXS", 16, 256, 66, -1, NULL},      {"IQ2_XS", 17, 256, 74, -1, NULL},
-    {"IQ3_XXS", 18, 256, 98, -1, NULL},      {"IQ1_S", 19, 256, 50, -1, NULL},
-    {"IQ4_NL", 20, 32, 18, -1, NULL},        {"IQ3_S", 21, 256, 110, -1, NULL},
-    {"IQ2_S", 22, 256, 82, -1, NULL},        {"IQ4_XS", 23, 256, 136, -1, NULL},
-    {"I8", 24, 1, 1, SBP_I8, NULL},          {"I16", 25, 1, 2, -1, NULL},
-    {"I32", 26, 1, 4, SBP_I32, NULL},        {"I64", 27, 1, 8, SBP_I64, NULL},
-    {"F64", 28, 1, 8, SBP_F64, NULL},        {"IQ1_M", 29, 256, 56, -1, NULL},
-    {"BF16", 30, 1, 2, SBP_BF16, NULL},      {"TQ1_0", 34, 256, 54, -1, NULL},
-    {"TQ2_0", 35, 256, 66, -1, NULL},        {"MXFP4", 39, 32, 17, -1, NULL},
+    {"F32", 0, 1, 4, SBP_F32, NULL},        {"F16", 1, 1, 2, SBP_F16, NULL},
+    {"Q4_0", 2, 32, 18, -1, NULL},          {"Q4_1", 3, 32, 20, -1, NULL},
+    {"Q5_0", 6, 32, 22, -1, decode_q5_0},   {"Q5_1", 7, 32, 24, -1, decode_q5_1},
+    {"Q8_0", 8, 32, 34, -1, NULL},          {"Q8_1", 9, 32, 40, -1, NULL},
+    {"Q2_K", 10, 256, 84, -1, decode_q2_k}, {"Q3_K", 11, 256, 110, -1, decode_q3_k},
+    {"Q4_K", 12, 256, 144, -1, NULL},       {"Q5_K", 13, 256, 176, -1, decode_q5_k},
+    {"Q6_K", 14, 256, 210, -1, NULL},       {"Q8_K", 15, 256, 292, -1, NULL},
+    {"IQ2_XXS", 16, 256, 66, -1, NULL},     {"IQ2_XS", 17, 256, 74, -1, NULL},
+    {"IQ3_XXS", 18, 256, 98, -1, NULL},     {"IQ1_S", 19, 256, 50, -1, NULL},
+    {"IQ4_NL", 20, 32, 18, -1, NULL},       {"IQ3_S", 21, 256, 110, -1, NULL},
+    {"IQ2_S", 22, 256, 82, -1, NULL},       {"IQ4_XS", 23, 256, 136, -1, NULL},
+    {"I8", 24, 1, 1, SBP_I8, NULL},         {"I16", 25, 1, 2, -1, NULL},
+    {"I32", 26, 1, 4, SBP_I32, NULL},       {"I64", 27, 1, 8, SBP_I64, NULL},
+    {"F64", 28, 1, 8, SBP_F64, NULL},       {"IQ1_M", 29, 256, 56, -1, NULL},
+    {"BF16", 30, 1, 2, SBP_BF16, NULL},     {"TQ1_0", 34, 256, 54, -1, NULL},
+    {"TQ2_0", 35, 256, 66, -1, NULL},       {"MXFP4", 39, 32, 17, -1, NULL},
     {"NVFP4", 40, 64, 36, -1, NULL},
 };
 

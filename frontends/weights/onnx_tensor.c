@@ -114,14 +114,14 @@ static sbp_status parse_dims(sbp_diag *diag, const sbp_json *node, sbp_onnx_tens
     int64_t count;
     SBP_TRY(sbp_proto_get_repeated(diag, node, "dims", &items, &count));
     if (count > SBP_ONNX_MAX_RANK)
-        return sbp_json_fail(diag, node, "a tensor of rank %lld; at most %d is supported", (long long)count,
-                             SBP_ONNX_MAX_RANK);
+        return sbp_json_fail(diag, node, "the tensor has rank %lld; at most %d is supported",
+                             (long long)count, SBP_ONNX_MAX_RANK);
     t->rank = (int32_t)count;
     t->elems = 1;
     for (int64_t d = 0; d < count; d++) {
         SBP_TRY(sbp_proto_i64(diag, &items[d], &t->dim[d]));
         if (t->dim[d] < 0 || !sbp_mul_i64(t->elems, t->dim[d], &t->elems))
-            return sbp_json_fail(diag, &items[d], "dimension %lld", (long long)t->dim[d]);
+            return sbp_json_fail(diag, &items[d], "dimension %lld is out of range", (long long)t->dim[d]);
     }
     if (!sbp_mul_i64(t->elems, types[t->type].bytes, &t->bytes))
         return sbp_json_fail(diag, node, "a tensor of %lld elements", (long long)t->elems);
@@ -187,7 +187,7 @@ static sbp_status parse_values(sbp_arena *arena, sbp_diag *diag, const sbp_json 
     }
     if (external) {
         if (raw)
-            return sbp_json_fail(diag, raw, "an external tensor with raw data");
+            return sbp_json_fail(diag, raw, "an external tensor also has raw data");
         return parse_external(diag, node, t);
     }
     if (list)
@@ -357,7 +357,7 @@ sbp_status sbp_onnx_add(sbp_weights *w, sbp_diag *diag, const char *path) {
     SBP_TRY(sbp_onnx_file_read(w->arena, diag, path, &root));
     const sbp_json *graph = sbp_proto_field(root, "graph");
     if (!graph)
-        return sbp_json_fail(diag, root, "no ONNX model: the field 'graph' is missing");
+        return sbp_json_fail(diag, root, "this is not an ONNX model: the field 'graph' is missing");
     SBP_TRY(sbp_proto_get_repeated(diag, graph, "initializer", &items, &count));
     for (int64_t i = 0; i < count; i++) {
         sbp_onnx_tensor t;

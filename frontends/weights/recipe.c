@@ -107,7 +107,8 @@ static sbp_status apply_step(shaper *s, const sbp_recipe_step *step) {
     case SBP_RECIPE_CAST:
         if ((unsigned)step->dtype < SBP_DTYPE_COUNT && sbp_dtype_is_float(step->dtype))
             return SBP_OK;
-        return sbp_fail(s->diag, SBP_INPUT, "tensor '%.200s': a cast to no float type", s->recipe->source);
+        return sbp_fail(s->diag, SBP_INPUT, "tensor '%.200s': a cast goes to a type that is not float",
+                        s->recipe->source);
     case SBP_RECIPE_OP_COUNT:
         break;
     }

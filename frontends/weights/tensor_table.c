@@ -126,7 +126,7 @@ static sbp_status read_dtype(reader *r, const sbp_json *node, sbp_dtype *out) {
     const char *name;
     SBP_TRY(sbp_json_as_string(r->diag, node, &name));
     if (!sbp_dtype_from_name(name, strlen(name), out) || !sbp_dtype_is_float(*out))
-        return sbp_json_fail(r->diag, node, "'%.40s' is no float type", name);
+        return sbp_json_fail(r->diag, node, "'%.40s' is not a float type", name);
     return SBP_OK;
 }
 
@@ -226,8 +226,9 @@ static sbp_status read_format(reader *r, const sbp_json *node, sbp_tensor_entry 
     const char *name = NULL;
     SBP_TRY(sbp_json_get_string(r->diag, node, "format", SBP_JSON_OPTIONAL, &name));
     if (name && (!sbp_format_from_name(name, &out->format) || out->trainable))
-        return sbp_json_fail(r->diag, sbp_json_member(node, "format"), "'%.40s' is no format of a %s tensor",
-                             name, out->trainable ? "trained" : "frozen");
+        return sbp_json_fail(r->diag, sbp_json_member(node, "format"),
+                             "'%.40s' is not a format of a %s tensor", name,
+                             out->trainable ? "trained" : "frozen");
     return SBP_OK;
 }
 
@@ -404,7 +405,7 @@ static sbp_status verify_low_rank(sbp_diag *diag, const sbp_tensor_table *table,
     if (is_matrix(tensor) && is_matrix(a) && is_matrix(b) && a->map.dim[0] == b->map.dim[1] &&
         b->map.dim[0] == tensor->map.dim[out] && a->map.dim[1] == tensor->map.dim[1 - out])
         return SBP_OK;
-    return sbp_fail(diag, SBP_INPUT, "tensor table: '%.200s' times '%.200s' is no adapter of '%.200s'",
+    return sbp_fail(diag, SBP_INPUT, "tensor table: '%.200s' times '%.200s' is not an adapter of '%.200s'",
                     tensor->low_rank.b, tensor->low_rank.a, tensor->buffer);
 }
 

@@ -264,41 +264,58 @@ static sbp_status read_converted(const sbp_weights *w, const sbp_weight *t, int6
     return SBP_OK;
 }
 
+/* What is read at once of blocks: so many elements, a multiple of every block, in fewer bytes than these. */
+enum { QUANTIZED_ELEMS = 8192, QUANTIZED_BYTES = 2 * QUANTIZED_ELEMS };
+
+/* Up to QUANTIZED_ELEMS numbers. */
+static sbp_status decode_blocks(const sbp_weights *w, const sbp_weight *t, const sbp_quant *quant,
+                                const uint8_t *raw, int64_t blocks, float *values, sbp_diag *diag) {
+    _Alignas(8) unsigned char bytes[SBP_MAX_FORMAT_PARTS][QUANTIZED_ELEMS];
+    void *parts[SBP_MAX_FORMAT_PARTS];
+    for (int64_t b = 0; b < blocks && !t->format; b++)
+        quant->decode(raw + b * quant->block_bytes, values + b * quant->block_elems);
+    if (!t->format)
+        return SBP_OK;
+    for (int k = 0; k < SBP_MAX_FORMAT_PARTS; k++)
+        parts[k] = bytes[k];
+    if (!sbp_format_split(t->format, raw, blocks, parts))
+        return sbp_fail(diag, SBP_INTERNAL, "%s: tensor '%s' is not in blocks", t->path, t->name);
+    sbp_format_decode(w->decoders[t->format], (const void *const *)parts, blocks, values);
+    return SBP_OK;
+}
+
 static sbp_status read_quantized(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
                                  sbp_dtype to, char *out, sbp_diag *diag) {
-    enum { BLOCKS = 32, MAX_BLOCK_BYTES = 512 };
     const sbp_quant *quant = sbp_quant_of(t->codec - CODEC_QUANTIZED);
-    uint8_t raw[BLOCKS * MAX_BLOCK_BYTES];
-    float values[256];
+    uint8_t raw[QUANTIZED_BYTES];
+    float values[QUANTIZED_ELEMS];
     const weights_file *f = &w->files[t->file];
     int64_t per_block = quant->block_elems, to_bytes = sbp_dtype_bytes(to);
     int64_t block = first / per_block, last = first + count; /* one past */
     while (block * per_block < last) {
         int64_t left = (last + per_block - 1) / per_block - block;
-        int64_t n = left < BLOCKS ? left : BLOCKS;
+        int64_t n = left < QUANTIZED_ELEMS / per_block ? left : QUANTIZED_ELEMS / per_block;
         SBP_TRY(read_bytes(diag, f, raw, n * quant->block_bytes, t->offset + block * quant->block_bytes));
-        for (int64_t b = 0; b < n; b++, block++) {
-            int64_t start = block * per_block;
-            int64_t from = start < first ? first - start : 0;
-            int64_t to_end = start + per_block > last ? last - start : per_block;
-            quant->decode(raw + b * quant->block_bytes, values);
-            store_floats(values + from, to, out + (start + from - first) * to_bytes, to_end - from);
-        }
+        SBP_TRY(decode_blocks(w, t, quant, raw, n, values, diag));
+        int64_t start = block * per_block, end = start + n * per_block;
+        int64_t from = start < first ? first - start : 0;
+        int64_t to_end = (end > last ? last : end) - start;
+        store_floats(values + from, to, out + (start + from - first) * to_bytes, to_end - from);
+        block += n;
     }
     return SBP_OK;
 }
 
 sbp_status sbp_weights_read_blocks(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
                                    void *const *parts, sbp_diag *diag) {
-    enum { BLOCKS = 32, MAX_BLOCK_BYTES = 512 };
     const sbp_quant *quant = t->format ? sbp_quant_of(t->codec - CODEC_QUANTIZED) : NULL;
-    uint8_t raw[BLOCKS * MAX_BLOCK_BYTES];
+    uint8_t raw[QUANTIZED_BYTES];
     if (!quant || first < 0 || count < 0 || count > t->elems / quant->block_elems - first)
         return sbp_fail(diag, SBP_INTERNAL, "%s: tensor '%s' has no %lld blocks from %lld on", t->path,
                         t->name, (long long)count, (long long)first);
     const sbp_format_info *f = sbp_format_of(t->format);
     for (int64_t done = 0; done < count;) {
-        int64_t n = count - done < BLOCKS ? count - done : BLOCKS;
+        int64_t most = QUANTIZED_ELEMS / f->block, n = count - done < most ? count - done : most;
         void *to[SBP_MAX_FORMAT_PARTS];
         for (int32_t k = 0; k < f->part_count; k++)
             to[k] = (uint8_t *)parts[k] + done * f->parts[k].count * sbp_dtype_bytes(f->parts[k].dtype);
@@ -324,7 +341,7 @@ sbp_status sbp_weight_check(const sbp_weight *t, sbp_dtype parameter, sbp_diag *
         return SBP_OK;
     return sbp_fail(
         diag, SBP_INPUT,
-        "%s: tensor '%.200s' is stored as %s: integers are no weights, and quantized models other "
+        "%s: tensor '%.200s' is stored as %s: integers are not weights, and quantized models other "
         "than GGUF are not read",
         t->path, t->name, t->encoding);
 }

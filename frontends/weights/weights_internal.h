@@ -25,6 +25,7 @@ struct sbp_weights {
     sbp_map by_name;
     const sbp_json *metadata; /* NULL or the __metadata__ object of the first file */
     const struct sbp_gguf *gguf;
+    const sbp_format_decoder *decoders[SBP_FORMAT_COUNT]; /* of formats that tensors have */
 };
 
 /* Opens files and adds their tensors, below a guard. */
@@ -45,14 +46,14 @@ sbp_status sbp_safetensors_add(sbp_weights *w, sbp_diag *diag, const char *path)
 sbp_status sbp_gguf_add(sbp_weights *w, sbp_diag *diag, const char *path) SBP_CHECKED;
 sbp_status sbp_onnx_add(sbp_weights *w, sbp_diag *diag, const char *path) SBP_CHECKED;
 
-/* Values of a ggml block type (gguf_quant.c). */
+/* A ggml block type (gguf_quant.c); one that is a format too (formats.def) is decoded by its kernel. */
 typedef struct sbp_quant {
     const char *name;
     int32_t type;        /* ggml's number */
     int32_t block_elems; /* elements per block; 1 for plain types */
     int32_t block_bytes;
     int32_t dtype;                                    /* of plain types, else -1 */
-    void (*decode)(const uint8_t *block, float *out); /* block_elems values; NULL: not readable */
+    void (*decode)(const uint8_t *block, float *out); /* block_elems values; NULL: none of its own */
 } sbp_quant;
 /* NULL for an unknown number. */
 const sbp_quant *sbp_quant_of(int32_t type);

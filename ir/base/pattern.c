@@ -45,7 +45,7 @@ static sbp_status compile(sbp_arena *arena, sbp_diag *diag, const char *what, co
         return SBP_OK;
     PCRE2_UCHAR reason[200];
     pcre2_get_error_message(error, reason, sizeof reason);
-    return sbp_fail(diag, SBP_USAGE, "%s: '%s' is no regular expression: %s, at character %zu", what, text,
+    return sbp_fail(diag, SBP_USAGE, "%s: '%s' is not a regular expression: %s, at character %zu", what, text,
                     (const char *)reason, at);
 }
 

@@ -21,7 +21,7 @@ typedef int32_t sbp_value; /* number of a value in its function */
 #define SBP_NO_VALUE (-1)
 
 typedef enum sbp_opcode {
-#define ROWOP(name, arity, vjp, value) SBP_OP_##name,
+#define ROWOP(name, arity, cost, vjp, value) SBP_OP_##name,
 #include "ir/rowkernel/rowops.def"
 #undef ROWOP
 #define OP(name, operands, results, class) SBP_OP_##name,
@@ -191,9 +191,9 @@ typedef struct sbp_invocation {
     int32_t func;
     int32_t *params; /* parameter number per PARAM argument, in argument order */
     int32_t param_count;
-    int32_t *streams; /* model value per STREAM argument */
+    int32_t *streams; /* model value per STREAM argument: the stream, then side values */
     int32_t stream_count;
-    int32_t *outputs; /* model value per plain result */
+    int32_t *outputs; /* model value per plain result, in the same order */
     int32_t output_count;
 } sbp_invocation;
 

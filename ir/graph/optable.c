@@ -38,7 +38,7 @@ bool sbp_examples_rowop(sbp_opcode code, int32_t index, sbp_example *out);
 #define RULES_LATE(name) RULES(name, sbp_vjp_##name, sbp_expand_##name)
 
 static const sbp_op_rules rules[SBP_OP_COUNT] = {
-#define ROWOP(name, arity, vjp, value)                                                                       \
+#define ROWOP(name, arity, cost, vjp, value)                                                                 \
     {sbp_shape_rowop, sbp_seq_rowop, sbp_vjp_rowop, NULL, sbp_eval_rowop, NULL, sbp_examples_rowop},
 #include "ir/rowkernel/rowops.def"
 #undef ROWOP
@@ -65,7 +65,7 @@ static const struct {
     const char *name, *operands, *results;
     sbp_op_class class;
 } schemas[SBP_OP_COUNT] = {
-#define ROWOP(name, arity, vjp, value)                                                                       \
+#define ROWOP(name, arity, cost, vjp, value)                                                                 \
     {#name, (arity) == 1 ? "a" : (arity) == 2 ? "a b" : "a b c", "y", SBP_CLASS_ROWWISE},
 #include "ir/rowkernel/rowops.def"
 #undef ROWOP

@@ -142,7 +142,9 @@ static sbp_status check_header(sbp_diag *diag, const char *path, const unsigned 
         return sbp_fail(diag, SBP_INPUT, "%s: header: ends after %" PRIu64 " bytes", path, length);
     uint32_t version = get_u32(data + AT_VERSION);
     if (version != SBP_PLAN_VERSION)
-        return sbp_fail(diag, SBP_INPUT, "%s: header: version %" PRIu32 ", this program reads version %d",
+        return sbp_fail(diag, SBP_INPUT,
+                        "%s: header: the plan has version %" PRIu32
+                        ", this program reads version %d: compile it again",
                         path, version, SBP_PLAN_VERSION);
     *count = get_u32(data + AT_COUNT);
     if (*count > SBP_PLAN_MAX_SECTIONS)

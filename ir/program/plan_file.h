@@ -1,7 +1,7 @@
 /* plan_file.h: the container format of plan.bin: named sections of bytes with checksums. What the sections
  * mean is the business of its writer (runtime/cli/sbpc) and reader (runtime/run/plan.h).
  *
- * Format, version 1, little-endian:
+ * Format, version 2, little-endian:
  *   0   "SBPPLAN\n"
  *   8   u32 version, u32 number of sections
  *   16  u64 bytes of the file
@@ -17,9 +17,9 @@
 
 #include "ir/base/file.h"
 
-enum { SBP_PLAN_VERSION = 1, SBP_PLAN_MAX_SECTIONS = 64, SBP_PLAN_NAME_BYTES = 16 };
+enum { SBP_PLAN_VERSION = 2, SBP_PLAN_MAX_SECTIONS = 64, SBP_PLAN_NAME_BYTES = 16 };
 
-/* The sections that version 1 knows; each may be empty except the first three. */
+/* The sections that version 2 knows; each may be empty except the first three. */
 #define SBP_PLAN_PROGRAM "program"     /* text (ir/program/program.h) */
 #define SBP_PLAN_TENSORS "tensors"     /* JSON (frontends/weights/tensor_table.h) */
 #define SBP_PLAN_META "meta"           /* JSON: resolved compile options, model info, run-time defaults */

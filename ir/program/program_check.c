@@ -521,7 +521,7 @@ static sbp_status check_input(const subject *s, int32_t k, sbp_row_input_kind ki
     const sbp_row_input *input = input_of(s, k);
     if (input && input->kind == kind && (!column || strcmp(input->column, column) == 0))
         return SBP_OK;
-    return FAIL(s, "c27", "%s is no row input: %s%s%.60s", s->operands[k].name, kinds[kind],
+    return FAIL(s, "c27", "%s is not a row input: %s%s%.60s", s->operands[k].name, kinds[kind],
                 column ? " " : "", column ? column : "");
 }
 

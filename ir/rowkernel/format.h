@@ -2,16 +2,15 @@
  *
  * A format cuts the elements of a parameter, in row-major order, into blocks of so many. Of a block it keeps
  * so many numbers of each part; number b's are those of block b, one behind the other. formats.def has what a
- * block's values are, as a row kernel over its parts: passes emit it, devices run it, and nobody else knows.
+ * block's values are, as a row kernel over its parts, and nothing else says it: passes emit it, devices run
+ * it, the host runs it (rowkernel_host.c) where files are read or written.
  *
  * Values are those of the fp32 arithmetic that defines the format, bit for bit, on every device and in every
  * type that they are stored to afterwards: products of scales and codes are exact, so that one rounding is
  * left, and a contraction of a product and a sum changes nothing.
  *
- * Parts are what files have, with bytes in another order where that makes the kernel one formula for all
- * heads: nothing is larger than in the file. Bytes of several codes are kept less 128, so that the highest
- * code of a byte is signed and can be taken out first; code c of 4 bits, the highest, is floor(byte / 16),
- * which is byte / 16 - 15/32 rounded.
+ * Parts are what files have, in the order of the file or in one that makes the kernel one formula for all
+ * heads: nothing is larger than in the file.
  *
  * Threads: constant tables and pure functions. */
 #ifndef SBP_IR_ROWKERNEL_FORMAT_H
@@ -57,8 +56,12 @@ sbp_rowkernel *sbp_format_kernel(sbp_arena *arena, sbp_diag *diag, sbp_format fo
 
 /* ---- on the host (format_code.c) -------------------------------------------------------------------- */
 
-/* parts: one array per part. */
-void sbp_format_decode(sbp_format format, const void *const *parts, int64_t blocks, float *out);
+/* The kernel of the table, made ready. NULL, with a message, when the text of the table is wrong. */
+typedef struct sbp_format_decoder sbp_format_decoder;
+sbp_format_decoder *sbp_format_decoder_create(sbp_arena *arena, sbp_diag *diag, sbp_format format);
+/* parts: one array per part. Any number of threads at once. */
+void sbp_format_decode(const sbp_format_decoder *decoder, const void *const *parts, int64_t blocks,
+                       float *out);
 /* Blocks as a GGUF file has them; false where it has none of the format. */
 bool sbp_format_split(sbp_format format, const uint8_t *raw, int64_t blocks, void *const *parts);
 /* Whether weights can be brought into the format, and that: q8_0 as ggml's reference does, nf4 as

@@ -1,17 +1,16 @@
-/* rowkernel.c: building, levels, aliasing and verification of row kernels. */
-#include "ir/rowkernel/rowkernel.h"
+/* rowkernel.c: functions by name, building, levels and aliasing of row kernels. */
+#include "ir/rowkernel/rowkernel_internal.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 /* ---- scalar functions ----------------------------------------------------------------------------- */
 
 static const struct {
     const char *name, *vjp;
-    int arity;
+    int arity, cost;
 } rowops[SBP_ROWOP_COUNT] = {
-#define ROWOP(name, arity, vjp, value) {#name, vjp, arity},
+#define ROWOP(name, arity, cost, vjp, value) {#name, vjp, arity, cost},
 #include "ir/rowkernel/rowops.def"
 #undef ROWOP
 };
@@ -67,9 +66,13 @@ const char *sbp_rowop_vjp(sbp_rowop op) {
     return rowops[op].vjp;
 }
 
+int sbp_rowop_cost(sbp_rowop op) {
+    return rowops[op].cost;
+}
+
 double sbp_rowop_eval(sbp_rowop op, double a, double b, double c) {
     switch (op) {
-#define ROWOP(name, arity, vjp, value)                                                                       \
+#define ROWOP(name, arity, cost, vjp, value)                                                                 \
     case SBP_ROWOP_##name:                                                                                   \
         return value;
 #include "ir/rowkernel/rowops.def"
@@ -85,6 +88,51 @@ sbp_rowop sbp_rowop_from_name(const char *name) {
         if (strcmp(rowops[op].name, name) == 0)
             return (sbp_rowop)op;
     return SBP_ROWOP_COUNT;
+}
+
+static const struct {
+    const char *name, *text;
+    int arity, constants;
+} intops[SBP_INTOP_COUNT] = {
+#define INTOP(name, arity, constants, value, low, high) {#name, #value, arity, constants},
+#include "ir/rowkernel/intops.def"
+#undef INTOP
+};
+
+const char *sbp_intop_name(sbp_intop op) {
+    return intops[op].name;
+}
+
+int sbp_intop_arity(sbp_intop op) {
+    return intops[op].arity;
+}
+
+int sbp_intop_constants(sbp_intop op) {
+    return intops[op].constants;
+}
+
+const char *sbp_intop_text(sbp_intop op) {
+    return intops[op].text;
+}
+
+int32_t sbp_intop_eval(sbp_intop op, int32_t x, int32_t p, int32_t q) {
+    switch (op) {
+#define INTOP(name, arity, constants, value, low, high)                                                      \
+    case SBP_INTOP_##name:                                                                                   \
+        return value;
+#include "ir/rowkernel/intops.def"
+#undef INTOP
+    case SBP_INTOP_COUNT:
+        break;
+    }
+    return 0;
+}
+
+sbp_intop sbp_intop_from_name(const char *name) {
+    for (int op = 0; op < SBP_INTOP_COUNT; op++)
+        if (strcmp(intops[op].name, name) == 0)
+            return (sbp_intop)op;
+    return SBP_INTOP_COUNT;
 }
 
 /* ---- building ------------------------------------------------------------------------------------- */
@@ -108,38 +156,13 @@ int32_t sbp_rowkernel_add_scalar(sbp_arena *arena, sbp_rowkernel *kernel, const 
     return kernel->scalar_count - 1;
 }
 
-/* Operand number k (0 a, 1 b, 2 c) of an instruction. */
-static int32_t instr_value(const sbp_rk_instr *instr, int k) {
-    return k == 0 ? instr->a : k == 1 ? instr->b : instr->c;
+int32_t sbp_rowkernel_add_table(sbp_arena *arena, sbp_rowkernel *kernel, const sbp_rk_table *table) {
+    SBP_PUSH(arena, kernel->tables, kernel->table_count, kernel->table_capacity, *table);
+    return kernel->table_count - 1;
 }
 
-/* How many of a, b, c an instruction uses. */
-static int value_count(const sbp_rk_instr *instr) {
-    switch (instr->op) {
-    case SBP_RK_LOAD:
-    case SBP_RK_CONST:
-    case SBP_RK_SCALAR:
-    case SBP_RK_INDEX:
-        return 0;
-    case SBP_RK_RANDOM:
-        return instr->b >= 0 ? 3 : instr->a >= 0 ? 1 : 0; /* the stream; what stands for row and head */
-    case SBP_RK_MAP:
-        return rowops[instr->map].arity;
-    default:
-        return 1;
-    }
-}
-
-static bool is_reduction(sbp_rk_op op) {
-    return op == SBP_RK_SUM || op == SBP_RK_MAX || op == SBP_RK_MIN;
-}
-
-static bool is_store(sbp_rk_op op) {
-    return op == SBP_RK_STORE || op == SBP_RK_PARTIAL_ADD;
-}
-
-/* The axes and the length that a map, rounding or reduction has on account of its operands, which exist. */
-static void derive(const sbp_rowkernel *kernel, const sbp_rk_instr *instr, uint8_t *vary, int64_t *length) {
+void sbp_rowkernel_derive(const sbp_rowkernel *kernel, const sbp_rk_instr *instr, uint8_t *vary,
+                          int64_t *length) {
     *vary = 0;
     *length = 1;
     for (int k = 0; k < value_count(instr); k++) {
@@ -172,7 +195,7 @@ int32_t sbp_rowkernel_add(sbp_arena *arena, sbp_rowkernel *kernel, const sbp_rk_
             add.length = kernel->operands[add.index].length;
             break;
         default:
-            derive(kernel, &add, &add.vary, &add.length);
+            sbp_rowkernel_derive(kernel, &add, &add.vary, &add.length);
         }
     }
     if (kernel->n < add.length)
@@ -190,21 +213,9 @@ static double instr_ops(const sbp_rk_instr *instr) {
     case SBP_RK_INDEX:
         return 0;
     case SBP_RK_RANDOM:
-        return 3 * SBP_ROWKERNEL_FUNCTION_OPS;
+        return 3 * rowops[SBP_ROWOP_exp].cost;
     case SBP_RK_MAP:
-        switch (instr->map) {
-        case SBP_ROWOP_exp:
-        case SBP_ROWOP_log:
-        case SBP_ROWOP_tanh:
-        case SBP_ROWOP_erf:
-        case SBP_ROWOP_sin:
-        case SBP_ROWOP_cos:
-        case SBP_ROWOP_sigmoid:
-        case SBP_ROWOP_log_sigmoid:
-            return SBP_ROWKERNEL_FUNCTION_OPS;
-        default:
-            return 1;
-        }
+        return rowops[instr->map].cost;
     default:
         return 1;
     }
@@ -298,257 +309,4 @@ bool sbp_rowkernel_may_alias(const sbp_rowkernel *kernel, int32_t out, int32_t i
             return false;
     }
     return true;
-}
-
-/* ---- verification --------------------------------------------------------------------------------- */
-
-/* Sizes beyond this are refused, so that no product of two of them overflows. */
-#define SIZE_LIMIT (INT64_C(1) << 31)
-
-typedef struct verifier {
-    const sbp_rowkernel *kernel;
-    sbp_diag *diag;
-    int32_t at; /* the instruction under test */
-} verifier;
-
-static sbp_status SBP_PRINTF(3, 4) fail(const verifier *v, const char *constraint, const char *format, ...) {
-    char message[256];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
-    va_end(args);
-    const char *name = v->kernel->name ? v->kernel->name : "?";
-    if (v->at < 0)
-        return sbp_fail(v->diag, SBP_INPUT, "rowkernel_%s: kernel '%.80s': %s", constraint, name, message);
-    return sbp_fail(v->diag, SBP_INPUT, "rowkernel_%s: kernel '%.80s', %%%d: %s", constraint, name, v->at,
-                    message);
-}
-
-/* c1: compute is f32 or f64; heads, n, counts within the limits; every name is there. */
-static sbp_status verify_kernel(const verifier *v) {
-    const sbp_rowkernel *k = v->kernel;
-    if (!k->name || !k->name[0])
-        return fail(v, "c1", "no name");
-    if (k->compute != SBP_F32 && k->compute != SBP_F64)
-        return fail(v, "c1", "computes in type number %d, not f32 or f64", (int)k->compute);
-    if (k->heads < 1 || k->heads > SIZE_LIMIT || k->n < 1 || k->n > SIZE_LIMIT)
-        return fail(v, "c1", "heads %lld, n %lld out of range", (long long)k->heads, (long long)k->n);
-    if (k->operand_count < 0 || k->operand_count > SBP_ROWKERNEL_MAX_OPERANDS || k->scalar_count < 0 ||
-        k->scalar_count > SBP_ROWKERNEL_MAX_SCALARS || k->instr_count < 0 ||
-        k->instr_count > SBP_ROWKERNEL_MAX_INSTRS)
-        return fail(v, "c1", "%d operands, %d scalars, %d instructions: at most %d, %d, %d", k->operand_count,
-                    k->scalar_count, k->instr_count, SBP_ROWKERNEL_MAX_OPERANDS, SBP_ROWKERNEL_MAX_SCALARS,
-                    SBP_ROWKERNEL_MAX_INSTRS);
-    for (int32_t i = 0; i < k->scalar_count; i++) {
-        if (!k->scalars[i] || !k->scalars[i][0])
-            return fail(v, "c1", "scalar %d has no name", i);
-        for (int32_t j = 0; j < i; j++)
-            if (strcmp(k->scalars[i], k->scalars[j]) == 0)
-                return fail(v, "c1", "two scalars named '%.80s'", k->scalars[i]);
-    }
-    return SBP_OK;
-}
-
-/* c2: operand names differ; dtype and mode exist; vary is a set of axes; length and head_stride fit it; an
- * out operand varies with the row and its heads do not overlap; a partial is f32 or f64, without row. */
-static sbp_status verify_operand(const verifier *v, int32_t index) {
-    const sbp_rowkernel *k = v->kernel;
-    const sbp_rk_operand *o = &k->operands[index];
-    if (!o->name || !o->name[0])
-        return fail(v, "c2", "operand %d has no name", index);
-    for (int32_t j = 0; j < index; j++)
-        if (strcmp(o->name, k->operands[j].name) == 0)
-            return fail(v, "c2", "two operands named '%.80s'", o->name);
-    if ((unsigned)o->mode > SBP_RK_PARTIAL || (unsigned)o->dtype >= SBP_DTYPE_COUNT)
-        return fail(v, "c2", "operand '%.80s' has no such mode or dtype", o->name);
-    if (o->vary & ~(SBP_VARY_ROW | SBP_VARY_HEAD | SBP_VARY_ELEM))
-        return fail(v, "c2", "operand '%.80s' varies with an axis that is none", o->name);
-    if (o->length < 1 || o->length > SIZE_LIMIT || (!(o->vary & SBP_VARY_ELEM) && o->length != 1))
-        return fail(v, "c2", "operand '%.80s' has length %lld", o->name, (long long)o->length);
-    if (o->vary & SBP_VARY_HEAD ? o->head_stride < 1 || o->head_stride > SIZE_LIMIT : o->head_stride != 0)
-        return fail(v, "c2", "operand '%.80s' has head stride %lld", o->name, (long long)o->head_stride);
-    if (o->mode != SBP_RK_IN && (o->vary & SBP_VARY_HEAD) && k->heads > 1 && o->head_stride < o->length)
-        return fail(v, "c2", "heads of '%.80s' overlap: stride %lld, length %lld", o->name,
-                    (long long)o->head_stride, (long long)o->length);
-    if (o->mode == SBP_RK_OUT && !(o->vary & SBP_VARY_ROW))
-        return fail(v, "c2", "out operand '%.80s' does not vary with the row", o->name);
-    if (o->mode == SBP_RK_PARTIAL && (o->vary & SBP_VARY_ROW))
-        return fail(v, "c2", "partial '%.80s' varies with the row", o->name);
-    if (o->mode == SBP_RK_PARTIAL && o->dtype != SBP_F32 && o->dtype != SBP_F64)
-        return fail(v, "c2", "partial '%.80s' is neither f32 nor f64", o->name);
-    return SBP_OK;
-}
-
-/* c3: the operation exists; it uses as many values as it takes, each an earlier value and no store; the
- * others are -1. */
-static sbp_status verify_values(const verifier *v, const sbp_rk_instr *instr) {
-    if ((unsigned)instr->op > SBP_RK_PARTIAL_ADD)
-        return fail(v, "c3", "no such operation: %d", (int)instr->op);
-    if (instr->op == SBP_RK_MAP && (unsigned)instr->map >= SBP_ROWOP_COUNT)
-        return fail(v, "c3", "no such function: %d", (int)instr->map);
-    for (int k = 0; k < 3; k++) {
-        int32_t value = instr_value(instr, k);
-        if (k >= value_count(instr)) {
-            if (value != -1)
-                return fail(v, "c3", "takes %d values, has one more: %%%d", value_count(instr), value);
-        } else if (value < 0 || value >= v->at || is_store(v->kernel->instrs[value].op)) {
-            return fail(v, "c3", "uses %%%d, which is no earlier value", value);
-        }
-    }
-    return SBP_OK;
-}
-
-/* c4: index names an operand (of that mode) or a scalar where one is needed and is -1 elsewhere. */
-static sbp_status verify_index(const verifier *v, const sbp_rk_instr *instr) {
-    const sbp_rowkernel *k = v->kernel;
-    sbp_rk_mode mode = SBP_RK_IN;
-    switch (instr->op) {
-    case SBP_RK_SCALAR:
-    case SBP_RK_RANDOM:
-        if (instr->index < 0 || instr->index >= k->scalar_count)
-            return fail(v, "c4", "no scalar %d", instr->index);
-        return SBP_OK;
-    case SBP_RK_LOAD:
-        break;
-    case SBP_RK_STORE:
-        mode = SBP_RK_OUT;
-        break;
-    case SBP_RK_PARTIAL_ADD:
-        mode = SBP_RK_PARTIAL;
-        break;
-    default:
-        if (instr->index != -1)
-            return fail(v, "c4", "index %d where there is none", instr->index);
-        return SBP_OK;
-    }
-    if (instr->index < 0 || instr->index >= k->operand_count)
-        return fail(v, "c4", "no operand %d", instr->index);
-    if (k->operands[instr->index].mode != mode)
-        return fail(v, "c4", "operand '%.80s' is of another mode", k->operands[instr->index].name);
-    return SBP_OK;
-}
-
-/* c5: vary is a set of axes; length is between 1 and n, and 1 without the element axis (stores: of the
- * operand); offset is not negative and 0 where it has no meaning. */
-static sbp_status verify_shape(const verifier *v, const sbp_rk_instr *instr) {
-    if (instr->vary & ~(SBP_VARY_ROW | SBP_VARY_HEAD | SBP_VARY_ELEM))
-        return fail(v, "c5", "varies with an axis that is none");
-    if (instr->length < 1 || instr->length > v->kernel->n ||
-        (!(instr->vary & SBP_VARY_ELEM) && instr->length != 1))
-        return fail(v, "c5", "length %lld (n is %lld)", (long long)instr->length, (long long)v->kernel->n);
-    bool has_offset = instr->op == SBP_RK_LOAD || instr->op == SBP_RK_INDEX || instr->op == SBP_RK_RANDOM ||
-                      is_store(instr->op);
-    if (instr->offset < 0 || instr->offset > SIZE_LIMIT || (!has_offset && instr->offset != 0))
-        return fail(v, "c5", "offset %lld", (long long)instr->offset);
-    return SBP_OK;
-}
-
-/* c6: a load has the operand's axes, or all but the element axis when it picks one column; loads, stores and
- * partials stay inside the operand's length. c7: a constant and a scalar vary with nothing, an index with the
- * elements only, a random number with the row at least and its stream with nothing, what stands for its row
- * and head with the row at most. */
-static sbp_status verify_source(const verifier *v, const sbp_rk_instr *instr) {
-    if (instr->op == SBP_RK_LOAD || is_store(instr->op)) {
-        const sbp_rk_operand *o = &v->kernel->operands[instr->index];
-        bool column =
-            instr->op == SBP_RK_LOAD && instr->length == 1 && instr->vary == (o->vary & ~SBP_VARY_ELEM);
-        if (instr->vary != o->vary && !column)
-            return fail(v, "c6", "its axes are not those of operand '%.80s'", o->name);
-        if (instr->offset + instr->length > o->length)
-            return fail(v, "c6", "elements %lld to %lld of '%.80s', which has %lld", (long long)instr->offset,
-                        (long long)(instr->offset + instr->length), o->name, (long long)o->length);
-    }
-    if ((instr->op == SBP_RK_CONST || instr->op == SBP_RK_SCALAR) && instr->vary != 0)
-        return fail(v, "c7", "a constant or scalar that varies");
-    if (instr->op == SBP_RK_INDEX && instr->vary != SBP_VARY_ELEM)
-        return fail(v, "c7", "an index that does not vary with the elements alone");
-    if (instr->op == SBP_RK_RANDOM && !(instr->vary & SBP_VARY_ROW))
-        return fail(v, "c7", "a random number that does not vary with the row");
-    if (instr->op == SBP_RK_RANDOM && instr->a >= 0 && v->kernel->instrs[instr->a].vary != 0)
-        return fail(v, "c7", "a random number of a stream that varies");
-    if (instr->op == SBP_RK_RANDOM && instr->b >= 0 &&
-        ((instr->vary & SBP_VARY_HEAD) ||
-         ((v->kernel->instrs[instr->b].vary | v->kernel->instrs[instr->c].vary) & ~SBP_VARY_ROW)))
-        return fail(v, "c7", "a random number whose row is not one number per row");
-    return SBP_OK;
-}
-
-/* c8: values of a map that vary along n have equal lengths; axes and length of a map or rounding follow from
- * its values. c9: a rounding is to no bool and no i64. c10: a reduction is over the head or element axis,
- * both, and only axes of its value; axes is 0 elsewhere. */
-static sbp_status verify_compute(const verifier *v, const sbp_rk_instr *instr) {
-    const sbp_rowkernel *kernel = v->kernel;
-    if (is_reduction(instr->op)) {
-        if (instr->axes == 0 || (instr->axes & ~(SBP_VARY_HEAD | SBP_VARY_ELEM)) ||
-            (instr->axes & ~kernel->instrs[instr->a].vary))
-            return fail(v, "c10", "reduces over axes its value does not have");
-    } else if (instr->axes != 0) {
-        return fail(v, "c10", "axes on what is no reduction");
-    }
-    if (instr->op == SBP_RK_ROUND &&
-        ((unsigned)instr->dtype >= SBP_DTYPE_COUNT || instr->dtype == SBP_BOOL || instr->dtype == SBP_I64))
-        return fail(v, "c9", "rounds to type number %d", (int)instr->dtype);
-    if (instr->op != SBP_RK_MAP && instr->op != SBP_RK_ROUND && !is_reduction(instr->op))
-        return SBP_OK;
-    int64_t length = 0;
-    for (int k = 0; k < value_count(instr); k++) {
-        const sbp_rk_instr *value = &kernel->instrs[instr_value(instr, k)];
-        if (!(value->vary & SBP_VARY_ELEM))
-            continue;
-        if (length != 0 && value->length != length)
-            return fail(v, "c8", "lengths %lld and %lld", (long long)length, (long long)value->length);
-        length = value->length;
-    }
-    uint8_t vary;
-    derive(kernel, instr, &vary, &length);
-    if (instr->vary != vary || instr->length != length)
-        return fail(v, "c8", "axes or length (%lld) do not follow from its values (%lld)",
-                    (long long)instr->length, (long long)length);
-    return SBP_OK;
-}
-
-/* c11: a stored value has no axis that the operand lacks (a partial sums over rows, and over heads where it
- * lacks them), and the length that is stored, or 1. c12: no element is stored, or added to, twice. c13:
- * stores come last. */
-static sbp_status verify_store(const verifier *v, const sbp_rk_instr *instr) {
-    const sbp_rowkernel *kernel = v->kernel;
-    if (!is_store(instr->op)) {
-        if (v->at > 0 && is_store(kernel->instrs[v->at - 1].op))
-            return fail(v, "c13", "a value after a store");
-        return SBP_OK;
-    }
-    const sbp_rk_operand *o = &kernel->operands[instr->index];
-    const sbp_rk_instr *value = &kernel->instrs[instr->a];
-    uint8_t may = o->vary;
-    if (instr->op == SBP_RK_PARTIAL_ADD)
-        may |= SBP_VARY_ROW | SBP_VARY_HEAD;
-    if (value->vary & ~may)
-        return fail(v, "c11", "%%%d varies with an axis that operand '%.80s' lacks", instr->a, o->name);
-    if ((value->vary & SBP_VARY_ELEM) && value->length != instr->length)
-        return fail(v, "c11", "stores %lld elements of %lld", (long long)instr->length,
-                    (long long)value->length);
-    for (int32_t j = 0; j < v->at; j++) {
-        const sbp_rk_instr *other = &kernel->instrs[j];
-        if (is_store(other->op) && other->index == instr->index &&
-            other->offset < instr->offset + instr->length && instr->offset < other->offset + other->length)
-            return fail(v, "c12", "elements of '%.80s' that %%%d stores too", o->name, j);
-    }
-    return SBP_OK;
-}
-
-sbp_status sbp_rowkernel_verify(const sbp_rowkernel *kernel, sbp_diag *diag) {
-    verifier v = {.kernel = kernel, .diag = diag, .at = -1};
-    SBP_TRY(verify_kernel(&v));
-    for (int32_t i = 0; i < kernel->operand_count; i++)
-        SBP_TRY(verify_operand(&v, i));
-    for (v.at = 0; v.at < kernel->instr_count; v.at++) {
-        const sbp_rk_instr *instr = &kernel->instrs[v.at];
-        SBP_TRY(verify_values(&v, instr));
-        SBP_TRY(verify_index(&v, instr));
-        SBP_TRY(verify_shape(&v, instr));
-        SBP_TRY(verify_source(&v, instr));
-        SBP_TRY(verify_compute(&v, instr));
-        SBP_TRY(verify_store(&v, instr));
-    }
-    return SBP_OK;
 }

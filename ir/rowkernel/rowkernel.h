@@ -10,7 +10,9 @@
  * Operands are 2-D views [rows, columns] given by the command. Element (row, head, j) of an operand is at
  * column head * head_stride + j of that row. An operand that does not vary with the row is read at row 0
  * of its view. Values are computed in `compute` (f32 or f64); loads widen, stores round to the operand's
- * dtype as sbp_element_set() does (types.h). Integers load as numbers (exact up to 2^24 in f32).
+ * dtype as sbp_element_set() does (types.h). Integers load as numbers (exact up to 2^24 in f32); functions of
+ * whole numbers (intops.def) take their bits apart, in two's complement, and tables of constants are looked
+ * up by them: the verifier proves from the types of what is loaded that the numbers are whole and in range.
  *
  * Order. For one (row, head) the instructions mean: all loads, then all stores. An out operand may be the
  * same memory as an in operand when sbp_rowkernel_may_alias() says so; nothing else may overlap.
@@ -39,14 +41,16 @@ enum {
     SBP_PARTIAL_ROWS = 16, /* few, so that a chunk has more blocks than a GPU has processors */
     SBP_ROWKERNEL_MAX_OPERANDS = 24,
     SBP_ROWKERNEL_MAX_SCALARS = 16,
-    SBP_ROWKERNEL_MAX_INSTRS = 1024
+    SBP_ROWKERNEL_MAX_TABLES = 8,
+    SBP_ROWKERNEL_MAX_INSTRS = 1024,
+    SBP_ROWKERNEL_TABLE_NUMBERS = 16 /* of a table, at most: what fits a vector register */
 };
 
 /* Axes a value or operand varies with; a bit set. */
 typedef enum sbp_vary { SBP_VARY_ROW = 1, SBP_VARY_HEAD = 2, SBP_VARY_ELEM = 4 } sbp_vary;
 
 typedef enum sbp_rowop {
-#define ROWOP(name, arity, vjp, value) SBP_ROWOP_##name,
+#define ROWOP(name, arity, cost, vjp, value) SBP_ROWOP_##name,
 #include "ir/rowkernel/rowops.def"
 #undef ROWOP
     SBP_ROWOP_COUNT
@@ -55,9 +59,27 @@ typedef enum sbp_rowop {
 const char *sbp_rowop_name(sbp_rowop op);
 int sbp_rowop_arity(sbp_rowop op);
 const char *sbp_rowop_vjp(sbp_rowop op); /* the derivative text of rowops.def */
+/* Scalar operations that it counts as in estimates; more than 1 where it is not a processor's own. */
+int sbp_rowop_cost(sbp_rowop op);
 double sbp_rowop_eval(sbp_rowop op, double a, double b, double c);
 /* SBP_ROWOP_COUNT when there is none of that name. */
 sbp_rowop sbp_rowop_from_name(const char *name);
+
+/* Functions of whole numbers, by which codes are taken out of bytes. */
+typedef enum sbp_intop {
+#define INTOP(name, arity, constants, value, low, high) SBP_INTOP_##name,
+#include "ir/rowkernel/intops.def"
+#undef INTOP
+    SBP_INTOP_COUNT
+} sbp_intop;
+
+const char *sbp_intop_name(sbp_intop op);
+int sbp_intop_arity(sbp_intop op);
+int sbp_intop_constants(sbp_intop op);
+const char *sbp_intop_text(sbp_intop op); /* the value of intops.def, for emitters */
+int32_t sbp_intop_eval(sbp_intop op, int32_t x, int32_t p, int32_t q);
+/* SBP_INTOP_COUNT when there is none of that name. */
+sbp_intop sbp_intop_from_name(const char *name);
 
 /* bf16 by its bits. An fp32 number is a bf16 one and 16 bits, with which a weight in bf16 has an exact
  * master: high(a) has the bits (bits(a) + 0x8000) & 0xffff0000, so it is a rounded, halves away from 0, and
@@ -85,20 +107,23 @@ typedef struct sbp_rk_operand {
 } sbp_rk_operand;
 
 typedef enum sbp_rk_op {
-    SBP_RK_LOAD,   /* operand[offset .. offset+length) */
-    SBP_RK_CONST,  /* imm */
-    SBP_RK_SCALAR, /* the kernel's scalar number `index`, set per command */
-    SBP_RK_INDEX,  /* element index along n: offset + j */
-    SBP_RK_RANDOM, /* uniform in [0,1), 24 bits: Philox4x32-10; key = scalar number `index` (an integer below
-                      2^53, low and high 32 bits); counter = (absolute row, stream, head, e / 4) for element
-                      e = offset + j, whose word is number e mod 4, >> 8. stream: the value a, which varies
-                      with nothing, an integer below 2^32 (what is none is 0); 0 without a. Rows are below
-                      2^32. With b and c, which vary with the row at most, the counter is (b, stream, c,
-                      e / 4), wherever the row stands; then nothing varies with the head. */
-    SBP_RK_MAP,    /* map(a, b, c); operands broadcast to the varying axes of the result */
-    SBP_RK_ROUND,  /* a as `dtype` has it, as if it were stored and loaded; neither bool nor i64 */
-    SBP_RK_SUM,    /* over `axes` (HEAD, ELEM or both) */
-    SBP_RK_MAX,    /* likewise; NaN wins. `axes` are axes that a varies with */
+    SBP_RK_LOAD,    /* operand[offset .. offset+length) */
+    SBP_RK_CONST,   /* imm */
+    SBP_RK_SCALAR,  /* the kernel's scalar number `index`, set per command */
+    SBP_RK_INDEX,   /* element index along n: offset + j */
+    SBP_RK_RANDOM,  /* uniform in [0,1), 24 bits: Philox4x32-10; key = scalar number `index` (an integer below
+                       2^53, low and high 32 bits); counter = (absolute row, stream, head, e / 4) for element
+                       e = offset + j, whose word is number e mod 4, >> 8. stream: the value a, which varies
+                       with nothing, an integer below 2^32 (what is none is 0); 0 without a. Rows are below
+                       2^32. With b and c, which vary with the row at most, the counter is (b, stream, c,
+                       e / 4), wherever the row stands; then nothing varies with the head. */
+    SBP_RK_MAP,     /* map(a, b, c); operands broadcast to the varying axes of the result */
+    SBP_RK_INTEGER, /* integer(a, b), a function of intops.def with constants[]; the verifier proves that its
+                       operands are whole numbers and that it is exact in the type of the arithmetic */
+    SBP_RK_LOOKUP,  /* number a of table `index`; a is proved to be one that the table has */
+    SBP_RK_ROUND,   /* a as `dtype` has it, as if it were stored and loaded; neither bool nor i64 */
+    SBP_RK_SUM,     /* over `axes` (HEAD, ELEM or both) */
+    SBP_RK_MAX,     /* likewise; NaN wins. `axes` are axes that a varies with */
     SBP_RK_MIN,
     SBP_RK_STORE,      /* operand[offset .. offset+length) = a; vary is the operand's */
     SBP_RK_PARTIAL_ADD /* partial operand[offset ..) += a, over the rows of the block */
@@ -107,15 +132,25 @@ typedef enum sbp_rk_op {
 typedef struct sbp_rk_instr {
     sbp_rk_op op;
     sbp_rowop map;
+    sbp_intop integer;
+    int32_t constants[2]; /* of an INTEGER: p, q; 0 elsewhere */
     sbp_dtype dtype;
     uint8_t vary;
     uint8_t axes;
     int64_t length;  /* along n; 1 when not varying with it */
     int32_t a, b, c; /* values: indices of earlier instructions, -1 when absent */
-    int32_t index;   /* operand or scalar number, -1 when absent */
+    int32_t index;   /* operand, scalar or table number, -1 when absent */
     int64_t offset;
     double imm;
+    const char *name; /* of the value in the text form; NULL: its number */
 } sbp_rk_instr;
+
+/* Constant numbers that a kernel looks up. */
+typedef struct sbp_rk_table {
+    const char *name;
+    int32_t count;
+    double numbers[SBP_ROWKERNEL_TABLE_NUMBERS];
+} sbp_rk_table;
 
 typedef struct sbp_rowkernel {
     const char *name;
@@ -125,6 +160,8 @@ typedef struct sbp_rowkernel {
     int32_t operand_count, operand_capacity;
     const char **scalars; /* names, for the text form and for binding */
     int32_t scalar_count, scalar_capacity;
+    sbp_rk_table *tables;
+    int32_t table_count, table_capacity;
     sbp_rk_instr *instrs; /* operands precede users; stores come last */
     int32_t instr_count, instr_capacity;
 } sbp_rowkernel;
@@ -132,10 +169,9 @@ typedef struct sbp_rowkernel {
 /* Checks everything a backend relies on; messages name the kernel and the constraint ("rowkernel_c3"). */
 sbp_status sbp_rowkernel_verify(const sbp_rowkernel *kernel, sbp_diag *diag) SBP_CHECKED;
 
-/* Scalar operations of one row, for estimates: a load, a store, an addition count as one, functions that are
- * not a processor's own as SBP_ROWKERNEL_FUNCTION_OPS. What does not vary with the row counts as if it did,
- * constants do not count. */
-enum { SBP_ROWKERNEL_FUNCTION_OPS = 8 };
+/* Scalar operations of one row, for estimates: a load, a store, an addition count as one, functions what
+ * sbp_rowop_cost() says. What does not vary with the row counts as if it did, constants
+ * do not count. */
 double sbp_rowkernel_ops(const sbp_rowkernel *kernel);
 
 /* The level of each instruction (see above); levels has instr_count elements. A store or partial has the
@@ -158,6 +194,14 @@ typedef struct sbp_rk_view {
  */
 sbp_status sbp_rowkernel_run_reference(const sbp_rowkernel *kernel, int64_t rows, int64_t row0,
                                        const sbp_rk_view *views, const double *scalars) SBP_CHECKED;
+
+/* A kernel of elements made ready for the host, which reads files with it: its arithmetic is fp32, as a
+ * device's. Such a kernel computes in f32 and has no reduction, partial, scalar, random number or rounding to
+ * another type than f32, and its values fit 32 KiB; NULL for another one. kernel: verified, lives as long. */
+typedef struct sbp_rowrunner sbp_rowrunner;
+sbp_rowrunner *sbp_rowrunner_create(sbp_arena *arena, const sbp_rowkernel *kernel);
+/* views: one per operand; no out operand is the memory of an in. Any number of threads at once. */
+void sbp_rowrunner_run(const sbp_rowrunner *runner, int64_t rows, const sbp_rk_view *views);
 
 /* Philox4x32-10 (Salmon et al., SC'11), the one random source of all backends. */
 static inline void sbp_philox_words(const uint32_t counter[4], const uint32_t key[2], uint32_t words[4]) {
@@ -197,13 +241,14 @@ void sbp_rowkernel_print(sbp_text *out, const sbp_rowkernel *kernel);
 struct sbp_lexer;
 sbp_status sbp_rowkernel_parse(struct sbp_lexer *lexer, sbp_arena *arena, sbp_rowkernel **out) SBP_CHECKED;
 
-/* Building. Return values are numbers of operands, scalars, values. sbp_rowkernel_add fills in what
+/* Building. Return values are numbers of operands, scalars, tables, values. sbp_rowkernel_add fills in what
  * follows from the rest when `length` is 0: vary and length of every instruction (a load or store covers
  * the whole operand then; index and random are to be given theirs), and raises kernel->n to the longest
  * length. heads is 1 until set. Names are not copied. */
 sbp_rowkernel *sbp_rowkernel_create(sbp_arena *arena, const char *name, sbp_dtype compute);
 int32_t sbp_rowkernel_add_operand(sbp_arena *arena, sbp_rowkernel *kernel, const sbp_rk_operand *operand);
 int32_t sbp_rowkernel_add_scalar(sbp_arena *arena, sbp_rowkernel *kernel, const char *name);
+int32_t sbp_rowkernel_add_table(sbp_arena *arena, sbp_rowkernel *kernel, const sbp_rk_table *table);
 int32_t sbp_rowkernel_add(sbp_arena *arena, sbp_rowkernel *kernel, const sbp_rk_instr *instr);
 
 #endif

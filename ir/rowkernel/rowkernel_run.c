@@ -98,6 +98,12 @@ static double evaluate(const run *r, const sbp_rk_instr *instr, int64_t head, in
         return sbp_rowop_eval(instr->map, value_at(r, instr->a, head, j),
                               instr->b < 0 ? 0 : value_at(r, instr->b, head, j),
                               instr->c < 0 ? 0 : value_at(r, instr->c, head, j));
+    case SBP_RK_INTEGER:
+        return sbp_intop_eval(instr->integer, (int32_t)value_at(r, instr->a, head, j),
+                              instr->b < 0 ? instr->constants[0] : (int32_t)value_at(r, instr->b, head, j),
+                              instr->constants[1]);
+    case SBP_RK_LOOKUP:
+        return r->kernel->tables[instr->index].numbers[(int32_t)value_at(r, instr->a, head, j)];
     case SBP_RK_ROUND:
         return sbp_round_to(instr->dtype, value_at(r, instr->a, head, j));
     case SBP_RK_SUM:

@@ -5,6 +5,7 @@
  *     out y : bf16 [row head elem] length 64 stride 64
  *     partial dw : f32 [elem] length 576
  *     scalar eps
+ *     table thirds [0, 1, -1]
  *     %0 = load x                 # the whole operand; x[0:32] elements 0 to 31; x[3] one column, for all
  *     %1 = mul %0, %0             # any function of rowops.def
  *     %2 = sum[elem] %1           # over axes; also max[..], min[..]
@@ -13,6 +14,9 @@
  *     %5 = index 0:576
  *     %6 = random eps [row elem] 0:576        # also: .., %3, a stream; .., %3, %8, %9: of that row and head
  *     %7 = round bf16 %0
+ *     %code = load q              # a value may have a name in place of its number
+ *     %low = bits %code, 0, 4     # any function of intops.def: operands, constants
+ *     %12 = lookup %low, thirds
  *     store y[0:32], %7
  *     accumulate dw, %1 }
  *
@@ -33,6 +37,22 @@ static void print_name(sbp_text *out, const char *name) {
         sbp_text_add(out, "%s", name);
     else
         sbp_text_add_quoted(out, name);
+}
+
+/* "%7", "%low" */
+static void print_value(sbp_text *out, const sbp_rowkernel *kernel, int32_t value) {
+    if (!kernel->instrs[value].name) {
+        sbp_text_add(out, "%%%d", value);
+        return;
+    }
+    sbp_text_add(out, "%%");
+    print_name(out, kernel->instrs[value].name);
+}
+
+/* After others. */
+static void print_next_value(sbp_text *out, const sbp_rowkernel *kernel, int32_t value) {
+    sbp_text_add(out, ", ");
+    print_value(out, kernel, value);
 }
 
 static const struct {
@@ -86,8 +106,10 @@ static void print_part(sbp_text *out, const sbp_rowkernel *kernel, const sbp_rk_
 static void print_instr(sbp_text *out, const sbp_rowkernel *kernel, int32_t index) {
     const sbp_rk_instr *instr = &kernel->instrs[index];
     sbp_text_add(out, "  ");
-    if (instr->op != SBP_RK_STORE && instr->op != SBP_RK_PARTIAL_ADD)
-        sbp_text_add(out, "%%%d = ", index);
+    if (instr->op != SBP_RK_STORE && instr->op != SBP_RK_PARTIAL_ADD) {
+        print_value(out, kernel, index);
+        sbp_text_add(out, " = ");
+    }
     switch (instr->op) {
     case SBP_RK_LOAD:
         sbp_text_add(out, "load ");
@@ -113,35 +135,64 @@ static void print_instr(sbp_text *out, const sbp_rowkernel *kernel, int32_t inde
         sbp_text_add(out, " ");
         print_range(out, instr);
         if (instr->a >= 0)
-            sbp_text_add(out, ", %%%d", instr->a);
-        if (instr->b >= 0)
-            sbp_text_add(out, ", %%%d, %%%d", instr->b, instr->c);
+            print_next_value(out, kernel, instr->a);
+        if (instr->b >= 0) {
+            print_next_value(out, kernel, instr->b);
+            print_next_value(out, kernel, instr->c);
+        }
         break;
     case SBP_RK_MAP:
-        sbp_text_add(out, "%s %%%d", sbp_rowop_name(instr->map), instr->a);
+        sbp_text_add(out, "%s ", sbp_rowop_name(instr->map));
+        print_value(out, kernel, instr->a);
         if (sbp_rowop_arity(instr->map) > 1)
-            sbp_text_add(out, ", %%%d", instr->b);
+            print_next_value(out, kernel, instr->b);
         if (sbp_rowop_arity(instr->map) > 2)
-            sbp_text_add(out, ", %%%d", instr->c);
+            print_next_value(out, kernel, instr->c);
+        break;
+    case SBP_RK_INTEGER:
+        sbp_text_add(out, "%s ", sbp_intop_name(instr->integer));
+        print_value(out, kernel, instr->a);
+        if (sbp_intop_arity(instr->integer) > 1)
+            print_next_value(out, kernel, instr->b);
+        for (int k = 0; k < sbp_intop_constants(instr->integer); k++)
+            sbp_text_add(out, ", %d", instr->constants[k]);
+        break;
+    case SBP_RK_LOOKUP:
+        sbp_text_add(out, "lookup ");
+        print_value(out, kernel, instr->a);
+        sbp_text_add(out, ", ");
+        print_name(out, kernel->tables[instr->index].name);
         break;
     case SBP_RK_ROUND:
-        sbp_text_add(out, "round %s %%%d", sbp_dtype_name(instr->dtype), instr->a);
+        sbp_text_add(out, "round %s ", sbp_dtype_name(instr->dtype));
+        print_value(out, kernel, instr->a);
         break;
     case SBP_RK_SUM:
     case SBP_RK_MAX:
     case SBP_RK_MIN:
         sbp_text_add(out, instr->op == SBP_RK_SUM ? "sum" : instr->op == SBP_RK_MAX ? "max" : "min");
         print_axes(out, instr->axes);
-        sbp_text_add(out, " %%%d", instr->a);
+        sbp_text_add(out, " ");
+        print_value(out, kernel, instr->a);
         break;
     case SBP_RK_STORE:
     case SBP_RK_PARTIAL_ADD:
         sbp_text_add(out, instr->op == SBP_RK_STORE ? "store " : "accumulate ");
         print_part(out, kernel, instr);
-        sbp_text_add(out, ", %%%d", instr->a);
+        print_next_value(out, kernel, instr->a);
         break;
     }
     sbp_text_add(out, "\n");
+}
+
+static void print_table(sbp_text *out, const sbp_rk_table *table) {
+    sbp_text_add(out, "  table ");
+    print_name(out, table->name);
+    for (int32_t k = 0; k < table->count; k++) {
+        sbp_text_add(out, k == 0 ? " [" : ", ");
+        sbp_text_add_double(out, table->numbers[k]);
+    }
+    sbp_text_add(out, "]\n");
 }
 
 void sbp_rowkernel_print(sbp_text *out, const sbp_rowkernel *kernel) {
@@ -156,6 +207,8 @@ void sbp_rowkernel_print(sbp_text *out, const sbp_rowkernel *kernel) {
         print_name(out, kernel->scalars[i]);
         sbp_text_add(out, "\n");
     }
+    for (int32_t i = 0; i < kernel->table_count; i++)
+        print_table(out, &kernel->tables[i]);
     for (int32_t i = 0; i < kernel->instr_count; i++)
         print_instr(out, kernel, i);
     sbp_text_add(out, "}\n");
@@ -244,9 +297,21 @@ static sbp_status parse_part(parser *p, sbp_rk_instr *instr) {
     return sbp_lexer_expect(p->lexer, "]");
 }
 
+static bool is_named(const parser *p) {
+    return p->lexer->token == SBP_TOKEN_NAME || p->lexer->token == SBP_TOKEN_STRING;
+}
+
 static sbp_status parse_value(parser *p, int32_t *out) {
     int64_t number;
     SBP_TRY(sbp_lexer_expect(p->lexer, "%"));
+    if (is_named(p)) {
+        const char *name;
+        SBP_TRY(sbp_lexer_name(p->lexer, &name));
+        for (*out = 0; *out < p->kernel->instr_count; (*out)++)
+            if (p->kernel->instrs[*out].name && strcmp(p->kernel->instrs[*out].name, name) == 0)
+                return SBP_OK;
+        return sbp_lexer_fail(p->lexer, "no value %%%.80s before this one", name);
+    }
     SBP_TRY(sbp_lexer_int(p->lexer, &number));
     if (number < 0 || number >= p->kernel->instr_count)
         return sbp_lexer_fail(p->lexer, "no value %%%lld before this one", (long long)number);
@@ -261,6 +326,37 @@ static sbp_status parse_scalar(parser *p, int32_t *out) {
         if (strcmp(p->kernel->scalars[*out], name) == 0)
             return SBP_OK;
     return sbp_lexer_fail(p->lexer, "no scalar '%.80s'", name);
+}
+
+static sbp_status parse_integer(parser *p, sbp_rk_instr *instr, sbp_intop op) {
+    instr->op = SBP_RK_INTEGER;
+    instr->integer = op;
+    SBP_TRY(parse_value(p, &instr->a));
+    if (sbp_intop_arity(op) > 1) {
+        SBP_TRY(sbp_lexer_expect(p->lexer, ","));
+        SBP_TRY(parse_value(p, &instr->b));
+    }
+    for (int k = 0; k < sbp_intop_constants(op); k++) {
+        int64_t number;
+        SBP_TRY(sbp_lexer_expect(p->lexer, ","));
+        SBP_TRY(sbp_lexer_int(p->lexer, &number));
+        if (number < 0 || number > 31)
+            return sbp_lexer_fail(p->lexer, "%lld is no number of a bit", (long long)number);
+        instr->constants[k] = (int32_t)number;
+    }
+    return SBP_OK;
+}
+
+static sbp_status parse_lookup(parser *p, sbp_rk_instr *instr) {
+    const char *name;
+    instr->op = SBP_RK_LOOKUP;
+    SBP_TRY(parse_value(p, &instr->a));
+    SBP_TRY(sbp_lexer_expect(p->lexer, ","));
+    SBP_TRY(sbp_lexer_name(p->lexer, &name));
+    for (instr->index = 0; instr->index < p->kernel->table_count; instr->index++)
+        if (strcmp(p->kernel->tables[instr->index].name, name) == 0)
+            return SBP_OK;
+    return sbp_lexer_fail(p->lexer, "no table '%.80s'", name);
 }
 
 static sbp_status parse_map(parser *p, sbp_rk_instr *instr, const char *name) {
@@ -338,7 +434,10 @@ static sbp_status parse_definition(parser *p, sbp_rk_instr *instr) {
         SBP_TRY(parse_axes(p, &instr->axes));
         return parse_value(p, &instr->a);
     }
-    return parse_map(p, instr, name);
+    if (strcmp(name, "lookup") == 0)
+        return parse_lookup(p, instr);
+    sbp_intop integer = sbp_intop_from_name(name);
+    return integer == SBP_INTOP_COUNT ? parse_map(p, instr, name) : parse_integer(p, instr, integer);
 }
 
 static sbp_status parse_instr(parser *p) {
@@ -355,7 +454,12 @@ static sbp_status parse_instr(parser *p) {
     } else {
         int64_t number;
         SBP_TRY(sbp_lexer_expect(p->lexer, "%"));
-        SBP_TRY(sbp_lexer_int(p->lexer, &number));
+        if (is_named(p)) {
+            SBP_TRY(sbp_lexer_name(p->lexer, &instr.name));
+            number = p->kernel->instr_count;
+        } else {
+            SBP_TRY(sbp_lexer_int(p->lexer, &number));
+        }
         if (number != p->kernel->instr_count)
             return sbp_lexer_fail(p->lexer, "value %%%lld where %%%d comes next", (long long)number,
                                   p->kernel->instr_count);
@@ -366,6 +470,22 @@ static sbp_status parse_instr(parser *p) {
         return sbp_lexer_fail(p->lexer, "more than %d instructions", SBP_ROWKERNEL_MAX_INSTRS);
     sbp_rowkernel_add(p->arena, p->kernel, &instr);
     return SBP_OK;
+}
+
+static sbp_status parse_table(parser *p) {
+    sbp_rk_table table = {0};
+    bool more = true;
+    SBP_TRY(sbp_lexer_next(p->lexer));
+    SBP_TRY(sbp_lexer_name(p->lexer, &table.name));
+    SBP_TRY(sbp_lexer_expect(p->lexer, "["));
+    while (more) {
+        if (table.count == SBP_ROWKERNEL_TABLE_NUMBERS)
+            return sbp_lexer_fail(p->lexer, "more than %d numbers in a table", SBP_ROWKERNEL_TABLE_NUMBERS);
+        SBP_TRY(sbp_lexer_double(p->lexer, &table.numbers[table.count++]));
+        SBP_TRY(sbp_lexer_accept(p->lexer, ",", &more));
+    }
+    sbp_rowkernel_add_table(p->arena, p->kernel, &table);
+    return sbp_lexer_expect(p->lexer, "]");
 }
 
 sbp_status sbp_rowkernel_parse(sbp_lexer *lexer, sbp_arena *arena, sbp_rowkernel **out) {
@@ -402,6 +522,11 @@ sbp_status sbp_rowkernel_parse(sbp_lexer *lexer, sbp_arena *arena, sbp_rowkernel
         SBP_TRY(sbp_lexer_next(lexer));
         SBP_TRY(sbp_lexer_name(lexer, &scalar));
         sbp_rowkernel_add_scalar(arena, p.kernel, scalar);
+    }
+    while (sbp_lexer_is(lexer, "table")) {
+        if (p.kernel->table_count == SBP_ROWKERNEL_MAX_TABLES)
+            return sbp_lexer_fail(lexer, "more than %d tables", SBP_ROWKERNEL_MAX_TABLES);
+        SBP_TRY(parse_table(&p));
     }
     while (!sbp_lexer_is(lexer, "}"))
         SBP_TRY(parse_instr(&p));

@@ -72,25 +72,27 @@ sbp_status sbp_rates_parse(sbp_arena *arena, sbp_diag *diag, const char *from, c
         char *end = NULL;
         double value = word ? strtod(word, &end) : 0;
         if (!word || *end || !(value > 0 && value < 1e30))
-            return sbp_fail(diag, SBP_INPUT, "%s: %s: '%s' is no positive number", from, key,
+            return sbp_fail(diag, SBP_INPUT, "%s: %s: '%s' is not a positive number", from, key,
                             word ? word : "");
         if (!sbp_rates_set(out, key, value))
-            return sbp_fail(diag, SBP_INPUT, "%s: '%s' is no rate", from, key);
+            return sbp_fail(diag, SBP_INPUT, "%s: '%s' is not a rate", from, key);
     }
     const char *missing = sbp_rates_missing(out);
     return missing ? sbp_fail(diag, SBP_INPUT, "%s: rates need '%s'", from, missing) : SBP_OK;
 }
 
-void sbp_rates_print(sbp_text *out, const sbp_rates *rates, const char *quote, const char *colon,
-                     const char *comma) {
-    bool any = false;
+void sbp_rates_print(sbp_text *out, const sbp_rates *rates) {
     for (int k = 0; k < SBP_COUNT(keys); k++) {
         if (!(value_of(rates, k) > 0))
             continue;
-        sbp_text_add(out, "%s%s%s%s%s", any ? comma : "", quote, keys[k].key, quote, colon);
+        sbp_text_add(out, "%s ", keys[k].key);
         sbp_text_add_double(out, value_of(rates, k));
-        any = true;
+        sbp_text_add(out, "\n");
     }
+}
+
+double sbp_rates_value(const sbp_rates *rates, int i) {
+    return value_of(rates, i);
 }
 
 double sbp_rates_product(const sbp_rates *rates, sbp_dtype dtype) {

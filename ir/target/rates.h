@@ -27,14 +27,15 @@ bool sbp_rates_set(sbp_rates *rates, const char *key, double value);
 const char *sbp_rates_word(sbp_arena *arena, const char **at);
 /* Key number i; NULL after the last. */
 const char *sbp_rates_key(int i);
+/* Its number; 0: not known. */
+double sbp_rates_value(const sbp_rates *rates, int i);
 /* A key that is needed and is 0; NULL: none. */
 const char *sbp_rates_missing(const sbp_rates *rates);
 /* Reads a text. Messages name `from`; SBP_INPUT: a key or number that is none, or one that is missing. */
 sbp_status sbp_rates_parse(sbp_arena *arena, sbp_diag *diag, const char *from, const char *text,
                            sbp_rates *out) SBP_CHECKED;
-/* "key number key number .." in shortest forms, between `key` and `number`, and pairs, as given. */
-void sbp_rates_print(sbp_text *out, const sbp_rates *rates, const char *quote, const char *colon,
-                     const char *comma);
+/* A line "key number" each, in shortest forms, of those that are known. */
+void sbp_rates_print(sbp_text *out, const sbp_rates *rates);
 /* Of a type: its own, or what follows from others (fp64: half of fp32; other types: fp32). */
 double sbp_rates_product(const sbp_rates *rates, sbp_dtype dtype);
 double sbp_rates_attention(const sbp_rates *rates, sbp_dtype dtype);

@@ -32,6 +32,14 @@ typedef struct sbp_flat {
     const sbp_update *rule; /* of a share; NULL: it is not updated */
 } sbp_flat;
 
+/* A side value: who writes it, and its items. */
+typedef struct sbp_entry_side {
+    int32_t writer;          /* call; -1: the value is none */
+    const sbp_crossing *as;  /* what the writer calls it */
+    int32_t item, cotangent; /* items; -1: none */
+    bool zeroed;             /* the cotangent, in this list */
+} sbp_entry_side;
+
 typedef struct sbp_entry_builder {
     sbp_pipeline *p;
     sbp_residency *r;
@@ -41,6 +49,7 @@ typedef struct sbp_entry_builder {
     int64_t k;
     int32_t *checkpoints;          /* per group: item */
     int32_t temporaries, gradient; /* buffers: k - 1 inputs, G; -1: none */
+    sbp_entry_side *sides;         /* per value between calls */
     int32_t max_saved;
     int32_t *saved;                /* per call and saved value (call * max_saved + i): item */
     sbp_item_part *params, *grads; /* per parameter; item -1: none */
@@ -99,6 +108,10 @@ sbp_status sbp_entry_make_flat_rules(sbp_entry_builder *e) SBP_CHECKED;
 sbp_status sbp_entry_make_lasting(sbp_entry_builder *e) SBP_CHECKED;
 void sbp_entry_make_streams(sbp_entry_builder *e, bool backward);
 void sbp_entry_make_saved(sbp_entry_builder *e);
+/* Of side values: themselves, and what their cotangents add up in. */
+void sbp_entry_make_sides(sbp_entry_builder *e, bool backward);
+/* The side value that a function of a call names. */
+sbp_entry_side *sbp_entry_side_of(const sbp_entry_builder *e, int32_t call, const sbp_side *side);
 
 /* ---- acts, and gradients.c ------------------------------------------------------------------------------
  */
@@ -117,6 +130,8 @@ static inline sbp_item_part sbp_entry_whole(int32_t item) {
 void sbp_entry_begin_list(sbp_entry_builder *e, const char *entry);
 /* Operands are copied. */
 sbp_act *sbp_entry_act(sbp_entry_builder *e, sbp_act_kind kind, const sbp_operand *operands, int32_t count);
+/* Zeroes an item. */
+void sbp_entry_fill(sbp_entry_builder *e, int32_t item);
 /* Before the list of a step or a micro-batch. */
 void sbp_entry_begin_gradients(sbp_entry_builder *e);
 /* What the backward of a call adds the gradient of parameter `i` of its segment to. */

@@ -7,8 +7,9 @@
  * Layers are the calls between the first (embedding) and the last (head). I_l is the input of layer l; I_L
  * the head's, which becomes the gradient stream G in place. Every k-th I_l is a checkpoint, the k - 1 behind
  * it live in buffers that all groups share; before a group's backward its layers but the last run forward
- * again (the last group's are still there). `step` is: the gradient of a parameter is complete, so it is
- * updated.
+ * again (the last group's are still there). Side values, which more than the next segment reads, are items of
+ * their own from the forward of their writer to its backward; their cotangents from the last reader's
+ * backward to the writer's. `step` is: the gradient of a parameter is complete, so it is updated.
  *
  * items.c has what they name, gradients.c what happens to gradients. Nothing here knows where anything lives:
  * acts name items, and reside brings them.
@@ -48,13 +49,18 @@ static sbp_status call_segment(sbp_entry_builder *e, int32_t call, int32_t funct
     const sbp_function *callee = &p->program->functions[function];
     int32_t saved = call + 1 < p->module->call_count ? sbp_entry_kind(e, call)->saved_count : 0;
     int32_t count = 0, number = 0;
-    sbp_operand *operands =
-        SBP_NEW_ARRAY(p->arena, sbp_operand, 2 + 2 * c->param_count + f->arg_count + saved + 1);
+    const sbp_function_lowering *lowering = p->lowering->functions[function];
+    sbp_operand *operands = SBP_NEW_ARRAY(
+        p->arena, sbp_operand, 2 + lowering->side_count + 2 * c->param_count + f->arg_count + saved + 1);
     if (input)
         operands[count++] = *input;
     if (output)
         operands[count++] = *output;
-    const sbp_function_lowering *lowering = p->lowering->functions[function];
+    for (int32_t i = 0; i < lowering->side_count; i++) {
+        const sbp_entry_side *side = sbp_entry_side_of(e, call, &lowering->sides[i]);
+        operands[count++] = sbp_entry_stored(
+            sbp_entry_whole(lowering->sides[i].cotangent ? side->cotangent : side->item), SBP_READ);
+    }
     for (int32_t i = 0; i < lowering->param_count; i++, count++) {
         sbp_item_part what = e->params[c->params[lowering->params[i]]];
         bool kept = callee->formals[count].dtype == e->r->items[what.item].stored;
@@ -89,8 +95,28 @@ static sbp_status forward(sbp_entry_builder *e) {
     return SBP_OK;
 }
 
-static sbp_status backward(sbp_entry_builder *e) {
+/* Cotangents of side values are zeroed before the first backward that adds to them. */
+static void zero_sides(sbp_entry_builder *e, int32_t call) {
+    int32_t function = sbp_entry_kind(e, call)->backward;
+    const sbp_function_lowering *lowering = function < 0 ? NULL : e->p->lowering->functions[function];
+    for (int32_t i = 0; lowering && i < lowering->side_count; i++) {
+        sbp_entry_side *side = sbp_entry_side_of(e, call, &lowering->sides[i]);
+        if (lowering->sides[i].cotangent && !side->zeroed)
+            sbp_entry_fill(e, side->cotangent);
+        side->zeroed |= lowering->sides[i].cotangent;
+    }
+}
+
+/* input: NULL for the first segment. */
+static sbp_status backward_of(sbp_entry_builder *e, int32_t call, const sbp_operand *input) {
     sbp_operand g = fixed(e->gradient, 0);
+    zero_sides(e, call);
+    SBP_TRY(call_segment(e, call, sbp_entry_kind(e, call)->backward, input, &g, true));
+    sbp_entry_flush_call(e, call);
+    return SBP_OK;
+}
+
+static sbp_status backward(sbp_entry_builder *e) {
     for (int32_t group = e->groups - 1; group >= 0; group--) {
         int32_t first = (int32_t)(group * e->k), last = sbp_entry_end_of_group(e, group);
         if (!sbp_entry_runs(e, last))
@@ -101,15 +127,10 @@ static sbp_status backward(sbp_entry_builder *e) {
         }
         for (int32_t l = last - 1; l >= first && sbp_entry_runs(e, l + 1); l--) {
             sbp_operand input = input_of(e, l);
-            SBP_TRY(call_segment(e, l + 1, sbp_entry_kind(e, l + 1)->backward, &input, &g, true));
-            sbp_entry_flush_call(e, l + 1);
+            SBP_TRY(backward_of(e, l + 1, &input));
         }
     }
-    if (sbp_entry_runs(e, 0)) {
-        SBP_TRY(call_segment(e, 0, sbp_entry_kind(e, 0)->backward, NULL, &g, true));
-        sbp_entry_flush_call(e, 0);
-    }
-    return SBP_OK;
+    return sbp_entry_runs(e, 0) ? backward_of(e, 0, NULL) : SBP_OK;
 }
 
 static sbp_status head(sbp_entry_builder *e, bool backward_follows) {
@@ -167,11 +188,13 @@ sbp_status sbp_residency_lists(sbp_pipeline *p, sbp_residency *out) {
                            .step = trains && p->options.step && optimizes};
     if (e.layers < 0)
         return sbp_fail(p->diag, SBP_INPUT,
-                        "the model has no place to cut between its embedding and its head");
+                        "the model cannot be cut into layers: nowhere between its embedding and its head "
+                        "does a single value cross");
     e.k = e.k < 1 || !trains ? 1 : e.k;
     e.groups = (int32_t)sbp_ceil_div(e.layers, e.k);
     SBP_TRY(sbp_entry_make_lasting(&e));
     sbp_entry_make_streams(&e, trains);
+    sbp_entry_make_sides(&e, trains);
     sbp_entry_make_saved(&e);
     if (trains && !e.step && optimizes)
         sbp_entry_update_list(&e);

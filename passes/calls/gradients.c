@@ -14,7 +14,7 @@ sbp_act *sbp_entry_act(sbp_entry_builder *e, sbp_act_kind kind, const sbp_operan
     return &e->list->acts[e->list->act_count - 1];
 }
 
-static void fill(sbp_entry_builder *e, int32_t item) {
+void sbp_entry_fill(sbp_entry_builder *e, int32_t item) {
     sbp_operand all = sbp_entry_stored(sbp_entry_whole(item), SBP_WRITE);
     all.form = e->r->items[item].sharded ? SBP_FORM_SHARE : SBP_FORM_STORED;
     sbp_entry_act(e, SBP_ACT_FILL, &all, 1);
@@ -173,7 +173,7 @@ static void begin_item(sbp_entry_builder *e, int32_t call, const int32_t *member
     const sbp_invocation *c = &e->p->module->calls[call];
     for (int32_t k = 0; k < count; k++)
         e->accums[c->params[members[k]]] = (sbp_item_part){item, bucket ? k : -1};
-    fill(e, item);
+    sbp_entry_fill(e, item);
 }
 
 /* Begins the accumulators of parameters `members` of a call's segment: one bucket, or one alone; like: NULL,
@@ -231,7 +231,7 @@ static void begin_small_accums(sbp_entry_builder *e, const sbp_flat *flat) {
                              SBP_ROLE_ACCUM, buffers, &like);
     for (int32_t k = 0; k < flat->count; k++)
         e->accums[flat->params[k]] = (sbp_item_part){item, k};
-    fill(e, item);
+    sbp_entry_fill(e, item);
 }
 
 /* With all of the same call whose gradients go to the host, as many as one bucket has; each where the first
@@ -431,7 +431,7 @@ void sbp_entry_begin_gradients(sbp_entry_builder *e) {
             e->open[e->grads[i].item] += e->uses[i] > 0;
     }
     if (e->step && has_flats(e))
-        fill(e, e->norms.item);
+        sbp_entry_fill(e, e->norms.item);
     for (int32_t i = 0; i < e->flat_count && e->step; i++)
         if (e->flats[i].small && e->flats[i].trained)
             begin_small_accums(e, &e->flats[i]);
@@ -446,7 +446,7 @@ void sbp_entry_update_list(sbp_entry_builder *e) {
     int32_t count = m->param_count;
     sbp_entry_begin_list(e, "update");
     if (flats) /* they are fewer than parameters */
-        fill(e, e->norms.item);
+        sbp_entry_fill(e, e->norms.item);
     for (int pass = 0; pass < (away ? 2 : 3); pass++) {
         for (int32_t n = 0; n < count; n++) {
             int32_t i = away && pass == 0 ? count - 1 - n : n;
@@ -458,7 +458,7 @@ void sbp_entry_update_list(sbp_entry_builder *e) {
             if (pass == 1)
                 update(e, i, e->grads[i]);
             if (pass == (away ? 1 : 2) && (flat || is_last_part(e, e->grads[i])))
-                fill(e, e->grads[i].item);
+                sbp_entry_fill(e, e->grads[i].item);
         }
         if (pass == 0)
             sbp_entry_finish_norm(e);

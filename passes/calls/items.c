@@ -93,7 +93,7 @@ static int32_t add_array(sbp_entry_builder *e, sbp_item_class class, int32_t n, 
 void sbp_entry_make_streams(sbp_entry_builder *e, bool backward) {
     sbp_pipeline *p = e->p;
     sbp_extent t = sbp_extent_symbol(SBP_T, 1);
-    const sbp_type *x = &sbp_entry_kind(e, 0)->output;
+    const sbp_type *x = &sbp_entry_kind(e, 0)->outputs[0].type;
     int64_t cols = sbp_type_row_elems(x);
     e->gradient = sbp_lower_buffer(p, "G", SBP_ROLE_STREAM, SBP_DEVICE, x->dtype, 1, t, cols, -1);
     e->checkpoints = SBP_NEW_ARRAY(p->arena, int32_t, e->groups + 1);
@@ -111,6 +111,75 @@ void sbp_entry_make_streams(sbp_entry_builder *e, bool backward) {
         e->temporaries =
             sbp_lower_buffer(p, "X.again", SBP_ROLE_STREAM, SBP_DEVICE, x->dtype,
                              (int32_t)(e->k < e->layers ? e->k - 1 : e->layers - 1), t, cols, -1);
+}
+
+sbp_entry_side *sbp_entry_side_of(const sbp_entry_builder *e, int32_t call, const sbp_side *side) {
+    const sbp_invocation *c = &e->p->module->calls[call];
+    return &e->sides[side->output ? c->outputs[side->number] : c->streams[side->number]];
+}
+
+/* Those whose cotangents a backward names that runs get one. */
+static void find_side_cotangents(sbp_entry_builder *e, bool *has) {
+    const sbp_lowering *l = e->p->lowering;
+    for (int32_t call = 0; call <= e->layers; call++) {
+        int32_t function = sbp_entry_runs(e, call) ? sbp_entry_kind(e, call)->backward : -1;
+        for (int32_t i = 0; function >= 0 && i < l->functions[function]->side_count; i++) {
+            const sbp_side *side = &l->functions[function]->sides[i];
+            has[sbp_entry_side_of(e, call, side) - e->sides] |= side->cotangent;
+        }
+    }
+}
+
+enum { SIDES_MOST = 16 }; /* in one array */
+
+static sbp_dtype side_dtype(const sbp_entry_side *side, bool cotangent) {
+    return cotangent ? sbp_lower_wide(side->as->type.dtype) : side->as->type.dtype;
+}
+
+/* Items of all that are of one shape, in an array where they live away; *n: checkpoints, and these, so far.
+ */
+static void add_sides(sbp_entry_builder *e, bool cotangent, const bool *has, int32_t *n) {
+    int32_t values = e->p->module->model_value_count;
+    for (int32_t v = 0; v < values; v++) {
+        const sbp_entry_side *like = &e->sides[v];
+        int32_t alike[SIDES_MOST], count = 0;
+        if (!has[v] || (cotangent ? like->cotangent : like->item) >= 0)
+            continue;
+        bool away = sbp_entry_home(e, SBP_ITEM_CHECKPOINT, *n) != SBP_DEVICE;
+        for (int32_t w = v; w < values && count < (away ? SIDES_MOST : 1); w++)
+            if (has[w] && side_dtype(&e->sides[w], cotangent) == side_dtype(like, cotangent) &&
+                sbp_type_row_elems(&e->sides[w].as->type) == sbp_type_row_elems(&like->as->type))
+                alike[count++] = w;
+        const char *name = sbp_arena_printf(e->p->arena, "%s%d", cotangent ? "d_side" : "side", v);
+        int32_t first =
+            add_array(e, SBP_ITEM_CHECKPOINT, *n, name, SBP_ROLE_STREAM, side_dtype(like, cotangent), SBP_T,
+                      sbp_type_row_elems(&like->as->type), count, true);
+        for (int32_t k = 0; k < count; k++)
+            *(cotangent ? &e->sides[alike[k]].cotangent : &e->sides[alike[k]].item) = first + k;
+        *n += count;
+    }
+}
+
+void sbp_entry_make_sides(sbp_entry_builder *e, bool backward) {
+    const sbp_module *m = e->p->module;
+    int32_t n = e->groups;
+    bool *has = SBP_NEW_ARRAY(e->p->arena, bool, m->model_value_count + 1);
+    e->sides = SBP_NEW_ARRAY(e->p->arena, sbp_entry_side, m->model_value_count + 1);
+    for (int32_t v = 0; v < m->model_value_count; v++)
+        e->sides[v] = (sbp_entry_side){.writer = -1, .item = -1, .cotangent = -1};
+    for (int32_t c = 0; c <= e->layers; c++)
+        for (int32_t i = 1; i < m->calls[c].output_count; i++) {
+            sbp_entry_side *side = &e->sides[m->calls[c].outputs[i]];
+            side->writer = c;
+            side->as = &sbp_entry_kind(e, c)->outputs[i];
+            has[m->calls[c].outputs[i]] = true;
+        }
+    add_sides(e, false, has, &n);
+    for (int32_t v = 0; v < m->model_value_count; v++)
+        has[v] = false;
+    if (backward)
+        find_side_cotangents(e, has);
+    add_sides(e, true, has, &n);
 }
 
 /* All values of one name and shape that calls save are items of one array. */

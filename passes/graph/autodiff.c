@@ -12,6 +12,11 @@
  *
  * Terms of a cotangent add up in the wide type, and the sum is rounded once, to the type of the value; that
  * of a value without rows is an accumulator and stays wide.
+ *
+ * Of a segment, stream arguments and results behind the first are side values: their cotangents are sums over
+ * all readers, in the wide type, that live outside. A reader takes the sum so far and gives it back with its
+ * own terms; where the value is read as a carry the sum is dK, from which nothing is taken but to add other
+ * terms. The writer starts from the sum; where it carries the value, that is in its dK.
  */
 #include "passes/passes.h"
 
@@ -26,6 +31,10 @@ typedef struct sweep {
     sbp_value *cotangent;  /* per value; SBP_NO_VALUE: zero so far */
     sbp_value *carry_root; /* per value: the carry argument it is a state of, or SBP_NO_VALUE */
     sbp_value *dcarry;     /* per carry argument: the running cotangent */
+    /* Of a segment, per value: whether it is a side value that is read; the sum that its cotangent begins as,
+     * and the carry argument whose running cotangent is that sum, or SBP_NO_VALUE. NULL: no segment. */
+    bool *side;
+    sbp_value *sum, *sum_carry;
     int32_t forward_values;
 } sweep;
 
@@ -33,13 +42,16 @@ static bool is_float(const sbp_func *func, sbp_value v) {
     return sbp_dtype_is_float(func->values[v].type.dtype);
 }
 
-static void mark_arguments(sweep *s, bool want_streams) {
+/* wanted: per stream argument, or NULL: all of them, or none. */
+static void mark_arguments(sweep *s, bool want_streams, const bool *wanted) {
     const sbp_func *f = s->rw.to;
-    for (int32_t i = 0; i < f->arg_count; i++) {
+    for (int32_t i = 0, streams = 0; i < f->arg_count; i++) {
         sbp_value v = f->args[i];
         const sbp_value_info *info = &f->values[v];
-        s->wants[v] = (info->role == SBP_VALUE_STREAM && want_streams && is_float(f, v)) ||
-                      (info->role == SBP_VALUE_PARAM && info->trainable) || info->role == SBP_VALUE_CARRY;
+        bool stream = info->role == SBP_VALUE_STREAM && (wanted ? wanted[streams] : want_streams);
+        streams += info->role == SBP_VALUE_STREAM;
+        s->wants[v] = (stream && is_float(f, v)) || (info->role == SBP_VALUE_PARAM && info->trainable) ||
+                      info->role == SBP_VALUE_CARRY;
         if (info->role == SBP_VALUE_CARRY)
             s->carry_root[v] = v;
     }
@@ -127,6 +139,15 @@ static sbp_value whole_cotangent(sweep *s, sbp_value value) {
     return sbp_build_cast(&s->rw.builder, s->cotangent[value], sbp_cotangent_dtype(&type));
 }
 
+/* A side value was read as a carry: what was added to its rows. Of the carry that has the sum they are there.
+ */
+static void take_rows(sweep *s, sbp_value v, sbp_value root) {
+    if (!s->wants[v] || s->dcarry[root] == SBP_NO_VALUE ||
+        (s->sum_carry[v] == root && s->cotangent[v] == SBP_NO_VALUE))
+        return;
+    accumulate(s, v, sbp_build1(&s->rw.builder, SBP_OP_take, s->dcarry[root]));
+}
+
 /* The reverse of one op. */
 static sbp_status reverse_op(sweep *s, int32_t number) {
     sbp_func *f = s->rw.to;
@@ -147,6 +168,10 @@ static sbp_status reverse_op(sweep *s, int32_t number) {
             vjp.dcarry[k] = s->dcarry[root];
     }
     bool is_append = op->code == SBP_OP_append;
+    if (is_append && s->side && s->side[op->operands[1]]) {
+        take_rows(s, op->operands[1], s->carry_root[op->operands[0]]);
+        return SBP_OK;
+    }
     if (!needed || (!any && !is_append) || (is_append && vjp.dcarry[0] == SBP_NO_VALUE))
         return SBP_OK;
     int32_t operand_count = op->operand_count;
@@ -178,8 +203,10 @@ static void add_gradients(sweep *s) {
         sbp_value v = f->args[i];
         sbp_value_role role = f->values[v].role;
         if (v < s->forward_values && (role == SBP_VALUE_STREAM || role == SBP_VALUE_PARAM) &&
-            s->cotangent[v] != SBP_NO_VALUE)
+            s->cotangent[v] != SBP_NO_VALUE && !(s->side && s->side[v]))
             sbp_func_add_result(f, whole_cotangent(s, v), SBP_RESULT_GRADIENT, v, NULL);
+        if (v < s->forward_values && s->side && s->side[v] && s->cotangent[v] != s->sum[v])
+            sbp_func_add_result(f, s->cotangent[v], SBP_RESULT_GRADIENT, v, NULL);
         if (role == SBP_VALUE_CARRY && s->dcarry[v] != SBP_NO_VALUE) {
             sbp_value start = SBP_NO_VALUE; /* the argument that dK came in by */
             for (int32_t j = 0; j < f->arg_count; j++)
@@ -190,8 +217,70 @@ static void add_gradients(sweep *s) {
     }
 }
 
-sbp_status sbp_autodiff_func(sbp_module *module, const sbp_func *func, bool want_streams, sbp_diag *diag,
-                             sbp_func **out) {
+/* ---- side values ------------------------------------------------------------------------------------- */
+
+/* The first carry that a value is appended to, if that is differentiated; SBP_NO_VALUE: none. */
+static sbp_value live_carry(const sweep *s, sbp_value v) {
+    const sbp_func *f = s->rw.to;
+    for (int32_t i = 0; i < f->op_count; i++)
+        if (f->ops[i].code == SBP_OP_append && f->ops[i].operands[1] == v) {
+            sbp_value root = s->carry_root[f->ops[i].results[0]];
+            return root != SBP_NO_VALUE && s->wants[root] ? root : SBP_NO_VALUE;
+        }
+    return SBP_NO_VALUE;
+}
+
+/* The sum over readers as an argument; it has a name of its own, for there may be two cotangents of a value.
+ */
+static sbp_value add_sum(sweep *s, sbp_value v) {
+    sbp_func *f = s->rw.to;
+    sbp_type type = f->values[v].type;
+    const char *name = sbp_func_free_name(f, sbp_arena_printf(f->arena, "d_%s", f->values[v].name));
+    type.dtype = sbp_rule_wide(type.dtype);
+    return sbp_func_add_arg(f, SBP_VALUE_COTANGENT, name, &type, v);
+}
+
+/* Before the sweep, behind the cotangents of carries. */
+static void begin_sides(sweep *s) {
+    const sbp_func *f = s->rw.to;
+    int32_t n = f->value_count + 1, args = f->arg_count;
+    s->side = SBP_NEW_ARRAY(f->arena, bool, n);
+    s->sum = SBP_NEW_ARRAY(f->arena, sbp_value, n);
+    s->sum_carry = SBP_NEW_ARRAY(f->arena, sbp_value, n);
+    for (int32_t v = 0; v < n; v++)
+        s->sum[v] = s->sum_carry[v] = SBP_NO_VALUE;
+    for (int32_t i = 0, streams = 0; i < args; i++) {
+        sbp_value v = f->args[i];
+        if (f->values[v].role != SBP_VALUE_STREAM || streams++ == 0)
+            continue;
+        s->side[v] = true;
+        if (!s->wants[v])
+            continue;
+        s->sum_carry[v] = live_carry(s, v);
+        if (s->sum_carry[v] == SBP_NO_VALUE)
+            s->cotangent[v] = s->sum[v] = add_sum(s, v);
+    }
+}
+
+/* ---- functions --------------------------------------------------------------------------------------- */
+
+/* The cotangents of plain results. */
+static void add_seeds(sweep *s, int32_t results) {
+    const sbp_func *f = s->rw.to;
+    for (int32_t i = 0, outputs = 0; i < results; i++) {
+        sbp_value v = f->results[i].value;
+        if (f->results[i].role != SBP_RESULT_VALUE)
+            continue;
+        bool side = s->side && outputs++ > 0;
+        if (!s->wants[v] || (side && live_carry(s, v) != SBP_NO_VALUE))
+            continue;
+        sbp_type type = f->values[v].type;
+        accumulate(s, v, side ? add_sum(s, v) : add_cotangent_arg(s, v, &type));
+    }
+}
+
+static sbp_status differentiate(sbp_module *module, const sbp_func *func, bool want_streams,
+                                const bool *wanted, sbp_diag *diag, sbp_func **out) {
     sweep s = {0};
     sbp_rewrite_begin(&s.rw, module, func, diag);
     sbp_func *f = s.rw.to;
@@ -206,7 +295,7 @@ sbp_status sbp_autodiff_func(sbp_module *module, const sbp_func *func, bool want
     s.dcarry = SBP_NEW_ARRAY(f->arena, sbp_value, f->value_count + 1);
     for (int32_t v = 0; v < f->value_count; v++)
         s.cotangent[v] = s.carry_root[v] = s.dcarry[v] = SBP_NO_VALUE;
-    mark_arguments(&s, want_streams);
+    mark_arguments(&s, want_streams, wanted);
     mark_ops(&s);
     int32_t results = f->result_count, args = f->arg_count, ops = f->op_count;
     for (int32_t i = 0; i < args; i++) {
@@ -217,13 +306,9 @@ sbp_status sbp_autodiff_func(sbp_module *module, const sbp_func *func, bool want
         type.dtype = type.dtype == SBP_F64 ? SBP_F64 : SBP_F32;
         s.dcarry[v] = add_cotangent_arg(&s, v, &type);
     }
-    for (int32_t i = 0; i < results; i++) {
-        sbp_value v = f->results[i].value;
-        if (f->results[i].role != SBP_RESULT_VALUE || !s.wants[v])
-            continue;
-        sbp_type type = f->values[v].type;
-        accumulate(&s, v, add_cotangent_arg(&s, v, &type));
-    }
+    if (wanted)
+        begin_sides(&s);
+    add_seeds(&s, results);
     for (int32_t i = ops - 1; i >= 0; i--)
         SBP_TRY(reverse_op(&s, i));
     add_gradients(&s);
@@ -231,8 +316,23 @@ sbp_status sbp_autodiff_func(sbp_module *module, const sbp_func *func, bool want
     return s.rw.builder.status;
 }
 
-/* Which functions of the module are differentiated, and whether their stream arguments are: nothing runs
- * below the lowest trainable parameter. The head waits for the objective (pass `head`). */
+sbp_status sbp_autodiff_func(sbp_module *module, const sbp_func *func, bool want_streams, sbp_diag *diag,
+                             sbp_func **out) {
+    return differentiate(module, func, want_streams, NULL, diag, out);
+}
+
+/* Whether the backward of the call that writes a value runs. */
+static bool is_written_above(const sbp_module *m, int32_t value, int32_t first_trainable) {
+    for (int32_t c = first_trainable; c < m->call_count; c++)
+        for (int32_t i = 0; i < m->calls[c].output_count; i++)
+            if (m->calls[c].outputs[i] == value)
+                return true;
+    return false;
+}
+
+/* Which functions of the module are differentiated, and which of their stream arguments are: nothing runs
+ * below the lowest trainable parameter. Calls that share a function want what any of them wants. The head
+ * waits for the objective (pass `head`). */
 sbp_status sbp_pass_autodiff(sbp_pipeline *p) {
     sbp_module *m = p->module;
     sbp_lowering *l = p->lowering = SBP_NEW(p->arena, sbp_lowering);
@@ -248,16 +348,18 @@ sbp_status sbp_pass_autodiff(sbp_pipeline *p) {
     int32_t head = m->calls[m->call_count - 1].func;
     for (int32_t f = 0; f < m->func_count; f++) {
         sbp_segment_kind *kind = &l->kinds[f];
-        bool differentiated = false, want_streams = false;
+        bool differentiated = false, *wanted = SBP_NEW_ARRAY(p->arena, bool, m->funcs[f]->arg_count + 1);
         kind->func = m->funcs[f];
         kind->forward = kind->again = kind->backward = -1;
         for (int32_t c = 0; c < m->call_count; c++)
-            if (m->calls[c].func == f && f != head) {
-                differentiated |= c >= l->first_trainable;
-                want_streams |= c > l->first_trainable;
+            if (m->calls[c].func == f && f != head && c >= l->first_trainable) {
+                differentiated = true;
+                for (int32_t i = 0; i < m->calls[c].stream_count; i++)
+                    wanted[i] |= is_written_above(m, m->calls[c].streams[i], l->first_trainable);
             }
+        kind->wanted = wanted;
         if (differentiated)
-            SBP_TRY(sbp_autodiff_func(m, kind->func, want_streams, p->diag, &kind->derivative));
+            SBP_TRY(differentiate(m, kind->func, false, wanted, p->diag, &kind->derivative));
     }
     return SBP_OK;
 }

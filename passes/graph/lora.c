@@ -172,8 +172,7 @@ sbp_status sbp_pass_lora(sbp_pipeline *p) {
         SBP_TRY(join_func(p, m->funcs[i], joined, &m->funcs[i]));
     for (int32_t i = 0; i < m->adapter_count; i++)
         if (!joined[i])
-            return sbp_fail(p->diag, SBP_INTERNAL,
-                            "lora: nothing is multiplied by '%s', which has an adapter",
+            return sbp_fail(p->diag, SBP_INTERNAL, "adapter of '%s': no matmul of the model uses this weight",
                             m->params[m->adapters[i].weight].name);
     m->adapter_count = 0;
     return SBP_OK;

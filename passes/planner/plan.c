@@ -153,7 +153,7 @@ static sbp_status check_rows(const planning *p) {
     if (p->wish.t_max <= most)
         return SBP_OK;
     return sbp_fail(p->diag, SBP_USAGE,
-                    "--seq-len %lld: at most %lld rows are possible, in parts of %lld ranks",
+                    "--seq-len %lld: at most %lld rows are possible, divided among %lld ranks",
                     (long long)p->request->wish.t_max, (long long)(most * ranks), (long long)ranks);
 }
 

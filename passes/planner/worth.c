@@ -155,10 +155,18 @@ static bool *find_dependent(const ranking *r, const segment *s) {
     return dependent;
 }
 
+/* Side values that it gives are there, whatever is kept. */
+static void mark_sides(segment *s) {
+    for (int32_t i = 0, outputs = 0; i < s->d->result_count; i++)
+        if (s->d->results[i].role == SBP_RESULT_VALUE && outputs++ > 0)
+            s->kept[s->d->results[i].value] = true;
+}
+
 /* What can be kept: results of products and attention, and what has a name. */
 static bool is_candidate(const segment *s, const bool *dependent, sbp_value v) {
     const sbp_value_info *info = &s->d->values[v];
-    if (info->role != SBP_VALUE_OP || info->op >= s->forward_ops || !has_rows(&info->type) || !dependent[v])
+    if (s->kept[v] || info->role != SBP_VALUE_OP || info->op >= s->forward_ops || !has_rows(&info->type) ||
+        !dependent[v])
         return false;
     sbp_opcode code = s->d->ops[info->op].code;
     return code == SBP_OP_linear || code == SBP_OP_attention || !sbp_saved_is_numbered(info->name);
@@ -182,6 +190,7 @@ static void add_segments(ranking *r) {
         s.visited = SBP_NEW_ARRAY(r->p->arena, bool, s.d->op_count);
         s.stack = SBP_NEW_ARRAY(r->p->arena, int32_t, s.d->op_count + 1);
         s.needed = SBP_NEW_ARRAY(r->p->arena, bool, s.d->op_count);
+        mark_sides(&s);
         const bool *dependent = find_dependent(r, &s);
         for (int32_t v = 0; v < s.d->value_count; v++) {
             s.item[v] = -1;

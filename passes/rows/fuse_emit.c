@@ -91,7 +91,7 @@ static void emit_linear_dw(sbp_fuser *z, const sbp_op *op, int32_t position) {
 static sbp_status order_terms(sbp_fuser *z, sbp_value index, sbp_term *perm, sbp_term *segment) {
     const sbp_value_info *info = &z->f->values[index];
     if (info->role != SBP_VALUE_ROW)
-        return sbp_fail(z->p->diag, SBP_INTERNAL, "fuse: %s scatters by %%%s, which is no row input",
+        return sbp_fail(z->p->diag, SBP_INTERNAL, "fuse: %s scatters by %%%s, which is not a row input",
                         z->stage->name, info->name);
     const char *column = z->p->module->rows[info->binding].name;
     sbp_program *prog = z->p->program;
@@ -300,6 +300,12 @@ typedef struct extras {
 static void place(sbp_fuser *z, sbp_value value, sbp_view to, sbp_value state, extras *more) {
     sbp_value v = z->stage->base[value];
     sbp_view *at = &z->stage->places[v];
+    for (int32_t i = 0; i < more->count; i++)
+        if (more->list[i].value == v &&
+            sbp_view_equal(&more->list[i].to, &to)) { /* a carry that others read */
+            more->list[i].state = state != SBP_NO_VALUE ? state : more->list[i].state;
+            return;
+        }
     if (at->ref == SBP_NO_VIEW && z->f->values[v].role == SBP_VALUE_OP)
         *at = to;
     else if (!sbp_view_equal(at, &to))

@@ -36,10 +36,10 @@ static sbp_status copy_with_given(sbp_rewrite *rw, const sbp_body_spec *spec) {
     for (int32_t i = 0; i < from->arg_count; i++) {
         sbp_value arg = from->args[i];
         if (from->values[arg].role == SBP_VALUE_COTANGENT &&
-            rw->map[from->values[arg].binding] == SBP_NO_VALUE) {
+            from->values[from->values[arg].binding].role != SBP_VALUE_CARRY) {
             sbp_value value =
                 sbp_func_add_arg(rw->to, SBP_VALUE_STREAM, from->values[arg].name, &from->values[arg].type,
-                                 -1); /* of a value that is not here: a plain argument */
+                                 -1); /* of no carry: a plain argument */
             rw->map[arg] = value;
         } else {
             sbp_rewrite_arg(rw, arg, &from->values[arg].type);

@@ -514,8 +514,8 @@ static sbp_status part_sums(head_builder *h, sbp_func *f) {
                 stack[depth++] = op->operands[1];
                 stack[depth++] = op->operands[0];
             } else {
-                return sbp_fail(h->p->diag, SBP_INTERNAL,
-                                "head: result '%s' of the objective is no sum over rows", part.name);
+                return sbp_fail(h->p->diag, SBP_INTERNAL, "objective: result '%s' is not a sum over rows",
+                                part.name);
             }
         }
     }
@@ -620,7 +620,7 @@ static sbp_status bind_objective(head_builder *h) {
     h->outputs = h->head->result_count;
     for (int32_t i = 0; i < h->outputs; i++)
         if (!h->head->results[i].name || h->head->values[h->head->results[i].value].type.rank != 1)
-            return sbp_fail(p->diag, SBP_INTERNAL, "head: output %d of @%s is no named vector", i,
+            return sbp_fail(p->diag, SBP_INTERNAL, "head: output %d of @%s is not a named vector", i,
                             h->head->name);
     for (int32_t i = 0; i < h->objective->arg_count; i++) {
         sbp_value_info *info = &h->objective->values[h->objective->args[i]];

@@ -10,6 +10,11 @@
  *   backward  chunks ascending: carries only. Then chunks descending: recompute chunk i (only what the
  * reverse sweep needs), run the reverse sweep; weight gradients and dK, dV accumulate; dK_i, dV_i are final
  * when chunk i is reached, since no chunk below reads rows of chunk i; dx_i overwrites dy_i in place
+ *
+ * Side values have all their rows from the forward of their writer to its backward. One that is read as a
+ * carry is the carry, full already; one that its writer carries is the writer's carry. So nothing but the
+ * first forward writes them. Their cotangents are running sums, which the calls' list zeroes: a reader adds
+ * to the rows (as a carry: attention does), its writer starts from them.
  */
 #include <string.h>
 
@@ -26,6 +31,8 @@ typedef struct builder {
     bool *carry_saved;       /* per carry argument of d */
     int32_t *saved_number;   /* per value of d: index in kind->saved, -1 */
     sbp_value input, output; /* x and y in d */
+    int32_t output_result;   /* y among the results of d */
+    sbp_side *sides; /* per value of d: the side value that it is, or whose rows are in it; number 0: none */
     const char *name;
 } builder;
 
@@ -97,6 +104,10 @@ static bool is_asked_for(const sbp_func *d, const sbp_op *op, sbp_value v, const
     return sbp_saved_name_matches(d->values[v].name, asked);
 }
 
+static bool is_side(const builder *b, sbp_value v) {
+    return b->sides[v].number > 0;
+}
+
 /* The carry that a value is appended to; SBP_NO_VALUE when it is to none. */
 static sbp_value carry_of(const builder *b, sbp_value v) {
     const sbp_func *d = b->d;
@@ -154,6 +165,8 @@ static bool lacks_a_name(const builder *b) {
         bool kept = strcmp(s->saved[i], SBP_SAVE_ATTENTION) == 0;
         for (int32_t k = 0; k < b->kind->saved_count && !kept; k++)
             kept = sbp_saved_name_matches(b->kind->saved[k].name, s->saved[i]);
+        for (int32_t k = 1; k < b->kind->output_count && !kept; k++) /* is there all the time */
+            kept = sbp_saved_name_matches(b->kind->outputs[k].name, s->saved[i]);
         if (!kept)
             return true;
     }
@@ -168,7 +181,7 @@ static sbp_status find_keepable(builder *b) {
             sbp_value v = d->ops[i].results[r], carry = carry_of(b, v);
             bool *given = SBP_NEW_ARRAY(b->p->arena, bool, d->value_count + 1);
             sbp_body_cut cut;
-            if (d->ops[i].code == SBP_OP_append || v == b->output || !has_rows(d, v))
+            if (d->ops[i].code == SBP_OP_append || v == b->output || is_side(b, v) || !has_rows(d, v))
                 continue;
             given[v] = carry == SBP_NO_VALUE;
             SBP_TRY(cut_backward(b, given, &cut));
@@ -191,6 +204,11 @@ static sbp_status choose_saved(builder *b) {
     const sbp_schedule_options *s = &p->options.schedule;
     if (!b->kind->derivative)
         return SBP_OK;
+    for (int32_t v = 0; v < b->d->value_count; v++) { /* side values are there */
+        b->saved_number[v] = -1;
+        b->saved[v] = is_side(b, v) && b->d->values[v].role == SBP_VALUE_OP;
+        b->carry_saved[v] = is_side(b, v) && b->d->values[v].role == SBP_VALUE_CARRY;
+    }
     if (s->save_all)
         save_everything(b);
     for (int32_t i = 0; i < s->saved_count; i++)
@@ -199,9 +217,10 @@ static sbp_status choose_saved(builder *b) {
     SBP_TRY(cut_backward(b, b->saved, &cut));
     for (int32_t v = 0; v < b->d->value_count; v++) {
         bool read = is_argument(&cut, v);
+        if (is_side(b, v))
+            continue;
         b->saved[v] &= read;
         b->carry_saved[v] &= read;
-        b->saved_number[v] = -1;
         if (!b->saved[v] && !b->carry_saved[v])
             continue;
         const sbp_value_info *info = &b->d->values[v];
@@ -220,16 +239,88 @@ static sbp_status choose_saved(builder *b) {
 
 typedef struct formals {
     int32_t input, output; /* -1: none */
+    int32_t *sides;        /* as the function's list of them */
     int32_t *params;       /* per value of d, -1: none */
     int32_t *accums;
     int32_t *saved; /* per saved value */
 } formals;
 
-static formals add_formals(builder *b, sbp_function_lowering *lowering, const sbp_func *const *bodies,
-                           int32_t body_count, bool backward, sbp_access saved_access) {
+static bool same_side(const sbp_side *a, const sbp_side *b) {
+    return a->number == b->number && a->output == b->output && a->cotangent == b->cotangent;
+}
+
+static void add_side(builder *b, sbp_function_lowering *lowering, sbp_side side) {
+    for (int32_t i = 0; i < lowering->side_count; i++)
+        if (same_side(&lowering->sides[i], &side))
+            return;
+    SBP_PUSH(b->p->arena, lowering->sides, lowering->side_count, lowering->side_capacity, side);
+}
+
+static bool is_read(const sbp_func *f, sbp_value v) {
+    bool read = false;
+    for (int32_t i = 0; i < f->op_count; i++)
+        for (int32_t k = 0; k < f->ops[i].operand_count; k++)
+            read |= f->ops[i].operands[k] == v;
+    for (int32_t i = 0; i < f->result_count; i++)
+        read |= f->results[i].value == v;
+    return read;
+}
+
+/* Side values that the stages of a function read and write. */
+static void find_sides(builder *b, sbp_function_lowering *lowering, const sbp_body_cut *cuts, int32_t count) {
+    for (int32_t c = 0; c < count; c++) {
+        const sbp_func *f = cuts[c].func;
+        for (int32_t i = 0, output = 0; i < f->result_count; i++)
+            if (f->results[i].role == SBP_RESULT_VALUE && output++ > 0)
+                add_side(b, lowering, (sbp_side){.number = output - 1, .output = true});
+        for (int32_t i = 0; i < f->arg_count; i++) {
+            sbp_value o = cuts[c].origin[f->args[i]];
+            if (o != SBP_NO_VALUE && is_side(b, o) && is_read(f, f->args[i]))
+                add_side(b, lowering, b->sides[o]);
+        }
+    }
+}
+
+/* Whether the values that it stands for are written as a carry, or their cotangents added to as that of one.
+ */
+static bool is_carried(const builder *b, const sbp_side *side) {
+    for (int32_t i = 0; i < b->d->arg_count; i++) {
+        const sbp_value_info *info = &b->d->values[b->d->args[i]];
+        bool carry = info->role == SBP_VALUE_CARRY;
+        if (info->role == SBP_VALUE_COTANGENT)
+            carry = b->d->values[info->binding].role == SBP_VALUE_CARRY;
+        if (carry && same_side(&b->sides[b->d->args[i]], side))
+            return true;
+    }
+    return false;
+}
+
+/* How a function uses a side value. forward: the one that writes. */
+static sbp_access side_access(const builder *b, const sbp_side *side, bool forward) {
+    if (side->cotangent)
+        return side->output && !is_carried(b, side) ? SBP_READ : SBP_UPDATE;
+    if (!side->output || !forward)
+        return SBP_READ;
+    return is_carried(b, side) ? SBP_UPDATE : SBP_WRITE;
+}
+
+static void add_side_formals(builder *b, sbp_function_lowering *lowering, bool forward, int32_t *out) {
+    for (int32_t i = 0; i < lowering->side_count; i++) {
+        const sbp_side *side = &lowering->sides[i];
+        const sbp_type *type = &(side->output ? b->kind->outputs : b->kind->inputs)[side->number].type;
+        const char *name = sbp_arena_printf(b->p->arena, "%s%s%d", side->cotangent ? "d_" : "",
+                                            side->output ? "y" : "x", side->number);
+        out[i] = sbp_lower_formal(b->p, lowering->function, name, side_access(b, side, forward),
+                                  side->cotangent ? sbp_lower_wide(type->dtype) : type->dtype,
+                                  sbp_extent_symbol(SBP_T, 1), sbp_type_row_elems(type));
+    }
+}
+
+static formals add_formals(builder *b, sbp_function_lowering *lowering, const sbp_body_cut *cuts,
+                           int32_t count, bool backward, sbp_access saved_access) {
     sbp_pipeline *p = b->p;
     int32_t function = lowering->function;
-    const sbp_func *d = b->d;
+    const sbp_func *d = b->d, *bodies[2];
     formals f = {.input = -1, .output = -1};
     f.params = SBP_NEW_ARRAY(p->arena, int32_t, d->value_count + 1);
     f.accums = SBP_NEW_ARRAY(p->arena, int32_t, d->value_count + 1);
@@ -241,8 +332,12 @@ static formals add_formals(builder *b, sbp_function_lowering *lowering, const sb
                                    sbp_type_row_elems(&d->values[b->input].type));
     f.output = sbp_lower_formal(p, function, backward ? "G" : "y", backward ? SBP_UPDATE : SBP_WRITE,
                                 y->dtype, t, sbp_type_row_elems(y));
-    sbp_lower_param_formals(p, lowering, d, b->number, bodies, body_count, f.params,
-                            backward ? f.accums : NULL);
+    find_sides(b, lowering, cuts, count);
+    f.sides = SBP_NEW_ARRAY(p->arena, int32_t, lowering->side_count + 1);
+    add_side_formals(b, lowering, saved_access == SBP_WRITE, f.sides);
+    for (int32_t i = 0; i < count; i++)
+        bodies[i] = cuts[i].func;
+    sbp_lower_param_formals(p, lowering, d, b->number, bodies, count, f.params, backward ? f.accums : NULL);
     for (int32_t i = 0; i < b->kind->saved_count; i++) {
         const sbp_saved *s = &b->kind->saved[i];
         sbp_access access = saved_access == SBP_WRITE && s->is_carry ? SBP_UPDATE : saved_access;
@@ -260,13 +355,13 @@ typedef struct stage_context {
     int32_t *dcarries;
 } stage_context;
 
-/* bodies: of the stages that the function will have. */
-static stage_context begin_function(builder *b, const char *suffix, const sbp_func *const *bodies,
-                                    int32_t body_count, bool backward, sbp_access saved_access) {
+/* cuts: bodies of the stages that the function will have. */
+static stage_context begin_function(builder *b, const char *suffix, const sbp_body_cut *cuts, int32_t count,
+                                    bool backward, sbp_access saved_access) {
     sbp_pipeline *p = b->p;
     stage_context c = {.b = b};
     c.function = sbp_lower_function(p, sbp_arena_printf(p->arena, "%s.%s", b->name, suffix));
-    c.formals = add_formals(b, c.function, bodies, body_count, backward, saved_access);
+    c.formals = add_formals(b, c.function, cuts, count, backward, saved_access);
     c.carries = SBP_NEW_ARRAY(p->arena, int32_t, b->d->value_count + 1);
     c.dcarries = SBP_NEW_ARRAY(p->arena, int32_t, b->d->value_count + 1);
     for (int32_t v = 0; v < b->d->value_count; v++)
@@ -291,6 +386,40 @@ static sbp_view carry_view(stage_context *c, sbp_value root, bool cotangent, con
     return sbp_view_buffer(p->program, *buffer, 0);
 }
 
+/* All rows of a side value; nowhere when the function does not name it. */
+static sbp_view side_view(const stage_context *c, const sbp_side *side) {
+    for (int32_t i = 0; i < c->function->side_count; i++)
+        if (same_side(&c->function->sides[i], side))
+            return sbp_view_formal(&c->b->p->program->functions[c->function->function], c->formals.sides[i]);
+    return sbp_view_none();
+}
+
+/* Where an argument of a body is that is a side value, or the cotangent of one. */
+static sbp_view side_place(const stage_context *c, const sbp_stage *stage, sbp_value_role role, sbp_value o) {
+    sbp_view whole = side_view(c, &c->b->sides[o]);
+    bool carry = role == SBP_VALUE_CARRY || role == SBP_VALUE_COTANGENT;
+    return whole.ref == SBP_NO_VIEW || carry ? whole : sbp_lower_rows_of(stage, whole);
+}
+
+/* Where a result of a body goes; nowhere when it stays where it is. output: number of a plain result. */
+static sbp_view result_place(const stage_context *c, const sbp_body_cut *cut, const sbp_result *result,
+                             int32_t output) {
+    const sbp_function *function = &c->b->p->program->functions[c->function->function];
+    bool is_stream =
+        result->role == SBP_RESULT_GRADIENT && cut->func->values[result->target].role == SBP_VALUE_STREAM;
+    if (is_stream && cut->origin[result->target] != c->b->input) {
+        sbp_side side = c->b->sides[cut->origin[result->target]];
+        side.cotangent = true;
+        return side_view(c, &side);
+    }
+    if (result->role == SBP_RESULT_VALUE && output > 0)
+        return side_view(c, &(sbp_side){.number = output, .output = true});
+    if (result->role == SBP_RESULT_SAVED)
+        return sbp_view_formal(function, c->formals.saved[result->target]);
+    return is_stream || result->role == SBP_RESULT_VALUE ? sbp_view_formal(function, c->formals.output)
+                                                         : sbp_view_none();
+}
+
 /* Makes a stage of a body and binds what comes from outside it. */
 static void add_stage(stage_context *c, const char *suffix, const sbp_body_cut *cut, bool descending) {
     sbp_pipeline *p = c->b->p;
@@ -302,7 +431,9 @@ static void add_stage(stage_context *c, const char *suffix, const sbp_body_cut *
         sbp_value v = cut->func->args[i], o = cut->origin[v];
         const sbp_value_info *info = &cut->func->values[v];
         sbp_view *place = &stage->places[v];
-        if (info->role == SBP_VALUE_PARAM) {
+        if (o != SBP_NO_VALUE && is_side(c->b, o)) {
+            *place = side_place(c, stage, info->role, o);
+        } else if (info->role == SBP_VALUE_PARAM) {
             *place = sbp_view_formal(function, c->formals.params[o]);
             if (info->trainable && c->formals.accums[o] > 0)
                 stage->accums[v] = sbp_view_formal(function, c->formals.accums[o]);
@@ -317,19 +448,13 @@ static void add_stage(stage_context *c, const char *suffix, const sbp_body_cut *
             *place = sbp_lower_rows_of(stage, sbp_view_formal(function, formal));
         }
     }
-    for (int32_t i = 0; i < cut->func->result_count; i++) {
+    for (int32_t i = 0, outputs = 0; i < cut->func->result_count; i++) {
         const sbp_result *result = &cut->func->results[i];
-        int32_t formal = -1;
-        if (result->role == SBP_RESULT_VALUE)
-            formal = c->formals.output;
-        else if (result->role == SBP_RESULT_SAVED)
-            formal = c->formals.saved[result->target];
-        else if (result->role == SBP_RESULT_GRADIENT &&
-                 cut->func->values[result->target].role == SBP_VALUE_STREAM)
-            formal = c->formals.output;
-        if (formal < 0)
+        sbp_view whole = result_place(c, cut, result, outputs);
+        outputs += result->role == SBP_RESULT_VALUE;
+        if (whole.ref == SBP_NO_VIEW)
             continue;
-        sbp_view to = sbp_lower_rows_of(stage, sbp_view_formal(function, formal));
+        sbp_view to = sbp_lower_rows_of(stage, whole);
         SBP_PUSH(p->arena, stage->stores, stage->store_count, stage->store_capacity,
                  (sbp_store){.value = result->value, .to = to});
     }
@@ -343,9 +468,10 @@ static bool keeps_forward(const void *user, const sbp_result *result) {
             ((const builder *)user)->d->values[result->target].role == SBP_VALUE_CARRY);
 }
 
+/* y alone: side values are there. */
 static bool keeps_output(const void *user, const sbp_result *result) {
-    (void)user;
-    return result->role == SBP_RESULT_VALUE;
+    const builder *b = user;
+    return result == &b->d->results[b->output_result];
 }
 
 /* Carries that the backward has to fill again. */
@@ -366,18 +492,24 @@ static sbp_status make_body(builder *b, const bool *given, const bool *filled,
 
 static sbp_status build_forward(builder *b) {
     bool *none = SBP_NEW_ARRAY(b->p->arena, bool, b->d->value_count + 1);
+    bool *full = SBP_NEW_ARRAY(b->p->arena, bool, b->d->value_count + 1);
+    for (int32_t v = 0; v < b->d->value_count; v++)
+        full[v] = is_side(b, v) && !b->sides[v].output && b->d->values[v].role == SBP_VALUE_CARRY;
     sbp_body_cut cut;
-    SBP_TRY(make_body(b, none, none, keeps_forward, "forward", &cut));
-    stage_context c = begin_function(b, "forward", (const sbp_func *const[]){cut.func}, 1, false, SBP_WRITE);
+    SBP_TRY(make_body(b, none, full, keeps_forward, "forward", &cut));
+    stage_context c = begin_function(b, "forward", &cut, 1, false, SBP_WRITE);
     add_stage(&c, "chunk", &cut, false);
     b->kind->forward = c.function->function;
     return SBP_OK;
 }
 
 static sbp_status build_again(builder *b) {
+    bool *given = SBP_NEW_ARRAY(b->p->arena, bool, b->d->value_count + 1);
+    for (int32_t v = 0; v < b->d->value_count; v++)
+        given[v] = b->saved[v] && v != b->output;
     sbp_body_cut cut;
-    SBP_TRY(make_body(b, b->saved, b->carry_saved, keeps_output, "again", &cut));
-    stage_context c = begin_function(b, "again", (const sbp_func *const[]){cut.func}, 1, false, SBP_READ);
+    SBP_TRY(make_body(b, given, b->carry_saved, keeps_output, "again", &cut));
+    stage_context c = begin_function(b, "again", &cut, 1, false, SBP_READ);
     add_stage(&c, "chunk", &cut, false);
     b->kind->again = c.function->function;
     return SBP_OK;
@@ -391,11 +523,11 @@ static sbp_status build_backward(builder *b) {
     sbp_body_cut main, carries;
     SBP_TRY(make_body(b, b->saved, all, keeps_backward, "backward", &main));
     SBP_TRY(make_body(b, b->saved, b->carry_saved, keeps_carries, "carries", &carries));
-    stage_context c = begin_function(b, "backward", (const sbp_func *const[]){main.func, carries.func},
+    stage_context c = begin_function(b, "backward", (const sbp_body_cut[]){main, carries},
                                      carries.func->op_count > 0 ? 2 : 1, true, SBP_READ);
     for (int32_t i = 0; i < main.func->arg_count; i++) {
         const sbp_value_info *info = &main.func->values[main.func->args[i]];
-        if (info->role != SBP_VALUE_COTANGENT)
+        if (info->role != SBP_VALUE_COTANGENT || is_side(b, main.origin[main.func->args[i]]))
             continue;
         sbp_body fill = {0};
         sbp_lower_fill(
@@ -415,30 +547,102 @@ static sbp_status build_backward(builder *b) {
 static void add_saved_results(builder *b) {
     sbp_func *d = b->kind->derivative;
     for (int32_t v = 0; d && v < d->value_count; v++)
-        if (b->saved[v])
+        if (b->saved[v] && b->saved_number[v] >= 0)
             sbp_func_add_result(d, v, SBP_RESULT_SAVED, b->saved_number[v], NULL);
 }
 
-static sbp_status find_streams(builder *b) {
+/* The first carry that a value is appended to; SBP_NO_VALUE: none. */
+static sbp_value first_carry(const builder *b, sbp_value v) {
+    for (int32_t i = 0; i < b->forward_ops; i++)
+        if (b->d->ops[i].code == SBP_OP_append && b->d->ops[i].operands[1] == v)
+            return sbp_body_carry_root(b->d, b->d->ops[i].results[0]);
+    return SBP_NO_VALUE;
+}
+
+/* Carries that side values are: of one that is read, all; of one that is written, the first. */
+static void mark_carries(builder *b, sbp_value v, sbp_side side) {
+    sbp_value first = first_carry(b, v);
+    for (int32_t i = 0; i < b->forward_ops; i++) {
+        const sbp_op *op = &b->d->ops[i];
+        sbp_value root = op->code == SBP_OP_append && op->operands[1] == v
+                             ? sbp_body_carry_root(b->d, op->results[0])
+                             : SBP_NO_VALUE;
+        if (root != SBP_NO_VALUE && (root == first || !side.output))
+            b->sides[root] = side;
+    }
+}
+
+/* Which cotangent of the derivative is whose: of carries the first one's; of results in their order, y's
+ * first. */
+static void mark_cotangents(builder *b) {
     const sbp_func *d = b->d;
-    int32_t inputs = 0, outputs = 0;
+    bool *taken = SBP_NEW_ARRAY(b->p->arena, bool, b->kind->output_count + 1);
+    for (int32_t i = 0; i < d->arg_count; i++) {
+        sbp_value arg = d->args[i], of = d->values[arg].binding;
+        if (d->values[arg].role != SBP_VALUE_COTANGENT)
+            continue;
+        sbp_side side = b->sides[of];
+        if (d->values[of].role == SBP_VALUE_CARRY) {
+            for (int32_t k = 0; k < b->forward_ops; k++) /* another carry of the value */
+                if (d->ops[k].code == SBP_OP_append && sbp_body_carry_root(d, d->ops[k].results[0]) == of &&
+                    first_carry(b, d->ops[k].operands[1]) != of)
+                    side.number = 0;
+            if (side.number > 0 && !side.output && !b->kind->inputs[side.number].wanted)
+                side.number = 0; /* added to for nothing: its own */
+        } else if (d->values[of].role == SBP_VALUE_OP) {
+            int32_t number = 0, output = -1;
+            for (int32_t r = 0; r < d->result_count && output < 0; r++)
+                if (d->results[r].role == SBP_RESULT_VALUE) {
+                    if (d->results[r].value == of && !taken[number])
+                        output = number;
+                    number++;
+                }
+            side = (sbp_side){.number = output > 0 ? output : 0, .output = true};
+            taken[output < 0 ? 0 : output] = true;
+        }
+        side.cotangent = true;
+        b->sides[arg] = side;
+    }
+}
+
+static sbp_crossing crossing(const builder *b, sbp_value v) {
+    return (sbp_crossing){.name = b->d->values[v].name, .type = b->d->values[v].type};
+}
+
+static sbp_status find_crossings(builder *b) {
+    const sbp_func *d = b->d;
+    sbp_segment_kind *kind = b->kind;
     b->input = b->output = SBP_NO_VALUE;
-    for (int32_t i = 0; i < d->arg_count; i++)
-        if (d->values[d->args[i]].role == SBP_VALUE_STREAM) {
-            b->input = d->args[i];
-            inputs++;
+    for (int32_t i = 0; i < d->arg_count; i++) {
+        sbp_value v = d->args[i];
+        if (d->values[v].role != SBP_VALUE_STREAM)
+            continue;
+        if (kind->input_count == 0)
+            b->input = v;
+        else
+            b->sides[v] = (sbp_side){.number = kind->input_count};
+        sbp_crossing in = crossing(b, v);
+        in.wanted = kind->wanted && kind->wanted[kind->input_count];
+        SBP_PUSH(b->p->arena, kind->inputs, kind->input_count, kind->input_capacity, in);
+        if (is_side(b, v))
+            mark_carries(b, v, b->sides[v]);
+    }
+    for (int32_t i = 0; i < d->result_count; i++) {
+        sbp_value v = d->results[i].value;
+        if (d->results[i].role != SBP_RESULT_VALUE)
+            continue;
+        if (kind->output_count == 0) {
+            b->output = v;
+            b->output_result = i;
+        } else {
+            b->sides[v] = (sbp_side){.number = kind->output_count, .output = true};
+            mark_carries(b, v, b->sides[v]);
         }
-    for (int32_t i = 0; i < d->result_count; i++)
-        if (d->results[i].role == SBP_RESULT_VALUE) {
-            b->output = d->results[i].value;
-            outputs++;
-        }
-    if (inputs > 1 || outputs != 1)
-        return sbp_fail(b->p->diag, SBP_INTERNAL,
-                        "streambp: @%s has %d inputs and %d outputs; one of each is supported", b->name,
-                        inputs, outputs);
-    b->kind->has_input = inputs == 1;
-    b->kind->output = d->values[b->output].type;
+        SBP_PUSH(b->p->arena, kind->outputs, kind->output_count, kind->output_capacity, crossing(b, v));
+    }
+    if (kind->output_count == 0)
+        return sbp_fail(b->p->diag, SBP_INTERNAL, "streambp: @%s has no output", b->name);
+    mark_cotangents(b);
     return SBP_OK;
 }
 
@@ -450,7 +654,8 @@ static sbp_status build_kind(sbp_pipeline *p, int32_t number) {
     b.saved = SBP_NEW_ARRAY(p->arena, bool, b.d->value_count + 1);
     b.carry_saved = SBP_NEW_ARRAY(p->arena, bool, b.d->value_count + 1);
     b.saved_number = SBP_NEW_ARRAY(p->arena, int32_t, b.d->value_count + 1);
-    SBP_TRY(find_streams(&b));
+    b.sides = SBP_NEW_ARRAY(p->arena, sbp_side, b.d->value_count + 1);
+    SBP_TRY(find_crossings(&b));
     SBP_TRY(choose_saved(&b));
     add_saved_results(&b);
     SBP_TRY(build_forward(&b));

@@ -449,8 +449,7 @@ sbp_status sbp_cache_load(sbp_cache *c, sbp_diag *diag, sbp_dataset *data, bool 
     sbp_arrays_close(&data->arrays);
     *data = empty;
     if (there && status != SBP_MACHINE)
-        sbp_note(diag, "what was tokenized before (%s) is of other files, or damaged: it is made anew",
-                 c->path);
+        sbp_note(diag, "cached tokens (%s) are of other files, or damaged: they are made anew", c->path);
     return status == SBP_MACHINE ? sbp_fail(diag, SBP_MACHINE, "out of memory for the data") : SBP_OK;
 }
 
@@ -468,8 +467,8 @@ static sbp_status make_space(const sbp_cache *c, sbp_diag *diag) {
     double wanted = 2 * (double)bytes, left = disk_share * (double)s.f_blocks * (double)s.f_frsize - wanted;
     int32_t gone = sbp_cache_clear(c->root, left > 0 ? (int64_t)left : 0, longest_unused);
     if (gone > 0)
-        sbp_note(diag, "tokens of other data, used last long ago, are gone from '%s' (%d of them)", c->root,
-                 gone);
+        sbp_note(diag, "cached tokens of other data, not used for long, were removed from '%s' (%d of them)",
+                 c->root, gone);
     if (statvfs(c->root, &s) != 0)
         return SBP_OK;
     double available = (double)s.f_bavail * (double)s.f_frsize;

@@ -83,8 +83,9 @@ static sbp_status add_numbers(sbp_placer *l, const sbp_document *d, sbp_doc *doc
         room &= (numbers[k] = place_of(data->number_names, &data->number_count, SBP_DATA_NUMBERS,
                                        d->numbers[k].name)) >= 0;
     if (!room)
-        return sbp_fail(l->diag, SBP_INTERNAL, "more than %d columns or %d numbers of documents",
-                        SBP_DATA_COLUMNS, SBP_DATA_NUMBERS);
+        return sbp_fail(l->diag, SBP_INTERNAL,
+                        "the data have more than %d columns, or %d numbers of documents", SBP_DATA_COLUMNS,
+                        SBP_DATA_NUMBERS);
     if (!pad(&data->arrays, "column", data->columns, data->column_capacity, data->column_count,
              data->token_count, count) ||
         !pad(&data->arrays, "number", data->numbers, data->number_capacity, data->number_count,
@@ -121,7 +122,7 @@ static sbp_status add_document(sbp_placer *l, const sbp_document *d) {
     const int64_t count = d->count;
     int64_t tokens = data->token_count, capacity = data->token_capacity, labels_capacity = capacity;
     if (count > INT32_MAX)
-        return sbp_fail(l->diag, SBP_INPUT, "a document of %lld tokens", (long long)count);
+        return sbp_fail(l->diag, SBP_INPUT, "a document has %lld tokens, too many", (long long)count);
     if (!sbp_arrays_reserve(&data->arrays, "tokens", &data->tokens, &capacity, tokens + count,
                             sizeof *data->tokens) ||
         !sbp_arrays_reserve(&data->arrays, "labels", &data->labels, &labels_capacity, tokens + count,
@@ -255,7 +256,7 @@ sbp_status sbp_placer_end(const sbp_placer *l) {
         return sbp_fail(l->diag, SBP_INPUT, "%s%s: no rows%s", o->file_count ? o->files[0] : "data",
                         o->file_count > 1 ? " ..." : "", d->read_count ? " are left" : "");
     if (d->label_count == 0)
-        sbp_warn(l->diag, "no token of the data counts: the loss and all gradients are zero");
+        sbp_warn(l->diag, "no token of the data would be trained: the loss and all gradients are zero");
     return SBP_OK;
 }
 

@@ -376,8 +376,7 @@ static const sbp_column *twin_of(const sbp_packer *p, const sbp_micro_batch *par
 sbp_status sbp_packer_columns(sbp_packer *p, sbp_diag *diag, const sbp_dataset *data,
                               const sbp_micro_batch *part) {
     if (p->too_many)
-        return sbp_fail(diag, SBP_INPUT, "the program wants more than %d columns of the data",
-                        SBP_PACK_COLUMNS);
+        return sbp_fail(diag, SBP_INPUT, "the plan reads more than %d columns of the data", SBP_PACK_COLUMNS);
     for (int32_t c = 0; c < p->column_count; c++) {
         sbp_column *column = &p->columns[c];
         filling f = {data, part, column->name, source_of(column->name, p->by_group[c])};
@@ -553,7 +552,7 @@ static sbp_status check_groups(const sbp_program *program, sbp_diag *diag, const
     for (int32_t i = 0; i < program->row_input_count; i++)
         if (program->buffers[program->row_inputs[i].buffer].rows.c[SBP_S] != 0)
             return sbp_fail(diag, SBP_INPUT,
-                            "the program asks for '%.80s' of groups of rows, which have no numbers",
+                            "the plan reads '%.80s' of groups of rows, which have no numbers of their own",
                             program->row_inputs[i].column);
     for (int64_t r = 0, tokens = 0, rows = 0; r < data->row_count; r++) {
         bool begins = sbp_dataset_begins_group(data, r);

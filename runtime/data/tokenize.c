@@ -65,8 +65,8 @@ static bool only_completion(const make_job *job) {
 }
 
 static sbp_status no_completion(const make_job *job) {
-    return sbp_fail(job->maker->diag, SBP_INPUT,
-                    "%s: the loss is to be on completions, but rows have no completion", job->row->where);
+    return sbp_fail(job->maker->diag, SBP_INPUT, "%s: --loss-on completion: rows have no completion",
+                    job->row->where);
 }
 
 static sbp_status make_text(const make_job *job) {
@@ -109,8 +109,8 @@ static sbp_status make_input_ids(const make_job *job) {
     label_from(job, 0);
     bool completion = only_completion(job);
     if (completion && !row->completion_mask)
-        return sbp_fail(job->maker->diag, SBP_INPUT,
-                        "%s: the loss is to be on completions, but rows have no completion_mask", row->where);
+        return sbp_fail(job->maker->diag, SBP_INPUT, "%s: --loss-on completion: rows have no completion_mask",
+                        row->where);
     if (row->completion_mask && !completion && !job->maker->warned_mask) {
         job->maker->warned_mask = true;
         sbp_warn(job->maker->diag, "%s: completion_mask is only used with --loss-on completion", row->where);
@@ -135,9 +135,11 @@ static sbp_status open_chat(const make_job *job) {
     return SBP_OK;
 }
 
-static sbp_status encode_rendering(const make_job *job, const sbp_rendering *text, sbp_encoding *out) {
+/* spans: with the place of each token, which takes eight times as much as its id. */
+static sbp_status encode_rendering(const make_job *job, const sbp_rendering *text, bool spans,
+                                   sbp_encoding *out) {
     return sbp_tokenizer_encode(job->maker->tokenizer, job->arena, job->maker->diag, text->text, text->length,
-                                SBP_WITH_OFFSETS, out);
+                                spans ? SBP_WITH_OFFSETS : 0, out);
 }
 
 static bool is_blank(const sbp_encoding *all, const sbp_rendering *text, int64_t token) {
@@ -226,10 +228,10 @@ static sbp_status encode_messages(const make_job *job, const sbp_json *messages,
     sbp_conversation talk;
     SBP_TRY(open_chat(job));
     SBP_TRY(conversation(job, messages, &talk));
-    SBP_TRY(!prompt && maker->loss_on == SBP_LOSS_ASSISTANT
-                ? sbp_chat_render_marked(maker->chat, job->arena, maker->diag, &talk, text)
-                : sbp_chat_render(maker->chat, job->arena, maker->diag, &talk, prompt, text));
-    return encode_rendering(job, text, out);
+    bool spans = !prompt && maker->loss_on == SBP_LOSS_ASSISTANT;
+    SBP_TRY(spans ? sbp_chat_render_marked(maker->chat, job->arena, maker->diag, &talk, text)
+                  : sbp_chat_render(maker->chat, job->arena, maker->diag, &talk, prompt, text));
+    return encode_rendering(job, text, spans, out);
 }
 
 static sbp_status make_messages(const make_job *job) {
@@ -241,8 +243,9 @@ static sbp_status make_messages(const make_job *job) {
     SBP_TRY(open_chat(job));
     if (maker->loss_on == SBP_LOSS_AUTO && !maker->chat->warned_all && !maker->chat->options->quiet) {
         maker->chat->warned_all = true;
-        sbp_note(maker->diag,
-                 "all tokens of conversations count, as in TRL; --loss-on assistant: answers only");
+        sbp_note(
+            maker->diag,
+            "all tokens of conversations are trained, as in TRL; --loss-on assistant trains answers only");
     }
     SBP_TRY(encode_messages(job, job->row->text.messages, false, &text, &all));
     *job->out = (sbp_document){.ids = all.ids, .count = all.count, .part = "text"};
@@ -316,10 +319,9 @@ static int64_t common_prefix(const sbp_encoding *a, const sbp_encoding *b) {
 static sbp_status check_pair(const make_job *job) {
     if (job->maker->loss_on == SBP_LOSS_AUTO || job->maker->loss_on == SBP_LOSS_COMPLETION)
         return SBP_OK;
-    return sbp_fail(
-        job->maker->diag, SBP_USAGE,
-        "%s: of rows with chosen and rejected answers these count, whole: --loss-on %s is not for them",
-        job->row->where, job->maker->loss_on == SBP_LOSS_ALL ? "all" : "assistant");
+    return sbp_fail(job->maker->diag, SBP_USAGE,
+                    "%s: both answers of a preference pair are trained whole: --loss-on %s does not apply",
+                    job->row->where, job->maker->loss_on == SBP_LOSS_ALL ? "all" : "assistant");
 }
 
 /* The end-of-sequence tokens, for an option that needs them: that of the tokenizer, else what the model says.
@@ -427,7 +429,7 @@ static sbp_status add_list(const make_job *job, sbp_row_field field) {
     SBP_TRY(check_length(job, list->node->key, list->count));
     if (!only_completion(job))
         return sbp_fail(job->maker->diag, SBP_USAGE,
-                        "%s: %s are of the completion: --loss-on %s is not for them", job->row->where,
+                        "%s: %s belong to the completion: --loss-on %s does not apply", job->row->where,
                         list->node->key, "all");
     double *values = SBP_NEW_ARRAY(job->arena, double, d->count);
     for (int64_t i = d->prompt; i < d->count; i++)
@@ -506,8 +508,7 @@ static sbp_status check_strings(const make_job *job) {
     sbp_document_maker *maker = job->maker;
     if (maker->loss_on == SBP_LOSS_ASSISTANT)
         return sbp_fail(maker->diag, SBP_INPUT,
-                        "%s: the loss is to be on what an assistant said, but rows are no conversations",
-                        job->row->where);
+                        "%s: --loss-on assistant: rows are not conversations ('messages')", job->row->where);
     if (!maker->warned_eos && !eos_of(maker) && job->row->form.type != SBP_ROW_PROMPT) {
         maker->warned_eos = true;
         sbp_warn(maker->diag, "the model names no end-of-sequence token: nothing is appended to texts");

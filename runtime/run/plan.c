@@ -72,7 +72,7 @@ static sbp_status bind_tensor(const loader *l, sbp_plan *plan, const sbp_map *na
     const sbp_tensor_entry *tensor = &plan->tensors->tensors[t];
     int32_t b = sbp_map_get(names, tensor->buffer);
     if (b < 0 || plan->program->buffers[b].role != SBP_ROLE_PARAM)
-        return sbp_fail(l->diag, SBP_INPUT, "%s: section '%s': '%.200s' is no parameter of the program",
+        return sbp_fail(l->diag, SBP_INPUT, "%s: section '%s': '%.200s' is not a parameter of the program",
                         l->file->path, SBP_PLAN_TENSORS, tensor->buffer);
     const sbp_buffer *buffer = &plan->program->buffers[b];
     int64_t rows = sbp_extent_as_const(buffer->rows);
@@ -136,7 +136,12 @@ static sbp_status load_tensors(const loader *l, sbp_plan *plan) {
         sbp_arena_array(l->arena, (size_t)table->count + 1, sizeof *parts);
     plan->parts = parts;
     for (int32_t t = 0; t < table->count; t++) {
-        if (table->tensors[t].format) {
+        sbp_format format = table->tensors[t].format;
+        if (format) {
+            if (!plan->decoders[format])
+                plan->decoders[format] = sbp_format_decoder_create(l->arena, l->diag, format);
+            if (!plan->decoders[format])
+                return SBP_INTERNAL;
             SBP_TRY(bind_parts(l, plan, &names, t, parts[t], tensor_of));
             buffers[t] = parts[t][0];
         } else {

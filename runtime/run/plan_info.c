@@ -4,14 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { MOST_THREADS = 1024 };
-#define MOST_BYTES ((int64_t)1 << 48)
-
-static sbp_status get_text(sbp_diag *diag, const sbp_json *object, const char *key, const char **out) {
-    *out = NULL;
-    return sbp_json_get_string(diag, object, key, SBP_JSON_NULLABLE, out);
-}
-
 /* A number, or null or a word, which leave *out alone. */
 static sbp_status get_number(sbp_diag *diag, const sbp_json *object, const char *key, double *out) {
     const sbp_json *member = sbp_json_member(object, key);
@@ -20,58 +12,28 @@ static sbp_status get_number(sbp_diag *diag, const sbp_json *object, const char 
     return sbp_json_as_double(diag, member, out);
 }
 
-/* A number that may be added and multiplied: of a file, so that it is not to be trusted. */
-static sbp_status get_count(sbp_diag *diag, const sbp_json *object, const char *key, int64_t most,
-                            int64_t *out) {
-    SBP_TRY(sbp_json_get_i64(diag, object, key, SBP_JSON_NULLABLE, out));
-    if (*out < 0 || *out > most)
-        return sbp_json_fail(diag, sbp_json_member(object, key), "expected 0 to %lld, found %lld",
-                             (long long)most, (long long)*out);
-    return SBP_OK;
-}
-
 sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_info *out) {
-    const sbp_json *meta = plan->meta, *model = NULL;
     double clip = INFINITY, accumulate = 0, memory = 0;
     *out = (sbp_plan_info){.deterministic = true};
-    SBP_TRY(sbp_json_get_object(diag, meta, "model", SBP_JSON_NULLABLE, &model));
-    SBP_TRY(sbp_json_get_object(diag, meta, "options", SBP_JSON_NULLABLE, &out->options));
-    SBP_TRY(sbp_json_get_object(diag, meta, "defaults", SBP_JSON_NULLABLE, &out->defaults));
-    SBP_TRY(get_text(diag, meta, "sbpc", &out->sbpc));
-    SBP_TRY(get_text(diag, meta, "backend", &out->backend));
-    SBP_TRY(get_text(diag, meta, "dtype", &out->dtype));
-    SBP_TRY(get_text(diag, meta, "objective", &out->objective));
-    SBP_TRY(get_text(diag, meta, "objective_of_pairs", &out->objective_of_pairs));
-    SBP_TRY(get_text(diag, meta, "counted", &out->counted));
-    SBP_TRY(get_count(diag, meta, "runtime_bytes", MOST_BYTES, &out->runtime_bytes));
-    SBP_TRY(get_count(diag, meta, "threads", MOST_THREADS, &out->threads));
-    SBP_TRY(get_count(diag, meta, "thread_bytes", MOST_BYTES, &out->thread_bytes));
-    if (model) {
-        SBP_TRY(get_text(diag, model, "name", &out->name));
-        SBP_TRY(get_text(diag, model, "weights", &out->weights));
-        SBP_TRY(get_text(diag, model, "tokenizer", &out->tokenizer));
-        SBP_TRY(get_text(diag, model, "config", &out->config));
-        SBP_TRY(get_text(diag, model, "adapter", &out->adapter));
-        SBP_TRY(get_text(diag, model, "adapter_weights", &out->adapter_weights));
-        SBP_TRY(sbp_json_get_object(diag, model, "special_tokens", SBP_JSON_NULLABLE, &out->special_tokens));
-        SBP_TRY(sbp_json_get_array(diag, model, "eos_ids", SBP_JSON_NULLABLE, &out->eos_ids));
-        SBP_TRY(sbp_json_get_i64(diag, model, "vocab_size", SBP_JSON_NULLABLE, &out->vocab_size));
-    }
-    if (out->options) {
-        SBP_TRY(sbp_json_get_bool(diag, out->options, "tf32", SBP_JSON_NULLABLE, &out->tf32));
+    SBP_TRY(sbp_plan_meta_read(diag, plan->meta, &out->meta));
+    const sbp_json *options = out->meta.options;
+    if (options) {
         SBP_TRY(
-            sbp_json_get_bool(diag, out->options, "deterministic", SBP_JSON_NULLABLE, &out->deterministic));
-        SBP_TRY(get_number(diag, out->options, "clip", &clip));
-        SBP_TRY(get_number(diag, out->options, "accumulate", &accumulate));
-        SBP_TRY(get_number(diag, out->options, "memory", &memory));
+            sbp_json_get_bool(diag, options, sbp_option_name(SBP_OPT_TF32), SBP_JSON_NULLABLE, &out->tf32));
+        SBP_TRY(sbp_json_get_bool(diag, options, sbp_option_name(SBP_OPT_DETERMINISTIC), SBP_JSON_NULLABLE,
+                                  &out->deterministic));
+        SBP_TRY(get_number(diag, options, sbp_option_name(SBP_OPT_CLIP), &clip));
+        SBP_TRY(get_number(diag, options, sbp_option_name(SBP_OPT_ACCUMULATE), &accumulate));
+        SBP_TRY(get_number(diag, options, sbp_option_name(SBP_OPT_MEMORY), &memory));
     }
-    out->memory_bytes = memory >= 1 && memory < 9e18 ? (int64_t)memory : 0;
-    SBP_TRY(get_count(diag, meta, "memory_bytes", MOST_BYTES, &out->memory_bytes));
+    out->memory_bytes = out->meta.memory_bytes;
+    if (out->memory_bytes == 0 && memory >= 1 && memory < 9e18)
+        out->memory_bytes = (int64_t)memory;
     out->max_grad_norm = clip;
     out->most_parts = accumulate >= 1 && accumulate < 1e15 ? (int64_t)accumulate : 0;
     out->ranks = plan->program->ranks;
-    if (!out->backend)
-        out->backend = "cpu";
+    if (!out->meta.backend)
+        out->meta.backend = "cpu";
     return SBP_OK;
 }
 
@@ -125,23 +87,24 @@ static sbp_status check_settings(sbp_diag *diag, const sbp_plan_info *info, cons
     for (int32_t i = 0; sbp_option_setting_at(i); i++) {
         const sbp_option *option = sbp_option_setting_at(i);
         const char *name = option->name;
-        bool has = info->defaults && sbp_json_member(info->defaults, name);
+        bool has = info->meta.defaults && sbp_json_member(info->meta.defaults, name);
         if (!sbp_options_chosen(options, option->id) || has)
             continue;
         if (!sbp_options_from_config(options, option->id))
-            return sbp_fail(diag, SBP_USAGE, "--%s: the plan's objective has no such number", name);
+            return sbp_fail(diag, SBP_USAGE, "--%s: the plan's objective does not use it; leave it out",
+                            name);
         sbp_text_add(&idle, "%s%s", idle.length > 0 ? ", " : "", name);
     }
     if (idle.length > 0)
-        sbp_note(diag, "without effect with this objective: %s", idle.data);
+        sbp_note(diag, "these settings have no effect with this objective: %s", idle.data);
     return SBP_OK;
 }
 
 sbp_status sbp_plan_set_defaults(sbp_diag *diag, const sbp_plan_info *info, sbp_options *options,
                                  sbp_arena *arena) {
     SBP_TRY(check_settings(diag, info, options, arena));
-    for (int64_t i = 0; info->defaults && i < info->defaults->count; i++) {
-        const sbp_json *value = &info->defaults->items[i];
+    for (int64_t i = 0; info->meta.defaults && i < info->meta.defaults->count; i++) {
+        const sbp_json *value = &info->meta.defaults->items[i];
         sbp_text text;
         sbp_text_init(&text, arena);
         if (value->kind == SBP_JSON_STRING)

@@ -114,7 +114,7 @@ static sbp_status read_packed(sbp_executor *x, const sbp_plan *plan, int32_t ten
             SBP_TRY(sbp_executor_read(x, plan->parts[tensor][k], 0, block * f->parts[k].count,
                                       blocks * f->parts[k].count, f->parts[k].dtype, bytes[k], diag));
         }
-        sbp_format_decode(plan->tensors->tensors[tensor].format, parts, blocks, values);
+        sbp_format_decode(plan->decoders[plan->tensors->tensors[tensor].format], parts, blocks, values);
         int64_t n = blocks * f->block - skip < count - done ? blocks * f->block - skip : count - done;
         for (int64_t k = 0; k < n; k++)
             sbp_element_set(out, dtype, done + k, (double)values[skip + k]);

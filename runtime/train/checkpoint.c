@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "backends/ranks/ranks.h"
+#include "ir/base/json_write.h"
 #include "runtime/train/checksums.h"
 #include "runtime/train/pieces.h"
 
@@ -422,26 +423,31 @@ static sbp_status save_state(const checkpoint_job *job) {
     const sbp_run_state *s = job->state;
     sbp_text out;
     sbp_text_init(&out, job->arena);
-    sbp_text_add(&out,
-                 "{\n  \"step\": %lld,\n  \"epoch\": %lld,\n  \"at\": %lld,\n  \"num_tokens\": %lld,\n"
-                 "  \"evaluated\": %lld,\n  \"loss_count\": %lld,\n  \"loss_sum\": ",
-                 (long long)s->step, (long long)s->epoch, (long long)s->at, (long long)s->num_tokens,
-                 (long long)s->evaluated, (long long)s->loss_count);
-    sbp_text_add_double(&out, s->loss_sum);
-    sbp_text_add(&out,
-                 ",\n  \"data_hash\": \"%016llx\",\n  \"seed\": %lld,\n  \"batch_rows\": %lld,\n"
-                 "  \"batch_tokens\": %lld,\n  \"shuffle\": %s",
-                 (unsigned long long)s->data_hash, (long long)s->seed, (long long)s->batch_rows,
-                 (long long)s->batch_tokens, s->shuffle ? "true" : "false");
+    sbp_json_writer w = sbp_json_writer_on(&out);
+    w.lines = true;
+    sbp_json_write_object(&w, NULL);
+    sbp_json_write_int(&w, "step", s->step);
+    sbp_json_write_int(&w, "epoch", s->epoch);
+    sbp_json_write_int(&w, "at", s->at);
+    sbp_json_write_int(&w, "num_tokens", s->num_tokens);
+    sbp_json_write_int(&w, "evaluated", s->evaluated);
+    sbp_json_write_int(&w, "loss_count", s->loss_count);
+    sbp_json_write_double(&w, "loss_sum", s->loss_sum);
+    sbp_json_write_hash(&w, "data_hash", s->data_hash);
+    sbp_json_write_int(&w, "seed", s->seed);
+    sbp_json_write_int(&w, "batch_rows", s->batch_rows);
+    sbp_json_write_int(&w, "batch_tokens", s->batch_tokens);
+    sbp_json_write_bool(&w, "shuffle", s->shuffle);
     if (s->products)
-        sbp_text_add(&out, ",\n  \"products\": \"%016llx\"", (unsigned long long)s->products);
+        sbp_json_write_hash(&w, "products", s->products);
     if (s->inner)
-        sbp_text_add(&out, ",\n  \"inner\": %lld", (long long)s->inner);
+        sbp_json_write_int(&w, "inner", s->inner);
     if (s->reference)
-        sbp_text_add(&out, ",\n  \"reference\": \"%016llx\"", (unsigned long long)s->reference);
+        sbp_json_write_hash(&w, "reference", s->reference);
     if (s->base)
-        sbp_text_add(&out, ",\n  \"base\": \"%016llx\"", (unsigned long long)s->base);
-    sbp_text_add(&out, "\n}\n");
+        sbp_json_write_hash(&w, "base", s->base);
+    sbp_json_write_end(&w);
+    sbp_text_add(&out, "\n");
     return sbp_file_write(job->diag, sbp_file_join(job->arena, job->path, "trainer_state.json"), out.data,
                           out.length);
 }
@@ -449,7 +455,7 @@ static sbp_status save_state(const checkpoint_job *job) {
 static sbp_status must_equal(const checkpoint_job *job, const char *what, int64_t found, int64_t expected) {
     if (found == expected)
         return SBP_OK;
-    return sbp_fail(job->diag, SBP_INPUT, "%s: the run that is to go on had %s %lld, this one has %lld",
+    return sbp_fail(job->diag, SBP_INPUT, "%s: the run to be resumed had %s %lld, this one has %lld",
                     job->path, what, (long long)found, (long long)expected);
 }
 
@@ -489,17 +495,16 @@ static sbp_status load_state(const checkpoint_job *job) {
     SBP_TRY(sbp_json_get_string(job->diag, root, "data_hash", SBP_JSON_REQUIRED, &hash));
     snprintf(expected, sizeof expected, "%016llx", (unsigned long long)s->data_hash);
     if (strcmp(hash, expected) != 0)
-        return sbp_fail(job->diag, SBP_INPUT,
-                        "%s: the run that is to go on had other data (hash %.20s, now %s)", job->path, hash,
-                        expected);
+        return sbp_fail(job->diag, SBP_INPUT, "%s: the run to be resumed had other data (hash %.20s, now %s)",
+                        job->path, hash, expected);
     SBP_TRY(sbp_json_get_string(job->diag, root, "products", SBP_JSON_OPTIONAL, &products));
     SBP_TRY(sbp_json_get_string(job->diag, root, "reference", SBP_JSON_OPTIONAL, &reference));
     SBP_TRY(sbp_json_get_string(job->diag, root, "base", SBP_JSON_OPTIONAL, &base));
     saved.base = strtoull(base, NULL, 16);
     if (saved.base != s->base)
         return sbp_fail(job->diag, SBP_INPUT,
-                        "%s: the run that is to go on had other frozen weights (hash %016llx, now %016llx): "
-                        "the file that they come from has changed",
+                        "%s: the run to be resumed had other frozen weights (hash %016llx, now %016llx): the "
+                        "file that they come from has changed",
                         job->path, (unsigned long long)saved.base, (unsigned long long)s->base);
     saved.products = strtoull(products, NULL, 16);
     saved.reference = strtoull(reference, NULL, 16);

@@ -41,13 +41,13 @@ typedef struct output_job {
 
 /* An adapter's own files, not those of a model. */
 static bool writes_adapter(const output_job *job) {
-    return job->info->adapter && (job->checkpoint || !job->info->merge);
+    return job->info->meta.adapter && (job->checkpoint || !job->info->merge);
 }
 
 /* ---- config.json ------------------------------------------------------------------------------------ */
 
 sbp_dtype sbp_output_dtype(const sbp_plan_info *info) {
-    return info->dtype && strcmp(info->dtype, "fp64") == 0 ? SBP_F64 : SBP_F32;
+    return info->meta.dtype && strcmp(info->meta.dtype, "fp64") == 0 ? SBP_F64 : SBP_F32;
 }
 
 /* In which a merged model is written, where the user says so. */
@@ -76,14 +76,14 @@ static sbp_dtype model_dtype(const output_job *job) {
         narrow &= plan->program->buffers[plan->buffers[t]].dtype == SBP_BF16;
         narrow &= plan->masters[t] < 0 || plan->tensors->tensors[t].recipes[0].dtype == SBP_BF16;
     }
-    if (packed && job->info->adapter && !writes_adapter(job) && sbp_output_dtype(job->info) == SBP_F32)
+    if (packed && job->info->meta.adapter && !writes_adapter(job) && sbp_output_dtype(job->info) == SBP_F32)
         return SBP_BF16;
     return narrow ? SBP_BF16 : sbp_output_dtype(job->info);
 }
 
 /* The source's fields, with the dtype of what is written now. */
 static sbp_status write_config(const output_job *job) {
-    const char *text = job->info->config;
+    const char *text = job->info->meta.config;
     const sbp_json *root;
     sbp_dtype dtype = model_dtype(job);
     if (!text)
@@ -119,7 +119,7 @@ static sbp_status write_config(const output_job *job) {
 
 /* {"tokenizer_class", "bos_token", ...}: what AutoTokenizer asks for beside tokenizer.json. */
 static sbp_status write_tokenizer_config(const output_job *job) {
-    const sbp_json *tokens = job->info->special_tokens;
+    const sbp_json *tokens = job->info->meta.special_tokens;
     sbp_text out;
     sbp_text_init(&out, job->arena);
     sbp_text_add(&out, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"");
@@ -273,10 +273,10 @@ static sbp_status carry_templates(const output_job *job, const char *source) {
 }
 
 static sbp_status carry_files(const output_job *job) {
-    const char *source = job->info->tokenizer;
+    const char *source = job->info->meta.tokenizer;
     if (!source || !sbp_tokenizer_is_in(job->arena, source)) {
         SBP_TRY(write_plan_tokenizer(job));
-        source = job->info->weights; /* whose tokenizer may be of other files, that we do not read */
+        source = job->info->meta.weights; /* whose tokenizer may be of other files, that we do not read */
         if (job->plan->tokenizer_bytes > 0 || !source || !sbp_directory_exists(source))
             return SBP_OK;
     } else if (!sbp_file_exists(sbp_file_join(job->arena, source, "tokenizer.json"))) {
@@ -308,7 +308,7 @@ static sbp_status save_weights(const output_job *job) {
         options.rank = job->part->rank;
         options.ranks = job->part->ranks;
         options.shard_count = &job->part->shard_count;
-    } else if (job->info->adapter) {
+    } else if (job->info->meta.adapter) {
         options.part = SBP_SAVE_MERGED;
         options.factor = job->info->adapter_factor;
     }
@@ -322,7 +322,7 @@ static sbp_status save_body(void *user) {
         return save_weights(job);
     if (writes_adapter(job))
         SBP_TRY(sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, "adapter_config.json"),
-                               job->info->adapter, strlen(job->info->adapter)));
+                               job->info->meta.adapter, strlen(job->info->meta.adapter)));
     else
         SBP_TRY(write_config(job));
     SBP_TRY(carry_files(job));

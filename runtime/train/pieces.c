@@ -176,7 +176,7 @@ static sbp_status parse_piece(const sbp_pieces *p, const sbp_map *names, const s
     long long first = -1, end = -1;
     int used = 0;
     if (!bracket || sscanf(bracket, "[%lld:%lld]%n", &first, &end, &used) != 2 || bracket[used] != 0)
-        return fail_piece(p, weight->name, "is no NAME[FIRST:END]");
+        return fail_piece(p, weight->name, "is not NAME[FIRST:END]");
     int32_t of =
         sbp_map_get(names, sbp_arena_strndup(p->arena, weight->name, (size_t)(bracket - weight->name)));
     if (of < 0)

@@ -329,7 +329,7 @@ sbp_status sbp_rundir_open(sbp_rundir *dir, sbp_diag *diag, const char *path, sb
     if (dir->fd >= 0)
         return SBP_OK;
     if (length == 0 || length >= sizeof copy)
-        return sbp_fail(diag, SBP_USAGE, "%s: '%.60s' is no name for a directory",
+        return sbp_fail(diag, SBP_USAGE, "%s: '%.60s' is not a name for a directory",
                         dir->option ? dir->option : "--out", path);
     memcpy(copy, path, length + 1);
     while (length > 1 && copy[length - 1] == '/')
@@ -344,7 +344,7 @@ sbp_status sbp_rundir_open(sbp_rundir *dir, sbp_diag *diag, const char *path, sb
         return sbp_fail(diag, SBP_IO, "cannot create the directory '%s': %s", path, strerror(errno));
     if (fd < 0)
         return sbp_fail(diag, SBP_IO, "cannot write to '%s': %s", path,
-                        errno == ENOTDIR ? "it is no directory" : strerror(errno));
+                        errno == ENOTDIR ? "it is not a directory" : strerror(errno));
     dir->fd = fd;
     if (mode == SBP_RUNDIR_READ)
         return SBP_OK;

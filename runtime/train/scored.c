@@ -225,8 +225,9 @@ static sbp_status read_line(void *user) {
     SBP_TRY(sbp_json_get_array(r->diag, root, "logps", SBP_JSON_REQUIRED, &list));
     const sbp_doc *doc = next_doc(r) >= 0 ? &r->data->docs[next_doc(r)] : NULL;
     if (row < r->last_row)
-        return sbp_fail(r->diag, SBP_INPUT, "%s: row %lld stands behind row %lld", job->where, (long long)row,
-                        (long long)r->last_row);
+        return sbp_fail(r->diag, SBP_INPUT,
+                        "%s: row %lld comes after row %lld: expected the order of the data", job->where,
+                        (long long)row, (long long)r->last_row);
     r->last_row = row;
     if (!doc || row < doc->row)
         return SBP_OK; /* of a row that is left out here */

@@ -321,7 +321,7 @@ def longest(m, figure):
 def tune(m, figure):
     """What measuring the ways to compute each product gains, and that runs which take the same have the same bits."""
     if m.backend != "cuda":
-        return {"skipped": "one way to compute each product"}
+        return {"skipped": "one way to compute each matmul"}
     products, losses = os.path.join(m.results.folder, "products.txt"), []
     if os.path.exists(products):
         os.remove(products)

@@ -338,9 +338,8 @@ static void test_residual_dtype(void **state) {
         bytes[i] = cli_number(io, cli_json(io, "out"), "bytes_per_token");
     }
     assert_true(bytes[1] >= bytes[0] + 6 * 2 * 64); /* five layers' inputs and the gradient, 64 wide */
-    cli_fails(io, 2, "a choice for --dtype bf16 only", "$C compile $S -o $D/p --residual-dtype bf16");
-    cli_fails(io, 2, "a choice for --dtype bf16 only",
-              "$C compile $S -o $D/p --dtype fp64 --residual-dtype fp32");
+    cli_fails(io, 2, "needs --dtype bf16", "$C compile $S -o $D/p --residual-dtype bf16");
+    cli_fails(io, 2, "needs --dtype bf16", "$C compile $S -o $D/p --dtype fp64 --residual-dtype fp32");
 }
 
 /* ---- norms ------------------------------------------------------------------------------------------- */

@@ -246,9 +246,9 @@ static void test_longer(void **state) {
     assert_non_null(strstr(cli_text(f, "err"), "--context-parallel 4: documents do not fit fewer ranks"));
     cli_ok(f, "$C compile $S --ranks 4 --seq-len 64 --context-parallel auto -o $D/p");
     assert_non_null(strstr(cli_text(f, "err"), "--context-parallel 1: documents fit one rank"));
-    cli_fails(f, 2, "--ranks is 4, which must be a multiple of it",
+    cli_fails(f, 2, "--ranks (4) must be a multiple of it",
               "$C compile $S --seq-len 64 --ranks 4 --context-parallel 3 -o $D/p");
-    cli_fails(f, 2, "--ranks is 1", "$C compile $S --seq-len 64 --context-parallel 2 -o $D/p");
+    cli_fails(f, 2, "--ranks (1) must be", "$C compile $S --seq-len 64 --context-parallel 2 -o $D/p");
 }
 
 int main(void) {

@@ -208,7 +208,7 @@ static bool is_built(io_fixture *f, const char *path) {
     const char *type = sbp_arena_printf(f->arena, "'%s'", sbp_json_member(config, "model_type")->string);
     /* the weights of others may be elsewhere: their config alone */
     const char *alone =
-        "mkdir -p $D/alone && cp %s/model/config.json $D/alone && $C compile $D/alone -o $D/tried";
+        "mkdir -p $D/alone && cp %s/model/config.json $D/alone && $C compile $D/alone --stop-after infer";
     if (cli(f, sbp_arena_printf(f->arena, alone, path)) != 1)
         return true;
     const char *text = cli_text(f, "err");
@@ -238,12 +238,12 @@ static bool everything(void) {
     return all && strcmp(all, "1") == 0;
 }
 
-/* Whether a case runs a setting that not every case does: the first two thorough ones run all of them, the
- * others every third, each another. */
+/* Whether a case runs a setting that not every case does: the first thorough one runs all of them, the
+ * others every fourth, each another. */
 static bool is_its_turn(const char *name, int number) {
     for (int i = 0; i < SBP_COUNT(thorough); i++)
         if (strcmp(name, thorough[i]) == 0)
-            return i < 2 || (i + number) % 3 == 0;
+            return i == 0 || (i + number) % 4 == 0;
     return false;
 }
 
@@ -253,23 +253,37 @@ static void run_all_of(io_fixture *f, const char *path, const setting *list, int
             run_case(f, path, &list[i]);
 }
 
-/* Rotary variants differ in tables: one setting of each tells, where not everything is asked for. */
-static bool is_rotary_variant(const char *path) {
-    return strncmp(strrchr(path, '/') + 1, "llama_rope", 10) == 0;
+/* One case of each structure: what others differ by are numbers, and tables of rotary variants. */
+static const char *const structures[] = {
+    "llama_plain", "llama_bias",    "gemma3_layer_types", "gemma3_softcap", "gpt_neox_plain",
+    "phi3_plain",  "qwen2_sliding", "qwen3_plain",        "olmo2_plain",    "granite_plain"};
+
+/* Cases that run every setting which each case may run; of the others one setting tells, in chunks, where
+ * not everything is asked for. */
+static bool is_whole(const char *path) {
+    const char *name = strrchr(path, '/') + 1;
+    bool found = everything();
+    for (int i = 0; i < SBP_COUNT(thorough); i++)
+        found |= strcmp(name, thorough[i]) == 0;
+    for (int i = 0; i < SBP_COUNT(structures); i++)
+        found |= strcmp(name, structures[i]) == 0;
+    return found;
 }
 
 static void run_settings(io_fixture *f, const char *path) {
-    if (!everything() && is_rotary_variant(path)) {
+    if (!is_whole(path)) {
         run_case(f, path, &settings[2]);
+        if (strncmp(path, "tests/", 6) != 0) /* others' models are structures of their own */
+            run_case(f, path, &settings[1]);
         return;
     }
     run_all_of(f, path, settings, SBP_COUNT(settings));
 }
 
 static void run_device_settings(io_fixture *f, const char *path) {
-    /* a software driver takes seconds a run: by default every structure once, and some thoroughly */
+    /* a software driver takes seconds a run: by default each structure once, and some thoroughly */
     if (!everything() && !is_its_turn(strrchr(path, '/') + 1, 0)) {
-        if (!is_rotary_variant(path))
+        if (is_whole(path) || strncmp(path, "tests/", 6) != 0)
             run_case(f, path, &device_settings[1]);
         return;
     }
@@ -326,7 +340,7 @@ static void test_other_goldens(void **state) {
 static void test_same_bits_on_device(void **state) {
     if (!cli_has_device(*state, backend, "golden gradients"))
         skip();
-    for (int i = 0; i < SBP_COUNT(thorough); i++)
+    for (int i = 0; i < (everything() ? SBP_COUNT(thorough) : 2); i++)
         run_again(*state, thorough[i]);
 }
 
@@ -386,9 +400,6 @@ static void test_plans_and_devices(void **state) {
 
 /* One case of each structure: what others differ by are numbers. */
 static void test_structures(void **state) {
-    static const char *const structures[] = {
-        "llama_plain", "llama_bias",    "gemma3_layer_types", "gemma3_softcap", "gpt_neox_plain",
-        "phi3_plain",  "qwen2_sliding", "qwen3_plain",        "olmo2_plain",    "granite_plain"};
     static const setting ways[] = {{"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, true, 0},
                                    {"C 7, C_head 5, g 2, k 2",
                                     "--chunk 7 --head-chunk 5 --segment 2 --checkpoint-every 2", SBP_F64,
@@ -559,10 +570,10 @@ int main(int argc, char **argv) {
         cmocka_set_test_filter(argv[2]);
     backend = argc > 1 ? argv[1] : backend;
     if (strcmp(backend, "structures") == 0) {
-        const struct CMUnitTest structures[] = {
+        const struct CMUnitTest each[] = {
             cmocka_unit_test_setup_teardown(test_structures, cli_setup, io_teardown)};
         backend = "cpu";
-        return cmocka_run_group_tests(structures, NULL, NULL);
+        return cmocka_run_group_tests(each, NULL, NULL);
     }
     if (strcmp(backend, "vulkan") == 0)
         return cmocka_run_group_tests(vulkan, NULL, NULL);

@@ -501,17 +501,17 @@ static void test_refusals(void **state) {
         const char *options, *message;
     } options[] = {{"--lora targets=no_such", "no weight has such a name"},
                    {"--lora targets=lm_head", "an adapter on the head"},
-                   {"--lora targets=embed_tokens", "embeddings, norms and the head are not built"},
-                   {"--lora targets=input_layernorm", "embeddings, norms and the head are not built"},
+                   {"--lora targets=embed_tokens", "embeddings, norms and the head are not supported"},
+                   {"--lora targets=input_layernorm", "embeddings, norms and the head are not supported"},
                    {"--lora modules_to_save=nothing", "there is no such module"},
-                   {"--lora colour=red", "is none of r, alpha"},
+                   {"--lora colour=red", "is unknown; give r, alpha"},
                    {"--lora r=0", "expected a number from 1"},
                    {"--lora r=1.5", "a rank is a whole number"},
-                   {"--lora-targets '(q_proj'", "no regular expression"},
+                   {"--lora-targets '(q_proj'", "not a regular expression"},
                    {"--lora-rank-pattern q_proj", "expected REGEX=NUMBER"},
                    {"--lora-targets '.*q_proj' --lora-layers 1", "says itself which layers"},
-                   {"--adapter 0", "has no such number"},
-                   {"--base x", "is no adapter"},
+                   {"--adapter 0", "does not use it"},
+                   {"--base x", "is not an adapter"},
                    {"--use_dora true", "weight-decomposed"}};
     io_fixture *f = *state;
     for (int i = 0; i < SBP_COUNT(options); i++)

@@ -86,7 +86,7 @@ static void test_what_is_not_built(void **state) {
             bool later = o->state == SBP_OPTION_LATER, takes = o->kind != SBP_OPTION_SWITCH;
             if (later) {
                 cli_fails(
-                    f, 2, "is not built yet",
+                    f, 2, "is not supported yet",
                     sbp_arena_printf(f->arena, "%s --%s %s", commands[c].use, o->name, takes ? "1" : ""));
                 options++;
             }
@@ -95,14 +95,14 @@ static void test_what_is_not_built(void **state) {
                 size_t length = strlen(word);
                 if (word[length - 1] != '!')
                     continue;
-                cli_fails(f, 2, "is not built yet",
+                cli_fails(f, 2, "is not supported yet",
                           sbp_arena_printf(f->arena, "%s --%s %.*s", commands[c].use, o->name,
                                            (int)(length - 1), word));
                 words++;
             }
         }
     print_message("%d options, %d words\n", options, words);
-    cli_fails(f, 2, "export is not built yet", "$R export $D/p --to gguf"); /* a whole command */
+    cli_fails(f, 2, "export is not supported yet", "$R export $D/p --to gguf"); /* a whole command */
     assert_false(cli_exists(f, "q"));
 }
 
@@ -280,7 +280,7 @@ static void test_numbers_at_their_ends(void **state) {
     assert_non_null(strstr(cli_text(f, "err"), "up to 2147483647 in a micro-batch"));
     cli_fails(f, 2, "--seq-len: 2147483648 is above 2147483647",
               sbp_arena_printf(f->arena, "%s --seq-len 2147483648", model));
-    cli_fails(f, 2, "--seq-len 2147483647: at most 2147483646 rows are possible, in parts of 2 ranks",
+    cli_fails(f, 2, "--seq-len 2147483647: at most 2147483646 rows are possible, divided among 2 ranks",
               sbp_arena_printf(f->arena, "%s --ranks 2 --context-parallel 2 --seq-len 2147483647", model));
     cli_ok(f, sbp_arena_printf(f->arena, "%s --ranks 2 --context-parallel 2 --seq-len max --memory 9e18",
                                model));
@@ -326,7 +326,7 @@ static void test_a_config_of_trl(void **state) {
         io_path(f, "trl"));
     cli_put(f, "all.yaml", yaml.data);
     cli_ok(f, "$R --config $D/all.yaml");
-    assert_null(strstr(cli_text(f, "err"), "without effect"));
+    assert_null(strstr(cli_text(f, "err"), "no effect"));
     assert_null(strstr(cli_text(f, "err"), "warning"));
     cli_ok(f, "$R $S --data " DATA " --steps 2 --max_length 1024 --out $D/own");
     cli_same(f, "trl/model.safetensors", "own/model.safetensors");
@@ -341,8 +341,8 @@ static void test_a_config_of_trl(void **state) {
             "dataset_name: tests/golden/stories260k_trl/train.jsonl\nreport_to: wandb\nbeta: 0.5\n"
             "eval_steps: 5\nmodel_name_or_path: tests/data/stories260K\nbf16: true\n");
     cli_ok(f, "$R --config $D/beta.yaml --dry-run");
-    assert_non_null(strstr(cli_text(f, "err"), "without effect here: report_to\n"));
-    assert_non_null(strstr(cli_text(f, "err"), "without effect with this objective: beta\n"));
+    assert_non_null(strstr(cli_text(f, "err"), "these settings have no effect here: report_to\n"));
+    assert_non_null(strstr(cli_text(f, "err"), "these settings have no effect with this objective: beta\n"));
     assert_non_null(strstr(cli_text(f, "err"), "eval_steps without --eval FILE: nothing is evaluated"));
     assert_non_null(strstr(cli_text(f, "err"), "--dtype=bf16"));
 }

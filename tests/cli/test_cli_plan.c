@@ -197,6 +197,8 @@ static void test_remedies(void **state) {
     for (int i = 0; i < SBP_COUNT(refused); i++) {
         cli_fails(f, 3, "It fits ", sbp_arena_printf(f->arena, "$C compile $D/m -o $D/p %s", refused[i]));
         const char *at = strstr(text_of(f, "err"), "It fits ") + strlen("It fits ");
+        if (strstr(refused[i], "--host-memory"))
+            assert_int_equal(strncmp(at, "with --clip none --accumulate 1 (", 33), 0);
         for (; at; at = strstr(at, ", or ") ? strstr(at, ", or ") + strlen(", or ") : NULL) {
             const char *option = sbp_arena_strndup(f->arena, at, strcspn(at, "("));
             if (strncmp(option, "with ", 5) == 0)
@@ -216,8 +218,6 @@ static void test_remedies(void **state) {
             tried++;
         }
     }
-    cli_fails(f, 3, "It fits with --clip none --accumulate 1 (",
-              sbp_arena_printf(f->arena, "$C compile $D/m %s", refused[SBP_COUNT(refused) - 1]));
     assert_true(tried >= 6);
 }
 
@@ -326,7 +326,7 @@ static void test_device_profile(void **state) {
     assert_non_null(strstr(text_of(f, "err"), "updates run on the host's cores"));
     assert_non_null(strstr(text_of(f, "err"), "disk bounds it"));
     cli_put(f, "bad", "memory 24GiB speed 3\n");
-    cli_fails(f, 1, "'speed' is no key", "$C compile $D/m --device-profile $D/bad");
+    cli_fails(f, 1, "unknown key 'speed'", "$C compile $D/m --device-profile $D/bad");
     cli_fails(f, 2, "h200", "$C compile $D/m --device-profile nothing");
     cli_fails(f, 2, "leave out --backend", "$C compile $D/m --device-profile h200 --backend cpu");
     cli_ok(f, "$C compile $S --device-profile cpu --memory 1GiB --seq-len 256 --json -o $D/none");
@@ -352,9 +352,12 @@ static void test_inspect_says_what_homes_cost(void **state) {
                                         "checkpoints:disk+saved:disk+states+gradients"};
     static const char *const steps[] = {"", "--clip none --accumulate 1",
                                         "--dtype bf16 --state-dtype int8 --checkpoint-every 2"};
-    int moved = 0;
+    int moved = 0, away_from_it = 0;
+    const bool all = getenv("SBP_TEST_ALL") != NULL;
     for (int h = 0; h < SBP_COUNT(homes); h++)
-        for (int s = 0; s < SBP_COUNT(steps); s++) {
+        for (int s = all ? 0 : h % SBP_COUNT(steps); s < SBP_COUNT(steps);
+             s += all ? 1 : SBP_COUNT(steps)) { /* each of both, or all pairs */
+            away_from_it += h > 0;
             const char *compile = sbp_arena_printf(
                 f->arena, "$C compile $S -o $D/p --seq-len 96 --save gate+up --offload %s %s", homes[h],
                 steps[s]);
@@ -389,7 +392,7 @@ static void test_inspect_says_what_homes_cost(void **state) {
                     fail_msg("%s: %s is busy for %g s, planned %g", compile, busy->items[q].key, is, was);
             }
         }
-    assert_true(moved == SBP_COUNT(steps) * (SBP_COUNT(homes) - 1));
+    assert_true(moved == away_from_it);
 }
 
 /* Every optimizer with every way to keep weights and states: one row kernel that writes over what it reads.
@@ -404,23 +407,25 @@ static void test_every_format(void **state) {
                                           "--dtype bf16 --param-dtype fp32",
                                           "--param-dtype bf16 --grad-dtype bf16"};
     static const char *const states[] = {"fp32", "bf16", "int8"};
+    const bool all = getenv("SBP_TEST_ALL") != NULL;
     for (int o = 0; o < SBP_COUNT(optimizers); o++)
         for (int w = 0; w < SBP_COUNT(weights); w++)
             for (int s = 0; s < SBP_COUNT(states); s++)
-                cli_ok(f, sbp_arena_printf(
-                              f->arena,
-                              "$C compile $S -o $D/p --seq-len 96 --optimizer %s %s --state-dtype %s %s",
-                              optimizers[o], weights[w], states[s],
-                              (o + w + s) % 2 ? "" : "--clip none --accumulate 1"));
+                if (all || (o + w + s) % 3 == 0) /* every pair of them */
+                    cli_ok(f, sbp_arena_printf(
+                                  f->arena,
+                                  "$C compile $S -o $D/p --seq-len 96 --optimizer %s %s --state-dtype %s %s",
+                                  optimizers[o], weights[w], states[s],
+                                  (o + w + s) % 2 ? "" : "--clip none --accumulate 1"));
 }
 
 /* Layers that no segment can begin with are told of. */
 static void test_layers_that_are_not_cut(void **state) {
     io_fixture *f = *state;
     cli_ok(f, "$C compile tests/data/onnx/two_widths.json -o $D/p --seq-len 64");
-    assert_non_null(strstr(text_of(f, "err"), "note: 2 layers are one segment with what is before them"));
+    assert_non_null(strstr(text_of(f, "err"), "note: 2 layers form one segment with what is before them"));
     cli_ok(f, "$C compile tests/data/onnx/odd_head.json -o $D/p --seq-len 64");
-    assert_null(strstr(text_of(f, "err"), "layers are one segment"));
+    assert_null(strstr(text_of(f, "err"), "layers form one segment"));
 }
 
 /* Parts of a deep model are frozen, with layers below and above what is trained: there is a plan, by the

@@ -83,9 +83,9 @@ static void test_stream(void **state) {
         "exec 3>$D/in; sed -n 1,5p $D/s >&3\n"
         "for wait in $(seq 12000); do grep -q 'step 1' $D/said && break; sleep 0.05; done\n"
         "kill -INT $pid; wait $pid; test $? = 130 && grep -q 'interrupted after 1 steps; --resume' $D/said");
-    cli_fails(f, 2, "--data -: with several ranks, standard input may only be all of --data",
+    cli_fails(f, 2, "--data -: with several ranks, standard input must be the only --data",
               "$R $D/p --ranks 2 --data - --data $D/t --out none");
-    cli_fails(f, 2, "--data -: rows that come are not measured before, with several ranks: give --seq-len N",
+    cli_fails(f, 2, "--data - with several ranks needs --seq-len N",
               "$R $G/llama_mqa/model --ranks 2 --objective grpo --data - --out none");
 }
 

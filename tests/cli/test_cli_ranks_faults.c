@@ -169,7 +169,7 @@ static void ends_with(io_fixture *f, world *w, const char *what, int expected, c
 static bool is_named(io_fixture *f, const world *w, int rank) {
     const char *text = sbp_arena_strdup(f->arena, cli_text(f, "err"));
     return strstr(text, sbp_arena_printf(f->arena, "rank %d (process %d) ", rank, (int)w->rank[rank])) ||
-           strstr(text, sbp_arena_printf(f->arena, "rank %d did not come", rank));
+           strstr(text, sbp_arena_printf(f->arena, "rank %d did not start", rank));
 }
 
 /* On from the last checkpoint to the same bits. */

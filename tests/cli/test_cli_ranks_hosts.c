@@ -91,8 +91,7 @@ static void test_numbers(void **state) {
                                 "--ranks %d --zero %d; eval $T %s $R $D/q %so",
                                 cases[i].ranks, cases[i].zero, cases[i].start, run));
         says(f, "err", sbp_arena_printf(f->arena, ", %d of them on this host: ", cases[i].here));
-        assert_int_equal(strstr(cli_text(f, "err"), "whose numbers follow each other (") == NULL,
-                         cases[i].orderly);
+        assert_int_equal(strstr(cli_text(f, "err"), "consecutive ranks (") == NULL, cases[i].orderly);
         runs_with(f, threads_of_each(cases[i].here), cases[i].here);
         double off =
             cli_compare(f, cases[i].start, io_path(f, "o/model.safetensors"), want, SBP_TOLERANCE_F64);
@@ -247,7 +246,7 @@ static void check_slurm(io_fixture *f) {
     cli_ok(f, "eval $A salloc $N $R $D/p --ranks 4 --data $D/t.jsonl --steps 2 --out none");
     says(f, "err", ", all on this host: --ranks 4 started them\n");
     says(f, "err", "--ranks 4: all on this host, of the 2 that Slurm gave");
-    cli_fails(f, 2, "one of 4 tasks of Slurm, without MPI: it runs alone (srun --mpi=pmix: as ranks)",
+    cli_fails(f, 2, "one of 4 Slurm tasks, without MPI: it runs alone (srun --mpi=pmix starts ranks)",
               "eval $A srun $N $R $D/p --data $D/t.jsonl --steps 2 --out none");
 
     assert_int_equal(fails_by(f, "Slurm: rank 3 killed", "kill -9 $($H rank $D/h 3)", ":"), 137);

@@ -93,12 +93,12 @@ static void test_shares(void **state) {
     cli_ok(
         f,
         "$C compile $G/gemma3_softcap/model --seq-len 64 --threads 1 --dtype fp64 --backend cpu -o $D/one && "
-        "$R $D/one " RUN " --steps 3 --out $D/one.o && $R $D/one " RUN
+        "$R $D/one " RUN " --steps 2 --out $D/one.o && $R $D/one " RUN
         " --out none --dump-gradients $D/one.g");
     for (int zero = 0; zero <= 3; zero++) {
         cli_ok(f,
                sbp_arena_printf(f->arena,
-                                "rm -rf $D/all* && $R $D/p%d --ranks 2 " RUN " --steps 3 --out $D/all --json "
+                                "rm -rf $D/all* && $R $D/p%d --ranks 2 " RUN " --steps 2 --out $D/all --json "
                                 ">$D/summary",
                                 zero));
         says(f, OVER, 2);
@@ -112,8 +112,8 @@ static void test_shares(void **state) {
             continue;
         cli_ok(f, sbp_arena_printf(f->arena,
                                    "SBP_FAKE_CUDA=devices=4,late,seed=5 $R $D/p%d --ranks 2 " RUN
-                                   " --steps 3 --out $D/all2 && SBP_CUDA_NCCL=off $R $D/p%d --ranks 2 " RUN
-                                   " --steps 3 --out $D/all3 --json >$D/summary3",
+                                   " --steps 2 --out $D/all2 && SBP_CUDA_NCCL=off $R $D/p%d --ranks 2 " RUN
+                                   " --steps 2 --out $D/all3 --json >$D/summary3",
                                    zero, zero));
         cli_same(f, "all/model.safetensors", "all2/model.safetensors");
         cli_same(f, "all/model.safetensors", "all3/model.safetensors");
@@ -154,13 +154,13 @@ static void train_one(io_fixture *f, const char *model) {
     cli_ok(f, sbp_arena_printf(f->arena,
                                "rm -rf $D/one*; $C compile $G/%s/model --seq-len 64 --threads 1 --dtype fp64 "
                                "--backend cpu -o $D/one && $R $D/one " RUN
-                               " --steps 3 --out $D/one.o && $R $D/one " RUN
+                               " --steps 2 --out $D/one.o && $R $D/one " RUN
                                " --out none --dump-gradients $D/one.g",
                                model));
 }
 
 static void try_context(io_fixture *f, const context_case *c) {
-    static const char run[] = "$R $D/c " RUN " --steps 3 --out ";
+    static const char run[] = "$R $D/c " RUN " --steps 2 --out ";
     cli_ok(f, sbp_arena_printf(f->arena,
                                "rm -rf $D/c*; $C compile $G/%s/model " SIZES
                                " --ranks %d --context-parallel %d --zero %d --context-way %s -o $D/c",
@@ -209,7 +209,7 @@ static void test_contexts(void **state) {
  * which has trained one rank. */
 static void test_deterministic(void **state) {
     BEGIN(f);
-    static const char run[] = "$R $D/n --ranks 3 " RUN " --steps 3 --json --out $D/", *const names[] = {
+    static const char run[] = "$R $D/n --ranks 3 " RUN " --steps 2 --json --out $D/", *const names[] = {
                                                                                           "n1", "n2", "n3"};
     for (int off = 1; off >= (getenv("SBP_TEST_ALL") ? 0 : 1); off--) {
         cli_ok(f, sbp_arena_printf(f->arena,
@@ -319,19 +319,19 @@ static void test_memory(void **state) {
 /* As with MPI: bits, checkpoints that are written from shares, scores, and going on. */
 static void test_torchrun(void **state) {
     BEGIN(f);
-    cli_ok(f, "$R $D/p3 --ranks 2 " RUN " --steps 4 --save-every 2 --out $D/mpi");
-    cli_ok(f, sbp_arena_printf(f->arena, "$N 2 %d $R $D/p3 " RUN " --steps 4 --save-every 2 --out $D/env",
+    cli_ok(f, "$R $D/p3 --ranks 2 " RUN " --steps 2 --save-every 1 --out $D/mpi");
+    cli_ok(f, sbp_arena_printf(f->arena, "$N 2 %d $R $D/p3 " RUN " --steps 2 --save-every 1 --out $D/env",
                                port()));
     says(f, OVER, 2);
     const char *err = sbp_arena_strdup(f->arena, cli_text(f, "err"));
     assert_non_null(strstr(err, "rank 0: one of 2 ranks over NCCL 2.28.9 at 127.0.0.1:"));
     assert_non_null(strstr(err, ", all on this host: WORLD_SIZE (of torchrun) is 2\n"));
     cli_same(f, "mpi/model.safetensors", "env/model.safetensors");
-    cli_ok(f, "for file in $D/mpi/checkpoint-4/*.safetensors; do cmp $file $D/env/checkpoint-4/$(basename "
+    cli_ok(f, "for file in $D/mpi/checkpoint-2/*.safetensors; do cmp $file $D/env/checkpoint-2/$(basename "
               "$file) || exit; done");
     cli_ok(f, sbp_arena_printf(f->arena,
-                               "$R $D/p3 --ranks 2 " RUN " --resume --steps 6 --out $D/mpi && "
-                               "$N 2 %d $R $D/p3 " RUN " --resume --steps 6 --out $D/env",
+                               "$R $D/p3 --ranks 2 " RUN " --resume --steps 3 --out $D/mpi && "
+                               "$N 2 %d $R $D/p3 " RUN " --resume --steps 3 --out $D/env",
                                port()));
     cli_same(f, "mpi/model.safetensors", "env/model.safetensors");
     cli_ok(f, sbp_arena_printf(
@@ -415,7 +415,7 @@ static void test_through_the_host(void **state) {
         {"SBP_FAKE_CUDA=report", "ranks 0 and 1 have one device, and NCCL wants one for each"},
         {"SBP_FAKE_CUDA=report,nccl=23000", "ranks 0 and 1 have one device, and NCCL wants one for each"},
         {"NCCL_MULTI_RANK_GPU_ENABLE=1 SBP_FAKE_CUDA=report", "ranks 0 and 1 have one device"},
-        {"SBP_FAKE_CUDA=devices=2,report,nccl=21700", "libnccl.so.2 is NCCL 2.17.0; 2.18 and later of 2"},
+        {"SBP_FAKE_CUDA=devices=2,report,nccl=21700", "libnccl.so.2 is NCCL 2.17.0; NCCL 2.18 or newer"},
         {"SBP_CUDA_NCCL=off", "SBP_CUDA_NCCL=off"},
         {"LD_LIBRARY_PATH= SBP_CUDA_LIBRARIES=$D/lib",
          "libnccl.so.2 (NCCL, which joins several devices) was not found"}};
@@ -437,7 +437,7 @@ static void test_through_the_host(void **state) {
     cli_same(f, "o/model.safetensors", "over/model.safetensors");
     cli_ok(f, sbp_arena_printf(
                   f->arena, "rm -rf $D/o; $N 2 %d $R $D/p1 " RUN " --steps 2 --device 3 --out $D/o", port()));
-    says(f, "ranks met on other devices than --device says: this one on device 0", 2);
+    says(f, "ranks use other devices than --device says: this one uses device 0", 2);
     cli_same(f, "o/model.safetensors", "over/model.safetensors");
     cli_fails(f, 3, "WORLD_SIZE (of torchrun) is 2, but NCCL does not begin: libnccl.so.2 (NCCL, which joins",
               sbp_arena_printf(

@@ -75,7 +75,7 @@ static void test_each_count_is_what_compile_plans(void **state) {
     }
 }
 
-/* A plan knows its model and options; what is said anew counts. */
+/* A plan knows the plan's model and options; what is said anew counts. */
 static void test_of_a_plan(void **state) {
     io_fixture *f = *state;
     put_model(f);
@@ -85,7 +85,7 @@ static void test_of_a_plan(void **state) {
               " --ranks 4 --link 2Gb/s --node 2 --zero 3 --chunk 64 >$D/b; sed -i 1d $D/a $D/b");
     cli_same(f, "a", "b");
     cli_ok(f, "rm -r $D/m");
-    cli_fails(f, 1, "its model ", "$C inspect $D/p --ranks 4");
+    cli_fails(f, 1, "the plan's model ", "$C inspect $D/p --ranks 4");
 }
 
 static void expect_stop(const sbp_json *all, double ranks, const char *bound) {
@@ -101,7 +101,7 @@ static void test_where_it_stops(void **state) {
     put_model(f);
     assert_int_equal(get(scale(f, MODEL " --ranks 64 --link 1Tb/s"), "stops_at")->kind, SBP_JSON_NULL);
     const sbp_json *slow = scale(f, MODEL " --ranks 64 --link 10Mb/s --zero 3");
-    expect_stop(slow, 16, "the wire between hosts: ");
+    expect_stop(slow, 16, "the interconnect between hosts: ");
     double hiding = number(get(slow, "stops_at"), "hiding_rows");
     assert_true(hiding > 256);
     expect_stop(scale(f, MODEL " --ranks 32 --link 1Tb/s --batch-tokens 2048"), 16, "too few sequences");
@@ -117,8 +117,8 @@ static void test_refused(void **state) {
     io_fixture *f = *state;
     put_model(f);
     cli_ok(f, "$C compile " MODEL " -o $D/p");
-    cli_fails(f, 2, "it is about several ranks", "$C inspect $D/p --link 1Gb/s");
-    cli_fails(f, 2, "16 ranks are no whole groups of 3",
+    cli_fails(f, 2, "needs --ranks N", "$C inspect $D/p --link 1Gb/s");
+    cli_fails(f, 2, "16 ranks cannot be divided into groups of 3",
               "$C inspect " MODEL " --ranks 16 --zero 1 --shard-group 3");
     cli_fails(f, 2, "which plan or model", "$C inspect --ranks 16");
     cli_fails(f, 4, "cannot open", "$C inspect $D/nothing --ranks 16");

@@ -481,17 +481,16 @@ static void test_link(void **state) {
 
 static void test_refused(void **state) {
     io_fixture *f = *state;
-    cli_fails(f, 2, "--zero 2: there is one rank", "$C compile $G/gpt_neox_plain/model --zero 2 -o $D/p");
-    cli_fails(f, 2, "nothing is gathered without --zero 3",
+    cli_fails(f, 2, "--zero 2 needs several ranks", "$C compile $G/gpt_neox_plain/model --zero 2 -o $D/p");
+    cli_fails(f, 2, "--keep-gathered needs --zero 3",
               "$C compile $G/gpt_neox_plain/model --zero 2 --ranks 2 --keep-gathered all -o $D/p");
-    cli_fails(f, 2, "4 ranks are no whole groups of 3",
+    cli_fails(f, 2, "4 ranks cannot be divided into groups of 3",
               "$C compile $G/gpt_neox_plain/model --zero 2 --ranks 4 --shard-group 3 -o $D/p");
-    cli_fails(f, 2, "no shares without --zero",
+    cli_fails(f, 2, "--shard-group needs --zero",
               "$C compile $G/gpt_neox_plain/model --ranks 4 --shard-group 2 -o $D/p");
     cli_fails(f, 2, "gradients are fp64 there",
               "$C compile $G/gpt_neox_plain/model --ranks 4 --dtype fp64 --reduce-dtype bf16 -o $D/p");
-    cli_fails(f, 2, "nothing crosses a wire",
-              "$C compile $G/gpt_neox_plain/model --reduce-dtype bf16 -o $D/p");
+    cli_fails(f, 2, "needs several ranks", "$C compile $G/gpt_neox_plain/model --reduce-dtype bf16 -o $D/p");
     cli_fails(f, 2, "--link: found '400', expected a rate",
               "$C compile $G/gpt_neox_plain/model --ranks 9 --link 400 -o $D/p");
 }

@@ -93,7 +93,7 @@ static void test_statuses(void **state) {
     fails_once(f, 1, "bad.jsonl:1: text: expected a string",
                "$R $D/p2 --ranks 2 --data $D/bad.jsonl --out none");
     fails_once(f, 2, "unknown option '--bogus'", "$R $D/p2 --ranks 2 --data $D/t.jsonl --bogus");
-    fails_once(f, 2, "rank 0: --data -: with several ranks, standard input may only be all of --data",
+    fails_once(f, 2, "rank 0: --data -: with several ranks, standard input must be the only --data",
                "$R $D/p2 --ranks 2 --data - --data $D/t.jsonl --out none");
     /* one would find room */
     cli_ok(f, "$C compile $S -o $D/large --seq-len 30000 --backward standard --threads 1 --ranks 2");
@@ -165,7 +165,7 @@ static void test_without_mpi(void **state) {
     io_fixture *f = *state;
     if (!cli_has_ranks(f, "what is said without MPI"))
         skip();
-    cli_fails(f, 3, "--ranks 2: there is no mpirun, which starts them (Debian: openmpi-bin",
+    cli_fails(f, 3, "--ranks 2 needs mpirun, which was not found (Debian: openmpi-bin",
               "PATH=/nonexistent $R $D/p2 --ranks 2 --data $D/t.jsonl --out none");
     cli_ok(f, "mkdir -p $D/bin; cp $R $D/bin/sbprun");
     cli_fails(f, 3, "--ranks 2, but libsbp_mpi.so cannot be opened",

@@ -50,8 +50,8 @@ static void test_plans_keep_them(void **state) {
     cli_ok(f, "$R $D/p --data $D/rows --dry-run --json");
     assert_true(fabs(cli_number(f, cli_json(f, "out"), "micro_batch_seconds") / slower - 1) <
                 SBP_TOLERANCE_F32);
-    cli_fails(f, 2, "no file", "$C compile $S -o $D/p --rates nothing");
-    cli_fails(f, 1, "'memory' is no rate", "echo memory 3 > $D/bad; $C compile $S -o $D/p --rates $D/bad");
+    cli_fails(f, 2, "or a file", "$C compile $S -o $D/p --rates nothing");
+    cli_fails(f, 1, "'memory' is not a rate", "echo memory 3 > $D/bad; $C compile $S -o $D/p --rates $D/bad");
     cli_fails(f, 2, "is not here", "$C compile $S --device-profile h200 --rates measured");
 }
 

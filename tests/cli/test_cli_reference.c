@@ -227,7 +227,7 @@ static void test_refusals(void **state) {
     cli_ok(f, "sed 's/, \"ref_rejected_logps.*/}/' $D/rich > $D/half");
     cli_fails(f, 1, "row 1 (from 1): 'ref_rejected_logps' is missing", "$R $D/p --data $D/half --out none");
     cli_fails(f, 2, "the rows carry", "$R $D/p --data $D/rich --out none --ref $D/scores");
-    cli_fails(f, 2, "--ref is of --data",
+    cli_fails(f, 2, "--ref applies to --data",
               "$R $D/p --data $D/plain --eval $D/plain --out none --ref $D/scores");
     cli_ok(f, "$C compile " MODEL " -o $D/p");
     cli_fails(f, 2, "reads no reference",

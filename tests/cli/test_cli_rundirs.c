@@ -154,9 +154,9 @@ static void test_nothing_is_written_over(void **state) {
         {"mkdir $D/o; cp $D/p $D/o/p", "$R $D/o/p --data $D/t.jsonl --score $D/o/p", "which is read"},
         {"cp -r $S $D/o", "$R $D/p --data $D/t.jsonl --weights $D/o --dump-gradients $D/o/model.safetensors",
          "which is read"},
-        {"cp -r $S $D/o", "$C compile $D/o -o $D/o/config.json", "is there and no plan"},
-        {"cp -r $S $D/o", "$C compile $D/o/config.json -o $D/o/config.json", "is there and no plan"},
-        {"cp -r $S $D/o", "$C compile $D/o -o $D/o/model.safetensors", "is there and no plan"},
+        {"cp -r $S $D/o", "$C compile $D/o -o $D/o/config.json", "exists and is not a plan"},
+        {"cp -r $S $D/o", "$C compile $D/o/config.json -o $D/o/config.json", "exists and is not a plan"},
+        {"cp -r $S $D/o", "$C compile $D/o -o $D/o/model.safetensors", "exists and is not a plan"},
         {"mkdir $D/o; cp $D/p $D/o/p", "$C inspect $D/o/p --svg $D/o/p", "which is read"},
         /* what a run could have written, and none has */
         {"mkdir $D/o; cp $S/model.safetensors $D/o", RUN "--out $D/o --overwrite",
@@ -291,7 +291,7 @@ static void test_directories_that_are_none(void **state) {
     static const char *const options[] = {"--out", "--out none --publish"};
     for (int i = 0; i < SBP_COUNT(options); i++) {
         const char *run = sbp_arena_printf(f->arena, RUN "--steps 1 %s", options[i]);
-        cli_fails(f, 4, "t.jsonl': it is no directory", sbp_arena_printf(f->arena, "%s $D/t.jsonl", run));
+        cli_fails(f, 4, "t.jsonl': it is not a directory", sbp_arena_printf(f->arena, "%s $D/t.jsonl", run));
         cli_fails(f, 4, "Not a directory", sbp_arena_printf(f->arena, "%s $D/t.jsonl/x", run));
         cli_fails(f, 4, "cannot create the directory '/proc/x'",
                   sbp_arena_printf(f->arena, "%s /proc/x", run));

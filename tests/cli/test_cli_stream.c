@@ -210,18 +210,17 @@ static void test_refusals(void **state) {
     cli_ok(f, "$R $D/p --data - --out none --steps 2 <$D/stream");
     cli_ok(f, "$R $D/p --data - --out none --steps 4 <$D/stream");
     assert_non_null(strstr(cli_text(f, "err"), "the stream has ended after 3 of 4 steps"));
-    cli_fails(f, 2, "--batch-size has no meaning",
+    cli_fails(f, 2, "--batch-size has no effect",
               "$R $D/p --data - --out none --batch-size 3" TRAIN "<$D/stream");
-    cli_fails(f, 2, "--dry-run: rows that come step by step",
-              "$R $D/p --data - --dry-run" TRAIN "<$D/stream");
+    cli_fails(f, 2, "--dry-run needs rows from files", "$R $D/p --data - --dry-run" TRAIN "<$D/stream");
     cli_fails(f, 2, "give --seq-len N",
               "$R " MODEL " --objective grpo --data - --out none" TRAIN "<$D/stream");
-    cli_fails(f, 2, "standard input was read for its lengths",
+    cli_fails(f, 2, "standard input cannot be read twice",
               "$R " MODEL " --objective grpo --data - --out none" TRAIN "<$D/rows");
     cli_fails(f, 2, "are for --data -", "$R $D/p --data $D/stream --out none" TRAIN);
     cli_fails(f, 2, "is --out: choose another", "$R $D/p --data $D/rows --out $D/o --publish $D/o" TRAIN);
     cli_ok(f, "$C compile " MODEL " -o $D/p --objective dpo");
-    cli_fails(f, 2, "compares with no older weights",
+    cli_fails(f, 2, "does not compare with older weights",
               "echo '{\"prompt_ids\": [4], \"chosen_ids\": [5], \"rejected_ids\": [6]}' >$D/pair; $R $D/p "
               "--data $D/pair "
               "--out none --inner-epochs 2");

@@ -29,7 +29,7 @@ static void expect_not(io_fixture *f, const char *message) {
  */
 static void test_kept(io_fixture *f) {
     cli_ok(f, RUN FIRST);
-    expect(f, " products were measured in ");
+    expect(f, " matmuls were measured in ");
     cli_same(f, "t", "a/products.txt");
     cli_ok(f, "grep -q 'device sm_90 Fake GPU' $D/t && grep -q 'cublasLt 13.1.0' $D/t");
     cli_ok(f, "test $(grep -c '^product ' $D/t) -gt 8 && ! grep -qv "
@@ -57,12 +57,11 @@ static void test_resumed(io_fixture *f) {
     cli_fails(f, 2, "--resume cannot change --tune (it was ",
               RUN "--out $D/b --resume --steps 6 --tune $D/other");
     cli_ok(f, "SBP_FAKE_CUDA=library=7 " RUN "--out $D/b --resume --steps 5");
-    expect(
-        f,
-        "holds for device sm_90 Fake GPU, cublasLt 13.1.0; here are device sm_90 Fake GPU, cublasLt 13.1.7");
-    expect(f, "was computed with other choices of products");
+    expect(f, "was tuned for device sm_90 Fake GPU, cublasLt 13.1.0; this machine has device sm_90 Fake GPU, "
+              "cublasLt 13.1.7");
+    expect(f, "was computed with other algorithms of matmuls");
     cli_ok(f, "rm $D/b/products.txt; " RUN "--out $D/b --resume --steps 6");
-    expect(f, "products.txt', by which the run computed its products, is not there");
+    expect(f, "products.txt', the algorithms of the run's matmuls, is missing");
     cli_ok(f, RUN "--steps 1 --out $D/a --overwrite && ! test -e $D/a/products.txt");
 }
 
@@ -74,10 +73,10 @@ static void test_refused(io_fixture *f) {
         static const char *const damage[] = {"sed s/bf16/f32/\\;s/f32/f16/ $D/kept >$D/t",
                                              "sed 4d $D/kept >$D/t", "head -c 300 $D/kept >$D/t", ": >$D/t"};
         cli_ok(f, damage[i]);
-        cli_fails(f, 2, "is no file of chosen algorithms (--tune), or damaged",
+        cli_fails(f, 2, "is not a file of chosen algorithms (--tune), or damaged",
                   RUN "--steps 1 --tune $D/t --out $D/d");
     }
-    cli_fails(f, 2, "is no file of chosen algorithms",
+    cli_fails(f, 2, "is not a file of chosen algorithms",
               RUN "--steps 1 --tune " ROWS " --out $D/d && git diff --quiet " ROWS);
     cli_ok(f, "! test -e $D/d"); /* a start that is refused has changed nothing */
 }
@@ -89,8 +88,8 @@ static void test_named_by_plan(io_fixture *f) {
     cli_ok(f, RUN "--steps 4 --out $D/e");
     expect_not(f, "were measured");
     cli_ok(f, "cmp $D/e/products.txt $D/kept && grep -q '\"tune\": \"/' $D/e/run.json");
-    cli_fails(f, 2, "backend cpu has one way to compute each product", COMPILE "--backend cpu --tune $D/t");
-    cli_fails(f, 2, "backend cpu has one way to compute each product",
+    cli_fails(f, 2, "backend cpu has one way to compute each matmul", COMPILE "--backend cpu --tune $D/t");
+    cli_fails(f, 2, "backend cpu has one way to compute each matmul",
               COMPILE "--backend cpu && " RUN "--steps 1 --tune $D/t --out $D/d");
 }
 
@@ -112,7 +111,7 @@ static void test_settings(void **state) {
         cli_ok(f, sbp_arena_printf(f->arena, "$C compile " MODEL " -o $D/p --seq-len 94 " CUDA "%s",
                                    settings[i]));
         cli_ok(f, "rm -rf $D/a $D/b; " RUN "--steps 3 --tune $D/t --out $D/a");
-        expect(f, " products were measured in ");
+        expect(f, " matmuls were measured in ");
         cli_ok(f, RUN "--steps 2 --tune $D/t --out $D/b");
         expect_not(f, "were measured");
         cli_ok(f, RUN "--resume --steps 3 --out $D/b");
@@ -144,8 +143,8 @@ static void test_tf32(void **state) {
     double off = cli_compare_some(f, "TF32", got, io_path(f, "fp32.safetensors"), SBP_TOLERANCE_TF32);
     print_message("gradients in TF32 are off by %.2g\n", off);
     assert_true(off > SBP_TOLERANCE_F32);
-    cli_fails(f, 2, "--tf32 on: it is about products of fp32 on cuda", COMPILE "--backend cpu --tf32 on");
-    cli_fails(f, 2, "--tf32 on: it is about products of fp32 on cuda",
+    cli_fails(f, 2, "--tf32 on needs --backend cuda", COMPILE "--backend cpu --tf32 on");
+    cli_fails(f, 2, "--tf32 on needs --backend cuda",
               "$C compile " MODEL " -o $D/p " CUDA "--dtype bf16 --tf32 true");
 }
 

@@ -425,7 +425,7 @@ static void test_advantages_of_rewards(void **state) {
     cli_put(f, "data", "{\"prompt_ids\": [5], \"completion_ids\": [9, 3]}\n");
     cli_fails(f, 1, "data row 1 (from 1): 'reward' or 'advantage' is missing, as in all rows",
               "$R $D/p --data $D/data --out none --steps 1");
-    cli_fails(f, 2, "--scale-rewards: objective sft has no such number",
+    cli_fails(f, 2, "--scale-rewards: objective sft does not use it",
               "$C compile " MODEL " -o $D/q --scale-rewards none");
 }
 
@@ -519,8 +519,8 @@ static void test_odd_rollouts(void **state) {
     } cases[] = {
         {0, PROMPT "[5, 6], \"advantage\": 1}\n" PROMPT "[], \"advantage\": 1}", "loss -1.0000"},
         {0, PROMPT "[], \"advantage\": 1}",
-         "no token of the data counts: the loss and all gradients are zero"},
-        {0, PROMPT "[5], \"env_mask\": [0], \"advantage\": 1}", "no token of the data counts"},
+         "no token of the data would be trained: the loss and all gradients are zero"},
+        {0, PROMPT "[5], \"env_mask\": [0], \"advantage\": 1}", "no token of the data would be trained"},
         {0, PROMPT "[5, 6], \"reward\": 3, \"group\": 1}", "loss 0.0000"},
         {1, PROMPT "[5, 6]}", "'reward' or 'advantage' is missing"},
         {1, PROMPT "[5, 6], \"advantage\": 1}\n" PROMPT "[5]}",

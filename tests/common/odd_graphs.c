@@ -101,14 +101,18 @@ static const char *random_op(writer *w, const char *a, const char *b) {
     }
 }
 
-/* A layer: x + attention of `in`, and `steps` row-wise operators, which tell kinds of layers apart. */
-static const char *layer(writer *w, const char *x, const char *in, int32_t i, int32_t steps) {
+static const char *attend(writer *w, const char *q, const char *k, const char *v) {
     const char *heads = "{\"name\":\"is_causal\",\"i\":\"1\",\"type\":\"INT\"},"
                         "{\"name\":\"q_num_heads\",\"i\":\"2\",\"type\":\"INT\"},"
                         "{\"name\":\"kv_num_heads\",\"i\":\"2\",\"type\":\"INT\"}";
+    return node(w, "Attention", heads, q, k, v);
+}
+
+/* A layer: x + attention of `in`, and `steps` row-wise operators, which tell kinds of layers apart. */
+static const char *layer(writer *w, const char *x, const char *in, int32_t i, int32_t steps) {
     const char *q = product(w, in, square(w, "q", i)), *k = product(w, in, square(w, "k", i)),
                *v = product(w, in, square(w, "v", i));
-    const char *y = product(w, node(w, "Attention", heads, q, k, v), square(w, "o", i));
+    const char *y = product(w, attend(w, q, k, v), square(w, "o", i));
     for (int32_t s = 0; s < steps; s++)
         y = s % 2 ? sigmoid(w, y) : node(w, "Tanh", NULL, y, NULL, NULL);
     return node(w, "Add", NULL, x, y, NULL);
@@ -125,6 +129,51 @@ static const char *norm(writer *w, const char *x, const char *scale) {
     const char *attributes = "{\"name\":\"axis\",\"i\":\"-1\",\"type\":\"INT\"},"
                              "{\"name\":\"epsilon\",\"f\":0.001,\"type\":\"FLOAT\"}";
     return node(w, "RMSNormalization", attributes, x, scale, NULL);
+}
+
+/* What layers of the shape `shared` read of each other: as a carry, and by row. */
+typedef struct shared {
+    const char **carried, **by_row;
+    int32_t *since; /* per value by row: the layer that it comes from; -1: from before all */
+    int32_t carried_count, by_row_count;
+} shared;
+
+static void share(shared *s, const char *value, int32_t layer) {
+    s->since[s->by_row_count] = layer;
+    s->by_row[s->by_row_count++] = value;
+}
+
+/* Keys or values: the layer's own, which later ones may read, or those of an earlier one, or (but for layer
+ * 0) rows that everybody reads. */
+static const char *carried(writer *w, shared *s, const char *x, const char *name, int32_t i) {
+    if (s->carried_count > 0 && sbp_rng_below(&w->t->rng, 2))
+        return s->carried[sbp_rng_below(&w->t->rng, (uint64_t)s->carried_count)];
+    if (i > 0 && sbp_rng_below(&w->t->rng, 6) == 0)
+        return s->by_row[0];
+    const char *own = product(w, x, square(w, name, i));
+    return s->carried[s->carried_count++] = own;
+}
+
+/* x + attention, with values by row of layers before the last. What is read is small, so that gradients are
+ * neither huge nor nothing. */
+static const char *sharing_layer(writer *w, shared *s, const char *x, int32_t i) {
+    const char *a = node(w, "Tanh", NULL, x, NULL, NULL);
+    const char *q = product(w, a, square(w, "q", i)), *k = carried(w, s, a, "k", i),
+               *v = sbp_rng_below(&w->t->rng, 4) ? carried(w, s, a, "v", i) : k;
+    const char *y = sigmoid(w, product(w, attend(w, q, k, v), square(w, "o", i)));
+    for (int32_t j = s->by_row_count - 1; j >= 0; j--)
+        if (s->since[j] < i - 1 && sbp_rng_below(&w->t->rng, 2)) {
+            const char *other = s->by_row[j];
+            if (sbp_rng_below(&w->t->rng, 2))
+                other = product(w, other, square(w, "s", i * 100 + j));
+            other = node(w, "Tanh", NULL, other, NULL, NULL);
+            y = node(w, sbp_rng_below(&w->t->rng, 2) ? "Mul" : "Add", NULL, y, other, NULL);
+        }
+    if (sbp_rng_below(&w->t->rng, 4) == 0)
+        share(s, q, i);
+    if (sbp_rng_below(&w->t->rng, 4) == 0)
+        share(s, x, i - 1); /* a stream that is read again */
+    return node(w, "Add", NULL, x, y, NULL);
 }
 
 /* x through n steps of the shape. */
@@ -147,9 +196,17 @@ static const char *steps(writer *w, odd_shape shape, int32_t n, const char *x) {
             w, "Unsqueeze", NULL,
             node(w, "Cast", "{\"name\":\"to\",\"i\":\"1\",\"type\":\"INT\"}", "position_ids", NULL, NULL),
             integer(w, "last", -1), NULL);
+    shared kept = {.carried = SBP_NEW_ARRAY(w->t->arena, const char *, 2 * n + 1),
+                   .by_row = SBP_NEW_ARRAY(w->t->arena, const char *, 2 * n + 2),
+                   .since = SBP_NEW_ARRAY(w->t->arena, int32_t, 2 * n + 2)};
+    if (shape == ODD_SHARED)
+        share(&kept, node(w, "Tanh", NULL, x, NULL, NULL), -1);
     for (int32_t i = 0; i < n; i++) {
         const char *y = values[i];
         switch (shape) {
+        case ODD_SHARED:
+            y = sharing_layer(w, &kept, y, i);
+            break;
         case ODD_DOUBLING:
             y = node(w, "Add", NULL, y, y, NULL);
             break;
@@ -199,9 +256,9 @@ static const char *steps(writer *w, odd_shape shape, int32_t n, const char *x) {
 }
 
 const char *odd_shape_name(odd_shape shape) {
-    static const char *const names[] = {"chain",     "doubling",  "diamonds", "skips",    "random",
-                                        "rotations", "norms",     "fan",      "products", "product fan",
-                                        "residuals", "positions", "layers",   "kinds",    "scales"};
+    static const char *const names[] = {
+        "chain",    "doubling",    "diamonds",  "skips",     "random", "rotations", "norms",  "fan",
+        "products", "product fan", "residuals", "positions", "layers", "kinds",     "scales", "shared"};
     return names[shape];
 }
 

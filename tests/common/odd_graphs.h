@@ -22,6 +22,8 @@ typedef enum odd_shape {
     ODD_KINDS,       /* attention: a segment each, no two alike */
     ODD_SCALES, /* attention and a norm: a segment each; scales are made of parameters, all before the first
                  */
+    ODD_SHARED, /* attention: a segment each; keys, values, embedded rows, queries and outputs of a layer are
+                   read by layers beyond the next, drawn */
     ODD_SHAPE_COUNT
 } odd_shape;
 

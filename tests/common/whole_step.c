@@ -225,6 +225,9 @@ typedef struct setting {
     const char *name;
     int64_t segment, every;
     bool save_all, offload;
+    const char *saved;      /* a value that is kept, or NULL */
+    const sbp_space *homes; /* per class, in place of `offload`; NULL */
+    int32_t first;          /* only so many of each class live there, 0: all */
 } setting;
 
 static const setting settings[] = {
@@ -268,7 +271,13 @@ static double run_program(const reference *ref, const char *path, sbp_dtype comp
     wish.options.schedule.segment = s->segment;
     wish.options.schedule.checkpoint_every = s->every;
     wish.options.schedule.save_all = s->save_all;
+    wish.options.schedule.saved = &s->saved;
+    wish.options.schedule.saved_count = s->saved != NULL;
     compile_offload(&wish, s->offload);
+    for (int class = 0; class < SBP_ITEM_CLASS_COUNT && s->homes; class ++) {
+        wish.options.schedule.homes[class] = s->homes[class];
+        wish.options.schedule.first[class] = s->first;
+    }
     wish.objective = objective_test_group;
     sbp_program *p;
     testing_check(&t, compile_model(t.arena, t.diag, &wish, &p));
@@ -337,5 +346,44 @@ void whole_step_check(const char *path, bool few) {
     printf("  %s: %d programs, %d gradients each: fp64 within %.1e, fp32 %.1e; reference %.1e of difference "
            "quotients\n",
            path, programs, ref.module->param_count, f64, f32, slope);
+    testing_close(&t);
+}
+
+/* Settings of everything that a schedule has, drawn. */
+static double run_draw(const reference *ref, const char *path, sbp_rng *rng) {
+    static const char *const saved[] = {NULL, SBP_SAVE_ATTENTION, "attn_out", "t20", "x5", "v3"};
+    static const sbp_space spaces[] = {SBP_DEVICE, SBP_HOST}; /* disk: test_shuffle */
+    sbp_space homes[SBP_ITEM_CLASS_COUNT];
+    setting s = {.name = "drawn",
+                 .segment = 1 + sbp_rng_below(rng, 3),
+                 .every = 1 + sbp_rng_below(rng, 5),
+                 .save_all = sbp_rng_below(rng, 4) == 0,
+                 .saved = saved[sbp_rng_below(rng, SBP_COUNT(saved))],
+                 .homes = homes,
+                 .first = (int32_t)sbp_rng_below(rng, 4)};
+    for (int class = 0; class < SBP_ITEM_CLASS_COUNT; class ++)
+        homes[class] = spaces[sbp_rng_below(rng, SBP_COUNT(spaces))];
+    s.name = sbp_arena_printf(ref->t->arena, "g %d, k %d, save %s, homes %d%d%d%d%d of the first %d",
+                              (int)s.segment, (int)s.every,
+                              s.save_all ? "all"
+                              : s.saved  ? s.saved
+                                         : "none",
+                              homes[0], homes[1], homes[2], homes[3], homes[4], s.first);
+    return run_program(ref, path, SBP_F64, 1 + sbp_rng_below(rng, T_MAX), 1 + sbp_rng_below(rng, T_MAX), &s);
+}
+
+void whole_step_draw(const char *path, uint64_t seed, int count) {
+    testing t = testing_open(1);
+    reference ref;
+    sbp_rng rng = {seed};
+    make_reference(&t, path, &ref);
+    double slope = 0, f64 = 0;
+    for (int32_t p = 0; p < ref.module->param_count; p++)
+        slope = fmax(slope, check_slope(&ref, p));
+    for (int i = 0; i < count; i++)
+        f64 = fmax(f64, run_draw(&ref, path, &rng));
+    printf("  %s: %d drawn programs, %d gradients each: fp64 within %.1e; reference %.1e of difference "
+           "quotients\n",
+           path, count, ref.module->param_count, f64, slope);
     testing_close(&t);
 }

@@ -16,6 +16,10 @@ enum { WHOLE_STEP_ROWS = 17, WHOLE_STEP_VOCABULARY = 50 }; /* of a micro-batch a
  * chunks once. Prints what was compared; fails with what differs. */
 void whole_step_check(const char *path, bool few);
 
+/* The same in fp64 with so many settings of chunks, segments, checkpoints, what is kept, and where it lives.
+ */
+void whole_step_draw(const char *path, uint64_t seed, int count);
+
 /* Calls of a function by an entry. */
 int32_t whole_step_calls(const sbp_program *p, const char *entry, const char *function);
 

@@ -62,9 +62,9 @@ typedef struct suite_case {
     int64_t rows, row0;
     double scalars[SBP_ROWKERNEL_MAX_SCALARS];
     suite_layout layout;
-    bool same_bits;   /* in every instruction set of the CPU device */
-    bool chosen;      /* into a sample: once it has run, it runs in every way */
-    const char *name; /* for messages */
+    bool same_bits;     /* in every instruction set of the CPU device */
+    bool asked, wanted; /* suite_wants */
+    const char *name;   /* for messages */
 } suite_case;
 
 /* The device under test. */
@@ -86,7 +86,10 @@ suite_tensor *suite_add_absent(suite_case *c);
 void suite_expect(suite_case *c, suite_tensor *t);
 /* Elements of an output may be either of two. */
 void suite_doubt_add(suite_case *c, suite_tensor *t, suite_doubt doubt);
-/* Runs the case and fails the test when something differs. */
+/* Whether the case will be run, once its command and its tensors are set: others run it, or it is not in the
+ * sample. What takes long to expect is not worked out for a case that is not wanted. */
+bool suite_wants(suite_case *c);
+/* Runs the case, if it is wanted, and fails the test when something differs. */
 void suite_check(suite_case *c);
 void *suite_alloc(suite_case *c, int64_t count, int64_t size);
 

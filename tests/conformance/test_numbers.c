@@ -170,7 +170,9 @@ static void check_format(sbp_format format, sbp_dtype dtype, int64_t blocks) {
     const void *parts[SBP_MAX_FORMAT_PARTS];
     float *numbers = suite_alloc(c, blocks * f->block, sizeof *numbers);
     c->kernel = sbp_format_kernel(c->arena, diag, format, dtype);
+    const sbp_format_decoder *decoder = sbp_format_decoder_create(c->arena, diag, format);
     assert_non_null(c->kernel);
+    assert_non_null(decoder);
     sbp_diag_destroy(diag);
     c->command.kind = SBP_CMD_ROW;
     c->same_bits = true;
@@ -189,7 +191,7 @@ static void check_format(sbp_format format, sbp_dtype dtype, int64_t blocks) {
         parts[k] = part;
     }
     suite_tensor *to = suite_add(c, dtype, blocks, f->block);
-    sbp_format_decode(format, parts, blocks, numbers);
+    sbp_format_decode(decoder, parts, blocks, numbers);
     suite_expect(c, to);
     to->tolerance = SBP_TOLERANCE_NONE;
     for (int64_t i = 0; i < blocks * f->block; i++)
@@ -204,6 +206,55 @@ static void test_number_formats(void **state) {
     for (int format = SBP_FORMAT_NONE + 1; format < SBP_FORMAT_COUNT; format++)
         for (int d = 0; d < SBP_COUNT(types); d++)
             check_format((sbp_format)format, types[d], d == 0 ? 37 : 3);
+}
+
+/* Functions of whole numbers and tables: of elements, of a number per row and of both, in rows that are kept
+ * whole and in pieces. */
+static void test_number_integers(void **state) {
+    (void)state;
+    static const int lengths[] = {1, 3, 16, 70, 1500};
+    for (int l = 0; l < SBP_COUNT(lengths); l++)
+        for (int wide = 0; wide < 2; wide++)
+            for (int heads = 1; heads < 4; heads += 2) {
+                suite_case *c;
+                char text[1600], stride[32] = "";
+                int n = lengths[l];
+                if (heads > 1)
+                    snprintf(stride, sizeof stride, "stride %d", n);
+                snprintf(
+                    text, sizeof text,
+                    "kernel @integers %1$s heads %3$d n %2$d { in byte : i8 [row %4$s elem] length %2$d %5$s "
+                    "in word : i16 [row] in at : i8 [elem] length %2$d "
+                    "out y : %1$s [row %4$s elem] length %2$d %5$s out z : %1$s [row elem] length %2$d "
+                    "out u : %1$s [row] out v : %1$s [row] "
+                    "table numbers [0.5, -1, 2.5, 0.0625, 3, 4096, -7, 0, 8, 9, 10.75, 11, 12, -13, 14, 15] "
+                    "table few [5, 0.1, 7] "
+                    "%%byte = load byte %%word = load word %%at = load at "
+                    "%%low = bits %%byte, 0, 4 %%high = signed_bits %%byte, 4, 4 %%top = shr %%byte, 3 "
+                    "%%found = lookup %%low, numbers %%sum = add %%found, %%high %%all = add %%sum, %%top "
+                    "%%place = bits %%at, 0, 4 %%bit = bit %%word, %%place %%up = shl %%bit, 5 "
+                    "%%other = lookup %%bit, few %%both = mul %%up, %%other "
+                    "%%fixed = const 3 %%third = bit %%word, %%fixed %%part = signed_bits %%word, 5, 9 "
+                    "%%alone = lookup %%third, few %%last = add %%third, %%part "
+                    "store y, %%all store z, %%both store u, %%alone store v, %%last }",
+                    wide ? "f64" : "f32", n, heads, heads > 1 ? "head" : "", stride);
+                begin(&c, text, (uint64_t)(l * 7 + heads));
+                c->rows = 37;
+                suite_add(c, SBP_I8, c->rows, heads * n);
+                suite_add(c, SBP_I16, c->rows, 1);
+                suite_add(c, SBP_I8, 1, n);
+                for (int k = 0; k < 3; k++)
+                    for (int64_t i = 0; i < c->tensors[k].rows * c->tensors[k].cols; i++)
+                        c->tensors[k].values[i] =
+                            (double)sbp_rng_below(&c->rng, k == 1 ? 65536 : 256) - (k == 1 ? 32768 : 128);
+                suite_add(c, wide ? SBP_F64 : SBP_F32, c->rows, heads * n);
+                suite_add(c, wide ? SBP_F64 : SBP_F32, c->rows, n);
+                suite_add(c, wide ? SBP_F64 : SBP_F32, c->rows, 1);
+                suite_add(c, wide ? SBP_F64 : SBP_F32, c->rows, 1);
+                expect_reference(c);
+                suite_check(c);
+                suite_end(c);
+            }
 }
 
 /* Random numbers of a stream that memory holds, from an element on that is no multiple of 4, with heads and
@@ -322,8 +373,8 @@ static void test_number_rows(void **state) {
 }
 
 const struct CMUnitTest suite_number_tests[] = {
-    cmocka_unit_test(test_number_stores), cmocka_unit_test(test_number_dynamic),
-    cmocka_unit_test(test_number_halves), cmocka_unit_test(test_number_formats),
-    cmocka_unit_test(test_number_random), cmocka_unit_test(test_number_random_of),
-    cmocka_unit_test(test_number_rows)};
+    cmocka_unit_test(test_number_stores),    cmocka_unit_test(test_number_dynamic),
+    cmocka_unit_test(test_number_halves),    cmocka_unit_test(test_number_formats),
+    cmocka_unit_test(test_number_integers),  cmocka_unit_test(test_number_random),
+    cmocka_unit_test(test_number_random_of), cmocka_unit_test(test_number_rows)};
 const int suite_number_count = SBP_COUNT(suite_number_tests);

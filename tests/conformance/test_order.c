@@ -204,6 +204,8 @@ static void test_order_fenced(void **state) {
 static void test_order_mutated(void **state) {
     (void)state;
     const sbp_device_class *shuffle = suite_find_device("cpu-shuffle");
+    if (suite_device() != shuffle) /* it would be the same once more */
+        return;
     sbp_rng rng = {2};
     int removed = 0, noticed = 0;
     for (int i = 0; i < 6; i++) {

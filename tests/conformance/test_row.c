@@ -60,6 +60,8 @@ static void check_kernel(suite_case *c, const int32_t *alias) {
         for (int64_t j = 0; j < rows * t->cols; j++)
             sbp_element_set(views[i].data, o->dtype, j, t->values[j]);
     }
+    if (!suite_wants(c))
+        return;
     assert_int_equal(sbp_rowkernel_run_reference(k, c->rows, c->row0, views, c->scalars), SBP_OK);
     for (int32_t i = 0; i < k->operand_count; i++) {
         suite_tensor *t = &c->tensors[i];

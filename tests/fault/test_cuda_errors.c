@@ -157,7 +157,7 @@ static void test_messages(void **state) {
     if (in_process(f, COMPILE, NULL, 0, NULL).status != SBP_OK)
         skip();
     expect(f, "devices=0", (const char *const[]){"the driver sees no device", NULL});
-    expect(f, "version=11040", (const char *const[]){"made for CUDA 11.4; 12.0 is the least", NULL});
+    expect(f, "version=11040", (const char *const[]){"is for CUDA 11.4; 12.0 or newer is needed", NULL});
     expect(f, "memory=100000",
            (const char *const[]){"the plan needs ", " of device memory; of the 97.66 KiB of Fake GPU", NULL});
     expect(f, "memory=30000000", (const char *const[]){"a workspace needs 32.00 MiB of device memory", NULL});

@@ -50,12 +50,12 @@ libraries=(ir passes frontends backends runtime)
 allowed() {
     local plain='ir/base/[!fjp]*' # of base: no files, JSON, patterns
     local languages='ir/graph/* ir/rowkernel/* ir/program/[!p]* ir/program/program*.h ir/target/*'
-    local device="$plain ir/rowkernel/rowkernel.h ir/program/program.h" # what a device knows: programs and kernels
+    local device="$plain ir/rowkernel/rowkernel.h ir/rowkernel/intops.def ir/program/program.h" # what a device knows: programs and kernels
     local chosen='backends/choice.h backends/devices.h'
     case $1 in
         # the languages know nothing of files; base knows no language
         ir/base/*) echo 'ir/base/*' ;;
-        ir/program/plan_file.*) echo 'ir/base/* ir/program/*' ;;
+        ir/program/plan_*) echo 'ir/base/* ir/program/*' ;;
         ir/graph/*) echo "$plain ir/graph/* ir/rowkernel/*" ;;
         ir/rowkernel/*) echo "$plain ir/rowkernel/*" ;;
         ir/program/*) echo "$plain ir/rowkernel/* ir/program/*" ;;
@@ -274,7 +274,92 @@ check_length() {
     for folder in "${libraries[@]}"; do
         [ -f "$folder/README.md" ] || echo "$folder/README.md:1: readme: missing"
     done
-    find "${libraries[@]}" tests -name README.md -exec awk 'END { if (NR > 110) print FILENAME ":110: readme: more than a page" }' {} \;
+}
+
+# ---- texts that people read ------------------------------------------------------------------------------------------
+
+# READMEs are for reading: a page, lines and paragraphs that an eye can follow, and not too many words in all. Code and
+# tables count as lines and words; a paragraph is prose, or one item of a list. Tables of tests/ may be wider.
+check_readmes() {
+    local page=120 columns=100 lines=6 words=9000
+    find README.md "${libraries[@]}" tests -name README.md -exec awk -v page=$page 'END { if (NR > page) print FILENAME ":" page ": readme: more than a page" }' {} \;
+    find README.md "${libraries[@]}" tests -name README.md | sort | xargs awk -v columns=$columns -v lines=$lines -v most=$words '
+        FNR == 1 { paragraph = 0; fenced = 0; blank = 1 }
+        FILENAME !~ /^tests\// { words += NF }
+        length($0) > columns && !(/^\|/ && FILENAME ~ /^tests\//) { print FILENAME ":" FNR ": readme: a line of " length($0) " characters, more than " columns }
+        /^```/ { fenced = !fenced; paragraph = 0; next }
+        fenced || /^ *$/ || /^[|#]/ || (blank && /^    /) { paragraph = 0; if (/^ *$/) blank = 1; next }
+        /^ *([-*]|[0-9]+\.) / { paragraph = 0 }
+        { blank = 0; if (++paragraph == lines + 1) print FILENAME ":" FNR ": readme: a paragraph of more than " lines " lines" }
+        END { if (words > most) print "README.md:1: readme: all of them outside tests/ have " words " words, more than " most }'
+}
+
+# Words of ours for what the field has a name for (ARCHITECTURE.md, GLOSSARY): not in what users see, where the field's
+# stand behind "=". Identifiers, paths and code are not looked at, nor messages about errors of our own.
+private_words='wires?=interconnect
+homes?=placement
+resides?=placed
+slots?=staging buffer
+teams?=process group
+meets?=rendezvous
+wish(es)?=request
+worth=recompute savings
+draws|drawn=random
+products?=matmul
+proper=backend device
+(takes?|by|in) turns=double buffering
+counted rows=loss-masked tokens'
+
+check_words() {
+    local files
+    files=$(find *.md "${libraries[@]}" -name '*.md' | sort)
+    {
+        # prose: no code, no `code`, no paths, no names of files, nothing of the glossary
+        awk '
+            FNR == 1 { fenced = glossary = 0; blank = 1 }
+            /^## GLOSSARY/ { glossary = 1 }
+            /^```/ { fenced = !fenced; next }
+            /^ *$/ { blank = 1; next }
+            glossary || fenced || (blank && /^    /) { next }
+            {
+                blank = 0
+                gsub(/`[^`]*`|\]\([^)]*\)|[^ ]*[A-Za-z0-9_][._\/][A-Za-z0-9_*][^ ]*/, "")
+                print FILENAME ":" FNR ":" $0
+            }' $files
+        # the text of messages, and of what options are for
+        awk '
+            FNR == 1 { text = "" }
+            function strings(line,    out) {
+                out = ""
+                while (match(line, /"([^"\\]|\\.)*"/)) {
+                    out = out substr(line, RSTART + 1, RLENGTH - 2)
+                    line = substr(line, RSTART + RLENGTH)
+                }
+                return out
+            }
+            function begins() {
+                return /(fail|warn|note|refuse|remedy)[a-z_]*\(|fprintf\(stderr|^(OPTION|REFUSED|FIRST)\(/ ||
+                       (FILENAME ~ /^(runtime\/cli|passes\/planner)\// && /sbp_(text_add|arena_printf)\(/)
+            }
+            text == "" && begins() { text = " "; at = FNR; ours = 0 }
+            text != "" {
+                if (/SBP_INTERNAL/) ours = 1
+                text = text strings($0)
+                if (/\);|;[ ]*$|\)$|\{$/) {
+                    if (!ours) {
+                        gsub(/\\n/, " ", text)
+                        gsub(/\\"[^"\\]*\\"|wire type|--map-by slot/, "", text) # keys of JSON; names of others
+                        print FILENAME ":" at ":" text
+                    }
+                    text = ""
+                }
+            }' $(sources runtime frontends passes backends | grep -vE '/(kernels|shaders)/')
+    } > "$work/texts"
+    local word better
+    while IFS='=' read -r word better; do
+        grep -iE ":.*:.*(^|[^[:alnum:]_.\/'-])($word)([^[:alnum:]_\/'-]|\$)" "$work/texts" |
+            sed -E "s/^([^:]*:[0-9]+):.*/\1: word: '${word//\//}' is a word of ours: say $better (ARCHITECTURE.md, GLOSSARY)/"
+    done <<< "$private_words"
 }
 
 # A comparison with a small number, or a macro or constant called tolerance, belongs in tests/tolerance.h.
@@ -295,6 +380,8 @@ trap 'rm -rf "$work"' EXIT
     check_names
     check_circles
     check_length
+    check_readmes
+    check_words
     check_tolerances
 } > "$work/found"
 cat "$work/found"

@@ -8,8 +8,8 @@ root=$(cd "$1" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/tree"
-(cd "$root" && find ir passes frontends backends runtime examples tests -type f \
-    \( -name '*.[ch]' -o -name '*.def' -o -name README.md -o -name '*.sh' \) -print0 | tar -c --null -T - -f -) | tar -x -C "$work/tree"
+(cd "$root" && find *.md ir passes frontends backends runtime examples tests -type f \
+    \( -name '*.[ch]' -o -name '*.def' -o -name '*.md' -o -name '*.sh' \) -print0 | tar -c --null -T - -f -) | tar -x -C "$work/tree"
 cd "$work/tree" || exit 1
 
 planted=()
@@ -58,7 +58,15 @@ plant name passes/passes.h '} sbp_place_t;'
 plant guard ir/graph/seq.h ''
 sed -i '/^#ifndef\|^#define SBP_IR_GRAPH_SEQ_H/d' ir/graph/seq.h
 plant length ir/graph/parse.c "$(yes '/* */' | head -n 801)"
-plant readme passes/README.md "$(yes 'and so on' | head -n 111)"
+plant readme passes/README.md "$(yes 'and so on' | head -n 121)"
+plant readme backends/cpu/README.md "$(printf '%0101d' 0)"
+plant readme runtime/data/README.md "$(printf '\n- a paragraph\n'; yes '  goes on' | head -n 6)"
+planted+=('README.md:1: readme: all of them')
+yes 'word word word word word word word word' | head -n 1200 | sed '1~6i\\' >> frontends/README.md
+planted+=('frontends/README.md:120: readme:')
+plant word backends/README.md 'Bytes go over the wire.'
+plant word runtime/cli/sbpc/inspect.c '/* */ static int f(sbp_diag *d) { return sbp_fail(d, SBP_USAGE, "%s: it has no home here"); }'
+plant word runtime/cli/options/options.def 'FIRST(RUN, "lr", "1", "how products are computed")'
 plant readme runtime/README.md ''
 rm runtime/README.md
 plant tolerance tests/unit/test_base.c 'static void f(void) { assert_true(fabs(x - y) < 1e-3); }'

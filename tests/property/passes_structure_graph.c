@@ -109,6 +109,24 @@ static int32_t count_args(const sbp_func *f, sbp_value_role role) {
     return count;
 }
 
+/* Whether a call before this one gives a value beside the stream. */
+static bool is_side_value_of_earlier(const sbp_module *m, int32_t call, int32_t value) {
+    for (int32_t c = 0; c < call; c++)
+        for (int32_t i = 1; i < m->calls[c].output_count; i++)
+            if (m->calls[c].outputs[i] == value)
+                return true;
+    return false;
+}
+
+/* Whether a call behind this one, but for the head, reads a value beside its stream. */
+static bool is_read_beyond(const sbp_module *m, int32_t call, int32_t value) {
+    for (int32_t c = call + 1; c + 1 < m->call_count; c++)
+        for (int32_t i = 1; i < m->calls[c].stream_count; i++)
+            if (m->calls[c].streams[i] == value)
+                return true;
+    return false;
+}
+
 /* Calls in a chain over one stream; functions differ; every parameter is somewhere, with its type. */
 void after_segment(bench *b) {
     const sbp_module *m = b->p.module;
@@ -127,13 +145,19 @@ void after_segment(bench *b) {
     for (int32_t c = 0; c < m->call_count; c++) {
         const sbp_invocation *call = &m->calls[c];
         const sbp_func *f = m->funcs[call->func];
-        ensure(b, call->stream_count == (c > 0), "call %d reads %d streams", c, call->stream_count);
+        bool ends = c == 0 || c + 1 == m->call_count; /* the first reads nothing, the head no side value */
+        ensure(b, ends ? call->stream_count == (c > 0) : call->stream_count > 0, "call %d reads %d streams",
+               c, call->stream_count);
         ensure(b, count_args(f, SBP_VALUE_STREAM) == call->stream_count, "@%s: streams", f->name);
         ensure(b, count_args(f, SBP_VALUE_PARAM) == call->param_count, "@%s: parameters", f->name);
         if (c > 0 && call->stream_count > 0)
             ensure(b, call->streams[0] == m->calls[c - 1].outputs[0], "call %d reads another value", c);
-        if (c + 1 < m->call_count)
-            ensure(b, call->output_count == 1, "call %d has %d outputs", c, call->output_count);
+        for (int32_t i = 1; i < call->stream_count; i++)
+            ensure(b, is_side_value_of_earlier(m, c, call->streams[i]),
+                   "call %d: no call before gives value %d", c, call->streams[i]);
+        for (int32_t i = 1; c + 1 < m->call_count && i < call->output_count; i++)
+            ensure(b, is_read_beyond(m, c, call->outputs[i]), "call %d: who reads value %d?", c,
+                   call->outputs[i]);
         int32_t number = 0;
         for (int32_t i = 0; i < f->arg_count; i++) {
             const sbp_value_info *info = &f->values[f->args[i]];

@@ -309,7 +309,7 @@ static const mode modes[] = {
 
 static int examine_mode(const char *model, const mode *m) {
     char name[128], path[128];
-    snprintf(path, sizeof path, GOLDEN "%s/model", model);
+    snprintf(path, sizeof path, strchr(model, '/') ? "%s" : GOLDEN "%s/model", model);
     compile_wish wish = compile_wish_for(path, 14, 4, 3);
     wish.options.schedule.save_all = m->save_all;
     compile_offload(&wish, m->offload);
@@ -331,6 +331,16 @@ static void modes_of_one_model(void **unused) {
     int survivors = 0;
     for (int k = 0; k < SBP_COUNT(modes); k++)
         survivors += examine_mode("qwen2_sliding", &modes[k]);
+    report(survivors);
+}
+
+/* Values that more than the next layer reads, in every fourth mode; in all with SBP_TEST_ALL. */
+static void shared_values(void **unused) {
+    (void)unused;
+    int survivors = 0, step = getenv("SBP_TEST_ALL") ? 1 : 4;
+    for (int m = 0; m < SBP_COUNT(modes); m += step)
+        if (!modes[m].set)
+            survivors += examine_mode("tests/data/onnx/side_values.json", &modes[m]);
     report(survivors);
 }
 
@@ -411,6 +421,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(schedules_of_one_model),
         cmocka_unit_test(modes_of_one_model),
+        cmocka_unit_test(shared_values),
         cmocka_unit_test(several_models),
         cmocka_unit_test(simulator_notices_shared_memory),
         cmocka_unit_test(pass_survives_lack_of_memory),

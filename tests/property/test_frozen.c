@@ -34,6 +34,7 @@ static const subject subjects[] = {
     {GOLDEN("qwen3_tied"), 55, 2, ""},
     {ONNX("odd_layers"), 16, 4, ""},
     {ONNX("two_widths"), 16, 3, ""},
+    {ONNX("side_values"), 16, 5, ""},
 };
 
 /* Of the models in one file, which have no tokenizer. */
@@ -328,6 +329,54 @@ static void try_draw(bench *b, const draw *d) {
     }
 }
 
+/* ---- adapters beside side values ---------------------------------------------------------------------- */
+
+/* Three steps in fp64 of adapters on everything, in $D/NAME. */
+static void train_adapters(bench *b, const char *settings, const char *name) {
+    draw d = {.s = &subjects[SBP_COUNT(subjects) - 1]};
+    add(&d, "--dtype fp64 --optimizer sgd --clip none --lora r=3,alpha=6,targets=all-linear --seq-len %d %s",
+        d.s->rows, settings);
+    outcome o = in_process(
+        b->f, sbp_arena_printf(b->f->arena, "sbpc compile %s -o $D/p%s", d.s->model, d.words), NULL, 0, NULL);
+    if (o.status != SBP_OK)
+        fail_msg("%s: %s", d.words, o.message);
+    run(b, &d, sbp_arena_printf(b->f->arena, "--steps 3 --lr 0.5 --out $D/%s", name));
+}
+
+/* All layers as one segment, where nothing crosses, make the same adapters as segments with side values. */
+static void test_adapters(void **state) {
+    static const char *const settings[] = {
+        "--segment 1 --chunk 3", "--segment 1 --checkpoint-every 3 --chunk 5 --save @attention",
+        "--segment 2 --checkpoint-every 2 --offload host --chunk 7", "--segment 1 --backward standard",
+        "--segment 1 --accumulate 1 --chunk 4"};
+    bench b = {.f = *state, .arena = sbp_arena_create()};
+    io_put(io_path(b.f, "rows.jsonl"), rows, strlen(rows));
+    train_adapters(&b, "--segment 5", "whole");
+    for (int i = 0; i < SBP_COUNT(settings); i++) {
+        const char *name = sbp_arena_printf(b.f->arena, "cut%d", i);
+        sbp_weights *got, *want;
+        train_adapters(&b, settings[i], name);
+        assert_ok(b.f, sbp_weights_open(b.f->arena, b.f->diag,
+                                        io_path(b.f, "whole/adapter_model.safetensors"), &want));
+        assert_ok(b.f, sbp_weights_open(
+                           b.f->arena, b.f->diag,
+                           io_path(b.f, sbp_arena_printf(b.f->arena, "%s/adapter_model.safetensors", name)),
+                           &got));
+        assert_true(sbp_weights_count(want) > 40 && sbp_weights_count(got) == sbp_weights_count(want));
+        for (int32_t k = 0; k < sbp_weights_count(want); k++) {
+            int64_t n = 0, m = 0;
+            const char *tensor_name = sbp_weights_at(want, k)->name;
+            double *x = tensor(&b, got, tensor_name, &n), *y = tensor(&b, want, tensor_name, &m);
+            assert_true(x && n == m);
+            if (!(relative_error(x, y, n) <= SBP_TOLERANCE_F64))
+                fail_msg("%s: %s is off by %g", settings[i], tensor_name, relative_error(x, y, n));
+        }
+        sbp_weights_close(want);
+        sbp_weights_close(got);
+    }
+    sbp_arena_destroy(b.arena);
+}
+
 /* ---- the tests --------------------------------------------------------------------------------------- */
 
 static void make_reference(bench *b, int i, sbp_dtype dtype) {
@@ -378,6 +427,6 @@ static void test_draws(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_draws)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_draws), cmocka_unit_test(test_adapters)};
     return cmocka_run_group_tests(tests, io_setup, in_process_teardown);
 }

@@ -65,7 +65,7 @@ static const int32_t usual_steps[ODD_SHAPE_COUNT] = {
     [ODD_CHAIN] = 400,   [ODD_DOUBLING] = 400,   [ODD_DIAMONDS] = 100, [ODD_SKIPS] = 400,
     [ODD_RANDOM] = 100,  [ODD_ROTATIONS] = 40,   [ODD_NORMS] = 30,     [ODD_FAN] = 40,
     [ODD_PRODUCTS] = 30, [ODD_PRODUCT_FAN] = 30, [ODD_RESIDUALS] = 30, [ODD_POSITIONS] = 50,
-    [ODD_LAYERS] = 10,   [ODD_KINDS] = 5,        [ODD_SCALES] = 10,
+    [ODD_LAYERS] = 10,   [ODD_KINDS] = 5,        [ODD_SCALES] = 10,    [ODD_SHARED] = 10,
 };
 
 /* Per node, four times as many may take half as much again: tables that grow by doubling, names with more

@@ -90,7 +90,21 @@ static void texts_are_those_of_the_files(void **state) {
     testing_close(&t);
 }
 
+/* Calls with several values in and out, and sums of cotangents as arguments, read back too. */
+static void side_values_read_back(void **state) {
+    (void)state;
+    testing t = testing_open(1);
+    sbp_model_options options = sbp_model_options_for(SBP_BF16);
+    sbp_model model;
+    testing_check(&t, sbp_model_load(t.arena, t.diag, "tests/data/onnx/side_values.json", &options, &model));
+    testing_check(&t, sbp_objective_add(model.module, t.diag, &(sbp_objective_choice){.name = "sft"}, NULL));
+    for (int pass = 0; sbp_pass_name(pass); pass++)
+        reads_back(&t, sbp_pass_name(pass), text_after(&t, model.module, sbp_pass_name(pass)));
+    testing_close(&t);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(texts_are_those_of_the_files)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(texts_are_those_of_the_files),
+                                       cmocka_unit_test(side_values_read_back)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #define GOLDEN "tests/golden/"
+#define SIDE_VALUES "tests/data/onnx/side_values.json"
 
 enum { T_MAX = 17, DOCUMENTS = 4, SEEDS = 5 };
 
@@ -210,12 +211,16 @@ static void examine_modes(sbp_dtype compute) {
          .segment = 1, .every = 1},
         {"llama_tied_pad", "some on disk, step", .away = SBP_DISK, .first = 9, .step = true, .segment = 1,
          .every = 1},
+        {SIDE_VALUES, "k 2", .segment = 1, .every = 2},
+        {SIDE_VALUES, "all on the host, step", .away = SBP_HOST, .step = true, .segment = 1, .every = 1},
+        {SIDE_VALUES, "all on disk, save all", .away = SBP_DISK, .save_all = true, .segment = 1, .every = 3},
     };
     int64_t compared = 0;
     for (int k = 0; k < SBP_COUNT(cases); k++) {
         char name[128], path[128];
         snprintf(name, sizeof name, "%s, %s, %s", cases[k].model, cases[k].mode, sbp_dtype_name(compute));
-        snprintf(path, sizeof path, GOLDEN "%s/model", cases[k].model);
+        bool file = strchr(cases[k].model, '/') != NULL; /* of so many layers as it has */
+        snprintf(path, sizeof path, file ? "%s" : GOLDEN "%s/model", cases[k].model);
         compile_wish wish = compile_wish_for(path, T_MAX, 5, 3);
         wish.compute = wish.options.grad_dtype = wish.options.state_dtype = compute;
         wish.options.schedule.segment = cases[k].segment;
@@ -225,7 +230,7 @@ static void examine_modes(sbp_dtype compute) {
             compile_away(&wish, cases[k].away, cases[k].first);
         wish.options.schedule.save_all = cases[k].save_all;
         wish.options.step = cases[k].step;
-        wish.set = cases[k].offload || cases[k].first > 0 ? "num_hidden_layers=5" : NULL;
+        wish.set = (cases[k].offload || cases[k].first > 0) && !file ? "num_hidden_layers=5" : NULL;
         wish.objective = cases[k].two_pass ? objective_test_group : NULL;
         wish.options.counted = cases[k].counted ? "weight" : NULL;
         compared += examine(name, &wish);

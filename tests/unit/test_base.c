@@ -75,10 +75,10 @@ static void parts_are_bound_by_their_names(void **state) {
          "is not the codes"},
         {"buffer q.codes param device", "buffer q.codes grad device", "is not the codes"},
         {"\"shape\": [4, 64]", "\"shape\": [4, 63]", "is not the codes of 252 numbers"},
-        {"\"format\": \"q8_0\"", "\"format\": \"q8_1\"", "'q8_1' is no format of a frozen tensor"},
+        {"\"format\": \"q8_0\"", "\"format\": \"q8_1\"", "'q8_1' is not a format of a frozen tensor"},
         {"\"format\": \"q8_0\"", "\"format\": \"nf4\"", "is not the codes of 256 numbers in nf4"},
-        {"\"format\": \"q8_0\", ", "", "'q' is no parameter of the program"},
-        {"\"trainable\": false", "\"trainable\": true", "is no format of a trained tensor"},
+        {"\"format\": \"q8_0\", ", "", "'q' is not a parameter of the program"},
+        {"\"trainable\": false", "\"trainable\": true", "is not a format of a trained tensor"},
         {"\"buffer\": \"w\"", "\"buffer\": \"q.codes\"", "its buffer is i8 of 8 x 32"},
         /* the verifier's */
         {"i8[3, 256]", "bf16[3, 256]", "program_c29"},

@@ -313,7 +313,7 @@ static void test_damage(void **state) {
             }
             sbp_dataset *d = load_ok(f, &s);
             assert_same(d, expected);
-            assert_true(said(f, "or damaged: it is made anew"));
+            assert_true(said(f, "or damaged: they are made anew"));
             sbp_dataset_destroy(d);
             d = load_ok(f, &s);
             assert_false(said(f, "made anew"));
@@ -399,7 +399,7 @@ static void test_old_ones_go(void **state) {
     sbp_dataset_destroy(load_ok(f, &(setting){.cache = true, .most = 42}));
     assert_int_equal(caches_of(f), 3);
     assert_int_equal(access(path, F_OK), -1);
-    assert_true(said(f, "used last long ago, are gone from "));
+    assert_true(said(f, "not used for long, were removed from "));
 
     /* by their bytes; whose data are in use still has them */
     assert_int_equal(mkdir(io_path(f, "cache/0123456789abcdef"), 0700), 0);

@@ -105,13 +105,13 @@ static void test_what_the_assistant_said(void **state) {
     assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE),
                            "chat template: t; assistant tokens: found by comparing renderings of it"));
     assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE), "assistant tokens: as the template marks them"));
-    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE), "all tokens of conversations count"));
+    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE), "all tokens of conversations are trained"));
     assert_fails(f, SBP_INPUT, "d:7: no token would be trained: no message is the assistant's",
                  make(&by_marks, "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}"));
     by_marks.maker.loss_on = SBP_LOSS_COMPLETION;
     assert_fails(f, SBP_INPUT, "rows have no completion", make(&by_marks, TURNS));
     by_marks.maker.loss_on = SBP_LOSS_ASSISTANT;
-    assert_fails(f, SBP_INPUT, "rows are no conversations", make(&by_marks, "{\"text\": \"a\"}"));
+    assert_fails(f, SBP_INPUT, "rows are not conversations", make(&by_marks, "{\"text\": \"a\"}"));
 }
 
 static void test_what_cannot_be_told(void **state) {

@@ -180,8 +180,7 @@ static void test_groups_as_units(void **state) {
     }
     buffers[0].rows = sbp_extent_symbol(SBP_S, 1); /* numbers of groups: there are none */
     sbp_dataset *d = load(f, (int[]){1, 1}, (int[]){1, 1}, 2);
-    assert_fails(f, SBP_INPUT, "asks for 'group' of groups of rows",
-                 sbp_pack_check_data(&program, f->diag, d));
+    assert_fails(f, SBP_INPUT, "reads 'group' of groups of rows", sbp_pack_check_data(&program, f->diag, d));
     sbp_dataset_destroy(d);
 }
 

@@ -566,7 +566,7 @@ static void test_pairs(void **state) {
     assert_fails(f, SBP_INPUT, "data.jsonl:7: rejected_ids: expected an answer, found no token",
                  sbp_documents_make(&maker, f->arena, &job.row, &made));
     maker.loss_on = SBP_LOSS_ALL;
-    assert_fails(f, SBP_USAGE, "--loss-on all is not for them",
+    assert_fails(f, SBP_USAGE, "--loss-on all does not apply",
                  sbp_documents_make(&maker, f->arena, &job.row, &made));
 }
 
@@ -636,7 +636,7 @@ static void test_rollouts(void **state) {
     maker.loss_on = SBP_LOSS_ALL;
     row_job job = start(f);
     assert_ok(f, parse(&job, "{\"prompt_ids\": [5], \"completion_ids\": [7], \"logprobs\": [1]}"));
-    assert_fails(f, SBP_USAGE, "logprobs are of the completion: --loss-on all",
+    assert_fails(f, SBP_USAGE, "logprobs belong to the completion: --loss-on all",
                  sbp_documents_make(&maker, f->arena, &job.row, &made));
     /* an answer without a token is one that nothing is learnt from */
     maker.loss_on = SBP_LOSS_AUTO;

@@ -473,7 +473,7 @@ static sbp_status expand_body(void *user) {
         expand(f, io_path(f, "saved"), "saved/data-00001-of-00002.arrow saved/data-00000-of-00002.arrow"), 0);
     assert_int_equal(expand(f, io_path(f, "shards"), "shards/x.csv shards/y.parquet"), 0);
     assert_int_equal(expand(f, io_path(f, "repo"), "repo/data/train-0.parquet"), 0);
-    assert_fails(f, SBP_IO, "no file is called as in",
+    assert_fails(f, SBP_IO, "no file matches",
                  sbp_source_expand(f->arena, f->diag, io_path(f, "*.none"), &files, &count));
     assert_fails(f, SBP_USAGE, "has several splits",
                  sbp_source_expand(f->arena, f->diag, io_path(f, "dict"), &files, &count));

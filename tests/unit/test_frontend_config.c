@@ -333,7 +333,7 @@ static sbp_status run_other_weights(void *user) {
     sbp_model model;
     options.weights = write_weights(f, &name, 1, SBP_I8, 97, 24);
     check_fails(f, sbp_model_load(f->arena, f->diag, plain, &options, &model), SBP_INPUT,
-                "tensor 'model.embed_tokens.weight' is stored as I8: integers are no weights");
+                "tensor 'model.embed_tokens.weight' is stored as I8: integers are not weights");
     unlink(options.weights);
     options.weights = NULL;
     assert_true(mkdir(directory, 0700) == 0 || errno == EEXIST);
@@ -407,7 +407,7 @@ static void test_errors(void **state) {
            "gemma3_text, olmo2, phi3, granite, gpt_neox");
     expect(plain, "model_type=null", SBP_INPUT, "model_type: expected a string, found null");
     expect(gemma, "model_type=\"gemma3\"", SBP_INPUT,
-           "'gemma3' is a multimodal model; only text models are built");
+           "'gemma3' is a multimodal model; only text models are supported");
     static const char *const gemma3[] = {"model_type=\"gemma3\"",
                                          "text_config={\"model_type\": \"gemma3_text\"}"};
     static const char *const qwen[] = {"model_type=\"qwen3_5\"",
@@ -421,11 +421,11 @@ static void test_errors(void **state) {
     expect(plain, "vocab_size=0", SBP_INPUT, "vocab_size: 0 is out of range");
     expect(plain, "num_hidden_layers=4000000000", SBP_INPUT, "num_hidden_layers: 4000000000 is out of range");
     expect(plain, "num_attention_heads=5", SBP_INPUT,
-           "num_attention_heads 5 is no multiple of num_key_value_heads 2");
+           "num_attention_heads 5 is not a multiple of num_key_value_heads 2");
     expect(plain, "head_dim=7", SBP_INPUT, "7 of the 7 elements of a head turn, but rotary embedding");
     expect(plain, "head_dim=2147483646", SBP_INPUT, "1 to 65536 of 65536 are possible");
     expect(plain, "hidden_act=\"relu2\"", SBP_INPUT,
-           "the activation 'relu2' is not built; supported: silu, gelu");
+           "the activation 'relu2' is not supported; supported: silu, gelu");
     expect(plain, "tie_word_embeddings=1", SBP_INPUT, "tie_word_embeddings: expected true or false");
     expect(plain, "attention_dropout=0.1", SBP_INPUT,
            "attention_dropout: 0.1: model_type llama is built without");
@@ -447,7 +447,7 @@ static void test_errors(void **state) {
     expect(gemma, "rope_parameters={\"rope_type\":\"default\"}", SBP_INPUT,
            "an object each for full_attention and sliding_attention");
     expect(plain, "rope_parameters.rope_type=\"axial\"", SBP_INPUT,
-           "rope_parameters: rope_type 'axial' is not built; supported: default, linear, llama3, yarn, "
+           "rope_parameters: rope_type 'axial' is not supported; supported: default, linear, llama3, yarn, "
            "longrope, su, dynamic, proportional");
     expect(plain, "rope_parameters.rope_type=\"linear\"", SBP_INPUT, "the field 'factor' is missing");
     expect(plain, "rope_parameters={\"rope_type\":\"linear\",\"factor\":-2}", SBP_INPUT,
@@ -459,9 +459,9 @@ static void test_errors(void **state) {
     expect(gemma, "sliding_window=null", SBP_INPUT,
            "layer 0 is sliding_attention, but sliding_window is null");
     expect("tests/data/configs/SmolLM2-135M.json", "num_attention_heads=30", SBP_INPUT,
-           "hidden_size 576 is no multiple of num_attention_heads 30");
+           "hidden_size 576 is not a multiple of num_attention_heads 30");
     expect(mistral, "num_attention_heads=400", SBP_INPUT,
-           "hidden_size 24 is no multiple of num_attention_heads 400");
+           "hidden_size 24 is not a multiple of num_attention_heads 400");
     expect(plain, "rope_parameters={\"rope_type\":\"linear\",\"factor\":2,\"partial_rotary_factor\":0.5}",
            SBP_INPUT,
            "rope_parameters.partial_rotary_factor: 0.5 of the 6 elements of a head would turn, but "

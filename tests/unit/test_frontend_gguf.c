@@ -382,12 +382,12 @@ static void test_errors(void **state) {
     (void)state;
     static const char plain[] = "tests/golden/llama_plain";
     expect_error(plain, add_key, SBP_INPUT,
-                 "key 'llama.logit_scale': the Llama that is built does not have this");
-    expect_error(plain, add_experts, SBP_INPUT, "key 'llama.expert_count' is 8; only 0 is built");
+                 "key 'llama.logit_scale': the supported Llama does not have this");
+    expect_error(plain, add_experts, SBP_INPUT, "key 'llama.expert_count' is 8; only 0 is supported");
     expect_error(plain, add_partial_rope, SBP_INPUT,
-                 "key 'llama.rope.dimension_count' is 4; only 6 is built");
+                 "key 'llama.rope.dimension_count' is 4; only 6 is supported");
     expect_error(plain, add_yarn, SBP_INPUT,
-                 "key 'llama.rope.scaling.type' is 'yarn'; none and linear are built");
+                 "key 'llama.rope.scaling.type' is 'yarn'; none and linear are supported");
     expect_error("tests/golden/llama_rope_llama3", add_wrong_factors, SBP_INPUT,
                  "tensor 'rope_freqs.weight', element");
     expect_error(plain, add_extra_tensor, SBP_INPUT, "tensor 'blk.0.attn_q_norm.weight' has no place");

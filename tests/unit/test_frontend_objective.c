@@ -185,7 +185,7 @@ static void test_errors(void **state) {
     sbp_model model;
     load_tiny(&f, SBP_F32, &model);
     check_fails(&f, add(&f, &model, &(sbp_objective_choice){.name = "xpo"}), SBP_USAGE,
-                "no objective 'xpo' is built; there are: sft");
+                "unknown objective 'xpo'; there are: sft");
     check_fails(&f, add(&f, &model, &(sbp_objective_choice){.name = "sft", .loss_type = "focal"}), SBP_USAGE,
                 "objective sft has no loss type 'focal'; there are: nll (or chunked_nll), dft");
     assert_string_equal(sbp_objective_name(0), "sft");

@@ -421,7 +421,7 @@ static void test_form_errors(void **state) {
     expect_error(",\"floatData\":[3]", "", "tensor 's' has no values");
     expect_error("\"floatData\":[3]", "\"rawData\":\"AAA=\"",
                  "tensor 's': 2 bytes of raw data, dimensions and type make 4");
-    expect_error("\"floatData\":[3]", "\"rawData\":\"AA*A\"", "character 2 is no base64 digit");
+    expect_error("\"floatData\":[3]", "\"rawData\":\"AA*A\"", "character 2 is not a base64 digit");
     expect_error("\"floatData\":[3]", "\"dataLocation\":1", "tensor 's' is external, but has no location");
     expect_error("\"floatData\":[3]",
                  "\"dataLocation\":\"EXTERNAL\",\"externalData\":[{\"key\":\"location\",\"value\":\"../x\"}]",
@@ -459,14 +459,15 @@ static void test_meaning_errors(void **state) {
                  "node 'head' (MatMul): 'y' is [1,T,2]; [1,heads,d,T] is expected");
     expect_error("[\"y\",\"s\"]", "[\"y\",\"H\"]", "shapes [1,T,2] and [2,3] do not broadcast");
     expect_error("\"opType\":\"Mul\"", "\"opType\":\"Softmax\"",
-                 "node 'z' (Softmax): 2 inputs; at most 1 are expected");
-    expect_error("\"opType\":\"Mul\"", "\"opType\":\"Conv\"", "node 'z' (Conv): this operator is not built");
+                 "node 'z' (Softmax): the node has 2 inputs; at most 1 are expected");
+    expect_error("\"opType\":\"Mul\"", "\"opType\":\"Conv\"",
+                 "node 'z' (Conv): this operator is not supported");
     expect_error("\"opType\":\"Mul\"", "\"opType\":\"Mul\",\"domain\":\"com.microsoft\"",
-                 "operators of domain 'com.microsoft' are not built");
+                 "operators of domain 'com.microsoft' are not supported");
     expect_error("\"opType\":\"Mul\"", "\"opType\":\"Mul\",\"attribute\":[{\"name\":\"axis\",\"i\":0}]",
                  "unknown attribute 'axis'");
     expect_error("\"name\":\"norm\"", "\"name\":\"norm\",\"attribute\":[{\"name\":\"axis\",\"i\":1}]",
-                 "axis 1 of [1,T,2]; only the last axis is built");
+                 "axis 1 of [1,T,2]; only the last axis is supported");
     expect_error("\"output\":[\"y\"]", "\"output\":[\"y\",\"y\"]", "output 'y' is defined twice");
     expect_error("\"output\":[\"y\"]", "\"output\":[\"w\"]", "output 'w' is defined twice");
     expect_error("\"output\":[\"logits\"]", "\"output\":[\"end\"]", "no node computes 'logits'");
@@ -544,21 +545,21 @@ static const struct {
          "Transpose", "\"a\"", "\"y\"", "{\"name\":\"perm\",\"ints\":[0,2,1]}"),
      "", NULL, 0, 0, 0},
     {NODE("Transpose", "\"x\"", "\"y\"", "{\"name\":\"perm\",\"ints\":[0,0,1]}"), "",
-     "perm is no permutation", 0, 0, 0},
+     "perm is not a permutation", 0, 0, 0},
     {NODE("Unsqueeze", "\"x\",\"s\"", "\"a\"", "") "," NODE("Squeeze", "\"a\",\"s\"", "\"y\"", ""),
      INTS("s", "1", "1"), NULL, 0, 0, 0},
     {NODE("Squeeze", "\"x\",\"s\"", "\"y\"", ""), INTS("s", "1", "2"), "axis 2 of [1,T,4] is not 1", 0, 0, 0},
-    {NODE("Unsqueeze", "\"x\",\"s\"", "\"y\"", ""), INTS("s", "1", "7"), "axis 7 of a tensor of rank 4", 0, 0,
-     0},
+    {NODE("Unsqueeze", "\"x\",\"s\"", "\"y\"", ""), INTS("s", "1", "7"),
+     "axis 7 does not exist in a tensor of rank 4", 0, 0, 0},
     {NODE("Slice", "\"x\",\"s\",\"t\",\"t\"", "\"y\"", ""), INTS("s", "1", "0") "," INTS("t", "1", "1"),
      "tokens 0 to 1 by steps of 1 of 'x' [1,T,4] are taken; all are needed", 0, 0, 0},
     {NODE("Pow", "\"x\",\"s\"", "\"y\"", ""), "{\"name\":\"s\",\"dims\":[],\"dataType\":1,\"floatData\":[7]}",
-     "the exponent is 7; 2, 3, 0.5 and -0.5 are built", 0, 0, 0},
-    {NODE("Cast", "\"x\"", "\"y\"", "{\"name\":\"to\",\"i\":7}"), "", "a cast of FLOAT to INT64 is not built",
-     0, 0, 0},
+     "the exponent is 7; 2, 3, 0.5 and -0.5 are supported", 0, 0, 0},
+    {NODE("Cast", "\"x\"", "\"y\"", "{\"name\":\"to\",\"i\":7}"), "",
+     "a cast of FLOAT to INT64 is not supported", 0, 0, 0},
     {NODE("Add", "\"x\",\"input_ids\"", "\"y\"", ""), "", "do not broadcast", 0, 0, 0},
     {NODE("Unsqueeze", "\"position_ids\",\"s\"", "\"a\"", "") "," NODE("Add", "\"x\",\"a\"", "\"y\"", ""),
-     INTS("s", "1", "2"), "'a' is INT64; arithmetic on integers is not built", 0, 0, 0},
+     INTS("s", "1", "2"), "'a' is INT64; arithmetic on integers is not supported", 0, 0, 0},
     {NODE("RotaryEmbedding", "\"x\",\"c\",\"c\",\"position_ids\"", "\"y\"",
           "{\"name\":\"num_heads\",\"i\":2}"),
      "{\"name\":\"c\",\"dims\":[5,1],\"dataType\":1,\"floatData\":[1,2,3,4,5]}", NULL, 2, 0, 0},
@@ -567,7 +568,7 @@ static const struct {
      "{\"name\":\"c\",\"dims\":[5,1],\"dataType\":1,\"floatData\":[1,2,3,4,5]}",
      "tables of 1 and 1 numbers for heads of 4", 0, 0, 0},
     {NODE("RotaryEmbedding", "\"x\",\"x\",\"x\"", "\"y\"", "{\"name\":\"interleaved\",\"i\":1}"), "",
-     "interleaved 1 is not built", 0, 0, 0},
+     "interleaved 1 is not supported", 0, 0, 0},
     {NODE("Attention", "\"x\",\"x\",\"x\",\"x\"", "\"y\"", "{\"name\":\"is_causal\",\"i\":1}"), "",
      "the mask 'x' is computed from activations or parameters", 0, 0, 0},
     {NODE("Attention", "\"x\",\"x\",\"x\"", "\"y\"",

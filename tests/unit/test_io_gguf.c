@@ -196,13 +196,13 @@ static void names_what_is_wrong(void **state) {
     WRONG("GGUF version 1 is not supported", s.version = 1);
     WRONG("(big-endian)", s.version = 0x03000000);
     WRONG("unknown ggml type 99", s.type = 99);
-    WRONG("rows of 31 elements, which is no multiple of the 32 of Q4_0", s.dim0 = 31);
+    WRONG("rows of 31 elements, which is not a multiple of the 32 of Q4_0", s.dim0 = 31);
     WRONG("does not fit 64 bits", s.dim0 = 1ULL << 40, s.dim1 = 1ULL << 40);
     WRONG("does not fit 64 bits", s.dim0 = ~0ULL);
     WRONG("is larger than the file", s.dim1 = 1ULL << 50);
     WRONG("ends at byte", s.dim1 = 3);
     WRONG("9 dimensions", s.rank = 9);
-    WRONG("no multiple of the alignment 32", s.offset = 8);
+    WRONG("not a multiple of the alignment 32", s.offset = 8);
     WRONG("is larger than the file", s.offset = 1ULL << 62);
     WRONG("ends at byte", s.offset = 32);
     WRONG("general.alignment is 48", s.alignment = 48);

@@ -1,7 +1,7 @@
 /* Files and JSON: positions and paths in messages, atomic writing, failing allocations. */
 #include "tests/unit/io_testing.h"
 
-#include "ir/base/json.h"
+#include "ir/base/json_write.h"
 
 #include <math.h>
 #include <signal.h>
@@ -398,6 +398,103 @@ static void test_numbers_of_python(void **state) {
     assert_int_equal(sbp_json_parse(f->arena, f->diag, "config", text, strlen(text), 0, &root), SBP_INPUT);
 }
 
+/* ---- writing ---------------------------------------------------------------------------------------- */
+
+static uint64_t drawn = 1;
+
+static uint32_t draw(uint32_t below) {
+    drawn = drawn * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    return (uint32_t)(drawn >> 33) % below;
+}
+
+/* A random tree by the writer, and as it must look (compact, as sbp_json_add_value writes it). */
+static void write_drawn(io_fixture *f, sbp_json_writer *w, sbp_text *expected, const char *key, int depth) {
+    static const char *const names[] = {"a", "", "with \"quotes\"", "\xc3\xa9\n", "loss"};
+    if (key) {
+        sbp_json_add_string(expected, key, strlen(key));
+        sbp_text_add(expected, ":");
+    }
+    uint32_t kind = draw(depth < 6 ? 8 : 6);
+    if (kind == 0) {
+        int64_t value = (int64_t)draw(1000) - 500;
+        value = draw(5) == 0 ? INT64_MIN : value;
+        sbp_json_write_int(w, key, value);
+        sbp_text_add(expected, "%lld", (long long)value);
+    } else if (kind == 1) {
+        sbp_json_write_double(w, key, (double)NAN);
+        sbp_text_add(expected, "null");
+    } else if (kind == 2) {
+        const char *value = draw(4) ? names[draw(SBP_COUNT(names))] : NULL;
+        sbp_json_write_string(w, key, value);
+        if (value)
+            sbp_json_add_string(expected, value, strlen(value));
+        else
+            sbp_text_add(expected, "null");
+    } else if (kind == 3) {
+        bool value = draw(2);
+        sbp_json_write_bool(w, key, value);
+        sbp_text_add(expected, value ? "true" : "false");
+    } else if (kind == 4) {
+        sbp_json_write_null(w, key);
+        sbp_text_add(expected, "null");
+    } else if (kind == 5) {
+        sbp_json_write_hash(w, key, 0x1234abcdull);
+        sbp_text_add(expected, "\"000000001234abcd\"");
+    } else {
+        uint32_t count = draw(4);
+        bool array = kind == 6;
+        if (array)
+            sbp_json_write_array(w, key);
+        else
+            sbp_json_write_object(w, key);
+        sbp_text_add(expected, array ? "[" : "{");
+        for (uint32_t i = 0; i < count; i++) {
+            sbp_text_add(expected, i ? "," : "");
+            write_drawn(f, w, expected, array ? NULL : sbp_arena_printf(f->arena, "%u%s", i, names[draw(5)]),
+                        depth + 1);
+        }
+        sbp_json_write_end(w);
+        sbp_text_add(expected, array ? "]" : "}");
+    }
+}
+
+static void what_is_written_is_read(void **state) {
+    io_fixture *f = *state;
+    for (int round = 0; round < 400; round++) {
+        sbp_text text, expected, again;
+        sbp_text_init(&text, f->arena);
+        sbp_text_init(&expected, f->arena);
+        sbp_text_init(&again, f->arena);
+        sbp_json_writer w = sbp_json_writer_on(&text);
+        w.compact = round % 3 == 1;
+        w.lines = round % 3 == 2;
+        write_drawn(f, &w, &expected, NULL, 0);
+        const sbp_json *root = NULL;
+        assert_ok(f, sbp_json_parse(f->arena, f->diag, "w", text.data, text.length, 0, &root));
+        sbp_json_add_value(&again, root);
+        assert_string_equal(again.data, expected.data);
+        if (w.compact)
+            assert_string_equal(text.data, expected.data);
+    }
+}
+
+static void numbers_are_exact(void **state) {
+    io_fixture *f = *state;
+    sbp_text text;
+    sbp_text_init(&text, f->arena);
+    sbp_json_writer w = sbp_json_writer_on(&text);
+    w.lines = true;
+    sbp_json_write_object(&w, NULL);
+    sbp_json_write_double(&w, "third", 1.0 / 3);
+    sbp_json_write_fixed(&w, "fixed", 2.0 / 3, 2);
+    sbp_json_write_double(&w, "infinite", (double)INFINITY);
+    sbp_json_write_array(&w, "none");
+    sbp_json_write_end(&w);
+    sbp_json_write_end(&w);
+    assert_string_equal(text.data, "{\n  \"third\": 0.3333333333333333,\n  \"fixed\": 0.67,\n"
+                                   "  \"infinite\": null,\n  \"none\": []\n}");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(reads_values, io_setup, io_teardown),
@@ -405,6 +502,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(finds_members_of_large_objects, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(says_where_it_is_wrong, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(writes_what_it_reads, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(what_is_written_is_read, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(numbers_are_exact, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(files_come_back, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(missing_files_are_io_errors, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(a_failed_write_leaves_the_old_file, io_setup, io_teardown),

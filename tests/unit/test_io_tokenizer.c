@@ -328,7 +328,7 @@ static void names_what_it_does_not_support(void **state) {
          "a charsmap of 3 bytes"},
         {SMALL("",
                "\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"BAAAAAAAAAD//w==\"},"),
-         "byte 0 of the charsmap's strings is no UTF-8"},
+         "byte 0 of the charsmap's strings is not UTF-8"},
         {SMALL("", "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":"
                    "\"NFX\"}]},"),
          "normalizer.normalizers[1]: the normalizer 'NFX'"},

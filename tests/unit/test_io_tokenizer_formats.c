@@ -117,7 +117,7 @@ static void names_what_it_does_not_support(void **state) {
          "escape_whitespaces false is not supported", 9},
         {"a.tiktoken", "YQ== 1\n", "expected base64 and the rank 0", 7},
         {"a.tiktoken", "YQ== 0\nYQ== 1\n", "the ids 0 and 1 have the same token", 14},
-        {"a.tiktoken", "?? 0\n", "is no base64 digit", 5},
+        {"a.tiktoken", "?? 0\n", "is not a base64 digit", 5},
         {"tekken.json", "{\"config\":{\"pattern\":\"a\"},\"vocab\":[{\"token_bytes\":\"YQ==\",\"rank\":1}]}",
          "expected token_bytes and the rank 0", 0},
         {"tekken.json",

@@ -66,7 +66,7 @@ static sbp_value layer(const gpt2 *g, sbp_value x, int64_t number) {
 
 static void require(sbp_hf *hf, bool holds, const char *field, const char *expected) {
     if (!holds)
-        sbp_hf_fail(hf, sbp_hf_field(hf, field), "only %s is built", expected);
+        sbp_hf_fail(hf, sbp_hf_field(hf, field), "only %s is supported", expected);
 }
 
 static void build_gpt2(sbp_hf *hf) {
@@ -159,7 +159,7 @@ static void test_errors(void **state) {
     options.set = (const char *const[]){"activation_function=\"relu\""};
     options.set_count = 1;
     check_fails(&f, sbp_model_load(f.arena, f.diag, "tests/golden/gpt2/model", &options, &model), SBP_INPUT,
-                "the activation 'relu' is not built; supported: silu, gelu");
+                "the activation 'relu' is not supported; supported: silu, gelu");
     options.set = (const char *const[]){"scale_attn_by_inverse_layer_idx=true"};
     check_fails(&f, sbp_model_load(f.arena, f.diag, "tests/golden/gpt2/model", &options, &model), SBP_INPUT,
                 "scale_attn_by_inverse_layer_idx: true: model_type gpt2 is built without this field");

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "ir/base/json.h"
+#include "ir/base/json_write.h"
 #include "ir/base/pattern.h"
 #include "runtime/cli/options/options.h"
 
@@ -90,10 +90,10 @@ static void test_what_is_wrong_with_command_lines(void **state) {
         {4, "--bach-size 1", "the nearest is '--batch-size'"},
         {4, "--completely-different 1", "unknown option '--completely-different'; --help lists all"},
         {4, "-x", "unknown option '-x'"},
-        {1, "--optim adamw_8bit", "--optim: 'adamw_8bit' is --optimizer adamw --state-dtype int8 here"},
-        {1, "--optimizer paged_adamw_8bit", "is --optimizer adamw --state-dtype int8 --offload states here"},
-        {1, "--optim adamw_bnb_8bit", "'adamw_bnb_8bit' is --optimizer adamw --state-dtype int8 here"},
-        {1, "--optimizer adamw_torch_fused", "'adamw_torch_fused' is --optimizer adamw here"},
+        {1, "--optim adamw_8bit", "--optim: for 'adamw_8bit' use --optimizer adamw --state-dtype int8"},
+        {1, "--optimizer paged_adamw_8bit", "use --optimizer adamw --state-dtype int8 --offload states"},
+        {1, "--optim adamw_bnb_8bit", "for 'adamw_bnb_8bit' use --optimizer adamw --state-dtype int8"},
+        {1, "--optimizer adamw_torch_fused", "for 'adamw_torch_fused' use --optimizer adamw"},
         {1, "--optim adafactor", "found 'adafactor', expected adamw, sgd"},
         {4, "--lr", "--lr needs a value"},
         {4, "--lr --steps 3", "--lr needs a value"},
@@ -114,7 +114,7 @@ static void test_what_is_wrong_with_command_lines(void **state) {
         {1, "--memory lots", "--memory: found 'lots', expected a size"},
         {1, "--chunk 0", "--chunk: 0 is below 1"},
         {1, "--objective sftt", "expected sft"},
-        {16, "--to gguf", "--to is not built yet"},
+        {16, "--to gguf", "--to is not supported yet"},
         {1, "--zero 4", "--zero: 4 is above 3"},
         {1, "--lr 1", "--lr is an option of sbprun"},
         {8, "--lr 1", "--lr is an option of sbprun"},
@@ -325,7 +325,7 @@ static void test_lists_in_config_files(void **state) {
     sbp_options_pair(o, SBP_OPT_BETAS, betas);
     assert_true(betas[0] == 0.5 && betas[1] == 0.6 && sbp_options_double(o, SBP_OPT_LR) == 2);
     assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE),
-                           "note: without effect here: report_to, "
+                           "note: these settings have no effect here: report_to, "
                            "gradient_checkpointing_kwargs, dataset_kwargs\n"));
     assert_ok(f, parse_config(f, 5, "loss_type:\n  - -1\n  - 2\n", "", &o)); /* no list in a list */
     assert_string_equal(sbp_options_text(o, SBP_OPT_LOSS_TYPE), "-1+2");
@@ -431,7 +431,7 @@ static void test_settings_of_trl_that_are_not_options(void **state) {
             "--bf16 --run_name x --seed 3",
             &o));
     assert_string_equal(sbp_diag_text(f->diag, SBP_NOTE),
-                        "note: without effect here: --report_to, --run_name\n");
+                        "note: these settings have no effect here: --report_to, --run_name\n");
     assert_int_equal(sbp_options_arg_count(o), 1);
     assert_string_equal(sbp_options_text(o, SBP_OPT_DTYPE), "bf16");
     assert_false(sbp_options_given(o, SBP_OPT_BF16));
@@ -523,9 +523,10 @@ static void test_values_as_json(void **state) {
               parse(f, SBP_PHASE_RUN | SBP_PHASE_COMPILE, "--data a --lr 1e-3 --memory 1GB --chunk 64", &o));
     sbp_text text;
     sbp_text_init(&text, f->arena);
-    sbp_text_add(&text, "{");
-    sbp_options_print_json(&text, o, SBP_PHASE_RUN | SBP_PHASE_COMPILE);
-    sbp_text_add(&text, "}");
+    sbp_json_writer w = sbp_json_writer_on(&text);
+    sbp_json_write_object(&w, NULL);
+    sbp_options_write_json(&w, o, SBP_PHASE_RUN | SBP_PHASE_COMPILE);
+    sbp_json_write_end(&w);
     const sbp_json *root;
     assert_ok(f, sbp_json_parse(f->arena, f->diag, "json", text.data, text.length, 0, &root));
     assert_true(sbp_json_member(root, "lr")->real == 1e-3);

@@ -413,7 +413,7 @@ static void bad_tensor_tables_are_refused(void **state) {
         {"[8, 4]", "[8, 5]", "give different shapes"},
         {"\"deinterleave\": 2", "\"deinterleave\": 3", "cannot deinterleave 3 heads"},
         {"\"deinterleave\"", "\"interleave\"", "unknown step"},
-        {"\"f16\"", "\"i32\"", "'i32' is no float type"},
+        {"\"f16\"", "\"i32\"", "'i32' is not a float type"},
         {"\"zeros\"", "\"sevens\"", "unknown rule 'sevens'"},
         {"{\"normal\": 0.02}", "{\"normal\": -1}", "deviation -1"},
         {"\"pad_row\": 3", "\"pad_row\": 12", "pad_row 12 of 12"},

@@ -18,7 +18,7 @@ static void test_text(void **state) {
     sbp_text printed;
     sbp_text_init(&printed, f->arena);
     a.product[SBP_F64] = 1.0 / 3;
-    sbp_rates_print(&printed, &a, "", " ", "\n");
+    sbp_rates_print(&printed, &a);
     assert_ok(f, sbp_rates_parse(f->arena, f->diag, "printed", printed.data, &b));
     assert_memory_equal(&a, &b, sizeof a);
 }
@@ -28,9 +28,9 @@ static void test_what_is_wrong(void **state) {
     static const struct {
         const char *text, *message;
     } wrong[] = {
-        {"speed 3", "'speed' is no rate"},          {"fp32_flops fast", "'fast' is no positive number"},
-        {"fp32_flops -1", "no positive number"},    {"fp32_flops", "fp32_flops: '' is no positive"},
-        {"fp32_flops inf", "no positive"},          {"fp32_flops nan", "no positive"},
+        {"speed 3", "'speed' is not a rate"},       {"fp32_flops fast", "'fast' is not a positive number"},
+        {"fp32_flops -1", "not a positive number"}, {"fp32_flops", "fp32_flops: '' is not a positive"},
+        {"fp32_flops inf", "not a positive"},       {"fp32_flops nan", "not a positive"},
         {"fp32_flops 1", "rates need 'bf16_flops'"}};
     for (int i = 0; i < SBP_COUNT(wrong); i++) {
         sbp_rates rates;

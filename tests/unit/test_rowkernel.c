@@ -64,6 +64,24 @@ static const char rope_text[] = "kernel @rope f32 heads 3 n 32 {\n"
                                 "  store \"y 2\"[32:64], %22\n"
                                 "}\n";
 
+static const char codes_text[] = "kernel @codes f32 heads 3 n 16 {\n"
+                                 "  in codes : i8 [row head elem] length 16 stride 16\n"
+                                 "  in word : i16 [row]\n"
+                                 "  out y : f32 [row head elem] length 32 stride 32\n"
+                                 "  table numbers [-1, 0.5, 0, 1e-30]\n"
+                                 "  %byte = load codes\n"
+                                 "  %1 = bits %byte, 4, 2\n"
+                                 "  %low = signed_bits %byte, 0, 4\n"
+                                 "  %found = lookup %1, numbers\n"
+                                 "  %up = shl %low, 3\n"
+                                 "  %5 = load word\n"
+                                 "  %6 = index 0:16\n"
+                                 "  %bit = bit %5, %6\n"
+                                 "  %8 = add %up, %bit\n"
+                                 "  store y[0:16], %found\n"
+                                 "  store y[16:32], %8\n"
+                                 "}\n";
+
 typedef struct fixture {
     sbp_arena *arena;
     sbp_diag *diag;
@@ -119,12 +137,16 @@ static void test_fixed_text(void **state) {
     fixture *f = *state;
     assert_string_equal(print(f, parse_ok(f, norm_text)), norm_text);
     assert_string_equal(print(f, parse_ok(f, rope_text)), rope_text);
+    assert_string_equal(print(f, parse_ok(f, codes_text)), codes_text);
 }
 
 static void assert_instr_equal(const sbp_rk_instr *a, const sbp_rk_instr *b) {
     assert_int_equal(a->op, b->op);
     if (a->op == SBP_RK_MAP)
         assert_int_equal(a->map, b->map);
+    if (a->op == SBP_RK_INTEGER)
+        assert_int_equal(a->integer, b->integer);
+    assert_memory_equal(a->constants, b->constants, sizeof a->constants);
     if (a->op == SBP_RK_ROUND)
         assert_int_equal(a->dtype, b->dtype);
     assert_int_equal(a->vary, b->vary);
@@ -160,13 +182,14 @@ static void test_random_round_trip(void **state) {
 static void test_mutated_text(void **state) {
     fixture *f = *state;
     sbp_rng rng = {2};
-    static const char *const words[] = {"%99",       "%-1",         "]",    "[row]",      "length 0",
-                                        "stride -3", "store y, %0", "sum",  "[elem]",     "n 0",
-                                        "{",         "}",           "load", "9999999999", "x[5:5]",
-                                        "x[1:3]",    "f16",         "\"",   "nan",        "heads 7"};
+    static const char *const words[] = {
+        "%99",         "%-1", "]",   "[row]",   "length 0", "stride -3",  "store y, %0", "sum",
+        "[elem]",      "n 0", "{",   "}",       "load",     "9999999999", "x[5:5]",      "x[1:3]",
+        "f16",         "\"",  "nan", "heads 7", "%low",     "bits",       ", 9",         "lookup",
+        "table t [1]", "i32", "shl", "%\"",     "numbers",  "[1, 2]"};
     int32_t accepted = 0;
     for (int i = 0; i < 20000; i++) {
-        const char *source = sbp_rng_below(&rng, 2) ? norm_text : rope_text;
+        const char *source = (const char *[]){norm_text, rope_text, codes_text}[sbp_rng_below(&rng, 3)];
         char text[4096];
         size_t length = strlen(source);
         memcpy(text, source, length);

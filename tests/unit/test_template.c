@@ -124,8 +124,8 @@ static void test_places(void **state) {
          "error: d.jsonl:7: t:1:19: the template refuses the conversation: "
          "no system"},
         {"{{ 'x'.encode() }}", "error: d.jsonl:7: t:1:7: 'encode' of a str is not supported"},
-        {"{{ 9223372036854775808 }}", "error: t:1:4: a whole number of more than 64 bits"},
-        {"{{ 9223372036854775807 + 1 }}", "error: d.jsonl:7: t:1:24: a whole number of more than 64 bits"},
+        {"{{ 9223372036854775808 }}", "error: t:1:4: a whole number has more than 64 bits"},
+        {"{{ 9223372036854775807 + 1 }}", "error: d.jsonl:7: t:1:24: a whole number has more than 64 bits"},
     };
     for (int i = 0; i < SBP_COUNT(cases); i++) {
         char message[500];

@@ -257,6 +257,24 @@ static void real_step_map(const real_rows_run *run, const row_step *step) {
         run->at[step->dst]);
 }
 
+static void real_step_integer(const real_rows_run *run, const row_step *step) {
+    int64_t n = real_shape_rows(run, step->shape) * real_shape_heads(run, step->shape) *
+                real_step_length(run, step->shape, step->length);
+    real_integer_loops[step->instr->integer](n, run->at[step->a], step->b < 0 ? NULL : run->at[step->b],
+                                             step->instr->constants[0], step->instr->constants[1],
+                                             run->at[step->dst]);
+}
+
+static void real_step_lookup(const real_rows_run *run, const row_step *step) {
+    int64_t n = real_shape_rows(run, step->shape) * real_shape_heads(run, step->shape) *
+                real_step_length(run, step->shape, step->length);
+    const sbp_rk_table *table = &run->plan->kernel->tables[step->instr->index];
+    _Alignas(64) REAL numbers[SBP_ROWKERNEL_TABLE_NUMBERS] = {0};
+    for (int32_t i = 0; i < table->count; i++)
+        numbers[i] = (REAL)table->numbers[i];
+    real_lookup(n, run->at[step->a], numbers, run->at[step->dst]);
+}
+
 static void real_step_expand(const real_rows_run *run, const row_step *step) {
     const REAL *from = run->at[step->a];
     REAL *restrict out = run->at[step->dst];
@@ -383,9 +401,10 @@ static void real_step_reduce(const real_rows_run *run, const row_step *step) {
 
 static void real_run_list(const real_rows_run *run, const row_list *list) {
     static void (*const kinds[])(const real_rows_run *, const row_step *) = {
-        [ROW_LOAD] = real_step_load,     [ROW_INDEX] = real_step_index, [ROW_RANDOM] = real_step_random,
-        [ROW_MAP] = real_step_map,       [ROW_ROUND] = real_step_round, [ROW_EXPAND] = real_step_expand,
-        [ROW_REDUCE] = real_step_reduce, [ROW_STORE] = real_step_store, [ROW_PARTIAL] = real_step_partial};
+        [ROW_LOAD] = real_step_load,   [ROW_INDEX] = real_step_index,     [ROW_RANDOM] = real_step_random,
+        [ROW_MAP] = real_step_map,     [ROW_INTEGER] = real_step_integer, [ROW_LOOKUP] = real_step_lookup,
+        [ROW_ROUND] = real_step_round, [ROW_EXPAND] = real_step_expand,   [ROW_REDUCE] = real_step_reduce,
+        [ROW_STORE] = real_step_store, [ROW_PARTIAL] = real_step_partial};
     bool last = run->head + run->heads >= run->plan->kernel->heads;
     for (int32_t i = 0; i < list->count; i++) {
         const row_step *step = &list->steps[i];

@@ -1,4 +1,5 @@
-/* rows_ops_body.h: a loop per scalar function and per pattern of one-element operands. See real.h. */
+/* rows_ops_body.h: a loop per scalar function and per pattern of one-element operands; per function of
+ * integers; and the lookup in a table. See real.h. */
 
 /* y may be a, b or c (a store in place), else it overlaps none of them. */
 typedef void (*NAME(map_loop))(int64_t n, const REAL *a, const REAL *b, const REAL *c, REAL *y);
@@ -106,3 +107,46 @@ static const NAME(map_loop) NAME(map_loops)[SBP_ROWOP_COUNT][8] = {
 #undef TABLE1
 #undef TABLE2
 #undef TABLE3
+
+/* ---- integers ------------------------------------------------------------------------------------- */
+
+/* b: the second operand; where there is none, p is the constant. */
+typedef void (*NAME(integer_loop))(int64_t n, const REAL *a, const REAL *b, int32_t constant, int32_t q,
+                                   REAL *y);
+
+#define INTOP(name, arity, constants, value, low, high)                                                      \
+    static void NAME(integer_##name)(int64_t n, const REAL *restrict a, const REAL *restrict b,              \
+                                     int32_t constant, int32_t q, REAL *restrict y) {                        \
+        (void)q;                                                                                             \
+        for (int64_t i = 0; i < n; i++) {                                                                    \
+            int32_t x = (int32_t)a[i], p = (arity) == 2 ? (int32_t)b[i] : constant;                          \
+            y[i] = (REAL)(value);                                                                            \
+        }                                                                                                    \
+    }
+#include "ir/rowkernel/intops.def"
+#undef INTOP
+
+static const NAME(integer_loop) NAME(integer_loops)[SBP_INTOP_COUNT] = {
+#define INTOP(name, arity, constants, value, low, high) NAME(integer_##name),
+#include "ir/rowkernel/intops.def"
+#undef INTOP
+};
+
+/* numbers: SBP_ROWKERNEL_TABLE_NUMBERS of them, aligned; a: places among them. */
+static void NAME(lookup)(int64_t n, const REAL *restrict a, const REAL *restrict numbers, REAL *restrict y) {
+    int64_t i = 0;
+#if !REAL_IS_F64 &&                                                                                          \
+    CPU_VECTOR_BYTES >= 32 /* the table is one vector or two, which an instruction picks from */
+    for (; i + VL <= n; i += VL) {
+        BITS at = __builtin_convertvector(*(const VEC_MEMORY *)(a + i), BITS);
+#if CPU_VECTOR_BYTES == 64
+        VEC found = __builtin_shuffle(*(const VEC *)numbers, at);
+#else
+        VEC found = __builtin_shuffle(*(const VEC *)numbers, *(const VEC *)(numbers + VL), at);
+#endif
+        *(VEC_MEMORY *)(y + i) = found;
+    }
+#endif
+    for (; i < n; i++)
+        y[i] = numbers[(int32_t)a[i]];
+}

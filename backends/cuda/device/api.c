@@ -54,14 +54,13 @@ bool cuda_result_is_machine(cuda_result result) {
 
 static sbp_status too_old(const cuda_api *api, sbp_diag *diag) {
     if (api->version == 0)
-        return sbp_fail(
-            diag, SBP_MACHINE,
-            "cuda: the driver (%s) is older than CUDA 12.0, which is the least: install version 580 "
-            "or newer",
-            api->library.path);
+        return sbp_fail(diag, SBP_MACHINE,
+                        "cuda: the driver (%s) is older than CUDA 12.0, the oldest that is supported: "
+                        "install version 580 or newer",
+                        api->library.path);
     return sbp_fail(diag, SBP_MACHINE,
-                    "cuda: the driver is made for CUDA %d.%d; 12.0 is the least, and 13.0 (version 580) what "
-                    "plans are compiled for",
+                    "cuda: the driver is for CUDA %d.%d; 12.0 or newer is needed, 13.0 (version 580) for "
+                    "plans that were compiled here",
                     api->version / 1000, api->version % 1000 / 10);
 }
 

@@ -66,7 +66,7 @@ static bool open_library(cuda_device *d, sbp_diag *diag) {
     if (!good) {
         const char *text = sbp_diag_text(why, SBP_ERROR);
         size_t skip = strncmp(text, "error: ", 7) == 0 ? 7 : 0;
-        sbp_warn(diag, "cuda: products by this program's own kernels, which are slower: %.*s",
+        sbp_warn(diag, "cuda: matmuls run on this program's own kernels, which are slower: %.*s",
                  (int)strcspn(text + skip, "\n"), text + skip);
         sbp_cuda_library_close(&d->blas.library);
     }
@@ -311,7 +311,7 @@ static sbp_status measured_choice(cuda_device *d, const blas_product *p, const b
         *out = found;
     else
         sbp_warn(diag,
-                 "cuda: cuBLASLt does not take the algorithm that was chosen for the product %" PRId64
+                 "cuda: cuBLASLt does not take the algorithm that was chosen for the matmul %" PRId64
                  " x %" PRId64 " x %" PRId64 " (%d): it takes its own, sums round differently",
                  p->shape.m, p->shape.n, p->shape.k, (int)status);
     return SBP_OK;
@@ -376,7 +376,7 @@ sbp_status cuda_blas_run(cuda_device *d, const blas_product *p, const blas_descr
 static void note_declined(cuda_device *d, const cuda_blas_shape *s, sbp_diag *diag) {
     if (!d->blas.declined)
         sbp_warn(diag,
-                 "cuda: cuBLASLt has no algorithm for a product of [%" PRId64 ", %" PRId64 "] by [%" PRId64
+                 "cuda: cuBLASLt has no algorithm for a matmul of [%" PRId64 ", %" PRId64 "] by [%" PRId64
                  ", %" PRId64 "] in %s: this program's own kernel computes it, which is much slower",
                  s->m, s->k, s->k, s->n, sbp_dtype_name((sbp_dtype)s->in));
     d->blas.declined = true;

@@ -28,7 +28,7 @@ static sbp_status open_library(cuda_nccl *n, sbp_diag *diag) {
     NCCL_TRY(n, diag, ncclGetVersion(&n->version));
     cuda_nccl_version_text(n->version, text);
     if (n->version < NCCL_OLDEST || n->version >= 30000)
-        return sbp_fail(diag, SBP_MACHINE, "%s is NCCL %s; 2.18 and later of 2 are what this program knows",
+        return sbp_fail(diag, SBP_MACHINE, "%s is NCCL %s; NCCL 2.18 or newer (below 3) is needed",
                         n->library.path, text);
     sbp_cuda_library_keep(&n->library); /* it has threads */
     return SBP_OK;

@@ -16,7 +16,7 @@ static void describe(const cuda_physical *p, sbp_candidate *out) {
     snprintf(out->arch, sizeof out->arch, "sm_%d%s", (int)p->capability, p->capability == 90 ? "a" : "");
     if (p->capability < OLDEST_CAPABILITY)
         snprintf(out->missing, sizeof out->missing,
-                 "which is of compute capability %d.%d; %d.%d is the least", p->capability / 10,
+                 "whose compute capability is %d.%d; %d.%d or higher is needed", p->capability / 10,
                  p->capability % 10, OLDEST_CAPABILITY / 10, OLDEST_CAPABILITY % 10);
 }
 

@@ -52,8 +52,8 @@ static sbp_status number_of(const char *name, int32_t least, int32_t *out, sbp_d
     char *end = NULL;
     long value = text ? strtol(text, &end, 10) : -1;
     if (!text || !*text || *end || value < least || value > INT32_MAX)
-        return sbp_fail(diag, SBP_USAGE, "%s is '%s', which is no number from %d on", name, text ? text : "",
-                        least);
+        return sbp_fail(diag, SBP_USAGE, "%s is '%s'; expected an integer of at least %d", name,
+                        text ? text : "", least);
     *out = (int32_t)value;
     return SBP_OK;
 }
@@ -192,7 +192,7 @@ static sbp_status wait_stream(double seconds, sbp_diag *diag) {
         last = time;
         waited += passed < LONGEST_POLL_SECONDS ? passed : LONGEST_POLL_SECONDS;
         if (seconds > 0 && waited > seconds)
-            return sbp_fail(diag, SBP_MACHINE, "nothing came for %.0f s", seconds);
+            return sbp_fail(diag, SBP_MACHINE, "no message arrived for %.0f s", seconds);
         if (pause > 0)
             nanosleep(&(struct timespec){.tv_nsec = pause}, NULL);
     }

@@ -265,8 +265,8 @@ static sbp_status other_machine(const char *name, const char *there, const char 
         snprintf(is[i], sizeof is[i], "%.*s", (int)strcspn(here, "\n"), here);
     }
     return sbp_fail(diag, SBP_USAGE,
-                    "'%s' holds for %s, %s; here are %s, %s: name another file, or remove this one, and "
-                    "products are measured anew",
+                    "'%s' was tuned for %s, %s; this machine has %s, %s: name another file, or remove this "
+                    "one to measure matmuls anew",
                     name, was[0], was[1], is[0], is[1]);
 }
 
@@ -283,7 +283,7 @@ static sbp_status read_choices(cuda_device *d, const char *name, const char *tex
     if (strlen(text) != length || strncmp(text, "products 1\n", 11) != 0 || lines < 4 || !last ||
         sscanf(last + 1, "checksum %16" SCNx64 "\n%n", &checksum, &end) != 1 || last[1 + end] ||
         checksum != sbp_hash_bytes(text, (size_t)(last + 1 - text), 0))
-        return not_these(name, "is no file of chosen algorithms (--tune), or damaged", diag);
+        return not_these(name, "is not a file of chosen algorithms (--tune), or damaged", diag);
     if (strncmp(text, here, strlen(here)) != 0)
         return other_machine(name, text, here, diag);
     for (const char *at = text + strlen(here); at < last + 1; at = strchr(at, '\n') + 1) {

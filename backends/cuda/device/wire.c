@@ -93,11 +93,10 @@ static bool open_nccl(cuda_device *d, cuda_wire *w, sbp_diag *why) {
     if (w->nccl)
         return true;
     if (cuda_transport_device() >= 0)
-        return sbp_fail(
-                   why, SBP_MACHINE,
-                   "ranks met on other devices than --device says: this one on device %d (without --device, "
-                   "CUDA_VISIBLE_DEVICES says which there are)",
-                   (int)cuda_transport_device()) == SBP_OK;
+        return sbp_fail(why, SBP_MACHINE,
+                        "ranks use other devices than --device says: this one uses device %d (without "
+                        "--device, CUDA_VISIBLE_DEVICES says which there are)",
+                        (int)cuda_transport_device()) == SBP_OK;
     w->nccl = &w->own;
     if (cuda_nccl_open(&w->own, why) != SBP_OK)
         return false;
@@ -204,9 +203,8 @@ static sbp_status split_context(cuda_device *d, cuda_wire *w, bool ordered, sbp_
     if (w->context.count == 1)
         return SBP_OK;
     if (!ordered) {
-        sbp_note(diag,
-                 "cuda: exchanges of heads wait for what ranks were asked to send before: for a communicator "
-                 "of their own NCCL 2.26 is needed, and not NCCL_LAUNCH_ORDER_IMPLICIT=0");
+        sbp_note(diag, "cuda: all-to-alls queue behind earlier collectives: for a communicator of their own "
+                       "NCCL 2.26 is needed, and not NCCL_LAUNCH_ORDER_IMPLICIT=0");
         return SBP_OK;
     }
     return cuda_nccl_split(w->nccl, w->context.first, w->context.me,
@@ -228,9 +226,9 @@ static sbp_status split_groups(cuda_device *d, cuda_wire *w, bool ordered, sbp_d
     if (!d->native_sums || w->group.count == w->count)
         return SBP_OK;
     if (!ordered && (w->nccl != &w->own || w->context.count > 1)) {
-        sbp_note(diag, "cuda: --deterministic off: groups of ranks add up by exchanges, as with on: for a "
-                       "communicator of their own beside others NCCL 2.26 is needed, and not "
-                       "NCCL_LAUNCH_ORDER_IMPLICIT=0");
+        sbp_note(diag,
+                 "cuda: --deterministic off: process groups sum by exchanges, as with on: for a communicator "
+                 "of their own beside others NCCL 2.26 is needed, and not NCCL_LAUNCH_ORDER_IMPLICIT=0");
         return SBP_OK;
     }
     SBP_TRY(split(w, &w->group, CUDA_OF_GROUP, w->group.first, diag));

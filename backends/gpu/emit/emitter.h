@@ -1,9 +1,10 @@
 /* emitter.h: the state of the emitter, and what its files know of each other. Private to this folder.
  *
- * In the text, v<k> is the value of instruction k at the element at hand; t<k> what a thread has of a
- * reduction, r<k> its result; a<k> the elements of a load that a thread has at once, b<k> those of a store;
- * s<k> a thread's sums of a partial, c<k> what teams add to it; p<i> the row of operand i. row, h, j: the
- * row, head and element; i: the number of a loop's turn; q: the number of an element among those at once. */
+ * In the text, v<k> is the value of instruction k at the element at hand, n<k> that of a function of integers
+ * as an int; t<k> what a thread has of a reduction, r<k> its result; a<k> the elements of a load that a
+ * thread has at once, b<k> those of a store; s<k> a thread's sums of a partial, c<k> what teams add to it;
+ * p<i> the row of operand i. row, h, j: the row, head and element; i: the number of a loop's turn; q: the
+ * number of an element among those at once. */
 #ifndef SBP_GPU_EMITTER_H
 #define SBP_GPU_EMITTER_H
 
@@ -19,8 +20,10 @@ struct sbp_gpu_dialect {
     const char *group_barrier;   /* of a group */
     const char *sum, *max, *min; /* over a team: @ what, # a number that no other reduction has */
     const char *dynamic;         /* loads and stores of type @, by from_@ and to_@ */
-    bool sums_in_type;           /* partials add up in their own type, else in REAL */
-    bool reductions_meet;        /* a reduction over a team of several warps is a barrier */
+    const char *constant;        /* before the name of an array of REAL that never changes */
+    const char *list_begin, *list_end, *f64_suffix; /* around its numbers; after one in fp64 */
+    bool sums_in_type;                              /* partials add up in their own type, else in REAL */
+    bool reductions_meet; /* a reduction over a team of several warps is a barrier */
     /* Constants of the shape. */
     void (*constants)(sbp_text *out, const sbp_gpu_row_shape *shape);
 };
@@ -139,7 +142,7 @@ void emit_sums_shared(emitter *e);
 
 /* ---- functions.c ---- */
 
-/* Functions that the kernel needs: random numbers, dynamic types. */
+/* Functions that the kernel needs: random numbers, dynamic types, of integers; and its tables. */
 void emit_functions(sbp_text *out, const sbp_rowkernel *kernel, const sbp_gpu_dialect *dialect);
 
 #endif

@@ -1,4 +1,5 @@
-/* functions.c: what row kernels call beyond rowmath.h: random numbers, and the dynamic types. */
+/* functions.c: what row kernels call beyond rowmath.h: random numbers, the dynamic types, functions of
+ * integers, tables. */
 #include "backends/gpu/emit/emitter.h"
 
 #include "ir/base/dynamic.h"
@@ -124,6 +125,30 @@ static bool uses_type(const sbp_rowkernel *kernel, sbp_dtype dtype) {
     return uses;
 }
 
+static void add_integer(sbp_text *out, const sbp_rowkernel *kernel, sbp_intop op) {
+    bool uses = false;
+    for (int32_t k = 0; k < kernel->instr_count; k++)
+        uses |= kernel->instrs[k].op == SBP_RK_INTEGER && kernel->instrs[k].integer == op;
+    if (uses)
+        sbp_text_add(out, "SBP_FN int integer_%s(int x, int p, int q) {\n    return %s;\n}\n",
+                     sbp_intop_name(op), sbp_intop_text(op));
+}
+
+/* Decimal digits that give the number back. */
+static void add_table(sbp_text *out, const sbp_rowkernel *kernel, int32_t index,
+                      const sbp_gpu_dialect *dialect) {
+    const sbp_rk_table *table = &kernel->tables[index];
+    sbp_text_add(out, "%s table_%d[%d] = %s", dialect->constant, index, table->count, dialect->list_begin);
+    for (int32_t i = 0; i < table->count; i++) {
+        sbp_text_add(out, "%s", i == 0 ? "" : ", ");
+        if (kernel->compute == SBP_F64)
+            sbp_text_add(out, "%.16e%s", table->numbers[i], dialect->f64_suffix);
+        else
+            sbp_text_add(out, "%.8ef", (double)(float)table->numbers[i]);
+    }
+    sbp_text_add(out, "%s;\n", dialect->list_end);
+}
+
 void emit_functions(sbp_text *out, const sbp_rowkernel *kernel, const sbp_gpu_dialect *dialect) {
     for (sbp_dtype dtype = SBP_D8; dtype <= SBP_UD8; dtype++)
         if (uses_type(kernel, dtype))
@@ -133,4 +158,8 @@ void emit_functions(sbp_text *out, const sbp_rowkernel *kernel, const sbp_gpu_di
             sbp_text_add(out, "%s", random_text);
             break;
         }
+    for (int op = 0; op < SBP_INTOP_COUNT; op++)
+        add_integer(out, kernel, (sbp_intop)op);
+    for (int32_t i = 0; i < kernel->table_count; i++)
+        add_table(out, kernel, i, dialect);
 }

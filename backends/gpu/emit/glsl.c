@@ -18,5 +18,9 @@ const sbp_gpu_dialect sbp_gpu_glsl = {
     .min = "group_min(@)",
     .dynamic = "REAL load_@(uint64_t at, int i) {\n    return from_@(uint(M_u8(at).v[i]));\n}\n"
                "void store_@(uint64_t at, int i, REAL x) {\n    M_u8(at).v[i] = uint8_t(to_@(x));\n}\n",
+    .constant = "const REAL",
+    .list_begin = "REAL[](",
+    .list_end = ")",
+    .f64_suffix = "lf",
     .constants = constants,
 };

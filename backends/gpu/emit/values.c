@@ -145,6 +145,27 @@ static void map_text(const emitter *e, char *out, size_t size, const sbp_rk_inst
                  sbp_rowop_name(instr->map), sbp_dtype_name(e->kernel->compute), instr->a, instr->b);
 }
 
+/* A value that is proved to be whole, as an int; n<k> is that of a function of integers. */
+static void whole_text(const emitter *e, char *out, size_t size, int32_t k) {
+    snprintf(out, size, e->kernel->instrs[k].op == SBP_RK_INTEGER ? "n%d" : "int(v%d)", k);
+}
+
+static void integer_text(const emitter *e, char *out, size_t size, const sbp_rk_instr *instr) {
+    char x[32], p[32];
+    whole_text(e, x, sizeof x, instr->a);
+    if (instr->b >= 0)
+        whole_text(e, p, sizeof p, instr->b);
+    else
+        snprintf(p, sizeof p, "%d", instr->constants[0]);
+    snprintf(out, size, "integer_%s(%s, %s, %d)", sbp_intop_name(instr->integer), x, p, instr->constants[1]);
+}
+
+static void lookup_text(const emitter *e, char *out, size_t size, const sbp_rk_instr *instr) {
+    char place[32];
+    whole_text(e, place, sizeof place, instr->a);
+    snprintf(out, size, "table_%d[%s]", instr->index, place);
+}
+
 static void value_text(const emitter *e, char *out, size_t size, int32_t k) {
     const sbp_rk_instr *instr = &e->kernel->instrs[k];
     switch (instr->op) {
@@ -167,6 +188,12 @@ static void value_text(const emitter *e, char *out, size_t size, int32_t k) {
     case SBP_RK_MAP:
         map_text(e, out, size, instr);
         break;
+    case SBP_RK_INTEGER:
+        snprintf(out, size, "REAL(n%d)", k);
+        break;
+    case SBP_RK_LOOKUP:
+        lookup_text(e, out, size, instr);
+        break;
     case SBP_RK_ROUND:
         round_text(e, out, size, instr);
         break;
@@ -181,21 +208,7 @@ static void value_text(const emitter *e, char *out, size_t size, int32_t k) {
 static bool is_function(const sbp_rk_instr *instr) {
     if (instr->op == SBP_RK_RANDOM)
         return true;
-    if (instr->op != SBP_RK_MAP)
-        return false;
-    switch (instr->map) {
-    case SBP_ROWOP_exp:
-    case SBP_ROWOP_log:
-    case SBP_ROWOP_tanh:
-    case SBP_ROWOP_erf:
-    case SBP_ROWOP_sin:
-    case SBP_ROWOP_cos:
-    case SBP_ROWOP_sigmoid:
-    case SBP_ROWOP_log_sigmoid:
-        return true;
-    default:
-        return false;
-    }
+    return instr->op == SBP_RK_MAP && sbp_rowop_cost(instr->map) > 1;
 }
 
 /* Takes down that the loop at hand needs the value. */
@@ -224,6 +237,10 @@ void emit_value(emitter *e, int32_t k) {
         if (values[i] >= 0)
             emit_value(e, values[i]);
     char text[512];
+    if (instr->op == SBP_RK_INTEGER) {
+        integer_text(e, text, sizeof text, instr);
+        emit_line(e, "int n%d = %s;", k, text);
+    }
     value_text(e, text, sizeof text, k);
     emit_line(e, "REAL v%d = %s;", k, text);
     if (kept)

@@ -301,7 +301,7 @@ sbp_status vulkan_physical_check_module(const vulkan_physical *p, const char *na
                                         int64_t count, sbp_diag *diag) {
     enum { MAGIC = 0x07230203, HEADER = 5, OP_CAPABILITY = 17 };
     if (count < HEADER || words[0] != MAGIC)
-        return sbp_fail(diag, SBP_INPUT, "vulkan: kernel '%s' of the plan is no SPIR-V", name);
+        return sbp_fail(diag, SBP_INPUT, "vulkan: kernel '%s' of the plan is not SPIR-V", name);
     int64_t at = HEADER; /* capabilities come first */
     while (at + 1 < count && (words[at] & 0xffff) == OP_CAPABILITY) {
         SBP_TRY(check_capability(p, name, words[at + 1], diag));

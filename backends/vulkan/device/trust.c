@@ -117,7 +117,7 @@ static void check_type(vulkan_device *d, sbp_dtype dtype, sbp_vulkan_shape *shap
             continue;
         sbp_vulkan_key_text(key, name);
         sbp_warn(diag,
-                 "vulkan: %s: products of %s by cooperative matrices of %u x %u x %u differ from plain ones "
+                 "vulkan: %s: matmuls of %s by cooperative matrices of %u x %u x %u differ from plain ones "
                  "('%s'); going on without them",
                  d->physical.properties.deviceName, sbp_dtype_name(dtype), shape->m, shape->n, shape->k,
                  name);

@@ -323,7 +323,7 @@ static sbp_status bad_value(const value_check *c) {
     for (int i = 0; i < SBP_COUNT(elsewhere); i++)
         if (strcmp(elsewhere[i].name, c->option->name) == 0 &&
             sbp_option_same_name(elsewhere[i].value, strlen(elsewhere[i].value), c->text, strlen(c->text)))
-            return sbp_fail(c->diag, SBP_USAGE, "%s: %s: '%s' is %s here", c->setting->where,
+            return sbp_fail(c->diag, SBP_USAGE, "%s: %s: for '%s' use %s", c->setting->where,
                             shown(c->o, c->setting, c->setting->key), c->text, elsewhere[i].options);
     return sbp_fail(c->diag, SBP_USAGE, "%s: %s: found '%.100s', expected %s", c->setting->where,
                     shown(c->o, c->setting, c->setting->key), c->text,
@@ -386,7 +386,7 @@ static sbp_status convert(const value_check *c, option_value *v) {
         is_word(option, c->text, &later)) {
         v->text = spelling(c->o->arena, option, c->text);
         if (later)
-            return sbp_fail(c->diag, SBP_USAGE, "%s: %s %s is not built yet", c->setting->where,
+            return sbp_fail(c->diag, SBP_USAGE, "%s: %s %s is not supported yet", c->setting->where,
                             shown(c->o, c->setting, c->setting->key), v->text);
         if (option->kind == SBP_OPTION_ENUM)
             v->number = word_index(option, c->text);
@@ -511,7 +511,7 @@ sbp_status sbp_options_assign(sbp_options *o, sbp_diag *diag, const option_setti
                          : sbp_fail(diag, SBP_USAGE, "%s: %s is an option of %s", s->where,
                                     shown(o, s, s->key), sbp_phase_title(option->phases));
     if (option->state == SBP_OPTION_LATER)
-        return sbp_fail(diag, SBP_USAGE, "%s: %s is not built yet", s->where, shown(o, s, s->key));
+        return sbp_fail(diag, SBP_USAGE, "%s: %s is not supported yet", s->where, shown(o, s, s->key));
     if ((s->config || t->alias) && sbp_options_leaves_default(o, s, t, text))
         return SBP_OK;
     if (t->alias)

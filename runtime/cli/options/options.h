@@ -92,7 +92,8 @@ const sbp_option *sbp_option_setting_at(int32_t index);
 const char *sbp_option_word(sbp_arena *arena, const sbp_option *option, int32_t index);
 
 typedef struct sbp_options sbp_options;
-struct sbp_json; /* ir/base/json.h */
+struct sbp_json;        /* ir/base/json.h */
+struct sbp_json_writer; /* ir/base/json_write.h */
 
 /* argv: what follows the command, argc of them; not copied, like everything that is text here. Accepts
  * options of any of `phases`; `program` is for messages. Needs no guard. */
@@ -145,7 +146,7 @@ sbp_status sbp_options_set_default(sbp_options *options, sbp_diag *diag, sbp_opt
  * a guard. */
 sbp_status sbp_options_inherit(sbp_options *options, sbp_diag *diag, const char *path,
                                const struct sbp_json *member) SBP_CHECKED;
-/* Whether the value is this one, as print_json wrote it; NULL and null: there is none. Below a guard. */
+/* Whether the value is this one, as write_json wrote it; NULL and null: there is none. Below a guard. */
 bool sbp_options_same(const sbp_options *options, const sbp_option *option, const struct sbp_json *value);
 
 /* The options given that belong to one of `phases` and to none of `not_phases`: one line of the table after
@@ -171,11 +172,9 @@ bool sbp_option_first_at(int32_t index, sbp_phase *command, const char **name, c
 extern const char sbp_help_of_sbprun[], sbp_help_of_rows[];
 /* A Markdown table per command. */
 void sbp_options_print_markdown(sbp_text *out);
-/* Members `"name": value, ...` of the resolved values of all options of the phases: numbers as numbers, on
- * and off as booleans, lists as arrays, what has no value as null. */
-void sbp_options_print_json(sbp_text *out, const sbp_options *options, unsigned phases);
-/* How `text` would stand for an option in print_json. */
-void sbp_option_value_json(sbp_text *out, const sbp_option *option, const char *text);
+/* Members of an open object: the resolved values of all options of the phases, numbers as numbers, on and off
+ * as booleans, lists as arrays, what has no value as null. */
+void sbp_options_write_json(struct sbp_json_writer *w, const sbp_options *options, unsigned phases);
 
 /* The nearest of the names that a command accepts, NULL when none is near. Below a guard. */
 const char *sbp_options_nearest(sbp_arena *arena, unsigned phases, const char *name);

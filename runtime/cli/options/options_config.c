@@ -343,7 +343,7 @@ static sbp_status settle_bf16(sbp_options *o, sbp_diag *diag) {
 
 sbp_status sbp_options_settle(sbp_options *o, sbp_diag *diag) {
     if (o->without_effect.length > 0 && !sbp_options_on(o, SBP_OPT_QUIET))
-        sbp_note(diag, "without effect here: %s", o->without_effect.data);
+        sbp_note(diag, "these settings have no effect here: %s", o->without_effect.data);
     SBP_TRY(settle_model(o, diag));
     return settle_bf16(o, diag);
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "ir/base/json.h"
+#include "ir/base/json_write.h"
 #include "runtime/cli/options/options_internal.h"
 
 enum { HELP_COLUMN = 34, HELP_WIDTH = 98 };
@@ -234,67 +234,71 @@ void sbp_options_print_markdown(sbp_text *out) {
 
 /* ---- JSON ------------------------------------------------------------------------------------------- */
 
-void sbp_option_value_json(sbp_text *out, const sbp_option *option, const char *text) {
+/* As `text` would stand for an option. */
+static void write_text(sbp_json_writer *w, const char *key, const sbp_option *option, const char *text) {
     char *end;
     double number = strtod(text, &end);
     if (option->kind == SBP_OPTION_ONOFF || option->kind == SBP_OPTION_SWITCH)
-        sbp_text_add(out, strcmp(text, "on") == 0 ? "true" : "false");
+        sbp_json_write_bool(w, key, strcmp(text, "on") == 0);
     else if ((option->kind == SBP_OPTION_INT || option->kind == SBP_OPTION_NUMBER) && *text && !*end &&
              isfinite(number))
-        sbp_text_add_double(out, number);
+        sbp_json_write_double(w, key, number);
     else
-        sbp_json_add_string(out, text, strlen(text));
+        sbp_json_write_string(w, key, text);
 }
 
-static void add_value_json(sbp_text *out, const sbp_option *option, const option_value *v) {
+static void write_value(sbp_json_writer *w, const char *key, const sbp_option *option,
+                        const option_value *v) {
     if (option->kind == SBP_OPTION_LIST) {
-        sbp_text_add(out, "[");
-        for (int32_t i = 0; i < v->count; i++) {
-            sbp_text_add(out, i ? ", " : "");
-            sbp_json_add_string(out, v->list[i], strlen(v->list[i]));
-        }
-        sbp_text_add(out, "]");
+        sbp_json_write_array(w, key);
+        for (int32_t i = 0; i < v->count; i++)
+            sbp_json_write_string(w, NULL, v->list[i]);
+        sbp_json_write_end(w);
     } else if (!v->text) {
-        sbp_text_add(out, "null");
+        sbp_json_write_null(w, key);
     } else if (v->integer >= 0) {
-        sbp_text_add(out, "%lld", (long long)v->integer);
+        sbp_json_write_int(w, key, v->integer);
     } else if (option->kind == SBP_OPTION_PAIR) {
-        sbp_text_add(out, "[");
-        sbp_text_add_double(out, v->number);
-        sbp_text_add(out, ", ");
-        sbp_text_add_double(out, v->second);
-        sbp_text_add(out, "]");
+        sbp_json_write_array(w, key);
+        sbp_json_write_double(w, NULL, v->number);
+        sbp_json_write_double(w, NULL, v->second);
+        sbp_json_write_end(w);
     } else {
-        sbp_option_value_json(out, option, v->text);
+        write_text(w, key, option, v->text);
     }
 }
 
-bool sbp_options_same(const sbp_options *o, const sbp_option *option, const sbp_json *value) {
-    sbp_text mine, other;
-    const sbp_json *parsed;
-    sbp_text_init(&mine, o->arena);
-    sbp_text_init(&other, o->arena);
-    add_value_json(&mine, option, &o->values[option - sbp_option_at(0)]);
-    if (!value || sbp_json_parse(o->arena, NULL, "value", mine.data, mine.length, 0, &parsed) != SBP_OK)
-        return strcmp(mine.data, "null") == 0;
-    sbp_text_init(&mine, o->arena);
-    sbp_json_add_value(&mine, parsed); /* both by one printer */
-    sbp_json_add_value(&other, value);
-    return strcmp(mine.data, other.data) == 0;
+/* The value of an option, or what `text` in its place would be. */
+static const char *as_json(sbp_arena *arena, const sbp_option *option, const option_value *v,
+                           const char *text) {
+    sbp_text out;
+    sbp_text_init(&out, arena);
+    sbp_json_writer w = sbp_json_writer_on(&out);
+    if (v)
+        write_value(&w, NULL, option, v);
+    else
+        write_text(&w, NULL, option, text);
+    return out.data;
 }
 
-void sbp_options_print_json(sbp_text *out, const sbp_options *o, unsigned phases) {
-    bool first = true;
+bool sbp_options_same(const sbp_options *o, const sbp_option *option, const sbp_json *value) {
+    const char *mine = as_json(o->arena, option, &o->values[option->id], NULL);
+    const sbp_json *parsed;
+    if (!value || sbp_json_parse(o->arena, NULL, "value", mine, strlen(mine), 0, &parsed) != SBP_OK)
+        return strcmp(mine, "null") == 0;
+    sbp_text own, other;
+    sbp_text_init(&own, o->arena);
+    sbp_text_init(&other, o->arena);
+    sbp_json_add_value(&own, parsed); /* both by one printer */
+    sbp_json_add_value(&other, value);
+    return strcmp(own.data, other.data) == 0;
+}
+
+void sbp_options_write_json(sbp_json_writer *w, const sbp_options *o, unsigned phases) {
     for (int32_t i = 0; i < sbp_option_count(); i++) {
         const sbp_option *option = sbp_option_at(i);
-        if (!(option->phases & phases) || option->state != SBP_OPTION_BUILT ||
-            option->phases == SBP_PHASE_ALL)
-            continue;
-        sbp_text_add(out, first ? "" : ", ");
-        sbp_json_add_string(out, option->name, strlen(option->name));
-        sbp_text_add(out, ": ");
-        add_value_json(out, option, &o->values[i]);
-        first = false;
+        if ((option->phases & phases) && option->state == SBP_OPTION_BUILT && option->phases != SBP_PHASE_ALL)
+            write_value(w, option->name, option, &o->values[i]);
     }
 }
 
@@ -307,10 +311,5 @@ bool sbp_options_chosen(const sbp_options *o, sbp_option_id id) {
         return false;
     if (!v->config || !v->text || option->kind == SBP_OPTION_LIST)
         return true;
-    sbp_text value, fallback;
-    sbp_text_init(&value, o->arena);
-    sbp_text_init(&fallback, o->arena);
-    add_value_json(&value, option, v);
-    sbp_option_value_json(&fallback, option, option->fallback);
-    return strcmp(value.data, fallback.data) != 0;
+    return strcmp(as_json(o->arena, option, v, NULL), as_json(o->arena, option, NULL, option->fallback)) != 0;
 }

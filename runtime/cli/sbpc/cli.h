@@ -8,7 +8,7 @@
 #include "frontends/frontend.h"
 #include "frontends/objectives/objective.h"
 #include "frontends/tokenizer/tokenizer.h"
-#include "ir/base/json.h"
+#include "ir/base/json_write.h"
 #include "passes/planner/plan.h"
 #include "runtime/cli/options/options.h"
 #include "runtime/cli/sbpc/profile.h"
@@ -65,8 +65,8 @@ sbp_status sbp_cli_read_lora(const sbp_compilation *c, bool adapter,
 const char *sbp_cli_arch(const sbp_compilation *c);
 /* Rates as --rates says, in place of the target's. */
 sbp_status sbp_cli_choose_rates(sbp_compilation *c) SBP_CHECKED;
-/* ", \"rates\": {...}" of a plan, and back; a plan without them leaves all as it is. */
-void sbp_cli_add_rates(sbp_text *out, const char *source, const sbp_rates *rates);
+/* The member "rates" of a plan, and back; a plan without them leaves all as it is. */
+void sbp_cli_write_rates(sbp_json_writer *w, const char *source, const sbp_rates *rates);
 sbp_status sbp_cli_read_rates(sbp_diag *diag, const sbp_json *meta, sbp_rates *out,
                               const char **source) SBP_CHECKED;
 
@@ -83,18 +83,19 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) SBP_CHECKED;
 
 /* The same for scripts: one JSON object. After the summary. */
 sbp_status sbp_cli_summary_json(const sbp_compilation *c, sbp_text *out) SBP_CHECKED;
-/* ", \"schedule\": {...}" of the estimate. */
-void sbp_cli_add_schedule(const sbp_compilation *c, sbp_text *out);
+/* Members of what --json prints: "schedule" of the estimate, "peak_bytes". */
+void sbp_cli_write_schedule(sbp_json_writer *w, const sbp_compilation *c);
+void sbp_cli_write_peak(sbp_json_writer *w, const sbp_program *program, int64_t process_bytes);
 
 /* What homes cost: bytes per class that are copied in a step, seconds per queue and the one that bounds it,
- * of all the step takes: two lines, none when nothing moves; and ", \"busy\": {..}, \"traffic\": {..}".
+ * of all the step takes: two lines, none when nothing moves; and the members "busy" and "traffic".
  * traffic: one per class, busy: one per queue. */
 void sbp_cli_traffic_lines(const sbp_traffic *traffic, const double *busy, double seconds, sbp_text *out);
-/* What ranks send each other: a line, none of one rank; and ", \"ranks\": .., \"wire\": {..}". */
+/* What ranks send each other: a line, none of one rank; and the members "ranks", "wire", "context" .. */
 void sbp_cli_wire_line(const sbp_program *program, const sbp_target_info *target, const double *busy,
                        double seconds, sbp_text *out);
-void sbp_cli_add_wire(const sbp_program *program, const sbp_target_info *target, sbp_text *out);
-void sbp_cli_add_traffic(const sbp_traffic *traffic, const double *busy, sbp_text *out);
+void sbp_cli_write_wire(sbp_json_writer *j, const sbp_program *program, const sbp_target_info *target);
+void sbp_cli_write_traffic(sbp_json_writer *w, const sbp_traffic *traffic, const double *busy);
 
 /* Memory at the moment of highest demand, as text: "parameters 0.51 GiB, ..": what has a hundredth of it or
  * more. */

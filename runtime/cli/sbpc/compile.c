@@ -64,37 +64,38 @@ static sbp_status choose_target(sbp_compilation *c) {
 static sbp_status choose_types(sbp_compilation *c) {
     c->dtype = dtype_option(c->options, SBP_OPT_DTYPE, c->pipeline.target.default_compute);
     if (!c->pipeline.target.supports[c->dtype])
-        return sbp_fail(c->diag, SBP_USAGE, "--dtype %s: the %s backend does not compute in it",
+        return sbp_fail(c->diag, SBP_USAGE, "--dtype %s: the %s backend does not support this type",
                         sbp_options_text(c->options, SBP_OPT_DTYPE), c->pipeline.target.name);
     bool cuda = strcmp(c->pipeline.target.name, "cuda") == 0;
     if (sbp_options_on(c->options, SBP_OPT_TF32) && (!cuda || c->dtype != SBP_F32))
-        return sbp_fail(c->diag, SBP_USAGE,
-                        "--tf32 on: it is about products of fp32 on cuda: --backend cuda --dtype fp32");
+        return sbp_fail(c->diag, SBP_USAGE, "--tf32 on needs --backend cuda --dtype fp32");
     if (sbp_options_text(c->options, SBP_OPT_TUNE) && !cuda)
         return sbp_fail(c->diag, SBP_USAGE,
-                        "--tune: backend %s has one way to compute each product; leave it out",
+                        "--tune: backend %s has one way to compute each matmul; leave it out",
                         c->pipeline.target.name);
     sbp_dtype wide = c->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
     c->grad_dtype = dtype_option(c->options, SBP_OPT_GRAD_DTYPE, wide);
     c->state_dtype = dtype_option(c->options, SBP_OPT_STATE_DTYPE, wide);
     sbp_dtype residual = dtype_option(c->options, SBP_OPT_RESIDUAL_DTYPE, c->dtype);
     if (residual != c->dtype && c->dtype != SBP_BF16)
-        return sbp_fail(c->diag, SBP_USAGE, "--residual-dtype %s: it is a choice for --dtype bf16 only",
+        return sbp_fail(c->diag, SBP_USAGE, "--residual-dtype %s needs --dtype bf16",
                         sbp_options_text(c->options, SBP_OPT_RESIDUAL_DTYPE));
     bool none = sbp_options_is(c->options, SBP_OPT_MASTER, "none");
     c->halves = c->dtype == SBP_BF16 && !sbp_options_is(c->options, SBP_OPT_OPTIMIZER, "none") &&
                 !sbp_options_given(c->options, SBP_OPT_PARAM_DTYPE);
     if (none && !c->halves && !sbp_options_is(c->options, SBP_OPT_PARAM_DTYPE, "bf16"))
         return sbp_fail(c->diag, SBP_USAGE,
-                        "--master none: it is about trained weights in bf16; say --param-dtype bf16 too");
+                        "--master none needs trained weights in bf16: add --param-dtype bf16");
     if (!none && sbp_options_is(c->options, SBP_OPT_ROUNDING, "nearest"))
-        return sbp_fail(c->diag, SBP_USAGE,
-                        "--rounding nearest: with an exact master nothing is lost; it is for --master none");
+        return sbp_fail(
+            c->diag, SBP_USAGE,
+            "--rounding nearest needs --master none: with an exact master nothing is rounded away");
     static const sbp_option_id kept[] = {SBP_OPT_PARAM_DTYPE, SBP_OPT_GRAD_DTYPE, SBP_OPT_STATE_DTYPE};
     for (int i = 0; i < SBP_COUNT(kept); i++)
         if (c->dtype == SBP_F64 && sbp_options_given(c->options, kept[i]) &&
             !sbp_options_is(c->options, kept[i], "fp64"))
-            return sbp_fail(c->diag, SBP_USAGE, "--%s %s: with --dtype fp64 everything is fp64",
+            return sbp_fail(c->diag, SBP_USAGE,
+                            "--%s %s: --dtype fp64 keeps everything in fp64; leave it out",
                             sbp_option_name(kept[i]), sbp_options_text(c->options, kept[i]));
     return SBP_OK;
 }
@@ -105,7 +106,7 @@ static sbp_status check_settings(const sbp_compilation *c) {
     sbp_text_init(&idle, c->arena);
     for (int32_t k = 0; k < c->settings.count; k++)
         if (!sbp_option_setting(c->settings.items[k].name))
-            return sbp_fail(c->diag, SBP_INTERNAL, "objective %s: its setting '%s' is no option",
+            return sbp_fail(c->diag, SBP_INTERNAL, "objective %s: its setting '%s' is not an option",
                             c->objective, c->settings.items[k].name);
     for (int32_t i = 0; sbp_option_setting_at(i); i++) {
         const sbp_option *option = sbp_option_setting_at(i);
@@ -117,12 +118,12 @@ static sbp_status check_settings(const sbp_compilation *c) {
         if (sbp_options_from_config(c->options, option->id)) /* which may have those of all losses */
             sbp_text_add(&idle, "%s%s", idle.length > 0 ? ", " : "", option->name);
         else
-            return sbp_fail(c->diag, SBP_USAGE, "--%s: objective %s%s%s has no such number", option->name,
-                            c->objective, c->loss_type ? " with --loss-type " : "",
+            return sbp_fail(c->diag, SBP_USAGE, "--%s: objective %s%s%s does not use it; leave it out",
+                            option->name, c->objective, c->loss_type ? " with --loss-type " : "",
                             c->loss_type ? c->loss_type : "");
     }
     if (idle.length > 0)
-        sbp_note(c->diag, "without effect with this objective: %s", idle.data);
+        sbp_note(c->diag, "these settings have no effect with this objective: %s", idle.data);
     return SBP_OK;
 }
 
@@ -167,7 +168,8 @@ static sbp_status load_model(sbp_compilation *c) {
     if (sbp_options_is(c->options, SBP_OPT_HEAD_ROWS, "counted")) {
         c->pipeline.options.counted = c->settings.counted;
         if (!c->settings.counted && sbp_options_given(c->options, SBP_OPT_HEAD_ROWS))
-            return sbp_fail(c->diag, SBP_USAGE, "--head-rows counted: objective %s may read all rows",
+            return sbp_fail(c->diag, SBP_USAGE,
+                            "--head-rows counted: objective %s may read every row; use --head-rows all",
                             c->objective);
     }
     c->pipeline.module = c->model.module;
@@ -237,13 +239,11 @@ static sbp_status read_offload(sbp_compilation *c) {
     for (const char *at = text; *at && w->offload == SBP_OFFLOAD_GIVEN;) {
         size_t length = strcspn(at, "+");
         if (!read_home(w, at, length))
-            return sbp_fail(
-                c->diag, SBP_USAGE,
-                "--offload %s: '%.*s' is none of auto, none, host, or of checkpoints, saved, states, "
-                "gradients, params, joined by '+', each with ':disk' behind it if it is to live there, and "
-                "with "
-                "':host:12' if only its first 12 items do",
-                text, (int)length, at);
+            return sbp_fail(c->diag, SBP_USAGE,
+                            "--offload %s: '%.*s' is unknown; give auto, none, host, or checkpoints, saved, "
+                            "states, gradients, params, joined by '+'; ':disk' behind one places it on disk, "
+                            "':host:12' only its first 12 tensors on the host",
+                            text, (int)length, at);
         at += length + (at[length] == '+');
     }
     return SBP_OK;
@@ -330,30 +330,27 @@ static sbp_status check_ranks(const sbp_compilation *c) {
     const sbp_pass_options *p = &c->pipeline.options;
     if (p->context > 0 && p->ranks % p->context != 0)
         return sbp_fail(c->diag, SBP_USAGE,
-                        "--context-parallel %lld: --ranks is %lld, which must be a multiple of it",
+                        "--context-parallel %lld: --ranks (%lld) must be a multiple of it",
                         (long long)p->context, (long long)p->ranks);
     if (p->context == 1 && p->context_way != SBP_CONTEXT_AUTO)
-        return sbp_fail(c->diag, SBP_USAGE,
-                        "--context-way %s: no ranks have documents together without --context-parallel",
+        return sbp_fail(c->diag, SBP_USAGE, "--context-way %s needs --context-parallel above 1",
                         sbp_options_text(c->options, SBP_OPT_CONTEXT_WAY));
     if (p->ranks == 1 && p->zero > 0)
-        return sbp_fail(c->diag, SBP_USAGE,
-                        "--zero %d: there is one rank; --ranks says how many there will be", (int)p->zero);
+        return sbp_fail(c->diag, SBP_USAGE, "--zero %d needs several ranks: add --ranks N", (int)p->zero);
     if (p->zero == 0 && !sbp_options_is(c->options, SBP_OPT_SHARD_GROUP, "all"))
-        return sbp_fail(c->diag, SBP_USAGE, "--shard-group: ranks have no shares without --zero 1, 2 or 3");
+        return sbp_fail(c->diag, SBP_USAGE, "--shard-group needs --zero 1, 2 or 3");
     const char *wire = sbp_options_text(c->options, SBP_OPT_REDUCE_DTYPE);
     if (wire && p->ranks == 1)
-        return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s: there is one rank; nothing crosses a wire",
-                        wire);
+        return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s needs several ranks: add --ranks N", wire);
     if (wire && (c->dtype == SBP_F64 || (!p->wire_bf16 && p->zero < 2 && c->grad_dtype == SBP_BF16)))
         return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s: gradients are %s there", wire,
                         c->dtype == SBP_F64 ? "fp64" : "bf16");
     if (p->ranks % p->group != 0)
-        return sbp_fail(c->diag, SBP_USAGE, "--shard-group %s: %lld ranks are no whole groups of %lld",
-                        sbp_options_text(c->options, SBP_OPT_SHARD_GROUP), (long long)p->ranks,
-                        (long long)p->group);
+        return sbp_fail(
+            c->diag, SBP_USAGE, "--shard-group %s: %lld ranks cannot be divided into groups of %lld",
+            sbp_options_text(c->options, SBP_OPT_SHARD_GROUP), (long long)p->ranks, (long long)p->group);
     if (p->zero < 3 && !sbp_options_is(c->options, SBP_OPT_KEEP_GATHERED, "auto"))
-        return sbp_fail(c->diag, SBP_USAGE, "--keep-gathered: nothing is gathered without --zero 3");
+        return sbp_fail(c->diag, SBP_USAGE, "--keep-gathered needs --zero 3");
     return SBP_OK;
 }
 
@@ -434,11 +431,10 @@ static sbp_status check_plan(const sbp_compilation *c) {
     const sbp_pipeline *p = &c->pipeline;
     SBP_TRY(check_length(c, c->estimate.t_max * p->options.context));
     if (p->uncut_layers > 0)
-        sbp_note(
-            c->diag,
-            "%d layers are one segment with what is before them: no value of the width that the head reads "
-            "crosses there alone; --segment cannot divide them",
-            p->uncut_layers);
+        sbp_note(c->diag,
+                 "%d layers form one segment with what is before them: nowhere between them does a single "
+                 "value of the head's width cross; --segment cannot divide them",
+                 p->uncut_layers);
     if (p->stopped)
         return SBP_OK;
     SBP_TRY(check_saved_names(c));
@@ -519,7 +515,7 @@ static sbp_status check_output(const sbp_compilation *c) {
     if (!c->output || stat(c->output, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0 ||
         sbp_plan_file_probe(c->output))
         return SBP_OK;
-    return sbp_fail(c->diag, SBP_USAGE, "-o '%s' is there and no plan: remove it, or choose another name",
+    return sbp_fail(c->diag, SBP_USAGE, "-o '%s' exists and is not a plan: remove it, or choose another name",
                     c->output);
 }
 
@@ -562,7 +558,7 @@ sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
     c->output = sbp_options_text(options, SBP_OPT_OUTPUT);
     const char *profile = sbp_options_text(options, SBP_OPT_DEVICE_PROFILE);
     if (!c->output && !sbp_options_text(options, SBP_OPT_STOP_AFTER) && !(profile && *profile))
-        return sbp_fail(diag, SBP_USAGE, "no output was given: -o plan.bin");
+        return sbp_fail(diag, SBP_USAGE, "no output file was given: add -o plan.bin");
     SBP_TRY(check_output(c));
     return compile(c);
 }

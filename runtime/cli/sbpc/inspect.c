@@ -85,39 +85,37 @@ static sbp_status print_json(const inspection *in, sbp_text *out) {
     SBP_TRY(sbp_cli_categories(in->arena, in->diag, p, in->info.alignment_bytes, categories, &count));
     SBP_TRY(sbp_planner_bytes_per_token(in->arena, in->diag, p, &in->info, &device, &host));
     sbp_cost_step(in->arena, p, p->t_max, &in->info, &cost);
-    sbp_text_add(out,
-                 "{\"peak_bytes\": {\"device\": %lld, \"host\": %lld, \"disk\": %lld}, \"categories\": {",
-                 (long long)(p->arena_bytes[SBP_DEVICE] + in->info.runtime_bytes),
-                 (long long)p->arena_bytes[SBP_HOST], (long long)p->arena_bytes[SBP_DISK]);
-    for (int32_t i = 0; i < count; i++)
-        sbp_text_add(out, "\"%s\": %lld, ", categories[i].name, (long long)categories[i].bytes);
-    sbp_text_add(out, "\"process\": %lld}, \"bytes_per_token\": ", (long long)in->info.runtime_bytes);
-    sbp_text_add_double(out, device);
-    sbp_text_add(out, ", \"host_bytes_per_token\": ");
-    sbp_text_add_double(out, host);
     static const char *const numbers[] = {"chunk", "head_chunk", "segment", "checkpoint_every"};
-    for (int i = 0; i < SBP_COUNT(numbers); i++)
-        sbp_text_add(out, ", \"%s\": %lld", numbers[i], (long long)schedule_number(in, numbers[i]));
-    sbp_text_add(out, ", \"saved\": ");
     const sbp_json *saved = sbp_json_member(in->schedule, "saved");
+    sbp_json_writer w = sbp_json_writer_on(out);
+    sbp_json_write_object(&w, NULL);
+    sbp_cli_write_peak(&w, p, in->info.runtime_bytes);
+    sbp_json_write_object(&w, "categories");
+    for (int32_t i = 0; i < count; i++)
+        sbp_json_write_int(&w, categories[i].name, categories[i].bytes);
+    sbp_json_write_int(&w, "process", in->info.runtime_bytes);
+    sbp_json_write_end(&w);
+    sbp_json_write_double(&w, "bytes_per_token", device);
+    sbp_json_write_double(&w, "host_bytes_per_token", host);
+    for (int i = 0; i < SBP_COUNT(numbers); i++)
+        sbp_json_write_int(&w, numbers[i], schedule_number(in, numbers[i]));
     if (saved)
-        sbp_json_add_value(out, saved);
+        sbp_json_write_value(&w, "saved", saved);
     else
-        sbp_text_add(out, "[]");
-    sbp_text_add(out, ", \"offload\": ");
-    sbp_json_add_string(out, homes(in), strlen(homes(in)));
-    sbp_text_add(out, ", \"host_update\": %s", updates_on_host(in) ? "true" : "false");
-    sbp_text_add(out, ", \"flops\": ");
-    sbp_text_add_double(out, cost.flops);
-    sbp_text_add(out, ", \"seconds\": ");
-    sbp_text_add_double(out, cost.seconds);
-    sbp_cli_add_traffic(cost.traffic, cost.busy, out);
-    sbp_cli_add_wire(p, &in->info, out);
-    sbp_cli_add_rates(out, in->rates_source, &in->info.rates);
-    sbp_text_add(out, ", \"kernel_bytes\": %lld, \"archs\": \"%s\"", (long long)in->kernel_bytes,
-                 in->info.archs);
-    sbp_text_add(out, ", \"seq_len\": %lld, \"commands\": %lld}\n", (long long)sbp_program_most_rows(p),
-                 (long long)cost.commands);
+        sbp_json_write_raw(&w, "saved", "[]");
+    sbp_json_write_string(&w, "offload", homes(in));
+    sbp_json_write_bool(&w, "host_update", updates_on_host(in));
+    sbp_json_write_double(&w, "flops", cost.flops);
+    sbp_json_write_double(&w, "seconds", cost.seconds);
+    sbp_cli_write_traffic(&w, cost.traffic, cost.busy);
+    sbp_cli_write_wire(&w, p, &in->info);
+    sbp_cli_write_rates(&w, in->rates_source, &in->info.rates);
+    sbp_json_write_int(&w, "kernel_bytes", in->kernel_bytes);
+    sbp_json_write_string(&w, "archs", in->info.archs);
+    sbp_json_write_int(&w, "seq_len", sbp_program_most_rows(p));
+    sbp_json_write_int(&w, "commands", cost.commands);
+    sbp_json_write_end(&w);
+    sbp_text_add(out, "\n");
     return SBP_OK;
 }
 
@@ -231,8 +229,8 @@ static sbp_status options_of_plan(const inspection *in, const sbp_options *own, 
     SBP_TRY(sbp_json_get_array(in->diag, in->meta, "arguments", SBP_JSON_NULLABLE, &arguments));
     if (!*model || !arguments || access(*model, R_OK) != 0)
         return sbp_fail(in->diag, SBP_INPUT,
-                        "%s: its model%s%s is not here; name the model: sbpc inspect MODEL "
-                        "--ranks N, with the options of compile",
+                        "%s: the plan's model%s%s was not found; name the model: sbpc inspect MODEL --ranks "
+                        "N, with the options of compile",
                         in->path, *model ? " " : "", *model ? *model : "");
     sbp_options_to_args(own, SBP_PHASE_COMPILE | SBP_PHASE_INSPECT, 0, in->arena, &said, &count);
     argv = SBP_NEW_ARRAY(in->arena, const char *, count + arguments->count + 1);
@@ -279,7 +277,7 @@ sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
         sbp_text_add(&text,
                      "usage: sbpc inspect plan.bin [options]\n"
                      "       sbpc inspect plan.bin|MODEL --ranks N [options of compile]   with 1, 2, 4 .. N "
-                     "ranks: memory,\n       bytes on the wire and time, and where more ranks stop to pay\n");
+                     "ranks: memory,\n       bytes sent and time, and where more ranks stop to pay\n");
         sbp_options_print_help(&text, SBP_PHASE_INSPECT);
         fputs(text.data, stdout);
         return SBP_OK;
@@ -290,8 +288,7 @@ sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
     static const sbp_option_id of_ranks[] = {SBP_OPT_LINK, SBP_OPT_NODE, SBP_OPT_BATCH_TOKENS};
     for (int i = 0; i < SBP_COUNT(of_ranks); i++)
         if (sbp_options_given(options, of_ranks[i]))
-            return sbp_fail(diag, SBP_USAGE, "--%s: it is about several ranks: --ranks N",
-                            sbp_option_name(of_ranks[i]));
+            return sbp_fail(diag, SBP_USAGE, "--%s needs --ranks N", sbp_option_name(of_ranks[i]));
     SBP_TRY(open_plan(&in));
     const char *svg = sbp_options_text(options, SBP_OPT_SVG);
     if (svg && sbp_same_file(svg, in.path))
@@ -299,7 +296,7 @@ sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
     const char *dot = svg ? strrchr(svg, '.') : NULL;
     if (dot && (strcasecmp(dot, ".png") == 0 || strcasecmp(dot, ".pdf") == 0 || strcasecmp(dot, ".jpg") == 0))
         return sbp_fail(diag, SBP_USAGE,
-                        "--svg '%s': what is written is SVG: name it so (rsvg-convert makes others)", svg);
+                        "--svg '%s': the file name must end in .svg (rsvg-convert makes other formats)", svg);
     if (svg) {
         sbp_text picture;
         sbp_text_init(&picture, arena);

@@ -40,11 +40,11 @@ static sbp_status split_members(reader *r, const char *text) {
         while (k < SBP_COUNT(members) && strcmp(key_of(members[k]), key) != 0)
             k++;
         if (k == SBP_COUNT(members) || name >= length)
-            return sbp_fail(
-                r->c->diag, SBP_USAGE,
-                "--lora: '%.*s' is none of r, alpha, dropout, rslora, targets, exclude, modules_to_save, "
-                "layers, layers_pattern, rank_pattern, alpha_pattern, each with '=' and a value",
-                (int)length, at);
+            return sbp_fail(r->c->diag, SBP_USAGE,
+                            "--lora: '%.*s' is unknown; give r, alpha, dropout, rslora, targets, exclude, "
+                            "modules_to_save, layers, layers_pattern, rank_pattern, alpha_pattern, each with "
+                            "'=' and a value",
+                            (int)length, at);
         r->texts[k] = sbp_arena_strndup(arena, at + name + 1, length - name - 1);
         at += length + (at[length] == ',');
     }

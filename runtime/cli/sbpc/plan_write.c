@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include "frontends/weights/tensor_table.h"
-#include "ir/base/json.h"
 #include "ir/program/plan_file.h"
+#include "ir/program/plan_meta.h"
 #include "runtime/cli/sbpc/cli.h"
 
 static void add_recipe(const sbp_compilation *c, sbp_tensor_entry *tensor, const sbp_param *param,
@@ -58,22 +58,6 @@ static sbp_status tensor_section(const sbp_compilation *c, sbp_text *out) {
     return SBP_OK;
 }
 
-/* "key": "text" | null */
-static void add_text(sbp_text *out, const char *key, const char *value) {
-    sbp_text_add(out, ", \"%s\": ", key);
-    if (value)
-        sbp_json_add_string(out, value, strlen(value));
-    else
-        sbp_text_add(out, "null");
-}
-
-static void add_id(sbp_text *out, const char *key, int32_t id) {
-    if (id >= 0)
-        sbp_text_add(out, ", \"%s\": %d", key, id);
-    else
-        sbp_text_add(out, ", \"%s\": null", key);
-}
-
 static const char *absolute_path(const sbp_compilation *c, const char *path) {
     char resolved[4096];
     return path && realpath(path, resolved) ? sbp_arena_strdup(c->arena, resolved) : path;
@@ -86,123 +70,190 @@ static const char *tune_path(const sbp_compilation *c) {
     return *path == '/' || !getcwd(here, sizeof here) ? path : sbp_file_join(c->arena, here, path);
 }
 
-void sbp_cli_add_schedule(const sbp_compilation *c, sbp_text *out) {
+void sbp_cli_write_schedule(sbp_json_writer *w, const sbp_compilation *c) {
     const sbp_schedule_options *s = &c->estimate.schedule;
     const char *homes = sbp_planner_homes(c->arena, s, "");
-    sbp_text_add(
-        out,
-        ", \"schedule\": {\"seq_len\": %lld, \"chunk\": %lld, \"head_chunk\": %lld, \"segment\": %lld, "
-        "\"checkpoint_every\": %lld, \"offload\": \"%s\", \"host_update\": %s, \"keep_gathered\": %s, "
-        "\"saved\": [",
-        (long long)sbp_program_most_rows(c->pipeline.program), (long long)s->chunk, (long long)s->head_chunk,
-        (long long)s->segment, (long long)s->checkpoint_every, *homes ? homes : "none",
-        s->host_update ? "true" : "false",
-        s->gathered == INT32_MAX ? "\"all\""
-        : s->gathered == 0       ? "\"none\""
-                                 : sbp_arena_printf(c->arena, "%d", (int)s->gathered));
     sbp_text names;
+    sbp_json_write_object(w, "schedule");
+    sbp_json_write_int(w, "seq_len", sbp_program_most_rows(c->pipeline.program));
+    sbp_json_write_int(w, "chunk", s->chunk);
+    sbp_json_write_int(w, "head_chunk", s->head_chunk);
+    sbp_json_write_int(w, "segment", s->segment);
+    sbp_json_write_int(w, "checkpoint_every", s->checkpoint_every);
+    sbp_json_write_string(w, "offload", *homes ? homes : "none");
+    sbp_json_write_bool(w, "host_update", s->host_update);
+    if (s->gathered == INT32_MAX || s->gathered == 0)
+        sbp_json_write_string(w, "keep_gathered", s->gathered ? "all" : "none");
+    else
+        sbp_json_write_int(w, "keep_gathered", s->gathered);
+    sbp_json_write_array(w, "saved");
     sbp_text_init(&names, c->arena);
     sbp_saved_list(&c->pipeline, ",", &names);
     for (const char *at = names.data; *at;) {
         size_t length = strcspn(at, ",");
-        sbp_text_add(out, "%s", at == names.data ? "" : ", ");
-        sbp_json_add_string(out, at, length);
+        sbp_json_write_bytes(w, NULL, at, length);
         at += length + (at[length] == ',');
     }
-    sbp_text_add(out, "]}");
+    sbp_json_write_end(w);
+    sbp_json_write_end(w);
+}
+
+/* A tree of meta, made in a text of its own. */
+typedef struct tree {
+    sbp_text text;
+    sbp_json_writer w;
+} tree;
+
+static sbp_json_writer *begin_tree(const sbp_compilation *c, tree *t) {
+    sbp_text_init(&t->text, c->arena);
+    t->w = sbp_json_writer_on(&t->text);
+    return &t->w;
+}
+
+static const char *options_tree(const sbp_compilation *c) {
+    tree t;
+    sbp_json_writer *w = begin_tree(c, &t);
+    sbp_json_write_object(w, NULL);
+    sbp_options_write_json(w, c->options, SBP_PHASE_COMPILE);
+    sbp_json_write_end(w);
+    return t.text.data;
 }
 
 /* What was given on the command line, for who plans the same again with more ranks. */
-static void add_arguments(const sbp_compilation *c, sbp_text *out) {
+static const char *arguments_tree(const sbp_compilation *c) {
     const char **args;
     int32_t count;
+    tree t;
+    sbp_json_writer *w = begin_tree(c, &t);
     sbp_options_to_args(c->options, SBP_PHASE_COMPILE, 0, c->arena, &args, &count);
-    sbp_text_add(out, ", \"arguments\": [");
-    for (int32_t i = 0; i < count; i++) {
-        sbp_text_add(out, i > 0 ? ", " : "");
-        sbp_json_add_string(out, args[i], strlen(args[i]));
+    sbp_json_write_array(w, NULL);
+    for (int32_t i = 0; i < count; i++)
+        sbp_json_write_string(w, NULL, args[i]);
+    sbp_json_write_end(w);
+    return t.text.data;
+}
+
+static const char *eos_tree(const sbp_compilation *c) {
+    tree t;
+    sbp_json_writer *w = begin_tree(c, &t);
+    sbp_json_write_array(w, NULL);
+    for (int32_t i = 0; i < c->model.eos_count; i++)
+        sbp_json_write_int(w, NULL, c->model.eos_ids[i]);
+    sbp_json_write_end(w);
+    return t.text.data;
+}
+
+static const char *special_tokens_tree(const sbp_compilation *c) {
+    tree t;
+    sbp_json_writer *w = begin_tree(c, &t);
+    sbp_json_write_object(w, NULL);
+    for (int32_t i = 0; c->tokenizer && i < sbp_tokenizer_named_count(c->tokenizer); i++) {
+        const char *name, *value;
+        sbp_tokenizer_named_at(c->tokenizer, i, &name, &value);
+        sbp_json_write_string(w, name, value);
     }
-    sbp_text_add(out, "]");
+    sbp_json_write_end(w);
+    return t.text.data;
+}
+
+/* "schedule" and "rates" are written with their names by functions that --json has too. */
+static const char *without_name(const char *member) {
+    return strchr(member, '{');
+}
+
+static const char *schedule_tree(const sbp_compilation *c) {
+    tree t;
+    begin_tree(c, &t)->inside = true;
+    sbp_cli_write_schedule(&t.w, c);
+    return without_name(t.text.data);
+}
+
+static const char *rates_tree(const sbp_compilation *c) {
+    tree t;
+    begin_tree(c, &t)->inside = true;
+    sbp_cli_write_rates(&t.w, c->rates_source, &c->pipeline.target.rates);
+    return without_name(t.text.data);
+}
+
+static const char *estimate_tree(const sbp_compilation *c) {
+    tree t;
+    sbp_json_writer *w = begin_tree(c, &t);
+    sbp_json_write_object(w, NULL);
+    sbp_json_write_double(w, "seconds", c->estimate.seconds);
+    sbp_json_write_double(w, "flops", c->estimate.flops);
+    sbp_json_write_end(w);
+    return t.text.data;
+}
+
+/* Of a setting of the objective: what was given, or its own. */
+static void write_setting(sbp_json_writer *w, const sbp_compilation *c, const sbp_setting *setting) {
+    const sbp_option *option = sbp_option_setting(setting->name);
+    double value = sbp_options_given(c->options, option->id) ? sbp_options_double(c->options, option->id)
+                                                             : setting->value;
+    if (option->kind == SBP_OPTION_ENUM)
+        sbp_json_write_string(w, option->name, sbp_option_word(c->arena, option, (int32_t)value));
+    else if (option->kind == SBP_OPTION_ONOFF)
+        sbp_json_write_bool(w, option->name, value > 0);
+    else
+        sbp_json_write_double(w, option->name, value);
+}
+
+static const char *defaults_tree(const sbp_compilation *c) {
+    tree t;
+    sbp_json_writer *w = begin_tree(c, &t);
+    sbp_json_write_object(w, NULL);
+    if (sbp_options_text(c->options, SBP_OPT_TUNE))
+        sbp_json_write_string(w, sbp_option_name(SBP_OPT_TUNE), tune_path(c));
+    if (c->settings.passes > 1)
+        sbp_json_write_int(w, sbp_option_name(SBP_OPT_INNER_EPOCHS), c->settings.passes);
+    for (int32_t i = 0; i < c->settings.count; i++)
+        write_setting(w, c, &c->settings.items[i]);
+    sbp_json_write_end(w);
+    return t.text.data;
 }
 
 static void meta_section(const sbp_compilation *c, sbp_text *out) {
     const sbp_model *m = &c->model;
-    sbp_text_add(out, "{\"sbpc\": \"%s\", \"options\": {", SBP_VERSION);
-    sbp_options_print_json(out, c->options, SBP_PHASE_COMPILE);
-    sbp_text_add(out, "}");
-    add_text(out, "source", absolute_path(c, c->model_path));
-    add_arguments(c, out);
-    sbp_text_add(out, ", \"model\": {\"vocab_size\": %lld, \"max_positions\": %lld", (long long)m->vocab_size,
-                 (long long)m->max_positions);
-    add_text(out, "name", m->name);
-    add_text(out, "model_type", m->model_type);
-    add_id(out, "eos_id", m->eos_count > 0 ? m->eos_ids[0] : -1);
-    sbp_text_add(out, ", \"eos_ids\": [");
-    for (int32_t i = 0; i < m->eos_count; i++)
-        sbp_text_add(out, "%s%d", i ? ", " : "", m->eos_ids[i]);
-    sbp_text_add(out, "]");
-    add_id(out, "bos_id", m->bos_id);
-    add_id(out, "pad_id", m->pad_id);
-    add_text(out, "weights", absolute_path(c, m->weights));
-    add_text(out, "tokenizer", absolute_path(c, m->tokenizer));
-    add_text(out, "config", m->config);
-    add_text(out, "adapter", m->adapter);
-    add_text(out, "adapter_weights", absolute_path(c, m->adapter_weights));
-    sbp_text_add(out, ", \"special_tokens\": {");
-    for (int32_t i = 0; c->tokenizer && i < sbp_tokenizer_named_count(c->tokenizer); i++) {
-        const char *name, *value;
-        sbp_tokenizer_named_at(c->tokenizer, i, &name, &value);
-        sbp_text_add(out, "%s", i ? ", " : "");
-        sbp_json_add_string(out, name, strlen(name));
-        sbp_text_add(out, ": ");
-        sbp_json_add_string(out, value, strlen(value));
-    }
-    sbp_text_add(out, "}}");
-    add_text(out, "objective", c->objective);
-    add_text(out, "objective_of_pairs", sbp_objective_of_pairs());
-    add_text(out, "loss_type", c->loss_type);
-    add_text(out, "counted", c->settings.counted);
-    add_text(out, "backend", c->target->name);
-    add_text(out, "dtype", c->dtype == SBP_F64 ? "fp64" : c->dtype == SBP_BF16 ? "bf16" : "fp32");
-    const sbp_target_info *target = &c->pipeline.target;
-    sbp_text_add(out, ", \"runtime_bytes\": %lld, \"threads\": %lld, \"thread_bytes\": %lld",
-                 (long long)c->process.bytes, (long long)c->threads, (long long)c->process.thread_bytes);
-    sbp_cli_add_schedule(c, out);
-    sbp_text_add(out, ", \"estimate\": {\"seconds\": ");
-    sbp_text_add_double(out, c->estimate.seconds);
-    sbp_text_add(out, ", \"flops\": ");
-    sbp_text_add_double(out, c->estimate.flops);
-    sbp_text_add(out, "}");
-    sbp_cli_add_rates(out, c->rates_source, &target->rates);
-    add_text(out, "advice", c->advice);
-    sbp_text_add(out, ", \"memory_bytes\": %lld", (long long)c->wish.memory_bytes);
-    sbp_text_add(out, ", \"defaults\": {");
-    const char *separator = "";
-    if (sbp_options_text(c->options, SBP_OPT_TUNE)) {
-        const char *path = tune_path(c);
-        sbp_text_add(out, "\"tune\": ");
-        sbp_json_add_string(out, path, strlen(path));
-        separator = ", ";
-    }
-    if (c->settings.passes > 1) {
-        sbp_text_add(out, "%s\"inner-epochs\": %d", separator, c->settings.passes);
-        separator = ", ";
-    }
-    for (int32_t i = 0; i < c->settings.count; i++) { /* settings of the objective */
-        const sbp_setting *setting = &c->settings.items[i];
-        const sbp_option *option = sbp_option_setting(setting->name);
-        double value = sbp_options_given(c->options, option->id) ? sbp_options_double(c->options, option->id)
-                                                                 : setting->value;
-        sbp_text_add(out, "%s\"%s\": ", separator, option->name);
-        if (option->kind == SBP_OPTION_ENUM)
-            sbp_text_add(out, "\"%s\"", sbp_option_word(c->arena, option, (int32_t)value));
-        else if (option->kind == SBP_OPTION_ONOFF)
-            sbp_text_add(out, value > 0 ? "true" : "false");
-        else
-            sbp_text_add_double(out, value);
-        separator = ", ";
-    }
-    sbp_text_add(out, "}}\n");
+    const sbp_plan_meta meta = {
+        .sbpc = SBP_VERSION,
+        .source = absolute_path(c, c->model_path),
+        .vocab_size = m->vocab_size,
+        .max_positions = m->max_positions,
+        .name = m->name,
+        .model_type = m->model_type,
+        .eos_id = m->eos_count > 0 ? m->eos_ids[0] : -1,
+        .bos_id = m->bos_id,
+        .pad_id = m->pad_id,
+        .weights = absolute_path(c, m->weights),
+        .tokenizer = absolute_path(c, m->tokenizer),
+        .config = m->config,
+        .adapter = m->adapter,
+        .adapter_weights = absolute_path(c, m->adapter_weights),
+        .objective = c->objective,
+        .objective_of_pairs = sbp_objective_of_pairs(),
+        .loss_type = c->loss_type,
+        .counted = c->settings.counted,
+        .backend = c->target->name,
+        .dtype = c->dtype == SBP_F64    ? "fp64"
+                 : c->dtype == SBP_BF16 ? "bf16"
+                                        : "fp32",
+        .runtime_bytes = c->process.bytes,
+        .threads = c->threads,
+        .thread_bytes = c->process.thread_bytes,
+        .advice = c->advice,
+        .memory_bytes = c->wish.memory_bytes,
+    };
+    const sbp_plan_trees trees = {
+        .options = options_tree(c),
+        .arguments = arguments_tree(c),
+        .eos_ids = eos_tree(c),
+        .special_tokens = special_tokens_tree(c),
+        .schedule = schedule_tree(c),
+        .estimate = estimate_tree(c),
+        .rates = rates_tree(c),
+        .defaults = defaults_tree(c),
+    };
+    sbp_plan_meta_write(out, &meta, &trees);
 }
 
 sbp_status sbp_cli_write_plan(const sbp_compilation *c) {

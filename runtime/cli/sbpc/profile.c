@@ -35,7 +35,7 @@ static sbp_status read_value(sbp_diag *diag, const char *from, key *k, const cha
     } else if (k->kind == ROWS && *end == 0 && number >= 1 && number <= 1e9) {
         *(int64_t *)k->to = (int64_t)number;
     } else {
-        return sbp_fail(diag, SBP_INPUT, "%s: %s: '%s' is no %s", from, k->name, word,
+        return sbp_fail(diag, SBP_INPUT, "%s: %s: '%s' is not a %s", from, k->name, word,
                         k->kind == BYTES ? "size like 80GiB" : "positive number");
     }
     k->given = true;
@@ -67,9 +67,9 @@ static sbp_status parse(sbp_arena *arena, sbp_diag *diag, const char *from, cons
         if (open)
             SBP_TRY(read_value(diag, from, open, value ? value : ""));
         else if (!sbp_rates_set(&i->rates, word, number))
-            return sbp_fail(diag, SBP_INPUT, "%s: '%s' is no key of a device profile", from, word);
+            return sbp_fail(diag, SBP_INPUT, "%s: unknown key '%s' of a device profile", from, word);
         else if (!value || *end || !(number > 0 && number < 1e30))
-            return sbp_fail(diag, SBP_INPUT, "%s: %s: '%s' is no positive number", from, word,
+            return sbp_fail(diag, SBP_INPUT, "%s: %s: '%s' is not a positive number", from, word,
                             value ? value : "");
     }
     const char *missing = sbp_rates_missing(&i->rates);
@@ -97,7 +97,7 @@ sbp_status sbp_profile_find(sbp_arena *arena, sbp_diag *diag, const char *name, 
         sbp_text_init(&names, arena);
         for (int p = 0; p < SBP_COUNT(profiles); p++)
             sbp_text_add(&names, " %s", profiles[p].name);
-        return sbp_fail(diag, SBP_USAGE, "--device-profile %s: neither a file nor one of%s cpu", name,
+        return sbp_fail(diag, SBP_USAGE, "--device-profile %s: it is neither a file nor one of%s cpu", name,
                         names.data);
     }
     const char *text;

@@ -75,8 +75,7 @@ static void write_cache(const sbp_compilation *c, const char *path, const char *
     sbp_make_directories_above(path);
     sbp_text_init(&text, c->arena);
     sbp_text_add(&text, "# %s\n", machine);
-    sbp_rates_print(&text, rates, "", " ", "\n");
-    sbp_text_add(&text, "\n");
+    sbp_rates_print(&text, rates);
     if (sbp_file_write(none, path, text.data, text.length) != SBP_OK)
         sbp_note(c->diag, "measured rates are not kept: %s cannot be written", path);
     sbp_diag_destroy(none);
@@ -109,18 +108,18 @@ static sbp_status measure(sbp_compilation *c, bool again) {
         options.offload_dir = NULL;
         status = sbp_measure_rates(c->arena, c->diag, c->target, class, &options, rates, &share);
         if (status == SBP_OK)
-            sbp_note(c->diag, "the drive of %s was not measured: its rates are the table's", directory);
+            sbp_note(c->diag, "the drive of %s was not measured: its rates are those of the throughput table",
+                     directory);
     } else if (status != SBP_OK) {
         status = sbp_fail(c->diag, status, "%s", sbp_diag_text(none, SBP_ERROR));
     }
     sbp_diag_destroy(none);
     SBP_TRY(status);
     if (share < 0.75)
-        sbp_note(
-            c->diag,
-            "other programs were busy: products had %.0f %% of the processors while rates were measured; "
-            "--rates again when it is quiet",
-            100 * share);
+        sbp_note(c->diag,
+                 "other programs were running: matmuls had %.0f %% of the processors while rates were "
+                 "measured; measure again on a quiet machine (--rates again)",
+                 100 * share);
     write_cache(c, path, machine, rates);
     c->rates_source = "measured now";
     return SBP_OK;
@@ -133,14 +132,16 @@ static sbp_status choose(sbp_compilation *c) {
         return SBP_OK;
     if (strcmp(wish, "measured") == 0 || strcmp(wish, "again") == 0) {
         if (!c->target)
-            return sbp_fail(c->diag, SBP_USAGE,
-                            "--rates %s: the machine of --device-profile is not here; leave it out", wish);
+            return sbp_fail(
+                c->diag, SBP_USAGE,
+                "--rates %s: the machine of --device-profile cannot be measured here; leave --rates out",
+                wish);
         return measure(c, strcmp(wish, "again") == 0);
     }
     const char *text;
     size_t length;
     if (!sbp_file_exists(wish))
-        return sbp_fail(c->diag, SBP_USAGE, "--rates %s: none of table, measured, again, and no file", wish);
+        return sbp_fail(c->diag, SBP_USAGE, "--rates %s: expected table, measured, again or a file", wish);
     SBP_TRY(sbp_file_read(c->arena, c->diag, wish, &text, &length));
     SBP_TRY(sbp_rates_parse(c->arena, c->diag, wish, text, &c->pipeline.target.rates));
     c->rates_source = wish;
@@ -149,12 +150,13 @@ static sbp_status choose(sbp_compilation *c) {
 
 /* ---- in plans ---------------------------------------------------------------------------------------- */
 
-void sbp_cli_add_rates(sbp_text *out, const char *source, const sbp_rates *rates) {
-    sbp_text_add(out, ", \"rates\": {\"source\": ");
-    sbp_json_add_string(out, source, strlen(source));
-    sbp_text_add(out, ", ");
-    sbp_rates_print(out, rates, "\"", ": ", ", ");
-    sbp_text_add(out, "}");
+void sbp_cli_write_rates(sbp_json_writer *w, const char *source, const sbp_rates *rates) {
+    sbp_json_write_object(w, "rates");
+    sbp_json_write_string(w, "source", source);
+    for (int i = 0; sbp_rates_key(i); i++)
+        if (sbp_rates_value(rates, i) > 0)
+            sbp_json_write_double(w, sbp_rates_key(i), sbp_rates_value(rates, i));
+    sbp_json_write_end(w);
 }
 
 sbp_status sbp_cli_read_rates(sbp_diag *diag, const sbp_json *meta, sbp_rates *out, const char **source) {

@@ -48,8 +48,8 @@ static sbp_status dispatch(void *user) {
         return SBP_OK;
     }
     if (*command)
-        return sbp_fail(in->diag, SBP_USAGE, "no command '%s'; sbpc has compile and inspect (sbpc --help)",
-                        command);
+        return sbp_fail(in->diag, SBP_USAGE,
+                        "unknown command '%s'; sbpc has compile and inspect (sbpc --help)", command);
     fputs(usage, stderr);
     return SBP_USAGE;
 }

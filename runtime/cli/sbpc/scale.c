@@ -186,8 +186,8 @@ static const char *bound_of(const scale *s, const scale_count *n) {
     if (n->waited < NOTED)
         return "compute";
     if (n->net <= n->compute)
-        return sbp_arena_printf(s->arena, "compute, and what nothing hides of %s", names[n->longest]);
-    return sbp_arena_printf(s->arena, "the wire%s: %s",
+        return sbp_arena_printf(s->arena, "compute, and %s that is not overlapped", names[n->longest]);
+    return sbp_arena_printf(s->arena, "the interconnect%s: %s",
                             n->wire.part_away + n->wire.step_away > 0 ? " between hosts" : "",
                             names[n->longest]);
 }
@@ -219,15 +219,16 @@ static void stop_line(const scale *s, sbp_text *out) {
                      (long long)n->length);
     else if (n->net > n->compute)
         sbp_text_add(out,
-                     ": with %lld each reaches %.0f %%; the wire is busy %s a micro-batch, %s of that with "
-                     "%s%s, the rest %s. Micro-batches of %lld rows would hide it\n",
+                     ": with %lld each reaches %.0f %%; the interconnect is busy %s a micro-batch, %s of "
+                     "that with %s%s, the rest %s. Micro-batches of %lld rows would hide it\n",
                      (long long)n->ranks, 100 * n->efficiency, sbp_format_seconds(net, sizeof net, n->net),
                      sbp_format_seconds(most, sizeof most, n->wire.seconds[n->longest]), names[n->longest],
                      n->wire.part_away + n->wire.step_away > 0 ? ", most of it between hosts" : "",
                      sbp_format_seconds(rest, sizeof rest, n->compute), (long long)hiding_rows(n));
     else
         sbp_text_add(
-            out, ": with %lld each reaches %.0f %%, and %.0f %% of a micro-batch is waited for the wire\n",
+            out,
+            ": with %lld each reaches %.0f %%, and waits %.0f %% of a micro-batch for the interconnect\n",
             (long long)n->ranks, 100 * n->efficiency, 100 * n->waited);
 }
 
@@ -260,56 +261,61 @@ static void print_text(const scale *s, sbp_text *out) {
     stop_line(s, out);
 }
 
-static void add_string(sbp_text *out, const char *text) {
-    sbp_json_add_string(out, text, strlen(text));
+static void write_count(sbp_json_writer *w, const scale *s, const scale_count *n) {
+    sbp_json_write_object(w, NULL);
+    sbp_json_write_int(w, "ranks", n->ranks);
+    sbp_json_write_bool(w, "fits", !n->refused);
+    if (n->refused) {
+        sbp_json_write_string(w, "refused", n->refused);
+        sbp_json_write_end(w);
+        return;
+    }
+    sbp_json_write_int(w, "seq_len", n->rows);
+    sbp_json_write_int(w, "device_bytes", n->device_bytes);
+    sbp_json_write_int(w, "host_bytes", n->host_bytes);
+    sbp_json_write_int(w, "micro_batches", n->parts);
+    sbp_json_write_object(w, "wire");
+    sbp_json_write_int(w, "micro_batch_bytes", n->wire.part_bytes);
+    sbp_json_write_int(w, "step_bytes", n->wire.step_bytes);
+    sbp_json_write_fixed(w, "micro_batch_bytes_between_hosts", n->wire.part_away, 0);
+    sbp_json_write_fixed(w, "step_bytes_between_hosts", n->wire.step_away, 0);
+    sbp_json_write_object(w, "seconds");
+    for (int op = 0; op < SBP_COLLECTIVE_COUNT; op++)
+        if (n->wire.seconds[op] > 0)
+            sbp_json_write_double(w, names[op], n->wire.seconds[op]);
+    sbp_json_write_end(w);
+    sbp_json_write_end(w);
+    sbp_json_write_double(w, "micro_batch_seconds", n->part_seconds);
+    sbp_json_write_double(w, "seconds", n->seconds);
+    sbp_json_write_double(w, "compute_seconds", n->compute);
+    sbp_json_write_double(w, "wire_seconds", n->net);
+    sbp_json_write_double(w, "tokens_per_second", n->tokens);
+    sbp_json_write_double(w, "efficiency", n->efficiency);
+    sbp_json_write_double(w, "waited", n->waited);
+    sbp_json_write_string(w, "bound", bound_of(s, n));
+    sbp_json_write_end(w);
 }
 
 static void print_json(const scale *s, sbp_text *out) {
     const scale_count *stop = find_stop(s);
-    sbp_text_add(out, "{\"model\": ");
-    add_string(out, s->model);
-    sbp_text_add(out, ", \"counts\": [");
-    for (int32_t i = 0; i < s->count; i++) {
-        const scale_count *n = &s->counts[i];
-        sbp_text_add(out, "%s{\"ranks\": %lld, \"fits\": %s", i > 0 ? ", " : "", (long long)n->ranks,
-                     n->refused ? "false" : "true");
-        if (n->refused) {
-            sbp_text_add(out, ", \"refused\": ");
-            add_string(out, n->refused);
-            sbp_text_add(out, "}");
-            continue;
-        }
-        sbp_text_add(
-            out,
-            ", \"seq_len\": %lld, \"device_bytes\": %lld, \"host_bytes\": %lld, \"micro_batches\": %lld, "
-            "\"wire\": {\"micro_batch_bytes\": %lld, \"step_bytes\": %lld, "
-            "\"micro_batch_bytes_between_hosts\": %.0f, \"step_bytes_between_hosts\": %.0f, \"seconds\": {",
-            (long long)n->rows, (long long)n->device_bytes, (long long)n->host_bytes, (long long)n->parts,
-            (long long)n->wire.part_bytes, (long long)n->wire.step_bytes, n->wire.part_away,
-            n->wire.step_away);
-        bool any = false;
-        for (int op = 0; op < SBP_COLLECTIVE_COUNT; op++)
-            if (n->wire.seconds[op] > 0) {
-                sbp_text_add(out, "%s\"%s\": %.6g", any ? ", " : "", names[op], n->wire.seconds[op]);
-                any = true;
-            }
-        sbp_text_add(
-            out,
-            "}}, \"micro_batch_seconds\": %.6g, \"seconds\": %.6g, \"compute_seconds\": %.6g, "
-            "\"wire_seconds\": %.6g, \"tokens_per_second\": %.6g, \"efficiency\": %.6g, \"waited\": %.6g, "
-            "\"bound\": ",
-            n->part_seconds, n->seconds, n->compute, n->net, n->tokens, n->efficiency, n->waited);
-        add_string(out, bound_of(s, n));
-        sbp_text_add(out, "}");
+    sbp_json_writer w = sbp_json_writer_on(out);
+    sbp_json_write_object(&w, NULL);
+    sbp_json_write_string(&w, "model", s->model);
+    sbp_json_write_array(&w, "counts");
+    for (int32_t i = 0; i < s->count; i++)
+        write_count(&w, s, &s->counts[i]);
+    sbp_json_write_end(&w);
+    if (stop) {
+        sbp_json_write_object(&w, "stops_at");
+        sbp_json_write_int(&w, "ranks", stop->ranks);
+        sbp_json_write_string(&w, "bound", bound_of(s, stop));
+        sbp_json_write_int(&w, "hiding_rows", hiding_rows(stop));
+        sbp_json_write_end(&w);
+    } else {
+        sbp_json_write_null(&w, "stops_at");
     }
-    sbp_text_add(out, "], \"stops_at\": ");
-    if (!stop) {
-        sbp_text_add(out, "null}\n");
-        return;
-    }
-    sbp_text_add(out, "{\"ranks\": %lld, \"bound\": ", (long long)stop->ranks);
-    add_string(out, bound_of(s, stop));
-    sbp_text_add(out, ", \"hiding_rows\": %lld}}\n", (long long)hiding_rows(stop));
+    sbp_json_write_end(&w);
+    sbp_text_add(out, "\n");
 }
 
 /* ---- the command ------------------------------------------------------------------------------------ */

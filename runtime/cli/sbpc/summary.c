@@ -353,40 +353,44 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
     return SBP_OK;
 }
 
+void sbp_cli_write_peak(sbp_json_writer *w, const sbp_program *program, int64_t process_bytes) {
+    sbp_json_write_object(w, "peak_bytes");
+    sbp_json_write_int(w, "device", program->arena_bytes[SBP_DEVICE] + process_bytes);
+    sbp_json_write_int(w, "host", program->arena_bytes[SBP_HOST]);
+    sbp_json_write_int(w, "disk", program->arena_bytes[SBP_DISK]);
+    sbp_json_write_end(w);
+}
+
 sbp_status sbp_cli_summary_json(const sbp_compilation *c, sbp_text *out) {
     const sbp_program *program = c->pipeline.program;
     sbp_category categories[SBP_ROLE_COUNT + 1];
     int32_t count = 0;
     SBP_TRY(sbp_cli_categories(c->arena, c->diag, program, c->pipeline.target.alignment_bytes, categories,
                                &count));
-    sbp_text_add(out, "{\"model\": ");
-    sbp_json_add_string(out, c->model.name, strlen(c->model.name));
-    sbp_text_add(out, ", \"backend\": ");
-    sbp_json_add_string(out, c->pipeline.target.name, strlen(c->pipeline.target.name));
-    sbp_text_add(out, ", \"plan\": ");
-    if (c->target)
-        sbp_json_add_string(out, c->output, strlen(c->output));
-    else
-        sbp_text_add(out, "null");
-    sbp_text_add(out,
-                 ", \"seconds\": %.6g, \"flops\": %.6g, \"peak_bytes\": {\"device\": %lld, \"host\": %lld, "
-                 "\"disk\": %lld}, \"categories\": {",
-                 c->estimate.seconds, c->estimate.flops,
-                 (long long)(program->arena_bytes[SBP_DEVICE] + c->process.bytes),
-                 (long long)program->arena_bytes[SBP_HOST], (long long)program->arena_bytes[SBP_DISK]);
-    for (int32_t i = 0; i < count; i++)
-        sbp_text_add(out, "%s\"%s\": %lld", i ? ", " : "", categories[i].name,
-                     (long long)categories[i].bytes);
-    sbp_text_add(out, "}");
-    sbp_cli_add_schedule(c, out);
     double row, row_host;
     SBP_TRY(sbp_planner_bytes_per_token(c->arena, c->diag, program, &c->pipeline.target, &row, &row_host));
-    sbp_text_add(out, ", \"bytes_per_token\": {\"device\": %.6g, \"host\": %.6g}", row, row_host);
-    sbp_cli_add_traffic(c->estimate.traffic, c->estimate.busy, out);
-    sbp_cli_add_wire(c->pipeline.program, &c->pipeline.target, out);
-    sbp_cli_add_rates(out, c->rates_source, &c->pipeline.target.rates);
-    sbp_text_add(out, ", \"advice\": ");
-    sbp_json_add_string(out, c->advice, strlen(c->advice));
-    sbp_text_add(out, "}\n");
+    sbp_json_writer w = sbp_json_writer_on(out);
+    sbp_json_write_object(&w, NULL);
+    sbp_json_write_string(&w, "model", c->model.name);
+    sbp_json_write_string(&w, "backend", c->pipeline.target.name);
+    sbp_json_write_string(&w, "plan", c->target ? c->output : NULL);
+    sbp_json_write_double(&w, "seconds", c->estimate.seconds);
+    sbp_json_write_double(&w, "flops", c->estimate.flops);
+    sbp_cli_write_peak(&w, program, c->process.bytes);
+    sbp_json_write_object(&w, "categories");
+    for (int32_t i = 0; i < count; i++)
+        sbp_json_write_int(&w, categories[i].name, categories[i].bytes);
+    sbp_json_write_end(&w);
+    sbp_cli_write_schedule(&w, c);
+    sbp_json_write_object(&w, "bytes_per_token");
+    sbp_json_write_double(&w, "device", row);
+    sbp_json_write_double(&w, "host", row_host);
+    sbp_json_write_end(&w);
+    sbp_cli_write_traffic(&w, c->estimate.traffic, c->estimate.busy);
+    sbp_cli_write_wire(&w, program, &c->pipeline.target);
+    sbp_cli_write_rates(&w, c->rates_source, &c->pipeline.target.rates);
+    sbp_json_write_string(&w, "advice", c->advice);
+    sbp_json_write_end(&w);
+    sbp_text_add(out, "\n");
     return SBP_OK;
 }

@@ -33,17 +33,22 @@ void sbp_cli_traffic_lines(const sbp_traffic *traffic, const double *busy, doubl
                  seconds > 0 ? 100 * busy[most] / seconds : 0);
 }
 
-void sbp_cli_add_traffic(const sbp_traffic *traffic, const double *busy, sbp_text *out) {
-    sbp_text_add(out, ", \"busy\": {");
+void sbp_cli_write_traffic(sbp_json_writer *w, const sbp_traffic *traffic, const double *busy) {
+    sbp_json_write_object(w, "busy");
     for (int q = 0; q < SBP_QUEUE_COUNT; q++)
-        sbp_text_add(out, "%s\"%s\": %.6g", q > 0 ? ", " : "", sbp_queue_names[q], busy[q]);
-    sbp_text_add(out, "}, \"traffic\": {");
+        sbp_json_write_double(w, sbp_queue_names[q], busy[q]);
+    sbp_json_write_end(w);
+    sbp_json_write_object(w, "traffic");
     for (int class = 0; class < SBP_ITEM_CLASS_COUNT; class ++) {
         const sbp_traffic *t = &traffic[class];
-        sbp_text_add(out, "%s\"%s\": {\"in\": %.6g, \"out\": %.6g, \"read\": %.6g, \"written\": %.6g}",
-                     class > 0 ? ", " : "", sbp_item_class_names[class], t->in, t->out, t->read, t->written);
+        sbp_json_write_object(w, sbp_item_class_names[class]);
+        sbp_json_write_double(w, "in", t->in);
+        sbp_json_write_double(w, "out", t->out);
+        sbp_json_write_double(w, "read", t->read);
+        sbp_json_write_double(w, "written", t->written);
+        sbp_json_write_end(w);
     }
-    sbp_text_add(out, "}");
+    sbp_json_write_end(w);
 }
 
 /* Attention that has heads of all rows, or keys of all rows (--context-way). */
@@ -73,9 +78,7 @@ void sbp_cli_wire_line(const sbp_program *program, const sbp_target_info *target
     if (program->ranks < 2)
         return;
     sbp_text_add(
-        out,
-        "wire       %lld ranks; each sends %s in %d collectives with every micro-batch, %s in %d once a "
-        "step",
+        out, "ranks      %lld; each sends %s in %d collectives with every micro-batch, %s in %d once a step",
         (long long)program->ranks, sbp_format_bytes(part, sizeof part, (double)w.part_bytes),
         (int)w.part_collectives, sbp_format_bytes(step, sizeof step, (double)w.step_bytes),
         (int)w.step_collectives);
@@ -86,30 +89,32 @@ void sbp_cli_wire_line(const sbp_program *program, const sbp_target_info *target
     sbp_text_add(out, "; busy %s of %s", sbp_format_seconds(net, sizeof net, wire),
                  sbp_format_seconds(all, sizeof all, seconds));
     sbp_text_add(out,
-                 wire > other ? ": it bounds the step, more rows or a faster link would hide it\n"
+                 wire > other ? ": this bounds the step; more rows or a faster link would hide it\n"
                               : ", %.0f %% of them waited for\n",
                  seconds > other ? 100 * (seconds - other) / seconds : 0);
     if (program->context > 1)
         sbp_text_add(out,
-                     "context    %lld ranks have each micro-batch together (--context-way %s); each sends "
-                     "the others %s in "
-                     "%lld exchanges around attention with a full one: %s, all waited for\n",
+                     "context    %lld ranks share each micro-batch (--context-way %s); each sends the others "
+                     "%s in %lld exchanges around attention of a full one: %s, not overlapped\n",
                      (long long)program->context, context_way(program),
                      sbp_format_bytes(part, sizeof part, (double)w.context_bytes),
                      (long long)w.context_exchanges, sbp_format_seconds(all, sizeof all, w.context_seconds));
 }
 
-void sbp_cli_add_wire(const sbp_program *program, const sbp_target_info *target, sbp_text *out) {
+void sbp_cli_write_wire(sbp_json_writer *j, const sbp_program *program, const sbp_target_info *target) {
     sbp_wire w;
     sbp_cost_wire_of(program, target, &w);
-    sbp_text_add(
-        out,
-        ", \"ranks\": %lld, \"wire\": {\"micro_batch_bytes\": %lld, \"micro_batch_collectives\": %d, "
-        "\"step_bytes\": %lld, \"step_collectives\": %d, \"micro_batch_bytes_between_hosts\": %.0f, "
-        "\"step_bytes_between_hosts\": %.0f, \"context_bytes\": %lld, "
-        "\"context_exchanges\": %lld}, \"context\": %lld, \"context_way\": \"%s\"",
-        (long long)program->ranks, (long long)w.part_bytes, (int)w.part_collectives, (long long)w.step_bytes,
-        (int)w.step_collectives, w.part_away, w.step_away, (long long)w.context_bytes,
-        (long long)w.context_exchanges, (long long)program->context,
-        program->context > 1 ? context_way(program) : "");
+    sbp_json_write_int(j, "ranks", program->ranks);
+    sbp_json_write_object(j, "wire");
+    sbp_json_write_int(j, "micro_batch_bytes", w.part_bytes);
+    sbp_json_write_int(j, "micro_batch_collectives", w.part_collectives);
+    sbp_json_write_int(j, "step_bytes", w.step_bytes);
+    sbp_json_write_int(j, "step_collectives", w.step_collectives);
+    sbp_json_write_fixed(j, "micro_batch_bytes_between_hosts", w.part_away, 0);
+    sbp_json_write_fixed(j, "step_bytes_between_hosts", w.step_away, 0);
+    sbp_json_write_int(j, "context_bytes", w.context_bytes);
+    sbp_json_write_int(j, "context_exchanges", w.context_exchanges);
+    sbp_json_write_end(j);
+    sbp_json_write_int(j, "context", program->context);
+    sbp_json_write_string(j, "context_way", program->context > 1 ? context_way(program) : "");
 }

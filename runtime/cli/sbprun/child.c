@@ -13,15 +13,15 @@ sbp_status sbp_child_find(sbp_arena *arena, sbp_diag *diag, const char *name, co
     char self[4096];
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     if (length <= 0)
-        return sbp_fail(diag, SBP_MACHINE, "cannot find out where this program lies: %s", strerror(errno));
+        return sbp_fail(diag, SBP_MACHINE, "cannot find the path of this program: %s", strerror(errno));
     self[length] = 0;
     char *slash = strrchr(self, '/');
     *slash = 0;
     const char *path = sbp_arena_printf(arena, "%s/%s", self, name);
     if (access(path, X_OK) != 0)
         return sbp_fail(diag, SBP_MACHINE,
-                        "to train a model that is no plan, sbpc must lie beside sbprun: '%s': %s", path,
-                        strerror(errno));
+                        "to train a model without a plan, sbpc must be in the folder of sbprun: '%s': %s",
+                        path, strerror(errno));
     *out = path;
     return SBP_OK;
 }

@@ -357,16 +357,15 @@ static sbp_status check_arguments(const sbp_run *run) {
 static sbp_status check_stdin(const sbp_run *run) {
     if (run->world.count > 1 && run->model && reads_stdin(run) &&
         !sbp_options_given(run->options, SBP_OPT_SEQ_LEN))
-        return sbp_fail(
-            run->diag, SBP_USAGE,
-            "--data -: rows that come are not measured before, with several ranks: give --seq-len N, "
-            "the most tokens of a micro-batch");
+        return sbp_fail(run->diag, SBP_USAGE,
+                        "--data - with several ranks needs --seq-len N, the most tokens of a micro-batch: "
+                        "rows of a stream cannot be measured before");
     static const sbp_option_id lists[] = {SBP_OPT_DATA, SBP_OPT_EVAL};
     for (int k = 0; k < SBP_COUNT(lists) && run->world.count > 1; k++)
         for (int32_t i = 0, count = sbp_options_list_count(run->options, lists[k]); i < count; i++)
             if (strcmp(sbp_options_list_at(run->options, lists[k], i), "-") == 0 && (k > 0 || count > 1))
                 return sbp_fail(run->diag, SBP_USAGE,
-                                "--%s -: with several ranks, standard input may only be all of --data",
+                                "--%s -: with several ranks, standard input must be the only --data",
                                 sbp_option_name(lists[k]));
     return SBP_OK;
 }
@@ -389,7 +388,8 @@ static sbp_status check_usage(const sbp_run *run) {
     else if (every)
         return sbp_fail(run->diag, SBP_USAGE, "--eval-every needs --eval FILE");
     if (sbp_options_is(o, SBP_OPT_PACKING, "bfd") && sbp_options_given(o, SBP_OPT_SCORE))
-        return sbp_fail(run->diag, SBP_USAGE, "--score goes by rows of the data: leave out --packing bfd");
+        return sbp_fail(run->diag, SBP_USAGE,
+                        "--score writes a line for each row of the data: leave out --packing bfd");
     return SBP_OK;
 }
 
@@ -412,7 +412,7 @@ static sbp_status choose_date(sbp_run *run) {
 
 static sbp_status choose_merge(sbp_run *run) {
     run->info.merge = sbp_options_on(run->options, SBP_OPT_MERGE);
-    if (run->info.merge && !run->info.adapter)
+    if (run->info.merge && !run->info.meta.adapter)
         return sbp_fail(run->diag, SBP_USAGE, "--merge: '%s' has no adapter", run->plan_path);
     if (run->info.merge && !run->train && !run->out)
         return sbp_fail(run->diag, SBP_USAGE, "--merge needs --out DIR for the merged model");
@@ -481,7 +481,7 @@ static sbp_status load_data(sbp_run *run) {
         SBP_TRY(sbp_run_check_rotated(run));
     if (sbp_options_on(run->options, SBP_OPT_DRY_RUN) && run->stream.steps)
         return sbp_fail(run->diag, SBP_USAGE,
-                        "--dry-run: rows that come step by step are not known before they come");
+                        "--dry-run needs rows from files: rows of a stream are not known before they arrive");
     return SBP_OK;
 }
 

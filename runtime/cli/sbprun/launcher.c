@@ -240,7 +240,7 @@ static sbp_status name_silent(const launcher *l) {
     for (int32_t rank = 0; rank < l->count; rank++) {
         const rank_process *r = find_rank(l, rank);
         if (!r)
-            sbp_fail(l->diag, l->status, "rank %d did not come: all ranks were ended", (int)rank);
+            sbp_fail(l->diag, l->status, "rank %d did not start: all ranks were ended", (int)rank);
         else if (r->ended == 0 || r->ended > first + SBP_IN_VAIN_SECONDS)
             sbp_fail(l->diag, l->status, "rank %d (process %ld) did not answer: all ranks were ended",
                      (int)rank, r->pid);
@@ -275,11 +275,10 @@ static sbp_status find_mpirun(sbp_arena *arena, sbp_diag *diag, int32_t count, c
             return SBP_OK;
         path += length + (path[length] == ':');
     }
-    return sbp_fail(
-        diag, SBP_MACHINE,
-        "--ranks %d: there is no mpirun, which starts them (Debian: openmpi-bin, and libopenmpi-dev "
-        "when this program is built)",
-        (int)count);
+    return sbp_fail(diag, SBP_MACHINE,
+                    "--ranks %d needs mpirun, which was not found (Debian: openmpi-bin, and libopenmpi-dev "
+                    "when this program is built)",
+                    (int)count);
 }
 
 /* As variables, that another MPI does not stumble over: more ranks than cores, ranks on any core, no words

@@ -187,8 +187,7 @@ sbp_status sbp_run_plan_inner(sbp_run *run) {
     for (int i = 0; i < SBP_COUNT(scored); i++)
         if (sbp_pack_reads(run->plan->program, scored[i].column, &optional))
             return SBP_OK;
-    return sbp_fail(
-        run->diag, SBP_USAGE,
-        "--inner-epochs: the plan's objective compares with no older weights; --epochs passes over the "
-        "data several times");
+    return sbp_fail(run->diag, SBP_USAGE,
+                    "--inner-epochs: the plan's objective does not compare with older weights; use --epochs "
+                    "to pass over the data several times");
 }

@@ -147,8 +147,8 @@ static sbp_dataset_options options_of(load_job *job) {
         .tokenizer = job->tokenizer,
         .eos = job->chat.eos,
         .eos_ids = job->eos_ids,
-        .objective = run->plan ? run->info.objective : NULL,
-        .objective_of_pairs = run->plan ? run->info.objective_of_pairs : NULL,
+        .objective = run->plan ? run->info.meta.objective : NULL,
+        .objective_of_pairs = run->plan ? run->info.meta.objective_of_pairs : NULL,
         .chat = &job->chat,
         .quiet = job->chat.quiet,
         .skip_bad_rows = sbp_options_is(run->options, SBP_OPT_ON_BAD_ROW, "skip"),
@@ -157,7 +157,7 @@ static sbp_dataset_options options_of(load_job *job) {
         .mask_truncated = sbp_options_on(run->options, SBP_OPT_MASK_TRUNCATED_COMPLETIONS),
         .eos_penalty = sbp_options_double(run->options, SBP_OPT_MISSING_EOS_PENALTY),
         .text_field = sbp_options_text(run->options, SBP_OPT_TEXT_FIELD),
-        .vocab_size = run->info.vocab_size,
+        .vocab_size = run->info.meta.vocab_size,
         .max_tokens = run->plan ? sbp_program_most_rows(run->plan->program) : 0,
         .overlong = overlong(run->options)};
 }
@@ -181,14 +181,13 @@ static sbp_status check_stream(sbp_run *run) {
     if (!run->plan)
         return sbp_fail(
             run->diag, SBP_USAGE,
-            "rows that come step by step cannot be measured before: give --seq-len N, the most tokens of a "
-            "micro-batch");
+            "rows of a stream cannot be measured before: give --seq-len N, the most tokens of a micro-batch");
     if (packed(run->options))
-        return sbp_fail(run->diag, SBP_USAGE, "--packing bfd is for rows of files");
+        return sbp_fail(run->diag, SBP_USAGE, "--packing bfd needs rows from files (--data FILE)");
     for (int i = 0; i < SBP_COUNT(meaningless); i++)
         if (sbp_options_chosen(run->options, meaningless[i]))
             return sbp_fail(run->diag, SBP_USAGE,
-                            "--%s has no meaning where lines of the data end the steps (%s)",
+                            "--%s has no effect where lines of the data end the steps (%s): leave it out",
                             sbp_option_name(meaningless[i]), run->stream.where);
     return SBP_OK;
 }
@@ -196,18 +195,18 @@ static sbp_status check_stream(sbp_run *run) {
 /* Data that were read before the plan was there. */
 static sbp_status check_ids(const sbp_run *run) {
     const sbp_dataset *d = run->data;
-    if (d->greatest_id < run->info.vocab_size)
+    if (d->greatest_id < run->info.meta.vocab_size)
         return SBP_OK;
     for (int64_t k = 0; k < d->doc_count; k++)
-        for (int64_t i = 0; i < d->docs[k].count && run->info.vocab_size > 0; i++) {
+        for (int64_t i = 0; i < d->docs[k].count && run->info.meta.vocab_size > 0; i++) {
             int32_t id = d->tokens[d->docs[k].first + i], label = d->labels[d->docs[k].first + i];
-            if (id >= run->info.vocab_size || label >= run->info.vocab_size)
+            if (id >= run->info.meta.vocab_size || label >= run->info.meta.vocab_size)
                 return sbp_fail(
                     run->diag, SBP_INPUT,
                     "data row %lld (from 1): token %lld: id %d is not below the model's vocabulary of "
                     "%lld",
                     (long long)d->docs[k].row + 1, (long long)i, id > label ? id : label,
-                    (long long)run->info.vocab_size);
+                    (long long)run->info.meta.vocab_size);
         }
     return SBP_OK;
 }
@@ -336,14 +335,15 @@ static sbp_status load_body(void *user) {
     if (run->plan->tokenizer_bytes > 0)
         SBP_TRY(sbp_tokenizer_from_json(job->arena, run->diag, run->plan->path, run->plan->tokenizer,
                                         (size_t)run->plan->tokenizer_bytes, &job->tokenizer));
-    SBP_TRY(find_template(job, known_model(run->info.tokenizer)));
-    add_eos_ids(job, run->info.eos_ids);
-    SBP_TRY(find_eos_ids(job, known_model(run->info.weights)));
+    SBP_TRY(find_template(job, known_model(run->info.meta.tokenizer)));
+    add_eos_ids(job, run->info.meta.eos_ids);
+    SBP_TRY(find_eos_ids(job, known_model(run->info.meta.weights)));
     int32_t files = sbp_options_list_count(run->options, SBP_OPT_DATA);
     if (run->data && (!run->data->texts || sbp_pack_rows_wanted(run->plan->program) != SBP_ROWS_TEXTS)) {
         if (files == 1 && strcmp(sbp_options_list_at(run->options, SBP_OPT_DATA, 0), "-") == 0)
-            return sbp_fail(run->diag, SBP_USAGE,
-                            "standard input was read for its lengths, and is gone: give --seq-len N");
+            return sbp_fail(
+                run->diag, SBP_USAGE,
+                "standard input cannot be read twice, for lengths and for training: give --seq-len N");
         sbp_dataset_destroy(run->data); /* what else it has to have was not known */
         run->data = NULL;
     }
@@ -491,7 +491,7 @@ static sbp_status check_schedule_options(const sbp_run *run) {
     const char *schedule = sbp_options_text(run->options, SBP_OPT_SCHEDULE);
     for (int i = 0; i < SBP_COUNT(ids); i++)
         if (sbp_options_chosen(run->options, ids[i]) && !sbp_lr_reads(schedule, sbp_option_name(ids[i])))
-            return sbp_fail(run->diag, SBP_USAGE, "--%s has no meaning with --schedule %s",
+            return sbp_fail(run->diag, SBP_USAGE, "--%s has no effect with --schedule %s: leave it out",
                             sbp_option_name(ids[i]), schedule);
     return SBP_OK;
 }
@@ -500,8 +500,8 @@ sbp_status sbp_run_shared(const sbp_run *run, const char **counted) {
     *counted = NULL;
     if (!sbp_options_on(run->options, SBP_OPT_SHARE_PROMPT))
         return SBP_OK;
-    const char *why = sbp_pack_cannot_share(run->plan->program, run->info.counted);
-    *counted = run->info.counted;
+    const char *why = sbp_pack_cannot_share(run->plan->program, run->info.meta.counted);
+    *counted = run->info.meta.counted;
     return why ? sbp_fail(run->diag, SBP_USAGE, "--share-prompt: '%s': %s", run->plan_path, why) : SBP_OK;
 }
 
@@ -572,7 +572,7 @@ sbp_status sbp_run_plan_steps(sbp_run *run) {
         run->total_steps = sbp_sampler_total_steps(&run->sampler, sbp_options_double(o, SBP_OPT_EPOCHS)) *
                            (run->plan ? run->inner_epochs : 1);
     else if (sbp_options_chosen(o, SBP_OPT_EPOCHS))
-        sbp_note(run->diag, "--steps wins over --epochs");
+        sbp_note(run->diag, "--steps takes precedence over --epochs");
     sbp_sampler_seek(&run->sampler, 0, 0);
     SBP_TRY(check_schedule_options(run));
     sbp_lr_options lr = lr_options(o);

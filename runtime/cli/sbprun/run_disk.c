@@ -42,7 +42,7 @@ static int64_t adapter_bytes(const sbp_plan *plan, const sbp_plan_info *info) {
     int64_t elems = 0;
     for (int32_t t = 0; t < plan->tensors->count; t++)
         elems += plan->tensors->tensors[t].of_adapter ? plan->tensors->tensors[t].map.elems : 0;
-    return elems * (strcmp(info->dtype, "fp64") == 0 ? 8 : 4);
+    return elems * (strcmp(info->meta.dtype, "fp64") == 0 ? 8 : 4);
 }
 
 /* Of a merged model in the type that the user wants, where he says so. */

@@ -40,8 +40,9 @@ sbp_status sbp_run_choose_out(sbp_run *run) {
         run->out = NULL; /* what it writes is that file */
     if (given || !run->train)
         return SBP_OK;
-    const char *name =
-        run->plan && run->info.name ? run->info.name : sbp_run_model_name(run->arena, sbp_options_arg(o, 0));
+    const char *name = run->plan && run->info.meta.name
+                           ? run->info.meta.name
+                           : sbp_run_model_name(run->arena, sbp_options_arg(o, 0));
     const sbp_json *objective = run->plan ? sbp_json_member(run->plan->meta, "objective") : NULL;
     const char *goal = objective && objective->kind == SBP_JSON_STRING
                            ? objective->string
@@ -67,9 +68,9 @@ static void list_sources(const sbp_run *run, const char *sources[3]) {
     const char *weights = sbp_options_text(run->options, SBP_OPT_WEIGHTS);
     sources[0] = run->model;
     sources[1] = weights && strncmp(weights, "random:", 7) != 0 ? weights
-                 : run->plan                                    ? run->info.weights
+                 : run->plan                                    ? run->info.meta.weights
                                                                 : NULL;
-    sources[2] = run->plan ? run->info.tokenizer : NULL;
+    sources[2] = run->plan ? run->info.meta.tokenizer : NULL;
 }
 
 /* --score and --dump-gradients: not onto a file that is read. */

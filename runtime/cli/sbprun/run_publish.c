@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ir/base/json_write.h"
 #include "runtime/cli/sbprun/commands.h"
 #include "runtime/cli/sbprun/run.h"
 
@@ -121,9 +122,12 @@ static sbp_status point_to(const sbp_run *run, const char *name) {
 static sbp_status say_published(sbp_run *run, const char *path) {
     sbp_text line;
     sbp_text_init(&line, run->arena);
-    sbp_text_add(&line, "{\"published\": %lld, \"path\": ", (long long)run->state.step);
-    sbp_json_add_string(&line, path, strlen(path));
-    sbp_text_add(&line, "}\n");
+    sbp_json_writer w = sbp_json_writer_on(&line);
+    sbp_json_write_object(&w, NULL);
+    sbp_json_write_int(&w, "published", run->state.step);
+    sbp_json_write_string(&w, "path", path);
+    sbp_json_write_end(&w);
+    sbp_text_add(&line, "\n");
     SBP_TRY(sbp_print(run->diag, line.data, line.length));
     return fflush(stdout) == 0
                ? SBP_OK

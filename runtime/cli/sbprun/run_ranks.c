@@ -51,7 +51,8 @@ void sbp_run_say_world(const sbp_run *run) {
     const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
     if (!run->ranks && tasks && strtol(tasks, NULL, 10) > 1 && sbp_ranks_announced() == 0)
         sbp_note(run->diag,
-                 "one of %s tasks of Slurm, without MPI: it runs alone (srun --mpi=pmix: as ranks)", tasks);
+                 "this is one of %s Slurm tasks, without MPI: it runs alone (srun --mpi=pmix starts ranks)",
+                 tasks);
     if (!run->ranks)
         return;
     char here[40] = "all on this host";
@@ -64,8 +65,8 @@ void sbp_run_say_world(const sbp_run *run) {
         sbp_note(run->diag, "one of %d ranks over %s, %s: %s", (int)w->count, w->transport, here, w->why);
     if (w->node == 1 && w->local_count > 1)
         sbp_note(run->diag,
-                 "not all hosts have %d ranks whose numbers follow each other (mpirun --map-by slot), "
-                 "so nothing is added up on a host before it goes to others",
+                 "not all hosts have %d consecutive ranks (mpirun --map-by slot): sums are not made within a "
+                 "host before they go to others",
                  (int)w->local_count);
 }
 

@@ -16,7 +16,8 @@
 static bool is_weighed(const sbp_run *run) {
     static const sbp_option_id strengths[] = {SBP_OPT_BETA, SBP_OPT_KL_COEF};
     for (int i = 0; i < SBP_COUNT(strengths); i++)
-        if (run->info.defaults && sbp_json_member(run->info.defaults, sbp_option_name(strengths[i])) &&
+        if (run->info.meta.defaults &&
+            sbp_json_member(run->info.meta.defaults, sbp_option_name(strengths[i])) &&
             sbp_options_double(run->options, strengths[i]) > 0)
             return true;
     return false;
@@ -36,7 +37,7 @@ sbp_status sbp_run_read_reference(sbp_run *run) {
     if (!path)
         return SBP_OK;
     if (!run->data || run->stream.steps)
-        return sbp_fail(run->diag, SBP_USAGE, "--ref is of the rows of files: give these with --data");
+        return sbp_fail(run->diag, SBP_USAGE, "--ref needs rows from files (--data FILE)");
     if (!sbp_reference_is_lacking(run->plan->program, run->data, true))
         return sbp_fail(run->diag, SBP_USAGE, "--ref: %s",
                         sbp_reference_is_read(run->plan->program)
@@ -45,11 +46,10 @@ sbp_status sbp_run_read_reference(sbp_run *run) {
     SBP_TRY(sbp_reference_read(run->diag, run->plan->program, run->data, path));
     for (int32_t i = 0; i < run->eval_count; i++)
         if (is_lacking(run, run->evals[i]))
-            return sbp_fail(
-                run->diag, SBP_USAGE,
-                "--ref is of --data; the rows of --eval '%s' must carry the log-probabilities of that "
-                "reference themselves",
-                sbp_options_list_at(run->options, SBP_OPT_EVAL, i));
+            return sbp_fail(run->diag, SBP_USAGE,
+                            "--ref applies to --data: the rows of --eval '%s' must carry the "
+                            "log-probabilities of that reference themselves",
+                            sbp_options_list_at(run->options, SBP_OPT_EVAL, i));
     return SBP_OK;
 }
 
@@ -118,9 +118,9 @@ static sbp_status score_reference(sbp_run *run, sbp_dataset *data, const int64_t
 /* Of what log-probabilities depend on besides weights and rows. */
 static uint64_t hash_settings(const sbp_run *run) {
     static const sbp_option_id settings[] = {SBP_OPT_TEMPERATURE};
-    const char *config = run->info.config ? run->info.config : "";
-    const sbp_json *set = run->info.options ? sbp_json_member(run->info.options, "set") : NULL;
-    uint64_t hash = sbp_hash_bytes(run->info.dtype, strlen(run->info.dtype), 1);
+    const char *config = run->info.meta.config ? run->info.meta.config : "";
+    const sbp_json *set = run->info.meta.options ? sbp_json_member(run->info.meta.options, "set") : NULL;
+    uint64_t hash = sbp_hash_bytes(run->info.meta.dtype, strlen(run->info.meta.dtype), 1);
     sbp_text changed;
     sbp_text_init(&changed, run->arena);
     if (set)
@@ -189,8 +189,8 @@ static sbp_status keep_weights(sbp_run *run) {
         return SBP_OK;
     SBP_TRY(sbp_shadow_create(run->executor, run->plan, run->diag, &run->shadow));
     sbp_note(run->diag,
-             "the initial weights, as reference for what is scored step by step, stay in host memory beside "
-             "the trained ones: %s (rows that carry its log-probabilities need none)",
+             "a copy of the initial weights, the reference, stays in host memory: %s (not needed where rows "
+             "carry its log-probabilities)",
              sbp_format_bytes(size, sizeof size, (double)sbp_shadow_bytes(run->shadow)));
     return SBP_OK;
 }

@@ -4,18 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/base/json_write.h"
 #include "ir/base/machine.h"
 #include "runtime/cli/sbprun/commands.h"
 #include "runtime/cli/sbprun/run.h"
 
 enum { SHOWN_ROWS = 3, SHOWN_TOKENS = 400 };
-
-static void add_number(sbp_text *out, double value) {
-    if (isfinite(value))
-        sbp_text_add_double(out, value);
-    else
-        sbp_text_add(out, "null");
-}
 
 /* ---- dry run ---------------------------------------------------------------------------------------- */
 
@@ -138,7 +132,7 @@ static sbp_status dry_text(sbp_run *run, sbp_text *out, const int64_t *lengths, 
     char a[32], b[32];
     sbp_text_add(out, "memory     %s planned%s, %s backend\n",
                  sbp_format_bytes(a, sizeof a, (double)sbp_run_peak_planned(run)),
-                 run->world.count > 1 ? " for each rank" : "", run->info.backend);
+                 run->world.count > 1 ? " for each rank" : "", run->info.meta.backend);
     if (isfinite(seconds))
         sbp_text_add(out,
                      "time       about %s for a micro-batch of %lld rows by the cost model, at most %s for "
@@ -168,19 +162,23 @@ sbp_status sbp_run_print_dry(sbp_run *run) {
     sbp_text_init(&out, run->arena);
     SBP_TRY(count_parts(run, &parts, &run_rows));
     if (sbp_options_on(run->options, SBP_OPT_JSON)) {
-        sbp_text_add(
-            &out,
-            "{\"rows\": %lld, \"documents\": %lld, \"tokens\": %lld, \"trained_tokens\": %lld, \"longest\": "
-            "%lld, \"median\": %g, \"at_most_95_percent\": %lld, \"steps\": %lld, \"steps_per_epoch\": %lld, "
-            "\"micro_batches_per_epoch\": %lld, \"rows_per_epoch\": %lld, \"peak_bytes_planned\": %lld, "
-            "\"micro_batch_seconds\": ",
-            (long long)d->row_count, (long long)d->doc_count, (long long)d->token_count,
-            (long long)d->label_count, (long long)d->longest, median(lengths, d->doc_count),
-            (long long)most_of_95(lengths, d->doc_count), (long long)run->total_steps,
-            (long long)run->steps_per_epoch, (long long)parts, (long long)run_rows,
-            (long long)sbp_run_peak_planned(run));
-        add_number(&out, micro_batch_seconds(run));
-        sbp_text_add(&out, "}\n");
+        sbp_json_writer w = sbp_json_writer_on(&out);
+        sbp_json_write_object(&w, NULL);
+        sbp_json_write_int(&w, "rows", d->row_count);
+        sbp_json_write_int(&w, "documents", d->doc_count);
+        sbp_json_write_int(&w, "tokens", d->token_count);
+        sbp_json_write_int(&w, "trained_tokens", d->label_count);
+        sbp_json_write_int(&w, "longest", d->longest);
+        sbp_json_write_double(&w, "median", median(lengths, d->doc_count));
+        sbp_json_write_int(&w, "at_most_95_percent", most_of_95(lengths, d->doc_count));
+        sbp_json_write_int(&w, "steps", run->total_steps);
+        sbp_json_write_int(&w, "steps_per_epoch", run->steps_per_epoch);
+        sbp_json_write_int(&w, "micro_batches_per_epoch", parts);
+        sbp_json_write_int(&w, "rows_per_epoch", run_rows);
+        sbp_json_write_int(&w, "peak_bytes_planned", sbp_run_peak_planned(run));
+        sbp_json_write_double(&w, "micro_batch_seconds", micro_batch_seconds(run));
+        sbp_json_write_end(&w);
+        sbp_text_add(&out, "\n");
     } else
         SBP_TRY(dry_text(run, &out, lengths, parts, run_rows));
     return sbp_print(run->diag, out.data, out.length);
@@ -199,9 +197,9 @@ int32_t sbp_run_threads(const sbp_run *run) {
 
 int64_t sbp_run_peak_planned(const sbp_run *run) {
     const int64_t *bytes = run->plan->program->arena_bytes;
-    bool host_is_device = strcmp(run->info.backend, "cpu") == 0;
-    return bytes[SBP_DEVICE] + (host_is_device ? bytes[SBP_HOST] : 0) + run->info.runtime_bytes +
-           (sbp_run_threads(run) - run->info.threads) * run->info.thread_bytes;
+    bool host_is_device = strcmp(run->info.meta.backend, "cpu") == 0;
+    return bytes[SBP_DEVICE] + (host_is_device ? bytes[SBP_HOST] : 0) + run->info.meta.runtime_bytes +
+           (sbp_run_threads(run) - run->info.meta.threads) * run->info.meta.thread_bytes;
 }
 
 int64_t sbp_run_peak_measured(const sbp_run *run) {
@@ -213,73 +211,115 @@ int64_t sbp_run_peak_measured(const sbp_run *run) {
 
 /* ---- run.json --------------------------------------------------------------------------------------- */
 
-static void add_string(sbp_text *out, const char *text) {
-    if (text)
-        sbp_json_add_string(out, text, strlen(text));
-    else
-        sbp_text_add(out, "null");
+static void write_data(sbp_json_writer *w, const char *key, const sbp_dataset *d) {
+    sbp_json_write_object(w, key);
+    sbp_json_write_int(w, "rows", d->row_count);
+    sbp_json_write_int(w, "documents", d->doc_count);
+    sbp_json_write_int(w, "tokens", d->token_count);
+    sbp_json_write_int(w, "trained_tokens", d->label_count);
+    sbp_json_write_hash(w, "hash", d->hash);
+    sbp_json_write_end(w);
 }
 
-static void add_data(sbp_text *out, const sbp_dataset *d) {
-    sbp_text_add(
-        out,
-        "{\"rows\": %lld, \"documents\": %lld, \"tokens\": %lld, \"trained_tokens\": %lld, \"hash\": "
-        "\"%016llx\"}",
-        (long long)d->row_count, (long long)d->doc_count, (long long)d->token_count,
-        (long long)d->label_count, (unsigned long long)d->hash);
+static void write_machine(sbp_json_writer *w, const sbp_run *run) {
+    sbp_device_info info = {0};
+    sbp_device *device = sbp_executor_device(run->executor);
+    device->class->info(device, &info);
+    sbp_json_write_object(w, "device");
+    sbp_json_write_string(w, "backend", run->info.meta.backend);
+    sbp_json_write_string(w, "name", info.name);
+    sbp_json_write_int(w, "threads", info.threads);
+    sbp_json_write_int(w, "memory_bytes", info.memory_bytes);
+    sbp_json_write_end(w);
 }
 
 sbp_status sbp_run_write_json(sbp_run *run, const char *resumed) {
     sbp_text out;
-    sbp_device_info info = {0};
-    sbp_device *device = sbp_executor_device(run->executor);
-    device->class->info(device, &info);
     sbp_text_init(&out, run->arena);
-    sbp_text_add(&out, "{\n  \"sbprun\": \"%s\",\n  \"command\": [\"sbprun\"", SBP_VERSION);
-    for (int i = 0; i < run->argc; i++) {
-        sbp_text_add(&out, ", ");
-        add_string(&out, run->argv[i]);
-    }
-    sbp_text_add(&out, "],\n  \"plan\": ");
-    add_string(&out, run->plan_path);
-    sbp_text_add(&out, ",\n  \"plan_checksum\": \"%016llx\",\n  \"resumed_from\": ",
-                 (unsigned long long)run->plan_checksum);
-    add_string(&out, resumed);
-    sbp_text_add(&out, ",\n  \"options\": {");
-    sbp_options_print_json(&out, run->options, SBP_PHASE_RUN);
-    sbp_text_add(&out, "},\n  \"steps\": %lld,\n  \"warmup_steps\": %lld",
-                 (long long)(run->total_steps < SBP_STEPS_UNKNOWN ? run->total_steps : 0),
-                 (long long)run->lr.warmup);
+    sbp_json_writer w = sbp_json_writer_on(&out);
+    w.lines = true;
+    sbp_json_write_object(&w, NULL);
+    sbp_json_write_string(&w, "sbprun", SBP_VERSION);
+    sbp_json_write_array(&w, "command");
+    sbp_json_write_string(&w, NULL, "sbprun");
+    for (int i = 0; i < run->argc; i++)
+        sbp_json_write_string(&w, NULL, run->argv[i]);
+    sbp_json_write_end(&w);
+    sbp_json_write_string(&w, "plan", run->plan_path);
+    sbp_json_write_hash(&w, "plan_checksum", run->plan_checksum);
+    sbp_json_write_string(&w, "resumed_from", resumed);
+    sbp_json_write_object(&w, "options");
+    sbp_options_write_json(&w, run->options, SBP_PHASE_RUN);
+    sbp_json_write_end(&w);
+    sbp_json_write_int(&w, "steps", run->total_steps < SBP_STEPS_UNKNOWN ? run->total_steps : 0);
+    sbp_json_write_int(&w, "warmup_steps", run->lr.warmup);
     if (run->data) {
-        sbp_text_add(&out, ",\n  \"steps_per_epoch\": %lld,\n  \"data\": ", (long long)run->steps_per_epoch);
-        add_data(&out, run->data);
+        sbp_json_write_int(&w, "steps_per_epoch", run->steps_per_epoch);
+        write_data(&w, "data", run->data);
     }
-    sbp_text_add(&out, ",\n  \"eval\": [");
-    for (int32_t i = 0; i < run->eval_count; i++) {
-        sbp_text_add(&out, i ? ", " : "");
-        add_data(&out, run->evals[i]);
-    }
-    sbp_text_add(&out, "],\n  \"device\": {\"backend\": ");
-    add_string(&out, run->info.backend);
-    sbp_text_add(&out, ", \"name\": ");
-    add_string(&out, info.name);
-    sbp_text_add(&out, ", \"threads\": %d, \"memory_bytes\": %lld},\n  \"compiled\": ", info.threads,
-                 (long long)info.memory_bytes);
-    sbp_json_add_value(&out, run->plan->meta);
+    sbp_json_write_array(&w, "eval");
+    for (int32_t i = 0; i < run->eval_count; i++)
+        write_data(&w, NULL, run->evals[i]);
+    sbp_json_write_end(&w);
+    write_machine(&w, run);
+    sbp_json_write_value(&w, "compiled", run->plan->meta);
     if (run->ranks) {
-        sbp_text_add(&out, ",\n  \"ranks\": {\"count\": %d, \"on_this_host\": %d, \"transport\": ",
-                     (int)run->world.count, (int)run->world.local_count);
-        add_string(&out, run->world.transport);
-        sbp_text_add(&out, "}");
+        sbp_json_write_object(&w, "ranks");
+        sbp_json_write_int(&w, "count", run->world.count);
+        sbp_json_write_int(&w, "on_this_host", run->world.local_count);
+        sbp_json_write_string(&w, "transport", run->world.transport);
+        sbp_json_write_end(&w);
     }
-    if (run->products)
-        sbp_text_add(&out, ",\n  \"products\": {\"file\": \"products.txt\", \"hash\": \"%016llx\"}",
-                     (unsigned long long)run->state.products);
-    sbp_text_add(&out, "\n}\n");
+    if (run->products) {
+        sbp_json_write_object(&w, "products");
+        sbp_json_write_string(&w, "file", "products.txt");
+        sbp_json_write_hash(&w, "hash", run->state.products);
+        sbp_json_write_end(&w);
+    }
+    sbp_json_write_end(&w);
+    sbp_text_add(&out, "\n");
     return sbp_file_write(run->diag, sbp_file_join(run->arena, run->out, "run.json"), out.data, out.length);
 }
 
 /* ---- the end ---------------------------------------------------------------------------------------- */
+
+static sbp_status print_summary_json(sbp_run *run, double loss, int64_t planned, int64_t measured) {
+    sbp_text out;
+    sbp_text_init(&out, run->arena);
+    sbp_json_writer w = sbp_json_writer_on(&out);
+    sbp_json_write_object(&w, NULL);
+    sbp_json_write_int(&w, "steps", run->state.step);
+    sbp_json_write_int(&w, "resumed_after", run->resumed_after);
+    sbp_json_write_double(&w, "train_loss", loss);
+    sbp_json_write_double(&w, "eval_loss", run->eval_loss);
+    sbp_json_write_int(&w, "num_tokens", run->state.num_tokens);
+    sbp_json_write_double(&w, "train_seconds", run->seconds);
+    sbp_json_write_double(&w, "fastest_step_seconds",
+                          run->fastest_seconds > 0 ? run->fastest_seconds : (double)NAN);
+    sbp_json_write_int(&w, "zero_gradient_steps", run->zero_gradients);
+    sbp_json_write_int(&w, "peak_bytes_planned", planned);
+    if (measured > 0)
+        sbp_json_write_int(&w, "peak_bytes_measured", measured);
+    else
+        sbp_json_write_null(&w, "peak_bytes_measured");
+    if (run->plan->program->arena_bytes[SBP_DISK] > 0) {
+        int64_t read_bytes, written_bytes;
+        sbp_run_disk_traffic(run, &read_bytes, &written_bytes);
+        sbp_json_write_int(&w, "disk_bytes_read", read_bytes);
+        sbp_json_write_int(&w, "disk_bytes_written", written_bytes);
+    }
+    if (run->ranks) {
+        sbp_device_info info = {0};
+        sbp_device *device = sbp_executor_device(run->executor);
+        device->class->info(device, &info);
+        sbp_json_write_int(&w, "ranks", run->world.count);
+        sbp_json_write_int(&w, "wire_bytes_sent", info.wire_sent_bytes);
+        sbp_json_write_int(&w, "wire_bytes_between_hosts", info.wire_away_bytes);
+    }
+    sbp_json_write_end(&w);
+    sbp_text_add(&out, "\n");
+    return sbp_print(run->diag, out.data, out.length);
+}
 
 sbp_status sbp_run_print_summary(sbp_run *run) {
     double loss = sbp_metrics_train_loss(&run->metrics);
@@ -287,42 +327,8 @@ sbp_status sbp_run_print_summary(sbp_run *run) {
     SBP_TRY(sbp_run_largest(run, &measured));
     if (!sbp_run_writes(run))
         return SBP_OK;
-    if (sbp_options_on(run->options, SBP_OPT_JSON)) {
-        sbp_text out;
-        sbp_text_init(&out, run->arena);
-        sbp_text_add(&out, "{\"steps\": %lld, \"resumed_after\": %lld, \"train_loss\": ",
-                     (long long)run->state.step, (long long)run->resumed_after);
-        add_number(&out, loss);
-        sbp_text_add(&out, ", \"eval_loss\": ");
-        add_number(&out, run->eval_loss);
-        sbp_text_add(&out, ", \"num_tokens\": %lld, \"train_seconds\": ", (long long)run->state.num_tokens);
-        add_number(&out, run->seconds);
-        sbp_text_add(&out, ", \"fastest_step_seconds\": ");
-        add_number(&out, run->fastest_seconds > 0 ? run->fastest_seconds : (double)NAN);
-        sbp_text_add(
-            &out, ", \"zero_gradient_steps\": %lld, \"peak_bytes_planned\": %lld, \"peak_bytes_measured\": ",
-            (long long)run->zero_gradients, (long long)planned);
-        if (measured > 0)
-            sbp_text_add(&out, "%lld", (long long)measured);
-        else
-            sbp_text_add(&out, "null");
-        if (run->plan->program->arena_bytes[SBP_DISK] > 0) {
-            int64_t read_bytes, written_bytes;
-            sbp_run_disk_traffic(run, &read_bytes, &written_bytes);
-            sbp_text_add(&out, ", \"disk_bytes_read\": %lld, \"disk_bytes_written\": %lld",
-                         (long long)read_bytes, (long long)written_bytes);
-        }
-        if (run->ranks) {
-            sbp_device_info info = {0};
-            sbp_device *device = sbp_executor_device(run->executor);
-            device->class->info(device, &info);
-            sbp_text_add(
-                &out, ", \"ranks\": %d, \"wire_bytes_sent\": %lld, \"wire_bytes_between_hosts\": %lld",
-                (int)run->world.count, (long long)info.wire_sent_bytes, (long long)info.wire_away_bytes);
-        }
-        sbp_text_add(&out, "}\n");
-        return sbp_print(run->diag, out.data, out.length);
-    }
+    if (sbp_options_on(run->options, SBP_OPT_JSON))
+        return print_summary_json(run, loss, planned, measured);
     char a[32], b[32], done[80];
     long long steps = run->state.step, here = run->state.step - run->resumed_after;
     snprintf(done, sizeof done, here == steps ? "%lld" : "%lld of %lld", here, steps);
@@ -339,7 +345,7 @@ sbp_status sbp_run_print_summary(sbp_run *run) {
                  (long long)run->zero_gradients);
     sbp_run_note_disk(run);
     if (measured > planned + planned / 100)
-        sbp_note(run->diag, "the %s device holds %s more than was planned", run->info.backend,
+        sbp_note(run->diag, "the %s device holds %s more than was planned", run->info.meta.backend,
                  sbp_format_bytes(a, sizeof a, (double)(measured - planned)));
     return SBP_OK;
 }
@@ -361,13 +367,14 @@ sbp_status sbp_run_print_gradients(const sbp_run *run, const char *path) {
     }
     sbp_text out;
     sbp_text_init(&out, run->arena);
-    sbp_text_add(&out, "{\"loss\": ");
-    add_number(&out, loss);
-    sbp_text_add(&out, ", \"grad_norm\": ");
-    add_number(&out, norm);
-    sbp_text_add(&out, ", \"rows\": %lld, \"num_tokens\": %lld, \"gradients\": ", (long long)run->row_count,
-                 (long long)t->packer.rows);
-    add_string(&out, path);
-    sbp_text_add(&out, "}\n");
+    sbp_json_writer w = sbp_json_writer_on(&out);
+    sbp_json_write_object(&w, NULL);
+    sbp_json_write_double(&w, "loss", loss);
+    sbp_json_write_double(&w, "grad_norm", norm);
+    sbp_json_write_int(&w, "rows", run->row_count);
+    sbp_json_write_int(&w, "num_tokens", t->packer.rows);
+    sbp_json_write_string(&w, "gradients", path);
+    sbp_json_write_end(&w);
+    sbp_text_add(&out, "\n");
     return sbp_print(run->diag, out.data, out.length);
 }

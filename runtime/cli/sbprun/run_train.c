@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backends/devices.h"
+#include "ir/base/json_write.h"
 #include "ir/base/machine.h"
 #include "runtime/cli/sbprun/interrupt.h"
 #include "runtime/cli/sbprun/run.h"
@@ -73,19 +74,23 @@ static sbp_status write_score_body(void *user) {
     double sum = 0;
     sbp_text line;
     sbp_text_init(&line, w->arena);
-    sbp_text_add(&line, "{\"row\": %lld, \"part\": \"%s\", \"logps\": [", (long long)doc->row,
-                 sbp_doc_part(doc));
+    sbp_json_writer j = sbp_json_writer_on(&line);
+    sbp_json_write_object(&j, NULL);
+    sbp_json_write_int(&j, "row", doc->row);
+    sbp_json_write_string(&j, "part", sbp_doc_part(doc));
+    sbp_json_write_array(&j, "logps");
     for (int64_t i = 0; i < doc->labels; i++) {
-        sbp_text_add(&line, i ? ", " : "");
-        sbp_text_add_double(&line, w->score->logps[i]);
+        sbp_json_write_double(&j, NULL, w->score->logps[i]);
         sum += w->score->logps[i];
         if (!isfinite(w->score->logps[i]))
             return sbp_fail(w->run->diag, SBP_NOT_FINITE, "row %lld: log-probability %lld is %g",
                             (long long)doc->row, (long long)i, w->score->logps[i]);
     }
-    sbp_text_add(&line, "], \"sum\": ");
-    sbp_text_add_double(&line, sum);
-    sbp_text_add(&line, ", \"tokens\": %lld}\n", (long long)doc->labels);
+    sbp_json_write_end(&j);
+    sbp_json_write_double(&j, "sum", sum);
+    sbp_json_write_int(&j, "tokens", doc->labels);
+    sbp_json_write_end(&j);
+    sbp_text_add(&line, "\n");
     return sbp_file_out_write(w->out, w->run->diag, line.data, (int64_t)line.length);
 }
 
@@ -399,14 +404,14 @@ static const char *given(const sbp_run *run) {
 }
 
 static sbp_status check_device(const sbp_run *run) {
-    const sbp_device_class *class = sbp_device_find(run->info.backend);
+    const sbp_device_class *class = sbp_device_find(run->info.meta.backend);
     int64_t available = sbp_machine_memory_available(), planned = sbp_run_peak_planned(run), all;
     int64_t device = sbp_options_int(run->options, SBP_OPT_DEVICE);
     int32_t ranks = run->world.local_count; /* they share the memory of their host */
     char need[32], limit[100], of[60] = "";
     if (!class)
         return sbp_fail(run->diag, SBP_MACHINE, "'%s' is for %s, which this sbprun cannot run on", given(run),
-                        run->info.backend);
+                        run->info.meta.backend);
     if (device > 0 && !class->count)
         return sbp_fail(run->diag, SBP_MACHINE, "--device %lld: there is one %s device, number 0",
                         (long long)device, class->name);
@@ -414,14 +419,14 @@ static sbp_status check_device(const sbp_run *run) {
         all = INT64_MAX;
     if (ranks > 1)
         snprintf(of, sizeof of, " for each of the %d ranks on this host", (int)ranks);
-    if (strcmp(run->info.backend, "cpu") == 0 && available > 0 && all > available)
+    if (strcmp(run->info.meta.backend, "cpu") == 0 && available > 0 && all > available)
         return sbp_fail(run->diag, SBP_MACHINE, "'%s' needs %s of memory%s: %s", given(run),
                         sbp_format_bytes(need, sizeof need, (double)planned), of,
                         sbp_machine_memory_text(limit, sizeof limit));
     planned = run->plan->program->arena_bytes[SBP_HOST];
     if (!sbp_mul_i64(planned, ranks, &all))
         all = INT64_MAX;
-    if (strcmp(run->info.backend, "cpu") != 0 && planned > 0 && available > 0 && all > available)
+    if (strcmp(run->info.meta.backend, "cpu") != 0 && planned > 0 && available > 0 && all > available)
         return sbp_fail(run->diag, SBP_MACHINE, "'%s' needs %s of the host's memory%s: %s", given(run),
                         sbp_format_bytes(need, sizeof need, (double)planned), of,
                         sbp_machine_memory_text(limit, sizeof limit));
@@ -475,7 +480,7 @@ static int32_t device_index(const sbp_run *run, const sbp_device_class *class) {
 }
 
 static sbp_status open_device(sbp_run *run) {
-    const sbp_device_class *class = sbp_device_find(run->info.backend);
+    const sbp_device_class *class = sbp_device_find(run->info.meta.backend);
     int64_t planned = sbp_run_peak_planned(run);
     sbp_device_options options = {.threads = sbp_run_threads(run),
                                   .index = device_index(run, class),
@@ -491,13 +496,13 @@ static sbp_status open_device(sbp_run *run) {
                  (long long)sbp_options_int(run->options, SBP_OPT_THREADS), options.threads,
                  sbp_machine_cores(), sbp_machine_cores() == 1 ? "" : "s");
     if (run->info.memory_bytes > 0 && planned > run->info.memory_bytes &&
-        options.threads > run->info.threads && run->info.thread_bytes > 0)
+        options.threads > run->info.meta.threads && run->info.meta.thread_bytes > 0)
         sbp_note(run->diag,
                  "with %d threads this takes %s; '%s' was made for --memory %s and %lld threads "
                  "(sbpc compile --threads %d plans for more)",
                  options.threads, sbp_format_bytes(need, sizeof need, (double)planned), run->plan_path,
                  sbp_format_bytes(have, sizeof have, (double)run->info.memory_bytes),
-                 (long long)run->info.threads, options.threads);
+                 (long long)run->info.meta.threads, options.threads);
     SBP_TRY(sbp_executor_create(run->diag, class, &options, run->plan->program, &run->executor));
     const char *profile = getenv("SBP_PROFILE");
     if (!profile || !*profile || strcmp(profile, "0") == 0)
@@ -567,15 +572,15 @@ static sbp_status find_checkpoint(sbp_run *run, const char **found) {
 static sbp_status begin(sbp_run *run, const char *found) {
     if (!found)
         return load_first(run);
-    if (run->info.adapter || sbp_params_keep_base(run->plan)) /* checkpoints do not have the base */
+    if (run->info.meta.adapter || sbp_params_keep_base(run->plan)) /* checkpoints do not have the base */
         SBP_TRY(load_first(run));
     uint64_t products = run->state.products;
     SBP_TRY(sbp_run_agree(run, sbp_checkpoint_verify(run->diag, found, run->world.rank, run->world.count)));
     SBP_TRY(sbp_checkpoint_load(run->diag, run->executor, run->plan, found, &run->state));
     if (run->state.products != products)
         sbp_note(run->diag,
-                 "'%s' was computed with other choices of products (hash %016llx, here %016llx): "
-                 "sums round differently",
+                 "'%s' was computed with other algorithms of matmuls (hash %016llx, here %016llx): sums "
+                 "round differently",
                  found, (unsigned long long)run->state.products, (unsigned long long)products);
     run->state.products = products;
     run->resumed_after = run->state.step;

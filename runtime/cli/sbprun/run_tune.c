@@ -61,10 +61,10 @@ static sbp_status measure(sbp_run *run, const char *path) {
     SBP_TRY(sbp_executor_tune(run->executor, run->diag));
     SBP_TRY(keep_text(run, &count));
     if (count == 0)
-        sbp_warn(run->diag, "--tune: there is nothing to choose among: no product of the plan is cuBLASLt's");
+        sbp_warn(run->diag, "--tune has nothing to measure: cuBLASLt computes no matmul of the plan");
     if (count == known)
         return SBP_OK;
-    sbp_note(run->diag, "%d products were measured in %.1f s; how each is computed is kept in '%s'",
+    sbp_note(run->diag, "%d matmuls were measured in %.1f s; their algorithms are kept in '%s'",
              (int)(count - known), seconds_now() - begin, path);
     return sbp_file_write(run->diag, path, run->products, strlen(run->products));
 }
@@ -75,8 +75,7 @@ static sbp_status take_own(sbp_run *run) {
     int32_t count;
     if (!sbp_file_exists(own)) {
         sbp_warn(run->diag,
-                 "'%s', by which the run computed its products, is not there: sums round "
-                 "differently from here on",
+                 "'%s', the algorithms of the run's matmuls, is missing: sums round differently from here on",
                  own);
         return SBP_OK;
     }
@@ -90,8 +89,8 @@ sbp_status sbp_run_tune(sbp_run *run) {
         return SBP_OK;
     if (!sbp_executor_can_tune(run->executor))
         return sbp_fail(run->diag, SBP_USAGE,
-                        "--tune: backend %s has one way to compute each product; leave it out",
-                        run->info.backend);
+                        "--tune: backend %s has one way to compute each matmul; leave it out",
+                        run->info.meta.backend);
     bool goes_on = run->out && sbp_options_on(run->options, SBP_OPT_RESUME) &&
                    sbp_rundir_newest(&run->dir, INT64_MAX) >= 0;
     if (goes_on)

@@ -12,12 +12,12 @@ sbp_status sbp_run_find_weights(const sbp_run *run, const char **path, const cha
     static const char random[] = "random:";
     const char *given = sbp_options_text(run->options, SBP_OPT_WEIGHTS);
     char *end;
-    *adapter = run->info.adapter_weights;
-    if (given && run->info.adapter && sbp_file_exists(sbp_run_adapter_file(run->arena, given))) {
+    *adapter = run->info.meta.adapter_weights;
+    if (given && run->info.meta.adapter && sbp_file_exists(sbp_run_adapter_file(run->arena, given))) {
         *adapter = given;
         given = NULL;
     }
-    *path = given ? given : run->info.weights;
+    *path = given ? given : run->info.meta.weights;
     const char *pickle = !*path && run->model ? sbp_weights_find_pickle(run->arena, run->model) : NULL;
     if (pickle)
         return sbp_fail(run->diag, SBP_INPUT, "%s: %s", pickle,

@@ -386,9 +386,9 @@ static sbp_status read_schema(sbp_source *s, sbp_diag *diag, sbp_arrow_state *st
                         s->path);
     SBP_TRY(read_children(&r, table, 0, &state->root));
     if (nothing_is_read(&state->root) || state->root.child_count == 0)
-        return sbp_fail(diag, SBP_INPUT, "'%s' has no column of a type that rows have", s->path);
+        return sbp_fail(diag, SBP_INPUT, "'%s' has no column of a supported type", s->path);
     if (r.other_count > 0)
-        sbp_note(diag, "'%s': column '%s'%s of a type that rows do not have%s left out", s->path, r.other,
+        sbp_note(diag, "'%s': column '%s'%s of an unsupported type%s left out", s->path, r.other,
                  r.other_count > 1 ? " and others are" : " is", r.other_count > 1 ? ": they are" : ": it is");
     return SBP_OK;
 }
@@ -492,8 +492,8 @@ static sbp_status read_dictionary(batch_reader *r, size_t table) {
     size_t data = follow(&r->flat, field(&r->flat, table, 1));
     int64_t id = scalar(&r->flat, table, 0, 8, 0);
     if (scalar(&r->flat, table, 2, 1, 0))
-        return sbp_fail(r->diag, SBP_INPUT, "'%s': a dictionary grows between batches, which is not read",
-                        r->source->path);
+        return sbp_fail(r->diag, SBP_INPUT,
+                        "'%s': a dictionary grows between batches, which is not supported", r->source->path);
     r->keep = true;
     for (int32_t i = 0; i < r->state->dictionary_count; i++) {
         sbp_arrow_field *f = r->state->dictionaries[i];

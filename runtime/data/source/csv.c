@@ -167,7 +167,7 @@ static sbp_status csv_open(sbp_source *s, sbp_diag *diag) {
         const char *name = field_at(c, i, &length);
         c->names[i] = sbp_arena_strndup(s->arena, name, length);
         if (!sbp_is_utf8(name, (int64_t)length))
-            return sbp_fail(diag, SBP_INPUT, "%s:%lld: the name of column %d is no UTF-8", s->path,
+            return sbp_fail(diag, SBP_INPUT, "%s:%lld: the name of column %d is not UTF-8", s->path,
                             (long long)line, i + 1);
         for (int32_t k = 0; k < i; k++)
             if (c->names[i][0] && strcmp(c->names[i], c->names[k]) == 0)

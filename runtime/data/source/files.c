@@ -144,7 +144,7 @@ static sbp_status glob_files(file_list *list, const char *pattern) {
     if (result == 0)
         globfree(&found);
     if (result != 0)
-        return sbp_fail(list->diag, SBP_IO, "no file is called as in '%s'", pattern);
+        return sbp_fail(list->diag, SBP_IO, "no file matches '%s'", pattern);
     if (!all)
         return sbp_fail(list->diag, SBP_MACHINE, "out of memory for the files of '%s'", pattern);
     *at = 0;
@@ -155,7 +155,7 @@ static sbp_status glob_files(file_list *list, const char *pattern) {
         if (!sbp_directory_exists(name))
             push(list, name);
     if (list->count == 0)
-        return sbp_fail(list->diag, SBP_IO, "no file is called as in '%s'", pattern);
+        return sbp_fail(list->diag, SBP_IO, "no file matches '%s'", pattern);
     qsort(list->items, (size_t)list->count, sizeof *list->items, by_name);
     return SBP_OK;
 }

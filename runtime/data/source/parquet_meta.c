@@ -264,10 +264,10 @@ static sbp_status make_schema(meta_reader *r) {
         return damaged(r, "its schema is damaged");
     finish_node(r->meta, root);
     if (root->kind == SBP_PARQUET_OTHER)
-        return sbp_fail(r->diag, SBP_INPUT, "'%s' has no column of a type that rows have", r->source->path);
+        return sbp_fail(r->diag, SBP_INPUT, "'%s' has no column of a supported type", r->source->path);
     if (r->other_count > 0)
-        sbp_note(r->diag, "'%s': column '%s'%s of a type that rows do not have%s left out", r->source->path,
-                 r->other, r->other_count > 1 ? " and others are" : " is",
+        sbp_note(r->diag, "'%s': column '%s'%s of an unsupported type%s left out", r->source->path, r->other,
+                 r->other_count > 1 ? " and others are" : " is",
                  r->other_count > 1 ? ": they are" : ": it is");
     return SBP_OK;
 }

@@ -115,8 +115,9 @@ static void check_settings(const setting *settings, int count, sbp_dtype dtype, 
         for (int backward = 0; backward < 2; backward++) {
             setting s = settings[i];
             bool wanted = everything() || (!s.all && (dtype != SBP_F16 || s.half));
-            /* what tensor cores of both kinds do: one of them in both directions, the other in turn */
-            if (settings == tile_settings && variant == SBP_CUDA_MMA && i % 2 != backward && !everything())
+            /* what tensor cores of both kinds do: each direction of a case by one of them, of the first by both */
+            if (settings == tile_settings && i > 0 && !everything() &&
+                (i % 2 == backward) == (variant == SBP_CUDA_MMA))
                 continue;
             if (dtype != SBP_F32)
                 s.c.dtype = dtype;

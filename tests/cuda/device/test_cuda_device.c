@@ -266,7 +266,7 @@ static void test_messages(void **state) {
     (void)state;
     expect("devices=0",
            "the driver does not start: the driver sees no device (CUDA_VISIBLE_DEVICES may hide them)");
-    expect("version=11080", "the driver is made for CUDA 11.8; 12.0 is the least, and 13.0 (version 580)");
+    expect("version=11080", "the driver is for CUDA 11.8; 12.0 or newer is needed, 13.0 (version 580)");
     expect("memory=60000",
            "the plan needs 64.00 KiB of device memory; of the 58.59 KiB of Fake GPU, 58.59 KiB are free");
     expect("memory=1000000,taken=990000", "of the 976.56 KiB of Fake GPU, 9.77 KiB are free");

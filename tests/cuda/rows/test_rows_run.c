@@ -113,7 +113,7 @@ static void random_kernels(void **state) {
     batch *b = batch_open();
     b->small_rows = true;
     sbp_rng rng = {7};
-    for (int i = 0; i < testing_sweep(24, 180); i++) {
+    for (int i = 0; i < testing_sweep(12, 180); i++) {
         sbp_random_kernel_options options = {.compute = sbp_rng_below(&rng, 3) ? SBP_F32 : SBP_F64,
                                              .heads = sbp_rng_below(&rng, 3) ? 1 : 1 + sbp_rng_below(&rng, 5),
                                              .n = lengths[sbp_rng_below(&rng, SBP_COUNT(lengths))],

@@ -513,7 +513,7 @@ static void test_native_sums(void **state) {
     if (!can_compile())
         skip();
     int batches = getenv("SBP_TEST_ALL") ? 20 * BATCHES : BATCHES;
-    static const char said[] = "--deterministic off: groups of ranks add up by exchanges, as with on";
+    static const char said[] = "--deterministic off: process groups sum by exchanges, as with on";
     run_world(3, 1, batches, "off", "SBP_TEST_WIRE_BYTES=40000");
     run_world(6, 3, batches / 5, "off", "SBP_TEST_WIRE_BYTES=100000 SBP_TEST_NODE=2");
     assert_null(strstr(output, said));
@@ -538,7 +538,7 @@ static void test_two_communicators(void **state) {
 #ifdef SBP_MPIRUN
     if (!can_compile())
         skip();
-    static const char said[] = "exchanges of heads wait for what ranks were asked to send before";
+    static const char said[] = "all-to-alls queue behind earlier collectives";
     run_ranks(4, "waits apart", "");
     assert_null(strstr(output, said));
     run_ranks(4, "waits behind", "SBP_FAKE_CUDA=devices=8,report,nccl=22500");

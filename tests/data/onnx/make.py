@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes small decoders that no Hugging Face family of this project is like, which passes got wrong once: odd_layers.json,
-odd_head.json, whose head reads another width than the layers pass on, and two_widths.json, whose layers are not all of
-one width. Standard library only."""
+odd_head.json, whose head reads another width than the layers pass on, two_widths.json, whose layers are not all of one
+width, and side_values.json, whose layers read values of layers before the last. Standard library only."""
 
 import base64
 import json
@@ -153,6 +153,35 @@ def two_widths():
     write("two_widths")
 
 
+def side_values():
+    """Keys and values of layer 1 that layers 2 and 4 read, rows of a second table of which each layer takes a part, the
+    input of layer 1 that layer 3 adds again, keys of layer 3 that are its values."""
+    layers, width = 5, HEADS * HEAD_DIM
+    x = node("Gather", parameter("embed.layers.0.x", VOCABULARY, HIDDEN), "input_ids", axis=0)
+    rows = node("Gather", parameter("embed.layers.0.rows", VOCABULARY, 3 * layers), "input_ids", axis=0)
+    for value in [*range(0, 3 * layers + 1, 3), -1]:
+        raw = base64.b64encode(struct.pack("<q", value)).decode()
+        initializers.append({"name": f"at{value}", "dataType": "INT64", "dims": [1], "rawData": raw})
+    inputs, shared = [], []
+    for i in range(layers):
+        inputs.append(x)
+        name = f"layers.{i}."
+        y = norm(x, name + "norm")
+        q = linear(y, name + "q", HIDDEN, width, bias=False)
+        k, v = shared if i in (2, 4) else (linear(y, name + part, HIDDEN, HEAD_DIM, bias=False) for part in "kv")
+        k, v = (k, k) if i == 3 else (k, v)
+        shared = (k, v) if i == 1 else shared
+        a = node("Attention", q, k, v, is_causal=1, q_num_heads=HEADS, kv_num_heads=1)
+        x = node("Add", x, linear(a, name + "o", width, HIDDEN, bias=False))
+        part = node("Slice", rows, f"at{3 * i}", f"at{3 * i + 3}", "at-1")
+        gate = node("Sigmoid", linear(norm(x, name + "norm2"), name + "gate", HIDDEN, 3, bias=False))
+        x = node("Add", x, linear(node("Mul", gate, part), name + "down", 3, HIDDEN, bias=False))
+        x = node("Add", x, inputs[1]) if i == 3 else x
+    node("MatMul", norm(x, "norm"), parameter("head", HIDDEN, VOCABULARY), output="logits")
+    write("side_values")
+
+
 odd_layers()
 odd_head()
 two_widths()
+side_values()

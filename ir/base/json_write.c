@@ -1,0 +1,118 @@
+/* json_write.c: JSON into a text. */
+#include "ir/base/json_write.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+sbp_json_writer sbp_json_writer_on(sbp_text *out) {
+    return (sbp_json_writer){.out = out};
+}
+
+static uint64_t bit(const sbp_json_writer *w) {
+    return UINT64_C(1) << w->depth;
+}
+
+static bool in_array(const sbp_json_writer *w) {
+    return w->arrays & bit(w);
+}
+
+/* What stands before a value: the separator, and its name. */
+static void begin_value(sbp_json_writer *w, const char *key) {
+    bool wants_key = w->depth > 0 ? !in_array(w) : w->inside;
+    assert(wants_key == (key != NULL));
+    (void)wants_key;
+    bool line = w->lines && w->depth == 1;
+    if ((w->depth > 0 || w->inside) && w->filled & bit(w))
+        sbp_text_add_n(w->out, ", ", w->compact || line ? 1 : 2);
+    w->filled |= bit(w);
+    if (line)
+        sbp_text_add_n(w->out, "\n  ", 3);
+    if (!key)
+        return;
+    sbp_json_add_string(w->out, key, strlen(key));
+    sbp_text_add_n(w->out, ": ", w->compact ? 1 : 2);
+}
+
+static void open_value(sbp_json_writer *w, const char *key, bool array) {
+    begin_value(w, key);
+    assert(w->depth + 1 < SBP_JSON_WRITE_DEPTH);
+    w->depth++;
+    w->filled &= ~bit(w);
+    w->arrays = array ? w->arrays | bit(w) : w->arrays & ~bit(w);
+    sbp_text_add_n(w->out, array ? "[" : "{", 1);
+}
+
+void sbp_json_write_object(sbp_json_writer *w, const char *key) {
+    open_value(w, key, false);
+}
+
+void sbp_json_write_array(sbp_json_writer *w, const char *key) {
+    open_value(w, key, true);
+}
+
+void sbp_json_write_end(sbp_json_writer *w) {
+    assert(w->depth > 0);
+    if (w->lines && w->depth == 1 && w->filled & bit(w))
+        sbp_text_add_n(w->out, "\n", 1);
+    sbp_text_add_n(w->out, in_array(w) ? "]" : "}", 1);
+    w->depth--;
+}
+
+void sbp_json_write_string(sbp_json_writer *w, const char *key, const char *value) {
+    if (value)
+        sbp_json_write_bytes(w, key, value, strlen(value));
+    else
+        sbp_json_write_null(w, key);
+}
+
+void sbp_json_write_bytes(sbp_json_writer *w, const char *key, const char *bytes, size_t length) {
+    begin_value(w, key);
+    sbp_json_add_string(w->out, bytes, length);
+}
+
+void sbp_json_write_int(sbp_json_writer *w, const char *key, int64_t value) {
+    begin_value(w, key);
+    sbp_text_add(w->out, "%lld", (long long)value);
+}
+
+void sbp_json_write_double(sbp_json_writer *w, const char *key, double value) {
+    if (!isfinite(value)) {
+        sbp_json_write_null(w, key);
+        return;
+    }
+    begin_value(w, key);
+    sbp_text_add_double(w->out, value);
+}
+
+void sbp_json_write_hash(sbp_json_writer *w, const char *key, uint64_t value) {
+    begin_value(w, key);
+    sbp_text_add(w->out, "\"%016llx\"", (unsigned long long)value);
+}
+
+void sbp_json_write_bool(sbp_json_writer *w, const char *key, bool value) {
+    sbp_json_write_raw(w, key, value ? "true" : "false");
+}
+
+void sbp_json_write_null(sbp_json_writer *w, const char *key) {
+    sbp_json_write_raw(w, key, "null");
+}
+
+void sbp_json_write_value(sbp_json_writer *w, const char *key, const sbp_json *value) {
+    if (!value) {
+        sbp_json_write_null(w, key);
+        return;
+    }
+    begin_value(w, key);
+    sbp_json_add_value(w->out, value);
+}
+
+void sbp_json_write_raw(sbp_json_writer *w, const char *key, const char *text) {
+    begin_value(w, key);
+    sbp_text_add_n(w->out, text, strlen(text));
+}
+
+void sbp_json_write_fixed(sbp_json_writer *w, const char *key, double value, int digits) {
+    begin_value(w, key);
+    sbp_text_add(w->out, "%.*f", digits, value);
+}
