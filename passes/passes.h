@@ -1,8 +1,8 @@
 /* passes.h: the pipeline from a model's graph to a program.
  *
  *   graph     infer canonicalize lora sink segment expand context split autodiff   functions of SSA ops
- *   program   streambp head optimizer                                 stages: loops around SSA bodies
- *             fuse schedule memory fence                              commands at addresses
+ *   stages    streambp head optimizer, fuse schedule    loops around SSA bodies, then commands over views
+ *   program   entries reside memory fence               what is called, where it lives, at addresses
  *
  * Each pass is one file with a contract comment; passes.def lists them in order. A pass reads and writes the
  * sbp_pipeline; with SBP_VERIFY the IR is verified after each. Nothing here knows a model family, a parameter

@@ -4,7 +4,16 @@
 #define SBP_BACKENDS_CPU_TARGET_H
 
 #include "backends/target.h"
+#include "ir/target/footprint.h"
+
+enum {
+    SBP_CPU_CHUNK_MOST = 2048,         /* rows from which on products are no faster */
+    SBP_CPU_RUNTIME_BYTES = 9144 << 10 /* of a process with a tiny model, measured */
+};
 
 extern const sbp_target sbp_cpu_target;
+
+/* What a process takes beside the arenas (cpu_footprint_target.c). */
+sbp_footprint sbp_cpu_footprint(const sbp_process *process);
 
 #endif

@@ -7,6 +7,9 @@
 
 enum { SBP_TARGET_ARCHS = 160 };
 
+typedef struct sbp_process sbp_process;
+typedef struct sbp_footprint sbp_footprint;
+
 typedef struct sbp_target_info {
     const char *name;             /* "cpu", "cuda" */
     char archs[SBP_TARGET_ARCHS]; /* that a plan carries code for, as --arch takes them: "sm_80,sm_90a"; "":
@@ -16,20 +19,10 @@ typedef struct sbp_target_info {
     int64_t alignment_bytes;      /* of every buffer */
     int64_t max_allocation_bytes; /* no buffer may be larger or lie across a multiple of it in an arena; 0: no
                                      limit */
-    /* Measured: what the process needs on the device beside the arena. runtime_bytes for a tiny model; then
-     * per parameter tensor, and per operand of a command and per buffer of the program; for packed operands
-     * of products what the largest layer and chunk need, each at most runtime_product_bytes, in whole
-     * runtime_page_bytes; per thread, twice that where a head has more than runtime_head_elems elements; and
-     * once where the disk has something of at least runtime_disk_bytes; with several ranks, for their
-     * transport, and for each of them, and what sums of gradients are added in, twice runtime_sum_bytes at
-     * most. sbpc adds these to runtime_bytes, for as many threads as
-     * --threads says (runtime/cli/sbpc/process.c). Per operand 0: the device has memory of its own. */
-    int64_t runtime_bytes, runtime_tensor_bytes, runtime_view_bytes, runtime_buffer_bytes;
-    int64_t runtime_disk_bytes;
-    int64_t runtime_prepare_bytes; /* and with @prepare (ir/graph/prepare.h): the code that runs it */
-    int64_t runtime_product_bytes, runtime_page_bytes, runtime_thread_bytes;
-    int64_t runtime_head_elems;
-    int64_t runtime_ranks_bytes, runtime_rank_bytes, runtime_sum_bytes;
+    /* Measured: what a process that runs a tiny model needs on the device beside the arena; and what any other
+     * does (footprint.h). NULL: the same. */
+    int64_t runtime_bytes;
+    sbp_footprint (*footprint)(const sbp_process *process);
     /* Operand `work` of attn_bwd, in elements of the type of its sums: a row has attention_partials copies of
      * dq's, attention_head_elems for each head and attention_row_elems more; it has attention_more_rows rows
      * more than q. No columns: no workspace. */

@@ -7,13 +7,14 @@
 
 /* ---- candidates -------------------------------------------------------------------------------------- */
 
-int64_t sbp_search_needed_bytes(const sbp_target_info *target, const sbp_plan_estimate *e) {
-    return e->device_bytes + target->runtime_bytes + (target->shared_memory ? e->host_bytes : 0);
+int64_t sbp_search_needed_bytes(const sbp_search *s, const sbp_plan_estimate *e) {
+    const sbp_target_info *target = &s->pl.base->target;
+    return e->device_bytes + s->wish->process_bytes + (target->shared_memory ? e->host_bytes : 0);
 }
 
 static bool fits_device(const sbp_search *s, const sbp_plan_estimate *e) {
     int64_t most = s->wish->memory_bytes;
-    return most == 0 || sbp_search_needed_bytes(&s->pl.base->target, e) <= most;
+    return most == 0 || sbp_search_needed_bytes(s, e) <= most;
 }
 
 static bool fits(const sbp_search *s, const sbp_plan_estimate *e) {
@@ -30,9 +31,8 @@ static sbp_status try_at(sbp_search *s, sbp_schedule_options o, int64_t t, bool 
     o.chunk = clamp_chunk(o.chunk, t);
     o.head_chunk = clamp_chunk(o.head_chunk, t);
     SBP_TRY(sbp_evaluator_run(&s->pl, t, &o, timed, e));
-    const sbp_target_info *target = &s->pl.base->target;
     if (s->smallest.device_bytes == 0 ||
-        sbp_search_needed_bytes(target, e) < sbp_search_needed_bytes(target, &s->smallest))
+        sbp_search_needed_bytes(s, e) < sbp_search_needed_bytes(s, &s->smallest))
         s->smallest = *e;
     if ((s->longest || t == s->wish->t_max) && fits_device(s, e) &&
         (s->sparest.t_max == 0 || e->host_bytes < s->sparest.host_bytes))
@@ -92,9 +92,7 @@ typedef struct room {
 
 static room room_left(const sbp_search *s, const sbp_plan_estimate *e) {
     const sbp_wish *w = s->wish;
-    room r = {.device = w->memory_bytes > 0
-                            ? w->memory_bytes - sbp_search_needed_bytes(&s->pl.base->target, e)
-                            : INT64_MAX / 4,
+    room r = {.device = w->memory_bytes > 0 ? w->memory_bytes - sbp_search_needed_bytes(s, e) : INT64_MAX / 4,
               .host = w->host_memory_bytes > 0 ? w->host_memory_bytes - e->host_bytes : INT64_MAX / 4};
     return r;
 }

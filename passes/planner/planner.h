@@ -40,8 +40,9 @@ typedef struct sbp_wish {
     int64_t sharers;               /* ranks of a host: both limits, that of the device where its memory
                                       is the host's, are of one of them, a part of what was asked for */
     bool terse;                    /* what is refused is: no remedies are looked for */
-    int64_t refused_process_bytes; /* beside the arenas, of what is refused, where that is known: the target's
-                                      runtime_bytes are then what remedies are tried with; 0: the same */
+    int64_t process_bytes;         /* of the memory_bytes, what the process takes beside the arenas */
+    int64_t refused_process_bytes; /* the same of what is refused, where that is known: process_bytes is then
+                                      what remedies are tried with; 0: the same */
 } sbp_wish;
 
 typedef struct sbp_plan_estimate {

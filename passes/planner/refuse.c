@@ -54,7 +54,7 @@ static bool would_fit(const sbp_search *s, const sbp_pipeline *base, const sbp_w
 static void add_remedy_of(const sbp_search *s, const char *how, const char *option,
                           const sbp_plan_estimate *e, sbp_text *out) {
     char size[32];
-    int64_t bytes = lacks_host(s) ? e->host_bytes : sbp_search_needed_bytes(&s->pl.base->target, e);
+    int64_t bytes = lacks_host(s) ? e->host_bytes : sbp_search_needed_bytes(s, e);
     sbp_text_add(out, "%s%s %s (%s)", out->length > 0 ? ", or " : "", how, option,
                  sbp_format_bytes(size, sizeof size, (double)bytes));
 }
@@ -200,9 +200,9 @@ sbp_status sbp_search_refuse(const sbp_search *s) {
     const sbp_wish *w = s->wish;
     const sbp_plan_estimate *e = &s->smallest;
     const sbp_target_info *target = &s->pl.base->target;
-    int64_t device = sbp_search_needed_bytes(target, e);
+    int64_t device = sbp_search_needed_bytes(s, e);
     if (w->refused_process_bytes > 0)
-        device += w->refused_process_bytes - target->runtime_bytes;
+        device += w->refused_process_bytes - w->process_bytes;
     char need[32], have[32], over[32], each[60] = "";
     if (w->sharers > 1)
         snprintf(each, sizeof each, " for each of the %lld ranks of a host", (long long)w->sharers);

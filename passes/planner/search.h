@@ -34,7 +34,7 @@ typedef struct sbp_search {
 } sbp_search;
 
 /* What --memory limits: the arena and the process beside it; both arenas where they share memory. */
-int64_t sbp_search_needed_bytes(const sbp_target_info *target, const sbp_plan_estimate *e);
+int64_t sbp_search_needed_bytes(const sbp_search *s, const sbp_plan_estimate *e);
 /* All that the wish allows; s->found, s->best. */
 sbp_status sbp_search_plans(sbp_search *s) SBP_CHECKED;
 /* One schedule, and what could be saved with it; the longest sequence, when that is asked for. */

@@ -479,10 +479,20 @@ static void test_the_picture_of_memory(void **state) {
     assert_true(least >= 59.99 && least < 60.01 && most < 540.01 && most > 500); /* pixels, as printed */
 }
 
+/* Where a limit makes it plan again, since a program's process is larger than expected. */
+static void test_what_is_planned_again_is_said_once(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "$C compile $S -o $D/p --seq-len 933 --memory 40MiB");
+    const char *said = strstr(text_of(f, "err"), "longer than the context");
+    assert_non_null(said);
+    assert_null(strstr(said + 1, "longer than the context"));
+}
+
 int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_what_is_planned_again_is_said_once, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_saved_set, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_advice, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_longest, cli_setup, io_teardown),

@@ -18,7 +18,7 @@
 #include "ir/base/file.h"
 #include "passes/memory.h"
 #include "passes/planner/cost.h"
-#include "passes/planner/planner.h"
+#include "passes/planner/plan.h"
 #include "tests/tolerance.h"
 
 #define CONFIGS "tests/data/configs"
@@ -305,20 +305,21 @@ static void test_bytes_per_token(void **state) {
 
 /* ---- choices ----------------------------------------------------------------------------------------- */
 
-static sbp_wish free_wish(int64_t t, int64_t memory) {
+static sbp_wish free_wish(const sbp_pipeline *p, int64_t t, int64_t memory) {
     return (sbp_wish){.t_max = t,
                       .chunk = SBP_AUTO,
                       .head_chunk = SBP_AUTO,
                       .segment = SBP_AUTO,
                       .checkpoint_every = SBP_AUTO,
-                      .memory_bytes = memory};
+                      .memory_bytes = memory,
+                      .process_bytes = p->target.runtime_bytes};
 }
 
 static void choices(bench *b) {
     sbp_pipeline p = pipeline_for(b, "SmolLM2-135M", SBP_F32, false);
     p.target.shared_memory = false;
     sbp_plan_estimate roomy, tight;
-    sbp_wish w = free_wish(4096, 0);
+    sbp_wish w = free_wish(&p, 4096, 0);
     require(b, sbp_planner_choose(&p, &w, &roomy)); /* no limit: the defaults of DESIGN.md */
     assert_int_equal(roomy.schedule.segment, 1);
     assert_int_equal(roomy.schedule.checkpoint_every, 1);
@@ -326,7 +327,7 @@ static void choices(bench *b) {
     assert_false(roomy.schedule.save_all || *sbp_planner_homes(b->arena, &roomy.schedule, ""));
     assert_true(roomy.schedule.chunk >= p.target.chunk && roomy.schedule.chunk <= p.target.chunk_most);
 
-    w = free_wish(4096, (int64_t)64 << 30);
+    w = free_wish(&p, 4096, (int64_t)64 << 30);
     sbp_plan_estimate rich;
     require(b, sbp_planner_choose(&p, &w, &rich)); /* plenty: nothing is computed twice */
     assert_true(rich.seconds < roomy.seconds);
@@ -336,7 +337,7 @@ static void choices(bench *b) {
     require(b, sbp_planner_estimate(&p, rich.t_max, &everything, 1, &all));
     assert_true(rich.seconds < all.seconds * 1.005);
 
-    w = free_wish(65536, (int64_t)4 << 30);
+    w = free_wish(&p, 65536, (int64_t)4 << 30);
     require(b, sbp_planner_choose(&p, &w, &tight));
     assert_true(tight.device_bytes + p.target.runtime_bytes <= w.memory_bytes);
     sbp_program *real = compile(b, &p, tight.t_max, &tight.schedule);
@@ -347,7 +348,7 @@ static void limits(bench *b) {
     sbp_pipeline p = pipeline_for(b, "SmolLM2-135M", SBP_F32, false);
     p.target.shared_memory = false;
     sbp_plan_estimate tight, longest;
-    sbp_wish w = free_wish(SBP_AUTO, (int64_t)4 << 30);
+    sbp_wish w = free_wish(&p, SBP_AUTO, (int64_t)4 << 30);
     require(b, sbp_planner_choose(&p, &w, &longest));
     assert_true(longest.t_max > 65536);
     assert_true(longest.device_bytes + p.target.runtime_bytes <= w.memory_bytes);
@@ -356,18 +357,18 @@ static void limits(bench *b) {
     assert_true(beyond.device_bytes + p.target.runtime_bytes > w.memory_bytes);
 
     int errors = sbp_diag_count(b->diag, SBP_ERROR);
-    w = free_wish(65536, (int64_t)1 << 28);
+    w = free_wish(&p, 65536, (int64_t)1 << 28);
     assert_int_equal(sbp_planner_choose(&p, &w, &tight), SBP_MACHINE);
     assert_int_equal(sbp_diag_count(b->diag, SBP_ERROR), errors + 1);
     assert_non_null(strstr(sbp_diag_text(b->diag, SBP_ERROR), "too much"));
     p.target.has_copy_queue = true;
-    w = free_wish(65536, p.target.runtime_bytes + ((int64_t)1 << 30));
+    w = free_wish(&p, 65536, p.target.runtime_bytes + ((int64_t)1 << 30));
     w.host_memory_bytes = (int64_t)1 << 30; /* less than the states */
     assert_int_equal(sbp_planner_choose(&p, &w, &tight), SBP_MACHINE);
     assert_non_null(strstr(sbp_diag_text(b->diag, SBP_ERROR), "of host memory"));
     if (tight.tried > 1500)
         fail_msg("%lld plans were tried before it was refused", (long long)tight.tried);
-    w = free_wish(SBP_AUTO, 0);
+    w = free_wish(&p, SBP_AUTO, 0);
     assert_int_equal(sbp_planner_choose(&p, &w, &tight), SBP_USAGE);
 }
 
@@ -388,7 +389,7 @@ static void nothing_listed_beats_the_choice(bench *b) {
                 {mlp, SBP_COUNT(mlp)}};
     sbp_pipeline p = pipeline_for(b, "SmolLM2-135M", SBP_F32, false);
     sbp_plan_estimate choice, e;
-    sbp_wish w = free_wish(1024, INT64_C(2643) << 20);
+    sbp_wish w = free_wish(&p, 1024, INT64_C(2643) << 20);
     require(b, sbp_planner_choose(&p, &w, &choice));
     int fitting = 0, not_fitting = 0;
     for (int set = 0; set < SBP_COUNT(sets); set++)
@@ -434,7 +435,7 @@ static void a_part_is_away_where_it_is_enough(bench *b) {
     int parts = 0;
     for (int i = 0; i < SBP_COUNT(limits); i++) {
         sbp_plan_estimate choice, other;
-        sbp_wish w = free_wish(2048, (int64_t)limits[i] << 20);
+        sbp_wish w = free_wish(&p, 2048, (int64_t)limits[i] << 20);
         require(b, sbp_planner_choose(&p, &w, &choice));
         assert_true(choice.device_bytes + p.target.runtime_bytes <= w.memory_bytes);
         sbp_program *real = compile(b, &p, choice.t_max, &choice.schedule);
@@ -474,8 +475,59 @@ static void test_choices(void **state) {
     run(limits, NULL);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_estimates),
+/* ---- all of it --------------------------------------------------------------------------------------- */
+
+static const char *program_text(bench *b, const sbp_planned *planned) {
+    sbp_text text;
+    sbp_text_init(&text, b->arena);
+    sbp_program_print(&text, planned->pipeline.program);
+    return text.data;
+}
+
+/* Planning changes nothing of what it is given, so that it gives the same again; and the process is that of
+ * the program which comes out, also where there is only just room for both. */
+static void one_plan(bench *b) {
+    sbp_pipeline p = pipeline_for(b, "SmolLM2-135M", SBP_F32, false);
+    sbp_request request = {.wish = free_wish(&p, 1024, 0),
+                           .options = p.options,
+                           .process = {.dtype = SBP_F32, .threads = 2, .ranks = 1}};
+    request.wish.process_bytes = 0;
+    const sbp_request asked = request;
+    const sbp_target_info target = p.target;
+    sbp_planned plans[3];
+    for (int i = 0; i < 3; i++) {
+        require(b, sbp_plan_make(b->arena, b->diag, p.module, &p.target, &request, &plans[i]));
+        const sbp_planned *made = &plans[i];
+        int64_t arenas =
+            made->pipeline.program->arena_bytes[SBP_DEVICE] + made->pipeline.program->arena_bytes[SBP_HOST];
+        sbp_process process = asked.process;
+        process.module = p.module;
+        process.program = made->pipeline.program;
+        process.chunk = made->estimate.schedule.chunk;
+        process.head_chunk = made->estimate.schedule.head_chunk;
+        assert_int_equal(made->process.bytes, sbp_target_footprint(&p.target, &process).bytes);
+        assert_int_equal(arenas, made->estimate.device_bytes + made->estimate.host_bytes);
+        assert_memory_equal(&p.target, &target, sizeof target);
+        if (i == 0)
+            assert_memory_equal(&request, &asked, sizeof asked);
+        else if (i == 1)
+            assert_string_equal(program_text(b, &plans[0]), program_text(b, made));
+        else
+            assert_true(arenas + made->process.bytes <= request.wish.memory_bytes);
+        if (i == 1)
+            request.wish.memory_bytes = arenas + made->process.bytes;
+    }
+}
+
+static void test_plan(void **state) {
+    (void)state;
+    run(one_plan, NULL);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_plan), cmocka_unit_test(test_estimates),
                                        cmocka_unit_test(test_bytes_per_token),
                                        cmocka_unit_test(test_choices)};
     return cmocka_run_group_tests(tests, NULL, NULL);

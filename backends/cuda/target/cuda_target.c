@@ -3,6 +3,7 @@
 
 #include "backends/cuda/cuda_attention.h"
 #include "backends/cuda/target/target.h"
+#include "ir/target/footprint.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,6 +80,12 @@ static bool sums_dq(const sbp_cuda_arch *archs, int32_t count) {
     return found;
 }
 
+/* One of several ranks has NCCL too, and what it sends from. */
+static sbp_footprint footprint(const sbp_process *process) {
+    int64_t ranks = process->ranks > 1 ? SBP_CUDA_NCCL_BYTES + SBP_CUDA_WIRE_BYTES : 0;
+    return (sbp_footprint){.bytes = SBP_CUDA_CONTEXT_BYTES + SBP_CUDA_WORKSPACE_BYTES + ranks};
+}
+
 static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *out) {
     sbp_cuda_arch archs[SBP_CUDA_ARCHS];
     int32_t count;
@@ -90,7 +97,7 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
                           .alignment_bytes = 256,
                           .max_allocation_bytes = 0,
                           .runtime_bytes = SBP_CUDA_CONTEXT_BYTES + SBP_CUDA_WORKSPACE_BYTES,
-                          .runtime_ranks_bytes = SBP_CUDA_NCCL_BYTES + SBP_CUDA_WIRE_BYTES,
+                          .footprint = footprint,
                           .attention_partials = sums_dq(archs, count) ? 1 : 0,
                           .attention_head_elems = SBP_CUDA_WORK_HEAD_ELEMS,
                           .attention_row_elems = SBP_CUDA_WORK_ROW_ELEMS,

@@ -9,7 +9,7 @@
 #include "frontends/objectives/objective.h"
 #include "frontends/tokenizer/tokenizer.h"
 #include "ir/base/json_write.h"
-#include "passes/planner/planner.h"
+#include "passes/planner/plan.h"
 #include "runtime/cli/options/options.h"
 #include "runtime/cli/sbpc/profile.h"
 
@@ -34,8 +34,9 @@ typedef struct sbp_compilation {
     bool halves; /* trained weights that are computed with in bf16 are kept so, too, with a master or without
                   */
     bool step;
-    int64_t threads;       /* of the process that will run the plan, for its memory */
-    sbp_pipeline pipeline; /* finished: the program is in it */
+    sbp_pipeline pipeline; /* before planning, its target and options; after it, the program */
+    int64_t threads;       /* of the process that will run the plan, and */
+    sbp_footprint process; /* what it takes beside the arenas */
     bool terse;            /* as in sbp_wish */
     sbp_wish wish;
     sbp_plan_estimate estimate;
@@ -69,10 +70,8 @@ void sbp_cli_write_rates(sbp_json_writer *w, const char *source, const sbp_rates
 sbp_status sbp_cli_read_rates(sbp_diag *diag, const sbp_json *meta, sbp_rates *out,
                               const char **source) SBP_CHECKED;
 
-/* runtime_bytes and runtime_thread_bytes of the pipeline's target: for this model, the program if it is there
- * (else the most, or the least, that it can come to), --threads and so many rows per chunk. */
-sbp_status sbp_cli_size_process(sbp_compilation *c, const sbp_schedule_options *chunks,
-                                bool most) SBP_CHECKED;
+/* What is known of the process that will run the plan, once the model is read. */
+sbp_status sbp_cli_describe_process(const sbp_compilation *c, sbp_process *out) SBP_CHECKED;
 
 /* Writes plan.bin: program, tensor table, meta, tokenizer, device code. */
 sbp_status sbp_cli_write_plan(const sbp_compilation *c) SBP_CHECKED;
@@ -86,7 +85,7 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) SBP_CHECKED;
 sbp_status sbp_cli_summary_json(const sbp_compilation *c, sbp_text *out) SBP_CHECKED;
 /* Members of what --json prints: "schedule" of the estimate, "peak_bytes". */
 void sbp_cli_write_schedule(sbp_json_writer *w, const sbp_compilation *c);
-void sbp_cli_write_peak(sbp_json_writer *w, const sbp_program *program, const sbp_target_info *target);
+void sbp_cli_write_peak(sbp_json_writer *w, const sbp_program *program, int64_t process_bytes);
 
 /* What homes cost: bytes per class that are copied in a step, seconds per queue and the one that bounds it,
  * of all the step takes: two lines, none when nothing moves; and the members "busy" and "traffic".

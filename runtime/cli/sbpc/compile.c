@@ -296,13 +296,6 @@ static sbp_status read_wish(sbp_compilation *c) {
     return SBP_OK;
 }
 
-/* So many ranks have each micro-batch together. */
-static void have_together(sbp_compilation *c, int64_t ranks) {
-    c->pipeline.options.context = ranks;
-    if (c->wish.t_max > 0) /* of a rank */
-        c->wish.t_max = sbp_ceil_div(sbp_options_int(c->options, SBP_OPT_SEQ_LEN), ranks);
-}
-
 static void read_training(sbp_compilation *c) {
     const sbp_options *o = c->options;
     sbp_pass_options *p = &c->pipeline.options;
@@ -310,8 +303,8 @@ static void read_training(sbp_compilation *c) {
         if (sbp_options_is(o, SBP_OPT_OPTIMIZER, sbp_optimizer_names[i]))
             p->optimizer = (sbp_optimizer)i;
     p->ranks = sbp_options_int(o, SBP_OPT_RANKS);
-    if (sbp_options_int(o, SBP_OPT_CONTEXT_PARALLEL) > 0) /* else choose_context */
-        have_together(c, sbp_options_int(o, SBP_OPT_CONTEXT_PARALLEL));
+    if (sbp_options_int(o, SBP_OPT_CONTEXT_PARALLEL) > 0) /* else it is planned */
+        p->context = sbp_options_int(o, SBP_OPT_CONTEXT_PARALLEL);
     p->context_way = sbp_options_is(o, SBP_OPT_CONTEXT_WAY, "keys")    ? SBP_CONTEXT_KEYS
                      : sbp_options_is(o, SBP_OPT_CONTEXT_WAY, "heads") ? SBP_CONTEXT_HEADS
                                                                        : SBP_CONTEXT_AUTO;
@@ -393,172 +386,59 @@ static sbp_status check_saved_names(const sbp_compilation *c) {
     return SBP_OK;
 }
 
-/* Sizes and schedule of the estimate, and a module to work on. */
-static void prepare_passes(sbp_compilation *c) {
-    sbp_pipeline *p = &c->pipeline;
-    p->options.t_max = c->estimate.t_max;
-    p->options.schedule = c->estimate.schedule;
-    p->options.list_keepable = c->wish.save_mode == SBP_SAVE_GIVEN;
-    p->module = sbp_module_copy(c->arena, c->model.module);
-}
-
-static sbp_status run_passes(sbp_compilation *c) {
-    sbp_pipeline *p = &c->pipeline;
-    const char *stop = sbp_options_text(c->options, SBP_OPT_STOP_AFTER),
-               *after = sbp_options_text(c->options, SBP_OPT_PRINT_AFTER);
+static sbp_status check_pass_names(const sbp_compilation *c, const char *stop, const char *after) {
     bool stop_known = !stop, after_known = !after;
     for (int i = 0; sbp_pass_name(i); i++) {
         stop_known |= stop && strcmp(stop, sbp_pass_name(i)) == 0;
         after_known |= after && strcmp(after, sbp_pass_name(i)) == 0;
     }
-    if (!stop_known || !after_known) {
-        sbp_text names;
-        sbp_text_init(&names, c->arena);
-        for (int i = 0; sbp_pass_name(i); i++)
-            sbp_text_add(&names, " %s", sbp_pass_name(i));
-        return sbp_fail(c->diag, SBP_USAGE, "no pass is called '%s'; the passes are%s",
-                        stop_known ? after : stop, names.data);
-    }
-    SBP_TRY(check_length(c, c->estimate.t_max * c->pipeline.options.context));
-    prepare_passes(c);
-    p->stop_after = stop;
-    p->print_after = after;
+    if (stop_known && after_known)
+        return SBP_OK;
+    sbp_text names;
+    sbp_text_init(&names, c->arena);
+    for (int i = 0; sbp_pass_name(i); i++)
+        sbp_text_add(&names, " %s", sbp_pass_name(i));
+    return sbp_fail(c->diag, SBP_USAGE, "no pass is called '%s'; the passes are%s", stop_known ? after : stop,
+                    names.data);
+}
+
+static sbp_status plan(sbp_compilation *c) {
     sbp_text printed;
+    sbp_planned planned;
+    sbp_request request = {.wish = c->wish,
+                           .length_most = sbp_options_int(c->options, SBP_OPT_SEQ_LEN_MOST),
+                           .options = c->pipeline.options,
+                           .stop_after = sbp_options_text(c->options, SBP_OPT_STOP_AFTER),
+                           .print_after = sbp_options_text(c->options, SBP_OPT_PRINT_AFTER)};
+    SBP_TRY(check_pass_names(c, request.stop_after, request.print_after));
     sbp_text_init(&printed, c->arena);
-    if (stop || after)
-        p->printed = &printed;
-    sbp_status status = sbp_pipeline_run(p);
-    if (status == SBP_OK)
-        fputs(printed.data, stdout);
-    SBP_TRY(status);
+    if (request.stop_after || request.print_after)
+        request.printed = &printed;
+    SBP_TRY(sbp_cli_describe_process(c, &request.process));
+    SBP_TRY(sbp_plan_make(c->arena, c->diag, c->model.module, &c->pipeline.target, &request, &planned));
+    c->wish = planned.wish;
+    c->estimate = planned.estimate;
+    c->pipeline = planned.pipeline;
+    c->pipeline.printed = NULL; /* it is of this call */
+    c->process = planned.process;
+    c->threads = request.process.threads;
+    fputs(printed.data, stdout);
+    return SBP_OK;
+}
+
+/* What is said of a plan that was made. */
+static sbp_status check_plan(const sbp_compilation *c) {
+    const sbp_pipeline *p = &c->pipeline;
+    SBP_TRY(check_length(c, c->estimate.t_max * p->options.context));
     if (p->uncut_layers > 0)
         sbp_note(c->diag,
                  "%d layers form one segment with what is before them: nowhere between them does a single "
                  "value of the head's width cross; --segment cannot divide them",
                  p->uncut_layers);
-    return p->stopped ? SBP_OK : check_saved_names(c);
-}
-
-/* All that the process will hold where --memory counts. */
-static int64_t needed_bytes(const sbp_compilation *c) {
-    const sbp_target_info *target = &c->pipeline.target;
-    return c->estimate.device_bytes + target->runtime_bytes +
-           (target->shared_memory ? c->estimate.host_bytes : 0);
-}
-
-/* What the process takes with the program of the schedule that needs the least. */
-static sbp_status size_the_least(sbp_compilation *c, int64_t *out) {
-    const sbp_pipeline before = c->pipeline;
-    prepare_passes(c);
-    SBP_TRY(sbp_pipeline_run(&c->pipeline));
-    SBP_TRY(sbp_cli_size_process(c, &c->pipeline.options.schedule, false));
-    *out = c->pipeline.target.runtime_bytes;
-    c->pipeline = before;
-    return SBP_OK;
-}
-
-/* A schedule, or none, without a word. */
-static sbp_status try_to_choose(sbp_compilation *c) {
-    const sbp_pipeline before = c->pipeline;
-    c->pipeline.diag = NULL;
-    sbp_status status = sbp_planner_choose(&c->pipeline, &c->wish, &c->estimate);
-    c->pipeline = before;
-    return status;
-}
-
-/* A schedule, where the process takes what it may come to. When nothing fits, what needs the least is made
- * into a program: its process is known, and it is that which fits or is refused. Remedies are tried with as
- * much as a process may come to, so that they fit for certain. */
-static sbp_status choose(sbp_compilation *c, const sbp_schedule_options *largest) {
-    if (try_to_choose(c) == SBP_OK)
+    if (p->stopped)
         return SBP_OK;
-    if (c->estimate.refused) { /* not for lack of memory to plan in */
-        int64_t process;
-        SBP_TRY(size_the_least(c, &process));
-        c->pipeline.target.runtime_bytes = process;
-        if (try_to_choose(c) == SBP_OK)
-            return SBP_OK;
-        SBP_TRY(sbp_cli_size_process(c, largest, true));
-        c->wish.refused_process_bytes = process;
-    }
-    return sbp_planner_choose(&c->pipeline, &c->wish, &c->estimate);
-}
-
-/* What the planner may choose. */
-static sbp_schedule_options largest_schedule(const sbp_compilation *c) {
-    sbp_schedule_options largest = {.chunk = c->wish.chunk, .head_chunk = c->wish.head_chunk};
-    if (largest.chunk == SBP_AUTO)
-        largest.chunk = c->pipeline.target.chunk_most;
-    if (largest.head_chunk == SBP_AUTO)
-        largest.head_chunk = c->pipeline.target.chunk;
-    return largest;
-}
-
-/* --seq-len max of data whose steps are no longer than this: where that fits, it is all that there is to
- * gain. */
-static sbp_status bound_length(sbp_compilation *c, const sbp_schedule_options *largest) {
-    int64_t most = sbp_options_int(c->options, SBP_OPT_SEQ_LEN_MOST);
-    if (c->wish.t_max != SBP_AUTO || most < 1)
-        return SBP_OK;
-    c->wish.t_max = sbp_ceil_div(most, c->pipeline.options.context > 1 ? c->pipeline.options.context : 1);
-    SBP_TRY(sbp_cli_size_process(c, largest, false));
-    if (try_to_choose(c) != SBP_OK)
-        c->wish.t_max = SBP_AUTO;
-    return SBP_OK;
-}
-
-/* The process is known when the program is there. Where that makes the difference to --memory, it is planned
- * again with less room. */
-static sbp_status plan(sbp_compilation *c) {
-    enum { MOST_TRIES = 3 };
-    const sbp_schedule_options largest = largest_schedule(c);
-    SBP_TRY(sbp_cli_size_process(c, &largest, false));
-    SBP_TRY(bound_length(c, &largest));
-    const sbp_pipeline before = c->pipeline;
-    for (int tries = 1;; tries++) {
-        SBP_TRY(choose(c, &largest));
-        SBP_TRY(run_passes(c));
-        SBP_TRY(sbp_cli_size_process(c, &c->pipeline.options.schedule, false));
-        if (c->pipeline.stopped || c->wish.memory_bytes == 0 || needed_bytes(c) <= c->wish.memory_bytes ||
-            tries == MOST_TRIES)
-            return SBP_OK;
-        int64_t process = c->pipeline.target.runtime_bytes;
-        c->pipeline = before;
-        c->pipeline.target.runtime_bytes = process;
-    }
-}
-
-/* The rows of all ranks that have a micro-batch together, in equal parts, are counted in 32 bits. */
-static sbp_status check_rows(const sbp_compilation *c) {
-    int64_t ranks = c->pipeline.options.context, most = SBP_MOST_ROWS / ranks;
-    if (c->wish.t_max <= most)
-        return SBP_OK;
-    return sbp_fail(
-        c->diag, SBP_USAGE, "--seq-len %lld: at most %lld rows are possible, divided among %lld ranks",
-        (long long)sbp_options_int(c->options, SBP_OPT_SEQ_LEN), (long long)(most * ranks), (long long)ranks);
-}
-
-/* --context-parallel auto: as few ranks together as fit; with --seq-len max, all. */
-static sbp_status choose_context(sbp_compilation *c) {
-    sbp_pass_options *p = &c->pipeline.options;
-    const sbp_schedule_options largest = largest_schedule(c);
-    if (p->context > 0)
-        return SBP_OK;
-    for (int64_t ranks = c->wish.t_max > 0 ? 1 : p->ranks; ranks <= p->ranks; ranks++) {
-        if (p->ranks % ranks != 0)
-            continue;
-        have_together(c, ranks);
-        SBP_TRY(sbp_cli_size_process(c, &largest, false));
-        if (try_to_choose(c) == SBP_OK) {
-            sbp_note(c->diag, "--context-parallel %lld: %s", (long long)ranks,
-                     ranks == 1          ? "documents fit one rank"
-                     : c->wish.t_max > 0 ? "documents do not fit fewer ranks"
-                                         : "for the longest documents");
-            return SBP_OK;
-        }
-    }
-    have_together(c, 1); /* it is refused, with what would fit */
-    return SBP_OK;
+    SBP_TRY(check_saved_names(c));
+    return sbp_program_verify(p->program, c->diag);
 }
 
 sbp_status sbp_cli_plan(sbp_compilation *c) {
@@ -570,10 +450,14 @@ sbp_status sbp_cli_plan(sbp_compilation *c) {
     SBP_TRY(read_wish(c));
     read_training(c);
     SBP_TRY(check_ranks(c));
-    SBP_TRY(choose_context(c));
-    SBP_TRY(check_rows(c));
     SBP_TRY(plan(c));
-    return c->pipeline.stopped ? SBP_OK : sbp_program_verify(c->pipeline.program, c->diag);
+    return check_plan(c);
+}
+
+/* All that the process will hold where --memory counts. */
+static int64_t needed_bytes(const sbp_compilation *c) {
+    return c->estimate.device_bytes + c->process.bytes +
+           (c->pipeline.target.shared_memory ? c->estimate.host_bytes : 0);
 }
 
 static void warn_if_more(const sbp_compilation *c, const char *of, int64_t need, const char *who,

@@ -89,7 +89,7 @@ static sbp_status print_json(const inspection *in, sbp_text *out) {
     const sbp_json *saved = sbp_json_member(in->schedule, "saved");
     sbp_json_writer w = sbp_json_writer_on(out);
     sbp_json_write_object(&w, NULL);
-    sbp_cli_write_peak(&w, p, &in->info);
+    sbp_cli_write_peak(&w, p, in->info.runtime_bytes);
     sbp_json_write_object(&w, "categories");
     for (int32_t i = 0; i < count; i++)
         sbp_json_write_int(&w, categories[i].name, categories[i].bytes);

@@ -214,7 +214,6 @@ static const char *defaults_tree(const sbp_compilation *c) {
 
 static void meta_section(const sbp_compilation *c, sbp_text *out) {
     const sbp_model *m = &c->model;
-    const sbp_target_info *target = &c->pipeline.target;
     const sbp_plan_meta meta = {
         .sbpc = SBP_VERSION,
         .source = absolute_path(c, c->model_path),
@@ -238,9 +237,9 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
         .dtype = c->dtype == SBP_F64    ? "fp64"
                  : c->dtype == SBP_BF16 ? "bf16"
                                         : "fp32",
-        .runtime_bytes = target->runtime_bytes,
+        .runtime_bytes = c->process.bytes,
         .threads = c->threads,
-        .thread_bytes = target->runtime_thread_bytes,
+        .thread_bytes = c->process.thread_bytes,
         .advice = c->advice,
         .memory_bytes = c->wish.memory_bytes,
     };

@@ -93,7 +93,7 @@ static void measure(attempt *a, const sbp_compilation *c) {
     sbp_cost_wire_of(program, target, &n->wire);
     n->rows = program->t_max;
     n->length = sbp_program_most_rows(program);
-    n->device_bytes = program->arena_bytes[SBP_DEVICE] + target->runtime_bytes;
+    n->device_bytes = program->arena_bytes[SBP_DEVICE] + c->process.bytes;
     n->host_bytes = program->arena_bytes[SBP_HOST];
     n->part_seconds = sbp_cost_entry(a->arena, program, sbp_program_training_entry(program), target);
     double update = sbp_cost_entry(a->arena, program, sbp_program_find_entry(program, "update"), target);

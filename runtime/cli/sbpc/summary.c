@@ -34,7 +34,7 @@ static int64_t room(const sbp_compilation *c) {
 
 static int64_t device_bytes(const sbp_compilation *c, const sbp_plan_estimate *e) {
     const sbp_target_info *target = &c->pipeline.target;
-    return e->device_bytes + target->runtime_bytes + (target->shared_memory ? e->host_bytes : 0);
+    return e->device_bytes + c->process.bytes + (target->shared_memory ? e->host_bytes : 0);
 }
 
 /* A change of the schedule; estimated with the others of its kind. */
@@ -64,7 +64,8 @@ static sbp_status add_saved_set(changes *ch) {
                   .offload = SBP_OFFLOAD_GIVEN,
                   .memory_bytes = room(c),
                   .gathered = s->gathered,
-                  .host_memory_bytes = c->wish.host_memory_bytes};
+                  .host_memory_bytes = c->wish.host_memory_bytes,
+                  .process_bytes = c->process.bytes};
     memcpy(w.homes, s->homes, sizeof w.homes);
     memcpy(w.first, s->first, sizeof w.first);
     sbp_plan_estimate bare;
@@ -119,7 +120,8 @@ static sbp_status find_changes(changes *ch) {
                            .segment = 1,
                            .checkpoint_every = 1,
                            .save_mode = SBP_SAVE_GIVEN,
-                           .offload = SBP_OFFLOAD_OFF};
+                           .offload = SBP_OFFLOAD_OFF,
+                           .process_bytes = c->process.bytes};
         ch->list[ch->count].text = "--backward stream";
         SBP_TRY(sbp_planner_choose(&ch->base, &stream, &ch->list[ch->count].estimate));
         ch->count++;
@@ -198,10 +200,10 @@ static void schedule_line(const sbp_compilation *c, sbp_text *out) {
 static sbp_status longest_line(const sbp_compilation *c, sbp_text *out) {
     int64_t limit = room(c), longest;
     char size[32];
-    if (limit <= c->pipeline.target.runtime_bytes)
+    if (limit <= c->process.bytes)
         return SBP_OK;
     SBP_TRY(sbp_planner_longest(
-        c->arena, c->diag, c->pipeline.program, &c->pipeline.target, limit - c->pipeline.target.runtime_bytes,
+        c->arena, c->diag, c->pipeline.program, &c->pipeline.target, limit - c->process.bytes,
         c->wish.host_memory_bytes > 0 ? c->wish.host_memory_bytes : INT64_MAX, &longest));
     sbp_text_add(out, "longest    %lld rows with this schedule in %s (%s)\n",
                  (long long)(longest * c->pipeline.program->context),
@@ -287,7 +289,7 @@ static void time_line(const sbp_compilation *c, sbp_text *out) {
 static sbp_status add_lines(sbp_compilation *c, sbp_text *out) {
     const sbp_program *program = c->pipeline.program;
     const sbp_target_info *target = &c->pipeline.target;
-    int64_t device = program->arena_bytes[SBP_DEVICE] + target->runtime_bytes, parameters = 0, trained = 0;
+    int64_t device = program->arena_bytes[SBP_DEVICE] + c->process.bytes, parameters = 0, trained = 0;
     char size[32], host[32], process[32];
     for (int32_t i = 0; i < c->model.module->param_count; i++) {
         int64_t n = sbp_type_row_elems(&c->model.module->params[i].type);
@@ -307,8 +309,8 @@ static sbp_status add_lines(sbp_compilation *c, sbp_text *out) {
     schedule_line(c, out);
     sbp_text_add(out, "memory     %s on the device, %s of it the process itself",
                  sbp_format_bytes(size, sizeof size, (double)device),
-                 sbp_format_bytes(process, sizeof process, (double)target->runtime_bytes));
-    if (target->runtime_thread_bytes > 0)
+                 sbp_format_bytes(process, sizeof process, (double)c->process.bytes));
+    if (c->process.thread_bytes > 0)
         sbp_text_add(out, " with %lld thread%s", (long long)c->threads, c->threads == 1 ? "" : "s");
     for (int space = SBP_HOST; space < SBP_SPACE_COUNT; space++)
         if (program->arena_bytes[space] > 0)
@@ -351,9 +353,9 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
     return SBP_OK;
 }
 
-void sbp_cli_write_peak(sbp_json_writer *w, const sbp_program *program, const sbp_target_info *target) {
+void sbp_cli_write_peak(sbp_json_writer *w, const sbp_program *program, int64_t process_bytes) {
     sbp_json_write_object(w, "peak_bytes");
-    sbp_json_write_int(w, "device", program->arena_bytes[SBP_DEVICE] + target->runtime_bytes);
+    sbp_json_write_int(w, "device", program->arena_bytes[SBP_DEVICE] + process_bytes);
     sbp_json_write_int(w, "host", program->arena_bytes[SBP_HOST]);
     sbp_json_write_int(w, "disk", program->arena_bytes[SBP_DISK]);
     sbp_json_write_end(w);
@@ -374,7 +376,7 @@ sbp_status sbp_cli_summary_json(const sbp_compilation *c, sbp_text *out) {
     sbp_json_write_string(&w, "plan", c->target ? c->output : NULL);
     sbp_json_write_double(&w, "seconds", c->estimate.seconds);
     sbp_json_write_double(&w, "flops", c->estimate.flops);
-    sbp_cli_write_peak(&w, program, &c->pipeline.target);
+    sbp_cli_write_peak(&w, program, c->process.bytes);
     sbp_json_write_object(&w, "categories");
     for (int32_t i = 0; i < count; i++)
         sbp_json_write_int(&w, categories[i].name, categories[i].bytes);

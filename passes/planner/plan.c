@@ -1,0 +1,204 @@
+/* plan.c: the way from what was asked for to a program.
+ *
+ * Requires: a verified module; a target; a request.
+ * Gives: a program within the limits, the settings that it was made with, and its process.
+ *
+ * The process that runs a program takes memory beside the arenas, the more the longer the program is, and the
+ * limit is one for both: so the program depends on its process, and the process on the program. It begins
+ * with the least that the process may come to. Where the program's process then turns out too large for the
+ * limit, everything is chosen again with that; three times at most:
+ *
+ *     process of no program -> choose -> lower -> process of the program -> fits?  no: choose ..
+ */
+#include "passes/planner/plan.h"
+
+/* A way through. Only the functions below change it, each what its name says. */
+typedef struct planning {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    sbp_module *module;
+    const sbp_target_info *target;
+    const sbp_request *request;
+    sbp_pass_options options;
+    sbp_wish wish;
+    sbp_plan_estimate estimate; /* of the last choice */
+} planning;
+
+/* ---- one step each ----------------------------------------------------------------------------------- */
+
+/* What the planner may choose. */
+static sbp_schedule_options largest_schedule(const planning *p) {
+    sbp_schedule_options largest = {.chunk = p->wish.chunk, .head_chunk = p->wish.head_chunk};
+    if (largest.chunk == SBP_AUTO)
+        largest.chunk = p->target->chunk_most;
+    if (largest.head_chunk == SBP_AUTO)
+        largest.head_chunk = p->target->chunk;
+    return largest;
+}
+
+/* Of a process: of a program and the schedule it has, or of any that the wish allows. */
+static sbp_footprint process_of(const planning *p, const sbp_program *program,
+                                const sbp_schedule_options *schedule, bool most) {
+    const sbp_wish *w = &p->wish;
+    sbp_process process = p->request->process;
+    process.module = p->module;
+    process.program = program;
+    process.most = most;
+    process.chunk = schedule->chunk;
+    process.head_chunk = schedule->head_chunk;
+    bool given = w->offload == SBP_OFFLOAD_GIVEN;
+    process.farthest = most && !given && w->offload != SBP_OFFLOAD_OFF ? SBP_HOST : SBP_DEVICE;
+    process.on_disk = false;
+    for (int class = 0; given && class < SBP_ITEM_CLASS_COUNT; class ++) {
+        process.on_disk |= w->homes[class] == SBP_DISK;
+        if (class >= SBP_ITEM_STATE && (int)w->homes[class] > process.farthest)
+            process.farthest = (int)w->homes[class];
+    }
+    return sbp_target_footprint(p->target, &process);
+}
+
+/* Before there is a program: the least, or the most, that the process may come to. */
+static int64_t process_of_any(const planning *p, bool most) {
+    const sbp_schedule_options largest = largest_schedule(p);
+    return process_of(p, NULL, &largest, most).bytes;
+}
+
+static sbp_pipeline pipeline_of(const planning *p, sbp_diag *diag) {
+    return (sbp_pipeline){
+        .arena = p->arena, .diag = diag, .module = p->module, .target = *p->target, .options = p->options};
+}
+
+/* A schedule, or none; without diagnostics, without a word and without looking for remedies. */
+static sbp_status choose_with(planning *p, sbp_diag *diag) {
+    const sbp_pipeline base = pipeline_of(p, diag);
+    return sbp_planner_choose(&base, &p->wish, &p->estimate);
+}
+
+/* The choice, as a pipeline before its first pass. */
+static sbp_pipeline chosen(const planning *p) {
+    sbp_pipeline out = pipeline_of(p, p->diag);
+    out.options.t_max = p->estimate.t_max;
+    out.options.schedule = p->estimate.schedule;
+    out.options.list_keepable = p->wish.save_mode == SBP_SAVE_GIVEN;
+    out.module = sbp_module_copy(p->arena, p->module);
+    return out;
+}
+
+/* The choice, lowered; what passes print replaces what an earlier choice printed. */
+static sbp_status lower(const planning *p, sbp_pipeline *out) {
+    const sbp_request *r = p->request;
+    *out = chosen(p);
+    out->stop_after = r->stop_after;
+    out->print_after = r->print_after;
+    out->printed = r->printed;
+    if (r->printed)
+        sbp_text_init(r->printed, p->arena);
+    return sbp_pipeline_run(out);
+}
+
+/* ---- the choice -------------------------------------------------------------------------------------- */
+
+/* When nothing fits, what needs the least is made into a program: its process is known, and it is that which
+ * fits or is refused. Remedies are tried with as much as a process may come to, so that they fit for certain.
+ */
+static sbp_status choose(planning *p) {
+    if (choose_with(p, NULL) == SBP_OK)
+        return SBP_OK;
+    if (p->estimate.refused) { /* not for lack of memory to plan in */
+        sbp_pipeline least = chosen(p);
+        SBP_TRY(sbp_pipeline_run(&least));
+        int64_t process = process_of(p, least.program, &least.options.schedule, false).bytes;
+        p->wish.process_bytes = process;
+        if (choose_with(p, NULL) == SBP_OK)
+            return SBP_OK;
+        p->wish.process_bytes = process_of_any(p, true);
+        p->wish.refused_process_bytes = process;
+    }
+    return choose_with(p, p->diag);
+}
+
+/* So many ranks have each micro-batch together. */
+static void have_together(planning *p, int64_t ranks) {
+    p->options.context = ranks;
+    if (p->wish.t_max > 0) /* of a rank */
+        p->wish.t_max = sbp_ceil_div(p->request->wish.t_max, ranks);
+}
+
+/* --context-parallel auto: as few ranks together as fit; with --seq-len max, all. */
+static void choose_context(planning *p) {
+    int64_t all = p->options.ranks;
+    if (p->options.context > 0) {
+        have_together(p, p->options.context);
+        return;
+    }
+    for (int64_t ranks = p->wish.t_max > 0 ? 1 : all; ranks <= all; ranks++) {
+        if (all % ranks != 0)
+            continue;
+        have_together(p, ranks);
+        p->wish.process_bytes = process_of_any(p, false);
+        if (choose_with(p, NULL) == SBP_OK) {
+            sbp_note(p->diag, "--context-parallel %lld: %s", (long long)ranks,
+                     ranks == 1          ? "documents fit one rank"
+                     : p->wish.t_max > 0 ? "documents do not fit fewer ranks"
+                                         : "for the longest documents");
+            return;
+        }
+    }
+    have_together(p, 1); /* it is refused, with what would fit */
+}
+
+/* The rows of all ranks that have a micro-batch together, in equal parts, are counted in 32 bits. */
+static sbp_status check_rows(const planning *p) {
+    int64_t ranks = p->options.context, most = SBP_MOST_ROWS / ranks;
+    if (p->wish.t_max <= most)
+        return SBP_OK;
+    return sbp_fail(p->diag, SBP_USAGE,
+                    "--seq-len %lld: at most %lld rows are possible, divided among %lld ranks",
+                    (long long)p->request->wish.t_max, (long long)(most * ranks), (long long)ranks);
+}
+
+/* --seq-len max of data whose steps are no longer than this: where that fits, it is all that there is to
+ * gain. */
+static void bound_length(planning *p) {
+    int64_t most = p->request->length_most;
+    if (p->wish.t_max != SBP_AUTO || most < 1)
+        return;
+    p->wish.t_max = sbp_ceil_div(most, p->options.context > 1 ? p->options.context : 1);
+    if (choose_with(p, NULL) != SBP_OK)
+        p->wish.t_max = SBP_AUTO;
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------- */
+
+static bool fits(const planning *p, const sbp_footprint *process) {
+    const sbp_plan_estimate *e = &p->estimate;
+    int64_t needed = e->device_bytes + process->bytes + (p->target->shared_memory ? e->host_bytes : 0);
+    return p->wish.memory_bytes == 0 || needed <= p->wish.memory_bytes;
+}
+
+sbp_status sbp_plan_make(sbp_arena *arena, sbp_diag *diag, sbp_module *module, const sbp_target_info *target,
+                         const sbp_request *request, sbp_planned *out) {
+    enum { MOST_TRIES = 3 };
+    planning p = {.arena = arena,
+                  .diag = diag,
+                  .module = module,
+                  .target = target,
+                  .request = request,
+                  .options = request->options,
+                  .wish = request->wish};
+    choose_context(&p);
+    SBP_TRY(check_rows(&p));
+    p.wish.process_bytes = process_of_any(&p, false);
+    bound_length(&p);
+    for (int tries = 1;; tries++) {
+        SBP_TRY(choose(&p));
+        SBP_TRY(lower(&p, &out->pipeline));
+        out->process = process_of(&p, out->pipeline.program, &out->pipeline.options.schedule, false);
+        p.wish.process_bytes = out->process.bytes;
+        if (out->pipeline.stopped || fits(&p, &out->process) || tries == MOST_TRIES)
+            break;
+    }
+    out->wish = p.wish;
+    out->estimate = p.estimate;
+    return SBP_OK;
+}
