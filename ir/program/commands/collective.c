@@ -16,10 +16,12 @@
  *
  * Among the ranks that have a micro-batch together (ir/base/context.h), in queue compute; W = context:
  *
- *   to_heads               src: [n, all heads], dst: [W n, this rank's heads]; rows of all ranks, those of
- * rank r at r n, of this rank's heads; 0 where it has none. Floats to_rows                src: [W n, this
- * rank's heads], dst: [n, all heads]; back, where ranks have the same head their sum, added in the order of
- * ranks context_gather, context_share, context_reduce all_gather, share and reduce_scatter among these ranks
+ *   to_heads               src: [n, all heads], dst: [W n, this rank's heads]: rows of all ranks, those of rank
+ *                          r from r n on; 0 where it has no head. Floats. An all-to-all
+ *   to_rows                src: [W n, this rank's heads], dst: [n, all heads]: back; where ranks have the
+ *                          same head their sum, added in the order of ranks
+ *   context_gather         all_gather among these ranks; context_share, context_reduce: share and
+ *                          reduce_scatter among them
  *
  * Attributes: op; of to_heads and to_rows heads, kv_heads, dim, keys. */
 #include "ir/program/commands/command.h"
