@@ -1,4 +1,4 @@
-/* device.c: the CPU device proper: each command runs in submit, those of compute and host over all threads,
+/* cpu_device.c: the CPU device proper: each command runs in submit, those of compute and host over all threads,
  * copies on the thread that submits them. Compute and host have the same cores, so they have the same pool
  * and scratch memory, a command at a time, in the order in which they come: queue host gets its turn while
  * compute is busy, or what waits for it (the disk) would stand still. */

@@ -1,4 +1,4 @@
-/* footprint_target.c: what a process takes beside the arenas where the CPU is the device. The constants are
+/* cpu_footprint_target.c: what a process takes beside the arenas where the CPU is the device. The constants are
  * measured; tests/cli/test_cli_memory.c compares the sums with processes. */
 #include "backends/cpu/cpu_target.h"
 #include "ir/graph/graph.h"

@@ -1,4 +1,4 @@
-/* attention.c: the tiles of attention's kernels, and what follows from them: definitions, launches, scratch
+/* cuda_attention.c: the tiles of attention's kernels, and what follows from them: definitions, launches, scratch
  * memory. */
 #include "backends/cuda/cuda_attention.h"
 

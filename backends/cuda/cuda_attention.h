@@ -1,4 +1,4 @@
-/* attention.h: which kernels attention has, what their text is made of, and how they are launched. The
+/* cuda_attention.h: which kernels attention has, what their text is made of, and how they are launched. The
  * kernels and their tiles: kernels/attention/README.md.
  *
  * A variant of attention (sbp_cuda_variant) is one to SBP_CUDA_STEPS kernels, launched one after the other:

@@ -1,4 +1,4 @@
-/* lora.c: which weights get an adapter, by the rules of PEFT's tuners_utils.py (check_target_module_exists)
+/* lora_adapters.c: which weights get an adapter, by the rules of PEFT's tuners_utils.py (check_target_module_exists)
  * and other.py (_set_trainable, get_pattern_key), and what becomes of the module. */
 #include "frontends/lora/lora.h"
 

@@ -1,4 +1,4 @@
-/* tokenizer_model.c: the vocabulary, and which model cuts a piece into its tokens. WordPiece and WordLevel
+/* tokenizer_vocab.c: the vocabulary, and which model cuts a piece into its tokens. WordPiece and WordLevel
  * are here. */
 #include "frontends/tokenizer/tokenizer_internal.h"
 

@@ -19,11 +19,9 @@ static bool in_array(const sbp_json_writer *w) {
 
 /* What stands before a value: the separator, and its name. */
 static void begin_value(sbp_json_writer *w, const char *key) {
-    bool wants_key = w->depth > 0 ? !in_array(w) : w->inside;
-    assert(wants_key == (key != NULL));
-    (void)wants_key;
+    assert((key != NULL) == (w->depth > 0 && !in_array(w)));
     bool line = w->lines && w->depth == 1;
-    if ((w->depth > 0 || w->inside) && w->filled & bit(w))
+    if (w->depth > 0 && w->filled & bit(w))
         sbp_text_add_n(w->out, ", ", w->compact || line ? 1 : 2);
     w->filled |= bit(w);
     if (line)

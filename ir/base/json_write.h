@@ -25,7 +25,6 @@ typedef struct sbp_json_writer {
     uint64_t filled; /* bit d: it has a member already */
     int depth;       /* open objects and arrays */
     bool compact;    /* no blanks behind , and : */
-    bool inside;     /* members of an object that somebody else has opened: keys at depth 0 */
     bool lines;      /* members of the outermost object stand on lines of their own */
 } sbp_json_writer;
 

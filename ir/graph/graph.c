@@ -1,4 +1,4 @@
-/* ir.c: modules, functions and their ops. */
+/* graph.c: modules, functions and their ops. */
 #include "ir/graph/graph.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* ir.h: the graph IR: SSA tensor ops in functions, and how to build them.
+/* graph.h: the graph IR: SSA tensor ops in functions, and how to build them.
  *
  * A module has named row inputs (one number per packed row), named scalars of the step, constants,
  * parameters and functions. A function has arguments, straight-line ops and results; there is no control

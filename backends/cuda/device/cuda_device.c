@@ -1,4 +1,4 @@
-/* device.c: the CUDA device as backends/device.h wants it. */
+/* cuda_device.c: the CUDA device as backends/device.h wants it. */
 #include "backends/cuda/cuda_device.h"
 #include "backends/composite/composite.h"
 #include "backends/cpu/cpu_cores.h"

@@ -1,4 +1,4 @@
-/* device.c: the Vulkan device as backends/device.h wants it. */
+/* vulkan_device.c: the Vulkan device as backends/device.h wants it. */
 #include "backends/vulkan/vulkan_device.h"
 #include "backends/composite/composite.h"
 #include "backends/cpu/cpu_cores.h"

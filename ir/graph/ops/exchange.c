@@ -1,4 +1,4 @@
-/* context.c: what ranks that have a micro-batch together exchange (ir/base/context.h).
+/* exchange.c: what ranks that have a micro-batch together exchange (ir/base/context.h).
  *
  *   exchange   to heads: x [T, n, d], rows of this rank and all heads, becomes y [W, slots, d], rows of all
  *              ranks and this rank's heads; to rows: x [W, slots, d] becomes y [T, n, d], where several

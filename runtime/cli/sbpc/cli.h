@@ -65,8 +65,8 @@ sbp_status sbp_cli_read_lora(const sbp_compilation *c, bool adapter,
 const char *sbp_cli_arch(const sbp_compilation *c);
 /* Rates as --rates says, in place of the target's. */
 sbp_status sbp_cli_choose_rates(sbp_compilation *c) SBP_CHECKED;
-/* The member "rates" of a plan, and back; a plan without them leaves all as it is. */
-void sbp_cli_write_rates(sbp_json_writer *w, const char *source, const sbp_rates *rates);
+/* What a plan was planned with, as an object, and back; a plan without them leaves all as it is. */
+void sbp_cli_write_rates(sbp_json_writer *w, const char *key, const char *source, const sbp_rates *rates);
 sbp_status sbp_cli_read_rates(sbp_diag *diag, const sbp_json *meta, sbp_rates *out,
                               const char **source) SBP_CHECKED;
 
@@ -83,8 +83,8 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) SBP_CHECKED;
 
 /* The same for scripts: one JSON object. After the summary. */
 sbp_status sbp_cli_summary_json(const sbp_compilation *c, sbp_text *out) SBP_CHECKED;
-/* Members of what --json prints: "schedule" of the estimate, "peak_bytes". */
-void sbp_cli_write_schedule(sbp_json_writer *w, const sbp_compilation *c);
+/* The schedule of the estimate, an object; the member "peak_bytes". */
+void sbp_cli_write_schedule(sbp_json_writer *w, const char *key, const sbp_compilation *c);
 void sbp_cli_write_peak(sbp_json_writer *w, const sbp_program *program, int64_t process_bytes);
 
 /* What homes cost: bytes per class that are copied in a step, seconds per queue and the one that bounds it,

@@ -109,7 +109,7 @@ static sbp_status print_json(const inspection *in, sbp_text *out) {
     sbp_json_write_double(&w, "seconds", cost.seconds);
     sbp_cli_write_traffic(&w, cost.traffic, cost.busy);
     sbp_cli_write_wire(&w, p, &in->info);
-    sbp_cli_write_rates(&w, in->rates_source, &in->info.rates);
+    sbp_cli_write_rates(&w, "rates", in->rates_source, &in->info.rates);
     sbp_json_write_int(&w, "kernel_bytes", in->kernel_bytes);
     sbp_json_write_string(&w, "archs", in->info.archs);
     sbp_json_write_int(&w, "seq_len", sbp_program_most_rows(p));

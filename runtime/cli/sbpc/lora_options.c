@@ -1,4 +1,4 @@
-/* lora.c: --lora, and the options behind it, for sbp_model_load. */
+/* lora_options.c: --lora, and the options behind it, for sbp_model_load. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -70,11 +70,11 @@ static const char *tune_path(const sbp_compilation *c) {
     return *path == '/' || !getcwd(here, sizeof here) ? path : sbp_file_join(c->arena, here, path);
 }
 
-void sbp_cli_write_schedule(sbp_json_writer *w, const sbp_compilation *c) {
+void sbp_cli_write_schedule(sbp_json_writer *w, const char *key, const sbp_compilation *c) {
     const sbp_schedule_options *s = &c->estimate.schedule;
     const char *homes = sbp_planner_homes(c->arena, s, "");
     sbp_text names;
-    sbp_json_write_object(w, "schedule");
+    sbp_json_write_object(w, key);
     sbp_json_write_int(w, "seq_len", sbp_program_most_rows(c->pipeline.program));
     sbp_json_write_int(w, "chunk", s->chunk);
     sbp_json_write_int(w, "head_chunk", s->head_chunk);
@@ -156,23 +156,16 @@ static const char *special_tokens_tree(const sbp_compilation *c) {
     return t.text.data;
 }
 
-/* "schedule" and "rates" are written with their names by functions that --json has too. */
-static const char *without_name(const char *member) {
-    return strchr(member, '{');
-}
-
 static const char *schedule_tree(const sbp_compilation *c) {
     tree t;
-    begin_tree(c, &t)->inside = true;
-    sbp_cli_write_schedule(&t.w, c);
-    return without_name(t.text.data);
+    sbp_cli_write_schedule(begin_tree(c, &t), NULL, c);
+    return t.text.data;
 }
 
 static const char *rates_tree(const sbp_compilation *c) {
     tree t;
-    begin_tree(c, &t)->inside = true;
-    sbp_cli_write_rates(&t.w, c->rates_source, &c->pipeline.target.rates);
-    return without_name(t.text.data);
+    sbp_cli_write_rates(begin_tree(c, &t), NULL, c->rates_source, &c->pipeline.target.rates);
+    return t.text.data;
 }
 
 static const char *estimate_tree(const sbp_compilation *c) {

@@ -150,8 +150,8 @@ static sbp_status choose(sbp_compilation *c) {
 
 /* ---- in plans ---------------------------------------------------------------------------------------- */
 
-void sbp_cli_write_rates(sbp_json_writer *w, const char *source, const sbp_rates *rates) {
-    sbp_json_write_object(w, "rates");
+void sbp_cli_write_rates(sbp_json_writer *w, const char *key, const char *source, const sbp_rates *rates) {
+    sbp_json_write_object(w, key);
     sbp_json_write_string(w, "source", source);
     for (int i = 0; sbp_rates_key(i); i++)
         if (sbp_rates_value(rates, i) > 0)

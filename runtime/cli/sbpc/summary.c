@@ -381,14 +381,14 @@ sbp_status sbp_cli_summary_json(const sbp_compilation *c, sbp_text *out) {
     for (int32_t i = 0; i < count; i++)
         sbp_json_write_int(&w, categories[i].name, categories[i].bytes);
     sbp_json_write_end(&w);
-    sbp_cli_write_schedule(&w, c);
+    sbp_cli_write_schedule(&w, "schedule", c);
     sbp_json_write_object(&w, "bytes_per_token");
     sbp_json_write_double(&w, "device", row);
     sbp_json_write_double(&w, "host", row_host);
     sbp_json_write_end(&w);
     sbp_cli_write_traffic(&w, c->estimate.traffic, c->estimate.busy);
     sbp_cli_write_wire(&w, program, &c->pipeline.target);
-    sbp_cli_write_rates(&w, c->rates_source, &c->pipeline.target.rates);
+    sbp_cli_write_rates(&w, "rates", c->rates_source, &c->pipeline.target.rates);
     sbp_json_write_string(&w, "advice", c->advice);
     sbp_json_write_end(&w);
     sbp_text_add(out, "\n");
