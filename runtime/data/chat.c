@@ -5,6 +5,9 @@
 
 enum { MOST_MARKER_BYTES = 40 };
 
+/* Answers times length of a conversation whose renderings are compared: some minutes of rendering. */
+#define MOST_COMPARED_BYTES ((size_t)16 << 30)
+
 static const sbp_json null_node = {.kind = SBP_JSON_NULL};
 
 /* ---- the template --------------------------------------------------------------------------------- */
@@ -186,16 +189,35 @@ static sbp_status difference(const render_job *job, int64_t i, const sbp_renderi
     return SBP_OK;
 }
 
+static bool is_answer(const sbp_json *message) {
+    return strcmp(sbp_json_member(message, "role")->string, "assistant") == 0;
+}
+
+/* Each answer renders the conversation up to it twice: the time grows with answers times length, the memory does not,
+ * since what a message rendered is given back before the next. */
 static sbp_status differences_body(void *user) {
     const render_job *job = user;
     const sbp_json *messages = job->talk->messages;
     sbp_rendering *out = job->out;
-    out->spans = sbp_arena_array(job->arena, (size_t)messages->count, sizeof *out->spans);
+    int64_t answers = 0;
+    for (int64_t i = 0; i < messages->count; i++)
+        answers += is_answer(&messages->items[i]);
+    if (answers > 0 && out->length > MOST_COMPARED_BYTES / (size_t)answers)
+        return sbp_fail(
+            job->diag, SBP_INPUT,
+            "%s: to find what the assistant said in a conversation of %zu bytes with %lld answers, it would "
+            "have to be rendered up to each of them; give a template with {%% generation %%} around the "
+            "answers by --chat-template FILE, or --loss-on all",
+            job->talk->where, out->length, (long long)answers);
+    out->spans = sbp_arena_array(job->arena, (size_t)answers, sizeof *out->spans);
     out->span_count = 0;
     for (int64_t i = 0; i < messages->count; i++) {
-        const sbp_json *role = sbp_json_member(&messages->items[i], "role");
-        if (strcmp(role->string, "assistant") == 0)
-            SBP_TRY(difference(job, i, out, out->spans[out->span_count++]));
+        if (!is_answer(&messages->items[i]))
+            continue;
+        sbp_arena_mark mark = sbp_arena_begin(job->arena);
+        sbp_status status = difference(job, i, out, out->spans[out->span_count++]);
+        sbp_arena_end(job->arena, mark);
+        SBP_TRY(status);
     }
     return SBP_OK;
 }

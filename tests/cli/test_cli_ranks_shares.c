@@ -127,6 +127,8 @@ static void test_steps_without_gradients(void **state) {
                                    "$D/one && $R $D/p %s --out none --dump-gradients $D/one.g",
                                    settings, run, run));
         for (int zero = 0; zero <= 3; zero++) {
+            if (!getenv("SBP_TEST_ALL") && (zero + i) % 2 == 0 && zero < 3) /* the last plan is used below */
+                continue;
             cli_ok(
                 f,
                 sbp_arena_printf(
@@ -274,10 +276,11 @@ static void test_bytes_are_those_planned(void **state) {
     int64_t again = check_bytes(f, "--zero 3", 3), some = check_bytes(f, "--zero 3 --keep-gathered 4", 3),
             none = check_bytes(f, "--zero 3 --keep-gathered all", 3);
     assert_true(none < some && some < again);
-    for (int zero = 1; zero <= 3; zero++)
+    const int least = getenv("SBP_TEST_ALL") ? 1 : 2;
+    for (int zero = least; zero <= 3; zero++)
         (void)check_bytes(f, sbp_arena_printf(f->arena, "--zero %d --shard-group 2", zero), 4);
     assert_true(check_bytes(f, "--reduce-dtype bf16", 3) == 0);
-    for (int zero = 1; zero <= 3; zero++)
+    for (int zero = least; zero <= 3; zero++)
         (void)check_bytes(f,
                           sbp_arena_printf(f->arena, "--zero %d --shard-group %d --reduce-dtype bf16", zero,
                                            zero == 3 ? 1 : 2),

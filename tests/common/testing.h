@@ -33,6 +33,8 @@ void testing_check_fails(testing *t, sbp_status status, sbp_status expected, con
 double testing_uniform(testing *t, double lo, double hi);
 /* `once` normally, `all` with SBP_TEST_ALL=1. */
 int testing_sweep(int once, int all);
+/* The same for a number of draws, of which an address sanitizer, who takes six times as long, gets a third. */
+int testing_draws(int once, int all);
 
 /* ||x - y||, ||x||, and ||x - y|| / ||y||: 0 when both are 0, infinite when only y is. NaN counts as
  * infinite. */

@@ -11,6 +11,7 @@
 
 #include "frontends/weights/weights.h"
 #include "tests/common/in_process.h"
+#include "tests/common/testing.h"
 #include "tests/rowkernel_random.h"
 #include "tests/tolerance.h"
 
@@ -413,7 +414,7 @@ static void test_draws(void **state) {
     bench b = {.f = *state, .arena = sbp_arena_create()};
     io_put(io_path(b.f, "rows.jsonl"), rows, strlen(rows));
     make_references(&b);
-    int seed = count("SBP_FROZEN_SEED", 1), draws = count("SBP_TEST_ALL", 0) ? 3000 : 60;
+    int seed = count("SBP_FROZEN_SEED", 1), draws = testing_draws(60, 3000);
     for (int i = 0; i < draws; i++) {
         io_renew(b.f);
         b.rng = (sbp_rng){(uint64_t)(seed + i)};

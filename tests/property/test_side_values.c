@@ -50,12 +50,12 @@ static void one_model_in_all_settings(void **state) {
 
 static void one_model_in_drawn_settings(void **state) {
     (void)state;
-    whole_step_draw(MODEL, 1, testing_sweep(40, 400));
+    whole_step_draw(MODEL, 1, testing_draws(40, 400));
 }
 
 static void drawn_models(void **state) {
     (void)state;
-    for (int seed = 1; seed <= testing_sweep(24, 200); seed++) {
+    for (int seed = 1; seed <= testing_draws(24, 200); seed++) {
         testing t = testing_open((uint64_t)seed);
         odd_graph_write(&t, ODD_SHARED, 3 + seed % 4, true, path);
         whole_step_draw(path, (uint64_t)seed, 8);

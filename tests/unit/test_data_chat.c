@@ -114,6 +114,41 @@ static void test_what_the_assistant_said(void **state) {
     assert_fails(f, SBP_INPUT, "rows are not conversations", make(&by_marks, "{\"text\": \"a\"}"));
 }
 
+/* A conversation of so many answers of `bytes` bytes. */
+static const char *long_talk(io_fixture *f, int answers, int bytes) {
+    sbp_text row;
+    sbp_text_init(&row, f->arena);
+    for (int i = 0; i < answers; i++)
+        sbp_text_add(&row, "%s{\"role\": \"assistant\", \"content\": \"%0*d\"}",
+                     i ? ", " : "{\"messages\": [", bytes, 0);
+    sbp_text_add(&row, "]}");
+    return row.data;
+}
+
+/* Comparing renderings takes memory of one of them, and ends before it takes hours. */
+static void test_long_conversations_are_compared(void **state) {
+    enum { ANSWERS = 400, BYTES = 100 };
+    io_fixture *f = *state;
+    chat_case by_marks, by_differences;
+    size_t bytes[2];
+    begin(&by_marks, f, marked, SBP_LOSS_ASSISTANT);
+    begin(&by_differences, f, plain, SBP_LOSS_ASSISTANT);
+    const char *talk = long_talk(f, ANSWERS, BYTES);
+    chat_case *const cases[] = {&by_marks, &by_differences};
+    for (int i = 0; i < 2; i++) {
+        size_t before = sbp_arena_bytes(f->arena);
+        assert_ok(f, make(cases[i], talk));
+        bytes[i] = sbp_arena_bytes(f->arena) - before;
+    }
+    assert_true(bytes[1] <
+                bytes[0] + (size_t)ANSWERS * ANSWERS * BYTES / 4); /* all of them: four times as much */
+    for (int64_t i = 0; i < by_differences.document.count; i++)
+        assert_true(by_differences.document.labels[i] < 0 ||
+                    by_differences.document.labels[i] == by_differences.document.ids[i]);
+    assert_fails(f, SBP_INPUT, "d:7: to find what the assistant said in a conversation of ",
+                 make(&by_differences, long_talk(f, 140 * ANSWERS, BYTES)));
+}
+
 static void test_what_cannot_be_told(void **state) {
     io_fixture *f = *state;
     chat_case c;
@@ -443,6 +478,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, io_setup, io_teardown)
         CASE(test_what_the_assistant_said),
+        CASE(test_long_conversations_are_compared),
         CASE(test_what_cannot_be_told),
         CASE(test_an_end_outside_warns),
         CASE(test_prompts),
