@@ -87,16 +87,20 @@ typedef struct fact {
 /* The library, or why there is none in `why`. */
 static bool open_nccl(cuda_device *d, cuda_wire *w, sbp_diag *why) {
     const char *wish = getenv("SBP_CUDA_NCCL");
-    if (wish && strcmp(wish, "off") == 0)
-        return sbp_fail(why, SBP_MACHINE, "SBP_CUDA_NCCL=off") == SBP_OK;
+    if (wish && strcmp(wish, "off") == 0) {
+        (void)sbp_fail(why, SBP_MACHINE, "SBP_CUDA_NCCL=off");
+        return false;
+    }
     w->nccl = cuda_transport_nccl(d->index);
     if (w->nccl)
         return true;
-    if (cuda_transport_device() >= 0)
-        return sbp_fail(why, SBP_MACHINE,
-                        "ranks use other devices than --device says: this one uses device %d (without "
-                        "--device, CUDA_VISIBLE_DEVICES says which there are)",
-                        (int)cuda_transport_device()) == SBP_OK;
+    if (cuda_transport_device() >= 0) {
+        (void)sbp_fail(why, SBP_MACHINE,
+                       "ranks use other devices than --device says: this one uses device %d (without "
+                       "--device, CUDA_VISIBLE_DEVICES says which there are)",
+                       (int)cuda_transport_device());
+        return false;
+    }
     w->nccl = &w->own;
     if (cuda_nccl_open(&w->own, why) != SBP_OK)
         return false;
