@@ -1,11 +1,85 @@
 /* optimizer: the rules that consume finished gradients (update.c), and the buffers that last: parameters,
- * gradients, states.
+ * gradients, states. Above the pass is what optimizers' files are written with (optimizer.h).
  *
  * requires  head
  * preserves everything there is
  * breaks    nothing
  */
-#include "passes/optimizers/update.h"
+#include "passes/optimizers/maker.h"
+
+/* ---- what a rule is written with ----------------------------------------------------------------------- */
+
+sbp_value sbp_optimizer_state(sbp_optimizer_rule *r, const char *suffix, sbp_state_sign sign) {
+    sbp_update_maker *m = r->maker;
+    sbp_dtype dtype = m->rule.p->options.state_dtype;
+    bool bytes = m->bytes;
+    if (dtype == SBP_D8)
+        dtype = !bytes ? SBP_F32 : sign == SBP_STATE_SIGNED ? SBP_D8 : SBP_UD8;
+    int32_t state = m->state_count++;
+    m->states[state].suffix = suffix;
+    m->states[state].operand = m->update->operand_count;
+    sbp_value kept = sbp_build_cast(
+        r->b, sbp_maker_like_param(m, SBP_UPDATE_STATE, suffix, dtype, SBP_UPDATE), r->compute);
+    m->states[state].absmax = -1;
+    if (!bytes)
+        return kept;
+    m->states[state].absmax = m->update->operand_count;
+    sbp_value absmax = sbp_maker_operand(
+        m, (sbp_update_operand){.kind = SBP_UPDATE_STATE,
+                                .suffix = sbp_arena_printf(m->rule.p->arena, "%s_absmax", suffix),
+                                .dtype = SBP_F32,
+                                .rows = sbp_extent_const(sbp_extent_as_const(m->rows) * m->cols / SBP_BLOCK),
+                                .cols = 1,
+                                .access = SBP_UPDATE});
+    return sbp_build2(r->b, SBP_OP_mul, kept, absmax);
+}
+
+/* value / absmax, and the absmax of each block; a block of zeros stays one. */
+static void store_bytes(sbp_optimizer_rule *r, int32_t operand, int32_t absmax, sbp_value value) {
+    sbp_value zero = sbp_build_const(r->b, r->compute, 0);
+    sbp_value largest = sbp_build1(r->b, SBP_OP_row_max, sbp_build1(r->b, SBP_OP_abs, value));
+    sbp_value share = sbp_build3(r->b, SBP_OP_select, sbp_build2(r->b, SBP_OP_lt, zero, largest),
+                                 sbp_build2(r->b, SBP_OP_div, value, largest), zero);
+    sbp_rule_store(&r->maker->rule, operand, share);
+    sbp_rule_store(&r->maker->rule, absmax, largest);
+    r->maker->largest = largest;
+}
+
+void sbp_optimizer_set_state(sbp_optimizer_rule *r, int32_t state, sbp_value value) {
+    sbp_update_maker *m = r->maker;
+    int32_t operand = m->states[state].operand;
+    if (m->states[state].absmax >= 0)
+        store_bytes(r, operand, m->states[state].absmax, value);
+    else if (m->update->operands[operand].dtype == SBP_BF16)
+        sbp_rule_store(&m->rule, operand, sbp_maker_round(&m->rule, value, m->states[state].suffix));
+    else
+        sbp_rule_store(&m->rule, operand, value);
+}
+
+void sbp_optimizer_set_weight(sbp_optimizer_rule *r, sbp_value value) {
+    r->maker->next_weight = value;
+}
+
+sbp_value sbp_optimizer_scalar(sbp_optimizer_rule *r, const char *name) {
+    return sbp_build_cast(r->b, sbp_build_scalar(r->b, name), r->compute);
+}
+
+sbp_value sbp_optimizer_decayed(sbp_optimizer_rule *r) {
+    if (!r->decay)
+        return r->weight;
+    sbp_value rate =
+        sbp_build2(r->b, SBP_OP_mul, sbp_optimizer_scalar(r, "lr"), sbp_optimizer_scalar(r, "weight_decay"));
+    return sbp_build2(r->b, SBP_OP_sub, r->weight, sbp_build2(r->b, SBP_OP_mul, rate, r->weight));
+}
+
+sbp_value sbp_optimizer_regularized(sbp_optimizer_rule *r) {
+    if (!r->decay)
+        return r->grad;
+    return sbp_build2(r->b, SBP_OP_add, r->grad,
+                      sbp_build2(r->b, SBP_OP_mul, sbp_optimizer_scalar(r, "weight_decay"), r->weight));
+}
+
+/* ---- rules --------------------------------------------------------------------------------------------- */
 
 /* Parameters of equal shape, storage and decay share a rule. */
 static sbp_status make_rules(sbp_pipeline *p) {

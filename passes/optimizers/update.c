@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "passes/optimizers/optimizer.h"
+#include "passes/optimizers/maker.h"
 
 /* ---- rules without states ------------------------------------------------------------------------------ */
 
@@ -130,23 +130,6 @@ void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, sbp_view norms, sbp_view cl
 
 /* ---- the optimizer's rule ------------------------------------------------------------------------------ */
 
-typedef struct sbp_update_maker {
-    const sbp_param *param;
-    sbp_rule rule; /* its formals are the operands of the update, in the same order */
-    sbp_update *update;
-    sbp_extent rows;
-    int64_t cols;
-    int64_t block;       /* operands are seen as rows of so many elements, 0: as they are */
-    bool bytes;          /* states in 8 bits */
-    int32_t weight, low; /* operands; low: of an exact master, -1 */
-    struct {
-        int32_t operand, absmax; /* absmax: of 8-bit states, -1 */
-        const char *suffix;
-    } states[SBP_MAX_UPDATE_OPERANDS];
-    int32_t state_count;
-    sbp_value next_weight, largest; /* largest: of the last 8-bit state's blocks, SBP_NO_VALUE */
-} sbp_update_maker;
-
 static int64_t elems_of(const sbp_param *param) {
     return sbp_type_row_elems(&param->type);
 }
@@ -206,95 +189,6 @@ bool sbp_update_has_shares(const sbp_pipeline *p, int32_t param) {
     return !sbp_update_is_random(p, param) || has_blocks(&p->module->params[param]);
 }
 
-/* Adds an operand and returns what it reads, as it is kept. */
-static sbp_value add_operand(sbp_update_maker *m, sbp_update_operand operand) {
-    static const char *const names[] = {
-        [SBP_UPDATE_GRAD] = "grad", [SBP_UPDATE_CLIP] = "clip", [SBP_UPDATE_PARAM] = "param"};
-    sbp_update *u = m->update;
-    if (u->operand_count >= SBP_MAX_UPDATE_OPERANDS) {
-        m->rule.builder.status =
-            sbp_fail(m->rule.p->diag, SBP_INTERNAL, "the rule '%s' has too many operands", m->rule.code.name);
-        return SBP_NO_VALUE;
-    }
-    u->operands[u->operand_count++] = operand;
-    const char *name = operand.suffix ? operand.suffix : names[operand.kind];
-    return operand.kind == SBP_UPDATE_CLIP
-               ? sbp_rule_number(&m->rule, name, operand.dtype)
-               : sbp_rule_blocks(&m->rule, name, operand.access, operand.dtype, operand.rows, operand.cols,
-                                 operand.cols > 1 ? m->block : 0);
-}
-
-/* An operand of the parameter's shape. */
-static sbp_value add_like_param(sbp_update_maker *m, sbp_update_operand_kind kind, const char *suffix,
-                                sbp_dtype dtype, sbp_access access) {
-    return add_operand(m, (sbp_update_operand){.kind = kind,
-                                               .suffix = suffix,
-                                               .dtype = dtype,
-                                               .rows = m->rows,
-                                               .cols = m->cols,
-                                               .access = access});
-}
-
-/* A value rounded to bf16 at random, by the draw of that name. */
-static sbp_value round_at_random(sbp_rule *r, sbp_value value, const char *name) {
-    sbp_builder *b = &r->builder;
-    sbp_value stream = sbp_build_cast(b, sbp_build_scalar(b, SBP_RULE_STREAM), SBP_F32),
-              key = sbp_build_scalar(b, sbp_arena_printf(r->p->arena, "random_%s", name));
-    const sbp_type like = *sbp_build_type(b, value);
-    return sbp_build2(b, SBP_OP_bf16_random, value, sbp_build_random(b, &like, stream, key));
-}
-
-sbp_value sbp_optimizer_state(sbp_optimizer_rule *r, const char *suffix, sbp_state_sign sign) {
-    sbp_update_maker *m = r->maker;
-    sbp_dtype dtype = m->rule.p->options.state_dtype;
-    bool bytes = m->bytes;
-    if (dtype == SBP_D8)
-        dtype = !bytes ? SBP_F32 : sign == SBP_STATE_SIGNED ? SBP_D8 : SBP_UD8;
-    int32_t state = m->state_count++;
-    m->states[state].suffix = suffix;
-    m->states[state].operand = m->update->operand_count;
-    sbp_value kept =
-        sbp_build_cast(r->b, add_like_param(m, SBP_UPDATE_STATE, suffix, dtype, SBP_UPDATE), r->compute);
-    m->states[state].absmax = -1;
-    if (!bytes)
-        return kept;
-    m->states[state].absmax = m->update->operand_count;
-    sbp_value absmax = add_operand(
-        m, (sbp_update_operand){.kind = SBP_UPDATE_STATE,
-                                .suffix = sbp_arena_printf(m->rule.p->arena, "%s_absmax", suffix),
-                                .dtype = SBP_F32,
-                                .rows = sbp_extent_const(sbp_extent_as_const(m->rows) * m->cols / SBP_BLOCK),
-                                .cols = 1,
-                                .access = SBP_UPDATE});
-    return sbp_build2(r->b, SBP_OP_mul, kept, absmax);
-}
-
-/* value / absmax, and the absmax of each block; a block of zeros stays one. */
-static void store_bytes(sbp_optimizer_rule *r, int32_t operand, int32_t absmax, sbp_value value) {
-    sbp_value zero = sbp_build_const(r->b, r->compute, 0);
-    sbp_value largest = sbp_build1(r->b, SBP_OP_row_max, sbp_build1(r->b, SBP_OP_abs, value));
-    sbp_value share = sbp_build3(r->b, SBP_OP_select, sbp_build2(r->b, SBP_OP_lt, zero, largest),
-                                 sbp_build2(r->b, SBP_OP_div, value, largest), zero);
-    sbp_rule_store(&r->maker->rule, operand, share);
-    sbp_rule_store(&r->maker->rule, absmax, largest);
-    r->maker->largest = largest;
-}
-
-void sbp_optimizer_set_state(sbp_optimizer_rule *r, int32_t state, sbp_value value) {
-    sbp_update_maker *m = r->maker;
-    int32_t operand = m->states[state].operand;
-    if (m->states[state].absmax >= 0)
-        store_bytes(r, operand, m->states[state].absmax, value);
-    else if (m->update->operands[operand].dtype == SBP_BF16)
-        sbp_rule_store(&m->rule, operand, round_at_random(&m->rule, value, m->states[state].suffix));
-    else
-        sbp_rule_store(&m->rule, operand, value);
-}
-
-void sbp_optimizer_set_weight(sbp_optimizer_rule *r, sbp_value value) {
-    r->maker->next_weight = value;
-}
-
 /* With states in blocks the weight is stored when the largest of the block is known: what is stored after
  * that is computed again from everything that was read, and so must find the weight as it was. */
 static void store_weight(sbp_optimizer_rule *r) {
@@ -309,7 +203,7 @@ static void store_weight(sbp_optimizer_rule *r) {
         sbp_rule_store(&m->rule, m->low, sbp_build1(r->b, SBP_OP_bf16_low, value));
         value = sbp_build1(r->b, SBP_OP_bf16_high, value);
     } else if (m->param->storage == SBP_BF16 && o->stochastic) {
-        value = round_at_random(&m->rule, value, "param");
+        value = sbp_maker_round(&m->rule, value, "param");
     }
     sbp_rule_store(&m->rule, m->weight, value);
 }
@@ -319,12 +213,12 @@ static sbp_value read_weight(sbp_optimizer_rule *r) {
     sbp_update_maker *m = r->maker;
     m->weight = m->update->operand_count;
     sbp_value weight = sbp_build_cast(
-        r->b, add_like_param(m, SBP_UPDATE_PARAM, NULL, m->param->storage, SBP_UPDATE), r->compute);
+        r->b, sbp_maker_like_param(m, SBP_UPDATE_PARAM, NULL, m->param->storage, SBP_UPDATE), r->compute);
     m->low = -1;
     if (!has_master(m->rule.p, m->param))
         return weight;
     m->low = m->update->operand_count;
-    sbp_value low = add_like_param(m, SBP_UPDATE_MASTER, "master_lo", SBP_I16, SBP_UPDATE);
+    sbp_value low = sbp_maker_like_param(m, SBP_UPDATE_MASTER, "master_lo", SBP_I16, SBP_UPDATE);
     return sbp_build2(r->b, SBP_OP_bf16_join, weight, sbp_build_cast(r->b, low, r->compute));
 }
 
@@ -334,36 +228,17 @@ static sbp_value read_gradient(sbp_optimizer_rule *r) {
     const sbp_pass_options *o = &m->rule.p->options;
     sbp_value grad = sbp_build_cast(
         r->b,
-        add_like_param(m, SBP_UPDATE_GRAD, NULL,
-                       o->step ? sbp_lower_wide(m->param->type.dtype) : o->grad_dtype, SBP_READ),
+        sbp_maker_like_param(m, SBP_UPDATE_GRAD, NULL,
+                             o->step ? sbp_lower_wide(m->param->type.dtype) : o->grad_dtype, SBP_READ),
         r->compute);
     if (o->step)
         return grad;
-    sbp_value clip = add_operand(m, (sbp_update_operand){.kind = SBP_UPDATE_CLIP,
-                                                         .dtype = SBP_F64,
-                                                         .rows = sbp_extent_const(1),
-                                                         .cols = 1,
-                                                         .access = SBP_READ});
+    sbp_value clip = sbp_maker_operand(m, (sbp_update_operand){.kind = SBP_UPDATE_CLIP,
+                                                               .dtype = SBP_F64,
+                                                               .rows = sbp_extent_const(1),
+                                                               .cols = 1,
+                                                               .access = SBP_READ});
     return sbp_build2(r->b, SBP_OP_mul, grad, sbp_build_cast(r->b, clip, r->compute));
-}
-
-sbp_value sbp_optimizer_scalar(sbp_optimizer_rule *r, const char *name) {
-    return sbp_build_cast(r->b, sbp_build_scalar(r->b, name), r->compute);
-}
-
-sbp_value sbp_optimizer_decayed(sbp_optimizer_rule *r) {
-    if (!r->decay)
-        return r->weight;
-    sbp_value rate =
-        sbp_build2(r->b, SBP_OP_mul, sbp_optimizer_scalar(r, "lr"), sbp_optimizer_scalar(r, "weight_decay"));
-    return sbp_build2(r->b, SBP_OP_sub, r->weight, sbp_build2(r->b, SBP_OP_mul, rate, r->weight));
-}
-
-sbp_value sbp_optimizer_regularized(sbp_optimizer_rule *r) {
-    if (!r->decay)
-        return r->grad;
-    return sbp_build2(r->b, SBP_OP_add, r->grad,
-                      sbp_build2(r->b, SBP_OP_mul, sbp_optimizer_scalar(r, "weight_decay"), r->weight));
 }
 
 const char *sbp_update_key(const sbp_pipeline *p, const sbp_param *param) {
