@@ -11,32 +11,32 @@
 /* ---- rules without states ------------------------------------------------------------------------------ */
 
 /* A rule that was made before, by its key; NULL. */
-static const sbp_rule *find_rule(const sbp_pipeline *p, const char *key) {
-    int32_t found = sbp_map_get(&p->lowering->rule_keys, key);
-    return found >= 0 ? p->lowering->rules[found] : NULL;
+static const sbp_rule *find_rule(const sbp_program_builder *p, const char *key) {
+    int32_t found = sbp_map_get(&p->rule_keys, key);
+    return found >= 0 ? p->rules[found] : NULL;
 }
 
 /* Lowers a rule and remembers it. What fails is our own; the pass reports it. */
 static const sbp_rule *finish_rule(sbp_rule *rule, const char *key) {
-    sbp_pipeline *p = rule->p;
-    sbp_lowering *l = p->lowering;
+    sbp_program_builder *p = rule->p;
     sbp_rule *kept = SBP_NEW(p->arena, sbp_rule);
     if (sbp_rule_end(rule) != SBP_OK) {
-        l->failed = true;
+        p->status = SBP_INTERNAL;
         rule->code.body = (sbp_body){0};
     }
     *kept = *rule;
-    sbp_map_set(&l->rule_keys, key, l->rule_count);
-    SBP_PUSH(p->arena, l->rules, l->rule_count, l->rule_capacity, kept);
+    sbp_map_set(&p->rule_keys, key, p->rule_count);
+    SBP_PUSH(p->arena, p->rules, p->rule_count, p->rule_capacity, kept);
     return kept;
 }
 
-static void inline_rule(sbp_pipeline *p, sbp_body *body, const sbp_rule *rule, const sbp_view *views) {
+static void inline_rule(sbp_program_builder *p, sbp_body *body, const sbp_rule *rule, const sbp_view *views) {
     sbp_lower_inline(p, body, &rule->code.body, views, -1, -1, 0);
 }
 
 /* What a rule between two buffers of one shape is called. */
-static const char *key_of(sbp_pipeline *p, const char *name, sbp_dtype to, sbp_dtype from, sbp_view shape) {
+static const char *key_of(sbp_program_builder *p, const char *name, sbp_dtype to, sbp_dtype from,
+                          sbp_view shape) {
     sbp_text key;
     sbp_text_init(&key, p->arena);
     sbp_text_add(&key, "%s %d %d %lld ", name, to, from, (long long)shape.cols);
@@ -44,8 +44,8 @@ static const char *key_of(sbp_pipeline *p, const char *name, sbp_dtype to, sbp_d
     return key.data;
 }
 
-void sbp_lower_flush(sbp_pipeline *p, sbp_body *body, sbp_view grad, sbp_dtype grad_dtype, sbp_view accum,
-                     sbp_dtype accum_dtype) {
+void sbp_lower_flush(sbp_program_builder *p, sbp_body *body, sbp_view grad, sbp_dtype grad_dtype,
+                     sbp_view accum, sbp_dtype accum_dtype) {
     const char *key = key_of(p, "flush", grad_dtype, accum_dtype, grad);
     sbp_extent rows = p->program->buffers[grad.ref].rows;
     const sbp_rule *rule = find_rule(p, key);
@@ -63,7 +63,7 @@ void sbp_lower_flush(sbp_pipeline *p, sbp_body *body, sbp_view grad, sbp_dtype g
     inline_rule(p, body, rule, (sbp_view[]){accum, grad});
 }
 
-void sbp_lower_convert(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_dtype to_dtype, sbp_view from,
+void sbp_lower_convert(sbp_program_builder *p, sbp_body *body, sbp_view to, sbp_dtype to_dtype, sbp_view from,
                        sbp_dtype from_dtype) {
     const char *key = key_of(p, "convert", to_dtype, from_dtype, from);
     sbp_extent rows = p->program->buffers[from.ref].rows;
@@ -80,7 +80,7 @@ void sbp_lower_convert(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_dtype t
 }
 
 /* Every trainable parameter has a place of its own, so that the sums wait for nothing but their gradients. */
-void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view norms, sbp_view grad) {
+void sbp_lower_sumsq(sbp_program_builder *p, sbp_body *body, int32_t param, sbp_view norms, sbp_view grad) {
     int32_t column = 0;
     for (int32_t i = 0; i < param; i++)
         column += p->module->params[i].trainable;
@@ -95,7 +95,7 @@ void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view no
 
 /* grad_norm = sqrt(norm_squared); clip = min(1, max_grad_norm / (grad_norm + 1e-6)). Without clipping the
  * host sets max_grad_norm to infinity. */
-static const sbp_rule *norm_rule(sbp_pipeline *p, bool clips) {
+static const sbp_rule *norm_rule(sbp_program_builder *p, bool clips) {
     const char *key = clips ? "norm clip" : "norm";
     const sbp_rule *found = find_rule(p, key);
     if (found)
@@ -117,9 +117,10 @@ static const sbp_rule *norm_rule(sbp_pipeline *p, bool clips) {
     return finish_rule(&r, key);
 }
 
-void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, sbp_view norms, sbp_view clip) {
-    sbp_view views[3] = {sbp_view_buffer(p->program, p->lowering->norm_squared, 0),
-                         sbp_view_buffer(p->program, p->lowering->grad_norm, 0), clip};
+void sbp_lower_norm(sbp_program_builder *p, sbp_body *body, const sbp_lasting *lasting, sbp_view norms,
+                    sbp_view clip) {
+    sbp_view views[3] = {sbp_view_buffer(p->program, lasting->norm_squared, 0),
+                         sbp_view_buffer(p->program, lasting->grad_norm, 0), clip};
     sbp_command *reduce = sbp_lower_command(p, body, SBP_CMD_REDUCE);
     reduce->views[SBP_REDUCE_DST] = views[0];
     reduce->views[SBP_REDUCE_SRC] = norms;
@@ -134,8 +135,8 @@ static int64_t elems_of(const sbp_param *param) {
     return sbp_type_row_elems(&param->type);
 }
 
-static bool has_master(const sbp_pipeline *p, const sbp_param *param) {
-    return param->storage == SBP_BF16 && p->options.master;
+static bool has_master(const sbp_pass_options *options, const sbp_param *param) {
+    return param->storage == SBP_BF16 && options->master;
 }
 
 /* Whether its elements are whole blocks, as which updates may see it. */
@@ -147,7 +148,7 @@ static bool has_blocks(const sbp_param *param) {
 }
 
 /* Whether the states of a parameter are in 8 bits. */
-static bool in_blocks(const sbp_pipeline *p, const sbp_param *param) {
+static bool in_blocks(const sbp_program_builder *p, const sbp_param *param) {
     return p->options.state_dtype == SBP_D8 && elems_of(param) >= SBP_BLOCK_LEAST &&
            elems_of(param) % SBP_BLOCK == 0;
 }
@@ -169,15 +170,14 @@ static const struct {
 #undef OPTIMIZER
 };
 
-bool sbp_update_keeps_states(const sbp_pipeline *p) {
+bool sbp_update_keeps_states(const sbp_module *module, const sbp_pass_options *options) {
     bool master = false;
-    for (int32_t i = 0; i < p->module->param_count; i++)
-        master |= p->module->params[i].trainable && has_master(p, &p->module->params[i]);
-    return optimizers[p->options.optimizer].states > 0 ||
-           (master && p->options.optimizer != SBP_OPTIMIZER_NONE);
+    for (int32_t i = 0; i < module->param_count; i++)
+        master |= module->params[i].trainable && has_master(options, &module->params[i]);
+    return optimizers[options->optimizer].states > 0 || (master && options->optimizer != SBP_OPTIMIZER_NONE);
 }
 
-bool sbp_update_is_random(const sbp_pipeline *p, int32_t param) {
+bool sbp_update_is_random(const sbp_program_builder *p, int32_t param) {
     const sbp_param *source = &p->module->params[param];
     const sbp_pass_options *o = &p->options;
     return source->trainable && o->optimizer != SBP_OPTIMIZER_NONE &&
@@ -185,7 +185,7 @@ bool sbp_update_is_random(const sbp_pipeline *p, int32_t param) {
             (source->storage == SBP_BF16 && !o->master && o->stochastic));
 }
 
-bool sbp_update_has_shares(const sbp_pipeline *p, int32_t param) {
+bool sbp_update_has_shares(const sbp_program_builder *p, int32_t param) {
     return !sbp_update_is_random(p, param) || has_blocks(&p->module->params[param]);
 }
 
@@ -215,7 +215,7 @@ static sbp_value read_weight(sbp_optimizer_rule *r) {
     sbp_value weight = sbp_build_cast(
         r->b, sbp_maker_like_param(m, SBP_UPDATE_PARAM, NULL, m->param->storage, SBP_UPDATE), r->compute);
     m->low = -1;
-    if (!has_master(m->rule.p, m->param))
+    if (!has_master(&m->rule.p->options, m->param))
         return weight;
     m->low = m->update->operand_count;
     sbp_value low = sbp_maker_like_param(m, SBP_UPDATE_MASTER, "master_lo", SBP_I16, SBP_UPDATE);
@@ -241,7 +241,7 @@ static sbp_value read_gradient(sbp_optimizer_rule *r) {
     return sbp_build2(r->b, SBP_OP_mul, grad, sbp_build_cast(r->b, clip, r->compute));
 }
 
-const char *sbp_update_key(const sbp_pipeline *p, const sbp_param *param) {
+const char *sbp_update_key(const sbp_program_builder *p, const sbp_param *param) {
     sbp_extent rows;
     int64_t cols;
     sbp_lower_shape(&param->type, SBP_C, &rows, &cols);
@@ -249,13 +249,13 @@ const char *sbp_update_key(const sbp_pipeline *p, const sbp_param *param) {
                             param->storage, param->type.dtype, param->decay);
 }
 
-const char *sbp_update_flat_key(const sbp_pipeline *p, const sbp_param *param) {
+const char *sbp_update_flat_key(const sbp_program_builder *p, const sbp_param *param) {
     return sbp_arena_printf(p->arena, "%d %d %d %d", param->storage, param->type.dtype, param->decay,
                             in_blocks(p, param));
 }
 
 /* The rule of a parameter, for this many of its rows and columns. */
-static sbp_status make(sbp_pipeline *p, const sbp_param *param, sbp_extent rows, int64_t cols,
+static sbp_status make(sbp_program_builder *p, const sbp_param *param, sbp_extent rows, int64_t cols,
                        const sbp_update **out) {
     sbp_update_maker m = {.param = param, .update = SBP_NEW(p->arena, sbp_update), .largest = SBP_NO_VALUE};
     m.rows = rows;
@@ -281,23 +281,19 @@ static sbp_status make(sbp_pipeline *p, const sbp_param *param, sbp_extent rows,
     return SBP_OK;
 }
 
-sbp_status sbp_update_make(sbp_pipeline *p, const sbp_param *param, const sbp_update **out) {
+sbp_status sbp_update_make(sbp_program_builder *p, const sbp_param *param, const sbp_update **out) {
     sbp_extent rows;
     int64_t cols;
     sbp_lower_shape(&param->type, SBP_C, &rows, &cols);
     return make(p, param, rows, cols, out);
 }
 
-sbp_status sbp_update_make_flat(sbp_pipeline *p, const sbp_param *like, int64_t rows,
+sbp_status sbp_update_make_flat(sbp_program_builder *p, const sbp_param *like, int64_t rows,
                                 const sbp_update **out) {
     return make(p, like, sbp_extent_const(rows), SBP_BLOCK, out);
 }
 
-const sbp_update *sbp_update_of(const sbp_pipeline *p, int32_t param) {
-    return p->lowering->updates[param];
-}
-
-double sbp_update_stream(const sbp_pipeline *p, int32_t param) {
+double sbp_update_stream(const sbp_program_builder *p, int32_t param) {
     const char *name = p->module->params[param].name;
     return (double)(sbp_hash_bytes(name, strlen(name), 0) & 0xffffff);
 }

@@ -34,7 +34,7 @@ typedef struct sbp_structure {
     sbp_arena *arena; /* its own */
     const sbp_skeleton *skeleton;
     sbp_schedule_options schedule;
-    sbp_pipeline pipeline;
+    sbp_program_builder builder; /* the skeleton's, with buffers of its own */
     sbp_residency residency;
     sbp_walk *walks;
     sbp_liveness live;

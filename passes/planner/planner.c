@@ -405,7 +405,7 @@ static bool pick_homes(const sbp_search *s, int32_t choice, sbp_schedule_options
                  : w->offload == SBP_OFFLOAD_OFF || !t->has_copy_queue ||
                        (w->offload == SBP_OFFLOAD_AUTO && (w->memory_bytes == 0 || t->shared_memory)))
             return false;
-        if ((states && !sbp_update_keeps_states(s->pl.base)) ||
+        if ((states && !sbp_update_keeps_states(s->pl.base->module, p)) ||
             (gradients && p->step && !homes_tried[choice].params))
             return false; /* there are none: an earlier choice says the same */
     }

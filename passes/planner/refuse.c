@@ -166,14 +166,14 @@ static void list_remedies(const sbp_search *s, sbp_text *out) {
     for (int i = 0; i < SBP_COUNT(smaller) && base->options.state_dtype == SBP_F32; i++) {
         other = *base;
         other.options.state_dtype = smaller[i].dtype;
-        if (sbp_update_keeps_states(base) && would_fit(s, &other, &w, false, &e)) {
+        if (sbp_update_keeps_states(base->module, &base->options) && would_fit(s, &other, &w, false, &e)) {
             add_remedy(s, smaller[i].option, &e, out);
             break;
         }
     }
     other = *base;
     other.options.optimizer = SBP_OPTIMIZER_SGD;
-    if (sbp_update_keeps_states(base) && would_fit(s, &other, &w, false, &e))
+    if (sbp_update_keeps_states(base->module, &base->options) && would_fit(s, &other, &w, false, &e))
         add_remedy(s, "--optimizer sgd", &e, out);
 }
 
