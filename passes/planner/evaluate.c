@@ -335,6 +335,11 @@ sbp_status sbp_evaluator_run(sbp_evaluator *pl, int64_t t, const sbp_schedule_op
                              sbp_plan_estimate *out) {
     sbp_skeleton *functions;
     sbp_structure *s = NULL;
+    if (pl->tries_most > 0 && pl->tries == pl->tries_most) {
+        pl->ended = true;
+        return SBP_MACHINE;
+    }
+    pl->tries++;
     if (pl->tried)
         ++*pl->tried;
     SBP_TRY(sbp_evaluator_skeleton(pl, o, t, &functions));
