@@ -524,10 +524,6 @@ static sbp_status wait_for_mark(cuda_device *d, sbp_diag *diag) {
     return SBP_OK;
 }
 
-static bool is_dense(const sbp_span *span) {
-    return span->rows <= 1 || span->stride == span->cols;
-}
-
 sbp_status cuda_wire_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
     const sbp_span *to = &dispatch->spans[SBP_COLLECTIVE_DST], *from = &dispatch->spans[SBP_COLLECTIVE_SRC];
     /* those of net may use their workspace while those of compute use theirs */
@@ -548,8 +544,9 @@ sbp_status cuda_wire_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_di
                          .diag = diag};
     unsigned op = (unsigned)dispatch->command->u.collective.op;
     cuda_mark *m = &d->wire->marks[d->wire->submitted % CUDA_WIRE_MARKS];
-    if (op >= SBP_COLLECTIVE_COUNT || !collectives[op].run || dispatch->span_count != 2 || !is_dense(to) ||
-        !is_dense(from) || (to->dtype != from->dtype && !collectives[op].two_types))
+    if (op >= SBP_COLLECTIVE_COUNT || !collectives[op].run || dispatch->span_count != 2 ||
+        !sbp_gpu_is_dense(to) || !sbp_gpu_is_dense(from) ||
+        (to->dtype != from->dtype && !collectives[op].two_types))
         return sbp_fail(diag, SBP_INTERNAL, "cuda: collective %u of two types, or of rows that are apart",
                         op);
     SBP_TRY(wait_for_mark(d, diag));
