@@ -27,48 +27,70 @@ static const char *const of_parameters[] = {"grad",
 enum { KEPT = INT32_MAX }; /* in labels: for a buffer that is still to be made */
 
 /* Whether a parameter could be called so: the name, and those of what belongs to it, are free. */
-static bool is_free(const sbp_pipeline *p, const char *label) {
-    const sbp_map *labels = &p->lowering->labels;
+static bool is_free(const sbp_program_builder *p, const char *label) {
+    const sbp_map *labels = &p->labels;
     bool taken = sbp_map_get(labels, label) >= 0;
     for (int i = 0; i < SBP_COUNT(of_parameters); i++)
         taken |= sbp_map_get(labels, sbp_arena_printf(p->arena, "%s.%s", label, of_parameters[i])) >= 0;
     return !taken;
 }
 
-static void keep_param(sbp_pipeline *p, int32_t param, const char *label) {
-    sbp_lowering *l = p->lowering;
-    l->param_labels[param] = label;
-    sbp_map_set(&l->labels, label, KEPT);
+static void keep_param(sbp_program_builder *p, int32_t param, const char *label) {
+    p->param_labels[param] = label;
+    sbp_map_set(&p->labels, label, KEPT);
     for (int i = 0; i < SBP_COUNT(of_parameters); i++)
-        sbp_map_set(&l->labels, sbp_arena_printf(p->arena, "%s.%s", label, of_parameters[i]), KEPT);
+        sbp_map_set(&p->labels, sbp_arena_printf(p->arena, "%s.%s", label, of_parameters[i]), KEPT);
 }
 
-void sbp_lower_keep_names(sbp_pipeline *p) {
+static void keep_names(sbp_program_builder *p) {
     const sbp_module *m = p->module;
-    sbp_lowering *l = p->lowering;
     const sbp_func *head = m->funcs[m->calls[m->call_count - 1].func];
     for (int32_t i = 0; i < head->result_count; i++)
         if (head->results[i].name)
-            sbp_map_set(&l->labels, head->results[i].name, KEPT);
-    l->param_labels = SBP_NEW_ARRAY(p->arena, const char *, m->param_count + 1);
+            sbp_map_set(&p->labels, head->results[i].name, KEPT);
+    p->param_labels = SBP_NEW_ARRAY(p->arena, const char *, m->param_count + 1);
     for (int32_t i = 0; i < m->param_count; i++)
         if (is_free(p, m->params[i].name))
             keep_param(p, i, m->params[i].name);
     for (int32_t i = 0; i < m->param_count; i++) {
         const char *label = NULL;
-        for (int32_t n = 2; !l->param_labels[i] && (!label || !is_free(p, label)); n++)
+        for (int32_t n = 2; !p->param_labels[i] && (!label || !is_free(p, label)); n++)
             label = sbp_arena_printf(p->arena, "%s.%d", m->params[i].name, n);
         if (label)
             keep_param(p, i, label);
     }
 }
 
-const char *sbp_param_label(const sbp_pipeline *p, int32_t param) {
-    return p->lowering->param_labels[param];
+void sbp_lower_begin(const sbp_pass_input *in, sbp_module *module, sbp_program_builder *out) {
+    const sbp_pass_options *o = &in->options;
+    *out = (sbp_program_builder){.arena = in->arena,
+                                 .diag = in->diag,
+                                 .module = module,
+                                 .target = in->target,
+                                 .options = *o,
+                                 .program = sbp_program_create(in->arena, module->name)};
+    sbp_map_init(&out->buffer_names, in->arena);
+    sbp_map_init(&out->labels, in->arena);
+    sbp_map_init(&out->rule_keys, in->arena);
+    sbp_program *program = out->program;
+    program->target = in->target.archs[0]
+                          ? sbp_arena_printf(in->arena, "%s:%s", in->target.name, in->target.archs)
+                          : in->target.name;
+    program->t_max = program->s_max = o->t_max;
+    program->chunk = o->schedule.chunk;
+    program->head_chunk = o->schedule.head_chunk;
+    program->ranks = o->ranks > 1 ? o->ranks : 1;
+    program->group = o->group > 0 ? o->group : program->ranks;
+    program->context = o->context > 1 ? o->context : 1;
+    keep_names(out);
 }
 
-static int32_t add_buffer(sbp_pipeline *p, const char *label, sbp_role role, sbp_space space, sbp_dtype dtype,
-                          int32_t count, sbp_extent rows, int64_t cols, int32_t function) {
+const char *sbp_param_label(const sbp_pipeline *p, int32_t param) {
+    return p->results->builder.param_labels[param];
+}
+
+static int32_t add_buffer(sbp_program_builder *p, const char *label, sbp_role role, sbp_space space,
+                          sbp_dtype dtype, int32_t count, sbp_extent rows, int64_t cols, int32_t function) {
     sbp_program *prog = p->program;
     SBP_PUSH(p->arena, prog->buffers, prog->buffer_count, prog->buffer_capacity,
              (sbp_buffer){.name = label,
@@ -80,60 +102,59 @@ static int32_t add_buffer(sbp_pipeline *p, const char *label, sbp_role role, sbp
                           .cols = cols,
                           .function = function,
                           .offset = -1});
-    sbp_map_set(&p->lowering->labels, label, prog->buffer_count - 1);
+    sbp_map_set(&p->labels, label, prog->buffer_count - 1);
     return prog->buffer_count - 1;
 }
 
-static const char *free_label(const sbp_pipeline *p, const char *name) {
+static const char *free_label(const sbp_program_builder *p, const char *name) {
     const char *label = sbp_arena_strdup(p->arena, name);
-    for (int32_t n = 2; sbp_map_get(&p->lowering->labels, label) >= 0; n++)
+    for (int32_t n = 2; sbp_map_get(&p->labels, label) >= 0; n++)
         label = sbp_arena_printf(p->arena, "%s.%d", name, n);
     return label;
 }
 
-int32_t sbp_lower_buffer(sbp_pipeline *p, const char *name, sbp_role role, sbp_space space, sbp_dtype dtype,
-                         int32_t count, sbp_extent rows, int64_t cols, int32_t function) {
+int32_t sbp_lower_buffer(sbp_program_builder *p, const char *name, sbp_role role, sbp_space space,
+                         sbp_dtype dtype, int32_t count, sbp_extent rows, int64_t cols, int32_t function) {
     int32_t buffer = add_buffer(p, free_label(p, name), role, space, dtype, count, rows, cols, function);
-    if (sbp_map_get(&p->lowering->buffer_names, name) < 0)
-        sbp_map_set(&p->lowering->buffer_names, sbp_arena_strdup(p->arena, name), buffer);
+    if (sbp_map_get(&p->buffer_names, name) < 0)
+        sbp_map_set(&p->buffer_names, sbp_arena_strdup(p->arena, name), buffer);
     return buffer;
 }
 
-int32_t sbp_lower_find_buffer(const sbp_pipeline *p, const char *name) {
-    return sbp_map_get(&p->lowering->buffer_names, name);
+int32_t sbp_lower_find_buffer(const sbp_program_builder *p, const char *name) {
+    return sbp_map_get(&p->buffer_names, name);
 }
 
 /* A buffer by the name that was kept for it; made on first use. */
-static int32_t kept_buffer(sbp_pipeline *p, const char *label, sbp_role role, sbp_dtype dtype,
+static int32_t kept_buffer(sbp_program_builder *p, const char *label, sbp_role role, sbp_dtype dtype,
                            sbp_extent rows, int64_t cols) {
-    int32_t found = sbp_map_get(&p->lowering->labels, label);
+    int32_t found = sbp_map_get(&p->labels, label);
     if (found < 0) {
-        p->lowering->failed = true;
+        p->status = sbp_fail(p->diag, SBP_INTERNAL, "lower: no name was kept for '%s'", label);
         found = KEPT;
-        (void)sbp_fail(p->diag, SBP_INTERNAL, "lower: no name was kept for '%s'", label);
     }
     return found != KEPT ? found : add_buffer(p, label, role, SBP_DEVICE, dtype, 1, rows, cols, -1);
 }
 
-int32_t sbp_lower_output_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype, sbp_symbol rows) {
+int32_t sbp_lower_output_buffer(sbp_program_builder *p, const char *name, sbp_dtype dtype, sbp_symbol rows) {
     return kept_buffer(p, name, SBP_ROLE_VECTOR, dtype, sbp_extent_symbol(rows, 1), 1);
 }
 
 /* One that is kept in blocks: a buffer for each part, a row per block; the first. */
-static int32_t packed_buffers(sbp_pipeline *p, int32_t param) {
+static int32_t packed_buffers(sbp_program_builder *p, int32_t param) {
     const sbp_param *source = &p->module->params[param];
     const sbp_format_info *format = sbp_format_of(source->format);
     int64_t blocks = sbp_type_row_elems(&source->type) / format->block;
     int32_t first = p->program->buffer_count;
     for (int32_t k = 0; k < format->part_count; k++) {
         const sbp_format_part *part = &format->parts[k];
-        const char *label = sbp_arena_printf(p->arena, "%s.%s", p->lowering->param_labels[param], part->name);
+        const char *label = sbp_arena_printf(p->arena, "%s.%s", p->param_labels[param], part->name);
         (void)kept_buffer(p, label, SBP_ROLE_PARAM, part->dtype, sbp_extent_const(blocks), part->count);
     }
     return first;
 }
 
-int32_t sbp_lower_param_buffer(sbp_pipeline *p, int32_t param) {
+int32_t sbp_lower_param_buffer(sbp_program_builder *p, int32_t param) {
     const sbp_param *source = &p->module->params[param];
     if (source->format)
         return packed_buffers(p, param);
@@ -141,21 +162,20 @@ int32_t sbp_lower_param_buffer(sbp_pipeline *p, int32_t param) {
     int64_t cols;
     sbp_lower_shape(&source->type, SBP_C, &rows, &cols);
     if (source->number) {
-        int32_t buffer =
-            kept_buffer(p, p->lowering->param_labels[param], SBP_ROLE_CONST, source->storage, rows, cols);
+        int32_t buffer = kept_buffer(p, p->param_labels[param], SBP_ROLE_CONST, source->storage, rows, cols);
         p->program->buffers[buffer].data = source->number;
         return buffer;
     }
-    return kept_buffer(p, p->lowering->param_labels[param], SBP_ROLE_PARAM, source->storage, rows, cols);
+    return kept_buffer(p, p->param_labels[param], SBP_ROLE_PARAM, source->storage, rows, cols);
 }
 
-int32_t sbp_lower_buffer_of_param(sbp_pipeline *p, int32_t param, const char *what, sbp_role role,
+int32_t sbp_lower_buffer_of_param(sbp_program_builder *p, int32_t param, const char *what, sbp_role role,
                                   sbp_dtype dtype, sbp_extent rows, int64_t cols) {
     const char *label = sbp_arena_printf(p->arena, "%s.%s", p->program->buffers[param].name, what);
     return kept_buffer(p, label, role, dtype, rows, cols);
 }
 
-static sbp_command *add_command(sbp_pipeline *p, sbp_body *body, sbp_command_kind kind,
+static sbp_command *add_command(sbp_program_builder *p, sbp_body *body, sbp_command_kind kind,
                                 int32_t view_capacity) {
     sbp_command *command = sbp_command_create(p->arena, kind, view_capacity);
     sbp_node node = {.kind = SBP_NODE_COMMAND, .u.command = command};
@@ -163,11 +183,11 @@ static sbp_command *add_command(sbp_pipeline *p, sbp_body *body, sbp_command_kin
     return command;
 }
 
-sbp_command *sbp_lower_command(sbp_pipeline *p, sbp_body *body, sbp_command_kind kind) {
+sbp_command *sbp_lower_command(sbp_program_builder *p, sbp_body *body, sbp_command_kind kind) {
     return add_command(p, body, kind, SBP_MAX_COMMAND_OPERANDS);
 }
 
-void sbp_lower_call(sbp_pipeline *p, sbp_body *body, int32_t function, const sbp_view *views) {
+void sbp_lower_call(sbp_program_builder *p, sbp_body *body, int32_t function, const sbp_view *views) {
     int32_t count = p->program->functions[function].formal_count;
     sbp_call *call = SBP_NEW(p->arena, sbp_call);
     call->function = function;
@@ -178,14 +198,14 @@ void sbp_lower_call(sbp_pipeline *p, sbp_body *body, int32_t function, const sbp
     SBP_PUSH(p->arena, body->nodes, body->count, body->capacity, node);
 }
 
-void sbp_lower_fill(sbp_pipeline *p, sbp_body *body, sbp_view view, double value) {
+void sbp_lower_fill(sbp_program_builder *p, sbp_body *body, sbp_view view, double value) {
     sbp_command *fill = add_command(p, body, SBP_CMD_FILL, SBP_FILL_OPERANDS);
     fill->views[SBP_FILL_DST] = view;
     fill->view_count = SBP_FILL_OPERANDS;
     fill->u.fill = value;
 }
 
-void sbp_lower_copy(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_view from, int32_t queue) {
+void sbp_lower_copy(sbp_program_builder *p, sbp_body *body, sbp_view to, sbp_view from, int32_t queue) {
     sbp_command *copy = add_command(p, body, SBP_CMD_COPY, SBP_COPY_OPERANDS);
     copy->views[SBP_COPY_DST] = to;
     copy->views[SBP_COPY_SRC] = from;
@@ -193,8 +213,8 @@ void sbp_lower_copy(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_view from,
     copy->queue = queue;
 }
 
-void sbp_lower_collective(sbp_pipeline *p, sbp_body *body, sbp_collective_op op, sbp_view to, sbp_view from,
-                          int32_t queue) {
+void sbp_lower_collective(sbp_program_builder *p, sbp_body *body, sbp_collective_op op, sbp_view to,
+                          sbp_view from, int32_t queue) {
     sbp_command *c = add_command(p, body, SBP_CMD_COLLECTIVE, SBP_COLLECTIVE_OPERANDS);
     c->views[SBP_COLLECTIVE_DST] = to;
     c->views[SBP_COLLECTIVE_SRC] = from;
@@ -203,7 +223,7 @@ void sbp_lower_collective(sbp_pipeline *p, sbp_body *body, sbp_collective_op op,
     c->queue = queue;
 }
 
-void sbp_lower_when(sbp_pipeline *p, sbp_body *body, const char *when, sbp_body conditional) {
+void sbp_lower_when(sbp_program_builder *p, sbp_body *body, const char *when, sbp_body conditional) {
     sbp_loop *loop = SBP_NEW(p->arena, sbp_loop);
     *loop = (sbp_loop){
         .table = -1, .scalar = sbp_program_add_scalar(p->arena, p->program, when), .body = conditional};
@@ -211,7 +231,7 @@ void sbp_lower_when(sbp_pipeline *p, sbp_body *body, const char *when, sbp_body 
     SBP_PUSH(p->arena, body->nodes, body->count, body->capacity, node);
 }
 
-void sbp_lower_inline(sbp_pipeline *p, sbp_body *body, const sbp_body *commands, const sbp_view *views,
+void sbp_lower_inline(sbp_program_builder *p, sbp_body *body, const sbp_body *commands, const sbp_view *views,
                       int32_t flushes, int32_t gradient, double stream) {
     for (int32_t n = 0; n < commands->count; n++) {
         const sbp_command *from = commands->nodes[n].u.command;
@@ -267,8 +287,8 @@ static int32_t find_input(const sbp_program *prog, sbp_row_input_kind kind, cons
     return -1;
 }
 
-static int32_t add_input(sbp_pipeline *p, const char *name, sbp_row_input_kind kind, const char *column,
-                         sbp_dtype dtype, sbp_symbol chunk, bool counted, bool by_rank) {
+static int32_t add_input(sbp_program_builder *p, const char *name, sbp_row_input_kind kind,
+                         const char *column, sbp_dtype dtype, sbp_symbol chunk, bool counted, bool by_rank) {
     int32_t buffer = add_buffer(p, free_label(p, name), SBP_ROLE_ROWS, SBP_DEVICE, dtype, 1,
                                 sbp_extent_symbol(chunk == SBP_W ? SBP_W : SBP_T, 1), 1,
                                 -1); /* found by what it is, not by a name */
@@ -289,18 +309,19 @@ static const char *order_suffix(bool counted, bool of_all, bool by_rank) {
     return counted ? ".ranks.counted" : by_rank ? ".ranks" : ".all";
 }
 
-int32_t sbp_lower_row_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype, sbp_symbol rows) {
-    bool by_rank = p->lowering->by_rank && rows == SBP_W, counted = p->lowering->counted;
-    int32_t buffer = find_input(p->program, SBP_ROW_COLUMN, name, rows, counted, by_rank);
+int32_t sbp_lower_row_buffer(sbp_program_builder *p, const char *name, sbp_dtype dtype, sbp_symbol rows,
+                             sbp_row_order order) {
+    bool by_rank = order.by_rank && rows == SBP_W;
+    int32_t buffer = find_input(p->program, SBP_ROW_COLUMN, name, rows, order.counted, by_rank);
     if (buffer >= 0)
         return buffer;
     const char *label =
-        sbp_arena_printf(p->arena, "%s%s", name, order_suffix(counted, rows == SBP_W, by_rank));
-    return add_input(p, label, SBP_ROW_COLUMN, name, dtype, rows, counted, by_rank);
+        sbp_arena_printf(p->arena, "%s%s", name, order_suffix(order.counted, rows == SBP_W, by_rank));
+    return add_input(p, label, SBP_ROW_COLUMN, name, dtype, rows, order.counted, by_rank);
 }
 
-int32_t sbp_lower_order_buffer(sbp_pipeline *p, const char *column, sbp_row_input_kind kind, sbp_symbol chunk,
-                               bool counted) {
+int32_t sbp_lower_order_buffer(sbp_program_builder *p, const char *column, sbp_row_input_kind kind,
+                               sbp_symbol chunk, bool counted) {
     static const char *const kinds[] = {"column", "order", "segment", "pick", "rank"};
     bool by_rank = chunk == SBP_W;
     int32_t buffer = find_input(p->program, kind, column, chunk, counted, by_rank);
@@ -311,7 +332,7 @@ int32_t sbp_lower_order_buffer(sbp_pipeline *p, const char *column, sbp_row_inpu
     return add_input(p, name, kind, column, SBP_I32, chunk, counted, by_rank);
 }
 
-int32_t sbp_lower_const_buffer(sbp_pipeline *p, int32_t constant) {
+int32_t sbp_lower_const_buffer(sbp_program_builder *p, int32_t constant) {
     const sbp_const *c = &p->module->consts[constant];
     const char *name = sbp_arena_printf(p->arena, "const.%s", c->name);
     int32_t buffer = sbp_lower_find_buffer(p, name);
@@ -327,18 +348,17 @@ int32_t sbp_lower_const_buffer(sbp_pipeline *p, int32_t constant) {
 
 /* ---- functions and stages ---------------------------------------------------------------------------- */
 
-sbp_function_lowering *sbp_lower_function(sbp_pipeline *p, const char *name) {
+sbp_function_lowering *sbp_lower_function(sbp_program_builder *p, sbp_stages *stages, const char *name) {
     sbp_program *prog = p->program;
     SBP_PUSH(p->arena, prog->functions, prog->function_count, prog->function_capacity,
              (sbp_function){.name = sbp_arena_strdup(p->arena, name)});
-    sbp_lowering *l = p->lowering;
     sbp_function_lowering *function = SBP_NEW(p->arena, sbp_function_lowering);
     function->function = prog->function_count - 1;
-    SBP_PUSH(p->arena, l->functions, l->function_count, l->function_capacity, function);
+    SBP_PUSH(p->arena, stages->functions, stages->count, stages->capacity, function);
     return function;
 }
 
-int32_t sbp_lower_formal(sbp_pipeline *p, int32_t function, const char *name, sbp_access access,
+int32_t sbp_lower_formal(sbp_program_builder *p, int32_t function, const char *name, sbp_access access,
                          sbp_dtype dtype, sbp_extent rows, int64_t cols) {
     sbp_function *f = &p->program->functions[function];
     SBP_PUSH(p->arena, f->formals, f->formal_count, f->formal_capacity,
@@ -397,7 +417,7 @@ static sbp_dtype gathered_type(const sbp_module *m, int32_t segment, int32_t i, 
     return found < 0 ? computed : (sbp_dtype)found;
 }
 
-static int32_t add_param_formal(sbp_pipeline *p, int32_t function, const char *name, int32_t number,
+static int32_t add_param_formal(sbp_program_builder *p, int32_t function, const char *name, int32_t number,
                                 sbp_access access, sbp_dtype dtype, const sbp_type *type) {
     sbp_extent rows;
     int64_t cols;
@@ -406,7 +426,7 @@ static int32_t add_param_formal(sbp_pipeline *p, int32_t function, const char *n
                             rows, cols);
 }
 
-void sbp_lower_param_formals(sbp_pipeline *p, sbp_function_lowering *function, const sbp_func *from,
+void sbp_lower_param_formals(sbp_program_builder *p, sbp_function_lowering *function, const sbp_func *from,
                              int32_t segment, const sbp_func *const *bodies, int32_t body_count,
                              int32_t *params, int32_t *accums) {
     int32_t number = 0;
@@ -445,8 +465,8 @@ sbp_view sbp_lower_rows_of(const sbp_stage *stage, sbp_view whole) {
     return stage->table >= 0 ? sbp_view_chunk(whole, of_all ? SBP_D : stage->rows) : whole;
 }
 
-sbp_stage *sbp_lower_stage(sbp_pipeline *p, const char *name, sbp_func *body, int32_t table,
-                           bool descending) {
+sbp_stage *sbp_lower_stage(sbp_program_builder *p, const char *name, sbp_func *body, int32_t table,
+                           bool descending, sbp_row_order order) {
     sbp_stage *stage = SBP_NEW(p->arena, sbp_stage);
     stage->name = sbp_arena_strdup(p->arena, name);
     stage->body = body;
@@ -462,12 +482,10 @@ sbp_stage *sbp_lower_stage(sbp_pipeline *p, const char *name, sbp_func *body, in
         const sbp_value_info *info = &body->values[v];
         if (info->role == SBP_VALUE_ROW) {
             const sbp_row *row = &p->module->rows[info->binding];
-            bool of_groups = sbp_type_rows(&info->type) == SBP_S, counted = p->lowering->counted;
-            p->lowering->counted = counted && !of_groups;
             sbp_symbol rows = sbp_type_rows(&info->type);
-            bool of_all = rows == SBP_D || rows == SBP_W;
-            int32_t buffer = sbp_lower_row_buffer(p, row->name, row->dtype, of_all ? SBP_W : SBP_T);
-            p->lowering->counted = counted;
+            bool of_groups = rows == SBP_S, of_all = rows == SBP_D || rows == SBP_W;
+            sbp_row_order own = {.counted = order.counted && !of_groups, .by_rank = order.by_rank};
+            int32_t buffer = sbp_lower_row_buffer(p, row->name, row->dtype, of_all ? SBP_W : SBP_T, own);
             if (of_groups)
                 p->program->buffers[buffer].rows = sbp_extent_symbol(SBP_S, 1);
             stage->places[v] = sbp_lower_rows_of(stage, sbp_view_buffer(p->program, buffer, 0));
@@ -480,7 +498,7 @@ sbp_stage *sbp_lower_stage(sbp_pipeline *p, const char *name, sbp_func *body, in
     return stage;
 }
 
-void sbp_lower_add_stage(sbp_pipeline *p, sbp_function_lowering *function, sbp_stage *stage) {
+void sbp_lower_add_stage(sbp_program_builder *p, sbp_function_lowering *function, sbp_stage *stage) {
     SBP_PUSH(p->arena, function->items, function->item_count, function->item_capacity,
              (sbp_item){.stage = stage});
 }

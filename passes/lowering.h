@@ -115,20 +115,32 @@ typedef struct sbp_crossing {
     bool wanted; /* of one that is read: somebody below wants its cotangent */
 } sbp_crossing;
 
-/* What became of one function of the module. Program functions are -1 where there is none. Formals:
+/* ---- what passes give: written by the one that is named, const for all behind it --------------------- */
+
+/* autodiff, per function of the module. */
+typedef struct sbp_derivative {
+    const sbp_func *func;       /* chunk function, forward only */
+    const sbp_func *derivative; /* with its reverse sweep; NULL when nothing in it is differentiated */
+    const bool *wanted;         /* per stream argument: its cotangent */
+} sbp_derivative;
+
+typedef struct sbp_derivatives {
+    sbp_derivative *of; /* per function of the module */
+    int32_t
+        first_trainable; /* call that holds the lowest trainable parameter; call_count when there is none */
+} sbp_derivatives;
+
+/* streambp: what became of one function of the module. Program functions are -1 where there is none. Formals:
  *   forward, again   [x] y sides params saved      again: forward once more, reading the saved set; forward
  *                                                  itself where nothing is differentiated
  *   backward         [x] G sides params accumulators saved
  * x is absent when the segment has no stream argument; sides, params: those that the function reads or
  * writes; accumulators: one per trainable parameter. */
 typedef struct sbp_segment_kind {
-    sbp_func *func;       /* chunk function, forward only */
-    sbp_func *derivative; /* with its reverse sweep; NULL when nothing in it is differentiated */
     int32_t forward, again, backward;
     sbp_crossing *inputs, *outputs; /* stream arguments and plain results, in order: the first is the stream,
                                        the others are side values */
     int32_t input_count, input_capacity, output_count, output_capacity;
-    const bool *wanted; /* per stream argument: its cotangent */
     sbp_saved *saved;
     int32_t saved_count, saved_capacity;
     const char *
@@ -136,7 +148,12 @@ typedef struct sbp_segment_kind {
     int32_t keepable_count, keepable_capacity;
 } sbp_segment_kind;
 
-/* The head: forward only (score), and the way to the gradient in one pass or two. */
+typedef struct sbp_segments {
+    sbp_segment_kind *kinds;         /* per function of the module */
+    int32_t chunk_table, head_table; /* of the program: rows of the layers, of the head */
+} sbp_segments;
+
+/* head: forward only (score), and the way to the gradient in one pass or two. */
 typedef struct sbp_head_lowering {
     int32_t gather, scatter; /* formal: H. Rows that count to its front; back to where they were, others 0.
                                 -1: all rows are computed; scatter also where nobody reads the gradient */
@@ -149,36 +166,88 @@ typedef struct sbp_head_lowering {
     int32_t gradient;  /* two passes: cotangents of the per-row outputs; -1 for one pass */
 } sbp_head_lowering;
 
-typedef struct sbp_lowering {
-    sbp_function_lowering **functions;
-    int32_t function_count, function_capacity;
-    int32_t chunk_table, head_table;
-    bool counted;              /* rows of stages that are being made are the counted ones (pass `head`) */
-    bool by_rank;              /* and of W rows those of rank 0 come first */
+struct sbp_update;
+struct sbp_rule;
+struct sbp_residency;
+
+/* optimizer: buffers of what lasts, -1 where there is none. */
+typedef struct sbp_lasting {
+    const struct sbp_update **updates; /* per parameter of the module: its rule (passes/optimizers/update.h),
+                                          NULL: it is not updated. NULL where nothing is trained */
+    int32_t *params, *grads;           /* per parameter: where it and its gradient are kept */
+    int32_t *states;                   /* per parameter and operand of its rule (SBP_MAX_UPDATE_OPERANDS) */
+    int32_t norms;                     /* sums of squares per parameter, .. */
+    int32_t norm_squared, grad_norm, clip; /* .. their sum, its root, the factor that clips */
+} sbp_lasting;
+
+/* The functions of the program as stages: streambp and head add them, fuse gives stages their instructions,
+ * schedule makes bodies of these; then only the formals are looked at. */
+typedef struct sbp_stages {
+    sbp_function_lowering **functions; /* as the program has them */
+    int32_t count, capacity;
+} sbp_stages;
+
+/* The program that is being made, what its buffers are called, and rules that were lowered before: streambp
+ * begins it, the passes up to reside add to it by the functions below. */
+typedef struct sbp_program_builder {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    sbp_module *module; /* functions are not changed; scalars and constants of rules are added */
+    sbp_target_info target;
+    sbp_pass_options options;
+    sbp_program *program;      /* NULL: not begun */
+    sbp_status status;         /* of what cannot fail but by a mistake of ours: the first such failure */
     sbp_map buffer_names;      /* what the passes call a buffer of their own -> its number */
     sbp_map labels;            /* names of buffers in the program -> number, or that one is kept */
     const char **param_labels; /* per parameter of the module: the name of its buffer */
-    const struct sbp_update *
-        *updates; /* per parameter of the module: its optimizer rule (passes/optimizers/update.h) */
-    /* Buffers: per parameter, where it and its gradient are kept; per operand of its rule, its state; the
-     * sums of squares per parameter, their sum, its root, the factor that clips. -1: none. */
-    int32_t *param_buffers, *grad_buffers, *state_buffers;
-    int32_t norms, norm_squared, grad_norm, clip;
-    struct sbp_residency *residency; /* between entries and reside */
     struct sbp_rule *
         *rules; /* flush, conversions and the like (passes/optimizers/rule.h), found by their keys */
     int32_t rule_count, rule_capacity;
     sbp_map rule_keys;
     sbp_stage **rule_stages; /* of all rules: their graphs, for --print-after */
     int32_t rule_stage_count, rule_stage_capacity;
-    sbp_segment_kind *kinds; /* per function of the module */
-    sbp_head_lowering head;
     /* What makes numbers of blocks, of the types that were asked for (residency/dequantize.c). */
     sbp_rowkernel *dequantize[SBP_FORMAT_COUNT][SBP_DTYPE_COUNT];
-    bool failed; /* a rule of ours could not be lowered: the message is in the diagnostics */
-    int32_t
-        first_trainable; /* call that holds the lowest trainable parameter; call_count when there is none */
-} sbp_lowering;
+} sbp_program_builder;
+
+/* What the passes of one pipeline gave, in their order. pipeline.c alone hands it on, to each pass what that
+ * takes. */
+typedef struct sbp_pass_results {
+    sbp_derivatives derivatives;
+    sbp_program_builder builder;
+    sbp_stages stages;
+    sbp_segments segments;
+    sbp_head_lowering head;
+    sbp_lasting lasting;
+    struct sbp_residency *residency; /* entries (residency/residency.h); NULL before */
+} sbp_pass_results;
+
+/* What calls are made of (calls/calls.h). */
+typedef struct sbp_callables {
+    const sbp_derivatives *derivatives;
+    const sbp_stages *stages;
+    const sbp_segments *segments;
+    const sbp_head_lowering *head;
+    const sbp_lasting *lasting;
+} sbp_callables;
+
+/* ---- the passes -------------------------------------------------------------------------------------- */
+
+sbp_status sbp_pass_autodiff(const sbp_pass_input *in, sbp_module *module, sbp_derivatives *out) SBP_CHECKED;
+/* Begins the program. */
+sbp_status sbp_pass_streambp(const sbp_pass_input *in, sbp_module *module, const sbp_derivatives *derivatives,
+                             sbp_program_builder *program, sbp_stages *stages, sbp_segments *out) SBP_CHECKED;
+sbp_status sbp_pass_head(sbp_program_builder *program, const sbp_derivatives *derivatives,
+                         const sbp_segments *segments, sbp_stages *stages,
+                         sbp_head_lowering *out) SBP_CHECKED;
+sbp_status sbp_pass_optimizer(sbp_program_builder *program, const sbp_head_lowering *head,
+                              sbp_lasting *out) SBP_CHECKED;
+sbp_status sbp_pass_fuse(sbp_program_builder *program, sbp_stages *stages) SBP_CHECKED;
+sbp_status sbp_pass_schedule(sbp_program_builder *program, const sbp_stages *stages) SBP_CHECKED;
+sbp_status sbp_pass_entries(sbp_program_builder *program, const sbp_callables *from,
+                            struct sbp_residency **out) SBP_CHECKED;
+sbp_status sbp_pass_reside(sbp_program_builder *program, const sbp_lasting *lasting,
+                           const struct sbp_residency *residency) SBP_CHECKED;
 
 /* ---- shared by the passes that build program pieces ------------------------------------------------ */
 
@@ -187,62 +256,69 @@ typedef struct sbp_lowering {
  * else ("logp", the gradient of another parameter); then it gets a number, and only the tensor table knows.
  * Buffers of the passes step aside for all of these, and are found by what the passes call them. */
 
-/* Keeps names for what the runtime looks for: parameters, what belongs to them, outputs of the head. Before
- * the first buffer. */
-void sbp_lower_keep_names(sbp_pipeline *p);
+/* Begins a program for calls of the module's functions. Keeps names for what the runtime looks for:
+ * parameters, what belongs to them, outputs of the head. */
+void sbp_lower_begin(const sbp_pass_input *in, sbp_module *module, sbp_program_builder *out);
 /* Adds a buffer of the passes to the program and returns its number. */
-int32_t sbp_lower_buffer(sbp_pipeline *p, const char *name, sbp_role role, sbp_space space, sbp_dtype dtype,
-                         int32_t count, sbp_extent rows, int64_t cols, int32_t function);
+int32_t sbp_lower_buffer(sbp_program_builder *p, const char *name, sbp_role role, sbp_space space,
+                         sbp_dtype dtype, int32_t count, sbp_extent rows, int64_t cols, int32_t function);
 /* The first buffer that was added by this name, -1 when there is none. */
-int32_t sbp_lower_find_buffer(const sbp_pipeline *p, const char *name);
+int32_t sbp_lower_find_buffer(const sbp_program_builder *p, const char *name);
 /* Adds an empty command to a body. */
-sbp_command *sbp_lower_command(sbp_pipeline *p, sbp_body *body, sbp_command_kind kind);
-void sbp_lower_call(sbp_pipeline *p, sbp_body *body, int32_t function, const sbp_view *views);
-void sbp_lower_fill(sbp_pipeline *p, sbp_body *body, sbp_view view, double value);
-void sbp_lower_copy(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_view from, int32_t queue);
+sbp_command *sbp_lower_command(sbp_program_builder *p, sbp_body *body, sbp_command_kind kind);
+void sbp_lower_call(sbp_program_builder *p, sbp_body *body, int32_t function, const sbp_view *views);
+void sbp_lower_fill(sbp_program_builder *p, sbp_body *body, sbp_view view, double value);
+void sbp_lower_copy(sbp_program_builder *p, sbp_body *body, sbp_view to, sbp_view from, int32_t queue);
 /* Among ranks, in queue net, or where that is so in queue compute. */
-void sbp_lower_collective(sbp_pipeline *p, sbp_body *body, sbp_collective_op op, sbp_view to, sbp_view from,
-                          int32_t queue);
+void sbp_lower_collective(sbp_program_builder *p, sbp_body *body, sbp_collective_op op, sbp_view to,
+                          sbp_view from, int32_t queue);
 /* What runs only where this scalar is 1. */
-void sbp_lower_when(sbp_pipeline *p, sbp_body *body, const char *when, sbp_body conditional);
+void sbp_lower_when(sbp_program_builder *p, sbp_body *body, const char *when, sbp_body conditional);
 /* Appends the commands of a rule, whose views ~i stand for views[i]. With flushes >= 0, the one that reads
  * operand `gradient` is marked as what flushes that parameter. stream: what random numbers are of, in place
  * of the kernels' scalar SBP_RULE_STREAM. */
 #define SBP_RULE_STREAM "stream"
-void sbp_lower_inline(sbp_pipeline *p, sbp_body *body, const sbp_body *commands, const sbp_view *views,
+void sbp_lower_inline(sbp_program_builder *p, sbp_body *body, const sbp_body *commands, const sbp_view *views,
                       int32_t flushes, int32_t gradient, double stream);
 /* Rows and columns of a value: a row axis, then everything else; [n] is one row, [m, n] m rows. */
 void sbp_lower_shape(const sbp_type *type, sbp_symbol chunk, sbp_extent *rows, int64_t *cols);
-/* The buffer of a row input or constant of the module; made on first use. rows: T; W, of which stages over
- * vectors want them in the order of ranks (by_rank). */
-int32_t sbp_lower_row_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype, sbp_symbol rows);
-int32_t sbp_lower_order_buffer(sbp_pipeline *p, const char *column, sbp_row_input_kind kind, sbp_symbol chunk,
-                               bool counted);
-int32_t sbp_lower_const_buffer(sbp_pipeline *p, int32_t constant);
+/* In which order row inputs come. */
+typedef struct sbp_row_order {
+    bool counted; /* the counted ones first */
+    bool by_rank; /* of W rows those of rank 0 first */
+} sbp_row_order;
+
+/* The buffer of a row input or constant of the module; made on first use. rows: T or W. */
+int32_t sbp_lower_row_buffer(sbp_program_builder *p, const char *name, sbp_dtype dtype, sbp_symbol rows,
+                             sbp_row_order order);
+int32_t sbp_lower_order_buffer(sbp_program_builder *p, const char *column, sbp_row_input_kind kind,
+                               sbp_symbol chunk, bool counted);
+int32_t sbp_lower_const_buffer(sbp_program_builder *p, int32_t constant);
 /* Of one that is kept in blocks the first part, behind which the others are: "<parameter>.<part>". */
-int32_t sbp_lower_param_buffer(sbp_pipeline *p, int32_t param);
+int32_t sbp_lower_param_buffer(sbp_program_builder *p, int32_t param);
 /* What belongs to a parameter (param: its buffer), "<parameter>.<what>"; made on first use. */
-int32_t sbp_lower_buffer_of_param(sbp_pipeline *p, int32_t param, const char *what, sbp_role role,
+int32_t sbp_lower_buffer_of_param(sbp_program_builder *p, int32_t param, const char *what, sbp_role role,
                                   sbp_dtype dtype, sbp_extent rows, int64_t cols);
 /* The vector of a per-row output of the head; made on first use. */
-int32_t sbp_lower_output_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype, sbp_symbol rows);
+int32_t sbp_lower_output_buffer(sbp_program_builder *p, const char *name, sbp_dtype dtype, sbp_symbol rows);
 /* A stage for a body; places of row inputs and constants are filled in. */
-sbp_stage *sbp_lower_stage(sbp_pipeline *p, const char *name, sbp_func *body, int32_t table, bool descending);
+sbp_stage *sbp_lower_stage(sbp_program_builder *p, const char *name, sbp_func *body, int32_t table,
+                           bool descending, sbp_row_order order);
 /* Of a view of all T rows, or W, those of the chunk. */
 sbp_view sbp_lower_rows_of(const sbp_stage *stage, sbp_view whole);
-void sbp_lower_add_stage(sbp_pipeline *p, sbp_function_lowering *function, sbp_stage *stage);
-sbp_function_lowering *sbp_lower_function(sbp_pipeline *p, const char *name);
-int32_t sbp_lower_formal(sbp_pipeline *p, int32_t function, const char *name, sbp_access access,
+void sbp_lower_add_stage(sbp_program_builder *p, sbp_function_lowering *function, sbp_stage *stage);
+sbp_function_lowering *sbp_lower_function(sbp_program_builder *p, sbp_stages *stages, const char *name);
+int32_t sbp_lower_formal(sbp_program_builder *p, int32_t function, const char *name, sbp_access access,
                          sbp_dtype dtype, sbp_extent rows, int64_t cols);
 /* Formals for the parameters among the arguments of `from`, a function of segment number `segment`: p0, p1,
  * .. for those that its bodies read, as they compute with them, or as they are kept where nothing but rows of
  * them are gathered; with accums != NULL then A0, .. for the trainable ones, wide, to be added to. params and
  * accums are indexed by the value. */
-void sbp_lower_param_formals(sbp_pipeline *p, sbp_function_lowering *function, const sbp_func *from,
+void sbp_lower_param_formals(sbp_program_builder *p, sbp_function_lowering *function, const sbp_func *from,
                              int32_t segment, const sbp_func *const *bodies, int32_t body_count,
                              int32_t *params, int32_t *accums);
 /* Text of a stage: its body, or its instructions once there are any. */
-void sbp_stage_print(sbp_text *out, const sbp_pipeline *p, const sbp_stage *stage);
+void sbp_stage_print(sbp_text *out, const sbp_module *module, const sbp_stage *stage);
 /* Length of a value's name without the number that tells equal values of one segment apart ("gate.3": 4). */
 size_t sbp_saved_base_length(const char *name);
 /* Whether a value has no name but a number ("t56"). */

@@ -492,10 +492,10 @@ sbp_status sbp_memory_pack(sbp_arena *arena, sbp_diag *diag, sbp_program *progra
     return sbp_memory_pack_counted(arena, diag, program, live, target, &looks);
 }
 
-sbp_status sbp_pass_memory(sbp_pipeline *p) {
+sbp_status sbp_pass_memory(const sbp_pass_input *in, sbp_program *program) {
     sbp_liveness live;
-    sbp_memory_liveness(p->arena, p->program, &live);
-    return sbp_memory_pack(p->arena, p->diag, p->program, &live, &p->target);
+    sbp_memory_liveness(in->arena, program, &live);
+    return sbp_memory_pack(in->arena, in->diag, program, &live, &in->target);
 }
 
 /* ---- other sizes ------------------------------------------------------------------------------------- */

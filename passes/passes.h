@@ -4,9 +4,10 @@
  *   stages    streambp head optimizer, fuse schedule    loops around SSA bodies, then commands over views
  *   program   entries reside memory fence               what is called, where it lives, at addresses
  *
- * Each pass is one file with a contract comment; passes.def lists them in order. A pass reads and writes the
- * sbp_pipeline; with SBP_VERIFY the IR is verified after each. Nothing here knows a model family, a parameter
- * name or an objective.
+ * Each pass is one file with a contract comment; passes.def lists them in order, pipeline.c calls them. What a
+ * pass takes is const, what it gives is its own (lowering.h), or the IR that it works on: the module, then
+ * stages, then the program. With SBP_VERIFY that is verified after each. Nothing here knows a model family, a
+ * parameter name or an objective.
  */
 #ifndef SBP_PASSES_PASSES_H
 #define SBP_PASSES_PASSES_H
@@ -82,16 +83,26 @@ typedef struct sbp_pass_options {
     bool skip_streambp;  /* debug: proves that nothing works without it */
 } sbp_pass_options;
 
-struct sbp_lowering;
+/* What every pass is given: where its results are allocated, where it says what is wrong, for which target and
+ * with which settings it works. */
+typedef struct sbp_pass_input {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    sbp_target_info target;
+    sbp_pass_options options;
+} sbp_pass_input;
 
+struct sbp_pass_results;
+
+/* One way through the passes. Only pipeline.c writes what is marked `out`; all of it is in the arena. */
 typedef struct sbp_pipeline {
     sbp_arena *arena;
     sbp_diag *diag;
-    sbp_module *module; /* in: @model and @objective */
+    sbp_module *module; /* in: @model and @objective; out: what the passes up to split made of them */
     sbp_target_info target;
     sbp_pass_options options;
-    struct sbp_lowering *lowering; /* between streambp and schedule */
-    sbp_program *program;          /* out */
+    struct sbp_pass_results *results; /* out: from autodiff on (lowering.h) */
+    sbp_program *program;             /* out: from streambp on */
     int32_t uncut_layers; /* out: layers that stay with what is before them: no cut of the stream's width */
     /* --print-after, --stop-after: names of passes, NULL; text is added to `printed`. */
     const char *print_after, *stop_after;
@@ -103,12 +114,25 @@ typedef struct sbp_pipeline {
 
 /* Runs all passes, or those up to stop_after. */
 sbp_status sbp_pipeline_run(sbp_pipeline *pipeline) SBP_CHECKED;
+/* Runs pass number `index` alone, behind those before it. */
+sbp_status sbp_pipeline_step(sbp_pipeline *pipeline, int index) SBP_CHECKED;
 /* Names of the passes in order; NULL after the last. */
 const char *sbp_pass_name(int index);
 
-#define PASS(name, description) sbp_status sbp_pass_##name(sbp_pipeline *pipeline) SBP_CHECKED;
-#include "passes/passes.def"
-#undef PASS
+/* ---- the passes over a module, and those over a program (between them: lowering.h) ------------------- */
+
+sbp_status sbp_pass_infer(const sbp_pass_input *in, const sbp_module *module) SBP_CHECKED;
+sbp_status sbp_pass_canonicalize(const sbp_pass_input *in, sbp_module *module) SBP_CHECKED;
+sbp_status sbp_pass_lora(const sbp_pass_input *in, sbp_module *module) SBP_CHECKED;
+sbp_status sbp_pass_sink(const sbp_pass_input *in, sbp_module *module) SBP_CHECKED;
+/* uncut: as sbp_pipeline.uncut_layers. */
+sbp_status sbp_pass_segment(const sbp_pass_input *in, sbp_module *module, int32_t *uncut) SBP_CHECKED;
+sbp_status sbp_pass_expand(const sbp_pass_input *in, sbp_module *module) SBP_CHECKED;
+sbp_status sbp_pass_context(const sbp_pass_input *in, sbp_module *module) SBP_CHECKED;
+sbp_status sbp_pass_split(const sbp_pass_input *in, sbp_module *module) SBP_CHECKED;
+
+sbp_status sbp_pass_memory(const sbp_pass_input *in, sbp_program *program) SBP_CHECKED;
+sbp_status sbp_pass_fence(const sbp_pass_input *in, sbp_program *program) SBP_CHECKED;
 
 /* The buffer that holds a parameter of the module, by its name in the program; after the passes ran. */
 const char *sbp_param_label(const sbp_pipeline *pipeline, int32_t param);

@@ -26,14 +26,6 @@ static const struct {
            .rank = 118 << 10,
            .sum = 2 << 20};
 
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
 static int64_t wide_bytes(sbp_dtype dtype) {
     return dtype == SBP_F64 ? 8 : 4;
 }
@@ -100,7 +92,7 @@ static int64_t widest_head(const sbp_module *module) {
             const sbp_op *op = &func->ops[i];
             for (int32_t k = 0; op->code == SBP_OP_attention && k < 3; k++) { /* q, k, v */
                 const sbp_type *type = &func->values[op->operands[k]].type;
-                widest = larger(widest, type->rank > 0 ? type->dim[type->rank - 1].n : 0);
+                widest = sbp_max_i64(widest, type->rank > 0 ? type->dim[type->rank - 1].n : 0);
             }
         }
     return widest;
@@ -114,13 +106,13 @@ static int64_t product_bytes(const sbp_process *p) {
     int64_t most = takes.product / bytes; /* of one operand */
     for (int32_t i = 0; i < module->param_count; i++)
         if (module->params[i].type.rank > 1)
-            widest = larger(widest, module->params[i].type.dim[0].n);
+            widest = sbp_max_i64(widest, module->params[i].type.dim[0].n);
     for (int32_t i = 0; i < module->param_count; i++) {
         const sbp_type *type = &module->params[i].type;
         int64_t out = type->rank > 1 ? type->dim[0].n : 0, in = type->rank > 1 ? type->dim[1].n : 0;
-        int64_t rows = smaller(out == widest ? p->head_chunk : p->chunk, SBP_CPU_CHUNK_MOST);
-        largest = larger(largest, smaller(out * in, most));
-        largest = larger(largest, smaller(out * rows, most) + smaller(in * rows, most));
+        int64_t rows = sbp_min_i64(out == widest ? p->head_chunk : p->chunk, SBP_CPU_CHUNK_MOST);
+        largest = sbp_max_i64(largest, sbp_min_i64(out * in, most));
+        largest = sbp_max_i64(largest, sbp_min_i64(out * rows, most) + sbp_min_i64(in * rows, most));
     }
     return sbp_round_up(largest * bytes, takes.page);
 }
@@ -136,9 +128,9 @@ static int64_t ranks_bytes(const sbp_process *p) {
         int64_t elems = 1;
         for (int32_t d = 0; d < param->type.rank; d++)
             elems *= param->type.dim[d].n;
-        largest = param->trainable ? larger(largest, elems) : largest;
+        largest = param->trainable ? sbp_max_i64(largest, elems) : largest;
     }
-    int64_t sums = smaller(largest * wide_bytes(p->dtype), takes.sum);
+    int64_t sums = sbp_min_i64(largest * wide_bytes(p->dtype), takes.sum);
     return takes.ranks + p->ranks * takes.rank + sums + sums / p->ranks * (p->ranks - 1);
 }
 

@@ -98,3 +98,18 @@ int64_t sbp_gpu_args_fill(const sbp_dispatch *dispatch, const uint64_t addresses
     return (int64_t)offsetof(sbp_gpu_args, operands) +
            (int64_t)dispatch->span_count * (int64_t)sizeof(sbp_gpu_operand);
 }
+
+sbp_status sbp_gpu_span_bytes(const sbp_span *span, const char *backend, sbp_diag *diag, int64_t *out) {
+    int64_t before;
+    *out = 0;
+    if (sbp_gpu_is_empty(span))
+        return SBP_OK;
+    if (span->rows < 0 || span->cols < 0 || span->stride < 0 || (unsigned)span->dtype >= SBP_DTYPE_COUNT ||
+        (span->rows > 1 && span->stride < span->cols))
+        return sbp_fail(diag, SBP_INTERNAL, "%s: an operand of %lld x %lld, stride %lld", backend,
+                        (long long)span->rows, (long long)span->cols, (long long)span->stride);
+    if (!sbp_mul_i64(span->rows - 1, span->stride, &before) || !sbp_add_i64(before, span->cols, out) ||
+        !sbp_mul_i64(*out, sbp_dtype_bytes(span->dtype), out))
+        return sbp_fail(diag, SBP_INTERNAL, "%s: the size of an operand overflows", backend);
+    return SBP_OK;
+}

@@ -43,6 +43,9 @@ sbp_gpu_key sbp_gpu_key_of(const sbp_command *command, const sbp_dtype *dtypes, 
 void sbp_gpu_key_text(const sbp_gpu_key *key, const char *variant, char text[SBP_GPU_NAME]);
 /* Below 0, 0 or above: an order of keys. */
 int sbp_gpu_key_compare(const sbp_gpu_key *a, const sbp_gpu_key *b);
+/* Of `count` things of `size` bytes each, which begin with their keys and stand in the order of these: the first
+ * of that key; NULL: none. */
+const void *sbp_gpu_key_find(const sbp_gpu_key *key, const void *items, int32_t count, size_t size);
 /* Whether it can be one of at most so many steps and variants: of keys out of a file. */
 bool sbp_gpu_key_possible(const sbp_gpu_key *key, int32_t steps, int32_t variants);
 
@@ -87,6 +90,23 @@ sbp_status sbp_gpu_images_read(sbp_arena *arena, sbp_diag *diag, const sbp_gpu_f
                                const void *data, int64_t bytes, sbp_gpu_images *out) SBP_CHECKED;
 /* The first image of that key, those of other tags behind it; NULL when there is none. */
 const sbp_gpu_image *sbp_gpu_images_find(const sbp_gpu_images *images, const sbp_gpu_key *key);
+
+/* ---- operands -------------------------------------------------------------------------------------- */
+
+/* Absent, or without an element. */
+static inline bool sbp_gpu_is_empty(const sbp_span *span) {
+    return span->space == SBP_SPACE_COUNT || span->rows == 0 || span->cols == 0;
+}
+
+/* Its rows follow each other. */
+static inline bool sbp_gpu_is_dense(const sbp_span *span) {
+    return span->rows <= 1 || span->stride == span->cols;
+}
+
+/* Bytes from its first element to behind its last; of an empty one 0. SBP_INTERNAL when there cannot be such an
+ * operand; backend: for the message. */
+sbp_status sbp_gpu_span_bytes(const sbp_span *span, const char *backend, sbp_diag *diag,
+                              int64_t *out) SBP_CHECKED;
 
 /* ---- the argument record --------------------------------------------------------------------------- */
 

@@ -106,14 +106,5 @@ sbp_status sbp_gpu_images_read(sbp_arena *arena, sbp_diag *diag, const sbp_gpu_f
 }
 
 const sbp_gpu_image *sbp_gpu_images_find(const sbp_gpu_images *images, const sbp_gpu_key *key) {
-    int32_t low = 0, high = images->count;
-    while (low < high) {
-        int32_t middle = low + (high - low) / 2;
-        if (sbp_gpu_key_compare(&images->items[middle].key, key) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    bool found = low < images->count && sbp_gpu_key_compare(&images->items[low].key, key) == 0;
-    return found ? &images->items[low] : NULL;
+    return sbp_gpu_key_find(key, images->items, images->count, sizeof *images->items);
 }

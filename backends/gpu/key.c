@@ -144,3 +144,17 @@ sbp_status sbp_gpu_each_command(const sbp_program *program, sbp_gpu_visit *visit
         SBP_TRY(walk_body(&w, NULL, &program->entries[i].body));
     return SBP_OK;
 }
+
+const void *sbp_gpu_key_find(const sbp_gpu_key *key, const void *items, int32_t count, size_t size) {
+    const char *first = items;
+    int32_t low = 0, high = count;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (sbp_gpu_key_compare((const sbp_gpu_key *)(first + (size_t)middle * size), key) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    const char *found = first + (size_t)low * size;
+    return low < count && sbp_gpu_key_compare((const sbp_gpu_key *)found, key) == 0 ? found : NULL;
+}

@@ -198,6 +198,14 @@ bool sbp_mul_i64(int64_t a, int64_t b, int64_t *out);
 int64_t sbp_round_up(int64_t value, int64_t multiple);
 int64_t sbp_ceil_div(int64_t a, int64_t b); /* a >= 0, b > 0 */
 
+static inline int64_t sbp_min_i64(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static inline int64_t sbp_max_i64(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
 /* Reads a size such as "80GiB", "24 GB", "512m" (binary for one letter), "1e9": bytes into *out. */
 sbp_status sbp_parse_bytes(sbp_diag *diag, const char *text, int64_t *out) SBP_CHECKED;
 

@@ -3,8 +3,8 @@
 #ifndef SBP_PASSES_CALLS_BUILDER_H
 #define SBP_PASSES_CALLS_BUILDER_H
 
+#include "passes/calls/calls.h"
 #include "passes/optimizers/update.h"
-#include "passes/residency/residency.h"
 
 /* Accumulators of parameters `members` of a function's calls, or of one that several calls use. */
 typedef struct sbp_accums {
@@ -41,7 +41,8 @@ typedef struct sbp_entry_side {
 } sbp_entry_side;
 
 typedef struct sbp_entry_builder {
-    sbp_pipeline *p;
+    sbp_program_builder *p;
+    const sbp_callables *from;
     sbp_residency *r;
     sbp_call_list *list; /* being built */
     int32_t layers;      /* L */

@@ -1,6 +1,7 @@
 /* entries: what is called, in which order: the call lists of `score`, `accumulate` and `update`, or `step`.
  *
- * requires  streambp, head, optimizer, schedule
+ * requires  streambp, head, optimizer, schedule (sbp_callables)
+ * gives     sbp_residency: items and call lists
  * preserves everything there is
  * breaks    nothing
  *
@@ -41,7 +42,7 @@ static sbp_operand input_of(const sbp_entry_builder *e, int32_t l) {
 /* One call of a segment's function. input, output (y, or G): NULL when there is none. */
 static sbp_status call_segment(sbp_entry_builder *e, int32_t call, int32_t function, const sbp_operand *input,
                                const sbp_operand *output, bool backward) {
-    sbp_pipeline *p = e->p;
+    sbp_program_builder *p = e->p;
     const sbp_invocation *c = &p->module->calls[call];
     const sbp_func *f = p->module->funcs[c->func];
     if (function < 0)
@@ -49,7 +50,7 @@ static sbp_status call_segment(sbp_entry_builder *e, int32_t call, int32_t funct
     const sbp_function *callee = &p->program->functions[function];
     int32_t saved = call + 1 < p->module->call_count ? sbp_entry_kind(e, call)->saved_count : 0;
     int32_t count = 0, number = 0;
-    const sbp_function_lowering *lowering = p->lowering->functions[function];
+    const sbp_function_lowering *lowering = e->from->stages->functions[function];
     sbp_operand *operands = SBP_NEW_ARRAY(
         p->arena, sbp_operand, 2 + lowering->side_count + 2 * c->param_count + f->arg_count + saved + 1);
     if (input)
@@ -98,7 +99,7 @@ static sbp_status forward(sbp_entry_builder *e) {
 /* Cotangents of side values are zeroed before the first backward that adds to them. */
 static void zero_sides(sbp_entry_builder *e, int32_t call) {
     int32_t function = sbp_entry_kind(e, call)->backward;
-    const sbp_function_lowering *lowering = function < 0 ? NULL : e->p->lowering->functions[function];
+    const sbp_function_lowering *lowering = function < 0 ? NULL : e->from->stages->functions[function];
     for (int32_t i = 0; lowering && i < lowering->side_count; i++) {
         sbp_entry_side *side = sbp_entry_side_of(e, call, &lowering->sides[i]);
         if (lowering->sides[i].cotangent && !side->zeroed)
@@ -134,7 +135,7 @@ static sbp_status backward(sbp_entry_builder *e) {
 }
 
 static sbp_status head(sbp_entry_builder *e, bool backward_follows) {
-    const sbp_head_lowering *h = &e->p->lowering->head;
+    const sbp_head_lowering *h = e->from->head;
     int32_t call = e->layers + 1;
     sbp_operand stream = input_of(e, e->layers), updated = stream;
     updated.access = SBP_UPDATE;
@@ -177,10 +178,11 @@ static sbp_status build_training(sbp_entry_builder *e) {
     return SBP_OK;
 }
 
-sbp_status sbp_residency_lists(sbp_pipeline *p, sbp_residency *out) {
-    bool trains = p->lowering->head.backward >= 0, optimizes = p->options.optimizer != SBP_OPTIMIZER_NONE;
+sbp_status sbp_call_lists_make(sbp_program_builder *p, const sbp_callables *from, sbp_residency *out) {
+    bool trains = from->head->backward >= 0, optimizes = p->options.optimizer != SBP_OPTIMIZER_NONE;
     *out = (sbp_residency){0};
     sbp_entry_builder e = {.p = p,
+                           .from = from,
                            .r = out,
                            .layers = p->module->call_count - 2,
                            .k = p->options.schedule.checkpoint_every,
@@ -204,12 +206,10 @@ sbp_status sbp_residency_lists(sbp_pipeline *p, sbp_residency *out) {
     sbp_entry_begin_list(&e, "score");
     SBP_TRY(forward(&e));
     SBP_TRY(head(&e, false));
-    return p->lowering->failed ? SBP_INTERNAL : SBP_OK;
+    return p->status;
 }
 
-sbp_status sbp_pass_entries(sbp_pipeline *p) {
-    if (!p->program)
-        return SBP_OK;
-    p->lowering->residency = SBP_NEW(p->arena, sbp_residency);
-    return sbp_residency_lists(p, p->lowering->residency);
+sbp_status sbp_pass_entries(sbp_program_builder *p, const sbp_callables *from, sbp_residency **out) {
+    *out = SBP_NEW(p->arena, sbp_residency);
+    return sbp_call_lists_make(p, from, *out);
 }

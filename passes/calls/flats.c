@@ -75,7 +75,7 @@ void sbp_entry_find_flats(sbp_entry_builder *e) {
 
 void sbp_entry_flat_key(const sbp_entry_builder *e, int32_t param, int32_t operand, sbp_bucket_key *key) {
     const sbp_param *source = &e->p->module->params[param];
-    const sbp_update *update = key->class == SBP_ITEM_STATE ? sbp_update_of(e->p, param) : NULL;
+    const sbp_update *update = key->class == SBP_ITEM_STATE ? e->from->lasting->updates[param] : NULL;
     int64_t unit = unit_of(e), cols = SBP_BUCKET_ALIGNMENT;
     if (update && update->operands[operand].cols == 1 && sbp_type_row_elems(&source->type) > 1 &&
         sbp_extent_as_const(update->operands[operand].rows) * SBP_BLOCK ==

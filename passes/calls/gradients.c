@@ -72,7 +72,7 @@ void sbp_entry_finish_norm(sbp_entry_builder *e) {
 
 static void update(sbp_entry_builder *e, int32_t param, sbp_item_part gradient) {
     const sbp_flat *flat = flat_of(e, param);
-    const sbp_update *rule = flat ? flat->rule : sbp_update_of(e->p, param);
+    const sbp_update *rule = flat ? flat->rule : e->from->lasting->updates[param];
     sbp_operand operands[SBP_MAX_UPDATE_OPERANDS] = {0};
     for (int32_t i = 0; i < rule->operand_count; i++) {
         sbp_update_operand_kind kind = rule->operands[i].kind;
@@ -107,8 +107,8 @@ static const char *accum_name(const sbp_entry_builder *e, int32_t call, int32_t 
 }
 
 static int32_t sum_buffer(sbp_entry_builder *e, const char *name, int32_t param, int32_t turns) {
-    sbp_pipeline *p = e->p;
-    const sbp_buffer *w = &p->program->buffers[p->lowering->param_buffers[param]];
+    sbp_program_builder *p = e->p;
+    const sbp_buffer *w = &p->program->buffers[e->from->lasting->params[param]];
     return sbp_lower_buffer(p, name, SBP_ROLE_ACCUM, SBP_DEVICE,
                             sbp_lower_wide(p->module->params[param].type.dtype), turns, w->rows, w->cols, -1);
 }
@@ -142,7 +142,7 @@ static int32_t find_accums(const sbp_entry_builder *e, int32_t call, const int32
  * with `like` a bucket that lies as that, the first of `turns`. */
 static int32_t make_accums(sbp_entry_builder *e, int32_t call, const int32_t *members, int32_t count,
                            bool bucket, int32_t turns, const sbp_resident *like) {
-    sbp_pipeline *p = e->p;
+    sbp_program_builder *p = e->p;
     const sbp_invocation *c = &p->module->calls[call];
     int32_t *buffers = SBP_NEW_ARRAY(p->arena, int32_t, count);
     for (int32_t k = 0; k < count; k++)
@@ -219,7 +219,7 @@ static void begin_flat_accums(sbp_entry_builder *e, int32_t call, const sbp_flat
 
 /* Of small ones, which are of many calls: for the whole list. */
 static void begin_small_accums(sbp_entry_builder *e, const sbp_flat *flat) {
-    sbp_pipeline *p = e->p;
+    sbp_program_builder *p = e->p;
     int32_t *buffers = SBP_NEW_ARRAY(p->arena, int32_t, flat->count);
     for (int32_t k = 0; k < flat->count; k++)
         buffers[k] =
@@ -237,7 +237,7 @@ static void begin_small_accums(sbp_entry_builder *e, const sbp_flat *flat) {
 /* With all of the same call whose gradients go to the host, as many as one bucket has; each where the first
  * with room for it is. */
 static void begin_accum_buckets(sbp_entry_builder *e, int32_t call) {
-    sbp_pipeline *p = e->p;
+    sbp_program_builder *p = e->p;
     const sbp_invocation *c = &p->module->calls[call];
     int32_t *members = SBP_NEW_ARRAY(p->arena, int32_t, c->param_count);
     bool *taken = SBP_NEW_ARRAY(p->arena, bool, c->param_count), sparing = p->options.schedule.sparing;
@@ -388,7 +388,7 @@ static void consume(sbp_entry_builder *e, const int32_t *params, int32_t count) 
 }
 
 void sbp_entry_flush_call(sbp_entry_builder *e, int32_t call) {
-    sbp_pipeline *p = e->p;
+    sbp_program_builder *p = e->p;
     const sbp_invocation *c = &p->module->calls[call];
     int32_t *done = SBP_NEW_ARRAY(p->arena, int32_t, c->param_count + 1), count = 0;
     for (int32_t i = 0; i < c->param_count; i++) {

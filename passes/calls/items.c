@@ -4,7 +4,7 @@
 #include "passes/calls/builder.h"
 
 const sbp_segment_kind *sbp_entry_kind(const sbp_entry_builder *e, int32_t call) {
-    return &e->p->lowering->kinds[e->p->module->calls[call].func];
+    return &e->from->segments->kinds[e->p->module->calls[call].func];
 }
 
 /* Of item number n of a class. */
@@ -16,7 +16,7 @@ sbp_space sbp_entry_home(const sbp_entry_builder *e, sbp_item_class class, int32
 
 /* Whether the backward of a call runs: of the lowest one with a trained parameter, and of those above it. */
 bool sbp_entry_runs(const sbp_entry_builder *e, int32_t call) {
-    return call >= e->p->lowering->first_trainable;
+    return call >= e->from->derivatives->first_trainable;
 }
 
 /* The layer behind a group's last; the call of its last layer has the same number. */
@@ -91,7 +91,7 @@ static int32_t add_array(sbp_entry_builder *e, sbp_item_class class, int32_t n, 
 }
 
 void sbp_entry_make_streams(sbp_entry_builder *e, bool backward) {
-    sbp_pipeline *p = e->p;
+    sbp_program_builder *p = e->p;
     sbp_extent t = sbp_extent_symbol(SBP_T, 1);
     const sbp_type *x = &sbp_entry_kind(e, 0)->outputs[0].type;
     int64_t cols = sbp_type_row_elems(x);
@@ -120,11 +120,11 @@ sbp_entry_side *sbp_entry_side_of(const sbp_entry_builder *e, int32_t call, cons
 
 /* Those whose cotangents a backward names that runs get one. */
 static void find_side_cotangents(sbp_entry_builder *e, bool *has) {
-    const sbp_lowering *l = e->p->lowering;
+    const sbp_stages *stages = e->from->stages;
     for (int32_t call = 0; call <= e->layers; call++) {
         int32_t function = sbp_entry_runs(e, call) ? sbp_entry_kind(e, call)->backward : -1;
-        for (int32_t i = 0; function >= 0 && i < l->functions[function]->side_count; i++) {
-            const sbp_side *side = &l->functions[function]->sides[i];
+        for (int32_t i = 0; function >= 0 && i < stages->functions[function]->side_count; i++) {
+            const sbp_side *side = &stages->functions[function]->sides[i];
             has[sbp_entry_side_of(e, call, side) - e->sides] |= side->cotangent;
         }
     }
@@ -190,7 +190,7 @@ typedef struct saved_array {
 } saved_array;
 
 void sbp_entry_make_saved(sbp_entry_builder *e) {
-    sbp_pipeline *p = e->p;
+    sbp_program_builder *p = e->p;
     int32_t calls = p->module->call_count, array_count = 0;
     for (int32_t c = 0; c + 1 < calls; c++)
         e->max_saved = sbp_entry_kind(e, c)->saved_count > e->max_saved ? sbp_entry_kind(e, c)->saved_count
@@ -337,8 +337,8 @@ static void find_calls(sbp_entry_builder *e) {
 
 sbp_status sbp_entry_make_lasting(sbp_entry_builder *e) {
     static const sbp_item_part none = {-1, -1};
-    sbp_pipeline *p = e->p;
-    const sbp_lowering *l = p->lowering;
+    sbp_program_builder *p = e->p;
+    const sbp_lasting *l = e->from->lasting;
     int32_t count = p->module->param_count;
     sbp_bucket_list buckets = {0};
     e->params = SBP_NEW_ARRAY(p->arena, sbp_item_part, count + 1);
@@ -353,13 +353,13 @@ sbp_status sbp_entry_make_lasting(sbp_entry_builder *e) {
     for (int32_t i = 0; i < count; i++)
         e->trained[i] = i > 0 ? e->trained[i - 1] + p->module->params[i - 1].trainable : 0;
     for (int32_t i = 0; i < count; i++) {
-        add_lasting(e, &buckets, SBP_ITEM_PARAM, i, 0, l->param_buffers[i], &e->params[i]);
+        add_lasting(e, &buckets, SBP_ITEM_PARAM, i, 0, l->params[i], &e->params[i]);
         e->grads[i] = none;
-        if (l->grad_buffers && l->grad_buffers[i] >= 0)
-            add_lasting(e, &buckets, SBP_ITEM_GRAD, i, 0, l->grad_buffers[i], &e->grads[i]);
+        if (l->grads && l->grads[i] >= 0)
+            add_lasting(e, &buckets, SBP_ITEM_GRAD, i, 0, l->grads[i], &e->grads[i]);
         const sbp_update *update = l->updates ? l->updates[i] : NULL;
         for (int32_t o = 0; update && o < update->operand_count; o++) {
-            int32_t buffer = l->state_buffers[i * SBP_MAX_UPDATE_OPERANDS + o];
+            int32_t buffer = l->states[i * SBP_MAX_UPDATE_OPERANDS + o];
             e->states[i][o] = none;
             if (buffer >= 0)
                 add_lasting(e, &buckets, SBP_ITEM_STATE, i, o, buffer, &e->states[i][o]);

@@ -279,7 +279,7 @@ static sbp_status prepare(sbp_fence_pass *pass) {
         SBP_TRY(sbp_fence_region_make(pass, &program->entries[e].body, NULL, &pass->entries[e]));
     }
     if (pass->trip_scalar_count > MAX_TRIP_SCALARS)
-        return sbp_fail(pass->p->diag, SBP_INTERNAL, "fence: %d scalars count the trips of loops; at most %d",
+        return sbp_fail(pass->diag, SBP_INTERNAL, "fence: %d scalars count the trips of loops; at most %d",
                         pass->trip_scalar_count, MAX_TRIP_SCALARS);
     number_queues(pass);
     pass->trips = SBP_NEW_ARRAY(pass->arena, int32_t, pass->trip_scalar_count + 1);
@@ -295,22 +295,20 @@ static sbp_status solve(void *user) {
     return solve_entries(pass);
 }
 
-sbp_status sbp_pass_fence(sbp_pipeline *p) {
-    if (!p->program)
-        return SBP_OK;
-    sbp_fence_pass pass = {.p = p, .arena = p->arena, .program = p->program};
+sbp_status sbp_pass_fence(const sbp_pass_input *in, sbp_program *program) {
+    sbp_fence_pass pass = {.diag = in->diag, .arena = in->arena, .program = program};
     SBP_TRY(prepare(&pass));
     pass.arena = sbp_arena_create(); /* traces are large; nothing of the pipeline's is allocated meanwhile */
     if (!pass.arena)
-        return sbp_fail(p->diag, SBP_MACHINE, "out of memory while placing fences");
-    sbp_status status = sbp_guard(pass.arena, p->diag, solve, &pass);
+        return sbp_fail(in->diag, SBP_MACHINE, "out of memory while placing fences");
+    sbp_status status = sbp_guard(pass.arena, in->diag, solve, &pass);
     sbp_arena_destroy(pass.arena);
-    pass.arena = p->arena;
+    pass.arena = in->arena;
     if (status != SBP_OK)
         return status;
-    for (int32_t f = 0; f < p->program->function_count; f++)
+    for (int32_t f = 0; f < program->function_count; f++)
         write_fences(&pass, pass.functions[f]);
-    for (int32_t e = 0; e < p->program->entry_count; e++)
+    for (int32_t e = 0; e < program->entry_count; e++)
         write_fences(&pass, pass.entries[e]);
     return SBP_OK;
 }

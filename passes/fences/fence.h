@@ -87,7 +87,7 @@ typedef struct sbp_fence_summary {
 } sbp_fence_summary;
 
 typedef struct sbp_fence_pass {
-    sbp_pipeline *p;
+    sbp_diag *diag;
     sbp_arena *arena; /* of the pipeline for regions and gaps, then one of the pass's own */
     sbp_program *program;
     sbp_fence_region **functions, **entries;

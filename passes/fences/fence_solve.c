@@ -202,7 +202,7 @@ static sbp_status place(sbp_fence_pass *pass, sbp_fence_trace *trace, sbp_fence_
             int32_t at = choose_gap(pass, trace, &h);
             uint64_t bit = sbp_fence_bit(h.from, trace->steps[s].queue);
             if (at < 0 || (pass->fences[trace->steps[at].gap] & bit))
-                return sbp_fail(pass->p->diag, SBP_INTERNAL, "fence: a hazard with no place for a fence");
+                return sbp_fail(pass->diag, SBP_INTERNAL, "fence: a hazard with no place for a fence");
             int32_t gap = trace->steps[at].gap;
             sbp_fence_add(pass, list, gap, bit);
             s = first_step_of(trace, gap); /* again from there, where the new fence stands first */

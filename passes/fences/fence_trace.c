@@ -5,7 +5,7 @@
 /* ---- what operands touch ----------------------------------------------------------------------------- */
 
 static sbp_status fail_view(const sbp_fence_pass *pass, const sbp_command *command) {
-    return sbp_fail(pass->p->diag, SBP_INTERNAL, "fence: an operand of a %s command leaves its buffer",
+    return sbp_fail(pass->diag, SBP_INTERNAL, "fence: an operand of a %s command leaves its buffer",
                     sbp_command_name(command->kind));
 }
 
@@ -192,7 +192,7 @@ static sbp_status bind_access(const sbp_fence_pass *pass, const sbp_call *call, 
             !resolve(pass, NULL, view, position, &row, &row_end) ||
             (position->table < 0 && !resolve(pass, NULL, view, &widest, &most, &most_end)) ||
             !sbp_extent_eval(rows, &widest.sizes, &total))
-            return sbp_fail(pass->p->diag, SBP_INTERNAL, "fence: an argument of a call leaves its buffer");
+            return sbp_fail(pass->diag, SBP_INTERNAL, "fence: an argument of a call leaves its buffer");
         int64_t col = view->col;
         if (a->wide) { /* the call passes whole rows from a fixed one (program_c28) */
             int64_t before = row * width;

@@ -1,6 +1,7 @@
 /* autodiff: appends the reverse sweep to a function: straight-line code, one VJP rule per op.
  *
  * requires  no composites; linear use of carries (func_c7)
+ * gives     sbp_derivatives; the module's functions stay
  * preserves the forward ops and plain results
  * breaks    log_prob and other LATE ops appear in derivatives next to their results: run `expand` again with
  * late
@@ -333,33 +334,26 @@ static bool is_written_above(const sbp_module *m, int32_t value, int32_t first_t
 /* Which functions of the module are differentiated, and which of their stream arguments are: nothing runs
  * below the lowest trainable parameter. Calls that share a function want what any of them wants. The head
  * waits for the objective (pass `head`). */
-sbp_status sbp_pass_autodiff(sbp_pipeline *p) {
-    sbp_module *m = p->module;
-    sbp_lowering *l = p->lowering = SBP_NEW(p->arena, sbp_lowering);
-    sbp_map_init(&l->buffer_names, p->arena);
-    sbp_map_init(&l->labels, p->arena);
-    sbp_map_init(&l->rule_keys, p->arena);
-    l->kinds = SBP_NEW_ARRAY(p->arena, sbp_segment_kind, m->func_count);
-    l->first_trainable = m->call_count;
+sbp_status sbp_pass_autodiff(const sbp_pass_input *in, sbp_module *m, sbp_derivatives *out) {
+    out->of = SBP_NEW_ARRAY(in->arena, sbp_derivative, m->func_count);
+    out->first_trainable = m->call_count;
     for (int32_t c = m->call_count - 1; c >= 0; c--)
         for (int32_t i = 0; i < m->calls[c].param_count; i++)
             if (m->params[m->calls[c].params[i]].trainable)
-                l->first_trainable = c;
+                out->first_trainable = c;
     int32_t head = m->calls[m->call_count - 1].func;
     for (int32_t f = 0; f < m->func_count; f++) {
-        sbp_segment_kind *kind = &l->kinds[f];
-        bool differentiated = false, *wanted = SBP_NEW_ARRAY(p->arena, bool, m->funcs[f]->arg_count + 1);
-        kind->func = m->funcs[f];
-        kind->forward = kind->again = kind->backward = -1;
+        bool differentiated = false, *wanted = SBP_NEW_ARRAY(in->arena, bool, m->funcs[f]->arg_count + 1);
         for (int32_t c = 0; c < m->call_count; c++)
-            if (m->calls[c].func == f && f != head && c >= l->first_trainable) {
+            if (m->calls[c].func == f && f != head && c >= out->first_trainable) {
                 differentiated = true;
                 for (int32_t i = 0; i < m->calls[c].stream_count; i++)
-                    wanted[i] |= is_written_above(m, m->calls[c].streams[i], l->first_trainable);
+                    wanted[i] |= is_written_above(m, m->calls[c].streams[i], out->first_trainable);
             }
-        kind->wanted = wanted;
+        sbp_func *derivative = NULL;
         if (differentiated)
-            SBP_TRY(differentiate(m, kind->func, false, wanted, p->diag, &kind->derivative));
+            SBP_TRY(differentiate(m, m->funcs[f], false, wanted, in->diag, &derivative));
+        out->of[f] = (sbp_derivative){.func = m->funcs[f], .derivative = derivative, .wanted = wanted};
     }
     return SBP_OK;
 }

@@ -210,8 +210,8 @@ sbp_status sbp_canonicalize_func(sbp_module *module, const sbp_func *func, sbp_d
     return rw.builder.status;
 }
 
-sbp_status sbp_pass_canonicalize(sbp_pipeline *p) {
-    for (int32_t i = 0; i < p->module->func_count; i++)
-        SBP_TRY(sbp_canonicalize_func(p->module, p->module->funcs[i], p->diag, &p->module->funcs[i]));
+sbp_status sbp_pass_canonicalize(const sbp_pass_input *in, sbp_module *module) {
+    for (int32_t i = 0; i < module->func_count; i++)
+        SBP_TRY(sbp_canonicalize_func(module, module->funcs[i], in->diag, &module->funcs[i]));
     return SBP_OK;
 }

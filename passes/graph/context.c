@@ -134,11 +134,12 @@ static bool reads_other_rows(const sbp_func *func, const sbp_op *op) {
     return false;
 }
 
-static sbp_status rewrite(sbp_pipeline *p, const sbp_func *func, sbp_func **out) {
-    exchanger x = {.ranks = p->options.context, .way = p->options.context_way};
-    sbp_rewrite_begin(&x.rw, p->module, func, p->diag);
+static sbp_status rewrite(const sbp_pass_input *in, sbp_module *module, const sbp_func *func,
+                          sbp_func **out) {
+    exchanger x = {.ranks = in->options.context, .way = in->options.context_way};
+    sbp_rewrite_begin(&x.rw, module, func, in->diag);
     for (int form = 0; form < FORMS; form++) {
-        x.there[form] = SBP_NEW_ARRAY(p->arena, sbp_value, func->value_count + 1);
+        x.there[form] = SBP_NEW_ARRAY(in->arena, sbp_value, func->value_count + 1);
         for (int32_t v = 0; v < func->value_count; v++)
             x.there[form][v] = SBP_NO_VALUE;
     }
@@ -147,7 +148,7 @@ static sbp_status rewrite(sbp_pipeline *p, const sbp_func *func, sbp_func **out)
         if (op->code == SBP_OP_attention)
             SBP_TRY(rewrite_attention(&x, op));
         else if (reads_other_rows(func, op)) /* split says what, of what it cannot stream */
-            return sbp_fail(p->diag, SBP_INPUT,
+            return sbp_fail(in->diag, SBP_INPUT,
                             "%s%s%s%s reads other rows: not with --context-parallel (in @%s)",
                             op->node ? "node '" : "", op->node ? op->node : "", op->node ? "': " : "",
                             sbp_opcode_name(op->code), func->name);
@@ -158,12 +159,12 @@ static sbp_status rewrite(sbp_pipeline *p, const sbp_func *func, sbp_func **out)
     return x.rw.builder.status;
 }
 
-sbp_status sbp_pass_context(sbp_pipeline *p) {
-    const sbp_func *objective = sbp_module_find_func(p->module, "objective");
-    if (p->options.context < 2)
+sbp_status sbp_pass_context(const sbp_pass_input *in, sbp_module *module) {
+    const sbp_func *objective = sbp_module_find_func(module, "objective");
+    if (in->options.context < 2)
         return SBP_OK;
-    for (int32_t i = 0; i < p->module->func_count; i++)
-        if (p->module->funcs[i] != objective)
-            SBP_TRY(rewrite(p, p->module->funcs[i], &p->module->funcs[i]));
+    for (int32_t i = 0; i < module->func_count; i++)
+        if (module->funcs[i] != objective)
+            SBP_TRY(rewrite(in, module, module->funcs[i], &module->funcs[i]));
     return SBP_OK;
 }

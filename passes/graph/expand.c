@@ -36,8 +36,8 @@ sbp_status sbp_expand_func(sbp_module *module, const sbp_func *func, bool late, 
     return rewrite.builder.status;
 }
 
-sbp_status sbp_pass_expand(sbp_pipeline *p) {
-    for (int32_t i = 0; i < p->module->func_count; i++)
-        SBP_TRY(sbp_expand_func(p->module, p->module->funcs[i], false, p->diag, &p->module->funcs[i]));
+sbp_status sbp_pass_expand(const sbp_pass_input *in, sbp_module *module) {
+    for (int32_t i = 0; i < module->func_count; i++)
+        SBP_TRY(sbp_expand_func(module, module->funcs[i], false, in->diag, &module->funcs[i]));
     return SBP_OK;
 }

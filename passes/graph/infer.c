@@ -6,10 +6,10 @@
  */
 #include "passes/passes.h"
 
-sbp_status sbp_pass_infer(sbp_pipeline *p) {
+sbp_status sbp_pass_infer(const sbp_pass_input *in, const sbp_module *module) {
     static const char *const needed[] = {"model", "objective"};
     for (int i = 0; i < SBP_COUNT(needed); i++)
-        if (!sbp_module_find_func(p->module, needed[i]))
-            return sbp_fail(p->diag, SBP_INTERNAL, "infer: the module has no function @%s", needed[i]);
-    return sbp_module_verify(p->module, p->diag);
+        if (!sbp_module_find_func(module, needed[i]))
+            return sbp_fail(in->diag, SBP_INTERNAL, "infer: the module has no function @%s", needed[i]);
+    return sbp_module_verify(module, in->diag);
 }

@@ -147,9 +147,10 @@ static sbp_status join(joiner *j, const sbp_op *op, const sbp_adapter *adapter) 
     return SBP_OK;
 }
 
-static sbp_status join_func(sbp_pipeline *p, const sbp_func *func, bool *joined, sbp_func **out) {
-    joiner j = {.module = p->module, .joined = joined};
-    sbp_rewrite_begin(&j.rw, p->module, func, p->diag);
+static sbp_status join_func(const sbp_pass_input *in, sbp_module *module, const sbp_func *func, bool *joined,
+                            sbp_func **out) {
+    joiner j = {.module = module, .joined = joined};
+    sbp_rewrite_begin(&j.rw, module, func, in->diag);
     for (int32_t i = 0; i < func->op_count; i++) {
         int32_t adapter = adapter_of(&j, &func->ops[i]);
         if (adapter < 0) {
@@ -157,22 +158,22 @@ static sbp_status join_func(sbp_pipeline *p, const sbp_func *func, bool *joined,
             continue;
         }
         joined[adapter] = true;
-        SBP_TRY(join(&j, &func->ops[i], &p->module->adapters[adapter]));
+        SBP_TRY(join(&j, &func->ops[i], &module->adapters[adapter]));
     }
     *out = sbp_rewrite_end(&j.rw);
     return SBP_OK;
 }
 
-sbp_status sbp_pass_lora(sbp_pipeline *p) {
-    sbp_module *m = p->module;
-    bool *joined = SBP_NEW_ARRAY(p->arena, bool, m->adapter_count + 1);
+sbp_status sbp_pass_lora(const sbp_pass_input *in, sbp_module *m) {
+    bool *joined = SBP_NEW_ARRAY(in->arena, bool, m->adapter_count + 1);
     if (m->adapter_count == 0)
         return SBP_OK;
     for (int32_t i = 0; i < m->func_count; i++)
-        SBP_TRY(join_func(p, m->funcs[i], joined, &m->funcs[i]));
+        SBP_TRY(join_func(in, m, m->funcs[i], joined, &m->funcs[i]));
     for (int32_t i = 0; i < m->adapter_count; i++)
         if (!joined[i])
-            return sbp_fail(p->diag, SBP_INTERNAL, "adapter of '%s': no matmul of the model uses this weight",
+            return sbp_fail(in->diag, SBP_INTERNAL,
+                            "adapter of '%s': no matmul of the model uses this weight",
                             m->params[m->adapters[i].weight].name);
     m->adapter_count = 0;
     return SBP_OK;

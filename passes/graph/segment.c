@@ -35,7 +35,9 @@ typedef struct atom {
 } atom;
 
 typedef struct cutter {
-    sbp_pipeline *p;
+    const sbp_pass_input *in;
+    sbp_module *module;
+    int32_t uncut; /* layers that stay with what is before them */
     const sbp_func *func;
     atom *atoms;
     int32_t atom_count, atom_capacity;
@@ -83,14 +85,14 @@ static void add_atom(cutter *c, int32_t begin, int32_t end, sbp_value crossing, 
     a.reads_rows = c->reading[end] - c->reading[begin];
     for (int32_t i = begin; i < end; i++)
         a.has_product |= c->func->ops[i].code == SBP_OP_linear;
-    SBP_PUSH(c->p->arena, c->atoms, c->atom_count, c->atom_capacity, a);
+    SBP_PUSH(c->in->arena, c->atoms, c->atom_count, c->atom_capacity, a);
 }
 
 static void find_uses(cutter *c) {
     const sbp_func *f = c->func;
-    c->last_use = SBP_NEW_ARRAY(c->p->arena, int32_t, f->value_count + 1);
-    c->first_use = SBP_NEW_ARRAY(c->p->arena, int32_t, f->value_count + 1);
-    c->reading = SBP_NEW_ARRAY(c->p->arena, int32_t, f->op_count + 2);
+    c->last_use = SBP_NEW_ARRAY(c->in->arena, int32_t, f->value_count + 1);
+    c->first_use = SBP_NEW_ARRAY(c->in->arena, int32_t, f->value_count + 1);
+    c->reading = SBP_NEW_ARRAY(c->in->arena, int32_t, f->op_count + 2);
     for (int32_t v = 0; v < f->value_count; v++)
         c->first_use[v] = c->last_reader[v] = -1;
     for (int32_t i = 0; i < f->op_count; i++) {
@@ -104,7 +106,7 @@ static void find_uses(cutter *c) {
         }
     }
     c->reading[f->op_count + 1] = c->reading[f->op_count];
-    c->attended = SBP_NEW_ARRAY(c->p->arena, bool, f->value_count + 1);
+    c->attended = SBP_NEW_ARRAY(c->in->arena, bool, f->value_count + 1);
     for (int32_t i = f->op_count - 1; i >= 0; i--) {
         const sbp_op *op = &f->ops[i];
         bool attends =
@@ -132,7 +134,7 @@ static void pass_op(cutter *c, crossings *x, int32_t i) {
     x->count = kept;
     for (int32_t r = 0; r < f->ops[i].result_count; r++)
         if (may_cross(&f->values[f->ops[i].results[r]]) && c->last_use[f->ops[i].results[r]] > i)
-            SBP_PUSH(c->p->arena, x->live, x->count, x->capacity, f->ops[i].results[r]);
+            SBP_PUSH(c->in->arena, x->live, x->count, x->capacity, f->ops[i].results[r]);
 }
 
 static void find_atoms(cutter *c) {
@@ -188,7 +190,7 @@ static int32_t choose_head(const cutter *c) {
            !c->atoms[head - 1].beside)
         head--;
     int32_t best = head, most = head > 0 ? count_cuts(c, head) : 0;
-    int32_t *tried = SBP_NEW_ARRAY(c->p->arena, int32_t, c->atom_count + 1), tried_count = 0;
+    int32_t *tried = SBP_NEW_ARRAY(c->in->arena, int32_t, c->atom_count + 1), tried_count = 0;
     for (int32_t h = head - 1; h > 0 && !c->atoms[h].reads_rows; h--) {
         bool known = c->atoms[h].beside || same_stream(c, h, head);
         for (int32_t i = 0; i < tried_count && !known; i++)
@@ -292,19 +294,18 @@ static void part_atoms(cutter *c) {
 /* First atoms of the segments: the embedding, g layers each, the head. */
 static void choose_segments(cutter *c) {
     int32_t head = choose_head(c), units = 0;
-    int64_t g = c->p->options.schedule.segment;
-    c->p->uncut_layers = 0;
-    SBP_PUSH(c->p->arena, c->starts, c->start_count, c->start_capacity, 0);
+    int64_t g = c->in->options.schedule.segment;
+    SBP_PUSH(c->in->arena, c->starts, c->start_count, c->start_capacity, 0);
     for (int32_t i = 0; i < head; i++) {
         if (!c->atoms[i].reads_rows)
             continue;
         int32_t at = cut_before(c, i, c->starts[c->start_count - 1], head);
-        c->p->uncut_layers += at < 0;
+        c->uncut += at < 0;
         if (units++ % g == 0 && at > 0)
-            SBP_PUSH(c->p->arena, c->starts, c->start_count, c->start_capacity, at);
+            SBP_PUSH(c->in->arena, c->starts, c->start_count, c->start_capacity, at);
     }
     if (head > 0)
-        SBP_PUSH(c->p->arena, c->starts, c->start_count, c->start_capacity, head);
+        SBP_PUSH(c->in->arena, c->starts, c->start_count, c->start_capacity, head);
 }
 
 typedef struct outline {
@@ -317,13 +318,13 @@ typedef struct outline {
 
 static int32_t model_value(cutter *c, sbp_value v) {
     if (c->model_value[v] < 0)
-        c->model_value[v] = c->p->module->model_value_count++;
+        c->model_value[v] = c->module->model_value_count++;
     return c->model_value[v];
 }
 
 /* The argument of the new function for a value from outside. */
 static void import_value(outline *o, sbp_value v) {
-    sbp_arena *arena = o->c->p->arena;
+    sbp_arena *arena = o->c->in->arena;
     const sbp_value_info *info = &o->c->func->values[v];
     sbp_value_role role = info->role == SBP_VALUE_OP ? SBP_VALUE_STREAM : info->role;
     const char *name = info->name;
@@ -390,7 +391,8 @@ static bool reads_beside(const cutter *c, int32_t begin, int32_t end, sbp_value 
 
 static void export_value(outline *o, sbp_value v) {
     sbp_func_add_result(o->func, o->map[v], SBP_RESULT_VALUE, -1, NULL);
-    SBP_PUSH(o->c->p->arena, o->call.outputs, o->call.output_count, o->output_capacity, model_value(o->c, v));
+    SBP_PUSH(o->c->in->arena, o->call.outputs, o->call.output_count, o->output_capacity,
+             model_value(o->c, v));
 }
 
 /* What others read: the stream that crosses behind the segment, then the rest; the stream itself again, where
@@ -413,7 +415,7 @@ static int32_t begin_of(const cutter *c, int32_t number) {
 }
 
 static sbp_status outline_segment(cutter *c, int32_t number) {
-    sbp_arena *arena = c->p->arena;
+    sbp_arena *arena = c->in->arena;
     const sbp_func *from = c->func;
     int32_t begin = begin_of(c, number), end = begin_of(c, number + 1);
     sbp_value enters = c->atoms[c->starts[number]].crossing,
@@ -445,10 +447,10 @@ static sbp_status outline_segment(cutter *c, int32_t number) {
     if (enters != SBP_NO_VALUE)
         o.map[enters] = SBP_NO_VALUE;
     sbp_func *segment;
-    SBP_TRY(sbp_canonicalize_func(c->p->module, o.func, c->p->diag, &segment)); /* merges what sink cloned */
+    SBP_TRY(sbp_canonicalize_func(c->module, o.func, c->in->diag, &segment)); /* merges what sink cloned */
     sbp_text text;
     sbp_text_init(&text, arena);
-    sbp_func_print(&text, c->p->module, segment, true);
+    sbp_func_print(&text, c->module, segment, true);
     o.call.func = sbp_map_get(&c->functions, text.data);
     if (o.call.func < 0) {
         o.call.func = c->func_count;
@@ -459,33 +461,33 @@ static sbp_status outline_segment(cutter *c, int32_t number) {
         sbp_map_set(&c->functions, text.data, c->func_count);
         SBP_PUSH(arena, c->funcs, c->func_count, c->func_capacity, segment);
     }
-    SBP_PUSH(arena, c->p->module->calls, c->p->module->call_count, c->p->module->call_capacity, o.call);
+    SBP_PUSH(arena, c->module->calls, c->module->call_count, c->module->call_capacity, o.call);
     return SBP_OK;
 }
 
-sbp_status sbp_pass_segment(sbp_pipeline *p) {
-    sbp_module *m = p->module;
-    cutter c = {.p = p, .func = sbp_module_find_func(m, "model")};
-    sbp_map_init(&c.functions, p->arena);
-    c.model_value = SBP_NEW_ARRAY(p->arena, int32_t, c.func->value_count + 1);
-    c.last_reader = SBP_NEW_ARRAY(p->arena, int32_t, c.func->value_count + 1);
-    c.map = SBP_NEW_ARRAY(p->arena, sbp_value, c.func->value_count + 1);
+sbp_status sbp_pass_segment(const sbp_pass_input *in, sbp_module *m, int32_t *uncut) {
+    cutter c = {.in = in, .module = m, .func = sbp_module_find_func(m, "model")};
+    sbp_map_init(&c.functions, in->arena);
+    c.model_value = SBP_NEW_ARRAY(in->arena, int32_t, c.func->value_count + 1);
+    c.last_reader = SBP_NEW_ARRAY(in->arena, int32_t, c.func->value_count + 1);
+    c.map = SBP_NEW_ARRAY(in->arena, sbp_value, c.func->value_count + 1);
     for (int32_t v = 0; v < c.func->value_count; v++) {
         c.model_value[v] = -1;
         c.map[v] = SBP_NO_VALUE;
     }
     find_uses(&c);
     find_atoms(&c);
-    if (p->options.context < 2 && choose_head(&c) > 0)
+    if (in->options.context < 2 && choose_head(&c) > 0)
         part_atoms(&c);
     choose_segments(&c);
+    *uncut = c.uncut;
     for (int32_t i = 0; i < c.start_count; i++)
         SBP_TRY(outline_segment(&c, i));
     sbp_func *objective = sbp_module_find_func(m, "objective");
     m->funcs = NULL;
     m->func_count = m->func_capacity = 0;
     for (int32_t i = 0; i < c.func_count; i++)
-        SBP_PUSH(p->arena, m->funcs, m->func_count, m->func_capacity, c.funcs[i]);
-    SBP_PUSH(p->arena, m->funcs, m->func_count, m->func_capacity, objective);
+        SBP_PUSH(in->arena, m->funcs, m->func_count, m->func_capacity, c.funcs[i]);
+    SBP_PUSH(in->arena, m->funcs, m->func_count, m->func_capacity, objective);
     return SBP_OK;
 }

@@ -132,8 +132,8 @@ static sbp_status sink_func(sbp_module *module, const sbp_func *func, sbp_diag *
     return SBP_OK;
 }
 
-sbp_status sbp_pass_sink(sbp_pipeline *p) {
-    for (int32_t i = 0; i < p->module->func_count; i++)
-        SBP_TRY(sink_func(p->module, p->module->funcs[i], p->diag, &p->module->funcs[i]));
+sbp_status sbp_pass_sink(const sbp_pass_input *in, sbp_module *module) {
+    for (int32_t i = 0; i < module->func_count; i++)
+        SBP_TRY(sink_func(module, module->funcs[i], in->diag, &module->funcs[i]));
     return SBP_OK;
 }

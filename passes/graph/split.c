@@ -119,11 +119,11 @@ sbp_status sbp_split_func(sbp_module *module, const sbp_func *func, sbp_diag *di
     return rw.builder.status;
 }
 
-sbp_status sbp_pass_split(sbp_pipeline *p) {
+sbp_status sbp_pass_split(const sbp_pass_input *in, sbp_module *module) {
     const sbp_func *objective =
-        sbp_module_find_func(p->module, "objective"); /* whole vectors of rows: never chunked */
-    for (int32_t i = 0; i < p->module->func_count; i++)
-        if (p->module->funcs[i] != objective)
-            SBP_TRY(sbp_split_func(p->module, p->module->funcs[i], p->diag, &p->module->funcs[i]));
+        sbp_module_find_func(module, "objective"); /* whole vectors of rows: never chunked */
+    for (int32_t i = 0; i < module->func_count; i++)
+        if (module->funcs[i] != objective)
+            SBP_TRY(sbp_split_func(module, module->funcs[i], in->diag, &module->funcs[i]));
     return SBP_OK;
 }

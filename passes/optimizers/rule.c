@@ -6,7 +6,7 @@
 #include "passes/rows/fuse.h"
 #include "passes/rows/schedule.h"
 
-void sbp_rule_begin(sbp_pipeline *p, const char *name, sbp_rule *out) {
+void sbp_rule_begin(sbp_program_builder *p, const char *name, sbp_rule *out) {
     const char *copy = sbp_arena_strdup(p->arena, name);
     *out = (sbp_rule){.p = p, .code = {.name = copy}};
     out->builder = sbp_builder_on(p->module, sbp_func_create(p->arena, copy), p->diag);
@@ -65,7 +65,7 @@ sbp_status sbp_rule_end(sbp_rule *r) {
     for (int32_t i = 0; i < r->code.formal_count; i++)
         if (r->results[i] != SBP_NO_VALUE)
             sbp_func_add_result(f, r->results[i], SBP_RESULT_VALUE, -1, r->code.formals[i].name);
-    sbp_stage *stage = sbp_lower_stage(r->p, r->code.name, f, -1, false);
+    sbp_stage *stage = sbp_lower_stage(r->p, r->code.name, f, -1, false, (sbp_row_order){0});
     stage->of_param = r->of_param;
     for (int32_t i = 0; i < r->code.formal_count; i++) {
         sbp_view view = sbp_view_formal(&r->code, i);
@@ -79,7 +79,6 @@ sbp_status sbp_rule_end(sbp_rule *r) {
     }
     SBP_TRY(sbp_fuse_stage(r->p, stage));
     SBP_TRY(sbp_schedule_stage(r->p, &r->code, -1, stage, &r->code.body));
-    sbp_lowering *l = r->p->lowering;
-    SBP_PUSH(r->p->arena, l->rule_stages, l->rule_stage_count, l->rule_stage_capacity, stage);
+    SBP_PUSH(r->p->arena, r->p->rule_stages, r->p->rule_stage_count, r->p->rule_stage_capacity, stage);
     return SBP_OK;
 }

@@ -7,7 +7,7 @@
 
 /* A rule being made. Its operands are its formals, in the order they were added. */
 typedef struct sbp_rule {
-    sbp_pipeline *p;
+    sbp_program_builder *p;
     sbp_builder builder; /* on the graph; kernels compute in fp64 where a value of rows is f64 */
     sbp_function code;   /* formals, and in the end the commands: a view's ref ~i stands for operand i */
     sbp_value *values;   /* per formal: the argument that reads it, SBP_NO_VALUE */
@@ -18,7 +18,7 @@ typedef struct sbp_rule {
 
 enum { SBP_MAX_RULE_OPERANDS = 16 };
 
-void sbp_rule_begin(sbp_pipeline *p, const char *name, sbp_rule *out);
+void sbp_rule_begin(sbp_program_builder *p, const char *name, sbp_rule *out);
 /* An operand, read as the value that is returned: [rows, cols]; of rule_number one element, for all rows.
  * rule_blocks: seen as rows of `width`, of which it has a whole number. */
 sbp_value sbp_rule_operand(sbp_rule *rule, const char *name, sbp_access access, sbp_dtype dtype,

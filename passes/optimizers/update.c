@@ -6,37 +6,37 @@
 
 #include <string.h>
 
-#include "passes/optimizers/optimizer.h"
+#include "passes/optimizers/maker.h"
 
 /* ---- rules without states ------------------------------------------------------------------------------ */
 
 /* A rule that was made before, by its key; NULL. */
-static const sbp_rule *find_rule(const sbp_pipeline *p, const char *key) {
-    int32_t found = sbp_map_get(&p->lowering->rule_keys, key);
-    return found >= 0 ? p->lowering->rules[found] : NULL;
+static const sbp_rule *find_rule(const sbp_program_builder *p, const char *key) {
+    int32_t found = sbp_map_get(&p->rule_keys, key);
+    return found >= 0 ? p->rules[found] : NULL;
 }
 
 /* Lowers a rule and remembers it. What fails is our own; the pass reports it. */
 static const sbp_rule *finish_rule(sbp_rule *rule, const char *key) {
-    sbp_pipeline *p = rule->p;
-    sbp_lowering *l = p->lowering;
+    sbp_program_builder *p = rule->p;
     sbp_rule *kept = SBP_NEW(p->arena, sbp_rule);
     if (sbp_rule_end(rule) != SBP_OK) {
-        l->failed = true;
+        p->status = SBP_INTERNAL;
         rule->code.body = (sbp_body){0};
     }
     *kept = *rule;
-    sbp_map_set(&l->rule_keys, key, l->rule_count);
-    SBP_PUSH(p->arena, l->rules, l->rule_count, l->rule_capacity, kept);
+    sbp_map_set(&p->rule_keys, key, p->rule_count);
+    SBP_PUSH(p->arena, p->rules, p->rule_count, p->rule_capacity, kept);
     return kept;
 }
 
-static void inline_rule(sbp_pipeline *p, sbp_body *body, const sbp_rule *rule, const sbp_view *views) {
+static void inline_rule(sbp_program_builder *p, sbp_body *body, const sbp_rule *rule, const sbp_view *views) {
     sbp_lower_inline(p, body, &rule->code.body, views, -1, -1, 0);
 }
 
 /* What a rule between two buffers of one shape is called. */
-static const char *key_of(sbp_pipeline *p, const char *name, sbp_dtype to, sbp_dtype from, sbp_view shape) {
+static const char *key_of(sbp_program_builder *p, const char *name, sbp_dtype to, sbp_dtype from,
+                          sbp_view shape) {
     sbp_text key;
     sbp_text_init(&key, p->arena);
     sbp_text_add(&key, "%s %d %d %lld ", name, to, from, (long long)shape.cols);
@@ -44,8 +44,8 @@ static const char *key_of(sbp_pipeline *p, const char *name, sbp_dtype to, sbp_d
     return key.data;
 }
 
-void sbp_lower_flush(sbp_pipeline *p, sbp_body *body, sbp_view grad, sbp_dtype grad_dtype, sbp_view accum,
-                     sbp_dtype accum_dtype) {
+void sbp_lower_flush(sbp_program_builder *p, sbp_body *body, sbp_view grad, sbp_dtype grad_dtype,
+                     sbp_view accum, sbp_dtype accum_dtype) {
     const char *key = key_of(p, "flush", grad_dtype, accum_dtype, grad);
     sbp_extent rows = p->program->buffers[grad.ref].rows;
     const sbp_rule *rule = find_rule(p, key);
@@ -63,7 +63,7 @@ void sbp_lower_flush(sbp_pipeline *p, sbp_body *body, sbp_view grad, sbp_dtype g
     inline_rule(p, body, rule, (sbp_view[]){accum, grad});
 }
 
-void sbp_lower_convert(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_dtype to_dtype, sbp_view from,
+void sbp_lower_convert(sbp_program_builder *p, sbp_body *body, sbp_view to, sbp_dtype to_dtype, sbp_view from,
                        sbp_dtype from_dtype) {
     const char *key = key_of(p, "convert", to_dtype, from_dtype, from);
     sbp_extent rows = p->program->buffers[from.ref].rows;
@@ -80,7 +80,7 @@ void sbp_lower_convert(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_dtype t
 }
 
 /* Every trainable parameter has a place of its own, so that the sums wait for nothing but their gradients. */
-void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view norms, sbp_view grad) {
+void sbp_lower_sumsq(sbp_program_builder *p, sbp_body *body, int32_t param, sbp_view norms, sbp_view grad) {
     int32_t column = 0;
     for (int32_t i = 0; i < param; i++)
         column += p->module->params[i].trainable;
@@ -95,7 +95,7 @@ void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view no
 
 /* grad_norm = sqrt(norm_squared); clip = min(1, max_grad_norm / (grad_norm + 1e-6)). Without clipping the
  * host sets max_grad_norm to infinity. */
-static const sbp_rule *norm_rule(sbp_pipeline *p, bool clips) {
+static const sbp_rule *norm_rule(sbp_program_builder *p, bool clips) {
     const char *key = clips ? "norm clip" : "norm";
     const sbp_rule *found = find_rule(p, key);
     if (found)
@@ -117,9 +117,10 @@ static const sbp_rule *norm_rule(sbp_pipeline *p, bool clips) {
     return finish_rule(&r, key);
 }
 
-void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, sbp_view norms, sbp_view clip) {
-    sbp_view views[3] = {sbp_view_buffer(p->program, p->lowering->norm_squared, 0),
-                         sbp_view_buffer(p->program, p->lowering->grad_norm, 0), clip};
+void sbp_lower_norm(sbp_program_builder *p, sbp_body *body, const sbp_lasting *lasting, sbp_view norms,
+                    sbp_view clip) {
+    sbp_view views[3] = {sbp_view_buffer(p->program, lasting->norm_squared, 0),
+                         sbp_view_buffer(p->program, lasting->grad_norm, 0), clip};
     sbp_command *reduce = sbp_lower_command(p, body, SBP_CMD_REDUCE);
     reduce->views[SBP_REDUCE_DST] = views[0];
     reduce->views[SBP_REDUCE_SRC] = norms;
@@ -130,29 +131,12 @@ void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, sbp_view norms, sbp_view cl
 
 /* ---- the optimizer's rule ------------------------------------------------------------------------------ */
 
-typedef struct sbp_update_maker {
-    const sbp_param *param;
-    sbp_rule rule; /* its formals are the operands of the update, in the same order */
-    sbp_update *update;
-    sbp_extent rows;
-    int64_t cols;
-    int64_t block;       /* operands are seen as rows of so many elements, 0: as they are */
-    bool bytes;          /* states in 8 bits */
-    int32_t weight, low; /* operands; low: of an exact master, -1 */
-    struct {
-        int32_t operand, absmax; /* absmax: of 8-bit states, -1 */
-        const char *suffix;
-    } states[SBP_MAX_UPDATE_OPERANDS];
-    int32_t state_count;
-    sbp_value next_weight, largest; /* largest: of the last 8-bit state's blocks, SBP_NO_VALUE */
-} sbp_update_maker;
-
 static int64_t elems_of(const sbp_param *param) {
     return sbp_type_row_elems(&param->type);
 }
 
-static bool has_master(const sbp_pipeline *p, const sbp_param *param) {
-    return param->storage == SBP_BF16 && p->options.master;
+static bool has_master(const sbp_pass_options *options, const sbp_param *param) {
+    return param->storage == SBP_BF16 && options->master;
 }
 
 /* Whether its elements are whole blocks, as which updates may see it. */
@@ -164,7 +148,7 @@ static bool has_blocks(const sbp_param *param) {
 }
 
 /* Whether the states of a parameter are in 8 bits. */
-static bool in_blocks(const sbp_pipeline *p, const sbp_param *param) {
+static bool in_blocks(const sbp_program_builder *p, const sbp_param *param) {
     return p->options.state_dtype == SBP_D8 && elems_of(param) >= SBP_BLOCK_LEAST &&
            elems_of(param) % SBP_BLOCK == 0;
 }
@@ -186,15 +170,14 @@ static const struct {
 #undef OPTIMIZER
 };
 
-bool sbp_update_keeps_states(const sbp_pipeline *p) {
+bool sbp_update_keeps_states(const sbp_module *module, const sbp_pass_options *options) {
     bool master = false;
-    for (int32_t i = 0; i < p->module->param_count; i++)
-        master |= p->module->params[i].trainable && has_master(p, &p->module->params[i]);
-    return optimizers[p->options.optimizer].states > 0 ||
-           (master && p->options.optimizer != SBP_OPTIMIZER_NONE);
+    for (int32_t i = 0; i < module->param_count; i++)
+        master |= module->params[i].trainable && has_master(options, &module->params[i]);
+    return optimizers[options->optimizer].states > 0 || (master && options->optimizer != SBP_OPTIMIZER_NONE);
 }
 
-bool sbp_update_is_random(const sbp_pipeline *p, int32_t param) {
+bool sbp_update_is_random(const sbp_program_builder *p, int32_t param) {
     const sbp_param *source = &p->module->params[param];
     const sbp_pass_options *o = &p->options;
     return source->trainable && o->optimizer != SBP_OPTIMIZER_NONE &&
@@ -202,97 +185,8 @@ bool sbp_update_is_random(const sbp_pipeline *p, int32_t param) {
             (source->storage == SBP_BF16 && !o->master && o->stochastic));
 }
 
-bool sbp_update_has_shares(const sbp_pipeline *p, int32_t param) {
+bool sbp_update_has_shares(const sbp_program_builder *p, int32_t param) {
     return !sbp_update_is_random(p, param) || has_blocks(&p->module->params[param]);
-}
-
-/* Adds an operand and returns what it reads, as it is kept. */
-static sbp_value add_operand(sbp_update_maker *m, sbp_update_operand operand) {
-    static const char *const names[] = {
-        [SBP_UPDATE_GRAD] = "grad", [SBP_UPDATE_CLIP] = "clip", [SBP_UPDATE_PARAM] = "param"};
-    sbp_update *u = m->update;
-    if (u->operand_count >= SBP_MAX_UPDATE_OPERANDS) {
-        m->rule.builder.status =
-            sbp_fail(m->rule.p->diag, SBP_INTERNAL, "the rule '%s' has too many operands", m->rule.code.name);
-        return SBP_NO_VALUE;
-    }
-    u->operands[u->operand_count++] = operand;
-    const char *name = operand.suffix ? operand.suffix : names[operand.kind];
-    return operand.kind == SBP_UPDATE_CLIP
-               ? sbp_rule_number(&m->rule, name, operand.dtype)
-               : sbp_rule_blocks(&m->rule, name, operand.access, operand.dtype, operand.rows, operand.cols,
-                                 operand.cols > 1 ? m->block : 0);
-}
-
-/* An operand of the parameter's shape. */
-static sbp_value add_like_param(sbp_update_maker *m, sbp_update_operand_kind kind, const char *suffix,
-                                sbp_dtype dtype, sbp_access access) {
-    return add_operand(m, (sbp_update_operand){.kind = kind,
-                                               .suffix = suffix,
-                                               .dtype = dtype,
-                                               .rows = m->rows,
-                                               .cols = m->cols,
-                                               .access = access});
-}
-
-/* A value rounded to bf16 at random, by the draw of that name. */
-static sbp_value round_at_random(sbp_rule *r, sbp_value value, const char *name) {
-    sbp_builder *b = &r->builder;
-    sbp_value stream = sbp_build_cast(b, sbp_build_scalar(b, SBP_RULE_STREAM), SBP_F32),
-              key = sbp_build_scalar(b, sbp_arena_printf(r->p->arena, "random_%s", name));
-    const sbp_type like = *sbp_build_type(b, value);
-    return sbp_build2(b, SBP_OP_bf16_random, value, sbp_build_random(b, &like, stream, key));
-}
-
-sbp_value sbp_optimizer_state(sbp_optimizer_rule *r, const char *suffix, sbp_state_sign sign) {
-    sbp_update_maker *m = r->maker;
-    sbp_dtype dtype = m->rule.p->options.state_dtype;
-    bool bytes = m->bytes;
-    if (dtype == SBP_D8)
-        dtype = !bytes ? SBP_F32 : sign == SBP_STATE_SIGNED ? SBP_D8 : SBP_UD8;
-    int32_t state = m->state_count++;
-    m->states[state].suffix = suffix;
-    m->states[state].operand = m->update->operand_count;
-    sbp_value kept =
-        sbp_build_cast(r->b, add_like_param(m, SBP_UPDATE_STATE, suffix, dtype, SBP_UPDATE), r->compute);
-    m->states[state].absmax = -1;
-    if (!bytes)
-        return kept;
-    m->states[state].absmax = m->update->operand_count;
-    sbp_value absmax = add_operand(
-        m, (sbp_update_operand){.kind = SBP_UPDATE_STATE,
-                                .suffix = sbp_arena_printf(m->rule.p->arena, "%s_absmax", suffix),
-                                .dtype = SBP_F32,
-                                .rows = sbp_extent_const(sbp_extent_as_const(m->rows) * m->cols / SBP_BLOCK),
-                                .cols = 1,
-                                .access = SBP_UPDATE});
-    return sbp_build2(r->b, SBP_OP_mul, kept, absmax);
-}
-
-/* value / absmax, and the absmax of each block; a block of zeros stays one. */
-static void store_bytes(sbp_optimizer_rule *r, int32_t operand, int32_t absmax, sbp_value value) {
-    sbp_value zero = sbp_build_const(r->b, r->compute, 0);
-    sbp_value largest = sbp_build1(r->b, SBP_OP_row_max, sbp_build1(r->b, SBP_OP_abs, value));
-    sbp_value share = sbp_build3(r->b, SBP_OP_select, sbp_build2(r->b, SBP_OP_lt, zero, largest),
-                                 sbp_build2(r->b, SBP_OP_div, value, largest), zero);
-    sbp_rule_store(&r->maker->rule, operand, share);
-    sbp_rule_store(&r->maker->rule, absmax, largest);
-    r->maker->largest = largest;
-}
-
-void sbp_optimizer_set_state(sbp_optimizer_rule *r, int32_t state, sbp_value value) {
-    sbp_update_maker *m = r->maker;
-    int32_t operand = m->states[state].operand;
-    if (m->states[state].absmax >= 0)
-        store_bytes(r, operand, m->states[state].absmax, value);
-    else if (m->update->operands[operand].dtype == SBP_BF16)
-        sbp_rule_store(&m->rule, operand, round_at_random(&m->rule, value, m->states[state].suffix));
-    else
-        sbp_rule_store(&m->rule, operand, value);
-}
-
-void sbp_optimizer_set_weight(sbp_optimizer_rule *r, sbp_value value) {
-    r->maker->next_weight = value;
 }
 
 /* With states in blocks the weight is stored when the largest of the block is known: what is stored after
@@ -309,7 +203,7 @@ static void store_weight(sbp_optimizer_rule *r) {
         sbp_rule_store(&m->rule, m->low, sbp_build1(r->b, SBP_OP_bf16_low, value));
         value = sbp_build1(r->b, SBP_OP_bf16_high, value);
     } else if (m->param->storage == SBP_BF16 && o->stochastic) {
-        value = round_at_random(&m->rule, value, "param");
+        value = sbp_maker_round(&m->rule, value, "param");
     }
     sbp_rule_store(&m->rule, m->weight, value);
 }
@@ -319,12 +213,12 @@ static sbp_value read_weight(sbp_optimizer_rule *r) {
     sbp_update_maker *m = r->maker;
     m->weight = m->update->operand_count;
     sbp_value weight = sbp_build_cast(
-        r->b, add_like_param(m, SBP_UPDATE_PARAM, NULL, m->param->storage, SBP_UPDATE), r->compute);
+        r->b, sbp_maker_like_param(m, SBP_UPDATE_PARAM, NULL, m->param->storage, SBP_UPDATE), r->compute);
     m->low = -1;
-    if (!has_master(m->rule.p, m->param))
+    if (!has_master(&m->rule.p->options, m->param))
         return weight;
     m->low = m->update->operand_count;
-    sbp_value low = add_like_param(m, SBP_UPDATE_MASTER, "master_lo", SBP_I16, SBP_UPDATE);
+    sbp_value low = sbp_maker_like_param(m, SBP_UPDATE_MASTER, "master_lo", SBP_I16, SBP_UPDATE);
     return sbp_build2(r->b, SBP_OP_bf16_join, weight, sbp_build_cast(r->b, low, r->compute));
 }
 
@@ -334,39 +228,20 @@ static sbp_value read_gradient(sbp_optimizer_rule *r) {
     const sbp_pass_options *o = &m->rule.p->options;
     sbp_value grad = sbp_build_cast(
         r->b,
-        add_like_param(m, SBP_UPDATE_GRAD, NULL,
-                       o->step ? sbp_lower_wide(m->param->type.dtype) : o->grad_dtype, SBP_READ),
+        sbp_maker_like_param(m, SBP_UPDATE_GRAD, NULL,
+                             o->step ? sbp_lower_wide(m->param->type.dtype) : o->grad_dtype, SBP_READ),
         r->compute);
     if (o->step)
         return grad;
-    sbp_value clip = add_operand(m, (sbp_update_operand){.kind = SBP_UPDATE_CLIP,
-                                                         .dtype = SBP_F64,
-                                                         .rows = sbp_extent_const(1),
-                                                         .cols = 1,
-                                                         .access = SBP_READ});
+    sbp_value clip = sbp_maker_operand(m, (sbp_update_operand){.kind = SBP_UPDATE_CLIP,
+                                                               .dtype = SBP_F64,
+                                                               .rows = sbp_extent_const(1),
+                                                               .cols = 1,
+                                                               .access = SBP_READ});
     return sbp_build2(r->b, SBP_OP_mul, grad, sbp_build_cast(r->b, clip, r->compute));
 }
 
-sbp_value sbp_optimizer_scalar(sbp_optimizer_rule *r, const char *name) {
-    return sbp_build_cast(r->b, sbp_build_scalar(r->b, name), r->compute);
-}
-
-sbp_value sbp_optimizer_decayed(sbp_optimizer_rule *r) {
-    if (!r->decay)
-        return r->weight;
-    sbp_value rate =
-        sbp_build2(r->b, SBP_OP_mul, sbp_optimizer_scalar(r, "lr"), sbp_optimizer_scalar(r, "weight_decay"));
-    return sbp_build2(r->b, SBP_OP_sub, r->weight, sbp_build2(r->b, SBP_OP_mul, rate, r->weight));
-}
-
-sbp_value sbp_optimizer_regularized(sbp_optimizer_rule *r) {
-    if (!r->decay)
-        return r->grad;
-    return sbp_build2(r->b, SBP_OP_add, r->grad,
-                      sbp_build2(r->b, SBP_OP_mul, sbp_optimizer_scalar(r, "weight_decay"), r->weight));
-}
-
-const char *sbp_update_key(const sbp_pipeline *p, const sbp_param *param) {
+const char *sbp_update_key(const sbp_program_builder *p, const sbp_param *param) {
     sbp_extent rows;
     int64_t cols;
     sbp_lower_shape(&param->type, SBP_C, &rows, &cols);
@@ -374,13 +249,13 @@ const char *sbp_update_key(const sbp_pipeline *p, const sbp_param *param) {
                             param->storage, param->type.dtype, param->decay);
 }
 
-const char *sbp_update_flat_key(const sbp_pipeline *p, const sbp_param *param) {
+const char *sbp_update_flat_key(const sbp_program_builder *p, const sbp_param *param) {
     return sbp_arena_printf(p->arena, "%d %d %d %d", param->storage, param->type.dtype, param->decay,
                             in_blocks(p, param));
 }
 
 /* The rule of a parameter, for this many of its rows and columns. */
-static sbp_status make(sbp_pipeline *p, const sbp_param *param, sbp_extent rows, int64_t cols,
+static sbp_status make(sbp_program_builder *p, const sbp_param *param, sbp_extent rows, int64_t cols,
                        const sbp_update **out) {
     sbp_update_maker m = {.param = param, .update = SBP_NEW(p->arena, sbp_update), .largest = SBP_NO_VALUE};
     m.rows = rows;
@@ -406,23 +281,19 @@ static sbp_status make(sbp_pipeline *p, const sbp_param *param, sbp_extent rows,
     return SBP_OK;
 }
 
-sbp_status sbp_update_make(sbp_pipeline *p, const sbp_param *param, const sbp_update **out) {
+sbp_status sbp_update_make(sbp_program_builder *p, const sbp_param *param, const sbp_update **out) {
     sbp_extent rows;
     int64_t cols;
     sbp_lower_shape(&param->type, SBP_C, &rows, &cols);
     return make(p, param, rows, cols, out);
 }
 
-sbp_status sbp_update_make_flat(sbp_pipeline *p, const sbp_param *like, int64_t rows,
+sbp_status sbp_update_make_flat(sbp_program_builder *p, const sbp_param *like, int64_t rows,
                                 const sbp_update **out) {
     return make(p, like, sbp_extent_const(rows), SBP_BLOCK, out);
 }
 
-const sbp_update *sbp_update_of(const sbp_pipeline *p, int32_t param) {
-    return p->lowering->updates[param];
-}
-
-double sbp_update_stream(const sbp_pipeline *p, int32_t param) {
+double sbp_update_stream(const sbp_program_builder *p, int32_t param) {
     const char *name = p->module->params[param].name;
     return (double)(sbp_hash_bytes(name, strlen(name), 0) & 0xffffff);
 }

@@ -54,33 +54,33 @@ typedef struct sbp_update {
 
 /* The rule for a trained parameter: the same for all with equal `key`, a text that is written into the arena.
  */
-const char *sbp_update_key(const sbp_pipeline *p, const sbp_param *param);
-sbp_status sbp_update_make(sbp_pipeline *p, const sbp_param *param, const sbp_update **out) SBP_CHECKED;
+const char *sbp_update_key(const sbp_program_builder *p, const sbp_param *param);
+sbp_status sbp_update_make(sbp_program_builder *p, const sbp_param *param,
+                           const sbp_update **out) SBP_CHECKED;
 /* The rule for `rows` rows of SBP_BLOCK elements of parameters like this one, behind each other. */
-sbp_status sbp_update_make_flat(sbp_pipeline *p, const sbp_param *like, int64_t rows,
+sbp_status sbp_update_make_flat(sbp_program_builder *p, const sbp_param *like, int64_t rows,
                                 const sbp_update **out) SBP_CHECKED;
 /* Whether the update of parameter number `param` rounds at random, and whether one of a share would have the
  * same random numbers. */
-bool sbp_update_is_random(const sbp_pipeline *p, int32_t param);
-bool sbp_update_has_shares(const sbp_pipeline *p, int32_t param);
+bool sbp_update_is_random(const sbp_program_builder *p, int32_t param);
+bool sbp_update_has_shares(const sbp_program_builder *p, int32_t param);
 /* What these rules differ by. */
-const char *sbp_update_flat_key(const sbp_pipeline *p, const sbp_param *param);
-/* The rule for parameter number `param` of the module, which is trained; owned by the pipeline's arena. */
-const sbp_update *sbp_update_of(const sbp_pipeline *p, int32_t param);
+const char *sbp_update_flat_key(const sbp_program_builder *p, const sbp_param *param);
 /* Whether updates read something that lasts besides the parameters. */
-bool sbp_update_keeps_states(const sbp_pipeline *p);
+bool sbp_update_keeps_states(const sbp_module *module, const sbp_pass_options *options);
 /* The stream of random numbers of a parameter, below 2^24: of its name, so that neither what else is trained
  * nor where it stands changes its numbers. */
-double sbp_update_stream(const sbp_pipeline *p, int32_t param);
+double sbp_update_stream(const sbp_program_builder *p, int32_t param);
 /* grad += accum, rounded once. */
-void sbp_lower_flush(sbp_pipeline *p, sbp_body *body, sbp_view grad, sbp_dtype grad_dtype, sbp_view accum,
-                     sbp_dtype accum_dtype);
+void sbp_lower_flush(sbp_program_builder *p, sbp_body *body, sbp_view grad, sbp_dtype grad_dtype,
+                     sbp_view accum, sbp_dtype accum_dtype);
 /* to = from in another float type. */
-void sbp_lower_convert(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_dtype to_dtype, sbp_view from,
+void sbp_lower_convert(sbp_program_builder *p, sbp_body *body, sbp_view to, sbp_dtype to_dtype, sbp_view from,
                        sbp_dtype from_dtype);
 /* The sum of squares of the gradient of parameter number `param` of the module, into its place in `norms`. */
-void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view norms, sbp_view grad);
+void sbp_lower_sumsq(sbp_program_builder *p, sbp_body *body, int32_t param, sbp_view norms, sbp_view grad);
 /* The norm of all of them; where `clip` is not absent, the factor on the gradients. */
-void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, sbp_view norms, sbp_view clip);
+void sbp_lower_norm(sbp_program_builder *p, sbp_body *body, const sbp_lasting *lasting, sbp_view norms,
+                    sbp_view clip);
 
 #endif

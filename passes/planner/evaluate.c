@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "passes/calls/calls.h"
 #include "passes/optimizers/update.h"
 #include "passes/planner/cost.h"
 #include "passes/planner/makespan.h"
@@ -34,7 +35,6 @@ static sbp_status find_cut(sbp_evaluator *pl, const sbp_schedule_options *o, int
     sbp_pipeline p = *pl->base;
     p.module = sbp_module_copy(pl->arena, pl->base->module);
     p.program = NULL;
-    p.lowering = NULL;
     p.printed = NULL;
     p.print_after = NULL;
     p.stop_after = "split";
@@ -85,13 +85,13 @@ static bool same_calls(const sbp_structure *s, const sbp_skeleton *of, const sbp
                        int64_t t) {
     bool cut =
         s->skeleton && s->skeleton->pipeline.target.max_allocation_bytes > 0; /* arrays, by their bytes */
-    return s->arena && s->skeleton == of && (!cut || s->pipeline.options.t_max == t) &&
+    return s->arena && s->skeleton == of && (!cut || s->builder.options.t_max == t) &&
            s->schedule.checkpoint_every == o->checkpoint_every && sbp_same_homes(&s->schedule, o);
 }
 
 static void touch_move(sbp_structure *s, int32_t list, const sbp_move *move) {
     sbp_spot both[] = {move->to, move->from};
-    sbp_memory_touch(s->arena, s->pipeline.program, &s->live, list, move->parts ? move->parts : both,
+    sbp_memory_touch(s->arena, s->builder.program, &s->live, list, move->parts ? move->parts : both,
                      move->parts ? move->part_count : 2, -1);
 }
 
@@ -113,22 +113,22 @@ static void own_lists(sbp_arena *arena, sbp_program *p) {
  * that touches, position by position. */
 static sbp_status build_structure(void *user) {
     sbp_structure *s = user;
-    sbp_pipeline *p = &s->pipeline;
-    const sbp_pipeline *base = &s->skeleton->pipeline;
+    sbp_program_builder *p = &s->builder;
+    const sbp_pass_results *made = s->skeleton->pipeline.results;
+    const sbp_program *base = made->builder.program;
+    const sbp_callables from = {&made->derivatives, &made->stages, &made->segments, &made->head,
+                                &made->lasting};
     int64_t t = p->options.t_max;
-    *p = *base;
+    *p = made->builder;
     p->options.t_max = t;
     p->arena = s->arena;
     p->options.schedule = s->schedule;
-    p->program =
-        sbp_memory_resize(s->arena, base->program, t, base->program->chunk, base->program->head_chunk);
+    p->program = sbp_memory_resize(s->arena, base, t, base->chunk, base->head_chunk);
     if (p->options.zero > 0)
         own_lists(s->arena, p->program);
-    p->lowering = SBP_NEW(s->arena, sbp_lowering);
-    *p->lowering = *base->lowering;
-    sbp_map_init(&p->lowering->buffer_names, s->arena); /* of the new ones */
-    sbp_map_init(&p->lowering->labels, s->arena);
-    SBP_TRY(sbp_residency_lists(p, &s->residency));
+    sbp_map_init(&p->buffer_names, s->arena); /* of the new ones */
+    sbp_map_init(&p->labels, s->arena);
+    SBP_TRY(sbp_call_lists_make(p, &from, &s->residency));
     SBP_TRY(sbp_residency_walk(p, &s->residency, &s->walks));
     sbp_memory_frames(s->arena, p->program, s->residency.list_count, &s->live);
     for (int32_t l = 0; l < s->residency.list_count; l++) {
@@ -160,7 +160,7 @@ static sbp_status find_structure(sbp_evaluator *pl, const sbp_skeleton *of, cons
     sbp_arena_destroy(oldest->arena);
     *oldest =
         (sbp_structure){.arena = sbp_arena_create(), .skeleton = of, .schedule = *o, .age = ++pl->clock};
-    oldest->pipeline.options.t_max = t;
+    oldest->builder.options.t_max = t;
     if (!oldest->arena)
         return sbp_fail(pl->diag, SBP_MACHINE, "out of memory");
     sbp_status status = sbp_guard(oldest->arena, pl->diag, build_structure, oldest);
@@ -189,7 +189,7 @@ static double update_ops(const evaluation *e, const sbp_update *update) {
         const sbp_command *c =
             update->body.nodes[i].kind == SBP_NODE_COMMAND ? update->body.nodes[i].u.command : NULL;
         if (c && c->kind == SBP_CMD_ROW && c->views[0].ref < 0)
-            ops += sbp_rowkernel_ops(e->s->pipeline.program->kernels[c->kernel]) *
+            ops += sbp_rowkernel_ops(e->s->builder.program->kernels[c->kernel]) *
                    (double)sbp_extent_as_const(c->views[0].length.base); /* of blocks, where it sees these */
     }
     return ops;
@@ -216,7 +216,8 @@ static double act_seconds(const evaluation *e, const sbp_program *sized, const s
         bytes += times * elems * (double)sbp_dtype_bytes(b->dtype);
     }
     if (act->kind == SBP_ACT_UPDATE) {
-        const sbp_update *update = act->rule ? act->rule : sbp_update_of(&e->s->pipeline, act->param);
+        const sbp_lasting *lasting = &e->s->skeleton->pipeline.results->lasting;
+        const sbp_update *update = act->rule ? act->rule : lasting->updates[act->param];
         commands = update->body.count;
         ops = update_ops(e, update);
     }
@@ -238,7 +239,7 @@ static double unpack_seconds(const evaluation *e, const sbp_move *move) {
     for (int32_t i = 0; i < item->packed_count; i++) {
         const sbp_packed *what = &item->packed[i];
         int64_t elems = sbp_extent_as_const(what->rows) * what->cols;
-        const sbp_rowkernel *kernel = sbp_dequantize_kernel(&e->s->pipeline, what->format, move->to_dtype);
+        const sbp_rowkernel *kernel = sbp_dequantize_kernel(&e->s->builder, what->format, move->to_dtype);
         bytes += (double)(sbp_format_size(what->format, elems) + elems * sbp_dtype_bytes(move->to_dtype));
         ops += kernel ? sbp_rowkernel_ops(kernel) * (double)elems / sbp_format_of(what->format)->block : 0;
     }
@@ -320,7 +321,7 @@ static sbp_status evaluate_body(void *user) {
     evaluation *e = user;
     const sbp_schedule_options *o = &e->out->schedule;
     sbp_program *sized =
-        sbp_memory_resize(e->arena, e->s->pipeline.program, e->out->t_max, o->chunk, o->head_chunk);
+        sbp_memory_resize(e->arena, e->s->builder.program, e->out->t_max, o->chunk, o->head_chunk);
     SBP_TRY(sbp_memory_pack(e->arena, e->pl->diag, sized, &e->s->live, &e->pl->base->target));
     e->out->device_bytes = sized->arena_bytes[SBP_DEVICE];
     e->out->host_bytes = sized->arena_bytes[SBP_HOST];
@@ -334,6 +335,11 @@ sbp_status sbp_evaluator_run(sbp_evaluator *pl, int64_t t, const sbp_schedule_op
                              sbp_plan_estimate *out) {
     sbp_skeleton *functions;
     sbp_structure *s = NULL;
+    if (pl->tries_most > 0 && pl->tries == pl->tries_most) {
+        pl->ended = true;
+        return SBP_MACHINE;
+    }
+    pl->tries++;
     if (pl->tried)
         ++*pl->tried;
     SBP_TRY(sbp_evaluator_skeleton(pl, o, t, &functions));

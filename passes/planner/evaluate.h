@@ -34,7 +34,7 @@ typedef struct sbp_structure {
     sbp_arena *arena; /* its own */
     const sbp_skeleton *skeleton;
     sbp_schedule_options schedule;
-    sbp_pipeline pipeline;
+    sbp_program_builder builder; /* the skeleton's, with buffers of its own */
     sbp_residency residency;
     sbp_walk *walks;
     sbp_liveness live;
@@ -51,7 +51,9 @@ typedef struct sbp_evaluator {
     sbp_skeleton *skeletons;
     sbp_structure structures[SBP_STRUCTURES];
     int64_t clock;
-    int64_t *tried; /* counts evaluations; or NULL */
+    int64_t *tried;            /* counts evaluations; or NULL */
+    int64_t tries, tries_most; /* its own evaluations, and how many there may be; 0: any number */
+    bool ended;                /* one more was asked for: a search ends with what it has */
 } sbp_evaluator;
 
 /* Whether everything lives in the same place, and updates run there. */
@@ -60,7 +62,8 @@ bool sbp_same_homes(const sbp_schedule_options *a, const sbp_schedule_options *b
 void sbp_evaluator_end(sbp_evaluator *pl);
 sbp_status sbp_evaluator_skeleton(sbp_evaluator *pl, const sbp_schedule_options *o, int64_t t,
                                   sbp_skeleton **out) SBP_CHECKED;
-/* One setting, for micro-batches of t rows; timed: with seconds and flops. */
+/* One setting, for micro-batches of t rows; timed: with seconds and flops. SBP_MACHINE without a message when
+ * there were as many as there may be. */
 sbp_status sbp_evaluator_run(sbp_evaluator *pl, int64_t t, const sbp_schedule_options *o, bool timed,
                              sbp_plan_estimate *out) SBP_CHECKED;
 

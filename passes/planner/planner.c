@@ -60,8 +60,8 @@ static void consider(sbp_search *s, const sbp_plan_estimate *e) {
     s->found = true;
 }
 
-/* The longest t at which the schedule fits. */
-static sbp_status try_longest(sbp_search *s, const sbp_schedule_options *o) {
+/* The longest t at which the schedule fits; *fitting: the longest that was found to, as far as this comes. */
+static sbp_status find_longest(sbp_search *s, const sbp_schedule_options *o, sbp_plan_estimate *fitting) {
     sbp_plan_estimate e;
     int64_t context = s->pl.base->options.context; /* 0: as 1 */
     int64_t low = 0, high = 1, most = SBP_MOST_ROWS / (context > 1 ? context : 1);
@@ -70,17 +70,24 @@ static sbp_status try_longest(sbp_search *s, const sbp_schedule_options *o) {
         if (!fits(s, &e))
             break;
         low = high;
+        *fitting = e;
     }
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
         SBP_TRY(try_at(s, *o, middle, false, &e));
         *(fits(s, &e) ? &low : &high) = middle;
+        if (low == middle)
+            *fitting = e;
     }
-    if (low == 0)
-        return SBP_OK;
-    SBP_TRY(try_at(s, *o, low, true, &e));
-    consider(s, &e);
-    return SBP_OK;
+    return low > 0 ? try_at(s, *o, low, true, fitting) : SBP_OK;
+}
+
+static sbp_status try_longest(sbp_search *s, const sbp_schedule_options *o) {
+    sbp_plan_estimate e = {.t_max = 0};
+    sbp_status status = find_longest(s, o, &e);
+    if ((status == SBP_OK || s->pl.ended) && e.t_max > 0)
+        consider(s, &e);
+    return status;
 }
 
 /* ---- the saved set ----------------------------------------------------------------------------------- */
@@ -213,7 +220,7 @@ static sbp_status fill_room(sbp_search *s, const sbp_plan_estimate *bare) {
     return fill_in_order(s, bare, true);
 }
 
-sbp_status sbp_search_try(sbp_search *s, const sbp_schedule_options *o) {
+static sbp_status try_schedule(sbp_search *s, const sbp_schedule_options *o) {
     if (s->longest)
         return try_longest(s, o);
     sbp_plan_estimate e;
@@ -222,6 +229,15 @@ sbp_status sbp_search_try(sbp_search *s, const sbp_schedule_options *o) {
     if (s->wish->save_mode == SBP_SAVE_AUTO && s->wish->memory_bytes > 0 && fits(s, &e))
         SBP_TRY(fill_room(s, &e));
     return SBP_OK;
+}
+
+/* That there are no tries left is no failure: what was found is found. */
+static sbp_status as_far_as_it_came(const sbp_search *s, sbp_status status) {
+    return s->pl.ended ? SBP_OK : status;
+}
+
+sbp_status sbp_search_try(sbp_search *s, const sbp_schedule_options *o) {
+    return as_far_as_it_came(s, try_schedule(s, o));
 }
 
 /* ---- structures and chunks --------------------------------------------------------------------------- */
@@ -310,7 +326,7 @@ static sbp_status refine_chunks(sbp_search *s, sbp_schedule_options o) {
     for (int i = 0; hope && i < (s->wish->chunk == SBP_AUTO ? CHUNK_STEPS : 1); i++)
         for (int j = 0; j < (s->wish->head_chunk == SBP_AUTO ? CHUNK_STEPS : 1); j++)
             if (pick_chunks(s, i, j, &o))
-                SBP_TRY(sbp_search_try(s, &o));
+                SBP_TRY(try_schedule(s, &o));
     return SBP_OK;
 }
 
@@ -332,7 +348,7 @@ static sbp_status try_chunks(sbp_search *s, sbp_schedule_options o) {
         if (!fits(s, &b.small))
             return SBP_OK;
     }
-    return sbp_search_try(s, &o);
+    return try_schedule(s, &o);
 }
 
 /* Without a limit: larger chunks as long as they cost no memory. */
@@ -405,7 +421,7 @@ static bool pick_homes(const sbp_search *s, int32_t choice, sbp_schedule_options
                  : w->offload == SBP_OFFLOAD_OFF || !t->has_copy_queue ||
                        (w->offload == SBP_OFFLOAD_AUTO && (w->memory_bytes == 0 || t->shared_memory)))
             return false;
-        if ((states && !sbp_update_keeps_states(s->pl.base)) ||
+        if ((states && !sbp_update_keeps_states(s->pl.base->module, p)) ||
             (gradients && p->step && !homes_tried[choice].params))
             return false; /* there are none: an earlier choice says the same */
     }
@@ -508,7 +524,7 @@ static sbp_status try_part(sbp_search *s, sbp_schedule_options o, sbp_item_class
         *(fits(s, &e) ? &high : &low) = o.first[class];
     }
     o.first[class] = high;
-    return sbp_search_try(s, &o);
+    return try_schedule(s, &o);
 }
 
 /* What lives on the host as a whole in a schedule though a part would do; with what it saves, and with that
@@ -553,7 +569,7 @@ static sbp_status fill_gathered(sbp_search *s, sbp_schedule_options o, int32_t l
         *(fits(s, &e) ? &low : &high) = o.gathered;
     }
     o.gathered = low;
-    return sbp_search_try(s, &o);
+    return try_schedule(s, &o);
 }
 
 /* Where it is faster: all structures with the parameters of all segments, or of half of them; then what room
@@ -589,7 +605,7 @@ static sbp_status search_usual(sbp_search *s) {
 
 /* Structures with the usual chunks, then those that might do better with others. The longest sequence is
  * found step by step: there only for the structure that won. */
-sbp_status sbp_search_plans(sbp_search *s) {
+static sbp_status search_all(sbp_search *s) {
     SBP_TRY(search_usual(s));
     for (int i = 1; !s->found && i <= 3 && s->pl.base->target.has_copy_queue; i++) {
         s->sparing = (i & 1) != 0;
@@ -615,23 +631,30 @@ sbp_status sbp_search_plans(sbp_search *s) {
     return refine_chunks(s, o);
 }
 
+sbp_status sbp_search_plans(sbp_search *s) {
+    return as_far_as_it_came(s, search_all(s));
+}
+
 static sbp_status choose(void *user) {
     sbp_search *s = user;
     SBP_TRY(sbp_search_plans(s));
     if (!s->found)
         s->best = s->smallest;
     s->best.refused = !s->found;
-    return s->found ? SBP_OK : s->pl.diag ? sbp_search_refuse(s) : SBP_MACHINE;
+    if (s->found)
+        return SBP_OK;
+    return s->pl.diag ? sbp_search_refuse(s, &s->best.tried_for_remedies) : SBP_MACHINE;
 }
 
 sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish, sbp_plan_estimate *out) {
     if (wish->t_max == SBP_AUTO && wish->memory_bytes == 0)
         return sbp_fail(pipeline->diag, SBP_USAGE,
                         "--seq-len max needs --memory: the longest sequence depends on it");
-    sbp_search s = {.pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag},
-                    .wish = wish,
-                    .gathered = wish->gathered > 0 ? wish->gathered : 0,
-                    .longest = wish->t_max == SBP_AUTO};
+    sbp_search s = {
+        .pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag, .tries_most = wish->tries},
+        .wish = wish,
+        .gathered = wish->gathered > 0 ? wish->gathered : 0,
+        .longest = wish->t_max == SBP_AUTO};
     int64_t tried = 0;
     s.pl.tried = &tried;
     sbp_status status = sbp_guard(pipeline->arena, pipeline->diag, choose, &s);

@@ -12,6 +12,10 @@
 
 enum { SBP_AUTO = -1 };
 
+/* What is said beside a plan costs at most so many evaluations: all remedies of a refusal; each search for an
+ * advice. A search that ends there gives the best that it has found. */
+enum { SBP_TRIES_FOR_REMEDIES = 4000, SBP_TRIES_FOR_ADVICE = 200 };
+
 typedef enum sbp_save_mode { SBP_SAVE_AUTO, SBP_SAVE_GIVEN } sbp_save_mode;
 /* AUTO: what lives on the host is chosen, with a limit on memory; ON: chosen, but something does. */
 typedef enum sbp_offload_mode {
@@ -39,6 +43,8 @@ typedef struct sbp_wish {
     int64_t host_memory_bytes;             /* for offloading; 0: no limit */
     int64_t sharers;               /* ranks of a host: both limits, that of the device where its memory
                                       is the host's, are of one of them, a part of what was asked for */
+    int64_t tries;                 /* evaluations at most; 0: as many as it takes */
+    int64_t tries_for_remedies;    /* of a refusal; 0: SBP_TRIES_FOR_REMEDIES */
     bool terse;                    /* what is refused is: no remedies are looked for */
     int64_t process_bytes;         /* of the memory_bytes, what the process takes beside the arenas */
     int64_t refused_process_bytes; /* the same of what is refused, where that is known: process_bytes is then
@@ -53,8 +59,8 @@ typedef struct sbp_plan_estimate {
     double flops;
     double busy[SBP_QUEUE_COUNT]; /* of the seconds, per queue */
     sbp_traffic traffic[SBP_ITEM_CLASS_COUNT];
-    bool refused;  /* of a choice: nothing fits; this needs the least */
-    int64_t tried; /* of a choice: how many plans were evaluated for it and for remedies */
+    bool refused;                      /* of a choice: nothing fits; this needs the least */
+    int64_t tried, tried_for_remedies; /* of a choice: how many plans were evaluated for both; for remedies */
 } sbp_plan_estimate;
 
 /* `pipeline` holds module, target and options other than schedule and t_max; it is not changed. A wish that

@@ -1,10 +1,20 @@
-/* refuse.c: why nothing fits, and what would: each remedy is tried before it is named. */
+/* refuse.c: why nothing fits, and what would: each remedy is tried before it is named. All of them together may
+ * evaluate so many plans; a search takes at most half of what is left, so that one remedy does not keep the
+ * others from being tried. */
 #include "passes/planner/search.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "passes/optimizers/update.h"
+
+/* A refusal while its remedies are looked for. */
+typedef struct refusal {
+    const sbp_search *s;
+    int64_t tries; /* that are left */
+    bool ended;    /* some attempt wanted more */
+    sbp_text remedies;
+} refusal;
 
 /* Attempts at another wish or with other options, under the same limit. */
 typedef struct attempt {
@@ -31,13 +41,20 @@ static const sbp_plan_estimate *least(const sbp_search *s) {
 }
 
 /* Whether it fits; if so *out is what was found. Its messages are dropped: a failed attempt is no remedy. */
-static bool would_fit(const sbp_search *s, const sbp_pipeline *base, const sbp_wish *wish, bool all,
+static bool would_fit(refusal *r, const sbp_pipeline *base, const sbp_wish *wish, bool all,
                       sbp_plan_estimate *out) {
+    const sbp_search *s = r->s;
     sbp_pipeline p = *base;
-    p.diag = sbp_diag_create();
+    int64_t tries = all ? (r->tries + 1) / 2 : r->tries;
+    r->ended |= tries == 0;
+    p.diag = tries > 0 ? sbp_diag_create() : NULL;
     if (!p.diag)
         return false;
-    attempt a = {.search = {.pl = {.base = &p, .arena = s->pl.arena, .diag = p.diag, .tried = s->pl.tried},
+    attempt a = {.search = {.pl = {.base = &p,
+                                   .arena = s->pl.arena,
+                                   .diag = p.diag,
+                                   .tried = s->pl.tried,
+                                   .tries_most = tries},
                             .wish = wish,
                             .gathered = wish->gathered > 0 ? wish->gathered : 0,
                             .longest = wish->t_max == SBP_AUTO},
@@ -46,21 +63,22 @@ static bool would_fit(const sbp_search *s, const sbp_pipeline *base, const sbp_w
     sbp_status status = sbp_guard(s->pl.arena, p.diag, run_attempt, &a);
     sbp_evaluator_end(&a.search.pl);
     sbp_diag_destroy(p.diag);
+    r->tries -= a.search.pl.tries;
+    r->ended |= a.search.pl.ended;
     *out = a.search.best;
     return status == SBP_OK && a.search.found;
 }
 
 /* how: "with", "if you drop". */
-static void add_remedy_of(const sbp_search *s, const char *how, const char *option,
-                          const sbp_plan_estimate *e, sbp_text *out) {
+static void add_remedy_of(refusal *r, const char *how, const char *option, const sbp_plan_estimate *e) {
     char size[32];
-    int64_t bytes = lacks_host(s) ? e->host_bytes : sbp_search_needed_bytes(s, e);
-    sbp_text_add(out, "%s%s %s (%s)", out->length > 0 ? ", or " : "", how, option,
+    int64_t bytes = lacks_host(r->s) ? e->host_bytes : sbp_search_needed_bytes(r->s, e);
+    sbp_text_add(&r->remedies, "%s%s %s (%s)", r->remedies.length > 0 ? ", or " : "", how, option,
                  sbp_format_bytes(size, sizeof size, (double)bytes));
 }
 
-static void add_remedy(const sbp_search *s, const char *option, const sbp_plan_estimate *e, sbp_text *out) {
-    add_remedy_of(s, "with", option, e, out);
+static void add_remedy(refusal *r, const char *option, const sbp_plan_estimate *e) {
+    add_remedy_of(r, "with", option, e);
 }
 
 /* The options that fix the schedule, as they were given: "--chunk 64 --offload none". */
@@ -92,7 +110,8 @@ static long long all_rows(const sbp_search *s, int64_t t) {
 }
 
 /* The fewest ranks that could have each micro-batch together, where there are more. */
-static void try_context(const sbp_search *s, sbp_text *out) {
+static void try_context(refusal *r) {
+    const sbp_search *s = r->s;
     sbp_pipeline other = *s->pl.base;
     int64_t ranks = other.options.ranks, now = other.options.context > 1 ? other.options.context : 1;
     sbp_wish w = *s->wish;
@@ -102,32 +121,32 @@ static void try_context(const sbp_search *s, sbp_text *out) {
             continue;
         other.options.context = together;
         w.t_max = sbp_ceil_div(all_rows(s, s->wish->t_max), together);
-        if (would_fit(s, &other, &w, true, &e)) {
-            add_remedy(s, sbp_arena_printf(s->pl.arena, "--context-parallel %lld", (long long)together), &e,
-                       out);
+        if (would_fit(r, &other, &w, true, &e)) {
+            add_remedy(r, sbp_arena_printf(s->pl.arena, "--context-parallel %lld", (long long)together), &e);
             return;
         }
     }
 }
 
 /* An update as soon as a gradient is known: there is no place for gradients. */
-static void try_step(const sbp_search *s, sbp_text *out) {
-    sbp_pipeline other = *s->pl.base;
+static void try_step(refusal *r) {
+    sbp_pipeline other = *r->s->pl.base;
     sbp_plan_estimate e;
     if (other.options.step || other.options.optimizer == SBP_OPTIMIZER_NONE)
         return;
     other.options.step = true;
-    if (would_fit(s, &other, s->wish, false, &e))
-        add_remedy(s, "--clip none --accumulate 1", &e, out);
+    if (would_fit(r, &other, r->s->wish, false, &e))
+        add_remedy(r, "--clip none --accumulate 1", &e);
 }
 
 /* Changes that fit, each tried. */
-static void list_remedies(const sbp_search *s, sbp_text *out) {
+static void list_remedies(refusal *r) {
+    const sbp_search *s = r->s;
     const sbp_pipeline *base = s->pl.base;
     sbp_pipeline other = *base;
     sbp_wish w = *s->wish;
     sbp_plan_estimate e;
-    try_step(s, out);
+    try_step(r);
     w.chunk = w.head_chunk = w.segment = w.checkpoint_every = SBP_AUTO;
     w.whole = false;
     w.save_mode = SBP_SAVE_AUTO;
@@ -136,16 +155,16 @@ static void list_remedies(const sbp_search *s, sbp_text *out) {
                  s->wish->segment != SBP_AUTO || s->wish->checkpoint_every != SBP_AUTO ||
                  s->wish->save_mode != SBP_SAVE_AUTO ||
                  (s->wish->offload == SBP_OFFLOAD_OFF && !base->target.shared_memory);
-    if (fixed && would_fit(s, base, &w, true, &e))
-        add_remedy_of(s, s->wish->whole ? "with" : "if you drop",
-                      s->wish->whole ? "--backward stream" : given_schedule(s), &e, out);
+    if (fixed && would_fit(r, base, &w, true, &e))
+        add_remedy_of(r, s->wish->whole ? "with" : "if you drop",
+                      s->wish->whole ? "--backward stream" : given_schedule(s), &e);
     w = *s->wish;
     w.t_max = SBP_AUTO;
     w.save_mode = SBP_SAVE_GIVEN; /* the schedule is given as a whole */
-    if (!s->longest && would_fit(s, base, &w, false, &e))
-        add_remedy(s, sbp_arena_printf(s->pl.arena, "--seq-len %lld", all_rows(s, e.t_max)), &e, out);
+    if (!s->longest && would_fit(r, base, &w, false, &e))
+        add_remedy(r, sbp_arena_printf(s->pl.arena, "--seq-len %lld", all_rows(s, e.t_max)), &e);
     w.t_max = s->wish->t_max;
-    try_context(s, out);
+    try_context(r);
     static const sbp_item_class on_disk[] = {SBP_ITEM_STATE, SBP_ITEM_GRAD, SBP_ITEM_PARAM};
     w.offload = SBP_OFFLOAD_GIVEN;
     for (int i = 0;
@@ -153,8 +172,8 @@ static void list_remedies(const sbp_search *s, sbp_text *out) {
         sbp_schedule_options named = {0};
         w.homes[on_disk[i]] = SBP_DISK;
         memcpy(named.homes, w.homes, sizeof named.homes);
-        if (would_fit(s, base, &w, true, &e)) {
-            add_remedy(s, sbp_planner_homes(s->pl.arena, &named, "--offload "), &e, out);
+        if (would_fit(r, base, &w, true, &e)) {
+            add_remedy(r, sbp_planner_homes(s->pl.arena, &named, "--offload "), &e);
             break;
         }
     }
@@ -166,37 +185,43 @@ static void list_remedies(const sbp_search *s, sbp_text *out) {
     for (int i = 0; i < SBP_COUNT(smaller) && base->options.state_dtype == SBP_F32; i++) {
         other = *base;
         other.options.state_dtype = smaller[i].dtype;
-        if (sbp_update_keeps_states(base) && would_fit(s, &other, &w, false, &e)) {
-            add_remedy(s, smaller[i].option, &e, out);
+        if (sbp_update_keeps_states(base->module, &base->options) && would_fit(r, &other, &w, false, &e)) {
+            add_remedy(r, smaller[i].option, &e);
             break;
         }
     }
     other = *base;
     other.options.optimizer = SBP_OPTIMIZER_SGD;
-    if (sbp_update_keeps_states(base) && would_fit(s, &other, &w, false, &e))
-        add_remedy(s, "--optimizer sgd", &e, out);
+    if (sbp_update_keeps_states(base->module, &base->options) && would_fit(r, &other, &w, false, &e))
+        add_remedy(r, "--optimizer sgd", &e);
 }
 
 /* "It fits with ..., or ..." */
-static const char *remedies_of(const sbp_search *s, const char *without) {
-    sbp_text remedies;
-    sbp_text_init(&remedies, s->pl.arena);
+static const char *remedies_of(const sbp_search *s, const char *without, int64_t *tried) {
+    int64_t most = s->wish->tries_for_remedies > 0 ? s->wish->tries_for_remedies : SBP_TRIES_FOR_REMEDIES;
+    refusal r = {.s = s, .tries = most};
+    sbp_text_init(&r.remedies, s->pl.arena);
     if (!s->wish->terse)
-        list_remedies(s, &remedies);
-    return remedies.length > 0 ? sbp_arena_printf(s->pl.arena, "It fits %s", remedies.data) : without;
+        list_remedies(&r);
+    *tried = most - r.tries;
+    if (r.remedies.length > 0)
+        return sbp_arena_printf(s->pl.arena, "It fits %s", r.remedies.data);
+    return r.ended ? sbp_arena_printf(s->pl.arena, "None of %lld other plans that were tried fits",
+                                      (long long)*tried)
+                   : without;
 }
 
-static sbp_status refuse_host(const sbp_search *s, const char *each) {
+static sbp_status refuse_host(const sbp_search *s, const char *each, int64_t *tried) {
     char need[32], have[32];
     sbp_format_bytes(need, sizeof need, (double)s->sparest.host_bytes);
     sbp_format_bytes(have, sizeof have, (double)s->wish->host_memory_bytes);
-    const char *remedies = remedies_of(s, "");
+    const char *remedies = remedies_of(s, "", tried);
     return sbp_fail(s->pl.diag, SBP_MACHINE,
                     "does not fit: offloading needs %s of host memory, --host-memory is %s%s%s%s", need, have,
                     each, *remedies ? ". " : "", remedies);
 }
 
-sbp_status sbp_search_refuse(const sbp_search *s) {
+sbp_status sbp_search_refuse(const sbp_search *s, int64_t *tried) {
     const sbp_wish *w = s->wish;
     const sbp_plan_estimate *e = &s->smallest;
     const sbp_target_info *target = &s->pl.base->target;
@@ -210,16 +235,18 @@ sbp_status sbp_search_refuse(const sbp_search *s) {
     sbp_format_bytes(have, sizeof have, (double)w->memory_bytes);
     sbp_format_bytes(over, sizeof over, (double)(device - w->memory_bytes));
     if (lacks_host(s))
-        return refuse_host(s, each);
+        return refuse_host(s, each, tried);
     const char *remedies =
-        remedies_of(s, "Even one row does not fit: parameters, gradients and optimizer states are "
-                       "too large; --freeze makes the last two smaller");
+        remedies_of(s,
+                    "Even one row does not fit: parameters, gradients and optimizer states are "
+                    "too large; --freeze makes the last two smaller",
+                    tried);
     return sbp_fail(
         s->pl.diag, SBP_MACHINE,
-        "does not fit: the plan needs %s, %s is %s%s: %s too much; no allowed setting uses less memory "
+        "does not fit: the plan needs %s, %s is %s%s: %s too much; no %s setting uses less memory "
         "(%lld rows, chunk %lld, segment %lld, checkpoint every %lld%s). %s",
         need, w->memory_name ? w->memory_name : "--memory", have, target->shared_memory ? each : "", over,
-        all_rows(s, e->t_max), (long long)e->schedule.chunk, (long long)e->schedule.segment,
-        (long long)e->schedule.checkpoint_every,
+        s->pl.ended ? "tried" : "allowed", all_rows(s, e->t_max), (long long)e->schedule.chunk,
+        (long long)e->schedule.segment, (long long)e->schedule.checkpoint_every,
         sbp_planner_homes(s->pl.arena, &e->schedule, ", offloaded: "), remedies);
 }

@@ -35,11 +35,12 @@ typedef struct sbp_search {
 
 /* What --memory limits: the arena and the process beside it; both arenas where they share memory. */
 int64_t sbp_search_needed_bytes(const sbp_search *s, const sbp_plan_estimate *e);
-/* All that the wish allows; s->found, s->best. */
+/* All that the wish allows, or as many plans as it may try; s->found, s->best. */
 sbp_status sbp_search_plans(sbp_search *s) SBP_CHECKED;
-/* One schedule, and what could be saved with it; the longest sequence, when that is asked for. */
+/* One schedule, and what could be saved with it; the longest sequence, when that is asked for; as far as there
+ * are tries for it. */
 sbp_status sbp_search_try(sbp_search *s, const sbp_schedule_options *o) SBP_CHECKED;
-/* SBP_MACHINE with how much is needed, and what would fit. */
-sbp_status sbp_search_refuse(const sbp_search *s) SBP_CHECKED;
+/* SBP_MACHINE with how much is needed, and what would fit; *tried: evaluations for the latter. */
+sbp_status sbp_search_refuse(const sbp_search *s, int64_t *tried) SBP_CHECKED;
 
 #endif

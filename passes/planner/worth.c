@@ -178,13 +178,13 @@ static void add_segments(ranking *r) {
     sbp_map names;
     sbp_map_init(&names, r->p->arena);
     for (int32_t f = 0; f < m->func_count; f++) {
-        const sbp_segment_kind *kind = &r->p->lowering->kinds[f];
-        segment s = {.d = kind->derivative};
-        for (int32_t c = r->p->lowering->first_trainable; c + 1 < m->call_count; c++)
+        const sbp_derivative *of = &r->p->results->derivatives.of[f];
+        segment s = {.d = of->derivative};
+        for (int32_t c = r->p->results->derivatives.first_trainable; c + 1 < m->call_count; c++)
             s.calls += m->calls[c].func == f;
         if (!s.d || s.calls == 0)
             continue;
-        s.forward_ops = kind->func->op_count;
+        s.forward_ops = of->func->op_count;
         s.item = SBP_NEW_ARRAY(r->p->arena, int32_t, s.d->value_count);
         s.kept = SBP_NEW_ARRAY(r->p->arena, bool, s.d->value_count);
         s.visited = SBP_NEW_ARRAY(r->p->arena, bool, s.d->op_count);

@@ -20,7 +20,7 @@ const char *const sbp_item_class_names[SBP_ITEM_CLASS_COUNT] = {"checkpoints", "
 
 /* ---- items -------------------------------------------------------------------------------------------- */
 
-int32_t sbp_residency_pool(sbp_pipeline *p, sbp_residency *r, sbp_resident_pool pool) {
+int32_t sbp_residency_pool(sbp_program_builder *p, sbp_residency *r, sbp_resident_pool pool) {
     for (int32_t i = r->pool_count - 1; i >= 0; i--) {
         const sbp_resident_pool *q = &r->pools[i];
         if (q->name == pool.name && q->role == pool.role && q->stored == pool.stored &&
@@ -33,7 +33,7 @@ int32_t sbp_residency_pool(sbp_pipeline *p, sbp_residency *r, sbp_resident_pool 
     return r->pool_count - 1;
 }
 
-static int32_t add_item(sbp_pipeline *p, sbp_residency *r, sbp_item_class class, sbp_role role,
+static int32_t add_item(sbp_program_builder *p, sbp_residency *r, sbp_item_class class, sbp_role role,
                         int32_t buffer, sbp_dtype computed, bool lasts, int32_t layout) {
     const sbp_buffer *b = &p->program->buffers[buffer];
     sbp_resident item = {.class = class,
@@ -56,7 +56,7 @@ static int32_t add_item(sbp_pipeline *p, sbp_residency *r, sbp_item_class class,
     return r->item_count - 1;
 }
 
-int32_t sbp_residency_add(sbp_pipeline *p, sbp_residency *r, sbp_item_class class, int32_t buffer,
+int32_t sbp_residency_add(sbp_program_builder *p, sbp_residency *r, sbp_item_class class, int32_t buffer,
                           sbp_dtype computed, bool lasts) {
     return add_item(p, r, class, p->program->buffers[buffer].role, buffer, computed, lasts, -1);
 }
@@ -82,7 +82,7 @@ static bool same_layout(const sbp_layout *a, const sbp_layout *b) {
 }
 
 /* The number of the layout with these parts, whose places are still to be found. */
-static int32_t find_layout(sbp_pipeline *p, sbp_residency *r, sbp_layout l) {
+static int32_t find_layout(sbp_program_builder *p, sbp_residency *r, sbp_layout l) {
     for (int32_t i = r->layout_count - 1; i >= 0; i--)
         if (same_layout(&r->layouts[i], &l))
             return i;
@@ -98,7 +98,7 @@ static int32_t find_layout(sbp_pipeline *p, sbp_residency *r, sbp_layout l) {
     return r->layout_count - 1;
 }
 
-static sbp_layout begin_layout(sbp_pipeline *p, int32_t count, bool bytes) {
+static sbp_layout begin_layout(sbp_program_builder *p, int32_t count, bool bytes) {
     return (sbp_layout){.count = count,
                         .unit = SBP_BUCKET_ALIGNMENT,
                         .whole = 1,
@@ -108,8 +108,8 @@ static sbp_layout begin_layout(sbp_pipeline *p, int32_t count, bool bytes) {
 }
 
 /* That of buffers which are there. */
-static int32_t layout_of(sbp_pipeline *p, sbp_residency *r, const int32_t *buffers, int32_t count, bool bytes,
-                         const sbp_bucket_key *key) {
+static int32_t layout_of(sbp_program_builder *p, sbp_residency *r, const int32_t *buffers, int32_t count,
+                         bool bytes, const sbp_bucket_key *key) {
     sbp_layout l = begin_layout(p, count, bytes);
     l.unit = unit_of(p->program->buffers[buffers[0]].space);
     if (key && key->flat) {
@@ -126,7 +126,7 @@ static int32_t layout_of(sbp_pipeline *p, sbp_residency *r, const int32_t *buffe
     return find_layout(p, r, l);
 }
 
-void sbp_bucket_parts(sbp_pipeline *p, int32_t bucket, const sbp_layout *layout) {
+void sbp_bucket_parts(sbp_program_builder *p, int32_t bucket, const sbp_layout *layout) {
     sbp_buffer b = p->program->buffers[bucket];
     for (int32_t i = 0; i < layout->count; i++) {
         int32_t part = sbp_lower_buffer(p, sbp_arena_printf(p->arena, "%s.%d", b.name, i), b.role, b.space,
@@ -138,8 +138,8 @@ void sbp_bucket_parts(sbp_pipeline *p, int32_t bucket, const sbp_layout *layout)
 }
 
 /* A bucket of buffers that are there, laid out so; returns its buffer. key: NULL, or of what it is flat. */
-static int32_t join(sbp_pipeline *p, const sbp_layout *l, const char *name, sbp_role role, sbp_dtype dtype,
-                    const int32_t *buffers, const sbp_bucket_key *key) {
+static int32_t join(sbp_program_builder *p, const sbp_layout *l, const char *name, sbp_role role,
+                    sbp_dtype dtype, const int32_t *buffers, const sbp_bucket_key *key) {
     sbp_space space = p->program->buffers[buffers[0]].space;
     int64_t cols = key && key->flat ? key->cols : SBP_BUCKET_ALIGNMENT, elems = l->elems;
     sbp_sharding sharding = key && key->flat ? key->sharding : SBP_WHOLE;
@@ -155,13 +155,13 @@ static int32_t join(sbp_pipeline *p, const sbp_layout *l, const char *name, sbp_
     return bucket;
 }
 
-static void set_parts(sbp_pipeline *p, sbp_resident *item, const int32_t *buffers, int32_t count) {
+static void set_parts(sbp_program_builder *p, sbp_resident *item, const int32_t *buffers, int32_t count) {
     item->parts = SBP_NEW_ARRAY(p->arena, int32_t, count);
     memcpy(item->parts, buffers, (size_t)count * sizeof *buffers);
 }
 
-static int32_t make(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_role role, sbp_dtype computed,
-                    const int32_t *buffers, int32_t count, const sbp_bucket_key *key) {
+static int32_t make(sbp_program_builder *p, sbp_residency *r, const char *name, sbp_role role,
+                    sbp_dtype computed, const int32_t *buffers, int32_t count, const sbp_bucket_key *key) {
     sbp_buffer first = p->program->buffers[buffers[0]];
     int32_t layout = layout_of(p, r, buffers, count, false, key);
     bool lasts = role == SBP_ROLE_BUCKET;
@@ -173,12 +173,12 @@ static int32_t make(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_rol
     return item;
 }
 
-int32_t sbp_bucket_make(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_role role,
+int32_t sbp_bucket_make(sbp_program_builder *p, sbp_residency *r, const char *name, sbp_role role,
                         sbp_dtype computed, const int32_t *buffers, int32_t count, bool shared) {
     return make(p, r, name, role, computed, buffers, count, &(sbp_bucket_key){.shared = shared});
 }
 
-int32_t sbp_bucket_make_like(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_role role,
+int32_t sbp_bucket_make_like(sbp_program_builder *p, sbp_residency *r, const char *name, sbp_role role,
                              const int32_t *buffers, const sbp_resident *like) {
     const sbp_layout *l = &r->layouts[r->pools[like->pool].layout];
     const sbp_bucket_key key = {.flat = 1, .unit = l->unit, .whole = l->whole, .cols = like->cols};
@@ -186,7 +186,7 @@ int32_t sbp_bucket_make_like(sbp_pipeline *p, sbp_residency *r, const char *name
 }
 
 /* The computed form: one matrix, or all behind each other. */
-static void unpack(sbp_pipeline *p, sbp_residency *r, const sbp_packed *packed, int32_t count,
+static void unpack(sbp_program_builder *p, sbp_residency *r, const sbp_packed *packed, int32_t count,
                    sbp_resident_pool *pool) {
     pool->unpacked.rows = packed[0].rows;
     pool->unpacked.cols = packed[0].cols;
@@ -203,7 +203,7 @@ static void unpack(sbp_pipeline *p, sbp_residency *r, const sbp_packed *packed, 
     pool->unpacked.cols = SBP_BUCKET_ALIGNMENT;
 }
 
-static int32_t pack(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_dtype computed,
+static int32_t pack(sbp_program_builder *p, sbp_residency *r, const char *name, sbp_dtype computed,
                     const sbp_packed *packed, int32_t count, const sbp_bucket_key *key) {
     int32_t *buffers = SBP_NEW_ARRAY(p->arena, int32_t, count * SBP_MAX_FORMAT_PARTS), parts = 0;
     for (int32_t i = 0; i < count; i++)
@@ -224,7 +224,7 @@ static int32_t pack(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_dty
     return number;
 }
 
-int32_t sbp_bucket_pack(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_dtype computed,
+int32_t sbp_bucket_pack(sbp_program_builder *p, sbp_residency *r, const char *name, sbp_dtype computed,
                         const sbp_packed *packed, int32_t count) {
     return pack(p, r, name, computed, packed, count, NULL);
 }
@@ -238,7 +238,7 @@ static bool same_key(const sbp_bucket_key *a, const sbp_bucket_key *b) {
            a->shared == b->shared && a->flat == b->flat;
 }
 
-int64_t sbp_bucket_most(const sbp_pipeline *p, sbp_dtype stored, sbp_dtype computed, int64_t most) {
+int64_t sbp_bucket_most(const sbp_program_builder *p, sbp_dtype stored, sbp_dtype computed, int64_t most) {
     int64_t unit = sbp_dtype_bytes(stored) > sbp_dtype_bytes(computed) ? sbp_dtype_bytes(stored)
                                                                        : sbp_dtype_bytes(computed),
             bytes = p->target.max_allocation_bytes, fit = bytes > 0 ? bytes / unit : INT64_MAX;
@@ -246,13 +246,13 @@ int64_t sbp_bucket_most(const sbp_pipeline *p, sbp_dtype stored, sbp_dtype compu
 }
 
 /* Elements of what functions read. */
-static int64_t numbers_of(const sbp_pipeline *p, const sbp_packed *what) {
+static int64_t numbers_of(const sbp_program_builder *p, const sbp_packed *what) {
     return what->format ? sbp_extent_as_const(what->rows) * what->cols
                         : elems_of(&p->program->buffers[what->first]);
 }
 
-void sbp_bucket_add(sbp_pipeline *p, sbp_bucket_list *list, const sbp_bucket_key *key, const sbp_packed *what,
-                    sbp_item_part *ref) {
+void sbp_bucket_add(sbp_program_builder *p, sbp_bucket_list *list, const sbp_bucket_key *key,
+                    const sbp_packed *what, sbp_item_part *ref) {
     sbp_bucket_plan *found = NULL;
     int64_t elems = sbp_round_up(numbers_of(p, what), key->flat ? key->unit : unit_of(key->space)),
             most = key->flat ? INT64_MAX : sbp_bucket_most(p, key->stored, key->computed, key->most);
@@ -273,7 +273,7 @@ void sbp_bucket_add(sbp_pipeline *p, sbp_bucket_list *list, const sbp_bucket_key
              (sbp_bucket_member){.packed = *what, .ref = ref});
 }
 
-static int32_t make_planned(sbp_pipeline *p, sbp_residency *r, const sbp_bucket_plan *plan) {
+static int32_t make_planned(sbp_program_builder *p, sbp_residency *r, const sbp_bucket_plan *plan) {
     const sbp_bucket_key *key = &plan->key;
     const sbp_packed *first = &plan->members[0].packed;
     int32_t *buffers = SBP_NEW_ARRAY(p->arena, int32_t, plan->count);
@@ -293,7 +293,7 @@ static int32_t make_planned(sbp_pipeline *p, sbp_residency *r, const sbp_bucket_
     return item;
 }
 
-void sbp_bucket_finish(sbp_pipeline *p, sbp_residency *r, const sbp_bucket_list *list) {
+void sbp_bucket_finish(sbp_program_builder *p, sbp_residency *r, const sbp_bucket_list *list) {
     for (int32_t i = 0; i < list->count; i++) {
         const sbp_bucket_plan *plan = &list->plans[i];
         int32_t item = make_planned(p, r, plan);

@@ -2,6 +2,7 @@
  * spaces, conversions between types, and slots.
  *
  * requires  entries
+ * gives     the program's entries
  * preserves everything there is
  * breaks    nothing; later passes make no buffer with rows of T, and insert no copy
  *
@@ -21,7 +22,8 @@ static int by_position(const void *x, const void *y) {
                                 : (a->order > b->order) - (a->order < b->order);
 }
 
-static void emit_numbers(sbp_pipeline *p, const sbp_resident *item, sbp_body *body, const sbp_move *m) {
+static void emit_numbers(sbp_program_builder *p, const sbp_resident *item, sbp_body *body,
+                         const sbp_move *m) {
     const sbp_spot *part = m->parts, *number = m->parts + m->part_count - item->packed_count;
     for (int32_t i = 0; i < item->packed_count; i++) {
         sbp_format format = item->packed[i].format;
@@ -34,7 +36,7 @@ static void emit_numbers(sbp_pipeline *p, const sbp_resident *item, sbp_body *bo
     }
 }
 
-static void emit_move(sbp_pipeline *p, const sbp_residency *r, sbp_body *body, const sbp_move *m) {
+static void emit_move(sbp_program_builder *p, const sbp_residency *r, sbp_body *body, const sbp_move *m) {
     if (m->parts) {
         emit_numbers(p, &r->items[m->item], body, m);
         return;
@@ -51,21 +53,23 @@ static void emit_move(sbp_pipeline *p, const sbp_residency *r, sbp_body *body, c
         sbp_lower_convert(p, body, to, m->to_dtype, from, m->from_dtype);
 }
 
-static void emit_update(sbp_pipeline *p, sbp_body *body, const sbp_act *act, const sbp_view *views) {
-    const sbp_update *rule = act->rule ? act->rule : sbp_update_of(p, act->param);
+static void emit_update(sbp_program_builder *p, const sbp_lasting *lasting, sbp_body *body,
+                        const sbp_act *act, const sbp_view *views) {
+    const sbp_update *rule = act->rule ? act->rule : lasting->updates[act->param];
     int32_t gradient = 0;
     while (rule->operands[gradient].kind != SBP_UPDATE_GRAD)
         gradient++;
     int32_t first = body->count;
-    sbp_lower_inline(p, body, &rule->body, views, act->rule ? -1 : p->lowering->param_buffers[act->param],
-                     gradient, sbp_update_stream(p, act->param));
+    sbp_lower_inline(p, body, &rule->body, views, act->rule ? -1 : lasting->params[act->param], gradient,
+                     sbp_update_stream(p, act->param));
     bool share = act->rule && sbp_update_is_random(p, act->param);
     for (int32_t n = first; n < body->count; n++)
         if (body->nodes[n].u.command->kind == SBP_CMD_ROW)
             body->nodes[n].u.command->u.share = share;
 }
 
-static void emit_act(sbp_pipeline *p, sbp_body *whole, const sbp_act *act, const sbp_view *views) {
+static void emit_act(sbp_program_builder *p, const sbp_lasting *lasting, sbp_body *whole, const sbp_act *act,
+                     const sbp_view *views) {
     sbp_body conditional = {0}, *body = act->when ? &conditional : whole;
     int32_t first = body->count;
     switch (act->kind) {
@@ -87,14 +91,14 @@ static void emit_act(sbp_pipeline *p, sbp_body *whole, const sbp_act *act, const
         sbp_lower_sumsq(p, body, act->param, views[0], views[1]);
         break;
     case SBP_ACT_NORM:
-        sbp_lower_norm(p, body, views[0], act->operand_count > 1 ? views[1] : sbp_view_none());
+        sbp_lower_norm(p, body, lasting, views[0], act->operand_count > 1 ? views[1] : sbp_view_none());
         break;
     case SBP_ACT_COLLECTIVE:
         sbp_lower_collective(p, body, act->collective, views[0], views[act->operand_count > 1],
                              SBP_QUEUE_NET);
         break;
     case SBP_ACT_UPDATE:
-        emit_update(p, body, act, views);
+        emit_update(p, lasting, body, act, views);
         break;
     }
     for (int32_t n = first; n < body->count && act->on_host; n++)
@@ -103,7 +107,8 @@ static void emit_act(sbp_pipeline *p, sbp_body *whole, const sbp_act *act, const
         sbp_lower_when(p, whole, act->when, conditional);
 }
 
-static void emit_walk(sbp_pipeline *p, const sbp_residency *r, const sbp_walk *w) {
+static void emit_walk(sbp_program_builder *p, const sbp_lasting *lasting, const sbp_residency *r,
+                      const sbp_walk *w) {
     sbp_body body = {0};
     for (int32_t a = -1, m = 0; a < w->list->act_count; a++) {
         const sbp_act *act = a >= 0 ? &w->list->acts[a] : NULL;
@@ -111,7 +116,7 @@ static void emit_walk(sbp_pipeline *p, const sbp_residency *r, const sbp_walk *w
         for (int32_t i = 0; act && i < act->operand_count; i++)
             views[i] = sbp_view_buffer(p->program, w->spots[a][i].buffer, w->spots[a][i].element);
         if (act)
-            emit_act(p, &body, act, views);
+            emit_act(p, lasting, &body, act, views);
         for (; m < w->move_count && w->moves[m].after <= a; m++)
             emit_move(p, r, &body, &w->moves[m]);
     }
@@ -135,7 +140,7 @@ static sbp_status walk_list(sbp_slots *s, const sbp_call_list *list, sbp_walk *o
     return SBP_OK;
 }
 
-sbp_status sbp_residency_walk(sbp_pipeline *p, const sbp_residency *r, sbp_walk **walks) {
+sbp_status sbp_residency_walk(sbp_program_builder *p, const sbp_residency *r, sbp_walk **walks) {
     sbp_slots slots;
     SBP_TRY(sbp_slots_make(p, r, &slots));
     *walks = SBP_NEW_ARRAY(p->arena, sbp_walk, r->list_count + 1);
@@ -144,14 +149,13 @@ sbp_status sbp_residency_walk(sbp_pipeline *p, const sbp_residency *r, sbp_walk 
     return SBP_OK;
 }
 
-sbp_status sbp_pass_reside(sbp_pipeline *p) {
-    if (!p->program)
-        return SBP_OK;
+sbp_status sbp_pass_reside(sbp_program_builder *p, const sbp_lasting *lasting,
+                           const sbp_residency *residency) {
     sbp_walk *walks;
-    if (!p->lowering->residency)
+    if (!residency)
         return sbp_fail(p->diag, SBP_INTERNAL, "reside: there are no call lists");
-    SBP_TRY(sbp_residency_walk(p, p->lowering->residency, &walks));
-    for (int32_t l = 0; l < p->lowering->residency->list_count; l++)
-        emit_walk(p, p->lowering->residency, &walks[l]);
-    return p->lowering->failed ? SBP_INTERNAL : SBP_OK;
+    SBP_TRY(sbp_residency_walk(p, residency, &walks));
+    for (int32_t l = 0; l < residency->list_count; l++)
+        emit_walk(p, lasting, residency, &walks[l]);
+    return p->status;
 }

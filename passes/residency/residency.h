@@ -1,4 +1,5 @@
-/* residency.h: what is called (entries.c), and where everything lives that outlives one call (reside.c).
+/* residency.h: call lists (made in passes/calls), and where everything lives that outlives one call
+ * (reside.c).
  *
  * An item is a parameter, a gradient, an optimizer state, a checkpoint, a saved value, an accumulator. It has
  * a home: a buffer in some space, in the type it is kept in. Acts want it in a space and a form: on the
@@ -153,16 +154,13 @@ typedef struct sbp_walk {
     int32_t move_count;
 } sbp_walk;
 
-/* Call lists for the schedule of the pipeline's options; p->program gets the buffers of the streams, and
- * homes get the spaces that the options name. */
-sbp_status sbp_residency_lists(sbp_pipeline *p, sbp_residency *out) SBP_CHECKED;
 /* Walks every list; p->program gets the buffers of slots. walks: one per list, in p->arena. */
-sbp_status sbp_residency_walk(sbp_pipeline *p, const sbp_residency *r, sbp_walk **walks) SBP_CHECKED;
+sbp_status sbp_residency_walk(sbp_program_builder *p, const sbp_residency *r, sbp_walk **walks) SBP_CHECKED;
 
 /* The number of the pool of this description; there are few, many items have the same. */
-int32_t sbp_residency_pool(sbp_pipeline *p, sbp_residency *r, sbp_resident_pool pool);
+int32_t sbp_residency_pool(sbp_program_builder *p, sbp_residency *r, sbp_resident_pool pool);
 /* An item alone whose home is a buffer that is there already; returns its number. */
-int32_t sbp_residency_add(sbp_pipeline *p, sbp_residency *r, sbp_item_class class, int32_t buffer,
+int32_t sbp_residency_add(sbp_program_builder *p, sbp_residency *r, sbp_item_class class, int32_t buffer,
                           sbp_dtype computed, bool lasts);
 
 /* ---- buckets (bucket.c) ------------------------------------------------------------------------------- */
@@ -206,37 +204,37 @@ typedef struct sbp_bucket_list {
 } sbp_bucket_list;
 
 /* Elements of a bucket at most: as many, and what the target allocates at once. */
-int64_t sbp_bucket_most(const sbp_pipeline *p, sbp_dtype stored, sbp_dtype computed, int64_t most);
+int64_t sbp_bucket_most(const sbp_program_builder *p, sbp_dtype stored, sbp_dtype computed, int64_t most);
 /* The buffer (or those of all parts) is to be a part of the bucket of this key, and *ref to name it. */
-void sbp_bucket_add(sbp_pipeline *p, sbp_bucket_list *list, const sbp_bucket_key *key, const sbp_packed *what,
-                    sbp_item_part *ref);
+void sbp_bucket_add(sbp_program_builder *p, sbp_bucket_list *list, const sbp_bucket_key *key,
+                    const sbp_packed *what, sbp_item_part *ref);
 /* Makes the items. One part alone is a bucket only where these share slots. */
-void sbp_bucket_finish(sbp_pipeline *p, sbp_residency *r, const sbp_bucket_list *list);
+void sbp_bucket_finish(sbp_program_builder *p, sbp_residency *r, const sbp_bucket_list *list);
 /* A bucket of this name of buffers that are there, of the space and type of the first; returns its item, of
  * which the caller fills in the class. computed: the type that functions compute in. */
-int32_t sbp_bucket_make(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_role role,
+int32_t sbp_bucket_make(sbp_program_builder *p, sbp_residency *r, const char *name, sbp_role role,
                         sbp_dtype computed, const int32_t *buffers, int32_t count, bool shared);
 /* The same, laid out as the bucket that is another item; of arrays of buffers, the first of their elements.
  */
-int32_t sbp_bucket_make_like(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_role role,
+int32_t sbp_bucket_make_like(sbp_program_builder *p, sbp_residency *r, const char *name, sbp_role role,
                              const int32_t *buffers, const sbp_resident *like);
 /* A bucket of bytes of parameters in blocks; of one alone too. Returns its item. */
-int32_t sbp_bucket_pack(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_dtype computed,
+int32_t sbp_bucket_pack(sbp_program_builder *p, sbp_residency *r, const char *name, sbp_dtype computed,
                         const sbp_packed *packed, int32_t count);
 /* Makes buffers for the parts of bucket number `bucket`, behind each other: as many as its layout has. */
-void sbp_bucket_parts(sbp_pipeline *p, int32_t bucket, const sbp_layout *layout);
+void sbp_bucket_parts(sbp_program_builder *p, int32_t bucket, const sbp_layout *layout);
 
 /* ---- parameters in blocks (dequantize.c) -------------------------------------------------------------- */
 
 /* What makes numbers of that type of blocks; NULL when the table of formats is wrong. */
-const sbp_rowkernel *sbp_dequantize_kernel(sbp_pipeline *p, sbp_format format, sbp_dtype to);
+const sbp_rowkernel *sbp_dequantize_kernel(sbp_program_builder *p, sbp_format format, sbp_dtype to);
 /* to = the numbers that the parts stand for. */
-void sbp_lower_dequantize(sbp_pipeline *p, sbp_body *body, sbp_format format, sbp_view to, sbp_dtype dtype,
-                          const sbp_view *parts);
+void sbp_lower_dequantize(sbp_program_builder *p, sbp_body *body, sbp_format format, sbp_view to,
+                          sbp_dtype dtype, const sbp_view *parts);
 
 /* How many of `count` such elements one buffer may hold: an array is cut where the target allocates no more
  * at once. At least 1. */
-int32_t sbp_residency_piece(const sbp_pipeline *p, sbp_space space, sbp_dtype dtype, sbp_extent rows,
+int32_t sbp_residency_piece(const sbp_program_builder *p, sbp_space space, sbp_dtype dtype, sbp_extent rows,
                             int64_t cols, int32_t count);
 
 #endif

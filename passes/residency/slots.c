@@ -255,7 +255,7 @@ static int32_t times(int32_t a, int32_t b) {
     return a > 0 && b > INT32_MAX / a ? INT32_MAX : a * b;
 }
 
-int32_t sbp_residency_piece(const sbp_pipeline *p, sbp_space space, sbp_dtype dtype, sbp_extent rows,
+int32_t sbp_residency_piece(const sbp_program_builder *p, sbp_space space, sbp_dtype dtype, sbp_extent rows,
                             int64_t cols, int32_t count) {
     int64_t most = p->target.max_allocation_bytes, bytes;
     sbp_sizes sizes = sbp_program_sizes(p->program, p->options.t_max, p->options.t_max);
@@ -304,7 +304,7 @@ static void add_slots(sbp_slots *s, sbp_slot_pool *pool, sbp_space space, int32_
         pool->buffers = program->buffer_count - slots;
 }
 
-sbp_status sbp_slots_make(sbp_pipeline *p, const sbp_residency *r, sbp_slots *s) {
+sbp_status sbp_slots_make(sbp_program_builder *p, const sbp_residency *r, sbp_slots *s) {
     *s = (sbp_slots){.p = p, .r = r};
     s->standing = SBP_NEW_ARRAY(p->arena, sbp_standing, r->item_count + 1);
     for (int32_t i = 0; i < r->item_count; i++)

@@ -48,7 +48,7 @@ typedef struct sbp_slot_pool {
 } sbp_slot_pool;
 
 typedef struct sbp_slots {
-    sbp_pipeline *p;
+    sbp_program_builder *p;
     const sbp_residency *r;
     sbp_slot_pool *pools;
     int32_t pool_count, pool_capacity;
@@ -60,7 +60,7 @@ typedef struct sbp_slots {
 } sbp_slots;
 
 /* Pools for all items and lists, with buffers for their slots. */
-sbp_status sbp_slots_make(sbp_pipeline *p, const sbp_residency *r, sbp_slots *out) SBP_CHECKED;
+sbp_status sbp_slots_make(sbp_program_builder *p, const sbp_residency *r, sbp_slots *out) SBP_CHECKED;
 /* Every item is at home, what lasts with content. */
 void sbp_slots_begin(sbp_slots *s, const sbp_call_list *list);
 /* Brings what act number `at` of the list wants; spots: one per operand. */

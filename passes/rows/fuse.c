@@ -1,6 +1,7 @@
 /* fuse: turns the ops of every stage into instructions, commands over values.
  *
  * requires  stages: bodies without composites, results bound to views
+ * gives     the instructions of each stage
  * preserves values of all results
  * breaks    the ops: schedule looks at instructions only
  *
@@ -178,7 +179,7 @@ static sbp_status build_kernels(sbp_fuser *z, bool *again) {
     return SBP_OK;
 }
 
-sbp_status sbp_fuse_stage(sbp_pipeline *p, sbp_stage *stage) {
+sbp_status sbp_fuse_stage(sbp_program_builder *p, sbp_stage *stage) {
     int32_t n = stage->body->value_count + 1;
     sbp_fuser z = {.p = p, .stage = stage, .f = stage->body};
     z.row_work = sbp_row_work_create(p->arena, stage->body);
@@ -205,12 +206,10 @@ sbp_status sbp_fuse_stage(sbp_pipeline *p, sbp_stage *stage) {
     return sbp_fuse_emit(&z);
 }
 
-sbp_status sbp_pass_fuse(sbp_pipeline *p) {
-    if (!p->program)
-        return SBP_OK;
-    for (int32_t i = 0; i < p->lowering->function_count; i++)
-        for (int32_t j = 0; j < p->lowering->functions[i]->item_count; j++)
-            if (p->lowering->functions[i]->items[j].stage)
-                SBP_TRY(sbp_fuse_stage(p, p->lowering->functions[i]->items[j].stage));
+sbp_status sbp_pass_fuse(sbp_program_builder *p, sbp_stages *stages) {
+    for (int32_t i = 0; i < stages->count; i++)
+        for (int32_t j = 0; j < stages->functions[i]->item_count; j++)
+            if (stages->functions[i]->items[j].stage)
+                SBP_TRY(sbp_fuse_stage(p, stages->functions[i]->items[j].stage));
     return SBP_OK;
 }

@@ -12,7 +12,7 @@ typedef struct sbp_added_gradient {
 
 /* Arrays are indexed by the values of the body. */
 typedef struct sbp_fuser {
-    sbp_pipeline *p;
+    sbp_program_builder *p;
     sbp_stage *stage;
     const sbp_func *f;
     sbp_row_work *row_work;
@@ -33,7 +33,7 @@ typedef struct sbp_fuser {
     struct sbp_grouping *grouping; /* group.c's own */
 } sbp_fuser;
 
-sbp_status sbp_fuse_stage(sbp_pipeline *p, sbp_stage *stage) SBP_CHECKED;
+sbp_status sbp_fuse_stage(sbp_program_builder *p, sbp_stage *stage) SBP_CHECKED;
 sbp_status sbp_fuse_emit(sbp_fuser *fuser) SBP_CHECKED;
 
 /* Makes what grouping needs. */

@@ -211,8 +211,9 @@ static void survey_group(sbp_row_emitter *e, const sbp_row_group *group, survey 
         look(e, w->list[i], s);
 }
 
-void sbp_row_build(sbp_pipeline *p, const sbp_stage *stage, sbp_row_work *work, const bool *materialized,
-                   const sbp_row_group *group, const char *name, sbp_row_kernel *out, sbp_value *culprit) {
+void sbp_row_build(sbp_program_builder *p, const sbp_stage *stage, sbp_row_work *work,
+                   const bool *materialized, const sbp_row_group *group, const char *name,
+                   sbp_row_kernel *out, sbp_value *culprit) {
     sbp_row_kernel kernel = {0};
     sbp_row_emitter e = {.p = p,
                          .stage = stage,

@@ -24,8 +24,9 @@ sbp_row_work *sbp_row_work_create(sbp_arena *arena, const sbp_func *body);
 /* materialized: per value of the body, whether it is read from memory. On a combination that one kernel
  * cannot hold (heads of different counts, slices across heads, too many operands), *culprit is a value that
  * must be materialized first, and *out is untouched. */
-void sbp_row_build(sbp_pipeline *p, const sbp_stage *stage, sbp_row_work *work, const bool *materialized,
-                   const sbp_row_group *group, const char *name, sbp_row_kernel *out, sbp_value *culprit);
+void sbp_row_build(sbp_program_builder *p, const sbp_stage *stage, sbp_row_work *work,
+                   const bool *materialized, const sbp_row_group *group, const char *name,
+                   sbp_row_kernel *out, sbp_value *culprit);
 
 /* Whether a value that a kernel computes on its way may be stored instead: not a slice of one element, which
  * is loaded as an element of a vector and would be stored as a number of the row. */

@@ -47,7 +47,7 @@ struct sbp_row_work {
 };
 
 typedef struct sbp_row_emitter {
-    sbp_pipeline *p;
+    sbp_program_builder *p;
     const sbp_stage *stage;
     const sbp_func *f;
     const bool *materialized;

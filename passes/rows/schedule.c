@@ -1,6 +1,7 @@
 /* schedule: orders the instructions of every stage, gives values their places and writes the commands.
  *
  * requires  fuse
+ * gives     bodies of the program's functions
  * preserves values of all results
  * breaks    stages: from here on there is only the program. No buffer with rows of T is made here but vectors
  * of the objective, and no copy is inserted
@@ -343,8 +344,8 @@ static void emit_command(sbp_scheduler *s, sbp_body *body, const sbp_instr *inst
     command->kernel = sbp_program_add_kernel(s->p->arena, s->p->program, instr->kernel);
 }
 
-sbp_status sbp_schedule_stage(sbp_pipeline *p, const sbp_function *code, int32_t function, sbp_stage *stage,
-                              sbp_body *body) {
+sbp_status sbp_schedule_stage(sbp_program_builder *p, const sbp_function *code, int32_t function,
+                              sbp_stage *stage, sbp_body *body) {
     sbp_scheduler s = {.p = p, .stage = stage, .code = code, .function = function};
     SBP_TRY(choose_order(&s));
     SBP_TRY(sbp_place_values(&s));
@@ -370,13 +371,9 @@ sbp_status sbp_schedule_stage(sbp_pipeline *p, const sbp_function *code, int32_t
     return SBP_OK;
 }
 
-sbp_status sbp_pass_schedule(sbp_pipeline *p) {
-    if (!p->program)
-        return sbp_fail(
-            p->diag, SBP_INTERNAL,
-            "schedule: there is nothing to schedule: the streambp pass did not make loops and entries");
-    for (int32_t i = 0; i < p->lowering->function_count; i++) {
-        sbp_function_lowering *f = p->lowering->functions[i];
+sbp_status sbp_pass_schedule(sbp_program_builder *p, const sbp_stages *stages) {
+    for (int32_t i = 0; i < stages->count; i++) {
+        const sbp_function_lowering *f = stages->functions[i];
         sbp_body body = {0};
         for (int32_t j = 0; j < f->item_count; j++)
             if (f->items[j].stage)

@@ -17,7 +17,7 @@ typedef struct sbp_home {
 /* Arrays are indexed by values of the body. Times are positions in `order`; -1 is before the first,
  * instr_count after the last. */
 typedef struct sbp_scheduler {
-    sbp_pipeline *p;
+    sbp_program_builder *p;
     sbp_stage *stage;
     const sbp_function *code; /* whose body the stage belongs to: formals, name */
     int32_t function;         /* its number in the program; -1: a rule, which has no scratch */
@@ -34,8 +34,8 @@ typedef struct sbp_scheduler {
 sbp_access sbp_schedule_access(const sbp_instr *instr, int32_t term);
 
 /* Orders the instructions of a stage of `code` and appends its commands to `body`. */
-sbp_status sbp_schedule_stage(sbp_pipeline *p, const sbp_function *code, int32_t function, sbp_stage *stage,
-                              sbp_body *body) SBP_CHECKED;
+sbp_status sbp_schedule_stage(sbp_program_builder *p, const sbp_function *code, int32_t function,
+                              sbp_stage *stage, sbp_body *body) SBP_CHECKED;
 
 /* Gives every value a home, sharing memory where an instruction may write over what it reads. */
 sbp_status sbp_place_values(sbp_scheduler *s) SBP_CHECKED;

@@ -2,6 +2,7 @@
  *
  * requires  the chunk function of the head, its results named as the stream arguments of @objective; results
  *           of @objective are sums over rows, or several of these added up; the loss is the first
+ * gives     stages of head and objective; sbp_head_lowering
  * preserves loss, metrics, gradients
  * breaks    nothing
  *
@@ -31,7 +32,13 @@ typedef struct head_vector {
 } head_vector;
 
 typedef struct head_builder {
-    sbp_pipeline *p;
+    sbp_program_builder *p;
+    const sbp_derivatives *derivatives;
+    sbp_stages *stages;
+    sbp_head_lowering *out;
+    const char *rows;           /* the column of the rows that it computes; NULL: all */
+    sbp_row_order order;        /* of the rows of stages that are being made */
+    int32_t table;              /* its loop's */
     sbp_func *head, *objective; /* the latter with its stream arguments bound */
     const sbp_invocation *call;
     sbp_func *slope; /* the objective's derivative: gradients of its stream arguments */
@@ -204,7 +211,7 @@ static sbp_status cut_data(head_builder *h, const bool *hoisted, sbp_func **out)
 
 /* Moves what is made of data alone, by more than rows, in front of the head; one pass only. */
 static sbp_status hoist_data(head_builder *h, const bool *hoisted) {
-    sbp_pipeline *p = h->p;
+    sbp_program_builder *p = h->p;
     sbp_func *data;
     sbp_body_cut cut;
     int32_t first = h->vector_count;
@@ -218,8 +225,8 @@ static sbp_status hoist_data(head_builder *h, const bool *hoisted) {
                                        .keeps = is_gradient,
                                        .filled = SBP_NEW_ARRAY(p->arena, bool, h->slope->value_count + 1)},
                       "objective.gradient", p->diag, &cut));
-    sbp_function_lowering *function = sbp_lower_function(p, "objective.data");
-    sbp_stage *stage = sbp_lower_stage(p, "objective.data.rows", data, -1, false);
+    sbp_function_lowering *function = sbp_lower_function(p, h->stages, "objective.data");
+    sbp_stage *stage = sbp_lower_stage(p, "objective.data.rows", data, -1, false, h->order);
     for (int32_t v = 0; v < h->slope->value_count; v++) {
         if (!hoisted[v])
             continue;
@@ -235,7 +242,7 @@ static sbp_status hoist_data(head_builder *h, const bool *hoisted) {
     sbp_lower_add_stage(p, function, stage);
     for (int32_t n = first; n < h->vector_count; n++)
         add_exchange(h, function, SBP_CONTEXT_SHARE, h->vectors[n].buffer, h->vectors[n].all);
-    p->lowering->head.data = function->function;
+    h->out->data = function->function;
     h->slope = cut.func;
     return SBP_OK;
 }
@@ -251,6 +258,11 @@ static const bool *choose_passes(head_builder *h) {
 
 /* ---- the head's derivative --------------------------------------------------------------------------- */
 
+/* Whether somebody below the head is trained. */
+static bool wants_input(const head_builder *h) {
+    return h->derivatives->first_trainable < h->p->module->call_count - 1;
+}
+
 static sbp_status differentiate_head(head_builder *h) {
     sbp_func *head = SBP_NEW(h->p->arena, sbp_func);
     *head = *h->head;
@@ -259,8 +271,7 @@ static sbp_status differentiate_head(head_builder *h) {
     for (int32_t i = 0; i < head->result_count; i++)
         if (slope_of(h, i) == SBP_NO_VALUE)
             head->results[i].role = SBP_RESULT_SAVED; /* an output that the loss does not read */
-    bool want_input = h->p->lowering->first_trainable < h->p->module->call_count - 1;
-    return sbp_autodiff_func(h->p->module, head, want_input, h->p->diag, &h->derivative);
+    return sbp_autodiff_func(h->p->module, head, wants_input(h), h->p->diag, &h->derivative);
 }
 
 /* Copies the objective's derivative into the head: its stream arguments are the head's outputs. */
@@ -359,16 +370,16 @@ static const sbp_type *stream_type(const sbp_func *head) {
 /* One loop over the chunks of the head. H is read, and overwritten by its gradient when there is one. */
 static sbp_status build_function(head_builder *h, const sbp_func *from, const char *name, bool backward,
                                  bool (*keeps)(const void *, const sbp_result *), int32_t *out) {
-    sbp_pipeline *p = h->p;
+    sbp_program_builder *p = h->p;
     bool *none = SBP_NEW_ARRAY(p->arena, bool, from->value_count + 1);
     sbp_body_cut cut;
     SBP_TRY(sbp_body_make(p->module,
                           &(sbp_body_spec){.from = from, .given = none, .keeps = keeps, .filled = none}, name,
                           p->diag, &cut));
-    sbp_function_lowering *function = sbp_lower_function(p, name);
+    sbp_function_lowering *function = sbp_lower_function(p, h->stages, name);
     int32_t f = function->function;
-    sbp_stage *stage = sbp_lower_stage(p, sbp_arena_printf(p->arena, "%s.chunk", name), cut.func,
-                                       p->lowering->head_table, false);
+    sbp_stage *stage =
+        sbp_lower_stage(p, sbp_arena_printf(p->arena, "%s.chunk", name), cut.func, h->table, false, h->order);
     const sbp_type *x = stream_type(h->head);
     if (!x)
         return sbp_fail(p->diag, SBP_INTERNAL, "head: @%s reads no stream", h->head->name);
@@ -414,7 +425,7 @@ static sbp_status build_function(head_builder *h, const sbp_func *from, const ch
 
 /* A stage over whole vectors: stream arguments read the head's outputs. */
 static sbp_stage *vector_stage(head_builder *h, sbp_func *body, const char *name) {
-    sbp_stage *stage = sbp_lower_stage(h->p, name, body, -1, false);
+    sbp_stage *stage = sbp_lower_stage(h->p, name, body, -1, false, h->order);
     for (int32_t i = 0; i < body->arg_count; i++) {
         const sbp_value_info *info = &body->values[body->args[i]];
         if (info->role == SBP_VALUE_STREAM)
@@ -427,7 +438,7 @@ static sbp_stage *vector_stage(head_builder *h, sbp_func *body, const char *name
 
 /* y [C, d]: the rows of H that the index names, 0 where the column of counted rows is. */
 static sbp_status make_picking(head_builder *h, const char *name, const sbp_type *x, sbp_func **out) {
-    sbp_pipeline *p = h->p;
+    sbp_program_builder *p = h->p;
     sbp_func *f = *out = sbp_func_create(p->arena, name);
     sbp_builder b = sbp_builder_on(p->module, f, p->diag);
     sbp_type table = *x, index = {.dtype = SBP_I32, .rank = 1, .dim = {sbp_dim_symbol(SBP_C)}};
@@ -436,9 +447,9 @@ static sbp_status make_picking(head_builder *h, const char *name, const sbp_type
     sbp_value pick = sbp_func_add_arg(f, SBP_VALUE_STREAM, "index", &index, -1);
     sbp_dtype dtype = SBP_F32;
     for (int32_t r = 0; r < p->module->row_count; r++)
-        if (strcmp(p->module->rows[r].name, p->options.counted) == 0)
+        if (strcmp(p->module->rows[r].name, h->rows) == 0)
             dtype = p->module->rows[r].dtype;
-    sbp_value counts = sbp_build_row(&b, p->options.counted, dtype, SBP_C);
+    sbp_value counts = sbp_build_row(&b, h->rows, dtype, SBP_C);
     sbp_value none = sbp_build_const(&b, dtype, 0);
     counts = sbp_build2(&b, SBP_OP_lt, none, sbp_build_reshape(&b, counts, (int64_t[]){1}, 1));
     sbp_value y = sbp_build2(&b, SBP_OP_gather, rows, pick), zero = sbp_build_const(&b, x->dtype, 0);
@@ -451,19 +462,18 @@ static sbp_status make_picking(head_builder *h, const char *name, const sbp_type
 /* Rows of H to its front, chunk after chunk (a row never comes from before its new place), or, from the last
  * chunk on, back. */
 static sbp_status build_picking(head_builder *h, bool back, int32_t *out) {
-    sbp_pipeline *p = h->p;
+    sbp_program_builder *p = h->p;
     const char *name = back ? "head.scatter" : "head.gather";
     const sbp_type *x = stream_type(h->head);
     sbp_func *body;
     SBP_TRY(make_picking(h, name, x, &body));
-    p->lowering->counted = !back;
-    sbp_function_lowering *function = sbp_lower_function(p, name);
-    sbp_stage *stage = sbp_lower_stage(p, sbp_arena_printf(p->arena, "%s.chunk", name), body,
-                                       back ? h->all_rows : p->lowering->head_table, back);
+    sbp_function_lowering *function = sbp_lower_function(p, h->stages, name);
+    sbp_stage *stage =
+        sbp_lower_stage(p, sbp_arena_printf(p->arena, "%s.chunk", name), body, back ? h->all_rows : h->table,
+                        back, (sbp_row_order){.counted = !back, .by_rank = h->order.by_rank});
     sbp_lower_formal(p, function->function, "H", SBP_UPDATE, x->dtype, sbp_extent_symbol(SBP_T, 1),
                      sbp_type_row_elems(x));
-    int32_t index =
-        sbp_lower_order_buffer(p, p->options.counted, back ? SBP_ROW_RANK : SBP_ROW_PICK, SBP_T, false);
+    int32_t index = sbp_lower_order_buffer(p, h->rows, back ? SBP_ROW_RANK : SBP_ROW_PICK, SBP_T, false);
     sbp_view whole = sbp_view_formal(&p->program->functions[function->function], 0);
     stage->places[body->args[0]] = whole;
     stage->places[body->args[1]] = sbp_lower_rows_of(stage, sbp_view_buffer(p->program, index, 0));
@@ -476,7 +486,6 @@ static sbp_status build_picking(head_builder *h, bool back, int32_t *out) {
                  (sbp_item){.node = fill.nodes[0]});
     }
     sbp_lower_add_stage(p, function, stage);
-    p->lowering->counted = true;
     *out = function->function;
     return SBP_OK;
 }
@@ -484,15 +493,15 @@ static sbp_status build_picking(head_builder *h, bool back, int32_t *out) {
 /* Every row input of the head and the objective comes in the order of counted rows from here on. */
 static void begin_counted(head_builder *h) {
     sbp_program *program = h->p->program;
-    sbp_chunk_table all = program->tables[h->p->lowering->head_table];
+    sbp_chunk_table all = program->tables[h->table];
     all.name = "all_pieces";
     SBP_PUSH(h->p->arena, program->tables, program->table_count, program->table_capacity, all);
     h->all_rows = program->table_count - 1;
-    program->tables[h->p->lowering->head_table].counted = true;
+    program->tables[h->table].counted = true;
     for (int32_t r = 0; r < h->p->module->row_count; r++) /* the runtime finds them by it */
-        if (strcmp(h->p->module->rows[r].name, h->p->options.counted) == 0)
-            sbp_lower_row_buffer(h->p, h->p->options.counted, h->p->module->rows[r].dtype, SBP_T);
-    h->p->lowering->counted = true;
+        if (strcmp(h->p->module->rows[r].name, h->rows) == 0)
+            (void)sbp_lower_row_buffer(h->p, h->rows, h->p->module->rows[r].dtype, SBP_T, h->order);
+    h->order.counted = true;
 }
 
 /* Loss and metrics, each a sum over rows or several of them added up: every sum becomes a result of its own,
@@ -525,7 +534,7 @@ static sbp_status part_sums(head_builder *h, sbp_func *f) {
 }
 
 /* Place of a result in the buffer of results: declared when it is met first. */
-static int32_t result_place(sbp_pipeline *p, const char *name, int32_t buffer, int32_t *known) {
+static int32_t result_place(sbp_program_builder *p, const char *name, int32_t buffer, int32_t *known) {
     const sbp_program *program = p->program;
     for (int32_t i = program->output_count - *known; i < program->output_count; i++)
         if (strcmp(program->outputs[i].name, name) == 0)
@@ -537,13 +546,13 @@ static int32_t result_place(sbp_pipeline *p, const char *name, int32_t buffer, i
 
 /* Each sum is added to its place in the result buffer. */
 static sbp_status build_objective(head_builder *h) {
-    sbp_pipeline *p = h->p;
+    sbp_program_builder *p = h->p;
     sbp_func *expanded, *body;
     SBP_TRY(sbp_expand_func(p->module, h->objective, true, p->diag, &expanded));
     int32_t count = expanded->result_count, known = 0;
     SBP_TRY(part_sums(h, expanded));
     SBP_TRY(sbp_canonicalize_func(p->module, expanded, p->diag, &body));
-    sbp_function_lowering *function = sbp_lower_function(p, "objective");
+    sbp_function_lowering *function = sbp_lower_function(p, h->stages, "objective");
     for (int32_t n = 0; n < h->outputs; n++)
         add_exchange(h, function, SBP_CONTEXT_GATHER, h->vectors[n].all, h->vectors[n].buffer);
     sbp_stage *stage = vector_stage(h, body, "objective.rows");
@@ -558,14 +567,14 @@ static sbp_status build_objective(head_builder *h) {
                  (sbp_store){.value = result->value, .to = to});
     }
     sbp_lower_add_stage(p, function, stage);
-    p->lowering->head.objective = function->function;
+    h->out->objective = function->function;
     return SBP_OK;
 }
 
 /* Two passes: the cotangents of the head's outputs, as vectors. */
 static sbp_status build_gradient(head_builder *h) {
-    sbp_pipeline *p = h->p;
-    sbp_function_lowering *function = sbp_lower_function(p, "objective.gradient");
+    sbp_program_builder *p = h->p;
+    sbp_function_lowering *function = sbp_lower_function(p, h->stages, "objective.gradient");
     sbp_stage *stage = vector_stage(h, h->slope, "objective.gradient.rows");
     for (int32_t i = 0; i < h->slope->result_count; i++) {
         const sbp_result *result = &h->slope->results[i];
@@ -578,13 +587,13 @@ static sbp_status build_gradient(head_builder *h) {
     for (int32_t n = 0; n < h->outputs; n++)
         if (h->vectors[n].slope >= 0)
             add_exchange(h, function, SBP_CONTEXT_SHARE, h->vectors[n].slope, h->vectors[n].slope_all);
-    p->lowering->head.gradient = function->function;
+    h->out->gradient = function->function;
     return SBP_OK;
 }
 
 /* The outputs of the head, and their cotangents in two passes. */
 static sbp_status add_outputs(head_builder *h) {
-    sbp_pipeline *p = h->p;
+    sbp_program_builder *p = h->p;
     for (int32_t i = 0; i < h->outputs; i++) {
         const sbp_result *result = &h->head->results[i];
         sbp_dtype dtype = h->head->values[result->value].type.dtype;
@@ -602,7 +611,7 @@ static sbp_status add_outputs(head_builder *h) {
 
 /* Binds what the objective reads to what the head computes: the one place where these have names. */
 static sbp_status bind_objective(head_builder *h) {
-    sbp_pipeline *p = h->p;
+    sbp_program_builder *p = h->p;
     sbp_rewrite rw;
     sbp_rewrite_begin_bare(&rw, p->module, sbp_module_find_func(p->module, "objective"), p->diag);
     for (int32_t i = 0; i < rw.from->arg_count; i++) {
@@ -638,54 +647,55 @@ static sbp_status bind_objective(head_builder *h) {
 }
 
 static sbp_status build_functions(head_builder *h) {
-    sbp_lowering *l = h->p->lowering;
-    bool want_input = l->first_trainable < h->p->module->call_count - 1;
+    sbp_head_lowering *out = h->out;
     SBP_TRY(bind_objective(h));
     SBP_TRY(differentiate_objective(h));
     const bool *hoisted = choose_passes(h);
     SBP_TRY(add_outputs(h));
-    if (h->p->options.counted)
-        SBP_TRY(build_picking(h, false, &l->head.gather));
-    SBP_TRY(build_function(h, h->head, "head.score", false, keeps_outputs, &l->head.score));
+    if (h->rows)
+        SBP_TRY(build_picking(h, false, &out->gather));
+    SBP_TRY(build_function(h, h->head, "head.score", false, keeps_outputs, &out->score));
     SBP_TRY(build_objective(h));
-    if (l->first_trainable >= h->p->module->call_count || h->slope->result_count == 0)
+    if (h->derivatives->first_trainable >= h->p->module->call_count || h->slope->result_count == 0)
         return SBP_OK;
     SBP_TRY(differentiate_head(h));
-    if (h->p->options.counted && want_input)
-        SBP_TRY(build_picking(h, true, &l->head.scatter));
+    if (h->rows && wants_input(h))
+        SBP_TRY(build_picking(h, true, &out->scatter));
     if (h->one_pass) {
         sbp_func *body;
         SBP_TRY(hoist_data(h, hoisted));
         SBP_TRY(compose(h, &body));
-        return build_function(h, body, "head.backward", true, keeps_all, &l->head.backward);
+        return build_function(h, body, "head.backward", true, keeps_all, &out->backward);
     }
-    l->head.first = l->head.score;
+    out->first = out->score;
     SBP_TRY(build_gradient(h));
-    return build_function(h, h->derivative, "head.backward", true, is_gradient, &l->head.backward);
+    return build_function(h, h->derivative, "head.backward", true, is_gradient, &out->backward);
 }
 
-sbp_status sbp_pass_head(sbp_pipeline *p) {
-    if (!p->program)
-        return SBP_OK;
-    sbp_module *m = p->module;
-    sbp_lowering *l = p->lowering;
-    head_builder h = {.p = p, .call = &m->calls[m->call_count - 1]};
+sbp_status sbp_pass_head(sbp_program_builder *p, const sbp_derivatives *derivatives,
+                         const sbp_segments *segments, sbp_stages *stages, sbp_head_lowering *out) {
+    const sbp_module *m = p->module;
+    head_builder h = {.p = p,
+                      .derivatives = derivatives,
+                      .stages = stages,
+                      .out = out,
+                      .rows = p->options.counted,
+                      .table = segments->head_table,
+                      .call = &m->calls[m->call_count - 1]};
     h.head = m->funcs[h.call->func];
-    l->head = (sbp_head_lowering){.gather = -1,
-                                  .scatter = -1,
-                                  .score = -1,
-                                  .backward = -1,
-                                  .first = -1,
-                                  .objective = -1,
-                                  .data = -1,
-                                  .gradient = -1};
+    *out = (sbp_head_lowering){.gather = -1,
+                               .scatter = -1,
+                               .score = -1,
+                               .backward = -1,
+                               .first = -1,
+                               .objective = -1,
+                               .data = -1,
+                               .gradient = -1};
     const sbp_type *x = stream_type(h.head);
     if (!x || x->rank != 2) /* only vectors are moved */
-        p->options.counted = NULL;
-    if (p->options.counted)
+        h.rows = NULL;
+    if (h.rows)
         begin_counted(&h);
-    l->by_rank = true;
-    sbp_status status = build_functions(&h);
-    l->counted = l->by_rank = false;
-    return status;
+    h.order.by_rank = true;
+    return build_functions(&h);
 }

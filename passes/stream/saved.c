@@ -41,14 +41,14 @@ void sbp_saved_list(const sbp_pipeline *p, const char *separator, sbp_text *out)
     name_list list = {.arena = p->arena, .separator = separator, .out = out};
     sbp_map_init(&list.seen, p->arena);
     for (int32_t f = 0; f < p->module->func_count; f++)
-        for (int32_t i = 0; i < p->lowering->kinds[f].saved_count; i++)
-            add_name(&list, saved_name(&p->lowering->kinds[f].saved[i]));
+        for (int32_t i = 0; i < p->results->segments.kinds[f].saved_count; i++)
+            add_name(&list, saved_name(&p->results->segments.kinds[f].saved[i]));
 }
 
 bool sbp_saved_name_exists(const sbp_pipeline *p, const char *asked) {
     for (int32_t f = 0; f < p->module->func_count; f++)
-        for (int32_t i = 0; i < p->lowering->kinds[f].saved_count; i++)
-            if (sbp_saved_name_matches(saved_name(&p->lowering->kinds[f].saved[i]), asked) ||
+        for (int32_t i = 0; i < p->results->segments.kinds[f].saved_count; i++)
+            if (sbp_saved_name_matches(saved_name(&p->results->segments.kinds[f].saved[i]), asked) ||
                 strcmp(asked, SBP_SAVE_ATTENTION) == 0)
                 return true;
     return false;
@@ -62,15 +62,15 @@ void sbp_saved_names(const sbp_pipeline *p, sbp_text *out) {
     name_list list = {.arena = p->arena, .separator = ", ", .out = out};
     sbp_map_init(&list.seen, p->arena);
     for (int32_t f = 0; f < p->module->func_count; f++)
-        for (int32_t i = 0; i < p->lowering->kinds[f].keepable_count; i++)
-            if (!sbp_saved_is_numbered(p->lowering->kinds[f].keepable[i]))
-                add_name(&list, p->lowering->kinds[f].keepable[i]);
+        for (int32_t i = 0; i < p->results->segments.kinds[f].keepable_count; i++)
+            if (!sbp_saved_is_numbered(p->results->segments.kinds[f].keepable[i]))
+                add_name(&list, p->results->segments.kinds[f].keepable[i]);
 }
 
 bool sbp_saved_name_is_keepable(const sbp_pipeline *p, const char *asked) {
     for (int32_t f = 0; f < p->module->func_count; f++)
-        for (int32_t i = 0; i < p->lowering->kinds[f].keepable_count; i++)
-            if (sbp_saved_name_matches(p->lowering->kinds[f].keepable[i], asked))
+        for (int32_t i = 0; i < p->results->segments.kinds[f].keepable_count; i++)
+            if (sbp_saved_name_matches(p->results->segments.kinds[f].keepable[i], asked))
                 return true;
     return false;
 }

@@ -1,6 +1,7 @@
 /* streambp: loops over chunks. One schedule serves all modes; (C, g, k, saved set) are its parameters.
  *
  * requires  chunk functions (split) and their reverse sweeps (autodiff)
+ * gives     the program, begun; stages of the segments; sbp_segments
  * preserves gradients, for every partition of the rows
  * breaks    the graph: from here on there are stages, loops around SSA bodies bound to views
  *
@@ -22,8 +23,11 @@
 #include "passes/stream/body.h"
 
 typedef struct builder {
-    sbp_pipeline *p;
-    sbp_segment_kind *kind;
+    sbp_program_builder *p;
+    const sbp_derivative *of;
+    sbp_stages *stages;
+    int32_t chunk_table;
+    sbp_segment_kind *kind;  /* what becomes of it */
     int32_t number;          /* of it, in the module */
     const sbp_func *d;       /* the derivative, or the function itself */
     int32_t forward_ops;     /* ops of d that belong to the forward */
@@ -200,9 +204,9 @@ static sbp_symbol rows_to_keep(const sbp_type *type) {
 
 /* Chooses the saved set and leaves out what the backward would not read. */
 static sbp_status choose_saved(builder *b) {
-    sbp_pipeline *p = b->p;
+    sbp_program_builder *p = b->p;
     const sbp_schedule_options *s = &p->options.schedule;
-    if (!b->kind->derivative)
+    if (!b->of->derivative)
         return SBP_OK;
     for (int32_t v = 0; v < b->d->value_count; v++) { /* side values are there */
         b->saved_number[v] = -1;
@@ -318,7 +322,7 @@ static void add_side_formals(builder *b, sbp_function_lowering *lowering, bool f
 
 static formals add_formals(builder *b, sbp_function_lowering *lowering, const sbp_body_cut *cuts,
                            int32_t count, bool backward, sbp_access saved_access) {
-    sbp_pipeline *p = b->p;
+    sbp_program_builder *p = b->p;
     int32_t function = lowering->function;
     const sbp_func *d = b->d, *bodies[2];
     formals f = {.input = -1, .output = -1};
@@ -358,9 +362,9 @@ typedef struct stage_context {
 /* cuts: bodies of the stages that the function will have. */
 static stage_context begin_function(builder *b, const char *suffix, const sbp_body_cut *cuts, int32_t count,
                                     bool backward, sbp_access saved_access) {
-    sbp_pipeline *p = b->p;
+    sbp_program_builder *p = b->p;
     stage_context c = {.b = b};
-    c.function = sbp_lower_function(p, sbp_arena_printf(p->arena, "%s.%s", b->name, suffix));
+    c.function = sbp_lower_function(p, b->stages, sbp_arena_printf(p->arena, "%s.%s", b->name, suffix));
     c.formals = add_formals(b, c.function, cuts, count, backward, saved_access);
     c.carries = SBP_NEW_ARRAY(p->arena, int32_t, b->d->value_count + 1);
     c.dcarries = SBP_NEW_ARRAY(p->arena, int32_t, b->d->value_count + 1);
@@ -371,7 +375,7 @@ static stage_context begin_function(builder *b, const char *suffix, const sbp_bo
 
 /* The function's own buffer of a carry (or its cotangent), on first use. */
 static sbp_view carry_view(stage_context *c, sbp_value root, bool cotangent, const sbp_type *type) {
-    sbp_pipeline *p = c->b->p;
+    sbp_program_builder *p = c->b->p;
     const sbp_function *function = &p->program->functions[c->function->function];
     if (!cotangent && c->b->carry_saved[root])
         return sbp_view_formal(function, c->formals.saved[c->b->saved_number[root]]);
@@ -422,11 +426,11 @@ static sbp_view result_place(const stage_context *c, const sbp_body_cut *cut, co
 
 /* Makes a stage of a body and binds what comes from outside it. */
 static void add_stage(stage_context *c, const char *suffix, const sbp_body_cut *cut, bool descending) {
-    sbp_pipeline *p = c->b->p;
+    sbp_program_builder *p = c->b->p;
     const sbp_func *d = c->b->d;
     const sbp_function *function = &p->program->functions[c->function->function];
     sbp_stage *stage = sbp_lower_stage(p, sbp_arena_printf(p->arena, "%s.%s", function->name, suffix),
-                                       cut->func, p->lowering->chunk_table, descending);
+                                       cut->func, c->b->chunk_table, descending, (sbp_row_order){0});
     for (int32_t i = 0; i < cut->func->arg_count; i++) {
         sbp_value v = cut->func->args[i], o = cut->origin[v];
         const sbp_value_info *info = &cut->func->values[v];
@@ -516,7 +520,7 @@ static sbp_status build_again(builder *b) {
 }
 
 static sbp_status build_backward(builder *b) {
-    sbp_pipeline *p = b->p;
+    sbp_program_builder *p = b->p;
     bool *all = SBP_NEW_ARRAY(p->arena, bool, b->d->value_count + 1);
     for (int32_t v = 0; v < b->d->value_count; v++)
         all[v] = b->d->values[v].role == SBP_VALUE_CARRY;
@@ -545,10 +549,17 @@ static sbp_status build_backward(builder *b) {
 
 /* Saved values become results of the derivative, so that the forward body keeps them. */
 static void add_saved_results(builder *b) {
-    sbp_func *d = b->kind->derivative;
-    for (int32_t v = 0; d && v < d->value_count; v++)
+    if (!b->of->derivative)
+        return;
+    sbp_func *d = SBP_NEW(b->p->arena, sbp_func);
+    *d = *b->of->derivative; /* with results of its own */
+    d->results = SBP_NEW_ARRAY(b->p->arena, sbp_result, d->result_count + 1);
+    d->result_capacity = d->result_count;
+    memcpy(d->results, b->of->derivative->results, (size_t)d->result_count * sizeof *d->results);
+    for (int32_t v = 0; v < d->value_count; v++)
         if (b->saved[v] && b->saved_number[v] >= 0)
             sbp_func_add_result(d, v, SBP_RESULT_SAVED, b->saved_number[v], NULL);
+    b->d = d;
 }
 
 /* The first carry that a value is appended to; SBP_NO_VALUE: none. */
@@ -622,7 +633,7 @@ static sbp_status find_crossings(builder *b) {
         else
             b->sides[v] = (sbp_side){.number = kind->input_count};
         sbp_crossing in = crossing(b, v);
-        in.wanted = kind->wanted && kind->wanted[kind->input_count];
+        in.wanted = b->of->wanted[kind->input_count];
         SBP_PUSH(b->p->arena, kind->inputs, kind->input_count, kind->input_capacity, in);
         if (is_side(b, v))
             mark_carries(b, v, b->sides[v]);
@@ -646,11 +657,11 @@ static sbp_status find_crossings(builder *b) {
     return SBP_OK;
 }
 
-static sbp_status build_kind(sbp_pipeline *p, int32_t number) {
-    builder b = {.p = p, .kind = &p->lowering->kinds[number], .number = number};
-    b.d = b.kind->derivative ? b.kind->derivative : b.kind->func;
-    b.forward_ops = b.kind->func->op_count;
-    b.name = p->module->funcs[number]->name;
+static sbp_status build_kind(builder b) {
+    sbp_program_builder *p = b.p;
+    b.d = b.of->derivative ? b.of->derivative : b.of->func;
+    b.forward_ops = b.of->func->op_count;
+    b.name = p->module->funcs[b.number]->name;
     b.saved = SBP_NEW_ARRAY(p->arena, bool, b.d->value_count + 1);
     b.carry_saved = SBP_NEW_ARRAY(p->arena, bool, b.d->value_count + 1);
     b.saved_number = SBP_NEW_ARRAY(p->arena, int32_t, b.d->value_count + 1);
@@ -659,7 +670,7 @@ static sbp_status build_kind(sbp_pipeline *p, int32_t number) {
     SBP_TRY(choose_saved(&b));
     add_saved_results(&b);
     SBP_TRY(build_forward(&b));
-    if (!b.kind->derivative) {
+    if (!b.of->derivative) {
         b.kind->again = b.kind->forward; /* it saves nothing that could be left out */
         return SBP_OK;
     }
@@ -668,36 +679,31 @@ static sbp_status build_kind(sbp_pipeline *p, int32_t number) {
     return build_backward(&b);
 }
 
-static int32_t add_table(sbp_pipeline *p, const char *name, sbp_symbol step) {
+static int32_t add_table(sbp_program_builder *p, const char *name, sbp_symbol step) {
     SBP_PUSH(p->arena, p->program->tables, p->program->table_count, p->program->table_capacity,
              (sbp_chunk_table){.name = name, .step = step});
     return p->program->table_count - 1;
 }
 
-sbp_status sbp_pass_streambp(sbp_pipeline *p) {
-    if (p->options.skip_streambp)
-        return SBP_OK;
-    sbp_module *m = p->module;
-    p->program = sbp_program_create(p->arena, m->name);
-    p->program->target = p->target.archs[0]
-                             ? sbp_arena_printf(p->arena, "%s:%s", p->target.name, p->target.archs)
-                             : p->target.name;
-    p->program->t_max = p->program->s_max = p->options.t_max;
-    p->program->chunk = p->options.schedule.chunk;
-    p->program->head_chunk = p->options.schedule.head_chunk;
-    p->program->ranks = p->options.ranks > 1 ? p->options.ranks : 1;
-    p->program->group = p->options.group > 0 ? p->options.group : p->program->ranks;
-    p->program->context = p->options.context > 1 ? p->options.context : 1;
-    sbp_lower_keep_names(p);
-    p->lowering->chunk_table = add_table(p, "chunk", SBP_C);
-    p->lowering->head_table = add_table(p, "piece", SBP_H);
+sbp_status sbp_pass_streambp(const sbp_pass_input *in, sbp_module *m, const sbp_derivatives *derivatives,
+                             sbp_program_builder *program, sbp_stages *stages, sbp_segments *out) {
+    sbp_lower_begin(in, m, program);
+    out->kinds = SBP_NEW_ARRAY(in->arena, sbp_segment_kind, m->func_count);
+    out->chunk_table = add_table(program, "chunk", SBP_C);
+    out->head_table = add_table(program, "piece", SBP_H);
     int32_t head = m->calls[m->call_count - 1].func;
     for (int32_t f = 0; f < m->func_count; f++) {
         bool called = false;
+        out->kinds[f].forward = out->kinds[f].again = out->kinds[f].backward = -1;
         for (int32_t c = 0; c < m->call_count; c++)
             called |= m->calls[c].func == f;
         if (called && f != head)
-            SBP_TRY(build_kind(p, f));
+            SBP_TRY(build_kind((builder){.p = program,
+                                         .of = &derivatives->of[f],
+                                         .stages = stages,
+                                         .chunk_table = out->chunk_table,
+                                         .kind = &out->kinds[f],
+                                         .number = f}));
     }
     return SBP_OK;
 }

@@ -232,16 +232,12 @@ sbp_status sbp_executor_read_rows(sbp_executor *x, int32_t buffer, int64_t count
 
 /* ---- chunk tables ----------------------------------------------------------------------------------- */
 
-static int64_t max_i64(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
 /* The first row that row r sees (ir/program/program.h, attn_fwd). */
 static int64_t first_seen(int64_t r, int64_t first, int64_t shared_end, int64_t own, int64_t window) {
     if (window == 0)
         return first < shared_end ? first : own;
-    int64_t in_own = max_i64(own, r - window + 1);
-    int64_t in_shared = max_i64(first, shared_end + r - own - window + 1);
+    int64_t in_own = sbp_max_i64(own, r - window + 1);
+    int64_t in_shared = sbp_max_i64(first, shared_end + r - own - window + 1);
     return in_shared < shared_end ? in_shared : in_own; /* shared_end <= own */
 }
 
@@ -393,7 +389,7 @@ static sbp_status bind_order(const binder *b, const sbp_row_input *order) {
     }
     bool ends = order->counted && order->chunk != SBP_T &&
                 order->chunk != SBP_W; /* with the rows that count, as the loop does */
-    int64_t end = ends ? max_i64(x->counts[x->rank], 1) : rows;
+    int64_t end = ends ? sbp_max_i64(x->counts[x->rank], 1) : rows;
     for (int64_t row0 = 0; row0 < end; row0 += step) {
         int64_t count = end - row0 < step ? end - row0 : step;
         sorter s = {x, column, order, row0, direct ? direct + row0 : x->order};

@@ -195,8 +195,8 @@ static void test_adapters_against_the_evaluator(void **state) {
         f->round = f->round_factors = true;
         f->random_dropout = key_of_dropout();
         check(f, sbp_model_load(f->arena, f->diag, path, &options, &g.model));
-        sbp_pipeline p = {.arena = f->arena, .diag = f->diag, .module = g.model.module};
-        check(f, sbp_pass_lora(&p));
+        const sbp_pass_input in = {.arena = f->arena, .diag = f->diag};
+        check(f, sbp_pass_lora(&in, g.model.module));
         append_objective(f, g.model.module, sbp_objective_find("sft"), NULL);
         g.step = differentiate(f, g.model.module, sbp_module_find_func(g.model.module, "model"));
         g.rows = batch_read(f, rows);

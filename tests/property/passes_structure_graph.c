@@ -31,7 +31,7 @@ void after_infer(bench *b) {
 /* A second time it finds nothing. */
 void after_canonicalize(bench *b) {
     b->before = module_text(b);
-    testing_check(&b->t, sbp_pass_canonicalize(&b->p));
+    testing_check(&b->t, sbp_pipeline_step(&b->p, 1));
     same_text(b, module_text(b));
 }
 
@@ -266,15 +266,15 @@ static int32_t gradients_of(const sbp_func *f, sbp_value target) {
 /* The forward is what it was; each trainable parameter has one gradient, a frozen one none. */
 void after_autodiff(bench *b) {
     const sbp_module *m = b->p.module;
-    const sbp_lowering *l = b->p.lowering;
-    ensure(b, l, "there are no derivatives");
-    if (!l)
+    const sbp_derivatives *l = &b->p.results->derivatives;
+    ensure(b, l->of, "there are no derivatives");
+    if (!l->of)
         return;
     bool *wanted = SBP_NEW_ARRAY(b->t.arena, bool, m->func_count);
     for (int32_t c = 0; c + 1 < m->call_count; c++)
         wanted[m->calls[c].func] |= c >= l->first_trainable;
     for (int32_t n = 0; n < m->func_count; n++) {
-        const sbp_func *f = m->funcs[n], *d = l->kinds[n].derivative;
+        const sbp_func *f = m->funcs[n], *d = l->of[n].derivative;
         ensure(b, (d != NULL) == wanted[n], "@%s: derivative", f->name);
         if (!d)
             continue;
@@ -375,7 +375,7 @@ static void examine_segment_stage(bench *b, const sbp_function_lowering *functio
     const sbp_func *f = stage->body;
     bool backward = is_function(b, function, ".backward");
     bool carries = backward && is_function(b, function, ".backward") && strstr(stage->name, ".carries");
-    ensure(b, stage->table == b->p.lowering->chunk_table && stage->rows == SBP_C,
+    ensure(b, stage->table == b->p.results->segments.chunk_table && stage->rows == SBP_C,
            "stage %s is no loop over chunks", stage->name);
     ensure(b, stage->descending == (backward && !carries), "stage %s runs the wrong way", stage->name);
     ensure(b, number == (backward && !carries ? 1 : 0) || !backward || !carries, "stage %s: order",
@@ -397,15 +397,15 @@ static void examine_segment_stage(bench *b, const sbp_function_lowering *functio
 }
 
 void after_streambp(bench *b) {
-    const sbp_lowering *l = b->p.lowering;
+    const sbp_pass_results *l = b->p.results;
     const sbp_module *m = b->p.module;
     ensure(b, b->p.program, "there is no program");
-    for (int32_t c = 0; c + 1 < m->call_count; c++)
-        ensure(b, l->kinds[m->calls[c].func].forward >= 0, "call %d has no forward", c);
+    for (int32_t c = 0; b->p.program && c + 1 < m->call_count; c++)
+        ensure(b, l->segments.kinds[m->calls[c].func].forward >= 0, "call %d has no forward", c);
     if (b->broken[0])
         return;
-    for (int32_t n = 0; n < l->function_count; n++) {
-        const sbp_function_lowering *function = l->functions[n];
+    for (int32_t n = 0; n < l->stages.count; n++) {
+        const sbp_function_lowering *function = l->stages.functions[n];
         int32_t stages = 0;
         for (int32_t i = 0; i < function->item_count; i++)
             if (function->items[i].stage)
@@ -416,20 +416,22 @@ void after_streambp(bench *b) {
         ensure(b, stages >= 1 && stages <= 2, "%d loops", stages);
     }
     for (int32_t n = 0; n < m->func_count; n++) {
-        const sbp_segment_kind *kind = &l->kinds[n];
+        const sbp_segment_kind *kind = &l->segments.kinds[n];
+        const sbp_func *derivative = l->derivatives.of[n].derivative;
         if (kind->forward < 0)
             continue;
-        bool again = kind->derivative && b->p.options.schedule.checkpoint_every > 1;
-        if (!kind->derivative) /* it saves nothing that could be left out */
+        bool again = derivative && b->p.options.schedule.checkpoint_every > 1;
+        if (!derivative) /* it saves nothing that could be left out */
             ensure(b, kind->again == kind->forward, "@%s: another forward, of a frozen segment",
                    m->funcs[n]->name);
         else
             ensure(b, (kind->again >= 0) == again, "@%s: forward once more", m->funcs[n]->name);
-        ensure(b, (kind->backward >= 0) == (kind->derivative != NULL), "@%s: backward", m->funcs[n]->name);
-        for (int32_t i = 0; kind->backward >= 0 && i < l->function_count; i++)
-            if (l->functions[i]->function == kind->backward)
-                gradients_have_places(b, l->functions[i]->items[l->functions[i]->item_count - 1].stage,
-                                      m->funcs[n]);
+        ensure(b, (kind->backward >= 0) == (derivative != NULL), "@%s: backward", m->funcs[n]->name);
+        for (int32_t i = 0; kind->backward >= 0 && i < l->stages.count; i++) {
+            const sbp_function_lowering *f = l->stages.functions[i];
+            if (f->function == kind->backward)
+                gradients_have_places(b, f->items[f->item_count - 1].stage, m->funcs[n]);
+        }
         if (!b->p.options.schedule.save_all)
             ensure(b, kind->saved_count == 0, "@%s saves %d values", m->funcs[n]->name, kind->saved_count);
     }
@@ -442,10 +444,10 @@ void after_streambp(bench *b) {
 /* No value has rows of all the batch and of the vocabulary: the head's loops know chunks, the objective's
  * stages vectors. The dependence of the objective alone decides between one pass and two. */
 void after_head(bench *b) {
-    const sbp_lowering *l = b->p.lowering;
+    const sbp_pass_results *l = b->p.results;
     int32_t logits = 0;
-    for (int32_t n = 0; n < l->function_count; n++) {
-        const sbp_function_lowering *function = l->functions[n];
+    for (int32_t n = 0; n < l->stages.count; n++) {
+        const sbp_function_lowering *function = l->stages.functions[n];
         const char *name = b->p.program->functions[function->function].name;
         bool head = strncmp(name, "head.", 5) == 0;
         if (!head && strncmp(name, "objective", 9) != 0)
@@ -455,7 +457,7 @@ void after_head(bench *b) {
             if (!stage) /* a command of its own */
                 continue;
             const sbp_func *f = stage->body;
-            ensure(b, stage->table == (head ? l->head_table : -1), "stage %s: loop", stage->name);
+            ensure(b, stage->table == (head ? l->segments.head_table : -1), "stage %s: loop", stage->name);
             ensure(b, stage->rows == (head ? SBP_H : SBP_T), "stage %s: rows", stage->name);
             examine_body(b, stage);
             for (int32_t v = 0; v < f->value_count; v++) {

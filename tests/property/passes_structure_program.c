@@ -119,12 +119,11 @@ static void note_command(ledger *l, const sbp_command *command) {
 
 /* The function of the module whose segment this is a function of; -1: of none. */
 static int32_t segment_of(const bench *b, int32_t function) {
-    const sbp_lowering *l = b->p.lowering;
+    const sbp_segment_kind *kinds = b->p.results->segments.kinds;
     const sbp_module *m = b->p.module;
-    const sbp_head_lowering *h = &l->head;
+    const sbp_head_lowering *h = &b->p.results->head;
     for (int32_t f = 0; f < m->func_count; f++)
-        if (function == l->kinds[f].forward || function == l->kinds[f].again ||
-            function == l->kinds[f].backward)
+        if (function == kinds[f].forward || function == kinds[f].again || function == kinds[f].backward)
             return f;
     return function == h->score || function == h->first || function == h->backward
                ? m->calls[m->call_count - 1].func
@@ -214,7 +213,7 @@ static void examine_entry(bench *b, const sbp_entry *entry) {
 
 /* There are lists of acts; nothing is emitted, nothing is copied, and no act names a slot. */
 void after_entries(bench *b) {
-    const sbp_residency *r = b->p.lowering->residency;
+    const sbp_residency *r = b->p.results->residency;
     ensure(b, r != NULL, "there are no call lists");
     if (!r)
         return;
@@ -245,8 +244,8 @@ void after_reside(bench *b) {
 /* ---- the program --------------------------------------------------------------------------------------- */
 
 void after_fuse(bench *b) {
-    const sbp_lowering *l = b->p.lowering;
-    for (int32_t n = 0; n < l->function_count; n++)
+    const sbp_stages *l = &b->p.results->stages;
+    for (int32_t n = 0; n < l->count; n++)
         for (int32_t i = 0; i < l->functions[n]->item_count; i++) {
             const sbp_stage *stage = l->functions[n]->items[i].stage;
             if (!stage)
@@ -296,10 +295,10 @@ static int32_t count_copies(const sbp_body *body) {
 }
 
 void before_schedule(bench *b) {
-    const sbp_lowering *l = b->p.lowering;
+    const sbp_stages *l = &b->p.results->stages;
     b->buffers = b->p.program->buffer_count;
     b->copies = 0;
-    for (int32_t n = 0; n < l->function_count; n++)
+    for (int32_t n = 0; n < l->count; n++)
         for (int32_t i = 0; i < l->functions[n]->item_count; i++) {
             const sbp_stage *stage = l->functions[n]->items[i].stage;
             for (int32_t k = 0; stage && k < stage->instr_count; k++)

@@ -186,9 +186,9 @@ static const char *text_of(bench *b) {
 
 /* On a program with fences the pass finds the same ones again. */
 static void check_again(bench *b) {
-    sbp_pipeline p = {.arena = b->arena, .diag = b->diag, .program = b->program};
+    const sbp_pass_input in = {.arena = b->arena, .diag = b->diag};
     const char *before = text_of(b);
-    if (sbp_pass_fence(&p) != SBP_OK || strcmp(before, text_of(b)) != 0)
+    if (sbp_pass_fence(&in, b->program) != SBP_OK || strcmp(before, text_of(b)) != 0)
         fail_msg("%s: the second time there are other fences", b->name);
 }
 
@@ -387,7 +387,8 @@ static void simulator_notices_shared_memory(void **unused) {
 }
 
 static sbp_status run_pass(void *user) {
-    return sbp_pass_fence(user);
+    const bench *b = user;
+    return sbp_pass_fence(&(sbp_pass_input){.arena = b->arena, .diag = b->diag}, b->program);
 }
 
 /* Every allocation of the pass fails once: an error, no leak, no crash; then it works on what is left. */
@@ -396,14 +397,12 @@ static void pass_survives_lack_of_memory(void **unused) {
     compile_wish wish = compile_wish_for(GOLDEN "llama_plain/model", 14, 4, 3);
     wish.stop_after = "memory";
     compile_offload(&wish, true);
-    sbp_arena *arena = sbp_arena_create();
-    sbp_diag *diag = sbp_diag_create();
-    sbp_pipeline p = {.arena = arena, .diag = diag};
-    assert_int_equal(compile_model(arena, diag, &wish, &p.program), SBP_OK);
+    bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create()};
+    assert_int_equal(compile_model(b.arena, b.diag, &wish, &b.program), SBP_OK);
     int64_t failures = 0;
     for (;; failures++) {
         sbp_test_fail_allocation(failures + 1);
-        sbp_status status = sbp_guard(arena, diag, run_pass, &p);
+        sbp_status status = sbp_guard(b.arena, b.diag, run_pass, &b);
         sbp_test_fail_allocation(0);
         if (status == SBP_OK)
             break;
@@ -411,10 +410,10 @@ static void pass_survives_lack_of_memory(void **unused) {
     }
     print_message("%lld allocations failed\n", (long long)failures);
     assert_true(failures > 0);
-    assert_int_equal(sbp_program_verify(p.program, diag), SBP_OK);
-    assert_true(fence_list_make(arena, p.program).count > 0);
-    sbp_arena_destroy(arena);
-    sbp_diag_destroy(diag);
+    assert_int_equal(sbp_program_verify(b.program, b.diag), SBP_OK);
+    assert_true(fence_list_make(b.arena, b.program).count > 0);
+    sbp_arena_destroy(b.arena);
+    sbp_diag_destroy(b.diag);
 }
 
 int main(void) {

@@ -491,8 +491,8 @@ static sbp_status examine(void *user) {
     state = w->seed;
     sbp_program *p = make_program(w->arena);
     make_valid(p, w->diag);
-    sbp_pipeline pipeline = {.arena = w->arena, .diag = w->diag, .program = p};
-    sbp_status status = sbp_pass_fence(&pipeline);
+    const sbp_pass_input in = {.arena = w->arena, .diag = w->diag};
+    sbp_status status = sbp_pass_fence(&in, p);
     if (status != SBP_OK)
         print_program(w, p);
     SBP_TRY(status);
@@ -569,8 +569,7 @@ static sbp_status fence_pair(void *user) {
     sbp_program *p;
     SBP_TRY(sbp_program_parse(w->arena, w->diag, "pair", w->text, strlen(w->text), &p));
     SBP_TRY(sbp_program_verify(p, w->diag));
-    sbp_pipeline pipeline = {.arena = w->arena, .diag = w->diag, .program = p};
-    SBP_TRY(sbp_pass_fence(&pipeline));
+    SBP_TRY(sbp_pass_fence(&(sbp_pass_input){.arena = w->arena, .diag = w->diag}, p));
     w->fences = fence_list_make(w->arena, p).count;
     return SBP_OK;
 }

@@ -15,7 +15,7 @@ static const sbp_dtype kept[] = {SBP_F32, SBP_BF16, SBP_F16, SBP_I8, SBP_I16, SB
 
 typedef struct drawn {
     testing *t;
-    sbp_pipeline p;
+    sbp_program_builder p;
     sbp_rule rule;
     int64_t rows, cols;
     sbp_value pool[MOST_VALUES]; /* f32 [T, cols] */
@@ -177,9 +177,10 @@ static void drawn_rules(void **state) {
         drawn d = {.t = &t};
         d.rows = 1 + below(&d, 5);
         d.cols = 2 + below(&d, 40);
-        d.p = (sbp_pipeline){.arena = t.arena, .diag = t.diag, .module = sbp_module_create(t.arena, "rules")};
-        d.p.program = sbp_program_create(t.arena, "rules");
-        d.p.lowering = SBP_NEW(t.arena, sbp_lowering);
+        d.p = (sbp_program_builder){.arena = t.arena,
+                                    .diag = t.diag,
+                                    .module = sbp_module_create(t.arena, "rules"),
+                                    .program = sbp_program_create(t.arena, "rules")};
         draw_rule(&d);
         fill_memory(&d);
         double scalars[KEYS] = {(double)below(&d, INT64_C(1) << 53), (double)below(&d, 99)};

@@ -225,20 +225,21 @@ static void test_pass(void **state) {
     };
     for (int i = 0; i < SBP_COUNT(cases); i++) {
         char *with = replaced(graph, cases[i].what, cases[i].with);
-        sbp_pipeline p = {.arena = f->arena, .diag = f->diag};
+        sbp_pass_input in = {.arena = f->arena, .diag = f->diag};
+        sbp_module *module;
         sbp_text out;
         sbp_text_init(&out, f->arena);
         sbp_diag_clear(f->diag);
-        if (sbp_module_parse(f->arena, f->diag, "m", with, strlen(with), &p.module) != SBP_OK)
+        if (sbp_module_parse(f->arena, f->diag, "m", with, strlen(with), &module) != SBP_OK)
             fail_msg("%s", sbp_diag_text(f->diag, SBP_ERROR));
-        p.options.context = 2;
-        p.options.context_way = cases[i].way;
-        sbp_status status = sbp_pass_context(&p);
+        in.options.context = 2;
+        in.options.context_way = cases[i].way;
+        sbp_status status = sbp_pass_context(&in, module);
         const char *said = sbp_diag_text(f->diag, SBP_ERROR);
         if (cases[i].want ? status != SBP_INPUT || !strstr(said, cases[i].want) : status != SBP_OK)
             fail_msg("case %d: status %d, %s", i, (int)status, said ? said : "");
         if (!cases[i].want) {
-            sbp_module_print(&out, p.module);
+            sbp_module_print(&out, module);
             const char *attention = strstr(out.data, " = attention");
             assert_non_null(attention);
             while (*attention != '\n')

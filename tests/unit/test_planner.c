@@ -467,6 +467,134 @@ static void a_part_is_away_where_it_is_enough(bench *b) {
     assert_true(parts > 0);
 }
 
+/* Updates run where they take longer when there is room for them nowhere else: on the host's cores, slow as
+ * they are, when the device has no place for the states of one parameter; on the device, behind a slow
+ * interconnect, when the host has no place for gradients and weights. */
+static void updates_go_where_there_is_room(bench *b) {
+    sbp_pipeline p = pipeline_for(b, "SmolLM2-135M", SBP_F32, false);
+    p.target.shared_memory = false;
+    p.target.has_copy_queue = true;
+    const sbp_rates rates = p.target.rates;
+    sbp_schedule_options o = {.chunk = 64, .head_chunk = 64, .segment = 1, .checkpoint_every = 1};
+    sbp_plan_estimate on[2], choice; /* the device, the host's cores */
+    sbp_wish w = free_wish(&p, 64, 0);
+    w.chunk = w.head_chunk = 64;
+    w.segment = w.checkpoint_every = 1;
+    w.save_mode = SBP_SAVE_GIVEN;
+    w.offload = SBP_OFFLOAD_GIVEN;
+    w.homes[SBP_ITEM_STATE] = o.homes[SBP_ITEM_STATE] = SBP_HOST;
+    for (int slow_host = 0; slow_host <= 1; slow_host++) {
+        p.target.rates = rates;
+        if (slow_host)
+            p.target.rates.host = p.target.rates.host_ops = 1e8;
+        else
+            p.target.rates.in = 1e8;
+        for (int host = 0; host <= 1; host++) {
+            o.host_update = host;
+            require(b, sbp_planner_estimate(&p, w.t_max, &o, 1, &on[host]));
+        }
+        assert_true(on[slow_host].seconds > 1.1 * on[!slow_host].seconds); /* 1: the fast one is the device */
+        assert_true(on[1].device_bytes < on[0].device_bytes && on[0].host_bytes < on[1].host_bytes);
+        w.memory_bytes = on[slow_host].device_bytes + p.target.runtime_bytes;
+        w.host_memory_bytes = on[slow_host].host_bytes;
+        require(b, sbp_planner_choose(&p, &w, &choice));
+        assert_int_equal(choice.schedule.host_update, slow_host);
+        assert_int_equal(choice.device_bytes, on[slow_host].device_bytes);
+    }
+}
+
+/* The remedies that a refusal names: those behind "It fits ". */
+static int remedies_named(bench *b) {
+    const char *at = strstr(sbp_diag_text(b->diag, SBP_ERROR), "It fits ");
+    int count = at != NULL;
+    while (at && (at = strstr(at, ", or ")) != NULL) {
+        at += strlen(", or ");
+        count++;
+    }
+    return count;
+}
+
+/* Remedies cost no more evaluations than they may, and those that were found are named, the first ones of all
+ * in the same words; what is refused needs as much as before. */
+static void remedies_are_bounded(bench *b) {
+    sbp_pipeline p = pipeline_for(b, "SmolLM2-135M", SBP_F32, false);
+    p.target.shared_memory = false;
+    p.target.has_copy_queue = true;
+    sbp_wish w = free_wish(&p, 65536, p.target.runtime_bytes + ((int64_t)1 << 30));
+    w.host_memory_bytes = INT64_C(6300) << 20;
+    sbp_plan_estimate all, some;
+    assert_int_equal(sbp_planner_choose(&p, &w, &all), SBP_MACHINE);
+    int named = remedies_named(b);
+    const char *said = sbp_arena_printf(b->arena, "%s", sbp_diag_text(b->diag, SBP_ERROR));
+    assert_true(named >= 2);
+    assert_true(all.tried_for_remedies > 0 && all.tried_for_remedies < SBP_TRIES_FOR_REMEDIES);
+    int fewer = 0;
+    for (int64_t most = 1; most < all.tried_for_remedies; most = most * 18 + 22) {
+        sbp_diag_clear(b->diag);
+        w.tries_for_remedies = most;
+        assert_int_equal(sbp_planner_choose(&p, &w, &some), SBP_MACHINE);
+        if (some.tried_for_remedies > most || some.tried_for_remedies < 1)
+            fail_msg("%lld evaluations for remedies, %lld were allowed", (long long)some.tried_for_remedies,
+                     (long long)most);
+        assert_int_equal(some.tried - some.tried_for_remedies, all.tried - all.tried_for_remedies);
+        assert_int_equal(some.device_bytes, all.device_bytes);
+        const char *now = sbp_diag_text(b->diag, SBP_ERROR);
+        size_t same = (size_t)(strstr(said, ". It fits") - said);
+        assert_int_equal(strncmp(now, said, same), 0);
+        assert_true(remedies_named(b) <= named);
+        fewer += remedies_named(b) > 0 && remedies_named(b) < named;
+        if (remedies_named(b) == 0)
+            assert_non_null(strstr(now, "other plans that were tried fits"));
+    }
+    assert_true(fewer > 0); /* it ended between two of them */
+}
+
+/* A choice costs no more evaluations than it may, and is the best of these: more of them find no worse one. */
+static void choices_are_bounded(bench *b) {
+    sbp_pipeline p = pipeline_for(b, "SmolLM2-135M", SBP_F32, false);
+    sbp_wish w = free_wish(&p, 4096, (int64_t)4 << 30);
+    sbp_plan_estimate all, some;
+    require(b, sbp_planner_choose(&p, &w, &all));
+    double before = INFINITY;
+    int worse = 0;
+    for (int64_t most = 8; most < all.tried; most *= 2) {
+        w.tries = most;
+        require(b, sbp_planner_choose(&p, &w, &some));
+        assert_int_equal(some.tried, most);
+        assert_true(some.device_bytes + some.host_bytes + p.target.runtime_bytes <= w.memory_bytes);
+        assert_true(some.seconds <= before && some.seconds >= all.seconds);
+        before = some.seconds;
+        worse += some.seconds > all.seconds;
+    }
+    assert_true(worse > 0);
+    sbp_wish advice = w; /* what would be kept with this schedule (runtime/cli/sbpc/summary.c) */
+    advice.chunk = all.schedule.chunk;
+    advice.head_chunk = all.schedule.head_chunk;
+    advice.segment = all.schedule.segment;
+    advice.checkpoint_every = all.schedule.checkpoint_every;
+    advice.offload = SBP_OFFLOAD_GIVEN;
+    advice.tries = SBP_TRIES_FOR_ADVICE;
+    require(b, sbp_planner_choose(&p, &advice, &some));
+    assert_true(some.tried < SBP_TRIES_FOR_ADVICE / 4);
+    w.t_max = SBP_AUTO; /* the longest: as far as it came */
+    w.tries = 0;
+    require(b, sbp_planner_choose(&p, &w, &all));
+    w.tries = 12;
+    require(b, sbp_planner_choose(&p, &w, &some));
+    assert_int_equal(some.tried, 12);
+    assert_true(some.t_max > 0 && some.t_max <= all.t_max);
+    w.tries = all.tried; /* as many as it takes are enough */
+    require(b, sbp_planner_choose(&p, &w, &some));
+    assert_int_equal(some.t_max, all.t_max);
+}
+
+static void test_bounds(void **state) {
+    (void)state;
+    run(updates_go_where_there_is_room, NULL);
+    run(remedies_are_bounded, NULL);
+    run(choices_are_bounded, NULL);
+}
+
 static void test_choices(void **state) {
     (void)state;
     run(nothing_listed_beats_the_choice, NULL);
@@ -528,7 +656,7 @@ int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_plan), cmocka_unit_test(test_estimates),
-                                       cmocka_unit_test(test_bytes_per_token),
-                                       cmocka_unit_test(test_choices)};
+                                       cmocka_unit_test(test_bytes_per_token), cmocka_unit_test(test_choices),
+                                       cmocka_unit_test(test_bounds)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,7 +75,8 @@ typedef struct bench {
 } bench;
 
 static sbp_status add_fences(void *user) {
-    return sbp_pass_fence(user);
+    const bench *b = user;
+    return sbp_pass_fence(&(sbp_pass_input){.arena = b->arena, .diag = b->diag}, b->program);
 }
 
 /* Parsed, placed, fenced and verified; no device. */
@@ -83,8 +84,7 @@ static bench prepare(const char *text) {
     bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create()};
     expect_ok(b.diag, sbp_program_parse(b.arena, b.diag, "queues", text, strlen(text), &b.program));
     place(b.program);
-    sbp_pipeline pipeline = {.arena = b.arena, .diag = b.diag, .program = b.program};
-    expect_ok(b.diag, sbp_guard(b.arena, b.diag, add_fences, &pipeline));
+    expect_ok(b.diag, sbp_guard(b.arena, b.diag, add_fences, &b));
     expect_ok(b.diag, sbp_program_verify(b.program, b.diag));
     return b;
 }

@@ -1,15 +1,8 @@
 /* test_rowkernel.c: text round trip, verifier, aliasing and random numbers of the kernel IR. */
-#include "ir/base/lex.h"
-#include "ir/rowkernel/rowkernel.h"
 #include "tests/rowkernel_random.h"
+#include "tests/unit/rowkernel_testing.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 static const char norm_text[] = "kernel @norm f32 heads 1 n 576 {\n"
                                 "  in x : f32 [row elem] length 576\n"
@@ -81,47 +74,6 @@ static const char codes_text[] = "kernel @codes f32 heads 3 n 16 {\n"
                                  "  store y[0:16], %found\n"
                                  "  store y[16:32], %8\n"
                                  "}\n";
-
-typedef struct fixture {
-    sbp_arena *arena;
-    sbp_diag *diag;
-} fixture;
-
-static int set_up(void **state) {
-    fixture *f = calloc(1, sizeof *f);
-    f->arena = sbp_arena_create();
-    f->diag = sbp_diag_create();
-    *state = f;
-    return f->arena && f->diag ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    fixture *f = *state;
-    sbp_arena_destroy(f->arena);
-    sbp_diag_destroy(f->diag);
-    free(f);
-    return 0;
-}
-
-static sbp_status parse(fixture *f, const char *text, size_t length, sbp_rowkernel **out) {
-    sbp_lexer lexer;
-    SBP_TRY(sbp_lexer_init(&lexer, f->arena, f->diag, "test", text, length));
-    return sbp_rowkernel_parse(&lexer, f->arena, out);
-}
-
-static sbp_rowkernel *parse_ok(fixture *f, const char *text) {
-    sbp_rowkernel *kernel = NULL;
-    if (parse(f, text, strlen(text), &kernel) != SBP_OK || sbp_rowkernel_verify(kernel, f->diag) != SBP_OK)
-        fail_msg("%s", sbp_diag_text(f->diag, SBP_NOTE));
-    return kernel;
-}
-
-static const char *print(fixture *f, const sbp_rowkernel *kernel) {
-    sbp_text text;
-    sbp_text_init(&text, f->arena);
-    sbp_rowkernel_print(&text, kernel);
-    return text.data;
-}
 
 static sbp_random_kernel_options random_options(sbp_rng *rng) {
     static const int64_t lengths[] = {1, 2, 6, 64};

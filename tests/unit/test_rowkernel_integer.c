@@ -2,58 +2,10 @@
  * proves, values; and that blocks of formats to come are said in a few lines, with the bits of their
  * definitions. */
 #include "frontends/weights/weights_internal.h"
-#include "ir/base/lex.h"
 #include "tests/rowkernel_random.h"
+#include "tests/unit/rowkernel_testing.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-typedef struct fixture {
-    sbp_arena *arena;
-    sbp_diag *diag;
-} fixture;
-
-static int set_up(void **state) {
-    fixture *f = calloc(1, sizeof *f);
-    f->arena = sbp_arena_create();
-    f->diag = sbp_diag_create();
-    *state = f;
-    return f->arena && f->diag ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    fixture *f = *state;
-    sbp_arena_destroy(f->arena);
-    sbp_diag_destroy(f->diag);
-    free(f);
-    return 0;
-}
-
-static sbp_status parse(fixture *f, const char *text, sbp_rowkernel **out) {
-    sbp_lexer lexer;
-    SBP_TRY(sbp_lexer_init(&lexer, f->arena, f->diag, "test", text, strlen(text)));
-    SBP_TRY(sbp_rowkernel_parse(&lexer, f->arena, out));
-    return sbp_rowkernel_verify(*out, f->diag);
-}
-
-static sbp_rowkernel *parse_ok(fixture *f, const char *text) {
-    sbp_rowkernel *kernel = NULL;
-    if (parse(f, text, &kernel) != SBP_OK)
-        fail_msg("%s", sbp_diag_text(f->diag, SBP_NOTE));
-    return kernel;
-}
-
-static const char *print(fixture *f, const sbp_rowkernel *kernel) {
-    sbp_text text;
-    sbp_text_init(&text, f->arena);
-    sbp_rowkernel_print(&text, kernel);
-    return text.data;
-}
 
 /* ---- text ----------------------------------------------------------------------------------------- */
 
@@ -131,7 +83,7 @@ static void wrong_text_is_refused(void **state) {
         snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, cases[k].to,
                  at + strlen(cases[k].from));
         sbp_diag_clear(f->diag);
-        sbp_status status = parse(f, changed, &kernel);
+        sbp_status status = parse_verified(f, changed, &kernel);
         if (status != (cases[k].want[0] ? SBP_INPUT : SBP_OK) ||
             !strstr(sbp_diag_text(f->diag, SBP_NOTE), cases[k].want))
             fail_msg("case %d, %s: %d, %s", k, cases[k].to, status, sbp_diag_text(f->diag, SBP_NOTE));

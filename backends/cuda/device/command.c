@@ -7,26 +7,10 @@
 /* The driver's 2D calls take a pitch below 2^31. */
 enum { MOST_PITCH = INT32_MAX };
 
-static bool is_empty(const sbp_span *span) {
-    return span->space == SBP_SPACE_COUNT || span->rows == 0 || span->cols == 0;
-}
-
 static sbp_status check_span(const cuda_device *d, const sbp_span *span, sbp_diag *diag) {
-    int64_t bytes, before;
-    if (is_empty(span))
-        return SBP_OK;
-    if (span->rows < 0 || span->cols < 0 || span->stride < 0 || (unsigned)span->dtype >= SBP_DTYPE_COUNT ||
-        (span->rows > 1 && span->stride < span->cols))
-        return sbp_fail(diag, SBP_INTERNAL, "cuda: an operand of %lld x %lld, stride %lld",
-                        (long long)span->rows, (long long)span->cols, (long long)span->stride);
-    if (!sbp_mul_i64(span->rows - 1, span->stride, &before) || !sbp_add_i64(before, span->cols, &bytes) ||
-        !sbp_mul_i64(bytes, sbp_dtype_bytes(span->dtype), &bytes))
-        return sbp_fail(diag, SBP_INTERNAL, "cuda: the size of an operand overflows");
-    return cuda_memory_check(d, span->space, span->offset, bytes, diag);
-}
-
-static bool is_dense(const sbp_span *span) {
-    return span->rows == 1 || span->stride == span->cols;
+    int64_t bytes;
+    SBP_TRY(sbp_gpu_span_bytes(span, "cuda", diag, &bytes));
+    return bytes > 0 ? cuda_memory_check(d, span->space, span->offset, bytes, diag) : SBP_OK;
 }
 
 /* ---- copies ----------------------------------------------------------------------------------------- */
@@ -68,9 +52,9 @@ sbp_status cuda_copy(cuda_device *d, cuda_stream stream, const sbp_span *to, con
         (to->space == SBP_HOST && from->space == SBP_HOST))
         return sbp_fail(diag, SBP_INTERNAL, "cuda: copy: shapes, types or spaces");
     const int64_t unit = sbp_dtype_bytes(to->dtype);
-    if (is_empty(to))
+    if (sbp_gpu_is_empty(to))
         return SBP_OK;
-    if (is_dense(to) && is_dense(from))
+    if (sbp_gpu_is_dense(to) && sbp_gpu_is_dense(from))
         return copy_bytes(d, stream, to, to->offset, from, from->offset, to->rows * to->cols * unit, diag);
     if (to->stride * unit <= MOST_PITCH && from->stride * unit <= MOST_PITCH)
         return copy_rows(d, stream, to, from, diag);
@@ -91,7 +75,7 @@ static bool can_fill(const sbp_span *span, double value, uint32_t *bits, int64_t
     if (*unit == 8 && words[0] != words[1])
         return false;
     *unit = *unit == 8 ? 4 : *unit;
-    return is_dense(span) || span->stride * sbp_dtype_bytes(span->dtype) <= MOST_PITCH;
+    return sbp_gpu_is_dense(span) || span->stride * sbp_dtype_bytes(span->dtype) <= MOST_PITCH;
 }
 
 static sbp_status fill_bytes(cuda_device *d, cuda_stream stream, cuda_address at, uint32_t bits, int64_t unit,
@@ -113,7 +97,7 @@ static sbp_status fill(cuda_device *d, cuda_stream stream, const sbp_span *span,
     const size_t width = (size_t)(span->cols * scale), height = (size_t)span->rows;
     const size_t pitch = (size_t)(span->stride * scale * unit);
     const cuda_address at = d->memory + (uint64_t)span->offset;
-    if (is_dense(span))
+    if (sbp_gpu_is_dense(span))
         return fill_bytes(d, stream, at, bits, unit, span->rows * span->cols * scale, diag);
     if (unit == 1)
         CUDA_TRY(d, diag, cuMemsetD2D8Async(at, pitch, (uint8_t)bits, width, height, stream));
@@ -153,7 +137,7 @@ static sbp_status run(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *di
     case SBP_CMD_COPY:
         return cuda_copy(d, stream, &spans[SBP_COPY_DST], &spans[SBP_COPY_SRC], diag);
     case SBP_CMD_FILL:
-        if (is_empty(&spans[SBP_FILL_DST]))
+        if (sbp_gpu_is_empty(&spans[SBP_FILL_DST]))
             return SBP_OK;
         if (can_fill(&spans[SBP_FILL_DST], command->u.fill, &bits, &unit))
             return fill(d, stream, &spans[SBP_FILL_DST], bits, unit, diag);

@@ -145,18 +145,8 @@ static sbp_status load_images(cuda_device *d, const sbp_gpu_images *images, uint
 }
 
 static cuda_kernel *find_kernel(const cuda_device *d, const sbp_gpu_key *key) {
-    int32_t low = 0, high = d->kernel_count;
-    while (low < high) {
-        int32_t middle = low + (high - low) / 2;
-        int order = sbp_gpu_key_compare(&d->kernels[middle].key, key);
-        if (order == 0)
-            return &d->kernels[middle];
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return NULL;
+    const cuda_kernel *found = sbp_gpu_key_find(key, d->kernels, d->kernel_count, sizeof *found);
+    return found ? &d->kernels[found - d->kernels] : NULL;
 }
 
 static bool has_kernel(const void *owner, const sbp_gpu_key *key) {

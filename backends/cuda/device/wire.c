@@ -87,16 +87,20 @@ typedef struct fact {
 /* The library, or why there is none in `why`. */
 static bool open_nccl(cuda_device *d, cuda_wire *w, sbp_diag *why) {
     const char *wish = getenv("SBP_CUDA_NCCL");
-    if (wish && strcmp(wish, "off") == 0)
-        return sbp_fail(why, SBP_MACHINE, "SBP_CUDA_NCCL=off") == SBP_OK;
+    if (wish && strcmp(wish, "off") == 0) {
+        (void)sbp_fail(why, SBP_MACHINE, "SBP_CUDA_NCCL=off");
+        return false;
+    }
     w->nccl = cuda_transport_nccl(d->index);
     if (w->nccl)
         return true;
-    if (cuda_transport_device() >= 0)
-        return sbp_fail(why, SBP_MACHINE,
-                        "ranks use other devices than --device says: this one uses device %d (without "
-                        "--device, CUDA_VISIBLE_DEVICES says which there are)",
-                        (int)cuda_transport_device()) == SBP_OK;
+    if (cuda_transport_device() >= 0) {
+        (void)sbp_fail(why, SBP_MACHINE,
+                       "ranks use other devices than --device says: this one uses device %d (without "
+                       "--device, CUDA_VISIBLE_DEVICES says which there are)",
+                       (int)cuda_transport_device());
+        return false;
+    }
     w->nccl = &w->own;
     if (cuda_nccl_open(&w->own, why) != SBP_OK)
         return false;
@@ -520,10 +524,6 @@ static sbp_status wait_for_mark(cuda_device *d, sbp_diag *diag) {
     return SBP_OK;
 }
 
-static bool is_dense(const sbp_span *span) {
-    return span->rows <= 1 || span->stride == span->cols;
-}
-
 sbp_status cuda_wire_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
     const sbp_span *to = &dispatch->spans[SBP_COLLECTIVE_DST], *from = &dispatch->spans[SBP_COLLECTIVE_SRC];
     /* those of net may use their workspace while those of compute use theirs */
@@ -544,8 +544,9 @@ sbp_status cuda_wire_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_di
                          .diag = diag};
     unsigned op = (unsigned)dispatch->command->u.collective.op;
     cuda_mark *m = &d->wire->marks[d->wire->submitted % CUDA_WIRE_MARKS];
-    if (op >= SBP_COLLECTIVE_COUNT || !collectives[op].run || dispatch->span_count != 2 || !is_dense(to) ||
-        !is_dense(from) || (to->dtype != from->dtype && !collectives[op].two_types))
+    if (op >= SBP_COLLECTIVE_COUNT || !collectives[op].run || dispatch->span_count != 2 ||
+        !sbp_gpu_is_dense(to) || !sbp_gpu_is_dense(from) ||
+        (to->dtype != from->dtype && !collectives[op].two_types))
         return sbp_fail(diag, SBP_INTERNAL, "cuda: collective %u of two types, or of rows that are apart",
                         op);
     SBP_TRY(wait_for_mark(d, diag));

@@ -13,24 +13,14 @@ typedef struct place {
 } place;
 
 static sbp_status find_place(vulkan_device *d, const sbp_span *span, place *out, sbp_diag *diag) {
+    int64_t bytes;
     *out = (place){0};
-    if (span->space == SBP_SPACE_COUNT || span->rows == 0 || span->cols == 0)
+    SBP_TRY(sbp_gpu_span_bytes(span, "vulkan", diag, &bytes));
+    if (bytes == 0)
         return SBP_OK;
-    int64_t bytes, before;
-    if (span->rows < 0 || span->cols < 0 || span->stride < 0 || (unsigned)span->dtype >= SBP_DTYPE_COUNT ||
-        (span->rows > 1 && span->stride < span->cols))
-        return sbp_fail(diag, SBP_INTERNAL, "vulkan: an operand of %lld x %lld, stride %lld",
-                        (long long)span->rows, (long long)span->cols, (long long)span->stride);
-    if (!sbp_mul_i64(span->rows - 1, span->stride, &before) || !sbp_add_i64(before, span->cols, &bytes) ||
-        !sbp_mul_i64(bytes, sbp_dtype_bytes(span->dtype), &bytes))
-        return sbp_fail(diag, SBP_INTERNAL, "vulkan: the size of an operand overflows");
     SBP_TRY(vulkan_arena_find(d, span->space, span->offset, bytes, &out->block, diag));
     out->offset = span->offset - out->block->start;
     return SBP_OK;
-}
-
-static bool is_dense(const sbp_span *span) {
-    return span->rows == 1 || span->stride == span->cols;
 }
 
 static sbp_status begin_plain(vulkan_device *d, int32_t stream, VkCommandBuffer *out, sbp_diag *diag) {
@@ -50,7 +40,7 @@ static sbp_status record_copy(vulkan_device *d, int32_t stream, const sbp_span *
     if (!to_place->block)
         return SBP_OK;
     int64_t unit = sbp_dtype_bytes(to->dtype), row_bytes = to->cols * unit;
-    int64_t rows = is_dense(to) && is_dense(from) ? 1 : to->rows;
+    int64_t rows = sbp_gpu_is_dense(to) && sbp_gpu_is_dense(from) ? 1 : to->rows;
     if (rows == 1)
         row_bytes *= to->rows;
     SBP_TRY(begin_plain(d, stream, &commands, diag));
@@ -84,7 +74,7 @@ static bool can_fill(const sbp_dispatch *dispatch, const place *p, uint32_t *wor
     int64_t unit = sbp_dtype_bytes(span->dtype);
     if (!fill_word(span->dtype, dispatch->command->u.fill, word) || p->offset % 4 != 0)
         return false;
-    if (is_dense(span))
+    if (sbp_gpu_is_dense(span))
         return span->rows * span->cols * unit % 4 == 0;
     return span->rows <= MOST_FILLS && span->cols * unit % 4 == 0 && span->stride * unit % 4 == 0;
 }
@@ -94,7 +84,7 @@ static sbp_status record_fill(vulkan_device *d, int32_t stream, const sbp_span *
     VkCommandBuffer commands;
     int64_t unit = sbp_dtype_bytes(span->dtype), row_bytes = span->cols * unit, rows = span->rows;
     SBP_TRY(begin_plain(d, stream, &commands, diag));
-    if (is_dense(span)) {
+    if (sbp_gpu_is_dense(span)) {
         row_bytes *= rows;
         rows = 1;
     }

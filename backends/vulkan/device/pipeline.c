@@ -215,16 +215,5 @@ void vulkan_pipelines_destroy(vulkan_device *d) {
 }
 
 const vulkan_pipeline *vulkan_pipeline_find(const vulkan_device *d, const sbp_gpu_key *key) {
-    int32_t low = 0, high = d->pipeline_count;
-    while (low < high) {
-        int32_t middle = low + (high - low) / 2;
-        int order = sbp_gpu_key_compare(&d->pipelines[middle].key, key);
-        if (order == 0)
-            return &d->pipelines[middle];
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return NULL;
+    return sbp_gpu_key_find(key, d->pipelines, d->pipeline_count, sizeof *d->pipelines);
 }

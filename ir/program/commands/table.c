@@ -64,6 +64,10 @@ uint32_t sbp_command_queues(sbp_command_kind kind) {
 
 /* ---- operands --------------------------------------------------------------------------------------- */
 
+static sbp_access kernel_access(const sbp_rowkernel *kernel, int32_t operand) {
+    return kernel->operands[operand].mode == SBP_RK_IN ? SBP_READ : SBP_WRITE;
+}
+
 static int32_t kernel_operands(const sbp_program *program, const sbp_command *command,
                                sbp_command_operand *out) {
     if (command->kernel < 0 || command->kernel >= program->kernel_count)
@@ -75,7 +79,7 @@ static int32_t kernel_operands(const sbp_program *program, const sbp_command *co
     for (int32_t k = 0; k < count; k++)
         out[k] = (sbp_command_operand){
             .name = kernel->operands[k].name,
-            .access = kernel->operands[k].mode == SBP_RK_IN ? SBP_READ : SBP_WRITE,
+            .access = kernel_access(kernel, k),
         };
     return count;
 }
@@ -100,7 +104,7 @@ int32_t sbp_command_operands(const sbp_program *program, const sbp_command *comm
 
 sbp_access sbp_command_access(const sbp_command *command, const sbp_rowkernel *kernel, int32_t operand) {
     if (command->kind == SBP_CMD_ROW)
-        return kernel->operands[operand].mode == SBP_RK_IN ? SBP_READ : SBP_WRITE;
+        return kernel_access(kernel, operand);
     return commands[command->kind].rules.access(command, operand,
                                                 commands[command->kind].operands[operand].access);
 }

@@ -65,7 +65,8 @@ static sbp_status add_saved_set(changes *ch) {
                   .memory_bytes = room(c),
                   .gathered = s->gathered,
                   .host_memory_bytes = c->wish.host_memory_bytes,
-                  .process_bytes = c->process.bytes};
+                  .process_bytes = c->process.bytes,
+                  .tries = SBP_TRIES_FOR_ADVICE};
     memcpy(w.homes, s->homes, sizeof w.homes);
     memcpy(w.first, s->first, sizeof w.first);
     sbp_plan_estimate bare;
@@ -121,7 +122,8 @@ static sbp_status find_changes(changes *ch) {
                            .checkpoint_every = 1,
                            .save_mode = SBP_SAVE_GIVEN,
                            .offload = SBP_OFFLOAD_OFF,
-                           .process_bytes = c->process.bytes};
+                           .process_bytes = c->process.bytes,
+                           .tries = SBP_TRIES_FOR_ADVICE};
         ch->list[ch->count].text = "--backward stream";
         SBP_TRY(sbp_planner_choose(&ch->base, &stream, &ch->list[ch->count].estimate));
         ch->count++;
