@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "backends/backends.h"
 #include "backends/choice.h"
 #include "frontends/files/hub.h"
 #include "ir/base/machine.h"
@@ -141,7 +142,7 @@ static int64_t chosen_memory(const sbp_run *run, const sbp_choice *choice) {
 
 /* Where --memory came from, which sbpc has just refused to plan in. */
 static void explain_memory(const sbp_run *run, const sbp_choice *choice, const char *limit) {
-    if (strcmp(choice->backend, "cpu") != 0)
+    if (!sbp_backend_is_a(choice->backend, SBP_BACKEND_HOST))
         limit = "that of the device";
     sbp_note(run->diag, "--memory was not given: %lld MiB were chosen, 95 %% of what is free: %s",
              (long long)chosen_memory(run, choice), limit);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/backends.h"
 #include "ir/base/json_write.h"
 #include "ir/base/machine.h"
 #include "runtime/cli/sbprun/commands.h"
@@ -197,7 +198,7 @@ int32_t sbp_run_threads(const sbp_run *run) {
 
 int64_t sbp_run_peak_planned(const sbp_run *run) {
     const int64_t *bytes = run->plan->program->arena_bytes;
-    bool host_is_device = strcmp(run->info.meta.backend, "cpu") == 0;
+    bool host_is_device = sbp_backend_is_a(run->info.meta.backend, SBP_BACKEND_HOST);
     return bytes[SBP_DEVICE] + (host_is_device ? bytes[SBP_HOST] : 0) + run->info.meta.runtime_bytes +
            (sbp_run_threads(run) - run->info.meta.threads) * run->info.meta.thread_bytes;
 }
@@ -237,7 +238,7 @@ sbp_status sbp_run_write_json(sbp_run *run, const char *resumed) {
     sbp_text out;
     sbp_text_init(&out, run->arena);
     sbp_json_writer w = sbp_json_writer_on(&out);
-    w.lines = true;
+    w.lines = 1;
     sbp_json_write_object(&w, NULL);
     sbp_json_write_string(&w, "sbprun", SBP_VERSION);
     sbp_json_write_array(&w, "command");

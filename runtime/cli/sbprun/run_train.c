@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/backends.h"
 #include "backends/devices.h"
 #include "ir/base/json_write.h"
 #include "ir/base/machine.h"
@@ -419,14 +420,15 @@ static sbp_status check_device(const sbp_run *run) {
         all = INT64_MAX;
     if (ranks > 1)
         snprintf(of, sizeof of, " for each of the %d ranks on this host", (int)ranks);
-    if (strcmp(run->info.meta.backend, "cpu") == 0 && available > 0 && all > available)
+    if (sbp_backend_is_a(run->info.meta.backend, SBP_BACKEND_HOST) && available > 0 && all > available)
         return sbp_fail(run->diag, SBP_MACHINE, "'%s' needs %s of memory%s: %s", given(run),
                         sbp_format_bytes(need, sizeof need, (double)planned), of,
                         sbp_machine_memory_text(limit, sizeof limit));
     planned = run->plan->program->arena_bytes[SBP_HOST];
     if (!sbp_mul_i64(planned, ranks, &all))
         all = INT64_MAX;
-    if (strcmp(run->info.meta.backend, "cpu") != 0 && planned > 0 && available > 0 && all > available)
+    if (!sbp_backend_is_a(run->info.meta.backend, SBP_BACKEND_HOST) && planned > 0 && available > 0 &&
+        all > available)
         return sbp_fail(run->diag, SBP_MACHINE, "'%s' needs %s of the host's memory%s: %s", given(run),
                         sbp_format_bytes(need, sizeof need, (double)planned), of,
                         sbp_machine_memory_text(limit, sizeof limit));
