@@ -125,6 +125,10 @@ void sbp_json_write_raw(sbp_json_writer *w, const char *key, const char *text) {
 }
 
 void sbp_json_write_fixed(sbp_json_writer *w, const char *key, double value, int digits) {
+    if (!isfinite(value)) {
+        sbp_json_write_null(w, key);
+        return;
+    }
     begin_value(w, key);
     sbp_text_add(w->out, "%.*f", digits, value);
 }

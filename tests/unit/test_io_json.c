@@ -488,11 +488,12 @@ static void numbers_are_exact(void **state) {
     sbp_json_write_double(&w, "third", 1.0 / 3);
     sbp_json_write_fixed(&w, "fixed", 2.0 / 3, 2);
     sbp_json_write_double(&w, "infinite", (double)INFINITY);
-    sbp_json_write_array(&w, "none");
+    sbp_json_write_fixed(&w, "none", (double)NAN, 2);
+    sbp_json_write_array(&w, "empty");
     sbp_json_write_end(&w);
     sbp_json_write_end(&w);
     assert_string_equal(text.data, "{\n  \"third\": 0.3333333333333333,\n  \"fixed\": 0.67,\n"
-                                   "  \"infinite\": null,\n  \"none\": []\n}");
+                                   "  \"infinite\": null,\n  \"none\": null,\n  \"empty\": []\n}");
 }
 
 /* As json.dumps(.., indent=2) has two levels; and lines where they are asked for. */
