@@ -207,6 +207,7 @@ static void test_backend_list(void **state) {
     assert_int_equal(hosts, 1);
     assert_true(sbp_backend_is_a(sbp_backend_of_host()->name, SBP_BACKEND_HOST));
     assert_false(sbp_backend_is_a("h200", 0));
+    assert_false(sbp_backend_is_a(sbp_backend_of_host()->name, SBP_BACKEND_HOST | SBP_BACKEND_TUNES));
     for (int32_t i = 0; sbp_target_at(i); i++) {
         assert_non_null(sbp_backend_find(sbp_target_at(i)->name));
         assert_ptr_equal(sbp_target_find(sbp_target_at(i)->name), sbp_target_at(i));
