@@ -496,6 +496,23 @@ static sbp_status load_data(sbp_world *world, sbp_inputs *inputs, sbp_session *s
     return SBP_OK;
 }
 
+/* SBP_USAGE when the plan is for another number of ranks. */
+static sbp_status check_count(const sbp_world *world, const sbp_session *session, int32_t count) {
+    int64_t planned = session->info.ranks > 1 ? session->info.ranks : 1;
+    const char *of = session->model ? session->model : session->plan_path;
+    if (planned == count)
+        return SBP_OK;
+    if (count == 1)
+        return sbp_fail(
+            world->diag, SBP_USAGE,
+            "'%s' was compiled for %lld ranks, this is one: start it with --ranks %lld (on this host) "
+            "or mpirun -n %lld, or compile it with --ranks 1",
+            of, (long long)planned, (long long)planned, (long long)planned);
+    return sbp_fail(world->diag, SBP_USAGE,
+                    "'%s' was compiled for %lld rank%s, this run has %d: compile it with --ranks %d", of,
+                    (long long)planned, planned == 1 ? "" : "s", (int)count, (int)count);
+}
+
 static uint64_t hash_data(const sbp_inputs *inputs) {
     uint64_t hash = inputs->data ? inputs->data->hash : 0;
     for (int32_t i = 0; i < inputs->eval_count; i++)
@@ -516,16 +533,16 @@ static sbp_status run_all(sbp_world *world, sbp_inputs *inputs, sbp_session *ses
     SBP_TRY(sbp_world_agree(world, read_arguments(world, session, outputs, &done)));
     if (done)
         return SBP_OK;
-    SBP_TRY(sbp_world_agree(world, sbp_world_count_ranks(world, outputs, launch)));
+    SBP_TRY(sbp_world_agree(world, sbp_world_count_ranks(world, outputs->out, launch)));
     if (*launch > 0)
-        return session->plan ? sbp_world_check_count(world, session, *launch) : SBP_OK;
+        return session->plan ? check_count(world, session, *launch) : SBP_OK;
     bool dry = sbp_options_on(world->options, SBP_OPT_DRY_RUN);
     sbp_world_say(world);
     SBP_TRY(sbp_run_open_out(world, session, outputs, dry ? SBP_RUNDIR_LOOK : SBP_RUNDIR_EXISTS));
     SBP_TRY(sbp_world_agree(world, complete_options(world, session, outputs)));
     if (session->model)
         SBP_TRY(make_plan(world, inputs, session, outputs));
-    SBP_TRY(sbp_world_agree(world, sbp_world_check_count(world, session, world->place.count)));
+    SBP_TRY(sbp_world_agree(world, check_count(world, session, world->place.count)));
     SBP_TRY(sbp_world_agree(world, load_data(world, inputs, session, outputs)));
     SBP_TRY(sbp_world_same(world, "other data", hash_data(inputs)));
     if (dry)

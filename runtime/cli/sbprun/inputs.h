@@ -12,6 +12,9 @@
 #include "runtime/data/pack.h"
 #include "runtime/data/source/source.h"
 
+typedef struct sbp_session sbp_session; /* session.h */
+typedef struct sbp_outputs sbp_outputs; /* outputs.h */
+
 typedef struct sbp_inputs {
     sbp_dataset *data; /* NULL: none */
     sbp_dataset **evals;

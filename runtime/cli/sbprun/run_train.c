@@ -481,7 +481,7 @@ static sbp_status find_checkpoint(sbp_world *world, sbp_outputs *outputs, const 
     *found = NULL;
     if (!outputs->out || !sbp_options_on(world->options, SBP_OPT_RESUME))
         return SBP_OK;
-    SBP_TRY(sbp_world_check_shared(world, outputs, true));
+    SBP_TRY(sbp_world_check_shared(world, outputs->out, true, &outputs->shared));
     if (sbp_world_writes(world))
         *found = sbp_checkpoint_find(world->arena, &outputs->dir);
     SBP_TRY(sbp_world_share_text(world, found));
@@ -560,7 +560,7 @@ static sbp_status open_metrics(const sbp_world *world, const sbp_inputs *inputs,
 
 /* Who writes checkpoints. */
 static sbp_status find_writers(sbp_world *world, sbp_outputs *outputs) {
-    SBP_TRY(sbp_world_check_shared(world, outputs, false));
+    SBP_TRY(sbp_world_check_shared(world, outputs->out, false, &outputs->shared));
     if (world->ranks && outputs->out && !outputs->shared)
         sbp_note(
             world->diag,

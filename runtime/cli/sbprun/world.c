@@ -13,12 +13,13 @@
 
 #include "backends/devices.h"
 #include "backends/ranks/ranks.h"
+#include "ir/base/json.h"
 #include "ir/base/machine.h"
 #include "runtime/cli/sbprun/interrupt.h"
 #include "runtime/cli/sbprun/launcher.h"
 #include "runtime/cli/sbprun/messages.h"
-#include "runtime/cli/sbprun/outputs.h"
 #include "runtime/cli/sbprun/starter.h"
+#include "runtime/cli/sbprun/world.h"
 
 /* Of numbers that ranks tell each other as doubles. */
 #define EXACT_BITS (((uint64_t)1 << 53) - 1)
@@ -261,9 +262,9 @@ void sbp_world_close_device(sbp_world *world) {
 /* ---- how many --------------------------------------------------------------------------------------- */
 
 /* That of the run which is to go on. */
-static sbp_status inherit_count(const sbp_world *world, const sbp_outputs *outputs) {
+static sbp_status inherit_count(const sbp_world *world, const char *out) {
     const sbp_json *root = NULL;
-    const char *path = outputs->out ? sbp_file_join(world->arena, outputs->out, "run.json") : NULL;
+    const char *path = out ? sbp_file_join(world->arena, out, "run.json") : NULL;
     if (!path || world->ranks || !sbp_options_on(world->options, SBP_OPT_RESUME) ||
         sbp_options_given(world->options, SBP_OPT_RANKS) || !sbp_file_exists(path))
         return SBP_OK;
@@ -272,10 +273,10 @@ static sbp_status inherit_count(const sbp_world *world, const sbp_outputs *outpu
     return value ? sbp_options_inherit(world->options, world->diag, path, value) : SBP_OK;
 }
 
-sbp_status sbp_world_count_ranks(sbp_world *world, const sbp_outputs *outputs, int32_t *launch) {
+sbp_status sbp_world_count_ranks(sbp_world *world, const char *out, int32_t *launch) {
     bool given = sbp_options_given(world->options, SBP_OPT_RANKS);
     *launch = 0;
-    SBP_TRY(inherit_count(world, outputs));
+    SBP_TRY(inherit_count(world, out));
     int64_t wanted = sbp_options_int(world->options, SBP_OPT_RANKS);
     if (sbp_ranks_announced() > 0 && given && wanted != world->place.count)
         return sbp_fail(
@@ -291,22 +292,6 @@ sbp_status sbp_world_count_ranks(sbp_world *world, const sbp_outputs *outputs, i
     }
     *launch = (int32_t)wanted;
     return SBP_OK;
-}
-
-sbp_status sbp_world_check_count(const sbp_world *world, const sbp_session *session, int32_t count) {
-    int64_t planned = session->info.ranks > 1 ? session->info.ranks : 1;
-    const char *of = session->model ? session->model : session->plan_path;
-    if (planned == count)
-        return SBP_OK;
-    if (count == 1)
-        return sbp_fail(
-            world->diag, SBP_USAGE,
-            "'%s' was compiled for %lld ranks, this is one: start it with --ranks %lld (on this host) "
-            "or mpirun -n %lld, or compile it with --ranks 1",
-            of, (long long)planned, (long long)planned, (long long)planned);
-    return sbp_fail(world->diag, SBP_USAGE,
-                    "'%s' was compiled for %lld rank%s, this run has %d: compile it with --ranks %d", of,
-                    (long long)planned, planned == 1 ? "" : "s", (int)count, (int)count);
 }
 
 /* ---- files that all must see ------------------------------------------------------------------------ */
@@ -331,14 +316,15 @@ static bool appears(const char *path, const char *text) {
     return false;
 }
 
-sbp_status sbp_world_check_shared(sbp_world *world, sbp_outputs *outputs, bool must) {
+sbp_status sbp_world_check_shared(sbp_world *world, const char *out, bool must, bool *shared) {
     int64_t missing;
     const char *path = NULL, *text = NULL;
     sbp_status status = SBP_OK;
-    if (!world->ranks || !outputs->out)
+    *shared = false;
+    if (!world->ranks || !out)
         return SBP_OK;
     if (sbp_world_writes(world)) { /* the name of what goes when this process is killed */
-        path = sbp_arena_printf(world->arena, "%s/ranks.%ld.0.tmp", outputs->out, (long)getpid());
+        path = sbp_arena_printf(world->arena, "%s/ranks.%ld.0.tmp", out, (long)getpid());
         text = sbp_arena_printf(world->arena, "%ld %.9f", (long)getpid(), sbp_seconds());
         status = sbp_file_write(world->diag, path, text, strlen(text));
     }
@@ -350,11 +336,11 @@ sbp_status sbp_world_check_shared(sbp_world *world, sbp_outputs *outputs, bool m
         status = sbp_fail(world->diag, SBP_IO,
                           "what rank 0 wrote in '%s' is not there for this rank: to go on, all need the same "
                           "directory, on a file system that their hosts share",
-                          outputs->out);
+                          out);
     status = sbp_world_agree(world, status);
     if (status == SBP_OK)
         status = sbp_world_largest(world, &missing);
-    outputs->shared = missing == 0;
+    *shared = missing == 0;
     if (sbp_world_writes(world))
         unlink(path);
     return status;

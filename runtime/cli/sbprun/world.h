@@ -16,9 +16,6 @@
 /* --timeout where the options cannot be read. */
 #define SBP_WORLD_FIRST_TIMEOUT 600
 
-typedef struct sbp_session sbp_session; /* session.h */
-typedef struct sbp_outputs sbp_outputs; /* outputs.h */
-
 typedef struct sbp_world {
     sbp_arena *arena;
     sbp_diag *diag;
@@ -38,8 +35,8 @@ typedef struct sbp_world {
 
 /* The world that the environment describes, before anything is read. */
 sbp_status sbp_world_join(sbp_world *world) SBP_CHECKED;
-/* The end, before what the run has is freed: where this rank failed and the others do not know, it ends them
- * and does not return. */
+/* The end, before what the run has is freed: where this rank failed and the others do not know, it removes a
+ * file that is left over (NULL: none), ends them and does not return. */
 void sbp_world_prepare_to_leave(const sbp_world *world, sbp_status status, const char *leftover);
 void sbp_world_leave(const sbp_world *world, sbp_status status);
 /* Whether this rank writes and reports. */
@@ -61,13 +58,11 @@ sbp_status sbp_world_largest(sbp_world *world, int64_t *value) SBP_CHECKED;
 
 /* How many there are, over what, and why; alone, nothing. */
 void sbp_world_say(const sbp_world *world);
-/* *launch: how many are to be started, 0: none. */
-sbp_status sbp_world_count_ranks(sbp_world *world, const sbp_outputs *outputs, int32_t *launch) SBP_CHECKED;
-/* SBP_USAGE when the plan is for another number. */
-sbp_status sbp_world_check_count(const sbp_world *world, const sbp_session *session,
-                                 int32_t count) SBP_CHECKED;
-/* Whether all see what rank 0 writes in --out; where they must, SBP_IO if one does not. */
-sbp_status sbp_world_check_shared(sbp_world *world, sbp_outputs *outputs, bool must) SBP_CHECKED;
+/* *launch: how many are to be started, 0: none. out: where a run that goes on says how many it has, or NULL. */
+sbp_status sbp_world_count_ranks(sbp_world *world, const char *out, int32_t *launch) SBP_CHECKED;
+/* Whether all see what rank 0 writes in a directory; where they must, SBP_IO if one does not. Alone, or with
+ * NULL, false. */
+sbp_status sbp_world_check_shared(sbp_world *world, const char *out, bool must, bool *shared) SBP_CHECKED;
 
 /* --threads, at most four for each core (16 are always allowed), else the cores of this machine. */
 int32_t sbp_world_threads(const sbp_world *world);
