@@ -641,7 +641,7 @@ static sbp_status send_sums(checkpoint_job *job, const double *lengths) {
     char *at = job->all_sums;
     for (int32_t rank = 1; rank < t->count; rank++) {
         int64_t length = (int64_t)lengths[rank];
-        if (t->rank == 0 && rank > 1)
+        if (at && rank > 1)
             *at++ = ',';
         sbp_ranks_piece mine = {0, job->sums.data, length}, theirs = {rank, at, length};
         SBP_TRY(sbp_ranks_swap(t->ranks, &mine, t->rank == rank, &theirs, t->rank == 0, job->diag));

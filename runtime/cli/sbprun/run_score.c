@@ -52,6 +52,7 @@ static sbp_status write_line(score_writer *w, const sbp_score *score) {
         return sbp_fail(w->world->diag, SBP_MACHINE, "out of memory");
     w->status = sbp_guard(w->arena, w->world->diag, write_score_body, w);
     sbp_arena_destroy(w->arena);
+    w->score = NULL;
     return w->status;
 }
 
