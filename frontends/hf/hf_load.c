@@ -2,7 +2,6 @@
  * no field was left unread that could matter. */
 #include "frontends/hf/hf.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "ir/base/json_write.h"

@@ -1,7 +1,6 @@
 /* devices.c: what devices there are, in words. */
 #include "runtime/run/devices.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "backends/devices.h"

@@ -7,7 +7,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { OLDEST_CAPABILITY = 80 }; /* that kernels are written for */
 

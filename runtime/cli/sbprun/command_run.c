@@ -1,6 +1,5 @@
 /* command_run.c: `sbprun PLAN --data ...` and `sbprun MODEL --data ...`. */
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +16,6 @@
 #include "runtime/cli/sbprun/launcher.h"
 #include "runtime/cli/sbprun/outputs.h"
 #include "runtime/run/devices.h"
-#include "runtime/train/shadow.h"
 
 /* Rows of a micro-batch when neither the user nor a long document asks for more. */
 enum { USUAL_ROWS = 4096 };

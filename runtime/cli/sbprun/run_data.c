@@ -1,6 +1,5 @@
 /* run_data.c: the data of a run, and its steps. */
 #include <malloc.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
