@@ -9,13 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#ifdef SBP_HAS_CUDA_PROBE
-#include "backends/cuda/cuda_probe.h"
-#include "backends/cuda/library.h"
-#endif
-#ifdef SBP_HAS_VULKAN_PROBE
-#include "backends/vulkan/vulkan_probe.h"
-#endif
+#include "backends/backends.h"
 #include "ir/base/machine.h"
 
 /* Why a device does not come into question; NULL: it does. */
@@ -73,12 +67,12 @@ static void choose_automatically(const sbp_choice_wish *wish, const sbp_choice_b
 
 void sbp_choice_make(const sbp_choice_wish *wish, const sbp_choice_backend *backends, int32_t count,
                      int64_t host_bytes, sbp_choice *out) {
-    *out = (sbp_choice){.backend = "cpu", .memory_bytes = host_bytes};
+    *out = (sbp_choice){.backend = sbp_backend_of_host()->name, .memory_bytes = host_bytes};
     if (strcmp(wish->backend, "auto") == 0) {
         choose_automatically(wish, backends, count, out);
         return;
     }
-    if (strcmp(wish->backend, "cpu") != 0)
+    if (!sbp_backend_is_a(wish->backend, SBP_BACKEND_HOST))
         out->memory_bytes = 0;
     for (int32_t b = 0; b < count; b++)
         if (strcmp(wish->backend, backends[b].name) == 0 && wish->device < backends[b].count)
@@ -89,15 +83,20 @@ void sbp_choice_make(const sbp_choice_wish *wish, const sbp_choice_backend *back
 
 /* ---- this machine ----------------------------------------------------------------------------------- */
 
-enum { BACKENDS = 2, NONE_BYTES = 256 };
+/* What this build has of the backends: whether it compiles for them; who asks for their devices, or NULL. */
+#define BACKEND(name, title, is, without) sbp_probe sbp_##name##_probe;
+#include "backends/backends.def"
 
-/* What a probe found. */
-typedef struct probed {
-    sbp_candidate *devices;
-    char none[NONE_BYTES];
-} probed;
+static const struct side {
+    bool compiles;
+    sbp_probe *probe;
+} sides[] = {
+#define BACKEND(name, title, is, without)                                                                    \
+    {SBP_TARGET_##name, SBP_BACKEND_BUILT(SBP_PROBE_##name, sbp_##name##_probe)},
+#include "backends/backends.def"
+};
 
-typedef sbp_status probe_function(sbp_diag *diag, sbp_candidate **out, int32_t *count);
+enum { BACKENDS = SBP_COUNT(sides) };
 
 /* The message without "error: ", the name of the backend and the end of the line. */
 static void copy_reason(sbp_diag *diag, const char *name, char *out, size_t size) {
@@ -109,72 +108,46 @@ static void copy_reason(sbp_diag *diag, const char *name, char *out, size_t size
     snprintf(out, size, "%.*s", (int)strcspn(start, "\n"), start);
 }
 
-static sbp_status probe(probe_function *function, sbp_diag *diag, probed *p, sbp_choice_backend *out) {
+static sbp_status probe(sbp_probe *function, sbp_diag *diag, sbp_probed *p, sbp_choice_backend *out) {
     sbp_diag *why = sbp_diag_create();
     if (!why)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
-    sbp_status status = function(why, &p->devices, &out->count);
+    sbp_status status = function(why, p);
     if (status != SBP_OK)
         copy_reason(why, out->name, p->none, sizeof p->none);
     sbp_diag_destroy(why);
     if (strcmp(p->none, "out of memory") == 0) /* of the host: another time there may be a device */
         return sbp_fail(diag, SBP_MACHINE, "%s", p->none);
     out->devices = p->devices;
+    out->count = p->count;
+    out->absent = p->absent;
     out->none = p->none;
     return SBP_OK;
 }
 
-#ifdef SBP_HAS_CUDA_PROBE
-/* Whether a library of NVIDIA's can be opened. */
-static bool has_library(sbp_cuda_library_id id) {
-    sbp_cuda_library library;
-    bool has = sbp_cuda_library_open(id, NULL, &library) == SBP_OK;
-    if (has)
-        sbp_cuda_library_keep(&library);
-    sbp_cuda_library_close(&library);
-    return has;
-}
-
-static sbp_status probe_cuda(sbp_diag *diag, probed *p, sbp_choice_backend *out) {
-    out->compiles = true;
-    out->absent = !has_library(SBP_CUDA_DRIVER);
-    out->none = "its driver is not installed (libcuda.so.1)";
-    if (out->absent)
-        return SBP_OK;
-    SBP_TRY(probe(sbp_cuda_probe, diag, p, out));
-    bool compiles = out->count == 0 || has_library(SBP_CUDA_NVRTC);
-    for (int32_t i = 0; i < out->count && !compiles; i++)
-        if (!p->devices[i].missing[0])
-            snprintf(p->devices[i].missing, sizeof p->devices[i].missing,
-                     "for which nothing can be compiled without %s (pip install %s)",
-                     sbp_cuda_library_file(SBP_CUDA_NVRTC), sbp_cuda_library_package(SBP_CUDA_NVRTC));
-    return SBP_OK;
-}
-#endif
-
 static sbp_status find_here(const sbp_choice_wish *wish, sbp_diag *diag, sbp_choice *out) {
-    sbp_choice_backend backends[BACKENDS] = {
-        {.name = "cuda", .title = "CUDA", .absent = true, .none = "this build knows none"},
-        {.name = "vulkan", .title = "Vulkan", .none = "this build knows none"}};
-    probed found[BACKENDS] = {0};
+    sbp_choice_backend backends[BACKENDS];
+    sbp_probed found[BACKENDS] = {0};
+    int32_t count = 0;
     sbp_status status = SBP_OK;
     int64_t host_bytes = sbp_machine_memory_available(); /* before drivers take of it */
     bool any = strcmp(wish->backend, "auto") == 0;
-    (void)probe, (void)any;
-#ifdef SBP_HAS_CUDA_PROBE
-    if (any || strcmp(wish->backend, "cuda") == 0)
-        status = probe_cuda(diag, &found[0], &backends[0]);
-#endif
-#ifdef SBP_COMPILES_VULKAN
-    backends[1].compiles = true;
-#ifdef SBP_HAS_VULKAN_PROBE
-    if (status == SBP_OK && (any || strcmp(wish->backend, "vulkan") == 0))
-        status = probe(sbp_vulkan_probe, diag, &found[1], &backends[1]);
-#endif
-#endif
+    for (int32_t i = 0; i < BACKENDS && status == SBP_OK; i++) {
+        const sbp_backend *backend = sbp_backend_at(i);
+        bool asked = any || strcmp(wish->backend, backend->name) == 0;
+        if (backend->is & SBP_BACKEND_HOST)
+            continue;
+        backends[count] = (sbp_choice_backend){.name = backend->name,
+                                               .title = backend->title,
+                                               .compiles = sides[i].compiles,
+                                               .none = "this build knows none"};
+        if (sides[i].compiles && sides[i].probe && asked)
+            status = probe(sides[i].probe, diag, &found[count], &backends[count]);
+        count++;
+    }
     if (status == SBP_OK)
-        sbp_choice_make(wish, backends, BACKENDS, host_bytes, out);
-    for (int i = 0; i < BACKENDS; i++)
+        sbp_choice_make(wish, backends, count, host_bytes, out);
+    for (int32_t i = 0; i < count; i++)
         free(found[i].devices);
     return status;
 }
@@ -215,20 +188,11 @@ static bool read_answer(int from, answer *out) {
     return true;
 }
 
-/* The name as this process has it. */
-static const char *backend_name(const char *name) {
-    static const char *const names[] = {"cuda", "vulkan"};
-    for (int i = 0; i < SBP_COUNT(names); i++)
-        if (strcmp(name, names[i]) == 0)
-            return names[i];
-    return "cpu";
-}
-
 /* Drivers stay in a process that has opened them once, with what they are made of: software ones are
  * compilers of some 50 MiB. And they may crash. Where there can be no other process they are asked here. */
 sbp_status sbp_choice_find(const sbp_choice_wish *wish, sbp_diag *diag, sbp_choice *out) {
     int ends[2], how = 0;
-    if (strcmp(wish->backend, "cpu") == 0 || pipe2(ends, O_CLOEXEC) != 0)
+    if (sbp_backend_is_a(wish->backend, SBP_BACKEND_HOST) || pipe2(ends, O_CLOEXEC) != 0)
         return find_here(wish, diag, out);
     pid_t child = fork();
     if (child == 0)
@@ -250,6 +214,6 @@ sbp_status sbp_choice_find(const sbp_choice_wish *wish, sbp_diag *diag, sbp_choi
     if (a.status != SBP_OK)
         return sbp_fail(diag, a.status, "%s", a.message);
     *out = a.choice;
-    out->backend = backend_name(a.backend);
+    out->backend = sbp_backend_find(a.backend)->name; /* as this process has it */
     return SBP_OK;
 }

@@ -26,6 +26,18 @@ typedef struct sbp_choice_backend {
     const char *none;
 } sbp_choice_backend;
 
+/* What a driver says when it is asked for its devices. All zeros: nothing. */
+typedef struct sbp_probed {
+    sbp_candidate *devices; /* [count], the caller's to free; in the order of sbprun --devices */
+    int32_t count;
+    bool absent;    /* there is no driver, and `none` says which */
+    char none[256]; /* why there is no device */
+} sbp_probed;
+
+/* Of each backend for GPUs, sbp_<name>_probe in its folder. SBP_MACHINE: there is no device, and diag says
+ * why. */
+typedef sbp_status sbp_probe(sbp_diag *diag, sbp_probed *out) SBP_CHECKED;
+
 typedef struct sbp_choice {
     const char *backend;  /* "cpu", or a name of those given */
     char arch[16];        /* of the device; "": not known, or there are no architectures */

@@ -1,27 +1,28 @@
-/* target.c: the list of backends that this build can compile for. */
+/* target.c: the backends that this build can compile for. */
 #include "backends/target.h"
 
 #include <string.h>
 
-#include "backends/cpu/cpu_target.h"
-#include "backends/cuda/cuda_target.h"
-#include "backends/vulkan/vulkan_target.h"
+#include "backends/backends.h"
+
+#define BACKEND(name, title, is, without) extern const sbp_target sbp_##name##_target;
+#include "backends/backends.def"
 
 static const sbp_target *const targets[] = {
-    &sbp_cpu_target,
-    &sbp_cuda_target,
-#ifdef SBP_HAVE_VULKAN_TARGET
-    &sbp_vulkan_target,
-#endif
+#define BACKEND(name, title, is, without) SBP_BACKEND_BUILT(SBP_TARGET_##name, &sbp_##name##_target),
+#include "backends/backends.def"
 };
 
 const sbp_target *sbp_target_at(int32_t index) {
-    return index >= 0 && index < SBP_COUNT(targets) ? targets[index] : NULL;
+    for (int32_t i = 0; i < SBP_COUNT(targets); i++)
+        if (targets[i] && index-- == 0)
+            return targets[i];
+    return NULL;
 }
 
 const sbp_target *sbp_target_find(const char *name) {
     for (int32_t i = 0; i < SBP_COUNT(targets); i++)
-        if (strcmp(targets[i]->name, name) == 0)
+        if (targets[i] && strcmp(targets[i]->name, name) == 0)
             return targets[i];
     return NULL;
 }

@@ -4,8 +4,10 @@
 
 #include "backends/choice.h"
 
-/* In the order of sbprun --devices, which is the driver's; *out is freed by the caller. SBP_MACHINE says why
- * there is none. The driver tells free memory only to who has opened a device: free_bytes is all of it. */
-sbp_status sbp_cuda_probe(sbp_diag *diag, sbp_candidate **out, int32_t *count) SBP_CHECKED;
+/* As backends/choice.h wants it: a device that nothing can be compiled for here says so. */
+sbp_probe sbp_cuda_probe;
+/* The devices of the driver, whatever else is there, in the order of sbprun --devices, which is the driver's;
+ * *out is freed by the caller. SBP_MACHINE says why there is none. */
+sbp_status sbp_cuda_candidates(sbp_diag *diag, sbp_candidate **out, int32_t *count) SBP_CHECKED;
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "backends/choice.h"
 
-/* In the order of sbprun --devices; *out is freed by the caller. SBP_MACHINE says why there is none. */
-sbp_status sbp_vulkan_probe(sbp_diag *diag, sbp_candidate **out, int32_t *count) SBP_CHECKED;
+/* As backends/choice.h wants it. */
+sbp_probe sbp_vulkan_probe;
 
 #endif

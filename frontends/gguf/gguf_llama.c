@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "frontends/weights/recipe.h"
+#include "ir/base/json_write.h"
 
 /* ---- names ---------------------------------------------------------------------------------------- */
 
@@ -219,7 +220,7 @@ static double llama3_factor(const llama *m, int64_t i, double factor, double len
 }
 
 /* rope_scaling for rope_freqs.weight, whose factors must be Llama 3's. */
-static sbp_status write_rope_factors(const llama *m, const sbp_weight *w, sbp_text *out) {
+static sbp_status write_rope_factors(const llama *m, const sbp_weight *w, sbp_json_writer *out) {
     int64_t length = 8192, n = m->head_dim / 2;
     SBP_TRY(get_size(m, "llama.rope.scaling.original_context_length", SBP_JSON_OPTIONAL, &length));
     if (w->rank != 1 || w->elems != n)
@@ -238,15 +239,17 @@ static sbp_status write_rope_factors(const llama *m, const sbp_weight *w, sbp_te
                             "gives %g, and no other is supported",
                             w->path, w->name, (long long)i, found[i], factor, (long long)length, expected);
     }
-    sbp_text_add(out, "{\"rope_type\":\"llama3\",\"factor\":");
-    sbp_text_add_double(out, factor);
-    sbp_text_add(
-        out, ",\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":%lld}",
-        (long long)length);
+    sbp_json_write_object(out, "rope_scaling");
+    sbp_json_write_string(out, "rope_type", "llama3");
+    sbp_json_write_double(out, "factor", factor);
+    sbp_json_write_raw(out, "low_freq_factor", "1.0");
+    sbp_json_write_raw(out, "high_freq_factor", "4.0");
+    sbp_json_write_int(out, "original_max_position_embeddings", length);
+    sbp_json_write_end(out);
     return SBP_OK;
 }
 
-static sbp_status write_rope_scaling(const llama *m, sbp_text *out) {
+static sbp_status write_rope_scaling(const llama *m, sbp_json_writer *out) {
     const char *type = "none";
     double factor = 1;
     SBP_TRY(sbp_gguf_get_string(m->diag, m->s->keys, "llama.rope.scaling.type", SBP_JSON_OPTIONAL, &type));
@@ -270,11 +273,12 @@ static sbp_status write_rope_scaling(const llama *m, sbp_text *out) {
     if (factors)
         return write_rope_factors(m, factors, out);
     if (linear) {
-        sbp_text_add(out, "{\"rope_type\":\"linear\",\"factor\":");
-        sbp_text_add_double(out, factor);
-        sbp_text_add(out, "}");
+        sbp_json_write_object(out, "rope_scaling");
+        sbp_json_write_string(out, "rope_type", "linear");
+        sbp_json_write_double(out, "factor", factor);
+        sbp_json_write_end(out);
     } else {
-        sbp_text_add(out, "null");
+        sbp_json_write_null(out, "rope_scaling");
     }
     return SBP_OK;
 }
@@ -282,46 +286,57 @@ static sbp_status write_rope_scaling(const llama *m, sbp_text *out) {
 /* ---- config.json ----------------------------------------------------------------------------------- */
 
 /* The shortest decimal that is this fp32 number: the one somebody wrote before it was stored. */
-static void add_number(sbp_text *out, const char *key, double value) {
+static void write_number(sbp_json_writer *out, const char *key, double value) {
     char text[40];
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, value);
         if (strtof(text, NULL) == (float)value)
             break;
     }
-    sbp_text_add(out, ",\"%s\":%s%s", key, text, strpbrk(text, ".e") ? "" : ".0");
+    if (isfinite(value))
+        sbp_json_write_raw(out, key,
+                           sbp_arena_printf(out->out->arena, "%s%s", text, strpbrk(text, ".e") ? "" : ".0"));
+    else
+        sbp_json_write_null(out, key);
 }
 
 /* Token ids are u32; absent, and the largest number, mean none. */
-static sbp_status add_token(const llama *m, sbp_text *out, const char *key, const char *name) {
+static sbp_status write_token(const llama *m, sbp_json_writer *out, const char *key, const char *name) {
     int64_t id = -1;
     SBP_TRY(sbp_gguf_get_i64(m->diag, m->s->keys, key, SBP_JSON_OPTIONAL, &id));
     if (id < 0 || id > INT32_MAX)
-        sbp_text_add(out, ",\"%s\":null", name);
+        sbp_json_write_null(out, name);
     else
-        sbp_text_add(out, ",\"%s\":%lld", name, (long long)id);
+        sbp_json_write_int(out, name, id);
     return SBP_OK;
 }
 
-static sbp_status write_config(const llama *m, sbp_text *out) {
-    sbp_text_add(out,
-                 "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"vocab_size\":%lld,"
-                 "\"hidden_size\":%lld,\"intermediate_size\":%lld,\"num_hidden_layers\":%lld,"
-                 "\"num_attention_heads\":%lld,\"num_key_value_heads\":%lld,\"head_dim\":%lld,"
-                 "\"max_position_embeddings\":%lld,\"hidden_act\":\"silu\",\"torch_dtype\":\"float32\","
-                 "\"attention_bias\":%s,\"mlp_bias\":%s,\"tie_word_embeddings\":%s",
-                 (long long)m->vocab, (long long)m->hidden, (long long)m->inner, (long long)m->layers,
-                 (long long)m->heads, (long long)m->kv_heads, (long long)m->head_dim, (long long)m->positions,
-                 m->attention_bias ? "true" : "false", m->mlp_bias ? "true" : "false",
-                 m->tied ? "true" : "false");
-    add_number(out, "rms_norm_eps", m->eps);
-    add_number(out, "rope_theta", m->theta);
-    SBP_TRY(add_token(m, out, "tokenizer.ggml.bos_token_id", "bos_token_id"));
-    SBP_TRY(add_token(m, out, "tokenizer.ggml.eos_token_id", "eos_token_id"));
-    SBP_TRY(add_token(m, out, "tokenizer.ggml.padding_token_id", "pad_token_id"));
-    sbp_text_add(out, ",\"rope_scaling\":");
+static sbp_status write_config(const llama *m, sbp_json_writer *out) {
+    sbp_json_write_object(out, NULL);
+    sbp_json_write_array(out, "architectures");
+    sbp_json_write_string(out, NULL, "LlamaForCausalLM");
+    sbp_json_write_end(out);
+    sbp_json_write_string(out, "model_type", "llama");
+    sbp_json_write_int(out, "vocab_size", m->vocab);
+    sbp_json_write_int(out, "hidden_size", m->hidden);
+    sbp_json_write_int(out, "intermediate_size", m->inner);
+    sbp_json_write_int(out, "num_hidden_layers", m->layers);
+    sbp_json_write_int(out, "num_attention_heads", m->heads);
+    sbp_json_write_int(out, "num_key_value_heads", m->kv_heads);
+    sbp_json_write_int(out, "head_dim", m->head_dim);
+    sbp_json_write_int(out, "max_position_embeddings", m->positions);
+    sbp_json_write_string(out, "hidden_act", "silu");
+    sbp_json_write_string(out, "torch_dtype", "float32");
+    sbp_json_write_bool(out, "attention_bias", m->attention_bias);
+    sbp_json_write_bool(out, "mlp_bias", m->mlp_bias);
+    sbp_json_write_bool(out, "tie_word_embeddings", m->tied);
+    write_number(out, "rms_norm_eps", m->eps);
+    write_number(out, "rope_theta", m->theta);
+    SBP_TRY(write_token(m, out, "tokenizer.ggml.bos_token_id", "bos_token_id"));
+    SBP_TRY(write_token(m, out, "tokenizer.ggml.eos_token_id", "eos_token_id"));
+    SBP_TRY(write_token(m, out, "tokenizer.ggml.padding_token_id", "pad_token_id"));
     SBP_TRY(write_rope_scaling(m, out));
-    sbp_text_add(out, "}");
+    sbp_json_write_end(out);
     return SBP_OK;
 }
 
@@ -334,7 +349,9 @@ sbp_status sbp_gguf_llama(sbp_gguf_source *source) {
     SBP_TRY(read_tensors(m));
     sbp_text text;
     sbp_text_init(&text, l->arena);
-    SBP_TRY(write_config(m, &text));
+    sbp_json_writer w = sbp_json_writer_on(&text);
+    w.compact = true;
+    SBP_TRY(write_config(m, &w));
     const sbp_json *config;
     SBP_TRY(sbp_json_parse(l->arena, l->diag, l->path, text.data, text.length, 0, &config));
     return sbp_load_hf(l, config, stored, m);

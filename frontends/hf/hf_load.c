@@ -2,42 +2,47 @@
  * no field was left unread that could matter. */
 #include "frontends/hf/hf.h"
 
-#include <stdio.h>
 #include <string.h>
+
+#include "ir/base/json_write.h"
 
 /* ---- --set KEY=JSON ------------------------------------------------------------------------------- */
 
+static void write_with(sbp_json_writer *w, const char *key, const sbp_json *object, const char *path,
+                       const char *value);
+
+/* A member: the value, or the object with member `rest` replaced. */
+static void write_replaced(sbp_json_writer *w, const char *key, const sbp_json *item, const char *rest,
+                           const char *value) {
+    if (rest)
+        write_with(w, key, item && item->kind == SBP_JSON_OBJECT ? item : NULL, rest, value);
+    else
+        sbp_json_write_raw(w, key, value);
+}
+
 /* The object (NULL: an empty one) with member `path` (dots between nested names) replaced by value. */
-static void write_with(sbp_text *out, const sbp_json *object, const char *path, const char *value) {
+static void write_with(sbp_json_writer *w, const char *key, const sbp_json *object, const char *path,
+                       const char *value) {
     size_t length = strcspn(path, ".");
     const char *rest = path[length] ? path + length + 1 : NULL;
+    const char *name = sbp_arena_strndup(w->out->arena, path, length);
     bool found = false;
-    sbp_text_add(out, "{");
+    sbp_json_write_object(w, key);
     for (int64_t i = 0; object && i < object->count; i++) {
         const sbp_json *item = &object->items[i];
-        bool here = strlen(item->key) == length && memcmp(item->key, path, length) == 0;
+        bool here = strcmp(item->key, name) == 0;
         found |= here;
-        sbp_text_add(out, i > 0 ? "," : "");
-        sbp_json_add_string(out, item->key, strlen(item->key));
-        sbp_text_add(out, ":");
-        if (!here)
-            sbp_json_add_value(out, item);
-        else if (rest)
-            write_with(out, item->kind == SBP_JSON_OBJECT ? item : NULL, rest, value);
+        if (here)
+            write_replaced(w, item->key, item, rest, value);
         else
-            sbp_text_add_n(out, value, strlen(value));
+            sbp_json_write_value(w, item->key, item);
     }
-    if (!found) {
-        sbp_text_add(out, object && object->count > 0 ? "," : "");
-        sbp_json_add_string(out, path, length);
-        sbp_text_add(out, ":");
-        if (rest)
-            write_with(out, NULL, rest, value);
-        else
-            sbp_text_add_n(out, value, strlen(value));
-    }
-    sbp_text_add(out, "}");
+    if (!found)
+        write_replaced(w, name, NULL, rest, value);
+    sbp_json_write_end(w);
 }
+
+enum { MOST_NAMES = 16 }; /* joined by dots in --set */
 
 static sbp_status override_one(sbp_loading *l, const char *setting, const sbp_json **config) {
     const char *equals = strchr(setting, '=');
@@ -45,6 +50,13 @@ static sbp_status override_one(sbp_loading *l, const char *setting, const sbp_js
         return sbp_fail(l->diag, SBP_USAGE, "--set %s: KEY=JSON expected", setting);
     const char *key = sbp_arena_strndup(l->arena, setting, (size_t)(equals - setting)), *value = equals + 1;
     const sbp_json *parsed;
+    int32_t names = 1;
+    for (const char *dot = strchr(key, '.'); dot; dot = strchr(dot + 1, '.'))
+        names++;
+    if (names > MOST_NAMES)
+        return sbp_fail(l->diag, SBP_USAGE,
+                        "--set %.60s..: %d names within each other, at most %d are expected", key, (int)names,
+                        MOST_NAMES);
     if (sbp_json_parse(l->arena, NULL, key, value, strlen(value), 0, &parsed) != SBP_OK)
         return sbp_fail(l->diag, SBP_USAGE,
                         "--set %s: '%s' is not JSON (a string needs quotes: --set '%s=\"%s\"')", setting,
@@ -52,7 +64,9 @@ static sbp_status override_one(sbp_loading *l, const char *setting, const sbp_js
     const char *file = (*config)->key ? (*config)->key : l->path;
     sbp_text text;
     sbp_text_init(&text, l->arena);
-    write_with(&text, *config, key, value);
+    sbp_json_writer w = sbp_json_writer_on(&text);
+    w.compact = true;
+    write_with(&w, NULL, *config, key, value);
     return sbp_json_parse(l->arena, l->diag, file, text.data, text.length, 0, config);
 }
 

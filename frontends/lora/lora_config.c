@@ -6,7 +6,7 @@
 #include <strings.h>
 
 #include "ir/base/file.h"
-#include "ir/base/json.h"
+#include "ir/base/json_write.h"
 
 static const char file_name[] = "adapter_config.json";
 
@@ -216,88 +216,71 @@ sbp_status sbp_lora_read(sbp_arena *arena, sbp_diag *diag, const char *directory
 
 /* ---- writing ------------------------------------------------------------------------------------------ */
 
-typedef struct writer {
-    sbp_text *out;
-    bool any;
-} writer;
-
-/* "key": raw */
-static void put(writer *w, const char *key, const char *raw) {
-    sbp_text_add(w->out, "%s\n  \"%s\": %s", w->any ? "," : "{", key, raw);
-    w->any = true;
-}
-
-static void put_string(writer *w, const char *key, const char *value) {
-    put(w, key, "");
-    sbp_json_add_string(w->out, value, strlen(value));
-}
-
-static void put_number(writer *w, const char *key, double value) {
-    put(w, key, "");
-    sbp_text_add_double(w->out, value);
-}
-
-static void put_names(writer *w, const char *key, const sbp_lora_names *names) {
+static void write_names(sbp_json_writer *w, const char *key, const sbp_lora_names *names) {
     if (names->count == 0) {
-        put(w, key, "null");
+        sbp_json_write_null(w, key);
         return;
     }
     if (names->pattern) {
-        put_string(w, key, names->names[0]);
+        sbp_json_write_string(w, key, names->names[0]);
         return;
     }
-    put(w, key, "[");
-    for (int32_t i = 0; i < names->count; i++) {
-        sbp_text_add(w->out, i ? ",\n    " : "\n    ");
-        sbp_json_add_string(w->out, names->names[i], strlen(names->names[i]));
-    }
-    sbp_text_add(w->out, "\n  ]");
+    w->lines = 2;
+    sbp_json_write_array(w, key);
+    for (int32_t i = 0; i < names->count; i++)
+        sbp_json_write_string(w, NULL, names->names[i]);
+    sbp_json_write_end(w);
+    w->lines = 1;
 }
 
-static void put_numbers(writer *w, const char *key, const sbp_lora_number *numbers, int32_t count) {
-    put(w, key, "{");
-    for (int32_t i = 0; i < count; i++) {
-        sbp_text_add(w->out, i ? ", " : "");
-        sbp_json_add_string(w->out, numbers[i].pattern, strlen(numbers[i].pattern));
-        sbp_text_add(w->out, ": ");
-        sbp_text_add_double(w->out, numbers[i].value);
-    }
-    sbp_text_add(w->out, "}");
+static void write_numbers(sbp_json_writer *w, const char *key, const sbp_lora_number *numbers,
+                          int32_t count) {
+    sbp_json_write_object(w, key);
+    for (int32_t i = 0; i < count; i++)
+        sbp_json_write_double(w, numbers[i].pattern, numbers[i].value);
+    sbp_json_write_end(w);
 }
 
-static void put_layers(writer *w, const sbp_lora_options *o) {
-    put(w, "layers_to_transform", o->layer_count ? "[" : "null");
+static void write_layers(sbp_json_writer *w, const sbp_lora_options *o) {
+    if (o->layer_count == 0) {
+        sbp_json_write_null(w, "layers_to_transform");
+        return;
+    }
+    sbp_json_write_array(w, "layers_to_transform");
     for (int32_t i = 0; i < o->layer_count; i++)
-        sbp_text_add(w->out, "%s%lld", i ? ", " : "", (long long)o->layers[i]);
-    sbp_text_add(w->out, o->layer_count ? "]" : "");
+        sbp_json_write_int(w, NULL, o->layers[i]);
+    sbp_json_write_end(w);
 }
 
 const char *sbp_lora_config(sbp_arena *arena, const sbp_lora_options *o, const sbp_lora_names *targets,
                             const char *base) {
     sbp_text text;
     sbp_text_init(&text, arena);
-    writer w = {.out = &text};
-    put_numbers(&w, "alpha_pattern", o->alphas, o->alpha_count);
-    put(&w, "auto_mapping", "null");
-    put_string(&w, "base_model_name_or_path", base);
-    put_string(&w, "bias", "none");
-    put_names(&w, "exclude_modules", &o->exclude);
-    put(&w, "fan_in_fan_out", "false");
-    put(&w, "inference_mode", "true");
-    put(&w, "init_lora_weights", "true");
-    put_names(&w, "layers_pattern", &o->layers_pattern);
-    put_layers(&w, o);
-    put_number(&w, "lora_alpha", o->alpha);
-    put_number(&w, "lora_dropout", o->dropout);
-    put_names(&w, "modules_to_save", &o->save);
-    put_string(&w, "peft_type", "LORA");
-    put_number(&w, "r", (double)o->rank);
-    put_numbers(&w, "rank_pattern", o->ranks, o->rank_count);
-    put(&w, "revision", "null");
-    put_names(&w, "target_modules", targets);
-    put_string(&w, "task_type", "CAUSAL_LM");
-    put(&w, "use_dora", "false");
-    put(&w, "use_rslora", o->rslora ? "true" : "false");
-    sbp_text_add(&text, "\n}\n");
+    sbp_json_writer w = sbp_json_writer_on(&text);
+    w.lines = 1;
+    sbp_json_write_object(&w, NULL);
+    write_numbers(&w, "alpha_pattern", o->alphas, o->alpha_count);
+    sbp_json_write_null(&w, "auto_mapping");
+    sbp_json_write_string(&w, "base_model_name_or_path", base);
+    sbp_json_write_string(&w, "bias", "none");
+    write_names(&w, "exclude_modules", &o->exclude);
+    sbp_json_write_bool(&w, "fan_in_fan_out", false);
+    sbp_json_write_bool(&w, "inference_mode", true);
+    sbp_json_write_bool(&w, "init_lora_weights", true);
+    write_names(&w, "layers_pattern", &o->layers_pattern);
+    write_layers(&w, o);
+    sbp_json_write_double(&w, "lora_alpha", o->alpha);
+    sbp_json_write_double(&w, "lora_dropout", o->dropout);
+    write_names(&w, "modules_to_save", &o->save);
+    sbp_json_write_string(&w, "peft_type", "LORA");
+    sbp_json_write_double(&w, "r", (double)o->rank);
+    write_numbers(&w, "rank_pattern", o->ranks, o->rank_count);
+    sbp_json_write_null(&w, "revision");
+    write_names(&w, "target_modules", targets);
+    sbp_json_write_string(&w, "task_type", "CAUSAL_LM");
+    sbp_json_write_bool(&w, "use_dora", false);
+    sbp_json_write_bool(&w, "use_rslora", o->rslora);
+    sbp_json_write_end(&w);
+    sbp_text_add(&text, "\n");
     return text.data;
 }

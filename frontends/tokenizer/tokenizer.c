@@ -354,93 +354,95 @@ typedef struct printing {
     const char *text;
 } printing;
 
-static void print_string(sbp_text *out, const char *text) {
-    sbp_json_add_string(out, text, strlen(text));
+/* An object that stays open. */
+static void begin_added(sbp_json_writer *w, const tok_added *token) {
+    sbp_json_write_object(w, NULL);
+    sbp_json_write_int(w, "id", token->id);
+    sbp_json_write_string(w, "content", token->content.text);
+    sbp_json_write_bool(w, "single_word", token->single_word);
+    sbp_json_write_bool(w, "lstrip", token->left_strip);
+    sbp_json_write_bool(w, "rstrip", token->right_strip);
+    sbp_json_write_bool(w, "normalized", token->normalized);
+    sbp_json_write_bool(w, "special", token->special);
+}
+
+void sbp_write_added(sbp_json_writer *w, const tok_added *token) {
+    begin_added(w, token);
+    sbp_json_write_end(w);
+}
+
+void sbp_write_named(sbp_json_writer *w) {
+    begin_added(w, &(tok_added){.content.text = ""});
+    sbp_json_write_object(w, TOK_NAMED_KEY);
 }
 
 /* As "a b" where no part has a space: a third of the memory when it is read again. */
-static void print_merges(sbp_text *out, const sbp_json *merges) {
+static void write_merges(sbp_json_writer *w, const sbp_json *merges) {
     bool pairs = false;
     sbp_text joined;
-    sbp_text_init(&joined, out->arena);
+    sbp_text_init(&joined, w->out->arena);
     for (int64_t i = 0; i < merges->count; i++) {
         const sbp_json *m = &merges->items[i];
         for (int k = 0; m->kind == SBP_JSON_ARRAY && k < 2; k++)
             pairs |= memchr(m->items[k].string, ' ', (size_t)m->items[k].count) != NULL;
     }
-    sbp_text_add(out, "[");
+    sbp_json_write_array(w, "merges");
     for (int64_t i = 0; i < merges->count; i++) {
         const sbp_json *m = &merges->items[i];
-        sbp_text_add(out, i ? "," : "");
         if (pairs || m->kind == SBP_JSON_STRING) {
-            sbp_json_add_value(out, m);
+            sbp_json_write_value(w, NULL, m);
             continue;
         }
         joined.length = 0;
         sbp_text_add_n(&joined, m->items[0].string, (size_t)m->items[0].count);
         sbp_text_add_n(&joined, " ", 1);
         sbp_text_add_n(&joined, m->items[1].string, (size_t)m->items[1].count);
-        sbp_json_add_string(out, joined.data, joined.length);
+        sbp_json_write_bytes(w, NULL, joined.data, joined.length);
     }
-    sbp_text_add(out, "]");
+    sbp_json_write_end(w);
 }
 
-static void print_model(sbp_text *out, const sbp_json *model) {
-    sbp_text_add(out, "{");
+static void write_model(sbp_json_writer *w, const sbp_json *model) {
+    sbp_json_write_object(w, "model");
     for (int64_t i = 0; i < model->count; i++) {
-        sbp_text_add(out, i ? "," : "");
-        print_string(out, model->items[i].key);
-        sbp_text_add(out, ":");
         if (strcmp(model->items[i].key, "merges") == 0)
-            print_merges(out, &model->items[i]);
+            write_merges(w, &model->items[i]);
         else
-            sbp_json_add_value(out, &model->items[i]);
+            sbp_json_write_value(w, model->items[i].key, &model->items[i]);
     }
-    sbp_text_add(out, "}");
+    sbp_json_write_end(w);
 }
 
-static void print_added(sbp_text *out, const sbp_tokenizer *t) {
-    sbp_text_add(out, "[");
-    for (int32_t i = 0; i < t->added_count; i++) {
-        const tok_added *a = &t->added[i];
-        sbp_text_add(out, "%s{\"id\":%d,\"content\":", i ? "," : "", a->id);
-        print_string(out, a->content.text);
-        sbp_text_add(out, ",\"single_word\":%s,\"lstrip\":%s,\"rstrip\":%s,\"normalized\":%s,\"special\":%s}",
-                     a->single_word ? "true" : "false", a->left_strip ? "true" : "false",
-                     a->right_strip ? "true" : "false", a->normalized ? "true" : "false",
-                     a->special ? "true" : "false");
-    }
-    sbp_text_add(out, "%s" TOK_NAMED_HEAD, t->added_count > 0 ? "," : "");
-    for (int32_t i = 0; i < t->named_count; i++) {
-        sbp_text_add(out, i ? "," : "");
-        print_string(out, t->named[i].name);
-        sbp_text_add(out, ":");
-        print_string(out, t->named[i].value);
-    }
-    sbp_text_add(out, "}}]");
+static void write_all_added(sbp_json_writer *w, const sbp_tokenizer *t) {
+    sbp_json_write_array(w, "added_tokens");
+    for (int32_t i = 0; i < t->added_count; i++)
+        sbp_write_added(w, &t->added[i]);
+    sbp_write_named(w);
+    for (int32_t i = 0; i < t->named_count; i++)
+        sbp_json_write_string(w, t->named[i].name, t->named[i].value);
+    sbp_json_write_end(w);
+    sbp_json_write_end(w);
+    sbp_json_write_end(w);
 }
 
-static sbp_status print_scratch(void *user) {
+static sbp_status write_scratch(void *user) {
     printing *p = user;
     const sbp_tokenizer *t = p->t;
     const sbp_json *root;
     SBP_TRY(sbp_json_parse(p->scratch, p->diag, t->file, t->json, t->json_length, 0, &root));
-    sbp_text *out = &p->out;
-    sbp_text_init(out, p->scratch);
-    sbp_text_add(out, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":");
-    print_added(out, t);
+    sbp_text_init(&p->out, p->scratch);
+    sbp_json_writer w = sbp_json_writer_on(&p->out);
+    w.compact = true;
+    sbp_json_write_object(&w, NULL);
+    sbp_json_write_string(&w, "version", "1.0");
+    sbp_json_write_null(&w, "truncation");
+    sbp_json_write_null(&w, "padding");
+    write_all_added(&w, t);
     static const char *const copied[] = {"normalizer", "pre_tokenizer", "post_processor", "decoder"};
-    for (int i = 0; i < SBP_COUNT(copied); i++) {
-        const sbp_json *part = sbp_json_member(root, copied[i]);
-        sbp_text_add(out, ",\"%s\":", copied[i]);
-        if (part)
-            sbp_json_add_value(out, part);
-        else
-            sbp_text_add(out, "null");
-    }
-    sbp_text_add(out, ",\"model\":");
-    print_model(out, sbp_json_member(root, "model"));
-    sbp_text_add(out, "}");
+    for (int i = 0; i < SBP_COUNT(copied); i++)
+        sbp_json_write_value(&w, copied[i], sbp_json_member(root, copied[i]));
+    write_model(&w, sbp_json_member(root, "model"));
+    sbp_json_write_end(&w);
     return SBP_OK;
 }
 
@@ -455,7 +457,7 @@ sbp_status sbp_tokenizer_to_json(const sbp_tokenizer *t, sbp_arena *arena, sbp_d
     printing p = {.t = t, .scratch = sbp_arena_create(), .arena = arena, .diag = diag};
     if (!p.scratch)
         return sbp_fail(diag, SBP_MACHINE, "out of memory writing the tokenizer of '%s'", t->file);
-    sbp_status status = sbp_guard(p.scratch, diag, print_scratch, &p);
+    sbp_status status = sbp_guard(p.scratch, diag, write_scratch, &p);
     if (status == SBP_OK)
         status = sbp_guard(arena, diag, print_result, &p);
     if (status == SBP_OK) {

@@ -52,48 +52,72 @@ sbp_status sbp_convert_token(tok_conversion *c, int64_t id, sbp_gguf_string give
 /* ---- writing
  * ----------------------------------------------------------------------------------------------------- */
 
-void sbp_convert_print(tok_conversion *c, const char *text) {
-    sbp_text_add_n(&c->out, text, strlen(text));
-}
-
-void sbp_convert_string(tok_conversion *c, const char *text, int64_t length) {
-    sbp_json_add_string(&c->out, text, (size_t)length);
-}
-
-void sbp_convert_print_token(tok_conversion *c, int64_t id) {
-    sbp_convert_string(c, c->tokens[id].data, c->tokens[id].length);
+void sbp_convert_write_token(tok_conversion *c, const char *key, int64_t id) {
+    sbp_json_write_bytes(&c->w, key, c->tokens[id].data, (size_t)c->tokens[id].length);
 }
 
 void sbp_convert_added(tok_conversion *c) {
-    bool any = false;
-    sbp_convert_print(c, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[");
+    sbp_text_init(&c->out, c->scratch);
+    c->w = sbp_json_writer_on(&c->out);
+    c->w.compact = true;
+    sbp_json_write_object(&c->w, NULL);
+    sbp_json_write_string(&c->w, "version", "1.0");
+    sbp_json_write_null(&c->w, "truncation");
+    sbp_json_write_null(&c->w, "padding");
+    sbp_json_write_array(&c->w, "added_tokens");
     for (int64_t id = 0; c->types && id < c->count; id++) {
         int32_t type = c->types[id];
-        if (type != TOK_TYPE_UNKNOWN && type != TOK_TYPE_CONTROL && type != TOK_TYPE_USER)
-            continue;
-        sbp_text_add(&c->out, "%s{\"id\":%lld,\"content\":", any ? "," : "", (long long)id);
-        sbp_convert_print_token(c, id);
-        sbp_convert_print(
-            c, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":");
-        sbp_convert_print(c, type == TOK_TYPE_USER ? "false}" : "true}");
-        any = true;
+        if (type == TOK_TYPE_UNKNOWN || type == TOK_TYPE_CONTROL || type == TOK_TYPE_USER)
+            sbp_write_added(&c->w, &(tok_added){.id = (int32_t)id,
+                                                .content.text = c->tokens[id].data,
+                                                .special = type != TOK_TYPE_USER});
     }
-    sbp_convert_print(c, any ? "," TOK_NAMED_HEAD : TOK_NAMED_HEAD);
-    any = false;
-    for (int role = 0; role < 4; role++) {
-        if (c->role_ids[role] < 0)
-            continue;
-        sbp_text_add(&c->out, "%s\"%s\":", any ? "," : "", sbp_token_role_name((sbp_token_role)role));
-        sbp_convert_print_token(c, c->role_ids[role]);
-        any = true;
-    }
-    sbp_convert_print(c, "}}]");
+    sbp_write_named(&c->w);
+    for (int role = 0; role < 4; role++)
+        if (c->role_ids[role] >= 0)
+            sbp_convert_write_token(c, sbp_token_role_name((sbp_token_role)role), c->role_ids[role]);
+    sbp_json_write_end(&c->w);
+    sbp_json_write_end(&c->w);
+    sbp_json_write_end(&c->w);
 }
 
-static void print_template_token(tok_conversion *c, int64_t id) {
-    sbp_convert_print(c, "{\"SpecialToken\":{\"id\":");
-    sbp_convert_print_token(c, id);
-    sbp_convert_print(c, ",\"type_id\":0}}");
+/* {"SpecialToken": {"id": "<s>", "type_id": 0}}, or without a token {"Sequence": {"id": "A", "type_id": 0}} */
+static void write_part(tok_conversion *c, int64_t token, int sequence) {
+    sbp_json_write_object(&c->w, NULL);
+    sbp_json_write_object(&c->w, token >= 0 ? "SpecialToken" : "Sequence");
+    if (token >= 0)
+        sbp_convert_write_token(c, "id", token);
+    else
+        sbp_json_write_string(&c->w, "id", sequence ? "B" : "A");
+    sbp_json_write_int(&c->w, "type_id", sequence);
+    sbp_json_write_end(&c->w);
+    sbp_json_write_end(&c->w);
+}
+
+/* Of one text, or of a pair. */
+static void write_template(tok_conversion *c, bool pair, bool add_bos, bool add_eos) {
+    sbp_json_write_array(&c->w, pair ? "pair" : "single");
+    for (int k = 0; k <= pair; k++) {
+        if (add_bos)
+            write_part(c, c->role_ids[SBP_TOKEN_BOS], 0);
+        write_part(c, -1, k);
+        if (add_eos)
+            write_part(c, c->role_ids[SBP_TOKEN_EOS], 0);
+    }
+    sbp_json_write_end(&c->w);
+}
+
+/* "<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]} */
+static void write_template_token(tok_conversion *c, int64_t id) {
+    sbp_json_write_object(&c->w, c->tokens[id].data);
+    sbp_convert_write_token(c, "id", id);
+    sbp_json_write_array(&c->w, "ids");
+    sbp_json_write_int(&c->w, NULL, id);
+    sbp_json_write_end(&c->w);
+    sbp_json_write_array(&c->w, "tokens");
+    sbp_convert_write_token(c, NULL, id);
+    sbp_json_write_end(&c->w);
+    sbp_json_write_end(&c->w);
 }
 
 sbp_status sbp_convert_processor(tok_conversion *c, bool add_bos, bool add_eos) {
@@ -101,73 +125,90 @@ sbp_status sbp_convert_processor(tok_conversion *c, bool add_bos, bool add_eos) 
     if ((add_bos && bos < 0) || (add_eos && eos < 0))
         return sbp_fail(c->diag, SBP_INPUT, "%s: a %s token is to be added, but there is none", c->path,
                         add_bos && bos < 0 ? "bos" : "eos");
-    sbp_convert_print(c, ",\"post_processor\":");
     if (!add_bos && !add_eos) {
-        sbp_convert_print(c, "null");
+        sbp_json_write_null(&c->w, "post_processor");
         return SBP_OK;
     }
-    sbp_convert_print(c, "{\"type\":\"TemplateProcessing\"");
-    for (int pair = 0; pair < 2; pair++) {
-        sbp_convert_print(c, pair ? ",\"pair\":[" : ",\"single\":[");
-        for (int k = 0; k <= pair; k++) {
-            sbp_convert_print(c, k ? "," : "");
-            if (add_bos) {
-                print_template_token(c, bos);
-                sbp_convert_print(c, ",");
-            }
-            sbp_text_add(&c->out, "{\"Sequence\":{\"id\":\"%s\",\"type_id\":%d}}", k ? "B" : "A", k);
-            if (add_eos) {
-                sbp_convert_print(c, ",");
-                print_template_token(c, eos);
-            }
-        }
-        sbp_convert_print(c, "]");
-    }
-    sbp_convert_print(c, ",\"special_tokens\":{");
-    for (int role = SBP_TOKEN_BOS, any = 0; role <= SBP_TOKEN_EOS; role++) {
-        if (!(role == SBP_TOKEN_BOS ? add_bos : add_eos) || (any && bos == eos))
-            continue;
-        sbp_convert_print(c, any ? "," : "");
-        sbp_convert_print_token(c, c->role_ids[role]);
-        sbp_convert_print(c, ":{\"id\":");
-        sbp_convert_print_token(c, c->role_ids[role]);
-        sbp_text_add(&c->out, ",\"ids\":[%lld],\"tokens\":[", (long long)c->role_ids[role]);
-        sbp_convert_print_token(c, c->role_ids[role]);
-        sbp_convert_print(c, "]}");
-        any = 1;
-    }
-    sbp_convert_print(c, "}}");
+    sbp_json_write_object(&c->w, "post_processor");
+    sbp_json_write_string(&c->w, "type", "TemplateProcessing");
+    write_template(c, false, add_bos, add_eos);
+    write_template(c, true, add_bos, add_eos);
+    sbp_json_write_object(&c->w, "special_tokens");
+    if (add_bos)
+        write_template_token(c, bos);
+    if (add_eos && !(add_bos && bos == eos))
+        write_template_token(c, eos);
+    sbp_json_write_end(&c->w);
+    sbp_json_write_end(&c->w);
     return SBP_OK;
 }
 
 void sbp_convert_vocabulary(tok_conversion *c) {
-    sbp_convert_print(c, ",\"vocab\":{");
-    for (int64_t id = 0; id < c->count; id++) {
-        sbp_convert_print(c, id ? "," : "");
-        sbp_convert_print_token(c, id);
-        sbp_text_add(&c->out, ":%lld", (long long)id);
-    }
-    sbp_convert_print(c, "},\"merges\":[");
+    sbp_json_write_object(&c->w, "vocab");
+    for (int64_t id = 0; id < c->count; id++)
+        sbp_json_write_int(&c->w, c->tokens[id].data, id);
+    sbp_json_write_end(&c->w);
+    sbp_json_write_array(&c->w, "merges");
 }
 
-void sbp_convert_decoder(tok_conversion *c, bool dummy_prefix) {
-    sbp_convert_print(
-        c, ",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{"
-           "\"String\":\"\xe2\x96\x81\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}");
-    sbp_convert_print(c, dummy_prefix ? ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}"
-                                      : "]}");
+void sbp_convert_end(tok_conversion *c) {
+    for (int i = 0; i < 3; i++)
+        sbp_json_write_end(&c->w);
+}
+
+void sbp_convert_decoder(sbp_json_writer *w, bool dummy_prefix) {
+    sbp_json_write_object(w, "decoder");
+    sbp_json_write_string(w, "type", "Sequence");
+    sbp_json_write_array(w, "decoders");
+    sbp_json_write_raw(w, NULL,
+                       "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xe2\x96\x81\"},\"content\":\" \"}");
+    sbp_json_write_raw(w, NULL, "{\"type\":\"ByteFallback\"}");
+    sbp_json_write_raw(w, NULL, "{\"type\":\"Fuse\"}");
+    if (dummy_prefix)
+        sbp_json_write_raw(w, NULL, "{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}");
+    sbp_json_write_end(w);
+    sbp_json_write_end(w);
 }
 
 void sbp_convert_bpe(tok_conversion *c, bool byte_fallback) {
-    sbp_convert_print(c, ",\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":");
+    sbp_json_write_object(&c->w, "model");
+    sbp_json_write_string(&c->w, "type", "BPE");
+    sbp_json_write_null(&c->w, "dropout");
     if (c->role_ids[SBP_TOKEN_UNK] >= 0)
-        sbp_convert_print_token(c, c->role_ids[SBP_TOKEN_UNK]);
+        sbp_convert_write_token(c, "unk_token", c->role_ids[SBP_TOKEN_UNK]);
     else
-        sbp_convert_print(c, "null");
-    sbp_text_add(&c->out,
-                 ",\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":true,\"byte_"
-                 "fallback\":%s,\"ignore_merges\":false",
-                 byte_fallback ? "true" : "false");
+        sbp_json_write_null(&c->w, "unk_token");
+    sbp_json_write_null(&c->w, "continuing_subword_prefix");
+    sbp_json_write_null(&c->w, "end_of_word_suffix");
+    sbp_json_write_bool(&c->w, "fuse_unk", true);
+    sbp_json_write_bool(&c->w, "byte_fallback", byte_fallback);
+    sbp_json_write_bool(&c->w, "ignore_merges", false);
+}
+
+void sbp_convert_byte_bpe(tok_conversion *c, bool ignore_merges) {
+    sbp_json_write_raw(
+        &c->w, "decoder",
+        "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true}");
+    sbp_json_write_object(&c->w, "model");
+    sbp_json_write_string(&c->w, "type", "BPE");
+    sbp_json_write_null(&c->w, "dropout");
+    sbp_json_write_null(&c->w, "unk_token");
+    sbp_json_write_null(&c->w, "continuing_subword_prefix");
+    sbp_json_write_null(&c->w, "end_of_word_suffix");
+    sbp_json_write_bool(&c->w, "fuse_unk", false);
+    sbp_json_write_bool(&c->w, "byte_fallback", false);
+    sbp_json_write_bool(&c->w, "ignore_merges", ignore_merges);
+}
+
+void sbp_convert_split(tok_conversion *c, const char *pattern) {
+    sbp_json_write_object(&c->w, NULL);
+    sbp_json_write_string(&c->w, "type", "Split");
+    sbp_json_write_object(&c->w, "pattern");
+    sbp_json_write_string(&c->w, "Regex", pattern);
+    sbp_json_write_end(&c->w);
+    sbp_json_write_string(&c->w, "behavior", "Isolated");
+    sbp_json_write_bool(&c->w, "invert", false);
+    sbp_json_write_end(&c->w);
 }
 
 /* ---- merges ------------------------------------------------------------------------------------------- */
@@ -195,6 +236,13 @@ static int by_score(const void *a, const void *b) {
     if (x->right_chars != y->right_chars)
         return x->right_chars > y->right_chars ? -1 : 1;
     return (x->order > y->order) - (x->order < y->order);
+}
+
+static void write_merge(tok_conversion *c, const cut *merged) {
+    sbp_json_write_array(&c->w, NULL);
+    sbp_convert_write_token(c, NULL, merged->left);
+    sbp_convert_write_token(c, NULL, merged->right);
+    sbp_json_write_end(&c->w);
 }
 
 typedef struct cuts {
@@ -250,31 +298,18 @@ sbp_status sbp_convert_merges(tok_conversion *c, const double *scores) {
         all.list[i].order = i;
     if (all.count > 0)
         qsort(all.list, (size_t)all.count, sizeof(cut), by_score);
-    for (int32_t i = 0; i < all.count; i++) {
-        sbp_convert_print(c, i ? ",[" : "[");
-        sbp_convert_print_token(c, all.list[i].left);
-        sbp_convert_print(c, ",");
-        sbp_convert_print_token(c, all.list[i].right);
-        sbp_convert_print(c, "]");
-    }
+    for (int32_t i = 0; i < all.count; i++)
+        write_merge(c, &all.list[i]);
     return SBP_OK;
 }
 
 void sbp_convert_ranked_merges(tok_conversion *c, int64_t first) {
-    bool any = false;
     cuts found = {0};
     for (int64_t id = first; id < c->count; id++) {
         found.count = 0;
         cut_token(c, id, 0, &found);
-        for (int32_t i = 0; i < found.count; i++) {
-            if (found.list[i].left < first || found.list[i].right < first)
-                continue;
-            sbp_convert_print(c, any ? ",[" : "[");
-            sbp_convert_print_token(c, found.list[i].left);
-            sbp_convert_print(c, ",");
-            sbp_convert_print_token(c, found.list[i].right);
-            sbp_convert_print(c, "]");
-            any = true;
-        }
+        for (int32_t i = 0; i < found.count; i++)
+            if (found.list[i].left >= first && found.list[i].right >= first)
+                write_merge(c, &found.list[i]);
     }
 }

@@ -26,6 +26,7 @@ typedef struct tok_conversion {
     sbp_map ids;
     int64_t role_ids[4]; /* -1: none */
     sbp_text out;
+    sbp_json_writer w; /* on it */
 } tok_conversion;
 
 /* Room for `count` tokens; then each by its id, which must be UTF-8 without NUL and not be there yet.
@@ -35,20 +36,25 @@ sbp_status sbp_convert_token(tok_conversion *c, int64_t id, sbp_gguf_string give
                              bool spaces_to_blocks) SBP_CHECKED;
 int32_t sbp_convert_type(const tok_conversion *c, int64_t id);
 
-/* Parts of the text. */
-void sbp_convert_print(tok_conversion *c, const char *text);
-void sbp_convert_string(tok_conversion *c, const char *text, int64_t length);
-void sbp_convert_print_token(tok_conversion *c, int64_t id);
-/* From the beginning: control, unknown and user-defined tokens, and what the roles are called. */
+/* Parts of the text, in this order; a name of c->w before each is what the format has there. */
+/* The spelling of a token. */
+void sbp_convert_write_token(tok_conversion *c, const char *key, int64_t id);
+/* Begins it: control, unknown and user-defined tokens, and what the roles are called. */
 void sbp_convert_added(tok_conversion *c);
 /* A template that puts bos before and eos behind, where they are wanted. */
 sbp_status sbp_convert_processor(tok_conversion *c, bool add_bos, bool add_eos) SBP_CHECKED;
 /* SentencePiece's decoder, with what takes off the space that was put before the text. */
-void sbp_convert_decoder(tok_conversion *c, bool dummy_prefix);
+void sbp_convert_decoder(sbp_json_writer *w, bool dummy_prefix);
 /* The BPE object up to the vocabulary: what stands for what has no token. */
 void sbp_convert_bpe(tok_conversion *c, bool byte_fallback);
-/* The tokens, up to where merges begin. */
+/* The same where tokens are bytes, behind their decoder. */
+void sbp_convert_byte_bpe(tok_conversion *c, bool ignore_merges);
+/* What cuts texts into words where the pattern matches, a member of a list. */
+void sbp_convert_split(tok_conversion *c, const char *pattern);
+/* The tokens, and the list of merges, which stays open. */
 void sbp_convert_vocabulary(tok_conversion *c);
+/* Ends list, model and text. */
+void sbp_convert_end(tok_conversion *c);
 /* Every way to cut a token into two, best score first. scores: [count]; NULL: by type and id. */
 sbp_status sbp_convert_merges(tok_conversion *c, const double *scores) SBP_CHECKED;
 /* The same in the order of ids from `first` on, all parts among them. */

@@ -114,7 +114,7 @@ static sbp_status read_vocabulary(conversion *g, bool spaces_to_blocks) {
 }
 
 /* What the file wants around a text. */
-static sbp_status print_processor(conversion *g, bool add_bos) {
+static sbp_status write_processor(conversion *g, bool add_bos) {
     bool add_eos = false;
     SBP_TRY(
         sbp_gguf_get_bool(g->c.diag, g->gguf, "tokenizer.ggml.add_bos_token", SBP_JSON_OPTIONAL, &add_bos));
@@ -124,7 +124,7 @@ static sbp_status print_processor(conversion *g, bool add_bos) {
 }
 
 /* Merges as the file lists them: "left right", where left may begin with a space. */
-static sbp_status print_listed_merges(tok_conversion *c, const sbp_gguf_value *merges) {
+static sbp_status write_listed_merges(tok_conversion *c, const sbp_gguf_value *merges) {
     for (int64_t i = 0; i < merges->count; i++) {
         sbp_gguf_string m = merges->strings[i];
         const char *space = m.length > 1 ? memchr(m.data + 1, ' ', (size_t)m.length - 1) : NULL;
@@ -132,11 +132,10 @@ static sbp_status print_listed_merges(tok_conversion *c, const sbp_gguf_value *m
             return sbp_fail(c->diag, SBP_INPUT,
                             "%s: merge %lld is '%s', expected two tokens with a space between them", c->path,
                             (long long)i, m.data);
-        sbp_convert_print(c, i ? ",[" : "[");
-        sbp_convert_string(c, m.data, space - m.data);
-        sbp_convert_print(c, ",");
-        sbp_convert_string(c, space + 1, m.length - (space + 1 - m.data));
-        sbp_convert_print(c, "]");
+        sbp_json_write_array(&c->w, NULL);
+        sbp_json_write_bytes(&c->w, NULL, m.data, (size_t)(space - m.data));
+        sbp_json_write_bytes(&c->w, NULL, space + 1, (size_t)(m.length - (space + 1 - m.data)));
+        sbp_json_write_end(&c->w);
     }
     return SBP_OK;
 }
@@ -167,37 +166,36 @@ static sbp_status convert_byte_level(conversion *g) {
                                &merges));
 
     sbp_convert_added(c);
-    sbp_convert_print(c, flags & NFC ? ",\"normalizer\":{\"type\":\"NFC\"}" : ",\"normalizer\":null");
-    sbp_convert_print(c, ",\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[");
+    if (flags & NFC)
+        sbp_json_write_raw(&c->w, "normalizer", "{\"type\":\"NFC\"}");
+    else
+        sbp_json_write_null(&c->w, "normalizer");
+    sbp_json_write_object(&c->w, "pre_tokenizer");
+    sbp_json_write_string(&c->w, "type", "Sequence");
+    sbp_json_write_array(&c->w, "pretokenizers");
     if (flags & DIGITS)
-        sbp_convert_print(c, "{\"type\":\"Digits\",\"individual_digits\":true},");
-    if (pattern) {
-        sbp_convert_print(c, "{\"type\":\"Split\",\"pattern\":{\"Regex\":");
-        sbp_convert_string(c, pattern, (int64_t)strlen(pattern));
-        sbp_convert_print(c, "},\"behavior\":\"Isolated\",\"invert\":false},");
-    }
-    sbp_text_add(
-        &c->out,
-        "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":%s}]}",
-        pattern ? "false" : "true");
-    SBP_TRY(print_processor(g, (flags & ADD_BOS) && c->role_ids[SBP_TOKEN_BOS] >= 0));
-    sbp_convert_print(
-        c, ",\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,\"use_"
-           "regex\":true}");
-    sbp_text_add(
-        &c->out,
-        ",\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":null,"
-        "\"end_of_word_suffix\":null,\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":%s",
-        flags & IGNORE_MERGES ? "true" : "false");
+        sbp_json_write_raw(&c->w, NULL, "{\"type\":\"Digits\",\"individual_digits\":true}");
+    if (pattern)
+        sbp_convert_split(c, pattern);
+    sbp_json_write_object(&c->w, NULL);
+    sbp_json_write_string(&c->w, "type", "ByteLevel");
+    sbp_json_write_bool(&c->w, "add_prefix_space", false);
+    sbp_json_write_bool(&c->w, "trim_offsets", true);
+    sbp_json_write_bool(&c->w, "use_regex", !pattern);
+    sbp_json_write_end(&c->w);
+    sbp_json_write_end(&c->w);
+    sbp_json_write_end(&c->w);
+    SBP_TRY(write_processor(g, (flags & ADD_BOS) && c->role_ids[SBP_TOKEN_BOS] >= 0));
+    sbp_convert_byte_bpe(c, flags & IGNORE_MERGES);
     sbp_convert_vocabulary(c);
-    SBP_TRY(print_listed_merges(c, merges));
-    sbp_convert_print(c, "]}}");
+    SBP_TRY(write_listed_merges(c, merges));
+    sbp_convert_end(c);
     return SBP_OK;
 }
 
 /* ---- SentencePiece ------------------------------------------------------------------------------------- */
 
-static sbp_status print_recovered_merges(conversion *g, bool by_position) {
+static sbp_status write_recovered_merges(conversion *g, bool by_position) {
     const sbp_gguf_value *given;
     tok_conversion *c = &g->c;
     if (by_position)
@@ -230,31 +228,33 @@ static sbp_status convert_sentencepiece(conversion *g) {
     sbp_convert_added(c);
     static const char replace[] =
         "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xe2\x96\x81\"}";
-    if (space_prefix)
-        sbp_text_add(
-            &c->out,
-            ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"
-            "\"\xe2\x96\x81\"},%s]}",
-            replace);
-    else
-        sbp_text_add(&c->out, ",\"normalizer\":%s", replace);
-    sbp_convert_print(c, ",\"pre_tokenizer\":null");
-    SBP_TRY(print_processor(g, c->role_ids[SBP_TOKEN_BOS] >= 0));
-    sbp_convert_decoder(c, space_prefix);
+    if (space_prefix) {
+        sbp_json_write_object(&c->w, "normalizer");
+        sbp_json_write_string(&c->w, "type", "Sequence");
+        sbp_json_write_array(&c->w, "normalizers");
+        sbp_json_write_raw(&c->w, NULL, "{\"type\":\"Prepend\",\"prepend\":\"\xe2\x96\x81\"}");
+        sbp_json_write_raw(&c->w, NULL, replace);
+        sbp_json_write_end(&c->w);
+        sbp_json_write_end(&c->w);
+    } else {
+        sbp_json_write_raw(&c->w, "normalizer", replace);
+    }
+    sbp_json_write_null(&c->w, "pre_tokenizer");
+    SBP_TRY(write_processor(g, c->role_ids[SBP_TOKEN_BOS] >= 0));
+    sbp_convert_decoder(&c->w, space_prefix);
     sbp_convert_bpe(c, true);
     sbp_convert_vocabulary(c);
     if (merges)
-        SBP_TRY(print_listed_merges(c, merges));
+        SBP_TRY(write_listed_merges(c, merges));
     else
-        SBP_TRY(print_recovered_merges(g, gemma));
-    sbp_convert_print(c, "]}}");
+        SBP_TRY(write_recovered_merges(g, gemma));
+    sbp_convert_end(c);
     return SBP_OK;
 }
 
 static sbp_status convert(void *user) {
     conversion *g = user;
     const char *model;
-    sbp_text_init(&g->c.out, g->c.scratch);
     SBP_TRY(sbp_gguf_get_string(g->c.diag, g->gguf, "tokenizer.ggml.model", SBP_JSON_REQUIRED, &model));
     if (strcmp(model, "gpt2") == 0)
         return convert_byte_level(g);

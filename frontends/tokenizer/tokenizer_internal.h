@@ -8,6 +8,7 @@
 #define SBP_FRONTENDS_TOKENIZER_TOKENIZER_INTERNAL_H
 
 #include "frontends/tokenizer/tokenizer.h"
+#include "ir/base/json_write.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -297,6 +298,10 @@ const char *sbp_token_role_name(sbp_token_role role);
     "{\"id\":0,\"content\":\"\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":"     \
     "false,"                                                                                                 \
     "\"special\":false,\"" TOK_NAMED_KEY "\":{"
+
+/* Members of added_tokens: a token; and the above, two objects of which stay open. */
+void sbp_write_added(sbp_json_writer *w, const tok_added *token);
+void sbp_write_named(sbp_json_writer *w);
 
 /* Components of tokenizer.json into the lists above; below a guard. */
 sbp_status sbp_tokenizer_parse_components(sbp_tokenizer *t, sbp_diag *diag, const sbp_json *root) SBP_CHECKED;

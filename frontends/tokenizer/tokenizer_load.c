@@ -197,45 +197,43 @@ static bool is_byte_level(const sbp_json *root) {
     return (splitter && has_type(splitter, "ByteLevel")) || (decoder && has_type(decoder, "ByteLevel"));
 }
 
-static void print_llama_model(sbp_text *out, const sbp_json *model) {
+/* Members of an object that are there. */
+static void write_kept(sbp_json_writer *w, const sbp_json *object, const char *const *kept, int count) {
+    for (int i = 0; i < count; i++)
+        if (sbp_json_member(object, kept[i]))
+            sbp_json_write_value(w, kept[i], sbp_json_member(object, kept[i]));
+}
+
+static void write_llama_model(sbp_json_writer *w, const sbp_json *model) {
     static const char *const kept[] = {"type", "vocab", "merges"};
-    sbp_text_add(out, "{\"fuse_unk\":true,\"byte_fallback\":true");
-    for (int i = 0; i < SBP_COUNT(kept); i++) {
-        const sbp_json *part = sbp_json_member(model, kept[i]);
-        if (part) {
-            sbp_text_add(out, ",\"%s\":", kept[i]);
-            sbp_json_add_value(out, part);
-        }
-    }
-    sbp_text_add(out, "}");
+    sbp_json_write_object(w, "model");
+    sbp_json_write_bool(w, "fuse_unk", true);
+    sbp_json_write_bool(w, "byte_fallback", true);
+    write_kept(w, model, kept, SBP_COUNT(kept));
+    sbp_json_write_end(w);
 }
 
 /* Transformers 5 takes vocabulary, merges, added tokens and post-processor from the file, and brings the
  * rest: where transformers 4 put a space before the text behind every special token, and before a space, this
  * puts one only before the first text, unless there is one. */
-static void print_llama(const loading *l, sbp_text *out, const sbp_json *root) {
+static void write_llama(const loading *l, sbp_text *out, const sbp_json *root) {
     static const char *const kept[] = {"added_tokens", "post_processor", "truncation", "padding"};
-    sbp_text_add(out,
-                 "{\"version\":\"1.0\",\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"Metaspace\","
-                 "\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":\"%s\",\"split\":false},",
-                 !l->prefix_space ? "never"
-                 : l->legacy      ? "always"
-                                  : "first");
-    sbp_text_add(out,
-                 "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{"
-                 "\"String\":\"\xe2\x96\x81\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":"
-                 "\"Fuse\"}%s]}",
-                 l->prefix_space ? ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}" : "");
-    for (int i = 0; i < SBP_COUNT(kept); i++) {
-        const sbp_json *part = sbp_json_member(root, kept[i]);
-        if (part && !(i == 0 && l->extras.token_count > 0)) { /* those of tokenizer_config.json count */
-            sbp_text_add(out, ",\"%s\":", kept[i]);
-            sbp_json_add_value(out, part);
-        }
-    }
-    sbp_text_add(out, ",\"model\":");
-    print_llama_model(out, sbp_json_member(root, "model"));
-    sbp_text_add(out, "}");
+    int first = l->extras.token_count > 0; /* those of tokenizer_config.json count */
+    sbp_json_writer w = sbp_json_writer_on(out);
+    w.compact = true;
+    sbp_json_write_object(&w, NULL);
+    sbp_json_write_string(&w, "version", "1.0");
+    sbp_json_write_null(&w, "normalizer");
+    sbp_json_write_object(&w, "pre_tokenizer");
+    sbp_json_write_string(&w, "type", "Metaspace");
+    sbp_json_write_string(&w, "replacement", "\xe2\x96\x81");
+    sbp_json_write_string(&w, "prepend_scheme", !l->prefix_space ? "never" : l->legacy ? "always" : "first");
+    sbp_json_write_bool(&w, "split", false);
+    sbp_json_write_end(&w);
+    sbp_convert_decoder(&w, l->prefix_space);
+    write_kept(&w, root, kept + first, SBP_COUNT(kept) - first);
+    write_llama_model(&w, sbp_json_member(root, "model"));
+    sbp_json_write_end(&w);
 }
 
 /* The text that a LlamaTokenizer is made of, in place of that of the file. */
@@ -247,7 +245,7 @@ static sbp_status apply_llama(const loading *l, const char *path, const char **t
         return SBP_OK;
     sbp_text out;
     sbp_text_init(&out, l->scratch);
-    print_llama(l, &out, root);
+    write_llama(l, &out, root);
     *text = sbp_arena_strndup(l->arena, out.data, out.length);
     *length = out.length;
     return SBP_OK;

@@ -27,25 +27,24 @@ static sbp_status add_bytes(tok_conversion *c, int64_t id, const uint8_t *bytes,
 }
 
 /* Tokens from id `first` on have ranks. */
-static sbp_status print_ranked(tok_conversion *c, const char *pattern, int64_t first, bool add_bos,
+static sbp_status write_ranked(tok_conversion *c, const char *pattern, int64_t first, bool add_bos,
                                bool add_eos) {
     sbp_convert_added(c);
-    sbp_convert_print(c, ",\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{"
-                         "\"type\":\"Split\","
-                         "\"pattern\":{\"Regex\":");
-    sbp_convert_string(c, pattern, (int64_t)strlen(pattern));
-    sbp_convert_print(
-        c, "},\"behavior\":\"Isolated\",\"invert\":false},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
-           "\"trim_offsets\":true,\"use_regex\":false}]}");
+    sbp_json_write_null(&c->w, "normalizer");
+    sbp_json_write_object(&c->w, "pre_tokenizer");
+    sbp_json_write_string(&c->w, "type", "Sequence");
+    sbp_json_write_array(&c->w, "pretokenizers");
+    sbp_convert_split(c, pattern);
+    sbp_json_write_raw(
+        &c->w, NULL,
+        "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":false}");
+    sbp_json_write_end(&c->w);
+    sbp_json_write_end(&c->w);
     SBP_TRY(sbp_convert_processor(c, add_bos, add_eos));
-    sbp_convert_print(
-        c,
-        ",\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":"
-        "true},\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":"
-        "null,\"end_of_word_suffix\":null,\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":true");
+    sbp_convert_byte_bpe(c, true);
     sbp_convert_vocabulary(c);
     sbp_convert_ranked_merges(c, first);
-    sbp_convert_print(c, "]}}");
+    sbp_convert_end(c);
     return SBP_OK;
 }
 
@@ -145,13 +144,12 @@ sbp_status sbp_convert_tekken(sbp_arena *scratch, sbp_diag *diag, const char *pa
     tok_conversion c = {.scratch = scratch, .diag = diag, .path = path};
     const char *pattern;
     int64_t specials;
-    sbp_text_init(&c.out, scratch);
     SBP_TRY(read_tekken(&c, root, &pattern, &specials));
     for (int role = 0; role < 4; role++) {
         int32_t id = sbp_map_get(&c.ids, names[role]);
         c.role_ids[role] = id >= 0 && id < specials ? id : -1;
     }
-    SBP_TRY(print_ranked(&c, pattern, specials, add_bos < 0 ? c.role_ids[SBP_TOKEN_BOS] >= 0 : add_bos,
+    SBP_TRY(write_ranked(&c, pattern, specials, add_bos < 0 ? c.role_ids[SBP_TOKEN_BOS] >= 0 : add_bos,
                          add_eos > 0));
     *out = c.out;
     return SBP_OK;
@@ -165,7 +163,6 @@ sbp_status sbp_convert_tiktoken(sbp_arena *scratch, sbp_diag *diag, const char *
                                 size_t length, sbp_text *out) {
     tok_conversion c = {.scratch = scratch, .diag = diag, .path = path};
     int64_t count = 0, line = 0;
-    sbp_text_init(&c.out, scratch);
     for (size_t i = 0; i < length; i++)
         count += data[i] == '\n' && i > 0 && data[i - 1] != '\n';
     count += length > 0 && data[length - 1] != '\n';
@@ -199,7 +196,7 @@ sbp_status sbp_convert_tiktoken(sbp_arena *scratch, sbp_diag *diag, const char *
     if (line == 0)
         return sbp_fail(diag, SBP_INPUT, "%s: no tokens", path);
     sbp_note(diag, "%s: a file of tiktoken names no pattern: that of Llama 3 cuts texts into words", path);
-    SBP_TRY(print_ranked(&c, lines_pattern, 0, false, false));
+    SBP_TRY(write_ranked(&c, lines_pattern, 0, false, false));
     *out = c.out;
     return SBP_OK;
 }

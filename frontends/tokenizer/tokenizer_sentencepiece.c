@@ -166,7 +166,7 @@ static void print_base64(sbp_text *out, const uint8_t *bytes, int64_t length) {
     }
 }
 
-static sbp_status print_normalizer(reading *r, bool dummy) {
+static sbp_status write_normalizer(reading *r, bool dummy) {
     tok_conversion *c = &r->c;
     bool collapse = true, escape = true;
     const sbp_json *map = sbp_proto_field(r->normalizer, "precompiledCharsmap");
@@ -174,39 +174,53 @@ static sbp_status print_normalizer(reading *r, bool dummy) {
     SBP_TRY(read_flag(r, r->normalizer, "escapeWhitespaces", &escape));
     if (!escape)
         return refuse(r, "escape_whitespaces false");
-    sbp_convert_print(c, ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[");
+    sbp_json_write_object(&c->w, "normalizer");
+    sbp_json_write_string(&c->w, "type", "Sequence");
+    sbp_json_write_array(&c->w, "normalizers");
     if (map && map->count > 0) {
-        sbp_convert_print(c, "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"");
-        print_base64(&c->out, (const uint8_t *)map->string, map->count);
-        sbp_convert_print(c, "\"},");
+        sbp_text text;
+        sbp_text_init(&text, c->scratch);
+        print_base64(&text, (const uint8_t *)map->string, map->count);
+        sbp_json_write_object(&c->w, NULL);
+        sbp_json_write_string(&c->w, "type", "Precompiled");
+        sbp_json_write_bytes(&c->w, "precompiled_charsmap", text.data, text.length);
+        sbp_json_write_end(&c->w);
     }
-    if (collapse) /* at the end it is the escaped text that is looked at */
-        sbp_convert_print(c, "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(?<![ \xe2\x96\x81])[ "
-                             "\xe2\x96\x81]+\\\\z|\\\\A +\"},\"content\":\"\"},"
-                             "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},\"content\":\" \"},");
+    if (collapse) { /* at the end it is the escaped text that is looked at */
+        sbp_json_write_raw(&c->w, NULL,
+                           "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(?<![ \xe2\x96\x81])[ "
+                           "\xe2\x96\x81]+\\\\z|\\\\A +\"},\"content\":\"\"}");
+        sbp_json_write_raw(&c->w, NULL,
+                           "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},\"content\":\" \"}");
+    }
     if (dummy)
-        sbp_convert_print(c, "{\"type\":\"Prepend\",\"prepend\":\"\xe2\x96\x81\"},");
-    sbp_convert_print(c,
-                      "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xe2\x96\x81\"}]}");
+        sbp_json_write_raw(&c->w, NULL, "{\"type\":\"Prepend\",\"prepend\":\"\xe2\x96\x81\"}");
+    sbp_json_write_raw(&c->w, NULL,
+                       "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xe2\x96\x81\"}");
+    sbp_json_write_end(&c->w);
+    sbp_json_write_end(&c->w);
     return SBP_OK;
 }
 
-static void print_unigram(reading *r, bool byte_fallback) {
+static void write_unigram(reading *r, bool byte_fallback) {
     tok_conversion *c = &r->c;
-    sbp_text_add(&c->out, ",\"model\":{\"type\":\"Unigram\",\"unk_id\":");
+    sbp_json_write_object(&c->w, "model");
+    sbp_json_write_string(&c->w, "type", "Unigram");
     if (c->role_ids[SBP_TOKEN_UNK] >= 0)
-        sbp_text_add(&c->out, "%lld", (long long)c->role_ids[SBP_TOKEN_UNK]);
+        sbp_json_write_int(&c->w, "unk_id", c->role_ids[SBP_TOKEN_UNK]);
     else
-        sbp_convert_print(c, "null");
-    sbp_convert_print(c, ",\"vocab\":[");
+        sbp_json_write_null(&c->w, "unk_id");
+    sbp_json_write_array(&c->w, "vocab");
     for (int64_t id = 0; id < c->count; id++) {
-        sbp_convert_print(c, id ? ",[" : "[");
-        sbp_convert_print_token(c, id);
-        sbp_convert_print(c, ",");
-        sbp_json_add_value(&c->out, &(sbp_json){.kind = SBP_JSON_REAL, .real = r->scores[id]});
-        sbp_convert_print(c, "]");
+        sbp_json_write_array(&c->w, NULL);
+        sbp_convert_write_token(c, NULL, id);
+        sbp_json_write_value(&c->w, NULL, &(sbp_json){.kind = SBP_JSON_REAL, .real = r->scores[id]});
+        sbp_json_write_end(&c->w);
     }
-    sbp_text_add(&c->out, "],\"byte_fallback\":%s}}", byte_fallback ? "true" : "false");
+    sbp_json_write_end(&c->w);
+    sbp_json_write_bool(&c->w, "byte_fallback", byte_fallback);
+    sbp_json_write_end(&c->w);
+    sbp_json_write_end(&c->w);
 }
 
 /* What the file has that would change tokens in ways that are not here. */
@@ -233,7 +247,6 @@ sbp_status sbp_convert_sentencepiece(sbp_arena *scratch, sbp_diag *diag, const c
     tok_conversion *c = &r.c;
     const sbp_json *root;
     bool dummy = true, byte_fallback = false;
-    sbp_text_init(&c->out, scratch);
     SBP_TRY(sbp_wire_parse(scratch, diag, path, data, length, &schema, MODEL, &root));
     r.trainer = sbp_proto_field(root, "trainerSpec");
     r.normalizer = sbp_proto_field(root, "normalizerSpec");
@@ -244,18 +257,18 @@ sbp_status sbp_convert_sentencepiece(sbp_arena *scratch, sbp_diag *diag, const c
     SBP_TRY(read_pieces(&r, root));
     SBP_TRY(read_roles(&r));
     sbp_convert_added(c);
-    SBP_TRY(print_normalizer(&r, dummy));
-    sbp_convert_print(c, ",\"pre_tokenizer\":null");
+    SBP_TRY(write_normalizer(&r, dummy));
+    sbp_json_write_null(&c->w, "pre_tokenizer");
     SBP_TRY(sbp_convert_processor(c, add_bos < 0 ? c->role_ids[SBP_TOKEN_BOS] >= 0 : add_bos, add_eos > 0));
-    sbp_convert_decoder(c, dummy);
+    sbp_convert_decoder(&c->w, dummy);
     if (r.kind == UNIGRAM) {
-        print_unigram(&r, byte_fallback);
+        write_unigram(&r, byte_fallback);
     } else {
         sbp_convert_bpe(c, byte_fallback);
         sbp_convert_vocabulary(c);
         if (r.kind == BPE)
             SBP_TRY(sbp_convert_merges(c, r.scores));
-        sbp_convert_print(c, "]}}");
+        sbp_convert_end(c);
     }
     *out = c->out;
     return SBP_OK;

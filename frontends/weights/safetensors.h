@@ -8,6 +8,7 @@
 #define SBP_FRONTENDS_WEIGHTS_SAFETENSORS_H
 
 #include "frontends/weights/weights.h"
+#include "ir/base/json_write.h"
 
 typedef struct sbp_tensor_spec {
     const char *name;
@@ -48,5 +49,10 @@ sbp_status sbp_safetensors_writer_write(sbp_safetensors_writer *writer, sbp_diag
 sbp_status sbp_safetensors_writer_commit(sbp_safetensors_writer *writer, sbp_diag *diag) SBP_CHECKED;
 /* Removes the temporary files. NULL and finished writers are allowed. */
 void sbp_safetensors_writer_abort(sbp_safetensors_writer *writer);
+
+/* Text of MODEL.safetensors.index.json, as huggingface_hub writes it, for files that others lay out: between
+ * the two, sbp_json_write_string(w, TENSOR, FILE) for each tensor. Below a guard of the text's arena. */
+sbp_json_writer sbp_safetensors_index_begin(sbp_text *out, int64_t total_bytes);
+void sbp_safetensors_index_end(sbp_json_writer *w);
 
 #endif

@@ -57,17 +57,28 @@ static int by_name(const void *a, const void *b) {
     return strcmp((*(const planned *const *)a)->spec.name, (*(const planned *const *)b)->spec.name);
 }
 
-static void add_metadata(sbp_text *out, const sbp_key_value *metadata, int32_t count) {
+static void write_metadata(sbp_json_writer *w, const sbp_key_value *metadata, int32_t count) {
     if (count == 0)
         return;
-    sbp_text_add(out, "\"__metadata__\":{");
-    for (int32_t i = 0; i < count; i++) {
-        sbp_text_add(out, i ? "," : "");
-        sbp_json_add_string(out, metadata[i].key, strlen(metadata[i].key));
-        sbp_text_add(out, ":");
-        sbp_json_add_string(out, metadata[i].value, strlen(metadata[i].value));
-    }
-    sbp_text_add(out, "}");
+    sbp_json_write_object(w, "__metadata__");
+    for (int32_t i = 0; i < count; i++)
+        sbp_json_write_string(w, metadata[i].key, metadata[i].value);
+    sbp_json_write_end(w);
+}
+
+/* Bytes [first, end) of the data. */
+static void write_tensor(sbp_json_writer *w, const sbp_tensor_spec *spec, int64_t first, int64_t end) {
+    sbp_json_write_object(w, spec->name);
+    sbp_json_write_string(w, "dtype", sbp_safetensors_dtype(spec->dtype));
+    sbp_json_write_array(w, "shape");
+    for (int32_t d = 0; d < spec->rank; d++)
+        sbp_json_write_int(w, NULL, spec->dim[d]);
+    sbp_json_write_end(w);
+    sbp_json_write_array(w, "data_offsets");
+    sbp_json_write_int(w, NULL, first);
+    sbp_json_write_int(w, NULL, end);
+    sbp_json_write_end(w);
+    sbp_json_write_end(w);
 }
 
 static void lay_out_shard(sbp_safetensors_writer *w, int32_t index, const sbp_key_value *metadata,
@@ -82,22 +93,18 @@ static void lay_out_shard(sbp_safetensors_writer *w, int32_t index, const sbp_ke
         qsort(order, (size_t)n, sizeof *order, by_placement);
 
     sbp_text_init(&s->header, w->arena);
-    sbp_text_add_n(&s->header, "\0\0\0\0\0\0\0\0{", 9);
-    add_metadata(&s->header, metadata, metadata_count);
+    sbp_text_add_n(&s->header, "\0\0\0\0\0\0\0\0", 8);
+    sbp_json_writer header = sbp_json_writer_on(&s->header);
+    header.compact = true;
+    sbp_json_write_object(&header, NULL);
+    write_metadata(&header, metadata, metadata_count);
     for (int32_t i = 0; i < n; i++) {
         planned *t = order[i];
-        if (i > 0 || metadata_count > 0)
-            sbp_text_add(&s->header, ",");
-        sbp_json_add_string(&s->header, t->spec.name, strlen(t->spec.name));
-        sbp_text_add(&s->header, ":{\"dtype\":\"%s\",\"shape\":[", sbp_safetensors_dtype(t->spec.dtype));
-        for (int32_t d = 0; d < t->spec.rank; d++)
-            sbp_text_add(&s->header, "%s%lld", d ? "," : "", (long long)t->spec.dim[d]);
-        sbp_text_add(&s->header, "],\"data_offsets\":[%lld,%lld]}", (long long)s->bytes,
-                     (long long)(s->bytes + t->bytes));
+        write_tensor(&header, &t->spec, s->bytes, s->bytes + t->bytes);
         t->offset = s->bytes;
         s->bytes += t->bytes;
     }
-    sbp_text_add(&s->header, "}");
+    sbp_json_write_end(&header);
     while (s->header.length % 8 != 0)
         sbp_text_add_n(&s->header, " ", 1);
     uint64_t header_bytes = s->header.length - 8;
@@ -112,6 +119,23 @@ static const char *file_name(const char *path) {
     return slash ? slash + 1 : path;
 }
 
+sbp_json_writer sbp_safetensors_index_begin(sbp_text *out, int64_t total_bytes) {
+    sbp_json_writer w = sbp_json_writer_on(out);
+    w.lines = 2;
+    sbp_json_write_object(&w, NULL);
+    sbp_json_write_object(&w, "metadata");
+    sbp_json_write_int(&w, "total_size", total_bytes);
+    sbp_json_write_end(&w);
+    sbp_json_write_object(&w, "weight_map");
+    return w;
+}
+
+void sbp_safetensors_index_end(sbp_json_writer *w) {
+    sbp_json_write_end(w);
+    sbp_json_write_end(w);
+    sbp_text_add(w->out, "\n");
+}
+
 static void make_index(sbp_safetensors_writer *w, int64_t total_bytes) {
     planned **order = SBP_NEW_ARRAY(w->arena, planned *, w->count);
     for (int32_t i = 0; i < w->count; i++)
@@ -119,16 +143,10 @@ static void make_index(sbp_safetensors_writer *w, int64_t total_bytes) {
     qsort(order, (size_t)w->count, sizeof *order, by_name);
     sbp_text text;
     sbp_text_init(&text, w->arena);
-    sbp_text_add(&text, "{\n  \"metadata\": {\n    \"total_size\": %lld\n  },\n  \"weight_map\": {",
-                 (long long)total_bytes);
-    for (int32_t i = 0; i < w->count; i++) {
-        sbp_text_add(&text, "%s\n    ", i ? "," : "");
-        sbp_json_add_string(&text, order[i]->spec.name, strlen(order[i]->spec.name));
-        sbp_text_add(&text, ": ");
-        const char *name = file_name(w->shards[order[i]->shard].path);
-        sbp_json_add_string(&text, name, strlen(name));
-    }
-    sbp_text_add(&text, "\n  }\n}\n");
+    sbp_json_writer index = sbp_safetensors_index_begin(&text, total_bytes);
+    for (int32_t i = 0; i < w->count; i++)
+        sbp_json_write_string(&index, order[i]->spec.name, file_name(w->shards[order[i]->shard].path));
+    sbp_safetensors_index_end(&index);
     w->index = text.data;
 }
 

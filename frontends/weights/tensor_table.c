@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "ir/base/json_write.h"
+
 enum { LEAST_TENSOR = 40 /* characters of one: {"buffer": "b", "recipes": [..]} */ };
 
 static const char *const op_names[SBP_RECIPE_OP_COUNT] = {"slice",        "transpose", "squeeze",
@@ -11,108 +13,117 @@ static const char *const op_names[SBP_RECIPE_OP_COUNT] = {"slice",        "trans
 
 /* ---- printing --------------------------------------------------------------------------------------- */
 
-static void add_string(sbp_text *out, const char *text) {
-    sbp_json_add_string(out, text, strlen(text));
-}
-
-static void print_step(sbp_text *out, const sbp_recipe_step *step) {
-    sbp_text_add(out, "{\"%s\": ", op_names[step->op]);
+static void write_step(sbp_json_writer *w, const sbp_recipe_step *step) {
+    const char *name = op_names[step->op];
+    sbp_json_write_object(w, NULL);
     switch (step->op) {
     case SBP_RECIPE_SLICE:
-        sbp_text_add(out, "[%lld, %lld, %lld]", (long long)step->axis, (long long)step->start,
-                     (long long)step->length);
+        sbp_json_write_array(w, name);
+        sbp_json_write_int(w, NULL, step->axis);
+        sbp_json_write_int(w, NULL, step->start);
+        sbp_json_write_int(w, NULL, step->length);
+        sbp_json_write_end(w);
         break;
     case SBP_RECIPE_TRANSPOSE:
-        sbp_text_add(out, "true");
+        sbp_json_write_bool(w, name, true);
         break;
     case SBP_RECIPE_SQUEEZE:
-        sbp_text_add(out, "%lld", (long long)step->axis);
+        sbp_json_write_int(w, name, step->axis);
         break;
     case SBP_RECIPE_DEINTERLEAVE:
-        sbp_text_add(out, "%lld", (long long)step->heads);
+        sbp_json_write_int(w, name, step->heads);
         break;
     case SBP_RECIPE_ADD:
-        sbp_text_add_double(out, step->constant);
+        sbp_json_write_double(w, name, step->constant);
         break;
     case SBP_RECIPE_CAST:
-        sbp_text_add(out, "\"%s\"", sbp_dtype_name(step->dtype));
+        sbp_json_write_string(w, name, sbp_dtype_name(step->dtype));
         break;
     case SBP_RECIPE_OP_COUNT:
         break;
     }
-    sbp_text_add(out, "}");
+    sbp_json_write_end(w);
 }
 
-static void print_recipe(sbp_text *out, const sbp_recipe *recipe) {
-    sbp_text_add(out, "{\"source\": ");
-    add_string(out, recipe->source);
-    sbp_text_add(out, ", \"dtype\": \"%s\", \"shape\": [", sbp_dtype_name(recipe->dtype));
+static void write_recipe(sbp_json_writer *w, const sbp_recipe *recipe) {
+    sbp_json_write_object(w, NULL);
+    sbp_json_write_string(w, "source", recipe->source);
+    sbp_json_write_string(w, "dtype", sbp_dtype_name(recipe->dtype));
+    sbp_json_write_array(w, "shape");
     for (int32_t a = 0; a < recipe->rank; a++)
-        sbp_text_add(out, "%s%lld", a ? ", " : "", (long long)recipe->dim[a]);
-    sbp_text_add(out, "]");
-    for (int32_t k = 0; k < recipe->step_count; k++) {
-        sbp_text_add(out, k ? ", " : ", \"steps\": [");
-        print_step(out, &recipe->steps[k]);
+        sbp_json_write_int(w, NULL, recipe->dim[a]);
+    sbp_json_write_end(w);
+    if (recipe->step_count > 0) {
+        sbp_json_write_array(w, "steps");
+        for (int32_t k = 0; k < recipe->step_count; k++)
+            write_step(w, &recipe->steps[k]);
+        sbp_json_write_end(w);
     }
-    sbp_text_add(out, recipe->step_count ? "]}" : "}");
+    sbp_json_write_end(w);
 }
 
-static void print_low_rank(sbp_text *out, const sbp_low_rank *low_rank) {
-    sbp_text_add(out, ", \"low_rank\": {\"a\": ");
-    add_string(out, low_rank->a);
-    sbp_text_add(out, ", \"b\": ");
-    add_string(out, low_rank->b);
-    sbp_text_add(out, ", \"in_out\": %s, \"scale\": ", low_rank->in_out ? "true" : "false");
-    sbp_text_add_double(out, low_rank->scale);
-    sbp_text_add(out, "}");
+static void write_low_rank(sbp_json_writer *w, const sbp_low_rank *low_rank) {
+    sbp_json_write_object(w, "low_rank");
+    sbp_json_write_string(w, "a", low_rank->a);
+    sbp_json_write_string(w, "b", low_rank->b);
+    sbp_json_write_bool(w, "in_out", low_rank->in_out);
+    sbp_json_write_double(w, "scale", low_rank->scale);
+    sbp_json_write_end(w);
 }
 
-static void print_tensor(sbp_text *out, const sbp_tensor_entry *tensor) {
-    sbp_text_add(out, "{\"buffer\": ");
-    add_string(out, tensor->buffer);
-    sbp_text_add(out, ", \"trainable\": %s, \"decay\": %s", tensor->trainable ? "true" : "false",
-                 tensor->decay ? "true" : "false");
+static void write_init(sbp_json_writer *w, const sbp_tensor_entry *tensor) {
+    if (tensor->init != SBP_INIT_NORMAL && tensor->init != SBP_INIT_UNIFORM) {
+        sbp_json_write_string(w, "init", tensor->init == SBP_INIT_ONES ? "ones" : "zeros");
+        return;
+    }
+    sbp_json_write_object(w, "init");
+    sbp_json_write_double(w, tensor->init == SBP_INIT_NORMAL ? "normal" : "uniform", tensor->deviation);
+    sbp_json_write_end(w);
+}
+
+static void write_tensor(sbp_json_writer *w, const sbp_tensor_entry *tensor) {
+    sbp_json_write_object(w, NULL);
+    sbp_json_write_string(w, "buffer", tensor->buffer);
+    sbp_json_write_bool(w, "trainable", tensor->trainable);
+    sbp_json_write_bool(w, "decay", tensor->decay);
     if (tensor->fresh)
-        sbp_text_add(out, ", \"fresh\": true");
+        sbp_json_write_bool(w, "fresh", true);
     if (tensor->format)
-        sbp_text_add(out, ", \"format\": \"%s\"", sbp_format_of(tensor->format)->name);
+        sbp_json_write_string(w, "format", sbp_format_of(tensor->format)->name);
     if (tensor->of_adapter)
-        sbp_text_add(out, ", \"of_adapter\": true");
-    if (tensor->merged) {
-        sbp_text_add(out, ", \"merged\": ");
-        add_string(out, tensor->merged);
-    }
+        sbp_json_write_bool(w, "of_adapter", true);
+    if (tensor->merged)
+        sbp_json_write_string(w, "merged", tensor->merged);
     if (tensor->low_rank.a)
-        print_low_rank(out, &tensor->low_rank);
-    if (tensor->init == SBP_INIT_NORMAL || tensor->init == SBP_INIT_UNIFORM) {
-        sbp_text_add(out, ", \"init\": {\"%s\": ", tensor->init == SBP_INIT_NORMAL ? "normal" : "uniform");
-        sbp_text_add_double(out, tensor->deviation);
-        sbp_text_add(out, "}");
-    } else {
-        sbp_text_add(out, ", \"init\": \"%s\"", tensor->init == SBP_INIT_ONES ? "ones" : "zeros");
-    }
+        write_low_rank(w, &tensor->low_rank);
+    write_init(w, tensor);
     if (tensor->pad_row >= 0)
-        sbp_text_add(out, ", \"pad_row\": %lld", (long long)tensor->pad_row);
-    sbp_text_add(out, ", \"recipes\": [");
-    for (int32_t k = 0; k < tensor->recipe_count; k++) {
-        sbp_text_add(out, k ? ", " : "");
-        print_recipe(out, &tensor->recipes[k]);
+        sbp_json_write_int(w, "pad_row", tensor->pad_row);
+    sbp_json_write_array(w, "recipes");
+    for (int32_t k = 0; k < tensor->recipe_count; k++)
+        write_recipe(w, &tensor->recipes[k]);
+    sbp_json_write_end(w);
+    if (tensor->alias_count > 0) {
+        sbp_json_write_array(w, "aliases");
+        for (int32_t k = 0; k < tensor->alias_count; k++)
+            sbp_json_write_string(w, NULL, tensor->aliases[k]);
+        sbp_json_write_end(w);
     }
-    sbp_text_add(out, "]");
-    for (int32_t k = 0; k < tensor->alias_count; k++) {
-        sbp_text_add(out, k ? ", " : ", \"aliases\": [");
-        add_string(out, tensor->aliases[k]);
-    }
-    sbp_text_add(out, tensor->alias_count ? "]}" : "}");
+    sbp_json_write_end(w);
 }
 
 void sbp_tensor_table_print(sbp_text *out, const sbp_tensor_table *table) {
-    sbp_text_add(out, "{\"tensors\": [");
+    sbp_json_writer w = sbp_json_writer_on(out);
+    sbp_json_write_object(&w, NULL);
+    sbp_json_write_array(&w, "tensors");
     for (int32_t t = 0; t < table->count; t++) {
-        sbp_text_add(out, t ? ",\n" : "\n");
-        print_tensor(out, &table->tensors[t]);
+        sbp_json_write_line(&w);
+        write_tensor(&w, &table->tensors[t]);
     }
-    sbp_text_add(out, "\n]}\n");
+    sbp_json_write_line(&w);
+    sbp_json_write_end(&w);
+    sbp_json_write_end(&w);
+    sbp_text_add(out, "\n");
 }
 
 /* ---- parsing ---------------------------------------------------------------------------------------- */

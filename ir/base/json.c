@@ -410,14 +410,21 @@ void sbp_json_add_string(sbp_text *out, const char *bytes, size_t length) {
     size_t plain = 0; /* bytes before this one that are still to be copied begin here */
     for (size_t i = 0; i < length; i++) {
         unsigned char c = (unsigned char)bytes[i];
-        if (c >= 0x20 && c != '"' && c != '\\')
+        if (c >= 0x20 && c < 0x80 && c != '"' && c != '\\')
             continue;
+        int character = c < 0x80 ? 0 : sbp_utf8_bytes(bytes + i, (int64_t)(length - i));
+        if (character > 0) {
+            i += (size_t)character - 1;
+            continue;
+        }
         sbp_text_add_n(out, bytes + plain, i - plain);
         plain = i + 1;
         if (c == '"' || c == '\\')
             sbp_text_add(out, "\\%c", c);
         else if (c == '\n')
             sbp_text_add(out, "\\n");
+        else if (c >= 0x80)
+            sbp_text_add(out, "\xef\xbf\xbd");
         else
             sbp_text_add(out, "\\u%04x", c);
     }

@@ -58,6 +58,8 @@ sbp_status sbp_json_read(sbp_arena *arena, sbp_diag *diag, const char *path, uns
 
 /* No surrogates, nothing longer than needed, nothing above U+10FFFF. */
 bool sbp_is_utf8(const char *text, int64_t length);
+/* Bytes of the character that the text begins with; 0: it is none of UTF-8. length at least 1. */
+int sbp_utf8_bytes(const char *text, int64_t length);
 /* "a string", "null" and so on, for messages. */
 const char *sbp_json_kind_name(sbp_json_kind kind);
 /* "FILE: path.to[3].node" into out (at most size bytes, cut at the front), which is returned. */
@@ -101,7 +103,8 @@ sbp_status sbp_json_get_array(sbp_diag *diag, const sbp_json *object, const char
 sbp_status sbp_json_get_object(sbp_diag *diag, const sbp_json *object, const char *key, sbp_json_need need,
                                const sbp_json **out) SBP_CHECKED;
 
-/* Appends a quoted JSON string; other than ASCII stays as it is. */
+/* Appends a quoted JSON string; other than ASCII stays as it is, but what is not UTF-8 becomes U+FFFD, a byte
+ * at a time. */
 void sbp_json_add_string(sbp_text *out, const char *bytes, size_t length);
 /* Appends the value, compact, members in file order. */
 void sbp_json_add_value(sbp_text *out, const sbp_json *node);

@@ -22,27 +22,27 @@ typedef struct text_reader {
     bool python; /* SBP_JSON_PYTHON */
 } text_reader;
 
-bool sbp_is_utf8(const char *text, int64_t length) {
+int sbp_utf8_bytes(const char *text, int64_t length) {
     const unsigned char *t = (const unsigned char *)text;
-    for (int64_t i = 0; i < length;) {
-        if (t[i] < 0x80) {
-            i++;
-            continue;
-        }
-        int more = t[i] >= 0xc2 && t[i] <= 0xdf   ? 1
-                   : (t[i] & 0xf0) == 0xe0        ? 2
-                   : t[i] >= 0xf0 && t[i] <= 0xf4 ? 3
-                                                  : 0;
-        if (more == 0 || length - i <= more)
+    if (*t < 0x80)
+        return 1;
+    int more = *t >= 0xc2 && *t <= 0xdf ? 1 : (*t & 0xf0) == 0xe0 ? 2 : *t >= 0xf0 && *t <= 0xf4 ? 3 : 0;
+    if (more == 0 || length <= more)
+        return 0;
+    for (int k = 1; k <= more; k++)
+        if ((t[k] & 0xc0) != 0x80)
+            return 0;
+    if ((*t == 0xe0 && t[1] < 0xa0) || (*t == 0xed && t[1] > 0x9f) || (*t == 0xf0 && t[1] < 0x90) ||
+        (*t == 0xf4 && t[1] > 0x8f))
+        return 0;
+    return more + 1;
+}
+
+bool sbp_is_utf8(const char *text, int64_t length) {
+    int bytes;
+    for (int64_t i = 0; i < length; i += bytes)
+        if ((bytes = (unsigned char)text[i] < 0x80 ? 1 : sbp_utf8_bytes(text + i, length - i)) == 0)
             return false;
-        for (int k = 1; k <= more; k++)
-            if ((t[i + k] & 0xc0) != 0x80)
-                return false;
-        if ((t[i] == 0xe0 && t[i + 1] < 0xa0) || (t[i] == 0xed && t[i + 1] > 0x9f) ||
-            (t[i] == 0xf0 && t[i + 1] < 0x90) || (t[i] == 0xf4 && t[i + 1] > 0x8f))
-            return false;
-        i += more + 1;
-    }
     return true;
 }
 

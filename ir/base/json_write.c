@@ -17,15 +17,26 @@ static bool in_array(const sbp_json_writer *w) {
     return w->arrays & bit(w);
 }
 
+/* Ends a line before what is at this depth, where it does not go on; whether it did. */
+static bool end_line(sbp_json_writer *w, bool indented, int depth) {
+    if (indented)
+        sbp_text_add(w->out, "\n%*s", 2 * depth, "");
+    else if (w->broken)
+        sbp_text_add_n(w->out, "\n", 1);
+    bool ended = indented || w->broken;
+    w->broken = false;
+    return ended;
+}
+
 /* What stands before a value: the separator, and its name. */
 static void begin_value(sbp_json_writer *w, const char *key) {
     assert((key != NULL) == (w->depth > 0 && !in_array(w)));
-    bool line = w->lines && w->depth == 1;
-    if (w->depth > 0 && w->filled & bit(w))
-        sbp_text_add_n(w->out, ", ", w->compact || line ? 1 : 2);
+    bool follows = w->depth > 0 && w->filled & bit(w);
+    if (follows)
+        sbp_text_add_n(w->out, ",", 1);
     w->filled |= bit(w);
-    if (line)
-        sbp_text_add_n(w->out, "\n  ", 3);
+    if (!end_line(w, w->depth > 0 && w->depth <= w->lines, w->depth) && follows && !w->compact)
+        sbp_text_add_n(w->out, " ", 1);
     if (!key)
         return;
     sbp_json_add_string(w->out, key, strlen(key));
@@ -51,10 +62,13 @@ void sbp_json_write_array(sbp_json_writer *w, const char *key) {
 
 void sbp_json_write_end(sbp_json_writer *w) {
     assert(w->depth > 0);
-    if (w->lines && w->depth == 1 && w->filled & bit(w))
-        sbp_text_add_n(w->out, "\n", 1);
+    (void)end_line(w, w->depth <= w->lines && w->filled & bit(w), w->depth - 1);
     sbp_text_add_n(w->out, in_array(w) ? "]" : "}", 1);
     w->depth--;
+}
+
+void sbp_json_write_line(sbp_json_writer *w) {
+    w->broken = true;
 }
 
 void sbp_json_write_string(sbp_json_writer *w, const char *key, const char *value) {
@@ -111,6 +125,10 @@ void sbp_json_write_raw(sbp_json_writer *w, const char *key, const char *text) {
 }
 
 void sbp_json_write_fixed(sbp_json_writer *w, const char *key, double value, int digits) {
+    if (!isfinite(value)) {
+        sbp_json_write_null(w, key);
+        return;
+    }
     begin_value(w, key);
     sbp_text_add(w->out, "%.*f", digits, value);
 }

@@ -25,7 +25,8 @@ typedef struct sbp_json_writer {
     uint64_t filled; /* bit d: it has a member already */
     int depth;       /* open objects and arrays */
     bool compact;    /* no blanks behind , and : */
-    bool lines;      /* members of the outermost object stand on lines of their own */
+    bool broken;     /* a line ends before what comes next */
+    int lines;       /* members of so many levels, from the outermost on, stand on lines of their own */
 } sbp_json_writer;
 
 sbp_json_writer sbp_json_writer_on(sbp_text *out);
@@ -34,8 +35,10 @@ void sbp_json_write_object(sbp_json_writer *w, const char *key);
 void sbp_json_write_array(sbp_json_writer *w, const char *key);
 /* Closes what was opened last. */
 void sbp_json_write_end(sbp_json_writer *w);
+/* What comes next, a value or an end, begins a line, without blanks before it. */
+void sbp_json_write_line(sbp_json_writer *w);
 
-/* NULL: null */
+/* NULL: null. What is not UTF-8 in a string, or in a key, becomes U+FFFD. */
 void sbp_json_write_string(sbp_json_writer *w, const char *key, const char *value);
 void sbp_json_write_bytes(sbp_json_writer *w, const char *key, const char *bytes, size_t length);
 void sbp_json_write_int(sbp_json_writer *w, const char *key, int64_t value);

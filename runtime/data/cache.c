@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ir/base/json_write.h"
+
 enum { CACHE_VERSION = 3, MOST_TRIES = 20 };
 
 static const int64_t checked_bytes = (int64_t)4 << 30, longest_unused = 30 * 24 * 3600;
@@ -500,54 +502,57 @@ sbp_status sbp_cache_create(sbp_cache *c, sbp_diag *diag, int *directory) {
     return SBP_OK;
 }
 
-static void add_names(sbp_text *out, const char *key, const char *const *names, int32_t count) {
-    sbp_text_add(out, ",\n\"%s\": [", key);
-    for (int32_t i = 0; i < count; i++) {
-        sbp_text_add(out, i ? ", " : "");
-        sbp_json_add_string(out, names[i], strlen(names[i]));
-    }
-    sbp_text_add(out, "]");
+static void write_names(sbp_json_writer *w, const char *key, const char *const *names, int32_t count) {
+    sbp_json_write_array(w, key);
+    for (int32_t i = 0; i < count; i++)
+        sbp_json_write_string(w, NULL, names[i]);
+    sbp_json_write_end(w);
 }
 
-static void add_files(sbp_text *out, const sbp_cache *c) {
-    sbp_text_add(out, ",\n\"files\": [");
+static void write_files(sbp_json_writer *w, const sbp_cache *c) {
+    sbp_json_write_array(w, "files");
     for (int32_t i = 0; i < c->file_count; i++) {
         const cached_file *f = &c->files[i];
-        sbp_text_add(out, "%s{\"path\": ", i ? ", " : "");
-        sbp_json_add_string(out, f->path, strlen(f->path));
-        sbp_text_add(out, ", \"size\": %lld, \"mtime\": %lld, \"ctime\": %lld, \"inode\": %lld}",
-                     (long long)f->size, (long long)f->mtime, (long long)f->ctime, (long long)f->inode);
+        sbp_json_write_object(w, NULL);
+        sbp_json_write_string(w, "path", f->path);
+        sbp_json_write_int(w, "size", f->size);
+        sbp_json_write_int(w, "mtime", f->mtime);
+        sbp_json_write_int(w, "ctime", f->ctime);
+        sbp_json_write_int(w, "inode", f->inode);
+        sbp_json_write_end(w);
     }
-    sbp_text_add(out, "]");
+    sbp_json_write_end(w);
 }
 
-static void add_messages(sbp_text *out, const sbp_cache_messages *messages) {
-    sbp_text_add(out, ",\n\"messages\": [");
+static void write_messages(sbp_json_writer *w, const sbp_cache_messages *messages) {
+    sbp_json_write_array(w, "messages");
     for (int32_t i = 0; i < messages->count; i++) {
-        sbp_text_add(out, "%s{\"severity\": %d, \"text\": ", i ? ", " : "", (int)messages->items[i].severity);
-        sbp_json_add_string(out, messages->items[i].text, strlen(messages->items[i].text));
-        sbp_text_add(out, "}");
+        sbp_json_write_object(w, NULL);
+        sbp_json_write_int(w, "severity", messages->items[i].severity);
+        sbp_json_write_string(w, "text", messages->items[i].text);
+        sbp_json_write_end(w);
     }
-    sbp_text_add(out, "]");
+    sbp_json_write_end(w);
 }
 
-static sbp_status finish_arrays(const sbp_cache *c, sbp_diag *diag, sbp_dataset *d, sbp_text *out) {
+static sbp_status finish_arrays(const sbp_cache *c, sbp_diag *diag, sbp_dataset *d, sbp_json_writer *w) {
     array_of arrays[SBP_MOST_ARRAYS];
     int32_t count = arrays_of(d, arrays);
-    sbp_text_add(out, ",\n\"sums\": {");
+    sbp_json_write_object(w, "sums");
     for (int32_t i = 0; i < count; i++) {
         int64_t pieces = sbp_ceil_div(arrays[i].bytes, SBP_SUM_BYTES);
         uint64_t *sums = SBP_NEW_ARRAY(c->arena, uint64_t, pieces);
+        sbp_text digits;
+        sbp_text_init(&digits, c->arena);
         if (!sbp_arrays_finish(&d->arrays, arrays[i].name, arrays[i].bytes, sums) ||
             !sbp_arrays_map(&d->arrays, arrays[i].name, arrays[i].bytes, arrays[i].pointer))
             return sbp_fail(diag, SBP_IO, "cannot write '%s/%s': %s", c->building, arrays[i].name,
                             strerror(d->arrays.error ? d->arrays.error : ENOMEM));
-        sbp_text_add(out, "%s\n\"%s\": \"", i ? "," : "", arrays[i].name);
         for (int64_t k = 0; k < pieces; k++)
-            sbp_text_add(out, "%016llx", (unsigned long long)sums[k]);
-        sbp_text_add(out, "\"");
+            sbp_text_add(&digits, "%016llx", (unsigned long long)sums[k]);
+        sbp_json_write_bytes(w, arrays[i].name, digits.data, digits.length);
     }
-    sbp_text_add(out, "}");
+    sbp_json_write_end(w);
     return SBP_OK;
 }
 
@@ -572,17 +577,21 @@ sbp_status sbp_cache_commit(sbp_cache *c, sbp_diag *diag, sbp_dataset *data,
     field fields[FIELDS];
     fields_of(data, fields);
     sbp_text_init(&out, c->arena);
-    sbp_text_add(&out, "{\"sbprun\": \"%s\", \"hash\": \"%016llx\", \"texts\": %s, \"groups\": %s",
-                 SBP_VERSION, (unsigned long long)data->hash, data->texts ? "true" : "false",
-                 data->grouped ? "true" : "false");
+    sbp_json_writer w = sbp_json_writer_on(&out);
+    sbp_json_write_object(&w, NULL);
+    sbp_json_write_string(&w, "sbprun", SBP_VERSION);
+    sbp_json_write_hash(&w, "hash", data->hash);
+    sbp_json_write_bool(&w, "texts", data->texts);
+    sbp_json_write_bool(&w, "groups", data->grouped);
     for (int i = 0; i < FIELDS; i++)
-        sbp_text_add(&out, ", \"%s\": %lld", fields[i].name, (long long)*fields[i].value);
-    add_names(&out, "columns", data->column_names, data->column_count);
-    add_names(&out, "numbers", data->number_names, data->number_count);
-    add_files(&out, c);
-    add_messages(&out, messages);
-    SBP_TRY(finish_arrays(c, diag, data, &out));
-    sbp_text_add(&out, "}\n");
+        sbp_json_write_int(&w, fields[i].name, *fields[i].value);
+    write_names(&w, "columns", data->column_names, data->column_count);
+    write_names(&w, "numbers", data->number_names, data->number_count);
+    write_files(&w, c);
+    write_messages(&w, messages);
+    SBP_TRY(finish_arrays(c, diag, data, &w));
+    sbp_json_write_end(&w);
+    sbp_text_add(&out, "\n");
     sbp_text_add(&out, "%016llx\n", (unsigned long long)sbp_hash_bytes(out.data, out.length, CACHE_VERSION));
     for (int32_t i = 0; i < c->file_count; i++) {
         cached_file now = {0};

@@ -1,11 +1,10 @@
 /* devices.c: what devices there are, in words. */
 #include "runtime/run/devices.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "backends/devices.h"
-#include "ir/base/json.h"
+#include "ir/base/json_write.h"
 
 /* ---- listing ---------------------------------------------------------------------------------------- */
 
@@ -27,16 +26,20 @@ static void add_reason(sbp_text *out, sbp_diag *reason) {
     sbp_text_add_n(out, text + skip, length - skip);
 }
 
-static void add_json(sbp_text *out, const char *backend, int32_t index, const sbp_device_info *info) {
-    sbp_text_add(out, "{\"backend\": \"%s\", \"device\": %d, \"name\": ", backend, index);
-    sbp_json_add_string(out, info->name, strlen(info->name));
-    sbp_text_add(out, ", \"software\": %s, \"memory_bytes\": %lld, ", info->software ? "true" : "false",
-                 (long long)info->memory_bytes);
+static void write_device(sbp_json_writer *w, const char *backend, int32_t index,
+                         const sbp_device_info *info) {
+    sbp_json_write_object(w, NULL);
+    sbp_json_write_string(w, "backend", backend);
+    sbp_json_write_int(w, "device", index);
+    sbp_json_write_string(w, "name", info->name);
+    sbp_json_write_bool(w, "software", info->software);
+    sbp_json_write_int(w, "memory_bytes", info->memory_bytes);
     if (info->available_bytes > 0)
-        sbp_text_add(out, "\"available_bytes\": %lld, ", (long long)info->available_bytes);
+        sbp_json_write_int(w, "available_bytes", info->available_bytes);
     if (info->allocation_bytes > 0)
-        sbp_text_add(out, "\"allocation_bytes\": %lld, ", (long long)info->allocation_bytes);
-    sbp_text_add(out, "\"threads\": %d}", info->threads);
+        sbp_json_write_int(w, "allocation_bytes", info->allocation_bytes);
+    sbp_json_write_int(w, "threads", info->threads);
+    sbp_json_write_end(w);
 }
 
 static void add_line(sbp_text *out, const char *backend, int32_t index, const sbp_device_info *info) {
@@ -56,9 +59,9 @@ static void add_line(sbp_text *out, const char *backend, int32_t index, const sb
     sbp_text_add(out, "%s\n", info->software ? "; a software driver, never chosen by --backend auto" : "");
 }
 
-/* *listed: objects in the JSON array so far. */
-static sbp_status list_class(sbp_text *out, bool json, const sbp_device_class *class, sbp_diag *reason,
-                             int32_t *listed) {
+/* json: the array, NULL: text is wanted. */
+static sbp_status list_class(sbp_text *out, sbp_json_writer *json, const sbp_device_class *class,
+                             sbp_diag *reason) {
     int32_t count = 1;
     sbp_status status = class->count ? class->count(reason, &count) : SBP_OK;
     if (status == SBP_INTERNAL)
@@ -78,9 +81,7 @@ static sbp_status list_class(sbp_text *out, bool json, const sbp_device_class *c
             add_reason(out, reason);
             sbp_text_add(out, ")\n");
         } else if (json) {
-            sbp_text_add(out, "%s", *listed ? ",\n " : "");
-            add_json(out, class->name, i, &info);
-            ++*listed;
+            write_device(json, class->name, i, &info);
         } else {
             add_line(out, class->name, i, &info);
         }
@@ -89,21 +90,24 @@ static sbp_status list_class(sbp_text *out, bool json, const sbp_device_class *c
 }
 
 sbp_status sbp_devices_print(sbp_text *out, bool json, sbp_diag *diag) {
-    int32_t listed = 0;
+    sbp_json_writer w = sbp_json_writer_on(out);
+    w.lines = 1;
     if (json)
-        sbp_text_add(out, "[");
+        sbp_json_write_array(&w, NULL);
     const sbp_device_class *class;
     for (int32_t i = 0; (class = sbp_device_at(i)) != NULL; i++) {
         sbp_diag *reason = sbp_diag_create();
         if (!reason)
             return sbp_fail(diag, SBP_MACHINE, "out of memory");
-        sbp_status status = list_class(out, json, class, reason, &listed);
+        sbp_status status = list_class(out, json ? &w : NULL, class, reason);
         if (status != SBP_OK)
             sbp_fail(diag, status, "%s", sbp_diag_text(reason, SBP_ERROR));
         sbp_diag_destroy(reason);
         SBP_TRY(status);
     }
-    if (json)
-        sbp_text_add(out, "]\n");
+    if (json) {
+        sbp_json_write_end(&w);
+        sbp_text_add(out, "\n");
+    }
     return SBP_OK;
 }

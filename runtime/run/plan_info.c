@@ -1,5 +1,6 @@
 /* plan_info.c: the section "meta" and the options of a run. */
 #include "runtime/run/plan_info.h"
+#include "backends/backends.h"
 
 #include <math.h>
 #include <string.h>
@@ -33,7 +34,7 @@ sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_inf
     out->most_parts = accumulate >= 1 && accumulate < 1e15 ? (int64_t)accumulate : 0;
     out->ranks = plan->program->ranks;
     if (!out->meta.backend)
-        out->meta.backend = "cpu";
+        out->meta.backend = sbp_backend_of_host()->name;
     return SBP_OK;
 }
 

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "frontends/weights/safetensors.h"
+
 enum { PIECE_ELEMS = 1 << 16 };
 
 /* Reads elements of what is being saved. */
@@ -266,21 +268,15 @@ static int32_t end_of_shard(const saver *s, int32_t first, int64_t most) {
 static sbp_status write_index(const saver *s, int64_t most, int32_t count, int64_t total) {
     sbp_text out;
     sbp_text_init(&out, s->arena);
-    sbp_text_add(&out, "{\n  \"metadata\": {\n    \"total_size\": %lld\n  },\n  \"weight_map\": {",
-                 (long long)total);
+    sbp_json_writer w = sbp_safetensors_index_begin(&out, total);
     for (int32_t at = 0, shard = 0; at < s->source_count; shard++) {
         const char *path = sbp_params_shard_path(s->arena, s->path, shard, count),
                    *slash = strrchr(path, '/');
         path = slash ? slash + 1 : path;
-        for (int32_t end = end_of_shard(s, at, most); at < end; at++) {
-            const char *name = s->sources[at].recipe->source;
-            sbp_text_add(&out, "%s\n    ", at > 0 ? "," : "");
-            sbp_json_add_string(&out, name, strlen(name));
-            sbp_text_add(&out, ": ");
-            sbp_json_add_string(&out, path, strlen(path));
-        }
+        for (int32_t end = end_of_shard(s, at, most); at < end; at++)
+            sbp_json_write_string(&w, s->sources[at].recipe->source, path);
     }
-    sbp_text_add(&out, "\n  }\n}\n");
+    sbp_safetensors_index_end(&w);
     return sbp_file_write(s->diag, sbp_arena_printf(s->arena, "%s.index.json", s->path), out.data,
                           out.length);
 }

@@ -40,8 +40,9 @@ typedef struct checkpoint_job {
     const sbp_together *together; /* NULL: this process writes all */
     int32_t rank, ranks;          /* of those that verify */
     sbp_pieces pieces;
-    sbp_text sums;  /* of the files that this rank writes for the others */
-    char *all_sums; /* of all others' files, entries of an object; NULL: there are none */
+    sbp_text sums; /* of the files that this rank writes for the others: an object of entries */
+    sbp_json_writer entries;
+    char *all_sums; /* the same of all others, members of a list; NULL: there are none */
     sbp_run_state *state;
     int64_t keep;
     char temporary[80]; /* its name while it is being written */
@@ -294,7 +295,7 @@ static sbp_status save_pieces(checkpoint_job *job) {
     list_pieces(job);
     SBP_TRY(sbp_pieces_save(&job->pieces, job->together->rank, job->together->count, &name));
     return name && job->together->rank > 0
-               ? sbp_checksums_add(job->arena, job->diag, job->path, name, &job->sums)
+               ? sbp_checksums_add(job->arena, job->diag, job->path, name, &job->entries)
                : SBP_OK;
 }
 
@@ -424,7 +425,7 @@ static sbp_status save_state(const checkpoint_job *job) {
     sbp_text out;
     sbp_text_init(&out, job->arena);
     sbp_json_writer w = sbp_json_writer_on(&out);
-    w.lines = true;
+    w.lines = 1;
     sbp_json_write_object(&w, NULL);
     sbp_json_write_int(&w, "step", s->step);
     sbp_json_write_int(&w, "epoch", s->epoch);
@@ -562,6 +563,7 @@ static sbp_status prepare_body(void *user) {
     if (!job->together)
         job->staging = sbp_arena_array(job->arena, PIECE_ELEMS, sizeof(double));
     sbp_text_init(&job->sums, job->arena);
+    job->entries = sbp_json_writer_on(&job->sums);
     job->path = sbp_arena_printf(job->arena, "%s/%s", job->directory->path, job->temporary);
     if (is_first(job) && mkdir(job->path, 0777) != 0)
         return sbp_fail(job->diag, SBP_IO, "cannot create '%s': %s", job->path, strerror(errno));
@@ -581,12 +583,14 @@ static sbp_status write_part_body(void *user) {
     checkpoint_job *job = user;
     const sbp_together *t = job->together;
     sbp_output_part part = {.rank = t->rank, .ranks = t->count};
+    sbp_json_write_object(&job->entries, NULL);
     SBP_TRY(sbp_output_save_part(job->diag, job->executor, job->plan, job->info, job->path, &part));
     for (int32_t i = t->rank; t->rank > 0 && i < part.shard_count; i += t->count) {
         const char *name = sbp_params_shard_path(job->arena, "model.safetensors", i, part.shard_count);
-        SBP_TRY(sbp_checksums_add(job->arena, job->diag, job->path, name, &job->sums));
+        SBP_TRY(sbp_checksums_add(job->arena, job->diag, job->path, name, &job->entries));
     }
     SBP_TRY(save_pieces(job));
+    sbp_json_write_end(&job->entries);
     if (t->rank > 0)
         return SBP_OK;
     SBP_TRY(save_kept(job));
@@ -599,9 +603,9 @@ static sbp_status publish_body(void *user) {
     const char *name = sbp_arena_printf(job->arena, "checkpoint-%lld", (long long)job->state->step);
     const sbp_json *known = NULL;
     if (job->all_sums) {
-        const char *text = sbp_arena_printf(job->arena, "{%s}", job->all_sums);
+        const char *text = sbp_arena_printf(job->arena, "[%s]", job->all_sums);
         SBP_TRY(sbp_json_parse(job->arena, job->diag, "checksums", text, strlen(text), 0, &known));
-        SBP_TRY(sbp_json_as_object(job->diag, known, &known));
+        SBP_TRY(sbp_json_as_array(job->diag, known, &known));
     }
     SBP_TRY(sbp_checksums_write(job->arena, job->diag, job->path, known));
     SBP_TRY(sync_directory(job->diag, job->path));
@@ -637,7 +641,7 @@ static sbp_status send_sums(checkpoint_job *job, const double *lengths) {
     char *at = job->all_sums;
     for (int32_t rank = 1; rank < t->count; rank++) {
         int64_t length = (int64_t)lengths[rank];
-        if (t->rank == 0 && at > job->all_sums && length > 0)
+        if (at && rank > 1)
             *at++ = ',';
         sbp_ranks_piece mine = {0, job->sums.data, length}, theirs = {rank, at, length};
         SBP_TRY(sbp_ranks_swap(t->ranks, &mine, t->rank == rank, &theirs, t->rank == 0, job->diag));
@@ -648,7 +652,7 @@ static sbp_status send_sums(checkpoint_job *job, const double *lengths) {
     return SBP_OK;
 }
 
-/* The entries of the other ranks' files, to rank 0. */
+/* What the other ranks say of their files, to rank 0. */
 static sbp_status gather_sums(checkpoint_job *job) {
     const sbp_together *t = job->together;
     double *lengths = sbp_malloc((size_t)t->count * sizeof *lengths), all = 0;

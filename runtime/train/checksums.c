@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ir/base/json.h"
 #include "runtime/train/rundir.h"
 
 #define FILE_NAME "checksums.json"
@@ -99,41 +98,60 @@ static sbp_status list_names(sbp_diag *diag, const char *directory, name_list *l
     return SBP_OK;
 }
 
-static void add_entry(sbp_text *out, const char *name, int64_t bytes, const char *sum) {
-    sbp_text_add(out, "%s\n  ", out->length ? "," : "");
-    sbp_json_add_string(out, name, strlen(name));
-    sbp_text_add(out, ": {\"bytes\": %lld, \"checksum\": \"%s\"}", (long long)bytes, sum);
+static void write_entry(sbp_json_writer *w, const char *name, int64_t bytes, const char *sum) {
+    sbp_json_write_object(w, name);
+    sbp_json_write_int(w, "bytes", bytes);
+    sbp_json_write_string(w, "checksum", sum);
+    sbp_json_write_end(w);
 }
 
 sbp_status sbp_checksums_add(sbp_arena *arena, sbp_diag *diag, const char *directory, const char *name,
-                             sbp_text *entries) {
+                             sbp_json_writer *entries) {
     unsigned char *piece = sbp_arena_alloc(arena, PIECE_BYTES);
     char text[20];
     file_sum s;
     SBP_TRY(sum_file(diag, sbp_file_join(arena, directory, name), piece, &s));
     snprintf(text, sizeof text, "%016llx", (unsigned long long)s.sum);
-    add_entry(entries, name, s.bytes, text);
+    write_entry(entries, name, s.bytes, text);
+    return SBP_OK;
+}
+
+/* Whether one of the objects has it. */
+static bool is_known(const sbp_json *known, const char *name) {
+    for (int64_t i = 0; known && i < known->count; i++)
+        if (sbp_json_member(&known->items[i], name))
+            return true;
+    return false;
+}
+
+static sbp_status write_known(sbp_diag *diag, const sbp_json *entries, sbp_json_writer *w) {
+    const char *sum;
+    int64_t bytes;
+    SBP_TRY(sbp_json_as_object(diag, entries, &entries));
+    for (int64_t i = 0; i < entries->count; i++) {
+        SBP_TRY(sbp_json_get_i64(diag, &entries->items[i], "bytes", SBP_JSON_REQUIRED, &bytes));
+        SBP_TRY(sbp_json_get_string(diag, &entries->items[i], "checksum", SBP_JSON_REQUIRED, &sum));
+        write_entry(w, entries->items[i].key, bytes, sum);
+    }
     return SBP_OK;
 }
 
 sbp_status sbp_checksums_write(sbp_arena *arena, sbp_diag *diag, const char *directory,
                                const sbp_json *known) {
     name_list l = {.arena = arena};
-    sbp_text entries, out;
-    sbp_text_init(&entries, arena);
+    sbp_text out;
     sbp_text_init(&out, arena);
     SBP_TRY(list_names(diag, directory, &l));
-    for (int64_t i = 0; known && i < known->count; i++) {
-        const char *sum;
-        int64_t bytes;
-        SBP_TRY(sbp_json_get_i64(diag, &known->items[i], "bytes", SBP_JSON_REQUIRED, &bytes));
-        SBP_TRY(sbp_json_get_string(diag, &known->items[i], "checksum", SBP_JSON_REQUIRED, &sum));
-        add_entry(&entries, known->items[i].key, bytes, sum);
-    }
+    sbp_json_writer w = sbp_json_writer_on(&out);
+    w.lines = 1;
+    sbp_json_write_object(&w, NULL);
+    for (int64_t i = 0; known && i < known->count; i++)
+        SBP_TRY(write_known(diag, &known->items[i], &w));
     for (int32_t i = 0; i < l.count; i++)
-        if (!known || !sbp_json_member(known, l.names[i]))
-            SBP_TRY(sbp_checksums_add(arena, diag, directory, l.names[i], &entries));
-    sbp_text_add(&out, "{%s%s}\n", entries.data, l.count ? "\n" : "");
+        if (!is_known(known, l.names[i]))
+            SBP_TRY(sbp_checksums_add(arena, diag, directory, l.names[i], &w));
+    sbp_json_write_end(&w);
+    sbp_text_add(&out, "\n");
     return sbp_file_write(diag, sbp_file_join(arena, directory, FILE_NAME), out.data, out.length);
 }
 

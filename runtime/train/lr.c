@@ -148,13 +148,20 @@ static const struct schedule *find(const char *name) {
     return NULL;
 }
 
-bool sbp_lr_reads(const char *schedule, const char *option) {
-    const struct schedule *s = find(schedule);
-    const char *at = s ? strstr(s->reads, option) : NULL;
+/* Whether an option is one of a list, each between blanks. */
+static bool lists(const char *list, const char *option) {
+    const char *at = strstr(list, option);
     size_t n = strlen(option);
-    while (at && !(at[-1] == ' ' && at[n] == ' '))
+    while (at && !(at > list && at[-1] == ' ' && at[n] == ' '))
         at = strstr(at + 1, option);
     return at != NULL;
+}
+
+bool sbp_lr_reads(const char *schedule, const char *option) {
+    for (int i = 0; i < SBP_COUNT(schedules); i++)
+        if ((!schedule || strcmp(schedules[i].name, schedule) == 0) && lists(schedules[i].reads, option))
+            return true;
+    return false;
 }
 
 static sbp_status resolve_floor(sbp_lr *s, sbp_diag *diag) {

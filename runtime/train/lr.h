@@ -26,7 +26,7 @@ typedef struct sbp_lr {
 
 /* SBP_USAGE when options are missing or contradict each other. */
 sbp_status sbp_lr_init(sbp_lr *out, sbp_diag *diag, const sbp_lr_options *options, int64_t total) SBP_CHECKED;
-/* Whether a schedule reads an option beyond lr and warmup. */
+/* Whether a schedule, or with NULL any of them, reads an option beyond lr and warmup. */
 bool sbp_lr_reads(const char *schedule, const char *option);
 /* Learning rate of the step after k steps. */
 double sbp_lr_at(const sbp_lr *lr, int64_t k);

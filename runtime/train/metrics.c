@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ir/base/json.h"
+#include "ir/base/json_write.h"
 #include "ir/base/machine.h"
 #include "runtime/data/jsonl.h"
 
@@ -110,22 +110,70 @@ sbp_status sbp_metrics_close(sbp_metrics *m) {
     return fclose(file) == 0 && arrived ? SBP_OK : write_failed(m);
 }
 
-static void put_number(FILE *file, const char *prefix, const char *name, double value) {
-    char text[40];
-    sbp_format_double(text, sizeof text, value);
-    fprintf(file, ", \"%s%s\": %s", prefix, name, isfinite(value) ? text : "null");
+/* A line of the file: of a step, or of an evaluation. */
+typedef struct metrics_line {
+    const sbp_metrics *metrics;
+    sbp_arena *arena;
+    int64_t step;
+    double epoch;
+    const sbp_step_report *report; /* NULL: an evaluation, */
+    const char *file;              /* of this file */
+} metrics_line;
+
+/* The outputs of the program, and the numbers of its @prepare. */
+static void write_outputs(const metrics_line *l, sbp_json_writer *w, const char *prefix) {
+    const sbp_trainer *t = l->metrics->trainer;
+    const sbp_program *p = t->program;
+    for (int32_t i = 0; i < p->output_count; i++)
+        if (l->report || i != t->grad_norm)
+            sbp_json_write_double(w, sbp_arena_printf(l->arena, "%s%s", prefix, p->outputs[i].name),
+                                  t->results[i]);
+    for (int32_t i = 0; p->prepare && i < p->prepare->number_count; i++)
+        sbp_json_write_double(w, sbp_arena_printf(l->arena, "%s%s", prefix, p->prepare->numbers[i]),
+                              t->prepared.numbers[i]);
 }
 
-/* The outputs of the program, and the numbers of its @prepare; names are its own and need no escapes beyond
- * what JSON strings may hold. */
-static void put_outputs(const sbp_metrics *m, const char *prefix, bool norm) {
-    const sbp_program *p = m->trainer->program;
-    for (int32_t i = 0; i < p->output_count; i++)
-        if ((norm || i != m->trainer->grad_norm) && !strpbrk(p->outputs[i].name, "\"\\\n"))
-            put_number(m->file, prefix, p->outputs[i].name, m->trainer->results[i]);
-    for (int32_t i = 0; p->prepare && i < p->prepare->number_count; i++)
-        if (!strpbrk(p->prepare->numbers[i], "\"\\\n"))
-            put_number(m->file, prefix, p->prepare->numbers[i], m->trainer->prepared.numbers[i]);
+static void write_step(const metrics_line *l, sbp_json_writer *w) {
+    const sbp_step_report *r = l->report;
+    write_outputs(l, w, "");
+    sbp_json_write_double(w, "learning_rate", r->learning_rate);
+    sbp_json_write_int(w, "num_tokens", r->num_tokens);
+    sbp_json_write_double(w, "tokens_per_second",
+                          r->seconds > 0 ? (double)r->tokens / r->seconds : (double)NAN);
+    sbp_json_write_double(w, "step_seconds", r->seconds);
+    sbp_json_write_double(w, "memory_peak_bytes",
+                          r->memory_peak_bytes > 0 ? (double)r->memory_peak_bytes : (double)NAN);
+}
+
+static sbp_status write_line_body(void *user) {
+    const metrics_line *l = user;
+    const sbp_metrics *m = l->metrics;
+    sbp_text out;
+    sbp_text_init(&out, l->arena);
+    sbp_json_writer w = sbp_json_writer_on(&out);
+    sbp_json_write_object(&w, NULL);
+    sbp_json_write_int(&w, "step", l->step);
+    sbp_json_write_string(&w, "kind", l->report ? "train" : "eval");
+    sbp_json_write_double(&w, "epoch", l->epoch);
+    if (l->report) {
+        write_step(l, &w);
+    } else {
+        sbp_json_write_string(&w, "eval_file", l->file);
+        write_outputs(l, &w, "eval_");
+    }
+    sbp_json_write_end(&w);
+    sbp_text_add(&out, "\n");
+    return fwrite(out.data, 1, out.length, m->file) == out.length && fflush(m->file) == 0 ? SBP_OK
+                                                                                          : write_failed(m);
+}
+
+static sbp_status write_line(metrics_line line) {
+    line.arena = sbp_arena_create();
+    if (!line.arena)
+        return sbp_fail(line.metrics->diag, SBP_MACHINE, "out of memory");
+    sbp_status status = sbp_guard(line.arena, line.metrics->diag, write_line_body, &line);
+    sbp_arena_destroy(line.arena);
+    return status;
 }
 
 /* ---- progress --------------------------------------------------------------------------------------- */
@@ -182,17 +230,7 @@ sbp_status sbp_metrics_step(sbp_metrics *m, const sbp_step_report *r) {
     show(m, r);
     if (!m->file)
         return SBP_OK;
-    fprintf(m->file, "{\"step\": %lld, \"kind\": \"train\"", (long long)r->step);
-    put_number(m->file, "", "epoch", r->epoch);
-    put_outputs(m, "", true);
-    put_number(m->file, "", "learning_rate", r->learning_rate);
-    fprintf(m->file, ", \"num_tokens\": %lld", (long long)r->num_tokens);
-    put_number(m->file, "", "tokens_per_second", r->seconds > 0 ? (double)r->tokens / r->seconds : NAN);
-    put_number(m->file, "", "step_seconds", r->seconds);
-    put_number(m->file, "", "memory_peak_bytes",
-               r->memory_peak_bytes > 0 ? (double)r->memory_peak_bytes : NAN);
-    fputs("}\n", m->file);
-    return fflush(m->file) == 0 ? SBP_OK : write_failed(m);
+    return write_line((metrics_line){.metrics = m, .step = r->step, .epoch = r->epoch, .report = r});
 }
 
 sbp_status sbp_metrics_evaluation(sbp_metrics *m, int64_t step, double epoch, const char *file) {
@@ -204,19 +242,7 @@ sbp_status sbp_metrics_evaluation(sbp_metrics *m, int64_t step, double epoch, co
     }
     if (!m->file)
         return SBP_OK;
-
-    fprintf(m->file, "{\"step\": %lld, \"kind\": \"eval\"", (long long)step);
-    put_number(m->file, "", "epoch", epoch);
-    fputs(", \"eval_file\": \"", m->file);
-    for (const char *p = file; *p; p++) /* as JSON */
-        if (*p == '"' || *p == '\\' || (unsigned char)*p < 32)
-            fprintf(m->file, "\\u%04x", (unsigned char)*p);
-        else
-            fputc(*p, m->file);
-    fputc('"', m->file);
-    put_outputs(m, "eval_", false);
-    fputs("}\n", m->file);
-    return fflush(m->file) == 0 ? SBP_OK : write_failed(m);
+    return write_line((metrics_line){.metrics = m, .step = step, .epoch = epoch, .file = file});
 }
 
 double sbp_metrics_train_loss(const sbp_metrics *m) {

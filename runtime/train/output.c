@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "frontends/tokenizer/tokenizer.h"
-#include "ir/base/file.h"
+#include "ir/base/json_write.h"
 
 static const int64_t SHARD_BYTES = 5000000000; /* as huggingface_hub cuts */
 
@@ -81,6 +81,22 @@ static sbp_dtype model_dtype(const output_job *job) {
     return narrow ? SBP_BF16 : sbp_output_dtype(job->info);
 }
 
+/* An object, a member a line, in a file of the directory. */
+static sbp_json_writer begin_file(const output_job *job, sbp_text *out) {
+    sbp_text_init(out, job->arena);
+    sbp_json_writer w = sbp_json_writer_on(out);
+    w.lines = 1;
+    sbp_json_write_object(&w, NULL);
+    return w;
+}
+
+static sbp_status end_file(const output_job *job, sbp_json_writer *w, const char *name) {
+    sbp_json_write_end(w);
+    sbp_text_add(w->out, "\n");
+    return sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, name), w->out->data,
+                          w->out->length);
+}
+
 /* The source's fields, with the dtype of what is written now. */
 static sbp_status write_config(const output_job *job) {
     const char *text = job->info->meta.config;
@@ -91,28 +107,21 @@ static sbp_status write_config(const output_job *job) {
     SBP_TRY(sbp_json_parse(job->arena, job->diag, "config.json", text, strlen(text), 0, &root));
     SBP_TRY(sbp_json_as_object(job->diag, root, &root));
     sbp_text out;
-    sbp_text_init(&out, job->arena);
-    sbp_text_add(&out, "{");
+    sbp_json_writer w = begin_file(job, &out);
     for (int64_t i = 0; i < root->count; i++) {
         const sbp_json *member = &root->items[i];
-        if (strcmp(member->key, "dtype") == 0 || strcmp(member->key, "torch_dtype") == 0 ||
-            (job->info->user_eos && strcmp(member->key, "eos_token_id") == 0))
-            continue;
-        sbp_text_add(&out, "\n  ");
-        sbp_json_add_string(&out, member->key, strlen(member->key));
-        sbp_text_add(&out, ": ");
-        sbp_json_add_value(&out, member);
-        sbp_text_add(&out, ",");
+        if (strcmp(member->key, "dtype") != 0 && strcmp(member->key, "torch_dtype") != 0 &&
+            !(job->info->user_eos && strcmp(member->key, "eos_token_id") == 0))
+            sbp_json_write_value(&w, member->key, member);
     }
     if (job->info->user_eos)
-        sbp_text_add(&out, "\n  \"eos_token_id\": %d,", job->info->user_eos_id);
-    sbp_text_add(&out, "\n  \"dtype\": \"%s\"\n}\n",
-                 dtype == SBP_F64    ? "float64"
-                 : dtype == SBP_BF16 ? "bfloat16"
-                 : dtype == SBP_F16  ? "float16"
-                                     : "float32");
-    return sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, "config.json"), out.data,
-                          out.length);
+        sbp_json_write_int(&w, "eos_token_id", job->info->user_eos_id);
+    sbp_json_write_string(&w, "dtype",
+                          dtype == SBP_F64    ? "float64"
+                          : dtype == SBP_BF16 ? "bfloat16"
+                          : dtype == SBP_F16  ? "float16"
+                                              : "float32");
+    return end_file(job, &w, "config.json");
 }
 
 /* ---- the tokenizer ---------------------------------------------------------------------------------- */
@@ -121,24 +130,18 @@ static sbp_status write_config(const output_job *job) {
 static sbp_status write_tokenizer_config(const output_job *job) {
     const sbp_json *tokens = job->info->meta.special_tokens;
     sbp_text out;
-    sbp_text_init(&out, job->arena);
-    sbp_text_add(&out, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"");
+    sbp_json_writer w = begin_file(job, &out);
+    sbp_json_write_string(&w, "tokenizer_class", "PreTrainedTokenizerFast");
     for (int64_t i = 0; tokens && i < tokens->count; i++) {
-        sbp_text_add(&out, ",\n  ");
-        sbp_json_add_string(&out, tokens->items[i].key, strlen(tokens->items[i].key));
-        sbp_text_add(&out, ": ");
-        if (job->info->user_eos && strcmp(tokens->items[i].key, "eos_token") == 0)
-            sbp_json_add_string(&out, job->info->user_eos, strlen(job->info->user_eos));
+        const char *key = tokens->items[i].key;
+        if (job->info->user_eos && strcmp(key, "eos_token") == 0)
+            sbp_json_write_string(&w, key, job->info->user_eos);
         else
-            sbp_json_add_value(&out, &tokens->items[i]);
+            sbp_json_write_value(&w, key, &tokens->items[i]);
     }
-    if (job->info->user_eos && !sbp_json_member(tokens, "eos_token")) {
-        sbp_text_add(&out, ",\n  \"eos_token\": ");
-        sbp_json_add_string(&out, job->info->user_eos, strlen(job->info->user_eos));
-    }
-    sbp_text_add(&out, "\n}\n");
-    return sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, "tokenizer_config.json"),
-                          out.data, out.length);
+    if (job->info->user_eos && !sbp_json_member(tokens, "eos_token"))
+        sbp_json_write_string(&w, "eos_token", job->info->user_eos);
+    return end_file(job, &w, "tokenizer_config.json");
 }
 
 /* tokenizer.json without what the plan's text carries in it; tokenizer_config.json has that. */
@@ -202,15 +205,16 @@ static sbp_status copy_file(const output_job *job, const char *path, const char 
 /* ---- another end-of-sequence token, in files that were carried over ---------------------------------- */
 
 /* The ids that end an answer: the given one first, then those that were there. */
-static void add_eos_ids(sbp_text *out, int32_t id, const sbp_json *before) {
+static void write_eos_ids(sbp_json_writer *w, int32_t id, const sbp_json *before) {
     bool list = before && before->kind == SBP_JSON_ARRAY, one = before && before->kind == SBP_JSON_INT;
-    sbp_text_add(out, "[%d", id);
+    sbp_json_write_array(w, "eos_token_id");
+    sbp_json_write_int(w, NULL, id);
     for (int64_t i = 0; i < (list ? before->count : one); i++) {
         const sbp_json *item = list ? &before->items[i] : before;
         if (item->kind == SBP_JSON_INT && item->integer != id)
-            sbp_text_add(out, ", %lld", (long long)item->integer);
+            sbp_json_write_int(w, NULL, item->integer);
     }
-    sbp_text_add(out, "]");
+    sbp_json_write_end(w);
 }
 
 /* A file of the result with eos_token, or in generation_config.json eos_token_id, as the user wants it. */
@@ -223,24 +227,15 @@ static sbp_status change_eos(const output_job *job, const char *name, bool ids) 
         return SBP_OK;
     SBP_TRY(sbp_json_read(job->arena, job->diag, path, 0, &root));
     SBP_TRY(sbp_json_as_object(job->diag, root, &root));
-    sbp_text_init(&out, job->arena);
-    sbp_text_add(&out, "{");
-    for (int64_t i = 0; i < root->count; i++) {
-        if (strcmp(root->items[i].key, key) == 0)
-            continue;
-        sbp_text_add(&out, "\n  ");
-        sbp_json_add_string(&out, root->items[i].key, strlen(root->items[i].key));
-        sbp_text_add(&out, ": ");
-        sbp_json_add_value(&out, &root->items[i]);
-        sbp_text_add(&out, ",");
-    }
-    sbp_text_add(&out, "\n  \"%s\": ", key);
+    sbp_json_writer w = begin_file(job, &out);
+    for (int64_t i = 0; i < root->count; i++)
+        if (strcmp(root->items[i].key, key) != 0)
+            sbp_json_write_value(&w, root->items[i].key, &root->items[i]);
     if (ids)
-        add_eos_ids(&out, job->info->user_eos_id, sbp_json_member(root, key));
+        write_eos_ids(&w, job->info->user_eos_id, sbp_json_member(root, key));
     else
-        sbp_json_add_string(&out, job->info->user_eos, strlen(job->info->user_eos));
-    sbp_text_add(&out, "\n}\n");
-    return sbp_file_write(job->diag, path, out.data, out.length);
+        sbp_json_write_string(&w, key, job->info->user_eos);
+    return end_file(job, &w, name);
 }
 
 enum { MOST_TEMPLATES = 64 };

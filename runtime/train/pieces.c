@@ -111,24 +111,17 @@ static sbp_status write_file(sbp_pieces *p, const int64_t *before, int32_t rank,
 static sbp_status write_index(const sbp_pieces *p, const int64_t *before, int32_t ranks) {
     sbp_text out;
     int64_t total = 0;
-    bool any = false;
     sbp_text_init(&out, p->arena);
     for (int32_t i = 0; i < p->count; i++)
         total += bytes_of(p, p->list[i].buffer);
-    sbp_text_add(&out, "{\n  \"metadata\": {\n    \"total_size\": %lld\n  },\n  \"weight_map\": {",
-                 (long long)total);
+    sbp_json_writer w = sbp_safetensors_index_begin(&out, total);
     for (int32_t rank = 0; rank < ranks; rank++)
         for (int32_t i = 0; i < p->count; i++) {
             elem_range r = range_of(p, before, i, rank, ranks);
-            if (r.end == r.first)
-                continue;
-            const char *name = piece_name(p, i, r);
-            sbp_text_add(&out, "%s\n    ", any ? "," : "");
-            sbp_json_add_string(&out, name, strlen(name));
-            sbp_text_add(&out, ": \"%s\"", file_name(p, rank, ranks));
-            any = true;
+            if (r.end > r.first)
+                sbp_json_write_string(&w, piece_name(p, i, r), file_name(p, rank, ranks));
         }
-    sbp_text_add(&out, "\n  }\n}\n");
+    sbp_safetensors_index_end(&w);
     return sbp_file_write(p->diag, sbp_file_join(p->arena, p->directory, INDEX), out.data, out.length);
 }
 

@@ -199,6 +199,23 @@ static void test_several_files_to_evaluate(void **state) {
     }
 }
 
+/* A file may have any name: what is written of it is JSON. */
+static void test_any_name_of_a_file(void **state) {
+    io_fixture *f = *state;
+    const char *name;
+    int count;
+    cli_ok(f, "$C compile $S -o $D/p --seq-len 933");
+    cli_ok(f, "n=\"$D/$(printf 'q\"\\001\\377').jsonl\"; head -20 " ROWS
+              " > \"$n\"; $R $D/p --eval \"$n\" --out $D/o");
+    const sbp_json **lines = cli_lines(f, "o/metrics.jsonl", &count), *command;
+    assert_int_equal(count, 1);
+    assert_ok(f, sbp_json_get_string(f->diag, lines[0], "eval_file", SBP_JSON_REQUIRED, &name));
+    assert_non_null(strstr(name, "/q\"\x01\xef\xbf\xbd.jsonl"));
+    assert_ok(f,
+              sbp_json_get_array(f->diag, cli_json(f, "o/run.json"), "command", SBP_JSON_REQUIRED, &command));
+    assert_string_equal(command->items[3].string, name);
+}
+
 /* ---- data ------------------------------------------------------------------------------------------- */
 
 static void test_other_labels_are_other_data(void **state) {
@@ -238,6 +255,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_steps_without_a_label, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_scores_of_many_rows, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_several_files_to_evaluate, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_any_name_of_a_file, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_other_labels_are_other_data, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_steps_of_fractional_epochs, cli_setup, io_teardown),
     };

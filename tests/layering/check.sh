@@ -51,7 +51,7 @@ allowed() {
     local plain='ir/base/[!fjp]*' # of base: no files, JSON, patterns
     local languages='ir/graph/* ir/rowkernel/* ir/program/[!p]* ir/program/program*.h ir/target/*'
     local device="$plain ir/rowkernel/rowkernel.h ir/rowkernel/intops.def ir/program/program.h" # what a device knows: programs and kernels
-    local chosen='backends/choice.h backends/devices.h'
+    local chosen='backends/backends.h backends/choice.h backends/devices.h'
     case $1 in
         # the languages know nothing of files; base knows no language
         ir/base/*) echo 'ir/base/*' ;;
@@ -67,16 +67,17 @@ allowed() {
         frontends/tokenizer/* | frontends/template/*) echo "frontends/files/* frontends/weights/* ${1%/*}/* ir/base/*" ;;
         frontends/onnx/* | frontends/gguf/*) echo "${1%/*}/* frontends/weights/* frontends/loading.h frontends/frontend.h frontends/head.h frontends/registry.def frontends/files/* ir/*" ;; # not hf/
         frontends/*) echo 'frontends/* ir/*' ;;
-        backends/target.c) echo 'backends/target.h backends/*/*_target.h' ;;
-        backends/devices.c) echo 'backends/devices.h backends/*/*_device.h' ;;
+        backends/backends.* | backends/target.c | backends/devices.c) echo 'backends/backends.* backends/target.h backends/devices.h ir/base/base.h' ;; # by the list, none by name
         backends/gpu/emit/*) echo 'backends/gpu/* backends/rowmath.h ir/*' ;;
         backends/gpu/*) echo "backends/device.h backends/gpu/gpu.h backends/gpu/row.h $device" ;;
         backends/vulkan/target/* | backends/cuda/target/*) echo "backends/target.h backends/rowmath.h backends/gpu/* ${1%/*/*}/[!d]* ir/*" ;; # not device/
+        backends/cuda/device/timeline.c) echo 'backends/cuda/device/cuda.h ir/base/json_write.h' ;; # the one device file that people read
         backends/vulkan/device/* | backends/cuda/device/*) echo "backends/device.h backends/choice.h backends/composite/* backends/ranks/* backends/cpu/cpu_cores.h backends/gpu/gpu.h backends/gpu/row.h ${1%/*/*}/[!t]* $device" ;;
         backends/*/*_target.*) echo "backends/target.h backends/rowmath.h ${1%/*}/* ir/*" ;;
         backends/*/*) echo "backends/device.h backends/rowmath.h backends/gpu/gpu.h backends/gpu/row.h ${1%/*}/* $(dirname "$(dirname "$1")")/* $device" ;;
-        backends/*) echo "backends/*.h ir/target/* $device" ;;
-        runtime/cli/options/*) echo 'runtime/cli/options/* ir/base/*' ;;
+        backends/*) echo "backends/*.h backends/backends.def ir/target/* $device" ;;
+        # values of options are those of tables, which are data
+        runtime/cli/options/*) echo 'runtime/cli/options/* ir/base/* backends/backends.def passes/optimizers.def' ;;
         runtime/cli/sbpc/*) echo "runtime/cli/sbpc/* runtime/cli/options/* frontends/* passes/* $chosen backends/target.h backends/measure.h ir/*" ;;
         runtime/*)
             local rooms='runtime/[!c]* runtime/cli/options/* runtime/cli/sbprun/*' # cli > train > data > run
@@ -265,6 +266,22 @@ check_circles() {
         END { for (file in calls) if (!(file in number)) visit(file) }'
 }
 
+# JSON is written by ir/base/json_write.h, which makes text of any string; not by formats, which do not.
+check_json() {
+    grep -nHE '\\": ?%|%[a-z.0-9*]*\\":|sbp_json_add_string\(' $(sources passes frontends backends runtime | grep -E '\.[ch]$') |
+        sed -E 's/^([^:]*:[0-9]+):.*/\1: json: by hand, where ir\/base\/json_write.h writes it/'
+}
+
+# A backend is named in its folder and in the list of them: what others must know of one is a column there.
+check_backends() {
+    local names
+    names=$(sed -nE 's/^BACKEND\(([a-z0-9_]+),.*/\1/p' backends/backends.def | paste -sd'|')
+    awk -v pattern="\"(${names:-cpu})[\":]" '
+        { sub(/\/\*.*/, "") }
+        $0 ~ pattern { print FILENAME ":" FNR ": backend: a name that backends.def has: ask backends.h" }' \
+        $(sources passes frontends backends runtime | grep -E '\.c$' | grep -vE "^backends/(${names:-cpu})/")
+}
+
 # An operand of a command is called by its name in commands.def, never by a number.
 check_operands() {
     code $(sources ir passes backends runtime) > "$work/code"
@@ -387,6 +404,8 @@ trap 'rm -rf "$work"' EXIT
     check_names
     check_circles
     check_operands
+    check_backends
+    check_json
     check_length
     check_readmes
     check_words

@@ -1,7 +1,12 @@
 /* test_choice.c: which backend --backend auto means, from lists of devices that this machine does not have;
  * and what control groups allow, of machines whose files lie in a directory. */
+#include "backends/backends.h"
 #include "backends/choice.h"
+#include "backends/devices.h"
+#include "backends/target.h"
 #include "ir/base/cgroup.h"
+#include "passes/passes.h"
+#include "runtime/cli/options/options.h"
 #include "tests/unit/io_testing.h"
 
 #include <errno.h>
@@ -184,6 +189,69 @@ static void test_two_backends(void **state) {
     }
 }
 
+/* ---- lists ------------------------------------------------------------------------------------------- */
+
+/* --backend takes the names of the list, targets and devices have no others, and one is the host's. */
+static void test_backend_list(void **state) {
+    io_fixture *f = *state;
+    const sbp_option *option = sbp_option_find("backend");
+    const sbp_backend *backend;
+    int32_t count = 0, hosts = 0;
+    assert_string_equal(sbp_option_word(f->arena, option, 0), "auto");
+    for (; (backend = sbp_backend_at(count)); count++) {
+        assert_string_equal(sbp_option_word(f->arena, option, count + 1), backend->name);
+        assert_ptr_equal(sbp_backend_find(backend->name), backend);
+        hosts += (backend->is & SBP_BACKEND_HOST) != 0;
+    }
+    assert_null(sbp_option_word(f->arena, option, count + 1));
+    assert_int_equal(hosts, 1);
+    assert_true(sbp_backend_is_a(sbp_backend_of_host()->name, SBP_BACKEND_HOST));
+    assert_false(sbp_backend_is_a("h200", 0));
+    assert_false(sbp_backend_is_a(sbp_backend_of_host()->name, SBP_BACKEND_HOST | SBP_BACKEND_TUNES));
+    for (int32_t i = 0; sbp_target_at(i); i++) {
+        assert_non_null(sbp_backend_find(sbp_target_at(i)->name));
+        assert_ptr_equal(sbp_target_find(sbp_target_at(i)->name), sbp_target_at(i));
+    }
+    for (int32_t i = 0; sbp_device_at(i); i++) { /* the host's processor last */
+        assert_non_null(sbp_backend_find(sbp_device_at(i)->name));
+        assert_int_equal(sbp_backend_is_a(sbp_device_at(i)->name, SBP_BACKEND_HOST), !sbp_device_at(i + 1));
+    }
+}
+
+/* Those that are all of that, as a sentence has them; and cut where there is no room. */
+static void test_backend_names(void **state) {
+    static const unsigned is[] = {0, SBP_BACKEND_TUNES, SBP_BACKEND_HOST,
+                                  SBP_BACKEND_TUNES | SBP_BACKEND_HOST | 1u << 31};
+    char text[200], little[6];
+    (void)state;
+    for (int k = 0; k < SBP_COUNT(is); k++) {
+        const sbp_backend *backend;
+        char expected[200] = "";
+        int32_t count = 0, seen = 0;
+        for (int32_t i = 0; (backend = sbp_backend_at(i)); i++)
+            count += (backend->is & is[k]) == is[k];
+        for (int32_t i = 0; (backend = sbp_backend_at(i)); i++)
+            if ((backend->is & is[k]) == is[k]) {
+                strcat(strcat(expected, seen == 0 ? "" : seen + 1 == count ? " or " : ", "), backend->name);
+                seen++;
+            }
+        assert_string_equal(sbp_backend_names(is[k], text, sizeof text), expected);
+        assert_int_equal(strlen(sbp_backend_names(is[k], little, sizeof little)),
+                         strlen(expected) < sizeof little ? strlen(expected) : sizeof little - 1);
+        assert_memory_equal(little, expected, strlen(little));
+    }
+}
+
+/* Likewise --optimizer, which can also be none. */
+static void test_optimizer_list(void **state) {
+    io_fixture *f = *state;
+    const sbp_option *option = sbp_option_find("optimizer");
+    for (int32_t i = 1; i < SBP_OPTIMIZER_COUNT; i++)
+        assert_string_equal(sbp_option_word(f->arena, option, i - 1), sbp_optimizer_names[i]);
+    assert_string_equal(sbp_option_word(f->arena, option, SBP_OPTIMIZER_COUNT - 1), "none");
+    assert_null(sbp_option_word(f->arena, option, SBP_OPTIMIZER_COUNT));
+}
+
 /* ---- control groups ---------------------------------------------------------------------------------- */
 
 #define V2 "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -296,8 +364,12 @@ static void test_control_groups(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choices), cmocka_unit_test(test_two_backends),
+        cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_two_backends),
         cmocka_unit_test(test_long_names),
+        cmocka_unit_test(test_backend_names),
+        cmocka_unit_test_setup_teardown(test_backend_list, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_optimizer_list, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_control_groups, io_setup, io_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

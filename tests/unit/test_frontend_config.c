@@ -472,6 +472,8 @@ static void test_errors(void **state) {
            "eos_token_id: expected an integer, found the string '</s>'");
     expect(plain, "rms_norm_eps=-1", SBP_INPUT, "rms_norm_c3: eps is -1");
     expect(plain, "num_hidden_layers", SBP_USAGE, "--set num_hidden_layers: KEY=JSON expected");
+    expect(plain, "a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q=1", SBP_USAGE,
+           "--set a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q..: 17 names within each other, at most 16 are expected");
     expect(plain, "hidden_act=gelu", SBP_USAGE,
            "'gelu' is not JSON (a string needs quotes: --set 'hidden_act=\"gelu\"')");
     expect(plain, "vocab_size=98", SBP_INPUT,

@@ -467,7 +467,7 @@ static void what_is_written_is_read(void **state) {
         sbp_text_init(&again, f->arena);
         sbp_json_writer w = sbp_json_writer_on(&text);
         w.compact = round % 3 == 1;
-        w.lines = round % 3 == 2;
+        w.lines = round % 3 == 2 ? (int)draw(4) : 0;
         write_drawn(f, &w, &expected, NULL, 0);
         const sbp_json *root = NULL;
         assert_ok(f, sbp_json_parse(f->arena, f->diag, "w", text.data, text.length, 0, &root));
@@ -483,20 +483,104 @@ static void numbers_are_exact(void **state) {
     sbp_text text;
     sbp_text_init(&text, f->arena);
     sbp_json_writer w = sbp_json_writer_on(&text);
-    w.lines = true;
+    w.lines = 1;
     sbp_json_write_object(&w, NULL);
     sbp_json_write_double(&w, "third", 1.0 / 3);
     sbp_json_write_fixed(&w, "fixed", 2.0 / 3, 2);
     sbp_json_write_double(&w, "infinite", (double)INFINITY);
-    sbp_json_write_array(&w, "none");
+    sbp_json_write_fixed(&w, "none", (double)NAN, 2);
+    sbp_json_write_array(&w, "empty");
     sbp_json_write_end(&w);
     sbp_json_write_end(&w);
     assert_string_equal(text.data, "{\n  \"third\": 0.3333333333333333,\n  \"fixed\": 0.67,\n"
-                                   "  \"infinite\": null,\n  \"none\": []\n}");
+                                   "  \"infinite\": null,\n  \"none\": null,\n  \"empty\": []\n}");
+}
+
+/* As json.dumps(.., indent=2) has two levels; and lines where they are asked for. */
+static void lines_are_where_they_belong(void **state) {
+    io_fixture *f = *state;
+    sbp_text text;
+    sbp_text_init(&text, f->arena);
+    sbp_json_writer w = sbp_json_writer_on(&text);
+    w.lines = 2;
+    sbp_json_write_object(&w, NULL);
+    sbp_json_write_object(&w, "metadata");
+    sbp_json_write_int(&w, "total_size", 7);
+    sbp_json_write_end(&w);
+    sbp_json_write_array(&w, "list");
+    sbp_json_write_object(&w, NULL);
+    sbp_json_write_int(&w, "a", 1);
+    sbp_json_write_int(&w, "b", 2);
+    sbp_json_write_end(&w);
+    sbp_json_write_null(&w, NULL);
+    sbp_json_write_end(&w);
+    w.lines = 1;
+    sbp_json_write_array(&w, "flat");
+    sbp_json_write_int(&w, NULL, 1);
+    sbp_json_write_line(&w);
+    sbp_json_write_int(&w, NULL, 2);
+    sbp_json_write_line(&w);
+    sbp_json_write_end(&w);
+    sbp_json_write_end(&w);
+    assert_string_equal(text.data, "{\n  \"metadata\": {\n    \"total_size\": 7\n  },\n  \"list\": [\n"
+                                   "    {\"a\": 1, \"b\": 2},\n    null\n  ],\n  \"flat\": [1,\n2\n]\n}");
+}
+
+/* Whatever bytes a string has, what is written is JSON, and what was UTF-8 comes back. */
+static void any_string_is_json(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *bytes, *read;
+    } cases[] = {
+        {"\"quotes\" \\ / \t\n\r\x01\x1f\x7f", "\"quotes\" \\ / \t\n\r\x01\x1f\x7f"},
+        {"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"},
+        {"a\xff"
+         "b",
+         "a\xef\xbf\xbd"
+         "b"},                                                                    /* no byte of UTF-8 */
+        {"\xc3", "\xef\xbf\xbd"},                                                 /* cut */
+        {"\xe2\x82", "\xef\xbf\xbd\xef\xbf\xbd"},                                 /* cut */
+        {"\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd"},                                 /* longer than needed */
+        {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},                 /* a surrogate */
+        {"\xf4\x90\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"}, /* above U+10FFFF */
+        {"\xe2\x82\"", "\xef\xbf\xbd\xef\xbf\xbd\""}, /* cut by what needs an escape */
+    };
+    for (size_t i = 0; i < SBP_COUNT(cases); i++) {
+        sbp_text text;
+        const sbp_json *root = NULL;
+        sbp_text_init(&text, f->arena);
+        sbp_json_writer w = sbp_json_writer_on(&text);
+        sbp_json_write_object(&w, NULL);
+        sbp_json_write_string(&w, cases[i].bytes, cases[i].bytes);
+        sbp_json_write_end(&w);
+        assert_ok(f, sbp_json_parse(f->arena, f->diag, "w", text.data, text.length, 0, &root));
+        assert_string_equal(root->items->key, cases[i].read);
+        assert_string_equal(root->items->string, cases[i].read);
+    }
+    for (int round = 0; round < 3000; round++) {
+        char bytes[9];
+        sbp_text text;
+        const sbp_json *root = NULL;
+        size_t length = draw(sizeof bytes);
+        for (size_t i = 0; i < length; i++)
+            bytes[i] = (char)(unsigned char)(draw(3) ? 0x70 + draw(0x90) : draw(0x100));
+        sbp_text_init(&text, f->arena);
+        sbp_json_writer w = sbp_json_writer_on(&text);
+        sbp_json_write_array(&w, NULL);
+        sbp_json_write_bytes(&w, NULL, bytes, length);
+        sbp_json_write_end(&w);
+        assert_ok(f, sbp_json_parse(f->arena, f->diag, "w", text.data, text.length, SBP_JSON_JANSSON, &root));
+        if (sbp_is_utf8(bytes, (int64_t)length)) {
+            assert_int_equal(root->items->count, length);
+            assert_memory_equal(root->items->string, bytes, length);
+        }
+    }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(lines_are_where_they_belong, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(any_string_is_json, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(reads_values, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(integers_beyond_64_bits_are_real_numbers, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(finds_members_of_large_objects, io_setup, io_teardown),

@@ -3,10 +3,10 @@
 #include "backends/cuda/abi.h"
 #include "backends/cuda/cuda_probe.h"
 #include "backends/cuda/device/cuda.h"
+#include "backends/cuda/library.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { OLDEST_CAPABILITY = 80 }; /* that kernels are written for */
 
@@ -69,7 +69,7 @@ static sbp_status list(const cuda_api *api, sbp_diag *diag, sbp_candidate **out,
     return SBP_OK;
 }
 
-sbp_status sbp_cuda_probe(sbp_diag *diag, sbp_candidate **out, int32_t *count) {
+sbp_status sbp_cuda_candidates(sbp_diag *diag, sbp_candidate **out, int32_t *count) {
     cuda_api api;
     *out = NULL;
     *count = 0;
@@ -82,4 +82,30 @@ sbp_status sbp_cuda_probe(sbp_diag *diag, sbp_candidate **out, int32_t *count) {
     }
     cuda_api_close(&api);
     return status;
+}
+
+/* Whether a library of NVIDIA's can be opened. */
+static bool has_library(sbp_cuda_library_id id) {
+    sbp_cuda_library library;
+    bool has = sbp_cuda_library_open(id, NULL, &library) == SBP_OK;
+    if (has)
+        sbp_cuda_library_keep(&library);
+    sbp_cuda_library_close(&library);
+    return has;
+}
+
+sbp_status sbp_cuda_probe(sbp_diag *diag, sbp_probed *out) {
+    *out = (sbp_probed){.absent = !has_library(SBP_CUDA_DRIVER)};
+    if (out->absent) {
+        snprintf(out->none, sizeof out->none, "its driver is not installed (libcuda.so.1)");
+        return SBP_OK;
+    }
+    SBP_TRY(sbp_cuda_candidates(diag, &out->devices, &out->count));
+    bool compiles = out->count == 0 || has_library(SBP_CUDA_NVRTC);
+    for (int32_t i = 0; i < out->count && !compiles; i++)
+        if (!out->devices[i].missing[0])
+            snprintf(out->devices[i].missing, sizeof out->devices[i].missing,
+                     "for which nothing can be compiled without %s (pip install %s)",
+                     sbp_cuda_library_file(SBP_CUDA_NVRTC), sbp_cuda_library_package(SBP_CUDA_NVRTC));
+    return SBP_OK;
 }

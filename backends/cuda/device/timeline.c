@@ -8,12 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 1024, TEXT_BYTES = 256 };
+#include "ir/base/json_write.h"
 
+enum { BATCH = 1024 };
+
+/* A command: products and attention are known by their sizes, rows by their kernel. */
 typedef struct timed {
     cuda_event begin, end;
     int32_t queue;
-    char text[TEXT_BYTES];
+    const char *command;
+    char kernel[61];
+    int64_t rows, cols, depth;
 } timed;
 
 struct cuda_timeline {
@@ -63,39 +68,74 @@ void cuda_timeline_destroy(cuda_device *d) {
     d->timeline = NULL;
 }
 
+/* The lines of a batch, in the arena. */
+typedef struct batch_text {
+    cuda_device *d;
+    sbp_arena *arena;
+    sbp_diag *diag;
+    int32_t count;
+    sbp_text out;
+} batch_text;
+
+static sbp_status write_batch(void *user) {
+    batch_text *b = user;
+    cuda_device *d = b->d;
+    const struct cuda_timeline *t = d->timeline;
+    sbp_text_init(&b->out, b->arena);
+    for (int32_t i = 0; i < b->count; i++) {
+        const timed *x = &t->timed[i];
+        float begin, took;
+        CUDA_TRY(d, b->diag, cuEventElapsedTime(&begin, t->origin, x->begin));
+        CUDA_TRY(d, b->diag, cuEventElapsedTime(&took, x->begin, x->end));
+        sbp_json_writer w = sbp_json_writer_on(&b->out);
+        sbp_json_write_object(&w, NULL);
+        sbp_json_write_string(&w, "queue", sbp_queue_names[x->queue]);
+        sbp_json_write_fixed(&w, "begin_ms", (double)begin, 4);
+        sbp_json_write_fixed(&w, "ms", (double)took, 4);
+        sbp_json_write_string(&w, "command", x->command);
+        sbp_json_write_string(&w, "kernel", x->kernel);
+        sbp_json_write_int(&w, "rows", x->rows);
+        sbp_json_write_int(&w, "cols", x->cols);
+        sbp_json_write_int(&w, "depth", x->depth);
+        sbp_json_write_end(&w);
+        sbp_text_add(&b->out, "\n");
+    }
+    return SBP_OK;
+}
+
 sbp_status cuda_timeline_flush(cuda_device *d, sbp_diag *diag) {
     struct cuda_timeline *t = d->timeline;
-    int32_t count = t ? t->count : 0;
-    if (count == 0)
+    batch_text b = {.d = d, .diag = diag, .count = t ? t->count : 0};
+    if (b.count == 0)
         return SBP_OK;
     t->count = 0;
     for (int s = 0; s < CUDA_STREAMS; s++)
         if (d->streams[s])
             SBP_TRY(cuda_synchronize(d, d->streams[s], diag));
-    for (int32_t i = 0; i < count; i++) {
-        float begin, took;
-        CUDA_TRY(d, diag, cuEventElapsedTime(&begin, t->origin, t->timed[i].begin));
-        CUDA_TRY(d, diag, cuEventElapsedTime(&took, t->timed[i].begin, t->timed[i].end));
-        fprintf(t->file, "{\"queue\": \"%s\", \"begin_ms\": %.4f, \"ms\": %.4f, %s}\n",
-                sbp_queue_names[t->timed[i].queue], (double)begin, (double)took, t->timed[i].text);
-    }
+    b.arena = sbp_arena_create();
+    if (!b.arena)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    sbp_status status = sbp_guard(b.arena, diag, write_batch, &b);
+    if (status == SBP_OK)
+        (void)fwrite(b.out.data, 1, b.out.length, t->file); /* ferror knows */
+    sbp_arena_destroy(b.arena);
+    SBP_TRY(status);
     if (fflush(t->file) != 0 || ferror(t->file))
         return sbp_fail(diag, SBP_IO, "SBP_CUDA_TIMELINE: cannot be written: %s", strerror(errno));
     return SBP_OK;
 }
 
-/* What a command is, as members of a JSON object: products and attention by their sizes, rows by their
- * kernel. */
-static void describe(const cuda_device *d, const sbp_dispatch *dispatch, char text[TEXT_BYTES]) {
+static void describe(const cuda_device *d, const sbp_dispatch *dispatch, timed *x) {
     const sbp_command *c = dispatch->command;
     const sbp_span *s = dispatch->spans;
-    const char *kernel = c->kind == SBP_CMD_ROW ? d->program->kernels[c->kernel]->name : "";
     bool some = dispatch->span_count > 0, product = c->kind == SBP_CMD_GEMM && dispatch->span_count > 1;
-    snprintf(text, TEXT_BYTES,
-             "\"command\": \"%s\", \"kernel\": \"%.60s\", \"rows\": %lld, \"cols\": %lld, \"depth\": %lld",
-             sbp_command_name(c->kind), kernel, some ? (long long)s[0].rows : 0,
-             some ? (long long)s[0].cols : 0,
-             product ? (long long)(c->u.gemm.ta ? s[1].rows : s[1].cols) : 0);
+    x->queue = c->queue;
+    x->command = sbp_command_name(c->kind);
+    snprintf(x->kernel, sizeof x->kernel, "%s",
+             c->kind == SBP_CMD_ROW ? d->program->kernels[c->kernel]->name : "");
+    x->rows = some ? s[0].rows : 0;
+    x->cols = some ? s[0].cols : 0;
+    x->depth = !product ? 0 : c->u.gemm.ta ? s[1].rows : s[1].cols;
 }
 
 sbp_status cuda_timeline_begin(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
@@ -109,8 +149,7 @@ sbp_status cuda_timeline_begin(cuda_device *d, const sbp_dispatch *dispatch, sbp
         CUDA_TRY(d, diag, cuEventCreate(&x->begin, 0));
     if (!x->end)
         CUDA_TRY(d, diag, cuEventCreate(&x->end, 0));
-    x->queue = dispatch->command->queue;
-    describe(d, dispatch, x->text);
+    describe(d, dispatch, x);
     CUDA_TRY(d, diag, cuEventRecord(x->begin, d->streams[cuda_stream_of(x->queue)]));
     return SBP_OK;
 }

@@ -31,25 +31,26 @@ static sbp_status describe(const vulkan_api *api, const vulkan_physical *p, sbp_
     return SBP_OK;
 }
 
-sbp_status sbp_vulkan_probe(sbp_diag *diag, sbp_candidate **out, int32_t *count) {
+sbp_status sbp_vulkan_probe(sbp_diag *diag, sbp_probed *out) {
     vulkan_api api;
     vulkan_physical *list = NULL;
-    *out = NULL;
-    *count = 0;
+    int32_t count = 0;
+    *out = (sbp_probed){0};
     sbp_status status = vulkan_api_open(&api, NULL, diag);
     if (status == SBP_OK)
-        status = vulkan_physical_list(&api, diag, &list, count);
+        status = vulkan_physical_list(&api, diag, &list, &count);
     if (status == SBP_OK)
-        *out = sbp_malloc(((size_t)*count + 1) * sizeof **out);
-    if (status == SBP_OK && !*out)
+        out->devices = sbp_malloc(((size_t)count + 1) * sizeof *out->devices);
+    if (status == SBP_OK && !out->devices)
         status = sbp_fail(diag, SBP_MACHINE, "out of memory");
-    for (int32_t i = 0; i < *count && status == SBP_OK; i++)
-        if (describe(&api, &list[i], &(*out)[i]) != SBP_OK)
+    for (int32_t i = 0; i < count && status == SBP_OK; i++)
+        if (describe(&api, &list[i], &out->devices[i]) != SBP_OK)
             status = sbp_fail(diag, SBP_MACHINE, "out of memory");
-    if (status != SBP_OK) {
-        free(*out);
-        *out = NULL;
-        *count = 0;
+    if (status == SBP_OK) {
+        out->count = count;
+    } else {
+        free(out->devices);
+        out->devices = NULL;
     }
     free(list);
     vulkan_api_close(&api);

@@ -29,6 +29,17 @@ static const struct phase_title {
 #include "runtime/cli/options/options.def"
 };
 
+/* Words that other tables have. */
+static const char values_of_backend[] = "auto"
+#define BACKEND(name, title, is, without) "|" #name
+#include "backends/backends.def"
+    ;
+static const char values_of_optimizer[] =
+#define OPTIMIZER(id, name, text, states) text "|"
+#include "passes/optimizers.def"
+#undef OPTIMIZER
+    "none";
+
 static const sbp_option table[] = {
 #define OPTION(id, name, letter, kind, phases, group, values, fallback, least, most, state, resume, aliases, \
                help)                                                                                         \

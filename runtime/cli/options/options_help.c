@@ -1,5 +1,6 @@
 /* options_help.c: the table of options as text: --help, the README, and resolved values as JSON. */
 #include <ctype.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,13 +121,33 @@ bool sbp_option_first_at(int32_t index, sbp_phase *command, const char **name, c
     return true;
 }
 
+/* "cpu, cuda or vulkan": the words of an option, but for its default. */
+static const char *words_of(sbp_arena *arena, const sbp_option *option) {
+    sbp_text out;
+    sbp_text_init(&out, arena);
+    const char *last = NULL, *word;
+    for (int32_t i = 0; (word = sbp_option_word(arena, option, i)); i++) {
+        if (strcmp(word, option->fallback) == 0)
+            continue;
+        if (last)
+            sbp_text_add(&out, "%s%s", out.length ? ", " : "", last);
+        last = word;
+    }
+    sbp_text_add(&out, "%s%s", out.length ? " or " : "", last ? last : "");
+    return out.data;
+}
+
 static void add_first(sbp_text *out, const struct first *f) {
     enum { COLUMN = 30 };
+    const char *words = strstr(f->help, "{}");
     char option[80];
     snprintf(option, sizeof option, "--%s%s%s", f->name, *f->example ? " " : "", f->example);
     sbp_text line;
     sbp_text_init(&line, out->arena);
-    sbp_text_add(&line, "  %-*s%s\n", COLUMN - 2, option, f->help);
+    sbp_text_add(&line, "  %-*s%.*s", COLUMN - 2, option, words ? (int)(words - f->help) : INT_MAX, f->help);
+    if (words)
+        sbp_text_add(&line, "%s%s", words_of(out->arena, sbp_option_find(f->name)), words + 2);
+    sbp_text_add(&line, "\n");
     sbp_text_add_wrapped(out, line.data, HELP_WIDTH, COLUMN);
 }
 

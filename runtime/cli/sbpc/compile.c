@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "backends/backends.h"
 #include "frontends/objectives/objective.h"
 #include "ir/base/machine.h"
 #include "ir/program/plan_file.h"
@@ -53,11 +54,11 @@ static sbp_status choose_target(sbp_compilation *c) {
         sbp_choice_make(&wish, NULL, 0, 0, &c->choice);
     const char *name = c->choice.backend;
     c->target = sbp_target_find(name);
-    if (!c->target)
-        return sbp_fail(c->diag, SBP_USAGE, "--backend %s: this build has no %s backend%s", name, name,
-                        strcmp(name, "vulkan") == 0
-                            ? " (it was built without shaderc: libshaderc-dev, glslang-dev, spirv-tools)"
-                            : "");
+    if (!c->target) {
+        const char *without = sbp_backend_find(name)->without;
+        return sbp_fail(c->diag, SBP_USAGE, "--backend %s: this build has no %s backend%s%s%s", name, name,
+                        *without ? " (" : "", without, *without ? ")" : "");
+    }
     return c->target->describe(sbp_cli_arch(c), c->diag, &c->pipeline.target);
 }
 
@@ -66,10 +67,13 @@ static sbp_status choose_types(sbp_compilation *c) {
     if (!c->pipeline.target.supports[c->dtype])
         return sbp_fail(c->diag, SBP_USAGE, "--dtype %s: the %s backend does not support this type",
                         sbp_options_text(c->options, SBP_OPT_DTYPE), c->pipeline.target.name);
-    bool cuda = strcmp(c->pipeline.target.name, "cuda") == 0;
-    if (sbp_options_on(c->options, SBP_OPT_TF32) && (!cuda || c->dtype != SBP_F32))
-        return sbp_fail(c->diag, SBP_USAGE, "--tf32 on needs --backend cuda --dtype fp32");
-    if (sbp_options_text(c->options, SBP_OPT_TUNE) && !cuda)
+    const char *name = c->pipeline.target.name;
+    char names[80];
+    if (sbp_options_on(c->options, SBP_OPT_TF32) &&
+        (!sbp_backend_is_a(name, SBP_BACKEND_HAS_TF32) || c->dtype != SBP_F32))
+        return sbp_fail(c->diag, SBP_USAGE, "--tf32 on needs --backend %s --dtype fp32",
+                        sbp_backend_names(SBP_BACKEND_HAS_TF32, names, sizeof names));
+    if (sbp_options_text(c->options, SBP_OPT_TUNE) && !sbp_backend_is_a(name, SBP_BACKEND_TUNES))
         return sbp_fail(c->diag, SBP_USAGE,
                         "--tune: backend %s has one way to compute each matmul; leave it out",
                         c->pipeline.target.name);
@@ -477,7 +481,7 @@ static void warn_if_more(const sbp_compilation *c, const char *of, int64_t need,
 static void warn_of_memory(const sbp_compilation *c) {
     int64_t machine = sbp_machine_memory() / c->wish.sharers;
     const char *source = sbp_machine_memory_source();
-    bool is_host = strcmp(c->target->name, "cpu") == 0;
+    bool is_host = sbp_backend_is_a(c->target->name, SBP_BACKEND_HOST);
     if (is_host)
         warn_if_more(c, "", needed_bytes(c), source, machine);
     else

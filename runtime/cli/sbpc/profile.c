@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/backends.h"
 #include "backends/target.h"
 #include "ir/base/file.h"
 #include "ir/base/machine.h"
@@ -79,26 +80,26 @@ static sbp_status parse(sbp_arena *arena, sbp_diag *diag, const char *from, cons
     return missing ? sbp_fail(diag, SBP_INPUT, "%s: a device profile needs '%s'", from, missing) : SBP_OK;
 }
 
-/* The CPU by its table, with as much memory as there is here: what an estimate for another machine is
+/* The host's processor by its table, with as much memory as there is here: what an estimate for another machine is
  * compared with. */
-static sbp_status cpu(sbp_diag *diag, sbp_profile *out) {
-    *out = (sbp_profile){.name = "cpu", .memory_bytes = sbp_machine_memory()};
-    return sbp_target_find("cpu")->describe(NULL, diag, &out->info);
+static sbp_status describe_host(sbp_diag *diag, sbp_profile *out) {
+    *out = (sbp_profile){.name = sbp_backend_of_host()->name, .memory_bytes = sbp_machine_memory()};
+    return sbp_target_find(out->name)->describe(NULL, diag, &out->info);
 }
 
 sbp_status sbp_profile_find(sbp_arena *arena, sbp_diag *diag, const char *name, sbp_profile *out) {
     for (int p = 0; p < SBP_COUNT(profiles); p++)
         if (strcmp(profiles[p].name, name) == 0)
             return parse(arena, diag, name, profiles[p].text, out);
-    if (strcmp(name, "cpu") == 0)
-        return cpu(diag, out);
+    if (sbp_backend_is_a(name, SBP_BACKEND_HOST))
+        return describe_host(diag, out);
     if (!sbp_file_exists(name)) {
         sbp_text names;
         sbp_text_init(&names, arena);
         for (int p = 0; p < SBP_COUNT(profiles); p++)
             sbp_text_add(&names, " %s", profiles[p].name);
-        return sbp_fail(diag, SBP_USAGE, "--device-profile %s: it is neither a file nor one of%s cpu", name,
-                        names.data);
+        return sbp_fail(diag, SBP_USAGE, "--device-profile %s: it is neither a file nor one of%s %s", name,
+                        names.data, sbp_backend_of_host()->name);
     }
     const char *text;
     size_t length;

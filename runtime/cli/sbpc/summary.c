@@ -1,6 +1,7 @@
 /* summary.c: what sbpc compile says at its end. */
 #include <string.h>
 
+#include "backends/backends.h"
 #include "ir/base/json.h"
 #include "ir/base/machine.h"
 #include "runtime/cli/sbpc/cli.h"
@@ -28,8 +29,9 @@ typedef struct changes {
 static int64_t room(const sbp_compilation *c) {
     if (c->wish.memory_bytes > 0)
         return c->wish.memory_bytes;
-    return c->target && strcmp(c->target->name, "cpu") == 0 ? sbp_machine_memory() / c->wish.sharers
-                                                            : c->choice.memory_bytes;
+    return c->target && sbp_backend_is_a(c->target->name, SBP_BACKEND_HOST)
+               ? sbp_machine_memory() / c->wish.sharers
+               : c->choice.memory_bytes;
 }
 
 static int64_t device_bytes(const sbp_compilation *c, const sbp_plan_estimate *e) {
@@ -210,9 +212,9 @@ static sbp_status longest_line(const sbp_compilation *c, sbp_text *out) {
     sbp_text_add(out, "longest    %lld rows with this schedule in %s (%s)\n",
                  (long long)(longest * c->pipeline.program->context),
                  sbp_format_bytes(size, sizeof size, (double)limit),
-                 c->wish.memory_bytes > 0                      ? "--memory"
-                 : strcmp(c->pipeline.target.name, "cpu") == 0 ? sbp_machine_memory_source()
-                                                               : "this machine");
+                 c->wish.memory_bytes > 0                                      ? "--memory"
+                 : sbp_backend_is_a(c->pipeline.target.name, SBP_BACKEND_HOST) ? sbp_machine_memory_source()
+                                                                               : "this machine");
     return SBP_OK;
 }
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "ir/base/file.h"
+#include "ir/base/json_write.h"
 #include "ir/base/machine.h"
 #include "ir/program/plan_file.h"
 #include "runtime/cli/options/options.h"
@@ -50,11 +50,11 @@ typedef struct line_job {
     sbp_text out;
 } line_job;
 
-static void add_ids(sbp_text *out, const int32_t *ids, int64_t count) {
-    sbp_text_add(out, "[");
+static void write_ids(sbp_json_writer *w, const char *key, const int32_t *ids, int64_t count) {
+    sbp_json_write_array(w, key);
     for (int64_t i = 0; i < count; i++)
-        sbp_text_add(out, "%s%d", i ? ", " : "", ids[i]);
-    sbp_text_add(out, "]");
+        sbp_json_write_int(w, NULL, ids[i]);
+    sbp_json_write_end(w);
 }
 
 static sbp_status decode(line_job *job, const sbp_json *root) {
@@ -72,7 +72,8 @@ static sbp_status decode(line_job *job, const sbp_json *root) {
     }
     SBP_TRY(sbp_tokenizer_decode(job->all->tokenizer, job->arena, job->diag, ids, array->count, false, &text,
                                  &length));
-    sbp_json_add_string(&job->out, text, length);
+    sbp_json_writer w = sbp_json_writer_on(&job->out);
+    sbp_json_write_bytes(&w, NULL, text, length);
     return SBP_OK;
 }
 
@@ -83,55 +84,51 @@ static sbp_loss_on loss_on(const sbp_options *o) {
                                                               : SBP_LOSS_AUTO;
 }
 
-static void add_number(sbp_text *out, double value) {
+static void write_number(sbp_json_writer *w, const char *key, double value) {
     sbp_json node = {.kind = isfinite(value) ? SBP_JSON_REAL : SBP_JSON_NULL, .real = value};
-    sbp_json_add_value(out, &node);
+    sbp_json_write_value(w, key, &node);
 }
 
-static void add_document(sbp_text *out, const sbp_document *d) {
-    sbp_text_add(out, "{\"input_ids\": ");
-    add_ids(out, d->ids, d->count);
-    sbp_text_add(out, ", \"labels\": ");
-    add_ids(out, d->labels, d->count);
+static void write_document(sbp_json_writer *w, const char *key, const sbp_document *d) {
+    sbp_json_write_object(w, key);
+    write_ids(w, "input_ids", d->ids, d->count);
+    write_ids(w, "labels", d->labels, d->count);
     for (int32_t k = 0; k < d->column_count; k++) {
-        sbp_text_add(out, ", \"%s\": [", d->columns[k].name);
-        for (int64_t i = 0; i < d->count; i++) {
-            sbp_text_add(out, "%s", i ? ", " : "");
-            add_number(out, d->columns[k].values[i]);
-        }
-        sbp_text_add(out, "]");
+        sbp_json_write_array(w, d->columns[k].name);
+        for (int64_t i = 0; i < d->count; i++)
+            write_number(w, NULL, d->columns[k].values[i]);
+        sbp_json_write_end(w);
     }
-    for (int32_t k = 0; k < d->number_count; k++) {
-        sbp_text_add(out, ", \"%s\": ", d->numbers[k].name);
-        add_number(out, d->numbers[k].value);
-    }
-    sbp_text_add(out, "}");
+    for (int32_t k = 0; k < d->number_count; k++)
+        write_number(w, d->numbers[k].name, d->numbers[k].value);
+    sbp_json_write_end(w);
 }
 
 /* The documents of a row: one of a text or an answer as it is, others by the names of their parts. */
-static void add_documents(sbp_text *out, const sbp_documents *made) {
-    bool plain = made->count == 1 && strcmp(made->documents->part, "prompt") != 0;
-    for (int32_t i = 0; i < made->count; i++) {
-        if (!plain)
-            sbp_text_add(out, "%s\"%s\": ", i ? ", " : "{", made->documents[i].part);
-        add_document(out, &made->documents[i]);
+static void write_documents(sbp_json_writer *w, const sbp_documents *made) {
+    if (made->count == 1 && strcmp(made->documents->part, "prompt") != 0) {
+        write_document(w, NULL, made->documents);
+        return;
     }
-    if (!plain)
-        sbp_text_add(out, "}");
+    sbp_json_write_object(w, NULL);
+    for (int32_t i = 0; i < made->count; i++)
+        write_document(w, made->documents[i].part, &made->documents[i]);
+    sbp_json_write_end(w);
 }
 
 static sbp_status render_row(line_job *job, sbp_document_maker *maker, const sbp_row *row) {
     bool pair = row->form.type == SBP_ROW_PAIR;
+    sbp_json_writer w = sbp_json_writer_on(&job->out);
+    if (pair)
+        sbp_json_write_object(&w, NULL);
     for (int32_t which = 0; which < (pair ? 2 : 1); which++) {
         sbp_rendering text;
         SBP_TRY(sbp_row_render(maker, job->arena, row, which,
                                sbp_options_on(job->all->options, SBP_OPT_ADD_GENERATION_PROMPT), &text));
-        if (pair)
-            sbp_text_add(&job->out, which ? ", \"rejected\": " : "{\"chosen\": ");
-        sbp_json_add_string(&job->out, text.text, text.length);
+        sbp_json_write_bytes(&w, !pair ? NULL : which ? "rejected" : "chosen", text.text, text.length);
     }
     if (pair)
-        sbp_text_add(&job->out, "}");
+        sbp_json_write_end(&w);
     return SBP_OK;
 }
 
@@ -151,7 +148,8 @@ static sbp_status encode_row(line_job *job, const char *where, const sbp_json *r
     if (sbp_options_on(job->all->options, SBP_OPT_RENDER))
         return render_row(job, &maker, &row);
     SBP_TRY(sbp_documents_make(&maker, job->arena, &row, &made));
-    add_documents(&job->out, &made);
+    sbp_json_writer w = sbp_json_writer_on(&job->out);
+    write_documents(&w, &made);
     return SBP_OK;
 }
 
@@ -168,7 +166,8 @@ static sbp_status handle_body(void *user) {
         return encode_row(job, where, root);
     SBP_TRY(sbp_tokenizer_encode(job->all->tokenizer, job->arena, job->diag, root->string,
                                  (size_t)root->count, SBP_ADD_SPECIAL_TOKENS, &encoding));
-    add_ids(&job->out, encoding.ids, encoding.count);
+    sbp_json_writer w = sbp_json_writer_on(&job->out);
+    write_ids(&w, NULL, encoding.ids, encoding.count);
     return SBP_OK;
 }
 
@@ -178,9 +177,10 @@ static sbp_status put_error(void *user) {
     const char *message = sbp_diag_text(job->diag, SBP_ERROR);
     message += strncmp(message, "error: ", 7) == 0 ? 7 : 0;
     sbp_text_init(&job->out, job->arena);
-    sbp_text_add(&job->out, "{\"error\": ");
-    sbp_json_add_string(&job->out, message, strcspn(message, "\n"));
-    sbp_text_add(&job->out, "}");
+    sbp_json_writer w = sbp_json_writer_on(&job->out);
+    sbp_json_write_object(&w, NULL);
+    sbp_json_write_bytes(&w, "error", message, strcspn(message, "\n"));
+    sbp_json_write_end(&w);
     return SBP_OK;
 }
 

@@ -1,6 +1,5 @@
 /* run_data.c: the data of a run, and its steps. */
 #include <malloc.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +8,14 @@
 
 #include "ir/base/machine.h"
 #include "runtime/cli/sbprun/interrupt.h"
-#include "runtime/cli/sbprun/run.h"
+#include "runtime/cli/sbprun/session.h"
 
 /* The text of tokenizers and the trees that they are parsed from are freed before the arenas of the program
  * are touched, so that they do not count in the peak. */
 typedef struct sbp_load_job {
-    sbp_run *run;
+    sbp_world *world;
+    sbp_inputs *inputs;
+    sbp_session *session;
     sbp_arena *arena;
     const sbp_tokenizer *tokenizer;
     sbp_chat_options chat;
@@ -24,7 +25,7 @@ typedef struct sbp_load_job {
     bool line_is_open;
     bool leads; /* others wait, and want to hear of it now and then */
     double told;
-    sbp_status world; /* of that */
+    sbp_status told_status;
 } load_job;
 
 static const char together[] = "--packing bfd is for single texts: pairs of answers and groups of rows stay "
@@ -58,53 +59,54 @@ static sbp_overlong overlong(const sbp_options *o) {
 
 /* Of several ranks of a host one tokenizes what is kept, with the cores of all, and the others map it. All
  * meet now and then until nobody is busy, so that none seems to be gone. */
-static sbp_status meet(const sbp_run *run, bool *busy) {
+static sbp_status meet(const sbp_world *world, bool *busy) {
     double count = *busy;
-    sbp_status status = sbp_ranks_all_reduce(run->ranks, &count, 1, SBP_F64, run->diag);
+    sbp_status status = sbp_ranks_all_reduce(world->ranks, &count, 1, SBP_F64, world->diag);
     *busy = count > 0;
     return status;
 }
 
 static void tell_the_others(load_job *job) {
     enum { MOST_SECONDS = 5 };
-    double timeout = sbp_options_double(job->run->options, SBP_OPT_TIMEOUT), now = sbp_seconds();
+    double timeout = sbp_options_double(job->world->options, SBP_OPT_TIMEOUT), now = sbp_seconds();
     bool busy = true;
-    if (!job->leads || job->world != SBP_OK ||
+    if (!job->leads || job->told_status != SBP_OK ||
         now - job->told < (timeout > 0 && timeout < 4 * MOST_SECONDS ? timeout / 4 : MOST_SECONDS))
         return;
-    job->world = meet(job->run, &busy);
+    job->told_status = meet(job->world, &busy);
     job->told = now;
 }
 
 static sbp_status load_in_turn(load_job *job, sbp_dataset_options *o, sbp_dataset **out) {
-    sbp_run *run = job->run;
+    sbp_world *world = job->world;
     sbp_status status = SBP_OK;
     bool busy = true;
-    job->leads = run->world.local_rank == 0;
+    job->leads = world->place.local_rank == 0;
     job->told = sbp_seconds();
     if (job->leads) {
-        o->threads *= run->sharing;
-        status = sbp_dataset_load(run->diag, o, out);
+        o->threads *= world->sharing;
+        status = sbp_dataset_load(world->diag, o, out);
     }
-    SBP_TRY(job->world);
+    SBP_TRY(job->told_status);
     while (busy) {
         busy = false;
-        SBP_TRY(meet(run, &busy));
+        SBP_TRY(meet(world, &busy));
     }
-    SBP_TRY(sbp_run_agree(run, status));
+    SBP_TRY(sbp_world_agree(world, status));
     if (!job->leads)
-        return sbp_dataset_load(run->diag, o, out);
+        return sbp_dataset_load(world->diag, o, out);
     job->leads = false;
     return SBP_OK;
 }
 
 /* Whether they do: as rank 0 says. Before the plan is there it is alone. */
-static sbp_status is_in_turn(const sbp_run *run, const sbp_dataset_options *o, bool *out) {
+static sbp_status is_in_turn(const sbp_world *world, const sbp_session *session, const sbp_dataset_options *o,
+                             bool *out) {
     double kept = sbp_dataset_is_kept(o);
     *out = false;
-    if (!run->ranks || !run->plan)
+    if (!world->ranks || !session->plan)
         return SBP_OK;
-    SBP_TRY(sbp_ranks_broadcast(run->ranks, &kept, 1, SBP_F64, 0, run->diag));
+    SBP_TRY(sbp_ranks_broadcast(world->ranks, &kept, 1, SBP_F64, 0, world->diag));
     *out = kept > 0;
     return SBP_OK;
 }
@@ -115,8 +117,8 @@ static void show_progress(void *user, double share) {
     tell_the_others(job);
     bool terminal = isatty(STDERR_FILENO);
     double now = sbp_seconds(), passed = now - job->started;
-    if (passed < 2 || now - job->shown < (terminal ? 0.2 : 10) || !sbp_run_writes(job->run) ||
-        sbp_options_on(job->run->options, SBP_OPT_QUIET))
+    if (passed < 2 || now - job->shown < (terminal ? 0.2 : 10) || !sbp_world_writes(job->world) ||
+        sbp_options_on(job->world->options, SBP_OPT_QUIET))
         return;
     job->shown = now;
     fprintf(stderr, "%stokenizing: %.1f %%, %.0f s left%s", terminal ? "\r\033[K" : "", 100 * share,
@@ -127,7 +129,7 @@ static void show_progress(void *user, double share) {
 
 /* Where caches of tokens are; NULL: nowhere. */
 static const char *cache_directory(const load_job *job) {
-    const char *given = sbp_options_text(job->run->options, SBP_OPT_DATA_CACHE);
+    const char *given = sbp_options_text(job->world->options, SBP_OPT_DATA_CACHE);
     char path[4096];
     if (given)
         return strcmp(given, "none") == 0 ? NULL : given;
@@ -135,78 +137,79 @@ static const char *cache_directory(const load_job *job) {
 }
 
 static sbp_dataset_options options_of(load_job *job) {
-    const sbp_run *run = job->run;
+    const sbp_world *world = job->world;
+    const sbp_session *session = job->session;
     job->started = job->shown = sbp_seconds();
     return (sbp_dataset_options){
-        .threads = sbp_run_threads(run),
+        .threads = sbp_world_threads(world),
         .cache = cache_directory(job),
-        .cache_from_bytes = sbp_options_given(run->options, SBP_OPT_DATA_CACHE) ? 0 : CACHE_FROM_BYTES,
+        .cache_from_bytes = sbp_options_given(world->options, SBP_OPT_DATA_CACHE) ? 0 : CACHE_FROM_BYTES,
         .settings_hash = job->tokenizer_hash,
         .progress = show_progress,
         .progress_user = job,
         .tokenizer = job->tokenizer,
         .eos = job->chat.eos,
         .eos_ids = job->eos_ids,
-        .objective = run->plan ? run->info.meta.objective : NULL,
-        .objective_of_pairs = run->plan ? run->info.meta.objective_of_pairs : NULL,
+        .objective = session->plan ? session->info.meta.objective : NULL,
+        .objective_of_pairs = session->plan ? session->info.meta.objective_of_pairs : NULL,
         .chat = &job->chat,
         .quiet = job->chat.quiet,
-        .skip_bad_rows = sbp_options_is(run->options, SBP_OPT_ON_BAD_ROW, "skip"),
-        .rows = run->plan ? sbp_pack_rows_wanted(run->plan->program) : SBP_ROWS_ANY,
-        .loss_on = loss_on(run->options),
-        .mask_truncated = sbp_options_on(run->options, SBP_OPT_MASK_TRUNCATED_COMPLETIONS),
-        .eos_penalty = sbp_options_double(run->options, SBP_OPT_MISSING_EOS_PENALTY),
-        .text_field = sbp_options_text(run->options, SBP_OPT_TEXT_FIELD),
-        .vocab_size = run->info.meta.vocab_size,
-        .max_tokens = run->plan ? sbp_program_most_rows(run->plan->program) : 0,
-        .overlong = overlong(run->options)};
+        .skip_bad_rows = sbp_options_is(world->options, SBP_OPT_ON_BAD_ROW, "skip"),
+        .rows = session->plan ? sbp_pack_rows_wanted(session->plan->program) : SBP_ROWS_ANY,
+        .loss_on = loss_on(world->options),
+        .mask_truncated = sbp_options_on(world->options, SBP_OPT_MASK_TRUNCATED_COMPLETIONS),
+        .eos_penalty = sbp_options_double(world->options, SBP_OPT_MISSING_EOS_PENALTY),
+        .text_field = sbp_options_text(world->options, SBP_OPT_TEXT_FIELD),
+        .vocab_size = session->info.meta.vocab_size,
+        .max_tokens = session->plan ? sbp_program_most_rows(session->plan->program) : 0,
+        .overlong = overlong(world->options)};
 }
 
 /* Standard input may hold steps; whether it does is known after the first. */
-static sbp_status open_stream(sbp_run *run, sbp_dataset_options *options) {
-    SBP_TRY(sbp_run_open_stdin(run, &run->stream.source));
-    options->stream = &run->stream;
+static sbp_status open_stream(sbp_world *world, sbp_inputs *inputs, sbp_dataset_options *options) {
+    SBP_TRY(sbp_run_open_stdin(world, inputs, &inputs->stream.source));
+    options->stream = &inputs->stream;
     return SBP_OK;
 }
 
 /* After a first reading. */
-static sbp_status check_stream(sbp_run *run) {
+static sbp_status check_stream(const sbp_world *world, sbp_inputs *inputs, const sbp_session *session) {
     static const sbp_option_id meaningless[] = {SBP_OPT_BATCH_SIZE, SBP_OPT_BATCH_TOKENS, SBP_OPT_EPOCHS};
-    if (run->stream.source && !run->stream.steps) { /* rows as of a file, and all of them */
-        sbp_source_close(run->stream.source);
-        run->stream.source = NULL;
+    if (inputs->stream.source && !inputs->stream.steps) { /* rows as of a file, and all of them */
+        sbp_source_close(inputs->stream.source);
+        inputs->stream.source = NULL;
     }
-    if (!run->stream.steps)
+    if (!inputs->stream.steps)
         return SBP_OK;
-    if (!run->plan)
+    if (!session->plan)
         return sbp_fail(
-            run->diag, SBP_USAGE,
+            world->diag, SBP_USAGE,
             "rows of a stream cannot be measured before: give --seq-len N, the most tokens of a micro-batch");
-    if (packed(run->options))
-        return sbp_fail(run->diag, SBP_USAGE, "--packing bfd needs rows from files (--data FILE)");
+    if (packed(world->options))
+        return sbp_fail(world->diag, SBP_USAGE, "--packing bfd needs rows from files (--data FILE)");
     for (int i = 0; i < SBP_COUNT(meaningless); i++)
-        if (sbp_options_chosen(run->options, meaningless[i]))
-            return sbp_fail(run->diag, SBP_USAGE,
+        if (sbp_options_chosen(world->options, meaningless[i]))
+            return sbp_fail(world->diag, SBP_USAGE,
                             "--%s has no effect where lines of the data end the steps (%s): leave it out",
-                            sbp_option_name(meaningless[i]), run->stream.where);
+                            sbp_option_name(meaningless[i]), inputs->stream.where);
     return SBP_OK;
 }
 
 /* Data that were read before the plan was there. */
-static sbp_status check_ids(const sbp_run *run) {
-    const sbp_dataset *d = run->data;
-    if (d->greatest_id < run->info.meta.vocab_size)
+static sbp_status check_ids(const sbp_world *world, const sbp_inputs *inputs, const sbp_session *session) {
+    const sbp_dataset *d = inputs->data;
+    if (d->greatest_id < session->info.meta.vocab_size)
         return SBP_OK;
     for (int64_t k = 0; k < d->doc_count; k++)
-        for (int64_t i = 0; i < d->docs[k].count && run->info.meta.vocab_size > 0; i++) {
+        for (int64_t i = 0; i < d->docs[k].count && session->info.meta.vocab_size > 0; i++) {
             int32_t id = d->tokens[d->docs[k].first + i], label = d->labels[d->docs[k].first + i];
-            if (id >= run->info.meta.vocab_size || label >= run->info.meta.vocab_size)
+            if (id >= session->info.meta.vocab_size || label >= session->info.meta.vocab_size)
                 return sbp_fail(
-                    run->diag, SBP_INPUT,
+                    world->diag, SBP_INPUT,
                     "data row %lld (from 1): token %lld: id %d is not below the model's vocabulary of "
                     "%lld",
                     (long long)d->docs[k].row + 1, (long long)i, id > label ? id : label,
-                    (long long)run->info.meta.vocab_size);
+                    (long long)session->info.meta.vocab_size);
         }
     return SBP_OK;
 }
@@ -214,7 +217,9 @@ static sbp_status check_ids(const sbp_run *run) {
 /* Files [first, first + count) of a list option as one dataset. */
 static sbp_status load_files(load_job *job, sbp_option_id option, int32_t first, int32_t count,
                              sbp_dataset **out) {
-    sbp_run *run = job->run;
+    sbp_world *world = job->world;
+    sbp_inputs *inputs = job->inputs;
+    const sbp_session *session = job->session;
     sbp_dataset_options o = options_of(job);
     const char **files = NULL;
     int32_t capacity = 0;
@@ -222,54 +227,56 @@ static sbp_status load_files(load_job *job, sbp_option_id option, int32_t first,
     for (int32_t i = 0; i < count; i++) {
         const char *const *some;
         int32_t some_count;
-        SBP_TRY(sbp_source_expand(job->arena, run->diag, sbp_options_list_at(run->options, option, first + i),
-                                  &some, &some_count));
+        SBP_TRY(sbp_source_expand(job->arena, world->diag,
+                                  sbp_options_list_at(world->options, option, first + i), &some,
+                                  &some_count));
         for (int32_t k = 0; k < some_count; k++)
             SBP_PUSH(job->arena, files, o.file_count, capacity, some[k]);
     }
     o.files = files;
-    SBP_TRY(sbp_columns_parse(job->arena, run->diag, sbp_options_text(run->options, SBP_OPT_COLUMNS),
+    SBP_TRY(sbp_columns_parse(job->arena, world->diag, sbp_options_text(world->options, SBP_OPT_COLUMNS),
                               &o.columns));
-    if (packed(run->options) && run->plan && sbp_pack_keeps_rows(run->plan->program))
-        return sbp_fail(run->diag, SBP_USAGE, together);
-    SBP_TRY(is_in_turn(run, &o, &in_turn));
+    if (packed(world->options) && session->plan && sbp_pack_keeps_rows(session->plan->program))
+        return sbp_fail(world->diag, SBP_USAGE, together);
+    SBP_TRY(is_in_turn(world, session, &o, &in_turn));
     if (*out && !in_turn) /* it was there before the plan */
-        return check_ids(run);
+        return check_ids(world, inputs, session);
     sbp_dataset_destroy(*out);
     *out = NULL;
-    if (o.file_count == 1 && strcmp(files[0], "-") == 0 && !run->stream.source)
-        SBP_TRY(open_stream(run, &o));
-    sbp_status status = in_turn ? load_in_turn(job, &o, out) : sbp_dataset_load(run->diag, &o, out);
+    if (o.file_count == 1 && strcmp(files[0], "-") == 0 && !inputs->stream.source)
+        SBP_TRY(open_stream(world, inputs, &o));
+    sbp_status status = in_turn ? load_in_turn(job, &o, out) : sbp_dataset_load(world->diag, &o, out);
     if (job->line_is_open)
         fputc('\n', stderr);
     job->line_is_open = false;
     SBP_TRY(status);
-    SBP_TRY(check_stream(run));
-    if (run->plan)
-        SBP_TRY(sbp_pack_check_data(run->plan->program, run->diag, *out));
-    if (packed(run->options) && (*out)->grouped)
-        return sbp_fail(run->diag, SBP_USAGE, together);
-    if (packed(run->options) && option == SBP_OPT_DATA && run->plan)
-        SBP_TRY(sbp_dataset_pack(run->diag, *out, o.max_tokens));
+    SBP_TRY(check_stream(world, inputs, session));
+    if (session->plan)
+        SBP_TRY(sbp_pack_check_data(session->plan->program, world->diag, *out));
+    if (packed(world->options) && (*out)->grouped)
+        return sbp_fail(world->diag, SBP_USAGE, together);
+    if (packed(world->options) && option == SBP_OPT_DATA && session->plan)
+        SBP_TRY(sbp_dataset_pack(world->diag, *out, o.max_tokens));
     job->chat.quiet = true; /* it was said */
     return SBP_OK;
 }
 
 /* --eos-token: a token of the tokenizer. */
 static sbp_status find_eos(load_job *job) {
-    sbp_run *run = job->run;
-    const char *eos = sbp_options_text(run->options, SBP_OPT_EOS_TOKEN);
+    const sbp_world *world = job->world;
+    sbp_session *session = job->session;
+    const char *eos = sbp_options_text(world->options, SBP_OPT_EOS_TOKEN);
     if (!eos)
         return SBP_OK;
     int32_t id = job->tokenizer ? sbp_tokenizer_id(job->tokenizer, eos, strlen(eos)) : -1;
     if (id < 0)
-        return sbp_fail(run->diag, SBP_USAGE, "--eos-token %s: %s", eos,
+        return sbp_fail(world->diag, SBP_USAGE, "--eos-token %s: %s", eos,
                         job->tokenizer ? "the tokenizer has no such token"
                                        : "there is no tokenizer; what ends texts is then eos_token_id of the "
                                          "model's config.json");
     job->chat.eos = eos;
-    run->info.user_eos = eos;
-    run->info.user_eos_id = id;
+    session->info.user_eos = eos;
+    session->info.user_eos_id = id;
     return SBP_OK;
 }
 
@@ -291,7 +298,7 @@ static sbp_status find_eos_ids(load_job *job, const char *model) {
         const sbp_json *root;
         sbp_status status = sbp_file_exists(path) ? sbp_json_read(job->arena, NULL, path, 0, &root) : SBP_IO;
         if (status == SBP_MACHINE)
-            return sbp_fail(job->run->diag, SBP_MACHINE, "out of memory reading '%s'", path);
+            return sbp_fail(job->world->diag, SBP_MACHINE, "out of memory reading '%s'", path);
         if (status == SBP_OK)
             add_eos_ids(job, sbp_json_member(root, "eos_token_id"));
     }
@@ -301,24 +308,25 @@ static sbp_status find_eos_ids(load_job *job, const char *model) {
 /* The template of conversations: what the user gave, else the model's. model: a directory or file, NULL:
  * unknown. */
 static sbp_status find_template(load_job *job, const char *model) {
-    sbp_run *run = job->run;
-    const char *wish = sbp_options_text(run->options, SBP_OPT_CHAT_TEMPLATE);
+    const sbp_world *world = job->world;
+    sbp_session *session = job->session;
+    const char *wish = sbp_options_text(world->options, SBP_OPT_CHAT_TEMPLATE);
     sbp_template_source *source = &job->chat.source;
     SBP_TRY(find_eos(job));
-    job->chat.date = sbp_options_text(run->options, SBP_OPT_DATE);
+    job->chat.date = sbp_options_text(world->options, SBP_OPT_DATE);
     job->chat.tokenizer = job->tokenizer;
-    job->chat.assistant = loss_on(run->options) == SBP_LOSS_ASSISTANT;
+    job->chat.assistant = loss_on(world->options) == SBP_LOSS_ASSISTANT;
     if (wish) {
-        SBP_TRY(sbp_template_source_find(job->arena, run->diag, wish, model, source));
-        run->info.user_template = sbp_arena_strndup(run->arena, source->text, source->length);
+        SBP_TRY(sbp_template_source_find(job->arena, world->diag, wish, model, source));
+        session->info.user_template = sbp_arena_strndup(world->arena, source->text, source->length);
         return SBP_OK;
     }
     if (model)
-        SBP_TRY(sbp_template_source_of_model(job->arena, run->diag, model, source));
-    if (run->plan && run->plan->chat_template[0]) { /* it may be all that is left of the model */
-        source->text = run->plan->chat_template;
+        SBP_TRY(sbp_template_source_of_model(job->arena, world->diag, model, source));
+    if (session->plan && session->plan->chat_template[0]) { /* it may be all that is left of the model */
+        source->text = session->plan->chat_template;
         source->length = strlen(source->text);
-        source->name = run->plan->path;
+        source->name = session->plan->path;
     }
     return SBP_OK;
 }
@@ -329,43 +337,48 @@ static const char *known_model(const char *path) {
 
 static sbp_status load_body(void *user) {
     load_job *job = user;
-    sbp_run *run = job->run;
-    job->chat.quiet = run->data != NULL; /* it was said before */
-    job->tokenizer_hash = sbp_hash_bytes(run->plan->tokenizer, (size_t)run->plan->tokenizer_bytes, 0);
-    if (run->plan->tokenizer_bytes > 0)
-        SBP_TRY(sbp_tokenizer_from_json(job->arena, run->diag, run->plan->path, run->plan->tokenizer,
-                                        (size_t)run->plan->tokenizer_bytes, &job->tokenizer));
-    SBP_TRY(find_template(job, known_model(run->info.meta.tokenizer)));
-    add_eos_ids(job, run->info.meta.eos_ids);
-    SBP_TRY(find_eos_ids(job, known_model(run->info.meta.weights)));
-    int32_t files = sbp_options_list_count(run->options, SBP_OPT_DATA);
-    if (run->data && (!run->data->texts || sbp_pack_rows_wanted(run->plan->program) != SBP_ROWS_TEXTS)) {
-        if (files == 1 && strcmp(sbp_options_list_at(run->options, SBP_OPT_DATA, 0), "-") == 0)
+    const sbp_world *world = job->world;
+    sbp_inputs *inputs = job->inputs;
+    const sbp_session *session = job->session;
+    job->chat.quiet = inputs->data != NULL; /* it was said before */
+    job->tokenizer_hash = sbp_hash_bytes(session->plan->tokenizer, (size_t)session->plan->tokenizer_bytes, 0);
+    if (session->plan->tokenizer_bytes > 0)
+        SBP_TRY(sbp_tokenizer_from_json(job->arena, world->diag, session->plan->path,
+                                        session->plan->tokenizer, (size_t)session->plan->tokenizer_bytes,
+                                        &job->tokenizer));
+    SBP_TRY(find_template(job, known_model(session->info.meta.tokenizer)));
+    add_eos_ids(job, session->info.meta.eos_ids);
+    SBP_TRY(find_eos_ids(job, known_model(session->info.meta.weights)));
+    int32_t files = sbp_options_list_count(world->options, SBP_OPT_DATA);
+    if (inputs->data &&
+        (!inputs->data->texts || sbp_pack_rows_wanted(session->plan->program) != SBP_ROWS_TEXTS)) {
+        if (files == 1 && strcmp(sbp_options_list_at(world->options, SBP_OPT_DATA, 0), "-") == 0)
             return sbp_fail(
-                run->diag, SBP_USAGE,
+                world->diag, SBP_USAGE,
                 "standard input cannot be read twice, for lengths and for training: give --seq-len N");
-        sbp_dataset_destroy(run->data); /* what else it has to have was not known */
-        run->data = NULL;
+        sbp_dataset_destroy(inputs->data); /* what else it has to have was not known */
+        inputs->data = NULL;
     }
     if (files > 0)
-        SBP_TRY(load_files(job, SBP_OPT_DATA, 0, files, &run->data));
-    int32_t evals = sbp_options_list_count(run->options, SBP_OPT_EVAL);
-    for (run->eval_count = 0; run->eval_count < evals; run->eval_count++)
-        SBP_TRY(load_files(job, SBP_OPT_EVAL, run->eval_count, 1, &run->evals[run->eval_count]));
+        SBP_TRY(load_files(job, SBP_OPT_DATA, 0, files, &inputs->data));
+    int32_t evals = sbp_options_list_count(world->options, SBP_OPT_EVAL);
+    for (inputs->eval_count = 0; inputs->eval_count < evals; inputs->eval_count++)
+        SBP_TRY(load_files(job, SBP_OPT_EVAL, inputs->eval_count, 1, &inputs->evals[inputs->eval_count]));
     return SBP_OK;
 }
 
 /* What reads a stream stays. */
-static sbp_status with_arena(sbp_run *run, sbp_status (*body)(void *user)) {
-    load_job *job = SBP_NEW(run->arena, load_job);
-    *job = (load_job){.run = run, .arena = sbp_arena_create()};
+static sbp_status with_arena(sbp_world *world, sbp_inputs *inputs, sbp_session *session,
+                             sbp_status (*body)(void *user)) {
+    load_job *job = SBP_NEW(world->arena, load_job);
+    *job = (load_job){.world = world, .inputs = inputs, .session = session, .arena = sbp_arena_create()};
     if (!job->arena)
-        return sbp_fail(run->diag, SBP_MACHINE, "out of memory");
-    sbp_status status = sbp_guard(job->arena, run->diag, body, job);
-    if (status == SBP_OK && run->stream.steps) {
-        run->stream_job = job;
-        run->stream_is_fresh = true;
-        sbp_source_set_interrupt(run->stream.source, sbp_interrupted);
+        return sbp_fail(world->diag, SBP_MACHINE, "out of memory");
+    sbp_status status = sbp_guard(job->arena, world->diag, body, job);
+    if (status == SBP_OK && inputs->stream.steps) {
+        inputs->stream_job = job;
+        inputs->stream_is_fresh = true;
+        sbp_source_set_interrupt(inputs->stream.source, sbp_interrupted);
         return SBP_OK;
     }
     sbp_arena_destroy(job->arena);
@@ -375,45 +388,52 @@ static sbp_status with_arena(sbp_run *run, sbp_status (*body)(void *user)) {
 
 static sbp_status load_step_body(void *user) {
     load_job *job = user;
-    sbp_run *run = job->run;
+    const sbp_world *world = job->world;
+    sbp_inputs *inputs = job->inputs;
+    const sbp_session *session = job->session;
     sbp_dataset_options o = options_of(job);
-    o.stream = &run->stream;
-    SBP_TRY(sbp_columns_parse(job->arena, run->diag, sbp_options_text(run->options, SBP_OPT_COLUMNS),
+    o.stream = &inputs->stream;
+    SBP_TRY(sbp_columns_parse(job->arena, world->diag, sbp_options_text(world->options, SBP_OPT_COLUMNS),
                               &o.columns));
-    SBP_TRY(sbp_dataset_load(run->diag, &o, &run->data));
-    return run->data ? sbp_pack_check_data(run->plan->program, run->diag, run->data) : SBP_OK;
+    SBP_TRY(sbp_dataset_load(world->diag, &o, &inputs->data));
+    return inputs->data ? sbp_pack_check_data(session->plan->program, world->diag, inputs->data) : SBP_OK;
 }
 
-sbp_status sbp_run_load_step(sbp_run *run) {
-    sbp_dataset_destroy(run->data);
-    run->data = NULL;
-    return sbp_guard(run->stream_job->arena, run->diag, load_step_body, run->stream_job);
+sbp_status sbp_run_load_step(const sbp_world *world, sbp_inputs *inputs) {
+    sbp_dataset_destroy(inputs->data);
+    inputs->data = NULL;
+    return sbp_guard(inputs->stream_job->arena, world->diag, load_step_body, inputs->stream_job);
 }
 
-void sbp_run_close_stream(sbp_run *run) {
-    sbp_source_close(run->stream.source);
-    free(run->stream_rows);
-    if (run->stream_job)
-        sbp_arena_destroy(run->stream_job->arena);
+void sbp_inputs_close(sbp_inputs *inputs) {
+    sbp_sampler_close(&inputs->sampler);
+    sbp_dataset_destroy(inputs->data);
+    for (int32_t i = 0; i < inputs->eval_count; i++)
+        sbp_dataset_destroy(inputs->evals[i]);
+    sbp_source_close(inputs->stream.source);
+    free(inputs->stream_rows);
+    if (inputs->stream_job)
+        sbp_arena_destroy(inputs->stream_job->arena);
 }
 
-sbp_status sbp_run_load_data(sbp_run *run) {
-    run->evals = SBP_NEW_ARRAY(run->arena, sbp_dataset *, sbp_options_list_count(run->options, SBP_OPT_EVAL));
-    return with_arena(run, load_body);
+sbp_status sbp_run_load_data(sbp_world *world, sbp_inputs *inputs, sbp_session *session) {
+    inputs->evals =
+        SBP_NEW_ARRAY(world->arena, sbp_dataset *, sbp_options_list_count(world->options, SBP_OPT_EVAL));
+    return with_arena(world, inputs, session, load_body);
 }
 
 /* ---- models ----------------------------------------------------------------------------------------- */
 
 static const char *tokenizer_place(load_job *job) {
-    return sbp_tokenizer_place(job->arena, job->run->model,
-                               sbp_options_text(job->run->options, SBP_OPT_BASE));
+    return sbp_tokenizer_place(job->arena, job->session->model,
+                               sbp_options_text(job->world->options, SBP_OPT_BASE));
 }
 
 static sbp_status model_tokenizer(load_job *job) {
     const char *path = tokenizer_place(job);
     if (sbp_directory_exists(path) && !sbp_tokenizer_is_in(job->arena, path))
         return SBP_OK;
-    return sbp_tokenizer_load_optional(job->arena, job->run->diag, path, &job->tokenizer);
+    return sbp_tokenizer_load_optional(job->arena, job->world->diag, path, &job->tokenizer);
 }
 
 /* Of what tokenizer and special tokens are read from: small files by their content, a GGUF by what the system
@@ -429,7 +449,7 @@ static uint64_t hash_model(load_job *job) {
                                         "merges.txt",
                                         "config.json",
                                         "generation_config.json"};
-    const char *path = job->run->model;
+    const char *path = job->session->model;
     struct stat s;
     uint64_t hash = 1;
     if (!sbp_directory_exists(path) && stat(path, &s) == 0) {
@@ -455,12 +475,12 @@ static sbp_status load_raw_body(void *user) {
     SBP_TRY(model_tokenizer(job));
     SBP_TRY(find_template(job, tokenizer_place(job)));
     SBP_TRY(find_eos_ids(job, tokenizer_place(job)));
-    return load_files(job, SBP_OPT_DATA, 0, sbp_options_list_count(job->run->options, SBP_OPT_DATA),
-                      &job->run->data);
+    return load_files(job, SBP_OPT_DATA, 0, sbp_options_list_count(job->world->options, SBP_OPT_DATA),
+                      &job->inputs->data);
 }
 
-sbp_status sbp_run_load_raw(sbp_run *run) {
-    return with_arena(run, load_raw_body);
+sbp_status sbp_run_load_raw(sbp_world *world, sbp_inputs *inputs, sbp_session *session) {
+    return with_arena(world, inputs, session, load_raw_body);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------ */
@@ -483,99 +503,100 @@ static sbp_lr_options lr_options(const sbp_options *o) {
 }
 
 /* An option of another schedule is a mistake that would go unseen. */
-static sbp_status check_schedule_options(const sbp_run *run) {
-    static const sbp_option_id ids[] = {
-        SBP_OPT_NUM_CYCLES,   SBP_OPT_MIN_LR,     SBP_OPT_MIN_LR_RATE,     SBP_OPT_LR_END,
-        SBP_OPT_POWER,        SBP_OPT_TIMESCALE,  SBP_OPT_NUM_DECAY_STEPS, SBP_OPT_NUM_STABLE_STEPS,
-        SBP_OPT_MIN_LR_RATIO, SBP_OPT_DECAY_TYPE, SBP_OPT_WARMUP_TYPE};
-    const char *schedule = sbp_options_text(run->options, SBP_OPT_SCHEDULE);
-    for (int i = 0; i < SBP_COUNT(ids); i++)
-        if (sbp_options_chosen(run->options, ids[i]) && !sbp_lr_reads(schedule, sbp_option_name(ids[i])))
-            return sbp_fail(run->diag, SBP_USAGE, "--%s has no effect with --schedule %s: leave it out",
-                            sbp_option_name(ids[i]), schedule);
+static sbp_status check_schedule_options(const sbp_world *world) {
+    const char *schedule = sbp_options_text(world->options, SBP_OPT_SCHEDULE);
+    for (int32_t i = 0; i < sbp_option_count(); i++) {
+        const sbp_option *option = sbp_option_at(i);
+        if (sbp_lr_reads(NULL, option->name) && !sbp_lr_reads(schedule, option->name) &&
+            sbp_options_chosen(world->options, option->id))
+            return sbp_fail(world->diag, SBP_USAGE, "--%s has no effect with --schedule %s: leave it out",
+                            option->name, schedule);
+    }
     return SBP_OK;
 }
 
-sbp_status sbp_run_shared(const sbp_run *run, const char **counted) {
+sbp_status sbp_run_shared(const sbp_world *world, const sbp_session *session, const char **counted) {
     *counted = NULL;
-    if (!sbp_options_on(run->options, SBP_OPT_SHARE_PROMPT))
+    if (!sbp_options_on(world->options, SBP_OPT_SHARE_PROMPT))
         return SBP_OK;
-    const char *why = sbp_pack_cannot_share(run->plan->program, run->info.meta.counted);
-    *counted = run->info.meta.counted;
-    return why ? sbp_fail(run->diag, SBP_USAGE, "--share-prompt: '%s': %s", run->plan_path, why) : SBP_OK;
+    const char *why = sbp_pack_cannot_share(session->plan->program, session->info.meta.counted);
+    *counted = session->info.meta.counted;
+    return why ? sbp_fail(world->diag, SBP_USAGE, "--share-prompt: '%s': %s", session->plan_path, why)
+               : SBP_OK;
 }
 
 /* Packs every step once, when the plan limits how many micro-batches one may have. */
-static sbp_status check_steps(sbp_run *run) {
-    if (run->info.most_parts == 0 || !run->plan)
+static sbp_status check_steps(const sbp_world *world, sbp_inputs *inputs, const sbp_session *session) {
+    if (session->info.most_parts == 0 || !session->plan)
         return SBP_OK;
     sbp_packer packer;
     sbp_status status = SBP_OK;
-    sbp_packer_init(&packer, sbp_program_most_rows(run->plan->program), run->plan->program);
-    packer.most_parts = run->info.most_parts;
-    sbp_packer_share(&packer, run->plan->program, run->world.rank, run->world.count);
-    SBP_TRY(sbp_run_shared(run, &packer.counted));
-    for (int64_t step = 0; step < run->total_steps && status == SBP_OK; step++) {
+    sbp_packer_init(&packer, sbp_program_most_rows(session->plan->program), session->plan->program);
+    packer.most_parts = session->info.most_parts;
+    sbp_packer_share(&packer, session->plan->program, world->place.rank, world->place.count);
+    SBP_TRY(sbp_run_shared(world, session, &packer.counted));
+    for (int64_t step = 0; step < session->total_steps && status == SBP_OK; step++) {
         int64_t count;
-        const int64_t *rows = sbp_sampler_next(&run->sampler, &count);
-        status = sbp_packer_pack(&packer, run->diag, run->data, rows, count);
+        const int64_t *rows = sbp_sampler_next(&inputs->sampler, &count);
+        status = sbp_packer_pack(&packer, world->diag, inputs->data, rows, count);
         if (status == SBP_OK)
-            status = sbp_packer_check(&packer, run->diag);
+            status = sbp_packer_check(&packer, world->diag);
     }
     sbp_packer_close(&packer);
-    sbp_sampler_seek(&run->sampler, 0, 0);
+    sbp_sampler_seek(&inputs->sampler, 0, 0);
     return status;
 }
 
 /* How many steps will come is not known, unless --steps says so. */
-static sbp_status plan_stream(sbp_run *run) {
-    const sbp_options *o = run->options;
+static sbp_status plan_stream(const sbp_world *world, sbp_session *session) {
+    const sbp_options *o = world->options;
     const char *schedule = sbp_options_text(o, SBP_OPT_SCHEDULE);
     double warmup = sbp_options_double(o, SBP_OPT_WARMUP);
     bool constant = strncmp(schedule, "constant", strlen("constant")) == 0 && !(warmup > 0 && warmup < 1);
-    run->state = (sbp_run_state){.evaluated = -1, .seed = sbp_options_int(o, SBP_OPT_SEED)};
-    run->total_steps = sbp_options_int(o, SBP_OPT_STEPS);
-    if (run->total_steps < 0 && !constant)
+    session->state = (sbp_run_state){.evaluated = -1, .seed = sbp_options_int(o, SBP_OPT_SEED)};
+    session->total_steps = sbp_options_int(o, SBP_OPT_STEPS);
+    if (session->total_steps < 0 && !constant)
         return sbp_fail(
-            run->diag, SBP_USAGE,
+            world->diag, SBP_USAGE,
             "a stream of steps whose number is not known has no schedule '%s'%s: give --schedule constant, "
             "or --steps N",
             schedule, warmup > 0 && warmup < 1 ? " with warmup for a share of them" : "");
-    if (run->total_steps < 0)
-        run->total_steps = SBP_STEPS_UNKNOWN;
-    SBP_TRY(check_schedule_options(run));
+    if (session->total_steps < 0)
+        session->total_steps = SBP_STEPS_UNKNOWN;
+    SBP_TRY(check_schedule_options(world));
     sbp_lr_options lr = lr_options(o);
-    return sbp_lr_init(&run->lr, run->diag, &lr, run->total_steps);
+    return sbp_lr_init(&session->lr, world->diag, &lr, session->total_steps);
 }
 
-sbp_status sbp_run_plan_steps(sbp_run *run) {
-    const sbp_options *o = run->options;
+sbp_status sbp_run_plan_steps(const sbp_world *world, sbp_inputs *inputs, sbp_session *session) {
+    const sbp_options *o = world->options;
     const char *counted;
-    if (run->plan)
-        SBP_TRY(sbp_run_shared(run, &counted));
-    if (run->stream.steps)
-        return plan_stream(run);
+    if (session->plan)
+        SBP_TRY(sbp_run_shared(world, session, &counted));
+    if (inputs->stream.steps)
+        return plan_stream(world, session);
     int64_t tokens = sbp_options_int(o, SBP_OPT_BATCH_TOKENS);
     if (tokens > 0 && sbp_options_chosen(o, SBP_OPT_BATCH_SIZE))
-        return sbp_fail(run->diag, SBP_USAGE, "--batch-size and --batch-tokens: give one of them");
-    run->state = (sbp_run_state){.evaluated = -1,
-                                 .data_hash = run->data->hash,
-                                 .seed = sbp_options_int(o, SBP_OPT_SEED),
-                                 .shuffle = sbp_options_on(o, SBP_OPT_SHUFFLE),
-                                 .batch_rows = sbp_options_int(o, SBP_OPT_BATCH_SIZE),
-                                 .batch_tokens = tokens > 0 ? tokens : 0};
-    SBP_TRY(sbp_sampler_init(&run->sampler, run->diag, run->data, (uint64_t)run->state.seed,
-                             run->state.shuffle, run->state.batch_rows, run->state.batch_tokens));
-    run->steps_per_epoch = sbp_sampler_epoch_steps(&run->sampler, 0);
-    run->total_steps = sbp_options_int(o, SBP_OPT_STEPS);
-    if (run->total_steps < 0)
-        run->total_steps = sbp_sampler_total_steps(&run->sampler, sbp_options_double(o, SBP_OPT_EPOCHS)) *
-                           (run->plan ? run->inner_epochs : 1);
+        return sbp_fail(world->diag, SBP_USAGE, "--batch-size and --batch-tokens: give one of them");
+    session->state = (sbp_run_state){.evaluated = -1,
+                                     .data_hash = inputs->data->hash,
+                                     .seed = sbp_options_int(o, SBP_OPT_SEED),
+                                     .shuffle = sbp_options_on(o, SBP_OPT_SHUFFLE),
+                                     .batch_rows = sbp_options_int(o, SBP_OPT_BATCH_SIZE),
+                                     .batch_tokens = tokens > 0 ? tokens : 0};
+    SBP_TRY(sbp_sampler_init(&inputs->sampler, world->diag, inputs->data, (uint64_t)session->state.seed,
+                             session->state.shuffle, session->state.batch_rows, session->state.batch_tokens));
+    inputs->steps_per_epoch = sbp_sampler_epoch_steps(&inputs->sampler, 0);
+    session->total_steps = sbp_options_int(o, SBP_OPT_STEPS);
+    if (session->total_steps < 0)
+        session->total_steps =
+            sbp_sampler_total_steps(&inputs->sampler, sbp_options_double(o, SBP_OPT_EPOCHS)) *
+            (session->plan ? session->inner_epochs : 1);
     else if (sbp_options_chosen(o, SBP_OPT_EPOCHS))
-        sbp_note(run->diag, "--steps takes precedence over --epochs");
-    sbp_sampler_seek(&run->sampler, 0, 0);
-    SBP_TRY(check_schedule_options(run));
+        sbp_note(world->diag, "--steps takes precedence over --epochs");
+    sbp_sampler_seek(&inputs->sampler, 0, 0);
+    SBP_TRY(check_schedule_options(world));
     sbp_lr_options lr = lr_options(o);
-    SBP_TRY(sbp_lr_init(&run->lr, run->diag, &lr, run->total_steps));
-    return check_steps(run);
+    SBP_TRY(sbp_lr_init(&session->lr, world->diag, &lr, session->total_steps));
+    return check_steps(world, inputs, session);
 }

@@ -4,10 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/backends.h"
 #include "ir/base/json_write.h"
 #include "ir/base/machine.h"
 #include "runtime/cli/sbprun/commands.h"
-#include "runtime/cli/sbprun/run.h"
+#include "runtime/cli/sbprun/outputs.h"
 
 enum { SHOWN_ROWS = 3, SHOWN_TOKENS = 400 };
 
@@ -19,48 +20,48 @@ static int ascending(const void *a, const void *b) {
 }
 
 /* Lengths of all documents, sorted. */
-static int64_t *sorted_lengths(sbp_run *run) {
-    const sbp_dataset *d = run->data;
-    int64_t *lengths = SBP_NEW_ARRAY(run->arena, int64_t, d->doc_count);
+static int64_t *sorted_lengths(const sbp_world *world, const sbp_inputs *inputs) {
+    const sbp_dataset *d = inputs->data;
+    int64_t *lengths = SBP_NEW_ARRAY(world->arena, int64_t, d->doc_count);
     for (int64_t k = 0; k < d->doc_count; k++)
         lengths[k] = d->docs[k].count;
     qsort(lengths, (size_t)d->doc_count, sizeof *lengths, ascending);
     return lengths;
 }
 
-static bool is_trained(const sbp_run *run, const sbp_doc *doc, int64_t i) {
-    return i > 0 && run->data->labels[doc->first + i] >= 0;
+static bool is_trained(const sbp_inputs *inputs, const sbp_doc *doc, int64_t i) {
+    return i > 0 && inputs->data->labels[doc->first + i] >= 0;
 }
 
 /* Text of tokens [from, to) of a document, as they stand in it; ids where there is no tokenizer. */
-static sbp_status add_tokens(sbp_run *run, sbp_text *out, const sbp_tokenizer *tokenizer, const sbp_doc *doc,
-                             int64_t from, int64_t to) {
-    const int32_t *ids = run->data->tokens + doc->first;
+static sbp_status add_tokens(const sbp_world *world, const sbp_inputs *inputs, sbp_text *out,
+                             const sbp_tokenizer *tokenizer, const sbp_doc *doc, int64_t from, int64_t to) {
+    const int32_t *ids = inputs->data->tokens + doc->first;
     const char *before, *all;
     size_t before_length, all_length;
     for (int64_t k = from; !tokenizer && k < to; k++)
         sbp_text_add(out, "%s%d", k > 0 ? " " : "", ids[k]);
     if (!tokenizer)
         return SBP_OK;
-    SBP_TRY(
-        sbp_tokenizer_decode(tokenizer, run->arena, run->diag, ids, from, false, &before, &before_length));
-    SBP_TRY(sbp_tokenizer_decode(tokenizer, run->arena, run->diag, ids, to, false, &all, &all_length));
+    SBP_TRY(sbp_tokenizer_decode(tokenizer, world->arena, world->diag, ids, from, false, &before,
+                                 &before_length));
+    SBP_TRY(sbp_tokenizer_decode(tokenizer, world->arena, world->diag, ids, to, false, &all, &all_length));
     if (before_length < all_length)
         sbp_text_add_n(out, all + before_length, all_length - before_length);
     return SBP_OK;
 }
 
 /* The document with every stretch of trained tokens between [[ and ]]. */
-static sbp_status add_document(sbp_run *run, sbp_text *out, const sbp_tokenizer *tokenizer,
-                               const sbp_doc *doc) {
+static sbp_status add_document(const sbp_world *world, const sbp_inputs *inputs, sbp_text *out,
+                               const sbp_tokenizer *tokenizer, const sbp_doc *doc) {
     int64_t count = doc->count < SHOWN_TOKENS ? doc->count : SHOWN_TOKENS;
     for (int64_t i = 0; i < count;) {
         int64_t end = i + 1;
-        while (end < count && is_trained(run, doc, end) == is_trained(run, doc, i))
+        while (end < count && is_trained(inputs, doc, end) == is_trained(inputs, doc, i))
             end++;
-        sbp_text_add(out, is_trained(run, doc, i) ? "[[" : "");
-        SBP_TRY(add_tokens(run, out, tokenizer, doc, i, end));
-        sbp_text_add(out, is_trained(run, doc, i) ? "]]" : "");
+        sbp_text_add(out, is_trained(inputs, doc, i) ? "[[" : "");
+        SBP_TRY(add_tokens(world, inputs, out, tokenizer, doc, i, end));
+        sbp_text_add(out, is_trained(inputs, doc, i) ? "]]" : "");
         i = end;
     }
     sbp_text_add(out, count < doc->count ? " ...\n" : "\n");
@@ -78,37 +79,38 @@ static int64_t most_of_95(const int64_t *sorted, int64_t count) {
 }
 
 /* By the planner's cost model, of a micro-batch with as many rows as there is room for; NaN: unknown. */
-static double micro_batch_seconds(const sbp_run *run) {
+static double micro_batch_seconds(const sbp_session *session) {
     double seconds = NAN;
-    if (sbp_json_get_double(NULL, sbp_json_member(run->plan->meta, "estimate"), "seconds", SBP_JSON_REQUIRED,
-                            &seconds) != SBP_OK)
+    if (sbp_json_get_double(NULL, sbp_json_member(session->plan->meta, "estimate"), "seconds",
+                            SBP_JSON_REQUIRED, &seconds) != SBP_OK)
         return NAN;
     return seconds;
 }
 
 /* Micro-batches of one epoch, and their rows. */
-static sbp_status count_parts(sbp_run *run, int64_t *out, int64_t *run_rows) {
+static sbp_status count_parts(const sbp_world *world, sbp_inputs *inputs, const sbp_session *session,
+                              int64_t *out, int64_t *run_rows) {
     sbp_packer packer;
     sbp_status status = SBP_OK;
     *out = *run_rows = 0;
-    sbp_packer_init(&packer, sbp_program_most_rows(run->plan->program), run->plan->program);
-    sbp_packer_share(&packer, run->plan->program, run->world.rank, run->world.count);
-    SBP_TRY(sbp_run_shared(run, &packer.counted));
-    for (int64_t step = 0; step < run->steps_per_epoch && status == SBP_OK; step++) {
+    sbp_packer_init(&packer, sbp_program_most_rows(session->plan->program), session->plan->program);
+    sbp_packer_share(&packer, session->plan->program, world->place.rank, world->place.count);
+    SBP_TRY(sbp_run_shared(world, session, &packer.counted));
+    for (int64_t step = 0; step < inputs->steps_per_epoch && status == SBP_OK; step++) {
         int64_t count;
-        const int64_t *rows = sbp_sampler_next(&run->sampler, &count);
-        status = sbp_packer_pack(&packer, run->diag, run->data, rows, count);
+        const int64_t *rows = sbp_sampler_next(&inputs->sampler, &count);
+        status = sbp_packer_pack(&packer, world->diag, inputs->data, rows, count);
         *out += packer.most_own; /* the others wait */
         *run_rows += packer.run_rows;
     }
     sbp_packer_close(&packer);
-    sbp_sampler_seek(&run->sampler, 0, 0);
+    sbp_sampler_seek(&inputs->sampler, 0, 0);
     return status;
 }
 
-static sbp_status dry_text(sbp_run *run, sbp_text *out, const int64_t *lengths, int64_t parts,
-                           int64_t run_rows) {
-    const sbp_dataset *d = run->data;
+static sbp_status dry_text(const sbp_world *world, sbp_inputs *inputs, const sbp_session *session,
+                           sbp_text *out, const int64_t *lengths, int64_t parts, int64_t run_rows) {
+    const sbp_dataset *d = inputs->data;
     const sbp_tokenizer *tokenizer = NULL;
     sbp_text_add(out, "data       %lld rows, %lld documents, %lld tokens, %lld of them trained (%.1f %%)\n",
                  (long long)d->row_count, (long long)d->doc_count, (long long)d->token_count,
@@ -118,50 +120,52 @@ static sbp_status dry_text(sbp_run *run, sbp_text *out, const int64_t *lengths, 
                  (double)d->token_count / (double)d->doc_count, (long long)most_of_95(lengths, d->doc_count),
                  (long long)d->longest);
     sbp_text_add(out, "steps      %lld in all, %lld per epoch, %.2f micro-batches each%s\n",
-                 (long long)run->total_steps, (long long)run->steps_per_epoch,
-                 (double)parts / (double)run->steps_per_epoch,
-                 run->world.count > 1 ? " on the rank with the most" : "");
+                 (long long)session->total_steps, (long long)inputs->steps_per_epoch,
+                 (double)parts / (double)inputs->steps_per_epoch,
+                 world->place.count > 1 ? " on the rank with the most" : "");
     if (run_rows < d->token_count)
         sbp_text_add(out, "shared     %lld rows are run in place of %lld: prompts once for several answers\n",
                      (long long)run_rows, (long long)d->token_count);
     sbp_text kept;
-    sbp_text_init(&kept, run->arena);
-    if (sbp_program_describe_kept(run->arena, run->plan->program, &kept))
+    sbp_text_init(&kept, world->arena);
+    if (sbp_program_describe_kept(world->arena, session->plan->program, &kept))
         sbp_text_add(out, "trained    %s\n", kept.data);
-    double seconds = micro_batch_seconds(run), all = seconds * (double)parts / (double)run->steps_per_epoch;
+    double seconds = micro_batch_seconds(session),
+           all = seconds * (double)parts / (double)inputs->steps_per_epoch;
     char a[32], b[32];
     sbp_text_add(out, "memory     %s planned%s, %s backend\n",
-                 sbp_format_bytes(a, sizeof a, (double)sbp_run_peak_planned(run)),
-                 run->world.count > 1 ? " for each rank" : "", run->info.meta.backend);
+                 sbp_format_bytes(a, sizeof a, (double)sbp_run_peak_planned(world, session)),
+                 world->place.count > 1 ? " for each rank" : "", session->info.meta.backend);
     if (isfinite(seconds))
         sbp_text_add(out,
                      "time       about %s for a micro-batch of %lld rows by the cost model, at most %s for "
                      "all steps\n",
                      sbp_format_seconds(a, sizeof a, seconds),
-                     (long long)sbp_program_most_rows(run->plan->program),
-                     sbp_format_seconds(b, sizeof b, all * (double)run->total_steps));
-    if (run->plan->tokenizer_bytes > 0)
-        SBP_TRY(sbp_tokenizer_from_json(run->arena, run->diag, run->plan->path, run->plan->tokenizer,
-                                        (size_t)run->plan->tokenizer_bytes, &tokenizer));
+                     (long long)sbp_program_most_rows(session->plan->program),
+                     sbp_format_seconds(b, sizeof b, all * (double)session->total_steps));
+    if (session->plan->tokenizer_bytes > 0)
+        SBP_TRY(sbp_tokenizer_from_json(world->arena, world->diag, session->plan->path,
+                                        session->plan->tokenizer, (size_t)session->plan->tokenizer_bytes,
+                                        &tokenizer));
     int64_t count;
-    const int64_t *rows = sbp_sampler_next(&run->sampler, &count);
+    const int64_t *rows = sbp_sampler_next(&inputs->sampler, &count);
     sbp_text_add(out, "first rows of the first step, trained tokens in [[ ]]:\n");
     for (int64_t r = 0; r < count && r < SHOWN_ROWS; r++)
         for (int64_t k = d->rows[rows[r]]; k < d->rows[rows[r] + 1]; k++) {
             const sbp_doc *doc = &d->docs[sbp_dataset_doc_at(d, k)];
             sbp_text_add(out, "row %lld: ", (long long)doc->row);
-            SBP_TRY(add_document(run, out, tokenizer, doc));
+            SBP_TRY(add_document(world, inputs, out, tokenizer, doc));
         }
     return SBP_OK;
 }
 
-sbp_status sbp_run_print_dry(sbp_run *run) {
-    const sbp_dataset *d = run->data;
+sbp_status sbp_run_print_dry(const sbp_world *world, sbp_inputs *inputs, const sbp_session *session) {
+    const sbp_dataset *d = inputs->data;
     sbp_text out;
-    int64_t parts, run_rows, *lengths = sorted_lengths(run);
-    sbp_text_init(&out, run->arena);
-    SBP_TRY(count_parts(run, &parts, &run_rows));
-    if (sbp_options_on(run->options, SBP_OPT_JSON)) {
+    int64_t parts, run_rows, *lengths = sorted_lengths(world, inputs);
+    sbp_text_init(&out, world->arena);
+    SBP_TRY(count_parts(world, inputs, session, &parts, &run_rows));
+    if (sbp_options_on(world->options, SBP_OPT_JSON)) {
         sbp_json_writer w = sbp_json_writer_on(&out);
         sbp_json_write_object(&w, NULL);
         sbp_json_write_int(&w, "rows", d->row_count);
@@ -171,40 +175,31 @@ sbp_status sbp_run_print_dry(sbp_run *run) {
         sbp_json_write_int(&w, "longest", d->longest);
         sbp_json_write_double(&w, "median", median(lengths, d->doc_count));
         sbp_json_write_int(&w, "at_most_95_percent", most_of_95(lengths, d->doc_count));
-        sbp_json_write_int(&w, "steps", run->total_steps);
-        sbp_json_write_int(&w, "steps_per_epoch", run->steps_per_epoch);
+        sbp_json_write_int(&w, "steps", session->total_steps);
+        sbp_json_write_int(&w, "steps_per_epoch", inputs->steps_per_epoch);
         sbp_json_write_int(&w, "micro_batches_per_epoch", parts);
         sbp_json_write_int(&w, "rows_per_epoch", run_rows);
-        sbp_json_write_int(&w, "peak_bytes_planned", sbp_run_peak_planned(run));
-        sbp_json_write_double(&w, "micro_batch_seconds", micro_batch_seconds(run));
+        sbp_json_write_int(&w, "peak_bytes_planned", sbp_run_peak_planned(world, session));
+        sbp_json_write_double(&w, "micro_batch_seconds", micro_batch_seconds(session));
         sbp_json_write_end(&w);
         sbp_text_add(&out, "\n");
     } else
-        SBP_TRY(dry_text(run, &out, lengths, parts, run_rows));
-    return sbp_print(run->diag, out.data, out.length);
+        SBP_TRY(dry_text(world, inputs, session, &out, lengths, parts, run_rows));
+    return sbp_print(world->diag, out.data, out.length);
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
 
-int32_t sbp_run_threads(const sbp_run *run) {
-    enum { LEAST_CAP = 16 };
-    int64_t asked = sbp_options_int(run->options, SBP_OPT_THREADS);
-    int64_t cores = sbp_machine_cores() / run->sharing, most;
-    cores = cores > 0 ? cores : 1;
-    most = cores * 4 < LEAST_CAP ? LEAST_CAP : cores * 4;
-    return (int32_t)(asked <= 0 ? cores : asked < most ? asked : most);
+int64_t sbp_run_peak_planned(const sbp_world *world, const sbp_session *session) {
+    const int64_t *bytes = session->plan->program->arena_bytes;
+    bool host_is_device = sbp_backend_is_a(session->info.meta.backend, SBP_BACKEND_HOST);
+    return bytes[SBP_DEVICE] + (host_is_device ? bytes[SBP_HOST] : 0) + session->info.meta.runtime_bytes +
+           (sbp_world_threads(world) - session->info.meta.threads) * session->info.meta.thread_bytes;
 }
 
-int64_t sbp_run_peak_planned(const sbp_run *run) {
-    const int64_t *bytes = run->plan->program->arena_bytes;
-    bool host_is_device = strcmp(run->info.meta.backend, "cpu") == 0;
-    return bytes[SBP_DEVICE] + (host_is_device ? bytes[SBP_HOST] : 0) + run->info.meta.runtime_bytes +
-           (sbp_run_threads(run) - run->info.meta.threads) * run->info.meta.thread_bytes;
-}
-
-int64_t sbp_run_peak_measured(const sbp_run *run) {
+int64_t sbp_run_peak_measured(const sbp_world *world) {
     sbp_device_info info = {0};
-    sbp_device *device = sbp_executor_device(run->executor);
+    sbp_device *device = sbp_executor_device(world->executor);
     device->class->info(device, &info);
     return info.used_bytes;
 }
@@ -221,160 +216,165 @@ static void write_data(sbp_json_writer *w, const char *key, const sbp_dataset *d
     sbp_json_write_end(w);
 }
 
-static void write_machine(sbp_json_writer *w, const sbp_run *run) {
+static void write_machine(sbp_json_writer *w, const sbp_world *world, const sbp_session *session) {
     sbp_device_info info = {0};
-    sbp_device *device = sbp_executor_device(run->executor);
+    sbp_device *device = sbp_executor_device(world->executor);
     device->class->info(device, &info);
     sbp_json_write_object(w, "device");
-    sbp_json_write_string(w, "backend", run->info.meta.backend);
+    sbp_json_write_string(w, "backend", session->info.meta.backend);
     sbp_json_write_string(w, "name", info.name);
     sbp_json_write_int(w, "threads", info.threads);
     sbp_json_write_int(w, "memory_bytes", info.memory_bytes);
     sbp_json_write_end(w);
 }
 
-sbp_status sbp_run_write_json(sbp_run *run, const char *resumed) {
+sbp_status sbp_run_write_json(const sbp_world *world, const sbp_inputs *inputs, const sbp_session *session,
+                              const sbp_outputs *outputs, const char *resumed) {
     sbp_text out;
-    sbp_text_init(&out, run->arena);
+    sbp_text_init(&out, world->arena);
     sbp_json_writer w = sbp_json_writer_on(&out);
-    w.lines = true;
+    w.lines = 1;
     sbp_json_write_object(&w, NULL);
     sbp_json_write_string(&w, "sbprun", SBP_VERSION);
     sbp_json_write_array(&w, "command");
     sbp_json_write_string(&w, NULL, "sbprun");
-    for (int i = 0; i < run->argc; i++)
-        sbp_json_write_string(&w, NULL, run->argv[i]);
+    for (int i = 0; i < world->argc; i++)
+        sbp_json_write_string(&w, NULL, world->argv[i]);
     sbp_json_write_end(&w);
-    sbp_json_write_string(&w, "plan", run->plan_path);
-    sbp_json_write_hash(&w, "plan_checksum", run->plan_checksum);
+    sbp_json_write_string(&w, "plan", session->plan_path);
+    sbp_json_write_hash(&w, "plan_checksum", session->plan_checksum);
     sbp_json_write_string(&w, "resumed_from", resumed);
     sbp_json_write_object(&w, "options");
-    sbp_options_write_json(&w, run->options, SBP_PHASE_RUN);
+    sbp_options_write_json(&w, world->options, SBP_PHASE_RUN);
     sbp_json_write_end(&w);
-    sbp_json_write_int(&w, "steps", run->total_steps < SBP_STEPS_UNKNOWN ? run->total_steps : 0);
-    sbp_json_write_int(&w, "warmup_steps", run->lr.warmup);
-    if (run->data) {
-        sbp_json_write_int(&w, "steps_per_epoch", run->steps_per_epoch);
-        write_data(&w, "data", run->data);
+    sbp_json_write_int(&w, "steps", session->total_steps < SBP_STEPS_UNKNOWN ? session->total_steps : 0);
+    sbp_json_write_int(&w, "warmup_steps", session->lr.warmup);
+    if (inputs->data) {
+        sbp_json_write_int(&w, "steps_per_epoch", inputs->steps_per_epoch);
+        write_data(&w, "data", inputs->data);
     }
     sbp_json_write_array(&w, "eval");
-    for (int32_t i = 0; i < run->eval_count; i++)
-        write_data(&w, NULL, run->evals[i]);
+    for (int32_t i = 0; i < inputs->eval_count; i++)
+        write_data(&w, NULL, inputs->evals[i]);
     sbp_json_write_end(&w);
-    write_machine(&w, run);
-    sbp_json_write_value(&w, "compiled", run->plan->meta);
-    if (run->ranks) {
+    write_machine(&w, world, session);
+    sbp_json_write_value(&w, "compiled", session->plan->meta);
+    if (world->ranks) {
         sbp_json_write_object(&w, "ranks");
-        sbp_json_write_int(&w, "count", run->world.count);
-        sbp_json_write_int(&w, "on_this_host", run->world.local_count);
-        sbp_json_write_string(&w, "transport", run->world.transport);
+        sbp_json_write_int(&w, "count", world->place.count);
+        sbp_json_write_int(&w, "on_this_host", world->place.local_count);
+        sbp_json_write_string(&w, "transport", world->place.transport);
         sbp_json_write_end(&w);
     }
-    if (run->products) {
+    if (session->products) {
         sbp_json_write_object(&w, "products");
         sbp_json_write_string(&w, "file", "products.txt");
-        sbp_json_write_hash(&w, "hash", run->state.products);
+        sbp_json_write_hash(&w, "hash", session->state.products);
         sbp_json_write_end(&w);
     }
     sbp_json_write_end(&w);
     sbp_text_add(&out, "\n");
-    return sbp_file_write(run->diag, sbp_file_join(run->arena, run->out, "run.json"), out.data, out.length);
+    return sbp_file_write(world->diag, sbp_file_join(world->arena, outputs->out, "run.json"), out.data,
+                          out.length);
 }
 
 /* ---- the end ---------------------------------------------------------------------------------------- */
 
-static sbp_status print_summary_json(sbp_run *run, double loss, int64_t planned, int64_t measured) {
+static sbp_status print_summary_json(const sbp_world *world, const sbp_session *session,
+                                     const sbp_outputs *outputs, double loss, int64_t planned,
+                                     int64_t measured) {
     sbp_text out;
-    sbp_text_init(&out, run->arena);
+    sbp_text_init(&out, world->arena);
     sbp_json_writer w = sbp_json_writer_on(&out);
     sbp_json_write_object(&w, NULL);
-    sbp_json_write_int(&w, "steps", run->state.step);
-    sbp_json_write_int(&w, "resumed_after", run->resumed_after);
+    sbp_json_write_int(&w, "steps", session->state.step);
+    sbp_json_write_int(&w, "resumed_after", session->resumed_after);
     sbp_json_write_double(&w, "train_loss", loss);
-    sbp_json_write_double(&w, "eval_loss", run->eval_loss);
-    sbp_json_write_int(&w, "num_tokens", run->state.num_tokens);
-    sbp_json_write_double(&w, "train_seconds", run->seconds);
+    sbp_json_write_double(&w, "eval_loss", outputs->eval_loss);
+    sbp_json_write_int(&w, "num_tokens", session->state.num_tokens);
+    sbp_json_write_double(&w, "train_seconds", outputs->seconds);
     sbp_json_write_double(&w, "fastest_step_seconds",
-                          run->fastest_seconds > 0 ? run->fastest_seconds : (double)NAN);
-    sbp_json_write_int(&w, "zero_gradient_steps", run->zero_gradients);
+                          outputs->fastest_seconds > 0 ? outputs->fastest_seconds : (double)NAN);
+    sbp_json_write_int(&w, "zero_gradient_steps", outputs->zero_gradients);
     sbp_json_write_int(&w, "peak_bytes_planned", planned);
     if (measured > 0)
         sbp_json_write_int(&w, "peak_bytes_measured", measured);
     else
         sbp_json_write_null(&w, "peak_bytes_measured");
-    if (run->plan->program->arena_bytes[SBP_DISK] > 0) {
+    if (session->plan->program->arena_bytes[SBP_DISK] > 0) {
         int64_t read_bytes, written_bytes;
-        sbp_run_disk_traffic(run, &read_bytes, &written_bytes);
+        sbp_run_disk_traffic(world, outputs, &read_bytes, &written_bytes);
         sbp_json_write_int(&w, "disk_bytes_read", read_bytes);
         sbp_json_write_int(&w, "disk_bytes_written", written_bytes);
     }
-    if (run->ranks) {
+    if (world->ranks) {
         sbp_device_info info = {0};
-        sbp_device *device = sbp_executor_device(run->executor);
+        sbp_device *device = sbp_executor_device(world->executor);
         device->class->info(device, &info);
-        sbp_json_write_int(&w, "ranks", run->world.count);
+        sbp_json_write_int(&w, "ranks", world->place.count);
         sbp_json_write_int(&w, "wire_bytes_sent", info.wire_sent_bytes);
         sbp_json_write_int(&w, "wire_bytes_between_hosts", info.wire_away_bytes);
     }
     sbp_json_write_end(&w);
     sbp_text_add(&out, "\n");
-    return sbp_print(run->diag, out.data, out.length);
+    return sbp_print(world->diag, out.data, out.length);
 }
 
-sbp_status sbp_run_print_summary(sbp_run *run) {
-    double loss = sbp_metrics_train_loss(&run->metrics);
-    int64_t planned = sbp_run_peak_planned(run), measured = sbp_run_peak_measured(run);
-    SBP_TRY(sbp_run_largest(run, &measured));
-    if (!sbp_run_writes(run))
+sbp_status sbp_run_print_summary(sbp_world *world, const sbp_session *session, sbp_outputs *outputs) {
+    double loss = sbp_metrics_train_loss(&outputs->metrics);
+    int64_t planned = sbp_run_peak_planned(world, session), measured = sbp_run_peak_measured(world);
+    SBP_TRY(sbp_world_largest(world, &measured));
+    if (!sbp_world_writes(world))
         return SBP_OK;
-    if (sbp_options_on(run->options, SBP_OPT_JSON))
-        return print_summary_json(run, loss, planned, measured);
+    if (sbp_options_on(world->options, SBP_OPT_JSON))
+        return print_summary_json(world, session, outputs, loss, planned, measured);
     char a[32], b[32], done[80];
-    long long steps = run->state.step, here = run->state.step - run->resumed_after;
+    long long steps = session->state.step, here = session->state.step - session->resumed_after;
     snprintf(done, sizeof done, here == steps ? "%lld" : "%lld of %lld", here, steps);
     if (steps > 0)
-        sbp_note(run->diag, "%s step%s in %.1f s, mean loss %.4f; peak memory%s %s planned, %s%s%s%s", done,
-                 steps == 1 ? "" : "s", run->seconds, loss, run->ranks ? " of a rank" : "",
+        sbp_note(world->diag, "%s step%s in %.1f s, mean loss %.4f; peak memory%s %s planned, %s%s%s%s", done,
+                 steps == 1 ? "" : "s", outputs->seconds, loss, world->ranks ? " of a rank" : "",
                  sbp_format_bytes(a, sizeof a, (double)planned),
                  measured > 0 ? sbp_format_bytes(b, sizeof b, (double)measured) : "the driver reports none",
-                 measured > 0 ? " measured" : "", run->out ? "; the model is in " : "",
-                 run->out ? run->out : "");
-    if (run->zero_gradients > 0)
-        sbp_warn(run->diag,
+                 measured > 0 ? " measured" : "", outputs->out ? "; the model is in " : "",
+                 outputs->out ? outputs->out : "");
+    if (outputs->zero_gradients > 0)
+        sbp_warn(world->diag,
                  "in %lld of these steps all gradients were exactly 0: they taught the model nothing",
-                 (long long)run->zero_gradients);
-    sbp_run_note_disk(run);
+                 (long long)outputs->zero_gradients);
+    sbp_run_note_disk(world, session, outputs);
     if (measured > planned + planned / 100)
-        sbp_note(run->diag, "the %s device holds %s more than was planned", run->info.meta.backend,
+        sbp_note(world->diag, "the %s device holds %s more than was planned", session->info.meta.backend,
                  sbp_format_bytes(a, sizeof a, (double)(measured - planned)));
     return SBP_OK;
 }
 
-sbp_status sbp_run_print_gradients(const sbp_run *run, const char *path) {
-    const sbp_trainer *t = &run->trainer;
+sbp_status sbp_run_print_gradients(const sbp_world *world, const sbp_inputs *inputs,
+                                   const sbp_session *session, const char *path) {
+    const sbp_trainer *t = &session->trainer;
     double loss = t->loss >= 0 ? t->results[t->loss] : NAN,
            norm = t->grad_norm >= 0 ? t->results[t->grad_norm] : NAN;
     char text[60] = "";
-    if (!sbp_run_writes(run))
+    if (!sbp_world_writes(world))
         return SBP_OK;
-    if (!sbp_options_on(run->options, SBP_OPT_JSON)) {
+    if (!sbp_options_on(world->options, SBP_OPT_JSON)) {
         if (isfinite(norm))
             snprintf(text, sizeof text, ", norm of the gradients %.6g", norm);
-        sbp_note(run->diag, "loss %.6g%s, of %lld row%s with %lld tokens; the gradients are in %s", loss,
-                 text, (long long)run->row_count, run->row_count == 1 ? "" : "s", (long long)t->packer.rows,
-                 path);
+        sbp_note(world->diag, "loss %.6g%s, of %lld row%s with %lld tokens; the gradients are in %s", loss,
+                 text, (long long)inputs->row_count, inputs->row_count == 1 ? "" : "s",
+                 (long long)t->packer.rows, path);
         return SBP_OK;
     }
     sbp_text out;
-    sbp_text_init(&out, run->arena);
+    sbp_text_init(&out, world->arena);
     sbp_json_writer w = sbp_json_writer_on(&out);
     sbp_json_write_object(&w, NULL);
     sbp_json_write_double(&w, "loss", loss);
     sbp_json_write_double(&w, "grad_norm", norm);
-    sbp_json_write_int(&w, "rows", run->row_count);
+    sbp_json_write_int(&w, "rows", inputs->row_count);
     sbp_json_write_int(&w, "num_tokens", t->packer.rows);
     sbp_json_write_string(&w, "gradients", path);
     sbp_json_write_end(&w);
     sbp_text_add(&out, "\n");
-    return sbp_print(run->diag, out.data, out.length);
+    return sbp_print(world->diag, out.data, out.length);
 }

@@ -1,33 +1,34 @@
 /* run_rotated.c: what the plan wants to know of a step's prompts with the answers of other rows
  * (runtime/data/rotated.h): scored before the step, by the weights at hand and by those of the reference. */
-#include "runtime/cli/sbprun/run.h"
+#include "runtime/cli/sbprun/session.h"
 #include "runtime/data/rotated.h"
 #include "runtime/train/scored.h"
 #include "runtime/train/shadow.h"
 
-static bool has_scalar(const sbp_run *run, const char *name) {
-    return run->plan && sbp_program_find_scalar(run->plan->program, name) >= 0;
+static bool has_scalar(const sbp_session *session, const char *name) {
+    return session->plan && sbp_program_find_scalar(session->plan->program, name) >= 0;
 }
 
 static bool is_carried(const sbp_dataset *data) {
     return sbp_dataset_number(data, SBP_ROTATED_REF_SUM) >= 0;
 }
 
-bool sbp_run_rotates_reference(const sbp_run *run, const sbp_dataset *data) {
-    return data && has_scalar(run, SBP_ROTATED_REF_LOGPS) && !is_carried(data);
+bool sbp_run_rotates_reference(const sbp_session *session, const sbp_dataset *data) {
+    return data && has_scalar(session, SBP_ROTATED_REF_LOGPS) && !is_carried(data);
 }
 
-sbp_status sbp_run_check_rotated(const sbp_run *run) {
-    bool all = run->state.batch_tokens == 0 && run->state.batch_rows >= run->data->row_count;
-    if (!has_scalar(run, SBP_ROTATED_LOGPS) || run->stream.steps)
+sbp_status sbp_run_check_rotated(const sbp_world *world, const sbp_inputs *inputs,
+                                 const sbp_session *session) {
+    bool all = session->state.batch_tokens == 0 && session->state.batch_rows >= inputs->data->row_count;
+    if (!has_scalar(session, SBP_ROTATED_LOGPS) || inputs->stream.steps)
         return SBP_OK;
-    if (run->state.batch_tokens == 0 && run->state.batch_rows == 1)
-        return sbp_fail(run->diag, SBP_USAGE,
+    if (session->state.batch_tokens == 0 && session->state.batch_rows == 1)
+        return sbp_fail(world->diag, SBP_USAGE,
                         "--batch-size 1: the plan's objective compares with the answer of another row of the "
                         "step: give 2 or more");
-    if (is_carried(run->data) && run->state.shuffle && !all)
+    if (is_carried(inputs->data) && session->state.shuffle && !all)
         return sbp_fail(
-            run->diag, SBP_USAGE,
+            world->diag, SBP_USAGE,
             "rows carry what a reference says of the answer of the row before ('ref_KL_logps'), which "
             "shuffling brings into another step: give --shuffle off, and the --batch-size it was computed "
             "for");
@@ -41,10 +42,11 @@ static sbp_status add_sum(void *user, const sbp_score *score) {
     return SBP_OK;
 }
 
-static sbp_status score(sbp_run *run, const sbp_dataset *rotated, const char *scalar) {
+static sbp_status score(const sbp_world *world, sbp_session *session, const sbp_dataset *rotated,
+                        const char *scalar) {
     double sum = 0;
-    SBP_TRY(sbp_trainer_evaluate(&run->trainer, run->diag, rotated, add_sum, &sum));
-    sbp_executor_set_scalar(run->executor, scalar, sum);
+    SBP_TRY(sbp_trainer_evaluate(&session->trainer, world->diag, rotated, add_sum, &sum));
+    sbp_executor_set_scalar(world->executor, scalar, sum);
     return SBP_OK;
 }
 
@@ -57,29 +59,30 @@ static double carried_sum(const sbp_dataset *data, const int64_t *rows, int64_t 
     return sum;
 }
 
-static sbp_status score_by_reference(sbp_run *run, const sbp_dataset *rotated) {
-    if (!run->shadow)
+static sbp_status score_by_reference(const sbp_world *world, sbp_session *session,
+                                     const sbp_dataset *rotated) {
+    if (!session->shadow)
         return sbp_fail(
-            run->diag, SBP_INPUT,
+            world->diag, SBP_INPUT,
             "data row 1 (from 1): 'ref_KL_logps' is missing, which the first step of the stream had");
-    SBP_TRY(sbp_run_enter_reference(run));
-    sbp_status status = score(run, rotated, SBP_ROTATED_REF_LOGPS);
-    sbp_status back = sbp_run_leave_reference(run);
+    SBP_TRY(sbp_run_enter_reference(world, session));
+    sbp_status status = score(world, session, rotated, SBP_ROTATED_REF_LOGPS);
+    sbp_status back = sbp_run_leave_reference(world, session);
     return status != SBP_OK && status != SBP_INTERRUPTED ? status : back != SBP_OK ? back : status;
 }
 
-sbp_status sbp_run_score_rotated(sbp_run *run, const sbp_dataset *data, const int64_t *rows,
-                                 int64_t row_count) {
+sbp_status sbp_run_score_rotated(const sbp_world *world, sbp_session *session, const sbp_dataset *data,
+                                 const int64_t *rows, int64_t row_count) {
     sbp_dataset *rotated;
-    if (!has_scalar(run, SBP_ROTATED_LOGPS))
+    if (!has_scalar(session, SBP_ROTATED_LOGPS))
         return SBP_OK;
-    SBP_TRY(sbp_dataset_rotate(run->diag, data, rows, row_count, sbp_program_most_rows(run->plan->program),
-                               &rotated));
-    sbp_status status = score(run, rotated, SBP_ROTATED_LOGPS);
+    SBP_TRY(sbp_dataset_rotate(world->diag, data, rows, row_count,
+                               sbp_program_most_rows(session->plan->program), &rotated));
+    sbp_status status = score(world, session, rotated, SBP_ROTATED_LOGPS);
     if (status == SBP_OK && is_carried(data))
-        sbp_executor_set_scalar(run->executor, SBP_ROTATED_REF_LOGPS, carried_sum(data, rows, row_count));
-    else if (status == SBP_OK && has_scalar(run, SBP_ROTATED_REF_LOGPS))
-        status = score_by_reference(run, rotated);
+        sbp_executor_set_scalar(world->executor, SBP_ROTATED_REF_LOGPS, carried_sum(data, rows, row_count));
+    else if (status == SBP_OK && has_scalar(session, SBP_ROTATED_REF_LOGPS))
+        status = score_by_reference(world, session, rotated);
     sbp_dataset_destroy(rotated);
     return status;
 }

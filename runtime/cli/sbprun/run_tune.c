@@ -3,47 +3,47 @@
 #include <string.h>
 #include <time.h>
 
-#include "runtime/cli/sbprun/run.h"
+#include "runtime/cli/sbprun/outputs.h"
 
 #define OWN_NAME "products.txt"
 
 /* Choices from a file. lenient: those of another device are left out with a warning. */
-static sbp_status take_choices(sbp_run *run, const char *path, bool lenient, int32_t *count) {
-    sbp_device *device = sbp_executor_device(run->executor);
+static sbp_status take_choices(const sbp_world *world, const char *path, bool lenient, int32_t *count) {
+    sbp_device *device = sbp_executor_device(world->executor);
     const char *text;
     size_t length;
     *count = 0;
-    SBP_TRY(sbp_file_read(run->arena, run->diag, path, &text, &length));
+    SBP_TRY(sbp_file_read(world->arena, world->diag, path, &text, &length));
     if (!lenient)
-        return device->class->tune_open(device, path, text, (int64_t)length, count, run->diag);
+        return device->class->tune_open(device, path, text, (int64_t)length, count, world->diag);
     sbp_diag *why = sbp_diag_create();
     if (!why)
-        return sbp_fail(run->diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(world->diag, SBP_MACHINE, "out of memory");
     sbp_status status = device->class->tune_open(device, path, text, (int64_t)length, count, why);
     const char *message = sbp_diag_text(why, SBP_ERROR);
     if (status == SBP_USAGE) {
         const char *skip = strncmp(message, "error: ", 7) == 0 ? message + 7 : message;
-        sbp_warn(run->diag,
+        sbp_warn(world->diag,
                  "%.*s. The run goes on with what the library chooses here: sums round differently",
                  (int)strcspn(skip, "\n"), skip);
         status = SBP_OK;
     } else if (status != SBP_OK) {
-        status = sbp_fail(run->diag, status, "%s", message);
+        status = sbp_fail(world->diag, status, "%s", message);
     }
     sbp_diag_destroy(why);
     return status;
 }
 
-/* run->products: what was chosen, as text. */
-static sbp_status keep_text(sbp_run *run, int32_t *count) {
-    sbp_device *device = sbp_executor_device(run->executor);
+/* session->products: what was chosen, as text. */
+static sbp_status keep_text(const sbp_world *world, sbp_session *session, int32_t *count) {
+    sbp_device *device = sbp_executor_device(world->executor);
     sbp_text out;
-    sbp_text_init(&out, run->arena);
-    SBP_TRY(device->class->tune_text(device, &out, count, run->diag));
+    sbp_text_init(&out, world->arena);
+    SBP_TRY(device->class->tune_text(device, &out, count, world->diag));
     if (*count == 0)
         return SBP_OK;
-    run->products = out.data;
-    run->state.products = sbp_hash_bytes(out.data, out.length, 0);
+    session->products = out.data;
+    session->state.products = sbp_hash_bytes(out.data, out.length, 0);
     return SBP_OK;
 }
 
@@ -53,60 +53,62 @@ static double seconds_now(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static sbp_status measure(sbp_run *run, const char *path) {
+static sbp_status measure(const sbp_world *world, sbp_session *session, const char *path) {
     int32_t known = 0, count;
     if (sbp_file_exists(path))
-        SBP_TRY(take_choices(run, path, false, &known));
+        SBP_TRY(take_choices(world, path, false, &known));
     double begin = seconds_now();
-    SBP_TRY(sbp_executor_tune(run->executor, run->diag));
-    SBP_TRY(keep_text(run, &count));
+    SBP_TRY(sbp_executor_tune(world->executor, world->diag));
+    SBP_TRY(keep_text(world, session, &count));
     if (count == 0)
-        sbp_warn(run->diag, "--tune has nothing to measure: cuBLASLt computes no matmul of the plan");
+        sbp_warn(world->diag, "--tune has nothing to measure: cuBLASLt computes no matmul of the plan");
     if (count == known)
         return SBP_OK;
-    sbp_note(run->diag, "%d matmuls were measured in %.1f s; their algorithms are kept in '%s'",
+    sbp_note(world->diag, "%d matmuls were measured in %.1f s; their algorithms are kept in '%s'",
              (int)(count - known), seconds_now() - begin, path);
-    return sbp_file_write(run->diag, path, run->products, strlen(run->products));
+    return sbp_file_write(world->diag, path, session->products, strlen(session->products));
 }
 
 /* A run that goes on takes what it took. */
-static sbp_status take_own(sbp_run *run) {
-    const char *own = sbp_file_join(run->arena, run->out, OWN_NAME);
+static sbp_status take_own(const sbp_world *world, sbp_session *session, const sbp_outputs *outputs) {
+    const char *own = sbp_file_join(world->arena, outputs->out, OWN_NAME);
     int32_t count;
     if (!sbp_file_exists(own)) {
-        sbp_warn(run->diag,
+        sbp_warn(world->diag,
                  "'%s', the algorithms of the run's matmuls, is missing: sums round differently from here on",
                  own);
         return SBP_OK;
     }
-    SBP_TRY(take_choices(run, own, true, &count));
-    return keep_text(run, &count);
+    SBP_TRY(take_choices(world, own, true, &count));
+    return keep_text(world, session, &count);
 }
 
-sbp_status sbp_run_tune(sbp_run *run) {
-    const char *path = sbp_options_text(run->options, SBP_OPT_TUNE);
+sbp_status sbp_run_tune(sbp_world *world, sbp_session *session, sbp_outputs *outputs) {
+    const char *path = sbp_options_text(world->options, SBP_OPT_TUNE);
     if (!path)
         return SBP_OK;
-    if (!sbp_executor_can_tune(run->executor))
-        return sbp_fail(run->diag, SBP_USAGE,
+    if (!sbp_executor_can_tune(world->executor))
+        return sbp_fail(world->diag, SBP_USAGE,
                         "--tune: backend %s has one way to compute each matmul; leave it out",
-                        run->info.meta.backend);
-    bool goes_on = run->out && sbp_options_on(run->options, SBP_OPT_RESUME) &&
-                   sbp_rundir_newest(&run->dir, INT64_MAX) >= 0;
+                        session->info.meta.backend);
+    bool goes_on = outputs->out && sbp_options_on(world->options, SBP_OPT_RESUME) &&
+                   sbp_rundir_newest(&outputs->dir, INT64_MAX) >= 0;
     if (goes_on)
-        return take_own(run);
-    SBP_TRY(sbp_run_agree(run, sbp_run_writes(run) ? measure(run, path) : SBP_OK));
-    return sbp_run_agree(run, sbp_run_writes(run) ? SBP_OK : measure(run, path)); /* takes what is there */
+        return take_own(world, session, outputs);
+    SBP_TRY(sbp_world_agree(world, sbp_world_writes(world) ? measure(world, session, path) : SBP_OK));
+    return sbp_world_agree(
+        world, sbp_world_writes(world) ? SBP_OK : measure(world, session, path)); /* takes what is there */
 }
 
-sbp_status sbp_run_write_products(sbp_run *run, const char *resumed) {
+sbp_status sbp_run_write_products(const sbp_world *world, const sbp_session *session, sbp_outputs *outputs,
+                                  const char *resumed) {
     if (resumed)
         return SBP_OK;
-    if (run->products)
-        return sbp_file_write(run->diag, sbp_file_join(run->arena, run->out, OWN_NAME), run->products,
-                              strlen(run->products));
-    int error = sbp_rundir_remove(&run->dir, OWN_NAME); /* of a run before */
+    if (session->products)
+        return sbp_file_write(world->diag, sbp_file_join(world->arena, outputs->out, OWN_NAME),
+                              session->products, strlen(session->products));
+    int error = sbp_rundir_remove(&outputs->dir, OWN_NAME); /* of a run before */
     if (error)
-        sbp_warn(run->diag, "cannot remove '%s/" OWN_NAME "': %s", run->out, strerror(error));
+        sbp_warn(world->diag, "cannot remove '%s/" OWN_NAME "': %s", outputs->out, strerror(error));
     return SBP_OK;
 }

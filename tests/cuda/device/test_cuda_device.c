@@ -349,7 +349,7 @@ static void test_info(void **state) {
     fake_is_clean();
     fake_reset("devices=2,memory=8000000000,taken=3000000000,broken_up=100000000,capability=86");
     o.diag = sbp_diag_create();
-    CHECK_OK(sbp_cuda_probe(o.diag, &found, &count), o.diag);
+    CHECK_OK(sbp_cuda_candidates(o.diag, &found, &count), o.diag);
     assert_int_equal(count, 2);
     assert_string_equal(found[1].name, "Fake GPU");
     assert_string_equal(found[1].missing, "");

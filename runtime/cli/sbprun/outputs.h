@@ -1,0 +1,111 @@
+/* outputs.h: what a run writes and says: the run directory, published models, metrics, reports, and the
+ * figures that are in them.
+ *
+ * Owner: sbp_command_run; sbp_outputs_close closes the directories, which unlocks them, and the metrics.
+ * Lifetime: a directory from when it is there. Only rank 0 writes in them and reports; the others have `dir`
+ * to read checkpoints. One thread uses it.
+ */
+#ifndef SBP_RUNTIME_CLI_SBPRUN_OUTPUTS_H
+#define SBP_RUNTIME_CLI_SBPRUN_OUTPUTS_H
+
+#include "runtime/cli/sbprun/session.h"
+#include "runtime/train/metrics.h"
+#include "runtime/train/rundir.h"
+
+struct sbp_outputs {
+    const char *out; /* NULL: none */
+    bool out_is_default;
+    bool out_moved; /* it is no longer where it was, which was said */
+    bool shared;    /* all ranks see what rank 0 writes there */
+    sbp_rundir dir; /* out, from when it is there */
+    struct {
+        sbp_rundir dir;         /* fd -1: nothing is published */
+        int64_t latest, before; /* steps, -1: none */
+    } published;
+    sbp_metrics metrics;
+    int64_t zero_gradients;                        /* steps of this process whose gradients were all 0 */
+    int64_t disk_read_before, disk_written_before; /* bytes of the disk arena before the first step */
+    double eval_loss;                              /* of the last evaluation of the first file; NaN: none */
+    double seconds, fastest_seconds;               /* of training; of its fastest step, 0: none */
+};
+
+/* Nothing is open yet. */
+sbp_outputs sbp_outputs_begin(void);
+void sbp_outputs_close(sbp_outputs *outputs);
+
+/* ---- run_out.c ------------------------------------------------------------------------------------- */
+
+/* outputs->out: --out; of a training without it, MODEL-OBJECTIVE. */
+sbp_status sbp_run_choose_out(const sbp_world *world, const sbp_session *session,
+                              sbp_outputs *outputs) SBP_CHECKED;
+/* Opens and locks it; SBP_USAGE where it holds what must stay, or what the run reads. Once it is open,
+ * nothing happens. */
+sbp_status sbp_run_open_out(sbp_world *world, const sbp_session *session, sbp_outputs *outputs,
+                            sbp_rundir_mode mode) SBP_CHECKED;
+/* SBP_USAGE when --score or --dump-gradients would replace what is read. */
+sbp_status sbp_run_check_results(const sbp_world *world, const sbp_session *session) SBP_CHECKED;
+/* The same of rank 0, alone, which is where it is created first. */
+sbp_status sbp_run_create_out(const sbp_world *world, const sbp_session *session,
+                              sbp_outputs *outputs) SBP_CHECKED;
+/* Everything was checked: the first that is written there, run.json and plan.bin; says where it goes. */
+sbp_status sbp_run_begin_out(sbp_world *world, const sbp_inputs *inputs, sbp_session *session,
+                             sbp_outputs *outputs, const char *resumed) SBP_CHECKED;
+
+/* SBP_USAGE when the model is read from a directory that an option gives, or from in it. */
+sbp_status sbp_run_check_apart(const sbp_world *world, const sbp_session *session, const char *option,
+                               const char *path) SBP_CHECKED;
+/* SBP_IO when a directory that the run writes in is no longer where its path leads: moved, replaced or
+ * removed. Says where it is, and, of --out, its last checkpoint. */
+sbp_status sbp_run_check_in_place(const sbp_world *world, const sbp_outputs *outputs,
+                                  const sbp_rundir *dir) SBP_CHECKED;
+
+/* Name of a model by its path. Whether path exists and is the directory, or lies in it. */
+char *sbp_run_model_name(sbp_arena *arena, const char *path);
+bool sbp_run_lies_in(const char *path, const char *directory);
+
+/* ---- run_publish.c --------------------------------------------------------------------------------- */
+
+/* --publish DIR, nothing without it: opens and locks it; SBP_USAGE where what is there is not of this
+ * program, or is read. Nothing there changes before the second. */
+sbp_status sbp_run_open_publish(const sbp_world *world, const sbp_session *session,
+                                sbp_outputs *outputs) SBP_CHECKED;
+sbp_status sbp_run_begin_publish(const sbp_world *world, sbp_outputs *outputs) SBP_CHECKED;
+sbp_status sbp_run_publish(const sbp_world *world, const sbp_session *session,
+                           sbp_outputs *outputs) SBP_CHECKED;
+/* Says what is published once more; where nothing is yet, the weights at hand are. */
+sbp_status sbp_run_publish_again(const sbp_world *world, const sbp_session *session,
+                                 sbp_outputs *outputs) SBP_CHECKED;
+
+/* ---- run_report.c ---------------------------------------------------------------------------------- */
+
+/* --dry-run, to standard output. */
+sbp_status sbp_run_print_dry(const sbp_world *world, sbp_inputs *inputs,
+                             const sbp_session *session) SBP_CHECKED;
+/* run.json */
+sbp_status sbp_run_write_json(const sbp_world *world, const sbp_inputs *inputs, const sbp_session *session,
+                              const sbp_outputs *outputs, const char *resumed) SBP_CHECKED;
+/* The end: a line on stderr, or with --json an object on standard output. */
+sbp_status sbp_run_print_summary(sbp_world *world, const sbp_session *session,
+                                 sbp_outputs *outputs) SBP_CHECKED;
+/* The same of --dump-gradients, in whose file they are. */
+sbp_status sbp_run_print_gradients(const sbp_world *world, const sbp_inputs *inputs,
+                                   const sbp_session *session, const char *path) SBP_CHECKED;
+/* What the plan says, for the threads of this run. */
+int64_t sbp_run_peak_planned(const sbp_world *world, const sbp_session *session);
+int64_t sbp_run_peak_measured(const sbp_world *world); /* 0: the driver does not report it */
+
+/* ---- run_disk.c ------------------------------------------------------------------------------------ */
+
+/* --offload-dir, else --out, else the current directory. */
+const char *sbp_run_offload_dir(const sbp_world *world, const sbp_outputs *outputs);
+/* SBP_MACHINE when the checkpoints and the model to come do not fit where --out is. The file of the disk
+ * arena has its space already. */
+sbp_status sbp_run_check_space(const sbp_world *world, const sbp_session *session,
+                               const sbp_outputs *outputs) SBP_CHECKED;
+/* Of the disk arena, since the run's first step. */
+void sbp_run_disk_traffic(const sbp_world *world, const sbp_outputs *outputs, int64_t *read_bytes,
+                          int64_t *written_bytes);
+/* Says what a step reads and writes, and how long a drive lasts at that; nothing where nothing is on disk. */
+void sbp_run_note_disk(const sbp_world *world, const sbp_session *session, const sbp_outputs *outputs);
+
+#endif

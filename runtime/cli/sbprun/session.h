@@ -1,0 +1,121 @@
+/* session.h: what is trained, and how far it is: the plan, its trainer, steps and learning rates, the run that
+ * goes on, checkpoints' state.
+ *
+ * Owner: sbp_command_run; sbp_session_close frees trainer, shadow and what a checkpoint keeps, and removes a
+ * plan that has no place yet; plan and texts are in the world's arena. Lifetime: the plan from when it is
+ * opened, `state`, `total_steps` and `lr` from sbp_run_plan_steps on, the trainer with the device. One thread
+ * uses it. A signal (interrupt.h) ends a step early and is agreed upon by world->signal.
+ */
+#ifndef SBP_RUNTIME_CLI_SBPRUN_SESSION_H
+#define SBP_RUNTIME_CLI_SBPRUN_SESSION_H
+
+#include "runtime/cli/sbprun/inputs.h"
+#include "runtime/run/plan_info.h"
+#include "runtime/train/checkpoint.h"
+#include "runtime/train/lr.h"
+#include "runtime/train/trainer.h"
+
+/* Of a stream: enough never to be reached, and for sums. */
+#define SBP_STEPS_UNKNOWN (INT64_C(1) << 60)
+
+struct sbp_session {
+    const char *model; /* the first argument, when it is no plan */
+    const char *plan_path;
+    char *temporary_plan; /* removed at the end */
+    const sbp_plan *plan;
+    uint64_t plan_checksum;
+    sbp_plan_info info;
+    const sbp_json *compiled;   /* with --resume: what run.json says of the plan that the run began with */
+    const char *began_checksum; /* of that */
+    int64_t began_steps;        /* how many it was to have, 0: unknown */
+    bool train;                 /* wanted */
+    int64_t total_steps;        /* SBP_STEPS_UNKNOWN: as many as come */
+    int64_t inner_epochs;       /* steps that take the same batch, one after the other */
+    sbp_lr lr;
+    sbp_trainer trainer;
+    sbp_run_state state;
+    struct sbp_shadow *shadow; /* weights of a reference beside those that are trained; NULL: no need */
+    const char *products;      /* how the device computes them, chosen by measuring; NULL: as it likes */
+    int64_t resumed_after;     /* steps that a checkpoint had, 0: none */
+};
+
+void sbp_session_close(sbp_session *session);
+
+/* ---- run_resume.c ---------------------------------------------------------------------------------- */
+
+/* With --resume: the options of run.json for what was not given; SBP_USAGE where what was given differs. */
+sbp_status sbp_run_inherit(const sbp_world *world, sbp_session *session,
+                           const sbp_outputs *outputs) SBP_CHECKED;
+/* That a plan computes what the run's did; says so when it is another. */
+sbp_status sbp_run_check_plan(const sbp_world *world, const sbp_session *session,
+                              const sbp_outputs *outputs) SBP_CHECKED;
+/* With --resume and a model: session->plan_path is the run's own plan, or, where that is gone or another schedule
+ * is asked for, options get the values it was compiled with. */
+sbp_status sbp_run_reuse_plan(const sbp_world *world, sbp_session *session,
+                              const sbp_outputs *outputs) SBP_CHECKED;
+
+/* ---- run_weights.c --------------------------------------------------------------------------------- */
+
+/* Where the first weights come from: a path, or NULL and a seed. */
+sbp_status sbp_run_find_weights(const sbp_world *world, const sbp_session *session, const char **path,
+                                const char **adapter, uint64_t *seed) SBP_CHECKED;
+/* Where the directory of an adapter has its tensors. */
+const char *sbp_run_adapter_file(sbp_arena *arena, const char *directory);
+/* The weights that the run begins with, to the device. */
+sbp_status sbp_run_load_weights(const sbp_world *world, const sbp_session *session) SBP_CHECKED;
+
+/* ---- run_reference.c ------------------------------------------------------------------------------- */
+
+/* --ref, beside the data. */
+sbp_status sbp_run_read_reference(const sbp_world *world, const sbp_inputs *inputs,
+                                  const sbp_session *session) SBP_CHECKED;
+/* What the plan reads of a reference and rows do not carry, of the data and of --eval: from --out where it
+ * was kept, else by scoring with the initial weights, which are on the device unless the run goes on from a
+ * checkpoint. */
+sbp_status sbp_run_reference(sbp_world *world, sbp_inputs *inputs, sbp_session *session,
+                             const sbp_outputs *outputs, const char *resumed) SBP_CHECKED;
+/* Likewise of rows that have just come, by the initial weights that are kept beside the trained ones. */
+sbp_status sbp_run_step_reference(const sbp_world *world, const sbp_inputs *inputs,
+                                  sbp_session *session) SBP_CHECKED;
+
+/* Puts the weights of the reference, kept beside the trained ones, in their place, and back; likewise the
+ * scale of adapters. */
+sbp_status sbp_run_enter_reference(const sbp_world *world, const sbp_session *session) SBP_CHECKED;
+sbp_status sbp_run_leave_reference(const sbp_world *world, const sbp_session *session) SBP_CHECKED;
+
+/* ---- run_rotated.c --------------------------------------------------------------------------------- */
+
+/* SBP_USAGE where steps cannot say what the plan wants to know of rotated documents. */
+sbp_status sbp_run_check_rotated(const sbp_world *world, const sbp_inputs *inputs,
+                                 const sbp_session *session) SBP_CHECKED;
+/* Whether the plan wants to know of them by a reference, which rows do not say. */
+bool sbp_run_rotates_reference(const sbp_session *session, const sbp_dataset *data);
+/* Tells the program of those of a step, or of an evaluation (rows NULL), that comes next. */
+sbp_status sbp_run_score_rotated(const sbp_world *world, sbp_session *session, const sbp_dataset *data,
+                                 const int64_t *rows, int64_t row_count) SBP_CHECKED;
+
+/* ---- run_score.c ------------------------------------------------------------------------------------- */
+
+/* Of all documents of the data, by the weights at hand, into a file that rank 0 writes. */
+sbp_status sbp_run_score(sbp_world *world, const sbp_inputs *inputs, sbp_session *session,
+                         const char *path) SBP_CHECKED;
+
+/* ---- run_tune.c ------------------------------------------------------------------------------------ */
+
+/* --tune, before anything is on the device. */
+sbp_status sbp_run_tune(sbp_world *world, sbp_session *session, sbp_outputs *outputs) SBP_CHECKED;
+/* OUT/products.txt of a run that begins; one that was there and is not of this run goes. */
+sbp_status sbp_run_write_products(const sbp_world *world, const sbp_session *session, sbp_outputs *outputs,
+                                  const char *resumed) SBP_CHECKED;
+
+/* ---- run_train.c ----------------------------------------------------------------------------------- */
+
+/* What can be said without touching the device: whether it is there, and has the memory; whether the plan can
+ * train; whether there are weights. */
+sbp_status sbp_run_check_start(const sbp_world *world, const sbp_session *session,
+                               const sbp_outputs *outputs) SBP_CHECKED;
+/* Everything that needs the device. */
+sbp_status sbp_run_on_device(sbp_world *world, sbp_inputs *inputs, sbp_session *session,
+                             sbp_outputs *outputs) SBP_CHECKED;
+
+#endif
