@@ -471,9 +471,8 @@ sbp_status composite_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_
         return submit_fence(c, dispatch, diag);
     if (c->ranks && dispatch->command->kind == SBP_CMD_COLLECTIVE &&
         dispatch->span_count == SBP_COLLECTIVE_OPERANDS &&
-        (dispatch->command->u.collective.op == SBP_SHARE ||
-         dispatch->command->u.collective.op == SBP_CONTEXT_SHARE)) {
-        bool all = dispatch->command->u.collective.op == SBP_SHARE;
+        sbp_collectives[dispatch->command->u.collective.op].kind == SBP_KIND_SHARE) {
+        bool all = sbp_collectives[dispatch->command->u.collective.op].among == SBP_AMONG_GROUP;
         own = *dispatch;
         own.spans = memcpy(spans, dispatch->spans, sizeof spans);
         find_share(all ? c->world.member : c->world.rank % c->program->context, &spans[SBP_COLLECTIVE_SRC],
