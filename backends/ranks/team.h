@@ -3,33 +3,7 @@
 #ifndef SBP_BACKENDS_RANKS_TEAM_H
 #define SBP_BACKENDS_RANKS_TEAM_H
 
-#include "ir/program/program.h"
-
-/* `count` of them, so far apart, from `first` on. Sums and gathers go in two steps: among `near` neighbours,
- * that are on one host, and among those that have the same place among theirs. */
-typedef struct sbp_team {
-    int32_t first, stride, count, me; /* me: a member, from 0 */
-    int32_t near; /* divides the count; count: one step (ir/program/program.h, sbp_near_ranks) */
-} sbp_team;
-
-/* Of rank `rank` among `count`, on hosts of `node` ranks each (1: not known): all of them; the `size`
- * neighbours, which divide the count, among which it is; those that have its place among their neighbours. */
-static inline sbp_team sbp_team_of_all(int32_t rank, int32_t count, int32_t node) {
-    return (sbp_team){0, 1, count, rank, (int32_t)sbp_near_ranks(node, 1, count)};
-}
-
-static inline sbp_team sbp_team_of_neighbours(int32_t rank, int32_t size, int32_t node) {
-    return (sbp_team){rank - rank % size, 1, size, rank % size, (int32_t)sbp_near_ranks(node, 1, size)};
-}
-
-static inline sbp_team sbp_team_across(int32_t rank, int32_t count, int32_t size, int32_t node) {
-    return (sbp_team){rank % size, size, count / size, rank / size,
-                      (int32_t)sbp_near_ranks(node, size, count / size)};
-}
-
-static inline int32_t sbp_team_rank(const sbp_team *team, int32_t member) {
-    return team->first + member * team->stride;
-}
+#include "ir/program/collective_steps.h"
 
 /* Blocks of neighbours: how many, which is this rank's, and its place there. */
 static inline int32_t sbp_team_blocks(const sbp_team *team) {
@@ -42,24 +16,6 @@ static inline int32_t sbp_team_block(const sbp_team *team) {
 
 static inline int32_t sbp_team_place(const sbp_team *team) {
     return team->me % team->near;
-}
-
-/* First element of a member's share of `elems`; of member `count`: elems. Shares of all but the last are
- * equal. */
-static inline int64_t sbp_team_begin(const sbp_team *team, int64_t elems, int32_t member) {
-    int64_t begin = member * sbp_ceil_div(elems, team->count);
-    return begin < elems ? begin : elems;
-}
-
-static inline int64_t sbp_team_share(const sbp_team *team, int64_t elems, int32_t member) {
-    return sbp_team_begin(team, elems, member + 1) - sbp_team_begin(team, elems, member);
-}
-
-/* Elements of a member's share, from `from` on, at most `most` of them. */
-static inline int64_t sbp_team_slice(const sbp_team *team, int64_t elems, int32_t member, int64_t from,
-                                     int64_t most) {
-    int64_t left = sbp_team_share(team, elems, member) - from;
-    return left < 0 ? 0 : left < most ? left : most;
 }
 
 /* Elements that this member sends so that all have the sums of their shares: its neighbours' of all blocks to

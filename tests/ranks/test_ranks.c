@@ -5,7 +5,7 @@
  *
  * The program is its own worker: `test_ranks worker CASE` is one rank. */
 #include "backends/ranks/ranks.h"
-#include "ir/program/program.h"
+#include "ir/program/collective_steps.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -263,9 +263,14 @@ static void try_groups(int64_t elems, sbp_dtype dtype, uint64_t seed) {
     sbp_ranks_info_of(ranks, &before);
     CHECK(sbp_ranks_reduce_add(ranks, share, SBP_F64, data, elems, dtype, diag) == SBP_OK);
     traffic want = traffic_of_sum(elems, dtype);
-    sbp_sent planned = sbp_collective_sent(SBP_REDUCE_ADD, info.count, info.group, info.node, elems, dtype);
+    const sbp_collective_call call = {.op = SBP_REDUCE_ADD,
+                                      .world = {info.rank, info.count, info.group, 1, info.node},
+                                      .elems = elems,
+                                      .to = dtype,
+                                      .from = dtype};
+    sbp_sent planned = sbp_collective_sent(&call);
     CHECK(has_sent(&before, &want));
-    CHECK(info.rank > 0 || planned.bytes == want.sent);
+    CHECK(planned.bytes == want.sent && planned.away == want.away);
     for (int64_t i = 0; i < count; i++) {
         double sum = group_tree(0, groups, begin + i, seed, dtype);
         CHECK(share[i] == sum);

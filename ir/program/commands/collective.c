@@ -26,14 +26,8 @@
  * ../collectives.def lists them; the steps of each rank are ../collective_steps.h's.
  *
  * Attributes: op; of to_heads and to_rows heads, kv_heads, dim, keys. */
+#include "ir/program/collective_steps.h"
 #include "ir/program/commands/command.h"
-
-const sbp_collective_info sbp_collectives[SBP_COLLECTIVE_COUNT] = {
-#define COLLECTIVE(id, text, kind, communicator, accumulate)                                                 \
-    [SBP_##id] = {#text, SBP_KIND_##kind, SBP_AMONG_##communicator, SBP_DST_##accumulate},
-#include "ir/program/collectives.def"
-#undef COLLECTIVE
-};
 
 static const sbp_collective_info *info_of(const sbp_command *command) {
     return &sbp_collectives[command->u.collective.op];
@@ -147,32 +141,16 @@ void sbp_text_collective(sbp_fields *fields) {
     }
 }
 
-/* Elements that a rank sends to the others of its context, of so many rows of its own. */
-static double sent_elems(const sbp_work_query *q) {
-    double others = (double)(q->program->context - 1);
-    switch (q->command->u.collective.op) {
-    case SBP_CONTEXT_SHARE:
-        return 0;
-    case SBP_CONTEXT_GATHER:
-        return (double)q->operands[SBP_COLLECTIVE_SRC].rows * (double)q->operands[SBP_COLLECTIVE_SRC].cols *
-               others;
-    case SBP_CONTEXT_REDUCE:
-        return (double)q->operands[SBP_COLLECTIVE_DST].rows * (double)q->operands[SBP_COLLECTIVE_SRC].cols *
-               others;
-    case SBP_TO_HEADS:
-        return (double)sbp_exchange_sent(q->program, q->command, q->operands[SBP_COLLECTIVE_SRC].rows);
-    default:
-        return (double)sbp_exchange_sent(q->program, q->command, q->operands[SBP_COLLECTIVE_DST].rows);
-    }
-}
-
 void sbp_work_collective(const sbp_work_query *q, sbp_work *out) {
     const sbp_operand_shape *dst = &q->operands[SBP_COLLECTIVE_DST], *src = &q->operands[SBP_COLLECTIVE_SRC];
     double of_dst = (double)dst->rows * (double)dst->cols, of_src = (double)src->rows * (double)src->cols;
     if (info_of(q->command)->among == SBP_AMONG_CONTEXT) {
+        const sbp_program *p = q->program;
+        const sbp_collective_world world = {0, (int32_t)p->ranks, (int32_t)p->group, (int32_t)p->context, 1};
+        const sbp_collective_call call = sbp_collective_call_of(q->command, dst, src, &world);
         out->kind = SBP_WORK_EXCHANGE;
         out->dtype = dst->dtype;
-        out->sent = sent_elems(q) * (double)sbp_dtype_bytes(dst->dtype);
+        out->sent = (double)sbp_collective_sent(&call).bytes;
         return;
     }
     out->kind = SBP_WORK_COLLECTIVE;
