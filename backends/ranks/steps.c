@@ -75,8 +75,8 @@ static int32_t join(double sums[LEVELS][BLOCK], int32_t depth, int64_t count, bo
 static void sum_block(const running *x, const sbp_step *s, int64_t row, int64_t first, int64_t count,
                       double sums[LEVELS][BLOCK]) {
     const sbp_dtype dtype = s->from.dtype;
-    int32_t depth = 0;
-    for (int32_t m = 0; m < s->count; m++) {
+    int32_t depth = 0, m = 0;
+    do {
         int64_t before = m - (m > s->me);
         widen(sums[depth++],
               m == s->me ? reach(x, &s->from, row * s->from.stride + first)
@@ -84,7 +84,7 @@ static void sum_block(const running *x, const sbp_step *s, int64_t row, int64_t 
               count, dtype);
         for (int32_t n = m + 1; n % 2 == 0; n /= 2)
             depth = join(sums, depth, count, dtype == SBP_F64);
-    }
+    } while (++m < s->count);
     while (depth > 1)
         depth = join(sums, depth, count, dtype == SBP_F64);
 }
