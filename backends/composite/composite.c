@@ -6,6 +6,7 @@
 #include "backends/ranks/ranks.h"
 
 #include "ir/base/machine.h"
+#include "ir/program/collective_steps.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -270,49 +271,16 @@ static void *reach(composite *c, const sbp_span *span, int64_t *bytes) {
                : NULL;
 }
 
-static sbp_status reduce_own(composite *c, void *data, int64_t elems, sbp_dtype dtype, sbp_diag *diag) {
-    char *share = (char *)data + sbp_ranks_share(c->ranks, elems, c->world.member) * sbp_dtype_bytes(dtype);
-    return sbp_ranks_reduce_scatter(c->ranks, share, data, elems, dtype, diag);
-}
-
 /* With both operands in the host's memory. */
-static sbp_status collect(composite *c, const sbp_dispatch *dispatch, void *dst, void *src, sbp_diag *diag) {
+static sbp_status collect(sbp_ranks *among, const sbp_dispatch *dispatch, void *dst, void *src,
+                          sbp_diag *diag) {
     const sbp_span *to = &dispatch->spans[SBP_COLLECTIVE_DST], *from = &dispatch->spans[SBP_COLLECTIVE_SRC];
-    sbp_collective_op op = dispatch->command->u.collective.op;
-    int64_t to_elems = to->rows * to->cols, from_elems = from->rows * from->cols;
-    if (dst != src &&
-        (op == SBP_ALL_REDUCE || op == SBP_GROUP_REDUCE || op == SBP_BROADCAST || op == SBP_SHARE))
-        memcpy(dst, src, (size_t)(to_elems * sbp_dtype_bytes(to->dtype)));
-    switch (op) {
-    case SBP_ALL_REDUCE:
-        return sbp_ranks_all_reduce(c->ranks, dst, to_elems, to->dtype, diag);
-    case SBP_GROUP_REDUCE:
-        return sbp_ranks_group_reduce(c->ranks, dst, to_elems, to->dtype, diag);
-    case SBP_BROADCAST:
-        return sbp_ranks_broadcast(c->ranks, dst, to_elems, to->dtype, 0, diag);
-    case SBP_SHARE:
-        return SBP_OK;
-    case SBP_REDUCE_SCATTER:
-        return sbp_ranks_reduce_scatter(c->ranks, dst, src, from_elems, from->dtype, diag);
-    case SBP_REDUCE_ADD:
-        return sbp_ranks_reduce_add(c->ranks, dst, to->dtype, src, from_elems, from->dtype, diag);
-    case SBP_REDUCE_OWN:
-        return reduce_own(c, dst, to_elems, to->dtype, diag);
-    case SBP_ALL_GATHER:
-        return sbp_ranks_all_gather(c->ranks, dst, src, to_elems, to->dtype, diag);
-    case SBP_TO_HEADS:
-        return sbp_ranks_to_heads(c->context, dst, src, from->rows, &dispatch->command->u.collective.heads,
-                                  to->dtype, diag);
-    case SBP_TO_ROWS:
-        return sbp_ranks_to_rows(c->context, dst, src, to->rows, &dispatch->command->u.collective.heads,
-                                 to->dtype, diag);
-    case SBP_CONTEXT_GATHER:
-        return sbp_ranks_all_gather(c->context, dst, src, to_elems, to->dtype, diag);
-    case SBP_CONTEXT_REDUCE:
-        return sbp_ranks_reduce_scatter(c->context, dst, src, from_elems, from->dtype, diag);
-    default:
-        return sbp_fail(diag, SBP_INTERNAL, "%s: collective %d in queue net", c->parts.name, (int)op);
-    }
+    const sbp_operand_shape shapes[] = {{.rows = to->rows, .cols = to->cols, .dtype = to->dtype},
+                                        {.rows = from->rows, .cols = from->cols, .dtype = from->dtype}};
+    const sbp_collective_world world = {0}; /* that of `among` */
+    const sbp_collective_call call =
+        sbp_collective_call_of(dispatch->command, &shapes[0], &shapes[1], &world);
+    return sbp_ranks_collective(among, &call, dst, src, diag);
 }
 
 /* What is in a memory of the device's own passes through the host's: its staging. */
@@ -335,13 +303,13 @@ static sbp_status stage(composite *c, int k, const sbp_span *span, bool content,
 
 static sbp_status run_collective(composite *c, const sbp_dispatch *dispatch, sbp_diag *diag) {
     const sbp_span *to = &dispatch->spans[SBP_COLLECTIVE_DST], *from = &dispatch->spans[SBP_COLLECTIVE_SRC];
-    sbp_collective_op op = dispatch->command->u.collective.op;
+    bool adds = sbp_collectives[dispatch->command->u.collective.op].into == SBP_DST_ADDS;
     sbp_ranks_info before, after;
     int64_t to_bytes, from_bytes;
     if (!c->ranks || (sbp_is_exchange(dispatch->command) && !c->context))
         return sbp_fail(diag, SBP_INTERNAL, "%s: a collective was issued in a single-process run",
                         c->parts.name);
-    if (to->dtype != from->dtype && op != SBP_REDUCE_ADD)
+    if (to->dtype != from->dtype && !adds)
         return sbp_fail(diag, SBP_INTERNAL, "%s: a collective of two types", c->parts.name);
     sbp_ranks *among = sbp_is_exchange(dispatch->command) ? c->context : c->ranks;
     sbp_ranks_info_of(among, &before);
@@ -352,8 +320,8 @@ static sbp_status run_collective(composite *c, const sbp_dispatch *dispatch, sbp
     if (!dst && same)
         dst = src;
     else if (!dst)
-        SBP_TRY(stage(c, 0, to, op == SBP_REDUCE_ADD, &dst, diag));
-    SBP_TRY(collect(c, dispatch, dst, src, diag));
+        SBP_TRY(stage(c, 0, to, adds, &dst, diag));
+    SBP_TRY(collect(among, dispatch, dst, src, diag));
     sbp_ranks_info_of(among, &after);
     c->sent_bytes += after.sent_bytes - before.sent_bytes;
     c->away_bytes += after.away_bytes - before.away_bytes;
@@ -471,9 +439,8 @@ sbp_status composite_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_
         return submit_fence(c, dispatch, diag);
     if (c->ranks && dispatch->command->kind == SBP_CMD_COLLECTIVE &&
         dispatch->span_count == SBP_COLLECTIVE_OPERANDS &&
-        (dispatch->command->u.collective.op == SBP_SHARE ||
-         dispatch->command->u.collective.op == SBP_CONTEXT_SHARE)) {
-        bool all = dispatch->command->u.collective.op == SBP_SHARE;
+        sbp_collectives[dispatch->command->u.collective.op].kind == SBP_KIND_SHARE) {
+        bool all = sbp_collectives[dispatch->command->u.collective.op].among == SBP_AMONG_GROUP;
         own = *dispatch;
         own.spans = memcpy(spans, dispatch->spans, sizeof spans);
         find_share(all ? c->world.member : c->world.rank % c->program->context, &spans[SBP_COLLECTIVE_SRC],

@@ -1,6 +1,7 @@
 /* engines.c: threads for queues, and the counts between them. */
 #include "backends/composite/engines.h"
 #include "ir/base/machine.h"
+#include "ir/program/collective_steps.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -70,19 +71,27 @@ static double span_bytes(const sbp_span *span) {
     return (double)(span->rows * span->cols * sbp_dtype_bytes(span->dtype));
 }
 
-static double sent_bytes(const sbp_dispatch *dispatch, const sbp_program *program, int64_t node) {
-    const sbp_span *dst = &dispatch->spans[SBP_COLLECTIVE_DST], *src = &dispatch->spans[SBP_COLLECTIVE_SRC];
-    const sbp_span *all = src->rows >= dst->rows ? src : dst;
-    sbp_sent sent = sbp_collective_sent(dispatch->command->u.collective.op, program->ranks, program->group,
-                                        node, all->rows * all->cols, all->dtype);
-    return (double)sent.bytes;
+static sbp_operand_shape shape_of(const sbp_span *span) {
+    return (sbp_operand_shape){
+        .rows = span->rows, .cols = span->cols, .dtype = span->dtype, .space = span->space};
 }
 
-/* A copy moves its source's bytes, a collective what it sends; other commands touch those of all operands. */
-static double moved_bytes(const engine *e, const sbp_dispatch *dispatch) {
+/* By rank 0, whose share is no smaller than any other's. */
+static double sent_bytes(const sbp_dispatch *dispatch, const sbp_program *program, int64_t node) {
+    const sbp_operand_shape dst = shape_of(&dispatch->spans[SBP_COLLECTIVE_DST]),
+                            src = shape_of(&dispatch->spans[SBP_COLLECTIVE_SRC]);
+    const sbp_collective_world world = {.ranks = (int32_t)program->ranks,
+                                        .group = (int32_t)program->group,
+                                        .context = (int32_t)program->context,
+                                        .node = (int32_t)node};
+    const sbp_collective_call call = sbp_collective_call_of(dispatch->command, &dst, &src, &world);
+    return (double)sbp_collective_sent(&call).bytes;
+}
+
+double composite_moved_bytes(const sbp_dispatch *dispatch, const sbp_program *program, int64_t node) {
     double bytes = 0;
     if (dispatch->command->kind == SBP_CMD_COLLECTIVE)
-        return sent_bytes(dispatch, e->engines->program, e->engines->node);
+        return sent_bytes(dispatch, program, node);
     int32_t count = dispatch->command->kind == SBP_CMD_COPY ? 1 : dispatch->span_count;
     for (int32_t k = 0; k < count; k++)
         if (dispatch->spans[k].space != SBP_SPACE_COUNT)
@@ -93,7 +102,7 @@ static double moved_bytes(const engine *e, const sbp_dispatch *dispatch) {
 /* Sleeps until a command that began at `begun` would be through at the queue's rate. */
 static void throttle(engine *e, const sbp_dispatch *dispatch, double begun) {
     double start = e->free_at > begun ? e->free_at : begun;
-    e->free_at = start + moved_bytes(e, dispatch) / e->rate;
+    e->free_at = start + composite_moved_bytes(dispatch, e->engines->program, e->engines->node) / e->rate;
     struct timespec until = {.tv_sec = (time_t)e->free_at};
     until.tv_nsec = (long)((e->free_at - (double)until.tv_sec) * 1e9);
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0)

@@ -59,22 +59,19 @@ sbp_gpu_key sbp_cuda_sum_key(bool adds, sbp_dtype to, sbp_dtype from) {
 static int32_t sum_keys(sbp_collective_op op, const sbp_dtype *dtypes, sbp_gpu_key *keys) {
     sbp_dtype to = dtypes[SBP_COLLECTIVE_DST], from = dtypes[SBP_COLLECTIVE_SRC],
               wide = sbp_cuda_sum_wide(from);
-    bool adds = op == SBP_REDUCE_ADD;
-    switch (op) {
-    case SBP_ALL_REDUCE:
-    case SBP_GROUP_REDUCE:
-    case SBP_CONTEXT_REDUCE:
-        keys[0] = sbp_cuda_sum_key(false, to, from);
-        return 1;
-    case SBP_REDUCE_SCATTER:
-    case SBP_REDUCE_ADD:
-    case SBP_REDUCE_OWN:
+    const sbp_collective_info *info = &sbp_collectives[op];
+    bool adds = info->into == SBP_DST_ADDS;
+    switch (info->kind) {
+    case SBP_KIND_ALL_REDUCE:
+    case SBP_KIND_REDUCE_SCATTER:
         keys[0] = sbp_cuda_sum_key(adds, to, from);
+        if (info->among != SBP_AMONG_GROUPS)
+            return 1;
         keys[1] = sbp_cuda_sum_key(false, wide, from);
         keys[2] = sbp_cuda_sum_key(false, wide, wide);
         keys[3] = sbp_cuda_sum_key(adds, to, wide);
         return 4;
-    case SBP_TO_ROWS: /* of a head that several ranks have */
+    case SBP_KIND_TO_ROWS: /* of a head that several ranks have */
         keys[0] = sbp_cuda_sum_key(true, wide, from);
         keys[1] = sbp_cuda_sum_key(false, to, wide);
         return to == wide ? 1 : 2;

@@ -1,4 +1,4 @@
-/* ranks.c: joining a world, and sums over it. */
+/* ranks.c: joining a world, and exchanging pieces in it. */
 #include "backends/ranks/ranks.h"
 
 #include <dlfcn.h>
@@ -7,16 +7,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "backends/ranks/team.h"
 #include "backends/ranks/world.h"
+#include "ir/program/collective_steps.h"
 
 #define PLUGIN "libsbp_mpi.so"
 /* Where this is what speaks, there is no MPI: torchrun's. */
 #define NATIVE_SIZE "WORLD_SIZE"
-/* Of what a sum works in: numbers of all ranks as they come, and as they are added. */
+/* Of what collectives work in; more of very many ranks. */
 #define WORKSPACE_BYTES ((int64_t)4 << 20)
-/* Of one piece of what is only moved. */
-#define PIECE_BYTES ((int64_t)64 << 20)
+#define RANK_BYTES 4096
 
 /* ---- joining ---------------------------------------------------------------------------------------- */
 
@@ -112,21 +111,15 @@ static sbp_status open_plugin(sbp_ranks *r, sbp_diag *diag) {
     return SBP_OK;
 }
 
-static int64_t part_elems(const sbp_ranks *r, int64_t bytes) {
-    int64_t part = WORKSPACE_BYTES / (r->world.count * 2 * bytes);
-    return part > 1024 ? part : 1024;
-}
-
 static sbp_status allocate(sbp_ranks *r, sbp_diag *diag) {
-    int64_t numbers = r->world.count * part_elems(r, sizeof(double)); /* fewer bytes each: more of them */
     size_t pieces = (size_t)r->world.count * sizeof *r->send;
+    int64_t least = r->world.count * (int64_t)RANK_BYTES;
     r->send = sbp_malloc(pieces);
     r->receive = sbp_malloc(pieces);
     r->requests = sbp_malloc(2 * (size_t)r->world.count * r->transport->request_bytes);
-    r->arrived_bytes = numbers * (int64_t)sizeof(double);
-    r->arrived = sbp_malloc((size_t)r->arrived_bytes);
-    r->sums = sbp_malloc((size_t)numbers * sizeof(double));
-    if (r->send && r->receive && r->requests && r->arrived && r->sums)
+    r->work_bytes = least > WORKSPACE_BYTES ? least : WORKSPACE_BYTES;
+    r->work = sbp_malloc((size_t)r->work_bytes);
+    if (r->send && r->receive && r->requests && r->work)
         return SBP_OK;
     return sbp_fail(diag, SBP_MACHINE, "out of memory");
 }
@@ -231,8 +224,7 @@ void sbp_ranks_leave(sbp_ranks *r) {
     free(r->send);
     free(r->receive);
     free(r->requests);
-    free(r->arrived);
-    free(r->sums);
+    free(r->work);
     free(r); /* the library stays: MPI cannot be unloaded */
 }
 
@@ -258,20 +250,7 @@ void sbp_ranks_info_of(const sbp_ranks *r, sbp_ranks_info *out) {
                             .native = r->native};
 }
 
-/* ---- teams ------------------------------------------------------------------------------------------ */
-
-static sbp_team everybody(const sbp_ranks *r) {
-    return sbp_team_of_all(r->world.rank, r->world.count, r->world.node);
-}
-
-static sbp_team own_group(const sbp_ranks *r) {
-    return sbp_team_of_neighbours(r->world.rank, r->group, r->world.node);
-}
-
-/* Those with the same share. */
-static sbp_team other_groups(const sbp_ranks *r) {
-    return sbp_team_across(r->world.rank, r->world.count, r->group, r->world.node);
-}
+/* ---- shares ----------------------------------------------------------------------------------------- */
 
 sbp_status sbp_ranks_divide(sbp_ranks *r, int32_t group, sbp_diag *diag) {
     if (group < 1 || r->world.count % group != 0)
@@ -283,7 +262,7 @@ sbp_status sbp_ranks_divide(sbp_ranks *r, int32_t group, sbp_diag *diag) {
 }
 
 int64_t sbp_ranks_share(const sbp_ranks *r, int64_t elems, int32_t member) {
-    sbp_team t = own_group(r);
+    const sbp_team t = sbp_team_of_neighbours(r->world.rank, r->group, r->world.node);
     return sbp_team_begin(&t, elems, member);
 }
 
@@ -327,334 +306,6 @@ sbp_status sbp_ranks_exchange(sbp_ranks *r, int32_t sends, int32_t receives, con
     for (int32_t i = 0; i < receives; i++)
         r->received_bytes += r->receive[i].bytes;
     return SBP_OK;
-}
-
-static char *at(void *data, int64_t elem, sbp_dtype dtype) {
-    return (char *)data + elem * sbp_dtype_bytes(dtype);
-}
-
-/* Of what a team has shares of: elements [from, from + most) of each share. */
-typedef struct slices {
-    void *data; /* [elems] */
-    int64_t elems, from, most;
-    sbp_dtype dtype;
-} slices;
-
-static int64_t slice_elems(const sbp_team *t, const slices *s, int32_t member) {
-    return sbp_team_slice(t, s->elems, member, s->from, s->most);
-}
-
-static char *slice_at(const sbp_team *t, const slices *s, int32_t member) {
-    return at(s->data, sbp_team_begin(t, s->elems, member) + s->from, s->dtype);
-}
-
-/* To a list of pieces: a member's slice, to or from one of the team. */
-static void add_slice(const sbp_ranks *r, sbp_transport_piece *list, int32_t *count, const sbp_team *t,
-                      int32_t with, const slices *s, int32_t member) {
-    sbp_ranks_add_piece(r, list, count, sbp_team_rank(t, with), slice_at(t, s, member),
-                        slice_elems(t, s, member) * sbp_dtype_bytes(s->dtype));
-}
-
-/* Its own slice from each that has this rank's place among its neighbours; then all that these have, and all
- * that its neighbours got so, are exchanged among neighbours. */
-static sbp_status gather_slices(sbp_ranks *r, const sbp_team *t, const slices *s, const char *what,
-                                sbp_diag *diag) {
-    int32_t sends = 0, receives = 0, blocks = sbp_team_blocks(t), place = sbp_team_place(t);
-    for (int32_t b = 0; b < blocks; b++) {
-        add_slice(r, r->send, &sends, t, b * t->near + place, s, t->me);
-        add_slice(r, r->receive, &receives, t, b * t->near + place, s, b * t->near + place);
-    }
-    if (blocks > 1)
-        SBP_TRY(sbp_ranks_exchange(r, sends, receives, what, diag));
-    sends = receives = 0;
-    for (int32_t p = 0; p < t->near; p++)
-        for (int32_t b = 0; b < blocks; b++) {
-            int32_t neighbour = sbp_team_block(t) * t->near + p;
-            add_slice(r, r->send, &sends, t, neighbour, s, b * t->near + place);
-            add_slice(r, r->receive, &receives, t, neighbour, s, b * t->near + p);
-        }
-    return sbp_ranks_exchange(r, sends, receives, what, diag);
-}
-
-/* Its own share from each of a team to all of it. */
-static sbp_status gather(sbp_ranks *r, const sbp_team *t, void *data, int64_t elems, sbp_dtype dtype,
-                         const char *what, sbp_diag *diag) {
-    slices s = {data, elems, 0, PIECE_BYTES / sbp_dtype_bytes(dtype), dtype};
-    for (; s.from < sbp_team_share(t, elems, 0); s.from += s.most)
-        SBP_TRY(gather_slices(r, t, &s, what, diag));
-    return SBP_OK;
-}
-
-/* Its share to each of a team, from member `root`. */
-static sbp_status scatter(sbp_ranks *r, const sbp_team *t, void *data, int64_t elems, sbp_dtype dtype,
-                          int32_t root, sbp_diag *diag) {
-    slices s = {data, elems, 0, PIECE_BYTES / sbp_dtype_bytes(dtype), dtype};
-    for (; s.from < sbp_team_share(t, elems, 0); s.from += s.most) {
-        int32_t sends = 0, receives = 0;
-        for (int32_t m = 0; t->me == root && m < t->count; m++)
-            add_slice(r, r->send, &sends, t, m, &s, m);
-        add_slice(r, r->receive, &receives, t, root, &s, t->me);
-        SBP_TRY(sbp_ranks_exchange(r, sends, receives, "broadcast", diag));
-    }
-    return SBP_OK;
-}
-
-/* ---- sums ------------------------------------------------------------------------------------------- */
-
-static bool is_summed(sbp_dtype dtype) {
-    return dtype == SBP_F32 || dtype == SBP_F64 || dtype == SBP_BF16 || dtype == SBP_F16;
-}
-
-/* In which it is added. */
-static sbp_dtype wide_of(sbp_dtype dtype) {
-    return dtype == SBP_F64 ? SBP_F64 : SBP_F32;
-}
-
-/* To where it is added; numbers that are as wide may be there. */
-static void widen(void *to, const void *from, int64_t count, sbp_dtype dtype) {
-    const uint16_t *bits = from;
-    float *wide = to;
-    if (to == from)
-        return;
-    if (dtype == wide_of(dtype))
-        memcpy(to, from, (size_t)(count * sbp_dtype_bytes(dtype)));
-    else if (dtype == SBP_BF16)
-        for (int64_t i = 0; i < count; i++)
-            wide[i] = sbp_f32_from_bf16(bits[i]);
-    else
-        for (int64_t i = 0; i < count; i++)
-            wide[i] = sbp_f32_from_f16(bits[i]);
-}
-
-static void round_to(void *to, const float *from, int64_t count, sbp_dtype dtype) {
-    uint16_t *bits = to;
-    if (dtype == SBP_F32)
-        memcpy(to, from, (size_t)count * sizeof *from);
-    else if (dtype == SBP_BF16)
-        for (int64_t i = 0; i < count; i++)
-            bits[i] = sbp_bf16_from_f32(from[i]);
-    else
-        for (int64_t i = 0; i < count; i++)
-            bits[i] = sbp_f16_from_f32(from[i]);
-}
-
-/* numbers [count][stride], of which `part` each are added along the tree, into the first. */
-#define ADD_TREE(name, type)                                                                                 \
-    static void name(type *numbers, int32_t count, int64_t stride, int64_t part) {                           \
-        for (int32_t step = 1; step < count; step *= 2)                                                      \
-            for (int32_t p = 0; p + step < count; p += 2 * step) {                                           \
-                type *restrict to = numbers + p * stride;                                                    \
-                const type *restrict from = numbers + (p + step) * stride;                                   \
-                for (int64_t i = 0; i < part; i++)                                                           \
-                    to[i] += from[i];                                                                        \
-            }                                                                                                \
-    }
-ADD_TREE(add_tree_f32, float)
-ADD_TREE(add_tree_f64, double)
-#undef ADD_TREE
-
-static void add_tree(void *numbers, int32_t count, int64_t stride, int64_t part, sbp_dtype wide) {
-    if (wide == SBP_F64)
-        add_tree_f64(numbers, count, stride, part);
-    else
-        add_tree_f32(numbers, count, stride, part);
-}
-
-/* What a sum goes to: this rank's share, in its type; or it is added there. */
-typedef struct target {
-    void *share;
-    sbp_dtype dtype;
-    bool adds;
-} target;
-
-/* `part` sums to their place in the share. */
-static void deliver(const target *to, int64_t from, int64_t part, const void *sums, sbp_dtype wide) {
-    void *out = at(to->share, from, to->dtype);
-    const float *narrow = sums;
-    const double *doubles = sums;
-    if (to->adds && to->dtype == SBP_F32 && wide == SBP_F32)
-        for (int64_t i = 0; i < part; i++)
-            ((float *)out)[i] += narrow[i];
-    else if (to->adds)
-        for (int64_t i = 0; i < part; i++)
-            sbp_element_set(out, to->dtype, i,
-                            wide == SBP_F64
-                                ? sbp_element_get(out, to->dtype, i) + doubles[i]
-                                : (double)((float)sbp_element_get(out, to->dtype, i) + narrow[i]));
-    else if (wide == SBP_F64)
-        memcpy(out, sums, (size_t)part * sizeof *doubles);
-    else
-        round_to(out, narrow, part, to->dtype);
-}
-
-/* Of each member that has this rank's place among its neighbours, the sum of these neighbours' slices for it:
- * [blocks][stride] numbers, in *out. They arrive in r->arrived; what is not as wide as it is added goes on to
- * r->sums. */
-static sbp_status sum_neighbours(sbp_ranks *r, const sbp_team *t, const slices *s, int64_t stride,
-                                 const char *what, sbp_diag *diag, void **out) {
-    int32_t sends = 0, receives = 0, blocks = sbp_team_blocks(t), place = sbp_team_place(t);
-    const sbp_dtype wide = wide_of(s->dtype);
-    char *numbers = s->dtype == wide ? r->arrived : (char *)r->sums;
-    for (int32_t p = 0; p < t->near; p++)
-        for (int32_t b = 0; b < blocks; b++) {
-            int32_t neighbour = sbp_team_block(t) * t->near + p;
-            add_slice(r, r->send, &sends, t, neighbour, s, b * t->near + p);
-            sbp_ranks_add_piece(r, r->receive, &receives, sbp_team_rank(t, neighbour),
-                                at(r->arrived, (p * blocks + b) * stride, s->dtype),
-                                slice_elems(t, s, b * t->near + place) * sbp_dtype_bytes(s->dtype));
-        }
-    SBP_TRY(sbp_ranks_exchange(r, sends, receives, what, diag));
-    for (int32_t b = 0; b < blocks; b++) {
-        int64_t part = slice_elems(t, s, b * t->near + place);
-        for (int32_t p = 0; p < t->near; p++) {
-            int64_t i = (p * blocks + b) * stride;
-            widen(at(numbers, i, wide),
-                  p == place ? slice_at(t, s, b * t->near + place) : at(r->arrived, i, s->dtype), part,
-                  s->dtype);
-        }
-        add_tree(at(numbers, b * stride, wide), t->near, blocks * stride, part, wide);
-    }
-    *out = numbers;
-    return SBP_OK;
-}
-
-/* The sum of this rank's slice over a team, unrounded, in *out: in r->arrived or r->sums, which have room for
- * `count` slices each. What is as wide as it is added leaves r->sums alone, where it may be. */
-static sbp_status sum_slices(sbp_ranks *r, const sbp_team *t, const slices *s, const char *what,
-                             sbp_diag *diag, void **out) {
-    int32_t sends = 0, receives = 0, blocks = sbp_team_blocks(t), block = sbp_team_block(t);
-    const sbp_dtype wide = wide_of(s->dtype);
-    int64_t stride = slice_elems(t, s, 0), mine = slice_elems(t, s, t->me), unit = sbp_dtype_bytes(wide);
-    void *numbers;
-    SBP_TRY(sum_neighbours(r, t, s, stride, what, diag, &numbers));
-    *out = numbers;
-    if (blocks == 1)
-        return SBP_OK;
-    void *sums = *out = at(numbers, blocks * stride, wide); /* behind those of the first neighbour */
-    for (int32_t b = 0; b < blocks; b++) {
-        int32_t other = b * t->near + sbp_team_place(t);
-        sbp_ranks_add_piece(r, r->send, &sends, sbp_team_rank(t, other), at(numbers, b * stride, wide),
-                            slice_elems(t, s, other) * unit);
-        sbp_ranks_add_piece(r, r->receive, &receives, sbp_team_rank(t, other), at(sums, b * mine, wide),
-                            mine * unit);
-    }
-    SBP_TRY(sbp_ranks_exchange(r, sends, receives, what, diag));
-    memcpy(at(sums, block * mine, wide), at(numbers, block * stride, wide), (size_t)(mine * unit));
-    add_tree(sums, blocks, mine, mine, wide);
-    return SBP_OK;
-}
-
-/* `elems` sums of this group, in r->sums from `from` on, to those of all groups: each group adds up a part.
- */
-static sbp_status sum_parts(sbp_ranks *r, const sbp_team *t, int64_t from, int64_t elems, sbp_dtype wide,
-                            const char *what, sbp_diag *diag) {
-    const slices s = {at(r->sums, from, wide), elems, 0, elems, wide};
-    void *sums;
-    if (elems == 0)
-        return SBP_OK;
-    SBP_TRY(sum_slices(r, t, &s, what, diag, &sums));
-    memcpy(slice_at(t, &s, t->me), sums, (size_t)(slice_elems(t, &s, t->me) * sbp_dtype_bytes(wide)));
-    return gather_slices(r, t, &s, what, diag);
-}
-
-/* The sums of a slice of the share, of this group, to those of all groups. The slice is no larger than all
- * that a group exchanges at once. What is no whole parts goes by itself, so that each sends as many bytes
- * however the share is cut. */
-static sbp_status sum_groups(sbp_ranks *r, int64_t slice, sbp_dtype wide, const char *what, sbp_diag *diag) {
-    const sbp_team t = other_groups(r);
-    int64_t rest = slice % t.count;
-    if (t.count == 1)
-        return SBP_OK;
-    SBP_TRY(sum_parts(r, &t, 0, slice - rest, wide, what, diag));
-    return sum_parts(r, &t, slice - rest, rest, wide, what, diag);
-}
-
-/* To this rank's share among a team, which may be where data have it. Of a group, the sum goes across groups
- * before it goes to the share. */
-static sbp_status reduce(sbp_ranks *r, const sbp_team *t, const target *to, void *data, int64_t elems,
-                         sbp_dtype dtype, bool across, const char *what, sbp_diag *diag) {
-    slices s = {data, elems, 0, part_elems(r, sbp_dtype_bytes(dtype) > 4 ? 8 : 4), dtype};
-    const int32_t groups = across ? other_groups(r).count : 1;
-    const sbp_dtype wide = wide_of(dtype);
-    if (!is_summed(dtype))
-        return sbp_fail(diag, SBP_INTERNAL, "no sum of %s over ranks", sbp_dtype_name(dtype));
-    /* whole parts, so that those of slices are those of the share */
-    s.most = s.most > groups ? s.most - s.most % groups : groups;
-    for (; s.from < sbp_team_share(t, elems, 0); s.from += s.most) {
-        int64_t mine = slice_elems(t, &s, t->me);
-        void *sums;
-        SBP_TRY(sum_slices(r, t, &s, what, diag, &sums));
-        if (groups > 1) {
-            memmove(r->sums, sums, (size_t)(mine * sbp_dtype_bytes(wide)));
-            SBP_TRY(sum_groups(r, mine, wide, what, diag));
-            sums = r->sums;
-        }
-        deliver(to, s.from, mine, sums, wide);
-    }
-    return SBP_OK;
-}
-
-/* ---- collectives ------------------------------------------------------------------------------------ */
-
-static size_t share_bytes(const sbp_team *t, int64_t elems, sbp_dtype dtype) {
-    return (size_t)(sbp_team_share(t, elems, t->me) * sbp_dtype_bytes(dtype));
-}
-
-sbp_status sbp_ranks_reduce_scatter(sbp_ranks *r, void *share, void *data, int64_t elems, sbp_dtype dtype,
-                                    sbp_diag *diag) {
-    const sbp_team t = own_group(r);
-    const target to = {share, dtype, false};
-    if (r->transport)
-        return reduce(r, &t, &to, data, elems, dtype, true, "reduce_scatter", diag);
-    memmove(share, data, share_bytes(&t, elems, dtype));
-    return SBP_OK;
-}
-
-sbp_status sbp_ranks_reduce_add(sbp_ranks *r, void *share, sbp_dtype share_dtype, void *data, int64_t elems,
-                                sbp_dtype dtype, sbp_diag *diag) {
-    const sbp_team t = own_group(r);
-    const target to = {share, share_dtype, true};
-    if (r->transport)
-        return reduce(r, &t, &to, data, elems, dtype, true, "reduce_add", diag);
-    for (int64_t i = 0; i < elems; i++)
-        sbp_element_set(share, share_dtype, i,
-                        sbp_element_get(share, share_dtype, i) + sbp_element_get(data, dtype, i));
-    return SBP_OK;
-}
-
-static sbp_status all_reduce(sbp_ranks *r, const sbp_team *t, void *data, int64_t elems, sbp_dtype dtype,
-                             const char *what, sbp_diag *diag) {
-    const target to = {at(data, sbp_team_begin(t, elems, t->me), dtype), dtype, false};
-    if (!r->transport)
-        return SBP_OK;
-    SBP_TRY(reduce(r, t, &to, data, elems, dtype, false, what, diag));
-    return gather(r, t, data, elems, dtype, what, diag);
-}
-
-sbp_status sbp_ranks_all_reduce(sbp_ranks *r, void *data, int64_t elems, sbp_dtype dtype, sbp_diag *diag) {
-    const sbp_team t = everybody(r);
-    return all_reduce(r, &t, data, elems, dtype, "all_reduce", diag);
-}
-
-sbp_status sbp_ranks_group_reduce(sbp_ranks *r, void *data, int64_t elems, sbp_dtype dtype, sbp_diag *diag) {
-    const sbp_team t = own_group(r);
-    return all_reduce(r, &t, data, elems, dtype, "group_reduce", diag);
-}
-
-sbp_status sbp_ranks_all_gather(sbp_ranks *r, void *data, const void *share, int64_t elems, sbp_dtype dtype,
-                                sbp_diag *diag) {
-    const sbp_team t = own_group(r);
-    memmove(at(data, sbp_team_begin(&t, elems, t.me), dtype), share, share_bytes(&t, elems, dtype));
-    return r->transport ? gather(r, &t, data, elems, dtype, "all_gather", diag) : SBP_OK;
-}
-
-sbp_status sbp_ranks_broadcast(sbp_ranks *r, void *data, int64_t elems, sbp_dtype dtype, int32_t root,
-                               sbp_diag *diag) {
-    const sbp_team t = everybody(r);
-    if (!r->transport)
-        return SBP_OK;
-    SBP_TRY(scatter(r, &t, data, elems, dtype, root, diag));
-    return gather(r, &t, data, elems, dtype, "broadcast", diag);
 }
 
 /* ---- pieces ----------------------------------------------------------------------------------------- */

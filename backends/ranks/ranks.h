@@ -1,16 +1,8 @@
 /* ranks.h: this process among others that run the same program, and what they compute together.
  *
  * Every rank calls the same functions with the same sizes in the same order; each returns when its result is
- * there. Sums are exchanges followed by additions along a tree over rank numbers that is always the same:
- * neighbours first, then pairs of these, so that eight ranks that begin at a multiple of eight are a subtree.
- * The same numbers give the same bits in every run and over every network. Numbers are added in fp32 (f64:
- * in f64) and rounded to their type once.
- *
- * Where hosts have several ranks each, one after the other, neighbours on a host (team.h) add up their
- * numbers first, for all ranks that have the same place on their hosts; then these exchange sums. Gathers go
- * the other way round. So a rank of a host of eight sends an eighth of a gradient over the network, where it
- * would send nearly all of it, and as many bytes in all; sums of one step go on to the next as they were
- * added, in fp32 also where 16 bits came. The tree is made for it: no bit depends on how ranks lie on hosts.
+ * there. What a rank does in a collective is steps (ir/program/collective_steps.h): the same numbers give the
+ * same bits in every run and over every network, however ranks lie on hosts.
  *
  * A world of one rank needs no transport; its share is all.
  *
@@ -23,7 +15,8 @@
 #include "ir/base/types.h"
 
 typedef struct sbp_ranks sbp_ranks;
-struct sbp_transport; /* transport.h */
+struct sbp_transport;       /* transport.h */
+struct sbp_collective_call; /* ir/program/collective_steps.h */
 
 typedef struct sbp_ranks_info {
     int32_t rank, count;             /* of all */
@@ -74,32 +67,20 @@ int64_t sbp_ranks_share(const sbp_ranks *ranks, int64_t elems, int32_t member);
  * `ranks` is. */
 sbp_status sbp_ranks_context(sbp_ranks *ranks, int32_t size, sbp_diag *diag, sbp_ranks **out) SBP_CHECKED;
 
+/* A collective of a program, with the operands that its command has; world and bounds of `call` are filled in. Of
+ * a context: in its own world. */
+sbp_status sbp_ranks_collective(sbp_ranks *ranks, const struct sbp_collective_call *call, void *dst,
+                                const void *src, sbp_diag *diag) SBP_CHECKED;
+
 /* data: elems numbers; afterwards the sum over all ranks, the same bits on each. */
 sbp_status sbp_ranks_all_reduce(sbp_ranks *ranks, void *data, int64_t elems, sbp_dtype dtype,
                                 sbp_diag *diag) SBP_CHECKED;
-/* The same over the ranks of this group alone. */
-sbp_status sbp_ranks_group_reduce(sbp_ranks *ranks, void *data, int64_t elems, sbp_dtype dtype,
-                                  sbp_diag *diag) SBP_CHECKED;
-/* share: the sum over all ranks, for this rank's share of the data, which stay as they are; it may be where
- * they have it. */
-sbp_status sbp_ranks_reduce_scatter(sbp_ranks *ranks, void *share, void *data, int64_t elems, sbp_dtype dtype,
-                                    sbp_diag *diag) SBP_CHECKED;
-/* share += that sum, rounded once to the share's type. */
-sbp_status sbp_ranks_reduce_add(sbp_ranks *ranks, void *share, sbp_dtype share_dtype, void *data,
-                                int64_t elems, sbp_dtype dtype, sbp_diag *diag) SBP_CHECKED;
 /* data: the shares of all of the group. Any type; `share` may be where data have it. */
 sbp_status sbp_ranks_all_gather(sbp_ranks *ranks, void *data, const void *share, int64_t elems,
                                 sbp_dtype dtype, sbp_diag *diag) SBP_CHECKED;
 /* What rank `root` has; any type. */
 sbp_status sbp_ranks_broadcast(sbp_ranks *ranks, void *data, int64_t elems, sbp_dtype dtype, int32_t root,
                                sbp_diag *diag) SBP_CHECKED;
-
-/* Command collective, to_heads and to_rows (ir/program/program.h), all ranks of the world being a context.
- * rows: of each; `own` has rows of all heads, `all` rows of all ranks of this rank's slots. */
-sbp_status sbp_ranks_to_heads(sbp_ranks *ranks, void *all, const void *own, int64_t rows,
-                              const sbp_context_heads *heads, sbp_dtype dtype, sbp_diag *diag) SBP_CHECKED;
-sbp_status sbp_ranks_to_rows(sbp_ranks *ranks, void *own, void *all, int64_t rows,
-                             const sbp_context_heads *heads, sbp_dtype dtype, sbp_diag *diag) SBP_CHECKED;
 
 /* Bytes for, or from, one rank. */
 typedef struct sbp_ranks_piece {

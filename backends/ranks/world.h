@@ -15,10 +15,9 @@ struct sbp_ranks {
     int64_t sent_bytes, away_bytes, received_bytes, exchanges;
     sbp_transport_piece *send, *receive; /* [count] each */
     void *requests;                      /* of both */
-    int64_t arrived_bytes;
-    char *arrived; /* [count][part] numbers of the type they are sent in */
-    double *sums;  /* [count][part] fp32 or fp64 */
-    bool native;   /* not over MPI */
+    char *work;                          /* what collectives work in */
+    int64_t work_bytes;
+    bool native; /* not over MPI */
     bool failed;
     struct sbp_ranks *parent; /* of a context, what it is a part of; NULL */
     int32_t first, channel;   /* of a context: its first rank there */

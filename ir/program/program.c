@@ -24,6 +24,13 @@ const char *sbp_role_category(sbp_role role) {
 const char *const sbp_space_names[SBP_SPACE_COUNT] = {"device", "host", "disk"};
 const char *const sbp_queue_names[SBP_QUEUE_COUNT] = {"compute", "in", "out", "host", "disk", "net"};
 
+const sbp_collective_info sbp_collectives[SBP_COLLECTIVE_COUNT] = {
+#define COLLECTIVE(id, text, kind, communicator, accumulate)                                                 \
+    [SBP_##id] = {#text, SBP_KIND_##kind, SBP_AMONG_##communicator, SBP_DST_##accumulate},
+#include "ir/program/collectives.def"
+#undef COLLECTIVE
+};
+
 sbp_queue sbp_queue_of_copy(sbp_space to, sbp_space from) {
     static const sbp_queue queues[SBP_SPACE_COUNT][SBP_SPACE_COUNT] = {
         [SBP_DEVICE] = {SBP_QUEUE_COMPUTE, SBP_QUEUE_IN, SBP_QUEUE_COUNT},
@@ -45,87 +52,6 @@ sbp_program *sbp_program_create(sbp_arena *arena, const char *name) {
     sbp_program_add_scalar(arena, program, "T");
     sbp_program_add_scalar(arena, program, "S");
     return program;
-}
-
-int64_t sbp_near_ranks(int64_t node, int64_t stride, int64_t count) {
-    int64_t here = stride < node && node % stride == 0 ? node / stride : 1; /* on one host */
-    int64_t near = 1;
-    while (here % (2 * near) == 0 && count % (2 * near) == 0)
-        near *= 2;
-    return near == 1 || here % count == 0 ? count : near;
-}
-
-static void add_step(sbp_sent *out, int64_t bytes, int64_t ranks, int64_t stride) {
-    if (bytes == 0)
-        return;
-    out->bytes += bytes;
-    out->steps[out->count++] = (sbp_sent_step){bytes, ranks, stride};
-}
-
-/* Of `elems`, in equal shares but the last: the first member's, and that of all who have its place among
- * their neighbours. */
-typedef struct shares {
-    int64_t first, place;
-} shares;
-
-static shares shares_of(int64_t elems, int64_t ranks, int64_t near) {
-    int64_t share = sbp_ceil_div(elems, ranks), place = 0;
-    for (int64_t at = 0; at < elems; at += near * share)
-        place += elems - at < share ? elems - at : share;
-    return (shares){share, place};
-}
-
-static void add_shares(shares *s, shares more) {
-    s->first += more.first;
-    s->place += more.place;
-}
-
-/* Each other's shares, with those of ranks in its place; sums of these, as wide as they are added. */
-static void add_sums(sbp_sent *out, int64_t elems, shares s, int64_t ranks, int64_t near, int64_t stride,
-                     int64_t unit, int64_t wide) {
-    add_step(out, unit * (elems - s.place), near, stride);
-    add_step(out, wide * (s.place - s.first), ranks / near, stride * near);
-}
-
-/* The first member's share, then that of all in its place. */
-static void add_gather(sbp_sent *out, shares s, int64_t ranks, int64_t near, int64_t stride, int64_t unit) {
-    add_step(out, unit * s.first * (ranks / near - 1), ranks / near, stride * near);
-    add_step(out, unit * s.place * (near - 1), near, stride);
-}
-
-/* Sums of a share to those of all groups. What is no whole parts of all of them goes by itself. */
-static void add_across(sbp_sent *out, int64_t share, int64_t ranks, int64_t stride, int64_t node,
-                       int64_t wide) {
-    int64_t near = sbp_near_ranks(node, stride, ranks);
-    shares s = shares_of(share - share % ranks, ranks, near);
-    add_shares(&s, shares_of(share % ranks, ranks, near));
-    add_sums(out, share, s, ranks, near, stride, wide, wide);
-    add_gather(out, s, ranks, near, stride, wide);
-}
-
-sbp_sent sbp_collective_sent(sbp_collective_op op, int64_t ranks, int64_t group, int64_t node, int64_t elems,
-                             sbp_dtype dtype) {
-    int64_t count = op == SBP_ALL_REDUCE || op == SBP_BROADCAST ? ranks : group;
-    int64_t unit = sbp_dtype_bytes(dtype), wide = dtype == SBP_F64 ? 8 : 4;
-    int64_t near = sbp_near_ranks(node, 1, count);
-    shares s = shares_of(elems, count, near);
-    sbp_sent out = {0};
-    if (op == SBP_SHARE)
-        return out;
-    if (op == SBP_BROADCAST)
-        add_step(&out, unit * (elems - s.first), count, 1);
-    else if (op != SBP_ALL_GATHER)
-        add_sums(&out, elems, s, count, near, 1, unit, wide);
-    if (op == SBP_ALL_REDUCE || op == SBP_GROUP_REDUCE || op == SBP_BROADCAST || op == SBP_ALL_GATHER)
-        add_gather(&out, s, count, near, 1, unit);
-    else
-        add_across(&out, s.first, ranks / group, group, node, wide);
-    return out;
-}
-
-int64_t sbp_exchange_sent(const sbp_program *program, const sbp_command *command, int64_t rows) {
-    const sbp_context_heads *heads = &command->u.collective.heads;
-    return (program->context - 1) * rows * sbp_context_slots(heads, program->context) * heads->dim;
 }
 
 bool sbp_program_entry_meets(const sbp_program *program, const char *name) {

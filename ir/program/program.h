@@ -150,21 +150,39 @@ typedef enum sbp_reduce_op {
     SBP_REDUCE_COUNT
 } sbp_reduce_op;
 typedef enum sbp_collective_op {
-    SBP_ALL_REDUCE,
-    SBP_REDUCE_SCATTER,
-    SBP_ALL_GATHER,
-    SBP_BROADCAST,
-    SBP_SHARE,
-    SBP_REDUCE_ADD,
-    SBP_REDUCE_OWN,
-    SBP_GROUP_REDUCE,
-    SBP_TO_HEADS,
-    SBP_TO_ROWS,
-    SBP_CONTEXT_GATHER,
-    SBP_CONTEXT_SHARE,
-    SBP_CONTEXT_REDUCE,
+#define COLLECTIVE(id, text, kind, communicator, accumulate) SBP_##id,
+#include "ir/program/collectives.def"
+#undef COLLECTIVE
     SBP_COLLECTIVE_COUNT
 } sbp_collective_op;
+
+/* Columns of collectives.def, which says what they mean. */
+typedef enum sbp_collective_kind {
+    SBP_KIND_ALL_REDUCE,
+    SBP_KIND_REDUCE_SCATTER,
+    SBP_KIND_ALL_GATHER,
+    SBP_KIND_BROADCAST,
+    SBP_KIND_SHARE,
+    SBP_KIND_TO_HEADS,
+    SBP_KIND_TO_ROWS,
+    SBP_COLLECTIVE_KINDS
+} sbp_collective_kind;
+typedef enum sbp_communicator {
+    SBP_AMONG_WORLD,
+    SBP_AMONG_GROUP,
+    SBP_AMONG_GROUPS,
+    SBP_AMONG_CONTEXT
+} sbp_communicator;
+typedef enum sbp_accumulate { SBP_DST_WRITES, SBP_DST_UPDATES, SBP_DST_ADDS, SBP_DST_OWN } sbp_accumulate;
+
+typedef struct sbp_collective_info {
+    const char *name; /* in the text form */
+    sbp_collective_kind kind;
+    sbp_communicator among;
+    sbp_accumulate into;
+} sbp_collective_info;
+
+extern const sbp_collective_info sbp_collectives[SBP_COLLECTIVE_COUNT];
 
 typedef struct sbp_attention_attrs {
     int64_t heads, kv_heads, d_qk, d_v;
@@ -401,36 +419,8 @@ int32_t sbp_program_add_kernel(sbp_arena *arena, sbp_program *program, sbp_rowke
 /* Whether every run of an entry has collectives, so that all ranks must run it equally often. False where
  * there is no such entry. */
 bool sbp_program_entry_meets(const sbp_program *program, const char *entry);
-/* Of `count` ranks that are `stride` apart, on hosts of `node` ranks one after the other: how many neighbours
- * of one host exchange and add among themselves first, before those in the same place of their neighbours do.
- * A power of two that divides `count`, so that neighbours from a multiple of it on are a subtree of every sum
- * (backends/ranks/ranks.h). count: there is one step only, since all are on one host, or no two are; or
- * because a host has an odd number of them. */
-int64_t sbp_near_ranks(int64_t node, int64_t stride, int64_t count);
-/* Bytes that rank 0 sends to the others, in a collective over so many elements (all that there is, not a
- * share); its share is no smaller than any other's (backends/ranks/ranks.h). In steps one after the other,
- * each to `ranks - 1` others, `stride` apart from it on. */
-typedef struct sbp_sent_step {
-    int64_t bytes, ranks, stride;
-} sbp_sent_step;
-
-enum { SBP_SENT_STEPS = 6 };
-
-typedef struct sbp_sent {
-    int64_t bytes; /* of all steps */
-    sbp_sent_step steps[SBP_SENT_STEPS];
-    int32_t count;
-} sbp_sent;
-
-/* node: ranks of each host, one after the other; 1: hosts differ, or are unknown. */
-sbp_sent sbp_collective_sent(sbp_collective_op op, int64_t ranks, int64_t group, int64_t node, int64_t elems,
-                             sbp_dtype dtype);
-/* Whether it is among the ranks of a context, in queue compute; not among all, or those of a group. */
-bool sbp_collective_of_context(sbp_collective_op op);
 /* Whether the ranks of a context send each other something, in queue compute. */
 bool sbp_is_exchange(const sbp_command *command);
-/* Elements that a rank sends in to_heads or to_rows of so many rows of its own. */
-int64_t sbp_exchange_sent(const sbp_program *program, const sbp_command *command, int64_t rows);
 /* Most rows of a micro-batch, those of all ranks that have it together: places of rows are i32. */
 #define SBP_MOST_ROWS INT32_MAX
 /* Of a micro-batch, of all ranks that have it together: t_max of each. */

@@ -5,6 +5,7 @@
  * once: so a loop is measured at its first chunk, for all full ones, and at its last. */
 #include "passes/planner/cost.h"
 
+#include "ir/program/collective_steps.h"
 #include "passes/planner/makespan.h"
 
 #include <string.h>
@@ -60,17 +61,31 @@ static int64_t node_of(const sbp_rates *r, int64_t ranks) {
     return ranks % node == 0 ? node : 1;
 }
 
+/* What rank 0 sends; its share is no smaller than any other's. */
+static sbp_sent sent_of(const sbp_target_info *target, sbp_collective_op op, const sbp_program *program,
+                        int64_t elems, sbp_dtype dtype) {
+    const sbp_collective_call call = {.op = op,
+                                      .world = {.ranks = (int32_t)program->ranks,
+                                                .group = (int32_t)program->group,
+                                                .context = (int32_t)program->context,
+                                                .node = (int32_t)node_of(&target->rates, program->ranks)},
+                                      .elems = elems,
+                                      .to = dtype,
+                                      .from = dtype};
+    return sbp_collective_sent(&call);
+}
+
 double sbp_cost_collective(const sbp_target_info *target, sbp_collective_op op, const sbp_program *program,
                            int64_t elems, sbp_dtype dtype) {
     const sbp_rates *r = &target->rates;
     if (op == SBP_SHARE)
         return r->command_seconds +
                2 * (double)sbp_dtype_bytes(dtype) * (double)elems / (double)program->group / r->memory;
-    sbp_sent sent =
-        sbp_collective_sent(op, program->ranks, program->group, node_of(r, program->ranks), elems, dtype);
+    sbp_sent sent = sent_of(target, op, program, elems, dtype);
     double seconds = r->command_seconds;
-    for (int32_t i = 0; i < sent.count; i++)
-        seconds += sending_seconds(r, (double)sent.steps[i].bytes, sent.steps[i].ranks, sent.steps[i].stride);
+    for (int32_t i = 0; i < SBP_ROUNDS; i++)
+        seconds +=
+            sending_seconds(r, (double)sent.rounds[i].bytes, sent.rounds[i].ranks, sent.rounds[i].stride);
     return seconds;
 }
 
@@ -359,13 +374,12 @@ static void add_wire(const sbp_program *program, const sbp_command *c, const sbp
         return;
     const sbp_buffer *all = larger_operand(program, c);
     int64_t elems = sbp_extent_as_const(all->rows) * all->cols;
-    sbp_sent sent = sbp_collective_sent(c->u.collective.op, program->ranks, program->group,
-                                        node_of(&target->rates, program->ranks), elems, all->dtype);
+    sbp_sent sent = sent_of(target, c->u.collective.op, program, elems, all->dtype);
     *(once ? &out->step_bytes : &out->part_bytes) += sent.bytes;
     ++*(once ? &out->step_collectives : &out->part_collectives);
-    for (int32_t i = 0; i < sent.count; i++)
-        *(once ? &out->step_away : &out->part_away) += bytes_away(&target->rates, (double)sent.steps[i].bytes,
-                                                                  sent.steps[i].ranks, sent.steps[i].stride);
+    for (int32_t i = 0; i < SBP_ROUNDS; i++)
+        *(once ? &out->step_away : &out->part_away) += bytes_away(
+            &target->rates, (double)sent.rounds[i].bytes, sent.rounds[i].ranks, sent.rounds[i].stride);
     out->seconds[c->u.collective.op] +=
         sbp_cost_collective(target, c->u.collective.op, program, elems, all->dtype);
 }

@@ -5,7 +5,7 @@
  *
  * The program is its own worker: `test_ranks worker CASE` is one rank. */
 #include "backends/ranks/ranks.h"
-#include "ir/program/program.h"
+#include "ir/program/collective_steps.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -60,6 +60,18 @@ static double tree(int32_t begin, int32_t end, int64_t i, uint64_t seed, sbp_dty
 static void fill(void *data, int64_t elems, sbp_dtype dtype, uint64_t seed) {
     for (int64_t i = 0; i < elems; i++)
         sbp_element_set(data, dtype, i, number(info.rank, i, seed));
+}
+
+static sbp_status sum(sbp_collective_op op, void *dst, sbp_dtype to, const void *src, int64_t elems,
+                      sbp_dtype from) {
+    const sbp_collective_call call = {.op = op, .elems = elems, .to = to, .from = from};
+    return sbp_ranks_collective(ranks, &call, dst, src, diag);
+}
+
+static sbp_status turn(sbp_ranks *context, sbp_collective_op op, void *dst, const void *src, int64_t rows,
+                       const sbp_context_heads *heads, sbp_dtype dtype) {
+    const sbp_collective_call call = {.op = op, .to = dtype, .from = dtype, .rows = rows, .heads = *heads};
+    return sbp_ranks_collective(context, &call, dst, src, diag);
 }
 
 /* ---- bytes ------------------------------------------------------------------------------------------ */
@@ -187,7 +199,7 @@ static void try_sums(int64_t elems, sbp_dtype dtype, uint64_t seed) {
     }
     fill(data, elems, dtype, seed + 1);
     void *share = malloc((size_t)((end - begin) * sbp_dtype_bytes(dtype)) + 1);
-    CHECK(share && sbp_ranks_reduce_scatter(ranks, share, data, elems, dtype, diag) == SBP_OK);
+    CHECK(share && sum(SBP_REDUCE_SCATTER, share, dtype, data, elems, dtype) == SBP_OK);
     for (int64_t i = 0; i < elems; i++) {
         CHECK(sbp_element_get(data, dtype, i) == sbp_round_to(dtype, number(info.rank, i, seed + 1)));
         if (i >= begin && i < end)
@@ -261,11 +273,16 @@ static void try_groups(int64_t elems, sbp_dtype dtype, uint64_t seed) {
     CHECK(data && all && share);
     fill(data, elems, dtype, seed);
     sbp_ranks_info_of(ranks, &before);
-    CHECK(sbp_ranks_reduce_add(ranks, share, SBP_F64, data, elems, dtype, diag) == SBP_OK);
+    CHECK(sum(SBP_REDUCE_ADD, share, SBP_F64, data, elems, dtype) == SBP_OK);
     traffic want = traffic_of_sum(elems, dtype);
-    sbp_sent planned = sbp_collective_sent(SBP_REDUCE_ADD, info.count, info.group, info.node, elems, dtype);
+    const sbp_collective_call call = {.op = SBP_REDUCE_ADD,
+                                      .world = {info.rank, info.count, info.group, 1, info.node},
+                                      .elems = elems,
+                                      .to = dtype,
+                                      .from = dtype};
+    sbp_sent planned = sbp_collective_sent(&call);
     CHECK(has_sent(&before, &want));
-    CHECK(info.rank > 0 || planned.bytes == want.sent);
+    CHECK(planned.bytes == want.sent && planned.away == want.away);
     for (int64_t i = 0; i < count; i++) {
         double sum = group_tree(0, groups, begin + i, seed, dtype);
         CHECK(share[i] == sum);
@@ -273,12 +290,12 @@ static void try_groups(int64_t elems, sbp_dtype dtype, uint64_t seed) {
             CHECK(sum == tree(0, info.count, begin + i, seed, dtype));
     }
     void *own = (char *)data + begin * sbp_dtype_bytes(dtype);
-    CHECK(sbp_ranks_reduce_scatter(ranks, own, data, elems, dtype, diag) == SBP_OK);
+    CHECK(sum(SBP_REDUCE_SCATTER, own, dtype, data, elems, dtype) == SBP_OK);
     CHECK(sbp_ranks_all_gather(ranks, all, own, elems, dtype, diag) == SBP_OK);
     for (int64_t i = 0; i < elems; i++)
         CHECK(sbp_element_get(all, dtype, i) == sbp_round_to(dtype, group_tree(0, groups, i, seed, dtype)));
     fill(data, elems, dtype, seed + 3);
-    CHECK(sbp_ranks_group_reduce(ranks, data, elems, dtype, diag) == SBP_OK);
+    CHECK(sum(SBP_GROUP_REDUCE, data, dtype, data, elems, dtype) == SBP_OK);
     for (int64_t i = 0; i < elems; i++)
         CHECK(sbp_element_get(data, dtype, i) ==
               sbp_round_to(dtype, tree(first, first + info.group, i, seed + 3, dtype)));
@@ -321,7 +338,7 @@ static void try_heads(sbp_ranks *context, int32_t size, int64_t rows, const sbp_
     CHECK(own && all);
     fill(own, rows * n * d, dtype, seed);
     sbp_ranks_info_of(context, &before);
-    CHECK(sbp_ranks_to_heads(context, all, own, rows, heads, dtype, diag) == SBP_OK);
+    CHECK(turn(context, SBP_TO_HEADS, all, own, rows, heads, dtype) == SBP_OK);
     sbp_ranks_info_of(context, &after);
     CHECK(after.sent_bytes - before.sent_bytes == (size - 1) * rows * slots * d * (int64_t)bytes);
     for (int64_t r = 0; r < size * rows; r++)
@@ -333,7 +350,7 @@ static void try_heads(sbp_ranks *context, int32_t size, int64_t rows, const sbp_
         }
     for (int64_t i = 0; i < size * rows * slots * d; i++) /* also where there is no head: it goes nowhere */
         sbp_element_set(all, dtype, i, number(info.rank, i, seed + 1));
-    CHECK(sbp_ranks_to_rows(context, own, all, rows, heads, dtype, diag) == SBP_OK);
+    CHECK(turn(context, SBP_TO_ROWS, own, all, rows, heads, dtype) == SBP_OK);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t k = 0; k < n * d; k++) {
             double sum = 0;
@@ -395,8 +412,8 @@ static int work_sums(void) {
         try_moves(elems, i % 3 == 0 ? SBP_I32 : i % 3 == 1 ? SBP_BF16 : SBP_F64, draw);
     }
     if (info.count == 3) {
-        try_sums(600007, SBP_F32, 1); /* more than the workspace takes at once */
-        try_sums(530003, SBP_F64, 2);
+        try_sums(1700007, SBP_F32, 1); /* more than the workspace takes at once */
+        try_sums(830003, SBP_F64, 2);
     }
     for (int32_t group = 1; group <= info.count; group++) {
         if (info.count % group != 0) {
@@ -407,7 +424,7 @@ static int work_sums(void) {
         for (int i = 0; i < 8; i++)
             try_groups(i < 4 ? i * 3 : 997 * i, dtypes[i % SBP_COUNT(dtypes)], draw + (uint64_t)i);
         if (info.count == 4 && group == 2)
-            try_groups(600011, SBP_BF16, draw);
+            try_groups(1100011, SBP_BF16, draw);
     }
     float x = 1;
     CHECK(sbp_ranks_all_reduce(ranks, &x, 1, SBP_I32, diag) == (info.count > 1 ? SBP_INTERNAL : SBP_OK));

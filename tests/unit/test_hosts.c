@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "ir/program/collective_steps.h"
 #include "passes/planner/cost.h"
 #include "passes/planner/makespan.h"
 #include "tests/tolerance.h"
@@ -129,7 +130,12 @@ static void test_ways_between_hosts(void **state) {
         send_sums(&sum, &own, &t.rates, elems, 2);
         send_sums(&sum, &others, &t.rates, share(elems, group, 0), 4);
         send_shares(&sum, &others, &t.rates, share(elems, group, 0), 4);
-        sbp_sent sent = sbp_collective_sent(SBP_REDUCE_ADD, ranks, group, node, elems, SBP_BF16);
+        const sbp_collective_call call = {.op = SBP_REDUCE_ADD,
+                                          .world = {0, (int32_t)ranks, (int32_t)group, 1, (int32_t)node},
+                                          .elems = elems,
+                                          .to = SBP_BF16,
+                                          .from = SBP_BF16};
+        sbp_sent sent = sbp_collective_sent(&call);
         near((double)sent.bytes + 1, sum.bytes + 1);
         near(sbp_cost_collective(&t, SBP_REDUCE_ADD, &program, elems, SBP_BF16) + 1, sum.seconds + 1);
         send_shares(&gather, &own, &t.rates, elems, 2);

@@ -1,7 +1,7 @@
 /* wire.c: collectives of several ranks, from device to device over NCCL: queue net.
  *
- * NCCL only moves bytes. Sums are exchanges followed by kernels (wire_sums.c): the same bits as in
- * backends/ranks, over every network. What arrives, and what lies on the host and has to pass through the
+ * NCCL only moves bytes: a collective is its steps (wire_steps.c), the same as in backends/ranks, over every
+ * network. What arrives, and what lies on the host and has to pass through the
  * device, has a workspace of a fixed size. Everything is in the order of one stream, and nothing here waits
  * for the device; a mark before and one behind each collective tell whether it waits for others. */
 #include "backends/cuda/device/wire.h"
@@ -350,164 +350,82 @@ int64_t cuda_wire_sent_bytes(const cuda_device *d, int64_t *away) {
     return d->wire ? d->wire->sent_bytes : 0;
 }
 
-/* ---- gathering -------------------------------------------------------------------------------------- */
+/* ---- collectives ------------------------------------------------------------------------------------ */
 
 static int64_t elems_of(const sbp_span *span) {
     return span->rows * span->cols;
 }
 
-/* As backends/ranks does it: where NCCL gathers by itself, it sends no less. */
-static void count_gather(const cuda_task *t, const sbp_team *team, int64_t elems, int64_t unit) {
-    int64_t away;
-    t->w->sent_bytes += sbp_team_gathered(team, elems, t->w->node, &away) * unit;
-    t->w->away_bytes += away * unit;
+static const sbp_team *team_of(const cuda_task *t) {
+    switch (sbp_collectives[t->call.op].among) {
+    case SBP_AMONG_WORLD:
+        return &t->w->everybody;
+    case SBP_AMONG_CONTEXT:
+        return &t->w->context;
+    default:
+        return &t->w->group;
+    }
 }
 
-/* The shares of a team, on the device; this member's is in its place. */
-static sbp_status gather_on_device(const cuda_task *t, const sbp_team *team, int64_t elems, int64_t unit) {
+/* ncclAllGather does it among all of a communicator, of equal shares on the device. */
+static bool gathers_itself(const cuda_task *t, const sbp_team *team) {
+    return t->to->space == SBP_DEVICE && team->count == t->ranks && elems_of(t->to) > 0 &&
+           elems_of(t->to) % team->count == 0;
+}
+
+/* Stands for the rounds of a gather. This member's share is in its place. */
+static sbp_status gather_itself(const cuda_task *t, const sbp_team *team) {
     cuda_address data = cuda_place_address(t, cuda_place_of(t->to, 0));
-    int64_t begin = sbp_team_begin(team, elems, team->me),
-            mine = sbp_team_share(team, elems, team->me) * unit;
-    cuda_address own = data + (uint64_t)(begin * unit);
-    int64_t each = sbp_team_begin(team, elems, 1);
-    if (team->count == t->ranks && elems % team->count == 0) {
-        count_gather(t, team, elems, unit);
-        NCCL_TRY(t->nccl, t->diag,
-                 ncclAllGather(own, data, (size_t)mine, NCCL_BYTES, t->nccl->comm, t->stream));
-        return cuda_wire_settle(t);
-    }
-    return cuda_wire_gather(t, &(cuda_slices){team, data, each, elems, 0, each, unit});
+    int64_t each = elems_of(t->to) / team->count * sbp_dtype_bytes(t->to->dtype);
+    cuda_wire_count(t, SBP_PHASE_GATHER);
+    NCCL_TRY(t->nccl, t->diag,
+             ncclAllGather(data + (uint64_t)(team->me * each), data, (size_t)each, NCCL_BYTES, t->nccl->comm,
+                           t->stream));
+    return cuda_wire_settle(t);
 }
 
-/* Through the workspace, to the host; this member's share is at `own`. */
-static sbp_status gather_to_host(const cuda_task *t, const sbp_team *team, cuda_place own, int64_t elems,
-                                 int64_t unit) {
-    int64_t most = t->work_bytes / (team->count * unit) / CUDA_WIRE_SLICE * CUDA_WIRE_SLICE;
-    if (most == 0)
-        return cuda_wire_too_little(t);
-    for (int64_t at = 0; at < sbp_team_begin(team, elems, 1); at += most) {
-        int64_t mine = sbp_team_slice(team, elems, team->me, at, most) * unit;
-        const cuda_slices s = {team, t->work, most, elems, at, most, unit};
-        SBP_TRY(cuda_wire_bring(t, cuda_slice_at(&s, team->me), cuda_place_later(own, at * unit), mine));
-        SBP_TRY(cuda_wire_gather(t, &s));
-        for (int32_t m = 0; m < team->count; m++)
-            SBP_TRY(cuda_wire_take(t, cuda_place_of(t->to, sbp_team_begin(team, elems, m) + at),
-                                   cuda_slice_at(&s, m), cuda_slice_bytes(&s, m)));
-    }
-    return SBP_OK;
-}
-
-/* `own`: where this member's share is. */
-static sbp_status gather(const cuda_task *t, const sbp_team *team, cuda_place own) {
-    int64_t elems = elems_of(t->to), unit = sbp_dtype_bytes(t->to->dtype),
-            begin = sbp_team_begin(team, elems, team->me);
-    if (elems == 0)
-        return SBP_OK;
-    if (t->to->space == SBP_HOST)
-        return gather_to_host(t, team, own, elems, unit);
-    SBP_TRY(
-        cuda_wire_move(t, cuda_place_of(t->to, begin), own, sbp_team_share(team, elems, team->me) * unit));
-    return gather_on_device(t, team, elems, unit);
-}
-
-/* ---- collectives ------------------------------------------------------------------------------------ */
-
-static cuda_place share_at(const sbp_team *team, const sbp_span *span) {
-    return cuda_place_of(span, sbp_team_begin(team, elems_of(span), team->me));
-}
-
-static sbp_status sum(const cuda_task *t, const sbp_team *team, cuda_place to, const sbp_span *from) {
-    return cuda_wire_is_native(t, team, from->dtype, true) ? cuda_wire_native_sum(t, team, to, from, true)
-                                                           : cuda_wire_sum(t, team, to, from, true);
-}
-
-static sbp_status reduce_all(const cuda_task *t, const sbp_team *team) {
-    cuda_place own = share_at(team, t->to);
-    if (cuda_wire_is_native(t, team, t->to->dtype, false))
-        return cuda_wire_native_all(t, team);
-    SBP_TRY(cuda_wire_sum(t, team, own, t->from, false));
-    return gather(t, team, own);
-}
-
-static sbp_status all_reduce(const cuda_task *t) {
-    return reduce_all(t, &t->w->everybody);
-}
-
-static sbp_status group_reduce(const cuda_task *t) {
-    return reduce_all(t, &t->w->group);
-}
-
-static sbp_status reduce_into(const cuda_task *t) { /* reduce_scatter, reduce_add */
-    return sum(t, &t->w->group, cuda_place_of(t->to, 0), t->from);
-}
-
-static sbp_status reduce_own(const cuda_task *t) {
-    return sum(t, &t->w->group, share_at(&t->w->group, t->to), t->to);
-}
-
-static sbp_status all_gather(const cuda_task *t) {
-    return gather(t, &t->w->group, cuda_place_of(t->from, 0));
-}
-
-static sbp_status context_reduce(const cuda_task *t) {
-    return cuda_wire_sum(t, &t->w->context, cuda_place_of(t->to, 0), t->from, false);
-}
-
-static sbp_status context_gather(const cuda_task *t) {
-    return gather(t, &t->w->context, cuda_place_of(t->from, 0));
-}
-
-/* From rank 0. Counted as backends/ranks does it: shares to all, then each its own to all. */
+/* Stands for the rounds of a scatter and of a gather. From rank 0, where it is in its place. */
 static sbp_status broadcast(const cuda_task *t) {
-    int64_t bytes = elems_of(t->to) * sbp_dtype_bytes(t->to->dtype), most = t->work_bytes;
-    bool host = t->to->space == SBP_HOST;
-    const sbp_team *all = &t->w->everybody;
-    for (int32_t m = 1; m < all->count && t->w->rank == 0; m++)
-        cuda_wire_count(t, m, sbp_team_share(all, elems_of(t->to), m) * sbp_dtype_bytes(t->to->dtype));
-    count_gather(t, all, elems_of(t->to), sbp_dtype_bytes(t->to->dtype));
-    if (t->w->rank == 0)
-        SBP_TRY(cuda_wire_move(t, cuda_place_of(t->to, 0), cuda_place_of(t->from, 0), bytes));
-    for (int64_t at = 0; at < bytes; at += most) {
-        int64_t part = host && bytes - at > most ? most : bytes - at;
-        cuda_address data =
-            host ? t->work : cuda_place_address(t, cuda_place_later(cuda_place_of(t->to, 0), at));
-        most = host ? most : bytes;
+    int64_t bytes = elems_of(t->to) * sbp_dtype_bytes(t->to->dtype);
+    const cuda_place to = cuda_place_of(t->to, 0);
+    bool host = to.space == SBP_HOST;
+    cuda_wire_count(t, SBP_PHASE_SCATTER);
+    cuda_wire_count(t, SBP_PHASE_GATHER);
+    for (int64_t at = 0, part; at < bytes; at += part) {
+        cuda_address data = host ? t->work : cuda_place_address(t, to);
+        part = host && bytes - at > t->work_bytes ? t->work_bytes : bytes - at;
         if (host && t->w->rank == 0)
-            SBP_TRY(cuda_wire_bring(t, data, cuda_place_later(cuda_place_of(t->to, 0), at), part));
+            SBP_TRY(cuda_wire_bring(t, data, cuda_place_later(to, at), part));
         NCCL_TRY(t->nccl, t->diag,
                  ncclBroadcast(data, data, (size_t)part, NCCL_BYTES, 0, t->nccl->comm, t->stream));
         SBP_TRY(cuda_wire_settle(t));
         if (host && t->w->rank != 0)
-            SBP_TRY(cuda_wire_take(t, cuda_place_later(cuda_place_of(t->to, 0), at), data, part));
+            SBP_TRY(cuda_wire_take(t, cuda_place_later(to, at), data, part));
     }
     return SBP_OK;
 }
 
-/* The part of the source that is this rank's: so it is given (backends/composite). */
-static sbp_status share(const cuda_task *t) {
-    return cuda_wire_move(t, cuda_place_of(t->to, 0), cuda_place_of(t->from, 0),
-                          elems_of(t->to) * sbp_dtype_bytes(t->to->dtype));
+/* Its steps, or the call of NCCL that stands for them. */
+static sbp_status run_phase(const cuda_task *t, sbp_phase phase) {
+    const sbp_team *team = team_of(t);
+    if (phase == SBP_PHASE_SUM && cuda_wire_is_native(t, team))
+        return cuda_wire_native_sum(t, team);
+    if (phase == SBP_PHASE_SCATTER)
+        return broadcast(t);
+    if (phase == SBP_PHASE_GATHER && sbp_collectives[t->call.op].kind == SBP_KIND_BROADCAST)
+        return SBP_OK;
+    if (phase == SBP_PHASE_GATHER && gathers_itself(t, team))
+        return gather_itself(t, team);
+    return cuda_wire_phase(t, phase);
 }
 
-typedef struct collective {
-    const char *name;
-    sbp_status (*run)(const cuda_task *t);
-    bool two_types; /* its operands may have */
-} collective;
-
-static const collective collectives[SBP_COLLECTIVE_COUNT] = {
-    [SBP_ALL_REDUCE] = {"all_reduce", all_reduce, false},
-    [SBP_REDUCE_SCATTER] = {"reduce_scatter", reduce_into, false},
-    [SBP_ALL_GATHER] = {"all_gather", all_gather, false},
-    [SBP_BROADCAST] = {"broadcast", broadcast, false},
-    [SBP_SHARE] = {"share", share, false},
-    [SBP_REDUCE_ADD] = {"reduce_add", reduce_into, true},
-    [SBP_REDUCE_OWN] = {"reduce_own", reduce_own, false},
-    [SBP_GROUP_REDUCE] = {"group_reduce", group_reduce, false},
-    [SBP_TO_HEADS] = {"to_heads", cuda_wire_to_heads, false},
-    [SBP_TO_ROWS] = {"to_rows", cuda_wire_to_rows, false},
-    [SBP_CONTEXT_GATHER] = {"context_gather", context_gather, false},
-    [SBP_CONTEXT_REDUCE] = {"context_reduce", context_reduce, false}};
+static sbp_status run(const cuda_task *t) {
+    if (sbp_collectives[t->call.op].kind == SBP_KIND_ALL_REDUCE && cuda_wire_is_native(t, team_of(t)))
+        return cuda_wire_native_all(t, team_of(t));
+    for (const sbp_phase *p = sbp_collective_phases(t->call.op); *p != SBP_PHASE_NONE; p++)
+        SBP_TRY(run_phase(t, *p));
+    return SBP_OK;
+}
 
 /* Until one is free: the oldest collective is waited for when all are under way. */
 static sbp_status wait_for_mark(cuda_device *d, sbp_diag *diag) {
@@ -524,35 +442,48 @@ static sbp_status wait_for_mark(cuda_device *d, sbp_diag *diag) {
     return SBP_OK;
 }
 
+/* What is on the host is apart. */
+static sbp_collective_call call_of(const cuda_wire *w, const sbp_command *command, const sbp_span *to,
+                                   const sbp_span *from, int64_t work_bytes) {
+    const sbp_operand_shape dst = {.rows = to->rows, .cols = to->cols, .dtype = to->dtype},
+                            src = {.rows = from->rows, .cols = from->cols, .dtype = from->dtype};
+    const sbp_collective_world world = {w->rank, w->count, w->group.count, w->context.count, w->node};
+    sbp_collective_call call = sbp_collective_call_of(command, &dst, &src, &world);
+    call.dst_apart = to->space == SBP_HOST;
+    call.src_apart = from->space == SBP_HOST;
+    call.work_bytes = work_bytes;
+    return call;
+}
+
 sbp_status cuda_wire_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
     const sbp_span *to = &dispatch->spans[SBP_COLLECTIVE_DST], *from = &dispatch->spans[SBP_COLLECTIVE_SRC];
     /* those of net may use their workspace while those of compute use theirs */
     bool net = dispatch->command->queue == SBP_QUEUE_NET, shared = d->wire->context.count > 1;
     int64_t half = shared ? d->wire->memory_bytes / 2 / 256 * 256 : d->wire->memory_bytes;
     bool apart = !net && d->wire->splits[CUDA_OF_CONTEXT].comm;
-    const cuda_task t = {.d = d,
-                         .w = d->wire,
-                         .command = dispatch->command,
-                         .to = to,
-                         .from = from,
-                         .stream = d->streams[net ? CUDA_NET : CUDA_COMPUTE],
-                         .nccl = apart ? &d->wire->splits[CUDA_OF_CONTEXT] : d->wire->nccl,
-                         .first = apart ? d->wire->context.first : 0,
-                         .ranks = apart ? d->wire->context.count : d->wire->count,
-                         .work = d->wire->memory + (net ? 0 : (uint64_t)half),
-                         .work_bytes = half,
-                         .diag = diag};
+    cuda_task t = {.d = d,
+                   .w = d->wire,
+                   .to = to,
+                   .from = from,
+                   .stream = d->streams[net ? CUDA_NET : CUDA_COMPUTE],
+                   .nccl = apart ? &d->wire->splits[CUDA_OF_CONTEXT] : d->wire->nccl,
+                   .first = apart ? d->wire->context.first : 0,
+                   .ranks = apart ? d->wire->context.count : d->wire->count,
+                   .work = d->wire->memory + (net ? 0 : (uint64_t)half),
+                   .work_bytes = half,
+                   .diag = diag};
     unsigned op = (unsigned)dispatch->command->u.collective.op;
     cuda_mark *m = &d->wire->marks[d->wire->submitted % CUDA_WIRE_MARKS];
-    if (op >= SBP_COLLECTIVE_COUNT || !collectives[op].run || dispatch->span_count != 2 ||
+    if (op >= SBP_COLLECTIVE_COUNT || dispatch->span_count != SBP_COLLECTIVE_OPERANDS ||
         !sbp_gpu_is_dense(to) || !sbp_gpu_is_dense(from) ||
-        (to->dtype != from->dtype && !collectives[op].two_types))
+        (to->dtype != from->dtype && sbp_collectives[op].into != SBP_DST_ADDS))
         return sbp_fail(diag, SBP_INTERNAL, "cuda: collective %u of two types, or of rows that are apart",
                         op);
+    t.call = call_of(d->wire, dispatch->command, to, from, half);
     SBP_TRY(wait_for_mark(d, diag));
-    m->name = collectives[op].name;
+    m->name = sbp_collectives[op].name;
     CUDA_TRY(d, diag, cuEventRecord(m->begin, t.stream));
-    sbp_status status = collectives[op].run(&t);
+    sbp_status status = run(&t);
     if (status != SBP_OK) {
         give_up(d);
         return status;

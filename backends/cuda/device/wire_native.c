@@ -1,7 +1,7 @@
 /* wire_native.c: sums over ranks that NCCL adds up itself, on its way (--deterministic off): in an order that
  * is its own and changes with versions, channels and the network, and in fp32 and fp64 alone, as it would
- * round what is in 16 bits at each rank. All ranks have the same bits even so, and what is counted as sent is
- * what the exchange of wire_sums.c sends: a ring's. */
+ * round what is in 16 bits at each rank. All ranks have the same bits even so. Each call stands
+ * for rounds of the collective's steps, whose bytes are counted: a ring's. */
 #include "backends/cuda/device/wire.h"
 
 cuda_nccl *cuda_wire_nccl_of(cuda_wire *w, const sbp_team *team) {
@@ -20,9 +20,15 @@ static bool has(cuda_wire *w, const sbp_team *team) {
     return team->count == 1 || cuda_wire_nccl_of(w, team);
 }
 
-bool cuda_wire_is_native(const cuda_task *t, const sbp_team *team, sbp_dtype dtype, bool across) {
-    return t->d->native_sums && (dtype == SBP_F32 || dtype == SBP_F64) && has(t->w, team) &&
-           (!across || has(t->w, &t->w->others));
+static bool goes_across(const cuda_task *t) {
+    return sbp_collectives[t->call.op].among == SBP_AMONG_GROUPS;
+}
+
+bool cuda_wire_is_native(const cuda_task *t, const sbp_team *team) {
+    const sbp_dtype dtype = t->from->dtype;
+    return t->d->native_sums && sbp_collectives[t->call.op].among != SBP_AMONG_CONTEXT &&
+           (dtype == SBP_F32 || dtype == SBP_F64) && has(t->w, team) &&
+           (!goes_across(t) || has(t->w, &t->w->others));
 }
 
 static int32_t type_of(sbp_dtype dtype) {
@@ -60,20 +66,11 @@ static sbp_status scatter(const cuda_task *t, const sbp_team *team, cuda_address
     return cuda_nccl_ready(n, t->w->timeout, "a collective", t->diag);
 }
 
-/* Bytes that the exchange would send: for the sums of shares of so many elements; and to gather these. */
-static void count(const cuda_task *t, const sbp_team *team, int64_t elems, int64_t unit, bool gathers) {
-    int64_t away, more = 0;
-    int64_t sent = sbp_team_scattered(team, elems, t->w->node, &away);
-    if (gathers)
-        sent += sbp_team_gathered(team, elems, t->w->node, &more);
-    t->w->sent_bytes += sent * unit;
-    t->w->away_bytes += (away + more) * unit;
-}
-
 sbp_status cuda_wire_native_all(const cuda_task *t, const sbp_team *team) {
     int64_t unit = sbp_dtype_bytes(t->to->dtype), elems = t->to->rows * t->to->cols;
     cuda_place to = cuda_place_of(t->to, 0), from = cuda_place_of(t->from, 0);
-    count(t, team, elems, unit, true);
+    cuda_wire_count(t, SBP_PHASE_SUM);
+    cuda_wire_count(t, SBP_PHASE_GATHER);
     if (to.space == SBP_DEVICE) {
         cuda_address data = cuda_place_address(t, to);
         if (from.space == SBP_DEVICE)
@@ -103,6 +100,13 @@ typedef struct summing {
     cuda_address packed, result;
 } summing;
 
+/* Ranks by the ten thousands. */
+static sbp_status too_little(const cuda_task *t) {
+    return sbp_fail(t->diag, SBP_INTERNAL,
+                    "cuda: %lld bytes are too little for what %d ranks send each other",
+                    (long long)t->work_bytes, (int)t->w->count);
+}
+
 static sbp_status divide(const cuda_task *t, summing *s) {
     int64_t unit = sbp_dtype_bytes(s->dtype), room = t->work_bytes,
             result = s->to.space == SBP_HOST ? sbp_dtype_bytes(s->to_dtype) : 0;
@@ -111,11 +115,11 @@ static sbp_status divide(const cuda_task *t, summing *s) {
     s->packs = !s->lands && !(even && s->share * (unit + result) <= room);
     s->most = s->share;
     if (s->packs) {
-        int64_t most = room / (s->team->count * unit + result) / CUDA_WIRE_SLICE * CUDA_WIRE_SLICE;
+        int64_t most = room / (s->team->count * unit + result) / SBP_STEP_SLICE * SBP_STEP_SLICE;
         s->most = most < s->share ? most : s->share;
     }
     if (s->most == 0)
-        return cuda_wire_too_little(t);
+        return too_little(t);
     s->packed = t->work;
     s->result = t->work + (uint64_t)((s->packs ? s->team->count : 1) * s->most * unit);
     return SBP_OK;
@@ -152,33 +156,29 @@ static sbp_status deliver(const cuda_task *t, const summing *s, cuda_address sum
     return host ? cuda_wire_take(t, to, s->result, bytes) : SBP_OK;
 }
 
-sbp_status cuda_wire_native_sum(const cuda_task *t, const sbp_team *team, cuda_place to, const sbp_span *from,
-                                bool across) {
-    int64_t elems = from->rows * from->cols, unit = sbp_dtype_bytes(from->dtype);
+sbp_status cuda_wire_native_sum(const cuda_task *t, const sbp_team *team) {
+    const sbp_accumulate into = sbp_collectives[t->call.op].into;
+    int64_t elems = t->from->rows * t->from->cols,
+            own = into == SBP_DST_OWN ? sbp_team_begin(team, elems, team->me) : 0;
     summing s = {.team = team,
-                 .adds = t->command->u.collective.op == SBP_REDUCE_ADD,
-                 .across = across && t->w->others.count > 1,
-                 .to = to,
-                 .from = cuda_place_of(from, 0),
+                 .adds = into == SBP_DST_ADDS,
+                 .across = goes_across(t) && t->w->others.count > 1,
+                 .to = cuda_place_of(t->to, own),
+                 .from = cuda_place_of(t->from, 0),
                  .to_dtype = t->to->dtype,
-                 .dtype = from->dtype,
+                 .dtype = t->from->dtype,
                  .elems = elems,
                  .share = sbp_team_begin(team, elems, 1)};
     if (elems == 0)
         return SBP_OK;
     SBP_TRY(divide(t, &s));
-    count(t, team, elems, unit, false);
-    if (s.across) { /* as wire_sums.c does it: what is no whole parts by itself */
-        int64_t own = sbp_team_share(team, elems, team->me), rest = own % t->w->others.count;
-        count(t, &t->w->others, own - rest, unit, true);
-        count(t, &t->w->others, rest, unit, true);
-    }
+    cuda_wire_count(t, SBP_PHASE_SUM);
     for (int64_t at = 0; at < s.share; at += s.most) {
         int64_t part = s.share - at < s.most ? s.share - at : s.most,
                 mine = sbp_team_slice(team, elems, team->me, at, part);
         cuda_address data = s.packs ? s.packed : cuda_place_address(t, s.from),
-                     sum = s.lands   ? cuda_place_address(t, to)
-                           : s.packs ? s.packed + (uint64_t)(team->me * part * unit)
+                     sum = s.lands   ? cuda_place_address(t, s.to)
+                           : s.packs ? s.packed + (uint64_t)(team->me * part * sbp_dtype_bytes(s.dtype))
                                      : s.packed;
         if (s.packs)
             SBP_TRY(pack(t, &s, at, part));

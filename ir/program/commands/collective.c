@@ -23,74 +23,51 @@
  *   context_gather         all_gather among these ranks; context_share, context_reduce: share and
  *                          reduce_scatter among them
  *
+ * ../collectives.def lists them; the steps of each rank are ../collective_steps.h's.
+ *
  * Attributes: op; of to_heads and to_rows heads, kv_heads, dim, keys. */
+#include "ir/program/collective_steps.h"
 #include "ir/program/commands/command.h"
 
-static bool is_of_heads(const sbp_command *command) {
-    return command->u.collective.op == SBP_TO_HEADS || command->u.collective.op == SBP_TO_ROWS;
+static const sbp_collective_info *info_of(const sbp_command *command) {
+    return &sbp_collectives[command->u.collective.op];
 }
 
-bool sbp_collective_of_context(sbp_collective_op op) {
-    switch (op) {
-    case SBP_TO_HEADS:
-    case SBP_TO_ROWS:
-    case SBP_CONTEXT_GATHER:
-    case SBP_CONTEXT_SHARE:
-    case SBP_CONTEXT_REDUCE:
-        return true;
-    default:
-        return false;
-    }
+static bool is_of_heads(const sbp_command *command) {
+    sbp_collective_kind kind = info_of(command)->kind;
+    return kind == SBP_KIND_TO_HEADS || kind == SBP_KIND_TO_ROWS;
 }
 
 bool sbp_is_exchange(const sbp_command *command) {
     return command->kind == SBP_CMD_COLLECTIVE && command->queue == SBP_QUEUE_COMPUTE &&
-           sbp_collective_of_context(command->u.collective.op) &&
-           command->u.collective.op != SBP_CONTEXT_SHARE;
+           info_of(command)->among == SBP_AMONG_CONTEXT && info_of(command)->kind != SBP_KIND_SHARE;
 }
 
+/* Which operand has a share of what the other has. */
 void sbp_rows_collective(sbp_row_rules *rules) {
     enum { DST = SBP_COLLECTIVE_DST, SRC = SBP_COLLECTIVE_SRC };
-    const sbp_program *program = rules->program;
-    switch (rules->command->u.collective.op) {
-    case SBP_ALL_REDUCE:
-    case SBP_BROADCAST:
-    case SBP_REDUCE_OWN:
-    case SBP_GROUP_REDUCE:
+    const sbp_collective_info *info = info_of(rules->command);
+    int64_t ranks = info->among == SBP_AMONG_CONTEXT ? rules->program->context : rules->program->group;
+    if (info->into == SBP_DST_OWN || info->kind == SBP_KIND_ALL_REDUCE || info->kind == SBP_KIND_BROADCAST)
         sbp_rows_add(rules, SBP_ROWS_SAME, DST, SRC, 0);
-        break;
-    case SBP_TO_HEADS:
-    case SBP_CONTEXT_GATHER:
-        sbp_rows_add(rules, SBP_ROWS_SHARE, DST, SRC, program->context);
-        break;
-    case SBP_TO_ROWS:
-    case SBP_CONTEXT_SHARE:
-    case SBP_CONTEXT_REDUCE:
-        sbp_rows_add(rules, SBP_ROWS_SHARE, SRC, DST, program->context);
-        break;
-    case SBP_ALL_GATHER:
-        sbp_rows_add(rules, SBP_ROWS_SHARE, DST, SRC, program->group);
-        break;
-    default:
-        sbp_rows_add(rules, SBP_ROWS_SHARE, SRC, DST, program->group);
-        break;
-    }
+    else if (info->kind == SBP_KIND_ALL_GATHER || info->kind == SBP_KIND_TO_HEADS)
+        sbp_rows_add(rules, SBP_ROWS_SHARE, DST, SRC, ranks);
+    else
+        sbp_rows_add(rules, SBP_ROWS_SHARE, SRC, DST, ranks);
 }
 
-/* Of one rank it is a copy, and may run as one in queue compute. */
-static bool may_be_copy(sbp_collective_op op) {
-    return op == SBP_ALL_REDUCE || op == SBP_REDUCE_SCATTER || op == SBP_ALL_GATHER || op == SBP_BROADCAST ||
-           op == SBP_SHARE;
-}
-
+/* In queue net; of one rank it is a copy, unless it adds, and may run as one in queue compute. Among the ranks
+ * of a context it is in queue compute. */
 static sbp_status check_queue(const sbp_subject *s) {
     const sbp_command *command = s->command;
+    const sbp_collective_info *info = info_of(command);
     const sbp_program *program = s->c->program;
     const char *queue = sbp_queue_names[command->queue];
     const sbp_context_heads *h = &command->u.collective.heads;
-    if (!sbp_collective_of_context(command->u.collective.op)) {
-        if (command->queue != SBP_QUEUE_NET && command->u.collective.op != SBP_SHARE &&
-            (program->ranks > 1 || !may_be_copy(command->u.collective.op)))
+    bool copies = info->into == SBP_DST_WRITES || info->into == SBP_DST_UPDATES;
+    if (info->among != SBP_AMONG_CONTEXT) {
+        if (command->queue != SBP_QUEUE_NET && info->kind != SBP_KIND_SHARE &&
+            (program->ranks > 1 || !copies))
             return SBP_SUBJECT_FAIL(s, "c26", "between %lld ranks in queue %s", (long long)program->ranks,
                                     queue);
         return SBP_OK;
@@ -108,7 +85,7 @@ static sbp_status check_queue(const sbp_subject *s) {
 /* Rows of all heads in one operand, this rank's heads in the other; whole rows of both, for both ways. */
 static sbp_status check_heads(const sbp_subject *s) {
     const sbp_context_heads *heads = &s->command->u.collective.heads;
-    bool to_heads = s->command->u.collective.op == SBP_TO_HEADS;
+    bool to_heads = info_of(s->command)->kind == SBP_KIND_TO_HEADS;
     int32_t own = to_heads ? SBP_COLLECTIVE_DST : SBP_COLLECTIVE_SRC,
             all = to_heads ? SBP_COLLECTIVE_SRC : SBP_COLLECTIVE_DST;
     SBP_TRY(sbp_check_float(s, SBP_COLLECTIVE_DST));
@@ -123,12 +100,11 @@ sbp_status sbp_check_collective(const sbp_subject *s) {
     if ((unsigned)command->u.collective.op >= SBP_COLLECTIVE_COUNT)
         return SBP_SUBJECT_FAIL(s, "c26", "no collective operation %d", (int)command->u.collective.op);
     SBP_TRY(check_queue(s));
-    if (command->u.collective.op == SBP_REDUCE_OWN &&
-        !sbp_view_equal(&command->views[DST], &command->views[SRC]))
+    if (info_of(command)->into == SBP_DST_OWN && !sbp_view_equal(&command->views[DST], &command->views[SRC]))
         return SBP_SUBJECT_FAIL(s, "c26", "reduce_own of one view into another");
     if (is_of_heads(command))
         return check_heads(s);
-    if (command->u.collective.op == SBP_REDUCE_ADD) {
+    if (info_of(command)->into == SBP_DST_ADDS) {
         SBP_TRY(sbp_check_float(s, DST));
         SBP_TRY(sbp_check_float(s, SRC));
     } else {
@@ -139,9 +115,7 @@ sbp_status sbp_check_collective(const sbp_subject *s) {
 
 /* Of what is written whole, what it was is gone. */
 sbp_access sbp_access_collective(const sbp_command *command, int32_t operand, sbp_access stated) {
-    bool whole = command->u.collective.op == SBP_SHARE || command->u.collective.op == SBP_ALL_GATHER ||
-                 sbp_collective_of_context(command->u.collective.op);
-    return operand == SBP_COLLECTIVE_DST && whole ? SBP_WRITE : stated;
+    return operand == SBP_COLLECTIVE_DST && info_of(command)->into == SBP_DST_WRITES ? SBP_WRITE : stated;
 }
 
 bool sbp_alias_collective(const sbp_rowkernel *kernel, int32_t written, int32_t other) {
@@ -151,9 +125,10 @@ bool sbp_alias_collective(const sbp_rowkernel *kernel, int32_t written, int32_t 
 
 void sbp_text_collective(sbp_fields *fields) {
     static const char *const ops[SBP_COLLECTIVE_COUNT] = {
-        "all_reduce",     "reduce_scatter", "all_gather",    "broadcast", "share",
-        "reduce_add",     "reduce_own",     "group_reduce",  "to_heads",  "to_rows",
-        "context_gather", "context_share",  "context_reduce"};
+#define COLLECTIVE(id, text, kind, communicator, accumulate) #text,
+#include "ir/program/collectives.def"
+#undef COLLECTIVE
+    };
     sbp_command *c = fields->command;
     sbp_context_heads *heads = &c->u.collective.heads;
     sbp_field_word(fields, "op", &c->u.collective.op, ops, SBP_COLLECTIVE_COUNT, "a collective operation");
@@ -166,32 +141,16 @@ void sbp_text_collective(sbp_fields *fields) {
     }
 }
 
-/* Elements that a rank sends to the others of its context, of so many rows of its own. */
-static double sent_elems(const sbp_work_query *q) {
-    double others = (double)(q->program->context - 1);
-    switch (q->command->u.collective.op) {
-    case SBP_CONTEXT_SHARE:
-        return 0;
-    case SBP_CONTEXT_GATHER:
-        return (double)q->operands[SBP_COLLECTIVE_SRC].rows * (double)q->operands[SBP_COLLECTIVE_SRC].cols *
-               others;
-    case SBP_CONTEXT_REDUCE:
-        return (double)q->operands[SBP_COLLECTIVE_DST].rows * (double)q->operands[SBP_COLLECTIVE_SRC].cols *
-               others;
-    case SBP_TO_HEADS:
-        return (double)sbp_exchange_sent(q->program, q->command, q->operands[SBP_COLLECTIVE_SRC].rows);
-    default:
-        return (double)sbp_exchange_sent(q->program, q->command, q->operands[SBP_COLLECTIVE_DST].rows);
-    }
-}
-
 void sbp_work_collective(const sbp_work_query *q, sbp_work *out) {
     const sbp_operand_shape *dst = &q->operands[SBP_COLLECTIVE_DST], *src = &q->operands[SBP_COLLECTIVE_SRC];
     double of_dst = (double)dst->rows * (double)dst->cols, of_src = (double)src->rows * (double)src->cols;
-    if (sbp_collective_of_context(q->command->u.collective.op)) {
+    if (info_of(q->command)->among == SBP_AMONG_CONTEXT) {
+        const sbp_program *p = q->program;
+        const sbp_collective_world world = {0, (int32_t)p->ranks, (int32_t)p->group, (int32_t)p->context, 1};
+        const sbp_collective_call call = sbp_collective_call_of(q->command, dst, src, &world);
         out->kind = SBP_WORK_EXCHANGE;
         out->dtype = dst->dtype;
-        out->sent = sent_elems(q) * (double)sbp_dtype_bytes(dst->dtype);
+        out->sent = (double)sbp_collective_sent(&call).bytes;
         return;
     }
     out->kind = SBP_WORK_COLLECTIVE;

@@ -26,6 +26,7 @@
 #include "backends/cuda/cuda_target.h"
 #include "backends/cuda/device/cuda.h"
 #include "backends/ranks/ranks.h"
+#include "ir/program/collective_steps.h"
 #include "tests/common/dispatch_add.h"
 #include "tests/rowkernel_random.h"
 #include "tests/tolerance.h"
@@ -121,48 +122,17 @@ static int64_t bytes_of(const sbp_span *s) {
 static void simulate(const kind *k, const sbp_span *to, const sbp_span *from,
                      const sbp_context_heads *heads) {
     unsigned char *dst = memory[to->space] + to->offset, *src = memory[from->space] + from->offset;
-    int64_t all = to->rows * to->cols, unit = sbp_dtype_bytes(to->dtype), of = from->rows * from->cols;
-    switch (k->op) {
-    case SBP_ALL_REDUCE:
-        memmove(dst, src, (size_t)bytes_of(to));
-        CHECK(sbp_ranks_all_reduce(ranks, dst, all, to->dtype, diag) == SBP_OK);
-        return;
-    case SBP_GROUP_REDUCE:
-        memmove(dst, src, (size_t)bytes_of(to));
-        CHECK(sbp_ranks_group_reduce(ranks, dst, all, to->dtype, diag) == SBP_OK);
-        return;
-    case SBP_REDUCE_SCATTER:
-        CHECK(sbp_ranks_reduce_scatter(ranks, dst, src, of, from->dtype, diag) == SBP_OK);
-        return;
-    case SBP_REDUCE_ADD:
-        CHECK(sbp_ranks_reduce_add(ranks, dst, to->dtype, src, of, from->dtype, diag) == SBP_OK);
-        return;
-    case SBP_REDUCE_OWN:
-        CHECK(sbp_ranks_reduce_scatter(ranks, dst + sbp_ranks_share(ranks, all, info.member) * unit, dst, all,
-                                       to->dtype, diag) == SBP_OK);
-        return;
-    case SBP_ALL_GATHER:
-        CHECK(sbp_ranks_all_gather(ranks, dst, src, all, to->dtype, diag) == SBP_OK);
-        return;
-    case SBP_TO_HEADS:
-        CHECK(sbp_ranks_to_heads(context, dst, src, from->rows, heads, to->dtype, diag) == SBP_OK);
-        return;
-    case SBP_TO_ROWS:
-        CHECK(sbp_ranks_to_rows(context, dst, src, to->rows, heads, to->dtype, diag) == SBP_OK);
-        return;
-    case SBP_CONTEXT_GATHER:
-        CHECK(sbp_ranks_all_gather(context, dst, src, all, to->dtype, diag) == SBP_OK);
-        return;
-    case SBP_CONTEXT_REDUCE:
-        CHECK(sbp_ranks_reduce_scatter(context, dst, src, of, from->dtype, diag) == SBP_OK);
-        return;
-    case SBP_BROADCAST:
-        memmove(dst, src, (size_t)bytes_of(to));
-        CHECK(sbp_ranks_broadcast(ranks, dst, all, to->dtype, 0, diag) == SBP_OK);
-        return;
-    default:
-        memmove(dst, src + info.member * bytes_of(to), (size_t)bytes_of(to));
-    }
+    const sbp_operand_shape shapes[2] = {{.rows = to->rows, .cols = to->cols, .dtype = to->dtype},
+                                         {.rows = from->rows, .cols = from->cols, .dtype = from->dtype}};
+    const sbp_collective_world world = {0};
+    sbp_command command = {.kind = SBP_CMD_COLLECTIVE};
+    command.u.collective.op = k->op;
+    if (is_of_heads(k->op))
+        command.u.collective.heads = *heads;
+    const sbp_collective_call call = sbp_collective_call_of(&command, &shapes[0], &shapes[1], &world);
+    if (k->op == SBP_SHARE)
+        src += info.member * bytes_of(to);
+    CHECK(sbp_ranks_collective(k->op >= SBP_TO_HEADS ? context : ranks, &call, dst, src, diag) == SBP_OK);
 }
 
 /* Heads in few ranks and in many; more ranks than key heads, too. */
