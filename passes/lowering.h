@@ -104,8 +104,8 @@ typedef struct sbp_saved {
     const char *name;
     sbp_dtype dtype;
     int64_t cols;
-    sbp_symbol rows; /* T, or W */
-    bool is_carry;   /* keys or values: the carry itself is kept */
+    sbp_extent rows; /* T, or W; N + 1 of states */
+    bool is_carry;   /* keys or values, or states: the carry itself is kept */
 } sbp_saved;
 
 /* A value that crosses between segments, as one of them has it: rows of the chunk. */

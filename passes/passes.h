@@ -49,6 +49,7 @@ typedef struct sbp_schedule_options {
     bool save_all;            /* saved set: everything the backward reads, or ... */
     const char *const *saved; /* ... these values, by name */
     int32_t saved_count;
+    bool drop_states; /* of ops that carry a state from chunk to chunk: the backward makes them again */
     sbp_space homes[SBP_ITEM_CLASS_COUNT];
     /* Per class: only its first so many items live there, the others on the device; 0: all. States and
      * gradients are counted by trained parameter, saved values by name. */

@@ -3,7 +3,7 @@
  * buffer has an offset in the arena of its memory space.
  *
  * Sizes. T rows of the micro-batch at hand (at most `t_max`), S groups (at most `s_max`), C and H rows per
- * chunk of the layers and of the head; W and D are `context` times T and C. T and S come with each
+ * chunk of the layers and of the head, N chunks of the layers; W and D are `context` times T and C. T and S come with each
  * micro-batch. Commands run on exact row counts: a view never reaches beyond the rows that exist, tails are
  * never padded.
  *
@@ -50,7 +50,7 @@ typedef enum sbp_space { SBP_DEVICE, SBP_HOST, SBP_DISK, SBP_SPACE_COUNT } sbp_s
 
 enum { SBP_DISK_ALIGNMENT = 4096 }; /* bytes: of a file's blocks, for transfers around the page cache */
 enum { SBP_MAX_RANKS = 1 << 20, SBP_MAX_CONTEXT = 1 << 10 };
-enum { SBP_BUCKET_ALIGNMENT = 256 }; /* elements: where parts of a bucket begin, in every type */
+enum { SBP_BUCKET_ALIGNMENT = 256 };            /* elements: where parts of a bucket begin, in every type */
 
 typedef enum sbp_queue {
     SBP_QUEUE_COMPUTE,

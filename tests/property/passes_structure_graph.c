@@ -231,10 +231,11 @@ void after_split(bench *b) {
         if (strcmp(f->name, "objective") == 0)
             continue;
         only_carries_are_long(b, f);
-        int32_t appends = 0;
+        int32_t appends = 0; /* and states that go on */
         for (int32_t i = 0; i < f->op_count; i++) {
             const sbp_op *op = &f->ops[i];
-            appends += op->code == SBP_OP_append;
+            bool has_state = sbp_opcode_class(op->code) == SBP_CLASS_RECUR;
+            appends += op->code == SBP_OP_append || has_state;
             for (int32_t k = 0; k < op->operand_count; k++)
                 for (int32_t r = 0; op->operands[k] != SBP_NO_VALUE && r < op->result_count; r++) {
                     sbp_seq_kind kind = sbp_op_seq(f, op, k, r).kind;
@@ -246,7 +247,7 @@ void after_split(bench *b) {
                     else
                         ensure(b,
                                kind == SBP_SEQ_NONE || kind == SBP_SEQ_ROW || kind == SBP_SEQ_REDUCE ||
-                                   op->code == SBP_OP_append,
+                                   op->code == SBP_OP_append || (kind == SBP_SEQ_RECUR && has_state),
                                "@%s reads %%%s as %s", f->name, f->values[op->operands[k]].name,
                                sbp_seq_name(kind));
                 }
