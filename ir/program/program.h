@@ -50,6 +50,7 @@ typedef enum sbp_space { SBP_DEVICE, SBP_HOST, SBP_DISK, SBP_SPACE_COUNT } sbp_s
 
 enum { SBP_DISK_ALIGNMENT = 4096 }; /* bytes: of a file's blocks, for transfers around the page cache */
 enum { SBP_MAX_RANKS = 1 << 20, SBP_MAX_CONTEXT = 1 << 10 };
+enum { SBP_CONV_MOST_TAPS = SBP_PARTIAL_ROWS }; /* of conv_rows: the first such rows alone read the state */
 enum { SBP_BUCKET_ALIGNMENT = 256 };            /* elements: where parts of a bucket begin, in every type */
 
 typedef enum sbp_queue {
