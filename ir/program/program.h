@@ -3,9 +3,9 @@
  * buffer has an offset in the arena of its memory space.
  *
  * Sizes. T rows of the micro-batch at hand (at most `t_max`), S groups (at most `s_max`), C and H rows per
- * chunk of the layers and of the head, N chunks of the layers; W and D are `context` times T and C. T and S come with each
- * micro-batch. Commands run on exact row counts: a view never reaches beyond the rows that exist, tails are
- * never padded.
+ * chunk of the layers and of the head, N chunks of the layers; W and D are `context` times T and C. T and S
+ * come with each micro-batch. Commands run on exact row counts: a view never reaches beyond the rows that
+ * exist, tails are never padded.
  *
  * Views. An operand is [start for length] rows of one element (`slot`) of a buffer, or of a formal of the
  * function, and a column range. start = base + step * i + table column, i the index of the innermost
@@ -50,8 +50,7 @@ typedef enum sbp_space { SBP_DEVICE, SBP_HOST, SBP_DISK, SBP_SPACE_COUNT } sbp_s
 
 enum { SBP_DISK_ALIGNMENT = 4096 }; /* bytes: of a file's blocks, for transfers around the page cache */
 enum { SBP_MAX_RANKS = 1 << 20, SBP_MAX_CONTEXT = 1 << 10 };
-enum { SBP_CONV_MOST_TAPS = SBP_PARTIAL_ROWS }; /* of conv_rows: the first such rows alone read the state */
-enum { SBP_BUCKET_ALIGNMENT = 256 };            /* elements: where parts of a bucket begin, in every type */
+enum { SBP_BUCKET_ALIGNMENT = 256 }; /* elements: where parts of a bucket begin, in every type */
 
 typedef enum sbp_queue {
     SBP_QUEUE_COMPUTE,
@@ -166,6 +165,9 @@ typedef enum sbp_collective_op {
     SBP_CONTEXT_REDUCE,
     SBP_COLLECTIVE_COUNT
 } sbp_collective_op;
+
+/* Taps of conv_rows: so few that the first rows of a chunk, those of one partial, alone read the state. */
+enum { SBP_CONV_MOST_TAPS = SBP_PARTIAL_ROWS };
 
 typedef struct sbp_attention_attrs {
     int64_t heads, kv_heads, d_qk, d_v;

@@ -319,7 +319,8 @@ static sbp_term state_term(const sbp_fuser *z, const sbp_op *op) {
 
 /* The state behind it, where it is kept. */
 static sbp_term next_term(const sbp_fuser *z, const sbp_op *op) {
-    return view_term(z->stage->places[op->results[op->result_count - 1]]);
+    sbp_view place = z->stage->places[op->results[op->result_count - 1]];
+    return place.ref == SBP_NO_VIEW ? no_term() : view_term(place);
 }
 
 /* The cotangent of the one behind the chunk, which becomes that of the one before. */
