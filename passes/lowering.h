@@ -243,6 +243,8 @@ void sbp_lower_param_formals(sbp_pipeline *p, sbp_function_lowering *function, c
                              int32_t *params, int32_t *accums);
 /* Text of a stage: its body, or its instructions once there are any. */
 void sbp_stage_print(sbp_text *out, const sbp_pipeline *p, const sbp_stage *stage);
+/* Whether states are what is kept: one per chunk. */
+bool sbp_saved_is_state(const sbp_saved *saved);
 /* Length of a value's name without the number that tells equal values of one segment apart ("gate.3": 4). */
 size_t sbp_saved_base_length(const char *name);
 /* Whether a value has no name but a number ("t56"). */

@@ -266,7 +266,7 @@ static const sbp_bounds *known_bounds(const sbp_search *s, const sbp_schedule_op
     for (int32_t i = 0; i < s->tried_count; i++) {
         const sbp_schedule_options *other = &s->tried[i].structure;
         if (other->segment == o->segment && other->checkpoint_every == o->checkpoint_every &&
-            sbp_same_homes(other, o))
+            other->drop_states == o->drop_states && sbp_same_homes(other, o))
             return &s->tried[i];
     }
     return NULL;
@@ -368,7 +368,8 @@ static sbp_status try_checkpoints(sbp_search *s, sbp_schedule_options o, int32_t
 }
 
 static sbp_status count_layers(sbp_search *s, int32_t *out) {
-    sbp_schedule_options o = {.chunk = 1, .head_chunk = 1, .segment = 1, .checkpoint_every = 1};
+    sbp_schedule_options o = {
+        .chunk = 1, .head_chunk = 1, .segment = 1, .checkpoint_every = 1, .drop_states = s->drop_states};
     sbp_skeleton *found;
     SBP_TRY(sbp_evaluator_skeleton(&s->pl, &o, 64, &found));
     *out = found->layers;
@@ -454,7 +455,7 @@ static sbp_status try_all(sbp_search *s) {
     if (limited)
         SBP_TRY(count_layers(s, &layers));
     for (int32_t i = 0; i < SBP_COUNT(homes_tried); i++) {
-        sbp_schedule_options o = {.gathered = s->gathered};
+        sbp_schedule_options o = {.gathered = s->gathered, .drop_states = s->drop_states};
         if (!pick_homes(s, i, &o))
             continue;
         s->homes = i;
@@ -587,10 +588,25 @@ static sbp_status search_usual(sbp_search *s) {
     return SBP_OK;
 }
 
+/* Where states are kept and that does not fit, or a longer sequence might: the same with states made again. */
+static sbp_status search_without_states(sbp_search *s) {
+    bool any = false;
+    for (int32_t f = 0; f < s->pl.base->module->func_count; f++)
+        for (int32_t i = 0; i < s->pl.base->module->funcs[f]->op_count; i++)
+            any |= sbp_opcode_class(s->pl.base->module->funcs[f]->ops[i].code) == SBP_CLASS_RECUR;
+    if (!any || s->wish->save_mode == SBP_SAVE_GIVEN || (s->found && !s->longest))
+        return SBP_OK;
+    s->drop_states = true;
+    SBP_TRY(search_usual(s));
+    s->drop_states = s->best.schedule.drop_states && s->found;
+    return SBP_OK;
+}
+
 /* Structures with the usual chunks, then those that might do better with others. The longest sequence is
  * found step by step: there only for the structure that won. */
 sbp_status sbp_search_plans(sbp_search *s) {
     SBP_TRY(search_usual(s));
+    SBP_TRY(search_without_states(s));
     for (int i = 1; !s->found && i <= 3 && s->pl.base->target.has_copy_queue; i++) {
         s->sparing = (i & 1) != 0;
         s->slow_update = (i & 2) != 0;
@@ -630,6 +646,7 @@ sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish
                         "--seq-len max needs --memory: the longest sequence depends on it");
     sbp_search s = {.pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag},
                     .wish = wish,
+                    .drop_states = wish->save_mode == SBP_SAVE_GIVEN && wish->drop_states,
                     .gathered = wish->gathered > 0 ? wish->gathered : 0,
                     .longest = wish->t_max == SBP_AUTO};
     int64_t tried = 0;

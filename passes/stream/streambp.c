@@ -169,7 +169,9 @@ static bool lacks_a_name(const builder *b) {
     for (int32_t i = 0; i < s->saved_count; i++) {
         bool kept = strcmp(s->saved[i], SBP_SAVE_ATTENTION) == 0;
         for (int32_t k = 0; k < b->kind->saved_count && !kept; k++)
-            kept = sbp_saved_name_matches(b->kind->saved[k].name, s->saved[i]);
+            kept = sbp_saved_is_state(&b->kind->saved[k])
+                       ? strcmp(s->saved[i], SBP_SAVE_STATES) == 0
+                       : sbp_saved_name_matches(b->kind->saved[k].name, s->saved[i]);
         for (int32_t k = 1; k < b->kind->output_count && !kept; k++) /* is there all the time */
             kept = sbp_saved_name_matches(b->kind->outputs[k].name, s->saved[i]);
         if (!kept)
