@@ -123,15 +123,17 @@ static sbp_value build_conv(const lfm2 *m, sbp_value x, const char *module) {
     sbp_value before = sbp_build_slice(m->b, x, 0, n), behind = sbp_build_slice(m->b, x, n, n);
     sbp_value v = sbp_build_slice(m->b, x, 2 * n, n);
     v = sbp_build2(m->b, SBP_OP_mul, before, v);
+    sbp_build_name(m->b, v, "conv_gated");
     v = sbp_hf_conv_rows(m->hf, "conv", v, sbp_hf_path(m->hf, "%s.conv", module), n, m->taps, m->conv_bias);
     v = sbp_build2(m->b, SBP_OP_mul, behind, v);
+    sbp_build_name(m->b, v, "conv_out");
     return linear(m, "conv_proj", v, module, "out_proj", n, n, m->conv_bias);
 }
 
 static sbp_value build_heads(const lfm2 *m, const char *part, sbp_value x, const char *module,
                              int64_t heads) {
-    x = linear(m, NULL, x, module, sbp_hf_path(m->hf, "%s_proj", part), heads * m->head_dim, m->hidden,
-               false);
+    x = linear(m, sbp_hf_path(m->hf, "%s_proj", part), x, module, sbp_hf_path(m->hf, "%s_proj", part),
+               heads * m->head_dim, m->hidden, false);
     x = sbp_hf_split_heads(m->hf, x, heads, m->head_dim);
     if (strcmp(part, "v") == 0)
         return x;

@@ -41,7 +41,7 @@ typedef enum sbp_op_class {
     SBP_CLASS_LATE
 } sbp_op_class;
 
-enum { SBP_MAX_OPERANDS = 12, SBP_MAX_RESULTS = 4, SBP_MAX_ATTRS = 6 };
+enum { SBP_MAX_OPERANDS = 12, SBP_MAX_RESULTS = 6, SBP_MAX_ATTRS = 6 };
 
 typedef enum sbp_attr_kind {
     SBP_ATTR_I,

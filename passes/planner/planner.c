@@ -254,10 +254,28 @@ static void pick_largest(const sbp_search *s, sbp_schedule_options *o) {
         most--;
 }
 
+/* Whether a schedule keeps a state for each chunk: then fewer, larger chunks may take less memory. */
+static bool keeps_states(const sbp_search *s, const sbp_schedule_options *o) {
+    const sbp_module *m = s->pl.base->module;
+    for (int32_t f = 0; f < m->func_count && !o->drop_states; f++)
+        for (int32_t i = 0; i < m->funcs[f]->op_count; i++)
+            if (sbp_opcode_class(m->funcs[f]->ops[i].code) == SBP_CLASS_RECUR)
+                return true;
+    return false;
+}
+
 static sbp_status find_bounds(sbp_search *s, sbp_schedule_options o, sbp_bounds *out) {
     out->structure = o;
     (void)pick_chunks(s, 0, 0, &o);
     SBP_TRY(try_at(s, o, s->wish->t_max, false, &out->small));
+    for (int i = 1; i < CHUNK_STEPS && s->wish->chunk == SBP_AUTO && keeps_states(s, &o); i++) {
+        sbp_plan_estimate e;
+        if (!pick_chunks(s, i, 0, &o))
+            break;
+        SBP_TRY(try_at(s, o, s->wish->t_max, false, &e));
+        if (e.device_bytes < out->small.device_bytes)
+            out->small = e;
+    }
     pick_largest(s, &o);
     return try_at(s, o, s->wish->t_max, true, &out->large);
 }
@@ -581,20 +599,20 @@ static sbp_status keep_gathered(sbp_search *s) {
     return fill_gathered(s, s->best.schedule, layers);
 }
 
-/* With the usual chunks, then with smaller ones. */
+/* With the usual chunks, then with smaller ones, and where those keep more, with larger ones. */
 static sbp_status search_usual(sbp_search *s) {
+    const sbp_schedule_options o = {.drop_states = s->drop_states};
     for (s->quarters = 4; s->quarters >= 1 && !s->found; s->quarters /= 2)
+        SBP_TRY(try_all(s));
+    for (s->quarters = 8; s->quarters <= 16 && !s->found && keeps_states(s, &o); s->quarters *= 2)
         SBP_TRY(try_all(s));
     return SBP_OK;
 }
 
 /* Where states are kept and that does not fit, or a longer sequence might: the same with states made again. */
 static sbp_status search_without_states(sbp_search *s) {
-    bool any = false;
-    for (int32_t f = 0; f < s->pl.base->module->func_count; f++)
-        for (int32_t i = 0; i < s->pl.base->module->funcs[f]->op_count; i++)
-            any |= sbp_opcode_class(s->pl.base->module->funcs[f]->ops[i].code) == SBP_CLASS_RECUR;
-    if (!any || s->wish->save_mode == SBP_SAVE_GIVEN || (s->found && !s->longest))
+    const sbp_schedule_options o = {.drop_states = s->drop_states};
+    if (!keeps_states(s, &o) || s->wish->save_mode == SBP_SAVE_GIVEN || (s->found && !s->longest))
         return SBP_OK;
     s->drop_states = true;
     SBP_TRY(search_usual(s));

@@ -431,8 +431,9 @@ void after_streambp(bench *b) {
             if (l->functions[i]->function == kind->backward)
                 gradients_have_places(b, l->functions[i]->items[l->functions[i]->item_count - 1].stage,
                                       m->funcs[n]);
-        if (!b->p.options.schedule.save_all)
-            ensure(b, kind->saved_count == 0, "@%s saves %d values", m->funcs[n]->name, kind->saved_count);
+        for (int32_t i = 0; i < kind->saved_count && !b->p.options.schedule.save_all; i++)
+            ensure(b, sbp_saved_is_state(&kind->saved[i]), "@%s saves %s", m->funcs[n]->name,
+                   kind->saved[i].name);
     }
     for (int32_t i = 0; i < b->p.program->buffer_count; i++)
         if (b->p.program->buffers[i].rows.c[SBP_T] != 0 && b->p.program->buffers[i].function >= 0)
