@@ -15,8 +15,8 @@
 #include "ir/program/program.h"
 #include "ir/target/target_info.h"
 
-#define SBP_SAVE_STATES "states" /* what the states of a segment are called in a saved set */
-#define SBP_SAVE_ATTENTION "@attention" /* in a saved set: outputs and log-sum-exps of attention */
+#define SBP_SAVE_STATES "recurrent_states" /* in a saved set: what is carried from chunk to chunk */
+#define SBP_SAVE_ATTENTION "@attention"    /* in a saved set: outputs and log-sum-exps of attention */
 
 typedef enum sbp_optimizer {
     SBP_OPTIMIZER_NONE,

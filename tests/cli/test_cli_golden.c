@@ -496,7 +496,7 @@ static void test_presets_are_settings(void **state) {
                                     "fence && cp $D/out $D/preset",
                                     thorough[i], presets[k]));
             const char *saved = saved_names(f);
-            bool inputs_only = strcmp(saved, "none") == 0 || strcmp(saved, "states") == 0;
+            bool inputs_only = strcmp(saved, "none") == 0 || strcmp(saved, "recurrent_states") == 0;
             assert_true(inputs_only == (k == 0));
             cli_ok(f, sbp_arena_printf(
                           f->arena,

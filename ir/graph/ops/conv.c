@@ -113,6 +113,8 @@ sbp_seq sbp_seq_conv_rows_vjp(const sbp_op *op, int32_t operand, int32_t result)
 
 sbp_status sbp_vjp_conv_rows(sbp_vjp *vjp) {
     sbp_builder *b = vjp->builder;
+    if (vjp->dout[1] != SBP_NO_VALUE)
+        return sbp_fail(b->diag, SBP_INPUT, "conv_rows: its state has no derivative of its own");
     if (vjp->dout[0] == SBP_NO_VALUE)
         return SBP_OK;
     if (vjp->need[X] || vjp->need[W]) {
