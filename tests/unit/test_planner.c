@@ -345,6 +345,27 @@ static void choices(bench *b) {
     assert_int_equal(real->arena_bytes[SBP_DEVICE], tight.device_bytes);
 }
 
+/* Chunks of two rows, before each of which a state of three is kept: that is more than all else. It is given up
+ * where it has to be, alone; and larger chunks do with it. */
+static void states_or_memory(bench *b) {
+    sbp_pipeline p = pipeline_for(b, "tests/golden/lfm2_v/model", SBP_F32, false);
+    sbp_plan_estimate roomy, tight, larger;
+    sbp_wish w = free_wish(&p, 4096, 0);
+    w.chunk = 2;
+    require(b, sbp_planner_choose(&p, &w, &roomy));
+    assert_false(roomy.schedule.drop_states);
+    w.memory_bytes = roomy.device_bytes * 3 / 4 + p.target.runtime_bytes;
+    require(b, sbp_planner_choose(&p, &w, &tight));
+    assert_true(tight.schedule.drop_states);
+    assert_true(tight.device_bytes + p.target.runtime_bytes <= w.memory_bytes);
+    sbp_program *real = compile(b, &p, tight.t_max, &tight.schedule);
+    assert_int_equal(real->arena_bytes[SBP_DEVICE], tight.device_bytes);
+    w.chunk = SBP_AUTO;
+    require(b, sbp_planner_choose(&p, &w, &larger));
+    assert_false(larger.schedule.drop_states);
+    assert_true(larger.schedule.chunk > 2);
+}
+
 static void limits(bench *b) {
     sbp_pipeline p = pipeline_for(b, "SmolLM2-135M", SBP_F32, false);
     p.target.shared_memory = false;
@@ -472,6 +493,7 @@ static void test_choices(void **state) {
     (void)state;
     run(nothing_listed_beats_the_choice, NULL);
     run(a_part_is_away_where_it_is_enough, NULL);
+    run(states_or_memory, NULL);
     run(choices, NULL);
     run(limits, NULL);
 }
