@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "ir/program/program.h"
+
 /* ---- projections ---------------------------------------------------------------------------------- */
 
 sbp_value sbp_hf_operand(sbp_hf *hf, sbp_value x) {
@@ -160,6 +162,9 @@ sbp_value sbp_hf_attention(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, do
 
 sbp_value sbp_hf_conv_rows(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t channels,
                            int64_t taps, bool bias) {
+    if (taps < 2 || taps > SBP_CONV_MOST_TAPS)
+        sbp_hf_fail(hf, NULL, "%s is a convolution over %lld rows; 2 to %d are supported", module,
+                    (long long)taps, SBP_CONV_MOST_TAPS);
     sbp_value w = sbp_hf_param(hf, sbp_hf_path(hf, "%s.weight", module), SBP_INIT_NORMAL, 3,
                                (int64_t[]){channels, 1, taps}),
               c = SBP_NO_VALUE, first = sbp_hf_row(hf, "first");
