@@ -23,7 +23,6 @@ typedef struct lfm2 {
 static void read_layers(lfm2 *m) {
     sbp_hf *hf = m->hf;
     const sbp_json *types = sbp_hf_field(hf, "layer_types"), *places = sbp_hf_field(hf, "full_attn_idxs");
-    m->attends = SBP_NEW_ARRAY(hf->arena, bool, m->layers);
     for (int64_t i = 0; i < m->layers; i++)
         m->attends[i] = !types && !places;
     if (types && (types->kind != SBP_JSON_ARRAY || types->count != m->layers))
@@ -55,7 +54,8 @@ static int64_t read_inner(sbp_hf *hf) {
     double factor = sbp_hf_double(hf, "block_ffn_dim_multiplier", 1);
     if (!sbp_hf_bool(hf, "block_auto_adjust_ff_dim", true))
         return old;
-    double wanted = floor(factor * (double)(2 * old / 3));
+    int64_t thirds = 2 * old / 3; /* rounded down */
+    double wanted = floor(factor * (double)thirds);
     if (!(wanted >= 1 && wanted <= INT32_MAX))
         sbp_hf_fail(hf, sbp_hf_field(hf, "block_ffn_dim_multiplier"), "%g columns of the MLP", wanted);
     return hf->builder.status == SBP_OK ? sbp_round_up((int64_t)wanted, multiple) : 1;
@@ -94,6 +94,7 @@ static lfm2 read_config(sbp_hf *hf) {
         sbp_hf_fail(hf, sbp_hf_field(hf, "num_hidden_layers"), "%lld layers; at most %d are expected",
                     (long long)m.layers, MAX_LAYERS);
     check_old_names(&m);
+    m.attends = SBP_NEW_ARRAY(hf->arena, bool, hf->builder.status == SBP_OK ? m.layers : 1);
     if (hf->builder.status == SBP_OK)
         read_layers(&m);
     hf->model->vocab_size = m.vocab;
