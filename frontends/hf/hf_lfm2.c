@@ -155,8 +155,8 @@ static sbp_value build_attention(const lfm2 *m, sbp_value x, const char *module)
 
 static sbp_value build_layer(const lfm2 *m, sbp_value x, int64_t n) {
     bool attends = m->attends[n];
-    sbp_value y =
-        sbp_hf_normalize(m->hf, &m->norm, "operator_norm", x, enter(m, n, "operator_norm"), m->hidden);
+    sbp_value y = sbp_hf_normalize(m->hf, &m->norm, attends ? "attn_norm" : "conv_norm", x,
+                                   enter(m, n, "operator_norm"), m->hidden);
     const char *module = enter(m, n, attends ? "self_attn" : "conv");
     y = attends ? build_attention(m, y, module) : build_conv(m, y, module);
     (void)enter(m, n, "");

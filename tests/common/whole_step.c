@@ -391,7 +391,7 @@ void whole_step_check(const char *path, bool few) {
 /* Settings of everything that a schedule has, drawn. */
 static double run_draw(const reference *ref, const char *path, bool states, sbp_rng *rng) {
     static const char *const saved[] = {NULL, SBP_SAVE_ATTENTION, "attn_out", "t20", "x5", "v3"};
-    static const char *const beside_states[] = {NULL, "conv", "conv_in", "operator_norm"};
+    static const char *const beside_states[] = {NULL, "conv", "conv_in", "conv_norm"};
     static const sbp_space spaces[] = {SBP_DEVICE, SBP_HOST}; /* disk: test_shuffle */
     sbp_space homes[SBP_ITEM_CLASS_COUNT];
     setting s = {.name = "drawn",
