@@ -104,8 +104,8 @@ typedef struct sbp_saved {
     const char *name;
     sbp_dtype dtype;
     int64_t cols;
-    sbp_symbol rows; /* T, or W */
-    bool is_carry;   /* keys or values: the carry itself is kept */
+    sbp_extent rows; /* T, or W; N + 1 of states */
+    bool is_carry;   /* keys or values, or states: the carry itself is kept */
 } sbp_saved;
 
 /* A value that crosses between segments, as one of them has it: rows of the chunk. */
@@ -319,6 +319,8 @@ void sbp_lower_param_formals(sbp_program_builder *p, sbp_function_lowering *func
                              int32_t *params, int32_t *accums);
 /* Text of a stage: its body, or its instructions once there are any. */
 void sbp_stage_print(sbp_text *out, const sbp_module *module, const sbp_stage *stage);
+/* Whether states are what is kept: one per chunk. */
+bool sbp_saved_is_state(const sbp_saved *saved);
 /* Length of a value's name without the number that tells equal values of one segment apart ("gate.3": 4). */
 size_t sbp_saved_base_length(const char *name);
 /* Whether a value has no name but a number ("t56"). */

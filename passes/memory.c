@@ -22,6 +22,7 @@ bool sbp_memory_is_persistent(sbp_role role) {
     case SBP_ROLE_SAVED:
     case SBP_ROLE_ACCUM:
     case SBP_ROLE_CARRY:
+    case SBP_ROLE_STATES:
     case SBP_ROLE_SCRATCH:
     case SBP_ROLE_SLOT:
     case SBP_ROLE_WORKSPACE:
@@ -96,9 +97,9 @@ static void walk_command(walk *w, const sbp_command *command, bool in_loop) {
             bool whole = !reads && !also_read && is_whole(w, &command->views[i]);
             touch(w, ref, w->position, whole);
             int32_t memory = sbp_buffer_memory(w->program, ref);
-            bool chunk_local = w->program->buffers[ref].rows.c[SBP_T] == 0 &&
-                               w->program->buffers[ref].rows.c[SBP_S] == 0 &&
-                               w->program->buffers[ref].rows.c[SBP_W] == 0;
+            bool chunk_local =
+                w->program->buffers[ref].rows.c[SBP_T] == 0 && w->program->buffers[ref].rows.c[SBP_S] == 0 &&
+                w->program->buffers[ref].rows.c[SBP_W] == 0 && w->program->buffers[ref].rows.c[SBP_N] == 0;
             if (in_loop && !w->started[memory] && (reads || !chunk_local))
                 w->carried[memory] = true;
             w->started[memory] = true;

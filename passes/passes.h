@@ -16,7 +16,8 @@
 #include "ir/program/program.h"
 #include "ir/target/target_info.h"
 
-#define SBP_SAVE_ATTENTION "@attention" /* in a saved set: outputs and log-sum-exps of attention */
+#define SBP_SAVE_STATES "recurrent_states" /* in a saved set: what is carried from chunk to chunk */
+#define SBP_SAVE_ATTENTION "@attention"    /* in a saved set: outputs and log-sum-exps of attention */
 
 typedef enum sbp_optimizer {
     SBP_OPTIMIZER_NONE,
@@ -50,6 +51,7 @@ typedef struct sbp_schedule_options {
     bool save_all;            /* saved set: everything the backward reads, or ... */
     const char *const *saved; /* ... these values, by name */
     int32_t saved_count;
+    bool drop_states; /* of ops that carry a state from chunk to chunk: the backward makes them again */
     sbp_space homes[SBP_ITEM_CLASS_COUNT];
     /* Per class: only its first so many items live there, the others on the device; 0: all. States and
      * gradients are counted by trained parameter, saved values by name. */

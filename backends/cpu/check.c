@@ -99,6 +99,49 @@ static sbp_status check_attention(const cpu_command *c, const sbp_attention_oper
     return has->backward ? check_gradients(c, diag) : SBP_OK;
 }
 
+/* What conv_rows and conv_rows_bwd share; w and first may be absent in conv_rows. */
+static sbp_status check_conv(const cpu_command *c, int32_t x_operand, int32_t w_operand, int32_t first,
+                             int32_t state_operand, sbp_diag *diag) {
+    const cpu_view *x = &c->views[x_operand], *w = &c->views[w_operand], *state = &c->views[state_operand];
+    if (!is_real(x) || !is_real(state) || x->dtype != state->dtype || x->cols < 1 || state->rows < 1 ||
+        state->cols < x->cols || state->cols % x->cols != 0 || state->cols / x->cols >= SBP_CONV_MOST_TAPS)
+        return wrong(c, diag, "x or state");
+    if (w->data && (!is_real(w) || !has_shape(w, x->cols, state->cols / x->cols + 1) ||
+                    !is_index(&c->views[first], x->rows)))
+        return wrong(c, diag, "w or first");
+    return SBP_OK;
+}
+
+static sbp_status check_conv_rows(const cpu_command *c, sbp_diag *diag) {
+    const cpu_view *v = c->views, *x = &v[SBP_CONV_ROWS_X], *y = &v[SBP_CONV_ROWS_Y];
+    const cpu_view *bias = &v[SBP_CONV_ROWS_BIAS], *next = &v[SBP_CONV_ROWS_NEXT];
+    SBP_TRY(check_conv(c, SBP_CONV_ROWS_X, SBP_CONV_ROWS_W, SBP_CONV_ROWS_FIRST, SBP_CONV_ROWS_STATE, diag));
+    if (y->data && (!is_real(y) || !has_shape(y, x->rows, x->cols) || !v[SBP_CONV_ROWS_W].data))
+        return wrong(c, diag, "y does not have the shape of x, or there is no w");
+    if ((bias->data && (!is_real(bias) || bias->rows < 1 || bias->cols != x->cols)) ||
+        (next->data &&
+         (next->dtype != x->dtype || next->rows < 1 || next->cols != v[SBP_CONV_ROWS_STATE].cols)))
+        return wrong(c, diag, "bias or next");
+    return SBP_OK;
+}
+
+static sbp_status check_conv_rows_bwd(const cpu_command *c, sbp_diag *diag) {
+    const cpu_view *v = c->views, *x = &v[SBP_CONV_ROWS_BWD_X], *w = &v[SBP_CONV_ROWS_BWD_W];
+    const cpu_view *dx = &v[SBP_CONV_ROWS_BWD_DX], *dw = &v[SBP_CONV_ROWS_BWD_DW];
+    const cpu_view *dy = &v[SBP_CONV_ROWS_BWD_DY], *dstate = &v[SBP_CONV_ROWS_BWD_DSTATE];
+    sbp_dtype sums = x->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
+    SBP_TRY(check_conv(c, SBP_CONV_ROWS_BWD_X, SBP_CONV_ROWS_BWD_W, SBP_CONV_ROWS_BWD_FIRST,
+                       SBP_CONV_ROWS_BWD_STATE, diag));
+    if (!w->data || !is_real(dy) || !has_shape(dy, x->rows, x->cols) || dstate->dtype != sums ||
+        !dstate->data || dstate->rows < 1 || dstate->cols != v[SBP_CONV_ROWS_BWD_STATE].cols)
+        return wrong(c, diag, "dy or dstate");
+    if ((dx->data && (!is_real(dx) || !has_shape(dx, x->rows, x->cols))) ||
+        (dw->data && (dw->dtype != sums || dw->cols != w->rows * w->cols ||
+                      dw->rows < sbp_ceil_div(x->rows, SBP_PARTIAL_ROWS))))
+        return wrong(c, diag, "dx or dw");
+    return SBP_OK;
+}
+
 static sbp_status check_copy(const cpu_command *c, const cpu_view *dst, const cpu_view *src, sbp_diag *diag) {
     if (!dst->data || !src->data || dst->dtype != src->dtype || !has_shape(dst, src->rows, src->cols))
         return wrong(c, diag, "types or shapes differ");
@@ -140,6 +183,10 @@ sbp_status cpu_command_check(const cpu_command *c, const sbp_rowkernel *kernel, 
     case SBP_CMD_ATTN_FWD:
     case SBP_CMD_ATTN_BWD:
         return check_attention(c, sbp_command_attention(c->command->kind), diag);
+    case SBP_CMD_CONV_ROWS:
+        return check_conv_rows(c, diag);
+    case SBP_CMD_CONV_ROWS_BWD:
+        return check_conv_rows_bwd(c, diag);
     case SBP_CMD_REDUCE:
         if (!is_real(&v[SBP_REDUCE_SRC]) || !v[SBP_REDUCE_DST].data || v[SBP_REDUCE_DST].dtype != SBP_F64)
             return wrong(c, diag, "the result is not f64");

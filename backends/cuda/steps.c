@@ -22,7 +22,7 @@ static void spread(sbp_cuda_step *step, int64_t rows, int64_t cols) {
     step->block[0] = wide;
     step->block[1] = THREADS / wide;
     step->grid[0] = (uint32_t)sbp_ceil_div(cols, wide);
-    step->grid[1] = (uint32_t)(down < MOST_BLOCKS_Y ? down : MOST_BLOCKS_Y);
+    step->grid[1] = (uint32_t)(down < 1 ? 1 : down < MOST_BLOCKS_Y ? down : MOST_BLOCKS_Y);
 }
 
 /* Whether every row begins at a multiple of 16 bytes. */
@@ -113,6 +113,9 @@ static bool does_nothing(const sbp_dispatch *dispatch) {
         return dispatch->rows <= 0;
     case SBP_CMD_SCATTER_ADD:
         return is_empty(&dispatch->spans[SBP_SCATTER_ADD_SRC]);
+    case SBP_CMD_CONV_ROWS: /* of no rows, too, there is a state */
+    case SBP_CMD_CONV_ROWS_BWD:
+        return false;
     default:
         return is_empty(dispatch->spans); /* the first operand, which is written */
     }
@@ -151,6 +154,13 @@ int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *mac
         break;
     case SBP_CMD_SCATTER_ADD:
         spread(steps, v[SBP_SCATTER_ADD_SRC].rows, v[SBP_SCATTER_ADD_SRC].cols);
+        break;
+    case SBP_CMD_CONV_ROWS:
+        spread(steps, sbp_ceil_div(v[SBP_CONV_ROWS_X].rows, SBP_PARTIAL_ROWS), v[SBP_CONV_ROWS_X].cols);
+        break;
+    case SBP_CMD_CONV_ROWS_BWD:
+        spread(steps, sbp_ceil_div(v[SBP_CONV_ROWS_BWD_X].rows, SBP_PARTIAL_ROWS),
+               v[SBP_CONV_ROWS_BWD_X].cols);
         break;
     case SBP_CMD_COLSUM:
         set_blocks(steps, sbp_ceil_div(v[SBP_COLSUM_DST].cols, COLSUM_COLUMNS), THREADS);

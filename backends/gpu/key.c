@@ -40,6 +40,12 @@ sbp_gpu_key sbp_gpu_key_of(const sbp_command *command, const sbp_dtype *dtypes, 
     case SBP_CMD_SCATTER_ADD:
         count_dtypes(&key, dtypes, SBP_SCATTER_ADD_OPERANDS);
         break;
+    case SBP_CMD_CONV_ROWS:
+        count_dtypes(&key, dtypes, SBP_CONV_ROWS_OPERANDS);
+        break;
+    case SBP_CMD_CONV_ROWS_BWD:
+        count_dtypes(&key, dtypes, SBP_CONV_ROWS_BWD_OPERANDS);
+        break;
     case SBP_CMD_ATTN_FWD:
     case SBP_CMD_ATTN_BWD:
         count_dtypes(&key, dtypes, sbp_command_attention(command->kind)->work); /* all but the last */

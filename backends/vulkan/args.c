@@ -253,6 +253,8 @@ uint32_t sbp_vulkan_local_size(const sbp_program *program, const sbp_gpu_key *ke
     case SBP_CMD_COPY:
     case SBP_CMD_GATHER:
     case SBP_CMD_SCATTER_ADD:
+    case SBP_CMD_CONV_ROWS:
+    case SBP_CMD_CONV_ROWS_BWD:
         break;
     default:
         return 0;
@@ -266,6 +268,12 @@ static void set_groups(sbp_vulkan_step *step, int64_t count) {
     step->groups[0] = (uint32_t)(count < most ? count : most);
     step->groups[1] = (uint32_t)sbp_ceil_div(count, most);
     step->groups[2] = 1;
+}
+
+/* An invocation per channel and so many rows; of no rows, too, there is a state. */
+static int64_t conv_groups(const sbp_span *x, int64_t local) {
+    int64_t blocks = sbp_ceil_div(x->rows, SBP_PARTIAL_ROWS);
+    return sbp_ceil_div((blocks > 1 ? blocks : 1) * x->cols, local);
 }
 
 static int64_t row_groups(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine) {
@@ -318,6 +326,12 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
         break;
     case SBP_CMD_SCATTER_ADD:
         groups[0] = sbp_ceil_div(v[SBP_SCATTER_ADD_SRC].rows * v[SBP_SCATTER_ADD_SRC].cols, local);
+        break;
+    case SBP_CMD_CONV_ROWS:
+        groups[0] = conv_groups(&v[SBP_CONV_ROWS_X], local);
+        break;
+    case SBP_CMD_CONV_ROWS_BWD:
+        groups[0] = conv_groups(&v[SBP_CONV_ROWS_BWD_X], local);
         break;
     case SBP_CMD_ATTN_FWD:
         groups[0] = sbp_ceil_div(v[SBP_ATTN_FWD_Q].rows, SBP_VULKAN_ATTENTION_TILE) * at->heads;

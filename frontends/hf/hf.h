@@ -174,6 +174,10 @@ sbp_value sbp_hf_gate(sbp_hf *hf, const char *activation, const char *name, sbp_
 sbp_value sbp_hf_scale(sbp_hf *hf, const char *name, sbp_value x, double scale);
 /* Causal attention inside each document; names the results attn_out and lse. */
 sbp_value sbp_hf_attention(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, double scale, int64_t window);
+/* A short causal convolution of each channel inside each document: parameters <module>.weight [channels, 1,
+ * taps] and, if asked for, <module>.bias, as torch.nn.Conv1d has them. */
+sbp_value sbp_hf_conv_rows(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t channels,
+                           int64_t taps, bool bias);
 /* logits [T, vocab] of the last hidden states, in fp32 (fp64 when computing in fp64): the last product of
  * every model. matrix: [vocab, hidden] */
 sbp_value sbp_hf_logits(sbp_hf *hf, sbp_value x, sbp_value matrix);

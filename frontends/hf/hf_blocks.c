@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "ir/program/program.h"
+
 /* ---- projections ---------------------------------------------------------------------------------- */
 
 sbp_value sbp_hf_operand(sbp_hf *hf, sbp_value x) {
@@ -154,4 +156,20 @@ sbp_value sbp_hf_attention(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, do
               (sbp_attr[]){sbp_attr_double("scale", scale), sbp_attr_int("window", window)}, 2, out);
     sbp_build_name(&hf->builder, out[1], "lse");
     return out[0];
+}
+
+/* ---- convolution ------------------------------------------------------------------------------------ */
+
+sbp_value sbp_hf_conv_rows(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t channels,
+                           int64_t taps, bool bias) {
+    if (taps < 2 || taps > SBP_CONV_MOST_TAPS)
+        sbp_hf_fail(hf, NULL, "%s is a convolution over %lld rows; 2 to %d are supported", module,
+                    (long long)taps, SBP_CONV_MOST_TAPS);
+    sbp_value w = sbp_hf_param(hf, sbp_hf_path(hf, "%s.weight", module), SBP_INIT_NORMAL, 3,
+                               (int64_t[]){channels, 1, taps}),
+              c = SBP_NO_VALUE, first = sbp_hf_row(hf, "first");
+    if (bias)
+        c = sbp_hf_vector(hf, sbp_hf_path(hf, "%s.bias", module), SBP_INIT_ZEROS, channels);
+    sbp_value operands[] = {sbp_hf_operand(hf, x), w, c, first};
+    return sbp_build(&hf->builder, SBP_OP_conv_rows, name, operands, SBP_COUNT(operands), NULL, 0, NULL);
 }

@@ -193,7 +193,7 @@ double sbp_round_to(sbp_dtype dtype, double value) {
 }
 
 const char *sbp_symbol_name(sbp_symbol symbol) {
-    static const char *const names[SBP_SYMBOL_COUNT] = {"1", "T", "S", "C", "H", "W", "D"};
+    static const char *const names[SBP_SYMBOL_COUNT] = {"1", "T", "S", "C", "H", "W", "D", "N"};
     return names[symbol];
 }
 

@@ -89,7 +89,9 @@ static sbp_status build(sbp_builder *b, sbp_opcode code, const char *name, const
 
 sbp_value sbp_build(sbp_builder *b, sbp_opcode code, const char *name, const sbp_value *operands,
                     int32_t operand_count, const sbp_attr *attrs, int32_t attr_count, sbp_value *out) {
-    sbp_value results[SBP_MAX_RESULTS] = {SBP_NO_VALUE, SBP_NO_VALUE, SBP_NO_VALUE, SBP_NO_VALUE};
+    sbp_value results[SBP_MAX_RESULTS];
+    for (int r = 0; r < SBP_MAX_RESULTS; r++)
+        results[r] = SBP_NO_VALUE;
     if (b->status == SBP_OK)
         b->status = build(b, code, name, operands, operand_count, attrs, attr_count, results);
     if (out)

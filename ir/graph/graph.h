@@ -35,12 +35,13 @@ typedef enum sbp_opcode {
 typedef enum sbp_op_class {
     SBP_CLASS_ROWWISE,
     SBP_CLASS_STRUCTURAL,
+    SBP_CLASS_RECUR,
     SBP_CLASS_BACKWARD,
     SBP_CLASS_COMPOSITE,
     SBP_CLASS_LATE
 } sbp_op_class;
 
-enum { SBP_MAX_OPERANDS = 12, SBP_MAX_RESULTS = 4, SBP_MAX_ATTRS = 6 };
+enum { SBP_MAX_OPERANDS = 12, SBP_MAX_RESULTS = 6, SBP_MAX_ATTRS = 6 };
 
 typedef enum sbp_attr_kind {
     SBP_ATTR_I,
@@ -95,7 +96,7 @@ typedef enum sbp_value_role {
     SBP_VALUE_ROW,       /* argument: a row input of the module, by number */
     SBP_VALUE_SCALAR,    /* argument: a scalar of the step, by number, f64[] */
     SBP_VALUE_CONST,     /* argument: a constant of the module, by number */
-    SBP_VALUE_CARRY,     /* argument: rows of all chunks so far, [T,..] */
+    SBP_VALUE_CARRY,     /* argument: rows of all chunks so far, [T,..]; or, without rows, a state */
     SBP_VALUE_COTANGENT, /* argument: cotangent of a result, or of a carry */
     SBP_VALUE_ROLE_COUNT
 } sbp_value_role;
@@ -243,6 +244,16 @@ sbp_opcode sbp_opcode_of_rowop(sbp_rowop op);
 int32_t sbp_opcode_operands(sbp_opcode code, sbp_operand_info out[SBP_MAX_OPERANDS]);
 int32_t sbp_opcode_attrs(sbp_opcode code, sbp_attr_schema out[SBP_MAX_ATTRS]);
 int32_t sbp_opcode_results(sbp_opcode code);
+/* The operand that a result is a later state of: of result `x_out` operand `x`; -1: none. Rows of a carry are
+ * added in its place; a state and its later one are two values. */
+int32_t sbp_opcode_continues(sbp_opcode code, int32_t result);
+/* The value that `result` of an op is a later state of; SBP_NO_VALUE: none. */
+sbp_value sbp_op_continues(const sbp_op *op, int32_t result);
+/* The number of the operand that is a state, of a RECUR op or what makes that state; -1: others. */
+int32_t sbp_opcode_state(sbp_opcode code);
+/* What makes the state of a RECUR op and nothing else, <op>_state; SBP_OP_COUNT: nothing. operands: per
+ * operand of it, that of the op; room for SBP_MAX_OPERANDS. */
+sbp_opcode sbp_opcode_state_form(sbp_opcode code, int32_t *operands);
 
 /* Attribute of an op by name; the name must be in its schema. */
 const sbp_attr *sbp_op_attr(const sbp_op *op, const char *name);

@@ -1,4 +1,4 @@
-/* op.h: the five rules of an op, and the table of them.
+/* op.h: the five rules of an op, six where it has a state, and the table of them.
  *
  * A rule is a function sbp_<rule>_<op> in ops/<family>.c. Rules by class (ops.def):
  *   shape    types of the results from those of the operands; numbered constraints, checked by name
@@ -7,6 +7,7 @@
  *   expand   emits IR that computes the same from smaller ops (COMPOSITE, LATE)
  *   eval     the result in double precision, written as plainly as possible
  *   examples operand types and attributes for the generic tests
+ *   state    the type of its state, from those of the operands (RECUR)
  * A missing rule does not link.
  */
 #ifndef SBP_IR_GRAPH_OP_H
@@ -138,6 +139,7 @@ typedef struct sbp_op_rules {
     sbp_status (*expand)(sbp_expand *expand);
     sbp_status (*eval)(const sbp_eval *eval);
     sbp_example_rule examples;
+    sbp_status (*state)(const sbp_shape *shape, sbp_type *out); /* RECUR; constant dimensions only */
     bool (*rowop_example)(sbp_opcode code, int32_t index, sbp_example *out); /* ops of rowops.def share one */
 } sbp_op_rules;
 

@@ -20,6 +20,8 @@ bool sbp_examples_rowop(sbp_opcode code, int32_t index, sbp_example *out);
     bool sbp_examples_##name(int32_t index, sbp_example *out);
 #define DECLARE_ROWWISE(name) DECLARE_COMMON(name) sbp_status sbp_vjp_##name(sbp_vjp *vjp);
 #define DECLARE_STRUCTURAL(name) DECLARE_ROWWISE(name)
+#define DECLARE_RECUR(name)                                                                                  \
+    DECLARE_ROWWISE(name) sbp_status sbp_state_##name(const sbp_shape *shape, sbp_type *out);
 #define DECLARE_BACKWARD(name) DECLARE_COMMON(name)
 #define DECLARE_COMPOSITE(name) DECLARE_COMMON(name) sbp_status sbp_expand_##name(sbp_expand *expand);
 #define DECLARE_LATE(name) DECLARE_ROWWISE(name) sbp_status sbp_expand_##name(sbp_expand *expand);
@@ -29,17 +31,18 @@ bool sbp_examples_rowop(sbp_opcode code, int32_t index, sbp_example *out);
 #undef OP
 #undef ATTR
 
-#define RULES(name, vjp, expand)                                                                             \
-    {sbp_shape_##name, sbp_seq_##name, vjp, expand, sbp_eval_##name, sbp_examples_##name, NULL},
-#define RULES_ROWWISE(name) RULES(name, sbp_vjp_##name, NULL)
-#define RULES_STRUCTURAL(name) RULES(name, sbp_vjp_##name, NULL)
-#define RULES_BACKWARD(name) RULES(name, NULL, NULL)
-#define RULES_COMPOSITE(name) RULES(name, NULL, sbp_expand_##name)
-#define RULES_LATE(name) RULES(name, sbp_vjp_##name, sbp_expand_##name)
+#define RULES(name, vjp, expand, state)                                                                      \
+    {sbp_shape_##name, sbp_seq_##name, vjp, expand, sbp_eval_##name, sbp_examples_##name, state, NULL},
+#define RULES_ROWWISE(name) RULES(name, sbp_vjp_##name, NULL, NULL)
+#define RULES_STRUCTURAL(name) RULES(name, sbp_vjp_##name, NULL, NULL)
+#define RULES_RECUR(name) RULES(name, sbp_vjp_##name, NULL, sbp_state_##name)
+#define RULES_BACKWARD(name) RULES(name, NULL, NULL, NULL)
+#define RULES_COMPOSITE(name) RULES(name, NULL, sbp_expand_##name, NULL)
+#define RULES_LATE(name) RULES(name, sbp_vjp_##name, sbp_expand_##name, NULL)
 
 static const sbp_op_rules rules[SBP_OP_COUNT] = {
 #define ROWOP(name, arity, cost, vjp, value)                                                                 \
-    {sbp_shape_rowop, sbp_seq_rowop, sbp_vjp_rowop, NULL, sbp_eval_rowop, NULL, sbp_examples_rowop},
+    {sbp_shape_rowop, sbp_seq_rowop, sbp_vjp_rowop, NULL, sbp_eval_rowop, NULL, NULL, sbp_examples_rowop},
 #include "ir/rowkernel/rowops.def"
 #undef ROWOP
 #define OP(name, operands, results, class) RULES_##class(name)
@@ -134,6 +137,50 @@ int32_t sbp_opcode_operands(sbp_opcode code, sbp_operand_info out[SBP_MAX_OPERAN
         at += strspn(at, " ");
     }
     return count;
+}
+
+/* The operand of this name; -1: none. */
+static int32_t operand_called(sbp_opcode code, const char *name, size_t length) {
+    sbp_operand_info info[SBP_MAX_OPERANDS];
+    int32_t count = sbp_opcode_operands(code, info);
+    for (int32_t k = 0; k < count; k++)
+        if ((size_t)info[k].length == length && strncmp(info[k].name, name, length) == 0)
+            return k;
+    return -1;
+}
+
+int32_t sbp_opcode_continues(sbp_opcode code, int32_t result) {
+    static const char suffix[] = "_out";
+    const size_t behind = sizeof suffix - 1;
+    const char *at = schemas[code].results;
+    if (schemas[code].class == SBP_CLASS_ROWWISE)
+        return -1;
+    for (; result > 0; result--)
+        at += strcspn(at, " ") + 1;
+    size_t length = strcspn(at, " ");
+    if (length <= behind || strncmp(at + length - behind, suffix, behind) != 0)
+        return -1;
+    return operand_called(code, at, length - behind);
+}
+
+sbp_value sbp_op_continues(const sbp_op *op, int32_t result) {
+    int32_t operand = sbp_opcode_continues(op->code, result);
+    return operand < 0 ? SBP_NO_VALUE : op->operands[operand];
+}
+
+int32_t sbp_opcode_state(sbp_opcode code) {
+    return schemas[code].class == SBP_CLASS_ROWWISE ? -1 : operand_called(code, "state", strlen("state"));
+}
+
+sbp_opcode sbp_opcode_state_form(sbp_opcode code, int32_t *operands) {
+    char name[64];
+    snprintf(name, sizeof name, "%s_state", schemas[code].name);
+    sbp_opcode form = sbp_opcode_from_name(name);
+    sbp_operand_info info[SBP_MAX_OPERANDS];
+    int32_t count = form == SBP_OP_COUNT ? 0 : sbp_opcode_operands(form, info);
+    for (int32_t k = 0; k < count; k++)
+        operands[k] = operand_called(code, info[k].name, (size_t)info[k].length);
+    return form;
 }
 
 int32_t sbp_opcode_attrs(sbp_opcode code, sbp_attr_schema out[SBP_MAX_ATTRS]) {

@@ -2,8 +2,8 @@
 #include "ir/graph/seq.h"
 
 const char *sbp_seq_name(sbp_seq_kind kind) {
-    static const char *const names[SBP_SEQ_COUNT] = {"NONE",   "ROW",   "WINDOW", "PREFIX", "MIRROR",
-                                                     "SUFFIX", "GROUP", "REDUCE", "ALL"};
+    static const char *const names[SBP_SEQ_COUNT] = {
+        "NONE", "ROW", "WINDOW", "RECUR", "PREFIX", "MIRROR", "AFTER", "SUFFIX", "GROUP", "REDUCE", "ALL"};
     return names[kind];
 }
 
@@ -16,11 +16,11 @@ sbp_seq sbp_seq_windowed(int64_t window) {
 }
 
 static int looks_back(sbp_seq_kind kind) {
-    return kind == SBP_SEQ_WINDOW || kind == SBP_SEQ_PREFIX;
+    return kind == SBP_SEQ_WINDOW || kind == SBP_SEQ_RECUR || kind == SBP_SEQ_PREFIX;
 }
 
 static int looks_ahead(sbp_seq_kind kind) {
-    return kind == SBP_SEQ_MIRROR || kind == SBP_SEQ_SUFFIX;
+    return kind == SBP_SEQ_MIRROR || kind == SBP_SEQ_AFTER || kind == SBP_SEQ_SUFFIX;
 }
 
 /* The smaller of two kinds that contains both, for values with rows; windows are left to the caller. */
@@ -30,6 +30,11 @@ static sbp_seq_kind upper(sbp_seq_kind a, sbp_seq_kind b) {
     sbp_seq_kind low = a < b ? a : b, high = a < b ? b : a;
     if (low == SBP_SEQ_NONE || low == SBP_SEQ_ROW)
         return high;
+    if (low == SBP_SEQ_WINDOW &&
+        high == SBP_SEQ_RECUR) /* one reaches into a shared prompt, one is unbounded */
+        return SBP_SEQ_PREFIX;
+    if (low == SBP_SEQ_MIRROR && high == SBP_SEQ_AFTER)
+        return SBP_SEQ_SUFFIX;
     if ((looks_back(low) && looks_back(high)) || (looks_ahead(low) && looks_ahead(high)))
         return high; /* the unbounded one is the larger number */
     return SBP_SEQ_ALL;
@@ -68,6 +73,10 @@ sbp_seq sbp_seq_transpose(sbp_seq seq) {
         return (sbp_seq){.kind = SBP_SEQ_MIRROR, .window = seq.window};
     case SBP_SEQ_MIRROR:
         return (sbp_seq){.kind = SBP_SEQ_WINDOW, .window = seq.window};
+    case SBP_SEQ_RECUR:
+        return sbp_seq_of(SBP_SEQ_AFTER);
+    case SBP_SEQ_AFTER:
+        return sbp_seq_of(SBP_SEQ_RECUR);
     case SBP_SEQ_PREFIX:
         return sbp_seq_of(SBP_SEQ_SUFFIX);
     case SBP_SEQ_SUFFIX:

@@ -13,7 +13,7 @@
  *   func_c5    results name values that are defined; targets are arguments
  *   func_c6    value names are unique
  *   func_c7    a carry and the cotangent of a carry have one reader that changes them at a time (linear use);
- *              append continues a carry
+ *              a state has one later state; append, and a RECUR op, continue a carry
  */
 #include "ir/graph/op.h"
 
@@ -103,15 +103,42 @@ static sbp_status verify_op(const sbp_func *func, const sbp_op *op, const bool *
     return SBP_OK;
 }
 
-/* append and attention_vjp change what they are given: it must not be read afterwards in its old state. */
-static bool changes(const sbp_op *op, int32_t operand) {
-    return (op->code == SBP_OP_append && operand == 0) || (op->code == SBP_OP_attention_vjp && operand >= 9);
+/* What is said of the values of a function, for c7. */
+typedef struct carries {
+    bool *state_of;  /* of carry arguments, and those themselves */
+    bool *changed;   /* must not be read any more */
+    bool *continued; /* has a later state */
+} carries;
+
+/* Rows of a carry, and its cotangent, are added to where they are: nobody reads them as they were. A state
+ * stays: the later one is another value. */
+static sbp_status verify_continuation(const sbp_func *func, const sbp_op *op, carries *c, sbp_diag *diag) {
+    for (int32_t k = 0; k < op->operand_count; k++)
+        if (op->operands[k] != SBP_NO_VALUE && c->changed[op->operands[k]])
+            return fail(diag, func, 7, "a carry is read after it was changed");
+    for (int32_t r = 0; r < op->result_count; r++) {
+        sbp_value from = sbp_op_continues(op, r);
+        if (from == SBP_NO_VALUE)
+            continue;
+        bool carried = op->code == SBP_OP_append || sbp_opcode_class(op->code) == SBP_CLASS_RECUR;
+        if (carried && !c->state_of[from])
+            return fail(diag, func, 7,
+                        op->code == SBP_OP_append ? "append to a value that is no carry"
+                                                  : "the state of an op is no carry");
+        if (c->continued[from])
+            return fail(diag, func, 7, "a state has two later ones");
+        c->continued[from] = true;
+        c->changed[from] = sbp_type_rows(&func->values[from].type) != SBP_ONE;
+        c->state_of[op->results[r]] = c->state_of[from];
+    }
+    return SBP_OK;
 }
 
 sbp_status sbp_func_verify(const sbp_module *module, const sbp_func *func, sbp_diag *diag) {
     bool *defined = SBP_NEW_ARRAY(func->arena, bool, func->value_count + 1);
-    bool *changed = SBP_NEW_ARRAY(func->arena, bool, func->value_count + 1);
-    bool *carry = SBP_NEW_ARRAY(func->arena, bool, func->value_count + 1); /* states of carry arguments */
+    carries c = {.state_of = SBP_NEW_ARRAY(func->arena, bool, func->value_count + 1),
+                 .changed = SBP_NEW_ARRAY(func->arena, bool, func->value_count + 1),
+                 .continued = SBP_NEW_ARRAY(func->arena, bool, func->value_count + 1)};
     sbp_map names;
     sbp_map_init(&names, func->arena);
     for (int32_t i = 0; i < func->arg_count; i++) {
@@ -119,23 +146,13 @@ sbp_status sbp_func_verify(const sbp_module *module, const sbp_func *func, sbp_d
         if (arg < 0 || arg >= func->value_count || func->values[arg].role == SBP_VALUE_OP)
             return fail(diag, func, 4, "an argument is no argument value");
         defined[arg] = true;
-        carry[arg] = func->values[arg].role == SBP_VALUE_CARRY;
+        c.state_of[arg] = func->values[arg].role == SBP_VALUE_CARRY;
         SBP_TRY(verify_arg(module, func, &func->values[arg], diag));
     }
     for (int32_t i = 0; i < func->op_count; i++) {
         const sbp_op *op = &func->ops[i];
         SBP_TRY(verify_op(func, op, defined, diag));
-        for (int32_t k = 0; k < op->operand_count; k++)
-            if (op->operands[k] != SBP_NO_VALUE) {
-                if (changed[op->operands[k]])
-                    return fail(diag, func, 7, "a carry is read after it was changed");
-                changed[op->operands[k]] = changes(op, k);
-            }
-        if (op->code == SBP_OP_append) {
-            if (!carry[op->operands[0]])
-                return fail(diag, func, 7, "append to a value that is no carry");
-            carry[op->results[0]] = true;
-        }
+        SBP_TRY(verify_continuation(func, op, &c, diag));
         for (int32_t r = 0; r < op->result_count; r++)
             defined[op->results[r]] = true;
     }
@@ -147,7 +164,7 @@ sbp_status sbp_func_verify(const sbp_module *module, const sbp_func *func, sbp_d
             (result->target < 0 || result->target >= func->value_count ||
              func->values[result->target].role == SBP_VALUE_OP))
             return fail(diag, func, 5, "a result names no argument");
-        if (changed[result->value])
+        if (c.changed[result->value])
             return fail(diag, func, 7, "a carry is read after it was changed");
     }
     for (int32_t v = 0; v < func->value_count; v++) {

@@ -152,6 +152,7 @@ sbp_sizes sbp_program_sizes(const sbp_program *program, int64_t t, int64_t s) {
     sizes.v[SBP_H] = program->head_chunk;
     sizes.v[SBP_W] = t * program->context;
     sizes.v[SBP_D] = program->chunk * program->context;
+    sizes.v[SBP_N] = program->chunk > 0 ? sbp_ceil_div(t, program->chunk) : 0;
     return sizes;
 }
 
@@ -329,7 +330,7 @@ static bool eval_index(const sbp_index *index, const sbp_sizes *sizes, const sbp
 }
 
 int64_t sbp_extent_local(const sbp_program *program, sbp_extent rows, sbp_symbol step) {
-    if (rows.c[SBP_T] != 0 || rows.c[SBP_S] != 0 || rows.c[SBP_W] != 0)
+    if (rows.c[SBP_T] != 0 || rows.c[SBP_S] != 0 || rows.c[SBP_W] != 0 || rows.c[SBP_N] != 0)
         return 0;
     if (step == SBP_C && rows.c[SBP_D] != 0)
         return program->context;

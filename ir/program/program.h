@@ -3,9 +3,9 @@
  * buffer has an offset in the arena of its memory space.
  *
  * Sizes. T rows of the micro-batch at hand (at most `t_max`), S groups (at most `s_max`), C and H rows per
- * chunk of the layers and of the head; W and D are `context` times T and C. T and S come with each
- * micro-batch. Commands run on exact row counts: a view never reaches beyond the rows that exist, tails are
- * never padded.
+ * chunk of the layers and of the head, N chunks of the layers; W and D are `context` times T and C. T and S
+ * come with each micro-batch. Commands run on exact row counts: a view never reaches beyond the rows that
+ * exist, tails are never padded.
  *
  * Views. An operand is [start for length] rows of one element (`slot`) of a buffer, or of a formal of the
  * function, and a column range. start = base + step * i + table column, i the index of the innermost
@@ -183,6 +183,9 @@ typedef struct sbp_collective_info {
 } sbp_collective_info;
 
 extern const sbp_collective_info sbp_collectives[SBP_COLLECTIVE_COUNT];
+
+/* Taps of conv_rows: so few that the first rows of a chunk, those of one partial, alone read the state. */
+enum { SBP_CONV_MOST_TAPS = SBP_PARTIAL_ROWS };
 
 typedef struct sbp_attention_attrs {
     int64_t heads, kv_heads, d_qk, d_v;

@@ -214,14 +214,15 @@ sbp_status sbp_check_same_cols(const sbp_subject *s, int32_t a, int32_t b) {
 }
 
 sbp_status sbp_check_exact_cols(const sbp_subject *s, int32_t k, int64_t cols) {
-    if (sbp_subject_cols(s, k) == cols)
+    if (!sbp_subject_has(s, k) || sbp_subject_cols(s, k) == cols)
         return SBP_OK;
     return SBP_SUBJECT_FAIL(s, "c19", "%s has %lld columns, not %lld", s->operands[k].name,
                             (long long)sbp_subject_cols(s, k), (long long)cols);
 }
 
 sbp_status sbp_check_same_dtype(const sbp_subject *s, int32_t a, int32_t b) {
-    if (sbp_subject_dtype(s, a) == sbp_subject_dtype(s, b))
+    if (!sbp_subject_has(s, a) || !sbp_subject_has(s, b) ||
+        sbp_subject_dtype(s, a) == sbp_subject_dtype(s, b))
         return SBP_OK;
     return SBP_SUBJECT_FAIL(s, "c20", "%s is %s, %s is %s", s->operands[a].name,
                             sbp_dtype_name(sbp_subject_dtype(s, a)), s->operands[b].name,
@@ -237,7 +238,7 @@ sbp_status sbp_check_float(const sbp_subject *s, int32_t k) {
 
 sbp_status sbp_check_wide(const sbp_subject *s, int32_t k, int32_t like) {
     sbp_dtype wide = sbp_subject_dtype(s, like) == SBP_F64 ? SBP_F64 : SBP_F32;
-    if (sbp_subject_dtype(s, k) == wide)
+    if (!sbp_subject_has(s, k) || sbp_subject_dtype(s, k) == wide)
         return SBP_OK;
     return SBP_SUBJECT_FAIL(s, "c20", "%s is %s beside %s of %s, not %s", s->operands[k].name,
                             sbp_dtype_name(sbp_subject_dtype(s, k)), s->operands[like].name,

@@ -86,7 +86,7 @@ const sbp_row_input *sbp_subject_input(const sbp_subject *s, int32_t k);
 /* Columns (c19); absent operands have any. */
 sbp_status sbp_check_same_cols(const sbp_subject *s, int32_t a, int32_t b) SBP_CHECKED;
 sbp_status sbp_check_exact_cols(const sbp_subject *s, int32_t k, int64_t cols) SBP_CHECKED;
-/* Dtypes (c20). wide: f64 where operand `like` is, else f32. */
+/* Dtypes (c20), of absent operands any. wide: f64 where operand `like` is, else f32. */
 sbp_status sbp_check_same_dtype(const sbp_subject *s, int32_t a, int32_t b) SBP_CHECKED;
 sbp_status sbp_check_float(const sbp_subject *s, int32_t k) SBP_CHECKED;
 sbp_status sbp_check_wide(const sbp_subject *s, int32_t k, int32_t like) SBP_CHECKED;

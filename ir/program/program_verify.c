@@ -196,7 +196,7 @@ static sbp_status verify_buffer(const sbp_checker *c, const sbp_buffer *b, int64
     if (b->data &&
         (b->role != SBP_ROLE_CONST || b->function != -1 || b->count != 1 || sbp_extent_as_const(b->rows) < 1))
         return fail(c, "c5", "buffer '%.80s' has data, but is no constant of the program", b->name);
-    if ((b->rows.c[SBP_T] != 0 || b->rows.c[SBP_W] != 0) && b->cols > FEW_COLS &&
+    if ((b->rows.c[SBP_T] != 0 || b->rows.c[SBP_W] != 0 || b->rows.c[SBP_N] != 0) && b->cols > FEW_COLS &&
         (b->role == SBP_ROLE_SCRATCH || b->role == SBP_ROLE_WORKSPACE))
         return fail(c, "c6", "%s buffer '%.80s' has %lld columns on the token axis; at most %d",
                     sbp_role_name(b->role), b->name, (long long)b->cols, FEW_COLS);

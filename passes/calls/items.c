@@ -53,13 +53,12 @@ static int32_t add_part(sbp_entry_builder *e, sbp_resident item, const char *arr
     return first;
 }
 
-/* `count` items of so many rows (T, W), the first being number n of its class. Those away from the device
+/* `count` items of so many rows (T, W, N + 1), the first being number n of its class. Those away from the device
  * have an array there, and slots here; when there are no more of them than slots, nothing ever leaves. `kept`
  * false: each is read soon after it was written, two slots serve all. Returns the first. */
 static int32_t add_array(sbp_entry_builder *e, sbp_item_class class, int32_t n, const char *name,
-                         sbp_role role, sbp_dtype dtype, sbp_symbol rows, int64_t cols, int32_t count,
+                         sbp_role role, sbp_dtype dtype, sbp_extent rows, int64_t cols, int32_t count,
                          bool kept) {
-    sbp_extent t = sbp_extent_symbol(rows, 1);
     int32_t away = 0;
     while (away < count && sbp_entry_home(e, class, n + away) != SBP_DEVICE)
         away++;
@@ -72,14 +71,14 @@ static int32_t add_array(sbp_entry_builder *e, sbp_item_class class, int32_t n, 
                                                                         .role = role,
                                                                         .stored = dtype,
                                                                         .computed = dtype,
-                                                                        .rows = t,
+                                                                        .rows = rows,
                                                                         .cols = cols,
                                                                         .layout = -1}),
                          .buffer = -1,
                          .space = home ? space : SBP_DEVICE,
                          .stored = dtype,
                          .computed = dtype,
-                         .rows = t,
+                         .rows = rows,
                          .cols = cols};
     const char *there = sbp_arena_printf(e->p->arena, "%s.%s", name, sbp_space_names[space]);
     int32_t first = add_part(e, item, there, away, home);
@@ -101,9 +100,9 @@ void sbp_entry_make_streams(sbp_entry_builder *e, bool backward) {
     while (below < e->groups && !(backward && sbp_entry_runs(e, sbp_entry_end_of_group(e, below))))
         below++;
     int32_t first = add_array(e, SBP_ITEM_CHECKPOINT, 0, below < e->groups ? "X.below" : "X", SBP_ROLE_STREAM,
-                              x->dtype, SBP_T, cols, below, false);
-    (void)add_array(e, SBP_ITEM_CHECKPOINT, below, "X", SBP_ROLE_STREAM, x->dtype, SBP_T, cols,
-                    e->groups - below, true);
+                              x->dtype, t, cols, below, false);
+    (void)add_array(e, SBP_ITEM_CHECKPOINT, below, "X", SBP_ROLE_STREAM, x->dtype, t, cols, e->groups - below,
+                    true);
     for (int32_t i = 0; i < e->groups; i++)
         e->checkpoints[i] = first + i;
     e->temporaries = -1;
@@ -152,8 +151,8 @@ static void add_sides(sbp_entry_builder *e, bool cotangent, const bool *has, int
                 alike[count++] = w;
         const char *name = sbp_arena_printf(e->p->arena, "%s%d", cotangent ? "d_side" : "side", v);
         int32_t first =
-            add_array(e, SBP_ITEM_CHECKPOINT, *n, name, SBP_ROLE_STREAM, side_dtype(like, cotangent), SBP_T,
-                      sbp_type_row_elems(&like->as->type), count, true);
+            add_array(e, SBP_ITEM_CHECKPOINT, *n, name, SBP_ROLE_STREAM, side_dtype(like, cotangent),
+                      sbp_extent_symbol(SBP_T, 1), sbp_type_row_elems(&like->as->type), count, true);
         for (int32_t k = 0; k < count; k++)
             *(cotangent ? &e->sides[alike[k]].cotangent : &e->sides[alike[k]].item) = first + k;
         *n += count;
@@ -204,8 +203,8 @@ void sbp_entry_make_saved(sbp_entry_builder *e) {
             int32_t found = 0;
             while (found < array_count &&
                    (strcmp(arrays[found].saved->name, s->name) != 0 || arrays[found].saved->cols != s->cols ||
-                    arrays[found].saved->rows != s->rows || arrays[found].saved->dtype != s->dtype ||
-                    arrays[found].kept != is_read_again(e, c)))
+                    !sbp_extent_equal(arrays[found].saved->rows, s->rows) ||
+                    arrays[found].saved->dtype != s->dtype || arrays[found].kept != is_read_again(e, c)))
                 found++;
             if (found == array_count)
                 arrays[array_count++] = (saved_array){.saved = s, .kept = is_read_again(e, c)};

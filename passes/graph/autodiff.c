@@ -9,7 +9,7 @@
  * With respect to: stream arguments (if wanted), trainable parameters, carries. Ops that depend on none of
  * these get no cotangent, so a frozen weight has no dW line and nothing runs below the lowest trainable
  * parameter. The cotangent of a carry is one running value (dK): readers add to it, `append` takes this
- * chunk's rows.
+ * chunk's rows. That of a state is one, too: of what is behind the chunk the op makes that of what is before.
  *
  * Terms of a cotangent add up in the wide type, and the sum is rounded once, to the type of the value; that
  * of a value without rows is an accumulator and stays wide.
@@ -77,6 +77,21 @@ static bool join_carries(const sweep *s, const sbp_op *op, bool *live) {
     return changed;
 }
 
+/* Results that are later states of carries: whose. A carry is live once something that is wanted goes into it.
+ */
+static bool continue_carries(sweep *s, const sbp_op *op, bool wants, bool *live) {
+    bool changed = false;
+    for (int32_t r = 0; r < op->result_count; r++) {
+        sbp_value from = sbp_op_continues(op, r),
+                  root = from == SBP_NO_VALUE ? SBP_NO_VALUE : s->carry_root[from];
+        s->carry_root[op->results[r]] = root;
+        changed |= root != SBP_NO_VALUE && wants && !live[root];
+        if (root != SBP_NO_VALUE)
+            live[root] |= wants;
+    }
+    return changed;
+}
+
 /* A carry that only takes rows nobody differentiates would be wanted for nothing: drop those. */
 static void mark_ops(sweep *s) {
     const sbp_func *f = s->rw.to;
@@ -96,15 +111,7 @@ static void mark_ops(sweep *s) {
             changed |= join_carries(s, op, live);
             if (op->code == SBP_OP_stop_gradient)
                 wants = false;
-            if (op->code == SBP_OP_append) {
-                sbp_value root = s->carry_root[op->operands[0]];
-                s->carry_root[op->results[0]] = root;
-                if (s->wants[op->operands[1]] && !live[root]) {
-                    live[root] = true;
-                    changed = true;
-                }
-                wants = live[root];
-            }
+            changed |= continue_carries(s, op, wants, live);
             for (int32_t r = 0; r < op->result_count; r++)
                 s->wants[op->results[r]] = wants && is_float(f, op->results[r]);
         }

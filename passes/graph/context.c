@@ -147,6 +147,13 @@ static sbp_status rewrite(const sbp_pass_input *in, sbp_module *module, const sb
         const sbp_op *op = &func->ops[i];
         if (op->code == SBP_OP_attention)
             SBP_TRY(rewrite_attention(&x, op));
+        else if (sbp_opcode_class(op->code) == SBP_CLASS_RECUR)
+            return sbp_fail(
+                in->diag, SBP_INPUT,
+                "%s%s%s%s carries a state from row to row: --context-parallel is not built for that "
+                "(in @%s)",
+                op->node ? "node '" : "", op->node ? op->node : "", op->node ? "': " : "",
+                sbp_opcode_name(op->code), func->name);
         else if (reads_other_rows(func, op)) /* split says what, of what it cannot stream */
             return sbp_fail(in->diag, SBP_INPUT,
                             "%s%s%s%s reads other rows: not with --context-parallel (in @%s)",

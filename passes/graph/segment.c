@@ -7,7 +7,7 @@
  *
  * A cut is a place between two ops over which exactly one float value crosses, and has rows (what has none
  * stands before its reader: sink); the ops between two cuts are an atom. An atom in which a row reads other
- * rows (attention) begins a unit, what follows without belongs to it: that is a layer. Atoms before the first
+ * rows (attention, a state) begins a unit, what follows without belongs to it: that is a layer. Atoms before the first
  * unit are the first segment (the embedding). The last atom that holds a product, with the cheap atoms before
  * it (no product, no carry), is the head. g units make a segment. What crosses between segments is one
  * stream, of one width, and the head reads it as well: where another value crosses, the cut is made at an
@@ -74,7 +74,7 @@ static bool single_crossing(const sbp_func *func, const int32_t *last_use, int32
 static bool reads_rows(const sbp_func *func, const sbp_op *op) {
     for (int32_t k = 0; k < op->operand_count; k++) {
         sbp_seq_kind kind = sbp_op_seq(func, op, k, 0).kind;
-        if (kind == SBP_SEQ_PREFIX || kind == SBP_SEQ_WINDOW)
+        if (kind == SBP_SEQ_PREFIX || kind == SBP_SEQ_WINDOW || kind == SBP_SEQ_RECUR)
             return true;
     }
     return false;

@@ -1,15 +1,16 @@
 /* split: turns rows of the batch into rows of a chunk.
  *
- * requires  no composites; row-wise and PREFIX/WINDOW dependences only
+ * requires  no composites; row-wise, PREFIX, WINDOW and RECUR dependences only
  * preserves the meaning of the function for every partition of the rows into consecutive chunks; results that
  *           are sums over rows add up over the chunks
  * breaks    nothing
  *
  * T becomes C. Each value read as PREFIX or WINDOW becomes an append-only carry: an argument of T rows, to
  * which the chunk's rows are appended where the value is defined, and which is then read in its place. Two
- * readers share a carry; one that reads a value twice (keys that are values too) has two. Any other
- * dependence between rows is an error that names node and operand; so is reading a sum over rows, which is
- * not known before the last chunk.
+ * readers share a carry; one that reads a value twice (keys that are values too) has two. An op that reads
+ * rows as RECUR has a carry of another kind: its state, an argument without rows, of which it makes that
+ * behind the chunk. Any other dependence between rows is an error that names node and operand; so is reading
+ * a sum over rows, which is not known before the last chunk.
  */
 #include "passes/passes.h"
 
@@ -30,6 +31,10 @@ static sbp_status refuse(const sbp_func *func, const sbp_op *op, int32_t operand
 static bool reads_carry(const sbp_func *func, const sbp_op *op, int32_t operand) {
     sbp_seq_kind kind = sbp_op_seq(func, op, operand, 0).kind;
     return kind == SBP_SEQ_PREFIX || kind == SBP_SEQ_WINDOW;
+}
+
+static bool has_state(const sbp_op *op) {
+    return sbp_opcode_class(op->code) == SBP_CLASS_RECUR;
 }
 
 /* How often operands before `operand` of the op read the same value as a carry. */
@@ -55,7 +60,7 @@ static sbp_status count_carries(const sbp_func *func, int32_t *carries, sbp_diag
                     int32_t needs = 1 + earlier_reads(func, op, k), *has = &carries[op->operands[k]];
                     *has = *has > needs ? *has : needs;
                 } else if (seq.kind != SBP_SEQ_NONE && seq.kind != SBP_SEQ_ROW &&
-                           seq.kind != SBP_SEQ_REDUCE) {
+                           seq.kind != SBP_SEQ_REDUCE && (seq.kind != SBP_SEQ_RECUR || !has_state(op))) {
                     return refuse(func, op, k, seq, diag);
                 }
                 reduced[op->results[r]] |= seq.kind == SBP_SEQ_REDUCE;
@@ -73,6 +78,14 @@ typedef struct carry {
 static void append_rows(sbp_rewrite *rw, sbp_value value, carry *list, int32_t count) {
     for (int32_t c = 0; c < count; c++)
         list[c].state = sbp_build2(&rw->builder, SBP_OP_append, list[c].state, rw->map[value]);
+}
+
+/* The state of an op before the chunk: its type is that behind it. */
+static sbp_value add_state(sbp_rewrite *rw, const sbp_op *op) {
+    const sbp_value_info *values = rw->from->values;
+    const char *name = sbp_arena_printf(rw->to->arena, "state_%s", values[op->results[0]].name);
+    return sbp_func_add_arg(rw->to, SBP_VALUE_CARRY, name, &values[op->results[op->result_count - 1]].type,
+                            -1);
 }
 
 sbp_status sbp_split_func(sbp_module *module, const sbp_func *func, sbp_diag *diag, sbp_func **out) {
@@ -95,6 +108,9 @@ sbp_status sbp_split_func(sbp_module *module, const sbp_func *func, sbp_diag *di
         if (func->values[v].role != SBP_VALUE_OP)
             append_rows(&rw, v, carries[v], count[v]);
     }
+    sbp_value *states = SBP_NEW_ARRAY(module->arena, sbp_value, func->op_count + 1);
+    for (int32_t i = 0; i < func->op_count; i++)
+        states[i] = has_state(&func->ops[i]) ? add_state(&rw, &func->ops[i]) : SBP_NO_VALUE;
     for (int32_t i = 0; i < func->op_count; i++) {
         sbp_op op = func->ops[i];
         sbp_value operands[SBP_MAX_OPERANDS], results[SBP_MAX_RESULTS];
@@ -104,6 +120,8 @@ sbp_status sbp_split_func(sbp_module *module, const sbp_func *func, sbp_diag *di
         for (int32_t k = 0; k < op.operand_count; k++)
             if (reads_carry(func, &op, k))
                 operands[k] = carries[op.operands[k]][earlier_reads(func, &op, k)].state;
+        if (states[i] != SBP_NO_VALUE)
+            operands[sbp_opcode_state(op.code)] = states[i];
         rw.builder.node = op.node;
         sbp_build(&rw.builder, op.code, NULL, operands, op.operand_count, attrs, attr_count, results);
         SBP_TRY(rw.builder.status);
@@ -111,6 +129,8 @@ sbp_status sbp_split_func(sbp_module *module, const sbp_func *func, sbp_diag *di
             sbp_rewrite_replace(&rw, op.results[r], results[r]);
             append_rows(&rw, op.results[r], carries[op.results[r]], count[op.results[r]]);
         }
+        if (states[i] != SBP_NO_VALUE)
+            sbp_func_add_result(rw.to, results[op.result_count - 1], SBP_RESULT_CARRY, states[i], NULL);
     }
     for (int32_t v = 0; v < func->value_count; v++)
         for (int32_t c = 0; c < count[v]; c++)

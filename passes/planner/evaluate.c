@@ -18,7 +18,7 @@ void sbp_evaluator_end(sbp_evaluator *pl) {
 
 static bool same_functions(const sbp_skeleton *s, const sbp_schedule_options *o) {
     if (s->schedule.segment != o->segment || s->schedule.save_all != o->save_all ||
-        s->schedule.saved_count != o->saved_count)
+        s->schedule.drop_states != o->drop_states || s->schedule.saved_count != o->saved_count)
         return false;
     for (int32_t i = 0; i < o->saved_count; i++)
         if (strcmp(s->schedule.saved[i], o->saved[i]) != 0)

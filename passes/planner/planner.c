@@ -270,10 +270,28 @@ static void pick_largest(const sbp_search *s, sbp_schedule_options *o) {
         most--;
 }
 
+/* Whether a schedule keeps a state for each chunk: then fewer, larger chunks may take less memory. */
+static bool keeps_states(const sbp_search *s, const sbp_schedule_options *o) {
+    const sbp_module *m = s->pl.base->module;
+    for (int32_t f = 0; f < m->func_count && !o->drop_states; f++)
+        for (int32_t i = 0; i < m->funcs[f]->op_count; i++)
+            if (sbp_opcode_class(m->funcs[f]->ops[i].code) == SBP_CLASS_RECUR)
+                return true;
+    return false;
+}
+
 static sbp_status find_bounds(sbp_search *s, sbp_schedule_options o, sbp_bounds *out) {
     out->structure = o;
     (void)pick_chunks(s, 0, 0, &o);
     SBP_TRY(try_at(s, o, s->wish->t_max, false, &out->small));
+    for (int i = 1; i < CHUNK_STEPS && s->wish->chunk == SBP_AUTO && keeps_states(s, &o); i++) {
+        sbp_plan_estimate e;
+        if (!pick_chunks(s, i, 0, &o))
+            break;
+        SBP_TRY(try_at(s, o, s->wish->t_max, false, &e));
+        if (e.device_bytes < out->small.device_bytes)
+            out->small = e;
+    }
     pick_largest(s, &o);
     return try_at(s, o, s->wish->t_max, true, &out->large);
 }
@@ -282,7 +300,7 @@ static const sbp_bounds *known_bounds(const sbp_search *s, const sbp_schedule_op
     for (int32_t i = 0; i < s->tried_count; i++) {
         const sbp_schedule_options *other = &s->tried[i].structure;
         if (other->segment == o->segment && other->checkpoint_every == o->checkpoint_every &&
-            sbp_same_homes(other, o))
+            other->drop_states == o->drop_states && sbp_same_homes(other, o))
             return &s->tried[i];
     }
     return NULL;
@@ -384,7 +402,8 @@ static sbp_status try_checkpoints(sbp_search *s, sbp_schedule_options o, int32_t
 }
 
 static sbp_status count_layers(sbp_search *s, int32_t *out) {
-    sbp_schedule_options o = {.chunk = 1, .head_chunk = 1, .segment = 1, .checkpoint_every = 1};
+    sbp_schedule_options o = {
+        .chunk = 1, .head_chunk = 1, .segment = 1, .checkpoint_every = 1, .drop_states = s->drop_states};
     sbp_skeleton *found;
     SBP_TRY(sbp_evaluator_skeleton(&s->pl, &o, 64, &found));
     *out = found->layers;
@@ -470,7 +489,7 @@ static sbp_status try_all(sbp_search *s) {
     if (limited)
         SBP_TRY(count_layers(s, &layers));
     for (int32_t i = 0; i < SBP_COUNT(homes_tried); i++) {
-        sbp_schedule_options o = {.gathered = s->gathered};
+        sbp_schedule_options o = {.gathered = s->gathered, .drop_states = s->drop_states};
         if (!pick_homes(s, i, &o))
             continue;
         s->homes = i;
@@ -596,10 +615,24 @@ static sbp_status keep_gathered(sbp_search *s) {
     return fill_gathered(s, s->best.schedule, layers);
 }
 
-/* With the usual chunks, then with smaller ones. */
+/* With the usual chunks, then with smaller ones, and where those keep more, with larger ones. */
 static sbp_status search_usual(sbp_search *s) {
+    const sbp_schedule_options o = {.drop_states = s->drop_states};
     for (s->quarters = 4; s->quarters >= 1 && !s->found; s->quarters /= 2)
         SBP_TRY(try_all(s));
+    for (s->quarters = 8; s->quarters <= 16 && !s->found && keeps_states(s, &o); s->quarters *= 2)
+        SBP_TRY(try_all(s));
+    return SBP_OK;
+}
+
+/* Where states are kept and that does not fit, or a longer sequence might: the same with states made again. */
+static sbp_status search_without_states(sbp_search *s) {
+    const sbp_schedule_options o = {.drop_states = s->drop_states};
+    if (!keeps_states(s, &o) || s->wish->save_mode == SBP_SAVE_GIVEN || (s->found && !s->longest))
+        return SBP_OK;
+    s->drop_states = true;
+    SBP_TRY(search_usual(s));
+    s->drop_states = s->best.schedule.drop_states && s->found;
     return SBP_OK;
 }
 
@@ -607,6 +640,7 @@ static sbp_status search_usual(sbp_search *s) {
  * found step by step: there only for the structure that won. */
 static sbp_status search_all(sbp_search *s) {
     SBP_TRY(search_usual(s));
+    SBP_TRY(search_without_states(s));
     for (int i = 1; !s->found && i <= 3 && s->pl.base->target.has_copy_queue; i++) {
         s->sparing = (i & 1) != 0;
         s->slow_update = (i & 2) != 0;
@@ -653,6 +687,7 @@ sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish
     sbp_search s = {
         .pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag, .tries_most = wish->tries},
         .wish = wish,
+        .drop_states = wish->save_mode == SBP_SAVE_GIVEN && wish->drop_states,
         .gathered = wish->gathered > 0 ? wish->gathered : 0,
         .longest = wish->t_max == SBP_AUTO};
     int64_t tried = 0;

@@ -34,6 +34,7 @@ typedef struct sbp_wish {
     bool save_all;            /* with SBP_SAVE_GIVEN: everything, or ... */
     const char *const *saved; /* ... these */
     int32_t saved_count;
+    bool drop_states; /* with SBP_SAVE_GIVEN */
     sbp_offload_mode offload;
     sbp_space homes[SBP_ITEM_CLASS_COUNT]; /* with SBP_OFFLOAD_GIVEN; */
     int32_t first[SBP_ITEM_CLASS_COUNT];   /* of the first so many items, 0: of all */

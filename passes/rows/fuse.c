@@ -53,7 +53,7 @@ static bool is_accumulated(const sbp_fuser *z, sbp_value source) {
     const sbp_op *op = def(z, source);
     return op && z->uses[source] == 1 &&
            (op->code == SBP_OP_linear_dw || op->code == SBP_OP_scatter_add ||
-            (op->code == SBP_OP_sum_rows && sbp_op_int(op, "rank") > 0));
+            op->code == SBP_OP_conv_rows_vjp || (op->code == SBP_OP_sum_rows && sbp_op_int(op, "rank") > 0));
 }
 
 /* The gradient of a parameter: past reshapes, and term by term when the parameter is used several times, down

@@ -156,10 +156,20 @@ static void emit_reduce(sbp_fuser *z, sbp_term dst, sbp_term src, double beta, i
     reduce->attrs.u.reduce.beta = beta;
 }
 
+/* An accumulator of a matrix as one row. */
+static sbp_view as_row(sbp_view whole) {
+    int64_t rows = sbp_extent_as_const(whole.length.base);
+    if (rows == 1)
+        return whole;
+    whole.width = whole.cols = rows * whole.cols;
+    whole.length.base = sbp_extent_const(1);
+    return whole;
+}
+
 /* Where a sum to a vector goes: its accumulator (added to), or memory of its own. */
 static void emit_colsum(sbp_fuser *z, sbp_value v, sbp_term src, int32_t position) {
     bool accumulates = z->accumulates[v] != SBP_NO_VALUE;
-    sbp_term dst = accumulates ? view_term(z->stage->accums[z->accumulates[v]]) : value_term(z, v);
+    sbp_term dst = accumulates ? view_term(as_row(z->stage->accums[z->accumulates[v]])) : value_term(z, v);
     sbp_term terms[SBP_COLSUM_OPERANDS] = {[SBP_COLSUM_DST] = dst, [SBP_COLSUM_SRC] = src};
     sbp_instr *colsum = add_instr(z, SBP_CMD_COLSUM, position, terms, SBP_COUNT(terms));
     colsum->attrs.u.reduce.beta = accumulates ? 1 : 0;
@@ -247,13 +257,16 @@ static void emit_attention(sbp_fuser *z, const sbp_op *op, int32_t position) {
 enum { VJP_Q, VJP_K, VJP_V, VJP_O, VJP_LSE, VJP_DO, VJP_FIRST, VJP_SHARED_END, VJP_OWN, VJP_DK, VJP_DV };
 enum { VJP_DQ, VJP_DK_OUT, VJP_DV_OUT };
 
-/* The cotangent argument behind a running dK. */
+/* The cotangent argument behind a running dK, or behind that of a state. */
 static sbp_value dcarry_root(const sbp_fuser *z, sbp_value v) {
     for (;;) {
         const sbp_op *op = def(z, v);
         if (!op)
             return v;
-        v = op->operands[op->results[VJP_DK_OUT] == v ? VJP_DK : VJP_DV];
+        int32_t result = 0;
+        while (op->results[result] != v)
+            result++;
+        v = sbp_op_continues(op, result);
     }
 }
 
@@ -290,6 +303,78 @@ static void emit_attention_vjp(sbp_fuser *z, const sbp_op *op, int32_t position)
         attn->after[4 + i] = op->operands[VJP_DK + i]; /* an earlier attention on the same carry */
         attn->defines[i] = op->results[VJP_DK_OUT + i];
     }
+}
+
+/* ---- states ------------------------------------------------------------------------------------------ */
+
+/* Whether anybody reads a result. */
+static sbp_term term_if_read(const sbp_fuser *z, sbp_value v) {
+    return z->uses[v] > 0 ? value_term(z, v) : no_term();
+}
+
+/* The state before the chunk. */
+static sbp_term state_term(const sbp_fuser *z, const sbp_op *op) {
+    return view_term(z->stage->places[op->operands[sbp_opcode_state(op->code)]]);
+}
+
+/* The state behind it, where it is kept. */
+static sbp_term next_term(const sbp_fuser *z, const sbp_op *op) {
+    sbp_view place = z->stage->places[op->results[op->result_count - 1]];
+    return place.ref == SBP_NO_VIEW ? no_term() : view_term(place);
+}
+
+/* The cotangent of the one behind the chunk, which becomes that of the one before. */
+static sbp_term dstate_term(const sbp_fuser *z, sbp_value dstate) {
+    return view_term(z->stage->places[dcarry_root(z, dstate)]);
+}
+
+static void emit_conv_rows(sbp_fuser *z, const sbp_op *op, int32_t position) {
+    enum { X, W, BIAS, FIRST };
+    sbp_value bias = op->operands[BIAS];
+    sbp_term terms[SBP_CONV_ROWS_OPERANDS] = {
+        [SBP_CONV_ROWS_Y] = value_term(z, op->results[0]),
+        [SBP_CONV_ROWS_NEXT] = next_term(z, op),
+        [SBP_CONV_ROWS_X] = value_term(z, op->operands[X]),
+        [SBP_CONV_ROWS_W] = value_term(z, op->operands[W]),
+        [SBP_CONV_ROWS_BIAS] = bias == SBP_NO_VALUE ? no_term() : value_term(z, bias),
+        [SBP_CONV_ROWS_FIRST] = value_term(z, op->operands[FIRST]),
+        [SBP_CONV_ROWS_STATE] = state_term(z, op),
+    };
+    add_instr(z, SBP_CMD_CONV_ROWS, position, terms, SBP_COUNT(terms));
+}
+
+static void emit_conv_rows_state(sbp_fuser *z, const sbp_op *op, int32_t position) {
+    sbp_term terms[SBP_CONV_ROWS_OPERANDS] = {
+        [SBP_CONV_ROWS_Y] = no_term(),
+        [SBP_CONV_ROWS_NEXT] = next_term(z, op),
+        [SBP_CONV_ROWS_X] = value_term(z, op->operands[0]),
+        [SBP_CONV_ROWS_W] = no_term(),
+        [SBP_CONV_ROWS_BIAS] = no_term(),
+        [SBP_CONV_ROWS_FIRST] = no_term(),
+        [SBP_CONV_ROWS_STATE] = state_term(z, op),
+    };
+    add_instr(z, SBP_CMD_CONV_ROWS, position, terms, SBP_COUNT(terms));
+}
+
+static void emit_conv_rows_vjp(sbp_fuser *z, const sbp_op *op, int32_t position) {
+    enum { DY, X, W, FIRST, STATE, DSTATE };
+    enum { DX, DW, DSTATE_OUT };
+    const sbp_type *dw = &z->f->values[op->results[DW]].type;
+    const sbp_temp partial = {.dtype = dw->dtype, .cols = sbp_type_row_elems(dw), .blocks = true};
+    sbp_term sums = z->uses[op->results[DW]] > 0 ? temp_term(z, partial) : no_term();
+    sbp_term terms[SBP_CONV_ROWS_BWD_OPERANDS] = {
+        [SBP_CONV_ROWS_BWD_DX] = term_if_read(z, op->results[DX]),
+        [SBP_CONV_ROWS_BWD_DW] = sums,
+        [SBP_CONV_ROWS_BWD_DSTATE] = dstate_term(z, op->operands[DSTATE]),
+        [SBP_CONV_ROWS_BWD_DY] = value_term(z, op->operands[DY]),
+        [SBP_CONV_ROWS_BWD_X] = value_term(z, op->operands[X]),
+        [SBP_CONV_ROWS_BWD_W] = value_term(z, op->operands[W]),
+        [SBP_CONV_ROWS_BWD_FIRST] = value_term(z, op->operands[FIRST]),
+        [SBP_CONV_ROWS_BWD_STATE] = state_term(z, op),
+    };
+    add_instr(z, SBP_CMD_CONV_ROWS_BWD, position, terms, SBP_COUNT(terms));
+    if (sums.kind != SBP_TERM_NONE)
+        emit_colsum(z, op->results[DW], sums, position);
 }
 
 static sbp_collective_op way_of(const sbp_op *op) {
@@ -489,6 +574,15 @@ static sbp_status emit_op(sbp_fuser *z, int32_t i) {
         return SBP_OK;
     case SBP_OP_attention_vjp:
         emit_attention_vjp(z, op, i);
+        return SBP_OK;
+    case SBP_OP_conv_rows:
+        emit_conv_rows(z, op, i);
+        return SBP_OK;
+    case SBP_OP_conv_rows_state:
+        emit_conv_rows_state(z, op, i);
+        return SBP_OK;
+    case SBP_OP_conv_rows_vjp:
+        emit_conv_rows_vjp(z, op, i);
         return SBP_OK;
     case SBP_OP_exchange:
         emit_exchange(z, op, i);

@@ -15,7 +15,7 @@ static bool is_writable(const sbp_scheduler *s, const sbp_view *view) {
     if (view->ref < 0)
         return s->code->formals[~view->ref].access != SBP_READ;
     sbp_role role = s->p->program->buffers[view->ref].role;
-    return role == SBP_ROLE_CARRY || role == SBP_ROLE_SCRATCH;
+    return role == SBP_ROLE_CARRY || role == SBP_ROLE_STATES || role == SBP_ROLE_SCRATCH;
 }
 
 static int32_t home_at(sbp_scheduler *s, const sbp_view *view) {

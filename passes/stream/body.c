@@ -5,11 +5,19 @@
 
 sbp_value sbp_body_carry_root(const sbp_func *func, sbp_value value) {
     while (value != SBP_NO_VALUE && func->values[value].role == SBP_VALUE_OP) {
-        if (func->values[value].op < 0 || func->ops[func->values[value].op].code != SBP_OP_append)
+        if (func->values[value].op < 0)
             return SBP_NO_VALUE;
-        value = func->ops[func->values[value].op].operands[0];
+        const sbp_op *op = &func->ops[func->values[value].op];
+        int32_t result = 0;
+        while (op->results[result] != value)
+            result++;
+        value = sbp_op_continues(op, result);
     }
     return value != SBP_NO_VALUE && func->values[value].role == SBP_VALUE_CARRY ? value : SBP_NO_VALUE;
+}
+
+bool sbp_body_is_state(const sbp_func *func, sbp_value carry) {
+    return sbp_type_rows(&func->values[carry].type) == SBP_ONE;
 }
 
 void sbp_body_drop_arguments(sbp_func *func) {
@@ -72,6 +80,40 @@ static sbp_status copy_with_given(sbp_rewrite *rw, const sbp_body_spec *spec) {
     return SBP_OK;
 }
 
+/* RECUR ops of which nothing but the state is read: what that takes is all that is left of them. */
+static void leave_states(sbp_func *f) {
+    bool *read = SBP_NEW_ARRAY(f->arena, bool, f->value_count + 1);
+    for (int32_t i = 0; i < f->op_count; i++)
+        for (int32_t k = 0; k < f->ops[i].operand_count; k++)
+            if (f->ops[i].operands[k] != SBP_NO_VALUE)
+                read[f->ops[i].operands[k]] = true;
+    for (int32_t i = 0; i < f->result_count; i++)
+        read[f->results[i].value] = true;
+    for (int32_t i = 0; i < f->op_count; i++) {
+        sbp_op *op = &f->ops[i];
+        int32_t from[SBP_MAX_OPERANDS];
+        bool state_alone = sbp_opcode_class(op->code) == SBP_CLASS_RECUR;
+        for (int32_t r = 0; r + 1 < op->result_count; r++)
+            state_alone &= !read[op->results[r]];
+        sbp_opcode form = state_alone ? sbp_opcode_state_form(op->code, from) : SBP_OP_COUNT;
+        if (form == SBP_OP_COUNT)
+            continue;
+        sbp_operand_info info[SBP_MAX_OPERANDS];
+        int32_t count = sbp_opcode_operands(form, info);
+        sbp_value *operands = SBP_NEW_ARRAY(f->arena, sbp_value, count);
+        for (int32_t k = 0; k < count; k++)
+            operands[k] = op->operands[from[k]];
+        op->results += op->result_count - 1;
+        *op = (sbp_op){.code = form,
+                       .operand_count = count,
+                       .result_count = 1,
+                       .operands = operands,
+                       .results = op->results,
+                       .attrs = op->attrs,
+                       .node = op->node};
+    }
+}
+
 /* Follows values of `old` by name into `fresh`: both are copies of the same ops. */
 static void follow(const sbp_func *old, const sbp_func *fresh, sbp_value *map, int32_t count) {
     for (int32_t v = 0; v < count; v++)
@@ -94,6 +136,7 @@ sbp_status sbp_body_make(sbp_module *module, const sbp_body_spec *spec, const ch
                             targets ? rw.map[result->target] : result->target, result->name);
     }
     sbp_func_prune(rw.to);
+    leave_states(rw.to);
     sbp_func *expanded, *clean;
     SBP_TRY(sbp_expand_func(module, rw.to, true, diag, &expanded));
     SBP_TRY(sbp_canonicalize_func(module, expanded, diag, &clean));

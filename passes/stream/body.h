@@ -9,7 +9,7 @@ typedef struct sbp_body_spec {
     const sbp_func *from;
     const bool *given;                                         /* these values become arguments */
     bool (*keeps)(const void *user, const sbp_result *result); /* which results stay */
-    const bool *filled; /* carry arguments that already hold all their rows: appends to them are dropped */
+    const bool *filled; /* carry arguments that are there for all chunks: appends to them are dropped */
     const void *user;
 } sbp_body_spec;
 
@@ -20,14 +20,18 @@ typedef struct sbp_body_cut {
 } sbp_body_cut;
 
 /* The ops that the kept results need, arguments that nothing reads left out; ops with a derivative of their
- * own expanded, duplicates merged. */
+ * own expanded, duplicates merged. Of a RECUR op whose state alone is read the op is left that makes no more.
+ */
 sbp_status sbp_body_make(sbp_module *module, const sbp_body_spec *spec, const char *name, sbp_diag *diag,
                          sbp_body_cut *out) SBP_CHECKED;
 
 /* Removes arguments that neither an op nor a result reads. */
 void sbp_body_drop_arguments(sbp_func *func);
 
-/* The carry argument that a value is a state of; SBP_NO_VALUE when it is no carry. */
+/* The carry argument that a value is, or is later; SBP_NO_VALUE when it is no carry. */
 sbp_value sbp_body_carry_root(const sbp_func *func, sbp_value value);
+
+/* Whether a carry is a state, one for each chunk: it has no rows. */
+bool sbp_body_is_state(const sbp_func *func, sbp_value carry);
 
 #endif

@@ -16,6 +16,10 @@ bool sbp_saved_name_matches(const char *name, const char *asked) {
            (sbp_saved_base_length(name) == length && strncmp(name, asked, length) == 0);
 }
 
+bool sbp_saved_is_state(const sbp_saved *saved) {
+    return saved->rows.c[SBP_N] != 0;
+}
+
 typedef struct name_list {
     sbp_arena *arena;
     sbp_map seen;
@@ -34,6 +38,8 @@ static void add_name(name_list *list, const char *name) {
 }
 
 static const char *saved_name(const sbp_saved *saved) {
+    if (sbp_saved_is_state(saved))
+        return SBP_SAVE_STATES;
     return saved->is_carry && strncmp(saved->name, "carry_", 6) == 0 ? saved->name + 6 : saved->name;
 }
 

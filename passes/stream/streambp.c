@@ -12,6 +12,11 @@
  * reverse sweep needs), run the reverse sweep; weight gradients and dK, dV accumulate; dK_i, dV_i are final
  * when chunk i is reached, since no chunk below reads rows of chunk i; dx_i overwrites dy_i in place
  *
+ * States: row i of a buffer of N + 1 rows is the state before chunk i, row 0 is zero. The forward writes row
+ * i + 1 and keeps them all; or, where they are dropped, it has one row, read and written over, and the
+ * ascending pass of the backward makes all of them. `again` reads them, or has one row, too. The cotangent is
+ * one row: zero behind the last chunk, chunk i makes of it that of row i.
+ *
  * Side values have all their rows from the forward of their writer to its backward. One that is read as a
  * carry is the carry, full already; one that its writer carries is the writer's carry. So nothing but the
  * first forward writes them. Their cotangents are running sums, which the calls' list zeroes: a reader adds
@@ -168,7 +173,9 @@ static bool lacks_a_name(const builder *b) {
     for (int32_t i = 0; i < s->saved_count; i++) {
         bool kept = strcmp(s->saved[i], SBP_SAVE_ATTENTION) == 0;
         for (int32_t k = 0; k < b->kind->saved_count && !kept; k++)
-            kept = sbp_saved_name_matches(b->kind->saved[k].name, s->saved[i]);
+            kept = sbp_saved_is_state(&b->kind->saved[k])
+                       ? strcmp(s->saved[i], SBP_SAVE_STATES) == 0
+                       : sbp_saved_name_matches(b->kind->saved[k].name, s->saved[i]);
         for (int32_t k = 1; k < b->kind->output_count && !kept; k++) /* is there all the time */
             kept = sbp_saved_name_matches(b->kind->outputs[k].name, s->saved[i]);
         if (!kept)
@@ -202,6 +209,14 @@ static sbp_symbol rows_to_keep(const sbp_type *type) {
     return rows == SBP_D || rows == SBP_W ? SBP_W : SBP_T;
 }
 
+/* Of what is kept of a value for the backward: rows of the micro-batch; or a state per chunk. */
+static sbp_extent extent_to_keep(const sbp_func *d, sbp_value v) {
+    const sbp_value_info *info = &d->values[v];
+    if (info->role == SBP_VALUE_CARRY && sbp_body_is_state(d, v))
+        return sbp_extent_add(sbp_extent_symbol(SBP_N, 1), sbp_extent_const(1));
+    return sbp_extent_symbol(rows_to_keep(&info->type), 1);
+}
+
 /* Chooses the saved set and leaves out what the backward would not read. */
 static sbp_status choose_saved(builder *b) {
     sbp_program_builder *p = b->p;
@@ -211,7 +226,8 @@ static sbp_status choose_saved(builder *b) {
     for (int32_t v = 0; v < b->d->value_count; v++) { /* side values are there */
         b->saved_number[v] = -1;
         b->saved[v] = is_side(b, v) && b->d->values[v].role == SBP_VALUE_OP;
-        b->carry_saved[v] = is_side(b, v) && b->d->values[v].role == SBP_VALUE_CARRY;
+        b->carry_saved[v] = b->d->values[v].role == SBP_VALUE_CARRY &&
+                            (is_side(b, v) || (sbp_body_is_state(b->d, v) && !s->drop_states));
     }
     if (s->save_all)
         save_everything(b);
@@ -233,7 +249,7 @@ static sbp_status choose_saved(builder *b) {
                  (sbp_saved){.name = info->name,
                              .dtype = info->type.dtype,
                              .cols = sbp_type_row_elems(&info->type),
-                             .rows = rows_to_keep(&info->type),
+                             .rows = extent_to_keep(b->d, v),
                              .is_carry = b->carry_saved[v]});
     }
     return p->options.list_keepable && lacks_a_name(b) ? find_keepable(b) : SBP_OK;
@@ -346,7 +362,7 @@ static formals add_formals(builder *b, sbp_function_lowering *lowering, const sb
         const sbp_saved *s = &b->kind->saved[i];
         sbp_access access = saved_access == SBP_WRITE && s->is_carry ? SBP_UPDATE : saved_access;
         f.saved[i] = sbp_lower_formal(p, function, sbp_arena_printf(p->arena, "saved.%s", s->name), access,
-                                      s->dtype, sbp_extent_symbol(s->rows, 1), s->cols);
+                                      s->dtype, s->rows, s->cols);
     }
     return f;
 }
@@ -357,6 +373,7 @@ typedef struct stage_context {
     formals formals;
     int32_t *carries; /* per carry argument of d: buffer of the function, -1 */
     int32_t *dcarries;
+    bool running; /* of a state that is not kept there is one row, not one for each chunk */
 } stage_context;
 
 /* cuts: bodies of the stages that the function will have. */
@@ -373,21 +390,56 @@ static stage_context begin_function(builder *b, const char *suffix, const sbp_bo
     return c;
 }
 
-/* The function's own buffer of a carry (or its cotangent), on first use. */
+/* The function's own buffer of a carry (or its cotangent), on first use: all of it. */
 static sbp_view carry_view(stage_context *c, sbp_value root, bool cotangent, const sbp_type *type) {
     sbp_program_builder *p = c->b->p;
     const sbp_function *function = &p->program->functions[c->function->function];
+    bool state = sbp_body_is_state(c->b->d, root);
     if (!cotangent && c->b->carry_saved[root])
         return sbp_view_formal(function, c->formals.saved[c->b->saved_number[root]]);
     int32_t *buffer = cotangent ? &c->dcarries[root] : &c->carries[root];
+    sbp_extent rows =
+        state && (cotangent || c->running) ? sbp_extent_const(1) : extent_to_keep(c->b->d, root);
     if (*buffer < 0)
         *buffer = sbp_lower_buffer(p,
                                    sbp_arena_printf(p->arena, "%s.%s%s", function->name,
                                                     cotangent ? "d_" : "", c->b->d->values[root].name),
-                                   SBP_ROLE_CARRY, SBP_DEVICE, type->dtype, 1,
-                                   sbp_extent_symbol(rows_to_keep(type), 1), sbp_type_row_elems(type),
-                                   c->function->function);
+                                   state ? SBP_ROLE_STATES : SBP_ROLE_CARRY, SBP_DEVICE, type->dtype, 1, rows,
+                                   sbp_type_row_elems(type), c->function->function);
     return sbp_view_buffer(p->program, *buffer, 0);
+}
+
+/* A state before the chunk, or behind it: of as many rows as chunks one; of one row all there is. */
+static sbp_view state_view(stage_context *c, sbp_value root, const sbp_type *type, bool behind) {
+    sbp_view view = carry_view(c, root, false, type);
+    if (view.length.base.c[SBP_N] == 0)
+        return view;
+    view.start = (sbp_index){.base = sbp_extent_const(behind), .step = sbp_extent_const(1), .column = -1};
+    view.length = (sbp_index){.base = sbp_extent_const(1), .column = -1};
+    return view;
+}
+
+/* A command of its own, before the stages to come. */
+static void add_fill(stage_context *c, sbp_view view) {
+    sbp_program_builder *p = c->b->p;
+    sbp_body fill = {0};
+    sbp_lower_fill(p, &fill, view, 0);
+    SBP_PUSH(p->arena, c->function->items, c->function->item_count, c->function->item_capacity,
+             (sbp_item){.node = fill.nodes[0]});
+}
+
+/* The states that a body makes are zero before the first chunk. */
+static void begin_states(stage_context *c, const sbp_body_cut *cut) {
+    for (int32_t i = 0; i < cut->func->result_count; i++) {
+        const sbp_result *result = &cut->func->results[i];
+        sbp_value root = result->role == SBP_RESULT_CARRY ? cut->origin[result->target] : SBP_NO_VALUE;
+        if (root == SBP_NO_VALUE || c->b->d->values[root].role != SBP_VALUE_CARRY ||
+            !sbp_body_is_state(c->b->d, root))
+            continue;
+        sbp_view first = carry_view(c, root, false, &c->b->d->values[root].type);
+        first.length = (sbp_index){.base = sbp_extent_const(1), .column = -1};
+        add_fill(c, first);
+    }
 }
 
 /* All rows of a side value; nowhere when the function does not name it. */
@@ -442,7 +494,8 @@ static void add_stage(stage_context *c, const char *suffix, const sbp_body_cut *
             if (info->trainable && c->formals.accums[o] > 0)
                 stage->accums[v] = sbp_view_formal(function, c->formals.accums[o]);
         } else if (info->role == SBP_VALUE_CARRY) {
-            *place = carry_view(c, o, false, &info->type);
+            *place = sbp_body_is_state(d, o) ? state_view(c, o, &info->type, false)
+                                             : carry_view(c, o, false, &info->type);
         } else if (info->role == SBP_VALUE_COTANGENT) { /* of a carry */
             *place = carry_view(c, d->values[o].binding, true, &info->type);
         } else if (info->role == SBP_VALUE_STREAM) {
@@ -454,6 +507,9 @@ static void add_stage(stage_context *c, const char *suffix, const sbp_body_cut *
     }
     for (int32_t i = 0, outputs = 0; i < cut->func->result_count; i++) {
         const sbp_result *result = &cut->func->results[i];
+        sbp_value root = result->role == SBP_RESULT_CARRY ? cut->origin[result->target] : SBP_NO_VALUE;
+        if (root != SBP_NO_VALUE && d->values[root].role == SBP_VALUE_CARRY && sbp_body_is_state(d, root))
+            stage->places[result->value] = state_view(c, root, &d->values[root].type, true);
         sbp_view whole = result_place(c, cut, result, outputs);
         outputs += result->role == SBP_RESULT_VALUE;
         if (whole.ref == SBP_NO_VIEW)
@@ -472,17 +528,18 @@ static bool keeps_forward(const void *user, const sbp_result *result) {
             ((const builder *)user)->d->values[result->target].role == SBP_VALUE_CARRY);
 }
 
-/* y alone: side values are there. */
-static bool keeps_output(const void *user, const sbp_result *result) {
-    const builder *b = user;
-    return result == &b->d->results[b->output_result];
-}
-
 /* Carries that the backward has to fill again. */
 static bool keeps_carries(const void *user, const sbp_result *result) {
     const builder *b = user;
     return result->role == SBP_RESULT_CARRY && b->d->values[result->target].role == SBP_VALUE_CARRY &&
            !b->carry_saved[result->target];
+}
+
+/* y alone, and what the next chunk needs for it: side values are there. */
+static bool keeps_output(const void *user, const sbp_result *result) {
+    const builder *b = user;
+    return result == &b->d->results[b->output_result] ||
+           (keeps_carries(user, result) && sbp_body_is_state(b->d, result->target));
 }
 
 static sbp_status make_body(builder *b, const bool *given, const bool *filled,
@@ -502,6 +559,8 @@ static sbp_status build_forward(builder *b) {
     sbp_body_cut cut;
     SBP_TRY(make_body(b, none, full, keeps_forward, "forward", &cut));
     stage_context c = begin_function(b, "forward", &cut, 1, false, SBP_WRITE);
+    c.running = true;
+    begin_states(&c, &cut);
     add_stage(&c, "chunk", &cut, false);
     b->kind->forward = c.function->function;
     return SBP_OK;
@@ -514,6 +573,8 @@ static sbp_status build_again(builder *b) {
     sbp_body_cut cut;
     SBP_TRY(make_body(b, given, b->carry_saved, keeps_output, "again", &cut));
     stage_context c = begin_function(b, "again", &cut, 1, false, SBP_READ);
+    c.running = true;
+    begin_states(&c, &cut);
     add_stage(&c, "chunk", &cut, false);
     b->kind->again = c.function->function;
     return SBP_OK;
@@ -533,13 +594,11 @@ static sbp_status build_backward(builder *b) {
         const sbp_value_info *info = &main.func->values[main.func->args[i]];
         if (info->role != SBP_VALUE_COTANGENT || is_side(b, main.origin[main.func->args[i]]))
             continue;
-        sbp_body fill = {0};
-        sbp_lower_fill(
-            p, &fill,
-            carry_view(&c, b->d->values[main.origin[main.func->args[i]]].binding, true, &info->type), 0);
-        SBP_PUSH(p->arena, c.function->items, c.function->item_count, c.function->item_capacity,
-                 (sbp_item){.node = fill.nodes[0]});
+        add_fill(&c,
+                 carry_view(&c, b->d->values[main.origin[main.func->args[i]]].binding, true, &info->type));
     }
+    if (carries.func->op_count > 0)
+        begin_states(&c, &carries);
     if (carries.func->op_count > 0)
         add_stage(&c, "carries", &carries, false);
     add_stage(&c, "chunk", &main, true);

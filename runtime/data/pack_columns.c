@@ -517,6 +517,10 @@ bool sbp_pack_reads(const sbp_program *program, const char *name, bool *optional
 const char *sbp_pack_cannot_share(const sbp_program *program, const char *counted) {
     if (!counted)
         return "the objective may read all rows of a document";
+    for (int32_t b = 0; b < program->buffer_count; b++)
+        if (program->buffers[b].role == SBP_ROLE_STATES || program->buffers[b].rows.c[SBP_N] != 0)
+            return "the model carries states from row to row, which several completions would each have to "
+                   "go on from";
     if (asks_for(program, "first") && !(asks_for(program, "shared_end") && asks_for(program, "own")))
         return "the model sees rows only as documents that stand alone";
     return asks_for(program, "sample") ? "random numbers of a row belong to its document" : NULL;

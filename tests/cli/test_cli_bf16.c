@@ -277,7 +277,7 @@ static void same_bits(io_fixture *io, const char *name, const char *chunks) {
 }
 
 static void test_same_bits(void **state) {
-    static const char *const few[] = {"llama_plain", "gemma3_layer_types", "qwen2_sliding"};
+    static const char *const few[] = {"llama_plain", "gemma3_layer_types", "qwen2_sliding", "lfm2_v"};
     for (int i = 0; i < SBP_COUNT(few); i++)
         same_bits(*state, few[i], "--chunk 7 --head-chunk 5");
     same_bits(*state, few[0], "--chunk 7 --head-chunk 5 --residual-dtype fp32");

@@ -248,6 +248,8 @@ static void test_longer(void **state) {
     assert_non_null(strstr(cli_text(f, "err"), "--context-parallel 1: documents fit one rank"));
     cli_fails(f, 2, "--ranks (4) must be a multiple of it",
               "$C compile $S --seq-len 64 --ranks 4 --context-parallel 3 -o $D/p");
+    cli_fails(f, 1, "conv_rows carries a state from row to row: --context-parallel is not built for that",
+              "$C compile tests/golden/lfm2_v/model --seq-len 64 --ranks 2 --context-parallel 2 -o $D/p");
     cli_fails(f, 2, "--ranks (1) must be", "$C compile $S --seq-len 64 --context-parallel 2 -o $D/p");
 }
 

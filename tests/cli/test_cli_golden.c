@@ -92,11 +92,11 @@ static const struct {
 static const char *backend = "cpu";
 
 /* Cases on which all settings run, together; with SBP_TEST_ALL=1 each of them on all. */
-static const char *const thorough[] = {"llama_plain",   "gemma3_layer_types", "gemma3_untied_bias",
-                                       "qwen2_sliding", "llama_tied_pad",     "phi3_su_long",
-                                       "gpt_neox_plain"};
+static const char *const thorough[] = {
+    "llama_plain",    "gemma3_layer_types", "gemma3_untied_bias", "qwen2_sliding",
+    "llama_tied_pad", "phi3_su_long",       "gpt_neox_plain",     "lfm2_v"};
 /* All cases but those of architectures that are only examples of how one is added. */
-enum { CASES = 47 };
+enum { CASES = 48 };
 
 /* A member of args.json as it would be typed. */
 static const char *arguments(io_fixture *f, const sbp_json *args, const char *key) {
@@ -119,7 +119,7 @@ static bool in_list(const char *list, const char *name, size_t length) {
 /* The options with those names after --save that the model at `path` has. */
 static const char *with_known_values(io_fixture *f, const char *path, const char *options) {
     const char *save = strstr(options, "--save ");
-    if (!save)
+    if (!save || strstr(options, "--save none"))
         return options;
     cli_fails(f, 2, "it could keep ",
               sbp_arena_printf(f->arena, "$C compile %s/model -o $D/p --save nothing_of_this_name", path));
@@ -255,8 +255,8 @@ static void run_all_of(io_fixture *f, const char *path, const setting *list, int
 
 /* One case of each structure: what others differ by are numbers, and tables of rotary variants. */
 static const char *const structures[] = {
-    "llama_plain", "llama_bias",    "gemma3_layer_types", "gemma3_softcap", "gpt_neox_plain",
-    "phi3_plain",  "qwen2_sliding", "qwen3_plain",        "olmo2_plain",    "granite_plain"};
+    "llama_plain",   "llama_bias",  "gemma3_layer_types", "gemma3_softcap", "gpt_neox_plain", "phi3_plain",
+    "qwen2_sliding", "qwen3_plain", "olmo2_plain",        "granite_plain",  "lfm2_v"};
 
 /* Cases that run every setting which each case may run; of the others one setting tells, in chunks, where
  * not everything is asked for. */
@@ -290,6 +290,23 @@ static void run_device_settings(io_fixture *f, const char *path) {
     run_all_of(f, path, device_settings, SBP_COUNT(device_settings));
     if (everything())
         run_all_of(f, path, device_sweep, SBP_COUNT(device_sweep));
+}
+
+/* Layers that carry a state: chunks shorter than it and of the kernels' blocks, states kept, and made again. */
+static void test_states(void **state) {
+    static const setting list[] = {
+        {"C 1", "--chunk 1", SBP_F64, true, 0},
+        {"C 1, no states", "--chunk 1 --save none", SBP_F64, true, 0},
+        {"C 3, no states, k 2", "--chunk 3 --save none --checkpoint-every 2", SBP_F64, true, 0},
+        {"C 63, g 2", "--chunk 63 --segment 2", SBP_F64, true, 0},
+        {"C 64, no states, g 3", "--chunk 64 --segment 3 --save none", SBP_F64, true, 0},
+        {"C 65, offload", "--chunk 65 --offload host", SBP_F64, true, 0},
+        {"C 3, all on disk, k 2", "--chunk 3 --checkpoint-every 2 --offload checkpoints:disk+saved:disk",
+         SBP_F64, true, 0},
+        {"C 2, fp32", "--chunk 2", SBP_F32, true, 0},
+        {"C 5, step, no states", "--chunk 5 --clip none --accumulate 1 --save none", SBP_F32, true, 0}};
+    for (int i = 0; i < SBP_COUNT(list); i++)
+        run_case(*state, "tests/golden/lfm2_v", &list[i]);
 }
 
 /* The dump of the last run again: the same bits. */
@@ -479,7 +496,8 @@ static void test_presets_are_settings(void **state) {
                                     "fence && cp $D/out $D/preset",
                                     thorough[i], presets[k]));
             const char *saved = saved_names(f);
-            assert_true((strcmp(saved, "none") == 0) == (k == 0));
+            bool inputs_only = strcmp(saved, "none") == 0 || strcmp(saved, "recurrent_states") == 0;
+            assert_true(inputs_only == (k == 0));
             cli_ok(f, sbp_arena_printf(
                           f->arena,
                           "$C compile $G/%s/model -o $D/p --seq-len 64 --backward stream --chunk 64 "
@@ -584,6 +602,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_golden_gradients, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_other_goldens, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_frozen_parts, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_states, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_nothing_works_without_streambp, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_presets_are_settings, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_offloading_moves_bytes, cli_setup, io_teardown),

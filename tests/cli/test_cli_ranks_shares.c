@@ -113,7 +113,8 @@ static void test_steps_without_gradients(void **state) {
                  {"gemma3_softcap", "--dtype fp64 --segment 2 --checkpoint-every 2 --offload states+params"},
                  {"granite_bias_tied",
                   "--dtype fp64 --optimizer sgd --freeze '*1*' --offload checkpoints+states:disk"},
-                 {"gpt_neox_plain", "--dtype fp64 --optimizer lion --lora-r 3"}};
+                 {"gpt_neox_plain", "--dtype fp64 --optimizer lion --lora-r 3"},
+                 {"lfm2_v", "--dtype fp64 --chunk 3 --save none --checkpoint-every 2"}};
     if (!cli_has_ranks(f, "steps without gradients"))
         skip();
     write_rows(f);

@@ -241,7 +241,7 @@ static void test_work(void **state) {
     assert_true(rows_run(f, "--share-prompt on") == 8 * 320); /* none */
 }
 
-/* What drops is of the document, not of the prompt. */
+/* What drops is of the document, not of the prompt; a state goes on with one completion. */
 static void test_refused(void **state) {
     io_fixture *f = *state;
     cli_put(f, "data", "{\"prompt_ids\": [5], \"completion_ids\": [9], \"advantage\": 1}\n");
@@ -249,6 +249,9 @@ static void test_refused(void **state) {
         f,
         "$C compile $G/llama_mqa/model -o $D/p --objective grpo --lora r=2 --lora-dropout 0.1 --seq-len 64");
     cli_fails(f, 2, "random numbers of a row belong to its document",
+              "$R $D/p --data $D/data --out none --share-prompt on --dry-run");
+    cli_ok(f, "$C compile $G/lfm2_v/model -o $D/p --objective grpo --seq-len 64");
+    cli_fails(f, 2, "the model carries states from row to row",
               "$R $D/p --data $D/data --out none --share-prompt on --dry-run");
 }
 

@@ -76,6 +76,10 @@ bool documents_allow(const documents *d, sbp_seq seq, int64_t r, int64_t s) {
         return r == s;
     case SBP_SEQ_WINDOW:
         return back >= 0 && back < seq.window;
+    case SBP_SEQ_RECUR:
+        return s >= d->own[r] && s <= r;
+    case SBP_SEQ_AFTER:
+        return r >= d->own[s] && r <= s;
     case SBP_SEQ_PREFIX:
         return back >= 0;
     case SBP_SEQ_MIRROR:

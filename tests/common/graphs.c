@@ -70,8 +70,9 @@ bool example_graph_build(testing *t, sbp_opcode code, int32_t index, sbp_dtype d
     testing_check(t, b.status);
     for (int32_t r = 0; r < sbp_opcode_results(code); r++) {
         sbp_result_role role = code == SBP_OP_append ? SBP_RESULT_CARRY : SBP_RESULT_VALUE;
-        if (code == SBP_OP_attention && r == 1)
-            continue;
+        bool state = sbp_opcode_class(code) == SBP_CLASS_RECUR && sbp_opcode_continues(code, r) >= 0;
+        if ((code == SBP_OP_attention && r == 1) || state)
+            continue; /* have no cotangents */
         sbp_func_add_result(out->func, results[r], role,
                             role == SBP_RESULT_CARRY ? operands[0] : SBP_NO_VALUE,
                             sbp_arena_printf(t->arena, "y%d", r));

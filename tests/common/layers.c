@@ -125,6 +125,25 @@ static sbp_value attention(maker *k, sbp_value a) {
     return o;
 }
 
+/* A short convolution; of documents that share a prompt each its own rows. */
+static sbp_value convolution(maker *k, sbp_value a) {
+    sbp_type type = {
+        .dtype = SBP_F64,
+        .rank = 3,
+        .dim = {sbp_dim_const(k->d), sbp_dim_const(1), sbp_dim_const(2 + sbp_rng_below(&k->t->rng, 4))}};
+    char name[32];
+    snprintf(name, sizeof name, "p%d", k->m->param_count);
+    bool trainable = !(k->has->frozen && coin(k, 2));
+    int32_t w = sbp_module_add_param(
+        k->m,
+        &(sbp_param){.name = name, .type = type, .storage = SBP_F64, .trainable = trainable, .pad_row = -1});
+    sbp_value bias = coin(k, 2) ? param(k, 1, k->d, 0) : SBP_NO_VALUE;
+    k->has->convolution = true;
+    return sbp_build(&k->b, SBP_OP_conv_rows, "conv",
+                     (sbp_value[]){linear(k, a, k->d, k->d), sbp_build_param(&k->b, w), bias, k->own}, 4,
+                     NULL, 0, NULL);
+}
+
 static sbp_value mlp(maker *k, sbp_value a) {
     int64_t inner = 2 * k->d;
     sbp_value up = linear(k, a, k->d, inner);
@@ -161,7 +180,8 @@ sbp_module *layers_random(testing *t, layers_features *has) {
     for (int64_t block = 1 + sbp_rng_below(&t->rng, 3); block > 0; block--) {
         bool parallel = coin(&k, 4);
         sbp_value a = norm(&k, x, k.d);
-        sbp_value h = sbp_build2(&k.b, SBP_OP_add, x, attention(&k, a));
+        sbp_value mixed = coin(&k, 3) ? convolution(&k, a) : attention(&k, a);
+        sbp_value h = sbp_build2(&k.b, SBP_OP_add, x, mixed);
         x = sbp_build2(&k.b, SBP_OP_add, h, mlp(&k, parallel ? a : norm(&k, h, k.d)));
     }
     sbp_func_add_result(f, x, SBP_RESULT_VALUE, SBP_NO_VALUE, "y");

@@ -54,7 +54,8 @@ static sbp_value pick(maker *m, const sbp_example_operand *want, bool fresh) {
 
 static bool streams(sbp_opcode code) {
     return code != SBP_OP_group_sum && code != SBP_OP_group_take && code != SBP_OP_scan &&
-           code != SBP_OP_sum_rows && code != SBP_OP_scatter_add && code != SBP_OP_linear_dw;
+           sbp_opcode_class(code) != SBP_CLASS_RECUR && code != SBP_OP_sum_rows &&
+           code != SBP_OP_scatter_add && code != SBP_OP_linear_dw;
 }
 
 static bool is_smooth(sbp_opcode code) {

@@ -18,7 +18,7 @@ enum { T_MAX = WHOLE_STEP_ROWS, MAX_PARAMS = 64 };
 /* Micro-batches of the step: documents of 2, 1, 8 and 6 rows; of 2, 1 and 2; a row alone; none that counts.
  */
 static const int64_t batch_rows[] = {T_MAX, 5, 1, 4};
-enum { BATCHES = 4, MASKED = 3 };
+enum { BATCHES = 4, MASKED = 3, DOCUMENTS = T_MAX + 5 + 1 + 4 };
 
 typedef struct batch {
     int64_t rows, documents;
@@ -26,14 +26,17 @@ typedef struct batch {
     double weight[T_MAX];
 } batch;
 
-static void make_batches(batch *batches, double *labels) {
+/* borders: where they begin is drawn; NULL: as said above. */
+static void make_batches(batch *batches, double *labels, sbp_rng *borders) {
     sbp_rng rng = {5};
+    int64_t mean = borders ? 2 + sbp_rng_below(borders, 7) : 0;
     *labels = 0;
     for (int n = 0; n < BATCHES; n++) {
         batch *b = &batches[n];
         *b = (batch){.rows = batch_rows[n]};
         for (int32_t r = 0; r < b->rows; r++) {
-            bool begins = r == 0 || r == 2 || r == 3 || r == 11;
+            bool begins =
+                r == 0 || (borders ? sbp_rng_below(borders, mean) == 0 : r == 2 || r == 3 || r == 11);
             b->documents += begins;
             b->doc[r] = (int32_t)b->documents - 1;
             b->first[r] = begins ? r : b->first[r - 1];
@@ -45,6 +48,29 @@ static void make_batches(batch *batches, double *labels) {
         }
     }
     assert_true(*labels > 10);
+}
+
+/* The documents of a micro-batch, each alone. */
+static int take_apart(const batch *b, batch *out) {
+    int count = 0;
+    for (int64_t r = 0; r < b->rows; r++) {
+        if (b->first[r] == r)
+            out[count++] = (batch){.documents = 1};
+        batch *alone = &out[count - 1];
+        int64_t at = alone->rows++;
+        alone->tok[at] = b->tok[r];
+        alone->pos[at] = b->pos[r];
+        alone->label[at] = b->label[r];
+        alone->weight[at] = b->weight[r];
+    }
+    return count;
+}
+
+static double *drawn_values(testing *t, int64_t elems) {
+    double *out = SBP_NEW_ARRAY(t->arena, double, elems);
+    for (int64_t i = 0; i < elems; i++)
+        out[i] = testing_uniform(t, -0.6, 0.9);
+    return out;
 }
 
 /* As the model has them. */
@@ -65,7 +91,9 @@ typedef struct reference {
     double *params[MAX_PARAMS], *gradients[MAX_PARAMS];
     int64_t elems[MAX_PARAMS];
     double loss, entropy, accuracy;
-    batch batches[BATCHES];
+    batch batches[BATCHES]; /* as the program has them */
+    batch parts[DOCUMENTS]; /* as the reference has them: the same, or documents alone */
+    int part_count;
     double labels;
 } reference;
 
@@ -130,16 +158,17 @@ static double objective(const reference *ref, const batch *b, const double *logp
 
 static double loss_of_step(const reference *ref) {
     double loss = 0;
-    for (int n = 0; n < BATCHES; n++) {
+    for (int n = 0; n < ref->part_count; n++) {
         sbp_arena *arena = sbp_arena_create();
-        sbp_tensor **values = evaluate(ref, arena, ref->value, &ref->batches[n], NULL);
-        loss += objective(ref, &ref->batches[n], result_named(ref->value, values, "logp"), NULL);
+        sbp_tensor **values = evaluate(ref, arena, ref->value, &ref->parts[n], NULL);
+        loss += objective(ref, &ref->parts[n], result_named(ref->value, values, "logp"), NULL);
         sbp_arena_destroy(arena);
     }
     return loss;
 }
 
-static void make_reference(testing *t, const char *path, reference *ref) {
+/* borders: NULL, or what draws where they begin; then each stands alone here. */
+static void make_reference(testing *t, const char *path, sbp_rng *borders, reference *ref) {
     sbp_model model;
     sbp_model_options options = sbp_model_options_for(SBP_F64);
     *ref = (reference){.t = t};
@@ -154,21 +183,30 @@ static void make_reference(testing *t, const char *path, reference *ref) {
     testing_check(t, sbp_autodiff_func(model.module, expanded, false, t->diag, &derived));
     testing_check(t, sbp_expand_func(model.module, derived, true, t->diag, &late));
     ref->derivative = late;
-    make_batches(ref->batches, &ref->labels);
+    make_batches(ref->batches, &ref->labels, borders);
+    for (int n = 0; n < BATCHES; n++)
+        if (borders)
+            ref->part_count += take_apart(&ref->batches[n], &ref->parts[ref->part_count]);
+        else
+            ref->parts[ref->part_count++] = ref->batches[n];
     assert_true(model.module->param_count <= MAX_PARAMS);
-    sbp_weights *weights;
-    testing_check(t, sbp_weights_open(t->arena, t->diag, model.weights, &weights));
+    sbp_weights *weights = NULL;
+    if (model.weights)
+        testing_check(t, sbp_weights_open(t->arena, t->diag, model.weights, &weights));
+    assert_true(weights || borders);
     const sbp_sizes none = {{1}};
     for (int32_t p = 0; p < model.module->param_count; p++) {
         const sbp_param *param = &model.module->params[p];
         assert_true(param->trainable);
         ref->elems[p] = sbp_tensor_create(t->arena, &param->type, &none)->elems;
-        ref->params[p] = param_values(t, weights, param, ref->elems[p]);
+        ref->params[p] =
+            weights ? param_values(t, weights, param, ref->elems[p]) : drawn_values(t, ref->elems[p]);
         ref->gradients[p] = SBP_NEW_ARRAY(t->arena, double, ref->elems[p]);
     }
-    sbp_weights_close(weights);
-    for (int n = 0; n < BATCHES; n++) {
-        const batch *b = &ref->batches[n];
+    if (weights)
+        sbp_weights_close(weights);
+    for (int n = 0; n < ref->part_count; n++) {
+        const batch *b = &ref->parts[n];
         double dlogp[T_MAX];
         sbp_tensor **forward = evaluate(ref, t->arena, ref->value, b, NULL);
         ref->loss += objective(ref, b, result_named(ref->value, forward, "logp"), dlogp);
@@ -224,7 +262,7 @@ static double check_slope(reference *ref, int32_t p) {
 typedef struct setting {
     const char *name;
     int64_t segment, every;
-    bool save_all, offload;
+    bool save_all, drop_states, offload;
     const char *saved;      /* a value that is kept, or NULL */
     const sbp_space *homes; /* per class, in place of `offload`; NULL */
     int32_t first;          /* only so many of each class live there, 0: all */
@@ -271,6 +309,7 @@ static double run_program(const reference *ref, const char *path, sbp_dtype comp
     wish.options.schedule.segment = s->segment;
     wish.options.schedule.checkpoint_every = s->every;
     wish.options.schedule.save_all = s->save_all;
+    wish.options.schedule.drop_states = s->drop_states;
     wish.options.schedule.saved = &s->saved;
     wish.options.schedule.saved_count = s->saved != NULL;
     compile_offload(&wish, s->offload);
@@ -325,7 +364,7 @@ static const int64_t chunks[] = {1, 7, T_MAX}, head_chunks[] = {1, 5, T_MAX};
 void whole_step_check(const char *path, bool few) {
     testing t = testing_open(1);
     reference ref;
-    make_reference(&t, path, &ref);
+    make_reference(&t, path, NULL, &ref);
     double slope = 0, f64 = 0, f32 = 0;
     int programs = 0;
     for (int32_t p = 0; p < ref.module->param_count; p++)
@@ -350,8 +389,9 @@ void whole_step_check(const char *path, bool few) {
 }
 
 /* Settings of everything that a schedule has, drawn. */
-static double run_draw(const reference *ref, const char *path, sbp_rng *rng) {
+static double run_draw(const reference *ref, const char *path, bool states, sbp_rng *rng) {
     static const char *const saved[] = {NULL, SBP_SAVE_ATTENTION, "attn_out", "t20", "x5", "v3"};
+    static const char *const beside_states[] = {NULL, "conv", "conv_in", "conv_norm"};
     static const sbp_space spaces[] = {SBP_DEVICE, SBP_HOST}; /* disk: test_shuffle */
     sbp_space homes[SBP_ITEM_CLASS_COUNT];
     setting s = {.name = "drawn",
@@ -361,29 +401,42 @@ static double run_draw(const reference *ref, const char *path, sbp_rng *rng) {
                  .saved = saved[sbp_rng_below(rng, SBP_COUNT(saved))],
                  .homes = homes,
                  .first = (int32_t)sbp_rng_below(rng, 4)};
+    if (states) {
+        s.saved = beside_states[sbp_rng_below(rng, SBP_COUNT(beside_states))];
+        s.drop_states = sbp_rng_below(rng, 2);
+    }
     for (int class = 0; class < SBP_ITEM_CLASS_COUNT; class ++)
         homes[class] = spaces[sbp_rng_below(rng, SBP_COUNT(spaces))];
-    s.name = sbp_arena_printf(ref->t->arena, "g %d, k %d, save %s, homes %d%d%d%d%d of the first %d",
+    s.name = sbp_arena_printf(ref->t->arena, "g %d, k %d, save %s%s, homes %d%d%d%d%d of the first %d",
                               (int)s.segment, (int)s.every,
                               s.save_all ? "all"
                               : s.saved  ? s.saved
                                          : "none",
-                              homes[0], homes[1], homes[2], homes[3], homes[4], s.first);
+                              s.drop_states ? ", no states" : "", homes[0], homes[1], homes[2], homes[3],
+                              homes[4], s.first);
     return run_program(ref, path, SBP_F64, 1 + sbp_rng_below(rng, T_MAX), 1 + sbp_rng_below(rng, T_MAX), &s);
 }
 
-void whole_step_draw(const char *path, uint64_t seed, int count) {
-    testing t = testing_open(1);
+static void draw(const char *path, uint64_t seed, int count, bool alone) {
+    testing t = testing_open(alone ? seed : 1);
     reference ref;
     sbp_rng rng = {seed};
-    make_reference(&t, path, &ref);
+    make_reference(&t, path, alone ? &rng : NULL, &ref);
     double slope = 0, f64 = 0;
     for (int32_t p = 0; p < ref.module->param_count; p++)
         slope = fmax(slope, check_slope(&ref, p));
     for (int i = 0; i < count; i++)
-        f64 = fmax(f64, run_draw(&ref, path, &rng));
+        f64 = fmax(f64, run_draw(&ref, path, alone, &rng));
     printf("  %s: %d drawn programs, %d gradients each: fp64 within %.1e; reference %.1e of difference "
            "quotients\n",
            path, count, ref.module->param_count, f64, slope);
     testing_close(&t);
+}
+
+void whole_step_draw(const char *path, uint64_t seed, int count) {
+    draw(path, seed, count, false);
+}
+
+void whole_step_draw_alone(const char *path, uint64_t seed, int count) {
+    draw(path, seed, count, true);
 }

@@ -20,6 +20,10 @@ void whole_step_check(const char *path, bool few);
  */
 void whole_step_draw(const char *path, uint64_t seed, int count);
 
+/* The same of a model whose directory may hold no values (then they are drawn), with drawn documents; the
+ * reference evaluates each document alone, as if there were no others. */
+void whole_step_draw_alone(const char *path, uint64_t seed, int count);
+
 /* Calls of a function by an entry. */
 int32_t whole_step_calls(const sbp_program *p, const char *entry, const char *function);
 

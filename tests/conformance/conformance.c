@@ -535,6 +535,7 @@ int main(int argc, char **argv) {
                   {suite_row_tests, &suite_row_count},
                   {suite_number_tests, &suite_number_count},
                   {suite_attention_tests, &suite_attention_count},
+                  {suite_conv_tests, &suite_conv_count},
                   {suite_order_tests, &suite_order_count}};
     struct CMUnitTest all[64] = {cmocka_unit_test(test_suite_can_fail)};
     size_t count = 1;

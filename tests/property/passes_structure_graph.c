@@ -231,10 +231,11 @@ void after_split(bench *b) {
         if (strcmp(f->name, "objective") == 0)
             continue;
         only_carries_are_long(b, f);
-        int32_t appends = 0;
+        int32_t appends = 0; /* and states that go on */
         for (int32_t i = 0; i < f->op_count; i++) {
             const sbp_op *op = &f->ops[i];
-            appends += op->code == SBP_OP_append;
+            bool has_state = sbp_opcode_class(op->code) == SBP_CLASS_RECUR;
+            appends += op->code == SBP_OP_append || has_state;
             for (int32_t k = 0; k < op->operand_count; k++)
                 for (int32_t r = 0; op->operands[k] != SBP_NO_VALUE && r < op->result_count; r++) {
                     sbp_seq_kind kind = sbp_op_seq(f, op, k, r).kind;
@@ -246,7 +247,7 @@ void after_split(bench *b) {
                     else
                         ensure(b,
                                kind == SBP_SEQ_NONE || kind == SBP_SEQ_ROW || kind == SBP_SEQ_REDUCE ||
-                                   op->code == SBP_OP_append,
+                                   op->code == SBP_OP_append || (kind == SBP_SEQ_RECUR && has_state),
                                "@%s reads %%%s as %s", f->name, f->values[op->operands[k]].name,
                                sbp_seq_name(kind));
                 }
@@ -432,8 +433,9 @@ void after_streambp(bench *b) {
             if (f->function == kind->backward)
                 gradients_have_places(b, f->items[f->item_count - 1].stage, m->funcs[n]);
         }
-        if (!b->p.options.schedule.save_all)
-            ensure(b, kind->saved_count == 0, "@%s saves %d values", m->funcs[n]->name, kind->saved_count);
+        for (int32_t i = 0; i < kind->saved_count && !b->p.options.schedule.save_all; i++)
+            ensure(b, sbp_saved_is_state(&kind->saved[i]), "@%s saves %s", m->funcs[n]->name,
+                   kind->saved[i].name);
     }
     for (int32_t i = 0; i < b->p.program->buffer_count; i++)
         if (b->p.program->buffers[i].rows.c[SBP_T] != 0 && b->p.program->buffers[i].function >= 0)

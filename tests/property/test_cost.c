@@ -117,7 +117,8 @@ static sbp_program *program_of(testing *t, const char *model, int64_t rows, int6
 static void flops_are_counted(void **state) {
     (void)state;
     static const char *const models[] = {GOLDEN "llama_bias/model", GOLDEN "mistral_window/model",
-                                         GOLDEN "gemma3_layer_types/model", GOLDEN "qwen2_sliding/model"};
+                                         GOLDEN "gemma3_layer_types/model", GOLDEN "qwen2_sliding/model",
+                                         GOLDEN "lfm2_v/model"};
     static const struct { int64_t rows, chunk; } sizes[] = {{1, 1}, {50, 50}, {50, 7}, {48, 8}, {64, 3}};
     int compared = 0;
     int64_t attentions = 0;

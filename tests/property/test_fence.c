@@ -258,7 +258,7 @@ static void schedules_of_one_model(void **unused) {
 
 typedef struct mode {
     const char *name;
-    bool save_all, offload, step, frozen, two_pass, bf16, bf16_gradients, counted;
+    bool save_all, offload, step, frozen, two_pass, bf16, bf16_gradients, counted, no_states;
     int64_t every;
     const char *set;
     sbp_space away; /* where everything lives; SBP_DEVICE: as `offload` says */
@@ -312,6 +312,7 @@ static int examine_mode(const char *model, const mode *m) {
     snprintf(path, sizeof path, strchr(model, '/') ? "%s" : GOLDEN "%s/model", model);
     compile_wish wish = compile_wish_for(path, 14, 4, 3);
     wish.options.schedule.save_all = m->save_all;
+    wish.options.schedule.drop_states = m->no_states;
     compile_offload(&wish, m->offload);
     if (m->away != SBP_DEVICE)
         compile_away(&wish, m->away, m->first);
@@ -341,6 +342,19 @@ static void shared_values(void **unused) {
     for (int m = 0; m < SBP_COUNT(modes); m += step)
         if (!modes[m].set)
             survivors += examine_mode("tests/data/onnx/side_values.json", &modes[m]);
+    report(survivors);
+}
+
+/* States that go from chunk to chunk, kept and made again, in every fourth mode; in all with SBP_TEST_ALL. */
+static void states(void **unused) {
+    (void)unused;
+    int survivors = 0, step = getenv("SBP_TEST_ALL") ? 1 : 4;
+    for (int m = 0; m < SBP_COUNT(modes); m += step)
+        for (int drop = 0; drop < 2 && !modes[m].set; drop++) {
+            mode with = modes[m];
+            with.no_states = drop != 0;
+            survivors += examine_mode("lfm2_v", &with);
+        }
     report(survivors);
 }
 
@@ -421,6 +435,7 @@ int main(void) {
         cmocka_unit_test(schedules_of_one_model),
         cmocka_unit_test(modes_of_one_model),
         cmocka_unit_test(shared_values),
+        cmocka_unit_test(states),
         cmocka_unit_test(several_models),
         cmocka_unit_test(simulator_notices_shared_memory),
         cmocka_unit_test(pass_survives_lack_of_memory),

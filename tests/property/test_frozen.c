@@ -33,6 +33,7 @@ static const subject subjects[] = {
     {GOLDEN("llama_mqa"), 79, 2, ""},
     {GOLDEN("llama_dft"), 94, 2, "--loss-type dft"},
     {GOLDEN("qwen3_tied"), 55, 2, ""},
+    {GOLDEN("lfm2_v"), 121, 3, ""},
     {ONNX("odd_layers"), 16, 4, ""},
     {ONNX("two_widths"), 16, 3, ""},
     {ONNX("side_values"), 16, 5, ""},

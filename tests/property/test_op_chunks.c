@@ -4,7 +4,8 @@
  * Forward: chunks ascending; rows of carries that no chunk has appended yet are NaN. Backward, once carries
  * are filled: chunks descending; before chunk i its own rows of the carries and all later ones are NaN again
  * (they are appended anew, or dead), dK and dV run from chunk to chunk and their rows are NaN as soon as they
- * were taken, dx_i overwrites dy_i in place, weight gradients add up. Chunks of 1, of 3 and 5 (uneven tails),
+ * were taken, dx_i overwrites dy_i in place, weight gradients add up. A state is what the forward left before
+ * the chunk, its cotangent goes from chunk to chunk. Chunks of 1, of 3 and 5 (uneven tails),
  * and one of all rows. Documents of uneven length share prompts. (After prototype/split_then_transpose.py.)
  */
 #include <math.h>
@@ -70,6 +71,7 @@ typedef struct chunked {
     int32_t shared;       /* arguments that the whole function has too */
     sbp_tensor **given;   /* per argument of backward: for all rows */
     sbp_tensor **carries; /* per argument of backward: carries and their cotangents; their state */
+    sbp_tensor **before;  /* per argument and chunk: of a state, what it is before the chunk */
     sbp_eval_env env;
     double worst;  /* relative error so far */
     bool may_fail; /* errors are expected */
@@ -82,8 +84,10 @@ static sbp_tensor *rows_of(const chunked *c, sbp_arena *arena, const sbp_tensor 
     return part;
 }
 
-/* Rows from `row` on. */
+/* Rows from `row` on; a state has none. */
 static void poison(sbp_tensor *state, int64_t row) {
+    if (!has_rows(&state->type))
+        return;
     int64_t d = state->elems / state->dim[0];
     for (int64_t j = row * d; j < state->elems; j++)
         state->data[j] = (double)NAN;
@@ -114,6 +118,20 @@ static sbp_tensor **run_chunk(chunked *c, sbp_arena *arena, const sbp_func *f) {
     return values;
 }
 
+static void copy_tensor(sbp_tensor *to, const sbp_tensor *from) {
+    memcpy(to->data, from->data, (size_t)from->elems * sizeof(double));
+}
+
+/* States before chunk number `chunk`: kept, or given back. */
+static void pass_states(chunked *c, int64_t chunk, bool keep) {
+    for (int32_t i = 0; i < c->forward->arg_count; i++) {
+        if (!c->carries[i] || has_rows(&c->carries[i]->type))
+            continue;
+        sbp_tensor *kept = c->before[i * ROWS + chunk];
+        copy_tensor(keep ? kept : c->carries[i], keep ? c->carries[i] : kept);
+    }
+}
+
 static void set_chunk(chunked *c, int64_t row0, int64_t step) {
     c->env.row0 = row0;
     c->env.sizes.v[SBP_C] = ROWS - row0 < step ? ROWS - row0 : step;
@@ -134,11 +152,14 @@ static void expect_close(chunked *c, const char *what, const char *name, int64_t
 static void forward_pass(chunked *c, const whole *w, int64_t step) {
     double *results[8] = {0};
     for (int32_t i = 0; i < c->forward->arg_count; i++)
-        if (c->carries[i])
+        if (c->carries[i]) {
+            memset(c->carries[i]->data, 0, (size_t)c->carries[i]->elems * sizeof(double));
             poison(c->carries[i], 0);
+        }
     for (int64_t row0 = 0; row0 < ROWS; row0 += step) {
         sbp_arena *arena = sbp_arena_create();
         set_chunk(c, row0, step);
+        pass_states(c, row0 / step, true);
         sbp_tensor **values = run_chunk(c, arena, c->forward);
         for (int32_t r = 0; r < w->func->result_count; r++) {
             const sbp_tensor *part = values[plain_result(c->forward, r)];
@@ -181,6 +202,7 @@ static int backward_pass(chunked *c, const whole *w, int64_t step, bool descendi
         for (int32_t i = 0; i < f->arg_count; i++)
             if (c->carries[i] && f->values[f->args[i]].role == SBP_VALUE_CARRY)
                 poison(c->carries[i], row0);
+        pass_states(c, row0 / step, false);
         sbp_tensor **values = run_chunk(c, arena, f);
         for (int32_t i = 0; i < f->arg_count; i++)
             if (c->carries[i] && f->values[f->args[i]].role == SBP_VALUE_COTANGENT)
@@ -230,6 +252,7 @@ static chunked make_chunked(testing *t, sbp_module *m, const whole *w, const sbp
     c.shared = w->func->arg_count;
     c.given = SBP_NEW_ARRAY(t->arena, sbp_tensor *, count);
     c.carries = SBP_NEW_ARRAY(t->arena, sbp_tensor *, count);
+    c.before = SBP_NEW_ARRAY(t->arena, sbp_tensor *, count * ROWS);
     for (int32_t i = 0; i < c.shared; i++)
         c.given[i] = w->inputs[i];
     for (int32_t i = c.shared; i < count; i++) {
@@ -238,6 +261,8 @@ static chunked make_chunked(testing *t, sbp_module *m, const whole *w, const sbp
             info->role == SBP_VALUE_COTANGENT && c.backward->values[info->binding].role == SBP_VALUE_CARRY;
         if (info->role == SBP_VALUE_CARRY || of_carry)
             c.carries[i] = sbp_tensor_create(t->arena, &info->type, &env->sizes);
+        for (int32_t n = 0; c.carries[i] && n < ROWS; n++)
+            c.before[i * ROWS + n] = sbp_tensor_create(t->arena, &info->type, &env->sizes);
     }
     return c;
 }
@@ -262,7 +287,7 @@ static void chunks_equal_the_whole(void **state) {
     (void)state;
     static const int64_t steps[] = {1, 3, 5, ROWS};
     int functions = testing_sweep(60, 1500), compared = 0, carries = 0;
-    int features[9] = {0};
+    int features[10] = {0};
     for (int n = 0; n < functions; n++) {
         testing t = testing_open((uint64_t)n);
         layers_features has = {0};
@@ -279,16 +304,16 @@ static void chunks_equal_the_whole(void **state) {
         for (int32_t i = c.shared; i < c.backward->arg_count; i++)
             carries += c.carries[i] != NULL;
         bool list[] = {has.window, has.softcap, has.grouped, has.shared_keys, has.key_argument,
-                       has.tied,   has.frozen,  has.stopped, has.head};
+                       has.tied,   has.frozen,  has.stopped, has.head,        has.convolution};
         for (int i = 0; i < SBP_COUNT(list); i++)
             features[i] += list[i];
         testing_close(&t);
     }
     printf("  %d functions, %d gradients compared, %d carries and running sums; with window %d, softcap %d, "
            "grouped heads %d, shared keys %d, keys as argument %d, tied %d, frozen %d, stop_gradient %d, "
-           "head %d\n",
+           "head %d, convolution %d\n",
            functions, compared, carries, features[0], features[1], features[2], features[3], features[4],
-           features[5], features[6], features[7], features[8]);
+           features[5], features[6], features[7], features[8], features[9]);
     assert_true(compared > 20 * functions && carries > 2 * functions);
     for (int i = 0; i < SBP_COUNT(features); i++)
         assert_true(features[i] >= 5);

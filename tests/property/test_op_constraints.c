@@ -124,6 +124,31 @@ static const broken cases[] = {
     {"scatter_add", 2, "f64[C,3] i32[T]", "rows 6"},
     {"scatter_add", 2, "i32[T,3] i32[T]", "rows 6"},
     {"scatter_add", 3, "f64[T,3] i32[T]", "rows -1"},
+    {"conv_rows", 1, "f64[T] f64[3,1,3] - i32[T] -", ""},
+    {"conv_rows", 1, "f64[4,3] f64[3,1,3] - i32[T] -", ""},
+    {"conv_rows", 1, "i32[T,3] i32[3,1,3] - i32[T] -", ""},
+    {"conv_rows", 2, "f64[T,3] f64[3,3] - i32[T] -", ""},
+    {"conv_rows", 2, "f64[T,3] f64[2,1,3] - i32[T] -", ""},
+    {"conv_rows", 2, "f64[T,3] f64[3,2,3] - i32[T] -", ""},
+    {"conv_rows", 2, "f64[T,3] f64[3,1,1] - i32[T] -", ""},
+    {"conv_rows", 2, "f64[T,3] f32[3,1,3] - i32[T] -", ""},
+    {"conv_rows", 3, "f64[T,3] f64[3,1,3] - i32[C] -", ""},
+    {"conv_rows", 3, "f64[T,3] f64[3,1,3] - f64[T] -", ""},
+    {"conv_rows", 4, "f64[T,3] f64[3,1,3] f64[2] i32[T] -", ""},
+    {"conv_rows", 4, "f64[T,3] f64[3,1,3] f32[3] i32[T] -", ""},
+    {"conv_rows", 9, "f64[T,3] f64[3,1,3] - i32[T] f64[2,3]", ""},
+    {"conv_rows", 9, "f64[C,3] f64[3,1,3] - i32[C] -", ""},
+    {"conv_rows", 9, "f64[C,3] f64[3,1,3] - i32[C] f64[3,3]", ""},
+    {"conv_rows_state", 1, "f64[T,3] f64[2,3]", ""},
+    {"conv_rows_state", 1, "f64[C,3] f64[2,2]", ""},
+    {"conv_rows_state", 1, "f64[C,3] f64[0,3]", ""},
+    {"conv_rows_vjp", 1, "f64[T] f64[T] f64[3,1,3] i32[T] - -", ""},
+    {"conv_rows_vjp", 2, "f64[T,3] f64[T,3] f64[3,3] i32[T] - -", ""},
+    {"conv_rows_vjp", 3, "f64[T,3] f64[T,3] f64[3,1,3] f64[T] - -", ""},
+    {"conv_rows_vjp", 4, "f64[T,2] f64[T,3] f64[3,1,3] i32[T] - -", ""},
+    {"conv_rows_vjp", 5, "f64[T,3] f64[T,3] f64[3,1,3] i32[T] - f64[2,3]", ""},
+    {"conv_rows_vjp", 5, "f64[C,3] f64[C,3] f64[3,1,3] i32[C] f64[2,3] -", ""},
+    {"conv_rows_vjp", 5, "f64[C,3] f64[C,3] f64[3,1,3] i32[C] f64[2,3] f64[1,3]", ""},
     {"attention", 1, "f64[T,2,4] f64[T,1,4] f64[T,1,4] f64[T] i32[T] i32[T]", "scale 1, window 0, softcap 0"},
     {"attention", 1, "f64[T,2,4] f64[T,1,4] f64[T,1,4] i32[T] i32[C] i32[T]", "scale 1, window 0, softcap 0"},
     {"attention", 1, "f64[T,2,4] f64[T,1,4] f64[T,1,4] i32[T] i32[T] i32[T,1]",
@@ -500,10 +525,10 @@ static void every_constraint(void **state) {
 
 /* Ops whose results hold zeros for other reasons than that nothing was written. */
 static bool makes_zeros(sbp_opcode code) {
-    static const sbp_opcode list[] = {SBP_OP_eq,          SBP_OP_lt,        SBP_OP_le,   SBP_OP_and,
-                                      SBP_OP_or,          SBP_OP_not,       SBP_OP_pad,  SBP_OP_iota,
-                                      SBP_OP_scatter_add, SBP_OP_group_sum, SBP_OP_scan, SBP_OP_log_prob,
-                                      SBP_OP_bf16_low};
+    static const sbp_opcode list[] = {
+        SBP_OP_eq,   SBP_OP_lt,       SBP_OP_le,       SBP_OP_and,         SBP_OP_or,
+        SBP_OP_not,  SBP_OP_pad,      SBP_OP_iota,     SBP_OP_scatter_add, SBP_OP_group_sum,
+        SBP_OP_scan, SBP_OP_log_prob, SBP_OP_bf16_low, SBP_OP_conv_rows,   SBP_OP_conv_rows_vjp};
     for (int i = 0; i < SBP_COUNT(list); i++)
         if (list[i] == code)
             return true;

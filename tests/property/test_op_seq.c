@@ -65,6 +65,10 @@ static bool extreme(const change *c, sbp_seq seq, int64_t j) {
         return documents_distance(d, r, s) == seq.window - 1 && d->position[r] >= seq.window;
     case SBP_SEQ_MIRROR:
         return documents_distance(d, s, r) == seq.window - 1 && d->position[s] >= seq.window;
+    case SBP_SEQ_RECUR: /* any row before, or behind: a short state forgets */
+        return s < r;
+    case SBP_SEQ_AFTER:
+        return s > r;
     case SBP_SEQ_PREFIX: /* from a completion into the beginning of its prompt */
         return s == d->first[r] && s < d->own[r];
     case SBP_SEQ_SUFFIX:
@@ -139,6 +143,12 @@ static bool loose(sbp_opcode code, int32_t operand, int32_t result) {
         return operand == 2;
     if (code == SBP_OP_log_prob && operand == 1) /* the label matters to neither entropy nor log-sum-exp */
         return result == 1 || result == 3;
+    if (sbp_opcode_class(code) != SBP_CLASS_STRUCTURAL && code != SBP_OP_attention_vjp &&
+        sbp_opcode_continues(code, result) >=
+            0) /* a state, of documents alone what it is at their beginning */
+        return true;
+    if (code == SBP_OP_conv_rows_vjp) /* neither x nor, of sums over rows, where documents begin moves dx */
+        return operand != 0;
     if (code != SBP_OP_attention_vjp)
         return false;
     if (result == 2) /* dv = p do: v, o, and running sums of others do not matter */

@@ -130,15 +130,20 @@ static void small_models(void **state) {
                                          "qwen2_sliding",
                                          "qwen3_plain",
                                          "mistral_window",
+                                         "lfm2_v",
                                          "tests/data/onnx/side_values.json"};
     int64_t checks = 0;
+    int programs = 0;
     for (int m = 0; m < SBP_COUNT(models); m++)
         for (int k = 0; k < SBP_COUNT(modes); k++) {
             char path[128];
             snprintf(path, sizeof path, strchr(models[m], '/') ? "%s" : GOLDEN "/%s/model", models[m]);
+            if (modes[k].context > 1 && strcmp(models[m], "lfm2_v") == 0)
+                continue; /* states are of one rank */
             checks += examine(models[m], path, &modes[k], 64);
+            programs++;
         }
-    printf("  %d programs, %lld checks\n", SBP_COUNT(models) * SBP_COUNT(modes), (long long)checks);
+    printf("  %d programs, %lld checks\n", programs, (long long)checks);
 }
 
 /* ---- real models --------------------------------------------------------------------------------------- */

@@ -187,7 +187,7 @@ static int64_t examine(const char *name, const compile_wish *wish) {
 static void examine_modes(sbp_dtype compute) {
     static const struct {
         const char *model, *mode;
-        bool offload, save_all, step, two_pass, counted;
+        bool offload, save_all, step, two_pass, counted, no_states;
         int64_t segment, every;
         sbp_space away; /* where everything lives; SBP_DEVICE: as `offload` says */
         int32_t first;  /* only so many of each class, 0: all */
@@ -212,6 +212,9 @@ static void examine_modes(sbp_dtype compute) {
         {"llama_tied_pad", "some on disk, step", .away = SBP_DISK, .first = 9, .step = true, .segment = 1,
          .every = 1},
         {SIDE_VALUES, "k 2", .segment = 1, .every = 2},
+        {"lfm2_v", "states", .segment = 1, .every = 2},
+        {"lfm2_v", "states on disk, step", .away = SBP_DISK, .step = true, .segment = 1, .every = 1},
+        {"lfm2_v", "no states, g 2, k 2", .no_states = true, .segment = 2, .every = 2},
         {SIDE_VALUES, "all on the host, step", .away = SBP_HOST, .step = true, .segment = 1, .every = 1},
         {SIDE_VALUES, "all on disk, save all", .away = SBP_DISK, .save_all = true, .segment = 1, .every = 3},
     };
@@ -229,6 +232,7 @@ static void examine_modes(sbp_dtype compute) {
         if (cases[k].away != SBP_DEVICE)
             compile_away(&wish, cases[k].away, cases[k].first);
         wish.options.schedule.save_all = cases[k].save_all;
+        wish.options.schedule.drop_states = cases[k].no_states;
         wish.options.step = cases[k].step;
         wish.set = (cases[k].offload || cases[k].first > 0) && !file ? "num_hidden_layers=5" : NULL;
         wish.objective = cases[k].two_pass ? objective_test_group : NULL;

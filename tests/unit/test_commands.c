@@ -65,8 +65,10 @@ static void test_alias(void **state) {
     for (int kind = 0; kind < SBP_CMD_COUNT; kind++)
         for (int32_t a = 0; kind != SBP_CMD_ROW && a < counts[kind]; a++)
             for (int32_t b = 0; b < counts[kind]; b++) {
-                bool may = (kind == SBP_CMD_GEMM && a == SBP_GEMM_D && b == SBP_GEMM_C) ||
-                           (kind == SBP_CMD_COLLECTIVE && a == SBP_COLLECTIVE_DST && b == SBP_COLLECTIVE_SRC);
+                bool may =
+                    (kind == SBP_CMD_GEMM && a == SBP_GEMM_D && b == SBP_GEMM_C) ||
+                    (kind == SBP_CMD_COLLECTIVE && a == SBP_COLLECTIVE_DST && b == SBP_COLLECTIVE_SRC) ||
+                    (kind == SBP_CMD_CONV_ROWS && a == SBP_CONV_ROWS_NEXT && b == SBP_CONV_ROWS_STATE);
                 assert_int_equal(sbp_command_may_alias((sbp_command_kind)kind, NULL, a, b), may);
             }
 }

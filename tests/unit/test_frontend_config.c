@@ -396,6 +396,48 @@ static void expect(const char *path, const char *set, sbp_status status, const c
     expect_with(path, &set, set ? 1 : 0, status, message);
 }
 
+static const char lfm2[] = "tests/golden/lfm2_v/model";
+
+/* Old names of fields; the width of the MLP: 2/3 of what is given, times a factor, up to a multiple. */
+static void test_lfm2(void **state) {
+    (void)state;
+    static const char *const old[] = {"layer_types=null",
+                                      "full_attn_idxs=[1]",
+                                      "block_auto_adjust_ff_dim=true",
+                                      "block_ff_dim=44",
+                                      "block_multiple_of=4",
+                                      "block_ffn_dim_multiplier=1.5",
+                                      "tie_embedding=true",
+                                      "block_dim=32",
+                                      "num_heads=4",
+                                      "theta=7",
+                                      "use_pos_enc=true"};
+    fixture f = fixture_create();
+    sbp_model model;
+    load(&f, lfm2, SBP_F32, old, SBP_COUNT(old), &model); /* 1.5 * 29 is 43, up to 44 */
+    assert_int_equal(param(&model, "model.layers.0.feed_forward.w1.weight")->type.dim[0].n, 44);
+    assert_int_equal(param(&model, "model.layers.0.conv.conv.weight")->type.dim[2].n, 4);
+    assert_int_equal(param(&model, "model.layers.1.self_attn.q_layernorm.weight")->type.dim[0].n, 8);
+    assert_true(sbp_module_find_param(model.module, "lm_head.weight") < 0);
+    assert_int_equal(count_ops(model.module, SBP_OP_conv_rows), 2);
+    fixture_destroy(&f);
+    static const struct {
+        const char *set, *message;
+    } wrong[] = {
+        {"conv_L_cache=17", "model.layers.0.conv.conv is a convolution over 17 rows; 2 to 16 are supported"},
+        {"conv_L_cache=1", "a convolution over 1 rows; 2 to 16 are supported"},
+        {"layer_types=[\"conv\",\"mamba\",\"conv\"]", "layer type mamba is not supported"},
+        {"layer_types=[\"conv\"]", "expected an array of 3 layer types"},
+        {"num_key_value_heads=3", "not a multiple of num_key_value_heads 3"},
+        {"block_dim=31", "block_dim is not hidden_size, 32"},
+        {"num_heads=2", "num_heads is not num_attention_heads, 4"},
+    };
+    for (int i = 0; i < SBP_COUNT(wrong); i++)
+        expect(lfm2, wrong[i].set, SBP_INPUT, wrong[i].message);
+    static const char *const places[] = {"layer_types=null", "full_attn_idxs=[3]"};
+    expect_with(lfm2, places, SBP_COUNT(places), SBP_INPUT, "there is no layer 3");
+}
+
 static void test_errors(void **state) {
     (void)state;
     static const char qwen2[] = "tests/golden/qwen2_layer_types/model",
@@ -540,19 +582,13 @@ static void test_no_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_published),
-        cmocka_unit_test(test_parameter_list),
-        cmocka_unit_test(test_module_text),
-        cmocka_unit_test(test_overrides),
-        cmocka_unit_test(test_rope_rounding),
-        cmocka_unit_test(test_training_and_storage),
-        cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_usage_errors),
-        cmocka_unit_test(test_partial_rotary_errors),
-        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_ties),
-        cmocka_unit_test(test_multimodal),
-        cmocka_unit_test(test_other_weights),
+        cmocka_unit_test(test_published),     cmocka_unit_test(test_parameter_list),
+        cmocka_unit_test(test_module_text),   cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_rope_rounding), cmocka_unit_test(test_training_and_storage),
+        cmocka_unit_test(test_lfm2),          cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_usage_errors),  cmocka_unit_test(test_partial_rotary_errors),
+        cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_multimodal),    cmocka_unit_test(test_other_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -156,9 +156,9 @@ static const struct {
     {"module m { func f(%a: stream f32[]) { %b: f32[] = neg %c } }", "no value is called %c"},
     {"module m { func f(%a: stream f32[]) { %b: f32[] = no %a } }", "no op 'no'"},
     {"module m { func f(%a: stream f32[]) { %b: f32[], %c: f32[] = neg %a } }", "with 2 results"},
-    {"module m { func f(%a: stream f32[]) { %b: f32[], %c: f32[], %d: f32[], %e: f32[], %g: f32[] = neg %a } "
-     "}",
-     "more than 4 results"},
+    {"module m { func f(%a: stream f32[]) { %b: f32[], %c: f32[], %d: f32[], %e: f32[], %g: f32[], %h: "
+     "f32[], %i: f32[] = neg %a } }",
+     "more than 6 results"},
     {"module m { func f(%a: stream f32[]) { %b: f32[] = row_sum %a } }", "expected '{'"},
     {"module m { func f(%a: stream f32[]) { %b: f32[] = row_sum %a {axes 1} } }", "expected 'axis'"},
     {"module m { func f(%a: stream f32[]) { %b: f32[] = row_sum %a {axis 1.5} } }", "expected an integer"},

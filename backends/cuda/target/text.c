@@ -66,6 +66,10 @@ static bool computes_f64(const sbp_command *command, const sbp_dtype *dtypes) {
         return dtypes[SBP_GATHER_DST] == SBP_F64 || dtypes[SBP_GATHER_TABLE] == SBP_F64;
     case SBP_CMD_SCATTER_ADD:
         return dtypes[SBP_SCATTER_ADD_DST] == SBP_F64 || dtypes[SBP_SCATTER_ADD_SRC] == SBP_F64;
+    case SBP_CMD_CONV_ROWS:
+        return dtypes[SBP_CONV_ROWS_X] == SBP_F64;
+    case SBP_CMD_CONV_ROWS_BWD:
+        return dtypes[SBP_CONV_ROWS_BWD_X] == SBP_F64;
     default:
         return false;
     }
@@ -108,6 +112,8 @@ static const recipe recipes[SBP_CMD_COUNT] = {
     [SBP_CMD_COLLECTIVE] = {{"sum_ranks.cu"}}, /* of one rank it is a copy */
     [SBP_CMD_GATHER] = {{"own.cuh", "units.cuh", "gather.cu"}},
     [SBP_CMD_SCATTER_ADD] = {{"own.cuh", "sums.cuh", "scatter_add.cu"}},
+    [SBP_CMD_CONV_ROWS] = {{"own.cuh", "conv.cuh", "conv_rows.cu"}},
+    [SBP_CMD_CONV_ROWS_BWD] = {{"own.cuh", "conv.cuh", "conv_rows_bwd.cu"}},
     [SBP_CMD_COLSUM] = {{"sums.cuh", "colsum.cu"}},
     [SBP_CMD_GEMM] = {{"gemm.cu"}},
     [SBP_CMD_REDUCE] = {{"group.cuh"}},
@@ -163,7 +169,8 @@ sbp_status sbp_cuda_source_make(sbp_arena *arena, sbp_diag *diag, const sbp_prog
         if (computes_f64(command, dtypes))
             sbp_text_add(&text, "#define REAL_F64\n");
         add_file(&text, "elements.cuh");
-        sbp_text_add(&text, "#define BYTES %d\n", (int)sbp_dtype_bytes(dtypes[0]));
+        if (dtypes[0] != SBP_DTYPE_COUNT)
+            sbp_text_add(&text, "#define BYTES %d\n", (int)sbp_dtype_bytes(dtypes[0]));
         define_operands(&text, program, command, dtypes);
         define_more(&text, command, dtypes, key);
         add_files(&text, recipes[key->kind].files, SBP_COUNT(recipes[key->kind].files));

@@ -86,6 +86,10 @@ static bool sums_in_f64(const sbp_command *command, const sbp_dtype *dtypes) {
         return dtypes[SBP_GATHER_DST] == SBP_F64 || dtypes[SBP_GATHER_TABLE] == SBP_F64;
     case SBP_CMD_SCATTER_ADD:
         return dtypes[SBP_SCATTER_ADD_DST] == SBP_F64 || dtypes[SBP_SCATTER_ADD_SRC] == SBP_F64;
+    case SBP_CMD_CONV_ROWS:
+        return dtypes[SBP_CONV_ROWS_X] == SBP_F64;
+    case SBP_CMD_CONV_ROWS_BWD:
+        return dtypes[SBP_CONV_ROWS_BWD_X] == SBP_F64;
     case SBP_CMD_ATTN_FWD:
     case SBP_CMD_ATTN_BWD:
         return dtypes[sbp_command_attention(command->kind)->q] == SBP_F64;
@@ -136,7 +140,8 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
     out->matrix = command->kind == SBP_CMD_GEMM && sbp_vulkan_gemm_is_matrix(gemm);
     sbp_vulkan_add_prelude(&text, real_f64 || (!no64 && any_f64(dtypes, command->view_count)), real_f64,
                            attention, out->matrix);
-    sbp_text_add(&text, "#define BYTES %d\n", (int)sbp_dtype_bytes(dtypes[0]));
+    if (dtypes[0] != SBP_DTYPE_COUNT)
+        sbp_text_add(&text, "#define BYTES %d\n", (int)sbp_dtype_bytes(dtypes[0]));
     define_operands(&text, program, command, dtypes);
     switch (command->kind) {
     case SBP_CMD_FILL:
@@ -157,6 +162,12 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
     case SBP_CMD_SCATTER_ADD:
         sbp_vulkan_add_text(&text, "sums.glsl");
         sbp_vulkan_add_text(&text, "scatter_add.comp");
+        break;
+    case SBP_CMD_CONV_ROWS:
+    case SBP_CMD_CONV_ROWS_BWD:
+        sbp_vulkan_add_text(&text, "conv.glsl");
+        sbp_vulkan_add_text(&text,
+                            command->kind == SBP_CMD_CONV_ROWS ? "conv_rows.comp" : "conv_rows_bwd.comp");
         break;
     case SBP_CMD_COLSUM:
         sbp_text_add(&text, "#define COLUMNS %du\n", SBP_VULKAN_COLSUM_COLUMNS);

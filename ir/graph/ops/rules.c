@@ -41,6 +41,19 @@ sbp_status sbp_rule_broadcast(const sbp_shape *shape, int32_t count, sbp_type *o
     return SBP_OK;
 }
 
+sbp_status sbp_rule_with_state(sbp_shape *shape, sbp_symbol rows) {
+    int32_t operand = sbp_opcode_state(shape->op->code);
+    sbp_type *state = &shape->out[sbp_opcode_results(shape->op->code) - 1];
+    bool given = shape->present[operand];
+    SBP_TRY(sbp_opcode_rules(shape->op->code)->state(shape, state));
+    SBP_SHAPE_REQUIRE(shape, 9,
+                      given ? rows == SBP_C && sbp_type_equal(&shape->in[operand], state) : rows == SBP_T,
+                      "%s rows with %s %s; of a chunk there is a state %s", sbp_symbol_name(rows),
+                      given ? "a state" : "no state", given ? sbp_shape_text(&shape->in[operand]) : "",
+                      sbp_shape_text(state));
+    return SBP_OK;
+}
+
 int64_t sbp_rule_broadcast_index(const sbp_tensor *in, const sbp_tensor *out, const int64_t *index) {
     int64_t flat = 0;
     int32_t shift = out->type.rank - in->type.rank;

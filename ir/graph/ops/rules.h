@@ -12,6 +12,10 @@ sbp_status sbp_rule_broadcast(const sbp_shape *shape, int32_t count, sbp_type *o
 sbp_status sbp_rule_with_dims(const sbp_shape *shape, sbp_symbol rows, sbp_type *out) SBP_CHECKED;
 sbp_symbol sbp_rule_rows_attr(const sbp_op *op);
 
+/* The end of the shape rule of a RECUR op: its last result is its state, as the state rule has it; where that
+ * is an operand it is of this type, and `rows`, of what it reads, are those of a chunk (constraint 9). */
+sbp_status sbp_rule_with_state(sbp_shape *shape, sbp_symbol rows) SBP_CHECKED;
+
 /* Flat index into `in` of element `index` (per dimension) of a result that `in` broadcasts to. */
 int64_t sbp_rule_broadcast_index(const sbp_tensor *in, const sbp_tensor *out, const int64_t *index);
 

@@ -274,6 +274,9 @@ static sbp_status read_wish(sbp_compilation *c) {
     w->save_all = standard && strcmp(save, "auto") == 0;
     if (strcmp(save, "auto") != 0 && strcmp(save, "none") != 0)
         split_names(c, save);
+    w->drop_states = strcmp(save, "auto") != 0;
+    for (int32_t i = 0; i < w->saved_count; i++)
+        w->drop_states &= strcmp(w->saved[i], SBP_SAVE_STATES) != 0;
     SBP_TRY(read_offload(c));
     if (w->whole && w->offload == SBP_OFFLOAD_AUTO)
         w->offload = SBP_OFFLOAD_OFF;

@@ -84,6 +84,8 @@ static sbp_status add_saved_set(changes *ch) {
     sbp_text_init(&text, c->arena);
     for (int32_t i = 0; i < next->estimate.schedule.saved_count; i++)
         sbp_text_add(&text, "%s%s", i > 0 ? "+" : "--save ", next->estimate.schedule.saved[i]);
+    if (!next->estimate.schedule.drop_states && sbp_saved_name_exists(&c->pipeline, SBP_SAVE_STATES))
+        sbp_text_add(&text, "+%s", SBP_SAVE_STATES);
     next->text = text.data;
     ch->count += next->estimate.schedule.saved_count > 0;
     return SBP_OK;
@@ -101,6 +103,7 @@ static sbp_status find_changes(changes *ch) {
     if (!w->whole && (s->save_all || s->saved_count > 0)) {
         o.save_all = false;
         o.saved_count = 0;
+        o.drop_states = true;
         add_change(ch, "--save none", &o);
     }
     o = *s;

@@ -1,0 +1,123 @@
+/* test_states.c: layers that carry a state from row to row. Drawn models, documents (of one row, shorter than
+ * the convolution, over borders of chunks), chunks, saved sets with and without the states, segments,
+ * checkpoints, homes. Gradients of the step are those of the documents each alone, evaluated in double
+ * (whole_step.h). And the structure: what is kept, what is made again, and how many rows of it there are. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "passes/passes.h"
+#include "tests/common/compile_model.h"
+#include "tests/common/whole_step.h"
+
+static char directory[] = "/tmp/sbp_states_XXXXXX", config[sizeof directory + 20];
+
+static int make_directory(void **state) {
+    (void)state;
+    if (!mkdtemp(directory))
+        return -1;
+    snprintf(config, sizeof config, "%s/config.json", directory);
+    return 0;
+}
+
+static int remove_directory(void **state) {
+    (void)state;
+    unlink(config);
+    return rmdir(directory);
+}
+
+/* An LFM2 of drawn sizes without values; convolutions as long as most documents, and longer. */
+static void draw_model(testing *t) {
+    FILE *f = fopen(config, "w");
+    int64_t layers = 2 + sbp_rng_below(&t->rng, 3), convolution = sbp_rng_below(&t->rng, layers);
+    assert_non_null(f);
+    fprintf(f,
+            "{\"model_type\": \"lfm2\", \"vocab_size\": %d, \"hidden_size\": 8, \"intermediate_size\": 6, "
+            "\"block_auto_adjust_ff_dim\": false, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
+            "\"num_hidden_layers\": %d, \"conv_L_cache\": %d, \"conv_bias\": %s, \"norm_eps\": 0.01, "
+            "\"rope_theta\": 100, \"tie_word_embeddings\": %s, \"layer_types\": [",
+            WHOLE_STEP_VOCABULARY, (int)layers, (int)(2 + sbp_rng_below(&t->rng, 6)),
+            sbp_rng_below(&t->rng, 2) ? "true" : "false", sbp_rng_below(&t->rng, 2) ? "true" : "false");
+    for (int64_t i = 0; i < layers; i++)
+        fprintf(f, "%s\"%s\"", i > 0 ? ", " : "",
+                i == convolution || sbp_rng_below(&t->rng, 3) ? "conv" : "full_attention");
+    fprintf(f, "]}");
+    fclose(f);
+}
+
+static void drawn_models(void **state) {
+    (void)state;
+    for (int seed = 1; seed <= testing_sweep(24, 300); seed++) {
+        testing t = testing_open((uint64_t)seed);
+        draw_model(&t);
+        whole_step_draw_alone(directory, (uint64_t)seed, 8);
+        testing_close(&t);
+    }
+}
+
+static void a_model_with_values(void **state) {
+    (void)state;
+    whole_step_draw_alone("tests/golden/lfm2_v/model", 1, testing_sweep(30, 300));
+}
+
+/* ---- structure ---------------------------------------------------------------------------------------- */
+
+static sbp_program *compile(testing *t, int64_t every, bool drop) {
+    sbp_program *p;
+    compile_wish wish = compile_wish_for("tests/golden/lfm2_v/model", 60, 7, 7);
+    wish.options.schedule.checkpoint_every = every;
+    wish.options.schedule.drop_states = drop;
+    testing_check(t, compile_model(t->arena, t->diag, &wish, &p));
+    testing_check(t, sbp_program_verify(p, t->diag));
+    return p;
+}
+
+/* Commands of a function that make a state and nothing else; and those that make one at all. */
+static void count_states(const sbp_program *p, const sbp_body *body, int *alone, int *all) {
+    (void)p;
+    for (int32_t i = 0; i < body->count; i++) {
+        const sbp_node *node = &body->nodes[i];
+        if (node->kind == SBP_NODE_LOOP)
+            count_states(p, &node->u.loop->body, alone, all);
+        if (node->kind != SBP_NODE_COMMAND || node->u.command->kind != SBP_CMD_CONV_ROWS ||
+            node->u.command->views[SBP_CONV_ROWS_NEXT].ref == SBP_NO_VIEW)
+            continue;
+        *all += 1;
+        *alone += node->u.command->views[SBP_CONV_ROWS_Y].ref == SBP_NO_VIEW;
+    }
+}
+
+static void states_are_kept_or_made_again(void **state) {
+    (void)state;
+    for (int drop = 0; drop < 2; drop++)
+        for (int64_t every = 1; every <= 2; every++) {
+            testing t = testing_open(1);
+            sbp_program *p = compile(&t, every, drop != 0);
+            int32_t kept = 0, rows = 0, running = 0;
+            for (int32_t b = 0; b < p->buffer_count; b++) {
+                const sbp_buffer *buffer = &p->buffers[b];
+                bool one_each = buffer->rows.c[SBP_N] == 1 && buffer->rows.c[SBP_ONE] == 1;
+                kept += one_each && buffer->role == SBP_ROLE_SAVED ? buffer->count : 0;
+                rows += one_each && buffer->role == SBP_ROLE_STATES;
+                running += sbp_extent_as_const(buffer->rows) == 1 && buffer->role == SBP_ROLE_STATES;
+            }
+            /* two layers convolve: one function. Rows: of its backward; running: the cotangent, and the state
+             * of the forward and of running forward again */
+            assert_int_equal(kept, drop ? 0 : 2);
+            assert_int_equal(rows, drop ? 1 : 0);
+            assert_int_equal(running, drop ? 1 + every : 1);
+            int alone = 0, all = 0;
+            for (int32_t f = 0; f < p->function_count; f++)
+                count_states(p, &p->functions[f].body, &alone, &all);
+            assert_int_equal(alone, drop ? 1 : 0);
+            assert_int_equal(all, drop ? 1 + every : 1);
+            testing_close(&t);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(drawn_models), cmocka_unit_test(a_model_with_values),
+                                       cmocka_unit_test(states_are_kept_or_made_again)};
+    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+}
