@@ -155,8 +155,11 @@ int32_t sbp_opcode_continues(sbp_opcode code, int32_t result) {
     const char *at = schemas[code].results;
     if (schemas[code].class == SBP_CLASS_ROWWISE)
         return -1;
-    for (; result > 0; result--)
-        at += strcspn(at, " ") + 1;
+    for (; result > 0; result--) {
+        at += strcspn(at, " ");
+        if (!*at++) /* there are fewer */
+            return -1;
+    }
     size_t length = strcspn(at, " ");
     if (length <= behind || strncmp(at + length - behind, suffix, behind) != 0)
         return -1;
