@@ -270,10 +270,10 @@ static void pick_largest(const sbp_search *s, sbp_schedule_options *o) {
         most--;
 }
 
-/* Whether a schedule keeps a state for each chunk: then fewer, larger chunks may take less memory. */
-static bool keeps_states(const sbp_search *s, const sbp_schedule_options *o) {
-    const sbp_module *m = s->pl.base->module;
-    for (int32_t f = 0; f < m->func_count && !o->drop_states; f++)
+/* Whether a schedule that does not drop states keeps one for each chunk: then fewer, larger chunks may take less
+ * memory. */
+static bool has_states(const sbp_module *m) {
+    for (int32_t f = 0; f < m->func_count; f++)
         for (int32_t i = 0; i < m->funcs[f]->op_count; i++)
             if (sbp_opcode_class(m->funcs[f]->ops[i].code) == SBP_CLASS_RECUR)
                 return true;
@@ -284,7 +284,8 @@ static sbp_status find_bounds(sbp_search *s, sbp_schedule_options o, sbp_bounds 
     out->structure = o;
     (void)pick_chunks(s, 0, 0, &o);
     SBP_TRY(try_at(s, o, s->wish->t_max, false, &out->small));
-    for (int i = 1; i < CHUNK_STEPS && s->wish->chunk == SBP_AUTO && keeps_states(s, &o); i++) {
+    bool keeps = s->wish->chunk == SBP_AUTO && !o.drop_states && has_states(s->pl.base->module);
+    for (int i = 1; i < CHUNK_STEPS && keeps; i++) {
         sbp_plan_estimate e;
         if (!pick_chunks(s, i, 0, &o))
             break;
@@ -617,18 +618,18 @@ static sbp_status keep_gathered(sbp_search *s) {
 
 /* With the usual chunks, then with smaller ones, and where those keep more, with larger ones. */
 static sbp_status search_usual(sbp_search *s) {
-    const sbp_schedule_options o = {.drop_states = s->drop_states};
+    bool keeps = !s->drop_states && has_states(s->pl.base->module);
     for (s->quarters = 4; s->quarters >= 1 && !s->found; s->quarters /= 2)
         SBP_TRY(try_all(s));
-    for (s->quarters = 8; s->quarters <= 16 && !s->found && keeps_states(s, &o); s->quarters *= 2)
+    for (s->quarters = 8; s->quarters <= 16 && !s->found && keeps; s->quarters *= 2)
         SBP_TRY(try_all(s));
     return SBP_OK;
 }
 
 /* Where states are kept and that does not fit, or a longer sequence might: the same with states made again. */
 static sbp_status search_without_states(sbp_search *s) {
-    const sbp_schedule_options o = {.drop_states = s->drop_states};
-    if (!keeps_states(s, &o) || s->wish->save_mode == SBP_SAVE_GIVEN || (s->found && !s->longest))
+    if (s->drop_states || s->wish->save_mode == SBP_SAVE_GIVEN || (s->found && !s->longest) ||
+        !has_states(s->pl.base->module))
         return SBP_OK;
     s->drop_states = true;
     SBP_TRY(search_usual(s));
