@@ -114,7 +114,7 @@ static void add(const running *x, const sbp_step *s) {
     double sums[LEVELS][BLOCK];
     for (int64_t row = 0; row < s->rows; row++)
         for (int64_t first = 0; first < s->cols; first += BLOCK) {
-            int64_t count = s->cols - first < BLOCK ? s->cols - first : BLOCK;
+            int64_t count = sbp_min_i64(s->cols - first, BLOCK);
             sum_block(x, s, row, first, count, sums);
             deliver(reach(x, &s->to, row * s->to.stride + first), s->to.dtype, s->adds, sums[0], count,
                     s->from.dtype == SBP_F64);

@@ -423,19 +423,15 @@ static sbp_status place(const walk *w) {
     }
 }
 
-static int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 /* Pieces of what lies apart go through the workspace, which has room for one of each member. */
 static sbp_status pieces_of(const walk *w, const sbp_team *team, slices *out) {
     const sbp_collective_call *c = w->call;
     int64_t unit = sbp_dtype_bytes(c->to), share = sbp_team_begin(team, c->elems, 1);
-    *out =
-        (slices){team, at(SBP_STEP_DST, c->to, 0), share, c->elems, 0, least(share, c->piece_bytes / unit)};
+    *out = (slices){
+        team, at(SBP_STEP_DST, c->to, 0), share, c->elems, 0, sbp_min_i64(share, c->piece_bytes / unit)};
     if (c->dst_apart) {
         int64_t fits = c->work_bytes / (team->count * unit) / SBP_STEP_SLICE * SBP_STEP_SLICE;
-        out->most = out->apart = least(out->most, fits);
+        out->most = out->apart = sbp_min_i64(out->most, fits);
         out->data = at(SBP_STEP_WORK, c->to, 0);
     }
     return out->most > 0 || c->elems == 0 ? SBP_OK : too_little(w);
@@ -516,7 +512,7 @@ static sbp_status turn(const walk *w, sbp_step_memory own, sbp_step_memory all, 
     x->own_cols = sbp_context_count(x->heads) * x->heads->dim;
     x->slot_cols = x->slots * x->heads->dim;
     sums = x->same > 1 && own == SBP_STEP_DST && c->to != wide ? x->heads->dim * sbp_dtype_bytes(wide) : 0;
-    x->block = least(x->rows, (c->work_bytes - SBP_STEP_SLICE) / (ranks * x->slot_cols * unit + sums));
+    x->block = sbp_min_i64(x->rows, (c->work_bytes - SBP_STEP_SLICE) / (ranks * x->slot_cols * unit + sums));
     x->own = in_rows(at(own, c->to, 0), x->own_cols);
     x->all = in_rows(at(all, c->to, 0), x->slot_cols);
     x->packed = in_rows(at(SBP_STEP_WORK, c->to, 0), x->slot_cols);
@@ -568,7 +564,7 @@ static sbp_status to_heads(const walk *w) {
     turning x;
     SBP_TRY(turn(w, SBP_STEP_SRC, SBP_STEP_DST, &x));
     for (int64_t first = 0; first < x.rows; first += x.block) {
-        int64_t rows = least(x.rows - first, x.block), elems = rows * x.slot_cols;
+        int64_t rows = sbp_min_i64(x.rows - first, x.block), elems = rows * x.slot_cols;
         int32_t me = x.team.me;
         for (int32_t m = 0; m < x.team.count; m++)
             SBP_TRY(pack(w, &x, m == me ? rows_of(&x, m, first) : packed_of(&x, m, rows), first, rows, m));
@@ -625,7 +621,7 @@ static sbp_status to_rows(const walk *w) {
     turning x;
     SBP_TRY(turn(w, SBP_STEP_DST, SBP_STEP_SRC, &x));
     for (int64_t first = 0; first < x.rows; first += x.block) {
-        int64_t rows = least(x.rows - first, x.block), elems = rows * x.slot_cols;
+        int64_t rows = sbp_min_i64(x.rows - first, x.block), elems = rows * x.slot_cols;
         for (int32_t m = 0; m < x.team.count; m++) {
             if (m == x.team.me)
                 continue;

@@ -80,7 +80,7 @@ sbp_status cuda_wire_native_all(const cuda_task *t, const sbp_team *team) {
     }
     int64_t most = t->work_bytes / unit;
     for (int64_t at = 0; at < elems; at += most) {
-        int64_t part = elems - at < most ? elems - at : most;
+        int64_t part = sbp_min_i64(elems - at, most);
         SBP_TRY(cuda_wire_bring(t, t->work, cuda_place_later(from, at * unit), part * unit));
         SBP_TRY(reduce_all(t, team, t->work, t->work, part, t->to->dtype));
         SBP_TRY(cuda_wire_take(t, cuda_place_later(to, at * unit), t->work, part * unit));

@@ -51,7 +51,7 @@ static sbp_status move(const cuda_task *t, cuda_place to, cuda_place from, int64
     if (from.space == SBP_DEVICE)
         return cuda_wire_take(t, to, cuda_place_address(t, from), bytes);
     for (int64_t at = 0; at < bytes; at += t->work_bytes) { /* a stream has no copies of the host's own */
-        int64_t part = bytes - at < t->work_bytes ? bytes - at : t->work_bytes;
+        int64_t part = sbp_min_i64(bytes - at, t->work_bytes);
         SBP_TRY(cuda_wire_bring(t, t->work, cuda_place_later(from, at), part));
         SBP_TRY(cuda_wire_take(t, cuda_place_later(to, at), t->work, part));
     }
