@@ -34,11 +34,11 @@ static void add_reason(sbp_choice *out, const char *before, const char *text, co
 }
 
 /* "no Vulkan GPU: only llvmpipe, which is software" */
-static void explain(const sbp_choice_wish *wish, const sbp_choice_backend *backend, sbp_choice *out) {
+static void explain(const sbp_choice_request *request, const sbp_choice_backend *backend, sbp_choice *out) {
     add_reason(out, out->reason[0] ? "; no " : "no ", backend->title, " GPU: ");
     for (int32_t i = 0; i < backend->count; i++) {
         const sbp_candidate *device = &backend->devices[i];
-        const char *why = objection(device, wish->fp64);
+        const char *why = objection(device, request->fp64);
         add_reason(out, i > 0 ? "; " : backend->count == 1 ? "only " : "", device->name, ", ");
         add_reason(out, "", why ? why : "which comes before --device", "");
     }
@@ -46,14 +46,14 @@ static void explain(const sbp_choice_wish *wish, const sbp_choice_backend *backe
         add_reason(out, "", backend->none, "");
 }
 
-static void choose_automatically(const sbp_choice_wish *wish, const sbp_choice_backend *backends,
+static void choose_automatically(const sbp_choice_request *request, const sbp_choice_backend *backends,
                                  int32_t count, sbp_choice *out) {
     bool compiles = false, present = false;
     for (int32_t b = 0; b < count; b++) {
         compiles |= backends[b].compiles;
         present |= backends[b].compiles && !backends[b].absent;
-        for (int32_t i = wish->device; backends[b].compiles && i < backends[b].count; i++)
-            if (!objection(&backends[b].devices[i], wish->fp64)) {
+        for (int32_t i = request->device; backends[b].compiles && i < backends[b].count; i++)
+            if (!objection(&backends[b].devices[i], request->fp64)) {
                 take_device(&backends[b], &backends[b].devices[i], out);
                 return;
             }
@@ -62,22 +62,22 @@ static void choose_automatically(const sbp_choice_wish *wish, const sbp_choice_b
         snprintf(out->reason, sizeof out->reason, "this build compiles for no GPU");
     for (int32_t b = 0; b < count; b++)
         if (backends[b].compiles && (!present || !backends[b].absent))
-            explain(wish, &backends[b], out);
+            explain(request, &backends[b], out);
 }
 
-void sbp_choice_make(const sbp_choice_wish *wish, const sbp_choice_backend *backends, int32_t count,
+void sbp_choice_make(const sbp_choice_request *request, const sbp_choice_backend *backends, int32_t count,
                      int64_t host_bytes, sbp_choice *out) {
     *out = (sbp_choice){.backend = sbp_backend_of_host()->name, .memory_bytes = host_bytes};
-    if (strcmp(wish->backend, "auto") == 0) {
-        choose_automatically(wish, backends, count, out);
+    if (strcmp(request->backend, "auto") == 0) {
+        choose_automatically(request, backends, count, out);
         return;
     }
-    if (!sbp_backend_is_a(wish->backend, SBP_BACKEND_HOST))
+    if (!sbp_backend_is_a(request->backend, SBP_BACKEND_HOST))
         out->memory_bytes = 0;
     for (int32_t b = 0; b < count; b++)
-        if (strcmp(wish->backend, backends[b].name) == 0 && wish->device < backends[b].count)
-            take_device(&backends[b], &backends[b].devices[wish->device], out);
-    out->backend = wish->backend;
+        if (strcmp(request->backend, backends[b].name) == 0 && request->device < backends[b].count)
+            take_device(&backends[b], &backends[b].devices[request->device], out);
+    out->backend = request->backend;
     snprintf(out->reason, sizeof out->reason, "asked for");
 }
 
@@ -125,16 +125,16 @@ static sbp_status probe(sbp_probe *function, sbp_diag *diag, sbp_probed *p, sbp_
     return SBP_OK;
 }
 
-static sbp_status find_here(const sbp_choice_wish *wish, sbp_diag *diag, sbp_choice *out) {
+static sbp_status find_here(const sbp_choice_request *request, sbp_diag *diag, sbp_choice *out) {
     sbp_choice_backend backends[BACKENDS];
     sbp_probed found[BACKENDS] = {0};
     int32_t count = 0;
     sbp_status status = SBP_OK;
     int64_t host_bytes = sbp_machine_memory_available(); /* before drivers take of it */
-    bool any = strcmp(wish->backend, "auto") == 0;
+    bool any = strcmp(request->backend, "auto") == 0;
     for (int32_t i = 0; i < BACKENDS && status == SBP_OK; i++) {
         const sbp_backend *backend = sbp_backend_at(i);
-        bool asked = any || strcmp(wish->backend, backend->name) == 0;
+        bool asked = any || strcmp(request->backend, backend->name) == 0;
         if (backend->is & SBP_BACKEND_HOST)
             continue;
         backends[count] = (sbp_choice_backend){.name = backend->name,
@@ -146,7 +146,7 @@ static sbp_status find_here(const sbp_choice_wish *wish, sbp_diag *diag, sbp_cho
         count++;
     }
     if (status == SBP_OK)
-        sbp_choice_make(wish, backends, count, host_bytes, out);
+        sbp_choice_make(request, backends, count, host_bytes, out);
     for (int32_t i = 0; i < count; i++)
         free(found[i].devices);
     return status;
@@ -161,11 +161,11 @@ typedef struct answer {
     char backend[16], message[1024];
 } answer;
 
-static void answer_in_child(const sbp_choice_wish *wish, int to) {
+static void answer_in_child(const sbp_choice_request *request, int to) {
     answer a = {.status = SBP_MACHINE, .message = "out of memory"};
     sbp_diag *diag = sbp_diag_create();
     if (diag) {
-        a.status = find_here(wish, diag, &a.choice);
+        a.status = find_here(request, diag, &a.choice);
         if (a.status == SBP_OK)
             snprintf(a.backend, sizeof a.backend, "%s", a.choice.backend);
         else
@@ -190,13 +190,13 @@ static bool read_answer(int from, answer *out) {
 
 /* Drivers stay in a process that has opened them once, with what they are made of: software ones are
  * compilers of some 50 MiB. And they may crash. Where there can be no other process they are asked here. */
-sbp_status sbp_choice_find(const sbp_choice_wish *wish, sbp_diag *diag, sbp_choice *out) {
+sbp_status sbp_choice_find(const sbp_choice_request *request, sbp_diag *diag, sbp_choice *out) {
     int ends[2], how = 0;
-    if (sbp_backend_is_a(wish->backend, SBP_BACKEND_HOST) || pipe2(ends, O_CLOEXEC) != 0)
-        return find_here(wish, diag, out);
+    if (sbp_backend_is_a(request->backend, SBP_BACKEND_HOST) || pipe2(ends, O_CLOEXEC) != 0)
+        return find_here(request, diag, out);
     pid_t child = fork();
     if (child == 0)
-        answer_in_child(wish, ends[1]);
+        answer_in_child(request, ends[1]);
     close(ends[1]);
     answer a;
     bool answered = child > 0 && read_answer(ends[0], &a);
@@ -204,7 +204,7 @@ sbp_status sbp_choice_find(const sbp_choice_wish *wish, sbp_diag *diag, sbp_choi
     while (child > 0 && waitpid(child, &how, 0) < 0 && errno == EINTR) {
     }
     if (child < 0)
-        return find_here(wish, diag, out);
+        return find_here(request, diag, out);
     if (!answered)
         return sbp_fail(
             diag, SBP_MACHINE,

@@ -46,19 +46,19 @@ typedef struct sbp_choice {
 } sbp_choice;
 
 /* What to choose. */
-typedef struct sbp_choice_wish {
+typedef struct sbp_choice_request {
     const char *backend; /* "auto", or one that was asked for */
     int32_t device;      /* number of the device, the best is 0 */
     bool fp64;           /* the plan computes in it */
-} sbp_choice_wish;
+} sbp_choice_request;
 
 /* The choice by plain data: backends for GPUs, the best first. host_bytes: what a process may take of the
  * host's memory. A software device is taken only when its backend is asked for by name; a real one that
- * computes what is wished goes before the processor. */
-void sbp_choice_make(const sbp_choice_wish *wish, const sbp_choice_backend *backends, int32_t count,
+ * computes what is asked for goes before the processor. */
+void sbp_choice_make(const sbp_choice_request *request, const sbp_choice_backend *backends, int32_t count,
                      int64_t host_bytes, sbp_choice *out);
 
 /* The choice on this machine. No device is no error; SBP_MACHINE when memory runs out. */
-sbp_status sbp_choice_find(const sbp_choice_wish *wish, sbp_diag *diag, sbp_choice *out) SBP_CHECKED;
+sbp_status sbp_choice_find(const sbp_choice_request *request, sbp_diag *diag, sbp_choice *out) SBP_CHECKED;
 
 #endif

@@ -70,7 +70,7 @@ typedef struct sbp_device_info {
     int64_t available_bytes;  /* that it may still take, likewise; 0 unknown */
     int64_t allocation_bytes; /* most of one allocation; 0: no limit */
     int64_t disk_read_bytes, disk_written_bytes; /* so far, of the disk arena */
-    int64_t wire_sent_bytes, wire_away_bytes;    /* so far, by collectives of the program; to other hosts */
+    int64_t net_sent_bytes, net_away_bytes;      /* so far, by collectives of the program; to other hosts */
     int32_t threads;                             /* 0: not of the host */
     bool software;                               /* a driver that runs on the host's processor, for tests */
 } sbp_device_info;
@@ -104,7 +104,7 @@ typedef struct sbp_device_class {
     /* With options.ranks: all of them call it at the same time, between load and the first command, and agree
      * how the program's collectives will be done, of which a note tells. *own: by the device's own means, not
      * through the host's memory. NULL: there are none. */
-    sbp_status (*meet)(sbp_device *device, bool *own, sbp_diag *diag);
+    sbp_status (*rendezvous)(sbp_device *device, bool *own, sbp_diag *diag);
     /* Ways to compute a command that a device chooses among by measuring. NULL, all three: it has one way for
      * each. What was chosen decides bits. Between load and the first command:
      * - tune_open takes what an earlier tune_text gave, of which `name` is told in messages; *count: choices.

@@ -1,6 +1,6 @@
 /* measure.c: a program with a command of each kind, timed.
  *
- * Every case is one command over whole buffers, at sizes of a middling model: products of [rows, 1024] by
+ * Every case is one command over whole buffers, at sizes of a middling model: matmuls of [rows, 1024] by
  * [1024, 1024], attention of the second half of 2,048 rows, a row kernel over 32 MiB, which no cache
  * keeps, and others over chunks. Buffers of a case lie side by side; those of all cases in the same place. */
 #include "backends/measure.h"
@@ -36,7 +36,7 @@ typedef struct measure {
     int64_t used[SBP_SPACE_COUNT]; /* by the case that is made */
     sbp_command *cases[MAX_CASES];
     int32_t count;
-    double seconds, processor_seconds; /* of products */
+    double seconds, processor_seconds; /* of matmuls */
 } measure;
 
 /* ---- cases ------------------------------------------------------------------------------------------- */
@@ -81,7 +81,7 @@ static int32_t add_case(measure *m, sbp_queue queue, sbp_command_kind kind, cons
 }
 
 /* Of a linear layer of WIDTH by WIDTH: 0 x W^T, 1 dy W, 2 dW += dy^T x. */
-static int32_t add_product(measure *m, sbp_dtype dtype, int64_t rows, int kind) {
+static int32_t add_matmul(measure *m, sbp_dtype dtype, int64_t rows, int kind) {
     begin_case(m);
     sbp_dtype sum = dtype == SBP_F64 ? SBP_F64 : SBP_F32;
     sbp_view a = matrix(m, SBP_DEVICE, dtype, rows, WIDTH),
@@ -301,7 +301,7 @@ static sbp_status time_case(measure *m, int32_t number, double *out) {
     return SBP_OK;
 }
 
-/* ---- rates ------------------------------------------------------------------------------------------- */
+/* ---- throughput ---------------------------------------------------------------------------------------- */
 
 /* Numbers of cases. */
 typedef struct cases {
@@ -315,9 +315,9 @@ static void add_cases(measure *m, cases *c, bool disk) {
         if (!m->info.supports[d])
             continue;
         for (int kind = 0; kind < 3; kind++)
-            c->many[d][kind] = add_product(m, (sbp_dtype)d, MANY, kind);
+            c->many[d][kind] = add_matmul(m, (sbp_dtype)d, MANY, kind);
         for (int kind = 0; kind < 2; kind++)
-            c->few[d][kind] = add_product(m, (sbp_dtype)d, FEW, kind);
+            c->few[d][kind] = add_matmul(m, (sbp_dtype)d, FEW, kind);
         for (int backward = 0; backward < 2; backward++)
             c->attention[d][backward] = add_attention(m, (sbp_dtype)d, backward == 1);
     }
@@ -336,8 +336,8 @@ static void add_cases(measure *m, cases *c, bool disk) {
     c->small = add_case(m, SBP_QUEUE_COMPUTE, SBP_CMD_FILL, &one, SBP_FILL_OPERANDS);
 }
 
-/* From products of many and few rows: seconds = flops / rate * (rows + half) / rows. */
-static sbp_status product_rates(measure *m, const cases *c, sbp_rates *out) {
+/* From matmuls of many and few rows: seconds = flops / rate * (rows + half) / rows. */
+static sbp_status matmul_throughput(measure *m, const cases *c, sbp_throughput *out) {
     double halves = 0;
     int types = 0;
     for (int d = 0; d < SBP_DTYPE_COUNT; d++) {
@@ -356,13 +356,13 @@ static sbp_status product_rates(measure *m, const cases *c, sbp_rates *out) {
         double half = slope > 0 && fixed > 0 ? fixed / slope : 0;
         halves += half;
         types++;
-        out->product[d] = 3 * flops * MANY / (many + gradient) * (MANY + half) / MANY;
+        out->matmul[d] = 3 * flops * MANY / (many + gradient) * (MANY + half) / MANY;
     }
     out->half_rows = types > 0 && halves > types ? halves / types : 1;
     return SBP_OK;
 }
 
-static sbp_status attention_rates(measure *m, const cases *c, sbp_rates *out) {
+static sbp_status attention_throughput(measure *m, const cases *c, sbp_throughput *out) {
     double pairs = sbp_attention_pairs(MANY, MANY, 0), elems = HEADS * HEAD;
     for (int d = 0; d < SBP_DTYPE_COUNT; d++) {
         double forward, backward;
@@ -379,7 +379,8 @@ static sbp_status attention_rates(measure *m, const cases *c, sbp_rates *out) {
 
 /* A kernel takes as long as its bytes or its operations, whichever is longer: bytes from the kernel that
  * moves through memory, operations from those whose operands are near. */
-static sbp_status row_rates(measure *m, const int32_t numbers[KERNELS], double *memory, double *ops_rate) {
+static sbp_status row_throughput(measure *m, const int32_t numbers[KERNELS], double *memory,
+                                 double *ops_rate) {
     double seconds, all = 0, ops = 0;
     SBP_TRY(time_case(m, numbers[ADD], &seconds));
     *memory = 3.0 * FAR_ROWS * ROW_COLS * 4 / seconds; /* two operands are read, one is written */
@@ -399,11 +400,11 @@ static sbp_status copy_rate(measure *m, int32_t number, int64_t rows, double *ou
     return SBP_OK;
 }
 
-static sbp_status measure_all(measure *m, const cases *c, bool disk, sbp_rates *out) {
-    SBP_TRY(product_rates(m, c, out));
-    SBP_TRY(attention_rates(m, c, out));
-    SBP_TRY(row_rates(m, c->rows[0], &out->memory, &out->row_ops));
-    SBP_TRY(row_rates(m, c->rows[1], &out->host, &out->host_ops));
+static sbp_status measure_all(measure *m, const cases *c, bool disk, sbp_throughput *out) {
+    SBP_TRY(matmul_throughput(m, c, out));
+    SBP_TRY(attention_throughput(m, c, out));
+    SBP_TRY(row_throughput(m, c->rows[0], &out->memory, &out->row_ops));
+    SBP_TRY(row_throughput(m, c->rows[1], &out->host, &out->host_ops));
     SBP_TRY(copy_rate(m, c->in, COPY_ROWS, &out->in));
     SBP_TRY(copy_rate(m, c->out, COPY_ROWS, &out->out));
     if (disk) {
@@ -413,9 +414,9 @@ static sbp_status measure_all(measure *m, const cases *c, bool disk, sbp_rates *
     return time_case(m, c->small, &out->command_seconds);
 }
 
-sbp_status sbp_measure_rates(sbp_arena *arena, sbp_diag *diag, const sbp_target *target,
-                             const sbp_device_class *class, const sbp_device_options *options,
-                             sbp_rates *inout, double *share) {
+sbp_status sbp_measure_throughput(sbp_arena *arena, sbp_diag *diag, const sbp_target *target,
+                                  const sbp_device_class *class, const sbp_device_options *options,
+                                  sbp_throughput *inout, double *share) {
     measure m = {.arena = arena, .diag = diag, .class = class};
     sbp_device_options all = *options;
     cases c = {0};

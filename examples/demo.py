@@ -47,7 +47,7 @@ def say(text):
 def compile_plan(demo, mode, length, rates="measured"):
     """Compiles to MODE.plan; returns what sbpc says of it."""
     command = [demo.sbpc, "compile", demo.model, "-o", demo.path(f"{mode}.plan"), "--seq-len", str(length)]
-    return json.loads(run(command + ["--backward", mode, "--rates", rates, "--json"]).stdout)
+    return json.loads(run(command + ["--backward", mode, "--throughput", rates, "--json"]).stdout)
 
 
 def fit_to_machine(demo):

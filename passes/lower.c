@@ -1,4 +1,4 @@
-/* lower.c: building blocks of programs, shared by streambp, head, optimizer and entries. */
+/* lower.c: building blocks of programs, shared by streambp, head, optimizer and calls. */
 #include <string.h>
 
 #include "passes/lowering.h"

@@ -131,13 +131,13 @@ typedef struct sbp_derivatives {
 } sbp_derivatives;
 
 /* streambp: what became of one function of the module. Program functions are -1 where there is none. Formals:
- *   forward, again   [x] y sides params saved      again: forward once more, reading the saved set; forward
+ *   forward, recompute   [x] y sides params saved      recompute: forward once more, reading the saved set; forward
  *                                                  itself where nothing is differentiated
  *   backward         [x] G sides params accumulators saved
  * x is absent when the segment has no stream argument; sides, params: those that the function reads or
  * writes; accumulators: one per trainable parameter. */
 typedef struct sbp_segment_kind {
-    int32_t forward, again, backward;
+    int32_t forward, recompute, backward;
     sbp_crossing *inputs, *outputs; /* stream arguments and plain results, in order: the first is the stream,
                                        the others are side values */
     int32_t input_count, input_capacity, output_count, output_capacity;
@@ -168,7 +168,7 @@ typedef struct sbp_head_lowering {
 
 struct sbp_update;
 struct sbp_rule;
-struct sbp_residency;
+struct sbp_call_schedule;
 
 /* optimizer: buffers of what lasts, -1 where there is none. */
 typedef struct sbp_lasting {
@@ -188,7 +188,7 @@ typedef struct sbp_stages {
 } sbp_stages;
 
 /* The program that is being made, what its buffers are called, and rules that were lowered before: streambp
- * begins it, the passes up to reside add to it by the functions below. */
+ * begins it, the passes up to offload add to it by the functions below. */
 typedef struct sbp_program_builder {
     sbp_arena *arena;
     sbp_diag *diag;
@@ -206,7 +206,7 @@ typedef struct sbp_program_builder {
     sbp_map rule_keys;
     sbp_stage **rule_stages; /* of all rules: their graphs, for --print-after */
     int32_t rule_stage_count, rule_stage_capacity;
-    /* What makes numbers of blocks, of the types that were asked for (residency/dequantize.c). */
+    /* What makes numbers of blocks, of the types that were asked for (offload/dequantize.c). */
     sbp_rowkernel *dequantize[SBP_FORMAT_COUNT][SBP_DTYPE_COUNT];
 } sbp_program_builder;
 
@@ -219,7 +219,7 @@ typedef struct sbp_pass_results {
     sbp_segments segments;
     sbp_head_lowering head;
     sbp_lasting lasting;
-    struct sbp_residency *residency; /* entries (residency/residency.h); NULL before */
+    struct sbp_call_schedule *call_schedule; /* entries (offload/offload.h); NULL before */
 } sbp_pass_results;
 
 /* What calls are made of (calls/calls.h). */
@@ -244,10 +244,10 @@ sbp_status sbp_pass_optimizer(sbp_program_builder *program, const sbp_head_lower
                               sbp_lasting *out) SBP_CHECKED;
 sbp_status sbp_pass_fuse(sbp_program_builder *program, sbp_stages *stages) SBP_CHECKED;
 sbp_status sbp_pass_schedule(sbp_program_builder *program, const sbp_stages *stages) SBP_CHECKED;
-sbp_status sbp_pass_entries(sbp_program_builder *program, const sbp_callables *from,
-                            struct sbp_residency **out) SBP_CHECKED;
-sbp_status sbp_pass_reside(sbp_program_builder *program, const sbp_lasting *lasting,
-                           const struct sbp_residency *residency) SBP_CHECKED;
+sbp_status sbp_pass_calls(sbp_program_builder *program, const sbp_callables *from,
+                          struct sbp_call_schedule **out) SBP_CHECKED;
+sbp_status sbp_pass_offload(sbp_program_builder *program, const sbp_lasting *lasting,
+                            const struct sbp_call_schedule *call_schedule) SBP_CHECKED;
 
 /* ---- shared by the passes that build program pieces ------------------------------------------------ */
 

@@ -24,7 +24,7 @@ bool sbp_memory_is_persistent(sbp_role role) {
     case SBP_ROLE_CARRY:
     case SBP_ROLE_STATES:
     case SBP_ROLE_SCRATCH:
-    case SBP_ROLE_SLOT:
+    case SBP_ROLE_STAGING:
     case SBP_ROLE_WORKSPACE:
         return false;
     default:

@@ -2,10 +2,10 @@
  *
  *   graph     infer canonicalize lora sink segment expand context split autodiff   functions of SSA ops
  *   stages    streambp head optimizer, fuse schedule    loops around SSA bodies, then commands over views
- *   program   entries reside memory fence               what is called, where it lives, at addresses
+ *   program   calls offload memory fence               what is called, where it lives, at addresses
  *
- * Each pass is one file with a contract comment; passes.def lists them in order, pipeline.c calls them. What a
- * pass takes is const, what it gives is its own (lowering.h), or the IR that it works on: the module, then
+ * Each pass is one file with a contract comment; passes.def lists them in order, pipeline.c calls them. What
+ * a pass takes is const, what it gives is its own (lowering.h), or the IR that it works on: the module, then
  * stages, then the program. With SBP_VERIFY that is verified after each. Nothing here knows a model family, a
  * parameter name or an objective.
  */
@@ -29,18 +29,18 @@ typedef enum sbp_optimizer {
 
 extern const char *const sbp_optimizer_names[SBP_OPTIMIZER_COUNT]; /* as --optimizer takes them */
 
-/* What outlives a call, by class: each has a home in some memory space (residency/). */
-typedef enum sbp_item_class {
-    SBP_ITEM_CHECKPOINT,
-    SBP_ITEM_SAVED,
-    SBP_ITEM_STATE,
-    SBP_ITEM_GRAD,
-    SBP_ITEM_PARAM,
-    SBP_ITEM_CLASS_COUNT,
-    SBP_ITEM_OTHER = SBP_ITEM_CLASS_COUNT /* accumulators and the like: always on the device */
-} sbp_item_class;
+/* What outlives a call, by class: each has a placement in some memory space (offload/). */
+typedef enum sbp_tensor_class {
+    SBP_TENSOR_CHECKPOINT,
+    SBP_TENSOR_SAVED,
+    SBP_TENSOR_STATE,
+    SBP_TENSOR_GRAD,
+    SBP_TENSOR_PARAM,
+    SBP_TENSOR_CLASS_COUNT,
+    SBP_TENSOR_OTHER = SBP_TENSOR_CLASS_COUNT /* accumulators and the like: always on the device */
+} sbp_tensor_class;
 
-extern const char *const sbp_item_class_names[SBP_ITEM_CLASS_COUNT]; /* as --offload takes them */
+extern const char *const sbp_tensor_class_names[SBP_TENSOR_CLASS_COUNT]; /* as --offload takes them */
 
 /* Settings of the one schedule. The presets of --backward are values of these, nothing else. */
 typedef struct sbp_schedule_options {
@@ -52,12 +52,12 @@ typedef struct sbp_schedule_options {
     const char *const *saved; /* ... these values, by name */
     int32_t saved_count;
     bool drop_states; /* of ops that carry a state from chunk to chunk: the backward makes them again */
-    sbp_space homes[SBP_ITEM_CLASS_COUNT];
-    /* Per class: only its first so many items live there, the others on the device; 0: all. States and
+    sbp_space placement[SBP_TENSOR_CLASS_COUNT];
+    /* Per class: only its first so many tensors live there, the others on the device; 0: all. States and
      * gradients are counted by trained parameter, saved values by name. */
-    int32_t first[SBP_ITEM_CLASS_COUNT];
+    int32_t first[SBP_TENSOR_CLASS_COUNT];
     /* The optimizer's rules run on the host's cores, for parameters whose states live away; sparing: through
-     * as little host memory as can be, not as fast (passes/residency/bucket.c). */
+     * as little host memory as can be, not as fast (passes/offload/bucket.c). */
     bool host_update, sparing;
     /* Of parameters in shares: those of so many segments stay gathered, so that the backward finds what the
      * forward gathered; below 2: of two, so that the next come meanwhile; INT32_MAX: of all. */
@@ -76,17 +76,17 @@ typedef struct sbp_pass_options {
     int64_t ranks;   /* processes that train together; 0 and 1: one */
     int64_t group;   /* so many neighbours have the shares of all there is; divides ranks; 0: all of them */
     int64_t context; /* so many of them have a micro-batch together (ir/base/context.h); 0 and 1: one */
-    sbp_context_way context_way;
-    bool wire_bf16; /* gradients cross the wire in bf16; else in the type they are added up in */
-    int32_t zero;   /* what each has a share of only: 1 optimizer states, 2 gradients too, 3 parameters too */
+    sbp_context_exchange context_exchange;
+    bool reduce_bf16; /* gradients cross the interconnect in bf16; else in the type they are added up in */
+    int32_t zero; /* what each has a share of only: 1 optimizer states, 2 gradients too, 3 parameters too */
     const char *counted; /* the head computes only rows where this column is not 0; NULL: all */
     bool step;           /* gradients consumed per segment: no clipping, no accumulation */
     bool list_keepable;  /* when a name of the saved set keeps nothing, find out which would: slow */
     bool skip_streambp;  /* debug: proves that nothing works without it */
 } sbp_pass_options;
 
-/* What every pass is given: where its results are allocated, where it says what is wrong, for which target and
- * with which settings it works. */
+/* What every pass is given: where its results are allocated, where it says what is wrong, for which target
+ * and with which settings it works. */
 typedef struct sbp_pass_input {
     sbp_arena *arena;
     sbp_diag *diag;

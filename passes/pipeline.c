@@ -135,10 +135,10 @@ sbp_status sbp_pipeline_step(sbp_pipeline *p, int index) {
         return sbp_pass_fuse(program, &r->stages);
     case PASS_schedule:
         return sbp_pass_schedule(program, &r->stages);
-    case PASS_entries:
-        return sbp_pass_entries(program, &callables, &r->residency);
-    case PASS_reside:
-        return sbp_pass_reside(program, &r->lasting, r->residency);
+    case PASS_calls:
+        return sbp_pass_calls(program, &callables, &r->call_schedule);
+    case PASS_offload:
+        return sbp_pass_offload(program, &r->lasting, r->call_schedule);
     case PASS_memory:
         return sbp_pass_memory(&in, p->program);
     case PASS_fence:

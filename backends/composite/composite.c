@@ -25,13 +25,13 @@ typedef struct composite {
     sbp_ranks *ranks;
     sbp_ranks *context;                     /* those that have a micro-batch together; NULL: this one alone */
     sbp_ranks_info world;                   /* of this process among them; alone: rank 0 of 1 */
-    bool own_net;                           /* the device proper runs queue net */
+    bool own_net;                           /* the backend device runs queue net */
     _Atomic int64_t sent_bytes, away_bytes; /* by collectives that pass through here; to other hosts */
     char *staged[2];                        /* operands of one, where the device has a memory of its own */
     int64_t staged_bytes[2];
     char *offload_dir;
     const sbp_program *program;
-    sbp_device *proper;
+    sbp_device *backend;
     composite_engines *engines; /* from the first command on that is not for compute */
     composite_shuffle *shuffle;
     composite_disk *disk; /* when the program has a disk arena */
@@ -79,7 +79,7 @@ static sbp_status create_parts(composite *c, const sbp_device_options *options, 
             return sbp_fail(diag, SBP_MACHINE, "out of memory");
         memcpy(c->offload_dir, options->offload_dir, length);
     }
-    return c->parts.proper->create(options, diag, &c->proper);
+    return c->parts.backend->create(options, diag, &c->backend);
 }
 
 sbp_status composite_create(const composite_parts *parts, const sbp_device_class *class,
@@ -103,8 +103,8 @@ sbp_status composite_create(const composite_parts *parts, const sbp_device_class
     return status;
 }
 
-sbp_device *composite_proper(sbp_device *device) {
-    return ((composite *)device)->proper;
+sbp_device *composite_backend(sbp_device *device) {
+    return ((composite *)device)->backend;
 }
 
 void composite_destroy(sbp_device *base) {
@@ -114,8 +114,8 @@ void composite_destroy(sbp_device *base) {
     if (c->cores)
         c->parts.cores->destroy(c->cores);
     composite_disk_destroy(c->disk);
-    if (c->proper)
-        c->proper->class->destroy(c->proper);
+    if (c->backend)
+        c->backend->class->destroy(c->backend);
     for (int k = 0; k < 2; k++)
         free(c->staged[k]);
     sbp_ranks_leave(c->context);
@@ -126,9 +126,9 @@ void composite_destroy(sbp_device *base) {
 
 void composite_info(sbp_device *base, sbp_device_info *out) {
     composite *c = (composite *)base;
-    c->proper->class->info(c->proper, out);
-    out->wire_sent_bytes += c->sent_bytes;
-    out->wire_away_bytes += c->away_bytes;
+    c->backend->class->info(c->backend, out);
+    out->net_sent_bytes += c->sent_bytes;
+    out->net_away_bytes += c->away_bytes;
     if (c->disk)
         composite_disk_counts(c->disk, &out->disk_read_bytes, &out->disk_written_bytes);
 }
@@ -160,9 +160,9 @@ static sbp_status find_pieces(composite *c, sbp_diag *diag) {
     qsort(c->pieces, (size_t)count, sizeof *c->pieces, by_begin);
     for (int32_t i = 0; i < count; i++) {
         host_piece piece = c->pieces[i];
-        piece.data = c->proper->class->map(c->proper, SBP_HOST, piece.begin);
+        piece.data = c->backend->class->map(c->backend, SBP_HOST, piece.begin);
         if (!piece.data) { /* it waits for the device, and cannot say what went wrong with that */
-            SBP_TRY(c->proper->class->wait(c->proper, diag));
+            SBP_TRY(c->backend->class->wait(c->backend, diag));
             return sbp_fail(diag, SBP_MACHINE,
                             "%s: the device failed before its memory was mapped on the host", c->parts.name);
         }
@@ -212,15 +212,15 @@ sbp_status composite_load(sbp_device *base, const sbp_program *program, sbp_diag
                             "the plan keeps data in a file: a directory for it is needed (--offload-dir)");
         SBP_TRY(composite_disk_create(c->offload_dir, program->arena_bytes[SBP_DISK], diag, &c->disk));
     }
-    SBP_TRY(c->proper->class->load(c->proper, program, diag));
+    SBP_TRY(c->backend->class->load(c->backend, program, diag));
     return program->arena_bytes[SBP_HOST] > 0 ? find_pieces(c, diag) : SBP_OK;
 }
 
-sbp_status composite_meet(sbp_device *base, bool *own, sbp_diag *diag) {
+sbp_status composite_rendezvous(sbp_device *base, bool *own, sbp_diag *diag) {
     composite *c = (composite *)base;
     *own = false;
-    if (c->ranks && c->proper->class->meet)
-        SBP_TRY(c->proper->class->meet(c->proper, own, diag));
+    if (c->ranks && c->backend->class->rendezvous)
+        SBP_TRY(c->backend->class->rendezvous(c->backend, own, diag));
     c->own_net = *own;
     return SBP_OK;
 }
@@ -267,7 +267,7 @@ static void *reach(composite *c, const sbp_span *span, int64_t *bytes) {
     if (span->space == SBP_HOST)
         return find_host(c, span->offset, *bytes);
     return span->space == SBP_DEVICE && c->parts.waits
-               ? c->proper->class->map(c->proper, SBP_DEVICE, span->offset)
+               ? c->backend->class->map(c->backend, SBP_DEVICE, span->offset)
                : NULL;
 }
 
@@ -298,7 +298,8 @@ static sbp_status stage(composite *c, int k, const sbp_span *span, bool content,
                             c->parts.name, sbp_machine_memory_text(limit, sizeof limit));
     }
     *out = c->staged[k];
-    return content ? c->proper->class->read(c->proper, span->space, span->offset, *out, bytes, diag) : SBP_OK;
+    return content ? c->backend->class->read(c->backend, span->space, span->offset, *out, bytes, diag)
+                   : SBP_OK;
 }
 
 static sbp_status run_collective(composite *c, const sbp_dispatch *dispatch, sbp_diag *diag) {
@@ -325,7 +326,7 @@ static sbp_status run_collective(composite *c, const sbp_dispatch *dispatch, sbp
     sbp_ranks_info_of(among, &after);
     c->sent_bytes += after.sent_bytes - before.sent_bytes;
     c->away_bytes += after.away_bytes - before.away_bytes;
-    return staged ? c->proper->class->write(c->proper, to->space, to->offset, dst, to_bytes, diag) : SBP_OK;
+    return staged ? c->backend->class->write(c->backend, to->space, to->offset, dst, to_bytes, diag) : SBP_OK;
 }
 
 /* By the thread of the command's queue. */
@@ -335,7 +336,7 @@ static sbp_status run_command(void *user, const sbp_dispatch *dispatch, sbp_diag
     case SBP_QUEUE_HOST:
         if (c->parts.cores)
             return c->parts.cores->run(c->cores, dispatch, diag);
-        return c->proper->class->submit(c->proper, dispatch, diag);
+        return c->backend->class->submit(c->backend, dispatch, diag);
     case SBP_QUEUE_DISK:
         if (dispatch->command->kind != SBP_CMD_COPY || dispatch->span_count != SBP_COPY_OPERANDS)
             return sbp_fail(diag, SBP_INTERNAL, "%s: queue disk only copies", c->parts.name);
@@ -344,20 +345,20 @@ static sbp_status run_command(void *user, const sbp_dispatch *dispatch, sbp_diag
         return run_collective(c, dispatch, diag);
     default:
         return sbp_is_exchange(dispatch->command) ? run_collective(c, dispatch, diag)
-                                                  : c->proper->class->submit(c->proper, dispatch, diag);
+                                                  : c->backend->class->submit(c->backend, dispatch, diag);
     }
 }
 
 /* Who runs a command. */
 typedef enum runner {
-    PROPER,     /* the device proper, which has an order of its own */
+    BACKEND,    /* the backend device, which has an order of its own */
     THREADS,    /* the thread of its queue; under shuffle, whoever is drawn */
     RANKS,      /* this thread, at once: nothing runs elsewhere */
-    RANKS_NEXT, /* this thread, when the device proper is done */
+    RANKS_NEXT, /* this thread, when the backend device is done */
     RANKS_LAST  /* this thread, when all queues are done */
 } runner;
 
-/* The device proper, and what runs beside it. */
+/* The backend device, and what runs beside it. */
 typedef enum state {
     OWN_NET,  /* it returns before it is done, and has a queue net */
     RETURNS,  /* it returns before it is done */
@@ -371,13 +372,13 @@ enum { EXCHANGE = SBP_QUEUE_COUNT, WAYS }; /* of queue compute, among the ranks 
 
 static const uint8_t runners[WAYS][STATES] = {
     /*                     OWN_NET  RETURNS     ALONE    BESIDE   SHUFFLED */
-    [SBP_QUEUE_COMPUTE] = {PROPER, PROPER, PROPER, THREADS, THREADS},
-    [SBP_QUEUE_IN] = {PROPER, PROPER, THREADS, THREADS, THREADS},
-    [SBP_QUEUE_OUT] = {PROPER, PROPER, THREADS, THREADS, THREADS},
+    [SBP_QUEUE_COMPUTE] = {BACKEND, BACKEND, BACKEND, THREADS, THREADS},
+    [SBP_QUEUE_IN] = {BACKEND, BACKEND, THREADS, THREADS, THREADS},
+    [SBP_QUEUE_OUT] = {BACKEND, BACKEND, THREADS, THREADS, THREADS},
     [SBP_QUEUE_HOST] = {THREADS, THREADS, THREADS, THREADS, THREADS},
     [SBP_QUEUE_DISK] = {THREADS, THREADS, THREADS, THREADS, THREADS},
-    [SBP_QUEUE_NET] = {PROPER, RANKS_LAST, THREADS, THREADS, THREADS},
-    [EXCHANGE] = {PROPER, RANKS_NEXT, RANKS, THREADS, THREADS},
+    [SBP_QUEUE_NET] = {BACKEND, RANKS_LAST, THREADS, THREADS, THREADS},
+    [EXCHANGE] = {BACKEND, RANKS_NEXT, RANKS, THREADS, THREADS},
 };
 
 static state state_of(const composite *c) {
@@ -388,9 +389,9 @@ static state state_of(const composite *c) {
     return c->engines ? BESIDE : ALONE;
 }
 
-/* Whether the device proper puts the commands of a queue in order itself. */
+/* Whether the backend device puts the commands of a queue in order itself. */
 static bool orders(const composite *c, int32_t queue) {
-    return !c->parts.waits && runners[queue][state_of(c)] == PROPER;
+    return !c->parts.waits && runners[queue][state_of(c)] == BACKEND;
 }
 
 static sbp_status submit_fence(composite *c, const sbp_dispatch *dispatch, sbp_diag *diag) {
@@ -404,11 +405,11 @@ static sbp_status submit_fence(composite *c, const sbp_dispatch *dispatch, sbp_d
     if (!c->parts.waits && !c->own_net && (from == SBP_QUEUE_NET || to == SBP_QUEUE_NET))
         return SBP_OK; /* a collective waits for all, and is waited for (submit) */
     if (orders(c, from) && orders(c, to))
-        return c->proper->class->submit(c->proper, dispatch, diag);
+        return c->backend->class->submit(c->backend, dispatch, diag);
     if (!c->engines) /* nothing has run anywhere else yet, and what did is done where it waits */
-        return orders(c, from) ? c->proper->class->wait(c->proper, diag) : SBP_OK;
+        return orders(c, from) ? c->backend->class->wait(c->backend, diag) : SBP_OK;
     if (orders(c, from))
-        return c->proper->class->wait(c->proper, diag);
+        return c->backend->class->wait(c->backend, diag);
     if (orders(c, to))
         return composite_engines_wait(c->engines, from, diag);
     composite_engines_fence(c->engines, from, to);
@@ -452,8 +453,8 @@ sbp_status composite_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_
         return sbp_fail(diag, SBP_INTERNAL, "%s: a command of %d operands in queue %d", c->parts.name,
                         dispatch->span_count, queue);
     switch ((runner)runners[sbp_is_exchange(dispatch->command) ? EXCHANGE : queue][state_of(c)]) {
-    case PROPER:
-        return c->proper->class->submit(c->proper, dispatch, diag);
+    case BACKEND:
+        return c->backend->class->submit(c->backend, dispatch, diag);
     case THREADS:
         SBP_TRY(start(c, queue, diag));
         return c->shuffle ? composite_shuffle_submit(c->shuffle, dispatch, diag)
@@ -462,7 +463,7 @@ sbp_status composite_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_
         SBP_TRY(composite_wait(base, diag));
         break;
     case RANKS_NEXT:
-        SBP_TRY(c->proper->class->wait(c->proper, diag));
+        SBP_TRY(c->backend->class->wait(c->backend, diag));
         break;
     case RANKS:
         break;
@@ -480,7 +481,7 @@ static sbp_status drain(composite *c, sbp_diag *diag) {
 sbp_status composite_wait(sbp_device *base, sbp_diag *diag) {
     composite *c = (composite *)base;
     SBP_TRY(drain(c, diag));
-    return c->proper->class->wait(c->proper, diag);
+    return c->backend->class->wait(c->backend, diag);
 }
 
 sbp_status composite_write(sbp_device *base, sbp_space space, int64_t offset, const void *data, int64_t bytes,
@@ -489,7 +490,7 @@ sbp_status composite_write(sbp_device *base, sbp_space space, int64_t offset, co
     SBP_TRY(drain(c, diag));
     if (space == SBP_DISK && c->disk)
         return composite_disk_write(c->disk, offset, data, bytes, diag);
-    return c->proper->class->write(c->proper, space, offset, data, bytes, diag);
+    return c->backend->class->write(c->backend, space, offset, data, bytes, diag);
 }
 
 sbp_status composite_read(sbp_device *base, sbp_space space, int64_t offset, void *data, int64_t bytes,
@@ -498,12 +499,12 @@ sbp_status composite_read(sbp_device *base, sbp_space space, int64_t offset, voi
     SBP_TRY(drain(c, diag));
     if (space == SBP_DISK && c->disk)
         return composite_disk_read(c->disk, offset, data, bytes, diag);
-    return c->proper->class->read(c->proper, space, offset, data, bytes, diag);
+    return c->backend->class->read(c->backend, space, offset, data, bytes, diag);
 }
 
 void *composite_map(sbp_device *base, sbp_space space, int64_t offset) {
     composite *c = (composite *)base;
     if (space == SBP_DISK || drain(c, NULL) != SBP_OK)
         return NULL;
-    return c->proper->class->map(c->proper, space, offset);
+    return c->backend->class->map(c->backend, space, offset);
 }

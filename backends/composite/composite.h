@@ -1,9 +1,9 @@
-/* composite.h: a device of the runtime (backends/device.h) made of what has hands of its own: the device
- * proper for queues compute, in and out, the host's cores for queue host (the CPU is both), a file for queue
+/* composite.h: a device of the runtime (backends/device.h) made of what has hands of its own: the backend
+ * device for queues compute, in and out, the host's cores for queue host (the CPU is both), a file for queue
  * disk. Each backend
- * says what its device proper is; this room knows none of them.
+ * says what its backend device is; this room knows none of them.
  *
- * As long as a program submits to compute alone, commands go straight to the device proper. */
+ * As long as a program submits to compute alone, commands go straight to the backend device. */
 #ifndef SBP_BACKENDS_COMPOSITE_H
 #define SBP_BACKENDS_COMPOSITE_H
 
@@ -25,9 +25,9 @@ typedef struct composite_cores {
 typedef struct composite_parts {
     const char *name;
     /* Has no queue disk, and no arena for SBP_DISK; its `map` reaches all of SBP_HOST. */
-    const sbp_device_class *proper;
-    const composite_cores *cores; /* NULL: the device proper is the host's cores and runs queue host too */
-    /* submit of the device proper returns when the command is done, fences mean nothing to it, and its
+    const sbp_device_class *backend;
+    const composite_cores *cores; /* NULL: the backend device is the host's cores and runs queue host too */
+    /* submit of the backend device returns when the command is done, fences mean nothing to it, and its
      * queues may be submitted from a thread each. Else it has queues itself and one thread submits. */
     bool waits;
     bool shuffled; /* commands run in random order, as far as fences allow (options.shuffle_seed); with waits
@@ -37,12 +37,12 @@ typedef struct composite_parts {
 sbp_status composite_create(const composite_parts *parts, const sbp_device_class *class,
                             const sbp_device_options *options, sbp_diag *diag, sbp_device **out) SBP_CHECKED;
 void composite_destroy(sbp_device *device);
-/* The device proper, for who measures it. */
-sbp_device *composite_proper(sbp_device *device);
+/* The backend device, for who measures it. */
+sbp_device *composite_backend(sbp_device *device);
 void composite_info(sbp_device *device, sbp_device_info *out);
 sbp_status composite_load(sbp_device *device, const sbp_program *program, sbp_diag *diag);
-/* The device proper may take queue net for its own, as it does the others. */
-sbp_status composite_meet(sbp_device *device, bool *own, sbp_diag *diag);
+/* The backend device may take queue net for its own, as it does the others. */
+sbp_status composite_rendezvous(sbp_device *device, bool *own, sbp_diag *diag);
 sbp_status composite_write(sbp_device *device, sbp_space space, int64_t offset, const void *data,
                            int64_t bytes, sbp_diag *diag);
 sbp_status composite_read(sbp_device *device, sbp_space space, int64_t offset, void *data, int64_t bytes,

@@ -104,7 +104,8 @@ typedef struct cpu_core {
     void *address_user;
 } cpu_core;
 
-/* What the device proper and the cores of queue host are made of. threads: 0 all that the process may use. */
+/* What the backend device and the cores of queue host are made of. threads: 0 all that the process may
+ * use. */
 sbp_status cpu_core_create(cpu_core *core, const sbp_device_class *class, int32_t threads,
                            sbp_diag *diag) SBP_CHECKED;
 void cpu_core_destroy(cpu_core *core);

@@ -1,7 +1,7 @@
-/* cpu_device.c: the CPU device proper: each command runs in submit, those of compute and host over all threads,
- * copies on the thread that submits them. Compute and host have the same cores, so they have the same pool
- * and scratch memory, a command at a time, in the order in which they come: queue host gets its turn while
- * compute is busy, or what waits for it (the disk) would stand still. */
+/* cpu_device.c: the CPU backend device: each command runs in submit, those of compute and host over all
+ * threads, copies on the thread that submits them. Compute and host have the same cores, so they have the
+ * same pool and scratch memory, a command at a time, in the order in which they come: queue host gets its
+ * turn while compute is busy, or what waits for it (the disk) would stand still. */
 #include "backends/cpu/cpu_device.h"
 #include "backends/composite/composite.h"
 #include "backends/cpu/cpu.h"
@@ -20,7 +20,7 @@ typedef struct cpu_device {
 
 enum { COPIER_BYTES = 4096 }; /* copies use none of it */
 
-static const sbp_device_class proper;
+static const sbp_device_class backend_class;
 
 static void cpu_destroy(sbp_device *base) {
     cpu_device *device = (cpu_device *)base;
@@ -39,7 +39,7 @@ static sbp_status cpu_create(const sbp_device_options *options, sbp_diag *diag, 
     memset(device, 0, sizeof *device);
     pthread_mutex_init(&device->mutex, NULL);
     pthread_cond_init(&device->turn, NULL);
-    sbp_status status = cpu_core_create(&device->core, &proper, options ? options->threads : 0, diag);
+    sbp_status status = cpu_core_create(&device->core, &backend_class, options ? options->threads : 0, diag);
     if (status == SBP_OK && !(device->copier = cpu_pool_create(1, COPIER_BYTES)))
         status = sbp_fail(diag, SBP_MACHINE, "out of memory");
     if (status != SBP_OK)
@@ -113,24 +113,25 @@ static void *cpu_map(sbp_device *base, sbp_space space, int64_t offset) {
     return device->core.arena[space] ? device->core.arena[space] + offset : NULL;
 }
 
-static const sbp_device_class proper = {.name = "cpu",
-                                        .create = cpu_create,
-                                        .destroy = cpu_destroy,
-                                        .info = cpu_info,
-                                        .load = cpu_load,
-                                        .write = cpu_write,
-                                        .read = cpu_read,
-                                        .submit = cpu_submit,
-                                        .wait = cpu_wait,
-                                        .map = cpu_map};
+static const sbp_device_class backend_class = {.name = "cpu",
+                                               .create = cpu_create,
+                                               .destroy = cpu_destroy,
+                                               .info = cpu_info,
+                                               .load = cpu_load,
+                                               .write = cpu_write,
+                                               .read = cpu_read,
+                                               .submit = cpu_submit,
+                                               .wait = cpu_wait,
+                                               .map = cpu_map};
 
 static sbp_status create_device(const sbp_device_options *options, sbp_diag *diag, sbp_device **out) {
-    const composite_parts parts = {.name = "cpu", .proper = &proper, .waits = true};
+    const composite_parts parts = {.name = "cpu", .backend = &backend_class, .waits = true};
     return composite_create(&parts, &sbp_cpu_device, options, diag, out);
 }
 
 static sbp_status create_shuffle(const sbp_device_options *options, sbp_diag *diag, sbp_device **out) {
-    const composite_parts parts = {.name = "cpu-shuffle", .proper = &proper, .waits = true, .shuffled = true};
+    const composite_parts parts = {
+        .name = "cpu-shuffle", .backend = &backend_class, .waits = true, .shuffled = true};
     return composite_create(&parts, &sbp_cpu_shuffle_device, options, diag, out);
 }
 

@@ -1,24 +1,24 @@
-/* cpu_footprint_target.c: what a process takes beside the arenas where the CPU is the device. The constants are
- * measured; tests/cli/test_cli_memory.c compares the sums with processes. */
+/* cpu_footprint_target.c: what a process takes beside the arenas where the CPU is the device. The constants
+ * are measured; tests/cli/test_cli_memory.c compares the sums with processes. */
 #include "backends/cpu/cpu_target.h"
 #include "ir/graph/graph.h"
 
 static const struct {
-    int64_t tensor;        /* of the model, each */
-    int64_t view, buffer;  /* of the program: per operand of a command, per buffer */
-    int64_t disk;          /* once, where the disk has something as large as that */
-    int64_t prepare;       /* the code that runs @prepare */
-    int64_t product, page; /* packed operands of products: at most, each; in whole pages */
-    int64_t thread;        /* a huge page of scratch memory, a stack */
-    int64_t head_elems;    /* tiles of attention that fit into it: wider heads take two */
-    int64_t ranks, rank;   /* Open MPI 4.1, 2 to 8 ranks on a host: once, and for each */
-    int64_t sum;           /* what backends/ranks adds gradients up in, at most */
+    int64_t tensor;       /* of the model, each */
+    int64_t view, buffer; /* of the program: per operand of a command, per buffer */
+    int64_t disk;         /* once, where the disk has something as large as that */
+    int64_t prepare;      /* the code that runs @prepare */
+    int64_t matmul, page; /* packed operands of matmuls: at most, each; in whole pages */
+    int64_t thread;       /* a huge page of scratch memory, a stack */
+    int64_t head_elems;   /* tiles of attention that fit into it: wider heads take two */
+    int64_t ranks, rank;  /* Open MPI 4.1, 2 to 8 ranks on a host: once, and for each */
+    int64_t sum;          /* what backends/ranks adds gradients up in, at most */
 } takes = {.tensor = 5100,
            .view = 280,
            .buffer = 900,
            .disk = 1 << 20,
            .prepare = 512 << 10,
-           .product = 7 << 20,
+           .matmul = 7 << 20,
            .page = 2 << 20,
            .thread = 2090 << 10,
            .head_elems = 160,
@@ -48,7 +48,7 @@ static int64_t count_views(const sbp_program *program, const sbp_body *body) {
 }
 
 /* Before there is a program: the least or the most that it can come to, most of it by tensor: its calls, its
- * update, and the copies between homes and slots with what orders them. */
+ * update, and the copies between placement and staging buffers with what orders them. */
 static int64_t bound_bytes(const sbp_process *p) {
     static const struct {
         int64_t of_a_program, of_a_tensor[SBP_SPACE_COUNT]; /* where most is that is kept for it */
@@ -98,12 +98,12 @@ static int64_t widest_head(const sbp_module *module) {
     return widest;
 }
 
-/* What packed operands of products take: a weight matrix, or the two factors of its gradient, which is a sum
+/* What packed operands of matmuls take: a weight matrix, or the two factors of its gradient, which is a sum
  * over a chunk of so many rows; of the widest, that of the head. */
-static int64_t product_bytes(const sbp_process *p) {
+static int64_t matmul_bytes(const sbp_process *p) {
     const sbp_module *module = p->module;
     int64_t largest = 0, widest = 0, bytes = sbp_dtype_bytes(p->dtype);
-    int64_t most = takes.product / bytes; /* of one operand */
+    int64_t most = takes.matmul / bytes; /* of one operand */
     for (int32_t i = 0; i < module->param_count; i++)
         if (module->params[i].type.rank > 1)
             widest = sbp_max_i64(widest, module->params[i].type.dim[0].n);
@@ -140,7 +140,7 @@ sbp_footprint sbp_cpu_footprint(const sbp_process *p) {
     sbp_footprint out = {.bytes = SBP_CPU_RUNTIME_BYTES, .thread_bytes = takes.thread};
     if (widest_head(p->module) > takes.head_elems)
         out.thread_bytes *= 2;
-    out.bytes += product_bytes(p) + p->threads * out.thread_bytes + ranks_bytes(p);
+    out.bytes += matmul_bytes(p) + p->threads * out.thread_bytes + ranks_bytes(p);
     out.bytes += p->module->param_count * takes.tensor + program_bytes(p) + p->tokenizer_bytes;
     out.bytes += p->reordered_bytes + (has_on_disk(p) ? takes.disk : 0) + (p->prepare ? takes.prepare : 0);
     return out;

@@ -48,7 +48,7 @@ void sbp_cuda_tag_read(uint32_t tag, sbp_cuda_arch *arch, bool *ptx);
 enum {
     /* With several ranks: what of the others' shares arrives at a time, and staging of what lies on the host;
      * what NCCL itself takes for its connections and kernels, of which that is a guess. */
-    SBP_CUDA_WIRE_BYTES = 64 << 20,
+    SBP_CUDA_NET_BYTES = 64 << 20,
     SBP_CUDA_NCCL_BYTES = 512 << 20,
     /* What a driver takes for a context and its kernels: nvidia-smi shows 400 to 550 MiB for an idle process
      * on A100 and H100. */

@@ -262,8 +262,8 @@ sbp_status sbp_ranks_divide(sbp_ranks *r, int32_t group, sbp_diag *diag) {
 }
 
 int64_t sbp_ranks_share(const sbp_ranks *r, int64_t elems, int32_t member) {
-    const sbp_team t = sbp_team_of_neighbours(r->world.rank, r->group, r->world.node);
-    return sbp_team_begin(&t, elems, member);
+    const sbp_process_group t = sbp_pg_of_neighbours(r->world.rank, r->group, r->world.node);
+    return sbp_pg_begin(&t, elems, member);
 }
 
 /* ---- moving ----------------------------------------------------------------------------------------- */

@@ -3,7 +3,7 @@
  * their operands.
  *
  * A command is one to SBP_VULKAN_STEPS dispatches ("steps"), each of one module, found by its key
- * (backends/gpu/gpu.h). Products come in several variants, a module each (sbp_vulkan_gemm); a device
+ * (backends/gpu/gpu.h). Matmuls come in several variants, a module each (sbp_vulkan_gemm); a device
  * takes those that sbp_vulkan_local_size() wants and leaves the others. Modules that compute in double have a
  * second one, no64, for devices without shaderFloat64, unless the plan is one in fp64: reduce sums pairs of
  * floats there, and row kernels compute in fp32.
@@ -29,14 +29,14 @@ enum {
     SBP_VULKAN_GEMM_OPERANDS = 5 /* d, a, b, c, bias */
 };
 
-/* Ways to compute a product. */
+/* Ways to compute a matmul. */
 typedef enum sbp_vulkan_gemm {
     SBP_VULKAN_DIRECT,      /* 8 x 8 per invocation, straight from memory: software drivers */
     SBP_VULKAN_TILED,       /* 64 x 64 per workgroup, through shared memory */
-    SBP_VULKAN_WIDE,        /* 128 x 128 per workgroup, for large products; sums in fp32 only */
+    SBP_VULKAN_WIDE,        /* 128 x 128 per workgroup, for large matmuls; sums in fp32 only */
     SBP_VULKAN_MATRIX,      /* 64 x 64, cooperative matrices: a and b both f16 or both bf16, sums in fp32 */
     SBP_VULKAN_MATRIX_WIDE, /* the same, 128 x 128 */
-    SBP_VULKAN_ANY          /* what fits the device and the product */
+    SBP_VULKAN_ANY          /* what fits the device and the matmul */
 } sbp_vulkan_gemm;
 extern const char *const sbp_vulkan_gemm_names[SBP_VULKAN_ANY]; /* "direct", "tiled", ... */
 /* SBP_VULKAN_ANY when there is none of that name. */
@@ -58,7 +58,7 @@ typedef enum sbp_vulkan_feature {
 
 /* ---- the plan's section "kernels" ------------------------------------------------------------------ */
 
-/* The text of a key: "gemm.nt.f32.f32.f32.x.x.tiled". Variants are sbp_vulkan_gemm of products. */
+/* The text of a key: "gemm.nt.f32.f32.f32.x.x.tiled". Variants are sbp_vulkan_gemm of matmuls. */
 void sbp_vulkan_key_text(const sbp_gpu_key *key, char text[SBP_GPU_NAME]);
 
 typedef struct sbp_vulkan_module {
@@ -86,13 +86,13 @@ const sbp_vulkan_module *sbp_vulkan_modules_find(const sbp_vulkan_modules *modul
 
 /* ---- commands -------------------------------------------------------------------------------------- */
 
-/* A cooperative product of m x k by k x n in a subgroup, inputs of 16 bits, sums in fp32; m 0: there is none.
+/* A cooperative matmul of m x k by k x n in a subgroup, inputs of 16 bits, sums in fp32; m 0: there is none.
  */
 typedef struct sbp_vulkan_shape {
     uint32_t m, n, k;
 } sbp_vulkan_shape;
 
-/* How a product uses them: the shape, and the rows and columns of d that a subgroup computes. */
+/* How a matmul uses them: the shape, and the rows and columns of d that a subgroup computes. */
 typedef struct sbp_vulkan_matrix {
     uint32_t m, n, k, rows, cols;
 } sbp_vulkan_matrix;
@@ -101,8 +101,8 @@ typedef struct sbp_vulkan_matrix {
 typedef struct sbp_vulkan_machine {
     bool software;        /* a CPU driver (VK_PHYSICAL_DEVICE_TYPE_CPU) */
     bool lacks_float64;   /* no shaderFloat64 */
-    sbp_vulkan_gemm gemm; /* the variant of all products that can have it: tests; else SBP_VULKAN_ANY */
-    sbp_vulkan_shape f16; /* for products of f16 */
+    sbp_vulkan_gemm gemm; /* the variant of all matmuls that can have it: tests; else SBP_VULKAN_ANY */
+    sbp_vulkan_shape f16; /* for matmuls of f16 */
     sbp_vulkan_shape bf16;
     uint32_t subgroup_size;  /* as reported; 0 unknown */
     uint32_t max_local_size; /* smaller of maxComputeWorkGroupInvocations and maxComputeWorkGroupSize[0] */
@@ -113,10 +113,10 @@ typedef struct sbp_vulkan_machine {
  * SBP_VULKAN_VARIANTS, without no64. dtypes: one per operand, SBP_DTYPE_COUNT where it is absent. Returns the
  * count. */
 int32_t sbp_vulkan_keys(const sbp_command *command, const sbp_dtype *dtypes, sbp_gpu_key *keys);
-/* Those of its steps, with this variant of products. */
+/* Those of its steps, with this variant of matmuls. */
 int32_t sbp_vulkan_step_keys(const sbp_command *command, const sbp_dtype *dtypes, sbp_vulkan_gemm gemm,
                              sbp_gpu_key *keys);
-/* Whether there are modules of this variant for products of these types (d, a, b). */
+/* Whether there are modules of this variant for matmuls of these types (d, a, b). */
 bool sbp_vulkan_gemm_exists(sbp_vulkan_gemm gemm, const sbp_dtype *dtypes);
 
 /* Whether the modules of a command (kernel: of a row command) compute in double, so that no64 is needed. */
@@ -141,7 +141,7 @@ enum {
 uint32_t sbp_vulkan_local_size(const sbp_program *program, const sbp_gpu_key *key,
                                const sbp_vulkan_machine *machine);
 
-/* Whether cooperative matrices of this shape can be used for products: they must divide what a subgroup
+/* Whether cooperative matrices of this shape can be used for matmuls: they must divide what a subgroup
  * computes. */
 bool sbp_vulkan_shape_fits(const sbp_vulkan_shape *shape);
 /* Specialisation constants 1 to 5 of a module; zeros when it has none. */

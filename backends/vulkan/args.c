@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- variants of products ---- */
+/* ---- variants of matmuls ---- */
 
 enum { MATRIX_LOCAL = 128, MATRIX_WIDE_LOCAL = 256, PADDING = 8 };
 
@@ -38,7 +38,7 @@ static sbp_vulkan_matrix matrix_for(const sbp_vulkan_machine *machine, sbp_vulka
     return (sbp_vulkan_matrix){shape.m, shape.n, shape.k, rows, area / rows};
 }
 
-/* Invocations of a workgroup; 0: this machine cannot run it. Direct products it always can. */
+/* Invocations of a workgroup; 0: this machine cannot run it. Direct matmuls it always can. */
 static uint32_t gemm_local_size(const sbp_vulkan_machine *machine, sbp_vulkan_gemm gemm, sbp_dtype dtype) {
     bool shares = machine->shared_bytes >= 1 << 15;
     uint32_t size = gemm == SBP_VULKAN_MATRIX ? MATRIX_LOCAL : 256;
@@ -49,7 +49,7 @@ static uint32_t gemm_local_size(const sbp_vulkan_machine *machine, sbp_vulkan_ge
     return shares && size <= machine->max_local_size ? size : 0;
 }
 
-/* The variant of a product of these types; rows, cols: of d. The wide ones have no registers to spare for
+/* The variant of a matmul of these types; rows, cols: of d. The wide ones have no registers to spare for
  * sums of sums, so long ones, which want them, are not theirs. */
 static sbp_vulkan_gemm choose_gemm(const sbp_vulkan_machine *machine, const sbp_dtype *dtypes, int64_t rows,
                                    int64_t cols, int64_t depth) {
@@ -180,7 +180,7 @@ static uint32_t row_local_size(const sbp_rowkernel *kernel, const sbp_vulkan_mac
     return size;
 }
 
-/* Iterations per pair of tiles of attention: limits, softmax, then staging and products per piece of 32
+/* Iterations per pair of tiles of attention: limits, softmax, then staging and matmuls per piece of 32
  * columns. */
 static int64_t attention_tile_iterations(const sbp_attention_attrs *at, bool backward) {
     int64_t pieces_qk = sbp_ceil_div(at->d_qk, 32), pieces_v = sbp_ceil_div(at->d_v, 32);

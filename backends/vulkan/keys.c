@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* ---- variants of products --------------------------------------------------------------------------- */
+/* ---- variants of matmuls --------------------------------------------------------------------------- */
 
 const char *const sbp_vulkan_gemm_names[SBP_VULKAN_ANY] = {[SBP_VULKAN_DIRECT] = "direct",
                                                            [SBP_VULKAN_TILED] = "tiled",
@@ -84,6 +84,6 @@ bool sbp_vulkan_uses_f64(const sbp_command *command, const sbp_rowkernel *kernel
 }
 
 void sbp_vulkan_key_text(const sbp_gpu_key *key, char text[SBP_GPU_NAME]) {
-    bool product = key->kind == SBP_CMD_GEMM && key->variant < SBP_VULKAN_ANY;
-    sbp_gpu_key_text(key, product ? sbp_vulkan_gemm_names[key->variant] : NULL, text);
+    bool matmul = key->kind == SBP_CMD_GEMM && key->variant < SBP_VULKAN_ANY;
+    sbp_gpu_key_text(key, matmul ? sbp_vulkan_gemm_names[key->variant] : NULL, text);
 }

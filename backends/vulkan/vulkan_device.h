@@ -6,7 +6,7 @@
 
 extern const sbp_device_class sbp_vulkan_device;
 
-/* Whether device `index` can compute products of this type, f16 or bf16, by cooperative matrices; false also
+/* Whether device `index` can compute matmuls of this type, f16 or bf16, by cooperative matrices; false also
  * where there is no such device. */
 bool sbp_vulkan_device_has_matrix(int32_t index, sbp_dtype dtype);
 

@@ -121,7 +121,7 @@ sbp_objective *sbp_objective_prepare(sbp_objective *o) {
     o->prepare = SBP_NEW(arena, sbp_objective);
     *o->prepare = (sbp_objective){.builder = builder,
                                   .loss_type = o->loss_type,
-                                  .wishes = o->wishes,
+                                  .request = o->request,
                                   .dtype = SBP_F64,
                                   .logp = SBP_NO_VALUE,
                                   .entropy = SBP_NO_VALUE,
@@ -176,7 +176,7 @@ static sbp_status add_guarded(void *user) {
                         a->module->name);
     sbp_func *func = sbp_module_add_func(a->module, "objective");
     sbp_builder builder = sbp_builder_on(a->module, func, a->diag);
-    sbp_objective o = {.builder = &builder, .loss_type = a->choice->loss_type, .wishes = a->choice->wishes};
+    sbp_objective o = {.builder = &builder, .loss_type = a->choice->loss_type, .request = a->choice->request};
     SBP_TRY(add_stream(a, model, func, "logp", &o.logp));
     SBP_TRY(add_stream(a, model, func, "entropy", &o.entropy));
     SBP_TRY(add_stream(a, model, func, "hit", &o.hit));

@@ -34,17 +34,17 @@ typedef struct sbp_setting {
 } sbp_setting;
 
 /* What makes another graph, beside the variant. */
-typedef struct sbp_objective_wishes {
+typedef struct sbp_objective_request {
     bool by_sequence;          /* importance ratios are those of sequences, not of tokens */
     const char *sampling_mode; /* how log-probabilities of the sampler are made up for; NULL: the default */
     bool sampling_ignored;     /* they are not */
     bool entropy_bonus;        /* the loss has a term of the entropy */
-} sbp_objective_wishes;
+} sbp_objective_request;
 
 typedef struct sbp_objective {
     sbp_builder *builder;
     const char *loss_type; /* variant; NULL: the default */
-    sbp_objective_wishes wishes;
+    sbp_objective_request request;
     sbp_dtype dtype;              /* of logp, entropy, hit: fp32 or fp64 */
     sbp_value logp, entropy, hit; /* of @prepare: SBP_NO_VALUE */
     sbp_value value;              /* where the head has one (frontends/head.h) */
@@ -64,7 +64,7 @@ typedef struct sbp_objective_choice {
     const char *name;            /* in objectives.def, or .. */
     sbp_objective_builder build; /* .. one that is not in the table */
     const char *loss_type;
-    sbp_objective_wishes wishes;
+    sbp_objective_request request;
 } sbp_objective_choice;
 
 typedef struct sbp_objective_settings {

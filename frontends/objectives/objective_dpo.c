@@ -126,9 +126,9 @@ static sbp_value loss_apo_down(const dpo *d) {
 }
 
 static sbp_value loss_sppo_hard(const dpo *d) {
-    sbp_value wish = half_inverse(d);
-    sbp_value w = square(d, op(d, SBP_OP_sub, d->gain, wish));
-    return op(d, SBP_OP_add, w, square(d, op(d, SBP_OP_add, d->loss, wish)));
+    sbp_value wanted = half_inverse(d);
+    sbp_value w = square(d, op(d, SBP_OP_sub, d->gain, wanted));
+    return op(d, SBP_OP_add, w, square(d, op(d, SBP_OP_add, d->loss, wanted)));
 }
 
 /* A mean over tokens where the others are means over pairs: the sum over pairs divides by their number. */

@@ -146,7 +146,7 @@ static sbp_value from_sampler(const grpo *g) {
 }
 
 static int32_t find_correction(const grpo *g) {
-    const char *wanted = g->o->wishes.sampling_mode;
+    const char *wanted = g->o->request.sampling_mode;
     bool by_tokens = types[g->type].term == GAMMA;
     for (int32_t i = 0; wanted && i < SBP_COUNT(corrections); i++)
         if (strcmp(corrections[i].name, wanted) == 0 && !(by_tokens && corrections[i].by_sequence))
@@ -162,7 +162,7 @@ static int32_t find_correction(const grpo *g) {
 
 /* c */
 static sbp_value correction(const grpo *g) {
-    if (g->o->wishes.sampling_ignored)
+    if (g->o->request.sampling_ignored)
         return SBP_NO_VALUE;
     int32_t mode = find_correction(g);
     sbp_value zero = number(g, 0), log_ratio = from_sampler(g);
@@ -345,7 +345,7 @@ static void term_metrics(const grpo *g, sbp_value counted) {
 /* The entropy bonus, part of the loss; and the loss without it. */
 static void add_entropy(const grpo *g, sbp_value counted, sbp_value policy_loss) {
     sbp_objective *o = g->o;
-    if (!o->wishes.entropy_bonus)
+    if (!o->request.entropy_bonus)
         return;
     sbp_value share_of_bonus = op(g, SBP_OP_mul, counted, setting(g, "entropy_coef", 0));
     sbp_value bonus = op(g, SBP_OP_mul, share_of_bonus, o->entropy);
@@ -370,7 +370,7 @@ void sbp_objective_grpo(sbp_objective *o) {
         sbp_note(o->builder->diag, "loss type bnpo: loss and gradients depend on how a step is packed into "
                                    "micro-batches; dapo is the same without that");
     g.log_ratio = op(&g, SBP_OP_sub, o->logp, old_logps(&g));
-    g.rho = ratio(&g, o->wishes.by_sequence || types[g.type].by_sequence);
+    g.rho = ratio(&g, o->request.by_sequence || types[g.type].by_sequence);
     g.correction = correction(&g);
     sbp_value l = policy_term(&g);
     if (g.correction != SBP_NO_VALUE && types[g.type].term != GAMMA)
@@ -384,7 +384,7 @@ void sbp_objective_grpo(sbp_objective *o) {
     sbp_objective_result(o, "entropy", op(&g, SBP_OP_mul, counted, o->entropy));
     sbp_objective_result(o, "kl", op(&g, SBP_OP_mul, counted, k));
     sbp_objective_result(o, "ratio_mean", op(&g, SBP_OP_mul, counted, g.rho));
-    bool by_sequence = o->wishes.by_sequence || types[g.type].by_sequence;
+    bool by_sequence = o->request.by_sequence || types[g.type].by_sequence;
     term_metrics(&g, by_sequence ? share(&g, OF_SEQUENCES) : counted); /* each ratio once, as TRL */
     sampling_metrics(&g, counted);
 }

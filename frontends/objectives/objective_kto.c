@@ -9,8 +9,8 @@
  * and the loss is the mean over the documents of the step, weighed by desirable_weight or undesirable_weight.
  * Means over wanted documents, or over the others, are no number where there are none.
  *
- * Of the data: weight, doc; per document wanted, ref_logps_sum; of the step docs, labels, rotated.logps,
- * rotated.ref_logps. */
+ * Of the data: weight, doc; per document wanted, ref_logps_sum; of the step docs, labels, mismatched.logps,
+ * mismatched.ref_logps. */
 #include <string.h>
 
 #include "frontends/objectives/objective.h"
@@ -63,8 +63,8 @@ static kto read_documents(sbp_objective *o) {
 
 /* z */
 static sbp_value divergence(const kto *k) {
-    sbp_value by_policy = sbp_build_scalar(k->o->builder, "rotated.logps");
-    sbp_value by_reference = sbp_build_scalar(k->o->builder, "rotated.ref_logps");
+    sbp_value by_policy = sbp_build_scalar(k->o->builder, "mismatched.logps");
+    sbp_value by_reference = sbp_build_scalar(k->o->builder, "mismatched.ref_logps");
     sbp_value mean = op(k, SBP_OP_div, op(k, SBP_OP_sub, by_policy, by_reference), k->docs);
     return op(k, SBP_OP_max, mean, number(k, 0));
 }

@@ -110,17 +110,18 @@ static sbp_status find_named(sbp_arena *arena, sbp_diag *diag, const char *name,
     return SBP_OK;
 }
 
-sbp_status sbp_template_source_find(sbp_arena *arena, sbp_diag *diag, const char *wish, const char *model,
+sbp_status sbp_template_source_find(sbp_arena *arena, sbp_diag *diag, const char *request, const char *model,
                                     sbp_template_source *out) {
     *out = (sbp_template_source){0};
-    if (sbp_directory_exists(wish)) {
-        SBP_TRY(of_directory(arena, diag, wish, out));
+    if (sbp_directory_exists(request)) {
+        SBP_TRY(of_directory(arena, diag, request, out));
         if (!out->text)
-            return sbp_fail(diag, SBP_INPUT, "--chat-template %s: the directory has no chat template", wish);
+            return sbp_fail(diag, SBP_INPUT, "--chat-template %s: the directory has no chat template",
+                            request);
         return SBP_OK;
     }
-    if (!sbp_file_exists(wish))
-        return find_named(arena, diag, wish, model, out);
-    out->name = wish;
-    return read_text(arena, diag, wish, &out->text, &out->length);
+    if (!sbp_file_exists(request))
+        return find_named(arena, diag, request, model, out);
+    out->name = request;
+    return read_text(arena, diag, request, &out->text, &out->length);
 }

@@ -22,7 +22,7 @@ sbp_status sbp_template_source_of_model(sbp_arena *arena, sbp_diag *diag, const 
                                         sbp_template_source *out) SBP_CHECKED;
 /* What --chat-template asks for: a file, a directory as above, or a name: of a template in the directory of
  * the model (NULL: unknown). SBP_USAGE with the names that there are when it is none of these. */
-sbp_status sbp_template_source_find(sbp_arena *arena, sbp_diag *diag, const char *wish, const char *model,
+sbp_status sbp_template_source_find(sbp_arena *arena, sbp_diag *diag, const char *request, const char *model,
                                     sbp_template_source *out) SBP_CHECKED;
 
 /* A copy of a known template, told by its text, with {% generation %} around what the model writes, as

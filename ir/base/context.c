@@ -29,9 +29,9 @@ int64_t sbp_context_same(const sbp_context_heads *h, int64_t ranks) {
     return h->keys ? sbp_context_copies(h, ranks) : 1;
 }
 
-sbp_context_way sbp_context_way_of(const sbp_context_heads *queries, int64_t ranks) {
+sbp_context_exchange sbp_context_exchange_of(const sbp_context_heads *queries, int64_t ranks) {
     bool idle = 2 * ranks * sbp_context_slots(queries, ranks) >= 3 * queries->heads;
-    return idle ? SBP_CONTEXT_KEYS : SBP_CONTEXT_HEADS;
+    return idle ? SBP_CONTEXT_ALL_GATHER : SBP_CONTEXT_ALL_TO_ALL;
 }
 
 int64_t sbp_context_row(int64_t row, int64_t t, int64_t chunk, int64_t rank, int64_t ranks) {

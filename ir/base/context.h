@@ -50,11 +50,15 @@ int64_t sbp_context_head(const sbp_context_heads *heads, int64_t ranks, int64_t 
 /* How many slots, all neighbours, have the same head: its copies of keys, 1 of queries. */
 int64_t sbp_context_same(const sbp_context_heads *heads, int64_t ranks);
 
-/* How rows of one rank's see those of another's (--context-way). */
-typedef enum sbp_context_way { SBP_CONTEXT_AUTO, SBP_CONTEXT_HEADS, SBP_CONTEXT_KEYS } sbp_context_way;
+/* How rows of one rank's see those of another's (--context-exchange). */
+typedef enum sbp_context_exchange {
+    SBP_CONTEXT_AUTO,
+    SBP_CONTEXT_ALL_TO_ALL,
+    SBP_CONTEXT_ALL_GATHER
+} sbp_context_exchange;
 /* auto: heads, which need least memory; keys where with slots that are empty a rank would have half as many
  * query heads again as its share. */
-sbp_context_way sbp_context_way_of(const sbp_context_heads *queries, int64_t ranks);
+sbp_context_exchange sbp_context_exchange_of(const sbp_context_heads *queries, int64_t ranks);
 
 /* Row of the sequence of a rank's row; t: how many rows it has, chunk: C. */
 int64_t sbp_context_row(int64_t row, int64_t t, int64_t chunk, int64_t rank, int64_t ranks);

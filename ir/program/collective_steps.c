@@ -1,8 +1,8 @@
 /* collective_steps.c: collectives as steps. A walk emits one step after the other; what it needs to know of a
- * team, a slice and the workspace is worked out anew for each slice. */
+ * process group, a slice and the workspace is worked out anew for each slice. */
 #include "ir/program/collective_steps.h"
 
-/* ---- teams ------------------------------------------------------------------------------------------ */
+/* ---- process groups ------------------------------------------------------------------------------------ */
 
 int64_t sbp_near_ranks(int64_t node, int64_t stride, int64_t count) {
     int64_t here = stride < node && node % stride == 0 ? node / stride : 1; /* on one host */
@@ -12,48 +12,49 @@ int64_t sbp_near_ranks(int64_t node, int64_t stride, int64_t count) {
     return near == 1 || here % count == 0 ? count : near;
 }
 
-sbp_team sbp_team_of_all(int32_t rank, int32_t count, int32_t node) {
-    return (sbp_team){0, 1, count, rank, (int32_t)sbp_near_ranks(node, 1, count)};
+sbp_process_group sbp_pg_of_all(int32_t rank, int32_t count, int32_t node) {
+    return (sbp_process_group){0, 1, count, rank, (int32_t)sbp_near_ranks(node, 1, count)};
 }
 
-sbp_team sbp_team_of_neighbours(int32_t rank, int32_t size, int32_t node) {
-    return (sbp_team){rank - rank % size, 1, size, rank % size, (int32_t)sbp_near_ranks(node, 1, size)};
+sbp_process_group sbp_pg_of_neighbours(int32_t rank, int32_t size, int32_t node) {
+    return (sbp_process_group){rank - rank % size, 1, size, rank % size,
+                               (int32_t)sbp_near_ranks(node, 1, size)};
 }
 
-sbp_team sbp_team_across(int32_t rank, int32_t count, int32_t size, int32_t node) {
-    return (sbp_team){rank % size, size, count / size, rank / size,
-                      (int32_t)sbp_near_ranks(node, size, count / size)};
+sbp_process_group sbp_pg_across(int32_t rank, int32_t count, int32_t size, int32_t node) {
+    return (sbp_process_group){rank % size, size, count / size, rank / size,
+                               (int32_t)sbp_near_ranks(node, size, count / size)};
 }
 
-int32_t sbp_team_rank(const sbp_team *team, int32_t member) {
-    return team->first + member * team->stride;
+int32_t sbp_pg_rank(const sbp_process_group *pg, int32_t member) {
+    return pg->first + member * pg->stride;
 }
 
-int64_t sbp_team_begin(const sbp_team *team, int64_t elems, int32_t member) {
-    int64_t begin = member * sbp_ceil_div(elems, team->count);
+int64_t sbp_pg_begin(const sbp_process_group *pg, int64_t elems, int32_t member) {
+    int64_t begin = member * sbp_ceil_div(elems, pg->count);
     return begin < elems ? begin : elems;
 }
 
-int64_t sbp_team_share(const sbp_team *team, int64_t elems, int32_t member) {
-    return sbp_team_begin(team, elems, member + 1) - sbp_team_begin(team, elems, member);
+int64_t sbp_pg_share(const sbp_process_group *pg, int64_t elems, int32_t member) {
+    return sbp_pg_begin(pg, elems, member + 1) - sbp_pg_begin(pg, elems, member);
 }
 
-int64_t sbp_team_slice(const sbp_team *team, int64_t elems, int32_t member, int64_t from, int64_t most) {
-    int64_t left = sbp_team_share(team, elems, member) - from;
+int64_t sbp_pg_slice(const sbp_process_group *pg, int64_t elems, int32_t member, int64_t from, int64_t most) {
+    int64_t left = sbp_pg_share(pg, elems, member) - from;
     return left < 0 ? 0 : left < most ? left : most;
 }
 
 /* Blocks of neighbours: how many, which is this rank's, and its place there. */
-static int32_t blocks_of(const sbp_team *team) {
-    return team->count / team->near;
+static int32_t blocks_of(const sbp_process_group *pg) {
+    return pg->count / pg->near;
 }
 
-static int32_t block_of(const sbp_team *team) {
-    return team->me / team->near;
+static int32_t block_of(const sbp_process_group *pg) {
+    return pg->me / pg->near;
 }
 
-static int32_t place_of(const sbp_team *team) {
-    return team->me % team->near;
+static int32_t place_of(const sbp_process_group *pg) {
+    return pg->me % pg->near;
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------ */
@@ -108,9 +109,9 @@ static sbp_status copy(const walk *w, sbp_step_place to, sbp_step_place from, in
 
 /* ---- slices of shares ------------------------------------------------------------------------------- */
 
-/* Slices [at, at + most) of the shares that a team has of `elems` elements, and where they lie. */
+/* Slices [at, at + most) of the shares that a process group has of `elems` elements, and where they lie. */
 typedef struct slices {
-    const sbp_team *team;
+    const sbp_process_group *pg;
     sbp_step_place data; /* the first member's slice */
     int64_t apart;       /* elements from each to the next */
     int64_t elems, at, most;
@@ -121,22 +122,22 @@ static sbp_step_place slice_at(const slices *s, int32_t member) {
 }
 
 static int64_t slice_elems(const slices *s, int32_t member) {
-    return sbp_team_slice(s->team, s->elems, member, s->at, s->most);
+    return sbp_pg_slice(s->pg, s->elems, member, s->at, s->most);
 }
 
-/* To, and from, one of the team: what members `mine` and `theirs` have. */
+/* To, and from, one of the process group: what members `mine` and `theirs` have. */
 static sbp_status trade(const walk *w, const slices *s, int32_t with, int32_t mine, int32_t theirs) {
-    int32_t rank = sbp_team_rank(s->team, with);
-    if (with == s->team->me)
+    int32_t rank = sbp_pg_rank(s->pg, with);
+    if (with == s->pg->me)
         return SBP_OK;
     SBP_TRY(send(w, rank, slice_at(s, mine), slice_elems(s, mine)));
     return receive(w, rank, slice_at(s, theirs), slice_elems(s, theirs));
 }
 
-/* All slices, to each of the team; this member's is there. Its own to, and theirs from, those in its place;
- * then all of these, and of what its neighbours got so, among neighbours. */
+/* All slices, to each of the process group; this member's is there. Its own to, and theirs from, those in its
+ * place; then all of these, and of what its neighbours got so, among neighbours. */
 static sbp_status gather_slices(const walk *w, const slices *s, sbp_round far, sbp_round near_by) {
-    const sbp_team *t = s->team;
+    const sbp_process_group *t = s->pg;
     int32_t blocks = blocks_of(t), place = place_of(t), near = t->near;
     if (blocks > 1) {
         for (int32_t b = 0; b < blocks; b++)
@@ -159,18 +160,18 @@ static sbp_dtype wide_of(sbp_dtype dtype) {
     return dtype == SBP_F64 ? SBP_F64 : SBP_F32;
 }
 
-/* Of a team, in the workspace: what arrives, of its neighbours and then of those in its place; the sums of the
- * neighbours. Bytes from its beginning. */
+/* Of a process group, in the workspace: what arrives, of its neighbours and then of those in its place; the
+ * sums of the neighbours. Bytes from its beginning. */
 typedef struct room {
     int64_t arrived, sums;
 } room;
 
 /* A sum of shares: data of `elems` elements at src, of which this member's share goes to `to`; and how the
- * workspace is divided for slices of `most` elements: room for what is exchanged; all slices that are sent, where
- * they lie apart; the result, where that does; the sum of a group, before that of all groups, and room for
- * that. */
+ * workspace is divided for slices of `most` elements: room for what is exchanged; all slices that are sent,
+ * where they lie apart; the result, where that does; the sum of a group, before that of all groups, and room
+ * for that. */
 typedef struct summing {
-    sbp_team team,
+    sbp_process_group pg,
         others; /* others: of all groups, that have the same share; of one: it does not go across */
     sbp_step_place to;
     sbp_dtype dtype, wide;
@@ -180,14 +181,14 @@ typedef struct summing {
     bool adds;
 } summing;
 
-/* Bytes of a team's room, for each element of a slice. */
-static int64_t arriving_bytes(const sbp_team *team, int64_t unit, int64_t wide) {
-    int64_t blocks = blocks_of(team), near = (team->near - 1) * blocks * unit;
+/* Bytes of a process group's room, for each element of a slice. */
+static int64_t arriving_bytes(const sbp_process_group *pg, int64_t unit, int64_t wide) {
+    int64_t blocks = blocks_of(pg), near = (pg->near - 1) * blocks * unit;
     return near > (blocks - 1) * wide ? near : (blocks - 1) * wide;
 }
 
-static int64_t sums_bytes(const sbp_team *team, int64_t wide) {
-    return team->near < team->count ? blocks_of(team) * wide : 0;
+static int64_t sums_bytes(const sbp_process_group *pg, int64_t wide) {
+    return pg->near < pg->count ? blocks_of(pg) * wide : 0;
 }
 
 /* Ranks by the ten thousands. */
@@ -200,15 +201,15 @@ static sbp_status divide(const walk *w, summing *s) {
     const sbp_collective_call *c = w->call;
     bool across = s->others.count > 1;
     int64_t unit = sbp_dtype_bytes(s->dtype), wide = sbp_dtype_bytes(s->wide),
-            arrived = arriving_bytes(&s->team, unit, wide), sums = sums_bytes(&s->team, wide),
-            staging = c->src_apart ? s->team.count * unit : 0,
+            arrived = arriving_bytes(&s->pg, unit, wide), sums = sums_bytes(&s->pg, wide),
+            staging = c->src_apart ? s->pg.count * unit : 0,
             result = c->dst_apart ? sbp_dtype_bytes(s->to.dtype) : 0, partial = across ? wide : 0;
     /* of all parts of a slice together */
     int64_t groups = across ? sbp_ceil_div(arriving_bytes(&s->others, wide, wide), s->others.count) : 0,
             groups_sums = across ? sbp_ceil_div(sums_bytes(&s->others, wide), s->others.count) : 0;
     /* whole parts of all groups, so that those of slices are those of the share */
     int64_t multiple = SBP_STEP_SLICE * s->others.count,
-            all = sbp_round_up(sbp_team_begin(&s->team, s->elems, 1), multiple);
+            all = sbp_round_up(sbp_pg_begin(&s->pg, s->elems, 1), multiple);
     int64_t each = arrived + sums + staging + result + partial + groups + groups_sums;
     s->most = c->work_bytes / (each > 0 ? each : 1) / multiple * multiple; /* 0: of one rank, in place */
     if (each == 0 || s->most > all)
@@ -225,28 +226,28 @@ static sbp_status divide(const walk *w, summing *s) {
     return SBP_OK;
 }
 
-/* What the team has of slices `begin`; brought into the workspace where it is apart. */
+/* What the process group has of slices `begin`; brought into the workspace where it is apart. */
 static sbp_status slices_at(const walk *w, const summing *s, int64_t begin, slices *out) {
     const sbp_step_place src = later(at(SBP_STEP_SRC, s->dtype, 0), begin);
-    int64_t share = sbp_team_begin(&s->team, s->elems, 1);
-    *out = (slices){&s->team, src, share, s->elems, begin, s->most};
+    int64_t share = sbp_pg_begin(&s->pg, s->elems, 1);
+    *out = (slices){&s->pg, src, share, s->elems, begin, s->most};
     if (!w->call->src_apart)
         return SBP_OK;
     out->data = at(SBP_STEP_WORK, s->dtype, s->staged);
     out->apart = s->most;
-    for (int32_t m = 0; m < s->team.count; m++)
+    for (int32_t m = 0; m < s->pg.count; m++)
         SBP_TRY(copy(w, slice_at(out, m), later(src, m * share), slice_elems(out, m)));
     return SBP_OK;
 }
 
 /* Of each member in this one's place, its slice from all neighbours. row: elements of the first's. */
 static sbp_status exchange_near(const walk *w, const slices *s, const room *r, int64_t row, sbp_round round) {
-    const sbp_team *t = s->team;
+    const sbp_process_group *t = s->pg;
     int32_t blocks = blocks_of(t), place = place_of(t), near = t->near;
     const sbp_step_place arrived = at(SBP_STEP_WORK, s->data.dtype, r->arrived);
     for (int32_t p = 0; p < near; p++)
         for (int32_t b = 0; b < blocks && p != place; b++) {
-            int32_t rank = sbp_team_rank(t, block_of(t) * near + p);
+            int32_t rank = sbp_pg_rank(t, block_of(t) * near + p);
             SBP_TRY(send(w, rank, slice_at(s, b * near + p), slice_elems(s, b * near + p)));
             SBP_TRY(receive(w, rank, later(arrived, ((p - (p > place)) * blocks + b) * row),
                             slice_elems(s, b * near + place)));
@@ -258,7 +259,7 @@ static sbp_status exchange_near(const walk *w, const slices *s, const room *r, i
  * `block` on, who have `cols` each. The caller says to where. */
 static sbp_step near_sum(const slices *s, const room *r, int64_t row, int32_t block, int64_t rows,
                          int64_t cols) {
-    const sbp_team *t = s->team;
+    const sbp_process_group *t = s->pg;
     const sbp_step_place arrived = at(SBP_STEP_WORK, s->data.dtype, r->arrived);
     return (sbp_step){.kind = SBP_STEP_ADD,
                       .rows = rows,
@@ -271,7 +272,7 @@ static sbp_step near_sum(const slices *s, const room *r, int64_t row, int32_t bl
 
 /* For each member in this one's place, to r->sums. Those with as much as the first at once. */
 static sbp_status add_near(const walk *w, const slices *s, const room *r, int64_t row) {
-    const sbp_team *t = s->team;
+    const sbp_process_group *t = s->pg;
     int32_t blocks = blocks_of(t);
     for (int32_t b = 0, rows; b < blocks; b += rows) {
         int64_t cols = slice_elems(s, b * t->near + place_of(t));
@@ -286,11 +287,11 @@ static sbp_status add_near(const walk *w, const slices *s, const room *r, int64_
     return SBP_OK;
 }
 
-/* This member's slice of the sum over a team, but for its last addition: the caller says to where that goes.
- * Of no elements: nothing. near_by, far: the rounds. */
+/* This member's slice of the sum over a process group, but for its last addition: the caller says to where
+ * that goes. Of no elements: nothing. near_by, far: the rounds. */
 static sbp_status sum_slices(const walk *w, const slices *s, const room *r, sbp_round near_by, sbp_round far,
                              sbp_step *last) {
-    const sbp_team *t = s->team;
+    const sbp_process_group *t = s->pg;
     const sbp_dtype wide = wide_of(s->data.dtype);
     int32_t blocks = blocks_of(t), block = block_of(t), place = place_of(t);
     int64_t row = slice_elems(s, place), mine = slice_elems(s, t->me);
@@ -305,8 +306,8 @@ static sbp_status sum_slices(const walk *w, const slices *s, const room *r, sbp_
         int32_t other = b * t->near + place;
         if (b == block)
             continue;
-        SBP_TRY(send(w, sbp_team_rank(t, other), later(sums, b * row), slice_elems(s, other)));
-        SBP_TRY(receive(w, sbp_team_rank(t, other), later(arrived, (b - (b > block)) * mine), mine));
+        SBP_TRY(send(w, sbp_pg_rank(t, other), later(sums, b * row), slice_elems(s, other)));
+        SBP_TRY(receive(w, sbp_pg_rank(t, other), later(arrived, (b - (b > block)) * mine), mine));
     }
     SBP_TRY(exchange(w, far, blocks, t->stride * t->near));
     *last = (sbp_step){.kind = SBP_STEP_ADD,
@@ -372,30 +373,30 @@ static sbp_status sum_slice(const walk *w, const summing *s, int64_t begin) {
 }
 
 /* Where this rank's share is, in the result as a whole or by itself. */
-static sbp_step_place own_share(const sbp_collective_call *c, const sbp_team *team) {
+static sbp_step_place own_share(const sbp_collective_call *c, const sbp_process_group *pg) {
     const sbp_collective_info *info = &sbp_collectives[c->op];
     bool alone = info->kind == SBP_KIND_REDUCE_SCATTER && info->into != SBP_DST_OWN;
-    return later(at(SBP_STEP_DST, c->to, 0), alone ? 0 : sbp_team_begin(team, c->elems, team->me));
+    return later(at(SBP_STEP_DST, c->to, 0), alone ? 0 : sbp_pg_begin(pg, c->elems, pg->me));
 }
 
 static sbp_status sum(const walk *w) {
     const sbp_collective_call *c = w->call;
     const sbp_collective_info *info = &sbp_collectives[c->op];
-    summing s = {.team = sbp_collective_team(c),
+    summing s = {.pg = sbp_collective_group(c),
                  .others = {.count = 1, .near = 1},
                  .dtype = c->from,
                  .wide = wide_of(c->from),
                  .elems = c->elems,
                  .adds = info->into == SBP_DST_ADDS};
-    s.to = own_share(c, &s.team);
+    s.to = own_share(c, &s.pg);
     if (info->among == SBP_AMONG_GROUPS)
-        s.others = sbp_team_across(c->world.rank, c->world.ranks, c->world.group, c->world.node);
+        s.others = sbp_pg_across(c->world.rank, c->world.ranks, c->world.group, c->world.node);
     if (!is_summed(c->from))
         return sbp_fail(w->diag, SBP_INTERNAL, "no sum of %s over ranks", sbp_dtype_name(c->from));
     if (c->elems == 0)
         return SBP_OK;
     SBP_TRY(divide(w, &s));
-    for (int64_t begin = 0; begin < sbp_team_begin(&s.team, s.elems, 1); begin += s.most)
+    for (int64_t begin = 0; begin < sbp_pg_begin(&s.pg, s.elems, 1); begin += s.most)
         SBP_TRY(sum_slice(w, &s, begin));
     return SBP_OK;
 }
@@ -403,34 +404,33 @@ static sbp_status sum(const walk *w) {
 /* ---- moves ------------------------------------------------------------------------------------------ */
 
 /* Where this rank's part of what is gathered comes from. */
-static sbp_step_place own_part(const sbp_collective_call *c, const sbp_team *team) {
+static sbp_step_place own_part(const sbp_collective_call *c, const sbp_process_group *pg) {
     return sbp_collectives[c->op].kind == SBP_KIND_ALL_GATHER ? at(SBP_STEP_SRC, c->from, 0)
-                                                              : own_share(c, team);
+                                                              : own_share(c, pg);
 }
 
 static sbp_status place(const walk *w) {
     const sbp_collective_call *c = w->call;
-    const sbp_team team = sbp_collective_team(c);
+    const sbp_process_group pg = sbp_collective_group(c);
     const sbp_step_place dst = at(SBP_STEP_DST, c->to, 0), src = at(SBP_STEP_SRC, c->from, 0);
     switch (sbp_collectives[c->op].kind) {
     case SBP_KIND_ALL_GATHER: /* what is apart is gathered from where it is */
-        return c->dst_apart ? SBP_OK
-                            : copy(w, own_share(c, &team), src, sbp_team_share(&team, c->elems, team.me));
+        return c->dst_apart ? SBP_OK : copy(w, own_share(c, &pg), src, sbp_pg_share(&pg, c->elems, pg.me));
     case SBP_KIND_BROADCAST:
-        return team.me == c->root ? copy(w, dst, src, c->elems) : SBP_OK;
+        return pg.me == c->root ? copy(w, dst, src, c->elems) : SBP_OK;
     default: /* a share of what src is cut down to (backends/composite) */
         return copy(w, dst, src, c->elems);
     }
 }
 
 /* Pieces of what lies apart go through the workspace, which has room for one of each member. */
-static sbp_status pieces_of(const walk *w, const sbp_team *team, slices *out) {
+static sbp_status pieces_of(const walk *w, const sbp_process_group *pg, slices *out) {
     const sbp_collective_call *c = w->call;
-    int64_t unit = sbp_dtype_bytes(c->to), share = sbp_team_begin(team, c->elems, 1);
+    int64_t unit = sbp_dtype_bytes(c->to), share = sbp_pg_begin(pg, c->elems, 1);
     *out = (slices){
-        team, at(SBP_STEP_DST, c->to, 0), share, c->elems, 0, sbp_min_i64(share, c->piece_bytes / unit)};
+        pg, at(SBP_STEP_DST, c->to, 0), share, c->elems, 0, sbp_min_i64(share, c->piece_bytes / unit)};
     if (c->dst_apart) {
-        int64_t fits = c->work_bytes / (team->count * unit) / SBP_STEP_SLICE * SBP_STEP_SLICE;
+        int64_t fits = c->work_bytes / (pg->count * unit) / SBP_STEP_SLICE * SBP_STEP_SLICE;
         out->most = out->apart = sbp_min_i64(out->most, fits);
         out->data = at(SBP_STEP_WORK, c->to, 0);
     }
@@ -439,19 +439,19 @@ static sbp_status pieces_of(const walk *w, const sbp_team *team, slices *out) {
 
 static sbp_status gather(const walk *w) {
     const sbp_collective_call *c = w->call;
-    const sbp_team team = sbp_collective_team(c);
-    const sbp_step_place own = own_part(c, &team), dst = at(SBP_STEP_DST, c->to, 0);
+    const sbp_process_group pg = sbp_collective_group(c);
+    const sbp_step_place own = own_part(c, &pg), dst = at(SBP_STEP_DST, c->to, 0);
     slices s;
-    SBP_TRY(pieces_of(w, &team, &s));
-    for (; s.at < sbp_team_begin(&team, c->elems, 1); s.at += s.most) {
+    SBP_TRY(pieces_of(w, &pg, &s));
+    for (; s.at < sbp_pg_begin(&pg, c->elems, 1); s.at += s.most) {
         slices now = s;
         if (!c->dst_apart)
             now.data = later(dst, s.at);
         else
-            SBP_TRY(copy(w, slice_at(&now, team.me), later(own, s.at), slice_elems(&now, team.me)));
+            SBP_TRY(copy(w, slice_at(&now, pg.me), later(own, s.at), slice_elems(&now, pg.me)));
         SBP_TRY(gather_slices(w, &now, SBP_ROUND_GATHER_FAR, SBP_ROUND_GATHER_NEAR));
-        for (int32_t m = 0; m < team.count && c->dst_apart; m++)
-            SBP_TRY(copy(w, later(dst, sbp_team_begin(&team, c->elems, m) + s.at), slice_at(&now, m),
+        for (int32_t m = 0; m < pg.count && c->dst_apart; m++)
+            SBP_TRY(copy(w, later(dst, sbp_pg_begin(&pg, c->elems, m) + s.at), slice_at(&now, m),
                          slice_elems(&now, m)));
     }
     return SBP_OK;
@@ -460,30 +460,28 @@ static sbp_status gather(const walk *w) {
 /* From the root, to each its share. */
 static sbp_status scatter(const walk *w) {
     const sbp_collective_call *c = w->call;
-    const sbp_team team = sbp_collective_team(c);
+    const sbp_process_group pg = sbp_collective_group(c);
     const sbp_step_place dst = at(SBP_STEP_DST, c->to, 0);
     int32_t root = c->root;
     slices s;
-    SBP_TRY(pieces_of(w, &team, &s));
-    for (; s.at < sbp_team_begin(&team, c->elems, 1); s.at += s.most) {
+    SBP_TRY(pieces_of(w, &pg, &s));
+    for (; s.at < sbp_pg_begin(&pg, c->elems, 1); s.at += s.most) {
         slices now = s;
         if (!c->dst_apart)
             now.data = later(dst, s.at);
-        for (int32_t m = 0; m < team.count && team.me == root; m++) {
-            sbp_step_place there = later(dst, sbp_team_begin(&team, c->elems, m) + s.at);
+        for (int32_t m = 0; m < pg.count && pg.me == root; m++) {
+            sbp_step_place there = later(dst, sbp_pg_begin(&pg, c->elems, m) + s.at);
             if (m != root && c->dst_apart)
                 SBP_TRY(copy(w, slice_at(&now, m), there, slice_elems(&now, m)));
         }
-        for (int32_t m = 0; m < team.count && team.me == root; m++)
+        for (int32_t m = 0; m < pg.count && pg.me == root; m++)
             if (m != root)
-                SBP_TRY(send(w, sbp_team_rank(&team, m), slice_at(&now, m), slice_elems(&now, m)));
-        if (team.me != root)
-            SBP_TRY(
-                receive(w, sbp_team_rank(&team, root), slice_at(&now, team.me), slice_elems(&now, team.me)));
-        SBP_TRY(exchange(w, SBP_ROUND_SCATTER, team.count, team.stride));
-        if (team.me != root && c->dst_apart)
-            SBP_TRY(copy(w, later(own_share(c, &team), s.at), slice_at(&now, team.me),
-                         slice_elems(&now, team.me)));
+                SBP_TRY(send(w, sbp_pg_rank(&pg, m), slice_at(&now, m), slice_elems(&now, m)));
+        if (pg.me != root)
+            SBP_TRY(receive(w, sbp_pg_rank(&pg, root), slice_at(&now, pg.me), slice_elems(&now, pg.me)));
+        SBP_TRY(exchange(w, SBP_ROUND_SCATTER, pg.count, pg.stride));
+        if (pg.me != root && c->dst_apart)
+            SBP_TRY(copy(w, later(own_share(c, &pg), s.at), slice_at(&now, pg.me), slice_elems(&now, pg.me)));
     }
     return SBP_OK;
 }
@@ -491,11 +489,11 @@ static sbp_status scatter(const walk *w) {
 /* ---- heads ------------------------------------------------------------------------------------------ */
 
 /* Heads of attention in place of rows, and back, among the ranks of a context (ir/base/context.h). `own` has
- * rows of all heads, `all` rows of all ranks, of this rank's slots. Rows go in blocks, of which what is packed for
- * all ranks goes into the workspace, in front of sums of heads that several ranks have. */
+ * rows of all heads, `all` rows of all ranks, of this rank's slots. Rows go in blocks, of which what is
+ * packed for all ranks goes into the workspace, in front of sums of heads that several ranks have. */
 typedef struct turning {
     const sbp_context_heads *heads;
-    sbp_team team;
+    sbp_process_group pg;
     int64_t rows, block;         /* of each rank; of those at most so many at once */
     int64_t own_cols, slot_cols; /* of a row, of all heads and of a rank's slots */
     int64_t slots, same;         /* of a rank; how many of all have one head */
@@ -506,7 +504,7 @@ static sbp_status turn(const walk *w, sbp_step_memory own, sbp_step_memory all, 
     const sbp_collective_call *c = w->call;
     int64_t ranks = c->world.context, unit = sbp_dtype_bytes(c->to), sums;
     const sbp_dtype wide = wide_of(c->to);
-    *x = (turning){.heads = &c->heads, .team = sbp_collective_team(c), .rows = c->rows};
+    *x = (turning){.heads = &c->heads, .pg = sbp_collective_group(c), .rows = c->rows};
     x->slots = sbp_context_slots(x->heads, ranks);
     x->same = sbp_context_same(x->heads, ranks);
     x->own_cols = sbp_context_count(x->heads) * x->heads->dim;
@@ -525,7 +523,7 @@ static sbp_status turn(const walk *w, sbp_step_memory own, sbp_step_memory all, 
 }
 
 static int64_t head_of(const turning *x, int64_t slot) {
-    return sbp_context_head(x->heads, x->team.count, slot);
+    return sbp_context_head(x->heads, x->pg.count, slot);
 }
 
 /* Slots of one rank, from one on, whose heads are neighbours too, or that have none. */
@@ -565,16 +563,16 @@ static sbp_status to_heads(const walk *w) {
     SBP_TRY(turn(w, SBP_STEP_SRC, SBP_STEP_DST, &x));
     for (int64_t first = 0; first < x.rows; first += x.block) {
         int64_t rows = sbp_min_i64(x.rows - first, x.block), elems = rows * x.slot_cols;
-        int32_t me = x.team.me;
-        for (int32_t m = 0; m < x.team.count; m++)
+        int32_t me = x.pg.me;
+        for (int32_t m = 0; m < x.pg.count; m++)
             SBP_TRY(pack(w, &x, m == me ? rows_of(&x, m, first) : packed_of(&x, m, rows), first, rows, m));
-        for (int32_t m = 0; m < x.team.count; m++) {
+        for (int32_t m = 0; m < x.pg.count; m++) {
             if (m == me)
                 continue;
-            SBP_TRY(send(w, sbp_team_rank(&x.team, m), packed_of(&x, m, rows), elems));
-            SBP_TRY(receive(w, sbp_team_rank(&x.team, m), rows_of(&x, m, first), elems));
+            SBP_TRY(send(w, sbp_pg_rank(&x.pg, m), packed_of(&x, m, rows), elems));
+            SBP_TRY(receive(w, sbp_pg_rank(&x.pg, m), rows_of(&x, m, first), elems));
         }
-        SBP_TRY(exchange(w, SBP_ROUND_HEADS, x.team.count, x.team.stride));
+        SBP_TRY(exchange(w, SBP_ROUND_HEADS, x.pg.count, x.pg.stride));
     }
     return SBP_OK;
 }
@@ -582,7 +580,7 @@ static sbp_status to_heads(const walk *w) {
 /* Where the numbers of a slot are, of a block of rows. */
 static sbp_step_place slot_at(const turning *x, int64_t first, int64_t rows, int64_t slot) {
     int32_t m = (int32_t)(slot / x->slots);
-    return later(m == x->team.me ? rows_of(x, m, first) : packed_of(x, m, rows),
+    return later(m == x->pg.me ? rows_of(x, m, first) : packed_of(x, m, rows),
                  slot % x->slots * x->heads->dim);
 }
 
@@ -606,7 +604,7 @@ static sbp_status add_slots(const walk *w, const turning *x, sbp_step_place to, 
 /* What has come of some rows, to their heads. A head's copies are neighbours, as many of each head: without
  * them heads that are neighbours go at once. */
 static sbp_status unpack(const walk *w, const turning *x, int64_t first, int64_t rows) {
-    for (int64_t slot = 0, run; slot < x->team.count * x->slots; slot += run) {
+    for (int64_t slot = 0, run; slot < x->pg.count * x->slots; slot += run) {
         int64_t head = head_of(x, slot);
         sbp_step_place to = later(x->own, first * x->own_cols + head * x->heads->dim);
         run = x->same > 1 && head >= 0 ? x->same : run_of(x, slot);
@@ -622,13 +620,13 @@ static sbp_status to_rows(const walk *w) {
     SBP_TRY(turn(w, SBP_STEP_DST, SBP_STEP_SRC, &x));
     for (int64_t first = 0; first < x.rows; first += x.block) {
         int64_t rows = sbp_min_i64(x.rows - first, x.block), elems = rows * x.slot_cols;
-        for (int32_t m = 0; m < x.team.count; m++) {
-            if (m == x.team.me)
+        for (int32_t m = 0; m < x.pg.count; m++) {
+            if (m == x.pg.me)
                 continue;
-            SBP_TRY(send(w, sbp_team_rank(&x.team, m), rows_of(&x, m, first), elems));
-            SBP_TRY(receive(w, sbp_team_rank(&x.team, m), packed_of(&x, m, rows), elems));
+            SBP_TRY(send(w, sbp_pg_rank(&x.pg, m), rows_of(&x, m, first), elems));
+            SBP_TRY(receive(w, sbp_pg_rank(&x.pg, m), packed_of(&x, m, rows), elems));
         }
-        SBP_TRY(exchange(w, SBP_ROUND_HEADS, x.team.count, x.team.stride));
+        SBP_TRY(exchange(w, SBP_ROUND_HEADS, x.pg.count, x.pg.stride));
         SBP_TRY(unpack(w, &x, first, rows));
     }
     return SBP_OK;
@@ -667,15 +665,15 @@ const sbp_phase *sbp_collective_phases(sbp_collective_op op) {
     return phases[sbp_collectives[op].kind];
 }
 
-sbp_team sbp_collective_team(const sbp_collective_call *call) {
+sbp_process_group sbp_collective_group(const sbp_collective_call *call) {
     const sbp_collective_world *w = &call->world;
     switch (sbp_collectives[call->op].among) {
     case SBP_AMONG_WORLD:
-        return sbp_team_of_all(w->rank, w->ranks, w->node);
+        return sbp_pg_of_all(w->rank, w->ranks, w->node);
     case SBP_AMONG_CONTEXT: /* its exchanges are around attention, and few: in one round */
-        return sbp_team_of_neighbours(w->rank, w->context, 1);
+        return sbp_pg_of_neighbours(w->rank, w->context, 1);
     default:
-        return sbp_team_of_neighbours(w->rank, w->group, w->node);
+        return sbp_pg_of_neighbours(w->rank, w->group, w->node);
     }
 }
 

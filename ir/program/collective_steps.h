@@ -1,51 +1,52 @@
 /* collective_steps.h: what one rank does in a collective: a sequence of steps, each of which sends to a rank,
  * receives from one, adds or copies. Whoever carries them out knows how bytes move and how numbers are added,
- * no collective: backends/ranks on the host, backends/cuda/device in a stream. Bytes that are counted, for the
- * planner too, are those of these steps.
+ * no collective: backends/ranks on the host, backends/cuda/device in a stream. Bytes that are counted, for
+ * the planner too, are those of these steps.
  *
  * Sums. Numbers of ranks are added along a tree over the numbers of ranks that is always the same: neighbours
  * first, then pairs of these, so that eight ranks that begin at a multiple of eight are a subtree. They are
  * added in fp32 (f64: in f64) and rounded to their type once. Where hosts have several ranks each, neighbours
  * on a host add up first, for all ranks that have the same place on their hosts; then these exchange sums, as
- * wide as they were added. Gathers go the other way round. A ring's bytes go between hosts, and no bit depends
- * on how ranks lie on them. (Two-level as hierarchical all-reduce: Jia et al. 2018, arXiv:1807.11205.)
+ * wide as they were added. Gathers go the other way round. A ring's bytes go between hosts, and no bit
+ * depends on how ranks lie on them. (Two-level as hierarchical all-reduce: Jia et al. 2018,
+ * arXiv:1807.11205.)
  *
- * Data go in slices of the shares, as large as the workspace allows; neither sums nor the bytes sent depend on
- * how large they are. Nothing is allocated. */
+ * Data go in slices of the shares, as large as the workspace allows; neither sums nor the bytes sent depend
+ * on how large they are. Nothing is allocated. */
 #ifndef SBP_IR_PROGRAM_COLLECTIVE_STEPS_H
 #define SBP_IR_PROGRAM_COLLECTIVE_STEPS_H
 
 #include "ir/program/program.h"
 
-/* ---- teams ------------------------------------------------------------------------------------------ */
+/* ---- process groups ------------------------------------------------------------------------------------ */
 
 /* `count` ranks that do something together, so far apart, from `first` on. Sums and gathers go in two rounds:
  * among `near` neighbours, that are on one host, and among those that have the same place among theirs. */
-typedef struct sbp_team {
+typedef struct sbp_process_group {
     int32_t first, stride, count, me; /* me: a member, from 0 */
     int32_t near;                     /* divides the count; count: one round (sbp_near_ranks) */
-} sbp_team;
+} sbp_process_group;
 
 /* Of `count` ranks that are `stride` apart, on hosts of `node` ranks each, one after the other: how many
  * neighbours of one host exchange and add among themselves first, before those in the same place of their
- * neighbours do. A power of two that divides `count`, so that neighbours from a multiple of it on are a subtree
- * of every sum. count: there is one round only, since all are on one host, or no two are; or because a host has
- * an odd number of them. */
+ * neighbours do. A power of two that divides `count`, so that neighbours from a multiple of it on are a
+ * subtree of every sum. count: there is one round only, since all are on one host, or no two are; or because
+ * a host has an odd number of them. */
 int64_t sbp_near_ranks(int64_t node, int64_t stride, int64_t count);
 
 /* Of rank `rank` among `count`, on hosts of `node` ranks each (1: not known): all of them; the `size`
  * neighbours, which divide the count, among which it is; those that have its place among their neighbours. */
-sbp_team sbp_team_of_all(int32_t rank, int32_t count, int32_t node);
-sbp_team sbp_team_of_neighbours(int32_t rank, int32_t size, int32_t node);
-sbp_team sbp_team_across(int32_t rank, int32_t count, int32_t size, int32_t node);
+sbp_process_group sbp_pg_of_all(int32_t rank, int32_t count, int32_t node);
+sbp_process_group sbp_pg_of_neighbours(int32_t rank, int32_t size, int32_t node);
+sbp_process_group sbp_pg_across(int32_t rank, int32_t count, int32_t size, int32_t node);
 /* The rank that a member is. */
-int32_t sbp_team_rank(const sbp_team *team, int32_t member);
+int32_t sbp_pg_rank(const sbp_process_group *pg, int32_t member);
 /* First element of a member's share of `elems`; of member `count`: elems. Shares of all but the last are
  * equal. */
-int64_t sbp_team_begin(const sbp_team *team, int64_t elems, int32_t member);
-int64_t sbp_team_share(const sbp_team *team, int64_t elems, int32_t member);
+int64_t sbp_pg_begin(const sbp_process_group *pg, int64_t elems, int32_t member);
+int64_t sbp_pg_share(const sbp_process_group *pg, int64_t elems, int32_t member);
 /* Elements of a member's share, from `from` on, at most `most` of them. */
-int64_t sbp_team_slice(const sbp_team *team, int64_t elems, int32_t member, int64_t from, int64_t most);
+int64_t sbp_pg_slice(const sbp_process_group *pg, int64_t elems, int32_t member, int64_t from, int64_t most);
 
 /* ---- steps ------------------------------------------------------------------------------------------ */
 
@@ -136,7 +137,8 @@ typedef struct sbp_collective_call {
 sbp_collective_call sbp_collective_call_of(const sbp_command *command, const sbp_operand_shape *dst,
                                            const sbp_operand_shape *src, const sbp_collective_world *world);
 
-/* A collective is some of these, one after the other; a library that does one by itself stands for its steps. */
+/* A collective is some of these, one after the other; a library that does one by itself stands for its
+ * steps. */
 typedef enum sbp_phase {
     SBP_PHASE_NONE,
     SBP_PHASE_PLACE,   /* what this rank has of the result is copied to where that is */
@@ -151,9 +153,10 @@ enum { SBP_MOST_PHASES = 3 };
 
 /* The phases of a collective; SBP_PHASE_NONE behind the last. */
 const sbp_phase *sbp_collective_phases(sbp_collective_op op);
-/* The team that it is among; of GROUPS: the group. */
-sbp_team sbp_collective_team(const sbp_collective_call *call);
-/* All steps of a phase, and of all phases. SBP_INTERNAL: the type has no sum, or the workspace is too small. */
+/* The process group that it is among; of GROUPS: the group. */
+sbp_process_group sbp_collective_group(const sbp_collective_call *call);
+/* All steps of a phase, and of all phases. SBP_INTERNAL: the type has no sum, or the workspace is too
+ * small. */
 sbp_status sbp_phase_steps(const sbp_collective_call *call, sbp_phase phase, sbp_step_run run, void *user,
                            sbp_diag *diag) SBP_CHECKED;
 sbp_status sbp_collective_steps(const sbp_collective_call *call, sbp_step_run run, void *user,

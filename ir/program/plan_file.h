@@ -17,9 +17,9 @@
 
 #include "ir/base/file.h"
 
-enum { SBP_PLAN_VERSION = 2, SBP_PLAN_MAX_SECTIONS = 64, SBP_PLAN_NAME_BYTES = 16 };
+enum { SBP_PLAN_VERSION = 3, SBP_PLAN_MAX_SECTIONS = 64, SBP_PLAN_NAME_BYTES = 16 };
 
-/* The sections that version 2 knows; each may be empty except the first three. */
+/* The sections that version 3 knows; each may be empty except the first three. */
 #define SBP_PLAN_PROGRAM "program"     /* text (ir/program/program.h) */
 #define SBP_PLAN_TENSORS "tensors"     /* JSON (frontends/weights/tensor_table.h) */
 #define SBP_PLAN_META "meta"           /* JSON: resolved compile options, model info, run-time defaults */

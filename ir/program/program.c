@@ -54,7 +54,7 @@ sbp_program *sbp_program_create(sbp_arena *arena, const char *name) {
     return program;
 }
 
-bool sbp_program_entry_meets(const sbp_program *program, const char *name) {
+bool sbp_program_entry_communicates(const sbp_program *program, const char *name) {
     const sbp_entry *entry = sbp_program_find_entry(program, name);
     for (int32_t n = 0; entry && n < entry->body.count; n++)
         if (entry->body.nodes[n].kind == SBP_NODE_COMMAND &&

@@ -104,7 +104,7 @@ enum { SBP_MAX_COMMAND_OPERANDS = SBP_ROWKERNEL_MAX_OPERANDS };
  * A bucket is a buffer in which others lie, its parts: each a matrix of its own inside every element of the
  * bucket, of the bucket's space, type and count. Commands name either, so that what belongs together moves in
  * one piece. Parts begin at multiples of SBP_BUCKET_ALIGNMENT elements and have constant rows;
- * those of a slot may be of several things that stand in it at different times. */
+ * those of a staging buffer may be of several things that stand in it at different times. */
 typedef enum sbp_sharding { SBP_WHOLE, SBP_SHARDED, SBP_OWN, SBP_SHARDING_COUNT } sbp_sharding;
 
 typedef struct sbp_buffer {
@@ -421,7 +421,7 @@ int32_t sbp_program_add_scalar(sbp_arena *arena, sbp_program *program,
 int32_t sbp_program_add_kernel(sbp_arena *arena, sbp_program *program, sbp_rowkernel *kernel);
 /* Whether every run of an entry has collectives, so that all ranks must run it equally often. False where
  * there is no such entry. */
-bool sbp_program_entry_meets(const sbp_program *program, const char *entry);
+bool sbp_program_entry_communicates(const sbp_program *program, const char *entry);
 /* Whether the ranks of a context send each other something, in queue compute. */
 bool sbp_is_exchange(const sbp_command *command);
 /* Most rows of a micro-batch, those of all ranks that have it together: places of rows are i32. */

@@ -64,21 +64,21 @@ static int64_t find_places(sbp_arena *arena, sbp_rowrunner *runner) {
     int32_t count = kernel->instr_count, free_count = 0;
     int32_t *last = SBP_NEW_ARRAY(arena, int32_t, count + 1); /* reader of the place of a value */
     int32_t *freed = SBP_NEW_ARRAY(arena, int32_t, count + 1),
-            *home = SBP_NEW_ARRAY(arena, int32_t, count + 1);
+            *location = SBP_NEW_ARRAY(arena, int32_t, count + 1);
     int64_t floats = 0;
     for (int32_t i = 0; i < count; i++) {
         const int32_t values[3] = {kernel->instrs[i].a, kernel->instrs[i].b, kernel->instrs[i].c};
-        home[i] = unrounded(kernel, i);
-        last[home[i]] = i;
+        location[i] = unrounded(kernel, i);
+        last[location[i]] = i;
         for (int k = 0; k < 3; k++)
             if (values[k] >= 0)
-                last[home[values[k]]] = i;
+                last[location[values[k]]] = i;
     }
     for (int32_t i = 0; i < count; i++) {
         const sbp_rk_instr *instr = &kernel->instrs[i];
         int32_t k = 0;
-        if (home[i] != i) {
-            runner->places[i] = runner->places[home[i]];
+        if (location[i] != i) {
+            runner->places[i] = runner->places[location[i]];
         } else if (instr->op != SBP_RK_STORE) {
             while (k < free_count && size_of(kernel, &kernel->instrs[freed[k]]) != size_of(kernel, instr))
                 k++;
@@ -89,7 +89,7 @@ static int64_t find_places(sbp_arena *arena, sbp_rowrunner *runner) {
                 floats += size_of(kernel, instr);
         }
         for (int32_t v = 0; v <= i; v++)
-            if (home[v] == v && last[v] == i && kernel->instrs[v].op != SBP_RK_STORE)
+            if (location[v] == v && last[v] == i && kernel->instrs[v].op != SBP_RK_STORE)
                 freed[free_count++] = v;
     }
     return floats;

@@ -3,7 +3,7 @@
 #ifndef SBP_IR_TARGET_TARGET_INFO_H
 #define SBP_IR_TARGET_TARGET_INFO_H
 
-#include "ir/target/rates.h"
+#include "ir/target/throughput.h"
 
 enum { SBP_TARGET_ARCHS = 160 };
 
@@ -19,8 +19,8 @@ typedef struct sbp_target_info {
     int64_t alignment_bytes;      /* of every buffer */
     int64_t max_allocation_bytes; /* no buffer may be larger or lie across a multiple of it in an arena; 0: no
                                      limit */
-    /* Measured: what a process that runs a tiny model needs on the device beside the arena; and what any other
-     * does (footprint.h). NULL: the same. */
+    /* Measured: what a process that runs a tiny model needs on the device beside the arena; and what any
+     * other does (footprint.h). NULL: the same. */
     int64_t runtime_bytes;
     sbp_footprint (*footprint)(const sbp_process *process);
     /* Operand `work` of attn_bwd, in elements of the type of its sums: a row has attention_partials copies of
@@ -31,11 +31,11 @@ typedef struct sbp_target_info {
     bool shared_memory; /* host and device memory are the same: offloading saves nothing, limits count both */
     sbp_dtype default_compute;
     bool supports[SBP_DTYPE_COUNT]; /* compute types */
-    /* Rows per chunk that `auto` means, and for the head: products are near their full rate. Without a memory
+    /* Rows per chunk that `auto` means, and for the head: matmuls are near their full rate. Without a memory
      * limit a chunk grows to at most chunk_most where that does not raise the peak. */
     int64_t chunk, head_chunk;
-    int64_t chunk_most; /* beyond this products do not get faster; 0: chunk */
-    sbp_rates rates;    /* of the cost model */
+    int64_t chunk_most;        /* beyond this matmuls do not get faster; 0: chunk */
+    sbp_throughput throughput; /* of the cost model */
 } sbp_target_info;
 
 /* Columns of attn_bwd's workspace; 0: there is none. */

@@ -12,27 +12,27 @@
 
 #include "passes/calls/builder.h"
 
-static int zero_of(const sbp_entry_builder *e) {
+static int zero_of(const sbp_calls_builder *e) {
     return e->ranks > 1 ? e->p->options.zero : 0;
 }
 
-bool sbp_entry_is_sharded(const sbp_entry_builder *e, sbp_item_class class, int32_t param) {
+bool sbp_calls_is_sharded(const sbp_calls_builder *e, sbp_tensor_class class, int32_t param) {
     if (e->flat_of[param] < 0)
         return false;
     const sbp_flat *f = &e->flats[e->flat_of[param]];
-    int least = class == SBP_ITEM_STATE ? 1 : class == SBP_ITEM_GRAD ? 2 : 3;
-    return zero_of(e) >= least && (class == SBP_ITEM_STATE || !f->small);
+    int least = class == SBP_TENSOR_STATE ? 1 : class == SBP_TENSOR_GRAD ? 2 : 3;
+    return zero_of(e) >= least && (class == SBP_TENSOR_STATE || !f->small);
 }
 
 /* Elements at whose multiples parameters begin: where something of a flat is on disk, blocks of its file. */
-static int64_t unit_of(const sbp_entry_builder *e) {
-    for (int k = 0; k < SBP_ITEM_CLASS_COUNT; k++)
-        if (e->p->options.schedule.homes[k] == SBP_DISK)
+static int64_t unit_of(const sbp_calls_builder *e) {
+    for (int k = 0; k < SBP_TENSOR_CLASS_COUNT; k++)
+        if (e->p->options.schedule.placement[k] == SBP_DISK)
             return SBP_DISK_ALIGNMENT;
     return SBP_BUCKET_ALIGNMENT;
 }
 
-static const char *key_of(const sbp_entry_builder *e, int32_t param) {
+static const char *key_of(const sbp_calls_builder *e, int32_t param) {
     const sbp_param *source = &e->p->module->params[param];
     int32_t call = e->call_of[param];
     bool alone = call < 0 || sbp_update_is_random(e->p, param);
@@ -41,7 +41,7 @@ static const char *key_of(const sbp_entry_builder *e, int32_t param) {
                             source->format != SBP_FORMAT_NONE, sbp_update_flat_key(e->p, source));
 }
 
-static void add(sbp_entry_builder *e, int32_t param) {
+static void add(sbp_calls_builder *e, int32_t param) {
     const sbp_param *source = &e->p->module->params[param];
     const char *key = key_of(e, param);
     int64_t elems = sbp_round_up(sbp_type_row_elems(&source->type), unit_of(e));
@@ -60,7 +60,7 @@ static void add(sbp_entry_builder *e, int32_t param) {
     e->flat_of[param] = found;
 }
 
-void sbp_entry_find_flats(sbp_entry_builder *e) {
+void sbp_calls_find_flats(sbp_calls_builder *e) {
     const sbp_module *m = e->p->module;
     e->flat_of = SBP_NEW_ARRAY(e->p->arena, int32_t, m->param_count + 1);
     for (int32_t i = 0; i < m->param_count; i++) {
@@ -73,9 +73,9 @@ void sbp_entry_find_flats(sbp_entry_builder *e) {
     }
 }
 
-void sbp_entry_flat_key(const sbp_entry_builder *e, int32_t param, int32_t operand, sbp_bucket_key *key) {
+void sbp_calls_flat_key(const sbp_calls_builder *e, int32_t param, int32_t operand, sbp_bucket_key *key) {
     const sbp_param *source = &e->p->module->params[param];
-    const sbp_update *update = key->class == SBP_ITEM_STATE ? e->from->lasting->updates[param] : NULL;
+    const sbp_update *update = key->class == SBP_TENSOR_STATE ? e->from->lasting->updates[param] : NULL;
     int64_t unit = unit_of(e), cols = SBP_BUCKET_ALIGNMENT;
     if (update && update->operands[operand].cols == 1 && sbp_type_row_elems(&source->type) > 1 &&
         sbp_extent_as_const(update->operands[operand].rows) * SBP_BLOCK ==
@@ -87,21 +87,21 @@ void sbp_entry_flat_key(const sbp_entry_builder *e, int32_t param, int32_t opera
     key->unit = unit;
     key->whole = unit * e->p->program->group;
     key->cols = cols;
-    key->sharding = sbp_entry_is_sharded(e, key->class, param) ? SBP_SHARDED
-                    : key->class == SBP_ITEM_GRAD              ? SBP_OWN
+    key->sharding = sbp_calls_is_sharded(e, key->class, param) ? SBP_SHARDED
+                    : key->class == SBP_TENSOR_GRAD            ? SBP_OWN
                                                                : SBP_WHOLE;
     if (key->call < 0)
         key->call = e->p->module->call_count;
 }
 
-sbp_status sbp_entry_make_flat_rules(sbp_entry_builder *e) {
+sbp_status sbp_calls_make_flat_rules(sbp_calls_builder *e) {
     sbp_map rules;
     sbp_map_init(&rules, e->p->arena);
     for (int32_t i = 0; i < e->flat_count; i++) {
         sbp_flat *f = &e->flats[i];
         if (!f->trained || e->p->options.optimizer == SBP_OPTIMIZER_NONE)
             continue;
-        const sbp_resident *numbers = &e->r->items[e->params[f->params[0]].item];
+        const sbp_placed_tensor *numbers = &e->r->tensors[e->params[f->params[0]].tensor];
         const sbp_param *like = &e->p->module->params[f->params[0]];
         int64_t rows = sbp_extent_as_const(numbers->rows) / (numbers->sharded ? 1 : e->p->program->group);
         const char *key =

@@ -167,10 +167,11 @@ static size_list sizes_of_entries(const sbp_fence_pass *pass) {
     return sizes;
 }
 
-/* A fence waits for all that its queue was given before it. What an entry finds on the wire is waited for at
- * its beginning, not where it is needed: there collectives of the entry itself would be waited for as well.
+/* A fence waits for all that its queue was given before it. What an entry finds on the interconnect is waited
+ * for at its beginning, not where it is needed: there collectives of the entry itself would be waited for as
+ * well.
  */
-static void wait_for_wire(sbp_fence_pass *pass, sbp_fence_list *list) {
+static void wait_for_net(sbp_fence_pass *pass, sbp_fence_list *list) {
     int32_t net = pass->number_of[SBP_QUEUE_NET];
     for (int32_t e = 0; e < pass->program->entry_count && net > 0; e++)
         sbp_fence_add(pass, list, pass->entries[e]->first_gap, sbp_fence_bit(net, 0));
@@ -190,7 +191,7 @@ static bool move_into_functions(sbp_fence_pass *pass, sbp_fence_list *list) {
     for (int32_t e = 0; e < program->entry_count; e++)
         clear_fences(pass, pass->entries[e]);
     list->count = 0;
-    wait_for_wire(pass, list);
+    wait_for_net(pass, list);
     for (int32_t f = 0; f < program->function_count; f++)
         if (waiting[f] >= 2)
             sbp_fence_add(pass, list, pass->functions[f]->first_gap, sbp_fence_bit(0, 0));
@@ -207,7 +208,7 @@ static sbp_status solve_entries(sbp_fence_pass *pass) {
         for (int32_t k = 0; k < sizes.count; k++)
             SBP_TRY(trace_entries(pass, sizes.t[k], &traces[count++]));
     }
-    wait_for_wire(pass, &list);
+    wait_for_net(pass, &list);
     SBP_TRY(sbp_fence_place(pass, traces, count, &list));
     if (move_into_functions(pass, &list))
         SBP_TRY(sbp_fence_place(pass, traces, count, &list));

@@ -6,8 +6,8 @@
  *
  * Rules: an op equal to an earlier one (same operands and attributes) is that one; x + 0, x - 0, x * 1, x /
  * 1, casts, reshapes and broadcasts to the own type are x; an op on constants is a constant; a cast of a cast
- * that loses nothing is one cast; a wide product that only a cast back to its operands' type reads has that
- * type itself (products are summed wide and rounded once either way); ops without users disappear. A cast
+ * that loses nothing is one cast; a wide matmul that only a cast back to its operands' type reads has that
+ * type itself (matmuls are summed wide and rounded once either way); ops without users disappear. A cast
  * that rounds is never removed.
  */
 #include "passes/passes.h"
@@ -115,9 +115,9 @@ static bool fold(const sbp_func *func, const sbp_op *op, double *out) {
     return true;
 }
 
-/* Of a cast that is the only reader of a wide product and rounds it to the type of the product's operands:
- * that product, to be computed in this type; else NULL. uses: per value of func. */
-static const sbp_op *rounded_product(const sbp_func *func, const sbp_op *cast, const int32_t *uses) {
+/* Of a cast that is the only reader of a wide matmul and rounds it to the type of the matmul's operands:
+ * that matmul, to be computed in this type; else NULL. uses: per value of func. */
+static const sbp_op *rounded_matmul(const sbp_func *func, const sbp_op *cast, const int32_t *uses) {
     sbp_value v = cast->code == SBP_OP_cast ? cast->operands[0] : SBP_NO_VALUE;
     if (v == SBP_NO_VALUE || func->values[v].op < 0 || uses[v] != 1)
         return NULL;
@@ -129,10 +129,10 @@ static const sbp_op *rounded_product(const sbp_func *func, const sbp_op *cast, c
                : NULL;
 }
 
-/* Copies the product as one whose result is not wide, in place of the cast. */
-static sbp_status copy_rounded(sbp_rewrite *rw, const sbp_op *product, const sbp_op *cast) {
-    sbp_attr attrs[] = {*sbp_op_attr(product, "layout"), sbp_attr_bool("wide", false)};
-    sbp_op op = *product;
+/* Copies the matmul as one whose result is not wide, in place of the cast. */
+static sbp_status copy_rounded(sbp_rewrite *rw, const sbp_op *matmul, const sbp_op *cast) {
+    sbp_attr attrs[] = {*sbp_op_attr(matmul, "layout"), sbp_attr_bool("wide", false)};
+    sbp_op op = *matmul;
     op.attrs = attrs;
     op.results = cast->results;
     return sbp_rewrite_copy(rw, &op);
@@ -174,8 +174,8 @@ sbp_status sbp_canonicalize_func(sbp_module *module, const sbp_func *func, sbp_d
     sbp_map_init(&seen, module->arena);
     int32_t *uses = count_uses(func);
     for (int32_t i = 0; i < func->op_count; i++) {
-        const sbp_op *op = &func->ops[i], *product = rounded_product(func, op, uses);
-        SBP_TRY(product ? copy_rounded(&rw, product, op) : sbp_rewrite_copy(&rw, op));
+        const sbp_op *op = &func->ops[i], *matmul = rounded_matmul(func, op, uses);
+        SBP_TRY(matmul ? copy_rounded(&rw, matmul, op) : sbp_rewrite_copy(&rw, op));
         int32_t number = rw.to->op_count - 1; /* look at the copy: its operands are already simplified */
         skip_cast(rw.to, &rw.to->ops[number]);
         const sbp_op *copy = &rw.to->ops[number];

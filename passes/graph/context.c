@@ -2,12 +2,12 @@
  *
  * requires  no composites; rows of the batch (T), not of chunks
  * preserves the meaning of the function, on the ranks together: row-wise ops are each rank's own; sums over
- *           rows are parts of those of all, which gradients become when they cross the wire
+ *           rows are parts of those of all, which gradients become when they cross the interconnect
  * breaks    nothing
  *
- * Attention alone reads other rows, and there are two ways to give them to it (--context-way). Heads: its
- * operands become rows of all ranks (W) of some of the heads, its output rows of this rank again; what says
- * which rows a row sees comes with W rows. Keys: keys and values become rows of all ranks, queries and
+ * Attention alone reads other rows, and there are two ways to give them to it (--context-exchange). Heads:
+ * its operands become rows of all ranks (W) of some of the heads, its output rows of this rank again; what
+ * says which rows a row sees comes with W rows. Keys: keys and values become rows of all ranks, queries and
  * outputs stay. Whatever else reads other rows is refused.
  */
 #include "passes/graph/rewrite.h"
@@ -20,7 +20,7 @@ enum { AS_QUERIES, AS_KEYS, WITH_ALL_HEADS, FORMS };
 typedef struct exchanger {
     sbp_rewrite rw;
     int64_t ranks;
-    sbp_context_way way;
+    sbp_context_exchange way;
     sbp_value *there[FORMS]; /* per value: its rows of all ranks */
 } exchanger;
 
@@ -62,10 +62,10 @@ static sbp_value to_all(exchanger *x, sbp_value old) {
 /* Whether keys go to queries, not heads to ranks. */
 static bool moves_keys(const exchanger *x, int64_t heads, int64_t kv_heads) {
     const sbp_context_heads queries = {heads, kv_heads, 1, false};
-    sbp_context_way way = x->way;
+    sbp_context_exchange way = x->way;
     if (way == SBP_CONTEXT_AUTO)
-        way = sbp_context_way_of(&queries, x->ranks);
-    return way == SBP_CONTEXT_KEYS;
+        way = sbp_context_exchange_of(&queries, x->ranks);
+    return way == SBP_CONTEXT_ALL_GATHER;
 }
 
 /* Numbers of rows come from the data, where they are those of all ranks' rows. */
@@ -136,7 +136,7 @@ static bool reads_other_rows(const sbp_func *func, const sbp_op *op) {
 
 static sbp_status rewrite(const sbp_pass_input *in, sbp_module *module, const sbp_func *func,
                           sbp_func **out) {
-    exchanger x = {.ranks = in->options.context, .way = in->options.context_way};
+    exchanger x = {.ranks = in->options.context, .way = in->options.context_exchange};
     sbp_rewrite_begin(&x.rw, module, func, in->diag);
     for (int form = 0; form < FORMS; form++) {
         x.there[form] = SBP_NEW_ARRAY(in->arena, sbp_value, func->value_count + 1);

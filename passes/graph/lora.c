@@ -1,11 +1,11 @@
-/* lora: low-rank adapters join the products that they belong to: y = W x becomes y = W x + B (s A x).
+/* lora: low-rank adapters join the matmuls that they belong to: y = W x becomes y = W x + B (s A x).
  *
  * requires  the adapters of the module: weights that functions read by `linear` alone
  * preserves values of all results where the scalar `adapter` is 0
  * breaks    the list of adapters: they are ops from here on
  *
  * s is the scale of the adapter times the scalar `adapter` of the step, on the side of rank r: rows of r
- * elements are multiplied, and both products stay products, the second with the first as its addend. Sums are
+ * elements are multiplied, and both matmuls stay matmuls, the second with the first as its addend. Sums are
  * wide: W x + B (s A x) is rounded once, as W x was. Nothing else knows of adapters: W is a parameter that is
  * not trained, A and B are two that are.
  *
@@ -47,7 +47,7 @@ static int32_t adapter_of(const joiner *j, const sbp_op *op) {
     return -1;
 }
 
-static sbp_value wide_product(joiner *j, sbp_value x, int32_t matrix) {
+static sbp_value wide_matmul(joiner *j, sbp_value x, int32_t matrix) {
     sbp_builder *b = &j->rw.builder;
     sbp_value w = sbp_build_param(b, matrix);
     return sbp_build(b, SBP_OP_linear, NULL, (sbp_value[]){x, w}, 2,
@@ -112,7 +112,7 @@ static sbp_value reduce(joiner *j, const sbp_adapter *adapter, sbp_value x) {
             j->made[i].dropout == adapter->dropout)
             return j->made[i].value;
     sbp_dtype type = sbp_build_type(b, x)->dtype, wide = sbp_rule_wide(type);
-    sbp_value u = wide_product(j, adapter->dropout > 0 ? drop(j, adapter, x) : x, adapter->a);
+    sbp_value u = wide_matmul(j, adapter->dropout > 0 ? drop(j, adapter, x) : x, adapter->a);
     sbp_value s = sbp_build_scalar(b, "adapter");
     s = sbp_build2(b, SBP_OP_mul, s, sbp_build_const(b, SBP_F64, adapter->scale));
     if (adapter->dropout > 0) {
@@ -129,7 +129,7 @@ static sbp_value reduce(joiner *j, const sbp_adapter *adapter, sbp_value x) {
     return made.value;
 }
 
-/* The product, with its sum wide until what the adapter adds is in it. */
+/* The matmul, with its sum wide until what the adapter adds is in it. */
 static sbp_status join(joiner *j, const sbp_op *op, const sbp_adapter *adapter) {
     sbp_builder *b = &j->rw.builder;
     sbp_value operands[SBP_MAX_OPERANDS];
@@ -140,7 +140,7 @@ static sbp_status join(joiner *j, const sbp_op *op, const sbp_adapter *adapter) 
                             (sbp_attr[]){sbp_attr_symbol("layout", sbp_op_attr(op, "layout")->symbol),
                                          sbp_attr_bool("wide", true)},
                             2, NULL);
-    sbp_value more = wide_product(j, reduce(j, adapter, operands[0]), adapter->b);
+    sbp_value more = wide_matmul(j, reduce(j, adapter, operands[0]), adapter->b);
     y = sbp_build_rounded(b, sbp_build2(b, SBP_OP_add, y, more), type);
     SBP_TRY(b->status);
     sbp_rewrite_replace(&j->rw, op->results[0], y);

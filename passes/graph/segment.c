@@ -7,12 +7,12 @@
  *
  * A cut is a place between two ops over which exactly one float value crosses, and has rows (what has none
  * stands before its reader: sink); the ops between two cuts are an atom. An atom in which a row reads other
- * rows (attention, a state) begins a unit, what follows without belongs to it: that is a layer. Atoms before the first
- * unit are the first segment (the embedding). The last atom that holds a product, with the cheap atoms before
- * it (no product, no carry), is the head. g units make a segment. What crosses between segments is one
- * stream, of one width, and the head reads it as well: where another value crosses, the cut is made at an
- * atom before, or not at all. A head that would read another width than most layers pass on begins earlier: a
- * projection behind the last layer is part of it.
+ * rows (attention, a state) begins a unit, what follows without belongs to it: that is a layer. Atoms before
+ * the first unit are the first segment (the embedding). The last atom that holds a matmul, with the cheap
+ * atoms before it (no matmul, no carry), is the head. g units make a segment. What crosses between segments
+ * is one stream, of one width, and the head reads it as well: where another value crosses, the cut is made at
+ * an atom before, or not at all. A head that would read another width than most layers pass on begins
+ * earlier: a projection behind the last layer is part of it.
  *
  * Where an atom holds more attentions than most do, values in it that are read beyond the next unit (keys and
  * values that later layers share, embedded rows) are side values, and it is cut further, where exactly one
@@ -30,7 +30,7 @@ typedef struct atom {
     int32_t begin, end; /* ops */
     sbp_value crossing; /* the value that crosses before it; SBP_NO_VALUE for the first */
     int32_t beside;     /* so many side values cross there, too */
-    bool has_product;
+    bool has_matmul;
     int32_t reads_rows; /* ops in it in which a row reads other rows */
 } atom;
 
@@ -84,7 +84,7 @@ static void add_atom(cutter *c, int32_t begin, int32_t end, sbp_value crossing, 
     atom a = {.begin = begin, .end = end, .crossing = crossing, .beside = beside};
     a.reads_rows = c->reading[end] - c->reading[begin];
     for (int32_t i = begin; i < end; i++)
-        a.has_product |= c->func->ops[i].code == SBP_OP_linear;
+        a.has_matmul |= c->func->ops[i].code == SBP_OP_linear;
     SBP_PUSH(c->in->arena, c->atoms, c->atom_count, c->atom_capacity, a);
 }
 
@@ -184,9 +184,9 @@ static int32_t count_cuts(const cutter *c, int32_t head) {
 /* The first atom of the head: where the stream is of the width that gives most cuts, the last such. */
 static int32_t choose_head(const cutter *c) {
     int32_t head = c->atom_count - 1;
-    while (head > 0 && (!c->atoms[head].has_product || c->atoms[head].beside))
+    while (head > 0 && (!c->atoms[head].has_matmul || c->atoms[head].beside))
         head--;
-    while (head > 1 && !c->atoms[head - 1].has_product && !c->atoms[head - 1].reads_rows &&
+    while (head > 1 && !c->atoms[head - 1].has_matmul && !c->atoms[head - 1].reads_rows &&
            !c->atoms[head - 1].beside)
         head--;
     int32_t best = head, most = head > 0 ? count_cuts(c, head) : 0;

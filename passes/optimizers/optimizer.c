@@ -104,14 +104,14 @@ static sbp_status make_rules(sbp_program_builder *p, sbp_lasting *out) {
     return SBP_OK;
 }
 
-/* ---- homes ------------------------------------------------------------------------------------------- */
+/* ---- placements ---------------------------------------------------------------------------------------- */
 
 static int32_t result_buffer(sbp_program_builder *p, const char *name, int64_t cols) {
     return sbp_lower_buffer(p, name, SBP_ROLE_RESULT, SBP_DEVICE, SBP_F64, 1, sbp_extent_const(1), cols, -1);
 }
 
-/* Where gradients and states are kept between calls; reside may move them. */
-static void make_homes(sbp_program_builder *p, sbp_lasting *out) {
+/* Where gradients and states are kept between calls; offload may move them. */
+static void make_placement(sbp_program_builder *p, sbp_lasting *out) {
     int32_t count = p->module->param_count;
     out->grads = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
     out->states = SBP_NEW_ARRAY(p->arena, int32_t, count * SBP_MAX_UPDATE_OPERANDS + 1);
@@ -151,7 +151,7 @@ sbp_status sbp_pass_optimizer(sbp_program_builder *p, const sbp_head_lowering *h
     SBP_PUSH(p->arena, p->program->outputs, p->program->output_count, p->program->output_capacity,
              (sbp_output){.name = "grad_norm", .buffer = out->grad_norm, .index = 0});
     SBP_TRY(make_rules(p, out));
-    make_homes(p, out);
+    make_placement(p, out);
     if (!p->options.step && p->options.optimizer != SBP_OPTIMIZER_NONE)
         out->clip = result_buffer(p, "clip", 1);
     return p->status;

@@ -2,7 +2,7 @@
  *
  * The optimizer's rule for one parameter is a list of operands and a body of commands over them. The rule
  * says what a parameter needs beside it (states, and later parts of a master); where these live, and where
- * the commands run, is not its business: reside binds the operands to buffers or slots.
+ * the commands run, is not its business: offload binds the operands to buffers or staging buffers.
  *
  * The graph of a rule (--print-after optimizer) is the optimizer's own (optimizers/), with casts around it:
  * in what a parameter and its states are kept is no variant of the optimizer. */

@@ -1,5 +1,6 @@
 /* cost.c: time and work of a program. What a command computes and moves is its work rule's
- * (ir/program/commands); here that takes time, at the target's rates: matmuls less what short chunks lose.
+ * (ir/program/commands); here that takes time, at the target's throughput: matmuls less what short chunks
+ * lose.
  *
  * The full chunks of a loop are alike but for attention, and its pairs are counted over a run of chunks at
  * once: so a loop is measured at its first chunk, for all full ones, and at its last. */
@@ -10,20 +11,20 @@
 
 #include <string.h>
 
-/* Ranks of a host that want the same of it at once. A CPU's rates are those of a rank's own threads. */
+/* Ranks of a host that want the same of it at once. A CPU's throughput are those of a rank's own threads. */
 static double sharers(const sbp_target_info *target) {
-    double ranks = target->rates.host_ranks;
+    double ranks = target->throughput.host_ranks;
     return ranks > 1 && !target->shared_memory ? ranks : 1;
 }
 
 /* Between host and device: no more than this rank's part of what the host's memory gives and takes. */
 static double link_rate(const sbp_target_info *target, double rate) {
-    double part = target->rates.host / sharers(target);
+    double part = target->throughput.host / sharers(target);
     return sharers(target) > 1 && part < rate ? part : rate;
 }
 
 double sbp_cost_copy(const sbp_target_info *target, sbp_space to, sbp_space from, double bytes) {
-    const sbp_rates *r = &target->rates;
+    const sbp_throughput *r = &target->throughput;
     double ranks = r->host_ranks > 1 ? r->host_ranks : 1;
     switch (sbp_queue_of_copy(to, from)) {
     case SBP_QUEUE_IN:
@@ -40,14 +41,14 @@ double sbp_cost_copy(const sbp_target_info *target, sbp_space to, sbp_space from
 }
 
 /* Of bytes that a rank sends to so many, `stride` apart from it on: those for other hosts. */
-static double bytes_away(const sbp_rates *r, double bytes, int64_t ranks, int64_t stride) {
+static double bytes_away(const sbp_throughput *r, double bytes, int64_t ranks, int64_t stride) {
     int64_t here = (int64_t)r->host_ranks / stride; /* of them */
     here = here < 1 ? 1 : here < ranks ? here : ranks;
     return ranks > 1 ? bytes * (double)(ranks - here) / (double)(ranks - 1) : 0;
 }
 
 /* They go another way, beside the others. */
-static double sending_seconds(const sbp_rates *r, double bytes, int64_t ranks, int64_t stride) {
+static double sending_seconds(const sbp_throughput *r, double bytes, int64_t ranks, int64_t stride) {
     double net = r->net > 0 ? r->net : r->out;
     if (ranks < 2 || r->between <= 0 || r->between >= net)
         return bytes / net;
@@ -56,7 +57,7 @@ static double sending_seconds(const sbp_rates *r, double bytes, int64_t ranks, i
 }
 
 /* Ranks of a host, as those that run find it (backends/ranks/ranks.h). */
-static int64_t node_of(const sbp_rates *r, int64_t ranks) {
+static int64_t node_of(const sbp_throughput *r, int64_t ranks) {
     int64_t node = r->host_ranks > 0 ? (int64_t)r->host_ranks : r->between > 0 ? 1 : ranks;
     return ranks % node == 0 ? node : 1;
 }
@@ -64,20 +65,21 @@ static int64_t node_of(const sbp_rates *r, int64_t ranks) {
 /* What rank 0 sends; its share is no smaller than any other's. */
 static sbp_sent sent_of(const sbp_target_info *target, sbp_collective_op op, const sbp_program *program,
                         int64_t elems, sbp_dtype dtype) {
-    const sbp_collective_call call = {.op = op,
-                                      .world = {.ranks = (int32_t)program->ranks,
-                                                .group = (int32_t)program->group,
-                                                .context = (int32_t)program->context,
-                                                .node = (int32_t)node_of(&target->rates, program->ranks)},
-                                      .elems = elems,
-                                      .to = dtype,
-                                      .from = dtype};
+    const sbp_collective_call call = {
+        .op = op,
+        .world = {.ranks = (int32_t)program->ranks,
+                  .group = (int32_t)program->group,
+                  .context = (int32_t)program->context,
+                  .node = (int32_t)node_of(&target->throughput, program->ranks)},
+        .elems = elems,
+        .to = dtype,
+        .from = dtype};
     return sbp_collective_sent(&call);
 }
 
 double sbp_cost_collective(const sbp_target_info *target, sbp_collective_op op, const sbp_program *program,
                            int64_t elems, sbp_dtype dtype) {
-    const sbp_rates *r = &target->rates;
+    const sbp_throughput *r = &target->throughput;
     if (op == SBP_SHARE)
         return r->command_seconds +
                2 * (double)sbp_dtype_bytes(dtype) * (double)elems / (double)program->group / r->memory;
@@ -90,7 +92,7 @@ double sbp_cost_collective(const sbp_target_info *target, sbp_collective_op op, 
 }
 
 double sbp_cost_rows(const sbp_target_info *target, bool on_host, double bytes, double ops) {
-    const sbp_rates *r = &target->rates;
+    const sbp_throughput *r = &target->throughput;
     double ranks = sharers(target), moving = bytes / (on_host ? r->host / ranks : r->memory),
            computing = ops / (on_host ? r->host_ops / ranks : r->row_ops);
     return moving > computing ? moving : computing;
@@ -149,7 +151,7 @@ static void shapes_of(const meter *m, const sbp_command *c, sbp_operand_shape *o
 
 /* Among the ranks of a context: what it sends, beside what is packed and unpacked here. */
 static double exchange_seconds(meter *m, const sbp_work *work, double times) {
-    const sbp_rates *r = &m->target->rates;
+    const sbp_throughput *r = &m->target->throughput;
     double seconds = r->command_seconds + 2 * work->bytes / r->memory +
                      sending_seconds(r, work->sent, m->program->context, 1);
     m->exchanged_bytes += work->sent * times;
@@ -158,18 +160,18 @@ static double exchange_seconds(meter *m, const sbp_work *work, double times) {
     return seconds;
 }
 
-/* At the target's rates. */
+/* At the target's throughput. */
 static double work_seconds(meter *m, const sbp_command *c, const sbp_operand_shape *operands,
                            const sbp_work *work, double times) {
-    const sbp_rates *r = &m->target->rates;
+    const sbp_throughput *r = &m->target->throughput;
     switch (work->kind) {
     case SBP_WORK_MATMUL: {
-        double rate = sbp_rates_product(r, work->dtype);
+        double rate = sbp_throughput_matmul(r, work->dtype);
         return r->command_seconds +
                (work->rows > 0 ? work->flops / rate * (work->rows + r->half_rows) / work->rows : 0);
     }
     case SBP_WORK_ATTENTION:
-        return r->command_seconds + work->flops / sbp_rates_attention(r, work->dtype);
+        return r->command_seconds + work->flops / sbp_throughput_attention(r, work->dtype);
     case SBP_WORK_COPY:
         return sbp_cost_copy(m->target, operands[SBP_COPY_DST].space, operands[SBP_COPY_SRC].space,
                              work->bytes / 2);
@@ -292,47 +294,48 @@ void sbp_traffic_add(sbp_traffic *traffic, sbp_space to, sbp_space from, double 
         *(to == SBP_DEVICE ? &traffic->in : &traffic->out) += bytes;
 }
 
-/* The class of what a buffer is the home of; of others only accumulators, and what belongs to the norm, leave
- * the device: as finished gradients. Slots serve one class, but do not say which. */
-static sbp_item_class class_of_role(sbp_role role) {
+/* The class of what a buffer is the placement of; of others only accumulators, and what belongs to the norm,
+ * leave the device: as finished gradients. Staging buffers serve one class, but do not say which. */
+static sbp_tensor_class class_of_role(sbp_role role) {
     switch (role) {
     case SBP_ROLE_PARAM:
-        return SBP_ITEM_PARAM;
+        return SBP_TENSOR_PARAM;
     case SBP_ROLE_STATE:
     case SBP_ROLE_MASTER:
-        return SBP_ITEM_STATE;
+        return SBP_TENSOR_STATE;
     case SBP_ROLE_STREAM:
-        return SBP_ITEM_CHECKPOINT;
+        return SBP_TENSOR_CHECKPOINT;
     case SBP_ROLE_SAVED:
-        return SBP_ITEM_SAVED;
-    case SBP_ROLE_SLOT:
-        return SBP_ITEM_CLASS_COUNT;
+        return SBP_TENSOR_SAVED;
+    case SBP_ROLE_STAGING:
+        return SBP_TENSOR_CLASS_COUNT;
     default:
-        return SBP_ITEM_GRAD;
+        return SBP_TENSOR_GRAD;
     }
 }
 
-/* Copies of a body: their slots get the class of the other side, where it has one; true: some did. */
-static bool class_slots(const sbp_body *body, sbp_item_class *classes) {
+/* Copies of a body: their staging buffers get the class of the other side, where it has one; true: some
+ * did. */
+static bool class_staging(const sbp_body *body, sbp_tensor_class *classes) {
     bool any = false;
     for (int32_t i = 0; i < body->count; i++) {
         const sbp_command *c = body->nodes[i].kind == SBP_NODE_COMMAND ? body->nodes[i].u.command : NULL;
         if (!c || c->kind != SBP_CMD_COPY || c->views[SBP_COPY_DST].ref < 0 || c->views[SBP_COPY_SRC].ref < 0)
             continue;
-        sbp_item_class *to = &classes[c->views[SBP_COPY_DST].ref],
-                       *from = &classes[c->views[SBP_COPY_SRC].ref];
-        if ((*to == SBP_ITEM_CLASS_COUNT) != (*from == SBP_ITEM_CLASS_COUNT)) {
-            *(*to == SBP_ITEM_CLASS_COUNT ? to : from) = *to == SBP_ITEM_CLASS_COUNT ? *from : *to;
+        sbp_tensor_class *to = &classes[c->views[SBP_COPY_DST].ref],
+                         *from = &classes[c->views[SBP_COPY_SRC].ref];
+        if ((*to == SBP_TENSOR_CLASS_COUNT) != (*from == SBP_TENSOR_CLASS_COUNT)) {
+            *(*to == SBP_TENSOR_CLASS_COUNT ? to : from) = *to == SBP_TENSOR_CLASS_COUNT ? *from : *to;
             any = true;
         }
     }
     return any;
 }
 
-/* Per buffer; SBP_ITEM_CLASS_COUNT: a slot that no copy leads to. What comes from disk passes through two
- * slots. */
-static sbp_item_class *class_buffers(sbp_arena *arena, const sbp_program *program) {
-    sbp_item_class *classes = SBP_NEW_ARRAY(arena, sbp_item_class, program->buffer_count + 1);
+/* Per buffer; SBP_TENSOR_CLASS_COUNT: a staging buffer that no copy leads to. What comes from disk passes
+ * through two staging buffers. */
+static sbp_tensor_class *class_buffers(sbp_arena *arena, const sbp_program *program) {
+    sbp_tensor_class *classes = SBP_NEW_ARRAY(arena, sbp_tensor_class, program->buffer_count + 1);
     bool any = true;
     for (int32_t b = 0; b < program->buffer_count; b++)
         classes[b] = class_of_role(program->buffers[b].role);
@@ -342,18 +345,19 @@ static sbp_item_class *class_buffers(sbp_arena *arena, const sbp_program *progra
     while (any) {
         any = false;
         for (int32_t e = 0; e < program->entry_count; e++)
-            any |= class_slots(&program->entries[e].body, classes);
+            any |= class_staging(&program->entries[e].body, classes);
     }
     return classes;
 }
 
-static void add_traffic(const meter *m, const sbp_body *body, const sbp_item_class *classes, sbp_cost *out) {
+static void add_traffic(const meter *m, const sbp_body *body, const sbp_tensor_class *classes,
+                        sbp_cost *out) {
     for (int32_t i = 0; i < body->count; i++) {
         const sbp_command *c = body->nodes[i].kind == SBP_NODE_COMMAND ? body->nodes[i].u.command : NULL;
         if (!c || c->kind != SBP_CMD_COPY || c->views[SBP_COPY_DST].ref < 0)
             continue;
-        sbp_item_class class = classes[c->views[SBP_COPY_DST].ref];
-        sbp_traffic_add(&out->traffic[class == SBP_ITEM_CLASS_COUNT ? SBP_ITEM_GRAD : class],
+        sbp_tensor_class class = classes[c->views[SBP_COPY_DST].ref];
+        sbp_traffic_add(&out->traffic[class == SBP_TENSOR_CLASS_COUNT ? SBP_TENSOR_GRAD : class],
                         view_space(m, &c->views[SBP_COPY_DST]), view_space(m, &c->views[SBP_COPY_SRC]),
                         view_bytes(m, &c->views[SBP_COPY_DST]));
     }
@@ -368,8 +372,8 @@ static const sbp_buffer *larger_operand(const sbp_program *program, const sbp_co
     return sbp_extent_as_const(src->rows) >= sbp_extent_as_const(dst->rows) ? src : dst;
 }
 
-static void add_wire(const sbp_program *program, const sbp_command *c, const sbp_target_info *target,
-                     bool once, sbp_wire *out) {
+static void add_net(const sbp_program *program, const sbp_command *c, const sbp_target_info *target,
+                    bool once, sbp_net_traffic *out) {
     if (c->kind != SBP_CMD_COLLECTIVE || c->queue != SBP_QUEUE_NET || c->u.collective.op == SBP_SHARE)
         return;
     const sbp_buffer *all = larger_operand(program, c);
@@ -379,14 +383,14 @@ static void add_wire(const sbp_program *program, const sbp_command *c, const sbp
     ++*(once ? &out->step_collectives : &out->part_collectives);
     for (int32_t i = 0; i < SBP_ROUNDS; i++)
         *(once ? &out->step_away : &out->part_away) += bytes_away(
-            &target->rates, (double)sent.rounds[i].bytes, sent.rounds[i].ranks, sent.rounds[i].stride);
+            &target->throughput, (double)sent.rounds[i].bytes, sent.rounds[i].ranks, sent.rounds[i].stride);
     out->seconds[c->u.collective.op] +=
         sbp_cost_collective(target, c->u.collective.op, program, elems, all->dtype);
 }
 
 /* A call, with as many rows as there can be. */
 static void add_exchanges(const sbp_program *program, int32_t function, const sbp_target_info *target,
-                          sbp_wire *out) {
+                          sbp_net_traffic *out) {
     meter m = {.program = program, .target = target, .function = &program->functions[function], .chunks = 1};
     m.position.sizes = sbp_program_sizes(program, program->t_max, program->s_max);
     m.position.table = -1;
@@ -396,10 +400,10 @@ static void add_exchanges(const sbp_program *program, int32_t function, const sb
     out->context_seconds += m.exchanging;
 }
 
-void sbp_cost_wire_of(const sbp_program *program, const sbp_target_info *target, sbp_wire *out) {
+void sbp_cost_net_traffic(const sbp_program *program, const sbp_target_info *target, sbp_net_traffic *out) {
     const sbp_entry *entries[] = {sbp_program_training_entry(program),
                                   sbp_program_find_entry(program, "update")};
-    *out = (sbp_wire){0};
+    *out = (sbp_net_traffic){0};
     for (int e = 0; e < SBP_COUNT(entries); e++)
         for (int32_t n = 0; entries[e] && n < entries[e]->body.count; n++) {
             const sbp_node *node = &entries[e]->body.nodes[n];
@@ -410,7 +414,7 @@ void sbp_cost_wire_of(const sbp_program *program, const sbp_target_info *target,
                 if (at->kind == SBP_NODE_CALL && program->context > 1)
                     add_exchanges(program, at->u.call->function, target, out);
                 if (at->kind == SBP_NODE_COMMAND)
-                    add_wire(program, at->u.command, target, once, out);
+                    add_net(program, at->u.command, target, once, out);
             }
         }
 }
@@ -419,7 +423,7 @@ void sbp_cost_wire_of(const sbp_program *program, const sbp_target_info *target,
 
 static void measure_entry(sbp_arena *arena, const sbp_program *program, const sbp_entry *entry, int64_t t,
                           const sbp_target_info *target, const sbp_cost *functions,
-                          const sbp_item_class *classes, sbp_cost *out) {
+                          const sbp_tensor_class *classes, sbp_cost *out) {
     meter m = {.program = program, .target = target, .chunks = 1};
     m.position.sizes = sbp_program_sizes(program, t, 1);
     m.position.table = -1;
@@ -451,7 +455,7 @@ void sbp_cost_step(sbp_arena *arena, const sbp_program *program, int64_t t, cons
     sbp_cost *functions = SBP_NEW_ARRAY(arena, sbp_cost, program->function_count + 1);
     for (int32_t f = 0; f < program->function_count; f++)
         sbp_cost_function(program, f, t, target, &functions[f]);
-    const sbp_item_class *classes = class_buffers(arena, program);
+    const sbp_tensor_class *classes = class_buffers(arena, program);
     *out = (sbp_cost){0};
     measure_entry(arena, program, sbp_program_training_entry(program), t, target, functions, classes, out);
     measure_entry(arena, program, sbp_program_find_entry(program, "update"), t, target, functions, classes,

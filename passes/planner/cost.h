@@ -5,7 +5,7 @@
 
 #include "passes/passes.h"
 
-/* Bytes of a class of items that are copied in a step. */
+/* Bytes of a class of tensors that are copied in a step. */
 typedef struct sbp_traffic {
     double in, out;       /* to the device, from it */
     double read, written; /* of the disk */
@@ -16,14 +16,14 @@ typedef struct sbp_cost {
     double busy[SBP_QUEUE_COUNT]; /* of these, per queue; of whole steps */
     double flops;                 /* as executed, recomputation included */
     int64_t commands;
-    sbp_traffic traffic[SBP_ITEM_CLASS_COUNT]; /* of whole steps */
+    sbp_traffic traffic[SBP_TENSOR_CLASS_COUNT]; /* of whole steps */
 } sbp_cost;
 
 /* Counts so many bytes that are copied between two spaces; within one nothing is counted. */
 void sbp_traffic_add(sbp_traffic *traffic, sbp_space to, sbp_space from, double bytes);
 
 /* What rank 0 sends to the others, who send as much, in a step: with each micro-batch, and once. */
-typedef struct sbp_wire {
+typedef struct sbp_net_traffic {
     int64_t part_bytes, step_bytes;
     int32_t part_collectives, step_collectives;
     double part_away, step_away;          /* of the bytes: to other hosts */
@@ -32,10 +32,10 @@ typedef struct sbp_wire {
      */
     int64_t context_bytes, context_exchanges;
     double context_seconds;
-} sbp_wire;
+} sbp_net_traffic;
 
 /* Of a step, or of a scoring when nothing trains; all 0 with one rank. */
-void sbp_cost_wire_of(const sbp_program *program, const sbp_target_info *target, sbp_wire *out);
+void sbp_cost_net_traffic(const sbp_program *program, const sbp_target_info *target, sbp_net_traffic *out);
 
 /* A whole optimizer step of one micro-batch of t rows in one document: `step`, or `accumulate` and `update`;
  * `score` when nothing trains. program->chunk and head_chunk as they are. Queues run beside each other as far
@@ -49,8 +49,8 @@ double sbp_cost_entry(sbp_arena *arena, const sbp_program *program, const sbp_en
 /* One call of a function. */
 void sbp_cost_function(const sbp_program *program, int32_t function, int64_t t, const sbp_target_info *target,
                        sbp_cost *out);
-/* Seconds of a copy of so many bytes, while the other ranks of the host (rates.host_ranks) do the same: they
- * share its disks, and where the device has a memory of its own the host's memory and cores. */
+/* Seconds of a copy of so many bytes, while the other ranks of the host (throughput.host_ranks) do the same:
+ * they share its disks, and where the device has a memory of its own the host's memory and cores. */
 double sbp_cost_copy(const sbp_target_info *target, sbp_space to, sbp_space from, double bytes);
 /* Seconds of a collective over so many elements (all that there is, not a share). */
 double sbp_cost_collective(const sbp_target_info *target, sbp_collective_op op, const sbp_program *program,

@@ -73,9 +73,9 @@ sbp_status sbp_evaluator_skeleton(sbp_evaluator *pl, const sbp_schedule_options 
     return SBP_OK;
 }
 
-bool sbp_same_homes(const sbp_schedule_options *a, const sbp_schedule_options *b) {
+bool sbp_same_placement(const sbp_schedule_options *a, const sbp_schedule_options *b) {
     return a->host_update == b->host_update && a->sparing == b->sparing && a->gathered == b->gathered &&
-           memcmp(a->homes, b->homes, sizeof a->homes) == 0 &&
+           memcmp(a->placement, b->placement, sizeof a->placement) == 0 &&
            memcmp(a->first, b->first, sizeof a->first) == 0;
 }
 
@@ -86,7 +86,7 @@ static bool same_calls(const sbp_structure *s, const sbp_skeleton *of, const sbp
     bool cut =
         s->skeleton && s->skeleton->pipeline.target.max_allocation_bytes > 0; /* arrays, by their bytes */
     return s->arena && s->skeleton == of && (!cut || s->builder.options.t_max == t) &&
-           s->schedule.checkpoint_every == o->checkpoint_every && sbp_same_homes(&s->schedule, o);
+           s->schedule.checkpoint_every == o->checkpoint_every && sbp_same_placement(&s->schedule, o);
 }
 
 static void touch_move(sbp_structure *s, int32_t list, const sbp_move *move) {
@@ -109,7 +109,7 @@ static void own_lists(sbp_arena *arena, sbp_program *p) {
     sbp_map_copy(&p->kernel_texts, arena, &texts);
 }
 
-/* What entries and reside would do, on a copy of the program that has a list of buffers of its own; and what
+/* What calls and offload would do, on a copy of the program that has a list of buffers of its own; and what
  * that touches, position by position. */
 static sbp_status build_structure(void *user) {
     sbp_structure *s = user;
@@ -128,16 +128,16 @@ static sbp_status build_structure(void *user) {
         own_lists(s->arena, p->program);
     sbp_map_init(&p->buffer_names, s->arena); /* of the new ones */
     sbp_map_init(&p->labels, s->arena);
-    SBP_TRY(sbp_call_lists_make(p, &from, &s->residency));
-    SBP_TRY(sbp_residency_walk(p, &s->residency, &s->walks));
-    sbp_memory_frames(s->arena, p->program, s->residency.list_count, &s->live);
-    for (int32_t l = 0; l < s->residency.list_count; l++) {
+    SBP_TRY(sbp_call_lists_make(p, &from, &s->call_schedule));
+    SBP_TRY(sbp_offload_walk(p, &s->call_schedule, &s->walks));
+    sbp_memory_frames(s->arena, p->program, s->call_schedule.list_count, &s->live);
+    for (int32_t l = 0; l < s->call_schedule.list_count; l++) {
         const sbp_walk *w = &s->walks[l];
-        for (int32_t a = -1, m = 0; a < w->list->act_count; a++) {
-            const sbp_act *act = a >= 0 ? &w->list->acts[a] : NULL;
-            if (act)
-                sbp_memory_touch(s->arena, p->program, &s->live, l, w->spots[a], act->operand_count,
-                                 act->function);
+        for (int32_t a = -1, m = 0; a < w->list->task_count; a++) {
+            const sbp_task *task = a >= 0 ? &w->list->tasks[a] : NULL;
+            if (task)
+                sbp_memory_touch(s->arena, p->program, &s->live, l, w->spots[a], task->operand_count,
+                                 task->function);
             for (; m < w->move_count && w->moves[m].after <= a; m++)
                 touch_move(s, l, &w->moves[m]);
         }
@@ -195,55 +195,55 @@ static double update_ops(const evaluation *e, const sbp_update *update) {
     return ops;
 }
 
-/* Seconds of an act that is no call: what it moves, at the rate of its queue. */
-static double act_seconds(const evaluation *e, const sbp_program *sized, const sbp_act *act,
-                          const sbp_spot *spots) {
+/* Seconds of a task that is no call: what it moves, at the rate of its queue. */
+static double task_seconds(const evaluation *e, const sbp_program *sized, const sbp_task *task,
+                           const sbp_spot *spots) {
     const sbp_target_info *target = &e->pl->base->target;
     double bytes = 0, commands = 1, ops = 0;
-    if (act->kind == SBP_ACT_COLLECTIVE) { /* of all that there is of it, which is its last operand */
-        const sbp_buffer *b = &sized->buffers[spots[act->operand_count - 1].buffer];
-        return sbp_cost_collective(target, act->collective, sized, sbp_extent_as_const(b->rows) * b->cols,
+    if (task->kind == SBP_TASK_COLLECTIVE) { /* of all that there is of it, which is its last operand */
+        const sbp_buffer *b = &sized->buffers[spots[task->operand_count - 1].buffer];
+        return sbp_cost_collective(target, task->collective, sized, sbp_extent_as_const(b->rows) * b->cols,
                                    b->dtype);
     }
-    if (act->kind == SBP_ACT_NORM) /* the sum, its root, and with it the factor */
-        commands = act->operand_count + 1;
-    for (int32_t i = 0; i < act->operand_count; i++) {
+    if (task->kind == SBP_TASK_NORM) /* the sum, its root, and with it the factor */
+        commands = task->operand_count + 1;
+    for (int32_t i = 0; i < task->operand_count; i++) {
         const sbp_buffer *b = &sized->buffers[spots[i].buffer];
-        double times = act->operands[i].access == SBP_UPDATE ? 2 : 1,
+        double times = task->operands[i].access == SBP_UPDATE ? 2 : 1,
                elems = (double)(sbp_extent_as_const(b->rows) * b->cols);
-        if (act->kind == SBP_ACT_SUM_SQUARES && i == 0) /* of the norms it writes one */
+        if (task->kind == SBP_TASK_SUM_SQUARES && i == 0) /* of the norms it writes one */
             times = elems = 1;
         bytes += times * elems * (double)sbp_dtype_bytes(b->dtype);
     }
-    if (act->kind == SBP_ACT_UPDATE) {
+    if (task->kind == SBP_TASK_UPDATE) {
         const sbp_lasting *lasting = &e->s->skeleton->pipeline.results->lasting;
-        const sbp_update *update = act->rule ? act->rule : lasting->updates[act->param];
+        const sbp_update *update = task->rule ? task->rule : lasting->updates[task->param];
         commands = update->body.count;
         ops = update_ops(e, update);
     }
-    return commands * target->rates.command_seconds + sbp_cost_rows(target, act->on_host, bytes, ops);
+    return commands * target->throughput.command_seconds + sbp_cost_rows(target, task->on_host, bytes, ops);
 }
 
 static double move_elems(const evaluation *e, const sbp_program *sized, const sbp_move *move) {
-    const sbp_resident *item = &e->s->residency.items[move->item];
+    const sbp_placed_tensor *tensor = &e->s->call_schedule.tensors[move->tensor];
     sbp_sizes sizes = sbp_program_sizes(sized, sized->t_max, 1);
     int64_t rows = 0;
     (void)sbp_extent_eval(move->to_rows, &sizes, &rows);
-    return (double)rows * (double)item->cols;
+    return (double)rows * (double)tensor->cols;
 }
 
 /* Of what makes numbers of blocks: bytes and scalar operations. */
 static double unpack_seconds(const evaluation *e, const sbp_move *move) {
-    const sbp_resident *item = &e->s->residency.items[move->item];
+    const sbp_placed_tensor *tensor = &e->s->call_schedule.tensors[move->tensor];
     double bytes = 0, ops = 0;
-    for (int32_t i = 0; i < item->packed_count; i++) {
-        const sbp_packed *what = &item->packed[i];
+    for (int32_t i = 0; i < tensor->packed_count; i++) {
+        const sbp_packed *what = &tensor->packed[i];
         int64_t elems = sbp_extent_as_const(what->rows) * what->cols;
         const sbp_rowkernel *kernel = sbp_dequantize_kernel(&e->s->builder, what->format, move->to_dtype);
         bytes += (double)(sbp_format_size(what->format, elems) + elems * sbp_dtype_bytes(move->to_dtype));
         ops += kernel ? sbp_rowkernel_ops(kernel) * (double)elems / sbp_format_of(what->format)->block : 0;
     }
-    return e->pl->base->target.rates.command_seconds * item->packed_count +
+    return e->pl->base->target.throughput.command_seconds * tensor->packed_count +
            sbp_cost_rows(&e->pl->base->target, false, bytes, ops);
 }
 
@@ -255,12 +255,12 @@ static double move_seconds(const evaluation *e, const sbp_program *sized, const 
         return unpack_seconds(e, move);
     if (move->collective >= 0) {
         int64_t rows = sbp_extent_as_const(move->to_rows), from = sbp_extent_as_const(move->from_rows);
-        return sbp_cost_collective(target, (sbp_collective_op)move->collective, sized,
-                                   (rows > from ? rows : from) * e->s->residency.items[move->item].cols,
-                                   move->to_dtype);
+        return sbp_cost_collective(
+            target, (sbp_collective_op)move->collective, sized,
+            (rows > from ? rows : from) * e->s->call_schedule.tensors[move->tensor].cols, move->to_dtype);
     }
     if (move->from_dtype != move->to_dtype) /* a kernel that loads and stores */
-        return target->rates.command_seconds +
+        return target->throughput.command_seconds +
                sbp_cost_rows(
                    target, move->queue == SBP_QUEUE_HOST,
                    elems * (double)(sbp_dtype_bytes(move->to_dtype) + sbp_dtype_bytes(move->from_dtype)),
@@ -270,11 +270,11 @@ static double move_seconds(const evaluation *e, const sbp_program *sized, const 
 }
 
 static void add_traffic(const evaluation *e, const sbp_program *sized, const sbp_move *move) {
-    sbp_item_class class = e->s->residency.items[move->item].class;
+    sbp_tensor_class class = e->s->call_schedule.tensors[move->tensor].class;
     if (move->collective >= 0)
         return;
     /* of the others only accumulators leave the device, as finished gradients */
-    sbp_traffic_add(&e->out->traffic[class == SBP_ITEM_OTHER ? SBP_ITEM_GRAD : class],
+    sbp_traffic_add(&e->out->traffic[class == SBP_TENSOR_OTHER ? SBP_TENSOR_GRAD : class],
                     sized->buffers[move->to.buffer].space, sized->buffers[move->from.buffer].space,
                     move_elems(e, sized, move) * (double)sbp_dtype_bytes(move->to_dtype));
 }
@@ -283,17 +283,17 @@ static double walk_seconds(const evaluation *e, const sbp_program *sized, const 
                            const sbp_cost *functions) {
     sbp_makespan span;
     sbp_makespan_begin(e->arena, sized, &span);
-    for (int32_t a = -1, m = 0; a < w->list->act_count; a++) {
-        const sbp_act *act = a >= 0 ? &w->list->acts[a] : NULL;
-        if (act) {
-            double seconds = act->kind == SBP_ACT_CALL ? functions[act->function].seconds
-                                                       : act_seconds(e, sized, act, w->spots[a]);
-            int32_t queue = act->kind == SBP_ACT_COLLECTIVE ? SBP_QUEUE_NET
-                            : act->on_host                  ? SBP_QUEUE_HOST
-                                                            : SBP_QUEUE_COMPUTE;
-            sbp_makespan_run(&span, queue, seconds, w->spots[a], act->operand_count);
-            if (act->kind == SBP_ACT_CALL)
-                e->out->flops += functions[act->function].flops;
+    for (int32_t a = -1, m = 0; a < w->list->task_count; a++) {
+        const sbp_task *task = a >= 0 ? &w->list->tasks[a] : NULL;
+        if (task) {
+            double seconds = task->kind == SBP_TASK_CALL ? functions[task->function].seconds
+                                                         : task_seconds(e, sized, task, w->spots[a]);
+            int32_t queue = task->kind == SBP_TASK_COLLECTIVE ? SBP_QUEUE_NET
+                            : task->on_host                   ? SBP_QUEUE_HOST
+                                                              : SBP_QUEUE_COMPUTE;
+            sbp_makespan_run(&span, queue, seconds, w->spots[a], task->operand_count);
+            if (task->kind == SBP_TASK_CALL)
+                e->out->flops += functions[task->function].flops;
         }
         for (; m < w->move_count && w->moves[m].after <= a; m++) {
             add_traffic(e, sized, &w->moves[m]);
@@ -308,7 +308,7 @@ static double walk_seconds(const evaluation *e, const sbp_program *sized, const 
 
 /* Seconds of a step of one micro-batch, or of scoring when nothing trains. */
 static void estimate_time(const evaluation *e, const sbp_program *sized) {
-    const sbp_residency *r = &e->s->residency;
+    const sbp_call_schedule *r = &e->s->call_schedule;
     sbp_cost *functions = SBP_NEW_ARRAY(e->arena, sbp_cost, sized->function_count + 1);
     for (int32_t f = 0; f < sized->function_count; f++)
         sbp_cost_function(sized, f, sized->t_max, &e->pl->base->target, &functions[f]);

@@ -1,15 +1,15 @@
 /* evaluate.h: exact bytes and modelled time of settings, thousands of them in a second.
  *
- * Functions depend on segment and saved set alone: the passes up to the one before `entries` run once for
- * each (skeleton). What is called and where it lives depends on k and homes: entries and reside walk, without
- * making commands (structure). Sizes are filled in last: packing, and the makespan of the walks. */
+ * Functions depend on segment and saved set alone: the passes up to the one before `calls` run once for
+ * each (skeleton). What is called and where it lives depends on k and placements: calls and offload walk,
+ * without making commands (structure). Sizes are filled in last: packing, and the makespan of the walks. */
 #ifndef SBP_PASSES_PLANNER_EVALUATE_H
 #define SBP_PASSES_PLANNER_EVALUATE_H
 
 #include "passes/memory.h"
+#include "passes/offload/offload.h"
 #include "passes/planner/planner.h"
-#include "passes/planner/worth.h"
-#include "passes/residency/residency.h"
+#include "passes/planner/savings.h"
 
 /* The model cut into segments of so many layers: what all saved sets begin with. */
 typedef struct sbp_cut {
@@ -20,22 +20,22 @@ typedef struct sbp_cut {
 
 /* The functions of one (segment, saved set), to be evaluated at any size and with any calls. */
 typedef struct sbp_skeleton {
-    sbp_pipeline pipeline; /* up to the pass before entries */
+    sbp_pipeline pipeline; /* up to the pass before calls */
     sbp_schedule_options schedule;
-    int32_t layers;   /* L, in segments */
-    sbp_worth *worth; /* what could be kept, at worth_rows */
-    int32_t worth_count;
-    int64_t worth_rows;
+    int32_t layers;                /* L, in segments */
+    sbp_recompute_saving *savings; /* what could be kept, at saving_rows */
+    int32_t saving_count;
+    int64_t saving_rows;
     struct sbp_skeleton *next;
 } sbp_skeleton;
 
-/* What is called and where everything lives, for one skeleton, k and homes: at any size. */
+/* What is called and where everything lives, for one skeleton, k and placements: at any size. */
 typedef struct sbp_structure {
     sbp_arena *arena; /* its own */
     const sbp_skeleton *skeleton;
     sbp_schedule_options schedule;
     sbp_program_builder builder; /* the skeleton's, with buffers of its own */
-    sbp_residency residency;
+    sbp_call_schedule call_schedule;
     sbp_walk *walks;
     sbp_liveness live;
     int64_t age;
@@ -57,7 +57,7 @@ typedef struct sbp_evaluator {
 } sbp_evaluator;
 
 /* Whether everything lives in the same place, and updates run there. */
-bool sbp_same_homes(const sbp_schedule_options *a, const sbp_schedule_options *b);
+bool sbp_same_placement(const sbp_schedule_options *a, const sbp_schedule_options *b);
 /* Frees what was built along the way; skeletons live in the arena. */
 void sbp_evaluator_end(sbp_evaluator *pl);
 sbp_status sbp_evaluator_skeleton(sbp_evaluator *pl, const sbp_schedule_options *o, int64_t t,

@@ -18,9 +18,9 @@ typedef struct planning {
     sbp_diag *diag;
     sbp_module *module;
     const sbp_target_info *target;
-    const sbp_request *request;
+    const sbp_plan_request *plan_request;
     sbp_pass_options options;
-    sbp_wish wish;
+    sbp_schedule_request request;
     sbp_plan_estimate estimate; /* of the last choice */
 } planning;
 
@@ -28,7 +28,7 @@ typedef struct planning {
 
 /* What the planner may choose. */
 static sbp_schedule_options largest_schedule(const planning *p) {
-    sbp_schedule_options largest = {.chunk = p->wish.chunk, .head_chunk = p->wish.head_chunk};
+    sbp_schedule_options largest = {.chunk = p->request.chunk, .head_chunk = p->request.head_chunk};
     if (largest.chunk == SBP_AUTO)
         largest.chunk = p->target->chunk_most;
     if (largest.head_chunk == SBP_AUTO)
@@ -36,11 +36,11 @@ static sbp_schedule_options largest_schedule(const planning *p) {
     return largest;
 }
 
-/* Of a process: of a program and the schedule it has, or of any that the wish allows. */
+/* Of a process: of a program and the schedule it has, or of any that the request allows. */
 static sbp_footprint process_of(const planning *p, const sbp_program *program,
                                 const sbp_schedule_options *schedule, bool most) {
-    const sbp_wish *w = &p->wish;
-    sbp_process process = p->request->process;
+    const sbp_schedule_request *w = &p->request;
+    sbp_process process = p->plan_request->process;
     process.module = p->module;
     process.program = program;
     process.most = most;
@@ -49,10 +49,10 @@ static sbp_footprint process_of(const planning *p, const sbp_program *program,
     bool given = w->offload == SBP_OFFLOAD_GIVEN;
     process.farthest = most && !given && w->offload != SBP_OFFLOAD_OFF ? SBP_HOST : SBP_DEVICE;
     process.on_disk = false;
-    for (int class = 0; given && class < SBP_ITEM_CLASS_COUNT; class ++) {
-        process.on_disk |= w->homes[class] == SBP_DISK;
-        if (class >= SBP_ITEM_STATE && (int)w->homes[class] > process.farthest)
-            process.farthest = (int)w->homes[class];
+    for (int class = 0; given && class < SBP_TENSOR_CLASS_COUNT; class ++) {
+        process.on_disk |= w->placement[class] == SBP_DISK;
+        if (class >= SBP_TENSOR_STATE && (int)w->placement[class] > process.farthest)
+            process.farthest = (int)w->placement[class];
     }
     return sbp_target_footprint(p->target, &process);
 }
@@ -71,7 +71,7 @@ static sbp_pipeline pipeline_of(const planning *p, sbp_diag *diag) {
 /* A schedule, or none; without diagnostics, without a word and without looking for remedies. */
 static sbp_status choose_with(planning *p, sbp_diag *diag) {
     const sbp_pipeline base = pipeline_of(p, diag);
-    return sbp_planner_choose(&base, &p->wish, &p->estimate);
+    return sbp_planner_choose(&base, &p->request, &p->estimate);
 }
 
 /* The choice, as a pipeline before its first pass. */
@@ -79,14 +79,14 @@ static sbp_pipeline chosen(const planning *p) {
     sbp_pipeline out = pipeline_of(p, p->diag);
     out.options.t_max = p->estimate.t_max;
     out.options.schedule = p->estimate.schedule;
-    out.options.list_keepable = p->wish.save_mode == SBP_SAVE_GIVEN;
+    out.options.list_keepable = p->request.save_mode == SBP_SAVE_GIVEN;
     out.module = sbp_module_copy(p->arena, p->module);
     return out;
 }
 
 /* The choice, lowered; what passes print replaces what an earlier choice printed. */
 static sbp_status lower(const planning *p, sbp_pipeline *out) {
-    const sbp_request *r = p->request;
+    const sbp_plan_request *r = p->plan_request;
     *out = chosen(p);
     out->stop_after = r->stop_after;
     out->print_after = r->print_after;
@@ -108,11 +108,11 @@ static sbp_status choose(planning *p) {
         sbp_pipeline least = chosen(p);
         SBP_TRY(sbp_pipeline_run(&least));
         int64_t process = process_of(p, least.program, &least.options.schedule, false).bytes;
-        p->wish.process_bytes = process;
+        p->request.process_bytes = process;
         if (choose_with(p, NULL) == SBP_OK)
             return SBP_OK;
-        p->wish.process_bytes = process_of_any(p, true);
-        p->wish.refused_process_bytes = process;
+        p->request.process_bytes = process_of_any(p, true);
+        p->request.refused_process_bytes = process;
     }
     return choose_with(p, p->diag);
 }
@@ -120,8 +120,8 @@ static sbp_status choose(planning *p) {
 /* So many ranks have each micro-batch together. */
 static void have_together(planning *p, int64_t ranks) {
     p->options.context = ranks;
-    if (p->wish.t_max > 0) /* of a rank */
-        p->wish.t_max = sbp_ceil_div(p->request->wish.t_max, ranks);
+    if (p->request.t_max > 0) /* of a rank */
+        p->request.t_max = sbp_ceil_div(p->plan_request->request.t_max, ranks);
 }
 
 /* --context-parallel auto: as few ranks together as fit; with --seq-len max, all. */
@@ -131,16 +131,16 @@ static void choose_context(planning *p) {
         have_together(p, p->options.context);
         return;
     }
-    for (int64_t ranks = p->wish.t_max > 0 ? 1 : all; ranks <= all; ranks++) {
+    for (int64_t ranks = p->request.t_max > 0 ? 1 : all; ranks <= all; ranks++) {
         if (all % ranks != 0)
             continue;
         have_together(p, ranks);
-        p->wish.process_bytes = process_of_any(p, false);
+        p->request.process_bytes = process_of_any(p, false);
         if (choose_with(p, NULL) == SBP_OK) {
             sbp_note(p->diag, "--context-parallel %lld: %s", (long long)ranks,
-                     ranks == 1          ? "documents fit one rank"
-                     : p->wish.t_max > 0 ? "documents do not fit fewer ranks"
-                                         : "for the longest documents");
+                     ranks == 1             ? "documents fit one rank"
+                     : p->request.t_max > 0 ? "documents do not fit fewer ranks"
+                                            : "for the longest documents");
             return;
         }
     }
@@ -150,22 +150,22 @@ static void choose_context(planning *p) {
 /* The rows of all ranks that have a micro-batch together, in equal parts, are counted in 32 bits. */
 static sbp_status check_rows(const planning *p) {
     int64_t ranks = p->options.context, most = SBP_MOST_ROWS / ranks;
-    if (p->wish.t_max <= most)
+    if (p->request.t_max <= most)
         return SBP_OK;
     return sbp_fail(p->diag, SBP_USAGE,
                     "--seq-len %lld: at most %lld rows are possible, divided among %lld ranks",
-                    (long long)p->request->wish.t_max, (long long)(most * ranks), (long long)ranks);
+                    (long long)p->plan_request->request.t_max, (long long)(most * ranks), (long long)ranks);
 }
 
 /* --seq-len max of data whose steps are no longer than this: where that fits, it is all that there is to
  * gain. */
 static void bound_length(planning *p) {
-    int64_t most = p->request->length_most;
-    if (p->wish.t_max != SBP_AUTO || most < 1)
+    int64_t most = p->plan_request->length_most;
+    if (p->request.t_max != SBP_AUTO || most < 1)
         return;
-    p->wish.t_max = sbp_ceil_div(most, p->options.context > 1 ? p->options.context : 1);
+    p->request.t_max = sbp_ceil_div(most, p->options.context > 1 ? p->options.context : 1);
     if (choose_with(p, NULL) != SBP_OK)
-        p->wish.t_max = SBP_AUTO;
+        p->request.t_max = SBP_AUTO;
 }
 
 /* ---- all of it --------------------------------------------------------------------------------------- */
@@ -173,32 +173,32 @@ static void bound_length(planning *p) {
 static bool fits(const planning *p, const sbp_footprint *process) {
     const sbp_plan_estimate *e = &p->estimate;
     int64_t needed = e->device_bytes + process->bytes + (p->target->shared_memory ? e->host_bytes : 0);
-    return p->wish.memory_bytes == 0 || needed <= p->wish.memory_bytes;
+    return p->request.memory_bytes == 0 || needed <= p->request.memory_bytes;
 }
 
 sbp_status sbp_plan_make(sbp_arena *arena, sbp_diag *diag, sbp_module *module, const sbp_target_info *target,
-                         const sbp_request *request, sbp_planned *out) {
+                         const sbp_plan_request *plan_request, sbp_planned *out) {
     enum { MOST_TRIES = 3 };
     planning p = {.arena = arena,
                   .diag = diag,
                   .module = module,
                   .target = target,
-                  .request = request,
-                  .options = request->options,
-                  .wish = request->wish};
+                  .plan_request = plan_request,
+                  .options = plan_request->options,
+                  .request = plan_request->request};
     choose_context(&p);
     SBP_TRY(check_rows(&p));
-    p.wish.process_bytes = process_of_any(&p, false);
+    p.request.process_bytes = process_of_any(&p, false);
     bound_length(&p);
     for (int tries = 1;; tries++) {
         SBP_TRY(choose(&p));
         SBP_TRY(lower(&p, &out->pipeline));
         out->process = process_of(&p, out->pipeline.program, &out->pipeline.options.schedule, false);
-        p.wish.process_bytes = out->process.bytes;
+        p.request.process_bytes = out->process.bytes;
         if (out->pipeline.stopped || fits(&p, &out->process) || tries == MOST_TRIES)
             break;
     }
-    out->wish = p.wish;
+    out->request = p.request;
     out->estimate = p.estimate;
     return SBP_OK;
 }

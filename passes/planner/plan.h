@@ -7,18 +7,19 @@
 #include "ir/target/footprint.h"
 #include "passes/planner/planner.h"
 
-typedef struct sbp_request {
-    sbp_wish wish; /* t_max: rows of a document, with --context-parallel of all ranks that have it together;
+typedef struct sbp_plan_request {
+    sbp_schedule_request
+        request; /* t_max: rows of a document, with --context-parallel of all ranks that have it together;
                       process_bytes is found */
     int64_t length_most;      /* t_max SBP_AUTO: no document has more rows; 0: nothing is known of that */
     sbp_pass_options options; /* without t_max and schedule; context 0: as few ranks together as fit */
     sbp_process process;      /* dtype, threads, ranks, prepare and bytes of texts; the rest is found */
     const char *stop_after, *print_after; /* names of passes; NULL */
     sbp_text *printed;                    /* is made anew; NULL: nothing is printed */
-} sbp_request;
+} sbp_plan_request;
 
 typedef struct sbp_planned {
-    sbp_wish wish; /* as it was met: t_max of a rank, or SBP_AUTO */
+    sbp_schedule_request request; /* as it was met: t_max of a rank, or SBP_AUTO */
     sbp_plan_estimate estimate;
     sbp_pipeline
         pipeline; /* finished, or stopped: its program, with module and options that it was made of */
@@ -27,6 +28,6 @@ typedef struct sbp_planned {
 
 /* Errors: SBP_USAGE for rows that cannot be counted, SBP_MACHINE as sbp_planner_choose; what passes say. */
 sbp_status sbp_plan_make(sbp_arena *arena, sbp_diag *diag, sbp_module *module, const sbp_target_info *target,
-                         const sbp_request *request, sbp_planned *out) SBP_CHECKED;
+                         const sbp_plan_request *plan_request, sbp_planned *out) SBP_CHECKED;
 
 #endif

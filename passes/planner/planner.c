@@ -9,16 +9,16 @@
 
 int64_t sbp_search_needed_bytes(const sbp_search *s, const sbp_plan_estimate *e) {
     const sbp_target_info *target = &s->pl.base->target;
-    return e->device_bytes + s->wish->process_bytes + (target->shared_memory ? e->host_bytes : 0);
+    return e->device_bytes + s->request->process_bytes + (target->shared_memory ? e->host_bytes : 0);
 }
 
 static bool fits_device(const sbp_search *s, const sbp_plan_estimate *e) {
-    int64_t most = s->wish->memory_bytes;
+    int64_t most = s->request->memory_bytes;
     return most == 0 || sbp_search_needed_bytes(s, e) <= most;
 }
 
 static bool fits(const sbp_search *s, const sbp_plan_estimate *e) {
-    int64_t most = s->wish->host_memory_bytes;
+    int64_t most = s->request->host_memory_bytes;
     return fits_device(s, e) && (most == 0 || e->host_bytes <= most);
 }
 
@@ -34,7 +34,7 @@ static sbp_status try_at(sbp_search *s, sbp_schedule_options o, int64_t t, bool 
     if (s->smallest.device_bytes == 0 ||
         sbp_search_needed_bytes(s, e) < sbp_search_needed_bytes(s, &s->smallest))
         s->smallest = *e;
-    if ((s->longest || t == s->wish->t_max) && fits_device(s, e) &&
+    if ((s->longest || t == s->request->t_max) && fits_device(s, e) &&
         (s->sparest.t_max == 0 || e->host_bytes < s->sparest.host_bytes))
         s->sparest = *e;
     return SBP_OK;
@@ -51,7 +51,7 @@ static bool better(const sbp_search *s, const sbp_plan_estimate *e) {
 static void consider(sbp_search *s, const sbp_plan_estimate *e) {
     if (!fits(s, e))
         return;
-    sbp_plan_estimate *own = &s->best_of[s->homes];
+    sbp_plan_estimate *own = &s->best_of[s->placement];
     if (own->t_max == 0 || e->seconds < own->seconds)
         *own = *e;
     if (!better(s, e))
@@ -98,19 +98,20 @@ typedef struct room {
 } room;
 
 static room room_left(const sbp_search *s, const sbp_plan_estimate *e) {
-    const sbp_wish *w = s->wish;
+    const sbp_schedule_request *w = s->request;
     room r = {.device = w->memory_bytes > 0 ? w->memory_bytes - sbp_search_needed_bytes(s, e) : INT64_MAX / 4,
               .host = w->host_memory_bytes > 0 ? w->host_memory_bytes - e->host_bytes : INT64_MAX / 4};
     return r;
 }
 
 /* Takes a step's bytes from the room when they are there. */
-static bool claim(const sbp_search *s, const sbp_schedule_options *o, const sbp_worth *step, room *r) {
-    double t = (double)s->wish->t_max, all = (double)step->row_bytes * t,
-           slots = (double)step->call_row_bytes * t * 2;
-    bool away = o->homes[SBP_ITEM_SAVED] != SBP_DEVICE;
-    double device = away ? slots + (s->pl.base->target.shared_memory ? all : 0) : all,
-           host = o->homes[SBP_ITEM_SAVED] == SBP_HOST ? all : 0;
+static bool claim(const sbp_search *s, const sbp_schedule_options *o, const sbp_recompute_saving *step,
+                  room *r) {
+    double t = (double)s->request->t_max, all = (double)step->row_bytes * t,
+           staging = (double)step->call_row_bytes * t * 2;
+    bool away = o->placement[SBP_TENSOR_SAVED] != SBP_DEVICE;
+    double device = away ? staging + (s->pl.base->target.shared_memory ? all : 0) : all,
+           host = o->placement[SBP_TENSOR_SAVED] == SBP_HOST ? all : 0;
     if (device > (double)r->device || host > (double)r->host)
         return false;
     r->device -= (int64_t)device;
@@ -118,7 +119,7 @@ static bool claim(const sbp_search *s, const sbp_schedule_options *o, const sbp_
     return true;
 }
 
-static void name_saved(sbp_search *s, const sbp_worth *steps, const bool *taken, int32_t count,
+static void name_saved(sbp_search *s, const sbp_recompute_saving *steps, const bool *taken, int32_t count,
                        sbp_schedule_options *o) {
     const char **names = NULL;
     int32_t n = 0, capacity = 0;
@@ -163,18 +164,18 @@ static sbp_status claim_steps(sbp_search *s, const sbp_plan_estimate *bare, bool
     const sbp_schedule_options *o = &bare->schedule;
     sbp_skeleton *base;
     SBP_TRY(sbp_evaluator_skeleton(&s->pl, o, bare->t_max, &base));
-    if (base->worth_rows != bare->t_max) {
-        sbp_saved_worth(&base->pipeline, bare->t_max, &base->worth, &base->worth_count);
-        base->worth_rows = bare->t_max;
+    if (base->saving_rows != bare->t_max) {
+        sbp_recompute_savings(&base->pipeline, bare->t_max, &base->savings, &base->saving_count);
+        base->saving_rows = bare->t_max;
     }
     *out = (filling){.base = base,
-                     .order = SBP_NEW_ARRAY(s->pl.arena, int32_t, base->worth_count + 1),
-                     .taken = SBP_NEW_ARRAY(s->pl.arena, bool, base->worth_count + 1),
+                     .order = SBP_NEW_ARRAY(s->pl.arena, int32_t, base->saving_count + 1),
+                     .taken = SBP_NEW_ARRAY(s->pl.arena, bool, base->saving_count + 1),
                      .seconds = bare->seconds};
-    for (int32_t i = 0; i < base->worth_count; i++) {
+    for (int32_t i = 0; i < base->saving_count; i++) {
         int32_t place = i;
         for (; largest_first && place > 0 &&
-               base->worth[out->order[place - 1]].seconds < base->worth[i].seconds * (1 - 1e-9);
+               base->savings[out->order[place - 1]].seconds < base->savings[i].seconds * (1 - 1e-9);
              place--)
             out->order[place] = out->order[place - 1];
         out->order[place] = i;
@@ -182,8 +183,8 @@ static sbp_status claim_steps(sbp_search *s, const sbp_plan_estimate *bare, bool
     room left = room_left(s, bare);
     int64_t groups = sbp_ceil_div(base->layers, o->checkpoint_every);
     double again = (double)((groups - 1) * (o->checkpoint_every - 1)) / (double)base->layers;
-    for (int32_t i = 0; i < base->worth_count; i++) {
-        const sbp_worth *step = &base->worth[out->order[i]];
+    for (int32_t i = 0; i < base->saving_count; i++) {
+        const sbp_recompute_saving *step = &base->savings[out->order[i]];
         out->taken[out->order[i]] = claim(s, o, step, &left);
         if (out->taken[out->order[i]])
             out->seconds -= step->seconds * (1 + again);
@@ -199,11 +200,11 @@ static sbp_status fill_in_order(sbp_search *s, const sbp_plan_estimate *bare, bo
     SBP_TRY(claim_steps(s, bare, largest_first, &f));
     if (s->found && f.seconds * ROUGH > s->best.seconds)
         return SBP_OK;
-    for (int32_t last = f.base->worth_count - 1; last >= 0; last--) {
+    for (int32_t last = f.base->saving_count - 1; last >= 0; last--) {
         if (!f.taken[f.order[last]])
             continue;
         sbp_plan_estimate e;
-        name_saved(s, f.base->worth, f.taken, f.base->worth_count, &o);
+        name_saved(s, f.base->savings, f.taken, f.base->saving_count, &o);
         SBP_TRY(try_at(s, o, bare->t_max, true, &e));
         if (fits(s, &e)) {
             SBP_TRY(drop_unneeded(s, &e));
@@ -224,9 +225,9 @@ static sbp_status try_schedule(sbp_search *s, const sbp_schedule_options *o) {
     if (s->longest)
         return try_longest(s, o);
     sbp_plan_estimate e;
-    SBP_TRY(try_at(s, *o, s->wish->t_max, true, &e));
+    SBP_TRY(try_at(s, *o, s->request->t_max, true, &e));
     consider(s, &e);
-    if (s->wish->save_mode == SBP_SAVE_AUTO && s->wish->memory_bytes > 0 && fits(s, &e))
+    if (s->request->save_mode == SBP_SAVE_AUTO && s->request->memory_bytes > 0 && fits(s, &e))
         SBP_TRY(fill_room(s, &e));
     return SBP_OK;
 }
@@ -256,7 +257,7 @@ enum { CHUNK_STEPS = 5 }; /* a quarter of what the target likes, half of it, .. 
 
 /* Chunks of step i, of the head of step j; false: more than the target has a use for. */
 static bool pick_chunks(const sbp_search *s, int i, int j, sbp_schedule_options *o) {
-    const sbp_wish *w = s->wish;
+    const sbp_schedule_request *w = s->request;
     const sbp_target_info *t = &s->pl.base->target;
     o->chunk = pick(w->chunk, w->whole, t->chunk, INT64_C(1) << i);
     o->head_chunk = pick(w->head_chunk, w->whole, t->head_chunk, INT64_C(1) << j);
@@ -270,8 +271,8 @@ static void pick_largest(const sbp_search *s, sbp_schedule_options *o) {
         most--;
 }
 
-/* Whether a schedule that does not drop states keeps one for each chunk: then fewer, larger chunks may take less
- * memory. */
+/* Whether a schedule that does not drop states keeps one for each chunk: then fewer, larger chunks may take
+ * less memory. */
 static bool has_states(const sbp_module *m) {
     for (int32_t f = 0; f < m->func_count; f++)
         for (int32_t i = 0; i < m->funcs[f]->op_count; i++)
@@ -283,25 +284,25 @@ static bool has_states(const sbp_module *m) {
 static sbp_status find_bounds(sbp_search *s, sbp_schedule_options o, sbp_bounds *out) {
     out->structure = o;
     (void)pick_chunks(s, 0, 0, &o);
-    SBP_TRY(try_at(s, o, s->wish->t_max, false, &out->small));
-    bool keeps = s->wish->chunk == SBP_AUTO && !o.drop_states && has_states(s->pl.base->module);
+    SBP_TRY(try_at(s, o, s->request->t_max, false, &out->small));
+    bool keeps = s->request->chunk == SBP_AUTO && !o.drop_states && has_states(s->pl.base->module);
     for (int i = 1; i < CHUNK_STEPS && keeps; i++) {
         sbp_plan_estimate e;
         if (!pick_chunks(s, i, 0, &o))
             break;
-        SBP_TRY(try_at(s, o, s->wish->t_max, false, &e));
+        SBP_TRY(try_at(s, o, s->request->t_max, false, &e));
         if (e.device_bytes < out->small.device_bytes)
             out->small = e;
     }
     pick_largest(s, &o);
-    return try_at(s, o, s->wish->t_max, true, &out->large);
+    return try_at(s, o, s->request->t_max, true, &out->large);
 }
 
 static const sbp_bounds *known_bounds(const sbp_search *s, const sbp_schedule_options *o) {
     for (int32_t i = 0; i < s->tried_count; i++) {
         const sbp_schedule_options *other = &s->tried[i].structure;
         if (other->segment == o->segment && other->checkpoint_every == o->checkpoint_every &&
-            other->drop_states == o->drop_states && sbp_same_homes(other, o))
+            other->drop_states == o->drop_states && sbp_same_placement(other, o))
             return &s->tried[i];
     }
     return NULL;
@@ -321,7 +322,7 @@ static sbp_status has_hope(sbp_search *s, sbp_schedule_options o, bool *out) {
         return SBP_OK;
     pick_largest(s, &o);
     *out = b.large.seconds < s->best.seconds;
-    if (s->wish->save_mode != SBP_SAVE_AUTO)
+    if (s->request->save_mode != SBP_SAVE_AUTO)
         return SBP_OK;
     b.small.seconds = b.large.seconds; /* for what the steps leave of it */
     for (int largest_first = 0; !*out && largest_first <= 1; largest_first++) {
@@ -330,8 +331,8 @@ static sbp_status has_hope(sbp_search *s, sbp_schedule_options o, bool *out) {
         SBP_TRY(claim_steps(s, &b.small, largest_first == 1, &f));
         if (f.seconds * ROUGH > s->best.seconds)
             continue;
-        name_saved(s, f.base->worth, f.taken, f.base->worth_count, &o);
-        SBP_TRY(try_at(s, o, s->wish->t_max, true, &large));
+        name_saved(s, f.base->savings, f.taken, f.base->saving_count, &o);
+        SBP_TRY(try_at(s, o, s->request->t_max, true, &large));
         *out = large.seconds < s->best.seconds;
     }
     return SBP_OK;
@@ -342,8 +343,8 @@ static sbp_status refine_chunks(sbp_search *s, sbp_schedule_options o) {
     bool hope = true;
     if (!s->longest)
         SBP_TRY(has_hope(s, o, &hope));
-    for (int i = 0; hope && i < (s->wish->chunk == SBP_AUTO ? CHUNK_STEPS : 1); i++)
-        for (int j = 0; j < (s->wish->head_chunk == SBP_AUTO ? CHUNK_STEPS : 1); j++)
+    for (int i = 0; hope && i < (s->request->chunk == SBP_AUTO ? CHUNK_STEPS : 1); i++)
+        for (int j = 0; j < (s->request->head_chunk == SBP_AUTO ? CHUNK_STEPS : 1); j++)
             if (pick_chunks(s, i, j, &o))
                 SBP_TRY(try_schedule(s, &o));
     return SBP_OK;
@@ -351,7 +352,7 @@ static sbp_status refine_chunks(sbp_search *s, sbp_schedule_options o) {
 
 /* One structure, with chunks of so many quarters of what the target likes, or of all sizes. */
 static sbp_status try_chunks(sbp_search *s, sbp_schedule_options o) {
-    const sbp_wish *w = s->wish;
+    const sbp_schedule_request *w = s->request;
     const sbp_target_info *t = &s->pl.base->target;
     if (s->refine)
         return refine_chunks(s, o);
@@ -374,7 +375,7 @@ static sbp_status try_chunks(sbp_search *s, sbp_schedule_options o) {
 static sbp_status grow_chunk(sbp_search *s) {
     const sbp_target_info *t = &s->pl.base->target;
     sbp_plan_estimate e;
-    if (s->wish->chunk != SBP_AUTO)
+    if (s->request->chunk != SBP_AUTO)
         return SBP_OK;
     for (int64_t chunk = s->best.schedule.chunk * 2;
          chunk <= most_rows(t, t->chunk) && s->best.schedule.chunk < s->best.t_max; chunk *= 2) {
@@ -390,7 +391,7 @@ static sbp_status grow_chunk(sbp_search *s) {
 }
 
 static sbp_status try_checkpoints(sbp_search *s, sbp_schedule_options o, int32_t layers) {
-    const sbp_wish *w = s->wish;
+    const sbp_schedule_request *w = s->request;
     for (int64_t k = 1; k <= 16; k = s->coarse ? 2 * k : k + 1) {
         o.checkpoint_every = w->checkpoint_every != SBP_AUTO ? w->checkpoint_every : k;
         int64_t segments = sbp_ceil_div(layers, o.segment);
@@ -414,52 +415,52 @@ static sbp_status count_layers(sbp_search *s, int32_t *out) {
 /* What may live away from the device, in the order in which ties are decided: the less the better. */
 static const struct {
     bool checkpoints, states, gradients, params;
-} homes_tried[SBP_SEARCH_HOMES] = {
+} placements_tried[SBP_SEARCH_PLACEMENTS] = {
     {false, false, false, false}, {true, false, false, false}, {false, true, false, false},
     {true, true, false, false},   {true, true, true, false},   {true, true, true, true},
 };
 
-/* Choice number i of homes; false: not to be looked at. */
-static bool pick_homes(const sbp_search *s, int32_t choice, sbp_schedule_options *o) {
-    const sbp_wish *w = s->wish;
+/* Choice number i of placements; false: not to be looked at. */
+static bool pick_placement(const sbp_search *s, int32_t choice, sbp_schedule_options *o) {
+    const sbp_schedule_request *w = s->request;
     const sbp_target_info *t = &s->pl.base->target;
     const sbp_pass_options *p = &s->pl.base->options;
     if (w->offload == SBP_OFFLOAD_GIVEN) {
         if (choice > 0)
             return false;
-        memcpy(o->homes, w->homes, sizeof o->homes);
+        memcpy(o->placement, w->placement, sizeof o->placement);
         memcpy(o->first, w->first, sizeof o->first);
     } else {
-        bool states = homes_tried[choice].states, gradients = homes_tried[choice].gradients,
+        bool states = placements_tried[choice].states, gradients = placements_tried[choice].gradients,
              none = choice == 0;
-        o->homes[SBP_ITEM_CHECKPOINT] = o->homes[SBP_ITEM_SAVED] =
-            homes_tried[choice].checkpoints ? SBP_HOST : SBP_DEVICE;
-        o->homes[SBP_ITEM_STATE] = states ? SBP_HOST : SBP_DEVICE;
-        o->homes[SBP_ITEM_GRAD] = gradients ? SBP_HOST : SBP_DEVICE;
-        o->homes[SBP_ITEM_PARAM] = homes_tried[choice].params ? SBP_HOST : SBP_DEVICE;
+        o->placement[SBP_TENSOR_CHECKPOINT] = o->placement[SBP_TENSOR_SAVED] =
+            placements_tried[choice].checkpoints ? SBP_HOST : SBP_DEVICE;
+        o->placement[SBP_TENSOR_STATE] = states ? SBP_HOST : SBP_DEVICE;
+        o->placement[SBP_TENSOR_GRAD] = gradients ? SBP_HOST : SBP_DEVICE;
+        o->placement[SBP_TENSOR_PARAM] = placements_tried[choice].params ? SBP_HOST : SBP_DEVICE;
         if (none ? w->offload == SBP_OFFLOAD_ON
                  : w->offload == SBP_OFFLOAD_OFF || !t->has_copy_queue ||
                        (w->offload == SBP_OFFLOAD_AUTO && (w->memory_bytes == 0 || t->shared_memory)))
             return false;
         if ((states && !sbp_update_keeps_states(s->pl.base->module, p)) ||
-            (gradients && p->step && !homes_tried[choice].params))
+            (gradients && p->step && !placements_tried[choice].params))
             return false; /* there are none: an earlier choice says the same */
     }
     return true;
 }
 
-/* Where updates run: where the simplest schedule with these homes is faster. The longest sequence is the one
- * with most memory left for it. */
+/* Where updates run: where the simplest schedule with these placements is faster. The longest sequence is the
+ * one with most memory left for it. */
 static sbp_status pick_update(sbp_search *s, sbp_schedule_options *o) {
     const sbp_target_info *t = &s->pl.base->target;
     sbp_plan_estimate here, host;
     sbp_schedule_options simple = *o;
-    if (o->homes[SBP_ITEM_STATE] == SBP_DEVICE || !t->has_copy_queue)
+    if (o->placement[SBP_TENSOR_STATE] == SBP_DEVICE || !t->has_copy_queue)
         return SBP_OK;
     simple.segment = simple.checkpoint_every = 1;
     simple.chunk = t->chunk;
     simple.head_chunk = t->head_chunk;
-    int64_t rows = s->longest ? 4 * t->chunk : s->wish->t_max;
+    int64_t rows = s->longest ? 4 * t->chunk : s->request->t_max;
     SBP_TRY(try_at(s, simple, rows, true, &here));
     simple.host_update = true;
     simple.sparing = o->sparing = s->longest || s->sparing;
@@ -472,10 +473,10 @@ static sbp_status pick_update(sbp_search *s, sbp_schedule_options *o) {
 /* Whether parameters, gradients and states alone are more than the host has: then no sequence is short
  * enough, no structure sparing enough. What is packed beside them for a single row counts for nothing. */
 static sbp_status is_too_much_for_host(sbp_search *s, sbp_schedule_options o, bool *out) {
-    int64_t most = s->wish->host_memory_bytes;
+    int64_t most = s->request->host_memory_bytes;
     sbp_plan_estimate e;
     *out = false;
-    if (most == 0 || s->longest || s->wish->whole || s->wish->memory_bytes == 0)
+    if (most == 0 || s->longest || s->request->whole || s->request->memory_bytes == 0)
         return SBP_OK;
     o.segment = o.checkpoint_every = o.chunk = o.head_chunk = 1;
     SBP_TRY(sbp_evaluator_run(&s->pl, 1, &o, false, &e));
@@ -484,16 +485,16 @@ static sbp_status is_too_much_for_host(sbp_search *s, sbp_schedule_options o, bo
 }
 
 static sbp_status try_all(sbp_search *s) {
-    const sbp_wish *w = s->wish;
+    const sbp_schedule_request *w = s->request;
     bool limited = w->memory_bytes > 0;
     int32_t layers = 1;
     if (limited)
         SBP_TRY(count_layers(s, &layers));
-    for (int32_t i = 0; i < SBP_COUNT(homes_tried); i++) {
+    for (int32_t i = 0; i < SBP_COUNT(placements_tried); i++) {
         sbp_schedule_options o = {.gathered = s->gathered, .drop_states = s->drop_states};
-        if (!pick_homes(s, i, &o))
+        if (!pick_placement(s, i, &o))
             continue;
-        s->homes = i;
+        s->placement = i;
         SBP_TRY(pick_update(s, &o));
         SBP_TRY(is_too_much_for_host(s, o, &s->coarse));
         for (int64_t g = 1; g <= 4; g *= 2) {
@@ -513,34 +514,34 @@ static sbp_status try_all(sbp_search *s) {
 
 /* ---- a part of a class -------------------------------------------------------------------------------- */
 
-/* How many items of a class there are, at most, as they are counted in sbp_schedule_options. */
-static sbp_status count_items(sbp_search *s, const sbp_schedule_options *o, sbp_item_class class,
-                              int32_t *out) {
+/* How many tensors of a class there are, at most, as they are counted in sbp_schedule_options. */
+static sbp_status count_tensors(sbp_search *s, const sbp_schedule_options *o, sbp_tensor_class class,
+                                int32_t *out) {
     sbp_skeleton *found;
-    SBP_TRY(sbp_evaluator_skeleton(&s->pl, o, s->wish->t_max, &found));
+    SBP_TRY(sbp_evaluator_skeleton(&s->pl, o, s->request->t_max, &found));
     const sbp_module *m = found->pipeline.module;
-    *out = class == SBP_ITEM_CHECKPOINT ? (int32_t)sbp_ceil_div(found->layers, o->checkpoint_every)
-           : class == SBP_ITEM_PARAM    ? m->param_count
-                                        : 0;
-    for (int32_t i = 0; i < m->param_count && (class == SBP_ITEM_STATE || class == SBP_ITEM_GRAD); i++)
+    *out = class == SBP_TENSOR_CHECKPOINT ? (int32_t)sbp_ceil_div(found->layers, o->checkpoint_every)
+           : class == SBP_TENSOR_PARAM    ? m->param_count
+                                          : 0;
+    for (int32_t i = 0; i < m->param_count && (class == SBP_TENSOR_STATE || class == SBP_TENSOR_GRAD); i++)
         *out += m->params[i].trainable;
     return SBP_OK;
 }
 
-/* All of a class lives on the host, and that fits: the fewest of its items that need to. */
-static sbp_status try_part(sbp_search *s, sbp_schedule_options o, sbp_item_class class) {
+/* All of a class lives on the host, and that fits: the fewest of its tensors that need to. */
+static sbp_status try_part(sbp_search *s, sbp_schedule_options o, sbp_tensor_class class) {
     sbp_plan_estimate e;
     int32_t low = 0, high;
-    SBP_TRY(count_items(s, &o, class, &high));
+    SBP_TRY(count_tensors(s, &o, class, &high));
     if (high < 2)
         return SBP_OK;
     o.first[class] = 1;
-    SBP_TRY(try_at(s, o, s->wish->t_max, true, &e));
+    SBP_TRY(try_at(s, o, s->request->t_max, true, &e));
     if (e.seconds >= s->best.seconds * 0.999) /* more would take longer still */
         return SBP_OK;
     while (high - low > 1) {
         o.first[class] = low + (high - low) / 2;
-        SBP_TRY(try_at(s, o, s->wish->t_max, false, &e));
+        SBP_TRY(try_at(s, o, s->request->t_max, false, &e));
         *(fits(s, &e) ? &high : &low) = o.first[class];
     }
     o.first[class] = high;
@@ -550,28 +551,28 @@ static sbp_status try_part(sbp_search *s, sbp_schedule_options o, sbp_item_class
 /* What lives on the host as a whole in a schedule though a part would do; with what it saves, and with that
  * room, too. */
 static sbp_status try_parts_of(sbp_search *s, sbp_schedule_options chosen) {
-    static const sbp_item_class classes[] = {SBP_ITEM_PARAM, SBP_ITEM_GRAD, SBP_ITEM_STATE,
-                                             SBP_ITEM_CHECKPOINT};
+    static const sbp_tensor_class classes[] = {SBP_TENSOR_PARAM, SBP_TENSOR_GRAD, SBP_TENSOR_STATE,
+                                               SBP_TENSOR_CHECKPOINT};
     sbp_schedule_options bare = chosen;
     bare.saved_count = 0;
     for (int i = 0; i < SBP_COUNT(classes); i++) {
-        if (chosen.homes[classes[i]] != SBP_HOST)
+        if (chosen.placement[classes[i]] != SBP_HOST)
             continue;
         SBP_TRY(try_part(s, chosen, classes[i]));
-        if (s->wish->save_mode == SBP_SAVE_AUTO && chosen.saved_count > 0)
+        if (s->request->save_mode == SBP_SAVE_AUTO && chosen.saved_count > 0)
             SBP_TRY(try_part(s, bare, classes[i]));
     }
     return SBP_OK;
 }
 
-/* Of the choice, and of the fastest with each choice of homes. */
+/* Of the choice, and of the fastest with each choice of placements. */
 static sbp_status try_parts(sbp_search *s) {
-    if (s->wish->offload == SBP_OFFLOAD_GIVEN)
+    if (s->request->offload == SBP_OFFLOAD_GIVEN)
         return SBP_OK;
-    sbp_plan_estimate whole[SBP_SEARCH_HOMES];
+    sbp_plan_estimate whole[SBP_SEARCH_PLACEMENTS];
     memcpy(whole, s->best_of, sizeof whole);
     SBP_TRY(try_parts_of(s, s->best.schedule));
-    for (int h = 0; h < SBP_SEARCH_HOMES; h++)
+    for (int h = 0; h < SBP_SEARCH_PLACEMENTS; h++)
         if (whole[h].t_max > 0)
             SBP_TRY(try_parts_of(s, whole[h].schedule));
     return SBP_OK;
@@ -585,7 +586,7 @@ static sbp_status fill_gathered(sbp_search *s, sbp_schedule_options o, int32_t l
     int32_t low = 2, high = layers;
     while (high - low > 1) {
         o.gathered = low + (high - low) / 2;
-        SBP_TRY(try_at(s, o, s->wish->t_max, false, &e));
+        SBP_TRY(try_at(s, o, s->request->t_max, false, &e));
         *(fits(s, &e) ? &low : &high) = o.gathered;
     }
     o.gathered = low;
@@ -599,10 +600,10 @@ static sbp_status keep_gathered(sbp_search *s) {
     sbp_schedule_options o = s->best.schedule;
     sbp_plan_estimate e;
     int32_t layers;
-    if (s->wish->gathered != SBP_AUTO || p->ranks < 2 || p->zero < 3)
+    if (s->request->gathered != SBP_AUTO || p->ranks < 2 || p->zero < 3)
         return SBP_OK;
     o.gathered = INT32_MAX;
-    SBP_TRY(try_at(s, o, s->wish->t_max, true, &e));
+    SBP_TRY(try_at(s, o, s->request->t_max, true, &e));
     if (e.seconds >= s->best.seconds * 0.999)
         return SBP_OK;
     SBP_TRY(count_layers(s, &layers));
@@ -626,9 +627,10 @@ static sbp_status search_usual(sbp_search *s) {
     return SBP_OK;
 }
 
-/* Where states are kept and that does not fit, or a longer sequence might: the same with states made again. */
+/* Where states are kept and that does not fit, or a longer sequence might: the same with states made
+ * again. */
 static sbp_status search_without_states(sbp_search *s) {
-    if (s->drop_states || s->wish->save_mode == SBP_SAVE_GIVEN || (s->found && !s->longest) ||
+    if (s->drop_states || s->request->save_mode == SBP_SAVE_GIVEN || (s->found && !s->longest) ||
         !has_states(s->pl.base->module))
         return SBP_OK;
     s->drop_states = true;
@@ -647,9 +649,9 @@ static sbp_status search_all(sbp_search *s) {
         s->slow_update = (i & 2) != 0;
         SBP_TRY(search_usual(s));
     }
-    if (!s->found || s->wish->whole)
+    if (!s->found || s->request->whole)
         return SBP_OK;
-    if (s->wish->memory_bytes == 0)
+    if (s->request->memory_bytes == 0)
         return grow_chunk(s);
     s->refine = true;
     if (!s->longest) {
@@ -658,7 +660,7 @@ static sbp_status search_all(sbp_search *s) {
         return keep_gathered(s);
     }
     sbp_schedule_options o = s->best.schedule;
-    if (s->wish->save_mode == SBP_SAVE_AUTO) {
+    if (s->request->save_mode == SBP_SAVE_AUTO) {
         o.saved = NULL;
         o.saved_count = 0;
         o.save_all = false;
@@ -681,16 +683,19 @@ static sbp_status choose(void *user) {
     return s->pl.diag ? sbp_search_refuse(s, &s->best.tried_for_remedies) : SBP_MACHINE;
 }
 
-sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish, sbp_plan_estimate *out) {
-    if (wish->t_max == SBP_AUTO && wish->memory_bytes == 0)
+sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_schedule_request *request,
+                              sbp_plan_estimate *out) {
+    if (request->t_max == SBP_AUTO && request->memory_bytes == 0)
         return sbp_fail(pipeline->diag, SBP_USAGE,
                         "--seq-len max needs --memory: the longest sequence depends on it");
-    sbp_search s = {
-        .pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag, .tries_most = wish->tries},
-        .wish = wish,
-        .drop_states = wish->save_mode == SBP_SAVE_GIVEN && wish->drop_states,
-        .gathered = wish->gathered > 0 ? wish->gathered : 0,
-        .longest = wish->t_max == SBP_AUTO};
+    sbp_search s = {.pl = {.base = pipeline,
+                           .arena = pipeline->arena,
+                           .diag = pipeline->diag,
+                           .tries_most = request->tries},
+                    .request = request,
+                    .drop_states = request->save_mode == SBP_SAVE_GIVEN && request->drop_states,
+                    .gathered = request->gathered > 0 ? request->gathered : 0,
+                    .longest = request->t_max == SBP_AUTO};
     int64_t tried = 0;
     s.pl.tried = &tried;
     sbp_status status = sbp_guard(pipeline->arena, pipeline->diag, choose, &s);
@@ -700,15 +705,15 @@ sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish
     return status;
 }
 
-const char *sbp_planner_homes(sbp_arena *arena, const sbp_schedule_options *o, const char *before) {
+const char *sbp_planner_placement(sbp_arena *arena, const sbp_schedule_options *o, const char *before) {
     sbp_text text;
     sbp_text_init(&text, arena);
-    for (int i = 0; i < SBP_ITEM_CLASS_COUNT; i++) {
-        if (o->homes[i] == SBP_DEVICE)
+    for (int i = 0; i < SBP_TENSOR_CLASS_COUNT; i++) {
+        if (o->placement[i] == SBP_DEVICE)
             continue;
-        sbp_text_add(&text, "%s%s", text.length > 0 ? "+" : before, sbp_item_class_names[i]);
-        if (o->homes[i] == SBP_DISK || o->first[i] > 0)
-            sbp_text_add(&text, ":%s", sbp_space_names[o->homes[i]]);
+        sbp_text_add(&text, "%s%s", text.length > 0 ? "+" : before, sbp_tensor_class_names[i]);
+        if (o->placement[i] == SBP_DISK || o->first[i] > 0)
+            sbp_text_add(&text, ":%s", sbp_space_names[o->placement[i]]);
         if (o->first[i] > 0)
             sbp_text_add(&text, ":%d", o->first[i]);
     }

@@ -1,9 +1,9 @@
-/* planner.h: chooses chunk sizes, segment, checkpoints, the saved set and homes for a memory limit.
+/* planner.h: chooses chunk sizes, segment, checkpoints, the saved set and placements for a memory limit.
  *
- * Bytes are exact: the passes run once per (segment, saved set), calls and slots are walked once per (k,
- * homes), and packed again at every size; what that says equals arena_bytes of the real plan (a unit test
- * compares them to the byte). Time is the makespan of the queues over the call list, by the rates of the
- * target.
+ * Bytes are exact: the passes run once per (segment, saved set), calls and staging buffers are walked once
+ * per (k, placements), and packed again at every size; what that says equals arena_bytes of the real plan (a
+ * unit test compares them to the byte). Time is the makespan of the queues over the call list, by the
+ * throughput of the target.
  */
 #ifndef SBP_PASSES_PLANNER_PLANNER_H
 #define SBP_PASSES_PLANNER_PLANNER_H
@@ -26,7 +26,7 @@ typedef enum sbp_offload_mode {
 } sbp_offload_mode;
 
 /* What the user asked for; SBP_AUTO where it is left to the planner. */
-typedef struct sbp_wish {
+typedef struct sbp_schedule_request {
     int64_t t_max; /* SBP_AUTO: the longest that fits (needs memory_bytes) */
     int64_t chunk, head_chunk, segment, checkpoint_every;
     bool whole; /* auto chunks mean one chunk of all rows (checkpoint, standard) */
@@ -36,12 +36,12 @@ typedef struct sbp_wish {
     int32_t saved_count;
     bool drop_states; /* with SBP_SAVE_GIVEN */
     sbp_offload_mode offload;
-    sbp_space homes[SBP_ITEM_CLASS_COUNT]; /* with SBP_OFFLOAD_GIVEN; */
-    int32_t first[SBP_ITEM_CLASS_COUNT];   /* of the first so many items, 0: of all */
-    int32_t gathered;                      /* as in sbp_schedule_options, or SBP_AUTO */
-    int64_t memory_bytes;                  /* all the process may use on the device; 0: no limit */
-    const char *memory_name;               /* what says so, for messages; NULL: --memory */
-    int64_t host_memory_bytes;             /* for offloading; 0: no limit */
+    sbp_space placement[SBP_TENSOR_CLASS_COUNT]; /* with SBP_OFFLOAD_GIVEN; */
+    int32_t first[SBP_TENSOR_CLASS_COUNT];       /* of the first so many tensors, 0: of all */
+    int32_t gathered;                            /* as in sbp_schedule_options, or SBP_AUTO */
+    int64_t memory_bytes;                        /* all the process may use on the device; 0: no limit */
+    const char *memory_name;                     /* what says so, for messages; NULL: --memory */
+    int64_t host_memory_bytes;                   /* for offloading; 0: no limit */
     int64_t sharers;               /* ranks of a host: both limits, that of the device where its memory
                                       is the host's, are of one of them, a part of what was asked for */
     int64_t tries;                 /* evaluations at most; 0: as many as it takes */
@@ -50,7 +50,7 @@ typedef struct sbp_wish {
     int64_t process_bytes;         /* of the memory_bytes, what the process takes beside the arenas */
     int64_t refused_process_bytes; /* the same of what is refused, where that is known: process_bytes is then
                                       what remedies are tried with; 0: the same */
-} sbp_wish;
+} sbp_schedule_request;
 
 typedef struct sbp_plan_estimate {
     int64_t t_max;
@@ -59,15 +59,15 @@ typedef struct sbp_plan_estimate {
     double seconds;                               /* of the training entry, one document of t_max rows */
     double flops;
     double busy[SBP_QUEUE_COUNT]; /* of the seconds, per queue */
-    sbp_traffic traffic[SBP_ITEM_CLASS_COUNT];
+    sbp_traffic traffic[SBP_TENSOR_CLASS_COUNT];
     bool refused;                      /* of a choice: nothing fits; this needs the least */
     int64_t tried, tried_for_remedies; /* of a choice: how many plans were evaluated for both; for remedies */
 } sbp_plan_estimate;
 
-/* `pipeline` holds module, target and options other than schedule and t_max; it is not changed. A wish that
- * cannot be met within memory is SBP_MACHINE, saying how much is needed at least and what would help (with
- * diagnostics; without, it is refused at once), and out->refused. */
-sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish,
+/* `pipeline` holds module, target and options other than schedule and t_max; it is not changed. A request
+ * that cannot be met within memory is SBP_MACHINE, saying how much is needed at least and what would help
+ * (with diagnostics; without, it is refused at once), and out->refused. */
+sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_schedule_request *request,
                               sbp_plan_estimate *out) SBP_CHECKED;
 
 /* Exact bytes and modelled time of `count` settings; those that share functions cost little together. */
@@ -88,6 +88,6 @@ sbp_status sbp_planner_bytes_per_token(sbp_arena *arena, sbp_diag *diag, const s
 
 /* "checkpoints+states:disk+params:host:12": what lives away from the device, as --offload takes it, behind
  * `before`; nothing when nothing does. */
-const char *sbp_planner_homes(sbp_arena *arena, const sbp_schedule_options *schedule, const char *before);
+const char *sbp_planner_placement(sbp_arena *arena, const sbp_schedule_options *schedule, const char *before);
 
 #endif

@@ -1,6 +1,6 @@
-/* refuse.c: why nothing fits, and what would: each remedy is tried before it is named. All of them together may
- * evaluate so many plans; a search takes at most half of what is left, so that one remedy does not keep the
- * others from being tried. */
+/* refuse.c: why nothing fits, and what would: each remedy is tried before it is named. All of them together
+ * may evaluate so many plans; a search takes at most half of what is left, so that one remedy does not keep
+ * the others from being tried. */
 #include "passes/planner/search.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@ typedef struct refusal {
     sbp_text remedies;
 } refusal;
 
-/* Attempts at another wish or with other options, under the same limit. */
+/* Attempts at another request or with other options, under the same limit. */
 typedef struct attempt {
     sbp_search search;
     bool all; /* a whole search, or this one schedule */
@@ -41,7 +41,7 @@ static const sbp_plan_estimate *least(const sbp_search *s) {
 }
 
 /* Whether it fits; if so *out is what was found. Its messages are dropped: a failed attempt is no remedy. */
-static bool would_fit(refusal *r, const sbp_pipeline *base, const sbp_wish *wish, bool all,
+static bool would_fit(refusal *r, const sbp_pipeline *base, const sbp_schedule_request *request, bool all,
                       sbp_plan_estimate *out) {
     const sbp_search *s = r->s;
     sbp_pipeline p = *base;
@@ -55,9 +55,9 @@ static bool would_fit(refusal *r, const sbp_pipeline *base, const sbp_wish *wish
                                    .diag = p.diag,
                                    .tried = s->pl.tried,
                                    .tries_most = tries},
-                            .wish = wish,
-                            .gathered = wish->gathered > 0 ? wish->gathered : 0,
-                            .longest = wish->t_max == SBP_AUTO},
+                            .request = request,
+                            .gathered = request->gathered > 0 ? request->gathered : 0,
+                            .longest = request->t_max == SBP_AUTO},
                  .all = all,
                  .schedule = least(s)->schedule};
     sbp_status status = sbp_guard(s->pl.arena, p.diag, run_attempt, &a);
@@ -83,7 +83,7 @@ static void add_remedy(refusal *r, const char *option, const sbp_plan_estimate *
 
 /* The options that fix the schedule, as they were given: "--chunk 64 --offload none". */
 static const char *given_schedule(const sbp_search *s) {
-    const sbp_wish *w = s->wish;
+    const sbp_schedule_request *w = s->request;
     const struct {
         const char *name;
         int64_t value;
@@ -114,13 +114,13 @@ static void try_context(refusal *r) {
     const sbp_search *s = r->s;
     sbp_pipeline other = *s->pl.base;
     int64_t ranks = other.options.ranks, now = other.options.context > 1 ? other.options.context : 1;
-    sbp_wish w = *s->wish;
+    sbp_schedule_request w = *s->request;
     sbp_plan_estimate e;
     for (int64_t together = now + 1; !s->longest && together <= ranks; together++) {
         if (ranks % together != 0)
             continue;
         other.options.context = together;
-        w.t_max = sbp_ceil_div(all_rows(s, s->wish->t_max), together);
+        w.t_max = sbp_ceil_div(all_rows(s, s->request->t_max), together);
         if (would_fit(r, &other, &w, true, &e)) {
             add_remedy(r, sbp_arena_printf(s->pl.arena, "--context-parallel %lld", (long long)together), &e);
             return;
@@ -135,7 +135,7 @@ static void try_step(refusal *r) {
     if (other.options.step || other.options.optimizer == SBP_OPTIMIZER_NONE)
         return;
     other.options.step = true;
-    if (would_fit(r, &other, r->s->wish, false, &e))
+    if (would_fit(r, &other, r->s->request, false, &e))
         add_remedy(r, "--clip none --accumulate 1", &e);
 }
 
@@ -144,40 +144,41 @@ static void list_remedies(refusal *r) {
     const sbp_search *s = r->s;
     const sbp_pipeline *base = s->pl.base;
     sbp_pipeline other = *base;
-    sbp_wish w = *s->wish;
+    sbp_schedule_request w = *s->request;
     sbp_plan_estimate e;
     try_step(r);
     w.chunk = w.head_chunk = w.segment = w.checkpoint_every = SBP_AUTO;
     w.whole = false;
     w.save_mode = SBP_SAVE_AUTO;
     w.offload = SBP_OFFLOAD_AUTO;
-    bool fixed = s->wish->whole || s->wish->chunk != SBP_AUTO || s->wish->head_chunk != SBP_AUTO ||
-                 s->wish->segment != SBP_AUTO || s->wish->checkpoint_every != SBP_AUTO ||
-                 s->wish->save_mode != SBP_SAVE_AUTO ||
-                 (s->wish->offload == SBP_OFFLOAD_OFF && !base->target.shared_memory);
+    bool fixed = s->request->whole || s->request->chunk != SBP_AUTO || s->request->head_chunk != SBP_AUTO ||
+                 s->request->segment != SBP_AUTO || s->request->checkpoint_every != SBP_AUTO ||
+                 s->request->save_mode != SBP_SAVE_AUTO ||
+                 (s->request->offload == SBP_OFFLOAD_OFF && !base->target.shared_memory);
     if (fixed && would_fit(r, base, &w, true, &e))
-        add_remedy_of(r, s->wish->whole ? "with" : "if you drop",
-                      s->wish->whole ? "--backward stream" : given_schedule(s), &e);
-    w = *s->wish;
+        add_remedy_of(r, s->request->whole ? "with" : "if you drop",
+                      s->request->whole ? "--backward stream" : given_schedule(s), &e);
+    w = *s->request;
     w.t_max = SBP_AUTO;
     w.save_mode = SBP_SAVE_GIVEN; /* the schedule is given as a whole */
     if (!s->longest && would_fit(r, base, &w, false, &e))
         add_remedy(r, sbp_arena_printf(s->pl.arena, "--seq-len %lld", all_rows(s, e.t_max)), &e);
-    w.t_max = s->wish->t_max;
+    w.t_max = s->request->t_max;
     try_context(r);
-    static const sbp_item_class on_disk[] = {SBP_ITEM_STATE, SBP_ITEM_GRAD, SBP_ITEM_PARAM};
+    static const sbp_tensor_class on_disk[] = {SBP_TENSOR_STATE, SBP_TENSOR_GRAD, SBP_TENSOR_PARAM};
     w.offload = SBP_OFFLOAD_GIVEN;
     for (int i = 0;
-         i < SBP_COUNT(on_disk) && s->wish->offload == SBP_OFFLOAD_AUTO && base->target.has_copy_queue; i++) {
+         i < SBP_COUNT(on_disk) && s->request->offload == SBP_OFFLOAD_AUTO && base->target.has_copy_queue;
+         i++) {
         sbp_schedule_options named = {0};
-        w.homes[on_disk[i]] = SBP_DISK;
-        memcpy(named.homes, w.homes, sizeof named.homes);
+        w.placement[on_disk[i]] = SBP_DISK;
+        memcpy(named.placement, w.placement, sizeof named.placement);
         if (would_fit(r, base, &w, true, &e)) {
-            add_remedy(r, sbp_planner_homes(s->pl.arena, &named, "--offload "), &e);
+            add_remedy(r, sbp_planner_placement(s->pl.arena, &named, "--offload "), &e);
             break;
         }
     }
-    w = *s->wish;
+    w = *s->request;
     static const struct {
         sbp_dtype dtype;
         const char *option;
@@ -198,10 +199,11 @@ static void list_remedies(refusal *r) {
 
 /* "It fits with ..., or ..." */
 static const char *remedies_of(const sbp_search *s, const char *without, int64_t *tried) {
-    int64_t most = s->wish->tries_for_remedies > 0 ? s->wish->tries_for_remedies : SBP_TRIES_FOR_REMEDIES;
+    int64_t most =
+        s->request->tries_for_remedies > 0 ? s->request->tries_for_remedies : SBP_TRIES_FOR_REMEDIES;
     refusal r = {.s = s, .tries = most};
     sbp_text_init(&r.remedies, s->pl.arena);
-    if (!s->wish->terse)
+    if (!s->request->terse)
         list_remedies(&r);
     *tried = most - r.tries;
     if (r.remedies.length > 0)
@@ -214,7 +216,7 @@ static const char *remedies_of(const sbp_search *s, const char *without, int64_t
 static sbp_status refuse_host(const sbp_search *s, const char *each, int64_t *tried) {
     char need[32], have[32];
     sbp_format_bytes(need, sizeof need, (double)s->sparest.host_bytes);
-    sbp_format_bytes(have, sizeof have, (double)s->wish->host_memory_bytes);
+    sbp_format_bytes(have, sizeof have, (double)s->request->host_memory_bytes);
     const char *remedies = remedies_of(s, "", tried);
     return sbp_fail(s->pl.diag, SBP_MACHINE,
                     "does not fit: offloading needs %s of host memory, --host-memory is %s%s%s%s", need, have,
@@ -222,7 +224,7 @@ static sbp_status refuse_host(const sbp_search *s, const char *each, int64_t *tr
 }
 
 sbp_status sbp_search_refuse(const sbp_search *s, int64_t *tried) {
-    const sbp_wish *w = s->wish;
+    const sbp_schedule_request *w = s->request;
     const sbp_plan_estimate *e = &s->smallest;
     const sbp_target_info *target = &s->pl.base->target;
     int64_t device = sbp_search_needed_bytes(s, e);
@@ -248,5 +250,5 @@ sbp_status sbp_search_refuse(const sbp_search *s, int64_t *tried) {
         need, w->memory_name ? w->memory_name : "--memory", have, target->shared_memory ? each : "", over,
         s->pl.ended ? "tried" : "allowed", all_rows(s, e->t_max), (long long)e->schedule.chunk,
         (long long)e->schedule.segment, (long long)e->schedule.checkpoint_every,
-        sbp_planner_homes(s->pl.arena, &e->schedule, ", offloaded: "), remedies);
+        sbp_planner_placement(s->pl.arena, &e->schedule, ", offloaded: "), remedies);
 }

@@ -5,30 +5,30 @@
 
 #include "passes/planner/evaluate.h"
 
-/* The least bytes and the least seconds of a structure (g, k, homes) that saves nothing. */
+/* The least bytes and the least seconds of a structure (g, k, placements) that saves nothing. */
 typedef struct sbp_bounds {
     sbp_schedule_options structure;
     sbp_plan_estimate small, large; /* with the smallest chunks; with the largest, timed */
 } sbp_bounds;
 
-enum { SBP_SEARCH_HOMES = 6 };
+enum { SBP_SEARCH_PLACEMENTS = 6 };
 
 typedef struct sbp_search {
     sbp_evaluator pl;
-    const sbp_wish *wish;
+    const sbp_schedule_request *request;
     bool longest;     /* maximise t_max instead of speed */
     int64_t quarters; /* of the target's chunk sizes */
     bool refine;      /* look at all sizes */
     bool slow_update; /* updates run where they take longer: it may be where there is room */
     bool sparing;     /* through as little host memory as they can */
-    bool coarse;      /* these homes never fit on the host: only what they need is looked for */
+    bool coarse;      /* these placements never fit on the host: only what they need is looked for */
     int32_t gathered; /* what structures are tried with */
     bool drop_states; /* and whether they make states again */
     bool found;
     sbp_bounds *tried; /* those of the first round, for the second */
     int32_t tried_count, tried_capacity;
-    int32_t homes;                               /* number in homes_tried, of what is being tried */
-    sbp_plan_estimate best_of[SBP_SEARCH_HOMES]; /* per choice of homes; t_max 0: none fits */
+    int32_t placement;                                /* number in placements_tried, of what is being tried */
+    sbp_plan_estimate best_of[SBP_SEARCH_PLACEMENTS]; /* per choice of placements; t_max 0: none fits */
     sbp_plan_estimate best;
     /* for messages: least device memory of all; least host memory of those that the device has room for */
     sbp_plan_estimate smallest, sparest;
@@ -36,10 +36,10 @@ typedef struct sbp_search {
 
 /* What --memory limits: the arena and the process beside it; both arenas where they share memory. */
 int64_t sbp_search_needed_bytes(const sbp_search *s, const sbp_plan_estimate *e);
-/* All that the wish allows, or as many plans as it may try; s->found, s->best. */
+/* All that the request allows, or as many plans as it may try; s->found, s->best. */
 sbp_status sbp_search_plans(sbp_search *s) SBP_CHECKED;
-/* One schedule, and what could be saved with it; the longest sequence, when that is asked for; as far as there
- * are tries for it. */
+/* One schedule, and what could be saved with it; the longest sequence, when that is asked for; as far as
+ * there are tries for it. */
 sbp_status sbp_search_try(sbp_search *s, const sbp_schedule_options *o) SBP_CHECKED;
 /* SBP_MACHINE with how much is needed, and what would fit; *tried: evaluations for the latter. */
 sbp_status sbp_search_refuse(const sbp_search *s, int64_t *tried) SBP_CHECKED;

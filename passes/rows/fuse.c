@@ -5,8 +5,8 @@
  * preserves values of all results
  * breaks    the ops: schedule looks at instructions only
  *
- *   products   linear, linear_dw: gemm. An addition of a product's result to a value in memory becomes the
- * product's addend; weight gradients add straight into their accumulator row work   the row-wise ops between
+ *   matmuls   linear, linear_dw: gemm. An addition of a matmul's result to a value in memory becomes the
+ * matmul's addend; weight gradients add straight into their accumulator row work   the row-wise ops between
  * values in memory become row kernels; kernels that read the same values and do not wait for each other are
  * one. A value that several kernels would compute from two or more values in memory is kept in memory itself
  *   sums       a sum over rows is a partial of a row kernel and a colsum; one number: reduce
@@ -118,7 +118,7 @@ static void count_uses(sbp_fuser *z) {
         z->uses[f->results[i].value]++;
 }
 
-/* y = u + W x: one product with an addend, when nothing else reads W x, which no rounding keeps apart from
+/* y = u + W x: one matmul with an addend, when nothing else reads W x, which no rounding keeps apart from
  * the sum, and u is in memory anyway. */
 static void fold_addends(sbp_fuser *z) {
     const sbp_func *f = z->f;
@@ -129,20 +129,20 @@ static void fold_addends(sbp_fuser *z) {
         int best = -1;
         for (int k = 0; k < 2; k++) {
             sbp_value v = op->operands[k], u = op->operands[1 - k];
-            const sbp_op *product = def(z, v);
-            if (!product || product->code != SBP_OP_linear || z->uses[v] != 1 ||
-                z->addend[v] != SBP_NO_VALUE || u == v || !z->materialized[z->stage->base[u]] ||
+            const sbp_op *matmul = def(z, v);
+            if (!matmul || matmul->code != SBP_OP_linear || z->uses[v] != 1 || z->addend[v] != SBP_NO_VALUE ||
+                u == v || !z->materialized[z->stage->base[u]] ||
                 !sbp_type_equal(&f->values[u].type, &f->values[v].type) ||
                 f->values[v].type.dtype != sbp_lower_wide(f->values[v].type.dtype))
                 continue;
-            if (best < 0 || v > op->operands[best]) /* of two products the later one adds the earlier */
+            if (best < 0 || v > op->operands[best]) /* of two matmuls the later one adds the earlier */
                 best = k;
         }
         if (best < 0)
             continue;
         sbp_value v = op->operands[best];
         z->addend[v] = op->operands[1 - best];
-        z->product_of[op->results[0]] = v;
+        z->matmul_of[op->results[0]] = v;
         z->sum_of[v] = op->results[0];
         z->materialized[v] = false; /* its memory is that of the sum */
         z->materialized[op->results[0]] = true;
@@ -187,11 +187,11 @@ sbp_status sbp_fuse_stage(sbp_program_builder *p, sbp_stage *stage) {
     z.alone = SBP_NEW_ARRAY(p->arena, bool, n);
     z.uses = SBP_NEW_ARRAY(p->arena, int32_t, n);
     z.addend = SBP_NEW_ARRAY(p->arena, sbp_value, n);
-    z.product_of = SBP_NEW_ARRAY(p->arena, sbp_value, n);
+    z.matmul_of = SBP_NEW_ARRAY(p->arena, sbp_value, n);
     z.accumulates = SBP_NEW_ARRAY(p->arena, sbp_value, n);
     z.sum_of = SBP_NEW_ARRAY(p->arena, sbp_value, n);
     for (int32_t v = 0; v < n; v++)
-        z.addend[v] = z.product_of[v] = z.sum_of[v] = z.accumulates[v] = SBP_NO_VALUE;
+        z.addend[v] = z.matmul_of[v] = z.sum_of[v] = z.accumulates[v] = SBP_NO_VALUE;
     find_bases(&z);
     count_uses(&z);
     find_materialized(&z);

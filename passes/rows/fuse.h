@@ -18,9 +18,9 @@ typedef struct sbp_fuser {
     sbp_row_work *row_work;
     bool *materialized; /* lives in memory */
     int32_t *uses;
-    sbp_value *addend;      /* product results: what is added to them, SBP_NO_VALUE: nothing */
-    sbp_value *sum_of;      /* the inverse: product results */
-    sbp_value *product_of;  /* sums that are computed by a product: that product's result */
+    sbp_value *addend;      /* matmul results: what is added to them, SBP_NO_VALUE: nothing */
+    sbp_value *sum_of;      /* the inverse: matmul results */
+    sbp_value *matmul_of;   /* sums that are computed by a matmul: that matmul's result */
     sbp_value *accumulates; /* gradients of parameters that go straight into an accumulator: the parameter
                                argument */
     sbp_added_gradient *added;

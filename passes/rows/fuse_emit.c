@@ -50,7 +50,7 @@ static sbp_instr *add_instr(sbp_fuser *z, sbp_command_kind kind, int32_t positio
     return &s->instrs[s->instr_count - 1];
 }
 
-/* ---- products ---------------------------------------------------------------------------------------- */
+/* ---- matmuls ---------------------------------------------------------------------------------------- */
 
 static bool out_in(const sbp_op *op) {
     return sbp_op_symbol_is(op, "layout", "out_in");

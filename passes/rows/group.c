@@ -76,7 +76,7 @@ static bool row_wise_op(const sbp_op *op) {
 /* Row-wise values in memory: what row kernels compute. */
 static bool is_root(const sbp_fuser *z, sbp_value v) {
     return row_wise_op(def(z, v)) && z->materialized[v] && z->stage->base[v] == v &&
-           z->product_of[v] == SBP_NO_VALUE;
+           z->matmul_of[v] == SBP_NO_VALUE;
 }
 
 bool sbp_fuse_sums_memory(const sbp_fuser *z, sbp_value v) {
@@ -159,7 +159,7 @@ static sbp_symbol rows_of(const sbp_fuser *z, sbp_value root) {
 /* ---- what no kernel could hold ------------------------------------------------------------------------- */
 
 static bool can_be_cut(const sbp_fuser *z, sbp_value v) {
-    return row_wise_op(def(z, v)) && z->stage->base[v] == v && z->product_of[v] == SBP_NO_VALUE &&
+    return row_wise_op(def(z, v)) && z->stage->base[v] == v && z->matmul_of[v] == SBP_NO_VALUE &&
            sbp_row_can_be_stored(&z->f->values[v].type);
 }
 

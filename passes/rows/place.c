@@ -1,10 +1,10 @@
 /* place.c: where the values of a scheduled stage live.
  *
  * A value whose place the caller fixed lives there (G[i], K[i], y[i]). Another one shares the memory of a
- * value it may be written over: from the back, an operand that dies at an instruction takes the home of the
- * result, when the instruction may write over it and nobody else lives there meanwhile; then, from the front,
- * a result takes the home of an operand that dies. So a gradient that becomes dx is in G from dy on, and a
- * key is in K from its product on.
+ * value it may be written over: from the back, an operand that dies at an instruction takes the location of
+ * the result, when the instruction may write over it and nobody else lives there meanwhile; then, from the
+ * front, a result takes the location of an operand that dies. So a gradient that becomes dx is in G from dy
+ * on, and a key is in K from its product on.
  */
 #include <string.h>
 
@@ -18,24 +18,24 @@ static bool is_writable(const sbp_scheduler *s, const sbp_view *view) {
     return role == SBP_ROLE_CARRY || role == SBP_ROLE_STATES || role == SBP_ROLE_SCRATCH;
 }
 
-static int32_t home_at(sbp_scheduler *s, const sbp_view *view) {
-    for (int32_t h = 0; h < s->home_count; h++)
-        if (s->homes[h].view.ref != SBP_NO_VIEW && sbp_view_equal(&s->homes[h].view, view))
+static int32_t location_at(sbp_scheduler *s, const sbp_view *view) {
+    for (int32_t h = 0; h < s->location_count; h++)
+        if (s->locations[h].view.ref != SBP_NO_VIEW && sbp_view_equal(&s->locations[h].view, view))
             return h;
-    SBP_PUSH(s->p->arena, s->homes, s->home_count, s->home_capacity,
-             (sbp_home){.view = *view, .writable = is_writable(s, view), .buffer = -1});
-    return s->home_count - 1;
+    SBP_PUSH(s->p->arena, s->locations, s->location_count, s->location_capacity,
+             (sbp_location){.view = *view, .writable = is_writable(s, view), .buffer = -1});
+    return s->location_count - 1;
 }
 
 static int32_t new_scratch(sbp_scheduler *s) {
-    SBP_PUSH(s->p->arena, s->homes, s->home_count, s->home_capacity,
-             (sbp_home){.view = sbp_view_none(), .writable = true, .buffer = -1});
-    return s->home_count - 1;
+    SBP_PUSH(s->p->arena, s->locations, s->location_count, s->location_capacity,
+             (sbp_location){.view = sbp_view_none(), .writable = true, .buffer = -1});
+    return s->location_count - 1;
 }
 
-static void move_in(sbp_scheduler *s, sbp_value v, int32_t home) {
-    sbp_home *h = &s->homes[home];
-    s->home_of[v] = home;
+static void move_in(sbp_scheduler *s, sbp_value v, int32_t location) {
+    sbp_location *h = &s->locations[location];
+    s->location_of[v] = location;
     SBP_PUSH(s->p->arena, h->tenants, h->tenant_count, h->tenant_capacity, v);
 }
 
@@ -68,7 +68,7 @@ static bool same_memory_shape(const sbp_scheduler *s, sbp_value a, sbp_value b) 
 }
 
 /* Rows are not gathered into what they come from: one might be overwritten before it is read. */
-static bool gathers_from(const sbp_scheduler *s, sbp_value v, const sbp_home *h) {
+static bool gathers_from(const sbp_scheduler *s, sbp_value v, const sbp_location *h) {
     const sbp_instr *born = s->born[v] >= 0 && s->born[v] < s->stage->instr_count
                                 ? &s->stage->instrs[s->order[s->born[v]]]
                                 : NULL;
@@ -79,9 +79,9 @@ static bool gathers_from(const sbp_scheduler *s, sbp_value v, const sbp_home *h)
     return from->ref == h->view.ref;
 }
 
-/* Whether v can live in the home from its birth to its death beside (before, after) the tenants there. */
-static bool fits(const sbp_scheduler *s, sbp_value v, int32_t home) {
-    const sbp_home *h = &s->homes[home];
+/* Whether v can live in the location from its birth to its death beside (before, after) the tenants there. */
+static bool fits(const sbp_scheduler *s, sbp_value v, int32_t location) {
+    const sbp_location *h = &s->locations[location];
     if (!h->writable || gathers_from(s, v, h))
         return false;
     for (int32_t i = 0; i < h->tenant_count; i++) {
@@ -105,10 +105,10 @@ static void find_lifetimes(sbp_scheduler *s) {
     int32_t n = stage->instr_count, values = stage->body->value_count;
     s->born = SBP_NEW_ARRAY(s->p->arena, int32_t, values + 1);
     s->dies = SBP_NEW_ARRAY(s->p->arena, int32_t, values + 1);
-    s->home_of = SBP_NEW_ARRAY(s->p->arena, int32_t, values + 1);
+    s->location_of = SBP_NEW_ARRAY(s->p->arena, int32_t, values + 1);
     for (int32_t v = 0; v < values; v++) {
         s->born[v] = stage->body->values[v].role == SBP_VALUE_OP ? n : -1;
-        s->dies[v] = s->home_of[v] = -1;
+        s->dies[v] = s->location_of[v] = -1;
     }
     for (int32_t t = 0; t < n; t++) {
         const sbp_instr *instr = &stage->instrs[s->order[t]];
@@ -141,43 +141,43 @@ static bool is_value_term(const sbp_term *term) {
     return term->kind == SBP_TERM_VALUE;
 }
 
-/* An operand that dies here and has no home yet moves in with the result. */
+/* An operand that dies here and has no location yet moves in with the result. */
 static void settle_backward(sbp_scheduler *s, int32_t t) {
     const sbp_instr *instr = &s->stage->instrs[s->order[t]];
     for (int32_t r = 0; r < instr->term_count; r++) {
         if (!is_value_term(&instr->terms[r]) || sbp_schedule_access(instr, r) == SBP_READ)
             continue;
         sbp_value result = instr->terms[r].value;
-        if (s->home_of[result] < 0)
+        if (s->location_of[result] < 0)
             continue;
         for (int32_t o = 0; o < instr->term_count; o++) {
             sbp_value v = instr->terms[o].value;
             if (!is_value_term(&instr->terms[o]) || sbp_schedule_access(instr, o) != SBP_READ ||
-                s->home_of[v] >= 0 || s->born[v] < 0 || s->dies[v] != t || !may_overwrite(instr, v, result) ||
-                !fits(s, v, s->home_of[result]))
+                s->location_of[v] >= 0 || s->born[v] < 0 || s->dies[v] != t ||
+                !may_overwrite(instr, v, result) || !fits(s, v, s->location_of[result]))
                 continue;
-            move_in(s, v, s->home_of[result]);
+            move_in(s, v, s->location_of[result]);
             break;
         }
     }
 }
 
-/* A result without a home takes that of an operand that dies here, or gets scratch of its own. */
+/* A result without a location takes that of an operand that dies here, or gets scratch of its own. */
 static void settle_forward(sbp_scheduler *s, int32_t t) {
     const sbp_instr *instr = &s->stage->instrs[s->order[t]];
     for (int32_t r = 0; r < instr->term_count; r++) {
         sbp_value result = instr->terms[r].value;
         if (!is_value_term(&instr->terms[r]) || sbp_schedule_access(instr, r) == SBP_READ ||
-            s->home_of[result] >= 0)
+            s->location_of[result] >= 0)
             continue;
-        for (int32_t o = 0; o < instr->term_count && s->home_of[result] < 0; o++) {
+        for (int32_t o = 0; o < instr->term_count && s->location_of[result] < 0; o++) {
             sbp_value v = instr->terms[o].value;
             if (is_value_term(&instr->terms[o]) && sbp_schedule_access(instr, o) == SBP_READ &&
-                s->home_of[v] >= 0 && s->dies[v] == t && may_overwrite(instr, v, result) &&
-                fits(s, result, s->home_of[v]))
-                move_in(s, result, s->home_of[v]);
+                s->location_of[v] >= 0 && s->dies[v] == t && may_overwrite(instr, v, result) &&
+                fits(s, result, s->location_of[v]))
+                move_in(s, result, s->location_of[v]);
         }
-        if (s->home_of[result] < 0)
+        if (s->location_of[result] < 0)
             move_in(s, result, new_scratch(s));
     }
 }
@@ -189,9 +189,9 @@ sbp_status sbp_place_values(sbp_scheduler *s) {
         bool used = s->dies[v] >= 0;
         if (!used || stage->base[v] != v || stage->places[v].ref == SBP_NO_VIEW)
             continue;
-        int32_t home = home_at(s, &stage->places[v]);
-        for (int32_t i = 0; i < s->homes[home].tenant_count; i++) {
-            sbp_value t = s->homes[home].tenants[i];
+        int32_t location = location_at(s, &stage->places[v]);
+        for (int32_t i = 0; i < s->locations[location].tenant_count; i++) {
+            sbp_value t = s->locations[location].tenants[i];
             bool apart = s->dies[t] < s->born[v] || s->dies[v] < s->born[t];
             bool touch =
                 (s->dies[t] == s->born[v] && may_overwrite(&stage->instrs[s->order[s->born[v]]], t, v)) ||
@@ -201,7 +201,7 @@ sbp_status sbp_place_values(sbp_scheduler *s) {
                                 "schedule: %%%s and %%%s of %s want the same place at once",
                                 stage->body->values[t].name, stage->body->values[v].name, stage->name);
         }
-        move_in(s, v, home);
+        move_in(s, v, location);
     }
     for (int32_t t = stage->instr_count - 1; t >= 0; t--)
         settle_backward(s, t);

@@ -282,8 +282,8 @@ static sbp_status choose_order(sbp_scheduler *s) {
 
 /* ---- commands ---------------------------------------------------------------------------------------- */
 
-static sbp_view scratch_view(sbp_scheduler *s, int32_t home) {
-    sbp_home *h = &s->homes[home];
+static sbp_view scratch_view(sbp_scheduler *s, int32_t location) {
+    sbp_location *h = &s->locations[location];
     if (h->buffer < 0) {
         const sbp_value_info *info = &s->stage->body->values[h->tenants[0]];
         sbp_extent rows;
@@ -325,9 +325,9 @@ static void emit_command(sbp_scheduler *s, sbp_body *body, const sbp_instr *inst
         else if (term->kind == SBP_TERM_TEMP)
             command->views[t] = temp_view(s, term->value);
         else if (term->kind == SBP_TERM_VALUE)
-            command->views[t] = s->homes[s->home_of[term->value]].view.ref != SBP_NO_VIEW
-                                    ? s->homes[s->home_of[term->value]].view
-                                    : scratch_view(s, s->home_of[term->value]);
+            command->views[t] = s->locations[s->location_of[term->value]].view.ref != SBP_NO_VIEW
+                                    ? s->locations[s->location_of[term->value]].view
+                                    : scratch_view(s, s->location_of[term->value]);
     }
     if (instr->kind != SBP_CMD_ROW)
         return;
@@ -350,8 +350,8 @@ sbp_status sbp_schedule_stage(sbp_program_builder *p, const sbp_function *code, 
     SBP_TRY(choose_order(&s));
     SBP_TRY(sbp_place_values(&s));
     bool scratch = stage->temp_count > 0;
-    for (int32_t h = 0; h < s.home_count; h++)
-        scratch |= s.homes[h].view.ref == SBP_NO_VIEW;
+    for (int32_t h = 0; h < s.location_count; h++)
+        scratch |= s.locations[h].view.ref == SBP_NO_VIEW;
     if (scratch && function < 0)
         return sbp_fail(p->diag, SBP_INTERNAL, "schedule: rule '%s' keeps values in memory", code->name);
     s.temp_buffers = SBP_NEW_ARRAY(p->arena, int32_t, stage->temp_count + 1);

@@ -6,13 +6,13 @@
 #include "passes/lowering.h"
 
 /* Memory that values of a body share, one after the other. */
-typedef struct sbp_home {
+typedef struct sbp_location {
     sbp_view view; /* fixed ones: where the caller wants them; ref is SBP_NO_VIEW for chunk scratch */
     bool writable;
     sbp_value *tenants;
     int32_t tenant_count, tenant_capacity;
-    int32_t buffer; /* scratch: made when the home is complete, -1 before */
-} sbp_home;
+    int32_t buffer; /* scratch: made when the location is complete, -1 before */
+} sbp_location;
 
 /* Arrays are indexed by values of the body. Times are positions in `order`; -1 is before the first,
  * instr_count after the last. */
@@ -24,9 +24,9 @@ typedef struct sbp_scheduler {
     int32_t *order;           /* instructions in the order they run */
     int32_t *time;            /* per instruction */
     int32_t *born, *dies;
-    int32_t *home_of; /* -1: none yet */
-    sbp_home *homes;
-    int32_t home_count, home_capacity;
+    int32_t *location_of; /* -1: none yet */
+    sbp_location *locations;
+    int32_t location_count, location_capacity;
     int32_t *temp_buffers;
 } sbp_scheduler;
 
@@ -37,7 +37,7 @@ sbp_access sbp_schedule_access(const sbp_instr *instr, int32_t term);
 sbp_status sbp_schedule_stage(sbp_program_builder *p, const sbp_function *code, int32_t function,
                               sbp_stage *stage, sbp_body *body) SBP_CHECKED;
 
-/* Gives every value a home, sharing memory where an instruction may write over what it reads. */
+/* Gives every value a location, sharing memory where an instruction may write over what it reads. */
 sbp_status sbp_place_values(sbp_scheduler *s) SBP_CHECKED;
 
 #endif

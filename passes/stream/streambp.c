@@ -7,7 +7,7 @@
  *
  * For each kind of segment:
  *   forward   chunks ascending: y[i], keys and values appended; what the saved set names is kept
- *   again     the same without what is saved already: checkpoints every k segments are run forward once more
+ *   recompute the same without what is saved already: checkpoints every k segments are run forward once more
  *   backward  chunks ascending: carries only. Then chunks descending: recompute chunk i (only what the
  * reverse sweep needs), run the reverse sweep; weight gradients and dK, dV accumulate; dK_i, dV_i are final
  * when chunk i is reached, since no chunk below reads rows of chunk i; dx_i overwrites dy_i in place
@@ -59,7 +59,7 @@ static bool is_row_wise(const sbp_func *f, sbp_value v) {
 
 /* A forward value that the reverse sweep reads: it is kept; or, row-wise, is computed from others, which are
  * read then. */
-static bool is_computed_again(builder *b, sbp_value *value, bool by_product) {
+static bool is_recomputed(builder *b, sbp_value *value, bool by_matmul) {
     const sbp_func *d = b->d;
     sbp_value v = *value;
     while (v != SBP_NO_VALUE && d->values[v].role == SBP_VALUE_OP &&
@@ -74,7 +74,7 @@ static bool is_computed_again(builder *b, sbp_value *value, bool by_product) {
         b->carry_saved[root] = true;
         return false;
     }
-    if (is_row_wise(d, v) && !by_product)
+    if (is_row_wise(d, v) && !by_matmul)
         return true;
     if (has_rows(d, v))
         b->saved[v] = true;
@@ -82,11 +82,11 @@ static bool is_computed_again(builder *b, sbp_value *value, bool by_product) {
 }
 
 /* Marks a value and what it is computed from; `seen` are those whose operands were looked at. */
-static void mark_read(builder *b, sbp_value value, bool by_product, bool *seen, sbp_value *stack) {
+static void mark_read(builder *b, sbp_value value, bool by_matmul, bool *seen, sbp_value *stack) {
     int32_t count = 0;
     for (bool first = true; first || count > 0; first = false) {
         sbp_value v = first ? value : stack[--count];
-        if (!is_computed_again(b, &v, first && by_product) || seen[v])
+        if (!is_recomputed(b, &v, first && by_matmul) || seen[v])
             continue;
         seen[v] = true;
         const sbp_op *op = &b->d->ops[b->d->values[v].op];
@@ -101,9 +101,9 @@ static void save_everything(builder *b) {
     sbp_value *stack = SBP_NEW_ARRAY(b->p->arena, sbp_value, SBP_MAX_OPERANDS * (b->d->op_count + 1));
     for (int32_t i = b->forward_ops; i < b->d->op_count; i++) {
         const sbp_op *op = &b->d->ops[i];
-        bool product = sbp_opcode_class(op->code) != SBP_CLASS_ROWWISE && op->code != SBP_OP_sum_rows;
+        bool matmul = sbp_opcode_class(op->code) != SBP_CLASS_ROWWISE && op->code != SBP_OP_sum_rows;
         for (int32_t k = 0; k < op->operand_count; k++)
-            mark_read(b, op->operands[k], product, seen, stack);
+            mark_read(b, op->operands[k], matmul, seen, stack);
     }
 }
 
@@ -566,17 +566,17 @@ static sbp_status build_forward(builder *b) {
     return SBP_OK;
 }
 
-static sbp_status build_again(builder *b) {
+static sbp_status build_recompute(builder *b) {
     bool *given = SBP_NEW_ARRAY(b->p->arena, bool, b->d->value_count + 1);
     for (int32_t v = 0; v < b->d->value_count; v++)
         given[v] = b->saved[v] && v != b->output;
     sbp_body_cut cut;
-    SBP_TRY(make_body(b, given, b->carry_saved, keeps_output, "again", &cut));
-    stage_context c = begin_function(b, "again", &cut, 1, false, SBP_READ);
+    SBP_TRY(make_body(b, given, b->carry_saved, keeps_output, "recompute", &cut));
+    stage_context c = begin_function(b, "recompute", &cut, 1, false, SBP_READ);
     c.running = true;
     begin_states(&c, &cut);
     add_stage(&c, "chunk", &cut, false);
-    b->kind->again = c.function->function;
+    b->kind->recompute = c.function->function;
     return SBP_OK;
 }
 
@@ -730,11 +730,11 @@ static sbp_status build_kind(builder b) {
     add_saved_results(&b);
     SBP_TRY(build_forward(&b));
     if (!b.of->derivative) {
-        b.kind->again = b.kind->forward; /* it saves nothing that could be left out */
+        b.kind->recompute = b.kind->forward; /* it saves nothing that could be left out */
         return SBP_OK;
     }
     if (p->options.schedule.checkpoint_every > 1)
-        SBP_TRY(build_again(&b));
+        SBP_TRY(build_recompute(&b));
     return build_backward(&b);
 }
 
@@ -753,7 +753,7 @@ sbp_status sbp_pass_streambp(const sbp_pass_input *in, sbp_module *m, const sbp_
     int32_t head = m->calls[m->call_count - 1].func;
     for (int32_t f = 0; f < m->func_count; f++) {
         bool called = false;
-        out->kinds[f].forward = out->kinds[f].again = out->kinds[f].backward = -1;
+        out->kinds[f].forward = out->kinds[f].recompute = out->kinds[f].backward = -1;
         for (int32_t c = 0; c < m->call_count; c++)
             called |= m->calls[c].func == f;
         if (called && f != head)

@@ -38,7 +38,7 @@
  *              part.labels, labels that count in the one at hand; part.last, 1 in the last of this
  *              rank; parts, how many all ranks have
  *
- * rotated.logps and rotated.ref_logps are told by a scoring (rotated.h).
+ * mismatched.logps and mismatched.ref_logps are told by a scoring (mismatched.h).
  *
  * What the program's @prepare (ir/graph/prepare.h) makes of the step (prepared.h) stands before data of the
  * same name.
@@ -65,7 +65,7 @@ typedef struct sbp_micro_batch {
     const int32_t *shared;
 } sbp_micro_batch;
 
-/* Operations of a program on a document, as far as products and attention go. */
+/* Operations of a program on a document, as far as matmuls and attention go. */
 typedef struct sbp_pack_work {
     double per_row;
     struct {

@@ -1,8 +1,8 @@
 /* pack_ranks.c: what is whole to ranks, so that they end together.
  *
- * What takes time is counted in operations of the entry that runs for each micro-batch: products for each
+ * What takes time is counted in operations of the entry that runs for each micro-batch: matmuls for each
  * row, and attention for each pair of a row and one that it sees. (Everything else goes with the rows too;
- * products and attention are as fast as each other, near enough.) The longest work first, each to the rank
+ * matmuls and attention are as fast as each other, near enough.) The longest work first, each to the rank
  * that has the least: no rank has more than 4/3 of the least that is possible (Graham 1969). */
 #include <stdlib.h>
 

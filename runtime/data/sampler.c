@@ -46,12 +46,12 @@ static void sort_keys(shuffle_key *keys, int64_t count, shuffle_numbers *s) {
     for (int part = 0; part < 256; part++)
         while (at[part] < ends[part]) {
             shuffle_key key = keys[at[part]];
-            int home = (int)(key.k0 >> 24);
-            if (home != part) {
-                keys[at[part]] = keys[at[home]];
-                keys[at[home]] = key;
+            int bucket = (int)(key.k0 >> 24);
+            if (bucket != part) {
+                keys[at[part]] = keys[at[bucket]];
+                keys[at[bucket]] = key;
             }
-            at[home]++;
+            at[bucket]++;
         }
     for (int part = 0; part < 256; part++) {
         int64_t first = part ? ends[part - 1] : 0;

@@ -206,9 +206,9 @@ sbp_status sbp_executor_create(sbp_diag *diag, const sbp_device_class *class,
     return SBP_OK;
 }
 
-sbp_status sbp_executor_meet(sbp_executor *x, sbp_diag *diag) {
+sbp_status sbp_executor_rendezvous(sbp_executor *x, sbp_diag *diag) {
     bool own;
-    return x->ranks && x->class->meet ? x->class->meet(x->device, &own, diag) : SBP_OK;
+    return x->ranks && x->class->rendezvous ? x->class->rendezvous(x->device, &own, diag) : SBP_OK;
 }
 
 void sbp_executor_destroy(sbp_executor *x) {

@@ -32,8 +32,8 @@ sbp_status sbp_executor_create(sbp_diag *diag, const sbp_device_class *class,
                                sbp_executor **out) SBP_CHECKED;
 /* NULL is allowed. */
 /* With options.ranks: all ranks together, before the first entry runs: the device finds out how they send
- * each other what the program's collectives want (sbp_device_class.meet). */
-sbp_status sbp_executor_meet(sbp_executor *executor, sbp_diag *diag) SBP_CHECKED;
+ * each other what the program's collectives want (sbp_device_class.rendezvous). */
+sbp_status sbp_executor_rendezvous(sbp_executor *executor, sbp_diag *diag) SBP_CHECKED;
 void sbp_executor_destroy(sbp_executor *executor);
 const sbp_program *sbp_executor_program(const sbp_executor *executor);
 sbp_device *sbp_executor_device(sbp_executor *executor);
@@ -91,7 +91,7 @@ sbp_status sbp_gradient_read(const sbp_gradient *gradient, int64_t first, int64_
 
 /* Whether the device has ways to choose among (sbp_device_class.tune). */
 bool sbp_executor_can_tune(const sbp_executor *executor);
-/* Lets it measure them for the products of all entries at the most rows, last and shorter chunks left out.
+/* Lets it measure them for the matmuls of all entries at the most rows, last and shorter chunks left out.
  * Before anything is written: arenas hold anything afterwards, but constants. A micro-batch must be bound
  * anew. */
 sbp_status sbp_executor_tune(sbp_executor *executor, sbp_diag *diag) SBP_CHECKED;

@@ -1,4 +1,4 @@
-/* executor_tune.c: shows a device the products that the program will have, so that it chooses how to compute
+/* executor_tune.c: shows a device the matmuls that the program will have, so that it chooses how to compute
  * them by measuring, before anything is in the arenas. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* profile.h: where the time of a run goes: seconds, operations and bytes of every command, added up by what
- * it is (products by their sizes, row kernels by their names). SBP_PROFILE=1 in the environment makes sbprun
+ * it is (matmuls by their sizes, row kernels by their names). SBP_PROFILE=1 in the environment makes sbprun
  * print a table of them on standard error at the end.
  *
  * An executor with a profile (sbp_executor_set_profile) runs each command alone and waits for it: copies of

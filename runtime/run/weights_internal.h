@@ -24,8 +24,8 @@ double sbp_normal_uniform(const sbp_normal_source *source, int64_t index);
 /* As the formula says, in double precision. */
 double sbp_normal_at(const sbp_normal_source *source, int64_t index);
 /* Numbers first .. first + count that round to elements of dtype as those of sbp_normal_at do. */
-void sbp_normal_draw(const sbp_normal_source *source, sbp_dtype dtype, int64_t first, int64_t count,
-                     double *out);
+void sbp_normal_sample(const sbp_normal_source *source, sbp_dtype dtype, int64_t first, int64_t count,
+                       double *out);
 
 /* ---- where numbers go ---- */
 

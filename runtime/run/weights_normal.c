@@ -51,7 +51,7 @@ double sbp_normal_at(const sbp_normal_source *n, int64_t index) {
 }
 
 /* Words of pairs first .. first + PAIRS. */
-FOR_EACH_PROCESSOR static void draw_words(const sbp_normal_source *n, uint64_t first, uint32_t *words) {
+FOR_EACH_PROCESSOR static void sample_words(const sbp_normal_source *n, uint64_t first, uint32_t *words) {
     uint32_t h0 = (uint32_t)n->name_hash, h1 = (uint32_t)(n->name_hash >> 32);
     uint32_t s0 = (uint32_t)n->seed, s1 = (uint32_t)(n->seed >> 32);
     for (uint32_t i = 0; i < 2 * PAIRS; i++) {
@@ -162,9 +162,9 @@ FOR_EACH_PROCESSOR static int32_t doubt(sbp_dtype dtype, const double *a, double
 }
 
 /* The pairs from `pair` on, as the formula has them or rounding to the same. */
-static void draw_pairs(const sbp_normal_source *n, sbp_dtype dtype, int64_t pair, double *out) {
+static void sample_pairs(const sbp_normal_source *n, sbp_dtype dtype, int64_t pair, double *out) {
     uint32_t words[2 * PAIRS], doubts[2 * PAIRS];
-    draw_words(n, (uint64_t)pair, words);
+    sample_words(n, (uint64_t)pair, words);
     make_pairs(words, n->deviation, out);
     if (doubt(dtype, out, fabs(n->deviation) * ROOM, doubts) == 0)
         return;
@@ -173,7 +173,8 @@ static void draw_pairs(const sbp_normal_source *n, sbp_dtype dtype, int64_t pair
             out[i] = sbp_normal_at(n, 2 * pair + i);
 }
 
-void sbp_normal_draw(const sbp_normal_source *n, sbp_dtype dtype, int64_t first, int64_t count, double *out) {
+void sbp_normal_sample(const sbp_normal_source *n, sbp_dtype dtype, int64_t first, int64_t count,
+                       double *out) {
     double pairs[2 * PAIRS];
     bool exact = dtype != SBP_F32 && dtype != SBP_BF16 && dtype != SBP_F16;
     for (int64_t done = 0, some; done < count; done += some) {
@@ -184,7 +185,7 @@ void sbp_normal_draw(const sbp_normal_source *n, sbp_dtype dtype, int64_t first,
                 out[done + k] = sbp_normal_at(n, first + done + k);
             continue;
         }
-        draw_pairs(n, dtype, (first + done) / 2, pairs);
+        sample_pairs(n, dtype, (first + done) / 2, pairs);
         memcpy(out + done, pairs + skip, (size_t)some * sizeof *out);
     }
 }

@@ -32,13 +32,13 @@ typedef struct block {
 
 /* ---- numbers ----------------------------------------------------------------------------------------- */
 
-static sbp_status draw_run(void *user, const sbp_recipe_run *run) {
+static sbp_status sample_run(void *user, const sbp_recipe_run *run) {
     block *b = user;
     const draw *d = b->d;
     double *out = b->values + (run->target - b->first);
     bool as_is = d->tensor->map.changes_values; /* what is rounded is another number */
     if (d->tensor->init == SBP_INIT_NORMAL)
-        sbp_normal_draw(&d->source, as_is ? SBP_F64 : d->dtype, run->source, run->count, out);
+        sbp_normal_sample(&d->source, as_is ? SBP_F64 : d->dtype, run->source, run->count, out);
     else
         for (int64_t k = 0; k < run->count; k++)
             out[k] = d->tensor->deviation * (2 * sbp_normal_uniform(&d->source, run->source + k) - 1);
@@ -78,14 +78,14 @@ static void keep_block(const block *b) {
         sbp_executor_convert(d->dtype, d->out + to * sbp_dtype_bytes(d->dtype), SBP_F64, b->values, b->count);
 }
 
-static void draw_block(const draw *d, int64_t first, int64_t count) {
+static void sample_block(const draw *d, int64_t first, int64_t count) {
     block b;
     const sbp_tensor_entry *t = d->tensor;
     b.d = d;
     b.first = first;
     b.count = count;
     if (t->init == SBP_INIT_NORMAL || t->init == SBP_INIT_UNIFORM)
-        (void)!sbp_recipe_walk_target(&t->map, first, first + count, draw_run, &b);
+        (void)!sbp_recipe_walk_target(&t->map, first, first + count, sample_run, &b);
     else
         for (int64_t k = 0; k < count; k++)
             b.values[k] = t->init == SBP_INIT_ONES ? 1 : 0;
@@ -117,7 +117,7 @@ static void take_blocks(crew *c) {
         int64_t at = c->next, count = job.count - at < BLOCK_ELEMS ? job.count - at : BLOCK_ELEMS;
         c->next += count;
         pthread_mutex_unlock(&c->lock);
-        draw_block(&job, job.first + at, count);
+        sample_block(&job, job.first + at, count);
         pthread_mutex_lock(&c->lock);
         c->left -= count;
         if (c->left == 0)

@@ -439,8 +439,8 @@ static sbp_status save_state(const checkpoint_job *job) {
     sbp_json_write_int(&w, "batch_rows", s->batch_rows);
     sbp_json_write_int(&w, "batch_tokens", s->batch_tokens);
     sbp_json_write_bool(&w, "shuffle", s->shuffle);
-    if (s->products)
-        sbp_json_write_hash(&w, "products", s->products);
+    if (s->matmuls)
+        sbp_json_write_hash(&w, "matmuls", s->matmuls);
     if (s->inner)
         sbp_json_write_int(&w, "inner", s->inner);
     if (s->reference)
@@ -463,7 +463,7 @@ static sbp_status must_equal(const checkpoint_job *job, const char *what, int64_
 static sbp_status load_state(const checkpoint_job *job) {
     const sbp_json *root;
     sbp_run_state *s = job->state, saved = {0};
-    const char *hash = "", *products = "", *reference = "", *base = "";
+    const char *hash = "", *matmuls = "", *reference = "", *base = "";
     char expected[20];
     const struct {
         const char *name;
@@ -498,7 +498,7 @@ static sbp_status load_state(const checkpoint_job *job) {
     if (strcmp(hash, expected) != 0)
         return sbp_fail(job->diag, SBP_INPUT, "%s: the run to be resumed had other data (hash %.20s, now %s)",
                         job->path, hash, expected);
-    SBP_TRY(sbp_json_get_string(job->diag, root, "products", SBP_JSON_OPTIONAL, &products));
+    SBP_TRY(sbp_json_get_string(job->diag, root, "matmuls", SBP_JSON_OPTIONAL, &matmuls));
     SBP_TRY(sbp_json_get_string(job->diag, root, "reference", SBP_JSON_OPTIONAL, &reference));
     SBP_TRY(sbp_json_get_string(job->diag, root, "base", SBP_JSON_OPTIONAL, &base));
     saved.base = strtoull(base, NULL, 16);
@@ -507,7 +507,7 @@ static sbp_status load_state(const checkpoint_job *job) {
                         "%s: the run to be resumed had other frozen weights (hash %016llx, now %016llx): the "
                         "file that they come from has changed",
                         job->path, (unsigned long long)saved.base, (unsigned long long)s->base);
-    saved.products = strtoull(products, NULL, 16);
+    saved.matmuls = strtoull(matmuls, NULL, 16);
     saved.reference = strtoull(reference, NULL, 16);
     SBP_TRY(must_equal(job, "--seed", saved.seed, s->seed));
     SBP_TRY(must_equal(job, "--batch-size", saved.batch_rows, s->batch_rows));

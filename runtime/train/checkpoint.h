@@ -47,8 +47,8 @@ typedef struct sbp_run_state {
         base; /* of what is frozen in blocks (sbp_params_hash_base), which checkpoints do not have; 0: none */
     int64_t seed, batch_rows, batch_tokens;
     bool shuffle;
-    /* of products.txt beside the checkpoints, by which the device computed products; 0: it chose by itself */
-    uint64_t products;
+    /* of matmuls.txt beside the checkpoints, by which the device computed matmuls; 0: it chose by itself */
+    uint64_t matmuls;
     uint64_t reference; /* hash of the weights that scored as reference; 0: there was no need */
 } sbp_run_state;
 

@@ -198,7 +198,7 @@ static bool is_result(const sbp_rundir *dir, const char *name) {
     struct stat s;
     if (strcmp(name, "metrics.jsonl") == 0)
         return fstatat(dir->fd, name, &s, 0) != 0 || S_ISREG(s.st_mode);
-    return strcmp(name, "products.txt") == 0 || strncmp(name, "ref_logps.", strlen("ref_logps.")) == 0 ||
+    return strcmp(name, "matmuls.txt") == 0 || strncmp(name, "ref_logps.", strlen("ref_logps.")) == 0 ||
            is_weights(name) || sbp_rundir_step(name) >= 0;
 }
 

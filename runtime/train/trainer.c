@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "backends/ranks/ranks.h"
-#include "runtime/data/rotated.h"
+#include "runtime/data/mismatched.h"
 #include "runtime/run/weights.h"
 
 /* Documents are scored this many rows of data, for each rank, at a time, so that lines can come in file
@@ -23,8 +23,8 @@ static int32_t find_output(const sbp_program *program, const char *name) {
 /* What a scoring does without, and the executor wants to have been set. */
 static void set_unknown(const sbp_trainer *t) {
     const sbp_prepare *prepare = t->program->prepare;
-    sbp_executor_set_scalar(t->executor, SBP_ROTATED_LOGPS, 0);
-    sbp_executor_set_scalar(t->executor, SBP_ROTATED_REF_LOGPS, 0);
+    sbp_executor_set_scalar(t->executor, SBP_MISMATCHED_LOGPS, 0);
+    sbp_executor_set_scalar(t->executor, SBP_MISMATCHED_REF_LOGPS, 0);
     for (int32_t i = 0; prepare && i < prepare->number_count; i++)
         sbp_executor_set_scalar(t->executor, prepare->numbers[i], 1);
 }
@@ -40,8 +40,8 @@ sbp_status sbp_trainer_init(sbp_trainer *t, sbp_diag *diag, sbp_executor *execut
                        .max_grad_norm = INFINITY,
                        .loss = find_output(program, "loss"),
                        .grad_norm = find_output(program, "grad_norm")};
-    t->same_parts =
-        sbp_program_entry_meets(program, "accumulate") || sbp_program_entry_meets(program, "score");
+    t->same_parts = sbp_program_entry_communicates(program, "accumulate") ||
+                    sbp_program_entry_communicates(program, "score");
     SBP_TRY(sbp_prepared_init(&t->prepared, diag, program->prepare));
     set_unknown(t);
     sbp_packer_init(&t->packer, sbp_program_most_rows(program), program);
@@ -137,7 +137,7 @@ static sbp_status read_results(sbp_trainer *t, sbp_diag *diag) {
 
 /* What an update adds to them. */
 static sbp_status read_norm(sbp_trainer *t, sbp_diag *diag) {
-    if (!is_alone(t)) /* parameters may still be on their way, and others want to use the wire */
+    if (!is_alone(t)) /* parameters may still be on their way, and others want to use the interconnect */
         SBP_TRY(sbp_executor_wait(t->executor, diag));
     if (t->grad_norm < 0)
         return SBP_OK;

@@ -158,13 +158,13 @@ double bench_time(bench *b, bench_command *c) {
 /* ---- products ---------------------------------------------------------------------------------------- */
 
 void bench_layer(const char *const names[3], int64_t rows, int64_t out, int64_t in, sbp_dtype dtype,
-                 bench_product products[3]) {
-    products[0] = (bench_product){names[0], rows, out, in, false, true, false, dtype};
-    products[1] = (bench_product){names[1], rows, in, out, false, false, false, dtype};
-    products[2] = (bench_product){names[2], out, in, rows, true, false, true, dtype};
+                 bench_matmul products[3]) {
+    products[0] = (bench_matmul){names[0], rows, out, in, false, true, false, dtype};
+    products[1] = (bench_matmul){names[1], rows, in, out, false, false, false, dtype};
+    products[2] = (bench_matmul){names[2], out, in, rows, true, false, true, dtype};
 }
 
-void bench_product_make(bench *b, const bench_product *p, bench_command *out) {
+void bench_matmul_make(bench *b, const bench_matmul *p, bench_command *out) {
     int64_t copies = 1 + (INT64_C(64) << 20) / (p->n * p->k * sbp_dtype_bytes(p->dtype));
     *out = (bench_command){
         .command = {.kind = SBP_CMD_GEMM, .flushes = -1}, .cold = 2, .copies = copies < 40 ? copies : 40};
@@ -182,7 +182,7 @@ void bench_product_make(bench *b, const bench_product *p, bench_command *out) {
     out->dispatch = (sbp_dispatch){.command = &out->command, .spans = out->spans, .span_count = 5};
 }
 
-double bench_product_gflops(const bench_product *p, double seconds) {
+double bench_matmul_gflops(const bench_matmul *p, double seconds) {
     return 2e-9 * (double)p->m * (double)p->n * (double)p->k / seconds;
 }
 

@@ -38,12 +38,12 @@ typedef struct bench_command {
 } bench_command;
 
 /* A product of a layer: d[m, n] = op(a) op(b), or += in fp32 when `add`. All in dtype but a sum. */
-typedef struct bench_product {
+typedef struct bench_matmul {
     const char *name;
     int64_t m, n, k;
     bool ta, tb, add;
     sbp_dtype dtype;
-} bench_product;
+} bench_matmul;
 
 /* Causal attention of one document, in chunks of rows as a step runs it. */
 typedef struct bench_attention {
@@ -75,10 +75,10 @@ double bench_time(bench *b, bench_command *command);
 /* The three products of a linear layer of out x in weights with `rows` rows: forward, input and weight
  * gradient. */
 void bench_layer(const char *const names[3], int64_t rows, int64_t out, int64_t in, sbp_dtype dtype,
-                 bench_product products[3]);
-void bench_product_make(bench *b, const bench_product *product, bench_command *out);
+                 bench_matmul products[3]);
+void bench_matmul_make(bench *b, const bench_matmul *product, bench_command *out);
 /* 1e9 operations per second. */
-double bench_product_gflops(const bench_product *product, double seconds);
+double bench_matmul_gflops(const bench_matmul *product, double seconds);
 /* seconds: forward and backward of all rows; gflops: rates, without what the causal mask hides. */
 void bench_attention_run(bench *b, const bench_attention *shape, double seconds[2], double gflops[2]);
 /* A row kernel of the program by number, over so many rows; *bytes: what it reads and writes. */

@@ -55,7 +55,7 @@ def lines_of(path):
 
 def test_killed_in_each_part(work):
     out, marks, build, tools = (os.path.join(work, name) for name in ("out", "marks", "build", "tools"))
-    for name in ("sbprun", "sbpc", "tests/bench/bench_attention", "tests/bench/bench_rates", "tests/conformance/conformance", "tests/cli/test_cli_golden"):
+    for name in ("sbprun", "sbpc", "tests/bench/bench_attention", "tests/bench/bench_throughput", "tests/conformance/conformance", "tests/cli/test_cli_golden"):
         path = os.path.join(build, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:
@@ -157,7 +157,7 @@ def test_calls_by_a_clock(work):
         def run(m, figure):
             ran.append(part.name)
             figure({"part": part.name})
-            seconds = 10000 if part.name == "rates_gemm" else part.planned
+            seconds = 10000 if part.name == "throughput_gemm" else part.planned
             if m.now + seconds > m.deadline:
                 m.now = m.deadline
                 raise gpu_schedule.Hung("by the clock")
@@ -176,10 +176,10 @@ def test_calls_by_a_clock(work):
         check(machine.now - begun <= 540, f"call {calls} took {machine.now - begun} s")
         check(status == 1, f"exit status {status}")
     sys.stdout = stdout
-    check(results.result("rates_gemm").startswith("over its limit") and results.result("goldens") == "failed", "what was wrong is not said")
+    check(results.result("throughput_gemm").startswith("over its limit") and results.result("goldens") == "failed", "what was wrong is not said")
     for part in parts:
-        check(part.name in ("rates_gemm", "goldens") or results.result(part.name) == "ok", f"{part.name} is not done after {calls} calls")
-        check(part.name in ("rates_gemm", "goldens", "preflight") or ran.count(part.name) == 1, f"{part.name} ran {ran.count(part.name)} times")
+        check(part.name in ("throughput_gemm", "goldens") or results.result(part.name) == "ok", f"{part.name} is not done after {calls} calls")
+        check(part.name in ("throughput_gemm", "goldens", "preflight") or ran.count(part.name) == 1, f"{part.name} ran {ran.count(part.name)} times")
 
 
 def test_schedule():
@@ -193,7 +193,7 @@ def test_schedule():
         minutes, seconds = begins[name][2].split(":")
         return int(begins[name][1]), 60 * int(minutes) + float(seconds)
     check(at("attention") <= (1, 10), begins["attention"])
-    check(at("rates_attention") <= (1, 75), begins["rates_attention"])
+    check(at("throughput_attention") <= (1, 75), begins["throughput_attention"])
     for name in ("step_06b_32k", "step_06b_128k", "step_8b_32k", "step_8b_128k"):
         planned = next(part.planned for part in parts if part.name == name)
         check(at(name)[0] == 1 and at(name)[1] + planned <= 480, name, begins[name])

@@ -197,8 +197,8 @@ def goldens(m, figure, everything=False):
 
 def rates(only, dtype):
     def part(m, figure):
-        name = f"rates_{only}" if dtype == "bf16" else f"rates_{only}_{dtype}"
-        command = [m.program("tests/bench/bench_rates"), m.backend, "--model", "tiny" if m.tiny else "8b", "--only", only, "--seconds", "0.1"]
+        name = f"throughput_{only}" if dtype == "bf16" else f"throughput_{only}_{dtype}"
+        command = [m.program("tests/bench/bench_throughput"), m.backend, "--model", "tiny" if m.tiny else "8b", "--only", only, "--seconds", "0.1"]
         command += [] if only == "row" else ["--dtype", dtype]
         if m.peaks():
             command += ["--peak", str(m.peaks()[0]), "--bandwidth", str(m.peaks()[1])]
@@ -239,11 +239,11 @@ def compile_plan(m, model, tokens, options, plan):
     # by the rates of this machine; where measuring them fails or hangs, by the table. (Not where a GPU is imitated: minutes.)
     for rates_of in ("table",) if m.tiny and m.backend == "cuda" else ("measured", "table"):
         try:
-            status, text = m.run(command + options + ["--rates", rates_of], m.env, 90 if m.tiny else 30, TOP)
+            status, text = m.run(command + options + ["--throughput", rates_of], m.env, 90 if m.tiny else 30, TOP)
         except Hung:
             continue
         if status == 0:
-            return f"compiled here, rates {rates_of}", text
+            return f"compiled here, throughput {rates_of}", text
     for memory in sorted(CARRIED_MEMORY, key=size, reverse=True):
         carried = m.bundled(f"plans/{model}-{tokens}-{memory}.plan")
         if os.path.exists(carried) and size(memory) <= size(m.memory()) + (2 << 30):
@@ -412,7 +412,7 @@ def compile_ahead(build, folder):
     for head in HEADS:
         subprocess.run([benches + "bench_attention", "cuda", "--head-dim", str(head), "--compile", "only"], check=True)
     for only in ("gemm", "head", "attention", "row"):
-        subprocess.run([benches + "bench_rates", "cuda", "--model", "8b", "--only", only, "--compile", "only"], check=True)
+        subprocess.run([benches + "bench_throughput", "cuda", "--model", "8b", "--only", only, "--compile", "only"], check=True)
 
 
 # ---- two ranks ------------------------------------------------------------------------------------------------------------
@@ -453,7 +453,7 @@ def nccl(m, figure):
     figure({"ranks": 2, "rows": 4})
     alone = field(m.call([m.program("sbprun"), plan, "--data", rows, "--weights", "random:1", "--batch-size", "4", "--steps", "2", "--out", "none", "--json"]), "train_loss")
     figure({"loss_of_one_rank": alone})
-    for way in ("--zero 0", "--zero 2", "--zero 3", "--zero 3 --context-parallel 2", "--zero 3 --context-parallel 2 --context-way keys", "--zero 2 --deterministic off"):
+    for way in ("--zero 0", "--zero 2", "--zero 3", "--zero 3 --context-parallel 2", "--zero 3 --context-parallel 2 --context-exchange all-gather", "--zero 2 --deterministic off"):
         m.call(compiled[:-2] + ["--accumulate", "any", "--ranks", "2"] + way.split(), 60)
         sums = set()
         for more in ({}, {}, {"SBP_CUDA_NCCL": "off"}):
@@ -487,8 +487,8 @@ def parts():
     return [
         Part("preflight", 10, 320, "libraries, versions, disk, clocks, the device", preflight),
         Part("attention", 55, 150, "wgmma, mma, plain and torch; five heads; 8,192 rows", attention),
-        Part("rates_attention", 8, 40, "attention in bf16", rates("attention", "bf16")),
-        Part("rates_gemm", 20, 60, "products in bf16", rates("gemm", "bf16")),
+        Part("throughput_attention", 8, 40, "attention in bf16", rates("attention", "bf16")),
+        Part("throughput_gemm", 20, 60, "products in bf16", rates("gemm", "bf16")),
         step_entry("step_06b_32k", "06b", 32768, 3, FULL, "Qwen3-0.6B, AdamW"),
         step_entry("step_8b_32k", "8b", 32768, 2, SGD, "Qwen3-8B, SGD"),
         step_entry("step_06b_128k", "06b", 131072, 1, FULL, "Qwen3-0.6B, AdamW"),
@@ -496,8 +496,8 @@ def parts():
         Part("goldens", 40, 120, "gradients of small models, a sample", goldens),
         Part("conformance", 60, 150, "every command against double precision, an eighth of the cases in four processes", conformance),
         Part("timeline", step_seconds("8b", 32768, 1), 60, "where the time of a step of 8B goes", timeline),
-        Part("rates_head", 12, 40, "products of the head in bf16", rates("head", "bf16")),
-        Part("rates_row", 10, 40, "row kernels", rates("row", "bf16")),
+        Part("throughput_head", 12, 40, "products of the head in bf16", rates("head", "bf16")),
+        Part("throughput_row", 10, 40, "row kernels", rates("row", "bf16")),
         Part("torch_attention", 15, 60, "PyTorch's own attention", torch_rates),
         Part("longest", 35, 120, "the longest sequence, compiled; a short row under its plan", longest),
         step_entry("step_06b_8k", "06b", 8192, 3, FULL, "Qwen3-0.6B, AdamW"),
@@ -509,7 +509,7 @@ def parts():
         Part("nccl", 90, 240, "two ranks", nccl),
         Part("vulkan", 60, 150, "attention and products on Vulkan", vulkan),
         Part("order", 20, 90, "order of queues", lambda m, figure: conformance(m, figure, True, "test_order*")),
-        Part("rates_gemm_fp32", 25, 60, "products in fp32", rates("gemm", "fp32")),
+        Part("throughput_gemm_fp32", 25, 60, "products in fp32", rates("gemm", "fp32")),
         Part("modes_4b", 60, 150, "stream, checkpoint, standard at 8k", modes("4b", 8192)),
         Part("conformance_all", 240, 520, "all cases", lambda m, figure: conformance(m, figure, False)),
         Part("goldens_all", 400, 520, "all models and settings", lambda m, figure: goldens(m, figure, True)),

@@ -3,7 +3,7 @@
 
     tests/bench/makespan.py [--only N,M] [--steps 3] [--rounds 3]
 
-Twelve layers of SmolLM2-135M's shape, random weights, 1,024 rows. The machine is measured in every round (sbpc compile --rates
+Twelve layers of SmolLM2-135M's shape, random weights, 1,024 rows. The machine is measured in every round (sbpc compile --throughput
 again), and each rate is the best of these, as the seconds of a setting are those of the fastest step of all rounds; the queues in, out and disk are then throttled to set rates (SBP_TEST_RATES), in the run and in the rates that sbpc plans by, so
 that a link of some hundred MB/s stands for one of a GPU. Goal: within 15 %.
 
@@ -36,17 +36,17 @@ SETTINGS = [  # name, rates of queues in bytes per second, options
     ("states on the host", {"in": 6e8, "out": 6e8}, ["--offload", "states"]),
     ("states on disk", {"in": 2e9, "out": 2e9, "disk": 5e8}, ["--offload", "states:disk"]),
     ("all but checkpoints on the host, step", {"in": 3e8, "out": 3e8}, ["--offload", "states+params"] + STEP),
-    # one row of data and one thread a rank; the wire is as slow as is hidden, and slower
+    # one row of data and one thread a rank; the interconnect is as slow as is hidden, and slower
     ("2 ranks", {"net": 4e8}, ["--ranks", "2"]),
-    ("2 ranks, slow wire", {"net": 6e7}, ["--ranks", "2"]),
-    ("2 ranks, ZeRO 2, slow wire", {"net": 8e7}, ["--ranks", "2", "--zero", "2"]),
+    ("2 ranks, slow interconnect", {"net": 6e7}, ["--ranks", "2"]),
+    ("2 ranks, ZeRO 2, slow interconnect", {"net": 8e7}, ["--ranks", "2", "--zero", "2"]),
     ("2 ranks, ZeRO 3", {"net": 3e8}, ["--ranks", "2", "--zero", "3"]),
-    ("2 ranks, ZeRO 3, slow wire", {"net": 6e7}, ["--ranks", "2", "--zero", "3"]),
+    ("2 ranks, ZeRO 3, slow interconnect", {"net": 6e7}, ["--ranks", "2", "--zero", "3"]),
     # what a host has once: its ranks share the rate of the disk, on which each writes and reads its shares
     ("2 ranks, ZeRO 2, states on one disk", {"in": 8e8, "out": 8e8, "disk": 4e8, "net": 3e8}, ["--ranks", "2", "--zero", "2", "--offload", "states:disk+gradients"]),
     ("2 ranks, ZeRO 3, all on the host, states on one disk", {"in": 2e8, "out": 2e8, "disk": 6e8, "net": 3e8}, ["--ranks", "2", "--zero", "3", "--offload", "checkpoints+states:disk+gradients+params"]),
     ("2 ranks in groups of one, ZeRO 3", {"net": 6e7}, ["--ranks", "2", "--zero", "3", "--shard-group", "1"]),
-    ("2 ranks, ZeRO 3, gathered once, bf16 on the wire", {"net": 6e7}, ["--ranks", "2", "--zero", "3", "--keep-gathered", "all", "--reduce-dtype", "bf16"]),
+    ("2 ranks, ZeRO 3, gathered once, bf16 on the interconnect", {"net": 6e7}, ["--ranks", "2", "--zero", "3", "--keep-gathered", "all", "--reduce-dtype", "bf16"]),
     ("everything away, gradients too", {"in": 8e8, "out": 8e8, "disk": 8e8},
      ["--offload", "checkpoints+states:disk+gradients+params"]),
 ]
@@ -61,7 +61,7 @@ def run(command, environment=None):
 
 def compile_plan(arguments, folder, rates, options, environment, threads):
     result = run([arguments.sbpc, "compile", os.path.join(folder, "model"), "-o", os.path.join(folder, "plan.bin"), "--seq-len", str(ROWS),
-                  "--set", "num_hidden_layers=12", "--set", "vocab_size=8192", "--threads", str(threads), "--json", "--rates", rates]
+                  "--set", "num_hidden_layers=12", "--set", "vocab_size=8192", "--threads", str(threads), "--json", "--throughput", rates]
                  + options, environment)
     return json.loads(result.stdout), result.stderr
 
@@ -138,8 +138,8 @@ def main():
         for _ in range(arguments.rounds):
             for threads in sorted({arguments.threads // ranks_of(SETTINGS[n]) for n in chosen}):
                 first, messages = compile_plan(arguments, folder, "again", [], {}, threads)
-                rates.setdefault(threads, []).append(first["rates"])
-                print("\n".join(line for line in messages.splitlines() if "rates" in line), flush=True)
+                rates.setdefault(threads, []).append(first["throughput"])
+                print("\n".join(line for line in messages.splitlines() if "throughput" in line), flush=True)
             for number in chosen:
                 schedules[number] = plan(arguments, folder, best_of(rates, arguments, number), SETTINGS[number])["schedule"]
                 seconds, share = measure(arguments, folder, SETTINGS[number][1], ranks_of(SETTINGS[number]))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch's scaled_dot_product_attention at the shapes of bench_rates --model 8b, as JSON lines; timed with events.
+"""PyTorch's scaled_dot_product_attention at the shapes of bench_throughput --model 8b, as JSON lines; timed with events.
 
     tests/bench/torch_attention.py [--tiny]
 

@@ -25,7 +25,7 @@
 enum { MOST_PRODUCTS = 160, MOST_ATTENTION = 16, SMALL_COMMANDS = 2, FIRST_COMMANDS = 16 };
 
 static const vulkan_device *vulkan_of(sbp_device *device) {
-    return (const vulkan_device *)composite_proper(device);
+    return (const vulkan_device *)composite_backend(device);
 }
 
 /* Variants of products that the device is asked for (SBP_VULKAN_GEMM); NULL: its own choice. */
@@ -39,7 +39,7 @@ typedef struct small_command {
 } small_command;
 
 typedef struct results {
-    bench_product products[MOST_PRODUCTS];
+    bench_matmul products[MOST_PRODUCTS];
     int product_count;
     char variants[WAYS][MOST_PRODUCTS][16];
     double seconds[WAYS][MOST_PRODUCTS]; /* 0: not run in this way */
@@ -64,7 +64,7 @@ static void add_layer(results *r, int64_t rows, int64_t out, int64_t in, sbp_dty
 }
 
 static void add_square(results *r, int64_t n, sbp_dtype dtype) {
-    r->products[r->product_count++] = (bench_product){"square", n, n, n, false, true, false, dtype};
+    r->products[r->product_count++] = (bench_matmul){"square", n, n, n, false, true, false, dtype};
 }
 
 static void add_attention(results *r, int64_t rows, int64_t chunk, int64_t heads, int64_t kv_heads, int64_t d,
@@ -125,7 +125,7 @@ static bool is_known(const results *r, int with, int product) {
 static void run_products(bench *b, results *r, int with) {
     for (int i = 0; i < r->product_count; i++) {
         bench_command command;
-        bench_product_make(b, &r->products[i], &command);
+        bench_matmul_make(b, &r->products[i], &command);
         if (b->device) {
             find_variant(b, &command.dispatch, r->variants[with][i]);
             if (is_known(r, with, i))
@@ -224,12 +224,12 @@ static void print_tables(const results *r, const vulkan_physical *p) {
     printf("%s, %s %s\n\nproduct       dtype      m      n      k   GFLOP/s\n", p->properties.deviceName,
            p->v12.driverName, p->v12.driverInfo);
     for (int i = 0; i < r->product_count; i++) {
-        const bench_product *m = &r->products[i];
+        const bench_matmul *m = &r->products[i];
         printf("%-13s %-5s %6lld %6lld %6lld ", m->name, sbp_dtype_name(m->dtype), (long long)m->m,
                (long long)m->n, (long long)m->k);
         for (int w = 0; w < WAYS; w++)
             if (r->seconds[w][i] > 0)
-                printf("  %s %.1f", r->variants[w][i], bench_product_gflops(m, r->seconds[w][i]));
+                printf("  %s %.1f", r->variants[w][i], bench_matmul_gflops(m, r->seconds[w][i]));
         printf("\n");
     }
     printf("\nattention  dtype   rows  chunk  heads     d   forward  backward GFLOP/s\n");
@@ -270,7 +270,7 @@ static void write_results(sbp_text *t, const results *r) {
     sbp_text_add(t, " \"gemm\": [");
     for (int i = 0; i < r->product_count; i++)
         for (int w = 0; w < WAYS; w++) {
-            const bench_product *m = &r->products[i];
+            const bench_matmul *m = &r->products[i];
             if (!(r->seconds[w][i] > 0))
                 continue;
             sbp_text_add(
@@ -278,7 +278,7 @@ static void write_results(sbp_text *t, const results *r) {
                 "%s  {\"product\": \"%s\", \"dtype\": \"%s\", \"m\": %lld, \"n\": %lld, \"k\": %lld, "
                 "\"variant\": \"%s\", \"ms\": %.4f, \"gflops\": %.2f}",
                 comma, m->name, sbp_dtype_name(m->dtype), (long long)m->m, (long long)m->n, (long long)m->k,
-                r->variants[w][i], 1e3 * r->seconds[w][i], bench_product_gflops(m, r->seconds[w][i]));
+                r->variants[w][i], 1e3 * r->seconds[w][i], bench_matmul_gflops(m, r->seconds[w][i]));
             comma = ",\n";
         }
     sbp_text_add(t, "],\n \"attention\": [");

@@ -12,20 +12,20 @@ static inline const char *draw_one(sbp_rng *rng, const char *const *list, int co
     draw_one((rng), (const char *const[]){__VA_ARGS__}, SBP_COUNT(((const char *const[]){__VA_ARGS__})))
 
 /* "--offload saved+states:disk+params:host:3"; at least one class is away, of some only the first items. */
-static inline const char *draw_homes(io_fixture *f, sbp_rng *rng) {
+static inline const char *draw_placement(io_fixture *f, sbp_rng *rng) {
     static const char *const classes[] = {"checkpoints", "saved", "states", "gradients", "params"};
     sbp_text text;
     sbp_text_init(&text, f->arena);
     while (text.length == 0)
         for (int i = 0; i < SBP_COUNT(classes); i++) {
-            int64_t home = sbp_rng_below(rng, 3);
+            int64_t placement = sbp_rng_below(rng, 3);
             bool some = sbp_rng_below(rng, 3) == 0;
-            if (home > 0)
+            if (placement > 0)
                 sbp_text_add(&text, "%s%s%s", text.length > 0 ? "+" : "--offload ", classes[i],
-                             home == 2 ? ":disk"
-                             : some    ? ":host"
-                                       : "");
-            if (home > 0 && some)
+                             placement == 2 ? ":disk"
+                             : some         ? ":host"
+                                            : "");
+            if (placement > 0 && some)
                 sbp_text_add(&text, ":%d", 1 + (int)sbp_rng_below(rng, i < 2 ? 6 : 50));
         }
     return text.data;

@@ -1,6 +1,6 @@
 /* test_cli_base.c: frozen weights kept in blocks. Gradients are those of the numbers that the blocks stand
  * for, which another way makes: parameters that train are read from the same file as plain numbers. Settings
- * and homes change nothing; checkpoints leave the base where it is. */
+ * and placement change nothing; checkpoints leave the base where it is. */
 #include "tests/cli/drawing.h"
 
 /* ---- a GGUF file ----------------------------------------------------------------------------------------
@@ -210,14 +210,15 @@ static void test_gguf_base_on(void **state, const char *backend) {
     write_gguf(io_path(f, "m.gguf"));
     put_rows(f);
     dump(f, "$D/m.gguf", "--backend cpu --dtype fp64 --param-dtype fp64", "want.safetensors");
-    static const char *const homes[] = {"none", "params"};
-    for (int i = 0; i < (strcmp(backend, "cuda") == 0 ? 1 : SBP_COUNT(homes)); i++) { /* without a GPU slow */
+    static const char *const placement[] = {"none", "params"};
+    for (int i = 0; i < (strcmp(backend, "cuda") == 0 ? 1 : SBP_COUNT(placement));
+         i++) { /* without a GPU slow */
         dump(f, "$D/m.gguf",
              sbp_arena_printf(
                  f->arena,
                  "--backend %s --dtype fp32 --chunk 7 --freeze '*proj.weight' --freeze lm_head.weight "
                  "--offload %s",
-                 backend, homes[i]),
+                 backend, placement[i]),
              "got.safetensors");
         cli_compare_some(f, backend, io_path(f, "got.safetensors"), io_path(f, "want.safetensors"),
                          SBP_TOLERANCE_F32);
@@ -312,16 +313,16 @@ static void test_drawn_settings(void **state) {
             PICK(&rng, "", "--optimizer sgd", "--optimizer lion"),
             down ? "*down_proj*" : PICK(&rng, "*norm*", "model.embed_tokens.weight"));
         const char *based = sbp_arena_printf(f->arena, "%s --base-dtype %s", settings, format),
-                   *homes = draw_homes(f, &rng);
-        printf("  %s %s\n", based, homes);
+                   *placement = draw_placement(f, &rng);
+        printf("  %s %s\n", based, placement);
         if (!down) { /* as it was written */
-            dump(f, "$S", sbp_arena_printf(f->arena, "%s %s", based, homes), "got.safetensors");
+            dump(f, "$S", sbp_arena_printf(f->arena, "%s %s", based, placement), "got.safetensors");
             dump(f, sbp_arena_printf(f->arena, "$D/%s", format), settings, "want.safetensors");
             cli_same(f, "got.safetensors", "want.safetensors");
             compared++;
         }
         train(f, sbp_arena_printf(f->arena, "%s --offload none", based), "here");
-        train(f, sbp_arena_printf(f->arena, "%s %s", based, homes), "away");
+        train(f, sbp_arena_printf(f->arena, "%s %s", based, placement), "away");
         cli_same(f, "here/model.safetensors", "away/model.safetensors");
     }
     assert_true(compared > draws / 3);

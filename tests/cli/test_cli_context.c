@@ -1,5 +1,5 @@
 /* Ranks that have documents together: weights, losses, scores and gradients are those of one rank, of every
- * model, with schedules, homes and shares drawn, of documents shorter than there are ranks too; they send
+ * model, with schedules, placement and shares drawn, of documents shorter than there are ranks too; they send
  * what was planned, to the byte, and two runs have the same bits. */
 #include "tests/cli/drawing.h"
 #include "tests/cli/ranks_testing.h"
@@ -52,12 +52,12 @@ static const char *draw_settings(io_fixture *f, sbp_rng *rng) {
     return sbp_arena_printf(
         f->arena,
         "--chunk %d --head-chunk %d --segment %d --checkpoint-every %d --zero %d "
-        "--context-way %s %s %s %s %s",
+        "--context-exchange %s %s %s %s %s",
         1 + (int)sbp_rng_below(rng, 20), 1 + (int)sbp_rng_below(rng, 30), 1 + (int)sbp_rng_below(rng, 2),
-        1 + (int)sbp_rng_below(rng, 2), zero, PICK(rng, "auto", "heads", "keys", "keys"),
+        1 + (int)sbp_rng_below(rng, 2), zero, PICK(rng, "auto", "all-to-all", "all-gather", "all-gather"),
         PICK(rng, "", "--save attn_out+lse", "--save k+v", "--save q+attn_out", "--backward standard"),
         PICK(rng, "", "", "--head-rows all"), PICK(rng, "", "", "--lora-r 3", "--freeze '*layers.0.*'"),
-        sbp_rng_below(rng, 2) ? draw_homes(f, rng) : "");
+        sbp_rng_below(rng, 2) ? draw_placement(f, rng) : "");
 }
 
 /* ---- models ----------------------------------------------------------------------------------------- */
@@ -174,10 +174,11 @@ static void test_bytes(void **state) {
                    "$C compile $D/m --set hidden_size=48 --set intermediate_size=64 --set "
                    "num_attention_heads=6 --set num_key_value_heads=3 --set num_hidden_layers=2 --set "
                    "vocab_size=40 --seq-len %d --chunk 5 --save none --segment 1 --checkpoint-every 1 "
-                   "--threads 1 --ranks %d --context-parallel %d --context-way %s --json -o $D/p >$D/planned "
+                   "--threads 1 --ranks %d --context-parallel %d --context-exchange %s --json -o $D/p "
+                   ">$D/planned "
                    "&& $M -n %d $R "
                    "$D/p --data $D/t --weights random:1 --batch-size 1 --steps 1 --json --out none >$D/sent",
-                   all, together, together, keys ? "keys" : "heads", together));
+                   all, together, together, keys ? "all-gather" : "all-to-all", together));
         int64_t kv = together == 2 ? 2 : 1,
                 q = kv * 2; /* slots of a rank: 3 units over 2, 3 ranks; 6 over 4 */
         if (together == 4)
@@ -186,18 +187,18 @@ static void test_bytes(void **state) {
         if (keys)
             row_elems = HEAD * (2 + 2 + 2) * KV_HEADS;
         int64_t layers = 2 * own * (together - 1) * row_elems * 4;
-        int64_t planned = number(f, "planned", "wire", "context_bytes");
+        int64_t planned = number(f, "planned", "interconnect", "context_bytes");
         const char *way = NULL;
-        const sbp_json *said = sbp_json_member(cli_json(f, "planned"), "context_way");
+        const sbp_json *said = sbp_json_member(cli_json(f, "planned"), "context_exchange");
         assert_true(said && sbp_json_as_string(NULL, said, &way) == SBP_OK);
-        assert_string_equal(way, keys ? "keys" : "heads");
+        assert_string_equal(way, keys ? "all-gather" : "all-to-all");
         int64_t head = planned - layers;
         printf("  %d together%s: %lld bytes\n", together, keys ? ", keys" : "", (long long)planned);
         assert_true(head >= 0 && head % (4 * own * (together - 1)) == 0 &&
                     head <= 4 * 4 * own * (together - 1));
-        int64_t rest =
-            number(f, "planned", "wire", "micro_batch_bytes") + number(f, "planned", "wire", "step_bytes");
-        assert_int_equal(number(f, "sent", NULL, "wire_bytes_sent"), planned + rest);
+        int64_t rest = number(f, "planned", "interconnect", "micro_batch_bytes") +
+                       number(f, "planned", "interconnect", "step_bytes");
+        assert_int_equal(number(f, "sent", NULL, "interconnect_bytes_sent"), planned + rest);
     }
 }
 

@@ -198,22 +198,22 @@ static void test_stories_in_bf16(void **state) {
 
 /* Two steps each: what lives elsewhere changes no bit, nor does running again; every way has the CPU's
  * losses. */
-static void test_homes_and_modes(void **state) {
+static void test_placements_and_modes(void **state) {
     io_fixture *f = *state;
     static const char *const modes[] = {"stream", "checkpoint", "standard"};
-    static const char *const homes[] = {"--offload " EVERYTHING("host"), "--offload none",
-                                        "--offload " EVERYTHING("disk"),
-                                        "--offload states+gradients --clip none --accumulate 1"};
+    static const char *const placement[] = {"--offload " EVERYTHING("host"), "--offload none",
+                                            "--offload " EVERYTHING("disk"),
+                                            "--offload states+gradients --clip none --accumulate 1"};
     static const char *const types[] = {"fp32", "bf16"};
     int runs = 0;
-    if (!cli_has_device(f, "cuda", "homes and modes"))
+    if (!cli_has_device(f, "cuda", "placement and modes"))
         skip();
     for (int t = 0; t < (everything() ? 2 : 1); t++)
         for (int m = 0; m < (everything() ? 3 : 1); m++) {
-            for (int h = 0; h < (everything() ? SBP_COUNT(homes) : 2); h++) {
+            for (int h = 0; h < (everything() ? SBP_COUNT(placement) : 2); h++) {
                 cli_ok(f, sbp_arena_printf(
                               f->arena, COMPILE "--dtype %s --backend cuda --arch sm_90a --backward %s %s%s",
-                              types[t], modes[m], homes[h],
+                              types[t], modes[m], placement[h],
                               strcmp(modes[m], "stream") == 0 ? " --chunk 16 --head-chunk 32" : ""));
                 cli_ok(f,
                        sbp_arena_printf(f->arena,
@@ -304,7 +304,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_memory_is_planned, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_stories, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_stories_in_bf16, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_homes_and_modes, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_placements_and_modes, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_timeline, cli_setup, io_teardown),
     };
     if (argc > 1)

@@ -195,11 +195,11 @@ static const char *draw_adapter(io_fixture *f, sbp_rng *rng, const model *m, dra
 }
 
 static const char *draw_settings(io_fixture *f, sbp_rng *rng, bool may_save) {
-    const char *homes = sbp_rng_below(rng, 2) ? draw_homes(f, rng) : "";
+    const char *placement = sbp_rng_below(rng, 2) ? draw_placement(f, rng) : "";
     return TEXT("--chunk %s --head-chunk %s --segment %s --checkpoint-every %s --save %s --seq-len %s %s",
                 PICK(rng, "1", "5", "16", "64"), PICK(rng, "3", "64"), PICK(rng, "1", "2"),
                 PICK(rng, "1", "2", "3"), may_save ? PICK(rng, "none", "attn_out+lse", "k+v") : "none",
-                PICK(rng, "64", "40"), homes);
+                PICK(rng, "64", "40"), placement);
 }
 
 #define DUMP "--data $D/rows.jsonl --batch-size 4 --offload-dir $D --out none --dump-gradients"

@@ -85,11 +85,11 @@ static void put_rows(io_fixture *f) {
     cli_put(f, "rows.jsonl", rows.data);
 }
 
-static void test_memory_with_homes_elsewhere(void **state) {
+static void test_memory_with_placement_elsewhere(void **state) {
     io_fixture *f = *state;
     sbp_rng rng = {5};
     int draws = getenv("SBP_TEST_ALL") ? 150 : 9, large = 0, disk = 0;
-    if (!has_huge_pages("planned against measured memory of homes"))
+    if (!has_huge_pages("planned against measured memory of placement"))
         return;
     put_rows(f);
     put_model(f, "deep", 64, 40, 500);
@@ -98,7 +98,7 @@ static void test_memory_with_homes_elsewhere(void **state) {
         const char *model = PICK(&rng, "$S", "$D/deep --weights", "$D/wide --weights", "$D/wide --weights");
         bool random = strstr(model, " --weights") != NULL;
         const char *path = sbp_arena_strndup(f->arena, model, strcspn(model, " "));
-        const char *homes = draw_homes(f, &rng);
+        const char *placement = draw_placement(f, &rng);
         const char *settings = sbp_arena_printf(
             f->arena, "--chunk %s --segment %s --save %s %s %s %s %s", PICK(&rng, "16", "96"),
             PICK(&rng, "1", "2"), PICK(&rng, "none", "gate+up"),
@@ -111,18 +111,18 @@ static void test_memory_with_homes_elsewhere(void **state) {
             PICK(&rng, "", "--eval $D/rows.jsonl --eval-every 1"), random ? "--weights random:3" : "");
         if (is_narrower() && i % 2)
             continue;
-        printf("  %s %s %s; %s\n", path, settings, homes, run); /* ctest shows it when the test fails */
-        cli_ok(f,
-               sbp_arena_printf(f->arena, "$C compile %s -o $D/p --seq-len 96 %s %s", path, settings, homes));
+        printf("  %s %s %s; %s\n", path, settings, placement, run); /* ctest shows it when the test fails */
+        cli_ok(f, sbp_arena_printf(f->arena, "$C compile %s -o $D/p --seq-len 96 %s %s", path, settings,
+                                   placement));
         double planned = run_near_planned_peak(f, run);
         large += SBP_TOLERANCE_PROCESS * planned > SBP_TOLERANCE_PROCESS_EXCESS_BYTES;
-        disk += strstr(homes, ":disk") != NULL;
+        disk += strstr(placement, ":disk") != NULL;
     }
     assert_true(large > 0 && disk > 0);
 }
 
 /* Of what the plan says, no byte more than it was given; of the machine, what above allows. */
-static void test_limits_are_kept_with_homes_elsewhere(void **state) {
+static void test_limits_are_kept_with_placement_elsewhere(void **state) {
     io_fixture *f = *state;
     sbp_rng rng = {11};
     int draws = getenv("SBP_TEST_ALL") ? 40 : 4, refused = 0, fitting = 0;
@@ -131,12 +131,12 @@ static void test_limits_are_kept_with_homes_elsewhere(void **state) {
     put_rows(f);
     put_model(f, "wide", 256, 4, 12000);
     for (int i = 0; i < draws; i++) {
-        const char *homes = draw_homes(f, &rng);
+        const char *placement = draw_placement(f, &rng);
         int memory = 80 + 20 * (int)sbp_rng_below(&rng, 12), host = 20 * (int)sbp_rng_below(&rng, 10) + 10;
         const char *compile = sbp_arena_printf(
             f->arena,
             "$C compile $D/wide -o $D/p --seq-len 96 --json --memory %dMiB --host-memory %dMiB %s %s", memory,
-            host, PICK(&rng, "", "--dtype bf16"), homes);
+            host, PICK(&rng, "", "--dtype bf16"), placement);
         printf("  %s\n", compile);
         int status = cli(f, compile);
         if (status == 3) {
@@ -228,7 +228,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_objectives_cost_no_memory, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_memory_is_planned_for_the_threads, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_memory_with_homes_elsewhere, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_limits_are_kept_with_homes_elsewhere, cli_setup, io_teardown)};
+        cmocka_unit_test_setup_teardown(test_memory_with_placement_elsewhere, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_limits_are_kept_with_placement_elsewhere, cli_setup,
+                                        io_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

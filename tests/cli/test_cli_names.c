@@ -16,7 +16,7 @@ static const struct {
     {"first.qkv", "clip"},
     {"first.o", "G"},
     {"first.o.bias", "X"},
-    {"parallel.norm", "X.again"},
+    {"parallel.norm", "X.recompute"},
     {"parallel.q", "X.host"},
     {"parallel.k", "norms"},
     {"parallel.v", "norm_squared"},

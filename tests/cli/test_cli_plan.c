@@ -247,7 +247,7 @@ static void test_depth(void **state) {
 }
 
 /* A machine that is not here: an estimate in its memory, by name or from a file; no plan. */
-/* Bytes of parameters that a step stores in their home, with some of them frozen. */
+/* Bytes of parameters that a step stores in their placement, with some of them frozen. */
 static double params_out(io_fixture *f, const char *freeze) {
     cli_ok(f, sbp_arena_printf(f->arena,
                                "$C compile tests/golden/llama_plain/model --seq-len 94 --offload params "
@@ -258,7 +258,7 @@ static double params_out(io_fixture *f, const char *freeze) {
 }
 
 /* What nobody changes is not stored again: of three layers 3 x 33 x 24 numbers each. */
-static void test_frozen_parameters_stay_at_home(void **state) {
+static void test_frozen_parameters_stay_in_place(void **state) {
     io_fixture *f = *state;
     assert_true(params_out(f, "") - params_out(f, "--freeze '*mlp*'") >= 4.0 * 3 * 3 * 33 * 24);
 }
@@ -279,7 +279,7 @@ static void test_largest_allocation(void **state) {
         f,
         "$C compile $D/m --device-profile $D/small --seq-len 1024 --chunk 256 --head-chunk 64 --segment 30 "
         "--checkpoint-every 1 --save none --offload params --clip none --accumulate 1 "
-        "--print-after reside");
+        "--print-after offload");
     assert_true(strtoll(line_of(f, "longest"), NULL, 10) >= 1024);
     for (line = text_of(f, "out"); (line = strstr(line, " bucket host bf16[")); line++, buckets++) {
         long long rows = strtoll(strchr(line, '[') + 1, NULL, 10);
@@ -344,22 +344,22 @@ static const char *traffic_of(io_fixture *f, const char *name) {
 }
 
 /* inspect counts the copies of the plan's program and lets its queues run; compile counted the moves it
- * decided on. Both say what homes cost in the same words, and have the same numbers for scripts. */
-static void test_inspect_says_what_homes_cost(void **state) {
+ * decided on. Both say what placement costs in the same words, and have the same numbers for scripts. */
+static void test_inspect_says_what_placement_costs(void **state) {
     io_fixture *f = *state;
-    static const char *const homes[] = {"none", "host", "states:disk+params",
-                                        "checkpoints+saved+gradients:disk+params:disk",
-                                        "checkpoints:disk+saved:disk+states+gradients"};
+    static const char *const placement[] = {"none", "host", "states:disk+params",
+                                            "checkpoints+saved+gradients:disk+params:disk",
+                                            "checkpoints:disk+saved:disk+states+gradients"};
     static const char *const steps[] = {"", "--clip none --accumulate 1",
                                         "--dtype bf16 --state-dtype int8 --checkpoint-every 2"};
     int moved = 0, away_from_it = 0;
     const bool all = getenv("SBP_TEST_ALL") != NULL;
-    for (int h = 0; h < SBP_COUNT(homes); h++)
+    for (int h = 0; h < SBP_COUNT(placement); h++)
         for (int s = all ? 0 : h % SBP_COUNT(steps); s < SBP_COUNT(steps);
              s += all ? 1 : SBP_COUNT(steps)) { /* each of both, or all pairs */
             away_from_it += h > 0;
             const char *compile = sbp_arena_printf(
-                f->arena, "$C compile $S -o $D/p --seq-len 96 --save gate+up --offload %s %s", homes[h],
+                f->arena, "$C compile $S -o $D/p --seq-len 96 --save gate+up --offload %s %s", placement[h],
                 steps[s]);
             cli_ok(f, compile);
             const char *said = traffic_of(f, "err"), *away = strstr(line_of(f, "schedule"), "offloaded: ");
@@ -498,10 +498,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_longest, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_remedies, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_depth, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_frozen_parameters_stay_at_home, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_frozen_parameters_stay_in_place, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_largest_allocation, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_device_profile, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_inspect_says_what_homes_cost, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_inspect_says_what_placement_costs, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_every_format, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_layers_that_are_not_cut, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_frozen_parts, cli_setup, io_teardown),

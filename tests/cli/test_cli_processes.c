@@ -185,7 +185,7 @@ static void test_two_processes(void **state) {
 
 /* One process, killed before each of its calls in turn (of some of them, by default), and resumed: the bits
  * of a run with everything on the device that nobody disturbed. */
-static void kill_before_every_call(io_fixture *f, const char *homes, int some) {
+static void kill_before_every_call(io_fixture *f, const char *placement, int some) {
     const char *all = getenv("SBP_TEST_ALL");
     bool more = all && strcmp(all, "1") == 0;
     static const char run[] = "$R $D/p " SETTINGS "--save-every 4 --keep 1 --resume --out $D/o";
@@ -193,7 +193,7 @@ static void kill_before_every_call(io_fixture *f, const char *homes, int some) {
     cli_ok(f, "$C compile $S -o $D/p --seq-len 300; head -24 $G/stories260k_trl/train.jsonl >$D/t.jsonl; "
               "tail -5 $G/stories260k_trl/train.jsonl >$D/e.jsonl; "
               "$R $D/p " SETTINGS "--out $D/whole --save-every never");
-    cli_ok(f, sbp_arena_printf(f->arena, "$C compile $S -o $D/p --seq-len 300 --offload %s", homes));
+    cli_ok(f, sbp_arena_printf(f->arena, "$C compile $S -o $D/p --seq-len 300 --offload %s", placement));
     cli_ok(f, sbp_arena_printf(f->arena, AT "SBP_CALLS=$D/calls %s; grep -c /o $D/calls", run));
     int calls = atoi(cli_text(f, "out"));
     assert_true(calls > 60);
@@ -209,14 +209,14 @@ static void kill_before_every_call(io_fixture *f, const char *homes, int some) {
         cli_ok(f, "test -z \"$(ls -A $D/o | grep -E '^\\.|tmp$')\"; test -d $D/o/checkpoint-9; "
                   "test $(ls -d $D/o/checkpoint-* | wc -l) = 1");
     }
-    print_message("--offload %s: killed before %d of %d calls\n", homes, killed, calls);
+    print_message("--offload %s: killed before %d of %d calls\n", placement, killed, calls);
 }
 
 static void test_killed_before_every_call(void **state) {
     kill_before_every_call(*state, "none", 25);
 }
 
-static void test_killed_with_homes_on_disk(void **state) {
+static void test_killed_with_placement_on_disk(void **state) {
     kill_before_every_call(*state, "states:disk+gradients:disk+params:disk+checkpoints:disk", 8);
 }
 
@@ -224,7 +224,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_two_processes, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_killed_before_every_call, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_killed_with_homes_on_disk, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_killed_with_placement_on_disk, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

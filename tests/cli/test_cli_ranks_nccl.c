@@ -117,13 +117,13 @@ static void test_shares(void **state) {
                                    zero, zero));
         cli_same(f, "all/model.safetensors", "all2/model.safetensors");
         cli_same(f, "all/model.safetensors", "all3/model.safetensors");
-        assert_true(cli_number(f, cli_json(f, "summary"), "wire_bytes_sent") ==
-                    cli_number(f, cli_json(f, "summary3"), "wire_bytes_sent"));
+        assert_true(cli_number(f, cli_json(f, "summary"), "interconnect_bytes_sent") ==
+                    cli_number(f, cli_json(f, "summary3"), "interconnect_bytes_sent"));
     }
 }
 
-/* Shares within groups, sums across them, gradients that cross the wire in bf16, documents that ranks have
- * together, as on two hosts: the bits of the way through the host, as on one, and as many bytes. */
+/* Shares within groups, sums across them, gradients that cross the interconnect in bf16, documents that ranks
+ * have together, as on two hosts: the bits of the way through the host, as on one, and as many bytes. */
 static void test_groups(void **state) {
     BEGIN(f);
     static const char *const ways[] = {"--zero 3 --shard-group 2",
@@ -136,10 +136,10 @@ static void test_groups(void **state) {
         says(f, OVER, 4);
         cli_ok(f, "SBP_CUDA_NCCL=off $R $D/g --ranks 4 " RUN " --steps 2 --out $D/g2 --json >$D/summary2");
         cli_same(f, "g1/model.safetensors", "g2/model.safetensors");
-        assert_true(cli_number(f, cli_json(f, "summary"), "wire_bytes_sent") ==
-                    cli_number(f, cli_json(f, "summary2"), "wire_bytes_sent"));
-        assert_true(cli_number(f, cli_json(f, "summary"), "wire_bytes_between_hosts") > 0);
-        assert_true(cli_number(f, cli_json(f, "summary2"), "wire_bytes_between_hosts") == 0);
+        assert_true(cli_number(f, cli_json(f, "summary"), "interconnect_bytes_sent") ==
+                    cli_number(f, cli_json(f, "summary2"), "interconnect_bytes_sent"));
+        assert_true(cli_number(f, cli_json(f, "summary"), "interconnect_bytes_between_hosts") > 0);
+        assert_true(cli_number(f, cli_json(f, "summary2"), "interconnect_bytes_between_hosts") == 0);
     }
 }
 
@@ -163,7 +163,7 @@ static void try_context(io_fixture *f, const context_case *c) {
     static const char run[] = "$R $D/c " RUN " --steps 2 --out ";
     cli_ok(f, sbp_arena_printf(f->arena,
                                "rm -rf $D/c*; $C compile $G/%s/model " SIZES
-                               " --ranks %d --context-parallel %d --zero %d --context-way %s -o $D/c",
+                               " --ranks %d --context-parallel %d --zero %d --context-exchange %s -o $D/c",
                                c->model, c->ranks, c->together, c->zero, c->way));
     cli_ok(f, sbp_arena_printf(f->arena, "%s $D/c1 --ranks %d --json >$D/summary", run, c->ranks));
     says(f, OVER, c->ranks);
@@ -180,8 +180,8 @@ static void try_context(io_fixture *f, const context_case *c) {
                 sbp_arena_strdup(f->arena, io_path(f, "one.g")), SBP_TOLERANCE_F32);
     cli_compare(f, "weights", sbp_arena_strdup(f->arena, io_path(f, "c1/model.safetensors")),
                 sbp_arena_strdup(f->arena, io_path(f, "one.o/model.safetensors")), SBP_TOLERANCE_F32);
-    assert_true(cli_number(f, cli_json(f, "summary"), "wire_bytes_sent") ==
-                cli_number(f, cli_json(f, "summary3"), "wire_bytes_sent"));
+    assert_true(cli_number(f, cli_json(f, "summary"), "interconnect_bytes_sent") ==
+                cli_number(f, cli_json(f, "summary3"), "interconnect_bytes_sent"));
 }
 
 /* Documents that ranks have together, whose heads, or keys, go from device to device: the numbers of one
@@ -191,9 +191,9 @@ static void try_context(io_fixture *f, const context_case *c) {
 static void test_contexts(void **state) {
     BEGIN(f);
     static const context_case cases[] = {
-        {"gemma3_softcap", 2, 2, 0, "heads"}, {"gemma3_softcap", 4, 2, 3, "keys"},
-        {"llama_mqa", 4, 4, 3, "heads"},      {"llama_mqa", 4, 4, 0, "keys"},
-        {"gemma3_softcap", 2, 2, 3, "keys"},  {"gemma3_softcap", 4, 2, 0, "heads"}};
+        {"gemma3_softcap", 2, 2, 0, "all-to-all"}, {"gemma3_softcap", 4, 2, 3, "all-gather"},
+        {"llama_mqa", 4, 4, 3, "all-to-all"},      {"llama_mqa", 4, 4, 0, "all-gather"},
+        {"gemma3_softcap", 2, 2, 3, "all-gather"}, {"gemma3_softcap", 4, 2, 0, "all-to-all"}};
     const char *model = "";
     for (int i = getenv("SBP_TEST_ALL") ? 0 : 1; i < (getenv("SBP_TEST_ALL") ? SBP_COUNT(cases) : 3); i++) {
         if (strcmp(model, cases[i].model) != 0)
@@ -229,8 +229,8 @@ static void test_deterministic(void **state) {
                                  io_path(f, sbp_arena_printf(f->arena, "%s/model.safetensors", names[i]))),
                 sbp_arena_strdup(f->arena, io_path(f, "one.o/model.safetensors")), SBP_TOLERANCE_F32);
             assert_true(cli_number(f, cli_json(f, sbp_arena_printf(f->arena, "%s.json", names[i])),
-                                   "wire_bytes_sent") ==
-                        cli_number(f, cli_json(f, "n3.json"), "wire_bytes_sent"));
+                                   "interconnect_bytes_sent") ==
+                        cli_number(f, cli_json(f, "n3.json"), "interconnect_bytes_sent"));
         }
     }
 }
@@ -238,11 +238,11 @@ static void test_deterministic(void **state) {
 typedef struct drawn_way {
     int ranks, zero, group, context;
     bool off, torchrun, old; /* old: NCCL that has no order of launches */
-    const char *model, *more, *homes, *reduce;
+    const char *model, *more, *placement, *reduce;
 } drawn_way;
 
 static drawn_way draw_way(sbp_rng *rng) {
-    static const char *const models[] = {"gemma3_softcap", "llama_mqa"}, *const homes[] = {
+    static const char *const models[] = {"gemma3_softcap", "llama_mqa"}, *const placement[] = {
                                                                              "", "--offload states",
                                                                              "--offload states+params",
                                                                              "--offload gradients"};
@@ -251,7 +251,7 @@ static drawn_way draw_way(sbp_rng *rng) {
                    .off = sbp_rng_below(rng, 3) > 0,
                    .torchrun = sbp_rng_below(rng, 2),
                    .model = models[sbp_rng_below(rng, 2)],
-                   .homes = homes[sbp_rng_below(rng, SBP_COUNT(homes))],
+                   .placement = placement[sbp_rng_below(rng, SBP_COUNT(placement))],
                    .reduce = sbp_rng_below(rng, 4) ? "" : "--reduce-dtype bf16",
                    .more = ""};
     w.group = w.zero && w.ranks == 4 && sbp_rng_below(rng, 2) ? 2 : w.ranks;
@@ -270,7 +270,7 @@ static void try_way(io_fixture *f, const drawn_way *w) {
     cli_ok(f, sbp_arena_printf(f->arena,
                                "rm -rf $D/w*; $C compile $G/%s/model " SIZES
                                " %s --zero %d %s %s %s %s --context-parallel %d --deterministic %s -o $D/w",
-                               w->model, ranks, w->zero, group, w->more, w->homes, w->reduce, w->context,
+                               w->model, ranks, w->zero, group, w->more, w->placement, w->reduce, w->context,
                                w->off ? "off" : "on"));
     const char *environment = w->old ? "SBP_FAKE_CUDA=devices=4,report,nccl=22500 " : "",
                *start = w->torchrun ? sbp_arena_printf(f->arena, "$N %d %d ", w->ranks, port()) : "";
@@ -282,8 +282,8 @@ static void try_way(io_fixture *f, const drawn_way *w) {
         cli_same(f, "w1/model.safetensors", "w2/model.safetensors");
     cli_compare(f, "weights", sbp_arena_strdup(f->arena, io_path(f, "w1/model.safetensors")),
                 sbp_arena_strdup(f->arena, io_path(f, "w2/model.safetensors")), SBP_TOLERANCE_F32);
-    assert_true(cli_number(f, cli_json(f, "summary"), "wire_bytes_sent") ==
-                cli_number(f, cli_json(f, "summary2"), "wire_bytes_sent"));
+    assert_true(cli_number(f, cli_json(f, "summary"), "interconnect_bytes_sent") ==
+                cli_number(f, cli_json(f, "summary2"), "interconnect_bytes_sent"));
 }
 
 /* Whatever has shares, wherever it lies, however ranks met. */
@@ -295,7 +295,7 @@ static void test_drawn_ways(void **state) {
         if (getenv("SBP_TEST_ALL"))
             print_message("%s: %d ranks, zero %d, group %d, context %d, %s%s%s %s %s %s\n", w.model, w.ranks,
                           w.zero, w.group, w.context, w.off ? "off" : "on", w.torchrun ? " torchrun" : "",
-                          w.old ? " old" : "", w.more, w.homes, w.reduce);
+                          w.old ? " old" : "", w.more, w.placement, w.reduce);
         try_way(f, &w);
     }
 }

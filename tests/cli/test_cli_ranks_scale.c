@@ -65,11 +65,12 @@ static void test_each_count_is_what_compile_plans(void **state) {
             const sbp_json *plan = cli_lines(f, "out", &lines)[0];
             assert_true(number(c, "device_bytes") == number(get(plan, "peak_bytes"), "device"));
             assert_true(number(c, "host_bytes") == number(get(plan, "peak_bytes"), "host"));
-            assert_true(number(get(c, "wire"), "micro_batch_bytes") ==
-                        number(get(plan, "wire"), "micro_batch_bytes"));
-            assert_true(number(get(c, "wire"), "step_bytes") == number(get(plan, "wire"), "step_bytes"));
+            assert_true(number(get(c, "interconnect"), "micro_batch_bytes") ==
+                        number(get(plan, "interconnect"), "micro_batch_bytes"));
+            assert_true(number(get(c, "interconnect"), "step_bytes") ==
+                        number(get(plan, "interconnect"), "step_bytes"));
             near(number(c, "seconds"), number(plan, "seconds"), 0.01);
-            near(number(c, "wire_seconds") + 1, number(get(plan, "busy"), "net") + 1, 0.001);
+            near(number(c, "interconnect_seconds") + 1, number(get(plan, "busy"), "net") + 1, 0.001);
             near(number(c, "tokens_per_second") * number(c, "seconds"), 256.0 * ranks, 1e-5);
         }
     }

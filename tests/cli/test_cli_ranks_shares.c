@@ -25,7 +25,7 @@ static void write_rows(io_fixture *f) {
 
 /* Its gradients in $D/NAME.g, the model in $D/NAME. */
 static void train(io_fixture *f, const char *name, const char *settings, int ranks, int zero,
-                  const char *homes) {
+                  const char *placement) {
     const char *start = ranks > 1 ? sbp_arena_printf(f->arena, "$M -n %d ", ranks) : "";
     cli_ok(f,
            sbp_arena_printf(
@@ -33,7 +33,7 @@ static void train(io_fixture *f, const char *name, const char *settings, int ran
                "rm -rf $D/%s; $C compile %s %s --seq-len 64 --threads 1 --ranks %d --zero %d -o $D/p && "
                "%s$R $D/p --data $D/t --batch-size 4 --steps 3 --lr 1e-3 --weight-decay 0.1 --out $D/%s && "
                "%s$R $D/p --data $D/t --batch-size 4 --out none --dump-gradients $D/%s.g",
-               name, settings, homes, ranks, zero, start, name, start, name));
+               name, settings, placement, ranks, zero, start, name, start, name));
 }
 
 static const char *result(io_fixture *f, const char *name) {
@@ -70,12 +70,13 @@ static void test_shares_change_nothing(void **state) {
                              model, types, PICK(&rng, "5", "64"), PICK(&rng, "1", "2"), PICK(&rng, "1", "2"),
                              PICK(&rng, "", "", "--optimizer sgd", "--optimizer lion", "--clip none",
                                   "--freeze '*1*'", "--lora-r 3"));
-        const char *homes = sbp_rng_below(&rng, 2) ? draw_homes(f, &rng) : "";
+        const char *placement = sbp_rng_below(&rng, 2) ? draw_placement(f, &rng) : "";
         int zero = 1 + i % 3, ranks = 2 + (int)sbp_rng_below(&rng, 3);
-        homes = sbp_arena_printf(f->arena, "%s %s", homes, draw_shares(&rng, ranks, zero));
-        printf("  %d ranks, zero %d: %s %s\n", ranks, zero, settings, homes); /* ctest shows it on failure */
+        placement = sbp_arena_printf(f->arena, "%s %s", placement, draw_shares(&rng, ranks, zero));
+        printf("  %d ranks, zero %d: %s %s\n", ranks, zero, settings,
+               placement); /* ctest shows it on failure */
         train(f, "one", settings, 1, 0, "");
-        train(f, "all", settings, ranks, zero, homes);
+        train(f, "all", settings, ranks, zero, placement);
         levels[zero]++;
         double off = cli_compare(f, "gradients", sbp_arena_strdup(f->arena, io_path(f, "all.g")),
                                  sbp_arena_strdup(f->arena, io_path(f, "one.g")),
@@ -135,7 +136,7 @@ static void test_steps_without_gradients(void **state) {
                 sbp_arena_printf(
                     f->arena,
                     "rm -rf $D/all; $C compile %s --threads 1 --ranks %d --zero %d %s -o $D/p --print-after "
-                    "reside >$D/text && grep -q '^entry step ' $D/text && "
+                    "offload >$D/text && grep -q '^entry step ' $D/text && "
                     "$M -n %d $R $D/p %s --steps 3 --out $D/all",
                     settings, 2 + (zero + i) % 3, zero,
                     (zero + i) % 3 == 2 && zero > 0 ? "--shard-group 2" : "", 2 + (zero + i) % 3, run));
@@ -184,7 +185,7 @@ static void test_places_of_shares(void **state) {
                  "--param-dtype bf16 --master none --state-dtype int8"),
             PICK(&rng, "", "--accumulate 1", "--accumulate 1 --freeze '*1*'", "--lora-r 4",
                  "--grad-dtype bf16"),
-            sbp_rng_below(&rng, 2) ? draw_homes(f, &rng) : "");
+            sbp_rng_below(&rng, 2) ? draw_placement(f, &rng) : "");
         const char *shares = draw_shares(&rng, ranks, zero);
         printf("  %d ranks, zero %d: %s %s\n", ranks, zero, settings, shares);
         train_alike(f, "one", settings, 1, 0, "");
@@ -247,21 +248,22 @@ static int64_t check_bytes(io_fixture *f, const char *settings, int ranks) {
     cli_ok(f,
            sbp_arena_printf(f->arena, "$C compile " LAYERS " --json --ranks %d %s -o $D/p", ranks, settings));
     const sbp_json *plan = cli_lines(f, "out", &count)[0];
-    int64_t part = member(plan, "wire", "micro_batch_bytes"), step = member(plan, "wire", "step_bytes");
+    int64_t part = member(plan, "interconnect", "micro_batch_bytes"),
+            step = member(plan, "interconnect", "step_bytes");
     cli_ok(f, sbp_arena_printf(f->arena,
                                "$R $D/p --ranks %d --data $D/t --batch-size 7 --steps 2 --weights random:1 "
                                "--out none --json",
                                ranks));
-    int64_t sent = member(cli_lines(f, "out", &count)[0], NULL, "wire_bytes_sent");
+    int64_t sent = member(cli_lines(f, "out", &count)[0], NULL, "interconnect_bytes_sent");
     print_message("%d ranks %s: %lld a micro-batch, %lld a step, %lld sent\n", ranks, settings,
                   (long long)part, (long long)step, (long long)sent);
     assert_true(part + step > 0);
     check_sent(sent, part, step);
     const sbp_json *run = cli_lines(f, "out", &count)[0];
-    int64_t away = member(run, NULL, "wire_bytes_between_hosts");
+    int64_t away = member(run, NULL, "interconnect_bytes_between_hosts");
     assert_true((away > 0) == (getenv("SBP_TEST_NODE") != NULL));
-    check_sent(away, member(plan, "wire", "micro_batch_bytes_between_hosts"),
-               member(plan, "wire", "step_bytes_between_hosts"));
+    check_sent(away, member(plan, "interconnect", "micro_batch_bytes_between_hosts"),
+               member(plan, "interconnect", "step_bytes_between_hosts"));
     return part;
 }
 
@@ -303,18 +305,18 @@ static int count_lines(io_fixture *f, const char *command) {
     return (int)lines->integer;
 }
 
-/* The parameters of a layer are gathered while the one before it runs, forward and backward: into the slot
- * that was read first, and never with all that come later. */
+/* The parameters of a layer are gathered while the one before it runs, forward and backward: into the staging
+ * buffer that was read first, and never with all that come later. */
 static void test_gathers_run_beside_calls(void **state) {
     io_fixture *f = *state;
     static const char *const kept[] = {"none", "all"};
     for (int i = 0; i < SBP_COUNT(kept); i++) {
         cli_ok(f, sbp_arena_printf(f->arena,
                                    "$C compile " LAYERS
-                                   " --ranks 2 --zero 3 --keep-gathered %s --print-after reside "
+                                   " --ranks 2 --zero 3 --keep-gathered %s --print-after offload "
                                    "-o $D/p | sed -n '/^entry accumulate/,/^}/p' >$D/text",
                                    kept[i]));
-        /* commands of the layers' slots on the wire, each with the call behind it */
+        /* commands of the layers' staging buffers on the interconnect, each with the call behind it */
         const char *gathers = "grep -E '^ *(call @layer|collective.*14x256.whole@.*all_gather)' $D/text";
         assert_true(count_lines(f, sbp_arena_printf(f->arena, "%s | grep gather", gathers)) == (i ? 5 : 8));
         /* no three of them follow each other, and in the backward they take turns */
@@ -364,7 +366,7 @@ static void test_settings_change_nothing(void **state) {
 }
 
 /* Gradients that are rounded before they cross are off by that rounding, no more and no less. */
-static void test_rounded_on_the_wire(void **state) {
+static void test_rounded_on_the_interconnect(void **state) {
     io_fixture *f = *state;
     static const struct {
         int ranks;
@@ -378,7 +380,7 @@ static void test_rounded_on_the_wire(void **state) {
                 {2, "--zero 3 --shard-group 1 --offload gradients", false},
                 {2, "--clip none --accumulate 1", true},
                 {3, "--clip none --accumulate 1 --zero 3", true}};
-    if (!cli_has_ranks(f, "gradients in bf16 on the wire"))
+    if (!cli_has_ranks(f, "gradients in bf16 on the interconnect"))
         skip();
     write_rows(f);
     for (int i = -1; i < SBP_COUNT(runs); i++) {
@@ -441,7 +443,7 @@ static void test_device(void **state) {
     for (int zero = 0; zero <= 3; zero++) {
         static const char *const others[] = {"", "--context-parallel 2 --save attn_out",
                                              "--offload states+params",
-                                             "--context-parallel 2 --context-way keys"};
+                                             "--context-parallel 2 --context-exchange all-gather"};
         train(f, "all", settings, 2, zero, others[zero]);
         cli_compare(f, "gradients", sbp_arena_strdup(f->arena, io_path(f, "all.g")),
                     sbp_arena_strdup(f->arena, io_path(f, "one.g")), SBP_TOLERANCE_F32);
@@ -449,7 +451,7 @@ static void test_device(void **state) {
     }
 }
 
-static double wire_seconds(io_fixture *f, const char *options) {
+static double interconnect_seconds(io_fixture *f, const char *options) {
     int count;
     double seconds = 0;
     cli_ok(f,
@@ -475,9 +477,9 @@ static void test_budgets_of_a_host(void **state) {
 /* A link between hosts counts where there are more ranks than on one of them. */
 static void test_link(void **state) {
     io_fixture *f = *state;
-    double host = wire_seconds(f, "--ranks 16 --node 16 --link 800Mb/s"),
-           hosts = wire_seconds(f, "--ranks 16 --node 8 --link 800Mb/s"),
-           slower = wire_seconds(f, "--ranks 16 --link 10MB/s");
+    double host = interconnect_seconds(f, "--ranks 16 --node 16 --link 800Mb/s"),
+           hosts = interconnect_seconds(f, "--ranks 16 --node 8 --link 800Mb/s"),
+           slower = interconnect_seconds(f, "--ranks 16 --link 10MB/s");
     assert_true(hosts > 2 * host && slower > 5 * hosts);
     cli_ok(f, "$C compile $G/llama_mqa/model --zero 3 --ranks 16 --link 0.1MB/s -o $D/p 2>&1 | "
               "tr -s ' \\n' ' ' | grep -q 'bounds the step'");
@@ -512,7 +514,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_bytes_are_those_planned, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_gathers_run_beside_calls, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_settings_change_nothing, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_rounded_on_the_wire, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_rounded_on_the_interconnect, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_model_too_large_for_one, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_budgets_of_a_host, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_link, cli_setup, io_teardown),

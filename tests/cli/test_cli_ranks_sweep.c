@@ -1,8 +1,8 @@
 /* test_cli_ranks_sweep.c: ranks compute what one does, at every level of shares: metrics and weights after
  * three steps of every objective and loss type, and of every golden model, in double precision; in single,
  * gradients; some twice, for the bits. Rows are drawn as uneven as can be, and the last step of an epoch has
- * fewer than there are ranks. Schedules, homes and shares are drawn. By default one number of ranks and level
- * for each objective, and some models; with SBP_TEST_ALL=1 all of them.
+ * fewer than there are ranks. Schedules, placement and shares are drawn. By default one number of ranks and
+ * level for each objective, and some models; with SBP_TEST_ALL=1 all of them.
  *
  * Most of a run's time MPI begins and ends, so some run beside each other. */
 #include "tests/cli/ranks_numbers.h"
@@ -83,15 +83,16 @@ static const char *draw_schedule(io_fixture *f, sbp_rng *rng, int ranks, int zer
                          : ranks % 2 == 0 && sbp_rng_below(rng, 3) == 0 ? "--shard-group 2"
                          : zero == 3 && sbp_rng_below(rng, 3) == 0      ? "--keep-gathered all"
                                                                         : "";
-    return sbp_arena_printf(f->arena,
-                            "--chunk %d --head-chunk %d --segment %d --checkpoint-every %d %s %s --ranks %d "
-                            "--zero %d --context-parallel %d %s %s",
-                            1 + (int)sbp_rng_below(rng, 30), 1 + (int)sbp_rng_below(rng, 30),
-                            1 + (int)sbp_rng_below(rng, 2), 1 + (int)sbp_rng_below(rng, 2),
-                            PICK(rng, "", "--save attn_out", "--backward checkpoint", draw_homes(f, rng)),
-                            PICK(rng, "", "--head-rows counted"), ranks, zero, together,
-                            together > 1 ? PICK(rng, "--context-way heads", "--context-way keys") : "",
-                            shares);
+    return sbp_arena_printf(
+        f->arena,
+        "--chunk %d --head-chunk %d --segment %d --checkpoint-every %d %s %s --ranks %d "
+        "--zero %d --context-parallel %d %s %s",
+        1 + (int)sbp_rng_below(rng, 30), 1 + (int)sbp_rng_below(rng, 30), 1 + (int)sbp_rng_below(rng, 2),
+        1 + (int)sbp_rng_below(rng, 2),
+        PICK(rng, "", "--save attn_out", "--backward checkpoint", draw_placement(f, rng)),
+        PICK(rng, "", "--head-rows counted"), ranks, zero, together,
+        together > 1 ? PICK(rng, "--context-exchange all-to-all", "--context-exchange all-gather") : "",
+        shares);
 }
 
 /* ---- runs ------------------------------------------------------------------------------------------- */
@@ -120,25 +121,25 @@ static void begin(sweep *s, io_fixture *f) {
 }
 
 /* What is said lies in DIR.said, and DIR.ok is there when it went well. */
-static void add_job(sweep *s, const char *home, const char *directory, const char *compile, const char *run,
+static void add_job(sweep *s, const char *folder, const char *directory, const char *compile, const char *run,
                     int ranks, bool exact) {
     const char *start = ranks > 1 ? sbp_arena_printf(s->f->arena, "$M -n %d ", ranks) : "";
     sbp_text_add(
         &s->jobs,
         "X=$D/%s; Y=$D/%s; { mkdir -p $Y && $C compile %s -o $Y/p --dtype %s --threads 1 && %s$R $Y/p "
         "--data $X/t %s --lr 1e-3 --steps 3 %s && touch $Y.ok; } >$Y.said 2>&1\n",
-        home, directory, compile, exact ? "fp64" : "fp32", start, run,
+        folder, directory, compile, exact ? "fp64" : "fp32", start, run,
         exact ? "--out $Y/o" : "--out none --dump-gradients $Y/g");
 }
 
 /* One rank with `compile`, to compare with, in double and single precision: $D/HOME/one, half. */
-static void add_references(sweep *s, const char *home, const char *compile, const char *run) {
-    add_job(s, home, sbp_arena_printf(s->f->arena, "%s/one", home), compile, run, 1, true);
-    add_job(s, home, sbp_arena_printf(s->f->arena, "%s/half", home), compile, run, 1, false);
+static void add_references(sweep *s, const char *folder, const char *compile, const char *run) {
+    add_job(s, folder, sbp_arena_printf(s->f->arena, "%s/one", folder), compile, run, 1, true);
+    add_job(s, folder, sbp_arena_printf(s->f->arena, "%s/half", folder), compile, run, 1, false);
 }
 
 /* And several; now and then in single precision, or twice. */
-static void add_ranks(sweep *s, const char *home, const char *compile, const char *run, sbp_rng *rng,
+static void add_ranks(sweep *s, const char *folder, const char *compile, const char *run, sbp_rng *rng,
                       int ranks, int zero) {
     const char *drawn = draw_schedule(s->f, rng, ranks, zero), *twin = NULL;
     bool exact = sbp_rng_below(rng, 4) > 0, twice = sbp_rng_below(rng, 8) == 0;
@@ -146,10 +147,10 @@ static void add_ranks(sweep *s, const char *home, const char *compile, const cha
     for (int i = 0; i <= twice; i++) {
         one_run *r = &s->runs[s->count];
         assert_true(s->count < SBP_COUNT(s->runs));
-        *r = (one_run){sbp_arena_printf(s->f->arena, "%s/r%d", home, s->count++), compile, twin,
-                       sbp_arena_printf(s->f->arena, "%s/%s", home, exact ? "one" : "half"), exact};
+        *r = (one_run){sbp_arena_printf(s->f->arena, "%s/r%d", folder, s->count++), compile, twin,
+                       sbp_arena_printf(s->f->arena, "%s/%s", folder, exact ? "one" : "half"), exact};
         twin = r->directory;
-        add_job(s, home, r->directory, compile, run, ranks, exact);
+        add_job(s, folder, r->directory, compile, run, ranks, exact);
     }
 }
 
@@ -225,16 +226,16 @@ static void test_objectives(void **state) {
     begin(s, f);
     for (int i = 0; i < SBP_COUNT(objectives); i++) {
         sbp_rng rng = {.state = 40 + (uint64_t)i};
-        const char *home = sbp_arena_printf(f->arena, "c%d", i), *compile = objectives[i].compile,
+        const char *folder = sbp_arena_printf(f->arena, "c%d", i), *compile = objectives[i].compile,
                    *run = objectives[i].run;
-        cli_ok(f, sbp_arena_printf(f->arena, "mkdir $D/%s", home));
-        write_rows(f, path_of(s, home, "t"), objectives[i].rows, ROWS, 40 + (uint64_t)i);
-        write_rows(f, path_of(s, home, "e"), objectives[i].rows, 4, 600 + (uint64_t)i);
-        add_references(s, home, compile, run);
+        cli_ok(f, sbp_arena_printf(f->arena, "mkdir $D/%s", folder));
+        write_rows(f, path_of(s, folder, "t"), objectives[i].rows, ROWS, 40 + (uint64_t)i);
+        write_rows(f, path_of(s, folder, "e"), objectives[i].rows, 4, 600 + (uint64_t)i);
+        add_references(s, folder, compile, run);
         for (int k = 0; k < 16 && all(); k++)
-            add_ranks(s, home, compile, run, &rng, all_counts[k / 4], k % 4);
+            add_ranks(s, folder, compile, run, &rng, all_counts[k / 4], k % 4);
         if (!all())
-            add_ranks(s, home, compile, run, &rng, 2 + i % 3, (i / 3) % 4);
+            add_ranks(s, folder, compile, run, &rng, 2 + i % 3, (i / 3) % 4);
     }
     run_and_compare(s);
     assert_true(s->numbers > 400 && s->compared[1] > 3 && s->twins > 0);
@@ -252,17 +253,17 @@ static void test_models(void **state) {
     cli_ok(f, "ls -d $G/*/model | grep -v /gpt2/"); /* which comes as ONNX only */
     char *names = sbp_arena_strdup(f->arena, cli_text(f, "out")), *rest;
     for (char *name = strtok_r(names, "\n", &rest); name; name = strtok_r(NULL, "\n", &rest), models++) {
-        const char *home = sbp_arena_printf(f->arena, "m%d", models),
+        const char *folder = sbp_arena_printf(f->arena, "m%d", models),
                    *compile = sbp_arena_printf(f->arena, "%s --seq-len 60 %s", name,
                                                models % 2 ? "--optimizer sgd --clip none" : "");
         if (!all() && sbp_rng_below(&rng, 12) > 0)
             continue;
         begin(s, f);
-        cli_ok(f, sbp_arena_printf(f->arena, "rm -rf $D/m*; mkdir $D/%s", home));
-        write_rows(f, path_of(s, home, "t"), TEXTS, ROWS, 30 + (uint64_t)models);
-        add_references(s, home, compile, "--batch-size 7");
+        cli_ok(f, sbp_arena_printf(f->arena, "rm -rf $D/m*; mkdir $D/%s", folder));
+        write_rows(f, path_of(s, folder, "t"), TEXTS, ROWS, 30 + (uint64_t)models);
+        add_references(s, folder, compile, "--batch-size 7");
         for (int k = 0; k < (all() ? 16 : 2); k++)
-            add_ranks(s, home, compile, "--batch-size 7", &rng,
+            add_ranks(s, folder, compile, "--batch-size 7", &rng,
                       all() ? all_counts[k / 4] : 2 + (int)sbp_rng_below(&rng, 3),
                       all() ? k % 4 : (int)sbp_rng_below(&rng, 4));
         run_and_compare(s);

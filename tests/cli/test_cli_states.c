@@ -268,7 +268,7 @@ static void test_adamw_in_8_bits(void **state) {
 static char *streams_of(io_fixture *f, const char *options) {
     cli_ok(f, sbp_arena_printf(f->arena,
                                "$C compile $S -o $D/p --seq-len 933 --dtype bf16 --master none %s "
-                               "--print-after reside >$D/plan.txt && sed -n 's/.*@update[.].*stream = "
+                               "--print-after offload >$D/plan.txt && sed -n 's/.*@update[.].*stream = "
                                "\\([0-9]*\\).*flushes = \\([^,}]*\\).*/\\2 \\1/p' $D/plan.txt | sort",
                                options));
     return sbp_arena_strdup(f->arena, cli_text(f, "out"));

@@ -1,7 +1,7 @@
 /* Rows that come step by step, batches that are used several times, and models that are published: the same
  * bits as from files, and as from rows that carry what was computed.
  *
- * Rows, schedules, homes and rows per micro-batch are drawn; computations are in double precision. */
+ * Rows, schedules, placement and rows per micro-batch are drawn; computations are in double precision. */
 #include "tests/cli/drawing.h"
 
 enum { STEPS = 3, ROWS_OF_STEP = 4, VOCABULARY = 61 };

@@ -1,5 +1,5 @@
-/* test_cli_tune.c: products by algorithms that were measured (--tune), on the fakes of tests/cuda/fake: what
- * is chosen is the run's, whatever happens to it; and products in TF32 (--tf32). */
+/* test_cli_tune.c: matmuls by algorithms that were measured (--tune), on the fakes of tests/cuda/fake: what
+ * is chosen is the run's, whatever happens to it; and matmuls in TF32 (--tf32). */
 #include "tests/cli/cli_testing.h"
 
 #include <string.h>
@@ -30,20 +30,19 @@ static void expect_not(io_fixture *f, const char *message) {
 static void test_kept(io_fixture *f) {
     cli_ok(f, RUN FIRST);
     expect(f, " matmuls were measured in ");
-    cli_same(f, "t", "a/products.txt");
+    cli_same(f, "t", "a/matmuls.txt");
     cli_ok(f, "grep -q 'device sm_90 Fake GPU' $D/t && grep -q 'cublasLt 13.1.0' $D/t");
-    cli_ok(f, "test $(grep -c '^product ' $D/t) -gt 8 && ! grep -qv "
-              "'^product.* 3 [0-9a-f]*$\\|^products\\|^device\\|^cublas\\|^checksum' $D/t");
-    cli_ok(f,
-           "grep -q '^product 40 ' $D/t && ! grep -q '^product 14 ' $D/t"); /* 94 rows: a last chunk of 14 */
-    cli_ok(f, "grep -q '\"products\": {\"file\": \"products.txt\", \"hash\"' $D/a/run.json");
-    cli_ok(f, "grep -q '\"products\": \"[0-9a-f]*\"' $D/a/checkpoint-2/trainer_state.json");
+    cli_ok(f, "test $(grep -c '^matmul ' $D/t) -gt 8 && ! grep -qv "
+              "'^matmul.* 3 [0-9a-f]*$\\|^matmuls\\|^device\\|^cublas\\|^checksum' $D/t");
+    cli_ok(f, "grep -q '^matmul 40 ' $D/t && ! grep -q '^matmul 14 ' $D/t"); /* 94 rows: a last chunk of 14 */
+    cli_ok(f, "grep -q '\"matmuls\": {\"file\": \"matmuls.txt\", \"hash\"' $D/a/run.json");
+    cli_ok(f, "grep -q '\"matmuls\": \"[0-9a-f]*\"' $D/a/checkpoint-2/trainer_state.json");
     cli_ok(f, "SBP_FAKE_CUDA=seed=5 " RUN "--steps 4 --tune $D/t --out $D/b");
     expect_not(f, "were measured");
     cli_same(f, "a/model.safetensors", "b/model.safetensors");
     cli_ok(f, RUN "--steps 4 --tune none/of/it --out $D/none; test $? = 4"); /* no such folder */
     cli_ok(f, RUN "--steps 4 --out $D/c && ! cmp -s $D/a/model.safetensors $D/c/model.safetensors");
-    cli_ok(f, "! test -e $D/c/products.txt && ! grep -q products $D/c/checkpoint-2/trainer_state.json");
+    cli_ok(f, "! test -e $D/c/matmuls.txt && ! grep -q matmuls $D/c/checkpoint-2/trainer_state.json");
     cli_ok(f, "cp $D/t $D/kept");
 }
 
@@ -60,9 +59,9 @@ static void test_resumed(io_fixture *f) {
     expect(f, "was tuned for device sm_90 Fake GPU, cublasLt 13.1.0; this machine has device sm_90 Fake GPU, "
               "cublasLt 13.1.7");
     expect(f, "was computed with other algorithms of matmuls");
-    cli_ok(f, "rm $D/b/products.txt; " RUN "--out $D/b --resume --steps 6");
-    expect(f, "products.txt', the algorithms of the run's matmuls, is missing");
-    cli_ok(f, RUN "--steps 1 --out $D/a --overwrite && ! test -e $D/a/products.txt");
+    cli_ok(f, "rm $D/b/matmuls.txt; " RUN "--out $D/b --resume --steps 6");
+    expect(f, "matmuls.txt', the algorithms of the run's matmuls, is missing");
+    cli_ok(f, RUN "--steps 1 --out $D/a --overwrite && ! test -e $D/a/matmuls.txt");
 }
 
 /* A file of another machine, a damaged one, one that is none. */
@@ -87,7 +86,7 @@ static void test_named_by_plan(io_fixture *f) {
               "--head-chunk 40 --dtype fp32 " CUDA "--tune t");
     cli_ok(f, RUN "--steps 4 --out $D/e");
     expect_not(f, "were measured");
-    cli_ok(f, "cmp $D/e/products.txt $D/kept && grep -q '\"tune\": \"/' $D/e/run.json");
+    cli_ok(f, "cmp $D/e/matmuls.txt $D/kept && grep -q '\"tune\": \"/' $D/e/run.json");
     cli_fails(f, 2, "backend cpu has one way to compute each matmul", COMPILE "--backend cpu --tune $D/t");
     cli_fails(f, 2, "backend cpu has one way to compute each matmul",
               COMPILE "--backend cpu && " RUN "--steps 1 --tune $D/t --out $D/d");
@@ -105,7 +104,7 @@ static void test_settings(void **state) {
         "--dtype fp32 --tf32 on --backward checkpoint --head-chunk 5"};
     const char *all = getenv("SBP_TEST_ALL");
     int count = all && *all && strcmp(all, "0") != 0 ? SBP_COUNT(settings) : 2;
-    if (!cli_has_device(f, "cuda", "measured products"))
+    if (!cli_has_device(f, "cuda", "measured matmuls"))
         skip();
     for (int i = 0; i < count; i++) {
         cli_ok(f, sbp_arena_printf(f->arena, "$C compile " MODEL " -o $D/p --seq-len 94 " CUDA "%s",
@@ -122,7 +121,7 @@ static void test_settings(void **state) {
 
 static void test_tune(void **state) {
     io_fixture *f = *state;
-    if (!cli_has_device(f, "cuda", "measured products"))
+    if (!cli_has_device(f, "cuda", "measured matmuls"))
         skip();
     cli_ok(f, COMPILE CUDA);
     test_kept(f);
@@ -134,7 +133,7 @@ static void test_tune(void **state) {
 /* Factors of fp32 rounded to 10 bits: another plan, whose gradients are near those without. */
 static void test_tf32(void **state) {
     io_fixture *f = *state;
-    if (!cli_has_device(f, "cuda", "products in TF32"))
+    if (!cli_has_device(f, "cuda", "matmuls in TF32"))
         skip();
 #define DUMP "$R $D/p --data " ROWS " --dump-gradients $D/"
     cli_ok(f, COMPILE CUDA " && " DUMP "fp32.safetensors");

@@ -2,8 +2,8 @@
 
 #include "frontends/frontend.h"
 
-compile_wish compile_wish_for(const char *model, int64_t t_max, int64_t chunk, int64_t head_chunk) {
-    return (compile_wish){
+compile_request compile_request_for(const char *model, int64_t t_max, int64_t chunk, int64_t head_chunk) {
+    return (compile_request){
         .model = model,
         .compute = SBP_F32,
         .options =
@@ -18,50 +18,51 @@ compile_wish compile_wish_for(const char *model, int64_t t_max, int64_t chunk, i
 typedef struct work {
     sbp_arena *arena;
     sbp_diag *diag;
-    const compile_wish *wish;
+    const compile_request *request;
     sbp_program *program;
 } work;
 
 static sbp_status compile(void *user) {
     work *w = user;
-    sbp_model_options options = sbp_model_options_for(w->wish->compute);
-    if (w->wish->bf16_weights)
+    sbp_model_options options = sbp_model_options_for(w->request->compute);
+    if (w->request->bf16_weights)
         options.trainable_storage = SBP_BF16;
-    options.set = &w->wish->set;
-    options.set_count = w->wish->set != NULL;
-    options.freeze = &w->wish->freeze;
-    options.freeze_count = w->wish->freeze != NULL;
+    options.set = &w->request->set;
+    options.set_count = w->request->set != NULL;
+    options.freeze = &w->request->freeze;
+    options.freeze_count = w->request->freeze != NULL;
     sbp_model model;
-    SBP_TRY(sbp_model_load(w->arena, w->diag, w->wish->model, &options, &model));
-    sbp_objective_choice choice = {.name = "sft", .build = w->wish->objective};
+    SBP_TRY(sbp_model_load(w->arena, w->diag, w->request->model, &options, &model));
+    sbp_objective_choice choice = {.name = "sft", .build = w->request->objective};
     SBP_TRY(sbp_objective_add(model.module, w->diag, &choice, NULL));
     sbp_pipeline p = {.arena = w->arena,
                       .diag = w->diag,
                       .module = model.module,
                       .target = {.name = "cpu", .alignment_bytes = 64, .attention_partials = 4},
-                      .options = w->wish->options,
-                      .stop_after = w->wish->stop_after};
+                      .options = w->request->options,
+                      .stop_after = w->request->stop_after};
     SBP_TRY(sbp_pipeline_run(&p));
     w->program = p.program;
     return SBP_OK;
 }
 
-void compile_offload(compile_wish *wish, bool offload) {
-    wish->options.schedule.homes[SBP_ITEM_CHECKPOINT] = wish->options.schedule.homes[SBP_ITEM_SAVED] =
-        offload ? SBP_HOST : SBP_DEVICE;
+void compile_offload(compile_request *request, bool offload) {
+    request->options.schedule.placement[SBP_TENSOR_CHECKPOINT] =
+        request->options.schedule.placement[SBP_TENSOR_SAVED] = offload ? SBP_HOST : SBP_DEVICE;
 }
 
-void compile_away(compile_wish *wish, sbp_space home, int32_t first) {
-    for (int class = 0; class < SBP_ITEM_CLASS_COUNT; class ++) {
-        wish->options.schedule.homes[class] = home;
-        wish->options.schedule.first[class] = first;
+void compile_away(compile_request *request, sbp_space placement, int32_t first) {
+    for (int class = 0; class < SBP_TENSOR_CLASS_COUNT; class ++) {
+        request->options.schedule.placement[class] = placement;
+        request->options.schedule.first[class] = first;
     }
-    wish->options.schedule.host_update = home != SBP_DEVICE;
-    wish->options.schedule.sparing = first > 0;
+    request->options.schedule.host_update = placement != SBP_DEVICE;
+    request->options.schedule.sparing = first > 0;
 }
 
-sbp_status compile_model(sbp_arena *arena, sbp_diag *diag, const compile_wish *wish, sbp_program **out) {
-    work w = {.arena = arena, .diag = diag, .wish = wish};
+sbp_status compile_model(sbp_arena *arena, sbp_diag *diag, const compile_request *request,
+                         sbp_program **out) {
+    work w = {.arena = arena, .diag = diag, .request = request};
     SBP_TRY(sbp_guard(arena, diag, compile, &w));
     *out = w.program;
     return SBP_OK;

@@ -263,9 +263,9 @@ typedef struct setting {
     const char *name;
     int64_t segment, every;
     bool save_all, drop_states, offload;
-    const char *saved;      /* a value that is kept, or NULL */
-    const sbp_space *homes; /* per class, in place of `offload`; NULL */
-    int32_t first;          /* only so many of each class live there, 0: all */
+    const char *saved;          /* a value that is kept, or NULL */
+    const sbp_space *placement; /* per class, in place of `offload`; NULL */
+    int32_t first;              /* only so many of each class live there, 0: all */
 } setting;
 
 static const setting settings[] = {
@@ -304,22 +304,22 @@ static void expect_output(testing *t, sbp_executor *e, const char *name, double 
 static double run_program(const reference *ref, const char *path, sbp_dtype compute, int64_t chunk,
                           int64_t head_chunk, const setting *s) {
     testing t = testing_open(1);
-    compile_wish wish = compile_wish_for(path, T_MAX, chunk, head_chunk);
-    wish.compute = wish.options.grad_dtype = wish.options.state_dtype = compute;
-    wish.options.schedule.segment = s->segment;
-    wish.options.schedule.checkpoint_every = s->every;
-    wish.options.schedule.save_all = s->save_all;
-    wish.options.schedule.drop_states = s->drop_states;
-    wish.options.schedule.saved = &s->saved;
-    wish.options.schedule.saved_count = s->saved != NULL;
-    compile_offload(&wish, s->offload);
-    for (int class = 0; class < SBP_ITEM_CLASS_COUNT && s->homes; class ++) {
-        wish.options.schedule.homes[class] = s->homes[class];
-        wish.options.schedule.first[class] = s->first;
+    compile_request request = compile_request_for(path, T_MAX, chunk, head_chunk);
+    request.compute = request.options.grad_dtype = request.options.state_dtype = compute;
+    request.options.schedule.segment = s->segment;
+    request.options.schedule.checkpoint_every = s->every;
+    request.options.schedule.save_all = s->save_all;
+    request.options.schedule.drop_states = s->drop_states;
+    request.options.schedule.saved = &s->saved;
+    request.options.schedule.saved_count = s->saved != NULL;
+    compile_offload(&request, s->offload);
+    for (int class = 0; class < SBP_TENSOR_CLASS_COUNT && s->placement; class ++) {
+        request.options.schedule.placement[class] = s->placement[class];
+        request.options.schedule.first[class] = s->first;
     }
-    wish.objective = objective_test_group;
+    request.objective = objective_test_group;
     sbp_program *p;
-    testing_check(&t, compile_model(t.arena, t.diag, &wish, &p));
+    testing_check(&t, compile_model(t.arena, t.diag, &request, &p));
     testing_check(&t, sbp_program_verify(p, t.diag));
     assert_int_equal(whole_step_calls(p, "accumulate", "head.score"), 1); /* first pass */
     assert_int_equal(whole_step_calls(p, "accumulate", "objective.gradient"), 1);
@@ -393,27 +393,27 @@ static double run_draw(const reference *ref, const char *path, bool states, sbp_
     static const char *const saved[] = {NULL, SBP_SAVE_ATTENTION, "attn_out", "t20", "x5", "v3"};
     static const char *const beside_states[] = {NULL, "conv", "conv_in", "conv_norm"};
     static const sbp_space spaces[] = {SBP_DEVICE, SBP_HOST}; /* disk: test_shuffle */
-    sbp_space homes[SBP_ITEM_CLASS_COUNT];
+    sbp_space placement[SBP_TENSOR_CLASS_COUNT];
     setting s = {.name = "drawn",
                  .segment = 1 + sbp_rng_below(rng, 3),
                  .every = 1 + sbp_rng_below(rng, 5),
                  .save_all = sbp_rng_below(rng, 4) == 0,
                  .saved = saved[sbp_rng_below(rng, SBP_COUNT(saved))],
-                 .homes = homes,
+                 .placement = placement,
                  .first = (int32_t)sbp_rng_below(rng, 4)};
     if (states) {
         s.saved = beside_states[sbp_rng_below(rng, SBP_COUNT(beside_states))];
         s.drop_states = sbp_rng_below(rng, 2);
     }
-    for (int class = 0; class < SBP_ITEM_CLASS_COUNT; class ++)
-        homes[class] = spaces[sbp_rng_below(rng, SBP_COUNT(spaces))];
+    for (int class = 0; class < SBP_TENSOR_CLASS_COUNT; class ++)
+        placement[class] = spaces[sbp_rng_below(rng, SBP_COUNT(spaces))];
     s.name = sbp_arena_printf(ref->t->arena, "g %d, k %d, save %s%s, homes %d%d%d%d%d of the first %d",
                               (int)s.segment, (int)s.every,
                               s.save_all ? "all"
                               : s.saved  ? s.saved
                                          : "none",
-                              s.drop_states ? ", no states" : "", homes[0], homes[1], homes[2], homes[3],
-                              homes[4], s.first);
+                              s.drop_states ? ", no states" : "", placement[0], placement[1], placement[2],
+                              placement[3], placement[4], s.first);
     return run_program(ref, path, SBP_F64, 1 + sbp_rng_below(rng, T_MAX), 1 + sbp_rng_below(rng, T_MAX), &s);
 }
 

@@ -81,7 +81,7 @@ static void run_trial(void **state, const trial *t) {
     if (o.status != SBP_OK)
         fail_msg("%s: status %d: %s", t->command, o.status, o.message);
     look(&report);
-    assert_true(report.calls > 100 && report.launches > 20 && report.products > 20);
+    assert_true(report.calls > 100 && report.launches > 20 && report.matmuls > 20);
     assert_true(report.alive == 0 && report.wrong == 0);
     snprintf(copy, sizeof copy, "rm -rf %s.whole && cp -r %s %s.whole", f->directory, f->directory,
              f->directory);

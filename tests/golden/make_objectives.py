@@ -206,17 +206,17 @@ def kto_inputs(wanted):
     scalars = {"docs": len(places), "labels": sum(map(len, places))}
     scalars["count/chosen"] = sum(wanted)
     scalars["count/rejected"] = len(places) - sum(wanted)
-    rotated = [-r.expovariate(0.1) for _ in places]
-    reference = [x + r.gauss(0, 1) - 4 for x in rotated]  # so that the mean is above 0
-    scalars["rotated.logps"], scalars["rotated.ref_logps"] = sum(rotated), sum(reference)
-    return dict(rows), places, groups, scalars, rotated, reference
+    mismatched = [-r.expovariate(0.1) for _ in places]
+    reference = [x + r.gauss(0, 1) - 4 for x in mismatched]  # so that the mean is above 0
+    scalars["mismatched.logps"], scalars["mismatched.ref_logps"] = sum(mismatched), sum(reference)
+    return dict(rows), places, groups, scalars, mismatched, reference
 
 
 def kto_case(inputs, loss_type, settings, below=False):
     """below: the mean divergence is negative, and counts as 0."""
-    rows, places, groups, _, rotated, reference = inputs
+    rows, places, groups, _, mismatched, reference = inputs
     if below:
-        rotated, reference = reference, rotated
+        mismatched, reference = reference, mismatched
     length = max(map(len, places))
     logp = torch.tensor(rows["logp"], dtype=torch.float64, requires_grad=True)
     mask = pad([[1.0] * len(place) for place in places], length)
@@ -233,7 +233,7 @@ def kto_case(inputs, loss_type, settings, below=False):
         beta=settings.get("beta", 0.1),
         desirable_weight=settings.get("desirable_weight", 1.0),
         undesirable_weight=settings.get("undesirable_weight", 1.0),
-        _compute_kl_logps=lambda *_: torch.tensor(rotated),
+        _compute_kl_logps=lambda *_: torch.tensor(mismatched),
         _metrics={"train": defaultdict(list)},
         _total_train_tokens=0,
         _tp_size=1,
@@ -456,7 +456,7 @@ def make():
         ("apo_zero_unpaired", {"beta": 0.3, "desirable_weight": 1.25, "undesirable_weight": 0.5}),
     ]:
         cases.append(expect("kto", loss_type, settings, kto_case(unpaired, loss_type, settings)))
-    below = {"rotated.logps": sum(unpaired[5]), "rotated.ref_logps": sum(unpaired[4])}
+    below = {"mismatched.logps": sum(unpaired[5]), "mismatched.ref_logps": sum(unpaired[4])}
     result = kto_case(unpaired, "kto", {}, below=True)
     cases.append(expect("kto", "kto", {}, result, inputs="kto below"))
     single = kto_inputs([0.0] * 6)

@@ -386,6 +386,26 @@ check_words() {
     done <<< "$private_words"
 }
 
+# Identifiers that tests/renames/table.tsv gave the field's names do not come back: those that it renames wherever they stand.
+check_renamed() {
+    awk -F'\t' '/^#/ { next }
+        { new[$5] = 1 }
+        $2 == "id" && $3 == "*" && $4 !~ /\*$/ && $6 == "" { old[$4] = $5 }
+        END { for (o in old) if (!(o in new)) print o "\t" old[o] }' tests/renames/table.tsv > "$work/renamed"
+    code $(sources "${libraries[@]}" tests) | awk -F'\t' '
+        NR == FNR { renamed[$1] = $2; next }
+        {
+            split($0, part, ":")
+            rest = substr($0, length(part[1]) + length(part[2]) + 3)
+            while (match(rest, /[A-Za-z_][A-Za-z0-9_]*/)) {
+                word = substr(rest, RSTART, RLENGTH)
+                rest = substr(rest, RSTART + RLENGTH)
+                if (word in renamed)
+                    print part[1] ":" part[2] ": renamed: \047" word "\047 is \047" renamed[word] "\047 (tests/renames/table.tsv)"
+            }
+        }' "$work/renamed" -
+}
+
 # A comparison with a small number, or a macro or constant called tolerance, belongs in tests/tolerance.h.
 check_tolerances() {
     code $(sources tests | grep -v '^tests/tolerance\.h$') > "$work/code"
@@ -409,6 +429,7 @@ trap 'rm -rf "$work"' EXIT
     check_length
     check_readmes
     check_words
+    check_renamed
     check_tolerances
 } > "$work/found"
 cat "$work/found"

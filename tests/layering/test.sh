@@ -60,7 +60,7 @@ sed -i '/^#ifndef\|^#define SBP_IR_GRAPH_SEQ_H/d' ir/graph/seq.h
 plant operand passes/lower.c 'static void f(sbp_command *copy) { copy->views[1] = copy->views[SBP_COPY_DST]; }'
 plant backend runtime/run/plan_info.c 'static int f(const char *name) { return strcmp(name, "cuda") == 0; }'
 plant backend backends/choice.c 'static const char *const sbp_default = "vulkan";'
-plant backend runtime/cli/sbpc/rates.c 'static int f(const char *target) { return strncmp(target, "cuda:", 5) == 0; }'
+plant backend runtime/cli/sbpc/throughput.c 'static int f(const char *target) { return strncmp(target, "cuda:", 5) == 0; }'
 plant json runtime/train/lr.c 'static void f(FILE *file, const char *name) { fprintf(file, "{\"name\": %s}", name); }'
 plant json frontends/weights/recipe.c 'static void f(sbp_text *out) { sbp_text_add(out, ", \"%s\":1", out->data); }'
 plant json runtime/data/pack.c 'static void f(sbp_text *out) { sbp_json_add_string(out, "", 0); }'
@@ -72,6 +72,7 @@ plant readme runtime/data/README.md "$(printf '\n- a paragraph\n'; yes '  goes o
 planted+=('README.md:1: readme: all of them')
 yes 'word word word word word word word word' | head -n 1200 | sed '1~6i\\' >> frontends/README.md
 planted+=('frontends/README.md:120: readme:')
+plant renamed passes/lower.c 'static int f(int sbp_wish) { return sbp_wish; }'
 plant word backends/README.md 'Bytes go over the wire.'
 plant word runtime/cli/sbpc/inspect.c '/* */ static int f(sbp_diag *d) { return sbp_fail(d, SBP_USAGE, "%s: it has no home here"); }'
 plant word runtime/cli/options/options.def 'FIRST(RUN, "lr", "1", "how products are computed")'

@@ -35,7 +35,7 @@ void after_canonicalize(bench *b) {
     same_text(b, module_text(b));
 }
 
-static int32_t count_products(const bench *b, bool adapted) {
+static int32_t count_matmuls(const bench *b, bool adapted) {
     const sbp_module *m = b->p.module;
     int32_t count = 0;
     for (int32_t n = 0; n < m->func_count; n++)
@@ -51,13 +51,13 @@ static int32_t count_products(const bench *b, bool adapted) {
 /* A and B for each product that has an adapter; where there is none, nothing changes. */
 void before_lora(bench *b) {
     b->before = module_text(b);
-    b->products = count_products(b, false) + 2 * count_products(b, true);
+    b->products = count_matmuls(b, false) + 2 * count_matmuls(b, true);
 }
 
 void after_lora(bench *b) {
     ensure(b, b->p.module->adapter_count == 0, "%d adapters are left", b->p.module->adapter_count);
-    ensure(b, count_products(b, false) == b->products, "there are %d products, not %d",
-           count_products(b, false), b->products);
+    ensure(b, count_matmuls(b, false) == b->products, "there are %d products, not %d",
+           count_matmuls(b, false), b->products);
     if (!b->mode->lora)
         same_text(b, module_text(b));
 }
@@ -423,10 +423,10 @@ void after_streambp(bench *b) {
             continue;
         bool again = derivative && b->p.options.schedule.checkpoint_every > 1;
         if (!derivative) /* it saves nothing that could be left out */
-            ensure(b, kind->again == kind->forward, "@%s: another forward, of a frozen segment",
+            ensure(b, kind->recompute == kind->forward, "@%s: another forward, of a frozen segment",
                    m->funcs[n]->name);
         else
-            ensure(b, (kind->again >= 0) == again, "@%s: forward once more", m->funcs[n]->name);
+            ensure(b, (kind->recompute >= 0) == again, "@%s: forward once more", m->funcs[n]->name);
         ensure(b, (kind->backward >= 0) == (derivative != NULL), "@%s: backward", m->funcs[n]->name);
         for (int32_t i = 0; kind->backward >= 0 && i < l->stages.count; i++) {
             const sbp_function_lowering *f = l->stages.functions[i];

@@ -1,7 +1,7 @@
-/* passes_structure_program.c: entries, instructions and the program: entries .. fence. */
+/* passes_structure_program.c: entries, instructions and the program: calls .. fence. */
 #include <stdlib.h>
 
-#include "passes/residency/residency.h"
+#include "passes/offload/offload.h"
 #include "tests/property/passes_structure.h"
 
 /* ---- entries ------------------------------------------------------------------------------------------- */
@@ -105,7 +105,7 @@ static void note_command(ledger *l, const sbp_command *command) {
             int32_t ref = command->views[i].ref;
             if (operands[i].access == SBP_READ)
                 continue;
-            if (p->buffers[ref].role == SBP_ROLE_SLOT) /* converted */
+            if (p->buffers[ref].role == SBP_ROLE_STAGING) /* converted */
                 *source_of(l, &command->views[i]) = param;
             if (p->buffers[ref].role == SBP_ROLE_GRAD) { /* rounded, once */
                 ensure(b, accum >= 0 && grad == ref, "@%s: %s does not add up", l->entry,
@@ -123,7 +123,7 @@ static int32_t segment_of(const bench *b, int32_t function) {
     const sbp_module *m = b->p.module;
     const sbp_head_lowering *h = &b->p.results->head;
     for (int32_t f = 0; f < m->func_count; f++)
-        if (function == kinds[f].forward || function == kinds[f].again || function == kinds[f].backward)
+        if (function == kinds[f].forward || function == kinds[f].recompute || function == kinds[f].backward)
             return f;
     return function == h->score || function == h->first || function == h->backward
                ? m->calls[m->call_count - 1].func
@@ -211,23 +211,23 @@ static void examine_entry(bench *b, const sbp_entry *entry) {
     }
 }
 
-/* There are lists of acts; nothing is emitted, nothing is copied, and no act names a slot. */
-void after_entries(bench *b) {
-    const sbp_residency *r = b->p.results->residency;
+/* There are lists of tasks; nothing is emitted, nothing is copied, and no act names a staging buffer. */
+void after_calls(bench *b) {
+    const sbp_call_schedule *r = b->p.results->call_schedule;
     ensure(b, r != NULL, "there are no call lists");
     if (!r)
         return;
-    ensure(b, b->p.program->entry_count == 0, "entries makes %d entries", b->p.program->entry_count);
+    ensure(b, b->p.program->entry_count == 0, "calls makes %d entries", b->p.program->entry_count);
     for (int32_t l = 0; l < r->list_count; l++)
-        for (int32_t a = 0; a < r->lists[l].act_count; a++)
-            for (int32_t i = 0; i < r->lists[l].acts[a].operand_count; i++) {
-                const sbp_operand *o = &r->lists[l].acts[a].operands[i];
-                ensure(b, o->item < r->item_count && (o->item >= 0) != (o->buffer >= 0),
-                       "@%s: act %d, operand %d", r->lists[l].entry, a, i);
+        for (int32_t a = 0; a < r->lists[l].task_count; a++)
+            for (int32_t i = 0; i < r->lists[l].tasks[a].operand_count; i++) {
+                const sbp_operand *o = &r->lists[l].tasks[a].operands[i];
+                ensure(b, o->tensor < r->tensor_count && (o->tensor >= 0) != (o->buffer >= 0),
+                       "@%s: task %d, operand %d", r->lists[l].entry, a, i);
             }
 }
 
-void after_reside(bench *b) {
+void after_offload(bench *b) {
     const sbp_program *p = b->p.program;
     bool optimizer = b->p.options.optimizer != SBP_OPTIMIZER_NONE, step = b->p.options.step;
     ensure(b, (sbp_program_find_entry(p, "step") != NULL) == step, "entry step");

@@ -92,25 +92,25 @@ static count count_function(const sbp_program *p, int32_t function, int64_t t) {
 
 /* ---- tests -------------------------------------------------------------------------------------------- */
 
-/* Rates that make seconds of one kind of work visible. */
-static const sbp_target_info rates = {.name = "cpu",
-                                      .rates = {.product = {[SBP_F32] = 1e9},
-                                                .attention = {[SBP_F32] = 1e9},
-                                                .half_rows = 0,
-                                                .memory = 1e9,
-                                                .row_ops = 1e9,
-                                                .in = 1e9,
-                                                .out = 1e9,
-                                                .host = 1e9,
-                                                .host_ops = 1e9,
-                                                .disk_read = 1e9,
-                                                .disk_write = 1e9}};
+/* Throughput that make seconds of one kind of work visible. */
+static const sbp_target_info throughput = {.name = "cpu",
+                                           .throughput = {.matmul = {[SBP_F32] = 1e9},
+                                                          .attention = {[SBP_F32] = 1e9},
+                                                          .half_rows = 0,
+                                                          .memory = 1e9,
+                                                          .row_ops = 1e9,
+                                                          .in = 1e9,
+                                                          .out = 1e9,
+                                                          .host = 1e9,
+                                                          .host_ops = 1e9,
+                                                          .disk_read = 1e9,
+                                                          .disk_write = 1e9}};
 
 static sbp_program *program_of(testing *t, const char *model, int64_t rows, int64_t chunk, int64_t k) {
-    compile_wish wish = compile_wish_for(model, rows, chunk, chunk);
-    wish.options.schedule.checkpoint_every = k;
+    compile_request request = compile_request_for(model, rows, chunk, chunk);
+    request.options.schedule.checkpoint_every = k;
     sbp_program *p;
-    testing_check(t, compile_model(t->arena, t->diag, &wish, &p));
+    testing_check(t, compile_model(t->arena, t->diag, &request, &p));
     return p;
 }
 
@@ -130,7 +130,7 @@ static void flops_are_counted(void **state) {
                 for (int32_t f = 0; f < p->function_count; f++, compared++) {
                     count want = count_function(p, f, rows);
                     sbp_cost got;
-                    sbp_cost_function(p, f, rows, &rates, &got);
+                    sbp_cost_function(p, f, rows, &throughput, &got);
                     attentions += want.attentions;
                     if (fabs(got.flops - want.flops) > SBP_TOLERANCE_F64 * want.flops ||
                         got.commands != want.commands)
@@ -156,32 +156,32 @@ static void attention_grows_with_the_square(void **state) {
     enum { N = 256 };
     sbp_program *p = program_of(&t, GOLDEN "llama_bias/model", 2 * N, 16, 1);
     sbp_cost once, twice;
-    sbp_cost_step(t.arena, p, N, &rates, &once);
-    sbp_cost_step(t.arena, p, 2 * N, &rates, &twice);
+    sbp_cost_step(t.arena, p, N, &throughput, &once);
+    sbp_cost_step(t.arena, p, 2 * N, &throughput, &twice);
     count a = count_entry(p, "accumulate", N), b = count_entry(p, "accumulate", 2 * N);
     double more = b.flops - 2 * a.flops; /* of attention */
     assert_true(more > 0.1 * a.flops);
     assert_true(fabs(twice.flops - 2 * once.flops - more) <= SBP_TOLERANCE_F64 * twice.flops);
-    double seconds = twice.seconds - 2 * once.seconds, want = more / rates.rates.attention[SBP_F32];
+    double seconds = twice.seconds - 2 * once.seconds, want = more / throughput.throughput.attention[SBP_F32];
     double fixed = once.seconds; /* what does not grow: fills and the update of parameters */
     assert_true(seconds < want && seconds > want - fixed);
     testing_close(&t);
 }
 
-/* With everything else at once, a function takes as long as its operations at the rates of the type. */
+/* With everything else at once, a function takes as long as its operations at the throughput of the type. */
 static void work_is_timed_at_the_rate_of_its_type(void **state) {
     (void)state;
     static const sbp_dtype types[] = {SBP_F32, SBP_BF16, SBP_F64};
     for (int d = 0; d < SBP_COUNT(types); d++) {
         testing t = testing_open(1);
-        compile_wish wish = compile_wish_for(GOLDEN "llama_bias/model", 64, 16, 16);
-        wish.compute = types[d];
+        compile_request request = compile_request_for(GOLDEN "llama_bias/model", 64, 16, 16);
+        request.compute = types[d];
         sbp_program *p;
-        testing_check(&t, compile_model(t.arena, t.diag, &wish, &p));
+        testing_check(&t, compile_model(t.arena, t.diag, &request, &p));
         sbp_target_info target = {.name = "cpu"};
-        sbp_rates *r = &target.rates;
+        sbp_throughput *r = &target.throughput;
         for (int i = 0; i < SBP_DTYPE_COUNT; i++)
-            r->product[i] = r->attention[i] = i == (int)types[d] ? 1e9 : 1e30;
+            r->matmul[i] = r->attention[i] = i == (int)types[d] ? 1e9 : 1e30;
         r->memory = r->row_ops = r->in = r->out = r->host = r->host_ops = r->disk_read = r->disk_write = 1e30;
         int compared = 0;
         for (int32_t f = 0; f < p->function_count; f++) {
@@ -205,8 +205,8 @@ static void gathers_cost_what_they_touch(void **state) {
     for (int large = 0; large < 2; large++) {
         testing t = testing_open(1);
         sbp_program *p = program_of(&t, GOLDEN "llama_bias/model", 64, 8, 1);
-        sbp_target_info target = rates;
-        target.rates.memory = 1; /* a byte a second */
+        sbp_target_info target = throughput;
+        target.throughput.memory = 1; /* a byte a second */
         int32_t tables = 0;
         for (int32_t f = 0; f < p->function_count; f++) { /* as many more words */
             const sbp_body *body = &p->functions[f].body;

@@ -192,9 +192,9 @@ static void check_again(bench *b) {
         fail_msg("%s: the second time there are other fences", b->name);
 }
 
-static int examine(const char *name, const compile_wish *wish) {
+static int examine(const char *name, const compile_request *request) {
     bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create(), .name = name};
-    if (compile_model(b.arena, b.diag, wish, &b.program) != SBP_OK)
+    if (compile_model(b.arena, b.diag, request, &b.program) != SBP_OK)
         fail_msg("%s: %s", name, sbp_diag_text(b.diag, SBP_ERROR));
     if (sbp_program_verify(b.program, b.diag) != SBP_OK)
         fail_msg("%s: %s", name, sbp_diag_text(b.diag, SBP_ERROR));
@@ -245,13 +245,13 @@ static void schedules_of_one_model(void **unused) {
     int survivors = 0;
     for (int k = 0; k < SBP_COUNT(grid); k++) {
         char name[128], mode[64];
-        compile_wish wish =
-            compile_wish_for(GOLDEN "qwen2_sliding/model", grid[k].t_max, grid[k].chunk, grid[k].head_chunk);
-        wish.options.schedule.segment = grid[k].segment;
-        wish.options.schedule.checkpoint_every = grid[k].every;
+        compile_request request = compile_request_for(GOLDEN "qwen2_sliding/model", grid[k].t_max,
+                                                      grid[k].chunk, grid[k].head_chunk);
+        request.options.schedule.segment = grid[k].segment;
+        request.options.schedule.checkpoint_every = grid[k].every;
         snprintf(mode, sizeof mode, "t_max %d C %d H %d g %d k %d", (int)grid[k].t_max, (int)grid[k].chunk,
                  (int)grid[k].head_chunk, (int)grid[k].segment, (int)grid[k].every);
-        survivors += examine(name_of(name, sizeof name, "qwen2_sliding", mode), &wish);
+        survivors += examine(name_of(name, sizeof name, "qwen2_sliding", mode), &request);
     }
     report(survivors);
 }
@@ -310,21 +310,21 @@ static const mode modes[] = {
 static int examine_mode(const char *model, const mode *m) {
     char name[128], path[128];
     snprintf(path, sizeof path, strchr(model, '/') ? "%s" : GOLDEN "%s/model", model);
-    compile_wish wish = compile_wish_for(path, 14, 4, 3);
-    wish.options.schedule.save_all = m->save_all;
-    wish.options.schedule.drop_states = m->no_states;
-    compile_offload(&wish, m->offload);
+    compile_request request = compile_request_for(path, 14, 4, 3);
+    request.options.schedule.save_all = m->save_all;
+    request.options.schedule.drop_states = m->no_states;
+    compile_offload(&request, m->offload);
     if (m->away != SBP_DEVICE)
-        compile_away(&wish, m->away, m->first);
-    wish.options.schedule.checkpoint_every = m->every > 0 ? m->every : 1;
-    wish.options.step = m->step;
-    wish.compute = m->bf16 ? SBP_BF16 : SBP_F32;
-    wish.options.grad_dtype = m->bf16_gradients ? SBP_BF16 : SBP_F32;
-    wish.set = m->set;
-    wish.freeze = m->frozen ? "*layers.0.*" : NULL;
-    wish.objective = m->two_pass ? objective_test_group : NULL;
-    wish.options.counted = m->counted ? "weight" : NULL;
-    return examine(name_of(name, sizeof name, model, m->name), &wish);
+        compile_away(&request, m->away, m->first);
+    request.options.schedule.checkpoint_every = m->every > 0 ? m->every : 1;
+    request.options.step = m->step;
+    request.compute = m->bf16 ? SBP_BF16 : SBP_F32;
+    request.options.grad_dtype = m->bf16_gradients ? SBP_BF16 : SBP_F32;
+    request.set = m->set;
+    request.freeze = m->frozen ? "*layers.0.*" : NULL;
+    request.objective = m->two_pass ? objective_test_group : NULL;
+    request.options.counted = m->counted ? "weight" : NULL;
+    return examine(name_of(name, sizeof name, model, m->name), &request);
 }
 
 static void modes_of_one_model(void **unused) {
@@ -374,9 +374,9 @@ static void several_models(void **unused) {
  * lost. */
 static void simulator_notices_shared_memory(void **unused) {
     (void)unused;
-    compile_wish wish = compile_wish_for(GOLDEN "qwen2_sliding/model", 14, 4, 3);
+    compile_request request = compile_request_for(GOLDEN "qwen2_sliding/model", 14, 4, 3);
     bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create(), .name = "shared memory"};
-    if (compile_model(b.arena, b.diag, &wish, &b.program) != SBP_OK)
+    if (compile_model(b.arena, b.diag, &request, &b.program) != SBP_OK)
         fail_msg("%s", sbp_diag_text(b.diag, SBP_ERROR));
     int moved = 0, noticed = 0;
     for (int32_t k = 0; k + 1 < b.program->buffer_count; k++) {
@@ -408,11 +408,11 @@ static sbp_status run_pass(void *user) {
 /* Every allocation of the pass fails once: an error, no leak, no crash; then it works on what is left. */
 static void pass_survives_lack_of_memory(void **unused) {
     (void)unused;
-    compile_wish wish = compile_wish_for(GOLDEN "llama_plain/model", 14, 4, 3);
-    wish.stop_after = "memory";
-    compile_offload(&wish, true);
+    compile_request request = compile_request_for(GOLDEN "llama_plain/model", 14, 4, 3);
+    request.stop_after = "memory";
+    compile_offload(&request, true);
     bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create()};
-    assert_int_equal(compile_model(b.arena, b.diag, &wish, &b.program), SBP_OK);
+    assert_int_equal(compile_model(b.arena, b.diag, &request, &b.program), SBP_OK);
     int64_t failures = 0;
     for (;; failures++) {
         sbp_test_fail_allocation(failures + 1);

@@ -91,8 +91,8 @@ static void layers_are_segments(void **state) {
         testing t = testing_open(1);
         sbp_program *program;
         odd_graph_write(&t, shapes[s], 5, false, model);
-        compile_wish wish = compile_wish_for(model, 32, 16, 16);
-        testing_check(&t, compile_model(t.arena, t.diag, &wish, &program));
+        compile_request request = compile_request_for(model, 32, 16, 16);
+        testing_check(&t, compile_model(t.arena, t.diag, &request, &program));
         int32_t calls = 0;
         for (int32_t f = 0; f < program->function_count; f++)
             if (strncmp(program->functions[f].name, "layer", 5) == 0 &&

@@ -50,9 +50,9 @@ static void nothing(bench *b) {
 #define before_streambp nothing
 #define before_head nothing
 #define before_optimizer nothing
-#define before_entries nothing
+#define before_calls nothing
 #define before_fuse nothing
-#define before_reside nothing
+#define before_offload nothing
 #define after_optimizer nothing /* its rules are looked at where they are used */
 
 /* A new pass does not compile here before somebody writes down what it promises. */
@@ -87,20 +87,21 @@ static bench open_bench(const char *name, const char *path, const char *set, con
         .diag = b.t.diag,
         .module = model.module,
         .target = {.name = "cpu", .alignment_bytes = 64, .attention_partials = 4},
-        .options = {.t_max = t,
-                    .ranks = mode->context,
-                    .context = mode->context,
-                    .schedule = {.chunk = mode->whole ? t : t / 8,
-                                 .head_chunk = mode->whole ? t : t / 16,
-                                 .segment = mode->segment > 0 ? mode->segment : 1,
-                                 .checkpoint_every = mode->every > 0 ? mode->every : 1,
-                                 .save_all = mode->save_all,
-                                 .homes = {[SBP_ITEM_CHECKPOINT] = mode->offload ? SBP_HOST : SBP_DEVICE,
-                                           [SBP_ITEM_SAVED] = mode->offload ? SBP_HOST : SBP_DEVICE}},
-                    .grad_dtype = mode->bf16_gradients ? SBP_BF16 : SBP_F32,
-                    .state_dtype = SBP_F32,
-                    .optimizer = mode->no_optimizer ? SBP_OPTIMIZER_NONE : SBP_OPTIMIZER_ADAMW,
-                    .step = mode->step}};
+        .options = {
+            .t_max = t,
+            .ranks = mode->context,
+            .context = mode->context,
+            .schedule = {.chunk = mode->whole ? t : t / 8,
+                         .head_chunk = mode->whole ? t : t / 16,
+                         .segment = mode->segment > 0 ? mode->segment : 1,
+                         .checkpoint_every = mode->every > 0 ? mode->every : 1,
+                         .save_all = mode->save_all,
+                         .placement = {[SBP_TENSOR_CHECKPOINT] = mode->offload ? SBP_HOST : SBP_DEVICE,
+                                       [SBP_TENSOR_SAVED] = mode->offload ? SBP_HOST : SBP_DEVICE}},
+            .grad_dtype = mode->bf16_gradients ? SBP_BF16 : SBP_F32,
+            .state_dtype = SBP_F32,
+            .optimizer = mode->no_optimizer ? SBP_OPTIMIZER_NONE : SBP_OPTIMIZER_ADAMW,
+            .step = mode->step}};
     return b;
 }
 
@@ -267,14 +268,14 @@ static void broken_sums_are_noticed(void **state) {
             continue;
         body->nodes[i].u.command = &fence;
         b.broken[0] = 0;
-        after_reside(&b);
+        after_offload(&b);
         if (!b.broken[0])
             fail_msg("nobody noticed that %s is missing", sbp_command_name(node.u.command->kind));
         body->nodes[i] = node;
         commands++;
     }
     b.broken[0] = 0;
-    after_reside(&b);
+    after_offload(&b);
     assert_false(b.broken[0]);
     printf("  %d products, %d commands\n", gemms, commands);
     assert_true(gemms == 8 && commands > 40); /* seven products of a layer, one of the head */

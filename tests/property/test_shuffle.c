@@ -70,10 +70,10 @@ static void fill(bench *b) {
     }
 }
 
-static bench open_bench(const char *name, const compile_wish *wish, const sbp_device_class *class,
+static bench open_bench(const char *name, const compile_request *request, const sbp_device_class *class,
                         int32_t threads, uint64_t seed) {
     bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create(), .name = name};
-    check(&b, compile_model(b.arena, b.diag, wish, &b.program));
+    check(&b, compile_model(b.arena, b.diag, request, &b.program));
     check(&b, sbp_program_verify(b.program, b.diag));
     sbp_device_options options = {.threads = threads, .shuffle_seed = seed, .offload_dir = "."};
     check(&b, sbp_executor_create(b.diag, class, &options, b.program, &b.executor));
@@ -160,9 +160,9 @@ static int64_t compare(bench *x, bench *y, const char *what) {
     return compared;
 }
 
-static int64_t examine(const char *name, const compile_wish *wish) {
+static int64_t examine(const char *name, const compile_request *request) {
     int64_t compared = 0;
-    bench plain = open_bench(name, wish, &sbp_cpu_device, 1, 0);
+    bench plain = open_bench(name, request, &sbp_cpu_device, 1, 0);
     bool keeps = sbp_program_find_entry(plain.program, "accumulate") != NULL;
     for (int pass = keeps ? 0 : 1; pass < 2; pass++) {
         void (*run)(bench *) = pass == 0 ? only_gradients : train;
@@ -171,7 +171,7 @@ static int64_t examine(const char *name, const compile_wish *wish) {
         run(&plain);
         for (uint64_t seed = 1; seed <= SEEDS + 1; seed++) {
             bool shuffled = seed <= SEEDS; /* and once with threads, in order */
-            bench other = open_bench(name, wish, shuffled ? &sbp_cpu_shuffle_device : &sbp_cpu_device,
+            bench other = open_bench(name, request, shuffled ? &sbp_cpu_shuffle_device : &sbp_cpu_device,
                                      shuffled ? 1 : 3, seed);
             run(&other);
             compared += compare(&plain, &other, what);
@@ -224,20 +224,20 @@ static void examine_modes(sbp_dtype compute) {
         snprintf(name, sizeof name, "%s, %s, %s", cases[k].model, cases[k].mode, sbp_dtype_name(compute));
         bool file = strchr(cases[k].model, '/') != NULL; /* of so many layers as it has */
         snprintf(path, sizeof path, file ? "%s" : GOLDEN "%s/model", cases[k].model);
-        compile_wish wish = compile_wish_for(path, T_MAX, 5, 3);
-        wish.compute = wish.options.grad_dtype = wish.options.state_dtype = compute;
-        wish.options.schedule.segment = cases[k].segment;
-        wish.options.schedule.checkpoint_every = cases[k].every;
-        compile_offload(&wish, cases[k].offload);
+        compile_request request = compile_request_for(path, T_MAX, 5, 3);
+        request.compute = request.options.grad_dtype = request.options.state_dtype = compute;
+        request.options.schedule.segment = cases[k].segment;
+        request.options.schedule.checkpoint_every = cases[k].every;
+        compile_offload(&request, cases[k].offload);
         if (cases[k].away != SBP_DEVICE)
-            compile_away(&wish, cases[k].away, cases[k].first);
-        wish.options.schedule.save_all = cases[k].save_all;
-        wish.options.schedule.drop_states = cases[k].no_states;
-        wish.options.step = cases[k].step;
-        wish.set = (cases[k].offload || cases[k].first > 0) && !file ? "num_hidden_layers=5" : NULL;
-        wish.objective = cases[k].two_pass ? objective_test_group : NULL;
-        wish.options.counted = cases[k].counted ? "weight" : NULL;
-        compared += examine(name, &wish);
+            compile_away(&request, cases[k].away, cases[k].first);
+        request.options.schedule.save_all = cases[k].save_all;
+        request.options.schedule.drop_states = cases[k].no_states;
+        request.options.step = cases[k].step;
+        request.set = (cases[k].offload || cases[k].first > 0) && !file ? "num_hidden_layers=5" : NULL;
+        request.objective = cases[k].two_pass ? objective_test_group : NULL;
+        request.options.counted = cases[k].counted ? "weight" : NULL;
+        compared += examine(name, &request);
     }
     print_message("%lld numbers compared\n", (long long)compared);
 }
@@ -255,13 +255,13 @@ static void same_bits_in_fp64(void **unused) {
 /* The shuffle device would notice: without fences some seed gives other bits. */
 static void fences_matter(void **unused) {
     (void)unused;
-    compile_wish wish = compile_wish_for(GOLDEN "llama_plain/model", T_MAX, 5, 3);
-    bench plain = open_bench("no fences", &wish, &sbp_cpu_device, 1, 0);
+    compile_request request = compile_request_for(GOLDEN "llama_plain/model", T_MAX, 5, 3);
+    bench plain = open_bench("no fences", &request, &sbp_cpu_device, 1, 0);
     only_gradients(&plain);
     bool differs = false;
-    wish.stop_after = "memory";
+    request.stop_after = "memory";
     for (uint64_t seed = 1; seed <= SEEDS && !differs; seed++) {
-        bench other = open_bench("no fences", &wish, &sbp_cpu_shuffle_device, 1, seed);
+        bench other = open_bench("no fences", &request, &sbp_cpu_shuffle_device, 1, seed);
         only_gradients(&other);
         int32_t result = sbp_program_find_buffer(plain.program, "results");
         double a = 0, b = 0;

@@ -33,10 +33,10 @@ static int remove_directory(void **state) {
 
 static sbp_program *compile(testing *t, const char *model, int64_t segment, int64_t every) {
     sbp_program *p;
-    compile_wish wish = compile_wish_for(model, WHOLE_STEP_ROWS, 5, 5);
-    wish.options.schedule.segment = segment;
-    wish.options.schedule.checkpoint_every = every;
-    testing_check(t, compile_model(t->arena, t->diag, &wish, &p));
+    compile_request request = compile_request_for(model, WHOLE_STEP_ROWS, 5, 5);
+    request.options.schedule.segment = segment;
+    request.options.schedule.checkpoint_every = every;
+    testing_check(t, compile_model(t->arena, t->diag, &request, &p));
     testing_check(t, sbp_program_verify(p, t->diag));
     return p;
 }
@@ -159,10 +159,10 @@ static void each_is_written_once(void **state) {
 static void frozen_writers_want_none(void **state) {
     (void)state;
     testing t = testing_open(1);
-    compile_wish wish = compile_wish_for(MODEL, WHOLE_STEP_ROWS, 5, 5);
+    compile_request request = compile_request_for(MODEL, WHOLE_STEP_ROWS, 5, 5);
     sbp_program *p;
-    wish.freeze = "*layers.0.*"; /* and both tables */
-    testing_check(&t, compile_model(t.arena, t.diag, &wish, &p));
+    request.freeze = "*layers.0.*"; /* and both tables */
+    testing_check(&t, compile_model(t.arena, t.diag, &request, &p));
     assert_int_equal(buffers_called(p, "side"), 4);
     assert_int_equal(buffers_called(p, "d_side"), 2); /* keys and values of layer 1 */
     testing_close(&t);

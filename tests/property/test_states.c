@@ -65,10 +65,10 @@ static void a_model_with_values(void **state) {
 
 static sbp_program *compile(testing *t, int64_t every, bool drop) {
     sbp_program *p;
-    compile_wish wish = compile_wish_for("tests/golden/lfm2_v/model", 60, 7, 7);
-    wish.options.schedule.checkpoint_every = every;
-    wish.options.schedule.drop_states = drop;
-    testing_check(t, compile_model(t->arena, t->diag, &wish, &p));
+    compile_request request = compile_request_for("tests/golden/lfm2_v/model", 60, 7, 7);
+    request.options.schedule.checkpoint_every = every;
+    request.options.schedule.drop_states = drop;
+    testing_check(t, compile_model(t->arena, t->diag, &request, &p));
     testing_check(t, sbp_program_verify(p, t->diag));
     return p;
 }

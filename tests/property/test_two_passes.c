@@ -31,9 +31,9 @@ static void odd_layers(void **state) {
 static void odd_head(void **state) {
     (void)state;
     testing t = testing_open(1);
-    compile_wish wish = compile_wish_for("tests/data/onnx/odd_head.json", WHOLE_STEP_ROWS, 7, 5);
+    compile_request request = compile_request_for("tests/data/onnx/odd_head.json", WHOLE_STEP_ROWS, 7, 5);
     sbp_program *p;
-    testing_check(&t, compile_model(t.arena, t.diag, &wish, &p));
+    testing_check(&t, compile_model(t.arena, t.diag, &request, &p));
     assert_int_equal(whole_step_calls(p, "accumulate", "layer0.backward"), 3);
     testing_close(&t);
     whole_step_check("tests/data/onnx/odd_head.json", false);
@@ -44,9 +44,9 @@ static void odd_head(void **state) {
 static void sums_over_tokens_need_one_pass(void **state) {
     (void)state;
     testing t = testing_open(1);
-    compile_wish wish = compile_wish_for(GOLDEN "qwen3_tied/model", WHOLE_STEP_ROWS, 7, 5);
+    compile_request request = compile_request_for(GOLDEN "qwen3_tied/model", WHOLE_STEP_ROWS, 7, 5);
     sbp_program *p;
-    testing_check(&t, compile_model(t.arena, t.diag, &wish, &p));
+    testing_check(&t, compile_model(t.arena, t.diag, &request, &p));
     assert_int_equal(whole_step_calls(p, "accumulate", "head.score"), 0);
     assert_int_equal(whole_step_calls(p, "accumulate", "objective.gradient"), 0);
     assert_int_equal(whole_step_calls(p, "accumulate", "head.backward"), 1);

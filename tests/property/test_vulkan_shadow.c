@@ -88,11 +88,11 @@ static void examine(const char *name, bool offload, bool save_all) {
     char path[512];
     bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create(), .name = name};
     snprintf(path, sizeof path, GOLDEN "%s/model", name);
-    compile_wish wish = compile_wish_for(path, T_MAX, CHUNK, HEAD_CHUNK);
-    compile_offload(&wish, offload);
-    wish.options.schedule.save_all = save_all;
-    wish.set = offload ? "num_hidden_layers=7" : NULL;
-    check(&b, compile_model(b.arena, b.diag, &wish, &b.program));
+    compile_request request = compile_request_for(path, T_MAX, CHUNK, HEAD_CHUNK);
+    compile_offload(&request, offload);
+    request.options.schedule.save_all = save_all;
+    request.set = offload ? "num_hidden_layers=7" : NULL;
+    check(&b, compile_model(b.arena, b.diag, &request, &b.program));
     check(&b, sbp_program_verify(b.program, b.diag));
     b.pair_count = fence_sequence_of_pairs(b.arena, b.program, &b.pairs);
     check(&b, sbp_executor_create(b.diag, &sbp_vulkan_shadow_device, NULL, b.program, &b.executor));

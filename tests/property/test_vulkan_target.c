@@ -116,13 +116,13 @@ static void check_module(const char *model, const sbp_vulkan_module *module) {
 }
 
 /* Number of modules. */
-static int check_program(const char *model, const compile_wish *wish) {
+static int check_program(const char *model, const compile_request *request) {
     testing t = testing_open(1);
     sbp_program *program;
     const void *data;
     int64_t bytes;
     sbp_vulkan_modules modules;
-    testing_check(&t, compile_model(t.arena, t.diag, wish, &program));
+    testing_check(&t, compile_model(t.arena, t.diag, request, &program));
     testing_check(&t, target()->compile(t.arena, t.diag, program, &data, &bytes));
     testing_check(&t, sbp_vulkan_modules_read(t.arena, t.diag, data, bytes, &modules));
     assert_true(modules.count > program->kernel_count);
@@ -184,9 +184,9 @@ static void real_models(void **state) {
             !strstr(path, "Qwen3-0.6B"))
             continue;
         for (int bf16 = 0; bf16 < 2; bf16++, programs++) {
-            compile_wish wish = compile_wish_for(path, 4096, 512, 256);
-            wish.compute = bf16 ? SBP_BF16 : SBP_F32;
-            modules += check_program(path, &wish);
+            compile_request request = compile_request_for(path, 4096, 512, 256);
+            request.compute = bf16 ? SBP_BF16 : SBP_F32;
+            modules += check_program(path, &request);
         }
     }
     closedir(dir);
@@ -197,29 +197,29 @@ static void real_models(void **state) {
 /* fp64, objectives over groups, chunks of one segment and several, everything saved: other kernels. */
 static void small_models(void **state) {
     (void)state;
-    compile_wish wish = compile_wish_for("tests/golden/gemma3_softcap/model", 64, 16, 8);
-    wish.compute = SBP_F64;
-    wish.options.grad_dtype = wish.options.state_dtype = SBP_F64;
-    int modules = check_program("gemma3_softcap fp64", &wish);
-    wish = compile_wish_for("tests/golden/qwen2_sliding/model", 64, 16, 8);
-    wish.objective = objective_test_group;
-    wish.options.schedule.segment = 2;
-    modules += check_program("qwen2_sliding two passes", &wish);
-    wish = compile_wish_for("tests/golden/llama_bias/model", 64, 64, 64);
-    wish.options.schedule.save_all = true;
-    wish.options.step = true;
-    modules += check_program("llama_bias step", &wish);
+    compile_request request = compile_request_for("tests/golden/gemma3_softcap/model", 64, 16, 8);
+    request.compute = SBP_F64;
+    request.options.grad_dtype = request.options.state_dtype = SBP_F64;
+    int modules = check_program("gemma3_softcap fp64", &request);
+    request = compile_request_for("tests/golden/qwen2_sliding/model", 64, 16, 8);
+    request.objective = objective_test_group;
+    request.options.schedule.segment = 2;
+    modules += check_program("qwen2_sliding two passes", &request);
+    request = compile_request_for("tests/golden/llama_bias/model", 64, 64, 64);
+    request.options.schedule.save_all = true;
+    request.options.step = true;
+    modules += check_program("llama_bias step", &request);
     printf("  %d modules\n", modules);
 }
 
 static void same_bytes(void **state) {
     (void)state;
     testing t = testing_open(1);
-    compile_wish wish = compile_wish_for("tests/golden/llama_plain/model", 64, 16, 8);
+    compile_request request = compile_request_for("tests/golden/llama_plain/model", 64, 16, 8);
     sbp_program *program;
     const void *one, *two;
     int64_t one_bytes, two_bytes;
-    testing_check(&t, compile_model(t.arena, t.diag, &wish, &program));
+    testing_check(&t, compile_model(t.arena, t.diag, &request, &program));
     testing_check(&t, target()->compile(t.arena, t.diag, program, &one, &one_bytes));
     testing_check(&t, target()->compile(t.arena, t.diag, program, &two, &two_bytes));
     assert_int_equal(one_bytes, two_bytes);

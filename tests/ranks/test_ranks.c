@@ -81,19 +81,19 @@ typedef struct traffic {
 } traffic;
 
 /* `count` ranks that are `stride` apart, of which this is one; near: how many neighbours are as one. */
-typedef struct team {
+typedef struct pg {
     int32_t first, stride, count, me, near;
-} team;
+} pg;
 
 static bool same_host(int32_t a, int32_t b) {
     return a / info.node == b / info.node;
 }
 
-static int32_t rank_of(const team *t, int32_t member) {
+static int32_t rank_of(const pg *t, int32_t member) {
     return t->first + member * t->stride;
 }
 
-/* Whether in all teams like this one neighbours, so many from each multiple on, are on one host. */
+/* Whether in all process groups like this one neighbours, so many from each multiple on, are on one host. */
 static bool are_near(int32_t stride, int32_t count, int32_t near) {
     bool good = true;
     for (int32_t r = 0; r < info.count; r++) {
@@ -104,27 +104,27 @@ static bool are_near(int32_t stride, int32_t count, int32_t near) {
 }
 
 /* The most neighbours that are near: a power of two, unless it is all. */
-static team team_of(int32_t first, int32_t stride, int32_t count) {
-    team t = {first, stride, count, (info.rank - first) / stride, 1};
+static pg pg_of(int32_t first, int32_t stride, int32_t count) {
+    pg t = {first, stride, count, (info.rank - first) / stride, 1};
     for (int32_t near = 2; near <= count && count % near == 0; near *= 2)
         t.near = are_near(stride, count, near) ? near : t.near;
     t.near = are_near(stride, count, count) || t.near == 1 ? count : t.near;
     return t;
 }
 
-static int64_t share_of(const team *t, int64_t elems, int32_t member) {
+static int64_t share_of(const pg *t, int64_t elems, int32_t member) {
     int64_t each = (elems + t->count - 1) / t->count, begin = member * each, end = begin + each;
     return (end < elems ? end : elems) - (begin < elems ? begin : elems);
 }
 
-static void pass(traffic *sum, const team *t, int32_t member, int64_t bytes) {
+static void pass(traffic *sum, const pg *t, int32_t member, int64_t bytes) {
     int32_t to = rank_of(t, member);
     sum->sent += to != info.rank ? bytes : 0;
     sum->away += !same_host(to, info.rank) ? bytes : 0;
 }
 
 /* To each neighbour what is for those in its place; to each in its own place the sum of that. */
-static void pass_sums(traffic *sum, const team *t, int64_t elems, int64_t unit, int64_t wide) {
+static void pass_sums(traffic *sum, const pg *t, int64_t elems, int64_t unit, int64_t wide) {
     for (int32_t m = 0; m < t->count; m++) {
         for (int32_t k = 0; k < t->count && m / t->near == t->me / t->near; k++)
             pass(sum, t, m, k % t->near == m % t->near ? share_of(t, elems, k) * unit : 0);
@@ -133,7 +133,7 @@ static void pass_sums(traffic *sum, const team *t, int64_t elems, int64_t unit, 
 }
 
 /* To each in its place its own share; to each neighbour those of all in its place. */
-static void pass_shares(traffic *sum, const team *t, int64_t elems, int64_t unit) {
+static void pass_shares(traffic *sum, const pg *t, int64_t elems, int64_t unit) {
     for (int32_t m = 0; m < t->count; m++) {
         pass(sum, t, m, m % t->near == t->me % t->near ? share_of(t, elems, t->me) * unit : 0);
         for (int32_t k = 0; k < t->count && m / t->near == t->me / t->near; k++)
@@ -143,8 +143,8 @@ static void pass_shares(traffic *sum, const team *t, int64_t elems, int64_t unit
 
 /* Of a sum of shares of a group, then across groups. */
 static traffic traffic_of_sum(int64_t elems, sbp_dtype dtype) {
-    team own = team_of(info.rank - info.member, 1, info.group),
-         others = team_of(info.member, info.group, info.count / info.group);
+    pg own = pg_of(info.rank - info.member, 1, info.group),
+       others = pg_of(info.member, info.group, info.count / info.group);
     int64_t unit = sbp_dtype_bytes(dtype), wide = dtype == SBP_F64 ? 8 : 4;
     int64_t mine = share_of(&own, elems, own.me), rest = mine % others.count;
     traffic out = {0};
@@ -176,7 +176,7 @@ static void try_sums(int64_t elems, sbp_dtype dtype, uint64_t seed) {
     int64_t begin = sbp_ranks_share(ranks, elems, info.rank),
             end = sbp_ranks_share(ranks, elems, info.rank + 1);
     sbp_ranks_info before, after;
-    const team all = team_of(0, 1, info.count);
+    const pg all = pg_of(0, 1, info.count);
     int64_t unit = sbp_dtype_bytes(dtype), wide = dtype == SBP_F64 ? 8 : 4;
     traffic want = {0};
     CHECK(data && begin >= 0 && begin <= end && end <= elems);
@@ -237,7 +237,7 @@ static void try_moves(int64_t elems, sbp_dtype dtype, uint64_t seed) {
     sbp_ranks_info_of(ranks, &before);
     CHECK(sbp_ranks_all_gather(ranks, data, seed % 2 ? share : data + begin, elems, dtype, diag) == SBP_OK);
     traffic want = {0};
-    const team t = team_of(0, 1, info.count);
+    const pg t = pg_of(0, 1, info.count);
     pass_shares(&want, &t, elems, bytes);
     CHECK(has_sent(&before, &want));
     free(share);

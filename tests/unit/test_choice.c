@@ -22,7 +22,7 @@ static const sbp_candidate old = {
     .name = "Old GPU", .missing = "which lacks scalarBlockLayout", .free_bytes = GIB};
 
 typedef struct expectation {
-    sbp_choice_wish wish;
+    sbp_choice_request request;
     const sbp_candidate *devices[3];
     const char *none;
     bool cannot_compile;
@@ -32,7 +32,7 @@ typedef struct expectation {
 } expectation;
 
 static void test_choices(void **state) {
-    static const sbp_choice_wish automatic = {.backend = "auto"}, fp64 = {.backend = "auto", .fp64 = true};
+    static const sbp_choice_request automatic = {.backend = "auto"}, fp64 = {.backend = "auto", .fp64 = true};
     const expectation list[] = {
         {automatic, {&big}, .backend = "vulkan", .memory_bytes = 80 * GIB, .reason = "Big GPU"},
         {automatic, {&small, &llvmpipe}, .backend = "vulkan", .memory_bytes = 8 * GIB, .reason = "Small GPU"},
@@ -109,7 +109,7 @@ static void test_choices(void **state) {
                                            .devices = devices,
                                            .count = count,
                                            .none = e->none};
-        sbp_choice_make(&e->wish, &vulkan, 1, 5, &choice);
+        sbp_choice_make(&e->request, &vulkan, 1, 5, &choice);
         if (strcmp(choice.backend, e->backend) != 0 || choice.memory_bytes != e->memory_bytes ||
             strcmp(choice.reason, e->reason) != 0)
             fail_msg("choice %zu: %s, %lld bytes, '%s'; expected %s, %lld, '%s'", i, choice.backend,
@@ -127,10 +127,10 @@ static void test_long_names(void **state) {
         devices[i] = llvmpipe;
         memset(devices[i].name, 'x', sizeof devices[i].name - 1);
     }
-    const sbp_choice_wish wish = {.backend = "auto"};
+    const sbp_choice_request request = {.backend = "auto"};
     const sbp_choice_backend vulkan = {
         .name = "vulkan", .title = "Vulkan", .compiles = true, .devices = devices, .count = 16};
-    sbp_choice_make(&wish, &vulkan, 1, 5, &choice);
+    sbp_choice_make(&request, &vulkan, 1, 5, &choice);
     assert_string_equal(choice.backend, "cpu");
     assert_int_equal(strlen(choice.reason), sizeof choice.reason - 1);
 }
@@ -152,7 +152,7 @@ static void test_two_backends(void **state) {
         .name = "cuda", .title = "CUDA", .compiles = true, .absent = true, .none = "no driver"};
     const sbp_choice_backend silent = {.name = "vulkan", .title = "Vulkan", .none = "nothing"};
     const struct {
-        sbp_choice_wish wish;
+        sbp_choice_request request;
         sbp_choice_backend backends[2];
         const char *backend, *arch, *reason;
         int64_t memory_bytes;
@@ -181,7 +181,7 @@ static void test_two_backends(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         sbp_choice choice;
-        sbp_choice_make(&list[i].wish, list[i].backends, 2, 5, &choice);
+        sbp_choice_make(&list[i].request, list[i].backends, 2, 5, &choice);
         assert_string_equal(choice.backend, list[i].backend);
         assert_string_equal(choice.arch, list[i].arch);
         assert_string_equal(choice.reason, list[i].reason);

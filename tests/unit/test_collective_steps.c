@@ -1,7 +1,7 @@
-/* test_collective_steps.c: the steps of a collective, carried out in memory for all ranks of worlds of 1 to 9 and
- * 16, on hosts of several sizes and in all groups, whole and in many slices: every element against the tree
- * written out here, bit for bit; bytes of each rank against formulas. What is exchanged is what the other side
- * waits for; nothing is used that has not come, and nothing lies outside of the workspace. */
+/* test_collective_steps.c: the steps of a collective, carried out in memory for all ranks of worlds of 1 to 9
+ * and 16, on hosts of several sizes and in all groups, whole and in many slices: every element against the
+ * tree written out here, bit for bit; bytes of each rank against formulas. What is exchanged is what the
+ * other side waits for; nothing is used that has not come, and nothing lies outside of the workspace. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -279,8 +279,8 @@ static void forget(void) {
     }
 }
 
-/* The ranks of a team by their numbers, [first, first + count) so far apart: their sum, along the tree; of
- * groups, each of `size`: of each first. */
+/* The ranks of a process group by their numbers, [first, first + count) so far apart: their sum, along the
+ * tree; of groups, each of `size`: of each first. */
 static double tree(int32_t first, int32_t stride, int32_t count, int32_t size, int64_t i) {
     const sbp_dtype wide = now.from == SBP_F64 ? SBP_F64 : SBP_F32;
     int32_t half = 1;
@@ -345,8 +345,8 @@ static double wanted(int32_t p, int64_t i, double was) {
 
 /* ---- bytes, by formulas ----------------------------------------------------------------------------- */
 
-/* Ranks `stride` apart of which the neighbours that are near are on one host: the most, in powers of two, unless
- * it is all. */
+/* Ranks `stride` apart of which the neighbours that are near are on one host: the most, in powers of two,
+ * unless it is all. */
 typedef struct ring {
     int32_t first, stride, count, me, near;
 } ring;

@@ -53,16 +53,17 @@ static void test_heads(void **state) {
 static void test_ways(void **state) {
     static const struct {
         int64_t heads, kv_heads, ranks;
-        sbp_context_way way;
-    } cases[] = {
-        {32, 8, 8, SBP_CONTEXT_HEADS},  {32, 8, 32, SBP_CONTEXT_HEADS}, {32, 8, 64, SBP_CONTEXT_KEYS},
-        {9, 3, 2, SBP_CONTEXT_HEADS},   {9, 3, 4, SBP_CONTEXT_KEYS},    {4, 1, 4, SBP_CONTEXT_HEADS},
-        {4, 1, 8, SBP_CONTEXT_KEYS},    {14, 2, 4, SBP_CONTEXT_HEADS},  {1, 1, 2, SBP_CONTEXT_KEYS},
-        {64, 8, 16, SBP_CONTEXT_HEADS}, {6, 3, 4, SBP_CONTEXT_HEADS}};
+        sbp_context_exchange way;
+    } cases[] = {{32, 8, 8, SBP_CONTEXT_ALL_TO_ALL},  {32, 8, 32, SBP_CONTEXT_ALL_TO_ALL},
+                 {32, 8, 64, SBP_CONTEXT_ALL_GATHER}, {9, 3, 2, SBP_CONTEXT_ALL_TO_ALL},
+                 {9, 3, 4, SBP_CONTEXT_ALL_GATHER},   {4, 1, 4, SBP_CONTEXT_ALL_TO_ALL},
+                 {4, 1, 8, SBP_CONTEXT_ALL_GATHER},   {14, 2, 4, SBP_CONTEXT_ALL_TO_ALL},
+                 {1, 1, 2, SBP_CONTEXT_ALL_GATHER},   {64, 8, 16, SBP_CONTEXT_ALL_TO_ALL},
+                 {6, 3, 4, SBP_CONTEXT_ALL_TO_ALL}};
     (void)state;
     for (int i = 0; i < SBP_COUNT(cases); i++) {
         const sbp_context_heads heads = {cases[i].heads, cases[i].kv_heads, 1, false};
-        assert_int_equal(sbp_context_way_of(&heads, cases[i].ranks), cases[i].way);
+        assert_int_equal(sbp_context_exchange_of(&heads, cases[i].ranks), cases[i].way);
     }
 }
 
@@ -210,17 +211,17 @@ static const char graph[] =
 static void test_pass(void **state) {
     io_fixture *f = *state;
     static const struct {
-        sbp_context_way way;
+        sbp_context_exchange way;
         const char *what, *with, *rows, *want; /* rows of attention's output; what is refused */
     } cases[] = {
-        {SBP_CONTEXT_HEADS, "%first, %own, %own", "%first, %own, %own", "f32[W,1,4]", NULL},
-        {SBP_CONTEXT_KEYS, "%first, %own, %own", "%first, %own, %own", "f32[T,2,4]", NULL},
+        {SBP_CONTEXT_ALL_TO_ALL, "%first, %own, %own", "%first, %own, %own", "f32[W,1,4]", NULL},
+        {SBP_CONTEXT_ALL_GATHER, "%first, %own, %own", "%first, %own, %own", "f32[T,2,4]", NULL},
         {SBP_CONTEXT_AUTO, "%first, %own, %own", "%first, %own, %own", "f32[W,1,4]", NULL},
-        {SBP_CONTEXT_HEADS, "%first, %own, %own", "%first, %own, %seen", NULL,
+        {SBP_CONTEXT_ALL_TO_ALL, "%first, %own, %own", "%first, %own, %seen", NULL,
          "attention reads %seen, which is"},
-        {SBP_CONTEXT_KEYS, "%first, %own, %own", "%first, %own, %seen", NULL,
+        {SBP_CONTEXT_ALL_GATHER, "%first, %own, %own", "%first, %own, %seen", NULL,
          "attention reads %seen, which is"},
-        {SBP_CONTEXT_KEYS, "%first, %own, %own", "%first, %seen, %own", NULL,
+        {SBP_CONTEXT_ALL_GATHER, "%first, %own, %own", "%first, %seen, %own", NULL,
          "attention reads %seen, which is"},
     };
     for (int i = 0; i < SBP_COUNT(cases); i++) {
@@ -233,7 +234,7 @@ static void test_pass(void **state) {
         if (sbp_module_parse(f->arena, f->diag, "m", with, strlen(with), &module) != SBP_OK)
             fail_msg("%s", sbp_diag_text(f->diag, SBP_ERROR));
         in.options.context = 2;
-        in.options.context_way = cases[i].way;
+        in.options.context_exchange = cases[i].way;
         sbp_status status = sbp_pass_context(&in, module);
         const char *said = sbp_diag_text(f->diag, SBP_ERROR);
         if (cases[i].want ? status != SBP_INPUT || !strstr(said, cases[i].want) : status != SBP_OK)

@@ -429,15 +429,15 @@ static void test_what_is_no_fault_of_rows(void **state) {
 /* A directory's templates: the file before the field, the default of a list, tool_use, names. */
 typedef struct source_job {
     io_fixture *f;
-    const char *wish;
+    const char *request;
     sbp_template_source out;
 } source_job;
 
 static sbp_status find_source(void *user) {
     source_job *job = user;
     sbp_arena *arena = job->f->arena;
-    if (job->wish)
-        return sbp_template_source_find(arena, job->f->diag, job->wish, job->f->directory, &job->out);
+    if (job->request)
+        return sbp_template_source_find(arena, job->f->diag, job->request, job->f->directory, &job->out);
     return sbp_template_source_of_model(arena, job->f->diag, job->f->directory, &job->out);
 }
 
@@ -459,17 +459,17 @@ static void test_sources(void **state) {
     assert_ok(f, sbp_guard(f->arena, f->diag, find_source, &job));
     assert_string_equal(job.out.text, "usual");
     assert_string_equal(job.out.tool_text, "tools");
-    job.wish = "rag";
+    job.request = "rag";
     assert_ok(f, sbp_guard(f->arena, f->diag, find_source, &job));
     assert_string_equal(job.out.text, "r");
-    job.wish = "nothing";
+    job.request = "nothing";
     assert_fails(f, SBP_USAGE, "--chat-template nothing: no file, no directory",
                  sbp_guard(f->arena, f->diag, find_source, &job));
     put(f, "chat_template.jinja", "file");
-    job.wish = f->directory;
+    job.request = f->directory;
     assert_ok(f, sbp_guard(f->arena, f->diag, find_source, &job));
     assert_string_equal(job.out.text, "file");
-    job.wish = io_path(f, "tokenizer_config.json");
+    job.request = io_path(f, "tokenizer_config.json");
     assert_ok(f, sbp_guard(f->arena, f->diag, find_source, &job));
     assert_int_equal('{', job.out.text[0]);
 }

@@ -1,5 +1,5 @@
-/* test_hosts.c: what the planner knows of ranks that share hosts: rates of what is one on a host, ways within
- * hosts and between them, and queues beside each other. Bytes are counted again here, rank by rank. */
+/* test_hosts.c: what the planner knows of ranks that share hosts: throughput of what is one on a host, ways
+ * within hosts and between them, and queues beside each other. Bytes are counted again here, rank by rank. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -14,15 +14,15 @@
 
 static sbp_target_info machine(bool shared_memory) {
     sbp_target_info t = {.shared_memory = shared_memory};
-    t.rates = (sbp_rates){.memory = 1e12,
-                          .row_ops = 1e12,
-                          .in = 40e9,
-                          .out = 50e9,
-                          .host = 160e9,
-                          .host_ops = 80e9,
-                          .disk_read = 8e9,
-                          .disk_write = 4e9,
-                          .net = 100e9};
+    t.throughput = (sbp_throughput){.memory = 1e12,
+                                    .row_ops = 1e12,
+                                    .in = 40e9,
+                                    .out = 50e9,
+                                    .host = 160e9,
+                                    .host_ops = 80e9,
+                                    .disk_read = 8e9,
+                                    .disk_write = 4e9,
+                                    .net = 100e9};
     return t;
 }
 
@@ -36,7 +36,7 @@ static void test_what_a_host_has_once(void **state) {
     for (int shared = 0; shared < 2; shared++)
         for (double ranks = 0; ranks <= 8; ranks = ranks > 0 ? 2 * ranks : 1) {
             sbp_target_info t = machine(shared == 1);
-            t.rates.host_ranks = ranks;
+            t.throughput.host_ranks = ranks;
             double n = ranks > 1 ? ranks : 1, hosts = shared ? 1 : n;
             near(sbp_cost_copy(&t, SBP_HOST, SBP_DISK, 8e9), n);
             near(sbp_cost_copy(&t, SBP_DISK, SBP_HOST, 8e9), 2 * n);
@@ -71,7 +71,7 @@ static void send(sending *b, int64_t to, int64_t node, double count) {
         b->between += count;
 }
 
-static void end_step(sending *b, const sbp_rates *r) {
+static void end_step(sending *b, const sbp_throughput *r) {
     double within = b->within / r->net, between = b->between / r->between;
     b->seconds += within > between ? within : between;
     b->bytes += b->within + b->between;
@@ -92,7 +92,7 @@ static ring ring_of(int64_t stride, int64_t count, int64_t node) {
     return (ring){stride, count, near == 1 || count <= here ? count : near, node};
 }
 
-static void send_sums(sending *b, const ring *g, const sbp_rates *r, int64_t elems, double unit) {
+static void send_sums(sending *b, const ring *g, const sbp_throughput *r, int64_t elems, double unit) {
     for (int64_t m = 1; m < g->near; m++)
         for (int64_t k = m; k < g->count; k += g->near)
             send(b, m * g->stride, g->node, unit * (double)share(elems, g->count, k));
@@ -102,7 +102,7 @@ static void send_sums(sending *b, const ring *g, const sbp_rates *r, int64_t ele
     end_step(b, r);
 }
 
-static void send_shares(sending *b, const ring *g, const sbp_rates *r, int64_t elems, double unit) {
+static void send_shares(sending *b, const ring *g, const sbp_throughput *r, int64_t elems, double unit) {
     for (int64_t k = g->near; k < g->count; k += g->near)
         send(b, k * g->stride, g->node, unit * (double)share(elems, g->count, 0));
     end_step(b, r);
@@ -124,12 +124,12 @@ static void test_ways_between_hosts(void **state) {
                    all = ring_of(1, ranks, node);
         sbp_target_info t = machine(false);
         sbp_program program = {.ranks = ranks, .group = group};
-        t.rates.host_ranks = (double)node;
-        t.rates.between = 10e9;
+        t.throughput.host_ranks = (double)node;
+        t.throughput.between = 10e9;
         sending sum = {0}, gather = {0}, whole = {0};
-        send_sums(&sum, &own, &t.rates, elems, 2);
-        send_sums(&sum, &others, &t.rates, share(elems, group, 0), 4);
-        send_shares(&sum, &others, &t.rates, share(elems, group, 0), 4);
+        send_sums(&sum, &own, &t.throughput, elems, 2);
+        send_sums(&sum, &others, &t.throughput, share(elems, group, 0), 4);
+        send_shares(&sum, &others, &t.throughput, share(elems, group, 0), 4);
         const sbp_collective_call call = {.op = SBP_REDUCE_ADD,
                                           .world = {0, (int32_t)ranks, (int32_t)group, 1, (int32_t)node},
                                           .elems = elems,
@@ -138,20 +138,21 @@ static void test_ways_between_hosts(void **state) {
         sbp_sent sent = sbp_collective_sent(&call);
         near((double)sent.bytes + 1, sum.bytes + 1);
         near(sbp_cost_collective(&t, SBP_REDUCE_ADD, &program, elems, SBP_BF16) + 1, sum.seconds + 1);
-        send_shares(&gather, &own, &t.rates, elems, 2);
+        send_shares(&gather, &own, &t.throughput, elems, 2);
         near(sbp_cost_collective(&t, SBP_ALL_GATHER, &program, elems, SBP_BF16) + 1, gather.seconds + 1);
-        send_sums(&whole, &all, &t.rates, elems, 4);
-        send_shares(&whole, &all, &t.rates, elems, 4);
+        send_sums(&whole, &all, &t.throughput, elems, 4);
+        send_shares(&whole, &all, &t.throughput, elems, 4);
         near(sbp_cost_collective(&t, SBP_ALL_REDUCE, &program, elems, SBP_F32) + 1, whole.seconds + 1);
         if ((node & (node - 1)) == 0) /* no more than a ring of hosts sends, each rank its part */
             near(whole.away + 1, 8.0 * (double)(elems / ranks * (ranks / node - 1)) + 1);
-        t.rates.between = 0; /* all are as on one host */
+        t.throughput.between = 0; /* all are as on one host */
         near(sbp_cost_collective(&t, SBP_ALL_GATHER, &program, elems, SBP_BF16) + 1,
-             gather.bytes / t.rates.net + 1);
+             gather.bytes / t.throughput.net + 1);
     }
 }
 
-/* Two slots are gathered into in turn while a call reads the other: the wire is hidden but for the first. */
+/* Two slots are gathered into in turn while a call reads the other: the interconnect is hidden but for the
+ * first. */
 static void test_queues(void **state) {
     (void)state;
     sbp_arena *arena = sbp_arena_create();
@@ -161,17 +162,17 @@ static void test_queues(void **state) {
     SBP_PUSH(arena, program->buffers, program->buffer_count, program->buffer_capacity, slots);
     SBP_PUSH(arena, program->buffers, program->buffer_count, program->buffer_capacity, all);
     for (int slow = 0; slow < 2; slow++) {
-        double wire = slow ? 3 : 1, call = 2;
+        double transfer = slow ? 3 : 1, call = 2;
         sbp_makespan span;
         sbp_makespan_begin(arena, program, &span);
         for (int layer = 0; layer < 5; layer++) {
             sbp_spot slot = {0, layer % 2, SBP_WRITE};
-            sbp_makespan_run(&span, SBP_QUEUE_NET, wire, &slot, 1);
+            sbp_makespan_run(&span, SBP_QUEUE_NET, transfer, &slot, 1);
             sbp_spot reads[] = {{0, layer % 2, SBP_READ}, {1, 0, SBP_UPDATE}};
             sbp_makespan_run(&span, SBP_QUEUE_COMPUTE, call, reads, 2);
         }
-        near(sbp_makespan_end(&span), slow ? 5 * wire + call : wire + 5 * call);
-        near(span.busy[SBP_QUEUE_NET], 5 * wire);
+        near(sbp_makespan_end(&span), slow ? 5 * transfer + call : transfer + 5 * call);
+        near(span.busy[SBP_QUEUE_NET], 5 * transfer);
     }
     sbp_arena_destroy(arena);
 }

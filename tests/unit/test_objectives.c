@@ -96,7 +96,7 @@ static void run_case(fixture *f, const sbp_json *root, const sbp_json *given) {
     const char *name = member(given, "objective")->string;
     const sbp_json *importance = sbp_json_member(given, "importance");
     const sbp_json *sampling = sbp_json_member(given, "sampling"), *inputs = sbp_json_member(given, "inputs");
-    const sbp_objective_wishes wishes = {
+    const sbp_objective_request request = {
         .by_sequence = importance && strcmp(importance->string, "sequence") == 0,
         .sampling_mode = sampling ? sampling->string : NULL,
         .entropy_bonus = sbp_json_member(member(given, "settings"), "entropy_coef") != NULL};
@@ -108,7 +108,7 @@ static void run_case(fixture *f, const sbp_json *root, const sbp_json *given) {
     options.head = sbp_objective_head(name);
     check(f, sbp_model_load(f->arena, f->diag, "tests/golden/llama_plain/model", &options, &model));
     const sbp_objective_choice choice = {
-        .name = name, .loss_type = member(given, "loss_type")->string, .wishes = wishes};
+        .name = name, .loss_type = member(given, "loss_type")->string, .request = request};
     check(f, sbp_objective_add(model.module, f->diag, &choice, &c.settings));
     check(f, sbp_module_verify(model.module, f->diag));
     c.module = model.module;

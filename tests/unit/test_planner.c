@@ -138,9 +138,9 @@ static void estimates_equal_plans(bench *b) {
             .saved = attention,
             .saved_count = cases[i].saved == 1,
             .drop_states = i % 3 == 1,
-            .homes = {[SBP_ITEM_CHECKPOINT] = cases[i].offload, [SBP_ITEM_SAVED] = cases[i].offload}};
-        for (int class = 0; class < SBP_ITEM_CLASS_COUNT && cases[i].first > 0; class ++) {
-            s.homes[class] = cases[i].offload;
+            .placement = {[SBP_TENSOR_CHECKPOINT] = cases[i].offload, [SBP_TENSOR_SAVED] = cases[i].offload}};
+        for (int class = 0; class < SBP_TENSOR_CLASS_COUNT && cases[i].first > 0; class ++) {
+            s.placement[class] = cases[i].offload;
             s.first[class] = cases[i].first;
         }
         s.host_update = cases[i].first > 0 && i % 4 < 2;
@@ -192,7 +192,7 @@ static const mode modes[] = {
     {"stream offload",
      {.segment = 1,
       .checkpoint_every = 1,
-      .homes = {[SBP_ITEM_CHECKPOINT] = SBP_HOST, [SBP_ITEM_SAVED] = SBP_HOST}}},
+      .placement = {[SBP_TENSOR_CHECKPOINT] = SBP_HOST, [SBP_TENSOR_SAVED] = SBP_HOST}}},
     {"stream +attention", {.segment = 1, .checkpoint_every = 1, .saved = attention, .saved_count = 1}},
     {"checkpoint", {.chunk = INT64_MAX, .head_chunk = INT64_MAX, .segment = 1, .checkpoint_every = 1}},
     {"standard",
@@ -306,29 +306,29 @@ static void test_bytes_per_token(void **state) {
 
 /* ---- choices ----------------------------------------------------------------------------------------- */
 
-static sbp_wish free_wish(const sbp_pipeline *p, int64_t t, int64_t memory) {
-    return (sbp_wish){.t_max = t,
-                      .chunk = SBP_AUTO,
-                      .head_chunk = SBP_AUTO,
-                      .segment = SBP_AUTO,
-                      .checkpoint_every = SBP_AUTO,
-                      .memory_bytes = memory,
-                      .process_bytes = p->target.runtime_bytes};
+static sbp_schedule_request free_request(const sbp_pipeline *p, int64_t t, int64_t memory) {
+    return (sbp_schedule_request){.t_max = t,
+                                  .chunk = SBP_AUTO,
+                                  .head_chunk = SBP_AUTO,
+                                  .segment = SBP_AUTO,
+                                  .checkpoint_every = SBP_AUTO,
+                                  .memory_bytes = memory,
+                                  .process_bytes = p->target.runtime_bytes};
 }
 
 static void choices(bench *b) {
     sbp_pipeline p = pipeline_for(b, "SmolLM2-135M", SBP_F32, false);
     p.target.shared_memory = false;
     sbp_plan_estimate roomy, tight;
-    sbp_wish w = free_wish(&p, 4096, 0);
+    sbp_schedule_request w = free_request(&p, 4096, 0);
     require(b, sbp_planner_choose(&p, &w, &roomy)); /* no limit: the defaults of DESIGN.md */
     assert_int_equal(roomy.schedule.segment, 1);
     assert_int_equal(roomy.schedule.checkpoint_every, 1);
     assert_int_equal(roomy.schedule.saved_count, 0);
-    assert_false(roomy.schedule.save_all || *sbp_planner_homes(b->arena, &roomy.schedule, ""));
+    assert_false(roomy.schedule.save_all || *sbp_planner_placement(b->arena, &roomy.schedule, ""));
     assert_true(roomy.schedule.chunk >= p.target.chunk && roomy.schedule.chunk <= p.target.chunk_most);
 
-    w = free_wish(&p, 4096, (int64_t)64 << 30);
+    w = free_request(&p, 4096, (int64_t)64 << 30);
     sbp_plan_estimate rich;
     require(b, sbp_planner_choose(&p, &w, &rich)); /* plenty: nothing is computed twice */
     assert_true(rich.seconds < roomy.seconds);
@@ -338,19 +338,19 @@ static void choices(bench *b) {
     require(b, sbp_planner_estimate(&p, rich.t_max, &everything, 1, &all));
     assert_true(rich.seconds < all.seconds * 1.005);
 
-    w = free_wish(&p, 65536, (int64_t)4 << 30);
+    w = free_request(&p, 65536, (int64_t)4 << 30);
     require(b, sbp_planner_choose(&p, &w, &tight));
     assert_true(tight.device_bytes + p.target.runtime_bytes <= w.memory_bytes);
     sbp_program *real = compile(b, &p, tight.t_max, &tight.schedule);
     assert_int_equal(real->arena_bytes[SBP_DEVICE], tight.device_bytes);
 }
 
-/* Chunks of two rows, before each of which a state of three is kept: that is more than all else. It is given up
- * where it has to be, alone; and larger chunks do with it. */
+/* Chunks of two rows, before each of which a state of three is kept: that is more than all else. It is given
+ * up where it has to be, alone; and larger chunks do with it. */
 static void states_or_memory(bench *b) {
     sbp_pipeline p = pipeline_for(b, "tests/golden/lfm2_v/model", SBP_F32, false);
     sbp_plan_estimate roomy, tight, larger;
-    sbp_wish w = free_wish(&p, 4096, 0);
+    sbp_schedule_request w = free_request(&p, 4096, 0);
     w.chunk = 2;
     require(b, sbp_planner_choose(&p, &w, &roomy));
     assert_false(roomy.schedule.drop_states);
@@ -370,7 +370,7 @@ static void limits(bench *b) {
     sbp_pipeline p = pipeline_for(b, "SmolLM2-135M", SBP_F32, false);
     p.target.shared_memory = false;
     sbp_plan_estimate tight, longest;
-    sbp_wish w = free_wish(&p, SBP_AUTO, (int64_t)4 << 30);
+    sbp_schedule_request w = free_request(&p, SBP_AUTO, (int64_t)4 << 30);
     require(b, sbp_planner_choose(&p, &w, &longest));
     assert_true(longest.t_max > 65536);
     assert_true(longest.device_bytes + p.target.runtime_bytes <= w.memory_bytes);
@@ -379,18 +379,18 @@ static void limits(bench *b) {
     assert_true(beyond.device_bytes + p.target.runtime_bytes > w.memory_bytes);
 
     int errors = sbp_diag_count(b->diag, SBP_ERROR);
-    w = free_wish(&p, 65536, (int64_t)1 << 28);
+    w = free_request(&p, 65536, (int64_t)1 << 28);
     assert_int_equal(sbp_planner_choose(&p, &w, &tight), SBP_MACHINE);
     assert_int_equal(sbp_diag_count(b->diag, SBP_ERROR), errors + 1);
     assert_non_null(strstr(sbp_diag_text(b->diag, SBP_ERROR), "too much"));
     p.target.has_copy_queue = true;
-    w = free_wish(&p, 65536, p.target.runtime_bytes + ((int64_t)1 << 30));
+    w = free_request(&p, 65536, p.target.runtime_bytes + ((int64_t)1 << 30));
     w.host_memory_bytes = (int64_t)1 << 30; /* less than the states */
     assert_int_equal(sbp_planner_choose(&p, &w, &tight), SBP_MACHINE);
     assert_non_null(strstr(sbp_diag_text(b->diag, SBP_ERROR), "of host memory"));
     if (tight.tried > 1500)
         fail_msg("%lld plans were tried before it was refused", (long long)tight.tried);
-    w = free_wish(&p, SBP_AUTO, 0);
+    w = free_request(&p, SBP_AUTO, 0);
     assert_int_equal(sbp_planner_choose(&p, &w, &tight), SBP_USAGE);
 }
 
@@ -411,7 +411,7 @@ static void nothing_listed_beats_the_choice(bench *b) {
                 {mlp, SBP_COUNT(mlp)}};
     sbp_pipeline p = pipeline_for(b, "SmolLM2-135M", SBP_F32, false);
     sbp_plan_estimate choice, e;
-    sbp_wish w = free_wish(&p, 1024, INT64_C(2643) << 20);
+    sbp_schedule_request w = free_request(&p, 1024, INT64_C(2643) << 20);
     require(b, sbp_planner_choose(&p, &w, &choice));
     int fitting = 0, not_fitting = 0;
     for (int set = 0; set < SBP_COUNT(sets); set++)
@@ -442,28 +442,28 @@ static void nothing_listed_beats_the_choice(bench *b) {
 /* With a slow way to the host, and memory for a part of what would have to go there: a part goes, only when
  * less of it does not fit, and no choice of whole classes is faster. */
 static void a_part_is_away_where_it_is_enough(bench *b) {
-    static const bool whole[][SBP_ITEM_CLASS_COUNT] = {
+    static const bool whole[][SBP_TENSOR_CLASS_COUNT] = {
         {0},
-        {[SBP_ITEM_CHECKPOINT] = true, [SBP_ITEM_SAVED] = true},
-        {[SBP_ITEM_STATE] = true},
+        {[SBP_TENSOR_CHECKPOINT] = true, [SBP_TENSOR_SAVED] = true},
+        {[SBP_TENSOR_STATE] = true},
         {true, true, true, false, false},
         {true, true, true, true, false},
         {true, true, true, true, true}};
     static const int limits[] = {1800, 2100, 2400};
     sbp_pipeline p = pipeline_for(b, "SmolLM2-135M", SBP_F32, false);
     p.target.shared_memory = false;
-    p.target.rates.in = p.target.rates.out = 5e7;
-    p.target.rates.host = 1e8;
+    p.target.throughput.in = p.target.throughput.out = 5e7;
+    p.target.throughput.host = 1e8;
     int parts = 0;
     for (int i = 0; i < SBP_COUNT(limits); i++) {
         sbp_plan_estimate choice, other;
-        sbp_wish w = free_wish(&p, 2048, (int64_t)limits[i] << 20);
+        sbp_schedule_request w = free_request(&p, 2048, (int64_t)limits[i] << 20);
         require(b, sbp_planner_choose(&p, &w, &choice));
         assert_true(choice.device_bytes + p.target.runtime_bytes <= w.memory_bytes);
         sbp_program *real = compile(b, &p, choice.t_max, &choice.schedule);
         assert_int_equal(real->arena_bytes[SBP_DEVICE], choice.device_bytes);
         assert_int_equal(real->arena_bytes[SBP_HOST], choice.host_bytes);
-        for (int class = 0; class < SBP_ITEM_CLASS_COUNT; class ++) {
+        for (int class = 0; class < SBP_TENSOR_CLASS_COUNT; class ++) {
             sbp_schedule_options fewer = choice.schedule;
             if (choice.schedule.first[class] < 2)
                 continue;
@@ -475,15 +475,15 @@ static void a_part_is_away_where_it_is_enough(bench *b) {
         w.offload = SBP_OFFLOAD_GIVEN;
         for (int h = 0; h < SBP_COUNT(whole); h++) {
             sbp_diag *diag = p.diag;
-            for (int class = 0; class < SBP_ITEM_CLASS_COUNT; class ++)
-                w.homes[class] = whole[h][class] ? SBP_HOST : SBP_DEVICE;
+            for (int class = 0; class < SBP_TENSOR_CLASS_COUNT; class ++)
+                w.placement[class] = whole[h][class] ? SBP_HOST : SBP_DEVICE;
             p.diag = NULL; /* it may not fit */
             sbp_status status = sbp_planner_choose(&p, &w, &other);
             p.diag = diag;
             if (status == SBP_OK && other.seconds < choice.seconds * 0.998)
                 fail_msg("%d MiB: %.4g s with %s, %.4g s with %s", limits[i], other.seconds,
-                         sbp_planner_homes(b->arena, &other.schedule, ""), choice.seconds,
-                         sbp_planner_homes(b->arena, &choice.schedule, ""));
+                         sbp_planner_placement(b->arena, &other.schedule, ""), choice.seconds,
+                         sbp_planner_placement(b->arena, &choice.schedule, ""));
         }
     }
     assert_true(parts > 0);
@@ -496,21 +496,21 @@ static void updates_go_where_there_is_room(bench *b) {
     sbp_pipeline p = pipeline_for(b, "SmolLM2-135M", SBP_F32, false);
     p.target.shared_memory = false;
     p.target.has_copy_queue = true;
-    const sbp_rates rates = p.target.rates;
+    const sbp_throughput throughput = p.target.throughput;
     sbp_schedule_options o = {.chunk = 64, .head_chunk = 64, .segment = 1, .checkpoint_every = 1};
     sbp_plan_estimate on[2], choice; /* the device, the host's cores */
-    sbp_wish w = free_wish(&p, 64, 0);
+    sbp_schedule_request w = free_request(&p, 64, 0);
     w.chunk = w.head_chunk = 64;
     w.segment = w.checkpoint_every = 1;
     w.save_mode = SBP_SAVE_GIVEN;
     w.offload = SBP_OFFLOAD_GIVEN;
-    w.homes[SBP_ITEM_STATE] = o.homes[SBP_ITEM_STATE] = SBP_HOST;
+    w.placement[SBP_TENSOR_STATE] = o.placement[SBP_TENSOR_STATE] = SBP_HOST;
     for (int slow_host = 0; slow_host <= 1; slow_host++) {
-        p.target.rates = rates;
+        p.target.throughput = throughput;
         if (slow_host)
-            p.target.rates.host = p.target.rates.host_ops = 1e8;
+            p.target.throughput.host = p.target.throughput.host_ops = 1e8;
         else
-            p.target.rates.in = 1e8;
+            p.target.throughput.in = 1e8;
         for (int host = 0; host <= 1; host++) {
             o.host_update = host;
             require(b, sbp_planner_estimate(&p, w.t_max, &o, 1, &on[host]));
@@ -542,7 +542,7 @@ static void remedies_are_bounded(bench *b) {
     sbp_pipeline p = pipeline_for(b, "SmolLM2-135M", SBP_F32, false);
     p.target.shared_memory = false;
     p.target.has_copy_queue = true;
-    sbp_wish w = free_wish(&p, 65536, p.target.runtime_bytes + ((int64_t)1 << 30));
+    sbp_schedule_request w = free_request(&p, 65536, p.target.runtime_bytes + ((int64_t)1 << 30));
     w.host_memory_bytes = INT64_C(6300) << 20;
     sbp_plan_estimate all, some;
     assert_int_equal(sbp_planner_choose(&p, &w, &all), SBP_MACHINE);
@@ -571,10 +571,11 @@ static void remedies_are_bounded(bench *b) {
     assert_true(fewer > 0); /* it ended between two of them */
 }
 
-/* A choice costs no more evaluations than it may, and is the best of these: more of them find no worse one. */
+/* A choice costs no more evaluations than it may, and is the best of these: more of them find no worse
+ * one. */
 static void choices_are_bounded(bench *b) {
     sbp_pipeline p = pipeline_for(b, "SmolLM2-135M", SBP_F32, false);
-    sbp_wish w = free_wish(&p, 4096, (int64_t)4 << 30);
+    sbp_schedule_request w = free_request(&p, 4096, (int64_t)4 << 30);
     sbp_plan_estimate all, some;
     require(b, sbp_planner_choose(&p, &w, &all));
     double before = INFINITY;
@@ -589,7 +590,7 @@ static void choices_are_bounded(bench *b) {
         worse += some.seconds > all.seconds;
     }
     assert_true(worse > 0);
-    sbp_wish advice = w; /* what would be kept with this schedule (runtime/cli/sbpc/summary.c) */
+    sbp_schedule_request advice = w; /* what would be kept with this schedule (runtime/cli/sbpc/summary.c) */
     advice.chunk = all.schedule.chunk;
     advice.head_chunk = all.schedule.head_chunk;
     advice.segment = all.schedule.segment;
@@ -639,15 +640,15 @@ static const char *program_text(bench *b, const sbp_planned *planned) {
  * the program which comes out, also where there is only just room for both. */
 static void one_plan(bench *b) {
     sbp_pipeline p = pipeline_for(b, "SmolLM2-135M", SBP_F32, false);
-    sbp_request request = {.wish = free_wish(&p, 1024, 0),
-                           .options = p.options,
-                           .process = {.dtype = SBP_F32, .threads = 2, .ranks = 1}};
-    request.wish.process_bytes = 0;
-    const sbp_request asked = request;
+    sbp_plan_request plan_request = {.request = free_request(&p, 1024, 0),
+                                     .options = p.options,
+                                     .process = {.dtype = SBP_F32, .threads = 2, .ranks = 1}};
+    plan_request.request.process_bytes = 0;
+    const sbp_plan_request asked = plan_request;
     const sbp_target_info target = p.target;
     sbp_planned plans[3];
     for (int i = 0; i < 3; i++) {
-        require(b, sbp_plan_make(b->arena, b->diag, p.module, &p.target, &request, &plans[i]));
+        require(b, sbp_plan_make(b->arena, b->diag, p.module, &p.target, &plan_request, &plans[i]));
         const sbp_planned *made = &plans[i];
         int64_t arenas =
             made->pipeline.program->arena_bytes[SBP_DEVICE] + made->pipeline.program->arena_bytes[SBP_HOST];
@@ -660,13 +661,13 @@ static void one_plan(bench *b) {
         assert_int_equal(arenas, made->estimate.device_bytes + made->estimate.host_bytes);
         assert_memory_equal(&p.target, &target, sizeof target);
         if (i == 0)
-            assert_memory_equal(&request, &asked, sizeof asked);
+            assert_memory_equal(&plan_request, &asked, sizeof asked);
         else if (i == 1)
             assert_string_equal(program_text(b, &plans[0]), program_text(b, made));
         else
-            assert_true(arenas + made->process.bytes <= request.wish.memory_bytes);
+            assert_true(arenas + made->process.bytes <= plan_request.request.memory_bytes);
         if (i == 1)
-            request.wish.memory_bytes = arenas + made->process.bytes;
+            plan_request.request.memory_bytes = arenas + made->process.bytes;
     }
 }
 

@@ -124,7 +124,7 @@ static void run_case(fixture *f, const sbp_json *root, const sbp_json *given) {
     const sbp_json *sampling = sbp_json_member(given, "sampling");
     const sbp_objective_choice choice = {.name = name,
                                          .loss_type = member(given, "loss_type")->string,
-                                         .wishes = {.sampling_mode = sampling ? sampling->string : NULL}};
+                                         .request = {.sampling_mode = sampling ? sampling->string : NULL}};
     check(f, sbp_objective_add(model.module, f->diag, &choice, &c.settings));
     assert_non_null(c.settings.prepare);
     sbp_text text;

@@ -478,15 +478,15 @@ static void expect_verify(job *j, const char *want) {
         expect_text(j->diag, want);
 }
 
-/* Parts come before or behind their bucket in the text; of an array of slots each has all parts. */
+/* Parts come before or behind their bucket in the text; of an array of staging buffers each has all parts. */
 static void parts_lie_in_their_buckets(void **state) {
     (void)state;
     static const char with[] = "buffer P1 grad host bf16[3, 1000] in B at 4096\n"
                                "buffer B bucket host bf16[2, 4096]\n"
                                "buffer P0 grad host bf16[8, 512] in B at 0\n"
-                               "buffer S[2] slot device f32[2, 4096]\n"
-                               "buffer S0[2] slot device f32[1, 6] in S at 0\n"
-                               "buffer S1[2] slot device f32[2, 6] in S at 0\n"
+                               "buffer S[2] staging device f32[2, 4096]\n"
+                               "buffer S0[2] staging device f32[1, 6] in S at 0\n"
+                               "buffer S1[2] staging device f32[2, 6] in S at 0\n"
                                "buffer E param";
     static const struct {
         const char *from, *to, *want;

@@ -1,4 +1,4 @@
-/* test_queues.c: a program whose states have their home on disk and whose update runs on the host's cores:
+/* test_queues.c: a program whose states are placed on disk and whose update runs on the host's cores:
  * the same bits as with everything on the device, in every order that the fences allow; what it says when the
  * disk has no room, or takes no more; that the file leaves nothing behind. */
 #include "backends/cpu/cpu_device.h"

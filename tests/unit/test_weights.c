@@ -477,7 +477,7 @@ static void numbers_drawn_together_are_those_of_the_formula(void **state) {
         for (int64_t at = 0, count; at < COUNT; at += count) {
             count = 1 + sbp_rng_below(&rng, 2000);
             count = count < COUNT - at ? count : COUNT - at;
-            sbp_normal_draw(&source, dtypes[t], first + at, count, values + at);
+            sbp_normal_sample(&source, dtypes[t], first + at, count, values + at);
         }
         for (int64_t k = 0; k < COUNT; k++) {
             double got = 0, want = 0, formula = sbp_normal_at(&source, first + k);

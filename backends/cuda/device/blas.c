@@ -1,10 +1,10 @@
-/* blas.c: products by cuBLASLt.
+/* blas.c: matmuls by cuBLASLt.
  *
  * It counts in columns where the program counts in rows: a row-major matrix is its transpose there, so
  * d = op(a) op(b) is asked for as d' = op(b)' op(a)', with b as its first factor. d' is n x m; the bias, a
  * number per column of d, is then one per row, which is what its epilogue adds.
  *
- * Equal products give equal bits: sums are not split (no scheme of reduction is allowed), the memory that it
+ * Equal matmuls give equal bits: sums are not split (no scheme of reduction is allowed), the memory that it
  * works in is the stream's own, and the algorithm is a function of shape, strides, types and alignments. It
  * sums in fp32 (f64: fp64); factors in fp32 are rounded to TF32 only where the plan asks for it (--tf32). */
 #include "backends/cuda/device/blas.h"
@@ -49,13 +49,13 @@ sbp_status cuda_blas_fail(cuda_device *d, cublas_status status, const char *what
                     d->physical.name, status_text(status), (int)status, (int)strcspn(what, "("), what);
 }
 
-static sbp_status find_product(void *user, const sbp_command *command, const sbp_dtype *dtypes) {
+static sbp_status find_matmul(void *user, const sbp_command *command, const sbp_dtype *dtypes) {
     bool *found = user;
     *found |= command->kind == SBP_CMD_GEMM && sbp_cuda_blas_has(dtypes);
     return SBP_OK;
 }
 
-/* The library, or what is against it: a plan has kernels of its own for all products. */
+/* The library, or what is against it: a plan has kernels of its own for all matmuls. */
 static bool open_library(cuda_device *d, sbp_diag *diag) {
     sbp_diag *why = sbp_diag_create();
     if (!why)
@@ -77,7 +77,7 @@ static bool open_library(cuda_device *d, sbp_diag *diag) {
 sbp_status cuda_blas_create(cuda_device *d, sbp_diag *diag) {
     const size_t cache_bytes = CUDA_BLAS_CACHE * sizeof *d->blas.cache;
     bool wanted = false;
-    SBP_TRY(sbp_gpu_each_command(d->program, find_product, &wanted));
+    SBP_TRY(sbp_gpu_each_command(d->program, find_matmul, &wanted));
     if (!wanted || !open_library(d, diag))
         return SBP_OK;
     d->blas.cache = sbp_malloc(cache_bytes);
@@ -131,20 +131,20 @@ static int64_t stride_of(const sbp_span *span) {
     return span->stride < span->cols || span->rows <= 1 ? span->cols : span->stride;
 }
 
-blas_product cuda_blas_product_of(const cuda_device *dev, const sbp_dispatch *dispatch) {
+blas_matmul cuda_blas_matmul_of(const cuda_device *dev, const sbp_dispatch *dispatch) {
     const sbp_command *command = dispatch->command;
     const sbp_span *s = dispatch->spans;
     const sbp_span *d = &s[SBP_GEMM_D], *a = &s[SBP_GEMM_A], *b = &s[SBP_GEMM_B], *c = &s[SBP_GEMM_C],
                    *bias = &s[SBP_GEMM_BIAS];
     bool has_c = c->space != SBP_SPACE_COUNT, has_bias = bias->space != SBP_SPACE_COUNT;
     const sbp_span *addend = has_c ? c : d;
-    blas_product p = {.a = address_of(dev, a),
-                      .b = address_of(dev, b),
-                      .c = address_of(dev, addend),
-                      .d = address_of(dev, d),
-                      .bias = address_of(dev, bias),
-                      .alpha = command->u.gemm.alpha,
-                      .beta = has_c ? command->u.gemm.beta : 0};
+    blas_matmul p = {.a = address_of(dev, a),
+                     .b = address_of(dev, b),
+                     .c = address_of(dev, addend),
+                     .d = address_of(dev, d),
+                     .bias = address_of(dev, bias),
+                     .alpha = command->u.gemm.alpha,
+                     .beta = has_c ? command->u.gemm.beta : 0};
     memset(&p.shape, 0, sizeof p.shape);
     p.shape.m = d->rows;
     p.shape.n = d->cols;
@@ -188,31 +188,30 @@ static sbp_status create_layouts(cuda_device *d, const cuda_blas_shape *s, blas_
     return create_layout(d, result, s->n, s->m, s->d_stride, &l[BLAS_RESULT], diag);
 }
 
-static sbp_status set_attribute(cuda_device *d, cublas_product of, int32_t attribute, const void *value,
+static sbp_status set_attribute(cuda_device *d, cublas_matmul of, int32_t attribute, const void *value,
                                 size_t bytes, sbp_diag *diag) {
     BLAS_TRY(d, diag, cublasLtMatmulDescSetAttribute(of, attribute, value, bytes));
     return SBP_OK;
 }
 
-static sbp_status create_product(cuda_device *d, const blas_product *p, blas_description *out,
-                                 sbp_diag *diag) {
+static sbp_status create_matmul(cuda_device *d, const blas_matmul *p, blas_description *out, sbp_diag *diag) {
     const cuda_blas_shape *s = &p->shape;
     const bool wide = s->out == SBP_F64;
     const int32_t first = s->tb ? CUBLAS_TRANSPOSED : CUBLAS_AS_IS,
                   second = s->ta ? CUBLAS_TRANSPOSED : CUBLAS_AS_IS;
     const uint32_t epilogue = CUBLAS_EPILOGUE_BIAS;
     BLAS_TRY(d, diag,
-             cublasLtMatmulDescCreate(&out->product,
+             cublasLtMatmulDescCreate(&out->matmul,
                                       wide      ? CUBLAS_SUM_64F
                                       : s->tf32 ? CUBLAS_SUM_32F_FAST_TF32
                                                 : CUBLAS_SUM_32F,
                                       wide ? CUBLAS_R_64F : CUBLAS_R_32F));
-    SBP_TRY(set_attribute(d, out->product, CUBLAS_PRODUCT_TRANSA, &first, sizeof first, diag));
-    SBP_TRY(set_attribute(d, out->product, CUBLAS_PRODUCT_TRANSB, &second, sizeof second, diag));
+    SBP_TRY(set_attribute(d, out->matmul, CUBLAS_MATMUL_TRANSA, &first, sizeof first, diag));
+    SBP_TRY(set_attribute(d, out->matmul, CUBLAS_MATMUL_TRANSB, &second, sizeof second, diag));
     if (!s->has_bias)
         return SBP_OK;
-    SBP_TRY(set_attribute(d, out->product, CUBLAS_PRODUCT_EPILOGUE, &epilogue, sizeof epilogue, diag));
-    return set_attribute(d, out->product, CUBLAS_PRODUCT_BIAS_POINTER, &p->bias, sizeof p->bias, diag);
+    SBP_TRY(set_attribute(d, out->matmul, CUBLAS_MATMUL_EPILOGUE, &epilogue, sizeof epilogue, diag));
+    return set_attribute(d, out->matmul, CUBLAS_MATMUL_BIAS_POINTER, &p->bias, sizeof p->bias, diag);
 }
 
 static sbp_status prefer(cuda_device *d, cublas_preference of, int32_t attribute, const void *value,
@@ -244,25 +243,25 @@ void cuda_blas_description_destroy(cuda_device *d, blas_description *x) {
     for (int i = 0; i < BLAS_LAYOUTS; i++)
         if (x->layouts[i])
             (void)calls->cublasLtMatrixLayoutDestroy(x->layouts[i]);
-    if (x->product)
-        (void)calls->cublasLtMatmulDescDestroy(x->product);
+    if (x->matmul)
+        (void)calls->cublasLtMatmulDescDestroy(x->matmul);
 }
 
-sbp_status cuda_blas_describe(cuda_device *d, const blas_product *p, blas_description *out, sbp_diag *diag) {
-    SBP_TRY(create_product(d, p, out, diag));
+sbp_status cuda_blas_describe(cuda_device *d, const blas_matmul *p, blas_description *out, sbp_diag *diag) {
+    SBP_TRY(create_matmul(d, p, out, diag));
     return create_layouts(d, &p->shape, out, diag);
 }
 
 /* ---- algorithms ------------------------------------------------------------------------------------- */
 
-sbp_status cuda_blas_propose(cuda_device *d, const blas_product *p, blas_description *x, int32_t most,
+sbp_status cuda_blas_propose(cuda_device *d, const blas_matmul *p, blas_description *x, int32_t most,
                              cublas_choice *out, int32_t *count, sbp_diag *diag) {
     int32_t found = 0;
     *count = 0;
     memset(out, 0, (size_t)most * sizeof *out);
     SBP_TRY(create_preference(d, &p->shape, &x->preference, diag));
     cublas_status status = d->blas.calls.cublasLtMatmulAlgoGetHeuristic(
-        d->blas.handle, x->product, x->layouts[BLAS_A_FACTOR], x->layouts[BLAS_B_FACTOR],
+        d->blas.handle, x->matmul, x->layouts[BLAS_A_FACTOR], x->layouts[BLAS_B_FACTOR],
         x->layouts[BLAS_ADDEND], x->layouts[BLAS_RESULT], x->preference, most, out, &found);
     if (status != CUBLAS_OK && status != CUBLAS_NOT_SUPPORTED)
         return cuda_blas_fail(d, status, "cublasLtMatmulAlgoGetHeuristic", diag);
@@ -294,7 +293,7 @@ sbp_status cuda_blas_add_choice(cuda_device *d, const cuda_blas_choice *choice, 
 }
 
 /* What was measured; *out is NULL where nothing was, or the library does not take it. */
-static sbp_status measured_choice(cuda_device *d, const blas_product *p, const blas_description *x,
+static sbp_status measured_choice(cuda_device *d, const blas_matmul *p, const blas_description *x,
                                   const cuda_blas_choice **out, sbp_diag *diag) {
     cublas_choice result;
     *out = NULL;
@@ -303,7 +302,7 @@ static sbp_status measured_choice(cuda_device *d, const blas_product *p, const b
         return SBP_OK;
     memset(&result, 0, sizeof result);
     cublas_status status = d->blas.calls.cublasLtMatmulAlgoCheck(
-        d->blas.handle, x->product, x->layouts[BLAS_A_FACTOR], x->layouts[BLAS_B_FACTOR],
+        d->blas.handle, x->matmul, x->layouts[BLAS_A_FACTOR], x->layouts[BLAS_B_FACTOR],
         x->layouts[BLAS_ADDEND], x->layouts[BLAS_RESULT], &found->algorithm, &result);
     if (status != CUBLAS_OK && status != CUBLAS_NOT_SUPPORTED && status != CUBLAS_INVALID_VALUE &&
         status != CUBLAS_ARCH_MISMATCH)
@@ -332,8 +331,8 @@ static cuda_blas_choice *find_entry(cuda_blas *blas, const cuda_blas_shape *shap
 }
 
 /* What was measured, else the library's first proposal; *out is NULL when it has no algorithm for this
- * product. */
-static sbp_status choose_algorithm(cuda_device *d, const blas_product *p, blas_description *x,
+ * matmul. */
+static sbp_status choose_algorithm(cuda_device *d, const blas_matmul *p, blas_description *x,
                                    const cuda_blas_choice **out, sbp_diag *diag) {
     cuda_blas_choice *entry = find_entry(&d->blas, &p->shape);
     const cuda_blas_choice *measured;
@@ -359,13 +358,13 @@ static sbp_status choose_algorithm(cuda_device *d, const blas_product *p, blas_d
     return SBP_OK;
 }
 
-sbp_status cuda_blas_run(cuda_device *d, const blas_product *p, const blas_description *x,
+sbp_status cuda_blas_run(cuda_device *d, const blas_matmul *p, const blas_description *x,
                          const cublas_algorithm *algorithm, sbp_diag *diag) {
     const float narrow[2] = {(float)p->alpha, (float)p->beta};
     const double wide[2] = {p->alpha, p->beta};
     const bool is_wide = p->shape.out == SBP_F64;
     BLAS_TRY(d, diag,
-             cublasLtMatmul(d->blas.handle, x->product, is_wide ? (const void *)&wide[0] : &narrow[0], p->b,
+             cublasLtMatmul(d->blas.handle, x->matmul, is_wide ? (const void *)&wide[0] : &narrow[0], p->b,
                             x->layouts[BLAS_A_FACTOR], p->a, x->layouts[BLAS_B_FACTOR],
                             is_wide ? (const void *)&wide[1] : &narrow[1], p->c, x->layouts[BLAS_ADDEND],
                             p->d, x->layouts[BLAS_RESULT], algorithm, (void *)(uintptr_t)d->workspace,
@@ -383,7 +382,7 @@ static void note_declined(cuda_device *d, const cuda_blas_shape *s, sbp_diag *di
     d->blas.declined = true;
 }
 
-static sbp_status multiply(cuda_device *d, const blas_product *p, blas_description *x, bool *done,
+static sbp_status multiply(cuda_device *d, const blas_matmul *p, blas_description *x, bool *done,
                            sbp_diag *diag) {
     const cuda_blas_choice *choice;
     SBP_TRY(cuda_blas_describe(d, p, x, diag));
@@ -400,8 +399,8 @@ bool cuda_blas_takes(const cuda_device *d, const sbp_dispatch *dispatch) {
     return d->machine.blas && sbp_cuda_blas_has(dtypes);
 }
 
-sbp_status cuda_blas_product(cuda_device *d, const sbp_dispatch *dispatch, bool *done, sbp_diag *diag) {
-    blas_product p = cuda_blas_product_of(d, dispatch);
+sbp_status cuda_blas_matmul(cuda_device *d, const sbp_dispatch *dispatch, bool *done, sbp_diag *diag) {
+    blas_matmul p = cuda_blas_matmul_of(d, dispatch);
     blas_description x = {0};
     *done = false;
     if (p.shape.k == 0) /* what the library makes of a sum without terms is not said */

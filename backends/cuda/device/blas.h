@@ -1,4 +1,4 @@
-/* blas.h: products as cuBLASLt is asked for them; what blas.c (running) and tune.c (choosing by measuring)
+/* blas.h: matmuls as cuBLASLt is asked for them; what blas.c (running) and tune.c (choosing by measuring)
  * share. */
 #ifndef SBP_CUDA_BLAS_H
 #define SBP_CUDA_BLAS_H
@@ -7,30 +7,30 @@
 
 enum { BLAS_A_FACTOR, BLAS_B_FACTOR, BLAS_ADDEND, BLAS_RESULT, BLAS_LAYOUTS };
 
-/* What a product is described by while it is asked for and run. */
+/* What a matmul is described by while it is asked for and run. */
 typedef struct blas_description {
-    cublas_product product;
+    cublas_matmul matmul;
     cublas_layout layouts[BLAS_LAYOUTS];
     cublas_preference preference;
 } blas_description;
 
-typedef struct blas_product {
+typedef struct blas_matmul {
     cuda_blas_shape shape;
     cuda_address a, b, c, d, bias; /* as the program has them; c is d where there is none */
     double alpha, beta;
-} blas_product;
+} blas_matmul;
 
-/* A command as a product. */
-blas_product cuda_blas_product_of(const cuda_device *d, const sbp_dispatch *dispatch);
+/* A command as a matmul. */
+blas_matmul cuda_blas_matmul_of(const cuda_device *d, const sbp_dispatch *dispatch);
 /* *out zeroed before, destroyed in any case. */
-sbp_status cuda_blas_describe(cuda_device *d, const blas_product *p, blas_description *out,
+sbp_status cuda_blas_describe(cuda_device *d, const blas_matmul *p, blas_description *out,
                               sbp_diag *diag) SBP_CHECKED;
 void cuda_blas_description_destroy(cuda_device *d, blas_description *x);
 /* What the library proposes under our constraints, the best first: at most `most`. */
-sbp_status cuda_blas_propose(cuda_device *d, const blas_product *p, blas_description *x, int32_t most,
+sbp_status cuda_blas_propose(cuda_device *d, const blas_matmul *p, blas_description *x, int32_t most,
                              cublas_choice *out, int32_t *count, sbp_diag *diag) SBP_CHECKED;
 /* Submits it. */
-sbp_status cuda_blas_run(cuda_device *d, const blas_product *p, const blas_description *x,
+sbp_status cuda_blas_run(cuda_device *d, const blas_matmul *p, const blas_description *x,
                          const cublas_algorithm *algorithm, sbp_diag *diag) SBP_CHECKED;
 sbp_status cuda_blas_fail(cuda_device *d, cublas_status status, const char *what, sbp_diag *diag);
 /* Leaves the calling function unless the call succeeded. */

@@ -1,5 +1,5 @@
 /* command.c: a command of the program becomes calls of the driver on the stream of its queue: copies and most
- * fills are the driver's own, products cuBLASLt's where it has them, all else kernels as abi.h says. */
+ * fills are the driver's own, matmuls cuBLASLt's where it has them, all else kernels as abi.h says. */
 #include "backends/cuda/device/cuda.h"
 
 #include <string.h>
@@ -110,11 +110,11 @@ static sbp_status fill(cuda_device *d, cuda_stream stream, const sbp_span *span,
 
 /* ---- commands --------------------------------------------------------------------------------------- */
 
-static sbp_status run_product(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
+static sbp_status run_matmul(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
     sbp_cuda_machine machine = d->machine;
     bool done = false;
     if (cuda_blas_takes(d, dispatch))
-        SBP_TRY(cuda_blas_product(d, dispatch, &done, diag));
+        SBP_TRY(cuda_blas_matmul(d, dispatch, &done, diag));
     machine.blas = false;
     return done ? SBP_OK : cuda_kernels_launch(d, dispatch, &machine, diag);
 }
@@ -127,8 +127,8 @@ static sbp_status run(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *di
     int64_t unit;
     switch (command->kind) {
     case SBP_CMD_COLLECTIVE:
-        if (d->wire && cuda_wire_takes(command))
-            return cuda_wire_submit(d, dispatch, diag);
+        if (d->net_state && cuda_net_takes(command))
+            return cuda_net_submit(d, dispatch, diag);
         /* of one rank, or this rank's share */
         if (spans[SBP_COLLECTIVE_DST].space == spans[SBP_COLLECTIVE_SRC].space &&
             spans[SBP_COLLECTIVE_DST].offset == spans[SBP_COLLECTIVE_SRC].offset)
@@ -143,7 +143,7 @@ static sbp_status run(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *di
             return fill(d, stream, &spans[SBP_FILL_DST], bits, unit, diag);
         return cuda_kernels_launch(d, dispatch, &d->machine, diag);
     case SBP_CMD_GEMM:
-        return run_product(d, dispatch, diag);
+        return run_matmul(d, dispatch, diag);
     default:
         return cuda_kernels_launch(d, dispatch, &d->machine, diag);
     }

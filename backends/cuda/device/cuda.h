@@ -63,7 +63,7 @@ typedef struct cuda_kernel {
 
 enum { CUDA_BLAS_CACHE = 1024 };
 
-/* A product as cuBLASLt is asked for it: what its choice of an algorithm depends on. No padding. */
+/* A matmul as cuBLASLt is asked for it: what its choice of an algorithm depends on. No padding. */
 typedef struct cuda_blas_shape {
     int64_t m, n, k; /* of row-major d [m, n] */
     int64_t a_stride, b_stride, c_stride, d_stride;
@@ -84,13 +84,13 @@ typedef struct cuda_blas_choice {
 typedef struct cuda_blas {
     sbp_cuda_library library;
     cublas_calls calls;
-    cublas_handle handle;    /* NULL: the program has no products for it */
+    cublas_handle handle;    /* NULL: the program has no matmuls for it */
     cuda_blas_choice *cache; /* CUDA_BLAS_CACHE, by hash; filled again from the beginning when full */
     int32_t cached;
     cuda_blas_choice *choices; /* measured ones */
     int32_t choice_count, choice_capacity;
-    bool tf32;     /* for products of fp32 */
-    bool declined; /* it was said that there is no algorithm for some product */
+    bool tf32;     /* for matmuls of fp32 */
+    bool declined; /* it was said that there is no algorithm for some matmul */
 } cuda_blas;
 
 /* ---- the device ------------------------------------------------------------------------------------- */
@@ -128,15 +128,15 @@ struct cuda_device {
     struct cuda_timeline *timeline; /* NULL: nobody asked */
     int32_t index;                  /* as it was asked for */
     struct sbp_ranks *ranks;        /* NULL: alone */
-    struct cuda_wire *wire;         /* NULL: ranks did not meet over NCCL */
-    bool native_sums;               /* NCCL adds up (wire_native.c) */
+    struct cuda_net *net_state;     /* NULL: ranks did not meet over NCCL */
+    bool native_sums;               /* NCCL adds up (net_native.c) */
     /* Looks after what is under way with other ranks; SBP_MACHINE when one is lost, or does not come in time:
      * then nothing of it runs any more. Called again and again by who waits. NULL: there are no others. */
     sbp_status (*watch)(cuda_device *d, sbp_diag *diag);
 };
 
 /* The device without queues host and disk (backends/composite). */
-extern const sbp_device_class cuda_proper;
+extern const sbp_device_class cuda_backend_class;
 
 /* open.c. Driver, context, streams. Zeroed before; closed by cuda_device_close in any case. */
 sbp_status cuda_device_open(cuda_device *d, const sbp_device_options *options, sbp_diag *diag) SBP_CHECKED;
@@ -200,28 +200,28 @@ sbp_status cuda_kernels_launch(cuda_device *d, const sbp_dispatch *dispatch, con
 sbp_status cuda_kernels_step(cuda_device *d, const sbp_cuda_step *step, sbp_gpu_args *args,
                              cuda_stream stream, sbp_diag *diag) SBP_CHECKED;
 
-/* blas.c: products by cuBLASLt, opened when the program has one for it. */
+/* blas.c: matmuls by cuBLASLt, opened when the program has one for it. */
 sbp_status cuda_blas_create(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
 void cuda_blas_destroy(cuda_device *d);
-/* Whether a product is of types that it has. */
+/* Whether a matmul is of types that it has. */
 bool cuda_blas_takes(const cuda_device *d, const sbp_dispatch *dispatch);
 /* *done: false when it has no way to compute this one, and nothing was submitted. */
-sbp_status cuda_blas_product(cuda_device *d, const sbp_dispatch *dispatch, bool *done,
-                             sbp_diag *diag) SBP_CHECKED;
+sbp_status cuda_blas_matmul(cuda_device *d, const sbp_dispatch *dispatch, bool *done,
+                            sbp_diag *diag) SBP_CHECKED;
 
-/* wire.c: collectives of several ranks over NCCL, as queue net. */
-/* sbp_device_class.meet. */
-sbp_status cuda_wire_meet(cuda_device *d, bool *own, sbp_diag *diag) SBP_CHECKED;
+/* net.c: collectives of several ranks over NCCL, as queue net. */
+/* sbp_device_class.rendezvous. */
+sbp_status cuda_net_rendezvous(cuda_device *d, bool *own, sbp_diag *diag) SBP_CHECKED;
 /* Leaves the others: when they are done too, or at once where something has failed. With a context. */
-void cuda_wire_leave(cuda_device *d);
+void cuda_net_leave(cuda_device *d);
 /* Whether a collective is one of several ranks, and no copy. */
-static inline bool cuda_wire_takes(const sbp_command *command) {
+static inline bool cuda_net_takes(const sbp_command *command) {
     return command->queue == SBP_QUEUE_NET || sbp_is_exchange(command);
 }
 /* A checked collective, on the stream of its queue. */
-sbp_status cuda_wire_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
+sbp_status cuda_net_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
 /* away: of them to other hosts. */
-int64_t cuda_wire_sent_bytes(const cuda_device *d, int64_t *away);
+int64_t cuda_net_sent_bytes(const cuda_device *d, int64_t *away);
 
 /* tune.c: as sbp_device_class has them. */
 sbp_status cuda_tune_open(cuda_device *d, const char *name, const void *text, int64_t bytes, int32_t *count,

@@ -134,7 +134,7 @@ typedef cuda_result cuda_get_address(const char *name, void **function, int32_t 
 /* ---- cuBLASLt --------------------------------------------------------------------------------------- */
 
 typedef struct cublas_handle_handle *cublas_handle;
-typedef struct cublas_product_handle *cublas_product;       /* cublasLtMatmulDesc_t */
+typedef struct cublas_matmul_handle *cublas_matmul;         /* cublasLtMatmulDesc_t */
 typedef struct cublas_layout_handle *cublas_layout;         /* cublasLtMatrixLayout_t: column-major */
 typedef struct cublas_preference_handle *cublas_preference; /* cublasLtMatmulPreference_t */
 
@@ -156,12 +156,12 @@ enum { CUBLAS_EPILOGUE_DEFAULT = 1, CUBLAS_EPILOGUE_BIAS = 4 };
 enum { CUBLAS_REDUCTION_NONE = 0 };
 enum { CUBLAS_MAJOR_VERSION, CUBLAS_MINOR_VERSION, CUBLAS_PATCH_LEVEL }; /* libraryPropertyType */
 
-enum {                                    /* cublasLtMatmulDescAttributes_t, with the size of their values */
-       CUBLAS_PRODUCT_TRANSA = 3,         /* int32 */
-       CUBLAS_PRODUCT_TRANSB = 4,         /* int32 */
-       CUBLAS_PRODUCT_EPILOGUE = 7,       /* uint32 */
-       CUBLAS_PRODUCT_BIAS_POINTER = 8,   /* device address: a number per row of D */
-       CUBLAS_PRODUCT_BIAS_DATA_TYPE = 26 /* int32; by default D's */
+enum {                                   /* cublasLtMatmulDescAttributes_t, with the size of their values */
+       CUBLAS_MATMUL_TRANSA = 3,         /* int32 */
+       CUBLAS_MATMUL_TRANSB = 4,         /* int32 */
+       CUBLAS_MATMUL_EPILOGUE = 7,       /* uint32 */
+       CUBLAS_MATMUL_BIAS_POINTER = 8,   /* device address: a number per row of D */
+       CUBLAS_MATMUL_BIAS_DATA_TYPE = 26 /* int32; by default D's */
 };
 enum {                                          /* cublasLtMatmulPreferenceAttributes_t */
        CUBLAS_PREFER_WORKSPACE_BYTES = 1,       /* uint64; by default 0 */

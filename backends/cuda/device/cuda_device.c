@@ -12,7 +12,7 @@
 static void cuda_destroy(sbp_device *base) {
     cuda_device *d = (cuda_device *)base;
     if (d->context) {
-        cuda_wire_leave(d);
+        cuda_net_leave(d);
         cuda_device_idle(d);
         cuda_blas_destroy(d);
         cuda_kernels_destroy(d);
@@ -28,7 +28,7 @@ static sbp_status cuda_create(const sbp_device_options *options, sbp_diag *diag,
     if (!d)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
     memset(d, 0, sizeof *d);
-    d->base.class = &cuda_proper;
+    d->base.class = &cuda_backend_class;
     if (options) {
         d->code = options->code;
         d->code_bytes = options->code_bytes;
@@ -61,7 +61,7 @@ static void cuda_info(sbp_device *base, sbp_device_info *out) {
     *out = (sbp_device_info){.memory_bytes = p->memory_bytes};
     snprintf(out->name, sizeof out->name, "%.80s (sm_%d, CUDA %d.%d)", p->name, p->capability,
              d->api.version / 1000, d->api.version % 1000 / 10);
-    out->wire_sent_bytes = cuda_wire_sent_bytes(d, &out->wire_away_bytes);
+    out->net_sent_bytes = cuda_net_sent_bytes(d, &out->net_away_bytes);
     if (cuda_enter(d, NULL) != SBP_OK || d->api.calls.cuMemGetInfo(&free_bytes, &total_bytes) != CUDA_OK)
         return;
     out->available_bytes = (int64_t)free_bytes;
@@ -85,21 +85,21 @@ static sbp_status cuda_wait(sbp_device *base, sbp_diag *diag) {
     return cuda_wait_all((cuda_device *)base, diag);
 }
 
-static sbp_status cuda_meet(sbp_device *base, bool *own, sbp_diag *diag) {
-    return cuda_wire_meet((cuda_device *)base, own, diag);
+static sbp_status cuda_rendezvous(sbp_device *base, bool *own, sbp_diag *diag) {
+    return cuda_net_rendezvous((cuda_device *)base, own, diag);
 }
 
 static sbp_status tune_open(sbp_device *base, const char *name, const void *text, int64_t bytes,
                             int32_t *count, sbp_diag *diag) {
-    return cuda_tune_open((cuda_device *)composite_proper(base), name, text, bytes, count, diag);
+    return cuda_tune_open((cuda_device *)composite_backend(base), name, text, bytes, count, diag);
 }
 
 static sbp_status tune(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) {
-    return cuda_tune((cuda_device *)composite_proper(base), dispatch, diag);
+    return cuda_tune((cuda_device *)composite_backend(base), dispatch, diag);
 }
 
 static sbp_status tune_text(sbp_device *base, sbp_text *out, int32_t *count, sbp_diag *diag) {
-    return cuda_tune_text((cuda_device *)composite_proper(base), out, count, diag);
+    return cuda_tune_text((cuda_device *)composite_backend(base), out, count, diag);
 }
 
 static void *cuda_map(sbp_device *base, sbp_space space, int64_t offset) {
@@ -110,21 +110,21 @@ static void *cuda_map(sbp_device *base, sbp_space space, int64_t offset) {
     return d->host + offset;
 }
 
-const sbp_device_class cuda_proper = {.name = "cuda",
-                                      .count = cuda_count,
-                                      .create = cuda_create,
-                                      .destroy = cuda_destroy,
-                                      .info = cuda_info,
-                                      .load = cuda_load,
-                                      .write = cuda_memory_write,
-                                      .read = cuda_memory_read,
-                                      .submit = cuda_command_submit,
-                                      .wait = cuda_wait,
-                                      .map = cuda_map,
-                                      .meet = cuda_meet};
+const sbp_device_class cuda_backend_class = {.name = "cuda",
+                                             .count = cuda_count,
+                                             .create = cuda_create,
+                                             .destroy = cuda_destroy,
+                                             .info = cuda_info,
+                                             .load = cuda_load,
+                                             .write = cuda_memory_write,
+                                             .read = cuda_memory_read,
+                                             .submit = cuda_command_submit,
+                                             .wait = cuda_wait,
+                                             .map = cuda_map,
+                                             .rendezvous = cuda_rendezvous};
 
 static sbp_status create_composite(const sbp_device_options *options, sbp_diag *diag, sbp_device **out) {
-    const composite_parts parts = {.name = "cuda", .proper = &cuda_proper, .cores = &cpu_cores};
+    const composite_parts parts = {.name = "cuda", .backend = &cuda_backend_class, .cores = &cpu_cores};
     return composite_create(&parts, &sbp_cuda_device, options, diag, out);
 }
 
@@ -132,7 +132,7 @@ const sbp_device_class sbp_cuda_device = {.name = "cuda",
                                           .count = cuda_count,
                                           .create = create_composite,
                                           .transport = &cuda_transport,
-                                          .meet = composite_meet,
+                                          .rendezvous = composite_rendezvous,
                                           .tune_open = tune_open,
                                           .tune = tune,
                                           .tune_text = tune_text,

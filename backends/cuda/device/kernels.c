@@ -60,11 +60,11 @@ static void archs_text(const arch_list *a, char *out, size_t size) {
 }
 
 static sbp_status choose_tag(cuda_device *d, const sbp_gpu_images *images, uint32_t *tag, sbp_diag *diag) {
-    const char *wish = getenv("SBP_CUDA_IMAGE");
+    const char *request = getenv("SBP_CUDA_IMAGE");
     arch_list cubins, ptx;
-    if (wish && *wish && strcmp(wish, "ptx") != 0 && strcmp(wish, "cubin") != 0)
-        return sbp_fail(diag, SBP_USAGE, "SBP_CUDA_IMAGE is '%s'; it may be cubin or ptx", wish);
-    bool wants_ptx = wish && strcmp(wish, "ptx") == 0;
+    if (request && *request && strcmp(request, "ptx") != 0 && strcmp(request, "cubin") != 0)
+        return sbp_fail(diag, SBP_USAGE, "SBP_CUDA_IMAGE is '%s'; it may be cubin or ptx", request);
+    bool wants_ptx = request && strcmp(request, "ptx") == 0;
     list_archs(images, false, &cubins);
     list_archs(images, true, &ptx);
     int32_t at = wants_ptx ? -1 : sbp_cuda_arch_choose(cubins.items, cubins.count, d->physical.capability);

@@ -12,7 +12,7 @@
 
 enum { BATCH = 1024 };
 
-/* A command: products and attention are known by their sizes, rows by their kernel. */
+/* A command: matmuls and attention are known by their sizes, rows by their kernel. */
 typedef struct timed {
     cuda_event begin, end;
     int32_t queue;
@@ -128,14 +128,14 @@ sbp_status cuda_timeline_flush(cuda_device *d, sbp_diag *diag) {
 static void describe(const cuda_device *d, const sbp_dispatch *dispatch, timed *x) {
     const sbp_command *c = dispatch->command;
     const sbp_span *s = dispatch->spans;
-    bool some = dispatch->span_count > 0, product = c->kind == SBP_CMD_GEMM && dispatch->span_count > 1;
+    bool some = dispatch->span_count > 0, matmul = c->kind == SBP_CMD_GEMM && dispatch->span_count > 1;
     x->queue = c->queue;
     x->command = sbp_command_name(c->kind);
     snprintf(x->kernel, sizeof x->kernel, "%s",
              c->kind == SBP_CMD_ROW ? d->program->kernels[c->kernel]->name : "");
     x->rows = some ? s[0].rows : 0;
     x->cols = some ? s[0].cols : 0;
-    x->depth = !product ? 0 : c->u.gemm.ta ? s[1].rows : s[1].cols;
+    x->depth = !matmul ? 0 : c->u.gemm.ta ? s[1].rows : s[1].cols;
 }
 
 sbp_status cuda_timeline_begin(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {

@@ -1,20 +1,20 @@
-/* tune.c: which algorithm a product takes, chosen by measuring, and the text in which that is kept.
+/* tune.c: which algorithm a matmul takes, chosen by measuring, and the text in which that is kept.
  *
  * The library's own first proposal is a model's; on the device another of its proposals may be faster. All of
  * them keep the constraints of blas.c, so any choice gives the same bits from run to run, but two choices may
  * not give those of each other: what was chosen is part of a run.
  *
- * The text has a line for the device and the library that it holds for, one for each product, and at the end
+ * The text has a line for the device and the library that it holds for, one for each matmul, and at the end
  * a checksum:
  *
- *     products 1
+ *     matmuls 1
  *     device sm_90 NVIDIA H100 80GB HBM3
  *     cublasLt 13.1.0
- *     product m n k  a b c d (strides)  ta tb in out has_c has_bias tf32  aligned  workspace  us  first_us of
+ *     matmul m n k  a b c d (strides)  ta tb in out has_c has_bias tf32  aligned  workspace  us  first_us of
  *     algorithm-in-hexadecimal
  *     checksum 0123456789abcdef
  *
- * A product is a line; of it, us and first_us are the times of the choice and of the library's own, `of` how
+ * A matmul is a line; of it, us and first_us are the times of the choice and of the library's own, `of` how
  * many were timed. The bytes of an algorithm are the library's, which checks them before it takes them. */
 #include "backends/cuda/device/blas.h"
 
@@ -38,7 +38,7 @@ enum {
 /* ---- measuring -------------------------------------------------------------------------------------- */
 
 /* Numbers that are finite in every type: halves of 16 bits from 0.5 to 2 (bf16; as f16 1.75 to 2), either
- * sign. What a product is of decides how much power it takes, and so how fast it is. */
+ * sign. What a matmul is of decides how much power it takes, and so how fast it is. */
 static void make_pattern(uint16_t *to) {
     uint64_t state = 0x9e3779b97f4a7c15u;
     for (int i = 0; i < PATTERN / 2; i++) {
@@ -78,7 +78,7 @@ static sbp_status fill_operands(cuda_device *d, const sbp_dispatch *dispatch, sb
 }
 
 /* Milliseconds of so many runs. */
-static sbp_status time_runs(cuda_device *d, const blas_product *p, const blas_description *x,
+static sbp_status time_runs(cuda_device *d, const blas_matmul *p, const blas_description *x,
                             const cublas_algorithm *algorithm, const cuda_event events[2], int32_t runs,
                             float *ms, sbp_diag *diag) {
     const cuda_stream stream = d->streams[CUDA_COMPUTE];
@@ -92,7 +92,7 @@ static sbp_status time_runs(cuda_device *d, const blas_product *p, const blas_de
 }
 
 /* Microseconds of one run: the fastest round after one that is not counted. */
-static sbp_status time_algorithm(cuda_device *d, const blas_product *p, const blas_description *x,
+static sbp_status time_algorithm(cuda_device *d, const blas_matmul *p, const blas_description *x,
                                  const cublas_algorithm *algorithm, const cuda_event events[2], float *out,
                                  sbp_diag *diag) {
     float ms, best = 0;
@@ -108,7 +108,7 @@ static sbp_status time_algorithm(cuda_device *d, const blas_product *p, const bl
     return SBP_OK;
 }
 
-static sbp_status time_proposals(cuda_device *d, const blas_product *p, blas_description *x,
+static sbp_status time_proposals(cuda_device *d, const blas_matmul *p, blas_description *x,
                                  const cuda_event events[2], cuda_blas_choice *out, sbp_diag *diag) {
     cublas_choice proposals[PROPOSALS];
     int32_t count;
@@ -129,7 +129,7 @@ static sbp_status time_proposals(cuda_device *d, const blas_product *p, blas_des
     return SBP_OK;
 }
 
-static sbp_status measure(cuda_device *d, const sbp_dispatch *dispatch, const blas_product *p,
+static sbp_status measure(cuda_device *d, const sbp_dispatch *dispatch, const blas_matmul *p,
                           const cuda_event events[2], sbp_diag *diag) {
     blas_description x = {0};
     cuda_blas_choice choice = {0};
@@ -149,7 +149,7 @@ sbp_status cuda_tune(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *dia
     SBP_TRY(cuda_command_check(d, dispatch, diag));
     if (dispatch->command->kind != SBP_CMD_GEMM || !cuda_blas_takes(d, dispatch))
         return SBP_OK;
-    blas_product p = cuda_blas_product_of(d, dispatch);
+    blas_matmul p = cuda_blas_matmul_of(d, dispatch);
     if (p.shape.k == 0 || p.shape.m == 0 || p.shape.n == 0 || cuda_blas_find_choice(&d->blas, &p.shape) ||
         d->blas.choice_count >= MOST_CHOICES)
         return SBP_OK;
@@ -176,7 +176,7 @@ static sbp_status describe_machine(cuda_device *d, char out[MACHINE_TEXT], sbp_d
     int32_t version[3];
     for (int32_t i = 0; i < 3; i++)
         BLAS_TRY(d, diag, cublasLtGetProperty(i, &version[i]));
-    snprintf(out, MACHINE_TEXT, "products 1\ndevice sm_%d %s\ncublasLt %d.%d.%d\n", d->physical.capability,
+    snprintf(out, MACHINE_TEXT, "matmuls 1\ndevice sm_%d %s\ncublasLt %d.%d.%d\n", d->physical.capability,
              d->physical.name, (int)version[0], (int)version[1], (int)version[2]);
     return SBP_OK;
 }
@@ -184,7 +184,7 @@ static sbp_status describe_machine(cuda_device *d, char out[MACHINE_TEXT], sbp_d
 static void add_choice(const cuda_blas_choice *c, sbp_text *out) {
     const cuda_blas_shape *s = &c->shape;
     sbp_text_add(out,
-                 "product %" PRId64 " %" PRId64 " %" PRId64 "  %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64,
+                 "matmul %" PRId64 " %" PRId64 " %" PRId64 "  %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64,
                  s->m, s->n, s->k, s->a_stride, s->b_stride, s->c_stride, s->d_stride);
     sbp_text_add(out, "  %d %d %s %s %d %d %d  %d %d %d %d  %" PRIu64 "  %.3f %.3f %d ", s->ta, s->tb,
                  sbp_dtype_name((sbp_dtype)s->in), sbp_dtype_name((sbp_dtype)s->out), s->has_c, s->has_bias,
@@ -227,7 +227,7 @@ static bool read_choice(const char *line, cuda_blas_choice *out) {
     int flags[5], alignment[4], timed, end = 0;
     memset(out, 0, sizeof *out);
     if (sscanf(line,
-               "product %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64
+               "matmul %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64
                " %d %d %7s %7s %d %d %d %d %d %d %d %" SCNu64 " %f %f %d %129[0-9a-f]%n",
                &s->m, &s->n, &s->k, &s->a_stride, &s->b_stride, &s->c_stride, &s->d_stride, &flags[0],
                &flags[1], in, result, &flags[2], &flags[3], &flags[4], &alignment[0], &alignment[1],
@@ -280,7 +280,7 @@ static sbp_status read_choices(cuda_device *d, const char *name, const char *tex
     const char *last = length > 1 ? memrchr(text, '\n', length - 1) : NULL;
     for (size_t i = 0; i < length; i++)
         lines += text[i] == '\n';
-    if (strlen(text) != length || strncmp(text, "products 1\n", 11) != 0 || lines < 4 || !last ||
+    if (strlen(text) != length || strncmp(text, "matmuls 1\n", 11) != 0 || lines < 4 || !last ||
         sscanf(last + 1, "checksum %16" SCNx64 "\n%n", &checksum, &end) != 1 || last[1 + end] ||
         checksum != sbp_hash_bytes(text, (size_t)(last + 1 - text), 0))
         return not_these(name, "is not a file of chosen algorithms (--tune), or damaged", diag);
@@ -289,7 +289,7 @@ static sbp_status read_choices(cuda_device *d, const char *name, const char *tex
     for (const char *at = text + strlen(here); at < last + 1; at = strchr(at, '\n') + 1) {
         cuda_blas_choice choice;
         if (!read_choice(at, &choice) || d->blas.choice_count >= MOST_CHOICES)
-            return not_these(name, "has a line that is no product", diag);
+            return not_these(name, "has a line that is no matmul", diag);
         if (!cuda_blas_find_choice(&d->blas, &choice.shape))
             SBP_TRY(cuda_blas_add_choice(d, &choice, diag));
     }

@@ -64,7 +64,8 @@ static sbp_status parse_archs(sbp_diag *diag, const char *text, sbp_cuda_arch ar
 
 /* ---- what the passes know ---------------------------------------------------------------------------- */
 
-/* Rates of a plan for several architectures: those of the H100 where it is among them, else of the first. */
+/* Throughput of a plan for several architectures: those of the H100 where it is among them, else of the
+ * first. */
 static const known_arch *rated_arch(const sbp_cuda_arch *archs, int32_t count) {
     for (int32_t i = 0; i < count; i++)
         if (archs[i].number == 90)
@@ -82,7 +83,7 @@ static bool sums_dq(const sbp_cuda_arch *archs, int32_t count) {
 
 /* One of several ranks has NCCL too, and what it sends from. */
 static sbp_footprint footprint(const sbp_process *process) {
-    int64_t ranks = process->ranks > 1 ? SBP_CUDA_NCCL_BYTES + SBP_CUDA_WIRE_BYTES : 0;
+    int64_t ranks = process->ranks > 1 ? SBP_CUDA_NCCL_BYTES + SBP_CUDA_NET_BYTES : 0;
     return (sbp_footprint){.bytes = SBP_CUDA_CONTEXT_BYTES + SBP_CUDA_WORKSPACE_BYTES + ranks};
 }
 
@@ -91,35 +92,35 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
     int32_t count;
     SBP_TRY(parse_archs(diag, arch, archs, &count));
     const known_arch *k = rated_arch(archs, count);
-    *out =
-        (sbp_target_info){.name = "cuda",
-                          .driver = "NVIDIA's driver 580 or newer", /* release notes of CUDA 13.0 */
-                          .alignment_bytes = 256,
-                          .max_allocation_bytes = 0,
-                          .runtime_bytes = SBP_CUDA_CONTEXT_BYTES + SBP_CUDA_WORKSPACE_BYTES,
-                          .footprint = footprint,
-                          .attention_partials = sums_dq(archs, count) ? 1 : 0,
-                          .attention_head_elems = SBP_CUDA_WORK_HEAD_ELEMS,
-                          .attention_row_elems = SBP_CUDA_WORK_ROW_ELEMS,
-                          .attention_more_rows = SBP_CUDA_WORK_MORE_ROWS,
-                          .has_copy_queue = true,
-                          .shared_memory = false,
-                          .default_compute = SBP_BF16,
-                          .chunk = 4096,
-                          .head_chunk = 1024,
-                          .chunk_most = 16384,
-                          .rates = {.product = {[SBP_F32] = k->f32, [SBP_BF16] = k->bf16, [SBP_F64] = k->f64},
-                                    .attention = {[SBP_F32] = k->f32_attention, [SBP_BF16] = k->attention},
-                                    .half_rows = k->half_rows,
-                                    .memory = k->memory,
-                                    .row_ops = k->row_ops,
-                                    .in = k->link,
-                                    .out = k->link,
-                                    .host = 100e9,
-                                    .host_ops = 250e9,
-                                    .disk_read = 5e9,
-                                    .disk_write = 5e9,
-                                    .command_seconds = 4e-6}};
+    *out = (sbp_target_info){
+        .name = "cuda",
+        .driver = "NVIDIA's driver 580 or newer", /* release notes of CUDA 13.0 */
+        .alignment_bytes = 256,
+        .max_allocation_bytes = 0,
+        .runtime_bytes = SBP_CUDA_CONTEXT_BYTES + SBP_CUDA_WORKSPACE_BYTES,
+        .footprint = footprint,
+        .attention_partials = sums_dq(archs, count) ? 1 : 0,
+        .attention_head_elems = SBP_CUDA_WORK_HEAD_ELEMS,
+        .attention_row_elems = SBP_CUDA_WORK_ROW_ELEMS,
+        .attention_more_rows = SBP_CUDA_WORK_MORE_ROWS,
+        .has_copy_queue = true,
+        .shared_memory = false,
+        .default_compute = SBP_BF16,
+        .chunk = 4096,
+        .head_chunk = 1024,
+        .chunk_most = 16384,
+        .throughput = {.matmul = {[SBP_F32] = k->f32, [SBP_BF16] = k->bf16, [SBP_F64] = k->f64},
+                       .attention = {[SBP_F32] = k->f32_attention, [SBP_BF16] = k->attention},
+                       .half_rows = k->half_rows,
+                       .memory = k->memory,
+                       .row_ops = k->row_ops,
+                       .in = k->link,
+                       .out = k->link,
+                       .host = 100e9,
+                       .host_ops = 250e9,
+                       .disk_read = 5e9,
+                       .disk_write = 5e9,
+                       .command_seconds = 4e-6}};
     size_t at = 0;
     for (int32_t i = 0; i < count; i++) {
         char name[16];

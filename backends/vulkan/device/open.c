@@ -98,7 +98,7 @@ static sbp_status create_device(vulkan_device *d, sbp_diag *diag) {
     return SBP_OK;
 }
 
-/* The variant of products that SBP_VULKAN_GEMM names. */
+/* The variant of matmuls that SBP_VULKAN_GEMM names. */
 static sbp_status wanted_gemm(sbp_vulkan_gemm *out, sbp_diag *diag) {
     const char *name = getenv("SBP_VULKAN_GEMM");
     *out = SBP_VULKAN_ANY;

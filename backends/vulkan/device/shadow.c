@@ -399,7 +399,7 @@ static sbp_status shadow_read(sbp_device *base, sbp_space space, int64_t offset,
 }
 
 static void shadow_info(sbp_device *base, sbp_device_info *out) {
-    vulkan_proper.info(base, out);
+    vulkan_backend_class.info(base, out);
 }
 
 const sbp_device_class sbp_vulkan_shadow_device = {.name = "vulkan-shadow",

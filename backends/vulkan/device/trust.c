@@ -1,7 +1,7 @@
-/* trust.c: whether products by cooperative matrices are right.
+/* trust.c: whether matmuls by cooperative matrices are right.
  *
  * Drivers of many makers list many shapes, and few could be tried here. So when a plan is loaded, each
- * product by cooperative matrices is computed once beside the same by plain arithmetic; where they disagree,
+ * matmul by cooperative matrices is computed once beside the same by plain arithmetic; where they disagree,
  * the device does without. */
 #include "backends/vulkan/device/vulkan.h"
 
@@ -44,8 +44,8 @@ static void fill_operands(const sbp_gpu_key *p, char *memory) {
     }
 }
 
-static sbp_status record_product(vulkan_device *d, const sbp_gpu_key *p, const vulkan_pipeline *pipeline,
-                                 const vulkan_buffer *memory, int64_t result_at, sbp_diag *diag) {
+static sbp_status record_matmul(vulkan_device *d, const sbp_gpu_key *p, const vulkan_pipeline *pipeline,
+                                const vulkan_buffer *memory, int64_t result_at, sbp_diag *diag) {
     VkCommandBuffer commands;
     VkDeviceAddress address;
     void *record;
@@ -72,7 +72,7 @@ static sbp_status record_product(vulkan_device *d, const sbp_gpu_key *p, const v
     return SBP_OK;
 }
 
-/* Relative to the norm of the result. Sums in fp32 of 53 products of numbers below 1 differ by a few 2^-24;
+/* Relative to the norm of the result. Sums in fp32 of 53 matmuls of numbers below 1 differ by a few 2^-24;
  * sums in fp16 would by 2^-11; a result in 16 bits may be rounded to its neighbour. */
 static bool agree(const sbp_gpu_key *p, const char *one, const char *two) {
     sbp_dtype dtype = (sbp_dtype)p->dtypes[SBP_GEMM_D];
@@ -86,19 +86,19 @@ static bool agree(const sbp_gpu_key *p, const char *one, const char *two) {
 }
 
 /* *same stays as it is when there is nothing to compare. */
-static sbp_status compare(vulkan_device *d, const sbp_gpu_key *product, const vulkan_pipeline *pipeline,
+static sbp_status compare(vulkan_device *d, const sbp_gpu_key *matmul, const vulkan_pipeline *pipeline,
                           vulkan_buffer *memory, bool *same, sbp_diag *diag) {
-    sbp_gpu_key plain = *product;
+    sbp_gpu_key plain = *matmul;
     plain.variant = SBP_VULKAN_TILED;
     const vulkan_pipeline *other = vulkan_pipeline_find(d, &plain);
     if (!other)
         return SBP_OK;
     memset(memory->mapped, 0xff, (size_t)memory->bytes);
-    fill_operands(product, memory->mapped);
-    SBP_TRY(record_product(d, product, pipeline, memory, 0, diag));
-    SBP_TRY(record_product(d, &plain, other, memory, (int64_t)OPERANDS * OPERAND_BYTES, diag));
+    fill_operands(matmul, memory->mapped);
+    SBP_TRY(record_matmul(d, matmul, pipeline, memory, 0, diag));
+    SBP_TRY(record_matmul(d, &plain, other, memory, (int64_t)OPERANDS * OPERAND_BYTES, diag));
     SBP_TRY(vulkan_wait_all(d, diag));
-    *same = agree(product, memory->mapped, memory->mapped + (int64_t)OPERANDS * OPERAND_BYTES);
+    *same = agree(matmul, memory->mapped, memory->mapped + (int64_t)OPERANDS * OPERAND_BYTES);
     return SBP_OK;
 }
 

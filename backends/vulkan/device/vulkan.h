@@ -8,9 +8,9 @@
  * Environment, for tests: SBP_VULKAN_VALIDATION=on|gpu|sync runs under VK_LAYER_KHRONOS_validation, and what
  * it finds fails the next wait; SBP_VULKAN_TEST is a list of words: "staging" treats no arena as the host's
  * own memory, "streams" gives queues in and out a stream of their own whatever the hardware, "blocks"
- * allocates no more than 64 KiB at once where buffers allow it, "distrust" makes products by cooperative
+ * allocates no more than 64 KiB at once where buffers allow it, "distrust" makes matmuls by cooperative
  * matrices look wrong when a plan is loaded. SBP_VULKAN_GEMM=direct|tiled|wide|matrix|matrix_wide asks for
- * one variant of products, wherever there is such a one. */
+ * one variant of matmuls, wherever there is such a one. */
 #ifndef SBP_BACKENDS_VULKAN_H
 #define SBP_BACKENDS_VULKAN_H
 
@@ -79,7 +79,7 @@ typedef struct vulkan_physical {
     bool features[VULKAN_FEATURE_COUNT];
     bool memory_budget;                      /* VK_EXT_memory_budget */
     bool has_matrix, has_bfloat16;           /* VK_KHR_cooperative_matrix, VK_KHR_shader_bfloat16: usable */
-    sbp_vulkan_shape f16, bf16;              /* cooperative matrices for products */
+    sbp_vulkan_shape f16, bf16;              /* cooperative matrices for matmuls */
     int32_t heap;                            /* of the device space */
     int32_t compute_family, transfer_family; /* -1: none; transfer: without compute */
 } vulkan_physical;
@@ -210,7 +210,7 @@ typedef struct vulkan_device {
 } vulkan_device;
 
 /* The device without queues host and disk (backends/composite). */
-extern const sbp_device_class vulkan_proper;
+extern const sbp_device_class vulkan_backend_class;
 
 /* Library, physical and logical device; no streams. Zeroed before; closed by vulkan_device_close in any case.
  */
@@ -263,7 +263,7 @@ void vulkan_pipelines_destroy(vulkan_device *d);
 /* NULL when the plan has no such module. */
 const vulkan_pipeline *vulkan_pipeline_find(const vulkan_device *d, const sbp_gpu_key *key);
 
-/* trust.c: computes a product in every way that uses cooperative matrices; warns, and takes them out of
+/* trust.c: computes a matmul in every way that uses cooperative matrices; warns, and takes them out of
  * d->machine, when one is wrong. Behind vulkan_pipelines_create. */
 sbp_status vulkan_matrix_check(vulkan_device *d, sbp_diag *diag) SBP_CHECKED;
 

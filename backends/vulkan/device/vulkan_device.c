@@ -29,7 +29,7 @@ static sbp_status vulkan_create(const sbp_device_options *options, sbp_diag *dia
     if (!d)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
     memset(d, 0, sizeof *d);
-    d->base.class = &vulkan_proper;
+    d->base.class = &vulkan_backend_class;
     if (options) {
         d->code = options->code;
         d->code_bytes = options->code_bytes;
@@ -96,20 +96,20 @@ static void *vulkan_map(sbp_device *base, sbp_space space, int64_t offset) {
     return block->buffer.mapped + (offset - block->start);
 }
 
-const sbp_device_class vulkan_proper = {.name = "vulkan",
-                                        .count = vulkan_count,
-                                        .create = vulkan_create,
-                                        .destroy = vulkan_destroy,
-                                        .info = vulkan_info,
-                                        .load = vulkan_load,
-                                        .write = vulkan_arena_write,
-                                        .read = vulkan_arena_read,
-                                        .submit = vulkan_command_record,
-                                        .wait = vulkan_wait,
-                                        .map = vulkan_map};
+const sbp_device_class vulkan_backend_class = {.name = "vulkan",
+                                               .count = vulkan_count,
+                                               .create = vulkan_create,
+                                               .destroy = vulkan_destroy,
+                                               .info = vulkan_info,
+                                               .load = vulkan_load,
+                                               .write = vulkan_arena_write,
+                                               .read = vulkan_arena_read,
+                                               .submit = vulkan_command_record,
+                                               .wait = vulkan_wait,
+                                               .map = vulkan_map};
 
 static sbp_status create_composite(const sbp_device_options *options, sbp_diag *diag, sbp_device **out) {
-    const composite_parts parts = {.name = "vulkan", .proper = &vulkan_proper, .cores = &cpu_cores};
+    const composite_parts parts = {.name = "vulkan", .backend = &vulkan_backend_class, .cores = &cpu_cores};
     return composite_create(&parts, &sbp_vulkan_device, options, diag, out);
 }
 

@@ -3,8 +3,8 @@
 
 #include "backends/vulkan/target/shaders.h"
 
-/* No --arch: modules carry a variant for every kind of device, and the device picks (abi.h). Rates are those
- * of a middling discrete GPU; they only rank plans, results do not depend on them. */
+/* No --arch: modules carry a variant for every kind of device, and the device picks (abi.h). Throughput are
+ * those of a middling discrete GPU; they only rank plans, results do not depend on them. */
 static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *out) {
     if (arch)
         return sbp_fail(diag, SBP_USAGE,
@@ -21,18 +21,18 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
                              .chunk = 1024,
                              .head_chunk = 512,
                              .chunk_most = 4096,
-                             .rates = {.product = {[SBP_F32] = 5e12, [SBP_BF16] = 5e12},
-                                       .attention = {[SBP_F32] = 2e12, [SBP_BF16] = 2e12},
-                                       .half_rows = 128,
-                                       .memory = 300e9,
-                                       .row_ops = 2e12,
-                                       .in = 12e9,
-                                       .out = 12e9,
-                                       .host = 20e9,
-                                       .host_ops = 20e9,
-                                       .disk_read = 1e9,
-                                       .disk_write = 1e9,
-                                       .command_seconds = 20e-6}};
+                             .throughput = {.matmul = {[SBP_F32] = 5e12, [SBP_BF16] = 5e12},
+                                            .attention = {[SBP_F32] = 2e12, [SBP_BF16] = 2e12},
+                                            .half_rows = 128,
+                                            .memory = 300e9,
+                                            .row_ops = 2e12,
+                                            .in = 12e9,
+                                            .out = 12e9,
+                                            .host = 20e9,
+                                            .host_ops = 20e9,
+                                            .disk_read = 1e9,
+                                            .disk_write = 1e9,
+                                            .command_seconds = 20e-6}};
     out->supports[SBP_F64] = out->supports[SBP_F32] = out->supports[SBP_BF16] = true;
     return SBP_OK;
 }

@@ -1,8 +1,8 @@
-/* linear.c: products with a weight matrix. Operands of one product have one type; products of 16-bit numbers
+/* linear.c: matmuls with a weight matrix. Operands of one matmul have one type; matmuls of 16-bit numbers
  * are summed in fp32.
  *
  *   linear     y = x W^T + bias. x [T, in]; W [out, in] (layout out_in) or [in, out] (in_out); bias [out]; y
- *              [T, out] in the type of x. wide: y is fp32 even when x is narrower (logits, sums of products)
+ *              [T, out] in the type of x. wide: y is fp32 even when x is narrower (logits, sums of matmuls)
  *   linear_dw  dW = sum over rows of dy^T x, in the layout of W, in the wide type
  */
 #include "ir/graph/ops/rules.h"
@@ -51,7 +51,7 @@ sbp_status sbp_vjp_linear(sbp_vjp *vjp) {
     sbp_builder *b = vjp->builder;
     const char *layout = sbp_op_attr(&vjp->op, "layout")->symbol;
     sbp_value dy = sbp_build_cast(b, vjp->dout[0], sbp_build_type(b, vjp->in[0])->dtype);
-    if (vjp->need[0]) /* wide: x may be read by several products, and the sum is what is rounded */
+    if (vjp->need[0]) /* wide: x may be read by several matmuls, and the sum is what is rounded */
         vjp->din[0] =
             sbp_build(b, SBP_OP_linear, NULL, (sbp_value[]){dy, vjp->in[1]}, 2,
                       (sbp_attr[]){sbp_attr_symbol("layout", out_in(&vjp->op) ? "in_out" : "out_in"),

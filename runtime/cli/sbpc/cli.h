@@ -19,11 +19,11 @@ typedef struct sbp_compilation {
     sbp_diag *diag;
     const sbp_options *options;
     const char *model_path, *output;
-    const sbp_target *target; /* NULL: a machine that is not here, only estimated */
-    sbp_profile profile;      /* of that machine */
-    bool host_assumed;        /* its host memory is what such machines have, not what was said */
-    sbp_choice choice;        /* of the target */
-    const char *rates_source; /* of the target's rates: "table", or where they come from */
+    const sbp_target *target;      /* NULL: a machine that is not here, only estimated */
+    sbp_profile profile;           /* of that machine */
+    bool host_assumed;             /* its host memory is what such machines have, not what was said */
+    sbp_choice choice;             /* of the target */
+    const char *throughput_source; /* of the target's throughput: "table", or where they come from */
     sbp_model model;
     const sbp_tokenizer *tokenizer; /* that the plan will carry, as the text of tokenizer.json; NULL: none */
     const char *tokenizer_text;
@@ -37,8 +37,8 @@ typedef struct sbp_compilation {
     sbp_pipeline pipeline; /* before planning, its target and options; after it, the program */
     int64_t threads;       /* of the process that will run the plan, and */
     sbp_footprint process; /* what it takes beside the arenas */
-    bool terse;            /* as in sbp_wish */
-    sbp_wish wish;
+    bool terse;            /* as in sbp_schedule_request */
+    sbp_schedule_request request;
     sbp_plan_estimate estimate;
     const char *advice; /* the one change that would buy most; set by the summary */
 } sbp_compilation;
@@ -63,12 +63,13 @@ sbp_status sbp_cli_read_lora(const sbp_compilation *c, bool adapter,
 
 /* What --arch says, else what the device that was chosen has; NULL: neither. */
 const char *sbp_cli_arch(const sbp_compilation *c);
-/* Rates as --rates says, in place of the target's. */
-sbp_status sbp_cli_choose_rates(sbp_compilation *c) SBP_CHECKED;
+/* Throughput as --throughput says, in place of the target's. */
+sbp_status sbp_cli_choose_throughput(sbp_compilation *c) SBP_CHECKED;
 /* What a plan was planned with, as an object, and back; a plan without them leaves all as it is. */
-void sbp_cli_write_rates(sbp_json_writer *w, const char *key, const char *source, const sbp_rates *rates);
-sbp_status sbp_cli_read_rates(sbp_diag *diag, const sbp_json *meta, sbp_rates *out,
-                              const char **source) SBP_CHECKED;
+void sbp_cli_write_throughput(sbp_json_writer *w, const char *key, const char *source,
+                              const sbp_throughput *throughput);
+sbp_status sbp_cli_read_throughput(sbp_diag *diag, const sbp_json *meta, sbp_throughput *out,
+                                   const char **source) SBP_CHECKED;
 
 /* What is known of the process that will run the plan, once the model is read. */
 sbp_status sbp_cli_describe_process(const sbp_compilation *c, sbp_process *out) SBP_CHECKED;
@@ -87,14 +88,15 @@ sbp_status sbp_cli_summary_json(const sbp_compilation *c, sbp_text *out) SBP_CHE
 void sbp_cli_write_schedule(sbp_json_writer *w, const char *key, const sbp_compilation *c);
 void sbp_cli_write_peak(sbp_json_writer *w, const sbp_program *program, int64_t process_bytes);
 
-/* What homes cost: bytes per class that are copied in a step, seconds per queue and the one that bounds it,
- * of all the step takes: two lines, none when nothing moves; and the members "busy" and "traffic".
+/* What placements cost: bytes per class that are copied in a step, seconds per queue and the one that bounds
+ * it, of all the step takes: two lines, none when nothing moves; and the members "busy" and "traffic".
  * traffic: one per class, busy: one per queue. */
 void sbp_cli_traffic_lines(const sbp_traffic *traffic, const double *busy, double seconds, sbp_text *out);
-/* What ranks send each other: a line, none of one rank; and the members "ranks", "wire", "context" .. */
-void sbp_cli_wire_line(const sbp_program *program, const sbp_target_info *target, const double *busy,
-                       double seconds, sbp_text *out);
-void sbp_cli_write_wire(sbp_json_writer *j, const sbp_program *program, const sbp_target_info *target);
+/* What ranks send each other: a line, none of one rank; and the members "ranks", "interconnect", "context"
+ * .. */
+void sbp_cli_net_line(const sbp_program *program, const sbp_target_info *target, const double *busy,
+                      double seconds, sbp_text *out);
+void sbp_cli_write_net(sbp_json_writer *j, const sbp_program *program, const sbp_target_info *target);
 void sbp_cli_write_traffic(sbp_json_writer *w, const sbp_traffic *traffic, const double *busy);
 
 /* Memory at the moment of highest demand, as text: "parameters 0.51 GiB, ..": what has a hundredth of it or

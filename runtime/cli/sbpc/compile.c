@@ -46,12 +46,12 @@ static sbp_status choose_target(sbp_compilation *c) {
     const char *profile = sbp_options_text(c->options, SBP_OPT_DEVICE_PROFILE);
     if (profile && *profile)
         return choose_profile(c, profile);
-    const sbp_choice_wish wish = {.backend = sbp_options_text(c->options, SBP_OPT_BACKEND),
-                                  .fp64 = sbp_options_is(c->options, SBP_OPT_DTYPE, "fp64")};
-    if (strcmp(wish.backend, "auto") == 0)
-        SBP_TRY(sbp_choice_find(&wish, c->diag, &c->choice));
+    const sbp_choice_request request = {.backend = sbp_options_text(c->options, SBP_OPT_BACKEND),
+                                        .fp64 = sbp_options_is(c->options, SBP_OPT_DTYPE, "fp64")};
+    if (strcmp(request.backend, "auto") == 0)
+        SBP_TRY(sbp_choice_find(&request, c->diag, &c->choice));
     else /* compiling needs no device */
-        sbp_choice_make(&wish, NULL, 0, 0, &c->choice);
+        sbp_choice_make(&request, NULL, 0, 0, &c->choice);
     const char *name = c->choice.backend;
     c->target = sbp_target_find(name);
     if (!c->target) {
@@ -159,12 +159,12 @@ static sbp_status load_model(sbp_compilation *c) {
     o.base = sbp_options_text(c->options, SBP_OPT_BASE);
     o.base_name = sbp_options_text(c->options, SBP_OPT_BASE_NAME);
     SBP_TRY(sbp_model_load(c->arena, c->diag, c->model_path, &o, &c->model));
-    const sbp_objective_wishes wishes = {
+    const sbp_objective_request request = {
         .by_sequence = sbp_options_is(c->options, SBP_OPT_IMPORTANCE, "sequence"),
         .sampling_mode = sbp_options_text(c->options, SBP_OPT_VLLM_IMPORTANCE_SAMPLING_MODE),
         .sampling_ignored = !sbp_options_on(c->options, SBP_OPT_VLLM_IMPORTANCE_SAMPLING_CORRECTION),
         .entropy_bonus = sbp_options_chosen(c->options, SBP_OPT_ENTROPY_COEF)};
-    const sbp_objective_choice choice = {.name = c->objective, .loss_type = c->loss_type, .wishes = wishes};
+    const sbp_objective_choice choice = {.name = c->objective, .loss_type = c->loss_type, .request = request};
     SBP_TRY(sbp_objective_add(c->model.module, c->diag, &choice, &c->settings));
     if (c->model.adapter)
         add_adapter_setting(c);
@@ -200,8 +200,8 @@ static void split_names(sbp_compilation *c, const char *names) {
             SBP_PUSH(c->arena, list, count, capacity, sbp_arena_strndup(c->arena, at, length));
         at += length + (at[length] == '+');
     }
-    c->wish.saved = list;
-    c->wish.saved_count = count;
+    c->request.saved = list;
+    c->request.saved_count = count;
 }
 
 static int64_t number_or_auto(const sbp_options *o, sbp_option_id id) {
@@ -209,13 +209,13 @@ static int64_t number_or_auto(const sbp_options *o, sbp_option_id id) {
 }
 
 /* "states", "states:disk", "states:host:12", of so many characters; false: none of these. */
-static bool read_home(sbp_wish *w, const char *text, size_t length) {
+static bool read_placement(sbp_schedule_request *w, const char *text, size_t length) {
     size_t name = strcspn(text, "+:");
     int class = 0;
-    while (class < SBP_ITEM_CLASS_COUNT && (strlen(sbp_item_class_names[class]) != name ||
-                                            strncmp(sbp_item_class_names[class], text, name) != 0))
+    while (class < SBP_TENSOR_CLASS_COUNT && (strlen(sbp_tensor_class_names[class]) != name ||
+                                              strncmp(sbp_tensor_class_names[class], text, name) != 0))
         class ++;
-    if (class == SBP_ITEM_CLASS_COUNT)
+    if (class == SBP_TENSOR_CLASS_COUNT)
         return false;
     bool disk = strncmp(text + name, ":disk", 5) == 0, host = strncmp(text + name, ":host", 5) == 0;
     const char *rest = text + name + (disk || host ? 5 : 0);
@@ -227,22 +227,22 @@ static bool read_home(sbp_wish *w, const char *text, size_t length) {
             return false;
         rest = end;
     }
-    w->homes[class] = disk ? SBP_DISK : SBP_HOST;
+    w->placement[class] = disk ? SBP_DISK : SBP_HOST;
     w->first[class] = (int32_t)first;
     return rest == text + length;
 }
 
-/* "auto", "none", "host", or classes with their homes joined by "+". */
+/* "auto", "none", "host", or classes with their placements joined by "+". */
 static sbp_status read_offload(sbp_compilation *c) {
     const char *text = sbp_options_text(c->options, SBP_OPT_OFFLOAD);
-    sbp_wish *w = &c->wish;
+    sbp_schedule_request *w = &c->request;
     w->offload = strcmp(text, "auto") == 0   ? SBP_OFFLOAD_AUTO
                  : strcmp(text, "none") == 0 ? SBP_OFFLOAD_OFF
                  : strcmp(text, "host") == 0 ? SBP_OFFLOAD_ON
                                              : SBP_OFFLOAD_GIVEN;
     for (const char *at = text; *at && w->offload == SBP_OFFLOAD_GIVEN;) {
         size_t length = strcspn(at, "+");
-        if (!read_home(w, at, length))
+        if (!read_placement(w, at, length))
             return sbp_fail(c->diag, SBP_USAGE,
                             "--offload %s: '%.*s' is unknown; give auto, none, host, or checkpoints, saved, "
                             "states, gradients, params, joined by '+'; ':disk' behind one places it on disk, "
@@ -253,12 +253,12 @@ static sbp_status read_offload(sbp_compilation *c) {
     return SBP_OK;
 }
 
-static sbp_status read_wish(sbp_compilation *c) {
+static sbp_status read_request(sbp_compilation *c) {
     const sbp_options *o = c->options;
     bool standard = sbp_options_is(o, SBP_OPT_BACKWARD, "standard"),
          checkpoint = sbp_options_is(o, SBP_OPT_BACKWARD, "checkpoint");
     const char *save = sbp_options_text(o, SBP_OPT_SAVE);
-    sbp_wish *w = &c->wish;
+    sbp_schedule_request *w = &c->request;
     w->terse = c->terse;
     w->t_max = number_or_auto(o, SBP_OPT_SEQ_LEN);
     w->chunk = number_or_auto(o, SBP_OPT_CHUNK);
@@ -312,16 +312,16 @@ static void read_training(sbp_compilation *c) {
     p->ranks = sbp_options_int(o, SBP_OPT_RANKS);
     if (sbp_options_int(o, SBP_OPT_CONTEXT_PARALLEL) > 0) /* else it is planned */
         p->context = sbp_options_int(o, SBP_OPT_CONTEXT_PARALLEL);
-    p->context_way = sbp_options_is(o, SBP_OPT_CONTEXT_WAY, "keys")    ? SBP_CONTEXT_KEYS
-                     : sbp_options_is(o, SBP_OPT_CONTEXT_WAY, "heads") ? SBP_CONTEXT_HEADS
-                                                                       : SBP_CONTEXT_AUTO;
+    p->context_exchange = sbp_options_is(o, SBP_OPT_CONTEXT_EXCHANGE, "all-gather")   ? SBP_CONTEXT_ALL_GATHER
+                          : sbp_options_is(o, SBP_OPT_CONTEXT_EXCHANGE, "all-to-all") ? SBP_CONTEXT_ALL_TO_ALL
+                                                                                      : SBP_CONTEXT_AUTO;
     p->zero = (int32_t)sbp_options_int(o, SBP_OPT_ZERO);
     p->group = sbp_options_is(o, SBP_OPT_SHARD_GROUP, "all")    ? p->ranks
                : sbp_options_is(o, SBP_OPT_SHARD_GROUP, "node") ? sbp_options_int(o, SBP_OPT_NODE)
                                                                 : sbp_options_int(o, SBP_OPT_SHARD_GROUP);
     if (sbp_options_is(o, SBP_OPT_SHARD_GROUP, "node") && p->group > p->ranks)
         p->group = p->ranks;
-    p->wire_bf16 = sbp_options_is(o, SBP_OPT_REDUCE_DTYPE, "bf16");
+    p->reduce_bf16 = sbp_options_is(o, SBP_OPT_REDUCE_DTYPE, "bf16");
     p->grad_dtype = c->grad_dtype;
     p->state_dtype = c->state_dtype;
     p->master = !sbp_options_is(o, SBP_OPT_MASTER, "none");
@@ -339,18 +339,18 @@ static sbp_status check_ranks(const sbp_compilation *c) {
         return sbp_fail(c->diag, SBP_USAGE,
                         "--context-parallel %lld: --ranks (%lld) must be a multiple of it",
                         (long long)p->context, (long long)p->ranks);
-    if (p->context == 1 && p->context_way != SBP_CONTEXT_AUTO)
-        return sbp_fail(c->diag, SBP_USAGE, "--context-way %s needs --context-parallel above 1",
-                        sbp_options_text(c->options, SBP_OPT_CONTEXT_WAY));
+    if (p->context == 1 && p->context_exchange != SBP_CONTEXT_AUTO)
+        return sbp_fail(c->diag, SBP_USAGE, "--context-exchange %s needs --context-parallel above 1",
+                        sbp_options_text(c->options, SBP_OPT_CONTEXT_EXCHANGE));
     if (p->ranks == 1 && p->zero > 0)
         return sbp_fail(c->diag, SBP_USAGE, "--zero %d needs several ranks: add --ranks N", (int)p->zero);
     if (p->zero == 0 && !sbp_options_is(c->options, SBP_OPT_SHARD_GROUP, "all"))
         return sbp_fail(c->diag, SBP_USAGE, "--shard-group needs --zero 1, 2 or 3");
-    const char *wire = sbp_options_text(c->options, SBP_OPT_REDUCE_DTYPE);
-    if (wire && p->ranks == 1)
-        return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s needs several ranks: add --ranks N", wire);
-    if (wire && (c->dtype == SBP_F64 || (!p->wire_bf16 && p->zero < 2 && c->grad_dtype == SBP_BF16)))
-        return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s: gradients are %s there", wire,
+    const char *reduce = sbp_options_text(c->options, SBP_OPT_REDUCE_DTYPE);
+    if (reduce && p->ranks == 1)
+        return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s needs several ranks: add --ranks N", reduce);
+    if (reduce && (c->dtype == SBP_F64 || (!p->reduce_bf16 && p->zero < 2 && c->grad_dtype == SBP_BF16)))
+        return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s: gradients are %s there", reduce,
                         c->dtype == SBP_F64 ? "fp64" : "bf16");
     if (p->ranks % p->group != 0)
         return sbp_fail(
@@ -412,23 +412,23 @@ static sbp_status check_pass_names(const sbp_compilation *c, const char *stop, c
 static sbp_status plan(sbp_compilation *c) {
     sbp_text printed;
     sbp_planned planned;
-    sbp_request request = {.wish = c->wish,
-                           .length_most = sbp_options_int(c->options, SBP_OPT_SEQ_LEN_MOST),
-                           .options = c->pipeline.options,
-                           .stop_after = sbp_options_text(c->options, SBP_OPT_STOP_AFTER),
-                           .print_after = sbp_options_text(c->options, SBP_OPT_PRINT_AFTER)};
-    SBP_TRY(check_pass_names(c, request.stop_after, request.print_after));
+    sbp_plan_request plan_request = {.request = c->request,
+                                     .length_most = sbp_options_int(c->options, SBP_OPT_SEQ_LEN_MOST),
+                                     .options = c->pipeline.options,
+                                     .stop_after = sbp_options_text(c->options, SBP_OPT_STOP_AFTER),
+                                     .print_after = sbp_options_text(c->options, SBP_OPT_PRINT_AFTER)};
+    SBP_TRY(check_pass_names(c, plan_request.stop_after, plan_request.print_after));
     sbp_text_init(&printed, c->arena);
-    if (request.stop_after || request.print_after)
-        request.printed = &printed;
-    SBP_TRY(sbp_cli_describe_process(c, &request.process));
-    SBP_TRY(sbp_plan_make(c->arena, c->diag, c->model.module, &c->pipeline.target, &request, &planned));
-    c->wish = planned.wish;
+    if (plan_request.stop_after || plan_request.print_after)
+        plan_request.printed = &printed;
+    SBP_TRY(sbp_cli_describe_process(c, &plan_request.process));
+    SBP_TRY(sbp_plan_make(c->arena, c->diag, c->model.module, &c->pipeline.target, &plan_request, &planned));
+    c->request = planned.request;
     c->estimate = planned.estimate;
     c->pipeline = planned.pipeline;
     c->pipeline.printed = NULL; /* it is of this call */
     c->process = planned.process;
-    c->threads = request.process.threads;
+    c->threads = plan_request.process.threads;
     fputs(printed.data, stdout);
     return SBP_OK;
 }
@@ -450,11 +450,11 @@ static sbp_status check_plan(const sbp_compilation *c) {
 
 sbp_status sbp_cli_plan(sbp_compilation *c) {
     SBP_TRY(choose_target(c));
-    SBP_TRY(sbp_cli_choose_rates(c));
+    SBP_TRY(sbp_cli_choose_throughput(c));
     SBP_TRY(choose_types(c));
     SBP_TRY(load_model(c));
     SBP_TRY(load_tokenizer(c));
-    SBP_TRY(read_wish(c));
+    SBP_TRY(read_request(c));
     read_training(c);
     SBP_TRY(check_ranks(c));
     SBP_TRY(plan(c));
@@ -476,13 +476,13 @@ static void warn_if_more(const sbp_compilation *c, const char *of, int64_t need,
                  "for less, "
                  "--device-profile for another machine",
                  sbp_format_bytes(needs, sizeof needs, (double)need), of,
-                 c->wish.sharers > 1 ? " for each rank" : "", who,
+                 c->request.sharers > 1 ? " for each rank" : "", who,
                  sbp_format_bytes(has, sizeof has, (double)have));
 }
 
 /* A plan that cannot run on this machine may be meant for another one, but that is said. */
 static void warn_of_memory(const sbp_compilation *c) {
-    int64_t machine = sbp_machine_memory() / c->wish.sharers;
+    int64_t machine = sbp_machine_memory() / c->request.sharers;
     const char *source = sbp_machine_memory_source();
     bool is_host = sbp_backend_is_a(c->target->name, SBP_BACKEND_HOST);
     if (is_host)

@@ -18,7 +18,7 @@ typedef struct inspection {
     const sbp_json *meta, *schedule;
     const sbp_target *target;
     sbp_target_info info;
-    const char *rates_source;
+    const char *throughput_source;
     int64_t kernel_bytes;
 } inspection;
 
@@ -51,8 +51,8 @@ static sbp_status open_plan(inspection *in) {
                         in->program->target);
     const sbp_plan_section *kernels = sbp_plan_file_find(file, SBP_PLAN_KERNELS);
     in->kernel_bytes = kernels ? kernels->length : 0;
-    in->rates_source = "table";
-    SBP_TRY(sbp_cli_read_rates(in->diag, in->meta, &in->info.rates, &in->rates_source));
+    in->throughput_source = "table";
+    SBP_TRY(sbp_cli_read_throughput(in->diag, in->meta, &in->info.throughput, &in->throughput_source));
     return sbp_json_get_i64(in->diag, in->meta, "runtime_bytes", SBP_JSON_NULLABLE, &in->info.runtime_bytes);
 }
 
@@ -64,7 +64,7 @@ static int64_t schedule_number(const inspection *in, const char *key) {
 }
 
 /* Where classes live that are away from the device, as --offload takes it; "none". */
-static const char *homes(const inspection *in) {
+static const char *placement(const inspection *in) {
     const char *text = NULL;
     if (sbp_json_get_string(NULL, in->schedule, "offload", SBP_JSON_NULLABLE, &text) != SBP_OK || !text)
         return "none";
@@ -103,13 +103,13 @@ static sbp_status print_json(const inspection *in, sbp_text *out) {
         sbp_json_write_value(&w, "saved", saved);
     else
         sbp_json_write_raw(&w, "saved", "[]");
-    sbp_json_write_string(&w, "offload", homes(in));
+    sbp_json_write_string(&w, "offload", placement(in));
     sbp_json_write_bool(&w, "host_update", updates_on_host(in));
     sbp_json_write_double(&w, "flops", cost.flops);
     sbp_json_write_double(&w, "seconds", cost.seconds);
     sbp_cli_write_traffic(&w, cost.traffic, cost.busy);
-    sbp_cli_write_wire(&w, p, &in->info);
-    sbp_cli_write_rates(&w, "rates", in->rates_source, &in->info.rates);
+    sbp_cli_write_net(&w, p, &in->info);
+    sbp_cli_write_throughput(&w, "throughput", in->throughput_source, &in->info.throughput);
     sbp_json_write_int(&w, "kernel_bytes", in->kernel_bytes);
     sbp_json_write_string(&w, "archs", in->info.archs);
     sbp_json_write_int(&w, "seq_len", sbp_program_most_rows(p));
@@ -164,12 +164,12 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
                      sbp_format_bytes(size, sizeof size, (double)in->kernel_bytes),
                      in->info.archs[0] ? " for " : "", in->info.archs, in->info.driver ? "; they need " : "",
                      in->info.driver ? in->info.driver : "");
-    bool away = strcmp(homes(in), "none") != 0;
+    bool away = strcmp(placement(in), "none") != 0;
     sbp_text_add(out, "schedule   chunk %lld, head chunk %lld, segment %lld, checkpoint every %lld%s%s\n",
                  (long long)schedule_number(in, "chunk"), (long long)schedule_number(in, "head_chunk"),
                  (long long)schedule_number(in, "segment"),
                  (long long)schedule_number(in, "checkpoint_every"), away ? ", offloaded: " : "",
-                 away ? homes(in) : "");
+                 away ? placement(in) : "");
     if (updates_on_host(in))
         sbp_text_add(out, "           updates run on the host's cores, where the states are\n");
     sbp_text_add(
@@ -179,10 +179,10 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
     sbp_text lines;
     sbp_text_init(&lines, in->arena);
     sbp_cli_traffic_lines(cost.traffic, cost.busy, cost.seconds, &lines);
-    sbp_cli_wire_line(p, &in->info, cost.busy, cost.seconds, &lines);
+    sbp_cli_net_line(p, &in->info, cost.busy, cost.seconds, &lines);
     sbp_text_add_wrapped(out, lines.data, SBP_CLI_WIDTH, SBP_CLI_INDENT);
-    sbp_text_add(out, "rates      %s: ", in->rates_source);
-    sbp_rates_describe(out, &in->info.rates, "\n           ");
+    sbp_text_add(out, "throughput %s: ", in->throughput_source);
+    sbp_throughput_describe(out, &in->info.throughput, "\n           ");
     sbp_text_add(out, "\n");
     int64_t machine = in->info.shared_memory ? sbp_machine_memory() : 0, longest = 0;
     if (machine > in->info.runtime_bytes) {

@@ -72,7 +72,7 @@ static const char *tune_path(const sbp_compilation *c) {
 
 void sbp_cli_write_schedule(sbp_json_writer *w, const char *key, const sbp_compilation *c) {
     const sbp_schedule_options *s = &c->estimate.schedule;
-    const char *homes = sbp_planner_homes(c->arena, s, "");
+    const char *placement = sbp_planner_placement(c->arena, s, "");
     sbp_text names;
     sbp_json_write_object(w, key);
     sbp_json_write_int(w, "seq_len", sbp_program_most_rows(c->pipeline.program));
@@ -80,7 +80,7 @@ void sbp_cli_write_schedule(sbp_json_writer *w, const char *key, const sbp_compi
     sbp_json_write_int(w, "head_chunk", s->head_chunk);
     sbp_json_write_int(w, "segment", s->segment);
     sbp_json_write_int(w, "checkpoint_every", s->checkpoint_every);
-    sbp_json_write_string(w, "offload", *homes ? homes : "none");
+    sbp_json_write_string(w, "offload", *placement ? placement : "none");
     sbp_json_write_bool(w, "host_update", s->host_update);
     if (s->gathered == INT32_MAX || s->gathered == 0)
         sbp_json_write_string(w, "keep_gathered", s->gathered ? "all" : "none");
@@ -162,9 +162,9 @@ static const char *schedule_tree(const sbp_compilation *c) {
     return t.text.data;
 }
 
-static const char *rates_tree(const sbp_compilation *c) {
+static const char *throughput_tree(const sbp_compilation *c) {
     tree t;
-    sbp_cli_write_rates(begin_tree(c, &t), NULL, c->rates_source, &c->pipeline.target.rates);
+    sbp_cli_write_throughput(begin_tree(c, &t), NULL, c->throughput_source, &c->pipeline.target.throughput);
     return t.text.data;
 }
 
@@ -234,7 +234,7 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
         .threads = c->threads,
         .thread_bytes = c->process.thread_bytes,
         .advice = c->advice,
-        .memory_bytes = c->wish.memory_bytes,
+        .memory_bytes = c->request.memory_bytes,
     };
     const sbp_plan_trees trees = {
         .options = options_tree(c),
@@ -243,7 +243,7 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
         .special_tokens = special_tokens_tree(c),
         .schedule = schedule_tree(c),
         .estimate = estimate_tree(c),
-        .rates = rates_tree(c),
+        .throughput = throughput_tree(c),
         .defaults = defaults_tree(c),
     };
     sbp_plan_meta_write(out, &meta, &trees);

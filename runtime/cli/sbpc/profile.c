@@ -57,8 +57,8 @@ static sbp_status parse(sbp_arena *arena, sbp_diag *diag, const char *from, cons
                   {"chunk", &i->chunk, ROWS, false, false},
                   {"head_chunk", &i->head_chunk, ROWS, false, false},
                   {"chunk_most", &i->chunk_most, ROWS, true, false}};
-    for (const char *at = text, *word; (word = sbp_rates_word(arena, &at)) != NULL;) {
-        const char *value = sbp_rates_word(arena, &at);
+    for (const char *at = text, *word; (word = sbp_throughput_word(arena, &at)) != NULL;) {
+        const char *value = sbp_throughput_word(arena, &at);
         key *open = NULL;
         for (int k = 0; k < SBP_COUNT(keys); k++)
             if (strcmp(keys[k].name, word) == 0)
@@ -67,21 +67,21 @@ static sbp_status parse(sbp_arena *arena, sbp_diag *diag, const char *from, cons
         double number = value ? strtod(value, &end) : 0;
         if (open)
             SBP_TRY(read_value(diag, from, open, value ? value : ""));
-        else if (!sbp_rates_set(&i->rates, word, number))
+        else if (!sbp_throughput_set(&i->throughput, word, number))
             return sbp_fail(diag, SBP_INPUT, "%s: unknown key '%s' of a device profile", from, word);
         else if (!value || *end || !(number > 0 && number < 1e30))
             return sbp_fail(diag, SBP_INPUT, "%s: %s: '%s' is not a positive number", from, word,
                             value ? value : "");
     }
-    const char *missing = sbp_rates_missing(&i->rates);
+    const char *missing = sbp_throughput_missing(&i->throughput);
     for (int k = 0; k < SBP_COUNT(keys) && !missing; k++)
         if (!keys[k].given && !keys[k].optional)
             missing = keys[k].name;
     return missing ? sbp_fail(diag, SBP_INPUT, "%s: a device profile needs '%s'", from, missing) : SBP_OK;
 }
 
-/* The host's processor by its table, with as much memory as there is here: what an estimate for another machine is
- * compared with. */
+/* The host's processor by its table, with as much memory as there is here: what an estimate for another
+ * machine is compared with. */
 static sbp_status describe_host(sbp_diag *diag, sbp_profile *out) {
     *out = (sbp_profile){.name = sbp_backend_of_host()->name, .memory_bytes = sbp_machine_memory()};
     return sbp_target_find(out->name)->describe(NULL, diag, &out->info);

@@ -14,8 +14,8 @@ typedef struct scale_count {
     int64_t rows, length, device_bytes, host_bytes, parts;
     double part_seconds, seconds, tokens; /* of a micro-batch, and of a step; tokens a second, of all ranks */
     double efficiency; /* of a rank, beside the most that one reaches with as many ranks or fewer */
-    double waited;     /* of a micro-batch's seconds: for the wire */
-    sbp_wire wire;
+    double waited;     /* of a micro-batch's seconds: for the interconnect */
+    sbp_net_traffic traffic;
     double compute, net; /* busy, of a step of one micro-batch */
     sbp_collective_op longest;
     bool idle; /* more ranks than sequences in a step */
@@ -63,7 +63,7 @@ static bool is_one_of(const char *arg, const char *const *list, int count) {
 /* What a run of so many ranks is compiled with. A group of more ranks than there are is all of them. */
 static sbp_status options_of(const attempt *a, const sbp_options **out) {
     static const char *const of_several[] = {"zero",         "shard-group",      "keep-gathered",
-                                             "reduce-dtype", "context-parallel", "context-way"};
+                                             "reduce-dtype", "context-parallel", "context-exchange"};
     const scale *s = a->s;
     int64_t ranks = a->out->ranks;
     const char **argv = SBP_NEW_ARRAY(a->arena, const char *, s->arg_count + 1);
@@ -90,7 +90,7 @@ static void measure(attempt *a, const sbp_compilation *c) {
     const sbp_target_info *target = &c->pipeline.target;
     sbp_cost cost;
     sbp_cost_step(a->arena, program, program->t_max, target, &cost);
-    sbp_cost_wire_of(program, target, &n->wire);
+    sbp_cost_net_traffic(program, target, &n->traffic);
     n->rows = program->t_max;
     n->length = sbp_program_most_rows(program);
     n->device_bytes = program->arena_bytes[SBP_DEVICE] + c->process.bytes;
@@ -100,10 +100,10 @@ static void measure(attempt *a, const sbp_compilation *c) {
     n->parts = 1;
     double tokens = (double)n->rows * (double)n->ranks;
     if (a->s->step_tokens > 0) {
-        int64_t teams = n->ranks / program->context,
+        int64_t contexts = n->ranks / program->context,
                 sequences = a->s->step_tokens / n->length > 1 ? a->s->step_tokens / n->length : 1;
-        n->parts = sbp_ceil_div(sequences, teams);
-        n->idle = sequences < teams;
+        n->parts = sbp_ceil_div(sequences, contexts);
+        n->idle = sequences < contexts;
         tokens = (double)(sequences * n->length);
     }
     n->seconds = (double)n->parts * n->part_seconds + update;
@@ -114,7 +114,7 @@ static void measure(attempt *a, const sbp_compilation *c) {
             n->compute = cost.busy[q];
     n->waited = n->ranks > 1 && cost.seconds > n->compute ? (cost.seconds - n->compute) / cost.seconds : 0;
     for (int op = 0; op < SBP_COLLECTIVE_COUNT; op++)
-        if (n->wire.seconds[op] > n->wire.seconds[n->longest])
+        if (n->traffic.seconds[op] > n->traffic.seconds[n->longest])
             n->longest = (sbp_collective_op)op;
 }
 
@@ -188,11 +188,11 @@ static const char *bound_of(const scale *s, const scale_count *n) {
     if (n->net <= n->compute)
         return sbp_arena_printf(s->arena, "compute, and %s that is not overlapped", names[n->longest]);
     return sbp_arena_printf(s->arena, "the interconnect%s: %s",
-                            n->wire.part_away + n->wire.step_away > 0 ? " between hosts" : "",
+                            n->traffic.part_away + n->traffic.step_away > 0 ? " between hosts" : "",
                             names[n->longest]);
 }
 
-/* Rows a micro-batch would need for the wire to be busy no longer than the rest. */
+/* Rows a micro-batch would need for the interconnect to be busy no longer than the rest. */
 static int64_t hiding_rows(const scale_count *n) {
     return n->compute > 0 ? (int64_t)((double)n->rows * n->net / n->compute) : 0;
 }
@@ -222,8 +222,8 @@ static void stop_line(const scale *s, sbp_text *out) {
                      ": with %lld each reaches %.0f %%; the interconnect is busy %s a micro-batch, %s of "
                      "that with %s%s, the rest %s. Micro-batches of %lld rows would hide it\n",
                      (long long)n->ranks, 100 * n->efficiency, sbp_format_seconds(net, sizeof net, n->net),
-                     sbp_format_seconds(most, sizeof most, n->wire.seconds[n->longest]), names[n->longest],
-                     n->wire.part_away + n->wire.step_away > 0 ? ", most of it between hosts" : "",
+                     sbp_format_seconds(most, sizeof most, n->traffic.seconds[n->longest]), names[n->longest],
+                     n->traffic.part_away + n->traffic.step_away > 0 ? ", most of it between hosts" : "",
                      sbp_format_seconds(rest, sizeof rest, n->compute), (long long)hiding_rows(n));
     else
         sbp_text_add(
@@ -235,7 +235,7 @@ static void stop_line(const scale *s, sbp_text *out) {
 /* ---- as text, as JSON ------------------------------------------------------------------------------- */
 
 static void print_text(const scale *s, sbp_text *out) {
-    char device[32], host[32], wire[32], away[32], time[32], rate[32];
+    char device[32], host[32], traffic[32], away[32], time[32], rate[32];
     if (s->title)
         sbp_text_add(out, "%s: %s, up to %lld ranks; planned, not tried\n", s->model, s->title,
                      (long long)s->ranks);
@@ -251,9 +251,9 @@ static void print_text(const scale *s, sbp_text *out) {
         sbp_text_add(out, "%9lld %11s %11s %11s %13s %9s %11s %5.0f%% %5.0f%%  %s\n", (long long)n->ranks,
                      sbp_format_bytes(device, sizeof device, (double)n->device_bytes),
                      sbp_format_bytes(host, sizeof host, (double)n->host_bytes),
-                     sbp_format_bytes(wire, sizeof wire,
-                                      parts * (double)n->wire.part_bytes + (double)n->wire.step_bytes),
-                     sbp_format_bytes(away, sizeof away, parts * n->wire.part_away + n->wire.step_away),
+                     sbp_format_bytes(traffic, sizeof traffic,
+                                      parts * (double)n->traffic.part_bytes + (double)n->traffic.step_bytes),
+                     sbp_format_bytes(away, sizeof away, parts * n->traffic.part_away + n->traffic.step_away),
                      sbp_format_seconds(time, sizeof time, n->seconds),
                      sbp_format_three(rate, sizeof rate, n->tokens), 100 * n->efficiency, 100 * n->waited,
                      bound_of(s, n));
@@ -274,21 +274,21 @@ static void write_count(sbp_json_writer *w, const scale *s, const scale_count *n
     sbp_json_write_int(w, "device_bytes", n->device_bytes);
     sbp_json_write_int(w, "host_bytes", n->host_bytes);
     sbp_json_write_int(w, "micro_batches", n->parts);
-    sbp_json_write_object(w, "wire");
-    sbp_json_write_int(w, "micro_batch_bytes", n->wire.part_bytes);
-    sbp_json_write_int(w, "step_bytes", n->wire.step_bytes);
-    sbp_json_write_fixed(w, "micro_batch_bytes_between_hosts", n->wire.part_away, 0);
-    sbp_json_write_fixed(w, "step_bytes_between_hosts", n->wire.step_away, 0);
+    sbp_json_write_object(w, "interconnect");
+    sbp_json_write_int(w, "micro_batch_bytes", n->traffic.part_bytes);
+    sbp_json_write_int(w, "step_bytes", n->traffic.step_bytes);
+    sbp_json_write_fixed(w, "micro_batch_bytes_between_hosts", n->traffic.part_away, 0);
+    sbp_json_write_fixed(w, "step_bytes_between_hosts", n->traffic.step_away, 0);
     sbp_json_write_object(w, "seconds");
     for (int op = 0; op < SBP_COLLECTIVE_COUNT; op++)
-        if (n->wire.seconds[op] > 0)
-            sbp_json_write_double(w, names[op], n->wire.seconds[op]);
+        if (n->traffic.seconds[op] > 0)
+            sbp_json_write_double(w, names[op], n->traffic.seconds[op]);
     sbp_json_write_end(w);
     sbp_json_write_end(w);
     sbp_json_write_double(w, "micro_batch_seconds", n->part_seconds);
     sbp_json_write_double(w, "seconds", n->seconds);
     sbp_json_write_double(w, "compute_seconds", n->compute);
-    sbp_json_write_double(w, "wire_seconds", n->net);
+    sbp_json_write_double(w, "interconnect_seconds", n->net);
     sbp_json_write_double(w, "tokens_per_second", n->tokens);
     sbp_json_write_double(w, "efficiency", n->efficiency);
     sbp_json_write_double(w, "waited", n->waited);

@@ -27,10 +27,10 @@ typedef struct changes {
 } changes;
 
 static int64_t room(const sbp_compilation *c) {
-    if (c->wish.memory_bytes > 0)
-        return c->wish.memory_bytes;
+    if (c->request.memory_bytes > 0)
+        return c->request.memory_bytes;
     return c->target && sbp_backend_is_a(c->target->name, SBP_BACKEND_HOST)
-               ? sbp_machine_memory() / c->wish.sharers
+               ? sbp_machine_memory() / c->request.sharers
                : c->choice.memory_bytes;
 }
 
@@ -57,19 +57,19 @@ static sbp_status estimate_changes(changes *ch) {
 static sbp_status add_saved_set(changes *ch) {
     sbp_compilation *c = ch->c;
     const sbp_schedule_options *s = &c->estimate.schedule;
-    sbp_wish w = {.t_max = c->estimate.t_max,
-                  .chunk = s->chunk,
-                  .head_chunk = s->head_chunk,
-                  .segment = s->segment,
-                  .checkpoint_every = s->checkpoint_every,
-                  .save_mode = SBP_SAVE_AUTO,
-                  .offload = SBP_OFFLOAD_GIVEN,
-                  .memory_bytes = room(c),
-                  .gathered = s->gathered,
-                  .host_memory_bytes = c->wish.host_memory_bytes,
-                  .process_bytes = c->process.bytes,
-                  .tries = SBP_TRIES_FOR_ADVICE};
-    memcpy(w.homes, s->homes, sizeof w.homes);
+    sbp_schedule_request w = {.t_max = c->estimate.t_max,
+                              .chunk = s->chunk,
+                              .head_chunk = s->head_chunk,
+                              .segment = s->segment,
+                              .checkpoint_every = s->checkpoint_every,
+                              .save_mode = SBP_SAVE_AUTO,
+                              .offload = SBP_OFFLOAD_GIVEN,
+                              .memory_bytes = room(c),
+                              .gathered = s->gathered,
+                              .host_memory_bytes = c->request.host_memory_bytes,
+                              .process_bytes = c->process.bytes,
+                              .tries = SBP_TRIES_FOR_ADVICE};
+    memcpy(w.placement, s->placement, sizeof w.placement);
     memcpy(w.first, s->first, sizeof w.first);
     sbp_plan_estimate bare;
     sbp_schedule_options none = *s;
@@ -96,7 +96,7 @@ static sbp_status find_changes(changes *ch) {
     const sbp_compilation *c = ch->c;
     const sbp_schedule_options *s = &c->estimate.schedule;
     const sbp_target_info *target = &c->pipeline.target;
-    const sbp_wish *w = &c->wish;
+    const sbp_schedule_request *w = &c->request;
     sbp_schedule_options o = *s;
     if (!w->whole && (w->save_mode == SBP_SAVE_GIVEN || w->memory_bytes == 0))
         SBP_TRY(add_saved_set(ch));
@@ -107,28 +107,28 @@ static sbp_status find_changes(changes *ch) {
         add_change(ch, "--save none", &o);
     }
     o = *s;
-    for (int class = 0; class < SBP_ITEM_CLASS_COUNT && target->has_copy_queue && !target->shared_memory;
+    for (int class = 0; class < SBP_TENSOR_CLASS_COUNT && target->has_copy_queue && !target->shared_memory;
          class ++)
-        if (s->homes[class] == SBP_DEVICE) {
-            o.homes[class] = SBP_HOST;
-            add_change(ch, sbp_planner_homes(c->arena, &o, "--offload "), &o);
+        if (s->placement[class] == SBP_DEVICE) {
+            o.placement[class] = SBP_HOST;
+            add_change(ch, sbp_planner_placement(c->arena, &o, "--offload "), &o);
         }
     o = *s;
-    if (!w->whole && s->homes[SBP_ITEM_CHECKPOINT] == SBP_DEVICE) {
+    if (!w->whole && s->placement[SBP_TENSOR_CHECKPOINT] == SBP_DEVICE) {
         o.checkpoint_every = s->checkpoint_every > 1 ? 1 : 4;
         add_change(ch, s->checkpoint_every > 1 ? "--checkpoint-every 1" : "--checkpoint-every 4", &o);
     }
     SBP_TRY(estimate_changes(ch));
     if (w->whole && c->estimate.t_max > target->chunk) {
-        sbp_wish stream = {.t_max = c->estimate.t_max,
-                           .chunk = SBP_AUTO,
-                           .head_chunk = SBP_AUTO,
-                           .segment = 1,
-                           .checkpoint_every = 1,
-                           .save_mode = SBP_SAVE_GIVEN,
-                           .offload = SBP_OFFLOAD_OFF,
-                           .process_bytes = c->process.bytes,
-                           .tries = SBP_TRIES_FOR_ADVICE};
+        sbp_schedule_request stream = {.t_max = c->estimate.t_max,
+                                       .chunk = SBP_AUTO,
+                                       .head_chunk = SBP_AUTO,
+                                       .segment = 1,
+                                       .checkpoint_every = 1,
+                                       .save_mode = SBP_SAVE_GIVEN,
+                                       .offload = SBP_OFFLOAD_OFF,
+                                       .process_bytes = c->process.bytes,
+                                       .tries = SBP_TRIES_FOR_ADVICE};
         ch->list[ch->count].text = "--backward stream";
         SBP_TRY(sbp_planner_choose(&ch->base, &stream, &ch->list[ch->count].estimate));
         ch->count++;
@@ -193,7 +193,7 @@ static void schedule_line(const sbp_compilation *c, sbp_text *out) {
         out, "schedule   %s: chunk %lld, head chunk %lld, segment %lld, checkpoint every %lld, saved: %s%s\n",
         sbp_options_text(c->options, SBP_OPT_BACKWARD), (long long)s->chunk, (long long)s->head_chunk,
         (long long)s->segment, (long long)s->checkpoint_every, *saved.data ? saved.data : "layer inputs only",
-        sbp_planner_homes(c->arena, s, ", offloaded: "));
+        sbp_planner_placement(c->arena, s, ", offloaded: "));
     if (s->gathered == INT32_MAX)
         sbp_text_add(out, "           parameters stay gathered from the forward to the backward\n");
     else if (s->gathered > 2)
@@ -211,11 +211,11 @@ static sbp_status longest_line(const sbp_compilation *c, sbp_text *out) {
         return SBP_OK;
     SBP_TRY(sbp_planner_longest(
         c->arena, c->diag, c->pipeline.program, &c->pipeline.target, limit - c->process.bytes,
-        c->wish.host_memory_bytes > 0 ? c->wish.host_memory_bytes : INT64_MAX, &longest));
+        c->request.host_memory_bytes > 0 ? c->request.host_memory_bytes : INT64_MAX, &longest));
     sbp_text_add(out, "longest    %lld rows with this schedule in %s (%s)\n",
                  (long long)(longest * c->pipeline.program->context),
                  sbp_format_bytes(size, sizeof size, (double)limit),
-                 c->wish.memory_bytes > 0                                      ? "--memory"
+                 c->request.memory_bytes > 0                                   ? "--memory"
                  : sbp_backend_is_a(c->pipeline.target.name, SBP_BACKEND_HOST) ? sbp_machine_memory_source()
                                                                                : "this machine");
     return SBP_OK;
@@ -260,7 +260,7 @@ static void add_part(sbp_text *out, int64_t part, int64_t all) {
 /* "fits       yes: 61.20 of 80.00 GiB on the device, 12.00 of 64.00 GiB (assumed) on the host": it was
  * planned for that. */
 static void fits_line(const sbp_compilation *c, sbp_text *out) {
-    const sbp_wish *w = &c->wish;
+    const sbp_schedule_request *w = &c->request;
     char size[32];
     int64_t host = c->pipeline.program->arena_bytes[SBP_HOST];
     bool shared = c->pipeline.target.shared_memory;
@@ -340,13 +340,13 @@ static sbp_status add_lines(sbp_compilation *c, sbp_text *out) {
     fits_line(c, out);
     SBP_TRY(longest_line(c, out));
     time_line(c, out);
-    if (c->target && strcmp(c->rates_source, "table") != 0) {
-        sbp_text_add(out, "rates      %s: ", c->rates_source);
-        sbp_rates_describe(out, &target->rates, " ");
+    if (c->target && strcmp(c->throughput_source, "table") != 0) {
+        sbp_text_add(out, "throughput %s: ", c->throughput_source);
+        sbp_throughput_describe(out, &target->throughput, " ");
         sbp_text_add(out, "\n");
     }
     sbp_cli_traffic_lines(c->estimate.traffic, c->estimate.busy, c->estimate.seconds, out);
-    sbp_cli_wire_line(program, target, c->estimate.busy, c->estimate.seconds, out);
+    sbp_cli_net_line(program, target, c->estimate.busy, c->estimate.seconds, out);
     bool any = strncmp(c->advice, "no ", 3) != 0;
     sbp_text_add(out, "%s%s\n", any ? "biggest saving: " : "biggest saving: none, ", c->advice);
     return SBP_OK;
@@ -394,8 +394,8 @@ sbp_status sbp_cli_summary_json(const sbp_compilation *c, sbp_text *out) {
     sbp_json_write_double(&w, "host", row_host);
     sbp_json_write_end(&w);
     sbp_cli_write_traffic(&w, c->estimate.traffic, c->estimate.busy);
-    sbp_cli_write_wire(&w, program, &c->pipeline.target);
-    sbp_cli_write_rates(&w, "rates", c->rates_source, &c->pipeline.target.rates);
+    sbp_cli_write_net(&w, program, &c->pipeline.target);
+    sbp_cli_write_throughput(&w, "throughput", c->throughput_source, &c->pipeline.target.throughput);
     sbp_json_write_string(&w, "advice", c->advice);
     sbp_json_write_end(&w);
     sbp_text_add(out, "\n");

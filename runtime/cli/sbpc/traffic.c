@@ -4,7 +4,7 @@
 void sbp_cli_traffic_lines(const sbp_traffic *traffic, const double *busy, double seconds, sbp_text *out) {
     const char *before = "traffic    ";
     char size[32];
-    for (int class = 0; class < SBP_ITEM_CLASS_COUNT; class ++) {
+    for (int class = 0; class < SBP_TENSOR_CLASS_COUNT; class ++) {
         const sbp_traffic *t = &traffic[class];
         const struct {
             double bytes;
@@ -13,7 +13,7 @@ void sbp_cli_traffic_lines(const sbp_traffic *traffic, const double *busy, doubl
         bool any = false;
         for (int w = 0; w < SBP_COUNT(ways); w++)
             if (ways[w].bytes > 0) {
-                sbp_text_add(out, "%s%s %s %s", any ? "," : before, any ? "" : sbp_item_class_names[class],
+                sbp_text_add(out, "%s%s %s %s", any ? "," : before, any ? "" : sbp_tensor_class_names[class],
                              sbp_format_bytes(size, sizeof size, ways[w].bytes), ways[w].way);
                 any = true;
                 before = "; ";
@@ -39,9 +39,9 @@ void sbp_cli_write_traffic(sbp_json_writer *w, const sbp_traffic *traffic, const
         sbp_json_write_double(w, sbp_queue_names[q], busy[q]);
     sbp_json_write_end(w);
     sbp_json_write_object(w, "traffic");
-    for (int class = 0; class < SBP_ITEM_CLASS_COUNT; class ++) {
+    for (int class = 0; class < SBP_TENSOR_CLASS_COUNT; class ++) {
         const sbp_traffic *t = &traffic[class];
-        sbp_json_write_object(w, sbp_item_class_names[class]);
+        sbp_json_write_object(w, sbp_tensor_class_names[class]);
         sbp_json_write_double(w, "in", t->in);
         sbp_json_write_double(w, "out", t->out);
         sbp_json_write_double(w, "read", t->read);
@@ -51,7 +51,7 @@ void sbp_cli_write_traffic(sbp_json_writer *w, const sbp_traffic *traffic, const
     sbp_json_write_end(w);
 }
 
-/* Attention that has heads of all rows, or keys of all rows (--context-way). */
+/* Attention that has heads of all rows, or keys of all rows (--context-exchange). */
 static void count_ways(const sbp_body *body, int32_t *heads, int32_t *keys) {
     for (int32_t n = 0; n < body->count; n++) {
         const sbp_node *node = &body->nodes[n];
@@ -62,19 +62,19 @@ static void count_ways(const sbp_body *body, int32_t *heads, int32_t *keys) {
     }
 }
 
-static const char *context_way(const sbp_program *program) {
+static const char *context_exchange(const sbp_program *program) {
     int32_t heads = 0, keys = 0;
     for (int32_t f = 0; f < program->function_count; f++)
         count_ways(&program->functions[f].body, &heads, &keys);
-    return keys == 0 ? "heads" : heads == 0 ? "keys" : "heads and keys";
+    return keys == 0 ? "all-to-all" : heads == 0 ? "all-gather" : "all-to-all and all-gather";
 }
 
-void sbp_cli_wire_line(const sbp_program *program, const sbp_target_info *target, const double *busy,
-                       double seconds, sbp_text *out) {
+void sbp_cli_net_line(const sbp_program *program, const sbp_target_info *target, const double *busy,
+                      double seconds, sbp_text *out) {
     char part[32], step[32], net[32], all[32];
-    double other = busy[SBP_QUEUE_COMPUTE], wire = busy[SBP_QUEUE_NET];
-    sbp_wire w;
-    sbp_cost_wire_of(program, target, &w);
+    double other = busy[SBP_QUEUE_COMPUTE], sending = busy[SBP_QUEUE_NET];
+    sbp_net_traffic w;
+    sbp_cost_net_traffic(program, target, &w);
     if (program->ranks < 2)
         return;
     sbp_text_add(
@@ -86,26 +86,27 @@ void sbp_cli_wire_line(const sbp_program *program, const sbp_target_info *target
         sbp_text_add(out, ", of these %s and %s to other hosts",
                      sbp_format_bytes(part, sizeof part, w.part_away),
                      sbp_format_bytes(step, sizeof step, w.step_away));
-    sbp_text_add(out, "; busy %s of %s", sbp_format_seconds(net, sizeof net, wire),
+    sbp_text_add(out, "; busy %s of %s", sbp_format_seconds(net, sizeof net, sending),
                  sbp_format_seconds(all, sizeof all, seconds));
     sbp_text_add(out,
-                 wire > other ? ": this bounds the step; more rows or a faster link would hide it\n"
-                              : ", %.0f %% of them waited for\n",
+                 sending > other ? ": this bounds the step; more rows or a faster link would hide it\n"
+                                 : ", %.0f %% of them waited for\n",
                  seconds > other ? 100 * (seconds - other) / seconds : 0);
     if (program->context > 1)
-        sbp_text_add(out,
-                     "context    %lld ranks share each micro-batch (--context-way %s); each sends the others "
-                     "%s in %lld exchanges around attention of a full one: %s, not overlapped\n",
-                     (long long)program->context, context_way(program),
-                     sbp_format_bytes(part, sizeof part, (double)w.context_bytes),
-                     (long long)w.context_exchanges, sbp_format_seconds(all, sizeof all, w.context_seconds));
+        sbp_text_add(
+            out,
+            "context    %lld ranks share each micro-batch (--context-exchange %s); each sends the others "
+            "%s in %lld exchanges around attention of a full one: %s, not overlapped\n",
+            (long long)program->context, context_exchange(program),
+            sbp_format_bytes(part, sizeof part, (double)w.context_bytes), (long long)w.context_exchanges,
+            sbp_format_seconds(all, sizeof all, w.context_seconds));
 }
 
-void sbp_cli_write_wire(sbp_json_writer *j, const sbp_program *program, const sbp_target_info *target) {
-    sbp_wire w;
-    sbp_cost_wire_of(program, target, &w);
+void sbp_cli_write_net(sbp_json_writer *j, const sbp_program *program, const sbp_target_info *target) {
+    sbp_net_traffic w;
+    sbp_cost_net_traffic(program, target, &w);
     sbp_json_write_int(j, "ranks", program->ranks);
-    sbp_json_write_object(j, "wire");
+    sbp_json_write_object(j, "interconnect");
     sbp_json_write_int(j, "micro_batch_bytes", w.part_bytes);
     sbp_json_write_int(j, "micro_batch_collectives", w.part_collectives);
     sbp_json_write_int(j, "step_bytes", w.step_bytes);
@@ -116,5 +117,5 @@ void sbp_cli_write_wire(sbp_json_writer *j, const sbp_program *program, const sb
     sbp_json_write_int(j, "context_exchanges", w.context_exchanges);
     sbp_json_write_end(j);
     sbp_json_write_int(j, "context", program->context);
-    sbp_json_write_string(j, "context_way", program->context > 1 ? context_way(program) : "");
+    sbp_json_write_string(j, "context_exchange", program->context > 1 ? context_exchange(program) : "");
 }

@@ -120,11 +120,11 @@ static sbp_status choose_plan_path(const sbp_world *world, sbp_session *session,
 
 /* What the plan is for, and what it may take there. */
 static sbp_status choose_backend(const sbp_world *world, sbp_choice *out) {
-    const sbp_choice_wish wish = {.backend = sbp_options_text(world->options, SBP_OPT_BACKEND),
-                                  .device = (int32_t)sbp_options_int(world->options, SBP_OPT_DEVICE),
-                                  .fp64 = sbp_options_is(world->options, SBP_OPT_DTYPE, "fp64")};
-    SBP_TRY(sbp_choice_find(&wish, world->diag, out));
-    if (strcmp(wish.backend, "auto") == 0)
+    const sbp_choice_request request = {.backend = sbp_options_text(world->options, SBP_OPT_BACKEND),
+                                        .device = (int32_t)sbp_options_int(world->options, SBP_OPT_DEVICE),
+                                        .fp64 = sbp_options_is(world->options, SBP_OPT_DTYPE, "fp64")};
+    SBP_TRY(sbp_choice_find(&request, world->diag, out));
+    if (strcmp(request.backend, "auto") == 0)
         sbp_note(world->diag, "backend %s: %s", out->backend, out->reason);
     return SBP_OK;
 }
@@ -487,7 +487,7 @@ static sbp_status load_data(sbp_world *world, sbp_inputs *inputs, sbp_session *s
     if (inputs->data)
         SBP_TRY(sbp_run_plan_steps(world, inputs, session));
     if (inputs->data)
-        SBP_TRY(sbp_run_check_rotated(world, inputs, session));
+        SBP_TRY(sbp_run_check_mismatched(world, inputs, session));
     if (sbp_options_on(world->options, SBP_OPT_DRY_RUN) && inputs->stream.steps)
         return sbp_fail(world->diag, SBP_USAGE,
                         "--dry-run needs rows from files: rows of a stream are not known before they arrive");

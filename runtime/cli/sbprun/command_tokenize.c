@@ -238,7 +238,7 @@ static const char *today(sbp_arena *arena) {
 
 /* plan: of a plan, its section; NULL: a model at path. */
 static sbp_status find_template(tokenize_job *job, const char *path, const sbp_plan_section *plan) {
-    const char *wish = sbp_options_text(job->options, SBP_OPT_CHAT_TEMPLATE),
+    const char *request = sbp_options_text(job->options, SBP_OPT_CHAT_TEMPLATE),
                *date = sbp_options_text(job->options, SBP_OPT_DATE);
     sbp_template_source *source = &job->chat.source;
     const char *eos = sbp_options_text(job->options, SBP_OPT_EOS_TOKEN);
@@ -249,8 +249,8 @@ static sbp_status find_template(tokenize_job *job, const char *path, const sbp_p
     job->chat.tokenizer = job->tokenizer;
     job->chat.assistant = loss_on(job->options) == SBP_LOSS_ASSISTANT;
     job->chat.quiet = true;
-    if (wish)
-        return sbp_template_source_find(job->arena, job->diag, wish, plan ? NULL : path, source);
+    if (request)
+        return sbp_template_source_find(job->arena, job->diag, request, plan ? NULL : path, source);
     if (!plan)
         return sbp_template_source_of_model(job->arena, job->diag, path, source);
     if (plan->length > 0)

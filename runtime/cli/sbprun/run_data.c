@@ -59,7 +59,7 @@ static sbp_overlong overlong(const sbp_options *o) {
 
 /* Of several ranks of a host one tokenizes what is kept, with the cores of all, and the others map it. All
  * meet now and then until nobody is busy, so that none seems to be gone. */
-static sbp_status meet(const sbp_world *world, bool *busy) {
+static sbp_status rendezvous(const sbp_world *world, bool *busy) {
     double count = *busy;
     sbp_status status = sbp_ranks_all_reduce(world->ranks, &count, 1, SBP_F64, world->diag);
     *busy = count > 0;
@@ -73,7 +73,7 @@ static void tell_the_others(load_job *job) {
     if (!job->leads || job->told_status != SBP_OK ||
         now - job->told < (timeout > 0 && timeout < 4 * MOST_SECONDS ? timeout / 4 : MOST_SECONDS))
         return;
-    job->told_status = meet(job->world, &busy);
+    job->told_status = rendezvous(job->world, &busy);
     job->told = now;
 }
 
@@ -90,7 +90,7 @@ static sbp_status load_in_turn(load_job *job, sbp_dataset_options *o, sbp_datase
     SBP_TRY(job->told_status);
     while (busy) {
         busy = false;
-        SBP_TRY(meet(world, &busy));
+        SBP_TRY(rendezvous(world, &busy));
     }
     SBP_TRY(sbp_world_agree(world, status));
     if (!job->leads)
@@ -310,14 +310,14 @@ static sbp_status find_eos_ids(load_job *job, const char *model) {
 static sbp_status find_template(load_job *job, const char *model) {
     const sbp_world *world = job->world;
     sbp_session *session = job->session;
-    const char *wish = sbp_options_text(world->options, SBP_OPT_CHAT_TEMPLATE);
+    const char *request = sbp_options_text(world->options, SBP_OPT_CHAT_TEMPLATE);
     sbp_template_source *source = &job->chat.source;
     SBP_TRY(find_eos(job));
     job->chat.date = sbp_options_text(world->options, SBP_OPT_DATE);
     job->chat.tokenizer = job->tokenizer;
     job->chat.assistant = loss_on(world->options) == SBP_LOSS_ASSISTANT;
-    if (wish) {
-        SBP_TRY(sbp_template_source_find(job->arena, world->diag, wish, model, source));
+    if (request) {
+        SBP_TRY(sbp_template_source_find(job->arena, world->diag, request, model, source));
         session->info.user_template = sbp_arena_strndup(world->arena, source->text, source->length);
         return SBP_OK;
     }

@@ -1,4 +1,4 @@
-/* run_disk.c: room on disk before a run begins, and what homes in a file cost the drive. */
+/* run_disk.c: room on disk before a run begins, and what placement in a file costs the drive. */
 #include <errno.h>
 #include <string.h>
 #include <sys/statvfs.h>

@@ -235,7 +235,7 @@ static sbp_status begin_to_write(const sbp_world *world, const sbp_inputs *input
     if (!resumed && sbp_options_on(world->options, SBP_OPT_OVERWRITE))
         sbp_rundir_remove_results(&outputs->dir, world->diag);
     SBP_TRY(sbp_run_write_json(world, inputs, session, outputs, resumed));
-    SBP_TRY(sbp_run_write_products(world, session, outputs, resumed));
+    SBP_TRY(sbp_run_write_matmuls(world, session, outputs, resumed));
     SBP_TRY(install_plan(world, session, outputs));
     sbp_rundir_begin(&outputs->dir, world->diag);
     return SBP_OK;

@@ -189,7 +189,7 @@ sbp_status sbp_run_step_reference(const sbp_world *world, const sbp_inputs *inpu
     return status != SBP_OK && status != SBP_INTERRUPTED ? status : back != SBP_OK ? back : status;
 }
 
-/* For what is scored as it comes: rows of a stream, and rotated ones. */
+/* For what is scored as it comes: rows of a stream, and mismatched ones. */
 static sbp_status keep_weights(const sbp_world *world, sbp_session *session) {
     char size[32];
     if (session->shadow)

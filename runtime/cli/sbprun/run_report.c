@@ -266,10 +266,10 @@ sbp_status sbp_run_write_json(const sbp_world *world, const sbp_inputs *inputs, 
         sbp_json_write_string(&w, "transport", world->place.transport);
         sbp_json_write_end(&w);
     }
-    if (session->products) {
-        sbp_json_write_object(&w, "products");
-        sbp_json_write_string(&w, "file", "products.txt");
-        sbp_json_write_hash(&w, "hash", session->state.products);
+    if (session->matmuls) {
+        sbp_json_write_object(&w, "matmuls");
+        sbp_json_write_string(&w, "file", "matmuls.txt");
+        sbp_json_write_hash(&w, "hash", session->state.matmuls);
         sbp_json_write_end(&w);
     }
     sbp_json_write_end(&w);
@@ -312,8 +312,8 @@ static sbp_status print_summary_json(const sbp_world *world, const sbp_session *
         sbp_device *device = sbp_executor_device(world->executor);
         device->class->info(device, &info);
         sbp_json_write_int(&w, "ranks", world->place.count);
-        sbp_json_write_int(&w, "wire_bytes_sent", info.wire_sent_bytes);
-        sbp_json_write_int(&w, "wire_bytes_between_hosts", info.wire_away_bytes);
+        sbp_json_write_int(&w, "interconnect_bytes_sent", info.net_sent_bytes);
+        sbp_json_write_int(&w, "interconnect_bytes_between_hosts", info.net_away_bytes);
     }
     sbp_json_write_end(&w);
     sbp_text_add(&out, "\n");

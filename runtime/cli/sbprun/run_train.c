@@ -27,7 +27,8 @@ static sbp_status evaluate_files(const sbp_world *world, const sbp_inputs *input
     *written = SBP_OK;
     for (int32_t i = 0; i < inputs->eval_count; i++) {
         SBP_TRY(sbp_run_score_evaluation(world, session, inputs->evals[i]));
-        SBP_TRY(sbp_run_score_rotated(world, session, inputs->evals[i], NULL, inputs->evals[i]->row_count));
+        SBP_TRY(
+            sbp_run_score_mismatched(world, session, inputs->evals[i], NULL, inputs->evals[i]->row_count));
         SBP_TRY(sbp_trainer_evaluate(&session->trainer, world->diag, inputs->evals[i], NULL, NULL));
         if (i == 0 && session->trainer.loss >= 0)
             outputs->eval_loss = session->trainer.results[session->trainer.loss];
@@ -133,7 +134,7 @@ static sbp_status one_step(sbp_world *world, sbp_inputs *inputs, sbp_session *se
     if (*end)
         return SBP_OK;
     double start = sbp_seconds();
-    SBP_TRY(sbp_run_score_rotated(world, session, inputs->data, inputs->rows, inputs->row_count));
+    SBP_TRY(sbp_run_score_mismatched(world, session, inputs->data, inputs->rows, inputs->row_count));
     sbp_status status = sbp_trainer_step(&session->trainer, world->diag, inputs->data, inputs->rows,
                                          inputs->row_count, report->step, report->learning_rate);
     if (status == SBP_NOT_FINITE)
@@ -497,16 +498,16 @@ static sbp_status begin(sbp_world *world, sbp_inputs *inputs, sbp_session *sessi
     if (session->info.meta.adapter ||
         sbp_params_keep_base(session->plan)) /* checkpoints do not have the base */
         SBP_TRY(load_first(world, session));
-    uint64_t products = session->state.products;
+    uint64_t matmuls = session->state.matmuls;
     SBP_TRY(sbp_world_agree(
         world, sbp_checkpoint_verify(world->diag, found, world->place.rank, world->place.count)));
     SBP_TRY(sbp_checkpoint_load(world->diag, world->executor, session->plan, found, &session->state));
-    if (session->state.products != products)
+    if (session->state.matmuls != matmuls)
         sbp_note(world->diag,
                  "'%s' was computed with other algorithms of matmuls (hash %016llx, here %016llx): sums "
                  "round differently",
-                 found, (unsigned long long)session->state.products, (unsigned long long)products);
-    session->state.products = products;
+                 found, (unsigned long long)session->state.matmuls, (unsigned long long)matmuls);
+    session->state.matmuls = matmuls;
     session->resumed_after = session->state.step;
     sbp_sampler_seek(&inputs->sampler, session->state.epoch, session->state.at);
     if (session->state.inner > 0 && inputs->stream.steps) {
@@ -535,7 +536,7 @@ static sbp_status dump_gradients(sbp_world *world, sbp_inputs *inputs, sbp_sessi
     SBP_TRY(sbp_run_next_rows(world, inputs, session, outputs, &end));
     if (end)
         return no_steps(world);
-    SBP_TRY(sbp_run_score_rotated(world, session, inputs->data, inputs->rows, inputs->row_count));
+    SBP_TRY(sbp_run_score_mismatched(world, session, inputs->data, inputs->rows, inputs->row_count));
     SBP_TRY(sbp_trainer_dump_gradients(&session->trainer, world->diag, session->plan, inputs->data,
                                        inputs->rows, inputs->row_count, path,
                                        sbp_output_dtype(&session->info)));
@@ -620,7 +621,7 @@ sbp_status sbp_run_on_device(sbp_world *world, sbp_inputs *inputs, sbp_session *
     SBP_TRY(sbp_world_agree(world, check_device(world, session))); /* before one of the ranks takes memory */
     SBP_TRY(sbp_world_agree(world, prepare_device(world, session, outputs)));
     if (world->ranks)
-        SBP_TRY(sbp_world_agree(world, sbp_executor_meet(world->executor, world->diag)));
+        SBP_TRY(sbp_world_agree(world, sbp_executor_rendezvous(world->executor, world->diag)));
     SBP_TRY(find_checkpoint(world, outputs, &resumed));
     SBP_TRY(sbp_world_agree(world, begin(world, inputs, session, resumed)));
     SBP_TRY(sbp_world_agree(world,

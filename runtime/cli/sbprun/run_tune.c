@@ -1,11 +1,11 @@
-/* run_tune.c: --tune: how the device computes products, chosen by measuring, kept in a file, and part of the
- * run: OUT/products.txt is what it took, checkpoints have its hash, and --resume takes it again. */
+/* run_tune.c: --tune: how the device computes matmuls, chosen by measuring, kept in a file, and part of the
+ * run: OUT/matmuls.txt is what it took, checkpoints have its hash, and --resume takes it again. */
 #include <string.h>
 #include <time.h>
 
 #include "runtime/cli/sbprun/outputs.h"
 
-#define OWN_NAME "products.txt"
+#define OWN_NAME "matmuls.txt"
 
 /* Choices from a file. lenient: those of another device are left out with a warning. */
 static sbp_status take_choices(const sbp_world *world, const char *path, bool lenient, int32_t *count) {
@@ -42,8 +42,8 @@ static sbp_status keep_text(const sbp_world *world, sbp_session *session, int32_
     SBP_TRY(device->class->tune_text(device, &out, count, world->diag));
     if (*count == 0)
         return SBP_OK;
-    session->products = out.data;
-    session->state.products = sbp_hash_bytes(out.data, out.length, 0);
+    session->matmuls = out.data;
+    session->state.matmuls = sbp_hash_bytes(out.data, out.length, 0);
     return SBP_OK;
 }
 
@@ -66,7 +66,7 @@ static sbp_status measure(const sbp_world *world, sbp_session *session, const ch
         return SBP_OK;
     sbp_note(world->diag, "%d matmuls were measured in %.1f s; their algorithms are kept in '%s'",
              (int)(count - known), seconds_now() - begin, path);
-    return sbp_file_write(world->diag, path, session->products, strlen(session->products));
+    return sbp_file_write(world->diag, path, session->matmuls, strlen(session->matmuls));
 }
 
 /* A run that goes on takes what it took. */
@@ -100,13 +100,13 @@ sbp_status sbp_run_tune(sbp_world *world, sbp_session *session, sbp_outputs *out
         world, sbp_world_writes(world) ? SBP_OK : measure(world, session, path)); /* takes what is there */
 }
 
-sbp_status sbp_run_write_products(const sbp_world *world, const sbp_session *session, sbp_outputs *outputs,
-                                  const char *resumed) {
+sbp_status sbp_run_write_matmuls(const sbp_world *world, const sbp_session *session, sbp_outputs *outputs,
+                                 const char *resumed) {
     if (resumed)
         return SBP_OK;
-    if (session->products)
+    if (session->matmuls)
         return sbp_file_write(world->diag, sbp_file_join(world->arena, outputs->out, OWN_NAME),
-                              session->products, strlen(session->products));
+                              session->matmuls, strlen(session->matmuls));
     int error = sbp_rundir_remove(&outputs->dir, OWN_NAME); /* of a run before */
     if (error)
         sbp_warn(world->diag, "cannot remove '%s/" OWN_NAME "': %s", outputs->out, strerror(error));

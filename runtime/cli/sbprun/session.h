@@ -1,5 +1,5 @@
-/* session.h: what is trained, and how far it is: the plan, its trainer, steps and learning rates, the run that
- * goes on, checkpoints' state.
+/* session.h: what is trained, and how far it is: the plan, its trainer, steps and learning rates, the run
+ * that goes on, checkpoints' state.
  *
  * Owner: sbp_command_run; sbp_session_close frees trainer, shadow and what a checkpoint keeps, and removes a
  * plan that has no place yet; plan and texts are in the world's arena. Lifetime: the plan from when it is
@@ -35,7 +35,7 @@ struct sbp_session {
     sbp_trainer trainer;
     sbp_run_state state;
     struct sbp_shadow *shadow; /* weights of a reference beside those that are trained; NULL: no need */
-    const char *products;      /* how the device computes them, chosen by measuring; NULL: as it likes */
+    const char *matmuls;       /* how the device computes them, chosen by measuring; NULL: as it likes */
     int64_t resumed_after;     /* steps that a checkpoint had, 0: none */
 };
 
@@ -49,8 +49,8 @@ sbp_status sbp_run_inherit(const sbp_world *world, sbp_session *session,
 /* That a plan computes what the run's did; says so when it is another. */
 sbp_status sbp_run_check_plan(const sbp_world *world, const sbp_session *session,
                               const sbp_outputs *outputs) SBP_CHECKED;
-/* With --resume and a model: session->plan_path is the run's own plan, or, where that is gone or another schedule
- * is asked for, options get the values it was compiled with. */
+/* With --resume and a model: session->plan_path is the run's own plan, or, where that is gone or another
+ * schedule is asked for, options get the values it was compiled with. */
 sbp_status sbp_run_reuse_plan(const sbp_world *world, sbp_session *session,
                               const sbp_outputs *outputs) SBP_CHECKED;
 
@@ -83,16 +83,16 @@ sbp_status sbp_run_step_reference(const sbp_world *world, const sbp_inputs *inpu
 sbp_status sbp_run_enter_reference(const sbp_world *world, const sbp_session *session) SBP_CHECKED;
 sbp_status sbp_run_leave_reference(const sbp_world *world, const sbp_session *session) SBP_CHECKED;
 
-/* ---- run_rotated.c --------------------------------------------------------------------------------- */
+/* ---- run_mismatched.c --------------------------------------------------------------------------------- */
 
-/* SBP_USAGE where steps cannot say what the plan wants to know of rotated documents. */
-sbp_status sbp_run_check_rotated(const sbp_world *world, const sbp_inputs *inputs,
-                                 const sbp_session *session) SBP_CHECKED;
+/* SBP_USAGE where steps cannot say what the plan wants to know of mismatched documents. */
+sbp_status sbp_run_check_mismatched(const sbp_world *world, const sbp_inputs *inputs,
+                                    const sbp_session *session) SBP_CHECKED;
 /* Whether the plan wants to know of them by a reference, which rows do not say. */
 bool sbp_run_rotates_reference(const sbp_session *session, const sbp_dataset *data);
 /* Tells the program of those of a step, or of an evaluation (rows NULL), that comes next. */
-sbp_status sbp_run_score_rotated(const sbp_world *world, sbp_session *session, const sbp_dataset *data,
-                                 const int64_t *rows, int64_t row_count) SBP_CHECKED;
+sbp_status sbp_run_score_mismatched(const sbp_world *world, sbp_session *session, const sbp_dataset *data,
+                                    const int64_t *rows, int64_t row_count) SBP_CHECKED;
 
 /* ---- run_score.c ------------------------------------------------------------------------------------- */
 
@@ -104,9 +104,9 @@ sbp_status sbp_run_score(sbp_world *world, const sbp_inputs *inputs, sbp_session
 
 /* --tune, before anything is on the device. */
 sbp_status sbp_run_tune(sbp_world *world, sbp_session *session, sbp_outputs *outputs) SBP_CHECKED;
-/* OUT/products.txt of a run that begins; one that was there and is not of this run goes. */
-sbp_status sbp_run_write_products(const sbp_world *world, const sbp_session *session, sbp_outputs *outputs,
-                                  const char *resumed) SBP_CHECKED;
+/* OUT/matmuls.txt of a run that begins; one that was there and is not of this run goes. */
+sbp_status sbp_run_write_matmuls(const sbp_world *world, const sbp_session *session, sbp_outputs *outputs,
+                                 const char *resumed) SBP_CHECKED;
 
 /* ---- run_train.c ----------------------------------------------------------------------------------- */
 

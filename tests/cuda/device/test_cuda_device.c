@@ -1,4 +1,4 @@
-/* test_cuda_device.c: copies, fills, products and fences of the CUDA device on the fake driver, and what it
+/* test_cuda_device.c: copies, fills, matmuls and fences of the CUDA device on the fake driver, and what it
  * says when something is missing. What only the fakes show says nothing of hardware. */
 #include "tests/cuda/device/testing.h"
 
@@ -431,8 +431,8 @@ static void test_calls(void **state) {
     setenv("SBP_FAKE_CUDA_LOG", path, 1);
     fake_reset("");
     begin(&o);
-    const sbp_dispatch product = {.command = &commands[3], .spans = spans[3], .span_count = 5};
-    dispatch_add(o.arena, o.program, &product);
+    const sbp_dispatch matmul = {.command = &commands[3], .spans = spans[3], .span_count = 5};
+    dispatch_add(o.arena, o.program, &matmul);
     load(&o);
     for (int i = 0; i < SBP_COUNT(commands); i++) {
         const sbp_dispatch d = {.command = &commands[i], .spans = spans[i], .span_count = counts[i]};

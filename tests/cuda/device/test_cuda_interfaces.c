@@ -41,7 +41,7 @@ static void test_blas_descriptions(void **state) {
     sbp_diag *diag = sbp_diag_create();
     sbp_cuda_library library;
     cublas_calls blas;
-    cublas_product product;
+    cublas_matmul matmul;
     cublas_layout layout;
     cublas_preference preference;
     const int32_t transposed = CUBLAS_TRANSPOSED;
@@ -55,14 +55,14 @@ static void test_blas_descriptions(void **state) {
     }
     assert_int_equal(sbp_cuda_library_symbols(&library, blas_symbols, SBP_COUNT(blas_symbols), &blas, diag),
                      SBP_OK);
-    WORKS(blas.cublasLtMatmulDescCreate(&product, CUBLAS_SUM_32F, CUBLAS_R_32F));
-    WORKS(blas.cublasLtMatmulDescSetAttribute(product, CUBLAS_PRODUCT_TRANSA, &transposed, 4));
-    WORKS(blas.cublasLtMatmulDescSetAttribute(product, CUBLAS_PRODUCT_TRANSB, &transposed, 4));
-    WORKS(blas.cublasLtMatmulDescSetAttribute(product, CUBLAS_PRODUCT_EPILOGUE, &epilogue, 4));
-    WORKS(blas.cublasLtMatmulDescSetAttribute(product, CUBLAS_PRODUCT_BIAS_POINTER, &bias, 8));
-    assert_int_not_equal(blas.cublasLtMatmulDescSetAttribute(product, CUBLAS_PRODUCT_BIAS_POINTER, &bias, 4),
+    WORKS(blas.cublasLtMatmulDescCreate(&matmul, CUBLAS_SUM_32F, CUBLAS_R_32F));
+    WORKS(blas.cublasLtMatmulDescSetAttribute(matmul, CUBLAS_MATMUL_TRANSA, &transposed, 4));
+    WORKS(blas.cublasLtMatmulDescSetAttribute(matmul, CUBLAS_MATMUL_TRANSB, &transposed, 4));
+    WORKS(blas.cublasLtMatmulDescSetAttribute(matmul, CUBLAS_MATMUL_EPILOGUE, &epilogue, 4));
+    WORKS(blas.cublasLtMatmulDescSetAttribute(matmul, CUBLAS_MATMUL_BIAS_POINTER, &bias, 8));
+    assert_int_not_equal(blas.cublasLtMatmulDescSetAttribute(matmul, CUBLAS_MATMUL_BIAS_POINTER, &bias, 4),
                          0);
-    assert_int_not_equal(blas.cublasLtMatmulDescSetAttribute(product, CUBLAS_PRODUCT_TRANSA, &bytes, 8), 0);
+    assert_int_not_equal(blas.cublasLtMatmulDescSetAttribute(matmul, CUBLAS_MATMUL_TRANSA, &bytes, 8), 0);
     WORKS(blas.cublasLtMatrixLayoutCreate(&layout, CUBLAS_R_16BF, 128, 64, 136));
     WORKS(blas.cublasLtMatmulPreferenceCreate(&preference));
     WORKS(blas.cublasLtMatmulPreferenceSetAttribute(preference, CUBLAS_PREFER_WORKSPACE_BYTES, &bytes, 8));
@@ -74,7 +74,7 @@ static void test_blas_descriptions(void **state) {
         blas.cublasLtMatmulPreferenceSetAttribute(preference, CUBLAS_PREFER_ALIGNMENT_A, &bytes, 8), 0);
     WORKS(blas.cublasLtMatmulPreferenceDestroy(preference));
     WORKS(blas.cublasLtMatrixLayoutDestroy(layout));
-    WORKS(blas.cublasLtMatmulDescDestroy(product));
+    WORKS(blas.cublasLtMatmulDescDestroy(matmul));
     sbp_cuda_library_close(&library);
     sbp_diag_destroy(diag);
 }

@@ -1,9 +1,9 @@
-/* cublaslt.c: a libcublasLt.so.13 that computes the product which it is asked for, by loops, when the stream
+/* cublaslt.c: a libcublasLt.so.13 that computes the matmul which it is asked for, by loops, when the stream
  * comes to it. It insists on what the headers say of attributes, sizes and alignments, and writes rubbish
  * into the workspace, as a real one may. Sums are fp32 (fp64 for R_64F), in the order of k; with
- * COMPUTE_32F_FAST_TF32 of factors that are rounded to TF32. It proposes three algorithms for each product,
+ * COMPUTE_32F_FAST_TF32 of factors that are rounded to TF32. It proposes three algorithms for each matmul,
  * whose sums are of pieces of different lengths, and a fourth that cannot be had; how long they take depends
- * on the product alone (fake_cuda_take_time), and the first is seldom the fastest. */
+ * on the matmul alone (fake_cuda_take_time), and the first is seldom the fastest. */
 #include "tests/cuda/fake/fake.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ struct cublas_handle_handle {
     int32_t alive;
 };
 
-struct cublas_product_handle {
+struct cublas_matmul_handle {
     int32_t alive, compute_type, scale_type, transposed[2];
     uint32_t epilogue;
     cuda_address bias;
@@ -122,24 +122,24 @@ cublas_status cublasLtDestroy(cublas_handle handle) {
     return gone != CUBLAS_OK ? gone : status;
 }
 
-cublas_status cublasLtMatmulDescCreate(cublas_product *product, int32_t compute_type, int32_t scale_type) {
+cublas_status cublasLtMatmulDescCreate(cublas_matmul *matmul, int32_t compute_type, int32_t scale_type) {
     ENTER(false);
     bool narrow = (compute_type == CUBLAS_SUM_32F || compute_type == CUBLAS_SUM_32F_FAST_TF32) &&
                   scale_type == CUBLAS_R_32F;
     bool wide = compute_type == CUBLAS_SUM_64F && scale_type == CUBLAS_R_64F;
     if (!narrow && !wide)
         return wrong("a compute type that the device has no use for");
-    *product = make(sizeof **product);
-    if (!*product)
+    *matmul = make(sizeof **matmul);
+    if (!*matmul)
         return CUBLAS_ALLOC_FAILED;
-    (*product)->compute_type = compute_type;
-    (*product)->scale_type = scale_type;
-    (*product)->epilogue = CUBLAS_EPILOGUE_DEFAULT;
+    (*matmul)->compute_type = compute_type;
+    (*matmul)->scale_type = scale_type;
+    (*matmul)->epilogue = CUBLAS_EPILOGUE_DEFAULT;
     return CUBLAS_OK;
 }
 
-cublas_status cublasLtMatmulDescDestroy(cublas_product product) {
-    return unmake(product);
+cublas_status cublasLtMatmulDescDestroy(cublas_matmul matmul) {
+    return unmake(matmul);
 }
 
 static cublas_status set(void *to, size_t to_bytes, const void *value, size_t bytes) {
@@ -149,19 +149,19 @@ static cublas_status set(void *to, size_t to_bytes, const void *value, size_t by
     return CUBLAS_OK;
 }
 
-cublas_status cublasLtMatmulDescSetAttribute(cublas_product p, int32_t attribute, const void *value,
+cublas_status cublasLtMatmulDescSetAttribute(cublas_matmul p, int32_t attribute, const void *value,
                                              size_t bytes) {
     ENTER(false);
     switch (attribute) {
-    case CUBLAS_PRODUCT_TRANSA:
-    case CUBLAS_PRODUCT_TRANSB:
-        return set(&p->transposed[attribute - CUBLAS_PRODUCT_TRANSA], sizeof p->transposed[0], value, bytes);
-    case CUBLAS_PRODUCT_EPILOGUE:
+    case CUBLAS_MATMUL_TRANSA:
+    case CUBLAS_MATMUL_TRANSB:
+        return set(&p->transposed[attribute - CUBLAS_MATMUL_TRANSA], sizeof p->transposed[0], value, bytes);
+    case CUBLAS_MATMUL_EPILOGUE:
         return set(&p->epilogue, sizeof p->epilogue, value, bytes);
-    case CUBLAS_PRODUCT_BIAS_POINTER:
+    case CUBLAS_MATMUL_BIAS_POINTER:
         return set(&p->bias, sizeof p->bias, value, bytes);
     default:
-        return wrong("an attribute of a product that is not known here");
+        return wrong("an attribute of a matmul that is not known here");
     }
 }
 
@@ -256,8 +256,8 @@ static bool types_agree(const described *x) {
     return wide ? c == CUBLAS_R_64F : a != CUBLAS_R_64F && (c == a || c == CUBLAS_R_32F);
 }
 
-/* False when it is no product. */
-static bool describe(cublas_product p, const cublas_layout layouts[MATRICES], described *x) {
+/* False when it is no matmul. */
+static bool describe(cublas_matmul p, const cublas_layout layouts[MATRICES], described *x) {
     memset(x, 0, sizeof *x);
     for (int i = 0; i < MATRICES; i++) {
         if (!layouts[i] || layouts[i]->alive != ALIVE)
@@ -279,7 +279,7 @@ static bool describe(cublas_product p, const cublas_layout layouts[MATRICES], de
            types_agree(x);
 }
 
-cublas_status cublasLtMatmulAlgoGetHeuristic(cublas_handle handle, cublas_product product, cublas_layout a,
+cublas_status cublasLtMatmulAlgoGetHeuristic(cublas_handle handle, cublas_matmul matmul, cublas_layout a,
                                              cublas_layout b, cublas_layout c, cublas_layout d,
                                              cublas_preference preference, int32_t wanted,
                                              cublas_choice *choices, int32_t *found) {
@@ -289,7 +289,7 @@ cublas_status cublasLtMatmulAlgoGetHeuristic(cublas_handle handle, cublas_produc
     *found = 0;
     if (!handle || handle->alive != ALIVE || wanted < 1)
         return wrong("no handle, or no algorithm is wanted");
-    if (!describe(product, (const cublas_layout[]){a, b, c, d}, &x))
+    if (!describe(matmul, (const cublas_layout[]){a, b, c, d}, &x))
         return wrong("matrices that do not fit each other, or types that it does not have");
     if (preference->schemes != CUBLAS_REDUCTION_NONE || preference->workspace_bytes < WORKSPACE)
         return wrong("sums may be split, or there is no workspace");
@@ -312,7 +312,7 @@ cublas_status cublasLtMatmulAlgoGetHeuristic(cublas_handle handle, cublas_produc
     return CUBLAS_OK;
 }
 
-cublas_status cublasLtMatmulAlgoCheck(cublas_handle handle, cublas_product product, cublas_layout a,
+cublas_status cublasLtMatmulAlgoCheck(cublas_handle handle, cublas_matmul matmul, cublas_layout a,
                                       cublas_layout b, cublas_layout c, cublas_layout d,
                                       const cublas_algorithm *algorithm, cublas_choice *result) {
     described x;
@@ -320,7 +320,7 @@ cublas_status cublasLtMatmulAlgoCheck(cublas_handle handle, cublas_product produ
     ENTER(true);
     if (!handle || handle->alive != ALIVE || !algorithm || !result)
         return wrong("no handle, or no algorithm to check");
-    if (!describe(product, (const cublas_layout[]){a, b, c, d}, &x))
+    if (!describe(matmul, (const cublas_layout[]){a, b, c, d}, &x))
         return wrong("matrices that do not fit each other, or types that it does not have");
     memcpy(&p, algorithm->data, sizeof p);
     if (p.magic != ALIVE || p.number >= ALGORITHMS || p.what != sbp_hash_bytes(&x, sizeof x, 0))
@@ -331,7 +331,7 @@ cublas_status cublasLtMatmulAlgoCheck(cublas_handle handle, cublas_product produ
     return CUBLAS_OK;
 }
 
-/* ---- products --------------------------------------------------------------------------------------- */
+/* ---- matmuls --------------------------------------------------------------------------------------- */
 
 typedef struct multiplying {
     described x;
@@ -400,7 +400,7 @@ static cublas_status store(const multiplying *m, const double *sums, const void 
     const void *bias = NULL;
     const uint64_t bias_bytes = x->n[0] * (uint64_t)sbp_dtype_bytes(dtype);
     if (x->epilogue == CUBLAS_EPILOGUE_BIAS &&
-        !(bias = fake_cuda_memory(m->bias, bias_bytes, "a product's bias")))
+        !(bias = fake_cuda_memory(m->bias, bias_bytes, "a matmul's bias")))
         return CUBLAS_EXECUTION_FAILED;
     for (uint64_t j = 0; j < x->n[1]; j++) {
         void *to = (void *)(uintptr_t)column(d, memory[3], j);
@@ -419,14 +419,14 @@ static cublas_status store(const multiplying *m, const double *sums, const void 
 }
 
 static cuda_result multiply_now(void *data) {
-    static const char *const names[] = {"a product's A", "a product's B", "a product's C", "a product's D"};
+    static const char *const names[] = {"a matmul's A", "a matmul's B", "a matmul's C", "a matmul's D"};
     const multiplying *m = data;
     const described *x = &m->x;
     const void *memory[MATRICES];
     for (int i = 0; i < MATRICES; i++)
         if (!(memory[i] = fake_cuda_memory(m->addresses[i], bytes_of(&x->m[i]), names[i])))
             return CUDA_ILLEGAL_ADDRESS;
-    void *workspace = fake_cuda_memory(m->workspace, WORKSPACE, "a product's workspace");
+    void *workspace = fake_cuda_memory(m->workspace, WORKSPACE, "a matmul's workspace");
     if (!workspace)
         return CUDA_ILLEGAL_ADDRESS;
     memset(workspace, 0xee, WORKSPACE);
@@ -464,13 +464,13 @@ static bool is_aligned(const described *x, const cuda_address *addresses, const 
     return true;
 }
 
-/* Milliseconds: by the product, and up to twice that by the algorithm. */
+/* Milliseconds: by the matmul, and up to twice that by the algorithm. */
 static double time_of(const described *x, uint32_t number) {
-    double products = (double)x->n[0] * (double)x->n[1] * (double)x->n[2];
-    return (0.004 + products * 1e-9) * (1 + (double)(sbp_hash_bytes(x, sizeof *x, number + 1) % 1000) / 1000);
+    double matmuls = (double)x->n[0] * (double)x->n[1] * (double)x->n[2];
+    return (0.004 + matmuls * 1e-9) * (1 + (double)(sbp_hash_bytes(x, sizeof *x, number + 1) % 1000) / 1000);
 }
 
-cublas_status cublasLtMatmul(cublas_handle handle, cublas_product product, const void *alpha, cuda_address a,
+cublas_status cublasLtMatmul(cublas_handle handle, cublas_matmul matmul, const void *alpha, cuda_address a,
                              cublas_layout a_layout, cuda_address b, cublas_layout b_layout, const void *beta,
                              cuda_address c, cublas_layout c_layout, cuda_address d, cublas_layout d_layout,
                              const cublas_algorithm *algorithm, void *workspace, size_t workspace_bytes,
@@ -481,7 +481,7 @@ cublas_status cublasLtMatmul(cublas_handle handle, cublas_product product, const
     memset(&m, 0, sizeof m);
     if (!handle || handle->alive != ALIVE || !algorithm)
         return wrong("no handle or algorithm");
-    if (!describe(product, (const cublas_layout[]){a_layout, b_layout, c_layout, d_layout}, &m.x))
+    if (!describe(matmul, (const cublas_layout[]){a_layout, b_layout, c_layout, d_layout}, &m.x))
         return wrong("matrices that do not fit each other");
     memcpy(&p, algorithm->data, sizeof p);
     memcpy(m.addresses, (const cuda_address[]){a, b, c, d}, sizeof m.addresses);
@@ -496,11 +496,11 @@ cublas_status cublasLtMatmul(cublas_handle handle, cublas_product product, const
     bool wide = m.x.compute_type == CUBLAS_SUM_64F;
     m.alpha = wide ? *(const double *)alpha : (double)*(const float *)alpha;
     m.beta = wide ? *(const double *)beta : (double)*(const float *)beta;
-    m.bias = product->bias;
+    m.bias = matmul->bias;
     m.workspace = (cuda_address)(uintptr_t)workspace;
     m.terms = terms[p.number];
     m.ms = time_of(&m.x, p.number);
-    fake_cuda_count_product();
+    fake_cuda_count_matmul();
     fake_cuda_log("cublasLtMatmul %s = %g %s%s %s%s + %g %s%s%s, types %d %d, %llu x %llu x %llu, s%d",
                   fake_cuda_place(d), m.alpha, fake_cuda_place(a), m.x.m[0].transposed ? "'" : "",
                   fake_cuda_place(b), m.x.m[1].transposed ? "'" : "", m.beta, fake_cuda_place(c),

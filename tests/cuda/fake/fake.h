@@ -21,7 +21,7 @@
  *     seed=N            order of the streams (1)
  *     kernels=N         order of blocks and warps, and how approximations err (1); numbers depend on it
  *     library=N         patch level of cuBLASLt 13.1 (0)
- *     no-algorithm      cuBLASLt proposes none for any product
+ *     no-algorithm      cuBLASLt proposes none for any matmul
  *     nccl=N            version of NCCL (22809); what it does: nccl.c
  *     ring=N            by how many ranks NCCL's sums are turned (0): nccl.c
  *     nccl_lost=N       from the N-th group of its calls on, another rank is lost
@@ -48,7 +48,7 @@ typedef struct fake_cuda_report {
     int64_t calls;      /* that can fail, since the last reset */
     int64_t alive;      /* objects made and not given back */
     int64_t launches;   /* of kernels */
-    int64_t products;   /* of cuBLASLt */
+    int64_t matmuls;    /* of cuBLASLt */
     int64_t wrong;      /* uses that were wrong */
     const char *failed; /* the function that was made to fail; NULL: none */
 } fake_cuda_report;
@@ -96,7 +96,7 @@ FAKE_EXPORTED void fake_cuda_go_on(void);
 FAKE_EXPORTED int32_t fake_cuda_device(void); /* of the current context; -1: none */
 /* The number of a word of SBP_FAKE_CUDA. */
 FAKE_EXPORTED int64_t fake_cuda_number(const char *key, int64_t other);
-FAKE_EXPORTED void fake_cuda_count_product(void);
+FAKE_EXPORTED void fake_cuda_count_matmul(void);
 /* Work that runs takes so long, of the clock that events tell. */
 FAKE_EXPORTED void fake_cuda_take_time(double ms);
 

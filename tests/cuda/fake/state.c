@@ -143,10 +143,10 @@ __attribute__((destructor)) static void report(void) {
         fprintf(stderr,
                 "fake cuda: at the end %lld objects, %lld contexts, %llu bytes of device memory, %lld "
                 "misuses; %lld "
-                "products\n",
+                "matmuls\n",
                 (long long)fake.report.alive, (long long)fake.retained,
                 fake.memory ? (unsigned long long)sbp_ptx_memory_used_bytes(fake.memory) : 0,
-                (long long)fake.report.wrong, (long long)fake.report.products);
+                (long long)fake.report.wrong, (long long)fake.report.matmuls);
 }
 
 /* ---- errors and the log ----------------------------------------------------------------------------- */
@@ -177,8 +177,8 @@ void fake_cuda_count(int64_t change) {
     fake.report.alive += change;
 }
 
-void fake_cuda_count_product(void) {
-    fake.report.products++;
+void fake_cuda_count_matmul(void) {
+    fake.report.matmuls++;
 }
 
 /* CUDA_OK: the call shall be made. */

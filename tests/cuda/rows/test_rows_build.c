@@ -48,11 +48,11 @@ static void check_blocks(const char *path, const sbp_rowkernel *kernel, totals *
 
 static void check_model(const char *path, sbp_dtype compute, bool compiles, totals *sum) {
     testing t = testing_open(1);
-    compile_wish wish = compile_wish_for(path, 8192, CHUNK, HEAD_CHUNK);
+    compile_request request = compile_request_for(path, 8192, CHUNK, HEAD_CHUNK);
     sbp_program *model, *rows = sbp_program_create(t.arena, "rows");
-    wish.compute = compute;
-    wish.options.step = true;
-    testing_check(&t, compile_model(t.arena, t.diag, &wish, &model));
+    request.compute = compute;
+    request.options.step = true;
+    testing_check(&t, compile_model(t.arena, t.diag, &request, &model));
     for (int32_t k = 0; k < model->kernel_count; k++)
         (void)row_add_kernel(&t, rows, model->kernels[k]);
     for (int32_t k = 0; k < model->kernel_count && strstr(path, "Qwen3-8B"); k++)

@@ -146,14 +146,14 @@ static const int32_t *in_place(sbp_arena *arena, const sbp_rowkernel *k) {
 }
 
 static void add_model(batch *b, const char *path, sbp_dtype compute, sbp_dtype states) {
-    compile_wish wish = compile_wish_for(path, 64, 16, 8);
+    compile_request request = compile_request_for(path, 64, 16, 8);
     sbp_program *program;
-    wish.compute = compute;
-    wish.options.step = true;
-    wish.options.state_dtype = states;
+    request.compute = compute;
+    request.options.step = true;
+    request.options.state_dtype = states;
     if (compute == SBP_F64)
-        wish.options.grad_dtype = SBP_F64;
-    testing_check(&b->t, compile_model(b->t.arena, b->t.diag, &wish, &program));
+        request.options.grad_dtype = SBP_F64;
+    testing_check(&b->t, compile_model(b->t.arena, b->t.diag, &request, &program));
     for (int32_t k = 0; k < program->kernel_count; k++) {
         int32_t number = row_add_kernel(&b->t, b->program, program->kernels[k]);
         int64_t rows = program->kernels[k]->n > 4096 ? 2 : 70;

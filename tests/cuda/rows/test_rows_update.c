@@ -105,16 +105,16 @@ static void updates(void **state) {
     for (int i = 0; can_compile && i < SBP_COUNT(formats); i++) {
         const format *f = &formats[i];
         testing t = testing_open(1);
-        compile_wish wish = compile_wish_for("tests/data/configs/Qwen3-0.6B.json", 64, 16, 8);
+        compile_request request = compile_request_for("tests/data/configs/Qwen3-0.6B.json", 64, 16, 8);
         sbp_program *model, *program = sbp_program_create(t.arena, "update");
-        wish.compute = f->compute;
-        wish.bf16_weights = f->bf16_weights;
-        wish.options.optimizer = f->optimizer;
-        wish.options.state_dtype = f->states;
-        wish.options.master = f->master;
-        wish.options.stochastic = f->stochastic;
-        wish.options.step = f->step;
-        testing_check(&t, compile_model(t.arena, t.diag, &wish, &model));
+        request.compute = f->compute;
+        request.bf16_weights = f->bf16_weights;
+        request.options.optimizer = f->optimizer;
+        request.options.state_dtype = f->states;
+        request.options.master = f->master;
+        request.options.stochastic = f->stochastic;
+        request.options.step = f->step;
+        testing_check(&t, compile_model(t.arena, t.diag, &request, &model));
         program->target = "cuda:sm_80";
         for (int32_t k = 0; k < model->kernel_count; k++)
             if (is_of_update(model->kernels[k]) && model->kernels[k]->n > 1)

@@ -34,9 +34,9 @@ static int look(void **state) {
 }
 
 /* Number of kernels. */
-static int compile(testing *t, const compile_wish *wish, const char *archs, sbp_text *lines) {
+static int compile(testing *t, const compile_request *request, const char *archs, sbp_text *lines) {
     sbp_program *program;
-    testing_check(t, compile_model(t->arena, t->diag, wish, &program));
+    testing_check(t, compile_model(t->arena, t->diag, request, &program));
     kernel_set set = kernels_compile(t, program, archs);
     int count = set.count;
     assert_true(count > program->kernel_count);
@@ -57,11 +57,11 @@ static void table(void **state) {
     if (!can_compile)
         return;
     testing t = testing_open(1);
-    compile_wish wish = compile_wish_for("tests/golden/llama_plain/model", 64, 16, 8);
+    compile_request request = compile_request_for("tests/golden/llama_plain/model", 64, 16, 8);
     sbp_text lines;
     sbp_text_init(&lines, t.arena);
-    wish.compute = SBP_BF16;
-    int kernels = compile(&t, &wish, "sm_80,sm_90a", &lines);
+    request.compute = SBP_BF16;
+    int kernels = compile(&t, &request, "sm_80,sm_90a", &lines);
     printf("  %d kernels\n", kernels);
     kernels_compare(&t, lines.data, TABLE);
     testing_close(&t);
@@ -79,18 +79,18 @@ static void small_models(void **state) {
                                              "tests/golden/qwen2_sliding/model",
                                              "tests/golden/llama_bias/model"};
         testing t = testing_open(1);
-        compile_wish wish = compile_wish_for(models[i], 64, 16, 8);
+        compile_request request = compile_request_for(models[i], 64, 16, 8);
         if (i == 0) {
-            wish.compute = SBP_F64;
-            wish.options.grad_dtype = wish.options.state_dtype = SBP_F64;
+            request.compute = SBP_F64;
+            request.options.grad_dtype = request.options.state_dtype = SBP_F64;
         } else if (i == 1) {
-            wish.objective = objective_test_group;
-            wish.options.schedule.segment = 2;
+            request.objective = objective_test_group;
+            request.options.schedule.segment = 2;
         } else {
-            wish.options.schedule.save_all = true;
-            wish.options.step = true;
+            request.options.schedule.save_all = true;
+            request.options.step = true;
         }
-        kernels += compile(&t, &wish, archs, NULL);
+        kernels += compile(&t, &request, archs, NULL);
         testing_close(&t);
     }
     printf("  %d kernels\n", kernels);
@@ -102,14 +102,14 @@ static const sbp_dtype types[] = {SBP_BF16, SBP_F16, SBP_F32, SBP_F64};
 /* Every kernel of one model in one type; what is wrong is printed. standard: everything saved, one chunk. */
 static bool sweep_model(const char *path, sbp_dtype dtype, bool standard, int *kernels) {
     testing t = testing_open(1);
-    compile_wish wish =
-        standard ? compile_wish_for(path, 4096, 4096, 4096) : compile_wish_for(path, 4096, 512, 256);
+    compile_request request =
+        standard ? compile_request_for(path, 4096, 4096, 4096) : compile_request_for(path, 4096, 512, 256);
     sbp_program *program;
-    wish.compute = dtype;
-    wish.options.schedule.save_all = standard;
+    request.compute = dtype;
+    request.options.schedule.save_all = standard;
     if (dtype == SBP_F64)
-        wish.options.grad_dtype = wish.options.state_dtype = SBP_F64;
-    testing_check(&t, compile_model(t.arena, t.diag, &wish, &program));
+        request.options.grad_dtype = request.options.state_dtype = SBP_F64;
+    testing_check(&t, compile_model(t.arena, t.diag, &request, &program));
     kernel_set set = {0};
     bool right = kernels_try(&t, program, every_arch(), &set);
     for (int32_t k = 0; right && k < set.count; k++) {
@@ -134,10 +134,10 @@ static bool sweep_model(const char *path, sbp_dtype dtype, bool standard, int *k
 /* False, and a line about it, for a model of a family that is not built. */
 static bool is_built(const char *path) {
     testing t = testing_open(1);
-    compile_wish wish = compile_wish_for(path, 64, 64, 64);
+    compile_request request = compile_request_for(path, 64, 64, 64);
     sbp_program *program;
-    wish.stop_after = "infer";
-    bool known = compile_model(t.arena, t.diag, &wish, &program) == SBP_OK ||
+    request.stop_after = "infer";
+    bool known = compile_model(t.arena, t.diag, &request, &program) == SBP_OK ||
                  !strstr(sbp_diag_text(t.diag, SBP_ERROR), " is not supported");
     if (!known)
         printf("skipped: %s", sbp_diag_text(t.diag, SBP_ERROR));

@@ -57,8 +57,8 @@ static void archs(void **state) {
             testing_check(&t, status);
             assert_string_equal(info.name, "cuda");
             assert_string_equal(info.archs, cases[i].archs);
-            assert_null(sbp_rates_missing(&info.rates));
-            assert_true(info.rates.attention[SBP_BF16] <= info.rates.product[SBP_BF16]);
+            assert_null(sbp_throughput_missing(&info.throughput));
+            assert_true(info.throughput.attention[SBP_BF16] <= info.throughput.matmul[SBP_BF16]);
             assert_int_equal(info.alignment_bytes, 256);
         } else {
             testing_check_fails(&t, status, SBP_USAGE, "there are: sm_80 sm_86");
@@ -67,16 +67,16 @@ static void archs(void **state) {
     }
 }
 
-/* Rates are those of a device that the list has. */
-static void rates(void **state) {
+/* Throughput are those of a device that the list has. */
+static void throughput(void **state) {
     (void)state;
     testing t = testing_open(1);
     sbp_target_info a100, h100, both;
     testing_check(&t, target()->describe("sm_80", t.diag, &a100));
     testing_check(&t, target()->describe("sm_90a", t.diag, &h100));
     testing_check(&t, target()->describe("sm_80,sm_90a", t.diag, &both));
-    assert_true(h100.rates.product[SBP_BF16] > 2 * a100.rates.product[SBP_BF16]);
-    assert_memory_equal(&both.rates, &h100.rates, sizeof both.rates);
+    assert_true(h100.throughput.matmul[SBP_BF16] > 2 * a100.throughput.matmul[SBP_BF16]);
+    assert_memory_equal(&both.throughput, &h100.throughput, sizeof both.throughput);
     testing_close(&t);
 }
 
@@ -451,9 +451,9 @@ static void workspaces(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(archs),         cmocka_unit_test(rates),     cmocka_unit_test(images),
-        cmocka_unit_test(no_compiler),   cmocka_unit_test(hits),      cmocka_unit_test(damaged),
-        cmocka_unit_test(no_place),      cmocka_unit_test(together),  cmocka_unit_test(trimmed),
-        cmocka_unit_test(out_of_memory), cmocka_unit_test(container), cmocka_unit_test(workspaces)};
+        cmocka_unit_test(archs),         cmocka_unit_test(throughput), cmocka_unit_test(images),
+        cmocka_unit_test(no_compiler),   cmocka_unit_test(hits),       cmocka_unit_test(damaged),
+        cmocka_unit_test(no_place),      cmocka_unit_test(together),   cmocka_unit_test(trimmed),
+        cmocka_unit_test(out_of_memory), cmocka_unit_test(container),  cmocka_unit_test(workspaces)};
     return cmocka_run_group_tests_name("cuda target", tests, begin, end);
 }

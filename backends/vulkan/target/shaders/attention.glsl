@@ -159,7 +159,7 @@ void find_seen_keys(int key0, bool everything) {
 
 #define PIECES(size) (ACROSS * (((size) + DEPTH - 1) / DEPTH))
 
-// A score with scale and softcap; slope: its derivative by the plain product, without the scale.
+// A score with scale and softcap; slope: its derivative by the plain matmul, without the scale.
 REAL score(REAL dot_product, out REAL slope) {
     REAL s = dot_product * scale;
     slope = REAL(1.0);

@@ -11,7 +11,7 @@ layout(constant_id = 3) const uint K = 16u;
 layout(constant_id = 4) const uint ROWS = 32u;
 layout(constant_id = 5) const uint COLUMNS = 32u;
 #if TILE != 64
-#define ONE_CHAIN // no registers to spare for sums of sums, and no products so deep (args.c)
+#define ONE_CHAIN // no registers to spare for sums of sums, and no matmuls so deep (args.c)
 #endif
 const uint DEPTH = uint(MATRIX_DEPTH), SIDE = uint(TILE);
 const uint DOWN = ROWS / M, ACROSS = COLUMNS / N;

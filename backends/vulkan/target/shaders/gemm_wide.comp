@@ -72,7 +72,7 @@ void main() {
 #endif
         }
         if (k0 >= 0) { // nothing is multiplied the first time
-            for (int k = 0; k < DEPTH; k++) { // 64 products a turn: drivers need not unroll it
+            for (int k = 0; k < DEPTH; k++) { // 64 matmuls a turn: drivers need not unroll it
                 float p[8], q[8];
                 [[unroll]] for (int i = 0; i < 8; i++) {
                     p[i] = left[now][k * STRIDE + y + i % 4 + i / 4 * 64];

@@ -1,11 +1,12 @@
-/* bucket.c: items that are many buffers of one segment behind each other, so that they move in one piece.
+/* bucket.c: tensors that are many buffers of one segment behind each other, so that they move in one piece.
  *
  * What a call wants all of: parameters, and gradients that it adds to where they are kept. And what comes to
  * the host's cores: gradients, states from disk, weights that live on the device. Buckets are cut at 250 M
  * elements, so that copies and updates of a large layer overlap. Where host memory is scarce (sparing), what
- * comes to its cores is cut into buckets no larger than the largest matrix of a layer, and as many slots
- * serve all of them as take what two for each shape of matrix would. An update on the device wants one
- * parameter's states at a time: these move alone, slots for whole segments would be memory for nothing.
+ * comes to its cores is cut into buckets no larger than the largest matrix of a layer, and as many staging
+ * buffers serve all of them as take what two for each shape of matrix would. An update on the device wants
+ * one parameter's states at a time: these move alone, staging buffers for whole segments would be memory for
+ * nothing.
  *
  * Parts begin at multiples of SBP_BUCKET_ALIGNMENT elements, which are whole blocks of 8-bit states, on disk
  * of SBP_DISK_ALIGNMENT, which are whole blocks of a file in every type; most matrices have such numbers of
@@ -13,16 +14,16 @@
  */
 #include <string.h>
 
-#include "passes/residency/residency.h"
+#include "passes/offload/offload.h"
 
-const char *const sbp_item_class_names[SBP_ITEM_CLASS_COUNT] = {"checkpoints", "saved", "states", "gradients",
-                                                                "params"};
+const char *const sbp_tensor_class_names[SBP_TENSOR_CLASS_COUNT] = {"checkpoints", "saved", "states",
+                                                                    "gradients", "params"};
 
-/* ---- items -------------------------------------------------------------------------------------------- */
+/* ---- tensors ------------------------------------------------------------------------------------------- */
 
-int32_t sbp_residency_pool(sbp_program_builder *p, sbp_residency *r, sbp_resident_pool pool) {
+int32_t sbp_call_schedule_pool(sbp_program_builder *p, sbp_call_schedule *r, sbp_tensor_pool pool) {
     for (int32_t i = r->pool_count - 1; i >= 0; i--) {
-        const sbp_resident_pool *q = &r->pools[i];
+        const sbp_tensor_pool *q = &r->pools[i];
         if (q->name == pool.name && q->role == pool.role && q->stored == pool.stored &&
             q->computed == pool.computed && q->cols == pool.cols && q->layout == pool.layout &&
             q->unpacked.cols == pool.unpacked.cols && q->unpacked.layout == pool.unpacked.layout &&
@@ -33,32 +34,32 @@ int32_t sbp_residency_pool(sbp_program_builder *p, sbp_residency *r, sbp_residen
     return r->pool_count - 1;
 }
 
-static int32_t add_item(sbp_program_builder *p, sbp_residency *r, sbp_item_class class, sbp_role role,
-                        int32_t buffer, sbp_dtype computed, bool lasts, int32_t layout) {
+static int32_t add_tensor(sbp_program_builder *p, sbp_call_schedule *r, sbp_tensor_class class, sbp_role role,
+                          int32_t buffer, sbp_dtype computed, bool lasts, int32_t layout) {
     const sbp_buffer *b = &p->program->buffers[buffer];
-    sbp_resident item = {.class = class,
-                         .role = role,
-                         .pool = sbp_residency_pool(p, r,
-                                                    (sbp_resident_pool){.role = role,
-                                                                        .stored = b->dtype,
-                                                                        .computed = computed,
-                                                                        .rows = b->rows,
-                                                                        .cols = b->cols,
-                                                                        .layout = layout}),
-                         .buffer = buffer,
-                         .space = b->space,
-                         .stored = b->dtype,
-                         .computed = computed,
-                         .rows = b->rows,
-                         .cols = b->cols,
-                         .lasts = lasts};
-    SBP_PUSH(p->arena, r->items, r->item_count, r->item_capacity, item);
-    return r->item_count - 1;
+    sbp_placed_tensor tensor = {.class = class,
+                                .role = role,
+                                .pool = sbp_call_schedule_pool(p, r,
+                                                               (sbp_tensor_pool){.role = role,
+                                                                                 .stored = b->dtype,
+                                                                                 .computed = computed,
+                                                                                 .rows = b->rows,
+                                                                                 .cols = b->cols,
+                                                                                 .layout = layout}),
+                                .buffer = buffer,
+                                .space = b->space,
+                                .stored = b->dtype,
+                                .computed = computed,
+                                .rows = b->rows,
+                                .cols = b->cols,
+                                .lasts = lasts};
+    SBP_PUSH(p->arena, r->tensors, r->tensor_count, r->tensor_capacity, tensor);
+    return r->tensor_count - 1;
 }
 
-int32_t sbp_residency_add(sbp_program_builder *p, sbp_residency *r, sbp_item_class class, int32_t buffer,
-                          sbp_dtype computed, bool lasts) {
-    return add_item(p, r, class, p->program->buffers[buffer].role, buffer, computed, lasts, -1);
+int32_t sbp_call_schedule_add(sbp_program_builder *p, sbp_call_schedule *r, sbp_tensor_class class,
+                              int32_t buffer, sbp_dtype computed, bool lasts) {
+    return add_tensor(p, r, class, p->program->buffers[buffer].role, buffer, computed, lasts, -1);
 }
 
 /* ---- layouts ------------------------------------------------------------------------------------------ */
@@ -82,7 +83,7 @@ static bool same_layout(const sbp_layout *a, const sbp_layout *b) {
 }
 
 /* The number of the layout with these parts, whose places are still to be found. */
-static int32_t find_layout(sbp_program_builder *p, sbp_residency *r, sbp_layout l) {
+static int32_t find_layout(sbp_program_builder *p, sbp_call_schedule *r, sbp_layout l) {
     for (int32_t i = r->layout_count - 1; i >= 0; i--)
         if (same_layout(&r->layouts[i], &l))
             return i;
@@ -108,7 +109,7 @@ static sbp_layout begin_layout(sbp_program_builder *p, int32_t count, bool bytes
 }
 
 /* That of buffers which are there. */
-static int32_t layout_of(sbp_program_builder *p, sbp_residency *r, const int32_t *buffers, int32_t count,
+static int32_t layout_of(sbp_program_builder *p, sbp_call_schedule *r, const int32_t *buffers, int32_t count,
                          bool bytes, const sbp_bucket_key *key) {
     sbp_layout l = begin_layout(p, count, bytes);
     l.unit = unit_of(p->program->buffers[buffers[0]].space);
@@ -155,39 +156,41 @@ static int32_t join(sbp_program_builder *p, const sbp_layout *l, const char *nam
     return bucket;
 }
 
-static void set_parts(sbp_program_builder *p, sbp_resident *item, const int32_t *buffers, int32_t count) {
-    item->parts = SBP_NEW_ARRAY(p->arena, int32_t, count);
-    memcpy(item->parts, buffers, (size_t)count * sizeof *buffers);
+static void set_parts(sbp_program_builder *p, sbp_placed_tensor *tensor, const int32_t *buffers,
+                      int32_t count) {
+    tensor->parts = SBP_NEW_ARRAY(p->arena, int32_t, count);
+    memcpy(tensor->parts, buffers, (size_t)count * sizeof *buffers);
 }
 
-static int32_t make(sbp_program_builder *p, sbp_residency *r, const char *name, sbp_role role,
+static int32_t make(sbp_program_builder *p, sbp_call_schedule *r, const char *name, sbp_role role,
                     sbp_dtype computed, const int32_t *buffers, int32_t count, const sbp_bucket_key *key) {
     sbp_buffer first = p->program->buffers[buffers[0]];
     int32_t layout = layout_of(p, r, buffers, count, false, key);
     bool lasts = role == SBP_ROLE_BUCKET;
     int32_t bucket = join(p, &r->layouts[layout], name, role, first.dtype, buffers, key);
-    int32_t item = add_item(p, r, SBP_ITEM_OTHER, lasts ? first.role : role, bucket, computed, lasts, layout);
-    r->items[item].shared = key && key->shared;
-    r->items[item].sharded = p->program->buffers[bucket].sharding == SBP_SHARDED;
-    set_parts(p, &r->items[item], buffers, count);
-    return item;
+    int32_t tensor =
+        add_tensor(p, r, SBP_TENSOR_OTHER, lasts ? first.role : role, bucket, computed, lasts, layout);
+    r->tensors[tensor].shared = key && key->shared;
+    r->tensors[tensor].sharded = p->program->buffers[bucket].sharding == SBP_SHARDED;
+    set_parts(p, &r->tensors[tensor], buffers, count);
+    return tensor;
 }
 
-int32_t sbp_bucket_make(sbp_program_builder *p, sbp_residency *r, const char *name, sbp_role role,
+int32_t sbp_bucket_make(sbp_program_builder *p, sbp_call_schedule *r, const char *name, sbp_role role,
                         sbp_dtype computed, const int32_t *buffers, int32_t count, bool shared) {
     return make(p, r, name, role, computed, buffers, count, &(sbp_bucket_key){.shared = shared});
 }
 
-int32_t sbp_bucket_make_like(sbp_program_builder *p, sbp_residency *r, const char *name, sbp_role role,
-                             const int32_t *buffers, const sbp_resident *like) {
+int32_t sbp_bucket_make_like(sbp_program_builder *p, sbp_call_schedule *r, const char *name, sbp_role role,
+                             const int32_t *buffers, const sbp_placed_tensor *like) {
     const sbp_layout *l = &r->layouts[r->pools[like->pool].layout];
     const sbp_bucket_key key = {.flat = 1, .unit = l->unit, .whole = l->whole, .cols = like->cols};
     return make(p, r, name, role, p->program->buffers[buffers[0]].dtype, buffers, l->count, &key);
 }
 
 /* The computed form: one matrix, or all behind each other. */
-static void unpack(sbp_program_builder *p, sbp_residency *r, const sbp_packed *packed, int32_t count,
-                   sbp_resident_pool *pool) {
+static void unpack(sbp_program_builder *p, sbp_call_schedule *r, const sbp_packed *packed, int32_t count,
+                   sbp_tensor_pool *pool) {
     pool->unpacked.rows = packed[0].rows;
     pool->unpacked.cols = packed[0].cols;
     pool->unpacked.layout = -1;
@@ -203,7 +206,7 @@ static void unpack(sbp_program_builder *p, sbp_residency *r, const sbp_packed *p
     pool->unpacked.cols = SBP_BUCKET_ALIGNMENT;
 }
 
-static int32_t pack(sbp_program_builder *p, sbp_residency *r, const char *name, sbp_dtype computed,
+static int32_t pack(sbp_program_builder *p, sbp_call_schedule *r, const char *name, sbp_dtype computed,
                     const sbp_packed *packed, int32_t count, const sbp_bucket_key *key) {
     int32_t *buffers = SBP_NEW_ARRAY(p->arena, int32_t, count * SBP_MAX_FORMAT_PARTS), parts = 0;
     for (int32_t i = 0; i < count; i++)
@@ -211,20 +214,20 @@ static int32_t pack(sbp_program_builder *p, sbp_residency *r, const char *name, 
             buffers[parts++] = packed[i].first + k;
     int32_t layout = layout_of(p, r, buffers, parts, true, key);
     int32_t bucket = join(p, &r->layouts[layout], name, SBP_ROLE_BUCKET, SBP_I8, buffers, key);
-    int32_t number = add_item(p, r, SBP_ITEM_PARAM, SBP_ROLE_PARAM, bucket, computed, true, layout);
-    sbp_resident *item = &r->items[number];
-    item->sharded = p->program->buffers[bucket].sharding == SBP_SHARDED;
-    sbp_resident_pool pool = r->pools[item->pool];
+    int32_t number = add_tensor(p, r, SBP_TENSOR_PARAM, SBP_ROLE_PARAM, bucket, computed, true, layout);
+    sbp_placed_tensor *tensor = &r->tensors[number];
+    tensor->sharded = p->program->buffers[bucket].sharding == SBP_SHARDED;
+    sbp_tensor_pool pool = r->pools[tensor->pool];
     unpack(p, r, packed, count, &pool);
-    item->pool = sbp_residency_pool(p, r, pool);
-    set_parts(p, item, buffers, parts);
-    item->packed = SBP_NEW_ARRAY(p->arena, sbp_packed, count);
-    memcpy(item->packed, packed, (size_t)count * sizeof *packed);
-    item->packed_count = count;
+    tensor->pool = sbp_call_schedule_pool(p, r, pool);
+    set_parts(p, tensor, buffers, parts);
+    tensor->packed = SBP_NEW_ARRAY(p->arena, sbp_packed, count);
+    memcpy(tensor->packed, packed, (size_t)count * sizeof *packed);
+    tensor->packed_count = count;
     return number;
 }
 
-int32_t sbp_bucket_pack(sbp_program_builder *p, sbp_residency *r, const char *name, sbp_dtype computed,
+int32_t sbp_bucket_pack(sbp_program_builder *p, sbp_call_schedule *r, const char *name, sbp_dtype computed,
                         const sbp_packed *packed, int32_t count) {
     return pack(p, r, name, computed, packed, count, NULL);
 }
@@ -252,7 +255,7 @@ static int64_t numbers_of(const sbp_program_builder *p, const sbp_packed *what) 
 }
 
 void sbp_bucket_add(sbp_program_builder *p, sbp_bucket_list *list, const sbp_bucket_key *key,
-                    const sbp_packed *what, sbp_item_part *ref) {
+                    const sbp_packed *what, sbp_tensor_part *ref) {
     sbp_bucket_plan *found = NULL;
     int64_t elems = sbp_round_up(numbers_of(p, what), key->flat ? key->unit : unit_of(key->space)),
             most = key->flat ? INT64_MAX : sbp_bucket_most(p, key->stored, key->computed, key->most);
@@ -273,32 +276,32 @@ void sbp_bucket_add(sbp_program_builder *p, sbp_bucket_list *list, const sbp_buc
              (sbp_bucket_member){.packed = *what, .ref = ref});
 }
 
-static int32_t make_planned(sbp_program_builder *p, sbp_residency *r, const sbp_bucket_plan *plan) {
+static int32_t make_planned(sbp_program_builder *p, sbp_call_schedule *r, const sbp_bucket_plan *plan) {
     const sbp_bucket_key *key = &plan->key;
     const sbp_packed *first = &plan->members[0].packed;
     int32_t *buffers = SBP_NEW_ARRAY(p->arena, int32_t, plan->count);
     sbp_packed *packed = SBP_NEW_ARRAY(p->arena, sbp_packed, plan->count);
     if (plan->count == 1 && !key->shared && !first->format && !key->flat)
-        return sbp_residency_add(p, r, key->class, first->first, key->computed, true);
+        return sbp_call_schedule_add(p, r, key->class, first->first, key->computed, true);
     for (int32_t i = 0; i < plan->count; i++) {
         packed[i] = plan->members[i].packed;
         buffers[i] = packed[i].first;
     }
-    const char *name = sbp_arena_printf(p->arena, "%s.%s.%d", sbp_item_class_names[key->class],
+    const char *name = sbp_arena_printf(p->arena, "%s.%s.%d", sbp_tensor_class_names[key->class],
                                         sbp_dtype_name(key->stored), key->call);
     if (first->format)
         return pack(p, r, name, key->computed, packed, plan->count, key);
-    int32_t item = make(p, r, name, SBP_ROLE_BUCKET, key->computed, buffers, plan->count, key);
-    r->items[item].class = key->class;
-    return item;
+    int32_t tensor = make(p, r, name, SBP_ROLE_BUCKET, key->computed, buffers, plan->count, key);
+    r->tensors[tensor].class = key->class;
+    return tensor;
 }
 
-void sbp_bucket_finish(sbp_program_builder *p, sbp_residency *r, const sbp_bucket_list *list) {
+void sbp_bucket_finish(sbp_program_builder *p, sbp_call_schedule *r, const sbp_bucket_list *list) {
     for (int32_t i = 0; i < list->count; i++) {
         const sbp_bucket_plan *plan = &list->plans[i];
-        int32_t item = make_planned(p, r, plan);
+        int32_t tensor = make_planned(p, r, plan);
         for (int32_t k = 0; k < plan->count; k++)
-            *plan->members[k].ref = (sbp_item_part){
-                item, r->items[item].parts && (!r->items[item].packed || plan->count > 1) ? k : -1};
+            *plan->members[k].ref = (sbp_tensor_part){
+                tensor, r->tensors[tensor].parts && (!r->tensors[tensor].packed || plan->count > 1) ? k : -1};
     }
 }

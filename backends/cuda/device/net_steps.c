@@ -1,6 +1,6 @@
-/* wire_steps.c: the steps of collectives (ir/program/collective_steps.h) on a stream: copies by the driver,
+/* net_steps.c: the steps of collectives (ir/program/collective_steps.h) on a stream: copies by the driver,
  * pieces between ranks by NCCL, additions by a kernel (kernels/sum_ranks.cu). */
-#include "backends/cuda/device/wire.h"
+#include "backends/cuda/device/net.h"
 
 #include <string.h>
 
@@ -23,7 +23,7 @@ static bool is_same(cuda_place a, cuda_place b) {
 }
 
 /* To an address of the device, wherever it comes from. */
-sbp_status cuda_wire_bring(const cuda_task *t, cuda_address to, cuda_place from, int64_t bytes) {
+sbp_status cuda_net_bring(const cuda_task *t, cuda_address to, cuda_place from, int64_t bytes) {
     if (bytes == 0)
         return SBP_OK;
     if (from.space == SBP_HOST)
@@ -33,7 +33,7 @@ sbp_status cuda_wire_bring(const cuda_task *t, cuda_address to, cuda_place from,
     return SBP_OK;
 }
 
-sbp_status cuda_wire_take(const cuda_task *t, cuda_place to, cuda_address from, int64_t bytes) {
+sbp_status cuda_net_take(const cuda_task *t, cuda_place to, cuda_address from, int64_t bytes) {
     if (bytes == 0)
         return SBP_OK;
     if (to.space == SBP_HOST)
@@ -47,13 +47,13 @@ static sbp_status move(const cuda_task *t, cuda_place to, cuda_place from, int64
     if (is_same(to, from))
         return SBP_OK;
     if (to.space == SBP_DEVICE)
-        return cuda_wire_bring(t, cuda_place_address(t, to), from, bytes);
+        return cuda_net_bring(t, cuda_place_address(t, to), from, bytes);
     if (from.space == SBP_DEVICE)
-        return cuda_wire_take(t, to, cuda_place_address(t, from), bytes);
+        return cuda_net_take(t, to, cuda_place_address(t, from), bytes);
     for (int64_t at = 0; at < bytes; at += t->work_bytes) { /* a stream has no copies of the host's own */
         int64_t part = sbp_min_i64(bytes - at, t->work_bytes);
-        SBP_TRY(cuda_wire_bring(t, t->work, cuda_place_later(from, at), part));
-        SBP_TRY(cuda_wire_take(t, cuda_place_later(to, at), t->work, part));
+        SBP_TRY(cuda_net_bring(t, t->work, cuda_place_later(from, at), part));
+        SBP_TRY(cuda_net_take(t, cuda_place_later(to, at), t->work, part));
     }
     return SBP_OK;
 }
@@ -77,11 +77,11 @@ static cuda_address address_of(const cuda_task *t, const sbp_step_place *p) {
 /* ---- steps ------------------------------------------------------------------------------------------ */
 
 /* After any call of NCCL nothing else may be done with the stream until what was asked for is in it. */
-sbp_status cuda_wire_settle(const cuda_task *t) {
+sbp_status cuda_net_settle(const cuda_task *t) {
     return cuda_nccl_ready(t->nccl, t->w->timeout, "a collective", t->diag);
 }
 
-void cuda_wire_count(const cuda_task *t, sbp_phase phase) {
+void cuda_net_count(const cuda_task *t, sbp_phase phase) {
     sbp_sent sent = sbp_phase_sent(&t->call, phase);
     t->w->sent_bytes += sent.bytes;
     t->w->away_bytes += sent.away;
@@ -99,10 +99,10 @@ static sbp_status end_round(cuda_task *t) {
         return SBP_OK;
     t->in_round = false;
     NCCL_TRY(t->nccl, t->diag, ncclGroupEnd());
-    return cuda_wire_settle(t);
+    return cuda_net_settle(t);
 }
 
-sbp_status cuda_wire_add(const cuda_task *t, const sbp_cuda_sum *sum) {
+sbp_status cuda_net_add(const cuda_task *t, const sbp_cuda_sum *sum) {
     sbp_cuda_step step;
     sbp_gpu_args args;
     memset(&args, 0, sizeof args);
@@ -115,7 +115,7 @@ static sbp_status add(const cuda_task *t, const sbp_step *s) {
     int64_t from_unit = sbp_dtype_bytes(s->from.dtype), to_unit = sbp_dtype_bytes(s->to.dtype),
             rows = s->from.stride > INT32_MAX ? 1 : s->rows;
     for (int64_t row = 0; row < s->rows; row += rows)
-        SBP_TRY(cuda_wire_add(
+        SBP_TRY(cuda_net_add(
             t, &(sbp_cuda_sum){.adds = s->adds,
                                .to = address_of(t, &s->to) + (uint64_t)(row * s->to.stride * to_unit),
                                .own = address_of(t, &s->from) + (uint64_t)(row * s->from.stride * from_unit),
@@ -184,7 +184,7 @@ static sbp_status run_step(void *user, const sbp_step *s) {
     return SBP_OK;
 }
 
-sbp_status cuda_wire_phase(const cuda_task *given, sbp_phase phase) {
+sbp_status cuda_net_phase(const cuda_task *given, sbp_phase phase) {
     cuda_task t = *given;
     return sbp_phase_steps(&t.call, phase, run_step, &t, t.diag);
 }

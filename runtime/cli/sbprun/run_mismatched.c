@@ -1,7 +1,8 @@
-/* run_rotated.c: what the plan wants to know of a step's prompts with the answers of other rows
- * (runtime/data/rotated.h): scored before the step, by the weights at hand and by those of the reference. */
+/* run_mismatched.c: what the plan wants to know of a step's prompts with the answers of other rows
+ * (runtime/data/mismatched.h): scored before the step, by the weights at hand and by those of the
+ * reference. */
 #include "runtime/cli/sbprun/session.h"
-#include "runtime/data/rotated.h"
+#include "runtime/data/mismatched.h"
 #include "runtime/train/scored.h"
 #include "runtime/train/shadow.h"
 
@@ -10,17 +11,17 @@ static bool has_scalar(const sbp_session *session, const char *name) {
 }
 
 static bool is_carried(const sbp_dataset *data) {
-    return sbp_dataset_number(data, SBP_ROTATED_REF_SUM) >= 0;
+    return sbp_dataset_number(data, SBP_MISMATCHED_REF_SUM) >= 0;
 }
 
 bool sbp_run_rotates_reference(const sbp_session *session, const sbp_dataset *data) {
-    return data && has_scalar(session, SBP_ROTATED_REF_LOGPS) && !is_carried(data);
+    return data && has_scalar(session, SBP_MISMATCHED_REF_LOGPS) && !is_carried(data);
 }
 
-sbp_status sbp_run_check_rotated(const sbp_world *world, const sbp_inputs *inputs,
-                                 const sbp_session *session) {
+sbp_status sbp_run_check_mismatched(const sbp_world *world, const sbp_inputs *inputs,
+                                    const sbp_session *session) {
     bool all = session->state.batch_tokens == 0 && session->state.batch_rows >= inputs->data->row_count;
-    if (!has_scalar(session, SBP_ROTATED_LOGPS) || inputs->stream.steps)
+    if (!has_scalar(session, SBP_MISMATCHED_LOGPS) || inputs->stream.steps)
         return SBP_OK;
     if (session->state.batch_tokens == 0 && session->state.batch_rows == 1)
         return sbp_fail(world->diag, SBP_USAGE,
@@ -42,16 +43,16 @@ static sbp_status add_sum(void *user, const sbp_score *score) {
     return SBP_OK;
 }
 
-static sbp_status score(const sbp_world *world, sbp_session *session, const sbp_dataset *rotated,
+static sbp_status score(const sbp_world *world, sbp_session *session, const sbp_dataset *mismatched,
                         const char *scalar) {
     double sum = 0;
-    SBP_TRY(sbp_trainer_evaluate(&session->trainer, world->diag, rotated, add_sum, &sum));
+    SBP_TRY(sbp_trainer_evaluate(&session->trainer, world->diag, mismatched, add_sum, &sum));
     sbp_executor_set_scalar(world->executor, scalar, sum);
     return SBP_OK;
 }
 
 static double carried_sum(const sbp_dataset *data, const int64_t *rows, int64_t row_count) {
-    const double *values = data->numbers[sbp_dataset_number(data, SBP_ROTATED_REF_SUM)];
+    const double *values = data->numbers[sbp_dataset_number(data, SBP_MISMATCHED_REF_SUM)];
     double sum = 0;
     for (int64_t r = 0; r < row_count; r++)
         for (int64_t k = data->rows[rows ? rows[r] : r]; k < data->rows[(rows ? rows[r] : r) + 1]; k++)
@@ -60,29 +61,30 @@ static double carried_sum(const sbp_dataset *data, const int64_t *rows, int64_t 
 }
 
 static sbp_status score_by_reference(const sbp_world *world, sbp_session *session,
-                                     const sbp_dataset *rotated) {
+                                     const sbp_dataset *mismatched) {
     if (!session->shadow)
         return sbp_fail(
             world->diag, SBP_INPUT,
             "data row 1 (from 1): 'ref_KL_logps' is missing, which the first step of the stream had");
     SBP_TRY(sbp_run_enter_reference(world, session));
-    sbp_status status = score(world, session, rotated, SBP_ROTATED_REF_LOGPS);
+    sbp_status status = score(world, session, mismatched, SBP_MISMATCHED_REF_LOGPS);
     sbp_status back = sbp_run_leave_reference(world, session);
     return status != SBP_OK && status != SBP_INTERRUPTED ? status : back != SBP_OK ? back : status;
 }
 
-sbp_status sbp_run_score_rotated(const sbp_world *world, sbp_session *session, const sbp_dataset *data,
-                                 const int64_t *rows, int64_t row_count) {
-    sbp_dataset *rotated;
-    if (!has_scalar(session, SBP_ROTATED_LOGPS))
+sbp_status sbp_run_score_mismatched(const sbp_world *world, sbp_session *session, const sbp_dataset *data,
+                                    const int64_t *rows, int64_t row_count) {
+    sbp_dataset *mismatched;
+    if (!has_scalar(session, SBP_MISMATCHED_LOGPS))
         return SBP_OK;
-    SBP_TRY(sbp_dataset_rotate(world->diag, data, rows, row_count,
-                               sbp_program_most_rows(session->plan->program), &rotated));
-    sbp_status status = score(world, session, rotated, SBP_ROTATED_LOGPS);
+    SBP_TRY(sbp_dataset_mismatch(world->diag, data, rows, row_count,
+                                 sbp_program_most_rows(session->plan->program), &mismatched));
+    sbp_status status = score(world, session, mismatched, SBP_MISMATCHED_LOGPS);
     if (status == SBP_OK && is_carried(data))
-        sbp_executor_set_scalar(world->executor, SBP_ROTATED_REF_LOGPS, carried_sum(data, rows, row_count));
-    else if (status == SBP_OK && has_scalar(session, SBP_ROTATED_REF_LOGPS))
-        status = score_by_reference(world, session, rotated);
-    sbp_dataset_destroy(rotated);
+        sbp_executor_set_scalar(world->executor, SBP_MISMATCHED_REF_LOGPS,
+                                carried_sum(data, rows, row_count));
+    else if (status == SBP_OK && has_scalar(session, SBP_MISMATCHED_REF_LOGPS))
+        status = score_by_reference(world, session, mismatched);
+    sbp_dataset_destroy(mismatched);
     return status;
 }

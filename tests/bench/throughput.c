@@ -1,6 +1,6 @@
-/* rates.c: how fast the commands of a device are at the shapes of a model. A program, not a test:
+/* throughput.c: how fast the commands of a device are at the shapes of a model. A program, not a test:
  *
- *     bench_rates [cpu|vulkan|cuda] [--index N] [--model 135m|8b|tiny] [--only gemm|head|attention|row]
+ *     bench_throughput [cpu|vulkan|cuda] [--index N] [--model 135m|8b|tiny] [--only gemm|head|attention|row]
  *                 [--dtype bf16|fp32] [--seconds S] [--threads N] [--clock wall|cpu] [--peak TFLOPS]
  *                 [--bandwidth GBPS] [--compile only]
  *
@@ -80,13 +80,13 @@ static void print_share(const char *key, double rate, double of) {
         printf(", \"%s\": %.1f", key, 100 * rate / of);
 }
 
-static void bench_gemm(rates *r, const bench_product *p) {
+static void bench_gemm(rates *r, const bench_matmul *p) {
     bench_command command;
-    bench_product_make(&r->b, p, &command);
+    bench_matmul_make(&r->b, p, &command);
     double seconds = bench_time(&r->b, &command);
     if (!r->b.device)
         return;
-    double gflops = bench_product_gflops(p, seconds);
+    double gflops = bench_matmul_gflops(p, seconds);
     printf("{\"command\": \"gemm\", \"product\": \"%s\", \"dtype\": \"%s\", \"m\": %lld, \"n\": %lld, \"k\": "
            "%lld, \"ms\": %.3f, \"gflops\": %.1f",
            p->name, sbp_dtype_name(p->dtype), (long long)p->m, (long long)p->n, (long long)p->k,
@@ -101,7 +101,7 @@ static void bench_layers(rates *r) {
     const model *m = r->m;
     const int64_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim;
     const int64_t shapes[][2] = {{q, m->d}, {kv, m->d}, {m->ffn, m->d}, {m->d, m->ffn}};
-    bench_product products[3];
+    bench_matmul products[3];
     for (int t = 0; t < SBP_COUNT(types); t++)
         for (int s = 0; wanted_type(r, types[t]) && s < SBP_COUNT(shapes); s++)
             for (int c = 0; c < MOST_CHUNKS && m->chunks[c] > 0; c++) {
@@ -114,7 +114,7 @@ static void bench_layers(rates *r) {
 static void bench_head(rates *r) {
     static const char *const names[] = {"head x W^T", "head dy W", "head dW += dy^T x"};
     const model *m = r->m;
-    bench_product products[3];
+    bench_matmul products[3];
     for (int t = 0; t < SBP_COUNT(types); t++)
         for (int c = 0; wanted_type(r, types[t]) && c < MOST_CHUNKS && m->head_chunks[c] > 0; c++) {
             bench_layer(names, m->head_chunks[c], m->vocab, m->d, types[t], products);
@@ -306,7 +306,7 @@ static void run_cases(rates *r) {
 /* ---- the program ------------------------------------------------------------------------------------- */
 
 static int usage(void) {
-    fputs("usage: bench_rates [cpu|vulkan|cuda] [--index N] [--model 135m|8b|tiny]\n"
+    fputs("usage: bench_throughput [cpu|vulkan|cuda] [--index N] [--model 135m|8b|tiny]\n"
           "                   [--only gemm|head|attention|row] [--dtype bf16|fp32] [--seconds S]\n"
           "                   [--threads N] [--clock wall|cpu] [--peak TFLOPS] [--bandwidth GBPS] [--compile "
           "only]\n",

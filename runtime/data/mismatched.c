@@ -1,5 +1,5 @@
-/* rotated.c: prompts with the answers of the documents before them. */
-#include "runtime/data/rotated.h"
+/* mismatched.c: prompts with the answers of the documents before them. */
+#include "runtime/data/mismatched.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +36,7 @@ static int64_t list_documents(const sbp_dataset *data, const int64_t *rows, int6
     return count;
 }
 
-static int64_t rotated_length(const answered *of, const answered *before, int64_t most) {
+static int64_t mismatched_length(const answered *of, const answered *before, int64_t most) {
     int64_t length = of->prompt + before->doc->count - before->prompt;
     return length < most ? length : most;
 }
@@ -51,9 +51,9 @@ static bool make_room(sbp_dataset *d, int64_t docs, int64_t tokens) {
            sbp_arrays_reserve(a, "rows", &d->rows, &d->row_capacity, docs + 1, sizeof *d->rows);
 }
 
-static void add_rotated(sbp_dataset *to, const sbp_dataset *from, const answered *of, const answered *before,
-                        int64_t most) {
-    int64_t count = rotated_length(of, before, most), prompt = of->prompt < count ? of->prompt : count;
+static void add_mismatched(sbp_dataset *to, const sbp_dataset *from, const answered *of,
+                           const answered *before, int64_t most) {
+    int64_t count = mismatched_length(of, before, most), prompt = of->prompt < count ? of->prompt : count;
     size_t answer = (size_t)(count - prompt) * sizeof *to->tokens;
     int32_t *tokens = to->tokens + to->token_count, *labels = to->labels + to->token_count;
     sbp_doc doc = {
@@ -74,8 +74,8 @@ static void add_rotated(sbp_dataset *to, const sbp_dataset *from, const answered
     to->longest = count > to->longest ? count : to->longest;
 }
 
-sbp_status sbp_dataset_rotate(sbp_diag *diag, const sbp_dataset *data, const int64_t *rows, int64_t row_count,
-                              int64_t most_tokens, sbp_dataset **out) {
+sbp_status sbp_dataset_mismatch(sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
+                                int64_t row_count, int64_t most_tokens, sbp_dataset **out) {
     int64_t docs = 0, tokens = 0;
     for (int64_t r = 0; r < row_count; r++)
         docs += data->rows[(rows ? rows[r] : r) + 1] - data->rows[rows ? rows[r] : r];
@@ -87,16 +87,16 @@ sbp_status sbp_dataset_rotate(sbp_diag *diag, const sbp_dataset *data, const int
         sbp_arrays_init(&to->arrays, -1);
         list_documents(data, rows, row_count, list);
         for (int64_t k = 0; k < docs; k++)
-            tokens += rotated_length(&list[k], &list[(k + docs - 1) % docs], most_tokens);
+            tokens += mismatched_length(&list[k], &list[(k + docs - 1) % docs], most_tokens);
     }
     if (!to || !make_room(to, docs, tokens)) {
         free(list);
         sbp_dataset_destroy(to);
-        return sbp_fail(diag, SBP_MACHINE, "out of memory for %lld rotated documents", (long long)docs);
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for %lld mismatched documents", (long long)docs);
     }
     to->rows[0] = 0;
     for (int64_t k = 0; k < docs; k++)
-        add_rotated(to, data, &list[k], &list[(k + docs - 1) % docs], most_tokens);
+        add_mismatched(to, data, &list[k], &list[(k + docs - 1) % docs], most_tokens);
     free(list);
     *out = to;
     return SBP_OK;

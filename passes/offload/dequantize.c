@@ -1,5 +1,5 @@
 /* dequantize.c: commands that make numbers of parameters kept in blocks (ir/rowkernel/format.h). */
-#include "passes/residency/residency.h"
+#include "passes/offload/offload.h"
 
 const sbp_rowkernel *sbp_dequantize_kernel(sbp_program_builder *p, sbp_format format, sbp_dtype to) {
     sbp_rowkernel **kernel = &p->dequantize[format][to];

@@ -1,10 +1,11 @@
-/* --rates: measured once and kept, in the plan as well; planned time follows them. */
+/* --throughput: measured once and kept, in the plan as well; planned time follows them. */
 #include "tests/cli/cli_testing.h"
 
 #define MODEL "tests/data/configs/SmolLM2-135M.json"
 
-static double planned_seconds(io_fixture *f, const char *rates) {
-    cli_ok(f, sbp_arena_printf(f->arena, "$C compile $S -o $D/p --seq-len 512 --json --rates %s", rates));
+static double planned_seconds(io_fixture *f, const char *throughput) {
+    cli_ok(f, sbp_arena_printf(f->arena, "$C compile $S -o $D/p --seq-len 512 --json --throughput %s",
+                               throughput));
     return cli_number(f, cli_json(f, "out"), "seconds");
 }
 
@@ -13,17 +14,18 @@ static void test_they_are_measured_once(void **state) {
     io_fixture *f = *state;
     double table = planned_seconds(f, "table"), first = planned_seconds(f, "measured");
     assert_null(strstr(cli_text(f, "err"), "measured before"));
-    assert_non_null(strstr(cli_text(f, "err"), "rates      measured now: products "));
+    assert_non_null(strstr(cli_text(f, "err"), "throughput measured now: matmuls "));
     assert_true(first != table);
     double second = planned_seconds(f, "measured");
-    assert_non_null(strstr(cli_text(f, "err"), "rates      measured before ("));
+    assert_non_null(strstr(cli_text(f, "err"), "throughput measured before ("));
     assert_true(first == second);
-    cli_ok(f, "ls $D/cache/streambp && truncate -s 100 $D/cache/streambp/rates-*");
+    cli_ok(f, "ls $D/cache/streambp && truncate -s 100 $D/cache/streambp/throughput-*");
     (void)planned_seconds(f, "measured");
     assert_non_null(strstr(cli_text(f, "err"), "measured now"));
     (void)planned_seconds(f, "measured --threads 1"); /* another machine, as it were */
     assert_non_null(strstr(cli_text(f, "err"), "measured now"));
-    cli_ok(f, "XDG_CACHE_HOME=/dev/null $C compile $S -o $D/p --rates again"); /* no place to keep them */
+    cli_ok(f,
+           "XDG_CACHE_HOME=/dev/null $C compile $S -o $D/p --throughput again"); /* no place to keep them */
     assert_non_null(strstr(cli_text(f, "err"), "measured now"));
     assert_non_null(strstr(cli_text(f, "err"), "cannot be written"));
 }
@@ -50,13 +52,14 @@ static void test_plans_keep_them(void **state) {
     cli_ok(f, "$R $D/p --data $D/rows --dry-run --json");
     assert_true(fabs(cli_number(f, cli_json(f, "out"), "micro_batch_seconds") / slower - 1) <
                 SBP_TOLERANCE_F32);
-    cli_fails(f, 2, "or a file", "$C compile $S -o $D/p --rates nothing");
-    cli_fails(f, 1, "'memory' is not a rate", "echo memory 3 > $D/bad; $C compile $S -o $D/p --rates $D/bad");
-    cli_fails(f, 2, "cannot be measured here", "$C compile $S --device-profile h200 --rates measured");
+    cli_fails(f, 2, "or a file", "$C compile $S -o $D/p --throughput nothing");
+    cli_fails(f, 1, "'memory' is not a rate",
+              "echo memory 3 > $D/bad; $C compile $S -o $D/p --throughput $D/bad");
+    cli_fails(f, 2, "cannot be measured here", "$C compile $S --device-profile h200 --throughput measured");
 }
 
-/* Planned by measured rates against a step that is run: on a busy machine both are off, not by this much. A clock
- * decides, so only with --all. */
+/* Planned by measured throughput against a step that is run: on a busy machine both are off, not by this
+ * much. A clock decides, so only with --all. */
 static void test_they_foretell_a_step(void **state) {
     enum { ROWS = 512 };
     io_fixture *f = *state;
@@ -70,7 +73,7 @@ static void test_they_foretell_a_step(void **state) {
     cli_put(f, "rows", row.data);
     cli_ok(f, "mkdir $D/m && cp " MODEL " $D/m/config.json");
     cli_ok(f, "$C compile $D/m -o $D/p --seq-len 512 --set num_hidden_layers=4 --set vocab_size=4096 --json "
-              "--rates measured");
+              "--throughput measured");
     double planned = cli_number(f, cli_json(f, "out"), "seconds"), least = INFINITY;
     cli_ok(f, "$R $D/p --data $D/rows --weights random:1 --batch-size 1 --steps 4 --out $D/run");
     cli_ok(f, "cat $D/run/metrics.jsonl");

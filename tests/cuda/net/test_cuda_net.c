@@ -1,4 +1,4 @@
-/* test_cuda_wire.c: collectives over NCCL, on fake devices of 1 to 9 processes, against the same collectives
+/* test_cuda_net.c: collectives over NCCL, on fake devices of 1 to 9 processes, against the same collectives
  * of backends/ranks over MPI in the host's memory: bit for bit, of all types, on the device and on the host,
  * with a workspace that takes many slices, one behind the other without waiting; as on one host and on
  * several. What is beside the operands stays; bytes are as many, to other hosts too. Where NCCL adds up
@@ -8,8 +8,8 @@
  *
  * Heads of a context are exchanged while queue net waits for a rank.
  *
- * The program is its own worker: `test_cuda_wire worker BATCHES GROUPS on|off|off-world` is one rank;
- * off-world: only sums of all ranks are NCCL's. `test_cuda_wire waits apart|behind`: one that waits. */
+ * The program is its own worker: `test_cuda_net worker BATCHES GROUPS on|off|off-world` is one rank;
+ * off-world: only sums of all ranks are NCCL's. `test_cuda_net waits apart|behind`: one that waits. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -209,7 +209,7 @@ static void make_device(sbp_arena *arena, sbp_program *program) {
     CHECK(sbp_cuda_device.load(device, program, diag) == SBP_OK);
     sbp_ranks_info_of(ranks, &info);
     CHECK(info.group == group && info.member == info.rank % group);
-    CHECK(sbp_cuda_device.meet(device, &own, diag) == SBP_OK && own);
+    CHECK(sbp_cuda_device.rendezvous(device, &own, diag) == SBP_OK && own);
 }
 
 /* Whether NCCL adds up what this collective sums. */
@@ -341,8 +341,8 @@ static int work(int batches, int groups) {
         run_batch(&rng, b, &sent, &away);
     sbp_cuda_device.info(device, &device_info);
     sbp_ranks_info_of(context, &of_context);
-    CHECK(device_info.wire_sent_bytes == sent + of_context.sent_bytes - compared_bytes && sent > 0);
-    CHECK(device_info.wire_away_bytes == away + of_context.away_bytes - compared_away);
+    CHECK(device_info.net_sent_bytes == sent + of_context.sent_bytes - compared_bytes && sent > 0);
+    CHECK(device_info.net_away_bytes == away + of_context.away_bytes - compared_away);
     CHECK((away > 0) == (info.node < info.count));
     /* two numbers have one sum; of more a ring's is another than the tree's now and then */
     CHECK(!is_native(&kinds[0]) || info.count < 3 || other_bits[0] > 0);
@@ -362,7 +362,7 @@ static int wait_for_others(bool apart) {
         {{SBP_DEVICE, SBP_F32, SLOT, 2 * ROWS, DIM, DIM, 0},
          {SBP_DEVICE, SBP_F32, HALF + SLOT, ROWS, 2 * DIM, 2 * DIM, 0}}};
     sbp_arena *arena = begin_rank(1, 2);
-    cuda_device *d = (cuda_device *)composite_proper(device);
+    cuda_device *d = (cuda_device *)composite_backend(device);
     const cuda_calls *calls = &d->api.calls;
     double all = 1;
     for (int i = 0; i < 2; i++)
@@ -452,21 +452,21 @@ static void test_worlds(void **state) {
     }
 #ifdef SBP_MPIRUN
     int batches = getenv("SBP_TEST_ALL") ? 20 * BATCHES : BATCHES;
-    run_world(2, 1, batches, "on", "SBP_TEST_WIRE_BYTES=40000");
-    run_world(3, 1, batches, "on", "SBP_TEST_WIRE_BYTES=60000");
-    run_world(4, 2, batches, "on", "SBP_TEST_WIRE_BYTES=60000");
-    run_world(5, 1, batches / 3, "on", "SBP_TEST_WIRE_BYTES=100000");
-    run_world(6, 3, batches / 3, "on", "SBP_TEST_WIRE_BYTES=100000");
+    run_world(2, 1, batches, "on", "SBP_TEST_NET_BYTES=40000");
+    run_world(3, 1, batches, "on", "SBP_TEST_NET_BYTES=60000");
+    run_world(4, 2, batches, "on", "SBP_TEST_NET_BYTES=60000");
+    run_world(5, 1, batches / 3, "on", "SBP_TEST_NET_BYTES=100000");
+    run_world(6, 3, batches / 3, "on", "SBP_TEST_NET_BYTES=100000");
     run_world(
         9, 1, batches / 3, "on",
-        "SBP_TEST_WIRE_BYTES=90000 NCCL_MULTI_RANK_GPU_ENABLE=1 SBP_FAKE_CUDA=devices=8,report,nccl=23000");
+        "SBP_TEST_NET_BYTES=90000 NCCL_MULTI_RANK_GPU_ENABLE=1 SBP_FAKE_CUDA=devices=8,report,nccl=23000");
     run_world(2, 1, batches / 3, "on", ""); /* in one piece */
     /* as on several hosts: sums of each first; of groups across them, too */
     static const int hosts[][3] = {{4, 1, 2}, {8, 4, 4}, {4, 4, 2}, {6, 1, 2}, {8, 1, 4},
                                    {8, 1, 2}, {6, 1, 3}, {8, 2, 2}, {8, 8, 4}};
     for (int i = 0; i < (getenv("SBP_TEST_ALL") ? SBP_COUNT(hosts) : 3); i++) {
         char environment[80];
-        snprintf(environment, sizeof environment, "SBP_TEST_WIRE_BYTES=40000 SBP_TEST_NODE=%d", hosts[i][2]);
+        snprintf(environment, sizeof environment, "SBP_TEST_NET_BYTES=40000 SBP_TEST_NODE=%d", hosts[i][2]);
         run_world(hosts[i][0], hosts[i][1], batches / 3, "on", environment);
     }
 #else
@@ -484,20 +484,20 @@ static void test_native_sums(void **state) {
         skip();
     int batches = getenv("SBP_TEST_ALL") ? 20 * BATCHES : BATCHES;
     static const char said[] = "--deterministic off: process groups sum by exchanges, as with on";
-    run_world(3, 1, batches, "off", "SBP_TEST_WIRE_BYTES=40000");
-    run_world(6, 3, batches / 5, "off", "SBP_TEST_WIRE_BYTES=100000 SBP_TEST_NODE=2");
+    run_world(3, 1, batches, "off", "SBP_TEST_NET_BYTES=40000");
+    run_world(6, 3, batches / 5, "off", "SBP_TEST_NET_BYTES=100000 SBP_TEST_NODE=2");
     assert_null(strstr(output, said));
     run_world(4, 2, batches / 5, "off-world",
-              "SBP_TEST_WIRE_BYTES=60000 SBP_FAKE_CUDA=devices=8,report,nccl=22500");
+              "SBP_TEST_NET_BYTES=60000 SBP_FAKE_CUDA=devices=8,report,nccl=22500");
     assert_non_null(strstr(output, said));
     if (!getenv("SBP_TEST_ALL"))
         return;
     run_world(2, 1, batches, "off", "");
-    run_world(8, 2, batches, "off", "SBP_TEST_WIRE_BYTES=40000 SBP_TEST_NODE=2");
-    run_world(4, 2, batches, "off", "SBP_TEST_WIRE_BYTES=60000");
+    run_world(8, 2, batches, "off", "SBP_TEST_NET_BYTES=40000 SBP_TEST_NODE=2");
+    run_world(4, 2, batches, "off", "SBP_TEST_NET_BYTES=60000");
     run_world(3, 3, batches, "off", "");
-    run_world(8, 4, batches, "off", "SBP_TEST_WIRE_BYTES=90000 NCCL_LAUNCH_ORDER_IMPLICIT=1");
-    run_world(4, 2, batches, "off-world", "SBP_TEST_WIRE_BYTES=60000 NCCL_LAUNCH_ORDER_IMPLICIT=0");
+    run_world(8, 4, batches, "off", "SBP_TEST_NET_BYTES=90000 NCCL_LAUNCH_ORDER_IMPLICIT=1");
+    run_world(4, 2, batches, "off-world", "SBP_TEST_NET_BYTES=60000 NCCL_LAUNCH_ORDER_IMPLICIT=0");
 #endif
 }
 
@@ -514,7 +514,7 @@ static void test_two_communicators(void **state) {
     run_ranks(4, "waits behind", "SBP_FAKE_CUDA=devices=8,report,nccl=22500");
     assert_non_null(strstr(output, said));
     run_world(4, 2, BATCHES / 5, "on",
-              "SBP_TEST_WIRE_BYTES=60000 SBP_FAKE_CUDA=devices=8,report,version=12020");
+              "SBP_TEST_NET_BYTES=60000 SBP_FAKE_CUDA=devices=8,report,version=12020");
     if (getenv("SBP_TEST_ALL"))
         run_ranks(4, "waits behind", "NCCL_LAUNCH_ORDER_IMPLICIT=0");
 #endif

@@ -1,5 +1,5 @@
-/* worth.c: greedy order of the values that the forward could keep, by time bought per byte. */
-#include "passes/planner/worth.h"
+/* savings.c: greedy order of the values that the forward could keep, by time bought per byte. */
+#include "passes/planner/savings.h"
 
 #include <string.h>
 
@@ -53,13 +53,13 @@ static bool has_rows(const sbp_type *type) {
 }
 
 static double op_seconds(const ranking *r, const sbp_func *f, const sbp_op *op) {
-    const sbp_rates *rates = &r->p->target.rates;
+    const sbp_throughput *throughput = &r->p->target.throughput;
     const sbp_type *out = &f->values[op->results[0]].type;
     double rows = sbp_type_rows(out) == SBP_D ? (double)r->p->program->context : 1;
     if (op->code == SBP_OP_linear) {
         const sbp_type *in = &f->values[op->operands[0]].type;
         return 2 * (double)sbp_type_row_elems(in) * (double)sbp_type_row_elems(out) /
-               sbp_rates_product(rates, in->dtype);
+               sbp_throughput_matmul(throughput, in->dtype);
     }
     if (op->code == SBP_OP_attention) {
         double all = rows * (double)r->t;
@@ -67,12 +67,13 @@ static double op_seconds(const ranking *r, const sbp_func *f, const sbp_op *op) 
         const sbp_type *q = &f->values[op->operands[0]].type;
         return sbp_attention_flops(pairs, (double)sbp_type_row_elems(q), (double)sbp_type_row_elems(out),
                                    false) /
-               sbp_rates_attention(rates, q->dtype);
+               sbp_throughput_attention(throughput, q->dtype);
     }
     if (op->code == SBP_OP_reshape || op->code == SBP_OP_stop_gradient || op->code == SBP_OP_append ||
         !has_rows(out))
         return 0;
-    return rows * row_bytes(out) / (4 * rates->memory); /* fused: about one value in four goes to memory */
+    return rows * row_bytes(out) /
+           (4 * throughput->memory); /* fused: about one value in four goes to memory */
 }
 
 /* An op that has to run for a value to be there, and was not counted yet; -1: none. */
@@ -219,8 +220,8 @@ static void set_kept(ranking *r, int32_t number, bool kept) {
         r->segments[it->holders[h].segment].kept[it->holders[h].value] = kept;
 }
 
-/* Adds an item that is not kept yet; its bytes per row as far as the last search needed its values. */
-static void add_item(const ranking *r, int32_t number, sbp_worth *step) {
+/* Adds a tensor that is not kept yet; its bytes per row as far as the last search needed its values. */
+static void add_item(const ranking *r, int32_t number, sbp_recompute_saving *step) {
     if (r->items[number].kept)
         return;
     const item *it = &r->items[number];
@@ -242,7 +243,7 @@ typedef struct candidate {
     int32_t items[SBP_MAX_RESULTS], count;
 } candidate;
 
-/* An item alone, and the results of an op together: attention's output without its log-sum-exp buys nothing.
+/* A tensor alone, and the results of an op together: attention's output without its log-sum-exp buys nothing.
  */
 static int32_t list_candidates(const ranking *r, candidate *out) {
     int32_t n = 0;
@@ -285,7 +286,7 @@ static double seconds_spared(ranking *r, const candidate *c) {
     return seconds * (double)r->t;
 }
 
-void sbp_saved_worth(const sbp_pipeline *p, int64_t t, sbp_worth **out, int32_t *count) {
+void sbp_recompute_savings(const sbp_pipeline *p, int64_t t, sbp_recompute_saving **out, int32_t *count) {
     ranking r = {.p = p, .t = t};
     int32_t capacity = 0;
     *out = NULL;
@@ -295,18 +296,18 @@ void sbp_saved_worth(const sbp_pipeline *p, int64_t t, sbp_worth **out, int32_t 
         return;
     candidate *list = SBP_NEW_ARRAY(p->arena, candidate, 2 * r.item_count + 1);
     int32_t n = list_candidates(&r, list);
-    sbp_worth *steps = SBP_NEW_ARRAY(p->arena, sbp_worth, n + 1);
+    sbp_recompute_saving *steps = SBP_NEW_ARRAY(p->arena, sbp_recompute_saving, n + 1);
     for (double first = 0;;) {
         double now = all_seconds(&r);
         first = now > first ? now : first;
         for (int32_t i = 0; i < n; i++) { /* while it is known what is needed without them */
-            steps[i] = (sbp_worth){.name_count = 0};
+            steps[i] = (sbp_recompute_saving){.name_count = 0};
             for (int32_t k = 0; k < list[i].count; k++)
                 add_item(&r, list[i].items[k], &steps[i]);
         }
         int32_t chosen = -1;
         for (int32_t i = 0; i < n; i++) {
-            sbp_worth *step = &steps[i];
+            sbp_recompute_saving *step = &steps[i];
             if (step->name_count < list[i].count || step->row_bytes == 0)
                 continue;
             step->seconds = seconds_spared(&r, &list[i]);

@@ -1,17 +1,17 @@
-/* test_cli_homes.c: where things live changes no bit. Settings are drawn, with a home for every class
- * (device, host, disk); weights after two steps, and optimizer states, are those of the same settings with
- * everything on the device. */
+/* test_cli_placement.c: where things live changes no bit. Settings are drawn, with a placement for every
+ * class (device, host, disk); weights after two steps, and optimizer states, are those of the same settings
+ * with everything on the device. */
 #include "tests/cli/drawing.h"
 
-static void train(io_fixture *f, const char *settings, const char *homes, const char *out) {
+static void train(io_fixture *f, const char *settings, const char *placement, const char *out) {
     cli_ok(f, sbp_arena_printf(
                   f->arena,
                   "rm -rf $D/%s; $C compile $S -o $D/p --seq-len 96 %s %s && $R $D/p --data $D/d.jsonl "
                   "--out $D/%s --steps 2 --batch-size 2 --lr 1e-3 --save-every 2",
-                  out, settings, homes, out));
+                  out, settings, placement, out));
 }
 
-static void test_homes_change_no_bit(void **state) {
+static void test_placement_changes_no_bit(void **state) {
     io_fixture *f = *state;
     sbp_rng rng = {19};
     int draws = getenv("SBP_TEST_ALL") ? 200 : 12, disk = 0, host = 0, states = 0;
@@ -34,17 +34,17 @@ static void test_homes_change_no_bit(void **state) {
                              PICK(&rng, "", "--clip none --accumulate 1"),
                              PICK(&rng, "", "--optimizer sgd", "--optimizer sgd-momentum", "--optimizer lion",
                                   "--freeze '*mlp*'"));
-        const char *homes = draw_homes(f, &rng);
-        printf("  %s %s\n", settings, homes); /* ctest shows it when the test fails */
+        const char *placement = draw_placement(f, &rng);
+        printf("  %s %s\n", settings, placement); /* ctest shows it when the test fails */
         train(f, settings, "--offload none", "here");
-        train(f, settings, homes, "away");
+        train(f, settings, placement, "away");
         cli_same(f, "here/model.safetensors", "away/model.safetensors");
         if (cli_exists(f, "here/checkpoint-2/optimizer.safetensors")) { /* SGD has none */
             cli_same(f, "here/checkpoint-2/optimizer.safetensors", "away/checkpoint-2/optimizer.safetensors");
             states++;
         }
-        disk += strstr(homes, ":disk") != NULL;
-        host += strstr(homes, ":disk") == NULL || strstr(homes, "+") != NULL;
+        disk += strstr(placement, ":disk") != NULL;
+        host += strstr(placement, ":disk") == NULL || strstr(placement, "+") != NULL;
     }
     assert_true(disk > 0 && host > 0 && states > 0);
 }
@@ -65,11 +65,11 @@ static void train_model(io_fixture *f, const char *model, const char *compile, c
                                name, run, name));
 }
 
-static void compare_homes(io_fixture *f, const char *model, const char *compile, const char *run,
-                          const char *const *homes, int count) {
+static void compare_placements(io_fixture *f, const char *model, const char *compile, const char *run,
+                               const char *const *placement, int count) {
     train_model(f, model, compile, run, "here");
     for (int i = 0; i < count; i++) {
-        train_model(f, model, sbp_arena_printf(f->arena, "%s %s", compile, homes[i]), run, "away");
+        train_model(f, model, sbp_arena_printf(f->arena, "%s %s", compile, placement[i]), run, "away");
         cli_same(f, "here.safetensors", "away.safetensors");
         cli_ok(f, "cd $D/here && for file in *.safetensors; do cmp $file ../away/$file || exit 1; done");
     }
@@ -78,7 +78,7 @@ static void compare_homes(io_fixture *f, const char *model, const char *compile,
 /* Every golden model, everything on the host or everything on disk in turn; with SBP_TEST_ALL both, for
  * each. */
 static void test_every_golden_with_everything_away(void **state) {
-    static const char *const homes[] = {ALL_ON("host"), ALL_ON("disk")};
+    static const char *const placement[] = {ALL_ON("host"), ALL_ON("disk")};
     io_fixture *f = *state;
     bool both = getenv("SBP_TEST_ALL") != NULL;
     int cases = 0;
@@ -89,11 +89,11 @@ static void test_every_golden_with_everything_away(void **state) {
         if (strstr(path, "/gpt2")) /* only an example of how an architecture is added */
             continue;
         printf("  %s\n", path);
-        compare_homes(
+        compare_placements(
             f, sbp_arena_printf(f->arena, "%s/model", path),
             sbp_arena_printf(f->arena, "--chunk 7 %s", cases % 3 == 0 ? "--clip none --accumulate 1" : ""),
             sbp_arena_printf(f->arena, "--data %s/train.jsonl --batch-size 1", path),
-            both ? homes : &homes[cases % 2], both ? 2 : 1);
+            both ? placement : &placement[cases % 2], both ? 2 : 1);
         cases++;
     }
     assert_true(cases > 40);
@@ -101,16 +101,17 @@ static void test_every_golden_with_everything_away(void **state) {
 
 /* Likewise a real one; with SBP_TEST_ALL, and where there is one. */
 static void test_a_real_model_with_everything_away(void **state) {
-    static const char *const homes[] = {ALL_ON("host"), ALL_ON("disk")};
+    static const char *const placement[] = {ALL_ON("host"), ALL_ON("disk")};
     io_fixture *f = *state;
     const char *model = getenv("SBP_MODEL");
     sbp_text row;
     if (!model)
         model = "demo-out/SmolLM2-135M-Instruct.Q4_1.gguf";
     if (!getenv("SBP_TEST_ALL") || !sbp_file_exists(model)) {
-        print_message("skipped: homes of a real model: it takes minutes (SBP_TEST_ALL=1) and %s (./run-demo "
-                      "brings it; SBP_MODEL names another)\n",
-                      model);
+        print_message(
+            "skipped: placement of a real model: it takes minutes (SBP_TEST_ALL=1) and %s (./run-demo "
+            "brings it; SBP_MODEL names another)\n",
+            model);
         skip();
     }
     sbp_text_init(&row, f->arena);
@@ -121,9 +122,9 @@ static void test_a_real_model_with_everything_away(void **state) {
         sbp_text_add(&row, "]}\n");
     }
     cli_put(f, "row.jsonl", row.data);
-    compare_homes(f, model, "--seq-len 128", "--data $D/row.jsonl --batch-size 1", homes, 2);
-    compare_homes(f, model, "--seq-len 128 --clip none --accumulate 1", "--data $D/row.jsonl --batch-size 1",
-                  homes, 2);
+    compare_placements(f, model, "--seq-len 128", "--data $D/row.jsonl --batch-size 1", placement, 2);
+    compare_placements(f, model, "--seq-len 128 --clip none --accumulate 1",
+                       "--data $D/row.jsonl --batch-size 1", placement, 2);
 }
 
 /* ---- what it takes on the device -------------------------------------------------------------------- */
@@ -153,13 +154,13 @@ static void test_tables_take_little(void **state) {
     const char *text = sbp_arena_strdup(f->arena, cli_text(f, "out"));
     assert_non_null(strstr(text, "function @embed.forward(out y f32[T, 24], in p0 bf16[97, 24])"));
     assert_non_null(strstr(text, "function @embed.backward(inout G f32[T, 24], inout A0 f32[97, 24])"));
-    assert_non_null(strstr(text, "buffer slot.param.bf16.97x24 slot device bf16[97, 24]"));
-    assert_non_null(strstr(text, "buffer slot.param.f32.97x24.computed slot device f32[97, 24]"));
-    assert_non_null(strstr(text, "buffer slot.param.bf16.24x256[2] slot device bf16[24, 256]"));
-    in_order(text, "entry step", "(out0 := slot.param.f32.97x24.computed", "fill(dst := A.head.p1)");
-    assert_int_equal(count_of(text, "out0 := slot.param.f32.97x24.computed"),
+    assert_non_null(strstr(text, "buffer staging.param.bf16.97x24 staging device bf16[97, 24]"));
+    assert_non_null(strstr(text, "buffer staging.param.f32.97x24.computed staging device f32[97, 24]"));
+    assert_non_null(strstr(text, "buffer staging.param.bf16.24x256[2] staging device bf16[24, 256]"));
+    in_order(text, "entry step", "(out0 := staging.param.f32.97x24.computed", "fill(dst := A.head.p1)");
+    assert_int_equal(count_of(text, "out0 := staging.param.f32.97x24.computed"),
                      2); /* the heads of step, score */
-    /* each is fetched once in a step, though there is one slot; once more in score */
+    /* each is fetched once in a step, though there is one staging buffer; once more in score */
     assert_int_equal(count_of(text, "src = model.embed_tokens.weight) {queue = in}"), 2);
     assert_int_equal(count_of(text, "src = lm_head.weight) {queue = in}"), 2);
     /* a layer's matrices in one piece: for forward and backward of the step, and in score */
@@ -195,14 +196,14 @@ static void test_what_is_small_stays(void **state) {
         assert_true(count_of(text, "src = params.f32.1)") > 0);
         assert_int_equal(count_of(text, "src = model.layers.0.self_attn.o_proj.weight)"), 0);
         assert_int_equal(count_of(text, "src = model.layers.0.input_layernorm.weight)"), 0);
-        assert_null(strstr(text, "slot.param.f32.1x64"));
-        assert_null(strstr(text, "slot.state.f32.1x64"));
+        assert_null(strstr(text, "staging.param.f32.1x64"));
+        assert_null(strstr(text, "staging.state.f32.1x64"));
     }
 }
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_homes_change_no_bit, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_placement_changes_no_bit, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_tables_take_little, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_is_small_stays, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_every_golden_with_everything_away, cli_setup, io_teardown),

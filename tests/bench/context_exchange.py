@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Ways to have one document on several ranks: heads exchanged for rows, and keys and values of all rows (--context-way).
+"""Ways to have one document on several ranks: heads exchanged for rows, and keys and values of all rows (--context-exchange).
 
-    tests/bench/context_ways.py [--configs DIR]
+    tests/bench/context_exchange.py [--configs DIR]
 
 For each model, length and number of ranks, of each way as `sbpc compile` plans it: seconds of a step; how many of them are waited for
-exchanges, none of which is hidden (the same plan without the wire is subtracted); bytes that a rank sends for them; bytes of the whole on
+exchanges, none of which is hidden (the same plan without the interconnect is subtracted); bytes that a rank sends for them; bytes of the whole on
 the device and on the host. Then by formula what would be sent if keys and values of layers with a window went to the rows that see them only,
 which is not built; a ring would send as many bytes as `keys`, and needs a second loop and a zig-zag of rows. Figures go to
-tests/bench/results/context_ways.json; they come from the planner and from a formula: no wire was measured.
+tests/bench/results/context_exchange.json; they come from the planner and from a formula: no interconnect was measured.
 """
 import argparse
 import json
@@ -39,23 +39,23 @@ def windows_only(config, tokens, ranks):
 
 
 def measure(arguments, folder, case, way):
-    """The plan of a way, and what it would take without the wire; or why there is none."""
+    """The plan of a way, and what it would take without the interconnect; or why there is none."""
     model, tokens, ranks, link = case
     free = os.path.join(folder, "free")
-    options = RANKS + ["--seq-len", str(tokens), "--ranks", str(ranks), "--context-parallel", str(ranks), "--context-way", way, "--zero", "3"]
+    options = RANKS + ["--seq-len", str(tokens), "--ranks", str(ranks), "--context-parallel", str(ranks), "--context-exchange", way, "--zero", "3"]
     got, text, _ = plan(arguments, folder, model, H100, options + (["--link", link] if link else []))
     if not got:
         return None, text
     with open(free, "w", encoding="utf-8") as f:
-        f.write("".join(f"{key} {value}\n" for key, value in got["rates"].items() if key != "source" and "net" not in key and "between" not in key))
+        f.write("".join(f"{key} {value}\n" for key, value in got["throughput"].items() if key != "source" and "net" not in key and "between" not in key))
         f.write("net_bytes 1e18\n")
     fixed = got["schedule"]
     same = [x for key in ("chunk", "head_chunk", "segment", "checkpoint_every") for x in (f"--{key.replace('_', '-')}", str(fixed[key]))]
-    same += ["--save", "+".join(fixed["saved"]) or "none", "--offload", fixed["offload"], "--rates", free]
+    same += ["--save", "+".join(fixed["saved"]) or "none", "--offload", fixed["offload"], "--throughput", free]
     without, text, _ = plan(arguments, folder, model, H100, options + same)
     if not without:
         return None, text
-    return {"seconds": got["seconds"], "waited": got["seconds"] - without["seconds"], "sent": got["wire"]["context_bytes"],
+    return {"seconds": got["seconds"], "waited": got["seconds"] - without["seconds"], "sent": got["interconnect"]["context_bytes"],
             "device": got["peak_bytes"]["device"], "host": got["peak_bytes"]["host"], "schedule": fixed}, ""
 
 
@@ -63,7 +63,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default=os.path.join(TOP, "build", "release"))
     parser.add_argument("--configs", default=os.path.join(TOP, "tests", "data", "configs"))
-    parser.add_argument("--save", default=os.path.join(TOP, "tests", "bench", "results", "context_ways.json"))
+    parser.add_argument("--save", default=os.path.join(TOP, "tests", "bench", "results", "context_exchange.json"))
     arguments = parser.parse_args()
     results, refused = [], 0
     print(f"{'':48s} {'a step':>9s} {'waited':>8s} {'sent':>8s} {'device':>8s} {'host':>8s}")
@@ -72,7 +72,7 @@ def main():
             model, tokens, ranks, link = case
             row = {"model": model, "tokens": tokens, "ranks": ranks, "link": link}
             print(f"{model}, {tokens} tokens, {ranks} ranks{', ' + link if link else ''}")
-            for way in ("heads", "keys"):
+            for way in ("all-to-all", "all-gather"):
                 row[way], text = measure(arguments, folder, case, way)
                 refused += not row[way]
                 if row[way]:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A model trained in less memory than its optimizer states have, with homes on disk, killed and resumed.
+"""A model trained in less memory than its optimizer states have, with placement on disk, killed and resumed.
 
-    python3 tests/bench/homes.py MODEL [--memory 900MiB] [--seq-len 512] [--steps 4] [--dtype fp32] [--build build/release]
+    python3 tests/bench/placement.py MODEL [--memory 900MiB] [--seq-len 512] [--steps 4] [--dtype fp32] [--build build/release]
 
 MODEL: what sbpc takes; ./run-demo brings demo-out/SmolLM2-135M-Instruct.Q4_1.gguf. Trains on token ids three times:
-with everything in memory; with all homes on disk below --memory; and that killed in the middle (SIGKILL, after a
+with everything in memory; with all placed on disk below --memory; and that killed in the middle (SIGKILL, after a
 checkpoint) and resumed. Weights and optimizer states must be the same bits each time. Prints seconds a step, bytes a
 step on disk, and memory planned and measured. Other work on the machine makes all of them slower: the load is printed.
 """
@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 
-HOMES = "+".join(f"{name}:disk" for name in ("checkpoints", "saved", "states", "gradients", "params"))
+PLACEMENT = "+".join(f"{name}:disk" for name in ("checkpoints", "saved", "states", "gradients", "params"))
 
 
 def run(*command):
@@ -60,7 +60,7 @@ def main():
     parser.add_argument("--dtype", default="fp32")
     parser.add_argument("--build", default="build/release")
     a = parser.parse_args()
-    work = tempfile.mkdtemp(prefix="homes-", dir=".")
+    work = tempfile.mkdtemp(prefix="placement-", dir=".")
     try:
         data = f"{work}/rows.jsonl"
         random.seed(1)
@@ -68,7 +68,7 @@ def main():
             for _ in range(a.steps):
                 rows.write(json.dumps({"input_ids": [random.randrange(3, 10000) for _ in range(a.seq_len)]}) + "\n")
         shared = ["--seq-len", str(a.seq_len), "--dtype", a.dtype, "--clip", "none", "--accumulate", "1", "--json"]
-        settings = {"in memory": ["--offload", "none"], "on disk": ["--memory", a.memory, "--offload", HOMES]}
+        settings = {"in memory": ["--offload", "none"], "on disk": ["--memory", a.memory, "--offload", PLACEMENT]}
         for name, options in settings.items():
             plan = f"{work}/{name}.plan"
             run(f"{a.build}/sbpc", "compile", a.model, "-o", plan, *shared, *options)

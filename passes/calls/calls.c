@@ -1,19 +1,19 @@
-/* entries: what is called, in which order: the call lists of `score`, `accumulate` and `update`, or `step`.
+/* calls: what is called, in which order: the call lists of `score`, `accumulate` and `update`, or `step`.
  *
  * requires  streambp, head, optimizer, schedule (sbp_callables)
- * gives     sbp_residency: items and call lists
+ * gives     sbp_call_schedule: tensors and call lists
  * preserves everything there is
  * breaks    nothing
  *
  * Layers are the calls between the first (embedding) and the last (head). I_l is the input of layer l; I_L
  * the head's, which becomes the gradient stream G in place. Every k-th I_l is a checkpoint, the k - 1 behind
  * it live in buffers that all groups share; before a group's backward its layers but the last run forward
- * again (the last group's are still there). Side values, which more than the next segment reads, are items of
- * their own from the forward of their writer to its backward; their cotangents from the last reader's
+ * again (the last group's are still there). Side values, which more than the next segment reads, are tensors
+ * of their own from the forward of their writer to its backward; their cotangents from the last reader's
  * backward to the writer's. `step` is: the gradient of a parameter is complete, so it is updated.
  *
- * items.c has what they name, gradients.c what happens to gradients. Nothing here knows where anything lives:
- * acts name items, and reside brings them.
+ * tensors.c has what they name, gradients.c what happens to gradients. Nothing here knows where anything
+ * lives: tasks name tensors, and offload brings them.
  */
 #include <string.h>
 
@@ -21,34 +21,34 @@
 
 /* ---- calls ------------------------------------------------------------------------------------------- */
 
-static void add_call(sbp_entry_builder *e, int32_t function, const sbp_operand *operands, int32_t count) {
-    sbp_entry_act(e, SBP_ACT_CALL, operands, count)->function = function;
+static void add_call(sbp_calls_builder *e, int32_t function, const sbp_operand *operands, int32_t count) {
+    sbp_calls_add_task(e, SBP_TASK_CALL, operands, count)->function = function;
 }
 
 static sbp_operand fixed(int32_t buffer, int32_t element) {
-    return (sbp_operand){.item = -1, .part = -1, .buffer = buffer, .element = element};
+    return (sbp_operand){.tensor = -1, .part = -1, .buffer = buffer, .element = element};
 }
 
 /* The input of layer l. */
-static sbp_operand input_of(const sbp_entry_builder *e, int32_t l) {
+static sbp_operand input_of(const sbp_calls_builder *e, int32_t l) {
     if (l == e->layers)
         return fixed(e->gradient, 0);
     int32_t within = (int32_t)(l % e->k);
     if (within > 0)
         return fixed(e->temporaries, within - 1);
-    return sbp_entry_stored(sbp_entry_whole(e->checkpoints[l / e->k]), SBP_READ);
+    return sbp_calls_stored(sbp_calls_whole(e->checkpoints[l / e->k]), SBP_READ);
 }
 
 /* One call of a segment's function. input, output (y, or G): NULL when there is none. */
-static sbp_status call_segment(sbp_entry_builder *e, int32_t call, int32_t function, const sbp_operand *input,
+static sbp_status call_segment(sbp_calls_builder *e, int32_t call, int32_t function, const sbp_operand *input,
                                const sbp_operand *output, bool backward) {
     sbp_program_builder *p = e->p;
     const sbp_invocation *c = &p->module->calls[call];
     const sbp_func *f = p->module->funcs[c->func];
     if (function < 0)
-        return sbp_fail(p->diag, SBP_INTERNAL, "entries: segment '%s' has no function for a call", f->name);
+        return sbp_fail(p->diag, SBP_INTERNAL, "calls: segment '%s' has no function for a call", f->name);
     const sbp_function *callee = &p->program->functions[function];
-    int32_t saved = call + 1 < p->module->call_count ? sbp_entry_kind(e, call)->saved_count : 0;
+    int32_t saved = call + 1 < p->module->call_count ? sbp_calls_kind(e, call)->saved_count : 0;
     int32_t count = 0, number = 0;
     const sbp_function_lowering *lowering = e->from->stages->functions[function];
     sbp_operand *operands = SBP_NEW_ARRAY(
@@ -58,14 +58,14 @@ static sbp_status call_segment(sbp_entry_builder *e, int32_t call, int32_t funct
     if (output)
         operands[count++] = *output;
     for (int32_t i = 0; i < lowering->side_count; i++) {
-        const sbp_entry_side *side = sbp_entry_side_of(e, call, &lowering->sides[i]);
-        operands[count++] = sbp_entry_stored(
-            sbp_entry_whole(lowering->sides[i].cotangent ? side->cotangent : side->item), SBP_READ);
+        const sbp_calls_side *side = sbp_calls_side_of(e, call, &lowering->sides[i]);
+        operands[count++] = sbp_calls_stored(
+            sbp_calls_whole(lowering->sides[i].cotangent ? side->cotangent : side->tensor), SBP_READ);
     }
     for (int32_t i = 0; i < lowering->param_count; i++, count++) {
-        sbp_item_part what = e->params[c->params[lowering->params[i]]];
-        bool kept = callee->formals[count].dtype == e->r->items[what.item].stored;
-        operands[count] = sbp_entry_stored(what, SBP_READ);
+        sbp_tensor_part what = e->params[c->params[lowering->params[i]]];
+        bool kept = callee->formals[count].dtype == e->r->tensors[what.tensor].stored;
+        operands[count] = sbp_calls_stored(what, SBP_READ);
         operands[count].form = kept ? SBP_FORM_STORED : SBP_FORM_COMPUTED;
     }
     for (int32_t i = 0; backward && i < f->arg_count; i++) {
@@ -73,13 +73,13 @@ static sbp_status call_segment(sbp_entry_builder *e, int32_t call, int32_t funct
         if (info->role != SBP_VALUE_PARAM)
             continue;
         if (info->trainable)
-            operands[count++] = sbp_entry_stored(sbp_entry_accum(e, call, number), SBP_UPDATE);
+            operands[count++] = sbp_calls_stored(sbp_calls_accum(e, call, number), SBP_UPDATE);
         number++;
     }
     for (int32_t i = 0; i < saved; i++)
-        operands[count++] = sbp_entry_stored(sbp_entry_whole(e->saved[call * e->max_saved + i]), SBP_READ);
+        operands[count++] = sbp_calls_stored(sbp_calls_whole(e->saved[call * e->max_saved + i]), SBP_READ);
     if (count != callee->formal_count)
-        return sbp_fail(p->diag, SBP_INTERNAL, "entries: %d views for the %d formals of @%s", count,
+        return sbp_fail(p->diag, SBP_INTERNAL, "calls: %d views for the %d formals of @%s", count,
                         callee->formal_count, callee->name);
     for (int32_t i = 0; i < count; i++)
         operands[i].access = callee->formals[i].access;
@@ -87,54 +87,54 @@ static sbp_status call_segment(sbp_entry_builder *e, int32_t call, int32_t funct
     return SBP_OK;
 }
 
-static sbp_status forward(sbp_entry_builder *e) {
+static sbp_status forward(sbp_calls_builder *e) {
     for (int32_t call = 0; call <= e->layers; call++) {
         sbp_operand input = input_of(e, call > 0 ? call - 1 : 0), output = input_of(e, call);
-        SBP_TRY(call_segment(e, call, sbp_entry_kind(e, call)->forward, call > 0 ? &input : NULL, &output,
+        SBP_TRY(call_segment(e, call, sbp_calls_kind(e, call)->forward, call > 0 ? &input : NULL, &output,
                              false));
     }
     return SBP_OK;
 }
 
 /* Cotangents of side values are zeroed before the first backward that adds to them. */
-static void zero_sides(sbp_entry_builder *e, int32_t call) {
-    int32_t function = sbp_entry_kind(e, call)->backward;
+static void zero_sides(sbp_calls_builder *e, int32_t call) {
+    int32_t function = sbp_calls_kind(e, call)->backward;
     const sbp_function_lowering *lowering = function < 0 ? NULL : e->from->stages->functions[function];
     for (int32_t i = 0; lowering && i < lowering->side_count; i++) {
-        sbp_entry_side *side = sbp_entry_side_of(e, call, &lowering->sides[i]);
+        sbp_calls_side *side = sbp_calls_side_of(e, call, &lowering->sides[i]);
         if (lowering->sides[i].cotangent && !side->zeroed)
-            sbp_entry_fill(e, side->cotangent);
+            sbp_calls_fill(e, side->cotangent);
         side->zeroed |= lowering->sides[i].cotangent;
     }
 }
 
 /* input: NULL for the first segment. */
-static sbp_status backward_of(sbp_entry_builder *e, int32_t call, const sbp_operand *input) {
+static sbp_status backward_of(sbp_calls_builder *e, int32_t call, const sbp_operand *input) {
     sbp_operand g = fixed(e->gradient, 0);
     zero_sides(e, call);
-    SBP_TRY(call_segment(e, call, sbp_entry_kind(e, call)->backward, input, &g, true));
-    sbp_entry_flush_call(e, call);
+    SBP_TRY(call_segment(e, call, sbp_calls_kind(e, call)->backward, input, &g, true));
+    sbp_calls_flush_call(e, call);
     return SBP_OK;
 }
 
-static sbp_status backward(sbp_entry_builder *e) {
+static sbp_status backward(sbp_calls_builder *e) {
     for (int32_t group = e->groups - 1; group >= 0; group--) {
-        int32_t first = (int32_t)(group * e->k), last = sbp_entry_end_of_group(e, group);
-        if (!sbp_entry_runs(e, last))
+        int32_t first = (int32_t)(group * e->k), last = sbp_calls_end_of_group(e, group);
+        if (!sbp_calls_runs(e, last))
             break;
         for (int32_t l = first; l + 1 < last && group + 1 < e->groups; l++) {
             sbp_operand input = input_of(e, l), output = input_of(e, l + 1);
-            SBP_TRY(call_segment(e, l + 1, sbp_entry_kind(e, l + 1)->again, &input, &output, false));
+            SBP_TRY(call_segment(e, l + 1, sbp_calls_kind(e, l + 1)->recompute, &input, &output, false));
         }
-        for (int32_t l = last - 1; l >= first && sbp_entry_runs(e, l + 1); l--) {
+        for (int32_t l = last - 1; l >= first && sbp_calls_runs(e, l + 1); l--) {
             sbp_operand input = input_of(e, l);
             SBP_TRY(backward_of(e, l + 1, &input));
         }
     }
-    return sbp_entry_runs(e, 0) ? backward_of(e, 0, NULL) : SBP_OK;
+    return sbp_calls_runs(e, 0) ? backward_of(e, 0, NULL) : SBP_OK;
 }
 
-static sbp_status head(sbp_entry_builder *e, bool backward_follows) {
+static sbp_status head(sbp_calls_builder *e, bool backward_follows) {
     const sbp_head_lowering *h = e->from->head;
     int32_t call = e->layers + 1;
     sbp_operand stream = input_of(e, e->layers), updated = stream;
@@ -155,33 +155,33 @@ static sbp_status head(sbp_entry_builder *e, bool backward_follows) {
     if (backward_follows && h->scatter >= 0)
         add_call(e, h->scatter, &updated, 1);
     if (backward_follows)
-        sbp_entry_flush_call(e, call);
+        sbp_calls_flush_call(e, call);
     return SBP_OK;
 }
 
 /* ---- entries ----------------------------------------------------------------------------------------- */
 
-void sbp_entry_begin_list(sbp_entry_builder *e, const char *entry) {
+void sbp_calls_begin_list(sbp_calls_builder *e, const char *entry) {
     SBP_PUSH(e->p->arena, e->r->lists, e->r->list_count, e->r->list_capacity,
              (sbp_call_list){.entry = entry});
     e->list = &e->r->lists[e->r->list_count - 1];
 }
 
-static sbp_status build_training(sbp_entry_builder *e) {
-    sbp_entry_begin_list(e, e->step ? "step" : "accumulate");
-    sbp_entry_begin_gradients(e);
+static sbp_status build_training(sbp_calls_builder *e) {
+    sbp_calls_begin_list(e, e->step ? "step" : "accumulate");
+    sbp_calls_begin_gradients(e);
     SBP_TRY(forward(e));
     SBP_TRY(head(e, true));
     SBP_TRY(backward(e));
     if (e->step)
-        sbp_entry_finish_norm(e);
+        sbp_calls_finish_norm(e);
     return SBP_OK;
 }
 
-sbp_status sbp_call_lists_make(sbp_program_builder *p, const sbp_callables *from, sbp_residency *out) {
+sbp_status sbp_call_lists_make(sbp_program_builder *p, const sbp_callables *from, sbp_call_schedule *out) {
     bool trains = from->head->backward >= 0, optimizes = p->options.optimizer != SBP_OPTIMIZER_NONE;
-    *out = (sbp_residency){0};
-    sbp_entry_builder e = {.p = p,
+    *out = (sbp_call_schedule){0};
+    sbp_calls_builder e = {.p = p,
                            .from = from,
                            .r = out,
                            .layers = p->module->call_count - 2,
@@ -194,22 +194,22 @@ sbp_status sbp_call_lists_make(sbp_program_builder *p, const sbp_callables *from
                         "does a single value cross");
     e.k = e.k < 1 || !trains ? 1 : e.k;
     e.groups = (int32_t)sbp_ceil_div(e.layers, e.k);
-    SBP_TRY(sbp_entry_make_lasting(&e));
-    sbp_entry_make_streams(&e, trains);
-    sbp_entry_make_sides(&e, trains);
-    sbp_entry_make_saved(&e);
+    SBP_TRY(sbp_calls_make_lasting(&e));
+    sbp_calls_make_streams(&e, trains);
+    sbp_calls_make_sides(&e, trains);
+    sbp_calls_make_saved(&e);
     if (trains && !e.step && optimizes)
-        sbp_entry_update_list(&e);
+        sbp_calls_update_list(&e);
     if (trains)
         SBP_TRY(build_training(&e));
     e.step = false;
-    sbp_entry_begin_list(&e, "score");
+    sbp_calls_begin_list(&e, "score");
     SBP_TRY(forward(&e));
     SBP_TRY(head(&e, false));
     return p->status;
 }
 
-sbp_status sbp_pass_entries(sbp_program_builder *p, const sbp_callables *from, sbp_residency **out) {
-    *out = SBP_NEW(p->arena, sbp_residency);
+sbp_status sbp_pass_calls(sbp_program_builder *p, const sbp_callables *from, sbp_call_schedule **out) {
+    *out = SBP_NEW(p->arena, sbp_call_schedule);
     return sbp_call_lists_make(p, from, *out);
 }
