@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "backends/cpu/cpu_target.h"
 #include "frontends/weights/weights.h"
 #include "tests/common/in_process.h"
 #include "tests/common/testing.h"
@@ -184,8 +185,8 @@ static draw make_draw(bench *b) {
     draw_types(b, &d);
     draw_schedule(b, &d);
     bool limited = below(b, 5) == 0;
-    if (limited) /* the process itself takes 15 MiB of it */
-        add(&d, "--memory %dKiB", 15300 + (int)below(b, 1400));
+    if (limited) /* the process itself takes 5860 KiB more than a tiny one */
+        add(&d, "--memory %dKiB", (SBP_CPU_RUNTIME_BYTES >> 10) + 5860 + (int)below(b, 1400));
     add(&d, "--seq-len %d", d.s->rows);
     return d;
 }
