@@ -30,7 +30,7 @@ sbp_status sbp_tpl_charge_text(tpl_eval *e, size_t bytes) {
 
 sbp_status sbp_tpl_deeper(tpl_eval *e) {
     if (++e->depth > 2 * TPL_MOST_DEPTH)
-        return sbp_tpl_fail(e, "nested too deep");
+        return sbp_tpl_fail(e, "values are nested too deep");
     return sbp_tpl_charge(e, 1);
 }
 
@@ -68,23 +68,22 @@ static sbp_status bind(tpl_eval *e, const tpl_builtin *builtin, const char *what
             if (!sbp_tpl_same(name, (tpl_text){args->named[i].name, args->named[i].length}))
                 continue;
             if (found)
-                return sbp_tpl_fail(e, "%s '%s': '%.*s' is given twice", what, builtin->name,
+                return sbp_tpl_fail(e, "%s '%s': the argument '%.*s' is given twice", what, builtin->name,
                                     (int)name.length, name.data);
             values[index] = args->named[i].value;
             found = true;
             taken++;
         }
         if (!found && !optional)
-            return sbp_tpl_fail(e, "%s '%s': '%.*s' is missing", what, builtin->name, (int)name.length,
-                                name.data);
+            return sbp_tpl_fail(e, "%s '%s': the argument '%.*s' is missing", what, builtin->name,
+                                (int)name.length, name.data);
     }
     if (args->count > index)
         return sbp_tpl_fail(e, "%s '%s': expected at most %d arguments, found %d", what, builtin->name, index,
                             args->count);
     if (taken < args->named_count)
-        return sbp_tpl_fail(e,
-                            "%s '%s': an argument of a name that it does not have, or that is not supported",
-                            what, builtin->name);
+        return sbp_tpl_fail(e, "%s '%s' has no argument of that name, or it is not supported", what,
+                            builtin->name);
     return SBP_OK;
 }
 

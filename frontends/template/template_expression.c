@@ -75,7 +75,7 @@ tpl_node *sbp_tpl_node(const tpl_parser *p, tpl_node_kind kind, const tpl_token 
 
 sbp_status sbp_tpl_enter(tpl_parser *p) {
     if (++p->depth > TPL_MOST_DEPTH)
-        return sbp_tpl_parse_fail(p, p->tokens, "nested too deep");
+        return sbp_tpl_parse_fail(p, p->tokens, "values are nested too deep");
     return SBP_OK;
 }
 
@@ -219,7 +219,7 @@ static sbp_status parse_argument(tpl_parser *p, tpl_node *call, tpl_node ***item
     if (!call->c && skip_operator(p, TPL_OP('*', '*')))
         return sbp_tpl_parse_expression(p, true, &call->c);
     if (call->b || call->c || call->named)
-        return sbp_tpl_parse_fail(p, at, "an argument that must stand further left in its call");
+        return sbp_tpl_parse_fail(p, at, "an argument by position follows one by name");
     SBP_TRY(sbp_tpl_parse_expression(p, true, *items));
     *items = &(**items)->next;
     return SBP_OK;
@@ -310,9 +310,9 @@ static sbp_status expect_name(tpl_parser *p, const char *what, tpl_text *out) {
 }
 
 static sbp_status unknown(const tpl_parser *p, const tpl_token *at, const char *what, tpl_text name) {
-    return sbp_tpl_parse_fail(p, at,
-                              sbp_tpl_jinja_has(name) ? "the %s '%.*s' is not supported" : "no %s '%.*s'",
-                              what, (int)(name.length < 60 ? name.length : 60), name.data);
+    return sbp_tpl_parse_fail(
+        p, at, sbp_tpl_jinja_has(name) ? "the %s '%.*s' is not supported" : "there is no %s '%.*s'", what,
+        (int)(name.length < 60 ? name.length : 60), name.data);
 }
 
 sbp_status sbp_tpl_parse_filters(tpl_parser *p, bool is_inline, tpl_node **out) {

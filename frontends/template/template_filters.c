@@ -84,7 +84,7 @@ TPL_WORK(filter_format) {
     tpl_value text, given = sbp_tpl_sequence(e, TPL_TUPLE, rest->count);
     SBP_TRY(sbp_tpl_soft(e, self, &text));
     if (rest->count && rest->named_count)
-        return sbp_tpl_fail(e, "format: arguments with and without names");
+        return sbp_tpl_fail(e, "format: arguments with and without names are mixed");
     for (int32_t i = 0; i < rest->count; i++)
         given.sequence->items[i] = rest->items[i];
     if (rest->named_count)
@@ -218,12 +218,12 @@ TPL_WORK(filter_int) {
     if (sbp_tpl_integer(self, &integer) ||
         (self->kind == TPL_STRING && parse_int(self->string, base, &integer, &too_large))) {
         *out = sbp_tpl_int(integer);
-        return too_large ? sbp_tpl_fail(e, "int: more than 64 bits") : SBP_OK;
+        return too_large ? sbp_tpl_fail(e, "int: the number has more than 64 bits") : SBP_OK;
     }
     bool good = self->kind == TPL_STRING ? parse_float(self->string, &number) : sbp_tpl_number(self, &number);
     if (good && !isnan(number) && !isinf(number)) {
         if (fabs(number) >= 0x1p63)
-            return sbp_tpl_fail(e, "int: more than 64 bits");
+            return sbp_tpl_fail(e, "int: the number has more than 64 bits");
         *out = sbp_tpl_int((int64_t)number);
     } else {
         *out = values[0].kind != TPL_MISSING ? values[0] : sbp_tpl_int(0);

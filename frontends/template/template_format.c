@@ -20,7 +20,7 @@ static sbp_status read_number(tpl_eval *e, tpl_text in, size_t *at, int64_t *out
     for (; *at < in.length && in.data[*at] >= '0' && in.data[*at] <= '9'; ++*at) {
         *out = *out * 10 + (in.data[*at] - '0');
         if (*out > MOST_WIDTH)
-            return sbp_tpl_fail(e, "a format with a width above %d", MOST_WIDTH);
+            return sbp_tpl_fail(e, "the width of a format is above %d", MOST_WIDTH);
     }
     return SBP_OK;
 }
@@ -53,10 +53,10 @@ static sbp_status add_number(tpl_eval *e, sbp_text *out, const spec *s, const tp
     snprintf(format, sizeof format, "%%%s%s%s%s%c", s->flags, width, precision, whole ? "ll" : "",
              s->type == 'u' ? 'd' : s->type);
     if (!sbp_tpl_number(value, &real))
-        return sbp_tpl_fail(e, "a format for numbers, of a %s", sbp_tpl_type(value));
+        return sbp_tpl_fail(e, "a %s cannot be written in a format for numbers", sbp_tpl_type(value));
     if (whole && !sbp_tpl_integer(value, &integer)) {
         if (s->type != 'd' && s->type != 'i' && s->type != 'u')
-            return sbp_tpl_fail(e, "a format for whole numbers, of a float");
+            return sbp_tpl_fail(e, "a float cannot be written in a format for whole numbers");
         if (isnan(real) || fabs(real) >= 0x1p63)
             return sbp_tpl_fail(e, "a whole number has more than 64 bits");
         integer = (int64_t)real;
@@ -64,7 +64,7 @@ static sbp_status add_number(tpl_eval *e, sbp_text *out, const spec *s, const tp
     int length = whole ? snprintf(text, sizeof text, format, (long long)integer)
                        : snprintf(text, sizeof text, format, real);
     if (length < 0 || length >= (int)sizeof text)
-        return sbp_tpl_fail(e, "a number that is too long");
+        return sbp_tpl_fail(e, "the number is too long");
     return sbp_tpl_add(e, out, (tpl_text){text, (size_t)length});
 }
 
@@ -105,7 +105,7 @@ static sbp_status add_value(tpl_eval *e, sbp_text *out, const spec *s, const tpl
     case 'G':
         return add_number(e, out, s, value);
     default:
-        return sbp_tpl_fail(e, "a format '%%%c', which is not supported", s->type ? s->type : ' ');
+        return sbp_tpl_fail(e, "the format '%%%c' is not supported", s->type ? s->type : ' ');
     }
 }
 
@@ -185,7 +185,7 @@ static sbp_status field_value(tpl_eval *e, tpl_text name, tpl_args *args, int32_
         if (sbp_tpl_same(name, (tpl_text){args->named[i].name, args->named[i].length}))
             found = &args->named[i].value;
     if (!found)
-        return sbp_tpl_fail(e, "format: no value for '%.*s' (attributes and items are not supported here)",
+        return sbp_tpl_fail(e, "format: '%.*s' has no value (attributes and items are not supported here)",
                             (int)(name.length < 60 ? name.length : 60), name.data);
     *out = *found;
     return SBP_OK;
@@ -230,7 +230,7 @@ sbp_status sbp_tpl_str_format(tpl_eval *e, tpl_text format, tpl_args *args, tpl_
         }
         const char *end = memchr(format.data + at, '}', format.length - at);
         if (format.data[at] == '}' || !end)
-            return sbp_tpl_fail(e, "format: a bracket alone");
+            return sbp_tpl_fail(e, "format: a bracket stands alone");
         tpl_text field = {format.data + at + 1, (size_t)(end - format.data) - at - 1};
         SBP_TRY(add_field(e, &text, field, args, &next));
         at = (size_t)(end - format.data) + 1;

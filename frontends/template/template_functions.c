@@ -24,11 +24,11 @@ FUNCTION(make_range) {
     int64_t start = bounds[0], stop = bounds[1], step = bounds[2], most = INT64_MAX / 4;
     if (step == 0 || step > most || step < -most || start > most || start < -most || stop > most ||
         stop < -most)
-        return sbp_tpl_fail(e, step ? "range: too large" : "range: steps of 0");
+        return sbp_tpl_fail(e, step ? "range: the numbers are too large" : "range: the step must not be 0");
     int64_t distance = step > 0 ? stop - start : start - stop, stride = step > 0 ? step : -step;
     int64_t count = distance > 0 ? (distance - 1) / stride + 1 : 0;
     if (count > MOST_RANGE)
-        return sbp_tpl_fail(e, "range: more than %d numbers", MOST_RANGE);
+        return sbp_tpl_fail(e, "range: there would be more than %d numbers", MOST_RANGE);
     SBP_TRY(sbp_tpl_charge(e, count));
     *out = sbp_tpl_sequence(e, TPL_RANGE, count);
     *out->sequence = (tpl_sequence){
@@ -114,14 +114,15 @@ FUNCTION(strftime_now) {
         return sbp_tpl_fail(e, "strftime_now: expected a format, found %s", sbp_tpl_type(&values[0]));
     tpl_text given = values[0].string;
     if (given.length > 200 || memchr(given.data, '\0', given.length))
-        return sbp_tpl_fail(e, "strftime_now: a format of %zu bytes, or with a NUL", given.length);
+        return sbp_tpl_fail(e, "strftime_now: the format has %zu bytes, which are too many, or holds a NUL",
+                            given.length);
     own_directives(given.data, given.length, format);
     size_t length = strftime(text, sizeof text, format, &e->now);
     if (length == 0)
-        return sbp_tpl_fail(e, "strftime_now: a format whose result is too long");
+        return sbp_tpl_fail(e, "strftime_now: the result of the format is too long");
     tpl_text copy = {sbp_arena_strndup(e->arena, text, length - 1), length - 1};
     if (!sbp_tpl_valid_utf8(copy))
-        return sbp_tpl_fail(e, "strftime_now: a format that breaks a character");
+        return sbp_tpl_fail(e, "strftime_now: the format breaks a character apart");
     *out = sbp_tpl_string(copy.data, copy.length);
     return SBP_OK;
 }

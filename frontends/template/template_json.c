@@ -89,7 +89,7 @@ static sbp_status add_key(tpl_eval *e, sbp_text *out, const tpl_value *key, cons
     if (key->kind == TPL_STRING)
         return add_string(e, out, key->string, style);
     if (key->kind > TPL_STRING || key->kind < TPL_NONE)
-        return sbp_tpl_fail(e, "tojson: %s as a key", sbp_tpl_type(key));
+        return sbp_tpl_fail(e, "tojson: %s cannot be a key", sbp_tpl_type(key));
     SBP_TRY(add(e, out, "\""));
     SBP_TRY(add_scalar(e, out, key));
     return add(e, out, "\"");

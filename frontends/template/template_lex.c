@@ -236,7 +236,7 @@ static sbp_status lex_string(lexer *l) {
     while (end < l->text.length && l->text.data[end] != quote)
         end += l->text.data[end] == '\\' ? 2 : 1;
     if (end >= l->text.length)
-        return fail_at(l, begin, "a string has no end");
+        return fail_at(l, begin, "the string has no end");
     char *out = sbp_arena_alloc(l->arena, end - begin + 8);
     size_t length = 0;
     for (size_t at = begin + 1; at < end;) {
@@ -248,7 +248,7 @@ static sbp_status lex_string(lexer *l) {
         int bytes = unescape(l, &at, end, out + length);
         if (bytes < 0)
             return fail_at(l, begin,
-                           "a string with an escape that stands for no character, or is not supported "
+                           "the string has an escape that stands for no character, or is not supported "
                            "(\\N{..}, halves of surrogate pairs)");
         length += (size_t)bytes;
     }
@@ -269,7 +269,7 @@ static sbp_status lex_operator(lexer *l) {
         length = 1;
     if (length == 0)
         return fail_at(l, begin,
-                       sbp_arena_printf(l->arena, "a character that does not belong here: '%.*s'",
+                       sbp_arena_printf(l->arena, "the character '%.*s' does not belong here",
                                         (unsigned char)c < 0x80 ? 1 : 0, l->text.data + begin));
     if (length == 1 && strchr("([{", c)) {
         if (l->open_count == TPL_MOST_DEPTH)
@@ -302,7 +302,7 @@ static sbp_status lex_tag(lexer *l, bool block) {
         char sign;
         l->at = skip_blanks(l, l->at);
         if (l->at >= l->text.length)
-            return sbp_fail(l->diag, SBP_INPUT, "%s:%d:%d: '%.2s' without '%s'", l->name, l->line, l->column,
+            return sbp_fail(l->diag, SBP_INPUT, "%s:%d:%d: '%.2s' has no '%s'", l->name, l->line, l->column,
                             l->text.data + begin, block ? "%}" : "}}");
         if (at_end(l, block, &sign)) {
             push(l, block ? TPL_TOKEN_BLOCK_END : TPL_TOKEN_VARIABLE_END, l->at, (tpl_text){"", 0});
@@ -337,7 +337,7 @@ static sbp_status lex_comment(lexer *l, size_t begin) {
             end_tag(l, sign, true);
             return SBP_OK;
         }
-    return fail_at(l, begin, "'{#' without '#}'");
+    return fail_at(l, begin, "'{#' has no '#}'");
 }
 
 /* Behind `word` and the end of its tag, when that stands at `at`; else 0. *sign: of the end. */
@@ -366,7 +366,7 @@ static sbp_status lex_raw(lexer *l, size_t begin) {
         end_tag(l, end_sign, true);
         return SBP_OK;
     }
-    return fail_at(l, begin, "'raw' without 'endraw'");
+    return fail_at(l, begin, "'raw' has no 'endraw'");
 }
 
 static size_t find_tag(const lexer *l) {

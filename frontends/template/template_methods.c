@@ -219,12 +219,12 @@ TPL_WORK(method_rfind) {
 
 TPL_WORK(method_index) {
     SBP_TRY(method_find(e, self, values, rest, out));
-    return out->integer < 0 ? sbp_tpl_fail(e, "index: not found") : SBP_OK;
+    return out->integer < 0 ? sbp_tpl_fail(e, "index: the text was not found") : SBP_OK;
 }
 
 TPL_WORK(method_rindex) {
     SBP_TRY(method_rfind(e, self, values, rest, out));
-    return out->integer < 0 ? sbp_tpl_fail(e, "rindex: not found") : SBP_OK;
+    return out->integer < 0 ? sbp_tpl_fail(e, "rindex: the text was not found") : SBP_OK;
 }
 
 TPL_WORK(method_count) {
@@ -410,7 +410,7 @@ TPL_WORK(list_index) {
             return SBP_OK;
         }
     }
-    return sbp_tpl_fail(e, "index: not in the %s", sbp_tpl_type(self));
+    return sbp_tpl_fail(e, "index: the value is not in the %s", sbp_tpl_type(self));
 }
 
 TPL_WORK(list_count) {

@@ -11,7 +11,7 @@ static sbp_status too_large(tpl_eval *e) {
 }
 
 static sbp_status by_zero(tpl_eval *e) {
-    return sbp_tpl_fail(e, "division by zero");
+    return sbp_tpl_fail(e, "a number is divided by zero");
 }
 
 static sbp_status integer_power(tpl_eval *e, int64_t base, int64_t exponent, tpl_value *out) {
@@ -182,7 +182,7 @@ sbp_status sbp_tpl_binary(tpl_eval *e, int op, const tpl_value *a, const tpl_val
     if (op == '%' && a->kind == TPL_STRING)
         return sbp_tpl_percent(e, a, b, out);
     char text[3] = {(char)(op & 0xff), (char)(op >> 8), '\0'};
-    return sbp_tpl_fail(e, "%s %s %s: not possible", sbp_tpl_type(a), text, sbp_tpl_type(b));
+    return sbp_tpl_fail(e, "%s %s %s is not possible", sbp_tpl_type(a), text, sbp_tpl_type(b));
 }
 
 /* ---- slices ---------------------------------------------------------------------------------------- */
@@ -234,7 +234,7 @@ sbp_status sbp_tpl_slice(tpl_eval *e, const tpl_value *of, const tpl_value bound
     (void)sbp_tpl_integer(&bounds[2], &step);
     step = step < -all - 1 ? -all - 1 : step > all + 1 ? all + 1 : step;
     if (step == 0)
-        return sbp_tpl_fail(e, "a slice has steps of 0");
+        return sbp_tpl_fail(e, "the step of a slice must not be 0");
     bool down = step < 0;
     int64_t least = down ? -1 : 0, most = down ? all - 1 : all;
     start = bound(&bounds[0], all, least, most, down ? most : least);

@@ -446,7 +446,7 @@ static sbp_status read_date(tpl_eval *e, const char *date) {
         return sbp_tpl_fail(e, "expected a date as 2026-03-01, found '%s'", date ? date : "nothing");
     e->now = (struct tm){.tm_year = year - 1900, .tm_mon = month - 1, .tm_mday = day};
     time_t at = timegm(&e->now); /* fills the day of the week and of the year */
-    return at == (time_t)-1 ? sbp_tpl_fail(e, "no date: '%s'", date) : SBP_OK;
+    return at == (time_t)-1 ? sbp_tpl_fail(e, "'%s' is not a date", date) : SBP_OK;
 }
 
 typedef struct render_job {

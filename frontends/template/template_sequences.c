@@ -78,7 +78,7 @@ sbp_status sbp_tpl_filter_last(TPL_PARAMETERS) {
     if (self->kind == TPL_GENERATOR)
         return sbp_tpl_fail(e, "last: the result of a filter has no end: is a '|list' missing?");
     SBP_TRY(sbp_tpl_iterate(e, self, &items, &count));
-    *out = count ? items[count - 1] : sbp_tpl_undefined(e, "no last item: the sequence is empty");
+    *out = count ? items[count - 1] : sbp_tpl_undefined(e, "an empty sequence has no last item");
     return SBP_OK;
 }
 
@@ -139,7 +139,7 @@ static sbp_status choose(tpl_eval *e, const tpl_value *self, tpl_args *args, boo
         if (args->items[at].kind == TPL_STRING)
             test = sbp_tpl_find_test(args->items[at].string);
         if (!test)
-            return sbp_tpl_fail(e, "no such test");
+            return sbp_tpl_fail(e, "there is no such test");
         at++;
     }
     for (int64_t i = 0; i < count; i++) {
@@ -189,7 +189,7 @@ static sbp_status map_attribute(tpl_eval *e, const tpl_args *args, tpl_value *it
         else if (sbp_tpl_is(name, "default"))
             fallback = args->named[i].value;
         else
-            return sbp_tpl_fail(e, "map: no parameter '%.*s'", (int)name.length, name.data);
+            return sbp_tpl_fail(e, "map: there is no parameter '%.*s'", (int)name.length, name.data);
     }
     if (attribute.kind == TPL_MISSING)
         return sbp_tpl_fail(e, "map: expected the name of a filter, or attribute=");
@@ -210,7 +210,7 @@ sbp_status sbp_tpl_filter_map(TPL_PARAMETERS) {
     const tpl_builtin *filter =
         rest->items[0].kind == TPL_STRING ? sbp_tpl_find_filter(rest->items[0].string) : NULL;
     if (!filter)
-        return sbp_tpl_fail(e, "map: no such filter");
+        return sbp_tpl_fail(e, "map: there is no such filter");
     for (int64_t i = 0; i < out->sequence->count; i++) {
         tpl_args args = *rest;
         tpl_value item = items[i];
@@ -349,7 +349,7 @@ sbp_status sbp_tpl_filter_sum(TPL_PARAMETERS) {
     SBP_TRY(sbp_tpl_iterate(e, self, &items, &count));
     *out = values[1].kind == TPL_MISSING ? sbp_tpl_int(0) : values[1];
     if (out->kind == TPL_STRING)
-        return sbp_tpl_fail(e, "sum: of strings: use join");
+        return sbp_tpl_fail(e, "sum: strings are not added up; use join");
     for (int64_t i = 0; i < count; i++) {
         tpl_value item, so_far = *out;
         SBP_TRY(get_path(e, &items[i], &values[0], NULL, &item));

@@ -20,7 +20,7 @@ static sbp_status parse_until(tpl_parser *p, const tpl_token *opened, const char
     SBP_TRY(expect_block_end(p));
     SBP_TRY(parse_block(p, ends, out));
     if (p->tokens->kind == TPL_TOKEN_END)
-        return sbp_tpl_parse_fail(p, opened, "'%.*s' without '%s'", (int)opened->text.length,
+        return sbp_tpl_parse_fail(p, opened, "'%.*s' has no '%s'", (int)opened->text.length,
                                   opened->text.data, ends[0]);
     return SBP_OK;
 }
@@ -192,7 +192,8 @@ static sbp_status parse_print(tpl_parser *p, const tpl_token *at, tpl_node **out
 
 static sbp_status parse_leave(tpl_parser *p, const tpl_token *at, tpl_node **out) {
     if (p->loops == 0)
-        return sbp_tpl_parse_fail(p, at, "'%.*s' outside of a loop", (int)at->text.length, at->text.data);
+        return sbp_tpl_parse_fail(p, at, "'%.*s' is used outside of a loop", (int)at->text.length,
+                                  at->text.data);
     *out = sbp_tpl_node(p, sbp_tpl_is(at->text, "break") ? TPL_BREAK : TPL_CONTINUE, at);
     return SBP_OK;
 }
@@ -229,8 +230,7 @@ static sbp_status parse_statement(tpl_parser *p, tpl_node **out) {
                                       "'%s' is not supported: a template is one file, and its text is "
                                       "used as it is",
                                       refused[i]);
-    return sbp_tpl_parse_fail(p, at, "the tag belongs to nothing, or is unknown: %s",
-                              sbp_tpl_describe(p, at));
+    return sbp_tpl_parse_fail(p, at, "the tag %s is unknown, or belongs to nothing", sbp_tpl_describe(p, at));
 }
 
 static bool at_one_of(const tpl_parser *p, const char *const *names) {

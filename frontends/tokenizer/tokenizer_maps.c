@@ -219,7 +219,7 @@ sbp_status sbp_charsmap_parse(sbp_diag *diag, const sbp_json *json, const uint8_
     for (int i = 3; i >= 0 && length >= 4; i--)
         size = size << 8 | bytes[i];
     if (length < 8 || size < 4 || size % 4 != 0 || size >= length - 4)
-        return sbp_json_fail(diag, json, "a charsmap of %lld bytes with a trie of %lld", (long long)length,
+        return sbp_json_fail(diag, json, "the charsmap has %lld bytes and a trie of %lld", (long long)length,
                              (long long)size);
     *out = (tok_charsmap){.units = bytes + 4,
                           .unit_count = size / 4,

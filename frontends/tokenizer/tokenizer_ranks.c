@@ -112,9 +112,10 @@ static sbp_status read_tekken(tok_conversion *c, const sbp_json *root, const cha
                              (long long)*specials, 1 << 20);
     int64_t count = size < 0 ? vocab->count : size - *specials;
     if (count < 1 || count > vocab->count)
-        return sbp_json_fail(c->diag, config,
-                             "default_vocab_size %lld, of which %lld are special; the file has %lld tokens",
-                             (long long)size, (long long)*specials, (long long)vocab->count);
+        return sbp_json_fail(
+            c->diag, config,
+            "default_vocab_size is %lld, of which %lld are special, but the file has %lld tokens",
+            (long long)size, (long long)*specials, (long long)vocab->count);
     sbp_convert_start(c, *specials + count);
     const char **names = SBP_NEW_ARRAY(c->scratch, const char *, *specials + 1);
     int32_t *types = SBP_NEW_ARRAY(c->scratch, int32_t, c->count);
@@ -194,7 +195,7 @@ sbp_status sbp_convert_tiktoken(sbp_arena *scratch, sbp_diag *diag, const char *
         SBP_TRY(add_bytes(&c, line++, bytes, n));
     }
     if (line == 0)
-        return sbp_fail(diag, SBP_INPUT, "%s: no tokens", path);
+        return sbp_fail(diag, SBP_INPUT, "%s: the vocabulary has no tokens", path);
     sbp_note(diag, "%s: a file of tiktoken names no pattern: that of Llama 3 cuts texts into words", path);
     SBP_TRY(write_ranked(&c, lines_pattern, 0, false, false));
     *out = c.out;

@@ -121,8 +121,8 @@ sbp_status sbp_vocab_parse_scored(sbp_arena *arena, sbp_diag *diag, const sbp_js
     const sbp_json *vocab;
     SBP_TRY(sbp_json_get_array(diag, json, "vocab", SBP_JSON_REQUIRED, &vocab));
     if (vocab->count == 0 || vocab->count > MAX_ID)
-        return sbp_json_fail(diag, vocab, "%lld tokens; 1 to %d are expected", (long long)vocab->count,
-                             MAX_ID);
+        return sbp_json_fail(diag, vocab, "the vocabulary has %lld tokens; 1 to %d are expected",
+                             (long long)vocab->count, MAX_ID);
     start_vocab(arena, m, vocab->count, vocab->count);
     m->scores = SBP_NEW_ARRAY(arena, double, vocab->count);
     for (int64_t i = 0; i < vocab->count; i++) {

@@ -9,7 +9,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/tree"
 (cd "$root" && find *.md ir passes frontends backends runtime examples tests -type f \
-    \( -name '*.[ch]' -o -name '*.def' -o -name '*.md' -o -name '*.sh' \) -print0 | tar -c --null -T - -f -) | tar -x -C "$work/tree"
+    \( -name '*.[ch]' -o -name '*.def' -o -name '*.md' -o -name '*.sh' -o -name '*.tsv' \) -print0 | tar -c --null -T - -f -) | tar -x -C "$work/tree"
 cd "$work/tree" || exit 1
 
 planted=()

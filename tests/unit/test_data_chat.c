@@ -159,7 +159,7 @@ static void test_what_cannot_be_told(void **state) {
                  "d:7: message 1 (from 0): the template writes the conversation up to here differently",
                  make(&c, TURNS));
     begin(&c, f, "{{ messages | nofilter }}", SBP_LOSS_AUTO);
-    assert_fails(f, SBP_INPUT, "t:1:15: no filter 'nofilter'", make(&c, TURNS));
+    assert_fails(f, SBP_INPUT, "t:1:15: there is no filter 'nofilter'", make(&c, TURNS));
     begin(&c, f, "{{ raise_exception('roles') }}", SBP_LOSS_AUTO);
     assert_fails(f, SBP_INPUT, "d:7: t:1:19: the template refuses the conversation: roles", make(&c, TURNS));
     begin(&c, f, "", SBP_LOSS_AUTO);

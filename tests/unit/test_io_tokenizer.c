@@ -325,7 +325,7 @@ static void names_what_it_does_not_support(void **state) {
          "test: normalizer: the normalizer 'Cursive' is not supported"},
         {SMALL("", "\"normalizer\":{\"type\":\"Precompiled\"},"), "expected a string 'precompiled_charsmap'"},
         {SMALL("", "\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAAA\"},"),
-         "a charsmap of 3 bytes"},
+         "the charsmap has 3 bytes"},
         {SMALL("",
                "\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"BAAAAAAAAAD//w==\"},"),
          "byte 0 of the charsmap's strings is not UTF-8"},

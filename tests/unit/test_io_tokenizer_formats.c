@@ -123,7 +123,7 @@ static void names_what_it_does_not_support(void **state) {
         {"tekken.json",
          "{\"config\":{\"pattern\":\"a\",\"default_vocab_size\":9,\"default_num_special_tokens\":20},"
          "\"vocab\":[{\"token_bytes\":\"YQ==\"}]}",
-         "default_vocab_size 9, of which 20 are special; the file has 1", 0},
+         "default_vocab_size is 9, of which 20 are special, but the file has 1", 0},
     };
     for (int i = 0; i < SBP_COUNT(cases); i++) {
         const sbp_tokenizer *t;

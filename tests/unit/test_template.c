@@ -117,9 +117,9 @@ static void test_places(void **state) {
         {"é{{ 1 + }}", "error: t:1:9: expected an expression, found '}}'"},
         {"{% include 'x' %}", "error: t:1:4: 'include' is not supported: a template is one file"},
         {"\n{{ 1 | urlize }}", "error: t:2:8: the filter 'urlize' is not supported"},
-        {"{{ 1 | sizeof }}", "error: t:1:8: no filter 'sizeof'"},
+        {"{{ 1 | sizeof }}", "error: t:1:8: there is no filter 'sizeof'"},
         {"{% for x in y recursive %}{% endfor %}", "error: t:1:15: recursive loops are not supported"},
-        {"{% if x %}", "error: t:1:4: 'if' without 'endif'"},
+        {"{% if x %}", "error: t:1:4: 'if' has no 'endif'"},
         {"{{ raise_exception('no system') }}",
          "error: d.jsonl:7: t:1:19: the template refuses the conversation: "
          "no system"},
