@@ -2,6 +2,7 @@
  * for, which another way makes: parameters that train are read from the same file as plain numbers. Settings
  * and placement change nothing; checkpoints leave the base where it is. */
 #include "tests/cli/drawing.h"
+#include "tests/common/sweep.h"
 
 /* ---- a GGUF file ----------------------------------------------------------------------------------------
  */
@@ -295,7 +296,7 @@ static void put_texts(io_fixture *f) {
 static void test_drawn_settings(void **state) {
     io_fixture *f = *state;
     sbp_rng rng = {31};
-    int draws = getenv("SBP_TEST_ALL") ? 150 : 8, compared = 0;
+    int draws = testing_all() ? 150 : 8, compared = 0;
     put_texts(f);
     write_numbers(f, "nf4");
     write_numbers(f, "q8_0");

@@ -4,6 +4,7 @@
  * bf16 (tests/golden/bf16.json): they say what bf16 costs, and are no test. */
 #include "passes/passes.h"
 #include "tests/cli/cli_testing.h"
+#include "tests/common/sweep.h"
 #include "tests/unit/frontend_testing.h"
 
 /* A golden case, its rows, and the graph of its step. */
@@ -110,11 +111,6 @@ static const char *transformers_text(golden *g, const char *way) {
     return e ? errors_text(g, cli_number(g->io, e, "worst"), cli_number(g->io, e, "whole")) : "-";
 }
 
-static bool everything(void) {
-    const char *all = getenv("SBP_TEST_ALL");
-    return all && strcmp(all, "1") == 0;
-}
-
 typedef struct way {
     const char *name, *compile;
     sbp_dtype compute, residual, storage;
@@ -162,7 +158,7 @@ static void against_the_evaluator(io_fixture *io, const way *w, int step) {
 
 static void test_against_the_evaluator(void **state) {
     for (int w = 0; w < SBP_COUNT(ways); w++)
-        against_the_evaluator(*state, &ways[w], w > 1 && !everything() ? 3 : 1);
+        against_the_evaluator(*state, &ways[w], w > 1 && !testing_all() ? 3 : 1);
 }
 
 /* What drops in the first step of a run with seed 42, as runtime/train/trainer.h has it. */
@@ -281,7 +277,7 @@ static void test_same_bits(void **state) {
     for (int i = 0; i < SBP_COUNT(few); i++)
         same_bits(*state, few[i], "--chunk 7 --head-chunk 5");
     same_bits(*state, few[0], "--chunk 7 --head-chunk 5 --residual-dtype fp32");
-    for (int i = 0; everything() && i < SBP_COUNT(cases); i++)
+    for (int i = 0; testing_all() && i < SBP_COUNT(cases); i++)
         same_bits(*state, cases[i], "--chunk 16 --head-chunk 64");
 }
 
@@ -323,7 +319,7 @@ static void test_against_the_evaluator_on_device(void **state) {
     const way w = {"bf16", compile, SBP_BF16, SBP_BF16, SBP_F32, SBP_TOLERANCE_BF16_ANY};
     if (!cli_has_device(*state, backend, "gradients in bf16"))
         skip();
-    against_the_evaluator(*state, &w, everything() ? 1 : 3);
+    against_the_evaluator(*state, &w, testing_all() ? 1 : 3);
 }
 
 /* The residual stream is a choice for bf16 alone; its bytes are most of what a token costs. */

@@ -3,6 +3,7 @@
  * what was planned, to the byte, and two runs have the same bits. */
 #include "tests/cli/drawing.h"
 #include "tests/cli/ranks_testing.h"
+#include "tests/common/sweep.h"
 
 enum { VOCABULARY = 31, ROWS = 9 };
 
@@ -42,7 +43,7 @@ static double compare(io_fixture *f, const char *what, const char *file) {
 /* As many ranks together as there are, or half of them. */
 static void draw_ranks(sbp_rng *rng, int *ranks, int *together) {
     static const int pairs[][2] = {{2, 2}, {3, 3}, {4, 4}, {4, 2}, {6, 3}, {8, 8}};
-    int pick = (int)sbp_rng_below(rng, getenv("SBP_TEST_ALL") ? SBP_COUNT(pairs) : 4);
+    int pick = (int)sbp_rng_below(rng, testing_all() ? SBP_COUNT(pairs) : 4);
     *ranks = pairs[pick][0];
     *together = pairs[pick][1];
 }
@@ -66,7 +67,7 @@ static void test_models(void **state) {
     io_fixture *f = *state;
     static const char *const few[] = {"llama_mqa",   "mistral_window", "gemma3_layer_types",
                                       "qwen3_plain", "llama_mha",      "gpt_neox_plain"};
-    bool all = getenv("SBP_TEST_ALL") != NULL;
+    bool all = testing_all();
     double worst = 0;
     int models = 0;
     if (!cli_has_ranks(f, "models of which ranks have documents together"))

@@ -3,6 +3,7 @@
  *
  *     test_cli_cuda [TEST] */
 #include "tests/cli/cli_testing.h"
+#include "tests/common/sweep.h"
 
 #include <string.h>
 
@@ -110,15 +111,10 @@ static void same_curve(io_fixture *f, const char *a, const char *b, int steps) {
     assert_true(worst <= SBP_TOLERANCE_CURVE);
 }
 
-static bool everything(void) {
-    const char *all = getenv("SBP_TEST_ALL");
-    return all && *all == '1';
-}
-
 /* stories260K in fp32: the curve of the CPU; 20 steps with SBP_TEST_ALL=1. */
 static void test_stories(void **state) {
     io_fixture *f = *state;
-    int steps = everything() ? 20 : 2, batch = everything() ? 8 : 2;
+    int steps = testing_all() ? 20 : 2, batch = testing_all() ? 8 : 2;
     if (!cli_has_device(f, "cuda", "training stories260K"))
         skip();
 #define RUN "$R $D/p " STORIES "--schedule constant "
@@ -131,7 +127,7 @@ static void test_stories(void **state) {
     cli_ok(f, sbp_arena_printf(f->arena, "SBP_FAKE_CUDA=report " SHORT "--out $D/cuda", batch, steps));
     nothing_is_left(f);
     same_curve(f, "cpu/metrics.jsonl", "cuda/metrics.jsonl", steps);
-    if (!everything())
+    if (!testing_all())
         return;
     /* stopped and resumed, and by other kernels (mma.sync): the same bits; the same curve */
     cli_ok(f, RUN "--steps 3 --out $D/o && " RUN "--steps 5 --out $D/o --resume && " RUN
@@ -165,11 +161,11 @@ static void test_stories_in_bf16(void **state) {
     } ways[] = {{"autocast", "--dtype bf16 --param-dtype fp32 --residual-dtype fp32"},
                 {"bf16", "--dtype bf16 --param-dtype bf16 --master fp32"}};
     const sbp_json *root, *curve;
-    int steps = everything() ? 20 : 1, count;
+    int steps = testing_all() ? 20 : 1, count;
     if (!cli_has_device(f, "cuda", "training stories260K in bf16"))
         skip();
     assert_ok(f, sbp_json_read(f->arena, f->diag, "tests/golden/stories260k_trl/bf16.json", 0, &root));
-    for (int w = 0; w < (everything() ? SBP_COUNT(ways) : 1); w++) {
+    for (int w = 0; w < (testing_all() ? SBP_COUNT(ways) : 1); w++) {
         const sbp_json *items[20];
         assert_ok(f, sbp_json_get_array(f->diag, root, ways[w].theirs, SBP_JSON_REQUIRED, &curve));
         for (int i = 0; i < 20; i++)
@@ -179,7 +175,7 @@ static void test_stories_in_bf16(void **state) {
                    f->arena, "$C compile $S -o $D/p --seq-len 933 --clip 1 --backend cuda --arch sm_90a %s",
                    ways[w].compile));
         cli_ok(f, sbp_arena_printf(f->arena, "rm -rf $D/o; SBP_FAKE_CUDA=report $R $D/p %s --out $D/o",
-                                   everything() ? LINEAR : STORIES "--steps 1 "));
+                                   testing_all() ? LINEAR : STORIES "--steps 1 "));
         nothing_is_left(f);
         const sbp_json **got = cli_lines(f, "o/metrics.jsonl", &count);
         assert_int_equal(count, steps);
@@ -208,9 +204,9 @@ static void test_placements_and_modes(void **state) {
     int runs = 0;
     if (!cli_has_device(f, "cuda", "placement and modes"))
         skip();
-    for (int t = 0; t < (everything() ? 2 : 1); t++)
-        for (int m = 0; m < (everything() ? 3 : 1); m++) {
-            for (int h = 0; h < (everything() ? SBP_COUNT(placement) : 2); h++) {
+    for (int t = 0; t < (testing_all() ? 2 : 1); t++)
+        for (int m = 0; m < (testing_all() ? 3 : 1); m++) {
+            for (int h = 0; h < (testing_all() ? SBP_COUNT(placement) : 2); h++) {
                 cli_ok(f, sbp_arena_printf(
                               f->arena, COMPILE "--dtype %s --backend cuda --arch sm_90a --backward %s %s%s",
                               types[t], modes[m], placement[h],

@@ -3,6 +3,7 @@
  * that of a module that is trained whole is its own. Whatever the targets, ranks, bases, settings and
  * objectives. */
 #include "tests/cli/drawing.h"
+#include "tests/common/sweep.h"
 
 #define TEXT(...) sbp_arena_printf(f->arena, __VA_ARGS__)
 
@@ -268,7 +269,7 @@ static void test_drawn_adapters(void **state) {
     double worst[2] = {0, 0};
     for (int i = 0; i < SBP_COUNT(fixed); i++)
         draw(f, &rng, fixed[i], &compared, worst);
-    for (int i = 0; i < (getenv("SBP_TEST_ALL") ? 200 : 9); i++)
+    for (int i = 0; i < (testing_all() ? 200 : 9); i++)
         draw(f, &rng, NULL, &compared, worst);
     printf("  %d factors, fp64 off by %.1g, fp32 by %.1g\n", compared, worst[1], worst[0]);
     assert_true(compared > 50);

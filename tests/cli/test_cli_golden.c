@@ -6,6 +6,7 @@
  *     test_cli_golden structures                   the cpu, one case of each structure: for each instruction
  * set */
 #include "tests/cli/cli_testing.h"
+#include "tests/common/sweep.h"
 
 #include <dirent.h>
 
@@ -233,11 +234,6 @@ static int each_case(io_fixture *f, const char *folder, void (*visit)(io_fixture
     return cases;
 }
 
-static bool everything(void) {
-    const char *all = getenv("SBP_TEST_ALL");
-    return all && strcmp(all, "1") == 0;
-}
-
 /* Whether a case runs a setting that not every case does: the first thorough one runs all of them, the
  * others every fourth, each another. */
 static bool is_its_turn(const char *name, int number) {
@@ -249,7 +245,7 @@ static bool is_its_turn(const char *name, int number) {
 
 static void run_all_of(io_fixture *f, const char *path, const setting *list, int count) {
     for (int i = 0; i < count; i++)
-        if (list[i].every_case || everything() || is_its_turn(strrchr(path, '/') + 1, i))
+        if (list[i].every_case || testing_all() || is_its_turn(strrchr(path, '/') + 1, i))
             run_case(f, path, &list[i]);
 }
 
@@ -262,7 +258,7 @@ static const char *const structures[] = {
  * not everything is asked for. */
 static bool is_whole(const char *path) {
     const char *name = strrchr(path, '/') + 1;
-    bool found = everything();
+    bool found = testing_all();
     for (int i = 0; i < SBP_COUNT(thorough); i++)
         found |= strcmp(name, thorough[i]) == 0;
     for (int i = 0; i < SBP_COUNT(structures); i++)
@@ -282,13 +278,13 @@ static void run_settings(io_fixture *f, const char *path) {
 
 static void run_device_settings(io_fixture *f, const char *path) {
     /* a software driver takes seconds a run: by default each structure once, and some thoroughly */
-    if (!everything() && !is_its_turn(strrchr(path, '/') + 1, 0)) {
+    if (!testing_all() && !is_its_turn(strrchr(path, '/') + 1, 0)) {
         if (is_whole(path) || strncmp(path, "tests/", 6) != 0)
             run_case(f, path, &device_settings[1]);
         return;
     }
     run_all_of(f, path, device_settings, SBP_COUNT(device_settings));
-    if (everything())
+    if (testing_all())
         run_all_of(f, path, device_sweep, SBP_COUNT(device_sweep));
 }
 
@@ -357,7 +353,7 @@ static void test_other_goldens(void **state) {
 static void test_same_bits_on_device(void **state) {
     if (!cli_has_device(*state, backend, "golden gradients"))
         skip();
-    for (int i = 0; i < (everything() ? SBP_COUNT(thorough) : 2); i++)
+    for (int i = 0; i < (testing_all() ? SBP_COUNT(thorough) : 2); i++)
         run_again(*state, thorough[i]);
 }
 
@@ -458,7 +454,7 @@ static void compile_without_streambp(io_fixture *f, const char *path) {
     static int turn;
     turn++;
     for (int i = 0; i < SBP_COUNT(modes); i++)
-        if (everything() || (i + turn) % SBP_COUNT(modes) == 0) /* a mode of each case */
+        if (testing_all() || (i + turn) % SBP_COUNT(modes) == 0) /* a mode of each case */
             cli_fails(f, 70, "the streambp pass did not make loops and entries",
                       sbp_arena_printf(f->arena, "$C compile %s/model -o $D/p --backward %s --skip-streambp",
                                        path, modes[i]));
@@ -596,8 +592,8 @@ int main(int argc, char **argv) {
     if (strcmp(backend, "vulkan") == 0)
         return cmocka_run_group_tests(vulkan, NULL, NULL);
     if (strcmp(backend, "cuda") == 0)
-        return everything() ? cmocka_run_group_tests(all_of_cuda, NULL, NULL)
-                            : cmocka_run_group_tests(cuda, NULL, NULL);
+        return testing_all() ? cmocka_run_group_tests(all_of_cuda, NULL, NULL)
+                             : cmocka_run_group_tests(cuda, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_golden_gradients, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_other_goldens, cli_setup, io_teardown),

@@ -1,6 +1,7 @@
 /* test_cli_memory.c: what a plan says a process will take is what it takes (VmHWM), whatever lives on the
  * host or on disk, in every type, with steps, evaluations and checkpoints; and limits are kept. */
 #include "tests/cli/drawing.h"
+#include "tests/common/sweep.h"
 
 #define DATA "tests/golden/stories260k_trl/train.jsonl"
 
@@ -17,7 +18,7 @@ static double larger(double a, double b) {
 
 /* Other instructions than the best: what depends on them, a part of the cases. */
 static bool is_narrower(void) {
-    return getenv("SBP_CPU_ISA") && !getenv("SBP_TEST_ALL");
+    return getenv("SBP_CPU_ISA") && !testing_all();
 }
 
 typedef struct peaks {
@@ -113,7 +114,7 @@ static void put_rows(io_fixture *f) {
 static void test_memory_with_placement_elsewhere(void **state) {
     io_fixture *f = *state;
     sbp_rng rng = {5};
-    int draws = getenv("SBP_TEST_ALL") ? 150 : 9, large = 0, disk = 0;
+    int draws = testing_all() ? 150 : 9, large = 0, disk = 0;
     if (!has_huge_pages("planned against measured memory of placement"))
         return;
     put_rows(f);
@@ -150,7 +151,7 @@ static void test_memory_with_placement_elsewhere(void **state) {
 static void test_limits_are_kept_with_placement_elsewhere(void **state) {
     io_fixture *f = *state;
     sbp_rng rng = {11};
-    int draws = getenv("SBP_TEST_ALL") ? 40 : 4, refused = 0, fitting = 0;
+    int draws = testing_all() ? 40 : 4, refused = 0, fitting = 0;
     if (is_narrower()) /* plans keep limits, whatever runs them */
         return;
     put_rows(f);

@@ -1,6 +1,7 @@
 /* The options of sbpc and sbprun as a user meets them: help, documentation, names of TRL, what is not built.
  */
 #include "tests/cli/cli_testing.h"
+#include "tests/common/sweep.h"
 
 #include "runtime/cli/options/options.h"
 
@@ -252,7 +253,7 @@ static void check_end(io_fixture *f, const char *what, const char *command) {
 static void test_numbers_at_their_ends(void **state) {
     io_fixture *f = *state;
     static const char model[] = "$C compile $G/llama_plain/model -o $D/q";
-    const bool each = getenv("SBP_TEST_ALL") != NULL;
+    const bool each = testing_all();
     sbp_text together;
     int count = 0;
     sbp_text_init(&together, f->arena);

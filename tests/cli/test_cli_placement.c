@@ -2,6 +2,7 @@
  * class (device, host, disk); weights after two steps, and optimizer states, are those of the same settings
  * with everything on the device. */
 #include "tests/cli/drawing.h"
+#include "tests/common/sweep.h"
 
 static void train(io_fixture *f, const char *settings, const char *placement, const char *out) {
     cli_ok(f, sbp_arena_printf(
@@ -14,7 +15,7 @@ static void train(io_fixture *f, const char *settings, const char *placement, co
 static void test_placement_changes_no_bit(void **state) {
     io_fixture *f = *state;
     sbp_rng rng = {19};
-    int draws = getenv("SBP_TEST_ALL") ? 200 : 12, disk = 0, host = 0, states = 0;
+    int draws = testing_all() ? 200 : 12, disk = 0, host = 0, states = 0;
     cli_put(f, "d.jsonl",
             "{\"text\":\"Once upon a time there was a little dog who liked to run.\"}\n"
             "{\"text\":\"Lily and Tom saw a big red ball.\"}\n"
@@ -80,7 +81,7 @@ static void compare_placements(io_fixture *f, const char *model, const char *com
 static void test_every_golden_with_everything_away(void **state) {
     static const char *const placement[] = {ALL_ON("host"), ALL_ON("disk")};
     io_fixture *f = *state;
-    bool both = getenv("SBP_TEST_ALL") != NULL;
+    bool both = testing_all();
     int cases = 0;
     cli_ok(f, "ls -d $G/*/grads.safetensors");
     for (char *line = strtok(sbp_arena_strdup(f->arena, cli_text(f, "out")), "\n"); line;
@@ -107,7 +108,7 @@ static void test_a_real_model_with_everything_away(void **state) {
     sbp_text row;
     if (!model)
         model = "demo-out/SmolLM2-135M-Instruct.Q4_1.gguf";
-    if (!getenv("SBP_TEST_ALL") || !sbp_file_exists(model)) {
+    if (!testing_all() || !sbp_file_exists(model)) {
         print_message(
             "skipped: placement of a real model: it takes minutes (SBP_TEST_ALL=1) and %s (./run-demo "
             "brings it; SBP_MODEL names another)\n",

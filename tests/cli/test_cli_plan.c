@@ -2,6 +2,7 @@
  * its longest sequence and the remedies of a refusal are true when they are tried, and that a plan does not
  * grow with depth but for its list of calls. */
 #include "tests/cli/cli_testing.h"
+#include "tests/common/sweep.h"
 
 #define MODEL "tests/data/configs/SmolLM2-135M.json"
 
@@ -78,7 +79,7 @@ static void test_saved_set(void **state) {
     } limits[] = {{"2300MiB", INT64_C(2300) << 20}, {"2700MiB", INT64_C(2700) << 20}};
     int fitted = 0;
     make_model(f, MODEL);
-    const bool all = getenv("SBP_TEST_ALL") != NULL;
+    const bool all = testing_all();
     for (int i = all ? 0 : 1; i < SBP_COUNT(limits); i++) {
         compile(f, sbp_arena_printf(f->arena, "--seq-len 1024 --memory %s", limits[i].limit));
         double seconds = inspect(f, "seconds");
@@ -165,7 +166,7 @@ static void test_longest(void **state) {
                  {12, "--chunk 512 --head-chunk 256 --segment 1 --checkpoint-every 3 --save attn_out+lse"},
                  {0, "--chunk 256 --head-chunk 128 --segment 2 --checkpoint-every 1 --save none"}};
     make_model(f, MODEL);
-    for (int i = 0; i < SBP_COUNT(asked); i += getenv("SBP_TEST_ALL") ? 1 : 2) {
+    for (int i = 0; i < SBP_COUNT(asked); i += testing_all() ? 1 : 2) {
         const char *options = sbp_arena_printf(f->arena, "--memory %lld %s",
                                                (3LL << 30) + asked[i].more * 1024, asked[i].schedule);
         compile(f, sbp_arena_printf(f->arena, "--seq-len 1024 %s", options));
@@ -353,7 +354,7 @@ static void test_inspect_says_what_placement_costs(void **state) {
     static const char *const steps[] = {"", "--clip none --accumulate 1",
                                         "--dtype bf16 --state-dtype int8 --checkpoint-every 2"};
     int moved = 0, away_from_it = 0;
-    const bool all = getenv("SBP_TEST_ALL") != NULL;
+    const bool all = testing_all();
     for (int h = 0; h < SBP_COUNT(placement); h++)
         for (int s = all ? 0 : h % SBP_COUNT(steps); s < SBP_COUNT(steps);
              s += all ? 1 : SBP_COUNT(steps)) { /* each of both, or all pairs */
@@ -407,7 +408,7 @@ static void test_every_format(void **state) {
                                           "--dtype bf16 --param-dtype fp32",
                                           "--param-dtype bf16 --grad-dtype bf16"};
     static const char *const states[] = {"fp32", "bf16", "int8"};
-    const bool all = getenv("SBP_TEST_ALL") != NULL;
+    const bool all = testing_all();
     for (int o = 0; o < SBP_COUNT(optimizers); o++)
         for (int w = 0; w < SBP_COUNT(weights); w++)
             for (int s = 0; s < SBP_COUNT(states); s++)

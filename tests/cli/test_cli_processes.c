@@ -1,6 +1,7 @@
 /* Two processes over one directory, each with a signal before a drawn call: however they end and whoever is
  * first, there is one writer at a time, and in the end the bits are those of a run that nobody disturbed. */
 #include "tests/cli/cli_testing.h"
+#include "tests/common/sweep.h"
 
 #include <time.h>
 
@@ -166,8 +167,7 @@ static bool has_seen_all(const tally *t) {
 
 static void test_two_processes(void **state) {
     io_fixture *f = *state;
-    const char *all = getenv("SBP_TEST_ALL");
-    bool more = all && strcmp(all, "1") == 0;
+    bool more = testing_all();
     tally t = {0};
     cli_ok(f, "$C compile $S -o $D/p --seq-len 300 --memory 1GiB; head -24 $G/stories260k_trl/train.jsonl "
               ">$D/t.jsonl; "
@@ -186,8 +186,7 @@ static void test_two_processes(void **state) {
 /* One process, killed before each of its calls in turn (of some of them, by default), and resumed: the bits
  * of a run with everything on the device that nobody disturbed. */
 static void kill_before_every_call(io_fixture *f, const char *placement, int some) {
-    const char *all = getenv("SBP_TEST_ALL");
-    bool more = all && strcmp(all, "1") == 0;
+    bool more = testing_all();
     static const char run[] = "$R $D/p " SETTINGS "--save-every 4 --keep 1 --resume --out $D/o";
     int killed = 0;
     cli_ok(f, "$C compile $S -o $D/p --seq-len 300; head -24 $G/stories260k_trl/train.jsonl >$D/t.jsonl; "

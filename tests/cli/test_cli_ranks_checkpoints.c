@@ -3,6 +3,7 @@
  * while it writes, the checkpoint before stays. */
 #include "tests/cli/drawing.h"
 #include "tests/cli/ranks_testing.h"
+#include "tests/common/sweep.h"
 
 #define AT "LD_PRELOAD=" SBP_SIGNAL_AT " "
 
@@ -136,7 +137,7 @@ static void test_any_number_goes_on(void **state) {
     if (!cli_has_ranks(f, "going on from checkpoints of other ranks"))
         skip();
     write_rows(f);
-    for (int m = 0; m < SBP_COUNT(models); m += getenv("SBP_TEST_ALL") ? 1 : 4) {
+    for (int m = 0; m < SBP_COUNT(models); m += testing_all() ? 1 : 4) {
         const char *settings = sbp_arena_printf(f->arena, "%s --dtype fp64", models[m]);
         cli_ok(f, "rm -rf $D/o $D/want");
         for (int i = 0; i < SBP_COUNT(runs); i++) {
@@ -199,7 +200,7 @@ static void test_killed_while_writing(void **state) {
         "optimizer-00001", "optimizer-00002", "optimizer-00003", "model-00001", "model-00002",
         "model-00003",     "checksums",       "trainer_state",   "index.json",  ".checkpoint-4-"};
     sbp_rng rng = {.state = 31};
-    int draws = getenv("SBP_TEST_ALL") ? 60 : 3, died = 0;
+    int draws = testing_all() ? 60 : 3, died = 0;
     if (!cli_has_ranks(f, "ranks that are killed while they write"))
         skip();
     write_rows(f);

@@ -1,6 +1,7 @@
 /* test_cli_ranks_faults.c: ranks that die, hang or are interrupted: all end in time, whoever it was is named,
  * no process stays, and --resume goes on to the bits of a run that nobody disturbed. */
 #include "tests/cli/ranks_testing.h"
+#include "tests/common/sweep.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -363,8 +364,7 @@ static int try_run(io_fixture *f, uint64_t seed) {
 
 static void test_drawn_faults(void **state) {
     io_fixture *f = *state;
-    const char *all = getenv("SBP_TEST_ALL");
-    int wanted = all && strcmp(all, "1") == 0 ? 100 : 4, faults = 0;
+    int wanted = testing_all() ? 100 : 4, faults = 0;
     if (!cli_has_ranks(f, "faults of ranks anywhere"))
         skip();
     for (uint64_t seed = 1; faults < wanted; seed++)

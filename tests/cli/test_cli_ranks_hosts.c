@@ -3,6 +3,7 @@
  * and the network between hosts fail, and all ends in time, whoever it was is named, and the run goes on to
  * the bits of one that nobody disturbed; what another host does not see is said. */
 #include "tests/cli/ranks_testing.h"
+#include "tests/common/sweep.h"
 
 #define RUN                                                                                                  \
     "$R $D/p --data $D/t.jsonl --batch-size 6 --lr 0.001 --schedule constant --steps 60 --save-every 10 "    \
@@ -129,7 +130,7 @@ static void test_memory_is_of_a_host(void **state) {
 
 static void test_what_another_host_does_not_see(void **state) {
     io_fixture *f = *state;
-    if (!have_hosts || !getenv("SBP_TEST_ALL")) /* these wait */
+    if (!have_hosts || !testing_all()) /* these wait */
         skip();
     cli_ok(f, "eval $T -n 4 $R $D/p --data $D/t.jsonl --steps 4 --out $D/h/own/o");
     cli_ok(f, "$H on $D/h sbpa test -e $D/h/own/o/model.safetensors; ! $H on $D/h sbpb test -e $D/h/own/o");
@@ -202,7 +203,7 @@ static void test_mpirun_is_killed(void **state) {
  * comes back finds that nobody is there. */
 static void test_a_host_hangs(void **state) {
     io_fixture *f = *state;
-    if (!have_hosts || !getenv("SBP_TEST_ALL")) /* these wait */
+    if (!have_hosts || !testing_all()) /* these wait */
         skip();
     assert_true(fails_by(f, "sbpb hangs", "$H signal $D/h sbpb STOP", "$H signal $D/h sbpb CONT") != 0);
     says(f, "o.err", "sbprun: error: rank 0: rank ");
@@ -212,7 +213,7 @@ static void test_a_host_hangs(void **state) {
 
 static void test_the_network_breaks(void **state) {
     io_fixture *f = *state;
-    if (!have_hosts || !getenv("SBP_TEST_ALL"))
+    if (!have_hosts || !testing_all())
         skip();
     assert_true(fails_by(f, "no network", "$H cable $D/h down", ":") != 0);
     says(f, "o.err", " does not answer (");
@@ -224,7 +225,7 @@ static void test_the_network_breaks(void **state) {
 
 /* $T is srun, from here on. */
 static bool have_slurm(io_fixture *f) {
-    if (!have_hosts || !getenv("SBP_TEST_ALL"))
+    if (!have_hosts || !testing_all())
         return false;
     int status = cli(f, "tests/cli/slurm.sh begin $D/s $D/h");
     if (status == 77)

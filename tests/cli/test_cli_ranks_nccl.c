@@ -4,6 +4,7 @@
  * stands in the way of NCCL is said, and the run goes on. */
 #include "tests/cli/drawing.h"
 #include "tests/cli/ranks_testing.h"
+#include "tests/common/sweep.h"
 
 #define SIZES "--seq-len 64 --chunk 9 --threads 1 --dtype fp32 --backend cuda"
 #define MODEL "$G/gemma3_softcap/model " SIZES
@@ -95,7 +96,7 @@ static void test_shares(void **state) {
         "$C compile $G/gemma3_softcap/model --seq-len 64 --threads 1 --dtype fp64 --backend cpu -o $D/one && "
         "$R $D/one " RUN " --steps 2 --out $D/one.o && $R $D/one " RUN
         " --out none --dump-gradients $D/one.g");
-    for (int zero = getenv("SBP_TEST_ALL") ? 0 : 2; zero <= 3; zero++) {
+    for (int zero = testing_all() ? 0 : 2; zero <= 3; zero++) {
         cli_ok(f,
                sbp_arena_printf(f->arena,
                                 "rm -rf $D/all* && $R $D/p%d --ranks 2 " RUN " --steps 2 --out $D/all --json "
@@ -108,7 +109,7 @@ static void test_shares(void **state) {
                     sbp_arena_strdup(f->arena, io_path(f, "one.g")), SBP_TOLERANCE_F32);
         cli_compare(f, "weights", sbp_arena_strdup(f->arena, io_path(f, "all/model.safetensors")),
                     sbp_arena_strdup(f->arena, io_path(f, "one.o/model.safetensors")), SBP_TOLERANCE_F32);
-        if (zero % 2 == 1 && !getenv("SBP_TEST_ALL"))
+        if (zero % 2 == 1 && !testing_all())
             continue;
         cli_ok(f, sbp_arena_printf(f->arena,
                                    "SBP_FAKE_CUDA=devices=4,late,seed=5 $R $D/p%d --ranks 2 " RUN
@@ -129,7 +130,7 @@ static void test_groups(void **state) {
     static const char *const ways[] = {"--zero 3 --shard-group 2",
                                        "--zero 2 --shard-group 2 --reduce-dtype bf16",
                                        "--zero 3 --context-parallel 2"};
-    for (int i = getenv("SBP_TEST_ALL") ? 0 : 1; i < SBP_COUNT(ways); i++) {
+    for (int i = testing_all() ? 0 : 1; i < SBP_COUNT(ways); i++) {
         cli_ok(f, sbp_arena_printf(f->arena, "rm -rf $D/g*; $C compile " MODEL " --ranks 4 %s -o $D/g",
                                    ways[i]));
         cli_ok(f, "SBP_TEST_NODE=2 $R $D/g --ranks 4 " RUN " --steps 2 --out $D/g1 --json >$D/summary");
@@ -195,7 +196,7 @@ static void test_contexts(void **state) {
         {"llama_mqa", 4, 4, 3, "all-to-all"},      {"llama_mqa", 4, 4, 0, "all-gather"},
         {"gemma3_softcap", 2, 2, 3, "all-gather"}, {"gemma3_softcap", 4, 2, 0, "all-to-all"}};
     const char *model = "";
-    for (int i = getenv("SBP_TEST_ALL") ? 0 : 1; i < (getenv("SBP_TEST_ALL") ? SBP_COUNT(cases) : 3); i++) {
+    for (int i = testing_all() ? 0 : 1; i < (testing_all() ? SBP_COUNT(cases) : 3); i++) {
         if (strcmp(model, cases[i].model) != 0)
             train_one(f, cases[i].model);
         model = cases[i].model;
@@ -211,7 +212,7 @@ static void test_deterministic(void **state) {
     BEGIN(f);
     static const char run[] = "$R $D/n --ranks 3 " RUN " --steps 2 --json --out $D/", *const names[] = {
                                                                                           "n1", "n2", "n3"};
-    for (int off = 1; off >= (getenv("SBP_TEST_ALL") ? 0 : 1); off--) {
+    for (int off = 1; off >= (testing_all() ? 0 : 1); off--) {
         cli_ok(f, sbp_arena_printf(f->arena,
                                    "rm -rf $D/n*; $C compile " MODEL
                                    " --ranks 3 --zero 2 --deterministic %s -o $D/n && %sn1 >$D/n1.json",
@@ -290,9 +291,9 @@ static void try_way(io_fixture *f, const drawn_way *w) {
 static void test_drawn_ways(void **state) {
     BEGIN(f);
     sbp_rng rng = {.state = 3};
-    for (int i = 0; i < (getenv("SBP_TEST_ALL") ? 60 : 1); i++) {
+    for (int i = 0; i < (testing_all() ? 60 : 1); i++) {
         drawn_way w = draw_way(&rng);
-        if (getenv("SBP_TEST_ALL"))
+        if (testing_all())
             print_message("%s: %d ranks, zero %d, group %d, context %d, %s%s%s %s %s %s\n", w.model, w.ranks,
                           w.zero, w.group, w.context, w.off ? "off" : "on", w.torchrun ? " torchrun" : "",
                           w.old ? " old" : "", w.more, w.placement, w.reduce);
@@ -393,7 +394,7 @@ static void test_faults(void **state) {
     if (!strstr(cli_text(f, "err"), "rank 0: to_") ||
         !strstr(cli_text(f, "err"), ", over NCCL: other ranks did not come for 4 s;"))
         fail_msg("%s", cli_text(f, "err"));
-    if (getenv("SBP_TEST_ALL")) /* while it is made */
+    if (testing_all()) /* while it is made */
         cli_fails(f, 3, "NCCL: ncclCommSplit: others did not come for 4 s",
                   sbp_arena_printf(f->arena,
                                    "RANK_1=\"LD_PRELOAD=$SIGNAL_AT SBP_AT=STOP@rename:1:/split.1.1\" $N 2 %d "
@@ -422,7 +423,7 @@ static void test_through_the_host(void **state) {
     cli_ok(f, "mkdir $D/lib; for file in libcuda.so.1 libcublasLt.so.13; do for folder in $(echo "
               "$LD_LIBRARY_PATH | "
               "tr : ' '); do [ -e $folder/$file ] && ln -s $folder/$file $D/lib/; done; done; true");
-    for (int i = getenv("SBP_TEST_ALL") ? 0 : 4; i < SBP_COUNT(cases); i++) {
+    for (int i = testing_all() ? 0 : 4; i < SBP_COUNT(cases); i++) {
         cli_ok(f, sbp_arena_printf(f->arena, "rm -rf $D/o; %s %s", cases[i].environment, run));
         says(f, sbp_arena_printf(f->arena, "%s", way), 2);
         if (!strstr(cli_text(f, "err"), cases[i].reason))

@@ -6,6 +6,7 @@
  * other passes through the host. */
 #include "tests/cli/drawing.h"
 #include "tests/cli/ranks_testing.h"
+#include "tests/common/sweep.h"
 
 enum { VOCABULARY = 51, ROWS = 7 };
 
@@ -53,7 +54,7 @@ static const char *draw_shares(sbp_rng *rng, int ranks, int zero) {
 static void test_shares_change_nothing(void **state) {
     io_fixture *f = *state;
     sbp_rng rng = {.state = 77};
-    int draws = getenv("SBP_TEST_ALL") ? 150 : 9, levels[4] = {0};
+    int draws = testing_all() ? 150 : 9, levels[4] = {0};
     double worst = 0;
     if (!cli_has_ranks(f, "shares of parameters, gradients and states"))
         skip();
@@ -129,7 +130,7 @@ static void test_steps_without_gradients(void **state) {
                                    "$D/one && $R $D/p %s --out none --dump-gradients $D/one.g",
                                    settings, run, run));
         for (int zero = 0; zero <= 3; zero++) {
-            if (!getenv("SBP_TEST_ALL") && (zero + i) % 2 == 0 && zero < 3) /* the last plan is used below */
+            if (!testing_all() && (zero + i) % 2 == 0 && zero < 3) /* the last plan is used below */
                 continue;
             cli_ok(
                 f,
@@ -171,7 +172,7 @@ static void train_alike(io_fixture *f, const char *name, const char *settings, i
 static void test_places_of_shares(void **state) {
     io_fixture *f = *state;
     sbp_rng rng = {.state = 12};
-    int draws = getenv("SBP_TEST_ALL") ? 40 : 4;
+    int draws = testing_all() ? 40 : 4;
     if (!cli_has_ranks(f, "rounding of shares at random"))
         skip();
     write_rows(f);
@@ -279,7 +280,7 @@ static void test_bytes_are_those_planned(void **state) {
     int64_t again = check_bytes(f, "--zero 3", 3), some = check_bytes(f, "--zero 3 --keep-gathered 4", 3),
             none = check_bytes(f, "--zero 3 --keep-gathered all", 3);
     assert_true(none < some && some < again);
-    const int least = getenv("SBP_TEST_ALL") ? 1 : 2;
+    const int least = testing_all() ? 1 : 2;
     for (int zero = least; zero <= 3; zero++)
         (void)check_bytes(f, sbp_arena_printf(f->arena, "--zero %d --shard-group 2", zero), 4);
     assert_true(check_bytes(f, "--reduce-dtype bf16", 3) == 0);

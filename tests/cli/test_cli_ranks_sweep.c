@@ -6,6 +6,7 @@
  *
  * Most of a run's time MPI begins and ends, so some run beside each other. */
 #include "tests/cli/ranks_numbers.h"
+#include "tests/common/sweep.h"
 
 enum { ROWS = 13, BESIDE = 3 };
 
@@ -71,7 +72,7 @@ static const struct {
 static const int all_counts[] = {2, 3, 4, 8};
 
 static bool all(void) {
-    return getenv("SBP_TEST_ALL") != NULL;
+    return testing_all();
 }
 
 /* Some ranks may have micro-batches together, either way. */

@@ -7,6 +7,7 @@
  * checkpoints and offload. Alone in double precision; with an argument, on that backend, in single. */
 #include "tests/cli/drawing.h"
 #include "tests/cli/ranks_testing.h"
+#include "tests/common/sweep.h"
 
 enum { GROUPS = 5, VOCABULARY = 41 };
 
@@ -337,7 +338,7 @@ static void test_groups_wherever_rows_stand(void **state) {
     io_fixture *f = *state;
     double worst = 0;
     int compared = 0;
-    bool all = getenv("SBP_TEST_ALL") != NULL, ranks = cli_has_ranks(f, NULL);
+    bool all = testing_all(), ranks = cli_has_ranks(f, NULL);
     const char *want = sbp_arena_strdup(f->arena, io_path(f, "want.safetensors"));
     for (int i = 0; i < SBP_COUNT(objectives); i++) {
         if (objectives[i].of == PAIRS || objectives[i].of == JUDGED)

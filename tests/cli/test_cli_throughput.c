@@ -1,5 +1,6 @@
 /* --throughput: measured once and kept, in the plan as well; planned time follows them. */
 #include "tests/cli/cli_testing.h"
+#include "tests/common/sweep.h"
 
 #define MODEL "tests/data/configs/SmolLM2-135M.json"
 
@@ -63,7 +64,7 @@ static void test_plans_keep_them(void **state) {
 static void test_they_foretell_a_step(void **state) {
     enum { ROWS = 512 };
     io_fixture *f = *state;
-    if (!getenv("SBP_TEST_ALL"))
+    if (!testing_all())
         skip();
     sbp_text row;
     sbp_text_init(&row, f->arena);

@@ -1,6 +1,7 @@
 /* Training by the real programs: the recorded run of TRL, scores, evaluations, results, checkpoints. The
  * model is stories260K. */
 #include "tests/cli/cli_testing.h"
+#include "tests/common/sweep.h"
 
 #define TRL "tests/golden/stories260k_trl"
 #define COMPILE "$C compile $S -o $D/p --seq-len 933"
@@ -110,7 +111,7 @@ static void test_the_curve_on_vulkan(void **state) {
     io_fixture *f = *state;
     static const char *const keys[] = {"loss", "entropy"};
     int count, count_cpu;
-    const int steps = getenv("SBP_TEST_ALL") ? 50 : 20;
+    const int steps = testing_all() ? 50 : 20;
     if (!cli_has_vulkan(f, "a training run"))
         skip();
     cli_ok(f, COMPILE);
@@ -136,11 +137,11 @@ static void test_the_curve_on_vulkan(void **state) {
  * of 2 GiB have no room for all of them. */
 static void test_a_real_model_on_vulkan(void **state) {
     io_fixture *f = *state;
-    const char *all = getenv("SBP_TEST_ALL"), *model = getenv("SBP_MODEL");
+    const char *model = getenv("SBP_MODEL");
     sbp_text row;
     if (!model)
         model = "demo-out/SmolLM2-135M-Instruct.Q4_1.gguf";
-    if (!all || strcmp(all, "1") != 0 || !sbp_file_exists(model)) {
+    if (!testing_all() || !sbp_file_exists(model)) {
         print_message(
             "skipped: a real model on vulkan: it takes minutes (SBP_TEST_ALL=1) and %s (./run-demo brings "
             "it; SBP_MODEL names another)\n",

@@ -1,6 +1,7 @@
 /* test_cli_tune.c: matmuls by algorithms that were measured (--tune), on the fakes of tests/cuda/fake: what
  * is chosen is the run's, whatever happens to it; and matmuls in TF32 (--tf32). */
 #include "tests/cli/cli_testing.h"
+#include "tests/common/sweep.h"
 
 #include <string.h>
 
@@ -102,8 +103,7 @@ static void test_settings(void **state) {
         "--dtype bf16 --state-dtype int8 --param-dtype bf16 --master none --chunk 33 --checkpoint-every 2",
         "--dtype fp32 --offload params+states --segment 2 --chunk 94 --freeze '*.mlp.*'",
         "--dtype fp32 --tf32 on --backward checkpoint --head-chunk 5"};
-    const char *all = getenv("SBP_TEST_ALL");
-    int count = all && *all && strcmp(all, "0") != 0 ? SBP_COUNT(settings) : 2;
+    int count = testing_all() ? SBP_COUNT(settings) : 2;
     if (!cli_has_device(f, "cuda", "measured matmuls"))
         skip();
     for (int i = 0; i < count; i++) {

@@ -65,11 +65,6 @@ double testing_uniform(testing *t, double lo, double hi) {
     return lo + (hi - lo) * (0.5 * sbp_rng_unit(&t->rng) + 0.5);
 }
 
-int testing_sweep(int once, int all) {
-    const char *value = getenv("SBP_TEST_ALL");
-    return value && strcmp(value, "1") == 0 ? all : once;
-}
-
 int testing_draws(int once, int all) {
 #ifdef __SANITIZE_ADDRESS__
     once = (once + 2) / 3;

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "ir/graph/evaluate.h"
+#include "tests/common/sweep.h"
 #include "tests/rowkernel_random.h"
 
 typedef struct testing {
@@ -31,9 +32,7 @@ void testing_check(testing *t, sbp_status status);
 void testing_check_fails(testing *t, sbp_status status, sbp_status expected, const char *message);
 
 double testing_uniform(testing *t, double lo, double hi);
-/* `once` normally, `all` with SBP_TEST_ALL=1. */
-int testing_sweep(int once, int all);
-/* The same for a number of draws, of which an address sanitizer, who takes six times as long, gets a third. */
+/* As testing_sweep (sweep.h), for a number of draws, of which an address sanitizer, who takes six times as long, gets a third. */
 int testing_draws(int once, int all);
 
 /* ||x - y||, ||x||, and ||x - y|| / ||y||: 0 when both are 0, infinite when only y is. NaN counts as

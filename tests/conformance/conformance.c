@@ -2,6 +2,7 @@
  *
  *     conformance [DEVICE [TEST]]     DEVICE: cpu (default), cpu-shuffle, cuda, vulkan */
 #include "tests/conformance/conformance.h"
+#include "tests/common/sweep.h"
 
 #include "backends/cpu/cpu_device.h"
 #include "backends/target.h"
@@ -168,8 +169,7 @@ enum { SAMPLE = 16, SLOW_SAMPLE = 128, SEARCHES = 16, MANY_SEARCHES = 160, LLVMP
 static struct { int seen, run, too_long, of_command[SBP_CMD_COUNT]; } validated;
 
 static bool is_everything(void) {
-    const char *all = getenv("SBP_TEST_ALL");
-    return all && strcmp(all, "1") == 0;
+    return testing_all();
 }
 
 static const char *validation(void) {

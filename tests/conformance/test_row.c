@@ -1,4 +1,5 @@
 /* test_row.c: row kernels against the reference interpreter. */
+#include "tests/common/sweep.h"
 #include "tests/conformance/conformance.h"
 
 #include "ir/base/lex.h"
@@ -94,7 +95,7 @@ static void test_row_random(void **state) {
     static const int64_t rows[] = {0, 1, 7, 63, 64, 65, 130}, lengths[] = {1, 2, 6, 64, 96, 256, 258, 600};
     sbp_rng rng = {1};
     int32_t rounds = 0;
-    for (int i = 0; i < (getenv("SBP_TEST_ALL") ? 1500 : 500); i++) {
+    for (int i = 0; i < (testing_all() ? 1500 : 500); i++) {
         char name[64];
         snprintf(name, sizeof name, "random kernel %d", i);
         suite_case *c = suite_begin(name, sbp_rng_next(&rng));
@@ -127,7 +128,7 @@ static void test_row_random(void **state) {
         check_kernel(c, alias);
         suite_end(c);
     }
-    assert_true(rounds > (getenv("SBP_TEST_ALL") ? 500 : 150));
+    assert_true(rounds > (testing_all() ? 500 : 150));
 }
 
 /* ---- every function ------------------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
  * arena, pcre2's and stdio's does not). SBP_TEST_ALL=1 tries every n of the first kind and a hundred times as
  * many of the second. */
 #include "tests/common/in_process.h"
+#include "tests/common/sweep.h"
 
 #include <inttypes.h>
 
@@ -24,11 +25,6 @@ typedef struct trial {
     bool same;          /* a command that worked all the same wrote the same bytes */
     int blocks, pieces; /* how many n to try by default */
 } trial;
-
-static bool all(void) {
-    const char *text = getenv("SBP_TEST_ALL");
-    return text && *text && strcmp(text, "0") != 0;
-}
 
 /* Exit status of a command in which %1$s is the directory. */
 static int shell(const io_fixture *f, const char *format) {
@@ -86,7 +82,7 @@ static void run_trial(void **state, const trial *t) {
             fail_msg("%s: status %d: %s", t->command, o.status, o.message);
         assert_int_equal(shell(f, "rm -rf %1$s.whole && cp -r %1$s %1$s.whole"), 0);
         int64_t total = MANY - left, count = pieces ? t->pieces : t->blocks;
-        if (all())
+        if (testing_all())
             count = pieces ? 100 * count : total;
         int tried = sweep(f, t, total, count, &worked);
         printf("%.60s: %" PRId64 " %s, %d tried, %d not missed\n", t->command, total,

@@ -4,6 +4,7 @@
  * status 3 and a message, or does without what that call was for and writes the same; it leaves no
  * half-written file and destroys every object of Vulkan that it created. SBP_TEST_ALL=1 tries every n. */
 #include "tests/common/in_process.h"
+#include "tests/common/sweep.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -25,11 +26,6 @@ typedef struct trial {
 } trial;
 
 static const char *const errors[] = {"memory", "lost", "other"};
-
-static bool all(void) {
-    const char *text = getenv("SBP_TEST_ALL");
-    return text && *text && strcmp(text, "0") != 0;
-}
 
 static bool contains_any(const char *text, const char *const *list, int count) {
     for (int i = 0; i < count; i++)
@@ -87,7 +83,7 @@ static void run_trial(void **state, const trial *t) {
              f->directory);
     assert_int_equal(system(copy), 0);
     uint64_t random = 20261121;
-    double step = all() || report.calls < t->tries ? 1 : (double)report.calls / t->tries;
+    double step = testing_all() || report.calls < t->tries ? 1 : (double)report.calls / t->tries;
     for (double at = 1; at < (double)report.calls + 1; at += step, tried++) {
         int64_t n = (int64_t)at + (step > 1 ? (int64_t)(io_random(&random) % (uint32_t)step) : 0);
         worked += attempt(f, t, n < report.calls ? n : report.calls, errors[tried % 3], tried % 4 == 3);

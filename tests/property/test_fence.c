@@ -2,6 +2,7 @@
  * fences order whatever conflicts, and none of them could be left out. */
 #include "tests/common/compile_model.h"
 #include "tests/common/fence_simulator.h"
+#include "tests/common/sweep.h"
 #include "tests/unit/objective_test_group.h"
 
 #include <setjmp.h>
@@ -338,7 +339,7 @@ static void modes_of_one_model(void **unused) {
 /* Values that more than the next layer reads, in every fourth mode; in all with SBP_TEST_ALL. */
 static void shared_values(void **unused) {
     (void)unused;
-    int survivors = 0, step = getenv("SBP_TEST_ALL") ? 1 : 4;
+    int survivors = 0, step = testing_all() ? 1 : 4;
     for (int m = 0; m < SBP_COUNT(modes); m += step)
         if (!modes[m].set)
             survivors += examine_mode("tests/data/onnx/side_values.json", &modes[m]);
@@ -348,7 +349,7 @@ static void shared_values(void **unused) {
 /* States that go from chunk to chunk, kept and made again, in every fourth mode; in all with SBP_TEST_ALL. */
 static void states(void **unused) {
     (void)unused;
-    int survivors = 0, step = getenv("SBP_TEST_ALL") ? 1 : 4;
+    int survivors = 0, step = testing_all() ? 1 : 4;
     for (int m = 0; m < SBP_COUNT(modes); m += step)
         for (int drop = 0; drop < 2 && !modes[m].set; drop++) {
             mode with = modes[m];
@@ -362,7 +363,7 @@ static void states(void **unused) {
 static void several_models(void **unused) {
     (void)unused;
     int survivors = 0;
-    bool all = getenv("SBP_TEST_ALL") != NULL;
+    bool all = testing_all();
     for (int k = 0; k < SBP_COUNT(models); k++)
         for (int m = 0; m < SBP_COUNT(modes); m++)
             if ((all && !(modes[m].set && strstr(models[k], "layer_types"))) || m == 0 || m == 4)

@@ -4,6 +4,7 @@
  * only for programs that the passes make; here most must be needed. */
 #include "passes/passes.h"
 #include "tests/common/fence_simulator.h"
+#include "tests/common/sweep.h"
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -531,8 +532,9 @@ static sbp_status examine(void *user) {
 
 static void random_programs(void **unused) {
     (void)unused;
-    const char *all = getenv("SBP_TEST_ALL"), *from = getenv("SBP_TEST_SEED");
-    uint64_t first = from ? strtoull(from, NULL, 10) : 1, seeds = from ? 1 : all ? 20000 : 150;
+    const char *from = getenv("SBP_TEST_SEED");
+    uint64_t first = from ? strtoull(from, NULL, 10) : 1,
+             seeds = from ? 1 : (uint64_t)testing_sweep(150, 20000);
     work total = {0};
     for (uint64_t seed = first; seed < first + seeds; seed++) {
         work w = {.arena = sbp_arena_create(), .diag = sbp_diag_create(), .seed = seed};

@@ -6,6 +6,7 @@
 #include "runtime/run/executor.h"
 #include "tests/common/compile_model.h"
 #include "tests/common/fence_simulator.h"
+#include "tests/common/sweep.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -146,8 +147,7 @@ static void fences_of_goldens(void **state) {
     (void)state;
     if (!can_run())
         skip();
-    const char *all = getenv("SBP_TEST_ALL");
-    bool every = all && strcmp(all, "1") == 0;
+    bool every = testing_all();
     DIR *dir = opendir(GOLDEN);
     assert_non_null(dir);
     for (struct dirent *entry; (entry = readdir(dir));) {

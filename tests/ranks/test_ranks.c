@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/common/sweep.h"
 #include <cmocka.h>
 
 #define CHECK(condition)                                                                                     \
@@ -434,7 +435,7 @@ static int work_sums(void) {
 /* As on hosts of SBP_TEST_NODE ranks each: drawn sizes of all types in all groups. */
 static int work_hosts(void) {
     static const sbp_dtype dtypes[] = {SBP_F32, SBP_BF16, SBP_F64, SBP_F16};
-    const int draws = getenv("SBP_TEST_ALL") ? 40 : 6;
+    const int draws = testing_all() ? 40 : 6;
     uint64_t draw = 4711;
     CHECK(info.node == atoi(getenv("SBP_TEST_NODE")));
     for (int32_t group = info.count; group >= 1; group--) {
@@ -560,7 +561,7 @@ static void test_sums_of_hosts(void **state) {
     (void)state;
     static const int most[][2] = {{4, 2},  {8, 4}, {12, 6}, {16, 4}, {6, 2},  {12, 4}, {16, 8},
                                   {16, 2}, {8, 2}, {10, 5}, {9, 3},  {14, 2}, {12, 2}, {4, 1}};
-    for (int i = 0; i < (getenv("SBP_TEST_ALL") ? SBP_COUNT(most) : 4); i++) {
+    for (int i = 0; i < (testing_all() ? SBP_COUNT(most) : 4); i++) {
         char node[12];
         snprintf(node, sizeof node, "%d", most[i][1]);
         setenv("SBP_TEST_NODE", node, 1);

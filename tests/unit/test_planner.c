@@ -19,6 +19,7 @@
 #include "passes/memory.h"
 #include "passes/planner/cost.h"
 #include "passes/planner/plan.h"
+#include "tests/common/sweep.h"
 #include "tests/tolerance.h"
 
 #define CONFIGS "tests/data/configs"
@@ -125,7 +126,7 @@ static void estimates_equal_plans(bench *b) {
                  {640, 64, 64, 1, 1, 2, SBP_HOST, 1},      {900, 64, 64, 2, 3, 0, SBP_HOST, 7}};
     sbp_pipeline p = pipeline_for(b, c->model, SBP_F32, c->step);
     /* else each case with one of the real models, and with the small one */
-    const bool all = getenv("SBP_TEST_ALL") != NULL;
+    const bool all = testing_all();
     for (int i = c->step; i < SBP_COUNT(cases); i += 2) {
         if (!all && c->turn < 3 && (i / 2 + c->turn) % 3 != 0)
             continue;
@@ -175,7 +176,7 @@ static void test_estimates(void **state) {
             c.step = step == 1;
             run(estimates_equal_plans, &c);
         }
-    assert_int_equal(c.compared, getenv("SBP_TEST_ALL") ? 80 : 48);
+    assert_int_equal(c.compared, testing_all() ? 80 : 48);
 }
 
 /* ---- bytes per token --------------------------------------------------------------------------------- */
@@ -235,7 +236,7 @@ static int stride(void) {
 #ifdef __SANITIZE_ADDRESS__
     return 4;
 #else
-    return getenv("SBP_TEST_ALL") || getenv("SBP_UPDATE_GOLDENS") ? 1 : 3;
+    return testing_all() || getenv("SBP_UPDATE_GOLDENS") ? 1 : 3;
 #endif
 }
 

@@ -11,6 +11,7 @@
 #include "ir/program/plan_file.h"
 #include "runtime/cli/options/options.h"
 #include "runtime/cli/sbprun/commands.h"
+#include "runtime/cli/sbprun/inputs.h"
 #include "runtime/data/jsonl.h"
 #include "runtime/data/source/source.h"
 #include "runtime/data/tokenize.h"
@@ -77,13 +78,6 @@ static sbp_status decode(line_job *job, const sbp_json *root) {
     return SBP_OK;
 }
 
-static sbp_loss_on loss_on(const sbp_options *o) {
-    return sbp_options_is(o, SBP_OPT_LOSS_ON, "all")          ? SBP_LOSS_ALL
-           : sbp_options_is(o, SBP_OPT_LOSS_ON, "completion") ? SBP_LOSS_COMPLETION
-           : sbp_options_is(o, SBP_OPT_LOSS_ON, "assistant")  ? SBP_LOSS_ASSISTANT
-                                                              : SBP_LOSS_AUTO;
-}
-
 static void write_number(sbp_json_writer *w, const char *key, double value) {
     sbp_json node = {.kind = isfinite(value) ? SBP_JSON_REAL : SBP_JSON_NULL, .real = value};
     sbp_json_write_value(w, key, &node);
@@ -139,7 +133,7 @@ static sbp_status encode_row(line_job *job, const char *where, const sbp_json *r
     sbp_row row;
     sbp_documents made;
     sbp_document_maker maker = {.tokenizer = job->all->tokenizer,
-                                .loss_on = loss_on(job->all->options),
+                                .loss_on = sbp_run_loss_on(job->all->options),
                                 .diag = job->diag,
                                 .eos = job->all->chat.eos,
                                 .chat_options = &job->all->chat};
@@ -247,7 +241,7 @@ static sbp_status find_template(tokenize_job *job, const char *path, const sbp_p
     job->chat.eos = eos;
     job->chat.date = date ? date : today(job->arena);
     job->chat.tokenizer = job->tokenizer;
-    job->chat.assistant = loss_on(job->options) == SBP_LOSS_ASSISTANT;
+    job->chat.assistant = sbp_run_loss_on(job->options) == SBP_LOSS_ASSISTANT;
     job->chat.quiet = true;
     if (request)
         return sbp_template_source_find(job->arena, job->diag, request, plan ? NULL : path, source);

@@ -34,11 +34,11 @@ static const char together[] = "--packing bfd is for single texts: pairs of answ
 /* Files of data from which on their tokens are kept for the next start. */
 enum { CACHE_FROM_BYTES = 8 << 20 };
 
-static sbp_loss_on loss_on(const sbp_options *o) {
-    return sbp_options_is(o, SBP_OPT_LOSS_ON, "all")          ? SBP_LOSS_ALL
-           : sbp_options_is(o, SBP_OPT_LOSS_ON, "completion") ? SBP_LOSS_COMPLETION
-           : sbp_options_is(o, SBP_OPT_LOSS_ON, "assistant")  ? SBP_LOSS_ASSISTANT
-                                                              : SBP_LOSS_AUTO;
+sbp_loss_on sbp_run_loss_on(const sbp_options *options) {
+    return sbp_options_is(options, SBP_OPT_LOSS_ON, "all")          ? SBP_LOSS_ALL
+           : sbp_options_is(options, SBP_OPT_LOSS_ON, "completion") ? SBP_LOSS_COMPLETION
+           : sbp_options_is(options, SBP_OPT_LOSS_ON, "assistant")  ? SBP_LOSS_ASSISTANT
+                                                                    : SBP_LOSS_AUTO;
 }
 
 static bool packed(const sbp_options *o) {
@@ -156,7 +156,7 @@ static sbp_dataset_options options_of(load_job *job) {
         .quiet = job->chat.quiet,
         .skip_bad_rows = sbp_options_is(world->options, SBP_OPT_ON_BAD_ROW, "skip"),
         .rows = session->plan ? sbp_pack_rows_wanted(session->plan->program) : SBP_ROWS_ANY,
-        .loss_on = loss_on(world->options),
+        .loss_on = sbp_run_loss_on(world->options),
         .mask_truncated = sbp_options_on(world->options, SBP_OPT_MASK_TRUNCATED_COMPLETIONS),
         .eos_penalty = sbp_options_double(world->options, SBP_OPT_MISSING_EOS_PENALTY),
         .text_field = sbp_options_text(world->options, SBP_OPT_TEXT_FIELD),
@@ -315,7 +315,7 @@ static sbp_status find_template(load_job *job, const char *model) {
     SBP_TRY(find_eos(job));
     job->chat.date = sbp_options_text(world->options, SBP_OPT_DATE);
     job->chat.tokenizer = job->tokenizer;
-    job->chat.assistant = loss_on(world->options) == SBP_LOSS_ASSISTANT;
+    job->chat.assistant = sbp_run_loss_on(world->options) == SBP_LOSS_ASSISTANT;
     if (request) {
         SBP_TRY(sbp_template_source_find(job->arena, world->diag, request, model, source));
         session->info.user_template = sbp_arena_strndup(world->arena, source->text, source->length);

@@ -1,5 +1,6 @@
 /* golden.c: tables of lines; the first says by which version of NVRTC they were made. */
 #include "tests/cuda/attention/golden.h"
+#include "tests/common/sweep.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,8 +15,7 @@
 #include "tests/cuda/attention/kernels.h"
 
 bool golden_everything(void) {
-    const char *all = getenv("SBP_TEST_ALL");
-    return all && *all && strcmp(all, "0") != 0;
+    return testing_all();
 }
 
 static char *read_table(const char *path) {

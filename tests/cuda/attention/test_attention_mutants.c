@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "tests/common/sweep.h"
 #include "tests/cuda/attention/run.h"
 
 #include <stdio.h>
@@ -99,13 +100,13 @@ static bool is_caught(const mutant *m, attention_run *run) {
 
 static void test_mutants(void **state) {
     (void)state;
-    const char *all = getenv("SBP_TEST_ALL"), *only = getenv("SBP_MUTANT");
+    const char *only = getenv("SBP_MUTANT");
     int caught = 0, count = 0;
     if (!kernels_open())
         skip();
     for (int i = 0; i < SBP_COUNT(mutants); i++) {
         attention_run run;
-        if (only ? !strstr(mutants[i].name, only) : !mutants[i].always && !(all && strcmp(all, "0") != 0))
+        if (only ? !strstr(mutants[i].name, only) : !mutants[i].always && !testing_all())
             continue;
         count++;
         bool found = is_caught(&mutants[i], &run);

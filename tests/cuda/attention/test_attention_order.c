@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "tests/common/sweep.h"
 #include "tests/cuda/attention/run.h"
 
 #include <stdlib.h>
@@ -61,18 +62,13 @@ static uint64_t hash_of(const attention_case *from, sbp_cuda_variant variant, co
     return run.hash;
 }
 
-static bool everything(void) {
-    const char *all = getenv("SBP_TEST_ALL");
-    return all && *all && strcmp(all, "0") != 0;
-}
-
 /* One block at a time, two, some, all; each with so many orders. */
 static void check(sbp_cuda_variant variant, const char *arch, int seeds) {
     static const int residents[] = {1, 2, -1, 0, 3};
     for (int i = 0; i < SBP_COUNT(cases); i++) {
-        const attention_case *c = everything() ? &cases[i] : &small_cases[i];
+        const attention_case *c = testing_all() ? &cases[i] : &small_cases[i];
         uint64_t hash = hash_of(c, variant, arch, 1, 0);
-        for (int r = 0; r < (everything() ? SBP_COUNT(residents) : 3); r++)
+        for (int r = 0; r < (testing_all() ? SBP_COUNT(residents) : 3); r++)
             for (int seed = 0; seed < seeds; seed++)
                 assert_true(hash_of(c, variant, arch, (uint64_t)(100 * r + seed + 2), residents[r]) == hash);
     }
@@ -83,14 +79,14 @@ static void test_wgmma(void **state) {
     (void)state;
     if (!kernels_open())
         skip();
-    check(SBP_CUDA_WGMMA, "sm_90a", everything() ? 20 : 2);
+    check(SBP_CUDA_WGMMA, "sm_90a", testing_all() ? 20 : 2);
 }
 
 static void test_mma(void **state) {
     (void)state;
     if (!kernels_open())
         skip();
-    if (everything())
+    if (testing_all())
         check(SBP_CUDA_MMA, "sm_80", 4);
 }
 

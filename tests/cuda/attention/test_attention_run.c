@@ -6,16 +6,12 @@
 
 #include <cmocka.h>
 
+#include "tests/common/sweep.h"
 #include "tests/cuda/attention/run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static bool everything(void) {
-    const char *all = getenv("SBP_TEST_ALL");
-    return all && *all && strcmp(all, "0") != 0;
-}
 
 /* A line of a table of cases; `all`: only under SBP_TEST_ALL. */
 typedef struct setting {
@@ -114,14 +110,14 @@ static void check_settings(const setting *settings, int count, sbp_dtype dtype, 
     for (int i = 0; i < count; i++)
         for (int backward = 0; backward < 2; backward++) {
             setting s = settings[i];
-            bool wanted = everything() || (!s.all && (dtype != SBP_F16 || s.half));
+            bool wanted = testing_all() || (!s.all && (dtype != SBP_F16 || s.half));
             /* what tensor cores of both kinds do: each direction of a case by one of them, of the first by both */
-            if (settings == tile_settings && i > 0 && !everything() &&
+            if (settings == tile_settings && i > 0 && !testing_all() &&
                 (i % 2 == backward) == (variant == SBP_CUDA_MMA))
                 continue;
             if (dtype != SBP_F32)
                 s.c.dtype = dtype;
-            for (uint64_t seed = 1; wanted && seed <= (everything() ? 4 : 1); seed++)
+            for (uint64_t seed = 1; wanted && seed <= (testing_all() ? 4 : 1); seed++)
                 check(&s, i, backward, variant, arch, seed);
         }
     attention_run_end();
@@ -138,7 +134,7 @@ static void test_mma(void **state) {
     check_settings(mma_settings, SBP_COUNT(mma_settings), SBP_BF16, SBP_CUDA_MMA, "sm_80");
     check_settings(tile_settings, SBP_COUNT(tile_settings), SBP_F16, SBP_CUDA_MMA, "sm_80");
     check_settings(mma_settings, SBP_COUNT(mma_settings), SBP_F16, SBP_CUDA_MMA, "sm_80");
-    if (everything()) /* other tiles: less shared memory */
+    if (testing_all()) /* other tiles: less shared memory */
         check_settings(tile_settings, SBP_COUNT(tile_settings), SBP_BF16, SBP_CUDA_MMA, "sm_86");
 }
 

@@ -28,6 +28,7 @@
 #include "backends/ranks/ranks.h"
 #include "ir/program/collective_steps.h"
 #include "tests/common/dispatch_add.h"
+#include "tests/common/sweep.h"
 #include "tests/rowkernel_random.h"
 #include "tests/tolerance.h"
 
@@ -451,7 +452,7 @@ static void test_worlds(void **state) {
         skip();
     }
 #ifdef SBP_MPIRUN
-    int batches = getenv("SBP_TEST_ALL") ? 20 * BATCHES : BATCHES;
+    int batches = testing_all() ? 20 * BATCHES : BATCHES;
     run_world(2, 1, batches, "on", "SBP_TEST_NET_BYTES=40000");
     run_world(3, 1, batches, "on", "SBP_TEST_NET_BYTES=60000");
     run_world(4, 2, batches, "on", "SBP_TEST_NET_BYTES=60000");
@@ -464,7 +465,7 @@ static void test_worlds(void **state) {
     /* as on several hosts: sums of each first; of groups across them, too */
     static const int hosts[][3] = {{4, 1, 2}, {8, 4, 4}, {4, 4, 2}, {6, 1, 2}, {8, 1, 4},
                                    {8, 1, 2}, {6, 1, 3}, {8, 2, 2}, {8, 8, 4}};
-    for (int i = 0; i < (getenv("SBP_TEST_ALL") ? SBP_COUNT(hosts) : 3); i++) {
+    for (int i = 0; i < (testing_all() ? SBP_COUNT(hosts) : 3); i++) {
         char environment[80];
         snprintf(environment, sizeof environment, "SBP_TEST_NET_BYTES=40000 SBP_TEST_NODE=%d", hosts[i][2]);
         run_world(hosts[i][0], hosts[i][1], batches / 3, "on", environment);
@@ -482,7 +483,7 @@ static void test_native_sums(void **state) {
 #ifdef SBP_MPIRUN
     if (!can_compile())
         skip();
-    int batches = getenv("SBP_TEST_ALL") ? 20 * BATCHES : BATCHES;
+    int batches = testing_all() ? 20 * BATCHES : BATCHES;
     static const char said[] = "--deterministic off: process groups sum by exchanges, as with on";
     run_world(3, 1, batches, "off", "SBP_TEST_NET_BYTES=40000");
     run_world(6, 3, batches / 5, "off", "SBP_TEST_NET_BYTES=100000 SBP_TEST_NODE=2");
@@ -490,7 +491,7 @@ static void test_native_sums(void **state) {
     run_world(4, 2, batches / 5, "off-world",
               "SBP_TEST_NET_BYTES=60000 SBP_FAKE_CUDA=devices=8,report,nccl=22500");
     assert_non_null(strstr(output, said));
-    if (!getenv("SBP_TEST_ALL"))
+    if (!testing_all())
         return;
     run_world(2, 1, batches, "off", "");
     run_world(8, 2, batches, "off", "SBP_TEST_NET_BYTES=40000 SBP_TEST_NODE=2");
@@ -515,7 +516,7 @@ static void test_two_communicators(void **state) {
     assert_non_null(strstr(output, said));
     run_world(4, 2, BATCHES / 5, "on",
               "SBP_TEST_NET_BYTES=60000 SBP_FAKE_CUDA=devices=8,report,version=12020");
-    if (getenv("SBP_TEST_ALL"))
+    if (testing_all())
         run_ranks(4, "waits behind", "NCCL_LAUNCH_ORDER_IMPLICIT=0");
 #endif
 }

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "tests/common/sweep.h"
 #include "tests/ptx/tensor/approx.h"
 #include "tests/ptx/tensor/formats.h"
 
@@ -212,7 +213,7 @@ static void f32_is_rounded_as_the_processor_rounds(void **state) {
 
 static void the_short_conversions_are_the_long_ones(void **state) {
     (void)state;
-    const uint64_t step = getenv("SBP_TEST_ALL") ? 61 : 4099;
+    const uint64_t step = testing_all() ? 61 : 4099;
     for (uint64_t bits = 0; bits < UINT64_C(1) << 32; bits += step) {
         const float value = sbp_ptx_f32_of_bits((uint32_t)bits);
         assert_int_equal(sbp_ptx_bf16_of_f32(value), sbp_ptx_round(SBP_PTX_BF16, value, SBP_PTX_RN, 0));

@@ -22,6 +22,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "tests/common/sweep.h"
 #include "tests/ptx/tensor/formats.h"
 
 static char folder[PATH_MAX], scratch[] = "/tmp/sbp_triton_XXXXXX";
@@ -77,7 +78,7 @@ static int run_ptx(const char *case_file, int seed) {
     if (child == 0) {
         const int out = open(said, O_WRONLY | O_CREAT | O_TRUNC, 0600);
         dup2(out, 2);
-        alarm(getenv("SBP_TEST_ALL") ? 2400 : 600);
+        alarm(testing_all() ? 2400 : 600);
         execl(SBP_PTXRUN, "ptxrun", case_file, "--out", scratch, seed > 0 ? "--seed" : NULL, seed_text,
               (char *)NULL);
         _exit(127);
@@ -258,7 +259,7 @@ static void make_mutant(const char *orders, char *out_case_file, size_t room) {
 // -----------------------------------------------------------------------------------------------------------
 
 static int last_seed(void) {
-    return getenv("SBP_TEST_ALL") ? 6 : 2;
+    return testing_all() ? 6 : 2;
 }
 
 static void the_kernel_gives_what_is_wanted(void **state) {
@@ -307,7 +308,7 @@ static void every_mutant_is_noticed(void **state) {
     int count = 0, missed = 0;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         char name[128], outcome[32], orders[1024], case_file[PATH_MAX];
-        line += line[0] == '+' && getenv("SBP_TEST_ALL");
+        line += line[0] == '+' && testing_all();
         if (line[0] == '#' ||
             sscanf(line, " %127[^ |] | %31[^ |] | %1023[^\n]", name, outcome, orders) != 3 ||
             strcmp(name, case_name) != 0) {
