@@ -52,7 +52,8 @@ static void choose_automatically(const sbp_choice_request *request, const sbp_ch
     for (int32_t b = 0; b < count; b++) {
         compiles |= backends[b].compiles;
         present |= backends[b].compiles && !backends[b].absent;
-        for (int32_t i = request->device; backends[b].compiles && i < backends[b].count; i++)
+        for (int32_t i = request->device;
+             backends[b].compiles && backends[b].devices && i < backends[b].count; i++)
             if (!objection(&backends[b].devices[i], request->fp64)) {
                 take_device(&backends[b], &backends[b].devices[i], out);
                 return;
@@ -75,7 +76,8 @@ void sbp_choice_make(const sbp_choice_request *request, const sbp_choice_backend
     if (!sbp_backend_is_a(request->backend, SBP_BACKEND_HOST))
         out->memory_bytes = 0;
     for (int32_t b = 0; b < count; b++)
-        if (strcmp(request->backend, backends[b].name) == 0 && request->device < backends[b].count)
+        if (strcmp(request->backend, backends[b].name) == 0 && backends[b].devices &&
+            request->device < backends[b].count)
             take_device(&backends[b], &backends[b].devices[request->device], out);
     out->backend = request->backend;
     snprintf(out->reason, sizeof out->reason, "asked for");

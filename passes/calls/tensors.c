@@ -145,11 +145,12 @@ static void add_sides(sbp_calls_builder *e, bool cotangent, const bool *has, int
     for (int32_t v = 0; v < values; v++) {
         const sbp_calls_side *like = &e->sides[v];
         int32_t alike[SIDES_MOST], count = 0;
-        if (!has[v] || (cotangent ? like->cotangent : like->tensor) >= 0)
+        if (!has[v] || !like->as || (cotangent ? like->cotangent : like->tensor) >= 0)
             continue;
         bool away = sbp_calls_placement(e, SBP_TENSOR_CHECKPOINT, *n) != SBP_DEVICE;
         for (int32_t w = v; w < values && count < (away ? SIDES_MOST : 1); w++)
-            if (has[w] && side_dtype(&e->sides[w], cotangent) == side_dtype(like, cotangent) &&
+            if (has[w] && e->sides[w].as &&
+                side_dtype(&e->sides[w], cotangent) == side_dtype(like, cotangent) &&
                 sbp_type_row_elems(&e->sides[w].as->type) == sbp_type_row_elems(&like->as->type))
                 alike[count++] = w;
         const char *name = sbp_arena_printf(e->p->arena, "%s%d", cotangent ? "d_side" : "side", v);

@@ -647,7 +647,7 @@ static sbp_status send_sums(checkpoint_job *job, const double *lengths) {
         SBP_TRY(sbp_ranks_swap(t->ranks, &mine, t->rank == rank, &theirs, t->rank == 0, job->diag));
         at += t->rank == 0 ? length : 0;
     }
-    if (t->rank == 0)
+    if (t->rank == 0 && at)
         *at = 0;
     return SBP_OK;
 }
@@ -658,6 +658,8 @@ static sbp_status gather_sums(checkpoint_job *job) {
     double *lengths = sbp_malloc((size_t)t->count * sizeof *lengths), all = 0;
     sbp_status status = lengths ? SBP_OK : sbp_fail(job->diag, SBP_MACHINE, "out of memory for a checkpoint");
     status = agree(job, status);
+    if (!lengths) /* then it has failed for all */
+        return status;
     if (status == SBP_OK) {
         memset(lengths, 0, (size_t)t->count * sizeof *lengths);
         lengths[t->rank] = (double)job->sums.length;

@@ -572,7 +572,7 @@ static const char *value_alone(const option_target *t) {
 static bool is_more(const option_target *t, const char *text) {
     static const char name[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
     return t->index >= 0 && t->alias && strncmp(table[t->index].name, "lora-", 5) == 0 &&
-           table[t->index].kind == SBP_OPTION_LIST && *text && text[strspn(text, name)] == 0 &&
+           table[t->index].kind == SBP_OPTION_LIST && text && *text && text[strspn(text, name)] == 0 &&
            !sbp_file_exists(text) && !sbp_directory_exists(text);
 }
 

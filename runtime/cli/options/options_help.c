@@ -285,7 +285,7 @@ static void write_value(sbp_json_writer *w, const char *key, const sbp_option *o
         sbp_json_write_double(w, NULL, v->second);
         sbp_json_write_end(w);
     } else {
-        write_text(w, key, option, v->text);
+        write_text(w, key, option, v->text ? v->text : "");
     }
 }
 
@@ -298,7 +298,7 @@ static const char *as_json(sbp_arena *arena, const sbp_option *option, const opt
     if (v)
         write_value(&w, NULL, option, v);
     else
-        write_text(&w, NULL, option, text);
+        write_text(&w, NULL, option, text ? text : "");
     return out.data;
 }
 

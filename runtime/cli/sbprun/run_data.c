@@ -243,7 +243,7 @@ static sbp_status load_files(load_job *job, sbp_option_id option, int32_t first,
         return check_ids(world, inputs, session);
     sbp_dataset_destroy(*out);
     *out = NULL;
-    if (o.file_count == 1 && strcmp(files[0], "-") == 0 && !inputs->stream.source)
+    if (files && o.file_count == 1 && strcmp(files[0], "-") == 0 && !inputs->stream.source)
         SBP_TRY(open_stream(world, inputs, &o));
     sbp_status status = in_turn ? load_in_turn(job, &o, out) : sbp_dataset_load(world->diag, &o, out);
     if (job->line_is_open)

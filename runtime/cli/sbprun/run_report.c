@@ -70,7 +70,8 @@ static sbp_status add_document(const sbp_world *world, const sbp_inputs *inputs,
 
 /* The middle one, or between the two. */
 static double median(const int64_t *sorted, int64_t count) {
-    return ((double)sorted[(count - 1) / 2] + (double)sorted[count / 2]) / 2;
+    int64_t low = sorted[(count - 1) / 2], high = sorted[count / 2];
+    return ((double)low + (double)high) / 2;
 }
 
 /* The least that 95 % do not exceed. */
