@@ -45,7 +45,7 @@ static void test_plans_keep_them(void **state) {
     double slow = planned_seconds(f, "$D/slow"), slower = planned_seconds(f, "$D/slower");
     assert_true(fabs(slower / slow - 10) < SBP_TOLERANCE_F32);
     cli_ok(f, "$C inspect $D/p");
-    assert_non_null(strstr(cli_text(f, "out"), "/slower: products 0.1 GFLOP/s in fp32"));
+    assert_non_null(strstr(cli_text(f, "out"), "/slower: matmuls 0.1 GFLOP/s in fp32"));
     cli_ok(f, "$C inspect $D/p --json");
     double inspected = cli_number(f, cli_json(f, "out"), "seconds");
     assert_true(fabs(inspected / slower - 1) < SBP_TOLERANCE_F32);

@@ -277,10 +277,11 @@ static sbp_status read_choices(cuda_device *d, const char *name, const char *tex
     SBP_TRY(describe_machine(d, here, diag));
     uint64_t checksum = 0;
     int lines = 0, end = 0;
+    static const char begins[] = "matmuls 1\n";
     const char *last = length > 1 ? memrchr(text, '\n', length - 1) : NULL;
     for (size_t i = 0; i < length; i++)
         lines += text[i] == '\n';
-    if (strlen(text) != length || strncmp(text, "matmuls 1\n", 11) != 0 || lines < 4 || !last ||
+    if (strlen(text) != length || strncmp(text, begins, sizeof begins - 1) != 0 || lines < 4 || !last ||
         sscanf(last + 1, "checksum %16" SCNx64 "\n%n", &checksum, &end) != 1 || last[1 + end] ||
         checksum != sbp_hash_bytes(text, (size_t)(last + 1 - text), 0))
         return not_these(name, "is not a file of chosen algorithms (--tune), or damaged", diag);
