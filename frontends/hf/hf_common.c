@@ -88,6 +88,14 @@ const char *sbp_hf_string(sbp_hf *hf, const char *key, const char *fallback) {
     return value;
 }
 
+bool sbp_hf_tied(sbp_hf *hf, bool fallback) {
+    const sbp_json *field = sbp_json_member(hf->wrapper, "tie_word_embeddings");
+    bool inside = sbp_hf_bool(hf, "tie_word_embeddings", fallback), tied = inside;
+    if (field && field->kind != SBP_JSON_NULL && hf->builder.status == SBP_OK)
+        hf->builder.status = sbp_json_as_bool(hf->diag, field, &tied);
+    return tied;
+}
+
 /* ---- graph ---------------------------------------------------------------------------------------- */
 
 const char *sbp_hf_path(sbp_hf *hf, const char *format, ...) {

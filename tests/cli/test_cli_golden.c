@@ -96,7 +96,7 @@ static const char *const thorough[] = {
     "llama_plain",    "gemma3_layer_types", "gemma3_untied_bias", "qwen2_sliding",
     "llama_tied_pad", "phi3_su_long",       "gpt_neox_plain",     "lfm2_v"};
 /* All cases but those of architectures that are only examples of how one is added. */
-enum { CASES = 48 };
+enum { CASES = 50 };
 
 /* A member of args.json as it would be typed. */
 static const char *arguments(io_fixture *f, const sbp_json *args, const char *key) {
@@ -255,8 +255,9 @@ static void run_all_of(io_fixture *f, const char *path, const setting *list, int
 
 /* One case of each structure: what others differ by are numbers, and tables of rotary variants. */
 static const char *const structures[] = {
-    "llama_plain",   "llama_bias",  "gemma3_layer_types", "gemma3_softcap", "gpt_neox_plain", "phi3_plain",
-    "qwen2_sliding", "qwen3_plain", "olmo2_plain",        "granite_plain",  "lfm2_v"};
+    "llama_plain", "llama_bias",      "gemma3_layer_types", "gemma3_softcap", "gpt_neox_plain",
+    "phi3_plain",  "qwen2_sliding",   "qwen3_plain",        "olmo2_plain",    "granite_plain",
+    "lfm2_v",      "qwen3_5_dense_v", "qwen3_next_dense"};
 
 /* Cases that run every setting which each case may run; of the others one setting tells, in chunks, where
  * not everything is asked for. */
