@@ -20,18 +20,43 @@ static bool is_narrower(void) {
     return getenv("SBP_CPU_ISA") && !getenv("SBP_TEST_ALL");
 }
 
-/* Runs two steps of the plan in $D/p; returns its planned peak. */
-static double run_near_planned_peak(io_fixture *f, const char *options) {
+typedef struct peaks {
+    double planned, measured;
+} peaks;
+
+static peaks run_plan(io_fixture *f, const char *options) {
     cli_ok(f, sbp_arena_printf(f->arena, "rm -rf $D/o; $R $D/p --steps 2 --json --out $D/o %s", options));
     const sbp_json *summary = cli_json(f, "out");
-    double planned = cli_number(f, summary, "peak_bytes_planned");
-    double measured = cli_number(f, summary, "peak_bytes_measured");
-    double share = SBP_TOLERANCE_PROCESS * planned;
-    printf("    %.2f MiB planned, %+.2f measured\n", planned / (1 << 20), (measured - planned) / (1 << 20));
-    if (measured > planned + larger(share, SBP_TOLERANCE_PROCESS_EXCESS_BYTES) ||
-        measured < planned - larger(share, SBP_TOLERANCE_PROCESS_BYTES))
-        fail_msg("the process holds %.0f bytes, %.0f were planned", measured, planned);
-    return planned;
+    peaks p = {cli_number(f, summary, "peak_bytes_planned"), cli_number(f, summary, "peak_bytes_measured")};
+    printf("    %.2f MiB planned, %+.2f measured\n", p.planned / (1 << 20),
+           (p.measured - p.planned) / (1 << 20));
+    return p;
+}
+
+static bool is_near(peaks p) {
+    double share = SBP_TOLERANCE_PROCESS * p.planned;
+    return p.measured <= p.planned + larger(share, SBP_TOLERANCE_PROCESS_EXCESS_BYTES) &&
+           p.measured >= p.planned - larger(share, SBP_TOLERANCE_PROCESS_BYTES);
+}
+
+static int compare_measured(const void *a, const void *b) {
+    double x = ((const peaks *)a)->measured, y = ((const peaks *)b)->measured;
+    return (x > y) - (x < y);
+}
+
+/* Runs two steps of the plan in $D/p; returns its planned peak. Linux draws the addresses of libraries anew at
+ * each start, and with them how many of their pages come in around one that is read: 30 runs of the same plan
+ * differ by 0.6 MiB, with `setarch -R` by 0.14. So what is too far away is the median of three runs. */
+static double run_near_planned_peak(io_fixture *f, const char *options) {
+    peaks p[3] = {run_plan(f, options)};
+    if (!is_near(p[0])) {
+        p[1] = run_plan(f, options);
+        p[2] = run_plan(f, options);
+        qsort(p, SBP_COUNT(p), sizeof *p, compare_measured);
+        if (!is_near(p[1]))
+            fail_msg("the process holds %.0f bytes, %.0f were planned", p[1].measured, p[1].planned);
+    }
+    return p[0].planned;
 }
 
 /* Threads need memory of their own: a plan counts them, a run with others counts those. */
