@@ -27,22 +27,58 @@ static int remove_directory(void **state) {
     return rmdir(directory);
 }
 
+/* Kinds of `layers` layers: some mix rows by a state, at least one. */
+static void write_layer_types(testing *t, FILE *f, int64_t layers, const char *with_state) {
+    int64_t one = sbp_rng_below(&t->rng, layers);
+    fprintf(f, "\"layer_types\": [");
+    for (int64_t i = 0; i < layers; i++)
+        fprintf(f, "%s\"%s\"", i > 0 ? ", " : "",
+                i == one || sbp_rng_below(&t->rng, 3) ? with_state : "full_attention");
+    fprintf(f, "]}");
+}
+
+static const char *flag(testing *t) {
+    return sbp_rng_below(&t->rng, 2) ? "true" : "false";
+}
+
 /* An LFM2 of drawn sizes without values; convolutions as long as most documents, and longer. */
-static void draw_model(testing *t) {
-    FILE *f = fopen(config, "w");
-    int64_t layers = 2 + sbp_rng_below(&t->rng, 3), convolution = sbp_rng_below(&t->rng, layers);
-    assert_non_null(f);
+static void write_lfm2(testing *t, FILE *f) {
+    int64_t layers = 2 + sbp_rng_below(&t->rng, 3);
     fprintf(f,
             "{\"model_type\": \"lfm2\", \"vocab_size\": %d, \"hidden_size\": 8, \"intermediate_size\": 6, "
             "\"block_auto_adjust_ff_dim\": false, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
             "\"num_hidden_layers\": %d, \"conv_L_cache\": %d, \"conv_bias\": %s, \"norm_eps\": 0.01, "
-            "\"rope_theta\": 100, \"tie_word_embeddings\": %s, \"layer_types\": [",
-            WHOLE_STEP_VOCABULARY, (int)layers, (int)(2 + sbp_rng_below(&t->rng, 6)),
-            sbp_rng_below(&t->rng, 2) ? "true" : "false", sbp_rng_below(&t->rng, 2) ? "true" : "false");
-    for (int64_t i = 0; i < layers; i++)
-        fprintf(f, "%s\"%s\"", i > 0 ? ", " : "",
-                i == convolution || sbp_rng_below(&t->rng, 3) ? "conv" : "full_attention");
-    fprintf(f, "]}");
+            "\"rope_theta\": 100, \"tie_word_embeddings\": %s, ",
+            WHOLE_STEP_VOCABULARY, (int)layers, (int)(2 + sbp_rng_below(&t->rng, 6)), flag(t), flag(t));
+    write_layer_types(t, f, layers, "conv");
+}
+
+/* A Qwen3.5, or a Qwen3-Next without experts, where the columns of a value head lie beside those of another: the
+ * delta rule behind a convolution. */
+static void write_qwen(testing *t, FILE *f) {
+    int64_t layers = 2 + sbp_rng_below(&t->rng, 2), key_heads = 1 + sbp_rng_below(&t->rng, 2);
+    bool next = sbp_rng_below(&t->rng, 2);
+    int64_t value_heads = key_heads * (next ? 2 : 1 + sbp_rng_below(&t->rng, 2));
+    fprintf(f,
+            "{\"model_type\": %s, \"vocab_size\": %d, \"hidden_size\": 8, \"intermediate_size\": 6, "
+            "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 4, "
+            "\"num_hidden_layers\": %d, \"linear_conv_kernel_dim\": %d, \"linear_num_key_heads\": %d, "
+            "\"linear_num_value_heads\": %d, \"linear_key_head_dim\": %d, \"linear_value_head_dim\": %d, "
+            "\"rms_norm_eps\": 0.01, \"rope_theta\": 100, \"partial_rotary_factor\": 0.5, "
+            "\"tie_word_embeddings\": %s, ",
+            next ? "\"qwen3_next\", \"num_experts\": 0" : "\"qwen3_5_text\"", WHOLE_STEP_VOCABULARY,
+            (int)layers, (int)(2 + sbp_rng_below(&t->rng, 3)), (int)key_heads, (int)value_heads,
+            (int)(2 + sbp_rng_below(&t->rng, 4)), (int)(2 + sbp_rng_below(&t->rng, 4)), flag(t));
+    write_layer_types(t, f, layers, "linear_attention");
+}
+
+static void draw_model(testing *t) {
+    FILE *f = fopen(config, "w");
+    assert_non_null(f);
+    if (sbp_rng_below(&t->rng, 2))
+        write_lfm2(t, f);
+    else
+        write_qwen(t, f);
     fclose(f);
 }
 
