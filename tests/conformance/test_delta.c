@@ -1,6 +1,6 @@
 /* test_delta.c: delta_rule and delta_rule_bwd against the rule row by row: documents that begin inside of blocks and
  * of chunks, of one row, chunks that begin anywhere in a block, heads that share a key head, absent operands, a state
- * that nobody may read poisoned, the state written over in its place. The rule itself is checked by differences. */
+ * that nobody may read poisoned, the state written over in its place; the bits of documents that are cut and packed. The rule itself is checked by differences. */
 #include "tests/conformance/conformance.h"
 
 #include <math.h>
@@ -357,7 +357,208 @@ static void test_delta_reference(void **state) {
     suite_end(c);
 }
 
-const struct CMUnitTest suite_delta_tests[] = {cmocka_unit_test(test_delta_reference),
-                                               cmocka_unit_test(test_delta_rule),
-                                               cmocka_unit_test(test_delta_rule_bwd)};
+/* ---- documents cut into commands ---------------------------------------------------------------------- */
+
+enum { CUT_ROWS = 300, CUT_STATES = 16 };
+
+/* Matrices of all rows in the arena of a device, whose commands take pieces of them. */
+typedef struct pieces {
+    suite_case *c;
+    sbp_delta_attrs a;
+    sbp_span q, k, v, decay, beta, first, alone, states, d_o, work; /* alone: 0, `first` of one document */
+    sbp_span o, dq, dk, dv, ddecay, dbeta, dstate;                  /* what is compared */
+    sbp_command forward, backward;
+    int64_t bytes;
+    unsigned char *before, *after; /* the arena */
+} pieces;
+
+static sbp_span lay(pieces *p, sbp_dtype dtype, int64_t rows, int64_t cols) {
+    sbp_span span = {
+        .space = SBP_DEVICE, .dtype = dtype, .offset = p->bytes, .rows = rows, .cols = cols, .stride = cols};
+    p->bytes = sbp_round_up(p->bytes + rows * cols * sbp_dtype_bytes(dtype), 256);
+    return span;
+}
+
+/* Rows from .. of a matrix; of a document alone they are rows 0 .. of the batch. */
+static sbp_span piece(sbp_span span, int64_t from, int64_t rows, bool alone) {
+    span.offset += from * span.stride * sbp_dtype_bytes(span.dtype);
+    span.first_row = alone ? 0 : from;
+    span.rows = rows;
+    return span;
+}
+
+static sbp_dispatch cut_forward(const pieces *p, int64_t from, int64_t rows, int64_t state, bool alone,
+                                sbp_span *spans) {
+    const sbp_span all[] = {
+        piece(p->o, from, rows, alone),    piece(p->states, state + 1, 1, true),
+        piece(p->q, from, rows, alone),    piece(p->k, from, rows, alone),
+        piece(p->v, from, rows, alone),    piece(p->decay, from, rows, alone),
+        piece(p->beta, from, rows, alone), piece(alone ? p->alone : p->first, from, rows, alone),
+        piece(p->states, state, 1, true),  {.space = SBP_SPACE_COUNT}};
+    memcpy(spans, all, sizeof all);
+    return (sbp_dispatch){.command = &p->forward, .spans = spans, .span_count = SBP_COUNT(all)};
+}
+
+static sbp_dispatch cut_backward(const pieces *p, int64_t from, int64_t rows, int64_t state, bool alone,
+                                 sbp_span *spans) {
+    const sbp_span all[] = {piece(p->dq, from, rows, alone),
+                            piece(p->dk, from, rows, alone),
+                            piece(p->dv, from, rows, alone),
+                            piece(p->ddecay, from, rows, alone),
+                            piece(p->dbeta, from, rows, alone),
+                            p->dstate,
+                            piece(p->d_o, from, rows, alone),
+                            piece(p->q, from, rows, alone),
+                            piece(p->k, from, rows, alone),
+                            piece(p->v, from, rows, alone),
+                            piece(p->decay, from, rows, alone),
+                            piece(p->beta, from, rows, alone),
+                            piece(alone ? p->alone : p->first, from, rows, alone),
+                            piece(p->states, state, 1, true),
+                            p->work};
+    memcpy(spans, all, sizeof all);
+    return (sbp_dispatch){.command = &p->backward, .spans = spans, .span_count = SBP_COUNT(all)};
+}
+
+static void cut_fill(pieces *p, sbp_span span, double middle, double width) {
+    for (int64_t i = 0; i < span.rows * span.cols; i++)
+        sbp_element_set(p->before + span.offset, span.dtype, i, middle + width * sbp_rng_unit(&p->c->rng));
+}
+
+/* documents: where they begin, and CUT_ROWS. */
+static pieces cut_open(sbp_dtype dtype, const int64_t *documents, int count) {
+    pieces p = {.c = suite_begin("delta_rule in pieces", dtype),
+                .a = {.heads = 4, .key_heads = 2, .d_k = 20, .d_v = 12}};
+    sbp_dtype wide = dtype == SBP_F64 ? SBP_F64 : SBP_F32;
+    int64_t of_k = p.a.key_heads * p.a.d_k, of_v = p.a.heads * p.a.d_v, states = of_v * p.a.d_k;
+    p.q = lay(&p, dtype, CUT_ROWS, of_k);
+    p.k = lay(&p, dtype, CUT_ROWS, of_k);
+    p.v = lay(&p, dtype, CUT_ROWS, of_v);
+    p.decay = lay(&p, wide, CUT_ROWS, p.a.heads);
+    p.beta = lay(&p, wide, CUT_ROWS, p.a.heads);
+    p.first = lay(&p, SBP_I32, CUT_ROWS, 1);
+    p.alone = lay(&p, SBP_I32, CUT_ROWS, 1);
+    p.d_o = lay(&p, dtype, CUT_ROWS, of_v);
+    p.states = lay(&p, wide, CUT_STATES, states);
+    p.work = lay(&p, wide, sbp_ceil_div(CUT_ROWS, SBP_DELTA_BLOCK), states);
+    p.o = lay(&p, dtype, CUT_ROWS, of_v);
+    p.dq = lay(&p, dtype, CUT_ROWS, of_k);
+    p.dk = lay(&p, dtype, CUT_ROWS, of_k);
+    p.dv = lay(&p, dtype, CUT_ROWS, of_v);
+    p.ddecay = lay(&p, wide, CUT_ROWS, p.a.heads);
+    p.dbeta = lay(&p, wide, CUT_ROWS, p.a.heads);
+    p.dstate = lay(&p, wide, 1, states);
+    p.before = suite_alloc(p.c, p.bytes, 1);
+    p.after = suite_alloc(p.c, p.bytes, 1);
+    memset(p.before, 0xff, (size_t)p.bytes); /* states before a document, and work: NaN */
+    cut_fill(&p, p.q, 0, 0.3);
+    cut_fill(&p, p.k, 0, 0.3);
+    cut_fill(&p, p.v, 0, 1);
+    cut_fill(&p, p.d_o, 0, 1);
+    cut_fill(&p, p.decay, -0.2, 0.2);
+    cut_fill(&p, p.beta, 0.5, 0.5);
+    for (int d = 0; d < count; d++)
+        for (int64_t j = documents[d]; j < documents[d + 1]; j++) {
+            sbp_element_set(p.before + p.first.offset, SBP_I32, j, (double)documents[d]);
+            sbp_element_set(p.before + p.alone.offset, SBP_I32, j, 0);
+        }
+    p.forward = (sbp_command){
+        .kind = SBP_CMD_DELTA_RULE, .flushes = -1, .u.delta = p.a, .view_count = SBP_DELTA_RULE_OPERANDS};
+    p.backward = (sbp_command){.kind = SBP_CMD_DELTA_RULE_BWD,
+                               .flushes = -1,
+                               .u.delta = p.a,
+                               .view_count = SBP_DELTA_RULE_BWD_OPERANDS};
+    return p;
+}
+
+/* Runs commands of rows cuts[i] .. cuts[i + 1], forwards and then backwards, into `after`; the state behind the last
+ * row is read by nobody. alone: each piece is a document that knows of no other. */
+static void cut_run(pieces *p, const int64_t *cuts, int count, bool alone) {
+    const sbp_device_class *class = suite_device();
+    sbp_diag *diag = sbp_diag_create();
+    sbp_device_options options = {.threads = 2, .shuffle_seed = 1};
+    sbp_program *program = sbp_program_create(p->c->arena, "pieces");
+    sbp_span spans[2][SBP_MAX_COMMAND_OPERANDS];
+    program->arena_bytes[SBP_DEVICE] = program->arena_bytes[SBP_HOST] = p->bytes;
+    sbp_dispatch kinds[] = {cut_forward(p, 0, 1, 0, alone, spans[0]),
+                            cut_backward(p, 0, 1, 0, alone, spans[1])};
+    sbp_device *device = suite_open(class, &options, p->c->arena, program, kinds, 2, diag);
+    unsigned char *zeros = suite_alloc(p->c, p->dstate.cols, sizeof(double));
+    int64_t state_bytes = p->dstate.cols * sbp_dtype_bytes(p->dstate.dtype);
+    CHECK_OK(class->write(device, SBP_DEVICE, 0, p->before, p->bytes, diag), diag);
+    for (int i = 0; i < count; i++) {
+        sbp_dispatch forward = cut_forward(p, cuts[i], cuts[i + 1] - cuts[i], alone ? 0 : i, alone, spans[0]);
+        CHECK_OK(class->submit(device, &forward, diag), diag);
+        CHECK_OK(class->wait(device, diag), diag);
+    }
+    for (int i = count - 1; i >= 0; i--) {
+        sbp_dispatch backward =
+            cut_backward(p, cuts[i], cuts[i + 1] - cuts[i], alone ? 0 : i, alone, spans[1]);
+        if (alone || i == count - 1)
+            CHECK_OK(class->write(device, SBP_DEVICE, p->dstate.offset, zeros, state_bytes, diag), diag);
+        CHECK_OK(class->submit(device, &backward, diag), diag);
+        CHECK_OK(class->wait(device, diag), diag);
+    }
+    CHECK_OK(class->read(device, SBP_DEVICE, 0, p->after, p->bytes, diag), diag);
+    class->destroy(device);
+    sbp_diag_destroy(diag);
+}
+
+/* Whether what was written, o .. dstate, is the same as in `other`; and that it is numbers. */
+static void cut_compare(const pieces *p, const unsigned char *other, const char *what) {
+    const sbp_span *spans[] = {&p->o, &p->dq, &p->dk, &p->dv, &p->ddecay, &p->dbeta, &p->dstate};
+    for (int i = 0; i < SBP_COUNT(spans); i++)
+        for (int64_t j = 0; j < spans[i]->rows * spans[i]->cols; j++) {
+            double x = sbp_element_get(p->after + spans[i]->offset, spans[i]->dtype, j);
+            double y = sbp_element_get(other + spans[i]->offset, spans[i]->dtype, j);
+            if (x != y) /* NaN is never the same */
+                fail_msg("%s: matrix %d, row %lld: %.17g is %.17g", what, i, (long long)(j / spans[i]->cols),
+                         y, x);
+        }
+}
+
+static unsigned char *cut_keep(const pieces *p) {
+    unsigned char *kept = suite_alloc(p->c, p->bytes, 1);
+    memcpy(kept, p->after, (size_t)p->bytes);
+    return kept;
+}
+
+/* The same bits however rows are cut at multiples of SBP_DELTA_BLOCK from the beginnings of documents. */
+static void test_delta_cuts(void **state) {
+    (void)state;
+    static const int64_t documents[] = {0, 130, CUT_ROWS}, whole[] = {0, CUT_ROWS},
+                         some[] = {0, 128, 130, 258, CUT_ROWS}, all[] = {0, 64, 128, 130, 194, 258, CUT_ROWS},
+                         across[] = {0, 64, 194, CUT_ROWS};
+    for (int d = 0; d < SBP_COUNT(floats) && is_here(); d++) {
+        pieces p = cut_open(floats[d], documents, 2);
+        cut_run(&p, whole, 1, false);
+        unsigned char *kept = cut_keep(&p);
+        cut_run(&p, some, SBP_COUNT(some) - 1, false);
+        cut_compare(&p, kept, "four pieces");
+        cut_run(&p, all, SBP_COUNT(all) - 1, false);
+        cut_compare(&p, kept, "six pieces");
+        cut_run(&p, across, SBP_COUNT(across) - 1, false);
+        cut_compare(&p, kept, "a border inside of a piece");
+        suite_end(p.c);
+    }
+}
+
+/* Documents beside one another are what they are alone, bit by bit. */
+static void test_delta_packed(void **state) {
+    (void)state;
+    static const int64_t documents[] = {0, 1, 2, 65, 66, 200, 264, CUT_ROWS}, whole[] = {0, CUT_ROWS};
+    for (int d = 0; d < SBP_COUNT(floats) && is_here(); d++) {
+        pieces p = cut_open(floats[d], documents, SBP_COUNT(documents) - 1);
+        cut_run(&p, whole, 1, false);
+        unsigned char *kept = cut_keep(&p);
+        cut_run(&p, documents, SBP_COUNT(documents) - 1, true);
+        cut_compare(&p, kept, "alone");
+        suite_end(p.c);
+    }
+}
+
+const struct CMUnitTest suite_delta_tests[] = {
+    cmocka_unit_test(test_delta_reference), cmocka_unit_test(test_delta_rule),
+    cmocka_unit_test(test_delta_rule_bwd), cmocka_unit_test(test_delta_cuts),
+    cmocka_unit_test(test_delta_packed)};
 const int suite_delta_count = SBP_COUNT(suite_delta_tests);
