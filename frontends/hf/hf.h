@@ -133,6 +133,10 @@ sbp_value sbp_hf_table(sbp_hf *hf, const char *name, int64_t vocab, int64_t colu
  * parameters. */
 sbp_value sbp_hf_part(sbp_hf *hf, const char *name, const char *source, sbp_init init, int32_t rank,
                       const int64_t *source_dims, int32_t axis, int64_t start, int64_t length);
+/* Of a matrix that holds `heads` heads, one behind the other along its rows: `length` rows from `start` on of
+ * each. */
+sbp_value sbp_hf_part_of_heads(sbp_hf *hf, const char *name, const char *source, int64_t rows,
+                               int64_t columns, int64_t heads, int64_t start, int64_t length);
 /* The matrix of the head, [vocab, columns]: the table when tied, else `name`. As transformers has it: weights
  * that hold both, with different values, are not tied whatever config.json says; a file may hold either one.
  */
@@ -152,6 +156,9 @@ sbp_value sbp_hf_linear(sbp_hf *hf, const char *name, sbp_value x, const char *m
  * (.bias), which are read and written as parts of <module>.weight (.bias). */
 sbp_value sbp_hf_linear_part(sbp_hf *hf, const char *name, sbp_value x, const char *module, const char *part,
                              int64_t out, int64_t in, int64_t start, int64_t length, bool bias);
+/* The same where the tensor holds `heads` heads: `length` rows from `start` on of each of them. */
+sbp_value sbp_hf_linear_heads(sbp_hf *hf, const char *name, sbp_value x, const char *module, const char *part,
+                              int64_t out, int64_t in, int64_t heads, int64_t start, int64_t length);
 /* [T, heads * d] -> [T, heads, d] and back. */
 sbp_value sbp_hf_split_heads(sbp_hf *hf, sbp_value x, int64_t heads, int64_t d);
 sbp_value sbp_hf_join_heads(sbp_hf *hf, sbp_value x);

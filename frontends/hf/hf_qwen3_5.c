@@ -114,23 +114,28 @@ typedef struct projected {
     sbp_value qkv, z, b, a;
 } projected;
 
-/* From rows where each key head has its q, k, v and z together, and those with its b and a. */
+/* From tensors where the rows of each key head stand together: its q, k, v and z, and its b and a. */
 static projected project_grouped(const qwen *m, sbp_value x, const char *module) {
     sbp_hf *hf = m->hf;
-    int64_t each = m->value_heads / m->key_heads, values = each * m->dv, width = 2 * (m->dk + values);
-    int64_t starts[] = {0, m->dk, 2 * m->dk, 2 * m->dk + values}, lengths[] = {m->dk, m->dk, values, values};
-    sbp_value part[4],
-        all = linear(m, "delta_in", x, module, "in_proj_qkvz", m->key_heads * width, m->hidden, false);
-    all = sbp_hf_split_heads(hf, all, m->key_heads, width);
-    for (int32_t i = 0; i < 4; i++)
-        part[i] = sbp_hf_join_heads(hf, sbp_build_slice(m->b, all, starts[i], lengths[i]));
-    projected p = {.z = part[3]};
+    int64_t each = m->value_heads / m->key_heads, values = each * m->dv,
+            all = m->key_heads * 2 * (m->dk + values);
+    const char *big = sbp_hf_path(hf, "%s.in_proj_qkvz", module),
+               *small = sbp_hf_path(hf, "%s.in_proj_ba", module);
+    static const char *const names[] = {"q", "k", "v", "z", "b", "a"};
+    sbp_value part[6];
+    for (int32_t i = 0, at = 0; i < 4; i++) {
+        int64_t length = i < 2 ? m->dk : values;
+        part[i] = sbp_hf_linear_heads(hf, NULL, x, big, names[i], all, m->hidden, m->key_heads, at, length);
+        at += (int32_t)length;
+    }
+    for (int32_t i = 4; i < 6; i++)
+        part[i] = sbp_hf_linear_heads(hf, NULL, x, small, names[i], 2 * m->value_heads, m->hidden,
+                                      m->key_heads, (i - 4) * each, each);
+    projected p = {.z = part[3], .b = part[4], .a = part[5]};
     p.qkv = sbp_build2(m->b, SBP_OP_concat, part[0], part[1]);
     p.qkv = sbp_build2(m->b, SBP_OP_concat, p.qkv, part[2]);
-    all = linear(m, "delta_ba", x, module, "in_proj_ba", 2 * m->value_heads, m->hidden, false);
-    all = sbp_hf_split_heads(hf, all, m->key_heads, 2 * each);
-    p.b = sbp_hf_join_heads(hf, sbp_build_slice(m->b, all, 0, each));
-    p.a = sbp_hf_join_heads(hf, sbp_build_slice(m->b, all, each, each));
+    sbp_build_name(m->b, p.qkv, "delta_in");
+    sbp_build_name(m->b, p.z, "delta_z");
     return p;
 }
 
