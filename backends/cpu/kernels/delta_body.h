@@ -152,6 +152,11 @@ static void real_delta_by_upper(const real_delta_shape *s, int64_t rows, const R
     }
 }
 
+/* The end of the strip of a tile's rows, or columns, that holds one. */
+INLINE int64_t real_delta_strip_end(int64_t i) {
+    return (i | (TILE_ROWS - 1)) + 1;
+}
+
 /* -A, and 0 on the diagonal and above it. */
 static void real_delta_minus_a(const real_delta_shape *s, const real_delta_rows *rows, int64_t n,
                                const REAL *decays, const REAL *products, REAL *out) {
@@ -159,7 +164,7 @@ static void real_delta_minus_a(const real_delta_shape *s, const real_delta_rows 
         const REAL *e = decays + i * s->block_pitch, *p = products + i * s->block_pitch;
         for (int64_t j = 0; j < i; j++)
             out[j] = -rows->beta[i] * e[j] * p[j];
-        for (int64_t j = i; j < sbp_round_up(i + 1, TILE_ROWS); j++)
+        for (int64_t j = i; j < real_delta_strip_end(i); j++)
             out[j] = 0;
     }
 }
@@ -171,7 +176,7 @@ static void real_delta_decayed(const real_delta_shape *s, int64_t n, const REAL 
         const REAL *e = decays + i * s->block_pitch, *p = products + i * s->block_pitch;
         for (int64_t j = 0; j <= i; j++)
             out[j] = e[j] * p[j];
-        for (int64_t j = i + 1; j < sbp_round_up(i + 1, TILE_ROWS); j++)
+        for (int64_t j = i + 1; j < real_delta_strip_end(i); j++)
             out[j] = 0;
     }
 }

@@ -123,7 +123,7 @@ static void real_delta_find_scores(real_delta_backward *x, int64_t n) {
         x->dc[i] += of_c;
         x->dbeta[i] += of_beta;
         da[i] = 0;
-        for (int64_t j = i + 1; j < sbp_round_up(i + 1, TILE_ROWS); j++)
+        for (int64_t j = i + 1; j < real_delta_strip_end(i); j++)
             dp[j] = 0;
     }
     for (int64_t i = 0; i < n; i++)

@@ -65,10 +65,12 @@ static void real_delta_item(void *arg, int64_t head, char *scratch) {
     real_delta_load_state(&x.s, real_delta_at(d->state, 0, at), x.state);
     while (end < d->k->rows) {
         delta_block b = delta_block_at(d, end);
-        real_delta_find_d(d, &x, &b, head);
+        bool advances = b.continues || (b.ends && d->next->data);
+        if (d->o->data || advances)
+            real_delta_find_d(d, &x, &b, head);
         if (d->o->data)
             real_delta_find_o(d, &x, &b, head);
-        if (b.continues || (b.ends && d->next->data))
+        if (advances)
             real_delta_advance(&x.s, &x.rows, &b, x.k, x.d, x.state);
         end = b.row + b.rows;
     }

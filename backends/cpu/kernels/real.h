@@ -127,6 +127,7 @@
 #define real_delta_store NAME(delta_store)
 #define real_delta_store_columns NAME(delta_store_columns)
 #define real_delta_store_state NAME(delta_store_state)
+#define real_delta_strip_end NAME(delta_strip_end)
 #define real_delta_take NAME(delta_take)
 #define real_delta_transpose NAME(delta_transpose)
 #define real_element NAME(element)
