@@ -2,11 +2,13 @@
  * test:
  *
  *     bench_delta [DEVICE] [--rows N] [--heads V] [--key-heads K] [--head-dim D] [--dtype bf16|fp32] [--threads N]
- *                 [--seconds S] [--clock wall|cpu]
+ *                 [--seconds S] [--clock wall|cpu] [--decay X]
  *
  * prints JSON lines: milliseconds of a chunk of one document that goes on behind it, 1e9 operations per second (as
  * the planner counts them), and how many times as long that is as the same operations take as products with the
- * state of a head: [rows V, D] by [D, D], in the same type. Each figure is the best of several. */
+ * state of a head: [rows V, D] by [D, D], in the same type. Each figure is the best of several. --decay: about so
+ * much in each row (-0.1); with -2 numbers within a block become as small as there are, which must not take longer.
+ */
 #include "backends/devices.h"
 #include "tests/bench/bench.h"
 
@@ -19,6 +21,7 @@ typedef struct setting {
     int64_t rows;
     sbp_delta_attrs attrs;
     sbp_dtype dtype;
+    double decay; /* about so much in each row */
 } setting;
 
 /* Numbers around `middle`. */
@@ -47,7 +50,7 @@ static void make(setting *s, bool backward, bench_command *out) {
     sbp_span q = numbers(b, s->dtype, s->rows, of_k, 0, 0.3), k = numbers(b, s->dtype, s->rows, of_k, 0, 0.3);
     sbp_span v = numbers(b, s->dtype, s->rows, of_v, 0, 1),
              beta = numbers(b, wide, s->rows, a->heads, 0.5, 0.5);
-    sbp_span decay = numbers(b, wide, s->rows, a->heads, -0.1, 0.2),
+    sbp_span decay = numbers(b, wide, s->rows, a->heads, s->decay, 0.2),
              state = numbers(b, wide, 1, states, 0, 1);
     sbp_span first = bench_matrix(b, SBP_I32, s->rows, 1);
     k.first_row = first.first_row = 1; /* a row of the document came before */
@@ -130,14 +133,16 @@ static void run(setting *s) {
 }
 
 static int usage(void) {
-    fputs("usage: bench_delta [cpu|vulkan|cuda] [--rows N] [--heads V] [--key-heads K] [--head-dim D]\n"
-          "                   [--dtype bf16|fp32] [--threads N] [--seconds S] [--clock wall|cpu]\n",
-          stderr);
+    fputs(
+        "usage: bench_delta [cpu|vulkan|cuda] [--rows N] [--heads V] [--key-heads K] [--head-dim D]\n"
+        "                   [--dtype bf16|fp32] [--decay X] [--threads N] [--seconds S] [--clock wall|cpu]\n",
+        stderr);
     return SBP_USAGE;
 }
 
 int main(int argc, char **argv) {
-    static setting s = {.rows = 1024, .attrs = {.heads = 32, .key_heads = 16, .d_k = 128}, .dtype = SBP_F32};
+    static setting s = {
+        .rows = 1024, .attrs = {.heads = 32, .key_heads = 16, .d_k = 128}, .dtype = SBP_F32, .decay = -0.1};
     const char *device = "cpu";
     clockid_t clock = CLOCK_MONOTONIC;
     double seconds = 1;
@@ -163,6 +168,8 @@ int main(int argc, char **argv) {
             options.threads = atoi(value);
         else if (strcmp(argv[at], "--seconds") == 0)
             seconds = atof(value);
+        else if (strcmp(argv[at], "--decay") == 0)
+            s.decay = atof(value);
         else if (strcmp(argv[at], "--clock") == 0)
             clock = strcmp(value, "cpu") == 0 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
         else

@@ -15,6 +15,7 @@ typedef struct delta {
     const cpu_view *d_o, *dq, *dk, *dv, *ddecay, *dbeta, *dstate, *work; /* delta_rule_bwd */
     sbp_delta_attrs attrs;
     int64_t group; /* heads of v for one of k */
+    cpu_task item;
 } delta;
 
 /* Rows of one block of one document: row .. row + rows - 1 of the views. */

@@ -29,7 +29,7 @@
  * nothing, for S is 0. So the bits are the same however a document's rows are cut into commands at multiples of
  * SBP_DELTA_BLOCK from its first.
  *
- * Sums and all in between are wide. Where k is bf16, or f16, a device may round factors of products to that type;
+ * Sums and all in between are wide; what would be subnormal there may be 0. Where k is bf16, or f16, a device may round factors of products to that type;
  * the CPU does not. next may be the same memory as state; nothing else overlaps what is written. */
 #include "ir/program/commands/delta_rule.h"
 
