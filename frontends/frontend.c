@@ -173,7 +173,8 @@ static void list_unused(const sbp_loading *l) {
             sbp_text_add(&names, "%s%s", count > 1 ? ", " : "", name);
     }
     if (count > 0)
-        sbp_note(l->diag, "'%s': %d tensors are not part of the model: %s%s", l->model->weights, count,
+        sbp_note(l->diag, "'%s': %d tensors are not part of the %s: %s%s", l->model->weights, count,
+                 l->model->carries ? "text model, and go unchanged into what is written" : "model",
                  names.data, count > 8 ? ", ..." : "");
 }
 

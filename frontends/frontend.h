@@ -24,6 +24,7 @@ struct sbp_hf;
 typedef struct sbp_architecture {
     const char *model_type;
     void (*build)(struct sbp_hf *hf);
+    const char *text_type; /* of a multimodal model: the model_type of its text_config; NULL: a text model */
 } sbp_architecture;
 
 /* Names of modules: each the whole name or what stands behind a dot of it; or one regular expression over
@@ -102,7 +103,9 @@ typedef struct sbp_model {
     const int32_t *eos_ids;
     int32_t eos_count;
     double initializer_range;
-    const char *weights;         /* for sbp_weights_open at run time; NULL: the model came without values */
+    const char *weights; /* for sbp_weights_open at run time; NULL: the model came without values */
+    bool carries; /* tensors of the weights that no parameter is read from are other parts of a multimodal
+                     model, and go unchanged into what is written */
     const char *tokenizer;       /* for sbp_tokenizer_load; NULL: none beside the model */
     const char *chat_template;   /* Jinja, as the tokenizer has it; NULL: none */
     const char *adapter;         /* text of the adapter_config.json of what is trained; NULL: no adapter */

@@ -2,11 +2,9 @@
 #include "frontends/hf/hf.h"
 
 static const sbp_architecture architectures[] = {
-#define ARCHITECTURE(model_type, function) {model_type, function},
-#define GGUF(architecture, function)
+#define ARCHITECTURE(model_type, function) {model_type, function, NULL},
+#define MULTIMODAL(model_type, text_type, function) {model_type, function, text_type},
 #include "frontends/registry.def"
-#undef ARCHITECTURE
-#undef GGUF
 };
 
 const sbp_architecture *sbp_architecture_at(int32_t index) {

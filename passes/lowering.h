@@ -48,6 +48,7 @@ typedef struct sbp_temp {
     bool blocks;       /* one row per SBP_PARTIAL_ROWS rows, not one per row */
     bool of_all;       /* rows of all ranks (D, W) */
     int64_t more_rows; /* beyond one per row */
+    int64_t per;       /* one row per so many rows of the longest chunk, whole in every chunk; 0: as above */
 } sbp_temp;
 
 /* A second place where a result must be stored. */

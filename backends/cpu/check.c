@@ -142,6 +142,74 @@ static sbp_status check_conv_rows_bwd(const cpu_command *c, sbp_diag *diag) {
     return SBP_OK;
 }
 
+/* The type of sums, and of what goes from row to row. */
+static sbp_dtype wide_of(const cpu_view *view) {
+    return view->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
+}
+
+static bool has_kind(const cpu_view *view, int64_t rows, int64_t cols, sbp_dtype dtype) {
+    return view->data && has_shape(view, rows, cols) && view->dtype == dtype;
+}
+
+/* What delta_rule and delta_rule_bwd share, from operand k on: k, v, decay, beta, first, state. */
+static sbp_status check_delta(const cpu_command *c, const cpu_view *k, sbp_diag *diag) {
+    const sbp_delta_attrs *a = &c->command->u.delta;
+    const cpu_view *v = k + 1, *decay = k + 2, *beta = k + 3, *first = k + 4, *state = k + 5;
+    if (a->heads < 1 || a->key_heads < 1 || a->heads % a->key_heads != 0 || a->d_k < 1 || a->d_v < 1)
+        return wrong(c, diag, "heads or their sizes");
+    if (a->d_k > 256 || a->d_v > 256) /* kernels/delta.h: what fits into scratch memory */
+        return sbp_fail(diag, SBP_MACHINE,
+                        "cpu: delta_rule with heads of %lld and %lld columns (at most 256)",
+                        (long long)a->d_k, (long long)a->d_v);
+    if (!is_real(k) || k->cols != a->key_heads * a->d_k || !has_kind(v, k->rows, a->heads * a->d_v, k->dtype))
+        return wrong(c, diag, "k or v");
+    if (!has_kind(decay, k->rows, a->heads, wide_of(k)) || !has_kind(beta, k->rows, a->heads, wide_of(k)) ||
+        !is_index(first, k->rows) || !has_kind(state, 1, a->heads * a->d_k * a->d_v, wide_of(k)))
+        return wrong(c, diag, "decay, beta, first or state");
+    return SBP_OK;
+}
+
+static sbp_status check_delta_rule(const cpu_command *c, sbp_diag *diag) {
+    const cpu_view *v = c->views, *q = &v[SBP_DELTA_RULE_Q], *k = &v[SBP_DELTA_RULE_K];
+    const cpu_view *o = &v[SBP_DELTA_RULE_O], *next = &v[SBP_DELTA_RULE_NEXT];
+    SBP_TRY(check_delta(c, k, diag));
+    if (o->data && (!has_kind(o, k->rows, v[SBP_DELTA_RULE_V].cols, k->dtype) ||
+                    !has_kind(q, k->rows, k->cols, k->dtype)))
+        return wrong(c, diag, "o or q");
+    if (next->data && !has_kind(next, 1, v[SBP_DELTA_RULE_STATE].cols, wide_of(k)))
+        return wrong(c, diag, "next");
+    return SBP_OK;
+}
+
+static sbp_status check_delta_rule_bwd(const cpu_command *c, sbp_diag *diag) {
+    const cpu_view *v = c->views, *k = &v[SBP_DELTA_RULE_BWD_K], *work = &v[SBP_DELTA_RULE_BWD_WORK];
+    const cpu_view *state = &v[SBP_DELTA_RULE_BWD_STATE];
+    int64_t values = v[SBP_DELTA_RULE_BWD_V].cols, heads = c->command->u.delta.heads;
+    const struct {
+        int32_t operand;
+        bool there;
+        int64_t cols;
+        sbp_dtype dtype;
+    } more[] = {{SBP_DELTA_RULE_BWD_Q, true, k->cols, k->dtype},
+                {SBP_DELTA_RULE_BWD_DO, true, values, k->dtype},
+                {SBP_DELTA_RULE_BWD_DQ, false, k->cols, k->dtype},
+                {SBP_DELTA_RULE_BWD_DK, false, k->cols, k->dtype},
+                {SBP_DELTA_RULE_BWD_DV, false, values, k->dtype},
+                {SBP_DELTA_RULE_BWD_DDECAY, false, heads, wide_of(k)},
+                {SBP_DELTA_RULE_BWD_DBETA, false, heads, wide_of(k)}};
+    SBP_TRY(check_delta(c, k, diag));
+    for (int i = 0; i < SBP_COUNT(more); i++)
+        if ((more[i].there || v[more[i].operand].data) &&
+            !has_kind(&v[more[i].operand], k->rows, more[i].cols, more[i].dtype))
+            return wrong(c, diag, "q, do or a gradient");
+    if (!has_kind(&v[SBP_DELTA_RULE_BWD_DSTATE], 1, state->cols, wide_of(k)))
+        return wrong(c, diag, "dstate");
+    if (work->dtype != wide_of(k) || work->cols < state->cols || !work->data ||
+        work->rows < sbp_ceil_div(k->rows, SBP_DELTA_BLOCK))
+        return wrong(c, diag, "the workspace does not have room for a state per block");
+    return SBP_OK;
+}
+
 static sbp_status check_copy(const cpu_command *c, const cpu_view *dst, const cpu_view *src, sbp_diag *diag) {
     if (!dst->data || !src->data || dst->dtype != src->dtype || !has_shape(dst, src->rows, src->cols))
         return wrong(c, diag, "types or shapes differ");
@@ -187,6 +255,10 @@ sbp_status cpu_command_check(const cpu_command *c, const sbp_rowkernel *kernel, 
         return check_conv_rows(c, diag);
     case SBP_CMD_CONV_ROWS_BWD:
         return check_conv_rows_bwd(c, diag);
+    case SBP_CMD_DELTA_RULE:
+        return check_delta_rule(c, diag);
+    case SBP_CMD_DELTA_RULE_BWD:
+        return check_delta_rule_bwd(c, diag);
     case SBP_CMD_REDUCE:
         if (!is_real(&v[SBP_REDUCE_SRC]) || !v[SBP_REDUCE_DST].data || v[SBP_REDUCE_DST].dtype != SBP_F64)
             return wrong(c, diag, "the result is not f64");

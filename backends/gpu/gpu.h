@@ -17,7 +17,7 @@
 
 enum {
     SBP_GPU_NAME = 96, /* longest text of a key, with its zero */
-    SBP_GPU_KEY_DTYPES = 12
+    SBP_GPU_KEY_DTYPES = 16
 };
 
 /* Which kernel it is. No padding: equal keys are equal bytes. */
@@ -31,7 +31,7 @@ typedef struct sbp_gpu_key {
     uint8_t bytes;                      /* fill, copy: of an element */
     uint8_t no64;                       /* for devices without double */
     int32_t kernel;                     /* row: number in the program */
-    int32_t d_qk, d_v;                  /* attention */
+    int32_t d_qk, d_v;                  /* attention; delta_rule: d_k, d_v */
     uint8_t dtypes[SBP_GPU_KEY_DTYPES]; /* of operands that count; SBP_DTYPE_COUNT: absent, or does not */
 } sbp_gpu_key;
 

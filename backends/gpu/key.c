@@ -52,6 +52,13 @@ sbp_gpu_key sbp_gpu_key_of(const sbp_command *command, const sbp_dtype *dtypes, 
         key.d_qk = (int32_t)command->u.attention.d_qk;
         key.d_v = (int32_t)command->u.attention.d_v;
         break;
+    case SBP_CMD_DELTA_RULE:
+    case SBP_CMD_DELTA_RULE_BWD: /* all but the last, work */
+        count_dtypes(&key, dtypes,
+                     command->kind == SBP_CMD_DELTA_RULE ? SBP_DELTA_RULE_WORK : SBP_DELTA_RULE_BWD_WORK);
+        key.d_qk = (int32_t)command->u.delta.d_k;
+        key.d_v = (int32_t)command->u.delta.d_v;
+        break;
     case SBP_CMD_REDUCE: /* parts, then their end */
         if (step == 0)
             key.dtypes[SBP_REDUCE_SRC] = (uint8_t)dtypes[SBP_REDUCE_SRC];

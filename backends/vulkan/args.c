@@ -349,6 +349,8 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
         *scratch_bytes = SBP_VULKAN_REDUCE_GROUPS * 8;
         waits = true;
         break;
+    case SBP_CMD_DELTA_RULE: /* no plan has them yet: target/shader.c */
+    case SBP_CMD_DELTA_RULE_BWD:
     case SBP_CMD_FENCE:
     case SBP_CMD_COUNT:
         return 0;

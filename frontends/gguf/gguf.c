@@ -4,11 +4,8 @@
 #include <string.h>
 
 static const sbp_gguf_architecture architectures[] = {
-#define ARCHITECTURE(model_type, function)
 #define GGUF(architecture, function) {architecture, function},
 #include "frontends/registry.def"
-#undef ARCHITECTURE
-#undef GGUF
 };
 
 static sbp_status refuse(const sbp_gguf_source *s, const char *name) {

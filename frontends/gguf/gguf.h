@@ -17,10 +17,7 @@ typedef struct sbp_gguf_architecture {
     sbp_status (*load)(sbp_gguf_source *source);
 } sbp_gguf_architecture;
 
-#define ARCHITECTURE(model_type, function)
 #define GGUF(architecture, function) sbp_status function(sbp_gguf_source *source) SBP_CHECKED;
 #include "frontends/registry.def"
-#undef ARCHITECTURE
-#undef GGUF
 
 #endif

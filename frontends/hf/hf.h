@@ -36,6 +36,8 @@ typedef struct sbp_hf {
     const char *base_prefix;
     /* Files of a multimodal model hold this text model too, under names with "language_model" in them. */
     bool within_multimodal;
+    const sbp_json
+        *wrapper; /* of a multimodal model: the whole file, of which `config` is text_config; NULL */
     /* How the model's own file keeps a parameter, when it is not under its name (GGUF); NULL: never. */
     sbp_stored stored;
     void *stored_user;
@@ -58,6 +60,8 @@ bool sbp_hf_bool(sbp_hf *hf, const char *key, bool fallback);
 const char *sbp_hf_string(sbp_hf *hf, const char *key, const char *fallback);
 /* Whether the field is there and null, as num_key_value_heads may be. */
 bool sbp_hf_is_null(sbp_hf *hf, const char *key);
+/* tie_word_embeddings, of a multimodal model as the whole file has it. */
+bool sbp_hf_tied(sbp_hf *hf, bool fallback);
 
 /* ---- rotary position embedding --------------------------------------------------------------------- */
 
@@ -82,6 +86,8 @@ typedef struct sbp_hf_rope_shape {
     const char *theta_key; /* top-level field of theta; NULL: rope_theta */
     int64_t max_positions;
     int64_t original_positions; /* when there is no top-level original_max_position_embeddings; 0: none */
+    bool three_axes; /* the files may say how time, height and width share the frequencies: of text all three
+                        are the position */
 } sbp_hf_rope_shape;
 
 /* How many elements of a head turn: head_dim * partial_rotary_factor, rounded down; the factor stands inside
@@ -127,6 +133,10 @@ sbp_value sbp_hf_table(sbp_hf *hf, const char *name, int64_t vocab, int64_t colu
  * parameters. */
 sbp_value sbp_hf_part(sbp_hf *hf, const char *name, const char *source, sbp_init init, int32_t rank,
                       const int64_t *source_dims, int32_t axis, int64_t start, int64_t length);
+/* Of a matrix that holds `heads` heads, one behind the other along its rows: `length` rows from `start` on of
+ * each. */
+sbp_value sbp_hf_part_of_heads(sbp_hf *hf, const char *name, const char *source, int64_t rows,
+                               int64_t columns, int64_t heads, int64_t start, int64_t length);
 /* The matrix of the head, [vocab, columns]: the table when tied, else `name`. As transformers has it: weights
  * that hold both, with different values, are not tied whatever config.json says; a file may hold either one.
  */
@@ -146,6 +156,9 @@ sbp_value sbp_hf_linear(sbp_hf *hf, const char *name, sbp_value x, const char *m
  * (.bias), which are read and written as parts of <module>.weight (.bias). */
 sbp_value sbp_hf_linear_part(sbp_hf *hf, const char *name, sbp_value x, const char *module, const char *part,
                              int64_t out, int64_t in, int64_t start, int64_t length, bool bias);
+/* The same where the tensor holds `heads` heads: `length` rows from `start` on of each of them. */
+sbp_value sbp_hf_linear_heads(sbp_hf *hf, const char *name, sbp_value x, const char *module, const char *part,
+                              int64_t out, int64_t in, int64_t heads, int64_t start, int64_t length);
 /* [T, heads * d] -> [T, heads, d] and back. */
 sbp_value sbp_hf_split_heads(sbp_hf *hf, sbp_value x, int64_t heads, int64_t d);
 sbp_value sbp_hf_join_heads(sbp_hf *hf, sbp_value x);
@@ -250,9 +263,6 @@ void sbp_hf_decoder_build(sbp_hf *hf, const sbp_hf_decoder *decoder);
 /* ---- registry -------------------------------------------------------------------------------------- */
 
 #define ARCHITECTURE(model_type, function) void function(sbp_hf *hf);
-#define GGUF(architecture, function)
 #include "frontends/registry.def"
-#undef ARCHITECTURE
-#undef GGUF
 
 #endif

@@ -38,6 +38,13 @@ sbp_value sbp_hf_linear_part(sbp_hf *hf, const char *name, sbp_value x, const ch
     return build_linear(hf, name, x, w, c);
 }
 
+sbp_value sbp_hf_linear_heads(sbp_hf *hf, const char *name, sbp_value x, const char *module, const char *part,
+                              int64_t out, int64_t in, int64_t heads, int64_t start, int64_t length) {
+    sbp_value w = sbp_hf_part_of_heads(hf, sbp_hf_path(hf, "%s.%s.weight", module, part),
+                                       sbp_hf_path(hf, "%s.weight", module), out, in, heads, start, length);
+    return build_linear(hf, name, x, w, SBP_NO_VALUE);
+}
+
 /* ---- inside a row ---------------------------------------------------------------------------------- */
 
 sbp_value sbp_hf_normalize(sbp_hf *hf, const sbp_hf_norm *norm, const char *name, sbp_value x,

@@ -88,6 +88,14 @@ const char *sbp_hf_string(sbp_hf *hf, const char *key, const char *fallback) {
     return value;
 }
 
+bool sbp_hf_tied(sbp_hf *hf, bool fallback) {
+    const sbp_json *field = sbp_json_member(hf->wrapper, "tie_word_embeddings");
+    bool inside = sbp_hf_bool(hf, "tie_word_embeddings", fallback), tied = inside;
+    if (field && field->kind != SBP_JSON_NULL && hf->builder.status == SBP_OK)
+        hf->builder.status = sbp_json_as_bool(hf->diag, field, &tied);
+    return tied;
+}
+
 /* ---- graph ---------------------------------------------------------------------------------------- */
 
 const char *sbp_hf_path(sbp_hf *hf, const char *format, ...) {
@@ -174,12 +182,13 @@ sbp_value sbp_hf_param(sbp_hf *hf, const char *name, sbp_init init, int32_t rank
     return build_param(hf, name, hf->compute, init, rank, dims, NULL);
 }
 
-sbp_value sbp_hf_part(sbp_hf *hf, const char *name, const char *source, sbp_init init, int32_t rank,
-                      const int64_t *source_dims, int32_t axis, int64_t start, int64_t length) {
+/* The parameter that a slice of `source` is. */
+static sbp_value build_part(sbp_hf *hf, const char *name, const char *source, sbp_init init, int32_t rank,
+                            const int64_t *source_dims, sbp_recipe_step slice) {
     sbp_recipe *recipe = SBP_NEW(hf->arena, sbp_recipe);
     sbp_recipe_step *step = SBP_NEW(hf->arena, sbp_recipe_step);
     int64_t dims[SBP_MAX_RANK];
-    *step = (sbp_recipe_step){.op = SBP_RECIPE_SLICE, .axis = axis, .start = start, .length = length};
+    *step = slice;
     *recipe = (sbp_recipe){.source = sbp_arena_strdup(hf->arena, source),
                            .dtype = hf->published,
                            .rank = rank,
@@ -187,9 +196,24 @@ sbp_value sbp_hf_part(sbp_hf *hf, const char *name, const char *source, sbp_init
                            .step_count = 1};
     for (int32_t d = 0; d < rank; d++) {
         recipe->dim[d] = source_dims[d];
-        dims[d] = d == axis ? length : source_dims[d];
+        dims[d] = d == slice.axis ? slice.length * slice.heads : source_dims[d];
     }
     return build_param(hf, name, hf->compute, init, rank, dims, recipe);
+}
+
+sbp_value sbp_hf_part(sbp_hf *hf, const char *name, const char *source, sbp_init init, int32_t rank,
+                      const int64_t *source_dims, int32_t axis, int64_t start, int64_t length) {
+    return build_part(
+        hf, name, source, init, rank, source_dims,
+        (sbp_recipe_step){
+            .op = SBP_RECIPE_SLICE, .axis = axis, .start = start, .length = length, .heads = 1});
+}
+
+sbp_value sbp_hf_part_of_heads(sbp_hf *hf, const char *name, const char *source, int64_t rows,
+                               int64_t columns, int64_t heads, int64_t start, int64_t length) {
+    return build_part(
+        hf, name, source, SBP_INIT_NORMAL, 2, (int64_t[]){rows, columns},
+        (sbp_recipe_step){.op = SBP_RECIPE_SLICE, .start = start, .length = length, .heads = heads});
 }
 
 sbp_value sbp_hf_vector(sbp_hf *hf, const char *name, sbp_init init, int64_t n) {

@@ -123,13 +123,21 @@ static sbp_dtype published_dtype(sbp_hf *hf) {
     return SBP_DTYPE_COUNT;
 }
 
+/* Of a multimodal model what both have is as its text_config says. */
 static void read_facts(sbp_hf *hf, sbp_loading *l) {
     sbp_model *m = hf->model;
-    m->bos_id = read_id(hf, "bos_token_id");
-    m->pad_id = read_id(hf, "pad_token_id");
-    m->eos_ids = read_ids(hf, "eos_token_id", &m->eos_count);
-    m->initializer_range = hf->initializer_range = sbp_hf_double(hf, "initializer_range", 0.02);
-    l->published = published_dtype(hf);
+    int32_t bos = read_id(hf, "bos_token_id"), pad = read_id(hf, "pad_token_id"), eos_count;
+    const int32_t *eos = read_ids(hf, "eos_token_id", &eos_count);
+    m->bos_id = bos >= 0 || !hf->wrapper ? bos : m->bos_id;
+    m->pad_id = pad >= 0 || !hf->wrapper ? pad : m->pad_id;
+    if (eos_count > 0 || !hf->wrapper) {
+        m->eos_ids = eos;
+        m->eos_count = eos_count;
+    }
+    m->initializer_range = hf->initializer_range =
+        sbp_hf_double(hf, "initializer_range", hf->wrapper ? m->initializer_range : 0.02);
+    sbp_dtype published = published_dtype(hf);
+    l->published = published != SBP_DTYPE_COUNT || !hf->wrapper ? published : l->published;
     hf->published = l->published != SBP_DTYPE_COUNT ? l->published : SBP_F32;
 }
 
@@ -179,6 +187,35 @@ static void check_left_over(sbp_hf *hf) {
                     "--set %s=null builds it all the same",
                     value.data, value.length > 100 ? "..." : "", hf->model->model_type, field->key);
     }
+}
+
+/* ---- multimodal models ------------------------------------------------------------------------------ */
+
+/* Goes on with the text_config of a file whose other fields are about other parts. */
+static void enter_text_config(sbp_hf *hf, sbp_loading *l, const char *text_type) {
+    static const char *const others[] = {
+        "tie_word_embeddings", "vision_config",         "audio_config",
+        "image_token_id",      "video_token_id",        "image_token_index",
+        "video_token_index",   "vision_start_token_id", "vision_end_token_id"};
+    const sbp_json *text = sbp_hf_field(hf, "text_config");
+    if (!text || text->kind != SBP_JSON_OBJECT) {
+        sbp_hf_fail(hf, text,
+                    "'%s' is a multimodal model: an object text_config of model_type %s is expected",
+                    hf->model->model_type, text_type);
+        return;
+    }
+    for (int32_t i = 0; i < SBP_COUNT(others); i++)
+        (void)sbp_hf_field(hf, others[i]);
+    check_left_over(hf);
+    hf->wrapper = hf->config;
+    hf->config = text;
+    hf->model->carries = true;
+    sbp_map_init(&hf->read, hf->arena);
+    const char *type = sbp_hf_string(hf, "model_type", text_type);
+    if (strcmp(type, text_type) != 0)
+        sbp_hf_fail(hf, sbp_hf_field(hf, "model_type"), "'%s' has a text model of model_type %s",
+                    hf->model->model_type, text_type);
+    read_facts(hf, l);
 }
 
 /* ---- architectures --------------------------------------------------------------------------------- */
@@ -246,6 +283,8 @@ sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_stored stored
     sbp_func *func = sbp_module_add_func(l->model->module, "model");
     hf.builder = sbp_builder_on(l->model->module, func, l->diag);
     read_facts(&hf, l);
+    if (architecture->text_type)
+        enter_text_config(&hf, l, architecture->text_type);
     architecture->build(&hf);
     if (hf.builder.status == SBP_OK && func->result_count == 0)
         return sbp_fail(l->diag, SBP_INTERNAL,

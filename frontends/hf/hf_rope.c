@@ -294,6 +294,8 @@ static const char *const known_fields[] = {
     "partial_rotary_factor",
     "finetuned"}; /* yarn's authors' own code reads it, for its dynamic form */
 
+static const char *const fields_of_three_axes[] = {"mrope_section", "mrope_interleaved"};
+
 static void check_fields(const rope_config *c, const sbp_json *object) {
     if (object && object->kind != SBP_JSON_OBJECT) {
         sbp_hf_fail(c->hf, object, "expected an object, found %s", sbp_json_kind_name(object->kind));
@@ -304,6 +306,8 @@ static void check_fields(const rope_config *c, const sbp_json *object) {
         bool known = field->kind == SBP_JSON_NULL;
         for (int32_t k = 0; k < SBP_COUNT(known_fields); k++)
             known |= strcmp(field->key, known_fields[k]) == 0;
+        for (int32_t k = 0; c->shape->three_axes && k < SBP_COUNT(fields_of_three_axes); k++)
+            known |= strcmp(field->key, fields_of_three_axes[k]) == 0;
         if (!known)
             sbp_hf_fail(
                 c->hf, field,

@@ -305,10 +305,10 @@ static sbp_status choose_targets(tuning *t, sbp_lora_names *targets) {
 
 /* ---- the parameters of an adapter ---------------------------------------------------------------------- */
 
-/* The rows of B that belong to a weight: `length` from `start` on of `total`; all where the graph reads the
- * tensor as a whole. */
+/* The rows of B that belong to a weight: `length` from `start` on of `total`, or so many of each of `heads`;
+ * all where the graph reads the tensor as a whole. */
 typedef struct rows {
-    int64_t start, length, total;
+    int64_t start, length, total, heads;
 } rows;
 
 static sbp_status rows_of(const tuning *t, const site *s, rows *out) {
@@ -316,7 +316,7 @@ static sbp_status rows_of(const tuning *t, const site *s, rows *out) {
     int32_t axis = s->in_out ? 1 : 0;
     int64_t n = param->type.dim[axis].n;
     bool sliced = false;
-    *out = (rows){0, n, n};
+    *out = (rows){0, n, n, 1};
     for (int32_t k = param->recipe ? param->recipe->step_count - 1 : -1; k >= 0; k--) {
         const sbp_recipe_step *step = &param->recipe->steps[k]; /* backwards: where the axis came from */
         if (step->op == SBP_RECIPE_TRANSPOSE)
@@ -331,6 +331,7 @@ static sbp_status rows_of(const tuning *t, const site *s, rows *out) {
         else if (step->op == SBP_RECIPE_SLICE) {
             sliced = true;
             out->start = step->start;
+            out->heads = step->heads > 1 ? step->heads : 1;
         }
     }
     if (sliced)
@@ -356,8 +357,11 @@ static int32_t add_matrix(tuning *t, const char *name, int64_t n, int64_t column
     if (part->length != part->total) {
         sbp_recipe *recipe = SBP_NEW(t->l->arena, sbp_recipe);
         sbp_recipe_step *step = SBP_NEW(t->l->arena, sbp_recipe_step);
-        *step = (sbp_recipe_step){
-            .op = SBP_RECIPE_SLICE, .axis = 0, .start = part->start, .length = part->length};
+        *step = (sbp_recipe_step){.op = SBP_RECIPE_SLICE,
+                                  .axis = 0,
+                                  .start = part->start,
+                                  .length = part->length / part->heads,
+                                  .heads = part->heads};
         *recipe = (sbp_recipe){.source = source,
                                .dtype = SBP_F32,
                                .rank = 2,
@@ -381,7 +385,7 @@ static sbp_status add_adapter(tuning *t, const site *s) {
         return sbp_fail(t->l->diag, SBP_USAGE, "--lora-rank-pattern: %g for %s is not a rank", rank,
                         s->module);
     int64_t r = (int64_t)rank, in = weight.type.dim[s->in_out ? 0 : 1].n;
-    const rows whole = {0, r, r};
+    const rows whole = {0, r, r, 1};
     const char *a = sbp_arena_printf(arena, PREFIX "%s.lora_A.weight", s->module),
                *b = sbp_arena_printf(arena, PREFIX "%s.lora_B.weight", s->module),
                *own = sbp_arena_printf(arena, PREFIX "%s.lora_B.weight", module_of(arena, weight.name));

@@ -50,13 +50,17 @@ static sbp_status begin(shaper *s, int64_t *elems) {
 
 static sbp_status apply_slice(shaper *s, const sbp_recipe_step *step) {
     axis *a = step->axis >= 0 && step->axis < s->rank ? &s->axes[step->axis] : NULL;
-    if (!a || a->count != 1 || step->start < 0 || step->length < 1 || step->length > a->extent[0] ||
-        step->start > a->extent[0] - step->length)
+    int64_t heads = step->heads != 0 ? step->heads : 1,
+            head = a && heads > 0 && a->extent[0] % heads == 0 ? a->extent[0] / heads : 0;
+    if (!a || a->count != 1 || step->start < 0 || step->length < 1 || step->length > head ||
+        step->start > head - step->length)
         return sbp_fail(s->diag, SBP_INPUT, "tensor '%.200s': cannot take %lld from %lld on of axis %lld",
                         s->recipe->source, (long long)step->length, (long long)step->start,
                         (long long)step->axis);
-    s->base += step->start * a->stride[0];
-    a->extent[0] = step->length;
+    int64_t stride = a->stride[0];
+    s->base += step->start * stride;
+    *a = heads == 1 ? (axis){.extent = {step->length}, .stride = {stride}, .count = 1}
+                    : (axis){.extent = {heads, step->length}, .stride = {head * stride, stride}, .count = 2};
     return SBP_OK;
 }
 

@@ -1,7 +1,8 @@
 /* recipe.h: how a parameter comes out of a tensor of a weights file, and goes back.
  *
  * A recipe names the source tensor and its shape and lists steps that are applied in order on load:
- *   slice axis start length   rows of one axis (several parameters may share a fused source)
+ *   slice axis start length   rows of one axis (several parameters may share a fused source); with `heads`:
+ *                             the axis holds so many heads, and these are rows of each
  *   transpose                 of a matrix
  *   squeeze axis              an axis of length 1 goes
  *   deinterleave heads        axis 0 holds heads of D rows each: rows 0 2 4 .. of a head first, then 1 3 5 ..
@@ -34,7 +35,7 @@ typedef enum sbp_recipe_op {
 typedef struct sbp_recipe_step {
     sbp_recipe_op op;
     int64_t axis, start, length; /* slice; squeeze: axis */
-    int64_t heads;               /* deinterleave */
+    int64_t heads;               /* deinterleave; slice: 0 and 1 are one head */
     double constant;             /* add */
     sbp_dtype dtype;             /* cast */
 } sbp_recipe_step;
@@ -48,7 +49,8 @@ typedef struct sbp_recipe {
     int32_t step_count, step_capacity;
 } sbp_recipe;
 
-enum { SBP_RECIPE_MAX_LOOPS = SBP_MAX_RANK + 2, SBP_RECIPE_MAX_STEPS = 16 };
+/* Of loops: three where heads are deinterleaved, two of the other axes. */
+enum { SBP_RECIPE_MAX_LOOPS = 2 * SBP_MAX_RANK + 1, SBP_RECIPE_MAX_STEPS = 16 };
 
 typedef struct sbp_recipe_loop {
     int64_t extent, source_stride, target_stride; /* elements */

@@ -22,6 +22,8 @@ static void write_step(sbp_json_writer *w, const sbp_recipe_step *step) {
         sbp_json_write_int(w, NULL, step->axis);
         sbp_json_write_int(w, NULL, step->start);
         sbp_json_write_int(w, NULL, step->length);
+        if (step->heads > 1)
+            sbp_json_write_int(w, NULL, step->heads);
         sbp_json_write_end(w);
         break;
     case SBP_RECIPE_TRANSPOSE:
@@ -163,16 +165,17 @@ static sbp_status read_step(reader *r, const sbp_json *node, sbp_recipe_step *ou
     while (op < SBP_RECIPE_OP_COUNT && strcmp(value->key, op_names[op]) != 0)
         op++;
     *out = (sbp_recipe_step){.op = (sbp_recipe_op)op};
-    int64_t slice[3], count = 0;
+    int64_t slice[4] = {0}, count = 0;
     bool flag;
     switch (out->op) {
     case SBP_RECIPE_SLICE:
-        SBP_TRY(read_integers(r, value, slice, 3, &count));
-        if (count != 3)
-            return sbp_json_fail(r->diag, value, "expected axis, start and length");
+        SBP_TRY(read_integers(r, value, slice, 4, &count));
+        if (count < 3)
+            return sbp_json_fail(r->diag, value, "expected axis, start and length, of heads their number");
         out->axis = slice[0];
         out->start = slice[1];
         out->length = slice[2];
+        out->heads = slice[3];
         return SBP_OK;
     case SBP_RECIPE_TRANSPOSE:
         SBP_TRY(sbp_json_as_bool(r->diag, value, &flag));
@@ -336,13 +339,16 @@ static sbp_status verify_tensor(sbp_diag *diag, sbp_tensor_entry *tensor) {
     return SBP_OK;
 }
 
-/* The rectangle of the source that a tensor covers: what its slices leave of each axis. */
-static void covered(const sbp_tensor_entry *tensor, int64_t low[SBP_MAX_RANK], int64_t high[SBP_MAX_RANK]) {
+/* The rectangle of the source that a tensor covers: what its slices leave of each axis, or of each of the
+ * heads that an axis holds. */
+static void covered(const sbp_tensor_entry *tensor, int64_t low[SBP_MAX_RANK], int64_t high[SBP_MAX_RANK],
+                    int64_t heads[SBP_MAX_RANK]) {
     const sbp_recipe *recipe = &tensor->recipes[0];
     int axis_of[SBP_MAX_RANK] = {0}; /* source axis that is at this place now */
     for (int32_t a = 0; a < recipe->rank; a++) {
         low[a] = 0;
         high[a] = recipe->dim[a];
+        heads[a] = 1;
         axis_of[a] = a;
     }
     for (int32_t k = 0; k < recipe->step_count; k++) {
@@ -358,17 +364,18 @@ static void covered(const sbp_tensor_entry *tensor, int64_t low[SBP_MAX_RANK], i
             int a = axis_of[step->axis];
             low[a] += step->start;
             high[a] = low[a] + step->length;
+            heads[a] = step->heads > 1 ? step->heads : 1;
         }
     }
 }
 
 static bool overlap(const sbp_tensor_entry *a, const sbp_tensor_entry *b) {
     int64_t low_a[SBP_MAX_RANK] = {0}, high_a[SBP_MAX_RANK] = {0}, low_b[SBP_MAX_RANK] = {0},
-            high_b[SBP_MAX_RANK] = {0};
-    covered(a, low_a, high_a);
-    covered(b, low_b, high_b);
+            high_b[SBP_MAX_RANK] = {0}, heads_a[SBP_MAX_RANK], heads_b[SBP_MAX_RANK];
+    covered(a, low_a, high_a, heads_a);
+    covered(b, low_b, high_b, heads_b);
     for (int32_t k = 0; k < a->recipes[0].rank; k++)
-        if (low_a[k] >= high_b[k] || low_b[k] >= high_a[k])
+        if (heads_a[k] == heads_b[k] && (low_a[k] >= high_b[k] || low_b[k] >= high_a[k]))
             return false;
     return true;
 }

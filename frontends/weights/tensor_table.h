@@ -13,7 +13,7 @@
  *   {"tensors": [{"buffer": "L0.wq", "trainable": true, "decay": true, "init": {"normal": 0.02},
  *     "recipes": [{"source": "layers.0.q.weight", "dtype": "f32", "shape": [64, 64], "steps": []}, ..],
  *     "aliases": ["q"]}, ..]}
- * steps: {"slice": [axis, start, length]}, {"transpose": true}, {"deinterleave": heads}, {"add": c},
+ * steps: {"slice": [axis, start, length]}, of heads {"slice": [axis, start, length, heads]}, {"transpose": true}, {"deinterleave": heads}, {"add": c},
  * {"cast": "bf16"}; init: "zeros", "ones" or {"normal": deviation}; "pad_row": row that begins as zeros all
  * the same. "fresh": true: where the file has no
  * such tensor it is initialised by its rule (adapters, value heads), else that is an error. "format": "q8_0",

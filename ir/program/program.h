@@ -195,6 +195,15 @@ typedef struct sbp_attention_attrs {
                               (ir/base/context.h) */
 } sbp_attention_attrs;
 
+/* Rows of a document, counted from its first, of which delta_rule makes one product each; and the most columns
+ * of a head of q, k or v. */
+enum { SBP_DELTA_BLOCK = 64, SBP_DELTA_MOST_DIMENSIONS = 1 << 12 };
+
+typedef struct sbp_delta_attrs {
+    int64_t heads, key_heads; /* of v; of q and k, each for heads / key_heads of those */
+    int64_t d_k, d_v;         /* columns of a head */
+} sbp_delta_attrs;
+
 typedef struct sbp_command {
     sbp_command_kind kind;
     int32_t queue;  /* sbp_queue; of a fence: compute, it is of those that it names */
@@ -215,6 +224,7 @@ typedef struct sbp_command {
             bool ta, tb;
         } gemm;
         sbp_attention_attrs attention;
+        sbp_delta_attrs delta;
         struct {
             sbp_reduce_op op;
             double beta;
@@ -503,6 +513,7 @@ typedef enum sbp_row_relation {
     SBP_ROWS_SHARE,     /* n times as many as rows of `other` */
     SBP_ROWS_AT_LEAST,  /* n rows or more */
     SBP_ROWS_BLOCKS,    /* ceil(rows of `other` / SBP_PARTIAL_ROWS) */
+    SBP_ROWS_PER,       /* ceil(rows of `other` / n), or more */
     SBP_ROWS_COVER,     /* rows of the sequence from the lo of window n to the end of `other`, or more */
     SBP_ROWS_COVER_ALL, /* likewise to the end of all ranks' rows, of which `other` are one's */
     SBP_ROWS_ORDER,     /* one whole chunk of the symbol n (maybe the last, shorter one) */
@@ -548,7 +559,7 @@ typedef enum sbp_work_kind {
     SBP_WORK_NONE,       /* nothing */
     SBP_WORK_ROWS,       /* memory, or the operations of a row kernel */
     SBP_WORK_MATMUL,     /* flops */
-    SBP_WORK_ATTENTION,  /* flops */
+    SBP_WORK_ATTENTION,  /* flops, of products within a kernel */
     SBP_WORK_COPY,       /* bytes between the spaces of its two operands */
     SBP_WORK_COLLECTIVE, /* `elems`, among all ranks */
     SBP_WORK_EXCHANGE    /* `sent`, among the ranks of a context, and memory */
@@ -557,7 +568,7 @@ typedef enum sbp_work_kind {
 typedef struct sbp_work {
     sbp_work_kind kind;
     double bytes;    /* of all operands: read, or written */
-    double flops;    /* of matmuls and attention; a multiply-add counts two */
+    double flops;    /* of matmuls, attention, delta_rule; a multiply-add counts two */
     double row_ops;  /* scalar operations of a row kernel */
     double rows;     /* of a matmul's d: short ones are slower */
     sbp_dtype dtype; /* of factors, or of what is sent */

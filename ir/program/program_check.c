@@ -330,6 +330,7 @@ static sbp_status fail_rule(const sbp_subject *s, const sbp_row_rule *rule, cons
         [SBP_ROWS_SHARE] = "must have as many rows for each rank as",
         [SBP_ROWS_AT_LEAST] = "must have at least",
         [SBP_ROWS_BLOCKS] = "must have a row per block of rows of",
+        [SBP_ROWS_PER] = "must have a row per so many rows of",
         [SBP_ROWS_COVER] = "must hold all that is seen from",
         [SBP_ROWS_COVER_ALL] = "must hold all that is seen, by any rank, from",
         [SBP_ROWS_ORDER] = "must be a whole chunk of its scatter order",

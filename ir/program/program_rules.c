@@ -33,6 +33,8 @@ bool sbp_row_rule_holds(const sbp_program *program, const sbp_row_rule *rule, co
         return range->rows >= rule->n;
     case SBP_ROWS_BLOCKS:
         return range->rows == sbp_ceil_div(other->rows, SBP_PARTIAL_ROWS);
+    case SBP_ROWS_PER:
+        return range->rows >= sbp_ceil_div(other->rows, rule->n);
     case SBP_ROWS_COVER:
         return range->first_row <= window_lo(program, position, rule->n) &&
                range->first_row + range->rows >= other->first_row + other->rows;

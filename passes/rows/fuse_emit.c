@@ -377,6 +377,62 @@ static void emit_conv_rows_vjp(sbp_fuser *z, const sbp_op *op, int32_t position)
         emit_colsum(z, op->results[DW], sums, position);
 }
 
+static sbp_delta_attrs delta_attrs(const sbp_fuser *z, sbp_value k, sbp_value v) {
+    const sbp_type *keys = &z->f->values[k].type, *values = &z->f->values[v].type;
+    return (sbp_delta_attrs){.heads = values->dim[1].n,
+                             .key_heads = keys->dim[1].n,
+                             .d_k = keys->dim[2].n,
+                             .d_v = values->dim[2].n};
+}
+
+/* delta_rule, whose operands begin with q, or delta_rule_state, which has none and makes no o. */
+static void emit_delta_rule(sbp_fuser *z, const sbp_op *op, int32_t position) {
+    enum { K, V, DECAY, BETA, FIRST };
+    bool makes_o = op->code == SBP_OP_delta_rule;
+    const sbp_value *in = op->operands + (makes_o ? 1 : 0);
+    sbp_term terms[SBP_DELTA_RULE_OPERANDS] = {
+        [SBP_DELTA_RULE_O] = makes_o ? value_term(z, op->results[0]) : no_term(),
+        [SBP_DELTA_RULE_NEXT] = next_term(z, op),
+        [SBP_DELTA_RULE_Q] = makes_o ? value_term(z, op->operands[0]) : no_term(),
+        [SBP_DELTA_RULE_K] = value_term(z, in[K]),
+        [SBP_DELTA_RULE_V] = value_term(z, in[V]),
+        [SBP_DELTA_RULE_DECAY] = value_term(z, in[DECAY]),
+        [SBP_DELTA_RULE_BETA] = value_term(z, in[BETA]),
+        [SBP_DELTA_RULE_FIRST] = value_term(z, in[FIRST]),
+        [SBP_DELTA_RULE_STATE] = state_term(z, op),
+        [SBP_DELTA_RULE_WORK] = no_term(),
+    };
+    sbp_delta_attrs attrs = delta_attrs(z, in[K], in[V]);
+    add_instr(z, SBP_CMD_DELTA_RULE, position, terms, SBP_COUNT(terms))->attrs.u.delta = attrs;
+}
+
+static void emit_delta_rule_vjp(sbp_fuser *z, const sbp_op *op, int32_t position) {
+    enum { DO, Q, K, V, DECAY, BETA, FIRST, STATE, DSTATE };
+    enum { DQ, DK, DV, DDECAY, DBETA, DSTATE_OUT };
+    sbp_delta_attrs attrs = delta_attrs(z, op->operands[K], op->operands[V]);
+    const sbp_temp work = {.dtype = sbp_lower_wide(z->f->values[op->operands[K]].type.dtype),
+                           .cols = attrs.heads * attrs.d_k * attrs.d_v,
+                           .per = SBP_DELTA_BLOCK};
+    sbp_term terms[SBP_DELTA_RULE_BWD_OPERANDS] = {
+        [SBP_DELTA_RULE_BWD_DQ] = term_if_read(z, op->results[DQ]),
+        [SBP_DELTA_RULE_BWD_DK] = term_if_read(z, op->results[DK]),
+        [SBP_DELTA_RULE_BWD_DV] = term_if_read(z, op->results[DV]),
+        [SBP_DELTA_RULE_BWD_DDECAY] = term_if_read(z, op->results[DDECAY]),
+        [SBP_DELTA_RULE_BWD_DBETA] = term_if_read(z, op->results[DBETA]),
+        [SBP_DELTA_RULE_BWD_DSTATE] = dstate_term(z, op->operands[DSTATE]),
+        [SBP_DELTA_RULE_BWD_DO] = value_term(z, op->operands[DO]),
+        [SBP_DELTA_RULE_BWD_Q] = value_term(z, op->operands[Q]),
+        [SBP_DELTA_RULE_BWD_K] = value_term(z, op->operands[K]),
+        [SBP_DELTA_RULE_BWD_V] = value_term(z, op->operands[V]),
+        [SBP_DELTA_RULE_BWD_DECAY] = value_term(z, op->operands[DECAY]),
+        [SBP_DELTA_RULE_BWD_BETA] = value_term(z, op->operands[BETA]),
+        [SBP_DELTA_RULE_BWD_FIRST] = value_term(z, op->operands[FIRST]),
+        [SBP_DELTA_RULE_BWD_STATE] = state_term(z, op),
+        [SBP_DELTA_RULE_BWD_WORK] = temp_term(z, work),
+    };
+    add_instr(z, SBP_CMD_DELTA_RULE_BWD, position, terms, SBP_COUNT(terms))->attrs.u.delta = attrs;
+}
+
 static sbp_collective_op way_of(const sbp_op *op) {
     if (sbp_op_symbol_is(op, "to", "heads"))
         return SBP_TO_HEADS;
@@ -583,6 +639,13 @@ static sbp_status emit_op(sbp_fuser *z, int32_t i) {
         return SBP_OK;
     case SBP_OP_conv_rows_vjp:
         emit_conv_rows_vjp(z, op, i);
+        return SBP_OK;
+    case SBP_OP_delta_rule:
+    case SBP_OP_delta_rule_state:
+        emit_delta_rule(z, op, i);
+        return SBP_OK;
+    case SBP_OP_delta_rule_vjp:
+        emit_delta_rule_vjp(z, op, i);
         return SBP_OK;
     case SBP_OP_exchange:
         emit_exchange(z, op, i);

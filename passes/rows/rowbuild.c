@@ -36,7 +36,7 @@
 #include <string.h>
 
 typedef struct survey {
-    int64_t heads; /* the one count above 1 that occurs, or 1 */
+    int64_t heads; /* the largest count that occurs */
     bool has_f64;
 } survey;
 
@@ -76,6 +76,13 @@ static void look(sbp_row_emitter *e, sbp_value v, survey *s) {
 static sbp_value summand(const sbp_row_emitter *e, sbp_value root) {
     const sbp_op *op = sbp_row_def(e, root);
     return op && op->code == SBP_OP_sum_rows ? op->operands[0] : root;
+}
+
+/* Where values of other heads occur they are cut off, not the root. */
+static int64_t root_heads(const sbp_row_emitter *e, sbp_value root) {
+    int64_t heads, n;
+    sbp_row_form(&e->f->values[summand(e, root)].type, &heads, &n);
+    return heads;
 }
 
 /* Stores a root, or adds it to a partial, range by range. */
@@ -226,7 +233,8 @@ void sbp_row_build(sbp_program_builder *p, const sbp_stage *stage, sbp_row_work 
     for (int32_t i = 0; i < group->root_count; i++)
         work->own[group->roots[i]] = true;
     survey_group(&e, group, &s);
-    e.heads = s.heads;
+    e.heads = root_heads(&e, group->roots[0]);
+    e.heads = e.heads > 1 ? e.heads : s.heads;
     e.one_row = sbp_type_rows(&e.f->values[summand(&e, group->roots[0])].type) == SBP_ONE;
     e.k = kernel.kernel = sbp_rowkernel_create(p->arena, name, s.has_f64 ? SBP_F64 : SBP_F32);
     e.k->heads = e.heads;

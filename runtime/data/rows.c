@@ -474,12 +474,29 @@ static sbp_status read_fields(const row_reader *r) {
     return row->form.group ? read_group(r) : SBP_OK;
 }
 
+/* What stands for them in a row of text would be trained on without them. */
+static sbp_status refuse_images(const row_reader *r) {
+    static const char *const keys[] = {"image", "images", "video", "videos", "audio", "audios"};
+    for (int i = 0; i < SBP_COUNT(keys); i++) {
+        const sbp_json *node = has(r, keys[i]) ? sbp_json_member(r->root, keys[i]) : NULL;
+        bool empty = !node || (node->kind == SBP_JSON_ARRAY && node->count == 0) ||
+                     (node->kind == SBP_JSON_STRING && !*node->string);
+        if (!empty && strcmp(keys[i], r->options->text_field) != 0)
+            return sbp_fail(
+                r->diag, SBP_INPUT,
+                "%s: the row has '%s': models are trained on text, without images, sounds and films",
+                r->where, keys[i]);
+    }
+    return SBP_OK;
+}
+
 sbp_status sbp_row_read(sbp_arena *arena, sbp_diag *diag, const char *where, const sbp_json *root,
                         const sbp_row_options *options, sbp_row_form *form, sbp_row *out) {
     *out = (sbp_row){.where = where};
     row_reader r = {
         .arena = arena, .diag = diag, .where = where, .root = root, .options = options, .row = out};
     SBP_TRY(sbp_json_as_object(diag, root, &r.root));
+    SBP_TRY(refuse_images(&r));
     SBP_TRY(find_form(&r, &out->form));
     if (form->type != SBP_ROW_NONE && !same_form(form, &out->form))
         return sbp_fail(diag, SBP_INPUT, "%s: found a row with %s; the first row has %s, and so must all",

@@ -21,6 +21,7 @@ typedef struct sbp_plan_info {
     const char *user_eos;    /* the token that ends texts; NULL: the tokenizer's */
     int32_t user_eos_id;
     const char *user_template; /* the chat template that the run was given; NULL: none */
+    const char *carried;       /* meta.carried, or the weights that the run was given in its place */
 } sbp_plan_info;
 
 /* Everything lives as long as the plan. */

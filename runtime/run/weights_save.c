@@ -76,9 +76,10 @@ typedef struct saver {
     const char *path;
     const sbp_save_options *options;
     sbp_diag *diag;
-    sbp_dtype to; /* of the tensor that is being written */
-    sbp_tensor_source *sources;
+    sbp_dtype to;               /* of the tensor that is being written */
+    sbp_tensor_source *sources; /* those of no tensors are carried */
     int32_t source_count;
+    sbp_weights *carried; /* open, where there are such */
     sbp_safetensors_writer *writer;
     void *staging, *converted; /* [PIECE_ELEMS] doubles */
 } saver;
@@ -147,10 +148,11 @@ static sbp_tensor_spec *make_specs(sbp_arena *arena, const sbp_tensor_source *so
     sbp_tensor_spec *specs = SBP_NEW_ARRAY(arena, sbp_tensor_spec, count);
     for (int32_t k = 0; k < count; k++) {
         const sbp_recipe *recipe = sources[k].recipe;
-        specs[k] = (sbp_tensor_spec){.name = recipe->source,
-                                     .dtype = dtype == SBP_DTYPE_COUNT ? recipe->dtype : dtype,
-                                     .rank = recipe->rank,
-                                     .dim = recipe->dim};
+        specs[k] = (sbp_tensor_spec){
+            .name = recipe->source,
+            .dtype = dtype == SBP_DTYPE_COUNT || sources[k].count == 0 ? recipe->dtype : dtype,
+            .rank = recipe->rank,
+            .dim = recipe->dim};
     }
     return specs;
 }
@@ -189,12 +191,26 @@ static sbp_status save_pieces(saver *s, const sbp_tensor_source *source, part *p
 }
 
 static sbp_dtype dtype_of(const saver *s, const sbp_tensor_source *source) {
-    return s->options->own_dtype ? source->recipe->dtype : s->options->dtype;
+    return s->options->own_dtype || source->count == 0 ? source->recipe->dtype : s->options->dtype;
+}
+
+/* One that is carried: as its file has it. */
+static sbp_status copy_carried(saver *s, const sbp_tensor_source *source) {
+    const sbp_weight *w = sbp_weights_find(s->carried, source->recipe->source);
+    for (int64_t at = 0; at < source->elems; at += PIECE_ELEMS) {
+        int64_t count = source->elems - at < PIECE_ELEMS ? source->elems - at : PIECE_ELEMS;
+        SBP_TRY(sbp_weights_read(s->carried, w, at, count, w->dtype, s->staging, s->diag));
+        SBP_TRY(
+            sbp_safetensors_writer_write(s->writer, s->diag, s->staging, count * sbp_dtype_bytes(w->dtype)));
+    }
+    return SBP_OK;
 }
 
 static sbp_status save_source(saver *s, const sbp_tensor_source *source) {
     const sbp_save_options *o = s->options;
     sbp_dtype dtype = dtype_of(s, source);
+    if (source->count == 0)
+        return copy_carried(s, source);
     part *parts = SBP_NEW_ARRAY(s->arena, part, source->count);
     s->to = dtype;
     sbp_status status = SBP_OK;
@@ -225,6 +241,38 @@ static void leave_base(saver *s) {
             s->sources[kept++] = s->sources[i];
     }
     s->source_count = kept;
+}
+
+/* Opens what is carried and adds its tensors that no parameter is read from. */
+static sbp_status add_carried(saver *s) {
+    const sbp_tensor_table *table = s->plan->tensors;
+    sbp_map used;
+    sbp_map_init(&used, s->arena);
+    for (int32_t t = 0; t < table->count; t++) {
+        for (int32_t k = 0; k < table->tensors[t].recipe_count; k++)
+            sbp_map_set(&used, table->tensors[t].recipes[k].source, 1);
+        for (int32_t k = 0; k < table->tensors[t].alias_count; k++)
+            sbp_map_set(&used, table->tensors[t].aliases[k], 1);
+    }
+    SBP_TRY(sbp_weights_open(s->arena, s->diag, s->options->carried, &s->carried));
+    int32_t more = sbp_weights_count(s->carried);
+    sbp_tensor_source *all = SBP_NEW_ARRAY(s->arena, sbp_tensor_source, s->source_count + more);
+    memcpy(all, s->sources, (size_t)s->source_count * sizeof *all);
+    s->sources = all;
+    for (int32_t i = 0; i < more; i++) {
+        const sbp_weight *w = sbp_weights_at(s->carried, i);
+        if (sbp_map_get(&used, w->name) >= 0)
+            continue;
+        if (!w->readable || w->quantized || w->rank > SBP_MAX_RANK)
+            return sbp_fail(s->diag, SBP_INPUT,
+                            "%s: tensor '%.200s' is %s of %d axes, which cannot be carried", w->path, w->name,
+                            w->encoding, (int)w->rank);
+        sbp_recipe *recipe = SBP_NEW(s->arena, sbp_recipe);
+        *recipe = (sbp_recipe){.source = w->name, .dtype = w->dtype, .rank = w->rank};
+        memcpy(recipe->dim, w->dim, (size_t)w->rank * sizeof *w->dim);
+        s->sources[s->source_count++] = (sbp_tensor_source){.recipe = recipe, .elems = w->elems};
+    }
+    return SBP_OK;
 }
 
 /* Sources first .. first + count - 1, in one file, or cut at max_shard_bytes. */
@@ -307,6 +355,8 @@ static sbp_status save_body(void *user) {
     sbp_tensor_table_sources(s->arena, s->plan->tensors, o->trainable_only, &s->sources, &s->source_count);
     if (o->without_base)
         leave_base(s);
+    if (o->carried)
+        SBP_TRY(add_carried(s));
     s->staging = SBP_NEW_ARRAY(s->arena, double, PIECE_ELEMS);
     s->converted = SBP_NEW_ARRAY(s->arena, double, PIECE_ELEMS);
     return o->ranks > 0 ? save_shards(s) : save_sources(s, s->path, 0, s->source_count, o->max_shard_bytes);
@@ -320,6 +370,7 @@ sbp_status sbp_params_save_plan(sbp_executor *x, const sbp_plan *plan, const cha
         return sbp_fail(diag, SBP_MACHINE, "out of memory while saving weights");
     sbp_status status = sbp_guard(s.arena, diag, save_body, &s);
     sbp_safetensors_writer_abort(s.writer);
+    sbp_weights_close(s.carried);
     sbp_arena_destroy(s.arena);
     return status;
 }

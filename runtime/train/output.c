@@ -97,7 +97,26 @@ static sbp_status end_file(const output_job *job, sbp_json_writer *w, const char
                           w->out->length);
 }
 
-/* The source's fields, with the dtype of what is written now. */
+/* The source's fields, with the dtype and the end of texts of what is written now; likewise those of the text
+ * model in a multimodal one. */
+static void write_fields(const output_job *job, sbp_json_writer *w, const sbp_json *fields,
+                         const char *dtype) {
+    for (int64_t i = 0; i < fields->count; i++) {
+        const sbp_json *field = &fields->items[i];
+        if (strcmp(field->key, "text_config") == 0 && field->kind == SBP_JSON_OBJECT) {
+            sbp_json_write_object(w, field->key);
+            write_fields(job, w, field, dtype);
+            sbp_json_write_end(w);
+        } else if (strcmp(field->key, "dtype") != 0 && strcmp(field->key, "torch_dtype") != 0 &&
+                   !(job->info->user_eos && strcmp(field->key, "eos_token_id") == 0)) {
+            sbp_json_write_value(w, field->key, field);
+        }
+    }
+    if (job->info->user_eos)
+        sbp_json_write_int(w, "eos_token_id", job->info->user_eos_id);
+    sbp_json_write_string(w, "dtype", dtype);
+}
+
 static sbp_status write_config(const output_job *job) {
     const char *text = job->info->meta.config;
     const sbp_json *root;
@@ -108,19 +127,11 @@ static sbp_status write_config(const output_job *job) {
     SBP_TRY(sbp_json_as_object(job->diag, root, &root));
     sbp_text out;
     sbp_json_writer w = begin_file(job, &out);
-    for (int64_t i = 0; i < root->count; i++) {
-        const sbp_json *member = &root->items[i];
-        if (strcmp(member->key, "dtype") != 0 && strcmp(member->key, "torch_dtype") != 0 &&
-            !(job->info->user_eos && strcmp(member->key, "eos_token_id") == 0))
-            sbp_json_write_value(&w, member->key, member);
-    }
-    if (job->info->user_eos)
-        sbp_json_write_int(&w, "eos_token_id", job->info->user_eos_id);
-    sbp_json_write_string(&w, "dtype",
-                          dtype == SBP_F64    ? "float64"
-                          : dtype == SBP_BF16 ? "bfloat16"
-                          : dtype == SBP_F16  ? "float16"
-                                              : "float32");
+    write_fields(job, &w, root,
+                 dtype == SBP_F64    ? "float64"
+                 : dtype == SBP_BF16 ? "bfloat16"
+                 : dtype == SBP_F16  ? "float16"
+                                     : "float32");
     return end_file(job, &w, "config.json");
 }
 
@@ -307,6 +318,8 @@ static sbp_status save_weights(const output_job *job) {
         options.part = SBP_SAVE_MERGED;
         options.factor = job->info->adapter_factor;
     }
+    if (!writes_adapter(job))
+        options.carried = job->info->carried;
     return sbp_params_save(job->executor, job->plan, sbp_file_join(job->arena, job->directory, name),
                            &options, job->diag);
 }

@@ -12,13 +12,23 @@ static const double difference_step = 1e-5;
 
 /* ---- one op ------------------------------------------------------------------------------------------ */
 
+/* decay, beta and states of the delta rule. */
+static bool wide_of_delta(sbp_opcode code, int32_t operand) {
+    int32_t k = code == SBP_OP_delta_rule         ? 1
+                : code == SBP_OP_delta_rule_state ? 0
+                : code == SBP_OP_delta_rule_vjp   ? 2
+                                                  : SBP_MAX_OPERANDS;
+    return operand >= k + 2;
+}
+
 /* Operands whose type does not follow the compute type: log-sum-exps and rotary tables are wide. */
 static sbp_dtype dtype_of(sbp_opcode code, int32_t operand, sbp_dtype declared, sbp_dtype dtype) {
     if (declared != SBP_F64)
         return declared;
     if (code == SBP_OP_random)
         return declared;
-    if ((code == SBP_OP_attention_vjp && operand == 4) || (code == SBP_OP_rope && operand > 0))
+    if ((code == SBP_OP_attention_vjp && operand == 4) || (code == SBP_OP_rope && operand > 0) ||
+        wide_of_delta(code, operand))
         return sbp_rule_wide(dtype);
     return dtype;
 }
@@ -104,11 +114,12 @@ static double row_number(const documents *d, sbp_example_fill fill, int64_t row)
 sbp_tensor *example_tensor(testing *t, const sbp_example_operand *in, const documents *rows,
                            const sbp_eval_env *env) {
     sbp_tensor *x = graph_tensor(t, &in->type, env, in->lo, in->hi);
+    int64_t row0 = sbp_type_rows(&in->type) == SBP_C ? env->row0 : 0;
     for (int64_t j = 0; j < x->elems; j++)
         if (in->fill == SBP_FILL_INT)
             x->data[j] = in->lo + (double)sbp_rng_below(&t->rng, (int64_t)(in->hi - in->lo));
         else if (in->fill != SBP_FILL_FLOAT)
-            x->data[j] = row_number(rows, in->fill, j);
+            x->data[j] = row_number(rows, in->fill, row0 + j);
     return x;
 }
 

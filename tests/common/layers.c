@@ -144,6 +144,22 @@ static sbp_value convolution(maker *k, sbp_value a) {
                      NULL, 0, NULL);
 }
 
+/* The delta rule, with two value heads for a key head or one; of documents that share a prompt each its own. */
+static sbp_value delta(maker *k, sbp_value a) {
+    int64_t heads = k->kv_heads * (1 + sbp_rng_below(&k->t->rng, 2)), dv = 1 + sbp_rng_below(&k->t->rng, 3);
+    sbp_value q = heads_of(k, linear(k, a, k->d, k->kv_heads * k->head_size), k->kv_heads);
+    sbp_value key = heads_of(k, linear(k, a, k->d, k->kv_heads * k->head_size), k->kv_heads);
+    sbp_value v = linear(k, a, k->d, heads * dv);
+    v = sbp_build_reshape(&k->b, v, (int64_t[]){heads, dv}, 2);
+    sbp_value decay = sbp_build1(&k->b, SBP_OP_exp, linear(k, a, k->d, heads));
+    decay = sbp_build1(&k->b, SBP_OP_neg, decay);
+    sbp_value beta = sbp_build1(&k->b, SBP_OP_sigmoid, linear(k, a, k->d, heads));
+    sbp_value o = sbp_build(&k->b, SBP_OP_delta_rule, "delta", (sbp_value[]){q, key, v, decay, beta, k->own},
+                            6, NULL, 0, NULL);
+    k->has->delta = true;
+    return linear(k, sbp_build_reshape(&k->b, o, (int64_t[]){heads * dv}, 1), heads * dv, k->d);
+}
+
 static sbp_value mlp(maker *k, sbp_value a) {
     int64_t inner = 2 * k->d;
     sbp_value up = linear(k, a, k->d, inner);
@@ -180,7 +196,8 @@ sbp_module *layers_random(testing *t, layers_features *has) {
     for (int64_t block = 1 + sbp_rng_below(&t->rng, 3); block > 0; block--) {
         bool parallel = coin(&k, 4);
         sbp_value a = norm(&k, x, k.d);
-        sbp_value mixed = coin(&k, 3) ? convolution(&k, a) : attention(&k, a);
+        int64_t kind = sbp_rng_below(&k.t->rng, 4);
+        sbp_value mixed = kind == 0 ? convolution(&k, a) : kind == 1 ? delta(&k, a) : attention(&k, a);
         sbp_value h = sbp_build2(&k.b, SBP_OP_add, x, mixed);
         x = sbp_build2(&k.b, SBP_OP_add, h, mlp(&k, parallel ? a : norm(&k, h, k.d)));
     }

@@ -240,11 +240,12 @@ static double slope_along(reference *ref, int32_t p, const double *at, const dou
 }
 
 /* Slope of the loss of the whole step along a direction of one parameter: its gradient (of length 1) plus as
- * much of something random, so that too long, too short and wrongly directed gradients all show. Of three
+ * much of something random, so that too long, too short and wrongly directed gradients all show. Of some
  * steps the one that comes nearest: what the loss rounds hides small gradients (1e-6, of the first of nine
- * layers) at short steps, truncation large ones at long steps, and a wrong gradient fits none. */
+ * layers) at short steps, truncation large ones (10^2, of heads of nearly no length that are made as long as 1)
+ * at long steps, and a wrong gradient fits none. */
 static double check_slope(reference *ref, int32_t p) {
-    static const double steps[] = {1e-4, 1e-3, 1e-2};
+    static const double steps[] = {1e-4, 1e-3, 1e-2, 1e-5, 1e-6};
     int64_t n = ref->elems[p];
     double *at = SBP_NEW_ARRAY(ref->t->arena, double, n),
            *direction = SBP_NEW_ARRAY(ref->t->arena, double, n);

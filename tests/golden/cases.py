@@ -24,6 +24,7 @@ from configs import (
     phi3,
     qwen2,
     qwen3,
+    qwen3_next,
 )
 
 ABSENT = object()  # in differs_from: without this key
@@ -41,6 +42,7 @@ class Case:
     seed: int = 0  # another one where float32 rounding happens to be large in some tensor
     embedding: float = 0.4  # size of the elements of embeddings
     gain: float = 1.15  # of linear maps
+    centres: tuple = ()  # (end of a name, what the elements are near to), where they start at random
     # Changes of config.json, each of which must change the gradients visibly: what the case is there to tell apart.
     differs_from: tuple = ()
 
@@ -560,6 +562,19 @@ CASES = {
         C,
         save=True,
         differs_from=({"rotary_pct": 0.5}, {"rope_scaling": None}, {"use_parallel_residual": True}),
+    ),
+    "qwen3_next_dense": Case(
+        "the delta rule over documents longer than a block, rows of projections grouped by key head, no experts",
+        qwen3_next(),
+        [70, 2, 17, 1, 11, 16],
+        seed=4,
+        gain=0.7,
+        centres=((".A_log", -2.0),),
+        differs_from=(
+            {"partial_rotary_factor": 1.0},
+            {"rms_norm_eps": 2e-2},
+            {"linear_num_key_heads": 1, "linear_key_head_dim": 20},
+        ),
     ),
     "gpt2": Case(
         "learned positions, layer_norm with bias, gelu_new, fused qkv stored [in, out], tied head",

@@ -120,6 +120,37 @@ def gemma3(**changes):
     }
 
 
+def qwen3_next(**changes):
+    """Three layers with the delta rule, one with attention; experts in none; two value heads for a key head."""
+    return {
+        "architectures": ["Qwen3NextForCausalLM"],
+        "model_type": "qwen3_next",
+        "vocab_size": 61,
+        "hidden_size": 26,
+        "intermediate_size": 31,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 10,
+        "linear_value_head_dim": 8,
+        "linear_conv_kernel_dim": 4,
+        "num_experts": 0,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-2,
+        "rope_theta": 300.0,
+        "partial_rotary_factor": 0.5,
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "dtype": "float32",
+        **changes,
+    }
+
+
 def olmo2(**changes):
     return {
         "architectures": ["Olmo2ForCausalLM"],

@@ -45,7 +45,10 @@ def random_weights(model, name, case):
             rng = rng_for(name, str(case.seed), key)
             values = torch.tensor([rng.gauss(0.0, 1.0) for _ in range(parameter.numel())], dtype=torch.float64)
             values = values.reshape(parameter.shape)
-            if parameter.dim() == 1:  # norms start as 1, or as 0 where they multiply by 1 + w; biases as 0
+            centre = next((value for end, value in case.centres if key.endswith(end)), None)
+            if centre is not None:
+                values = centre + 0.25 * values
+            elif parameter.dim() == 1:  # norms start as 1, or as 0 where they multiply by 1 + w; biases as 0
                 values = parameter.double().mean().round() + 0.25 * values
             elif isinstance(owner[key], torch.nn.Embedding):
                 values = case.embedding * values

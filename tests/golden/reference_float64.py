@@ -40,8 +40,8 @@ def modeling_module(directory):
 
 
 class Float64Patches(contextlib.ExitStack):
-    """While entered, what the model of a directory is made of computes in float64: every forward of its classes, its
-    rotary tables and its attention, and all rope types."""
+    """While entered, what the model of a directory is made of computes in float64: the functions of its module (attention,
+    recurrences), every forward of its classes, their rotary tables, and all rope types."""
 
     def __init__(self, directory):
         super().__init__()
@@ -50,7 +50,11 @@ class Float64Patches(contextlib.ExitStack):
     def __enter__(self):
         super().__enter__()
         scope = vars(self.module)
-        places = [(self.module, "eager_attention_forward")] if "eager_attention_forward" in scope else []
+        places = [  # before the forwards, which are compiled with what these are by then
+            (self.module, name)
+            for name, item in list(scope.items())
+            if inspect.isfunction(item) and item.__module__ == self.module.__name__ and item.__name__ == name
+        ]
         for item in list(scope.values()):
             if inspect.isclass(item) and item.__module__ == self.module.__name__:
                 places += [(item, name) for name in ("forward", "compute_default_rope_parameters") if name in vars(item)]

@@ -149,6 +149,9 @@ static bool loose(sbp_opcode code, int32_t operand, int32_t result) {
         return true;
     if (code == SBP_OP_conv_rows_vjp) /* neither x nor, of sums over rows, where documents begin moves dx */
         return operand != 0;
+    if (code == SBP_OP_delta_rule_vjp) /* ALL means documents too; q moves no dq, v no dv */
+        return (result == 0 && operand == 1) || (result == 2 && operand == 3) ||
+               (result != 0 && result != 2 && operand >= 2);
     if (code != SBP_OP_attention_vjp)
         return false;
     if (result == 2) /* dv = p do: v, o, and running sums of others do not matter */

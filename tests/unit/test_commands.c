@@ -68,7 +68,8 @@ static void test_alias(void **state) {
                 bool may =
                     (kind == SBP_CMD_GEMM && a == SBP_GEMM_D && b == SBP_GEMM_C) ||
                     (kind == SBP_CMD_COLLECTIVE && a == SBP_COLLECTIVE_DST && b == SBP_COLLECTIVE_SRC) ||
-                    (kind == SBP_CMD_CONV_ROWS && a == SBP_CONV_ROWS_NEXT && b == SBP_CONV_ROWS_STATE);
+                    (kind == SBP_CMD_CONV_ROWS && a == SBP_CONV_ROWS_NEXT && b == SBP_CONV_ROWS_STATE) ||
+                    (kind == SBP_CMD_DELTA_RULE && a == SBP_DELTA_RULE_NEXT && b == SBP_DELTA_RULE_STATE);
                 assert_int_equal(sbp_command_may_alias((sbp_command_kind)kind, NULL, a, b), may);
             }
 }
@@ -115,6 +116,24 @@ static void test_work(void **state) {
     attention.u.attention.by_rank = true;
     work = work_of(&attention, q, 2); /* rows 20 .. 27, of which this rank has a half */
     assert_true(work.flops == (21 + 28) * 8 / 2 / 2 * 2.0 * (6 + 10));
+
+    sbp_command delta = {.kind = SBP_CMD_DELTA_RULE, .view_count = SBP_DELTA_RULE_OPERANDS};
+    delta.u.delta = (sbp_delta_attrs){.heads = 2, .key_heads = 1, .d_k = 3, .d_v = 5};
+    sbp_operand_shape rule[SBP_DELTA_RULE_BWD_OPERANDS];
+    for (int32_t k = 0; k < SBP_DELTA_RULE_BWD_OPERANDS; k++)
+        rule[k] = absent;
+    rule[SBP_DELTA_RULE_K] = shape(7, 3, SBP_BF16); /* the state alone: two products with it, two of rows */
+    work = work_of(&delta, rule, 1);
+    assert_true(work.kind == SBP_WORK_ATTENTION && work.dtype == SBP_BF16 &&
+                work.flops == 2.0 * 7 * 2 * (2 * 3 * 5 + 32 * (3 + 5)));
+    rule[SBP_DELTA_RULE_O] = shape(7, 10, SBP_BF16);
+    work = work_of(&delta, rule, 1);
+    assert_true(work.flops == 2.0 * 7 * 2 * (3 * 3 * 5 + 32 * 2 * (3 + 5)));
+    delta.kind = SBP_CMD_DELTA_RULE_BWD;
+    delta.view_count = SBP_DELTA_RULE_BWD_OPERANDS;
+    rule[SBP_DELTA_RULE_BWD_K] = shape(7, 3, SBP_F32);
+    work = work_of(&delta, rule, 1);
+    assert_true(work.dtype == SBP_F32 && work.flops == 2.0 * 7 * 2 * (9 * 3 * 5 + 32 * (7 * 3 + 6 * 5)));
 
     sbp_command share = {.kind = SBP_CMD_COLLECTIVE,
                          .view_count = SBP_COLLECTIVE_OPERANDS,

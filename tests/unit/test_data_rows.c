@@ -148,12 +148,17 @@ static void test_bad_rows(void **state) {
         {SBP_INPUT, "{\"prompt_ids\": [1], \"completion_ids\": [2], \"advantage\": \"1\"}",
          "advantage: expected a number"},
         {SBP_USAGE, "{\"end_of_step\": true}", "are for --data -"},
+        {SBP_INPUT, "{\"text\": \"a\", \"images\": [\"b.png\"]}",
+         "data.jsonl:7: the row has 'images': models are trained on text, without images"},
+        {SBP_INPUT, "{\"messages\": [{\"role\": \"user\"}], \"video\": {\"path\": \"b\"}}", "has 'video'"},
     };
     for (int i = 0; i < SBP_COUNT(cases); i++) {
         row_job job = start(f);
         assert_fails(f, cases[i].status, cases[i].message, parse(&job, cases[i].line));
     }
     row_job job = start(f);
+    assert_ok(f, parse(&job, "{\"input_ids\": [1], \"images\": [], \"image\": null, \"audio\": \"\"}"));
+    job = start(f);
     job.options.vocab_size = 0;
     assert_fails(f, SBP_INPUT, "found 2147483648", parse(&job, "{\"input_ids\": [2147483648]}"));
 }

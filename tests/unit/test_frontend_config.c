@@ -438,6 +438,107 @@ static void test_lfm2(void **state) {
     expect_with(lfm2, places, SBP_COUNT(places), SBP_INPUT, "there is no layer 3");
 }
 
+static const char qwen3_5[] = "tests/golden/qwen3_5_dense_v/model";
+
+/* Old spelling of rotary fields; what the class does not read; the defaults of layer_types. */
+static void test_qwen3_5(void **state) {
+    (void)state;
+    static const char *const old[] = {
+        "rope_parameters=null",
+        "rope_scaling={\"type\": \"default\", \"mrope_section\": [1, 1, 0], \"mrope_interleaved\": true}",
+        "rope_theta=900",
+        "partial_rotary_factor=0.5",
+        "layer_types=null",
+        "full_attention_interval=2",
+        "attn_output_gate=true",
+        "mamba_ssm_dtype=\"float32\"",
+        "mtp_num_hidden_layers=1",
+        "mlp_only_layers=[]"};
+    fixture f = fixture_create();
+    sbp_model model, same;
+    load(&f, qwen3_5, SBP_F32, old, SBP_COUNT(old), &model);
+    assert_int_equal(model.module->consts[0].type.dim[0].n, 4); /* half of 16, in pairs */
+    assert_int_equal(count_ops(model.module, SBP_OP_delta_rule), 2);
+    assert_int_equal(count_ops(model.module, SBP_OP_conv_rows), 2);
+    assert_int_equal(count_ops(model.module, SBP_OP_attention), 2);
+    assert_int_equal(param(&model, "model.layers.1.self_attn.q_proj.weight")->type.dim[0].n, 2 * 4 * 16);
+    assert_true(param(&model, "model.layers.0.linear_attn.A_log")->decay);
+    assert_false(param(&model, "model.layers.0.linear_attn.dt_bias")->decay);
+    assert_false(param(&model, "model.layers.0.linear_attn.norm.weight")->decay);
+    static const char *const spelled[] = {"rope_parameters=null", "rope_theta=900", "layer_types=null"};
+    load(&f, qwen3_5, SBP_F32, NULL, 0, &model);
+    load(&f, qwen3_5, SBP_F32, spelled, SBP_COUNT(spelled), &same); /* a quarter of a head, every fourth */
+    sbp_text a, b;
+    sbp_text_init(&a, f.arena);
+    sbp_text_init(&b, f.arena);
+    sbp_module_print(&a, model.module);
+    sbp_module_print(&b, same.module);
+    assert_string_equal(a.data, b.data);
+    fixture_destroy(&f);
+    static const struct {
+        const char *set, *message;
+    } wrong[] = {
+        {"layer_types=[\"linear_attention\"]", "expected an array of 4 layer types"},
+        {"layer_types=[\"conv\",\"conv\",\"conv\",\"conv\"]", "layer type conv is not supported"},
+        {"linear_num_key_heads=3", "linear_num_value_heads 2 is not a multiple of linear_num_key_heads 3"},
+        {"num_key_value_heads=3", "num_attention_heads 4 is not a multiple of num_key_value_heads 3"},
+        {"attn_output_gate=false", "attention without a gate is not supported"},
+        {"linear_conv_kernel_dim=17", "conv1d is a convolution over 17 rows"},
+        {"rope_parameters.mrope_sections=[1]", "unknown field of the rotary embedding"},
+    };
+    for (int i = 0; i < SBP_COUNT(wrong); i++)
+        expect(qwen3_5, wrong[i].set, SBP_INPUT, wrong[i].message);
+    static const char *const experts[] = {"model_type=\"qwen3_next\"", "mlp_only_layers=[0, 2]"};
+    expect_with(qwen3_5, experts, 2, SBP_INPUT, "layer 1 has experts, and experts are not built yet");
+}
+
+/* Qwen3.5 as it is published: the fields of the text model in text_config, its names with "language_model". */
+static sbp_status run_text_config(void *user) {
+    fixture *f = user;
+    static const char directory[] = "/tmp/sbp_frontend_text_config",
+                      json[] = "/tmp/sbp_frontend_text_config/config.json";
+    const char *text, *config;
+    size_t length;
+    sbp_model model;
+    assert_true(mkdir(directory, 0700) == 0 || errno == EEXIST);
+    check(f,
+          sbp_file_read(f->arena, f->diag, "tests/golden/qwen3_5_dense_v/model/config.json", &text, &length));
+    config = sbp_arena_printf(f->arena,
+                              "{\"model_type\": \"qwen3_5\", \"image_token_id\": 5, \"pad_token_id\": 7, "
+                              "\"vision_config\": {\"depth\": 2}, \"text_config\": %.*s}",
+                              (int)length, text);
+    check(f, sbp_file_write(f->diag, json, config, strlen(config)));
+    load(f, directory, SBP_F32, NULL, 0, &model);
+    assert_true(model.carries);
+    assert_int_equal(model.pad_id, 7);
+    assert_int_equal(model.eos_ids[0], 2);
+    assert_int_equal(param(&model, "model.language_model.layers.3.self_attn.k_norm.weight")->type.dim[0].n,
+                     16);
+    assert_int_equal(param(&model, "model.language_model.embed_tokens.weight")->pad_row, 7);
+    static const char *const sets[] = {"tie_word_embeddings=true", "text_config.num_hidden_layers=3",
+                                       "text_config.layer_types=null"};
+    load(f, directory, SBP_F32, sets, SBP_COUNT(sets), &model);
+    assert_true(sbp_module_find_param(model.module, "lm_head.weight") < 0);
+    assert_int_equal(count_ops(model.module, SBP_OP_delta_rule), 3);
+    expect(directory, "text_config=null", SBP_INPUT,
+           "'qwen3_5' is a multimodal model: an object text_config of model_type qwen3_5_text is expected");
+    expect(directory, "text_config.model_type=\"llama\"", SBP_INPUT,
+           "'qwen3_5' has a text model of model_type qwen3_5_text");
+    expect(directory, "hidden_size=4", SBP_INPUT, "hidden_size: 4: model_type qwen3_5 is built without");
+    expect(directory, "text_config.clip_qkv=4", SBP_INPUT,
+           "clip_qkv: 4: model_type qwen3_5 is built without");
+    unlink(json);
+    rmdir(directory);
+    return SBP_OK;
+}
+
+static void test_text_config(void **state) {
+    (void)state;
+    fixture f = fixture_create();
+    assert_int_equal(sbp_guard(f.arena, f.diag, run_text_config, &f), SBP_OK);
+    fixture_destroy(&f);
+}
+
 static void test_errors(void **state) {
     (void)state;
     static const char qwen2[] = "tests/golden/qwen2_layer_types/model",
@@ -452,11 +553,11 @@ static void test_errors(void **state) {
            "'gemma3' is a multimodal model; only text models are supported");
     static const char *const gemma3[] = {"model_type=\"gemma3\"",
                                          "text_config={\"model_type\": \"gemma3_text\"}"};
-    static const char *const qwen[] = {"model_type=\"qwen3_5\"",
-                                       "text_config={\"model_type\": \"qwen3_5_text\"}"};
+    static const char *const qwen[] = {"model_type=\"qwen3_vl\"",
+                                       "text_config={\"model_type\": \"qwen3_vl_text\"}"};
     expect_with(gemma, gemma3, 2, SBP_INPUT, "use a directory whose config.json is its text_config");
     expect_with(plain, qwen, 2, SBP_INPUT,
-                "'qwen3_5' is a multimodal model, whose text model 'qwen3_5_text' is not supported; "
+                "'qwen3_vl' is a multimodal model, whose text model 'qwen3_vl_text' is not supported; "
                 "supported: llama");
     expect(plain, "hidden_size=null", SBP_INPUT, "the field 'hidden_size' is missing");
     expect(plain, "hidden_size=\"24\"", SBP_INPUT, "hidden_size: expected an integer, found the string '24'");
@@ -586,6 +687,7 @@ int main(void) {
         cmocka_unit_test(test_module_text),   cmocka_unit_test(test_overrides),
         cmocka_unit_test(test_rope_rounding), cmocka_unit_test(test_training_and_storage),
         cmocka_unit_test(test_lfm2),          cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_qwen3_5),       cmocka_unit_test(test_text_config),
         cmocka_unit_test(test_usage_errors),  cmocka_unit_test(test_partial_rotary_errors),
         cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_ties),
         cmocka_unit_test(test_multimodal),    cmocka_unit_test(test_other_weights),

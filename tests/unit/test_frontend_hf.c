@@ -37,6 +37,10 @@ static sbp_status run_case(void *user) {
         printf("  %-34s refused: model type '%s'\n", c->name, type);
         return SBP_OK;
     }
+    if (status == SBP_INPUT && strstr(sbp_diag_text(f->diag, SBP_ERROR), "are not built yet")) {
+        printf("  %-34s refused: %s", c->name, sbp_diag_text(f->diag, SBP_ERROR));
+        return SBP_OK;
+    }
     check(f, status);
     assert_string_equal(model.weights, path);
     compare_case(f, c->directory, &model);

@@ -103,7 +103,7 @@ static void build_gpt2(sbp_hf *hf) {
 
 /* ---- 8< ---- and this line in registry.def: ARCHITECTURE("gpt2", build_gpt2) ---- 8< ---------------- */
 
-static const sbp_architecture gpt2_architecture = {"gpt2", build_gpt2};
+static const sbp_architecture gpt2_architecture = {.model_type = "gpt2", .build = build_gpt2};
 
 static sbp_model_options options_with_gpt2(void) {
     sbp_model_options options = sbp_model_options_for(SBP_F64);
@@ -174,7 +174,7 @@ static void build_unfinished(sbp_hf *hf) {
 static void test_unfinished(void **state) {
     (void)state;
     fixture f = fixture_create();
-    static const sbp_architecture unfinished = {"gpt2", build_unfinished};
+    static const sbp_architecture unfinished = {.model_type = "gpt2", .build = build_unfinished};
     sbp_model_options options = sbp_model_options_for(SBP_F64);
     options.extra = &unfinished;
     options.extra_count = 1;

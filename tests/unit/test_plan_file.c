@@ -158,7 +158,7 @@ static int64_t slow(const sbp_recipe *r, int64_t *out) {
         const sbp_recipe_step *step = &r->steps[s];
         int64_t to[2] = {dim[0], dim[1]}, k = 0;
         if (step->op == SBP_RECIPE_SLICE)
-            to[step->axis] = step->length;
+            to[step->axis] = step->length * (step->heads > 1 ? step->heads : 1);
         if (step->op == SBP_RECIPE_TRANSPOSE) {
             to[0] = dim[1];
             to[1] = dim[0];
@@ -166,8 +166,12 @@ static int64_t slow(const sbp_recipe *r, int64_t *out) {
         for (int64_t i = 0; i < to[0]; i++)
             for (int64_t j = 0; j < to[1]; j++, k++) {
                 int64_t row = i, col = j;
-                if (step->op == SBP_RECIPE_SLICE)
-                    *(step->axis == 0 ? &row : &col) += step->start;
+                if (step->op == SBP_RECIPE_SLICE) {
+                    int64_t *at = step->axis == 0 ? &row : &col, head = 0;
+                    if (step->heads > 1)
+                        head = *at / step->length * (dim[step->axis] / step->heads);
+                    *at = head + step->start + (step->heads > 1 ? *at % step->length : *at);
+                }
                 if (step->op == SBP_RECIPE_TRANSPOSE) {
                     row = j;
                     col = i;
@@ -212,6 +216,8 @@ static void recipes_move_elements_as_they_say(void **state) {
     tools *t = *state;
     const sbp_recipe_step slice0 = {.op = SBP_RECIPE_SLICE, .axis = 0, .start = 8, .length = 16};
     const sbp_recipe_step slice1 = {.op = SBP_RECIPE_SLICE, .axis = 1, .start = 3, .length = 5};
+    const sbp_recipe_step heads0 = {.op = SBP_RECIPE_SLICE, .axis = 0, .start = 1, .length = 4, .heads = 3};
+    const sbp_recipe_step heads1 = {.op = SBP_RECIPE_SLICE, .axis = 1, .start = 2, .length = 2, .heads = 2};
     const sbp_recipe_step turn = {.op = SBP_RECIPE_TRANSPOSE};
     const sbp_recipe_step part = {.op = SBP_RECIPE_DEINTERLEAVE, .heads = 2};
     const sbp_recipe_step lists[][4] = {{slice0},
@@ -223,15 +229,17 @@ static void recipes_move_elements_as_they_say(void **state) {
                                         {turn, slice0},
                                         {slice0, slice1, turn},
                                         {slice0, part, turn},
-                                        {slice1, slice0, part, turn}};
-    const int counts[] = {1, 1, 1, 1, 2, 2, 2, 3, 3, 4};
+                                        {slice1, slice0, part, turn},
+                                        {heads0, heads1, turn},
+                                        {heads0}};
+    const int counts[] = {1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 3, 1};
     for (int k = 0; k < SBP_COUNT(counts); k++)
         for (int rank = 1; rank <= 2; rank++) {
             const int64_t dim[2] = {24, rank == 2 ? (k == 6 ? 30 : 10) : 1};
             sbp_recipe r = recipe(rank, dim, lists[k], counts[k]);
             sbp_recipe_map map;
             sbp_status status = sbp_recipe_compile(t->diag, &r, &map);
-            if (rank == 1 && (k == 1 || k == 2 || k >= 5)) {
+            if (rank == 1 && (k == 1 || k == 2 || (k >= 5 && k < 11))) {
                 assert_int_equal(status, SBP_INPUT);
                 continue;
             }
@@ -322,6 +330,9 @@ static void bad_recipes_are_refused(void **state) {
         {.op = SBP_RECIPE_SLICE, .axis = -1, .length = 1},
         {.op = SBP_RECIPE_SLICE, .axis = 0, .start = 20, .length = 5},
         {.op = SBP_RECIPE_SLICE, .axis = 0, .start = INT64_MAX, .length = 5},
+        {.op = SBP_RECIPE_SLICE, .axis = 0, .start = 4, .length = 5, .heads = 3},
+        {.op = SBP_RECIPE_SLICE, .axis = 0, .length = 1, .heads = 5},
+        {.op = SBP_RECIPE_SLICE, .axis = 0, .length = 1, .heads = -3},
         {.op = SBP_RECIPE_DEINTERLEAVE, .heads = 5},
         {.op = SBP_RECIPE_DEINTERLEAVE, .heads = 8},
         {.op = SBP_RECIPE_DEINTERLEAVE, .heads = 0},
@@ -361,7 +372,11 @@ static const char table_text[] =
     "{\"transpose\": true}]}]},\n"
     "{\"buffer\": \"norm\", \"trainable\": true, \"decay\": false, \"fresh\": true, \"init\": \"ones\", "
     "\"recipes\": [{\"source\": \"norm.weight\", \"dtype\": \"f32\", \"shape\": [4]}], \"aliases\": "
-    "[\"n1\", \"\\\"n2\\\"\"]}\n"
+    "[\"n1\", \"\\\"n2\\\"\"]},\n"
+    "{\"buffer\": \"b\", \"trainable\": false, \"decay\": false, \"init\": \"zeros\", \"recipes\": "
+    "[{\"source\": \"ba\", \"dtype\": \"f32\", \"shape\": [6], \"steps\": [{\"slice\": [0, 0, 1, 2]}]}]},\n"
+    "{\"buffer\": \"a\", \"trainable\": false, \"decay\": false, \"init\": \"zeros\", \"recipes\": "
+    "[{\"source\": \"ba\", \"dtype\": \"f32\", \"shape\": [6], \"steps\": [{\"slice\": [0, 1, 2, 2]}]}]}\n"
     "]}\n";
 
 typedef struct table_job {
@@ -390,8 +405,9 @@ static void tensor_tables_round_trip(void **state) {
     if (sbp_guard(t->arena, t->diag, table_body, &j) != SBP_OK)
         fail_msg("%s", sbp_diag_text(t->diag, SBP_ERROR));
     assert_string_equal(j.printed.data, table_text);
-    assert_int_equal(j.source_count, 2);
+    assert_int_equal(j.source_count, 3);
     assert_int_equal(j.sources[0].count, 2);
+    assert_int_equal(j.sources[2].count, 2);
     assert_int_equal(j.trainable_count, 2);
     assert_int_equal(j.trainable[0].count, 1);
     assert_ptr_equal(sbp_tensor_table_find(j.table, "norm"), &j.table->tensors[2]);
@@ -407,6 +423,9 @@ static void bad_tensor_tables_are_refused(void **state) {
     } cases[] = {
         {"\"L0.wk\"", "\"L0.wq\"", "buffer 'L0.wq' is there twice"},
         {"[0, 8, 4]", "[0, 7, 4]", "hold the same part of 'qkv'"},
+        {"[0, 1, 2, 2]", "[0, 0, 2, 2]", "hold the same part of 'ba'"},
+        {"[0, 1, 2, 2]", "[0, 2, 4]", "hold the same part of 'ba'"},
+        {"[0, 1, 2, 2]", "[0, 1, 1, 2]", "hold 4 of its 6 elements"},
         {"[0, 8, 4]", "[0, 8, 3]", "hold 44 of its 48 elements"},
         {"[0, 8, 4]", "[0, 8]", "expected axis, start and length"},
         {"[0, 8, 4]", "[0, 8, 5]", "tensor 'qkv': cannot take 5 from 8 on of axis 0"},

@@ -1,12 +1,5 @@
 /* attention_body.h: pieces of attention in one type of arithmetic. See real.h, attention.h. */
 
-/* Hands out parts of a thread's scratch memory. */
-static REAL *real_take(char **scratch, int64_t elems) {
-    REAL *taken = (REAL *)(void *)*scratch;
-    *scratch += sbp_round_up(elems * (int64_t)sizeof(REAL), 64);
-    return taken;
-}
-
 static OPERAND *real_take_operands(char **scratch, int64_t count) {
     return (OPERAND *)(void *)real_take(scratch, count); /* as large */
 }

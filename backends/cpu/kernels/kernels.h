@@ -16,6 +16,8 @@ void ISA_NAME(attn_fwd)(cpu_lane *lane, const cpu_command *command);
 void ISA_NAME(attn_bwd)(cpu_lane *lane, const cpu_command *command);
 void ISA_NAME(conv_rows)(cpu_lane *lane, const cpu_command *command);
 void ISA_NAME(conv_rows_bwd)(cpu_lane *lane, const cpu_command *command);
+void ISA_NAME(delta_rule)(cpu_lane *lane, const cpu_command *command);
+void ISA_NAME(delta_rule_bwd)(cpu_lane *lane, const cpu_command *command);
 void ISA_NAME(reduce)(cpu_lane *lane, const cpu_command *command);
 void ISA_NAME(collective)(cpu_lane *lane, const cpu_command *command);
 

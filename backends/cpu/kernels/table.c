@@ -19,6 +19,8 @@ const cpu_kernels ISA_NAME(kernels) = {
             [SBP_CMD_ATTN_BWD] = ISA_NAME(attn_bwd),
             [SBP_CMD_CONV_ROWS] = ISA_NAME(conv_rows),
             [SBP_CMD_CONV_ROWS_BWD] = ISA_NAME(conv_rows_bwd),
+            [SBP_CMD_DELTA_RULE] = ISA_NAME(delta_rule),
+            [SBP_CMD_DELTA_RULE_BWD] = ISA_NAME(delta_rule_bwd),
             [SBP_CMD_REDUCE] = ISA_NAME(reduce),
             [SBP_CMD_COLLECTIVE] = ISA_NAME(collective)},
 };

@@ -15,6 +15,13 @@ typedef struct real_tile_operand {
     int64_t panel;       /* elements to the next TILE_ROWS rows */
 } real_tile_operand;
 
+/* Hands out parts of a thread's scratch memory. */
+static inline REAL *real_take(char **scratch, int64_t elems) {
+    REAL *taken = (REAL *)(void *)*scratch;
+    *scratch += sbp_round_up(elems * (int64_t)sizeof(REAL), 64);
+    return taken;
+}
+
 INLINE real_tile_operand real_tile_matrix(const OPERAND *data, int64_t row, int64_t column) {
     return (real_tile_operand){data, row, column, TILE_ROWS * row};
 }

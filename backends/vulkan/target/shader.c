@@ -193,6 +193,10 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
     case SBP_CMD_ATTN_BWD:
         make_attention(&text, command, key->step == 0 ? "attn_dq.comp" : "attn_dkv.comp");
         break;
+    case SBP_CMD_DELTA_RULE:
+    case SBP_CMD_DELTA_RULE_BWD:
+        return sbp_fail(diag, SBP_MACHINE, "the Vulkan backend has no kernel for '%s' yet",
+                        sbp_command_name(command->kind));
     default:
         return sbp_fail(diag, SBP_INTERNAL, "no shader for '%s'", sbp_command_name(command->kind));
     }

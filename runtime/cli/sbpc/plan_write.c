@@ -218,6 +218,7 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
         .bos_id = m->bos_id,
         .pad_id = m->pad_id,
         .weights = absolute_path(c, m->weights),
+        .carried = m->carries ? absolute_path(c, m->weights) : NULL,
         .tokenizer = absolute_path(c, m->tokenizer),
         .config = m->config,
         .adapter = m->adapter,

@@ -480,6 +480,7 @@ static sbp_status load_data(sbp_world *world, sbp_inputs *inputs, sbp_session *s
     SBP_TRY(sbp_run_check_plan(world, session, outputs));
     SBP_TRY(sbp_plan_set_defaults(world->diag, &session->info, world->options, world->arena));
     SBP_TRY(choose_merge(world, session, outputs));
+    SBP_TRY(sbp_run_find_carried(world, session, outputs));
     SBP_TRY(sbp_run_load_data(world, inputs, session));
     SBP_TRY(sbp_run_read_reference(world, inputs, session));
     sbp_sampler_close(&inputs->sampler);

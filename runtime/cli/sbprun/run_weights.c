@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/cli/sbprun/session.h"
+#include "runtime/cli/sbprun/outputs.h"
 
 const char *sbp_run_adapter_file(sbp_arena *arena, const char *directory) {
     return sbp_file_join(arena, directory, "adapter_model.safetensors");
@@ -36,6 +36,21 @@ sbp_status sbp_run_find_weights(const sbp_world *world, const sbp_session *sessi
     if (!*given || *end || *given == '-')
         return sbp_fail(world->diag, SBP_USAGE, "--weights random:%s: expected a whole number as seed",
                         given);
+    return SBP_OK;
+}
+
+sbp_status sbp_run_find_carried(const sbp_world *world, sbp_session *session, const sbp_outputs *outputs) {
+    const char *path, *adapter;
+    uint64_t seed;
+    sbp_weights *weights;
+    if (!session->info.meta.carried || !outputs->out)
+        return SBP_OK;
+    SBP_TRY(sbp_run_find_weights(world, session, &path, &adapter, &seed));
+    session->info.carried = path;
+    if (!path)
+        return SBP_OK;
+    SBP_TRY(sbp_weights_open(world->arena, world->diag, path, &weights)); /* else it fails when all is done */
+    sbp_weights_close(weights);
     return SBP_OK;
 }
 

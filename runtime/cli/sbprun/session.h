@@ -59,6 +59,9 @@ sbp_status sbp_run_reuse_plan(const sbp_world *world, sbp_session *session,
 /* Where the first weights come from: a path, or NULL and a seed. */
 sbp_status sbp_run_find_weights(const sbp_world *world, const sbp_session *session, const char **path,
                                 const char **adapter, uint64_t *seed) SBP_CHECKED;
+/* Sets info.carried, which is there, where the run writes to --out. */
+sbp_status sbp_run_find_carried(const sbp_world *world, sbp_session *session,
+                                const sbp_outputs *outputs) SBP_CHECKED;
 /* Where the directory of an adapter has its tensors. */
 const char *sbp_run_adapter_file(sbp_arena *arena, const char *directory);
 /* The weights that the run begins with, to the device. */

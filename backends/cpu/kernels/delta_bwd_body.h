@@ -1,0 +1,254 @@
+/* delta_bwd_body.h: delta_rule_bwd, in one type of arithmetic; names as in ir/program/commands/delta_rule_bwd.c.
+ * An item is a head of k with its heads of v: blocks from the last to the first, and of each the heads of v, whose
+ * shares of dq and dk are added in order. */
+
+typedef struct real_delta_backward {
+    real_delta_shape s;
+    real_delta_rows rows;
+    /* of the head of k */
+    REAL *k, *k_columns, *q, *dq, *dk;
+    REAL *kk, *qk; /* K K^T, Q K^T */
+    /* of the head of v: from k_pitch, v_pitch, block_pitch */
+    REAL *share;
+    REAL *d_o, *values, *ks, *d, *dr;     /* dO; V - diag(e^c) K S; diag(e^c) K S; D; dD, dR and Y */
+    REAL *d_columns;                      /* D^T */
+    REAL *decays, *minus_a, *p, *da, *dp; /* da: dR D^T, then B + B^T; dp: dO D^T, then C */
+    REAL *state, *state_columns, *dstate, *dstate_columns;
+    bool behind; /* dS of the state behind the block is not 0 */
+    double dc[BLOCK];
+    REAL dbeta[BLOCK];
+} real_delta_backward;
+
+static void real_delta_backward_take(const delta *d, char *scratch, real_delta_backward *x) {
+    const real_delta_shape *s = &x->s;
+    REAL **const of_k[] = {&x->k, &x->q, &x->dq, &x->dk, &x->share};
+    REAL **const of_v[] = {&x->d_o, &x->values, &x->ks, &x->d, &x->dr};
+    REAL **const of_block[] = {&x->kk, &x->qk, &x->decays, &x->minus_a, &x->p, &x->da, &x->dp};
+    x->s = real_delta_shape_of(d);
+    for (int i = 0; i < SBP_COUNT(of_k); i++)
+        *of_k[i] = real_delta_take(&scratch, BLOCK, s->k_pitch);
+    for (int i = 0; i < SBP_COUNT(of_v); i++)
+        *of_v[i] = real_delta_take(&scratch, BLOCK, s->v_pitch);
+    for (int i = 0; i < SBP_COUNT(of_block); i++)
+        *of_block[i] = real_delta_take(&scratch, BLOCK, s->block_pitch);
+    x->k_columns = real_delta_take(&scratch, s->d_k, s->block_pitch);
+    x->d_columns = real_delta_take(&scratch, s->d_v, s->block_pitch);
+    x->state = real_delta_take(&scratch, s->d_k, s->v_pitch);
+    x->dstate = real_delta_take(&scratch, s->d_k, s->v_pitch);
+    x->state_columns = real_delta_take(&scratch, s->d_v, s->k_pitch);
+    x->dstate_columns = real_delta_take(&scratch, s->d_v, s->k_pitch);
+}
+
+/* What the heads of v share. */
+static void real_delta_load_key_head(const delta *d, real_delta_backward *x, const delta_block *b,
+                                     int64_t head) {
+    const real_delta_shape *s = &x->s;
+    int64_t n = b->rows;
+    real_delta_load(d->k, b, head * s->d_k, s->d_k, x->k, s->k_pitch);
+    real_delta_load(d->q, b, head * s->d_k, s->d_k, x->q, s->k_pitch);
+    real_delta_transpose(x->k, s->k_pitch, sbp_round_up(n, VL), s->k_columns, x->k_columns, s->block_pitch);
+    real_delta_lower(s, n, s->d_k, x->k, s->k_pitch, x->k_columns, x->kk);
+    real_delta_lower(s, n, s->d_k, x->q, s->k_pitch, x->k_columns, x->qk);
+    memset(x->dq, 0, (size_t)(BLOCK * s->k_pitch) * sizeof(REAL));
+    memset(x->dk, 0, (size_t)(BLOCK * s->k_pitch) * sizeof(REAL));
+}
+
+/* The block once more: V - diag(e^c) K S and D. */
+static void real_delta_again(const delta *d, real_delta_backward *x, const delta_block *b, int64_t head) {
+    const real_delta_shape *s = &x->s;
+    int64_t n = b->rows;
+    real_delta_find_rows(d, b, head, &x->rows);
+    real_delta_decays(s, &x->rows, n, x->decays);
+    real_delta_minus_a(s, &x->rows, n, x->decays, x->kk, x->minus_a);
+    real_delta_decayed(s, n, x->decays, x->qk, x->p);
+    real_delta_load(d->v, b, head * s->d_v, s->d_v, x->values, s->v_pitch);
+    real_delta_load(d->d_o, b, head * s->d_v, s->d_v, x->d_o, s->v_pitch);
+    if (!b->begins) {
+        real_delta_load_state(s, delta_kept_state(d, b, head), x->state);
+        real_delta_transpose(x->state, s->v_pitch, sbp_round_up(s->d_k, VL), s->v_columns, x->state_columns,
+                             s->k_pitch);
+        real_tiles(n, s->v_columns, s->d_k, real_tile_matrix(x->k, s->k_pitch, 1), x->state, s->v_pitch,
+                   x->ks, s->v_pitch, false);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        REAL *value = x->values + i * s->v_pitch, *ks = x->ks + i * s->v_pitch, *to = x->d + i * s->v_pitch;
+        for (int64_t j = 0; j < s->d_v && !b->begins; j++) {
+            ks[j] *= x->rows.from_begin[i];
+            value[j] -= ks[j];
+        }
+        for (int64_t j = 0; j < s->d_v; j++)
+            to[j] = value[j] * x->rows.beta[i];
+    }
+    real_delta_solve(s, n, x->minus_a, x->d);
+    real_delta_transpose(x->d, s->v_pitch, sbp_round_up(n, VL), s->v_columns, x->d_columns, s->block_pitch);
+}
+
+/* dR, from dO and from dS of the state behind. */
+static void real_delta_find_dr(real_delta_backward *x, const delta_block *b) {
+    const real_delta_shape *s = &x->s;
+    int64_t n = b->rows;
+    if (x->behind) {
+        real_tiles(n, s->v_columns, s->d_k, real_tile_matrix(x->k, s->k_pitch, 1), x->dstate, s->v_pitch,
+                   x->dr, s->v_pitch, false);
+        for (int64_t i = 0; i < n; i++)
+            real_delta_scale(x->dr + i * s->v_pitch, s->d_v, x->rows.to_end[i]);
+    }
+    real_delta_by_upper(s, n, x->p, x->d_o, s->v_columns, s->v_pitch, x->dr, x->behind);
+    real_delta_solve_back(s, n, x->minus_a, x->dr);
+}
+
+/* dA and dP: what they give dbeta and dc, and B + B^T and C in their places. */
+static void real_delta_find_scores(real_delta_backward *x, int64_t n) {
+    const real_delta_shape *s = &x->s;
+    int64_t pitch = s->block_pitch;
+    real_delta_lower(s, n, s->d_v, x->dr, s->v_pitch, x->d_columns, x->da);
+    real_delta_lower(s, n, s->d_v, x->d_o, s->v_pitch, x->d_columns, x->dp);
+    for (int64_t i = 0; i < n; i++) {
+        const REAL *e = x->decays + i * pitch, *kk = x->kk + i * pitch, *qk = x->qk + i * pitch;
+        REAL *da = x->da + i * pitch, *dp = x->dp + i * pitch, beta = x->rows.beta[i], of_beta = 0;
+        REAL both[BLOCK];
+        double of_c = 0;
+        for (int64_t j = 0; j < i; j++) {
+            REAL a = -da[j] * e[j], p = dp[j] * e[j];
+            REAL product = a * kk[j];
+            both[j] = beta * product + p * qk[j];
+            of_beta += product;
+            da[j] = beta * a;
+            dp[j] = p;
+        }
+        for (int64_t j = 0; j < i; j++) {
+            of_c += (double)both[j];
+            x->dc[j] -= (double)both[j];
+        }
+        x->dc[i] += of_c;
+        x->dbeta[i] += of_beta;
+        da[i] = 0;
+        for (int64_t j = i + 1; j < real_delta_strip_end(i); j++)
+            dp[j] = 0;
+    }
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < i; j++)
+            x->da[j * pitch + i] = x->da[i * pitch + j];
+}
+
+/* dV into `values`; dbeta and dc of R; dR becomes Y. */
+static void real_delta_find_dv(real_delta_backward *x, const delta_block *b) {
+    const real_delta_shape *s = &x->s;
+    for (int64_t i = 0; i < b->rows; i++) {
+        REAL *dr = x->dr + i * s->v_pitch, *values = x->values + i * s->v_pitch, beta = x->rows.beta[i];
+        x->dbeta[i] += real_delta_dot(dr, values, s->d_v);
+        if (!b->begins)
+            x->dc[i] -= (double)(beta * real_delta_dot(dr, x->ks + i * s->v_pitch, s->d_v));
+        for (int64_t j = 0; j < s->d_v; j++) {
+            values[j] = beta * dr[j];
+            dr[j] = -x->rows.from_begin[i] * values[j];
+        }
+    }
+}
+
+/* dq and dk of the block; dO becomes diag(e^c) dO. */
+static void real_delta_find_dk(real_delta_backward *x, const delta_block *b) {
+    const real_delta_shape *s = &x->s;
+    int64_t n = b->rows, pitch = s->k_pitch;
+    const real_tile_operand both = real_tile_matrix(x->da, s->block_pitch, 1);
+    real_delta_by_upper(s, n, x->dp, x->q, s->k_columns, pitch, x->dk, true);
+    real_tiles(n, s->k_columns, n, both, x->k, pitch, x->dk, pitch, true);
+    real_delta_by_lower(s, n, x->dp, x->k, s->k_columns, pitch, x->dq, true);
+    if (x->behind) {
+        real_tiles(n, s->k_columns, s->d_v, real_tile_matrix(x->d, s->v_pitch, 1), x->dstate_columns, pitch,
+                   x->share, pitch, false);
+        for (int64_t i = 0; i < n; i++) {
+            REAL *share = x->share + i * pitch;
+            real_delta_scale(share, s->d_k, x->rows.to_end[i]);
+            double of_c = (double)real_delta_dot(share, x->k + i * pitch, s->d_k);
+            x->dc[i] -= of_c;
+            x->dc[n - 1] += of_c;
+            real_delta_add(x->dk + i * pitch, share, s->d_k);
+        }
+    }
+    if (b->begins)
+        return;
+    for (int64_t i = 0; i < n; i++)
+        real_delta_scale(x->d_o + i * s->v_pitch, s->d_v, x->rows.from_begin[i]);
+    real_tiles(n, s->k_columns, s->d_v, real_tile_matrix(x->d_o, s->v_pitch, 1), x->state_columns, pitch,
+               x->share, pitch, false);
+    for (int64_t i = 0; i < n; i++) {
+        x->dc[i] += (double)real_delta_dot(x->share + i * pitch, x->q + i * pitch, s->d_k);
+        real_delta_add(x->dq + i * pitch, x->share + i * pitch, s->d_k);
+    }
+    real_tiles(n, s->k_columns, s->d_v, real_tile_matrix(x->dr, s->v_pitch, 1), x->state_columns, pitch,
+               x->dk, pitch, true);
+}
+
+/* dS of the state before a block that does not begin a document. */
+static void real_delta_find_dstate(real_delta_backward *x, const delta_block *b) {
+    const real_delta_shape *s = &x->s;
+    int64_t n = b->rows;
+    double of_c = 0;
+    for (int64_t i = 0; i < s->d_k && x->behind; i++) {
+        REAL *row = x->dstate + i * s->v_pitch;
+        of_c += (double)real_delta_dot(row, x->state + i * s->v_pitch, s->d_v);
+        real_delta_scale(row, s->d_v, x->rows.whole);
+    }
+    x->dc[n - 1] += (double)x->rows.whole * of_c;
+    real_tiles(s->d_k, s->v_columns, n, real_tile_matrix(x->k, 1, s->k_pitch), x->dr, s->v_pitch, x->dstate,
+               s->v_pitch, x->behind);
+    real_tiles(s->d_k, s->v_columns, n, real_tile_matrix(x->q, 1, s->k_pitch), x->d_o, s->v_pitch, x->dstate,
+               s->v_pitch, true);
+}
+
+static void real_delta_store_columns(const delta *d, const real_delta_backward *x, const delta_block *b,
+                                     int64_t head) {
+    double sum = 0;
+    for (int64_t i = b->rows - 1; i >= 0; i--) {
+        sum = i == 0 && b->begins ? 0 : sum + x->dc[i];
+        if (d->ddecay->data)
+            *(REAL *)(void *)real_delta_at(d->ddecay, b->row + i, head) = (REAL)sum;
+        if (d->dbeta->data)
+            *(REAL *)(void *)real_delta_at(d->dbeta, b->row + i, head) = x->dbeta[i];
+    }
+}
+
+static void real_delta_back_block(const delta *d, real_delta_backward *x, const delta_block *b,
+                                  int64_t head) {
+    const real_delta_shape *s = &x->s;
+    char *dstate = real_delta_at(d->dstate, 0, head * s->d_k * s->d_v);
+    x->behind = b->ends || b->continues;
+    memset(x->dc, 0, sizeof x->dc);
+    memset(x->dbeta, 0, sizeof x->dbeta);
+    if (x->behind) {
+        real_delta_load_state(s, dstate, x->dstate);
+        real_delta_transpose(x->dstate, s->v_pitch, sbp_round_up(s->d_k, VL), s->v_columns, x->dstate_columns,
+                             s->k_pitch);
+    }
+    real_delta_again(d, x, b, head);
+    real_delta_find_dr(x, b);
+    real_delta_find_scores(x, b->rows);
+    real_delta_find_dv(x, b);
+    real_delta_find_dk(x, b);
+    if (d->dv->data)
+        real_delta_store(d->dv, b, head * s->d_v, s->d_v, x->values, s->v_pitch);
+    if (b->begins) {
+        memset(dstate, 0, (size_t)(s->d_k * s->d_v) * sizeof(REAL));
+    } else {
+        real_delta_find_dstate(x, b);
+        real_delta_store_state(s, dstate, x->dstate);
+    }
+    real_delta_store_columns(d, x, b, head);
+}
+
+static void real_delta_back_item(void *arg, int64_t key_head, char *scratch) {
+    const delta *d = arg;
+    real_delta_backward x;
+    real_delta_backward_take(d, scratch, &x);
+    for (delta_block b = {.row = d->k->rows}; b.row > 0;) {
+        b = delta_block_before(d, b.row);
+        real_delta_load_key_head(d, &x, &b, key_head);
+        for (int64_t h = 0; h < d->group; h++)
+            real_delta_back_block(d, &x, &b, key_head * d->group + h);
+        if (d->dq->data)
+            real_delta_store(d->dq, &b, key_head * x.s.d_k, x.s.d_k, x.dq, x.s.k_pitch);
+        if (d->dk->data)
+            real_delta_store(d->dk, &b, key_head * x.s.d_k, x.s.d_k, x.dk, x.s.k_pitch);
+    }
+}
