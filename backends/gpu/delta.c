@@ -10,5 +10,5 @@ int64_t sbp_gpu_delta_columns(const sbp_delta_attrs *attrs, bool backward) {
 }
 
 int64_t sbp_gpu_delta_rows(int64_t rows, bool backward) {
-    return backward ? sbp_ceil_div(rows, SBP_DELTA_BLOCK) + 1 : 1;
+    return backward ? sbp_ceil_div(rows, SBP_DELTA_BLOCK) + SBP_GPU_DELTA_MORE_ROWS : 1;
 }

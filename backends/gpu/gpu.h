@@ -110,7 +110,10 @@ sbp_status sbp_gpu_span_bytes(const sbp_span *span, const char *backend, sbp_dia
 
 /* ---- delta_rule ------------------------------------------------------------------------------------- */
 
-enum { SBP_GPU_DELTA_STEPS = 4 }; /* of delta_rule_bwd, where neither backend has anything better */
+enum {
+    SBP_GPU_DELTA_STEPS = 4, /* of delta_rule_bwd */
+    SBP_GPU_DELTA_MORE_ROWS = 1
+};
 
 /* The workspace that those and, without `next`, delta_rule need for so many rows: operand `work`, rows of wide elements. */
 int64_t sbp_gpu_delta_columns(const sbp_delta_attrs *attrs, bool backward);
