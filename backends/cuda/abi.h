@@ -36,6 +36,9 @@ void sbp_cuda_arch_text(sbp_cuda_arch arch, char text[16]);
  * -1 when there is none. */
 int32_t sbp_cuda_arch_choose(const sbp_cuda_arch *archs, int32_t count, int32_t number);
 
+/* Dynamic shared memory that a block may have. */
+int32_t sbp_cuda_shared_limit(sbp_cuda_arch arch);
+
 /* ---- images ----------------------------------------------------------------------------------------- */
 
 /* The format of the container, and the tag of an image: the architecture, and whether it is PTX. */

@@ -71,3 +71,18 @@ void sbp_cuda_tag_read(uint32_t tag, sbp_cuda_arch *arch, bool *ptx) {
     *arch = (sbp_cuda_arch){.number = (int32_t)(tag >> 2), .specific = tag >> 1 & 1};
     *ptx = tag & 1;
 }
+
+int32_t sbp_cuda_shared_limit(sbp_cuda_arch arch) {
+    switch (arch.number) {
+    case 80:
+    case 87:
+        return 163 << 10;
+    case 86:
+    case 89:
+    case 120:
+    case 121:
+        return 99 << 10;
+    default:
+        return arch.number < 90 ? 99 << 10 : 227 << 10;
+    }
+}

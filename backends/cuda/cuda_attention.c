@@ -38,22 +38,6 @@ static int32_t pitch(int32_t columns) {
     return columns * 2 + (columns % 64 == 0 ? 0 : 16);
 }
 
-/* Dynamic shared memory that a block may have. */
-static int32_t shared_limit(sbp_cuda_arch arch) {
-    switch (arch.number) {
-    case 80:
-    case 87:
-        return 163 << 10;
-    case 86:
-    case 89:
-    case 120:
-    case 121:
-        return 99 << 10;
-    default:
-        return arch.number < 90 ? 99 << 10 : 227 << 10;
-    }
-}
-
 typedef enum products { PART_FORWARD, PART_DQ, PART_DKV, PART_DK, PART_DV } products;
 
 static int32_t shared_bytes(const sbp_gpu_key *key, products part, tile t) {
@@ -92,8 +76,8 @@ static int32_t most_registers(const sbp_gpu_key *key, sbp_cuda_arch arch, produc
  * waits for: on architectures whose tensor cores are fast. Blocks are half as many warps then, so that an SM
  * must have two. */
 static bool takes_strips(const sbp_gpu_key *key, sbp_cuda_arch arch, products part, tile t) {
-    return part == PART_FORWARD && shared_limit(arch) > 128 << 10 &&
-           2 * (shared_bytes(key, part, t) + 1024) <= shared_limit(arch) + 1024;
+    return part == PART_FORWARD && sbp_cuda_shared_limit(arch) > 128 << 10 &&
+           2 * (shared_bytes(key, part, t) + 1024) <= sbp_cuda_shared_limit(arch) + 1024;
 }
 
 /* The largest tiles that fit; query tiles of all backward kernels agree with those of PART_DKV. */
@@ -101,7 +85,7 @@ static tile find_tile(const sbp_gpu_key *key, sbp_cuda_arch arch, products part)
     static const tile tiles[] = {{4, 2, 64}, {4, 2, 32}, {8, 1, 64}, {8, 1, 32},
                                  {4, 1, 64}, {4, 1, 32}, {8, 1, 16}, {4, 1, 16}};
     for (int i = 0; i < SBP_COUNT(tiles); i++)
-        if (shared_bytes(key, part, tiles[i]) <= shared_limit(arch) &&
+        if (shared_bytes(key, part, tiles[i]) <= sbp_cuda_shared_limit(arch) &&
             sum_registers(key, part, tiles[i]) <= most_registers(key, arch, part, tiles[i]) &&
             (tiles[i].strips == 1 || takes_strips(key, arch, part, tiles[i])))
             return tiles[i];
@@ -233,12 +217,12 @@ static void mma_source(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_atte
         define(out, "WARPS", t.warps);
         define(out, "STRIPS", t.strips);
         define(out, "KEYS", t.moving);
-        set_files(out, 3, "common.cuh", "mma.cuh", "mma_fwd.cu");
+        set_files(out, 4, "common.cuh", "tiles.cuh", "mma.cuh", "mma_fwd.cu");
         return;
     }
     define(out, "QUERIES", key_tile(key, arch).moving);
     if (key->step == 0) {
-        set_files(out, 4, "common.cuh", "mma.cuh", "mma_bwd.cuh", "mma_prepare.cu");
+        set_files(out, 5, "common.cuh", "tiles.cuh", "mma.cuh", "mma_bwd.cuh", "mma_prepare.cu");
         return;
     }
     products part = backward_part(key);
@@ -248,22 +232,24 @@ static void mma_source(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_atte
         define(out, "KEYS", t.moving);
     define(out, "WANT_DK", part != PART_DV);
     define(out, "WANT_DV", part != PART_DK);
-    set_files(out, 4, "common.cuh", "mma.cuh", "mma_bwd.cuh", part == PART_DQ ? "mma_dq.cu" : "mma_dkv.cu");
+    set_files(out, 5, "common.cuh", "tiles.cuh", "mma.cuh", "mma_bwd.cuh",
+              part == PART_DQ ? "mma_dq.cu" : "mma_dkv.cu");
 }
 
 static void wgmma_source(const sbp_gpu_key *key, sbp_cuda_attention_source *out) {
     if (!is_backward(key)) {
-        set_files(out, 4, "common.cuh", "mma.cuh", "wgmma.cuh", "wgmma_fwd.cu");
+        set_files(out, 5, "common.cuh", "tiles.cuh", "mma.cuh", "wgmma.cuh", "wgmma_fwd.cu");
         return;
     }
     define(out, "QUERIES", WGMMA_QUERIES);
     if (key->step == 0)
-        set_files(out, 4, "common.cuh", "mma.cuh", "mma_bwd.cuh", "mma_prepare.cu");
+        set_files(out, 5, "common.cuh", "tiles.cuh", "mma.cuh", "mma_bwd.cuh", "mma_prepare.cu");
     else if (key->step == 1)
-        set_files(out, 6, "common.cuh", "mma.cuh", "mma_bwd.cuh", "wgmma_sums.cuh", "wgmma.cuh",
+        set_files(out, 7, "common.cuh", "tiles.cuh", "mma.cuh", "mma_bwd.cuh", "wgmma_sums.cuh", "wgmma.cuh",
                   "wgmma_bwd.cu");
     else
-        set_files(out, 5, "common.cuh", "mma.cuh", "mma_bwd.cuh", "wgmma_sums.cuh", "wgmma_finish.cu");
+        set_files(out, 6, "common.cuh", "tiles.cuh", "mma.cuh", "mma_bwd.cuh", "wgmma_sums.cuh",
+                  "wgmma_finish.cu");
 }
 
 void sbp_cuda_attention_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch,

@@ -16,7 +16,7 @@
  * is no such variant. key->step does not matter. */
 int32_t sbp_cuda_attention_steps(const sbp_gpu_key *key, sbp_cuda_arch arch);
 
-enum { SBP_CUDA_ATTENTION_TEXTS = 6, SBP_CUDA_ATTENTION_DEFINES = 768 };
+enum { SBP_CUDA_ATTENTION_TEXTS = 7, SBP_CUDA_ATTENTION_DEFINES = 768 };
 
 /* The text of a kernel: the prelude, the definitions, then these files of kernels/attention/, in this order.
  */

@@ -2,6 +2,7 @@
 #include "backends/cuda/abi.h"
 
 #include "backends/cuda/cuda_attention.h"
+#include "backends/cuda/cuda_delta.h"
 #include "backends/gpu/row.h"
 
 #include <string.h>
@@ -30,12 +31,14 @@ bool sbp_cuda_blas_has(const sbp_dtype *dtypes) {
     }
 }
 
-static int32_t attention_keys(const sbp_command *command, const sbp_dtype *dtypes, sbp_cuda_arch arch,
-                              sbp_gpu_key *keys) {
+/* Of commands that have several kernels in some variant. */
+static int32_t variant_keys(const sbp_command *command, const sbp_dtype *dtypes, sbp_cuda_arch arch,
+                            sbp_gpu_key *keys) {
     int32_t count = 0;
     for (int32_t variant = 0; variant < SBP_CUDA_VARIANTS; variant++) {
         sbp_gpu_key key = sbp_gpu_key_of(command, dtypes, 0, variant);
-        int32_t steps = sbp_cuda_attention_steps(&key, arch);
+        int32_t steps = sbp_command_attention(command->kind) ? sbp_cuda_attention_steps(&key, arch)
+                                                             : sbp_cuda_delta_steps(&key, arch);
         for (int32_t step = 0; step < steps; step++)
             keys[count++] = sbp_gpu_key_of(command, dtypes, step, variant);
     }
@@ -86,8 +89,8 @@ int32_t sbp_cuda_keys(const sbp_command *command, const sbp_dtype *dtypes, const
     sbp_gpu_row_shape shape;
     if (command->kind == SBP_CMD_FENCE)
         return 0;
-    if (sbp_command_attention(command->kind))
-        return attention_keys(command, dtypes, arch, keys);
+    if (sbp_command_attention(command->kind) || sbp_cuda_delta_is(command->kind))
+        return variant_keys(command, dtypes, arch, keys);
     if (command->kind == SBP_CMD_COLLECTIVE && (command->queue == SBP_QUEUE_NET || sbp_is_exchange(command)))
         return sum_keys(command->u.collective.op, dtypes, keys);
     for (int32_t step = 0; step < steps; step++)

@@ -1,6 +1,7 @@
 /* steps.c: the launches of a command: which kernels, with how many threads. */
 #include "backends/cuda/abi.h"
 #include "backends/cuda/cuda_attention.h"
+#include "backends/cuda/cuda_delta.h"
 #include "backends/gpu/row.h"
 
 enum {
@@ -78,17 +79,30 @@ static void set_row(sbp_cuda_step *step, const sbp_dispatch *dispatch, const sbp
     set_blocks(step, sbp_gpu_row_groups(dispatch->kernel, &shape, dispatch->rows), (uint32_t)shape.threads);
 }
 
-/* The best variant for these operands that the plan has, and whose blocks have the shared memory they want;
- * how it is launched is its own. */
-static sbp_gpu_key attention_key(const sbp_command *command, const sbp_dtype *dtypes,
-                                 const sbp_gpu_args *args, const sbp_cuda_machine *machine) {
+static sbp_cuda_variant choose(const sbp_gpu_key *key, const sbp_gpu_args *args, sbp_cuda_arch arch,
+                               int32_t most) {
+    return sbp_cuda_delta_is((sbp_command_kind)key->kind)
+               ? sbp_cuda_delta_choose(key, arch, args, (sbp_cuda_variant)most)
+               : sbp_cuda_attention_choose(key, arch, args, (sbp_cuda_variant)most);
+}
+
+static int32_t launch(const sbp_gpu_key *key, const sbp_gpu_args *args, sbp_cuda_arch arch,
+                      sbp_cuda_step *steps) {
+    return sbp_cuda_delta_is((sbp_command_kind)key->kind) ? sbp_cuda_delta_launch(key, arch, args, steps)
+                                                          : sbp_cuda_attention_launch(key, arch, args, steps);
+}
+
+/* Of attention and the delta rule: the best variant for these operands that the plan has, and whose blocks have the shared
+ * memory they want; how it is launched is its own. */
+static sbp_gpu_key variant_key(const sbp_command *command, const sbp_dtype *dtypes, const sbp_gpu_args *args,
+                               const sbp_cuda_machine *machine) {
     sbp_gpu_key key = sbp_gpu_key_of(command, dtypes, 0, SBP_CUDA_PLAIN);
     int32_t most = machine->variant < SBP_CUDA_VARIANTS ? machine->variant : SBP_CUDA_WGMMA;
     for (; most > SBP_CUDA_PLAIN; most = key.variant - 1) {
         sbp_cuda_step steps[SBP_CUDA_STEPS];
         bool fits = true;
-        key.variant = (uint8_t)sbp_cuda_attention_choose(&key, machine->arch, args, (sbp_cuda_variant)most);
-        int32_t count = sbp_cuda_attention_launch(&key, machine->arch, args, steps);
+        key.variant = (uint8_t)choose(&key, args, machine->arch, most);
+        int32_t count = launch(&key, args, machine->arch, steps);
         for (int32_t i = 0; i < count; i++)
             fits &= has_kernel(machine, &steps[i].key) &&
                     (machine->shared_bytes <= 0 || steps[i].shared_bytes <= (uint32_t)machine->shared_bytes);
@@ -97,6 +111,10 @@ static sbp_gpu_key attention_key(const sbp_command *command, const sbp_dtype *dt
     }
     key.variant = SBP_CUDA_PLAIN;
     return key;
+}
+
+static bool has_variants(const sbp_command *command) {
+    return sbp_command_attention(command->kind) || sbp_cuda_delta_is(command->kind);
 }
 
 static bool is_empty(const sbp_span *span) {
@@ -128,9 +146,9 @@ int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *mac
     sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
     int32_t count = command->kind == SBP_CMD_REDUCE ? 2 : 1;
     sbp_gpu_dispatch_dtypes(dispatch, dtypes);
-    if (sbp_command_attention(command->kind)) {
-        sbp_gpu_key key = attention_key(command, dtypes, args, machine);
-        return sbp_cuda_attention_launch(&key, machine->arch, args, steps);
+    if (has_variants(command)) {
+        sbp_gpu_key key = variant_key(command, dtypes, args, machine);
+        return launch(&key, args, machine->arch, steps);
     }
     if (does_nothing(dispatch) ||
         (command->kind == SBP_CMD_GEMM && machine->blas && sbp_cuda_blas_has(dtypes)))
@@ -204,22 +222,28 @@ void sbp_cuda_sum_step(const sbp_cuda_sum *sum, sbp_gpu_args *args, sbp_cuda_ste
 }
 
 const sbp_span *sbp_cuda_scratch_planned(const sbp_dispatch *dispatch) {
-    if (dispatch->command->kind != SBP_CMD_ATTN_BWD || dispatch->span_count != SBP_ATTN_BWD_OPERANDS)
+    static const int32_t places[SBP_CMD_COUNT] = {[SBP_CMD_ATTN_BWD] = SBP_ATTN_BWD_WORK,
+                                                  [SBP_CMD_DELTA_RULE] = SBP_DELTA_RULE_WORK,
+                                                  [SBP_CMD_DELTA_RULE_BWD] = SBP_DELTA_RULE_BWD_WORK};
+    int32_t place = places[dispatch->command->kind];
+    if (place == 0 || dispatch->span_count <= place)
         return NULL;
-    const sbp_span *work = &dispatch->spans[SBP_ATTN_BWD_WORK];
+    const sbp_span *work = &dispatch->spans[place];
     return work->space == SBP_DEVICE && work->stride == work->cols ? work : NULL;
 }
 
 int64_t sbp_cuda_scratch_bytes(const sbp_dispatch *dispatch, const sbp_cuda_machine *machine) {
     if (dispatch->command->kind == SBP_CMD_REDUCE)
         return SBP_CUDA_REDUCE_BLOCKS * 8;
-    if (!sbp_command_attention(dispatch->command->kind))
+    if (!has_variants(dispatch->command))
         return 0;
     const uint64_t addresses[SBP_SPACE_COUNT] = {0};
     sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
     sbp_gpu_args args;
     sbp_gpu_dispatch_dtypes(dispatch, dtypes);
     sbp_gpu_args_fill(dispatch, addresses, 0, &args);
-    sbp_gpu_key key = attention_key(dispatch->command, dtypes, &args, machine);
+    sbp_gpu_key key = variant_key(dispatch->command, dtypes, &args, machine);
+    if (sbp_cuda_delta_is(dispatch->command->kind))
+        return sbp_cuda_delta_scratch(&key, &args);
     return sbp_cuda_attention_scratch(&key, machine->arch, &args);
 }

@@ -45,6 +45,11 @@ static void fill_attributes(const sbp_dispatch *dispatch, sbp_gpu_args *out) {
         numbers[1] = at->softcap;
         count = 2;
         break;
+    case SBP_CMD_DELTA_RULE: /* ints: heads, key_heads */
+    case SBP_CMD_DELTA_RULE_BWD:
+        out->ints[0] = (int32_t)command->u.delta.heads;
+        out->ints[1] = (int32_t)command->u.delta.key_heads;
+        break;
     case SBP_CMD_COLSUM: /* floats: beta */
         numbers[0] = command->u.reduce.beta;
         count = 1;

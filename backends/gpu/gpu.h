@@ -108,6 +108,17 @@ static inline bool sbp_gpu_is_dense(const sbp_span *span) {
 sbp_status sbp_gpu_span_bytes(const sbp_span *span, const char *backend, sbp_diag *diag,
                               int64_t *out) SBP_CHECKED;
 
+/* ---- delta_rule ------------------------------------------------------------------------------------- */
+
+enum {
+    SBP_GPU_DELTA_STEPS = 4, /* of delta_rule_bwd */
+    SBP_GPU_DELTA_MORE_ROWS = 1
+};
+
+/* The workspace that those and, without `next`, delta_rule need for so many rows: operand `work`, rows of wide elements. */
+int64_t sbp_gpu_delta_columns(const sbp_delta_attrs *attrs, bool backward);
+int64_t sbp_gpu_delta_rows(int64_t rows, bool backward);
+
 /* ---- the argument record --------------------------------------------------------------------------- */
 
 /* An operand as kernels see it. */

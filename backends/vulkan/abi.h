@@ -23,7 +23,7 @@
 #include "backends/gpu/gpu.h"
 
 enum {
-    SBP_VULKAN_STEPS = 2,
+    SBP_VULKAN_STEPS = 4,
     SBP_VULKAN_PUSH_BYTES = 8,
     SBP_VULKAN_VARIANTS = 5,
     SBP_VULKAN_GEMM_OPERANDS = 5 /* d, a, b, c, bias */
@@ -168,6 +168,8 @@ int64_t sbp_vulkan_args_fill(const sbp_dispatch *dispatch, const uint64_t addres
  * invocation after 65535 iterations together (long attention, mostly). The device must refuse then,
  * SBP_MACHINE. */
 bool sbp_vulkan_too_long(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine);
+/* Whether its workspace is as large as its shaders count on. */
+bool sbp_vulkan_work_fits(const sbp_dispatch *dispatch);
 /* A bound of those iterations. */
 int64_t sbp_vulkan_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine);
 

@@ -8,6 +8,7 @@
 
 /* ---- variants of matmuls ---- */
 
+enum { LOCAL = 128, SOFTWARE_LOCAL = 64 }; /* of most commands, sbp_vulkan_local_size */
 enum { MATRIX_LOCAL = 128, MATRIX_WIDE_LOCAL = 256, PADDING = 8 };
 
 bool sbp_vulkan_shape_fits(const sbp_vulkan_shape *shape) {
@@ -187,6 +188,15 @@ static int64_t attention_tile_iterations(const sbp_attention_attrs *at, bool bac
     return backward ? 110 + 40 * pieces_qk + 48 * pieces_v : 110 + 24 * pieces_qk + 16 * pieces_v;
 }
 
+/* Of the columns of states, which go through all rows, or of a row's sums over the heads of a head of k. */
+static int64_t delta_iterations(const sbp_delta_attrs *a, int64_t rows, const sbp_vulkan_machine *machine) {
+    int64_t local = machine->software ? SOFTWARE_LOCAL : LOCAL;
+    int64_t states = (rows + 1) * (5 * a->d_k + 8);
+    int64_t sums =
+        a->heads / a->key_heads * sbp_ceil_div(a->d_k, local) * (2 * a->d_v + 6 * SBP_DELTA_BLOCK + local);
+    return states > sums ? states : sums;
+}
+
 int64_t sbp_vulkan_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine) {
     const sbp_command *command = dispatch->command;
     const sbp_span *v = dispatch->spans;
@@ -218,6 +228,10 @@ int64_t sbp_vulkan_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_mac
         q = sbp_ceil_div(v[SBP_ATTN_BWD_Q].rows, SBP_VULKAN_ATTENTION_TILE) * (at->heads / at->kv_heads);
         k = sbp_ceil_div(v[SBP_ATTN_BWD_K].rows, SBP_VULKAN_ATTENTION_TILE);
         return (q > k ? q : k) * attention_tile_iterations(at, true);
+    case SBP_CMD_DELTA_RULE:
+        return delta_iterations(&command->u.delta, v[SBP_DELTA_RULE_K].rows, machine);
+    case SBP_CMD_DELTA_RULE_BWD:
+        return delta_iterations(&command->u.delta, v[SBP_DELTA_RULE_BWD_K].rows, machine);
     default:
         return 0;
     }
@@ -229,7 +243,7 @@ bool sbp_vulkan_too_long(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
 
 uint32_t sbp_vulkan_local_size(const sbp_program *program, const sbp_gpu_key *key,
                                const sbp_vulkan_machine *machine) {
-    uint32_t size = machine->software ? 64 : 128;
+    uint32_t size = machine->software ? SOFTWARE_LOCAL : LOCAL;
     switch ((sbp_command_kind)key->kind) {
     case SBP_CMD_ROW:
         if (key->kernel < 0 || key->kernel >= program->kernel_count)
@@ -255,6 +269,8 @@ uint32_t sbp_vulkan_local_size(const sbp_program *program, const sbp_gpu_key *ke
     case SBP_CMD_SCATTER_ADD:
     case SBP_CMD_CONV_ROWS:
     case SBP_CMD_CONV_ROWS_BWD:
+    case SBP_CMD_DELTA_RULE:
+    case SBP_CMD_DELTA_RULE_BWD:
         break;
     default:
         return 0;
@@ -276,6 +292,16 @@ static int64_t conv_groups(const sbp_span *x, int64_t local) {
     return sbp_ceil_div((blocks > 1 ? blocks : 1) * x->cols, local);
 }
 
+/* Steps of delta_rule_bwd.comp; there is a dstate, of no rows, too. */
+static void delta_groups(const sbp_delta_attrs *a, int64_t rows, int64_t local,
+                         int64_t groups[SBP_VULKAN_STEPS]) {
+    int64_t sums = rows * a->heads, state = a->heads * a->d_k * a->d_v;
+    groups[0] = sbp_ceil_div(a->heads * a->d_v, local);
+    groups[1] = sbp_ceil_div(rows * a->heads * SBP_DELTA_BLOCK, local);
+    groups[2] = rows * a->key_heads;
+    groups[3] = sbp_ceil_div(sums > state ? sums : state, local);
+}
+
 static int64_t row_groups(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine) {
     int32_t local = (int32_t)row_local_size(dispatch->kernel, machine);
     const sbp_gpu_row_shape shape = sbp_gpu_row_shape_plain(dispatch->kernel, local);
@@ -285,6 +311,18 @@ static int64_t row_groups(const sbp_dispatch *dispatch, const sbp_vulkan_machine
 static int64_t reduce_groups(const sbp_span *src) {
     int64_t groups = sbp_ceil_div(src->rows * src->cols, SBP_VULKAN_REDUCE_ELEMS);
     return groups < 1 ? 1 : groups < SBP_VULKAN_REDUCE_GROUPS ? groups : SBP_VULKAN_REDUCE_GROUPS;
+}
+
+bool sbp_vulkan_work_fits(const sbp_dispatch *dispatch) {
+    bool backward = dispatch->command->kind == SBP_CMD_DELTA_RULE_BWD;
+    const sbp_span *v = dispatch->spans;
+    if (!backward &&
+        (dispatch->command->kind != SBP_CMD_DELTA_RULE || !sbp_gpu_is_empty(&v[SBP_DELTA_RULE_NEXT])))
+        return true;
+    const sbp_span *k = &v[backward ? SBP_DELTA_RULE_BWD_K : SBP_DELTA_RULE_K];
+    const sbp_span *work = &v[backward ? SBP_DELTA_RULE_BWD_WORK : SBP_DELTA_RULE_WORK];
+    return work->space != SBP_SPACE_COUNT && work->rows >= sbp_gpu_delta_rows(k->rows, backward) &&
+           work->cols >= sbp_gpu_delta_columns(&dispatch->command->u.delta, backward);
 }
 
 int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine,
@@ -306,7 +344,7 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
     int32_t count = sbp_vulkan_step_keys(command, dtypes, gemm, keys);
     for (int32_t i = 0; i < count; i++)
         keys[i].no64 = machine->lacks_float64 && sbp_vulkan_uses_f64(command, dispatch->kernel);
-    int64_t local = machine->software ? 64 : 128; /* as in sbp_vulkan_local_size */
+    int64_t local = machine->software ? SOFTWARE_LOCAL : LOCAL;
     switch (command->kind) {
     case SBP_CMD_FILL:
     case SBP_CMD_COPY:
@@ -333,6 +371,13 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
     case SBP_CMD_CONV_ROWS_BWD:
         groups[0] = conv_groups(&v[SBP_CONV_ROWS_BWD_X], local);
         break;
+    case SBP_CMD_DELTA_RULE:
+        groups[0] = sbp_ceil_div(command->u.delta.heads * command->u.delta.d_v, local);
+        break;
+    case SBP_CMD_DELTA_RULE_BWD:
+        delta_groups(&command->u.delta, v[SBP_DELTA_RULE_BWD_K].rows, local, groups);
+        waits = true;
+        break;
     case SBP_CMD_ATTN_FWD:
         groups[0] = sbp_ceil_div(v[SBP_ATTN_FWD_Q].rows, SBP_VULKAN_ATTENTION_TILE) * at->heads;
         break;
@@ -349,8 +394,6 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
         *scratch_bytes = SBP_VULKAN_REDUCE_GROUPS * 8;
         waits = true;
         break;
-    case SBP_CMD_DELTA_RULE: /* no plan has them yet: target/shader.c */
-    case SBP_CMD_DELTA_RULE_BWD:
     case SBP_CMD_FENCE:
     case SBP_CMD_COUNT:
         return 0;

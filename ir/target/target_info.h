@@ -9,6 +9,7 @@ enum { SBP_TARGET_ARCHS = 160 };
 
 typedef struct sbp_process sbp_process;
 typedef struct sbp_footprint sbp_footprint;
+typedef struct sbp_delta_attrs sbp_delta_attrs; /* ir/program/program.h */
 
 typedef struct sbp_target_info {
     const char *name;             /* "cpu", "cuda" */
@@ -27,6 +28,10 @@ typedef struct sbp_target_info {
      * dq's, attention_head_elems for each head and attention_row_elems more; it has attention_more_rows rows
      * more than q. No columns: no workspace. */
     int32_t attention_partials, attention_head_elems, attention_row_elems, attention_more_rows;
+    /* Operand `work` of delta_rule without `next`, and of delta_rule_bwd: its columns; it has delta_more_rows rows
+     * more than blocks of SBP_DELTA_BLOCK. NULL: forward none, backward those of a state. */
+    int64_t (*delta_columns)(const sbp_delta_attrs *attrs, bool backward);
+    int64_t delta_more_rows;
     bool has_copy_queue;
     bool shared_memory; /* host and device memory are the same: offloading saves nothing, limits count both */
     sbp_dtype default_compute;

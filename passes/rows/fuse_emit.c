@@ -385,14 +385,29 @@ static sbp_delta_attrs delta_attrs(const sbp_fuser *z, sbp_value k, sbp_value v)
                              .d_v = values->dim[2].n};
 }
 
+/* Its workspace: of a state that nobody keeps, and of what the backward pass keeps of blocks. */
+static sbp_term delta_work(sbp_fuser *z, const sbp_delta_attrs *attrs, sbp_value k, bool backward) {
+    const sbp_target_info *target = &z->p->target;
+    int64_t state = attrs->heads * attrs->d_k * attrs->d_v;
+    const sbp_temp work = {.dtype = sbp_lower_wide(z->f->values[k].type.dtype),
+                           .cols = target->delta_columns ? target->delta_columns(attrs, backward)
+                                   : backward            ? state
+                                                         : 0,
+                           .more_rows = target->delta_more_rows,
+                           .per = SBP_DELTA_BLOCK};
+    return work.cols > 0 ? temp_term(z, work) : no_term();
+}
+
 /* delta_rule, whose operands begin with q, or delta_rule_state, which has none and makes no o. */
 static void emit_delta_rule(sbp_fuser *z, const sbp_op *op, int32_t position) {
     enum { K, V, DECAY, BETA, FIRST };
     bool makes_o = op->code == SBP_OP_delta_rule;
     const sbp_value *in = op->operands + (makes_o ? 1 : 0);
+    sbp_delta_attrs attrs = delta_attrs(z, in[K], in[V]);
+    sbp_term next = next_term(z, op);
     sbp_term terms[SBP_DELTA_RULE_OPERANDS] = {
         [SBP_DELTA_RULE_O] = makes_o ? value_term(z, op->results[0]) : no_term(),
-        [SBP_DELTA_RULE_NEXT] = next_term(z, op),
+        [SBP_DELTA_RULE_NEXT] = next,
         [SBP_DELTA_RULE_Q] = makes_o ? value_term(z, op->operands[0]) : no_term(),
         [SBP_DELTA_RULE_K] = value_term(z, in[K]),
         [SBP_DELTA_RULE_V] = value_term(z, in[V]),
@@ -400,9 +415,8 @@ static void emit_delta_rule(sbp_fuser *z, const sbp_op *op, int32_t position) {
         [SBP_DELTA_RULE_BETA] = value_term(z, in[BETA]),
         [SBP_DELTA_RULE_FIRST] = value_term(z, in[FIRST]),
         [SBP_DELTA_RULE_STATE] = state_term(z, op),
-        [SBP_DELTA_RULE_WORK] = no_term(),
+        [SBP_DELTA_RULE_WORK] = next.kind == SBP_TERM_NONE ? delta_work(z, &attrs, in[K], false) : no_term(),
     };
-    sbp_delta_attrs attrs = delta_attrs(z, in[K], in[V]);
     add_instr(z, SBP_CMD_DELTA_RULE, position, terms, SBP_COUNT(terms))->attrs.u.delta = attrs;
 }
 
@@ -410,9 +424,6 @@ static void emit_delta_rule_vjp(sbp_fuser *z, const sbp_op *op, int32_t position
     enum { DO, Q, K, V, DECAY, BETA, FIRST, STATE, DSTATE };
     enum { DQ, DK, DV, DDECAY, DBETA, DSTATE_OUT };
     sbp_delta_attrs attrs = delta_attrs(z, op->operands[K], op->operands[V]);
-    const sbp_temp work = {.dtype = sbp_lower_wide(z->f->values[op->operands[K]].type.dtype),
-                           .cols = attrs.heads * attrs.d_k * attrs.d_v,
-                           .per = SBP_DELTA_BLOCK};
     sbp_term terms[SBP_DELTA_RULE_BWD_OPERANDS] = {
         [SBP_DELTA_RULE_BWD_DQ] = term_if_read(z, op->results[DQ]),
         [SBP_DELTA_RULE_BWD_DK] = term_if_read(z, op->results[DK]),
@@ -428,7 +439,7 @@ static void emit_delta_rule_vjp(sbp_fuser *z, const sbp_op *op, int32_t position
         [SBP_DELTA_RULE_BWD_BETA] = value_term(z, op->operands[BETA]),
         [SBP_DELTA_RULE_BWD_FIRST] = value_term(z, op->operands[FIRST]),
         [SBP_DELTA_RULE_BWD_STATE] = state_term(z, op),
-        [SBP_DELTA_RULE_BWD_WORK] = temp_term(z, work),
+        [SBP_DELTA_RULE_BWD_WORK] = delta_work(z, &attrs, op->operands[K], true),
     };
     add_instr(z, SBP_CMD_DELTA_RULE_BWD, position, terms, SBP_COUNT(terms))->attrs.u.delta = attrs;
 }

@@ -103,6 +103,8 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
         .attention_head_elems = SBP_CUDA_WORK_HEAD_ELEMS,
         .attention_row_elems = SBP_CUDA_WORK_ROW_ELEMS,
         .attention_more_rows = SBP_CUDA_WORK_MORE_ROWS,
+        .delta_columns = sbp_gpu_delta_columns,
+        .delta_more_rows = SBP_GPU_DELTA_MORE_ROWS,
         .has_copy_queue = true,
         .shared_memory = false,
         .default_compute = SBP_BF16,

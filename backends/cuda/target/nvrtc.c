@@ -32,7 +32,9 @@ static int32_t make_options(const sbp_cuda_source *source, char options[OPTIONS]
     int32_t count = 2;
     if (source->exact)
         snprintf(options[count++], OPTION_BYTES, "--fmad=false");
-    if (source->key.kind == SBP_CMD_ROW) /* text that is made declares more than each kernel uses */
+    if (source->key.kind == SBP_CMD_ROW || source->key.kind == SBP_CMD_DELTA_RULE ||
+        source->key.kind ==
+            SBP_CMD_DELTA_RULE_BWD) /* text that is made, and rowmath.h, declare more than each uses */
         snprintf(options[count++], OPTION_BYTES, "--diag-suppress=177,186,550");
     return count;
 }

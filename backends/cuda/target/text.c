@@ -1,5 +1,6 @@
 /* text.c: the text of a kernel: definitions, the prelude, and files of kernels/. */
 #include "backends/cuda/cuda_attention.h"
+#include "backends/cuda/cuda_delta.h"
 #include "backends/cuda/target/target.h"
 #include "backends/gpu/emit/emit.h"
 
@@ -70,9 +71,23 @@ static bool computes_f64(const sbp_command *command, const sbp_dtype *dtypes) {
         return dtypes[SBP_CONV_ROWS_X] == SBP_F64;
     case SBP_CMD_CONV_ROWS_BWD:
         return dtypes[SBP_CONV_ROWS_BWD_X] == SBP_F64;
+    case SBP_CMD_DELTA_RULE:
+        return dtypes[SBP_DELTA_RULE_K] == SBP_F64;
+    case SBP_CMD_DELTA_RULE_BWD:
+        return dtypes[SBP_DELTA_RULE_BWD_K] == SBP_F64;
     default:
         return false;
     }
+}
+
+static void add_elements(sbp_text *text, const sbp_program *program, const sbp_command *command,
+                         const sbp_dtype *dtypes) {
+    if (computes_f64(command, dtypes))
+        sbp_text_add(text, "#define REAL_F64\n");
+    add_file(text, "elements.cuh");
+    if (dtypes[0] != SBP_DTYPE_COUNT)
+        sbp_text_add(text, "#define BYTES %d\n", (int)sbp_dtype_bytes(dtypes[0]));
+    define_operands(text, program, command, dtypes);
 }
 
 static void make_attention(sbp_text *text, const sbp_gpu_key *key, sbp_cuda_arch arch) {
@@ -164,14 +179,16 @@ sbp_status sbp_cuda_source_make(sbp_arena *arena, sbp_diag *diag, const sbp_prog
         make_attention(&text, key, arch);
     } else if (command->kind == SBP_CMD_ROW) {
         make_row(&text, program->kernels[command->kernel], key);
+    } else if (sbp_cuda_delta_is(command->kind)) {
+        sbp_cuda_delta_source source;
+        sbp_cuda_delta_source_of(key, arch, &source);
+        out->exact = key->variant == SBP_CUDA_PLAIN;
+        add_elements(&text, program, command, dtypes);
+        sbp_text_add_n(&text, source.defines, strlen(source.defines));
+        add_files(&text, source.files, SBP_COUNT(source.files));
     } else if (recipes[key->kind].files[0]) {
         out->exact = command->kind != SBP_CMD_GEMM;
-        if (computes_f64(command, dtypes))
-            sbp_text_add(&text, "#define REAL_F64\n");
-        add_file(&text, "elements.cuh");
-        if (dtypes[0] != SBP_DTYPE_COUNT)
-            sbp_text_add(&text, "#define BYTES %d\n", (int)sbp_dtype_bytes(dtypes[0]));
-        define_operands(&text, program, command, dtypes);
+        add_elements(&text, program, command, dtypes);
         define_more(&text, command, dtypes, key);
         add_files(&text, recipes[key->kind].files, SBP_COUNT(recipes[key->kind].files));
         if (command->kind == SBP_CMD_REDUCE)

@@ -148,6 +148,9 @@ static sbp_status record_kernels(vulkan_device *d, int32_t stream, const sbp_dis
             "silently stop after 65535: use shorter sequences or smaller chunks, a GPU, or --backend cpu",
             sbp_command_name(dispatch->command->kind),
             (long long)sbp_vulkan_iterations(dispatch, &d->machine));
+    if (!sbp_vulkan_work_fits(dispatch))
+        return sbp_fail(diag, SBP_INTERNAL, "vulkan: %s: the plan's workspace is too small",
+                        sbp_command_name(dispatch->command->kind));
     int32_t count = sbp_vulkan_steps(dispatch, &d->machine, steps, &scratch_bytes);
     if (count == 0)
         return SBP_OK;

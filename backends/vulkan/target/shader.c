@@ -90,6 +90,10 @@ static bool sums_in_f64(const sbp_command *command, const sbp_dtype *dtypes) {
         return dtypes[SBP_CONV_ROWS_X] == SBP_F64;
     case SBP_CMD_CONV_ROWS_BWD:
         return dtypes[SBP_CONV_ROWS_BWD_X] == SBP_F64;
+    case SBP_CMD_DELTA_RULE:
+        return dtypes[SBP_DELTA_RULE_K] == SBP_F64;
+    case SBP_CMD_DELTA_RULE_BWD:
+        return dtypes[SBP_DELTA_RULE_BWD_K] == SBP_F64;
     case SBP_CMD_ATTN_FWD:
     case SBP_CMD_ATTN_BWD:
         return dtypes[sbp_command_attention(command->kind)->q] == SBP_F64;
@@ -106,6 +110,17 @@ static void make_attention(sbp_text *out, const sbp_command *command, const char
     if (command->kind == SBP_CMD_ATTN_BWD)
         sbp_vulkan_add_text(out, "attention_bwd.glsl");
     sbp_vulkan_add_text(out, file);
+}
+
+static void make_delta(sbp_text *out, const sbp_command *command, int32_t step) {
+    const sbp_delta_attrs *a = &command->u.delta;
+    bool backward = command->kind == SBP_CMD_DELTA_RULE_BWD;
+    sbp_text_add(out, "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n#define STEP %d\n", (int)a->d_k,
+                 (int)a->d_v, SBP_DELTA_BLOCK, (int)step);
+    if (backward)
+        sbp_vulkan_add_text(out, "group.glsl");
+    sbp_vulkan_add_text(out, "delta.glsl");
+    sbp_vulkan_add_text(out, backward ? "delta_rule_bwd.comp" : "delta_rule.comp");
 }
 
 static void make_gemm(sbp_text *text, const sbp_command *command, const sbp_dtype *dtypes,
@@ -135,11 +150,12 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
         return SBP_OK;
     }
     bool no64 = key->no64, real_f64 = sums_in_f64(command, dtypes) && !no64;
-    bool attention = sbp_command_attention(command->kind);
+    bool rowmath = sbp_command_attention(command->kind) || command->kind == SBP_CMD_DELTA_RULE ||
+                   command->kind == SBP_CMD_DELTA_RULE_BWD;
     sbp_vulkan_gemm gemm = (sbp_vulkan_gemm)key->variant;
     out->matrix = command->kind == SBP_CMD_GEMM && sbp_vulkan_gemm_is_matrix(gemm);
     sbp_vulkan_add_prelude(&text, real_f64 || (!no64 && any_f64(dtypes, command->view_count)), real_f64,
-                           attention, out->matrix);
+                           rowmath, out->matrix);
     if (dtypes[0] != SBP_DTYPE_COUNT)
         sbp_text_add(&text, "#define BYTES %d\n", (int)sbp_dtype_bytes(dtypes[0]));
     define_operands(&text, program, command, dtypes);
@@ -169,6 +185,10 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
         sbp_vulkan_add_text(&text,
                             command->kind == SBP_CMD_CONV_ROWS ? "conv_rows.comp" : "conv_rows_bwd.comp");
         break;
+    case SBP_CMD_DELTA_RULE:
+    case SBP_CMD_DELTA_RULE_BWD:
+        make_delta(&text, command, key->step);
+        break;
     case SBP_CMD_COLSUM:
         sbp_text_add(&text, "#define COLUMNS %du\n", SBP_VULKAN_COLSUM_COLUMNS);
         sbp_vulkan_add_text(&text, "sums.glsl");
@@ -193,10 +213,6 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
     case SBP_CMD_ATTN_BWD:
         make_attention(&text, command, key->step == 0 ? "attn_dq.comp" : "attn_dkv.comp");
         break;
-    case SBP_CMD_DELTA_RULE:
-    case SBP_CMD_DELTA_RULE_BWD:
-        return sbp_fail(diag, SBP_MACHINE, "the Vulkan backend has no kernel for '%s' yet",
-                        sbp_command_name(command->kind));
     default:
         return sbp_fail(diag, SBP_INTERNAL, "no shader for '%s'", sbp_command_name(command->kind));
     }

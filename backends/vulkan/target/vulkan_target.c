@@ -15,6 +15,8 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
                              .max_allocation_bytes = 0,
                              .runtime_bytes = 64 << 20,
                              .attention_partials = 0,
+                             .delta_columns = sbp_gpu_delta_columns,
+                             .delta_more_rows = SBP_GPU_DELTA_MORE_ROWS,
                              .has_copy_queue = true,
                              .shared_memory = false,
                              .default_compute = SBP_F32,

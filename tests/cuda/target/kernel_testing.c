@@ -27,6 +27,16 @@
         .kind = SBP_CMD_ATTN_BWD, .dtypes = {d, lse, lse, d, d, d, d, lse, d, SBP_I32, SBP_I32, SBP_I32},    \
         .head = columns                                                                                      \
     }
+#define DELTA(d, wide, columns)                                                                              \
+    {                                                                                                        \
+        .kind = SBP_CMD_DELTA_RULE, .dtypes = {d, wide, d, d, d, wide, wide, SBP_I32, wide, NONE},           \
+        .head = columns                                                                                      \
+    }
+#define DELTA_BACKWARD(d, wide, columns)                                                                     \
+    {                                                                                                        \
+        .kind = SBP_CMD_DELTA_RULE_BWD,                                                                      \
+        .dtypes = {d, d, d, wide, wide, wide, d, d, d, d, wide, wide, SBP_I32, wide, wide}, .head = columns  \
+    }
 
 const kernel_case kernel_cases[] = {
     MOVE(SBP_CMD_FILL, SBP_I8),
@@ -56,6 +66,10 @@ const kernel_case kernel_cases[] = {
     OTHER(SBP_CMD_CONV_ROWS, NONE, SBP_F32, SBP_F32, NONE, NONE, NONE, SBP_F32),
     OTHER(SBP_CMD_CONV_ROWS_BWD, SBP_BF16, SBP_F32, SBP_F32, SBP_BF16, SBP_BF16, SBP_BF16, SBP_I32, SBP_BF16),
     OTHER(SBP_CMD_CONV_ROWS_BWD, SBP_F64, NONE, SBP_F64, SBP_F64, SBP_F64, SBP_F64, SBP_I64, SBP_F64),
+    DELTA(SBP_BF16, SBP_F32, 128),
+    DELTA(SBP_F64, SBP_F64, 64),
+    DELTA_BACKWARD(SBP_BF16, SBP_F32, 128),
+    DELTA_BACKWARD(SBP_F64, SBP_F64, 64),
     SUM(SBP_REDUCE_SUM, SBP_F32),
     SUM(SBP_REDUCE_MAX, SBP_BF16),
     SUM(SBP_REDUCE_SUMSQ, SBP_F32),
@@ -83,6 +97,10 @@ static int32_t operand_count(sbp_command_kind kind) {
         return 8;
     case SBP_CMD_ATTN_BWD:
         return 12;
+    case SBP_CMD_DELTA_RULE:
+        return SBP_DELTA_RULE_OPERANDS;
+    case SBP_CMD_DELTA_RULE_BWD:
+        return SBP_DELTA_RULE_BWD_OPERANDS;
     default:
         return 2;
     }
@@ -91,13 +109,15 @@ static int32_t operand_count(sbp_command_kind kind) {
 sbp_program *kernel_program(testing *t, const kernel_case *c) {
     sbp_program *program = sbp_program_create(t->arena, "kernel");
     sbp_command command = {.kind = c->kind, .flushes = -1, .view_count = operand_count(c->kind)};
-    sbp_span spans[12];
+    sbp_span spans[SBP_MAX_COMMAND_OPERANDS];
     if (c->kind == SBP_CMD_GEMM) {
         command.u.gemm.ta = c->ta;
         command.u.gemm.tb = c->tb;
         command.u.gemm.alpha = 1;
     } else if (c->kind == SBP_CMD_REDUCE) {
         command.u.reduce.op = c->op;
+    } else if (c->kind == SBP_CMD_DELTA_RULE || c->kind == SBP_CMD_DELTA_RULE_BWD) {
+        command.u.delta = (sbp_delta_attrs){.heads = 1, .key_heads = 1, .d_k = c->head, .d_v = c->head};
     } else if (c->head > 0) {
         command.u.attention =
             (sbp_attention_attrs){.heads = 1, .kv_heads = 1, .d_qk = c->head, .d_v = c->head, .scale = 1};

@@ -9,7 +9,7 @@
  * golden table follows from their keys. */
 typedef struct kernel_case {
     sbp_command_kind kind;
-    sbp_dtype dtypes[12]; /* of its operands; SBP_DTYPE_COUNT: absent */
+    sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS]; /* of its operands; SBP_DTYPE_COUNT: absent */
     bool ta, tb;
     sbp_reduce_op op;
     int32_t head; /* attention: columns of one */

@@ -1,0 +1,38 @@
+/* cuda_delta.h: which kernels delta_rule and delta_rule_bwd have, what their text is made of, how they are launched.
+ *
+ * PLAIN takes any shape, type and address: a thread per column of a state, row by row, and backward what rows of a
+ * block add to each other (kernels/delta/delta_rule*.cu).
+ *
+ * Needs no driver and no compiler. Threads: no state. */
+#ifndef SBP_BACKENDS_CUDA_CUDA_DELTA_H
+#define SBP_BACKENDS_CUDA_CUDA_DELTA_H
+
+#include "backends/cuda/abi.h"
+
+bool sbp_cuda_delta_is(sbp_command_kind kind);
+
+/* How many kernels this variant (key->variant) has for these shapes and types on this architecture; 0: there is no such
+ * variant. */
+int32_t sbp_cuda_delta_steps(const sbp_gpu_key *key, sbp_cuda_arch arch);
+
+enum { SBP_CUDA_DELTA_TEXTS = 5, SBP_CUDA_DELTA_DEFINES = 256 };
+
+/* Behind the prelude, elements.cuh and the operands come the definitions, then these files of kernels/, in this order. */
+typedef struct sbp_cuda_delta_source {
+    const char *files[SBP_CUDA_DELTA_TEXTS]; /* NULL after the last */
+    char defines[SBP_CUDA_DELTA_DEFINES];
+} sbp_cuda_delta_source;
+void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_delta_source *out);
+
+/* The best variant for operands at these addresses; `most`: none better than this one. */
+sbp_cuda_variant sbp_cuda_delta_choose(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,
+                                       sbp_cuda_variant most);
+
+/* Bytes of scratch memory of key->variant. */
+int64_t sbp_cuda_delta_scratch(const sbp_gpu_key *key, const sbp_gpu_args *args);
+
+/* The launches of key->variant in order; returns their number. */
+int32_t sbp_cuda_delta_launch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,
+                              sbp_cuda_step *steps);
+
+#endif

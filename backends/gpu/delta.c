@@ -1,0 +1,14 @@
+/* delta.c: the workspace of delta_rule and delta_rule_bwd. */
+#include "backends/gpu/gpu.h"
+
+/* Of a block: S and dS; of each of its rows v - S^T k and dR, a row of B and of C, and three numbers. The row more has the S
+ * and dS that are being computed. */
+int64_t sbp_gpu_delta_columns(const sbp_delta_attrs *attrs, bool backward) {
+    int64_t state = attrs->d_k * attrs->d_v;
+    return attrs->heads *
+           (backward ? 2 * state + SBP_DELTA_BLOCK * (2 * attrs->d_v + 2 * SBP_DELTA_BLOCK + 3) : state);
+}
+
+int64_t sbp_gpu_delta_rows(int64_t rows, bool backward) {
+    return backward ? sbp_ceil_div(rows, SBP_DELTA_BLOCK) + SBP_GPU_DELTA_MORE_ROWS : 1;
+}
