@@ -301,8 +301,9 @@ static sbp_view temp_view(sbp_scheduler *s, int32_t temp) {
     const sbp_temp *t = &s->stage->temps[temp];
     if (s->temp_buffers[temp] < 0) {
         int64_t chunk = s->stage->rows == SBP_H ? s->p->program->head_chunk : s->p->program->chunk;
-        sbp_extent rows = t->blocks ? sbp_extent_const(sbp_ceil_div(chunk, SBP_PARTIAL_ROWS))
-                                    : sbp_extent_symbol(t->of_all ? SBP_D : s->stage->rows, 1);
+        sbp_extent rows = t->blocks   ? sbp_extent_const(sbp_ceil_div(chunk, SBP_PARTIAL_ROWS))
+                          : t->single ? sbp_extent_const(1)
+                                      : sbp_extent_symbol(t->of_all ? SBP_D : s->stage->rows, 1);
         rows.c[SBP_ONE] += t->more_rows;
         const char *name =
             sbp_arena_printf(s->p->arena, "%s.%s", s->code->name, t->blocks ? "partial" : "work");
