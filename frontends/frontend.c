@@ -161,6 +161,8 @@ static void list_unused(const sbp_loading *l) {
         const sbp_weight *w = source_of(l, &m->params[p], &recipe);
         if (w)
             sbp_map_set(&used, w->name, 1);
+        for (int64_t i = 0; w && i < w->part_count; i++)
+            sbp_map_set(&used, w->parts[i]->name, 1);
     }
     sbp_text names;
     sbp_text_init(&names, l->arena);

@@ -46,6 +46,7 @@ typedef struct sbp_temp {
     sbp_dtype dtype;
     int64_t cols;
     bool blocks;       /* one row per SBP_PARTIAL_ROWS rows, not one per row */
+    bool single;       /* one row in all */
     bool of_all;       /* rows of all ranks (D, W) */
     int64_t more_rows; /* beyond one per row */
     int64_t per;       /* one row per so many rows of the longest chunk, whole in every chunk; 0: as above */

@@ -210,6 +210,66 @@ static sbp_status check_delta_rule_bwd(const cpu_command *c, sbp_diag *diag) {
     return SBP_OK;
 }
 
+static bool is_i32(const cpu_view *view) {
+    return view->data && view->dtype == SBP_I32;
+}
+
+/* pairs and bounds of experts, of which operand d, with so many rows, has the matrices. */
+static sbp_status check_slots(const cpu_command *c, const cpu_view *pairs, const cpu_view *bounds,
+                              const cpu_view *of_experts, sbp_diag *diag) {
+    if (!is_i32(pairs) || !is_i32(bounds) || pairs->cols < 1 || bounds->rows < 1 || bounds->cols < 2 ||
+        pairs->rows > INT32_MAX / pairs->cols)
+        return wrong(c, diag, "pairs or bounds");
+    if (of_experts && (!is_real(of_experts) || of_experts->rows != bounds->cols - 1))
+        return wrong(c, diag, "matrices of experts");
+    return SBP_OK;
+}
+
+/* Columns of a slot; 0: the operand cannot be cut into them. */
+static int64_t slot_cols(const cpu_view *view, const cpu_view *pairs, bool by_slot) {
+    if (!is_real(view) || view->rows != pairs->rows || (by_slot && view->cols % pairs->cols != 0))
+        return 0;
+    return by_slot ? view->cols / pairs->cols : view->cols;
+}
+
+static sbp_status check_route(const cpu_command *c, sbp_diag *diag) {
+    const cpu_view *index = &c->views[SBP_ROUTE_INDEX], *scores = &c->views[SBP_ROUTE_SCORES];
+    if (!is_i32(index) || !is_real(scores) || index->rows != scores->rows || index->cols < 1 ||
+        index->cols > scores->cols)
+        return wrong(c, diag, "shapes do not fit");
+    if (index->cols > CPU_MOST_CHOSEN)
+        return sbp_fail(diag, SBP_MACHINE, "cpu: route of %lld columns (at most %d)", (long long)index->cols,
+                        CPU_MOST_CHOSEN);
+    return SBP_OK;
+}
+
+static sbp_status check_expert_order(const cpu_command *c, sbp_diag *diag) {
+    const cpu_view *pairs = &c->views[SBP_EXPERT_ORDER_PAIRS], *index = &c->views[SBP_EXPERT_ORDER_INDEX];
+    SBP_TRY(check_slots(c, pairs, &c->views[SBP_EXPERT_ORDER_BOUNDS], NULL, diag));
+    return is_i32(index) && has_shape(index, pairs->rows, pairs->cols) ? SBP_OK : wrong(c, diag, "index");
+}
+
+static sbp_status check_expert_gemm(const cpu_command *c, sbp_diag *diag) {
+    const cpu_view *v = c->views, *pairs = &v[SBP_EXPERT_GEMM_PAIRS], *bias = &v[SBP_EXPERT_GEMM_BIAS];
+    const cpu_view *b = &v[SBP_EXPERT_GEMM_B];
+    SBP_TRY(check_slots(c, pairs, &v[SBP_EXPERT_GEMM_BOUNDS], b, diag));
+    int64_t n = slot_cols(&v[SBP_EXPERT_GEMM_D], pairs, true);
+    int64_t m = slot_cols(&v[SBP_EXPERT_GEMM_A], pairs, c->command->u.experts.a_by_slot);
+    if (n < 1 || m < 1 || b->cols != n * m)
+        return wrong(c, diag, "shapes do not fit");
+    if (bias->data && (!is_real(bias) || !has_shape(bias, b->rows, n)))
+        return wrong(c, diag, "bias");
+    return SBP_OK;
+}
+
+static sbp_status check_expert_gemm_dw(const cpu_command *c, sbp_diag *diag) {
+    const cpu_view *v = c->views, *pairs = &v[SBP_EXPERT_GEMM_DW_PAIRS], *d = &v[SBP_EXPERT_GEMM_DW_D];
+    SBP_TRY(check_slots(c, pairs, &v[SBP_EXPERT_GEMM_DW_BOUNDS], d, diag));
+    int64_t n = slot_cols(&v[SBP_EXPERT_GEMM_DW_A], pairs, c->command->u.experts.a_by_slot);
+    int64_t m = slot_cols(&v[SBP_EXPERT_GEMM_DW_B], pairs, c->command->u.experts.b_by_slot);
+    return n >= 1 && m >= 1 && d->cols == n * m ? SBP_OK : wrong(c, diag, "shapes do not fit");
+}
+
 static sbp_status check_copy(const cpu_command *c, const cpu_view *dst, const cpu_view *src, sbp_diag *diag) {
     if (!dst->data || !src->data || dst->dtype != src->dtype || !has_shape(dst, src->rows, src->cols))
         return wrong(c, diag, "types or shapes differ");
@@ -259,6 +319,14 @@ sbp_status cpu_command_check(const cpu_command *c, const sbp_rowkernel *kernel, 
         return check_delta_rule(c, diag);
     case SBP_CMD_DELTA_RULE_BWD:
         return check_delta_rule_bwd(c, diag);
+    case SBP_CMD_ROUTE:
+        return check_route(c, diag);
+    case SBP_CMD_EXPERT_ORDER:
+        return check_expert_order(c, diag);
+    case SBP_CMD_EXPERT_GEMM:
+        return check_expert_gemm(c, diag);
+    case SBP_CMD_EXPERT_GEMM_DW:
+        return check_expert_gemm_dw(c, diag);
     case SBP_CMD_REDUCE:
         if (!is_real(&v[SBP_REDUCE_SRC]) || !v[SBP_REDUCE_DST].data || v[SBP_REDUCE_DST].dtype != SBP_F64)
             return wrong(c, diag, "the result is not f64");

@@ -46,6 +46,19 @@ sbp_gpu_key sbp_gpu_key_of(const sbp_command *command, const sbp_dtype *dtypes, 
     case SBP_CMD_CONV_ROWS_BWD:
         count_dtypes(&key, dtypes, SBP_CONV_ROWS_BWD_OPERANDS);
         break;
+    case SBP_CMD_ROUTE:
+        count_dtypes(&key, dtypes, SBP_ROUTE_OPERANDS);
+        break;
+    case SBP_CMD_EXPERT_ORDER:
+        count_dtypes(&key, dtypes, SBP_EXPERT_ORDER_OPERANDS);
+        break;
+    case SBP_CMD_EXPERT_GEMM:
+        count_dtypes(&key, dtypes, SBP_EXPERT_GEMM_OPERANDS);
+        key.tb = command->u.experts.tb;
+        break;
+    case SBP_CMD_EXPERT_GEMM_DW:
+        count_dtypes(&key, dtypes, SBP_EXPERT_GEMM_DW_OPERANDS);
+        break;
     case SBP_CMD_ATTN_FWD:
     case SBP_CMD_ATTN_BWD:
         count_dtypes(&key, dtypes, sbp_command_attention(command->kind)->work); /* all but the last */

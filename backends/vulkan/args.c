@@ -378,6 +378,11 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
         delta_groups(&command->u.delta, v[SBP_DELTA_RULE_BWD_K].rows, local, groups);
         waits = true;
         break;
+    case SBP_CMD_ROUTE: /* no shader: sbp_vulkan_shader_make says so */
+    case SBP_CMD_EXPERT_ORDER:
+    case SBP_CMD_EXPERT_GEMM:
+    case SBP_CMD_EXPERT_GEMM_DW:
+        break;
     case SBP_CMD_ATTN_FWD:
         groups[0] = sbp_ceil_div(v[SBP_ATTN_FWD_Q].rows, SBP_VULKAN_ATTENTION_TILE) * at->heads;
         break;

@@ -137,6 +137,8 @@ sbp_value sbp_hf_part(sbp_hf *hf, const char *name, const char *source, sbp_init
  * each. */
 sbp_value sbp_hf_part_of_heads(sbp_hf *hf, const char *name, const char *source, int64_t rows,
                                int64_t columns, int64_t heads, int64_t start, int64_t length);
+/* A parameter that files keep as a tensor per number along axis 0, "*" in their names. */
+sbp_value sbp_hf_stack(sbp_hf *hf, const char *name, const char *source, int32_t rank, const int64_t *dims);
 /* The matrix of the head, [vocab, columns]: the table when tied, else `name`. As transformers has it: weights
  * that hold both, with different values, are not tied whatever config.json says; a file may hold either one.
  */
@@ -199,11 +201,45 @@ void sbp_hf_finish(sbp_hf *hf, sbp_value logits);
 /* "a.3.b" in the arena. */
 const char *sbp_hf_path(sbp_hf *hf, const char *format, ...) SBP_PRINTF(2, 3);
 
+/* ---- experts: hf_experts.c -------------------------------------------------------------------------- */
+
+enum { SBP_HF_EXPERT_GATE, SBP_HF_EXPERT_UP, SBP_HF_EXPERT_DOWN, SBP_HF_EXPERT_PARTS };
+
+/* Modules: <module>.<router>, <module>.experts.N.<experts[part]>. */
+typedef struct sbp_hf_expert_names {
+    const char *module; /* of a layer */
+    const char *router;
+    const char *experts[SBP_HF_EXPERT_PARTS];
+} sbp_hf_expert_names;
+
+/* mlp.gate, mlp.experts.N.gate_proj, .up_proj, .down_proj */
+extern const sbp_hf_expert_names sbp_hf_projections;
+
+typedef struct sbp_hf_experts {
+    int64_t count, chosen, inner;
+    bool normalized; /* the weights of the chosen are divided by their sum */
+    const sbp_hf_expert_names *names;
+} sbp_hf_experts;
+
+typedef struct sbp_hf_experts_defaults {
+    const char *count_key, *other_count_key, *inner_key;
+    int64_t count, chosen, inner;
+    bool always_normalized;
+    double balance; /* router_aux_loss_coef */
+    const sbp_hf_expert_names *names;
+} sbp_hf_experts_defaults;
+
+sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, const sbp_hf_experts_defaults *defaults);
+/* Softmax over all experts, the largest of it, and the sum of their answers, [T, hidden]. */
+sbp_value sbp_hf_experts_build(sbp_hf *hf, const sbp_hf_experts *experts, const char *activation,
+                               const char *name, sbp_value x, const char *module, int64_t hidden);
+
 /* ---- decoders: embedding, layers of attention and gated MLP, norm, head ----------------------------- */
 
 typedef struct sbp_hf_layer {
     int64_t window; /* 0: sees everything before */
     int32_t rope;   /* which of the decoder's tables */
+    bool sparse;    /* experts in place of the MLP */
 } sbp_hf_layer;
 
 typedef enum sbp_hf_qk_norm {
@@ -223,8 +259,9 @@ typedef struct sbp_hf_decoder {
     bool qkv_bias, o_bias, mlp_bias;
     bool fused_qkv, fused_gate_up; /* one tensor each: qkv_proj, gate_up_proj */
     bool tied;
-    double embed_scale;  /* of the embedding; 1: none */
-    double branch_scale; /* of what attention and the MLP add; 1: none */
+    sbp_hf_experts experts; /* of sparse layers */
+    double embed_scale;     /* of the embedding; 1: none */
+    double branch_scale;    /* of what attention and the MLP add; 1: none */
     double score_scale;
     double logits_divisor; /* 1: none */
     double final_softcap;  /* 0: none */

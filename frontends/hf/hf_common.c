@@ -216,6 +216,14 @@ sbp_value sbp_hf_part_of_heads(sbp_hf *hf, const char *name, const char *source,
         (sbp_recipe_step){.op = SBP_RECIPE_SLICE, .start = start, .length = length, .heads = heads});
 }
 
+sbp_value sbp_hf_stack(sbp_hf *hf, const char *name, const char *source, int32_t rank, const int64_t *dims) {
+    sbp_recipe *recipe = SBP_NEW(hf->arena, sbp_recipe);
+    *recipe = (sbp_recipe){
+        .source = sbp_arena_strdup(hf->arena, source), .dtype = hf->published, .rank = rank, .stacked = true};
+    memcpy(recipe->dim, dims, (size_t)rank * sizeof *dims);
+    return build_param(hf, name, hf->compute, SBP_INIT_NORMAL, rank, dims, recipe);
+}
+
 sbp_value sbp_hf_vector(sbp_hf *hf, const char *name, sbp_init init, int64_t n) {
     return sbp_hf_param(hf, name, init, 1, (int64_t[]){n});
 }

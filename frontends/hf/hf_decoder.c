@@ -182,6 +182,10 @@ static sbp_value build_mlp(const decoder *c, sbp_value x, const char *module) {
                          d->inner, d->mlp_bias);
 }
 
+static sbp_value build_experts(const decoder *c, sbp_value x, const char *module) {
+    return sbp_hf_experts_build(c->hf, &c->d->experts, c->d->activation, "mlp_proj", x, module, c->d->hidden);
+}
+
 /* The ops that follow belong to this module of a layer; its name. */
 static const char *enter(const decoder *c, int64_t layer, const char *module) {
     c->b->node = sbp_hf_path(c->hf, "model.layers.%lld.%s", (long long)layer, module);
@@ -207,7 +211,8 @@ static sbp_value build_layer(const decoder *c, sbp_value x, int64_t n) {
     const char *before = d->output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm";
     if (!d->no_input_norms)
         y = build_norm(c, "mlp_norm", x, enter(c, n, before), d->hidden);
-    y = build_mlp(c, y, enter(c, n, "mlp"));
+    y = d->layer[n].sparse ? build_experts(c, y, enter(c, n, d->experts.names->module))
+                           : build_mlp(c, y, enter(c, n, "mlp"));
     if (d->output_norms)
         y = build_norm(c, "mlp_out_norm", y, enter(c, n, "post_feedforward_layernorm"), d->hidden);
     return add_branch(c, "mlp_residual", x, y, n);

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define ELEMS_LIMIT (INT64_C(1) << 48)
 
@@ -288,4 +289,16 @@ sbp_status sbp_recipe_walk_target(const sbp_recipe_map *map, int64_t first, int6
                                   sbp_status (*visit)(void *user, const sbp_recipe_run *run), void *user) {
     walker w = {.first = first, .end = end, .near_is_source = false, .visit = visit, .user = user};
     return walk(&w, map);
+}
+
+int64_t sbp_recipe_tensors(const sbp_recipe *recipe) {
+    return recipe->stacked ? recipe->dim[0] : 1;
+}
+
+const char *sbp_recipe_tensor_name(sbp_arena *arena, const sbp_recipe *recipe, int64_t tensor) {
+    const char *star = recipe->stacked ? strrchr(recipe->source, '*') : NULL;
+    if (!star)
+        return recipe->source;
+    return sbp_arena_printf(arena, "%.*s%lld%s", (int)(star - recipe->source), recipe->source,
+                            (long long)tensor, star + 1);
 }

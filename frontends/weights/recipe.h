@@ -47,6 +47,7 @@ typedef struct sbp_recipe {
     int64_t dim[SBP_MAX_RANK]; /* of the source */
     sbp_recipe_step *steps;
     int32_t step_count, step_capacity;
+    bool stacked; /* the source is a tensor per number along axis 0, which stands for "*" in their names */
 } sbp_recipe;
 
 /* Of loops: three where heads are deinterleaved, two of the other axes. */
@@ -78,6 +79,10 @@ int64_t sbp_recipe_source_index(const sbp_recipe_map *map, int64_t index);
 bool sbp_recipe_is_one_run(const sbp_recipe_map *map);
 /* One beyond the last source index that is used; the first is source_base. */
 int64_t sbp_recipe_source_end(const sbp_recipe_map *map);
+
+/* Tensors of files that the source is, and the name of one of them. */
+int64_t sbp_recipe_tensors(const sbp_recipe *recipe);
+const char *sbp_recipe_tensor_name(sbp_arena *arena, const sbp_recipe *recipe, int64_t tensor);
 
 /* The recipe of blocks of so many neighbours in the last axis, each one element, which does to blocks what
  * this does to elements; false where it does not keep blocks whole, or changes values. */

@@ -55,6 +55,8 @@ static void write_recipe(sbp_json_writer *w, const sbp_recipe *recipe) {
     for (int32_t a = 0; a < recipe->rank; a++)
         sbp_json_write_int(w, NULL, recipe->dim[a]);
     sbp_json_write_end(w);
+    if (recipe->stacked)
+        sbp_json_write_bool(w, "stacked", true);
     if (recipe->step_count > 0) {
         sbp_json_write_array(w, "steps");
         for (int32_t k = 0; k < recipe->step_count; k++)
@@ -206,6 +208,9 @@ static sbp_status read_recipe(reader *r, const sbp_json *node, sbp_recipe *out) 
     int64_t rank = 0;
     SBP_TRY(read_integers(r, shape, out->dim, SBP_MAX_RANK, &rank));
     out->rank = (int32_t)rank;
+    SBP_TRY(sbp_json_get_bool(r->diag, node, "stacked", SBP_JSON_OPTIONAL, &out->stacked));
+    if (out->stacked && (rank < 2 || !strchr(out->source, '*')))
+        return sbp_json_fail(r->diag, node, "a stack needs two axes, and a '*' in its name");
     SBP_TRY(sbp_json_get_array(r->diag, node, "steps", SBP_JSON_OPTIONAL, &steps));
     for (int64_t k = 0; steps && k < steps->count; k++) {
         sbp_recipe_step step;
@@ -391,7 +396,7 @@ static sbp_status verify_source(sbp_diag *diag, const sbp_tensor_source *source)
         const sbp_tensor_entry *tensor = source->tensors[k];
         const sbp_recipe *recipe = &tensor->recipes[0];
         if (!same_dims(recipe->rank, recipe->dim, source->recipe->rank, source->recipe->dim) ||
-            recipe->dtype != source->recipe->dtype)
+            recipe->dtype != source->recipe->dtype || recipe->stacked != source->recipe->stacked)
             return sbp_fail(diag, SBP_INPUT, "tensor table: two shapes or types for '%.200s'",
                             source->recipe->source);
         for (int32_t j = 0; j < k; j++)

@@ -92,7 +92,9 @@ static sbp_status open_guarded(void *user) {
     o->w->arena = o->arena;
     sbp_map_init(&o->w->by_name, o->arena);
     o->w->path = sbp_arena_strdup(o->arena, o->path);
-    return o->add(o->w, o->diag, o->w->path);
+    SBP_TRY(o->add(o->w, o->diag, o->w->path));
+    sbp_weights_stack(o->w);
+    return SBP_OK;
 }
 
 sbp_status sbp_weights_open_as(sbp_arena *arena, sbp_diag *diag, const char *path, sbp_weights_adder add,
@@ -126,7 +128,10 @@ const sbp_weight *sbp_weights_at(const sbp_weights *w, int32_t index) {
 
 const sbp_weight *sbp_weights_find(const sbp_weights *w, const char *name) {
     int32_t at = sbp_map_get(&w->by_name, name);
-    return at < 0 ? NULL : &w->weights[at];
+    if (at >= 0)
+        return &w->weights[at];
+    at = w->stacks && strchr(name, '*') ? sbp_map_get(&w->stack_by_name, name) : -1;
+    return at < 0 ? NULL : &w->stacks[at];
 }
 
 const char *sbp_weights_path(const sbp_weights *w) {
@@ -310,7 +315,7 @@ sbp_status sbp_weights_read_blocks(const sbp_weights *w, const sbp_weight *t, in
                                    void *const *parts, sbp_diag *diag) {
     const sbp_quant *quant = t->format ? sbp_quant_of(t->codec - CODEC_QUANTIZED) : NULL;
     uint8_t raw[QUANTIZED_BYTES];
-    if (!quant || first < 0 || count < 0 || count > t->elems / quant->block_elems - first)
+    if (!quant || t->parts || first < 0 || count < 0 || count > t->elems / quant->block_elems - first)
         return sbp_fail(diag, SBP_INTERNAL, "%s: tensor '%s' has no %lld blocks from %lld on", t->path,
                         t->name, (long long)count, (long long)first);
     const sbp_format_info *f = sbp_format_of(t->format);
@@ -361,6 +366,8 @@ sbp_status sbp_weights_read(const sbp_weights *w, const sbp_weight *t, int64_t f
                         sbp_dtype_name(dtype));
     if (count == 0)
         return SBP_OK;
+    if (t->parts)
+        return sbp_weights_read_stack(w, t, first, count, dtype, out, diag);
     if (t->codec >= CODEC_QUANTIZED)
         return read_quantized(w, t, first, count, dtype, out, diag);
     if (dtype != t->dtype)

@@ -29,7 +29,11 @@ typedef struct sbp_weight {
     int32_t rank;
     const int64_t *dim; /* [rank] */
     int64_t elems;      /* product of dim; 1 for a scalar */
-    const char *path;   /* of the file that holds it */
+    const char *path;   /* of the file that holds it; of a stack the first one */
+    /* Of a stack the tensors that it is made of, along axis 0, which differ in the last number of their names;
+     * in its own name that is "*". NULL: a tensor of its own. */
+    const struct sbp_weight **parts;
+    int64_t part_count;
     /* For the readers: */
     int32_t file, codec;
     int64_t offset, bytes; /* in the file */
@@ -44,7 +48,8 @@ void sbp_weights_close(sbp_weights *weights);
 int32_t sbp_weights_count(const sbp_weights *weights);
 /* In file order. */
 const sbp_weight *sbp_weights_at(const sbp_weights *weights, int32_t index);
-/* NULL when there is none of that name. */
+/* Or the stack of tensors of that name, where there is one from 0 on without a gap, all of one shape and type.
+ * NULL when there is none of that name. */
 const sbp_weight *sbp_weights_find(const sbp_weights *weights, const char *name);
 /* SBP_INPUT when a parameter of this type cannot be read from the tensor: its encoding is not supported, or
  * it holds integers, which for a parameter of floats are codes of some quantization. */

@@ -23,6 +23,8 @@ struct sbp_weights {
     sbp_weight *weights;
     int32_t count, capacity;
     sbp_map by_name;
+    sbp_weight *stacks;
+    sbp_map stack_by_name;
     const sbp_json *metadata; /* NULL or the __metadata__ object of the first file */
     const struct sbp_gguf *gguf;
     const sbp_format_decoder *decoders[SBP_FORMAT_COUNT]; /* of formats that tensors have */
@@ -33,6 +35,10 @@ typedef sbp_status (*sbp_weights_adder)(sbp_weights *w, sbp_diag *diag, const ch
 /* What sbp_weights_open does, of what `add` knows. */
 sbp_status sbp_weights_open_as(sbp_arena *arena, sbp_diag *diag, const char *path, sbp_weights_adder add,
                                sbp_weights **out) SBP_CHECKED;
+/* Finds the stacks, when all files are open; below a guard. */
+void sbp_weights_stack(sbp_weights *w);
+sbp_status sbp_weights_read_stack(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+                                  sbp_dtype dtype, void *out, sbp_diag *diag) SBP_CHECKED;
 /* Opens one more file, below a guard. */
 sbp_status sbp_weights_add_file(sbp_weights *w, sbp_diag *diag, const char *path, int32_t *index) SBP_CHECKED;
 /* Adds a tensor; a name that is there already is an error. */

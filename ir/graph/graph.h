@@ -37,6 +37,7 @@ typedef enum sbp_op_class {
     SBP_CLASS_STRUCTURAL,
     SBP_CLASS_RECUR,
     SBP_CLASS_BACKWARD,
+    SBP_CLASS_CHOICE,
     SBP_CLASS_COMPOSITE,
     SBP_CLASS_LATE
 } sbp_op_class;

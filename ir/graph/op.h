@@ -3,7 +3,7 @@
  * A rule is a function sbp_<rule>_<op> in ops/<family>.c. Rules by class (ops.def):
  *   shape    types of the results from those of the operands; numbered constraints, checked by name
  *   seq      how rows of a result depend on rows of an operand (seq.h)
- *   vjp      emits IR for the cotangents of the operands (not COMPOSITE)
+ *   vjp      emits IR for the cotangents of the operands (not COMPOSITE, BACKWARD, CHOICE)
  *   expand   emits IR that computes the same from smaller ops (COMPOSITE, LATE)
  *   eval     the result in double precision, written as plainly as possible
  *   examples operand types and attributes for the generic tests

@@ -23,6 +23,7 @@ bool sbp_examples_rowop(sbp_opcode code, int32_t index, sbp_example *out);
 #define DECLARE_RECUR(name)                                                                                  \
     DECLARE_ROWWISE(name) sbp_status sbp_state_##name(const sbp_shape *shape, sbp_type *out);
 #define DECLARE_BACKWARD(name) DECLARE_COMMON(name)
+#define DECLARE_CHOICE(name) DECLARE_COMMON(name)
 #define DECLARE_COMPOSITE(name) DECLARE_COMMON(name) sbp_status sbp_expand_##name(sbp_expand *expand);
 #define DECLARE_LATE(name) DECLARE_ROWWISE(name) sbp_status sbp_expand_##name(sbp_expand *expand);
 #define OP(name, operands, results, class) DECLARE_##class(name)
@@ -37,6 +38,7 @@ bool sbp_examples_rowop(sbp_opcode code, int32_t index, sbp_example *out);
 #define RULES_STRUCTURAL(name) RULES(name, sbp_vjp_##name, NULL, NULL)
 #define RULES_RECUR(name) RULES(name, sbp_vjp_##name, NULL, sbp_state_##name)
 #define RULES_BACKWARD(name) RULES(name, NULL, NULL, NULL)
+#define RULES_CHOICE(name) RULES(name, NULL, NULL, NULL)
 #define RULES_COMPOSITE(name) RULES(name, NULL, sbp_expand_##name, NULL)
 #define RULES_LATE(name) RULES(name, sbp_vjp_##name, sbp_expand_##name, NULL)
 

@@ -235,6 +235,11 @@ typedef struct sbp_command {
         } collective;
         bool share; /* row */
         struct {
+            bool tb;                   /* expert_gemm */
+            bool a_by_slot, b_by_slot; /* each slot of a row has elements of its own; b: expert_gemm_dw */
+            bool adds;                 /* expert_gemm_dw: to what is there */
+        } experts;
+        struct {
             int32_t from, to;
         } fence;
     } u;

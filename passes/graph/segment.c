@@ -84,7 +84,7 @@ static void add_atom(cutter *c, int32_t begin, int32_t end, sbp_value crossing, 
     atom a = {.begin = begin, .end = end, .crossing = crossing, .beside = beside};
     a.reads_rows = c->reading[end] - c->reading[begin];
     for (int32_t i = begin; i < end; i++)
-        a.has_matmul |= c->func->ops[i].code == SBP_OP_linear;
+        a.has_matmul |= c->func->ops[i].code == SBP_OP_linear || c->func->ops[i].code == SBP_OP_expert_linear;
     SBP_PUSH(c->in->arena, c->atoms, c->atom_count, c->atom_capacity, a);
 }
 

@@ -52,8 +52,9 @@ static void need_in_memory(sbp_fuser *z, sbp_value v) {
 static bool is_accumulated(const sbp_fuser *z, sbp_value source) {
     const sbp_op *op = def(z, source);
     return op && z->uses[source] == 1 &&
-           (op->code == SBP_OP_linear_dw || op->code == SBP_OP_scatter_add ||
-            op->code == SBP_OP_conv_rows_vjp || (op->code == SBP_OP_sum_rows && sbp_op_int(op, "rank") > 0));
+           (op->code == SBP_OP_linear_dw || op->code == SBP_OP_expert_linear_dw ||
+            op->code == SBP_OP_scatter_add || op->code == SBP_OP_conv_rows_vjp ||
+            (op->code == SBP_OP_sum_rows && sbp_op_int(op, "rank") > 0));
 }
 
 /* The gradient of a parameter: past reshapes, and term by term when the parameter is used several times, down
@@ -190,6 +191,7 @@ sbp_status sbp_fuse_stage(sbp_program_builder *p, sbp_stage *stage) {
     z.matmul_of = SBP_NEW_ARRAY(p->arena, sbp_value, n);
     z.accumulates = SBP_NEW_ARRAY(p->arena, sbp_value, n);
     z.sum_of = SBP_NEW_ARRAY(p->arena, sbp_value, n);
+    z.slots = SBP_NEW_ARRAY(p->arena, sbp_expert_slots, n);
     for (int32_t v = 0; v < n; v++)
         z.addend[v] = z.matmul_of[v] = z.sum_of[v] = z.accumulates[v] = SBP_NO_VALUE;
     find_bases(&z);

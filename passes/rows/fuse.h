@@ -10,6 +10,12 @@ typedef struct sbp_added_gradient {
     sbp_value value, param;
 } sbp_added_gradient;
 
+/* The slots of rows in the order of their experts: temporaries of the stage. */
+typedef struct sbp_expert_slots {
+    bool made;
+    sbp_term pairs, bounds;
+} sbp_expert_slots;
+
 /* Arrays are indexed by the values of the body. */
 typedef struct sbp_fuser {
     sbp_program_builder *p;
@@ -18,11 +24,12 @@ typedef struct sbp_fuser {
     sbp_row_work *row_work;
     bool *materialized; /* lives in memory */
     int32_t *uses;
-    sbp_value *addend;      /* matmul results: what is added to them, SBP_NO_VALUE: nothing */
-    sbp_value *sum_of;      /* the inverse: matmul results */
-    sbp_value *matmul_of;   /* sums that are computed by a matmul: that matmul's result */
-    sbp_value *accumulates; /* gradients of parameters that go straight into an accumulator: the parameter
+    sbp_value *addend;       /* matmul results: what is added to them, SBP_NO_VALUE: nothing */
+    sbp_value *sum_of;       /* the inverse: matmul results */
+    sbp_value *matmul_of;    /* sums that are computed by a matmul: that matmul's result */
+    sbp_value *accumulates;  /* gradients of parameters that go straight into an accumulator: the parameter
                                argument */
+    sbp_expert_slots *slots; /* of choices of experts */
     sbp_added_gradient *added;
     int32_t added_count, added_capacity;
     bool *alone;       /* roots that must not share a kernel */

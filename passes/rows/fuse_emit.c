@@ -97,6 +97,77 @@ static void emit_linear_dw(sbp_fuser *z, const sbp_op *op, int32_t position) {
     gemm->attrs.u.gemm.ta = true;
 }
 
+/* ---- experts ---------------------------------------------------------------------------------------- */
+
+/* The slots of an index in the order of their experts, made where they are first asked for: once per chunk. */
+static const sbp_expert_slots *slots_of(sbp_fuser *z, sbp_value index, int64_t experts, int32_t position) {
+    sbp_expert_slots *slots = &z->slots[z->stage->base[index]];
+    if (slots->made)
+        return slots;
+    int64_t k = z->f->values[index].type.dim[1].n;
+    *slots = (sbp_expert_slots){
+        .made = true,
+        .pairs = temp_term(z, (sbp_temp){.dtype = SBP_I32, .cols = k}),
+        .bounds = temp_term(z, (sbp_temp){.dtype = SBP_I32, .cols = experts + 1, .single = true})};
+    sbp_term terms[SBP_EXPERT_ORDER_OPERANDS] = {
+        [SBP_EXPERT_ORDER_PAIRS] = slots->pairs,
+        [SBP_EXPERT_ORDER_BOUNDS] = slots->bounds,
+        [SBP_EXPERT_ORDER_INDEX] = value_term(z, index),
+    };
+    add_instr(z, SBP_CMD_EXPERT_ORDER, position, terms, SBP_COUNT(terms));
+    return slots;
+}
+
+static void emit_route(sbp_fuser *z, const sbp_op *op, int32_t position) {
+    sbp_term terms[SBP_ROUTE_OPERANDS] = {
+        [SBP_ROUTE_INDEX] = value_term(z, op->results[0]),
+        [SBP_ROUTE_SCORES] = value_term(z, op->operands[0]),
+    };
+    add_instr(z, SBP_CMD_ROUTE, position, terms, SBP_COUNT(terms));
+}
+
+static bool by_slot(const sbp_fuser *z, sbp_value x) {
+    return z->f->values[x].type.rank == 3;
+}
+
+static void emit_expert_linear(sbp_fuser *z, const sbp_op *op, int32_t position) {
+    enum { X, INDEX, W, BIAS };
+    int64_t experts = z->f->values[op->operands[W]].type.dim[0].n;
+    const sbp_expert_slots *slots = slots_of(z, op->operands[INDEX], experts, position);
+    sbp_value bias = op->operands[BIAS];
+    sbp_term terms[SBP_EXPERT_GEMM_OPERANDS] = {
+        [SBP_EXPERT_GEMM_D] = value_term(z, op->results[0]),
+        [SBP_EXPERT_GEMM_A] = value_term(z, op->operands[X]),
+        [SBP_EXPERT_GEMM_B] = value_term(z, op->operands[W]),
+        [SBP_EXPERT_GEMM_BIAS] = bias == SBP_NO_VALUE ? no_term() : value_term(z, bias),
+        [SBP_EXPERT_GEMM_PAIRS] = slots->pairs,
+        [SBP_EXPERT_GEMM_BOUNDS] = slots->bounds,
+    };
+    sbp_instr *gemm = add_instr(z, SBP_CMD_EXPERT_GEMM, position, terms, SBP_COUNT(terms));
+    gemm->attrs.u.experts.tb = out_in(op);
+    gemm->attrs.u.experts.a_by_slot = by_slot(z, op->operands[X]);
+}
+
+/* dW += dy^T x of each expert; for weights [in, out], x^T dy. */
+static void emit_expert_linear_dw(sbp_fuser *z, const sbp_op *op, int32_t position) {
+    enum { DY, X, INDEX };
+    sbp_value v = op->results[0], dy = op->operands[DY], x = op->operands[X];
+    bool accumulates = z->accumulates[v] != SBP_NO_VALUE, straight = out_in(op);
+    const sbp_expert_slots *slots = slots_of(z, op->operands[INDEX], sbp_op_int(op, "experts"), position);
+    sbp_term terms[SBP_EXPERT_GEMM_DW_OPERANDS] = {
+        [SBP_EXPERT_GEMM_DW_D] =
+            accumulates ? view_term(z->stage->accums[z->accumulates[v]]) : value_term(z, v),
+        [SBP_EXPERT_GEMM_DW_A] = value_term(z, straight ? dy : x),
+        [SBP_EXPERT_GEMM_DW_B] = value_term(z, straight ? x : dy),
+        [SBP_EXPERT_GEMM_DW_PAIRS] = slots->pairs,
+        [SBP_EXPERT_GEMM_DW_BOUNDS] = slots->bounds,
+    };
+    sbp_instr *gemm = add_instr(z, SBP_CMD_EXPERT_GEMM_DW, position, terms, SBP_COUNT(terms));
+    gemm->attrs.u.experts.a_by_slot = by_slot(z, straight ? dy : x);
+    gemm->attrs.u.experts.b_by_slot = by_slot(z, straight ? x : dy);
+    gemm->attrs.u.experts.adds = accumulates;
+}
+
 /* ---- gather, scatter, sums --------------------------------------------------------------------------- */
 
 static sbp_status order_terms(sbp_fuser *z, sbp_value index, sbp_term *perm, sbp_term *segment) {
@@ -660,6 +731,15 @@ static sbp_status emit_op(sbp_fuser *z, int32_t i) {
         return SBP_OK;
     case SBP_OP_exchange:
         emit_exchange(z, op, i);
+        return SBP_OK;
+    case SBP_OP_route:
+        emit_route(z, op, i);
+        return SBP_OK;
+    case SBP_OP_expert_linear:
+        emit_expert_linear(z, op, i);
+        return SBP_OK;
+    case SBP_OP_expert_linear_dw:
+        emit_expert_linear_dw(z, op, i);
         return SBP_OK;
     case SBP_OP_append:
     case SBP_OP_take:

@@ -305,6 +305,8 @@ static int32_t emit_op(sbp_row_emitter *e, const sbp_op *op, sbp_value v, bool s
     case SBP_OP_row_sum:
     case SBP_OP_row_max:
     case SBP_OP_row_min:
+        if (split && op->code == SBP_OP_row_sum && sbp_op_int(op, "axis") != -1)
+            return sbp_row_give_up(e, v); /* a sum over the heads of x has none to be seen with */
         return emit_reduction(e, op, a, b);
     default:
         return emit_map(e, op, split, a, b);

@@ -302,8 +302,9 @@ static sbp_view temp_view(sbp_scheduler *s, int32_t temp) {
     if (s->temp_buffers[temp] < 0) {
         int64_t chunk = s->stage->rows == SBP_H ? s->p->program->head_chunk : s->p->program->chunk;
         int64_t per = t->blocks ? SBP_PARTIAL_ROWS : t->per;
-        sbp_extent rows = per > 0 ? sbp_extent_const(sbp_ceil_div(chunk, per))
-                                  : sbp_extent_symbol(t->of_all ? SBP_D : s->stage->rows, 1);
+        sbp_extent rows = per > 0     ? sbp_extent_const(sbp_ceil_div(chunk, per))
+                          : t->single ? sbp_extent_const(1)
+                                      : sbp_extent_symbol(t->of_all ? SBP_D : s->stage->rows, 1);
         rows.c[SBP_ONE] += t->more_rows;
         const char *name =
             sbp_arena_printf(s->p->arena, "%s.%s", s->code->name, t->blocks ? "partial" : "work");

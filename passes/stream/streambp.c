@@ -17,6 +17,9 @@
  * ascending pass of the backward makes all of them. `again` reads them, or has one row, too. The cotangent is
  * one row: zero behind the last chunk, chunk i makes of it that of row i.
  *
+ * What an op has chosen (SBP_CLASS_CHOICE) is kept from the first forward whatever the saved set names, and
+ * read by all that computes again: a choice that fell otherwise would make the gradient of another function.
+ *
  * Side values have all their rows from the forward of their writer to its backward. One that is read as a
  * carry is the carry, full already; one that its writer carries is the writer's carry. So nothing but the
  * first forward writes them. Their cotangents are running sums, which the calls' list zeroes: a reader adds
@@ -217,26 +220,36 @@ static sbp_extent extent_to_keep(const sbp_func *d, sbp_value v) {
     return sbp_extent_symbol(rows_to_keep(&info->type), 1);
 }
 
+static bool is_chosen(const builder *b, sbp_value v) {
+    const sbp_value_info *info = &b->d->values[v];
+    return info->role == SBP_VALUE_OP && info->op < b->forward_ops &&
+           sbp_opcode_class(b->d->ops[info->op].code) == SBP_CLASS_CHOICE;
+}
+
+/* Whether the forward runs once more beside the backward, which reads the choices that it does not. */
+static bool runs_again(const builder *b) {
+    return b->p->options.schedule.checkpoint_every > 1;
+}
+
 /* Chooses the saved set and leaves out what the backward would not read. */
 static sbp_status choose_saved(builder *b) {
     sbp_program_builder *p = b->p;
     const sbp_schedule_options *s = &p->options.schedule;
-    if (!b->of->derivative)
-        return SBP_OK;
     for (int32_t v = 0; v < b->d->value_count; v++) { /* side values are there */
         b->saved_number[v] = -1;
         b->saved[v] = is_side(b, v) && b->d->values[v].role == SBP_VALUE_OP;
         b->carry_saved[v] = b->d->values[v].role == SBP_VALUE_CARRY &&
                             (is_side(b, v) || (sbp_body_is_state(b->d, v) && !s->drop_states));
+        b->saved[v] |= is_chosen(b, v);
     }
-    if (s->save_all)
+    if (b->of->derivative && s->save_all)
         save_everything(b);
-    for (int32_t i = 0; i < s->saved_count; i++)
+    for (int32_t i = 0; b->of->derivative && i < s->saved_count; i++)
         save_by_name(b, s->saved[i]);
     sbp_body_cut cut;
     SBP_TRY(cut_backward(b, b->saved, &cut));
     for (int32_t v = 0; v < b->d->value_count; v++) {
-        bool read = is_argument(&cut, v);
+        bool read = is_argument(&cut, v) || (runs_again(b) && is_chosen(b, v));
         if (is_side(b, v))
             continue;
         b->saved[v] &= read;
@@ -252,7 +265,7 @@ static sbp_status choose_saved(builder *b) {
                              .rows = extent_to_keep(b->d, v),
                              .is_carry = b->carry_saved[v]});
     }
-    return p->options.list_keepable && lacks_a_name(b) ? find_keepable(b) : SBP_OK;
+    return b->of->derivative && p->options.list_keepable && lacks_a_name(b) ? find_keepable(b) : SBP_OK;
 }
 
 /* ---- functions --------------------------------------------------------------------------------------- */
@@ -606,15 +619,16 @@ static sbp_status build_backward(builder *b) {
     return SBP_OK;
 }
 
-/* Saved values become results of the derivative, so that the forward body keeps them. */
+/* Saved values become results, so that the forward body keeps them. */
 static void add_saved_results(builder *b) {
-    if (!b->of->derivative)
+    const sbp_func *of = b->d;
+    if (b->kind->saved_count == 0)
         return;
     sbp_func *d = SBP_NEW(b->p->arena, sbp_func);
-    *d = *b->of->derivative; /* with results of its own */
+    *d = *of; /* with results of its own */
     d->results = SBP_NEW_ARRAY(b->p->arena, sbp_result, d->result_count + 1);
     d->result_capacity = d->result_count;
-    memcpy(d->results, b->of->derivative->results, (size_t)d->result_count * sizeof *d->results);
+    memcpy(d->results, of->results, (size_t)d->result_count * sizeof *d->results);
     for (int32_t v = 0; v < d->value_count; v++)
         if (b->saved[v] && b->saved_number[v] >= 0)
             sbp_func_add_result(d, v, SBP_RESULT_SAVED, b->saved_number[v], NULL);
@@ -729,13 +743,11 @@ static sbp_status build_kind(builder b) {
     SBP_TRY(choose_saved(&b));
     add_saved_results(&b);
     SBP_TRY(build_forward(&b));
-    if (!b.of->derivative) {
+    if (!b.of->derivative && b.kind->saved_count == 0)
         b.kind->recompute = b.kind->forward; /* it saves nothing that could be left out */
-        return SBP_OK;
-    }
-    if (p->options.schedule.checkpoint_every > 1)
+    else if (runs_again(&b))
         SBP_TRY(build_recompute(&b));
-    return build_backward(&b);
+    return b.of->derivative ? build_backward(&b) : SBP_OK;
 }
 
 static int32_t add_table(sbp_program_builder *p, const char *name, sbp_symbol step) {

@@ -142,17 +142,22 @@ static sbp_status read_buffer(void *user, int32_t tensor, int64_t first, int64_t
     return sbp_params_read(s->x, s->plan, tensor, s->to == SBP_BF16, first, count, dtype, out, diag);
 }
 
-/* Specs of safetensors for the sources; dtype SBP_DTYPE_COUNT: their own. */
+/* Specs of safetensors for the tensors of the sources; dtype SBP_DTYPE_COUNT: their own. */
 static sbp_tensor_spec *make_specs(sbp_arena *arena, const sbp_tensor_source *sources, int32_t count,
-                                   sbp_dtype dtype) {
-    sbp_tensor_spec *specs = SBP_NEW_ARRAY(arena, sbp_tensor_spec, count);
+                                   sbp_dtype dtype, int32_t *spec_count) {
+    sbp_tensor_spec *specs = NULL;
+    int32_t capacity = 0;
+    *spec_count = 0;
     for (int32_t k = 0; k < count; k++) {
         const sbp_recipe *recipe = sources[k].recipe;
-        specs[k] = (sbp_tensor_spec){
-            .name = recipe->source,
-            .dtype = dtype == SBP_DTYPE_COUNT || sources[k].count == 0 ? recipe->dtype : dtype,
-            .rank = recipe->rank,
-            .dim = recipe->dim};
+        int32_t outer = recipe->stacked ? 1 : 0; /* axes that are no tensor's own */
+        for (int64_t t = 0; t < sbp_recipe_tensors(recipe); t++)
+            SBP_PUSH(arena, specs, *spec_count, capacity,
+                     (sbp_tensor_spec){
+                         .name = sbp_recipe_tensor_name(arena, recipe, t),
+                         .dtype = dtype == SBP_DTYPE_COUNT || sources[k].count == 0 ? recipe->dtype : dtype,
+                         .rank = recipe->rank - outer,
+                         .dim = recipe->dim + outer});
     }
     return specs;
 }
@@ -279,9 +284,10 @@ static sbp_status add_carried(saver *s) {
 static sbp_status save_sources(saver *s, const char *path, int32_t first, int32_t count,
                                int64_t max_shard_bytes) {
     const sbp_save_options *o = s->options;
-    sbp_tensor_spec *specs =
-        make_specs(s->arena, s->sources + first, count, o->own_dtype ? SBP_DTYPE_COUNT : o->dtype);
-    SBP_TRY(sbp_safetensors_writer_create(s->arena, s->diag, path, specs, count,
+    int32_t spec_count;
+    sbp_tensor_spec *specs = make_specs(s->arena, s->sources + first, count,
+                                        o->own_dtype ? SBP_DTYPE_COUNT : o->dtype, &spec_count);
+    SBP_TRY(sbp_safetensors_writer_create(s->arena, s->diag, path, specs, spec_count,
                                           o->metadata ? o->metadata : &default_metadata,
                                           o->metadata ? o->metadata_count : 1, max_shard_bytes, &s->writer));
     for (int32_t k = first; k < first + count; k++)
@@ -322,7 +328,8 @@ static sbp_status write_index(const saver *s, int64_t most, int32_t count, int64
                    *slash = strrchr(path, '/');
         path = slash ? slash + 1 : path;
         for (int32_t end = end_of_shard(s, at, most); at < end; at++)
-            sbp_json_write_string(&w, s->sources[at].recipe->source, path);
+            for (int64_t t = 0; t < sbp_recipe_tensors(s->sources[at].recipe); t++)
+                sbp_json_write_string(&w, sbp_recipe_tensor_name(s->arena, s->sources[at].recipe, t), path);
     }
     sbp_safetensors_index_end(&w);
     return sbp_file_write(s->diag, sbp_arena_printf(s->arena, "%s.index.json", s->path), out.data,
@@ -518,9 +525,10 @@ static sbp_status dump_write(void *user) {
         if (d->plan->tensors->tensors[t].trainable && !d->seen[t])
             return sbp_fail(d->diag, SBP_INPUT, "the plan flushes no gradient of '%.200s'",
                             d->plan->tensors->tensors[t].recipes[0].source);
-    SBP_TRY(sbp_safetensors_writer_create(d->arena, d->diag, d->path,
-                                          make_specs(d->arena, d->sources, d->source_count, d->dtype),
-                                          d->source_count, &default_metadata, 1, 0, &d->writer));
+    int32_t spec_count;
+    sbp_tensor_spec *specs = make_specs(d->arena, d->sources, d->source_count, d->dtype, &spec_count);
+    SBP_TRY(sbp_safetensors_writer_create(d->arena, d->diag, d->path, specs, spec_count, &default_metadata, 1,
+                                          0, &d->writer));
     const int64_t piece = PIECE_ELEMS * (int64_t)sizeof(double);
     for (int64_t at = 0; at < d->bytes; at += piece) {
         int64_t bytes = d->bytes - at < piece ? d->bytes - at : piece;

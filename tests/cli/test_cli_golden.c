@@ -97,7 +97,7 @@ static const char *const thorough[] = {
     "llama_plain",    "gemma3_layer_types", "gemma3_untied_bias", "qwen2_sliding",
     "llama_tied_pad", "phi3_su_long",       "gpt_neox_plain",     "lfm2_v"};
 /* All cases but those of architectures that are only examples of how one is added. */
-enum { CASES = 50 };
+enum { CASES = 53 };
 
 /* A member of args.json as it would be typed. */
 static const char *arguments(io_fixture *f, const sbp_json *args, const char *key) {
@@ -201,8 +201,8 @@ static const parts frozen[] = {
     {"llama_tied_pad", "--train '*embed*'", 1},
 };
 
-/* False for a case of an architecture that nobody registered, which is refused by its name, or of a part of one
- * that is to come. */
+/* False for a case of an architecture that nobody registered, which is refused by its name, of a part of one that is
+ * to come, and of a loss that balances experts. */
 static bool is_built(io_fixture *f, const char *path) {
     const sbp_json *config;
     assert_ok(f, sbp_json_read(f->arena, f->diag, sbp_arena_printf(f->arena, "%s/model/config.json", path),
@@ -214,7 +214,9 @@ static bool is_built(io_fixture *f, const char *path) {
     if (cli(f, sbp_arena_printf(f->arena, alone, path)) != 1)
         return true;
     const char *text = cli_text(f, "err");
-    return (!strstr(text, type) || !strstr(text, " is not supported")) && !strstr(text, "are not built yet");
+    if (strstr(text, "the loss that balances experts") || strstr(text, "are not built yet"))
+        return false;
+    return !strstr(text, type) || !strstr(text, " is not supported");
 }
 
 /* Calls visit for every case of a folder that can be compiled; returns how many there are. */
@@ -252,9 +254,9 @@ static void run_all_of(io_fixture *f, const char *path, const setting *list, int
 
 /* One case of each structure: what others differ by are numbers, and tables of rotary variants. */
 static const char *const structures[] = {
-    "llama_plain", "llama_bias",      "gemma3_layer_types", "gemma3_softcap", "gpt_neox_plain",
-    "phi3_plain",  "qwen2_sliding",   "qwen3_plain",        "olmo2_plain",    "granite_plain",
-    "lfm2_v",      "qwen3_5_dense_v", "qwen3_next_dense"};
+    "llama_plain", "llama_bias",      "gemma3_layer_types", "gemma3_softcap",  "gpt_neox_plain",
+    "phi3_plain",  "qwen2_sliding",   "qwen3_plain",        "olmo2_plain",     "granite_plain",
+    "lfm2_v",      "qwen3_5_dense_v", "qwen3_next_dense",   "qwen3_moe_norm_v"};
 
 /* Cases that run every setting which each case may run; of the others one setting tells, in chunks, where
  * not everything is asked for. */
@@ -278,7 +280,21 @@ static void run_settings(io_fixture *f, const char *path) {
     run_all_of(f, path, settings, SBP_COUNT(settings));
 }
 
+/* Whether a case is of experts, for which no GPU has kernels yet: its compiler says so, by the command's name. */
+static bool is_refused_on_device(io_fixture *f, const char *path) {
+    const sbp_json *config;
+    assert_ok(f, sbp_json_read(f->arena, f->diag, sbp_arena_printf(f->arena, "%s/model/config.json", path),
+                               SBP_JSON_PYTHON, &config));
+    if (!sbp_json_member(config, "num_experts_per_tok"))
+        return false;
+    cli_fails(f, 3, "for 'route' yet",
+              sbp_arena_printf(f->arena, "$C compile %s/model -o $D/p --backend %s", path, backend));
+    return true;
+}
+
 static void run_device_settings(io_fixture *f, const char *path) {
+    if (is_refused_on_device(f, path))
+        return;
     /* a software driver takes seconds a run: by default each structure once, and some thoroughly */
     if (!testing_all() && !is_its_turn(strrchr(path, '/') + 1, 0)) {
         if (is_whole(path) || strncmp(path, "tests/", 6) != 0)
@@ -352,7 +368,7 @@ static void test_other_goldens(void **state) {
     worst = 0;
     int cases = each_case(f, folder, cpu ? run_settings : run_device_settings);
     print_message("%d cases, %d runs; worst relative error in fp32: %.2g\n", cases, runs, worst);
-    assert_true(cases >= 5 && runs >= cases);
+    assert_true(cases >= 5 && runs >= cases / 2);
 }
 
 static void test_same_bits_on_device(void **state) {

@@ -175,6 +175,45 @@ static sbp_value mlp(maker *k, sbp_value a) {
     return linear(k, up, inner, k->d);
 }
 
+static sbp_value expert_param(maker *k, int64_t experts, int64_t out, int64_t in) {
+    sbp_value flat = param(k, 2, experts, out * in);
+    sbp_value_info *info = &k->b.func->values[flat];
+    sbp_type type = {
+        .dtype = SBP_F64, .rank = 3, .dim = {sbp_dim_const(experts), sbp_dim_const(out), sbp_dim_const(in)}};
+    info->type = k->m->params[info->binding].type = type;
+    return flat;
+}
+
+static sbp_value expert_linear(maker *k, sbp_value x, sbp_value index, int64_t experts, int64_t in,
+                               int64_t out) {
+    bool turned = coin(k, 3);
+    sbp_value w = expert_param(k, experts, turned ? in : out, turned ? out : in);
+    sbp_value bias = coin(k, 3) ? param(k, 2, experts, out) : SBP_NO_VALUE;
+    return sbp_build(&k->b, SBP_OP_expert_linear, NULL, (sbp_value[]){x, index, w, bias}, 4,
+                     (sbp_attr[]){sbp_attr_symbol("layout", turned ? "in_out" : "out_in")}, 1, NULL);
+}
+
+/* Experts, weighted before their last products or behind them. */
+static sbp_value experts(maker *k, sbp_value a) {
+    int64_t count = 3 + sbp_rng_below(&k->t->rng, 3), slots = 1 + sbp_rng_below(&k->t->rng, 2),
+            inner = k->d + 1;
+    bool before = coin(k, 2);
+    sbp_value scores = linear(k, a, k->d, count);
+    sbp_value index =
+        sbp_build(&k->b, SBP_OP_route, "index", &scores, 1, (sbp_attr[]){sbp_attr_int("k", slots)}, 1, NULL);
+    sbp_value weight = sbp_build1(&k->b, SBP_OP_sigmoid, sbp_build2(&k->b, SBP_OP_take_at, scores, index));
+    weight = sbp_build_reshape(&k->b, weight, (int64_t[]){slots, 1}, 2);
+    sbp_value h = sbp_build1(&k->b, SBP_OP_silu, expert_linear(k, a, index, count, k->d, inner));
+    if (before)
+        h = sbp_build2(&k->b, SBP_OP_mul, h, weight);
+    sbp_value y = expert_linear(k, h, index, count, inner, k->d);
+    if (!before)
+        y = sbp_build2(&k->b, SBP_OP_mul, y, weight);
+    y = sbp_build(&k->b, SBP_OP_row_sum, NULL, &y, 1, (sbp_attr[]){sbp_attr_int("axis", -2)}, 1, NULL);
+    k->has->experts = true;
+    return sbp_build_reshape(&k->b, y, (int64_t[]){k->d}, 1);
+}
+
 sbp_module *layers_random(testing *t, layers_features *has) {
     maker k = {.t = t, .m = sbp_module_create(t->arena, "layers"), .has = has};
     k.key = k.value = k.weight = SBP_NO_VALUE;
@@ -199,7 +238,8 @@ sbp_module *layers_random(testing *t, layers_features *has) {
         int64_t kind = sbp_rng_below(&k.t->rng, 4);
         sbp_value mixed = kind == 0 ? convolution(&k, a) : kind == 1 ? delta(&k, a) : attention(&k, a);
         sbp_value h = sbp_build2(&k.b, SBP_OP_add, x, mixed);
-        x = sbp_build2(&k.b, SBP_OP_add, h, mlp(&k, parallel ? a : norm(&k, h, k.d)));
+        sbp_value inner = parallel ? a : norm(&k, h, k.d);
+        x = sbp_build2(&k.b, SBP_OP_add, h, coin(&k, 3) ? experts(&k, inner) : mlp(&k, inner));
     }
     sbp_func_add_result(f, x, SBP_RESULT_VALUE, SBP_NO_VALUE, "y");
     if (has->head) {

@@ -100,7 +100,7 @@ static void every_vjp(void **state) {
         "  %d ops, %d examples: %d gradients, %d zero slopes, %d second derivatives, worst %.1e; %d examples "
         "have no gradient\n",
         sum.ops, sum.examples, sum.tensors, sum.zeros, sum.second, sum.worst, sum.without);
-    assert_true(sum.ops >= SBP_OP_COUNT - 13);
+    assert_true(sum.ops >= SBP_OP_COUNT - 14);
     assert_true(sum.tensors > 150 && sum.second > 150);
 }
 
@@ -111,7 +111,7 @@ static void ops_without_gradient(void **state) {
     static const sbp_opcode flat[] = {
         SBP_OP_eq,       SBP_OP_lt,        SBP_OP_le,          SBP_OP_and,           SBP_OP_or,
         SBP_OP_not,      SBP_OP_constant,  SBP_OP_iota,        SBP_OP_stop_gradient, SBP_OP_bf16_high,
-        SBP_OP_bf16_low, SBP_OP_bf16_join, SBP_OP_bf16_random, SBP_OP_random};
+        SBP_OP_bf16_low, SBP_OP_bf16_join, SBP_OP_bf16_random, SBP_OP_random,        SBP_OP_route};
     int found = 0;
     for (int code = 0; code < SBP_OP_COUNT; code++) {
         if (sbp_opcode_class((sbp_opcode)code) == SBP_CLASS_BACKWARD || code == SBP_OP_append)

@@ -539,6 +539,56 @@ static void test_text_config(void **state) {
     fixture_destroy(&f);
 }
 
+static const char qwen3_moe[] = "tests/golden/qwen3_moe_norm_v/model";
+
+/* Both names of the number of experts; which layers have them; what adapters are for; what is refused. */
+static void test_experts(void **state) {
+    (void)state;
+    static const char *const released[] = {"num_local_experts=null", "num_experts=6", "mlp_only_layers=[]",
+                                           "decoder_sparse_step=2"};
+    fixture f = fixture_create();
+    sbp_model model;
+    load(&f, qwen3_moe, SBP_F32, NULL, 0, &model);
+    const sbp_param *down = param(&model, "model.layers.2.mlp.experts.down_proj.weight");
+    assert_int_equal(down->type.dim[0].n, 6);
+    assert_int_equal(down->type.dim[2].n, 10);
+    assert_string_equal(down->recipe->source, "model.layers.2.mlp.experts.*.down_proj.weight");
+    assert_int_equal(count_ops(model.module, SBP_OP_route), 2);
+    sbp_model_options options = sbp_model_options_for(SBP_F32);
+    options.lora = &(sbp_lora_options){.rank = 2, .alpha = 2, .all_linear = true};
+    check(&f, sbp_model_load(f.arena, f.diag, qwen3_moe, &options, &model));
+    int routers = 0, projections = 0;
+    for (int32_t i = 0; i < model.module->adapter_count; i++) {
+        const char *weight = model.module->params[model.module->adapters[i].weight].name;
+        routers += strstr(weight, "mlp.gate.weight") != NULL;
+        projections += strstr(weight, "_proj.weight") != NULL;
+    }
+    assert_int_equal(routers, 0);
+    assert_int_equal(projections, 3 * 4 + 3); /* attention, and the layer that has an MLP */
+    fixture_destroy(&f);
+    f = fixture_create();
+    load(&f, "tests/golden/olmoe_v/model", SBP_F32, NULL, 0, &model);
+    assert_int_equal(count_ops(model.module, SBP_OP_route), 2);
+    fixture_destroy(&f);
+    static const struct {
+        const char *model, *set, *message;
+    } wrong[] = {
+        {qwen3_moe, "num_experts_per_tok=7", "7 of 6 experts"},
+        {qwen3_moe, "mlp_only_layers=2", "expected an array of layer numbers"},
+        {qwen3_moe, "router_aux_loss_coef=0.5", "--set router_aux_loss_coef=0 trains without it"},
+        {qwen3_moe, "router_aux_loss_coef=null", "0.001 is the router_aux_loss_coef of this model_type"},
+        {qwen3_moe, "use_sliding_window=true", "use_sliding_window"},
+        {"tests/golden/mixtral_v/model", "router_jitter_noise=0.1", "router_jitter_noise"},
+        {"tests/golden/olmoe_v/model", "clip_qkv=8", "q, k and v that are clipped"},
+    };
+    for (int i = 0; i < SBP_COUNT(wrong); i++)
+        expect(wrong[i].model, wrong[i].set, SBP_INPUT, wrong[i].message);
+    f = fixture_create();
+    load(&f, qwen3_moe, SBP_F32, released, SBP_COUNT(released), &model); /* layer 1 alone has experts now */
+    assert_int_equal(count_ops(model.module, SBP_OP_route), 1);
+    fixture_destroy(&f);
+}
+
 static void test_errors(void **state) {
     (void)state;
     static const char qwen2[] = "tests/golden/qwen2_layer_types/model",
@@ -691,6 +741,6 @@ int main(void) {
         cmocka_unit_test(test_usage_errors),  cmocka_unit_test(test_partial_rotary_errors),
         cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_ties),
         cmocka_unit_test(test_multimodal),    cmocka_unit_test(test_other_weights),
-    };
+        cmocka_unit_test(test_experts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

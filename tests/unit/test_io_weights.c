@@ -191,6 +191,42 @@ static void keeps_states(void **state) {
     sbp_weights_close(w);
 }
 
+/* Tensors whose names differ in their last number are a stack: from 0 on, without a gap, all of one shape. */
+static void stacks_tensors(void **state) {
+    io_fixture *f = *state;
+    int64_t dims[] = {2, 3}, other[] = {3, 2};
+    sbp_tensor_spec specs[] = {{"l.0.e.1.w", SBP_F32, 2, dims},  {"l.0.e.0.w", SBP_F32, 2, dims},
+                               {"l.0.e.2.w", SBP_F32, 2, dims},  {"l.1.e.0.w", SBP_F32, 2, dims},
+                               {"l.1.e.2.w", SBP_F32, 2, dims},  {"l.2.e.0.w", SBP_F32, 2, dims},
+                               {"l.2.e.1.w", SBP_F32, 2, other}, {"l.3.e.*.w", SBP_F32, 2, dims},
+                               {"l.3.e.0.w", SBP_F32, 2, dims},  {"l.4.e.00.w", SBP_F32, 2, dims}};
+    float values[6 * SBP_COUNT(specs)], back[10];
+    for (int i = 0; i < SBP_COUNT(values); i++)
+        values[i] = (float)i;
+    const char *path = sbp_arena_strdup(f->arena, io_path(f, "model.safetensors"));
+    sbp_safetensors_writer *writer;
+    assert_ok(f, sbp_safetensors_writer_create(f->arena, f->diag, path, specs, SBP_COUNT(specs), format_pt, 1,
+                                               0, &writer));
+    assert_ok(f, sbp_safetensors_writer_write(writer, f->diag, values, sizeof values));
+    assert_ok(f, sbp_safetensors_writer_commit(writer, f->diag));
+    sbp_weights *w = open_weights(f, path);
+    const sbp_weight *stack = find(w, "l.0.e.*.w");
+    assert_int_equal(stack->rank, 3);
+    assert_int_equal(stack->dim[0], 3);
+    assert_int_equal(stack->dim[2], 3);
+    assert_int_equal(stack->elems, 18);
+    assert_string_equal(stack->parts[1]->name, "l.0.e.1.w");
+    assert_ok(f, sbp_weights_read(w, stack, 5, 10, SBP_F32, back, f->diag)); /* of all three */
+    assert_true(back[0] == 11 && back[1] == 0 && back[6] == 5 && back[7] == 12 && back[9] == 14);
+    assert_int_equal(sbp_weights_count(w), SBP_COUNT(specs)); /* stacks are not among them */
+    assert_null(sbp_weights_find(w, "l.1.e.*.w"));            /* a gap */
+    assert_null(sbp_weights_find(w, "l.2.e.*.w"));            /* two shapes */
+    assert_null(find(w, "l.3.e.*.w")->parts);                 /* called so */
+    assert_null(sbp_weights_find(w, "l.4.e.*.w"));
+    assert_null(sbp_weights_find(w, "l.*.e.0.w")); /* not the last number */
+    sbp_weights_close(w);
+}
+
 static void cuts_into_shards(void **state) {
     io_fixture *f = *state;
     char single[200], index[220];
@@ -483,6 +519,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(reads_what_the_library_wrote, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(writes_what_the_library_writes, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(keeps_states, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(stacks_tensors, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(cuts_into_shards, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(checks_the_index, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(an_aborted_write_leaves_nothing, io_setup, io_teardown),

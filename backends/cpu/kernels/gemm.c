@@ -1,4 +1,5 @@
 /* gemm.c: products, in fp32, fp64 and of bf16. */
+#include "backends/cpu/kernels/gemm.h"
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/kernels/bf16.h"
 #include "backends/cpu/kernels/convert.h"
@@ -29,12 +30,26 @@
 
 #include "backends/cpu/kernels/gemm_body.h"
 
+void ISA_NAME(run_gemm)(cpu_lane *lane, const cpu_gemm *gemm) {
+    if (gemm->d.dtype == SBP_F64)
+        run_gemm_f64(lane, gemm);
+    else if (gemm->a.dtype == SBP_BF16 && gemm->b.dtype == SBP_BF16)
+        run_gemm_bf16(lane, gemm);
+    else
+        run_gemm_f32(lane, gemm);
+}
+
 void ISA_NAME(gemm)(cpu_lane *lane, const cpu_command *command) {
     const cpu_view *v = command->views;
-    if (v[SBP_GEMM_D].dtype == SBP_F64)
-        run_gemm_f64(lane, command);
-    else if (v[SBP_GEMM_A].dtype == SBP_BF16 && v[SBP_GEMM_B].dtype == SBP_BF16)
-        run_gemm_bf16(lane, command);
-    else
-        run_gemm_f32(lane, command);
+    const sbp_command *c = command->command;
+    cpu_gemm gemm = {.d = v[SBP_GEMM_D],
+                     .a = v[SBP_GEMM_A],
+                     .b = v[SBP_GEMM_B],
+                     .c = v[SBP_GEMM_C],
+                     .bias = v[SBP_GEMM_BIAS],
+                     .ta = c->u.gemm.ta,
+                     .tb = c->u.gemm.tb,
+                     .alpha = c->u.gemm.alpha,
+                     .beta = c->u.gemm.beta};
+    ISA_NAME(run_gemm)(lane, &gemm);
 }

@@ -10,7 +10,10 @@
  * added in order to what is there before (c, when alpha and beta are 1). So the bits of an element of d
  * depend on k alone, not on how rows and columns are cut. Beyond GEMM_MACRO, packed memory is bounded by
  * adding into d (or, where d is narrower, into `acc`) macro block by macro block. Where items are whole tiles
- * of d in the type of the arithmetic, tiles add into d itself; else into scratch, in the same order. */
+ * of d in the type of the arithmetic, tiles add into d itself; else into scratch, in the same order.
+ *
+ * Rows of a, of b where it is not transposed, and of d may be gathered (gemm.h): a is packed then, and d stored
+ * row by row. */
 
 #ifndef GEMM_CONSTANTS
 #define GEMM_CONSTANTS
@@ -35,6 +38,7 @@ enum {
 
 typedef struct real_gemm {
     const cpu_view *a, *b, *c, *d, *bias;
+    const cpu_gemm_rows *a_rows, *b_rows, *d_rows;
     bool ta, tb, pack_a;
     REAL alpha, beta;
     OPERAND *a_packed, *b_packed;
@@ -54,6 +58,15 @@ typedef struct real_gemm {
 
 INLINE char *real_element(const cpu_view *view, int64_t row, int64_t column) {
     return view->data + (row * view->stride + column) * sbp_dtype_bytes(view->dtype);
+}
+
+/* A row that may be gathered. */
+INLINE char *real_gathered(const cpu_view *view, const cpu_gemm_rows *rows, int64_t row, int64_t column) {
+    if (!rows->pairs)
+        return real_element(view, row, column);
+    int64_t pair = cpu_pair(rows->pairs, rows->begin + row),
+            at = pair / rows->slots * view->stride + pair % rows->slots * rows->step;
+    return view->data + (at + column) * sbp_dtype_bytes(view->dtype);
 }
 
 /* out[i][j] = in[j][i], in: PANEL rows of `count` elements `stride` apart, out: [count][PANEL]. */
@@ -106,7 +119,7 @@ static void real_gemm_begin(const real_gemm *g, int64_t m, int64_t n, REAL *sum,
     if (!g->first && g->use_acc)
         memcpy(sum, g->acc + m * g->columns + n, (size_t)count * sizeof(REAL));
     else
-        real_load_row(sum, real_element(before, g->m0 + m, g->n0 + n), before->dtype, count);
+        real_load_row(sum, real_gathered(before, g->d_rows, g->m0 + m, g->n0 + n), before->dtype, count);
 }
 
 /* d = sum + bias, or alpha sum + beta c + bias where c is not in the sum yet, for one row of an item. */
@@ -131,7 +144,7 @@ static void real_gemm_store(const real_gemm *g, int64_t m, int64_t n, REAL *sum,
         memcpy(g->acc + m * g->columns + n, sum, (size_t)count * sizeof(REAL));
         return;
     }
-    real_store_row(real_element(d, g->m0 + m, g->n0 + n), d->dtype, sum, count);
+    real_store_row(real_gathered(d, g->d_rows, g->m0 + m, g->n0 + n), d->dtype, sum, count);
 }
 
 static void real_gemm_compute(void *arg, int64_t item, char *scratch) {
@@ -212,29 +225,31 @@ static int64_t real_item_rows(int64_t rows, int64_t column_items) {
     return even < LEAST_ITEM_ROWS ? LEAST_ITEM_ROWS : even;
 }
 
-static void real_run_gemm(cpu_lane *lane, const cpu_command *command) {
-    const cpu_view *v = command->views;
-    real_gemm g = {.d = &v[SBP_GEMM_D],
-                   .a = &v[SBP_GEMM_A],
-                   .b = &v[SBP_GEMM_B],
-                   .c = &v[SBP_GEMM_C],
-                   .bias = &v[SBP_GEMM_BIAS]};
-    g.ta = command->command->u.gemm.ta;
-    g.tb = command->command->u.gemm.tb;
-    g.alpha = (REAL)command->command->u.gemm.alpha;
-    g.beta = (REAL)command->command->u.gemm.beta;
+static void real_run_gemm(cpu_lane *lane, const cpu_gemm *gemm) {
+    real_gemm g = {.d = &gemm->d,
+                   .a = &gemm->a,
+                   .b = &gemm->b,
+                   .c = &gemm->c,
+                   .bias = &gemm->bias,
+                   .a_rows = &gemm->a_rows,
+                   .b_rows = &gemm->b_rows,
+                   .d_rows = &gemm->d_rows};
+    g.ta = gemm->ta;
+    g.tb = gemm->tb;
+    g.alpha = (REAL)gemm->alpha;
+    g.beta = (REAL)gemm->beta;
     g.m = g.d->rows;
     g.n = g.d->cols;
     g.k = g.ta ? g.a->rows : g.a->cols;
     if (g.m == 0 || g.n == 0)
         return;
     /* Rows a multiple of 4 KiB apart fall into the same sets of the cache: better copied. */
-    g.pack_a = g.ta || !real_is_operand(g.a) || g.k % PER_OPERAND != 0 ||
+    g.pack_a = g.ta || g.a_rows->pairs || !real_is_operand(g.a) || g.k % PER_OPERAND != 0 ||
                (g.m > TILE_ROWS && g.a->stride * sbp_dtype_bytes(g.a->dtype) % 4096 == 0);
     bool one_depth = g.k <= GEMM_MACRO, with_c = g.c->data && g.beta != R(0);
     bool plain = g.alpha == R(1) && (!with_c || g.beta == R(1));
     g.c_last = with_c && !plain;
-    g.in_place = plain && g.d->dtype == REAL_DTYPE && !g.bias->data &&
+    g.in_place = plain && g.d->dtype == REAL_DTYPE && !g.bias->data && !g.d_rows->pairs &&
                  (!with_c || (g.c->data == g.d->data && g.c->stride == g.d->stride));
     int64_t macro = g.k < GEMM_MACRO ? g.k : GEMM_MACRO;
     g.use_acc = g.k > GEMM_MACRO && (g.d->dtype != REAL_DTYPE || g.c_last); /* c may be d */

@@ -2,8 +2,10 @@
  * of gemm_body.h. */
 
 /* Row k0 + k of b (or of a transposed), from `column` on; zeros behind the last. */
-INLINE const uint16_t *real_bf16_row(const real_gemm *g, const cpu_view *view, int64_t k, int64_t column) {
-    return k < g->depth ? (const uint16_t *)(const void *)real_element(view, g->k0 + k, column) : bf16_zeros;
+INLINE const uint16_t *real_bf16_row(const real_gemm *g, const cpu_view *view, const cpu_gemm_rows *rows,
+                                     int64_t k, int64_t column) {
+    return k < g->depth ? (const uint16_t *)(const void *)real_gathered(view, rows, g->k0 + k, column)
+                        : bf16_zeros;
 }
 
 /* [step][j] = b(k0 + k, first + j) for the columns of one panel. */
@@ -12,8 +14,8 @@ static void real_pack_b_panel(const real_gemm *g, int64_t panel) {
     OPERAND *out = g->b_packed + panel * PANEL * g->steps;
     if (!g->tb) {
         for (int64_t k = 0; k < g->depth; k += 2, out += PANEL * BF16_STEPS) {
-            const uint16_t *even = real_bf16_row(g, g->b, k, g->n0 + first);
-            const uint16_t *odd = real_bf16_row(g, g->b, k + 1, g->n0 + first);
+            const uint16_t *even = real_bf16_row(g, g->b, g->b_rows, k, g->n0 + first);
+            const uint16_t *odd = real_bf16_row(g, g->b, g->b_rows, k + 1, g->n0 + first);
             if (width == PANEL) {
                 bf16_pair_rows(out, PANEL, even, odd, PANEL);
                 continue;
@@ -45,9 +47,9 @@ static void real_pack_a_rows(const real_gemm *g, int64_t group) {
     int64_t first = group * PACK_ROWS, count = g->rows - first < PACK_ROWS ? g->rows - first : PACK_ROWS;
     if (!g->ta) {
         for (int64_t m = first; m < first + count; m++)
-            bf16_pair_elements(g->a_packed + m * g->a_stride,
-                               (const uint16_t *)(const void *)real_element(g->a, g->m0 + m, g->k0),
-                               g->depth);
+            bf16_pair_elements(
+                g->a_packed + m * g->a_stride,
+                (const uint16_t *)(const void *)real_gathered(g->a, g->a_rows, g->m0 + m, g->k0), g->depth);
         return;
     }
     OPERAND lines[PACK_DEPTH][PACK_ROWS] = {0};
@@ -55,8 +57,8 @@ static void real_pack_a_rows(const real_gemm *g, int64_t group) {
         int64_t some = g->steps - step < PACK_DEPTH ? g->steps - step : PACK_DEPTH;
         for (int64_t i = 0; i < some; i += BF16_STEPS) {
             int64_t k = (step + i) * PER_OPERAND;
-            bf16_pair_rows(lines[i], PACK_ROWS, real_bf16_row(g, g->a, k, g->m0 + first),
-                           real_bf16_row(g, g->a, k + 1, g->m0 + first), count);
+            bf16_pair_rows(lines[i], PACK_ROWS, real_bf16_row(g, g->a, g->a_rows, k, g->m0 + first),
+                           real_bf16_row(g, g->a, g->a_rows, k + 1, g->m0 + first), count);
         }
         OPERAND *out = g->a_packed + first * g->steps + step * TILE_ROWS;
         for (int64_t p = 0; p < PACK_ROWS && p < count; p += TILE_ROWS, out += TILE_ROWS * g->steps)

@@ -8,13 +8,14 @@ static void real_pack_b_panel(const real_gemm *g, int64_t panel) {
     if (!g->tb) {
         for (int64_t k = 0; k < g->depth; k++, out += PANEL) {
             if (as_it_lies) {
-                const REAL *in = (const REAL *)(const void *)real_element(g->b, g->k0 + k, g->n0 + first);
+                const REAL *in =
+                    (const REAL *)(const void *)real_gathered(g->b, g->b_rows, g->k0 + k, g->n0 + first);
 #pragma GCC unroll 3
                 for (int v = 0; v < TILE_VECTORS; v++)
                     *(VEC_MEMORY *)(out + v * VL) = *(const VEC_MEMORY *)(in + v * VL);
                 continue;
             }
-            real_load_row(out, real_element(g->b, g->k0 + k, g->n0 + first), g->b->dtype, width);
+            real_load_row(out, real_gathered(g->b, g->b_rows, g->k0 + k, g->n0 + first), g->b->dtype, width);
             for (int64_t j = width; j < PANEL; j++)
                 out[j] = 0;
         }
@@ -41,15 +42,16 @@ static void real_pack_a_rows(const real_gemm *g, int64_t group) {
     int64_t first = group * PACK_ROWS, count = g->rows - first < PACK_ROWS ? g->rows - first : PACK_ROWS;
     if (!g->ta) {
         for (int64_t m = first; m < first + count; m++)
-            real_load_row(g->a_packed + m * g->a_stride, real_element(g->a, g->m0 + m, g->k0), g->a->dtype,
-                          g->depth);
+            real_load_row(g->a_packed + m * g->a_stride, real_gathered(g->a, g->a_rows, g->m0 + m, g->k0),
+                          g->a->dtype, g->depth);
         return;
     }
     REAL lines[PACK_DEPTH][PACK_ROWS] = {0};
     for (int64_t k = 0; k < g->depth; k += PACK_DEPTH) {
         int64_t some = g->depth - k < PACK_DEPTH ? g->depth - k : PACK_DEPTH;
         for (int64_t i = 0; i < some; i++)
-            real_load_row(lines[i], real_element(g->a, g->k0 + k + i, g->m0 + first), g->a->dtype, count);
+            real_load_row(lines[i], real_gathered(g->a, g->a_rows, g->k0 + k + i, g->m0 + first), g->a->dtype,
+                          count);
         REAL *out = g->a_packed + first * g->depth + k * TILE_ROWS;
         for (int64_t p = 0; p < PACK_ROWS && p < count; p += TILE_ROWS, out += TILE_ROWS * g->depth)
             for (int64_t i = 0; i < some; i++)

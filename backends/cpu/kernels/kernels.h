@@ -18,6 +18,10 @@ void ISA_NAME(conv_rows)(cpu_lane *lane, const cpu_command *command);
 void ISA_NAME(conv_rows_bwd)(cpu_lane *lane, const cpu_command *command);
 void ISA_NAME(delta_rule)(cpu_lane *lane, const cpu_command *command);
 void ISA_NAME(delta_rule_bwd)(cpu_lane *lane, const cpu_command *command);
+void ISA_NAME(route)(cpu_lane *lane, const cpu_command *command);
+void ISA_NAME(expert_order)(cpu_lane *lane, const cpu_command *command);
+void ISA_NAME(expert_gemm)(cpu_lane *lane, const cpu_command *command);
+void ISA_NAME(expert_gemm_dw)(cpu_lane *lane, const cpu_command *command);
 void ISA_NAME(reduce)(cpu_lane *lane, const cpu_command *command);
 void ISA_NAME(collective)(cpu_lane *lane, const cpu_command *command);
 

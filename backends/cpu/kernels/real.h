@@ -139,6 +139,7 @@
 #define real_packed_space NAME(packed_space)
 #define real_forward NAME(forward)
 #define real_forward_item NAME(forward_item)
+#define real_gathered NAME(gathered)
 #define real_gemm NAME(gemm)
 #define real_gemm_begin NAME(gemm_begin)
 #define real_gemm_compute NAME(gemm_compute)

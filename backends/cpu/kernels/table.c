@@ -21,6 +21,10 @@ const cpu_kernels ISA_NAME(kernels) = {
             [SBP_CMD_CONV_ROWS_BWD] = ISA_NAME(conv_rows_bwd),
             [SBP_CMD_DELTA_RULE] = ISA_NAME(delta_rule),
             [SBP_CMD_DELTA_RULE_BWD] = ISA_NAME(delta_rule_bwd),
+            [SBP_CMD_ROUTE] = ISA_NAME(route),
+            [SBP_CMD_EXPERT_ORDER] = ISA_NAME(expert_order),
+            [SBP_CMD_EXPERT_GEMM] = ISA_NAME(expert_gemm),
+            [SBP_CMD_EXPERT_GEMM_DW] = ISA_NAME(expert_gemm_dw),
             [SBP_CMD_REDUCE] = ISA_NAME(reduce),
             [SBP_CMD_COLLECTIVE] = ISA_NAME(collective)},
 };

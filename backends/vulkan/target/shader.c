@@ -214,7 +214,8 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
         make_attention(&text, command, key->step == 0 ? "attn_dq.comp" : "attn_dkv.comp");
         break;
     default:
-        return sbp_fail(diag, SBP_INTERNAL, "no shader for '%s'", sbp_command_name(command->kind));
+        return sbp_fail(diag, SBP_MACHINE, "the Vulkan backend has no shader for '%s' yet",
+                        sbp_command_name(command->kind));
     }
     out->text = text.data;
     return SBP_OK;

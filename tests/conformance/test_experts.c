@@ -1,0 +1,256 @@
+/* test_experts.c: route, expert_order, expert_gemm and expert_gemm_dw: equal scores and such as are no
+ * numbers, every expert chosen, one never, all rows to one; slots that share an operand and slots with their
+ * own; rows whose bounds or pairs are out of range. */
+#include "tests/conformance/conformance.h"
+
+#include <math.h>
+
+/* No GPU has kernels for experts yet: their compilers refuse the commands by name. */
+static bool is_built(void) {
+    if (strcmp(suite_device()->name, "cpu") == 0)
+        return true;
+    printf("skipped: %s: experts: there are no kernels\n", suite_device()->name);
+    return false;
+}
+
+static const sbp_dtype floats[] = {SBP_F32, SBP_BF16, SBP_F16, SBP_F64};
+
+/* ---- route, expert_order ---------------------------------------------------------------------------- */
+
+static bool is_larger(double a, double b) {
+    return a > b || (isnan(b) && !isnan(a));
+}
+
+static void test_route(void **state) {
+    (void)state;
+    if (!is_built())
+        skip();
+    static const int64_t row_counts[] = {0, 1, 17, 70}, expert_counts[] = {1, 2, 8, 60, 300};
+    int mode = 0;
+    for (int d = 0; d < SBP_COUNT(floats); d++)
+        for (int r = 0; r < SBP_COUNT(row_counts); r++)
+            for (int n = 0; n < SBP_COUNT(expert_counts); n++, mode++) {
+                suite_case *c = suite_begin("route", (uint64_t)mode);
+                int64_t rows = row_counts[r], experts = expert_counts[n];
+                int64_t k = 1 + sbp_rng_below(&c->rng, experts < 12 ? experts : 12);
+                suite_tensor *index = suite_add(c, SBP_I32, rows, k);
+                suite_tensor *scores = suite_add(c, floats[d], rows, experts);
+                c->command.kind = SBP_CMD_ROUTE;
+                for (int64_t i = 0; i < rows * experts; i++) {
+                    if (mode % 3 == 0) /* many are equal */
+                        scores->values[i] = (double)sbp_rng_below(&c->rng, 3);
+                    if (mode % 3 == 1 && sbp_rng_below(&c->rng, 6) == 0)
+                        scores->values[i] = sbp_rng_below(&c->rng, 2) ? (double)NAN : -(double)INFINITY;
+                }
+                suite_expect(c, index);
+                bool *taken = suite_alloc(c, experts, sizeof *taken);
+                for (int64_t row = 0; row < rows; row++) {
+                    const double *of = scores->values + row * experts;
+                    memset(taken, 0, (size_t)experts * sizeof *taken);
+                    for (int64_t j = 0; j < k; j++) {
+                        int64_t best = -1;
+                        for (int64_t e = experts - 1; e >= 0; e--)
+                            if (!taken[e] && (best < 0 || !is_larger(of[best], of[e])))
+                                best = e;
+                        taken[best] = true;
+                        index->expected[row * k + j] = (double)best;
+                    }
+                }
+                suite_check(c);
+                suite_end(c);
+            }
+}
+
+/* Slots of rows, and what expert_order makes of them. */
+typedef struct slots {
+    int64_t rows, k, experts;
+    int32_t *index, *pairs, *bounds; /* index: -1 and `experts` name none */
+} slots;
+
+enum { EVERY, ONE_NEVER, ALL_TO_ONE, SOME_NOWHERE, CHOICES };
+
+static int32_t choose(suite_case *c, const slots *s, int choice) {
+    int64_t e = sbp_rng_below(&c->rng, s->experts);
+    if (choice == ONE_NEVER && e == s->experts / 2)
+        e = s->experts > 1 ? (e + 1) % s->experts : 0;
+    if (choice == ALL_TO_ONE)
+        e = s->experts - 1;
+    if (choice == SOME_NOWHERE && sbp_rng_below(&c->rng, 4) == 0)
+        e = sbp_rng_below(&c->rng, 2) ? -1 : s->experts;
+    return (int32_t)e;
+}
+
+static slots make_slots(suite_case *c, int64_t rows, int64_t k, int64_t experts, int choice) {
+    slots s = {.rows = rows, .k = k, .experts = experts};
+    int64_t count = 0, all = rows * k;
+    s.index = suite_alloc(c, all + 1, sizeof *s.index);
+    s.pairs = suite_alloc(c, all + 1, sizeof *s.pairs);
+    s.bounds = suite_alloc(c, experts + 1, sizeof *s.bounds);
+    for (int64_t i = 0; i < all; i++) {
+        s.index[i] = choose(c, &s, choice);
+        s.pairs[i] = -1;
+    }
+    for (int64_t e = 0; e < experts; e++) {
+        s.bounds[e] = (int32_t)count;
+        for (int64_t i = 0; i < all; i++)
+            if (s.index[i] == e)
+                s.pairs[count++] = (int32_t)i;
+    }
+    s.bounds[experts] = (int32_t)count;
+    return s;
+}
+
+static void set_values(suite_tensor *t, const int32_t *values) {
+    for (int64_t i = 0; i < t->rows * t->cols; i++)
+        t->values[i] = values[i];
+}
+
+static const int64_t row_counts[] = {0, 1, 2, 17, 130}, slot_counts[] = {1, 2, 8},
+                     expert_counts[] = {1, 5, 60, 300};
+
+static void test_expert_order(void **state) {
+    (void)state;
+    if (!is_built())
+        skip();
+    int mode = 0;
+    for (int r = 0; r < SBP_COUNT(row_counts); r++)
+        for (int j = 0; j < SBP_COUNT(slot_counts); j++)
+            for (int n = 0; n < SBP_COUNT(expert_counts); n++, mode++) {
+                suite_case *c = suite_begin("expert_order", (uint64_t)mode);
+                slots s = make_slots(c, row_counts[r], slot_counts[j], expert_counts[n], mode % CHOICES);
+                suite_tensor *pairs = suite_add(c, SBP_I32, s.rows, s.k);
+                suite_tensor *bounds = suite_add(c, SBP_I32, 1, s.experts + 1);
+                set_values(suite_add(c, SBP_I32, s.rows, s.k), s.index);
+                c->command.kind = SBP_CMD_EXPERT_ORDER;
+                suite_expect(c, pairs);
+                suite_expect(c, bounds);
+                for (int64_t i = 0; i < s.rows * s.k; i++)
+                    pairs->expected[i] = s.pairs[i];
+                for (int64_t e = 0; e <= s.experts; e++)
+                    bounds->expected[e] = s.bounds[e];
+                suite_check(c);
+                suite_end(c);
+            }
+}
+
+/* ---- products --------------------------------------------------------------------------------------- */
+
+static const int64_t widths[] = {1, 3, 48, 131};
+
+/* Experts that a product leaves out: of one, pairs are out of range; of another, bounds. */
+static bool is_spoilt(const slots *s, int64_t e) {
+    int64_t most = s->rows * s->k;
+    bool bad = s->bounds[e] < 0 || s->bounds[e + 1] > most;
+    for (int64_t i = s->bounds[e]; i < s->bounds[e + 1] && !bad; i++)
+        bad |= s->pairs[i] < 0 || s->pairs[i] >= most;
+    return bad;
+}
+
+static void spoil(suite_case *c, const slots *s) {
+    int64_t all = s->bounds[s->experts];
+    if (all > 0)
+        s->pairs[sbp_rng_below(&c->rng, all)] = sbp_rng_below(&c->rng, 2) ? -1 : (int32_t)(s->rows * s->k);
+    if (sbp_rng_below(&c->rng, 2))
+        s->bounds[s->experts] = (int32_t)(s->rows * s->k + 1);
+}
+
+/* Element i of what a slot has of an operand. */
+static double slot_value(const suite_tensor *t, const slots *s, int64_t pair, bool by_slot, int64_t i) {
+    int64_t n = by_slot ? t->cols / s->k : t->cols;
+    return t->values[pair / s->k * t->cols + (by_slot ? pair % s->k * n : 0) + i];
+}
+
+static void add_order(suite_case *c, const slots *s) {
+    set_values(suite_add(c, SBP_I32, s->rows, s->k), s->pairs);
+    set_values(suite_add(c, SBP_I32, 1, s->experts + 1), s->bounds);
+}
+
+static void test_expert_gemm(void **state) {
+    (void)state;
+    if (!is_built())
+        skip();
+    int mode = 0;
+    for (int d = 0; d < SBP_COUNT(floats); d++)
+        for (int r = 0; r < SBP_COUNT(row_counts); r++)
+            for (int j = 0; j < SBP_COUNT(slot_counts); j++)
+                for (int w = 0; w < SBP_COUNT(widths); w++, mode++) {
+                    suite_case *c = suite_begin("expert_gemm", (uint64_t)mode);
+                    slots s = make_slots(c, row_counts[r], slot_counts[j], 1 + sbp_rng_below(&c->rng, 9),
+                                         mode % CHOICES);
+                    int64_t n = widths[w], m = widths[sbp_rng_below(&c->rng, SBP_COUNT(widths))];
+                    bool tb = sbp_rng_below(&c->rng, 2), by_slot = sbp_rng_below(&c->rng, 2);
+                    bool has_bias = sbp_rng_below(&c->rng, 2), wide = sbp_rng_below(&c->rng, 2);
+                    sbp_dtype of_d = wide && floats[d] != SBP_F64 ? SBP_F32 : floats[d];
+                    if (mode % 7 == 0)
+                        spoil(c, &s);
+                    suite_tensor *y = suite_add(c, of_d, s.rows, s.k * n);
+                    suite_tensor *a = suite_add(c, floats[d], s.rows, by_slot ? s.k * m : m);
+                    suite_tensor *b = suite_add(c, floats[d], s.experts, n * m);
+                    suite_tensor *bias =
+                        has_bias ? suite_add(c, floats[d], s.experts, n) : suite_add_absent(c);
+                    add_order(c, &s);
+                    c->command.kind = SBP_CMD_EXPERT_GEMM;
+                    c->command.u.experts.tb = tb;
+                    c->command.u.experts.a_by_slot = by_slot;
+                    suite_expect(c, y);
+                    y->written = suite_alloc(c, s.rows * s.k * n + 1, sizeof *y->written);
+                    memset(y->written, 0, (size_t)(s.rows * s.k * n) * sizeof *y->written);
+                    for (int64_t e = 0; e < s.experts && suite_wants(c); e++)
+                        for (int64_t p = s.bounds[e]; p < s.bounds[e + 1] && !is_spoilt(&s, e); p++)
+                            for (int64_t i = 0; i < n; i++) {
+                                double sum = has_bias ? bias->values[e * n + i] : 0;
+                                for (int64_t h = 0; h < m; h++)
+                                    sum += slot_value(a, &s, s.pairs[p], by_slot, h) *
+                                           b->values[e * n * m + (tb ? i * m + h : h * n + i)];
+                                y->expected[s.pairs[p] * n + i] = sum;
+                                y->written[s.pairs[p] * n + i] = true;
+                            }
+                    suite_check(c);
+                    suite_end(c);
+                }
+}
+
+static void test_expert_gemm_dw(void **state) {
+    (void)state;
+    if (!is_built())
+        skip();
+    int mode = 0;
+    for (int d = 0; d < SBP_COUNT(floats); d++)
+        for (int r = 0; r < SBP_COUNT(row_counts); r++)
+            for (int j = 0; j < SBP_COUNT(slot_counts); j++)
+                for (int w = 0; w < SBP_COUNT(widths); w++, mode++) {
+                    suite_case *c = suite_begin("expert_gemm_dw", (uint64_t)mode);
+                    slots s = make_slots(c, row_counts[r], slot_counts[j], 1 + sbp_rng_below(&c->rng, 9),
+                                         mode % CHOICES);
+                    int64_t n = widths[w], m = widths[sbp_rng_below(&c->rng, SBP_COUNT(widths))];
+                    bool a_by_slot = sbp_rng_below(&c->rng, 2), b_by_slot = sbp_rng_below(&c->rng, 2);
+                    bool adds = sbp_rng_below(&c->rng, 2);
+                    if (mode % 7 == 0)
+                        spoil(c, &s);
+                    suite_tensor *dw =
+                        suite_add(c, floats[d] == SBP_F64 ? SBP_F64 : SBP_F32, s.experts, n * m);
+                    suite_tensor *a = suite_add(c, floats[d], s.rows, a_by_slot ? s.k * n : n);
+                    suite_tensor *b = suite_add(c, floats[d], s.rows, b_by_slot ? s.k * m : m);
+                    add_order(c, &s);
+                    c->command.kind = SBP_CMD_EXPERT_GEMM_DW;
+                    c->command.u.experts.a_by_slot = a_by_slot;
+                    c->command.u.experts.b_by_slot = b_by_slot;
+                    c->command.u.experts.adds = adds;
+                    suite_expect(c, dw);
+                    for (int64_t i = 0; i < s.experts * n * m && !adds; i++)
+                        dw->expected[i] = 0;
+                    for (int64_t e = 0; e < s.experts && suite_wants(c); e++)
+                        for (int64_t p = s.bounds[e]; p < s.bounds[e + 1] && !is_spoilt(&s, e); p++)
+                            for (int64_t i = 0; i < n * m; i++)
+                                dw->expected[e * n * m + i] +=
+                                    slot_value(a, &s, s.pairs[p], a_by_slot, i / m) *
+                                    slot_value(b, &s, s.pairs[p], b_by_slot, i % m);
+                    suite_check(c);
+                    suite_end(c);
+                }
+}
+
+const struct CMUnitTest suite_expert_tests[] = {
+    cmocka_unit_test(test_route), cmocka_unit_test(test_expert_order), cmocka_unit_test(test_expert_gemm),
+    cmocka_unit_test(test_expert_gemm_dw)};
+const int suite_expert_count = SBP_COUNT(suite_expert_tests);

@@ -1,0 +1,115 @@
+/* test_experts.c: layers whose rows go to experts. Drawn models (slots, experts, MLPs between), documents,
+ * chunks, saved sets, segments, checkpoints, homes: gradients of the step are those of the documents each
+ * alone, evaluated in double (whole_step.h). And the structure: a choice is made once, in the first forward,
+ * and read by all that computes again. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "passes/passes.h"
+#include "tests/common/compile_model.h"
+#include "tests/common/whole_step.h"
+
+static char directory[] = "/tmp/sbp_experts_XXXXXX", config[sizeof directory + 20];
+
+static int make_directory(void **state) {
+    (void)state;
+    if (!mkdtemp(directory))
+        return -1;
+    snprintf(config, sizeof config, "%s/config.json", directory);
+    return 0;
+}
+
+static int remove_directory(void **state) {
+    (void)state;
+    unlink(config);
+    return rmdir(directory);
+}
+
+static void draw_model(testing *t) {
+    FILE *f = fopen(config, "w");
+    int64_t experts = 2 + sbp_rng_below(&t->rng, 6), chosen = 1 + sbp_rng_below(&t->rng, experts);
+    int64_t layers = 2 + sbp_rng_below(&t->rng, 3);
+    assert_non_null(f);
+    fprintf(
+        f,
+        "{\"model_type\": \"qwen3_moe\", \"vocab_size\": %d, \"hidden_size\": %d, \"intermediate_size\": 6, "
+        "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 4, \"rms_norm_eps\": 0.01, "
+        "\"rope_theta\": 100, \"router_aux_loss_coef\": 0, \"num_experts\": %d, "
+        "\"num_experts_per_tok\": %d, \"moe_intermediate_size\": %d, \"norm_topk_prob\": %s, "
+        "\"num_hidden_layers\": %d, \"mlp_only_layers\": [%d]}",
+        WHOLE_STEP_VOCABULARY, (int)(7 + sbp_rng_below(&t->rng, 3)), (int)experts, (int)chosen,
+        (int)(3 + sbp_rng_below(&t->rng, 3)),
+        chosen > 1 && sbp_rng_below(&t->rng, 2) ? "true" : "false", /* of one the weight would be 1 */
+        (int)layers, (int)sbp_rng_below(&t->rng, layers));
+    fclose(f);
+}
+
+static void drawn_models(void **state) {
+    (void)state;
+    for (int seed = 1; seed <= testing_sweep(16, 300); seed++) {
+        testing t = testing_open((uint64_t)seed);
+        draw_model(&t);
+        whole_step_draw_alone(directory, (uint64_t)seed, 6);
+        testing_close(&t);
+    }
+}
+
+/* ---- structure ---------------------------------------------------------------------------------------- */
+
+static int count_commands(const sbp_body *body, sbp_command_kind kind) {
+    int count = 0;
+    for (int32_t i = 0; i < body->count; i++) {
+        const sbp_node *node = &body->nodes[i];
+        if (node->kind == SBP_NODE_LOOP)
+            count += count_commands(&node->u.loop->body, kind);
+        count += node->kind == SBP_NODE_COMMAND && node->u.command->kind == kind;
+    }
+    return count;
+}
+
+static bool ends_with(const char *text, const char *end) {
+    size_t a = strlen(text), b = strlen(end);
+    return a >= b && strcmp(text + a - b, end) == 0;
+}
+
+/* Each function that has products of experts orders its slots once; the forward alone chooses. */
+static void choices_are_made_once(void **state) {
+    (void)state;
+    static const char *const ends[] = {".forward", ".recompute", ".backward"};
+    static const char *const frozen[] = {NULL, "*block_sparse_moe*",
+                                         "model.[el]*[smd].[0w]*" /* all of a layer, and what is below */};
+    for (int k = 0; k < SBP_COUNT(frozen); k++)
+        for (int64_t every = 1; every <= 3; every++) {
+            testing t = testing_open(1);
+            sbp_program *p;
+            compile_request request = compile_request_for("tests/golden/mixtral_v/model", 60, 7, 7);
+            request.options.schedule.checkpoint_every = every;
+            request.freeze = frozen[k];
+            testing_check(&t, compile_model(t.arena, t.diag, &request, &p));
+            testing_check(&t, sbp_program_verify(p, t.diag));
+            int found[SBP_COUNT(ends)] = {0}, choices = 0;
+            for (int32_t n = 0; n < p->function_count; n++) {
+                const sbp_function *f = &p->functions[n];
+                int products = count_commands(&f->body, SBP_CMD_EXPERT_GEMM);
+                assert_int_equal(count_commands(&f->body, SBP_CMD_EXPERT_ORDER), products > 0);
+                assert_int_equal(count_commands(&f->body, SBP_CMD_ROUTE),
+                                 products > 0 && ends_with(f->name, ends[0]));
+                if (count_commands(&f->body, SBP_CMD_ROUTE) > 0)
+                    choices += whole_step_calls(p, "accumulate", f->name);
+                for (int e = 0; e < SBP_COUNT(ends); e++)
+                    found[e] += products > 0 && ends_with(f->name, ends[e]);
+            }
+            assert_true(found[0] > 0 && found[2] > 0);
+            assert_int_equal(found[1] > 0, every > 1);
+            assert_int_equal(choices, 3); /* of the layers */
+            testing_close(&t);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(drawn_models),
+                                       cmocka_unit_test(choices_are_made_once)};
+    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+}
