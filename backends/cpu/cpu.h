@@ -66,7 +66,7 @@ typedef struct cpu_lane {
 enum {
     CPU_HUGE_PAGE_BYTES = 2 << 20,
     CPU_SHARED_BYTES = 16 << 20, /* see kernels/gemm_body.h */
-    CPU_MOST_CHOSEN = 256, /* columns that route chooses in a row */
+    CPU_MOST_CHOSEN = 256,       /* columns that route chooses in a row */
     CPU_SCRATCH_BYTES = 4 << 20  /* per thread: attention tiles are the largest user */
 };
 
