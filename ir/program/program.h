@@ -564,6 +564,7 @@ typedef enum sbp_work_kind {
     SBP_WORK_NONE,       /* nothing */
     SBP_WORK_ROWS,       /* memory, or the operations of a row kernel */
     SBP_WORK_MATMUL,     /* flops */
+    SBP_WORK_EXPERTS,    /* flops, or the matrices of experts, which few rows may share: what takes longer */
     SBP_WORK_ATTENTION,  /* flops, of products within a kernel */
     SBP_WORK_COPY,       /* bytes between the spaces of its two operands */
     SBP_WORK_COLLECTIVE, /* `elems`, among all ranks */

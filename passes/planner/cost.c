@@ -160,15 +160,21 @@ static double exchange_seconds(meter *m, const sbp_work *work, double times) {
     return seconds;
 }
 
+static double matmul_seconds(const sbp_throughput *r, const sbp_work *work) {
+    double rate = sbp_throughput_matmul(r, work->dtype);
+    return work->rows > 0 ? work->flops / rate * (work->rows + r->half_rows) / work->rows : 0;
+}
+
 /* At the target's throughput. */
 static double work_seconds(meter *m, const sbp_command *c, const sbp_operand_shape *operands,
                            const sbp_work *work, double times) {
     const sbp_throughput *r = &m->target->throughput;
     switch (work->kind) {
-    case SBP_WORK_MATMUL: {
-        double rate = sbp_throughput_matmul(r, work->dtype);
-        return r->command_seconds +
-               (work->rows > 0 ? work->flops / rate * (work->rows + r->half_rows) / work->rows : 0);
+    case SBP_WORK_MATMUL:
+        return r->command_seconds + matmul_seconds(r, work);
+    case SBP_WORK_EXPERTS: {
+        double products = matmul_seconds(r, work), memory = sbp_cost_rows(m->target, false, work->bytes, 0);
+        return r->command_seconds + (products > memory ? products : memory);
     }
     case SBP_WORK_ATTENTION:
         return r->command_seconds + work->flops / sbp_throughput_attention(r, work->dtype);

@@ -56,9 +56,9 @@ static double op_seconds(const ranking *r, const sbp_func *f, const sbp_op *op) 
     const sbp_throughput *throughput = &r->p->target.throughput;
     const sbp_type *out = &f->values[op->results[0]].type;
     double rows = sbp_type_rows(out) == SBP_D ? (double)r->p->program->context : 1;
-    if (op->code == SBP_OP_linear) {
+    if (op->code == SBP_OP_linear || op->code == SBP_OP_expert_linear) { /* of experts as often as slots */
         const sbp_type *in = &f->values[op->operands[0]].type;
-        return 2 * (double)sbp_type_row_elems(in) * (double)sbp_type_row_elems(out) /
+        return 2 * (double)in->dim[in->rank - 1].n * (double)sbp_type_row_elems(out) /
                sbp_throughput_matmul(throughput, in->dtype);
     }
     if (op->code == SBP_OP_attention) {
@@ -170,7 +170,8 @@ static bool is_candidate(const segment *s, const bool *dependent, sbp_value v) {
         !dependent[v])
         return false;
     sbp_opcode code = s->d->ops[info->op].code;
-    return code == SBP_OP_linear || code == SBP_OP_attention || !sbp_saved_is_numbered(info->name);
+    return code == SBP_OP_linear || code == SBP_OP_expert_linear || code == SBP_OP_attention ||
+           !sbp_saved_is_numbered(info->name);
 }
 
 static void add_segments(ranking *r) {

@@ -104,6 +104,23 @@ static void test_work(void **state) {
     work = work_of(&gather, some, 1);
     assert_true(work.kind == SBP_WORK_ROWS && work.bytes == 2 * 4 * 8 * 4 + 4 * 4);
 
+    /* 2 rows of 3 slots touch no more than 6 of 100 experts, whose sums are read and written */
+    sbp_command dw = {.kind = SBP_CMD_EXPERT_GEMM_DW,
+                      .view_count = SBP_EXPERT_GEMM_DW_OPERANDS,
+                      .u.experts = {.adds = true}};
+    const sbp_operand_shape slots[] = {shape(100, 35, SBP_F32), shape(2, 5, SBP_BF16), shape(2, 7, SBP_BF16),
+                                       shape(2, 3, SBP_I32), shape(1, 101, SBP_I32)};
+    work = work_of(&dw, slots, 1);
+    assert_true(work.kind == SBP_WORK_EXPERTS && work.flops == 2 * 6 * 35 && work.dtype == SBP_BF16);
+    assert_true(work.bytes == 2 * 6 * 35 * 4 + 2 * (5 + 7) * 2 + (6 + 101) * 4);
+    sbp_command experts = {.kind = SBP_CMD_EXPERT_GEMM, .view_count = SBP_EXPERT_GEMM_OPERANDS};
+    const sbp_operand_shape few[] = {shape(2, 15, SBP_F32),    shape(2, 7, SBP_BF16),
+                                     shape(100, 35, SBP_BF16), absent,
+                                     shape(2, 3, SBP_I32),     shape(1, 101, SBP_I32)};
+    work = work_of(&experts, few, 1);
+    assert_true(work.kind == SBP_WORK_EXPERTS && work.flops == 2 * 6 * 35);
+    assert_true(work.bytes == 2 * 15 * 4 + 2 * 7 * 2 + 6 * 35 * 2 + (6 + 101) * 4);
+
     sbp_command attention = {.kind = SBP_CMD_ATTN_FWD, .view_count = SBP_ATTN_FWD_OPERANDS};
     attention.u.attention = (sbp_attention_attrs){.heads = 2, .kv_heads = 1, .d_qk = 3, .d_v = 5};
     sbp_operand_shape q[SBP_ATTN_FWD_OPERANDS];

@@ -48,12 +48,14 @@ void sbp_text_expert_gemm(sbp_fields *fields) {
     sbp_field_flag(fields, "a_by_slot", &fields->command->u.experts.a_by_slot);
 }
 
-/* 2 n m of each slot; an expert has its part of them. */
+/* 2 n m of each slot; an expert has its part of them. No more experts are read than there are slots. */
 void sbp_work_expert_gemm(const sbp_work_query *q, sbp_work *out) {
     const sbp_operand_shape *pairs = &q->operands[SBP_EXPERT_GEMM_PAIRS],
                             *b = &q->operands[SBP_EXPERT_GEMM_B];
     double slots = (double)pairs->rows * (double)pairs->cols;
-    out->kind = SBP_WORK_MATMUL;
+    if (slots < (double)b->rows)
+        out->bytes -= ((double)b->rows - slots) * (double)b->cols * (double)sbp_dtype_bytes(b->dtype);
+    out->kind = SBP_WORK_EXPERTS;
     out->flops = 2 * slots * (double)b->cols;
     out->rows = b->rows > 0 ? slots / (double)b->rows : 0;
     out->dtype = b->dtype;

@@ -57,7 +57,7 @@ void sbp_work_expert_gemm_dw(const sbp_work_query *q, sbp_work *out) {
         touched = slots;
     double d_bytes = (double)d->cols * (double)sbp_dtype_bytes(d->dtype);
     out->bytes += d_bytes * ((q->command->u.experts.adds ? 2 : 1) * touched - (double)d->rows);
-    out->kind = SBP_WORK_MATMUL;
+    out->kind = SBP_WORK_EXPERTS;
     out->flops = 2 * slots * (double)d->cols;
     out->rows = d->rows > 0 && pairs->rows > 0 ? slots / (double)d->rows : 0;
     out->dtype = q->operands[SBP_EXPERT_GEMM_DW_A].dtype;
