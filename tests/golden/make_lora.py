@@ -80,6 +80,11 @@ CASES = {
         {"r": 3, "lora_alpha": 4, "target_modules": ["qkv_proj", "o_proj", "down_proj"], "lora_dropout": 0.3},
         "--lora r=3,alpha=4,targets=qkv_proj+o_proj+down_proj,dropout=0.3",
     ),
+    "delta_grouped": (  # peft takes all-linear of this family for experts, and leaves its MLPs out
+        "qwen3_next_dense",
+        {"r": 3, "lora_alpha": 4, "target_modules": ["in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj"]},
+        "--lora r=3,alpha=4,targets=in_proj_qkvz+in_proj_ba+out_proj+q_proj",
+    ),
 }
 
 
