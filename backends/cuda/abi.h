@@ -106,6 +106,23 @@ typedef struct sbp_cuda_step {
     sbp_cuda_tensor_map maps[SBP_CUDA_TENSOR_MAPS];
 } sbp_cuda_step;
 
+enum {
+    SBP_CUDA_THREADS = 256, /* of a block, but for row kernels and attention */
+    SBP_CUDA_MOST_BLOCKS_Y = 65535
+};
+
+/* A thread per element: threads side by side along columns first; kernels go on in strides of the whole grid. */
+static inline void sbp_cuda_step_spread(sbp_cuda_step *step, int64_t rows, int64_t cols) {
+    uint32_t wide = 1;
+    while (wide < SBP_CUDA_THREADS && wide < cols)
+        wide *= 2;
+    int64_t down = sbp_ceil_div(rows, SBP_CUDA_THREADS / wide);
+    step->block[0] = wide;
+    step->block[1] = SBP_CUDA_THREADS / wide;
+    step->grid[0] = (uint32_t)sbp_ceil_div(cols, wide);
+    step->grid[1] = (uint32_t)(down < 1 ? 1 : down < SBP_CUDA_MOST_BLOCKS_Y ? down : SBP_CUDA_MOST_BLOCKS_Y);
+}
+
 /* What launches depend on beside the command. */
 typedef struct sbp_cuda_machine {
     sbp_cuda_arch arch;   /* that of the images in use */

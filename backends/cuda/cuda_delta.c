@@ -4,11 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    THREADS = 256,     /* of blocks of PLAIN */
-    ROW_THREADS = 128, /* of those that add up a row of gradients */
-    MOST_BLOCKS_Y = 65535
-};
+enum { ROW_THREADS = 128 /* of blocks that add up a row of gradients */ };
 
 bool sbp_cuda_delta_is(sbp_command_kind kind) {
     return kind == SBP_CMD_DELTA_RULE || kind == SBP_CMD_DELTA_RULE_BWD;
@@ -61,33 +57,21 @@ int64_t sbp_cuda_delta_scratch(const sbp_gpu_key *key, const sbp_gpu_args *args)
 
 /* ---- launches ---------------------------------------------------------------------------------------- */
 
-/* Threads side by side along columns first; kernels go on in strides of the whole grid. */
-static void spread(sbp_cuda_step *step, int64_t rows, int64_t cols) {
-    uint32_t wide = 1;
-    while (wide < THREADS && wide < cols)
-        wide *= 2;
-    int64_t down = sbp_ceil_div(rows, THREADS / wide);
-    step->block[0] = wide;
-    step->block[1] = THREADS / wide;
-    step->grid[0] = (uint32_t)sbp_ceil_div(cols, wide);
-    step->grid[1] = (uint32_t)(down < MOST_BLOCKS_Y ? down : MOST_BLOCKS_Y);
-}
-
 static void plain_launch(const sbp_gpu_key *key, const sbp_gpu_args *args, sbp_cuda_step *step) {
     int64_t rows = args->operands[k_of(key)].rows, heads = args->ints[0];
     switch (key->step) {
     case 0:
-        spread(step, heads, key->d_v);
+        sbp_cuda_step_spread(step, heads, key->d_v);
         break;
     case 1:
-        spread(step, rows, heads * SBP_DELTA_BLOCK);
+        sbp_cuda_step_spread(step, rows, heads * SBP_DELTA_BLOCK);
         break;
     case 2:
         step->grid[0] = (uint32_t)(rows * args->ints[1]);
         step->block[0] = ROW_THREADS;
         break;
     default:
-        spread(step, rows, heads);
+        sbp_cuda_step_spread(step, rows, heads);
         break;
     }
 }

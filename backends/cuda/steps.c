@@ -5,26 +5,13 @@
 #include "backends/gpu/row.h"
 
 enum {
-    THREADS = 256, /* of a block, but for row kernels and attention */
-    MOST_BLOCKS_Y = 65535,
+    THREADS = SBP_CUDA_THREADS,
     MOST_SUM_BLOCKS = 1024, /* of sums over ranks, which run beside products */
     UNIT = 16,              /* bytes at once, where addresses allow it */
     COLSUM_COLUMNS = SBP_CUDA_COLSUM_COLUMNS
 };
 
 /* ---- one thread per element ------------------------------------------------------------------------- */
-
-/* Threads side by side along columns first; kernels go on in strides of the whole grid. */
-static void spread(sbp_cuda_step *step, int64_t rows, int64_t cols) {
-    uint32_t wide = 1;
-    while (wide < THREADS && wide < cols)
-        wide *= 2;
-    int64_t down = sbp_ceil_div(rows, THREADS / wide);
-    step->block[0] = wide;
-    step->block[1] = THREADS / wide;
-    step->grid[0] = (uint32_t)sbp_ceil_div(cols, wide);
-    step->grid[1] = (uint32_t)(down < 1 ? 1 : down < MOST_BLOCKS_Y ? down : MOST_BLOCKS_Y);
-}
 
 /* Whether every row begins at a multiple of 16 bytes. */
 static bool is_aligned(const sbp_gpu_operand *o, int64_t bytes) {
@@ -47,7 +34,7 @@ static void spread_units(sbp_cuda_step *step, sbp_gpu_args *args, int32_t moved,
         aligned &= is_aligned(&o[i], bytes);
     }
     args->ints[8] = aligned;
-    spread(step, o[0].rows, aligned ? sbp_ceil_div(o[0].cols * bytes, UNIT) : o[0].cols);
+    sbp_cuda_step_spread(step, o[0].rows, aligned ? sbp_ceil_div(o[0].cols * bytes, UNIT) : o[0].cols);
 }
 
 /* ---- the others ------------------------------------------------------------------------------------- */
@@ -168,17 +155,18 @@ int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *mac
         if (dtypes[SBP_GATHER_DST] == dtypes[SBP_GATHER_TABLE])
             spread_units(steps, args, SBP_GATHER_TABLE + 1, false, sbp_dtype_bytes(dtypes[SBP_GATHER_DST]));
         else
-            spread(steps, v[SBP_GATHER_DST].rows, v[SBP_GATHER_DST].cols);
+            sbp_cuda_step_spread(steps, v[SBP_GATHER_DST].rows, v[SBP_GATHER_DST].cols);
         break;
     case SBP_CMD_SCATTER_ADD:
-        spread(steps, v[SBP_SCATTER_ADD_SRC].rows, v[SBP_SCATTER_ADD_SRC].cols);
+        sbp_cuda_step_spread(steps, v[SBP_SCATTER_ADD_SRC].rows, v[SBP_SCATTER_ADD_SRC].cols);
         break;
     case SBP_CMD_CONV_ROWS:
-        spread(steps, sbp_ceil_div(v[SBP_CONV_ROWS_X].rows, SBP_PARTIAL_ROWS), v[SBP_CONV_ROWS_X].cols);
+        sbp_cuda_step_spread(steps, sbp_ceil_div(v[SBP_CONV_ROWS_X].rows, SBP_PARTIAL_ROWS),
+                             v[SBP_CONV_ROWS_X].cols);
         break;
     case SBP_CMD_CONV_ROWS_BWD:
-        spread(steps, sbp_ceil_div(v[SBP_CONV_ROWS_BWD_X].rows, SBP_PARTIAL_ROWS),
-               v[SBP_CONV_ROWS_BWD_X].cols);
+        sbp_cuda_step_spread(steps, sbp_ceil_div(v[SBP_CONV_ROWS_BWD_X].rows, SBP_PARTIAL_ROWS),
+                             v[SBP_CONV_ROWS_BWD_X].cols);
         break;
     case SBP_CMD_COLSUM:
         set_blocks(steps, sbp_ceil_div(v[SBP_COLSUM_DST].cols, COLSUM_COLUMNS), THREADS);

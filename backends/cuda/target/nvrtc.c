@@ -1,4 +1,5 @@
 /* nvrtc.c: the text of a kernel to a cubin and PTX, and what the compiler said about it. */
+#include "backends/cuda/cuda_delta.h"
 #include "backends/cuda/library.h"
 #include "backends/cuda/target/target.h"
 
@@ -32,9 +33,8 @@ static int32_t make_options(const sbp_cuda_source *source, char options[OPTIONS]
     int32_t count = 2;
     if (source->exact)
         snprintf(options[count++], OPTION_BYTES, "--fmad=false");
-    if (source->key.kind == SBP_CMD_ROW || source->key.kind == SBP_CMD_DELTA_RULE ||
-        source->key.kind ==
-            SBP_CMD_DELTA_RULE_BWD) /* text that is made, and rowmath.h, declare more than each uses */
+    /* text that is made, and rowmath.h, declare more than each kernel uses */
+    if (source->key.kind == SBP_CMD_ROW || sbp_cuda_delta_is((sbp_command_kind)source->key.kind))
         snprintf(options[count++], OPTION_BYTES, "--diag-suppress=177,186,550");
     return count;
 }
