@@ -254,8 +254,11 @@ static sbp_status add_carried(saver *s) {
     sbp_map used;
     sbp_map_init(&used, s->arena);
     for (int32_t t = 0; t < table->count; t++) {
-        for (int32_t k = 0; k < table->tensors[t].recipe_count; k++)
-            sbp_map_set(&used, table->tensors[t].recipes[k].source, 1);
+        for (int32_t k = 0; k < table->tensors[t].recipe_count; k++) {
+            const sbp_recipe *recipe = &table->tensors[t].recipes[k];
+            for (int64_t i = 0; i < sbp_recipe_tensors(recipe); i++)
+                sbp_map_set(&used, sbp_recipe_tensor_name(s->arena, recipe, i), 1);
+        }
         for (int32_t k = 0; k < table->tensors[t].alias_count; k++)
             sbp_map_set(&used, table->tensors[t].aliases[k], 1);
     }
