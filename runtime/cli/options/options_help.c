@@ -255,9 +255,10 @@ void sbp_options_print_markdown(sbp_text *out) {
 
 /* ---- JSON ------------------------------------------------------------------------------------------- */
 
-/* As `text` would stand for an option. */
+/* As `text` would stand for an option; NULL: as an empty one. */
 static void write_text(sbp_json_writer *w, const char *key, const sbp_option *option, const char *text) {
     char *end;
+    text = text ? text : "";
     double number = strtod(text, &end);
     if (option->kind == SBP_OPTION_ONOFF || option->kind == SBP_OPTION_SWITCH)
         sbp_json_write_bool(w, key, strcmp(text, "on") == 0);
@@ -285,7 +286,7 @@ static void write_value(sbp_json_writer *w, const char *key, const sbp_option *o
         sbp_json_write_double(w, NULL, v->second);
         sbp_json_write_end(w);
     } else {
-        write_text(w, key, option, v->text ? v->text : "");
+        write_text(w, key, option, v->text);
     }
 }
 
@@ -298,7 +299,7 @@ static const char *as_json(sbp_arena *arena, const sbp_option *option, const opt
     if (v)
         write_value(&w, NULL, option, v);
     else
-        write_text(&w, NULL, option, text ? text : "");
+        write_text(&w, NULL, option, text);
     return out.data;
 }
 
