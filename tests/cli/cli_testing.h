@@ -14,6 +14,7 @@
 
 #include "frontends/weights/weights.h"
 #include "ir/base/json.h"
+#include "tests/common/sweep.h"
 #include "tests/tolerance.h"
 
 static inline int cli_setup(void **state) {
@@ -234,6 +235,20 @@ static inline bool cli_has_isa(io_fixture *f, const char *what) {
         return true;
     print_message("skipped: %s with the instruction set %s: this CPU has not all of it\n", what, set);
     return false;
+}
+
+/* A real model, where SBP_TEST_ALL asks for what takes minutes and there is one; NULL, and it is said, where not. */
+static inline const char *cli_real_model(const char *what) {
+    const char *model = getenv("SBP_MODEL");
+    if (!model)
+        model = "demo-out/SmolLM2-135M-Instruct.Q4_1.gguf";
+    if (testing_all() && sbp_file_exists(model))
+        return model;
+    print_message(
+        "skipped: %s: it takes minutes (SBP_TEST_ALL=1) and %s (./run-demo brings it; SBP_MODEL names "
+        "another)\n",
+        what, model);
+    return NULL;
 }
 
 static inline bool cli_has_vulkan(io_fixture *f, const char *what) {

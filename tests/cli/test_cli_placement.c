@@ -104,17 +104,10 @@ static void test_every_golden_with_everything_away(void **state) {
 static void test_a_real_model_with_everything_away(void **state) {
     static const char *const placement[] = {ALL_ON("host"), ALL_ON("disk")};
     io_fixture *f = *state;
-    const char *model = getenv("SBP_MODEL");
+    const char *model = cli_real_model("placement of a real model");
     sbp_text row;
     if (!model)
-        model = "demo-out/SmolLM2-135M-Instruct.Q4_1.gguf";
-    if (!testing_all() || !sbp_file_exists(model)) {
-        print_message(
-            "skipped: placement of a real model: it takes minutes (SBP_TEST_ALL=1) and %s (./run-demo "
-            "brings it; SBP_MODEL names another)\n",
-            model);
         skip();
-    }
     sbp_text_init(&row, f->arena);
     for (int r = 0; r < 2; r++) {
         sbp_text_add(&row, "{\"input_ids\": [1");

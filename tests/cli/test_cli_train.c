@@ -137,18 +137,9 @@ static void test_the_curve_on_vulkan(void **state) {
  * of 2 GiB have no room for all of them. */
 static void test_a_real_model_on_vulkan(void **state) {
     io_fixture *f = *state;
-    const char *model = getenv("SBP_MODEL");
+    const char *model = cli_real_model("a real model on vulkan");
     sbp_text row;
-    if (!model)
-        model = "demo-out/SmolLM2-135M-Instruct.Q4_1.gguf";
-    if (!testing_all() || !sbp_file_exists(model)) {
-        print_message(
-            "skipped: a real model on vulkan: it takes minutes (SBP_TEST_ALL=1) and %s (./run-demo brings "
-            "it; SBP_MODEL names another)\n",
-            model);
-        skip();
-    }
-    if (!cli_has_vulkan(f, "a real model"))
+    if (!model || !cli_has_vulkan(f, "a real model"))
         skip();
     sbp_text_init(&row, f->arena);
     sbp_text_add(&row, "{\"input_ids\": [1");

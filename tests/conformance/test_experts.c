@@ -165,8 +165,10 @@ static void add_order(suite_case *c, const slots *s) {
     set_values(suite_add(c, SBP_I32, 1, s->experts + 1), s->bounds);
 }
 
-static void test_expert_gemm(void **state) {
-    (void)state;
+/* One case of a product: n and m are its widths. */
+typedef void product_case(suite_case *c, const slots *s, sbp_dtype dtype, int64_t n, int64_t m);
+
+static void each_product(const char *name, product_case *add) {
     if (!is_built())
         skip();
     int mode = 0;
@@ -174,80 +176,73 @@ static void test_expert_gemm(void **state) {
         for (int r = 0; r < SBP_COUNT(row_counts); r++)
             for (int j = 0; j < SBP_COUNT(slot_counts); j++)
                 for (int w = 0; w < SBP_COUNT(widths); w++, mode++) {
-                    suite_case *c = suite_begin("expert_gemm", (uint64_t)mode);
+                    suite_case *c = suite_begin(name, (uint64_t)mode);
                     slots s = make_slots(c, row_counts[r], slot_counts[j], 1 + sbp_rng_below(&c->rng, 9),
                                          mode % CHOICES);
-                    int64_t n = widths[w], m = widths[sbp_rng_below(&c->rng, SBP_COUNT(widths))];
-                    bool tb = sbp_rng_below(&c->rng, 2), by_slot = sbp_rng_below(&c->rng, 2);
-                    bool has_bias = sbp_rng_below(&c->rng, 2), wide = sbp_rng_below(&c->rng, 2);
-                    sbp_dtype of_d = wide && floats[d] != SBP_F64 ? SBP_F32 : floats[d];
+                    int64_t m = widths[sbp_rng_below(&c->rng, SBP_COUNT(widths))];
                     if (mode % 7 == 0)
                         spoil(c, &s);
-                    suite_tensor *y = suite_add(c, of_d, s.rows, s.k * n);
-                    suite_tensor *a = suite_add(c, floats[d], s.rows, by_slot ? s.k * m : m);
-                    suite_tensor *b = suite_add(c, floats[d], s.experts, n * m);
-                    suite_tensor *bias =
-                        has_bias ? suite_add(c, floats[d], s.experts, n) : suite_add_absent(c);
-                    add_order(c, &s);
-                    c->command.kind = SBP_CMD_EXPERT_GEMM;
-                    c->command.u.experts.tb = tb;
-                    c->command.u.experts.a_by_slot = by_slot;
-                    suite_expect(c, y);
-                    y->written = suite_alloc(c, s.rows * s.k * n + 1, sizeof *y->written);
-                    memset(y->written, 0, (size_t)(s.rows * s.k * n) * sizeof *y->written);
-                    for (int64_t e = 0; e < s.experts && suite_wants(c); e++)
-                        for (int64_t p = s.bounds[e]; p < s.bounds[e + 1] && !is_spoilt(&s, e); p++)
-                            for (int64_t i = 0; i < n; i++) {
-                                double sum = has_bias ? bias->values[e * n + i] : 0;
-                                for (int64_t h = 0; h < m; h++)
-                                    sum += slot_value(a, &s, s.pairs[p], by_slot, h) *
-                                           b->values[e * n * m + (tb ? i * m + h : h * n + i)];
-                                y->expected[s.pairs[p] * n + i] = sum;
-                                y->written[s.pairs[p] * n + i] = true;
-                            }
+                    add(c, &s, floats[d], widths[w], m);
                     suite_check(c);
                     suite_end(c);
                 }
 }
 
+static void add_gemm(suite_case *c, const slots *s, sbp_dtype dtype, int64_t n, int64_t m) {
+    bool tb = sbp_rng_below(&c->rng, 2), by_slot = sbp_rng_below(&c->rng, 2);
+    bool has_bias = sbp_rng_below(&c->rng, 2), wide = sbp_rng_below(&c->rng, 2);
+    suite_tensor *y = suite_add(c, wide && dtype != SBP_F64 ? SBP_F32 : dtype, s->rows, s->k * n);
+    suite_tensor *a = suite_add(c, dtype, s->rows, by_slot ? s->k * m : m);
+    suite_tensor *b = suite_add(c, dtype, s->experts, n * m);
+    suite_tensor *bias = has_bias ? suite_add(c, dtype, s->experts, n) : suite_add_absent(c);
+    add_order(c, s);
+    c->command.kind = SBP_CMD_EXPERT_GEMM;
+    c->command.u.experts.tb = tb;
+    c->command.u.experts.a_by_slot = by_slot;
+    suite_expect(c, y);
+    y->written = suite_alloc(c, s->rows * s->k * n + 1, sizeof *y->written);
+    memset(y->written, 0, (size_t)(s->rows * s->k * n) * sizeof *y->written);
+    for (int64_t e = 0; e < s->experts && suite_wants(c); e++)
+        for (int64_t p = s->bounds[e]; p < s->bounds[e + 1] && !is_spoilt(s, e); p++)
+            for (int64_t i = 0; i < n; i++) {
+                double sum = has_bias ? bias->values[e * n + i] : 0;
+                for (int64_t h = 0; h < m; h++)
+                    sum += slot_value(a, s, s->pairs[p], by_slot, h) *
+                           b->values[e * n * m + (tb ? i * m + h : h * n + i)];
+                y->expected[s->pairs[p] * n + i] = sum;
+                y->written[s->pairs[p] * n + i] = true;
+            }
+}
+
+static void test_expert_gemm(void **state) {
+    (void)state;
+    each_product("expert_gemm", add_gemm);
+}
+
+static void add_gemm_dw(suite_case *c, const slots *s, sbp_dtype dtype, int64_t n, int64_t m) {
+    bool a_by_slot = sbp_rng_below(&c->rng, 2), b_by_slot = sbp_rng_below(&c->rng, 2);
+    bool adds = sbp_rng_below(&c->rng, 2);
+    suite_tensor *dw = suite_add(c, dtype == SBP_F64 ? SBP_F64 : SBP_F32, s->experts, n * m);
+    suite_tensor *a = suite_add(c, dtype, s->rows, a_by_slot ? s->k * n : n);
+    suite_tensor *b = suite_add(c, dtype, s->rows, b_by_slot ? s->k * m : m);
+    add_order(c, s);
+    c->command.kind = SBP_CMD_EXPERT_GEMM_DW;
+    c->command.u.experts.a_by_slot = a_by_slot;
+    c->command.u.experts.b_by_slot = b_by_slot;
+    c->command.u.experts.adds = adds;
+    suite_expect(c, dw);
+    for (int64_t i = 0; i < s->experts * n * m && !adds; i++)
+        dw->expected[i] = 0;
+    for (int64_t e = 0; e < s->experts && suite_wants(c); e++)
+        for (int64_t p = s->bounds[e]; p < s->bounds[e + 1] && !is_spoilt(s, e); p++)
+            for (int64_t i = 0; i < n * m; i++)
+                dw->expected[e * n * m + i] += slot_value(a, s, s->pairs[p], a_by_slot, i / m) *
+                                               slot_value(b, s, s->pairs[p], b_by_slot, i % m);
+}
+
 static void test_expert_gemm_dw(void **state) {
     (void)state;
-    if (!is_built())
-        skip();
-    int mode = 0;
-    for (int d = 0; d < SBP_COUNT(floats); d++)
-        for (int r = 0; r < SBP_COUNT(row_counts); r++)
-            for (int j = 0; j < SBP_COUNT(slot_counts); j++)
-                for (int w = 0; w < SBP_COUNT(widths); w++, mode++) {
-                    suite_case *c = suite_begin("expert_gemm_dw", (uint64_t)mode);
-                    slots s = make_slots(c, row_counts[r], slot_counts[j], 1 + sbp_rng_below(&c->rng, 9),
-                                         mode % CHOICES);
-                    int64_t n = widths[w], m = widths[sbp_rng_below(&c->rng, SBP_COUNT(widths))];
-                    bool a_by_slot = sbp_rng_below(&c->rng, 2), b_by_slot = sbp_rng_below(&c->rng, 2);
-                    bool adds = sbp_rng_below(&c->rng, 2);
-                    if (mode % 7 == 0)
-                        spoil(c, &s);
-                    suite_tensor *dw =
-                        suite_add(c, floats[d] == SBP_F64 ? SBP_F64 : SBP_F32, s.experts, n * m);
-                    suite_tensor *a = suite_add(c, floats[d], s.rows, a_by_slot ? s.k * n : n);
-                    suite_tensor *b = suite_add(c, floats[d], s.rows, b_by_slot ? s.k * m : m);
-                    add_order(c, &s);
-                    c->command.kind = SBP_CMD_EXPERT_GEMM_DW;
-                    c->command.u.experts.a_by_slot = a_by_slot;
-                    c->command.u.experts.b_by_slot = b_by_slot;
-                    c->command.u.experts.adds = adds;
-                    suite_expect(c, dw);
-                    for (int64_t i = 0; i < s.experts * n * m && !adds; i++)
-                        dw->expected[i] = 0;
-                    for (int64_t e = 0; e < s.experts && suite_wants(c); e++)
-                        for (int64_t p = s.bounds[e]; p < s.bounds[e + 1] && !is_spoilt(&s, e); p++)
-                            for (int64_t i = 0; i < n * m; i++)
-                                dw->expected[e * n * m + i] +=
-                                    slot_value(a, &s, s.pairs[p], a_by_slot, i / m) *
-                                    slot_value(b, &s, s.pairs[p], b_by_slot, i % m);
-                    suite_check(c);
-                    suite_end(c);
-                }
+    each_product("expert_gemm_dw", add_gemm_dw);
 }
 
 const struct CMUnitTest suite_expert_tests[] = {
