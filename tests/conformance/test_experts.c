@@ -5,14 +5,6 @@
 
 #include <math.h>
 
-/* Vulkan has no kernels for experts yet: its compiler refuses the commands by name. */
-static bool is_built(void) {
-    if (strcmp(suite_device()->name, "vulkan") != 0)
-        return true;
-    printf("skipped: %s: experts: there are no kernels\n", suite_device()->name);
-    return false;
-}
-
 static const sbp_dtype floats[] = {SBP_F32, SBP_BF16, SBP_F16, SBP_F64};
 
 /* ---- route, expert_order ---------------------------------------------------------------------------- */
@@ -64,8 +56,6 @@ static void route_case(uint64_t number, sbp_dtype dtype, int64_t rows, int64_t e
 
 static void test_route(void **state) {
     (void)state;
-    if (!is_built())
-        skip();
     static const int64_t rows[] = {0, 1, 17, 70}, experts[] = {1, 2, 8, 60, 300};
     enum { CASES = SBP_COUNT(floats) * SBP_COUNT(rows) * SBP_COUNT(experts) };
     int order[CASES];
@@ -143,8 +133,6 @@ static void order_case(int number, int64_t rows, int64_t k, int64_t experts) {
 
 static void test_expert_order(void **state) {
     (void)state;
-    if (!is_built())
-        skip();
     enum { CASES = SBP_COUNT(row_counts) * SBP_COUNT(slot_counts) * SBP_COUNT(expert_counts) };
     int order[CASES];
     shuffle(order, CASES);
@@ -192,8 +180,6 @@ static void add_order(suite_case *c, const slots *s) {
 typedef void product_case(suite_case *c, const slots *s, sbp_dtype dtype, int64_t n, int64_t m);
 
 static void each_product(const char *name, product_case *add) {
-    if (!is_built())
-        skip();
     enum { PER_TYPE = SBP_COUNT(row_counts) * SBP_COUNT(slot_counts) * SBP_COUNT(widths) };
     int order[SBP_COUNT(floats) * PER_TYPE];
     shuffle(order, SBP_COUNT(order));
