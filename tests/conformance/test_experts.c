@@ -190,7 +190,7 @@ static void each_product(const char *name, product_case *add) {
             make_slots(c, row_counts[at / SBP_COUNT(slot_counts)], slot_counts[at % SBP_COUNT(slot_counts)],
                        1 + sbp_rng_below(&c->rng, 9), order[i] % CHOICES);
         int64_t m = widths[sbp_rng_below(&c->rng, SBP_COUNT(widths))];
-        if (order[i] % 7 == 0)
+        if (order[i] % 3 == 0)
             spoil(c, &s);
         add(c, &s, floats[order[i] / PER_TYPE], widths[of_type % SBP_COUNT(widths)], m);
         suite_check(c);
