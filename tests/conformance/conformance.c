@@ -236,7 +236,8 @@ static bool is_left_out(const sbp_dispatch *dispatch) {
     }
 #ifdef SBP_HAS_VULKAN
     const sbp_vulkan_machine lavapipe = {.software = true, .max_local_size = 1024, .shared_bytes = 1 << 15};
-    bool many = dispatch->command->kind == SBP_CMD_ROW || dispatch->command->kind == SBP_CMD_GEMM;
+    bool many = dispatch->command->kind == SBP_CMD_ROW || dispatch->command->kind == SBP_CMD_GEMM ||
+                is_of_experts(dispatch->command->kind);
     if (gpu && (many ? MANY_SEARCHES : SEARCHES) * sbp_vulkan_iterations(dispatch, &lavapipe) >
                    LLVMPIPE_ITERATIONS) {
         validated.too_long++;
