@@ -211,8 +211,9 @@ static sbp_value build_layer(const decoder *c, sbp_value x, int64_t n) {
     const char *before = d->output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm";
     if (!d->no_input_norms)
         y = build_norm(c, "mlp_norm", x, enter(c, n, before), d->hidden);
-    y = d->layer[n].sparse ? build_experts(c, y, enter(c, n, d->experts.names->module))
-                           : build_mlp(c, y, enter(c, n, "mlp"));
+    bool sparse = d->experts.sparse && d->experts.sparse[n];
+    y = sparse ? build_experts(c, y, enter(c, n, d->experts.names->module))
+               : build_mlp(c, y, enter(c, n, "mlp"));
     if (d->output_norms)
         y = build_norm(c, "mlp_out_norm", y, enter(c, n, "post_feedforward_layernorm"), d->hidden);
     return add_branch(c, "mlp_residual", x, y, n);

@@ -9,7 +9,8 @@ const sbp_hf_expert_names sbp_hf_projections = {.module = "mlp",
                                                 .router = "gate",
                                                 .experts = {[SBP_HF_EXPERT_GATE] = "gate_proj",
                                                             [SBP_HF_EXPERT_UP] = "up_proj",
-                                                            [SBP_HF_EXPERT_DOWN] = "down_proj"}};
+                                                            [SBP_HF_EXPERT_DOWN] = "down_proj"},
+                                                .fused = "gate_up_proj"};
 
 /* ---- configuration -------------------------------------------------------------------------------- */
 
@@ -27,14 +28,52 @@ static void check_balance(sbp_hf *hf, double fallback) {
             coefficient, field ? "" : " is the router_aux_loss_coef of this model_type");
 }
 
-sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, const sbp_hf_experts_defaults *defaults) {
-    bool other = sbp_hf_field(hf, defaults->count_key) == NULL;
-    sbp_hf_experts e = {.inner = sbp_hf_size(hf, defaults->inner_key, defaults->inner),
-                        .chosen = sbp_hf_size(hf, "num_experts_per_tok", defaults->chosen),
-                        .names = defaults->names};
-    e.count = other ? sbp_hf_size(hf, defaults->other_count_key, defaults->count)
-                    : sbp_hf_size(hf, defaults->count_key, defaults->count);
-    e.normalized = defaults->always_normalized || sbp_hf_bool(hf, "norm_topk_prob", false);
+/* Which layers have experts; NULL: none. */
+static bool *read_layers(sbp_hf *hf, int64_t layers, const sbp_hf_experts_defaults *defaults) {
+    bool *sparse = SBP_NEW_ARRAY(hf->arena, bool, hf->builder.status == SBP_OK ? layers : 1), any = false;
+    const sbp_json *dense = defaults->stepped ? sbp_hf_field(hf, "mlp_only_layers") : NULL;
+    int64_t step = defaults->stepped ? sbp_hf_size(hf, "decoder_sparse_step", 1) : 1;
+    if (defaults->stepped && sbp_hf_count(hf, defaults->count_key, defaults->count) == 0)
+        return NULL;
+    if (dense && dense->kind != SBP_JSON_ARRAY)
+        sbp_hf_fail(hf, dense, "expected an array of layer numbers");
+    for (int64_t i = 0; i < layers && hf->builder.status == SBP_OK; i++)
+        sparse[i] = (i + 1) % step == 0;
+    for (int64_t i = 0; dense && i < dense->count && hf->builder.status == SBP_OK; i++) {
+        int64_t layer = 0;
+        hf->builder.status = sbp_json_as_i64(hf->diag, &dense->items[i], &layer);
+        if (hf->builder.status == SBP_OK && layer >= 0 && layer < layers)
+            sparse[layer] = false;
+    }
+    for (int64_t i = 0; i < layers && hf->builder.status == SBP_OK; i++)
+        any |= sparse[i];
+    return any ? sparse : NULL;
+}
+
+/* Fields that say nothing where no layer has experts. */
+static void skip_fields(sbp_hf *hf, const sbp_hf_experts_defaults *defaults) {
+    const char *const fields[] = {defaults->inner_key,   defaults->other_count_key, defaults->shared_key,
+                                  "num_experts_per_tok", "norm_topk_prob",          "output_router_logits",
+                                  "router_aux_loss_coef"};
+    for (int32_t i = 0; i < SBP_COUNT(fields); i++)
+        if (fields[i])
+            (void)sbp_hf_field(hf, fields[i]);
+}
+
+sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, int64_t layers, const sbp_hf_experts_defaults *defaults) {
+    sbp_hf_experts e = {
+        .sparse = read_layers(hf, layers, defaults), .fused = defaults->fused, .names = defaults->names};
+    if (!e.sparse) {
+        skip_fields(hf, defaults);
+        return e;
+    }
+    bool other = defaults->other_count_key && sbp_hf_field(hf, defaults->count_key) == NULL;
+    e.inner = sbp_hf_size(hf, defaults->inner_key, defaults->inner);
+    e.chosen = sbp_hf_size(hf, "num_experts_per_tok", defaults->chosen);
+    e.count = sbp_hf_size(hf, other ? defaults->other_count_key : defaults->count_key, defaults->count);
+    e.normalized = defaults->always_normalized || sbp_hf_bool(hf, "norm_topk_prob", defaults->normalized);
+    if (defaults->shared_key)
+        e.shared = sbp_hf_size(hf, defaults->shared_key, defaults->shared);
     if (hf->builder.status == SBP_OK && e.chosen > e.count)
         sbp_hf_fail(hf, sbp_hf_field(hf, "num_experts_per_tok"), "%lld of %lld experts", (long long)e.chosen,
                     (long long)e.count);
@@ -51,13 +90,26 @@ static sbp_value softmax(sbp_builder *b, sbp_value x) {
     return sbp_build2(b, SBP_OP_div, p, sum);
 }
 
-/* The matrices of all experts, which files keep one by one. */
+/* As the files that are here have them, or those that are not. */
+static bool is_fused(sbp_hf *hf, const sbp_hf_experts *e, const char *module) {
+    if (!e->names->fused || !hf->weights)
+        return e->fused;
+    return sbp_hf_has_tensor(hf, sbp_hf_path(hf, "%s.experts.%s", module, e->names->fused));
+}
+
+/* The matrices of all experts, which files keep one by one, or in a tensor. */
 static sbp_value expert_matrices(sbp_hf *hf, const sbp_hf_experts *e, const char *module, int part,
                                  int64_t out, int64_t in) {
-    const char *name = e->names->experts[part];
-    return sbp_hf_stack(hf, sbp_hf_path(hf, "%s.experts.%s.weight", module, name),
-                        sbp_hf_path(hf, "%s.experts.*.%s.weight", module, name), 3,
-                        (int64_t[]){e->count, out, in});
+    const char *name = e->names->experts[part], *fused = e->names->fused;
+    const int64_t dims[] = {e->count, out, in}, both[] = {e->count, 2 * out, in};
+    if (!is_fused(hf, e, module))
+        return sbp_hf_stack(hf, sbp_hf_path(hf, "%s.experts.%s.weight", module, name),
+                            sbp_hf_path(hf, "%s.experts.*.%s.weight", module, name), 3, dims);
+    if (part == SBP_HF_EXPERT_DOWN)
+        return sbp_hf_param(hf, sbp_hf_path(hf, "%s.experts.%s", module, name), SBP_INIT_NORMAL, 3, dims);
+    return sbp_hf_part(hf, sbp_hf_path(hf, "%s.experts.%s.%s", module, fused, name),
+                       sbp_hf_path(hf, "%s.experts.%s", module, fused), SBP_INIT_NORMAL, 3, both, 1,
+                       part == SBP_HF_EXPERT_GATE ? 0 : out, out);
 }
 
 static sbp_value expert_linear(sbp_hf *hf, const char *name, sbp_value x, sbp_value index, sbp_value w,
@@ -65,6 +117,25 @@ static sbp_value expert_linear(sbp_hf *hf, const char *name, sbp_value x, sbp_va
     return sbp_build(&hf->builder, SBP_OP_expert_linear, name,
                      (sbp_value[]){sbp_hf_operand(hf, x), index, w, SBP_NO_VALUE}, 4,
                      (sbp_attr[]){sbp_attr_bool("wide", wide)}, 1, NULL);
+}
+
+/* The answer of the shared expert times its gate, in the wide type. */
+static sbp_value build_shared(sbp_hf *hf, const sbp_hf_experts *e, const char *activation, sbp_value x,
+                              const char *module, int64_t hidden) {
+    sbp_builder *b = &hf->builder;
+    sbp_dtype wide = sbp_rule_wide(hf->compute);
+    const char *expert = sbp_hf_path(hf, "%s.shared_expert", module);
+    sbp_value gate = sbp_hf_linear(hf, "shared_gate", x, sbp_hf_path(hf, "%s.gate_proj", expert), e->shared,
+                                   hidden, false);
+    sbp_value up =
+        sbp_hf_linear(hf, "shared_up", x, sbp_hf_path(hf, "%s.up_proj", expert), e->shared, hidden, false);
+    sbp_value y = sbp_hf_gate(hf, activation, "shared_act", gate, up);
+    y = sbp_hf_linear(hf, "shared_proj", y, sbp_hf_path(hf, "%s.down_proj", expert), hidden, e->shared,
+                      false);
+    sbp_value share = sbp_hf_linear(hf, "shared_score", x, sbp_hf_path(hf, "%s_gate", expert), 1, hidden,
+                                    false); /* [T, 1] */
+    share = sbp_build1(b, SBP_OP_sigmoid, sbp_build_cast(b, share, wide));
+    return sbp_build2(b, SBP_OP_mul, sbp_build_cast(b, y, wide), share);
 }
 
 /* An expert's answer is weighted before its last product, which is linear: then nothing as wide as all
@@ -94,6 +165,10 @@ sbp_value sbp_hf_experts_build(sbp_hf *hf, const sbp_hf_experts *e, const char *
     sbp_value y = expert_linear(hf, NULL, h, index, w, wide != hf->compute);
     y = sbp_build(b, SBP_OP_row_sum, NULL, &y, 1, (sbp_attr[]){sbp_attr_int("axis", -2)}, 1, NULL);
     y = sbp_build_reshape(b, y, (int64_t[]){hidden}, 1);
+    if (e->shared > 0) {
+        sbp_value shared = build_shared(hf, e, activation, x, module, hidden);
+        y = sbp_build2(b, SBP_OP_add, y, shared);
+    }
     y = sbp_build_cast(b, y, hf->compute);
     sbp_build_name(b, y, name);
     return y;
