@@ -508,6 +508,11 @@ static void test_errors(void **state) {
            "config.json: model_type: model type 'mamba' is not supported; supported: llama, mistral, qwen2, "
            "qwen3, "
            "gemma3_text, olmo2, phi3, granite, gpt_neox");
+    expect(gemma, "model_type=\"gemma4\"", SBP_INPUT,
+           "; by its fields 'gemma3_text' is nearest, which reads all of them");
+    static const char *const other[] = {"model_type=\"qwen3_5b\"", "n_group=3", "tail=[1]"};
+    expect_with("tests/golden/qwen3_plain/model", other, 3, SBP_INPUT,
+                "; by its fields 'qwen3' is nearest, which does not know n_group, tail");
     expect(plain, "model_type=null", SBP_INPUT, "model_type: expected a string, found null");
     expect(gemma, "model_type=\"gemma3\"", SBP_INPUT,
            "'gemma3' is a multimodal model; only text models are supported");
