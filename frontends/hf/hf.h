@@ -86,6 +86,7 @@ typedef struct sbp_hf_rope_shape {
     const char *theta_key; /* top-level field of theta; NULL: rope_theta */
     int64_t max_positions;
     int64_t original_positions; /* when there is no top-level original_max_position_embeddings; 0: none */
+    const char *own; /* rope_parameters, as JSON, where the file has none; NULL: the default type */
     bool three_axes; /* the files may say how time, height and width share the frequencies: of text all three
                         are the position */
 } sbp_hf_rope_shape;
@@ -192,6 +193,9 @@ sbp_value sbp_hf_gate(sbp_hf *hf, const char *activation, const char *name, sbp_
 sbp_value sbp_hf_scale(sbp_hf *hf, const char *name, sbp_value x, double scale);
 /* Causal attention inside each document; names the results attn_out and lse. */
 sbp_value sbp_hf_attention(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, double scale, int64_t window);
+/* The same with a sink per head, [heads]. */
+sbp_value sbp_hf_attention_sink(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, sbp_value sink,
+                                double scale, int64_t window);
 /* A short causal convolution of each channel inside each document: parameters <module>.weight [channels, 1,
  * taps] and, if asked for, <module>.bias, as torch.nn.Conv1d has them. */
 sbp_value sbp_hf_conv_rows(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t channels,
@@ -226,7 +230,14 @@ typedef struct sbp_hf_experts {
     int64_t shared;  /* width of the one that every row goes to as well, by a gate of its own; 0: none */
     bool normalized; /* the weights of the chosen are divided by their sum */
     bool fused;      /* as files have them that are not here */
-    bool *sparse;    /* [layers]: which have experts in place of an MLP; NULL: none */
+    bool router_bias;
+    bool softmax_of_chosen; /* the largest scores are chosen, and softmax is over these */
+    /* GPT-OSS's: y = D ((u + 1) g sigmoid(alpha g)) + a bias, g = min(gate, limit), u = up within -limit ..
+     * limit; gate and up, which have biases, are the even and odd columns of one matrix, and matrices are
+     * [in, out]. */
+    bool clamped;
+    double limit, alpha;
+    bool *sparse; /* [layers]: which have experts in place of an MLP; NULL: none */
     const sbp_hf_expert_names *names;
 } sbp_hf_experts;
 
@@ -246,7 +257,7 @@ typedef struct sbp_hf_experts_defaults {
 
 sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, int64_t layers, const sbp_hf_experts_defaults *defaults);
 /* Softmax over all experts, the largest of it, and the sum of their answers, and of the shared one's, [T,
- * hidden]. */
+ * hidden]; or as the flags say. */
 sbp_value sbp_hf_experts_build(sbp_hf *hf, const sbp_hf_experts *experts, const char *activation,
                                const char *name, sbp_value x, const char *module, int64_t hidden);
 
@@ -272,6 +283,7 @@ typedef struct sbp_hf_decoder {
     bool output_norms;      /* norms on the outputs of attention and of the MLP, before they are added */
     sbp_hf_qk_norm qk_norm; /* before rope */
     bool qkv_bias, o_bias, mlp_bias;
+    bool sinks;                    /* a score of each head that belongs to no key */
     bool fused_qkv, fused_gate_up; /* one tensor each: qkv_proj, gate_up_proj */
     bool tied;
     sbp_hf_experts experts;

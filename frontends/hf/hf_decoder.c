@@ -167,7 +167,15 @@ static sbp_value build_attention(const decoder *c, sbp_value x, const char *modu
     k = sbp_hf_rotate(hf, "k", k, turn);
     sbp_value v = build_heads(c, "v", x, module, d->kv_heads, d->heads + d->kv_heads, false);
     sbp_build_name(c->b, v, "v");
-    sbp_value o = sbp_hf_join_heads(hf, sbp_hf_attention(hf, q, k, v, d->score_scale, layer->window));
+    sbp_value o;
+    if (d->sinks) {
+        sbp_value sink =
+            sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.sinks", module), SBP_INIT_NORMAL, d->heads);
+        o = sbp_hf_attention_sink(hf, q, k, v, sink, d->score_scale, layer->window);
+    } else {
+        o = sbp_hf_attention(hf, q, k, v, d->score_scale, layer->window);
+    }
+    o = sbp_hf_join_heads(hf, o);
     return sbp_hf_linear(hf, "attn_proj", o, sbp_hf_path(hf, "%s.o_proj", module), d->hidden,
                          d->heads * d->head_dim, d->o_bias);
 }

@@ -131,8 +131,113 @@ static void test_fused_files(void **state) {
     fixture_destroy(&f);
 }
 
+static const char gpt_oss[] = "tests/golden/gpt_oss_v/model";
+
+static const char *module_text(fixture *f, const char *path, const char *const *sets, int32_t count) {
+    sbp_model model;
+    sbp_text text;
+    load(f, path, SBP_F32, sets, count, &model);
+    sbp_text_init(&text, f->arena);
+    sbp_module_print(&text, model.module);
+    return text.data;
+}
+
+/* GPT-OSS as it was published first, and what counts where config.json says nothing. */
+static void test_gpt_oss(void **state) {
+    (void)state;
+    static const char *const old[] = {
+        "rope_parameters=null",
+        "rope_scaling={\"beta_fast\": 8.0, \"beta_slow\": 1.0, \"factor\": 4.0, "
+        "\"original_max_position_embeddings\": 32, \"rope_type\": \"yarn\", \"truncate\": false}",
+        "rope_theta=150.0",
+        "experts_per_token=3",
+        "initial_context_length=32",
+        "swiglu_alpha=null",
+        "layer_types=null",
+        "attention_bias=null"};
+    static const char *const rope[][2] = {
+        {"rope_parameters=null", "rope_theta=150000.0"},
+        {"rope_parameters={\"beta_fast\": 32.0, \"beta_slow\": 1.0, \"factor\": 32.0, "
+         "\"original_max_position_embeddings\": 4096, \"rope_type\": \"yarn\", \"truncate\": false}",
+         "rope_theta=null"}};
+    fixture f = fixture_create();
+    const char *text = module_text(&f, gpt_oss, NULL, 0);
+    assert_string_equal(text, module_text(&f, gpt_oss, old, SBP_COUNT(old)));
+    assert_string_equal(module_text(&f, gpt_oss, rope[0], 2), module_text(&f, gpt_oss, rope[1], 2));
+    assert_string_not_equal(text, module_text(&f, gpt_oss, rope[0], 2));
+    sbp_model model;
+    static const char *const wide = "sliding_window=null";
+    load(&f, gpt_oss, SBP_F32, &wide, 1, &model);
+    const sbp_func *func = sbp_module_find_func(model.module, "model");
+    for (int32_t i = 0; i < func->op_count; i++)
+        if (func->ops[i].code == SBP_OP_attention_sink)
+            assert_int_equal(sbp_op_int(&func->ops[i], "window"), 0);
+    assert_int_equal(count_ops(model.module, SBP_OP_attention_sink), 3);
+    fixture_destroy(&f);
+    expect(gpt_oss, "experts_per_token=2", SBP_INPUT, "2, but num_experts_per_tok is 3");
+    expect(gpt_oss, "quantization_config={\"quant_method\": \"mxfp4\"}", SBP_INPUT, "are not read yet");
+    expect(gpt_oss, "layer_types=[\"full_attention\"]", SBP_INPUT, "expected an array of 3 layer types");
+}
+
+/* The gradient of the biases of the first layer's gates and ups when they are clamped at `limit`, and what they
+ * are before. */
+static const double *gate_gradient(fixture *f, double limit, const sbp_tensor **before) {
+    const char *set = sbp_arena_printf(f->arena, "swiglu_limit=%.17g", limit);
+    sbp_model_options options = sbp_model_options_for(SBP_F64);
+    sbp_model model;
+    sbp_weights *weights;
+    options.set = &set;
+    options.set_count = 1;
+    check(f, sbp_model_load(f->arena, f->diag, gpt_oss, &options, &model));
+    append_objective(f, model.module, sbp_objective_find("sft"), NULL);
+    sbp_func *func = differentiate(f, model.module, sbp_module_find_func(model.module, "model"));
+    batch *b = batch_read(f, "tests/golden/gpt_oss_v/train.jsonl");
+    check(f, sbp_weights_open(f->arena, f->diag, model.weights, &weights));
+    sbp_tensor **values = run(f, model.module, func, b, weights, "d_loss");
+    int32_t bias = sbp_module_find_param(model.module, "model.layers.0.mlp.experts.gate_up_proj_bias");
+    double *gradient = SBP_NEW_ARRAY(f->arena, double, 5 * 24);
+    assert_true(add_gradient(f, model.module, func, values, bias, gradient, 5 * 24));
+    *before = values[sbp_map_get(&func->names, "expert_gate_up")];
+    sbp_weights_close(weights);
+    test_free(b);
+    return gradient;
+}
+
+static double largest_difference(const double *x, const double *y, int64_t n) {
+    double most = 0;
+    for (int64_t i = 0; i < n; i++)
+        most = fmax(most, fabs(x[i] - y[i]));
+    return most;
+}
+
+/* What is exactly the limit has the gradient of what is a little below it, not of what is clamped. */
+static void test_clamped_at_the_limit(void **state) {
+    (void)state;
+    static const struct {
+        int column; /* 0: a gate, 1: an up */
+        double sign;
+    } ends[] = {{0, 1}, {1, 1}, {1, -1}};
+    for (int i = 0; i < SBP_COUNT(ends); i++) {
+        fixture f = fixture_create();
+        const sbp_tensor *before;
+        double limit = 0;
+        (void)gate_gradient(&f, 1.5, &before);
+        for (int64_t k = ends[i].column; k < before->elems && !(limit > 0.25 && limit < 1.5); k += 2)
+            limit = ends[i].sign * before->data[k];
+        assert_true(limit > 0.25 && limit < 1.5);
+        const double *at = gate_gradient(&f, limit, &before),
+                     *inside = gate_gradient(&f, limit * (1 + SBP_TOLERANCE_F64), &before),
+                     *outside = gate_gradient(&f, limit * (1 - SBP_TOLERANCE_F64), &before);
+        double same = largest_difference(at, inside, 5 * 24), other = largest_difference(at, outside, 5 * 24);
+        if (!(same < other * SBP_TOLERANCE_DIFFERENCES))
+            fail_msg("end %d: at the limit %g from inside, %g from outside", i, same, other);
+        fixture_destroy(&f);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_experts), cmocka_unit_test(test_shared_experts),
-                                       cmocka_unit_test(test_fused_files)};
+                                       cmocka_unit_test(test_fused_files), cmocka_unit_test(test_gpt_oss),
+                                       cmocka_unit_test(test_clamped_at_the_limit)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
