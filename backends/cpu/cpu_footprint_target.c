@@ -90,7 +90,7 @@ static int64_t widest_head(const sbp_module *module) {
         for (int32_t i = 0; i < module->funcs[f]->op_count; i++) {
             const sbp_func *func = module->funcs[f];
             const sbp_op *op = &func->ops[i];
-            for (int32_t k = 0; op->code == SBP_OP_attention && k < 3; k++) { /* q, k, v */
+            for (int32_t k = 0; sbp_opcode_attends(op->code) && k < 3; k++) { /* q, k, v */
                 const sbp_type *type = &func->values[op->operands[k]].type;
                 widest = sbp_max_i64(widest, type->rank > 0 ? type->dim[type->rank - 1].n : 0);
             }

@@ -86,6 +86,7 @@ typedef struct sbp_hf_rope_shape {
     const char *theta_key; /* top-level field of theta; NULL: rope_theta */
     int64_t max_positions;
     int64_t original_positions; /* when there is no top-level original_max_position_embeddings; 0: none */
+    const char *own; /* rope_parameters, as JSON, where the file has none; NULL: the default type */
     bool three_axes; /* the files may say how time, height and width share the frequencies: of text all three
                         are the position */
 } sbp_hf_rope_shape;
@@ -137,6 +138,9 @@ sbp_value sbp_hf_part(sbp_hf *hf, const char *name, const char *source, sbp_init
  * each. */
 sbp_value sbp_hf_part_of_heads(sbp_hf *hf, const char *name, const char *source, int64_t rows,
                                int64_t columns, int64_t heads, int64_t start, int64_t length);
+/* Whether the weights are here and hold a tensor of that name, or of one that a parameter may have beside it.
+ */
+bool sbp_hf_has_tensor(sbp_hf *hf, const char *name);
 /* A parameter that files keep as a tensor per number along axis 0, "*" in their names. */
 sbp_value sbp_hf_stack(sbp_hf *hf, const char *name, const char *source, int32_t rank, const int64_t *dims);
 /* The matrix of the head, [vocab, columns]: the table when tied, else `name`. As transformers has it: weights
@@ -189,6 +193,9 @@ sbp_value sbp_hf_gate(sbp_hf *hf, const char *activation, const char *name, sbp_
 sbp_value sbp_hf_scale(sbp_hf *hf, const char *name, sbp_value x, double scale);
 /* Causal attention inside each document; names the results attn_out and lse. */
 sbp_value sbp_hf_attention(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, double scale, int64_t window);
+/* The same with a sink per head, [heads]. */
+sbp_value sbp_hf_attention_sink(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, sbp_value sink,
+                                double scale, int64_t window);
 /* A short causal convolution of each channel inside each document: parameters <module>.weight [channels, 1,
  * taps] and, if asked for, <module>.bias, as torch.nn.Conv1d has them. */
 sbp_value sbp_hf_conv_rows(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t channels,
@@ -210,27 +217,47 @@ typedef struct sbp_hf_expert_names {
     const char *module; /* of a layer */
     const char *router;
     const char *experts[SBP_HF_EXPERT_PARTS];
+    /* Files may hold one tensor for all experts in place of a module for each: <module>.experts.<fused>, an
+     * expert's gate over its up, and <module>.experts.<experts[DOWN]>. NULL: they do not. */
+    const char *fused;
 } sbp_hf_expert_names;
 
-/* mlp.gate, mlp.experts.N.gate_proj, .up_proj, .down_proj */
+/* mlp.gate, mlp.experts.N.gate_proj, .up_proj, .down_proj; fused mlp.experts.gate_up_proj */
 extern const sbp_hf_expert_names sbp_hf_projections;
 
 typedef struct sbp_hf_experts {
     int64_t count, chosen, inner;
+    int64_t shared;  /* width of the one that every row goes to as well, by a gate of its own; 0: none */
     bool normalized; /* the weights of the chosen are divided by their sum */
+    bool fused;      /* as files have them that are not here */
+    bool router_bias;
+    bool softmax_of_chosen; /* the largest scores are chosen, and softmax is over these */
+    /* GPT-OSS's: y = D ((u + 1) g sigmoid(alpha g)) + a bias, g = min(gate, limit), u = up within -limit ..
+     * limit; gate and up, which have biases, are the even and odd columns of one matrix, and matrices are
+     * [in, out]. */
+    bool clamped;
+    double limit, alpha;
+    bool *sparse; /* [layers]: which have experts in place of an MLP; NULL: none */
     const sbp_hf_expert_names *names;
 } sbp_hf_experts;
 
 typedef struct sbp_hf_experts_defaults {
     const char *count_key, *other_count_key, *inner_key;
-    int64_t count, chosen, inner;
-    bool always_normalized;
+    const char *shared_key; /* NULL: no expert is shared */
+    int64_t count, chosen, inner, shared;
+    bool always_normalized; /* whatever norm_topk_prob says */
+    bool normalized;        /* where it says nothing */
+    bool fused;
+    /* Layers have them but for those of mlp_only_layers, and those that decoder_sparse_step leaves out; else
+     * all. */
+    bool stepped;
     double balance; /* router_aux_loss_coef */
     const sbp_hf_expert_names *names;
 } sbp_hf_experts_defaults;
 
-sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, const sbp_hf_experts_defaults *defaults);
-/* Softmax over all experts, the largest of it, and the sum of their answers, [T, hidden]. */
+sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, int64_t layers, const sbp_hf_experts_defaults *defaults);
+/* Softmax over all experts, the largest of it, and the sum of their answers, and of the shared one's, [T,
+ * hidden]; or as the flags say. */
 sbp_value sbp_hf_experts_build(sbp_hf *hf, const sbp_hf_experts *experts, const char *activation,
                                const char *name, sbp_value x, const char *module, int64_t hidden);
 
@@ -240,7 +267,6 @@ typedef struct sbp_hf_layer {
     int64_t window; /* 0: sees everything before */
     int32_t rope;   /* which of the decoder's tables */
     bool no_rope;   /* no positions at all */
-    bool sparse;    /* experts in place of the MLP */
 } sbp_hf_layer;
 
 typedef enum sbp_hf_qk_norm {
@@ -258,11 +284,12 @@ typedef struct sbp_hf_decoder {
     bool output_norms;      /* norms on the outputs of attention and of the MLP, before they are added */
     sbp_hf_qk_norm qk_norm; /* before rope */
     bool qkv_bias, o_bias, mlp_bias;
+    bool sinks;                    /* a score of each head that belongs to no key */
     bool fused_qkv, fused_gate_up; /* one tensor each: qkv_proj, gate_up_proj */
     bool tied;
-    sbp_hf_experts experts; /* of sparse layers */
-    double embed_scale;     /* of the embedding; 1: none */
-    double branch_scale;    /* of what attention and the MLP add; 1: none */
+    sbp_hf_experts experts;
+    double embed_scale;  /* of the embedding; 1: none */
+    double branch_scale; /* of what attention and the MLP add; 1: none */
     double score_scale;
     double logits_divisor; /* 1: none */
     double final_softcap;  /* 0: none */

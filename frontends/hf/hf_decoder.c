@@ -213,7 +213,15 @@ static sbp_value build_attention(const decoder *c, sbp_value x, const char *modu
     k = turn(c, "k", k, layer);
     sbp_value v = build_heads(c, "v", x, module, d->kv_heads, d->heads + d->kv_heads, false);
     sbp_build_name(c->b, v, "v");
-    sbp_value o = sbp_hf_join_heads(hf, sbp_hf_attention(hf, q, k, v, d->score_scale, layer->window));
+    sbp_value o;
+    if (d->sinks) {
+        sbp_value sink =
+            sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.sinks", module), SBP_INIT_NORMAL, d->heads);
+        o = sbp_hf_attention_sink(hf, q, k, v, sink, d->score_scale, layer->window);
+    } else {
+        o = sbp_hf_attention(hf, q, k, v, d->score_scale, layer->window);
+    }
+    o = sbp_hf_join_heads(hf, o);
     return sbp_hf_linear(hf, "attn_proj", o, sbp_hf_path(hf, "%s.o_proj", module), d->hidden,
                          d->heads * d->head_dim, d->o_bias);
 }
@@ -257,8 +265,9 @@ static sbp_value build_layer(const decoder *c, sbp_value x, int64_t n) {
     const char *before = d->output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm";
     if (!d->no_input_norms)
         y = build_norm(c, "mlp_norm", x, enter(c, n, before), d->hidden);
-    y = d->layer[n].sparse ? build_experts(c, y, enter(c, n, d->experts.names->module))
-                           : build_mlp(c, y, enter(c, n, "mlp"));
+    bool sparse = d->experts.sparse && d->experts.sparse[n];
+    y = sparse ? build_experts(c, y, enter(c, n, d->experts.names->module))
+               : build_mlp(c, y, enter(c, n, "mlp"));
     if (d->output_norms)
         y = build_norm(c, "mlp_out_norm", y, enter(c, n, "post_feedforward_layernorm"), d->hidden);
     return add_branch(c, "mlp_residual", x, y, n);

@@ -426,6 +426,9 @@ int64_t sbp_hf_rotary_dim(sbp_hf *hf, int64_t head_dim, const char *key, double 
 sbp_hf_rope sbp_hf_rope_read(sbp_hf *hf, const sbp_hf_rope_shape *shape) {
     double theta = sbp_hf_double(hf, shape->theta_key ? shape->theta_key : "rope_theta", shape->theta);
     rope_config c = {.hf = hf, .over = flat_parameters(hf), .shape = shape};
+    if (!c.over && shape->own && hf->builder.status == SBP_OK)
+        hf->builder.status = sbp_json_parse(hf->arena, hf->diag, "rope_parameters", shape->own,
+                                            strlen(shape->own), 0, &c.over);
     return build_rope(&c, theta);
 }
 

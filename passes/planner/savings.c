@@ -61,7 +61,7 @@ static double op_seconds(const ranking *r, const sbp_func *f, const sbp_op *op) 
         return 2 * (double)in->dim[in->rank - 1].n * (double)sbp_type_row_elems(out) /
                sbp_throughput_matmul(throughput, in->dtype);
     }
-    if (op->code == SBP_OP_attention) {
+    if (sbp_opcode_attends(op->code)) {
         double all = rows * (double)r->t;
         double pairs = rows * sbp_attention_pairs(0, (int64_t)all, sbp_op_int(op, "window")) / all;
         const sbp_type *q = &f->values[op->operands[0]].type;
@@ -170,7 +170,7 @@ static bool is_candidate(const segment *s, const bool *dependent, sbp_value v) {
         !dependent[v])
         return false;
     sbp_opcode code = s->d->ops[info->op].code;
-    return code == SBP_OP_linear || code == SBP_OP_expert_linear || code == SBP_OP_attention ||
+    return code == SBP_OP_linear || code == SBP_OP_expert_linear || sbp_opcode_attends(code) ||
            !sbp_saved_is_numbered(info->name);
 }
 
