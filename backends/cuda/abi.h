@@ -86,6 +86,13 @@ enum {
     SBP_CUDA_REDUCE_ELEMS = 1 << 14 /* a block is worth it for so many */
 };
 
+/* Behind the prelude, elements.cuh and the operands of a kernel come its definitions, then these files of kernels/, in
+ * this order. */
+typedef struct sbp_cuda_recipe {
+    const char *files[5]; /* NULL after the last */
+    char defines[256];
+} sbp_cuda_recipe;
+
 /* A box of a matrix in global memory, as cuTensorMapEncodeTiled wants it; dimensions innermost first, strides
  * in bytes from dimension 1 on. Zeros are read outside. */
 typedef struct sbp_cuda_tensor_map {

@@ -29,8 +29,8 @@ int32_t sbp_cuda_delta_steps(const sbp_gpu_key *key, sbp_cuda_arch arch) {
     return 0;
 }
 
-void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_delta_source *out) {
-    static const sbp_cuda_delta_source plain[] = {
+void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_recipe *out) {
+    static const sbp_cuda_recipe plain[] = {
         {.files = {"own.cuh", "rowmath.h", "delta/delta.cuh", "delta/delta_rule.cu"}},
         {.files = {"own.cuh", "group.cuh", "rowmath.h", "delta/delta.cuh", "delta/delta_rule_bwd.cu"}}};
     (void)arch;

@@ -15,14 +15,7 @@ bool sbp_cuda_delta_is(sbp_command_kind kind);
  * variant. */
 int32_t sbp_cuda_delta_steps(const sbp_gpu_key *key, sbp_cuda_arch arch);
 
-enum { SBP_CUDA_DELTA_TEXTS = 5, SBP_CUDA_DELTA_DEFINES = 256 };
-
-/* Behind the prelude, elements.cuh and the operands come the definitions, then these files of kernels/, in this order. */
-typedef struct sbp_cuda_delta_source {
-    const char *files[SBP_CUDA_DELTA_TEXTS]; /* NULL after the last */
-    char defines[SBP_CUDA_DELTA_DEFINES];
-} sbp_cuda_delta_source;
-void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_delta_source *out);
+void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_recipe *out);
 
 /* The best variant for operands at these addresses; `most`: none better than this one. */
 sbp_cuda_variant sbp_cuda_delta_choose(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,

@@ -119,6 +119,15 @@ enum {
 int64_t sbp_gpu_delta_columns(const sbp_delta_attrs *attrs, bool backward);
 int64_t sbp_gpu_delta_rows(int64_t rows, bool backward);
 
+/* ---- products of experts ---------------------------------------------------------------------------- */
+
+/* Steps of expert_gemm and expert_gemm_dw: which slots an expert has, left in scratch memory of so many bytes; the
+ * product. */
+enum { SBP_GPU_EXPERT_STEPS = 2 };
+static inline int64_t sbp_gpu_expert_scratch(int64_t experts) {
+    return (3 * experts + 1) * (int64_t)sizeof(int32_t);
+}
+
 /* ---- the argument record --------------------------------------------------------------------------- */
 
 /* An operand as kernels see it. */

@@ -89,6 +89,7 @@ static const struct {
     {"llama_tied_pad", {"fp64", "", SBP_F64, true, 0}},
     {"gemma3_layer_types", {"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, true, 0}},
     {"qwen2_sliding", {"fp64, C 64", "--chunk 64 --head-chunk 64", SBP_F64, true, 0}},
+    {"qwen3_moe_norm_v", {"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, true, 0}},
 };
 
 static const char *backend = "cpu";
@@ -311,22 +312,7 @@ static void run_settings(io_fixture *f, const char *path) {
     run_all_of(f, path, settings, SBP_COUNT(settings));
 }
 
-/* Whether a case is of experts, for which no GPU has kernels yet: its compiler says so, by the command's name. */
-static bool is_refused_on_device(io_fixture *f, const char *path) {
-    const sbp_json *config;
-    assert_ok(f, sbp_json_read(f->arena, f->diag, sbp_arena_printf(f->arena, "%s/model/config.json", path),
-                               SBP_JSON_PYTHON, &config));
-    const sbp_json *inner = sbp_json_member(config, "text_config");
-    if (!sbp_json_member(inner ? inner : config, "num_experts_per_tok"))
-        return false;
-    cli_fails(f, 3, "for 'route' yet",
-              sbp_arena_printf(f->arena, "$C compile %s/model -o $D/p --backend %s", path, backend));
-    return true;
-}
-
 static void run_device_settings(io_fixture *f, const char *path) {
-    if (is_refused_on_device(f, path))
-        return;
     /* a software driver takes seconds a run: by default each structure once, and some thoroughly */
     if (!testing_all() && !is_its_turn(strrchr(path, '/') + 1, 0)) {
         if (is_whole(path) || strncmp(path, "tests/", 6) != 0)
