@@ -1,7 +1,9 @@
 /* cuda_delta.h: which kernels delta_rule and delta_rule_bwd have, what their text is made of, how they are launched.
  *
  * PLAIN takes any shape, type and address: a thread per column of a state, row by row, and backward what rows of a
- * block add to each other (kernels/delta/delta_rule*.cu).
+ * block add to each other (kernels/delta/delta_rule*.cu). MMA is delta_rule alone, of bf16, in blocks of rows, by tensor
+ * cores (kernels/delta/delta_mma.cu): d_k and d_v of whole steps of 16 columns, d_k up to 128, rows that begin at multiples
+ * of 16 bytes. Backward there is none yet.
  *
  * Needs no driver and no compiler. Threads: no state. */
 #ifndef SBP_BACKENDS_CUDA_CUDA_DELTA_H
