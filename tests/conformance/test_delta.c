@@ -130,7 +130,10 @@ static void draw_documents(suite_case *c, suite_tensor *first, int64_t row0, int
     }
 }
 
-/* Keys of length 1, queries as they are scaled, decays of which some forget all. */
+static bool by_tensor_cores; /* the cases at hand are never left out */
+
+/* Keys of length 1, queries as they are scaled, decays of which some forget all: of cases that are not left out only every
+ * hundredth, so that blocks know of those before them. */
 static void draw_rows(suite_case *c, delta_case *k, suite_tensor *keys, suite_tensor *queries) {
     for (int64_t h = 0; h < k->rows * k->a.key_heads; h++) {
         double *key = k->k + h * k->a.d_k, *query = k->q ? k->q + h * k->a.d_k : NULL, square = 0;
@@ -145,7 +148,10 @@ static void draw_rows(suite_case *c, delta_case *k, suite_tensor *keys, suite_te
     for (int64_t i = 0; i < k->rows * k->a.heads; i++) {
         static const double scales[] = {0.01, 0.01, 0.3, 30};
         sbp_dtype wide = keys->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
-        k->decay[i] = sbp_round_to(wide, -fabs(k->decay[i]) * scales[sbp_rng_below(&c->rng, 4)]);
+        k->decay[i] = sbp_round_to(
+            wide,
+            -fabs(k->decay[i]) *
+                scales[sbp_rng_below(&c->rng, by_tensor_cores && sbp_rng_below(&c->rng, 100) > 0 ? 2 : 4)]);
         k->beta[i] = sbp_round_to(wide, fabs(k->beta[i]));
     }
 }
@@ -212,8 +218,6 @@ static void add_work(suite_case *c, const sbp_delta_attrs *a, int64_t rows, bool
     suite_expect(c, work); /* whatever it holds */
     work->tolerance = (double)INFINITY;
 }
-
-static bool by_tensor_cores; /* the cases at hand are never left out */
 
 static bool wants(suite_case *c) {
     c->wanted = suite_wants(c) || by_tensor_cores;

@@ -65,15 +65,20 @@ template <int N> DEVICE void clear(float (&sums)[N][4]) {
 // sums += rows row0 .. of tile a [16, 16 steps] times columns of tile b [16 steps, 8 N] from `column` on
 template <int LEFT, int RIGHT, int N>
 DEVICE void add_product(float (&sums)[N][4], unsigned a, int row0, unsigned b, int column, int steps, int lane) {
-    unsigned left_base = left_address<LEFT>(a + row0 * Tile<LEFT>::PITCH, lane), right_base = left_address<RIGHT>(b, lane);
-#pragma unroll 1
-    for (int step = 0; step < steps; step++) {
+    unsigned left_base = left_address<LEFT>(a + row0 * Tile<LEFT>::PITCH, lane), right_base[N / 2];
+#pragma unroll
+    for (int n = 0; n < N / 2; n++)
+        right_base[n] = Tile<RIGHT>::beside(left_address<RIGHT>(b, lane), 0, column / 16 + n);
+#pragma unroll
+    for (int step = 0; step < LEFT / 16; step++) {
+        if (step >= steps)
+            break;
         unsigned left[4];
         load_matrices(left, Tile<LEFT>::beside(left_base, 0, step));
 #pragma unroll
         for (int n = 0; n < N; n += 2) {
             unsigned right[4];
-            load_matrices_transposed(right, Tile<RIGHT>::beside(right_base, 16 * step, column / 16 + n / 2));
+            load_matrices_transposed(right, right_base[n / 2] + 16 * step * Tile<RIGHT>::PITCH);
             multiply(sums[n], left, right[0], right[1]);
             multiply(sums[n + 1], left, right[2], right[3]);
         }
@@ -85,7 +90,7 @@ template <int N> DEVICE void scores(float (&sums)[N][4], unsigned a, int row0, u
     clear(sums);
     unsigned left_base = left_address<D_K>(a + row0 * TileK::PITCH, lane),
              right_base = right_address<D_K>(b + column * TileK::PITCH, lane);
-#pragma unroll 1
+#pragma unroll
     for (int step = 0; step < D_K / 16; step++) {
         unsigned left[4];
         load_matrices(left, TileK::beside(left_base, 0, step));
@@ -325,18 +330,20 @@ DEVICE void advance(State &s, char *memory, bool begins, int warp, int lane) {
 #pragma unroll
         for (int i = 0; i < 4; i++)
             s.of[n][i] = begins ? 0.0f : s.of[n][i] * factor;
-    unsigned k = right_address<D_K>(shared_address(memory + Memory::K), lane),
-             d = left_address<V_COLUMNS>(shared_address(memory + Memory::R), lane);
-#pragma unroll 1
+    unsigned k = TileK::beside(right_address<D_K>(shared_address(memory + Memory::K), lane), 0, warp), d[V_COLUMNS / 16];
+#pragma unroll
+    for (int n = 0; n < V_COLUMNS / 16; n++)
+        d[n] = TileV::beside(left_address<V_COLUMNS>(shared_address(memory + Memory::R), lane), 0, n);
+#pragma unroll
     for (int step = 0; step < STRIPS; step++) {
         unsigned left[4];
-        load_matrices_transposed(left, TileK::beside(k, 16 * step, warp));
+        load_matrices_transposed(left, k + 16 * step * TileK::PITCH);
 #pragma unroll
         for (int low = 1; low >= 0; low--)
 #pragma unroll
             for (int n = 0; n < V_COLUMNS / 8; n += 2) {
                 unsigned right[4];
-                load_matrices_transposed(right, TileV::beside(d + low * BLOCK * TileV::PITCH, 16 * step, n / 2));
+                load_matrices_transposed(right, d[n / 2] + (low * BLOCK + 16 * step) * TileV::PITCH);
                 multiply(s.of[n], left, right[0], right[1]);
                 multiply(s.of[n + 1], left, right[2], right[3]);
             }
