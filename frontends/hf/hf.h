@@ -266,6 +266,7 @@ sbp_value sbp_hf_experts_build(sbp_hf *hf, const sbp_hf_experts *experts, const 
 typedef struct sbp_hf_layer {
     int64_t window; /* 0: sees everything before */
     int32_t rope;   /* which of the decoder's tables */
+    bool no_rope;   /* no positions at all */
 } sbp_hf_layer;
 
 typedef enum sbp_hf_qk_norm {
@@ -320,6 +321,12 @@ bool sbp_hf_one_window(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t fallback);
 bool sbp_hf_layer_types(sbp_hf *hf, int64_t layers, bool *sliding);
 /* For families whose layers are all alike: layer_types may be given, but must say the same. */
 void sbp_hf_uniform_layers(sbp_hf *hf, int64_t layers, bool sliding);
+/* Layers of two kinds, each with a rotary table of its own: full attention with rope[0] and sliding_attention
+ * with rope[1] and sliding_window (4096). Without layer_types every so many-th layer is full. */
+void sbp_hf_two_kinds(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t every);
+/* Their tables, from the objects of rope_parameters; a legacy rope_scaling is of full attention. Thetas where
+ * the objects have none. */
+void sbp_hf_two_ropes(sbp_hf *hf, sbp_hf_decoder *decoder, double full_theta, double sliding_theta);
 /* Qwen: which layers slide (use_sliding_window, max_window_layers, layer_types), and how far. */
 void sbp_hf_qwen_windows(sbp_hf *hf, sbp_hf_decoder *decoder);
 void sbp_hf_decoder_build(sbp_hf *hf, const sbp_hf_decoder *decoder);

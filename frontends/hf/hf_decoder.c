@@ -114,6 +114,45 @@ void sbp_hf_uniform_layers(sbp_hf *hf, int64_t layers, bool sliding) {
                         sliding ? "sliding_attention" : "full_attention");
 }
 
+/* ---- layers with a window and layers without ------------------------------------------------------- */
+
+enum { FULL, SLIDING }; /* of rope[] */
+
+void sbp_hf_two_kinds(sbp_hf *hf, sbp_hf_decoder *d, int64_t every) {
+    bool no_window = sbp_hf_is_null(hf, "sliding_window");
+    int64_t window = sbp_hf_size(hf, "sliding_window", 4096);
+    if (hf->builder.status != SBP_OK)
+        return;
+    bool *sliding = SBP_NEW_ARRAY(hf->arena, bool, d->layers);
+    if (!sbp_hf_layer_types(hf, d->layers, sliding))
+        for (int64_t i = 0; i < d->layers; i++)
+            sliding[i] = (i + 1) % every != 0;
+    for (int64_t i = 0; i < d->layers; i++) {
+        if (sliding[i] && no_window)
+            sbp_hf_fail(hf, NULL, "layer %lld is sliding_attention, but sliding_window is null",
+                        (long long)i);
+        d->layer[i].window = sliding[i] ? window : 0;
+        d->layer[i].rope = sliding[i] ? SLIDING : FULL;
+    }
+}
+
+void sbp_hf_two_ropes(sbp_hf *hf, sbp_hf_decoder *d, double full_theta, double sliding_theta) {
+    const sbp_json *both = sbp_hf_field(hf, "rope_parameters"), *scaling = sbp_hf_field(hf, "rope_scaling");
+    const sbp_json *full = sbp_json_member(both, "full_attention"),
+                   *sliding = sbp_json_member(both, "sliding_attention");
+    if (both && !full && !sliding && both->count > 0)
+        sbp_hf_fail(hf, both, "an object each for full_attention and sliding_attention is expected");
+    if (both && sbp_json_member(both, "truncate"))
+        sbp_hf_fail(hf, sbp_json_member(both, "truncate"), "not supported here, for all layer types");
+    sbp_hf_rope_shape shape = {.head_dim = d->head_dim,
+                               .rotary_dim = d->head_dim,
+                               .theta = full_theta,
+                               .max_positions = d->max_positions};
+    d->rope[FULL] = sbp_hf_rope_from(hf, scaling, full, &shape);
+    shape.theta = sliding_theta;
+    d->rope[SLIDING] = sbp_hf_rope_from(hf, NULL, sliding, &shape);
+}
+
 /* ---- graph ---------------------------------------------------------------------------------------- */
 
 typedef struct decoder {
@@ -156,15 +195,22 @@ static sbp_value build_heads(const decoder *c, const char *part, sbp_value x, co
     return y;
 }
 
+/* Queries or keys where they stand. */
+static sbp_value turn(const decoder *c, const char *name, sbp_value x, const sbp_hf_layer *layer) {
+    if (!layer->no_rope)
+        return sbp_hf_rotate(c->hf, name, x, c->turn[layer->rope]);
+    sbp_build_name(c->b, x, name);
+    return x;
+}
+
 static sbp_value build_attention(const decoder *c, sbp_value x, const char *module,
                                  const sbp_hf_layer *layer) {
     const sbp_hf_decoder *d = c->d;
     sbp_hf *hf = c->hf;
-    sbp_hf_turn turn = c->turn[layer->rope];
     sbp_value q = build_heads(c, "q", x, module, d->heads, 0, true);
-    q = sbp_hf_rotate(hf, "q", q, turn);
+    q = turn(c, "q", q, layer);
     sbp_value k = build_heads(c, "k", x, module, d->kv_heads, d->heads, true);
-    k = sbp_hf_rotate(hf, "k", k, turn);
+    k = turn(c, "k", k, layer);
     sbp_value v = build_heads(c, "v", x, module, d->kv_heads, d->heads + d->kv_heads, false);
     sbp_build_name(c->b, v, "v");
     sbp_value o;

@@ -21,10 +21,12 @@ from configs import (
     llama,
     mistral,
     olmo2,
+    olmo3,
     phi3,
     qwen2,
     qwen3,
     qwen3_next,
+    smollm3,
 )
 
 ABSENT = object()  # in differs_from: without this key
@@ -467,6 +469,25 @@ CASES = {
         D,
         save=True,
         differs_from=({"rope_parameters": {"rope_type": "default", "rope_theta": 600.0}},),
+    ),
+    "olmo3_released": Case(
+        "windows but on every fourth layer, which alone is stretched by yarn; the spelling of released files",
+        olmo3(),
+        A,
+        favour=(1,),
+        differs_from=({"sliding_window": 6}, {"sliding_window": 8}, {"rope_scaling": ABSENT}, {"rms_norm_eps": 1e-3}),
+    ),
+    "smollm3_interval": Case(
+        "every third layer without positions, by interval alone; tied",
+        smollm3(no_rope_layer_interval=3),
+        B,
+        differs_from=({"no_rope_layer_interval": 4}, {"no_rope_layer_interval": 2}, {"rope_theta": ABSENT}),
+    ),
+    "smollm3_windows": Case(
+        "layers without positions by a list that is longer than the model; these have a window",
+        smollm3(no_rope_layers=[1, 0, 1, 0, 0, 1], use_sliding_window=True, sliding_window=7, tie_word_embeddings=False),
+        E,
+        differs_from=({"no_rope_layers": [0, 1, 1, 0]}, {"use_sliding_window": False}, {"sliding_window": 6}, {"sliding_window": 8}),
     ),
     "phi3_plain": Case(
         "q, k, v in one tensor, gate and up in one; window on all layers; whole heads turn",

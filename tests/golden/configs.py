@@ -172,6 +172,52 @@ def olmo2(**changes):
     }
 
 
+def olmo3(**changes):
+    """The spelling of the released files: rope_theta, and a rope_scaling of full attention."""
+    return olmo2(
+        **{
+            "architectures": ["Olmo3ForCausalLM"],
+            "model_type": "olmo3",
+            "num_hidden_layers": 4,
+            "num_key_value_heads": 4,
+            "sliding_window": 7,
+            "rope_theta": 500000,
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 32,
+                "attention_factor": 1.1,
+                "beta_fast": 8.0,
+                "beta_slow": 1.0,
+            },
+            **changes,
+        }
+    )
+
+
+def smollm3(**changes):
+    return {
+        "architectures": ["SmolLM3ForCausalLM"],
+        "model_type": "smollm3",
+        "vocab_size": 61,
+        "hidden_size": 24,
+        "intermediate_size": 23,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 300.0,
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": None,
+        "dtype": "float32",
+        **changes,
+    }
+
+
 def phi3(**changes):
     return {
         "architectures": ["Phi3ForCausalLM"],
