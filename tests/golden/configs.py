@@ -229,6 +229,30 @@ def olmo2(**changes):
     }
 
 
+def glm4(**changes):
+    """As released files are spelled: partial_rotary_factor and rope_theta at the top."""
+    return {
+        "architectures": ["Glm4ForCausalLM"],
+        "model_type": "glm4",
+        "vocab_size": 59,
+        "hidden_size": 24,
+        "intermediate_size": 23,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "attention_bias": True,
+        "tie_word_embeddings": False,
+        "bos_token_id": None,
+        "eos_token_id": [2, 3],
+        "pad_token_id": 1,
+        "dtype": "float32",
+        **changes,
+    }
+
+
 def olmo3(**changes):
     """The spelling of the released files: rope_theta, and a rope_scaling of full attention."""
     return olmo2(
