@@ -1,9 +1,10 @@
 /* cuda_delta.h: which kernels delta_rule and delta_rule_bwd have, what their text is made of, how they are launched.
  *
  * PLAIN takes any shape, type and address: a thread per column of a state, row by row, and backward what rows of a
- * block add to each other (kernels/delta/delta_rule*.cu). MMA is delta_rule alone, of bf16, in blocks of rows, by tensor
- * cores (kernels/delta/delta_mma.cu): d_k and d_v of whole steps of 16 columns, d_k up to 128, rows that begin at multiples
- * of 16 bytes. Backward there is none yet.
+ * block add to each other (kernels/delta/delta_rule*.cu). MMA is by tensor cores what goes from block to block of rows: all of
+ * delta_rule, and the first step of delta_rule_bwd, whose others are PLAIN's (kernels/delta/delta_mma.cu,
+ * delta_bwd_mma.cu). It takes bf16, d_k and d_v of whole steps of 16 columns, d_k up to 128, rows that begin at multiples of
+ * 16 bytes.
  *
  * Needs no driver and no compiler. Threads: no state. */
 #ifndef SBP_BACKENDS_CUDA_CUDA_DELTA_H
@@ -13,8 +14,8 @@
 
 bool sbp_cuda_delta_is(sbp_command_kind kind);
 
-/* How many kernels this variant (key->variant) has for these shapes and types on this architecture; 0: there is no such
- * variant. */
+/* How many kernels this variant (key->variant) has of its own for these shapes and types on this architecture; 0: there is no
+ * such variant. */
 int32_t sbp_cuda_delta_steps(const sbp_gpu_key *key, sbp_cuda_arch arch);
 
 void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_recipe *out);
