@@ -160,8 +160,7 @@ static double exchange_seconds(meter *m, const sbp_work *work, double times) {
     return seconds;
 }
 
-static double matmul_seconds(const sbp_throughput *r, const sbp_work *work) {
-    double rate = sbp_throughput_matmul(r, work->dtype);
+static double matmul_seconds(const sbp_throughput *r, double rate, const sbp_work *work) {
     return work->rows > 0 ? work->flops / rate * (work->rows + r->half_rows) / work->rows : 0;
 }
 
@@ -179,9 +178,10 @@ static double work_seconds(meter *m, const sbp_command *c, const sbp_operand_sha
     const sbp_throughput *r = &m->target->throughput;
     switch (work->kind) {
     case SBP_WORK_MATMUL:
-        return r->command_seconds + matmul_seconds(r, work);
+        return r->command_seconds + matmul_seconds(r, sbp_throughput_matmul(r, work->dtype), work);
     case SBP_WORK_EXPERTS: {
-        double products = matmul_seconds(r, work), memory = sbp_cost_rows(m->target, false, work->bytes, 0);
+        double products = matmul_seconds(r, sbp_target_expert_rate(m->target, work->dtype), work);
+        double memory = sbp_cost_rows(m->target, false, work->bytes, 0);
         return r->command_seconds + (products > memory ? products : memory);
     }
     case SBP_WORK_ATTENTION:

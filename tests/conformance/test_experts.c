@@ -146,7 +146,7 @@ static void test_expert_order(void **state) {
 
 /* ---- products --------------------------------------------------------------------------------------- */
 
-static const int64_t widths[] = {1, 3, 48, 131};
+static const int64_t widths[] = {1, 3, 48, 131, 200};
 
 /* Experts that a product leaves out: of one, pairs are out of range; of another, bounds. */
 static bool is_spoilt(const slots *s, int64_t e) {

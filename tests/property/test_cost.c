@@ -199,6 +199,39 @@ static void work_is_timed_at_the_rate_of_its_type(void **state) {
     }
 }
 
+/* Of all functions of a program, with everything but products at once. */
+static double products_seconds(const sbp_program *p, double matmul, double attention, bool own) {
+    sbp_target_info target = {.name = "cpu", .own_expert_products = own};
+    sbp_throughput *r = &target.throughput;
+    double seconds = 0;
+    for (int i = 0; i < SBP_DTYPE_COUNT; i++) {
+        r->matmul[i] = matmul;
+        r->attention[i] = attention;
+    }
+    r->memory = r->row_ops = r->in = r->out = r->host = r->host_ops = r->disk_read = r->disk_write = 1e30;
+    for (int32_t f = 0; f < p->function_count; f++) {
+        sbp_cost cost;
+        sbp_cost_function(p, f, 64, &target, &cost);
+        seconds += cost.seconds;
+    }
+    return seconds;
+}
+
+/* Products of experts, and no others, at the rate of attention where the backend has kernels of its own for them. */
+static void experts_are_timed_at_the_rate_of_their_kernels(void **state) {
+    (void)state;
+    for (int experts = 0; experts < 2; experts++) {
+        testing t = testing_open(1);
+        sbp_program *p =
+            program_of(&t, experts ? GOLDEN "qwen3_moe_norm_v/model" : GOLDEN "llama_bias/model", 64, 8, 1);
+        double of_experts = products_seconds(p, 1e9, 1e30, false) - products_seconds(p, 1e9, 1e30, true);
+        double saved = products_seconds(p, 1e9, 2e9, false) - products_seconds(p, 1e9, 2e9, true);
+        assert_int_equal(of_experts > 0, experts);
+        assert_true(fabs(of_experts - 2 * saved) <= SBP_TOLERANCE_F64 * products_seconds(p, 1e9, 1e9, true));
+        testing_close(&t);
+    }
+}
+
 /* Rows of a table that nobody looks up cost nothing: seconds do not change with the number of tokens there
  * are. */
 static void gathers_cost_what_they_touch(void **state) {
@@ -306,9 +339,11 @@ static void delta_rules_are_timed_at_the_rate_of_their_kernel(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(flops_are_counted), cmocka_unit_test(work_is_timed_at_the_rate_of_its_type),
-        cmocka_unit_test(attention_grows_with_the_square), cmocka_unit_test(gathers_cost_what_they_touch),
-        cmocka_unit_test(delta_rules_are_timed_at_the_rate_of_their_kernel)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(flops_are_counted),
+                                       cmocka_unit_test(work_is_timed_at_the_rate_of_its_type),
+                                       cmocka_unit_test(attention_grows_with_the_square),
+                                       cmocka_unit_test(gathers_cost_what_they_touch),
+                                       cmocka_unit_test(delta_rules_are_timed_at_the_rate_of_their_kernel),
+                                       cmocka_unit_test(experts_are_timed_at_the_rate_of_their_kernels)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
