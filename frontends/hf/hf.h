@@ -69,6 +69,7 @@ bool sbp_hf_tied(sbp_hf *hf, bool fallback);
 typedef struct sbp_hf_rope {
     const double *inv_freq; /* [n], rounded as the compute type wants it; NULL: nothing turns */
     int64_t n;              /* element i < n of a head turns with element i + n; those from 2 n on stay */
+    bool interleaved;       /* element 2 i turns with element 2 i + 1 */
     double scale;           /* of cos and sin */
     /* Types that look at the longest document of the step, when it has more tokens than this: */
     double original_length;
@@ -86,6 +87,7 @@ typedef struct sbp_hf_rope_shape {
     const char *theta_key; /* top-level field of theta; NULL: rope_theta */
     int64_t max_positions;
     int64_t original_positions; /* when there is no top-level original_max_position_embeddings; 0: none */
+    const char *own; /* rope_parameters, as JSON, where the file has none; NULL: the default type */
     bool three_axes; /* the files may say how time, height and width share the frequencies: of text all three
                         are the position */
 } sbp_hf_rope_shape;
@@ -103,10 +105,12 @@ sbp_hf_rope sbp_hf_rope_from(sbp_hf *hf, const sbp_json *over, const sbp_json *b
 /* cos and sin of row input pos, [T, n], in fp32 (fp64 when computing in fp64). */
 typedef struct sbp_hf_turn {
     sbp_value cos, sin;
+    bool interleaved;
 } sbp_hf_turn;
 
 sbp_hf_turn sbp_hf_rope_tables(sbp_hf *hf, const sbp_hf_rope *rope);
-/* x: [T, heads, head_dim]; the result is an operand of attention */
+/* x: [T, heads, head_dim]; the result is an operand of attention. What was interleaved is first elements, then
+ * second ones behind it: products of queries and keys are sums over elements in any order. */
 sbp_value sbp_hf_rotate(sbp_hf *hf, const char *name, sbp_value x, sbp_hf_turn turn);
 
 /* ---- graph ----------------------------------------------------------------------------------------
@@ -137,6 +141,9 @@ sbp_value sbp_hf_part(sbp_hf *hf, const char *name, const char *source, sbp_init
  * each. */
 sbp_value sbp_hf_part_of_heads(sbp_hf *hf, const char *name, const char *source, int64_t rows,
                                int64_t columns, int64_t heads, int64_t start, int64_t length);
+/* Whether the weights are here and hold a tensor of that name, or of one that a parameter may have beside it.
+ */
+bool sbp_hf_has_tensor(sbp_hf *hf, const char *name);
 /* A parameter that files keep as a tensor per number along axis 0, "*" in their names. */
 sbp_value sbp_hf_stack(sbp_hf *hf, const char *name, const char *source, int32_t rank, const int64_t *dims);
 /* The matrix of the head, [vocab, columns]: the table when tied, else `name`. As transformers has it: weights
@@ -189,6 +196,9 @@ sbp_value sbp_hf_gate(sbp_hf *hf, const char *activation, const char *name, sbp_
 sbp_value sbp_hf_scale(sbp_hf *hf, const char *name, sbp_value x, double scale);
 /* Causal attention inside each document; names the results attn_out and lse. */
 sbp_value sbp_hf_attention(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, double scale, int64_t window);
+/* The same with a sink per head, [heads]. */
+sbp_value sbp_hf_attention_sink(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, sbp_value sink,
+                                double scale, int64_t window);
 /* A short causal convolution of each channel inside each document: parameters <module>.weight [channels, 1,
  * taps] and, if asked for, <module>.bias, as torch.nn.Conv1d has them. */
 sbp_value sbp_hf_conv_rows(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t channels,
@@ -210,27 +220,47 @@ typedef struct sbp_hf_expert_names {
     const char *module; /* of a layer */
     const char *router;
     const char *experts[SBP_HF_EXPERT_PARTS];
+    /* Files may hold one tensor for all experts in place of a module for each: <module>.experts.<fused>, an
+     * expert's gate over its up, and <module>.experts.<experts[DOWN]>. NULL: they do not. */
+    const char *fused;
 } sbp_hf_expert_names;
 
-/* mlp.gate, mlp.experts.N.gate_proj, .up_proj, .down_proj */
+/* mlp.gate, mlp.experts.N.gate_proj, .up_proj, .down_proj; fused mlp.experts.gate_up_proj */
 extern const sbp_hf_expert_names sbp_hf_projections;
 
 typedef struct sbp_hf_experts {
     int64_t count, chosen, inner;
+    int64_t shared;  /* width of the one that every row goes to as well, by a gate of its own; 0: none */
     bool normalized; /* the weights of the chosen are divided by their sum */
+    bool fused;      /* as files have them that are not here */
+    bool router_bias;
+    bool softmax_of_chosen; /* the largest scores are chosen, and softmax is over these */
+    /* GPT-OSS's: y = D ((u + 1) g sigmoid(alpha g)) + a bias, g = min(gate, limit), u = up within -limit ..
+     * limit; gate and up, which have biases, are the even and odd columns of one matrix, and matrices are
+     * [in, out]. */
+    bool clamped;
+    double limit, alpha;
+    bool *sparse; /* [layers]: which have experts in place of an MLP; NULL: none */
     const sbp_hf_expert_names *names;
 } sbp_hf_experts;
 
 typedef struct sbp_hf_experts_defaults {
     const char *count_key, *other_count_key, *inner_key;
-    int64_t count, chosen, inner;
-    bool always_normalized;
+    const char *shared_key; /* NULL: no expert is shared */
+    int64_t count, chosen, inner, shared;
+    bool always_normalized; /* whatever norm_topk_prob says */
+    bool normalized;        /* where it says nothing */
+    bool fused;
+    /* Layers have them but for those of mlp_only_layers, and those that decoder_sparse_step leaves out; else
+     * all. */
+    bool stepped;
     double balance; /* router_aux_loss_coef */
     const sbp_hf_expert_names *names;
 } sbp_hf_experts_defaults;
 
-sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, const sbp_hf_experts_defaults *defaults);
-/* Softmax over all experts, the largest of it, and the sum of their answers, [T, hidden]. */
+sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, int64_t layers, const sbp_hf_experts_defaults *defaults);
+/* Softmax over all experts, the largest of it, and the sum of their answers, and of the shared one's, [T,
+ * hidden]; or as the flags say. */
 sbp_value sbp_hf_experts_build(sbp_hf *hf, const sbp_hf_experts *experts, const char *activation,
                                const char *name, sbp_value x, const char *module, int64_t hidden);
 
@@ -239,7 +269,7 @@ sbp_value sbp_hf_experts_build(sbp_hf *hf, const sbp_hf_experts *experts, const 
 typedef struct sbp_hf_layer {
     int64_t window; /* 0: sees everything before */
     int32_t rope;   /* which of the decoder's tables */
-    bool sparse;    /* experts in place of the MLP */
+    bool no_rope;   /* no positions at all */
 } sbp_hf_layer;
 
 typedef enum sbp_hf_qk_norm {
@@ -248,20 +278,26 @@ typedef enum sbp_hf_qk_norm {
     SBP_HF_QK_NORM_WHOLE /* over all heads together */
 } sbp_hf_qk_norm;
 
-/* All false, 0 and NULL: a Llama. */
+/* Norms of a layer by their modules: of what attention and the MLP read, and of what they give before it is
+ * added; NULL: none. */
+typedef struct sbp_hf_layer_norms {
+    const char *attn_in, *attn_out, *mlp_in, *mlp_out;
+} sbp_hf_layer_norms;
+
+/* As it is read: a Llama. */
 typedef struct sbp_hf_decoder {
     int64_t vocab, hidden, inner, layers, heads, kv_heads, head_dim, max_positions;
     const char *activation; /* as Hugging Face calls it */
     sbp_hf_norm norm;       /* of all norms */
-    bool no_input_norms;    /* attention and the MLP read the stream as it is */
-    bool output_norms;      /* norms on the outputs of attention and of the MLP, before they are added */
+    sbp_hf_layer_norms norms;
     sbp_hf_qk_norm qk_norm; /* before rope */
     bool qkv_bias, o_bias, mlp_bias;
+    bool sinks;                    /* a score of each head that belongs to no key */
     bool fused_qkv, fused_gate_up; /* one tensor each: qkv_proj, gate_up_proj */
     bool tied;
-    sbp_hf_experts experts; /* of sparse layers */
-    double embed_scale;     /* of the embedding; 1: none */
-    double branch_scale;    /* of what attention and the MLP add; 1: none */
+    sbp_hf_experts experts;
+    double embed_scale;  /* of the embedding; 1: none */
+    double branch_scale; /* of what attention and the MLP add; 1: none */
     double score_scale;
     double logits_divisor; /* 1: none */
     double final_softcap;  /* 0: none */
@@ -293,6 +329,12 @@ bool sbp_hf_one_window(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t fallback);
 bool sbp_hf_layer_types(sbp_hf *hf, int64_t layers, bool *sliding);
 /* For families whose layers are all alike: layer_types may be given, but must say the same. */
 void sbp_hf_uniform_layers(sbp_hf *hf, int64_t layers, bool sliding);
+/* Layers of two kinds, each with a rotary table of its own: full attention with rope[0] and sliding_attention
+ * with rope[1] and sliding_window (4096). Without layer_types every so many-th layer is full. */
+void sbp_hf_two_kinds(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t every);
+/* Their tables, from the objects of rope_parameters; a legacy rope_scaling is of full attention. Thetas where
+ * the objects have none. */
+void sbp_hf_two_ropes(sbp_hf *hf, sbp_hf_decoder *decoder, double full_theta, double sliding_theta);
 /* Qwen: which layers slide (use_sliding_window, max_window_layers, layer_types), and how far. */
 void sbp_hf_qwen_windows(sbp_hf *hf, sbp_hf_decoder *decoder);
 void sbp_hf_decoder_build(sbp_hf *hf, const sbp_hf_decoder *decoder);

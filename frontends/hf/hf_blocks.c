@@ -151,18 +151,31 @@ sbp_value sbp_hf_join_heads(sbp_hf *hf, sbp_value x) {
                              (int64_t[]){sbp_type_row_elems(sbp_build_type(&hf->builder, x))}, 1);
 }
 
-sbp_value sbp_hf_attention(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, double scale, int64_t window) {
+static sbp_value build_attention(sbp_hf *hf, const sbp_value qkv[3], sbp_value sink, double scale,
+                                 int64_t window) {
     sbp_value first = sbp_hf_row(hf, "first"), shared_end = sbp_hf_row(hf, "shared_end"),
-              own = sbp_hf_row(hf, "own");
-    q = sbp_hf_operand(hf, q);
-    k = sbp_hf_operand(hf, k);
-    v = sbp_hf_operand(hf, v);
-    sbp_value operands[] = {q, k, v, first, shared_end, own};
-    sbp_value out[2];
-    sbp_build(&hf->builder, SBP_OP_attention, "attn_out", operands, SBP_COUNT(operands),
-              (sbp_attr[]){sbp_attr_double("scale", scale), sbp_attr_int("window", window)}, 2, out);
+              own = sbp_hf_row(hf, "own"), operands[7], out[2];
+    for (int32_t i = 0; i < 3; i++)
+        operands[i] = sbp_hf_operand(hf, qkv[i]);
+    operands[3] = first;
+    operands[4] = shared_end;
+    operands[5] = own;
+    operands[6] = sink;
+    bool has_sink = sink != SBP_NO_VALUE;
+    sbp_build(&hf->builder, has_sink ? SBP_OP_attention_sink : SBP_OP_attention, "attn_out", operands,
+              has_sink ? 7 : 6, (sbp_attr[]){sbp_attr_double("scale", scale), sbp_attr_int("window", window)},
+              2, out);
     sbp_build_name(&hf->builder, out[1], "lse");
     return out[0];
+}
+
+sbp_value sbp_hf_attention(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, double scale, int64_t window) {
+    return build_attention(hf, (sbp_value[]){q, k, v}, SBP_NO_VALUE, scale, window);
+}
+
+sbp_value sbp_hf_attention_sink(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, sbp_value sink,
+                                double scale, int64_t window) {
+    return build_attention(hf, (sbp_value[]){q, k, v}, sink, scale, window);
 }
 
 /* ---- convolution ------------------------------------------------------------------------------------ */

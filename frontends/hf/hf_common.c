@@ -153,6 +153,12 @@ static void add_other_names(sbp_hf *hf, sbp_param *param, const char *source) {
         add_alias(hf, param, sbp_hf_path(hf, "language_model.%s", source));
 }
 
+bool sbp_hf_has_tensor(sbp_hf *hf, const char *name) {
+    sbp_param param = {.name = name};
+    add_other_names(hf, &param, name);
+    return hf->weights && sbp_loading_find(hf->weights, &param) != NULL;
+}
+
 static sbp_value build_param(sbp_hf *hf, const char *name, sbp_dtype dtype, sbp_init init, int32_t rank,
                              const int64_t *dims, const sbp_recipe *recipe) {
     if (hf->builder.status != SBP_OK)

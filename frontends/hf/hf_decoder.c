@@ -49,6 +49,7 @@ sbp_hf_decoder sbp_hf_decoder_read(sbp_hf *hf, const sbp_hf_defaults *defaults) 
                         .norm.eps = sbp_hf_double(hf, "rms_norm_eps", eps),
                         .max_positions = sbp_hf_size(hf, "max_position_embeddings", defaults->max_positions),
                         .tied = sbp_hf_bool(hf, "tie_word_embeddings", defaults->tied),
+                        .norms = {.attn_in = "input_layernorm", .mlp_in = "post_attention_layernorm"},
                         .embed_scale = 1,
                         .branch_scale = 1,
                         .logits_divisor = 1};
@@ -114,6 +115,45 @@ void sbp_hf_uniform_layers(sbp_hf *hf, int64_t layers, bool sliding) {
                         sliding ? "sliding_attention" : "full_attention");
 }
 
+/* ---- layers with a window and layers without ------------------------------------------------------- */
+
+enum { FULL, SLIDING }; /* of rope[] */
+
+void sbp_hf_two_kinds(sbp_hf *hf, sbp_hf_decoder *d, int64_t every) {
+    bool no_window = sbp_hf_is_null(hf, "sliding_window");
+    int64_t window = sbp_hf_size(hf, "sliding_window", 4096);
+    if (hf->builder.status != SBP_OK)
+        return;
+    bool *sliding = SBP_NEW_ARRAY(hf->arena, bool, d->layers);
+    if (!sbp_hf_layer_types(hf, d->layers, sliding))
+        for (int64_t i = 0; i < d->layers; i++)
+            sliding[i] = (i + 1) % every != 0;
+    for (int64_t i = 0; i < d->layers; i++) {
+        if (sliding[i] && no_window)
+            sbp_hf_fail(hf, NULL, "layer %lld is sliding_attention, but sliding_window is null",
+                        (long long)i);
+        d->layer[i].window = sliding[i] ? window : 0;
+        d->layer[i].rope = sliding[i] ? SLIDING : FULL;
+    }
+}
+
+void sbp_hf_two_ropes(sbp_hf *hf, sbp_hf_decoder *d, double full_theta, double sliding_theta) {
+    const sbp_json *both = sbp_hf_field(hf, "rope_parameters"), *scaling = sbp_hf_field(hf, "rope_scaling");
+    const sbp_json *full = sbp_json_member(both, "full_attention"),
+                   *sliding = sbp_json_member(both, "sliding_attention");
+    if (both && !full && !sliding && both->count > 0)
+        sbp_hf_fail(hf, both, "an object each for full_attention and sliding_attention is expected");
+    if (both && sbp_json_member(both, "truncate"))
+        sbp_hf_fail(hf, sbp_json_member(both, "truncate"), "not supported here, for all layer types");
+    sbp_hf_rope_shape shape = {.head_dim = d->head_dim,
+                               .rotary_dim = d->head_dim,
+                               .theta = full_theta,
+                               .max_positions = d->max_positions};
+    d->rope[FULL] = sbp_hf_rope_from(hf, scaling, full, &shape);
+    shape.theta = sliding_theta;
+    d->rope[SLIDING] = sbp_hf_rope_from(hf, NULL, sliding, &shape);
+}
+
 /* ---- graph ---------------------------------------------------------------------------------------- */
 
 typedef struct decoder {
@@ -156,18 +196,33 @@ static sbp_value build_heads(const decoder *c, const char *part, sbp_value x, co
     return y;
 }
 
+/* Queries or keys where they stand. */
+static sbp_value turn(const decoder *c, const char *name, sbp_value x, const sbp_hf_layer *layer) {
+    if (!layer->no_rope)
+        return sbp_hf_rotate(c->hf, name, x, c->turn[layer->rope]);
+    sbp_build_name(c->b, x, name);
+    return x;
+}
+
 static sbp_value build_attention(const decoder *c, sbp_value x, const char *module,
                                  const sbp_hf_layer *layer) {
     const sbp_hf_decoder *d = c->d;
     sbp_hf *hf = c->hf;
-    sbp_hf_turn turn = c->turn[layer->rope];
     sbp_value q = build_heads(c, "q", x, module, d->heads, 0, true);
-    q = sbp_hf_rotate(hf, "q", q, turn);
+    q = turn(c, "q", q, layer);
     sbp_value k = build_heads(c, "k", x, module, d->kv_heads, d->heads, true);
-    k = sbp_hf_rotate(hf, "k", k, turn);
+    k = turn(c, "k", k, layer);
     sbp_value v = build_heads(c, "v", x, module, d->kv_heads, d->heads + d->kv_heads, false);
     sbp_build_name(c->b, v, "v");
-    sbp_value o = sbp_hf_join_heads(hf, sbp_hf_attention(hf, q, k, v, d->score_scale, layer->window));
+    sbp_value o;
+    if (d->sinks) {
+        sbp_value sink =
+            sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.sinks", module), SBP_INIT_NORMAL, d->heads);
+        o = sbp_hf_attention_sink(hf, q, k, v, sink, d->score_scale, layer->window);
+    } else {
+        o = sbp_hf_attention(hf, q, k, v, d->score_scale, layer->window);
+    }
+    o = sbp_hf_join_heads(hf, o);
     return sbp_hf_linear(hf, "attn_proj", o, sbp_hf_path(hf, "%s.o_proj", module), d->hidden,
                          d->heads * d->head_dim, d->o_bias);
 }
@@ -199,22 +254,23 @@ static sbp_value add_branch(const decoder *c, const char *name, sbp_value x, sbp
     return sbp_hf_add(c->hf, name, x, y);
 }
 
+static sbp_value build_layer_norm(const decoder *c, const char *name, sbp_value x, int64_t layer,
+                                  const char *module) {
+    return module ? build_norm(c, name, x, enter(c, layer, module), c->d->hidden) : x;
+}
+
 static sbp_value build_layer(const decoder *c, sbp_value x, int64_t n) {
     const sbp_hf_decoder *d = c->d;
     sbp_value y = x;
-    if (!d->no_input_norms)
-        y = build_norm(c, "attn_norm", x, enter(c, n, "input_layernorm"), d->hidden);
+    y = build_layer_norm(c, "attn_norm", y, n, d->norms.attn_in);
     y = build_attention(c, y, enter(c, n, "self_attn"), &d->layer[n]);
-    if (d->output_norms)
-        y = build_norm(c, "attn_out_norm", y, enter(c, n, "post_attention_layernorm"), d->hidden);
+    y = build_layer_norm(c, "attn_out_norm", y, n, d->norms.attn_out);
     y = x = add_branch(c, "attn_residual", x, y, n);
-    const char *before = d->output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm";
-    if (!d->no_input_norms)
-        y = build_norm(c, "mlp_norm", x, enter(c, n, before), d->hidden);
-    y = d->layer[n].sparse ? build_experts(c, y, enter(c, n, d->experts.names->module))
-                           : build_mlp(c, y, enter(c, n, "mlp"));
-    if (d->output_norms)
-        y = build_norm(c, "mlp_out_norm", y, enter(c, n, "post_feedforward_layernorm"), d->hidden);
+    y = build_layer_norm(c, "mlp_norm", y, n, d->norms.mlp_in);
+    bool sparse = d->experts.sparse && d->experts.sparse[n];
+    y = sparse ? build_experts(c, y, enter(c, n, d->experts.names->module))
+               : build_mlp(c, y, enter(c, n, "mlp"));
+    y = build_layer_norm(c, "mlp_out_norm", y, n, d->norms.mlp_out);
     return add_branch(c, "mlp_residual", x, y, n);
 }
 

@@ -1,5 +1,6 @@
 /* hf_experts.c: mixtures of experts: a router, and for each row the gated MLPs that it has chosen. Formulas:
- * transformers, modeling_qwen3_moe.py (Qwen3MoeTopKRouter, Qwen3MoeExperts) and modeling_mixtral.py. */
+ * transformers, modeling_qwen3_moe.py (Qwen3MoeTopKRouter, Qwen3MoeExperts), modeling_mixtral.py and
+ * modeling_gpt_oss.py. */
 #include <string.h>
 
 #include "frontends/hf/hf.h"
@@ -9,7 +10,8 @@ const sbp_hf_expert_names sbp_hf_projections = {.module = "mlp",
                                                 .router = "gate",
                                                 .experts = {[SBP_HF_EXPERT_GATE] = "gate_proj",
                                                             [SBP_HF_EXPERT_UP] = "up_proj",
-                                                            [SBP_HF_EXPERT_DOWN] = "down_proj"}};
+                                                            [SBP_HF_EXPERT_DOWN] = "down_proj"},
+                                                .fused = "gate_up_proj"};
 
 /* ---- configuration -------------------------------------------------------------------------------- */
 
@@ -27,14 +29,52 @@ static void check_balance(sbp_hf *hf, double fallback) {
             coefficient, field ? "" : " is the router_aux_loss_coef of this model_type");
 }
 
-sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, const sbp_hf_experts_defaults *defaults) {
-    bool other = sbp_hf_field(hf, defaults->count_key) == NULL;
-    sbp_hf_experts e = {.inner = sbp_hf_size(hf, defaults->inner_key, defaults->inner),
-                        .chosen = sbp_hf_size(hf, "num_experts_per_tok", defaults->chosen),
-                        .names = defaults->names};
-    e.count = other ? sbp_hf_size(hf, defaults->other_count_key, defaults->count)
-                    : sbp_hf_size(hf, defaults->count_key, defaults->count);
-    e.normalized = defaults->always_normalized || sbp_hf_bool(hf, "norm_topk_prob", false);
+/* Which layers have experts; NULL: none. */
+static bool *read_layers(sbp_hf *hf, int64_t layers, const sbp_hf_experts_defaults *defaults) {
+    bool *sparse = SBP_NEW_ARRAY(hf->arena, bool, hf->builder.status == SBP_OK ? layers : 1), any = false;
+    const sbp_json *dense = defaults->stepped ? sbp_hf_field(hf, "mlp_only_layers") : NULL;
+    int64_t step = defaults->stepped ? sbp_hf_size(hf, "decoder_sparse_step", 1) : 1;
+    if (defaults->stepped && sbp_hf_count(hf, defaults->count_key, defaults->count) == 0)
+        return NULL;
+    if (dense && dense->kind != SBP_JSON_ARRAY)
+        sbp_hf_fail(hf, dense, "expected an array of layer numbers");
+    for (int64_t i = 0; i < layers && hf->builder.status == SBP_OK; i++)
+        sparse[i] = (i + 1) % step == 0;
+    for (int64_t i = 0; dense && i < dense->count && hf->builder.status == SBP_OK; i++) {
+        int64_t layer = 0;
+        hf->builder.status = sbp_json_as_i64(hf->diag, &dense->items[i], &layer);
+        if (hf->builder.status == SBP_OK && layer >= 0 && layer < layers)
+            sparse[layer] = false;
+    }
+    for (int64_t i = 0; i < layers && hf->builder.status == SBP_OK; i++)
+        any |= sparse[i];
+    return any ? sparse : NULL;
+}
+
+/* Fields that say nothing where no layer has experts. */
+static void skip_fields(sbp_hf *hf, const sbp_hf_experts_defaults *defaults) {
+    const char *const fields[] = {defaults->inner_key,   defaults->other_count_key, defaults->shared_key,
+                                  "num_experts_per_tok", "norm_topk_prob",          "output_router_logits",
+                                  "router_aux_loss_coef"};
+    for (int32_t i = 0; i < SBP_COUNT(fields); i++)
+        if (fields[i])
+            (void)sbp_hf_field(hf, fields[i]);
+}
+
+sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, int64_t layers, const sbp_hf_experts_defaults *defaults) {
+    sbp_hf_experts e = {
+        .sparse = read_layers(hf, layers, defaults), .fused = defaults->fused, .names = defaults->names};
+    if (!e.sparse) {
+        skip_fields(hf, defaults);
+        return e;
+    }
+    bool other = defaults->other_count_key && sbp_hf_field(hf, defaults->count_key) == NULL;
+    e.inner = sbp_hf_size(hf, defaults->inner_key, defaults->inner);
+    e.chosen = sbp_hf_size(hf, "num_experts_per_tok", defaults->chosen);
+    e.count = sbp_hf_size(hf, other ? defaults->other_count_key : defaults->count_key, defaults->count);
+    e.normalized = defaults->always_normalized || sbp_hf_bool(hf, "norm_topk_prob", defaults->normalized);
+    if (defaults->shared_key)
+        e.shared = sbp_hf_size(hf, defaults->shared_key, defaults->shared);
     if (hf->builder.status == SBP_OK && e.chosen > e.count)
         sbp_hf_fail(hf, sbp_hf_field(hf, "num_experts_per_tok"), "%lld of %lld experts", (long long)e.chosen,
                     (long long)e.count);
@@ -51,49 +91,161 @@ static sbp_value softmax(sbp_builder *b, sbp_value x) {
     return sbp_build2(b, SBP_OP_div, p, sum);
 }
 
-/* The matrices of all experts, which files keep one by one. */
+/* As the files that are here have them, or those that are not. */
+static bool is_fused(sbp_hf *hf, const sbp_hf_experts *e, const char *module) {
+    if (!e->names->fused || !hf->weights)
+        return e->fused;
+    return sbp_hf_has_tensor(hf, sbp_hf_path(hf, "%s.experts.%s", module, e->names->fused));
+}
+
+/* The matrices of all experts, which files keep one by one, or in a tensor. */
 static sbp_value expert_matrices(sbp_hf *hf, const sbp_hf_experts *e, const char *module, int part,
                                  int64_t out, int64_t in) {
-    const char *name = e->names->experts[part];
-    return sbp_hf_stack(hf, sbp_hf_path(hf, "%s.experts.%s.weight", module, name),
-                        sbp_hf_path(hf, "%s.experts.*.%s.weight", module, name), 3,
-                        (int64_t[]){e->count, out, in});
+    const char *name = e->names->experts[part], *fused = e->names->fused;
+    const int64_t dims[] = {e->count, out, in}, both[] = {e->count, 2 * out, in};
+    if (!is_fused(hf, e, module))
+        return sbp_hf_stack(hf, sbp_hf_path(hf, "%s.experts.%s.weight", module, name),
+                            sbp_hf_path(hf, "%s.experts.*.%s.weight", module, name), 3, dims);
+    if (part == SBP_HF_EXPERT_DOWN)
+        return sbp_hf_param(hf, sbp_hf_path(hf, "%s.experts.%s", module, name), SBP_INIT_NORMAL, 3, dims);
+    return sbp_hf_part(hf, sbp_hf_path(hf, "%s.experts.%s.%s", module, fused, name),
+                       sbp_hf_path(hf, "%s.experts.%s", module, fused), SBP_INIT_NORMAL, 3, both, 1,
+                       part == SBP_HF_EXPERT_GATE ? 0 : out, out);
 }
 
 static sbp_value expert_linear(sbp_hf *hf, const char *name, sbp_value x, sbp_value index, sbp_value w,
-                               bool wide) {
+                               sbp_value bias, const char *layout, bool wide) {
     return sbp_build(&hf->builder, SBP_OP_expert_linear, name,
-                     (sbp_value[]){sbp_hf_operand(hf, x), index, w, SBP_NO_VALUE}, 4,
-                     (sbp_attr[]){sbp_attr_bool("wide", wide)}, 1, NULL);
+                     (sbp_value[]){sbp_hf_operand(hf, x), index, w, bias}, 4,
+                     (sbp_attr[]){sbp_attr_symbol("layout", layout), sbp_attr_bool("wide", wide)}, 2, NULL);
+}
+
+/* Which experts a row goes to, and the weights of their answers in the wide type, [T, chosen, 1]. */
+typedef struct choice {
+    sbp_value index, weight;
+} choice;
+
+static choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x, const char *module,
+                           int64_t hidden) {
+    sbp_builder *b = &hf->builder;
+    choice c;
+    sbp_value scores = sbp_hf_linear(hf, "router", x, sbp_hf_path(hf, "%s.%s", module, e->names->router),
+                                     e->count, hidden, e->router_bias);
+    scores = sbp_build_cast(b, scores, sbp_rule_wide(hf->compute));
+    if (!e->softmax_of_chosen)
+        scores = softmax(b, scores);
+    c.index =
+        sbp_build(b, SBP_OP_route, "chosen", &scores, 1, (sbp_attr[]){sbp_attr_int("k", e->chosen)}, 1, NULL);
+    c.weight = sbp_build2(b, SBP_OP_take_at, scores, c.index);
+    if (e->softmax_of_chosen) {
+        c.weight = softmax(b, c.weight);
+    } else if (e->normalized) {
+        sbp_value sum = sbp_build1(b, SBP_OP_row_sum, c.weight);
+        c.weight = sbp_build2(b, SBP_OP_div, c.weight, sum);
+    }
+    c.weight = sbp_build_reshape(b, c.weight, (int64_t[]){e->chosen, 1}, 2);
+    return c;
 }
 
 /* An expert's answer is weighted before its last product, which is linear: then nothing as wide as all
- * answers together is read by the gradient of a weight. */
+ * answers together is read by the gradient of a weight. The answers in the wide type, [T, chosen, hidden]. */
+static sbp_value build_gated(sbp_hf *hf, const sbp_hf_experts *e, const char *activation, sbp_value x,
+                             choice c, const char *module, int64_t hidden) {
+    sbp_builder *b = &hf->builder;
+    sbp_dtype wide = sbp_rule_wide(hf->compute);
+    sbp_value w = expert_matrices(hf, e, module, SBP_HF_EXPERT_GATE, e->inner, hidden);
+    sbp_value gate = expert_linear(hf, "expert_gate", x, c.index, w, SBP_NO_VALUE, "out_in", false);
+    w = expert_matrices(hf, e, module, SBP_HF_EXPERT_UP, e->inner, hidden);
+    sbp_value up = expert_linear(hf, "expert_up", x, c.index, w, SBP_NO_VALUE, "out_in", false);
+    sbp_value h = sbp_build_cast(b, sbp_hf_gate(hf, activation, "expert_act", gate, up), wide);
+    h = sbp_build2(b, SBP_OP_mul, h, c.weight);
+    w = expert_matrices(hf, e, module, SBP_HF_EXPERT_DOWN, hidden, e->inner);
+    return expert_linear(hf, NULL, h, c.index, w, SBP_NO_VALUE, "out_in", wide != hf->compute);
+}
+
+/* Every other column from `start` on, [T, chosen, 2 n] -> [T, chosen, n]. */
+static sbp_value every_other(sbp_builder *b, sbp_value x, int64_t chosen, int64_t n, int64_t start) {
+    x = sbp_build_reshape(b, x, (int64_t[]){chosen, n, 2}, 3);
+    return sbp_build_reshape(b, sbp_build_slice(b, x, start, 1), (int64_t[]){chosen, n}, 2);
+}
+
+/* x, or the limit beyond it: x that is the limit still has its gradient, as torch.clamp has it. */
+static sbp_value not_above(sbp_builder *b, sbp_value x, sbp_value limit) {
+    return sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_lt, limit, x), limit, x);
+}
+
+static sbp_value not_below(sbp_builder *b, sbp_value x, sbp_value limit) {
+    return sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_lt, x, limit), limit, x);
+}
+
+/* (u + 1) g sigmoid(alpha g) in the wide type. */
+static sbp_value build_clamped_gate(sbp_hf *hf, const sbp_hf_experts *e, sbp_value both) {
+    sbp_builder *b = &hf->builder;
+    sbp_dtype wide = sbp_rule_wide(hf->compute);
+    sbp_value limit = sbp_build_const(b, wide, sbp_round_to(wide, e->limit)),
+              least = sbp_build_const(b, wide, sbp_round_to(wide, -e->limit)),
+              alpha = sbp_build_const(b, wide, sbp_round_to(wide, e->alpha));
+    both = sbp_build_cast(b, both, wide);
+    sbp_value gate = not_above(b, every_other(b, both, e->chosen, e->inner, 0), limit);
+    sbp_value up = not_above(b, every_other(b, both, e->chosen, e->inner, 1), limit);
+    up = not_below(b, up, least);
+    sbp_value open = sbp_build1(b, SBP_OP_sigmoid, sbp_build2(b, SBP_OP_mul, gate, alpha));
+    up = sbp_build2(b, SBP_OP_add, up, sbp_build_const(b, wide, 1));
+    return sbp_build2(b, SBP_OP_mul, up, sbp_build2(b, SBP_OP_mul, gate, open));
+}
+
+/* As build_gated; the last bias has the weight for an input. */
+static sbp_value build_clamped(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x, choice c, const char *module,
+                               int64_t hidden) {
+    sbp_builder *b = &hf->builder;
+    sbp_dtype wide = sbp_rule_wide(hf->compute);
+    const char *name = sbp_hf_path(hf, "%s.experts.%s", module, e->names->fused),
+               *down = sbp_hf_path(hf, "%s.experts.%s", module, e->names->experts[SBP_HF_EXPERT_DOWN]);
+    sbp_value w = sbp_hf_param(hf, name, SBP_INIT_NORMAL, 3, (int64_t[]){e->count, hidden, 2 * e->inner});
+    sbp_value bias = sbp_hf_param(hf, sbp_hf_path(hf, "%s_bias", name), SBP_INIT_ZEROS, 2,
+                                  (int64_t[]){e->count, 2 * e->inner});
+    sbp_value h = expert_linear(hf, "expert_gate_up", x, c.index, w, bias, "in_out", false);
+    h = sbp_build2(b, SBP_OP_mul, build_clamped_gate(hf, e, h), c.weight);
+    w = sbp_hf_param(hf, down, SBP_INIT_NORMAL, 3, (int64_t[]){e->count, e->inner, hidden});
+    sbp_value y = expert_linear(hf, NULL, h, c.index, w, SBP_NO_VALUE, "in_out", wide != hf->compute);
+    bias =
+        sbp_hf_param(hf, sbp_hf_path(hf, "%s_bias", down), SBP_INIT_ZEROS, 2, (int64_t[]){e->count, hidden});
+    bias = sbp_build_reshape(b, bias, (int64_t[]){e->count, 1, hidden}, 3);
+    bias = expert_linear(hf, NULL, c.weight, c.index, bias, SBP_NO_VALUE, "in_out", wide != hf->compute);
+    return sbp_build2(b, SBP_OP_add, y, bias);
+}
+
+/* The answer of the shared expert times its gate, in the wide type. */
+static sbp_value build_shared(sbp_hf *hf, const sbp_hf_experts *e, const char *activation, sbp_value x,
+                              const char *module, int64_t hidden) {
+    sbp_builder *b = &hf->builder;
+    sbp_dtype wide = sbp_rule_wide(hf->compute);
+    const char *expert = sbp_hf_path(hf, "%s.shared_expert", module);
+    sbp_value gate = sbp_hf_linear(hf, "shared_gate", x, sbp_hf_path(hf, "%s.gate_proj", expert), e->shared,
+                                   hidden, false);
+    sbp_value up =
+        sbp_hf_linear(hf, "shared_up", x, sbp_hf_path(hf, "%s.up_proj", expert), e->shared, hidden, false);
+    sbp_value y = sbp_hf_gate(hf, activation, "shared_act", gate, up);
+    y = sbp_hf_linear(hf, "shared_proj", y, sbp_hf_path(hf, "%s.down_proj", expert), hidden, e->shared,
+                      false);
+    sbp_value share = sbp_hf_linear(hf, "shared_score", x, sbp_hf_path(hf, "%s_gate", expert), 1, hidden,
+                                    false); /* [T, 1] */
+    share = sbp_build1(b, SBP_OP_sigmoid, sbp_build_cast(b, share, wide));
+    return sbp_build2(b, SBP_OP_mul, sbp_build_cast(b, y, wide), share);
+}
+
 sbp_value sbp_hf_experts_build(sbp_hf *hf, const sbp_hf_experts *e, const char *activation, const char *name,
                                sbp_value x, const char *module, int64_t hidden) {
     sbp_builder *b = &hf->builder;
-    sbp_dtype wide = sbp_rule_wide(hf->compute);
-    sbp_value scores = sbp_hf_linear(hf, "router", x, sbp_hf_path(hf, "%s.%s", module, e->names->router),
-                                     e->count, hidden, false);
-    scores = softmax(b, sbp_build_cast(b, scores, wide));
-    sbp_value index =
-        sbp_build(b, SBP_OP_route, "chosen", &scores, 1, (sbp_attr[]){sbp_attr_int("k", e->chosen)}, 1, NULL);
-    sbp_value weight = sbp_build2(b, SBP_OP_take_at, scores, index);
-    if (e->normalized) {
-        sbp_value sum = sbp_build1(b, SBP_OP_row_sum, weight);
-        weight = sbp_build2(b, SBP_OP_div, weight, sum);
-    }
-    sbp_value w = expert_matrices(hf, e, module, SBP_HF_EXPERT_GATE, e->inner, hidden);
-    sbp_value gate = expert_linear(hf, "expert_gate", x, index, w, false);
-    w = expert_matrices(hf, e, module, SBP_HF_EXPERT_UP, e->inner, hidden);
-    sbp_value up = expert_linear(hf, "expert_up", x, index, w, false);
-    sbp_value h = sbp_build_cast(b, sbp_hf_gate(hf, activation, "expert_act", gate, up), wide);
-    weight = sbp_build_reshape(b, weight, (int64_t[]){e->chosen, 1}, 2);
-    h = sbp_build2(b, SBP_OP_mul, h, weight);
-    w = expert_matrices(hf, e, module, SBP_HF_EXPERT_DOWN, hidden, e->inner);
-    sbp_value y = expert_linear(hf, NULL, h, index, w, wide != hf->compute);
+    choice c = build_choice(hf, e, x, module, hidden);
+    sbp_value y = e->clamped ? build_clamped(hf, e, x, c, module, hidden)
+                             : build_gated(hf, e, activation, x, c, module, hidden);
     y = sbp_build(b, SBP_OP_row_sum, NULL, &y, 1, (sbp_attr[]){sbp_attr_int("axis", -2)}, 1, NULL);
     y = sbp_build_reshape(b, y, (int64_t[]){hidden}, 1);
+    if (e->shared > 0) {
+        sbp_value shared = build_shared(hf, e, activation, x, module, hidden);
+        y = sbp_build2(b, SBP_OP_add, y, shared);
+    }
     y = sbp_build_cast(b, y, hf->compute);
     sbp_build_name(b, y, name);
     return y;

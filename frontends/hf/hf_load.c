@@ -174,10 +174,14 @@ static bool harmless(const sbp_json *field) {
     return field->kind == SBP_JSON_NULL;
 }
 
+static bool is_left_over(const sbp_hf *hf, const sbp_json *field) {
+    return sbp_map_get(&hf->read, field->key) < 0 && !harmless(field);
+}
+
 static void check_left_over(sbp_hf *hf) {
     for (int64_t i = 0; i < hf->config->count && hf->builder.status == SBP_OK; i++) {
         const sbp_json *field = &hf->config->items[i];
-        if (sbp_map_get(&hf->read, field->key) >= 0 || harmless(field))
+        if (!is_left_over(hf, field))
             continue;
         sbp_text value;
         sbp_text_init(&value, hf->arena);
@@ -230,6 +234,88 @@ static const sbp_architecture *find_architecture(const sbp_model_options *option
     return NULL;
 }
 
+/* Ready to build; l->model gets the facts. */
+static void begin(sbp_hf *hf, sbp_loading *l, const sbp_json *config, const char *model_type) {
+    l->model->model_type = model_type;
+    l->model->module = sbp_module_create(l->arena, l->model->name);
+    *hf = (sbp_hf){.arena = l->arena,
+                   .diag = l->diag,
+                   .config = config,
+                   .compute = l->options->compute,
+                   .residual = l->residual,
+                   .model = l->model,
+                   .head = l->options->head,
+                   .pad_row = -1,
+                   .weights = l->weights};
+    sbp_map_init(&hf->read, l->arena);
+    sbp_func *func = sbp_module_add_func(l->model->module, "model");
+    hf->builder = sbp_builder_on(l->model->module, func, l->diag);
+    read_facts(hf, l);
+}
+
+/* ---- the nearest --------------------------------------------------------------------------------------- */
+
+/* How far an architecture is from a config.json. */
+typedef struct distance {
+    int32_t strange; /* fields that it does not know */
+    int32_t absent;  /* fields that it looks for in vain */
+    sbp_text names;  /* of the former */
+} distance;
+
+/* False: it cannot build from the file. */
+static bool measure(sbp_loading *l, const sbp_json *config, const sbp_architecture *architecture,
+                    distance *out) {
+    enum { MOST = 16 };
+    sbp_loading trial = *l;
+    sbp_model model = *l->model;
+    sbp_hf hf;
+    trial.model = &model;
+    trial.weights = NULL;
+    trial.diag = NULL; /* what it says is not asked for */
+    begin(&hf, &trial, config, architecture->model_type);
+    architecture->build(&hf);
+    *out = (distance){.absent = hf.read.count};
+    sbp_text_init(&out->names, l->arena);
+    for (int64_t i = 0; i < config->count; i++) {
+        const char *name = config->items[i].key;
+        out->absent -= sbp_map_get(&hf.read, name) >= 0;
+        if (!is_left_over(&hf, &config->items[i]))
+            continue;
+        if (out->strange++ < MOST)
+            sbp_text_add(&out->names, "%s%s", out->strange > 1 ? ", " : "", name);
+    }
+    if (out->strange > MOST)
+        sbp_text_add(&out->names, ", ...");
+    return hf.builder.status == SBP_OK;
+}
+
+/* What an architecture does not know may be a computation of its own, and names tell families. */
+static int32_t weighed(const distance *d, const char *a, const char *b) {
+    int32_t common = 0;
+    while (a[common] && a[common] == b[common])
+        common++;
+    return 4 * d->strange + d->absent - 2 * common;
+}
+
+/* The architecture to which a config.json of another says least that is strange. */
+static const char *nearest(sbp_loading *l, const sbp_json *config, const char *model_type) {
+    const char *found = NULL;
+    distance least = {.strange = 0};
+    for (int32_t i = 0; sbp_architecture_at(i); i++) {
+        const sbp_architecture *a = sbp_architecture_at(i);
+        distance d;
+        if (a->text_type || !measure(l, config, a, &d) ||
+            (found && weighed(&d, a->model_type, model_type) >= weighed(&least, found, model_type)))
+            continue;
+        found = a->model_type;
+        least = d;
+    }
+    if (!found)
+        return "";
+    return sbp_arena_printf(l->arena, "; by its fields '%s' is nearest, which %s%s", found,
+                            least.strange > 0 ? "does not know " : "reads all of them", least.names.data);
+}
+
 static sbp_status refuse(sbp_loading *l, const sbp_json *config, const char *model_type) {
     const sbp_json *field = sbp_json_member(config, "model_type"),
                    *inner = sbp_json_member(config, "text_config");
@@ -255,8 +341,8 @@ static sbp_status refuse(sbp_loading *l, const sbp_json *config, const char *mod
             model_type, supported.data);
     return sbp_json_fail(
         l->diag, field,
-        "model type '%s' is not supported; supported: %s (frontends/README.md says how one is added)",
-        model_type, supported.data);
+        "model type '%s' is not supported; supported: %s (frontends/README.md says how one is added)%s",
+        model_type, supported.data, nearest(l, config, model_type));
 }
 
 sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_stored stored, void *stored_user) {
@@ -266,23 +352,11 @@ sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_stored stored
     const sbp_architecture *architecture = find_architecture(l->options, model_type);
     if (!architecture)
         return refuse(l, config, model_type);
-    l->model->model_type = model_type;
-    l->model->module = sbp_module_create(l->arena, l->model->name);
-    sbp_hf hf = {.arena = l->arena,
-                 .diag = l->diag,
-                 .config = config,
-                 .compute = l->options->compute,
-                 .residual = l->residual,
-                 .model = l->model,
-                 .head = l->options->head,
-                 .pad_row = -1,
-                 .weights = l->weights,
-                 .stored = stored,
-                 .stored_user = stored_user};
-    sbp_map_init(&hf.read, l->arena);
-    sbp_func *func = sbp_module_add_func(l->model->module, "model");
-    hf.builder = sbp_builder_on(l->model->module, func, l->diag);
-    read_facts(&hf, l);
+    sbp_hf hf;
+    begin(&hf, l, config, model_type);
+    hf.stored = stored;
+    hf.stored_user = stored_user;
+    const sbp_func *func = hf.builder.func;
     if (architecture->text_type)
         enter_text_config(&hf, l, architecture->text_type);
     architecture->build(&hf);

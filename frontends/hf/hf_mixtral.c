@@ -16,16 +16,15 @@ void sbp_hf_mixtral(sbp_hf *hf) {
                                                           .rotary_dim = d.head_dim,
                                                           .theta = 1e6,
                                                           .max_positions = d.max_positions});
-    d.experts = sbp_hf_experts_read(hf, &(sbp_hf_experts_defaults){.count_key = "num_local_experts",
-                                                                   .other_count_key = "num_experts",
-                                                                   .count = 8,
-                                                                   .chosen = 2,
-                                                                   .inner_key = "intermediate_size",
-                                                                   .inner = d.inner,
-                                                                   .always_normalized = true,
-                                                                   .balance = 0.001,
-                                                                   .names = &names});
-    for (int64_t i = 0; i < d.layers && hf->builder.status == SBP_OK; i++)
-        d.layer[i].sparse = true;
+    d.experts = sbp_hf_experts_read(hf, d.layers,
+                                    &(sbp_hf_experts_defaults){.count_key = "num_local_experts",
+                                                               .other_count_key = "num_experts",
+                                                               .count = 8,
+                                                               .chosen = 2,
+                                                               .inner_key = "intermediate_size",
+                                                               .inner = d.inner,
+                                                               .always_normalized = true,
+                                                               .balance = 0.001,
+                                                               .names = &names});
     sbp_hf_decoder_build(hf, &d);
 }

@@ -11,15 +11,14 @@ void sbp_hf_olmoe(sbp_hf *hf) {
     if (sbp_hf_field(hf, "clip_qkv"))
         sbp_hf_fail(hf, sbp_hf_field(hf, "clip_qkv"), "q, k and v that are clipped are not supported");
     d.rope[0] = sbp_hf_decoder_rope(hf, &d);
-    d.experts = sbp_hf_experts_read(hf, &(sbp_hf_experts_defaults){.count_key = "num_experts",
-                                                                   .other_count_key = "num_local_experts",
-                                                                   .count = 64,
-                                                                   .chosen = 8,
-                                                                   .inner_key = "intermediate_size",
-                                                                   .inner = d.inner,
-                                                                   .balance = 0.01,
-                                                                   .names = &sbp_hf_projections});
-    for (int64_t i = 0; i < d.layers && hf->builder.status == SBP_OK; i++)
-        d.layer[i].sparse = true;
+    d.experts = sbp_hf_experts_read(hf, d.layers,
+                                    &(sbp_hf_experts_defaults){.count_key = "num_experts",
+                                                               .other_count_key = "num_local_experts",
+                                                               .count = 64,
+                                                               .chosen = 8,
+                                                               .inner_key = "intermediate_size",
+                                                               .inner = d.inner,
+                                                               .balance = 0.01,
+                                                               .names = &sbp_hf_projections});
     sbp_hf_decoder_build(hf, &d);
 }

@@ -1,6 +1,7 @@
 /* hf_qwen3_5.c: Qwen3.5 (3.6) and Qwen3-Next: most layers mix rows by the gated delta rule, every fourth by
- * attention whose output is gated. Formulas and names: transformers, modeling_qwen3_5.py and
- * modeling_qwen3_next.py; fields and their defaults: configuration_*.py beside them. */
+ * attention whose output is gated; the larger ones have experts, one of which all rows share. Formulas and
+ * names: transformers, modeling_qwen3_5.py, modeling_qwen3_5_moe.py and modeling_qwen3_next.py; fields and
+ * their defaults: configuration_*.py beside them. */
 #include <math.h>
 #include <string.h>
 
@@ -12,6 +13,7 @@ enum { MAX_LAYERS = 1000 };
 typedef struct traits {
     int64_t vocab, hidden, inner, layers, heads, kv_heads, max_positions;
     bool grouped; /* in_proj_qkvz and in_proj_ba, with the rows of a key head together */
+    const sbp_hf_experts_defaults *experts; /* NULL: no layer has any */
 } traits;
 
 typedef struct qwen {
@@ -23,6 +25,7 @@ typedef struct qwen {
     const char *activation;
     bool grouped, bias, tied;
     bool *attends; /* per layer; the others have the delta rule */
+    sbp_hf_experts experts;
     sbp_hf_norm norm;
     sbp_hf_turn turn;
 } qwen;
@@ -83,6 +86,8 @@ static qwen read_config(sbp_hf *hf, const char *root, const traits *t) {
     m.attends = SBP_NEW_ARRAY(hf->arena, bool, hf->builder.status == SBP_OK ? m.layers : 1);
     if (hf->builder.status == SBP_OK)
         read_layers(&m);
+    if (t->experts)
+        m.experts = sbp_hf_experts_read(hf, m.layers, t->experts);
     hf->model->vocab_size = m.vocab;
     hf->model->max_positions = sbp_hf_size(hf, "max_position_embeddings", t->max_positions);
     if (hf->model->pad_id >= 0 && hf->model->pad_id < m.vocab)
@@ -248,7 +253,9 @@ static sbp_value build_attention(const qwen *m, sbp_value x, const char *module)
     return linear(m, "attn_proj", o, module, "o_proj", m->hidden, n, m->bias);
 }
 
-static sbp_value build_mlp(const qwen *m, sbp_value x, const char *module) {
+static sbp_value build_mlp(const qwen *m, sbp_value x, const char *module, bool sparse) {
+    if (sparse)
+        return sbp_hf_experts_build(m->hf, &m->experts, m->activation, "mlp_proj", x, module, m->hidden);
     sbp_value gate = linear(m, "gate", x, module, "gate_proj", m->inner, m->hidden, false);
     sbp_value up = linear(m, "up", x, module, "up_proj", m->inner, m->hidden, false);
     x = sbp_hf_gate(m->hf, m->activation, "act", gate, up);
@@ -264,7 +271,7 @@ static sbp_value build_layer(const qwen *m, sbp_value x, int64_t n) {
     (void)enter(m, n, "");
     x = sbp_hf_add(m->hf, attends ? "attn_residual" : "delta_residual", x, y);
     y = sbp_hf_normalize(m->hf, &m->norm, "mlp_norm", x, enter(m, n, "post_attention_layernorm"), m->hidden);
-    y = build_mlp(m, y, enter(m, n, "mlp"));
+    y = build_mlp(m, y, enter(m, n, "mlp"), m->experts.sparse && m->experts.sparse[n]);
     (void)enter(m, n, "");
     return sbp_hf_add(m->hf, "mlp_residual", x, y);
 }
@@ -308,28 +315,43 @@ void sbp_hf_qwen3_5(sbp_hf *hf) {
     build(hf, hf->wrapper ? "model.language_model" : "model", &t);
 }
 
-/* Layers have experts but for those of mlp_only_layers and those that decoder_sparse_step leaves out. */
-static void refuse_experts(sbp_hf *hf, int64_t layers) {
-    static const char *const of_experts[] = {"moe_intermediate_size", "shared_expert_intermediate_size",
-                                             "num_experts_per_tok",   "norm_topk_prob",
-                                             "output_router_logits",  "router_aux_loss_coef"};
-    int64_t experts = sbp_hf_count(hf, "num_experts", 512), step = sbp_hf_size(hf, "decoder_sparse_step", 1);
-    const sbp_json *dense = sbp_hf_field(hf, "mlp_only_layers");
-    for (int32_t i = 0; i < SBP_COUNT(of_experts); i++)
-        (void)sbp_hf_field(hf, of_experts[i]);
-    if (dense && dense->kind != SBP_JSON_ARRAY)
-        sbp_hf_fail(hf, dense, "expected an array of layer numbers");
-    for (int64_t i = 0; i < layers && hf->builder.status == SBP_OK; i++) {
-        bool sparse = experts > 0 && (i + 1) % step == 0;
-        for (int64_t k = 0; dense && k < dense->count; k++)
-            sparse &= dense->items[k].kind != SBP_JSON_INT || dense->items[k].integer != i;
-        if (sparse)
-            sbp_hf_fail(hf, sbp_hf_field(hf, "num_experts"),
-                        "layer %lld has experts, and experts are not built yet", (long long)i);
-    }
+void sbp_hf_qwen3_5_moe(sbp_hf *hf) {
+    const sbp_hf_experts_defaults experts = {.count_key = "num_experts",
+                                             .count = 256,
+                                             .chosen = 8,
+                                             .inner_key = "moe_intermediate_size",
+                                             .inner = 512,
+                                             .shared_key = "shared_expert_intermediate_size",
+                                             .shared = 512,
+                                             .always_normalized = true,
+                                             .fused = hf->wrapper != NULL,
+                                             .balance = 0.001,
+                                             .names = &sbp_hf_projections};
+    const traits t = {.vocab = 248320,
+                      .hidden = 2048,
+                      .inner = 1, /* no layer has an MLP */
+                      .layers = 40,
+                      .heads = 16,
+                      .kv_heads = 2,
+                      .max_positions = 32768,
+                      .experts = &experts};
+    (void)sbp_hf_field(hf, "mlp_only_layers");
+    hf->within_multimodal = !hf->wrapper;
+    build(hf, hf->wrapper ? "model.language_model" : "model", &t);
 }
 
 void sbp_hf_qwen3_next(sbp_hf *hf) {
+    static const sbp_hf_experts_defaults experts = {.count_key = "num_experts",
+                                                    .count = 512,
+                                                    .chosen = 10,
+                                                    .inner_key = "moe_intermediate_size",
+                                                    .inner = 512,
+                                                    .shared_key = "shared_expert_intermediate_size",
+                                                    .shared = 512,
+                                                    .normalized = true,
+                                                    .stepped = true,
+                                                    .balance = 0.001,
+                                                    .names = &sbp_hf_projections};
     static const traits t = {.vocab = 151936,
                              .hidden = 2048,
                              .inner = 5632,
@@ -337,7 +359,7 @@ void sbp_hf_qwen3_next(sbp_hf *hf) {
                              .heads = 16,
                              .kv_heads = 2,
                              .max_positions = 32768,
-                             .grouped = true};
-    refuse_experts(hf, sbp_hf_size(hf, "num_hidden_layers", t.layers));
+                             .grouped = true,
+                             .experts = &experts};
     build(hf, "model", &t);
 }

@@ -250,6 +250,8 @@ int32_t sbp_opcode_results(sbp_opcode code);
 int32_t sbp_opcode_continues(sbp_opcode code, int32_t result);
 /* The value that `result` of an op is a later state of; SBP_NO_VALUE: none. */
 sbp_value sbp_op_continues(const sbp_op *op, int32_t result);
+/* Whether queries read keys and values of other rows: attention, with a sink or without. */
+bool sbp_opcode_attends(sbp_opcode code);
 /* The number of the operand that is a state, of a RECUR op or what makes that state; -1: others. */
 int32_t sbp_opcode_state(sbp_opcode code);
 /* What makes the state of a RECUR op and nothing else, <op>_state; SBP_OP_COUNT: nothing. operands: per

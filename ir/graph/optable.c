@@ -173,6 +173,10 @@ sbp_value sbp_op_continues(const sbp_op *op, int32_t result) {
     return operand < 0 ? SBP_NO_VALUE : op->operands[operand];
 }
 
+bool sbp_opcode_attends(sbp_opcode code) {
+    return code == SBP_OP_attention || code == SBP_OP_attention_sink;
+}
+
 int32_t sbp_opcode_state(sbp_opcode code) {
     return schemas[code].class == SBP_CLASS_ROWWISE ? -1 : operand_called(code, "state", strlen("state"));
 }

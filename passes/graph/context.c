@@ -59,10 +59,12 @@ static sbp_value to_all(exchanger *x, sbp_value old) {
     return *there;
 }
 
-/* Whether keys go to queries, not heads to ranks. */
-static bool moves_keys(const exchanger *x, int64_t heads, int64_t kv_heads) {
+/* Whether keys go to queries, not heads to ranks: always where something belongs to a head (a sink). */
+static bool moves_keys(const exchanger *x, const sbp_op *op, int64_t heads, int64_t kv_heads) {
     const sbp_context_heads queries = {heads, kv_heads, 1, false};
     sbp_context_exchange way = x->way;
+    if (op->code == SBP_OP_attention_sink)
+        return true;
     if (way == SBP_CONTEXT_AUTO)
         way = sbp_context_exchange_of(&queries, x->ranks);
     return way == SBP_CONTEXT_ALL_GATHER;
@@ -101,15 +103,22 @@ static sbp_status rewrite_attention(exchanger *x, const sbp_op *op) {
     int64_t kv_heads = from->values[op->operands[1]].type.dim[1].n;
     sbp_value operands[SBP_MAX_OPERANDS], results[SBP_MAX_RESULTS];
     sbp_attr_schema schema[SBP_MAX_ATTRS];
-    bool keys = moves_keys(x, heads, kv_heads);
+    bool keys = moves_keys(x, op, heads, kv_heads);
+    if (keys && x->way == SBP_CONTEXT_ALL_TO_ALL && op->code == SBP_OP_attention_sink)
+        return sbp_fail(
+            b->diag, SBP_INPUT,
+            "%s%s%sits sinks belong to heads, which stay where they are: --context-exchange all-gather "
+            "or auto (in @%s)",
+            op->node ? "node '" : "", op->node ? op->node : "", op->node ? "': " : "", from->name);
     b->node = op->node;
     for (int32_t k = 0; k < 3; k++)
         if (!keys)
             operands[k] = to_heads(x, op->operands[k], heads, kv_heads, k > 0);
         else
             operands[k] = k > 0 ? to_all(x, op->operands[k]) : x->rw.map[op->operands[k]];
-    for (int32_t k = 3; k < 6; k++) {
-        SBP_TRY(check_column(x, op, k));
+    for (int32_t k = 3; k < op->operand_count; k++) {
+        if (k < 6)
+            SBP_TRY(check_column(x, op, k));
         operands[k] = keys ? x->rw.map[op->operands[k]] : column_of_all(x, op->operands[k]);
     }
     sbp_build(b, op->code, NULL, operands, op->operand_count, op->attrs, sbp_opcode_attrs(op->code, schema),
@@ -145,7 +154,7 @@ static sbp_status rewrite(const sbp_pass_input *in, sbp_module *module, const sb
     }
     for (int32_t i = 0; i < func->op_count; i++) {
         const sbp_op *op = &func->ops[i];
-        if (op->code == SBP_OP_attention)
+        if (sbp_opcode_attends(op->code))
             SBP_TRY(rewrite_attention(&x, op));
         else if (sbp_opcode_class(op->code) == SBP_CLASS_RECUR)
             return sbp_fail(

@@ -164,6 +164,14 @@ static double matmul_seconds(const sbp_throughput *r, double rate, const sbp_wor
     return work->rows > 0 ? work->flops / rate * (work->rows + r->half_rows) / work->rows : 0;
 }
 
+/* Of products within a kernel. */
+static double kernel_rate(const sbp_target_info *target, const sbp_command *c, sbp_dtype dtype) {
+    bool backward = c->kind == SBP_CMD_DELTA_RULE_BWD;
+    if (target->delta_rate && (backward || c->kind == SBP_CMD_DELTA_RULE))
+        return target->delta_rate(target, &c->u.delta, dtype, backward);
+    return sbp_throughput_attention(&target->throughput, dtype);
+}
+
 /* At the target's throughput. */
 static double work_seconds(meter *m, const sbp_command *c, const sbp_operand_shape *operands,
                            const sbp_work *work, double times) {
@@ -177,7 +185,7 @@ static double work_seconds(meter *m, const sbp_command *c, const sbp_operand_sha
         return r->command_seconds + (products > memory ? products : memory);
     }
     case SBP_WORK_ATTENTION:
-        return r->command_seconds + work->flops / sbp_throughput_attention(r, work->dtype);
+        return r->command_seconds + work->flops / kernel_rate(m->target, c, work->dtype);
     case SBP_WORK_COPY:
         return sbp_cost_copy(m->target, operands[SBP_COPY_DST].space, operands[SBP_COPY_SRC].space,
                              work->bytes / 2);

@@ -62,7 +62,7 @@ static double op_seconds(const ranking *r, const sbp_func *f, const sbp_op *op) 
                (op->code == SBP_OP_linear ? sbp_throughput_matmul(throughput, in->dtype)
                                           : sbp_target_expert_rate(&r->p->target, in->dtype));
     }
-    if (op->code == SBP_OP_attention) {
+    if (sbp_opcode_attends(op->code)) {
         double all = rows * (double)r->t;
         double pairs = rows * sbp_attention_pairs(0, (int64_t)all, sbp_op_int(op, "window")) / all;
         const sbp_type *q = &f->values[op->operands[0]].type;
@@ -171,7 +171,7 @@ static bool is_candidate(const segment *s, const bool *dependent, sbp_value v) {
         !dependent[v])
         return false;
     sbp_opcode code = s->d->ops[info->op].code;
-    return code == SBP_OP_linear || code == SBP_OP_expert_linear || code == SBP_OP_attention ||
+    return code == SBP_OP_linear || code == SBP_OP_expert_linear || sbp_opcode_attends(code) ||
            !sbp_saved_is_numbered(info->name);
 }
 

@@ -258,6 +258,19 @@ static bool computes(const sbp_op *op) {
     }
 }
 
+/* A slice of one element has no elements to be seen with: it is their sum. */
+static int32_t emit_slice(sbp_row_emitter *e, const sbp_op *op, int64_t a, int64_t b) {
+    int64_t heads, n, start = sbp_op_int(op, "start");
+    sbp_row_form(&e->f->values[op->results[0]].type, &heads, &n);
+    int32_t part = sbp_row_emit(e, op->operands[0], false, a + start, b + start);
+    if (n > 1 || e->culprit != SBP_NO_VALUE || !(e->k->instrs[part].vary & SBP_VARY_ELEM))
+        return part;
+    sbp_rk_instr only = sbp_row_blank(SBP_RK_SUM);
+    only.a = part;
+    only.axes = SBP_VARY_ELEM;
+    return add(e, only);
+}
+
 static int32_t emit_op(sbp_row_emitter *e, const sbp_op *op, sbp_value v, bool split, int64_t a, int64_t b) {
     sbp_rk_instr instr;
     int64_t heads, n;
@@ -284,9 +297,7 @@ static int32_t emit_op(sbp_row_emitter *e, const sbp_op *op, sbp_value v, bool s
     case SBP_OP_cast:
         return emit_cast(e, op, split, a, b);
     case SBP_OP_slice:
-        return split ? sbp_row_give_up(e, v)
-                     : sbp_row_emit(e, op->operands[0], false, a + sbp_op_int(op, "start"),
-                                    b + sbp_op_int(op, "start"));
+        return split ? sbp_row_give_up(e, v) : emit_slice(e, op, a, b);
     case SBP_OP_concat:
         sbp_row_form(&e->f->values[op->operands[0]].type, &heads, &n);
         if (split || (a < n && b > n))

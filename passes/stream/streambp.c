@@ -112,7 +112,7 @@ static void save_everything(builder *b) {
 
 static bool is_asked_for(const sbp_func *d, const sbp_op *op, sbp_value v, const char *asked) {
     if (strcmp(asked, SBP_SAVE_ATTENTION) == 0)
-        return op->code == SBP_OP_attention;
+        return sbp_opcode_attends(op->code);
     return sbp_saved_name_matches(d->values[v].name, asked);
 }
 

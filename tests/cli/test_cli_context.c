@@ -255,6 +255,25 @@ static void test_longer(void **state) {
     cli_fails(f, 2, "--ranks (1) must be", "$C compile $S --seq-len 64 --context-parallel 2 -o $D/p");
 }
 
+/* Sinks belong to heads, which stay on each rank: keys and values of all rows go there, and nothing else is built.
+ */
+static void test_sinks(void **state) {
+    io_fixture *f = *state;
+    static const char compile[] =
+        "$C compile $G/gpt_oss_v/model -o $D/p --dtype fp64 --seq-len 78 --threads 1 "
+        "--ranks 2 --context-parallel 2 --chunk 7 --context-exchange";
+    cli_fails(f, 1, "its sinks belong to heads, which stay where they are",
+              sbp_arena_printf(f->arena, "%s all-to-all", compile));
+    if (!cli_has_ranks(f, "sinks of ranks that have documents together"))
+        skip();
+    cli_ok(f, sbp_arena_printf(f->arena,
+                               "%s auto && $M -n 2 $R $D/p --data $G/gpt_oss_v/train.jsonl --batch-tokens 78 "
+                               "--dump-gradients $D/all.g",
+                               compile));
+    cli_compare(f, "gpt_oss_v", sbp_arena_strdup(f->arena, io_path(f, "all.g")),
+                "tests/golden/gpt_oss_v/grads.safetensors", SBP_TOLERANCE_F64);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_models, cli_setup, io_teardown),
@@ -263,6 +282,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_same_bits, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_others_go_on, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_longer, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_sinks, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,7 +81,7 @@ bool example_graph_build(testing *t, sbp_opcode code, int32_t index, sbp_dtype d
     for (int32_t r = 0; r < sbp_opcode_results(code); r++) {
         sbp_result_role role = code == SBP_OP_append ? SBP_RESULT_CARRY : SBP_RESULT_VALUE;
         bool state = sbp_opcode_class(code) == SBP_CLASS_RECUR && sbp_opcode_continues(code, r) >= 0;
-        if ((code == SBP_OP_attention && r == 1) || state)
+        if ((sbp_opcode_attends(code) && r == 1) || state)
             continue; /* have no cotangents */
         sbp_func_add_result(out->func, results[r], role,
                             role == SBP_RESULT_CARRY ? operands[0] : SBP_NO_VALUE,

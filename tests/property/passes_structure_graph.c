@@ -194,7 +194,7 @@ void after_context(bench *b) {
             sbp_symbol rows = sbp_type_rows(&f->values[op->results[0]].type);
             exchanges += op->code == SBP_OP_exchange;
             of_all += rows == SBP_W;
-            if (op->code == SBP_OP_attention) {
+            if (sbp_opcode_attends(op->code)) {
                 sbp_symbol keys = sbp_type_rows(&f->values[op->operands[1]].type);
                 ensure(b, keys == (b->mode->context > 1 ? SBP_W : SBP_T), "attention of @%s sees other rows",
                        f->name);

@@ -27,22 +27,39 @@ static int remove_directory(void **state) {
     return rmdir(directory);
 }
 
-static void draw_model(testing *t) {
+/* Every second one attends with sinks, has biases, a clamped gate and a softmax over the chosen, every second of
+ * the others experts in one tensor and a shared one behind layers with a delta rule. */
+static void draw_model(testing *t, int number) {
+    static const char *const types[] = {"qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "gpt_oss"};
+    const char *type = types[number % SBP_COUNT(types)];
     FILE *f = fopen(config, "w");
     int64_t experts = 2 + sbp_rng_below(&t->rng, 6), chosen = 1 + sbp_rng_below(&t->rng, experts);
-    int64_t layers = 2 + sbp_rng_below(&t->rng, 3);
+    chosen += chosen == 1 && strcmp(type, "qwen3_moe") != 0; /* the weight of one would be 1 */
+    int64_t layers = 2 + sbp_rng_below(&t->rng, strcmp(type, "qwen3_moe") == 0 ? 3 : 2),
+            inner = 3 + sbp_rng_below(&t->rng, 3);
     assert_non_null(f);
     fprintf(
         f,
-        "{\"model_type\": \"qwen3_moe\", \"vocab_size\": %d, \"hidden_size\": %d, \"intermediate_size\": 6, "
+        "{\"model_type\": \"%s\", \"vocab_size\": %d, \"hidden_size\": %d, \"intermediate_size\": %d, "
         "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 4, \"rms_norm_eps\": 0.01, "
-        "\"rope_theta\": 100, \"router_aux_loss_coef\": 0, \"num_experts\": %d, "
-        "\"num_experts_per_tok\": %d, \"moe_intermediate_size\": %d, \"norm_topk_prob\": %s, "
-        "\"num_hidden_layers\": %d, \"mlp_only_layers\": [%d]}",
-        WHOLE_STEP_VOCABULARY, (int)(7 + sbp_rng_below(&t->rng, 3)), (int)experts, (int)chosen,
-        (int)(3 + sbp_rng_below(&t->rng, 3)),
-        chosen > 1 && sbp_rng_below(&t->rng, 2) ? "true" : "false", /* of one the weight would be 1 */
-        (int)layers, (int)sbp_rng_below(&t->rng, layers));
+        "\"rope_theta\": 100, \"rope_scaling\": {\"rope_type\": \"default\"}, \"router_aux_loss_coef\": 0, "
+        "\"%s\": %d, \"num_experts_per_tok\": %d, \"num_hidden_layers\": %d",
+        type, WHOLE_STEP_VOCABULARY, (int)(7 + sbp_rng_below(&t->rng, 3)), (int)inner,
+        strcmp(type, "gpt_oss") == 0 ? "num_local_experts" : "num_experts", (int)experts, (int)chosen,
+        (int)layers);
+    if (strcmp(type, "gpt_oss") == 0)
+        fprintf(f, ", \"sliding_window\": %d, \"swiglu_limit\": 0.01", (int)(1 + sbp_rng_below(&t->rng, 5)));
+    else
+        fprintf(f, ", \"moe_intermediate_size\": %d", (int)inner);
+    if (strcmp(type, "qwen3_moe") == 0)
+        fprintf(f, ", \"norm_topk_prob\": %s, \"mlp_only_layers\": [%d]",
+                chosen > 1 && sbp_rng_below(&t->rng, 2) ? "true" : "false",
+                (int)sbp_rng_below(&t->rng, layers));
+    if (strcmp(type, "qwen3_5_moe_text") == 0)
+        fprintf(f, ", \"shared_expert_intermediate_size\": 3, \"full_attention_interval\": 2, "
+                   "\"linear_num_key_heads\": 1, \"linear_num_value_heads\": 2, \"linear_key_head_dim\": 3, "
+                   "\"linear_value_head_dim\": 4");
+    fprintf(f, "}");
     fclose(f);
 }
 
@@ -50,7 +67,7 @@ static void drawn_models(void **state) {
     (void)state;
     for (int seed = 1; seed <= testing_sweep(16, 300); seed++) {
         testing t = testing_open((uint64_t)seed);
-        draw_model(&t);
+        draw_model(&t, seed);
         whole_step_draw_alone(directory, (uint64_t)seed, 6);
         testing_close(&t);
     }

@@ -323,6 +323,12 @@ static const broken cases[] = {
     {"log_prob", 2, "f64[T,7] i32[C]", ""},
     {"log_prob", 2, "f64[T,7] i32[T,1]", ""},
     {"log_prob", 2, "f64[T,7] f64[T]", ""},
+    {"attention_sink", 8, "f64[T,2,4] f64[T,1,4] f64[T,1,4] i32[T] i32[T] i32[T] f64[3]",
+     "scale 1, window 0, softcap 0"},
+    {"attention_sink", 8, "f64[T,2,4] f64[T,1,4] f64[T,1,4] i32[T] i32[T] i32[T] i32[2]",
+     "scale 1, window 0, softcap 0"},
+    {"attention_sink", 8, "f64[T,2,4] f64[T,1,4] f64[T,1,4] i32[T] i32[T] i32[T] f64[T,2]",
+     "scale 1, window 0, softcap 0"},
 };
 
 /* attention_vjp: q k v o lse dout first shared_end own dk dv, one at a time replaced in a valid list. */

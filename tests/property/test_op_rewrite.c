@@ -75,7 +75,7 @@ static void nothing_left(testing *t, const sbp_module *m, const sbp_func *f) {
 /* A log-sum-exp of attention, or a state: it has no derivative of its own, which is refused. */
 static bool is_by_product(const sbp_func *f, sbp_value v) {
     const sbp_op *op = v == SBP_NO_VALUE || f->values[v].op < 0 ? NULL : &f->ops[f->values[v].op];
-    return op && (op->code == SBP_OP_attention || sbp_opcode_class(op->code) == SBP_CLASS_RECUR) &&
+    return op && (sbp_opcode_attends(op->code) || sbp_opcode_class(op->code) == SBP_CLASS_RECUR) &&
            op->results[0] != v;
 }
 

@@ -139,7 +139,7 @@ static void note(seen *at, sbp_seq seq, bool tight) {
 
 /* Dependences that a rule states for the sake of simplicity although no value shows them. */
 static bool loose(sbp_opcode code, int32_t operand, int32_t result) {
-    if (code == SBP_OP_attention && result == 1) /* log-sum-exp: v does not matter */
+    if (sbp_opcode_attends(code) && result == 1) /* log-sum-exp: v does not matter */
         return operand == 2;
     if (code == SBP_OP_log_prob && operand == 1) /* the label matters to neither entropy nor log-sum-exp */
         return result == 1 || result == 3;

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "tests/common/sweep.h"
+#include "tests/common/traffic.h"
 #include <cmocka.h>
 
 #define CHECK(condition)                                                                                     \
@@ -77,83 +78,22 @@ static sbp_status turn(sbp_ranks *context, sbp_collective_op op, void *dst, cons
 
 /* ---- bytes ------------------------------------------------------------------------------------------ */
 
-typedef struct traffic {
-    int64_t sent, away; /* all, and to other hosts */
-} traffic;
-
-/* `count` ranks that are `stride` apart, of which this is one; near: how many neighbours are as one. */
-typedef struct pg {
-    int32_t first, stride, count, me, near;
-} pg;
-
-static bool same_host(int32_t a, int32_t b) {
-    return a / info.node == b / info.node;
-}
-
-static int32_t rank_of(const pg *t, int32_t member) {
-    return t->first + member * t->stride;
-}
-
-/* Whether in all process groups like this one neighbours, so many from each multiple on, are on one host. */
-static bool are_near(int32_t stride, int32_t count, int32_t near) {
-    bool good = true;
-    for (int32_t r = 0; r < info.count; r++) {
-        int32_t member = stride == 1 ? r % count : r / stride;
-        good &= same_host(r, r - member % near * stride);
-    }
-    return good;
-}
-
-/* The most neighbours that are near: a power of two, unless it is all. */
-static pg pg_of(int32_t first, int32_t stride, int32_t count) {
-    pg t = {first, stride, count, (info.rank - first) / stride, 1};
-    for (int32_t near = 2; near <= count && count % near == 0; near *= 2)
-        t.near = are_near(stride, count, near) ? near : t.near;
-    t.near = are_near(stride, count, count) || t.near == 1 ? count : t.near;
-    return t;
-}
-
-static int64_t share_of(const pg *t, int64_t elems, int32_t member) {
-    int64_t each = (elems + t->count - 1) / t->count, begin = member * each, end = begin + each;
-    return (end < elems ? end : elems) - (begin < elems ? begin : elems);
-}
-
-static void pass(traffic *sum, const pg *t, int32_t member, int64_t bytes) {
-    int32_t to = rank_of(t, member);
-    sum->sent += to != info.rank ? bytes : 0;
-    sum->away += !same_host(to, info.rank) ? bytes : 0;
-}
-
-/* To each neighbour what is for those in its place; to each in its own place the sum of that. */
-static void pass_sums(traffic *sum, const pg *t, int64_t elems, int64_t unit, int64_t wide) {
-    for (int32_t m = 0; m < t->count; m++) {
-        for (int32_t k = 0; k < t->count && m / t->near == t->me / t->near; k++)
-            pass(sum, t, m, k % t->near == m % t->near ? share_of(t, elems, k) * unit : 0);
-        pass(sum, t, m, m % t->near == t->me % t->near ? share_of(t, elems, m) * wide : 0);
-    }
-}
-
-/* To each in its place its own share; to each neighbour those of all in its place. */
-static void pass_shares(traffic *sum, const pg *t, int64_t elems, int64_t unit) {
-    for (int32_t m = 0; m < t->count; m++) {
-        pass(sum, t, m, m % t->near == t->me % t->near ? share_of(t, elems, t->me) * unit : 0);
-        for (int32_t k = 0; k < t->count && m / t->near == t->me / t->near; k++)
-            pass(sum, t, m, k % t->near == t->me % t->near ? share_of(t, elems, k) * unit : 0);
-    }
+static process_group group_of(int32_t first, int32_t stride, int32_t count) {
+    return traffic_group(info.count, info.node, info.rank, first, stride, count);
 }
 
 /* Of a sum of shares of a group, then across groups. */
 static traffic traffic_of_sum(int64_t elems, sbp_dtype dtype) {
-    pg own = pg_of(info.rank - info.member, 1, info.group),
-       others = pg_of(info.member, info.group, info.count / info.group);
+    process_group own = group_of(info.rank - info.member, 1, info.group),
+                  others = group_of(info.member, info.group, info.count / info.group);
     int64_t unit = sbp_dtype_bytes(dtype), wide = dtype == SBP_F64 ? 8 : 4;
-    int64_t mine = share_of(&own, elems, own.me), rest = mine % others.count;
+    int64_t mine = traffic_share(&own, elems, own.me), rest = mine % others.count;
     traffic out = {0};
-    pass_sums(&out, &own, elems, unit, wide);
-    pass_sums(&out, &others, mine - rest, wide, wide);
-    pass_sums(&out, &others, rest, wide, wide);
-    pass_shares(&out, &others, mine - rest, wide);
-    pass_shares(&out, &others, rest, wide);
+    traffic_of_sums(&out, &own, elems, unit, wide);
+    traffic_of_sums(&out, &others, mine - rest, wide, wide);
+    traffic_of_sums(&out, &others, rest, wide, wide);
+    traffic_of_shares(&out, &others, mine - rest, wide);
+    traffic_of_shares(&out, &others, rest, wide);
     return out;
 }
 
@@ -177,7 +117,7 @@ static void try_sums(int64_t elems, sbp_dtype dtype, uint64_t seed) {
     int64_t begin = sbp_ranks_share(ranks, elems, info.rank),
             end = sbp_ranks_share(ranks, elems, info.rank + 1);
     sbp_ranks_info before, after;
-    const pg all = pg_of(0, 1, info.count);
+    const process_group all = group_of(0, 1, info.count);
     int64_t unit = sbp_dtype_bytes(dtype), wide = dtype == SBP_F64 ? 8 : 4;
     traffic want = {0};
     CHECK(data && begin >= 0 && begin <= end && end <= elems);
@@ -188,8 +128,8 @@ static void try_sums(int64_t elems, sbp_dtype dtype, uint64_t seed) {
     sbp_ranks_info_of(ranks, &after);
     for (int64_t i = 0; i < elems; i++)
         CHECK(sbp_element_get(data, dtype, i) == sbp_round_to(dtype, tree(0, info.count, i, seed, dtype)));
-    pass_sums(&want, &all, elems, unit, wide);
-    pass_shares(&want, &all, elems, unit);
+    traffic_of_sums(&want, &all, elems, unit, wide);
+    traffic_of_shares(&want, &all, elems, unit);
     CHECK(has_sent(&before, &want));
     if (unit == wide &&
         elems % info.count == 0) { /* a ring's bytes in all, and between hosts where two's powers */
@@ -238,8 +178,8 @@ static void try_moves(int64_t elems, sbp_dtype dtype, uint64_t seed) {
     sbp_ranks_info_of(ranks, &before);
     CHECK(sbp_ranks_all_gather(ranks, data, seed % 2 ? share : data + begin, elems, dtype, diag) == SBP_OK);
     traffic want = {0};
-    const pg t = pg_of(0, 1, info.count);
-    pass_shares(&want, &t, elems, bytes);
+    const process_group t = group_of(0, 1, info.count);
+    traffic_of_shares(&want, &t, elems, bytes);
     CHECK(has_sent(&before, &want));
     free(share);
     for (int32_t p = 0; p < info.count; p++)

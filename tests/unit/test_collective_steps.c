@@ -12,6 +12,7 @@
 
 #include "backends/composite/engines.h"
 #include "ir/program/collective_steps.h"
+#include "tests/common/traffic.h"
 
 enum { MOST_RANKS = 16, MOST_MAIL = 1 << 12, MOST_PIECES = 512 };
 
@@ -295,11 +296,6 @@ static double tree(int32_t first, int32_t stride, int32_t count, int32_t size, i
 }
 
 /* A share, by the rule that all but the last are equal. */
-static int64_t begin_of(int64_t elems, int32_t count, int32_t member) {
-    int64_t each = (elems + count - 1) / count, begin = each * member;
-    return begin < elems ? begin : elems;
-}
-
 static int32_t members(void) {
     switch (sbp_collectives[now.op].among) {
     case SBP_AMONG_WORLD:
@@ -321,7 +317,7 @@ static double sum_of(int32_t p, int64_t i) {
 /* What rank p should have at dst[i], where src has number(p, ..) and dst had `was`. NAN: anything. */
 static double wanted(int32_t p, int64_t i, double was) {
     int32_t count = members(), me = p % count, first = p - me, at = 0;
-    int64_t begin = begin_of(now.elems, count, me), end = begin_of(now.elems, count, me + 1);
+    int64_t begin = traffic_begin(now.elems, count, me), end = traffic_begin(now.elems, count, me + 1);
     const sbp_dtype wide = now.from == SBP_F64 ? SBP_F64 : SBP_F32;
     switch (sbp_collectives[now.op].kind) {
     case SBP_KIND_ALL_REDUCE:
@@ -333,9 +329,9 @@ static double wanted(int32_t p, int64_t i, double was) {
             return sbp_round_to(now.to, round_wide(wide, round_wide(wide, was) + sum_of(p, begin + i)));
         return sbp_round_to(now.to, sum_of(p, begin + i));
     case SBP_KIND_ALL_GATHER:
-        while (i >= begin_of(now.elems, count, at + 1))
+        while (i >= traffic_begin(now.elems, count, at + 1))
             at++;
-        return sbp_round_to(now.to, number(first + at, i - begin_of(now.elems, count, at)));
+        return sbp_round_to(now.to, number(first + at, i - traffic_begin(now.elems, count, at)));
     case SBP_KIND_BROADCAST:
         return sbp_round_to(now.to, number(now.root, i));
     default:
@@ -345,83 +341,33 @@ static double wanted(int32_t p, int64_t i, double was) {
 
 /* ---- bytes, by formulas ----------------------------------------------------------------------------- */
 
-/* Ranks `stride` apart of which the neighbours that are near are on one host: the most, in powers of two,
- * unless it is all. */
-typedef struct ring {
-    int32_t first, stride, count, me, near;
-} ring;
-
-static bool are_near(int32_t stride, int32_t count, int32_t near) {
-    bool good = true;
-    for (int32_t r = 0; r < now.world.ranks; r++) {
-        int32_t member = stride == 1 ? r % count : r / stride;
-        good &= r / now.world.node == (r - member % near * stride) / now.world.node;
-    }
-    return good;
-}
-
-static ring ring_of(int32_t p, int32_t first, int32_t stride, int32_t count) {
-    ring g = {first, stride, count, (p - first) / stride, 1};
-    for (int32_t near = 2; near <= count && count % near == 0; near *= 2)
-        g.near = are_near(stride, count, near) ? near : g.near;
-    g.near = are_near(stride, count, count) || g.near == 1 ? count : g.near;
-    return g;
-}
-
-typedef struct traffic {
-    int64_t sent, away;
-} traffic;
-
-static void pass(traffic *sum, const ring *g, int32_t member, int64_t bytes) {
-    int32_t from = g->first + g->me * g->stride, to = g->first + member * g->stride;
-    sum->sent += to != from ? bytes : 0;
-    sum->away += to / now.world.node != from / now.world.node ? bytes : 0;
-}
-
-static int64_t share_of(const ring *g, int64_t elems, int32_t member) {
-    return begin_of(elems, g->count, member + 1) - begin_of(elems, g->count, member);
-}
-
-/* To each neighbour what is for those in its place; to each in its own place the sum of that. */
-static void pass_sums(traffic *sum, const ring *g, int64_t elems, int64_t unit, int64_t wide) {
-    for (int32_t m = 0; m < g->count; m++) {
-        for (int32_t k = 0; k < g->count && m / g->near == g->me / g->near; k++)
-            pass(sum, g, m, k % g->near == m % g->near ? share_of(g, elems, k) * unit : 0);
-        pass(sum, g, m, m % g->near == g->me % g->near ? share_of(g, elems, m) * wide : 0);
-    }
-}
-
-/* To each in its place its own share; to each neighbour those of all in its place. */
-static void pass_shares(traffic *sum, const ring *g, int64_t elems, int64_t unit) {
-    for (int32_t m = 0; m < g->count; m++) {
-        pass(sum, g, m, m % g->near == g->me % g->near ? share_of(g, elems, g->me) * unit : 0);
-        for (int32_t k = 0; k < g->count && m / g->near == g->me / g->near; k++)
-            pass(sum, g, m, k % g->near == g->me % g->near ? share_of(g, elems, k) * unit : 0);
-    }
+static process_group group_of(int32_t p, int32_t first, int32_t stride, int32_t count) {
+    return traffic_group(now.world.ranks, now.world.node, p, first, stride, count);
 }
 
 static traffic traffic_of(int32_t p) {
     const sbp_collective_info *info = &sbp_collectives[now.op];
     int32_t count = members();
     int64_t unit = sbp_dtype_bytes(now.from), wide = now.from == SBP_F64 ? 8 : 4;
-    ring g = ring_of(p, p - p % count, 1, count);
+    process_group g = group_of(p, p - p % count, 1, count);
     traffic out = {0};
     if (info->among == SBP_AMONG_CONTEXT) /* in one round */
         g.near = count;
     if (info->kind == SBP_KIND_SHARE)
         return out;
     for (int32_t m = 0; m < count && info->kind == SBP_KIND_BROADCAST && p == now.root; m++)
-        pass(&out, &g, m, share_of(&g, now.elems, m) * unit);
+        traffic_pass(&out, &g, m, traffic_share(&g, now.elems, m) * unit);
     if (info->kind == SBP_KIND_ALL_REDUCE || info->kind == SBP_KIND_REDUCE_SCATTER)
-        pass_sums(&out, &g, now.elems, unit, wide);
+        traffic_of_sums(&out, &g, now.elems, unit, wide);
     if (info->kind != SBP_KIND_REDUCE_SCATTER)
-        pass_shares(&out, &g, now.elems, unit);
+        traffic_of_shares(&out, &g, now.elems, unit);
     if (info->among == SBP_AMONG_GROUPS) {
-        ring others = ring_of(p, p % now.world.group, now.world.group, now.world.ranks / now.world.group);
-        int64_t mine = share_of(&g, now.elems, g.me), rest = mine % others.count;
+        process_group others =
+            group_of(p, p % now.world.group, now.world.group, now.world.ranks / now.world.group);
+        int64_t mine = traffic_share(&g, now.elems, g.me), rest = mine % others.count;
         for (int i = 0; i < 2; i++) {
-            pass_sums(&out, &others, i ? rest : mine - rest, wide, wide);
-            pass_shares(&out, &others, i ? rest : mine - rest, wide);
+            traffic_of_sums(&out, &others, i ? rest : mine - rest, wide, wide);
+            traffic_of_shares(&out, &others, i ? rest : mine - rest, wide);
         }
     }
     return out;
@@ -443,7 +389,8 @@ static void try_collective(int64_t work_bytes) {
     static int64_t dst_elems[MOST_RANKS];
     for (int32_t p = 0; p < n; p++) {
         rank *r = &ranks[p];
-        int64_t share = begin_of(now.elems, count, p % count + 1) - begin_of(now.elems, count, p % count);
+        int64_t share =
+            traffic_begin(now.elems, count, p % count + 1) - traffic_begin(now.elems, count, p % count);
         bool share_to = (info->kind == SBP_KIND_REDUCE_SCATTER && !in_place) || info->kind == SBP_KIND_SHARE,
              share_from = info->kind == SBP_KIND_ALL_GATHER || info->kind == SBP_KIND_SHARE;
         if (info->kind == SBP_KIND_SHARE) /* src is it */
@@ -641,8 +588,8 @@ static void test_heads(void **state) {
 static void place_shares(int64_t elems, int64_t count, int64_t near, int64_t *first, int64_t *place) {
     *first += (elems + count - 1) / count;
     for (int64_t m = 0; m < count; m += near)
-        *place +=
-            begin_of(elems, (int32_t)count, (int32_t)m + 1) - begin_of(elems, (int32_t)count, (int32_t)m);
+        *place += traffic_begin(elems, (int32_t)count, (int32_t)m + 1) -
+                  traffic_begin(elems, (int32_t)count, (int32_t)m);
 }
 
 /* Each round's bytes are those of a ring within hosts, then between them. */

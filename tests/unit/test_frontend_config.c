@@ -1,7 +1,7 @@
 /* test_frontend_config.c: what config.json may say: published models, spellings, overrides, which parameters
  * are trained and how they are kept, and the messages for what is not built. SBP_UPDATE_GOLDENS=1 rewrites
  * the golden texts. */
-#include "frontend_testing.h"
+#include "config_testing.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -44,22 +44,6 @@ static const struct {
     {"gemma-3-1b-it", 999885952, 262144, 32768, 26, 1},
     {"gemma-3-270m", 268098176, 262144, 32768, 18, 1},
 };
-
-static void load(fixture *f, const char *path, sbp_dtype compute, const char *const *set, int32_t set_count,
-                 sbp_model *model) {
-    sbp_model_options options = sbp_model_options_for(compute);
-    options.set = set;
-    options.set_count = set_count;
-    check(f, sbp_model_load(f->arena, f->diag, path, &options, model));
-}
-
-static int32_t count_ops(const sbp_module *m, sbp_opcode code) {
-    const sbp_func *func = sbp_module_find_func(m, "model");
-    int32_t n = 0;
-    for (int32_t i = 0; i < func->op_count; i++)
-        n += func->ops[i].code == code;
-    return n;
-}
 
 static void test_published(void **state) {
     (void)state;
@@ -166,13 +150,6 @@ static void test_overrides(void **state) {
     assert_string_equal(sbp_json_member(sbp_json_member(config, "rope_parameters"), "rope_type")->string,
                         "linear");
     fixture_destroy(&f);
-}
-
-static const sbp_param *param(const sbp_model *model, const char *name) {
-    int32_t p = sbp_module_find_param(model->module, name);
-    if (p < 0)
-        fail_msg("no parameter '%s'", name);
-    return &model->module->params[p];
 }
 
 static void test_training_and_storage(void **state) {
@@ -381,21 +358,6 @@ static void test_rope_rounding(void **state) {
 
 /* ---- errors ------------------------------------------------------------------------------------------ */
 
-static void expect_with(const char *path, const char *const *sets, int32_t count, sbp_status status,
-                        const char *message) {
-    fixture f = fixture_create();
-    sbp_model_options options = sbp_model_options_for(SBP_F32);
-    options.set = sets;
-    options.set_count = count;
-    sbp_model model;
-    check_fails(&f, sbp_model_load(f.arena, f.diag, path, &options, &model), status, message);
-    fixture_destroy(&f);
-}
-
-static void expect(const char *path, const char *set, sbp_status status, const char *message) {
-    expect_with(path, &set, set ? 1 : 0, status, message);
-}
-
 static const char lfm2[] = "tests/golden/lfm2_v/model";
 
 /* Old names of fields; the width of the MLP: 2/3 of what is given, times a factor, up to a multiple. */
@@ -488,8 +450,6 @@ static void test_qwen3_5(void **state) {
     };
     for (int i = 0; i < SBP_COUNT(wrong); i++)
         expect(qwen3_5, wrong[i].set, SBP_INPUT, wrong[i].message);
-    static const char *const experts[] = {"model_type=\"qwen3_next\"", "mlp_only_layers=[0, 2]"};
-    expect_with(qwen3_5, experts, 2, SBP_INPUT, "layer 1 has experts, and experts are not built yet");
 }
 
 /* Qwen3.5 as it is published: the fields of the text model in text_config, its names with "language_model". */
@@ -539,56 +499,6 @@ static void test_text_config(void **state) {
     fixture_destroy(&f);
 }
 
-static const char qwen3_moe[] = "tests/golden/qwen3_moe_norm_v/model";
-
-/* Both names of the number of experts; which layers have them; what adapters are for; what is refused. */
-static void test_experts(void **state) {
-    (void)state;
-    static const char *const released[] = {"num_local_experts=null", "num_experts=6", "mlp_only_layers=[]",
-                                           "decoder_sparse_step=2"};
-    fixture f = fixture_create();
-    sbp_model model;
-    load(&f, qwen3_moe, SBP_F32, NULL, 0, &model);
-    const sbp_param *down = param(&model, "model.layers.2.mlp.experts.down_proj.weight");
-    assert_int_equal(down->type.dim[0].n, 6);
-    assert_int_equal(down->type.dim[2].n, 10);
-    assert_string_equal(down->recipe->source, "model.layers.2.mlp.experts.*.down_proj.weight");
-    assert_int_equal(count_ops(model.module, SBP_OP_route), 2);
-    sbp_model_options options = sbp_model_options_for(SBP_F32);
-    options.lora = &(sbp_lora_options){.rank = 2, .alpha = 2, .all_linear = true};
-    check(&f, sbp_model_load(f.arena, f.diag, qwen3_moe, &options, &model));
-    int routers = 0, projections = 0;
-    for (int32_t i = 0; i < model.module->adapter_count; i++) {
-        const char *weight = model.module->params[model.module->adapters[i].weight].name;
-        routers += strstr(weight, "mlp.gate.weight") != NULL;
-        projections += strstr(weight, "_proj.weight") != NULL;
-    }
-    assert_int_equal(routers, 0);
-    assert_int_equal(projections, 3 * 4 + 3); /* attention, and the layer that has an MLP */
-    fixture_destroy(&f);
-    f = fixture_create();
-    load(&f, "tests/golden/olmoe_v/model", SBP_F32, NULL, 0, &model);
-    assert_int_equal(count_ops(model.module, SBP_OP_route), 2);
-    fixture_destroy(&f);
-    static const struct {
-        const char *model, *set, *message;
-    } wrong[] = {
-        {qwen3_moe, "num_experts_per_tok=7", "7 of 6 experts"},
-        {qwen3_moe, "mlp_only_layers=2", "expected an array of layer numbers"},
-        {qwen3_moe, "router_aux_loss_coef=0.5", "--set router_aux_loss_coef=0 trains without it"},
-        {qwen3_moe, "router_aux_loss_coef=null", "0.001 is the router_aux_loss_coef of this model_type"},
-        {qwen3_moe, "use_sliding_window=true", "use_sliding_window"},
-        {"tests/golden/mixtral_v/model", "router_jitter_noise=0.1", "router_jitter_noise"},
-        {"tests/golden/olmoe_v/model", "clip_qkv=8", "q, k and v that are clipped"},
-    };
-    for (int i = 0; i < SBP_COUNT(wrong); i++)
-        expect(wrong[i].model, wrong[i].set, SBP_INPUT, wrong[i].message);
-    f = fixture_create();
-    load(&f, qwen3_moe, SBP_F32, released, SBP_COUNT(released), &model); /* layer 1 alone has experts now */
-    assert_int_equal(count_ops(model.module, SBP_OP_route), 1);
-    fixture_destroy(&f);
-}
-
 static void test_errors(void **state) {
     (void)state;
     static const char qwen2[] = "tests/golden/qwen2_layer_types/model",
@@ -596,8 +506,12 @@ static void test_errors(void **state) {
                       mistral[] = "tests/golden/mistral_window/model";
     expect(plain, "model_type=\"mamba\"", SBP_INPUT,
            "config.json: model_type: model type 'mamba' is not supported; supported: llama, mistral, qwen2, "
-           "qwen3, "
-           "gemma3_text, olmo2, phi3, granite, gpt_neox");
+           "qwen3, gemma3_text, olmo2, ");
+    expect(gemma, "model_type=\"gemma4\"", SBP_INPUT,
+           "; by its fields 'gemma3_text' is nearest, which reads all of them");
+    static const char *const other[] = {"model_type=\"qwen3_5b\"", "n_group=3", "tail=[1]"};
+    expect_with("tests/golden/qwen3_plain/model", other, 3, SBP_INPUT,
+                "; by its fields 'qwen3' is nearest, which does not know n_group, tail");
     expect(plain, "model_type=null", SBP_INPUT, "model_type: expected a string, found null");
     expect(gemma, "model_type=\"gemma3\"", SBP_INPUT,
            "'gemma3' is a multimodal model; only text models are supported");
@@ -740,7 +654,6 @@ int main(void) {
         cmocka_unit_test(test_qwen3_5),       cmocka_unit_test(test_text_config),
         cmocka_unit_test(test_usage_errors),  cmocka_unit_test(test_partial_rotary_errors),
         cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_ties),
-        cmocka_unit_test(test_multimodal),    cmocka_unit_test(test_other_weights),
-        cmocka_unit_test(test_experts)};
+        cmocka_unit_test(test_multimodal),    cmocka_unit_test(test_other_weights)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

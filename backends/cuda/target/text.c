@@ -125,18 +125,18 @@ static void make_row(sbp_text *text, const sbp_rowkernel *kernel, const sbp_gpu_
 }
 
 static const sbp_cuda_recipe recipes[SBP_CMD_COUNT] = {
-    [SBP_CMD_FILL] = {{"own.cuh", "units.cuh", "fill.cu"}},
-    [SBP_CMD_COPY] = {{"own.cuh", "units.cuh", "copy.cu"}},
-    [SBP_CMD_COLLECTIVE] = {{"sum_ranks.cu"}}, /* of one rank it is a copy */
-    [SBP_CMD_GATHER] = {{"own.cuh", "units.cuh", "gather.cu"}},
-    [SBP_CMD_SCATTER_ADD] = {{"own.cuh", "sums.cuh", "scatter_add.cu"}},
-    [SBP_CMD_CONV_ROWS] = {{"own.cuh", "conv.cuh", "conv_rows.cu"}},
-    [SBP_CMD_CONV_ROWS_BWD] = {{"own.cuh", "conv.cuh", "conv_rows_bwd.cu"}},
-    [SBP_CMD_ROUTE] = {{"experts/route.cu"}},
-    [SBP_CMD_EXPERT_ORDER] = {{"experts/expert_order.cu"}},
-    [SBP_CMD_COLSUM] = {{"sums.cuh", "colsum.cu"}},
-    [SBP_CMD_GEMM] = {{"gemm_tile.cuh", "gemm.cu"}},
-    [SBP_CMD_REDUCE] = {{"group.cuh"}},
+    [SBP_CMD_FILL] = {.files = {"own.cuh", "units.cuh", "fill.cu"}},
+    [SBP_CMD_COPY] = {.files = {"own.cuh", "units.cuh", "copy.cu"}},
+    [SBP_CMD_COLLECTIVE] = {.files = {"sum_ranks.cu"}}, /* of one rank it is a copy */
+    [SBP_CMD_GATHER] = {.files = {"own.cuh", "units.cuh", "gather.cu"}},
+    [SBP_CMD_SCATTER_ADD] = {.files = {"own.cuh", "sums.cuh", "scatter_add.cu"}},
+    [SBP_CMD_CONV_ROWS] = {.files = {"own.cuh", "conv.cuh", "conv_rows.cu"}},
+    [SBP_CMD_CONV_ROWS_BWD] = {.files = {"own.cuh", "conv.cuh", "conv_rows_bwd.cu"}},
+    [SBP_CMD_ROUTE] = {.files = {"experts/route.cu"}},
+    [SBP_CMD_EXPERT_ORDER] = {.files = {"experts/expert_order.cu"}},
+    [SBP_CMD_COLSUM] = {.files = {"sums.cuh", "colsum.cu"}},
+    [SBP_CMD_GEMM] = {.files = {"gemm_tile.cuh", "gemm.cu"}},
+    [SBP_CMD_REDUCE] = {.files = {"group.cuh"}},
 };
 
 /* Definitions that not every kernel has. */

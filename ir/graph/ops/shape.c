@@ -136,12 +136,16 @@ sbp_status sbp_eval_slice(const sbp_eval *eval) {
 }
 
 bool sbp_examples_slice(int32_t index, sbp_example *out) {
-    if (index >= 2)
+    static const struct {
+        const char *x;
+        int64_t start, length;
+    } cases[] = {{"f64[T,8]", 3, 5}, {"f64[T,2,6]", 0, 3}, {"f64[T,3,2]", 1, 1}};
+    if (index >= SBP_COUNT(cases))
         return false;
-    out->in[0] = sbp_example_float(index == 0 ? "f64[T,8]" : "f64[T,2,6]", -1, 1);
+    out->in[0] = sbp_example_float(cases[index].x, -1, 1);
     out->in_count = 1;
-    out->attrs[0] = sbp_attr_int("start", index == 0 ? 3 : 0);
-    out->attrs[1] = sbp_attr_int("length", index == 0 ? 5 : 3);
+    out->attrs[0] = sbp_attr_int("start", cases[index].start);
+    out->attrs[1] = sbp_attr_int("length", cases[index].length);
     out->attr_count = 2;
     return true;
 }

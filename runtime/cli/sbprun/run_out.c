@@ -25,7 +25,7 @@ void sbp_outputs_close(sbp_outputs *outputs) {
 
 /* ---- the name --------------------------------------------------------------------------------------- */
 
-/* "path/to/SmolLM2.gguf" is "SmolLM2". */
+/* "path/to/Tiny-1B.gguf" is "Tiny-1B". */
 char *sbp_run_model_name(sbp_arena *arena, const char *path) {
     char resolved[4096];
     if (realpath(path, resolved))
