@@ -90,6 +90,8 @@ static const struct {
     {"gemma3_layer_types", {"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, true, 0}},
     {"qwen2_sliding", {"fp64, C 64", "--chunk 64 --head-chunk 64", SBP_F64, true, 0}},
     {"qwen3_moe_norm_v", {"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, true, 0}},
+    {"qwen3_5_dense_v",
+     {"fp32, C 67, no states", "--chunk 67 --head-chunk 64 --save none", SBP_F32, true, 0}},
 };
 
 static const char *backend = "cpu";

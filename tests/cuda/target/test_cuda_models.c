@@ -74,10 +74,10 @@ static void small_models(void **state) {
     int kernels = 0;
     if (!can_compile)
         return;
-    for (int i = 0; i < 3; i++) {
-        static const char *const models[] = {"tests/golden/gemma3_softcap/model",
-                                             "tests/golden/qwen2_sliding/model",
-                                             "tests/golden/llama_bias/model"};
+    for (int i = 0; i < 4; i++) {
+        static const char *const models[] = {
+            "tests/golden/gemma3_softcap/model", "tests/golden/qwen2_sliding/model",
+            "tests/golden/llama_bias/model", "tests/golden/qwen3_5_dense_v/model"};
         testing t = testing_open(1);
         compile_request request = compile_request_for(models[i], 64, 16, 8);
         if (i == 0) {
@@ -86,9 +86,12 @@ static void small_models(void **state) {
         } else if (i == 1) {
             request.objective = objective_test_group;
             request.options.schedule.segment = 2;
-        } else {
+        } else if (i == 2) {
             request.options.schedule.save_all = true;
             request.options.step = true;
+        } else { /* states of the delta rule and its convolution, made again */
+            request.compute = SBP_BF16;
+            request.options.schedule.drop_states = true;
         }
         kernels += compile(&t, &request, archs, NULL);
         testing_close(&t);
