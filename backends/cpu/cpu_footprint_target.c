@@ -8,6 +8,7 @@ static const struct {
     int64_t view, buffer; /* of the program: per operand of a command, per buffer */
     int64_t disk;         /* once, where the disk has something as large as that */
     int64_t prepare;      /* the code that runs @prepare */
+    int64_t states;       /* the code of ops with a state */
     int64_t matmul, page; /* packed operands of matmuls: at most, each; in whole pages */
     int64_t thread;       /* a huge page of scratch memory, a stack */
     int64_t head_elems;   /* tiles of attention that fit into it: wider heads take two */
@@ -18,6 +19,7 @@ static const struct {
            .buffer = 900,
            .disk = 1 << 20,
            .prepare = 512 << 10,
+           .states = 512 << 10,
            .matmul = 7 << 20,
            .page = 2 << 20,
            .thread = 2090 << 10,
@@ -98,6 +100,14 @@ static int64_t widest_head(const sbp_module *module) {
     return widest;
 }
 
+static bool has_states(const sbp_module *module) {
+    bool found = false;
+    for (int32_t f = 0; f < module->func_count; f++)
+        for (int32_t i = 0; i < module->funcs[f]->op_count; i++)
+            found |= sbp_opcode_class(module->funcs[f]->ops[i].code) == SBP_CLASS_RECUR;
+    return found;
+}
+
 /* What packed operands of matmuls take: a weight matrix, or the two factors of its gradient, which is a sum
  * over a chunk of so many rows; of the widest, that of the head. */
 static int64_t matmul_bytes(const sbp_process *p) {
@@ -143,5 +153,6 @@ sbp_footprint sbp_cpu_footprint(const sbp_process *p) {
     out.bytes += matmul_bytes(p) + p->threads * out.thread_bytes + ranks_bytes(p);
     out.bytes += p->module->param_count * takes.tensor + program_bytes(p) + p->tokenizer_bytes;
     out.bytes += p->reordered_bytes + (has_on_disk(p) ? takes.disk : 0) + (p->prepare ? takes.prepare : 0);
+    out.bytes += has_states(p->module) ? takes.states : 0;
     return out;
 }

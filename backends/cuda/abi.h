@@ -72,7 +72,7 @@ enum {
 typedef enum sbp_cuda_variant {
     SBP_CUDA_PLAIN,  /* any shape and type: attention and products one thread per number or tile of threads */
     SBP_CUDA_VECTOR, /* row kernels: 16 bytes at once; rows must begin at multiples of them */
-    SBP_CUDA_MMA,    /* attention by mma.sync, sm_80 and up */
+    SBP_CUDA_MMA,    /* attention and the delta rule by mma.sync, sm_80 and up */
     SBP_CUDA_WGMMA,  /* attention by wgmma and TMA, sm_90a */
     SBP_CUDA_VARIANTS
 } sbp_cuda_variant;
@@ -85,6 +85,13 @@ enum {
     SBP_CUDA_REDUCE_BLOCKS = 512,   /* most, each leaving one f64 in the scratch memory */
     SBP_CUDA_REDUCE_ELEMS = 1 << 14 /* a block is worth it for so many */
 };
+
+/* Behind the prelude, elements.cuh and the operands of a kernel come its definitions, then these files of kernels/, in
+ * this order. */
+typedef struct sbp_cuda_recipe {
+    const char *files[7]; /* NULL after the last */
+    char defines[256];
+} sbp_cuda_recipe;
 
 /* A box of a matrix in global memory, as cuTensorMapEncodeTiled wants it; dimensions innermost first, strides
  * in bytes from dimension 1 on. Zeros are read outside. */
@@ -121,6 +128,11 @@ static inline void sbp_cuda_step_spread(sbp_cuda_step *step, int64_t rows, int64
     step->block[1] = SBP_CUDA_THREADS / wide;
     step->grid[0] = (uint32_t)sbp_ceil_div(cols, wide);
     step->grid[1] = (uint32_t)(down < 1 ? 1 : down < SBP_CUDA_MOST_BLOCKS_Y ? down : SBP_CUDA_MOST_BLOCKS_Y);
+}
+
+/* Bytes of a row of a tile of 16-bit elements in shared memory: Tile::PITCH of kernels/attention/tiles.cuh. */
+static inline int32_t sbp_cuda_tile_pitch(int32_t columns) {
+    return columns * 2 + (columns % 64 == 0 ? 0 : 16);
 }
 
 /* What launches depend on beside the command. */

@@ -33,17 +33,12 @@ static int32_t rows_of(tile t) {
     return 16 * t.strips * t.warps;
 }
 
-/* Bytes of a row in shared memory: Tile::PITCH of mma.cuh. */
-static int32_t pitch(int32_t columns) {
-    return columns * 2 + (columns % 64 == 0 ? 0 : 16);
-}
-
 typedef enum products { PART_FORWARD, PART_DQ, PART_DKV, PART_DK, PART_DV } products;
 
 static int32_t shared_bytes(const sbp_gpu_key *key, products part, tile t) {
-    int32_t row = pitch(key->d_qk) + pitch(key->d_v), still = rows_of(t);
+    int32_t row = sbp_cuda_tile_pitch(key->d_qk) + sbp_cuda_tile_pitch(key->d_v), still = rows_of(t);
     if (part == PART_FORWARD) /* q and limits; k and v twice */
-        return still * (pitch(key->d_qk) + 16) + 2 * t.moving * row;
+        return still * (sbp_cuda_tile_pitch(key->d_qk) + 16) + 2 * t.moving * row;
     return (still + 2 * t.moving) * row + (part == PART_DQ ? 0 : 16 * t.moving);
 }
 

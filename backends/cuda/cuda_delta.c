@@ -4,7 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ROW_THREADS = 128 /* of blocks that add up a row of gradients */ };
+enum {
+    ROW_THREADS = 128,  /* of blocks that add up a row of gradients */
+    MMA_THREADS = 256,  /* THREADS of delta_mma.cu */
+    MMA_COLUMNS = 64,   /* most of a state that a block has */
+    MMA_MOST_D_K = 128, /* a warp has 16 rows of a state */
+    STEP_COLUMNS = 16   /* of matrices of mma.sync */
+};
 
 bool sbp_cuda_delta_is(sbp_command_kind kind) {
     return kind == SBP_CMD_DELTA_RULE || kind == SBP_CMD_DELTA_RULE_BWD;
@@ -20,35 +26,93 @@ static int32_t k_of(const sbp_gpu_key *key) {
 
 /* ---- kernels ----------------------------------------------------------------------------------------- */
 
+/* Memory::ALL of mma_block.cuh: k and q; S twice; v, R twice, D, backward twice; T twice, A; five numbers of each row. */
+static int32_t mma_shared_bytes(const sbp_gpu_key *key, int32_t columns) {
+    int32_t of_v = sbp_cuda_tile_pitch(columns), tiles = is_backward(key) ? 5 : 4;
+    return SBP_DELTA_BLOCK * (2 * sbp_cuda_tile_pitch(key->d_qk) + tiles * of_v +
+                              2 * sbp_cuda_tile_pitch(SBP_DELTA_BLOCK) + (SBP_DELTA_BLOCK + 4) * 4 + 5 * 4) +
+           2 * key->d_qk * of_v;
+}
+
+/* Columns of v of a block of threads: the most that fit; 0: none do. */
+static int32_t mma_columns(const sbp_gpu_key *key, sbp_cuda_arch arch) {
+    int32_t columns = key->d_v < MMA_COLUMNS ? key->d_v : MMA_COLUMNS;
+    while (columns > 0 && (key->d_v % columns != 0 || columns % STEP_COLUMNS != 0 ||
+                           mma_shared_bytes(key, columns) > sbp_cuda_shared_limit(arch)))
+        columns--;
+    return columns;
+}
+
+/* Matrices of rows are bf16. */
+static bool mma_has(const sbp_gpu_key *key, sbp_cuda_arch arch) {
+    return arch.number >= 80 && key->dtypes[k_of(key)] == SBP_BF16 && key->d_qk % STEP_COLUMNS == 0 &&
+           key->d_qk <= MMA_MOST_D_K && mma_columns(key, arch) > 0;
+}
+
 int32_t sbp_cuda_delta_steps(const sbp_gpu_key *key, sbp_cuda_arch arch) {
     if (!sbp_cuda_delta_is((sbp_command_kind)key->kind))
         return 0;
     if (key->variant == SBP_CUDA_PLAIN)
         return is_backward(key) ? SBP_GPU_DELTA_STEPS : 1;
-    (void)arch;
-    return 0;
+    return key->variant == SBP_CUDA_MMA && mma_has(key, arch) ? 1 : 0;
 }
 
-void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_delta_source *out) {
-    static const sbp_cuda_delta_source plain[] = {
-        {.files = {"own.cuh", "rowmath.h", "delta/delta.cuh", "delta/delta_rule.cu"}},
-        {.files = {"own.cuh", "group.cuh", "rowmath.h", "delta/delta.cuh", "delta/delta_rule_bwd.cu"}}};
-    (void)arch;
-    *out = plain[is_backward(key)];
-    snprintf(out->defines, sizeof out->defines,
-             "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n#define STEP %d\n", (int)key->d_qk,
-             (int)key->d_v, SBP_DELTA_BLOCK, key->step);
+void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_recipe *out) {
+    static const sbp_cuda_recipe
+        plain[] = {{.files = {"own.cuh", "rowmath.h", "delta/delta.cuh", "delta/delta_rule.cu"}},
+                   {.files = {"own.cuh", "group.cuh", "rowmath.h", "delta/delta.cuh", "delta/scratch.cuh",
+                              "delta/delta_rule_bwd.cu"}}},
+        mma[] = {{.files = {"rowmath.h", "delta/delta.cuh", "delta/mma.cuh", "attention/tiles.cuh",
+                            "delta/mma_block.cuh", "delta/delta_mma.cu"}},
+                 {.files = {"rowmath.h", "delta/delta.cuh", "delta/scratch.cuh", "delta/mma.cuh",
+                            "attention/tiles.cuh", "delta/mma_block.cuh", "delta/delta_bwd_mma.cu"}}};
+    bool by_mma = key->variant == SBP_CUDA_MMA;
+    *out = by_mma ? mma[is_backward(key)] : plain[is_backward(key)];
+    int at = snprintf(out->defines, sizeof out->defines, "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n",
+                      (int)key->d_qk, (int)key->d_v, SBP_DELTA_BLOCK);
+    snprintf(out->defines + at, sizeof out->defines - (size_t)at,
+             by_mma ? "#define V_COLUMNS %d\n" : "#define STEP %d\n",
+             by_mma ? (int)mma_columns(key, arch) : key->step);
+}
+
+/* Whether every row of what tiles are filled from, and of what is written in pairs, begins at a multiple of 16 bytes, and
+ * states at one of 8. */
+static bool is_aligned(const sbp_gpu_key *key, const sbp_gpu_args *args) {
+    static const int32_t places[2][7] = {
+        {SBP_DELTA_RULE_O, SBP_DELTA_RULE_Q, SBP_DELTA_RULE_K, SBP_DELTA_RULE_V, SBP_DELTA_RULE_V,
+         SBP_DELTA_RULE_STATE, SBP_DELTA_RULE_NEXT},
+        {SBP_DELTA_RULE_BWD_DV, SBP_DELTA_RULE_BWD_DO, SBP_DELTA_RULE_BWD_Q, SBP_DELTA_RULE_BWD_K,
+         SBP_DELTA_RULE_BWD_V, SBP_DELTA_RULE_BWD_STATE, SBP_DELTA_RULE_BWD_DSTATE}};
+    for (int i = 0; i < 7; i++) {
+        const sbp_gpu_operand *o = &args->operands[places[is_backward(key)][i]];
+        if (o->address % (i < 5 ? 16 : 8) != 0 || (i < 5 && o->stride % 8 != 0))
+            return false;
+    }
+    return true;
 }
 
 sbp_cuda_variant sbp_cuda_delta_choose(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,
                                        sbp_cuda_variant most) {
-    (void)key, (void)arch, (void)args, (void)most;
-    return SBP_CUDA_PLAIN;
+    return most >= SBP_CUDA_MMA && mma_has(key, arch) && is_aligned(key, args) ? SBP_CUDA_MMA
+                                                                               : SBP_CUDA_PLAIN;
+}
+
+double sbp_cuda_delta_rate(const sbp_target_info *info, sbp_cuda_arch arch, const sbp_delta_attrs *attrs,
+                           sbp_dtype dtype, bool backward) {
+    sbp_gpu_key key = {.kind = backward ? SBP_CMD_DELTA_RULE_BWD : SBP_CMD_DELTA_RULE,
+                       .variant = SBP_CUDA_MMA,
+                       .d_qk = (int32_t)attrs->d_k,
+                       .d_v = (int32_t)attrs->d_v};
+    double scalars = sbp_gpu_delta_scalar_rate(info, attrs, dtype, backward),
+           products = sbp_throughput_attention(&info->throughput, dtype) / SBP_CUDA_DELTA_MMA_TIMES;
+    key.dtypes[k_of(&key)] = (uint8_t)dtype;
+    return !backward && mma_has(&key, arch) && products > scalars ? products : scalars;
 }
 
 int64_t sbp_cuda_delta_scratch(const sbp_gpu_key *key, const sbp_gpu_args *args) {
     int64_t rows = args->operands[k_of(key)].rows, heads = args->ints[0];
-    if (!is_backward(key) && key->dtypes[SBP_DELTA_RULE_NEXT] != SBP_DTYPE_COUNT)
+    if (!is_backward(key) &&
+        (key->variant == SBP_CUDA_MMA || key->dtypes[SBP_DELTA_RULE_NEXT] != SBP_DTYPE_COUNT))
         return 0;
     const sbp_delta_attrs attrs = {.heads = heads, .d_k = key->d_qk, .d_v = key->d_v};
     return sbp_gpu_delta_rows(rows, is_backward(key)) * sbp_gpu_delta_columns(&attrs, is_backward(key)) *
@@ -76,15 +140,28 @@ static void plain_launch(const sbp_gpu_key *key, const sbp_gpu_args *args, sbp_c
     }
 }
 
+static void mma_launch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,
+                       sbp_cuda_step *step) {
+    int32_t columns = mma_columns(key, arch);
+    step->grid[0] = (uint32_t)(args->ints[0] * (key->d_v / columns));
+    step->block[0] = MMA_THREADS;
+    step->shared_bytes = (uint32_t)mma_shared_bytes(key, columns);
+}
+
 int32_t sbp_cuda_delta_launch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,
                               sbp_cuda_step *steps) {
-    int32_t count = sbp_cuda_delta_steps(key, arch);
+    int32_t count = is_backward(key) ? SBP_GPU_DELTA_STEPS : 1;
     if (is_backward(key) && args->operands[SBP_DELTA_RULE_BWD_K].rows == 0) /* dstate stays */
         return 0;
     for (int32_t i = 0; i < count; i++) {
         steps[i] = (sbp_cuda_step){.key = *key, .grid = {1, 1, 1}, .block = {1, 1, 1}};
         steps[i].key.step = (uint8_t)i;
-        plain_launch(&steps[i].key, args, &steps[i]);
+        if (i > 0) /* what rows of a block give each other: there is one kernel of each */
+            steps[i].key.variant = SBP_CUDA_PLAIN;
+        if (steps[i].key.variant == SBP_CUDA_MMA)
+            mma_launch(key, arch, args, &steps[i]);
+        else
+            plain_launch(&steps[i].key, args, &steps[i]);
     }
     return count;
 }

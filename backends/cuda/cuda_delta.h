@@ -1,7 +1,10 @@
 /* cuda_delta.h: which kernels delta_rule and delta_rule_bwd have, what their text is made of, how they are launched.
  *
  * PLAIN takes any shape, type and address: a thread per column of a state, row by row, and backward what rows of a
- * block add to each other (kernels/delta/delta_rule*.cu).
+ * block add to each other (kernels/delta/delta_rule*.cu). MMA is by tensor cores what goes from block to block of rows: all of
+ * delta_rule, and the first step of delta_rule_bwd, whose others are PLAIN's (kernels/delta/delta_mma.cu,
+ * delta_bwd_mma.cu). It takes bf16, d_k and d_v of whole steps of 16 columns, d_k up to 128, rows that begin at multiples of
+ * 16 bytes.
  *
  * Needs no driver and no compiler. Threads: no state. */
 #ifndef SBP_BACKENDS_CUDA_CUDA_DELTA_H
@@ -11,18 +14,18 @@
 
 bool sbp_cuda_delta_is(sbp_command_kind kind);
 
-/* How many kernels this variant (key->variant) has for these shapes and types on this architecture; 0: there is no such
- * variant. */
+/* How many kernels this variant (key->variant) has of its own for these shapes and types on this architecture; 0: there is no
+ * such variant. */
 int32_t sbp_cuda_delta_steps(const sbp_gpu_key *key, sbp_cuda_arch arch);
 
-enum { SBP_CUDA_DELTA_TEXTS = 5, SBP_CUDA_DELTA_DEFINES = 256 };
+void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_recipe *out);
 
-/* Behind the prelude, elements.cuh and the operands come the definitions, then these files of kernels/, in this order. */
-typedef struct sbp_cuda_delta_source {
-    const char *files[SBP_CUDA_DELTA_TEXTS]; /* NULL after the last */
-    char defines[SBP_CUDA_DELTA_DEFINES];
-} sbp_cuda_delta_source;
-void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_delta_source *out);
+/* Operations per second of the best variant for these shapes, of matrices of rows of this type (sbp_target_info.delta_rate):
+ * MMA takes so many times as long as attention by mma.sync for as many operations, by the instructions that it executes
+ * (tests/bench/delta_count.c). It was not timed. */
+enum { SBP_CUDA_DELTA_MMA_TIMES = 3 };
+double sbp_cuda_delta_rate(const sbp_target_info *info, sbp_cuda_arch arch, const sbp_delta_attrs *attrs,
+                           sbp_dtype dtype, bool backward);
 
 /* The best variant for operands at these addresses; `most`: none better than this one. */
 sbp_cuda_variant sbp_cuda_delta_choose(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,

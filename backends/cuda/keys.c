@@ -3,6 +3,7 @@
 
 #include "backends/cuda/cuda_attention.h"
 #include "backends/cuda/cuda_delta.h"
+#include "backends/cuda/cuda_experts.h"
 #include "backends/gpu/row.h"
 
 #include <string.h>
@@ -38,7 +39,8 @@ static int32_t variant_keys(const sbp_command *command, const sbp_dtype *dtypes,
     for (int32_t variant = 0; variant < SBP_CUDA_VARIANTS; variant++) {
         sbp_gpu_key key = sbp_gpu_key_of(command, dtypes, 0, variant);
         int32_t steps = sbp_command_attention(command->kind) ? sbp_cuda_attention_steps(&key, arch)
-                                                             : sbp_cuda_delta_steps(&key, arch);
+                        : sbp_cuda_delta_is(command->kind)   ? sbp_cuda_delta_steps(&key, arch)
+                                                             : sbp_cuda_experts_steps(&key, arch);
         for (int32_t step = 0; step < steps; step++)
             keys[count++] = sbp_gpu_key_of(command, dtypes, step, variant);
     }
@@ -89,7 +91,8 @@ int32_t sbp_cuda_keys(const sbp_command *command, const sbp_dtype *dtypes, const
     sbp_gpu_row_shape shape;
     if (command->kind == SBP_CMD_FENCE)
         return 0;
-    if (sbp_command_attention(command->kind) || sbp_cuda_delta_is(command->kind))
+    if (sbp_command_attention(command->kind) || sbp_cuda_delta_is(command->kind) ||
+        sbp_cuda_experts_is(command->kind))
         return variant_keys(command, dtypes, arch, keys);
     if (command->kind == SBP_CMD_COLLECTIVE && (command->queue == SBP_QUEUE_NET || sbp_is_exchange(command)))
         return sum_keys(command->u.collective.op, dtypes, keys);

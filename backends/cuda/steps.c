@@ -2,6 +2,7 @@
 #include "backends/cuda/abi.h"
 #include "backends/cuda/cuda_attention.h"
 #include "backends/cuda/cuda_delta.h"
+#include "backends/cuda/cuda_experts.h"
 #include "backends/gpu/row.h"
 
 enum {
@@ -68,18 +69,25 @@ static void set_row(sbp_cuda_step *step, const sbp_dispatch *dispatch, const sbp
 
 static sbp_cuda_variant choose(const sbp_gpu_key *key, const sbp_gpu_args *args, sbp_cuda_arch arch,
                                int32_t most) {
-    return sbp_cuda_delta_is((sbp_command_kind)key->kind)
-               ? sbp_cuda_delta_choose(key, arch, args, (sbp_cuda_variant)most)
-               : sbp_cuda_attention_choose(key, arch, args, (sbp_cuda_variant)most);
+    sbp_command_kind kind = (sbp_command_kind)key->kind;
+    if (sbp_cuda_delta_is(kind))
+        return sbp_cuda_delta_choose(key, arch, args, (sbp_cuda_variant)most);
+    if (sbp_cuda_experts_is(kind))
+        return sbp_cuda_experts_choose(key, arch, args, (sbp_cuda_variant)most);
+    return sbp_cuda_attention_choose(key, arch, args, (sbp_cuda_variant)most);
 }
 
-static int32_t launch(const sbp_gpu_key *key, const sbp_gpu_args *args, sbp_cuda_arch arch,
+static int32_t launch(const sbp_gpu_key *key, const sbp_gpu_args *args, const sbp_cuda_machine *machine,
                       sbp_cuda_step *steps) {
-    return sbp_cuda_delta_is((sbp_command_kind)key->kind) ? sbp_cuda_delta_launch(key, arch, args, steps)
-                                                          : sbp_cuda_attention_launch(key, arch, args, steps);
+    sbp_command_kind kind = (sbp_command_kind)key->kind;
+    if (sbp_cuda_delta_is(kind))
+        return sbp_cuda_delta_launch(key, machine->arch, args, steps);
+    if (sbp_cuda_experts_is(kind))
+        return sbp_cuda_experts_launch(key, machine, args, steps);
+    return sbp_cuda_attention_launch(key, machine->arch, args, steps);
 }
 
-/* Of attention and the delta rule: the best variant for these operands that the plan has, and whose blocks have the shared
+/* Of attention, the delta rule and products of experts: the best variant for these operands that the plan has, and whose blocks have the shared
  * memory they want; how it is launched is its own. */
 static sbp_gpu_key variant_key(const sbp_command *command, const sbp_dtype *dtypes, const sbp_gpu_args *args,
                                const sbp_cuda_machine *machine) {
@@ -89,7 +97,7 @@ static sbp_gpu_key variant_key(const sbp_command *command, const sbp_dtype *dtyp
         sbp_cuda_step steps[SBP_CUDA_STEPS];
         bool fits = true;
         key.variant = (uint8_t)choose(&key, args, machine->arch, most);
-        int32_t count = launch(&key, args, machine->arch, steps);
+        int32_t count = launch(&key, args, machine, steps);
         for (int32_t i = 0; i < count; i++)
             fits &= has_kernel(machine, &steps[i].key) &&
                     (machine->shared_bytes <= 0 || steps[i].shared_bytes <= (uint32_t)machine->shared_bytes);
@@ -101,7 +109,8 @@ static sbp_gpu_key variant_key(const sbp_command *command, const sbp_dtype *dtyp
 }
 
 static bool has_variants(const sbp_command *command) {
-    return sbp_command_attention(command->kind) || sbp_cuda_delta_is(command->kind);
+    return sbp_command_attention(command->kind) || sbp_cuda_delta_is(command->kind) ||
+           sbp_cuda_experts_is(command->kind);
 }
 
 static bool is_empty(const sbp_span *span) {
@@ -120,6 +129,7 @@ static bool does_nothing(const sbp_dispatch *dispatch) {
         return is_empty(&dispatch->spans[SBP_SCATTER_ADD_SRC]);
     case SBP_CMD_CONV_ROWS: /* of no rows, too, there is a state */
     case SBP_CMD_CONV_ROWS_BWD:
+    case SBP_CMD_EXPERT_ORDER: /* there are bounds */
         return false;
     default:
         return is_empty(dispatch->spans); /* the first operand, which is written */
@@ -135,7 +145,7 @@ int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *mac
     sbp_gpu_dispatch_dtypes(dispatch, dtypes);
     if (has_variants(command)) {
         sbp_gpu_key key = variant_key(command, dtypes, args, machine);
-        return launch(&key, args, machine->arch, steps);
+        return launch(&key, args, machine, steps);
     }
     if (does_nothing(dispatch) ||
         (command->kind == SBP_CMD_GEMM && machine->blas && sbp_cuda_blas_has(dtypes)))
@@ -167,6 +177,12 @@ int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *mac
     case SBP_CMD_CONV_ROWS_BWD:
         sbp_cuda_step_spread(steps, sbp_ceil_div(v[SBP_CONV_ROWS_BWD_X].rows, SBP_PARTIAL_ROWS),
                              v[SBP_CONV_ROWS_BWD_X].cols);
+        break;
+    case SBP_CMD_ROUTE: /* a warp per row */
+        set_blocks(steps, sbp_ceil_div(v[SBP_ROUTE_INDEX].rows, THREADS / 32), THREADS);
+        break;
+    case SBP_CMD_EXPERT_ORDER: /* a block per expert */
+        set_blocks(steps, v[SBP_EXPERT_ORDER_BOUNDS].cols - 1, THREADS);
         break;
     case SBP_CMD_COLSUM:
         set_blocks(steps, sbp_ceil_div(v[SBP_COLSUM_DST].cols, COLSUM_COLUMNS), THREADS);
@@ -233,5 +249,7 @@ int64_t sbp_cuda_scratch_bytes(const sbp_dispatch *dispatch, const sbp_cuda_mach
     sbp_gpu_key key = variant_key(dispatch->command, dtypes, &args, machine);
     if (sbp_cuda_delta_is(dispatch->command->kind))
         return sbp_cuda_delta_scratch(&key, &args);
+    if (sbp_cuda_experts_is(dispatch->command->kind))
+        return sbp_cuda_experts_scratch(&key, &args);
     return sbp_cuda_attention_scratch(&key, machine->arch, &args);
 }

@@ -50,6 +50,12 @@ static void fill_attributes(const sbp_dispatch *dispatch, sbp_gpu_args *out) {
         out->ints[0] = (int32_t)command->u.delta.heads;
         out->ints[1] = (int32_t)command->u.delta.key_heads;
         break;
+    case SBP_CMD_EXPERT_GEMM: /* ints: a_by_slot, b_by_slot, adds */
+    case SBP_CMD_EXPERT_GEMM_DW:
+        out->ints[0] = command->u.experts.a_by_slot;
+        out->ints[1] = command->u.experts.b_by_slot;
+        out->ints[2] = command->u.experts.adds;
+        break;
     case SBP_CMD_COLSUM: /* floats: beta */
         numbers[0] = command->u.reduce.beta;
         count = 1;

@@ -103,7 +103,7 @@ void sbp_gpu_key_text(const sbp_gpu_key *key, const char *variant, char text[SBP
         ADD(".%d", key->step + 1);
     if (key->kind == SBP_CMD_ROW)
         ADD(".%d", (int)key->kernel);
-    if (key->kind == SBP_CMD_GEMM)
+    if (key->kind == SBP_CMD_GEMM || key->kind == SBP_CMD_EXPERT_GEMM)
         ADD(".%c%c", key->ta ? 't' : 'n', key->tb ? 't' : 'n');
     if (key->kind == SBP_CMD_REDUCE)
         ADD(".%d", (int)key->reduce);

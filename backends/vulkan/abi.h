@@ -130,6 +130,7 @@ enum {
     SBP_VULKAN_GEMM_DEPTH = 32,       /* of cooperative matrices: columns of a in shared memory at once */
     SBP_VULKAN_GEMM_CHAIN = 4096,     /* most terms that wide variants sum in a row */
     SBP_VULKAN_GEMM_GROUPS = 64,      /* wide variants are worth it from this many workgroups on */
+    SBP_VULKAN_EXPERT_PATCH = 4,      /* of products of experts: an invocation */
     SBP_VULKAN_ATTENTION_TILE = 32,   /* query rows, and keys */
     SBP_VULKAN_COLSUM_COLUMNS = 32,   /* by local size / 32 chains of rows */
     SBP_VULKAN_REDUCE_GROUPS = 256,   /* most workgroups, each leaving one f64 in the scratch memory */

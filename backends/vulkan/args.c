@@ -9,6 +9,7 @@
 /* ---- variants of matmuls ---- */
 
 enum { LOCAL = 128, SOFTWARE_LOCAL = 64 }; /* of most commands, sbp_vulkan_local_size */
+enum { TILED_LOCAL = 256 };                /* gemm_tile.glsl counts on it */
 enum { MATRIX_LOCAL = 128, MATRIX_WIDE_LOCAL = 256, PADDING = 8 };
 
 bool sbp_vulkan_shape_fits(const sbp_vulkan_shape *shape) {
@@ -197,6 +198,32 @@ static int64_t delta_iterations(const sbp_delta_attrs *a, int64_t rows, const sb
     return states > sums ? states : sums;
 }
 
+/* Rows of pairs of expert_gemm or expert_gemm_dw by columns: slots; and experts. */
+static int64_t slots_of(const sbp_span *pairs) {
+    return pairs->rows * pairs->cols;
+}
+
+/* A row of choices; slots that each invocation goes through twice, and those that go nowhere. */
+static int64_t choice_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine) {
+    const sbp_span *v = dispatch->spans;
+    int64_t local = machine->software ? SOFTWARE_LOCAL : LOCAL;
+    if (dispatch->command->kind == SBP_CMD_ROUTE)
+        return v[SBP_ROUTE_INDEX].cols * (v[SBP_ROUTE_SCORES].cols + 1);
+    return 3 * sbp_ceil_div(slots_of(&v[SBP_EXPERT_ORDER_INDEX]), local) + local;
+}
+
+/* Of the product, which may have all slots of one expert, what is written, and the search for an expert. */
+static int64_t expert_iterations(const sbp_dispatch *dispatch) {
+    const sbp_span *v = dispatch->spans;
+    bool is_sum = dispatch->command->kind == SBP_CMD_EXPERT_GEMM_DW;
+    int64_t slots = slots_of(&v[is_sum ? SBP_EXPERT_GEMM_DW_PAIRS : SBP_EXPERT_GEMM_PAIRS]);
+    if (is_sum)
+        return slots + 64;
+    int64_t depth = v[SBP_EXPERT_GEMM_A].cols, experts = v[SBP_EXPERT_GEMM_BOUNDS].cols - 1;
+    int64_t ranges = slots / SOFTWARE_LOCAL + SOFTWARE_LOCAL, product = depth + experts + 64;
+    return ranges > product ? ranges : product;
+}
+
 int64_t sbp_vulkan_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine) {
     const sbp_command *command = dispatch->command;
     const sbp_span *v = dispatch->spans;
@@ -232,6 +259,12 @@ int64_t sbp_vulkan_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_mac
         return delta_iterations(&command->u.delta, v[SBP_DELTA_RULE_K].rows, machine);
     case SBP_CMD_DELTA_RULE_BWD:
         return delta_iterations(&command->u.delta, v[SBP_DELTA_RULE_BWD_K].rows, machine);
+    case SBP_CMD_ROUTE:
+    case SBP_CMD_EXPERT_ORDER:
+        return choice_iterations(dispatch, machine);
+    case SBP_CMD_EXPERT_GEMM:
+    case SBP_CMD_EXPERT_GEMM_DW:
+        return expert_iterations(dispatch);
     default:
         return 0;
     }
@@ -271,6 +304,10 @@ uint32_t sbp_vulkan_local_size(const sbp_program *program, const sbp_gpu_key *ke
     case SBP_CMD_CONV_ROWS_BWD:
     case SBP_CMD_DELTA_RULE:
     case SBP_CMD_DELTA_RULE_BWD:
+    case SBP_CMD_ROUTE:
+    case SBP_CMD_EXPERT_ORDER:
+    case SBP_CMD_EXPERT_GEMM:
+    case SBP_CMD_EXPERT_GEMM_DW:
         break;
     default:
         return 0;
@@ -300,6 +337,29 @@ static void delta_groups(const sbp_delta_attrs *a, int64_t rows, int64_t local,
     groups[1] = sbp_ceil_div(rows * a->heads * SBP_DELTA_BLOCK, local);
     groups[2] = rows * a->key_heads;
     groups[3] = sbp_ceil_div(sums > state ? sums : state, local);
+}
+
+/* A workgroup per expert, then an invocation per patch: of the rows of experts, of which each has one that is not full,
+ * or of the matrices of experts. */
+static void expert_groups(const sbp_dispatch *dispatch, int64_t local, int64_t groups[SBP_VULKAN_STEPS],
+                          int64_t *scratch_bytes) {
+    const sbp_span *v = dispatch->spans;
+    const int64_t side = SBP_VULKAN_EXPERT_PATCH;
+    bool is_sum = dispatch->command->kind == SBP_CMD_EXPERT_GEMM_DW;
+    const sbp_span *pairs = &v[is_sum ? SBP_EXPERT_GEMM_DW_PAIRS : SBP_EXPERT_GEMM_PAIRS];
+    int64_t experts = v[is_sum ? SBP_EXPERT_GEMM_DW_BOUNDS : SBP_EXPERT_GEMM_BOUNDS].cols - 1;
+    int64_t slots = slots_of(pairs), tiles = slots / side + experts, patches;
+    if (is_sum) {
+        int64_t n = v[SBP_EXPERT_GEMM_DW_A].cols / (dispatch->command->u.experts.a_by_slot ? pairs->cols : 1);
+        int64_t m = v[SBP_EXPERT_GEMM_DW_B].cols / (dispatch->command->u.experts.b_by_slot ? pairs->cols : 1);
+        patches = experts * sbp_ceil_div(n, side) * sbp_ceil_div(m, side);
+    } else {
+        patches =
+            (tiles < slots ? tiles : slots) * sbp_ceil_div(v[SBP_EXPERT_GEMM_D].cols / pairs->cols, side);
+    }
+    groups[0] = patches > 0 ? experts : 0;
+    groups[1] = sbp_ceil_div(patches, local);
+    *scratch_bytes = sbp_gpu_expert_scratch(experts);
 }
 
 static int64_t row_groups(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine) {
@@ -378,10 +438,16 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
         delta_groups(&command->u.delta, v[SBP_DELTA_RULE_BWD_K].rows, local, groups);
         waits = true;
         break;
-    case SBP_CMD_ROUTE: /* no shader: sbp_vulkan_shader_make says so */
+    case SBP_CMD_ROUTE:
+        groups[0] = sbp_ceil_div(v[SBP_ROUTE_INDEX].rows, local);
+        break;
     case SBP_CMD_EXPERT_ORDER:
+        groups[0] = v[SBP_EXPERT_ORDER_BOUNDS].cols - 1;
+        break;
     case SBP_CMD_EXPERT_GEMM:
     case SBP_CMD_EXPERT_GEMM_DW:
+        expert_groups(dispatch, local, groups, scratch_bytes);
+        waits = true;
         break;
     case SBP_CMD_ATTN_FWD:
         groups[0] = sbp_ceil_div(v[SBP_ATTN_FWD_Q].rows, SBP_VULKAN_ATTENTION_TILE) * at->heads;

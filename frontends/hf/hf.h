@@ -69,6 +69,7 @@ bool sbp_hf_tied(sbp_hf *hf, bool fallback);
 typedef struct sbp_hf_rope {
     const double *inv_freq; /* [n], rounded as the compute type wants it; NULL: nothing turns */
     int64_t n;              /* element i < n of a head turns with element i + n; those from 2 n on stay */
+    bool interleaved;       /* element 2 i turns with element 2 i + 1 */
     double scale;           /* of cos and sin */
     /* Types that look at the longest document of the step, when it has more tokens than this: */
     double original_length;
@@ -104,10 +105,12 @@ sbp_hf_rope sbp_hf_rope_from(sbp_hf *hf, const sbp_json *over, const sbp_json *b
 /* cos and sin of row input pos, [T, n], in fp32 (fp64 when computing in fp64). */
 typedef struct sbp_hf_turn {
     sbp_value cos, sin;
+    bool interleaved;
 } sbp_hf_turn;
 
 sbp_hf_turn sbp_hf_rope_tables(sbp_hf *hf, const sbp_hf_rope *rope);
-/* x: [T, heads, head_dim]; the result is an operand of attention */
+/* x: [T, heads, head_dim]; the result is an operand of attention. What was interleaved is first elements, then
+ * second ones behind it: products of queries and keys are sums over elements in any order. */
 sbp_value sbp_hf_rotate(sbp_hf *hf, const char *name, sbp_value x, sbp_hf_turn turn);
 
 /* ---- graph ----------------------------------------------------------------------------------------
@@ -275,13 +278,18 @@ typedef enum sbp_hf_qk_norm {
     SBP_HF_QK_NORM_WHOLE /* over all heads together */
 } sbp_hf_qk_norm;
 
-/* All false, 0 and NULL: a Llama. */
+/* Norms of a layer by their modules: of what attention and the MLP read, and of what they give before it is
+ * added; NULL: none. */
+typedef struct sbp_hf_layer_norms {
+    const char *attn_in, *attn_out, *mlp_in, *mlp_out;
+} sbp_hf_layer_norms;
+
+/* As it is read: a Llama. */
 typedef struct sbp_hf_decoder {
     int64_t vocab, hidden, inner, layers, heads, kv_heads, head_dim, max_positions;
     const char *activation; /* as Hugging Face calls it */
     sbp_hf_norm norm;       /* of all norms */
-    bool no_input_norms;    /* attention and the MLP read the stream as it is */
-    bool output_norms;      /* norms on the outputs of attention and of the MLP, before they are added */
+    sbp_hf_layer_norms norms;
     sbp_hf_qk_norm qk_norm; /* before rope */
     bool qkv_bias, o_bias, mlp_bias;
     bool sinks;                    /* a score of each head that belongs to no key */

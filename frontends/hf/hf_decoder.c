@@ -49,6 +49,7 @@ sbp_hf_decoder sbp_hf_decoder_read(sbp_hf *hf, const sbp_hf_defaults *defaults) 
                         .norm.eps = sbp_hf_double(hf, "rms_norm_eps", eps),
                         .max_positions = sbp_hf_size(hf, "max_position_embeddings", defaults->max_positions),
                         .tied = sbp_hf_bool(hf, "tie_word_embeddings", defaults->tied),
+                        .norms = {.attn_in = "input_layernorm", .mlp_in = "post_attention_layernorm"},
                         .embed_scale = 1,
                         .branch_scale = 1,
                         .logits_divisor = 1};
@@ -253,23 +254,23 @@ static sbp_value add_branch(const decoder *c, const char *name, sbp_value x, sbp
     return sbp_hf_add(c->hf, name, x, y);
 }
 
+static sbp_value build_layer_norm(const decoder *c, const char *name, sbp_value x, int64_t layer,
+                                  const char *module) {
+    return module ? build_norm(c, name, x, enter(c, layer, module), c->d->hidden) : x;
+}
+
 static sbp_value build_layer(const decoder *c, sbp_value x, int64_t n) {
     const sbp_hf_decoder *d = c->d;
     sbp_value y = x;
-    if (!d->no_input_norms)
-        y = build_norm(c, "attn_norm", x, enter(c, n, "input_layernorm"), d->hidden);
+    y = build_layer_norm(c, "attn_norm", y, n, d->norms.attn_in);
     y = build_attention(c, y, enter(c, n, "self_attn"), &d->layer[n]);
-    if (d->output_norms)
-        y = build_norm(c, "attn_out_norm", y, enter(c, n, "post_attention_layernorm"), d->hidden);
+    y = build_layer_norm(c, "attn_out_norm", y, n, d->norms.attn_out);
     y = x = add_branch(c, "attn_residual", x, y, n);
-    const char *before = d->output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm";
-    if (!d->no_input_norms)
-        y = build_norm(c, "mlp_norm", x, enter(c, n, before), d->hidden);
+    y = build_layer_norm(c, "mlp_norm", y, n, d->norms.mlp_in);
     bool sparse = d->experts.sparse && d->experts.sparse[n];
     y = sparse ? build_experts(c, y, enter(c, n, d->experts.names->module))
                : build_mlp(c, y, enter(c, n, "mlp"));
-    if (d->output_norms)
-        y = build_norm(c, "mlp_out_norm", y, enter(c, n, "post_feedforward_layernorm"), d->hidden);
+    y = build_layer_norm(c, "mlp_out_norm", y, n, d->norms.mlp_out);
     return add_branch(c, "mlp_residual", x, y, n);
 }
 

@@ -16,7 +16,8 @@ void sbp_hf_gemma3_text(sbp_hf *hf) {
     hf->within_multimodal =
         true; /* Gemma3ForConditionalGeneration, which leaves defaults out of text_config */
     d.norm.style = SBP_HF_RMS_NORM_PLUS_ONE;
-    d.output_norms = true;
+    d.norms = (sbp_hf_layer_norms){"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+                                   "post_feedforward_layernorm"};
     d.qk_norm = SBP_HF_QK_NORM_HEAD;
     d.qkv_bias = d.o_bias = sbp_hf_bool(hf, "attention_bias", false);
     d.embed_scale = sbp_round_to(hf->residual, sqrt((double)d.hidden)); /* a tensor of that type */

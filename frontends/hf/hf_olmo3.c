@@ -19,7 +19,8 @@ void sbp_hf_olmo3(sbp_hf *hf) {
             .vocab = 50304, .heads = 32, .head_dim_rounds = true, .max_positions = 2048, .norm_eps = 1e-5});
     double theta = sbp_hf_double(hf, "rope_theta", 5e5);
     d.norm.style = SBP_HF_RMS_NORM_WIDE;
-    d.no_input_norms = d.output_norms = true;
+    d.norms =
+        (sbp_hf_layer_norms){.attn_out = "post_attention_layernorm", .mlp_out = "post_feedforward_layernorm"};
     d.qk_norm = SBP_HF_QK_NORM_WHOLE;
     d.qkv_bias = d.o_bias = sbp_hf_bool(hf, "attention_bias", false);
     refuse_other_theta(hf, theta);

@@ -460,7 +460,7 @@ static sbp_value build_frequencies(sbp_hf *hf, const sbp_hf_rope *rope, sbp_dtyp
 sbp_hf_turn sbp_hf_rope_tables(sbp_hf *hf, const sbp_hf_rope *rope) {
     sbp_builder *b = &hf->builder;
     sbp_dtype wide = hf->compute == SBP_F64 ? SBP_F64 : SBP_F32;
-    sbp_hf_turn turn = {SBP_NO_VALUE, SBP_NO_VALUE};
+    sbp_hf_turn turn = {SBP_NO_VALUE, SBP_NO_VALUE, rope->interleaved};
     if (b->status != SBP_OK)
         return turn;
     sbp_value position = sbp_build_cast(b, sbp_hf_row(hf, "pos"), wide);
@@ -478,7 +478,23 @@ sbp_hf_turn sbp_hf_rope_tables(sbp_hf *hf, const sbp_hf_rope *rope) {
     return turn;
 }
 
+/* The first 2 n elements of each head, every second one in front of the others between them. */
+static sbp_value part_pairs(sbp_hf *hf, sbp_value x, int64_t n) {
+    sbp_builder *b = &hf->builder;
+    if (b->status != SBP_OK)
+        return SBP_NO_VALUE;
+    int64_t heads = sbp_build_type(b, x)->dim[1].n, d = sbp_build_type(b, x)->dim[2].n;
+    sbp_value pairs = sbp_build_reshape(b, sbp_build_slice(b, x, 0, 2 * n), (int64_t[]){heads, n, 2}, 3);
+    sbp_value halves[2];
+    for (int32_t i = 0; i < 2; i++)
+        halves[i] = sbp_build_reshape(b, sbp_build_slice(b, pairs, i, 1), (int64_t[]){heads, n}, 2);
+    sbp_value y = sbp_build2(b, SBP_OP_concat, halves[0], halves[1]);
+    return 2 * n < d ? sbp_build2(b, SBP_OP_concat, y, sbp_build_slice(b, x, 2 * n, d - 2 * n)) : y;
+}
+
 sbp_value sbp_hf_rotate(sbp_hf *hf, const char *name, sbp_value x, sbp_hf_turn turn) {
+    if (turn.interleaved && hf->builder.status == SBP_OK)
+        x = part_pairs(hf, x, sbp_build_type(&hf->builder, turn.cos)->dim[1].n);
     sbp_value y = sbp_hf_operand(hf, sbp_build3(&hf->builder, SBP_OP_rope, x, turn.cos, turn.sin));
     sbp_build_name(&hf->builder, y, name);
     return y;

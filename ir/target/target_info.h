@@ -32,6 +32,10 @@ typedef struct sbp_target_info {
      * more than blocks of SBP_DELTA_BLOCK. NULL: forward none, backward those of a state. */
     int64_t (*delta_columns)(const sbp_delta_attrs *attrs, bool backward);
     int64_t delta_more_rows;
+    /* Operations per second of delta_rule, or of delta_rule_bwd, on rows of this type, at its own throughput, which may
+     * be another machine's than describe() said. NULL: as attention. */
+    double (*delta_rate)(const struct sbp_target_info *info, const sbp_delta_attrs *attrs, sbp_dtype dtype,
+                         bool backward);
     bool has_copy_queue;
     bool shared_memory; /* host and device memory are the same: offloading saves nothing, limits count both */
     sbp_dtype default_compute;
@@ -41,7 +45,16 @@ typedef struct sbp_target_info {
     int64_t chunk, head_chunk;
     int64_t chunk_most;        /* beyond this matmuls do not get faster; 0: chunk */
     sbp_throughput throughput; /* of the cost model */
+    /* Products of experts are kernels of the backend's own, which reach what those of attention do: by mma.sync in 16
+     * bits, else scalar. Without it they are as fast as any. */
+    bool own_expert_products;
 } sbp_target_info;
+
+/* Operations of products of experts per second. */
+static inline double sbp_target_expert_rate(const sbp_target_info *info, sbp_dtype dtype) {
+    return info->own_expert_products ? sbp_throughput_attention(&info->throughput, dtype)
+                                     : sbp_throughput_matmul(&info->throughput, dtype);
+}
 
 /* Columns of attn_bwd's workspace; 0: there is none. */
 static inline int64_t sbp_target_work_columns(const sbp_target_info *info, int64_t heads, int64_t d_qk) {

@@ -160,9 +160,16 @@ static double exchange_seconds(meter *m, const sbp_work *work, double times) {
     return seconds;
 }
 
-static double matmul_seconds(const sbp_throughput *r, const sbp_work *work) {
-    double rate = sbp_throughput_matmul(r, work->dtype);
+static double matmul_seconds(const sbp_throughput *r, double rate, const sbp_work *work) {
     return work->rows > 0 ? work->flops / rate * (work->rows + r->half_rows) / work->rows : 0;
+}
+
+/* Of products within a kernel. */
+static double kernel_rate(const sbp_target_info *target, const sbp_command *c, sbp_dtype dtype) {
+    bool backward = c->kind == SBP_CMD_DELTA_RULE_BWD;
+    if (target->delta_rate && (backward || c->kind == SBP_CMD_DELTA_RULE))
+        return target->delta_rate(target, &c->u.delta, dtype, backward);
+    return sbp_throughput_attention(&target->throughput, dtype);
 }
 
 /* At the target's throughput. */
@@ -171,13 +178,14 @@ static double work_seconds(meter *m, const sbp_command *c, const sbp_operand_sha
     const sbp_throughput *r = &m->target->throughput;
     switch (work->kind) {
     case SBP_WORK_MATMUL:
-        return r->command_seconds + matmul_seconds(r, work);
+        return r->command_seconds + matmul_seconds(r, sbp_throughput_matmul(r, work->dtype), work);
     case SBP_WORK_EXPERTS: {
-        double products = matmul_seconds(r, work), memory = sbp_cost_rows(m->target, false, work->bytes, 0);
+        double products = matmul_seconds(r, sbp_target_expert_rate(m->target, work->dtype), work);
+        double memory = sbp_cost_rows(m->target, false, work->bytes, 0);
         return r->command_seconds + (products > memory ? products : memory);
     }
     case SBP_WORK_ATTENTION:
-        return r->command_seconds + work->flops / sbp_throughput_attention(r, work->dtype);
+        return r->command_seconds + work->flops / kernel_rate(m->target, c, work->dtype);
     case SBP_WORK_COPY:
         return sbp_cost_copy(m->target, operands[SBP_COPY_DST].space, operands[SBP_COPY_SRC].space,
                              work->bytes / 2);

@@ -59,7 +59,8 @@ static double op_seconds(const ranking *r, const sbp_func *f, const sbp_op *op) 
     if (op->code == SBP_OP_linear || op->code == SBP_OP_expert_linear) { /* of experts as often as slots */
         const sbp_type *in = &f->values[op->operands[0]].type;
         return 2 * (double)in->dim[in->rank - 1].n * (double)sbp_type_row_elems(out) /
-               sbp_throughput_matmul(throughput, in->dtype);
+               (op->code == SBP_OP_linear ? sbp_throughput_matmul(throughput, in->dtype)
+                                          : sbp_target_expert_rate(&r->p->target, in->dtype));
     }
     if (sbp_opcode_attends(op->code)) {
         double all = rows * (double)r->t;

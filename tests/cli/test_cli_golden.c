@@ -89,6 +89,7 @@ static const struct {
     {"llama_tied_pad", {"fp64", "", SBP_F64, true, 0}},
     {"gemma3_layer_types", {"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, true, 0}},
     {"qwen2_sliding", {"fp64, C 64", "--chunk 64 --head-chunk 64", SBP_F64, true, 0}},
+    {"qwen3_moe_norm_v", {"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, true, 0}},
 };
 
 static const char *backend = "cpu";
@@ -98,7 +99,7 @@ static const char *const thorough[] = {
     "llama_plain",    "gemma3_layer_types", "gemma3_untied_bias", "qwen2_sliding",
     "llama_tied_pad", "phi3_su_long",       "gpt_neox_plain",     "lfm2_v"};
 /* All cases but those of architectures that are only examples of how one is added. */
-enum { CASES = 59 };
+enum { CASES = 61 };
 
 /* A member of args.json as it would be typed. */
 static const char *arguments(io_fixture *f, const sbp_json *args, const char *key) {
@@ -287,7 +288,8 @@ static const char *const structures[] = {"llama_plain",
                                          "qwen3_moe_norm_v",
                                          "qwen3_next_moe_v",
                                          "qwen3_5_moe_released_v",
-                                         "gpt_oss_v"};
+                                         "gpt_oss_v",
+                                         "glm4_defaults"};
 
 /* Cases that run every setting which each case may run; of the others one setting tells, in chunks, where
  * not everything is asked for. */
@@ -311,22 +313,7 @@ static void run_settings(io_fixture *f, const char *path) {
     run_all_of(f, path, settings, SBP_COUNT(settings));
 }
 
-/* Whether a case is of experts, for which no GPU has kernels yet: its compiler says so, by the command's name. */
-static bool is_refused_on_device(io_fixture *f, const char *path) {
-    const sbp_json *config;
-    assert_ok(f, sbp_json_read(f->arena, f->diag, sbp_arena_printf(f->arena, "%s/model/config.json", path),
-                               SBP_JSON_PYTHON, &config));
-    const sbp_json *inner = sbp_json_member(config, "text_config");
-    if (!sbp_json_member(inner ? inner : config, "num_experts_per_tok"))
-        return false;
-    cli_fails(f, 3, "for 'route' yet",
-              sbp_arena_printf(f->arena, "$C compile %s/model -o $D/p --backend %s", path, backend));
-    return true;
-}
-
 static void run_device_settings(io_fixture *f, const char *path) {
-    if (is_refused_on_device(f, path))
-        return;
     /* a software driver takes seconds a run: by default each structure once, and some thoroughly */
     if (!testing_all() && !is_its_turn(strrchr(path, '/') + 1, 0)) {
         if (is_whole(path) || strncmp(path, "tests/", 6) != 0)

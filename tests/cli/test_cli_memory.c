@@ -147,6 +147,35 @@ static void test_memory_with_placement_elsewhere(void **state) {
     assert_true(large > 0 && disk > 0);
 }
 
+/* States of the delta rule, kept or made again, and its workspace are counted at every size. */
+static void test_memory_of_states(void **state) {
+    static const struct {
+        int rows;
+        const char *options;
+    } sizes[] = {{96, "--chunk 16"},
+                 {270, "--chunk 64 --save none"},
+                 {540, "--dtype bf16 --checkpoint-every 2"},
+                 {720, "--backward standard"}};
+    io_fixture *f = *state;
+    double least = HUGE_VAL, most = 0;
+    if (is_narrower() || !has_huge_pages("planned against measured memory of states"))
+        return;
+    put_rows(f);
+    cli_ok(f, "mkdir $D/hybrid && cp $G/qwen3_5_trl/model/config.json $D/hybrid");
+    for (int i = 0; i < SBP_COUNT(sizes); i++) {
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$C compile $D/hybrid -o $D/p --seq-len %d --set hidden_size=256 --set "
+                                   "intermediate_size=768 --set head_dim=64 --set linear_num_value_heads=8 "
+                                   "--set linear_key_head_dim=64 --set linear_value_head_dim=64 %s",
+                                   sizes[i].rows, sizes[i].options));
+        double planned = run_near_planned_peak(f, "--data $D/rows.jsonl --batch-size 8 --weights random:3");
+        least = planned < least ? planned : least;
+        most = larger(most, planned);
+    }
+    /* or nothing of what grows was seen */
+    assert_true(most - least > 20.0 * SBP_TOLERANCE_PROCESS_BYTES);
+}
+
 /* Of what the plan says, no byte more than it was given; of the machine, what above allows. */
 static void test_limits_are_kept_with_placement_elsewhere(void **state) {
     io_fixture *f = *state;
@@ -255,6 +284,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_objectives_cost_no_memory, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_memory_is_planned_for_the_threads, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_memory_with_placement_elsewhere, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_memory_of_states, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_limits_are_kept_with_placement_elsewhere, cli_setup,
                                         io_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);

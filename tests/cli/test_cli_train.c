@@ -11,10 +11,15 @@
     "--weight-decay 0 --shuffle off"
 #define TRAIN TRAIN_SETTINGS " --steps 20"
 
-static const sbp_json *trl(io_fixture *f) {
+static const sbp_json *trl_of(io_fixture *f, const char *folder) {
     const sbp_json *root = NULL;
-    assert_ok(f, sbp_json_read(f->arena, f->diag, TRL "/trl.json", 0, &root));
+    assert_ok(f,
+              sbp_json_read(f->arena, f->diag, sbp_arena_printf(f->arena, "%s/trl.json", folder), 0, &root));
     return root;
+}
+
+static const sbp_json *trl(io_fixture *f) {
+    return trl_of(f, TRL);
 }
 
 static void expect_near(const char *what, int step, double got, double want, double tolerance) {
@@ -50,16 +55,13 @@ static void test_the_curve_of_trl(void **state) {
     }
 }
 
-/* The same in double precision: losses, norms and how far every parameter went, by torch's AdamW in float64.
- */
-static void test_the_curve_in_double(void **state) {
-    io_fixture *f = *state;
+/* The run in $D/o in double precision: losses, norms and how far every parameter went, by torch's AdamW in
+ * float64. root: of trl.json; model: where the run began; way: how exactly parameters went. */
+static void check_double_curve(io_fixture *f, const sbp_json *root, const char *model, double way) {
     sbp_weights *from, *to;
     int count;
-    cli_ok(f, COMPILE " --dtype fp64");
-    cli_ok(f, TRAIN " --out $D/o");
     const sbp_json **got = cli_lines(f, "o/metrics.jsonl", &count), *want, *moved;
-    assert_ok(f, sbp_json_get_array(f->diag, trl(f), "float64", SBP_JSON_REQUIRED, &want));
+    assert_ok(f, sbp_json_get_array(f->diag, root, "float64", SBP_JSON_REQUIRED, &want));
     assert_int_equal(count, want->count);
     static const char *const keys[] = {"loss", "entropy", "grad_norm", "learning_rate"};
     for (int i = 0; i < count; i++)
@@ -67,8 +69,8 @@ static void test_the_curve_in_double(void **state) {
             double value = cli_number(f, &want->items[i], keys[k]);
             expect_near(keys[k], i + 1, cli_number(f, got[i], keys[k]), value, SBP_TOLERANCE_F64 * value);
         }
-    assert_ok(f, sbp_json_get_object(f->diag, trl(f), "float64_weights_moved", SBP_JSON_REQUIRED, &moved));
-    assert_ok(f, sbp_weights_open(f->arena, f->diag, "tests/data/stories260K", &from));
+    assert_ok(f, sbp_json_get_object(f->diag, root, "float64_weights_moved", SBP_JSON_REQUIRED, &moved));
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, model, &from));
     assert_ok(f, sbp_weights_open(f->arena, f->diag, io_path(f, "o"), &to));
     assert_int_equal(sbp_weights_count(to), moved->count);
     for (int64_t i = 0; i < moved->count; i++) {
@@ -80,11 +82,40 @@ static void test_the_curve_in_double(void **state) {
             sum += (y[k] - x[k]) * (y[k] - x[k]);
         free(x);
         free(y);
-        expect_near(moved->items[i].key, 20, sqrt(sum), moved->items[i].real,
-                    SBP_TOLERANCE_F64 * moved->items[i].real);
+        expect_near(moved->items[i].key, 20, sqrt(sum), moved->items[i].real, way * moved->items[i].real);
     }
     sbp_weights_close(from);
     sbp_weights_close(to);
+}
+
+static void test_the_curve_in_double(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, COMPILE " --dtype fp64");
+    cli_ok(f, TRAIN " --out $D/o");
+    check_double_curve(f, trl(f), "tests/data/stories260K", SBP_TOLERANCE_F64);
+}
+
+/* A new model of the delta rule and attention learns as by TRL, whatever the chunks. */
+static void test_the_curve_of_a_hybrid(void **state) {
+    static const char folder[] = "tests/golden/qwen3_5_trl";
+    static const char run[] =
+        "$R $D/p --data $G/stories260k_trl/train.jsonl --batch-size 8 --lr 0.01 --schedule linear --warmup 0 "
+        "--weight-decay 0 --shuffle off --steps 20 --out $D/o --overwrite";
+    io_fixture *f = *state;
+    const sbp_json *root = trl_of(f, folder), *want;
+    int count;
+    cli_ok(f, "cp -r $G/qwen3_5_trl/model $D/m && cp $S/tokenizer.json $D/m");
+    cli_ok(f, sbp_arena_printf(f->arena, "$C compile $D/m -o $D/p --seq-len 933 --chunk 100 && %s", run));
+    const sbp_json **got = cli_lines(f, "o/metrics.jsonl", &count);
+    assert_ok(f, sbp_json_get_array(f->diag, root, "trl", SBP_JSON_REQUIRED, &want));
+    assert_int_equal(count, want->count);
+    for (int i = 0; i < count; i++) {
+        double loss = cli_number(f, &want->items[i], "loss");
+        expect_near("loss", i + 1, cli_number(f, got[i], "loss"), loss, SBP_TOLERANCE_CURVE * loss);
+    }
+    assert_true(cli_number(f, got[0], "loss") - cli_number(f, got[count - 1], "loss") >= 1);
+    cli_ok(f, sbp_arena_printf(f->arena, "$C compile $D/m -o $D/p --seq-len 300 --dtype fp64 && %s", run));
+    check_double_curve(f, root, "tests/golden/qwen3_5_trl/model", SBP_TOLERANCE_WAY_F64);
 }
 
 /* Micro-batches, chunks and threads do not change the run. */
@@ -542,6 +573,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_the_curve_of_trl, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_the_curve_in_double, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_the_curve_of_a_hybrid, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_the_curve_in_pieces, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_scores, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_scores_of_llama2c, cli_setup, io_teardown),

@@ -130,7 +130,10 @@ static void draw_documents(suite_case *c, suite_tensor *first, int64_t row0, int
     }
 }
 
-/* Keys of length 1, queries as they are scaled, decays of which some forget all. */
+static bool by_tensor_cores; /* the cases at hand are never left out */
+
+/* Keys of length 1, queries as they are scaled, decays of which some forget all: of cases that are not left out only every
+ * hundredth, so that blocks know of those before them. */
 static void draw_rows(suite_case *c, delta_case *k, suite_tensor *keys, suite_tensor *queries) {
     for (int64_t h = 0; h < k->rows * k->a.key_heads; h++) {
         double *key = k->k + h * k->a.d_k, *query = k->q ? k->q + h * k->a.d_k : NULL, square = 0;
@@ -145,7 +148,10 @@ static void draw_rows(suite_case *c, delta_case *k, suite_tensor *keys, suite_te
     for (int64_t i = 0; i < k->rows * k->a.heads; i++) {
         static const double scales[] = {0.01, 0.01, 0.3, 30};
         sbp_dtype wide = keys->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
-        k->decay[i] = sbp_round_to(wide, -fabs(k->decay[i]) * scales[sbp_rng_below(&c->rng, 4)]);
+        k->decay[i] = sbp_round_to(
+            wide,
+            -fabs(k->decay[i]) *
+                scales[sbp_rng_below(&c->rng, by_tensor_cores && sbp_rng_below(&c->rng, 100) > 0 ? 2 : 4)]);
         k->beta[i] = sbp_round_to(wide, fabs(k->beta[i]));
     }
 }
@@ -213,6 +219,11 @@ static void add_work(suite_case *c, const sbp_delta_attrs *a, int64_t rows, bool
     work->tolerance = (double)INFINITY;
 }
 
+static bool wants(suite_case *c) {
+    c->wanted = suite_wants(c) || by_tensor_cores;
+    return c->wanted;
+}
+
 static void check_forward(const sbp_delta_attrs *a, sbp_dtype dtype, int64_t rows, int64_t before, int mode) {
     suite_case *c = suite_begin("delta_rule", (uint64_t)mode);
     sbp_dtype wide = dtype == SBP_F64 ? SBP_F64 : SBP_F32;
@@ -232,7 +243,7 @@ static void check_forward(const sbp_delta_attrs *a, sbp_dtype dtype, int64_t row
         next->same_as = (int32_t)(t.state - c->tensors);
         memcpy(next->values, t.state->values, (size_t)next->cols * sizeof(double));
     }
-    if (!suite_wants(c)) {
+    if (!wants(c)) {
         suite_end(c);
         return;
     }
@@ -259,7 +270,7 @@ static void check_backward(const sbp_delta_attrs *a, sbp_dtype dtype, int64_t ro
     tensors t = add_operands(c, &k, dtype, true, before, mode);
     add_work(c, a, rows, true, mode);
     c->command.kind = SBP_CMD_DELTA_RULE_BWD;
-    if (!suite_wants(c)) {
+    if (!wants(c)) {
         suite_end(c);
         return;
     }
@@ -299,14 +310,37 @@ static void check_all(check_fn *check) {
         check(&large_shapes[s], s == 0 ? SBP_F32 : SBP_F64, 70, 30 * s, 4 * mode);
 }
 
+/* What tensor cores take: of every sample on the device that has them. */
+static const struct {
+    sbp_delta_attrs a;
+    int64_t rows, before;
+    int mode;
+} half_cases[] = {
+    {{.heads = 1, .key_heads = 1, .d_k = 128, .d_v = 128}, 130, 100, 0},
+    {{.heads = 1, .key_heads = 1, .d_k = 80, .d_v = 96}, 65, 1, 1},
+    {{.heads = 3, .key_heads = 3, .d_k = 16, .d_v = 48}, 200, 0, 2},
+    {{.heads = 4, .key_heads = 2, .d_k = 64, .d_v = 16}, 200, 63, 3},
+    {{.heads = 2, .key_heads = 1, .d_k = 32, .d_v = 64}, 70, -1, 4},
+    {{.heads = 2, .key_heads = 2, .d_k = 48, .d_v = 80}, 0, 100, 0},
+};
+
+static void check_half(check_fn *check) {
+    by_tensor_cores = strcmp(suite_device()->name, "cuda") == 0;
+    for (int i = 0; i < SBP_COUNT(half_cases); i++)
+        check(&half_cases[i].a, SBP_BF16, half_cases[i].rows, half_cases[i].before, half_cases[i].mode);
+    by_tensor_cores = false;
+}
+
 static void test_delta_rule(void **state) {
     (void)state;
     check_all(check_forward);
+    check_half(check_forward);
 }
 
 static void test_delta_rule_bwd(void **state) {
     (void)state;
     check_all(check_backward);
+    check_half(check_backward);
 }
 
 /* ---- the rule row by row, by differences -------------------------------------------------------------- */

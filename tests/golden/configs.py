@@ -151,6 +151,63 @@ def qwen3_next(**changes):
     }
 
 
+def qwen3_5(**changes):
+    """The delta rule around attention; two value heads for a key head."""
+    return {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "model_type": "qwen3_5_text",
+        "vocab_size": 61,
+        "hidden_size": 12,
+        "intermediate_size": 14,
+        "num_hidden_layers": 3,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "linear_num_key_heads": 1,
+        "linear_num_value_heads": 2,
+        "linear_key_head_dim": 6,
+        "linear_value_head_dim": 5,
+        "linear_conv_kernel_dim": 4,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-2,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.5},
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def lfm2(**changes):
+    """Convolutions around attention."""
+    return {
+        "architectures": ["Lfm2ForCausalLM"],
+        "model_type": "lfm2",
+        "vocab_size": 61,
+        "hidden_size": 12,
+        "intermediate_size": 14,
+        "block_auto_adjust_ff_dim": False,
+        "num_hidden_layers": 3,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "conv_L_cache": 4,
+        "conv_bias": True,
+        "max_position_embeddings": 128,
+        "norm_eps": 1e-2,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 300.0},
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": None,
+        "dtype": "float32",
+        **changes,
+    }
+
+
 def olmo2(**changes):
     return {
         "architectures": ["Olmo2ForCausalLM"],
@@ -167,6 +224,30 @@ def olmo2(**changes):
         "pad_token_id": 1,
         "eos_token_id": 2,
         "rope_theta": 400.0,
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def glm4(**changes):
+    """As released files are spelled: partial_rotary_factor and rope_theta at the top."""
+    return {
+        "architectures": ["Glm4ForCausalLM"],
+        "model_type": "glm4",
+        "vocab_size": 59,
+        "hidden_size": 24,
+        "intermediate_size": 23,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "attention_bias": True,
+        "tie_word_embeddings": False,
+        "bos_token_id": None,
+        "eos_token_id": [2, 3],
+        "pad_token_id": 1,
         "dtype": "float32",
         **changes,
     }

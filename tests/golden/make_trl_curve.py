@@ -56,16 +56,16 @@ def write_rows(text_file, tokenizer):
     (OUT / "train.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 
-def run_trl(tokenizer):
+def run_trl(tokenizer, directory, rate):
     """(logged steps, token ids of every row as TRL trains on them, optimizer settings, weights afterwards)"""
-    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     with tempfile.TemporaryDirectory() as scratch:
         arguments = SFTConfig(
             output_dir=scratch,
             max_steps=STEPS,
             per_device_train_batch_size=BATCH,
             gradient_accumulation_steps=1,
-            learning_rate=LEARNING_RATE,
+            learning_rate=rate,
             lr_scheduler_type="linear",
             warmup_steps=0,
             weight_decay=0.0,
@@ -100,18 +100,25 @@ def run_trl(tokenizer):
         "betas": [arguments.adam_beta1, arguments.adam_beta2],
         "eps": arguments.adam_epsilon,
         "weight_decay": arguments.weight_decay,
+        "learning_rate": rate,
+        "schedule": "linear",
+        "warmup_steps": 0,
+        "max_grad_norm": CLIP,
+        "batch_size": BATCH,
+        "accumulation": 1,
+        "steps": STEPS,
     }
     return history, ids, optimizer, weights
 
 
-def run_float64(ids):
+def run_float64(ids, directory, rate):
     """The same twenty steps without rounding."""
     steps, first = [], None
-    with reference.Float64Patches():
-        model = reference.load(MODEL, torch.float64)
+    with reference.Float64Patches(directory):
+        model = reference.load(directory, torch.float64)
         start = {name: p.detach().clone() for name, p in model.named_parameters()}
         optimizer = torch.optim.AdamW(
-            model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0
+            model.parameters(), lr=rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0
         )
         for step in range(STEPS):
             rows = [{"input_ids": row, "labels": row} for row in ids[step * BATCH : (step + 1) * BATCH]]
@@ -119,15 +126,14 @@ def run_float64(ids):
                 result = reference.run_step(model, rows)
             first = first or result
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item()
-            rate = LEARNING_RATE * ((STEPS - step) / STEPS)
-            optimizer.param_groups[0]["lr"] = rate
+            optimizer.param_groups[0]["lr"] = now = rate * ((STEPS - step) / STEPS)
             optimizer.step()
             steps.append(
                 {
                     "step": step + 1,
                     "loss": result.loss,
                     "grad_norm": norm,
-                    "learning_rate": rate,
+                    "learning_rate": now,
                     "entropy": result.metrics["entropy"],
                     "mean_token_accuracy": result.metrics["mean_token_accuracy"],
                 }
@@ -135,6 +141,26 @@ def run_float64(ids):
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     moved = {name: (weights[name] - start[name]).norm().item() for name in start}
     return steps, first, weights, moved, start
+
+
+def versions():
+    return {
+        "torch": torch.__version__.split("+")[0],
+        "transformers": transformers.__version__,
+        "trl": trl.__version__,
+        "tokenizers": tokenizers.__version__,
+    }
+
+
+def arguments_of(ids, rate):
+    """The same run by sbpc and sbprun."""
+    longest_batch = max(sum(len(row) for row in ids[i : i + BATCH]) for i in range(0, STEPS * BATCH, BATCH))
+    run = {"--steps": STEPS, "--batch-size": BATCH, "--lr": rate, "--schedule": "linear", "--warmup": 0}
+    run.update({"--weight-decay": 0, "--shuffle": "off"})
+    return {
+        "compile": ["--objective", "sft", "--seq-len", str(longest_batch), "--clip", str(CLIP)],
+        "run": [str(part) for option in run.items() for part in option],
+    }
 
 
 def main():
@@ -147,8 +173,8 @@ def main():
     datasets.disable_progress_bars()
     if options.text:
         write_rows(options.text, load_tokenizer())
-    history, ids, optimizer, trl_weights = run_trl(load_tokenizer())
-    steps, first, weights, moved, start = run_float64(ids)
+    history, ids, optimizer, trl_weights = run_trl(load_tokenizer(), MODEL, LEARNING_RATE)
+    steps, first, weights, moved, start = run_float64(ids, MODEL, LEARNING_RATE)
 
     def distance(key):
         return max(abs(a[key] - b[key]) / abs(b[key]) for a, b in zip(history, steps, strict=True))
@@ -161,22 +187,8 @@ def main():
     worst = max(drift, key=drift.get)
     result = {
         "about": "twenty steps of stories260K on train.jsonl; `trl` is what TRL's SFTTrainer logged, in float32",
-        "made_with": {
-            "torch": torch.__version__.split("+")[0],
-            "transformers": transformers.__version__,
-            "trl": trl.__version__,
-            "tokenizers": tokenizers.__version__,
-        },
-        "optimizer": {
-            **optimizer,
-            "learning_rate": LEARNING_RATE,
-            "schedule": "linear",
-            "warmup_steps": 0,
-            "max_grad_norm": CLIP,
-            "batch_size": BATCH,
-            "accumulation": 1,
-            "steps": STEPS,
-        },
+        "made_with": versions(),
+        "optimizer": optimizer,
         "token_ids_of_first_rows": ids[:BATCH],
         "token_counts": [len(row) for row in ids],
         "trl": history,
@@ -191,27 +203,7 @@ def main():
         },
     }
     (OUT / "trl.json").write_text(json.dumps(result, indent=1) + "\n")
-    longest_batch = max(sum(len(row) for row in ids[i : i + BATCH]) for i in range(0, STEPS * BATCH, BATCH))
-    arguments = {
-        "compile": ["--objective", "sft", "--seq-len", str(longest_batch), "--clip", str(CLIP)],
-        "run": [
-            "--steps",
-            str(STEPS),
-            "--batch-size",
-            str(BATCH),
-            "--lr",
-            str(LEARNING_RATE),
-            "--schedule",
-            "linear",
-            "--warmup",
-            "0",
-            "--weight-decay",
-            "0",
-            "--shuffle",
-            "off",
-        ],
-    }
-    (OUT / "args.json").write_text(json.dumps(arguments, indent=1) + "\n")
+    (OUT / "args.json").write_text(json.dumps(arguments_of(ids, LEARNING_RATE), indent=1) + "\n")
     print(
         f"loss {steps[0]['loss']:.4f} -> {steps[-1]['loss']:.4f}, TRL off by {distance('loss'):.1e};"
         f" norm by {distance('grad_norm'):.1e}; weights by {drift[worst]:.1e} of their way ({worst})"

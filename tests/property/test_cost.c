@@ -2,6 +2,8 @@
  * product in every iteration of every loop, every pair of rows that see each other; and the rows that gather
  * and scatter touch. */
 #include "passes/planner/cost.h"
+
+#include "backends/target.h"
 #include "tests/common/compile_model.h"
 #include "tests/common/testing.h"
 #include "tests/tolerance.h"
@@ -197,6 +199,39 @@ static void work_is_timed_at_the_rate_of_its_type(void **state) {
     }
 }
 
+/* Of all functions of a program, with everything but products at once. */
+static double products_seconds(const sbp_program *p, double matmul, double attention, bool own) {
+    sbp_target_info target = {.name = "cpu", .own_expert_products = own};
+    sbp_throughput *r = &target.throughput;
+    double seconds = 0;
+    for (int i = 0; i < SBP_DTYPE_COUNT; i++) {
+        r->matmul[i] = matmul;
+        r->attention[i] = attention;
+    }
+    r->memory = r->row_ops = r->in = r->out = r->host = r->host_ops = r->disk_read = r->disk_write = 1e30;
+    for (int32_t f = 0; f < p->function_count; f++) {
+        sbp_cost cost;
+        sbp_cost_function(p, f, 64, &target, &cost);
+        seconds += cost.seconds;
+    }
+    return seconds;
+}
+
+/* Products of experts, and no others, at the rate of attention where the backend has kernels of its own for them. */
+static void experts_are_timed_at_the_rate_of_their_kernels(void **state) {
+    (void)state;
+    for (int experts = 0; experts < 2; experts++) {
+        testing t = testing_open(1);
+        sbp_program *p =
+            program_of(&t, experts ? GOLDEN "qwen3_moe_norm_v/model" : GOLDEN "llama_bias/model", 64, 8, 1);
+        double of_experts = products_seconds(p, 1e9, 1e30, false) - products_seconds(p, 1e9, 1e30, true);
+        double saved = products_seconds(p, 1e9, 2e9, false) - products_seconds(p, 1e9, 2e9, true);
+        assert_int_equal(of_experts > 0, experts);
+        assert_true(fabs(of_experts - 2 * saved) <= SBP_TOLERANCE_F64 * products_seconds(p, 1e9, 1e9, true));
+        testing_close(&t);
+    }
+}
+
 /* Rows of a table that nobody looks up cost nothing: seconds do not change with the number of tokens there
  * are. */
 static void gathers_cost_what_they_touch(void **state) {
@@ -238,9 +273,77 @@ static void gathers_cost_what_they_touch(void **state) {
     assert_true(seconds[0] > 0 && seconds[0] == seconds[1]);
 }
 
+static double no_time(const sbp_target_info *info, const sbp_delta_attrs *attrs, sbp_dtype dtype,
+                      bool backward) {
+    (void)info, (void)attrs, (void)dtype, (void)backward;
+    return 1e30;
+}
+
+static bool has_command(const sbp_body *body, sbp_command_kind a, sbp_command_kind b) {
+    for (int32_t i = 0; i < body->count; i++) {
+        const sbp_node *node = &body->nodes[i];
+        if (node->kind == SBP_NODE_COMMAND && (node->u.command->kind == a || node->u.command->kind == b))
+            return true;
+        if (node->kind == SBP_NODE_LOOP && has_command(&node->u.loop->body, a, b))
+            return true;
+    }
+    return false;
+}
+
+/* With everything else at once, layers with the delta rule take as long as its operations at the rate of the kernel that a
+ * target has for it: scalars, where attention in bf16 goes by tensor cores. */
+static void delta_rules_are_timed_at_the_rate_of_their_kernel(void **state) {
+    (void)state;
+    static const struct {
+        const char *target;
+        double rate;
+    } cases[] = {{"cpu", 1e12}, {"cuda", 1e9}, {"vulkan", 1e9}};
+    testing t = testing_open(1);
+    compile_request request = compile_request_for(GOLDEN "qwen3_5_dense_v/model", 128, 64, 64);
+    request.compute = SBP_BF16;
+    sbp_program *p;
+    testing_check(&t, compile_model(t.arena, t.diag, &request, &p));
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        sbp_target_info target;
+        testing_check(&t, sbp_target_find(cases[i].target)->describe(NULL, t.diag, &target));
+        sbp_throughput *r = &target.throughput;
+        for (int d = 0; d < SBP_DTYPE_COUNT; d++) {
+            r->matmul[d] = 1e30;
+            r->attention[d] = d == SBP_BF16 ? 1e12 : 1e9;
+        }
+        r->memory = r->row_ops = r->in = r->out = r->host = r->host_ops = r->disk_read = r->disk_write = 1e30;
+        r->command_seconds = r->half_rows = 0;
+        int compared = 0;
+        for (int32_t f = 0; f < p->function_count; f++) {
+            const sbp_body *body = &p->functions[f].body;
+            if (!has_command(body, SBP_CMD_DELTA_RULE, SBP_CMD_DELTA_RULE_BWD) ||
+                has_command(body, SBP_CMD_ATTN_FWD, SBP_CMD_ATTN_BWD))
+                continue;
+            sbp_cost cost, at_once;
+            sbp_cost_function(p, f, 128, &target, &cost);
+            sbp_target_info other = target;
+            other.delta_rate = no_time;
+            sbp_cost_function(p, f, 128, &other, &at_once);
+            assert_true(at_once.flops == cost.flops);
+            double products = count_function(p, f, 128).flops; /* which knows no delta rule */
+            assert_true(products > 0 && products < cost.flops);
+            if (fabs(cost.seconds - at_once.seconds - (cost.flops - products) / cases[i].rate) >
+                SBP_TOLERANCE_F64 * cost.seconds)
+                fail_msg("%s, @%s: %.17g s for %g flops, of which %g are of matmuls", cases[i].target,
+                         p->functions[f].name, cost.seconds, cost.flops, products);
+            compared++;
+        }
+        assert_true(compared >= 2);
+    }
+    testing_close(&t);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(flops_are_counted), cmocka_unit_test(work_is_timed_at_the_rate_of_its_type),
-        cmocka_unit_test(attention_grows_with_the_square), cmocka_unit_test(gathers_cost_what_they_touch)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(flops_are_counted),
+                                       cmocka_unit_test(work_is_timed_at_the_rate_of_its_type),
+                                       cmocka_unit_test(attention_grows_with_the_square),
+                                       cmocka_unit_test(gathers_cost_what_they_touch),
+                                       cmocka_unit_test(delta_rules_are_timed_at_the_rate_of_their_kernel),
+                                       cmocka_unit_test(experts_are_timed_at_the_rate_of_their_kernels)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,7 +58,7 @@ static void write_lfm2(testing *t, FILE *f) {
 static void write_qwen(testing *t, FILE *f) {
     int64_t layers = 2 + sbp_rng_below(&t->rng, 2), key_heads = 1 + sbp_rng_below(&t->rng, 2);
     bool next = sbp_rng_below(&t->rng, 2);
-    int64_t value_heads = key_heads * (next ? 2 : 1 + sbp_rng_below(&t->rng, 2));
+    int64_t value_heads = key_heads * (1 + sbp_rng_below(&t->rng, 2));
     fprintf(f,
             "{\"model_type\": %s, \"vocab_size\": %d, \"hidden_size\": 8, \"intermediate_size\": 6, "
             "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 4, "

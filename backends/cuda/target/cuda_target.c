@@ -2,6 +2,7 @@
 #include "backends/cuda/cuda_target.h"
 
 #include "backends/cuda/cuda_attention.h"
+#include "backends/cuda/cuda_delta.h"
 #include "backends/cuda/target/target.h"
 #include "ir/target/footprint.h"
 
@@ -87,6 +88,16 @@ static sbp_footprint footprint(const sbp_process *process) {
     return (sbp_footprint){.bytes = SBP_CUDA_CONTEXT_BYTES + SBP_CUDA_WORKSPACE_BYTES + ranks};
 }
 
+static double delta_rate(const sbp_target_info *info, const sbp_delta_attrs *attrs, sbp_dtype dtype,
+                         bool backward) {
+    sbp_cuda_arch archs[SBP_CUDA_ARCHS];
+    int32_t count = 0;
+    if (!sbp_cuda_archs_parse(info->archs, archs, &count) || count == 0)
+        return sbp_gpu_delta_scalar_rate(info, attrs, dtype, backward);
+    return sbp_cuda_delta_rate(info, (sbp_cuda_arch){.number = rated_arch(archs, count)->number}, attrs,
+                               dtype, backward);
+}
+
 static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *out) {
     sbp_cuda_arch archs[SBP_CUDA_ARCHS];
     int32_t count;
@@ -105,6 +116,8 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
         .attention_more_rows = SBP_CUDA_WORK_MORE_ROWS,
         .delta_columns = sbp_gpu_delta_columns,
         .delta_more_rows = SBP_GPU_DELTA_MORE_ROWS,
+        .delta_rate = delta_rate,
+        .own_expert_products = true,
         .has_copy_queue = true,
         .shared_memory = false,
         .default_compute = SBP_BF16,

@@ -1,6 +1,7 @@
 /* text.c: the text of a kernel: definitions, the prelude, and files of kernels/. */
 #include "backends/cuda/cuda_attention.h"
 #include "backends/cuda/cuda_delta.h"
+#include "backends/cuda/cuda_experts.h"
 #include "backends/cuda/target/target.h"
 #include "backends/gpu/emit/emit.h"
 
@@ -75,6 +76,12 @@ static bool computes_f64(const sbp_command *command, const sbp_dtype *dtypes) {
         return dtypes[SBP_DELTA_RULE_K] == SBP_F64;
     case SBP_CMD_DELTA_RULE_BWD:
         return dtypes[SBP_DELTA_RULE_BWD_K] == SBP_F64;
+    case SBP_CMD_ROUTE:
+        return dtypes[SBP_ROUTE_SCORES] == SBP_F64;
+    case SBP_CMD_EXPERT_GEMM:
+        return dtypes[SBP_EXPERT_GEMM_D] == SBP_F64;
+    case SBP_CMD_EXPERT_GEMM_DW:
+        return dtypes[SBP_EXPERT_GEMM_DW_D] == SBP_F64;
     default:
         return false;
     }
@@ -117,11 +124,7 @@ static void make_row(sbp_text *text, const sbp_rowkernel *kernel, const sbp_gpu_
     sbp_gpu_emit_row(text, kernel, &shape, &sbp_gpu_cuda);
 }
 
-typedef struct recipe {
-    const char *files[5];
-} recipe;
-
-static const recipe recipes[SBP_CMD_COUNT] = {
+static const sbp_cuda_recipe recipes[SBP_CMD_COUNT] = {
     [SBP_CMD_FILL] = {{"own.cuh", "units.cuh", "fill.cu"}},
     [SBP_CMD_COPY] = {{"own.cuh", "units.cuh", "copy.cu"}},
     [SBP_CMD_COLLECTIVE] = {{"sum_ranks.cu"}}, /* of one rank it is a copy */
@@ -129,8 +132,10 @@ static const recipe recipes[SBP_CMD_COUNT] = {
     [SBP_CMD_SCATTER_ADD] = {{"own.cuh", "sums.cuh", "scatter_add.cu"}},
     [SBP_CMD_CONV_ROWS] = {{"own.cuh", "conv.cuh", "conv_rows.cu"}},
     [SBP_CMD_CONV_ROWS_BWD] = {{"own.cuh", "conv.cuh", "conv_rows_bwd.cu"}},
+    [SBP_CMD_ROUTE] = {{"experts/route.cu"}},
+    [SBP_CMD_EXPERT_ORDER] = {{"experts/expert_order.cu"}},
     [SBP_CMD_COLSUM] = {{"sums.cuh", "colsum.cu"}},
-    [SBP_CMD_GEMM] = {{"gemm.cu"}},
+    [SBP_CMD_GEMM] = {{"gemm_tile.cuh", "gemm.cu"}},
     [SBP_CMD_REDUCE] = {{"group.cuh"}},
 };
 
@@ -179,10 +184,13 @@ sbp_status sbp_cuda_source_make(sbp_arena *arena, sbp_diag *diag, const sbp_prog
         make_attention(&text, key, arch);
     } else if (command->kind == SBP_CMD_ROW) {
         make_row(&text, program->kernels[command->kernel], key);
-    } else if (sbp_cuda_delta_is(command->kind)) {
-        sbp_cuda_delta_source source;
-        sbp_cuda_delta_source_of(key, arch, &source);
-        out->exact = key->variant == SBP_CUDA_PLAIN;
+    } else if (sbp_cuda_delta_is(command->kind) || sbp_cuda_experts_is(command->kind)) {
+        sbp_cuda_recipe source;
+        if (sbp_cuda_delta_is(command->kind))
+            sbp_cuda_delta_source_of(key, arch, &source);
+        else
+            sbp_cuda_experts_source_of(key, &source);
+        out->exact = key->variant == SBP_CUDA_PLAIN && sbp_cuda_delta_is(command->kind);
         add_elements(&text, program, command, dtypes);
         sbp_text_add_n(&text, source.defines, strlen(source.defines));
         add_files(&text, source.files, SBP_COUNT(source.files));

@@ -94,6 +94,12 @@ static bool sums_in_f64(const sbp_command *command, const sbp_dtype *dtypes) {
         return dtypes[SBP_DELTA_RULE_K] == SBP_F64;
     case SBP_CMD_DELTA_RULE_BWD:
         return dtypes[SBP_DELTA_RULE_BWD_K] == SBP_F64;
+    case SBP_CMD_ROUTE:
+        return dtypes[SBP_ROUTE_SCORES] == SBP_F64;
+    case SBP_CMD_EXPERT_GEMM:
+        return dtypes[SBP_EXPERT_GEMM_D] == SBP_F64;
+    case SBP_CMD_EXPERT_GEMM_DW:
+        return dtypes[SBP_EXPERT_GEMM_DW_D] == SBP_F64;
     case SBP_CMD_ATTN_FWD:
     case SBP_CMD_ATTN_BWD:
         return dtypes[sbp_command_attention(command->kind)->q] == SBP_F64;
@@ -121,6 +127,20 @@ static void make_delta(sbp_text *out, const sbp_command *command, int32_t step) 
         sbp_vulkan_add_text(out, "group.glsl");
     sbp_vulkan_add_text(out, "delta.glsl");
     sbp_vulkan_add_text(out, backward ? "delta_rule_bwd.comp" : "delta_rule.comp");
+}
+
+/* Which slots an expert has, or the product. */
+static void make_experts(sbp_text *text, const sbp_command *command, int32_t step, sbp_vulkan_shader *out) {
+    bool is_sum = command->kind == SBP_CMD_EXPERT_GEMM_DW;
+    sbp_text_add(text, "#define STEP %d\n#define TB %d\n#define PATCH %d\n", (int)step, command->u.experts.tb,
+                 SBP_VULKAN_EXPERT_PATCH);
+    sbp_vulkan_add_text(text, "experts.glsl");
+    if (step == 0) {
+        sbp_vulkan_add_text(text, "expert_ranges.comp");
+        return;
+    }
+    out->exact = false;
+    sbp_vulkan_add_text(text, is_sum ? "expert_gemm_dw.comp" : "expert_gemm.comp");
 }
 
 static void make_gemm(sbp_text *text, const sbp_command *command, const sbp_dtype *dtypes,
@@ -188,6 +208,16 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
     case SBP_CMD_DELTA_RULE:
     case SBP_CMD_DELTA_RULE_BWD:
         make_delta(&text, command, key->step);
+        break;
+    case SBP_CMD_ROUTE:
+        sbp_vulkan_add_text(&text, "route.comp");
+        break;
+    case SBP_CMD_EXPERT_ORDER:
+        sbp_vulkan_add_text(&text, "expert_order.comp");
+        break;
+    case SBP_CMD_EXPERT_GEMM:
+    case SBP_CMD_EXPERT_GEMM_DW:
+        make_experts(&text, command, key->step, out);
         break;
     case SBP_CMD_COLSUM:
         sbp_text_add(&text, "#define COLUMNS %du\n", SBP_VULKAN_COLSUM_COLUMNS);

@@ -17,6 +17,8 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
                              .attention_partials = 0,
                              .delta_columns = sbp_gpu_delta_columns,
                              .delta_more_rows = SBP_GPU_DELTA_MORE_ROWS,
+                             .delta_rate = sbp_gpu_delta_scalar_rate,
+                             .own_expert_products = true,
                              .has_copy_queue = true,
                              .shared_memory = false,
                              .default_compute = SBP_F32,

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "backends/cuda/cuda_attention.h"
+#include "backends/cuda/cuda_delta.h"
 #include "backends/target.h"
 
 static bool can_compile;
@@ -77,6 +78,35 @@ static void throughput(void **state) {
     testing_check(&t, target()->describe("sm_80,sm_90a", t.diag, &both));
     assert_true(h100.throughput.matmul[SBP_BF16] > 2 * a100.throughput.matmul[SBP_BF16]);
     assert_memory_equal(&both.throughput, &h100.throughput, sizeof both.throughput);
+    testing_close(&t);
+}
+
+/* The delta rule is counted at the rate of the kernel that runs it: by tensor cores where there is one, else scalars. */
+static void delta_rates(void **state) {
+    (void)state;
+    static const struct {
+        int64_t d_k, d_v;
+        sbp_dtype dtype;
+        bool backward, products;
+    } cases[] = {{128, 128, SBP_BF16, false, true}, {128, 128, SBP_BF16, true, false},
+                 {128, 128, SBP_F32, false, false}, {128, 128, SBP_F16, false, false},
+                 {24, 128, SBP_BF16, false, false}, {256, 128, SBP_BF16, false, false},
+                 {16, 16, SBP_BF16, false, true}};
+    testing t = testing_open(1);
+    sbp_target_info info;
+    testing_check(&t, target()->describe(NULL, t.diag, &info));
+    for (int measured = 0; measured < 2; measured++) { /* then another machine's */
+        const sbp_throughput *r = &info.throughput;
+        for (int i = 0; i < SBP_COUNT(cases); i++) {
+            const sbp_delta_attrs attrs = {
+                .heads = 4, .key_heads = 2, .d_k = cases[i].d_k, .d_v = cases[i].d_v};
+            double want =
+                cases[i].products ? r->attention[SBP_BF16] / SBP_CUDA_DELTA_MMA_TIMES : r->attention[SBP_F32];
+            assert_true(info.delta_rate(&info, &attrs, cases[i].dtype, cases[i].backward) == want);
+        }
+        info.throughput.attention[SBP_F32] = 1e9;
+        info.throughput.attention[SBP_BF16] = 1e13;
+    }
     testing_close(&t);
 }
 
@@ -451,9 +481,10 @@ static void workspaces(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(archs),         cmocka_unit_test(throughput), cmocka_unit_test(images),
-        cmocka_unit_test(no_compiler),   cmocka_unit_test(hits),       cmocka_unit_test(damaged),
-        cmocka_unit_test(no_place),      cmocka_unit_test(together),   cmocka_unit_test(trimmed),
-        cmocka_unit_test(out_of_memory), cmocka_unit_test(container),  cmocka_unit_test(workspaces)};
+        cmocka_unit_test(archs),     cmocka_unit_test(throughput),    cmocka_unit_test(delta_rates),
+        cmocka_unit_test(images),    cmocka_unit_test(no_compiler),   cmocka_unit_test(hits),
+        cmocka_unit_test(damaged),   cmocka_unit_test(no_place),      cmocka_unit_test(together),
+        cmocka_unit_test(trimmed),   cmocka_unit_test(out_of_memory), cmocka_unit_test(container),
+        cmocka_unit_test(workspaces)};
     return cmocka_run_group_tests_name("cuda target", tests, begin, end);
 }

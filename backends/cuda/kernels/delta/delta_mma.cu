@@ -1,0 +1,169 @@
+// delta_mma.cu: delta_rule of bf16 by mma.sync, in blocks of 64 rows of a document (BLOCK). A block of threads has V_COLUMNS
+// columns of the state of a head: it goes through the rows block by block. Names: ir/program/commands/delta_rule.c.
+//
+// Multiply-adds of matmuls for a row of a head, of L = 64 rows a block, what lies above a diagonal in tiles of 16 left out:
+//   K S, Q S, K^T D   3 d_k d_v              K K^T, Q K^T   2 (3/4) L d_k, of every block of threads: d_v / V_COLUMNS of them
+//   T R, P D          2 (5/8) L d_v          T = (I + A)^-1 in fp32, by scalars: 10 + 6 products of 16 x 16 x 16 a block
+// S, R and D of T R and K^T D are sums of two bf16 each, T too, and what is smaller than 2^-17 of a product is left out: so
+// 2 products for K S and for K^T D, 3 for T R. P, and D beside it, are rounded to bf16; so is S in Q S.
+//
+// Of the state a warp has 16 rows, in registers, in fp32.
+//
+// Grid: heads times d_v / V_COLUMNS.
+
+// P, in the place of A.
+DEVICE void find_p(char *memory, int strip, int part, int lane) {
+    const Numbers &of = *(const Numbers *)(memory + Memory::NUMBERS);
+    float sums[4][4];
+    int column0 = 32 * part;
+    if (column0 > 16 * strip)
+        return;
+    scores(sums, shared_address(memory + Memory::Q), 16 * strip, shared_address(memory + Memory::K), column0, lane);
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int i = 16 * strip + 8 * half + lane / 4, j = column0 + 8 * n + lane % 4 * 2;
+            float x = j <= i ? of.between(i, j) * sums[n][2 * half] : 0.0f;
+            float y = j + 1 <= i ? of.between(i, j + 1) * sums[n][2 * half + 1] : 0.0f;
+            *pair_at<BLOCK>(memory + Memory::A, i, j) = pack(x, y);
+        }
+}
+
+// R = diag(beta) (V - diag(e^c) K S)
+DEVICE void find_r(char *memory, bool begins, int strip, int column0, int lane) {
+    const Numbers &of = *(const Numbers *)(memory + Memory::NUMBERS);
+    float sums[PART / 8][4];
+    clear(sums);
+    if (!begins) {
+        unsigned k = shared_address(memory + Memory::K);
+        add_product<D_K, V_COLUMNS>(sums, k, 16 * strip, shared_address(memory + Memory::S), column0, D_K / 16, lane);
+        add_product<D_K, V_COLUMNS>(sums, k, 16 * strip, shared_address(memory + Memory::S_LOW), column0, D_K / 16, lane);
+    }
+#pragma unroll
+    for (int n = 0; n < PART / 8; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int i = 16 * strip + 8 * half + lane / 4, j = column0 + 8 * n + lane % 4 * 2;
+            unsigned v = *pair_at<V_COLUMNS>(memory + Memory::V, i, j);
+            float x = __uint_as_float(v << 16) - of.begin[i] * sums[n][2 * half];
+            float y = __uint_as_float(v & 0xffff0000u) - of.begin[i] * sums[n][2 * half + 1];
+            Split r(of.beta[i] * x, of.beta[i] * y);
+            *pair_at<V_COLUMNS>(memory + Memory::R, i, j) = r.high;
+            *pair_at<V_COLUMNS>(memory + Memory::R_LOW, i, j) = r.low;
+        }
+}
+
+DEVICE void find_d(float (&sums)[PART / 8][4], char *memory, int strip, int column0, int lane) {
+    unsigned t = shared_address(memory + Memory::T), t_low = shared_address(memory + Memory::T_LOW),
+             r = shared_address(memory + Memory::R), r_low = shared_address(memory + Memory::R_LOW);
+    clear(sums);
+    add_product<BLOCK, V_COLUMNS>(sums, t_low, 16 * strip, r, column0, strip + 1, lane);
+    add_product<BLOCK, V_COLUMNS>(sums, t, 16 * strip, r_low, column0, strip + 1, lane);
+    add_product<BLOCK, V_COLUMNS>(sums, t, 16 * strip, r, column0, strip + 1, lane);
+}
+
+// D for P D, and, in the place of R, diag(e^(c_L - c)) D for the state.
+DEVICE void keep_d(const float (&sums)[PART / 8][4], char *memory, int strip, int column0, int lane) {
+    const Numbers &of = *(const Numbers *)(memory + Memory::NUMBERS);
+#pragma unroll
+    for (int n = 0; n < PART / 8; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int i = 16 * strip + 8 * half + lane / 4, j = column0 + 8 * n + lane % 4 * 2;
+            float x = sums[n][2 * half], y = sums[n][2 * half + 1];
+            Split d(of.end[i] * x, of.end[i] * y);
+            *pair_at<V_COLUMNS>(memory + Memory::D, i, j) = pack(x, y);
+            *pair_at<V_COLUMNS>(memory + Memory::R, i, j) = d.high;
+            *pair_at<V_COLUMNS>(memory + Memory::R_LOW, i, j) = d.low;
+        }
+}
+
+#ifdef o_OPERAND
+// O = diag(e^c) Q S + P D
+DEVICE void find_o(const Args &args, char *memory, const Rows &b, int head, int strip, int slice, int column0, int lane) {
+    const Numbers &of = *(const Numbers *)(memory + Memory::NUMBERS);
+    float sums[PART / 8][4];
+    clear(sums);
+    if (!b.begins) {
+        add_product<D_K, V_COLUMNS>(sums, shared_address(memory + Memory::Q), 16 * strip, shared_address(memory + Memory::S),
+                                  column0, D_K / 16, lane);
+#pragma unroll
+        for (int n = 0; n < PART / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                sums[n][i] *= of.begin[16 * strip + i / 2 * 8 + lane / 4];
+    }
+    add_product<BLOCK, V_COLUMNS>(sums, shared_address(memory + Memory::A), 16 * strip, shared_address(memory + Memory::D),
+                                column0, strip + 1, lane);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int i = 16 * strip + 8 * half + lane / 4;
+        if (i >= b.rows)
+            continue;
+        char *to = element_address<TYPE_Q>(args.operands[o_OPERAND], b.row0 + i,
+                                           head * D_V + slice * V_COLUMNS + column0 + lane % 4 * 2);
+#pragma unroll
+        for (int n = 0; n < PART / 8; n++)
+            *(unsigned *)(to + 16 * n) = pack(sums[n][2 * half], sums[n][2 * half + 1]);
+    }
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_constant__ Args args) {
+    extern __shared__ __align__(1024) char memory[];
+    const Delta c(args);
+    int head = blockIdx.x / SLICES, slice = blockIdx.x % SLICES;
+    int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, strip = warp % STRIPS, part = warp / STRIPS;
+    int column0 = part * PART;
+    bool has_part = part < PARTS, has_state = warp < D_K / 16;
+    State s;
+    load_state(s, args.operands[state_OPERAND].address, head, slice, warp, lane);
+#pragma unroll 1
+    for (int row0 = 0; row0 < c.rows;) {
+        Rows b = rows_at(c, row0, lane);
+        int end = b.row0 + b.rows;
+        __syncthreads(); // tiles of the block before are done with
+        fill<D_K, THREADS>(shared_address(memory + Memory::K), args.operands[k_OPERAND], b.row0,
+                                    head / c.group * D_K, end);
+#ifdef o_OPERAND
+        fill<D_K, THREADS>(shared_address(memory + Memory::Q), args.operands[q_OPERAND], b.row0,
+                                    head / c.group * D_K, end);
+#endif
+        fill<V_COLUMNS, THREADS>(shared_address(memory + Memory::V), args.operands[v_OPERAND], b.row0,
+                                    head * D_V + slice * V_COLUMNS, end);
+        copy_commit();
+        if (warp == 0)
+            find_numbers((Numbers *)(memory + Memory::NUMBERS), c, b, head, lane);
+        if (has_state)
+            keep_state(s, memory, warp, lane);
+        copy_wait();
+        __syncthreads();
+        find_a(memory, false, strip, part, lane);
+        if (has_part)
+            find_r(memory, b.begins, strip, column0, lane);
+        __syncthreads();
+        invert(memory);
+        float d[PART / 8][4];
+#ifdef o_OPERAND
+        find_p(memory, strip, part, lane);
+#endif
+        if (has_part)
+            find_d(d, memory, strip, column0, lane);
+        __syncthreads();
+        if (has_part)
+            keep_d(d, memory, strip, column0, lane);
+        __syncthreads();
+#ifdef o_OPERAND
+        if (has_part)
+            find_o(args, memory, b, head, strip, slice, column0, lane);
+#endif
+        decay_state(s, memory, !b.begins);
+        if (has_state)
+            add_to_state(s, shared_address(memory + Memory::K), shared_address(memory + Memory::R), warp, lane);
+        row0 = end;
+    }
+#ifdef next_OPERAND
+    store_state(s, args.operands[next_OPERAND].address, head, slice, warp, lane);
+#endif
+}
