@@ -97,18 +97,6 @@ sbp_cuda_variant sbp_cuda_delta_choose(const sbp_gpu_key *key, sbp_cuda_arch arc
                                                                                : SBP_CUDA_PLAIN;
 }
 
-double sbp_cuda_delta_rate(const sbp_target_info *info, sbp_cuda_arch arch, const sbp_delta_attrs *attrs,
-                           sbp_dtype dtype, bool backward) {
-    sbp_gpu_key key = {.kind = backward ? SBP_CMD_DELTA_RULE_BWD : SBP_CMD_DELTA_RULE,
-                       .variant = SBP_CUDA_MMA,
-                       .d_qk = (int32_t)attrs->d_k,
-                       .d_v = (int32_t)attrs->d_v};
-    double scalars = sbp_gpu_delta_scalar_rate(info, attrs, dtype, backward),
-           products = sbp_throughput_attention(&info->throughput, dtype) / SBP_CUDA_DELTA_MMA_TIMES;
-    key.dtypes[k_of(&key)] = (uint8_t)dtype;
-    return !backward && mma_has(&key, arch) && products > scalars ? products : scalars;
-}
-
 int64_t sbp_cuda_delta_scratch(const sbp_gpu_key *key, const sbp_gpu_args *args) {
     int64_t rows = args->operands[k_of(key)].rows, heads = args->ints[0];
     if (!is_backward(key) &&

@@ -20,12 +20,9 @@ int32_t sbp_cuda_delta_steps(const sbp_gpu_key *key, sbp_cuda_arch arch);
 
 void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_recipe *out);
 
-/* Operations per second of the best variant for these shapes, of matrices of rows of this type (sbp_target_info.delta_rate):
- * MMA takes so many times as long as attention by mma.sync for as many operations, by the instructions that it executes
- * (tests/bench/delta_count.c). It was not timed. */
+/* MMA takes so many times as long as attention by mma.sync for as many operations, by the instructions of delta_rule that are
+ * executed (tests/bench/delta_count.c). It was not timed. */
 enum { SBP_CUDA_DELTA_MMA_TIMES = 3 };
-double sbp_cuda_delta_rate(const sbp_target_info *info, sbp_cuda_arch arch, const sbp_delta_attrs *attrs,
-                           sbp_dtype dtype, bool backward);
 
 /* The best variant for operands at these addresses; `most`: none better than this one. */
 sbp_cuda_variant sbp_cuda_delta_choose(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,

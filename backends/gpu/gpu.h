@@ -12,7 +12,6 @@
 #define SBP_BACKENDS_GPU_H
 
 #include "backends/device.h"
-#include "ir/target/target_info.h"
 
 /* ---- keys ------------------------------------------------------------------------------------------- */
 
@@ -119,10 +118,6 @@ enum {
 /* The workspace that those and, without `next`, delta_rule need for so many rows: operand `work`, rows of wide elements. */
 int64_t sbp_gpu_delta_columns(const sbp_delta_attrs *attrs, bool backward);
 int64_t sbp_gpu_delta_rows(int64_t rows, bool backward);
-/* Operations per second of kernels that go row by row with scalars (sbp_target_info.delta_rate): whatever the type of rows
- * is, no more than attention's in the type of sums. */
-double sbp_gpu_delta_scalar_rate(const sbp_target_info *info, const sbp_delta_attrs *attrs, sbp_dtype dtype,
-                                 bool backward);
 
 /* ---- products of experts ---------------------------------------------------------------------------- */
 

@@ -107,6 +107,12 @@ double sbp_throughput_attention(const sbp_throughput *throughput, sbp_dtype dtyp
     return throughput->attention[SBP_F32] / (dtype == SBP_F64 ? 2 : 1);
 }
 
+double sbp_throughput_scalars(const sbp_throughput *throughput, sbp_dtype dtype) {
+    double rate = sbp_throughput_attention(throughput, dtype),
+           scalar = sbp_throughput_attention(throughput, dtype == SBP_F64 ? SBP_F64 : SBP_F32);
+    return rate < scalar ? rate : scalar;
+}
+
 void sbp_throughput_describe(sbp_text *out, const sbp_throughput *r, const char *indent) {
     sbp_text_add(out,
                  "matmuls %.3g GFLOP/s in fp32, %.3g in bf16, %.3g in fp64, half of it at %.3g rows; "

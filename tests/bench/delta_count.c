@@ -1,12 +1,14 @@
 /* delta_count.c: what delta_rule takes of a GPU on CUDA, by execution of its PTX: no clock, no GPU. A program, not a test:
  *
- *     bench_delta_count [--head-dim D] [--arch sm_80] [--variant mma|plain]
+ *     bench_delta_count [--head-dim D] [--arch sm_80] [--variant mma|plain] [--backward no|yes]
  *
  * prints a JSON line: warp instructions of a block of 64 rows of a head, bf16, in the middle of a document (what two blocks
  * more take), mma.sync among them; as many as the matmuls of the block have without splits and repetitions (`matmuls`: the
- * first lines of kernels/delta/delta_mma.cu); and what follows for the clocks of a quarter of an SM, of which a product takes
- * `clocks` (tests/cuda/attention/test_attention_bounds.c has where from) and any instruction one: `products_times` and
- * `issue_times` as many as the matmuls alone. Latencies and memory are not in it. */
+ * first lines of kernels/delta/delta_mma.cu and delta_bwd_mma.cu); and what follows for the clocks of a quarter of an SM, of
+ * which a product takes `clocks` (tests/cuda/attention/test_attention_bounds.c has where from) and any instruction one:
+ * `products_times` and `issue_times` as many as the matmuls alone. Backward all that is of the first step; `others`: the
+ * instructions of the other steps. Latencies and memory are not in it.
+ */
 #include "backends/cuda/target/target.h"
 #include "tests/bench/bench.h"
 #include "tests/common/dispatch_add.h"
@@ -17,13 +19,14 @@
 #include <string.h>
 
 typedef struct count {
-    double instructions, products;
+    double instructions, products, others;
 } count;
 
 typedef struct setting {
     int64_t head_dim;
     sbp_cuda_arch arch;
     int32_t variant; /* no better one */
+    bool backward;
     sbp_diag *diag;
     const sbp_cuda_nvrtc *nvrtc;
 } setting;
@@ -67,80 +70,115 @@ static double class_of(const setting *s, const sbp_ptx_counts *counts, const cha
     return (double)found;
 }
 
-static count run(const setting *s, int64_t rows) {
-    static sbp_ptx_report report;
-    static const uint64_t nowhere[SBP_SPACE_COUNT] = {0};
-    const sbp_cuda_machine machine = {.arch = s->arch, .processors = 1, .variant = s->variant};
-    int64_t d = s->head_dim;
-    sbp_command command = {.kind = SBP_CMD_DELTA_RULE,
-                           .flushes = -1,
-                           .view_count = SBP_DELTA_RULE_OPERANDS,
-                           .u.delta = {.heads = 1, .key_heads = 1, .d_k = d, .d_v = d}};
-    sbp_gpu_operand at[SBP_DELTA_RULE_OPERANDS] = {{0}};
-    sbp_ptx_memory *memory = sbp_ptx_memory_create(0);
-    const struct {
-        int32_t operand;
-        sbp_dtype dtype;
-        int64_t rows, cols;
-        double middle, width;
-    } all[] = {{SBP_DELTA_RULE_O, SBP_BF16, rows, d, 0, 0},
-               {SBP_DELTA_RULE_NEXT, SBP_F32, 1, d * d, 0, 0},
-               {SBP_DELTA_RULE_Q, SBP_BF16, rows, d, 0, 0.3},
-               {SBP_DELTA_RULE_K, SBP_BF16, rows, d, 0, 0.3},
-               {SBP_DELTA_RULE_V, SBP_BF16, rows, d, 0, 1},
-               {SBP_DELTA_RULE_DECAY, SBP_F32, rows, 1, -0.1, 0.1},
-               {SBP_DELTA_RULE_BETA, SBP_F32, rows, 1, 0.5, 0.5},
-               {SBP_DELTA_RULE_FIRST, SBP_I32, rows, 1, 0, 0},
-               {SBP_DELTA_RULE_STATE, SBP_F32, 1, d * d, 0, 0.1}};
-    sbp_span spans[SBP_DELTA_RULE_OPERANDS] = {{0}};
-    spans[SBP_DELTA_RULE_WORK].space = SBP_SPACE_COUNT;
-    for (int i = 0; i < SBP_COUNT(all); i++)
-        spans[all[i].operand] = numbers(s, memory, &at[all[i].operand], all[i].dtype, all[i].rows,
-                                        all[i].cols, all[i].middle, all[i].width);
-    const sbp_dispatch dispatch = {
-        .command = &command, .spans = spans, .span_count = SBP_DELTA_RULE_OPERANDS};
-    sbp_gpu_args args;
-    sbp_cuda_step steps[SBP_CUDA_STEPS];
-    sbp_gpu_args_fill(&dispatch, nowhere, 0, &args);
-    for (int i = 0; i < SBP_DELTA_RULE_WORK; i++)
-        args.operands[i].address = at[i].address;
-    demand(s, sbp_cuda_steps(&dispatch, &machine, &args, steps) == 1, "not one kernel");
+/* Operands of a command whose buffers hold numbers of about `middle`. */
+typedef struct operand {
+    int32_t place;
+    sbp_dtype dtype;
+    bool of_rows;
+    int64_t cols;
+    double middle, width;
+} operand;
 
+static void launch(const setting *s, const sbp_dispatch *dispatch, const sbp_cuda_step *step,
+                   sbp_gpu_args *args, sbp_ptx_memory *memory, sbp_ptx_counts *counts) {
+    static sbp_ptx_report report;
     sbp_arena *arena = sbp_arena_create();
     sbp_program *program = sbp_program_create(arena, "count");
     sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
     sbp_cuda_source source;
     sbp_cuda_object object;
-    dispatch_add(arena, program, &dispatch);
-    sbp_gpu_dispatch_dtypes(&dispatch, dtypes);
+    dispatch_add(arena, program, dispatch);
+    sbp_gpu_dispatch_dtypes(dispatch, dtypes);
     demand(s,
            sbp_cuda_source_make(arena, s->diag, program, program->entries[0].body.nodes[0].u.command, dtypes,
-                                &steps[0].key, s->arch, &source) == SBP_OK &&
+                                &step->key, s->arch, &source) == SBP_OK &&
                sbp_cuda_nvrtc_compile(s->nvrtc, s->diag, &source, &object) == SBP_OK,
            "the kernel does not compile");
     const char *ptx = sbp_cuda_object_ptx(&object);
     sbp_ptx_module *module = sbp_ptx_module_load(memory, ptx, strlen(ptx), &report);
     demand(s, module, report.text);
-    void *params[] = {&args};
-    sbp_ptx_options options = {.seed = 1, .counts = sbp_ptx_counts_create()};
+    void *params[] = {args};
+    const sbp_ptx_options options = {.seed = 1, .counts = counts};
     demand(s,
-           sbp_ptx_launch(sbp_ptx_module_entry(module, "kernel"), steps[0].grid, steps[0].block,
-                          steps[0].shared_bytes, params, &options, &report) == SBP_PTX_OK,
+           sbp_ptx_launch(sbp_ptx_module_entry(module, "kernel"), step->grid, step->block, step->shared_bytes,
+                          params, &options, &report) == SBP_PTX_OK,
            report.text);
-    count out = {.instructions = (double)sbp_ptx_counts_instructions(options.counts),
-                 .products = class_of(s, options.counts, "mma")};
-    sbp_ptx_counts_destroy(options.counts);
     sbp_ptx_module_unload(module);
-    sbp_ptx_memory_destroy(memory);
     free(object.data);
     sbp_arena_destroy(arena);
+}
+
+static count run(const setting *s, int64_t rows) {
+    static const uint64_t nowhere[SBP_SPACE_COUNT] = {0};
+    const sbp_cuda_machine machine = {.arch = s->arch, .processors = 1, .variant = s->variant};
+    int64_t d = s->head_dim;
+    const operand forward[] = {{SBP_DELTA_RULE_O, SBP_BF16, true, d, 0, 0},
+                               {SBP_DELTA_RULE_NEXT, SBP_F32, false, d * d, 0, 0},
+                               {SBP_DELTA_RULE_Q, SBP_BF16, true, d, 0, 0.3},
+                               {SBP_DELTA_RULE_K, SBP_BF16, true, d, 0, 0.3},
+                               {SBP_DELTA_RULE_V, SBP_BF16, true, d, 0, 1},
+                               {SBP_DELTA_RULE_DECAY, SBP_F32, true, 1, -0.1, 0.1},
+                               {SBP_DELTA_RULE_BETA, SBP_F32, true, 1, 0.5, 0.5},
+                               {SBP_DELTA_RULE_FIRST, SBP_I32, true, 1, 0, 0},
+                               {SBP_DELTA_RULE_STATE, SBP_F32, false, d * d, 0, 0.1}};
+    const operand backward[] = {{SBP_DELTA_RULE_BWD_DQ, SBP_BF16, true, d, 0, 0},
+                                {SBP_DELTA_RULE_BWD_DK, SBP_BF16, true, d, 0, 0},
+                                {SBP_DELTA_RULE_BWD_DV, SBP_BF16, true, d, 0, 0},
+                                {SBP_DELTA_RULE_BWD_DDECAY, SBP_F32, true, 1, 0, 0},
+                                {SBP_DELTA_RULE_BWD_DBETA, SBP_F32, true, 1, 0, 0},
+                                {SBP_DELTA_RULE_BWD_DSTATE, SBP_F32, false, d * d, 0, 0.1},
+                                {SBP_DELTA_RULE_BWD_DO, SBP_BF16, true, d, 0, 1},
+                                {SBP_DELTA_RULE_BWD_Q, SBP_BF16, true, d, 0, 0.3},
+                                {SBP_DELTA_RULE_BWD_K, SBP_BF16, true, d, 0, 0.3},
+                                {SBP_DELTA_RULE_BWD_V, SBP_BF16, true, d, 0, 1},
+                                {SBP_DELTA_RULE_BWD_DECAY, SBP_F32, true, 1, -0.1, 0.1},
+                                {SBP_DELTA_RULE_BWD_BETA, SBP_F32, true, 1, 0.5, 0.5},
+                                {SBP_DELTA_RULE_BWD_FIRST, SBP_I32, true, 1, 0, 0},
+                                {SBP_DELTA_RULE_BWD_STATE, SBP_F32, false, d * d, 0, 0.1}};
+    const operand *all = s->backward ? backward : forward;
+    int32_t all_count = s->backward ? SBP_COUNT(backward) : SBP_COUNT(forward);
+    int32_t work = s->backward ? SBP_DELTA_RULE_BWD_WORK : SBP_DELTA_RULE_WORK;
+    sbp_command command = {.kind = s->backward ? SBP_CMD_DELTA_RULE_BWD : SBP_CMD_DELTA_RULE,
+                           .flushes = -1,
+                           .view_count = work + 1,
+                           .u.delta = {.heads = 1, .key_heads = 1, .d_k = d, .d_v = d}};
+    sbp_gpu_operand at[SBP_MAX_COMMAND_OPERANDS] = {{0}};
+    sbp_span spans[SBP_MAX_COMMAND_OPERANDS] = {{0}};
+    sbp_ptx_memory *memory = sbp_ptx_memory_create(0);
+    spans[work] = (sbp_span){.space = SBP_SPACE_COUNT, .dtype = SBP_F32};
+    for (int32_t i = 0; i < all_count; i++)
+        spans[all[i].place] = numbers(s, memory, &at[all[i].place], all[i].dtype, all[i].of_rows ? rows : 1,
+                                      all[i].cols, all[i].middle, all[i].width);
+    const sbp_dispatch dispatch = {.command = &command, .spans = spans, .span_count = work + 1};
+    sbp_gpu_args args;
+    sbp_cuda_step steps[SBP_CUDA_STEPS];
+    sbp_gpu_args_fill(&dispatch, nowhere, 0, &args);
+    for (int32_t i = 0; i < work; i++)
+        args.operands[i].address = at[i].address;
+    int64_t scratch = sbp_cuda_scratch_bytes(&dispatch, &machine);
+    args.scratch = scratch > 0 ? sbp_ptx_memory_alloc(memory, (uint64_t)scratch) : 0;
+    int32_t step_count = sbp_cuda_steps(&dispatch, &machine, &args, steps);
+    demand(s, step_count > 0, "no kernel");
+    count out = {0};
+    for (int32_t i = 0; i < step_count; i++) {
+        sbp_ptx_counts *counts = sbp_ptx_counts_create();
+        launch(s, &dispatch, &steps[i], &args, memory, counts);
+        double instructions = (double)sbp_ptx_counts_instructions(counts);
+        if (i == 0)
+            out = (count){.instructions = instructions, .products = class_of(s, counts, "mma")};
+        else
+            out.others += instructions;
+        sbp_ptx_counts_destroy(counts);
+    }
+    sbp_ptx_memory_destroy(memory);
     return out;
 }
 
-/* As the first lines of delta_mma.cu count them, of a block of rows. */
-static double matmuls_of(int64_t d) {
+/* As the first lines of delta_mma.cu and delta_bwd_mma.cu count them, of a block of rows. */
+static double matmuls_of(int64_t d, bool backward) {
     double l = SBP_DELTA_BLOCK, size = (double)d;
-    return l * (3 * size * size + 2 * 0.75 * l * size + 2 * 0.625 * l * size) / (16 * 8 * 16);
+    double squares = backward ? 5 : 3, scores = backward ? 3 : 2, triangles = backward ? 3 : 2;
+    return l * (squares * size * size + (scores * 0.75 + triangles * 0.625) * l * size) / (16 * 8 * 16);
 }
 
 int main(int argc, char **argv) {
@@ -153,10 +191,14 @@ int main(int argc, char **argv) {
             arch = argv[i + 1];
         else if (strcmp(argv[i], "--variant") == 0)
             s.variant = strcmp(argv[i + 1], "plain") == 0 ? SBP_CUDA_PLAIN : SBP_CUDA_MMA;
+        else if (strcmp(argv[i], "--backward") == 0)
+            s.backward = strcmp(argv[i + 1], "yes") == 0;
     sbp_cuda_arch archs[SBP_CUDA_ARCHS];
     int32_t arch_count = 0;
     if (!sbp_cuda_archs_parse(arch, archs, &arch_count) || arch_count != 1 || s.head_dim < 1) {
-        fputs("usage: bench_delta_count [--head-dim D] [--arch sm_80] [--variant mma|plain]\n", stderr);
+        fputs("usage: bench_delta_count [--head-dim D] [--arch sm_80] [--variant mma|plain] [--backward "
+              "no|yes]\n",
+              stderr);
         return SBP_USAGE;
     }
     s.arch = archs[0];
@@ -170,14 +212,16 @@ int main(int argc, char **argv) {
     count few = run(&s, 2L * SBP_DELTA_BLOCK), many = run(&s, 4L * SBP_DELTA_BLOCK);
     double instructions = (many.instructions - few.instructions) / 2,
            products = (many.products - few.products) / 2;
-    double matmuls = matmuls_of(s.head_dim), clocks = s.arch.number == 90   ? 6.36
-                                                      : s.arch.number == 80 ? 8
-                                                                            : 16;
+    double others = (many.others - few.others) / 2, matmuls = matmuls_of(s.head_dim, s.backward),
+           clocks = s.arch.number == 90   ? 6.36
+                    : s.arch.number == 80 ? 8
+                                          : 16;
     printf("{\"arch\": \"%s\", \"head_dim\": %lld, \"variant\": \"%s\", \"instructions\": %.0f, "
            "\"products\": %.0f, "
-           "\"matmuls\": %.0f, \"clocks\": %.2f, \"products_times\": %.2f, \"issue_times\": %.2f}\n",
+           "\"matmuls\": %.0f, \"clocks\": %.2f, \"products_times\": %.2f, \"issue_times\": %.2f, "
+           "\"others\": %.0f}\n",
            arch, (long long)s.head_dim, s.variant == SBP_CUDA_PLAIN ? "plain" : "mma", instructions, products,
-           matmuls, clocks, products / matmuls, instructions / (matmuls * clocks));
+           matmuls, clocks, products / matmuls, instructions / (matmuls * clocks), others);
     sbp_cuda_nvrtc_close(nvrtc);
     sbp_diag_destroy(s.diag);
     return 0;

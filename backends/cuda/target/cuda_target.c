@@ -88,14 +88,22 @@ static sbp_footprint footprint(const sbp_process *process) {
     return (sbp_footprint){.bytes = SBP_CUDA_CONTEXT_BYTES + SBP_CUDA_WORKSPACE_BYTES + ranks};
 }
 
+/* Of the best variant of delta_rule; most of delta_rule_bwd is scalars in each. */
 static double delta_rate(const sbp_target_info *info, const sbp_delta_attrs *attrs, sbp_dtype dtype,
                          bool backward) {
+    sbp_gpu_key key = {.kind = SBP_CMD_DELTA_RULE,
+                       .variant = SBP_CUDA_MMA,
+                       .d_qk = (int32_t)attrs->d_k,
+                       .d_v = (int32_t)attrs->d_v};
     sbp_cuda_arch archs[SBP_CUDA_ARCHS];
     int32_t count = 0;
-    if (!sbp_cuda_archs_parse(info->archs, archs, &count) || count == 0)
-        return sbp_gpu_delta_scalar_rate(info, attrs, dtype, backward);
-    return sbp_cuda_delta_rate(info, (sbp_cuda_arch){.number = rated_arch(archs, count)->number}, attrs,
-                               dtype, backward);
+    double scalars = sbp_throughput_scalars(&info->throughput, dtype),
+           products = sbp_throughput_attention(&info->throughput, dtype) / SBP_CUDA_DELTA_MMA_TIMES;
+    key.dtypes[SBP_DELTA_RULE_K] = (uint8_t)dtype;
+    if (backward || !sbp_cuda_archs_parse(info->archs, archs, &count) || count == 0 ||
+        sbp_cuda_delta_steps(&key, (sbp_cuda_arch){.number = rated_arch(archs, count)->number}) == 0)
+        return scalars;
+    return products > scalars ? products : scalars;
 }
 
 static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *out) {

@@ -3,6 +3,12 @@
 
 #include "backends/vulkan/target/shaders.h"
 
+static double delta_rate(const sbp_target_info *info, const sbp_delta_attrs *attrs, sbp_dtype dtype,
+                         bool backward) {
+    (void)attrs, (void)backward;
+    return sbp_throughput_scalars(&info->throughput, dtype);
+}
+
 /* No --arch: modules carry a variant for every kind of device, and the device picks (abi.h). Throughput are
  * those of a middling discrete GPU; they only rank plans, results do not depend on them. */
 static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *out) {
@@ -17,7 +23,7 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
                              .attention_partials = 0,
                              .delta_columns = sbp_gpu_delta_columns,
                              .delta_more_rows = SBP_GPU_DELTA_MORE_ROWS,
-                             .delta_rate = sbp_gpu_delta_scalar_rate,
+                             .delta_rate = delta_rate,
                              .own_expert_products = true,
                              .has_copy_queue = true,
                              .shared_memory = false,

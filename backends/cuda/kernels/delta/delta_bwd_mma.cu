@@ -92,6 +92,13 @@ template <bool TRANSPOSED> DEVICE void solve(float (&sums)[PART / 8][4], char *m
             add_product<BLOCK, V_COLUMNS>(sums, t[i], 16 * p.strip, r[i], p.column0, p.strip + 1, p.lane);
 }
 
+// sums += K S, or K dS
+DEVICE void add_state_rows(float (&sums)[PART / 8][4], char *memory, const Place &p) {
+    unsigned k = tile(memory, Memory::K), s = tile(memory, Memory::S), s_low = tile(memory, Memory::S_LOW);
+    add_product<D_K, V_COLUMNS>(sums, k, 16 * p.strip, s_low, p.column0, D_K / 16, p.lane);
+    add_product<D_K, V_COLUMNS>(sums, k, 16 * p.strip, s, p.column0, D_K / 16, p.lane);
+}
+
 // ---- forward ----------------------------------------------------------------------------------------------------------
 
 // V - diag(e^c) K S
@@ -101,9 +108,7 @@ DEVICE void find_rest(char *memory, bool begins, const Place &p) {
     float sums[PART / 8][4];
     clear(sums);
     if (!begins) {
-        add_product<D_K, V_COLUMNS>(sums, tile(memory, Memory::K), 16 * p.strip, tile(memory, Memory::S), p.column0, D_K / 16, p.lane);
-        add_product<D_K, V_COLUMNS>(sums, tile(memory, Memory::K), 16 * p.strip, tile(memory, Memory::S_LOW), p.column0, D_K / 16,
-                                    p.lane);
+        add_state_rows(sums, memory, p);
     }
 #pragma unroll
     for (int n = 0; n < PART / 8; n++)
@@ -214,17 +219,15 @@ DEVICE void find_dd(char *memory, const Place &p) {
     const float ones[2] = {1.0f, 1.0f};
     float sums[PART / 8][4];
     clear(sums);
-    add_product<D_K, V_COLUMNS>(sums, tile(memory, Memory::K), 16 * p.strip, tile(memory, Memory::S), p.column0, D_K / 16, p.lane);
-    add_product<D_K, V_COLUMNS>(sums, tile(memory, Memory::K), 16 * p.strip, tile(memory, Memory::S_LOW), p.column0, D_K / 16, p.lane);
+    add_state_rows(sums, memory, p);
 #pragma unroll
     for (int n = 0; n < PART / 8; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
             sums[n][i] *= of.end[p.row(i / 2)];
-    add_transposed<BLOCK, V_COLUMNS>(sums, tile(memory, Memory::A + BLOCK * TileBlock::PITCH), 16 * p.strip, tile(memory, Memory::V),
-                                     p.column0, p.strip, p.lane);
-    add_transposed<BLOCK, V_COLUMNS>(sums, tile(memory, Memory::A), 16 * p.strip, tile(memory, Memory::V), p.column0, p.strip,
-                                     p.lane);
+    unsigned high = tile(memory, Memory::A), low = high + BLOCK * TileBlock::PITCH, from = tile(memory, Memory::V);
+    add_transposed<BLOCK, V_COLUMNS>(sums, low, 16 * p.strip, from, p.column0, p.strip, p.lane);
+    add_transposed<BLOCK, V_COLUMNS>(sums, high, 16 * p.strip, from, p.column0, p.strip, p.lane);
     keep(sums, memory, Memory::R, Memory::R_LOW, ones, p);
 }
 

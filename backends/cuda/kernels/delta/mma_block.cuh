@@ -22,8 +22,8 @@ constexpr int D_TILES = 1;
 struct Memory {
     static constexpr int K = 0, Q = K + BLOCK * TileK::PITCH, S = Q + BLOCK * TileK::PITCH, S_LOW = S + D_K * TileV::PITCH,
                          V = S_LOW + D_K * TileV::PITCH, R = V + BLOCK * TileV::PITCH, R_LOW = R + BLOCK * TileV::PITCH,
-                         D = R_LOW + BLOCK * TileV::PITCH, T = D + D_TILES * BLOCK * TileV::PITCH, T_LOW = T + BLOCK * TileBlock::PITCH,
-                         A = T_LOW + BLOCK * TileBlock::PITCH, NUMBERS = A + BLOCK * A_PITCH * 4,
+                         D = R_LOW + BLOCK * TileV::PITCH, T = D + D_TILES * BLOCK * TileV::PITCH,
+                         T_LOW = T + BLOCK * TileBlock::PITCH, A = T_LOW + BLOCK * TileBlock::PITCH, NUMBERS = A + BLOCK * A_PITCH * 4,
                          ALL = NUMBERS + (int)sizeof(Numbers);
 };
 
