@@ -10,6 +10,7 @@
 #include "tests/common/sweep.h"
 #include "tests/cuda/attention/run.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,7 +124,35 @@ static void test_mutants(void **state) {
     assert_int_equal(caught, count);
 }
 
+/* Every mutant has its place, those too that only SBP_TEST_ALL=1 runs. */
+static void test_texts(void **state) {
+    (void)state;
+    static const char folder[] = "backends/cuda/kernels/attention";
+    char *all = NULL, path[512];
+    size_t length = 0;
+    DIR *dir = opendir(folder);
+    FILE *out = open_memstream(&all, &length);
+    assert_non_null(dir);
+    assert_non_null(out);
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        FILE *in = strstr(entry->d_name, ".cu") ? fopen(path, "r") : NULL;
+        for (int c; in && (c = fgetc(in)) != EOF;)
+            fputc(c, out);
+        if (in)
+            fclose(in);
+    }
+    closedir(dir);
+    fclose(out);
+    for (int i = 0; i < SBP_COUNT(mutants); i++) {
+        const mutant *m = &mutants[i];
+        if (!strstr(all, m->from) || (m->from2 && !strstr(all, m->from2)))
+            fail_msg("mutant '%s': the text is in none of the kernels", m->name);
+    }
+    free(all);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mutants)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts), cmocka_unit_test(test_mutants)};
     return cmocka_run_group_tests_name("mutants of attention's kernels", tests, NULL, NULL);
 }
