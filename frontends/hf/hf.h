@@ -71,6 +71,7 @@ typedef struct sbp_hf_rope {
     int64_t n;              /* element i < n of a head turns with element i + n; those from 2 n on stay */
     bool interleaved;       /* element 2 i turns with element 2 i + 1 */
     double scale;           /* of cos and sin */
+    double score_scale;     /* of scores, in latent attention (mscale_all_dim) */
     /* Types that look at the longest document of the step, when it has more tokens than this: */
     double original_length;
     const double *long_inv_freq; /* longrope: these instead; NULL for other types */
@@ -129,6 +130,8 @@ sbp_value sbp_hf_param(sbp_hf *hf, const char *name, sbp_init init, int32_t rank
 sbp_value sbp_hf_vector(sbp_hf *hf, const char *name, sbp_init init, int64_t n);
 /* One that rows are scaled or shifted by outside of products, in the residual type. */
 sbp_value sbp_hf_row_vector(sbp_hf *hf, const char *name, sbp_init init, int64_t n);
+/* A vector of the wide type that files hold and nobody trains. */
+sbp_value sbp_hf_buffer(sbp_hf *hf, const char *name, int64_t n);
 sbp_value sbp_hf_matrix(sbp_hf *hf, const char *name, int64_t rows, int64_t columns);
 /* A matrix with a row per token; that of the padding token starts as zeros. */
 sbp_value sbp_hf_table(sbp_hf *hf, const char *name, int64_t vocab, int64_t columns);
@@ -161,7 +164,10 @@ sbp_value sbp_hf_operand(sbp_hf *hf, sbp_value x);
 /* y = x W^T (+ bias): parameters <module>.weight [out, in] and, if asked for, <module>.bias. */
 sbp_value sbp_hf_linear(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t out,
                         int64_t in, bool bias);
-/* The same with `length` rows from `start` on of a fused tensor [out, in]: parameters <module>.<part>.weight
+/* y in the wide type: the sum is not rounded. */
+sbp_value sbp_hf_linear_wide(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t out,
+                             int64_t in);
+/* As sbp_hf_linear, with `length` rows from `start` on of a fused tensor [out, in]: parameters <module>.<part>.weight
  * (.bias), which are read and written as parts of <module>.weight (.bias). */
 sbp_value sbp_hf_linear_part(sbp_hf *hf, const char *name, sbp_value x, const char *module, const char *part,
                              int64_t out, int64_t in, int64_t start, int64_t length, bool bias);
@@ -230,11 +236,20 @@ extern const sbp_hf_expert_names sbp_hf_projections;
 
 typedef struct sbp_hf_experts {
     int64_t count, chosen, inner;
-    int64_t shared;  /* width of the one that every row goes to as well, by a gate of its own; 0: none */
+    int64_t shared; /* width of the one that every row goes to as well; 0: none */
+    /* The shared one: its module, and whether a gate of its own weighs it. */
+    const char *shared_name;
+    bool shared_gated;
     bool normalized; /* the weights of the chosen are divided by their sum */
     bool fused;      /* as files have them that are not here */
     bool router_bias;
     bool softmax_of_chosen; /* the largest scores are chosen, and softmax is over these */
+    /* DeepSeek router: of `groups` of neighbours the `chosen_groups` whose two best sum up to most; 0: no groups. */
+    int64_t groups, chosen_groups;
+    /* Scores are sigmoids; those chosen are the largest with e_score_correction_bias added, which
+     * is nobody's weight and has no gradient; weights are times `scaling`, and their sum has 1e-20 more. */
+    bool sigmoid;
+    double scaling;
     /* GPT-OSS's: y = D ((u + 1) g sigmoid(alpha g)) + a bias, g = min(gate, limit), u = up within -limit ..
      * limit; gate and up, which have biases, are the even and odd columns of one matrix, and matrices are
      * [in, out]. */
@@ -248,6 +263,8 @@ typedef struct sbp_hf_experts_defaults {
     const char *count_key, *other_count_key, *inner_key;
     const char *shared_key; /* NULL: no expert is shared */
     int64_t count, chosen, inner, shared;
+    const char *dense_key; /* so many layers before the first that has them; NULL: none */
+    int64_t dense;
     bool always_normalized; /* whatever norm_topk_prob says */
     bool normalized;        /* where it says nothing */
     bool fused;
@@ -258,6 +275,14 @@ typedef struct sbp_hf_experts_defaults {
     const sbp_hf_expert_names *names;
 } sbp_hf_experts_defaults;
 
+/* Of models with DeepSeek's router and shared experts without a gate: names of the fields, and what counts
+ * where they say nothing. */
+typedef struct sbp_hf_deepseek_experts {
+    int64_t count, chosen, inner, groups, chosen_groups, dense;
+    double scaling;
+} sbp_hf_deepseek_experts;
+sbp_hf_experts sbp_hf_deepseek_experts_read(sbp_hf *hf, int64_t layers,
+                                            const sbp_hf_deepseek_experts *defaults);
 sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, int64_t layers, const sbp_hf_experts_defaults *defaults);
 /* Softmax over all experts, the largest of it, and the sum of their answers, and of the shared one's, [T,
  * hidden]; or as the flags say. */
@@ -271,6 +296,24 @@ typedef struct sbp_hf_layer {
     int32_t rope;   /* which of the decoder's tables */
     bool no_rope;   /* no positions at all */
 } sbp_hf_layer;
+
+/* Latent attention (MLA): queries from a latent of q_rank (0: straight from the stream), keys and values from
+ * one of kv_rank; the first `fixed` elements of a head do not turn, the `turned` ones behind them do, and
+ * those of keys are the same for all heads. */
+typedef struct sbp_hf_latent {
+    int64_t q_rank, kv_rank; /* kv_rank 0: attention as others have it */
+    int64_t fixed, turned, value;
+    bool bias; /* of the maps into latents */
+} sbp_hf_latent;
+
+struct sbp_hf_decoder;
+/* Queries, keys and values of latent attention, [T, heads, ..]. Formulas: transformers, modeling_deepseek_v3.py
+ * (DeepseekV3Attention). */
+void sbp_hf_latent_build(sbp_hf *hf, const struct sbp_hf_decoder *decoder, sbp_value x, const char *module,
+                         sbp_hf_turn turn, sbp_value *q, sbp_value *k, sbp_value *v);
+/* Reads its fields, with rope_interleave, into the decoder: latent, rope[0] and the scale of scores. Where the
+ * file says nothing, `defaults`. */
+void sbp_hf_latent_read(sbp_hf *hf, struct sbp_hf_decoder *decoder, const sbp_hf_latent *defaults);
 
 typedef enum sbp_hf_qk_norm {
     SBP_HF_QK_NORM_NONE,
@@ -291,6 +334,7 @@ typedef struct sbp_hf_decoder {
     sbp_hf_norm norm;       /* of all norms */
     sbp_hf_layer_norms norms;
     sbp_hf_qk_norm qk_norm; /* before rope */
+    sbp_hf_latent latent;
     bool qkv_bias, o_bias, mlp_bias;
     bool sinks;                    /* a score of each head that belongs to no key */
     bool fused_qkv, fused_gate_up; /* one tensor each: qkv_proj, gate_up_proj */

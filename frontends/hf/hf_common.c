@@ -238,6 +238,14 @@ sbp_value sbp_hf_row_vector(sbp_hf *hf, const char *name, sbp_init init, int64_t
     return build_param(hf, name, hf->residual, init, 1, (int64_t[]){n}, NULL);
 }
 
+sbp_value sbp_hf_buffer(sbp_hf *hf, const char *name, int64_t n) {
+    sbp_dtype wide = hf->compute == SBP_F64 ? SBP_F64 : SBP_F32;
+    sbp_value x = build_param(hf, name, wide, SBP_INIT_ZEROS, 1, (int64_t[]){n}, NULL);
+    if (hf->builder.status == SBP_OK)
+        hf->builder.module->params[hf->builder.func->values[x].binding].trainable = false;
+    return x;
+}
+
 sbp_value sbp_hf_matrix(sbp_hf *hf, const char *name, int64_t rows, int64_t columns) {
     return sbp_hf_param(hf, name, SBP_INIT_NORMAL, 2, (int64_t[]){rows, columns});
 }
@@ -290,9 +298,19 @@ void sbp_hf_alias(sbp_hf *hf, sbp_value param, const char *alias) {
         add_alias(hf, &hf->builder.module->params[hf->builder.func->values[param].binding], alias);
 }
 
-sbp_value sbp_hf_logits(sbp_hf *hf, sbp_value x, sbp_value matrix) {
-    return sbp_build(&hf->builder, SBP_OP_linear, "logits", (sbp_value[]){sbp_hf_operand(hf, x), matrix}, 2,
+static sbp_value build_wide(sbp_hf *hf, const char *name, sbp_value x, sbp_value w) {
+    return sbp_build(&hf->builder, SBP_OP_linear, name, (sbp_value[]){sbp_hf_operand(hf, x), w}, 2,
                      (sbp_attr[]){sbp_attr_bool("wide", true)}, 1, NULL);
+}
+
+sbp_value sbp_hf_linear_wide(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t out,
+                             int64_t in) {
+    sbp_value w = sbp_hf_matrix(hf, sbp_hf_path(hf, "%s.weight", module), out, in);
+    return build_wide(hf, name, x, w);
+}
+
+sbp_value sbp_hf_logits(sbp_hf *hf, sbp_value x, sbp_value matrix) {
+    return build_wide(hf, "logits", x, matrix);
 }
 
 void sbp_hf_finish(sbp_hf *hf, sbp_value logits) {

@@ -208,12 +208,17 @@ static sbp_value build_attention(const decoder *c, sbp_value x, const char *modu
                                  const sbp_hf_layer *layer) {
     const sbp_hf_decoder *d = c->d;
     sbp_hf *hf = c->hf;
-    sbp_value q = build_heads(c, "q", x, module, d->heads, 0, true);
-    q = turn(c, "q", q, layer);
-    sbp_value k = build_heads(c, "k", x, module, d->kv_heads, d->heads, true);
-    k = turn(c, "k", k, layer);
-    sbp_value v = build_heads(c, "v", x, module, d->kv_heads, d->heads + d->kv_heads, false);
-    sbp_build_name(c->b, v, "v");
+    sbp_value q = SBP_NO_VALUE, k = SBP_NO_VALUE, v = SBP_NO_VALUE;
+    if (d->latent.kv_rank > 0) {
+        sbp_hf_latent_build(hf, d, x, module, c->turn[layer->rope], &q, &k, &v);
+    } else {
+        q = build_heads(c, "q", x, module, d->heads, 0, true);
+        q = turn(c, "q", q, layer);
+        k = build_heads(c, "k", x, module, d->kv_heads, d->heads, true);
+        k = turn(c, "k", k, layer);
+        v = build_heads(c, "v", x, module, d->kv_heads, d->heads + d->kv_heads, false);
+        sbp_build_name(c->b, v, "v");
+    }
     sbp_value o;
     if (d->sinks) {
         sbp_value sink =
@@ -223,8 +228,9 @@ static sbp_value build_attention(const decoder *c, sbp_value x, const char *modu
         o = sbp_hf_attention(hf, q, k, v, d->score_scale, layer->window);
     }
     o = sbp_hf_join_heads(hf, o);
+    int64_t value = d->latent.kv_rank > 0 ? d->latent.value : d->head_dim;
     return sbp_hf_linear(hf, "attn_proj", o, sbp_hf_path(hf, "%s.o_proj", module), d->hidden,
-                         d->heads * d->head_dim, d->o_bias);
+                         d->heads * value, d->o_bias);
 }
 
 static sbp_value build_mlp(const decoder *c, sbp_value x, const char *module) {

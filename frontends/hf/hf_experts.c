@@ -33,13 +33,14 @@ static void check_balance(sbp_hf *hf, double fallback) {
 static bool *read_layers(sbp_hf *hf, int64_t layers, const sbp_hf_experts_defaults *defaults) {
     bool *sparse = SBP_NEW_ARRAY(hf->arena, bool, hf->builder.status == SBP_OK ? layers : 1), any = false;
     const sbp_json *dense = defaults->stepped ? sbp_hf_field(hf, "mlp_only_layers") : NULL;
+    int64_t first = defaults->dense_key ? sbp_hf_count(hf, defaults->dense_key, defaults->dense) : 0;
     int64_t step = defaults->stepped ? sbp_hf_size(hf, "decoder_sparse_step", 1) : 1;
     if (defaults->stepped && sbp_hf_count(hf, defaults->count_key, defaults->count) == 0)
         return NULL;
     if (dense && dense->kind != SBP_JSON_ARRAY)
         sbp_hf_fail(hf, dense, "expected an array of layer numbers");
     for (int64_t i = 0; i < layers && hf->builder.status == SBP_OK; i++)
-        sparse[i] = (i + 1) % step == 0;
+        sparse[i] = (i + 1) % step == 0 && i >= first;
     for (int64_t i = 0; dense && i < dense->count && hf->builder.status == SBP_OK; i++) {
         int64_t layer = 0;
         hf->builder.status = sbp_json_as_i64(hf->diag, &dense->items[i], &layer);
@@ -53,9 +54,9 @@ static bool *read_layers(sbp_hf *hf, int64_t layers, const sbp_hf_experts_defaul
 
 /* Fields that say nothing where no layer has experts. */
 static void skip_fields(sbp_hf *hf, const sbp_hf_experts_defaults *defaults) {
-    const char *const fields[] = {defaults->inner_key,   defaults->other_count_key, defaults->shared_key,
-                                  "num_experts_per_tok", "norm_topk_prob",          "output_router_logits",
-                                  "router_aux_loss_coef"};
+    const char *const fields[] = {defaults->count_key,    defaults->inner_key,   defaults->other_count_key,
+                                  defaults->shared_key,   "num_experts_per_tok", "norm_topk_prob",
+                                  "output_router_logits", "router_aux_loss_coef"};
     for (int32_t i = 0; i < SBP_COUNT(fields); i++)
         if (fields[i])
             (void)sbp_hf_field(hf, fields[i]);
@@ -73,12 +74,50 @@ sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, int64_t layers, const sbp_hf_expe
     e.chosen = sbp_hf_size(hf, "num_experts_per_tok", defaults->chosen);
     e.count = sbp_hf_size(hf, other ? defaults->other_count_key : defaults->count_key, defaults->count);
     e.normalized = defaults->always_normalized || sbp_hf_bool(hf, "norm_topk_prob", defaults->normalized);
+    e.scaling = 1;
+    e.shared_name = "shared_expert";
+    e.shared_gated = true;
     if (defaults->shared_key)
         e.shared = sbp_hf_size(hf, defaults->shared_key, defaults->shared);
     if (hf->builder.status == SBP_OK && e.chosen > e.count)
         sbp_hf_fail(hf, sbp_hf_field(hf, "num_experts_per_tok"), "%lld of %lld experts", (long long)e.chosen,
                     (long long)e.count);
     check_balance(hf, defaults->balance);
+    return e;
+}
+
+sbp_hf_experts sbp_hf_deepseek_experts_read(sbp_hf *hf, int64_t layers,
+                                            const sbp_hf_deepseek_experts *defaults) {
+    int64_t groups = sbp_hf_size(hf, "n_group", defaults->groups),
+            kept = sbp_hf_size(hf, "topk_group", defaults->chosen_groups),
+            shared = sbp_hf_count(hf, "n_shared_experts", 1);
+    (void)sbp_hf_field(hf, "num_nextn_predict_layers"); /* layers behind the last, which nothing here reads */
+    sbp_hf_experts e = sbp_hf_experts_read(hf, layers,
+                                           &(sbp_hf_experts_defaults){.count_key = "n_routed_experts",
+                                                                      .other_count_key = "num_local_experts",
+                                                                      .count = defaults->count,
+                                                                      .chosen = defaults->chosen,
+                                                                      .inner_key = "moe_intermediate_size",
+                                                                      .inner = defaults->inner,
+                                                                      .normalized = true,
+                                                                      .dense_key = "first_k_dense_replace",
+                                                                      .dense = defaults->dense,
+                                                                      .names = &sbp_hf_projections});
+    e.sigmoid = true;
+    e.scaling = sbp_hf_double(hf, "routed_scaling_factor", defaults->scaling);
+    e.shared = shared * e.inner;
+    e.shared_name = "shared_experts";
+    e.shared_gated = false;
+    e.groups = groups;
+    e.chosen_groups = kept;
+    if (hf->builder.status == SBP_OK && e.sparse &&
+        (kept > groups || e.count % groups != 0 ||
+         (groups > 1 && (e.count / groups < 2 || e.chosen > kept * (e.count / groups)))))
+        sbp_hf_fail(
+            hf, sbp_hf_field(hf, "n_group"),
+            "%lld of %lld experts in %lld of %lld groups, which must be of equal size, at least 2, and have "
+            "as many",
+            (long long)e.chosen, (long long)e.count, (long long)kept, (long long)groups);
     return e;
 }
 
@@ -125,24 +164,70 @@ typedef struct choice {
     sbp_value index, weight;
 } choice;
 
+/* Scores to choose by: those of groups that are not chosen, below all others. A group is chosen when fewer than
+ * so many come before it: those with a larger sum of their two best, and of equal ones the lower. */
+static sbp_value within_groups(sbp_hf *hf, const sbp_hf_experts *e, sbp_value scores) {
+    sbp_builder *b = &hf->builder;
+    int64_t groups = e->groups, each = e->count / e->groups;
+    sbp_dtype wide = sbp_rule_wide(hf->compute);
+    sbp_value least = sbp_build_const(b, wide, -1e30), zero = sbp_build_const(b, wide, 0),
+              one = sbp_build_const(b, wide, 1);
+    sbp_value x = sbp_build_reshape(b, scores, (int64_t[]){groups, each}, 2);
+    sbp_value best = sbp_build1(b, SBP_OP_row_max, x); /* [T, groups, 1] */
+    sbp_value below = sbp_build2(b, SBP_OP_lt, x, best);
+    sbp_value next = sbp_build1(b, SBP_OP_row_max, sbp_build3(b, SBP_OP_select, below, x, least));
+    sbp_value equals = sbp_build1(b, SBP_OP_row_sum, sbp_build3(b, SBP_OP_select, below, zero, one));
+    next = sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_lt, one, equals), best, next);
+    sbp_value sum = sbp_build2(b, SBP_OP_add, best, next);
+    sbp_value other = sbp_build_reshape(b, sum, (int64_t[]){1, groups}, 2);
+    sbp_value number =
+        sbp_build(b, SBP_OP_iota, NULL, NULL, 0,
+                  (sbp_attr[]){sbp_attr_int("n", groups), sbp_attr_dtype("dtype", wide)}, 2, NULL);
+    sbp_value mine = sbp_build_reshape(b, number, (int64_t[]){groups, 1}, 2),
+              theirs = sbp_build_reshape(b, number, (int64_t[]){1, groups}, 2);
+    sbp_value before = sbp_build2(b, SBP_OP_or, sbp_build2(b, SBP_OP_lt, sum, other),
+                                  sbp_build2(b, SBP_OP_and, sbp_build2(b, SBP_OP_eq, sum, other),
+                                             sbp_build2(b, SBP_OP_lt, theirs, mine)));
+    sbp_value rank = sbp_build1(b, SBP_OP_row_sum, sbp_build3(b, SBP_OP_select, before, one, zero));
+    sbp_value chosen = sbp_build2(b, SBP_OP_lt, rank, sbp_build_const(b, wide, (double)e->chosen_groups));
+    x = sbp_build3(b, SBP_OP_select, chosen, x, least);
+    return sbp_build_reshape(b, x, (int64_t[]){e->count}, 1);
+}
+
 static choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x, const char *module,
                            int64_t hidden) {
     sbp_builder *b = &hf->builder;
     choice c;
-    sbp_value scores = sbp_hf_linear(hf, "router", x, sbp_hf_path(hf, "%s.%s", module, e->names->router),
-                                     e->count, hidden, e->router_bias);
-    scores = sbp_build_cast(b, scores, sbp_rule_wide(hf->compute));
-    if (!e->softmax_of_chosen)
+    sbp_dtype wide = sbp_rule_wide(hf->compute);
+    const char *router = sbp_hf_path(hf, "%s.%s", module, e->names->router);
+    sbp_value scores = e->sigmoid ? sbp_hf_linear_wide(hf, "router", x, router, e->count, hidden)
+                                  : sbp_hf_linear(hf, "router", x, router, e->count, hidden, e->router_bias);
+    scores = sbp_build_cast(b, scores, wide);
+    if (e->sigmoid)
+        scores = sbp_build1(b, SBP_OP_sigmoid, scores);
+    else if (!e->softmax_of_chosen)
         scores = softmax(b, scores);
+    sbp_value ranked = scores;
+    if (e->sigmoid)
+        ranked =
+            sbp_build2(b, SBP_OP_add, scores,
+                       sbp_hf_buffer(hf, sbp_hf_path(hf, "%s.e_score_correction_bias", router), e->count));
+    if (e->groups > 1)
+        ranked = within_groups(hf, e, ranked);
     c.index =
-        sbp_build(b, SBP_OP_route, "chosen", &scores, 1, (sbp_attr[]){sbp_attr_int("k", e->chosen)}, 1, NULL);
+        sbp_build(b, SBP_OP_route, "chosen", &ranked, 1, (sbp_attr[]){sbp_attr_int("k", e->chosen)}, 1, NULL);
     c.weight = sbp_build2(b, SBP_OP_take_at, scores, c.index);
     if (e->softmax_of_chosen) {
         c.weight = softmax(b, c.weight);
     } else if (e->normalized) {
         sbp_value sum = sbp_build1(b, SBP_OP_row_sum, c.weight);
+        if (e->sigmoid)
+            sum = sbp_build2(b, SBP_OP_add, sum, sbp_build_const(b, wide, sbp_round_to(wide, 1e-20)));
         c.weight = sbp_build2(b, SBP_OP_div, c.weight, sum);
     }
+    if (e->scaling != 1)
+        c.weight =
+            sbp_build2(b, SBP_OP_mul, c.weight, sbp_build_const(b, wide, sbp_round_to(wide, e->scaling)));
     c.weight = sbp_build_reshape(b, c.weight, (int64_t[]){e->chosen, 1}, 2);
     return c;
 }
@@ -215,12 +300,12 @@ static sbp_value build_clamped(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x,
     return sbp_build2(b, SBP_OP_add, y, bias);
 }
 
-/* The answer of the shared expert times its gate, in the wide type. */
+/* The answer of the shared expert, times its gate where it has one, in the wide type. */
 static sbp_value build_shared(sbp_hf *hf, const sbp_hf_experts *e, const char *activation, sbp_value x,
                               const char *module, int64_t hidden) {
     sbp_builder *b = &hf->builder;
     sbp_dtype wide = sbp_rule_wide(hf->compute);
-    const char *expert = sbp_hf_path(hf, "%s.shared_expert", module);
+    const char *expert = sbp_hf_path(hf, "%s.%s", module, e->shared_name);
     sbp_value gate = sbp_hf_linear(hf, "shared_gate", x, sbp_hf_path(hf, "%s.gate_proj", expert), e->shared,
                                    hidden, false);
     sbp_value up =
@@ -228,6 +313,8 @@ static sbp_value build_shared(sbp_hf *hf, const sbp_hf_experts *e, const char *a
     sbp_value y = sbp_hf_gate(hf, activation, "shared_act", gate, up);
     y = sbp_hf_linear(hf, "shared_proj", y, sbp_hf_path(hf, "%s.down_proj", expert), hidden, e->shared,
                       false);
+    if (!e->shared_gated)
+        return sbp_build_cast(b, y, wide);
     sbp_value share = sbp_hf_linear(hf, "shared_score", x, sbp_hf_path(hf, "%s_gate", expert), 1, hidden,
                                     false); /* [T, 1] */
     share = sbp_build1(b, SBP_OP_sigmoid, sbp_build_cast(b, share, wide));

@@ -163,6 +163,7 @@ static void rope_yarn(const rope_config *c, sbp_hf_rope *rope, double *f) {
         rope->scale = given;
     else
         rope->scale = m != 0 && all != 0 ? mscale(factor, m) / mscale(factor, all) : mscale(factor, 1);
+    rope->score_scale = all != 0 ? mscale(factor, all) * mscale(factor, all) : 1;
 }
 
 /* A list of a positive number per frequency. */
@@ -367,7 +368,7 @@ static bool check_pairs(const rope_config *c, const rope_type *type) {
 /* theta: that of a field outside of the objects. */
 static sbp_hf_rope build_rope(rope_config *c, double theta) {
     sbp_hf *hf = c->hf;
-    sbp_hf_rope rope = {.scale = 1};
+    sbp_hf_rope rope = {.scale = 1, .score_scale = 1};
     check_fields(c, c->over);
     check_fields(c, c->base);
     sbp_hf_field(hf, "original_max_position_embeddings"); /* says nothing to the types that do not read it */

@@ -15,8 +15,10 @@ from configs import (
     YARN,
     YARN_MSCALE,
     YARN_UNTRUNCATED,
+    deepseek_v3,
     gemma3,
     glm4,
+    glm4_moe,
     gpt_neox,
     granite,
     llama,
@@ -29,6 +31,16 @@ from configs import (
     qwen3_next,
     smollm3,
 )
+
+DEEPSEEK_YARN = {
+    "type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "beta_fast": 8,
+    "beta_slow": 1,
+    "mscale": 1.0,
+    "mscale_all_dim": 0.8,
+}
 
 ABSENT = object()  # in differs_from: without this key
 
@@ -510,6 +522,35 @@ CASES = {
         C,
         favour=(1,),
         differs_from=({"partial_rotary_factor": 1.0}, {"rope_theta": 300.0}, {"rms_norm_eps": 1e-3}),
+    ),
+    "deepseek_v3_groups": Case(
+        "latent attention, one of two groups of experts; what is kept of a group is sums of its two best",
+        deepseek_v3(),
+        D,
+        differs_from=({"n_group": 1}, {"routed_scaling_factor": 1.0}, {"norm_topk_prob": False}, {"rope_interleave": False}),
+    ),
+    "deepseek_v3_yarn": Case(
+        "no latent of queries, biases, heads in halves, scores scaled by mscale_all_dim, three of four groups of two",
+        deepseek_v3(
+            q_lora_rank=None,
+            attention_bias=True,
+            rope_interleave=False,
+            rope_scaling=DEEPSEEK_YARN,
+            n_routed_experts=8,
+            n_group=4,
+            topk_group=3,
+            num_experts_per_tok=4,
+            norm_topk_prob=False,
+        ),
+        E,
+        differs_from=({"rope_scaling": None}, {"rope_scaling": {**DEEPSEEK_YARN, "mscale_all_dim": 0}}, {"topk_group": 2}),
+    ),
+    "glm4_moe_norms": Case(
+        "norms of queries and keys, no biases; what config.json may leave out",
+        glm4_moe(use_qk_norm=True),
+        A,
+        favour=(1,),
+        differs_from=({"partial_rotary_factor": 1.0}, {"norm_topk_prob": False}, {"routed_scaling_factor": 2.0}),
     ),
     "phi3_plain": Case(
         "q, k, v in one tensor, gate and up in one; window on all layers; whole heads turn",

@@ -253,6 +253,66 @@ def glm4(**changes):
     }
 
 
+def deepseek_v3(**changes):
+    """A dense layer, then two of six experts in two groups of three."""
+    return {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "model_type": "deepseek_v3",
+        "vocab_size": 57,
+        "hidden_size": 24,
+        "intermediate_size": 23,
+        "moe_intermediate_size": 9,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 3,
+        "kv_lora_rank": 10,
+        "q_lora_rank": 11,
+        "qk_nope_head_dim": 6,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 7,
+        "n_routed_experts": 6,
+        "n_shared_experts": 2,
+        "num_experts_per_tok": 2,
+        "n_group": 2,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "routed_scaling_factor": 1.5,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-2,
+        "rope_theta": 300.0,
+        "tie_word_embeddings": False,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def glm4_moe(**changes):
+    return {
+        "architectures": ["Glm4MoeForCausalLM"],
+        "model_type": "glm4_moe",
+        "vocab_size": 59,
+        "hidden_size": 24,
+        "intermediate_size": 23,
+        "moe_intermediate_size": 9,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "n_routed_experts": 5,
+        "num_experts_per_tok": 2,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": False,
+        "eos_token_id": [2, 3],
+        "pad_token_id": 1,
+        "dtype": "float32",
+        **changes,
+    }
+
+
 def olmo3(**changes):
     """The spelling of the released files: rope_theta, and a rope_scaling of full attention."""
     return olmo2(

@@ -14,6 +14,7 @@ import argparse
 import json
 import pathlib
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -56,6 +57,10 @@ def random_weights(model, name, case):
                 inputs = parameter.shape[0 if isinstance(owner[key], Conv1D) else 1]
                 values = values * case.gain * inputs**-0.5
             parameter.copy_(values)
+        for key, buffer in model.named_buffers():
+            if key.endswith(".e_score_correction_bias"):  # kept in files, and trained by nobody
+                rng = rng_for(name, str(case.seed), key)
+                buffer.copy_(torch.tensor([rng.gauss(0.0, 0.1) for _ in range(buffer.numel())]))
 
 
 def without_absent(config):
@@ -127,18 +132,40 @@ def make_rows(directory, name, case):
     return rows
 
 
+def expert_part(name, of):
+    """(fused name, its part `name`) of what `of` has by fused names; None where files have no tensor an expert."""
+    found = re.fullmatch(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight", name)
+    if not found or name in of:
+        return None
+    fused, expert, part = f"{found[1]}.{'down_proj' if found[3] == 'down' else 'gate_up_proj'}", int(found[2]), found[3]
+    inner = of[fused].shape[1] // 2
+    matrix = of[fused][expert]
+    return fused, matrix if part == "down" else matrix[:inner] if part == "gate" else matrix[inner:]
+
+
 def stored_gradients(model, step, model_directory):
     """Under the names of model.safetensors, which may differ from those of the live parameters: a tensor is recognised
-    by its values. A tied head has no tensor there and is part of the input embedding."""
+    by its values, one of an expert by its name. A tied head has no tensor there and is part of the input embedding.
+    What is stored and nobody's parameter has none."""
     live = dict(model.named_parameters())
-    gradients = {}
+    buffers = {name for name, _ in model.named_buffers()}
+    gradients, fused = {}, {}
     for file in sorted(model_directory.glob("*.safetensors")):
         for name, tensor in load_file(file).items():
+            if name in buffers:
+                continue
+            part = expert_part(name, live)
+            if part:
+                if not torch.equal(part[1], tensor.double()):
+                    raise RuntimeError(f"{model_directory}: {name} is not the expert's part of {part[0]}")
+                gradients[name] = expert_part(name, step.gradients)[1].contiguous()
+                fused.setdefault(part[0], []).append(name)
+                continue
             same = [key for key in ([name] if name in live else live) if torch.equal(live[key], tensor.double())]
             if len(same) != 1:
                 raise RuntimeError(f"{model_directory}: {name} is {len(same)} parameters of the model")
             gradients[name] = step.gradients[same[0]]
-    if len(gradients) != len(live):
+    if len(gradients) - sum(len(names) - 1 for names in fused.values()) != len(live):
         raise RuntimeError(f"{model_directory}: {len(gradients)} tensors, {len(live)} parameters")
     return gradients
 
@@ -153,7 +180,10 @@ def check_case_tells_apart(name, case, directory, rows, step):
             (pathlib.Path(scratch) / "config.json").write_text(json.dumps(config))
             with reference.Float64Patches(scratch):
                 model = AutoModelForCausalLM.from_config(
-                    AutoConfig.from_pretrained(scratch), dtype=torch.float64, attn_implementation="eager"
+                    AutoConfig.from_pretrained(scratch),
+                    dtype=torch.float64,
+                    attn_implementation="eager",
+                    experts_implementation="eager",
                 ).eval()
                 model.load_state_dict(weights, strict=False)
                 got = reference.run_step(model, rows, case.loss_type).gradients

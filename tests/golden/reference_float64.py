@@ -90,7 +90,12 @@ class NoFloat32(TorchDispatchMode):
 
 def load(directory, dtype, true_maths=True):
     """The model of `directory` in `dtype`. Inside Float64Patches its tables and scales are float64, too."""
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=dtype, attn_implementation="eager", experts_implementation="eager"
+    ).eval()
+    for module in model.modules():  # numbers of the router that nobody trains, in float32 whatever the model is
+        if dtype == torch.float64 and hasattr(module, "e_score_correction_bias"):
+            module.e_score_correction_bias.data = module.e_score_correction_bias.double()
     embedding = model.get_input_embeddings()
     if true_maths:
         # nn.Embedding(padding_idx) drops the input gradient of that row; the derivative of the loss does not.

@@ -113,24 +113,39 @@ static inline const sbp_json *read_json(fixture *f, const char *path) {
     return root;
 }
 
-/* Lines of {"input_ids", "labels"}, -100 not counted. */
+/* Tokens of one kind at `from`: the first so many of a document, or those behind them. */
+static inline int64_t batch_ids(fixture *f, const sbp_json *row, const char *key, int64_t from,
+                                int64_t *out) {
+    const sbp_json *ids;
+    check(f, sbp_json_get_array(f->diag, row, key, SBP_JSON_REQUIRED, &ids));
+    for (int64_t i = 0; i < ids->count; i++)
+        out[from + i] = ids->items[i].integer;
+    return from + ids->count;
+}
+
+/* Lines of {"input_ids", "labels"}, -100 not counted, or of {"prompt_ids", "completion_ids"}, which count. */
 static inline batch *batch_read(fixture *f, const char *path) {
     batch *b = test_calloc(1, sizeof *b);
     const char *text;
     size_t length;
     check(f, sbp_file_read(f->arena, f->diag, path, &text, &length));
     for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n') {
-        const sbp_json *row, *ids, *labels;
+        const sbp_json *row;
         check(f, sbp_json_parse(f->arena, f->diag, path, line, strcspn(line, "\n"), 0, &row));
-        check(f, sbp_json_get_array(f->diag, row, "input_ids", SBP_JSON_REQUIRED, &ids));
-        check(f, sbp_json_get_array(f->diag, row, "labels", SBP_JSON_REQUIRED, &labels));
-        int64_t id[MAX_ROWS];
-        bool counted[MAX_ROWS];
-        for (int64_t i = 0; i < ids->count; i++) {
-            id[i] = ids->items[i].integer;
-            counted[i] = labels->items[i].integer != -100;
+        int64_t id[MAX_ROWS], label[MAX_ROWS], count;
+        bool counted[MAX_ROWS], in_parts = sbp_json_member(row, "prompt_ids") != NULL;
+        if (in_parts) {
+            int64_t prompt = batch_ids(f, row, "prompt_ids", 0, id);
+            count = batch_ids(f, row, "completion_ids", prompt, id);
+            for (int64_t i = 0; i < count; i++)
+                counted[i] = i >= prompt;
+        } else {
+            count = batch_ids(f, row, "input_ids", 0, id);
+            (void)batch_ids(f, row, "labels", 0, label);
+            for (int64_t i = 0; i < count; i++)
+                counted[i] = label[i] != -100;
         }
-        batch_add(b, id, counted, ids->count);
+        batch_add(b, id, counted, count);
     }
     if (b->labels < 1)
         b->labels = 1;

@@ -93,6 +93,51 @@ static void test_shared_experts(void **state) {
     fixture_destroy(&f);
 }
 
+/* DeepSeek's router and latent attention: what nobody trains, which layers, and what is refused. */
+static void test_deepseek(void **state) {
+    (void)state;
+    static const char groups[] = "tests/golden/deepseek_v3_groups/model",
+                      yarn[] = "tests/golden/deepseek_v3_yarn/model",
+                      glm[] = "tests/golden/glm4_moe_norms/model";
+    static const struct {
+        const char *model, *set, *message;
+    } wrong[] = {{groups, "n_group=4", "2 of 6 experts in 1 of 4 groups"},
+                 {groups, "topk_group=3", "2 of 6 experts in 3 of 2 groups"},
+                 {groups, "num_experts_per_tok=4", "4 of 6 experts in 1 of 2 groups"},
+                 {groups, "n_group=6", "which must be of equal size, at least 2"},
+                 {groups, "num_key_value_heads=1", "1; latent attention has as many keys as heads, 3"},
+                 {groups, "qk_head_dim=11", "10 expected, the sum of qk_nope_head_dim and qk_rope_head_dim"},
+                 {glm, "n_group=2", "2 of 5 experts in 1 of 2 groups"}};
+    for (int i = 0; i < SBP_COUNT(wrong); i++)
+        expect(wrong[i].model, wrong[i].set, SBP_INPUT, wrong[i].message);
+    static const struct {
+        const char *model, *set;
+        int sparse;
+    } layers[] = {{groups, "first_k_dense_replace=0", 2},
+                  {groups, "first_k_dense_replace=2", 0},
+                  {glm, "first_k_dense_replace=null", 1},
+                  {glm, "n_shared_experts=0", 1}};
+    sbp_model model;
+    for (int i = 0; i < SBP_COUNT(layers); i++) {
+        fixture f = fixture_create();
+        load(&f, layers[i].model, SBP_F32, &layers[i].set, 1, &model);
+        assert_int_equal(count_ops(model.module, SBP_OP_route), layers[i].sparse);
+        fixture_destroy(&f);
+    }
+    fixture f = fixture_create();
+    load(&f, groups, SBP_BF16, NULL, 0, &model);
+    const sbp_param *bias = param(&model, "model.layers.1.mlp.gate.e_score_correction_bias");
+    assert_false(bias->trainable);
+    assert_int_equal(bias->type.dtype, SBP_F32);
+    assert_true(param(&model, "model.layers.1.mlp.gate.weight")->trainable);
+    assert_int_equal(param(&model, "model.layers.1.mlp.shared_experts.up_proj.weight")->type.dim[0].n, 18);
+    assert_int_equal(param(&model, "model.layers.0.self_attn.q_a_proj.weight")->type.dim[0].n, 11);
+    load(&f, yarn, SBP_F32, NULL, 0, &model);
+    assert_int_equal(param(&model, "model.layers.0.self_attn.q_proj.weight")->type.dim[0].n, 30);
+    assert_int_equal(param(&model, "model.layers.0.self_attn.kv_a_proj_with_mqa.bias")->type.dim[0].n, 14);
+    fixture_destroy(&f);
+}
+
 /* The text model alone, which is written expert by expert, with files of the whole one, which are not. */
 static sbp_status run_fused_files(void *user) {
     fixture *f = user;
@@ -236,8 +281,9 @@ static void test_clamped_at_the_limit(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_experts), cmocka_unit_test(test_shared_experts),
-                                       cmocka_unit_test(test_fused_files), cmocka_unit_test(test_gpt_oss),
-                                       cmocka_unit_test(test_clamped_at_the_limit)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_experts),  cmocka_unit_test(test_shared_experts),
+        cmocka_unit_test(test_deepseek), cmocka_unit_test(test_fused_files),
+        cmocka_unit_test(test_gpt_oss),  cmocka_unit_test(test_clamped_at_the_limit)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,64 @@
+/* hf_deepseek_v3.c: DeepSeek-V3 and R1, and GLM-4.7-Flash: latent attention, and experts behind the first layers.
+ * Fields and their defaults: transformers, configuration_deepseek_v3.py, configuration_glm4_moe_lite.py. */
+#include <string.h>
+
+#include "frontends/hf/hf.h"
+
+void sbp_hf_deepseek_v3(sbp_hf *hf) {
+    sbp_hf_decoder d = sbp_hf_decoder_read(
+        hf,
+        &(sbp_hf_defaults){
+            .vocab = 129280, .heads = 128, .kv_heads = 128, .head_dim_rounds = true, .max_positions = 4096});
+    sbp_hf_latent_read(
+        hf, &d, &(sbp_hf_latent){.q_rank = 1536, .kv_rank = 512, .fixed = 128, .turned = 64, .value = 128});
+    d.experts = sbp_hf_deepseek_experts_read(hf, d.layers,
+                                             &(sbp_hf_deepseek_experts){.count = 256,
+                                                                        .chosen = 8,
+                                                                        .inner = 2048,
+                                                                        .groups = 8,
+                                                                        .chosen_groups = 4,
+                                                                        .dense = 3,
+                                                                        .scaling = 2.5});
+    sbp_hf_decoder_build(hf, &d);
+}
+
+/* mlp_layer_types: "dense" or "sparse" for each layer. */
+static void read_layer_types(sbp_hf *hf, sbp_hf_decoder *d) {
+    const sbp_json *list = sbp_hf_field(hf, "mlp_layer_types");
+    if (!list || hf->builder.status != SBP_OK)
+        return;
+    if (list->kind != SBP_JSON_ARRAY || list->count != d->layers) {
+        sbp_hf_fail(hf, list, "expected an array of %lld layer types (num_hidden_layers)",
+                    (long long)d->layers);
+        return;
+    }
+    for (int64_t i = 0; i < d->layers; i++) {
+        const sbp_json *type = &list->items[i];
+        bool sparse = type->kind == SBP_JSON_STRING && strcmp(type->string, "sparse") == 0;
+        if (!sparse && !(type->kind == SBP_JSON_STRING && strcmp(type->string, "dense") == 0))
+            sbp_hf_fail(hf, type, "dense or sparse expected");
+        if (d->experts.sparse)
+            d->experts.sparse[i] = sparse;
+    }
+}
+
+void sbp_hf_glm4_moe_lite(sbp_hf *hf) {
+    sbp_hf_decoder d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.vocab = 154880,
+                                                                  .heads = 20,
+                                                                  .kv_heads = 20,
+                                                                  .head_dim_rounds = true,
+                                                                  .max_positions = 202752,
+                                                                  .norm_eps = 1e-5});
+    sbp_hf_latent_read(
+        hf, &d, &(sbp_hf_latent){.q_rank = 768, .kv_rank = 512, .fixed = 192, .turned = 64, .value = 256});
+    d.experts = sbp_hf_deepseek_experts_read(hf, d.layers,
+                                             &(sbp_hf_deepseek_experts){.count = 64,
+                                                                        .chosen = 4,
+                                                                        .inner = 1536,
+                                                                        .groups = 1,
+                                                                        .chosen_groups = 1,
+                                                                        .dense = 1,
+                                                                        .scaling = 1.8});
+    read_layer_types(hf, &d);
+    sbp_hf_decoder_build(hf, &d);
+}
