@@ -284,6 +284,14 @@ typedef struct sbp_hf_deepseek_experts {
 sbp_hf_experts sbp_hf_deepseek_experts_read(sbp_hf *hf, int64_t layers,
                                             const sbp_hf_deepseek_experts *defaults);
 sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, int64_t layers, const sbp_hf_experts_defaults *defaults);
+/* Which experts a row goes to, [T, chosen], and the weights of their answers in the wide type, [T, chosen, 1]. */
+typedef struct sbp_hf_choice {
+    sbp_value index, weight;
+} sbp_hf_choice;
+/* The sum of the answers of those, in the wide type, [T, hidden]; <module>.experts has the matrices. */
+sbp_value sbp_hf_experts_apply(sbp_hf *hf, const sbp_hf_experts *experts, const char *activation, sbp_value x,
+                               sbp_hf_choice choice, const char *module, int64_t hidden);
+sbp_value sbp_hf_softmax(sbp_builder *builder, sbp_value x);
 /* Softmax over all experts, the largest of it, and the sum of their answers, and of the shared one's, [T,
  * hidden]; or as the flags say. */
 sbp_value sbp_hf_experts_build(sbp_hf *hf, const sbp_hf_experts *experts, const char *activation,

@@ -123,7 +123,7 @@ sbp_hf_experts sbp_hf_deepseek_experts_read(sbp_hf *hf, int64_t layers,
 
 /* ---- graph ---------------------------------------------------------------------------------------- */
 
-static sbp_value softmax(sbp_builder *b, sbp_value x) {
+sbp_value sbp_hf_softmax(sbp_builder *b, sbp_value x) {
     sbp_value top = sbp_build1(b, SBP_OP_stop_gradient, sbp_build1(b, SBP_OP_row_max, x));
     sbp_value p = sbp_build1(b, SBP_OP_exp, sbp_build2(b, SBP_OP_sub, x, top));
     sbp_value sum = sbp_build1(b, SBP_OP_row_sum, p);
@@ -159,11 +159,6 @@ static sbp_value expert_linear(sbp_hf *hf, const char *name, sbp_value x, sbp_va
                      (sbp_attr[]){sbp_attr_symbol("layout", layout), sbp_attr_bool("wide", wide)}, 2, NULL);
 }
 
-/* Which experts a row goes to, and the weights of their answers in the wide type, [T, chosen, 1]. */
-typedef struct choice {
-    sbp_value index, weight;
-} choice;
-
 /* Scores to choose by: those of groups that are not chosen, below all others. A group is chosen when fewer than
  * so many come before it: those with a larger sum of their two best, and of equal ones the lower. */
 static sbp_value within_groups(sbp_hf *hf, const sbp_hf_experts *e, sbp_value scores) {
@@ -194,10 +189,10 @@ static sbp_value within_groups(sbp_hf *hf, const sbp_hf_experts *e, sbp_value sc
     return sbp_build_reshape(b, x, (int64_t[]){e->count}, 1);
 }
 
-static choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x, const char *module,
-                           int64_t hidden) {
+static sbp_hf_choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x, const char *module,
+                                  int64_t hidden) {
     sbp_builder *b = &hf->builder;
-    choice c;
+    sbp_hf_choice c;
     sbp_dtype wide = sbp_rule_wide(hf->compute);
     const char *router = sbp_hf_path(hf, "%s.%s", module, e->names->router);
     sbp_value scores = e->sigmoid ? sbp_hf_linear_wide(hf, "router", x, router, e->count, hidden)
@@ -206,7 +201,7 @@ static choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x, con
     if (e->sigmoid)
         scores = sbp_build1(b, SBP_OP_sigmoid, scores);
     else if (!e->softmax_of_chosen)
-        scores = softmax(b, scores);
+        scores = sbp_hf_softmax(b, scores);
     sbp_value ranked = scores;
     if (e->sigmoid)
         ranked =
@@ -218,7 +213,7 @@ static choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x, con
         sbp_build(b, SBP_OP_route, "chosen", &ranked, 1, (sbp_attr[]){sbp_attr_int("k", e->chosen)}, 1, NULL);
     c.weight = sbp_build2(b, SBP_OP_take_at, scores, c.index);
     if (e->softmax_of_chosen) {
-        c.weight = softmax(b, c.weight);
+        c.weight = sbp_hf_softmax(b, c.weight);
     } else if (e->normalized) {
         sbp_value sum = sbp_build1(b, SBP_OP_row_sum, c.weight);
         if (e->sigmoid)
@@ -235,7 +230,7 @@ static choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x, con
 /* An expert's answer is weighted before its last product, which is linear: then nothing as wide as all
  * answers together is read by the gradient of a weight. The answers in the wide type, [T, chosen, hidden]. */
 static sbp_value build_gated(sbp_hf *hf, const sbp_hf_experts *e, const char *activation, sbp_value x,
-                             choice c, const char *module, int64_t hidden) {
+                             sbp_hf_choice c, const char *module, int64_t hidden) {
     sbp_builder *b = &hf->builder;
     sbp_dtype wide = sbp_rule_wide(hf->compute);
     sbp_value w = expert_matrices(hf, e, module, SBP_HF_EXPERT_GATE, e->inner, hidden);
@@ -280,8 +275,8 @@ static sbp_value build_clamped_gate(sbp_hf *hf, const sbp_hf_experts *e, sbp_val
 }
 
 /* As build_gated; the last bias has the weight for an input. */
-static sbp_value build_clamped(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x, choice c, const char *module,
-                               int64_t hidden) {
+static sbp_value build_clamped(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x, sbp_hf_choice c,
+                               const char *module, int64_t hidden) {
     sbp_builder *b = &hf->builder;
     sbp_dtype wide = sbp_rule_wide(hf->compute);
     const char *name = sbp_hf_path(hf, "%s.experts.%s", module, e->names->fused),
@@ -321,14 +316,19 @@ static sbp_value build_shared(sbp_hf *hf, const sbp_hf_experts *e, const char *a
     return sbp_build2(b, SBP_OP_mul, sbp_build_cast(b, y, wide), share);
 }
 
+sbp_value sbp_hf_experts_apply(sbp_hf *hf, const sbp_hf_experts *e, const char *activation, sbp_value x,
+                               sbp_hf_choice c, const char *module, int64_t hidden) {
+    sbp_value y = e->clamped ? build_clamped(hf, e, x, c, module, hidden)
+                             : build_gated(hf, e, activation, x, c, module, hidden);
+    y = sbp_build(&hf->builder, SBP_OP_row_sum, NULL, &y, 1, (sbp_attr[]){sbp_attr_int("axis", -2)}, 1, NULL);
+    return sbp_build_reshape(&hf->builder, y, (int64_t[]){hidden}, 1);
+}
+
 sbp_value sbp_hf_experts_build(sbp_hf *hf, const sbp_hf_experts *e, const char *activation, const char *name,
                                sbp_value x, const char *module, int64_t hidden) {
     sbp_builder *b = &hf->builder;
-    choice c = build_choice(hf, e, x, module, hidden);
-    sbp_value y = e->clamped ? build_clamped(hf, e, x, c, module, hidden)
-                             : build_gated(hf, e, activation, x, c, module, hidden);
-    y = sbp_build(b, SBP_OP_row_sum, NULL, &y, 1, (sbp_attr[]){sbp_attr_int("axis", -2)}, 1, NULL);
-    y = sbp_build_reshape(b, y, (int64_t[]){hidden}, 1);
+    sbp_hf_choice c = build_choice(hf, e, x, module, hidden);
+    sbp_value y = sbp_hf_experts_apply(hf, e, activation, x, c, module, hidden);
     if (e->shared > 0) {
         sbp_value shared = build_shared(hf, e, activation, x, module, hidden);
         y = sbp_build2(b, SBP_OP_add, y, shared);

@@ -101,7 +101,7 @@ static const char *const thorough[] = {
     "llama_plain",    "gemma3_layer_types", "gemma3_untied_bias", "qwen2_sliding",
     "llama_tied_pad", "phi3_su_long",       "gpt_neox_plain",     "lfm2_v"};
 /* All cases but those of architectures that are only examples of how one is added. */
-enum { CASES = 64 };
+enum { CASES = 67 };
 
 /* A member of args.json as it would be typed. */
 static const char *arguments(io_fixture *f, const sbp_json *args, const char *key) {
@@ -292,7 +292,9 @@ static const char *const structures[] = {"llama_plain",
                                          "qwen3_5_moe_released_v",
                                          "gpt_oss_v",
                                          "glm4_defaults",
-                                         "deepseek_v3_groups"};
+                                         "deepseek_v3_groups",
+                                         "gemma4_e2b_released_v",
+                                         "gemma4_26b_a4b_v"};
 
 /* Cases that run every setting which each case may run; of the others one setting tells, in chunks, where
  * not everything is asked for. */

@@ -506,8 +506,8 @@ static void test_errors(void **state) {
                       mistral[] = "tests/golden/mistral_window/model";
     expect(plain, "model_type=\"mamba\"", SBP_INPUT,
            "config.json: model_type: model type 'mamba' is not supported; supported: llama, mistral, qwen2, "
-           "qwen3, gemma3_text, olmo2, ");
-    expect(gemma, "model_type=\"gemma4\"", SBP_INPUT,
+           "qwen3, gemma3_text, gemma4_text, gemma4, olmo2, ");
+    expect(gemma, "model_type=\"gemma5\"", SBP_INPUT,
            "; by its fields 'gemma3_text' is nearest, which reads all of them");
     static const char *const other[] = {"model_type=\"qwen3_5b\"", "n_group=3", "tail=[1]"};
     expect_with("tests/golden/qwen3_plain/model", other, 3, SBP_INPUT,
