@@ -65,8 +65,8 @@ static const char *draw_settings(io_fixture *f, sbp_rng *rng) {
 
 static void test_models(void **state) {
     io_fixture *f = *state;
-    static const char *const few[] = {"llama_mqa",   "mistral_window", "gemma3_layer_types",
-                                      "qwen3_plain", "llama_mha",      "gpt_neox_plain"};
+    static const char *const few[] = {"llama_mqa", "mistral_window", "gemma3_layer_types", "qwen3_plain",
+                                      "llama_mha", "gpt_neox_plain", "qwen3_5_dense_v"};
     bool all = testing_all();
     double worst = 0;
     int models = 0;
@@ -302,6 +302,24 @@ static void test_states(void **state) {
     }
 }
 
+/* Three value heads of each of two key heads, on four ranks: decay and beta go where v goes, which is not as
+ * many to each rank. */
+static void test_value_heads(void **state) {
+    io_fixture *f = *state;
+    if (!cli_has_ranks(f, "value heads of ranks that have documents together"))
+        skip();
+    write_rows(f, 13, 50);
+    cli_ok(f, "mkdir -p $D/m && cp $G/qwen3_next_dense/model/config.json $D/m");
+    for (int ranks = 1; ranks <= 4; ranks += 3)
+        cli_ok(f, sbp_arena_printf(
+                      f->arena,
+                      "$C compile $D/m --set linear_num_value_heads=6 --dtype fp64 --seq-len 60 --threads 1 "
+                      "--chunk 5 --ranks %d --context-parallel %d -o $D/p && %s$R $D/p --data $D/t --weights "
+                      "random:1 --batch-size 5 --dump-gradients $D/%s.g",
+                      ranks, ranks, ranks > 1 ? "$M -n 4 " : "", ranks > 1 ? "all" : "one"));
+    compare(f, "value heads", ".g");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_models, cli_setup, io_teardown),
@@ -312,6 +330,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_longer, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_sinks, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_states, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_value_heads, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
