@@ -9,7 +9,8 @@
  * Heads: its operands become rows of all ranks (W) of some of the heads, its output rows of this rank again;
  * what says which rows a row sees comes with W rows. Keys: keys and values become rows of all ranks, queries
  * and outputs stay. What carries a state goes over all rows in their order: the delta rule of some of the value
- * heads, with the key heads that they read. Whatever else reads other rows is refused.
+ * heads, with the key heads that they read; a convolution of all channels, on one rank. Whatever else reads
+ * other rows is refused.
  */
 #include "passes/graph/rewrite.h"
 #include "passes/passes.h"
@@ -172,7 +173,8 @@ static sbp_status rewrite_delta_rule(exchanger *x, const sbp_op *op) {
     return b->status;
 }
 
-/* Of rank 0's, which has the one head that all channels are: taps are those of a parameter, which all have. */
+/* On the first rank, which has the one head that all channels are: the taps are a parameter's, and whole. The
+ * others have zeros, from which no gradient of the taps comes. */
 static sbp_status rewrite_conv_rows(exchanger *x, const sbp_op *op) {
     enum { X, W, BIAS, FIRST };
     sbp_builder *b = &x->rw.builder;
