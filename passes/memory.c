@@ -511,8 +511,10 @@ static void resize_blocks(sbp_program *program, const sbp_body *body, int64_t ch
         }
         for (int32_t k = 0; node->kind == SBP_NODE_COMMAND && k < node->u.command->view_count; k++) {
             const sbp_view *view = &node->u.command->views[k];
-            if (view->ref >= 0 && view->length.column == SBP_COLUMN_BLOCKS)
-                program->buffers[view->ref].rows = sbp_extent_const(sbp_ceil_div(chunk, SBP_PARTIAL_ROWS));
+            int32_t column = view->length.column;
+            int64_t rows = column == SBP_COLUMN_ALL_BLOCKS ? chunk * program->context : chunk;
+            if (view->ref >= 0 && (column == SBP_COLUMN_BLOCKS || column == SBP_COLUMN_ALL_BLOCKS))
+                program->buffers[view->ref].rows = sbp_extent_const(sbp_ceil_div(rows, SBP_PARTIAL_ROWS));
         }
     }
 }

@@ -174,7 +174,7 @@ sbp_status sbp_ranks_context(sbp_ranks *parent, int32_t size, sbp_diag *diag, sb
                      .native = parent->native,
                      .parent = parent,
                      .channel = 1};
-    r->world.node = 1; /* its exchanges are around attention, and few */
+    r->world.node = 1; /* its exchanges are around what reads other rows, and few */
     r->world.count = r->group = size;
     r->world.rank = r->member = parent->world.rank % size;
     r->first = parent->world.rank - r->world.rank;

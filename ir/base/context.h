@@ -18,6 +18,9 @@
  * change nothing: their outputs go nowhere, and no gradient comes to them.
  * (Splitting attention by heads: Jacobs et al. 2023, DeepSpeed Ulysses, arXiv:2309.14509.)
  *
+ * States go over all rows as well, so what carries one has them by heads: the delta rule those of values, a
+ * short convolution one of all channels, which the first rank has (passes/graph/context.c).
+ *
  * The other way moves keys: those and values of all ranks' rows of a chunk are gathered, with all heads, and
  * attention runs over this rank's queries. Their gradients, of all rows in front of the chunk's end, are
  * parts of sums over ranks; those of the chunk's rows are whole when every rank has been there, in the

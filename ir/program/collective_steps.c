@@ -670,7 +670,7 @@ sbp_process_group sbp_collective_group(const sbp_collective_call *call) {
     switch (sbp_collectives[call->op].among) {
     case SBP_AMONG_WORLD:
         return sbp_pg_of_all(w->rank, w->ranks, w->node);
-    case SBP_AMONG_CONTEXT: /* its exchanges are around attention, and few: in one round */
+    case SBP_AMONG_CONTEXT: /* its exchanges are around what reads other rows, and few: in one round */
         return sbp_pg_of_neighbours(w->rank, w->context, 1);
     default:
         return sbp_pg_of_neighbours(w->rank, w->group, w->node);

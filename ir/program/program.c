@@ -251,10 +251,10 @@ sbp_view sbp_view_chunk(sbp_view whole, sbp_symbol step) {
     return view;
 }
 
-sbp_view sbp_view_blocks(sbp_view whole) {
+sbp_view sbp_view_blocks(sbp_view whole, bool of_all) {
     sbp_view view = whole;
     view.start = (sbp_index){.column = -1};
-    view.length = (sbp_index){.column = SBP_COLUMN_BLOCKS};
+    view.length = (sbp_index){.column = of_all ? SBP_COLUMN_ALL_BLOCKS : SBP_COLUMN_BLOCKS};
     view.until = false;
     return view;
 }
@@ -304,6 +304,7 @@ void sbp_position_set(sbp_position *position, const sbp_program *program, int32_
     position->columns[SBP_COLUMN_HI] = row0 + rows;
     position->columns[SBP_COLUMN_ALL] = (row0 + rows) * program->context;
     position->columns[SBP_COLUMN_BLOCKS] = sbp_ceil_div(rows, SBP_PARTIAL_ROWS);
+    position->columns[SBP_COLUMN_ALL_BLOCKS] = sbp_ceil_div(rows * program->context, SBP_PARTIAL_ROWS);
     for (int32_t w = 0; w < t->window_count && w < SBP_MAX_WINDOWS; w++)
         position->columns[SBP_COLUMN_LO + w] = row0 * program->context;
 }

@@ -295,8 +295,8 @@ typedef struct sbp_function {
 
 /* Chunks of `step` rows of T, computed by the host for each micro-batch. Columns: 0 row0, 1 rows, 2 hi (the
  * end row), 3 blocks (ceil(rows / SBP_PARTIAL_ROWS), the rows of a row kernel's partials), 4 all (the end row
- * of all ranks' chunks, in W), then one lo per window: the first row, in W, that attention of the chunk
- * reads. */
+ * of all ranks' chunks, in W), 5 all_blocks (those of the rows of all ranks' chunks), then one lo per window:
+ * the first row, in W, that attention of the chunk reads. */
 typedef struct sbp_chunk_table {
     const char *name;
     sbp_symbol step;  /* C or H */
@@ -311,6 +311,7 @@ enum {
     SBP_COLUMN_HI,
     SBP_COLUMN_BLOCKS,
     SBP_COLUMN_ALL,
+    SBP_COLUMN_ALL_BLOCKS,
     SBP_COLUMN_LO,
     SBP_MAX_WINDOWS = 16,
     SBP_MAX_COLUMNS = SBP_COLUMN_LO + SBP_MAX_WINDOWS
@@ -470,7 +471,7 @@ sbp_command *sbp_command_create(sbp_arena *arena, sbp_command_kind kind, int32_t
 /* Narrows a whole view to the rows of the current chunk: [i*step for step]. */
 sbp_view sbp_view_chunk(sbp_view whole, sbp_symbol step);
 /* Narrows a whole view to the partial rows of the current chunk: [0 for blocks]. */
-sbp_view sbp_view_blocks(sbp_view whole);
+sbp_view sbp_view_blocks(sbp_view whole, bool of_all);
 /* The same memory at every position: of the same rows and columns; or only beginning at the same place. Two
  * absent views are equal, and begin nowhere. */
 bool sbp_view_equal(const sbp_view *a, const sbp_view *b);

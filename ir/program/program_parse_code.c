@@ -10,7 +10,7 @@ enum { MAX_DEPTH = 8 };
 
 /* row0 rows hi blocks all lo0 lo1 ... */
 static bool is_column(const sbp_lexer *lexer, int32_t *out) {
-    static const char *const columns[] = {"row0", "rows", "hi", "blocks", "all"};
+    static const char *const columns[] = {"row0", "rows", "hi", "blocks", "all", "all_blocks"};
     if (lexer->token != SBP_TOKEN_NAME)
         return false;
     for (int32_t c = 0; c < SBP_COUNT(columns); c++)

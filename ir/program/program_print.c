@@ -102,7 +102,7 @@ static void print_index(sbp_text *out, const sbp_index *index) {
         print_step(out, index->step);
         any = true;
     }
-    static const char *const columns[] = {"row0", "rows", "hi", "blocks", "all"};
+    static const char *const columns[] = {"row0", "rows", "hi", "blocks", "all", "all_blocks"};
     if (index->column >= 0) {
         sbp_text_add(out, any ? "+" : "");
         if (index->column < SBP_COLUMN_LO)

@@ -5,10 +5,12 @@
  *           rows are parts of those of all, which gradients become when they cross the interconnect
  * breaks    nothing
  *
- * Attention alone reads other rows, and there are two ways to give them to it (--context-exchange). Heads:
- * its operands become rows of all ranks (W) of some of the heads, its output rows of this rank again; what
- * says which rows a row sees comes with W rows. Keys: keys and values become rows of all ranks, queries and
- * outputs stay. Whatever else reads other rows is refused.
+ * Two kinds of ops read other rows. Of attention there are two ways to give them to it (--context-exchange).
+ * Heads: its operands become rows of all ranks (W) of some of the heads, its output rows of this rank again;
+ * what says which rows a row sees comes with W rows. Keys: keys and values become rows of all ranks, queries
+ * and outputs stay. What carries a state goes over all rows in their order: the delta rule of some of the value
+ * heads, with the key heads that they read; a convolution of all channels, on one rank. Whatever else reads
+ * other rows is refused.
  */
 #include "passes/graph/rewrite.h"
 #include "passes/passes.h"
@@ -77,9 +79,10 @@ static sbp_status check_column(const exchanger *x, const sbp_op *op, int32_t ope
     if (info->role == SBP_VALUE_ROW)
         return SBP_OK;
     return sbp_fail(x->rw.builder.diag, SBP_INPUT,
-                    "%s%s%sattention reads %%%s, which is computed: --context-parallel needs the documents "
+                    "%s%s%s%s reads %%%s, which is computed: --context-parallel needs the documents "
                     "of its rows from the data (in @%s)",
-                    op->node ? "node '" : "", op->node ? op->node : "", op->node ? "': " : "", info->name,
+                    op->node ? "node '" : "", op->node ? op->node : "", op->node ? "': " : "",
+                    sbp_opcode_attends(op->code) ? "attention" : sbp_opcode_name(op->code), info->name,
                     from->name);
 }
 
@@ -133,6 +136,61 @@ static sbp_status rewrite_attention(exchanger *x, const sbp_op *op) {
     return b->status;
 }
 
+/* ---- states ------------------------------------------------------------------------------------------ */
+
+/* x: [rows, columns], as heads of so many columns there and back. */
+static sbp_value turn_columns(exchanger *x, sbp_value value, const char *to, int64_t heads, int64_t kv_heads,
+                              int64_t dim) {
+    sbp_builder *b = &x->rw.builder;
+    if (b->status != SBP_OK)
+        return SBP_NO_VALUE;
+    int64_t columns = sbp_build_type(b, value)->dim[1].n;
+    value = sbp_build_reshape(b, value, (int64_t[]){columns / dim, dim}, 2);
+    value = exchange(x, value, to, heads, kv_heads, false);
+    if (b->status != SBP_OK)
+        return SBP_NO_VALUE;
+    return sbp_build_reshape(b, value, (int64_t[]){sbp_build_type(b, value)->dim[1].n * dim}, 1);
+}
+
+static sbp_status rewrite_delta_rule(exchanger *x, const sbp_op *op) {
+    enum { Q, K, V, DECAY, BETA, FIRST };
+    const sbp_func *from = x->rw.from;
+    sbp_builder *b = &x->rw.builder;
+    int64_t heads = from->values[op->operands[V]].type.dim[1].n;
+    int64_t kv_heads = from->values[op->operands[K]].type.dim[1].n;
+    sbp_value operands[FIRST + 1];
+    SBP_TRY(check_column(x, op, FIRST));
+    b->node = op->node;
+    for (int32_t k = Q; k <= V; k++)
+        operands[k] = to_heads(x, op->operands[k], heads, kv_heads, k != V);
+    for (int32_t k = DECAY; k <= BETA; k++)
+        operands[k] = named(x, turn_columns(x, x->rw.map[op->operands[k]], "heads", heads, kv_heads, 1),
+                            op->operands[k]);
+    operands[FIRST] = column_of_all(x, op->operands[FIRST]);
+    sbp_value o = sbp_build(b, op->code, NULL, operands, SBP_COUNT(operands), NULL, 0, NULL);
+    sbp_rewrite_replace(&x->rw, op->results[0], o);
+    x->rw.map[op->results[0]] = exchange(x, o, "rows", heads, kv_heads, false);
+    return b->status;
+}
+
+/* On the first rank, which has the one head that all channels are: the taps are a parameter's, and whole. The
+ * others have zeros, from which no gradient of the taps comes. */
+static sbp_status rewrite_conv_rows(exchanger *x, const sbp_op *op) {
+    enum { X, W, BIAS, FIRST };
+    sbp_builder *b = &x->rw.builder;
+    int64_t channels = x->rw.from->values[op->operands[X]].type.dim[1].n;
+    sbp_value operands[FIRST + 1];
+    SBP_TRY(check_column(x, op, FIRST));
+    b->node = op->node;
+    sbp_rewrite_operands(&x->rw, op, operands);
+    operands[X] = named(x, turn_columns(x, operands[X], "heads", 1, 1, channels), op->operands[X]);
+    operands[FIRST] = column_of_all(x, op->operands[FIRST]);
+    sbp_value y = sbp_build(b, op->code, NULL, operands, SBP_COUNT(operands), NULL, 0, NULL);
+    sbp_rewrite_replace(&x->rw, op->results[0], y);
+    x->rw.map[op->results[0]] = turn_columns(x, y, "rows", 1, 1, channels);
+    return b->status;
+}
+
 static bool reads_other_rows(const sbp_func *func, const sbp_op *op) {
     for (int32_t k = 0; k < op->operand_count; k++)
         for (int32_t r = 0; r < op->result_count && op->operands[k] != SBP_NO_VALUE; r++) {
@@ -156,6 +214,10 @@ static sbp_status rewrite(const sbp_pass_input *in, sbp_module *module, const sb
         const sbp_op *op = &func->ops[i];
         if (sbp_opcode_attends(op->code))
             SBP_TRY(rewrite_attention(&x, op));
+        else if (op->code == SBP_OP_delta_rule)
+            SBP_TRY(rewrite_delta_rule(&x, op));
+        else if (op->code == SBP_OP_conv_rows)
+            SBP_TRY(rewrite_conv_rows(&x, op));
         else if (sbp_opcode_class(op->code) == SBP_CLASS_RECUR)
             return sbp_fail(
                 in->diag, SBP_INPUT,

@@ -341,6 +341,11 @@ static sbp_value dcarry_root(const sbp_fuser *z, sbp_value v) {
     }
 }
 
+/* Whether a value has a chunk's rows of all ranks of a context. */
+static bool of_all(const sbp_fuser *z, sbp_value v) {
+    return sbp_type_rows(&z->f->values[v].type) == SBP_D;
+}
+
 static void emit_attention_vjp(sbp_fuser *z, const sbp_op *op, int32_t position) {
     int64_t window = sbp_op_int(op, "window");
     sbp_attention_attrs attrs;
@@ -349,7 +354,7 @@ static void emit_attention_vjp(sbp_fuser *z, const sbp_op *op, int32_t position)
     sbp_term dv = view_term(visible_rows(z, z->stage->places[dcarry_root(z, op->operands[VJP_DV])], window));
     sbp_temp work = {.dtype = sbp_lower_wide(z->f->values[op->operands[0]].type.dtype),
                      .cols = sbp_target_work_columns(&z->p->target, attrs.heads, attrs.d_qk),
-                     .of_all = sbp_type_rows(&z->f->values[op->operands[0]].type) == SBP_D,
+                     .of_all = of_all(z, op->operands[0]),
                      .more_rows = z->p->target.attention_more_rows};
     sbp_term terms[SBP_ATTN_BWD_OPERANDS] = {
         [SBP_ATTN_BWD_DQ] = value_term(z, op->results[VJP_DQ]),
@@ -431,7 +436,10 @@ static void emit_conv_rows_vjp(sbp_fuser *z, const sbp_op *op, int32_t position)
     enum { DY, X, W, FIRST, STATE, DSTATE };
     enum { DX, DW, DSTATE_OUT };
     const sbp_type *dw = &z->f->values[op->results[DW]].type;
-    const sbp_temp partial = {.dtype = dw->dtype, .cols = sbp_type_row_elems(dw), .blocks = true};
+    const sbp_temp partial = {.dtype = dw->dtype,
+                              .cols = sbp_type_row_elems(dw),
+                              .blocks = true,
+                              .of_all = of_all(z, op->operands[X])};
     sbp_term sums = z->uses[op->results[DW]] > 0 ? temp_term(z, partial) : no_term();
     sbp_term terms[SBP_CONV_ROWS_BWD_OPERANDS] = {
         [SBP_CONV_ROWS_BWD_DX] = term_if_read(z, op->results[DX]),
@@ -465,6 +473,7 @@ static sbp_term delta_work(sbp_fuser *z, const sbp_delta_attrs *attrs, sbp_value
                                    : backward            ? state
                                                          : 0,
                            .more_rows = target->delta_more_rows,
+                           .of_all = of_all(z, k),
                            .per = SBP_DELTA_BLOCK};
     return work.cols > 0 ? temp_term(z, work) : no_term();
 }
@@ -626,7 +635,10 @@ static void emit_group(sbp_fuser *z, int32_t group, extras *more) {
     for (int32_t o = 0; o < own; o++) {
         if (k->kernel->operands[o].mode == SBP_RK_PARTIAL) {
             int64_t cols = sbp_type_row_elems(&z->f->values[k->operands[o]].type);
-            const sbp_temp partial = {.dtype = k->kernel->operands[o].dtype, .cols = cols, .blocks = true};
+            const sbp_temp partial = {.dtype = k->kernel->operands[o].dtype,
+                                      .cols = cols,
+                                      .blocks = true,
+                                      .of_all = of_all(z, def(z, k->operands[o])->operands[0])};
             partials[sum_count] = terms[o] = temp_term(z, partial);
             sums[sum_count++] = k->operands[o];
         } else {

@@ -302,6 +302,7 @@ static sbp_view temp_view(sbp_scheduler *s, int32_t temp) {
     if (s->temp_buffers[temp] < 0) {
         int64_t chunk = s->stage->rows == SBP_H ? s->p->program->head_chunk : s->p->program->chunk;
         int64_t per = t->blocks ? SBP_PARTIAL_ROWS : t->per;
+        chunk *= t->of_all ? s->p->program->context : 1;
         sbp_extent rows = per > 0     ? sbp_extent_const(sbp_ceil_div(chunk, per))
                           : t->single ? sbp_extent_const(1)
                                       : sbp_extent_symbol(t->of_all ? SBP_D : s->stage->rows, 1);
@@ -313,7 +314,7 @@ static sbp_view temp_view(sbp_scheduler *s, int32_t temp) {
                              t->dtype, 1, rows, t->cols, s->function);
     }
     sbp_view whole = sbp_view_buffer(s->p->program, s->temp_buffers[temp], 0);
-    return t->blocks ? sbp_view_blocks(whole) : whole;
+    return t->blocks ? sbp_view_blocks(whole, t->of_all) : whole;
 }
 
 static void emit_command(sbp_scheduler *s, sbp_body *body, const sbp_instr *instr) {

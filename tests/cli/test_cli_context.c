@@ -65,8 +65,8 @@ static const char *draw_settings(io_fixture *f, sbp_rng *rng) {
 
 static void test_models(void **state) {
     io_fixture *f = *state;
-    static const char *const few[] = {"llama_mqa",   "mistral_window", "gemma3_layer_types",
-                                      "qwen3_plain", "llama_mha",      "gpt_neox_plain"};
+    static const char *const few[] = {"llama_mqa", "mistral_window", "gemma3_layer_types", "qwen3_plain",
+                                      "llama_mha", "gpt_neox_plain", "qwen3_5_dense_v"};
     bool all = testing_all();
     double worst = 0;
     int models = 0;
@@ -250,8 +250,6 @@ static void test_longer(void **state) {
     assert_non_null(strstr(cli_text(f, "err"), "--context-parallel 1: documents fit one rank"));
     cli_fails(f, 2, "--ranks (4) must be a multiple of it",
               "$C compile $S --seq-len 64 --ranks 4 --context-parallel 3 -o $D/p");
-    cli_fails(f, 1, "conv_rows carries a state from row to row: --context-parallel is not built for that",
-              "$C compile tests/golden/lfm2_v/model --seq-len 64 --ranks 2 --context-parallel 2 -o $D/p");
     cli_fails(f, 2, "--ranks (1) must be", "$C compile $S --seq-len 64 --context-parallel 2 -o $D/p");
 }
 
@@ -274,6 +272,54 @@ static void test_sinks(void **state) {
                 "tests/golden/gpt_oss_v/grads.safetensors", SBP_TOLERANCE_F64);
 }
 
+/* States go over the rows of all ranks: chunks cut documents, and have more rows of all ranks than one block of
+ * a sum over rows, or of the delta rule. Value heads in 3 parts: some ranks have none. */
+static void test_states(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *model, *settings;
+        int ranks, tokens;
+    } cases[] = {
+        {"lfm2_v", "--chunk 2 --zero 3 --context-exchange all-to-all", 3, 121},
+        {"lfm2_v", "--chunk 13 --save conv", 2, 121},
+        {"qwen3_5_dense_v", "--chunk 7 --save delta_k+beta", 3, 121},
+        {"qwen3_5_dense_v", "--chunk 40 --zero 2 --backward standard", 2, 121},
+        {"qwen3_next_dense", "--chunk 9 --zero 3 --save delta_out+conv_act", 2, 117},
+        {"qwen3_next_dense", "--chunk 30", 3, 117},
+    };
+    if (!cli_has_ranks(f, "states of ranks that have documents together"))
+        skip();
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$C compile $G/%s/model -o $D/p --dtype fp64 --seq-len %d --threads 1 "
+                                   "--ranks %d --context-parallel %d %s && $M -n %d $R $D/p --data "
+                                   "$G/%s/train.jsonl --batch-tokens %d --dump-gradients $D/all.g",
+                                   cases[i].model, cases[i].tokens, cases[i].ranks, cases[i].ranks,
+                                   cases[i].settings, cases[i].ranks, cases[i].model, cases[i].tokens));
+        cli_compare(f, cases[i].settings, sbp_arena_strdup(f->arena, io_path(f, "all.g")),
+                    sbp_arena_printf(f->arena, "tests/golden/%s/grads.safetensors", cases[i].model),
+                    SBP_TOLERANCE_F64);
+    }
+}
+
+/* Three value heads of each of two key heads, on four ranks: decay and beta go where v goes, which is not as
+ * many to each rank. */
+static void test_value_heads(void **state) {
+    io_fixture *f = *state;
+    if (!cli_has_ranks(f, "value heads of ranks that have documents together"))
+        skip();
+    write_rows(f, 13, 50);
+    cli_ok(f, "mkdir -p $D/m && cp $G/qwen3_next_dense/model/config.json $D/m");
+    for (int ranks = 1; ranks <= 4; ranks += 3)
+        cli_ok(f, sbp_arena_printf(
+                      f->arena,
+                      "$C compile $D/m --set linear_num_value_heads=6 --dtype fp64 --seq-len 60 --threads 1 "
+                      "--chunk 5 --ranks %d --context-parallel %d -o $D/p && %s$R $D/p --data $D/t --weights "
+                      "random:1 --batch-size 5 --dump-gradients $D/%s.g",
+                      ranks, ranks, ranks > 1 ? "$M -n 4 " : "", ranks > 1 ? "all" : "one"));
+    compare(f, "value heads", ".g");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_models, cli_setup, io_teardown),
@@ -283,6 +329,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_others_go_on, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_longer, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_sinks, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_states, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_value_heads, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

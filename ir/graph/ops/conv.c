@@ -63,7 +63,7 @@ sbp_status sbp_shape_conv_rows(sbp_shape *shape) {
 sbp_status sbp_shape_conv_rows_state(sbp_shape *shape) {
     const sbp_type *x = &shape->in[0], *state = &shape->in[1];
     SBP_SHAPE_REQUIRE(shape, 1,
-                      x->rank == 2 && sbp_type_rows(x) == SBP_C && state->rank == 2 &&
+                      x->rank == 2 && sbp_rule_of_chunk(sbp_type_rows(x)) && state->rank == 2 &&
                           sbp_type_rows(state) == SBP_ONE && state->dtype == x->dtype &&
                           state->dim[0].n >= 1 && sbp_dim_equal(state->dim[1], x->dim[1]),
                       "x %s, state %s", sbp_shape_text(x), sbp_shape_text(state));
@@ -80,10 +80,10 @@ sbp_status sbp_shape_conv_rows_vjp(sbp_shape *shape) {
     dstate.dtype = sbp_rule_wide(x->dtype);
     bool given = shape->present[VJP_STATE];
     SBP_SHAPE_REQUIRE(shape, 5,
-                      given ? sbp_type_rows(x) == SBP_C && shape->present[VJP_DSTATE] &&
+                      given ? sbp_rule_of_chunk(sbp_type_rows(x)) && shape->present[VJP_DSTATE] &&
                                   sbp_type_equal(&shape->in[VJP_STATE], &state) &&
                                   sbp_type_equal(&shape->in[VJP_DSTATE], &dstate)
-                            : !shape->present[VJP_DSTATE] && sbp_type_rows(x) == SBP_T,
+                            : !shape->present[VJP_DSTATE] && sbp_rule_of_batch(sbp_type_rows(x)),
                       "rows %s with state %s and dstate %s", sbp_symbol_name(sbp_type_rows(x)),
                       sbp_shape_text(&shape->in[VJP_STATE]), sbp_shape_text(&shape->in[VJP_DSTATE]));
     shape->out[VJP_DX] = *x;

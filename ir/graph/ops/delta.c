@@ -77,7 +77,8 @@ sbp_status sbp_shape_delta_rule_state(sbp_shape *shape) {
     SBP_TRY(check_rows(shape, S_K));
     sbp_type state = state_of(&shape->in[S_K], &shape->in[S_V]);
     SBP_SHAPE_REQUIRE(shape, 6,
-                      sbp_type_rows(&shape->in[S_K]) == SBP_C && sbp_type_equal(&shape->in[S_STATE], &state),
+                      sbp_rule_of_chunk(sbp_type_rows(&shape->in[S_K])) &&
+                          sbp_type_equal(&shape->in[S_STATE], &state),
                       "k %s, state %s; %s expected", sbp_shape_text(&shape->in[S_K]),
                       sbp_shape_text(&shape->in[S_STATE]), sbp_shape_text(&state));
     shape->out[0] = state;
@@ -94,10 +95,10 @@ sbp_status sbp_shape_delta_rule_vjp(sbp_shape *shape) {
     sbp_type state = state_of(k, v);
     bool given = shape->present[VJP_STATE];
     SBP_SHAPE_REQUIRE(shape, 8,
-                      given ? sbp_type_rows(k) == SBP_C && shape->present[VJP_DSTATE] &&
+                      given ? sbp_rule_of_chunk(sbp_type_rows(k)) && shape->present[VJP_DSTATE] &&
                                   sbp_type_equal(&shape->in[VJP_STATE], &state) &&
                                   sbp_type_equal(&shape->in[VJP_DSTATE], &state)
-                            : !shape->present[VJP_DSTATE] && sbp_type_rows(k) == SBP_T,
+                            : !shape->present[VJP_DSTATE] && sbp_rule_of_batch(sbp_type_rows(k)),
                       "rows %s with state %s and dstate %s", sbp_symbol_name(sbp_type_rows(k)),
                       sbp_shape_text(&shape->in[VJP_STATE]), sbp_shape_text(&shape->in[VJP_DSTATE]));
     for (int32_t r = VJP_DQ; r <= VJP_DBETA; r++) /* of what stands one operand behind */

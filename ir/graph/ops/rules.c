@@ -47,7 +47,8 @@ sbp_status sbp_rule_with_state(sbp_shape *shape, sbp_symbol rows) {
     bool given = shape->present[operand];
     SBP_TRY(sbp_opcode_rules(shape->op->code)->state(shape, state));
     SBP_SHAPE_REQUIRE(shape, 9,
-                      given ? rows == SBP_C && sbp_type_equal(&shape->in[operand], state) : rows == SBP_T,
+                      given ? sbp_rule_of_chunk(rows) && sbp_type_equal(&shape->in[operand], state)
+                            : sbp_rule_of_batch(rows),
                       "%s rows with %s %s; of a chunk there is a state %s", sbp_symbol_name(rows),
                       given ? "a state" : "no state", given ? sbp_shape_text(&shape->in[operand]) : "",
                       sbp_shape_text(state));

@@ -12,6 +12,14 @@ sbp_status sbp_rule_broadcast(const sbp_shape *shape, int32_t count, sbp_type *o
 sbp_status sbp_rule_with_dims(const sbp_shape *shape, sbp_symbol rows, sbp_type *out) SBP_CHECKED;
 sbp_symbol sbp_rule_rows_attr(const sbp_op *op);
 
+/* Rows of the batch or of a chunk, this rank's or those of all that have a micro-batch together. */
+static inline bool sbp_rule_of_batch(sbp_symbol rows) {
+    return rows == SBP_T || rows == SBP_W;
+}
+static inline bool sbp_rule_of_chunk(sbp_symbol rows) {
+    return rows == SBP_C || rows == SBP_D;
+}
+
 /* The end of the shape rule of a RECUR op: its last result is its state, as the state rule has it; where that
  * is an operand it is of this type, and `rows`, of what it reads, are those of a chunk (constraint 9). */
 sbp_status sbp_rule_with_state(sbp_shape *shape, sbp_symbol rows) SBP_CHECKED;

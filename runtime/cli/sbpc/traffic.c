@@ -96,7 +96,7 @@ void sbp_cli_net_line(const sbp_program *program, const sbp_target_info *target,
         sbp_text_add(
             out,
             "context    %lld ranks share each micro-batch (--context-exchange %s); each sends the others "
-            "%s in %lld exchanges around attention of a full one: %s, not overlapped\n",
+            "%s in %lld exchanges of rows of a full one: %s, not overlapped\n",
             (long long)program->context, context_exchange(program),
             sbp_format_bytes(part, sizeof part, (double)w.context_bytes), (long long)w.context_exchanges,
             sbp_format_seconds(all, sizeof all, w.context_seconds));
