@@ -177,6 +177,8 @@ sbp_value sbp_hf_linear_heads(sbp_hf *hf, const char *name, sbp_value x, const c
 /* [T, heads * d] -> [T, heads, d] and back. */
 sbp_value sbp_hf_split_heads(sbp_hf *hf, sbp_value x, int64_t heads, int64_t d);
 sbp_value sbp_hf_join_heads(sbp_hf *hf, sbp_value x);
+/* Every second element of each head from `start` on, 0 or 1: [T, heads, 2 n] -> [T, heads, n]. */
+sbp_value sbp_hf_every_other(sbp_builder *builder, sbp_value x, int64_t heads, int64_t n, int64_t start);
 
 typedef enum sbp_hf_norm_style {
     SBP_HF_RMS_NORM,          /* x / rms, rounded to the type of x, times w: Llama */

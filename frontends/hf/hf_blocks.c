@@ -151,6 +151,11 @@ sbp_value sbp_hf_join_heads(sbp_hf *hf, sbp_value x) {
                              (int64_t[]){sbp_type_row_elems(sbp_build_type(&hf->builder, x))}, 1);
 }
 
+sbp_value sbp_hf_every_other(sbp_builder *b, sbp_value x, int64_t heads, int64_t n, int64_t start) {
+    x = sbp_build_reshape(b, x, (int64_t[]){heads, n, 2}, 3);
+    return sbp_build_reshape(b, sbp_build_slice(b, x, start, 1), (int64_t[]){heads, n}, 2);
+}
+
 static sbp_value build_attention(sbp_hf *hf, const sbp_value qkv[3], sbp_value sink, double scale,
                                  int64_t window) {
     sbp_value first = sbp_hf_row(hf, "first"), shared_end = sbp_hf_row(hf, "shared_end"),

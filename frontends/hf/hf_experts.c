@@ -243,12 +243,6 @@ static sbp_value build_gated(sbp_hf *hf, const sbp_hf_experts *e, const char *ac
     return expert_linear(hf, NULL, h, c.index, w, SBP_NO_VALUE, "out_in", wide != hf->compute);
 }
 
-/* Every other column from `start` on, [T, chosen, 2 n] -> [T, chosen, n]. */
-static sbp_value every_other(sbp_builder *b, sbp_value x, int64_t chosen, int64_t n, int64_t start) {
-    x = sbp_build_reshape(b, x, (int64_t[]){chosen, n, 2}, 3);
-    return sbp_build_reshape(b, sbp_build_slice(b, x, start, 1), (int64_t[]){chosen, n}, 2);
-}
-
 /* x, or the limit beyond it: x that is the limit still has its gradient, as torch.clamp has it. */
 static sbp_value not_above(sbp_builder *b, sbp_value x, sbp_value limit) {
     return sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_lt, limit, x), limit, x);
@@ -266,8 +260,8 @@ static sbp_value build_clamped_gate(sbp_hf *hf, const sbp_hf_experts *e, sbp_val
               least = sbp_build_const(b, wide, sbp_round_to(wide, -e->limit)),
               alpha = sbp_build_const(b, wide, sbp_round_to(wide, e->alpha));
     both = sbp_build_cast(b, both, wide);
-    sbp_value gate = not_above(b, every_other(b, both, e->chosen, e->inner, 0), limit);
-    sbp_value up = not_above(b, every_other(b, both, e->chosen, e->inner, 1), limit);
+    sbp_value gate = not_above(b, sbp_hf_every_other(b, both, e->chosen, e->inner, 0), limit);
+    sbp_value up = not_above(b, sbp_hf_every_other(b, both, e->chosen, e->inner, 1), limit);
     up = not_below(b, up, least);
     sbp_value open = sbp_build1(b, SBP_OP_sigmoid, sbp_build2(b, SBP_OP_mul, gate, alpha));
     up = sbp_build2(b, SBP_OP_add, up, sbp_build_const(b, wide, 1));

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "frontends/hf/hf.h"
+#include "ir/graph/op.h"
 
 enum { FULL, SLIDING, KINDS };
 
@@ -27,8 +28,7 @@ typedef struct gemma {
     sbp_value inputs; /* of all layers, [T, layers per_layer] */
 } gemma;
 
-static const sbp_hf_expert_names names = {.router = "router.proj",
-                                          .experts = {[SBP_HF_EXPERT_GATE] = "gate_proj",
+static const sbp_hf_expert_names names = {.experts = {[SBP_HF_EXPERT_GATE] = "gate_proj",
                                                       [SBP_HF_EXPERT_UP] = "up_proj",
                                                       [SBP_HF_EXPERT_DOWN] = "down_proj"},
                                           .fused = "gate_up_proj"};
@@ -175,7 +175,7 @@ static sbp_value norm_plain(const gemma *m, sbp_value x, int64_t n) {
     sbp_builder *b = m->b;
     if (b->status != SBP_OK)
         return SBP_NO_VALUE;
-    sbp_dtype type = sbp_build_type(b, x)->dtype, wide = m->hf->compute == SBP_F64 ? SBP_F64 : SBP_F32;
+    sbp_dtype type = sbp_build_type(b, x)->dtype, wide = sbp_rule_wide(m->hf->compute);
     x = sbp_build_cast(b, x, wide);
     sbp_value mean = sbp_build1(b, SBP_OP_row_sum, sbp_build2(b, SBP_OP_mul, x, x));
     mean = sbp_build2(b, SBP_OP_mul, mean, sbp_build_const(b, wide, sbp_round_to(wide, 1 / (double)n)));
@@ -230,7 +230,7 @@ static sbp_value build_experts(const gemma *m, sbp_value x, int64_t n) {
     sbp_hf *hf = m->hf;
     sbp_builder *b = m->b;
     const sbp_hf_experts *e = &m->d.experts;
-    sbp_dtype wide = hf->compute == SBP_F64 ? SBP_F64 : SBP_F32;
+    sbp_dtype wide = sbp_rule_wide(hf->compute);
     const char *router = enter(m, n, "router");
     sbp_value r = norm_plain(m, x, m->d.hidden);
     r = sbp_build2(b, SBP_OP_mul, r,
@@ -293,7 +293,7 @@ static sbp_value build_layer(gemma *m, sbp_value x, int64_t n) {
     (void)enter(m, n, "");
     if (b->status != SBP_OK)
         return SBP_NO_VALUE;
-    sbp_dtype type = sbp_build_type(b, x)->dtype, wide = m->hf->compute == SBP_F64 ? SBP_F64 : SBP_F32;
+    sbp_dtype type = sbp_build_type(b, x)->dtype, wide = sbp_rule_wide(m->hf->compute);
     sbp_value scalar = sbp_hf_buffer(m->hf, sbp_hf_path(m->hf, "%s.layer_scalar", b->node), 1);
     x = sbp_build_cast(b, sbp_build2(b, SBP_OP_mul, sbp_build_cast(b, x, wide), scalar), type);
     sbp_build_name(b, x, "layer");

@@ -485,11 +485,10 @@ static sbp_value part_pairs(sbp_hf *hf, sbp_value x, int64_t n) {
     if (b->status != SBP_OK)
         return SBP_NO_VALUE;
     int64_t heads = sbp_build_type(b, x)->dim[1].n, d = sbp_build_type(b, x)->dim[2].n;
-    sbp_value pairs = sbp_build_reshape(b, sbp_build_slice(b, x, 0, 2 * n), (int64_t[]){heads, n, 2}, 3);
-    sbp_value halves[2];
-    for (int32_t i = 0; i < 2; i++)
-        halves[i] = sbp_build_reshape(b, sbp_build_slice(b, pairs, i, 1), (int64_t[]){heads, n}, 2);
-    sbp_value y = sbp_build2(b, SBP_OP_concat, halves[0], halves[1]);
+    sbp_value pairs = sbp_build_slice(b, x, 0, 2 * n);
+    sbp_value first = sbp_hf_every_other(b, pairs, heads, n, 0);
+    sbp_value second = sbp_hf_every_other(b, pairs, heads, n, 1);
+    sbp_value y = sbp_build2(b, SBP_OP_concat, first, second);
     return 2 * n < d ? sbp_build2(b, SBP_OP_concat, y, sbp_build_slice(b, x, 2 * n, d - 2 * n)) : y;
 }
 
