@@ -52,6 +52,9 @@ bool sbp_gpu_key_possible(const sbp_gpu_key *key, int32_t steps, int32_t variant
 /* The dtypes of the operands of a command about to run, as keys want them: SBP_MAX_COMMAND_OPERANDS of them.
  */
 void sbp_gpu_dispatch_dtypes(const sbp_dispatch *dispatch, sbp_dtype *dtypes);
+/* Whether a command's values are computed in double: the result is f64 (gemm), or any operand of a sum. Not asked of
+ * attention and collectives. dtypes: per operand. */
+bool sbp_gpu_sums_in_f64(sbp_command_kind kind, const sbp_dtype *dtypes);
 
 /* Calls `visit` with every command of a program and the dtypes of its operands (SBP_MAX_COMMAND_OPERANDS of
  * them), commands of functions and of entries alike; ends at the first failure. */

@@ -184,3 +184,36 @@ const void *sbp_gpu_key_find(const sbp_gpu_key *key, const void *items, int32_t 
     const char *found = first + (size_t)low * size;
     return low < count && sbp_gpu_key_compare((const sbp_gpu_key *)found, key) == 0 ? found : NULL;
 }
+
+/* ---- arithmetic ---------------------------------------------------------------------------------------- */
+
+bool sbp_gpu_sums_in_f64(sbp_command_kind kind, const sbp_dtype *dtypes) {
+    switch (kind) {
+    case SBP_CMD_REDUCE:
+        return true;
+    case SBP_CMD_GEMM:
+        return dtypes[SBP_GEMM_D] == SBP_F64;
+    case SBP_CMD_COLSUM:
+        return dtypes[SBP_COLSUM_DST] == SBP_F64 || dtypes[SBP_COLSUM_SRC] == SBP_F64;
+    case SBP_CMD_GATHER:
+        return dtypes[SBP_GATHER_DST] == SBP_F64 || dtypes[SBP_GATHER_TABLE] == SBP_F64;
+    case SBP_CMD_SCATTER_ADD:
+        return dtypes[SBP_SCATTER_ADD_DST] == SBP_F64 || dtypes[SBP_SCATTER_ADD_SRC] == SBP_F64;
+    case SBP_CMD_CONV_ROWS:
+        return dtypes[SBP_CONV_ROWS_X] == SBP_F64;
+    case SBP_CMD_CONV_ROWS_BWD:
+        return dtypes[SBP_CONV_ROWS_BWD_X] == SBP_F64;
+    case SBP_CMD_DELTA_RULE:
+        return dtypes[SBP_DELTA_RULE_K] == SBP_F64;
+    case SBP_CMD_DELTA_RULE_BWD:
+        return dtypes[SBP_DELTA_RULE_BWD_K] == SBP_F64;
+    case SBP_CMD_ROUTE:
+        return dtypes[SBP_ROUTE_SCORES] == SBP_F64;
+    case SBP_CMD_EXPERT_GEMM:
+        return dtypes[SBP_EXPERT_GEMM_D] == SBP_F64;
+    case SBP_CMD_EXPERT_GEMM_DW:
+        return dtypes[SBP_EXPERT_GEMM_DW_D] == SBP_F64;
+    default:
+        return false;
+    }
+}

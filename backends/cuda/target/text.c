@@ -53,38 +53,9 @@ static void define_operands(sbp_text *out, const sbp_program *program, const sbp
         define_operand(out, operands[i].name, i, dtypes[i]);
 }
 
-/* Whether values are computed in double: the result is f64 (gemm), or any operand of a sum. */
 static bool computes_f64(const sbp_command *command, const sbp_dtype *dtypes) {
-    switch (command->kind) {
-    case SBP_CMD_REDUCE:
-        return true;
-    case SBP_CMD_GEMM:
-        return dtypes[SBP_GEMM_D] == SBP_F64;
-    case SBP_CMD_COLLECTIVE:
-        return dtypes[SBP_COLLECTIVE_SRC] == SBP_F64;
-    case SBP_CMD_COLSUM:
-        return dtypes[SBP_COLSUM_DST] == SBP_F64 || dtypes[SBP_COLSUM_SRC] == SBP_F64;
-    case SBP_CMD_GATHER:
-        return dtypes[SBP_GATHER_DST] == SBP_F64 || dtypes[SBP_GATHER_TABLE] == SBP_F64;
-    case SBP_CMD_SCATTER_ADD:
-        return dtypes[SBP_SCATTER_ADD_DST] == SBP_F64 || dtypes[SBP_SCATTER_ADD_SRC] == SBP_F64;
-    case SBP_CMD_CONV_ROWS:
-        return dtypes[SBP_CONV_ROWS_X] == SBP_F64;
-    case SBP_CMD_CONV_ROWS_BWD:
-        return dtypes[SBP_CONV_ROWS_BWD_X] == SBP_F64;
-    case SBP_CMD_DELTA_RULE:
-        return dtypes[SBP_DELTA_RULE_K] == SBP_F64;
-    case SBP_CMD_DELTA_RULE_BWD:
-        return dtypes[SBP_DELTA_RULE_BWD_K] == SBP_F64;
-    case SBP_CMD_ROUTE:
-        return dtypes[SBP_ROUTE_SCORES] == SBP_F64;
-    case SBP_CMD_EXPERT_GEMM:
-        return dtypes[SBP_EXPERT_GEMM_D] == SBP_F64;
-    case SBP_CMD_EXPERT_GEMM_DW:
-        return dtypes[SBP_EXPERT_GEMM_DW_D] == SBP_F64;
-    default:
-        return false;
-    }
+    return command->kind == SBP_CMD_COLLECTIVE ? dtypes[SBP_COLLECTIVE_SRC] == SBP_F64
+                                               : sbp_gpu_sums_in_f64(command->kind, dtypes);
 }
 
 static void add_elements(sbp_text *text, const sbp_program *program, const sbp_command *command,

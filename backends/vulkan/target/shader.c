@@ -73,39 +73,10 @@ static void make_row(sbp_text *out, const sbp_rowkernel *kernel, bool no64) {
     sbp_gpu_emit_row(out, &narrow, &shape, &sbp_gpu_glsl);
 }
 
-/* Whether sums are in double: the result is f64 (gemm), or any operand of a sum. */
 static bool sums_in_f64(const sbp_command *command, const sbp_dtype *dtypes) {
-    switch (command->kind) {
-    case SBP_CMD_GEMM:
-        return dtypes[SBP_GEMM_D] == SBP_F64;
-    case SBP_CMD_REDUCE:
-        return true;
-    case SBP_CMD_COLSUM:
-        return dtypes[SBP_COLSUM_DST] == SBP_F64 || dtypes[SBP_COLSUM_SRC] == SBP_F64;
-    case SBP_CMD_GATHER:
-        return dtypes[SBP_GATHER_DST] == SBP_F64 || dtypes[SBP_GATHER_TABLE] == SBP_F64;
-    case SBP_CMD_SCATTER_ADD:
-        return dtypes[SBP_SCATTER_ADD_DST] == SBP_F64 || dtypes[SBP_SCATTER_ADD_SRC] == SBP_F64;
-    case SBP_CMD_CONV_ROWS:
-        return dtypes[SBP_CONV_ROWS_X] == SBP_F64;
-    case SBP_CMD_CONV_ROWS_BWD:
-        return dtypes[SBP_CONV_ROWS_BWD_X] == SBP_F64;
-    case SBP_CMD_DELTA_RULE:
-        return dtypes[SBP_DELTA_RULE_K] == SBP_F64;
-    case SBP_CMD_DELTA_RULE_BWD:
-        return dtypes[SBP_DELTA_RULE_BWD_K] == SBP_F64;
-    case SBP_CMD_ROUTE:
-        return dtypes[SBP_ROUTE_SCORES] == SBP_F64;
-    case SBP_CMD_EXPERT_GEMM:
-        return dtypes[SBP_EXPERT_GEMM_D] == SBP_F64;
-    case SBP_CMD_EXPERT_GEMM_DW:
-        return dtypes[SBP_EXPERT_GEMM_DW_D] == SBP_F64;
-    case SBP_CMD_ATTN_FWD:
-    case SBP_CMD_ATTN_BWD:
-        return dtypes[sbp_command_attention(command->kind)->q] == SBP_F64;
-    default:
-        return false;
-    }
+    return command->kind == SBP_CMD_ATTN_FWD || command->kind == SBP_CMD_ATTN_BWD
+               ? dtypes[sbp_command_attention(command->kind)->q] == SBP_F64
+               : sbp_gpu_sums_in_f64(command->kind, dtypes);
 }
 
 static void make_attention(sbp_text *out, const sbp_command *command, const char *file) {
