@@ -10,7 +10,7 @@ enum {
     PLAIN_WARPS = 4,   /* WARPS of scalar.cuh: rows of a block */
     PREPARE_WARPS = 4, /* WARPS_HERE of mma_prepare.cu */
     PADDING = 128,     /* of mma_bwd.cuh: a multiple of every tile of queries */
-    MOST_COLUMNS = 256 /* of a head that tiles are made for */
+    MOST_COLUMNS = SBP_CUDA_ATTENTION_COLUMNS
 };
 
 /* Matrices come before `first`, the columns of rows before `work`, which no key has. */

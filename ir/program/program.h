@@ -107,6 +107,14 @@ enum { SBP_MAX_COMMAND_OPERANDS = SBP_ROWKERNEL_MAX_OPERANDS };
  * those of a staging buffer may be of several things that stand in it at different times. */
 typedef enum sbp_sharding { SBP_WHOLE, SBP_SHARDED, SBP_OWN, SBP_SHARDING_COUNT } sbp_sharding;
 
+/* Rows of which there are one to so many of the longest chunk's, and some beyond. */
+typedef struct sbp_blocks {
+    int64_t per;  /* rows of a chunk to each; 0: the buffer is none of these */
+    int64_t more; /* rows beyond */
+    bool of_head; /* of the head's chunks */
+    bool of_all;  /* of the rows of all ranks of a context */
+} sbp_blocks;
+
 typedef struct sbp_buffer {
     const char *name;
     sbp_role role;
@@ -122,6 +130,7 @@ typedef struct sbp_buffer {
     int32_t part_of;       /* 1 + number of the bucket that it lies in; 0: of none */
     int64_t place;         /* elements from the beginning of that bucket's element */
     sbp_sharding sharding; /* of a bucket */
+    sbp_blocks blocks;     /* where `rows` follows from the longest chunk; only passes know it */
 } sbp_buffer;
 
 /* base + step * i + tables[table].column at i */

@@ -122,6 +122,7 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
         .attention_head_elems = SBP_CUDA_WORK_HEAD_ELEMS,
         .attention_row_elems = SBP_CUDA_WORK_ROW_ELEMS,
         .attention_more_rows = SBP_CUDA_WORK_MORE_ROWS,
+        .attention_columns = SBP_CUDA_ATTENTION_COLUMNS,
         .delta_columns = sbp_gpu_delta_columns,
         .delta_more_rows = SBP_GPU_DELTA_MORE_ROWS,
         .delta_rate = delta_rate,
