@@ -36,8 +36,8 @@ typedef struct sbp_hf {
     const char *base_prefix;
     /* Files of a multimodal model hold this text model too, under names with "language_model" in them. */
     bool within_multimodal;
-    const sbp_json
-        *wrapper; /* of a multimodal model: the whole file, of which `config` is text_config; NULL */
+    /* of a multimodal model: the whole file, of which `config` is text_config; NULL */
+    const sbp_json *wrapper;
     /* How the model's own file keeps a parameter, when it is not under its name (GGUF); NULL: never. */
     sbp_stored stored;
     void *stored_user;

@@ -110,9 +110,9 @@ struct cuda_device {
     cuda_stream streams[CUDA_STREAMS]; /* that of net: when ranks met over NCCL */
     cuda_event events[CUDA_STREAMS];   /* of fences: a wait is for the last record before it */
     cuda_result broken;                /* what a call failed with; CUDA_OK: none did */
-    bool
-        waits_for_kernels; /* SBP_CUDA_DEBUG=waits: each is waited for, so that the one that fails is named */
-    int64_t free_bytes;    /* of the device, before anything was allocated */
+    /* SBP_CUDA_DEBUG=waits: each is waited for, so that the one that fails is named */
+    bool waits_for_kernels;
+    int64_t free_bytes; /* of the device, before anything was allocated */
     const sbp_program *program;
     const void *code;
     int64_t code_bytes;
