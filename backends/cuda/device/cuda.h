@@ -171,7 +171,7 @@ sbp_status cuda_timeline_end(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
 /* Writes what has run; waits for it. */
 sbp_status cuda_timeline_flush(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
 
-/* memory.c */
+/* cuda_memory.c */
 sbp_status cuda_arenas_create(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
 /* Device memory beside the arena; said to be what it is for when there is none. */
 sbp_status cuda_memory_alloc(cuda_device *d, int64_t bytes, const char *what, cuda_address *out,
