@@ -70,9 +70,9 @@ typedef struct sbp_model_options {
     /* Blocks in which the weights of frozen linear layers are kept, but not that of the head; NONE: all that
      * is frozen as the source has it. */
     sbp_format base_format;
-    bool
-        trainable_as_computed; /* of trainable ones without a type: the one they are computed with, not F32 */
-    const char *const *set;    /* "KEY=JSON" each: a field of config.json, dots between nested names */
+    /* of trainable ones without a type: the one they are computed with, not F32 */
+    bool trainable_as_computed;
+    const char *const *set; /* "KEY=JSON" each: a field of config.json, dots between nested names */
     int32_t set_count;
     /* Globs over parameter names. trainable = (no `train` given or one matches) and no `freeze` matches. */
     const char *const *train;

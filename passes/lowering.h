@@ -94,8 +94,8 @@ typedef struct sbp_function_lowering {
     int32_t function; /* in the program */
     sbp_side *sides;  /* of a segment: formals behind the stream's, in this order */
     int32_t side_count, side_capacity;
-    int32_t
-        *params; /* of a segment: those that it reads, among the segment's own, as its formals have them */
+    /* of a segment: those that it reads, among the segment's own, as its formals have them */
+    int32_t *params;
     int32_t param_count, param_capacity;
     sbp_item *items;
     int32_t item_count, item_capacity;
@@ -128,8 +128,8 @@ typedef struct sbp_derivative {
 
 typedef struct sbp_derivatives {
     sbp_derivative *of; /* per function of the module */
-    int32_t
-        first_trainable; /* call that holds the lowest trainable parameter; call_count when there is none */
+    /* call that holds the lowest trainable parameter; call_count when there is none */
+    int32_t first_trainable;
 } sbp_derivatives;
 
 /* streambp: what became of one function of the module. Program functions are -1 where there is none. Formals:
@@ -145,8 +145,8 @@ typedef struct sbp_segment_kind {
     int32_t input_count, input_capacity, output_count, output_capacity;
     sbp_saved *saved;
     int32_t saved_count, saved_capacity;
-    const char *
-        *keepable; /* names that --save could have asked for; only when one it asked for is not kept */
+    /* names that --save could have asked for; only when one it asked for is not kept */
+    const char **keepable;
     int32_t keepable_count, keepable_capacity;
 } sbp_segment_kind;
 
@@ -160,8 +160,8 @@ typedef struct sbp_head_lowering {
     int32_t gather, scatter; /* formal: H. Rows that count to its front; back to where they were, others 0.
                                 -1: all rows are computed; scatter also where nobody reads the gradient */
     int32_t score;           /* formals: H params */
-    int32_t
-        backward; /* one pass: H params accumulators. H becomes its gradient in place. two: the second pass */
+    /* one pass: H params accumulators. H becomes its gradient in place. two: the second pass */
+    int32_t backward;
     int32_t first;     /* two passes: the first, formals H params; -1 for one pass */
     int32_t objective; /* loss and metrics from the per-row outputs; no formals */
     int32_t data;      /* one pass: what it reads that is made of data alone, computed before; -1: nothing */
@@ -202,8 +202,8 @@ typedef struct sbp_program_builder {
     sbp_map buffer_names;      /* what the passes call a buffer of their own -> its number */
     sbp_map labels;            /* names of buffers in the program -> number, or that one is kept */
     const char **param_labels; /* per parameter of the module: the name of its buffer */
-    struct sbp_rule *
-        *rules; /* flush, conversions and the like (passes/optimizers/rule.h), found by their keys */
+    /* flush, conversions and the like (passes/optimizers/rule.h), found by their keys */
+    struct sbp_rule **rules;
     int32_t rule_count, rule_capacity;
     sbp_map rule_keys;
     sbp_stage **rule_stages; /* of all rules: their graphs, for --print-after */

@@ -113,33 +113,25 @@ sbp_vulkan_matrix sbp_vulkan_matrix_of(const sbp_gpu_key *key, const sbp_vulkan_
 
 enum { SOFTWARE_ITERATIONS = 65535 };
 
-static bool is_reduction(const sbp_rk_instr *instr) {
-    return instr->op == SBP_RK_SUM || instr->op == SBP_RK_MAX || instr->op == SBP_RK_MIN;
-}
-
-static bool is_store(const sbp_rk_instr *instr) {
-    return instr->op == SBP_RK_STORE || instr->op == SBP_RK_PARTIAL_ADD;
-}
-
 /* Whether the emitter (backends/gpu/emit) puts both into the same loops. */
 static bool share_loops(const sbp_rowkernel *kernel, const int32_t *levels, int32_t one, int32_t other) {
     const sbp_rk_instr *a = &kernel->instrs[one], *b = &kernel->instrs[other];
-    if (is_store(a) ? a->op != b->op : !is_reduction(b))
+    if (sbp_rk_is_store(a) ? a->op != b->op : !sbp_rk_is_reduction(b))
         return false;
     const sbp_rk_instr *va = &kernel->instrs[a->a], *vb = &kernel->instrs[b->a];
     if (levels[one] != levels[other] || va->vary != vb->vary)
         return false;
-    return is_store(a) ? a->vary == b->vary && a->length == b->length
-                       : a->axes == b->axes && va->length == vb->length;
+    return sbp_rk_is_store(a) ? a->vary == b->vary && a->length == b->length
+                              : a->axes == b->axes && va->length == vb->length;
 }
 
 static int64_t loop_iterations(const sbp_rowkernel *kernel, const sbp_rk_instr *instr, int64_t local) {
     const sbp_rk_instr *value = &kernel->instrs[instr->a];
-    uint8_t vary = (uint8_t)(value->vary | (is_store(instr) ? instr->vary : 0));
+    uint8_t vary = (uint8_t)(value->vary | (sbp_rk_is_store(instr) ? instr->vary : 0));
     int64_t heads = vary & SBP_VARY_HEAD ? kernel->heads : 1;
     int64_t length = value->length > instr->length ? value->length : instr->length;
     int64_t pieces = vary & SBP_VARY_ELEM ? sbp_ceil_div(length, local) : 1;
-    return heads * (1 + pieces + (is_reduction(instr) ? local / 8 : 0)) + pieces;
+    return heads * (1 + pieces + (sbp_rk_is_reduction(instr) ? local / 8 : 0)) + pieces;
 }
 
 /* Whether a thread has elements or columns to itself. */
@@ -157,7 +149,7 @@ static int64_t row_iterations(const sbp_rowkernel *kernel, int64_t local) {
     int32_t levels[SBP_ROWKERNEL_MAX_INSTRS];
     sbp_rowkernel_levels(kernel, levels);
     for (int32_t i = 0; i < kernel->instr_count; i++) {
-        bool first = is_store(&kernel->instrs[i]) || is_reduction(&kernel->instrs[i]);
+        bool first = sbp_rk_is_store(&kernel->instrs[i]) || sbp_rk_is_reduction(&kernel->instrs[i]);
         for (int32_t before = 0; first && before < i; before++)
             first = !share_loops(kernel, levels, i, before);
         if (first)

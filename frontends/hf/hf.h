@@ -36,8 +36,8 @@ typedef struct sbp_hf {
     const char *base_prefix;
     /* Files of a multimodal model hold this text model too, under names with "language_model" in them. */
     bool within_multimodal;
-    const sbp_json
-        *wrapper; /* of a multimodal model: the whole file, of which `config` is text_config; NULL */
+    /* of a multimodal model: the whole file, of which `config` is text_config; NULL */
+    const sbp_json *wrapper;
     /* How the model's own file keeps a parameter, when it is not under its name (GGUF); NULL: never. */
     sbp_stored stored;
     void *stored_user;
@@ -62,6 +62,14 @@ const char *sbp_hf_string(sbp_hf *hf, const char *key, const char *fallback);
 bool sbp_hf_is_null(sbp_hf *hf, const char *key);
 /* tie_word_embeddings, of a multimodal model as the whole file has it. */
 bool sbp_hf_tied(sbp_hf *hf, bool fallback);
+/* A list with one of two words for each layer: sets is_yes[layer]; false when the field is absent. Other words
+ * are errors. */
+bool sbp_hf_layer_words(sbp_hf *hf, const char *key, int64_t layers, const char *no, const char *yes,
+                        bool *is_yes);
+/* An error unless `count` is a multiple of `of`. */
+void sbp_hf_check_multiple(sbp_hf *hf, const char *count_key, int64_t count, const char *of_key, int64_t of);
+/* What is known of every model; an error of more layers than any model has. */
+void sbp_hf_set_facts(sbp_hf *hf, int64_t vocab, int64_t layers, int64_t max_positions);
 
 /* ---- rotary position embedding --------------------------------------------------------------------- */
 
@@ -200,6 +208,9 @@ sbp_value sbp_hf_normalize(sbp_hf *hf, const sbp_hf_norm *norm, const char *name
  * gelu_new, gelu_fast, gelu_pytorch_tanh. Others are errors. */
 sbp_value sbp_hf_activate(sbp_hf *hf, const char *activation, const char *name, sbp_value x);
 sbp_value sbp_hf_gate(sbp_hf *hf, const char *activation, const char *name, sbp_value gate, sbp_value up);
+/* A gated MLP without biases, whose matrices are <module>.<parts[SBP_HF_EXPERT_GATE]> and so on. */
+sbp_value sbp_hf_mlp(sbp_hf *hf, const char *activation, sbp_value x, const char *module,
+                     const char *const *parts, int64_t hidden, int64_t inner);
 /* x times a number that is not rounded to the type of x first, in the type of x; x itself for 1. */
 sbp_value sbp_hf_scale(sbp_hf *hf, const char *name, sbp_value x, double scale);
 /* Causal attention inside each document; names the results attn_out and lse. */
@@ -378,9 +389,12 @@ sbp_hf_rope sbp_hf_decoder_rope(sbp_hf *hf, const sbp_hf_decoder *decoder);
 /* One window for all layers: sliding_window, `fallback` when absent (0: none), none when null. Whether there
  * is one. */
 bool sbp_hf_one_window(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t fallback);
-/* layer_types: sets sliding[layer]; false when the field is absent. Types other than full_attention and
- * sliding_attention are errors. */
+/* layer_types of full_attention and sliding_attention (sbp_hf_layer_words). */
 bool sbp_hf_layer_types(sbp_hf *hf, int64_t layers, bool *sliding);
+/* Gives a layer the window if it slides; an error where there is none (window 0): why that is, a clause. */
+#define SBP_HF_NO_WINDOW "there is no window: use_sliding_window is false, or sliding_window null"
+void sbp_hf_set_window(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t layer, bool slides, int64_t window,
+                       const char *why);
 /* For families whose layers are all alike: layer_types may be given, but must say the same. */
 void sbp_hf_uniform_layers(sbp_hf *hf, int64_t layers, bool sliding);
 /* Layers of two kinds, each with a rotary table of its own: full attention with rope[0] and sliding_attention

@@ -40,6 +40,12 @@ typedef struct sbp_fuser {
     struct sbp_grouping *grouping; /* group.c's own */
 } sbp_fuser;
 
+/* The op that computes a value; NULL: none does. */
+static inline const sbp_op *def(const sbp_fuser *z, sbp_value v) {
+    const sbp_value_info *info = &z->f->values[v];
+    return info->role == SBP_VALUE_OP && info->op >= 0 ? &z->f->ops[info->op] : NULL;
+}
+
 sbp_status sbp_fuse_stage(sbp_program_builder *p, sbp_stage *stage) SBP_CHECKED;
 sbp_status sbp_fuse_emit(sbp_fuser *fuser) SBP_CHECKED;
 

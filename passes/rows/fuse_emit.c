@@ -5,11 +5,6 @@
 #include "passes/rows/fuse.h"
 #include "passes/stream/body.h"
 
-static const sbp_op *def(const sbp_fuser *z, sbp_value v) {
-    const sbp_value_info *info = &z->f->values[v];
-    return info->role == SBP_VALUE_OP && info->op >= 0 ? &z->f->ops[info->op] : NULL;
-}
-
 /* ---- terms ------------------------------------------------------------------------------------------- */
 
 static sbp_term view_term(sbp_view view) {

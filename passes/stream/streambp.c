@@ -9,12 +9,13 @@
  *   forward   chunks ascending: y[i], keys and values appended; what the saved set names is kept
  *   recompute the same without what is saved already: checkpoints every k segments are run forward once more
  *   backward  chunks ascending: carries only. Then chunks descending: recompute chunk i (only what the
- * reverse sweep needs), run the reverse sweep; weight gradients and dK, dV accumulate; dK_i, dV_i are final
- * when chunk i is reached, since no chunk below reads rows of chunk i; dx_i overwrites dy_i in place
+ *             reverse sweep needs), run the reverse sweep; weight gradients and dK, dV accumulate; dK_i, dV_i
+ *             are final when chunk i is reached, since no chunk below reads rows of chunk i; dx_i overwrites
+ *             dy_i in place
  *
  * States: row i of a buffer of N + 1 rows is the state before chunk i, row 0 is zero. The forward writes row
  * i + 1 and keeps them all; or, where they are dropped, it has one row, read and written over, and the
- * ascending pass of the backward makes all of them. `again` reads them, or has one row, too. The cotangent is
+ * ascending pass of the backward makes all of them. `recompute` reads them, or has one row, too. The cotangent is
  * one row: zero behind the last chunk, chunk i makes of it that of row i.
  *
  * What an op has chosen (SBP_CLASS_CHOICE) is kept from the first forward whatever the saved set names, and

@@ -69,8 +69,8 @@ typedef struct sbp_save_options {
      * index. They finish reading (executor.h), whatever came of it. */
     int32_t rank, ranks;  /* ranks 0: this process writes all */
     int32_t *shard_count; /* then: how many there are; shard i, from 0 on, is written by rank i % ranks */
-    const char
-        *carried; /* weights whose tensors that are no parameter's are written too, as they are; NULL */
+    /* weights whose tensors that are no parameter's are written too, as they are; NULL */
+    const char *carried;
     const sbp_key_value *metadata; /* NULL: {"format": "pt"}, which transformers wants */
     int32_t metadata_count;
     sbp_param_reader read; /* NULL: the buffers */

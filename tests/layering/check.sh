@@ -406,6 +406,26 @@ check_renamed() {
         }' "$work/renamed" -
 }
 
+# A file that a text or a comment names is there: by its path from the root, or a page (NAME.md) anywhere. First tasks name
+# files to come.
+check_references() {
+    git ls-files --cached --others --exclude-standard > "$work/tree" 2> /dev/null || find . -type f | sed 's/^\.\///' > "$work/tree"
+    local texts
+    texts=$(find *.md "${libraries[@]}" tests -type f \( -name '*.md' -o -name '*.[ch]' -o -name '*.def' \) ! -path 'tests/layering/*' ! -name CONTRIBUTING.md | sort)
+    awk '
+        NR == FNR { there[$0]; sub(/.*\//, ""); if (/\.md$/) page[$0]; next }
+        {
+            rest = $0
+            while (match(rest, /[A-Za-z0-9_.\/-]+\.(md|c|h|def|cuh?|comp|glsl|sh|py)/)) {
+                name = substr(rest, RSTART, RLENGTH)
+                rest = substr(rest, RSTART + RLENGTH)
+                if (rest ~ /^[A-Za-z0-9_]/) continue
+                if (name ~ /^(ir|passes|frontends|backends|runtime)\// && !(name in there) || name ~ /^[A-Z]+\.md$/ && !(name in page))
+                    print FILENAME ":" FNR ": reference: there is no file " name
+            }
+        }' "$work/tree" $texts
+}
+
 # A comparison with a small number, or a macro or constant called tolerance, belongs in tests/tolerance.h.
 check_tolerances() {
     code $(sources tests | grep -v '^tests/tolerance\.h$') > "$work/code"
@@ -430,6 +450,7 @@ trap 'rm -rf "$work"' EXIT
     check_readmes
     check_words
     check_renamed
+    check_references
     check_tolerances
 } > "$work/found"
 cat "$work/found"

@@ -6,7 +6,7 @@
  * (they are appended anew, or dead), dK and dV run from chunk to chunk and their rows are NaN as soon as they
  * were taken, dx_i overwrites dy_i in place, weight gradients add up. A state is what the forward left before
  * the chunk, its cotangent goes from chunk to chunk. Chunks of 1, of 3 and 5 (uneven tails),
- * and one of all rows. Documents of uneven length share prompts. (After prototype/split_then_transpose.py.)
+ * and one of all rows. Documents of uneven length share prompts.
  */
 #include <math.h>
 #include <stdio.h>

@@ -256,7 +256,7 @@ static void add_model(bench *b) {
     for (int m = lines->first; m < SBP_COUNT(modes); m += stride()) {
         double total;
         add_line(b, lines->config, &p, &modes[m], lines->out, &total);
-        if (strcmp(lines->config, "Qwen3-8B") == 0) { /* what GOALS.md's records need */
+        if (strcmp(lines->config, "Qwen3-8B") == 0) { /* what goals for long sequences need */
             static const double limits[] = {316e3, 112e3, 99e3, 38e3};
             if (m < SBP_COUNT(limits) && total > limits[m])
                 fail_msg("Qwen3-8B, %s: %.0f bytes a token, at most %.0f", modes[m].name, total, limits[m]);
@@ -326,7 +326,7 @@ static void choices(bench *b) {
     p.target.shared_memory = false;
     sbp_plan_estimate roomy, tight;
     sbp_schedule_request w = free_request(&p, 4096, 0);
-    require(b, sbp_planner_choose(&p, &w, &roomy)); /* no limit: the defaults of DESIGN.md */
+    require(b, sbp_planner_choose(&p, &w, &roomy)); /* no limit: the defaults */
     assert_int_equal(roomy.schedule.segment, 1);
     assert_int_equal(roomy.schedule.checkpoint_every, 1);
     assert_int_equal(roomy.schedule.saved_count, 0);

@@ -35,27 +35,11 @@ static bool any_f64(const sbp_dtype *dtypes, int32_t count) {
     return false;
 }
 
-/* "#define LOAD_<role> load_f32" and STORE, BYTES for an operand; nothing when it is absent. */
-static void define_operand(sbp_text *out, const char *role, int32_t index, sbp_dtype dtype) {
-    if (dtype == SBP_DTYPE_COUNT)
-        return;
-    const char *type = sbp_dtype_name(dtype);
-    sbp_text_add(out, "#define %s_OPERAND %d\n#define %s_BYTES %d\n", role, index, role,
-                 (int)sbp_dtype_bytes(dtype));
-    sbp_text_add(out, "#define LOAD_%s load_%s\n#define STORE_%s store_%s\n", role, type, role, type);
-    sbp_text_add(out, "#define FOUR_%s four_%s\n", role, type);
-    if (dtype == SBP_I32 || dtype == SBP_I64)
-        sbp_text_add(out, "#define INDEX_%s index_%s\n", role, type);
+/* What shaders want to know of an operand beside its row of definitions. */
+static void define_operand(sbp_text *out, const char *role, sbp_dtype dtype) {
+    sbp_text_add(out, "#define FOUR_%s four_%s\n", role, sbp_dtype_name(dtype));
     if (dtype == SBP_F32)
         sbp_text_add(out, "#define %s_IS_F32\n", role);
-}
-
-static void define_operands(sbp_text *out, const sbp_program *program, const sbp_command *command,
-                            const sbp_dtype *dtypes) {
-    sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS];
-    int32_t count = sbp_command_operands(program, command, operands);
-    for (int32_t i = 0; i < count; i++)
-        define_operand(out, operands[i].name, i, dtypes[i]);
 }
 
 static void make_row(sbp_text *out, const sbp_rowkernel *kernel, bool no64) {
@@ -149,7 +133,7 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
                            rowmath, out->matrix);
     if (dtypes[0] != SBP_DTYPE_COUNT)
         sbp_text_add(&text, "#define BYTES %d\n", (int)sbp_dtype_bytes(dtypes[0]));
-    define_operands(&text, program, command, dtypes);
+    sbp_gpu_define_operands(&text, program, command, dtypes, define_operand);
     switch (command->kind) {
     case SBP_CMD_FILL:
         sbp_vulkan_add_text(&text, "fill.comp");
