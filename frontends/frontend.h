@@ -80,11 +80,12 @@ typedef struct sbp_model_options {
     const char *const *freeze;
     int32_t freeze_count;
     const char *weights; /* directory or file that values are read from instead of the model's own; or NULL */
-    const sbp_lora_options *lora;  /* new adapters; NULL: none, or those of the path */
-    double lora_dropout;           /* of a path that is an adapter; below 0: as its configuration says */
-    const char *base;              /* of an adapter: in place of what its configuration says; NULL */
-    const char *base_name;         /* what an adapter's configuration is to call the model; NULL: as it is */
-    sbp_head_options head;         /* what the objective wants of the head */
+    const sbp_lora_options *lora; /* new adapters; NULL: none, or those of the path */
+    double lora_dropout;          /* of a path that is an adapter; below 0: as its configuration says */
+    const char *base;             /* of an adapter: in place of what its configuration says; NULL */
+    const char *base_name;        /* what an adapter's configuration is to call the model; NULL: as it is */
+    sbp_head_options head;        /* what the objective wants of the head */
+    const double *balance;        /* coefficient of the loss that balances experts; NULL: as the model says */
     const sbp_architecture *extra; /* architectures besides the built-in ones */
     int32_t extra_count;
 } sbp_model_options;
@@ -103,6 +104,7 @@ typedef struct sbp_model {
     const int32_t *eos_ids;
     int32_t eos_count;
     double initializer_range;
+    sbp_balance balance; /* of experts, with the statistics for it */
     const char *weights; /* for sbp_weights_open at run time; NULL: the model came without values */
     bool carries; /* tensors of the weights that no parameter is read from are other parts of a multimodal
                      model, and go unchanged into what is written */

@@ -25,6 +25,7 @@ typedef struct sbp_hf {
     sbp_builder builder;   /* on @model */
     sbp_model *model;      /* facts to be filled in */
     sbp_head_options head; /* how @model ends */
+    const double *balance; /* coefficient that was asked for; NULL: the model's */
     sbp_map read;          /* names of top-level fields that were read */
     double initializer_range;
     sbp_dtype published; /* element type the model was published in (dtype, torch_dtype); F32 when not said */

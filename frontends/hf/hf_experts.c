@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "frontends/hf/hf.h"
+#include "frontends/objectives/objective.h"
 #include "ir/graph/op.h"
 
 const sbp_hf_expert_names sbp_hf_projections = {.module = "mlp",
@@ -15,18 +16,13 @@ const sbp_hf_expert_names sbp_hf_projections = {.module = "mlp",
 
 /* ---- configuration -------------------------------------------------------------------------------- */
 
-/* The loss that balances experts is not built. TRL adds it wherever its coefficient is not 0, transformers
- * where output_router_logits is set, too. */
-static void check_balance(sbp_hf *hf, double fallback) {
-    const sbp_json *field = sbp_hf_field(hf, "router_aux_loss_coef");
-    double coefficient = sbp_hf_double(hf, "router_aux_loss_coef", fallback);
+/* As in TRL: wherever its coefficient is not 0. transformers asks for output_router_logits, too. */
+static void read_balance(sbp_hf *hf, const sbp_hf_experts_defaults *defaults, int64_t chosen) {
+    double coefficient = sbp_hf_double(hf, "router_aux_loss_coef", defaults->balance);
     (void)sbp_hf_bool(hf, "output_router_logits", false);
-    if (coefficient != 0)
-        sbp_hf_fail(
-            hf, field,
-            "%g%s: the loss that balances experts, which TRL trains with unless it is 0, is not built; "
-            "--set router_aux_loss_coef=0 trains without it",
-            coefficient, field ? "" : " is the router_aux_loss_coef of this model_type");
+    if (hf->balance && defaults->balance != 0) /* this model type has one */
+        coefficient = *hf->balance;
+    hf->model->balance = (sbp_balance){.coefficient = coefficient, .chosen = chosen};
 }
 
 /* Which layers have experts; NULL: none. */
@@ -82,7 +78,7 @@ sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, int64_t layers, const sbp_hf_expe
     if (hf->builder.status == SBP_OK && e.chosen > e.count)
         sbp_hf_fail(hf, sbp_hf_field(hf, "num_experts_per_tok"), "%lld of %lld experts", (long long)e.chosen,
                     (long long)e.count);
-    check_balance(hf, defaults->balance);
+    read_balance(hf, defaults, e.chosen);
     return e;
 }
 
@@ -189,6 +185,31 @@ static sbp_value within_groups(sbp_hf *hf, const sbp_hf_experts *e, sbp_value sc
     return sbp_build_reshape(b, x, (int64_t[]){e->count}, 1);
 }
 
+/* What the routers of all layers do, as sums over rows (frontends/objectives/statistics.c). A row counts as often
+ * as sequences have it: not where there is none, several times where they share it. */
+static void add_statistics(sbp_hf *hf, const sbp_hf_experts *e, sbp_value scores, sbp_value index) {
+    sbp_builder *b = &hf->builder;
+    sbp_dtype wide = sbp_rule_wide(hf->compute);
+    const sbp_attr iota[] = {sbp_attr_int("n", e->count), sbp_attr_dtype("dtype", wide)};
+    const sbp_attr rank = sbp_attr_int("rank", 1);
+    sbp_value copies = sbp_build_cast(b, sbp_build_row(b, "copies", SBP_F32, SBP_T), wide);
+    sbp_value expert = sbp_build(b, SBP_OP_iota, NULL, NULL, 0, iota, SBP_COUNT(iota), NULL);
+    index = sbp_build_reshape(b, sbp_build_cast(b, index, wide), (int64_t[]){e->chosen, 1}, 2);
+    sbp_value term =
+        sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_eq, index, expert),
+                   sbp_build_reshape(b, copies, (int64_t[]){1, 1}, 2), sbp_build_const(b, wide, 0));
+    sbp_value sum = sbp_build(b, SBP_OP_sum_rows, NULL, &term, 1, &rank, 1, NULL);
+    if (b->status == SBP_OK)
+        sbp_func_add_result(b->func, sum, SBP_RESULT_STATISTIC, SBP_NO_VALUE, SBP_STATISTIC_CHOICES);
+    if (hf->model->balance.coefficient == 0)
+        return;
+    scores = e->softmax_of_chosen ? sbp_hf_softmax(b, scores) : scores;
+    term = sbp_build2(b, SBP_OP_mul, scores, sbp_build_reshape(b, copies, (int64_t[]){1}, 1));
+    sum = sbp_build(b, SBP_OP_sum_rows, NULL, &term, 1, &rank, 1, NULL);
+    if (b->status == SBP_OK)
+        sbp_func_add_result(b->func, sum, SBP_RESULT_STATISTIC, SBP_NO_VALUE, SBP_STATISTIC_PROBABILITIES);
+}
+
 static sbp_hf_choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x, const char *module,
                                   int64_t hidden) {
     sbp_builder *b = &hf->builder;
@@ -212,6 +233,7 @@ static sbp_hf_choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value
     c.index =
         sbp_build(b, SBP_OP_route, "chosen", &ranked, 1, (sbp_attr[]){sbp_attr_int("k", e->chosen)}, 1, NULL);
     c.weight = sbp_build2(b, SBP_OP_take_at, scores, c.index);
+    add_statistics(hf, e, scores, c.index);
     if (e->softmax_of_chosen) {
         c.weight = sbp_hf_softmax(b, c.weight);
     } else if (e->normalized) {

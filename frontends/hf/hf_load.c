@@ -245,6 +245,7 @@ static void begin(sbp_hf *hf, sbp_loading *l, const sbp_json *config, const char
                    .residual = l->residual,
                    .model = l->model,
                    .head = l->options->head,
+                   .balance = l->options->balance,
                    .pad_row = -1,
                    .weights = l->weights};
     sbp_map_init(&hf->read, l->arena);

@@ -116,7 +116,8 @@ typedef enum sbp_result_role {
     SBP_RESULT_VALUE,    /* a plain result */
     SBP_RESULT_CARRY,    /* the final state of carry argument `target` */
     SBP_RESULT_GRADIENT, /* cotangent of argument `target`; several may add up */
-    SBP_RESULT_SAVED     /* kept for the backward; target: number of the saved value */
+    SBP_RESULT_SAVED,    /* kept for the backward; target: number of the saved value */
+    SBP_RESULT_STATISTIC /* a vector, the sum over rows of something, by name: those of all calls add up */
 } sbp_result_role;
 
 typedef struct sbp_result {

@@ -10,7 +10,7 @@
  *   func_c3    results have the types that the shape rule gives, and those are well formed (types.h)
  *   func_c4    arguments have well-formed types and are bound to things of the module, or for cotangents to
  *              values, that exist and have their type
- *   func_c5    results name values that are defined; targets are arguments
+ *   func_c5    results name values that are defined; targets are arguments; statistics are vectors without rows
  *   func_c6    value names are unique
  *   func_c7    a carry and the cotangent of a carry have one reader that changes them at a time (linear use);
  *              a state has one later state; append, and a RECUR op, continue a carry
@@ -164,6 +164,10 @@ sbp_status sbp_func_verify(const sbp_module *module, const sbp_func *func, sbp_d
             (result->target < 0 || result->target >= func->value_count ||
              func->values[result->target].role == SBP_VALUE_OP))
             return fail(diag, func, 5, "a result names no argument");
+        const sbp_type *type = &func->values[result->value].type;
+        if (result->role == SBP_RESULT_STATISTIC &&
+            (!result->name || type->rank != 1 || sbp_type_rows(type) != SBP_ONE))
+            return fail(diag, func, 5, "a statistic is no vector with a name");
         if (c.changed[result->value])
             return fail(diag, func, 7, "a carry is read after it was changed");
     }

@@ -238,11 +238,12 @@ static sbp_status rewrite(const sbp_pass_input *in, sbp_module *module, const sb
 }
 
 sbp_status sbp_pass_context(const sbp_pass_input *in, sbp_module *module) {
-    const sbp_func *objective = sbp_module_find_func(module, "objective");
+    const sbp_func *objective = sbp_module_find_func(module, "objective"),
+                   *statistics = sbp_module_find_func(module, "statistics");
     if (in->options.context < 2)
         return SBP_OK;
     for (int32_t i = 0; i < module->func_count; i++)
-        if (module->funcs[i] != objective)
+        if (module->funcs[i] != objective && module->funcs[i] != statistics)
             SBP_TRY(rewrite(in, module, module->funcs[i], &module->funcs[i]));
     return SBP_OK;
 }

@@ -99,10 +99,13 @@ static void find_materialized(sbp_fuser *z) {
     }
     for (int32_t i = 0; i < z->stage->store_count; i++)
         need_in_memory(z, z->stage->stores[i].value);
-    for (int32_t i = 0; i < f->result_count; i++)
+    for (int32_t i = 0; i < f->result_count; i++) {
         if (f->results[i].role == SBP_RESULT_GRADIENT &&
             f->values[f->results[i].target].role == SBP_VALUE_PARAM)
             add_gradient(z, f->results[i].value, f->results[i].target);
+        if (f->results[i].role == SBP_RESULT_STATISTIC) /* added to a vector in the same way */
+            add_gradient(z, f->results[i].value, f->results[i].value);
+    }
 }
 
 static void count_uses(sbp_fuser *z) {

@@ -28,7 +28,7 @@ typedef struct sbp_fuser {
     sbp_value *sum_of;       /* the inverse: matmul results */
     sbp_value *matmul_of;    /* sums that are computed by a matmul: that matmul's result */
     sbp_value *accumulates;  /* gradients of parameters that go straight into an accumulator: the parameter
-                               argument */
+                               argument; statistics: themselves */
     sbp_expert_slots *slots; /* of choices of experts */
     sbp_added_gradient *added;
     int32_t added_count, added_capacity;

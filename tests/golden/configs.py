@@ -313,6 +313,94 @@ def glm4_moe(**changes):
     }
 
 
+def qwen3_moe(**changes):
+    """Two of five experts in every layer but one; experts are balanced."""
+    return {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "vocab_size": 53,
+        "hidden_size": 20,
+        "intermediate_size": 23,
+        "moe_intermediate_size": 7,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "num_experts": 5,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [1],
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-2,
+        "rope_theta": 300.0,
+        "router_aux_loss_coef": 0.3,
+        "output_router_logits": True,
+        "tie_word_embeddings": False,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def olmoe(**changes):
+    return {
+        "architectures": ["OlmoeForCausalLM"],
+        "model_type": "olmoe",
+        "vocab_size": 47,
+        "hidden_size": 16,
+        "intermediate_size": 9,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "num_experts": 4,
+        "num_experts_per_tok": 1,
+        "norm_topk_prob": False,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-2,
+        "rope_theta": 300.0,
+        "router_aux_loss_coef": 0.2,
+        "output_router_logits": True,
+        "tie_word_embeddings": False,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def gpt_oss(**changes):
+    """Softmax over the chosen in the layer, over all in the loss that balances experts."""
+    return {
+        "architectures": ["GptOssForCausalLM"],
+        "model_type": "gpt_oss",
+        "vocab_size": 43,
+        "hidden_size": 16,
+        "intermediate_size": 8,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 7,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-2,
+        "rope_theta": 300.0,
+        "rope_scaling": {"rope_type": "default"},
+        "router_aux_loss_coef": 0.9,
+        "output_router_logits": True,
+        "tie_word_embeddings": False,
+        "eos_token_id": 1,
+        "dtype": "float32",
+        **changes,
+    }
+
+
 def olmo3(**changes):
     """The spelling of the released files: rope_theta, and a rope_scaling of full attention."""
     return olmo2(
