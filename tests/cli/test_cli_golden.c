@@ -90,6 +90,7 @@ static const struct {
     {"gemma3_layer_types", {"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, true, 0}},
     {"qwen2_sliding", {"fp64, C 64", "--chunk 64 --head-chunk 64", SBP_F64, true, 0}},
     {"qwen3_moe_norm_v", {"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, true, 0}},
+    {"granite_hybrid_groups", {"fp32, C 67", "--chunk 67 --head-chunk 64", SBP_F32, true, 0}},
     {"qwen3_5_dense_v",
      {"fp32, C 67, no states", "--chunk 67 --head-chunk 64 --save none", SBP_F32, true, 0}},
 };
@@ -101,7 +102,7 @@ static const char *const thorough[] = {
     "llama_plain",    "gemma3_layer_types", "gemma3_untied_bias", "qwen2_sliding",
     "llama_tied_pad", "phi3_su_long",       "gpt_neox_plain",     "lfm2_v"};
 /* All cases but those of architectures that are only examples of how one is added. */
-enum { CASES = 67 };
+enum { CASES = 70 };
 
 /* A member of args.json as it would be typed. */
 static const char *arguments(io_fixture *f, const sbp_json *args, const char *key) {
@@ -287,6 +288,9 @@ static const char *const structures[] = {"llama_plain",
                                          "lfm2_v",
                                          "qwen3_5_dense_v",
                                          "qwen3_next_dense",
+                                         "granite_hybrid_groups",
+                                         "granite_hybrid_v",
+                                         "nemotron_h_latent",
                                          "qwen3_moe_norm_v",
                                          "qwen3_next_moe_v",
                                          "qwen3_5_moe_released_v",
@@ -332,7 +336,8 @@ static void run_device_settings(io_fixture *f, const char *path) {
 
 /* Layers that carry a state: chunks shorter than it and of the kernels' blocks, states kept, and made again. */
 static void test_states(void **state) {
-    static const char *const cases[] = {"lfm2_v", "qwen3_5_dense_v", "qwen3_next_dense"};
+    static const char *const cases[] = {"lfm2_v", "qwen3_5_dense_v", "qwen3_next_dense",
+                                        "granite_hybrid_groups"};
     static const setting list[] = {
         {"C 1", "--chunk 1", SBP_F64, true, 0},
         {"C 1, no states", "--chunk 1 --save none", SBP_F64, true, 0},

@@ -532,7 +532,7 @@ static void test_errors(void **state) {
     expect(plain, "head_dim=7", SBP_INPUT, "7 of the 7 elements of a head turn, but rotary embedding");
     expect(plain, "head_dim=2147483646", SBP_INPUT, "1 to 65536 of 65536 are possible");
     expect(plain, "hidden_act=\"relu2\"", SBP_INPUT,
-           "the activation 'relu2' is not supported; supported: silu, gelu");
+           "the activation 'relu2' is not supported between a gate and what it opens; supported: silu, gelu");
     expect(plain, "tie_word_embeddings=1", SBP_INPUT, "tie_word_embeddings: expected true or false");
     expect(plain, "attention_dropout=0.1", SBP_INPUT,
            "attention_dropout: 0.1: model_type llama is built without");
