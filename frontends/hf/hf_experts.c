@@ -132,9 +132,10 @@ sbp_value sbp_hf_softmax(sbp_builder *b, sbp_value x) {
 
 /* As the files that are here have them, or those that are not. */
 static bool is_fused(sbp_hf *hf, const sbp_hf_experts *e, const char *module) {
-    if (!e->names->fused || !hf->weights || e->names->always_fused)
+    if (!e->names->fused || !hf->weights)
         return e->fused;
-    return sbp_hf_has_tensor(hf, sbp_hf_path(hf, "%s.experts.%s", module, e->names->fused));
+    return e->names->always_fused ||
+           sbp_hf_has_tensor(hf, sbp_hf_path(hf, "%s.experts.%s", module, e->names->fused));
 }
 
 /* The matrices of all experts, which files keep one by one, or in a tensor. */
