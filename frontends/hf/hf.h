@@ -153,6 +153,8 @@ sbp_value sbp_hf_stack(sbp_hf *hf, const char *name, const char *source, int32_t
  * that hold both, with different values, are not tied whatever config.json says; a file may hold either one.
  */
 sbp_value sbp_hf_head_matrix(sbp_hf *hf, const char *name, sbp_value table, bool tied);
+/* Weight decay takes a parameter that begins as a norm's weight does, but is not called so. */
+void sbp_hf_decays(sbp_hf *hf, sbp_value param);
 /* Another name under which files may keep the parameter that a value is. */
 void sbp_hf_alias(sbp_hf *hf, sbp_value param, const char *alias);
 /* Rows of a table by row input ("tok", "pos"), in the residual type. name: may be NULL. */

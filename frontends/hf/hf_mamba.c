@@ -19,6 +19,8 @@ static sbp_value constant(sbp_hf *hf, double x) {
 static sbp_value per_head(sbp_hf *hf, const sbp_hf_mamba *m, const char *module, const char *name,
                           sbp_init init) {
     sbp_value x = sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.%s", module, name), init, m->heads);
+    if (!strstr(name, "bias"))
+        sbp_hf_decays(hf, x);
     return sbp_build_cast(&hf->builder, x, wide_type(hf));
 }
 

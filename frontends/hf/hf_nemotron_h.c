@@ -61,9 +61,10 @@ static void read_layers(nemotron *m) {
     m->layers = types ? types->count : (int64_t)strlen(pattern);
     if (!field || (types && types->kind != SBP_JSON_ARRAY) || m->layers < 1)
         sbp_hf_fail(hf, field, "hybrid_override_pattern or layers_block_type is expected");
-    if (m->layers > MAX_LAYERS || sbp_hf_size(hf, "num_hidden_layers", m->layers) != m->layers)
-        sbp_hf_fail(hf, field, "%lld layers; num_hidden_layers, and at most %d, are expected",
-                    (long long)m->layers, MAX_LAYERS);
+    int64_t said = sbp_hf_size(hf, "num_hidden_layers", m->layers > 0 ? m->layers : 1);
+    if (m->layers > MAX_LAYERS || said != m->layers)
+        sbp_hf_fail(hf, field, "%lld layers; num_hidden_layers is %lld, and at most %d are expected",
+                    (long long)m->layers, (long long)said, MAX_LAYERS);
     m->layers = hf->builder.status == SBP_OK ? m->layers : 0;
     m->kind = SBP_NEW_ARRAY(hf->arena, int, m->layers + 1);
     for (int64_t i = 0; i < m->layers && hf->builder.status == SBP_OK; i++) {
@@ -224,6 +225,8 @@ void sbp_hf_nemotron_h(sbp_hf *hf) {
     }
     m.b->node = "backbone.norm_f";
     x = sbp_hf_normalize(hf, &m.norm, "final_norm", x, m.b->node, m.hidden);
+    sbp_hf_decays(hf, sbp_hf_row_vector(hf, "backbone.norm_f.weight", SBP_INIT_ONES,
+                                        m.hidden)); /* as its name has it */
     m.b->node = "lm_head";
     sbp_value w = sbp_hf_head_matrix(hf, "lm_head.weight", table, m.tied);
     sbp_hf_finish(hf, sbp_hf_logits(hf, x, w));
