@@ -181,10 +181,12 @@ static int64_t attention_tile_iterations(const sbp_attention_attrs *at, bool bac
     return backward ? 110 + 40 * pieces_qk + 48 * pieces_v : 110 + 24 * pieces_qk + 16 * pieces_v;
 }
 
-/* Of the columns of states, which go through all rows, or of a row's sums over the heads of a head of k. */
-static int64_t delta_iterations(const sbp_delta_attrs *a, int64_t rows, const sbp_vulkan_machine *machine) {
+/* Of the columns of states, which go through all rows, each so many times, or of a row's sums over the heads of a head
+ * of k. */
+static int64_t delta_iterations(const sbp_delta_attrs *a, int64_t rows, int64_t times,
+                                const sbp_vulkan_machine *machine) {
     int64_t local = machine->software ? SOFTWARE_LOCAL : LOCAL;
-    int64_t states = (rows + 1) * (5 * a->d_k + 8);
+    int64_t states = (rows + 1) * (times * a->d_k + 8);
     int64_t sums =
         a->heads / a->key_heads * sbp_ceil_div(a->d_k, local) * (2 * a->d_v + 6 * SBP_DELTA_BLOCK + local);
     return states > sums ? states : sums;
@@ -248,9 +250,13 @@ int64_t sbp_vulkan_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_mac
         k = sbp_ceil_div(v[SBP_ATTN_BWD_K].rows, SBP_VULKAN_ATTENTION_TILE);
         return (q > k ? q : k) * attention_tile_iterations(at, true);
     case SBP_CMD_DELTA_RULE:
-        return delta_iterations(&command->u.delta, v[SBP_DELTA_RULE_K].rows, machine);
+        return delta_iterations(&command->u.delta, v[SBP_DELTA_RULE_K].rows, 5, machine);
     case SBP_CMD_DELTA_RULE_BWD:
-        return delta_iterations(&command->u.delta, v[SBP_DELTA_RULE_BWD_K].rows, machine);
+        return delta_iterations(&command->u.delta, v[SBP_DELTA_RULE_BWD_K].rows, 5, machine);
+    case SBP_CMD_SSD:
+        return delta_iterations(&command->u.delta, v[SBP_SSD_B].rows, 3, machine);
+    case SBP_CMD_SSD_BWD:
+        return delta_iterations(&command->u.delta, v[SBP_SSD_BWD_B].rows, 3, machine);
     case SBP_CMD_ROUTE:
     case SBP_CMD_EXPERT_ORDER:
         return choice_iterations(dispatch, machine);
@@ -296,6 +302,8 @@ uint32_t sbp_vulkan_local_size(const sbp_program *program, const sbp_gpu_key *ke
     case SBP_CMD_CONV_ROWS_BWD:
     case SBP_CMD_DELTA_RULE:
     case SBP_CMD_DELTA_RULE_BWD:
+    case SBP_CMD_SSD:
+    case SBP_CMD_SSD_BWD:
     case SBP_CMD_ROUTE:
     case SBP_CMD_EXPERT_ORDER:
     case SBP_CMD_EXPERT_GEMM:
@@ -321,7 +329,7 @@ static int64_t conv_groups(const sbp_span *x, int64_t local) {
     return sbp_ceil_div((blocks > 1 ? blocks : 1) * x->cols, local);
 }
 
-/* Steps of delta_rule_bwd.comp; there is a dstate, of no rows, too. */
+/* Steps of delta_rule_bwd.comp and ssd_bwd.comp; there is a dstate, of no rows, too. */
 static void delta_groups(const sbp_delta_attrs *a, int64_t rows, int64_t local,
                          int64_t groups[SBP_VULKAN_STEPS]) {
     int64_t sums = rows * a->heads, state = a->heads * a->d_k * a->d_v;
@@ -366,15 +374,17 @@ static int64_t reduce_groups(const sbp_span *src) {
 }
 
 bool sbp_vulkan_work_fits(const sbp_dispatch *dispatch) {
-    bool backward = dispatch->command->kind == SBP_CMD_DELTA_RULE_BWD;
+    sbp_command_kind kind = dispatch->command->kind;
+    bool ssd = kind == SBP_CMD_SSD || kind == SBP_CMD_SSD_BWD; /* which has its operands in the same places */
+    bool backward = kind == SBP_CMD_DELTA_RULE_BWD || kind == SBP_CMD_SSD_BWD;
     const sbp_span *v = dispatch->spans;
-    if (!backward &&
-        (dispatch->command->kind != SBP_CMD_DELTA_RULE || !sbp_gpu_is_empty(&v[SBP_DELTA_RULE_NEXT])))
+    if (!backward && ((!ssd && kind != SBP_CMD_DELTA_RULE) || !sbp_gpu_is_empty(&v[SBP_DELTA_RULE_NEXT])))
         return true;
     const sbp_span *k = &v[backward ? SBP_DELTA_RULE_BWD_K : SBP_DELTA_RULE_K];
     const sbp_span *work = &v[backward ? SBP_DELTA_RULE_BWD_WORK : SBP_DELTA_RULE_WORK];
     return work->space != SBP_SPACE_COUNT && work->rows >= sbp_gpu_delta_rows(k->rows, backward) &&
-           work->cols >= sbp_gpu_delta_columns(&dispatch->command->u.delta, backward);
+           work->cols >=
+               (ssd ? sbp_gpu_ssd_columns : sbp_gpu_delta_columns)(&dispatch->command->u.delta, backward);
 }
 
 int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine,
@@ -424,9 +434,11 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
         groups[0] = conv_groups(&v[SBP_CONV_ROWS_BWD_X], local);
         break;
     case SBP_CMD_DELTA_RULE:
+    case SBP_CMD_SSD:
         groups[0] = sbp_ceil_div(command->u.delta.heads * command->u.delta.d_v, local);
         break;
     case SBP_CMD_DELTA_RULE_BWD:
+    case SBP_CMD_SSD_BWD:
         delta_groups(&command->u.delta, v[SBP_DELTA_RULE_BWD_K].rows, local, groups);
         waits = true;
         break;

@@ -162,6 +162,8 @@ sbp_value sbp_hf_stack(sbp_hf *hf, const char *name, const char *source, int32_t
  * that hold both, with different values, are not tied whatever config.json says; a file may hold either one.
  */
 sbp_value sbp_hf_head_matrix(sbp_hf *hf, const char *name, sbp_value table, bool tied);
+/* Weight decay takes a parameter that begins as a norm's weight does, but is not called so. */
+void sbp_hf_decays(sbp_hf *hf, sbp_value param);
 /* Another name under which files may keep the parameter that a value is. */
 void sbp_hf_alias(sbp_hf *hf, sbp_value param, const char *alias);
 /* Rows of a table by row input ("tok", "pos"), in the residual type. name: may be NULL. */
@@ -206,7 +208,7 @@ typedef struct sbp_hf_norm {
 sbp_value sbp_hf_normalize(sbp_hf *hf, const sbp_hf_norm *norm, const char *name, sbp_value x,
                            const char *module, int64_t n);
 /* activation(x), and activation(gate) * up; activations as Hugging Face calls them: silu (swish), gelu,
- * gelu_new, gelu_fast, gelu_pytorch_tanh. Others are errors. */
+ * gelu_new, gelu_fast, gelu_pytorch_tanh; without a gate relu2. Others are errors. */
 sbp_value sbp_hf_activate(sbp_hf *hf, const char *activation, const char *name, sbp_value x);
 sbp_value sbp_hf_gate(sbp_hf *hf, const char *activation, const char *name, sbp_value gate, sbp_value up);
 /* A gated MLP without biases, whose matrices are <module>.<parts[SBP_HF_EXPERT_GATE]> and so on. */
@@ -223,6 +225,22 @@ sbp_value sbp_hf_attention_sink(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value 
  * taps] and, if asked for, <module>.bias, as torch.nn.Conv1d has them. */
 sbp_value sbp_hf_conv_rows(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t channels,
                            int64_t taps, bool bias);
+/* Mamba-2 of `heads` heads, each of head_dim columns and a state of `state` rows, of which those of a group have rows in
+ * common. */
+typedef struct sbp_hf_mamba {
+    int64_t heads, head_dim, groups, state, taps;
+    const char *activation; /* of the convolution */
+    bool conv_bias, bias;   /* bias: of both projections */
+    double eps;
+    double dt_least, dt_most; /* limits of steps */
+} sbp_hf_mamba;
+
+/* What it gives, [T, hidden]; parameters of <module>: in_proj, conv1d, dt_bias, A_log, D, norm, out_proj. */
+sbp_value sbp_hf_mamba_build(sbp_hf *hf, const sbp_hf_mamba *mamba, sbp_value x, const char *module,
+                             int64_t hidden);
+/* Reads the limits, a field of two numbers; and whether heads are a multiple of groups. */
+void sbp_hf_mamba_limits(sbp_hf *hf, sbp_hf_mamba *mamba, const char *key);
+void sbp_hf_mamba_check(sbp_hf *hf, const sbp_hf_mamba *mamba, const char *heads_key, const char *groups_key);
 /* logits [T, vocab] of the last hidden states, in fp32 (fp64 when computing in fp64): the last product of
  * every model. matrix: [vocab, hidden] */
 sbp_value sbp_hf_logits(sbp_hf *hf, sbp_value x, sbp_value matrix);
@@ -243,6 +261,7 @@ typedef struct sbp_hf_expert_names {
     /* Files may hold one tensor for all experts in place of a module for each: <module>.experts.<fused>, an
      * expert's gate over its up, and <module>.experts.<experts[DOWN]>. NULL: they do not. */
     const char *fused;
+    bool always_fused; /* and names are <module>.<fused>, <module>.<experts[DOWN]> */
 } sbp_hf_expert_names;
 
 /* mlp.gate, mlp.experts.N.gate_proj, .up_proj, .down_proj; fused mlp.experts.gate_up_proj */
@@ -269,6 +288,9 @@ typedef struct sbp_hf_experts {
      * [in, out]. */
     bool clamped;
     double limit, alpha;
+    bool plain; /* Nemotron's, the shared one too: down(act(up x)), without a gate */
+    int64_t
+        latent; /* width of what the experts, but not the shared one, read and give; 0: that of the stream */
     bool *sparse; /* [layers]: which have experts in place of an MLP; NULL: none */
     const sbp_hf_expert_names *names;
 } sbp_hf_experts;

@@ -83,10 +83,10 @@ static const activation *find_activation(sbp_hf *hf, const char *name) {
     for (int32_t i = 0; i < SBP_COUNT(known); i++)
         if (strcmp(name, known[i].name) == 0)
             return &known[i];
-    sbp_hf_fail(
-        hf, NULL,
-        "the activation '%s' is not supported; supported: silu, gelu, gelu_pytorch_tanh, gelu_new, gelu_fast",
-        name);
+    sbp_hf_fail(hf, NULL,
+                "the activation '%s' is not supported%s; supported: silu, gelu, gelu_pytorch_tanh, gelu_new, "
+                "gelu_fast",
+                name, strcmp(name, "relu2") == 0 ? " between a gate and what it opens" : "");
     return NULL;
 }
 
@@ -97,7 +97,21 @@ static sbp_value build_activation(sbp_hf *hf, const activation *a, sbp_opcode co
                      a->approximate ? 1 : 0, NULL);
 }
 
+/* The square of what is above 0, in the type of x. */
+static sbp_value build_relu2(sbp_hf *hf, const char *name, sbp_value x) {
+    sbp_builder *b = &hf->builder;
+    if (b->status != SBP_OK)
+        return SBP_NO_VALUE;
+    sbp_value zero = sbp_build_const(b, sbp_build_type(b, x)->dtype, 0);
+    x = sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_lt, zero, x), x, zero);
+    x = sbp_build2(b, SBP_OP_mul, x, x);
+    sbp_build_name(b, x, name);
+    return x;
+}
+
 sbp_value sbp_hf_activate(sbp_hf *hf, const char *kind, const char *name, sbp_value x) {
+    if (strcmp(kind, "relu2") == 0)
+        return build_relu2(hf, name, x);
     const activation *a = find_activation(hf, kind);
     return a ? build_activation(hf, a, a->alone, name, &x, 1) : SBP_NO_VALUE;
 }

@@ -331,6 +331,11 @@ sbp_value sbp_hf_head_matrix(sbp_hf *hf, const char *name, sbp_value table, bool
     return sbp_hf_matrix(hf, name, param->type.dim[0].n, param->type.dim[1].n);
 }
 
+void sbp_hf_decays(sbp_hf *hf, sbp_value param) {
+    if (hf->builder.status == SBP_OK)
+        hf->builder.module->params[hf->builder.func->values[param].binding].decay = true;
+}
+
 void sbp_hf_alias(sbp_hf *hf, sbp_value param, const char *alias) {
     if (hf->builder.status == SBP_OK)
         add_alias(hf, &hf->builder.module->params[hf->builder.func->values[param].binding], alias);

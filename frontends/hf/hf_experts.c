@@ -130,7 +130,8 @@ sbp_value sbp_hf_softmax(sbp_builder *b, sbp_value x) {
 static bool is_fused(sbp_hf *hf, const sbp_hf_experts *e, const char *module) {
     if (!e->names->fused || !hf->weights)
         return e->fused;
-    return sbp_hf_has_tensor(hf, sbp_hf_path(hf, "%s.experts.%s", module, e->names->fused));
+    return e->names->always_fused ||
+           sbp_hf_has_tensor(hf, sbp_hf_path(hf, "%s.experts.%s", module, e->names->fused));
 }
 
 /* The matrices of all experts, which files keep one by one, or in a tensor. */
@@ -141,10 +142,12 @@ static sbp_value expert_matrices(sbp_hf *hf, const sbp_hf_experts *e, const char
     if (!is_fused(hf, e, module))
         return sbp_hf_stack(hf, sbp_hf_path(hf, "%s.experts.%s.weight", module, name),
                             sbp_hf_path(hf, "%s.experts.*.%s.weight", module, name), 3, dims);
+    if (!e->names->always_fused)
+        module = sbp_hf_path(hf, "%s.experts", module);
     if (part == SBP_HF_EXPERT_DOWN)
-        return sbp_hf_param(hf, sbp_hf_path(hf, "%s.experts.%s", module, name), SBP_INIT_NORMAL, 3, dims);
-    return sbp_hf_part(hf, sbp_hf_path(hf, "%s.experts.%s.%s", module, fused, name),
-                       sbp_hf_path(hf, "%s.experts.%s", module, fused), SBP_INIT_NORMAL, 3, both, 1,
+        return sbp_hf_param(hf, sbp_hf_path(hf, "%s.%s", module, name), SBP_INIT_NORMAL, 3, dims);
+    return sbp_hf_part(hf, sbp_hf_path(hf, "%s.%s.%s", module, fused, name),
+                       sbp_hf_path(hf, "%s.%s", module, fused), SBP_INIT_NORMAL, 3, both, 1,
                        part == SBP_HF_EXPERT_GATE ? 0 : out, out);
 }
 
@@ -265,6 +268,18 @@ static sbp_value build_gated(sbp_hf *hf, const sbp_hf_experts *e, const char *ac
     return expert_linear(hf, NULL, h, c.index, w, SBP_NO_VALUE, "out_in", wide != hf->compute);
 }
 
+/* The same without a gate. */
+static sbp_value build_plain(sbp_hf *hf, const sbp_hf_experts *e, const char *activation, sbp_value x,
+                             sbp_hf_choice c, const char *module, int64_t hidden) {
+    sbp_dtype wide = sbp_rule_wide(hf->compute);
+    sbp_value w = expert_matrices(hf, e, module, SBP_HF_EXPERT_UP, e->inner, hidden);
+    sbp_value h = expert_linear(hf, "expert_up", x, c.index, w, SBP_NO_VALUE, "out_in", false);
+    h = sbp_build_cast(&hf->builder, sbp_hf_activate(hf, activation, "expert_act", h), wide);
+    h = sbp_build2(&hf->builder, SBP_OP_mul, h, c.weight);
+    w = expert_matrices(hf, e, module, SBP_HF_EXPERT_DOWN, hidden, e->inner);
+    return expert_linear(hf, NULL, h, c.index, w, SBP_NO_VALUE, "out_in", wide != hf->compute);
+}
+
 /* x, or the limit beyond it: x that is the limit still has its gradient, as torch.clamp has it. */
 static sbp_value not_above(sbp_builder *b, sbp_value x, sbp_value limit) {
     return sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_lt, limit, x), limit, x);
@@ -317,11 +332,14 @@ static sbp_value build_shared(sbp_hf *hf, const sbp_hf_experts *e, const char *a
     sbp_builder *b = &hf->builder;
     sbp_dtype wide = sbp_rule_wide(hf->compute);
     const char *expert = sbp_hf_path(hf, "%s.%s", module, e->shared_name);
-    sbp_value gate = sbp_hf_linear(hf, "shared_gate", x, sbp_hf_path(hf, "%s.gate_proj", expert), e->shared,
-                                   hidden, false);
+    sbp_value gate = SBP_NO_VALUE;
+    if (!e->plain)
+        gate = sbp_hf_linear(hf, "shared_gate", x, sbp_hf_path(hf, "%s.gate_proj", expert), e->shared, hidden,
+                             false);
     sbp_value up =
         sbp_hf_linear(hf, "shared_up", x, sbp_hf_path(hf, "%s.up_proj", expert), e->shared, hidden, false);
-    sbp_value y = sbp_hf_gate(hf, activation, "shared_act", gate, up);
+    sbp_value y = e->plain ? sbp_hf_activate(hf, activation, "shared_act", up)
+                           : sbp_hf_gate(hf, activation, "shared_act", gate, up);
     y = sbp_hf_linear(hf, "shared_proj", y, sbp_hf_path(hf, "%s.down_proj", expert), hidden, e->shared,
                       false);
     if (!e->shared_gated)
@@ -335,16 +353,28 @@ static sbp_value build_shared(sbp_hf *hf, const sbp_hf_experts *e, const char *a
 sbp_value sbp_hf_experts_apply(sbp_hf *hf, const sbp_hf_experts *e, const char *activation, sbp_value x,
                                sbp_hf_choice c, const char *module, int64_t hidden) {
     sbp_value y = e->clamped ? build_clamped(hf, e, x, c, module, hidden)
+                  : e->plain ? build_plain(hf, e, activation, x, c, module, hidden)
                              : build_gated(hf, e, activation, x, c, module, hidden);
     y = sbp_build(&hf->builder, SBP_OP_row_sum, NULL, &y, 1, (sbp_attr[]){sbp_attr_int("axis", -2)}, 1, NULL);
     return sbp_build_reshape(&hf->builder, y, (int64_t[]){hidden}, 1);
+}
+
+/* Experts between two maps, into a latent of the row and out of it. */
+static sbp_value build_in_latent(sbp_hf *hf, const sbp_hf_experts *e, const char *activation, sbp_value x,
+                                 sbp_hf_choice c, const char *module, int64_t hidden) {
+    x = sbp_hf_linear(hf, "latent", x, sbp_hf_path(hf, "%s.fc1_latent_proj", module), e->latent, hidden,
+                      false);
+    sbp_value y = sbp_hf_experts_apply(hf, e, activation, x, c, module, e->latent);
+    y = sbp_hf_linear(hf, NULL, y, sbp_hf_path(hf, "%s.fc2_latent_proj", module), hidden, e->latent, false);
+    return sbp_build_cast(&hf->builder, y, sbp_rule_wide(hf->compute));
 }
 
 sbp_value sbp_hf_experts_build(sbp_hf *hf, const sbp_hf_experts *e, const char *activation, const char *name,
                                sbp_value x, const char *module, int64_t hidden) {
     sbp_builder *b = &hf->builder;
     sbp_hf_choice c = build_choice(hf, e, x, module, hidden);
-    sbp_value y = sbp_hf_experts_apply(hf, e, activation, x, c, module, hidden);
+    sbp_value y = e->latent > 0 ? build_in_latent(hf, e, activation, x, c, module, hidden)
+                                : sbp_hf_experts_apply(hf, e, activation, x, c, module, hidden);
     if (e->shared > 0) {
         sbp_value shared = build_shared(hf, e, activation, x, module, hidden);
         y = sbp_build2(b, SBP_OP_add, y, shared);

@@ -34,6 +34,9 @@ typedef struct sbp_target_info {
      * more than blocks of SBP_DELTA_BLOCK. NULL: forward none, backward those of a state. */
     int64_t (*delta_columns)(const sbp_delta_attrs *attrs, bool backward);
     int64_t delta_more_rows;
+    int64_t (*ssd_columns)(const sbp_delta_attrs *attrs,
+                           bool backward); /* the same of ssd; NULL: two states */
+    bool ssd_by_scalars;                   /* it does not reach what attention does, but what scalars do */
     /* Operations per second of delta_rule, or of delta_rule_bwd, on rows of this type, at its own throughput, which may
      * be another machine's than describe() said. NULL: as attention. */
     double (*delta_rate)(const struct sbp_target_info *info, const sbp_delta_attrs *attrs, sbp_dtype dtype,

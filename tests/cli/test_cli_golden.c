@@ -90,6 +90,7 @@ static const struct {
     {"gemma3_layer_types", {"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, true, 0}},
     {"qwen2_sliding", {"fp64, C 64", "--chunk 64 --head-chunk 64", SBP_F64, true, 0}},
     {"qwen3_moe_balanced", {"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, true, 0}},
+    {"granite_hybrid_groups", {"fp32, C 67", "--chunk 67 --head-chunk 64", SBP_F32, true, 0}},
     {"qwen3_5_dense_v",
      {"fp32, C 67, no states", "--chunk 67 --head-chunk 64 --save none", SBP_F32, true, 0}},
 };
@@ -302,6 +303,9 @@ static const char *const structures[] = {"llama_plain",
                                          "qwen3_5_dense_v",
                                          "qwen3_next_dense",
                                          "qwen3_moe_balanced",
+                                         "granite_hybrid_groups",
+                                         "granite_hybrid_v",
+                                         "nemotron_h_latent",
                                          "qwen3_next_moe_v",
                                          "qwen3_5_moe_released_v",
                                          "gpt_oss_v",
@@ -354,7 +358,8 @@ static void run_device_settings(io_fixture *f, const char *path) {
 
 /* Layers that carry a state: chunks shorter than it and of the kernels' blocks, states kept, and made again. */
 static void test_states(void **state) {
-    static const char *const cases[] = {"lfm2_v", "qwen3_5_dense_v", "qwen3_next_dense"};
+    static const char *const cases[] = {"lfm2_v", "qwen3_5_dense_v", "qwen3_next_dense",
+                                        "granite_hybrid_groups"};
     static const setting list[] = {
         {"C 1", "--chunk 1", SBP_F64, true, 0},
         {"C 1, no states", "--chunk 1 --save none", SBP_F64, true, 0},

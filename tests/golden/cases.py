@@ -22,8 +22,10 @@ from configs import (
     gpt_neox,
     gpt_oss,
     granite,
+    granite_hybrid,
     llama,
     mistral,
+    nemotron_h,
     olmo2,
     olmo3,
     olmoe,
@@ -71,6 +73,7 @@ B = [2, 37, 1, 15, 10, 18]  # 83
 C = [1, 26, 5, 41, 2, 12, 13]  # 100
 D = [13, 1, 2, 31, 8]  # 55
 E = [9, 33, 2, 1, 14, 20]  # 79
+F = [70, 2, 13, 1, 13]  # 99, longer than a block of rows of a state
 
 CASES = {
     "llama_plain": Case(
@@ -625,6 +628,30 @@ CASES = {
             {"residual_multiplier": ABSENT},
             {"logits_scaling": ABSENT},
         ),
+    ),
+    "granite_hybrid_groups": Case(
+        "two groups of heads, a document of more rows than a block, steps that reach both limits, rope, biases of "
+        "projections, no experts; tied",
+        granite_hybrid(mamba_proj_bias=True, time_step_limit=[0.25, 0.6]),
+        F,
+        gain=0.9,
+        centres=((".A_log", -2.0), (".dt_bias", -1.0)),
+        differs_from=(
+            {"time_step_limit": [0.0, 0.6]},
+            {"time_step_limit": [0.25, 9.0]},
+            {"position_embedding_type": "nope"},
+            {"attention_multiplier": ABSENT},
+            {"residual_multiplier": ABSENT},
+        ),
+    ),
+    "nemotron_h_latent": Case(
+        "two groups of heads, steps that reach their limit, 2 of 5 experts between maps and a shared one beside them, an "
+        "MLP, attention; new names of layers",
+        nemotron_h(time_step_min=0.25),
+        F,
+        gain=0.9,
+        centres=((".A_log", -2.0), (".dt_bias", -1.0)),
+        differs_from=({"time_step_min": 0.001}, {"routed_scaling_factor": 1.0}),
     ),
     "granite_bias_tied": Case(
         "attention_bias, mlp_bias, tied, one key/value head; scores and branches by default; as transformers writes it",

@@ -499,6 +499,80 @@ def granite(**changes):
     }
 
 
+def granite_hybrid(**changes):
+    """Mamba-2 of two groups around attention that turns, and no experts."""
+    return {
+        "architectures": ["GraniteMoeHybridForCausalLM"],
+        "model_type": "granitemoehybrid",
+        "vocab_size": 53,
+        "hidden_size": 16,
+        "intermediate_size": 10,
+        "shared_intermediate_size": 11,
+        "num_hidden_layers": 3,
+        "layer_types": ["mamba", "attention", "mamba"],
+        "num_local_experts": 0,
+        "num_experts_per_tok": 0,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "mamba_n_heads": 4,
+        "mamba_d_head": 8,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 5,
+        "mamba_d_conv": 4,
+        "mamba_expand": 2,
+        "mamba_conv_bias": True,
+        "mamba_proj_bias": False,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-4,
+        "position_embedding_type": "rope",
+        "rope_theta": 200.0,
+        "embedding_multiplier": 1.7,
+        "attention_multiplier": 0.33,
+        "residual_multiplier": 0.62,
+        "logits_scaling": 1.3,
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def nemotron_h(**changes):
+    """Mamba-2 of two groups, attention, an MLP, and experts between two maps."""
+    return {
+        "architectures": ["NemotronHForCausalLM"],
+        "model_type": "nemotron_h",
+        "vocab_size": 53,
+        "hidden_size": 16,
+        "intermediate_size": 21,
+        "layers_block_type": ["linear_attention", "mlp", "full_attention", "moe", "linear_attention"],
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 6,
+        "n_groups": 2,
+        "ssm_state_size": 5,
+        "conv_kernel": 4,
+        "n_routed_experts": 5,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 9,
+        "moe_shared_expert_intermediate_size": 10,
+        "moe_latent_size": 12,
+        "routed_scaling_factor": 1.5,
+        "max_position_embeddings": 128,
+        "layer_norm_epsilon": 1e-4,
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": None,
+        "dtype": "float32",
+        **changes,
+    }
+
+
 def gpt_neox(**changes):
     """Heads of 12 elements."""
     return {

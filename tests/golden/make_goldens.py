@@ -137,10 +137,14 @@ def expert_part(name, of):
     found = re.fullmatch(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight", name)
     if not found or name in of:
         return None
-    fused, expert, part = f"{found[1]}.{'down_proj' if found[3] == 'down' else 'gate_up_proj'}", int(found[2]), found[3]
+    module, expert, part = found[1], int(found[2]), found[3]
+    if f"{module}.down_proj" not in of:  # in memory it has the prefix of all models
+        module = module.replace("backbone.", "model.", 1)
+    alone = part == "down" or f"{module}.up_proj" in of  # experts without gates
+    fused = f"{module}.{part + '_proj' if alone else 'gate_up_proj'}"
     inner = of[fused].shape[1] // 2
     matrix = of[fused][expert]
-    return fused, matrix if part == "down" else matrix[:inner] if part == "gate" else matrix[inner:]
+    return fused, matrix if alone else matrix[:inner] if part == "gate" else matrix[inner:]
 
 
 def stored_gradients(model, step, model_directory):
@@ -152,7 +156,7 @@ def stored_gradients(model, step, model_directory):
     gradients, fused = {}, {}
     for file in sorted(model_directory.glob("*.safetensors")):
         for name, tensor in load_file(file).items():
-            if name in buffers:
+            if name in buffers or name.replace("backbone.", "model.", 1) in buffers:
                 continue
             part = expert_part(name, live)
             if part:

@@ -39,6 +39,11 @@ GAIN = 0.5  # of A and B: with more, scores are so large that float32 says littl
 EVERY = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 CASES = {
+    "mamba": (
+        "granite_hybrid_groups",
+        {"r": 2, "lora_alpha": 1, "target_modules": "all-linear"},
+        "--lora r=2,alpha=1,targets=all-linear",
+    ),
     "q_only": ("llama_plain", {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}, "--lora r=4,alpha=8,targets=q_proj"),
     "last_layer": (
         "qwen3_plain",

@@ -29,6 +29,7 @@ def in_float64(function, namespace):
     changed = changed.replace(".float()", ".double()")
     if changed == source:
         return None
+    changed = changed.replace("@auto_docstring\n", "")  # which wants a file of transformers
     scope = dict(namespace)
     exec(compile(changed, f"<float64 {function.__qualname__}>", "exec"), scope)
     return scope[function.__name__]

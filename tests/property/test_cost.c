@@ -377,6 +377,48 @@ static void delta_rules_are_timed_at_the_rate_of_their_kernel(void **state) {
     testing_close(&t);
 }
 
+/* The same of ssd: on a CPU by products, on a GPU by scalars. */
+static void ssd_is_timed_at_the_rate_of_its_kernel(void **state) {
+    (void)state;
+    static const struct {
+        const char *target;
+        double rate;
+    } cases[] = {{"cpu", 1e12}, {"cuda", 1e9}, {"vulkan", 1e9}};
+    testing t = testing_open(1);
+    compile_request request = compile_request_for(GOLDEN "granite_hybrid_groups/model", 128, 64, 64);
+    request.compute = SBP_BF16;
+    sbp_program *p;
+    testing_check(&t, compile_model(t.arena, t.diag, &request, &p));
+    int compared = 0;
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        sbp_target_info target;
+        testing_check(&t, sbp_target_find(cases[i].target)->describe(NULL, t.diag, &target));
+        sbp_throughput *r = &target.throughput;
+        for (int d = 0; d < SBP_DTYPE_COUNT; d++) {
+            r->matmul[d] = 1e30;
+            r->attention[d] = d == SBP_BF16 ? 1e12 : 1e9;
+        }
+        r->memory = r->row_ops = r->in = r->out = r->host = r->host_ops = r->disk_read = r->disk_write = 1e30;
+        r->command_seconds = r->half_rows = 0;
+        for (int32_t f = 0; f < p->function_count; f++) {
+            const sbp_body *body = &p->functions[f].body;
+            if (!has_command(body, SBP_CMD_SSD, SBP_CMD_SSD_BWD) ||
+                has_command(body, SBP_CMD_ATTN_FWD, SBP_CMD_ATTN_BWD))
+                continue;
+            sbp_cost cost;
+            sbp_cost_function(p, f, 128, &target, &cost);
+            double flops = cost.flops - count_function(p, f, 128).flops; /* which knows no ssd */
+            assert_true(flops > 0);
+            if (fabs(cost.seconds - flops / cases[i].rate) > SBP_TOLERANCE_F64 * cost.seconds)
+                fail_msg("%s, @%s: %.17g s for %g flops", cases[i].target, p->functions[f].name, cost.seconds,
+                         flops);
+            compared++;
+        }
+    }
+    assert_true(compared >= 6);
+    testing_close(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(flops_are_counted),
                                        cmocka_unit_test(work_is_timed_at_the_rate_of_its_type),
@@ -384,6 +426,7 @@ int main(void) {
                                        cmocka_unit_test(long_heads_are_timed_at_the_rate_of_scalars),
                                        cmocka_unit_test(gathers_cost_what_they_touch),
                                        cmocka_unit_test(delta_rules_are_timed_at_the_rate_of_their_kernel),
+                                       cmocka_unit_test(ssd_is_timed_at_the_rate_of_its_kernel),
                                        cmocka_unit_test(experts_are_timed_at_the_rate_of_their_kernels)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,13 +75,17 @@ static void make_attention(sbp_text *out, const sbp_command *command, const char
 
 static void make_delta(sbp_text *out, const sbp_command *command, int32_t step) {
     const sbp_delta_attrs *a = &command->u.delta;
-    bool backward = command->kind == SBP_CMD_DELTA_RULE_BWD;
+    bool backward = command->kind == SBP_CMD_DELTA_RULE_BWD || command->kind == SBP_CMD_SSD_BWD;
+    bool ssd = command->kind == SBP_CMD_SSD || command->kind == SBP_CMD_SSD_BWD;
     sbp_text_add(out, "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n#define STEP %d\n", (int)a->d_k,
                  (int)a->d_v, SBP_DELTA_BLOCK, (int)step);
     if (backward)
         sbp_vulkan_add_text(out, "group.glsl");
-    sbp_vulkan_add_text(out, "delta.glsl");
-    sbp_vulkan_add_text(out, backward ? "delta_rule_bwd.comp" : "delta_rule.comp");
+    sbp_vulkan_add_text(out, ssd ? "ssd.glsl" : "delta.glsl");
+    if (ssd)
+        sbp_vulkan_add_text(out, backward ? "ssd_bwd.comp" : "ssd.comp");
+    else
+        sbp_vulkan_add_text(out, backward ? "delta_rule_bwd.comp" : "delta_rule.comp");
 }
 
 /* Which slots an expert has, or the product. */
@@ -126,7 +130,8 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
     }
     bool no64 = key->no64, real_f64 = sums_in_f64(command, dtypes) && !no64;
     bool rowmath = sbp_command_attention(command->kind) || command->kind == SBP_CMD_DELTA_RULE ||
-                   command->kind == SBP_CMD_DELTA_RULE_BWD;
+                   command->kind == SBP_CMD_DELTA_RULE_BWD || command->kind == SBP_CMD_SSD ||
+                   command->kind == SBP_CMD_SSD_BWD;
     sbp_vulkan_gemm gemm = (sbp_vulkan_gemm)key->variant;
     out->matrix = command->kind == SBP_CMD_GEMM && sbp_vulkan_gemm_is_matrix(gemm);
     sbp_vulkan_add_prelude(&text, real_f64 || (!no64 && any_f64(dtypes, command->view_count)), real_f64,
@@ -162,6 +167,8 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
         break;
     case SBP_CMD_DELTA_RULE:
     case SBP_CMD_DELTA_RULE_BWD:
+    case SBP_CMD_SSD:
+    case SBP_CMD_SSD_BWD:
         make_delta(&text, command, key->step);
         break;
     case SBP_CMD_ROUTE:
