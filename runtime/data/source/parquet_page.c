@@ -152,6 +152,12 @@ static bool unzip(const char *in, int64_t length, char *out, int64_t bytes) {
                   .avail_out = (unsigned)bytes};
     if (inflateInit2(&z, 15 + 32) != Z_OK)
         return false;
+#endif
+
+bool sbp_parquet_has_snappy(void) {
+    pthread_once(&open_once, open_snappy);
+    return opened.uncompress != NULL;
+}
     int result = inflate(&z, Z_FINISH);
     inflateEnd(&z);
     return result == Z_STREAM_END && z.avail_out == 0;
