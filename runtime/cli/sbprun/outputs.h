@@ -94,6 +94,13 @@ sbp_status sbp_run_print_gradients(const sbp_world *world, const sbp_inputs *inp
 int64_t sbp_run_peak_planned(const sbp_world *world, const sbp_session *session);
 int64_t sbp_run_peak_measured(const sbp_world *world); /* 0: the driver does not report it */
 
+/* ---- run_card.c ------------------------------------------------------------------------------------ */
+
+/* README.md beside the model: what it is of, how it was trained and how it is loaded. Nothing that was not
+ * written by this program is written over. */
+sbp_status sbp_run_write_card(const sbp_world *world, const sbp_inputs *inputs, const sbp_session *session,
+                              const sbp_outputs *outputs) SBP_CHECKED;
+
 /* ---- run_disk.c ------------------------------------------------------------------------------------ */
 
 /* --offload-dir, else --out, else the current directory. */

@@ -296,6 +296,7 @@ static sbp_status save_result(const sbp_world *world, const sbp_inputs *inputs, 
     SBP_TRY(check_out(world, inputs, session, outputs));
     SBP_TRY(sbp_output_save_model(world->diag, world->executor, session->plan, &session->info, outputs->out,
                                   false));
+    SBP_TRY(sbp_run_write_card(world, inputs, session, outputs));
     return session->info.merge ? say_merged(world, session, outputs) : SBP_OK;
 }
 
@@ -543,7 +544,6 @@ static sbp_status dump_gradients(sbp_world *world, sbp_inputs *inputs, sbp_sessi
     return sbp_run_print_gradients(world, inputs, session, path);
 }
 
-static sbp_status open_metrics(const sbp_world *world, const sbp_inputs *inputs, sbp_session *session,
 /* --report-to. */
 static sbp_status open_reports(const sbp_world *world, const sbp_session *session, sbp_outputs *outputs,
                                const char *resumed) {
@@ -559,6 +559,7 @@ static sbp_status open_reports(const sbp_world *world, const sbp_session *sessio
     return SBP_OK;
 }
 
+static sbp_status open_metrics(const sbp_world *world, const sbp_inputs *inputs, sbp_session *session,
                                sbp_outputs *outputs, const char *resumed) {
     const char *path = outputs->out && (session->train || inputs->eval_count > 0) && sbp_world_writes(world)
                            ? sbp_file_join(world->arena, outputs->out, "metrics.jsonl")
