@@ -126,15 +126,20 @@ typedef struct metrics_line {
     sbp_status status;             /* of events */
 } metrics_line;
 
-/* A number of the line: into it, and as an event. Tags are those of transformers: train/loss, eval/loss. */
-static void write_number(metrics_line *l, sbp_json_writer *w, const char *key, double value) {
-    sbp_json_write_double(w, key, value);
+/* Tags are those of transformers: train/loss, eval/loss. */
+static void add_event(metrics_line *l, const char *key, double value) {
     if (!l->metrics->events || l->status != SBP_OK)
         return;
     bool eval = strncmp(key, "eval_", 5) == 0;
     const char *tag = sbp_arena_printf(l->arena, "%s%s%s", eval ? "eval/" : "train/", eval ? l->of : "",
                                        eval ? key + 5 : key);
     l->status = sbp_events_add(l->metrics->events, l->metrics->diag, l->step, tag, value);
+}
+
+/* A number of the line: into it, and as an event. */
+static void write_number(metrics_line *l, sbp_json_writer *w, const char *key, double value) {
+    sbp_json_write_double(w, key, value);
+    add_event(l, key, value);
 }
 
 /* The outputs of the program, and the numbers of its @prepare. */
@@ -154,6 +159,7 @@ static void write_step(metrics_line *l, sbp_json_writer *w) {
     write_outputs(l, w, "");
     write_number(l, w, "learning_rate", r->learning_rate);
     sbp_json_write_int(w, "num_tokens", r->num_tokens);
+    add_event(l, "num_tokens", (double)r->num_tokens);
     write_number(l, w, "tokens_per_second", r->seconds > 0 ? (double)r->tokens / r->seconds : (double)NAN);
     write_number(l, w, "step_seconds", r->seconds);
     write_number(l, w, "memory_peak_bytes",
