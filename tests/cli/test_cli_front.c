@@ -51,7 +51,7 @@ static void test_card_of_an_adapter(void **state) {
             sbp_arena_printf(f->arena, "\n| %d | %.4f |", step, cli_number(f, lines[i], "loss"));
         assert_int_equal(strstr(card, row) != NULL, step % 2 == 1);
         if (step == 29)
-            assert_int_equal(strstr(card, row)[strlen(row) + 1] >= '0', 1);
+            assert_non_null(strchr("0123456789", strstr(card, row)[strlen(row) + 1]));
         if (step == 27)
             assert_int_equal(strstr(card, row)[strlen(row) + 1], '|');
     }
@@ -85,6 +85,62 @@ static void test_card_of_odd_names(void **state) {
               "$R $S --data " DATA " --steps 1 --save-every never --out $D/own --overwrite");
     assert_non_null(strstr(cli_text(f, "err"), "was not written by sbprun, or changed: it stays as it is"));
     assert_string_equal(cli_text(f, "own/README.md"), "mine\n");
+}
+
+/* ---- the page --------------------------------------------------------------------------------------- */
+
+static int count_of(const char *text, const char *word) {
+    int count = 0;
+    for (; (text = strstr(text, word)); text += strlen(word))
+        count++;
+    return count;
+}
+
+/* Nothing is run or loaded, and nothing of a name is markup; each curve has all of its steps. */
+static void test_page(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "$R $S --data " DATA " --steps 12 --eval " DATA " --eval-every 5 --save-every never --out "
+              "\"$D/a<b>&\\\"\" && mkdir $D/page && mv $D/a*/report.html $D/a*/metrics.jsonl $D/page");
+    const char *page = cli_text(f, "page/report.html");
+    assert_non_null(strstr(page, "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+                                 "style-src 'unsafe-inline'\">"));
+    assert_non_null(strstr(page, "<h1>a&lt;b&gt;&amp;&quot;</h1>"));
+    static const char *const absent[] = {
+        "<script", "http://", "https://", "src=", "href=", "<b>", "url(", "tests/"};
+    for (int i = 0; i < SBP_COUNT(absent); i++)
+        if (strstr(page, absent[i]))
+            fail_msg("the page has '%s'", absent[i]);
+    assert_null(strstr(page, f->directory));
+    assert_int_equal(count_of(page, "<svg "), count_of(page, "</svg>"));
+    assert_int_equal(count_of(page, "<figure>"), 5);
+    assert_int_equal(count_of(page, "<circle "), 3); /* behind steps 5, 10 and 12 */
+    int curves = 0;
+    for (const char *path = page; (path = strstr(path, "class=\"curve\" d=\"")); curves++) {
+        path += strlen("class=\"curve\" d=\"");
+        char *d = sbp_arena_strndup(f->arena, path, strcspn(path, "\""));
+        assert_int_equal(count_of(d, "M"), 1);
+        assert_int_equal(count_of(d, "L"), 11);
+        if (curves == 0) { /* the least loss is at the bottom: y of the plot's area */
+            int count, at = 0, least = 0;
+            double loss = INFINITY, y = 0;
+            const sbp_json **lines = cli_lines(f, "page/metrics.jsonl", &count);
+            for (int i = 0; i < count; i++)
+                if (sbp_json_member(lines[i], "loss")) {
+                    double value = cli_number(f, lines[i], "loss");
+                    least = value < loss ? at : least;
+                    loss = fmin(loss, value);
+                    at++;
+                }
+            for (int i = 0; i <= least; i++)
+                d = strpbrk(d, "ML") + 1;
+            sscanf(d, "%*f %lf", &y);
+            double lowest = y;
+            for (const char *next = path; *next != '"'; next++)
+                if (strchr("ML", *next) && sscanf(next + 1, "%*f %lf", &y) == 1)
+                    assert_true(y <= lowest);
+        }
+    }
+    assert_int_equal(curves, 5);
 }
 
 /* ---- event files ------------------------------------------------------------------------------------ */
@@ -277,6 +333,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_card_of_an_adapter, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_card_of_odd_names, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_page, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_event_files, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_lines_on_standard_output, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_doctor, cli_setup, io_teardown),

@@ -166,35 +166,36 @@ static bool is_shown(const sbp_option *option) {
 }
 
 /* "--name=value" */
-static void add_setting(card *c, const char *argument) {
+static void show_setting(sbp_arena *arena, const char *argument, sbp_setting_visitor visit, void *user) {
     const char *equals = strchr(argument, '=');
     const sbp_option *option =
         strncmp(argument, "--", 2) == 0 && equals
-            ? sbp_option_find(sbp_arena_strndup(c->arena, argument + 2, (size_t)(equals - argument) - 2))
+            ? sbp_option_find(sbp_arena_strndup(arena, argument + 2, (size_t)(equals - argument) - 2))
             : NULL;
-    if (!option || !is_shown(option))
-        return;
-    sbp_text_add(&c->text, "| `--%s` | ", option->name);
-    add_code(c, equals + 1);
-    sbp_text_add(&c->text, " |\n");
+    if (option && is_shown(option))
+        visit(user, sbp_arena_printf(arena, "--%s", option->name), equals + 1);
 }
 
-static void add_settings(const sbp_world *world, const sbp_session *session, card *c) {
+void sbp_run_each_setting(const sbp_world *world, const sbp_session *session, sbp_setting_visitor visit,
+                          void *user) {
     const sbp_json *compiled = session->info.meta.arguments;
     const char **given;
     int32_t count;
-    sbp_text_add(&c->text, "| setting | |\n|---|---|\n");
-    if (session->info.meta.objective) {
-        sbp_text_add(&c->text, "| objective | ");
-        add_code(c, session->info.meta.objective);
-        sbp_text_add(&c->text, " |\n");
-    }
+    if (session->info.meta.objective)
+        visit(user, "objective", session->info.meta.objective);
     for (int64_t i = 0; compiled && compiled->kind == SBP_JSON_ARRAY && i < compiled->count; i++)
         if (compiled->items[i].kind == SBP_JSON_STRING)
-            add_setting(c, compiled->items[i].string);
-    sbp_options_to_args(world->options, SBP_PHASE_RUN, SBP_PHASE_COMPILE, c->arena, &given, &count);
+            show_setting(world->arena, compiled->items[i].string, visit, user);
+    sbp_options_to_args(world->options, SBP_PHASE_RUN, SBP_PHASE_COMPILE, world->arena, &given, &count);
     for (int32_t i = 0; i < count; i++)
-        add_setting(c, given[i]);
+        show_setting(world->arena, given[i], visit, user);
+}
+
+static void add_setting(void *user, const char *name, const char *value) {
+    card *c = user;
+    sbp_text_add(&c->text, *name == '-' ? "| `%s` | " : "| %s | ", name);
+    add_code(c, value);
+    sbp_text_add(&c->text, " |\n");
 }
 
 static void add_figures(const sbp_world *world, const sbp_inputs *inputs, const sbp_session *session,
@@ -314,7 +315,8 @@ static sbp_status write_card(const sbp_world *world, const sbp_inputs *inputs, c
                  SBP_VERSION);
     add_use(session, c, name);
     sbp_text_add(&c->text, "## Training\n\n");
-    add_settings(world, session, c);
+    sbp_text_add(&c->text, "| setting | |\n|---|---|\n");
+    sbp_run_each_setting(world, session, add_setting, c);
     if (session->state.step > 0) {
         add_figures(world, inputs, session, outputs, c);
         add_curve(outputs, c);

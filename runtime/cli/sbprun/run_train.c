@@ -297,6 +297,8 @@ static sbp_status save_result(const sbp_world *world, const sbp_inputs *inputs, 
     SBP_TRY(sbp_output_save_model(world->diag, world->executor, session->plan, &session->info, outputs->out,
                                   false));
     SBP_TRY(sbp_run_write_card(world, inputs, session, outputs));
+    if (session->state.step > 0)
+        SBP_TRY(sbp_run_write_page(world, session, outputs));
     return session->info.merge ? say_merged(world, session, outputs) : SBP_OK;
 }
 
