@@ -32,7 +32,7 @@ fi
 
 rm -rf "$root/work"
 mkdir "$root/work"
-cp "$wheel" "$root/work/"
+cp "$wheel" "$top/tests/data/rows/snappy.parquet" "$root/work/"
 ln -f "$model" "$root/work/model.gguf" 2> /dev/null || cp "$model" "$root/work/model.gguf"
 cat > "$root/work/try.sh" << 'END'
 set -euo pipefail
@@ -57,7 +57,9 @@ print(result)
 print(sbpc.tokenize("model.gguf", ["Hello"]), sbpc.version())
 PYTHON
 cmp shell/adapter_model.safetensors python/adapter_model.safetensors && echo "the same adapter, to the bit"
-echo "(4) pages"
+echo "(4) Parquet of snappy, without libsnappy"
+venv/bin/sbprun model.gguf --data snappy.parquet --dry-run --quiet | head -n 1
+echo "(5) pages"
 bash -euc '. venv/share/bash-completion/completions/sbprun; COMP_WORDS=(sbprun m --dtype b); COMP_CWORD=3; _sbprun || true; echo "${COMPREPLY[@]}"'
 ls venv/share/man/man1 venv/share/zsh/site-functions venv/share/fish/vendor_completions.d
 ls venv/lib/python3*/site-packages/sbpc-*/licenses venv/lib/python3*/site-packages/sbpc-*/licenses/linked | tr '\n' ' '

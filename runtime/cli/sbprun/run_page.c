@@ -127,13 +127,15 @@ static double place_y(const range *r, double value) {
 static void add_axes(page *p, const range *r) {
     for (int i = 0; i <= 2; i++) {
         double value = r->least + (r->most - r->least) * i / 2, y = place_y(r, value);
+        char label[32];
         if (i > 0 && r->most <= r->least)
             break;
+        snprintf(label, sizeof label, fabs(value) >= 1000 ? "%.0f" : "%.3g", value);
         sbp_text_add(
             &p->text,
             "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/><text x=\"%d\" y=\"%.1f\" "
-            "text-anchor=\"end\">%.4g</text>\n",
-            LEFT, WIDTH - RIGHT, y, y, LEFT - 6, y + 4, value);
+            "text-anchor=\"end\">%s</text>\n",
+            LEFT, WIDTH - RIGHT, y, y, LEFT - 6, y + 4, label);
     }
     sbp_text_add(
         &p->text,
