@@ -120,6 +120,8 @@ static void cuda_libraries(void (*visit)(void *user, const sbp_device_library *l
         if (*package)
             snprintf(brings, sizeof brings, "pip install %s", package);
         snprintf(path, sizeof path, "%s", library.path);
+        if (found)
+            sbp_cuda_library_keep(&library);
         sbp_cuda_library_close(&library);
         const sbp_device_library seen = {.name = sbp_cuda_library_file(id),
                                          .what = sbp_cuda_library_what(id),
