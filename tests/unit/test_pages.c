@@ -92,6 +92,27 @@ static void test_manual_pages_are_sound(void **state) {
         strstr(print(f, SBP_PAGE_MAN, "sbprun"), "[TRL: num_iterations, num_ppo_epochs, ppo_epochs]"));
 }
 
+/* An option of zsh is 'NAME[help]', or 'NAME=[help]:value:WHAT'; two colons where the value may be left out. */
+static void test_options_of_zsh(void **state) {
+    io_fixture *f = *state;
+    const char *program;
+    int seen = 0;
+    for (int32_t p = 0; (program = sbp_options_program_at(p)); p++)
+        for (const char *line = print(f, SBP_PAGE_ZSH, program); *line; line += strcspn(line, "\n") + 1) {
+            const char *text = line + strspn(line, " "), *end = line + strcspn(line, "\n"), *help = text;
+            if (strncmp(text, "'--", 3) != 0 && strncmp(text, "'*--", 4) != 0)
+                continue;
+            while (help < end && (*help != ']' || help[-1] == '\\'))
+                help++;
+            bool value = memchr(text, '=', strcspn(text, "[")) != NULL;
+            if (value ? strncmp(help, "]:value:", 8) != 0 && strncmp(help, "]::value:", 9) != 0
+                      : strncmp(help, "]'\n", 3) != 0)
+                fail_msg("%s: '%.*s'", program, (int)(end - text), text);
+            seen++;
+        }
+    assert_true(seen > 200);
+}
+
 /* What bash answers: words of a command line as COMP_WORDS has them, the last one being completed. */
 static void complete(io_fixture *f, const char *program, const char *words, const char *expected) {
     char line[400] = "", command[400];
@@ -155,6 +176,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_every_option_is_in_every_page, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_manual_pages_are_sound, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_options_of_zsh, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_bash_completes, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_shells_take_them, io_setup, io_teardown),
     };

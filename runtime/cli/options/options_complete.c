@@ -180,8 +180,11 @@ static void add_zsh_option(sbp_text *out, const char *program, const sbp_option 
                  takes.nothing ? "" : "=");
     add_short_help(out, option, "[]:\\");
     sbp_text_add(out, "]");
-    if (!takes.nothing)
-        sbp_text_add(out, "%svalue:", takes.maybe_nothing ? "::" : ":");
+    if (takes.nothing) {
+        sbp_text_add(out, "'\n");
+        return;
+    }
+    sbp_text_add(out, "%svalue:", takes.maybe_nothing ? "::" : ":");
     if (takes.files && *takes.words)
         sbp_text_add(out, " _%s_either %s", program, takes.words);
     else if (takes.files)
