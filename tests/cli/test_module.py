@@ -123,6 +123,18 @@ class Module(unittest.TestCase):
         summary = sbpc.train(MODEL, DATA, out, resume=True, steps=done + 1, progress=False)
         self.assertEqual((summary["steps"], summary["resumed_after"]), (done + 1, done))
 
+    def test_bridge(self):
+        """examples/report_bridge.py hands every number of every line to a tracker."""
+        (self.folder / "tracker.py").write_text("init = lambda project: print(project)\n"
+                                                "log = lambda numbers, step: print(step, sorted(numbers.items()))\n"
+                                                "finish = lambda: print('end')\n")
+        lines = [{"step": 1, "kind": "train", "loss": 2.5}, {"step": 1, "kind": "eval", "eval_file": "a", "eval_loss": 2}]
+        output = subprocess.run([sys.executable, "examples/report_bridge.py", "mine", "tracker"], check=True, text=True,
+                                input="".join(json.dumps(line) + "\n" for line in lines), stdout=subprocess.PIPE,
+                                env={**os.environ, "PYTHONPATH": str(self.folder)}).stdout
+        self.assertEqual(output, "mine\n1 [('train/loss', 2.5), ('train/step', 1)]\n"
+                                 "1 [('eval/loss', 2), ('eval/step', 1)]\nend\n")
+
     def test_doctor(self):
         parts = {line["part"] for line in sbpc.doctor()}
         self.assertLessEqual({"sbprun", "sbpc", "memory", "cpu", "choice"}, parts)
