@@ -342,7 +342,7 @@ static void test_a_config_of_trl(void **state) {
             "dataset_name: tests/golden/stories260k_trl/train.jsonl\nreport_to: wandb\nbeta: 0.5\n"
             "eval_steps: 5\nmodel_name_or_path: tests/data/stories260K\nbf16: true\n");
     cli_ok(f, "$R --config $D/beta.yaml --dry-run");
-    assert_non_null(strstr(cli_text(f, "err"), "these settings have no effect here: report_to\n"));
+    assert_non_null(strstr(cli_text(f, "err"), "--report-to wandb is not built: --report-to jsonl"));
     assert_non_null(strstr(cli_text(f, "err"), "these settings have no effect with this objective: beta\n"));
     assert_non_null(strstr(cli_text(f, "err"), "eval_steps without --eval FILE: nothing is evaluated"));
     assert_non_null(strstr(cli_text(f, "err"), "--dtype=bf16"));

@@ -316,7 +316,7 @@ static void test_lists_in_config_files(void **state) {
     }
     assert_ok(f, parse_config(
                      f, 5,
-                     "loss_type: [sigmoid, sft]\nbetas:\n  - 0.5\n  - 0.6\nfsdp: []\nreport_to:\n  - wandb\n"
+                     "loss_type: [sigmoid, sft]\nbetas:\n  - 0.5\n  - 0.6\nfsdp: []\nlabel_names:\n  - wandb\n"
                      "gradient_checkpointing_kwargs:\n  use_reentrant: false\n"
                      "dataset_kwargs: {skip_prepare_dataset: true}\nlr: 2",
                      "", &o));
@@ -325,7 +325,7 @@ static void test_lists_in_config_files(void **state) {
     sbp_options_pair(o, SBP_OPT_BETAS, betas);
     assert_true(betas[0] == 0.5 && betas[1] == 0.6 && sbp_options_double(o, SBP_OPT_LR) == 2);
     assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE),
-                           "note: these settings have no effect here: report_to, "
+                           "note: these settings have no effect here: label_names, "
                            "gradient_checkpointing_kwargs, dataset_kwargs\n"));
     assert_ok(f, parse_config(f, 5, "loss_type:\n  - -1\n  - 2\n", "", &o)); /* no list in a list */
     assert_string_equal(sbp_options_text(o, SBP_OPT_LOSS_TYPE), "-1+2");
@@ -427,11 +427,11 @@ static void test_settings_of_trl_that_are_not_options(void **state) {
         f,
         parse(
             f, 5,
-            "--gradient_checkpointing m --report_to wandb --push_to_hub false --logging_steps 5 --fp16 false "
+            "--gradient_checkpointing m --project wandb --push_to_hub false --logging_steps 5 --fp16 false "
             "--bf16 --run_name x --seed 3",
             &o));
     assert_string_equal(sbp_diag_text(f->diag, SBP_NOTE),
-                        "note: these settings have no effect here: --report_to, --run_name\n");
+                        "note: these settings have no effect here: --project, --run_name\n");
     assert_int_equal(sbp_options_arg_count(o), 1);
     assert_string_equal(sbp_options_text(o, SBP_OPT_DTYPE), "bf16");
     assert_false(sbp_options_given(o, SBP_OPT_BF16));

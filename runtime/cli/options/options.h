@@ -27,7 +27,7 @@
 typedef enum sbp_phase {
 #define PHASE(id, bit, title) SBP_PHASE_##id = bit,
 #include "runtime/cli/options/options.def"
-    SBP_PHASE_ALL = 31
+    SBP_PHASE_ALL = 63
 } sbp_phase;
 
 typedef enum sbp_option_kind {
@@ -172,6 +172,11 @@ bool sbp_option_first_at(int32_t index, sbp_phase *command, const char **name, c
 extern const char sbp_help_of_sbprun[], sbp_help_of_rows[];
 /* A Markdown table per command. */
 void sbp_options_print_markdown(sbp_text *out);
+/* What is installed beside a program: a manual page, completion of a shell. */
+typedef enum sbp_page { SBP_PAGE_MAN, SBP_PAGE_BASH, SBP_PAGE_ZSH, SBP_PAGE_FISH } sbp_page;
+void sbp_options_print_page(sbp_text *out, sbp_page page, const char *program);
+/* "sbpc", "sbprun"; NULL behind the last. */
+const char *sbp_options_program_at(int32_t index);
 /* Members of an open object: the resolved values of all options of the phases, numbers as numbers, on and off
  * as booleans, lists as arrays, what has no value as null. */
 void sbp_options_write_json(struct sbp_json_writer *w, const sbp_options *options, unsigned phases);

@@ -81,8 +81,23 @@ bool sbp_option_alternative(const char *values, const char **at, const char **be
 /* Whether an alternative stands for a value to be read, like N. */
 bool sbp_option_is_placeholder(const char *begin, size_t length);
 const char *sbp_option_group_title(int group);
+/* Its name, a topic of --help: "LORA". */
+const char *sbp_option_group_topic(int group);
 int sbp_option_group_count(void);
 /* "sbpc compile" */
 const char *sbp_phase_title(unsigned phases);
+/* "N|auto": the values without those that are not built, in the arena. Below a guard. */
+const char *sbp_option_values(sbp_arena *arena, const sbp_option *option, const char *separator);
+
+/* A command of a program, for pages. */
+typedef struct option_command {
+    const char *program, *command; /* "sbprun", "tokenize"; "": what the program does without one */
+    unsigned phases, shown;        /* whose options it takes; those that are its own */
+    const char *usage, *what;
+} option_command;
+
+/* NULL behind the last. */
+const option_command *sbp_option_command_at(const char *program, int32_t index);
+void sbp_options_print_man(sbp_text *out, const char *program);
 
 #endif

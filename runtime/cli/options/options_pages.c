@@ -5,7 +5,7 @@ const char sbp_help_of_sbprun[] =
     "usage: sbprun MODEL --data FILE --out DIR [options]   compile for this machine, then train\n"
     "       sbprun PLAN --data FILE [options]              train by a plan that sbpc compiled\n"
     "       sbprun tokenize MODEL|PLAN                     texts and rows to token ids\n"
-    "       sbprun --devices                               what this machine can run on\n\n"
+    "       sbprun doctor                                  what this machine has and lacks\n\n"
     "For example:\n\n"
     "  sbprun Qwen3-0.6B --data train.jsonl --lora --lr 2e-4 --epochs 1 --out my-model\n"
     "  sbprun Qwen3-0.6B --data pairs.jsonl --objective dpo --memory 24GiB --out my-model\n"

@@ -401,6 +401,20 @@ static sbp_status check_usage(const sbp_world *world, const sbp_session *session
     return SBP_OK;
 }
 
+/* A name of TRL's that nothing is built for never stops a run. */
+static void check_reports(const sbp_world *world) {
+    for (int32_t i = 0; i < sbp_options_list_count(world->options, SBP_OPT_REPORT_TO); i++) {
+        const char *to = sbp_options_list_at(world->options, SBP_OPT_REPORT_TO, i);
+        if (sbp_world_writes(world) && strcmp(to, "none") != 0 && strcmp(to, "tensorboard") != 0 &&
+            strcmp(to, "jsonl") != 0)
+            sbp_note(
+                world->diag,
+                "--report-to %s is not built: --report-to jsonl writes the numbers of each step to standard "
+                "output, for a few lines of Python that pass them on (examples/report_bridge.py)",
+                to);
+    }
+}
+
 /* What templates see as today: once for a run, so that it can be told and resumed. */
 static sbp_status choose_date(const sbp_world *world) {
     char date[32] = "";
@@ -472,6 +486,7 @@ static sbp_status complete_options(const sbp_world *world, sbp_session *session,
     SBP_TRY(sbp_run_inherit(world, session, outputs));
     SBP_TRY(choose_date(world));
     SBP_TRY(check_usage(world, session));
+    check_reports(world);
     return sbp_run_check_results(world, session);
 }
 

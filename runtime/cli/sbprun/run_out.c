@@ -17,6 +17,7 @@ sbp_outputs sbp_outputs_begin(void) {
 }
 
 void sbp_outputs_close(sbp_outputs *outputs) {
+    (void)!sbp_events_close(outputs->metrics.events, NULL);
     if (outputs->metrics.file)
         fclose(outputs->metrics.file);
     sbp_rundir_close(&outputs->published.dir);
