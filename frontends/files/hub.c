@@ -99,7 +99,7 @@ static bool has_shards(sbp_arena *arena, const char *snapshot, const char *index
     const char *last = ""; /* tensors of a shard mostly follow one another */
     for (int64_t i = 0; i < map->count; i++) {
         const sbp_json *shard = &map->items[i];
-        if (shard->kind != SBP_JSON_STRING)
+        if (shard->kind != SBP_JSON_STRING || strchr(shard->string, '/'))
             return false;
         if (strcmp(shard->string, last) != 0 &&
             !sbp_file_exists(sbp_file_join(arena, snapshot, shard->string)))

@@ -427,6 +427,7 @@ static sbp_status read_arguments(sbp_world *world, sbp_session *session, sbp_out
     *done = false;
     SBP_TRY(sbp_options_parse(world->arena, world->diag, "sbprun", SBP_PHASE_RUN | SBP_PHASE_COMPILE,
                               world->argc, world->argv, &world->options));
+    sbp_options_set_environment(world->options);
     if (sbp_options_on(world->options, SBP_OPT_QUIET))
         sbp_diag_set_quiet(world->diag);
     SBP_TRY(sbp_options_settle_batch(world->options, world->diag, ranks_of(world)));
@@ -440,6 +441,7 @@ static sbp_status read_arguments(sbp_world *world, sbp_session *session, sbp_out
     session->train = data && !sbp_options_given(o, SBP_OPT_DUMP_GRADIENTS) &&
                      (!sbp_options_given(o, SBP_OPT_SCORE) || sbp_options_given(o, SBP_OPT_STEPS));
     SBP_TRY(sbp_hub_model(world->arena, world->diag, first, true, &first));
+    SBP_TRY(sbp_run_find_data(world));
     bool is_plan = sbp_plan_file_probe(first);
     session->model = is_plan ? NULL : first;
     session->plan_path = is_plan ? first : NULL;
@@ -455,6 +457,7 @@ static sbp_status complete_options(const sbp_world *world, sbp_session *session,
     SBP_TRY(sbp_run_inherit(world, session, outputs));
     SBP_TRY(choose_date(world));
     SBP_TRY(check_usage(world, session));
+    SBP_TRY(sbp_run_check_push(world, session, outputs));
     return sbp_run_check_results(world, session);
 }
 
@@ -532,7 +535,8 @@ static sbp_status run_all(sbp_world *world, sbp_inputs *inputs, sbp_session *ses
                                sbp_world_writes(world) ? run_dry(world, inputs, session, outputs) : SBP_OK);
     SBP_TRY(sbp_run_open_out(world, session, outputs, SBP_RUNDIR_CREATE));
     SBP_TRY(sbp_world_agree(world, sbp_run_open_publish(world, session, outputs)));
-    return sbp_run_on_device(world, inputs, session, outputs);
+    SBP_TRY(sbp_run_on_device(world, inputs, session, outputs));
+    return sbp_run_push(world, outputs);
 }
 
 /* All of a run. */
@@ -547,6 +551,7 @@ typedef struct run_job {
 
 static sbp_status run_body(void *user) {
     run_job *job = user;
+    SBP_TRY(sbp_options_begin_command(job->world.arena, job->world.diag, &job->world.argc, &job->world.argv));
     SBP_TRY(sbp_world_join(&job->world));
     SBP_TRY(run_all(&job->world, &job->inputs, &job->session, &job->outputs, &job->launch));
     job->input =
