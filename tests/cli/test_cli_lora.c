@@ -373,7 +373,7 @@ static void test_names_and_patterns(void **state) {
     io_fixture *f = *state;
     cli_put(f, "flow", "use_peft: true\nlora_target_modules: [q_proj, v_proj]\nlora_r: 4\n");
     cli_put(f, "block",
-            "lora_target_modules:\n# these\n  - q_proj\n  - 'v_proj' # and\n- k_proj\nlora_r: 4\n");
+            "lora_target_modules:\n# these\n  - q_proj\n  - 'v_proj' # and\n  - k_proj\nlora_r: 4\n");
     for (int i = 0; i < SBP_COUNT(drawn); i++) {
         int got = count_trained(f, "llama_plain", drawn[i].options);
         if (got != drawn[i].tensors)
@@ -549,7 +549,8 @@ static void test_refusals(void **state) {
 /* Absolute; beside the adapter; from here; in the cache of the Hub, whose name stays; --base. */
 static void test_where_the_base_is(void **state) {
     io_fixture *f = *state;
-    cli_ok(f, "mkdir -p $D/hub/models--some--model/snapshots/abc $D/x; cp $G/llama_plain/model/* "
+    cli_ok(f, "mkdir -p $D/hub/models--some--model/snapshots/abc $D/hub/models--some--model/refs $D/x; "
+              "printf abc >$D/hub/models--some--model/refs/main; cp $G/llama_plain/model/* "
               "$D/hub/models--some--model/snapshots/abc; cp -r $G/llama_plain/model $D/x/beside; "
               "cp -r $G/lora/q_only/adapter $D/x/adapter; cp $D/x/adapter/adapter_config.json $D/config");
     static const char *const names[] = {"../beside", "tests/golden/llama_plain/model", "some/model",

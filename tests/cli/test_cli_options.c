@@ -117,6 +117,7 @@ static void test_what_is_not_built(void **state) {
     "--assistant_only_loss false --train_sampling_strategy sequential --eval_steps 1 "                       \
     "--resume_from_checkpoint false --overwrite_output_dir true "                                            \
     "--packing true --chat_template_path tests/golden/chat/chatml.jinja --eos_token '</s>' "                 \
+    "--accelerate_config multi_gpu --num_processes 1 --nproc_per_node 1 "                                    \
     "--importance_sampling_level token --warmup_ratio 0 --use_cpu true --torch_dtype float32 "
 
 #define TRL_SOURCES                                                                                          \

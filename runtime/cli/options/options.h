@@ -5,10 +5,10 @@
  * the reason. `--name value` and `--name=value` are the same; a switch alone means on. The last of several
  * values on the command line wins, except for lists, which collect them. "--" ends the options.
  *
- * Config files. A flat JSON object, or lines `key: value` with # comments and optional quotes; lists as JSON
- * arrays, repeated lines, or lines `- value` below the key. null, none and nothing leave the default. All
- * keys that are wrong are said at once. Settings of TRL without effect here (trl.def) are named in one note.
- * Options of another command are skipped, so that one file serves sbpc and sbprun; the command line wins.
+ * Config files. JSON or YAML: values, lists, and maps where TRL has them (lr_scheduler_kwargs, env). null, none
+ * and nothing leave the default. All keys that are wrong are said at once. Settings of TRL without effect here
+ * (trl.def) are named in one note. Options of another command are skipped, so that one file serves sbpc and
+ * sbprun; the command line wins.
  *
  * Errors: SBP_USAGE for whatever is wrong with names and values, with the nearest name; SBP_INPUT for bad
  * JSON, SBP_IO for a config file that cannot be read. Asking for another kind than an option has is a bug and
@@ -100,6 +100,13 @@ struct sbp_json_writer; /* ir/base/json_write.h */
 sbp_status sbp_options_parse(sbp_arena *arena, sbp_diag *diag, const char *program, unsigned phases, int argc,
                              char *const *argv, sbp_options **out) SBP_CHECKED;
 
+/* TRL's command, where the arguments begin with one: `sft --config x.yaml`; what it stands for takes its place.
+ * SBP_USAGE: it is one that is not there; below a guard. */
+sbp_status sbp_options_begin_command(sbp_arena *arena, sbp_diag *diag, int *argc,
+                                     char *const **argv) SBP_CHECKED;
+/* Sets the variables that a config file named under `env:`, as far as it may (trl.def). */
+void sbp_options_set_environment(const sbp_options *options);
+
 /* Names of TRL without effect here, one after the other; NULL after the last. */
 const char *sbp_options_ignored_at(int32_t index);
 
@@ -137,6 +144,9 @@ const char *sbp_options_list_at(const sbp_options *options, sbp_option_id id, in
 /* All of them. Below a guard. */
 const char *const *sbp_options_list(const sbp_options *options, sbp_arena *arena, sbp_option_id id,
                                     int32_t *count);
+
+/* Another text in place of one of a LIST. */
+void sbp_options_replace(sbp_options *options, sbp_option_id id, int32_t index, const char *text);
 
 /* Another default than the table's, for what was not given; checked like any value. Below a guard. */
 sbp_status sbp_options_set_default(sbp_options *options, sbp_diag *diag, sbp_option_id id,

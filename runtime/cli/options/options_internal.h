@@ -3,11 +3,13 @@
 #ifndef SBP_RUNTIME_CLI_OPTIONS_OPTIONS_INTERNAL_H
 #define SBP_RUNTIME_CLI_OPTIONS_OPTIONS_INTERNAL_H
 
+#include "ir/base/yaml.h"
 #include "runtime/cli/options/options.h"
 
 /* A value, checked and converted. */
 typedef struct option_value {
     bool given;
+    bool left;          /* to its default, by null or none */
     const char *config; /* the file it came from */
     const char *text;   /* NULL: none */
     int64_t integer;    /* -1: none, or a word */
@@ -20,10 +22,13 @@ struct sbp_options {
     sbp_arena *arena;
     const char *program;
     unsigned phases;
+    bool trl;             /* a command of TRL */
     option_value *values; /* by line of the table */
     const char **args;
     int32_t arg_count, arg_capacity;
     sbp_text without_effect; /* names of TRL, for a note */
+    sbp_yaml *environment;   /* what a config sets */
+    int32_t environment_count, environment_capacity;
 };
 
 /* One assignment on its way: who speaks ("sbprun" or "FILE:LINE"), the key as typed. */
@@ -74,6 +79,14 @@ sbp_status sbp_options_assign(sbp_options *o, sbp_diag *diag, const option_setti
 sbp_status sbp_options_unknown(sbp_options *o, sbp_diag *diag, const option_setting *setting);
 /* All of a file, for options that the command line does not give. Below a guard. */
 sbp_status sbp_options_read_config(sbp_options *o, sbp_diag *diag, const char *path) SBP_CHECKED;
+
+/* `env:` of a config: variables that may be set are kept; SBP_USAGE: one that never is. Below a guard. */
+sbp_status sbp_options_take_environment(sbp_options *o, sbp_diag *diag, const char *path,
+                                        const sbp_yaml *map) SBP_CHECKED;
+/* A map on the command line whose members are options: --lr_scheduler_kwargs '{"num_cycles": 2}'. *taken: it is
+ * one. Below a guard. */
+sbp_status sbp_options_take_bundle(sbp_options *o, sbp_diag *diag, const char *key, const char *text,
+                                   bool *taken) SBP_CHECKED;
 
 /* Walks alternatives: the part of `values` at *at, without its '!'; false at the end. */
 bool sbp_option_alternative(const char *values, const char **at, const char **begin, size_t *length,

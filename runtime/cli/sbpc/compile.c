@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "backends/backends.h"
+#include "frontends/files/hub_fetch.h"
 #include "frontends/objectives/objective.h"
 #include "ir/base/machine.h"
 #include "ir/program/plan_file.h"
@@ -576,11 +577,11 @@ sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
         return sbp_fail(diag, SBP_USAGE, "%s; usage: sbpc compile MODEL -o plan.bin (sbpc compile --help)",
                         sbp_options_arg_count(options) == 0 ? "no MODEL was given"
                                                             : "more than one MODEL was given");
-    c->model_path = sbp_options_arg(options, 0);
     c->output = sbp_options_text(options, SBP_OPT_OUTPUT);
     const char *profile = sbp_options_text(options, SBP_OPT_DEVICE_PROFILE);
     if (!c->output && !sbp_options_text(options, SBP_OPT_STOP_AFTER) && !(profile && *profile))
         return sbp_fail(diag, SBP_USAGE, "no output file was given: add -o plan.bin");
+    SBP_TRY(sbp_hub_model(arena, diag, sbp_options_arg(options, 0), c->output != NULL, &c->model_path));
     SBP_TRY(check_output(c));
     return compile(c);
 }

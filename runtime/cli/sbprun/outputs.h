@@ -126,4 +126,14 @@ void sbp_run_disk_traffic(const sbp_world *world, const sbp_outputs *outputs, in
 /* Says what a step reads and writes, and how long a drive lasts at that; nothing where nothing is on disk. */
 void sbp_run_note_disk(const sbp_world *world, const sbp_session *session, const sbp_outputs *outputs);
 
+/* ---- the Hub (run_hub.c) ---------------------------------------------------------------------------- */
+
+/* Names of data sets in --data and --eval become the files of their splits, which are fetched if need be. */
+sbp_status sbp_run_find_data(const sbp_world *world) SBP_CHECKED;
+/* Whether --push_to_hub can do what it is to do, before hours of training. */
+sbp_status sbp_run_check_push(const sbp_world *world, const sbp_session *session,
+                              const sbp_outputs *outputs) SBP_CHECKED;
+/* Does so, by rank 0. */
+sbp_status sbp_run_push(const sbp_world *world, const sbp_outputs *outputs) SBP_CHECKED;
+
 #endif
