@@ -268,6 +268,14 @@ static sbp_value build_clamped_gate(sbp_hf *hf, const sbp_hf_experts *e, sbp_val
     return sbp_build2(b, SBP_OP_mul, up, sbp_build2(b, SBP_OP_mul, gate, open));
 }
 
+/* Matrices [in, out] of all experts; as files have them in blocks, [out, in]. */
+static sbp_value clamped_matrices(sbp_hf *hf, const sbp_hf_experts *e, const char *name, int64_t in,
+                                  int64_t out) {
+    if (e->blocks)
+        return sbp_hf_mxfp4(hf, name, 3, (int64_t[]){e->count, out, in}, e->frozen_blocks);
+    return sbp_hf_param(hf, name, SBP_INIT_NORMAL, 3, (int64_t[]){e->count, in, out});
+}
+
 /* As build_gated; the last bias has the weight for an input. */
 static sbp_value build_clamped(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x, sbp_hf_choice c,
                                const char *module, int64_t hidden) {
@@ -275,13 +283,14 @@ static sbp_value build_clamped(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x,
     sbp_dtype wide = sbp_rule_wide(hf->compute);
     const char *name = sbp_hf_path(hf, "%s.experts.%s", module, e->names->fused),
                *down = sbp_hf_path(hf, "%s.experts.%s", module, e->names->experts[SBP_HF_EXPERT_DOWN]);
-    sbp_value w = sbp_hf_param(hf, name, SBP_INIT_NORMAL, 3, (int64_t[]){e->count, hidden, 2 * e->inner});
+    const char *layout = e->blocks ? "out_in" : "in_out";
+    sbp_value w = clamped_matrices(hf, e, name, hidden, 2 * e->inner);
     sbp_value bias = sbp_hf_param(hf, sbp_hf_path(hf, "%s_bias", name), SBP_INIT_ZEROS, 2,
                                   (int64_t[]){e->count, 2 * e->inner});
-    sbp_value h = expert_linear(hf, "expert_gate_up", x, c.index, w, bias, "in_out", false);
+    sbp_value h = expert_linear(hf, "expert_gate_up", x, c.index, w, bias, layout, false);
     h = sbp_build2(b, SBP_OP_mul, build_clamped_gate(hf, e, h), c.weight);
-    w = sbp_hf_param(hf, down, SBP_INIT_NORMAL, 3, (int64_t[]){e->count, e->inner, hidden});
-    sbp_value y = expert_linear(hf, NULL, h, c.index, w, SBP_NO_VALUE, "in_out", wide != hf->compute);
+    w = clamped_matrices(hf, e, down, e->inner, hidden);
+    sbp_value y = expert_linear(hf, NULL, h, c.index, w, SBP_NO_VALUE, layout, wide != hf->compute);
     bias =
         sbp_hf_param(hf, sbp_hf_path(hf, "%s_bias", down), SBP_INIT_ZEROS, 2, (int64_t[]){e->count, hidden});
     bias = sbp_build_reshape(b, bias, (int64_t[]){e->count, 1, hidden}, 3);

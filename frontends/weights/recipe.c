@@ -93,12 +93,12 @@ static sbp_status apply_step(shaper *s, const sbp_recipe_step *step) {
     case SBP_RECIPE_SLICE:
         return apply_slice(s, step);
     case SBP_RECIPE_TRANSPOSE: {
-        if (s->rank != 2)
+        if (s->rank < 2)
             return sbp_fail(s->diag, SBP_INPUT, "tensor '%.200s': cannot transpose rank %d",
                             s->recipe->source, s->rank);
-        axis first = s->axes[0];
-        s->axes[0] = s->axes[1];
-        s->axes[1] = first;
+        axis last = s->axes[s->rank - 1];
+        s->axes[s->rank - 1] = s->axes[s->rank - 2];
+        s->axes[s->rank - 2] = last;
         return SBP_OK;
     }
     case SBP_RECIPE_SQUEEZE:

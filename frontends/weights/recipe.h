@@ -3,7 +3,7 @@
  * A recipe names the source tensor and its shape and lists steps that are applied in order on load:
  *   slice axis start length   rows of one axis (several parameters may share a fused source); with `heads`:
  *                             the axis holds so many heads, and these are rows of each
- *   transpose                 of a matrix
+ *   transpose                 of the last two axes
  *   squeeze axis              an axis of length 1 goes
  *   deinterleave heads        axis 0 holds heads of D rows each: rows 0 2 4 .. of a head first, then 1 3 5 ..
  *                             (GGUF keeps rotary halves interleaved; this restores the order of Hugging Face)
