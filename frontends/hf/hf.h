@@ -232,6 +232,7 @@ typedef struct sbp_hf_expert_names {
     const char *module; /* of a layer */
     const char *router;
     const char *experts[SBP_HF_EXPERT_PARTS];
+    const char *class_module; /* what transformers' class calls `module`; NULL: so */
     /* Files may hold one tensor for all experts in place of a module for each: <module>.experts.<fused>, an
      * expert's gate over its up, and <module>.experts.<experts[DOWN]>. NULL: they do not. */
     const char *fused;

@@ -392,6 +392,13 @@ bool sbp_params_keep_base(const sbp_plan *plan) {
     return false;
 }
 
+bool sbp_params_merge_base(const sbp_plan *plan) {
+    for (int32_t t = 0; t < plan->tensors->count; t++)
+        if (plan->tensors->tensors[t].format && plan->tensors->tensors[t].low_rank.a)
+            return true;
+    return false;
+}
+
 sbp_status sbp_params_hash_base(sbp_executor *x, const sbp_plan *plan, uint64_t *out, sbp_diag *diag) {
     *out = 0;
     for (int32_t t = 0; t < plan->tensors->count; t++) {

@@ -265,6 +265,7 @@ static sbp_status add_carried(saver *s) {
     const sbp_tensor_table *table = s->plan->tensors;
     sbp_map used;
     sbp_map_init(&used, s->arena);
+    bool numbers = s->options->part == SBP_SAVE_MERGED && sbp_params_merge_base(s->plan);
     SBP_TRY(sbp_weights_open(s->arena, s->diag, s->options->carried, &s->carried));
     for (int32_t t = 0; t < table->count; t++) {
         for (int32_t k = 0; k < table->tensors[t].recipe_count; k++) {
@@ -275,13 +276,14 @@ static sbp_status add_carried(saver *s) {
         for (int32_t k = 0; k < table->tensors[t].alias_count; k++)
             sbp_map_set(&used, table->tensors[t].aliases[k], 1);
         const sbp_weight *pair = find_codes(s->carried, &table->tensors[t]);
-        bool stays = table->tensors[t].format && !s->options->without_base;
+        bool stays = table->tensors[t].format && !s->options->without_base && !numbers;
         if (pair && !stays) { /* written as numbers, or not at all */
             sbp_map_set(&used, pair->codes->name, 1);
             sbp_map_set(&used, pair->scales->name, 1);
         }
     }
-    leave_base(s, s->carried);
+    if (!numbers)
+        leave_base(s, s->carried);
     int32_t more = sbp_weights_count(s->carried);
     sbp_tensor_source *all = SBP_NEW_ARRAY(s->arena, sbp_tensor_source, s->source_count + more);
     memcpy(all, s->sources, (size_t)s->source_count * sizeof *all);

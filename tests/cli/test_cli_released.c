@@ -96,6 +96,35 @@ static void test_numbers_are_written(void **state) {
                 sbp_arena_strdup(f->arena, io_path(f, "numbers.safetensors")), sbp_tolerance(SBP_F64));
 }
 
+/* What adapters of experts are merged into is numbers then, all of it, as of a plan that had numbers. */
+static void test_merged_into_experts(void **state) {
+    static const char lora[] = "--lora r=2,target_parameters=0.mlp.experts.down_proj --data " MXFP4
+                               "/train.jsonl --seq-len 106 --steps 3 --lr 1e-2";
+    io_fixture *f = *state;
+    cli_ok(f, TEXT("$R " MXFP4 "/model %s --out $D/adapter --dtype fp64", lora));
+    cli_ok(f, "$R $D/adapter --merge --merge-dtype fp32 --dtype fp64 --out $D/merged");
+    assert_null(strstr(cli_text(f, "merged/config.json"), "quantization_config"));
+    sbp_weights *is = open_weights(f, io_path(f, "merged"));
+    assert_null(sbp_weights_find(is, EXPERTS "_blocks"));
+    assert_non_null(sbp_weights_find(is, EXPERTS));
+    sbp_weights_close(is);
+    cli_ok(f, "$C compile $D/adapter -o $D/p --dtype fp64 --seq-len 106 && $R $D/p --data " MXFP4
+              "/train.jsonl --score $D/a.jsonl");
+    cli_ok(f, "$C compile $D/merged -o $D/p --dtype fp64 --seq-len 106 && $R $D/p --data " MXFP4
+              "/train.jsonl --score $D/b.jsonl");
+    int count, others;
+    const sbp_json **a = cli_lines(f, "a.jsonl", &count), **b = cli_lines(f, "b.jsonl", &others);
+    assert_int_equal(count, others);
+    for (int i = 0; i < count; i++) {
+        const sbp_json *x = sbp_json_member(a[i], "logps"), *y = sbp_json_member(b[i], "logps");
+        for (int64_t k = 0; k < x->count; k++)
+            if (x->items[k].kind == SBP_JSON_REAL &&
+                !(fabs(x->items[k].real - y->items[k].real) <= sbp_tolerance(SBP_F32)))
+                fail_msg("row %d, token %d: %.17g, merged %.17g", i, (int)k, x->items[k].real,
+                         y->items[k].real);
+    }
+}
+
 /* A plan that keeps blocks takes no numbers for them. */
 static void test_refused(void **state) {
     io_fixture *f = *state;
@@ -113,6 +142,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_placements, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_blocks_are_written, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_numbers_are_written, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_merged_into_experts, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refused, cli_setup, io_teardown),
     };
     if (argc > 1)
