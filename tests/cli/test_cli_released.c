@@ -5,6 +5,7 @@
 
 #define TEXT(...) sbp_arena_printf(f->arena, __VA_ARGS__)
 #define MXFP4 "tests/golden/gpt_oss_mxfp4_v"
+#define FP8 "tests/golden/qwen3_moe_fp8"
 #define EXPERTS "model.layers.1.mlp.experts.gate_up_proj"
 
 static const char *backend = "cpu";
@@ -125,6 +126,37 @@ static void test_merged_into_experts(void **state) {
     }
 }
 
+/* FP8: what is frozen keeps its blocks where these are of 128 inputs, to the same gradients; what is written is
+ * numbers. */
+static void test_fp8(void **state) {
+    static const char frozen[] = "--dtype fp64 --freeze '*_proj*'";
+    static const char *const settings[] = {"", "--offload params --chunk 13",
+                                           "--checkpoint-every 2 --segment 1"};
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(settings); i++) {
+        cli_ok(f, TEXT("$C compile " FP8 "/model -o $D/p --seq-len 55 --backend %s %s %s 2>$D/notes",
+                       strcmp(backend, "cuda") == 0 ? "cuda --arch sm_90a" : backend, frozen, settings[i]));
+        assert_non_null(strstr(cli_text(f, "notes"), "written as such"));
+        cli_ok(f, "$R $D/p --data " FP8 "/train.jsonl --batch-tokens 55 --dump-gradients $D/g.safetensors");
+        const char *got = sbp_arena_strdup(f->arena, io_path(f, "g.safetensors"));
+        cli_compare_some(f, settings[i], got, FP8 "/grads.safetensors", sbp_tolerance(SBP_F64));
+        assert_int_equal(cli_count_tensors(f, got), 12);
+    }
+    cli_ok(f, "$C inspect $D/p --json >$D/inspected; grep -q dequantize.fp8 $D/p");
+    cli_ok(f, "$R " FP8 "/model --data " FP8 "/train.jsonl --seq-len 55 --steps 1 --lr 0 --out $D/numbers");
+    assert_null(strstr(cli_text(f, "numbers/config.json"), "quantization_config"));
+    static const char *const models[] = {FP8 "/model", "$D/numbers"}, *const files[] = {"a", "b"};
+    for (int i = 0; i < 2; i++) {
+        cli_ok(f, TEXT("$C compile %s -o $D/p --seq-len 55 --dtype fp64 --lora "
+                       "r=4,targets=all-linear,target_parameters=experts.gate_up_proj",
+                       models[i]));
+        cli_ok(f,
+               TEXT("$R $D/p --data " FP8 "/train.jsonl --batch-tokens 55 --dump-gradients $D/%s", files[i]));
+    }
+    cli_compare(f, "adapters", sbp_arena_strdup(f->arena, io_path(f, "a")),
+                sbp_arena_strdup(f->arena, io_path(f, "b")), sbp_tolerance(SBP_F64));
+}
+
 /* A plan that keeps blocks takes no numbers for them. */
 static void test_refused(void **state) {
     io_fixture *f = *state;
@@ -143,6 +175,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_blocks_are_written, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_numbers_are_written, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_merged_into_experts, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_fp8, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refused, cli_setup, io_teardown),
     };
     if (argc > 1)

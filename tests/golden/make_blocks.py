@@ -44,6 +44,7 @@ mxfp4("experts.gate_up_proj", torch.randint(0, 256, (2, 6, 3, 16), generator=dra
 fp8("blocks", codes(256, 128), torch.rand(2, 1, generator=draw) * 0.01, slice(120, 136))
 fp8("wide", codes(3, 256), torch.rand(1, 2, generator=draw).to(torch.bfloat16))
 fp8("small", codes(6, 45), torch.rand(3, 5, generator=draw) * 1e-3)
+fp8("narrow", codes(3, 128), torch.rand(1, 2, generator=draw))
 fp8("one", codes(2, 128), torch.tensor(0.37))
 
 if "--check" in sys.argv:

@@ -141,7 +141,9 @@ static void released_weights_are_what_transformers_reads(void **state) {
     check_released(f, w, "blocks.weight", "blocks.bf16", false, INT64_C(120) * 128);
     check_released(f, w, "wide.weight", "wide.bf16", false, 0);
     check_released(f, w, "small.weight", "small.bf16", false, 0);
+    check_released(f, w, "narrow.weight", "narrow.bf16", false, 0);
     check_released(f, w, "one.weight", "one.bf16", false, 0);
+    assert_int_equal(sbp_weights_find(w, "narrow.weight")->format, SBP_FORMAT_NONE);
     assert_int_equal(sbp_weights_find(w, "small.weight")->format, SBP_FORMAT_NONE);
     assert_int_equal(sbp_weights_find(w, "wide.weight")->format, SBP_FORMAT_FP8);
     sbp_weights_close(w);
