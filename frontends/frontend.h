@@ -46,12 +46,14 @@ typedef struct sbp_lora_number {
 typedef struct sbp_lora_options {
     int64_t rank;
     double alpha;
-    double dropout;         /* share of an adapter's input that is dropped */
-    bool rslora;            /* scaled by alpha / sqrt(rank), not alpha / rank */
-    bool all_linear;        /* every weight of a product but the head's; else: */
-    sbp_lora_names targets; /* none: q_proj and v_proj, or what stands for them */
-    sbp_lora_names exclude; /* not these */
-    sbp_lora_names save;    /* modules that are trained whole */
+    double dropout;  /* share of an adapter's input that is dropped */
+    bool rslora;     /* scaled by alpha / sqrt(rank), not alpha / rank */
+    bool all_linear; /* every weight of a product but the head's; else: */
+    sbp_lora_names
+        targets; /* none: q_proj and v_proj, or what stands for them, unless there are parameters: */
+    sbp_lora_names parameters; /* of experts, all of them in a tensor; ends of their names */
+    sbp_lora_names exclude;    /* not these */
+    sbp_lora_names save;       /* modules that are trained whole */
     const int64_t *layers; /* of targets that are no regular expression: only in these layers; none: in all */
     int32_t layer_count;
     sbp_lora_names layers_pattern; /* what stands before the number of a layer */

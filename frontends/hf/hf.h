@@ -39,6 +39,7 @@ typedef struct sbp_hf {
     bool within_multimodal;
     /* of a multimodal model: the whole file, of which `config` is text_config; NULL */
     const sbp_json *wrapper;
+    bool fp8; /* config.json says that weights are in FP8 */
     /* How the model's own file keeps a parameter, when it is not under its name (GGUF); NULL: never. */
     sbp_stored stored;
     void *stored_user;
@@ -158,6 +159,9 @@ sbp_value sbp_hf_part_of_heads(sbp_hf *hf, const char *name, const char *source,
 bool sbp_hf_has_tensor(sbp_hf *hf, const char *name);
 /* A parameter that files keep as a tensor per number along axis 0, "*" in their names. */
 sbp_value sbp_hf_stack(sbp_hf *hf, const char *name, const char *source, int32_t rank, const int64_t *dims);
+/* A parameter [.., out, in] that files keep in MXFP4, as <name>_blocks and <name>_scales, or as numbers [.., in, out],
+ * as which it is written. frozen: in the blocks, which nobody trains; the numbers of blocks may be trained. */
+sbp_value sbp_hf_mxfp4(sbp_hf *hf, const char *name, int32_t rank, const int64_t *dims, bool frozen);
 /* The matrix of the head, [vocab, columns]: the table when tied, else `name`. As transformers has it: weights
  * that hold both, with different values, are not tied whatever config.json says; a file may hold either one.
  */
@@ -258,6 +262,7 @@ typedef struct sbp_hf_expert_names {
     const char *module; /* of a layer */
     const char *router;
     const char *experts[SBP_HF_EXPERT_PARTS];
+    const char *class_module; /* what transformers' class calls `module`; NULL: so */
     /* Files may hold one tensor for all experts in place of a module for each: <module>.experts.<fused>, an
      * expert's gate over its up, and <module>.experts.<experts[DOWN]>. NULL: they do not. */
     const char *fused;
@@ -291,6 +296,8 @@ typedef struct sbp_hf_experts {
     bool plain; /* Nemotron's, the shared one too: down(act(up x)), without a gate */
     int64_t
         latent; /* width of what the experts, but not the shared one, read and give; 0: that of the stream */
+    /* Of those: the files have the matrices in MXFP4 [out, in], and config.json says so. */
+    bool blocks, frozen_blocks;
     bool *sparse; /* [layers]: which have experts in place of an MLP; NULL: none */
     const sbp_hf_expert_names *names;
 } sbp_hf_experts;

@@ -268,6 +268,30 @@ sbp_value sbp_hf_stack(sbp_hf *hf, const char *name, const char *source, int32_t
     return build_param(hf, name, hf->compute, SBP_INIT_NORMAL, rank, dims, recipe);
 }
 
+sbp_value sbp_hf_mxfp4(sbp_hf *hf, const char *name, int32_t rank, const int64_t *dims, bool frozen) {
+    sbp_recipe *numbers = SBP_NEW(hf->arena, sbp_recipe), *blocks = SBP_NEW(hf->arena, sbp_recipe);
+    sbp_recipe_step *step = SBP_NEW(hf->arena, sbp_recipe_step);
+    *step = (sbp_recipe_step){.op = SBP_RECIPE_TRANSPOSE};
+    *blocks = (sbp_recipe){.source = sbp_weights_pair_name(hf->arena, sbp_hf_path(hf, "%s_blocks", name)),
+                           .rank = rank};
+    memcpy(blocks->dim, dims, (size_t)rank * sizeof *dims);
+    blocks->dtype = hf->published;
+    *numbers = *blocks;
+    numbers->source = sbp_arena_strdup(hf->arena, name);
+    numbers->dim[rank - 1] = dims[rank - 2];
+    numbers->dim[rank - 2] = dims[rank - 1];
+    numbers->steps = step;
+    numbers->step_count = 1;
+    sbp_value w = build_param(hf, name, hf->compute, SBP_INIT_NORMAL, rank, dims, numbers);
+    if (hf->builder.status == SBP_OK) {
+        sbp_param *param = &hf->builder.module->params[hf->builder.func->values[w].binding];
+        param->stored = blocks;
+        param->trainable = !frozen;
+        param->format = frozen ? SBP_FORMAT_MXFP4 : SBP_FORMAT_NONE;
+    }
+    return w;
+}
+
 sbp_value sbp_hf_vector(sbp_hf *hf, const char *name, sbp_init init, int64_t n) {
     return sbp_hf_param(hf, name, init, 1, (int64_t[]){n});
 }

@@ -134,9 +134,24 @@ static bool is_fused(sbp_hf *hf, const sbp_hf_experts *e, const char *module) {
            sbp_hf_has_tensor(hf, sbp_hf_path(hf, "%s.experts.%s", module, e->names->fused));
 }
 
+/* What the class of all families calls the tensors of all experts, by which peft adapts them. */
+static void name_for_adapters(sbp_hf *hf, const sbp_hf_experts *e, const char *module, int part,
+                              sbp_value matrices, int64_t start, int64_t total) {
+    const char *own = e->names->class_module, *dot = own ? strrchr(module, '.') : NULL;
+    if (hf->builder.status != SBP_OK)
+        return;
+    if (dot)
+        module = sbp_arena_printf(hf->arena, "%.*s.%s", (int)(dot - module), module, own);
+    sbp_param *param = &hf->builder.module->params[hf->builder.func->values[matrices].binding];
+    param->fused = sbp_arena_printf(hf->arena, "%s.experts.%s", module,
+                                    part == SBP_HF_EXPERT_DOWN ? "down_proj" : "gate_up_proj");
+    param->fused_start = start;
+    param->fused_total = total;
+}
+
 /* The matrices of all experts, which files keep one by one, or in a tensor. */
-static sbp_value expert_matrices(sbp_hf *hf, const sbp_hf_experts *e, const char *module, int part,
-                                 int64_t out, int64_t in) {
+static sbp_value read_matrices(sbp_hf *hf, const sbp_hf_experts *e, const char *module, int part, int64_t out,
+                               int64_t in) {
     const char *name = e->names->experts[part], *fused = e->names->fused;
     const int64_t dims[] = {e->count, out, in}, both[] = {e->count, 2 * out, in};
     if (!is_fused(hf, e, module))
@@ -149,6 +164,14 @@ static sbp_value expert_matrices(sbp_hf *hf, const sbp_hf_experts *e, const char
     return sbp_hf_part(hf, sbp_hf_path(hf, "%s.%s.%s", module, fused, name),
                        sbp_hf_path(hf, "%s.%s", module, fused), SBP_INIT_NORMAL, 3, both, 1,
                        part == SBP_HF_EXPERT_GATE ? 0 : out, out);
+}
+
+static sbp_value expert_matrices(sbp_hf *hf, const sbp_hf_experts *e, const char *module, int part,
+                                 int64_t out, int64_t in) {
+    sbp_value w = read_matrices(hf, e, module, part, out, in);
+    name_for_adapters(hf, e, module, part, w, part == SBP_HF_EXPERT_UP ? out : 0,
+                      part == SBP_HF_EXPERT_DOWN ? out : 2 * out);
+    return w;
 }
 
 static sbp_value expert_linear(sbp_hf *hf, const char *name, sbp_value x, sbp_value index, sbp_value w,
@@ -305,6 +328,14 @@ static sbp_value build_clamped_gate(sbp_hf *hf, const sbp_hf_experts *e, sbp_val
     return sbp_build2(b, SBP_OP_mul, up, sbp_build2(b, SBP_OP_mul, gate, open));
 }
 
+/* Matrices [in, out] of all experts; as files have them in blocks, [out, in]. */
+static sbp_value clamped_matrices(sbp_hf *hf, const sbp_hf_experts *e, const char *name, int64_t in,
+                                  int64_t out) {
+    if (e->blocks)
+        return sbp_hf_mxfp4(hf, name, 3, (int64_t[]){e->count, out, in}, e->frozen_blocks);
+    return sbp_hf_param(hf, name, SBP_INIT_NORMAL, 3, (int64_t[]){e->count, in, out});
+}
+
 /* As build_gated; the last bias has the weight for an input. */
 static sbp_value build_clamped(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x, sbp_hf_choice c,
                                const char *module, int64_t hidden) {
@@ -312,13 +343,16 @@ static sbp_value build_clamped(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x,
     sbp_dtype wide = sbp_rule_wide(hf->compute);
     const char *name = sbp_hf_path(hf, "%s.experts.%s", module, e->names->fused),
                *down = sbp_hf_path(hf, "%s.experts.%s", module, e->names->experts[SBP_HF_EXPERT_DOWN]);
-    sbp_value w = sbp_hf_param(hf, name, SBP_INIT_NORMAL, 3, (int64_t[]){e->count, hidden, 2 * e->inner});
+    const char *layout = e->blocks ? "out_in" : "in_out";
+    sbp_value w = clamped_matrices(hf, e, name, hidden, 2 * e->inner);
+    name_for_adapters(hf, e, module, SBP_HF_EXPERT_GATE, w, 0, 2 * e->inner);
     sbp_value bias = sbp_hf_param(hf, sbp_hf_path(hf, "%s_bias", name), SBP_INIT_ZEROS, 2,
                                   (int64_t[]){e->count, 2 * e->inner});
-    sbp_value h = expert_linear(hf, "expert_gate_up", x, c.index, w, bias, "in_out", false);
+    sbp_value h = expert_linear(hf, "expert_gate_up", x, c.index, w, bias, layout, false);
     h = sbp_build2(b, SBP_OP_mul, build_clamped_gate(hf, e, h), c.weight);
-    w = sbp_hf_param(hf, down, SBP_INIT_NORMAL, 3, (int64_t[]){e->count, e->inner, hidden});
-    sbp_value y = expert_linear(hf, NULL, h, c.index, w, SBP_NO_VALUE, "in_out", wide != hf->compute);
+    w = clamped_matrices(hf, e, down, e->inner, hidden);
+    name_for_adapters(hf, e, module, SBP_HF_EXPERT_DOWN, w, 0, hidden);
+    sbp_value y = expert_linear(hf, NULL, h, c.index, w, SBP_NO_VALUE, layout, wide != hf->compute);
     bias =
         sbp_hf_param(hf, sbp_hf_path(hf, "%s_bias", down), SBP_INIT_ZEROS, 2, (int64_t[]){e->count, hidden});
     bias = sbp_build_reshape(b, bias, (int64_t[]){e->count, 1, hidden}, 3);

@@ -163,6 +163,10 @@ typedef struct sbp_param {
     const struct sbp_recipe *recipe;
     /* How the file that the model came from keeps it, when that is another way (GGUF); NULL: the same way. */
     const struct sbp_recipe *stored;
+    /* Of experts: what transformers' class calls the tensor of all of them that this is, or is `length` rows of each
+     * matrix of, from `start` on of `total`; adapters are of that. NULL: adapters are of `name`. */
+    const char *fused;
+    int64_t fused_start, fused_total;
     const char *const *aliases; /* other names that files give the tensor */
     int32_t alias_count;
     /* One number of the program's own, [1], as it is here: functions that calls share are told it as they are
@@ -170,7 +174,7 @@ typedef struct sbp_param {
     const double *number;
 } sbp_param;
 
-/* What pass `lora` adds to every product with a weight: y = W x + B (s A x). */
+/* What pass `lora` adds to every product with a weight: y = W x + B (s A x). Of experts all have one for each. */
 typedef struct sbp_adapter {
     int32_t weight, a, b; /* parameters: W as its products have it; A [r, in], B [out, r] */
     bool in_out;          /* W is [in, out], not [out, in] */

@@ -26,6 +26,8 @@ sbp_status sbp_params_load(sbp_executor *executor, const sbp_plan *plan, const s
 /* The base: what is frozen and kept in blocks (ir/rowkernel/format.h). It comes as its file has it where that
  * is the same format, else its numbers are brought into it (q8_0, nf4). Checkpoints do not have it. */
 bool sbp_params_keep_base(const sbp_plan *plan);
+/* Whether something is merged into it: then it is written as numbers, all of it. */
+bool sbp_params_merge_base(const sbp_plan *plan);
 /* Of all its bytes; 0 where there is none. */
 sbp_status sbp_params_hash_base(sbp_executor *executor, const sbp_plan *plan, uint64_t *out,
                                 sbp_diag *diag) SBP_CHECKED;

@@ -2,8 +2,9 @@
  * (tests/golden/lora), new adapters, what is written, merged and resumed, and what is refused. */
 #include "tests/cli/cli_testing.h"
 
-static const char *const cases[] = {"q_only", "last_layer", "all_linear", "saved", "patterns",
-                                    "fused",  "by_head",    "dropped",    "mamba", "delta_grouped"};
+static const char *const cases[] = {"q_only",  "last_layer",    "all_linear",  "saved", "patterns",
+                                    "fused",   "by_head",       "dropped",     "mamba", "delta_grouped",
+                                    "experts", "experts_alone", "experts_down"};
 
 /* Of a case: path, the golden case whose model and rows it has, and its expectation. */
 typedef struct lora_case {
@@ -481,6 +482,14 @@ static void test_frozen_weights_cost_nothing(void **state) {
 
 /* ---- refused ------------------------------------------------------------------------------------------ */
 
+static void test_refusals_of_experts(void **state) {
+    io_fixture *f = *state;
+    cli_fails(f, 2, "adapters of experts have none",
+              "$C compile $G/gpt_oss_v/model -o $D/p --lora dropout=0.1,target_parameters=experts.down_proj");
+    cli_fails(f, 2, "one is model.layers.2.mlp.experts.down_proj",
+              "$C compile $G/gpt_oss_v/model -o $D/p --lora target_parameters=experts.up_proj");
+}
+
 static void test_refusals(void **state) {
     static const struct {
         const char *edit, *field;
@@ -492,7 +501,6 @@ static void test_refusals(void **state) {
         {"s/\"init_lora_weights\": true/\"init_lora_weights\": \"loftq\"/", "init_lora_weights"},
         {"s/\"init_lora_weights\": true/\"init_lora_weights\": \"mica\"/", "init_lora_weights"},
         {"s/\"init_lora_weights\": true/\"init_lora_weights\": \"lora_ga\"/", "init_lora_weights"},
-        {"s/\"target_parameters\": null/\"target_parameters\": [\"x\"]/", "target_parameters"},
         {"s/\"trainable_token_indices\": null/\"trainable_token_indices\": [1]/", "trainable_token_indices"},
         {"s/\"lora_bias\": false/\"lora_bias\": true/", "lora_bias"},
         {"s/\"peft_type\": \"LORA\"/\"peft_type\": \"IA3\"/", "peft_type"},
@@ -500,6 +508,7 @@ static void test_refusals(void **state) {
     static const struct {
         const char *options, *message;
     } options[] = {{"--lora targets=no_such", "no weight has such a name"},
+                   {"--lora target_parameters=no_such", "no tensor of experts has such a name"},
                    {"--lora targets=lm_head", "an adapter on the head"},
                    {"--lora targets=embed_tokens", "embeddings, norms and the head are not supported"},
                    {"--lora targets=input_layernorm", "embeddings, norms and the head are not supported"},
@@ -631,6 +640,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_configurations_of_peft, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_resumed_and_continued, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_frozen_weights_cost_nothing, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_refusals_of_experts, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refusals, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_where_the_base_is, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_the_base_is_called, cli_setup, io_teardown),

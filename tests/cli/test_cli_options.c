@@ -127,6 +127,7 @@ static void test_what_is_not_built(void **state) {
 #define TRL_LORA_NAMES "--use_peft true --use_rslora true --lora_target_modules q_proj --load_in_4bit true "
 #define TRL_OBJECTIVE_NAMES "--scale_rewards false "
 #define TRL_EPOCHS "--num_iterations --num_ppo_epochs --ppo_epochs "
+#define TRL_EXPERTS "--lora_target_parameters " /* of models with experts: test_cli_lora */
 
 static void test_names_of_trl(void **state) {
     io_fixture *f = *state;
@@ -137,7 +138,8 @@ static void test_names_of_trl(void **state) {
         char *aliases = sbp_arena_strdup(f->arena, o->aliases);
         for (char *name = strtok(aliases, " "); name; name = strtok(NULL, " ")) {
             name[strcspn(name, "{#+")] = 0;
-            if (!mentions(" " TRL_SOURCES TRL_NAMES TRL_LORA_NAMES TRL_OBJECTIVE_NAMES TRL_EPOCHS, name))
+            if (!mentions(" " TRL_SOURCES TRL_NAMES TRL_LORA_NAMES TRL_OBJECTIVE_NAMES TRL_EPOCHS TRL_EXPERTS,
+                          name))
                 fail_msg("this test does not try '%s', an alias of --%s", name, o->name);
         }
     }

@@ -33,6 +33,7 @@ from configs import (
     qwen2,
     qwen3,
     qwen3_moe,
+    qwen3_moe_small,
     qwen3_next,
     smollm3,
 )
@@ -62,6 +63,7 @@ class Case:
     seed: int = 0  # another one where float32 rounding happens to be large in some tensor
     embedding: float = 0.4  # size of the elements of embeddings
     gain: float = 1.15  # of linear maps
+    fp8: tuple = ()  # rows and columns that share a scale: what linear layers have is stored so, and computed with as it says
     centres: tuple = ()  # (end of a name, what the elements are near to), where they start at random
     # Changes of config.json, each of which must change the gradients visibly: what the case is there to tell apart.
     differs_from: tuple = ()
@@ -367,6 +369,12 @@ CASES = {
     ),
     "qwen3_plain": Case(
         "norms of query and key over head_dim, before rope", qwen3(), A, differs_from=({"rope_theta": ABSENT},)
+    ),
+    "qwen3_moe_fp8": Case(
+        "weights in FP8 with scales of blocks, of experts too; such as have no 128 inputs are read as numbers",
+        qwen3_moe_small(),
+        D,
+        fp8=(8, 128),
     ),
     "qwen3_tied": Case(
         "tied embeddings; config.json as transformers writes it", qwen3(tie_word_embeddings=True), D, save=True, seed=1

@@ -95,6 +95,36 @@ def qwen3(**changes):
     }
 
 
+def qwen3_moe_small(**changes):
+    """As many inputs as a block of FP8 has, and little else: a layer with an MLP, one with experts."""
+    return {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "vocab_size": 31,
+        "hidden_size": 128,
+        "intermediate_size": 24,
+        "moe_intermediate_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "num_experts": 3,
+        "num_experts_per_tok": 2,
+        "mlp_only_layers": [0],
+        "norm_topk_prob": True,
+        "hidden_act": "silu",
+        "max_position_embeddings": 64,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+        "router_aux_loss_coef": 0.0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "rope_theta": 500.0,
+        "dtype": "float32",
+        **changes,
+    }
+
+
 def gemma3(**changes):
     return {
         "architectures": ["Gemma3ForCausalLM"],

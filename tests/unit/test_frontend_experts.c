@@ -217,7 +217,10 @@ static void test_gpt_oss(void **state) {
     assert_int_equal(count_ops(model.module, SBP_OP_attention_sink), 3);
     fixture_destroy(&f);
     expect(gpt_oss, "experts_per_token=2", SBP_INPUT, "2, but num_experts_per_tok is 3");
-    expect(gpt_oss, "quantization_config={\"quant_method\": \"mxfp4\"}", SBP_INPUT, "are not read yet");
+    expect(gpt_oss, "quantization_config={\"quant_method\": \"mxfp4\"}", SBP_INPUT,
+           "the weights have no model.layers.0.mlp.experts.gate_up_proj_blocks");
+    expect(gpt_oss, "quantization_config={\"quant_method\": \"awq\"}", SBP_INPUT,
+           "of this model mxfp4 is read");
     expect(gpt_oss, "layer_types=[\"full_attention\"]", SBP_INPUT, "expected an array of 3 layer types");
 }
 
