@@ -272,15 +272,18 @@ static sbp_status read_converted(const sbp_weights *w, const sbp_weight *t, int6
 /* What is read at once of blocks: so many elements, a multiple of every block, in fewer bytes than these. */
 enum { QUANTIZED_ELEMS = 8192, QUANTIZED_BYTES = 2 * QUANTIZED_ELEMS };
 
-/* Up to QUANTIZED_ELEMS numbers. */
+/* Up to QUANTIZED_ELEMS numbers, of one block at least. */
 static sbp_status decode_blocks(const sbp_weights *w, const sbp_weight *t, const sbp_quant *quant,
                                 const uint8_t *raw, int64_t blocks, float *values, sbp_diag *diag) {
     _Alignas(8) unsigned char bytes[SBP_MAX_FORMAT_PARTS][QUANTIZED_ELEMS];
     void *parts[SBP_MAX_FORMAT_PARTS];
-    for (int64_t b = 0; b < blocks && !t->format; b++)
-        quant->decode(raw + b * quant->block_bytes, values + b * quant->block_elems);
-    if (!t->format)
+    if (!t->format) {
+        int64_t b = 0;
+        do {
+            quant->decode(raw + b * quant->block_bytes, values + b * quant->block_elems);
+        } while (++b < blocks);
         return SBP_OK;
+    }
     for (int k = 0; k < SBP_MAX_FORMAT_PARTS; k++)
         parts[k] = bytes[k];
     if (!sbp_format_split(t->format, raw, blocks, parts))
