@@ -178,8 +178,9 @@ sbp_status sbp_world_agree(sbp_world *world, sbp_status status) {
         return status != SBP_OK ? status : reduced;
     for (int32_t r = count - 1; r >= 0; r--) {
         first = slots[2 * r] > 0 ? r : first;
-        if (slots[2 * r + 1] > world->signal)
-            world->signal = (sbp_status)slots[2 * r + 1];
+        sbp_status signal = (sbp_status)slots[2 * r + 1];
+        if (signal > world->signal)
+            world->signal = signal;
     }
     if (first < 0)
         return SBP_OK;
