@@ -10,7 +10,8 @@ enum {
     MMA_THREADS = 256,  /* THREADS of delta_mma.cu */
     MMA_COLUMNS = 64,   /* most of a state that a block has */
     MMA_MOST_D_K = 128, /* a warp has 16 rows of a state */
-    STEP_COLUMNS = 16   /* of matrices of mma.sync */
+    STEP_COLUMNS = 16,  /* of matrices of mma.sync */
+    BACKWARD_MMA_STEPS = 2
 };
 
 bool sbp_cuda_delta_is(sbp_command_kind kind) {
@@ -33,9 +34,25 @@ static int32_t k_of(const sbp_gpu_key *key) {
 
 /* ---- kernels ----------------------------------------------------------------------------------------- */
 
+/* Of backward: what rows of a block give each other. */
+static bool is_of_rows(const sbp_gpu_key *key) {
+    return is_backward(key) && key->step == 1;
+}
+
+/* Places::ALL of delta_rows_mma.cu: k and q; dO, D twice, dR twice; S twice or C and B twice; nine numbers of each row, one of
+ * each warp. */
+static int32_t rows_shared_bytes(const sbp_gpu_key *key, int32_t columns) {
+    int32_t of_v = sbp_cuda_tile_pitch(columns), states = 2 * key->d_qk * of_v,
+            scores = 4 * SBP_DELTA_BLOCK * sbp_cuda_tile_pitch(SBP_DELTA_BLOCK);
+    return SBP_DELTA_BLOCK * (2 * sbp_cuda_tile_pitch(key->d_qk) + 5 * of_v + 9 * 4) +
+           (states > scores ? states : scores) + MMA_THREADS / 32 * 4;
+}
+
 /* Memory::ALL of mma_block.cuh: k and q; S twice; v, R twice, D, backward twice; T twice, A; five numbers of each row. */
 static int32_t mma_shared_bytes(const sbp_gpu_key *key, int32_t columns) {
     int32_t of_v = sbp_cuda_tile_pitch(columns), tiles = is_backward(key) ? 5 : 4;
+    if (is_of_rows(key))
+        return rows_shared_bytes(key, columns);
     return SBP_DELTA_BLOCK * (2 * sbp_cuda_tile_pitch(key->d_qk) + tiles * of_v +
                               2 * sbp_cuda_tile_pitch(SBP_DELTA_BLOCK) + (SBP_DELTA_BLOCK + 4) * 4 + 5 * 4) +
            2 * key->d_qk * of_v;
@@ -50,10 +67,14 @@ static int32_t mma_columns(const sbp_gpu_key *key, sbp_cuda_arch arch) {
     return columns;
 }
 
-/* Matrices of rows are bf16. */
+/* Matrices of rows are bf16; each step fits. */
 static bool mma_has(const sbp_gpu_key *key, sbp_cuda_arch arch) {
-    return !is_ssd(key) && arch.number >= 80 && key->dtypes[k_of(key)] == SBP_BF16 &&
-           key->d_qk % STEP_COLUMNS == 0 && key->d_qk <= MMA_MOST_D_K && mma_columns(key, arch) > 0;
+    sbp_gpu_key of = *key;
+    bool fits = true;
+    for (of.step = 0; of.step < (is_backward(key) ? BACKWARD_MMA_STEPS : 1); of.step++)
+        fits &= mma_columns(&of, arch) > 0;
+    return fits && !is_ssd(key) && arch.number >= 80 && key->dtypes[k_of(key)] == SBP_BF16 &&
+           key->d_qk % STEP_COLUMNS == 0 && key->d_qk <= MMA_MOST_D_K;
 }
 
 int32_t sbp_cuda_delta_steps(const sbp_gpu_key *key, sbp_cuda_arch arch) {
@@ -61,7 +82,9 @@ int32_t sbp_cuda_delta_steps(const sbp_gpu_key *key, sbp_cuda_arch arch) {
         return 0;
     if (key->variant == SBP_CUDA_PLAIN)
         return is_backward(key) ? SBP_GPU_DELTA_STEPS : 1;
-    return key->variant == SBP_CUDA_MMA && mma_has(key, arch) ? 1 : 0;
+    return key->variant != SBP_CUDA_MMA || !mma_has(key, arch) ? 0
+           : is_backward(key)                                  ? BACKWARD_MMA_STEPS
+                                                               : 1;
 }
 
 void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_recipe *out) {
@@ -74,9 +97,13 @@ void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cu
         mma[] = {{.files = {"rowmath.h", "delta/delta.cuh", "delta/mma.cuh", "attention/tiles.cuh",
                             "delta/mma_block.cuh", "delta/delta_mma.cu"}},
                  {.files = {"rowmath.h", "delta/delta.cuh", "delta/scratch.cuh", "delta/mma.cuh",
-                            "attention/tiles.cuh", "delta/mma_block.cuh", "delta/delta_bwd_mma.cu"}}};
+                            "attention/tiles.cuh", "delta/mma_block.cuh", "delta/delta_bwd_mma.cu"}},
+                 {.files = {"rowmath.h", "delta/delta.cuh", "delta/scratch.cuh", "delta/mma.cuh",
+                            "attention/tiles.cuh", "delta/mma_block.cuh", "delta/delta_rows_mma.cu"}}};
     bool by_mma = key->variant == SBP_CUDA_MMA;
-    *out = by_mma ? mma[is_backward(key)] : is_ssd(key) ? ssd[is_backward(key)] : plain[is_backward(key)];
+    *out = by_mma        ? mma[is_backward(key) + is_of_rows(key)]
+           : is_ssd(key) ? ssd[is_backward(key)]
+                         : plain[is_backward(key)];
     int at = snprintf(out->defines, sizeof out->defines, "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n",
                       (int)key->d_qk, (int)key->d_v, SBP_DELTA_BLOCK);
     snprintf(out->defines + at, sizeof out->defines - (size_t)at,
@@ -84,17 +111,20 @@ void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cu
              by_mma ? (int)mma_columns(key, arch) : key->step);
 }
 
-/* Whether every row of what tiles are filled from, and of what is written in pairs, begins at a multiple of 16 bytes, and
- * states at one of 8. */
+/* Whether every row of what tiles are filled from, and of what is written in pairs, and every state begins at a multiple of 16
+ * bytes. */
 static bool is_aligned(const sbp_gpu_key *key, const sbp_gpu_args *args) {
-    static const int32_t places[2][7] = {
-        {SBP_DELTA_RULE_O, SBP_DELTA_RULE_Q, SBP_DELTA_RULE_K, SBP_DELTA_RULE_V, SBP_DELTA_RULE_V,
-         SBP_DELTA_RULE_STATE, SBP_DELTA_RULE_NEXT},
-        {SBP_DELTA_RULE_BWD_DV, SBP_DELTA_RULE_BWD_DO, SBP_DELTA_RULE_BWD_Q, SBP_DELTA_RULE_BWD_K,
-         SBP_DELTA_RULE_BWD_V, SBP_DELTA_RULE_BWD_STATE, SBP_DELTA_RULE_BWD_DSTATE}};
-    for (int i = 0; i < 7; i++) {
-        const sbp_gpu_operand *o = &args->operands[places[is_backward(key)][i]];
-        if (o->address % (i < 5 ? 16 : 8) != 0 || (i < 5 && o->stride % 8 != 0))
+    static const int32_t forward[] = {SBP_DELTA_RULE_O, SBP_DELTA_RULE_Q,     SBP_DELTA_RULE_K,
+                                      SBP_DELTA_RULE_V, SBP_DELTA_RULE_STATE, SBP_DELTA_RULE_NEXT},
+                         backward[] = {
+                             SBP_DELTA_RULE_BWD_DQ, SBP_DELTA_RULE_BWD_DK,    SBP_DELTA_RULE_BWD_DV,
+                             SBP_DELTA_RULE_BWD_DO, SBP_DELTA_RULE_BWD_Q,     SBP_DELTA_RULE_BWD_K,
+                             SBP_DELTA_RULE_BWD_V,  SBP_DELTA_RULE_BWD_STATE, SBP_DELTA_RULE_BWD_DSTATE};
+    const int32_t *places = is_backward(key) ? backward : forward;
+    int count = is_backward(key) ? SBP_COUNT(backward) : SBP_COUNT(forward);
+    for (int i = 0; i < count; i++) {
+        const sbp_gpu_operand *o = &args->operands[places[i]];
+        if (o->address % 16 != 0 || (i + 2 < count && o->stride % 8 != 0))
             return false;
     }
     return true;
@@ -141,23 +171,28 @@ static void mma_launch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu
                        sbp_cuda_step *step) {
     int32_t columns = mma_columns(key, arch);
     assert(columns > 0); /* mma_has */
-    step->grid[0] = (uint32_t)(args->ints[0] * (key->d_v / columns));
+    int64_t windows = sbp_ceil_div(args->operands[k_of(key)].rows, SBP_DELTA_BLOCK);
+    step->grid[0] =
+        (uint32_t)(is_of_rows(key) ? windows * args->ints[1] : args->ints[0] * (key->d_v / columns));
     step->block[0] = MMA_THREADS;
     step->shared_bytes = (uint32_t)mma_shared_bytes(key, columns);
 }
 
+/* Of MMA the last step alone is PLAIN's: it adds up gradients of decay and hands on dstate. */
 int32_t sbp_cuda_delta_launch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,
                               sbp_cuda_step *steps) {
-    int32_t count = is_backward(key) ? SBP_GPU_DELTA_STEPS : 1;
+    bool by_mma = key->variant == SBP_CUDA_MMA;
+    int32_t count = !is_backward(key) ? 1 : by_mma ? BACKWARD_MMA_STEPS + 1 : SBP_GPU_DELTA_STEPS;
     if (is_backward(key) && args->operands[SBP_DELTA_RULE_BWD_K].rows == 0) /* dstate stays */
         return 0;
     for (int32_t i = 0; i < count; i++) {
+        bool is_last = is_backward(key) && i == count - 1;
         steps[i] = (sbp_cuda_step){.key = *key, .grid = {1, 1, 1}, .block = {1, 1, 1}};
-        steps[i].key.step = (uint8_t)i;
-        if (i > 0) /* what rows of a block give each other: there is one kernel of each */
+        steps[i].key.step = (uint8_t)(is_last ? SBP_GPU_DELTA_STEPS - 1 : i);
+        if (is_last)
             steps[i].key.variant = SBP_CUDA_PLAIN;
         if (steps[i].key.variant == SBP_CUDA_MMA)
-            mma_launch(key, arch, args, &steps[i]);
+            mma_launch(&steps[i].key, arch, args, &steps[i]);
         else
             plain_launch(&steps[i].key, args, &steps[i]);
     }

@@ -2,9 +2,9 @@
  * launched. Of ssd those of kernels/ssd, PLAIN.
  *
  * PLAIN takes any shape, type and address: a thread per column of a state, row by row, and backward what rows of a
- * block add to each other (kernels/delta/delta_rule*.cu). MMA is by tensor cores what goes from block to block of rows: all of
- * delta_rule, and the first step of delta_rule_bwd, whose others are PLAIN's (kernels/delta/delta_mma.cu,
- * delta_bwd_mma.cu). It takes bf16, d_k and d_v of whole steps of 16 columns, d_k up to 128, rows that begin at multiples of
+ * block add to each other (kernels/delta/delta_rule*.cu). MMA is by tensor cores: all of delta_rule, and of delta_rule_bwd
+ * what goes from block to block of rows and what rows of a block give each other; the last step, sums over rows, is
+ * PLAIN's (kernels/delta/delta_mma.cu, delta_bwd_mma.cu, delta_rows_mma.cu). It takes bf16, d_k and d_v of whole steps of 16 columns, d_k up to 128, rows that begin at multiples of
  * 16 bytes.
  *
  * Needs no driver and no compiler. Threads: no state. */
@@ -21,9 +21,9 @@ int32_t sbp_cuda_delta_steps(const sbp_gpu_key *key, sbp_cuda_arch arch);
 
 void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_recipe *out);
 
-/* MMA takes so many times as long as attention by mma.sync for as many operations, by the instructions of delta_rule that are
- * executed (tests/bench/delta_count.c). It was not timed. */
-enum { SBP_CUDA_DELTA_MMA_TIMES = 3 };
+/* MMA takes so many times as long as attention by mma.sync for as many operations, by the instructions of delta_rule, and of
+ * delta_rule_bwd, that are executed (tests/bench/delta_count.c). It was not timed. */
+enum { SBP_CUDA_DELTA_MMA_TIMES = 3, SBP_CUDA_DELTA_BWD_MMA_TIMES = 4 };
 
 /* The best variant for operands at these addresses; `most`: none better than this one. */
 sbp_cuda_variant sbp_cuda_delta_choose(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,

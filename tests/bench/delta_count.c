@@ -4,10 +4,10 @@
  *
  * prints a JSON line: warp instructions of a block of 64 rows of a head, bf16, in the middle of a document (what two blocks
  * more take), mma.sync among them; as many as the matmuls of the block have without splits and repetitions (`matmuls`: the
- * first lines of kernels/delta/delta_mma.cu and delta_bwd_mma.cu); and what follows for the clocks of a quarter of an SM, of
+ * first lines of kernels/delta/delta_mma.cu, delta_bwd_mma.cu, delta_rows_mma.cu); and what follows for the clocks of a quarter of an SM, of
  * which a product takes `clocks` (tests/cuda/attention/test_attention_bounds.c has where from) and any instruction one:
  * `products_times` and `issue_times` as many as the matmuls alone. Backward all that is of the first step; `others`: the
- * instructions of the other steps. Latencies and memory are not in it.
+ * instructions of the other steps, and `others_times` as many as their matmuls take. Latencies and memory are not in it.
  */
 #include "backends/cuda/target/target.h"
 #include "tests/bench/bench.h"
@@ -174,10 +174,9 @@ static count run(const setting *s, int64_t rows) {
     return out;
 }
 
-/* As the first lines of delta_mma.cu and delta_bwd_mma.cu count them, of a block of rows. */
-static double matmuls_of(int64_t d, bool backward) {
+/* As the first lines of delta_mma.cu, delta_bwd_mma.cu and delta_rows_mma.cu count them, of a block of rows. */
+static double matmuls_of(int64_t d, double squares, double scores, double triangles) {
     double l = SBP_DELTA_BLOCK, size = (double)d;
-    double squares = backward ? 5 : 3, scores = backward ? 3 : 2, triangles = backward ? 3 : 2;
     return l * (squares * size * size + (scores * 0.75 + triangles * 0.625) * l * size) / (16 * 8 * 16);
 }
 
@@ -212,16 +211,18 @@ int main(int argc, char **argv) {
     count few = run(&s, 2L * SBP_DELTA_BLOCK), many = run(&s, 4L * SBP_DELTA_BLOCK);
     double instructions = (many.instructions - few.instructions) / 2,
            products = (many.products - few.products) / 2;
-    double others = (many.others - few.others) / 2, matmuls = matmuls_of(s.head_dim, s.backward),
+    double others = (many.others - few.others) / 2,
+           matmuls = s.backward ? matmuls_of(s.head_dim, 5, 3, 3) : matmuls_of(s.head_dim, 3, 2, 2),
            clocks = s.arch.number == 90   ? 6.36
                     : s.arch.number == 80 ? 8
                                           : 16;
     printf("{\"arch\": \"%s\", \"head_dim\": %lld, \"variant\": \"%s\", \"instructions\": %.0f, "
            "\"products\": %.0f, "
            "\"matmuls\": %.0f, \"clocks\": %.2f, \"products_times\": %.2f, \"issue_times\": %.2f, "
-           "\"others\": %.0f}\n",
+           "\"others\": %.0f, \"others_times\": %.2f}\n",
            arch, (long long)s.head_dim, s.variant == SBP_CUDA_PLAIN ? "plain" : "mma", instructions, products,
-           matmuls, clocks, products / matmuls, instructions / (matmuls * clocks), others);
+           matmuls, clocks, products / matmuls, instructions / (matmuls * clocks), others,
+           others / (matmuls_of(s.head_dim, 3, 2, 4) * clocks));
     sbp_cuda_nvrtc_close(nvrtc);
     sbp_diag_destroy(s.diag);
     return 0;

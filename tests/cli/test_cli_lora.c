@@ -2,9 +2,9 @@
  * (tests/golden/lora), new adapters, what is written, merged and resumed, and what is refused. */
 #include "tests/cli/cli_testing.h"
 
-static const char *const cases[] = {"q_only",  "last_layer",    "all_linear",  "saved", "patterns",
-                                    "fused",   "by_head",       "dropped",     "mamba", "delta_grouped",
-                                    "experts", "experts_alone", "experts_down"};
+static const char *const cases[] = {"q_only",  "last_layer",    "all_linear",   "saved",    "patterns",
+                                    "fused",   "by_head",       "dropped",      "mamba",    "delta_grouped",
+                                    "experts", "experts_alone", "experts_down", "delta_all"};
 
 /* Of a case: path, the golden case whose model and rows it has, and its expectation. */
 typedef struct lora_case {

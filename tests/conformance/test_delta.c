@@ -3,6 +3,7 @@
  * that nobody may read poisoned, the state written over in its place; the bits of documents that are cut and packed.
  * The rule itself is checked by differences. */
 #include "backends/gpu/gpu.h"
+#include "tests/common/sweep.h"
 #include "tests/conformance/conformance.h"
 
 #include <math.h>
@@ -399,12 +400,52 @@ static void test_delta_reference(void **state) {
 
 /* ---- documents cut into commands ---------------------------------------------------------------------- */
 
-enum { CUT_ROWS = 300, CUT_STATES = 16 };
+enum { CUT_STATES = 16, CUT_PLACES = 9 };
+
+/* Where documents begin, and behind the last row: that of cuts at multiples of SBP_DELTA_BLOCK from beginnings, that of
+ * documents beside one another. A software driver and the machine that runs PTX have fewer rows. */
+typedef struct cut_plan {
+    int64_t rows, documents[3], some[CUT_PLACES], all[CUT_PLACES], across[CUT_PLACES], packed[CUT_PLACES];
+    sbp_delta_attrs a, half; /* half: of what is 16 bits wide, of sizes that tensor cores take */
+    int types;               /* the first of floats */
+} cut_plan;
+
+static const cut_plan cut_on_cpu = {.rows = 300,
+                                    .documents = {0, 130, 300},
+                                    .some = {0, 128, 130, 258, 300},
+                                    .all = {0, 64, 128, 130, 194, 258, 300},
+                                    .across = {0, 64, 194, 300},
+                                    .packed = {0, 1, 2, 65, 66, 200, 264, 300},
+                                    .a = {.heads = 4, .key_heads = 2, .d_k = 20, .d_v = 12},
+                                    .half = {.heads = 4, .key_heads = 2, .d_k = 20, .d_v = 12},
+                                    .types = SBP_COUNT(floats)};
+static const cut_plan cut_on_gpu = {.rows = 140,
+                                    .documents = {0, 70, 140},
+                                    .some = {0, 64, 140},
+                                    .all = {0, 64, 70, 134, 140},
+                                    .across = {0, 134, 140},
+                                    .packed = {0, 1, 67, 140},
+                                    .a = {.heads = 2, .key_heads = 1, .d_k = 6, .d_v = 5},
+                                    .half = {.heads = 2, .key_heads = 1, .d_k = 16, .d_v = 16},
+                                    .types = 2};
+
+static const cut_plan *cut_plan_here(void) {
+    return is_gpu() ? &cut_on_gpu : &cut_on_cpu;
+}
+
+/* Pieces between places; their number is that of places without the first 0. */
+static int cut_count(const int64_t *places) {
+    int count = 0;
+    while (count + 1 < CUT_PLACES && places[count + 1] > 0)
+        count++;
+    return count;
+}
 
 /* Matrices of all rows in the arena of a device, whose commands take pieces of them. */
 typedef struct pieces {
     suite_case *c;
     sbp_delta_attrs a;
+    int64_t rows;
     sbp_span q, k, v, decay, beta, first, alone, states, d_o, work; /* alone: 0, `first` of one document */
     sbp_span o, dq, dk, dv, ddecay, dbeta, dstate;                  /* what is compared */
     sbp_command forward, backward;
@@ -465,28 +506,30 @@ static void cut_fill(pieces *p, sbp_span span, double middle, double width) {
         sbp_element_set(p->before + span.offset, span.dtype, i, middle + width * sbp_rng_unit(&p->c->rng));
 }
 
-/* documents: where they begin, and CUT_ROWS. */
-static pieces cut_open(sbp_dtype dtype, const int64_t *documents, int count) {
+/* documents: where they begin, and behind the last row. */
+static pieces cut_open(const cut_plan *plan, sbp_dtype dtype, const int64_t *documents) {
     pieces p = {.c = suite_begin("delta_rule in pieces", dtype),
-                .a = {.heads = 4, .key_heads = 2, .d_k = 20, .d_v = 12}};
+                .a = sbp_dtype_bytes(dtype) == 2 ? plan->half : plan->a,
+                .rows = plan->rows};
     sbp_dtype wide = dtype == SBP_F64 ? SBP_F64 : SBP_F32;
     int64_t of_k = p.a.key_heads * p.a.d_k, of_v = p.a.heads * p.a.d_v, states = of_v * p.a.d_k;
-    p.q = lay(&p, dtype, CUT_ROWS, of_k);
-    p.k = lay(&p, dtype, CUT_ROWS, of_k);
-    p.v = lay(&p, dtype, CUT_ROWS, of_v);
-    p.decay = lay(&p, wide, CUT_ROWS, p.a.heads);
-    p.beta = lay(&p, wide, CUT_ROWS, p.a.heads);
-    p.first = lay(&p, SBP_I32, CUT_ROWS, 1);
-    p.alone = lay(&p, SBP_I32, CUT_ROWS, 1);
-    p.d_o = lay(&p, dtype, CUT_ROWS, of_v);
+    p.q = lay(&p, dtype, p.rows, of_k);
+    p.k = lay(&p, dtype, p.rows, of_k);
+    p.v = lay(&p, dtype, p.rows, of_v);
+    p.decay = lay(&p, wide, p.rows, p.a.heads);
+    p.beta = lay(&p, wide, p.rows, p.a.heads);
+    p.first = lay(&p, SBP_I32, p.rows, 1);
+    p.alone = lay(&p, SBP_I32, p.rows, 1);
+    p.d_o = lay(&p, dtype, p.rows, of_v);
     p.states = lay(&p, wide, CUT_STATES, states);
-    p.work = lay(&p, wide, sbp_ceil_div(CUT_ROWS, SBP_DELTA_BLOCK), states);
-    p.o = lay(&p, dtype, CUT_ROWS, of_v);
-    p.dq = lay(&p, dtype, CUT_ROWS, of_k);
-    p.dk = lay(&p, dtype, CUT_ROWS, of_k);
-    p.dv = lay(&p, dtype, CUT_ROWS, of_v);
-    p.ddecay = lay(&p, wide, CUT_ROWS, p.a.heads);
-    p.dbeta = lay(&p, wide, CUT_ROWS, p.a.heads);
+    p.work = is_gpu() ? lay(&p, wide, sbp_gpu_delta_rows(p.rows, true), sbp_gpu_delta_columns(&p.a, true))
+                      : lay(&p, wide, sbp_ceil_div(p.rows, SBP_DELTA_BLOCK), states);
+    p.o = lay(&p, dtype, p.rows, of_v);
+    p.dq = lay(&p, dtype, p.rows, of_k);
+    p.dk = lay(&p, dtype, p.rows, of_k);
+    p.dv = lay(&p, dtype, p.rows, of_v);
+    p.ddecay = lay(&p, wide, p.rows, p.a.heads);
+    p.dbeta = lay(&p, wide, p.rows, p.a.heads);
     p.dstate = lay(&p, wide, 1, states);
     p.before = suite_alloc(p.c, p.bytes, 1);
     p.after = suite_alloc(p.c, p.bytes, 1);
@@ -497,7 +540,7 @@ static pieces cut_open(sbp_dtype dtype, const int64_t *documents, int count) {
     cut_fill(&p, p.d_o, 0, 1);
     cut_fill(&p, p.decay, -0.2, 0.2);
     cut_fill(&p, p.beta, 0.5, 0.5);
-    for (int d = 0; d < count; d++)
+    for (int d = 0; d < cut_count(documents); d++)
         for (int64_t j = documents[d]; j < documents[d + 1]; j++) {
             sbp_element_set(p.before + p.first.offset, SBP_I32, j, (double)documents[d]);
             sbp_element_set(p.before + p.alone.offset, SBP_I32, j, 0);
@@ -513,7 +556,8 @@ static pieces cut_open(sbp_dtype dtype, const int64_t *documents, int count) {
 
 /* Runs commands of rows cuts[i] .. cuts[i + 1], forwards and then backwards, into `after`; the state behind the last
  * row is read by nobody. alone: each piece is a document that knows of no other. */
-static void cut_run(pieces *p, const int64_t *cuts, int count, bool alone) {
+static void cut_run(pieces *p, const int64_t *cuts, bool alone) {
+    int count = cut_count(cuts);
     const sbp_device_class *class = suite_device();
     sbp_diag *diag = sbp_diag_create();
     sbp_device_options options = {.threads = 2, .shuffle_seed = 1};
@@ -563,30 +607,22 @@ static unsigned char *cut_keep(const pieces *p) {
     return kept;
 }
 
-/* Pieces have the workspace of the CPU's blocks. */
-static bool bits_are_compared(void) {
-    if (strncmp(suite_device()->name, "cpu", 3) == 0)
-        return true;
-    printf("skipped: the bits of pieces of the delta rule: on the CPU alone so far\n");
-    return false;
-}
-
 /* The same bits however rows are cut at multiples of SBP_DELTA_BLOCK from the beginnings of documents. */
 static void test_delta_cuts(void **state) {
     (void)state;
-    static const int64_t documents[] = {0, 130, CUT_ROWS}, whole[] = {0, CUT_ROWS},
-                         some[] = {0, 128, 130, 258, CUT_ROWS}, all[] = {0, 64, 128, 130, 194, 258, CUT_ROWS},
-                         across[] = {0, 64, 194, CUT_ROWS};
-    for (int d = 0; d < SBP_COUNT(floats) && bits_are_compared(); d++) {
-        pieces p = cut_open(floats[d], documents, 2);
-        cut_run(&p, whole, 1, false);
+    const cut_plan *plan = cut_plan_here();
+    const int64_t whole[CUT_PLACES] = {0, plan->rows};
+    const int64_t *const cuts[] = {plan->some, plan->all, plan->across};
+    for (int d = 0; d < testing_sweep(plan->types, SBP_COUNT(floats)); d++) {
+        pieces p = cut_open(plan, floats[d], plan->documents);
+        cut_run(&p, whole, false);
         unsigned char *kept = cut_keep(&p);
-        cut_run(&p, some, SBP_COUNT(some) - 1, false);
-        cut_compare(&p, kept, "four pieces");
-        cut_run(&p, all, SBP_COUNT(all) - 1, false);
-        cut_compare(&p, kept, "six pieces");
-        cut_run(&p, across, SBP_COUNT(across) - 1, false);
-        cut_compare(&p, kept, "a border inside of a piece");
+        for (int i = 0; i < SBP_COUNT(cuts); i++) {
+            cut_run(&p, cuts[i], false);
+            cut_compare(&p, kept,
+                        sbp_arena_printf(p.c->arena, "%s in %d pieces", sbp_dtype_name(floats[d]),
+                                         cut_count(cuts[i])));
+        }
         suite_end(p.c);
     }
 }
@@ -594,13 +630,14 @@ static void test_delta_cuts(void **state) {
 /* Documents beside one another are what they are alone, bit by bit. */
 static void test_delta_packed(void **state) {
     (void)state;
-    static const int64_t documents[] = {0, 1, 2, 65, 66, 200, 264, CUT_ROWS}, whole[] = {0, CUT_ROWS};
-    for (int d = 0; d < SBP_COUNT(floats) && bits_are_compared(); d++) {
-        pieces p = cut_open(floats[d], documents, SBP_COUNT(documents) - 1);
-        cut_run(&p, whole, 1, false);
+    const cut_plan *plan = cut_plan_here();
+    const int64_t whole[CUT_PLACES] = {0, plan->rows};
+    for (int d = 0; d < testing_sweep(plan->types, SBP_COUNT(floats)); d++) {
+        pieces p = cut_open(plan, floats[d], plan->packed);
+        cut_run(&p, whole, false);
         unsigned char *kept = cut_keep(&p);
-        cut_run(&p, documents, SBP_COUNT(documents) - 1, true);
-        cut_compare(&p, kept, "alone");
+        cut_run(&p, plan->packed, true);
+        cut_compare(&p, kept, sbp_arena_printf(p.c->arena, "%s alone", sbp_dtype_name(floats[d])));
         suite_end(p.c);
     }
 }

@@ -36,6 +36,7 @@ from make_goldens import EXACT, SINGLE, rng_for
 
 HERE = pathlib.Path(__file__).resolve().parent
 GAIN = 0.5  # of A and B: with more, scores are so large that float32 says little of the gradients
+CONDITION = {"delta_all": 6e-6}  # of a case, in place of SINGLE: decays are conditioned worse than attention
 EVERY = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 CASES = {
@@ -107,6 +108,11 @@ CASES = {
         "mixtral_v",
         {"r": 2, "lora_alpha": 2, "target_modules": ["v_proj"], "target_parameters": ["0.mlp.experts.down_proj"]},
         "--lora r=2,alpha=2,targets=v_proj,target_parameters=0.mlp.experts.down_proj",
+    ),
+    "delta_all": (
+        "qwen3_5_dense_v",
+        {"r": 3, "lora_alpha": 4, "target_modules": "all-linear"},
+        "--lora r=3,alpha=4,targets=all-linear",
     ),
 }
 
@@ -259,7 +265,7 @@ def write_case(case):
     step, gradients, plain = compute(case, directory / "adapter")
     save_file({name: value.contiguous() for name, value in gradients.items()}, directory / "grads.safetensors")
     error, tensor = reference.worst(single(case, directory / "adapter"), gradients)
-    if error > SINGLE:
+    if error > CONDITION.get(case, SINGLE):
         raise RuntimeError(f"{case}: too sensitive to rounding for a float32 test: {error:.1e} in {tensor}")
     expectation = {
         "base": CASES[case][0],

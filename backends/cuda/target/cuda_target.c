@@ -88,19 +88,20 @@ static sbp_footprint footprint(const sbp_process *process) {
     return (sbp_footprint){.bytes = SBP_CUDA_CONTEXT_BYTES + SBP_CUDA_WORKSPACE_BYTES + ranks};
 }
 
-/* Of the best variant of delta_rule; most of delta_rule_bwd is scalars in each. */
+/* Of the best variant. */
 static double delta_rate(const sbp_target_info *info, const sbp_delta_attrs *attrs, sbp_dtype dtype,
                          bool backward) {
-    sbp_gpu_key key = {.kind = SBP_CMD_DELTA_RULE,
+    sbp_gpu_key key = {.kind = backward ? SBP_CMD_DELTA_RULE_BWD : SBP_CMD_DELTA_RULE,
                        .variant = SBP_CUDA_MMA,
                        .d_qk = (int32_t)attrs->d_k,
                        .d_v = (int32_t)attrs->d_v};
     sbp_cuda_arch archs[SBP_CUDA_ARCHS];
     int32_t count = 0;
     double scalars = sbp_throughput_scalars(&info->throughput, dtype),
-           products = sbp_throughput_attention(&info->throughput, dtype) / SBP_CUDA_DELTA_MMA_TIMES;
-    key.dtypes[SBP_DELTA_RULE_K] = (uint8_t)dtype;
-    if (backward || !sbp_cuda_archs_parse(info->archs, archs, &count) || count == 0 ||
+           products = sbp_throughput_attention(&info->throughput, dtype) /
+                      (backward ? SBP_CUDA_DELTA_BWD_MMA_TIMES : SBP_CUDA_DELTA_MMA_TIMES);
+    key.dtypes[backward ? SBP_DELTA_RULE_BWD_K : SBP_DELTA_RULE_K] = (uint8_t)dtype;
+    if (!sbp_cuda_archs_parse(info->archs, archs, &count) || count == 0 ||
         sbp_cuda_delta_steps(&key, (sbp_cuda_arch){.number = rated_arch(archs, count)->number}) == 0)
         return scalars;
     return products > scalars ? products : scalars;

@@ -88,10 +88,11 @@ static void delta_rates(void **state) {
         int64_t d_k, d_v;
         sbp_dtype dtype;
         bool backward, products;
-    } cases[] = {{128, 128, SBP_BF16, false, true}, {128, 128, SBP_BF16, true, false},
+    } cases[] = {{128, 128, SBP_BF16, false, true}, {128, 128, SBP_BF16, true, true},
                  {128, 128, SBP_F32, false, false}, {128, 128, SBP_F16, false, false},
                  {24, 128, SBP_BF16, false, false}, {256, 128, SBP_BF16, false, false},
-                 {16, 16, SBP_BF16, false, true}};
+                 {16, 16, SBP_BF16, false, true},   {256, 128, SBP_BF16, true, false},
+                 {128, 128, SBP_F32, true, false}};
     testing t = testing_open(1);
     sbp_target_info info;
     testing_check(&t, target()->describe(NULL, t.diag, &info));
@@ -100,8 +101,8 @@ static void delta_rates(void **state) {
         for (int i = 0; i < SBP_COUNT(cases); i++) {
             const sbp_delta_attrs attrs = {
                 .heads = 4, .key_heads = 2, .d_k = cases[i].d_k, .d_v = cases[i].d_v};
-            double want =
-                cases[i].products ? r->attention[SBP_BF16] / SBP_CUDA_DELTA_MMA_TIMES : r->attention[SBP_F32];
+            int times = cases[i].backward ? SBP_CUDA_DELTA_BWD_MMA_TIMES : SBP_CUDA_DELTA_MMA_TIMES;
+            double want = cases[i].products ? r->attention[SBP_BF16] / times : r->attention[SBP_F32];
             assert_true(info.delta_rate(&info, &attrs, cases[i].dtype, cases[i].backward) == want);
         }
         info.throughput.attention[SBP_F32] = 1e9;

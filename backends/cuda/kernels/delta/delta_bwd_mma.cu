@@ -5,66 +5,10 @@
 // Multiply-adds of matmuls for a row of a head, as delta_mma.cu counts them:
 //   K S, K^T D; K dS, K^T Y, Q^T dO      5 d_k d_v           K K^T twice, Q K^T    3 (3/4) L d_k, d_v / V_COLUMNS times
 //   E; P^T dO, dR                        3 (5/8) L d_v       (I + A)^-1 twice, by scalars
-// All factors but K, Q and what is stored of dO are sums of two bf16: 2 products for K S, K^T D, K dS, K^T Y, Q^T dO and
-// P^T dO, 3 for E and dR; dR and dS have the tolerance of fp32.
+// All factors but K, Q and what is stored of dO are sums of two bf16: 2 products for K^T D, K^T Y, Q^T dO and P^T dO, 3 for
+// E and dR, and for K S and K dS, of whose states there are sums of three; dR and dS have the tolerance of fp32.
 //
 // Grid: heads times d_v / V_COLUMNS.
-
-// sums += rows row0 .. of the transpose of tile a [16 steps, LEFT] times columns of tile b [16 steps, 8 N] from `column` on, of
-// steps from `first` on
-template <int LEFT, int RIGHT, int N>
-DEVICE void add_transposed(float (&sums)[N][4], unsigned a, int row0, unsigned b, int column, int first, int lane) {
-    unsigned left_base = Tile<LEFT>::beside(right_address<LEFT>(a, lane), 0, row0 / 16), right_base[N / 2];
-#pragma unroll
-    for (int n = 0; n < N / 2; n++)
-        right_base[n] = Tile<RIGHT>::beside(left_address<RIGHT>(b, lane), 0, column / 16 + n);
-#pragma unroll
-    for (int step = 0; step < STRIPS; step++) {
-        if (step < first)
-            continue;
-        unsigned left[4];
-        load_matrices_transposed(left, left_base + 16 * step * Tile<LEFT>::PITCH);
-#pragma unroll
-        for (int n = 0; n < N; n += 2) {
-            unsigned right[4];
-            load_matrices_transposed(right, right_base[n / 2] + 16 * step * Tile<RIGHT>::PITCH);
-            multiply(sums[n], left, right[0], right[1]);
-            multiply(sums[n + 1], left, right[2], right[3]);
-        }
-    }
-}
-
-// Where a thread stands: a strip of 16 rows, of which PART columns; a lane has two rows of it, two columns of eight each.
-struct Place {
-    int head, slice, warp, lane, strip, part, column0;
-    bool has_part, has_state;
-    __device__ __forceinline__ int row(int half) const {
-        return 16 * strip + 8 * half + lane / 4;
-    }
-    __device__ __forceinline__ int column(int n) const {
-        return column0 + 8 * n + lane % 4 * 2;
-    }
-    // Of a head's columns.
-    __device__ __forceinline__ int column_of_head(int n) const {
-        return slice * V_COLUMNS + column(n);
-    }
-};
-
-DEVICE unsigned tile(char *memory, int at) {
-    return shared_address(memory + at);
-}
-
-// Two tiles of sums, each times a number of its row.
-DEVICE void keep(const float (&sums)[PART / 8][4], char *memory, int high, int low, const float (&factors)[2], const Place &p) {
-#pragma unroll
-    for (int n = 0; n < PART / 8; n++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            Split x(factors[half] * sums[n][2 * half], factors[half] * sums[n][2 * half + 1]);
-            *pair_at<V_COLUMNS>(memory + high, p.row(half), p.column(n)) = x.high;
-            *pair_at<V_COLUMNS>(memory + low, p.row(half), p.column(n)) = x.low;
-        }
-}
 
 // A row of sums for each row that is there, in fp32.
 DEVICE void store_rows(const float (&sums)[PART / 8][4], const Delta &c, u64 of, const Rows &b, const Place &p) {
@@ -79,59 +23,9 @@ DEVICE void store_rows(const float (&sums)[PART / 8][4], const Delta &c, u64 of,
         }
 }
 
-// (I + A)^-1 R, or of the transpose.
-template <bool TRANSPOSED> DEVICE void solve(float (&sums)[PART / 8][4], char *memory, const Place &p) {
-    unsigned t[3] = {tile(memory, Memory::T_LOW), tile(memory, Memory::T), tile(memory, Memory::T)},
-             r[3] = {tile(memory, Memory::R), tile(memory, Memory::R_LOW), tile(memory, Memory::R)};
-    clear(sums);
-#pragma unroll
-    for (int i = 0; i < 3; i++)
-        if (TRANSPOSED)
-            add_transposed<BLOCK, V_COLUMNS>(sums, t[i], 16 * p.strip, r[i], p.column0, p.strip, p.lane);
-        else
-            add_product<BLOCK, V_COLUMNS>(sums, t[i], 16 * p.strip, r[i], p.column0, p.strip + 1, p.lane);
-}
-
-// sums += K S, or K dS
-DEVICE void add_state_rows(float (&sums)[PART / 8][4], char *memory, const Place &p) {
-    unsigned k = tile(memory, Memory::K), s = tile(memory, Memory::S), s_low = tile(memory, Memory::S_LOW);
-    add_product<D_K, V_COLUMNS>(sums, k, 16 * p.strip, s_low, p.column0, D_K / 16, p.lane);
-    add_product<D_K, V_COLUMNS>(sums, k, 16 * p.strip, s, p.column0, D_K / 16, p.lane);
-}
-
 // ---- forward ----------------------------------------------------------------------------------------------------------
 
-// V - diag(e^c) K S
-DEVICE void find_rest(char *memory, bool begins, const Place &p) {
-    const Numbers &of = *(const Numbers *)(memory + Memory::NUMBERS);
-    const float ones[2] = {1.0f, 1.0f};
-    float sums[PART / 8][4];
-    clear(sums);
-    if (!begins) {
-        add_state_rows(sums, memory, p);
-    }
-#pragma unroll
-    for (int n = 0; n < PART / 8; n++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            unsigned v = *pair_at<V_COLUMNS>(memory + Memory::V, p.row(half), p.column(n));
-            float factor = of.begin[p.row(half)];
-            sums[n][2 * half] = __uint_as_float(v << 16) - factor * sums[n][2 * half];
-            sums[n][2 * half + 1] = __uint_as_float(v & 0xffff0000u) - factor * sums[n][2 * half + 1];
-        }
-    keep(sums, memory, Memory::R, Memory::R_LOW, ones, p);
-}
-
-// Of each row c, as natural logarithms.
-DEVICE void store_decays(char *memory, const Delta &c, const Scratch &scratch, const Rows &b, const Place &p) {
-    const Numbers &of = *(const Numbers *)(memory + Memory::NUMBERS);
-    if (p.slice == 0 && threadIdx.x < b.rows)
-        STORE_WIDE(Scratch::row(scratch.decays, b.row0 + threadIdx.x, c.heads), p.head,
-                   (of.high[threadIdx.x] + of.low[threadIdx.x]) * 0.69314718056f);
-}
-
 DEVICE void forward(const Delta &c, const Scratch &scratch, char *memory, const Place &p) {
-    const Numbers &of = *(const Numbers *)(memory + Memory::NUMBERS);
     State s;
     load_state(s, c.args.operands[state_OPERAND].address, p.head, p.slice, p.warp, p.lane);
 #pragma unroll 1
@@ -152,21 +46,18 @@ DEVICE void forward(const Delta &c, const Scratch &scratch, char *memory, const 
         copy_wait();
         __syncthreads();
         find_a(memory, true, p.strip, p.part, p.lane);
-        store_decays(memory, c, scratch, b, p);
+        float e[PART / 8][4];
         if (p.has_part)
-            find_rest(memory, b.begins, p);
+            find_rest(e, memory, b.begins, p);
         __syncthreads();
         invert(memory);
-        float e[PART / 8][4];
         if (p.has_part) {
             solve<false>(e, memory, p);
             store_rows(e, c, scratch.errors, b, p);
         }
         __syncthreads();
-        if (p.has_part) {
-            const float factors[2] = {of.beta[p.row(0)] * of.end[p.row(0)], of.beta[p.row(1)] * of.end[p.row(1)]};
-            keep(e, memory, Memory::R, Memory::R_LOW, factors, p);
-        }
+        if (p.has_part)
+            keep_for_state(e, memory, p);
         __syncthreads();
         decay_state(s, memory, !b.begins);
         if (p.has_state)
@@ -213,11 +104,9 @@ DEVICE void find_do(char *memory, const Place &p) {
     keep(sums, memory, Memory::D, Memory::D + BLOCK * TileV::PITCH, factors, p);
 }
 
-// dD = diag(e^(c_L - c)) K dS + P^T dO
-DEVICE void find_dd(char *memory, const Place &p) {
+// diag(e^(c_L - c)) K dS
+DEVICE void find_kds(float (&sums)[PART / 8][4], char *memory, const Place &p) {
     const Numbers &of = *(const Numbers *)(memory + Memory::NUMBERS);
-    const float ones[2] = {1.0f, 1.0f};
-    float sums[PART / 8][4];
     clear(sums);
     add_state_rows(sums, memory, p);
 #pragma unroll
@@ -225,6 +114,11 @@ DEVICE void find_dd(char *memory, const Place &p) {
 #pragma unroll
         for (int i = 0; i < 4; i++)
             sums[n][i] *= of.end[p.row(i / 2)];
+}
+
+// dD = diag(e^(c_L - c)) K dS, which sums are, + P^T dO
+DEVICE void find_dd(float (&sums)[PART / 8][4], char *memory, const Place &p) {
+    const float ones[2] = {1.0f, 1.0f};
     unsigned high = tile(memory, Memory::A), low = high + BLOCK * TileBlock::PITCH, from = tile(memory, Memory::V);
     add_transposed<BLOCK, V_COLUMNS>(sums, low, 16 * p.strip, from, p.column0, p.strip, p.lane);
     add_transposed<BLOCK, V_COLUMNS>(sums, high, 16 * p.strip, from, p.column0, p.strip, p.lane);
@@ -266,16 +160,18 @@ DEVICE void backward(const Delta &c, const Scratch &scratch, char *memory, const
         copy_wait();
         __syncthreads();
         find_a(memory, false, p.strip, p.part, p.lane);
-        if (p.has_part)
+        float dr[PART / 8][4];
+        if (p.has_part) {
             find_do(memory, p);
+            find_kds(dr, memory, p);
+        }
         __syncthreads();
         invert(memory);
         find_p(memory, p);
         __syncthreads();
         if (p.has_part)
-            find_dd(memory, p);
+            find_dd(dr, memory, p);
         __syncthreads();
-        float dr[PART / 8][4];
         if (p.has_part) {
             solve<true>(dr, memory, p);
             store_rows(dr, c, scratch.dr, b, p);
@@ -303,16 +199,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
     extern __shared__ __align__(1024) char memory[];
     const Delta c(args);
     const Scratch scratch(c);
-    Place p;
-    p.head = blockIdx.x / SLICES;
-    p.slice = blockIdx.x % SLICES;
-    p.warp = threadIdx.x / LANES;
-    p.lane = threadIdx.x % LANES;
-    p.strip = p.warp % STRIPS;
-    p.part = p.warp / STRIPS;
-    p.column0 = p.part * PART;
-    p.has_part = p.part < PARTS;
-    p.has_state = p.warp < D_K / 16;
+    const Place p(blockIdx.x);
     forward(c, scratch, memory, p);
     backward(c, scratch, memory, p);
 }

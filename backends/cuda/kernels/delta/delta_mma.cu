@@ -4,8 +4,8 @@
 // Multiply-adds of matmuls for a row of a head, of L = 64 rows a block, what lies above a diagonal in tiles of 16 left out:
 //   K S, Q S, K^T D   3 d_k d_v              K K^T, Q K^T   2 (3/4) L d_k, of every block of threads: d_v / V_COLUMNS of them
 //   T R, P D          2 (5/8) L d_v          T = (I + A)^-1 in fp32, by scalars: 10 + 6 products of 16 x 16 x 16 a block
-// S, R and D of T R and K^T D are sums of two bf16 each, T too, and what is smaller than 2^-17 of a product is left out: so
-// 2 products for K S and for K^T D, 3 for T R. P, and D beside it, are rounded to bf16; so is S in Q S.
+// S, R, which is without beta, and D of K^T D are sums of two bf16 each, T too, and what is smaller than 2^-17 of a product is left out: so
+// 2 products for K^T D, 3 for T R, which is without the I of T, and 3 for K S, of which S is a sum of three. P, and D beside it, are rounded to bf16; so is S in Q S.
 //
 // Of the state a warp has 16 rows, in registers, in fp32.
 //
@@ -30,53 +30,15 @@ DEVICE void find_p(char *memory, int strip, int part, int lane) {
         }
 }
 
-// R = diag(beta) (V - diag(e^c) K S)
-DEVICE void find_r(char *memory, bool begins, int strip, int column0, int lane) {
-    const Numbers &of = *(const Numbers *)(memory + Memory::NUMBERS);
-    float sums[PART / 8][4];
-    clear(sums);
-    if (!begins) {
-        unsigned k = shared_address(memory + Memory::K);
-        add_product<D_K, V_COLUMNS>(sums, k, 16 * strip, shared_address(memory + Memory::S), column0, D_K / 16, lane);
-        add_product<D_K, V_COLUMNS>(sums, k, 16 * strip, shared_address(memory + Memory::S_LOW), column0, D_K / 16, lane);
-    }
-#pragma unroll
-    for (int n = 0; n < PART / 8; n++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            int i = 16 * strip + 8 * half + lane / 4, j = column0 + 8 * n + lane % 4 * 2;
-            unsigned v = *pair_at<V_COLUMNS>(memory + Memory::V, i, j);
-            float x = __uint_as_float(v << 16) - of.begin[i] * sums[n][2 * half];
-            float y = __uint_as_float(v & 0xffff0000u) - of.begin[i] * sums[n][2 * half + 1];
-            Split r(of.beta[i] * x, of.beta[i] * y);
-            *pair_at<V_COLUMNS>(memory + Memory::R, i, j) = r.high;
-            *pair_at<V_COLUMNS>(memory + Memory::R_LOW, i, j) = r.low;
-        }
-}
-
-DEVICE void find_d(float (&sums)[PART / 8][4], char *memory, int strip, int column0, int lane) {
-    unsigned t = shared_address(memory + Memory::T), t_low = shared_address(memory + Memory::T_LOW),
-             r = shared_address(memory + Memory::R), r_low = shared_address(memory + Memory::R_LOW);
-    clear(sums);
-    add_product<BLOCK, V_COLUMNS>(sums, t_low, 16 * strip, r, column0, strip + 1, lane);
-    add_product<BLOCK, V_COLUMNS>(sums, t, 16 * strip, r_low, column0, strip + 1, lane);
-    add_product<BLOCK, V_COLUMNS>(sums, t, 16 * strip, r, column0, strip + 1, lane);
-}
-
-// D for P D, and, in the place of R, diag(e^(c_L - c)) D for the state.
-DEVICE void keep_d(const float (&sums)[PART / 8][4], char *memory, int strip, int column0, int lane) {
+// D, for P D
+DEVICE void keep_d(const float (&e)[PART / 8][4], char *memory, const Place &p) {
     const Numbers &of = *(const Numbers *)(memory + Memory::NUMBERS);
 #pragma unroll
     for (int n = 0; n < PART / 8; n++)
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            int i = 16 * strip + 8 * half + lane / 4, j = column0 + 8 * n + lane % 4 * 2;
-            float x = sums[n][2 * half], y = sums[n][2 * half + 1];
-            Split d(of.end[i] * x, of.end[i] * y);
-            *pair_at<V_COLUMNS>(memory + Memory::D, i, j) = pack(x, y);
-            *pair_at<V_COLUMNS>(memory + Memory::R, i, j) = d.high;
-            *pair_at<V_COLUMNS>(memory + Memory::R_LOW, i, j) = d.low;
-        }
+        for (int half = 0; half < 2; half++)
+            *pair_at<V_COLUMNS>(memory + Memory::D, p.row(half), p.column(n)) =
+                pack(of.beta[p.row(half)] * e[n][2 * half], of.beta[p.row(half)] * e[n][2 * half + 1]);
 }
 
 #ifdef o_OPERAND
@@ -113,57 +75,54 @@ DEVICE void find_o(const Args &args, char *memory, const Rows &b, int head, int 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_constant__ Args args) {
     extern __shared__ __align__(1024) char memory[];
     const Delta c(args);
-    int head = blockIdx.x / SLICES, slice = blockIdx.x % SLICES;
-    int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, strip = warp % STRIPS, part = warp / STRIPS;
-    int column0 = part * PART;
-    bool has_part = part < PARTS, has_state = warp < D_K / 16;
+    const Place p(blockIdx.x);
     State s;
-    load_state(s, args.operands[state_OPERAND].address, head, slice, warp, lane);
+    load_state(s, args.operands[state_OPERAND].address, p.head, p.slice, p.warp, p.lane);
 #pragma unroll 1
     for (int row0 = 0; row0 < c.rows;) {
-        Rows b = rows_at(c, row0, lane);
+        Rows b = rows_at(c, row0, p.lane);
         int end = b.row0 + b.rows;
         __syncthreads(); // tiles of the block before are done with
-        fill<D_K, THREADS>(shared_address(memory + Memory::K), args.operands[k_OPERAND], b.row0,
-                                    head / c.group * D_K, end);
+        fill<D_K, THREADS>(tile(memory, Memory::K), args.operands[k_OPERAND], b.row0, p.head / c.group * D_K, end);
 #ifdef o_OPERAND
-        fill<D_K, THREADS>(shared_address(memory + Memory::Q), args.operands[q_OPERAND], b.row0,
-                                    head / c.group * D_K, end);
+        fill<D_K, THREADS>(tile(memory, Memory::Q), args.operands[q_OPERAND], b.row0, p.head / c.group * D_K, end);
 #endif
-        fill<V_COLUMNS, THREADS>(shared_address(memory + Memory::V), args.operands[v_OPERAND], b.row0,
-                                    head * D_V + slice * V_COLUMNS, end);
+        fill<V_COLUMNS, THREADS>(tile(memory, Memory::V), args.operands[v_OPERAND], b.row0, p.head * D_V + p.slice * V_COLUMNS,
+                                 end);
         copy_commit();
-        if (warp == 0)
-            find_numbers((Numbers *)(memory + Memory::NUMBERS), c, b, head, lane);
-        if (has_state)
-            keep_state(s, memory, warp, lane);
+        if (p.warp == 0)
+            find_numbers((Numbers *)(memory + Memory::NUMBERS), c, b, p.head, p.lane);
+        if (p.has_state)
+            keep_state(s, memory, p.warp, p.lane);
         copy_wait();
         __syncthreads();
-        find_a(memory, false, strip, part, lane);
-        if (has_part)
-            find_r(memory, b.begins, strip, column0, lane);
+        find_a(memory, true, p.strip, p.part, p.lane);
+        float e[PART / 8][4];
+        if (p.has_part)
+            find_rest(e, memory, b.begins, p);
         __syncthreads();
         invert(memory);
-        float d[PART / 8][4];
 #ifdef o_OPERAND
-        find_p(memory, strip, part, lane);
+        find_p(memory, p.strip, p.part, p.lane);
 #endif
-        if (has_part)
-            find_d(d, memory, strip, column0, lane);
+        if (p.has_part)
+            solve<false>(e, memory, p);
         __syncthreads();
-        if (has_part)
-            keep_d(d, memory, strip, column0, lane);
+        if (p.has_part) {
+            keep_d(e, memory, p);
+            keep_for_state(e, memory, p);
+        }
         __syncthreads();
 #ifdef o_OPERAND
-        if (has_part)
-            find_o(args, memory, b, head, strip, slice, column0, lane);
+        if (p.has_part)
+            find_o(args, memory, b, p.head, p.strip, p.slice, p.column0, p.lane);
 #endif
         decay_state(s, memory, !b.begins);
-        if (has_state)
-            add_to_state(s, shared_address(memory + Memory::K), shared_address(memory + Memory::R), warp, lane);
+        if (p.has_state)
+            add_to_state(s, tile(memory, Memory::K), tile(memory, Memory::R), p.warp, p.lane);
         row0 = end;
     }
 #ifdef next_OPERAND
-    store_state(s, args.operands[next_OPERAND].address, head, slice, warp, lane);
+    store_state(s, args.operands[next_OPERAND].address, p.head, p.slice, p.warp, p.lane);
 #endif
 }

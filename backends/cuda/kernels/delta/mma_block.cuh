@@ -18,14 +18,17 @@ constexpr int D_TILES = 2; // diag(e^c) dO is a sum of two
 constexpr int D_TILES = 1;
 #endif
 
-// Tiles in shared memory: X and X_LOW are a sum, or one behind the other.
+// Tiles in shared memory: X and X_LOW are a sum, or one behind the other. Of S there is a third part, in the place of T, which
+// comes when S was multiplied with K.
 struct Memory {
     static constexpr int K = 0, Q = K + BLOCK * TileK::PITCH, S = Q + BLOCK * TileK::PITCH, S_LOW = S + D_K * TileV::PITCH,
                          V = S_LOW + D_K * TileV::PITCH, R = V + BLOCK * TileV::PITCH, R_LOW = R + BLOCK * TileV::PITCH,
                          D = R_LOW + BLOCK * TileV::PITCH, T = D + D_TILES * BLOCK * TileV::PITCH,
                          T_LOW = T + BLOCK * TileBlock::PITCH, A = T_LOW + BLOCK * TileBlock::PITCH, NUMBERS = A + BLOCK * A_PITCH * 4,
-                         ALL = NUMBERS + (int)sizeof(Numbers);
+                         ALL = NUMBERS + (int)sizeof(Numbers), S_LEAST = T;
 };
+
+static_assert(D_K * TileV::PITCH <= 2 * BLOCK * TileBlock::PITCH, "a part of S stands in the place of T");
 
 // ---- pairs ------------------------------------------------------------------------------------------------------------
 
@@ -35,6 +38,11 @@ struct Split {
     __device__ __forceinline__ Split(float x, float y) {
         high = pack(x, y);
         low = pack(x - __uint_as_float(high << 16), y - __uint_as_float(high & 0xffff0000u));
+    }
+    // What is left of them.
+    __device__ __forceinline__ unsigned least(float x, float y) const {
+        return pack(x - __uint_as_float(high << 16) - __uint_as_float(low << 16),
+                    y - __uint_as_float(high & 0xffff0000u) - __uint_as_float(low & 0xffff0000u));
     }
 };
 
@@ -61,9 +69,9 @@ template <int N> DEVICE void clear(float (&sums)[N][4]) {
         sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0;
 }
 
-// sums += rows row0 .. of tile a [16, 16 steps] times columns of tile b [16 steps, 8 N] from `column` on
+// sums += rows row0 .. of tile a [16, 16 steps] times columns of tile b [16 steps, 8 columns] from `column` on
 template <int LEFT, int RIGHT, int N>
-DEVICE void add_product(float (&sums)[N][4], unsigned a, int row0, unsigned b, int column, int steps, int lane) {
+DEVICE void add_product(float (&sums)[N][4], unsigned a, int row0, unsigned b, int column, int steps, int lane, int columns = N) {
     unsigned left_base = left_address<LEFT>(a + row0 * Tile<LEFT>::PITCH, lane), right_base[N / 2];
 #pragma unroll
     for (int n = 0; n < N / 2; n++)
@@ -76,6 +84,34 @@ DEVICE void add_product(float (&sums)[N][4], unsigned a, int row0, unsigned b, i
         load_matrices(left, Tile<LEFT>::beside(left_base, 0, step));
 #pragma unroll
         for (int n = 0; n < N; n += 2) {
+            if (n >= columns)
+                break;
+            unsigned right[4];
+            load_matrices_transposed(right, right_base[n / 2] + 16 * step * Tile<RIGHT>::PITCH);
+            multiply(sums[n], left, right[0], right[1]);
+            multiply(sums[n + 1], left, right[2], right[3]);
+        }
+    }
+}
+
+// sums += rows row0 .. of the transpose of tile a [16 steps, LEFT] times 8 `columns` columns of tile b from `column` on, of steps from
+// `first` on
+template <int LEFT, int RIGHT, int N>
+DEVICE void add_transposed(float (&sums)[N][4], unsigned a, int row0, unsigned b, int column, int first, int lane, int columns = N) {
+    unsigned left_base = Tile<LEFT>::beside(right_address<LEFT>(a, lane), 0, row0 / 16), right_base[N / 2];
+#pragma unroll
+    for (int n = 0; n < N / 2; n++)
+        right_base[n] = Tile<RIGHT>::beside(left_address<RIGHT>(b, lane), 0, column / 16 + n);
+#pragma unroll
+    for (int step = 0; step < STRIPS; step++) {
+        if (step < first)
+            continue;
+        unsigned left[4];
+        load_matrices_transposed(left, left_base + 16 * step * Tile<LEFT>::PITCH);
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            if (n >= columns)
+                break;
             unsigned right[4];
             load_matrices_transposed(right, right_base[n / 2] + 16 * step * Tile<RIGHT>::PITCH);
             multiply(sums[n], left, right[0], right[1]);
@@ -151,7 +187,7 @@ DEVICE void store_inverse(char *memory, int row, int column, const float (&x)[4]
     *(uint2 *)pair_at<BLOCK>(memory + Memory::T_LOW, row, column) = make_uint2(first.low, second.low);
 }
 
-// By all threads: 64 a block, four columns of a row each.
+// By all threads: 64 a block, four columns of a row each. What is stored is T - I, whose factor need not be rounded for I.
 DEVICE void invert(char *memory) {
     float *a = (float *)(memory + Memory::A);
     int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, pair = threadIdx.x / 64;
@@ -161,6 +197,9 @@ DEVICE void invert(char *memory) {
     __syncthreads();
     float4 own = *(const float4 *)(block_of(a, pair, pair) + row * A_PITCH + column);
     float diagonal[4] = {own.x, own.y, own.z, own.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        diagonal[i] -= row == column + i ? 1.0f : 0.0f;
     store_inverse(memory, 16 * pair + row, 16 * pair + column, diagonal);
 #pragma unroll 1
     for (int distance = 1; distance < STRIPS; distance++) {
@@ -284,5 +323,99 @@ DEVICE void keep_state(const State &s, char *memory, int warp, int lane) {
             Split x(s.of[n][2 * half], s.of[n][2 * half + 1]);
             *pair_at<V_COLUMNS>(memory + Memory::S, i, j) = x.high;
             *pair_at<V_COLUMNS>(memory + Memory::S_LOW, i, j) = x.low;
+            *pair_at<V_COLUMNS>(memory + Memory::S_LEAST, i, j) = x.least(s.of[n][2 * half], s.of[n][2 * half + 1]);
         }
+}
+
+// ---- D, or E, which D is beta times: to the same bits wherever a state is made ------------------------------------------
+
+// Where a thread stands: a strip of 16 rows, of which PART columns; a lane has two rows of it, two columns of eight each.
+struct Place {
+    int head, slice, warp, lane, strip, part, column0;
+    bool has_part, has_state;
+    __device__ __forceinline__ Place(int block) {
+        head = block / SLICES;
+        slice = block % SLICES;
+        warp = threadIdx.x / LANES;
+        lane = threadIdx.x % LANES;
+        strip = warp % STRIPS;
+        part = warp / STRIPS;
+        column0 = part * PART;
+        has_part = part < PARTS;
+        has_state = warp < D_K / 16;
+    }
+    __device__ __forceinline__ int row(int half) const {
+        return 16 * strip + 8 * half + lane / 4;
+    }
+    __device__ __forceinline__ int column(int n) const {
+        return column0 + 8 * n + lane % 4 * 2;
+    }
+    // Of a head's columns.
+    __device__ __forceinline__ int column_of_head(int n) const {
+        return slice * V_COLUMNS + column(n);
+    }
+};
+
+DEVICE unsigned tile(char *memory, int at) {
+    return shared_address(memory + at);
+}
+
+// Two tiles of sums, each times a number of its row.
+DEVICE void keep(const float (&sums)[PART / 8][4], char *memory, int high, int low, const float (&factors)[2], const Place &p) {
+#pragma unroll
+    for (int n = 0; n < PART / 8; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            Split x(factors[half] * sums[n][2 * half], factors[half] * sums[n][2 * half + 1]);
+            *pair_at<V_COLUMNS>(memory + high, p.row(half), p.column(n)) = x.high;
+            *pair_at<V_COLUMNS>(memory + low, p.row(half), p.column(n)) = x.low;
+        }
+}
+
+// sums, which are R: (I + A)^-1 R, or of the transpose.
+template <bool TRANSPOSED> DEVICE void solve(float (&sums)[PART / 8][4], char *memory, const Place &p) {
+    unsigned t[3] = {tile(memory, Memory::T_LOW), tile(memory, Memory::T), tile(memory, Memory::T)},
+             r[3] = {tile(memory, Memory::R), tile(memory, Memory::R_LOW), tile(memory, Memory::R)};
+#pragma unroll
+    for (int i = 0; i < 3; i++)
+        if (TRANSPOSED)
+            add_transposed<BLOCK, V_COLUMNS>(sums, t[i], 16 * p.strip, r[i], p.column0, p.strip, p.lane);
+        else
+            add_product<BLOCK, V_COLUMNS>(sums, t[i], 16 * p.strip, r[i], p.column0, p.strip + 1, p.lane);
+}
+
+// sums += K S, or K dS
+DEVICE void add_state_rows(float (&sums)[PART / 8][4], char *memory, const Place &p) {
+    unsigned k = tile(memory, Memory::K), s = tile(memory, Memory::S), s_low = tile(memory, Memory::S_LOW),
+             s_least = tile(memory, Memory::S_LEAST);
+    add_product<D_K, V_COLUMNS>(sums, k, 16 * p.strip, s_least, p.column0, D_K / 16, p.lane);
+    add_product<D_K, V_COLUMNS>(sums, k, 16 * p.strip, s_low, p.column0, D_K / 16, p.lane);
+    add_product<D_K, V_COLUMNS>(sums, k, 16 * p.strip, s, p.column0, D_K / 16, p.lane);
+}
+
+// V - diag(e^c) K S
+DEVICE void find_rest(float (&sums)[PART / 8][4], char *memory, bool begins, const Place &p) {
+    const Numbers &of = *(const Numbers *)(memory + Memory::NUMBERS);
+    const float ones[2] = {1.0f, 1.0f};
+    clear(sums);
+    if (!begins) {
+        add_state_rows(sums, memory, p);
+    }
+#pragma unroll
+    for (int n = 0; n < PART / 8; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            unsigned v = *pair_at<V_COLUMNS>(memory + Memory::V, p.row(half), p.column(n));
+            float factor = of.begin[p.row(half)];
+            sums[n][2 * half] = __uint_as_float(v << 16) - factor * sums[n][2 * half];
+            sums[n][2 * half + 1] = __uint_as_float(v & 0xffff0000u) - factor * sums[n][2 * half + 1];
+        }
+    keep(sums, memory, Memory::R, Memory::R_LOW, ones, p);
+}
+
+// diag(e^(c_L - c)) D, for the state.
+DEVICE void keep_for_state(const float (&e)[PART / 8][4], char *memory, const Place &p) {
+    const Numbers &of = *(const Numbers *)(memory + Memory::NUMBERS);
+    const float factors[2] = {of.beta[p.row(0)] * of.end[p.row(0)], of.beta[p.row(1)] * of.end[p.row(1)]};
+    keep(e, memory, Memory::R, Memory::R_LOW, factors, p);
 }
