@@ -16,6 +16,9 @@
  * is no such variant. key->step does not matter. */
 int32_t sbp_cuda_attention_steps(const sbp_gpu_key *key, sbp_cuda_arch arch);
 
+/* The most columns of a head that tiles of MMA and WGMMA are made for: longer ones have PLAIN alone. */
+enum { SBP_CUDA_ATTENTION_COLUMNS = 512 };
+
 enum { SBP_CUDA_ATTENTION_TEXTS = 7, SBP_CUDA_ATTENTION_DEFINES = 768 };
 
 /* The text of a kernel: the prelude, the definitions, then these files of kernels/attention/, in this order.

@@ -17,7 +17,7 @@
 #include <string.h>
 
 #define TABLE "tests/cuda/attention/registers.txt"
-enum { TABLE_ARCHS = 2, TABLE_SIZES = 3 }; /* the first so many */
+enum { TABLE_ARCHS = 2, TABLE_SIZES = 4 }; /* the first so many */
 
 static int failed;
 
@@ -54,8 +54,8 @@ static void check_all(bool backward, sbp_cuda_variant variant, sbp_dtype dtype, 
 }
 
 static const char *const archs[] = {"sm_80", "sm_90a", "sm_86", "sm_89", "sm_100", "sm_120"};
-static const int32_t sizes[][2] = {{128, 128}, {64, 64},   {256, 256}, {80, 80},
-                                   {96, 96},   {192, 128}, {16, 32},   {128, 256}};
+static const int32_t sizes[][2] = {{128, 128}, {64, 64}, {256, 256}, {512, 512}, {80, 80},   {96, 96},
+                                   {192, 128}, {16, 32}, {128, 256}, {272, 336}, {320, 192}, {512, 256}};
 
 static void test_build(void **state) {
     (void)state;
