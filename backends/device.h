@@ -75,6 +75,12 @@ typedef struct sbp_device_info {
     bool software;                               /* a driver that runs on the host's processor, for tests */
 } sbp_device_info;
 
+/* A library that is opened when it is used, by a device or by the target of its plans. */
+typedef struct sbp_device_library {
+    const char *name, *what;   /* "libnvrtc.so.13"; "NVRTC, which compiles kernels" */
+    const char *path, *brings; /* where it is, NULL: it was not found; what brings it */
+} sbp_device_library;
+
 typedef struct sbp_device_class {
     const char *name; /* "cpu" */
     /* How many devices of this kind there are, the best first; SBP_MACHINE says why there is none. NULL: one.
@@ -116,6 +122,8 @@ typedef struct sbp_device_class {
                             int32_t *count, sbp_diag *diag);
     sbp_status (*tune)(sbp_device *device, const sbp_dispatch *dispatch, sbp_diag *diag);
     sbp_status (*tune_text)(sbp_device *device, sbp_text *out, int32_t *count, sbp_diag *diag);
+    /* Looks for each library that is opened when it is used. NULL: there is none. */
+    void (*libraries)(void (*visit)(void *user, const sbp_device_library *library), void *user);
 } sbp_device_class;
 
 /* Every implementation begins with this. */

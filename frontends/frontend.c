@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontends/files/hub.h"
+#include "frontends/files/hub_fetch.h"
 #include "frontends/lora/lora.h"
 #include "frontends/template/template_source.h"
 #include "frontends/tokenizer/tokenizer.h"
@@ -151,6 +151,14 @@ static sbp_status check_tensor(const sbp_loading *l, const sbp_param *param) {
     return sbp_fail(l->diag, SBP_INPUT, "%s: tensor '%s' is %s", w->path, w->name, text.data);
 }
 
+static void add_used(sbp_map *used, const sbp_weight *w) {
+    sbp_map_set(used, w->name, 1);
+    if (w->codes)
+        sbp_map_set(used, w->codes->name, 1);
+    if (w->scales)
+        sbp_map_set(used, w->scales->name, 1);
+}
+
 /* Tensors that no parameter is read from: said, since transformers drops them as well. */
 static void list_unused(const sbp_loading *l) {
     const sbp_module *m = l->model->module;
@@ -160,9 +168,9 @@ static void list_unused(const sbp_loading *l) {
         const sbp_recipe *recipe;
         const sbp_weight *w = source_of(l, &m->params[p], &recipe);
         if (w)
-            sbp_map_set(&used, w->name, 1);
+            add_used(&used, w);
         for (int64_t i = 0; w && i < w->part_count; i++)
-            sbp_map_set(&used, w->parts[i]->name, 1);
+            add_used(&used, w->parts[i]);
     }
     sbp_text names;
     sbp_text_init(&names, l->arena);
@@ -294,6 +302,8 @@ static sbp_format format_in_file(const sbp_loading *l, const sbp_param *param) {
     const sbp_recipe *recipe;
     sbp_recipe blocks;
     const sbp_weight *w = source_of(l, param, &recipe);
+    if (!l->weights)
+        return param->format; /* as config.json says */
     if (!w || !w->format || !can_keep(param, w->format) ||
         (recipe && !sbp_recipe_of_blocks(recipe, sbp_format_of(w->format)->block, &blocks)))
         return SBP_FORMAT_NONE;
@@ -335,8 +345,7 @@ static sbp_status choose_formats(const sbp_loading *l) {
             first = first ? first : param;
             ask = false;
         }
-        if (!param->trainable)
-            param->format = ask ? asked : format_in_file(l, param);
+        param->format = param->trainable ? SBP_FORMAT_NONE : ask ? asked : format_in_file(l, param);
         count += ask;
     }
     if (first)
@@ -358,6 +367,8 @@ static bool has_suffix(const char *text, const char *suffix) {
 
 /* The last component of the path, without its suffix. */
 static const char *name_of(sbp_arena *arena, const char *path) {
+    const char *id = sbp_hub_id_of(arena, path); /* else it were a commit's hash */
+    path = id ? id : path;
     size_t end = strlen(path);
     while (end > 1 && path[end - 1] == '/')
         end--;
@@ -466,7 +477,10 @@ static sbp_status find_base(sbp_loading *l, const char *adapter, const char *nam
         return sbp_fail(l->diag, SBP_INPUT,
                         "'%s': adapter_config.json names no base_model_name_or_path: give --base MODEL",
                         adapter);
+    sbp_hub_name hub;
     l->path = sbp_hub_base(l->arena, l->options->base ? NULL : adapter, base);
+    if (sbp_hub_parse(l->arena, base, &hub) && (!l->path || sbp_hub_id_of(l->arena, l->path)))
+        return sbp_hub_model(l->arena, l->diag, base, true, &l->path);
     if (l->path)
         return SBP_OK;
     return sbp_fail(

@@ -46,12 +46,14 @@ typedef struct sbp_lora_number {
 typedef struct sbp_lora_options {
     int64_t rank;
     double alpha;
-    double dropout;         /* share of an adapter's input that is dropped */
-    bool rslora;            /* scaled by alpha / sqrt(rank), not alpha / rank */
-    bool all_linear;        /* every weight of a product but the head's; else: */
-    sbp_lora_names targets; /* none: q_proj and v_proj, or what stands for them */
-    sbp_lora_names exclude; /* not these */
-    sbp_lora_names save;    /* modules that are trained whole */
+    double dropout;  /* share of an adapter's input that is dropped */
+    bool rslora;     /* scaled by alpha / sqrt(rank), not alpha / rank */
+    bool all_linear; /* every weight of a product but the head's; else: */
+    sbp_lora_names
+        targets; /* none: q_proj and v_proj, or what stands for them, unless there are parameters: */
+    sbp_lora_names parameters; /* of experts, all of them in a tensor; ends of their names */
+    sbp_lora_names exclude;    /* not these */
+    sbp_lora_names save;       /* modules that are trained whole */
     const int64_t *layers; /* of targets that are no regular expression: only in these layers; none: in all */
     int32_t layer_count;
     sbp_lora_names layers_pattern; /* what stands before the number of a layer */
@@ -70,9 +72,9 @@ typedef struct sbp_model_options {
     /* Blocks in which the weights of frozen linear layers are kept, but not that of the head; NONE: all that
      * is frozen as the source has it. */
     sbp_format base_format;
-    bool
-        trainable_as_computed; /* of trainable ones without a type: the one they are computed with, not F32 */
-    const char *const *set;    /* "KEY=JSON" each: a field of config.json, dots between nested names */
+    /* of trainable ones without a type: the one they are computed with, not F32 */
+    bool trainable_as_computed;
+    const char *const *set; /* "KEY=JSON" each: a field of config.json, dots between nested names */
     int32_t set_count;
     /* Globs over parameter names. trainable = (no `train` given or one matches) and no `freeze` matches. */
     const char *const *train;
@@ -80,11 +82,12 @@ typedef struct sbp_model_options {
     const char *const *freeze;
     int32_t freeze_count;
     const char *weights; /* directory or file that values are read from instead of the model's own; or NULL */
-    const sbp_lora_options *lora;  /* new adapters; NULL: none, or those of the path */
-    double lora_dropout;           /* of a path that is an adapter; below 0: as its configuration says */
-    const char *base;              /* of an adapter: in place of what its configuration says; NULL */
-    const char *base_name;         /* what an adapter's configuration is to call the model; NULL: as it is */
-    sbp_head_options head;         /* what the objective wants of the head */
+    const sbp_lora_options *lora; /* new adapters; NULL: none, or those of the path */
+    double lora_dropout;          /* of a path that is an adapter; below 0: as its configuration says */
+    const char *base;             /* of an adapter: in place of what its configuration says; NULL */
+    const char *base_name;        /* what an adapter's configuration is to call the model; NULL: as it is */
+    sbp_head_options head;        /* what the objective wants of the head */
+    const double *balance;        /* coefficient of the loss that balances experts; NULL: as the model says */
     const sbp_architecture *extra; /* architectures besides the built-in ones */
     int32_t extra_count;
 } sbp_model_options;
@@ -103,6 +106,7 @@ typedef struct sbp_model {
     const int32_t *eos_ids;
     int32_t eos_count;
     double initializer_range;
+    sbp_balance balance; /* of experts, with the statistics for it */
     const char *weights; /* for sbp_weights_open at run time; NULL: the model came without values */
     bool carries; /* tensors of the weights that no parameter is read from are other parts of a multimodal
                      model, and go unchanged into what is written */

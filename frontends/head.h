@@ -24,6 +24,12 @@ typedef struct sbp_head_options {
                       */
 } sbp_head_options;
 
+/* The loss that balances experts, of which models have the statistics (objectives/statistics.c). */
+typedef struct sbp_balance {
+    double coefficient; /* 0: there is none */
+    int64_t chosen;     /* experts per row */
+} sbp_balance;
+
 /* logits: [T, V]. Errors stick in builder->status. */
 void sbp_head_finish(sbp_builder *builder, sbp_head_options options, sbp_value logits);
 

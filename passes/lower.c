@@ -140,6 +140,14 @@ int32_t sbp_lower_output_buffer(sbp_program_builder *p, const char *name, sbp_dt
     return kept_buffer(p, name, SBP_ROLE_VECTOR, dtype, sbp_extent_symbol(rows, 1), 1);
 }
 
+int32_t sbp_lower_statistic(sbp_program_builder *p, const char *name, const sbp_type *type, bool cotangent) {
+    const char *label = sbp_arena_printf(p->arena, "%sstatistic.%s", cotangent ? "d_" : "", name);
+    int32_t found = sbp_lower_find_buffer(p, label);
+    return found >= 0 ? found
+                      : sbp_lower_buffer(p, label, SBP_ROLE_VECTOR, SBP_DEVICE, type->dtype, 1,
+                                         sbp_extent_const(1), sbp_type_row_elems(type), -1);
+}
+
 /* One that is kept in blocks: a buffer for each part, a row per block; the first. */
 static int32_t packed_buffers(sbp_program_builder *p, int32_t param) {
     const sbp_param *source = &p->module->params[param];

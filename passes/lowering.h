@@ -66,7 +66,7 @@ typedef struct sbp_stage {
     bool descending;
     bool of_param;     /* done with a whole parameter and what is beside it, even if it has one element */
     sbp_place *places; /* per value of the body */
-    sbp_view *accums;  /* per value: accumulator of a trainable parameter argument */
+    sbp_view *accums;  /* per value: accumulator of a trainable parameter argument; vector of a statistic */
     sbp_store *stores;
     int32_t store_count, store_capacity;
     sbp_instr *instrs;
@@ -94,8 +94,8 @@ typedef struct sbp_function_lowering {
     int32_t function; /* in the program */
     sbp_side *sides;  /* of a segment: formals behind the stream's, in this order */
     int32_t side_count, side_capacity;
-    int32_t
-        *params; /* of a segment: those that it reads, among the segment's own, as its formals have them */
+    /* of a segment: those that it reads, among the segment's own, as its formals have them */
+    int32_t *params;
     int32_t param_count, param_capacity;
     sbp_item *items;
     int32_t item_count, item_capacity;
@@ -128,8 +128,8 @@ typedef struct sbp_derivative {
 
 typedef struct sbp_derivatives {
     sbp_derivative *of; /* per function of the module */
-    int32_t
-        first_trainable; /* call that holds the lowest trainable parameter; call_count when there is none */
+    /* call that holds the lowest trainable parameter; call_count when there is none */
+    int32_t first_trainable;
 } sbp_derivatives;
 
 /* streambp: what became of one function of the module. Program functions are -1 where there is none. Formals:
@@ -145,8 +145,8 @@ typedef struct sbp_segment_kind {
     int32_t input_count, input_capacity, output_count, output_capacity;
     sbp_saved *saved;
     int32_t saved_count, saved_capacity;
-    const char *
-        *keepable; /* names that --save could have asked for; only when one it asked for is not kept */
+    /* names that --save could have asked for; only when one it asked for is not kept */
+    const char **keepable;
     int32_t keepable_count, keepable_capacity;
 } sbp_segment_kind;
 
@@ -160,12 +160,15 @@ typedef struct sbp_head_lowering {
     int32_t gather, scatter; /* formal: H. Rows that count to its front; back to where they were, others 0.
                                 -1: all rows are computed; scatter also where nobody reads the gradient */
     int32_t score;           /* formals: H params */
-    int32_t
-        backward; /* one pass: H params accumulators. H becomes its gradient in place. two: the second pass */
-    int32_t first;     /* two passes: the first, formals H params; -1 for one pass */
-    int32_t objective; /* loss and metrics from the per-row outputs; no formals */
-    int32_t data;      /* one pass: what it reads that is made of data alone, computed before; -1: nothing */
-    int32_t gradient;  /* two passes: cotangents of the per-row outputs; -1 for one pass */
+    /* one pass: H params accumulators. H becomes its gradient in place. two: the second pass */
+    int32_t backward;
+    int32_t first;      /* two passes: the first, formals H params; -1 for one pass */
+    int32_t objective;  /* loss and metrics from the per-row outputs; no formals */
+    int32_t data;       /* one pass: what it reads that is made of data alone, computed before; -1: nothing */
+    int32_t gradient;   /* two passes: cotangents of the per-row outputs; -1 for one pass */
+    int32_t clear;      /* zeroes the statistics, before the first forward; -1: there are none */
+    int32_t statistics; /* what the objective makes of them: results; -1: nothing */
+    int32_t slopes;     /* and their cotangents, before the first backward; -1: none */
 } sbp_head_lowering;
 
 struct sbp_update;
@@ -202,8 +205,8 @@ typedef struct sbp_program_builder {
     sbp_map buffer_names;      /* what the passes call a buffer of their own -> its number */
     sbp_map labels;            /* names of buffers in the program -> number, or that one is kept */
     const char **param_labels; /* per parameter of the module: the name of its buffer */
-    struct sbp_rule *
-        *rules; /* flush, conversions and the like (passes/optimizers/rule.h), found by their keys */
+    /* flush, conversions and the like (passes/optimizers/rule.h), found by their keys */
+    struct sbp_rule **rules;
     int32_t rule_count, rule_capacity;
     sbp_map rule_keys;
     sbp_stage **rule_stages; /* of all rules: their graphs, for --print-after */
@@ -303,6 +306,8 @@ int32_t sbp_lower_buffer_of_param(sbp_program_builder *p, int32_t param, const c
                                   sbp_dtype dtype, sbp_extent rows, int64_t cols);
 /* The vector of a per-row output of the head; made on first use. */
 int32_t sbp_lower_output_buffer(sbp_program_builder *p, const char *name, sbp_dtype dtype, sbp_symbol rows);
+/* The vector of a statistic, or of its cotangent; made on first use. */
+int32_t sbp_lower_statistic(sbp_program_builder *p, const char *name, const sbp_type *type, bool cotangent);
 /* A stage for a body; places of row inputs and constants are filled in. */
 sbp_stage *sbp_lower_stage(sbp_program_builder *p, const char *name, sbp_func *body, int32_t table,
                            bool descending, sbp_row_order order);
@@ -319,6 +324,17 @@ int32_t sbp_lower_formal(sbp_program_builder *p, int32_t function, const char *n
 void sbp_lower_param_formals(sbp_program_builder *p, sbp_function_lowering *function, const sbp_func *from,
                              int32_t segment, const sbp_func *const *bodies, int32_t body_count,
                              int32_t *params, int32_t *accums);
+/* head.c: what the derivative of a function's first result, the loss, with respect to its stream arguments is:
+ * gradients alone. */
+sbp_status sbp_loss_slope(sbp_program_builder *p, const sbp_func *func, const char *name,
+                          sbp_func **out) SBP_CHECKED;
+/* statistics.c: the statistic that an argument is the cotangent of, by name; NULL: none. */
+const char *sbp_statistic_of(const sbp_func *func, sbp_value cotangent);
+/* Whether a function has any: then nothing but the first forward may call it. */
+bool sbp_has_statistics(const sbp_func *func);
+/* statistics.c: what is called around forward and backward. */
+sbp_status sbp_statistics_lower(sbp_program_builder *p, const sbp_derivatives *derivatives,
+                                sbp_stages *stages, sbp_head_lowering *out) SBP_CHECKED;
 /* Text of a stage: its body, or its instructions once there are any. */
 void sbp_stage_print(sbp_text *out, const sbp_module *module, const sbp_stage *stage);
 /* Whether states are what is kept: one per chunk. */

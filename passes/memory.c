@@ -501,22 +501,10 @@ sbp_status sbp_pass_memory(const sbp_pass_input *in, sbp_program *program) {
 
 /* ---- other sizes ------------------------------------------------------------------------------------- */
 
-/* Buffers that are read by blocks hold a row per SBP_PARTIAL_ROWS rows of a chunk. */
-static void resize_blocks(sbp_program *program, const sbp_body *body, int64_t chunk) {
-    for (int32_t i = 0; i < body->count; i++) {
-        const sbp_node *node = &body->nodes[i];
-        if (node->kind == SBP_NODE_LOOP && node->u.loop->table >= 0) {
-            bool head = program->tables[node->u.loop->table].step == SBP_H;
-            resize_blocks(program, &node->u.loop->body, head ? program->head_chunk : program->chunk);
-        }
-        for (int32_t k = 0; node->kind == SBP_NODE_COMMAND && k < node->u.command->view_count; k++) {
-            const sbp_view *view = &node->u.command->views[k];
-            int32_t column = view->length.column;
-            int64_t rows = column == SBP_COLUMN_ALL_BLOCKS ? chunk * program->context : chunk;
-            if (view->ref >= 0 && (column == SBP_COLUMN_BLOCKS || column == SBP_COLUMN_ALL_BLOCKS))
-                program->buffers[view->ref].rows = sbp_extent_const(sbp_ceil_div(rows, SBP_PARTIAL_ROWS));
-        }
-    }
+sbp_extent sbp_memory_block_rows(const sbp_program *program, const sbp_blocks *blocks) {
+    int64_t chunk = blocks->of_head ? program->head_chunk : program->chunk;
+    chunk *= blocks->of_all ? program->context : 1;
+    return sbp_extent_const(sbp_ceil_div(chunk, blocks->per) + blocks->more);
 }
 
 sbp_program *sbp_memory_resize(sbp_arena *arena, const sbp_program *program, int64_t t_max, int64_t chunk,
@@ -529,8 +517,9 @@ sbp_program *sbp_memory_resize(sbp_arena *arena, const sbp_program *program, int
     copy->buffers = SBP_NEW_ARRAY(arena, sbp_buffer, copy->buffer_count);
     copy->buffer_capacity = copy->buffer_count;
     memcpy(copy->buffers, program->buffers, (size_t)copy->buffer_count * sizeof *copy->buffers);
-    for (int32_t f = 0; f < copy->function_count; f++)
-        resize_blocks(copy, &copy->functions[f].body, chunk);
+    for (int32_t b = 0; b < copy->buffer_count; b++)
+        if (copy->buffers[b].blocks.per > 0)
+            copy->buffers[b].rows = sbp_memory_block_rows(copy, &copy->buffers[b].blocks);
     return copy;
 }
 

@@ -59,6 +59,9 @@ void sbp_memory_touch(sbp_arena *arena, const sbp_program *program, sbp_liveness
 
 bool sbp_memory_is_persistent(sbp_role role);
 
+/* Rows of a buffer that has one to so many of the program's longest chunk. */
+sbp_extent sbp_memory_block_rows(const sbp_program *program, const sbp_blocks *blocks);
+
 /* A copy of a program for other sizes, with a buffer list of its own: what is sized by the chunks follows.
  * Offsets are those of the original until it is packed. */
 sbp_program *sbp_memory_resize(sbp_arena *arena, const sbp_program *program, int64_t t_max, int64_t chunk,

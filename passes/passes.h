@@ -68,8 +68,8 @@ typedef struct sbp_pass_options {
     int64_t t_max;
     sbp_schedule_options schedule;
     sbp_dtype grad_dtype; /* of gradient buffers */
-    sbp_dtype
-        state_dtype; /* of optimizer states; SBP_D8: 8 bits in blocks of 256 (passes/optimizers/update.h) */
+    /* of optimizer states; SBP_D8: 8 bits in blocks of 256 (passes/optimizers/update.h) */
+    sbp_dtype state_dtype;
     bool master;     /* trained weights in bf16 are the high half of fp32 ones; else they are all there is */
     bool stochastic; /* how weights in bf16 without a master are rounded: at random, or to nearest */
     sbp_optimizer optimizer;
@@ -108,8 +108,8 @@ typedef struct sbp_pipeline {
     int32_t uncut_layers; /* out: layers that stay with what is before them: no cut of the stream's width */
     /* --print-after, --stop-after: names of passes, NULL; text is added to `printed`. */
     const char *print_after, *stop_after;
-    const char
-        *start_after; /* `module` is what this pass, at most split, left behind; NULL: all passes run */
+    /* `module` is what this pass, at most split, left behind; NULL: all passes run */
+    const char *start_after;
     sbp_text *printed;
     bool stopped;
 } sbp_pipeline;

@@ -10,6 +10,7 @@ die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 build_packages=(gcc:/usr/bin/gcc g++:/usr/bin/g++ cmake:/usr/bin/cmake ninja-build:/usr/bin/ninja
     pkg-config:/usr/bin/pkg-config libjansson-dev:/usr/include/jansson.h libxxhash-dev:/usr/include/xxhash.h
     libpcre2-dev:/usr/include/pcre2.h libutf8proc-dev:/usr/include/utf8proc.h
+    libyaml-dev:/usr/include/yaml.h
     libcmocka-dev:/usr/include/cmocka.h zlib1g-dev:/usr/include/zlib.h libzstd-dev:/usr/include/zstd.h
     'libsnappy1v5:/usr/lib/*/libsnappy.so.1' liblz4-dev:/usr/include/lz4frame.h)
 

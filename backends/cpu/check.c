@@ -151,16 +151,15 @@ static bool has_kind(const cpu_view *view, int64_t rows, int64_t cols, sbp_dtype
     return view->data && has_shape(view, rows, cols) && view->dtype == dtype;
 }
 
-/* What delta_rule and delta_rule_bwd share, from operand k on: k, v, decay, beta, first, state. */
+/* What delta_rule, ssd and their gradients share, from operand k (b) on: k, v, decay, beta, first, state. */
 static sbp_status check_delta(const cpu_command *c, const cpu_view *k, sbp_diag *diag) {
     const sbp_delta_attrs *a = &c->command->u.delta;
     const cpu_view *v = k + 1, *decay = k + 2, *beta = k + 3, *first = k + 4, *state = k + 5;
     if (a->heads < 1 || a->key_heads < 1 || a->heads % a->key_heads != 0 || a->d_k < 1 || a->d_v < 1)
         return wrong(c, diag, "heads or their sizes");
     if (a->d_k > 256 || a->d_v > 256) /* kernels/delta.h: what fits into scratch memory */
-        return sbp_fail(diag, SBP_MACHINE,
-                        "cpu: delta_rule with heads of %lld and %lld columns (at most 256)",
-                        (long long)a->d_k, (long long)a->d_v);
+        return sbp_fail(diag, SBP_MACHINE, "cpu: %s with heads of %lld and %lld columns (at most 256)",
+                        sbp_command_name(c->command->kind), (long long)a->d_k, (long long)a->d_v);
     if (!is_real(k) || k->cols != a->key_heads * a->d_k || !has_kind(v, k->rows, a->heads * a->d_v, k->dtype))
         return wrong(c, diag, "k or v");
     if (!has_kind(decay, k->rows, a->heads, wide_of(k)) || !has_kind(beta, k->rows, a->heads, wide_of(k)) ||
@@ -175,13 +174,14 @@ static sbp_status check_delta_rule(const cpu_command *c, sbp_diag *diag) {
     SBP_TRY(check_delta(c, k, diag));
     if (o->data && (!has_kind(o, k->rows, v[SBP_DELTA_RULE_V].cols, k->dtype) ||
                     !has_kind(q, k->rows, k->cols, k->dtype)))
-        return wrong(c, diag, "o or q");
+        return wrong(c, diag, "o or q (y or c)");
     if (next->data && !has_kind(next, 1, v[SBP_DELTA_RULE_STATE].cols, wide_of(k)))
         return wrong(c, diag, "next");
     return SBP_OK;
 }
 
-static sbp_status check_delta_rule_bwd(const cpu_command *c, sbp_diag *diag) {
+/* states: how many a row of the workspace has. */
+static sbp_status check_delta_rule_bwd(const cpu_command *c, int64_t states, sbp_diag *diag) {
     const cpu_view *v = c->views, *k = &v[SBP_DELTA_RULE_BWD_K], *work = &v[SBP_DELTA_RULE_BWD_WORK];
     const cpu_view *state = &v[SBP_DELTA_RULE_BWD_STATE];
     int64_t values = v[SBP_DELTA_RULE_BWD_V].cols, heads = c->command->u.delta.heads;
@@ -201,12 +201,12 @@ static sbp_status check_delta_rule_bwd(const cpu_command *c, sbp_diag *diag) {
     for (int i = 0; i < SBP_COUNT(more); i++)
         if ((more[i].there || v[more[i].operand].data) &&
             !has_kind(&v[more[i].operand], k->rows, more[i].cols, more[i].dtype))
-            return wrong(c, diag, "q, do or a gradient");
+            return wrong(c, diag, "q, do (c, dy) or a gradient");
     if (!has_kind(&v[SBP_DELTA_RULE_BWD_DSTATE], 1, state->cols, wide_of(k)))
         return wrong(c, diag, "dstate");
-    if (work->dtype != wide_of(k) || work->cols < state->cols || !work->data ||
+    if (work->dtype != wide_of(k) || work->cols < states * state->cols || !work->data ||
         work->rows < sbp_ceil_div(k->rows, SBP_DELTA_BLOCK))
-        return wrong(c, diag, "the workspace does not have room for a state per block");
+        return wrong(c, diag, "the workspace does not have room for the states of each block");
     return SBP_OK;
 }
 
@@ -316,9 +316,11 @@ sbp_status cpu_command_check(const cpu_command *c, const sbp_rowkernel *kernel, 
     case SBP_CMD_CONV_ROWS_BWD:
         return check_conv_rows_bwd(c, diag);
     case SBP_CMD_DELTA_RULE:
+    case SBP_CMD_SSD:
         return check_delta_rule(c, diag);
     case SBP_CMD_DELTA_RULE_BWD:
-        return check_delta_rule_bwd(c, diag);
+    case SBP_CMD_SSD_BWD:
+        return check_delta_rule_bwd(c, c->command->kind == SBP_CMD_SSD_BWD ? 2 : 1, diag);
     case SBP_CMD_ROUTE:
         return check_route(c, diag);
     case SBP_CMD_EXPERT_ORDER:

@@ -5,11 +5,12 @@
  * in the first-level cache; a step is one vectorised loop over a block. There are two ways to cut a kernel:
  *
  *   whole    n <= ROW_WHOLE, or a reduction over heads. A block holds up to `block_rows` rows and
- * `block_heads` heads with all their elements: [rows, heads, length]. What varies with neither row nor head
- * is computed once per item, what does not vary with the head once per block of rows (the cosines of rope),
- * the rest once per block of heads. Stores come last. pieces   longer n: one (row, head) at a time, in passes
- * (ir/rowkernel/rowkernel.h, levels), each running over pieces of ROW_BLOCK elements; elementwise values are
- * computed again in each pass that needs them.
+ *            `block_heads` heads with all their elements: [rows, heads, length]. What varies with neither
+ *            row nor head is computed once per item, what does not vary with the head once per block of rows
+ *            (the cosines of rope), the rest once per block of heads. Stores come last.
+ *   pieces   longer n: one (row, head) at a time, in passes (ir/rowkernel/rowkernel.h, levels), each running
+ *            over pieces of ROW_BLOCK elements; elementwise values are computed again in each pass that needs
+ *            them.
  *
  * A value that has one element where its user has many is a scalar operand of that step, or is expanded. */
 #ifndef SBP_CPU_ROWS_H

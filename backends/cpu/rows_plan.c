@@ -30,14 +30,6 @@ typedef struct planner {
     int32_t expansion_count, expansion_capacity;
 } planner;
 
-static bool is_store(const sbp_rk_instr *instr) {
-    return instr->op == SBP_RK_STORE || instr->op == SBP_RK_PARTIAL_ADD;
-}
-
-static bool is_reduction(const sbp_rk_instr *instr) {
-    return instr->op == SBP_RK_SUM || instr->op == SBP_RK_MAX || instr->op == SBP_RK_MIN;
-}
-
 static bool is_constant(const sbp_rk_instr *instr) {
     return instr->op == SBP_RK_CONST || instr->op == SBP_RK_SCALAR;
 }
@@ -178,7 +170,7 @@ static void add_value(planner *p, row_list *list, int32_t value) {
     }
     if (instr->a >= 0)
         step.a_shape = value_shape(p, instr->a);
-    if (is_reduction(instr) && p->plan->pieces) /* over one element: a copy */
+    if (sbp_rk_is_reduction(instr) && p->plan->pieces) /* over one element: a copy */
         step.kind = ROW_EXPAND;
     step.dst = new_place(p, step.shape, step.length);
     p->places[value] = step.dst;
@@ -218,7 +210,7 @@ static void mark_in_memory(planner *p, row_list *list) {
         step->in_memory = true;
         int32_t value = (int32_t)(step->instr - p->kernel->instrs);
         for (int32_t k = 0; k < p->kernel->instr_count; k++)
-            if (is_store(&p->kernel->instrs[k]) && p->kernel->instrs[k].a == value)
+            if (sbp_rk_is_store(&p->kernel->instrs[k]) && p->kernel->instrs[k].a == value)
                 step->in_memory = false;
     }
 }
@@ -267,7 +259,7 @@ static void find_stages(planner *p) {
         for (int k = 0; k < operand_count(instr); k++)
             if (p->stages[operand_value(instr, k)] > stage)
                 stage = p->stages[operand_value(instr, k)];
-        p->stages[i] = is_store(instr) && stage == 0 ? 1 : stage;
+        p->stages[i] = sbp_rk_is_store(instr) && stage == 0 ? 1 : stage;
     }
 }
 
@@ -279,13 +271,14 @@ static void plan_whole(planner *p) {
     for (int32_t i = 0; i < kernel->instr_count; i++) {
         last_use[i] = -1;
         for (int k = 0; k < operand_count(&kernel->instrs[i]); k++)
-            last_use[operand_value(&kernel->instrs[i], k)] = is_store(&kernel->instrs[i]) ? INT32_MAX : i;
+            last_use[operand_value(&kernel->instrs[i], k)] =
+                sbp_rk_is_store(&kernel->instrs[i]) ? INT32_MAX : i;
     }
     find_stages(p);
     for (int stage = 0; stage < 3; stage++)
         for (int32_t i = 0; i < kernel->instr_count; i++) {
             const sbp_rk_instr *instr = &kernel->instrs[i];
-            if (is_constant(instr) || is_store(instr) || p->stages[i] != stage || last_use[i] < 0)
+            if (is_constant(instr) || sbp_rk_is_store(instr) || p->stages[i] != stage || last_use[i] < 0)
                 continue;
             add_value(p, lists[stage], i);
             /* Temporaries of the innermost list are used again once nobody reads them. */
@@ -301,7 +294,7 @@ static void plan_whole(planner *p) {
         }
     for (int32_t i = 0; i < kernel->instr_count; i++) {
         const sbp_rk_instr *instr = &kernel->instrs[i];
-        if (!is_store(instr))
+        if (!sbp_rk_is_store(instr))
             continue;
         add_store(p, p->stages[i] == 2 ? &plan->head_stores : &plan->row_stores, i);
     }
@@ -317,7 +310,7 @@ static void plan_whole(planner *p) {
 /* Whether an instruction is a sum (max, min) over pieces. */
 static bool sums_pieces(const planner *p, int32_t index) {
     const sbp_rk_instr *instr = &p->kernel->instrs[index];
-    return is_reduction(instr) && value_shape(p, instr->a) != 0;
+    return sbp_rk_is_reduction(instr) && value_shape(p, instr->a) != 0;
 }
 
 /* Whether an instruction runs over pieces: its value, or what it stores, is long. */
@@ -337,7 +330,7 @@ static void plan_list(planner *p, row_pass *pass, int32_t level, int64_t length)
     row_list list = {.length = length};
     for (int32_t i = 0; i < kernel->instr_count; i++) {
         const sbp_rk_instr *instr = &kernel->instrs[i];
-        if ((is_store(instr) || sums_pieces(p, i)) && is_long(p, i) && run_length(p, i) == length &&
+        if ((sbp_rk_is_store(instr) || sums_pieces(p, i)) && is_long(p, i) && run_length(p, i) == length &&
             p->levels[instr->a] == level)
             wanted[i] = any = true;
     }
@@ -352,13 +345,14 @@ static void plan_list(planner *p, row_pass *pass, int32_t level, int64_t length)
     int32_t last_use[SBP_ROWKERNEL_MAX_INSTRS];
     for (int32_t i = 0; i < kernel->instr_count; i++)
         for (int k = 0; wanted[i] && k < operand_count(&kernel->instrs[i]); k++)
-            last_use[operand_value(&kernel->instrs[i], k)] = is_store(&kernel->instrs[i]) ? INT32_MAX : i;
+            last_use[operand_value(&kernel->instrs[i], k)] =
+                sbp_rk_is_store(&kernel->instrs[i]) ? INT32_MAX : i;
     int32_t held[SBP_ROWKERNEL_MAX_INSTRS], held_count = 0;
     for (int32_t i = 0; i < kernel->instr_count; i++) {
         const sbp_rk_instr *instr = &kernel->instrs[i];
         if (!wanted[i])
             continue;
-        if (is_store(instr)) {
+        if (sbp_rk_is_store(instr)) {
             add_store(p, &list, i);
         } else if (sums_pieces(p, i)) {
             row_step step = {.kind = ROW_REDUCE, .instr = instr, .dst = -1, .b = -1, .c = -1};
@@ -407,8 +401,8 @@ static void plan_pieces(planner *p) {
         row_pass *pass = &plan->passes[level];
         for (int32_t i = 0; i < kernel->instr_count; i++) {
             const sbp_rk_instr *instr = &kernel->instrs[i];
-            if (p->levels[i] == level && !is_constant(instr) && !is_store(instr) && value_shape(p, i) == 0 &&
-                !sums_pieces(p, i))
+            if (p->levels[i] == level && !is_constant(instr) && !sbp_rk_is_store(instr) &&
+                value_shape(p, i) == 0 && !sums_pieces(p, i))
                 add_value(p, &pass->scalars, i);
         }
         for (int32_t i = 0; i < kernel->instr_count; i++) { /* each length once */
@@ -420,7 +414,7 @@ static void plan_pieces(planner *p) {
         }
     }
     for (int32_t i = 0; i < kernel->instr_count; i++)
-        if (is_store(&kernel->instrs[i]) && !is_long(p, i))
+        if (sbp_rk_is_store(&kernel->instrs[i]) && !is_long(p, i))
             add_store(p, &plan->final_stores, i);
 }
 
@@ -432,7 +426,7 @@ static sbp_status choose_blocks(planner *p, sbp_diag *diag) {
     bool over_heads = false, partial = false;
     for (int32_t i = 0; i < k->instr_count; i++) {
         /* (over heads alone keeps a whole row, even of one head) */
-        over_heads |= is_reduction(&k->instrs[i]) && (k->instrs[i].axes & SBP_VARY_HEAD) &&
+        over_heads |= sbp_rk_is_reduction(&k->instrs[i]) && (k->instrs[i].axes & SBP_VARY_HEAD) &&
                       (k->heads > 1 || !(k->instrs[i].axes & SBP_VARY_ELEM));
         partial |= k->instrs[i].op == SBP_RK_PARTIAL_ADD;
     }

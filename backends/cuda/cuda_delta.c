@@ -1,4 +1,4 @@
-/* cuda_delta.c: kernels of the delta rule: definitions, launches, scratch memory. */
+/* cuda_delta.c: kernels of the delta rule and of ssd: definitions, launches, scratch memory. */
 #include "backends/cuda/cuda_delta.h"
 
 #include <stdio.h>
@@ -13,11 +13,17 @@ enum {
 };
 
 bool sbp_cuda_delta_is(sbp_command_kind kind) {
-    return kind == SBP_CMD_DELTA_RULE || kind == SBP_CMD_DELTA_RULE_BWD;
+    return kind == SBP_CMD_DELTA_RULE || kind == SBP_CMD_DELTA_RULE_BWD || kind == SBP_CMD_SSD ||
+           kind == SBP_CMD_SSD_BWD;
 }
 
 static bool is_backward(const sbp_gpu_key *key) {
-    return key->kind == SBP_CMD_DELTA_RULE_BWD;
+    return key->kind == SBP_CMD_DELTA_RULE_BWD || key->kind == SBP_CMD_SSD_BWD;
+}
+
+/* Whose operands are in the same places. */
+static bool is_ssd(const sbp_gpu_key *key) {
+    return key->kind == SBP_CMD_SSD || key->kind == SBP_CMD_SSD_BWD;
 }
 
 static int32_t k_of(const sbp_gpu_key *key) {
@@ -45,8 +51,8 @@ static int32_t mma_columns(const sbp_gpu_key *key, sbp_cuda_arch arch) {
 
 /* Matrices of rows are bf16. */
 static bool mma_has(const sbp_gpu_key *key, sbp_cuda_arch arch) {
-    return arch.number >= 80 && key->dtypes[k_of(key)] == SBP_BF16 && key->d_qk % STEP_COLUMNS == 0 &&
-           key->d_qk <= MMA_MOST_D_K && mma_columns(key, arch) > 0;
+    return !is_ssd(key) && arch.number >= 80 && key->dtypes[k_of(key)] == SBP_BF16 &&
+           key->d_qk % STEP_COLUMNS == 0 && key->d_qk <= MMA_MOST_D_K && mma_columns(key, arch) > 0;
 }
 
 int32_t sbp_cuda_delta_steps(const sbp_gpu_key *key, sbp_cuda_arch arch) {
@@ -62,12 +68,14 @@ void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cu
         plain[] = {{.files = {"own.cuh", "rowmath.h", "delta/delta.cuh", "delta/delta_rule.cu"}},
                    {.files = {"own.cuh", "group.cuh", "rowmath.h", "delta/delta.cuh", "delta/scratch.cuh",
                               "delta/delta_rule_bwd.cu"}}},
+        ssd[] = {{.files = {"own.cuh", "rowmath.h", "ssd/ssd.cuh", "ssd/ssd.cu"}},
+                 {.files = {"own.cuh", "group.cuh", "rowmath.h", "ssd/ssd.cuh", "ssd/ssd_bwd.cu"}}},
         mma[] = {{.files = {"rowmath.h", "delta/delta.cuh", "delta/mma.cuh", "attention/tiles.cuh",
                             "delta/mma_block.cuh", "delta/delta_mma.cu"}},
                  {.files = {"rowmath.h", "delta/delta.cuh", "delta/scratch.cuh", "delta/mma.cuh",
                             "attention/tiles.cuh", "delta/mma_block.cuh", "delta/delta_bwd_mma.cu"}}};
     bool by_mma = key->variant == SBP_CUDA_MMA;
-    *out = by_mma ? mma[is_backward(key)] : plain[is_backward(key)];
+    *out = by_mma ? mma[is_backward(key)] : is_ssd(key) ? ssd[is_backward(key)] : plain[is_backward(key)];
     int at = snprintf(out->defines, sizeof out->defines, "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n",
                       (int)key->d_qk, (int)key->d_v, SBP_DELTA_BLOCK);
     snprintf(out->defines + at, sizeof out->defines - (size_t)at,
@@ -103,8 +111,8 @@ int64_t sbp_cuda_delta_scratch(const sbp_gpu_key *key, const sbp_gpu_args *args)
         (key->variant == SBP_CUDA_MMA || key->dtypes[SBP_DELTA_RULE_NEXT] != SBP_DTYPE_COUNT))
         return 0;
     const sbp_delta_attrs attrs = {.heads = heads, .d_k = key->d_qk, .d_v = key->d_v};
-    return sbp_gpu_delta_rows(rows, is_backward(key)) * sbp_gpu_delta_columns(&attrs, is_backward(key)) *
-           (key->dtypes[k_of(key)] == SBP_F64 ? 8 : 4);
+    int64_t columns = (is_ssd(key) ? sbp_gpu_ssd_columns : sbp_gpu_delta_columns)(&attrs, is_backward(key));
+    return sbp_gpu_delta_rows(rows, is_backward(key)) * columns * (key->dtypes[k_of(key)] == SBP_F64 ? 8 : 4);
 }
 
 /* ---- launches ---------------------------------------------------------------------------------------- */

@@ -1,4 +1,5 @@
-/* cuda_delta.h: which kernels delta_rule and delta_rule_bwd have, what their text is made of, how they are launched.
+/* cuda_delta.h: which kernels delta_rule, delta_rule_bwd, ssd and ssd_bwd have, what their text is made of, how they are
+ * launched. Of ssd those of kernels/ssd, PLAIN.
  *
  * PLAIN takes any shape, type and address: a thread per column of a state, row by row, and backward what rows of a
  * block add to each other (kernels/delta/delta_rule*.cu). MMA is by tensor cores what goes from block to block of rows: all of

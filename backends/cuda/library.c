@@ -23,6 +23,10 @@ const char *sbp_cuda_library_file(sbp_cuda_library_id id) {
     return libraries[id].file;
 }
 
+const char *sbp_cuda_library_what(sbp_cuda_library_id id) {
+    return libraries[id].what;
+}
+
 const char *sbp_cuda_library_package(sbp_cuda_library_id id) {
     return libraries[id].package;
 }

@@ -40,8 +40,10 @@ typedef struct sbp_cuda_symbol {
     size_t offset;
 } sbp_cuda_symbol;
 
-/* "libnvrtc.so.13"; "nvidia-cuda-nvrtc==13.0.88", "" when it comes with the driver. */
+/* "libnvrtc.so.13"; "NVRTC, which compiles kernels"; "nvidia-cuda-nvrtc==13.0.88", "" when it comes with the
+ * driver. */
 const char *sbp_cuda_library_file(sbp_cuda_library_id id);
+const char *sbp_cuda_library_what(sbp_cuda_library_id id);
 const char *sbp_cuda_library_package(sbp_cuda_library_id id);
 
 /* SBP_MACHINE when there is none, or none that loads: every place that was tried, why it would not do, and

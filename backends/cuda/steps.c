@@ -228,7 +228,9 @@ void sbp_cuda_sum_step(const sbp_cuda_sum *sum, sbp_gpu_args *args, sbp_cuda_ste
 const sbp_span *sbp_cuda_scratch_planned(const sbp_dispatch *dispatch) {
     static const int32_t places[SBP_CMD_COUNT] = {[SBP_CMD_ATTN_BWD] = SBP_ATTN_BWD_WORK,
                                                   [SBP_CMD_DELTA_RULE] = SBP_DELTA_RULE_WORK,
-                                                  [SBP_CMD_DELTA_RULE_BWD] = SBP_DELTA_RULE_BWD_WORK};
+                                                  [SBP_CMD_DELTA_RULE_BWD] = SBP_DELTA_RULE_BWD_WORK,
+                                                  [SBP_CMD_SSD] = SBP_SSD_WORK,
+                                                  [SBP_CMD_SSD_BWD] = SBP_SSD_BWD_WORK};
     int32_t place = places[dispatch->command->kind];
     if (place == 0 || dispatch->span_count <= place)
         return NULL;

@@ -47,6 +47,8 @@ static void fill_attributes(const sbp_dispatch *dispatch, sbp_gpu_args *out) {
         break;
     case SBP_CMD_DELTA_RULE: /* ints: heads, key_heads */
     case SBP_CMD_DELTA_RULE_BWD:
+    case SBP_CMD_SSD:
+    case SBP_CMD_SSD_BWD:
         out->ints[0] = (int32_t)command->u.delta.heads;
         out->ints[1] = (int32_t)command->u.delta.key_heads;
         break;

@@ -1,4 +1,4 @@
-/* delta.c: the workspace of delta_rule and delta_rule_bwd. */
+/* delta.c: the workspace of delta_rule, ssd and their gradients. */
 #include "backends/gpu/gpu.h"
 
 /* Of a block: S and dS; of each of its rows v - S^T k and dR, a row of B and of C, and three numbers. The row more has the S
@@ -7,6 +7,13 @@ int64_t sbp_gpu_delta_columns(const sbp_delta_attrs *attrs, bool backward) {
     int64_t state = attrs->d_k * attrs->d_v;
     return attrs->heads *
            (backward ? 2 * state + SBP_DELTA_BLOCK * (2 * attrs->d_v + 2 * SBP_DELTA_BLOCK + 3) : state);
+}
+
+/* Of a block: S and dS; of each of its rows dD, a row of E, and three numbers. */
+int64_t sbp_gpu_ssd_columns(const sbp_delta_attrs *attrs, bool backward) {
+    int64_t state = attrs->d_k * attrs->d_v;
+    return attrs->heads *
+           (backward ? 2 * state + SBP_DELTA_BLOCK * (attrs->d_v + SBP_DELTA_BLOCK + 3) : state);
 }
 
 int64_t sbp_gpu_delta_rows(int64_t rows, bool backward) {

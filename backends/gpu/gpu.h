@@ -121,6 +121,8 @@ enum {
 /* The workspace that those and, without `next`, delta_rule need for so many rows: operand `work`, rows of wide elements. */
 int64_t sbp_gpu_delta_columns(const sbp_delta_attrs *attrs, bool backward);
 int64_t sbp_gpu_delta_rows(int64_t rows, bool backward);
+/* Of ssd the same, but for its columns. */
+int64_t sbp_gpu_ssd_columns(const sbp_delta_attrs *attrs, bool backward);
 
 /* ---- products of experts ---------------------------------------------------------------------------- */
 

@@ -67,8 +67,12 @@ sbp_gpu_key sbp_gpu_key_of(const sbp_command *command, const sbp_dtype *dtypes, 
         break;
     case SBP_CMD_DELTA_RULE:
     case SBP_CMD_DELTA_RULE_BWD: /* all but the last, work */
+    case SBP_CMD_SSD:            /* with operands in the same places */
+    case SBP_CMD_SSD_BWD:
         count_dtypes(&key, dtypes,
-                     command->kind == SBP_CMD_DELTA_RULE ? SBP_DELTA_RULE_WORK : SBP_DELTA_RULE_BWD_WORK);
+                     command->kind == SBP_CMD_DELTA_RULE || command->kind == SBP_CMD_SSD
+                         ? SBP_DELTA_RULE_WORK
+                         : SBP_DELTA_RULE_BWD_WORK);
         key.d_qk = (int32_t)command->u.delta.d_k;
         key.d_v = (int32_t)command->u.delta.d_v;
         break;
@@ -204,8 +208,10 @@ bool sbp_gpu_sums_in_f64(sbp_command_kind kind, const sbp_dtype *dtypes) {
     case SBP_CMD_CONV_ROWS_BWD:
         return dtypes[SBP_CONV_ROWS_BWD_X] == SBP_F64;
     case SBP_CMD_DELTA_RULE:
+    case SBP_CMD_SSD:
         return dtypes[SBP_DELTA_RULE_K] == SBP_F64;
     case SBP_CMD_DELTA_RULE_BWD:
+    case SBP_CMD_SSD_BWD:
         return dtypes[SBP_DELTA_RULE_BWD_K] == SBP_F64;
     case SBP_CMD_ROUTE:
         return dtypes[SBP_ROUTE_SCORES] == SBP_F64;

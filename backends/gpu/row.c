@@ -12,10 +12,6 @@ enum {
     SHARED_BYTES = 32 << 10 /* for the sums of teams (blocks) */
 };
 
-static bool is_reduction(const sbp_rk_instr *instr) {
-    return instr->op == SBP_RK_SUM || instr->op == SBP_RK_MAX || instr->op == SBP_RK_MIN;
-}
-
 /* What the mode depends on. */
 typedef struct traits {
     bool partial, reduces, over_heads, headless_store, headed_partial, headless_partial;
@@ -26,8 +22,8 @@ static traits traits_of(const sbp_rowkernel *kernel) {
     for (int32_t i = 0; i < kernel->instr_count; i++) {
         const sbp_rk_instr *instr = &kernel->instrs[i];
         bool headed = instr->vary & SBP_VARY_HEAD;
-        t.reduces |= is_reduction(instr);
-        t.over_heads |= is_reduction(instr) && (instr->axes & SBP_VARY_HEAD);
+        t.reduces |= sbp_rk_is_reduction(instr);
+        t.over_heads |= sbp_rk_is_reduction(instr) && (instr->axes & SBP_VARY_HEAD);
         t.headless_store |= instr->op == SBP_RK_STORE && !headed;
         t.partial |= instr->op == SBP_RK_PARTIAL_ADD;
         t.headed_partial |= instr->op == SBP_RK_PARTIAL_ADD && headed;

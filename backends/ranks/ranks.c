@@ -24,7 +24,7 @@ static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_N
 
 /* A step of Slurm that is no world of MPI leaves processes alone: each runs by itself. Some set what torchrun
  * sets for the hosts, not for processes: these have no LOCAL_RANK. */
-static bool speaks(const char *size) {
+static bool is_a_world(const char *size) {
     if (strcmp(size, NATIVE_SIZE) == 0)
         return getenv("RANK") && getenv("LOCAL_RANK") && getenv("MASTER_ADDR") && getenv("MASTER_PORT");
     return strcmp(size, "SLURM_NTASKS") != 0 || getenv("PMIX_RANK") || getenv("PMI_RANK");
@@ -35,10 +35,10 @@ static int32_t announced_by(const char *variable) {
     const char *value = getenv(variable);
     char *end;
     long count = value ? strtol(value, &end, 10) : 0;
-    return value && !*end && count >= 1 && count <= INT32_MAX && speaks(variable) ? (int32_t)count : 0;
+    return value && !*end && count >= 1 && count <= INT32_MAX && is_a_world(variable) ? (int32_t)count : 0;
 }
 
-/* The first of the variables that speaks, and what it says; 0: none does. Where torchrun itself was started
+/* The first of the variables that names a world, and its size; 0: none does. Where torchrun itself was started
  * by one of the others, on every host once, it is torchrun that counts processes. */
 static int32_t announced(const char **variable) {
     int32_t count = 0;

@@ -113,33 +113,25 @@ sbp_vulkan_matrix sbp_vulkan_matrix_of(const sbp_gpu_key *key, const sbp_vulkan_
 
 enum { SOFTWARE_ITERATIONS = 65535 };
 
-static bool is_reduction(const sbp_rk_instr *instr) {
-    return instr->op == SBP_RK_SUM || instr->op == SBP_RK_MAX || instr->op == SBP_RK_MIN;
-}
-
-static bool is_store(const sbp_rk_instr *instr) {
-    return instr->op == SBP_RK_STORE || instr->op == SBP_RK_PARTIAL_ADD;
-}
-
 /* Whether the emitter (backends/gpu/emit) puts both into the same loops. */
 static bool share_loops(const sbp_rowkernel *kernel, const int32_t *levels, int32_t one, int32_t other) {
     const sbp_rk_instr *a = &kernel->instrs[one], *b = &kernel->instrs[other];
-    if (is_store(a) ? a->op != b->op : !is_reduction(b))
+    if (sbp_rk_is_store(a) ? a->op != b->op : !sbp_rk_is_reduction(b))
         return false;
     const sbp_rk_instr *va = &kernel->instrs[a->a], *vb = &kernel->instrs[b->a];
     if (levels[one] != levels[other] || va->vary != vb->vary)
         return false;
-    return is_store(a) ? a->vary == b->vary && a->length == b->length
-                       : a->axes == b->axes && va->length == vb->length;
+    return sbp_rk_is_store(a) ? a->vary == b->vary && a->length == b->length
+                              : a->axes == b->axes && va->length == vb->length;
 }
 
 static int64_t loop_iterations(const sbp_rowkernel *kernel, const sbp_rk_instr *instr, int64_t local) {
     const sbp_rk_instr *value = &kernel->instrs[instr->a];
-    uint8_t vary = (uint8_t)(value->vary | (is_store(instr) ? instr->vary : 0));
+    uint8_t vary = (uint8_t)(value->vary | (sbp_rk_is_store(instr) ? instr->vary : 0));
     int64_t heads = vary & SBP_VARY_HEAD ? kernel->heads : 1;
     int64_t length = value->length > instr->length ? value->length : instr->length;
     int64_t pieces = vary & SBP_VARY_ELEM ? sbp_ceil_div(length, local) : 1;
-    return heads * (1 + pieces + (is_reduction(instr) ? local / 8 : 0)) + pieces;
+    return heads * (1 + pieces + (sbp_rk_is_reduction(instr) ? local / 8 : 0)) + pieces;
 }
 
 /* Whether a thread has elements or columns to itself. */
@@ -157,7 +149,7 @@ static int64_t row_iterations(const sbp_rowkernel *kernel, int64_t local) {
     int32_t levels[SBP_ROWKERNEL_MAX_INSTRS];
     sbp_rowkernel_levels(kernel, levels);
     for (int32_t i = 0; i < kernel->instr_count; i++) {
-        bool first = is_store(&kernel->instrs[i]) || is_reduction(&kernel->instrs[i]);
+        bool first = sbp_rk_is_store(&kernel->instrs[i]) || sbp_rk_is_reduction(&kernel->instrs[i]);
         for (int32_t before = 0; first && before < i; before++)
             first = !share_loops(kernel, levels, i, before);
         if (first)
@@ -189,10 +181,12 @@ static int64_t attention_tile_iterations(const sbp_attention_attrs *at, bool bac
     return backward ? 110 + 40 * pieces_qk + 48 * pieces_v : 110 + 24 * pieces_qk + 16 * pieces_v;
 }
 
-/* Of the columns of states, which go through all rows, or of a row's sums over the heads of a head of k. */
-static int64_t delta_iterations(const sbp_delta_attrs *a, int64_t rows, const sbp_vulkan_machine *machine) {
+/* Of the columns of states, which go through all rows, each so many times, or of a row's sums over the heads of a head
+ * of k. */
+static int64_t delta_iterations(const sbp_delta_attrs *a, int64_t rows, int64_t times,
+                                const sbp_vulkan_machine *machine) {
     int64_t local = machine->software ? SOFTWARE_LOCAL : LOCAL;
-    int64_t states = (rows + 1) * (5 * a->d_k + 8);
+    int64_t states = (rows + 1) * (times * a->d_k + 8);
     int64_t sums =
         a->heads / a->key_heads * sbp_ceil_div(a->d_k, local) * (2 * a->d_v + 6 * SBP_DELTA_BLOCK + local);
     return states > sums ? states : sums;
@@ -256,9 +250,13 @@ int64_t sbp_vulkan_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_mac
         k = sbp_ceil_div(v[SBP_ATTN_BWD_K].rows, SBP_VULKAN_ATTENTION_TILE);
         return (q > k ? q : k) * attention_tile_iterations(at, true);
     case SBP_CMD_DELTA_RULE:
-        return delta_iterations(&command->u.delta, v[SBP_DELTA_RULE_K].rows, machine);
+        return delta_iterations(&command->u.delta, v[SBP_DELTA_RULE_K].rows, 5, machine);
     case SBP_CMD_DELTA_RULE_BWD:
-        return delta_iterations(&command->u.delta, v[SBP_DELTA_RULE_BWD_K].rows, machine);
+        return delta_iterations(&command->u.delta, v[SBP_DELTA_RULE_BWD_K].rows, 5, machine);
+    case SBP_CMD_SSD:
+        return delta_iterations(&command->u.delta, v[SBP_SSD_B].rows, 3, machine);
+    case SBP_CMD_SSD_BWD:
+        return delta_iterations(&command->u.delta, v[SBP_SSD_BWD_B].rows, 3, machine);
     case SBP_CMD_ROUTE:
     case SBP_CMD_EXPERT_ORDER:
         return choice_iterations(dispatch, machine);
@@ -304,6 +302,8 @@ uint32_t sbp_vulkan_local_size(const sbp_program *program, const sbp_gpu_key *ke
     case SBP_CMD_CONV_ROWS_BWD:
     case SBP_CMD_DELTA_RULE:
     case SBP_CMD_DELTA_RULE_BWD:
+    case SBP_CMD_SSD:
+    case SBP_CMD_SSD_BWD:
     case SBP_CMD_ROUTE:
     case SBP_CMD_EXPERT_ORDER:
     case SBP_CMD_EXPERT_GEMM:
@@ -329,7 +329,7 @@ static int64_t conv_groups(const sbp_span *x, int64_t local) {
     return sbp_ceil_div((blocks > 1 ? blocks : 1) * x->cols, local);
 }
 
-/* Steps of delta_rule_bwd.comp; there is a dstate, of no rows, too. */
+/* Steps of delta_rule_bwd.comp and ssd_bwd.comp; there is a dstate, of no rows, too. */
 static void delta_groups(const sbp_delta_attrs *a, int64_t rows, int64_t local,
                          int64_t groups[SBP_VULKAN_STEPS]) {
     int64_t sums = rows * a->heads, state = a->heads * a->d_k * a->d_v;
@@ -374,15 +374,17 @@ static int64_t reduce_groups(const sbp_span *src) {
 }
 
 bool sbp_vulkan_work_fits(const sbp_dispatch *dispatch) {
-    bool backward = dispatch->command->kind == SBP_CMD_DELTA_RULE_BWD;
+    sbp_command_kind kind = dispatch->command->kind;
+    bool ssd = kind == SBP_CMD_SSD || kind == SBP_CMD_SSD_BWD; /* which has its operands in the same places */
+    bool backward = kind == SBP_CMD_DELTA_RULE_BWD || kind == SBP_CMD_SSD_BWD;
     const sbp_span *v = dispatch->spans;
-    if (!backward &&
-        (dispatch->command->kind != SBP_CMD_DELTA_RULE || !sbp_gpu_is_empty(&v[SBP_DELTA_RULE_NEXT])))
+    if (!backward && ((!ssd && kind != SBP_CMD_DELTA_RULE) || !sbp_gpu_is_empty(&v[SBP_DELTA_RULE_NEXT])))
         return true;
     const sbp_span *k = &v[backward ? SBP_DELTA_RULE_BWD_K : SBP_DELTA_RULE_K];
     const sbp_span *work = &v[backward ? SBP_DELTA_RULE_BWD_WORK : SBP_DELTA_RULE_WORK];
     return work->space != SBP_SPACE_COUNT && work->rows >= sbp_gpu_delta_rows(k->rows, backward) &&
-           work->cols >= sbp_gpu_delta_columns(&dispatch->command->u.delta, backward);
+           work->cols >=
+               (ssd ? sbp_gpu_ssd_columns : sbp_gpu_delta_columns)(&dispatch->command->u.delta, backward);
 }
 
 int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine,
@@ -432,9 +434,11 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
         groups[0] = conv_groups(&v[SBP_CONV_ROWS_BWD_X], local);
         break;
     case SBP_CMD_DELTA_RULE:
+    case SBP_CMD_SSD:
         groups[0] = sbp_ceil_div(command->u.delta.heads * command->u.delta.d_v, local);
         break;
     case SBP_CMD_DELTA_RULE_BWD:
+    case SBP_CMD_SSD_BWD:
         delta_groups(&command->u.delta, v[SBP_DELTA_RULE_BWD_K].rows, local, groups);
         waits = true;
         break;

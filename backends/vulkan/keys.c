@@ -58,8 +58,8 @@ int32_t sbp_vulkan_step_keys(const sbp_command *command, const sbp_dtype *dtypes
     if (command->kind == SBP_CMD_ATTN_BWD ||
         command->kind == SBP_CMD_REDUCE) /* dq, then dk and dv; parts, end */
         count = 2;
-    if (command->kind ==
-        SBP_CMD_DELTA_RULE_BWD) /* columns of states, pairs of rows, rows, what they add up to */
+    if (command->kind == SBP_CMD_DELTA_RULE_BWD ||
+        command->kind == SBP_CMD_SSD_BWD) /* columns of states, pairs of rows, rows, what they add up to */
         count = SBP_GPU_DELTA_STEPS;
     if (command->kind == SBP_CMD_EXPERT_GEMM || command->kind == SBP_CMD_EXPERT_GEMM_DW) /* ranges, product */
         count = SBP_GPU_EXPERT_STEPS;

@@ -25,6 +25,7 @@ typedef struct sbp_hf {
     sbp_builder builder;   /* on @model */
     sbp_model *model;      /* facts to be filled in */
     sbp_head_options head; /* how @model ends */
+    const double *balance; /* coefficient that was asked for; NULL: the model's */
     sbp_map read;          /* names of top-level fields that were read */
     double initializer_range;
     sbp_dtype published; /* element type the model was published in (dtype, torch_dtype); F32 when not said */
@@ -36,8 +37,9 @@ typedef struct sbp_hf {
     const char *base_prefix;
     /* Files of a multimodal model hold this text model too, under names with "language_model" in them. */
     bool within_multimodal;
-    const sbp_json
-        *wrapper; /* of a multimodal model: the whole file, of which `config` is text_config; NULL */
+    /* of a multimodal model: the whole file, of which `config` is text_config; NULL */
+    const sbp_json *wrapper;
+    bool fp8; /* config.json says that weights are in FP8 */
     /* How the model's own file keeps a parameter, when it is not under its name (GGUF); NULL: never. */
     sbp_stored stored;
     void *stored_user;
@@ -62,6 +64,14 @@ const char *sbp_hf_string(sbp_hf *hf, const char *key, const char *fallback);
 bool sbp_hf_is_null(sbp_hf *hf, const char *key);
 /* tie_word_embeddings, of a multimodal model as the whole file has it. */
 bool sbp_hf_tied(sbp_hf *hf, bool fallback);
+/* A list with one of two words for each layer: sets is_yes[layer]; false when the field is absent. Other words
+ * are errors. */
+bool sbp_hf_layer_words(sbp_hf *hf, const char *key, int64_t layers, const char *no, const char *yes,
+                        bool *is_yes);
+/* An error unless `count` is a multiple of `of`. */
+void sbp_hf_check_multiple(sbp_hf *hf, const char *count_key, int64_t count, const char *of_key, int64_t of);
+/* What is known of every model; an error of more layers than any model has. */
+void sbp_hf_set_facts(sbp_hf *hf, int64_t vocab, int64_t layers, int64_t max_positions);
 
 /* ---- rotary position embedding --------------------------------------------------------------------- */
 
@@ -149,10 +159,15 @@ sbp_value sbp_hf_part_of_heads(sbp_hf *hf, const char *name, const char *source,
 bool sbp_hf_has_tensor(sbp_hf *hf, const char *name);
 /* A parameter that files keep as a tensor per number along axis 0, "*" in their names. */
 sbp_value sbp_hf_stack(sbp_hf *hf, const char *name, const char *source, int32_t rank, const int64_t *dims);
+/* A parameter [.., out, in] that files keep in MXFP4, as <name>_blocks and <name>_scales, or as numbers [.., in, out],
+ * as which it is written. frozen: in the blocks, which nobody trains; the numbers of blocks may be trained. */
+sbp_value sbp_hf_mxfp4(sbp_hf *hf, const char *name, int32_t rank, const int64_t *dims, bool frozen);
 /* The matrix of the head, [vocab, columns]: the table when tied, else `name`. As transformers has it: weights
  * that hold both, with different values, are not tied whatever config.json says; a file may hold either one.
  */
 sbp_value sbp_hf_head_matrix(sbp_hf *hf, const char *name, sbp_value table, bool tied);
+/* Weight decay takes a parameter that begins as a norm's weight does, but is not called so. */
+void sbp_hf_decays(sbp_hf *hf, sbp_value param);
 /* Another name under which files may keep the parameter that a value is. */
 void sbp_hf_alias(sbp_hf *hf, sbp_value param, const char *alias);
 /* Rows of a table by row input ("tok", "pos"), in the residual type. name: may be NULL. */
@@ -197,9 +212,12 @@ typedef struct sbp_hf_norm {
 sbp_value sbp_hf_normalize(sbp_hf *hf, const sbp_hf_norm *norm, const char *name, sbp_value x,
                            const char *module, int64_t n);
 /* activation(x), and activation(gate) * up; activations as Hugging Face calls them: silu (swish), gelu,
- * gelu_new, gelu_fast, gelu_pytorch_tanh. Others are errors. */
+ * gelu_new, gelu_fast, gelu_pytorch_tanh; without a gate relu2. Others are errors. */
 sbp_value sbp_hf_activate(sbp_hf *hf, const char *activation, const char *name, sbp_value x);
 sbp_value sbp_hf_gate(sbp_hf *hf, const char *activation, const char *name, sbp_value gate, sbp_value up);
+/* A gated MLP without biases, whose matrices are <module>.<parts[SBP_HF_EXPERT_GATE]> and so on. */
+sbp_value sbp_hf_mlp(sbp_hf *hf, const char *activation, sbp_value x, const char *module,
+                     const char *const *parts, int64_t hidden, int64_t inner);
 /* x times a number that is not rounded to the type of x first, in the type of x; x itself for 1. */
 sbp_value sbp_hf_scale(sbp_hf *hf, const char *name, sbp_value x, double scale);
 /* Causal attention inside each document; names the results attn_out and lse. */
@@ -211,6 +229,22 @@ sbp_value sbp_hf_attention_sink(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value 
  * taps] and, if asked for, <module>.bias, as torch.nn.Conv1d has them. */
 sbp_value sbp_hf_conv_rows(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t channels,
                            int64_t taps, bool bias);
+/* Mamba-2 of `heads` heads, each of head_dim columns and a state of `state` rows, of which those of a group have rows in
+ * common. */
+typedef struct sbp_hf_mamba {
+    int64_t heads, head_dim, groups, state, taps;
+    const char *activation; /* of the convolution */
+    bool conv_bias, bias;   /* bias: of both projections */
+    double eps;
+    double dt_least, dt_most; /* limits of steps */
+} sbp_hf_mamba;
+
+/* What it gives, [T, hidden]; parameters of <module>: in_proj, conv1d, dt_bias, A_log, D, norm, out_proj. */
+sbp_value sbp_hf_mamba_build(sbp_hf *hf, const sbp_hf_mamba *mamba, sbp_value x, const char *module,
+                             int64_t hidden);
+/* Reads the limits, a field of two numbers; and whether heads are a multiple of groups. */
+void sbp_hf_mamba_limits(sbp_hf *hf, sbp_hf_mamba *mamba, const char *key);
+void sbp_hf_mamba_check(sbp_hf *hf, const sbp_hf_mamba *mamba, const char *heads_key, const char *groups_key);
 /* logits [T, vocab] of the last hidden states, in fp32 (fp64 when computing in fp64): the last product of
  * every model. matrix: [vocab, hidden] */
 sbp_value sbp_hf_logits(sbp_hf *hf, sbp_value x, sbp_value matrix);
@@ -228,9 +262,11 @@ typedef struct sbp_hf_expert_names {
     const char *module; /* of a layer */
     const char *router;
     const char *experts[SBP_HF_EXPERT_PARTS];
+    const char *class_module; /* what transformers' class calls `module`; NULL: so */
     /* Files may hold one tensor for all experts in place of a module for each: <module>.experts.<fused>, an
      * expert's gate over its up, and <module>.experts.<experts[DOWN]>. NULL: they do not. */
     const char *fused;
+    bool always_fused; /* and names are <module>.<fused>, <module>.<experts[DOWN]> */
 } sbp_hf_expert_names;
 
 /* mlp.gate, mlp.experts.N.gate_proj, .up_proj, .down_proj; fused mlp.experts.gate_up_proj */
@@ -257,6 +293,11 @@ typedef struct sbp_hf_experts {
      * [in, out]. */
     bool clamped;
     double limit, alpha;
+    bool plain; /* Nemotron's, the shared one too: down(act(up x)), without a gate */
+    int64_t
+        latent; /* width of what the experts, but not the shared one, read and give; 0: that of the stream */
+    /* Of those: the files have the matrices in MXFP4 [out, in], and config.json says so. */
+    bool blocks, frozen_blocks;
     bool *sparse; /* [layers]: which have experts in place of an MLP; NULL: none */
     const sbp_hf_expert_names *names;
 } sbp_hf_experts;
@@ -378,9 +419,12 @@ sbp_hf_rope sbp_hf_decoder_rope(sbp_hf *hf, const sbp_hf_decoder *decoder);
 /* One window for all layers: sliding_window, `fallback` when absent (0: none), none when null. Whether there
  * is one. */
 bool sbp_hf_one_window(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t fallback);
-/* layer_types: sets sliding[layer]; false when the field is absent. Types other than full_attention and
- * sliding_attention are errors. */
+/* layer_types of full_attention and sliding_attention (sbp_hf_layer_words). */
 bool sbp_hf_layer_types(sbp_hf *hf, int64_t layers, bool *sliding);
+/* Gives a layer the window if it slides; an error where there is none (window 0): why that is, a clause. */
+#define SBP_HF_NO_WINDOW "there is no window: use_sliding_window is false, or sliding_window null"
+void sbp_hf_set_window(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t layer, bool slides, int64_t window,
+                       const char *why);
 /* For families whose layers are all alike: layer_types may be given, but must say the same. */
 void sbp_hf_uniform_layers(sbp_hf *hf, int64_t layers, bool sliding);
 /* Layers of two kinds, each with a rotary table of its own: full attention with rope[0] and sliding_attention

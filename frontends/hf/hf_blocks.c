@@ -83,10 +83,10 @@ static const activation *find_activation(sbp_hf *hf, const char *name) {
     for (int32_t i = 0; i < SBP_COUNT(known); i++)
         if (strcmp(name, known[i].name) == 0)
             return &known[i];
-    sbp_hf_fail(
-        hf, NULL,
-        "the activation '%s' is not supported; supported: silu, gelu, gelu_pytorch_tanh, gelu_new, gelu_fast",
-        name);
+    sbp_hf_fail(hf, NULL,
+                "the activation '%s' is not supported%s; supported: silu, gelu, gelu_pytorch_tanh, gelu_new, "
+                "gelu_fast",
+                name, strcmp(name, "relu2") == 0 ? " between a gate and what it opens" : "");
     return NULL;
 }
 
@@ -97,7 +97,21 @@ static sbp_value build_activation(sbp_hf *hf, const activation *a, sbp_opcode co
                      a->approximate ? 1 : 0, NULL);
 }
 
+/* The square of what is above 0, in the type of x. */
+static sbp_value build_relu2(sbp_hf *hf, const char *name, sbp_value x) {
+    sbp_builder *b = &hf->builder;
+    if (b->status != SBP_OK)
+        return SBP_NO_VALUE;
+    sbp_value zero = sbp_build_const(b, sbp_build_type(b, x)->dtype, 0);
+    x = sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_lt, zero, x), x, zero);
+    x = sbp_build2(b, SBP_OP_mul, x, x);
+    sbp_build_name(b, x, name);
+    return x;
+}
+
 sbp_value sbp_hf_activate(sbp_hf *hf, const char *kind, const char *name, sbp_value x) {
+    if (strcmp(kind, "relu2") == 0)
+        return build_relu2(hf, name, x);
     const activation *a = find_activation(hf, kind);
     return a ? build_activation(hf, a, a->alone, name, &x, 1) : SBP_NO_VALUE;
 }
@@ -105,6 +119,17 @@ sbp_value sbp_hf_activate(sbp_hf *hf, const char *kind, const char *name, sbp_va
 sbp_value sbp_hf_gate(sbp_hf *hf, const char *kind, const char *name, sbp_value gate, sbp_value up) {
     const activation *a = find_activation(hf, kind);
     return a ? build_activation(hf, a, a->gated, name, (sbp_value[]){gate, up}, 2) : SBP_NO_VALUE;
+}
+
+sbp_value sbp_hf_mlp(sbp_hf *hf, const char *kind, sbp_value x, const char *module, const char *const *parts,
+                     int64_t hidden, int64_t inner) {
+    const char *path[SBP_HF_EXPERT_PARTS];
+    for (int i = 0; i < SBP_HF_EXPERT_PARTS; i++)
+        path[i] = sbp_hf_path(hf, "%s.%s", module, parts[i]);
+    sbp_value gate = sbp_hf_linear(hf, "gate", x, path[SBP_HF_EXPERT_GATE], inner, hidden, false);
+    sbp_value up = sbp_hf_linear(hf, "up", x, path[SBP_HF_EXPERT_UP], inner, hidden, false);
+    x = sbp_hf_gate(hf, kind, "act", gate, up);
+    return sbp_hf_linear(hf, "mlp_proj", x, path[SBP_HF_EXPERT_DOWN], hidden, inner, false);
 }
 
 sbp_value sbp_hf_scale(sbp_hf *hf, const char *name, sbp_value x, double scale) {

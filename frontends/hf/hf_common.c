@@ -7,6 +7,8 @@
 
 #include "frontends/weights/recipe.h"
 
+enum { MAX_LAYERS = 1000 }; /* several times more than any model has; a bound for time and memory */
+
 /* ---- config.json ---------------------------------------------------------------------------------- */
 
 void sbp_hf_fail(sbp_hf *hf, const sbp_json *field, const char *format, ...) {
@@ -94,6 +96,42 @@ bool sbp_hf_tied(sbp_hf *hf, bool fallback) {
     if (field && field->kind != SBP_JSON_NULL && hf->builder.status == SBP_OK)
         hf->builder.status = sbp_json_as_bool(hf->diag, field, &tied);
     return tied;
+}
+
+bool sbp_hf_layer_words(sbp_hf *hf, const char *key, int64_t layers, const char *no, const char *yes,
+                        bool *is_yes) {
+    const sbp_json *list = sbp_hf_field(hf, key);
+    if (!list)
+        return false;
+    if (list->kind != SBP_JSON_ARRAY || list->count != layers) {
+        sbp_hf_fail(hf, list, "expected an array of %lld layer types (num_hidden_layers), found %s of %lld",
+                    (long long)layers, sbp_json_kind_name(list->kind), (long long)list->count);
+        return false;
+    }
+    for (int64_t i = 0; i < layers; i++) {
+        const sbp_json *item = &list->items[i];
+        const char *word = item->kind == SBP_JSON_STRING ? item->string : sbp_json_kind_name(item->kind);
+        is_yes[i] = item->kind == SBP_JSON_STRING && strcmp(word, yes) == 0;
+        if (!is_yes[i] && !(item->kind == SBP_JSON_STRING && strcmp(word, no) == 0))
+            sbp_hf_fail(hf, item, "layer type %s is not supported; %s or %s expected", word, no, yes);
+    }
+    return true;
+}
+
+void sbp_hf_check_multiple(sbp_hf *hf, const char *count_key, int64_t count, const char *of_key, int64_t of) {
+    if (of > 0 && count % of != 0)
+        sbp_hf_fail(hf, sbp_hf_field(hf, of_key), "%s %lld is not a multiple of %s %lld", count_key,
+                    (long long)count, of_key, (long long)of);
+}
+
+void sbp_hf_set_facts(sbp_hf *hf, int64_t vocab, int64_t layers, int64_t max_positions) {
+    if (layers > MAX_LAYERS)
+        sbp_hf_fail(hf, sbp_hf_field(hf, "num_hidden_layers"), "%lld layers; at most %d are expected",
+                    (long long)layers, MAX_LAYERS);
+    hf->model->vocab_size = vocab;
+    hf->model->max_positions = max_positions;
+    if (hf->model->pad_id >= 0 && hf->model->pad_id < vocab)
+        hf->pad_row = hf->model->pad_id;
 }
 
 /* ---- graph ---------------------------------------------------------------------------------------- */
@@ -230,6 +268,30 @@ sbp_value sbp_hf_stack(sbp_hf *hf, const char *name, const char *source, int32_t
     return build_param(hf, name, hf->compute, SBP_INIT_NORMAL, rank, dims, recipe);
 }
 
+sbp_value sbp_hf_mxfp4(sbp_hf *hf, const char *name, int32_t rank, const int64_t *dims, bool frozen) {
+    sbp_recipe *numbers = SBP_NEW(hf->arena, sbp_recipe), *blocks = SBP_NEW(hf->arena, sbp_recipe);
+    sbp_recipe_step *step = SBP_NEW(hf->arena, sbp_recipe_step);
+    *step = (sbp_recipe_step){.op = SBP_RECIPE_TRANSPOSE};
+    *blocks = (sbp_recipe){.source = sbp_weights_pair_name(hf->arena, sbp_hf_path(hf, "%s_blocks", name)),
+                           .rank = rank};
+    memcpy(blocks->dim, dims, (size_t)rank * sizeof *dims);
+    blocks->dtype = hf->published;
+    *numbers = *blocks;
+    numbers->source = sbp_arena_strdup(hf->arena, name);
+    numbers->dim[rank - 1] = dims[rank - 2];
+    numbers->dim[rank - 2] = dims[rank - 1];
+    numbers->steps = step;
+    numbers->step_count = 1;
+    sbp_value w = build_param(hf, name, hf->compute, SBP_INIT_NORMAL, rank, dims, numbers);
+    if (hf->builder.status == SBP_OK) {
+        sbp_param *param = &hf->builder.module->params[hf->builder.func->values[w].binding];
+        param->stored = blocks;
+        param->trainable = !frozen;
+        param->format = frozen ? SBP_FORMAT_MXFP4 : SBP_FORMAT_NONE;
+    }
+    return w;
+}
+
 sbp_value sbp_hf_vector(sbp_hf *hf, const char *name, sbp_init init, int64_t n) {
     return sbp_hf_param(hf, name, init, 1, (int64_t[]){n});
 }
@@ -291,6 +353,11 @@ sbp_value sbp_hf_head_matrix(sbp_hf *hf, const char *name, sbp_value table, bool
         return table;
     }
     return sbp_hf_matrix(hf, name, param->type.dim[0].n, param->type.dim[1].n);
+}
+
+void sbp_hf_decays(sbp_hf *hf, sbp_value param) {
+    if (hf->builder.status == SBP_OK)
+        hf->builder.module->params[hf->builder.func->values[param].binding].decay = true;
 }
 
 void sbp_hf_alias(sbp_hf *hf, sbp_value param, const char *alias) {

@@ -6,18 +6,13 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_LAYERS = 1000 }; /* several times more than any model has; a bound for time and memory */
-
 /* ---- configuration -------------------------------------------------------------------------------- */
 
 /* num_key_value_heads: null means as many as heads, absent the default of the family. */
 static int64_t read_kv_heads(sbp_hf *hf, int64_t heads, int64_t default_kv_heads) {
     bool same = sbp_hf_is_null(hf, "num_key_value_heads") || default_kv_heads == 0;
     int64_t kv_heads = sbp_hf_size(hf, "num_key_value_heads", same ? heads : default_kv_heads);
-    if (kv_heads > 0 && heads % kv_heads != 0)
-        sbp_hf_fail(hf, sbp_hf_field(hf, "num_key_value_heads"),
-                    "num_attention_heads %lld is not a multiple of num_key_value_heads %lld",
-                    (long long)heads, (long long)kv_heads);
+    sbp_hf_check_multiple(hf, "num_attention_heads", heads, "num_key_value_heads", kv_heads);
     return kv_heads;
 }
 
@@ -56,14 +51,8 @@ sbp_hf_decoder sbp_hf_decoder_read(sbp_hf *hf, const sbp_hf_defaults *defaults) 
     d.kv_heads = read_kv_heads(hf, d.heads, defaults->kv_heads);
     d.head_dim = read_head_dim(hf, d.hidden, d.heads, defaults);
     d.score_scale = pow((double)d.head_dim, -0.5);
-    if (d.layers > MAX_LAYERS)
-        sbp_hf_fail(hf, sbp_hf_field(hf, "num_hidden_layers"), "%lld layers; at most %d are expected",
-                    (long long)d.layers, MAX_LAYERS);
+    sbp_hf_set_facts(hf, d.vocab, d.layers, d.max_positions);
     d.layer = SBP_NEW_ARRAY(hf->arena, sbp_hf_layer, hf->builder.status == SBP_OK ? d.layers : 1);
-    hf->model->vocab_size = d.vocab;
-    hf->model->max_positions = d.max_positions;
-    if (hf->model->pad_id >= 0 && hf->model->pad_id < d.vocab)
-        hf->pad_row = hf->model->pad_id;
     return d;
 }
 
@@ -84,23 +73,15 @@ bool sbp_hf_one_window(sbp_hf *hf, sbp_hf_decoder *d, int64_t fallback) {
 }
 
 bool sbp_hf_layer_types(sbp_hf *hf, int64_t layers, bool *sliding) {
-    const sbp_json *field = sbp_hf_field(hf, "layer_types");
-    if (!field)
-        return false;
-    if (field->kind != SBP_JSON_ARRAY || field->count != layers) {
-        sbp_hf_fail(hf, field, "expected an array of %lld layer types (num_hidden_layers), found %s of %lld",
-                    (long long)layers, sbp_json_kind_name(field->kind), (long long)field->count);
-        return false;
-    }
-    for (int64_t i = 0; i < layers; i++) {
-        const sbp_json *type = &field->items[i];
-        sliding[i] = type->kind == SBP_JSON_STRING && strcmp(type->string, "sliding_attention") == 0;
-        if (!sliding[i] && !(type->kind == SBP_JSON_STRING && strcmp(type->string, "full_attention") == 0))
-            sbp_hf_fail(hf, type,
-                        "layer type %s is not supported; full_attention or sliding_attention expected",
-                        type->kind == SBP_JSON_STRING ? type->string : sbp_json_kind_name(type->kind));
-    }
-    return true;
+    return sbp_hf_layer_words(hf, "layer_types", layers, "full_attention", "sliding_attention", sliding);
+}
+
+void sbp_hf_set_window(sbp_hf *hf, sbp_hf_decoder *d, int64_t layer, bool slides, int64_t window,
+                       const char *why) {
+    if (slides && window == 0)
+        sbp_hf_fail(hf, sbp_hf_field(hf, "layer_types"), "layer %lld is sliding_attention, but %s",
+                    (long long)layer, why);
+    d->layer[layer].window = slides ? window : 0;
 }
 
 void sbp_hf_uniform_layers(sbp_hf *hf, int64_t layers, bool sliding) {
@@ -120,8 +101,7 @@ void sbp_hf_uniform_layers(sbp_hf *hf, int64_t layers, bool sliding) {
 enum { FULL, SLIDING }; /* of rope[] */
 
 void sbp_hf_two_kinds(sbp_hf *hf, sbp_hf_decoder *d, int64_t every) {
-    bool no_window = sbp_hf_is_null(hf, "sliding_window");
-    int64_t window = sbp_hf_size(hf, "sliding_window", 4096);
+    int64_t window = sbp_hf_is_null(hf, "sliding_window") ? 0 : sbp_hf_size(hf, "sliding_window", 4096);
     if (hf->builder.status != SBP_OK)
         return;
     bool *sliding = SBP_NEW_ARRAY(hf->arena, bool, d->layers);
@@ -129,10 +109,7 @@ void sbp_hf_two_kinds(sbp_hf *hf, sbp_hf_decoder *d, int64_t every) {
         for (int64_t i = 0; i < d->layers; i++)
             sliding[i] = (i + 1) % every != 0;
     for (int64_t i = 0; i < d->layers; i++) {
-        if (sliding[i] && no_window)
-            sbp_hf_fail(hf, NULL, "layer %lld is sliding_attention, but sliding_window is null",
-                        (long long)i);
-        d->layer[i].window = sliding[i] ? window : 0;
+        sbp_hf_set_window(hf, d, i, sliding[i], window, "sliding_window is null");
         d->layer[i].rope = sliding[i] ? SLIDING : FULL;
     }
 }

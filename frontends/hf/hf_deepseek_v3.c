@@ -1,7 +1,5 @@
 /* hf_deepseek_v3.c: DeepSeek-V3 and R1, and GLM-4.7-Flash: latent attention, and experts behind the first layers.
  * Fields and their defaults: transformers, configuration_deepseek_v3.py, configuration_glm4_moe_lite.py. */
-#include <string.h>
-
 #include "frontends/hf/hf.h"
 
 void sbp_hf_deepseek_v3(sbp_hf *hf) {
@@ -24,22 +22,9 @@ void sbp_hf_deepseek_v3(sbp_hf *hf) {
 
 /* mlp_layer_types: "dense" or "sparse" for each layer. */
 static void read_layer_types(sbp_hf *hf, sbp_hf_decoder *d) {
-    const sbp_json *list = sbp_hf_field(hf, "mlp_layer_types");
-    if (!list || hf->builder.status != SBP_OK)
-        return;
-    if (list->kind != SBP_JSON_ARRAY || list->count != d->layers) {
-        sbp_hf_fail(hf, list, "expected an array of %lld layer types (num_hidden_layers)",
-                    (long long)d->layers);
-        return;
-    }
-    for (int64_t i = 0; i < d->layers; i++) {
-        const sbp_json *type = &list->items[i];
-        bool sparse = type->kind == SBP_JSON_STRING && strcmp(type->string, "sparse") == 0;
-        if (!sparse && !(type->kind == SBP_JSON_STRING && strcmp(type->string, "dense") == 0))
-            sbp_hf_fail(hf, type, "dense or sparse expected");
-        if (d->experts.sparse)
-            d->experts.sparse[i] = sparse;
-    }
+    bool *sparse = SBP_NEW_ARRAY(hf->arena, bool, hf->builder.status == SBP_OK ? d->layers : 1);
+    if (sbp_hf_layer_words(hf, "mlp_layer_types", d->layers, "dense", "sparse", sparse) && d->experts.sparse)
+        d->experts.sparse = sparse;
 }
 
 void sbp_hf_glm4_moe_lite(sbp_hf *hf) {

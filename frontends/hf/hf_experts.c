@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "frontends/hf/hf.h"
+#include "frontends/objectives/objective.h"
 #include "ir/graph/op.h"
 
 const sbp_hf_expert_names sbp_hf_projections = {.module = "mlp",
@@ -15,18 +16,13 @@ const sbp_hf_expert_names sbp_hf_projections = {.module = "mlp",
 
 /* ---- configuration -------------------------------------------------------------------------------- */
 
-/* The loss that balances experts is not built. TRL adds it wherever its coefficient is not 0, transformers
- * where output_router_logits is set, too. */
-static void check_balance(sbp_hf *hf, double fallback) {
-    const sbp_json *field = sbp_hf_field(hf, "router_aux_loss_coef");
-    double coefficient = sbp_hf_double(hf, "router_aux_loss_coef", fallback);
+/* As in TRL: wherever its coefficient is not 0. transformers asks for output_router_logits, too. */
+static void read_balance(sbp_hf *hf, const sbp_hf_experts_defaults *defaults, int64_t chosen) {
+    double coefficient = sbp_hf_double(hf, "router_aux_loss_coef", defaults->balance);
     (void)sbp_hf_bool(hf, "output_router_logits", false);
-    if (coefficient != 0)
-        sbp_hf_fail(
-            hf, field,
-            "%g%s: the loss that balances experts, which TRL trains with unless it is 0, is not built; "
-            "--set router_aux_loss_coef=0 trains without it",
-            coefficient, field ? "" : " is the router_aux_loss_coef of this model_type");
+    if (hf->balance && defaults->balance != 0) /* this model type has one */
+        coefficient = *hf->balance;
+    hf->model->balance = (sbp_balance){.coefficient = coefficient, .chosen = chosen};
 }
 
 /* Which layers have experts; NULL: none. */
@@ -82,7 +78,7 @@ sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, int64_t layers, const sbp_hf_expe
     if (hf->builder.status == SBP_OK && e.chosen > e.count)
         sbp_hf_fail(hf, sbp_hf_field(hf, "num_experts_per_tok"), "%lld of %lld experts", (long long)e.chosen,
                     (long long)e.count);
-    check_balance(hf, defaults->balance);
+    read_balance(hf, defaults, e.chosen);
     return e;
 }
 
@@ -134,22 +130,48 @@ sbp_value sbp_hf_softmax(sbp_builder *b, sbp_value x) {
 static bool is_fused(sbp_hf *hf, const sbp_hf_experts *e, const char *module) {
     if (!e->names->fused || !hf->weights)
         return e->fused;
-    return sbp_hf_has_tensor(hf, sbp_hf_path(hf, "%s.experts.%s", module, e->names->fused));
+    return e->names->always_fused ||
+           sbp_hf_has_tensor(hf, sbp_hf_path(hf, "%s.experts.%s", module, e->names->fused));
+}
+
+/* What the class of all families calls the tensors of all experts, by which peft adapts them. */
+static void name_for_adapters(sbp_hf *hf, const sbp_hf_experts *e, const char *module, int part,
+                              sbp_value matrices, int64_t start, int64_t total) {
+    const char *own = e->names->class_module, *dot = own ? strrchr(module, '.') : NULL;
+    if (hf->builder.status != SBP_OK)
+        return;
+    if (dot)
+        module = sbp_arena_printf(hf->arena, "%.*s.%s", (int)(dot - module), module, own);
+    sbp_param *param = &hf->builder.module->params[hf->builder.func->values[matrices].binding];
+    param->fused = sbp_arena_printf(hf->arena, "%s.experts.%s", module,
+                                    part == SBP_HF_EXPERT_DOWN ? "down_proj" : "gate_up_proj");
+    param->fused_start = start;
+    param->fused_total = total;
 }
 
 /* The matrices of all experts, which files keep one by one, or in a tensor. */
-static sbp_value expert_matrices(sbp_hf *hf, const sbp_hf_experts *e, const char *module, int part,
-                                 int64_t out, int64_t in) {
+static sbp_value read_matrices(sbp_hf *hf, const sbp_hf_experts *e, const char *module, int part, int64_t out,
+                               int64_t in) {
     const char *name = e->names->experts[part], *fused = e->names->fused;
     const int64_t dims[] = {e->count, out, in}, both[] = {e->count, 2 * out, in};
     if (!is_fused(hf, e, module))
         return sbp_hf_stack(hf, sbp_hf_path(hf, "%s.experts.%s.weight", module, name),
                             sbp_hf_path(hf, "%s.experts.*.%s.weight", module, name), 3, dims);
+    if (!e->names->always_fused)
+        module = sbp_hf_path(hf, "%s.experts", module);
     if (part == SBP_HF_EXPERT_DOWN)
-        return sbp_hf_param(hf, sbp_hf_path(hf, "%s.experts.%s", module, name), SBP_INIT_NORMAL, 3, dims);
-    return sbp_hf_part(hf, sbp_hf_path(hf, "%s.experts.%s.%s", module, fused, name),
-                       sbp_hf_path(hf, "%s.experts.%s", module, fused), SBP_INIT_NORMAL, 3, both, 1,
+        return sbp_hf_param(hf, sbp_hf_path(hf, "%s.%s", module, name), SBP_INIT_NORMAL, 3, dims);
+    return sbp_hf_part(hf, sbp_hf_path(hf, "%s.%s.%s", module, fused, name),
+                       sbp_hf_path(hf, "%s.%s", module, fused), SBP_INIT_NORMAL, 3, both, 1,
                        part == SBP_HF_EXPERT_GATE ? 0 : out, out);
+}
+
+static sbp_value expert_matrices(sbp_hf *hf, const sbp_hf_experts *e, const char *module, int part,
+                                 int64_t out, int64_t in) {
+    sbp_value w = read_matrices(hf, e, module, part, out, in);
+    name_for_adapters(hf, e, module, part, w, part == SBP_HF_EXPERT_UP ? out : 0,
+                      part == SBP_HF_EXPERT_DOWN ? out : 2 * out);
+    return w;
 }
 
 static sbp_value expert_linear(sbp_hf *hf, const char *name, sbp_value x, sbp_value index, sbp_value w,
@@ -189,6 +211,31 @@ static sbp_value within_groups(sbp_hf *hf, const sbp_hf_experts *e, sbp_value sc
     return sbp_build_reshape(b, x, (int64_t[]){e->count}, 1);
 }
 
+/* What the routers of all layers do, as sums over rows (frontends/objectives/statistics.c). A row counts as often
+ * as sequences have it: not where there is none, several times where they share it. */
+static void add_statistics(sbp_hf *hf, const sbp_hf_experts *e, sbp_value scores, sbp_value index) {
+    sbp_builder *b = &hf->builder;
+    sbp_dtype wide = sbp_rule_wide(hf->compute);
+    const sbp_attr iota[] = {sbp_attr_int("n", e->count), sbp_attr_dtype("dtype", wide)};
+    const sbp_attr rank = sbp_attr_int("rank", 1);
+    sbp_value copies = sbp_build_cast(b, sbp_build_row(b, "copies", SBP_F32, SBP_T), wide);
+    sbp_value expert = sbp_build(b, SBP_OP_iota, NULL, NULL, 0, iota, SBP_COUNT(iota), NULL);
+    index = sbp_build_reshape(b, sbp_build_cast(b, index, wide), (int64_t[]){e->chosen, 1}, 2);
+    sbp_value term =
+        sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_eq, index, expert),
+                   sbp_build_reshape(b, copies, (int64_t[]){1, 1}, 2), sbp_build_const(b, wide, 0));
+    sbp_value sum = sbp_build(b, SBP_OP_sum_rows, NULL, &term, 1, &rank, 1, NULL);
+    if (b->status == SBP_OK)
+        sbp_func_add_result(b->func, sum, SBP_RESULT_STATISTIC, SBP_NO_VALUE, SBP_STATISTIC_CHOICES);
+    if (hf->model->balance.coefficient == 0)
+        return;
+    scores = e->softmax_of_chosen ? sbp_hf_softmax(b, scores) : scores;
+    term = sbp_build2(b, SBP_OP_mul, scores, sbp_build_reshape(b, copies, (int64_t[]){1}, 1));
+    sum = sbp_build(b, SBP_OP_sum_rows, NULL, &term, 1, &rank, 1, NULL);
+    if (b->status == SBP_OK)
+        sbp_func_add_result(b->func, sum, SBP_RESULT_STATISTIC, SBP_NO_VALUE, SBP_STATISTIC_PROBABILITIES);
+}
+
 static sbp_hf_choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x, const char *module,
                                   int64_t hidden) {
     sbp_builder *b = &hf->builder;
@@ -212,6 +259,7 @@ static sbp_hf_choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value
     c.index =
         sbp_build(b, SBP_OP_route, "chosen", &ranked, 1, (sbp_attr[]){sbp_attr_int("k", e->chosen)}, 1, NULL);
     c.weight = sbp_build2(b, SBP_OP_take_at, scores, c.index);
+    add_statistics(hf, e, scores, c.index);
     if (e->softmax_of_chosen) {
         c.weight = sbp_hf_softmax(b, c.weight);
     } else if (e->normalized) {
@@ -243,6 +291,18 @@ static sbp_value build_gated(sbp_hf *hf, const sbp_hf_experts *e, const char *ac
     return expert_linear(hf, NULL, h, c.index, w, SBP_NO_VALUE, "out_in", wide != hf->compute);
 }
 
+/* The same without a gate. */
+static sbp_value build_plain(sbp_hf *hf, const sbp_hf_experts *e, const char *activation, sbp_value x,
+                             sbp_hf_choice c, const char *module, int64_t hidden) {
+    sbp_dtype wide = sbp_rule_wide(hf->compute);
+    sbp_value w = expert_matrices(hf, e, module, SBP_HF_EXPERT_UP, e->inner, hidden);
+    sbp_value h = expert_linear(hf, "expert_up", x, c.index, w, SBP_NO_VALUE, "out_in", false);
+    h = sbp_build_cast(&hf->builder, sbp_hf_activate(hf, activation, "expert_act", h), wide);
+    h = sbp_build2(&hf->builder, SBP_OP_mul, h, c.weight);
+    w = expert_matrices(hf, e, module, SBP_HF_EXPERT_DOWN, hidden, e->inner);
+    return expert_linear(hf, NULL, h, c.index, w, SBP_NO_VALUE, "out_in", wide != hf->compute);
+}
+
 /* x, or the limit beyond it: x that is the limit still has its gradient, as torch.clamp has it. */
 static sbp_value not_above(sbp_builder *b, sbp_value x, sbp_value limit) {
     return sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_lt, limit, x), limit, x);
@@ -268,6 +328,14 @@ static sbp_value build_clamped_gate(sbp_hf *hf, const sbp_hf_experts *e, sbp_val
     return sbp_build2(b, SBP_OP_mul, up, sbp_build2(b, SBP_OP_mul, gate, open));
 }
 
+/* Matrices [in, out] of all experts; as files have them in blocks, [out, in]. */
+static sbp_value clamped_matrices(sbp_hf *hf, const sbp_hf_experts *e, const char *name, int64_t in,
+                                  int64_t out) {
+    if (e->blocks)
+        return sbp_hf_mxfp4(hf, name, 3, (int64_t[]){e->count, out, in}, e->frozen_blocks);
+    return sbp_hf_param(hf, name, SBP_INIT_NORMAL, 3, (int64_t[]){e->count, in, out});
+}
+
 /* As build_gated; the last bias has the weight for an input. */
 static sbp_value build_clamped(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x, sbp_hf_choice c,
                                const char *module, int64_t hidden) {
@@ -275,13 +343,16 @@ static sbp_value build_clamped(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x,
     sbp_dtype wide = sbp_rule_wide(hf->compute);
     const char *name = sbp_hf_path(hf, "%s.experts.%s", module, e->names->fused),
                *down = sbp_hf_path(hf, "%s.experts.%s", module, e->names->experts[SBP_HF_EXPERT_DOWN]);
-    sbp_value w = sbp_hf_param(hf, name, SBP_INIT_NORMAL, 3, (int64_t[]){e->count, hidden, 2 * e->inner});
+    const char *layout = e->blocks ? "out_in" : "in_out";
+    sbp_value w = clamped_matrices(hf, e, name, hidden, 2 * e->inner);
+    name_for_adapters(hf, e, module, SBP_HF_EXPERT_GATE, w, 0, 2 * e->inner);
     sbp_value bias = sbp_hf_param(hf, sbp_hf_path(hf, "%s_bias", name), SBP_INIT_ZEROS, 2,
                                   (int64_t[]){e->count, 2 * e->inner});
-    sbp_value h = expert_linear(hf, "expert_gate_up", x, c.index, w, bias, "in_out", false);
+    sbp_value h = expert_linear(hf, "expert_gate_up", x, c.index, w, bias, layout, false);
     h = sbp_build2(b, SBP_OP_mul, build_clamped_gate(hf, e, h), c.weight);
-    w = sbp_hf_param(hf, down, SBP_INIT_NORMAL, 3, (int64_t[]){e->count, e->inner, hidden});
-    sbp_value y = expert_linear(hf, NULL, h, c.index, w, SBP_NO_VALUE, "in_out", wide != hf->compute);
+    w = clamped_matrices(hf, e, down, e->inner, hidden);
+    name_for_adapters(hf, e, module, SBP_HF_EXPERT_DOWN, w, 0, hidden);
+    sbp_value y = expert_linear(hf, NULL, h, c.index, w, SBP_NO_VALUE, layout, wide != hf->compute);
     bias =
         sbp_hf_param(hf, sbp_hf_path(hf, "%s_bias", down), SBP_INIT_ZEROS, 2, (int64_t[]){e->count, hidden});
     bias = sbp_build_reshape(b, bias, (int64_t[]){e->count, 1, hidden}, 3);
@@ -295,11 +366,14 @@ static sbp_value build_shared(sbp_hf *hf, const sbp_hf_experts *e, const char *a
     sbp_builder *b = &hf->builder;
     sbp_dtype wide = sbp_rule_wide(hf->compute);
     const char *expert = sbp_hf_path(hf, "%s.%s", module, e->shared_name);
-    sbp_value gate = sbp_hf_linear(hf, "shared_gate", x, sbp_hf_path(hf, "%s.gate_proj", expert), e->shared,
-                                   hidden, false);
+    sbp_value gate = SBP_NO_VALUE;
+    if (!e->plain)
+        gate = sbp_hf_linear(hf, "shared_gate", x, sbp_hf_path(hf, "%s.gate_proj", expert), e->shared, hidden,
+                             false);
     sbp_value up =
         sbp_hf_linear(hf, "shared_up", x, sbp_hf_path(hf, "%s.up_proj", expert), e->shared, hidden, false);
-    sbp_value y = sbp_hf_gate(hf, activation, "shared_act", gate, up);
+    sbp_value y = e->plain ? sbp_hf_activate(hf, activation, "shared_act", up)
+                           : sbp_hf_gate(hf, activation, "shared_act", gate, up);
     y = sbp_hf_linear(hf, "shared_proj", y, sbp_hf_path(hf, "%s.down_proj", expert), hidden, e->shared,
                       false);
     if (!e->shared_gated)
@@ -313,16 +387,28 @@ static sbp_value build_shared(sbp_hf *hf, const sbp_hf_experts *e, const char *a
 sbp_value sbp_hf_experts_apply(sbp_hf *hf, const sbp_hf_experts *e, const char *activation, sbp_value x,
                                sbp_hf_choice c, const char *module, int64_t hidden) {
     sbp_value y = e->clamped ? build_clamped(hf, e, x, c, module, hidden)
+                  : e->plain ? build_plain(hf, e, activation, x, c, module, hidden)
                              : build_gated(hf, e, activation, x, c, module, hidden);
     y = sbp_build(&hf->builder, SBP_OP_row_sum, NULL, &y, 1, (sbp_attr[]){sbp_attr_int("axis", -2)}, 1, NULL);
     return sbp_build_reshape(&hf->builder, y, (int64_t[]){hidden}, 1);
+}
+
+/* Experts between two maps, into a latent of the row and out of it. */
+static sbp_value build_in_latent(sbp_hf *hf, const sbp_hf_experts *e, const char *activation, sbp_value x,
+                                 sbp_hf_choice c, const char *module, int64_t hidden) {
+    x = sbp_hf_linear(hf, "latent", x, sbp_hf_path(hf, "%s.fc1_latent_proj", module), e->latent, hidden,
+                      false);
+    sbp_value y = sbp_hf_experts_apply(hf, e, activation, x, c, module, e->latent);
+    y = sbp_hf_linear(hf, NULL, y, sbp_hf_path(hf, "%s.fc2_latent_proj", module), hidden, e->latent, false);
+    return sbp_build_cast(&hf->builder, y, sbp_rule_wide(hf->compute));
 }
 
 sbp_value sbp_hf_experts_build(sbp_hf *hf, const sbp_hf_experts *e, const char *activation, const char *name,
                                sbp_value x, const char *module, int64_t hidden) {
     sbp_builder *b = &hf->builder;
     sbp_hf_choice c = build_choice(hf, e, x, module, hidden);
-    sbp_value y = sbp_hf_experts_apply(hf, e, activation, x, c, module, hidden);
+    sbp_value y = e->latent > 0 ? build_in_latent(hf, e, activation, x, c, module, hidden)
+                                : sbp_hf_experts_apply(hf, e, activation, x, c, module, hidden);
     if (e->shared > 0) {
         sbp_value shared = build_shared(hf, e, activation, x, module, hidden);
         y = sbp_build2(b, SBP_OP_add, y, shared);

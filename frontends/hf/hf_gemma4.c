@@ -218,13 +218,6 @@ static sbp_value build_attention(gemma *m, sbp_value x, const char *module, cons
     return linear(m, "attn_proj", o, module, "o_proj", m->d.hidden, n, m->d.qkv_bias);
 }
 
-static sbp_value build_mlp(const gemma *m, sbp_value x, const char *module, int64_t inner) {
-    sbp_value gate = linear(m, "gate", x, module, "gate_proj", inner, m->d.hidden, false);
-    sbp_value up = linear(m, "up", x, module, "up_proj", inner, m->d.hidden, false);
-    x = sbp_hf_gate(m->hf, m->d.activation, "act", gate, up);
-    return linear(m, "mlp_proj", x, module, "down_proj", m->d.hidden, inner, false);
-}
-
 /* Experts of a layer read the stream x, by norms of their own. */
 static sbp_value build_experts(const gemma *m, sbp_value x, int64_t n) {
     sbp_hf *hf = m->hf;
@@ -280,7 +273,7 @@ static sbp_value build_layer(gemma *m, sbp_value x, int64_t n) {
     (void)enter(m, n, "");
     x = sbp_hf_add(m->hf, "attn_residual", x, y);
     y = norm(m, "mlp_norm", x, enter(m, n, "pre_feedforward_layernorm"), hidden);
-    y = build_mlp(m, y, enter(m, n, "mlp"), l->inner);
+    y = sbp_hf_mlp(m->hf, m->d.activation, y, enter(m, n, "mlp"), names.experts, hidden, l->inner);
     if (m->has_experts) {
         y = norm(m, NULL, y, enter(m, n, "post_feedforward_layernorm_1"), hidden);
         y = sbp_hf_add(m->hf, "mlp_and_experts", y, build_experts(m, x, n));

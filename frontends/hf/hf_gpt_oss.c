@@ -1,5 +1,7 @@
 /* hf_gpt_oss.c: GPT-OSS: attention with sinks, every other layer over a window; experts in all layers, with
  * biases and a clamped gate. Fields and their defaults: transformers, configuration_gpt_oss.py. */
+#include <string.h>
+
 #include "frontends/hf/hf.h"
 
 static const sbp_hf_expert_names names = {.module = "mlp",
@@ -29,14 +31,28 @@ static void check_old_name(sbp_hf *hf, const sbp_hf_experts *e) {
                     (long long)e->chosen);
 }
 
-/* Released files have the experts in blocks of 4 bits. */
-static void refuse_blocks(sbp_hf *hf) {
+/* Released files have the experts in blocks of 4 bits, which are read as they are and stay frozen. Without the field
+ * they are numbers like any others. */
+static void read_blocks(sbp_hf *hf, sbp_hf_experts *e) {
     const sbp_json *field = sbp_hf_field(hf, "quantization_config");
-    if (field)
+    const char *method = NULL;
+    if (hf->builder.status != SBP_OK)
+        return;
+    bool here = sbp_hf_has_tensor(
+        hf, sbp_weights_pair_name(hf->arena, "model.layers.0.mlp.experts.gate_up_proj_blocks"));
+    e->blocks = field ? here || !hf->weights : here;
+    e->frozen_blocks = field != NULL;
+    if (!field)
+        return;
+    hf->builder.status = sbp_json_get_string(hf->diag, field, "quant_method", SBP_JSON_REQUIRED, &method);
+    if (hf->builder.status == SBP_OK && strcmp(method, "mxfp4") != 0)
+        sbp_hf_fail(hf, field, "quant_method '%.40s': of this model mxfp4 is read", method);
+    else if (hf->builder.status == SBP_OK && !e->blocks)
         sbp_hf_fail(
             hf, field,
-            "experts in blocks (quant_method mxfp4) are not read yet: use a copy of the model in bf16 "
-            "(transformers: from_pretrained with Mxfp4Config(dequantize=True), then save_pretrained)");
+            "the weights have no model.layers.0.mlp.experts.gate_up_proj_blocks and _scales of one shape; "
+            "--set quantization_config=null reads weights that are not in blocks");
+    hf->model->carries |= hf->builder.status == SBP_OK;
 }
 
 void sbp_hf_gpt_oss(sbp_hf *hf) {
@@ -46,7 +62,6 @@ void sbp_hf_gpt_oss(sbp_hf *hf) {
                                                                   .head_dim = 64,
                                                                   .max_positions = 131072,
                                                                   .norm_eps = 1e-5});
-    refuse_blocks(hf);
     d.norm.style = SBP_HF_RMS_NORM_WIDE;
     d.qkv_bias = d.o_bias = sbp_hf_bool(hf, "attention_bias", true);
     d.sinks = true;
@@ -69,6 +84,7 @@ void sbp_hf_gpt_oss(sbp_hf *hf) {
                                                                .balance = 0.001,
                                                                .names = &names});
     check_old_name(hf, &d.experts);
+    read_blocks(hf, &d.experts);
     d.experts.router_bias = d.experts.softmax_of_chosen = d.experts.clamped = true;
     d.experts.limit = sbp_hf_double(hf, "swiglu_limit", 7);
     d.experts.alpha = sbp_hf_double(hf, "swiglu_alpha", 1.702);

@@ -5,8 +5,6 @@
 
 #include "frontends/hf/hf.h"
 
-enum { MAX_LAYERS = 1000 };
-
 typedef struct lfm2 {
     sbp_hf *hf;
     sbp_builder *b;
@@ -22,22 +20,15 @@ typedef struct lfm2 {
 /* layer_types, or full_attn_idxs, without which all layers attend. */
 static void read_layers(lfm2 *m) {
     sbp_hf *hf = m->hf;
-    const sbp_json *types = sbp_hf_field(hf, "layer_types"), *places = sbp_hf_field(hf, "full_attn_idxs");
+    bool given = sbp_hf_layer_words(hf, "layer_types", m->layers, "conv", "full_attention", m->attends);
+    const sbp_json *places = sbp_hf_field(hf, "full_attn_idxs");
+    if (given || hf->builder.status != SBP_OK)
+        return;
     for (int64_t i = 0; i < m->layers; i++)
-        m->attends[i] = !types && !places;
-    if (types && (types->kind != SBP_JSON_ARRAY || types->count != m->layers))
-        sbp_hf_fail(hf, types, "expected an array of %lld layer types (num_hidden_layers)",
-                    (long long)m->layers);
-    else if (!types && places && places->kind != SBP_JSON_ARRAY)
+        m->attends[i] = !places;
+    if (places && places->kind != SBP_JSON_ARRAY)
         sbp_hf_fail(hf, places, "expected an array of layer numbers");
-    for (int64_t i = 0; types && i < m->layers && hf->builder.status == SBP_OK; i++) {
-        const sbp_json *type = &types->items[i];
-        const char *text = type->kind == SBP_JSON_STRING ? type->string : sbp_json_kind_name(type->kind);
-        m->attends[i] = strcmp(text, "full_attention") == 0;
-        if (!m->attends[i] && strcmp(text, "conv") != 0)
-            sbp_hf_fail(hf, type, "layer type %s is not supported; full_attention or conv expected", text);
-    }
-    for (int64_t i = 0; !types && places && i < places->count && hf->builder.status == SBP_OK; i++) {
+    for (int64_t i = 0; places && i < places->count && hf->builder.status == SBP_OK; i++) {
         int64_t layer = 0;
         hf->builder.status = sbp_json_as_i64(hf->diag, &places->items[i], &layer);
         if (hf->builder.status == SBP_OK && (layer < 0 || layer >= m->layers))
@@ -86,21 +77,12 @@ static lfm2 read_config(sbp_hf *hf) {
     m.conv_bias = sbp_hf_bool(hf, "conv_bias", false);
     m.tied = sbp_hf_bool(hf, "tie_embedding", sbp_hf_bool(hf, "tie_word_embeddings", true));
     m.norm.eps = sbp_hf_double(hf, "norm_eps", 1e-5);
-    if (hf->builder.status == SBP_OK && m.heads % m.kv_heads != 0)
-        sbp_hf_fail(hf, sbp_hf_field(hf, "num_key_value_heads"),
-                    "num_attention_heads %lld is not a multiple of num_key_value_heads %lld",
-                    (long long)m.heads, (long long)m.kv_heads);
-    if (m.layers > MAX_LAYERS)
-        sbp_hf_fail(hf, sbp_hf_field(hf, "num_hidden_layers"), "%lld layers; at most %d are expected",
-                    (long long)m.layers, MAX_LAYERS);
+    sbp_hf_check_multiple(hf, "num_attention_heads", m.heads, "num_key_value_heads", m.kv_heads);
+    sbp_hf_set_facts(hf, m.vocab, m.layers, sbp_hf_size(hf, "max_position_embeddings", 128000));
     check_old_names(&m);
     m.attends = SBP_NEW_ARRAY(hf->arena, bool, hf->builder.status == SBP_OK ? m.layers : 1);
     if (hf->builder.status == SBP_OK)
         read_layers(&m);
-    hf->model->vocab_size = m.vocab;
-    hf->model->max_positions = sbp_hf_size(hf, "max_position_embeddings", 128000);
-    if (hf->model->pad_id >= 0 && hf->model->pad_id < m.vocab)
-        hf->pad_row = hf->model->pad_id;
     return m;
 }
 
@@ -154,6 +136,8 @@ static sbp_value build_attention(const lfm2 *m, sbp_value x, const char *module)
 }
 
 static sbp_value build_layer(const lfm2 *m, sbp_value x, int64_t n) {
+    static const char *const matrices[] = {
+        [SBP_HF_EXPERT_GATE] = "w1", [SBP_HF_EXPERT_UP] = "w3", [SBP_HF_EXPERT_DOWN] = "w2"};
     bool attends = m->attends[n];
     sbp_value y = sbp_hf_normalize(m->hf, &m->norm, attends ? "attn_norm" : "conv_norm", x,
                                    enter(m, n, "operator_norm"), m->hidden);
@@ -163,10 +147,7 @@ static sbp_value build_layer(const lfm2 *m, sbp_value x, int64_t n) {
     x = sbp_hf_add(m->hf, attends ? "attn_residual" : "conv_residual", x, y);
     y = sbp_hf_normalize(m->hf, &m->norm, "mlp_norm", x, enter(m, n, "ffn_norm"), m->hidden);
     module = enter(m, n, "feed_forward");
-    sbp_value gate = linear(m, "gate", y, module, "w1", m->inner, m->hidden, false);
-    sbp_value up = linear(m, "up", y, module, "w3", m->inner, m->hidden, false);
-    y = sbp_hf_gate(m->hf, "silu", "act", gate, up);
-    y = linear(m, "mlp_proj", y, module, "w2", m->hidden, m->inner, false);
+    y = sbp_hf_mlp(m->hf, "silu", y, module, matrices, m->hidden, m->inner);
     (void)enter(m, n, "");
     return sbp_hf_add(m->hf, "mlp_residual", x, y);
 }

@@ -245,6 +245,7 @@ static void begin(sbp_hf *hf, sbp_loading *l, const sbp_json *config, const char
                    .residual = l->residual,
                    .model = l->model,
                    .head = l->options->head,
+                   .balance = l->options->balance,
                    .pad_row = -1,
                    .weights = l->weights};
     sbp_map_init(&hf->read, l->arena);
@@ -345,6 +346,49 @@ static sbp_status refuse(sbp_loading *l, const sbp_json *config, const char *mod
         model_type, supported.data, nearest(l, config, model_type));
 }
 
+/* ---- weights in codes -------------------------------------------------------------------------------- */
+
+/* FP8 (DeepSeek-V3, Qwen3): the weights say where they have scales, whatever the rest of the field is. */
+static void read_fp8(sbp_hf *hf) {
+    const sbp_json *field = sbp_json_member(hf->config, "quantization_config");
+    const sbp_json *method = field ? sbp_json_member(field, "quant_method") : NULL;
+    if (!method || method->kind != SBP_JSON_STRING || strcmp(method->string, "fp8") != 0)
+        return;
+    (void)sbp_hf_field(hf, "quantization_config");
+    hf->fp8 = true;
+}
+
+/* What becomes of them without adapters. */
+static void say_quantized(const sbp_loading *l, const sbp_hf *hf) {
+    bool frozen = false;
+    for (int32_t p = 0; p < l->model->module->param_count; p++)
+        frozen |= l->model->module->params[p].format != SBP_FORMAT_NONE;
+    if (l->lora)
+        return;
+    if (frozen)
+        sbp_note(l->diag, "weights that are kept in blocks (quantization_config) stay frozen; --set "
+                          "quantization_config=null reads them as numbers and trains them");
+    if (hf->fp8)
+        sbp_note(l->diag, "weights in FP8 are read as numbers, trained and written as such, without "
+                          "quantization_config; those that are frozen keep their blocks while it runs");
+}
+
+/* Without a quantization_config that is null, or of weights that are written as numbers: transformers goes by
+ * whether it is there. */
+static const char *print_config(sbp_arena *arena, const sbp_json *config, bool numbers) {
+    sbp_text text;
+    sbp_text_init(&text, arena);
+    sbp_json_writer w = sbp_json_writer_on(&text);
+    w.compact = true;
+    sbp_json_write_object(&w, NULL);
+    for (int64_t i = 0; i < config->count; i++)
+        if (strcmp(config->items[i].key, "quantization_config") != 0 ||
+            !(numbers || config->items[i].kind == SBP_JSON_NULL))
+            sbp_json_write_value(&w, config->items[i].key, &config->items[i]);
+    sbp_json_write_end(&w);
+    return text.data;
+}
+
 sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_stored stored, void *stored_user) {
     SBP_TRY(sbp_hf_override(l, &config));
     const char *model_type;
@@ -357,8 +401,10 @@ sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_stored stored
     hf.stored = stored;
     hf.stored_user = stored_user;
     const sbp_func *func = hf.builder.func;
+    read_fp8(&hf);
     if (architecture->text_type)
         enter_text_config(&hf, l, architecture->text_type);
+    read_fp8(&hf);
     architecture->build(&hf);
     if (hf.builder.status == SBP_OK && func->result_count == 0)
         return sbp_fail(l->diag, SBP_INTERNAL,
@@ -367,9 +413,7 @@ sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_stored stored
     SBP_TRY(hf.builder.status);
     if (hf.untied)
         SBP_TRY(override_one(l, "tie_word_embeddings=false", &config));
-    sbp_text text;
-    sbp_text_init(&text, l->arena);
-    sbp_json_add_value(&text, config);
-    l->model->config = text.data;
+    say_quantized(l, &hf);
+    l->model->config = print_config(l->arena, config, hf.fp8);
     return SBP_OK;
 }

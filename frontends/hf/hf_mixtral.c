@@ -4,6 +4,7 @@
 
 static const sbp_hf_expert_names names = {
     .module = "block_sparse_moe",
+    .class_module = "mlp",
     .router = "gate",
     .experts = {[SBP_HF_EXPERT_GATE] = "w1", [SBP_HF_EXPERT_UP] = "w3", [SBP_HF_EXPERT_DOWN] = "w2"}};
 

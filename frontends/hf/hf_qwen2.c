@@ -12,15 +12,8 @@ void sbp_hf_qwen_windows(sbp_hf *hf, sbp_hf_decoder *d) {
     if (!sbp_hf_layer_types(hf, d->layers, sliding))
         for (int64_t i = 0; i < d->layers; i++)
             sliding[i] = use && i >= first;
-    for (int64_t i = 0; i < d->layers; i++) {
-        if (sliding[i] && !use)
-            sbp_hf_fail(
-                hf, sbp_hf_field(hf, "layer_types"),
-                "layer %lld is sliding_attention, but there is no window: use_sliding_window is false, or "
-                "sliding_window null",
-                (long long)i);
-        d->layer[i].window = sliding[i] ? window : 0;
-    }
+    for (int64_t i = 0; i < d->layers; i++)
+        sbp_hf_set_window(hf, d, i, sliding[i], use ? window : 0, SBP_HF_NO_WINDOW);
 }
 
 void sbp_hf_qwen2(sbp_hf *hf) {

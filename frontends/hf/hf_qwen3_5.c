@@ -3,11 +3,9 @@
  * names: transformers, modeling_qwen3_5.py, modeling_qwen3_5_moe.py and modeling_qwen3_next.py; fields and
  * their defaults: configuration_*.py beside them. */
 #include <math.h>
-#include <string.h>
 
 #include "frontends/hf/hf.h"
-
-enum { MAX_LAYERS = 1000 };
+#include "ir/graph/op.h"
 
 /* What a family has otherwise, and what counts where config.json says nothing. */
 typedef struct traits {
@@ -34,29 +32,11 @@ typedef struct qwen {
 
 /* layer_types, or every full_attention_interval-th layer attends. */
 static void read_layers(qwen *m) {
-    sbp_hf *hf = m->hf;
-    int64_t interval = sbp_hf_size(hf, "full_attention_interval", 4);
-    const sbp_json *types = sbp_hf_field(hf, "layer_types");
-    if (types && (types->kind != SBP_JSON_ARRAY || types->count != m->layers))
-        sbp_hf_fail(hf, types, "expected an array of %lld layer types (num_hidden_layers)",
-                    (long long)m->layers);
-    for (int64_t i = 0; i < m->layers && hf->builder.status == SBP_OK; i++) {
-        m->attends[i] = (i + 1) % interval == 0;
-        if (!types)
-            continue;
-        const sbp_json *type = &types->items[i];
-        const char *text = type->kind == SBP_JSON_STRING ? type->string : sbp_json_kind_name(type->kind);
-        m->attends[i] = strcmp(text, "full_attention") == 0;
-        if (!m->attends[i] && strcmp(text, "linear_attention") != 0)
-            sbp_hf_fail(hf, type,
-                        "layer type %s is not supported; full_attention or linear_attention expected", text);
-    }
-}
-
-static void check_heads(const qwen *m, const char *field, int64_t heads, const char *of_field, int64_t of) {
-    if (m->hf->builder.status == SBP_OK && heads % of != 0)
-        sbp_hf_fail(m->hf, sbp_hf_field(m->hf, of_field), "%s %lld is not a multiple of %s %lld", field,
-                    (long long)heads, of_field, (long long)of);
+    int64_t interval = sbp_hf_size(m->hf, "full_attention_interval", 4);
+    if (!sbp_hf_layer_words(m->hf, "layer_types", m->layers, "linear_attention", "full_attention",
+                            m->attends))
+        for (int64_t i = 0; i < m->layers; i++)
+            m->attends[i] = (i + 1) % interval == 0;
 }
 
 static qwen read_config(sbp_hf *hf, const char *root, const traits *t) {
@@ -76,22 +56,16 @@ static qwen read_config(sbp_hf *hf, const char *root, const traits *t) {
     m.activation = sbp_hf_string(hf, "hidden_act", "silu");
     m.bias = sbp_hf_bool(hf, "attention_bias", false);
     m.norm = (sbp_hf_norm){SBP_HF_RMS_NORM_PLUS_ONE, sbp_hf_double(hf, "rms_norm_eps", 1e-6)};
-    check_heads(&m, "num_attention_heads", m.heads, "num_key_value_heads", m.kv_heads);
-    check_heads(&m, "linear_num_value_heads", m.value_heads, "linear_num_key_heads", m.key_heads);
+    sbp_hf_check_multiple(hf, "num_attention_heads", m.heads, "num_key_value_heads", m.kv_heads);
+    sbp_hf_check_multiple(hf, "linear_num_value_heads", m.value_heads, "linear_num_key_heads", m.key_heads);
     if (!sbp_hf_bool(hf, "attn_output_gate", true))
         sbp_hf_fail(hf, sbp_hf_field(hf, "attn_output_gate"), "attention without a gate is not supported");
-    if (m.layers > MAX_LAYERS)
-        sbp_hf_fail(hf, sbp_hf_field(hf, "num_hidden_layers"), "%lld layers; at most %d are expected",
-                    (long long)m.layers, MAX_LAYERS);
+    sbp_hf_set_facts(hf, m.vocab, m.layers, sbp_hf_size(hf, "max_position_embeddings", t->max_positions));
     m.attends = SBP_NEW_ARRAY(hf->arena, bool, hf->builder.status == SBP_OK ? m.layers : 1);
     if (hf->builder.status == SBP_OK)
         read_layers(&m);
     if (t->experts)
         m.experts = sbp_hf_experts_read(hf, m.layers, t->experts);
-    hf->model->vocab_size = m.vocab;
-    hf->model->max_positions = sbp_hf_size(hf, "max_position_embeddings", t->max_positions);
-    if (hf->model->pad_id >= 0 && hf->model->pad_id < m.vocab)
-        hf->pad_row = hf->model->pad_id;
     return m;
 }
 
@@ -107,10 +81,6 @@ static const char *enter(const qwen *m, int64_t layer, const char *module) {
 static sbp_value linear(const qwen *m, const char *name, sbp_value x, const char *module, const char *part,
                         int64_t out, int64_t in, bool bias) {
     return sbp_hf_linear(m->hf, name, x, sbp_hf_path(m->hf, "%s.%s", module, part), out, in, bias);
-}
-
-static sbp_dtype wide_type(const qwen *m) {
-    return m->hf->compute == SBP_F64 ? SBP_F64 : SBP_F32;
 }
 
 /* What the projections of a layer with the delta rule give: rows of the convolution, q | k | v with the heads
@@ -159,7 +129,7 @@ static projected project(const qwen *m, sbp_value x, const char *module) {
 /* Columns from `start` on as heads of length 1, times `scale`; an operand of the delta rule. */
 static sbp_value build_unit_heads(const qwen *m, const char *name, sbp_value x, int64_t start, double scale) {
     sbp_builder *b = m->b;
-    sbp_dtype wide = wide_type(m);
+    sbp_dtype wide = sbp_rule_wide(m->hf->compute);
     x = sbp_build_slice(b, x, start, m->key_heads * m->dk);
     x = sbp_build_cast(b, sbp_hf_split_heads(m->hf, x, m->key_heads, m->dk), wide);
     sbp_value square = sbp_build2(b, SBP_OP_mul, x, x);
@@ -177,7 +147,7 @@ static sbp_value build_unit_heads(const qwen *m, const char *name, sbp_value x, 
 /* -exp(A_log) softplus(a + dt_bias), with softplus(x) = -log_sigmoid(-x) */
 static sbp_value build_decay(const qwen *m, sbp_value a, const char *module) {
     sbp_builder *b = m->b;
-    sbp_dtype wide = wide_type(m);
+    sbp_dtype wide = sbp_rule_wide(m->hf->compute);
     sbp_value log =
         sbp_hf_row_vector(m->hf, sbp_hf_path(m->hf, "%s.A_log", module), SBP_INIT_NORMAL, m->value_heads);
     sbp_value bias =
@@ -204,7 +174,7 @@ static sbp_value build_delta_rule(const qwen *m, projected p, const char *module
     v = sbp_hf_operand(hf, v);
     sbp_build_name(b, v, "delta_v");
     sbp_value decay = build_decay(m, p.a, module);
-    sbp_value beta = sbp_build_cast(b, sbp_build1(b, SBP_OP_sigmoid, p.b), wide_type(m));
+    sbp_value beta = sbp_build_cast(b, sbp_build1(b, SBP_OP_sigmoid, p.b), sbp_rule_wide(m->hf->compute));
     sbp_build_name(b, beta, "beta");
     sbp_value first = sbp_hf_row(hf, "first");
     return sbp_build(b, SBP_OP_delta_rule, "delta_out", (sbp_value[]){q, k, v, decay, beta, first}, 6, NULL,
@@ -219,8 +189,8 @@ static sbp_value build_delta(const qwen *m, sbp_value x, const char *module) {
     sbp_value y = build_delta_rule(m, p, module);
     y = sbp_hf_normalize(hf, &(sbp_hf_norm){SBP_HF_RMS_NORM, m->norm.eps}, "delta_norm", y,
                          sbp_hf_path(hf, "%s.norm", module), m->dv);
-    y = sbp_build_cast(b, sbp_hf_join_heads(hf, y), wide_type(m));
-    y = sbp_hf_gate(hf, "silu", NULL, sbp_build_cast(b, p.z, wide_type(m)), y);
+    y = sbp_build_cast(b, sbp_hf_join_heads(hf, y), sbp_rule_wide(m->hf->compute));
+    y = sbp_hf_gate(hf, "silu", NULL, sbp_build_cast(b, p.z, sbp_rule_wide(m->hf->compute)), y);
     y = sbp_hf_operand(hf, y);
     sbp_build_name(b, y, "delta_gated");
     return linear(m, "delta_proj", y, module, "out_proj", m->hidden, m->value_heads * m->dv, false);
@@ -256,10 +226,7 @@ static sbp_value build_attention(const qwen *m, sbp_value x, const char *module)
 static sbp_value build_mlp(const qwen *m, sbp_value x, const char *module, bool sparse) {
     if (sparse)
         return sbp_hf_experts_build(m->hf, &m->experts, m->activation, "mlp_proj", x, module, m->hidden);
-    sbp_value gate = linear(m, "gate", x, module, "gate_proj", m->inner, m->hidden, false);
-    sbp_value up = linear(m, "up", x, module, "up_proj", m->inner, m->hidden, false);
-    x = sbp_hf_gate(m->hf, m->activation, "act", gate, up);
-    return linear(m, "mlp_proj", x, module, "down_proj", m->hidden, m->inner, false);
+    return sbp_hf_mlp(m->hf, m->activation, x, module, sbp_hf_projections.experts, m->hidden, m->inner);
 }
 
 static sbp_value build_layer(const qwen *m, sbp_value x, int64_t n) {

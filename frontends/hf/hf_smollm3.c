@@ -22,12 +22,8 @@ static void read_layers(sbp_hf *hf, sbp_hf_decoder *d) {
         if (list && hf->builder.status == SBP_OK)
             hf->builder.status = sbp_json_as_i64(hf->diag, &list->items[i], &turns);
         d->layer[i].no_rope = turns == 0;
-        if (given && sliding[i] && !use)
-            sbp_hf_fail(hf, sbp_hf_field(hf, "layer_types"),
-                        "layer %lld is sliding_attention, but there is no window: use_sliding_window is "
-                        "false, or sliding_window null",
-                        (long long)i);
-        d->layer[i].window = use && (given ? sliding[i] : turns == 0) ? window : 0;
+        bool slides = given ? sliding[i] : use && turns == 0;
+        sbp_hf_set_window(hf, d, i, slides, use ? window : 0, SBP_HF_NO_WINDOW);
     }
 }
 

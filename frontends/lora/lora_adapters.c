@@ -13,9 +13,11 @@
 /* A weight that something is multiplied by. */
 typedef struct site {
     int32_t param;
-    bool in_out;        /* the matrix is [in, out] */
-    const char *module; /* "model.layers.0.self_attn.q_proj" */
-    bool head, taken;   /* taken: a target */
+    bool in_out; /* the matrix is [in, out] */
+    const char
+        *module; /* "model.layers.0.self_attn.q_proj"; of experts "model.layers.0.mlp.experts.down_proj" */
+    bool head, taken; /* taken: a target */
+    bool experts;     /* a matrix for each */
 } site;
 
 typedef struct tuning {
@@ -76,12 +78,14 @@ static sbp_status number_of(const tuning *t, const char *what, const sbp_lora_nu
 
 /* ---- what the graph multiplies by --------------------------------------------------------------------- */
 
-static void add_site(tuning *t, int32_t param, bool in_out) {
+static void add_site(tuning *t, int32_t param, bool in_out, bool experts) {
     for (int32_t i = 0; i < t->site_count; i++)
         if (t->sites[i].param == param)
             return;
     const char *source = sbp_loading_source_name(&t->m->params[param]);
-    site s = {.param = param, .in_out = in_out, .module = module_of(t->l->arena, source)};
+    site s = {.param = param, .in_out = in_out, .module = module_of(t->l->arena, source), .experts = experts};
+    if (experts)
+        s.module = t->m->params[param].fused;
     SBP_PUSH(t->l->arena, t->sites, t->site_count, t->site_capacity, s);
 }
 
@@ -129,13 +133,17 @@ static void find_sites(tuning *t) {
     int32_t of_head = head ? param_operand(f, head, 1) : -1;
     for (int32_t i = 0; i < f->op_count; i++) {
         const sbp_op *op = &f->ops[i];
-        int32_t p = op->code == SBP_OP_linear   ? param_operand(f, op, 1)
-                    : op->code == SBP_OP_gather ? param_operand(f, op, 0)
-                                                : -1;
+        int32_t p = op->code == SBP_OP_linear          ? param_operand(f, op, 1)
+                    : op->code == SBP_OP_expert_linear ? param_operand(f, op, 2)
+                    : op->code == SBP_OP_gather        ? param_operand(f, op, 0)
+                                                       : -1;
+        bool experts = op->code == SBP_OP_expert_linear;
+        if (experts && (p < 0 || !t->m->params[p].fused))
+            continue;
         if (p >= 0 && op->code == SBP_OP_gather)
             t->gathered[p] = true;
         else if (p >= 0 && !routes[op->results[0]])
-            add_site(t, p, sbp_op_symbol_is(op, "layout", "in_out"));
+            add_site(t, p, sbp_op_symbol_is(op, "layout", "in_out"), experts);
     }
     for (int32_t i = 0; i < t->site_count; i++)
         t->sites[i].head = t->sites[i].param == of_head;
@@ -228,6 +236,8 @@ static sbp_status in_layers(const tuning *t, const char *module, bool *out) {
 static sbp_status is_target(const tuning *t, const sbp_lora_names *targets, const site *s, bool *out) {
     int32_t at = -1, excluded;
     *out = false;
+    if (s->experts)
+        return SBP_OK;
     SBP_TRY(find_name(t, "--lora-exclude", &t->o->exclude, s->module, &excluded));
     if (!t->o->all_linear)
         SBP_TRY(find_name(t, "--lora-targets", targets, s->module, &at));
@@ -273,12 +283,40 @@ static sbp_status check_unused(const tuning *t, const char *name, bool *used) {
     return SBP_OK;
 }
 
+/* Experts, by the names of their tensors; excluded modules and layers are not asked, as peft does not. */
+static sbp_status choose_parameters(tuning *t) {
+    const sbp_lora_names *names = &t->o->parameters;
+    const char *known = NULL;
+    for (int32_t i = 0; i < t->site_count; i++)
+        known = t->sites[i].experts ? t->sites[i].module : known;
+    for (int32_t k = 0; k < names->count; k++) {
+        bool any = false;
+        for (int32_t i = 0; i < t->site_count; i++)
+            if (t->sites[i].experts && ends_with(t->sites[i].module, names->names[k]))
+                any = t->sites[i].taken = true;
+        if (!any)
+            return sbp_fail(t->l->diag, SBP_USAGE,
+                            "--lora-target-parameters %s: no tensor of experts has such a name; %s%s",
+                            names->names[k], known ? "one is " : "the model has none", known ? known : "");
+    }
+    if (names->count > 0 && t->o->dropout > 0)
+        return sbp_fail(t->l->diag, SBP_USAGE,
+                        "--lora-dropout %g: adapters of experts have none, in PEFT neither: leave "
+                        "--lora-target-parameters out, or set it to 0",
+                        t->o->dropout);
+    return SBP_OK;
+}
+
 static sbp_status choose_targets(tuning *t, sbp_lora_names *targets) {
     static const char *const usual[] = {"q_proj", "v_proj"}, *const joined[] = {"qkv_proj"},
                              *const by_head[] = {"query_key_value"};
     static const sbp_lora_names defaults[] = {{usual, 2, false}, {joined, 1, false}, {by_head, 1, false}};
     int32_t count = 0;
     bool given = t->o->targets.count > 0 || t->o->all_linear;
+    *targets = (sbp_lora_names){0};
+    SBP_TRY(choose_parameters(t));
+    if (!given && t->o->parameters.count > 0)
+        return SBP_OK;
     if (t->o->targets.pattern && t->o->layer_count > 0)
         return sbp_fail(t->l->diag, SBP_USAGE,
                         "--lora-layers: a regular expression for targets, '%s', says itself which layers",
@@ -288,6 +326,8 @@ static sbp_status choose_targets(tuning *t, sbp_lora_names *targets) {
         t->target_used = SBP_NEW_ARRAY(t->l->arena, bool, targets->count + 1);
         for (int32_t i = 0; i < t->site_count; i++) {
             site *s = &t->sites[i];
+            if (s->experts)
+                continue;
             SBP_TRY(is_target(t, targets, s, &s->taken));
             if (s->taken && s->head)
                 return sbp_fail(t->l->diag, SBP_USAGE,
@@ -390,12 +430,84 @@ static int32_t add_matrix(tuning *t, const char *name, int64_t n, int64_t column
     return sbp_module_add_param(t->m, &param);
 }
 
+/* Names of A and B without their ends. peft wraps the experts once for each tensor that it adapts, the last of which
+ * is down_proj. */
+static const char *name_of_experts(const tuning *t, const site *s) {
+    const char *dot = strrchr(s->module, '.');
+    size_t n = (size_t)(dot - s->module);
+    bool within = false;
+    for (int32_t i = 0; i < t->site_count; i++)
+        within |= t->sites[i].experts && t->sites[i].taken && strcmp(dot, ".gate_up_proj") == 0 &&
+                  strncmp(t->sites[i].module, s->module, n) == 0 &&
+                  strcmp(t->sites[i].module + n, ".down_proj") == 0;
+    return sbp_arena_printf(t->l->arena, PREFIX "%.*s%s", (int)n, s->module, within ? ".base_layer" : "");
+}
+
+static int32_t add_stack(tuning *t, const char *name, const sbp_recipe *recipe, const int64_t *dims,
+                         double bound, sbp_dtype dtype) {
+    int32_t found = sbp_module_find_param(t->m, name);
+    if (found >= 0)
+        return found;
+    sbp_recipe *own = SBP_NEW(t->l->arena, sbp_recipe);
+    *own = *recipe;
+    sbp_param param = {
+        .name = name,
+        .type = {.dtype = dtype,
+                 .rank = 3,
+                 .dim = {sbp_dim_const(dims[0]), sbp_dim_const(dims[1]), sbp_dim_const(dims[2])}},
+        .storage = dtype,
+        .trainable = true,
+        .decay = true,
+        .init = bound > 0 ? SBP_INIT_UNIFORM : SBP_INIT_ZEROS,
+        .init_std = bound,
+        .owner = SBP_OF_ADAPTER,
+        .fresh = true,
+        .pad_row = -1,
+        .recipe = own};
+    return sbp_module_add_param(t->m, &param);
+}
+
+/* Of experts peft has A [experts r, in], expert by expert, and B [out, r experts], whose last axis has the experts of
+ * each rank together. */
+static void add_of_experts(tuning *t, const site *s, int64_t r, sbp_adapter *adapter) {
+    sbp_arena *arena = t->l->arena;
+    const sbp_param w = t->m->params[s->param];
+    int64_t experts = w.type.dim[0].n, in = w.type.dim[s->in_out ? 1 : 2].n,
+            out = w.type.dim[s->in_out ? 2 : 1].n;
+    const char *stem = name_of_experts(t, s);
+    sbp_recipe_step *a = SBP_NEW_ARRAY(arena, sbp_recipe_step, 1),
+                    *b = SBP_NEW_ARRAY(arena, sbp_recipe_step, 3);
+    a[0] = (sbp_recipe_step){.op = SBP_RECIPE_SPLIT, .axis = 0, .length = experts};
+    b[0] = (sbp_recipe_step){.op = SBP_RECIPE_SLICE, .axis = 0, .start = w.fused_start, .length = out};
+    b[1] = (sbp_recipe_step){.op = SBP_RECIPE_SPLIT, .axis = 1, .length = r};
+    b[2] = (sbp_recipe_step){.op = SBP_RECIPE_FRONT, .axis = 2};
+    const sbp_recipe of_a = {.source = sbp_arena_printf(arena, "%s.lora_A.weight", stem),
+                             .dtype = SBP_F32,
+                             .rank = 2,
+                             .dim = {experts * r, in},
+                             .steps = a,
+                             .step_count = 1},
+                     of_b = {.source = sbp_arena_printf(arena, "%s.lora_B.weight", stem),
+                             .dtype = SBP_F32,
+                             .rank = 2,
+                             .dim = {w.fused_total, r * experts},
+                             .steps = b,
+                             .step_count = 3};
+    const char *name = w.fused_total == out
+                           ? of_b.source
+                           : sbp_arena_printf(arena, "%s.%lld.lora_B.weight", stem, (long long)w.fused_start);
+    adapter->a =
+        add_stack(t, of_a.source, &of_a, (int64_t[]){experts, r, in}, 1 / sqrt((double)in), w.type.dtype);
+    adapter->b = add_stack(t, name, &of_b, (int64_t[]){experts, out, r}, 0, w.type.dtype);
+}
+
 static sbp_status add_adapter(tuning *t, const site *s) {
     sbp_arena *arena = t->l->arena;
     const sbp_param weight = t->m->params[s->param];
     double rank = (double)t->o->rank, alpha = t->o->alpha;
-    rows part;
-    SBP_TRY(rows_of(t, s, &part));
+    rows part = {0};
+    if (!s->experts)
+        SBP_TRY(rows_of(t, s, &part));
     SBP_TRY(number_of(t, "--lora-rank-pattern", t->o->ranks, t->o->rank_count, s->module, &rank));
     SBP_TRY(number_of(t, "--lora-alpha-pattern", t->o->alphas, t->o->alpha_count, s->module, &alpha));
     if (!(rank >= 1 && rank <= 1e6) || rank != floor(rank))
@@ -410,6 +522,11 @@ static sbp_status add_adapter(tuning *t, const site *s) {
                            .in_out = s->in_out,
                            .scale = alpha / (t->o->rslora ? sqrt(rank) : rank),
                            .dropout = t->o->dropout};
+    if (s->experts) {
+        add_of_experts(t, s, r, &adapter);
+        SBP_PUSH(arena, t->m->adapters, t->m->adapter_count, t->m->adapter_capacity, adapter);
+        return SBP_OK;
+    }
     /* torch's kaiming_uniform_ with a = sqrt(5): the bound is sqrt(6 / ((1 + 5) in)) */
     adapter.a = add_matrix(t, a, r, in, &whole, a, 1 / sqrt((double)in), weight.type.dtype);
     adapter.b = add_matrix(t, own, part.length, r, &part, b, 0, weight.type.dtype);
@@ -427,7 +544,7 @@ static sbp_lora_names short_names(const tuning *t) {
     bool ambiguous = false;
     for (int32_t i = 0; i < t->site_count; i++) {
         const char *dot = strrchr(t->sites[i].module, '.'), *end = dot ? dot + 1 : t->sites[i].module;
-        bool known = !t->sites[i].taken;
+        bool known = !t->sites[i].taken || t->sites[i].experts;
         for (int32_t k = 0; k < count && !known; k++)
             known = strcmp(names[k], end) == 0;
         if (!known)
@@ -435,12 +552,13 @@ static sbp_lora_names short_names(const tuning *t) {
     }
     for (int32_t i = 0; i < t->site_count; i++)
         for (int32_t k = 0; k < count; k++)
-            ambiguous |= !t->sites[i].taken && ends_with(t->sites[i].module, names[k]);
+            ambiguous |=
+                !t->sites[i].taken && !t->sites[i].experts && ends_with(t->sites[i].module, names[k]);
     if (!ambiguous)
         return (sbp_lora_names){.names = names, .count = count};
     count = 0;
     for (int32_t i = 0; i < t->site_count; i++) {
-        bool known = !t->sites[i].taken;
+        bool known = !t->sites[i].taken || t->sites[i].experts;
         for (int32_t k = 0; k < count && !known; k++)
             known = strcmp(names[k], t->sites[i].module) == 0;
         if (!known)

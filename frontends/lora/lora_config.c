@@ -86,6 +86,7 @@ static const char *const known[] = {
     "lora_dropout",
     "use_rslora",
     "target_modules",
+    "target_parameters",
     "rank_pattern",
     "alpha_pattern",
     "modules_to_save",
@@ -205,6 +206,7 @@ sbp_status sbp_lora_read(sbp_arena *arena, sbp_diag *diag, const char *directory
     if (!(out->dropout >= 0 && out->dropout < 1))
         return sbp_json_fail(diag, field(&r, "lora_dropout"), "%g is not a share below 1", out->dropout);
     SBP_TRY(read_names(&r, "target_modules", true, &out->targets));
+    SBP_TRY(read_names(&r, "target_parameters", false, &out->parameters));
     SBP_TRY(read_names(&r, "exclude_modules", true, &out->exclude));
     SBP_TRY(read_names(&r, "modules_to_save", false, &out->save));
     SBP_TRY(read_names(&r, "layers_pattern", false, &out->layers_pattern));
@@ -276,7 +278,14 @@ const char *sbp_lora_config(sbp_arena *arena, const sbp_lora_options *o, const s
     sbp_json_write_double(&w, "r", (double)o->rank);
     write_numbers(&w, "rank_pattern", o->ranks, o->rank_count);
     sbp_json_write_null(&w, "revision");
-    write_names(&w, "target_modules", targets);
+    if (targets->count > 0 || o->parameters.count == 0) {
+        write_names(&w, "target_modules", targets);
+    } else { /* null would be what peft targets without being told */
+        sbp_json_write_array(&w, "target_modules");
+        sbp_json_write_end(&w);
+    }
+    if (o->parameters.count > 0)
+        write_names(&w, "target_parameters", &o->parameters);
     sbp_json_write_string(&w, "task_type", "CAUSAL_LM");
     sbp_json_write_bool(&w, "use_dora", false);
     sbp_json_write_bool(&w, "use_rslora", o->rslora);

@@ -1,5 +1,4 @@
-/* advantages.c: what rewards of the rows of a group say about each (OBJECTIVES.md, "GRPO"; TRL 1.16's
- * grpo_trainer). */
+/* advantages.c: what rewards of the rows of a group say about each (TRL 1.16's grpo_trainer). */
 #include "frontends/objectives/advantages.h"
 
 typedef struct rewards {

@@ -188,6 +188,8 @@ static sbp_status add_guarded(void *user) {
     if (a->choice->name && sbp_objective_head(a->choice->name).temperature)
         add_setting(&o, "temperature", 1); /* of the head, which divides by it */
     a->build(&o);
+    if (builder.status == SBP_OK)
+        builder.status = sbp_objective_add_statistics(&o, model, &a->choice->request.balance);
     if (a->settings)
         *a->settings = (sbp_objective_settings){.items = o.settings,
                                                 .count = o.setting_count,

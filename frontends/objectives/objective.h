@@ -20,6 +20,10 @@
  * build it, with the same functions; what sbp_objective_prepared names there, the loss reads by that name as
  * if rows had it.
  *
+ * Statistics. What is no sum over rows but a function of such sums in a micro-batch (of routers: statistics.c)
+ * is function @statistics: its arguments are those results of @model, its results are added to those of
+ * @objective of the same name.
+ *
  * To add one: a file objective_<name>.c with one function, and its line in objectives.def.
  */
 #ifndef SBP_FRONTENDS_OBJECTIVES_OBJECTIVE_H
@@ -27,6 +31,10 @@
 
 #include "frontends/head.h"
 #include "ir/graph/graph.h"
+
+/* Names of statistics of routers, results of @model [experts]: choices and probabilities of all rows. */
+#define SBP_STATISTIC_CHOICES "expert_choices"
+#define SBP_STATISTIC_PROBABILITIES "expert_probabilities"
 
 typedef struct sbp_setting {
     const char *name; /* of the scalar; the option is called so too, with dashes */
@@ -39,6 +47,7 @@ typedef struct sbp_objective_request {
     const char *sampling_mode; /* how log-probabilities of the sampler are made up for; NULL: the default */
     bool sampling_ignored;     /* they are not */
     bool entropy_bonus;        /* the loss has a term of the entropy */
+    sbp_balance balance;       /* the model's, where it has probabilities of experts */
 } sbp_objective_request;
 
 typedef struct sbp_objective {
@@ -113,6 +122,9 @@ void sbp_objective_result(sbp_objective *objective, const char *name, sbp_value 
 sbp_objective *sbp_objective_prepare(sbp_objective *objective);
 /* A value of @prepare, [T] or a number, which the loss may read by this name; numbers are metrics, too. */
 void sbp_objective_prepared(sbp_objective *prepare, const char *name, sbp_value value);
+/* Function @statistics, where @model has statistics; their settings become those of the objective. */
+sbp_status sbp_objective_add_statistics(sbp_objective *objective, const sbp_func *model,
+                                        const sbp_balance *balance) SBP_CHECKED;
 /* A message about loss_type, which sticks; `known` lists what there is. */
 void sbp_objective_refuse(sbp_objective *objective, const char *objective_name, const char *known);
 

@@ -1,4 +1,4 @@
-/* objective_dpo.c: direct preference optimization (OBJECTIVES.md, "DPO"; TRL 1.16's dpo_trainer).
+/* objective_dpo.c: direct preference optimization (TRL 1.16's dpo_trainer).
  *
  * A pair is two documents of one micro-batch, one group of rows. Per pair [S]:
  *   s  = sum over the completion's rows of logp      r = s - s^ref     D = r_w - r_l (w: chosen, l: rejected)

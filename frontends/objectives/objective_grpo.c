@@ -1,5 +1,5 @@
-/* objective_grpo.c: group relative policy optimization and what is like it (OBJECTIVES.md, "GRPO"; TRL 1.16's
- * grpo_trainer and rloo_trainer).
+/* objective_grpo.c: group relative policy optimization and what is like it (TRL 1.16's grpo_trainer and
+ * rloo_trainer).
  *
  * m: row input weight, 1 where the label was written by the model; A: row input advantage; per row
  *   w = logp - logp^old    logp^old is that of the sampler where rows carry none, and logp itself,

@@ -1,4 +1,4 @@
-/* objective_kto.c: unpaired preferences (OBJECTIVES.md, "ORPO, SimPO, KTO"; TRL 1.16's kto_trainer).
+/* objective_kto.c: unpaired preferences (TRL 1.16's kto_trainer).
  *
  * A document is an answer behind its prompt, wanted (y = 1) or not (y = 0). Per document [S]:
  *   r = sum over the completion's rows of logp - the same by the reference

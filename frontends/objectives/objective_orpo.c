@@ -1,5 +1,4 @@
-/* objective_orpo.c: odds ratio preference optimization (OBJECTIVES.md, "ORPO, SimPO, KTO"; TRL 1.16's
- * experimental ORPOTrainer).
+/* objective_orpo.c: odds ratio preference optimization (TRL 1.16's experimental ORPOTrainer).
  *
  * Pairs and what is read of the data: pairs.h; and predicted, 1 in all rows but the last of a document, with
  * predicted.chosen of the step. With a = the mean of logp over a completion's rows (w: chosen, l: rejected)

@@ -1,5 +1,5 @@
-/* objective_ppo.c: proximal policy optimization with a value head (OBJECTIVES.md, "PPO"; experimental/ppo of
- * TRL 1.12). A document is an answer behind its prompt, with a reward.
+/* objective_ppo.c: proximal policy optimization with a value head (experimental/ppo of TRL 1.12). A document
+ * is an answer behind its prompt, with a reward.
  *
  * m: weight, 1 in rows whose label the model wrote; m': these and the document's last row, which is the state
  * behind the last token: its value ends the sequence, and the reward is paid there. In @prepare, per row of

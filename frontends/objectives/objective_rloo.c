@@ -1,5 +1,5 @@
 /* objective_rloo.c: --objective grpo --loss-type rloo: REINFORCE, each answer against the others of its group
- * (OBJECTIVES.md, "GRPO"; TRL 1.16's rloo_trainer).
+ * (TRL 1.16's rloo_trainer).
  *
  *   R = exp(sum of m (logp - logp^old) over the document)
  *   L = mean over documents of - min(R A, clip(R, 1 - epsilon, 1 + epsilon_high) A)

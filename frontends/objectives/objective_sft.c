@@ -1,4 +1,4 @@
-/* objective_sft.c: supervised fine-tuning (OBJECTIVES.md, "SFT").
+/* objective_sft.c: supervised fine-tuning.
  *
  *   nll  L = - sum_t m_t logp_t / N                      m: row input weight, N: scalar labels
  *   dft  L = - sum_t m_t sg(exp logp_t) logp_t / N       sg: no gradient

@@ -1,5 +1,5 @@
-/* objective_simpo.c: simple preference optimization (OBJECTIVES.md, "ORPO, SimPO, KTO"; the loss type simpo
- * of TRL 1.16's experimental CPOTrainer).
+/* objective_simpo.c: simple preference optimization (the loss type simpo of TRL 1.16's experimental
+ * CPOTrainer).
  *
  * Pairs and what is read of the data: pairs.h. With a = the mean of logp over a completion's rows (w: chosen,
  * l: rejected), z = beta (a_w - a_l) - gamma, e = label_smoothing:

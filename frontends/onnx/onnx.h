@@ -89,8 +89,8 @@ typedef struct sbp_onnx_model {
     int32_t input_count, output_count, value_count;
     const sbp_json *root;
     /* What examples/export_model_json.py has said in metadataProps; NULL: nothing. */
-    const char
-        *tied; /* initializers, separated by blanks, of which equal ones are one parameter; others are not */
+    /* initializers, separated by blanks, of which equal ones are one parameter; others are not */
+    const char *tied;
     const char *base; /* the model that was exported, by its name on the Hub or its directory */
 } sbp_onnx_model;
 

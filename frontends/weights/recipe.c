@@ -75,6 +75,31 @@ static sbp_status apply_squeeze(shaper *s, const sbp_recipe_step *step) {
     return SBP_OK;
 }
 
+static sbp_status apply_split(shaper *s, const sbp_recipe_step *step) {
+    axis *a = step->axis >= 0 && step->axis < s->rank ? &s->axes[step->axis] : NULL;
+    if (!a || s->rank == SBP_MAX_RANK || a->count != 1 || step->length < 1 ||
+        a->extent[0] % step->length != 0)
+        return sbp_fail(s->diag, SBP_INPUT, "tensor '%.200s': cannot split axis %lld into %lld parts",
+                        s->recipe->source, (long long)step->axis, (long long)step->length);
+    int64_t inner = a->extent[0] / step->length, stride = a->stride[0];
+    for (int32_t k = s->rank++; k > step->axis; k--)
+        s->axes[k] = s->axes[k - 1];
+    a[0] = (axis){.extent = {step->length}, .stride = {inner * stride}, .count = 1};
+    a[1] = (axis){.extent = {inner}, .stride = {stride}, .count = 1};
+    return SBP_OK;
+}
+
+static sbp_status apply_front(shaper *s, const sbp_recipe_step *step) {
+    if (step->axis < 0 || step->axis >= s->rank)
+        return sbp_fail(s->diag, SBP_INPUT, "tensor '%.200s': there is no axis %lld", s->recipe->source,
+                        (long long)step->axis);
+    axis first = s->axes[step->axis];
+    for (int64_t k = step->axis; k > 0; k--)
+        s->axes[k] = s->axes[k - 1];
+    s->axes[0] = first;
+    return SBP_OK;
+}
+
 /* Target row (h, half, j) is source row (h, j, half). */
 static sbp_status apply_deinterleave(shaper *s, const sbp_recipe_step *step) {
     axis *a = &s->axes[0];
@@ -93,16 +118,20 @@ static sbp_status apply_step(shaper *s, const sbp_recipe_step *step) {
     case SBP_RECIPE_SLICE:
         return apply_slice(s, step);
     case SBP_RECIPE_TRANSPOSE: {
-        if (s->rank != 2)
+        if (s->rank < 2)
             return sbp_fail(s->diag, SBP_INPUT, "tensor '%.200s': cannot transpose rank %d",
                             s->recipe->source, s->rank);
-        axis first = s->axes[0];
-        s->axes[0] = s->axes[1];
-        s->axes[1] = first;
+        axis last = s->axes[s->rank - 1];
+        s->axes[s->rank - 1] = s->axes[s->rank - 2];
+        s->axes[s->rank - 2] = last;
         return SBP_OK;
     }
     case SBP_RECIPE_SQUEEZE:
         return apply_squeeze(s, step);
+    case SBP_RECIPE_SPLIT:
+        return apply_split(s, step);
+    case SBP_RECIPE_FRONT:
+        return apply_front(s, step);
     case SBP_RECIPE_DEINTERLEAVE:
         return apply_deinterleave(s, step);
     case SBP_RECIPE_ADD:

@@ -3,8 +3,10 @@
  * A recipe names the source tensor and its shape and lists steps that are applied in order on load:
  *   slice axis start length   rows of one axis (several parameters may share a fused source); with `heads`:
  *                             the axis holds so many heads, and these are rows of each
- *   transpose                 of a matrix
+ *   transpose                 of the last two axes
  *   squeeze axis              an axis of length 1 goes
+ *   split axis parts          one axis becomes two, the first of them of so many
+ *   front axis                an axis becomes the first
  *   deinterleave heads        axis 0 holds heads of D rows each: rows 0 2 4 .. of a head first, then 1 3 5 ..
  *                             (GGUF keeps rotary halves interleaved; this restores the order of Hugging Face)
  *   add c                     c + every element (a file may hold w where the model has 1 + w, or the reverse)
@@ -26,6 +28,8 @@ typedef enum sbp_recipe_op {
     SBP_RECIPE_SLICE,
     SBP_RECIPE_TRANSPOSE,
     SBP_RECIPE_SQUEEZE,
+    SBP_RECIPE_SPLIT,
+    SBP_RECIPE_FRONT,
     SBP_RECIPE_DEINTERLEAVE,
     SBP_RECIPE_ADD,
     SBP_RECIPE_CAST,
@@ -34,7 +38,7 @@ typedef enum sbp_recipe_op {
 
 typedef struct sbp_recipe_step {
     sbp_recipe_op op;
-    int64_t axis, start, length; /* slice; squeeze: axis */
+    int64_t axis, start, length; /* slice; squeeze, split, front: axis; split: length, the parts */
     int64_t heads;               /* deinterleave; slice: 0 and 1 are one head */
     double constant;             /* add */
     sbp_dtype dtype;             /* cast */

@@ -8,8 +8,8 @@
 
 enum { LEAST_TENSOR = 40 /* characters of one: {"buffer": "b", "recipes": [..]} */ };
 
-static const char *const op_names[SBP_RECIPE_OP_COUNT] = {"slice",        "transpose", "squeeze",
-                                                          "deinterleave", "add",       "cast"};
+static const char *const op_names[SBP_RECIPE_OP_COUNT] = {"slice", "transpose",    "squeeze", "split",
+                                                          "front", "deinterleave", "add",     "cast"};
 
 /* ---- printing --------------------------------------------------------------------------------------- */
 
@@ -30,7 +30,14 @@ static void write_step(sbp_json_writer *w, const sbp_recipe_step *step) {
         sbp_json_write_bool(w, name, true);
         break;
     case SBP_RECIPE_SQUEEZE:
+    case SBP_RECIPE_FRONT:
         sbp_json_write_int(w, name, step->axis);
+        break;
+    case SBP_RECIPE_SPLIT:
+        sbp_json_write_array(w, name);
+        sbp_json_write_int(w, NULL, step->axis);
+        sbp_json_write_int(w, NULL, step->length);
+        sbp_json_write_end(w);
         break;
     case SBP_RECIPE_DEINTERLEAVE:
         sbp_json_write_int(w, name, step->heads);
@@ -183,7 +190,15 @@ static sbp_status read_step(reader *r, const sbp_json *node, sbp_recipe_step *ou
         SBP_TRY(sbp_json_as_bool(r->diag, value, &flag));
         return flag ? SBP_OK : sbp_json_fail(r->diag, value, "expected true");
     case SBP_RECIPE_SQUEEZE:
+    case SBP_RECIPE_FRONT:
         return sbp_json_as_i64(r->diag, value, &out->axis);
+    case SBP_RECIPE_SPLIT:
+        SBP_TRY(read_integers(r, value, slice, 2, &count));
+        if (count < 2)
+            return sbp_json_fail(r->diag, value, "expected axis and parts");
+        out->axis = slice[0];
+        out->length = slice[1];
+        return SBP_OK;
     case SBP_RECIPE_DEINTERLEAVE:
         return sbp_json_as_i64(r->diag, value, &out->heads);
     case SBP_RECIPE_ADD:
@@ -413,21 +428,25 @@ static sbp_status verify_source(sbp_diag *diag, const sbp_tensor_source *source)
     return SBP_OK;
 }
 
-static bool is_matrix(const sbp_tensor_entry *tensor) {
-    return tensor && tensor->map.rank == 2;
+/* Whether A, B and a weight are of as many experts, or of none. */
+static bool of_as_many(const sbp_recipe_map *w, const sbp_recipe_map *a, const sbp_recipe_map *b) {
+    return w->rank == a->rank && w->rank == b->rank &&
+           (w->rank == 2 || (w->rank == 3 && w->dim[0] == a->dim[0] && w->dim[0] == b->dim[0]));
 }
 
-/* B A of an adapter is a matrix of the weight's shape, or its transpose. */
+/* B A of an adapter is a matrix of the weight's shape, or its transpose; of experts each has one. */
 static sbp_status verify_low_rank(sbp_diag *diag, const sbp_tensor_table *table,
                                   const sbp_tensor_entry *tensor) {
     if (!tensor->low_rank.a)
         return SBP_OK;
     const sbp_tensor_entry *a = sbp_tensor_table_find(table, tensor->low_rank.a),
                            *b = sbp_tensor_table_find(table, tensor->low_rank.b);
-    int out = tensor->low_rank.in_out ? 1 : 0;
-    if (is_matrix(tensor) && is_matrix(a) && is_matrix(b) && a->map.dim[0] == b->map.dim[1] &&
-        b->map.dim[0] == tensor->map.dim[out] && a->map.dim[1] == tensor->map.dim[1 - out])
-        return SBP_OK;
+    if (a && b && of_as_many(&tensor->map, &a->map, &b->map)) {
+        int in = tensor->low_rank.in_out ? 0 : 1, at = tensor->map.rank - 2;
+        const int64_t *w = tensor->map.dim + at, *da = a->map.dim + at, *db = b->map.dim + at;
+        if (da[0] == db[1] && db[0] == w[1 - in] && da[1] == w[in])
+            return SBP_OK;
+    }
     return sbp_fail(diag, SBP_INPUT, "tensor table: '%.200s' times '%.200s' is not an adapter of '%.200s'",
                     tensor->low_rank.b, tensor->low_rank.a, tensor->buffer);
 }

@@ -93,6 +93,7 @@ static sbp_status open_guarded(void *user) {
     sbp_map_init(&o->w->by_name, o->arena);
     o->w->path = sbp_arena_strdup(o->arena, o->path);
     SBP_TRY(o->add(o->w, o->diag, o->w->path));
+    SBP_TRY(sbp_weights_pair(o->w, o->diag));
     sbp_weights_stack(o->w);
     return SBP_OK;
 }
@@ -130,6 +131,9 @@ const sbp_weight *sbp_weights_find(const sbp_weights *w, const char *name) {
     int32_t at = sbp_map_get(&w->by_name, name);
     if (at >= 0)
         return &w->weights[at];
+    at = w->pairs ? sbp_map_get(&w->pair_by_name, name) : -1;
+    if (at >= 0)
+        return &w->pairs[at];
     at = w->stacks && strchr(name, '*') ? sbp_map_get(&w->stack_by_name, name) : -1;
     return at < 0 ? NULL : &w->stacks[at];
 }
@@ -269,39 +273,67 @@ static sbp_status read_converted(const sbp_weights *w, const sbp_weight *t, int6
     return SBP_OK;
 }
 
+sbp_status sbp_weights_read_raw(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+                                void *out, sbp_diag *diag) {
+    return read_bytes(diag, &w->files[t->file], out, count, t->offset + first);
+}
+
 /* What is read at once of blocks: so many elements, a multiple of every block, in fewer bytes than these. */
 enum { QUANTIZED_ELEMS = 8192, QUANTIZED_BYTES = 2 * QUANTIZED_ELEMS };
 
+/* Blocks of a format as its parts: at most QUANTIZED_ELEMS numbers. */
+static sbp_status read_parts(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+                             void *const *parts, sbp_diag *diag) {
+    if (t->scales)
+        return sbp_weights_pair_blocks(w, t, first, count, parts, diag);
+    uint8_t raw[QUANTIZED_BYTES];
+    int64_t bytes = sbp_quant_of(t->codec - CODEC_QUANTIZED)->block_bytes;
+    SBP_TRY(sbp_weights_read_raw(w, t, first * bytes, count * bytes, raw, diag));
+    if (!sbp_format_split(t->format, raw, count, parts))
+        return sbp_fail(diag, SBP_INTERNAL, "%s: tensor '%s' is not in blocks", t->path, t->name);
+    return SBP_OK;
+}
+
 /* Up to QUANTIZED_ELEMS numbers. */
-static sbp_status decode_blocks(const sbp_weights *w, const sbp_weight *t, const sbp_quant *quant,
-                                const uint8_t *raw, int64_t blocks, float *values, sbp_diag *diag) {
+static sbp_status decode_blocks(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t blocks,
+                                float *values, sbp_diag *diag) {
     _Alignas(8) unsigned char bytes[SBP_MAX_FORMAT_PARTS][QUANTIZED_ELEMS];
     void *parts[SBP_MAX_FORMAT_PARTS];
-    for (int64_t b = 0; b < blocks && !t->format; b++)
-        quant->decode(raw + b * quant->block_bytes, values + b * quant->block_elems);
-    if (!t->format)
+    if (!t->format) {
+        const sbp_quant *quant = sbp_quant_of(t->codec - CODEC_QUANTIZED);
+        uint8_t raw[QUANTIZED_BYTES];
+        SBP_TRY(
+            sbp_weights_read_raw(w, t, first * quant->block_bytes, blocks * quant->block_bytes, raw, diag));
+        for (int64_t b = 0; b < blocks; b++)
+            quant->decode(raw + b * quant->block_bytes, values + b * quant->block_elems);
         return SBP_OK;
+    }
     for (int k = 0; k < SBP_MAX_FORMAT_PARTS; k++)
         parts[k] = bytes[k];
-    if (!sbp_format_split(t->format, raw, blocks, parts))
-        return sbp_fail(diag, SBP_INTERNAL, "%s: tensor '%s' is not in blocks", t->path, t->name);
+    SBP_TRY(read_parts(w, t, first, blocks, parts, diag));
     sbp_format_decode(w->decoders[t->format], (const void *const *)parts, blocks, values);
     return SBP_OK;
 }
 
+static int64_t block_of(const sbp_weight *t) {
+    if (t->codec == CODEC_FP8)
+        return 1;
+    return t->format ? sbp_format_of(t->format)->block
+                     : sbp_quant_of(t->codec - CODEC_QUANTIZED)->block_elems;
+}
+
 static sbp_status read_quantized(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
                                  sbp_dtype to, char *out, sbp_diag *diag) {
-    const sbp_quant *quant = sbp_quant_of(t->codec - CODEC_QUANTIZED);
-    uint8_t raw[QUANTIZED_BYTES];
     float values[QUANTIZED_ELEMS];
-    const weights_file *f = &w->files[t->file];
-    int64_t per_block = quant->block_elems, to_bytes = sbp_dtype_bytes(to);
+    int64_t per_block = block_of(t), to_bytes = sbp_dtype_bytes(to);
     int64_t block = first / per_block, last = first + count; /* one past */
     while (block * per_block < last) {
         int64_t left = (last + per_block - 1) / per_block - block;
         int64_t n = left < QUANTIZED_ELEMS / per_block ? left : QUANTIZED_ELEMS / per_block;
-        SBP_TRY(read_bytes(diag, f, raw, n * quant->block_bytes, t->offset + block * quant->block_bytes));
-        SBP_TRY(decode_blocks(w, t, quant, raw, n, values, diag));
+        if (t->codec == CODEC_FP8)
+            SBP_TRY(sbp_weights_read_fp8(w, t, block, n, values, diag));
+        else
+            SBP_TRY(decode_blocks(w, t, block, n, values, diag));
         int64_t start = block * per_block, end = start + n * per_block;
         int64_t from = start < first ? first - start : 0;
         int64_t to_end = (end > last ? last : end) - start;
@@ -311,23 +343,37 @@ static sbp_status read_quantized(const sbp_weights *w, const sbp_weight *t, int6
     return SBP_OK;
 }
 
+/* Blocks of a stack, each of one of its tensors. */
+static sbp_status read_stacked_parts(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+                                     void *const *parts, sbp_diag *diag) {
+    const sbp_format_info *f = sbp_format_of(t->format);
+    int64_t size = t->elems / t->part_count / f->block;
+    for (int64_t done = 0; done < count;) {
+        int64_t at = first + done, left = size - at % size, n = count - done < left ? count - done : left;
+        void *to[SBP_MAX_FORMAT_PARTS];
+        for (int32_t k = 0; k < f->part_count; k++)
+            to[k] = (uint8_t *)parts[k] + done * f->parts[k].count * sbp_dtype_bytes(f->parts[k].dtype);
+        SBP_TRY(read_parts(w, t->parts[at / size], at % size, n, to, diag));
+        done += n;
+    }
+    return SBP_OK;
+}
+
 sbp_status sbp_weights_read_blocks(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
                                    void *const *parts, sbp_diag *diag) {
-    const sbp_quant *quant = t->format ? sbp_quant_of(t->codec - CODEC_QUANTIZED) : NULL;
-    uint8_t raw[QUANTIZED_BYTES];
-    if (!quant || t->parts || first < 0 || count < 0 || count > t->elems / quant->block_elems - first)
+    const sbp_format_info *f = t->format ? sbp_format_of(t->format) : NULL;
+    if (!f || first < 0 || count < 0 || count > t->elems / f->block - first)
         return sbp_fail(diag, SBP_INTERNAL, "%s: tensor '%s' has no %lld blocks from %lld on", t->path,
                         t->name, (long long)count, (long long)first);
-    const sbp_format_info *f = sbp_format_of(t->format);
     for (int64_t done = 0; done < count;) {
         int64_t most = QUANTIZED_ELEMS / f->block, n = count - done < most ? count - done : most;
         void *to[SBP_MAX_FORMAT_PARTS];
         for (int32_t k = 0; k < f->part_count; k++)
             to[k] = (uint8_t *)parts[k] + done * f->parts[k].count * sbp_dtype_bytes(f->parts[k].dtype);
-        SBP_TRY(read_bytes(diag, &w->files[t->file], raw, n * quant->block_bytes,
-                           t->offset + (first + done) * quant->block_bytes));
-        if (!sbp_format_split(t->format, raw, n, to))
-            return sbp_fail(diag, SBP_INTERNAL, "%s: tensor '%s' is not in blocks", t->path, t->name);
+        if (t->parts)
+            SBP_TRY(read_stacked_parts(w, t, first + done, n, to, diag));
+        else
+            SBP_TRY(read_parts(w, t, first + done, n, to, diag));
         done += n;
     }
     return SBP_OK;
@@ -347,7 +393,7 @@ sbp_status sbp_weight_check(const sbp_weight *t, sbp_dtype parameter, sbp_diag *
     return sbp_fail(
         diag, SBP_INPUT,
         "%s: tensor '%.200s' is stored as %s: integers are not weights, and quantized models other "
-        "than GGUF are not read",
+        "than GGUF, MXFP4 and FP8 are not read",
         t->path, t->name, t->encoding);
 }
 

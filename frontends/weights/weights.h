@@ -23,7 +23,7 @@ typedef struct sbp_weight {
     const char *name;
     const char *encoding; /* as the file spells it: "BF16", "Q4_K", "F8_E4M3" */
     bool readable;        /* false: sbp_weights_read refuses this encoding */
-    bool quantized;       /* values are computed from blocks of codes (GGUF) */
+    bool quantized;       /* values are computed from codes (GGUF, MXFP4, FP8) */
     sbp_format format;    /* in which a parameter can be kept as it is; NONE */
     sbp_dtype dtype;      /* holds every value exactly; F32 for quantized ones; meaningless unless readable */
     int32_t rank;
@@ -34,6 +34,10 @@ typedef struct sbp_weight {
      * in its own name that is "*". NULL: a tensor of its own. */
     const struct sbp_weight **parts;
     int64_t part_count;
+    /* Of one that is in the file as two tensors: its scales, and where it has not the name of them, its codes
+     * (weights_pairs.c). A scale is of so many rows and columns. */
+    const struct sbp_weight *codes, *scales;
+    int64_t scale_rows, scale_columns;
     /* For the readers: */
     int32_t file, codec;
     int64_t offset, bytes; /* in the file */
@@ -48,7 +52,9 @@ void sbp_weights_close(sbp_weights *weights);
 int32_t sbp_weights_count(const sbp_weights *weights);
 /* In file order. */
 const sbp_weight *sbp_weights_at(const sbp_weights *weights, int32_t index);
-/* Or the stack of tensors of that name, where there is one from 0 on without a gap, all of one shape and type.
+/* What two tensors, X_blocks and X_scales, are together, is called so: X_blocks+scales. */
+const char *sbp_weights_pair_name(sbp_arena *arena, const char *blocks);
+/* Or two of a name that sbp_weights_pair_name gives. Or the stack of tensors of that name, where there is one from 0 on without a gap, all of one shape and type.
  * NULL when there is none of that name. */
 const sbp_weight *sbp_weights_find(const sbp_weights *weights, const char *name);
 /* SBP_INPUT when a parameter of this type cannot be read from the tensor: its encoding is not supported, or

@@ -5,8 +5,9 @@
 #include "frontends/weights/weights.h"
 
 /* How the bytes of a tensor are to be understood: 0 .. SBP_DTYPE_COUNT - 1 are plain arrays of that
- * dtype, from CODEC_QUANTIZED on a ggml block type (value minus CODEC_QUANTIZED), CODEC_NONE unreadable. */
-enum { CODEC_NONE = -1, CODEC_QUANTIZED = 256 };
+ * dtype, from CODEC_QUANTIZED on a ggml block type (value minus CODEC_QUANTIZED), CODEC_NONE unreadable; the others
+ * have scales in a second tensor. */
+enum { CODEC_NONE = -1, CODEC_QUANTIZED = 256, CODEC_MXFP4 = 1024, CODEC_FP8 };
 
 typedef struct weights_file {
     const char *path;
@@ -23,6 +24,9 @@ struct sbp_weights {
     sbp_weight *weights;
     int32_t count, capacity;
     sbp_map by_name;
+    sbp_weight *pairs; /* of two tensors each, where neither has the name of both */
+    int32_t pair_count, pair_capacity;
+    sbp_map pair_by_name;
     sbp_weight *stacks;
     sbp_map stack_by_name;
     const sbp_json *metadata; /* NULL or the __metadata__ object of the first file */
@@ -35,7 +39,17 @@ typedef sbp_status (*sbp_weights_adder)(sbp_weights *w, sbp_diag *diag, const ch
 /* What sbp_weights_open does, of what `add` knows. */
 sbp_status sbp_weights_open_as(sbp_arena *arena, sbp_diag *diag, const char *path, sbp_weights_adder add,
                                sbp_weights **out) SBP_CHECKED;
-/* Finds the stacks, when all files are open; below a guard. */
+/* Finds what two tensors are together, when all files are open; below a guard. */
+sbp_status sbp_weights_pair(sbp_weights *w, sbp_diag *diag) SBP_CHECKED;
+/* Blocks of one, as sbp_weights_read_blocks; and numbers of one of FP8. */
+sbp_status sbp_weights_pair_blocks(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+                                   void *const *parts, sbp_diag *diag) SBP_CHECKED;
+sbp_status sbp_weights_read_fp8(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+                                float *out, sbp_diag *diag) SBP_CHECKED;
+/* Bytes of a tensor as they are in its file. */
+sbp_status sbp_weights_read_raw(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+                                void *out, sbp_diag *diag) SBP_CHECKED;
+/* Finds the stacks, when all pairs are found; below a guard. */
 void sbp_weights_stack(sbp_weights *w);
 sbp_status sbp_weights_read_stack(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
                                   sbp_dtype dtype, void *out, sbp_diag *diag) SBP_CHECKED;

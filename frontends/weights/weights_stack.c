@@ -31,7 +31,7 @@ static bool find_number(const char *name, size_t *begin, size_t *length) {
 
 static bool is_like(const sbp_weight *a, const sbp_weight *b) {
     return a->readable == b->readable && a->quantized == b->quantized && a->format == b->format &&
-           a->dtype == b->dtype && a->codec == b->codec && a->rank == b->rank &&
+           a->dtype == b->dtype && a->codec == b->codec && a->rank == b->rank && !a->scales == !b->scales &&
            memcmp(a->dim, b->dim, (size_t)a->rank * sizeof *a->dim) == 0;
 }
 

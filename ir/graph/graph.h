@@ -116,7 +116,8 @@ typedef enum sbp_result_role {
     SBP_RESULT_VALUE,    /* a plain result */
     SBP_RESULT_CARRY,    /* the final state of carry argument `target` */
     SBP_RESULT_GRADIENT, /* cotangent of argument `target`; several may add up */
-    SBP_RESULT_SAVED     /* kept for the backward; target: number of the saved value */
+    SBP_RESULT_SAVED,    /* kept for the backward; target: number of the saved value */
+    SBP_RESULT_STATISTIC /* a vector, the sum over rows of something, by name: those of all calls add up */
 } sbp_result_role;
 
 typedef struct sbp_result {
@@ -162,6 +163,10 @@ typedef struct sbp_param {
     const struct sbp_recipe *recipe;
     /* How the file that the model came from keeps it, when that is another way (GGUF); NULL: the same way. */
     const struct sbp_recipe *stored;
+    /* Of experts: what transformers' class calls the tensor of all of them that this is, or is `length` rows of each
+     * matrix of, from `start` on of `total`; adapters are of that. NULL: adapters are of `name`. */
+    const char *fused;
+    int64_t fused_start, fused_total;
     const char *const *aliases; /* other names that files give the tensor */
     int32_t alias_count;
     /* One number of the program's own, [1], as it is here: functions that calls share are told it as they are
@@ -169,7 +174,7 @@ typedef struct sbp_param {
     const double *number;
 } sbp_param;
 
-/* What pass `lora` adds to every product with a weight: y = W x + B (s A x). */
+/* What pass `lora` adds to every product with a weight: y = W x + B (s A x). Of experts all have one for each. */
 typedef struct sbp_adapter {
     int32_t weight, a, b; /* parameters: W as its products have it; A [r, in], B [out, r] */
     bool in_out;          /* W is [in, out], not [out, in] */

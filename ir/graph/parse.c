@@ -237,7 +237,7 @@ static sbp_status parse_op(parser *p) {
 }
 
 static sbp_status parse_result(parser *p) {
-    static const char *const roles[] = {"value", "carry", "gradient", "saved"};
+    static const char *const roles[] = {"value", "carry", "gradient", "saved", "statistic"};
     sbp_value value, target = SBP_NO_VALUE;
     int role = 0;
     const char *name = NULL;

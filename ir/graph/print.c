@@ -123,7 +123,7 @@ static void print_op(const printer *p, const sbp_op *op) {
 }
 
 static void print_result(const printer *p, const sbp_result *result) {
-    static const char *const names[] = {"value", "carry", "gradient", "saved"};
+    static const char *const names[] = {"value", "carry", "gradient", "saved", "statistic"};
     sbp_text_add(p->out, "    result ");
     print_value(p, result->value);
     sbp_text_add(p->out, " %s", names[result->role]);

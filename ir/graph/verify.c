@@ -10,7 +10,7 @@
  *   func_c3    results have the types that the shape rule gives, and those are well formed (types.h)
  *   func_c4    arguments have well-formed types and are bound to things of the module, or for cotangents to
  *              values, that exist and have their type
- *   func_c5    results name values that are defined; targets are arguments
+ *   func_c5    results name values that are defined; targets are arguments; statistics are vectors without rows
  *   func_c6    value names are unique
  *   func_c7    a carry and the cotangent of a carry have one reader that changes them at a time (linear use);
  *              a state has one later state; append, and a RECUR op, continue a carry
@@ -164,6 +164,10 @@ sbp_status sbp_func_verify(const sbp_module *module, const sbp_func *func, sbp_d
             (result->target < 0 || result->target >= func->value_count ||
              func->values[result->target].role == SBP_VALUE_OP))
             return fail(diag, func, 5, "a result names no argument");
+        const sbp_type *type = &func->values[result->value].type;
+        if (result->role == SBP_RESULT_STATISTIC &&
+            (!result->name || type->rank != 1 || sbp_type_rows(type) != SBP_ONE))
+            return fail(diag, func, 5, "a statistic is no vector with a name");
         if (c.changed[result->value])
             return fail(diag, func, 7, "a carry is read after it was changed");
     }
@@ -248,17 +252,24 @@ static sbp_status verify_format(const sbp_param *param, sbp_diag *diag) {
                     sbp_format_of(param->format)->name);
 }
 
+/* Matrices, or as many as the experts that another is of. */
+static bool is_like(const sbp_type *type, const sbp_type *weight) {
+    return type->rank == weight->rank &&
+           (type->rank == 2 || (type->rank == 3 && type->dim[0].n == weight->dim[0].n));
+}
+
 /* What the products with a weight say of its sides, `lora` sees to. */
 static sbp_status verify_adapter(const sbp_module *module, const sbp_adapter *adapter, sbp_diag *diag) {
     const int32_t params[] = {adapter->weight, adapter->a, adapter->b};
     for (int i = 0; i < SBP_COUNT(params); i++)
-        if (params[i] < 0 || params[i] >= module->param_count || module->params[params[i]].type.rank != 2)
+        if (params[i] < 0 || params[i] >= module->param_count ||
+            !is_like(&module->params[params[i]].type, &module->params[params[0]].type))
             return sbp_fail(diag, SBP_INTERNAL, "module_c5: an adapter is made of no three matrices");
     const sbp_type *a = &module->params[adapter->a].type, *b = &module->params[adapter->b].type,
                    *w = &module->params[adapter->weight].type;
-    int out_axis = adapter->in_out ? 1 : 0;
-    if (a->dim[0].n != b->dim[1].n || w->dim[out_axis].n != b->dim[0].n ||
-        w->dim[1 - out_axis].n != a->dim[1].n || !isfinite(adapter->scale) ||
+    int32_t rows = w->rank - 2, columns = rows + 1, out = adapter->in_out ? columns : rows;
+    if (a->dim[rows].n != b->dim[columns].n || w->dim[out].n != b->dim[rows].n ||
+        w->dim[rows + columns - out].n != a->dim[columns].n || !isfinite(adapter->scale) ||
         !(adapter->dropout >= 0 && adapter->dropout < 1))
         return sbp_fail(diag, SBP_INTERNAL,
                         "module_c5: the adapter of '%s' is %s times %s, by %g, without %g",

@@ -107,6 +107,14 @@ enum { SBP_MAX_COMMAND_OPERANDS = SBP_ROWKERNEL_MAX_OPERANDS };
  * those of a staging buffer may be of several things that stand in it at different times. */
 typedef enum sbp_sharding { SBP_WHOLE, SBP_SHARDED, SBP_OWN, SBP_SHARDING_COUNT } sbp_sharding;
 
+/* Rows of which there are one to so many of the longest chunk's, and some beyond. */
+typedef struct sbp_blocks {
+    int64_t per;  /* rows of a chunk to each; 0: the buffer is none of these */
+    int64_t more; /* rows beyond */
+    bool of_head; /* of the head's chunks */
+    bool of_all;  /* of the rows of all ranks of a context */
+} sbp_blocks;
+
 typedef struct sbp_buffer {
     const char *name;
     sbp_role role;
@@ -122,6 +130,7 @@ typedef struct sbp_buffer {
     int32_t part_of;       /* 1 + number of the bucket that it lies in; 0: of none */
     int64_t place;         /* elements from the beginning of that bucket's element */
     sbp_sharding sharding; /* of a bucket */
+    sbp_blocks blocks;     /* where `rows` follows from the longest chunk; only passes know it */
 } sbp_buffer;
 
 /* base + step * i + tables[table].column at i */
@@ -195,12 +204,12 @@ typedef struct sbp_attention_attrs {
                               (ir/base/context.h) */
 } sbp_attention_attrs;
 
-/* Rows of a document, counted from its first, of which delta_rule makes one product each; and the most columns
- * of a head of q, k or v. */
+/* Rows of a document, counted from its first, of which delta_rule and ssd make one product each; and the most
+ * columns of a head of q, k or v (c, b or x). */
 enum { SBP_DELTA_BLOCK = 64, SBP_DELTA_MOST_DIMENSIONS = 1 << 12 };
 
 typedef struct sbp_delta_attrs {
-    int64_t heads, key_heads; /* of v; of q and k, each for heads / key_heads of those */
+    int64_t heads, key_heads; /* of v (x); of q and k (c and b), each for heads / key_heads of those */
     int64_t d_k, d_v;         /* columns of a head */
 } sbp_delta_attrs;
 
@@ -575,7 +584,7 @@ typedef enum sbp_work_kind {
 typedef struct sbp_work {
     sbp_work_kind kind;
     double bytes;    /* of all operands: read, or written */
-    double flops;    /* of matmuls, attention, delta_rule; a multiply-add counts two */
+    double flops;    /* of matmuls, attention, delta_rule, ssd; a multiply-add counts two */
     double row_ops;  /* scalar operations of a row kernel */
     double rows;     /* of a matmul's d: short ones are slower */
     sbp_dtype dtype; /* of factors, or of what is sent */

@@ -41,7 +41,7 @@
  *        of a formal that the function sees with a width, a call passes whole rows from a fixed one on
  *   c29  a part of a bucket is of the program and has constant rows; its space, type (unless the bucket is of
  *        bytes) and count are the bucket's, which is no part itself; it lies inside, aligned; after the
- * memory pass it is where the bucket has it
+ *        memory pass it is where the bucket has it
  */
 #include "ir/program/program_check.h"
 

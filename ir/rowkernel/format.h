@@ -10,7 +10,7 @@
  * left, and a contraction of a product and a sum changes nothing.
  *
  * Parts are what files have, in the order of the file or in one that makes the kernel one formula for all
- * heads: nothing is larger than in the file.
+ * heads: nothing is larger than in the file, but for scales that a file has once for several blocks (fp8).
  *
  * Threads: constant tables and pure functions. */
 #ifndef SBP_IR_ROWKERNEL_FORMAT_H
@@ -64,6 +64,8 @@ void sbp_format_decode(const sbp_format_decoder *decoder, const void *const *par
                        float *out);
 /* Blocks as a GGUF file has them; false where it has none of the format. */
 bool sbp_format_split(sbp_format format, const uint8_t *raw, int64_t blocks, void *const *parts);
+/* The first block that stands for what is no finite number, by parts that are not floats; -1: there is none. */
+int64_t sbp_format_find_bad(sbp_format format, const void *const *parts, int64_t blocks);
 /* Whether weights can be brought into the format, and that: q8_0 as ggml's reference does, nf4 as
  * bitsandbytes. Values must be finite. */
 bool sbp_format_can_encode(sbp_format format);

@@ -88,6 +88,26 @@ static void split_q6_k(const uint8_t *raw, int64_t b, void *const *parts) {
     move_half(raw + 208, parts[3], b);
 }
 
+static void split_mxfp4(const uint8_t *raw, int64_t b, void *const *parts) {
+    move_codes(raw + 1, 16, parts[0], 16 * b);
+    move_codes(raw, 1, parts[1], b);
+}
+
+/* ---- what is no number ------------------------------------------------------------------------------- */
+
+/* Six, the largest code, times 2^125 is finite. */
+static bool is_bad_mxfp4(const void *const *parts, int64_t b) {
+    return ((const uint8_t *)parts[1])[b] > 252;
+}
+
+static bool is_bad_fp8(const void *const *parts, int64_t b) {
+    const uint8_t *codes = (const uint8_t *)parts[0] + 128 * b;
+    bool bad = false;
+    for (int i = 0; i < 128; i++)
+        bad |= (codes[i] & 127) == 127;
+    return bad;
+}
+
 /* ---- into formats ----------------------------------------------------------------------------------- */
 
 static float largest_of(const float *x, int count) {
@@ -131,11 +151,24 @@ static const struct {
     int32_t raw_bytes; /* of a block in a GGUF file */
     void (*split)(const uint8_t *raw, int64_t block, void *const *parts);
     void (*encode)(const float *values, int64_t block, void *const *parts);
+    bool (*is_bad)(const void *const *parts, int64_t block); /* NULL: no block is */
 } codes[SBP_FORMAT_COUNT] = {
-    [SBP_FORMAT_Q8_0] = {34, split_q8_0, encode_q8_0}, [SBP_FORMAT_Q4_0] = {18, split_q4_0, NULL},
-    [SBP_FORMAT_Q4_1] = {20, split_q4_1, NULL},        [SBP_FORMAT_Q4_K] = {144, split_q4_k, NULL},
-    [SBP_FORMAT_Q6_K] = {210, split_q6_k, NULL},       [SBP_FORMAT_NF4] = {0, NULL, encode_nf4},
+    [SBP_FORMAT_Q8_0] = {34, split_q8_0, encode_q8_0, NULL},
+    [SBP_FORMAT_Q4_0] = {18, split_q4_0, NULL, NULL},
+    [SBP_FORMAT_Q4_1] = {20, split_q4_1, NULL, NULL},
+    [SBP_FORMAT_Q4_K] = {144, split_q4_k, NULL, NULL},
+    [SBP_FORMAT_Q6_K] = {210, split_q6_k, NULL, NULL},
+    [SBP_FORMAT_NF4] = {0, NULL, encode_nf4, NULL},
+    [SBP_FORMAT_MXFP4] = {17, split_mxfp4, NULL, is_bad_mxfp4},
+    [SBP_FORMAT_FP8] = {0, NULL, NULL, is_bad_fp8},
 };
+
+int64_t sbp_format_find_bad(sbp_format format, const void *const *parts, int64_t blocks) {
+    for (int64_t b = 0; b < blocks && codes[format].is_bad; b++)
+        if (codes[format].is_bad(parts, b))
+            return b;
+    return -1;
+}
 
 bool sbp_format_split(sbp_format format, const uint8_t *raw, int64_t blocks, void *const *parts) {
     for (int64_t b = 0; b < blocks && codes[format].split; b++)

@@ -171,7 +171,7 @@ void sbp_rowkernel_derive(const sbp_rowkernel *kernel, const sbp_rk_instr *instr
         if (value->vary & SBP_VARY_ELEM)
             *length = value->length;
     }
-    if (is_reduction(instr->op)) {
+    if (sbp_rk_is_reduction(instr)) {
         *vary = (uint8_t)(*vary & ~instr->axes);
         if (instr->axes & SBP_VARY_ELEM)
             *length = 1;
@@ -225,7 +225,7 @@ double sbp_rowkernel_ops(const sbp_rowkernel *kernel) {
     double ops = 0;
     for (int32_t i = 0; i < kernel->instr_count; i++) {
         const sbp_rk_instr *instr = &kernel->instrs[i];
-        bool reduction = is_reduction(instr->op); /* as many as it takes in */
+        bool reduction = sbp_rk_is_reduction(instr); /* as many as it takes in */
         const sbp_rk_instr *shape = reduction ? &kernel->instrs[instr->a] : instr;
         ops += instr_ops(instr) * (double)(shape->vary & SBP_VARY_HEAD ? kernel->heads : 1) *
                (double)(shape->vary & SBP_VARY_ELEM ? shape->length : 1);
@@ -240,7 +240,7 @@ void sbp_rowkernel_levels(const sbp_rowkernel *kernel, int32_t *levels) {
         for (int k = 0; k < value_count(instr); k++)
             if (levels[instr_value(instr, k)] > level)
                 level = levels[instr_value(instr, k)];
-        levels[i] = level + is_reduction(instr->op);
+        levels[i] = level + sbp_rk_is_reduction(instr);
     }
 }
 
@@ -270,14 +270,14 @@ static bool read_in_time(const sbp_rowkernel *kernel, const int32_t *levels, int
             any |= reads[instr_value(instr, k)];
         if (!any)
             continue;
-        if (!is_reduction(instr->op) && !is_store(instr->op)) {
+        if (!sbp_rk_is_reduction(instr) && !sbp_rk_is_store(instr)) {
             reads[i] = true;
             continue;
         }
         /* The end of a chain. One that runs along an axis the load does not have reads the same memory
          * again at every step: its pass must be over before the store's begins. */
         uint8_t chain = kernel->instrs[instr->a].vary;
-        if (is_store(instr->op))
+        if (sbp_rk_is_store(instr))
             chain |= instr->vary;
         unsigned more = chain & (SBP_VARY_HEAD | SBP_VARY_ELEM) & ~own;
         bool again = apart || more != 0;

@@ -145,6 +145,14 @@ typedef struct sbp_rk_instr {
     const char *name; /* of the value in the text form; NULL: its number */
 } sbp_rk_instr;
 
+static inline bool sbp_rk_is_reduction(const sbp_rk_instr *instr) {
+    return instr->op == SBP_RK_SUM || instr->op == SBP_RK_MAX || instr->op == SBP_RK_MIN;
+}
+
+static inline bool sbp_rk_is_store(const sbp_rk_instr *instr) {
+    return instr->op == SBP_RK_STORE || instr->op == SBP_RK_PARTIAL_ADD;
+}
+
 /* Constant numbers that a kernel looks up. */
 typedef struct sbp_rk_table {
     const char *name;

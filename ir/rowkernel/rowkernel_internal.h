@@ -28,14 +28,6 @@ static inline int value_count(const sbp_rk_instr *instr) {
     }
 }
 
-static inline bool is_reduction(sbp_rk_op op) {
-    return op == SBP_RK_SUM || op == SBP_RK_MAX || op == SBP_RK_MIN;
-}
-
-static inline bool is_store(sbp_rk_op op) {
-    return op == SBP_RK_STORE || op == SBP_RK_PARTIAL_ADD;
-}
-
 /* The axes and the length that a map, rounding or reduction has on account of its operands, which exist. */
 void sbp_rowkernel_derive(const sbp_rowkernel *kernel, const sbp_rk_instr *instr, uint8_t *vary,
                           int64_t *length);

@@ -105,7 +105,7 @@ static sbp_status verify_values(const verifier *v, const sbp_rk_instr *instr) {
         if (k >= value_count(instr)) {
             if (value != -1)
                 return fail(v, "c3", "takes %d values, has one more: %%%d", value_count(instr), value);
-        } else if (value < 0 || value >= v->at || is_store(v->kernel->instrs[value].op)) {
+        } else if (value < 0 || value >= v->at || sbp_rk_is_store(&v->kernel->instrs[value])) {
             return fail(v, "c3", "uses %%%d, which is no earlier value", value);
         }
     }
@@ -155,7 +155,7 @@ static sbp_status verify_shape(const verifier *v, const sbp_rk_instr *instr) {
         (!(instr->vary & SBP_VARY_ELEM) && instr->length != 1))
         return fail(v, "c5", "length %lld (n is %lld)", (long long)instr->length, (long long)v->kernel->n);
     bool has_offset = instr->op == SBP_RK_LOAD || instr->op == SBP_RK_INDEX || instr->op == SBP_RK_RANDOM ||
-                      is_store(instr->op);
+                      sbp_rk_is_store(instr);
     if (instr->offset < 0 || instr->offset > SIZE_LIMIT || (!has_offset && instr->offset != 0))
         return fail(v, "c5", "offset %lld", (long long)instr->offset);
     return SBP_OK;
@@ -166,7 +166,7 @@ static sbp_status verify_shape(const verifier *v, const sbp_rk_instr *instr) {
  * elements only, a random number with the row at least and its stream with nothing, what stands for its row
  * and head with the row at most. */
 static sbp_status verify_source(const verifier *v, const sbp_rk_instr *instr) {
-    if (instr->op == SBP_RK_LOAD || is_store(instr->op)) {
+    if (instr->op == SBP_RK_LOAD || sbp_rk_is_store(instr)) {
         const sbp_rk_operand *o = &v->kernel->operands[instr->index];
         bool column =
             instr->op == SBP_RK_LOAD && instr->length == 1 && instr->vary == (o->vary & ~SBP_VARY_ELEM);
@@ -196,7 +196,7 @@ static sbp_status verify_source(const verifier *v, const sbp_rk_instr *instr) {
  * both, and only axes of its value; axes is 0 elsewhere. */
 static sbp_status verify_compute(const verifier *v, const sbp_rk_instr *instr) {
     const sbp_rowkernel *kernel = v->kernel;
-    if (is_reduction(instr->op)) {
+    if (sbp_rk_is_reduction(instr)) {
         if (instr->axes == 0 || (instr->axes & ~(SBP_VARY_HEAD | SBP_VARY_ELEM)) ||
             (instr->axes & ~kernel->instrs[instr->a].vary))
             return fail(v, "c10", "reduces over axes its value does not have");
@@ -206,7 +206,7 @@ static sbp_status verify_compute(const verifier *v, const sbp_rk_instr *instr) {
     if (instr->op == SBP_RK_ROUND &&
         ((unsigned)instr->dtype >= SBP_DTYPE_COUNT || instr->dtype == SBP_BOOL || instr->dtype == SBP_I64))
         return fail(v, "c9", "rounds to type number %d", (int)instr->dtype);
-    if (value_count(instr) == 0 || instr->op == SBP_RK_RANDOM || is_store(instr->op))
+    if (value_count(instr) == 0 || instr->op == SBP_RK_RANDOM || sbp_rk_is_store(instr))
         return SBP_OK;
     int64_t length = 0;
     for (int k = 0; k < value_count(instr); k++) {
@@ -230,8 +230,8 @@ static sbp_status verify_compute(const verifier *v, const sbp_rk_instr *instr) {
  * stores come last. */
 static sbp_status verify_store(const verifier *v, const sbp_rk_instr *instr) {
     const sbp_rowkernel *kernel = v->kernel;
-    if (!is_store(instr->op)) {
-        if (v->at > 0 && is_store(kernel->instrs[v->at - 1].op))
+    if (!sbp_rk_is_store(instr)) {
+        if (v->at > 0 && sbp_rk_is_store(&kernel->instrs[v->at - 1]))
             return fail(v, "c13", "a value after a store");
         return SBP_OK;
     }
@@ -247,7 +247,7 @@ static sbp_status verify_store(const verifier *v, const sbp_rk_instr *instr) {
                     (long long)value->length);
     for (int32_t j = 0; j < v->at; j++) {
         const sbp_rk_instr *other = &kernel->instrs[j];
-        if (is_store(other->op) && other->index == instr->index &&
+        if (sbp_rk_is_store(other) && other->index == instr->index &&
             other->offset < instr->offset + instr->length && instr->offset < other->offset + other->length)
             return fail(v, "c12", "elements of '%.80s' that %%%d stores too", o->name, j);
     }

@@ -87,7 +87,14 @@ static sbp_status call_segment(sbp_calls_builder *e, int32_t call, int32_t funct
     return SBP_OK;
 }
 
+static void add_bare_call(sbp_calls_builder *e, int32_t function) {
+    if (function >= 0)
+        add_call(e, function, NULL, 0);
+}
+
+/* The one forward that adds up statistics: others are called "recompute". */
 static sbp_status forward(sbp_calls_builder *e) {
+    add_bare_call(e, e->from->head->clear);
     for (int32_t call = 0; call <= e->layers; call++) {
         sbp_operand input = input_of(e, call > 0 ? call - 1 : 0), output = input_of(e, call);
         SBP_TRY(call_segment(e, call, sbp_calls_kind(e, call)->forward, call > 0 ? &input : NULL, &output,
@@ -143,8 +150,8 @@ static sbp_status head(sbp_calls_builder *e, bool backward_follows) {
         add_call(e, h->gather, &updated, 1);
     if (!backward_follows || h->first >= 0)
         SBP_TRY(call_segment(e, call, h->score, &stream, NULL, false));
-    if (backward_follows && h->first < 0 && h->data >= 0)
-        add_call(e, h->data, NULL, 0);
+    if (backward_follows && h->first < 0)
+        add_bare_call(e, h->data);
     if (backward_follows && h->first < 0)
         SBP_TRY(call_segment(e, call, h->backward, &stream, NULL, true));
     add_call(e, h->objective, NULL, 0);
@@ -152,6 +159,9 @@ static sbp_status head(sbp_calls_builder *e, bool backward_follows) {
         add_call(e, h->gradient, NULL, 0);
         SBP_TRY(call_segment(e, call, h->backward, &stream, NULL, true));
     }
+    add_bare_call(e, h->statistics);
+    if (backward_follows)
+        add_bare_call(e, h->slopes);
     if (backward_follows && h->scatter >= 0)
         add_call(e, h->scatter, &updated, 1);
     if (backward_follows)

@@ -272,11 +272,24 @@ static void begin_sides(sweep *s) {
 
 /* ---- functions --------------------------------------------------------------------------------------- */
 
-/* The cotangents of plain results. */
+/* That of a statistic: one argument for all layers of a segment that add to it. */
+static sbp_value statistic_cotangent(sweep *s, int32_t result) {
+    const sbp_func *f = s->rw.to;
+    sbp_type type = f->values[f->results[result].value].type;
+    for (int32_t i = 0; i < result; i++)
+        if (f->results[i].role == SBP_RESULT_STATISTIC && s->wants[f->results[i].value] &&
+            strcmp(f->results[i].name, f->results[result].name) == 0)
+            return s->cotangent[f->results[i].value];
+    return add_cotangent_arg(s, f->results[result].value, &type);
+}
+
+/* The cotangents of plain results, and of statistics: vectors that all chunks read. */
 static void add_seeds(sweep *s, int32_t results) {
     const sbp_func *f = s->rw.to;
     for (int32_t i = 0, outputs = 0; i < results; i++) {
         sbp_value v = f->results[i].value;
+        if (f->results[i].role == SBP_RESULT_STATISTIC && s->wants[v])
+            accumulate(s, v, statistic_cotangent(s, i));
         if (f->results[i].role != SBP_RESULT_VALUE)
             continue;
         bool side = s->side && outputs++ > 0;

@@ -152,6 +152,7 @@ static sbp_value turn_columns(exchanger *x, sbp_value value, const char *to, int
     return sbp_build_reshape(b, value, (int64_t[]){sbp_build_type(b, value)->dim[1].n * dim}, 1);
 }
 
+/* ssd has c, b and x in the places of q, k and v, and numbers of heads in those of others. */
 static sbp_status rewrite_delta_rule(exchanger *x, const sbp_op *op) {
     enum { Q, K, V, DECAY, BETA, FIRST };
     const sbp_func *from = x->rw.from;
@@ -214,7 +215,7 @@ static sbp_status rewrite(const sbp_pass_input *in, sbp_module *module, const sb
         const sbp_op *op = &func->ops[i];
         if (sbp_opcode_attends(op->code))
             SBP_TRY(rewrite_attention(&x, op));
-        else if (op->code == SBP_OP_delta_rule)
+        else if (op->code == SBP_OP_delta_rule || op->code == SBP_OP_ssd)
             SBP_TRY(rewrite_delta_rule(&x, op));
         else if (op->code == SBP_OP_conv_rows)
             SBP_TRY(rewrite_conv_rows(&x, op));
@@ -238,11 +239,12 @@ static sbp_status rewrite(const sbp_pass_input *in, sbp_module *module, const sb
 }
 
 sbp_status sbp_pass_context(const sbp_pass_input *in, sbp_module *module) {
-    const sbp_func *objective = sbp_module_find_func(module, "objective");
+    const sbp_func *objective = sbp_module_find_func(module, "objective"),
+                   *statistics = sbp_module_find_func(module, "statistics");
     if (in->options.context < 2)
         return SBP_OK;
     for (int32_t i = 0; i < module->func_count; i++)
-        if (module->funcs[i] != objective)
+        if (module->funcs[i] != objective && module->funcs[i] != statistics)
             SBP_TRY(rewrite(in, module, module->funcs[i], &module->funcs[i]));
     return SBP_OK;
 }

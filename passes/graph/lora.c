@@ -1,6 +1,6 @@
 /* lora: low-rank adapters join the matmuls that they belong to: y = W x becomes y = W x + B (s A x).
  *
- * requires  the adapters of the module: weights that functions read by `linear` alone
+ * requires  the adapters of the module: weights that functions read by `linear` or `expert_linear` alone
  * preserves values of all results where the scalar `adapter` is 0
  * breaks    the list of adapters: they are ops from here on
  *
@@ -25,7 +25,7 @@
 typedef struct reduced {
     int32_t a;
     double scale, dropout;
-    sbp_value x, value;
+    sbp_value x, index, value;
 } reduced;
 
 typedef struct joiner {
@@ -38,18 +38,23 @@ typedef struct joiner {
 
 /* The adapter of the weight that an op multiplies by; -1: none. */
 static int32_t adapter_of(const joiner *j, const sbp_op *op) {
-    if (op->code != SBP_OP_linear)
+    if (op->code != SBP_OP_linear && op->code != SBP_OP_expert_linear)
         return -1;
-    const sbp_value_info *w = &j->rw.from->values[op->operands[1]];
+    const sbp_value_info *w = &j->rw.from->values[op->operands[op->code == SBP_OP_linear ? 1 : 2]];
     for (int32_t i = 0; w->role == SBP_VALUE_PARAM && i < j->module->adapter_count; i++)
         if (j->module->adapters[i].weight == w->binding)
             return i;
     return -1;
 }
 
-static sbp_value wide_matmul(joiner *j, sbp_value x, int32_t matrix) {
+/* index: which experts' matrices rows are multiplied by; SBP_NO_VALUE: there is one. */
+static sbp_value wide_matmul(joiner *j, sbp_value x, sbp_value index, int32_t matrix) {
     sbp_builder *b = &j->rw.builder;
     sbp_value w = sbp_build_param(b, matrix);
+    if (index != SBP_NO_VALUE)
+        return sbp_build(b, SBP_OP_expert_linear, NULL, (sbp_value[]){x, index, w, SBP_NO_VALUE}, 4,
+                         (sbp_attr[]){sbp_attr_symbol("layout", "out_in"), sbp_attr_bool("wide", true)}, 2,
+                         NULL);
     return sbp_build(b, SBP_OP_linear, NULL, (sbp_value[]){x, w}, 2,
                      (sbp_attr[]){sbp_attr_bool("wide", true)}, 1, NULL);
 }
@@ -105,14 +110,14 @@ static sbp_value drop(joiner *j, const sbp_adapter *adapter, sbp_value x) {
 }
 
 /* s A x, an operand for B. */
-static sbp_value reduce(joiner *j, const sbp_adapter *adapter, sbp_value x) {
+static sbp_value reduce(joiner *j, const sbp_adapter *adapter, sbp_value x, sbp_value index) {
     sbp_builder *b = &j->rw.builder;
     for (int32_t i = 0; i < j->made_count; i++)
-        if (j->made[i].a == adapter->a && j->made[i].x == x && j->made[i].scale == adapter->scale &&
-            j->made[i].dropout == adapter->dropout)
+        if (j->made[i].a == adapter->a && j->made[i].x == x && j->made[i].index == index &&
+            j->made[i].scale == adapter->scale && j->made[i].dropout == adapter->dropout)
             return j->made[i].value;
     sbp_dtype type = sbp_build_type(b, x)->dtype, wide = sbp_rule_wide(type);
-    sbp_value u = wide_matmul(j, adapter->dropout > 0 ? drop(j, adapter, x) : x, adapter->a);
+    sbp_value u = wide_matmul(j, adapter->dropout > 0 ? drop(j, adapter, x) : x, index, adapter->a);
     sbp_value s = sbp_build_scalar(b, "adapter");
     s = sbp_build2(b, SBP_OP_mul, s, sbp_build_const(b, SBP_F64, adapter->scale));
     if (adapter->dropout > 0) {
@@ -124,6 +129,7 @@ static sbp_value reduce(joiner *j, const sbp_adapter *adapter, sbp_value x) {
                     .scale = adapter->scale,
                     .dropout = adapter->dropout,
                     .x = x,
+                    .index = index,
                     .value = sbp_build_rounded(b, u, type)};
     SBP_PUSH(j->module->arena, j->made, j->made_count, j->made_capacity, made);
     return made.value;
@@ -136,11 +142,12 @@ static sbp_status join(joiner *j, const sbp_op *op, const sbp_adapter *adapter) 
     sbp_dtype type = j->rw.from->values[op->results[0]].type.dtype;
     sbp_rewrite_operands(&j->rw, op, operands);
     b->node = op->node;
-    sbp_value y = sbp_build(b, SBP_OP_linear, NULL, operands, op->operand_count,
+    sbp_value index = op->code == SBP_OP_linear ? SBP_NO_VALUE : operands[1];
+    sbp_value y = sbp_build(b, op->code, NULL, operands, op->operand_count,
                             (sbp_attr[]){sbp_attr_symbol("layout", sbp_op_attr(op, "layout")->symbol),
                                          sbp_attr_bool("wide", true)},
                             2, NULL);
-    sbp_value more = wide_matmul(j, reduce(j, adapter, operands[0]), adapter->b);
+    sbp_value more = wide_matmul(j, reduce(j, adapter, operands[0], index), index, adapter->b);
     y = sbp_build_rounded(b, sbp_build2(b, SBP_OP_add, y, more), type);
     SBP_TRY(b->status);
     sbp_rewrite_replace(&j->rw, op->results[0], y);

@@ -19,6 +19,8 @@
  * crosses beside these: the stream, defined last, of the width that the head reads, read before the next
  * attention. A segment reads the stream and whatever side values it needs; it gives the stream first, then
  * its side values. The head reads no side value. With several ranks to a micro-batch no atom is cut further.
+ *
+ * Statistics of @model are results of the segments that they are sums in, and cross nothing.
  */
 #include "passes/passes.h"
 
@@ -116,7 +118,8 @@ static void find_uses(cutter *c) {
                 c->attended[op->operands[k]] = true;
     }
     for (int32_t i = 0; i < f->result_count; i++)
-        c->last_use[f->results[i].value] = f->op_count;
+        if (f->results[i].role != SBP_RESULT_STATISTIC) /* which crosses nothing */
+            c->last_use[f->results[i].value] = f->op_count;
 }
 
 /* Values that cross from one op to the next, while walking over the ops. */
@@ -440,7 +443,9 @@ static sbp_status outline_segment(cutter *c, int32_t number) {
         sbp_value v = from->results[i].value;
         if (from->values[v].op < begin || from->values[v].op >= end)
             continue;
-        sbp_func_add_result(o.func, o.map[v], SBP_RESULT_VALUE, -1, from->results[i].name);
+        sbp_func_add_result(o.func, o.map[v], from->results[i].role, -1, from->results[i].name);
+        if (from->results[i].role == SBP_RESULT_STATISTIC)
+            continue;
         SBP_PUSH(arena, o.call.outputs, o.call.output_count, o.output_capacity, model_value(c, v));
     }
     clear_map(&o, begin, end);
@@ -483,11 +488,14 @@ sbp_status sbp_pass_segment(const sbp_pass_input *in, sbp_module *m, int32_t *un
     *uncut = c.uncut;
     for (int32_t i = 0; i < c.start_count; i++)
         SBP_TRY(outline_segment(&c, i));
-    sbp_func *objective = sbp_module_find_func(m, "objective");
+    sbp_func *objective = sbp_module_find_func(m, "objective"),
+             *statistics = sbp_module_find_func(m, "statistics");
     m->funcs = NULL;
     m->func_count = m->func_capacity = 0;
     for (int32_t i = 0; i < c.func_count; i++)
         SBP_PUSH(in->arena, m->funcs, m->func_count, m->func_capacity, c.funcs[i]);
     SBP_PUSH(in->arena, m->funcs, m->func_count, m->func_capacity, objective);
+    if (statistics)
+        SBP_PUSH(in->arena, m->funcs, m->func_count, m->func_capacity, statistics);
     return SBP_OK;
 }

@@ -43,8 +43,8 @@ typedef struct sbp_placed_tensor {
     int32_t element;
     int32_t *parts; /* of a bucket: buffers, as its layout has them */
     bool sharded;   /* the placement has this rank's share of a bucket; rows are those of the share */
-    bool
-        shared; /* of a bucket: on the host it stands in staging buffers that all such buckets of its role share */
+    /* of a bucket: on the host it stands in staging buffers that all such buckets of its role share */
+    bool shared;
     sbp_space space; /* of the placement */
     sbp_dtype stored, computed;
     sbp_extent rows;
@@ -91,8 +91,8 @@ typedef struct sbp_task {
     int32_t function; /* CALL */
     int32_t param;    /* number in the module */
     sbp_collective_op collective;
-    const struct sbp_update
-        *rule;        /* UPDATE, SUM_SQUARES: of shares, that of their bucket; NULL: that of `param` */
+    /* UPDATE, SUM_SQUARES: of shares, that of their bucket; NULL: that of `param` */
+    const struct sbp_update *rule;
     const char *when; /* only where this scalar is 1; NULL: always */
     sbp_operand *operands;
     int32_t operand_count;
@@ -141,8 +141,8 @@ typedef struct sbp_move {
     sbp_extent from_rows, to_rows;
     int32_t queue;
     int32_t collective; /* sbp_collective_op; -1: none */
-    sbp_spot *
-        parts; /* of a packed tensor that becomes numbers: of each part, and behind these of each parameter */
+    /* of a packed tensor that becomes numbers: of each part, and behind these of each parameter */
+    sbp_spot *parts;
     int32_t part_count; /* of both */
 } sbp_move;
 

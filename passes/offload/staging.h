@@ -37,16 +37,16 @@ typedef struct sbp_staging_pool {
     int32_t fetched; /* that one task reads there */
     bool hurries;    /* tasks close to each other read different ones */
     int32_t last_task; /* while they are counted: the last one that wanted any */
-    int32_t
-        buffer; /* of the first `piece` of `count` staging buffers; the others follow, each with its parts. Those
-                       * of buckets may be larger than what stands in them */
+    /* of the first `piece` of `count` staging buffers; the others follow, each with its parts. Those of
+     * buckets may be larger than what stands in them */
+    int32_t buffer;
     int32_t piece;
     int32_t count;
     int32_t *wanted; /* of the last 2 * fetched tensors that were brought: the task that they were for, -1 */
     int32_t brought; /* so many of them in the list being walked */
     int32_t *tenant; /* per staging buffer: tensor, -1 */
-    int32_t *
-        free_after; /* per staging buffer: the last task, or move behind that task, that touches what was in it */
+    /* per staging buffer: the last task, or move behind that task, that touches what was in it */
+    int32_t *free_after;
 } sbp_staging_pool;
 
 typedef struct sbp_staging {

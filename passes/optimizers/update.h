@@ -37,8 +37,9 @@ enum { SBP_MAX_UPDATE_OPERANDS = 10 };
  *             random (stochastic), so that small updates count on average, or to nearest.
  *   bf16      states, always rounded at random.
  *   8 bits    states in blocks of 256 numbers, as in bitsandbytes: a number of the dynamic map (d8, ud8)
- * times the largest of its block ("<suffix>_absmax", f32); of parameters of SBP_BLOCK_LEAST elements or more
- * in whole blocks, the others' are fp32. Weights are updated with the new states before these are rounded.
+ *             times the largest of its block ("<suffix>_absmax", f32); of parameters of SBP_BLOCK_LEAST
+ *             elements or more in whole blocks, the others' are fp32. Weights are updated with the new states
+ *             before these are rounded.
  *
  * Random numbers are of the seed and step (scalars random_<what>, set by the runtime), of the parameter
  * (sbp_update_stream) and of the element: its block and place in that, so that shares have the numbers of the

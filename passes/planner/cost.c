@@ -167,8 +167,15 @@ static double matmul_seconds(const sbp_throughput *r, double rate, const sbp_wor
 /* Of products within a kernel. */
 static double kernel_rate(const sbp_target_info *target, const sbp_command *c, sbp_dtype dtype) {
     bool backward = c->kind == SBP_CMD_DELTA_RULE_BWD;
+    if (target->ssd_by_scalars && (c->kind == SBP_CMD_SSD || c->kind == SBP_CMD_SSD_BWD))
+        return sbp_throughput_scalars(&target->throughput, dtype);
     if (target->delta_rate && (backward || c->kind == SBP_CMD_DELTA_RULE))
         return target->delta_rate(target, &c->u.delta, dtype, backward);
+    bool attention = c->kind == SBP_CMD_ATTN_FWD || c->kind == SBP_CMD_ATTN_BWD;
+    const sbp_attention_attrs *a = &c->u.attention;
+    if (attention && target->attention_columns > 0 &&
+        (a->d_qk > target->attention_columns || a->d_v > target->attention_columns))
+        return sbp_throughput_scalars(&target->throughput, dtype);
     return sbp_throughput_attention(&target->throughput, dtype);
 }
 

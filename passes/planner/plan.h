@@ -8,9 +8,9 @@
 #include "passes/planner/planner.h"
 
 typedef struct sbp_plan_request {
-    sbp_schedule_request
-        request; /* t_max: rows of a document, with --context-parallel of all ranks that have it together;
-                      process_bytes is found */
+    /* t_max: rows of a document, with --context-parallel of all ranks that have it together; process_bytes
+     * is found */
+    sbp_schedule_request request;
     int64_t length_most;      /* t_max SBP_AUTO: no document has more rows; 0: nothing is known of that */
     sbp_pass_options options; /* without t_max and schedule; context 0: as few ranks together as fit */
     sbp_process process;      /* dtype, threads, ranks, prepare and bytes of texts; the rest is found */
@@ -21,8 +21,8 @@ typedef struct sbp_plan_request {
 typedef struct sbp_planned {
     sbp_schedule_request request; /* as it was met: t_max of a rank, or SBP_AUTO */
     sbp_plan_estimate estimate;
-    sbp_pipeline
-        pipeline; /* finished, or stopped: its program, with module and options that it was made of */
+    /* finished, or stopped: its program, with module and options that it was made of */
+    sbp_pipeline pipeline;
     sbp_footprint process;
 } sbp_planned;
 

@@ -13,8 +13,8 @@ typedef struct sbp_recompute_saving {
     const char *names[SBP_MAX_RESULTS]; /* as --save takes them */
     int32_t name_count;
     int64_t row_bytes; /* per row, all calls together */
-    int64_t
-        call_row_bytes; /* per row, one call of each kind: two such staging buffers stay on the device when offloaded */
+    /* per row, one call of each kind: two such staging buffers stay on the device when offloaded */
+    int64_t call_row_bytes;
     double seconds; /* saved per micro-batch of t rows */
 } sbp_recompute_saving;
 

@@ -5,10 +5,11 @@
  * preserves values of all results
  * breaks    the ops: schedule looks at instructions only
  *
- *   matmuls   linear, linear_dw: gemm. An addition of a matmul's result to a value in memory becomes the
- * matmul's addend; weight gradients add straight into their accumulator row work   the row-wise ops between
- * values in memory become row kernels; kernels that read the same values and do not wait for each other are
- * one. A value that several kernels would compute from two or more values in memory is kept in memory itself
+ *   matmuls    linear, linear_dw: gemm. An addition of a matmul's result to a value in memory becomes the
+ *              matmul's addend; weight gradients add straight into their accumulator
+ *   row work   the row-wise ops between values in memory become row kernels; kernels that read the same values
+ *              and do not wait for each other are one. A value that several kernels would compute from two or
+ *              more values in memory is kept in memory itself
  *   sums       a sum over rows is a partial of a row kernel and a colsum; one number: reduce
  */
 #include <string.h>
@@ -17,11 +18,6 @@
 
 static bool row_wise_op(const sbp_op *op) {
     return sbp_opcode_class(op->code) == SBP_CLASS_ROWWISE;
-}
-
-static const sbp_op *def(const sbp_fuser *z, sbp_value v) {
-    const sbp_value_info *info = &z->f->values[v];
-    return info->role == SBP_VALUE_OP && info->op >= 0 ? &z->f->ops[info->op] : NULL;
 }
 
 /* ---- whose memory a value is ------------------------------------------------------------------------- */
@@ -103,10 +99,13 @@ static void find_materialized(sbp_fuser *z) {
     }
     for (int32_t i = 0; i < z->stage->store_count; i++)
         need_in_memory(z, z->stage->stores[i].value);
-    for (int32_t i = 0; i < f->result_count; i++)
+    for (int32_t i = 0; i < f->result_count; i++) {
         if (f->results[i].role == SBP_RESULT_GRADIENT &&
             f->values[f->results[i].target].role == SBP_VALUE_PARAM)
             add_gradient(z, f->results[i].value, f->results[i].target);
+        if (f->results[i].role == SBP_RESULT_STATISTIC) /* added to a vector in the same way */
+            add_gradient(z, f->results[i].value, f->results[i].value);
+    }
 }
 
 static void count_uses(sbp_fuser *z) {

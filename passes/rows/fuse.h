@@ -28,7 +28,7 @@ typedef struct sbp_fuser {
     sbp_value *sum_of;       /* the inverse: matmul results */
     sbp_value *matmul_of;    /* sums that are computed by a matmul: that matmul's result */
     sbp_value *accumulates;  /* gradients of parameters that go straight into an accumulator: the parameter
-                               argument */
+                               argument; statistics: themselves */
     sbp_expert_slots *slots; /* of choices of experts */
     sbp_added_gradient *added;
     int32_t added_count, added_capacity;
@@ -39,6 +39,12 @@ typedef struct sbp_fuser {
     int32_t group_count, group_capacity;
     struct sbp_grouping *grouping; /* group.c's own */
 } sbp_fuser;
+
+/* The op that computes a value; NULL: none does. */
+static inline const sbp_op *def(const sbp_fuser *z, sbp_value v) {
+    const sbp_value_info *info = &z->f->values[v];
+    return info->role == SBP_VALUE_OP && info->op >= 0 ? &z->f->ops[info->op] : NULL;
+}
 
 sbp_status sbp_fuse_stage(sbp_program_builder *p, sbp_stage *stage) SBP_CHECKED;
 sbp_status sbp_fuse_emit(sbp_fuser *fuser) SBP_CHECKED;

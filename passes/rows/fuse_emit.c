@@ -5,11 +5,6 @@
 #include "passes/rows/fuse.h"
 #include "passes/stream/body.h"
 
-static const sbp_op *def(const sbp_fuser *z, sbp_value v) {
-    const sbp_value_info *info = &z->f->values[v];
-    return info->role == SBP_VALUE_OP && info->op >= 0 ? &z->f->ops[info->op] : NULL;
-}
-
 /* ---- terms ------------------------------------------------------------------------------------------- */
 
 static sbp_term view_term(sbp_view view) {
@@ -465,23 +460,24 @@ static sbp_delta_attrs delta_attrs(const sbp_fuser *z, sbp_value k, sbp_value v)
 }
 
 /* Its workspace: of a state that nobody keeps, and of what the backward pass keeps of blocks. */
-static sbp_term delta_work(sbp_fuser *z, const sbp_delta_attrs *attrs, sbp_value k, bool backward) {
+static sbp_term delta_work(sbp_fuser *z, const sbp_delta_attrs *attrs, sbp_value k, bool ssd, bool backward) {
     const sbp_target_info *target = &z->p->target;
-    int64_t state = attrs->heads * attrs->d_k * attrs->d_v;
+    int64_t state = attrs->heads * attrs->d_k * attrs->d_v, states = backward ? (ssd ? 2 : 1) : 0;
+    int64_t (*columns)(const sbp_delta_attrs *, bool) = ssd ? target->ssd_columns : target->delta_columns;
     const sbp_temp work = {.dtype = sbp_lower_wide(z->f->values[k].type.dtype),
-                           .cols = target->delta_columns ? target->delta_columns(attrs, backward)
-                                   : backward            ? state
-                                                         : 0,
+                           .cols = columns ? columns(attrs, backward) : states * state,
                            .more_rows = target->delta_more_rows,
                            .of_all = of_all(z, k),
                            .per = SBP_DELTA_BLOCK};
     return work.cols > 0 ? temp_term(z, work) : no_term();
 }
 
-/* delta_rule, whose operands begin with q, or delta_rule_state, which has none and makes no o. */
+/* delta_rule, whose operands begin with q, or delta_rule_state, which has none and makes no o; ssd has its operands
+ * in their places. */
 static void emit_delta_rule(sbp_fuser *z, const sbp_op *op, int32_t position) {
     enum { K, V, DECAY, BETA, FIRST };
-    bool makes_o = op->code == SBP_OP_delta_rule;
+    bool ssd = op->code == SBP_OP_ssd || op->code == SBP_OP_ssd_state;
+    bool makes_o = op->code == SBP_OP_delta_rule || op->code == SBP_OP_ssd;
     const sbp_value *in = op->operands + (makes_o ? 1 : 0);
     sbp_delta_attrs attrs = delta_attrs(z, in[K], in[V]);
     sbp_term next = next_term(z, op);
@@ -495,14 +491,17 @@ static void emit_delta_rule(sbp_fuser *z, const sbp_op *op, int32_t position) {
         [SBP_DELTA_RULE_BETA] = value_term(z, in[BETA]),
         [SBP_DELTA_RULE_FIRST] = value_term(z, in[FIRST]),
         [SBP_DELTA_RULE_STATE] = state_term(z, op),
-        [SBP_DELTA_RULE_WORK] = next.kind == SBP_TERM_NONE ? delta_work(z, &attrs, in[K], false) : no_term(),
+        [SBP_DELTA_RULE_WORK] =
+            next.kind == SBP_TERM_NONE ? delta_work(z, &attrs, in[K], ssd, false) : no_term(),
     };
-    add_instr(z, SBP_CMD_DELTA_RULE, position, terms, SBP_COUNT(terms))->attrs.u.delta = attrs;
+    add_instr(z, ssd ? SBP_CMD_SSD : SBP_CMD_DELTA_RULE, position, terms, SBP_COUNT(terms))->attrs.u.delta =
+        attrs;
 }
 
 static void emit_delta_rule_vjp(sbp_fuser *z, const sbp_op *op, int32_t position) {
     enum { DO, Q, K, V, DECAY, BETA, FIRST, STATE, DSTATE };
     enum { DQ, DK, DV, DDECAY, DBETA, DSTATE_OUT };
+    bool ssd = op->code == SBP_OP_ssd_vjp;
     sbp_delta_attrs attrs = delta_attrs(z, op->operands[K], op->operands[V]);
     sbp_term terms[SBP_DELTA_RULE_BWD_OPERANDS] = {
         [SBP_DELTA_RULE_BWD_DQ] = term_if_read(z, op->results[DQ]),
@@ -519,9 +518,10 @@ static void emit_delta_rule_vjp(sbp_fuser *z, const sbp_op *op, int32_t position
         [SBP_DELTA_RULE_BWD_BETA] = value_term(z, op->operands[BETA]),
         [SBP_DELTA_RULE_BWD_FIRST] = value_term(z, op->operands[FIRST]),
         [SBP_DELTA_RULE_BWD_STATE] = state_term(z, op),
-        [SBP_DELTA_RULE_BWD_WORK] = delta_work(z, &attrs, op->operands[K], true),
+        [SBP_DELTA_RULE_BWD_WORK] = delta_work(z, &attrs, op->operands[K], ssd, true),
     };
-    add_instr(z, SBP_CMD_DELTA_RULE_BWD, position, terms, SBP_COUNT(terms))->attrs.u.delta = attrs;
+    add_instr(z, ssd ? SBP_CMD_SSD_BWD : SBP_CMD_DELTA_RULE_BWD, position, terms, SBP_COUNT(terms))
+        ->attrs.u.delta = attrs;
 }
 
 static sbp_collective_op way_of(const sbp_op *op) {
@@ -736,9 +736,12 @@ static sbp_status emit_op(sbp_fuser *z, int32_t i) {
         return SBP_OK;
     case SBP_OP_delta_rule:
     case SBP_OP_delta_rule_state:
+    case SBP_OP_ssd:
+    case SBP_OP_ssd_state:
         emit_delta_rule(z, op, i);
         return SBP_OK;
     case SBP_OP_delta_rule_vjp:
+    case SBP_OP_ssd_vjp:
         emit_delta_rule_vjp(z, op, i);
         return SBP_OK;
     case SBP_OP_exchange:

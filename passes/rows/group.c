@@ -64,11 +64,6 @@ struct sbp_grouping {
     int32_t *barrier;
 };
 
-static const sbp_op *def(const sbp_fuser *z, sbp_value v) {
-    const sbp_value_info *info = &z->f->values[v];
-    return info->role == SBP_VALUE_OP && info->op >= 0 ? &z->f->ops[info->op] : NULL;
-}
-
 static bool row_wise_op(const sbp_op *op) {
     return op && sbp_opcode_class(op->code) == SBP_CLASS_ROWWISE;
 }

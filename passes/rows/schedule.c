@@ -12,6 +12,8 @@
  */
 #include "passes/rows/schedule.h"
 
+#include "passes/memory.h"
+
 #include <string.h>
 
 sbp_access sbp_schedule_access(const sbp_instr *instr, int32_t term) {
@@ -300,18 +302,20 @@ static sbp_view scratch_view(sbp_scheduler *s, int32_t location) {
 static sbp_view temp_view(sbp_scheduler *s, int32_t temp) {
     const sbp_temp *t = &s->stage->temps[temp];
     if (s->temp_buffers[temp] < 0) {
-        int64_t chunk = s->stage->rows == SBP_H ? s->p->program->head_chunk : s->p->program->chunk;
-        int64_t per = t->blocks ? SBP_PARTIAL_ROWS : t->per;
-        chunk *= t->of_all ? s->p->program->context : 1;
-        sbp_extent rows = per > 0     ? sbp_extent_const(sbp_ceil_div(chunk, per))
-                          : t->single ? sbp_extent_const(1)
-                                      : sbp_extent_symbol(t->of_all ? SBP_D : s->stage->rows, 1);
-        rows.c[SBP_ONE] += t->more_rows;
+        const sbp_blocks blocks = {.per = t->blocks ? SBP_PARTIAL_ROWS : t->per,
+                                   .more = t->more_rows,
+                                   .of_head = s->stage->rows == SBP_H,
+                                   .of_all = t->of_all};
+        sbp_extent rows = blocks.per > 0 ? sbp_memory_block_rows(s->p->program, &blocks)
+                          : t->single    ? sbp_extent_const(1)
+                                         : sbp_extent_symbol(t->of_all ? SBP_D : s->stage->rows, 1);
+        rows.c[SBP_ONE] += blocks.per > 0 ? 0 : t->more_rows;
         const char *name =
             sbp_arena_printf(s->p->arena, "%s.%s", s->code->name, t->blocks ? "partial" : "work");
         s->temp_buffers[temp] =
             sbp_lower_buffer(s->p, name, t->blocks ? SBP_ROLE_SCRATCH : SBP_ROLE_WORKSPACE, SBP_DEVICE,
                              t->dtype, 1, rows, t->cols, s->function);
+        s->p->program->buffers[s->temp_buffers[temp]].blocks = blocks;
     }
     sbp_view whole = sbp_view_buffer(s->p->program, s->temp_buffers[temp], 0);
     return t->blocks ? sbp_view_blocks(whole, t->of_all) : whole;

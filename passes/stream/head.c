@@ -116,39 +116,44 @@ static bool find_hoisted(const sbp_func *f, const reading *x, bool *hoisted) {
     return are_vectors;
 }
 
+static sbp_value one_like(sbp_builder *b, const sbp_type *type) {
+    sbp_value one = sbp_build_const(b, type->dtype, 1);
+    return type->rank == 0 ? one : sbp_build_broadcast(b, one, type);
+}
+
 static bool is_gradient(const void *user, const sbp_result *result) {
     (void)user;
     return result->role == SBP_RESULT_GRADIENT;
 }
 
-/* The objective's derivative with respect to its stream arguments, d(loss) = 1. */
-static sbp_status differentiate_objective(head_builder *h) {
-    sbp_module *m = h->p->module;
+/* d(loss) = 1. */
+sbp_status sbp_loss_slope(sbp_program_builder *p, const sbp_func *func, const char *name, sbp_func **out) {
+    sbp_module *m = p->module;
     sbp_func *with_loss, *expanded;
-    SBP_TRY(sbp_expand_func(m, h->objective, false, h->p->diag, &expanded));
+    SBP_TRY(sbp_expand_func(m, func, false, p->diag, &expanded));
     for (int32_t i = 0; i < expanded->result_count; i++)
         if (i > 0)
             expanded->results[i].role = SBP_RESULT_SAVED; /* metrics */
-    SBP_TRY(sbp_autodiff_func(m, expanded, true, h->p->diag, &with_loss));
+    SBP_TRY(sbp_autodiff_func(m, expanded, true, p->diag, &with_loss));
     sbp_rewrite rw;
-    sbp_rewrite_begin_bare(&rw, m, with_loss, h->p->diag);
-    rw.to->name = "objective.gradient";
+    sbp_rewrite_begin_bare(&rw, m, with_loss, p->diag);
+    rw.to->name = name;
     for (int32_t i = 0; i < with_loss->arg_count; i++) {
         sbp_value arg = with_loss->args[i];
         if (with_loss->values[arg].role == SBP_VALUE_COTANGENT)
-            rw.map[arg] = sbp_build_const(&rw.builder, with_loss->values[arg].type.dtype, 1);
+            rw.map[arg] = one_like(&rw.builder, &with_loss->values[arg].type);
         else
             sbp_rewrite_arg(&rw, arg, &with_loss->values[arg].type);
     }
     for (int32_t i = 0; i < with_loss->op_count; i++)
         SBP_TRY(sbp_rewrite_copy(&rw, &with_loss->ops[i]));
     sbp_func *all = sbp_rewrite_end(&rw);
-    bool *none = SBP_NEW_ARRAY(h->p->arena, bool, all->value_count + 1);
+    bool *none = SBP_NEW_ARRAY(p->arena, bool, all->value_count + 1);
     sbp_body_cut cut;
     SBP_TRY(sbp_body_make(m,
                           &(sbp_body_spec){.from = all, .given = none, .keeps = is_gradient, .filled = none},
-                          "objective.gradient", h->p->diag, &cut));
-    h->slope = cut.func;
+                          name, p->diag, &cut));
+    *out = cut.func;
     return SBP_OK;
 }
 
@@ -628,7 +633,8 @@ static sbp_status bind_objective(head_builder *h) {
     h->objective = sbp_rewrite_end(&rw);
     h->outputs = h->head->result_count;
     for (int32_t i = 0; i < h->outputs; i++)
-        if (!h->head->results[i].name || h->head->values[h->head->results[i].value].type.rank != 1)
+        if (!h->head->results[i].name || h->head->results[i].role != SBP_RESULT_VALUE ||
+            h->head->values[h->head->results[i].value].type.rank != 1)
             return sbp_fail(p->diag, SBP_INTERNAL, "head: output %d of @%s is not a named vector", i,
                             h->head->name);
     for (int32_t i = 0; i < h->objective->arg_count; i++) {
@@ -649,7 +655,7 @@ static sbp_status bind_objective(head_builder *h) {
 static sbp_status build_functions(head_builder *h) {
     sbp_head_lowering *out = h->out;
     SBP_TRY(bind_objective(h));
-    SBP_TRY(differentiate_objective(h));
+    SBP_TRY(sbp_loss_slope(h->p, h->objective, "objective.gradient", &h->slope));
     const bool *hoisted = choose_passes(h);
     SBP_TRY(add_outputs(h));
     if (h->rows)
@@ -690,12 +696,16 @@ sbp_status sbp_pass_head(sbp_program_builder *p, const sbp_derivatives *derivati
                                .first = -1,
                                .objective = -1,
                                .data = -1,
-                               .gradient = -1};
+                               .gradient = -1,
+                               .clear = -1,
+                               .statistics = -1,
+                               .slopes = -1};
     const sbp_type *x = stream_type(h.head);
     if (!x || x->rank != 2) /* only vectors are moved */
         h.rows = NULL;
     if (h.rows)
         begin_counted(&h);
     h.order.by_rank = true;
-    return build_functions(&h);
+    SBP_TRY(build_functions(&h));
+    return sbp_statistics_lower(p, derivatives, stages, out);
 }

@@ -9,16 +9,21 @@
  *   forward   chunks ascending: y[i], keys and values appended; what the saved set names is kept
  *   recompute the same without what is saved already: checkpoints every k segments are run forward once more
  *   backward  chunks ascending: carries only. Then chunks descending: recompute chunk i (only what the
- * reverse sweep needs), run the reverse sweep; weight gradients and dK, dV accumulate; dK_i, dV_i are final
- * when chunk i is reached, since no chunk below reads rows of chunk i; dx_i overwrites dy_i in place
+ *             reverse sweep needs), run the reverse sweep; weight gradients and dK, dV accumulate; dK_i, dV_i
+ *             are final when chunk i is reached, since no chunk below reads rows of chunk i; dx_i overwrites
+ *             dy_i in place
  *
  * States: row i of a buffer of N + 1 rows is the state before chunk i, row 0 is zero. The forward writes row
  * i + 1 and keeps them all; or, where they are dropped, it has one row, read and written over, and the
- * ascending pass of the backward makes all of them. `again` reads them, or has one row, too. The cotangent is
+ * ascending pass of the backward makes all of them. `recompute` reads them, or has one row, too. The cotangent is
  * one row: zero behind the last chunk, chunk i makes of it that of row i.
  *
  * What an op has chosen (SBP_CLASS_CHOICE) is kept from the first forward whatever the saved set names, and
  * read by all that computes again: a choice that fell otherwise would make the gradient of another function.
+ *
+ * Statistics (sums over rows, which the objective may read: head.c) are added by the first forward alone, those
+ * of all calls and chunks into one vector by name. Whatever computes again leaves them out. Their cotangents are
+ * vectors, too, made before the first backward and read by every chunk of it.
  *
  * Side values have all their rows from the forward of their writer to its backward. One that is read as a
  * carry is the carry, full already; one that its writer carries is the writer's carry. So nothing but the
@@ -455,6 +460,11 @@ static void begin_states(stage_context *c, const sbp_body_cut *cut) {
     }
 }
 
+/* The vector of a statistic, or of its cotangent. */
+static sbp_view statistic_view(stage_context *c, const char *name, bool cotangent, const sbp_type *type) {
+    return sbp_view_buffer(c->b->p->program, sbp_lower_statistic(c->b->p, name, type, cotangent), 0);
+}
+
 /* All rows of a side value; nowhere when the function does not name it. */
 static sbp_view side_view(const stage_context *c, const sbp_side *side) {
     for (int32_t i = 0; i < c->function->side_count; i++)
@@ -500,7 +510,10 @@ static void add_stage(stage_context *c, const char *suffix, const sbp_body_cut *
         sbp_value v = cut->func->args[i], o = cut->origin[v];
         const sbp_value_info *info = &cut->func->values[v];
         sbp_view *place = &stage->places[v];
-        if (o != SBP_NO_VALUE && is_side(c->b, o)) {
+        const char *statistic = o == SBP_NO_VALUE ? NULL : sbp_statistic_of(d, o);
+        if (statistic) {
+            *place = statistic_view(c, statistic, true, &info->type);
+        } else if (o != SBP_NO_VALUE && is_side(c->b, o)) {
             *place = side_place(c, stage, info->role, o);
         } else if (info->role == SBP_VALUE_PARAM) {
             *place = sbp_view_formal(function, c->formals.params[o]);
@@ -523,6 +536,9 @@ static void add_stage(stage_context *c, const char *suffix, const sbp_body_cut *
         sbp_value root = result->role == SBP_RESULT_CARRY ? cut->origin[result->target] : SBP_NO_VALUE;
         if (root != SBP_NO_VALUE && d->values[root].role == SBP_VALUE_CARRY && sbp_body_is_state(d, root))
             stage->places[result->value] = state_view(c, root, &d->values[root].type, true);
+        if (result->role == SBP_RESULT_STATISTIC)
+            stage->accums[result->value] =
+                statistic_view(c, result->name, false, &cut->func->values[result->value].type);
         sbp_view whole = result_place(c, cut, result, outputs);
         outputs += result->role == SBP_RESULT_VALUE;
         if (whole.ref == SBP_NO_VIEW)
@@ -537,6 +553,7 @@ static void add_stage(stage_context *c, const char *suffix, const sbp_body_cut *
 static bool keeps_forward(const void *user, const sbp_result *result) {
     (void)user;
     return result->role == SBP_RESULT_VALUE || result->role == SBP_RESULT_SAVED ||
+           result->role == SBP_RESULT_STATISTIC ||
            (result->role == SBP_RESULT_CARRY &&
             ((const builder *)user)->d->values[result->target].role == SBP_VALUE_CARRY);
 }
@@ -673,7 +690,7 @@ static void mark_cotangents(builder *b) {
                     side.number = 0;
             if (side.number > 0 && !side.output && !b->kind->inputs[side.number].wanted)
                 side.number = 0; /* added to for nothing: its own */
-        } else if (d->values[of].role == SBP_VALUE_OP) {
+        } else if (d->values[of].role == SBP_VALUE_OP && !sbp_statistic_of(d, arg)) {
             int32_t number = 0, output = -1;
             for (int32_t r = 0; r < d->result_count && output < 0; r++)
                 if (d->results[r].role == SBP_RESULT_VALUE) {
@@ -743,8 +760,8 @@ static sbp_status build_kind(builder b) {
     SBP_TRY(choose_saved(&b));
     add_saved_results(&b);
     SBP_TRY(build_forward(&b));
-    if (!b.of->derivative && b.kind->saved_count == 0)
-        b.kind->recompute = b.kind->forward; /* it saves nothing that could be left out */
+    if (!b.of->derivative && b.kind->saved_count == 0 && !sbp_has_statistics(b.d))
+        b.kind->recompute = b.kind->forward; /* it saves and adds nothing that could be left out */
     else if (runs_again(&b))
         SBP_TRY(build_recompute(&b));
     return b.of->derivative ? build_backward(&b) : SBP_OK;

@@ -23,17 +23,18 @@
  *              in its last row), and weight, 1 where that label counts, else 0; predicted, 1 where there is a
  *              next token, in all rows of a document but the last; doc, unit and group, the number of the
  *              document, row of data and group in the micro-batch; sample, the document's number in the data;
- * doc.labels, how many labels of the document count; in.PART, 1 in documents of that part
+ *              doc.labels, how many labels of the document count; in.PART, 1 in documents of that part
  *              ("in.chosen"); NAME, what rows give under that name for the token that is the row's label, or
  *              for the document as a whole ("old_logps", "advantage"; tokenize.h), 0 where there is none;
  *              has.NAME, 1 in documents that have it, but where the number is missing (null); old_values,
- * about rows in place of labels, also the last of a document (its number stands at token 0);
- * one.of.NAME.NAME, 1 in documents that have one of them (in all the data there has to be one) per group
- * NAME.PART, the number NAME of the unit's document of that part ("ref_logps_sum.chosen"); NAME where
- * documents are the groups. S is the number of groups of the micro-batch where the program asks for group
- * (which then have no such numbers), of rows of data where it asks for unit, of documents where it asks for
- * doc, else 0 scalars    of the whole step, at least 1: labels, those that count; predicted, all rows of
- * documents but the last; labels.PART, predicted.PART, those of documents of that part; docs; units, rows of
+ *              about rows in place of labels, also the last of a document (its number stands at token 0);
+ *              one.of.NAME.NAME, 1 in documents that have one of them (in all the data there has to be one)
+ *   per group  NAME.PART, the number NAME of the unit's document of that part ("ref_logps_sum.chosen"); NAME
+ *              where documents are the groups. S is the number of groups of the micro-batch where the program
+ *              asks for group (which then have no such numbers), of rows of data where it asks for unit, of
+ *              documents where it asks for doc, else 0
+ *   scalars    of the whole step, at least 1: labels, those that count; predicted, all rows of documents but
+ *              the last; labels.PART, predicted.PART, those of documents of that part; docs; units, rows of
  *              data; groups; longest, tokens of the longest document; of the micro-batches (trainer.c):
  *              part.labels, labels that count in the one at hand; part.last, 1 in the last of this
  *              rank; parts, how many all ranks have

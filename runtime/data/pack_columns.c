@@ -19,6 +19,7 @@ typedef enum source {
     LABEL,
     WEIGHT,
     PREDICTED, /* 1 where there is a next token */
+    COPIES,    /* how many documents have the row */
     DOC,
     UNIT,
     GROUP,
@@ -51,6 +52,7 @@ static const struct {
     {"sample", SAMPLE, SBP_I32},
     {"doc.labels", DOC_LABELS, SBP_F64},
     {"predicted", PREDICTED, SBP_F32},
+    {"copies", COPIES, SBP_F32},
 };
 
 #define ONE_OF_ALL "one.of."
@@ -219,6 +221,10 @@ static void fill_integers(const filling *f, const sbp_doc *doc, int64_t k, const
 
 static void fill_weights(const filling *f, const sbp_doc *doc, const counters *at, float *out) {
     const int32_t *labels = f->data->labels + doc->first;
+    for (int64_t i = at->shared; i < doc->count && f->source == COPIES; i++)
+        out[i] = 1;
+    if (f->source == COPIES)
+        return;
     for (int64_t i = at->shared; i < doc->count; i++)
         out[i] = i + 1 < doc->count && (labels[i + 1] >= 0 || f->source == PREDICTED) ? 1.0f : 0.0f;
 }
@@ -306,6 +312,8 @@ static void fill(const filling *f, sbp_dtype dtype, void *memory) {
             fill_weights(f, doc, &at, (float *)memory + place);
         else
             fill_integers(f, doc, k, &at, (int32_t *)memory + place);
+        for (int32_t i = 0; i < at.shared && f->source == COPIES; i++)
+            ((float *)memory)[at.first + i] += 1;
         at.row += doc->count - at.shared;
     }
 }

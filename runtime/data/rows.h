@@ -3,11 +3,13 @@
  * A row is a JSON object. What it is, by its keys:
  *   whole texts       {"input_ids"} with "labels" or the masks "completion_mask" and "assistant_masks";
  *                     {"messages"}, or the older {"conversations"} of {"from", "value"}; {"text"} (or another
- * key) prompt and answer {"prompt", "completion"}; {"prompt_ids", "completion_ids"} pairs {"prompt",
- * "chosen", "rejected"}; {"prompt_ids", "chosen_ids", "rejected_ids"}; without a prompt it is what both begin
- * with (below) prompts           {"prompt"} or {"prompt_ids"} alone Values are strings, ids, which are token
- * ids as they are (nothing is tokenized or appended), or lists of messages, where "tools" and
- * "chat_template_kwargs" count too (messages.h).
+ *                     key)
+ *   prompt and answer {"prompt", "completion"}; {"prompt_ids", "completion_ids"}
+ *   pairs             {"prompt", "chosen", "rejected"}; {"prompt_ids", "chosen_ids", "rejected_ids"}; without
+ *                     a prompt it is what both begin with (below)
+ *   prompts           {"prompt"} or {"prompt_ids"} alone
+ * Values are strings, ids, which are token ids as they are (nothing is tokenized or appended), or lists of
+ * messages, where "tools" and "chat_template_kwargs" count too (messages.h).
  *
  * What stands beside them (row_fields.def): numbers of the row ("advantage", "reward", "label" of an answer
  * ..), lists with a number for each token of the completion ("old_per_token_logps" ..), "env_mask", which

@@ -9,8 +9,8 @@
 /* ---- listing ---------------------------------------------------------------------------------------- */
 
 /* A device that cannot be opened is listed too, with the reason. */
-static sbp_status open_info(const sbp_device_class *class, int32_t index, sbp_diag *diag,
-                            sbp_device_info *out) {
+sbp_status sbp_device_describe(const sbp_device_class *class, int32_t index, sbp_diag *diag,
+                               sbp_device_info *out) {
     sbp_device_options options = {.index = index};
     sbp_device *device;
     *out = (sbp_device_info){0};
@@ -74,7 +74,7 @@ static sbp_status list_class(sbp_text *out, sbp_json_writer *json, const sbp_dev
     for (int32_t i = 0; i < (status == SBP_OK ? count : 0); i++) {
         sbp_device_info info;
         sbp_diag_clear(reason);
-        if (open_info(class, i, reason, &info) != SBP_OK) {
+        if (sbp_device_describe(class, i, reason, &info) != SBP_OK) {
             if (json)
                 continue;
             sbp_text_add(out, "%s %d: cannot be used (", class->name, i);

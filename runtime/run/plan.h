@@ -19,8 +19,8 @@ typedef struct sbp_plan {
                              * of one that is kept in blocks its first part */
     const int32_t (*parts)[SBP_MAX_FORMAT_PARTS];         /* [tensors->count] of those in blocks */
     const sbp_format_decoder *decoders[SBP_FORMAT_COUNT]; /* of formats that tensors have */
-    const int32_t
-        *masters; /* [tensors->count] the low halves of its numbers: "<parameter>.master_lo", -1: none */
+    /* [tensors->count] the low halves of its numbers: "<parameter>.master_lo", -1: none */
+    const int32_t *masters;
     const int32_t *tensor_of; /* [buffer_count] tensor of each buffer, -1: none */
     const sbp_json *meta;     /* an object: compile options, model info, defaults of run-time scalars */
     const char *tokenizer;    /* text of tokenizer.json, NUL after its bytes; "" when the plan has none */

@@ -257,6 +257,11 @@ static sbp_status check_scales(const load *l, const part_arrays *arrays, int64_t
                             l->weight->path, l->weight->name, (long long)(first + bad / f->parts[k].count),
                             f->parts[k].name, sbp_element_get(arrays->parts[k], f->parts[k].dtype, bad));
     }
+    int64_t bad = sbp_format_find_bad(l->to.format, (const void *const *)arrays->parts, count);
+    if (bad >= 0)
+        return sbp_fail(l->to.diag, SBP_INPUT,
+                        "%s: tensor '%.200s': block %lld stands for what is no finite number",
+                        l->weight->path, l->weight->name, (long long)(first + bad));
     return SBP_OK;
 }
 
@@ -383,6 +388,13 @@ sbp_status sbp_params_load_trained(sbp_executor *x, const sbp_plan *plan, const 
 bool sbp_params_keep_base(const sbp_plan *plan) {
     for (int32_t t = 0; t < plan->tensors->count; t++)
         if (plan->tensors->tensors[t].format)
+            return true;
+    return false;
+}
+
+bool sbp_params_merge_base(const sbp_plan *plan) {
+    for (int32_t t = 0; t < plan->tensors->count; t++)
+        if (plan->tensors->tensors[t].format && plan->tensors->tensors[t].low_rank.a)
             return true;
     return false;
 }

@@ -26,6 +26,8 @@ sbp_status sbp_params_load(sbp_executor *executor, const sbp_plan *plan, const s
 /* The base: what is frozen and kept in blocks (ir/rowkernel/format.h). It comes as its file has it where that
  * is the same format, else its numbers are brought into it (q8_0, nf4). Checkpoints do not have it. */
 bool sbp_params_keep_base(const sbp_plan *plan);
+/* Whether something is merged into it: then it is written as numbers, all of it. */
+bool sbp_params_merge_base(const sbp_plan *plan);
 /* Of all its bytes; 0 where there is none. */
 sbp_status sbp_params_hash_base(sbp_executor *executor, const sbp_plan *plan, uint64_t *out,
                                 sbp_diag *diag) SBP_CHECKED;
@@ -69,8 +71,8 @@ typedef struct sbp_save_options {
      * index. They finish reading (executor.h), whatever came of it. */
     int32_t rank, ranks;  /* ranks 0: this process writes all */
     int32_t *shard_count; /* then: how many there are; shard i, from 0 on, is written by rank i % ranks */
-    const char
-        *carried; /* weights whose tensors that are no parameter's are written too, as they are; NULL */
+    /* weights whose tensors that are no parameter's are written too, as they are; NULL */
+    const char *carried;
     const sbp_key_value *metadata; /* NULL: {"format": "pt"}, which transformers wants */
     int32_t metadata_count;
     sbp_param_reader read; /* NULL: the buffers */

@@ -15,10 +15,10 @@ typedef struct merger {
     const sbp_save_options *options;
     const char *path;
     sbp_diag *diag;
-    int32_t loaded;  /* tensor of the part whose A is here; -1: none */
-    double *a, *row; /* [r, in] of it; [max(r, in)] */
-    int64_t rank, in;
-    int32_t b; /* tensor of its B, in the whole */
+    int32_t loaded;        /* tensor of the part whose A is here; -1: none */
+    double *a, *row;       /* [r, in] of it; [max(r, in)] */
+    int64_t rank, in, out; /* of experts each has its own A and B, one behind the other */
+    int32_t b;             /* tensor of its B, in the whole */
 } merger;
 
 /* ---- the part ----------------------------------------------------------------------------------------- */
@@ -71,8 +71,9 @@ static sbp_status load_a(merger *m, int32_t tensor) {
     const sbp_recipe_map *map = &m->whole->tensors->tensors[a].map;
     m->loaded = -1;
     m->b = tensor_of(m, low_rank->b);
-    m->rank = map->dim[0];
-    m->in = map->dim[1];
+    m->rank = map->dim[map->rank - 2];
+    m->in = map->dim[map->rank - 1];
+    m->out = m->whole->tensors->tensors[m->b].map.dim[map->rank - 2];
     free(m->a);
     free(m->row);
     m->a = sbp_malloc((size_t)map->elems * sizeof *m->a);
@@ -87,24 +88,27 @@ static sbp_status load_a(merger *m, int32_t tensor) {
 /* Row `o` of scale B A into m->row + rank. */
 static sbp_status product_row(merger *m, double scale, int64_t o) {
     double *b = m->row, *out = m->row + m->rank;
+    const double *a = m->a + o / m->out * m->rank * m->in;
     SBP_TRY(sbp_params_read(m->x, m->whole, m->b, false, o * m->rank, m->rank, SBP_F64, b, m->diag));
     memset(out, 0, (size_t)m->in * sizeof *out);
     for (int64_t k = 0; k < m->rank; k++)
         for (int64_t i = 0; i < m->in; i++)
-            out[i] += scale * b[k] * m->a[k * m->in + i];
+            out[i] += scale * b[k] * a[k * m->in + i];
     return SBP_OK;
 }
 
 /* One element of B A, of a weight that is its transpose. */
 static sbp_status product_column(merger *m, double scale, int64_t i, int64_t first, int64_t count,
                                  double *out) {
+    int64_t expert = i / m->in, column = i % m->in;
+    const double *a = m->a + expert * m->rank * m->in;
     for (int64_t o = 0; o < count; o++) {
         double *b = m->row;
-        SBP_TRY(sbp_params_read(m->x, m->whole, m->b, false, (first + o) * m->rank, m->rank, SBP_F64, b,
-                                m->diag));
+        SBP_TRY(sbp_params_read(m->x, m->whole, m->b, false, (expert * m->out + first + o) * m->rank, m->rank,
+                                SBP_F64, b, m->diag));
         out[o] = 0;
         for (int64_t k = 0; k < m->rank; k++)
-            out[o] += scale * b[k] * m->a[k * m->in + i];
+            out[o] += scale * b[k] * a[k * m->in + column];
     }
     return SBP_OK;
 }
@@ -117,7 +121,7 @@ static void add(void *out, sbp_dtype dtype, int64_t at, double value) {
 static sbp_status add_product(merger *m, const sbp_low_rank *low_rank, int64_t first, int64_t count,
                               sbp_dtype dtype, void *out) {
     double scale = low_rank->scale * m->options->factor;
-    int64_t columns = low_rank->in_out ? m->whole->tensors->tensors[m->b].map.dim[0] : m->in;
+    int64_t columns = low_rank->in_out ? m->out : m->in;
     double *part = low_rank->in_out ? sbp_malloc((size_t)columns * sizeof *part) : NULL;
     if (low_rank->in_out && !part)
         return sbp_fail(m->diag, SBP_MACHINE, "out of memory while merging an adapter");

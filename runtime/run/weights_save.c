@@ -236,12 +236,24 @@ static sbp_status save_source(saver *s, const sbp_tensor_source *source) {
     return status;
 }
 
-static void leave_base(saver *s) {
+/* What a parameter was read from, where that is two tensors with names of their own; NULL. */
+static const sbp_weight *find_codes(const sbp_weights *weights, const sbp_tensor_entry *tensor) {
+    for (int32_t k = 0; k < tensor->recipe_count; k++) {
+        const sbp_weight *w = sbp_weights_find(weights, tensor->recipes[k].source);
+        if (w)
+            return w->codes ? w : NULL;
+    }
+    return NULL;
+}
+
+/* Leaves out what is kept in blocks: all of it, or what `in` has in two tensors. */
+static void leave_base(saver *s, const sbp_weights *in) {
     int32_t kept = 0;
     for (int32_t i = 0; i < s->source_count; i++) {
         bool base = true;
         for (int32_t k = 0; k < s->sources[i].count; k++)
-            base &= s->sources[i].tensors[k]->format != SBP_FORMAT_NONE;
+            base &= s->sources[i].tensors[k]->format != SBP_FORMAT_NONE &&
+                    (!in || find_codes(in, s->sources[i].tensors[k]) != NULL);
         if (!base)
             s->sources[kept++] = s->sources[i];
     }
@@ -253,6 +265,8 @@ static sbp_status add_carried(saver *s) {
     const sbp_tensor_table *table = s->plan->tensors;
     sbp_map used;
     sbp_map_init(&used, s->arena);
+    bool numbers = s->options->part == SBP_SAVE_MERGED && sbp_params_merge_base(s->plan);
+    SBP_TRY(sbp_weights_open(s->arena, s->diag, s->options->carried, &s->carried));
     for (int32_t t = 0; t < table->count; t++) {
         for (int32_t k = 0; k < table->tensors[t].recipe_count; k++) {
             const sbp_recipe *recipe = &table->tensors[t].recipes[k];
@@ -261,8 +275,15 @@ static sbp_status add_carried(saver *s) {
         }
         for (int32_t k = 0; k < table->tensors[t].alias_count; k++)
             sbp_map_set(&used, table->tensors[t].aliases[k], 1);
+        const sbp_weight *pair = find_codes(s->carried, &table->tensors[t]);
+        bool stays = table->tensors[t].format && !s->options->without_base && !numbers;
+        if (pair && !stays) { /* written as numbers, or not at all */
+            sbp_map_set(&used, pair->codes->name, 1);
+            sbp_map_set(&used, pair->scales->name, 1);
+        }
     }
-    SBP_TRY(sbp_weights_open(s->arena, s->diag, s->options->carried, &s->carried));
+    if (!numbers)
+        leave_base(s, s->carried);
     int32_t more = sbp_weights_count(s->carried);
     sbp_tensor_source *all = SBP_NEW_ARRAY(s->arena, sbp_tensor_source, s->source_count + more);
     memcpy(all, s->sources, (size_t)s->source_count * sizeof *all);
@@ -364,7 +385,7 @@ static sbp_status save_body(void *user) {
     const sbp_save_options *o = s->options;
     sbp_tensor_table_sources(s->arena, s->plan->tensors, o->trainable_only, &s->sources, &s->source_count);
     if (o->without_base)
-        leave_base(s);
+        leave_base(s, NULL);
     if (o->carried)
         SBP_TRY(add_carried(s));
     s->staging = SBP_NEW_ARRAY(s->arena, double, PIECE_ELEMS);

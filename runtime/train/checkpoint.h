@@ -2,10 +2,10 @@
  *
  * OUT/checkpoint-STEP/ is a model directory (runtime/train/output.h) with three more files:
  *   optimizer.safetensors   optimizer states "<source>.exp_avg" ..., in the layout of the source, bit for bit
- * in the type that the plan keeps them in; "<source>.master_lo", the low halves of weights (sbp_f32_split);
- * "<source>.exact", parameters whose recipe changes values, as they are in memory. States in blocks, their
- * codes and scales, as they are in memory too:
- *                           "<parameter>.exp_avg" ...
+ *                           in the type that the plan keeps them in; "<source>.master_lo", the low halves of
+ *                           weights (sbp_f32_split); "<source>.exact", parameters whose recipe changes values,
+ *                           as they are in memory. States in blocks, their codes and scales, as they are in
+ *                           memory too: "<parameter>.exp_avg" ...
  *   trainer_state.json      step, position in the data, sums for metrics, and what must be the same on resume
  *   checksums.json          of all the others (runtime/train/checksums.h), verified before one is read
  * Ranks that see the same directory write it together: each its own optimizer-0000R-of-0000N.safetensors in
@@ -43,8 +43,8 @@ typedef struct sbp_run_state {
     int64_t evaluated; /* steps done at the last evaluation, -1: none yet */
     /* must be the same on resume */
     uint64_t data_hash;
-    uint64_t
-        base; /* of what is frozen in blocks (sbp_params_hash_base), which checkpoints do not have; 0: none */
+    /* of what is frozen in blocks (sbp_params_hash_base), which checkpoints do not have; 0: none */
+    uint64_t base;
     int64_t seed, batch_rows, batch_tokens;
     bool shuffle;
     /* of matmuls.txt beside the checkpoints, by which the device computed matmuls; 0: it chose by itself */

@@ -87,6 +87,7 @@ sbp_status sbp_metrics_open(sbp_metrics *m, sbp_diag *diag, const sbp_trainer *t
                        .path = path,
                        .terminal = isatty(STDERR_FILENO),
                        .total_steps = total_steps,
+                       .evaluated_step = -1,
                        .started = sbp_seconds()};
     if (!path)
         return SBP_OK;
@@ -102,6 +103,9 @@ static sbp_status write_failed(const sbp_metrics *m) {
 
 sbp_status sbp_metrics_close(sbp_metrics *m) {
     sbp_progress_break();
+    sbp_events *events = m->events;
+    m->events = NULL;
+    SBP_TRY(sbp_events_close(events, m->diag));
     if (!m->file)
         return SBP_OK;
     FILE *file = m->file;
@@ -118,35 +122,61 @@ typedef struct metrics_line {
     double epoch;
     const sbp_step_report *report; /* NULL: an evaluation, */
     const char *file;              /* of this file */
+    const char *of;                /* what its events are called by, where it is not the only one: "test_" */
+    sbp_status status;             /* of events */
 } metrics_line;
 
+/* Tags are those of transformers: train/loss, eval/loss. */
+static void add_event(metrics_line *l, const char *key, double value) {
+    if (!l->metrics->events || l->status != SBP_OK)
+        return;
+    bool eval = strncmp(key, "eval_", 5) == 0;
+    const char *tag = sbp_arena_printf(l->arena, "%s%s%s", eval ? "eval/" : "train/", eval ? l->of : "",
+                                       eval ? key + 5 : key);
+    l->status = sbp_events_add(l->metrics->events, l->metrics->diag, l->step, tag, value);
+}
+
+/* A number of the line: into it, and as an event. */
+static void write_number(metrics_line *l, sbp_json_writer *w, const char *key, double value) {
+    sbp_json_write_double(w, key, value);
+    add_event(l, key, value);
+}
+
 /* The outputs of the program, and the numbers of its @prepare. */
-static void write_outputs(const metrics_line *l, sbp_json_writer *w, const char *prefix) {
+static void write_outputs(metrics_line *l, sbp_json_writer *w, const char *prefix) {
     const sbp_trainer *t = l->metrics->trainer;
     const sbp_program *p = t->program;
     for (int32_t i = 0; i < p->output_count; i++)
         if (l->report || i != t->grad_norm)
-            sbp_json_write_double(w, sbp_arena_printf(l->arena, "%s%s", prefix, p->outputs[i].name),
-                                  t->results[i]);
+            write_number(l, w, sbp_arena_printf(l->arena, "%s%s", prefix, p->outputs[i].name), t->results[i]);
     for (int32_t i = 0; p->prepare && i < p->prepare->number_count; i++)
-        sbp_json_write_double(w, sbp_arena_printf(l->arena, "%s%s", prefix, p->prepare->numbers[i]),
-                              t->prepared.numbers[i]);
+        write_number(l, w, sbp_arena_printf(l->arena, "%s%s", prefix, p->prepare->numbers[i]),
+                     t->prepared.numbers[i]);
 }
 
-static void write_step(const metrics_line *l, sbp_json_writer *w) {
+static void write_step(metrics_line *l, sbp_json_writer *w) {
     const sbp_step_report *r = l->report;
     write_outputs(l, w, "");
-    sbp_json_write_double(w, "learning_rate", r->learning_rate);
+    write_number(l, w, "learning_rate", r->learning_rate);
     sbp_json_write_int(w, "num_tokens", r->num_tokens);
-    sbp_json_write_double(w, "tokens_per_second",
-                          r->seconds > 0 ? (double)r->tokens / r->seconds : (double)NAN);
-    sbp_json_write_double(w, "step_seconds", r->seconds);
-    sbp_json_write_double(w, "memory_peak_bytes",
-                          r->memory_peak_bytes > 0 ? (double)r->memory_peak_bytes : (double)NAN);
+    add_event(l, "num_tokens", (double)r->num_tokens);
+    write_number(l, w, "tokens_per_second", r->seconds > 0 ? (double)r->tokens / r->seconds : (double)NAN);
+    write_number(l, w, "step_seconds", r->seconds);
+    write_number(l, w, "memory_peak_bytes",
+                 r->memory_peak_bytes > 0 ? (double)r->memory_peak_bytes : (double)NAN);
+}
+
+/* On standard output too, where that is asked for. */
+static sbp_status write_text(const sbp_metrics *m, const sbp_text *line) {
+    if (m->lines && (fwrite(line->data, 1, line->length, stdout) != line->length || fflush(stdout) != 0))
+        return sbp_fail(m->diag, SBP_IO, "cannot write to standard output: %s", strerror(errno));
+    if (m->file && (fwrite(line->data, 1, line->length, m->file) != line->length || fflush(m->file) != 0))
+        return write_failed(m);
+    return SBP_OK;
 }
 
 static sbp_status write_line_body(void *user) {
-    const metrics_line *l = user;
+    metrics_line *l = user;
     const sbp_metrics *m = l->metrics;
     sbp_text out;
     sbp_text_init(&out, l->arena);
@@ -154,7 +184,7 @@ static sbp_status write_line_body(void *user) {
     sbp_json_write_object(&w, NULL);
     sbp_json_write_int(&w, "step", l->step);
     sbp_json_write_string(&w, "kind", l->report ? "train" : "eval");
-    sbp_json_write_double(&w, "epoch", l->epoch);
+    write_number(l, &w, "epoch", l->epoch);
     if (l->report) {
         write_step(l, &w);
     } else {
@@ -163,8 +193,9 @@ static sbp_status write_line_body(void *user) {
     }
     sbp_json_write_end(&w);
     sbp_text_add(&out, "\n");
-    return fwrite(out.data, 1, out.length, m->file) == out.length && fflush(m->file) == 0 ? SBP_OK
-                                                                                          : write_failed(m);
+    SBP_TRY(write_text(m, &out));
+    SBP_TRY(l->status);
+    return m->events ? sbp_events_flush(m->events, m->diag) : SBP_OK;
 }
 
 static sbp_status write_line(metrics_line line) {
@@ -228,7 +259,7 @@ sbp_status sbp_metrics_step(sbp_metrics *m, const sbp_step_report *r) {
         m->loss_count++;
     }
     show(m, r);
-    if (!m->file)
+    if (!m->file && !m->lines)
         return SBP_OK;
     return write_line((metrics_line){.metrics = m, .step = r->step, .epoch = r->epoch, .report = r});
 }
@@ -240,9 +271,14 @@ sbp_status sbp_metrics_evaluation(sbp_metrics *m, int64_t step, double epoch, co
         fprintf(stderr, "step %lld  eval_loss %.4f  %s\n", (long long)step,
                 t->loss >= 0 ? t->results[t->loss] : NAN, file);
     }
-    if (!m->file)
+    if (!m->file && !m->lines)
         return SBP_OK;
-    return write_line((metrics_line){.metrics = m, .step = step, .epoch = epoch, .file = file});
+    char of[80] = "";
+    const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
+    if (m->evaluated_step == step) /* transformers' names where there are several */
+        snprintf(of, sizeof of, "%.*s_", (int)strcspn(name, "."), name);
+    m->evaluated_step = step;
+    return write_line((metrics_line){.metrics = m, .step = step, .epoch = epoch, .file = file, .of = of});
 }
 
 double sbp_metrics_train_loss(const sbp_metrics *m) {

@@ -3,7 +3,9 @@
  * A line of metrics per optimizer step: step, epoch, the outputs of the program under their names (loss,
  * grad_norm and the objective's own), learning_rate, num_tokens (so far), tokens_per_second, step_seconds,
  * memory_peak_bytes. A line per evaluation: step, epoch, eval_file, and the outputs with the prefix eval_.
- * Numbers are written in the shortest form that reads back to the same bits.
+ * Numbers are written in the shortest form that reads back to the same bits. With --report-to they go to
+ * standard output and to event files, too, whose tags are those of transformers: train/loss, eval/loss; of a
+ * second file of an evaluation, FILE.jsonl, eval/FILE_loss.
  *
  * On a terminal progress is one line that is rewritten; else a line every few seconds. With log_every, a line
  * for each step whose number it divides, and for the last, stays in either.
@@ -13,6 +15,7 @@
 
 #include <stdio.h>
 
+#include "runtime/train/events.h"
 #include "runtime/train/trainer.h"
 
 typedef struct sbp_metrics {
@@ -21,6 +24,9 @@ typedef struct sbp_metrics {
     const sbp_trainer *trainer;
     sbp_diag *diag;
     bool terminal, quiet;
+    bool lines;             /* standard output has the lines of the file too */
+    sbp_events *events;     /* TensorBoard's; NULL: none */
+    int64_t evaluated_step; /* of the last evaluation, -1: there was none */
     int64_t total_steps;
     int64_t log_every;          /* 0: by time */
     double started, last_shown; /* seconds */

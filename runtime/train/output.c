@@ -108,6 +108,7 @@ static void write_fields(const output_job *job, sbp_json_writer *w, const sbp_js
             write_fields(job, w, field, dtype);
             sbp_json_write_end(w);
         } else if (strcmp(field->key, "dtype") != 0 && strcmp(field->key, "torch_dtype") != 0 &&
+                   !(sbp_params_merge_base(job->plan) && strcmp(field->key, "quantization_config") == 0) &&
                    !(job->info->user_eos && strcmp(field->key, "eos_token_id") == 0)) {
             sbp_json_write_value(w, field->key, field);
         }

@@ -10,7 +10,7 @@ same length (needs --torch standard): sbpc compile --memory chooses what that is
 
 Each measurement is a process of its own. Seconds are the fastest of the steps of one process; with --repeat N every tool and mode
 takes its turn N times and the median counts, so that a machine that slows down slows all alike. Activation memory is the peak of
-the process minus weights, gradients and Adam's states. The last columns compare with PyTorch's standard backward. FLOPs are GOALS.md's count: 6 P T + 6 T^2 d_attention layers, no credit for
+the process minus weights, gradients and Adam's states. The last columns compare with PyTorch's standard backward. FLOPs are counted as 6 P T + 6 T^2 d_attention layers, no credit for
 recomputation. With --torch, PyTorch's step on the same machine follows (needs torch and transformers in --python).
 Results go to tests/bench/results/cpu_step.json (--bf16: cpu_step_bf16.json) with date, machine and commit.
 """

@@ -27,6 +27,7 @@ static inline int cli_setup(void **state) {
     setenv("R", sbp_arena_printf(arena, "%s/sbprun", folder), 1);
     setenv("D", ((io_fixture *)*state)->directory, 1);
     setenv("G", "tests/golden", 1);
+    setenv("HF_HUB_OFFLINE", "1", 1); /* a name is no reason to go out */
     setenv("S", "tests/data/stories260K", 1);
     return 0;
 }

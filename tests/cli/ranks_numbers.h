@@ -68,6 +68,11 @@ static inline bool is_of_time(const char *key) {
     return false;
 }
 
+/* Of micro-batches, of which the mean is taken: another one where they have other documents. */
+static inline bool is_of_parts(const char *key) {
+    return strstr(key, "expert_load/") != NULL;
+}
+
 static inline bool is_number(const sbp_json *j) {
     return j->kind == SBP_JSON_INT || j->kind == SBP_JSON_REAL;
 }
@@ -90,7 +95,7 @@ static inline int compare_json(const char *what, const sbp_json *a, const sbp_js
         fail_msg("%s: %lld, expected %lld", what, (long long)a->count, (long long)b->count);
     for (int64_t i = 0; i < a->count && (array || object); i++) {
         const sbp_json *x = &a->items[i];
-        if (array || !is_of_time(x->key))
+        if (array || !(is_of_time(x->key) || is_of_parts(x->key)))
             count +=
                 compare_json(array ? what : x->key, x, array ? &b->items[i] : sbp_json_member(b, x->key));
     }

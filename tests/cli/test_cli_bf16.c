@@ -34,7 +34,7 @@ static golden golden_open_rows(io_fixture *io, const char *name, const char *sou
     g.source = sbp_file_join(f->arena, g.path, source);
     g.path = rows ? rows : g.path;
     check(f, sbp_model_load(f->arena, f->diag, g.source, options, &g.model));
-    append_objective(f, g.model.module, sbp_objective_find("sft"), loss_type_of(f, g.path));
+    append_objective(f, &g.model, sbp_objective_find("sft"), loss_type_of(f, g.path));
     g.step = differentiate(f, g.model.module, sbp_module_find_func(g.model.module, "model"));
     g.rows = batch_read(f, sbp_file_join(f->arena, g.path, "train.jsonl"));
     check(f, sbp_weights_open(f->arena, f->diag, g.model.weights, &g.weights));
@@ -246,7 +246,7 @@ static void test_adapters_against_the_evaluator(void **state) {
         check(f, sbp_model_load(f->arena, f->diag, path, &options, &g.model));
         const sbp_pass_input in = {.arena = f->arena, .diag = f->diag};
         check(f, sbp_pass_lora(&in, g.model.module));
-        append_objective(f, g.model.module, sbp_objective_find("sft"), NULL);
+        append_objective(f, &g.model, sbp_objective_find("sft"), NULL);
         g.step = differentiate(f, g.model.module, sbp_module_find_func(g.model.module, "model"));
         g.rows = batch_read(f, rows);
         check(f, sbp_weights_open(f->arena, f->diag, g.model.weights, &g.weights));

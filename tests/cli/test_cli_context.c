@@ -286,6 +286,9 @@ static void test_states(void **state) {
         {"qwen3_5_dense_v", "--chunk 40 --zero 2 --backward standard", 2, 121},
         {"qwen3_next_dense", "--chunk 9 --zero 3 --save delta_out+conv_act", 2, 117},
         {"qwen3_next_dense", "--chunk 30", 3, 117},
+        {"granite_hybrid_groups", "--chunk 9 --zero 3 --save ssd_out+conv_act", 2, 99},
+        {"granite_hybrid_groups", "--chunk 30 --context-exchange all-to-all", 3, 99},
+        {"nemotron_h_latent", "--chunk 40", 2, 99},
     };
     if (!cli_has_ranks(f, "states of ranks that have documents together"))
         skip();

@@ -338,12 +338,10 @@ static void test_other_formats_and_places(void **state) {
         {1, "printf 'PK\\3\\4' >$D/d.xlsx; $R $D/p --data $D/d.xlsx",
          "d.xlsx' is a zip archive (or a spreadsheet), which is not read here: unzip '"},
         {4, "$R $D/p --data '$D/*.none'", "no file matches '"},
-        {4, "HF_HUB_CACHE=$D/hub $R org/name --data " DATA, "hf download org/name --local-dir name"},
-        {4,
-         "mkdir -p $D/hub/models--org--name/snapshots/abc; cp $S/config.json "
-         "$D/hub/models--org--name/snapshots/abc; "
-         "HF_HUB_CACHE=$D/hub $R org/name --data " DATA,
-         "snapshots/abc ..."},
+        {4, "HF_HUB_CACHE=$D/hub $R org/name --data " DATA, "HF_HUB_OFFLINE is set: nothing is fetched"},
+        {3, "HF_HUB_OFFLINE=0 VIRTUAL_ENV= PATH= HF_HUB_CACHE=$D/hub $R org/name --data " DATA,
+         "is not installed: pip install huggingface_hub"},
+        {4, "HF_HUB_CACHE=$D/hub $R org/name@../x --data " DATA, "cannot read 'org/name@../x'"},
         {0, "$R help", ""},
         {0, "$R $D/p --data " DATA " --steps 0 --out none", "0 steps: nothing was trained"},
         {0, "head -3 " DATA " | $R $D/p --data - --score $D/s.jsonl",

@@ -2,8 +2,9 @@
  * (tests/golden/lora), new adapters, what is written, merged and resumed, and what is refused. */
 #include "tests/cli/cli_testing.h"
 
-static const char *const cases[] = {"q_only", "last_layer", "all_linear", "saved",        "patterns",
-                                    "fused",  "by_head",    "dropped",    "delta_grouped"};
+static const char *const cases[] = {"q_only",  "last_layer",    "all_linear",  "saved", "patterns",
+                                    "fused",   "by_head",       "dropped",     "mamba", "delta_grouped",
+                                    "experts", "experts_alone", "experts_down"};
 
 /* Of a case: path, the golden case whose model and rows it has, and its expectation. */
 typedef struct lora_case {
@@ -373,7 +374,7 @@ static void test_names_and_patterns(void **state) {
     io_fixture *f = *state;
     cli_put(f, "flow", "use_peft: true\nlora_target_modules: [q_proj, v_proj]\nlora_r: 4\n");
     cli_put(f, "block",
-            "lora_target_modules:\n# these\n  - q_proj\n  - 'v_proj' # and\n- k_proj\nlora_r: 4\n");
+            "lora_target_modules:\n# these\n  - q_proj\n  - 'v_proj' # and\n  - k_proj\nlora_r: 4\n");
     for (int i = 0; i < SBP_COUNT(drawn); i++) {
         int got = count_trained(f, "llama_plain", drawn[i].options);
         if (got != drawn[i].tensors)
@@ -481,6 +482,14 @@ static void test_frozen_weights_cost_nothing(void **state) {
 
 /* ---- refused ------------------------------------------------------------------------------------------ */
 
+static void test_refusals_of_experts(void **state) {
+    io_fixture *f = *state;
+    cli_fails(f, 2, "adapters of experts have none",
+              "$C compile $G/gpt_oss_v/model -o $D/p --lora dropout=0.1,target_parameters=experts.down_proj");
+    cli_fails(f, 2, "one is model.layers.2.mlp.experts.down_proj",
+              "$C compile $G/gpt_oss_v/model -o $D/p --lora target_parameters=experts.up_proj");
+}
+
 static void test_refusals(void **state) {
     static const struct {
         const char *edit, *field;
@@ -492,7 +501,6 @@ static void test_refusals(void **state) {
         {"s/\"init_lora_weights\": true/\"init_lora_weights\": \"loftq\"/", "init_lora_weights"},
         {"s/\"init_lora_weights\": true/\"init_lora_weights\": \"mica\"/", "init_lora_weights"},
         {"s/\"init_lora_weights\": true/\"init_lora_weights\": \"lora_ga\"/", "init_lora_weights"},
-        {"s/\"target_parameters\": null/\"target_parameters\": [\"x\"]/", "target_parameters"},
         {"s/\"trainable_token_indices\": null/\"trainable_token_indices\": [1]/", "trainable_token_indices"},
         {"s/\"lora_bias\": false/\"lora_bias\": true/", "lora_bias"},
         {"s/\"peft_type\": \"LORA\"/\"peft_type\": \"IA3\"/", "peft_type"},
@@ -500,6 +508,7 @@ static void test_refusals(void **state) {
     static const struct {
         const char *options, *message;
     } options[] = {{"--lora targets=no_such", "no weight has such a name"},
+                   {"--lora target_parameters=no_such", "no tensor of experts has such a name"},
                    {"--lora targets=lm_head", "an adapter on the head"},
                    {"--lora targets=embed_tokens", "embeddings, norms and the head are not supported"},
                    {"--lora targets=input_layernorm", "embeddings, norms and the head are not supported"},
@@ -549,7 +558,8 @@ static void test_refusals(void **state) {
 /* Absolute; beside the adapter; from here; in the cache of the Hub, whose name stays; --base. */
 static void test_where_the_base_is(void **state) {
     io_fixture *f = *state;
-    cli_ok(f, "mkdir -p $D/hub/models--some--model/snapshots/abc $D/x; cp $G/llama_plain/model/* "
+    cli_ok(f, "mkdir -p $D/hub/models--some--model/snapshots/abc $D/hub/models--some--model/refs $D/x; "
+              "printf abc >$D/hub/models--some--model/refs/main; cp $G/llama_plain/model/* "
               "$D/hub/models--some--model/snapshots/abc; cp -r $G/llama_plain/model $D/x/beside; "
               "cp -r $G/lora/q_only/adapter $D/x/adapter; cp $D/x/adapter/adapter_config.json $D/config");
     static const char *const names[] = {"../beside", "tests/golden/llama_plain/model", "some/model",
@@ -630,6 +640,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_configurations_of_peft, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_resumed_and_continued, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_frozen_weights_cost_nothing, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_refusals_of_experts, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refusals, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_where_the_base_is, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_the_base_is_called, cli_setup, io_teardown),

@@ -117,6 +117,7 @@ static void test_what_is_not_built(void **state) {
     "--assistant_only_loss false --train_sampling_strategy sequential --eval_steps 1 "                       \
     "--resume_from_checkpoint false --overwrite_output_dir true "                                            \
     "--packing true --chat_template_path tests/golden/chat/chatml.jinja --eos_token '</s>' "                 \
+    "--accelerate_config multi_gpu --num_processes 1 --nproc_per_node 1 "                                    \
     "--importance_sampling_level token --warmup_ratio 0 --use_cpu true --torch_dtype float32 "
 
 #define TRL_SOURCES                                                                                          \
@@ -126,6 +127,7 @@ static void test_what_is_not_built(void **state) {
 #define TRL_LORA_NAMES "--use_peft true --use_rslora true --lora_target_modules q_proj --load_in_4bit true "
 #define TRL_OBJECTIVE_NAMES "--scale_rewards false "
 #define TRL_EPOCHS "--num_iterations --num_ppo_epochs --ppo_epochs "
+#define TRL_EXPERTS "--lora_target_parameters " /* of models with experts: test_cli_lora */
 
 static void test_names_of_trl(void **state) {
     io_fixture *f = *state;
@@ -136,7 +138,8 @@ static void test_names_of_trl(void **state) {
         char *aliases = sbp_arena_strdup(f->arena, o->aliases);
         for (char *name = strtok(aliases, " "); name; name = strtok(NULL, " ")) {
             name[strcspn(name, "{#+")] = 0;
-            if (!mentions(" " TRL_SOURCES TRL_NAMES TRL_LORA_NAMES TRL_OBJECTIVE_NAMES TRL_EPOCHS, name))
+            if (!mentions(" " TRL_SOURCES TRL_NAMES TRL_LORA_NAMES TRL_OBJECTIVE_NAMES TRL_EPOCHS TRL_EXPERTS,
+                          name))
                 fail_msg("this test does not try '%s', an alias of --%s", name, o->name);
         }
     }
@@ -342,7 +345,7 @@ static void test_a_config_of_trl(void **state) {
             "dataset_name: tests/golden/stories260k_trl/train.jsonl\nreport_to: wandb\nbeta: 0.5\n"
             "eval_steps: 5\nmodel_name_or_path: tests/data/stories260K\nbf16: true\n");
     cli_ok(f, "$R --config $D/beta.yaml --dry-run");
-    assert_non_null(strstr(cli_text(f, "err"), "these settings have no effect here: report_to\n"));
+    assert_non_null(strstr(cli_text(f, "err"), "--report-to wandb is not built: --report-to jsonl"));
     assert_non_null(strstr(cli_text(f, "err"), "these settings have no effect with this objective: beta\n"));
     assert_non_null(strstr(cli_text(f, "err"), "eval_steps without --eval FILE: nothing is evaluated"));
     assert_non_null(strstr(cli_text(f, "err"), "--dtype=bf16"));

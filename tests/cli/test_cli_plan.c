@@ -328,6 +328,8 @@ static void test_device_profile(void **state) {
     assert_non_null(strstr(text_of(f, "err"), "disk bounds it"));
     cli_put(f, "bad", "memory 24GiB speed 3\n");
     cli_fails(f, 1, "unknown key 'speed'", "$C compile $D/m --device-profile $D/bad");
+    cli_put(f, "bad", "backend opengl:3 memory 24GiB\n");
+    cli_fails(f, 1, "there is no 'opengl' in this build", "$C compile $D/m --device-profile $D/bad");
     cli_fails(f, 2, "h200", "$C compile $D/m --device-profile nothing");
     cli_fails(f, 2, "leave out --backend", "$C compile $D/m --device-profile h200 --backend cpu");
     cli_ok(f, "$C compile $S --device-profile cpu --memory 1GiB --seq-len 256 --json -o $D/none");

@@ -122,7 +122,7 @@ static void test_refused(void **state) {
     cli_fails(f, 2, "16 ranks cannot be divided into groups of 3",
               "$C inspect " MODEL " --ranks 16 --zero 1 --shard-group 3");
     cli_fails(f, 2, "which plan or model", "$C inspect --ranks 16");
-    cli_fails(f, 4, "cannot open", "$C inspect $D/nothing --ranks 16");
+    cli_fails(f, 4, "cannot read", "$C inspect $D/nothing --ranks 16");
 }
 
 int main(void) {

@@ -240,7 +240,8 @@ static void test_resume_asks_for_the_same_run(void **state) {
               "head -50 $G/stories260k_trl/train.jsonl >$D/d.jsonl; $R $D/p --data $D/d.jsonl "
               "--shuffle off --out $D/o --resume");
     cli_fails(f, 2, "cannot change --seed (it was 42);", TRAIN " --out $D/o --resume --seed 7");
-    cli_ok(f, "mv $D/o/run.json $D/run.json; mv $D/o/model.safetensors $D/o/config.json $D/o/tokenizer* $D");
+    cli_ok(f, "mv $D/o/run.json $D/run.json; cd $D/o && mv model.safetensors config.json tokenizer* "
+              "README.md report.html $D");
     cli_fails(f, 1, "had --seed 42, this one has 7", TRAIN " --out $D/o --resume --seed 7");
     cli_fails(f, 1, "had --batch-size 8, this one has 4", TRAIN " --out $D/o --resume --batch-size 4");
     cli_ok(f, "mv $D/run.json $D/o");

@@ -421,7 +421,7 @@ enum { SCORED_ROWS = 12, SCORED_GROUPS = 3 };
 /* Rewards of groups of four; NAN: null. Of the last group nobody scored an answer. */
 static const double scored[SCORED_ROWS] = {NAN, 0.5, -1, 2, 0.25, NAN, NAN, 1.5, NAN, NAN, NAN, NAN};
 
-/* OBJECTIVES.md, "GRPO", of those that are there: TRL's nanmean and nanstd. */
+/* Advantages of GRPO among those that are there: TRL's nanmean and nanstd. */
 static void by_hand(double *out) {
     for (int g = 0; g < SCORED_GROUPS; g++) {
         const double *r = scored + 4 * g;

@@ -33,7 +33,8 @@ static sbp_status compile(void *user) {
     options.freeze_count = w->request->freeze != NULL;
     sbp_model model;
     SBP_TRY(sbp_model_load(w->arena, w->diag, w->request->model, &options, &model));
-    sbp_objective_choice choice = {.name = "sft", .build = w->request->objective};
+    sbp_objective_choice choice = {
+        .name = "sft", .build = w->request->objective, .request.balance = model.balance};
     SBP_TRY(sbp_objective_add(model.module, w->diag, &choice, NULL));
     sbp_pipeline p = {.arena = w->arena,
                       .diag = w->diag,

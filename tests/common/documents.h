@@ -1,5 +1,5 @@
 /* documents.h: packed documents of uneven length, some of which share a prompt, and which rows may depend on
- * which. Written from DESIGN.md ("A batch is one packed row axis"), not from the code under test.
+ * which. Written from what a batch is (one packed row axis), not from the code under test.
  *
  * A family is a document, or a prompt followed by its completions. For row r: first: where the family begins;
  * a plain document and the prompt itself have shared_end = own = first; a completion has shared_end: the end

@@ -2,11 +2,12 @@
  * pass that places them: it knows only what ir/program/program.h says about views, queues and fences.
  *
  * A stream is every command that entries give to a device for one micro-batch, operands resolved to bytes.
- * Two checks on it: order  two commands of which one writes what the other touches must be ordered by fences;
- * nothing else orders commands, also not within a queue data   in the order of the stream, a command reads
- * only bytes that were last written through the same buffer element, since its entry (its call, for buffers
- * of functions) began. Parameters, row data and the like are there from the beginning, and nobody else writes
- * to their memory
+ * Two checks on it:
+ *   order  two commands of which one writes what the other touches must be ordered by fences; nothing else
+ *          orders commands, also not within a queue
+ *   data   in the order of the stream, a command reads only bytes that were last written through the same
+ *          buffer element, since its entry (its call, for buffers of functions) began. Parameters, row data
+ *          and the like are there from the beginning, and nobody else writes to their memory
  */
 #ifndef SBP_TESTS_COMMON_FENCE_SIMULATOR_H
 #define SBP_TESTS_COMMON_FENCE_SIMULATOR_H

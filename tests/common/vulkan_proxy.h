@@ -15,7 +15,7 @@
  *     budget            it has VK_EXT_memory_budget; usage is what was allocated and not freed, plus
  *     driver=BYTES      what the driver takes for itself
  *     hide=FEATURE      a feature of backends/vulkan/device/features.def that it does not have; repeated for
- * more
+ *                       more
  *
  * Threads: as the device, one at a time. */
 #ifndef SBP_TESTS_COMMON_VULKAN_PROXY_H

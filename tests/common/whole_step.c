@@ -18,6 +18,7 @@ enum { T_MAX = WHOLE_STEP_ROWS, MAX_PARAMS = 64 };
 /* Micro-batches of the step: documents of 2, 1, 8 and 6 rows; of 2, 1 and 2; a row alone; none that counts.
  */
 static const int64_t batch_rows[] = {T_MAX, 5, 1, 4};
+enum { PARTS = 2 }; /* what sums over micro-batches are divided by, where they are */
 enum { BATCHES = 4, MASKED = 3, DOCUMENTS = T_MAX + 5 + 1 + 4 };
 
 typedef struct batch {
@@ -95,6 +96,10 @@ typedef struct reference {
     batch parts[DOCUMENTS]; /* as the reference has them: the same, or documents alone */
     int part_count;
     double labels;
+    int batch_of[DOCUMENTS];         /* per part */
+    sbp_balance balance;             /* of experts */
+    double *choices, *probabilities; /* of each batch: [experts] */
+    int64_t experts;                 /* 0: none */
 } reference;
 
 static double row_value(const batch *b, const char *name, int64_t r) {
@@ -106,13 +111,21 @@ static double row_value(const batch *b, const char *name, int64_t r) {
     for (int i = 0; i < SBP_COUNT(columns); i++)
         if (strcmp(columns[i].name, name) == 0)
             return columns[i].data[r];
-    fail_msg("no row input '%s'", name);
-    return 0;
+    if (strcmp(name, "copies") != 0)
+        fail_msg("no row input '%s'", name);
+    return 1;
 }
 
-/* dlogp: cotangent of logp, for the derivative. */
+static bool is_statistic(const sbp_func *f, sbp_value v) {
+    for (int32_t r = 0; r < f->result_count; r++)
+        if (f->results[r].role == SBP_RESULT_STATISTIC && f->results[r].value == v)
+            return true;
+    return false;
+}
+
+/* dlogp: cotangent of logp, for the derivative; dp: of the sums of probabilities in each layer. */
 static sbp_tensor **evaluate(const reference *ref, sbp_arena *arena, const sbp_func *f, const batch *b,
-                             const double *dlogp) {
+                             const double *dlogp, const double *dp) {
     sbp_eval_env env = {.arena = arena, .diag = ref->t->diag};
     for (int s = 0; s < SBP_SYMBOL_COUNT; s++)
         env.sizes.v[s] = s == SBP_ONE ? 1 : s == SBP_S ? b->documents : b->rows;
@@ -127,6 +140,8 @@ static sbp_tensor **evaluate(const reference *ref, sbp_arena *arena, const sbp_f
             memcpy(x->data, ref->params[info->binding], (size_t)x->elems * sizeof(double));
         } else if (info->role == SBP_VALUE_COTANGENT && strcmp(info->name, "d_logp") == 0) {
             memcpy(x->data, dlogp, (size_t)x->elems * sizeof(double));
+        } else if (info->role == SBP_VALUE_COTANGENT && is_statistic(f, info->binding)) {
+            memcpy(x->data, dp, (size_t)x->elems * sizeof(double));
         } else if (info->role == SBP_VALUE_ROW) {
             for (int64_t r = 0; r < b->rows; r++)
                 x->data[r] = row_value(b, ref->module->rows[info->binding].name, r);
@@ -156,15 +171,59 @@ static double objective(const reference *ref, const batch *b, const double *logp
     return loss;
 }
 
+/* Of all layers and documents of a batch. */
+static void clear_statistics(const reference *ref) {
+    for (int64_t i = 0; i < BATCHES * ref->experts; i++)
+        ref->choices[i] = ref->probabilities[i] = 0;
+}
+
+static void add_statistics(const reference *ref, int part, sbp_tensor *const *values) {
+    const sbp_func *f = ref->value;
+    for (int32_t r = 0; r < f->result_count; r++) {
+        bool counts = f->results[r].name && strcmp(f->results[r].name, SBP_STATISTIC_CHOICES) == 0;
+        double *to = (counts ? ref->choices : ref->probabilities) + ref->batch_of[part] * ref->experts;
+        for (int64_t e = 0; f->results[r].role == SBP_RESULT_STATISTIC && e < ref->experts; e++)
+            to[e] += values[f->results[r].value]->data[e];
+    }
+}
+
+/* Weight E sum_e (c_e / R) (p_e / R), and what that is differentiated by p_e. R = sum_e c_e / k. */
+static double balance(const reference *ref, int n, double *slope) {
+    const double *c = ref->choices + n * ref->experts, *p = ref->probabilities + n * ref->experts;
+    double rows = 0, loss = 0, weight = ref->balance.coefficient / PARTS * (double)ref->experts;
+    for (int64_t e = 0; e < ref->experts; e++)
+        rows += c[e] / (double)ref->balance.chosen;
+    for (int64_t e = 0; e < ref->experts; e++) {
+        loss += weight * c[e] / rows * p[e] / rows;
+        if (slope)
+            slope[e] = weight * c[e] / rows / rows;
+    }
+    return loss;
+}
+
 static double loss_of_step(const reference *ref) {
     double loss = 0;
+    clear_statistics(ref);
     for (int n = 0; n < ref->part_count; n++) {
         sbp_arena *arena = sbp_arena_create();
-        sbp_tensor **values = evaluate(ref, arena, ref->value, &ref->parts[n], NULL);
+        sbp_tensor **values = evaluate(ref, arena, ref->value, &ref->parts[n], NULL, NULL);
+        add_statistics(ref, n, values);
         loss += objective(ref, &ref->parts[n], result_named(ref->value, values, "logp"), NULL);
         sbp_arena_destroy(arena);
     }
+    for (int n = 0; n < BATCHES; n++)
+        loss += balance(ref, n, NULL);
     return loss;
+}
+
+static void make_statistics(const sbp_model *model, reference *ref) {
+    const sbp_func *f = ref->value;
+    for (int32_t r = 0; r < f->result_count; r++)
+        if (f->results[r].role == SBP_RESULT_STATISTIC)
+            ref->experts = f->values[f->results[r].value].type.dim[0].n;
+    ref->balance = model->balance;
+    ref->choices = SBP_NEW_ARRAY(ref->t->arena, double, BATCHES * ref->experts + 1);
+    ref->probabilities = SBP_NEW_ARRAY(ref->t->arena, double, BATCHES * ref->experts + 1);
 }
 
 /* borders: NULL, or what draws where they begin; then each stands alone here. */
@@ -178,17 +237,22 @@ static void make_reference(testing *t, const char *path, sbp_rng *borders, refer
     sbp_func *expanded, *derived, *late;
     testing_check(t, sbp_expand_func(model.module, ref->value, false, t->diag, &expanded));
     for (int32_t r = 0; r < expanded->result_count; r++) /* the loss reads logp alone */
-        if (strcmp(expanded->results[r].name, "logp") != 0)
+        if (expanded->results[r].role == SBP_RESULT_VALUE && strcmp(expanded->results[r].name, "logp") != 0)
             expanded->results[r].role = SBP_RESULT_SAVED;
     testing_check(t, sbp_autodiff_func(model.module, expanded, false, t->diag, &derived));
     testing_check(t, sbp_expand_func(model.module, derived, true, t->diag, &late));
     ref->derivative = late;
     make_batches(ref->batches, &ref->labels, borders);
-    for (int n = 0; n < BATCHES; n++)
+    make_statistics(&model, ref);
+    for (int n = 0; n < BATCHES; n++) {
+        int first = ref->part_count;
         if (borders)
             ref->part_count += take_apart(&ref->batches[n], &ref->parts[ref->part_count]);
         else
             ref->parts[ref->part_count++] = ref->batches[n];
+        for (int k = first; k < ref->part_count; k++)
+            ref->batch_of[k] = n;
+    }
     assert_true(model.module->param_count <= MAX_PARAMS);
     sbp_weights *weights = NULL;
     if (model.weights)
@@ -205,16 +269,24 @@ static void make_reference(testing *t, const char *path, sbp_rng *borders, refer
     }
     if (weights)
         sbp_weights_close(weights);
+    sbp_tensor **forwards[DOCUMENTS];
+    for (int n = 0; n < ref->part_count; n++) {
+        forwards[n] = evaluate(ref, t->arena, ref->value, &ref->parts[n], NULL, NULL);
+        add_statistics(ref, n, forwards[n]);
+    }
+    for (int n = 0; n < BATCHES; n++)
+        ref->loss += balance(ref, n, NULL);
     for (int n = 0; n < ref->part_count; n++) {
         const batch *b = &ref->parts[n];
-        double dlogp[T_MAX];
-        sbp_tensor **forward = evaluate(ref, t->arena, ref->value, b, NULL);
+        double dlogp[T_MAX], *dp = SBP_NEW_ARRAY(t->arena, double, ref->experts + 1);
+        sbp_tensor **forward = forwards[n];
+        (void)balance(ref, ref->batch_of[n], dp);
         ref->loss += objective(ref, b, result_named(ref->value, forward, "logp"), dlogp);
         for (int64_t r = 0; r < b->rows; r++) {
             ref->entropy += b->weight[r] / ref->labels * result_named(ref->value, forward, "entropy")[r];
             ref->accuracy += b->weight[r] / ref->labels * result_named(ref->value, forward, "hit")[r];
         }
-        sbp_tensor **values = evaluate(ref, t->arena, late, b, dlogp);
+        sbp_tensor **values = evaluate(ref, t->arena, late, b, dlogp, dp);
         for (int32_t r = 0; r < late->result_count; r++) {
             const sbp_result *result = &late->results[r];
             if (result->role != SBP_RESULT_GRADIENT)
@@ -297,11 +369,15 @@ int32_t whole_step_calls(const sbp_program *p, const char *entry, const char *fu
 }
 
 static void bind(testing *t, sbp_executor *e, const batch *b) {
+    double copies[T_MAX];
+    for (int r = 0; r < T_MAX; r++)
+        copies[r] = 1;
     const sbp_column columns[] = {
         {"tok", SBP_I32, b->tok, b->rows},       {"pos", SBP_I32, b->pos, b->rows},
         {"first", SBP_I32, b->first, b->rows},   {"shared_end", SBP_I32, b->first, b->rows},
         {"own", SBP_I32, b->first, b->rows},     {"label", SBP_I32, b->label, b->rows},
         {"weight", SBP_F64, b->weight, b->rows}, {"doc", SBP_I32, b->doc, b->rows},
+        {"copies", SBP_F64, copies, b->rows},
     };
     testing_check(t, sbp_executor_bind(e, b->rows, b->documents, columns, SBP_COUNT(columns), t->diag));
 }
@@ -341,6 +417,8 @@ static double run_program(const reference *ref, const char *path, sbp_dtype comp
     sbp_device_options options = {.threads = 1};
     testing_check(&t, sbp_executor_create(t.diag, &sbp_cpu_device, &options, p, &e));
     sbp_executor_set_scalar(e, "labels", ref->labels);
+    sbp_executor_set_scalar(e, "parts", PARTS);
+    sbp_executor_set_scalar(e, "router_aux_loss_coef", ref->balance.coefficient);
     testing_check(&t, sbp_executor_fill_role(e, SBP_ROLE_GRAD, 0, t.diag));
     testing_check(&t, sbp_executor_fill_role(e, SBP_ROLE_RESULT, 0, t.diag));
     for (int32_t i = 0; i < ref->module->param_count; i++)

@@ -20,14 +20,20 @@ from configs import (
     glm4,
     glm4_moe,
     gpt_neox,
+    gpt_oss,
     granite,
+    granite_hybrid,
     llama,
     mistral,
+    nemotron_h,
     olmo2,
     olmo3,
+    olmoe,
     phi3,
     qwen2,
     qwen3,
+    qwen3_moe,
+    qwen3_moe_small,
     qwen3_next,
     smollm3,
 )
@@ -57,6 +63,7 @@ class Case:
     seed: int = 0  # another one where float32 rounding happens to be large in some tensor
     embedding: float = 0.4  # size of the elements of embeddings
     gain: float = 1.15  # of linear maps
+    fp8: tuple = ()  # rows and columns that share a scale: what linear layers have is stored so, and computed with as it says
     centres: tuple = ()  # (end of a name, what the elements are near to), where they start at random
     # Changes of config.json, each of which must change the gradients visibly: what the case is there to tell apart.
     differs_from: tuple = ()
@@ -68,6 +75,7 @@ B = [2, 37, 1, 15, 10, 18]  # 83
 C = [1, 26, 5, 41, 2, 12, 13]  # 100
 D = [13, 1, 2, 31, 8]  # 55
 E = [9, 33, 2, 1, 14, 20]  # 79
+F = [70, 2, 13, 1, 13]  # 99, longer than a block of rows of a state
 
 CASES = {
     "llama_plain": Case(
@@ -362,6 +370,12 @@ CASES = {
     "qwen3_plain": Case(
         "norms of query and key over head_dim, before rope", qwen3(), A, differs_from=({"rope_theta": ABSENT},)
     ),
+    "qwen3_moe_fp8": Case(
+        "weights in FP8 with scales of blocks, of experts too; such as have no 128 inputs are read as numbers",
+        qwen3_moe_small(),
+        D,
+        fp8=(8, 128),
+    ),
     "qwen3_tied": Case(
         "tied embeddings; config.json as transformers writes it", qwen3(tie_word_embeddings=True), D, save=True, seed=1
     ),
@@ -552,6 +566,24 @@ CASES = {
         favour=(1,),
         differs_from=({"partial_rotary_factor": 1.0}, {"norm_topk_prob": False}, {"routed_scaling_factor": 2.0}),
     ),
+    "qwen3_moe_balanced": Case(
+        "the loss that balances experts, over two of three layers; documents of one token count there",
+        qwen3_moe(),
+        A,
+        differs_from=({"router_aux_loss_coef": 0.0}, {"router_aux_loss_coef": 0.31}, {"norm_topk_prob": False}),
+    ),
+    "olmoe_balanced": Case(
+        "one of seven experts, some of which nobody chooses: their gradients are 0",
+        olmoe(num_experts=7),
+        D,
+        differs_from=({"router_aux_loss_coef": 0.0},),
+    ),
+    "gpt_oss_balanced": Case(
+        "softmax over the chosen in the layer, over all experts in the loss that balances them",
+        gpt_oss(),
+        D,
+        differs_from=({"router_aux_loss_coef": 0.0},),
+    ),
     "phi3_plain": Case(
         "q, k, v in one tensor, gate and up in one; window on all layers; whole heads turn",
         phi3(num_attention_heads=4, num_key_value_heads=2, sliding_window=7),
@@ -604,6 +636,30 @@ CASES = {
             {"residual_multiplier": ABSENT},
             {"logits_scaling": ABSENT},
         ),
+    ),
+    "granite_hybrid_groups": Case(
+        "two groups of heads, a document of more rows than a block, steps that reach both limits, rope, biases of "
+        "projections, no experts; tied",
+        granite_hybrid(mamba_proj_bias=True, time_step_limit=[0.25, 0.6]),
+        F,
+        gain=0.9,
+        centres=((".A_log", -2.0), (".dt_bias", -1.0)),
+        differs_from=(
+            {"time_step_limit": [0.0, 0.6]},
+            {"time_step_limit": [0.25, 9.0]},
+            {"position_embedding_type": "nope"},
+            {"attention_multiplier": ABSENT},
+            {"residual_multiplier": ABSENT},
+        ),
+    ),
+    "nemotron_h_latent": Case(
+        "two groups of heads, steps that reach their limit, 2 of 5 experts between maps and a shared one beside them, an "
+        "MLP, attention; new names of layers",
+        nemotron_h(time_step_min=0.25),
+        F,
+        gain=0.9,
+        centres=((".A_log", -2.0), (".dt_bias", -1.0)),
+        differs_from=({"time_step_min": 0.001}, {"routed_scaling_factor": 1.0}),
     ),
     "granite_bias_tied": Case(
         "attention_bias, mlp_bias, tied, one key/value head; scores and branches by default; as transformers writes it",

@@ -3,7 +3,8 @@
 
     tests/golden/check_lora.py [MODEL_DIR] [--build build/release]
 
-Trains adapters of several kinds for a few steps from random rows (MODEL_DIR: tests/data/stories260K), opens each result with
+Trains adapters of several kinds (of a model with experts: of them) for a few steps from random rows (MODEL_DIR:
+tests/data/stories260K), opens each result with
 peft.PeftModel over the base and the --merge of it with transformers, in float32, and compares their logits. Needs torch,
 transformers and peft (requirements.txt). Exit status 1 when logits are further apart than float32 explains.
 """
@@ -25,6 +26,9 @@ KINDS = [["--lora", "on"], ["--lora", "r=4,alpha=3,targets=all-linear", "--lora-
          ["--lora", "r=8,targets=v_proj", "--lora-rank-pattern", "layers.2.self_attn.v_proj=3"],
          ["--lora", "targets=o_proj", "--lora-modules-to-save", "gate_proj"],
          ["--lora", "r=4,targets=all-linear,dropout=0.1", "--base-dtype", "nf4"]]
+OF_EXPERTS = [["--lora", "r=3,targets=q_proj,target_parameters=mlp.experts.gate_up_proj+mlp.experts.down_proj"],
+              ["--lora", "r=2,alpha=5,target_parameters=0.mlp.experts.gate_up_proj", "--lora-rslora", "on"]]
+EAGER = {"experts_implementation": "eager"}  # the default of experts asks for strides of 16 bytes
 TOLERANCE = 2e-6  # of the largest logit: sums of float32 in another order
 
 
@@ -45,7 +49,8 @@ def main():
     parser.add_argument("--build", default=os.path.join(TOP, "build", "release"))
     arguments = parser.parse_args()
     sbprun = os.path.join(arguments.build, "sbprun")
-    vocabulary = json.load(open(os.path.join(arguments.model, "config.json")))["vocab_size"]
+    config = json.load(open(os.path.join(arguments.model, "config.json")))
+    vocabulary = config["vocab_size"]
     draw, bad = random.Random(1), 0
     ids = torch.tensor([[draw.randrange(vocabulary) for _ in range(24)]])
     with tempfile.TemporaryDirectory() as folder:
@@ -54,7 +59,7 @@ def main():
             for _ in range(8):
                 row = [draw.randrange(vocabulary) for _ in range(20)]
                 f.write(json.dumps({"input_ids": row, "labels": row}) + "\n")
-        for i, kind in enumerate(KINDS):
+        for i, kind in enumerate(OF_EXPERTS if "num_experts_per_tok" in config else KINDS):
             adapter, merged = os.path.join(folder, f"a{i}"), os.path.join(folder, f"m{i}")
             run(sbprun, arguments.model, "--data", rows, "--seq-len", "64", "--steps", "4", "--lr", "1e-2", "--batch-size", "4", "--out",
                 adapter, *kind)
@@ -66,7 +71,7 @@ def main():
                 run(sbprun, arguments.model, "--data", rows, "--seq-len", "64", "--steps", "1", "--lr", "0", "--out", numbers,
                     "--freeze", "*proj.weight", *kind[2:])
                 assert AutoModelForCausalLM.from_pretrained(merged, dtype="auto").dtype == torch.bfloat16
-            base = AutoModelForCausalLM.from_pretrained(numbers, dtype=torch.float32)
+            base = AutoModelForCausalLM.from_pretrained(numbers, dtype=torch.float32, **EAGER)
             plain = logits(base, ids)
             model = PeftModel.from_pretrained(base, adapter)
             if narrow:
@@ -74,7 +79,7 @@ def main():
                 for parameter in model.parameters():
                     parameter.data = parameter.data.bfloat16().float()
             ours = logits(model, ids)
-            whole = logits(AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32), ids)
+            whole = logits(AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32, **EAGER), ids)
             scale = ours.abs().max().item()
             apart, moved = (ours - whole).abs().max().item() / scale, (ours - plain).abs().max().item() / scale
             ok = apart <= TOLERANCE < moved

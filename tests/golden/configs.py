@@ -95,6 +95,36 @@ def qwen3(**changes):
     }
 
 
+def qwen3_moe_small(**changes):
+    """As many inputs as a block of FP8 has, and little else: a layer with an MLP, one with experts."""
+    return {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "vocab_size": 31,
+        "hidden_size": 128,
+        "intermediate_size": 24,
+        "moe_intermediate_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "num_experts": 3,
+        "num_experts_per_tok": 2,
+        "mlp_only_layers": [0],
+        "norm_topk_prob": True,
+        "hidden_act": "silu",
+        "max_position_embeddings": 64,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+        "router_aux_loss_coef": 0.0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "rope_theta": 500.0,
+        "dtype": "float32",
+        **changes,
+    }
+
+
 def gemma3(**changes):
     return {
         "architectures": ["Gemma3ForCausalLM"],
@@ -313,6 +343,94 @@ def glm4_moe(**changes):
     }
 
 
+def qwen3_moe(**changes):
+    """Two of five experts in every layer but one; experts are balanced."""
+    return {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "vocab_size": 53,
+        "hidden_size": 20,
+        "intermediate_size": 23,
+        "moe_intermediate_size": 7,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "num_experts": 5,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [1],
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-2,
+        "rope_theta": 300.0,
+        "router_aux_loss_coef": 0.3,
+        "output_router_logits": True,
+        "tie_word_embeddings": False,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def olmoe(**changes):
+    return {
+        "architectures": ["OlmoeForCausalLM"],
+        "model_type": "olmoe",
+        "vocab_size": 47,
+        "hidden_size": 16,
+        "intermediate_size": 9,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "num_experts": 4,
+        "num_experts_per_tok": 1,
+        "norm_topk_prob": False,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-2,
+        "rope_theta": 300.0,
+        "router_aux_loss_coef": 0.2,
+        "output_router_logits": True,
+        "tie_word_embeddings": False,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def gpt_oss(**changes):
+    """Softmax over the chosen in the layer, over all in the loss that balances experts."""
+    return {
+        "architectures": ["GptOssForCausalLM"],
+        "model_type": "gpt_oss",
+        "vocab_size": 43,
+        "hidden_size": 16,
+        "intermediate_size": 8,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 7,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-2,
+        "rope_theta": 300.0,
+        "rope_scaling": {"rope_type": "default"},
+        "router_aux_loss_coef": 0.9,
+        "output_router_logits": True,
+        "tie_word_embeddings": False,
+        "eos_token_id": 1,
+        "dtype": "float32",
+        **changes,
+    }
+
+
 def olmo3(**changes):
     """The spelling of the released files: rope_theta, and a rope_scaling of full attention."""
     return olmo2(
@@ -406,6 +524,80 @@ def granite(**changes):
         "pad_token_id": 0,
         "rope_theta": 200.0,
         "rope_scaling": None,
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def granite_hybrid(**changes):
+    """Mamba-2 of two groups around attention that turns, and no experts."""
+    return {
+        "architectures": ["GraniteMoeHybridForCausalLM"],
+        "model_type": "granitemoehybrid",
+        "vocab_size": 53,
+        "hidden_size": 16,
+        "intermediate_size": 10,
+        "shared_intermediate_size": 11,
+        "num_hidden_layers": 3,
+        "layer_types": ["mamba", "attention", "mamba"],
+        "num_local_experts": 0,
+        "num_experts_per_tok": 0,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "mamba_n_heads": 4,
+        "mamba_d_head": 8,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 5,
+        "mamba_d_conv": 4,
+        "mamba_expand": 2,
+        "mamba_conv_bias": True,
+        "mamba_proj_bias": False,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-4,
+        "position_embedding_type": "rope",
+        "rope_theta": 200.0,
+        "embedding_multiplier": 1.7,
+        "attention_multiplier": 0.33,
+        "residual_multiplier": 0.62,
+        "logits_scaling": 1.3,
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def nemotron_h(**changes):
+    """Mamba-2 of two groups, attention, an MLP, and experts between two maps."""
+    return {
+        "architectures": ["NemotronHForCausalLM"],
+        "model_type": "nemotron_h",
+        "vocab_size": 53,
+        "hidden_size": 16,
+        "intermediate_size": 21,
+        "layers_block_type": ["linear_attention", "mlp", "full_attention", "moe", "linear_attention"],
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 6,
+        "n_groups": 2,
+        "ssm_state_size": 5,
+        "conv_kernel": 4,
+        "n_routed_experts": 5,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 9,
+        "moe_shared_expert_intermediate_size": 10,
+        "moe_latent_size": 12,
+        "routed_scaling_factor": 1.5,
+        "max_position_embeddings": 128,
+        "layer_norm_epsilon": 1e-4,
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": None,
         "dtype": "float32",
         **changes,
     }

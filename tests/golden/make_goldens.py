@@ -89,6 +89,57 @@ def write_model(directory, name, case):
             config_file.write_text(json.dumps(saved, indent=1) + "\n")
 
 
+def in_fp8(directory, block):
+    """Linear layers of the file rounded to FP8; returns what a file with codes and scales has."""
+    file = directory / "model.safetensors"
+    numbers, stored = load_file(file), {}
+    for name, weight in numbers.items():
+        stored[name] = weight
+        if weight.dim() != 2 or not name.endswith("_proj.weight"):
+            continue
+        rows, columns = (-(-n // b) for n, b in zip(weight.shape, block, strict=True))
+        scales = torch.empty(rows, columns)
+        codes = torch.empty_like(weight, dtype=torch.float8_e4m3fn)
+        for i in range(rows):
+            for j in range(columns):
+                here = (slice(i * block[0], (i + 1) * block[0]), slice(j * block[1], (j + 1) * block[1]))
+                scales[i, j] = weight[here].abs().max() / 448
+                codes[here] = (weight[here] / scales[i, j]).to(torch.float8_e4m3fn)
+                weight[here] = codes[here].float() * scales[i, j]
+        stored[name], stored[name + "_scale_inv"] = codes, scales
+    save_file(numbers, file, {"format": "pt"})
+    return stored
+
+
+def write_fp8(directory, block, stored):
+    save_file(stored, directory / "model.safetensors", {"format": "pt"})
+    config = json.loads((directory / "config.json").read_text())
+    config["quantization_config"] = {
+        "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": list(block)
+    }
+    (directory / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+
+
+def out_of_fp8(directory, target):
+    """A copy of a model's directory with the numbers that transformers makes of codes and scales."""
+    from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+
+    target.mkdir()
+    config = json.loads((directory / "config.json").read_text())
+    del config["quantization_config"]
+    (target / "config.json").write_text(json.dumps(config))
+    stored = load_file(directory / "model.safetensors")
+    numbers = {
+        name: Fp8Dequantize(None)._dequantize_one(value, stored[name + "_scale_inv"], torch.float32)
+        if name + "_scale_inv" in stored
+        else value
+        for name, value in stored.items()
+        if not name.endswith("_scale_inv")
+    }
+    save_file(numbers, target / "model.safetensors", {"format": "pt"})
+    return target
+
+
 def labels_for(kind, ids, rng):
     if kind == "all":
         return list(ids)
@@ -137,10 +188,14 @@ def expert_part(name, of):
     found = re.fullmatch(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight", name)
     if not found or name in of:
         return None
-    fused, expert, part = f"{found[1]}.{'down_proj' if found[3] == 'down' else 'gate_up_proj'}", int(found[2]), found[3]
+    module, expert, part = found[1], int(found[2]), found[3]
+    if f"{module}.down_proj" not in of:  # in memory it has the prefix of all models
+        module = module.replace("backbone.", "model.", 1)
+    alone = part == "down" or f"{module}.up_proj" in of  # experts without gates
+    fused = f"{module}.{part + '_proj' if alone else 'gate_up_proj'}"
     inner = of[fused].shape[1] // 2
     matrix = of[fused][expert]
-    return fused, matrix if part == "down" else matrix[:inner] if part == "gate" else matrix[inner:]
+    return fused, matrix if alone else matrix[:inner] if part == "gate" else matrix[inner:]
 
 
 def stored_gradients(model, step, model_directory):
@@ -152,7 +207,7 @@ def stored_gradients(model, step, model_directory):
     gradients, fused = {}, {}
     for file in sorted(model_directory.glob("*.safetensors")):
         for name, tensor in load_file(file).items():
-            if name in buffers:
+            if name in buffers or name.replace("backbone.", "model.", 1) in buffers:
                 continue
             part = expert_part(name, live)
             if part:
@@ -233,6 +288,7 @@ def write_case(name, case):
     with tempfile.TemporaryDirectory() as scratch:
         directory = pathlib.Path(scratch) / name
         write_model(directory / "model", name, case)
+        stored = in_fp8(directory / "model", case.fp8) if case.fp8 else None
         rows = make_rows(directory / "model", name, case)
         (directory / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         total = str(sum(case.lengths))
@@ -249,6 +305,8 @@ def write_case(name, case):
         if expectation["hf_float32"]["max_relative_error"] > SINGLE:
             raise RuntimeError(f"{name}: too sensitive to rounding for a float32 test: {expectation['hf_float32']}")
         (directory / "expect.json").write_text(json.dumps(expectation, indent=1) + "\n")
+        if stored:
+            write_fp8(directory / "model", case.fp8, stored)
         if final.exists():
             shutil.rmtree(final)
         shutil.copytree(directory, final)
@@ -269,9 +327,14 @@ def check_case(directory):
         print(f"{directory.name:34} skipped: objective {expectation['objective']['objective']}")
         return True
     rows = [json.loads(line) for line in (directory / "train.jsonl").read_text().splitlines()]
-    model, step = reference.reference_step(directory / "model", rows, expectation["objective"]["loss_type"])
+    with tempfile.TemporaryDirectory() as scratch:
+        path = directory / "model"
+        if json.loads((path / "config.json").read_text()).get("quantization_config", {}).get("quant_method") == "fp8":
+            path = out_of_fp8(path, pathlib.Path(scratch) / "model")
+        model, step = reference.reference_step(path, rows, expectation["objective"]["loss_type"])
+        gradients = stored_gradients(model, step, path)
     golden = load_file(directory / "grads.safetensors")
-    error, tensor = reference.worst(stored_gradients(model, step, directory / "model"), golden)
+    error, tensor = reference.worst(gradients, golden)
     loss = abs(step.loss - expectation["loss"]) / abs(expectation["loss"])
     pairs = [
         (a, b) for x, y in zip(step.logprobs, expectation["logprobs"], strict=True) for a, b in zip(x, y, strict=True)

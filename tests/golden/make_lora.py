@@ -39,6 +39,11 @@ GAIN = 0.5  # of A and B: with more, scores are so large that float32 says littl
 EVERY = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 CASES = {
+    "mamba": (
+        "granite_hybrid_groups",
+        {"r": 2, "lora_alpha": 1, "target_modules": "all-linear"},
+        "--lora r=2,alpha=1,targets=all-linear",
+    ),
     "q_only": ("llama_plain", {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}, "--lora r=4,alpha=8,targets=q_proj"),
     "last_layer": (
         "qwen3_plain",
@@ -84,6 +89,24 @@ CASES = {
         "qwen3_next_dense",
         {"r": 3, "lora_alpha": 4, "target_modules": ["in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj"]},
         "--lora r=3,alpha=4,targets=in_proj_qkvz+in_proj_ba+out_proj+q_proj",
+    ),
+    "experts": (  # [experts, in, out], gates and ups in turn
+        "gpt_oss_v",
+        {"r": 2, "lora_alpha": 3, "target_modules": ["q_proj", "o_proj"],
+         "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]},
+        "--lora r=2,alpha=3,targets=q_proj+o_proj,target_parameters=mlp.experts.gate_up_proj+mlp.experts.down_proj",
+    ),
+    "experts_alone": (  # [experts, out, in], of files that have a tensor for each
+        "qwen3_moe_norm_v",
+        {"r": 3, "lora_alpha": 4, "rank_pattern": {"experts.down_proj": 2},
+         "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]},
+        "--lora_r 3 --lora_alpha 4 --lora_target_parameters experts.gate_up_proj+experts.down_proj"
+        " --lora-rank-pattern experts.down_proj=2",
+    ),
+    "experts_down": (
+        "mixtral_v",
+        {"r": 2, "lora_alpha": 2, "target_modules": ["v_proj"], "target_parameters": ["0.mlp.experts.down_proj"]},
+        "--lora r=2,alpha=2,targets=v_proj,target_parameters=0.mlp.experts.down_proj",
     ),
 }
 

@@ -136,6 +136,7 @@ def run_float64(ids, directory, rate):
                     "learning_rate": now,
                     "entropy": result.metrics["entropy"],
                     "mean_token_accuracy": result.metrics["mean_token_accuracy"],
+                    **{key: result.metrics[key] for key in ("aux_loss",) if key in result.metrics},
                 }
             )
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}

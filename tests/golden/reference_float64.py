@@ -29,6 +29,7 @@ def in_float64(function, namespace):
     changed = changed.replace(".float()", ".double()")
     if changed == source:
         return None
+    changed = changed.replace("@auto_docstring\n", "")  # which wants a file of transformers
     scope = dict(namespace)
     exec(compile(changed, f"<float64 {function.__qualname__}>", "exec"), scope)
     return scope[function.__name__]
@@ -120,6 +121,21 @@ def use_longest_document(model, rows):
     rotary.rope_type = "default"  # what the update looks at; the tables are final
 
 
+def balance_loss(model, rows):
+    """router_aux_loss_coef times the loss that balances experts, of all documents as one micro-batch; None: there is
+    none. transformers' own function; documents are run alone, and rows of one without a next token count."""
+    config = model.config
+    if not getattr(config, "output_router_logits", False) or not config.router_aux_loss_coef:
+        return None
+    documents = [
+        model(input_ids=torch.tensor([row["input_ids"]]), use_cache=False, output_router_logits=True).router_logits
+        for row in rows
+    ]
+    pooled = tuple(torch.cat(layer) for layer in zip(*documents, strict=True))
+    function = importlib.import_module(type(model).__module__).load_balancing_loss_func
+    return config.router_aux_loss_coef * function(pooled, model.num_experts, model.num_experts_per_tok)
+
+
 @dataclasses.dataclass
 class Step:
     loss: float
@@ -170,6 +186,10 @@ def run_step(model, rows, loss_type="nll"):
         hits += int(row_hits.sum())
         logprobs.append(next_logp.tolist())
         nll -= sum(p for p, label in zip(logprobs[-1], row["labels"][1:], strict=True) if label != -100)
+    balance = balance_loss(model, rows)
+    if balance is not None:
+        balance.backward()
+        loss += balance.item()
     gradients = {}
     for name, parameter in model.named_parameters():  # a tied matrix appears once, as the input embedding
         gradients[name] = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach().clone()
@@ -179,6 +199,8 @@ def run_step(model, rows, loss_type="nll"):
         "entropy": entropy / max(targets, 1),
         "mean_token_accuracy": hits / max(targets, 1),
     }
+    if balance is not None:
+        metrics["aux_loss"] = balance.item() / model.config.router_aux_loss_coef
     return Step(loss, metrics, logprobs, gradients)
 
 
@@ -186,7 +208,8 @@ def run_step(model, rows, loss_type="nll"):
 def total_loss(model, rows, loss_type="nll"):
     targets = count_targets(rows)
     parts = [document_loss(model, row, targets, loss_type)[0] for row in rows if len(row["input_ids"]) > 1]
-    return sum(part.item() for part in parts)
+    balance = balance_loss(model, rows)
+    return sum(part.item() for part in parts) + (0.0 if balance is None else balance.item())
 
 
 def reference_step(directory, rows, loss_type="nll"):

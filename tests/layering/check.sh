@@ -48,7 +48,7 @@ libraries=(ir passes frontends backends runtime)
 # The first line whose file pattern fits decides; what is included must match one of its patterns.
 # `transitive` names what a folder must not reach even through others.
 allowed() {
-    local plain='ir/base/[!fjp]*' # of base: no files, JSON, patterns
+    local plain='ir/base/[!fjpy]*' # of base: no files, JSON, patterns, YAML
     local languages='ir/graph/* ir/rowkernel/* ir/program/[!p]* ir/program/program*.h ir/target/*'
     local device="$plain ir/rowkernel/rowkernel.h ir/rowkernel/intops.def ir/program/program.h ir/program/collective_steps.h" # what a device knows: programs and kernels
     local chosen='backends/backends.h backends/choice.h backends/devices.h'
@@ -140,12 +140,12 @@ check_system() {
     grep -HnE '^ *# *include *<' $(sources "${libraries[@]}") | sed -E 's/^([^:]*:[0-9]+):.*<(.*)>.*/\1:\2/' |
         while IFS=: read -r file line what; do
             case "$what:$file" in
-                jansson.h:ir/base/json.c | pcre2.h:ir/base/pattern.c | pcre2.h:frontends/tokenizer/* | utf8proc.h:frontends/* | xxhash.h:ir/base/base.c) ;;
+                jansson.h:ir/base/json.c | yaml.h:ir/base/yaml.c | pcre2.h:ir/base/pattern.c | pcre2.h:frontends/tokenizer/* | utf8proc.h:frontends/* | xxhash.h:ir/base/base.c) ;;
                 cblas.h:backends/cpu/* | shaderc/*:backends/vulkan/* | vulkan/*:backends/vulkan/* | immintrin.h:backends/cpu/* | sched.h:backends/cpu/* | sched.h:ir/base/machine.c | malloc.h:backends/cpu/*) ;;
                 vulkan/vulkan_core.h:backends/vulkan/* | dlfcn.h:backends/*) ;;
                 pthread.h:backends/* | pthread.h:runtime/* | pthread.h:ir/* | malloc.h:runtime/cli/sbprun/run_data.c | malloc.h:runtime/cli/sbpc/sbpc.c | stdatomic.h:*) ;;
-                sys/wait.h:runtime/cli/sbprun/child.c | signal.h:runtime/* | signal.h:runtime/cli/sbpc/sbpc.c | dirent.h:runtime/* | dirent.h:frontends/files/hub.c | sys/*) ;;
-                jansson.h:* | pcre2.h:* | utf8proc.h:* | xxhash.h:* | cblas.h:* | immintrin.h:* | sched.h:* | malloc.h:* | \
+                sys/wait.h:runtime/cli/sbprun/child.c | signal.h:runtime/* | signal.h:runtime/cli/sbpc/sbpc.c | dirent.h:runtime/* | dirent.h:frontends/files/hub_fetch.c | spawn.h:frontends/files/hub_fetch.c | sys/*) ;;
+                jansson.h:* | yaml.h:* | pcre2.h:* | utf8proc.h:* | xxhash.h:* | cblas.h:* | immintrin.h:* | sched.h:* | malloc.h:* | \
                     pthread.h:* | spawn.h:* | signal.h:* | dirent.h:* | */*.h:*)
                     echo "$file:$line: library: <$what> is not for this file" ;;
             esac
@@ -406,6 +406,26 @@ check_renamed() {
         }' "$work/renamed" -
 }
 
+# A file that a text or a comment names is there: by its path from the root, or a page (NAME.md) anywhere. First tasks name
+# files to come.
+check_references() {
+    git ls-files --cached --others --exclude-standard > "$work/tree" 2> /dev/null || find . -type f | sed 's/^\.\///' > "$work/tree"
+    local texts
+    texts=$(find *.md "${libraries[@]}" tests -type f \( -name '*.md' -o -name '*.[ch]' -o -name '*.def' \) ! -path 'tests/layering/*' ! -name CONTRIBUTING.md | sort)
+    awk '
+        NR == FNR { there[$0]; sub(/.*\//, ""); if (/\.md$/) page[$0]; next }
+        {
+            rest = $0
+            while (match(rest, /[A-Za-z0-9_.\/-]+\.(md|c|h|def|cuh?|comp|glsl|sh|py)/)) {
+                name = substr(rest, RSTART, RLENGTH)
+                rest = substr(rest, RSTART + RLENGTH)
+                if (rest ~ /^[A-Za-z0-9_]/) continue
+                if (name ~ /^(ir|passes|frontends|backends|runtime)\// && !(name in there) || name ~ /^[A-Z]+\.md$/ && !(name in page))
+                    print FILENAME ":" FNR ": reference: there is no file " name
+            }
+        }' "$work/tree" $texts
+}
+
 # A comparison with a small number, or a macro or constant called tolerance, belongs in tests/tolerance.h.
 check_tolerances() {
     code $(sources tests | grep -v '^tests/tolerance\.h$') > "$work/code"
@@ -430,6 +450,7 @@ trap 'rm -rf "$work"' EXIT
     check_readmes
     check_words
     check_renamed
+    check_references
     check_tolerances
 } > "$work/found"
 cat "$work/found"

@@ -9,7 +9,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/tree"
 (cd "$root" && find *.md ir passes frontends backends runtime examples tests -type f \
-    \( -name '*.[ch]' -o -name '*.def' -o -name '*.md' -o -name '*.sh' -o -name '*.tsv' \) -print0 | tar -c --null -T - -f -) | tar -x -C "$work/tree"
+    \( -name '*.[ch]' -o -name '*.def' -o -name '*.md' -o -name '*.sh' -o -name '*.tsv' -o -name '*.py' \
+    -o -name '*.cu*' -o -name '*.comp' -o -name '*.glsl' \) -print0 | tar -c --null -T - -f -) | tar -x -C "$work/tree"
 cd "$work/tree" || exit 1
 
 planted=()
@@ -76,6 +77,8 @@ plant renamed passes/lower.c 'static int f(int sbp_wish) { return sbp_wish; }'
 plant word backends/README.md 'Bytes go over the wire.'
 plant word runtime/cli/sbpc/inspect.c '/* */ static int f(sbp_diag *d) { return sbp_fail(d, SBP_USAGE, "%s: it has no home here"); }'
 plant word runtime/cli/options/options.def 'FIRST(RUN, "lr", "1", "how products are computed")'
+plant reference passes/README.md 'See [why](ADVICE.md).'
+plant reference passes/lower.c '/* as in passes/lowering_of_all.c */'
 plant readme runtime/README.md ''
 rm runtime/README.md
 plant tolerance tests/unit/test_base.c 'static void f(void) { assert_true(fabs(x - y) < 1e-3); }'

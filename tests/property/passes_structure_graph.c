@@ -228,7 +228,7 @@ void after_split(bench *b) {
     const sbp_module *m = b->p.module;
     for (int32_t n = 0; n < m->func_count; n++) {
         const sbp_func *f = m->funcs[n];
-        if (strcmp(f->name, "objective") == 0)
+        if (strcmp(f->name, "objective") == 0 || strcmp(f->name, "statistics") == 0)
             continue;
         only_carries_are_long(b, f);
         int32_t appends = 0; /* and states that go on */

@@ -232,6 +232,56 @@ static void experts_are_timed_at_the_rate_of_their_kernels(void **state) {
     }
 }
 
+static bool has_command(const sbp_body *body, sbp_command_kind a, sbp_command_kind b) {
+    for (int32_t i = 0; i < body->count; i++) {
+        const sbp_node *node = &body->nodes[i];
+        if (node->kind == SBP_NODE_COMMAND && (node->u.command->kind == a || node->u.command->kind == b))
+            return true;
+        if (node->kind == SBP_NODE_LOOP && has_command(&node->u.loop->body, a, b))
+            return true;
+    }
+    return false;
+}
+
+/* Attention alone at the rate of scalars, where heads have more columns than tensor cores serve. */
+static void long_heads_are_timed_at_the_rate_of_scalars(void **state) {
+    (void)state;
+    testing t = testing_open(1);
+    compile_request request = compile_request_for(GOLDEN "llama_bias/model", 64, 16, 16); /* heads of 12 */
+    request.compute = SBP_BF16;
+    sbp_program *p;
+    testing_check(&t, compile_model(t.arena, t.diag, &request, &p));
+    static const struct {
+        int64_t columns;
+        double rate;
+    } cases[] = {{0, 1e12}, {12, 1e12}, {11, 1e9}};
+    double first = 0;
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        sbp_target_info target = {.name = "cuda", .attention_columns = cases[i].columns};
+        sbp_throughput *r = &target.throughput;
+        double seconds = 0;
+        for (int d = 0; d < SBP_DTYPE_COUNT; d++) {
+            r->matmul[d] = 1e30;
+            r->attention[d] = d == SBP_BF16 ? 1e12 : 1e9;
+        }
+        r->memory = r->row_ops = r->in = r->out = r->host = r->host_ops = r->disk_read = r->disk_write = 1e30;
+        for (int32_t f = 0; f < p->function_count; f++)
+            if (has_command(&p->functions[f].body, SBP_CMD_ATTN_FWD, SBP_CMD_ATTN_BWD)) {
+                sbp_cost cost, at_once;
+                sbp_cost_function(p, f, 64, &target, &cost);
+                sbp_target_info other = target;
+                other.attention_columns = 0;
+                other.throughput.attention[SBP_BF16] = other.throughput.attention[SBP_F32] = 1e30;
+                sbp_cost_function(p, f, 64, &other, &at_once);
+                seconds += cost.seconds - at_once.seconds;
+            }
+        first = i == 0 ? seconds : first;
+        assert_true(first > 0);
+        assert_true(fabs(seconds * cases[i].rate - first * 1e12) <= SBP_TOLERANCE_F32 * first * 1e12);
+    }
+    testing_close(&t);
+}
+
 /* Rows of a table that nobody looks up cost nothing: seconds do not change with the number of tokens there
  * are. */
 static void gathers_cost_what_they_touch(void **state) {
@@ -277,17 +327,6 @@ static double no_time(const sbp_target_info *info, const sbp_delta_attrs *attrs,
                       bool backward) {
     (void)info, (void)attrs, (void)dtype, (void)backward;
     return 1e30;
-}
-
-static bool has_command(const sbp_body *body, sbp_command_kind a, sbp_command_kind b) {
-    for (int32_t i = 0; i < body->count; i++) {
-        const sbp_node *node = &body->nodes[i];
-        if (node->kind == SBP_NODE_COMMAND && (node->u.command->kind == a || node->u.command->kind == b))
-            return true;
-        if (node->kind == SBP_NODE_LOOP && has_command(&node->u.loop->body, a, b))
-            return true;
-    }
-    return false;
 }
 
 /* With everything else at once, layers with the delta rule take as long as its operations at the rate of the kernel that a
@@ -338,12 +377,56 @@ static void delta_rules_are_timed_at_the_rate_of_their_kernel(void **state) {
     testing_close(&t);
 }
 
+/* The same of ssd: on a CPU by products, on a GPU by scalars. */
+static void ssd_is_timed_at_the_rate_of_its_kernel(void **state) {
+    (void)state;
+    static const struct {
+        const char *target;
+        double rate;
+    } cases[] = {{"cpu", 1e12}, {"cuda", 1e9}, {"vulkan", 1e9}};
+    testing t = testing_open(1);
+    compile_request request = compile_request_for(GOLDEN "granite_hybrid_groups/model", 128, 64, 64);
+    request.compute = SBP_BF16;
+    sbp_program *p;
+    testing_check(&t, compile_model(t.arena, t.diag, &request, &p));
+    int compared = 0;
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        sbp_target_info target;
+        testing_check(&t, sbp_target_find(cases[i].target)->describe(NULL, t.diag, &target));
+        sbp_throughput *r = &target.throughput;
+        for (int d = 0; d < SBP_DTYPE_COUNT; d++) {
+            r->matmul[d] = 1e30;
+            r->attention[d] = d == SBP_BF16 ? 1e12 : 1e9;
+        }
+        r->memory = r->row_ops = r->in = r->out = r->host = r->host_ops = r->disk_read = r->disk_write = 1e30;
+        r->command_seconds = r->half_rows = 0;
+        for (int32_t f = 0; f < p->function_count; f++) {
+            const sbp_body *body = &p->functions[f].body;
+            if (!has_command(body, SBP_CMD_SSD, SBP_CMD_SSD_BWD) ||
+                has_command(body, SBP_CMD_ATTN_FWD, SBP_CMD_ATTN_BWD))
+                continue;
+            sbp_cost cost;
+            sbp_cost_function(p, f, 128, &target, &cost);
+            double flops = cost.flops - count_function(p, f, 128).flops; /* which knows no ssd */
+            assert_true(flops > 0);
+            if (fabs(cost.seconds - flops / cases[i].rate) > SBP_TOLERANCE_F64 * cost.seconds)
+                fail_msg("%s, @%s: %.17g s for %g flops", cases[i].target, p->functions[f].name, cost.seconds,
+                         flops);
+            compared++;
+        }
+    }
+    assert_true(compared >= 6);
+    testing_close(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(flops_are_counted),
                                        cmocka_unit_test(work_is_timed_at_the_rate_of_its_type),
                                        cmocka_unit_test(attention_grows_with_the_square),
+                                       cmocka_unit_test(long_heads_are_timed_at_the_rate_of_scalars),
                                        cmocka_unit_test(gathers_cost_what_they_touch),
                                        cmocka_unit_test(delta_rules_are_timed_at_the_rate_of_their_kernel),
+                                       cmocka_unit_test(ssd_is_timed_at_the_rate_of_its_kernel),
                                        cmocka_unit_test(experts_are_timed_at_the_rate_of_their_kernels)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

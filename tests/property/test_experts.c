@@ -37,14 +37,15 @@ static void draw_model(testing *t, int number) {
     chosen += chosen == 1 && strcmp(type, "qwen3_moe") != 0; /* the weight of one would be 1 */
     int64_t layers = 2 + sbp_rng_below(&t->rng, strcmp(type, "qwen3_moe") == 0 ? 3 : 2),
             inner = 3 + sbp_rng_below(&t->rng, 3);
+    int balance = (int)sbp_rng_below(&t->rng, 3);
     assert_non_null(f);
     fprintf(
         f,
         "{\"model_type\": \"%s\", \"vocab_size\": %d, \"hidden_size\": %d, \"intermediate_size\": %d, "
         "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 4, \"rms_norm_eps\": 0.01, "
-        "\"rope_theta\": 100, \"rope_scaling\": {\"rope_type\": \"default\"}, \"router_aux_loss_coef\": 0, "
+        "\"rope_theta\": 100, \"rope_scaling\": {\"rope_type\": \"default\"}, \"router_aux_loss_coef\": %d, "
         "\"%s\": %d, \"num_experts_per_tok\": %d, \"num_hidden_layers\": %d",
-        type, WHOLE_STEP_VOCABULARY, (int)(7 + sbp_rng_below(&t->rng, 3)), (int)inner,
+        type, WHOLE_STEP_VOCABULARY, (int)(7 + sbp_rng_below(&t->rng, 3)), (int)inner, balance,
         strcmp(type, "gpt_oss") == 0 ? "num_local_experts" : "num_experts", (int)experts, (int)chosen,
         (int)layers);
     if (strcmp(type, "gpt_oss") == 0)
@@ -113,6 +114,10 @@ static void choices_are_made_once(void **state) {
                 assert_int_equal(count_commands(&f->body, SBP_CMD_EXPERT_ORDER), products > 0);
                 assert_int_equal(count_commands(&f->body, SBP_CMD_ROUTE),
                                  products > 0 && ends_with(f->name, ends[0]));
+                if (!ends_with(f->name,
+                               ends[2])) /* statistics: added up where it is chosen, and nowhere else */
+                    assert_int_equal(count_commands(&f->body, SBP_CMD_COLSUM),
+                                     count_commands(&f->body, SBP_CMD_ROUTE));
                 if (count_commands(&f->body, SBP_CMD_ROUTE) > 0)
                     choices += whole_step_calls(p, "accumulate", f->name);
                 for (int e = 0; e < SBP_COUNT(ends); e++)

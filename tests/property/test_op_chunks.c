@@ -6,7 +6,7 @@
  * (they are appended anew, or dead), dK and dV run from chunk to chunk and their rows are NaN as soon as they
  * were taken, dx_i overwrites dy_i in place, weight gradients add up. A state is what the forward left before
  * the chunk, its cotangent goes from chunk to chunk. Chunks of 1, of 3 and 5 (uneven tails),
- * and one of all rows. Documents of uneven length share prompts. (After prototype/split_then_transpose.py.)
+ * and one of all rows. Documents of uneven length share prompts.
  */
 #include <math.h>
 #include <stdio.h>
@@ -287,7 +287,7 @@ static void chunks_equal_the_whole(void **state) {
     (void)state;
     static const int64_t steps[] = {1, 3, 5, ROWS};
     int functions = testing_sweep(60, 1500), compared = 0, carries = 0;
-    int features[12] = {0};
+    int features[13] = {0};
     for (int n = 0; n < functions; n++) {
         testing t = testing_open((uint64_t)n);
         layers_features has = {0};
@@ -303,17 +303,19 @@ static void chunks_equal_the_whole(void **state) {
         }
         for (int32_t i = c.shared; i < c.backward->arg_count; i++)
             carries += c.carries[i] != NULL;
-        bool list[] = {has.window, has.softcap, has.grouped, has.shared_keys, has.key_argument, has.tied,
-                       has.frozen, has.stopped, has.head,    has.convolution, has.delta,        has.experts};
+        bool list[] = {has.window, has.softcap, has.grouped, has.shared_keys, has.key_argument,
+                       has.tied,   has.frozen,  has.stopped, has.head,        has.convolution,
+                       has.delta,  has.ssd,     has.experts};
         for (int i = 0; i < SBP_COUNT(list); i++)
             features[i] += list[i];
         testing_close(&t);
     }
     printf("  %d functions, %d gradients compared, %d carries and running sums; with window %d, softcap %d, "
            "grouped heads %d, shared keys %d, keys as argument %d, tied %d, frozen %d, stop_gradient %d, "
-           "head %d, convolution %d, delta rule %d, experts %d\n",
+           "head %d, convolution %d, delta rule %d, ssd %d, experts %d\n",
            functions, compared, carries, features[0], features[1], features[2], features[3], features[4],
-           features[5], features[6], features[7], features[8], features[9], features[10], features[11]);
+           features[5], features[6], features[7], features[8], features[9], features[10], features[11],
+           features[12]);
     assert_true(compared > 20 * functions && carries > 2 * functions);
     for (int i = 0; i < SBP_COUNT(features); i++)
         assert_true(features[i] >= 5);
@@ -322,7 +324,7 @@ static void chunks_equal_the_whole(void **state) {
 /* The comparison notices chunks in the wrong order, and a forward that left out its last chunk. */
 static void the_checks_can_fail(void **state) {
     (void)state;
-    testing t = testing_open(0);
+    testing t = testing_open(2); /* layers with keys, of which more than the last rows are read */
     layers_features has = {0};
     sbp_module *m = layers_random(&t, &has);
     documents rows = documents_layout(ROWS);

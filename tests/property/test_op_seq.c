@@ -152,6 +152,9 @@ static bool loose(sbp_opcode code, int32_t operand, int32_t result) {
     if (code == SBP_OP_delta_rule_vjp) /* ALL means documents too; q moves no dq, v no dv */
         return (result == 0 && operand == 1) || (result == 2 && operand == 3) ||
                (result != 0 && result != 2 && operand >= 2);
+    if (code == SBP_OP_ssd_vjp) /* what is added moves not its own gradient; ALL means documents too */
+        return (result < 3 && operand == result + 1) || (result == 4 && operand == 5) ||
+               (result == 3 && operand == 4);
     if (code != SBP_OP_attention_vjp)
         return false;
     if (result == 2) /* dv = p do: v, o, and running sums of others do not matter */

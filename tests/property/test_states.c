@@ -72,19 +72,50 @@ static void write_qwen(testing *t, FILE *f) {
     write_layer_types(t, f, layers, "linear_attention");
 }
 
+/* A Granite 4 or a Nemotron-H without experts: matrices to which rows add, of one group of heads or two, behind a
+ * convolution. */
+static void write_mamba(testing *t, FILE *f) {
+    int64_t layers = 2 + sbp_rng_below(&t->rng, 2), groups = 1 + sbp_rng_below(&t->rng, 2);
+    int64_t heads = groups * (1 + sbp_rng_below(&t->rng, 2)), taps = 2 + sbp_rng_below(&t->rng, 3);
+    int64_t size = 1 + sbp_rng_below(&t->rng, 5);
+    bool nemotron = sbp_rng_below(&t->rng, 2);
+    fprintf(f,
+            "{\"vocab_size\": %d, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
+            "\"num_hidden_layers\": %d, \"tie_word_embeddings\": %s, ",
+            WHOLE_STEP_VOCABULARY, (int)layers, flag(t));
+    if (nemotron)
+        fprintf(
+            f,
+            "\"model_type\": \"nemotron_h\", \"hidden_size\": 8, \"intermediate_size\": 6, \"head_dim\": 4, "
+            "\"mamba_num_heads\": %d, \"mamba_head_dim\": 3, \"n_groups\": %d, \"ssm_state_size\": %d, "
+            "\"conv_kernel\": %d, \"layer_norm_epsilon\": 0.01, \"time_step_min\": %g, ",
+            (int)heads, (int)groups, (int)size, (int)taps, sbp_rng_below(&t->rng, 2) ? 0.7 : 0.001);
+    else
+        fprintf(f,
+                "\"model_type\": \"granitemoehybrid\", \"hidden_size\": 8, \"shared_intermediate_size\": 6, "
+                "\"num_local_experts\": 0, \"mamba_n_heads\": %d, \"mamba_d_head\": \"auto\", "
+                "\"mamba_expand\": %d, \"mamba_n_groups\": %d, \"mamba_d_state\": %d, \"mamba_d_conv\": %d, "
+                "\"mamba_conv_bias\": %s, \"rms_norm_eps\": 0.01, \"position_embedding_type\": \"rope\", ",
+                (int)heads, (int)heads, (int)groups, (int)size, (int)taps, flag(t));
+    write_layer_types(t, f, layers, "linear_attention");
+}
+
 static void draw_model(testing *t) {
     FILE *f = fopen(config, "w");
     assert_non_null(f);
-    if (sbp_rng_below(&t->rng, 2))
+    int64_t kind = sbp_rng_below(&t->rng, 3);
+    if (kind == 0)
         write_lfm2(t, f);
-    else
+    else if (kind == 1)
         write_qwen(t, f);
+    else
+        write_mamba(t, f);
     fclose(f);
 }
 
 static void drawn_models(void **state) {
     (void)state;
-    for (int seed = 1; seed <= testing_sweep(24, 300); seed++) {
+    for (int seed = 1; seed <= testing_sweep(30, 450); seed++) {
         testing t = testing_open((uint64_t)seed);
         draw_model(&t);
         whole_step_draw_alone(directory, (uint64_t)seed, 8);

@@ -1,5 +1,5 @@
 /* test_vulkan_shadow.c: the fences of the programs of all golden cases, as barriers, under the
- * synchronization validation of VK_LAYER_KHRONOS_validation (backends/vulkan/shadow.c): it must be silent,
+ * synchronization validation of VK_LAYER_KHRONOS_validation (backends/vulkan/device/shadow.c): it must be silent,
  * and object when any one fence is left out, also those between the two queues of programs that offload. A
  * second opinion on what test_fence.c shows on paper, on the barriers that are really recorded. */
 #include "backends/vulkan/vulkan_device.h"

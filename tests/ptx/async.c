@@ -88,8 +88,7 @@ void ptx_complete_one(ptx_block *b) {
     copies_free(c);
 }
 
-// ---- cp.async
-// -----------------------------------------------------------------------------------------------
+// ---- cp.async ---------------------------------------------------------------------------------------------
 
 static void exec_cp(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     const uint32_t size = i->elem_bytes;
@@ -230,8 +229,7 @@ static void exec_arrive(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     }
 }
 
-// ---- decoders
-// -----------------------------------------------------------------------------------------------
+// ---- decoders ---------------------------------------------------------------------------------------------
 
 static void decode_cp_async(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     const bool cache_global = ptx_take(mods, "cg"), ca = ptx_take(mods, "ca");

@@ -14,8 +14,7 @@ typedef struct {
     int shared, global, size, barrier;
 } roles;
 
-// ---- pieces
-// -------------------------------------------------------------------------------------------------
+// ---- pieces -----------------------------------------------------------------------------------------------
 
 // A copy as pieces: of 16 bytes of a tensor, or one of all that is linear.
 typedef struct {
@@ -129,8 +128,7 @@ void ptx_store_done(ptx_warp *w, ptx_copy *c) {
     (void)ptx_tick(w->launch);
 }
 
-// ---- instructions
-// -------------------------------------------------------------------------------------------
+// ---- instructions -----------------------------------------------------------------------------------------
 
 // The tensor map of an operand, and where in the tensor.
 static void take_map(ptx_warp *w, const ptx_insn *i, int lane, const ptx_operand *o, ptx_copy *c) {
@@ -270,8 +268,7 @@ static void exec_prefetch(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     (void)mask;
 }
 
-// ---- decoder
-// ------------------------------------------------------------------------------------------------
+// ---- decoder ----------------------------------------------------------------------------------------------
 
 // .shared::cluster.global or .global.shared::cta: true when shared memory comes first.
 static bool take_direction(ptx_parser *p, const ptx_insn *i, ptx_mods *mods) {

@@ -9,8 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-// ---- helpers
-// ------------------------------------------------------------------------------------------------
+// ---- helpers ----------------------------------------------------------------------------------------------
 
 static void drop(ptx_mods *mods, int at) {
     memmove(&mods->mods[at], &mods->mods[at + 1], (size_t)(mods->count - at - 1) * sizeof mods->mods[0]);
@@ -163,8 +162,7 @@ void ptx_decode(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     ptx_refuse(p, "unknown instruction %s", i->name);
 }
 
-// ---- arithmetic
-// ---------------------------------------------------------------------------------------------
+// ---- arithmetic -------------------------------------------------------------------------------------------
 
 // Logic of predicates.
 static void exec_logic(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
@@ -282,8 +280,7 @@ void ptx_decode_arith(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     }
 }
 
-// ---- approximations
-// -----------------------------------------------------------------------------------------
+// ---- approximations ---------------------------------------------------------------------------------------
 
 static void exec_approx(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     const uint64_t seed = w->launch->options.seed;
@@ -367,8 +364,7 @@ void ptx_decode_approx(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     ptx_use_exec(i, exec_approx, PTX_CLASS_SPECIAL, 1);
 }
 
-// ---- comparisons and choices
-// --------------------------------------------------------------------------------
+// ---- comparisons and choices ------------------------------------------------------------------------------
 
 const char *ptx_take_comparison(ptx_mods *mods) {
     static const char *const names[] = {"eq",  "ne",  "lt",  "le",  "gt",  "ge",  "lo",  "ls",  "hi", "hs",

@@ -12,8 +12,7 @@ typedef struct ptx_block ptx_block;
 
 enum { PTX_MAX_WARPS = 32, PTX_MAX_AGENTS = 64, PTX_BARRIERS = 16 };
 
-// ---- shared memory
-// ------------------------------------------------------------------------------------------
+// ---- shared memory ----------------------------------------------------------------------------------------
 
 // Of each byte of shared memory.
 enum {
@@ -46,8 +45,7 @@ typedef enum {
     PTX_STRONG_READ,
 } ptx_access;
 
-// ---- synchronisation
-// ----------------------------------------------------------------------------------------
+// ---- synchronisation --------------------------------------------------------------------------------------
 
 // One of the 16 barriers of a block.
 typedef struct {
@@ -84,8 +82,7 @@ typedef struct {
     uint32_t slot_count, count;
 } ptx_signals;
 
-// ---- asynchronous copies
-// ------------------------------------------------------------------------------------
+// ---- asynchronous copies ----------------------------------------------------------------------------------
 
 typedef enum { PTX_COPY_CP, PTX_COPY_LOAD, PTX_COPY_STORE, PTX_COPY_ARRIVE } ptx_copy_kind;
 
@@ -107,8 +104,7 @@ typedef struct ptx_copy {
     bool committed, read_done, moved;
 } ptx_copy;
 
-// ---- warps
-// --------------------------------------------------------------------------------------------------
+// ---- warps ------------------------------------------------------------------------------------------------
 
 typedef enum { PTX_WARP_RUNS, PTX_WARP_AT_BARRIER, PTX_WARP_DONE } ptx_warp_state;
 

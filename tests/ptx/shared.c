@@ -49,8 +49,7 @@ void ptx_shared_bounds(ptx_warp *w, const ptx_insn *i, int lane, uint32_t addres
     }
 }
 
-// ---- reads that are remembered
-// ------------------------------------------------------------------------------
+// ---- reads that are remembered ----------------------------------------------------------------------------
 
 static uint32_t lanes_of(const ptx_shared *s, int warp, uint32_t code) {
     return code < FIRST_SET ? 1U << code : code == ANY_LANE ? PTX_FULL : s->lane_sets[warp][code - FIRST_SET];
@@ -143,8 +142,7 @@ static void check_reads(ptx_warp *w, const ptx_insn *i, int lane, uint32_t b) {
     }
 }
 
-// ---- accesses
-// -----------------------------------------------------------------------------------------------
+// ---- accesses ---------------------------------------------------------------------------------------------
 
 static void pending(ptx_warp *w, const ptx_insn *i, int lane, uint32_t b, const char *does) {
     ptx_fault(w, i, lane, "%s shared byte 0x%x, which the asynchronous copy of line %u still writes", does, b,
@@ -332,8 +330,7 @@ uint32_t ptx_shared_warp(ptx_warp *w, const ptx_insn *i, const uint32_t at[PTX_L
     return (write ? w->launch->shadow->write : w->launch->shadow->read)(s, &x);
 }
 
-// ---- asynchronous operations
-// --------------------------------------------------------------------------------
+// ---- asynchronous operations ------------------------------------------------------------------------------
 
 void ptx_shared_write_done(ptx_block *b, uint32_t address, uint32_t bytes, uint32_t who, bool proxy) {
     ptx_shared *s = &b->shared;

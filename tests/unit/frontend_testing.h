@@ -31,6 +31,7 @@ typedef struct fixture {
     /* Of a model with adapters: their file, and the key of what drops. */
     const struct sbp_weights *adapter;
     double random_dropout;
+    double balance; /* router_aux_loss_coef */
 } fixture;
 
 static inline fixture fixture_create(void) {
@@ -205,7 +206,10 @@ static inline void fill_row(sbp_tensor *t, const batch *b, const char *name) {
             memcpy(t->data, columns[i].data, (size_t)b->rows * sizeof(double));
             return;
         }
-    fail_msg("no row input '%s'", name);
+    if (strcmp(name, "copies") != 0)
+        fail_msg("no row input '%s'", name);
+    for (int64_t i = 0; i < b->rows; i++)
+        t->data[i] = 1;
 }
 
 static inline double scalar_of(const fixture *f, const batch *b, const char *name) {
@@ -216,6 +220,8 @@ static inline double scalar_of(const fixture *f, const batch *b, const char *nam
                    {"longest", b->longest},
                    {"adapter", 1},
                    {"dropout", 1},
+                   {"parts", 1},
+                   {"router_aux_loss_coef", f->balance},
                    {"random_dropout", f->random_dropout}};
     for (int i = 0; i < SBP_COUNT(scalars); i++)
         if (strcmp(scalars[i].name, name) == 0)
@@ -262,23 +268,86 @@ static inline const sbp_tensor *result_of(const sbp_func *func, sbp_tensor **val
     return NULL;
 }
 
+/* The sum is what is called so, which the name of its cotangent follows. */
+static inline void add_to_loss(sbp_func *func, sbp_builder *b, sbp_result *loss, sbp_value number) {
+    sbp_value sum = sbp_build2(b, SBP_OP_add, loss->value, number);
+    func->values[loss->value].name = func->values[sum].name;
+    func->values[sum].name = "loss";
+    sbp_map_set(&func->names, func->values[loss->value].name, loss->value);
+    sbp_map_set(&func->names, "loss", sum);
+    loss->value = sum;
+}
+
+/* Appends @statistics to @model, of which the result is added to the loss. */
+static inline void append_statistics(fixture *f, sbp_module *m, sbp_objective *o,
+                                     const sbp_balance *balance) {
+    sbp_func *func = sbp_module_find_func(m, "model"), *of;
+    int32_t kept = 0;
+    check(f, sbp_objective_add_statistics(o, func, balance));
+    of = sbp_module_find_func(m, "statistics");
+    if (!of)
+        return;
+    m->func_count--;
+    sbp_value *map = SBP_NEW_ARRAY(f->arena, sbp_value, of->value_count + 1);
+    for (int32_t v = 0; v < of->value_count; v++)
+        map[v] = SBP_NO_VALUE;
+    for (int32_t i = 0; i < of->arg_count; i++) {
+        const sbp_value_info *info = &of->values[of->args[i]];
+        if (info->role == SBP_VALUE_SCALAR)
+            map[of->args[i]] = sbp_build_scalar(o->builder, m->scalars[info->binding]);
+    }
+    for (int32_t i = 0; i < func->result_count; i++) { /* those of all layers add up */
+        const sbp_result *result = &func->results[i];
+        sbp_value arg = result->role == SBP_RESULT_STATISTIC ? sbp_map_get(&of->names, result->name) : -1;
+        if (result->role != SBP_RESULT_STATISTIC)
+            func->results[kept++] = *result;
+        else if (arg >= 0 && map[arg] == SBP_NO_VALUE)
+            map[arg] = result->value;
+        else if (arg >= 0)
+            map[arg] = sbp_build2(o->builder, SBP_OP_add, map[arg], result->value);
+    }
+    func->result_count = kept;
+    check(f, o->builder->status);
+    sbp_func_copy_ops(of, func, map, NULL);
+    for (int32_t i = 0; i < of->result_count; i++) {
+        sbp_value number = sbp_build_reshape(o->builder, map[of->results[i].value], NULL, 0);
+        for (int32_t r = 0; r < kept && strcmp(of->results[i].name, "loss") == 0; r++)
+            if (strcmp(func->results[r].name, "loss") == 0)
+                add_to_loss(func, o->builder, &func->results[r], number);
+        if (strcmp(of->results[i].name, "loss") != 0)
+            sbp_func_add_result(func, number, SBP_RESULT_VALUE, SBP_NO_VALUE, of->results[i].name);
+    }
+    f->balance = balance->coefficient;
+}
+
+/* @model's results behind its statistics, which stand before them. */
+static inline const sbp_result *results_of_head(const sbp_func *func) {
+    int32_t first = 0;
+    while (first < func->result_count && func->results[first].role == SBP_RESULT_STATISTIC)
+        first++;
+    assert_int_equal(func->result_count - first, 3);
+    return &func->results[first];
+}
+
 /* Appends the objective to @model, so that both are one function with the results of the objective. */
-static inline void append_objective(fixture *f, sbp_module *m, sbp_objective_builder build,
+static inline void append_objective(fixture *f, const sbp_model *model, sbp_objective_builder build,
                                     const char *loss_type) {
+    sbp_module *m = model->module;
     sbp_func *func = sbp_module_find_func(m, "model");
     sbp_builder builder = sbp_builder_on(m, func, f->diag);
-    assert_int_equal(func->result_count, 3);
+    const sbp_result *head = results_of_head(func);
     sbp_objective o = {.builder = &builder,
                        .loss_type = loss_type,
-                       .dtype = func->values[func->results[0].value].type.dtype,
-                       .logp = func->results[0].value,
-                       .entropy = func->results[1].value,
-                       .hit = func->results[2].value};
-    assert_string_equal(func->results[0].name, "logp");
-    assert_string_equal(func->results[1].name, "entropy");
-    assert_string_equal(func->results[2].name, "hit");
-    func->result_count = 0;
+                       .dtype = func->values[head[0].value].type.dtype,
+                       .logp = head[0].value,
+                       .entropy = head[1].value,
+                       .hit = head[2].value};
+    assert_string_equal(head[0].name, "logp");
+    assert_string_equal(head[1].name, "entropy");
+    assert_string_equal(head[2].name, "hit");
+    func->result_count -= 3;
     build(&o);
+    append_statistics(f, m, &o, &model->balance);
     check(f, builder.status);
 }
 
@@ -421,7 +490,7 @@ static inline void check_metric(const sbp_func *func, sbp_tensor **values, const
 
 /* The step of a golden case (tests/golden/README.md): loss, metrics, log-probabilities, all gradients. */
 static inline void compare_case(fixture *f, const char *directory, sbp_model *model) {
-    append_objective(f, model->module, sbp_objective_find("sft"), loss_type_of(f, directory));
+    append_objective(f, model, sbp_objective_find("sft"), loss_type_of(f, directory));
     check(f, sbp_module_verify(model->module, f->diag));
     sbp_func *func = differentiate(f, model->module, sbp_module_find_func(model->module, "model"));
     batch *b = batch_read(f, sbp_file_join(f->arena, directory, "train.jsonl"));
@@ -435,6 +504,8 @@ static inline void compare_case(fixture *f, const char *directory, sbp_model *mo
     const sbp_json *metrics = sbp_json_member(expect, "metrics");
     check_metric(func, values, "entropy", sbp_json_member(metrics, "entropy"));
     check_metric(func, values, "mean_token_accuracy", sbp_json_member(metrics, "mean_token_accuracy"));
+    if (sbp_json_member(metrics, "aux_loss"))
+        check_metric(func, values, "aux_loss", sbp_json_member(metrics, "aux_loss"));
     const sbp_tensor *logp = values[sbp_map_get(&func->names, "logp")];
     double worst_logp =
         compare_logprobs(logp, b, sbp_json_member(expect, "logprobs"), SBP_TOLERANCE_LOGP_F64);
@@ -448,7 +519,7 @@ static inline void compare_case(fixture *f, const char *directory, sbp_model *mo
 
 /* The same loss, log-probabilities and gradients as the golden case, up to eps, which ONNX rounds to fp32. */
 static inline void compare_model(fixture *f, const char *golden, sbp_model *model) {
-    append_objective(f, model->module, sbp_objective_find("sft"), NULL);
+    append_objective(f, model, sbp_objective_find("sft"), NULL);
     check(f, sbp_module_verify(model->module, f->diag));
     sbp_func *func = differentiate(f, model->module, sbp_module_find_func(model->module, "model"));
     batch *b = batch_read(f, sbp_file_join(f->arena, golden, "train.jsonl"));

@@ -445,6 +445,8 @@ static void test_shared_prompts(void **state) {
         assert_memory_equal(ints(&p, columns[i].name), columns[i].want, sizeof columns[i].want);
     static const float weight[] = {0, 0, 1, 1, 0, 1, 1, 1, 0, 0, 0, 1, 0};
     assert_memory_equal(ints(&p, "weight"), weight, sizeof weight);
+    static const float copies[] = {3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    assert_memory_equal(ints(&p, "copies"), copies, sizeof copies);
     p.most_rows = 9; /* two of the group together, and what is left alone */
     assert_ok(f, sbp_packer_pack(&p, f->diag, d, (int64_t[]){0, 1, 2, 3}, 4));
     assert_int_equal(p.part_count, 2);

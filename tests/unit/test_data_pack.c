@@ -284,7 +284,7 @@ static void test_columns(void **state) {
     assert_ok(f, sbp_packer_pack(&p, f->diag, d, (int64_t[]){0, 1, 2}, 3));
     assert_int_equal(p.part_count, 1);
     assert_ok(f, sbp_packer_columns(&p, f->diag, d, &p.parts[0]));
-    assert_int_equal(p.column_count, 13);
+    assert_int_equal(p.column_count, 14);
     static const int32_t tok[] = {0, 1, 2, 3, 20, 40, 41, 42}, pos[] = {0, 1, 2, 3, 0, 0, 1, 2},
                          first[] = {0, 0, 0, 0, 4, 5, 5, 5}, label[] = {1, 2, 3, 0, 0, 41, 42, 0},
                          doc[] = {0, 0, 0, 0, 1, 2, 2, 2};
@@ -301,6 +301,8 @@ static void test_columns(void **state) {
     assert_memory_equal(ints(&p, "group"), doc, sizeof doc); /* each row alone */
     assert_memory_equal(ints(&p, "weight"), weight, sizeof weight);
     assert_memory_equal(ints(&p, "predicted"), predicted, sizeof predicted);
+    static const float copies[] = {1, 1, 1, 1, 1, 1, 1, 1};
+    assert_memory_equal(ints(&p, "copies"), copies, sizeof copies);
     double total;
     assert_true(sbp_pack_total(d, NULL, 3, "predicted", &total) && total == 5);
     assert_true(sbp_pack_total(d, NULL, 3, "predicted.text", &total) && total == 5);

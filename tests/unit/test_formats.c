@@ -1,6 +1,6 @@
 /* Formats in which frozen parameters are kept: what their parts stand for, bit by bit, against the gguf
- * package (tests/data/io/quants.safetensors) and bitsandbytes (tests/data/formats.json), on the host and by
- * the kernels of the table; weights that are brought into a format get the codes that these give. */
+ * package (tests/data/io/quants.safetensors), bitsandbytes (tests/data/formats.json) and transformers
+ * (tests/data/io/blocks.safetensors), on the host and by the kernels of the table; weights that are brought into a format get the codes that these give. */
 #include "tests/unit/io_testing.h"
 
 #include "frontends/weights/weights.h"
@@ -94,9 +94,74 @@ static void files_have_what_gguf_reads(void **state) {
         assert_fails(f, SBP_INTERNAL, "has no", sbp_weights_read_blocks(w, t, 1, blocks, tail.at, f->diag));
         found++;
     }
-    assert_int_equal(found, 5); /* all but nf4, which no file has */
+    assert_int_equal(found, 5); /* nf4 is in no file, fp8 in others; mxfp4 below */
     sbp_weights_close(w);
     sbp_weights_close(expected);
+}
+
+/* A tensor of the file, and what transformers makes of it in bf16: numbers from `first` on, of which the last
+ * two axes may be the other way round. */
+static void check_released(io_fixture *f, const sbp_weights *w, const char *name, const char *as, bool turned,
+                           int64_t first) {
+    enum { MOST_RELEASED = 8192 };
+    static uint16_t got[MOST_RELEASED], want[MOST_RELEASED];
+    const sbp_weight *t = sbp_weights_find(w, name), *e = sbp_weights_find(w, as);
+    assert_non_null(t);
+    assert_non_null(e);
+    assert_true(t->readable && t->quantized && e->elems <= MOST_RELEASED);
+    assert_ok(f, sbp_weights_read(w, e, 0, e->elems, SBP_BF16, want, f->diag));
+    assert_ok(f, sbp_weights_read(w, t, first, e->elems, SBP_BF16, got, f->diag));
+    int64_t in = t->dim[t->rank - 1], out = t->dim[t->rank - 2];
+    for (int64_t i = 0; i < e->elems; i++) {
+        int64_t at = turned ? (i / (in * out) * in + i % in) * out + i / in % out : i;
+        if (got[i] != want[at])
+            fail_msg("%s, element %lld: %04x, expected %04x", name, (long long)i, got[i], want[at]);
+    }
+    for (int64_t at = first; t->format && at < first + e->elems;) {
+        static parts p;
+        const sbp_format_info *info = sbp_format_of(t->format);
+        float wide[MOST];
+        int64_t n = first + e->elems - at < MOST / 2 ? first + e->elems - at : MOST / 2;
+        assert_true(n % info->block == 0);
+        begin(&p);
+        assert_ok(f, sbp_weights_read_blocks(w, t, at / info->block, n / info->block, p.at, f->diag));
+        assert_int_equal(sbp_format_find_bad(t->format, as_read(&p), n / info->block), -1);
+        assert_ok(f, sbp_weights_read(w, t, at, n, SBP_F32, wide, f->diag));
+        check_numbers(f, t->format, &p, n, wide);
+        at += n;
+    }
+}
+
+static void released_weights_are_what_transformers_reads(void **state) {
+    io_fixture *f = *state;
+    sbp_weights *w;
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, "tests/data/io/blocks.safetensors", &w));
+    check_released(f, w, "every_blocks+scales", "every", true, 0);
+    check_released(f, w, "experts.gate_up_proj_blocks+scales", "experts.gate_up_proj", true, 0);
+    check_released(f, w, "blocks.weight", "blocks.bf16", false, INT64_C(120) * 128);
+    check_released(f, w, "wide.weight", "wide.bf16", false, 0);
+    check_released(f, w, "small.weight", "small.bf16", false, 0);
+    check_released(f, w, "narrow.weight", "narrow.bf16", false, 0);
+    check_released(f, w, "one.weight", "one.bf16", false, 0);
+    assert_int_equal(sbp_weights_find(w, "narrow.weight")->format, SBP_FORMAT_NONE);
+    assert_int_equal(sbp_weights_find(w, "small.weight")->format, SBP_FORMAT_NONE);
+    assert_int_equal(sbp_weights_find(w, "wide.weight")->format, SBP_FORMAT_FP8);
+    sbp_weights_close(w);
+}
+
+/* Blocks of which a number is none, or none that is finite. */
+static void bad_blocks_are_found(void **state) {
+    (void)state;
+    uint8_t codes[2 * 128] = {0}, scales[3] = {252, 127, 252};
+    const void *mxfp4[] = {codes, scales}, *fp8[] = {codes, codes};
+    assert_int_equal(sbp_format_find_bad(SBP_FORMAT_MXFP4, mxfp4, 3), -1);
+    scales[1] = 253;
+    assert_int_equal(sbp_format_find_bad(SBP_FORMAT_MXFP4, mxfp4, 3), 1);
+    codes[255] = 0x7e;
+    assert_int_equal(sbp_format_find_bad(SBP_FORMAT_FP8, fp8, 2), -1);
+    codes[255] = 0xff;
+    assert_int_equal(sbp_format_find_bad(SBP_FORMAT_FP8, fp8, 2), 1);
+    assert_int_equal(sbp_format_find_bad(SBP_FORMAT_Q8_0, mxfp4, 1), -1);
 }
 
 static int64_t read_numbers(io_fixture *f, const sbp_json *object, const char *key, int64_t *out) {
@@ -177,6 +242,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(files_have_what_gguf_reads, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(weights_become_the_same_codes, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(released_weights_are_what_transformers_reads, io_setup, io_teardown),
+        cmocka_unit_test(bad_blocks_are_found),
         cmocka_unit_test(shapes_must_hold_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

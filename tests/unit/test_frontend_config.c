@@ -532,7 +532,7 @@ static void test_errors(void **state) {
     expect(plain, "head_dim=7", SBP_INPUT, "7 of the 7 elements of a head turn, but rotary embedding");
     expect(plain, "head_dim=2147483646", SBP_INPUT, "1 to 65536 of 65536 are possible");
     expect(plain, "hidden_act=\"relu2\"", SBP_INPUT,
-           "the activation 'relu2' is not supported; supported: silu, gelu");
+           "the activation 'relu2' is not supported between a gate and what it opens; supported: silu, gelu");
     expect(plain, "tie_word_embeddings=1", SBP_INPUT, "tie_word_embeddings: expected true or false");
     expect(plain, "attention_dropout=0.1", SBP_INPUT,
            "attention_dropout: 0.1: model_type llama is built without");
@@ -596,6 +596,19 @@ static void test_errors(void **state) {
 /* The part of a head that turns: what config.json says must be what the family turns, and pairs. */
 static void test_partial_rotary_errors(void **state) {
     (void)state;
+    static const char hybrid[] = "tests/golden/granite_hybrid_groups/model",
+                      nemotron[] = "tests/golden/nemotron_h_latent/model";
+    expect(hybrid, "layer_types=[\"mamba\",\"conv\",\"mamba\"]", SBP_INPUT,
+           "layer type conv is not supported; attention or mamba expected");
+    expect(hybrid, "mamba_n_groups=3", SBP_INPUT, "mamba_n_heads 4 is not a multiple of mamba_n_groups 3");
+    expect(hybrid, "mamba_d_head=5", SBP_INPUT, "4 heads of 5 are not mamba_expand * hidden_size, 32");
+    expect(hybrid, "time_step_limit=[1, 0.5]", SBP_INPUT, "the limits are 1 and 0.5");
+    expect(nemotron, "layers_block_type=[\"moe\",\"conv\"]", SBP_INPUT,
+           "layer type conv is not supported; mamba, attention, mlp or moe expected");
+    expect(nemotron, "num_hidden_layers=7", SBP_INPUT,
+           "5 layers; num_hidden_layers is 7, and at most 1000 are expected");
+    expect(nemotron, "attention_bias=true", SBP_INPUT, "the model class has no biases there");
+    expect(nemotron, "mlp_bias=true", SBP_INPUT, "experts with biases are not supported");
     static const char neox[] = "tests/golden/gpt_neox_plain/model",
                       phi3[] = "tests/golden/phi3_su_long/model";
     expect(plain, "partial_rotary_factor=0.5", SBP_INPUT,

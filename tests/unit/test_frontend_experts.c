@@ -42,8 +42,6 @@ static void test_experts(void **state) {
     } wrong[] = {
         {qwen3_moe, "num_experts_per_tok=7", "7 of 6 experts"},
         {qwen3_moe, "mlp_only_layers=2", "expected an array of layer numbers"},
-        {qwen3_moe, "router_aux_loss_coef=0.5", "--set router_aux_loss_coef=0 trains without it"},
-        {qwen3_moe, "router_aux_loss_coef=null", "0.001 is the router_aux_loss_coef of this model_type"},
         {qwen3_moe, "use_sliding_window=true", "use_sliding_window"},
         {"tests/golden/mixtral_v/model", "router_jitter_noise=0.1", "router_jitter_noise"},
         {"tests/golden/olmoe_v/model", "clip_qkv=8", "q, k and v that are clipped"},
@@ -75,7 +73,6 @@ static void test_shared_experts(void **state) {
         assert_int_equal(count_ops(model.module, SBP_OP_route), layers[i].sparse);
         fixture_destroy(&f);
     }
-    expect(next, "router_aux_loss_coef=0.5", SBP_INPUT, "the loss that balances experts");
     static const char *const silent = "norm_topk_prob=null"; /* the weights of the chosen sum to 1 */
     fixture f = fixture_create();
     sbp_text text[2];
@@ -220,7 +217,10 @@ static void test_gpt_oss(void **state) {
     assert_int_equal(count_ops(model.module, SBP_OP_attention_sink), 3);
     fixture_destroy(&f);
     expect(gpt_oss, "experts_per_token=2", SBP_INPUT, "2, but num_experts_per_tok is 3");
-    expect(gpt_oss, "quantization_config={\"quant_method\": \"mxfp4\"}", SBP_INPUT, "are not read yet");
+    expect(gpt_oss, "quantization_config={\"quant_method\": \"mxfp4\"}", SBP_INPUT,
+           "the weights have no model.layers.0.mlp.experts.gate_up_proj_blocks");
+    expect(gpt_oss, "quantization_config={\"quant_method\": \"awq\"}", SBP_INPUT,
+           "of this model mxfp4 is read");
     expect(gpt_oss, "layer_types=[\"full_attention\"]", SBP_INPUT, "expected an array of 3 layer types");
 }
 
@@ -234,7 +234,7 @@ static const double *gate_gradient(fixture *f, double limit, const sbp_tensor **
     options.set = &set;
     options.set_count = 1;
     check(f, sbp_model_load(f->arena, f->diag, gpt_oss, &options, &model));
-    append_objective(f, model.module, sbp_objective_find("sft"), NULL);
+    append_objective(f, &model, sbp_objective_find("sft"), NULL);
     sbp_func *func = differentiate(f, model.module, sbp_module_find_func(model.module, "model"));
     batch *b = batch_read(f, "tests/golden/gpt_oss_v/train.jsonl");
     check(f, sbp_weights_open(f->arena, f->diag, model.weights, &weights));
@@ -280,10 +280,54 @@ static void test_clamped_at_the_limit(void **state) {
     }
 }
 
+/* The weight of the loss that balances experts: what config.json says, what the model's type has, what was asked
+ * for; and the statistics for it, one of choices alone where it is 0 or there is none. */
+static void test_balance(void **state) {
+    (void)state;
+    static const double asked = 0.25, none = 0;
+    static const struct {
+        const char *model, *set;
+        const double *balance;
+        double coefficient;
+        int statistics;
+    } cases[] = {
+        {qwen3_moe, "router_aux_loss_coef=0.5", NULL, 0.5, 4},
+        {qwen3_moe, "router_aux_loss_coef=null", NULL, 0.001, 4},
+        {qwen3_moe, "router_aux_loss_coef=0", NULL, 0, 2},
+        {qwen3_moe, "router_aux_loss_coef=0", &asked, 0.25, 4},
+        {qwen3_moe, "router_aux_loss_coef=0.5", &none, 0, 2},
+        {"tests/golden/olmoe_v/model", "router_aux_loss_coef=null", NULL, 0.01, 4},
+        {"tests/golden/mixtral_v/model", "router_aux_loss_coef=null", NULL, 0.001, 6},
+        {"tests/golden/qwen3_next_moe_v/model", "router_aux_loss_coef=null", NULL, 0.001, 8},
+        {"tests/golden/qwen3_5_moe_released_v/model", "text_config.router_aux_loss_coef=null", NULL, 0.001,
+         6},
+        {gpt_oss, "router_aux_loss_coef=0.9", NULL, 0.9, 6},
+        {"tests/golden/deepseek_v3_groups/model", "n_group=2", &asked, 0, 1},
+    };
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        fixture f = fixture_create();
+        sbp_model_options options = sbp_model_options_for(SBP_F32);
+        sbp_model model;
+        int statistics = 0;
+        options.set = &cases[i].set;
+        options.set_count = 1;
+        options.balance = cases[i].balance;
+        check(&f, sbp_model_load(f.arena, f.diag, cases[i].model, &options, &model));
+        const sbp_func *func = sbp_module_find_func(model.module, "model");
+        for (int32_t r = 0; r < func->result_count; r++)
+            statistics += func->results[r].role == SBP_RESULT_STATISTIC;
+        if (model.balance.coefficient != cases[i].coefficient || statistics != cases[i].statistics)
+            fail_msg("%s, %s: %g, %d statistics", cases[i].model, cases[i].set, model.balance.coefficient,
+                     statistics);
+        fixture_destroy(&f);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_experts),  cmocka_unit_test(test_shared_experts),
         cmocka_unit_test(test_deepseek), cmocka_unit_test(test_fused_files),
-        cmocka_unit_test(test_gpt_oss),  cmocka_unit_test(test_clamped_at_the_limit)};
+        cmocka_unit_test(test_gpt_oss),  cmocka_unit_test(test_clamped_at_the_limit),
+        cmocka_unit_test(test_balance)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

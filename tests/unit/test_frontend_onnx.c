@@ -153,7 +153,7 @@ static void load_in_bf16(fixture *f, const char *path, const char *weights) {
         options.residual = residual[i];
         options.weights = weights;
         check(f, sbp_model_load(f->arena, f->diag, path, &options, &model));
-        append_objective(f, model.module, sbp_objective_find("sft"), NULL);
+        append_objective(f, &model, sbp_objective_find("sft"), NULL);
         check(f, sbp_module_verify(model.module, f->diag));
         differentiate(f, model.module, sbp_module_find_func(model.module, "model"));
     }

@@ -87,6 +87,7 @@ static void odd_names_and_numbers(void **state) {
         "    result %K carry %K\n"
         "    result %y.2 gradient %x\n"
         "    result %t6 saved 3\n"
+        "    result %a statistic \"s\"\n"
         "  }\n"
         "  func empty() {\n"
         "  }\n"
@@ -224,6 +225,8 @@ static const struct {
     {"func_c5", "func f(%x: stream f32[T]) { result - value }"},
     {"func_c5", "func f(%x: stream f32[T]) { result %x gradient - }"},
     {"func_c5", "func f(%x: stream f32[T]) { %y: f32[T] = neg %x result %x gradient %y }"},
+    {"func_c5", "func f(%x: stream f32[T]) { result %x statistic \"s\" }"},
+    {"func_c5", "func f(%x: stream f32[4]) { result %x statistic }"},
     {"func_c7", "func f(%K: stream f32[T,1], %x: stream f32[C,1]) { %L: f32[T,1] = append %K, %x }"},
     {"func_c7", "func f(%K: carry f32[T,1], %x: stream f32[C,1]) {\n"
                 "%L: f32[T,1] = append %K, %x  %M: f32[T,1] = append %K, %x }"},

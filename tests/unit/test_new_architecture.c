@@ -1,5 +1,5 @@
 /* test_new_architecture.c: proves the walk-through of frontends/README.md. Everything between the two rulers
- * is what a new file frontends/hf_gpt2.c would hold; it is registered for this test only, through
+ * is what a new file of frontends/hf, hf_gpt2.c, would hold; it is registered for this test only, through
  * sbp_model_options.extra instead of a line in registry.def. GPT-2 has what the built-in families have not:
  * learned positions, layer norms with bias, a plain MLP, weights stored [in, out], q, k and v in one tensor.
  */

@@ -289,10 +289,13 @@ static void test_config_files(void **state) {
                  parse_config(f, 4, "{\"steps\": {}}", "", &o));
     assert_fails(f, SBP_INPUT, "steps: expected one value, found an array",
                  parse_config(f, 4, "{\"steps\": [1]}", "", &o));
-    assert_fails(f, SBP_USAGE, "--num-cycles",
+    assert_fails(f, SBP_USAGE, "unknown key 'a'",
                  parse_config(f, 4, "{\"lr_scheduler_kwargs\": {\"a\": 1}}", "", &o));
+    assert_ok(f, parse_config(f, 4, "{\"lr_scheduler_kwargs\": {\"num_cycles\": 3}}", "", &o));
+    assert_true(sbp_options_double(o, SBP_OPT_NUM_CYCLES) == 3);
     assert_fails(f, SBP_USAGE, "config:1: expected 'key: value'", parse_config(f, 4, "steps 20\n", "", &o));
-    assert_fails(f, SBP_USAGE, "a quote is not closed", parse_config(f, 4, "out: \"x\n", "", &o));
+    assert_fails(f, SBP_USAGE, "config:2: not valid YAML: found unexpected end of stream",
+                 parse_config(f, 4, "out: \"x\n", "", &o));
     assert_fails(f, SBP_USAGE, "cannot name another", parse_config(f, 4, "config: x\n", "", &o));
     assert_fails(f, SBP_INPUT, "config:1", parse_config(f, 4, "{\"steps\": 1,}", "", &o));
     assert_fails(f, SBP_IO, "nowhere", parse(f, 4, "--config /nowhere/config", &o));
@@ -316,7 +319,7 @@ static void test_lists_in_config_files(void **state) {
     }
     assert_ok(f, parse_config(
                      f, 5,
-                     "loss_type: [sigmoid, sft]\nbetas:\n  - 0.5\n  - 0.6\nfsdp: []\nreport_to:\n  - wandb\n"
+                     "loss_type: [sigmoid, sft]\nbetas:\n  - 0.5\n  - 0.6\nfsdp: []\nlabel_names:\n  - wandb\n"
                      "gradient_checkpointing_kwargs:\n  use_reentrant: false\n"
                      "dataset_kwargs: {skip_prepare_dataset: true}\nlr: 2",
                      "", &o));
@@ -325,24 +328,95 @@ static void test_lists_in_config_files(void **state) {
     sbp_options_pair(o, SBP_OPT_BETAS, betas);
     assert_true(betas[0] == 0.5 && betas[1] == 0.6 && sbp_options_double(o, SBP_OPT_LR) == 2);
     assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE),
-                           "note: these settings have no effect here: report_to, "
+                           "note: these settings have no effect here: label_names, "
                            "gradient_checkpointing_kwargs, dataset_kwargs\n"));
     assert_ok(f, parse_config(f, 5, "loss_type:\n  - -1\n  - 2\n", "", &o)); /* no list in a list */
     assert_string_equal(sbp_options_text(o, SBP_OPT_LOSS_TYPE), "-1+2");
     static const struct {
         const char *text, *message;
     } wrong[] = {{"lr: 1\nlora_target_modules:\n  q_proj: 1\n",
-                  "config:3: 'lora_target_modules': nested YAML is not supported"},
-                 {"data:\n  - path: x\n    split: train\n", "config:2: 'data': nested YAML is not supported"},
-                 {"data: {a: b}\n", "config:1: 'data': nested YAML is not supported"},
-                 {"data: [[a]]\n", "nested YAML is not supported"},
-                 {"out: |\n  x\n", "config:2: 'out'"},
-                 {"  lr: 1\n", "config:1: expected 'key: value'; nested YAML is not supported"},
+                  "config:2: 'lora_target_modules': expected a value or a list of them, found a map"},
+                 {"data:\n  - path: x\n    split: train\n",
+                  "config:2: 'data': expected single values in the list, found a map"},
+                 {"data: {a: b}\n", "config:1: 'data': expected a value or a list of them, found a map"},
+                 {"data: [[a]]\n", "config:1: 'data': expected single values in the list, found a list"},
+                 {"- lr\n", "config:1: expected 'key: value'"},
+                 {"? [a]\n: b\n", "config:1: expected 'key: value'"},
+                 {"lr: 1\n\tsteps: 2\n", "not valid YAML"},
+                 {"lr: &a [*a]\n", "config:1: "},
                  {"steps:\n  - 1\n", "config:1: 'steps': expected one value, found a list"},
-                 {"lr_scheduler_kwargs:\n  num_cycles: 2\n", "--num-cycles"},
-                 {"datasets:\n  - path: x\n", "give files with --data"}};
+                 {"lr_scheduler_kwargs:\n  num_cycle: 2\n", "config:2: unknown key 'num_cycle'"},
+                 {"datasets:\n  - split: test\n    path: x\n    name:\n",
+                  "config:2: 'datasets': split: only path is taken"},
+                 {"datasets:\n  - x\n", "expected a list of maps with a path each"},
+                 {"env:\n  LD_PRELOAD: x.so\n", "config:2: 'env': LD_PRELOAD is not set from a file"},
+                 {"env:\n  PYTHONPATH: x\n", "PYTHONPATH is not set"},
+                 {"env:\n  PATH: x\n", "PATH is not set"}};
     for (int i = 0; i < SBP_COUNT(wrong); i++)
         assert_fails(f, SBP_USAGE, wrong[i].message, parse_config(f, 5, wrong[i].text, "", &o));
+}
+
+/* What TRL's commands stand for, and their defaults; what a config's env: sets. */
+static void test_commands_of_trl(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *line, *objective, *loss;
+        double lr;
+        int64_t length;
+    } cases[] = {{"sft", "sft", NULL, 2e-5, 1024},
+                 {"dpo m", "dpo", NULL, 1e-6, 1024},
+                 {"kto m --max_length 77", "kto", NULL, 1e-6, 77},
+                 {"grpo m --learning_rate 1e-5", "grpo", NULL, 1e-5, 4096},
+                 {"rloo m", "grpo", "rloo", 1e-6, 4096},
+                 {"dpo --config $ m", "dpo", NULL, 5e-5, 4096}};
+    const char *path = sbp_arena_strdup(
+        f->arena, strchr(put_config(f, "learning_rate: 5.0e-5\nmax_length: null\n"), ' ') + 1);
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        char *argv[8];
+        int argc = 0;
+        char *line = sbp_arena_strdup(f->arena, cases[i].line);
+        for (char *word = strtok(line, " "); word; word = strtok(NULL, " "))
+            argv[argc++] = *word == '$' ? sbp_arena_strndup(f->arena, path, strlen(path) - 1) : word;
+        char *const *args = argv;
+        sbp_options *o;
+        assert_ok(f, sbp_options_begin_command(f->arena, f->diag, &argc, &args));
+        assert_ok(f, sbp_options_parse(f->arena, f->diag, "prog", 5, argc, args, &o));
+        assert_string_equal(sbp_options_text(o, SBP_OPT_OBJECTIVE), cases[i].objective);
+        assert_true(sbp_options_double(o, SBP_OPT_LR) == cases[i].lr);
+        assert_int_equal(sbp_options_int(o, SBP_OPT_SEQ_LEN), cases[i].length);
+        const char *loss = sbp_options_text(o, SBP_OPT_LOSS_TYPE);
+        assert_true(cases[i].loss ? loss && strcmp(loss, cases[i].loss) == 0 : !loss || !*loss);
+        assert_false(sbp_options_given(o, SBP_OPT_TRL));
+    }
+    char *word[] = {(char *)(uintptr_t) "reward"};
+    char *const *args = word;
+    int one = 1;
+    assert_fails(f, SBP_USAGE, "models of rewards are not trained",
+                 sbp_options_begin_command(f->arena, f->diag, &one, &args));
+    word[0] = (char *)(uintptr_t) "distillation";
+    assert_fails(f, SBP_USAGE, "there is no teacher",
+                 sbp_options_begin_command(f->arena, f->diag, &one, &args));
+    sbp_options *o;
+    assert_ok(f,
+              parse_config(
+                  f, 5,
+                  "env:\n  HF_HUB_OFFLINE: 'yes'\n  WANDB_PROJECT: x\ndatasets:\n  - path: a/b\n    split: "
+                  "train\n  - path: c/d\nmodel_name_or_path: o/n\nmodel_revision: v1\naccelerate_config: "
+                  "zero2\nnum_processes: 4\nlr_scheduler_kwargs: '{\"num_cycles\": 4}'\n",
+                  "", &o));
+    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE), "no effect here: env: WANDB_PROJECT"));
+    unsetenv("HF_HUB_OFFLINE");
+    sbp_options_set_environment(o);
+    assert_string_equal(getenv("HF_HUB_OFFLINE"), "yes");
+    assert_null(getenv("WANDB_PROJECT"));
+    assert_int_equal(sbp_options_list_count(o, SBP_OPT_DATA), 2);
+    assert_string_equal(sbp_options_list_at(o, SBP_OPT_DATA, 1), "c/d");
+    assert_string_equal(sbp_options_arg(o, 0), "o/n@v1");
+    assert_int_equal(sbp_options_int(o, SBP_OPT_ZERO), 2);
+    assert_int_equal(sbp_options_int(o, SBP_OPT_RANKS), 4);
+    assert_true(sbp_options_double(o, SBP_OPT_NUM_CYCLES) == 4);
+    assert_ok(f, parse_config(f, 5, "learning_rate: 1e-5\nnum_processes: 4\n", "--lr 3 --ranks 1", &o));
+    assert_true(sbp_options_double(o, SBP_OPT_LR) == 3 && sbp_options_int(o, SBP_OPT_RANKS) == 1);
 }
 
 /* All keys that are wrong are said, in lines and in JSON. */
@@ -427,11 +501,11 @@ static void test_settings_of_trl_that_are_not_options(void **state) {
         f,
         parse(
             f, 5,
-            "--gradient_checkpointing m --report_to wandb --push_to_hub false --logging_steps 5 --fp16 false "
+            "--gradient_checkpointing m --project wandb --push_to_hub false --logging_steps 5 --fp16 false "
             "--bf16 --run_name x --seed 3",
             &o));
     assert_string_equal(sbp_diag_text(f->diag, SBP_NOTE),
-                        "note: these settings have no effect here: --report_to, --run_name\n");
+                        "note: these settings have no effect here: --project, --run_name\n");
     assert_int_equal(sbp_options_arg_count(o), 1);
     assert_string_equal(sbp_options_text(o, SBP_OPT_DTYPE), "bf16");
     assert_false(sbp_options_given(o, SBP_OPT_BF16));
@@ -692,6 +766,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_config_files, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_lists_in_config_files, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_all_that_is_wrong_with_a_config, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_commands_of_trl, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_all_settings_of_trl, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_settings_of_trl_that_are_not_options, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_names_without_effect_are_no_options, io_setup, io_teardown),

@@ -1,5 +1,6 @@
-/* delta.h: how the rows of delta_rule and delta_rule_bwd are cut into blocks, in every arithmetic. Definitions:
- * ir/program/commands/delta_rule.c.
+/* delta.h: how the rows of delta_rule, ssd and their gradients are cut into blocks, in every arithmetic. Definitions:
+ * ir/program/commands/delta_rule.c, ssd.c. Names are those of the delta rule: of ssd q, k, v, beta, o are c, b, x, dt,
+ * y.
  *
  * Matrices of a block lie in a thread's scratch memory, a row in an odd number of lines of the cache, so that a
  * column of tiles does not fall into the same sets. In fp64 with heads of 256 columns the backward fills
@@ -58,6 +59,12 @@ static inline delta_block delta_block_before(const delta *d, int64_t end) {
     delta_block b = delta_block_at(d, row > 0 ? row : 0);
     b.rows = end - b.row; /* as it is, where `first` says what it may */
     return b;
+}
+
+/* The first row, from this one on, where a block begins. */
+static inline int64_t delta_next_block(const delta *d, int64_t row) {
+    int64_t begin = delta_block_before(d, row + 1).row;
+    return begin == row ? row : begin + delta_block_at(d, begin).rows;
 }
 
 /* Where S before a block is kept for the backward: the operand `state`, or a row of work. Of one that begins a

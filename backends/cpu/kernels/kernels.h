@@ -18,6 +18,8 @@ void ISA_NAME(conv_rows)(cpu_lane *lane, const cpu_command *command);
 void ISA_NAME(conv_rows_bwd)(cpu_lane *lane, const cpu_command *command);
 void ISA_NAME(delta_rule)(cpu_lane *lane, const cpu_command *command);
 void ISA_NAME(delta_rule_bwd)(cpu_lane *lane, const cpu_command *command);
+void ISA_NAME(ssd)(cpu_lane *lane, const cpu_command *command);
+void ISA_NAME(ssd_bwd)(cpu_lane *lane, const cpu_command *command);
 void ISA_NAME(route)(cpu_lane *lane, const cpu_command *command);
 void ISA_NAME(expert_order)(cpu_lane *lane, const cpu_command *command);
 void ISA_NAME(expert_gemm)(cpu_lane *lane, const cpu_command *command);

@@ -110,9 +110,9 @@ struct cuda_device {
     cuda_stream streams[CUDA_STREAMS]; /* that of net: when ranks met over NCCL */
     cuda_event events[CUDA_STREAMS];   /* of fences: a wait is for the last record before it */
     cuda_result broken;                /* what a call failed with; CUDA_OK: none did */
-    bool
-        waits_for_kernels; /* SBP_CUDA_DEBUG=waits: each is waited for, so that the one that fails is named */
-    int64_t free_bytes;    /* of the device, before anything was allocated */
+    /* SBP_CUDA_DEBUG=waits: each is waited for, so that the one that fails is named */
+    bool waits_for_kernels;
+    int64_t free_bytes; /* of the device, before anything was allocated */
     const sbp_program *program;
     const void *code;
     int64_t code_bytes;
@@ -171,7 +171,7 @@ sbp_status cuda_timeline_end(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
 /* Writes what has run; waits for it. */
 sbp_status cuda_timeline_flush(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
 
-/* memory.c */
+/* cuda_memory.c */
 sbp_status cuda_arenas_create(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
 /* Device memory beside the arena; said to be what it is for when there is none. */
 sbp_status cuda_memory_alloc(cuda_device *d, int64_t bytes, const char *what, cuda_address *out,

@@ -110,6 +110,27 @@ static void *cuda_map(sbp_device *base, sbp_space space, int64_t offset) {
     return d->host + offset;
 }
 
+static void cuda_libraries(void (*visit)(void *user, const sbp_device_library *library), void *user) {
+    for (int id = 0; id < SBP_CUDA_LIBRARIES; id++) {
+        const char *package = sbp_cuda_library_package(id);
+        char path[sizeof((sbp_cuda_library *)NULL)->path],
+            brings[100] = "the driver of NVIDIA, version 580 or later";
+        sbp_cuda_library library;
+        bool found = sbp_cuda_library_open(id, NULL, &library) == SBP_OK;
+        if (*package)
+            snprintf(brings, sizeof brings, "pip install %s", package);
+        snprintf(path, sizeof path, "%s", library.path);
+        if (found)
+            sbp_cuda_library_keep(&library);
+        sbp_cuda_library_close(&library);
+        const sbp_device_library seen = {.name = sbp_cuda_library_file(id),
+                                         .what = sbp_cuda_library_what(id),
+                                         .path = found ? path : NULL,
+                                         .brings = brings};
+        visit(user, &seen);
+    }
+}
+
 const sbp_device_class cuda_backend_class = {.name = "cuda",
                                              .count = cuda_count,
                                              .create = cuda_create,
@@ -136,4 +157,5 @@ const sbp_device_class sbp_cuda_device = {.name = "cuda",
                                           .tune_open = tune_open,
                                           .tune = tune,
                                           .tune_text = tune_text,
+                                          .libraries = cuda_libraries,
                                           COMPOSITE_CLASS};

@@ -33,26 +33,6 @@ static void add_prelude(sbp_text *out) {
     add_file(out, "prelude.cuh");
 }
 
-/* "#define LOAD_<role> load_f32" and STORE, BYTES for an operand; nothing when it is absent. */
-static void define_operand(sbp_text *out, const char *role, int32_t index, sbp_dtype dtype) {
-    if (dtype == SBP_DTYPE_COUNT)
-        return;
-    const char *type = sbp_dtype_name(dtype);
-    sbp_text_add(out, "#define %s_OPERAND %d\n#define %s_BYTES %d\n", role, (int)index, role,
-                 (int)sbp_dtype_bytes(dtype));
-    sbp_text_add(out, "#define LOAD_%s load_%s\n#define STORE_%s store_%s\n", role, type, role, type);
-    if (dtype == SBP_I32 || dtype == SBP_I64)
-        sbp_text_add(out, "#define INDEX_%s index_%s\n", role, type);
-}
-
-static void define_operands(sbp_text *out, const sbp_program *program, const sbp_command *command,
-                            const sbp_dtype *dtypes) {
-    sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS];
-    int32_t count = sbp_command_operands(program, command, operands);
-    for (int32_t i = 0; i < count; i++)
-        define_operand(out, operands[i].name, i, dtypes[i]);
-}
-
 static bool computes_f64(const sbp_command *command, const sbp_dtype *dtypes) {
     return command->kind == SBP_CMD_COLLECTIVE ? dtypes[SBP_COLLECTIVE_SRC] == SBP_F64
                                                : sbp_gpu_sums_in_f64(command->kind, dtypes);
@@ -65,7 +45,7 @@ static void add_elements(sbp_text *text, const sbp_program *program, const sbp_c
     add_file(text, "elements.cuh");
     if (dtypes[0] != SBP_DTYPE_COUNT)
         sbp_text_add(text, "#define BYTES %d\n", (int)sbp_dtype_bytes(dtypes[0]));
-    define_operands(text, program, command, dtypes);
+    sbp_gpu_define_operands(text, program, command, dtypes, NULL);
 }
 
 static void make_attention(sbp_text *text, const sbp_gpu_key *key, sbp_cuda_arch arch) {

@@ -23,7 +23,7 @@ static void addresses(emitter *e, bool partials) {
 static void declare_results(emitter *e) {
     for (int32_t k = 0; k < e->kernel->instr_count; k++) {
         const sbp_rk_instr *instr = &e->kernel->instrs[k];
-        if (!emit_is_reduction(instr))
+        if (!sbp_rk_is_reduction(instr))
             continue;
         if (instr->vary & SBP_VARY_ELEM)
             emit_line(e, "REAL r%d[(%lld + LANES * WIDTH - 1) / (LANES * WIDTH) * WIDTH];", k,
@@ -37,7 +37,7 @@ static void declare_results(emitter *e) {
 static void declare_shared(emitter *e) {
     for (int32_t k = 0; k < e->kernel->instr_count; k++) {
         const sbp_rk_instr *instr = &e->kernel->instrs[k];
-        if (emit_is_reduction(instr) && (instr->vary & INNER) == SBP_VARY_HEAD && !e->units)
+        if (sbp_rk_is_reduction(instr) && (instr->vary & INNER) == SBP_VARY_HEAD && !e->units)
             emit_line(e, "%sREAL r%d[HEADS];", e->dialect->shared, k);
     }
     emit_sums_shared(e);
@@ -47,7 +47,7 @@ static void declare_shared(emitter *e) {
 static int32_t team_reductions(const emitter *e) {
     int32_t count = 0;
     for (int32_t k = 0; k < e->kernel->instr_count; k++)
-        count += emit_is_reduction(&e->kernel->instrs[k]) && (e->kernel->instrs[k].axes & SBP_VARY_ELEM);
+        count += sbp_rk_is_reduction(&e->kernel->instrs[k]) && (e->kernel->instrs[k].axes & SBP_VARY_ELEM);
     return count;
 }
 

@@ -69,10 +69,6 @@ void emit_close_each(emitter *e);
 /* A loop over the heads where a team has them all; else nothing is opened. */
 bool emit_open_heads(emitter *e, bool wanted);
 
-static inline bool emit_is_reduction(const sbp_rk_instr *instr) {
-    return instr->op == SBP_RK_SUM || instr->op == SBP_RK_MAX || instr->op == SBP_RK_MIN;
-}
-
 /* ---- values.c ---- */
 
 /* Declares v<k> and what it needs, unless the scope has it. */

@@ -97,7 +97,7 @@ static bool recognise(const emitter *e, online *o) {
     *o = (online){.largest = -1};
     for (int32_t k = 0; k < e->kernel->instr_count; k++) {
         const sbp_rk_instr *instr = at(e, k);
-        if (!emit_is_reduction(instr) || e->levels[k] > 2)
+        if (!sbp_rk_is_reduction(instr) || e->levels[k] > 2)
             continue;
         if (e->levels[k] == 1) {
             if (o->largest >= 0 || instr->op != SBP_RK_MAX || instr->axes != SBP_VARY_ELEM)

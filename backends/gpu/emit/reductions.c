@@ -44,7 +44,7 @@ void emit_combined(const emitter *e, char *out, size_t size, int32_t k) {
 /* Reductions that run in the same loops as reduction k. */
 static bool same_loops(const emitter *e, int32_t k, int32_t other) {
     const sbp_rk_instr *a = &e->kernel->instrs[k], *b = &e->kernel->instrs[other];
-    if (!emit_is_reduction(b))
+    if (!sbp_rk_is_reduction(b))
         return false;
     const sbp_rk_instr *va = &e->kernel->instrs[a->a], *vb = &e->kernel->instrs[b->a];
     return e->levels[k] == e->levels[other] && a->axes == b->axes &&
@@ -140,7 +140,7 @@ void emit_reductions(emitter *e, int32_t level) {
     bool emitted[MOST] = {false};
     for (int32_t k = 0; k < e->kernel->instr_count; k++) {
         const sbp_rk_instr *instr = &e->kernel->instrs[k];
-        if (!emit_is_reduction(instr) || e->levels[k] != level + 1 || emitted[k])
+        if (!sbp_rk_is_reduction(instr) || e->levels[k] != level + 1 || emitted[k])
             continue;
         int32_t group[MOST] = {0}, count = 0;
         for (int32_t other = k; other < e->kernel->instr_count; other++)

@@ -233,7 +233,7 @@ void emit_value(emitter *e, int32_t k) {
         return;
     }
     const int32_t values[3] = {instr->a, instr->b, instr->c};
-    for (int i = 0; i < 3 && !emit_is_reduction(instr); i++)
+    for (int i = 0; i < 3 && !sbp_rk_is_reduction(instr); i++)
         if (values[i] >= 0)
             emit_value(e, values[i]);
     char text[512];
@@ -254,7 +254,7 @@ void emit_hoisted(emitter *e, int32_t k, uint8_t axes) {
         return;
     }
     const int32_t values[3] = {instr->a, instr->b, instr->c};
-    for (int i = 0; i < 3 && !emit_is_reduction(instr); i++)
+    for (int i = 0; i < 3 && !sbp_rk_is_reduction(instr); i++)
         if (values[i] >= 0)
             emit_hoisted(e, values[i], axes);
 }
@@ -274,7 +274,7 @@ static void fetch_elements(emitter *e, int32_t k, const char *index) {
 
 static void load_from(emitter *e, int32_t k, bool *seen) {
     const sbp_rk_instr *instr = &e->kernel->instrs[k];
-    if (seen[k] || !(instr->vary & SBP_VARY_ELEM) || emit_is_reduction(instr))
+    if (seen[k] || !(instr->vary & SBP_VARY_ELEM) || sbp_rk_is_reduction(instr))
         return;
     seen[k] = true;
     if (!e->alone && e->values_kept[k] && e->first_loop[k] != 0 && e->first_loop[k] != e->loop)

@@ -4,6 +4,7 @@
 #include "backends/cpu/cpu_cores.h"
 #include "backends/vulkan/device/vulkan.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,6 +97,18 @@ static void *vulkan_map(sbp_device *base, sbp_space space, int64_t offset) {
     return block->buffer.mapped + (offset - block->start);
 }
 
+static void vulkan_libraries(void (*visit)(void *user, const sbp_device_library *library), void *user) {
+    sbp_device_library seen = {.name = "libvulkan.so.1",
+                               .what = "the loader of Vulkan",
+                               .brings =
+                                   "Debian: libvulkan1, and a driver (mesa-vulkan-drivers, or NVIDIA's)"};
+    void *library = dlopen(seen.name, RTLD_NOW | RTLD_LOCAL);
+    if (library)
+        dlclose(library);
+    seen.path = library ? seen.name : NULL;
+    visit(user, &seen);
+}
+
 const sbp_device_class vulkan_backend_class = {.name = "vulkan",
                                                .count = vulkan_count,
                                                .create = vulkan_create,
@@ -113,5 +126,8 @@ static sbp_status create_composite(const sbp_device_options *options, sbp_diag *
     return composite_create(&parts, &sbp_vulkan_device, options, diag, out);
 }
 
-const sbp_device_class sbp_vulkan_device = {
-    .name = "vulkan", .count = vulkan_count, .create = create_composite, COMPOSITE_CLASS};
+const sbp_device_class sbp_vulkan_device = {.name = "vulkan",
+                                            .count = vulkan_count,
+                                            .create = create_composite,
+                                            .libraries = vulkan_libraries,
+                                            COMPOSITE_CLASS};

@@ -35,27 +35,11 @@ static bool any_f64(const sbp_dtype *dtypes, int32_t count) {
     return false;
 }
 
-/* "#define LOAD_<role> load_f32" and STORE, BYTES for an operand; nothing when it is absent. */
-static void define_operand(sbp_text *out, const char *role, int32_t index, sbp_dtype dtype) {
-    if (dtype == SBP_DTYPE_COUNT)
-        return;
-    const char *type = sbp_dtype_name(dtype);
-    sbp_text_add(out, "#define %s_OPERAND %d\n#define %s_BYTES %d\n", role, index, role,
-                 (int)sbp_dtype_bytes(dtype));
-    sbp_text_add(out, "#define LOAD_%s load_%s\n#define STORE_%s store_%s\n", role, type, role, type);
-    sbp_text_add(out, "#define FOUR_%s four_%s\n", role, type);
-    if (dtype == SBP_I32 || dtype == SBP_I64)
-        sbp_text_add(out, "#define INDEX_%s index_%s\n", role, type);
+/* What shaders want to know of an operand beside its row of definitions. */
+static void define_operand(sbp_text *out, const char *role, sbp_dtype dtype) {
+    sbp_text_add(out, "#define FOUR_%s four_%s\n", role, sbp_dtype_name(dtype));
     if (dtype == SBP_F32)
         sbp_text_add(out, "#define %s_IS_F32\n", role);
-}
-
-static void define_operands(sbp_text *out, const sbp_program *program, const sbp_command *command,
-                            const sbp_dtype *dtypes) {
-    sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS];
-    int32_t count = sbp_command_operands(program, command, operands);
-    for (int32_t i = 0; i < count; i++)
-        define_operand(out, operands[i].name, i, dtypes[i]);
 }
 
 static void make_row(sbp_text *out, const sbp_rowkernel *kernel, bool no64) {
@@ -91,13 +75,17 @@ static void make_attention(sbp_text *out, const sbp_command *command, const char
 
 static void make_delta(sbp_text *out, const sbp_command *command, int32_t step) {
     const sbp_delta_attrs *a = &command->u.delta;
-    bool backward = command->kind == SBP_CMD_DELTA_RULE_BWD;
+    bool backward = command->kind == SBP_CMD_DELTA_RULE_BWD || command->kind == SBP_CMD_SSD_BWD;
+    bool ssd = command->kind == SBP_CMD_SSD || command->kind == SBP_CMD_SSD_BWD;
     sbp_text_add(out, "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n#define STEP %d\n", (int)a->d_k,
                  (int)a->d_v, SBP_DELTA_BLOCK, (int)step);
     if (backward)
         sbp_vulkan_add_text(out, "group.glsl");
-    sbp_vulkan_add_text(out, "delta.glsl");
-    sbp_vulkan_add_text(out, backward ? "delta_rule_bwd.comp" : "delta_rule.comp");
+    sbp_vulkan_add_text(out, ssd ? "ssd.glsl" : "delta.glsl");
+    if (ssd)
+        sbp_vulkan_add_text(out, backward ? "ssd_bwd.comp" : "ssd.comp");
+    else
+        sbp_vulkan_add_text(out, backward ? "delta_rule_bwd.comp" : "delta_rule.comp");
 }
 
 /* Which slots an expert has, or the product. */
@@ -142,14 +130,15 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
     }
     bool no64 = key->no64, real_f64 = sums_in_f64(command, dtypes) && !no64;
     bool rowmath = sbp_command_attention(command->kind) || command->kind == SBP_CMD_DELTA_RULE ||
-                   command->kind == SBP_CMD_DELTA_RULE_BWD;
+                   command->kind == SBP_CMD_DELTA_RULE_BWD || command->kind == SBP_CMD_SSD ||
+                   command->kind == SBP_CMD_SSD_BWD;
     sbp_vulkan_gemm gemm = (sbp_vulkan_gemm)key->variant;
     out->matrix = command->kind == SBP_CMD_GEMM && sbp_vulkan_gemm_is_matrix(gemm);
     sbp_vulkan_add_prelude(&text, real_f64 || (!no64 && any_f64(dtypes, command->view_count)), real_f64,
                            rowmath, out->matrix);
     if (dtypes[0] != SBP_DTYPE_COUNT)
         sbp_text_add(&text, "#define BYTES %d\n", (int)sbp_dtype_bytes(dtypes[0]));
-    define_operands(&text, program, command, dtypes);
+    sbp_gpu_define_operands(&text, program, command, dtypes, define_operand);
     switch (command->kind) {
     case SBP_CMD_FILL:
         sbp_vulkan_add_text(&text, "fill.comp");
@@ -178,6 +167,8 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
         break;
     case SBP_CMD_DELTA_RULE:
     case SBP_CMD_DELTA_RULE_BWD:
+    case SBP_CMD_SSD:
+    case SBP_CMD_SSD_BWD:
         make_delta(&text, command, key->step);
         break;
     case SBP_CMD_ROUTE:

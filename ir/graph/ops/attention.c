@@ -1,14 +1,18 @@
 /* attention.c: causal attention over packed documents, its derivative, and the carries that `split` makes of
  * its keys and values.
  *
- *   attention  q [T, heads, d_qk], k [T, kv_heads, d_qk], v [T, kv_heads, d_v] -> o [T, heads, d_v], lse [T,
- * heads]. Row r sees rows [first, shared_end) and [own, r] (i32 [T] operands, absolute rows), minus those
- * `window` or more positions back when window > 0. score = scale q.k; softcap: cap tanh(score/cap). Query
- * head h reads kv head h / (heads/kv_heads). lse is the natural log of the sum of exp(score), fp32 or fp64.
- *              In a chunk function q has C rows, k and v are carries of T rows; or D and W
- * (ir/base/context.h), or q has this rank's rows, C (outside T), and k and v those of all, W. attention_vjp
- * cotangents of q, k, v; with dk, dv given they are added to append     carry with the rows of this chunk
- * filled in take       the rows of this chunk of a carry
+ *   attention      q [T, heads, d_qk], k [T, kv_heads, d_qk], v [T, kv_heads, d_v], first, shared_end, own
+ *                  (i32 [T], absolute rows) -> o [T, heads, d_v], lse [T, heads]
+ *   attention_vjp  cotangents of q, k, v; with dk, dv given they are added to
+ *   append         carry with the rows of this chunk filled in
+ *   take           the rows of this chunk of a carry
+ *
+ * Row r sees rows [first, shared_end) and [own, r], minus those `window` or more positions back when window >
+ * 0. score = scale q.k; softcap: cap tanh(score/cap). Query head h reads kv head h / (heads/kv_heads). lse is
+ * the natural log of the sum of exp(score), fp32 or fp64.
+ *
+ * In a chunk function q has C rows, k and v are carries of T rows; or D and W (ir/base/context.h), or q has
+ * this rank's rows, C (outside T), and k and v those of all, W.
  */
 #include "ir/graph/ops/rules.h"
 

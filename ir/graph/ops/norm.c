@@ -2,9 +2,9 @@
  * wide type. w (and bias) have the type of x, or the wide one beside a narrower x.
  *
  *   rms_norm    y = x / sqrt(mean(x^2) + eps) * (offset + w). cast "before": x / rms is rounded to the type
- * of x, then scaled; y has the type of w (llama, mistral, qwen). "after": rounded once, to the type of x;
- * offset 1 (gemma) layer_norm  y = (x - mean(x)) / sqrt(var(x) + eps) * w + bias, in the type of x; var:
- * biased
+ *               of x, then scaled; y has the type of w (llama, mistral, qwen). "after": rounded once, to the
+ *               type of x; offset 1 (gemma)
+ *   layer_norm  y = (x - mean(x)) / sqrt(var(x) + eps) * w + bias, in the type of x; var: biased
  */
 #include "ir/graph/ops/rules.h"
 

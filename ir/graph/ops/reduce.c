@@ -3,8 +3,8 @@
  *   row_sum     sum along one axis (not the row axis), kept as size 1
  *   row_max     maximum along the last axis, kept as size 1; row_min likewise
  *   sum_rows    sum over all rows and over leading dimensions, so that `rank` dimensions stay, in the wide
- * type. A sum to a single number (rank 0) is fp64, as are sums of groups: a running fp32 sum of 50,000
- *               log-probabilities is off by 1
+ *               type. A sum to a single number (rank 0) is fp64, as are sums of groups: a running fp32 sum of
+ *               50,000 log-probabilities is off by 1
  *   group_sum   y[g] = sum of x[r] over rows with index[r] = g; x [T] -> f64 [S]
  *   group_take  y[r] = x[index[r]]; x [S] -> [T]
  */

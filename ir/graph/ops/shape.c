@@ -5,9 +5,11 @@
  *   concat         a and b joined along the last axis
  *   pad            zeros before and after along the last axis
  *   cast           rounded to another type: a float, an integer of at most 32 bits, d8, ud8; integers and
- * truth values become numbers constant       a scalar iota           0 .. n-1 stop_gradient  x, with no
- * derivative broadcast      x repeated along dimensions of size 1, missing leading dimensions and, with rows,
- * over rows
+ *                  truth values become numbers
+ *   constant       a scalar
+ *   iota           0 .. n-1
+ *   stop_gradient  x, with no derivative
+ *   broadcast      x repeated along dimensions of size 1, missing leading dimensions and, with rows, over rows
  */
 #include "ir/graph/ops/rules.h"
 

@@ -20,8 +20,8 @@
  *                          r from r n on; 0 where it has no head. Floats. An all-to-all
  *   to_rows                src: [W n, this rank's heads], dst: [n, all heads]: back; where ranks have the
  *                          same head their sum, added in the order of ranks
- *   context_gather         all_gather among these ranks; context_share, context_reduce: share and
- *                          reduce_scatter among them
+ *   context_gather         all_gather among these ranks; context_share, context_reduce, context_sum: share,
+ *                          reduce_scatter and all_reduce among them
  *
  * ../collectives.def lists them; the steps of each rank are ../collective_steps.h's.
  *

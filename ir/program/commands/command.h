@@ -134,7 +134,7 @@ int32_t sbp_command_signature(const sbp_program *program, const sbp_command *com
         (void)q, (void)out;                                                                                  \
     }
 
-/* ---- attention: attn_fwd and attn_bwd share most rules (attention.c) ------------------------------- */
+/* ---- attention: attn_fwd and attn_bwd share most rules (attn.c) ------------------------------------ */
 
 void sbp_attention_rows(sbp_row_rules *rules);
 sbp_status sbp_attention_check(const sbp_subject *s) SBP_CHECKED;

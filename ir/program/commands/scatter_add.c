@@ -4,7 +4,8 @@
  *   src      [rows, cols], a float
  *   index    [rows, 1], i32 or i64      a row input: a column
  *   perm     [rows, 1], i32 or i64      that column's order: rows of src, relative to the view, sorted by
- * index segment  [rows, 1], i32 or i64      its segment: the number of rows with the same index where sorted
+ *                                       index
+ *   segment  [rows, 1], i32 or i64      its segment: the number of rows with the same index where sorted
  *                                       position k is the first of them, else 0
  *
  * Nothing overlaps dst. perm and segment are one whole chunk of what they were sorted in; index names rows of

@@ -497,9 +497,10 @@ bool sbp_options_leaves_default(sbp_options *o, const option_setting *s, const o
     const sbp_option *option = t->index >= 0 ? &table[t->index] : NULL;
     if (!option || (!s->config && !t->alias))
         return false;
-    if (t->alias && !*map_value(o->arena, t->alias, text))
-        return true;
-    return sbp_option_is_blank(text) && !is_word(option, text, &later);
+    bool leaves = (t->alias && !*map_value(o->arena, t->alias, text)) ||
+                  (sbp_option_is_blank(text) && !is_word(option, text, &later));
+    o->values[t->index].left |= leaves;
+    return leaves;
 }
 
 sbp_status sbp_options_assign(sbp_options *o, sbp_diag *diag, const option_setting *s, const option_target *t,
@@ -523,6 +524,10 @@ sbp_status sbp_options_assign(sbp_options *o, sbp_diag *diag, const option_setti
                                     shown(o, s, s->key), sbp_phase_title(option->phases));
     if (option->state == SBP_OPTION_LATER)
         return sbp_fail(diag, SBP_USAGE, "%s: %s is not supported yet", s->where, shown(o, s, s->key));
+    bool bundle;
+    SBP_TRY(sbp_options_take_bundle(o, diag, s->key, text, &bundle));
+    if (bundle)
+        return SBP_OK;
     if ((s->config || t->alias) && sbp_options_leaves_default(o, s, t, text))
         return SBP_OK;
     if (t->alias)
@@ -736,6 +741,10 @@ int32_t sbp_options_list_count(const sbp_options *o, sbp_option_id id) {
 
 const char *sbp_options_list_at(const sbp_options *o, sbp_option_id id, int32_t index) {
     return value_of(o, id, 1 << SBP_OPTION_LIST)->list[index];
+}
+
+void sbp_options_replace(sbp_options *o, sbp_option_id id, int32_t index, const char *text) {
+    o->values[id].list[index] = text;
 }
 
 const char *const *sbp_options_list(const sbp_options *o, sbp_arena *arena, sbp_option_id id,

@@ -5,10 +5,10 @@
  * the reason. `--name value` and `--name=value` are the same; a switch alone means on. The last of several
  * values on the command line wins, except for lists, which collect them. "--" ends the options.
  *
- * Config files. A flat JSON object, or lines `key: value` with # comments and optional quotes; lists as JSON
- * arrays, repeated lines, or lines `- value` below the key. null, none and nothing leave the default. All
- * keys that are wrong are said at once. Settings of TRL without effect here (trl.def) are named in one note.
- * Options of another command are skipped, so that one file serves sbpc and sbprun; the command line wins.
+ * Config files. JSON or YAML: values, lists, and maps where TRL has them (lr_scheduler_kwargs, env). null, none
+ * and nothing leave the default. All keys that are wrong are said at once. Settings of TRL without effect here
+ * (trl.def) are named in one note. Options of another command are skipped, so that one file serves sbpc and
+ * sbprun; the command line wins.
  *
  * Errors: SBP_USAGE for whatever is wrong with names and values, with the nearest name; SBP_INPUT for bad
  * JSON, SBP_IO for a config file that cannot be read. Asking for another kind than an option has is a bug and
@@ -27,7 +27,7 @@
 typedef enum sbp_phase {
 #define PHASE(id, bit, title) SBP_PHASE_##id = bit,
 #include "runtime/cli/options/options.def"
-    SBP_PHASE_ALL = 31
+    SBP_PHASE_ALL = 63
 } sbp_phase;
 
 typedef enum sbp_option_kind {
@@ -100,6 +100,13 @@ struct sbp_json_writer; /* ir/base/json_write.h */
 sbp_status sbp_options_parse(sbp_arena *arena, sbp_diag *diag, const char *program, unsigned phases, int argc,
                              char *const *argv, sbp_options **out) SBP_CHECKED;
 
+/* TRL's command, where the arguments begin with one: `sft --config x.yaml`; what it stands for takes its place.
+ * SBP_USAGE: it is one that is not there; below a guard. */
+sbp_status sbp_options_begin_command(sbp_arena *arena, sbp_diag *diag, int *argc,
+                                     char *const **argv) SBP_CHECKED;
+/* Sets the variables that a config file named under `env:`, as far as it may (trl.def). */
+void sbp_options_set_environment(const sbp_options *options);
+
 /* Names of TRL without effect here, one after the other; NULL after the last. */
 const char *sbp_options_ignored_at(int32_t index);
 
@@ -138,6 +145,9 @@ const char *sbp_options_list_at(const sbp_options *options, sbp_option_id id, in
 const char *const *sbp_options_list(const sbp_options *options, sbp_arena *arena, sbp_option_id id,
                                     int32_t *count);
 
+/* Another text in place of one of a LIST. */
+void sbp_options_replace(sbp_options *options, sbp_option_id id, int32_t index, const char *text);
+
 /* Another default than the table's, for what was not given; checked like any value. Below a guard. */
 sbp_status sbp_options_set_default(sbp_options *options, sbp_diag *diag, sbp_option_id id,
                                    const char *text) SBP_CHECKED;
@@ -172,6 +182,11 @@ bool sbp_option_first_at(int32_t index, sbp_phase *command, const char **name, c
 extern const char sbp_help_of_sbprun[], sbp_help_of_rows[];
 /* A Markdown table per command. */
 void sbp_options_print_markdown(sbp_text *out);
+/* What is installed beside a program: a manual page, completion of a shell. */
+typedef enum sbp_page { SBP_PAGE_MAN, SBP_PAGE_BASH, SBP_PAGE_ZSH, SBP_PAGE_FISH } sbp_page;
+void sbp_options_print_page(sbp_text *out, sbp_page page, const char *program);
+/* "sbpc", "sbprun"; NULL behind the last. */
+const char *sbp_options_program_at(int32_t index);
 /* Members of an open object: the resolved values of all options of the phases, numbers as numbers, on and off
  * as booleans, lists as arrays, what has no value as null. */
 void sbp_options_write_json(struct sbp_json_writer *w, const sbp_options *options, unsigned phases);

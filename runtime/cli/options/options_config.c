@@ -1,10 +1,10 @@
-/* options_config.c: options from a file, flat JSON or `key: value` lines; settings of TRL that are put
- * together. */
+/* options_config.c: options from a file, JSON or YAML; settings of TRL that are put together. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "ir/base/json.h"
+#include "ir/base/yaml.h"
 #include "runtime/cli/options/options_internal.h"
 
 typedef struct config_reader {
@@ -37,6 +37,15 @@ static sbp_status take(config_reader *r, const char *where, const char *key, con
                         sbp_option_at(t.index)->name);
     r->seen[t.index] = true;
     return sbp_options_assign(r->o, r->diag, &setting, &t, text);
+}
+
+/* Maps whose members are options: TRL's trainers hand them on. */
+static bool is_bundle(const char *key) {
+    static const char *const names[] = {"lr_scheduler_kwargs", "model_init_kwargs"};
+    for (int i = 0; i < SBP_COUNT(names); i++)
+        if (sbp_option_same_name(names[i], strlen(names[i]), key, strlen(key)))
+            return true;
+    return false;
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------------- */
@@ -91,6 +100,14 @@ static sbp_status take_array(config_reader *r, const char *where, const sbp_json
 static sbp_status take_member(config_reader *r, const sbp_json *member) {
     option_target t = sbp_options_find(member->key, strlen(member->key));
     option_setting setting = {.where = r->path, .config = r->path, .key = member->key};
+    if (member->kind == SBP_JSON_OBJECT && is_bundle(member->key)) {
+        sbp_status first = SBP_OK;
+        for (int64_t i = 0; i < member->count; i++) {
+            sbp_status status = take_member(r, &member->items[i]);
+            first = first == SBP_OK ? status : first;
+        }
+        return first;
+    }
     if (t.index < 0 && !t.reason && !t.usual)
         return sbp_options_unknown(r->o, r->diag, &setting);
     if (member->kind == SBP_JSON_NULL)
@@ -124,163 +141,106 @@ sbp_status sbp_options_inherit(sbp_options *o, sbp_diag *diag, const char *path,
     return take_member(&r, member);
 }
 
-/* ---- lines ------------------------------------------------------------------------------------------ */
+/* ---- YAML ------------------------------------------------------------------------------------------- */
 
-/* The value of a line: without quotes, or up to a comment. NULL: a quote is not closed. */
-static const char *line_value(sbp_arena *arena, const char *p, const char *end) {
-    if (p < end && (*p == '"' || *p == '\'')) {
-        const char *close = memchr(p + 1, *p, (size_t)(end - p - 1));
-        if (!close)
-            return NULL;
-        const char *rest = close + 1;
-        while (rest < end && isspace((unsigned char)*rest))
-            rest++;
-        return rest == end || *rest == '#' ? sbp_arena_strndup(arena, p + 1, (size_t)(close - p - 1)) : NULL;
-    }
-    for (const char *q = p; q < end; q++)
-        if (*q == '#' && (q == p || isspace((unsigned char)q[-1]))) {
-            end = q;
-            break;
-        }
-    while (end > p && isspace((unsigned char)end[-1]))
-        end--;
-    return sbp_arena_strndup(arena, p, (size_t)(end - p));
-}
-
-/* Lines, one after the other. */
-typedef struct lines {
-    const char *at, *end; /* what is left */
-    const char *p, *stop; /* the line */
-    int number;
-} lines;
-
-static bool next_line(lines *l) {
-    if (l->at >= l->end)
-        return false;
-    l->p = l->at;
-    const char *stop = memchr(l->p, '\n', (size_t)(l->end - l->p));
-    stop = stop ? stop : l->end;
-    l->at = stop + 1;
-    l->number++;
-    while (stop > l->p && isspace((unsigned char)stop[-1]))
-        stop--;
-    l->stop = stop;
-    return true;
-}
-
-static bool says_nothing(const lines *l) {
-    const char *p = l->p;
-    while (p < l->stop && isspace((unsigned char)*p))
-        p++;
-    return p == l->stop || *p == '#' || (l->stop - l->p == 3 && memcmp(l->p, "---", 3) == 0);
-}
-
-/* A line that goes on with the key above it. */
-static bool belongs_above(const lines *l) {
-    return isspace((unsigned char)*l->p) || (*l->p == '-' && !says_nothing(l));
-}
-
-/* What a key has below it, or in brackets. */
-typedef struct block {
-    const char **values;
-    int32_t count, capacity;
-    int nested; /* line of what is no value; 0: there is none */
-} block;
-
-static void add_value(config_reader *r, block *b, const char *p, const char *end, int number) {
-    while (p < end && isspace((unsigned char)*p))
-        p++;
-    const char *text = line_value(r->o->arena, p, end);
-    bool quoted = p < end && (*p == '"' || *p == '\'');
-    bool map = !quoted && text && (strstr(text, ": ") || (*text && text[strlen(text) - 1] == ':'));
-    if (!text || map ||
-        (!quoted && p < end && (strchr("[{|>", *p) || (*p == '-' && p + 1 < end && p[1] == ' '))))
-        b->nested = b->nested ? b->nested : number;
-    else
-        SBP_PUSH(r->o->arena, b->values, b->count, b->capacity, text);
-}
-
-/* The lines below a key that go on with it: "- value" each. */
-static void read_block(config_reader *r, lines *l, block *b) {
-    for (lines ahead = *l; next_line(&ahead) && (says_nothing(&ahead) || belongs_above(&ahead)); *l = ahead) {
-        const char *p = ahead.p;
-        if (says_nothing(&ahead))
-            continue;
-        while (isspace((unsigned char)*p))
-            p++;
-        if (*p == '-' && p + 1 < ahead.stop && p[1] == ' ')
-            add_value(r, b, p + 2, ahead.stop, ahead.number);
-        else
-            b->nested = b->nested ? b->nested : ahead.number;
-    }
-}
-
-/* "[a, 'b']" */
-static void read_flow(config_reader *r, const char *text, int number, block *b) {
-    const char *end = text + strlen(text);
-    if (*text == '{' || end[-1] != ']') {
-        b->nested = number;
-        return;
-    }
-    for (const char *p = text + 1; p < end - 1;) {
-        const char *stop = p + strcspn(p, ",");
-        stop = stop < end - 1 ? stop : end - 1;
-        const char *last = stop;
-        while (last > p && isspace((unsigned char)last[-1]))
-            last--;
-        if (last > p && strspn(p, " ") < (size_t)(last - p))
-            add_value(r, b, p, last, number);
-        p = stop + 1;
-    }
-}
-
-static sbp_status take_block(config_reader *r, const char *where, const char *key, const block *b) {
-    option_target t = sbp_options_find(key, strlen(key));
+static sbp_status take_list(config_reader *r, const char *where, const sbp_yaml *list) {
+    const char **texts = SBP_NEW_ARRAY(r->o->arena, const char *, list->count + 1);
+    option_target t = sbp_options_find(list->key, strlen(list->key));
     bool taken;
-    if (b->nested && (t.usual || t.reason)) /* it has no effect, or its reason says more */
-        return take(r, where, key, "{..}");
-    if (b->nested)
-        return sbp_fail(r->diag, SBP_USAGE,
-                        "%s:%d: '%s': nested YAML is not supported: give single values, or a list of them",
-                        r->path, b->nested, key);
-    SBP_TRY(take_values(r, where, key, b->values, b->count, &taken));
-    return taken ? SBP_OK
-                 : sbp_fail(r->diag, SBP_USAGE, "%s: '%s': expected one value, found a list", where, key);
+    for (int32_t i = 0; i < list->count; i++) {
+        if (list->items[i].kind != SBP_YAML_SCALAR)
+            return t.usual || t.reason
+                       ? take(r, where, list->key, "{..}") /* it has no effect, or its reason says more */
+                       : sbp_fail(r->diag, SBP_USAGE,
+                                  "%s:%d: '%s': expected single values in the list, found %s", r->path,
+                                  list->items[i].line, list->key,
+                                  list->items[i].kind == SBP_YAML_MAP ? "a map" : "a list");
+        texts[i] = list->items[i].text;
+    }
+    SBP_TRY(take_values(r, where, list->key, texts, list->count, &taken));
+    return taken
+               ? SBP_OK
+               : sbp_fail(r->diag, SBP_USAGE, "%s: '%s': expected one value, found a list", where, list->key);
 }
 
-/* A line, with those that belong to it. */
-static sbp_status read_line(config_reader *r, lines *l) {
-    sbp_arena *arena = r->o->arena;
-    const char *p = l->p, *end = l->stop, *where = sbp_arena_printf(arena, "%s:%d", r->path, l->number);
-    block b = {0};
-    if (says_nothing(l))
-        return SBP_OK;
-    if (belongs_above(l)) {
-        read_block(r, l, &b);
-        return sbp_fail(r->diag, SBP_USAGE, "%s: expected 'key: value'; nested YAML is not supported", where);
+static sbp_status take_members(config_reader *r, const sbp_yaml *map);
+
+/* A mixture of data sets: a path each. */
+static sbp_status take_mixture(config_reader *r, const sbp_yaml *list) {
+    for (int32_t i = 0; i < list->count; i++) {
+        const sbp_yaml *item = &list->items[i], *path = sbp_yaml_member(item, "path");
+        const char *where = sbp_arena_printf(r->o->arena, "%s:%d", r->path, (int)item->line);
+        if (!path || path->kind != SBP_YAML_SCALAR)
+            return take(r, where, list->key, "{..}");
+        for (int32_t k = 0; k < item->count; k++) {
+            const sbp_yaml *member = &item->items[k];
+            bool blank = member->kind == SBP_YAML_SCALAR && sbp_option_is_blank(member->text),
+                 usual =
+                     strcmp(member->key, "split") == 0 && member->text && strcmp(member->text, "train") == 0;
+            if (member != path && !blank && !usual)
+                return sbp_fail(
+                    r->diag, SBP_USAGE,
+                    "%s:%d: '%s': %s: only path is taken: give files of what is meant with --data", r->path,
+                    (int)member->line, list->key, member->key);
+        }
+        SBP_TRY(take(r, where, "data", path->text));
     }
-    const char *colon = memchr(p, ':', (size_t)(end - p));
-    if (!colon)
-        return sbp_fail(r->diag, SBP_USAGE, "%s: expected 'key: value', found '%.*s'", where,
-                        (int)(end - p < 60 ? end - p : 60), p);
-    const char *key = sbp_arena_strndup(arena, p, (size_t)(colon - p)), *value = colon + 1;
-    while (value < end && isspace((unsigned char)*value))
-        value++;
-    bool quoted = value < end && (*value == '"' || *value == '\'');
-    const char *text = line_value(arena, value, end);
-    if (!quoted && (!text || !*text || strchr("|>", *text)))
-        read_block(r, l, &b);
+    return SBP_OK;
+}
+
+static sbp_status take_yaml(config_reader *r, const sbp_yaml *member) {
+    const char *where = sbp_arena_printf(r->o->arena, "%s:%d", r->path, (int)member->line),
+               *key = member->key;
     option_setting setting = {.where = where, .config = r->path, .key = key};
     option_target t = sbp_options_find(key, strlen(key));
+    if (member->kind == SBP_YAML_MAP && is_bundle(key))
+        return take_members(r, member);
+    if (member->kind == SBP_YAML_LIST && strcmp(key, "datasets") == 0)
+        return take_mixture(r, member);
+    if (strcmp(key, "env") == 0)
+        return sbp_options_take_environment(r->o, r->diag, r->path, member);
     if (t.index < 0 && !t.reason && !t.usual)
         return sbp_options_unknown(r->o, r->diag, &setting);
-    if (!text)
-        return sbp_fail(r->diag, SBP_USAGE, "%s: '%s': a quote is not closed", where, key);
-    if (!quoted && strcmp(text, "{}") != 0 && (*text == '[' || *text == '{'))
-        read_flow(r, text, l->number, &b);
-    else if (*text && b.count == 0 && b.nested == 0)
-        return take(r, where, key, text);
-    return b.count > 0 || b.nested ? take_block(r, where, key, &b) : SBP_OK;
+    if (member->kind == SBP_YAML_SCALAR)
+        return take(r, where, key, member->text);
+    if (member->kind == SBP_YAML_LIST)
+        return take_list(r, where, member);
+    if (t.reason || t.usual)
+        return take(r, where, key, member->count > 0 ? "{..}" : "{}");
+    return sbp_fail(r->diag, SBP_USAGE, "%s: '%s': expected a value or a list of them, found a map", where,
+                    key);
+}
+
+/* All that is wrong is said. */
+static sbp_status take_members(config_reader *r, const sbp_yaml *map) {
+    sbp_status first = SBP_OK;
+    for (int32_t i = 0; i < map->count; i++) {
+        sbp_status status = take_yaml(r, &map->items[i]);
+        first = first == SBP_OK ? status : first;
+    }
+    return first;
+}
+
+static sbp_status read_yaml(config_reader *r, const char *text, size_t length) {
+    const sbp_yaml *root;
+    SBP_TRY(sbp_yaml_parse(r->o->arena, r->diag, SBP_USAGE, r->path, text, length, &root));
+    if (!root || (root->kind == SBP_YAML_SCALAR && !*root->text))
+        return SBP_OK; /* nothing but comments */
+    if (root->kind != SBP_YAML_MAP)
+        return sbp_fail(r->diag, SBP_USAGE, "%s:%d: expected 'key: value'", r->path, (int)root->line);
+    return take_members(r, root);
+}
+
+sbp_status sbp_options_take_bundle(sbp_options *o, sbp_diag *diag, const char *key, const char *text,
+                                   bool *taken) {
+    const sbp_yaml *root;
+    *taken = is_bundle(key) && *text == '{';
+    if (!*taken)
+        return SBP_OK;
+    config_reader r = {.o = o, .diag = diag, .path = sbp_arena_printf(o->arena, "--%s", key)};
+    r.seen = SBP_NEW_ARRAY(o->arena, bool, sbp_option_count());
+    SBP_TRY(sbp_yaml_parse(o->arena, diag, SBP_USAGE, r.path, text, strlen(text), &root));
+    return root && root->kind == SBP_YAML_MAP ? take_members(&r, root) : SBP_OK;
 }
 
 sbp_status sbp_options_read_config(sbp_options *o, sbp_diag *diag, const char *path) {
@@ -298,12 +258,7 @@ sbp_status sbp_options_read_config(sbp_options *o, sbp_diag *diag, const char *p
         first++;
     if (first < length && text[first] == '{')
         return read_json(&r, text, length);
-    sbp_status first_status = SBP_OK;
-    for (lines l = {.at = text, .end = text + length}; next_line(&l);) { /* all that is wrong is said */
-        sbp_status status = read_line(&r, &l);
-        first_status = first_status == SBP_OK ? status : first_status;
-    }
-    return first_status;
+    return read_yaml(&r, text, length);
 }
 
 /* ---- several into one ------------------------------------------------------------------------------- */
@@ -314,6 +269,16 @@ static sbp_status settle(sbp_options *o, sbp_diag *diag, sbp_option_id id, const
     option_setting setting = {.where = o->program, .config = config, .key = sbp_option_name(id)};
     option_target target = {.index = (int32_t)id};
     return sbp_options_assign(o, diag, &setting, &target, text);
+}
+
+/* MODEL@REVISION. */
+static void settle_revision(sbp_options *o) {
+    option_value *revision = &o->values[SBP_OPT_MODEL_REVISION];
+    bool given = revision->given && strcmp(revision->text, "main") != 0;
+    revision->given = false;
+    if (given && o->arg_count > 0 && !strchr(o->args[0], '@') && !sbp_file_exists(o->args[0]) &&
+        !sbp_directory_exists(o->args[0]))
+        o->args[0] = sbp_arena_printf(o->arena, "%s@%s", o->args[0], revision->text);
 }
 
 static sbp_status settle_model(sbp_options *o, sbp_diag *diag) {
@@ -341,10 +306,32 @@ static sbp_status settle_bf16(sbp_options *o, sbp_diag *diag) {
     return settle(o, diag, SBP_OPT_DTYPE, "bf16", bf16->config);
 }
 
+/* What TRL's command has where nothing is said. */
+static sbp_status settle_trl(sbp_options *o, sbp_diag *diag) {
+    option_value *command = &o->values[SBP_OPT_TRL];
+    const option_value *lr = &o->values[SBP_OPT_LR], *length = &o->values[SBP_OPT_SEQ_LEN];
+    bool given = command->given, samples = given && strcmp(command->text, "grpo") == 0;
+    command->given = false;
+    o->trl = given;
+    if (!given)
+        return SBP_OK;
+    if (!lr->given && strcmp(command->text, "sft") != 0)
+        SBP_TRY(settle(o, diag, SBP_OPT_LR, "1e-6", NULL));
+    if (samples || length->given || length->left || o->values[SBP_OPT_OVERLONG].given)
+        return SBP_OK;
+    if (!sbp_options_on(o, SBP_OPT_QUIET))
+        sbp_note(diag,
+                 "max_length 1024, as TRL has it: longer rows are cut; --max_length none: they are not");
+    SBP_TRY(settle(o, diag, SBP_OPT_SEQ_LEN, "1024", NULL));
+    return settle(o, diag, SBP_OPT_OVERLONG, "truncate", NULL);
+}
+
 sbp_status sbp_options_settle(sbp_options *o, sbp_diag *diag) {
     if (o->without_effect.length > 0 && !sbp_options_on(o, SBP_OPT_QUIET))
         sbp_note(diag, "these settings have no effect here: %s", o->without_effect.data);
     SBP_TRY(settle_model(o, diag));
+    settle_revision(o);
+    SBP_TRY(settle_trl(o, diag));
     return settle_bf16(o, diag);
 }
 
@@ -357,6 +344,10 @@ sbp_status sbp_options_settle_batch(sbp_options *o, sbp_diag *diag, int64_t rank
     bool given = part->given || passes->given, other = rows->given || tokens->given;
     const char *other_config = rows->given ? rows->config : tokens->config;
     part->given = passes->given = false;
+    if (o->trl && ranks <= 1) { /* there, one process shares with none */
+        o->values[SBP_OPT_ZERO].given = false;
+        SBP_TRY(sbp_options_set_default(o, diag, SBP_OPT_ZERO, "0"));
+    }
     if (!given || (other && config && !other_config)) /* the command line wins */
         return SBP_OK;
     if (other)

@@ -25,6 +25,13 @@ static void add_values(sbp_text *out, const sbp_option *option, const char *sepa
     }
 }
 
+const char *sbp_option_values(sbp_arena *arena, const sbp_option *option, const char *separator) {
+    sbp_text out;
+    sbp_text_init(&out, arena);
+    add_values(&out, option, separator);
+    return out.length ? out.data : "";
+}
+
 /* Adds words, broken so that no line is longer than HELP_WIDTH. A separator other than a blank stays. */
 static void add_wrapped(sbp_text *out, const char *text, const char *separators) {
     size_t column = HELP_COLUMN;
@@ -111,6 +118,10 @@ static const char *const topics[] = {
 #define GROUP(id, title) #id,
 #include "runtime/cli/options/options.def"
 };
+
+const char *sbp_option_group_topic(int group) {
+    return topics[group];
+}
 
 bool sbp_option_first_at(int32_t index, sbp_phase *command, const char **name, const char **example) {
     if (index >= SBP_COUNT(firsts))

@@ -3,11 +3,13 @@
 #ifndef SBP_RUNTIME_CLI_OPTIONS_OPTIONS_INTERNAL_H
 #define SBP_RUNTIME_CLI_OPTIONS_OPTIONS_INTERNAL_H
 
+#include "ir/base/yaml.h"
 #include "runtime/cli/options/options.h"
 
 /* A value, checked and converted. */
 typedef struct option_value {
     bool given;
+    bool left;          /* to its default, by null or none */
     const char *config; /* the file it came from */
     const char *text;   /* NULL: none */
     int64_t integer;    /* -1: none, or a word */
@@ -20,10 +22,13 @@ struct sbp_options {
     sbp_arena *arena;
     const char *program;
     unsigned phases;
+    bool trl;             /* a command of TRL */
     option_value *values; /* by line of the table */
     const char **args;
     int32_t arg_count, arg_capacity;
     sbp_text without_effect; /* names of TRL, for a note */
+    sbp_yaml *environment;   /* what a config sets */
+    int32_t environment_count, environment_capacity;
 };
 
 /* One assignment on its way: who speaks ("sbprun" or "FILE:LINE"), the key as typed. */
@@ -75,14 +80,37 @@ sbp_status sbp_options_unknown(sbp_options *o, sbp_diag *diag, const option_sett
 /* All of a file, for options that the command line does not give. Below a guard. */
 sbp_status sbp_options_read_config(sbp_options *o, sbp_diag *diag, const char *path) SBP_CHECKED;
 
+/* `env:` of a config: variables that may be set are kept; SBP_USAGE: one that never is. Below a guard. */
+sbp_status sbp_options_take_environment(sbp_options *o, sbp_diag *diag, const char *path,
+                                        const sbp_yaml *map) SBP_CHECKED;
+/* A map on the command line whose members are options: --lr_scheduler_kwargs '{"num_cycles": 2}'. *taken: it is
+ * one. Below a guard. */
+sbp_status sbp_options_take_bundle(sbp_options *o, sbp_diag *diag, const char *key, const char *text,
+                                   bool *taken) SBP_CHECKED;
+
 /* Walks alternatives: the part of `values` at *at, without its '!'; false at the end. */
 bool sbp_option_alternative(const char *values, const char **at, const char **begin, size_t *length,
                             bool *later);
 /* Whether an alternative stands for a value to be read, like N. */
 bool sbp_option_is_placeholder(const char *begin, size_t length);
 const char *sbp_option_group_title(int group);
+/* Its name, a topic of --help: "LORA". */
+const char *sbp_option_group_topic(int group);
 int sbp_option_group_count(void);
 /* "sbpc compile" */
 const char *sbp_phase_title(unsigned phases);
+/* "N|auto": the values without those that are not built, in the arena. Below a guard. */
+const char *sbp_option_values(sbp_arena *arena, const sbp_option *option, const char *separator);
+
+/* A command of a program, for pages. */
+typedef struct option_command {
+    const char *program, *command; /* "sbprun", "tokenize"; "": what the program does without one */
+    unsigned phases, shown;        /* whose options it takes; those that are its own */
+    const char *usage, *what;
+} option_command;
+
+/* NULL behind the last. */
+const option_command *sbp_option_command_at(const char *program, int32_t index);
+void sbp_options_print_man(sbp_text *out, const char *program);
 
 #endif

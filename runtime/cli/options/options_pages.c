@@ -4,13 +4,14 @@
 const char sbp_help_of_sbprun[] =
     "usage: sbprun MODEL --data FILE --out DIR [options]   compile for this machine, then train\n"
     "       sbprun PLAN --data FILE [options]              train by a plan that sbpc compiled\n"
+    "       sbprun sft --config FILE.yaml                  as TRL has it; dpo, kto, grpo, rloo\n"
     "       sbprun tokenize MODEL|PLAN                     texts and rows to token ids\n"
-    "       sbprun --devices                               what this machine can run on\n\n"
+    "       sbprun doctor                                  what this machine has and lacks\n\n"
     "For example:\n\n"
-    "  sbprun Qwen3-0.6B --data train.jsonl --lora --lr 2e-4 --epochs 1 --out my-model\n"
+    "  sbprun Qwen/Qwen3-0.6B --data train.jsonl --lora --lr 2e-4 --epochs 1 --out my-model\n"
     "  sbprun Qwen3-0.6B --data pairs.jsonl --objective dpo --memory 24GiB --out my-model\n"
     "  sbprun my-model/plan.bin --data test.jsonl --score scores.jsonl\n\n"
-    "Names of TRL work too (learning_rate, output_dir, max_steps ..), and its YAML files: --config FILE.\n"
+    "MODEL, and data: paths, or names on the Hub. Names of TRL work too (learning_rate, max_steps ..).\n"
     "Exit status: 0 done, 1 input at fault, 2 wrong usage, 3 the machine lacks something, 4 a file could\n"
     "not be read or written, 5 loss or gradient not finite, 130 or 143 interrupted.\n";
 

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "backends/backends.h"
+#include "frontends/files/hub_fetch.h"
 #include "frontends/objectives/objective.h"
 #include "ir/base/machine.h"
 #include "ir/program/plan_file.h"
@@ -104,6 +105,11 @@ static sbp_status choose_types(sbp_compilation *c) {
     return SBP_OK;
 }
 
+/* Which all models can do. */
+static bool asks_for_no_balance(const sbp_compilation *c, sbp_option_id id) {
+    return id == SBP_OPT_ROUTER_AUX_LOSS_COEF && sbp_options_double(c->options, id) == 0;
+}
+
 /* Every setting of the objective is an option, and a number that was given is a setting of it. */
 static sbp_status check_settings(const sbp_compilation *c) {
     sbp_text idle;
@@ -117,7 +123,7 @@ static sbp_status check_settings(const sbp_compilation *c) {
         bool has = false;
         for (int32_t k = 0; k < c->settings.count; k++)
             has |= sbp_option_setting(c->settings.items[k].name) == option;
-        if (!sbp_options_chosen(c->options, option->id) || has)
+        if (!sbp_options_chosen(c->options, option->id) || has || asks_for_no_balance(c, option->id))
             continue;
         if (sbp_options_from_config(c->options, option->id)) /* which may have those of all losses */
             sbp_text_add(&idle, "%s%s", idle.length > 0 ? ", " : "", option->name);
@@ -158,12 +164,22 @@ static sbp_status load_model(sbp_compilation *c) {
         o.lora_dropout = sbp_options_double(c->options, SBP_OPT_LORA_DROPOUT);
     o.base = sbp_options_text(c->options, SBP_OPT_BASE);
     o.base_name = sbp_options_text(c->options, SBP_OPT_BASE_NAME);
+    const double balance = sbp_options_chosen(c->options, SBP_OPT_ROUTER_AUX_LOSS_COEF)
+                               ? sbp_options_double(c->options, SBP_OPT_ROUTER_AUX_LOSS_COEF)
+                               : 0;
+    o.balance = sbp_options_chosen(c->options, SBP_OPT_ROUTER_AUX_LOSS_COEF) ? &balance : NULL;
     SBP_TRY(sbp_model_load(c->arena, c->diag, c->model_path, &o, &c->model));
+    if (balance != 0 && c->model.balance.coefficient == 0)
+        return sbp_fail(c->diag, SBP_USAGE,
+                        "--router-aux-loss-coef %g: models of type %s have no loss that balances experts; "
+                        "leave it out",
+                        balance, c->model.model_type);
     const sbp_objective_request request = {
         .by_sequence = sbp_options_is(c->options, SBP_OPT_IMPORTANCE, "sequence"),
         .sampling_mode = sbp_options_text(c->options, SBP_OPT_VLLM_IMPORTANCE_SAMPLING_MODE),
         .sampling_ignored = !sbp_options_on(c->options, SBP_OPT_VLLM_IMPORTANCE_SAMPLING_CORRECTION),
-        .entropy_bonus = sbp_options_chosen(c->options, SBP_OPT_ENTROPY_COEF)};
+        .entropy_bonus = sbp_options_chosen(c->options, SBP_OPT_ENTROPY_COEF),
+        .balance = c->model.balance};
     const sbp_objective_choice choice = {.name = c->objective, .loss_type = c->loss_type, .request = request};
     SBP_TRY(sbp_objective_add(c->model.module, c->diag, &choice, &c->settings));
     if (c->model.adapter)
@@ -561,11 +577,11 @@ sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
         return sbp_fail(diag, SBP_USAGE, "%s; usage: sbpc compile MODEL -o plan.bin (sbpc compile --help)",
                         sbp_options_arg_count(options) == 0 ? "no MODEL was given"
                                                             : "more than one MODEL was given");
-    c->model_path = sbp_options_arg(options, 0);
     c->output = sbp_options_text(options, SBP_OPT_OUTPUT);
     const char *profile = sbp_options_text(options, SBP_OPT_DEVICE_PROFILE);
     if (!c->output && !sbp_options_text(options, SBP_OPT_STOP_AFTER) && !(profile && *profile))
         return sbp_fail(diag, SBP_USAGE, "no output file was given: add -o plan.bin");
+    SBP_TRY(sbp_hub_model(arena, diag, sbp_options_arg(options, 0), c->output != NULL, &c->model_path));
     SBP_TRY(check_output(c));
     return compile(c);
 }

@@ -4,6 +4,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "frontends/files/hub_fetch.h"
 #include "ir/base/json.h"
 #include "ir/base/machine.h"
 #include "ir/program/plan_file.h"
@@ -255,7 +256,8 @@ static sbp_status inspect_ranks(sbp_arena *arena, sbp_diag *diag, int argc, char
     if (sbp_options_arg_count(options) != 1)
         return sbp_fail(diag, SBP_USAGE,
                         "which plan or model? usage: sbpc inspect MODEL --ranks N [options]");
-    inspection in = {.arena = arena, .diag = diag, .path = sbp_options_arg(options, 0)};
+    inspection in = {.arena = arena, .diag = diag};
+    SBP_TRY(sbp_hub_model(arena, diag, sbp_options_arg(options, 0), false, &in.path));
     const char *model = in.path;
     if (sbp_plan_file_probe(in.path)) {
         SBP_TRY(open_plan(&in));

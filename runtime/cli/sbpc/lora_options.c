@@ -11,6 +11,7 @@ static const sbp_option_id members[] = {SBP_OPT_LORA_R,
                                         SBP_OPT_LORA_DROPOUT,
                                         SBP_OPT_LORA_RSLORA,
                                         SBP_OPT_LORA_TARGETS,
+                                        SBP_OPT_LORA_TARGET_PARAMETERS,
                                         SBP_OPT_LORA_EXCLUDE,
                                         SBP_OPT_LORA_MODULES_TO_SAVE,
                                         SBP_OPT_LORA_LAYERS,
@@ -41,8 +42,9 @@ static sbp_status split_members(reader *r, const char *text) {
             k++;
         if (k == SBP_COUNT(members) || name >= length)
             return sbp_fail(r->c->diag, SBP_USAGE,
-                            "--lora: '%.*s' is unknown; give r, alpha, dropout, rslora, targets, exclude, "
-                            "modules_to_save, layers, layers_pattern, rank_pattern, alpha_pattern, each with "
+                            "--lora: '%.*s' is unknown; give r, alpha, dropout, rslora, targets, "
+                            "target_parameters, exclude, modules_to_save, layers, layers_pattern, "
+                            "rank_pattern, alpha_pattern, each with "
                             "'=' and a value",
                             (int)length, at);
         r->texts[k] = sbp_arena_strndup(arena, at + name + 1, length - name - 1);
@@ -182,6 +184,7 @@ sbp_status sbp_cli_read_lora(const sbp_compilation *c, bool adapter, const sbp_l
     o->rslora = rslora ? strcmp(rslora, "on") == 0 || strcmp(rslora, "true") == 0
                        : sbp_options_on(c->options, SBP_OPT_LORA_RSLORA);
     SBP_TRY(names(&r, SBP_OPT_LORA_TARGETS, true, &o->targets));
+    SBP_TRY(names(&r, SBP_OPT_LORA_TARGET_PARAMETERS, false, &o->parameters));
     SBP_TRY(names(&r, SBP_OPT_LORA_EXCLUDE, true, &o->exclude));
     SBP_TRY(names(&r, SBP_OPT_LORA_MODULES_TO_SAVE, false, &o->save));
     SBP_TRY(names(&r, SBP_OPT_LORA_LAYERS_PATTERN, false, &o->layers_pattern));

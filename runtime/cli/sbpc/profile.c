@@ -1,6 +1,7 @@
 /* profile.c: profiles by name or from files. */
 #include "runtime/cli/sbpc/profile.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,6 +44,25 @@ static sbp_status read_value(sbp_diag *diag, const char *from, key *k, const cha
     return SBP_OK;
 }
 
+/* What kernels need and how fast those are that no library has is the backend's to say, of an architecture of
+ * its own; memory, throughput and the process are the profile's. */
+static sbp_status describe_backend(sbp_diag *diag, const char *from, const char *backend,
+                                   sbp_target_info *out) {
+    char name[32];
+    const char *arch = strchr(backend, ':');
+    snprintf(name, sizeof name, "%.*s", (int)(arch ? arch - backend : (ptrdiff_t)strlen(backend)), backend);
+    const sbp_target *target = sbp_target_find(name);
+    if (!target)
+        return sbp_fail(diag, SBP_INPUT, "%s: backend: there is no '%s' in this build; leave the key out",
+                        from, name);
+    SBP_TRY(target->describe(arch ? arch + 1 : NULL, diag, out));
+    out->name = from;
+    out->footprint = NULL;
+    out->throughput = (sbp_throughput){0};
+    out->max_allocation_bytes = out->chunk_most = 0;
+    return SBP_OK;
+}
+
 static sbp_status parse(sbp_arena *arena, sbp_diag *diag, const char *from, const char *text,
                         sbp_profile *out) {
     sbp_target_info *i = &out->info;
@@ -50,6 +70,9 @@ static sbp_status parse(sbp_arena *arena, sbp_diag *diag, const char *from, cons
     *i = (sbp_target_info){
         .name = from, .alignment_bytes = 256, .has_copy_queue = true, .default_compute = SBP_BF16};
     i->supports[SBP_BF16] = i->supports[SBP_F32] = true;
+    for (const char *at = text, *word; (word = sbp_throughput_word(arena, &at)) != NULL;)
+        if (strcmp(word, "backend") == 0 && (word = sbp_throughput_word(arena, &at)) != NULL)
+            SBP_TRY(describe_backend(diag, from, word, i));
     key keys[] = {{"memory", &out->memory_bytes, BYTES, false, false},
                   {"host_memory", &out->host_memory_bytes, BYTES, true, false},
                   {"process", &i->runtime_bytes, BYTES, false, false},
@@ -67,6 +90,8 @@ static sbp_status parse(sbp_arena *arena, sbp_diag *diag, const char *from, cons
         double number = value ? strtod(value, &end) : 0;
         if (open)
             SBP_TRY(read_value(diag, from, open, value ? value : ""));
+        else if (strcmp(word, "backend") == 0 && value)
+            continue;
         else if (!sbp_throughput_set(&i->throughput, word, number))
             return sbp_fail(diag, SBP_INPUT, "%s: unknown key '%s' of a device profile", from, word);
         else if (!value || *end || !(number > 0 && number < 1e30))

@@ -2,7 +2,8 @@
  *
  * Text: words in pairs, a key and its value; '#' begins a comment that ends with the line. Keys, all required
  * unless a default is given: memory, process (bytes that the process takes beside the arena), allocation
- * (most at once; 0: no limit), host_memory (of the host, for each such device; 0: any amount): sizes like
+ * (most at once; 0: no limit), backend (cuda:sm_90a: whose kernels are planned for, with their workspaces and the
+ * rates of those that no library has; without it the plan knows none of these), host_memory (of the host, for each such device; 0: any amount): sizes like
  * 80GiB; chunk, head_chunk, chunk_most: rows; and the throughput of ir/target/throughput.def, as reached
  * ("link_bytes" and "disk_bytes" for both directions). */
 #ifndef SBP_RUNTIME_CLI_SBPC_PROFILE_H

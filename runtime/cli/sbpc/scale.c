@@ -47,7 +47,7 @@ static const char *const names[SBP_COLLECTIVE_COUNT] = {
     [SBP_ALL_REDUCE] = "all_reduce of gradients",     [SBP_REDUCE_SCATTER] = "reduce_scatter of gradients",
     [SBP_ALL_GATHER] = "all_gather of parameters",    [SBP_BROADCAST] = "broadcasts",
     [SBP_REDUCE_ADD] = "sums of gradients in shares", [SBP_REDUCE_OWN] = "sums of gradients for shares",
-    [SBP_GROUP_REDUCE] = "sums within groups"};
+    [SBP_GROUP_REDUCE] = "sums within groups",        [SBP_CONTEXT_SUM] = "sums of statistics"};
 
 /* ---- planning --------------------------------------------------------------------------------------- */
 

@@ -8,7 +8,7 @@
 
 #include "backends/backends.h"
 #include "backends/choice.h"
-#include "frontends/files/hub.h"
+#include "frontends/files/hub_fetch.h"
 #include "ir/base/machine.h"
 #include "ir/program/plan_file.h"
 #include "runtime/cli/sbprun/child.h"
@@ -60,22 +60,6 @@ static sbp_status check_model(const sbp_world *world, const sbp_session *session
                     "'%s' %s: a plan.bin, a Hugging Face model directory, a model.json or a .gguf file is "
                     "expected",
                     session->model, directory ? "has no config.json" : "is neither a plan nor a model");
-}
-
-/* "organisation/name" is most likely meant for the Hub. */
-static sbp_status no_such_model(const sbp_world *world, const char *path, const char *reason) {
-    if (!sbp_hub_is_id(path))
-        return sbp_fail(world->diag, SBP_IO, "cannot read '%s': %s", path, reason);
-    const char *cached = sbp_hub_find(world->arena, path), *name = strchr(path, '/') + 1;
-    if (cached)
-        return sbp_fail(world->diag, SBP_IO,
-                        "cannot read '%s': %s; the Hugging Face cache has it: sbprun %s ...", path, reason,
-                        cached);
-    return sbp_fail(
-        world->diag, SBP_IO,
-        "cannot read '%s': %s. Nothing is downloaded here: hf download %s --local-dir %s, then sbprun "
-        "%s ...",
-        path, reason, path, name, name);
 }
 
 /* Sizes that the data decide; the data stay. */
@@ -401,6 +385,20 @@ static sbp_status check_usage(const sbp_world *world, const sbp_session *session
     return SBP_OK;
 }
 
+/* A name of TRL's that nothing is built for never stops a run. */
+static void check_reports(const sbp_world *world) {
+    for (int32_t i = 0; i < sbp_options_list_count(world->options, SBP_OPT_REPORT_TO); i++) {
+        const char *to = sbp_options_list_at(world->options, SBP_OPT_REPORT_TO, i);
+        if (sbp_world_writes(world) && strcmp(to, "none") != 0 && strcmp(to, "tensorboard") != 0 &&
+            strcmp(to, "jsonl") != 0)
+            sbp_note(
+                world->diag,
+                "--report-to %s is not built: --report-to jsonl writes the numbers of each step to standard "
+                "output, for a few lines of Python that pass them on (examples/report_bridge.py)",
+                to);
+    }
+}
+
 /* What templates see as today: once for a run, so that it can be told and resumed. */
 static sbp_status choose_date(const sbp_world *world) {
     char date[32] = "";
@@ -443,6 +441,7 @@ static sbp_status read_arguments(sbp_world *world, sbp_session *session, sbp_out
     *done = false;
     SBP_TRY(sbp_options_parse(world->arena, world->diag, "sbprun", SBP_PHASE_RUN | SBP_PHASE_COMPILE,
                               world->argc, world->argv, &world->options));
+    sbp_options_set_environment(world->options);
     if (sbp_options_on(world->options, SBP_OPT_QUIET))
         sbp_diag_set_quiet(world->diag);
     SBP_TRY(sbp_options_settle_batch(world->options, world->diag, ranks_of(world)));
@@ -455,8 +454,8 @@ static sbp_status read_arguments(sbp_world *world, sbp_session *session, sbp_out
     bool data = sbp_options_list_count(o, SBP_OPT_DATA) > 0 || sbp_options_on(o, SBP_OPT_RESUME);
     session->train = data && !sbp_options_given(o, SBP_OPT_DUMP_GRADIENTS) &&
                      (!sbp_options_given(o, SBP_OPT_SCORE) || sbp_options_given(o, SBP_OPT_STEPS));
-    if (access(first, F_OK) != 0)
-        return no_such_model(world, first, strerror(errno));
+    SBP_TRY(sbp_hub_model(world->arena, world->diag, first, true, &first));
+    SBP_TRY(sbp_run_find_data(world));
     bool is_plan = sbp_plan_file_probe(first);
     session->model = is_plan ? NULL : first;
     session->plan_path = is_plan ? first : NULL;
@@ -472,6 +471,8 @@ static sbp_status complete_options(const sbp_world *world, sbp_session *session,
     SBP_TRY(sbp_run_inherit(world, session, outputs));
     SBP_TRY(choose_date(world));
     SBP_TRY(check_usage(world, session));
+    check_reports(world);
+    SBP_TRY(sbp_run_check_push(world, session, outputs));
     return sbp_run_check_results(world, session);
 }
 
@@ -549,7 +550,8 @@ static sbp_status run_all(sbp_world *world, sbp_inputs *inputs, sbp_session *ses
                                sbp_world_writes(world) ? run_dry(world, inputs, session, outputs) : SBP_OK);
     SBP_TRY(sbp_run_open_out(world, session, outputs, SBP_RUNDIR_CREATE));
     SBP_TRY(sbp_world_agree(world, sbp_run_open_publish(world, session, outputs)));
-    return sbp_run_on_device(world, inputs, session, outputs);
+    SBP_TRY(sbp_run_on_device(world, inputs, session, outputs));
+    return sbp_run_push(world, outputs);
 }
 
 /* All of a run. */
@@ -564,6 +566,7 @@ typedef struct run_job {
 
 static sbp_status run_body(void *user) {
     run_job *job = user;
+    SBP_TRY(sbp_options_begin_command(job->world.arena, job->world.diag, &job->world.argc, &job->world.argv));
     SBP_TRY(sbp_world_join(&job->world));
     SBP_TRY(run_all(&job->world, &job->inputs, &job->session, &job->outputs, &job->launch));
     job->input =

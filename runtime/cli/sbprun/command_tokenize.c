@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "frontends/files/hub_fetch.h"
 #include "ir/base/json_write.h"
 #include "ir/base/machine.h"
 #include "ir/program/plan_file.h"
@@ -305,7 +306,9 @@ static sbp_status command_body(void *user) {
                         sbp_options_arg_count(job->options));
     SBP_TRY(sbp_columns_parse(job->arena, job->diag, sbp_options_text(job->options, SBP_OPT_COLUMNS),
                               &job->columns));
-    SBP_TRY(load_tokenizer(job, sbp_options_arg(job->options, 0)));
+    const char *model;
+    SBP_TRY(sbp_hub_model(job->arena, job->diag, sbp_options_arg(job->options, 0), false, &model));
+    SBP_TRY(load_tokenizer(job, model));
     SBP_TRY(sbp_lines_read(job->diag, "-", visit_line, job));
     if (job->failed > 0)
         return sbp_fail(job->diag, SBP_INPUT, "%lld of %lld lines failed", (long long)job->failed,

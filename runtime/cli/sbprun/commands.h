@@ -9,6 +9,8 @@
 sbp_status sbp_command_run(sbp_diag *diag, int argc, char *const *argv) SBP_CHECKED;
 /* sbprun tokenize MODEL_DIR|FILE.gguf|PLAN */
 sbp_status sbp_command_tokenize(sbp_diag *diag, int argc, char *const *argv) SBP_CHECKED;
+/* sbprun doctor */
+sbp_status sbp_command_doctor(sbp_diag *diag, int argc, char *const *argv) SBP_CHECKED;
 
 /* Writes text to standard output; SBP_IO when it does not arrive. */
 sbp_status sbp_print(sbp_diag *diag, const char *text, size_t length) SBP_CHECKED;

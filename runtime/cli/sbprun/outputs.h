@@ -94,6 +94,24 @@ sbp_status sbp_run_print_gradients(const sbp_world *world, const sbp_inputs *inp
 int64_t sbp_run_peak_planned(const sbp_world *world, const sbp_session *session);
 int64_t sbp_run_peak_measured(const sbp_world *world); /* 0: the driver does not report it */
 
+/* ---- run_card.c ------------------------------------------------------------------------------------ */
+
+/* README.md beside the model: what it is of, how it was trained and how it is loaded. Nothing that was not
+ * written by this program is written over. */
+sbp_status sbp_run_write_card(const sbp_world *world, const sbp_inputs *inputs, const sbp_session *session,
+                              const sbp_outputs *outputs) SBP_CHECKED;
+
+/* Settings that may be shown to anybody: numbers and words of options. Below a guard. */
+typedef void (*sbp_setting_visitor)(void *user, const char *name, const char *value);
+void sbp_run_each_setting(const sbp_world *world, const sbp_session *session, sbp_setting_visitor visit,
+                          void *user);
+
+/* ---- run_page.c ------------------------------------------------------------------------------------ */
+
+/* OUT/report.html: curves, memory and settings of a run in one page, which loads nothing and runs nothing. */
+sbp_status sbp_run_write_page(const sbp_world *world, const sbp_session *session,
+                              const sbp_outputs *outputs) SBP_CHECKED;
+
 /* ---- run_disk.c ------------------------------------------------------------------------------------ */
 
 /* --offload-dir, else --out, else the current directory. */
@@ -107,5 +125,15 @@ void sbp_run_disk_traffic(const sbp_world *world, const sbp_outputs *outputs, in
                           int64_t *written_bytes);
 /* Says what a step reads and writes, and how long a drive lasts at that; nothing where nothing is on disk. */
 void sbp_run_note_disk(const sbp_world *world, const sbp_session *session, const sbp_outputs *outputs);
+
+/* ---- the Hub (run_hub.c) ---------------------------------------------------------------------------- */
+
+/* Names of data sets in --data and --eval become the files of their splits, which are fetched if need be. */
+sbp_status sbp_run_find_data(const sbp_world *world) SBP_CHECKED;
+/* Whether --push_to_hub can do what it is to do, before hours of training. */
+sbp_status sbp_run_check_push(const sbp_world *world, const sbp_session *session,
+                              const sbp_outputs *outputs) SBP_CHECKED;
+/* Does so, by rank 0. */
+sbp_status sbp_run_push(const sbp_world *world, const sbp_outputs *outputs) SBP_CHECKED;
 
 #endif

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "frontends/files/hub.h"
 #include "runtime/cli/sbprun/outputs.h"
 
 sbp_outputs sbp_outputs_begin(void) {
@@ -17,6 +18,7 @@ sbp_outputs sbp_outputs_begin(void) {
 }
 
 void sbp_outputs_close(sbp_outputs *outputs) {
+    (void)!sbp_events_close(outputs->metrics.events, NULL);
     if (outputs->metrics.file)
         fclose(outputs->metrics.file);
     sbp_rundir_close(&outputs->published.dir);
@@ -30,6 +32,8 @@ char *sbp_run_model_name(sbp_arena *arena, const char *path) {
     char resolved[4096];
     if (realpath(path, resolved))
         path = resolved;
+    const char *id = sbp_hub_id_of(arena, path); /* else it were a commit's hash */
+    path = id ? id : path;
     const char *slash = strrchr(path, '/');
     char *name = sbp_arena_strdup(arena, slash ? slash + 1 : path), *dot = strrchr(name, '.');
     if (dot && (strcmp(dot, ".gguf") == 0 || strcmp(dot, ".json") == 0))

@@ -296,6 +296,9 @@ static sbp_status save_result(const sbp_world *world, const sbp_inputs *inputs, 
     SBP_TRY(check_out(world, inputs, session, outputs));
     SBP_TRY(sbp_output_save_model(world->diag, world->executor, session->plan, &session->info, outputs->out,
                                   false));
+    SBP_TRY(sbp_run_write_card(world, inputs, session, outputs));
+    if (session->state.step > 0)
+        SBP_TRY(sbp_run_write_page(world, session, outputs));
     return session->info.merge ? say_merged(world, session, outputs) : SBP_OK;
 }
 
@@ -543,6 +546,21 @@ static sbp_status dump_gradients(sbp_world *world, sbp_inputs *inputs, sbp_sessi
     return sbp_run_print_gradients(world, inputs, session, path);
 }
 
+/* --report-to. */
+static sbp_status open_reports(const sbp_world *world, const sbp_session *session, sbp_outputs *outputs,
+                               const char *resumed) {
+    sbp_metrics *m = &outputs->metrics;
+    for (int32_t i = 0; i < sbp_options_list_count(world->options, SBP_OPT_REPORT_TO); i++) {
+        const char *to = sbp_options_list_at(world->options, SBP_OPT_REPORT_TO, i);
+        if (strcmp(to, "jsonl") == 0)
+            m->lines = sbp_world_writes(world);
+        else if (strcmp(to, "tensorboard") == 0 && m->file && !m->events)
+            SBP_TRY(sbp_events_open(world->diag, sbp_file_join(world->arena, outputs->out, "runs"),
+                                    resumed ? session->state.step + 1 : 0, &m->events));
+    }
+    return SBP_OK;
+}
+
 static sbp_status open_metrics(const sbp_world *world, const sbp_inputs *inputs, sbp_session *session,
                                sbp_outputs *outputs, const char *resumed) {
     const char *path = outputs->out && (session->train || inputs->eval_count > 0) && sbp_world_writes(world)
@@ -556,7 +574,7 @@ static sbp_status open_metrics(const sbp_world *world, const sbp_inputs *inputs,
     outputs->metrics.quiet = !sbp_world_writes(world) || sbp_options_on(world->options, SBP_OPT_QUIET);
     if (sbp_options_given(world->options, SBP_OPT_LOG_EVERY))
         outputs->metrics.log_every = sbp_options_int(world->options, SBP_OPT_LOG_EVERY);
-    return SBP_OK;
+    return open_reports(world, session, outputs, resumed);
 }
 
 /* Who writes checkpoints. */

@@ -175,4 +175,7 @@ sbp_status sbp_parquet_column_peek(sbp_parquet_column *column, sbp_diag *diag, b
 sbp_status sbp_parquet_column_take(sbp_parquet_column *column, sbp_diag *diag,
                                    sbp_parquet_value *value) SBP_CHECKED;
 
+/* Whether libsnappy is there, which most files of the Hub are compressed with. */
+bool sbp_parquet_has_snappy(void);
+
 #endif

@@ -133,6 +133,14 @@ typedef struct snappy {
 static snappy opened;
 static pthread_once_t open_once = PTHREAD_ONCE_INIT;
 
+#ifdef SBP_SNAPPY_IS_LINKED /* a build that needs no libraries but C's */
+int snappy_uncompressed_length(const char *in, size_t length, size_t *out);
+int snappy_uncompress(const char *in, size_t length, char *out, size_t *out_length);
+
+static void open_snappy(void) {
+    opened = (snappy){snappy_uncompressed_length, snappy_uncompress};
+}
+#else
 static void open_snappy(void) {
     void *library = dlopen("libsnappy.so.1", RTLD_NOW | RTLD_LOCAL); /* for good */
     if (!library)
@@ -143,6 +151,12 @@ static void open_snappy(void) {
         return;
     memcpy(&opened.length, &length, sizeof length); /* C has no cast between these */
     memcpy(&opened.uncompress, &uncompress, sizeof uncompress);
+}
+#endif
+
+bool sbp_parquet_has_snappy(void) {
+    pthread_once(&open_once, open_snappy);
+    return opened.uncompress != NULL;
 }
 
 static bool unzip(const char *in, int64_t length, char *out, int64_t bytes) {

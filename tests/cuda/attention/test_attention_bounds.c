@@ -31,9 +31,10 @@
  *   fp32     1: 128 results; 2 on sm_80: 64 (the same)
  *   products of 16 x 8 x 16: 2048 multiplications, divided by what a data sheet's TFLOP/s say of a card whose
  *            tensor cores are not cut down: A100 312, A40 150, L40S 362, RTX PRO 6000 Blackwell 504 TFLOP/s
- * (those of GeForce cards run at half of that with fp32 sums, and everything else is cheaper by comparison).
- *            On sm_90 mma.sync has 62.9 % of the rate of wgmma (arXiv 2402.13499, table of tensor cores),
- * which is 1024 multiplications a clock: 989 TFLOP/s. Of sm_100 nothing is known; that of sm_80 is taken.
+ *            (those of GeForce cards run at half of that with fp32 sums, and everything else is cheaper by
+ *            comparison). On sm_90 mma.sync has 62.9 % of the rate of wgmma (arXiv 2402.13499, table of tensor
+ *            cores), which is 1024 multiplications a clock: 989 TFLOP/s. Of sm_100 nothing is known; that of
+ *            sm_80 is taken.
  * Shared memory serves 128 bytes a clock and SM, so a quarter of that for a quarter: an access of a warp to
  * what lies in one row of banks counts 4 clocks of a quarter when all four do the same. That there are no
  * conflicts is shown by test_attention_run. */

@@ -65,20 +65,20 @@ typedef struct kind {
     sbp_dtype to, from;
 } kind;
 
-static const kind kinds[] = {
-    {SBP_ALL_REDUCE, SBP_F32, SBP_F32},     {SBP_ALL_REDUCE, SBP_F64, SBP_F64},
-    {SBP_ALL_REDUCE, SBP_BF16, SBP_BF16},   {SBP_REDUCE_SCATTER, SBP_F32, SBP_F32},
-    {SBP_REDUCE_SCATTER, SBP_F16, SBP_F16}, {SBP_REDUCE_ADD, SBP_F32, SBP_F32},
-    {SBP_REDUCE_ADD, SBP_F32, SBP_BF16},    {SBP_REDUCE_ADD, SBP_BF16, SBP_F32},
-    {SBP_REDUCE_ADD, SBP_F64, SBP_F64},     {SBP_REDUCE_ADD, SBP_F32, SBP_F64},
-    {SBP_REDUCE_OWN, SBP_F32, SBP_F32},     {SBP_ALL_GATHER, SBP_F32, SBP_F32},
-    {SBP_ALL_GATHER, SBP_I8, SBP_I8},       {SBP_BROADCAST, SBP_BF16, SBP_BF16},
-    {SBP_SHARE, SBP_F32, SBP_F32},          {SBP_GROUP_REDUCE, SBP_F64, SBP_F64},
-    {SBP_GROUP_REDUCE, SBP_BF16, SBP_BF16}, {SBP_REDUCE_OWN, SBP_BF16, SBP_BF16},
-    {SBP_TO_HEADS, SBP_F32, SBP_F32},       {SBP_TO_ROWS, SBP_F32, SBP_F32},
-    {SBP_TO_HEADS, SBP_BF16, SBP_BF16},     {SBP_TO_ROWS, SBP_BF16, SBP_BF16},
-    {SBP_CONTEXT_GATHER, SBP_I32, SBP_I32}, {SBP_CONTEXT_GATHER, SBP_BF16, SBP_BF16},
-    {SBP_CONTEXT_REDUCE, SBP_F32, SBP_F32}, {SBP_CONTEXT_REDUCE, SBP_BF16, SBP_BF16}};
+static const kind kinds[] = {{SBP_ALL_REDUCE, SBP_F32, SBP_F32},     {SBP_ALL_REDUCE, SBP_F64, SBP_F64},
+                             {SBP_ALL_REDUCE, SBP_BF16, SBP_BF16},   {SBP_REDUCE_SCATTER, SBP_F32, SBP_F32},
+                             {SBP_REDUCE_SCATTER, SBP_F16, SBP_F16}, {SBP_REDUCE_ADD, SBP_F32, SBP_F32},
+                             {SBP_REDUCE_ADD, SBP_F32, SBP_BF16},    {SBP_REDUCE_ADD, SBP_BF16, SBP_F32},
+                             {SBP_REDUCE_ADD, SBP_F64, SBP_F64},     {SBP_REDUCE_ADD, SBP_F32, SBP_F64},
+                             {SBP_REDUCE_OWN, SBP_F32, SBP_F32},     {SBP_ALL_GATHER, SBP_F32, SBP_F32},
+                             {SBP_ALL_GATHER, SBP_I8, SBP_I8},       {SBP_BROADCAST, SBP_BF16, SBP_BF16},
+                             {SBP_SHARE, SBP_F32, SBP_F32},          {SBP_GROUP_REDUCE, SBP_F64, SBP_F64},
+                             {SBP_GROUP_REDUCE, SBP_BF16, SBP_BF16}, {SBP_REDUCE_OWN, SBP_BF16, SBP_BF16},
+                             {SBP_TO_HEADS, SBP_F32, SBP_F32},       {SBP_TO_ROWS, SBP_F32, SBP_F32},
+                             {SBP_TO_HEADS, SBP_BF16, SBP_BF16},     {SBP_TO_ROWS, SBP_BF16, SBP_BF16},
+                             {SBP_CONTEXT_GATHER, SBP_I32, SBP_I32}, {SBP_CONTEXT_GATHER, SBP_BF16, SBP_BF16},
+                             {SBP_CONTEXT_REDUCE, SBP_F32, SBP_F32}, {SBP_CONTEXT_REDUCE, SBP_BF16, SBP_BF16},
+                             {SBP_CONTEXT_SUM, SBP_F32, SBP_F32},    {SBP_CONTEXT_SUM, SBP_F64, SBP_F64}};
 
 static bool is_of_heads(sbp_collective_op op) {
     return op == SBP_TO_HEADS || op == SBP_TO_ROWS;
@@ -95,6 +95,7 @@ static bool is_whole(sbp_collective_op op, int operand) {
     case SBP_GROUP_REDUCE:
     case SBP_BROADCAST:
     case SBP_REDUCE_OWN:
+    case SBP_CONTEXT_SUM:
         return true;
     case SBP_ALL_GATHER:
     case SBP_CONTEXT_GATHER:
@@ -171,7 +172,7 @@ static void draw_spans(sbp_rng *rng, const kind *k, int64_t slot, sbp_context_he
         draw_heads(rng, k->op, heads, spans);
     if (k->op >= SBP_TO_HEADS)
         spans[0].space = spans[1].space = SBP_DEVICE;
-    if (k->op == SBP_REDUCE_OWN ||
+    if (k->op == SBP_REDUCE_OWN || k->op == SBP_CONTEXT_SUM ||
         ((k->op == SBP_ALL_REDUCE || k->op == SBP_GROUP_REDUCE) && sbp_rng_below(rng, 2)))
         spans[1] = spans[0];
 }

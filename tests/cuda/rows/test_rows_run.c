@@ -37,14 +37,10 @@ static batch *batch_open(void) {
     return b;
 }
 
-static bool is_reduction(const sbp_rk_instr *instr) {
-    return instr->op == SBP_RK_SUM || instr->op == SBP_RK_MAX || instr->op == SBP_RK_MIN;
-}
-
 /* Whether the CPU gives the same bits: it adds over elements in another order. */
 static bool has_order(const sbp_rowkernel *kernel) {
     for (int32_t i = 0; i < kernel->instr_count; i++)
-        if (is_reduction(&kernel->instrs[i]))
+        if (sbp_rk_is_reduction(&kernel->instrs[i]))
             return false;
     return true;
 }

@@ -38,6 +38,14 @@
         .dtypes = {d, d, d, wide, wide, wide, d, d, d, d, wide, wide, SBP_I32, wide, wide}, .head = columns  \
     }
 
+#define SSD(d, wide, columns)                                                                                \
+    { .kind = SBP_CMD_SSD, .dtypes = {d, wide, d, d, d, wide, wide, SBP_I32, wide, NONE}, .head = columns }
+#define SSD_BACKWARD(d, wide, columns)                                                                       \
+    {                                                                                                        \
+        .kind = SBP_CMD_SSD_BWD,                                                                             \
+        .dtypes = {d, d, d, wide, wide, wide, d, d, d, d, wide, wide, SBP_I32, wide, wide}, .head = columns  \
+    }
+
 const kernel_case kernel_cases[] = {
     MOVE(SBP_CMD_FILL, SBP_I8),
     MOVE(SBP_CMD_FILL, SBP_BF16),
@@ -70,6 +78,10 @@ const kernel_case kernel_cases[] = {
     DELTA(SBP_F64, SBP_F64, 64),
     DELTA_BACKWARD(SBP_BF16, SBP_F32, 128),
     DELTA_BACKWARD(SBP_F64, SBP_F64, 64),
+    SSD(SBP_BF16, SBP_F32, 128),
+    SSD(SBP_F64, SBP_F64, 64),
+    SSD_BACKWARD(SBP_BF16, SBP_F32, 128),
+    SSD_BACKWARD(SBP_F64, SBP_F64, 64),
     OTHER(SBP_CMD_ROUTE, SBP_I32, SBP_BF16),
     OTHER(SBP_CMD_ROUTE, SBP_I32, SBP_F64),
     OTHER(SBP_CMD_EXPERT_ORDER, SBP_I32, SBP_I32, SBP_I32),
@@ -110,8 +122,10 @@ static int32_t operand_count(sbp_command_kind kind) {
     case SBP_CMD_ATTN_BWD:
         return 12;
     case SBP_CMD_DELTA_RULE:
+    case SBP_CMD_SSD:
         return SBP_DELTA_RULE_OPERANDS;
     case SBP_CMD_DELTA_RULE_BWD:
+    case SBP_CMD_SSD_BWD:
         return SBP_DELTA_RULE_BWD_OPERANDS;
     default:
         return 2;
@@ -128,7 +142,8 @@ sbp_program *kernel_program(testing *t, const kernel_case *c) {
         command.u.gemm.alpha = 1;
     } else if (c->kind == SBP_CMD_REDUCE) {
         command.u.reduce.op = c->op;
-    } else if (c->kind == SBP_CMD_DELTA_RULE || c->kind == SBP_CMD_DELTA_RULE_BWD) {
+    } else if (c->kind == SBP_CMD_DELTA_RULE || c->kind == SBP_CMD_DELTA_RULE_BWD || c->kind == SBP_CMD_SSD ||
+               c->kind == SBP_CMD_SSD_BWD) {
         command.u.delta = (sbp_delta_attrs){.heads = 1, .key_heads = 1, .d_k = c->head, .d_v = c->head};
     } else if (c->head > 0) {
         command.u.attention =

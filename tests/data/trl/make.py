@@ -12,8 +12,10 @@ import json
 import pathlib
 
 import trl
+from trl.scripts.utils import DatasetMixtureConfig
 
-CLASSES = (trl.SFTConfig, trl.DPOConfig, trl.KTOConfig, trl.GRPOConfig, trl.RLOOConfig, trl.ModelConfig, trl.ScriptArguments)
+CLASSES = (trl.SFTConfig, trl.DPOConfig, trl.KTOConfig, trl.GRPOConfig, trl.RLOOConfig, trl.ModelConfig, trl.ScriptArguments,
+           DatasetMixtureConfig)
 
 
 def default(field):

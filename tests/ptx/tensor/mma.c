@@ -4,8 +4,7 @@
 
 #include "tests/ptx/tensor/approx.h"
 
-// ---- forms and maps
-// -------------------------------------------------------------------------------------------------
+// ---- forms and maps ---------------------------------------------------------------------------------------
 
 static bool floating8(sbp_ptx_type type) {
     return type == SBP_PTX_E4M3 || type == SBP_PTX_E5M2;
@@ -81,8 +80,7 @@ sbp_ptx_place sbp_ptx_mma_c(const sbp_ptx_mma *op, int lane, int element) {
     return (sbp_ptx_place){lane / 4 + 8 * (element / 2), lane % 4 * 2 + element % 2};
 }
 
-// ---- sums of products
-// -----------------------------------------------------------------------------------------------
+// ---- sums of products -------------------------------------------------------------------------------------
 
 sbp_ptx_accumulation sbp_ptx_accumulation_of(uint64_t seed) {
     static const sbp_ptx_accumulation ways[SBP_PTX_ACCUMULATIONS] = {{0, 0}, {4, 0}, {8, 1}, {16, 2}};
@@ -192,8 +190,7 @@ void sbp_ptx_multiply(int m, int n, int k, const double *a, const double *b, con
     }
 }
 
-// ---- a warp
-// ---------------------------------------------------------------------------------------------------------
+// ---- a warp -----------------------------------------------------------------------------------------------
 
 typedef sbp_ptx_place place_fn(const sbp_ptx_mma *op, int lane, int element);
 

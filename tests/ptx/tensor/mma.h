@@ -5,9 +5,11 @@
  * below are one rule (sections "Matrix Fragments for mma.m8n8k4 with .f64", "... mma.m16n8k4", "...
  * mma.m16n8k8", "... mma.m16n8k16 with floating point type", "... .m16n8k16 with integer type", "...
  * mma.m16n8k32"). With group = lane / 4, t = lane % 4, and w elements in a register (w = 32 / bits, 1 of
- * f64), element j of register r is A: row group + 8 * (r % h), column t * w + j + 4 * w * (r / h)      h = m
- * / 8 B: row t * w + j + 4 * w * r, column group C: element i: row group + 8 * (i / 2), column 2 * t + i % 2;
- * two f16 share a register, the even one below. */
+ * f64), element j of register r is
+ *   A: row group + 8 * (r % h), column t * w + j + 4 * w * (r / h)      h = m / 8
+ *   B: row t * w + j + 4 * w * r, column group
+ *   C: element i: row group + 8 * (i / 2), column 2 * t + i % 2; two f16 share a register, the even one below.
+ */
 #ifndef SBP_PTX_MMA_H
 #define SBP_PTX_MMA_H
 

@@ -298,8 +298,7 @@ static void infinities_and_nans_go_through(void **state) {
     }
 }
 
-// ---- ldmatrix, stmatrix, wavefronts
-// ---------------------------------------------------------------------------------
+// ---- ldmatrix, stmatrix, wavefronts -----------------------------------------------------------------------
 
 static void ldmatrix_hands_out_fragments(void **state) {
     (void)state;

@@ -1,7 +1,6 @@
 #include "tests/ptx/tensor/wgmma.h"
 
-// ---- descriptors
-// ----------------------------------------------------------------------------------------------------
+// ---- descriptors ------------------------------------------------------------------------------------------
 
 static uint32_t field(uint64_t bits, int low) {
     return (uint32_t)(bits >> low & 0x3fff) << 4;
@@ -53,8 +52,7 @@ uint32_t sbp_ptx_descriptor_piece(const sbp_ptx_descriptor *descriptor, bool mn_
     return sbp_ptx_swizzle(descriptor->span, (descriptor->start + offset) & 0x3ffff);
 }
 
-// ---- forms and fragments
-// --------------------------------------------------------------------------------------------
+// ---- forms and fragments ----------------------------------------------------------------------------------
 
 static bool eight_bits(sbp_ptx_type type) {
     return type == SBP_PTX_E4M3 || type == SBP_PTX_E5M2;
@@ -108,8 +106,7 @@ sbp_ptx_place sbp_ptx_wgmma_d(const sbp_ptx_wgmma *op, int thread, int element) 
                            8 * (element / 4) + 2 * (lane % 4) + element % 2};
 }
 
-// ---- the product
-// ----------------------------------------------------------------------------------------------------
+// ---- the product ------------------------------------------------------------------------------------------
 
 // Reads a matrix of `size` along M or N into out, where element (x, k) goes to out[x * x_step + k * k_step].
 static bool read_matrix(uint64_t bits, bool mn_major, sbp_ptx_type type, int size, int depth, int x_step,

@@ -12,8 +12,7 @@
 
 #include "tests/ptx/tensor/mma.h"
 
-// ---- shared memory
-// --------------------------------------------------------------------------------------------------
+// ---- shared memory ----------------------------------------------------------------------------------------
 
 /* The three swizzles, for wgmma and for tensor copies ("Tensor Swizzling Modes"): bits 4.. of an address are
  * xored with bits 7..; 16-byte pieces stay whole. The pattern is one of addresses, not of offsets: it repeats
@@ -42,16 +41,17 @@ const char *sbp_ptx_descriptor_fault(uint64_t bits);
 
 /* Shared address of the 16 bytes that hold element (x, k), x along M or N. With T = 16 / bytes of an element
  * and W = span / 16 (sections "Shared Memory Matrix Layout", "Strides"; equal to the canonical layouts of
- * CuTe's GMMA): K-major, none      x % 8 * 16 + x / 8 * SBO + k / T * LBO K-major, span      x % 8 * span + x
- * / 8 * SBO + k / T * 16                      (LBO unused) MN-major, none     k % 8 * 16 + k / 8 * LBO + x /
- * T * SBO MN-major, span     k % 8 * span + k / 8 * SBO + x / T % W * 16 + x / (T * W) * LBO is added to
- * start and the sum is swizzled. The element is at piece + (K-major ? k : x) % T * bytes. MN-major
- * (transposed) exists for 16-bit elements only. */
+ * CuTe's GMMA):
+ *   K-major, none      x % 8 * 16 + x / 8 * SBO + k / T * LBO
+ *   K-major, span      x % 8 * span + x / 8 * SBO + k / T * 16                      (LBO unused)
+ *   MN-major, none     k % 8 * 16 + k / 8 * LBO + x / T * SBO
+ *   MN-major, span     k % 8 * span + k / 8 * SBO + x / T % W * 16 + x / (T * W) * LBO
+ * is added to start and the sum is swizzled. The element is at piece + (K-major ? k : x) % T * bytes.
+ * MN-major (transposed) exists for 16-bit elements only. */
 uint32_t sbp_ptx_descriptor_piece(const sbp_ptx_descriptor *descriptor, bool mn_major, int element_bytes,
                                   int x, int k);
 
-// ---- the product
-// ----------------------------------------------------------------------------------------------------
+// ---- the product ------------------------------------------------------------------------------------------
 
 // One form of the instruction with its immediates.
 typedef struct {

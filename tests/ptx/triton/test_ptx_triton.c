@@ -30,8 +30,7 @@ static const char *case_name, *mutants_file;
 
 enum { NOT_WANTED = 100 }; // beside ptxrun's exit statuses 0, 1, 2
 
-// ---- files
-// -----------------------------------------------------------------------------------------------------------
+// ---- files ------------------------------------------------------------------------------------------------
 
 // A whole file with a NUL behind it; NULL where there is none. The caller frees it.
 static char *read_file(const char *in, const char *name, size_t *bytes) {
@@ -65,8 +64,7 @@ static json_t *read_json(const char *name) {
     return json;
 }
 
-// ---- running
-// ---------------------------------------------------------------------------------------------------------
+// ---- running ----------------------------------------------------------------------------------------------
 
 // ptxrun's exit status; 128 + signal; what it says goes to scratch/said.
 static int run_ptx(const char *case_file, int seed) {
@@ -172,8 +170,7 @@ static int judged(const char *case_file, int seed, double *worst) {
     return status == 0 && !is_wanted(scratch, worst) ? NOT_WANTED : status;
 }
 
-// ---- edits
-// -----------------------------------------------------------------------------------------------------------
+// ---- edits ------------------------------------------------------------------------------------------------
 
 // The n-th line of text that contains the pattern, as its start; NULL: there is none.
 static char *find_line(char *text, const char *pattern, int n) {
@@ -255,8 +252,7 @@ static void make_mutant(const char *orders, char *out_case_file, size_t room) {
     snprintf(out_case_file, room, "%s/mutant/case.json", scratch);
 }
 
-// ---- tests
-// -----------------------------------------------------------------------------------------------------------
+// ---- tests ------------------------------------------------------------------------------------------------
 
 static int last_seed(void) {
     return testing_all() ? 6 : 2;

@@ -44,8 +44,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
     Scratch scratch = scratch_of(args);
     int group = args.ints[0] / args.ints[1], blocks = (k.rows + KEYS - 1) / KEYS, tiles = (q.rows + QUERIES - 1) / QUERIES;
     int kv = blockIdx.x / blocks, key0 = blockIdx.x % blocks * KEYS, key1 = key0 + KEYS;
-    int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, part = Own::part(warp, WARPS);
-    int own_row = (warp - part * WARPS) * 16;
+    int lane = threadIdx.x % LANES, part = Own::part(threadIdx.x / LANES, WARPS);
+    int own_row = (threadIdx.x / LANES - part * WARPS) * 16;
     unsigned k_tile = shared_address(memory), v_tile = k_tile + KEYS * Tile<D_QK>::PITCH;
     unsigned stages = v_tile + KEYS * Tile<D_V>::PITCH;
     const char *rows = memory + KEYS * (Tile<D_QK>::PITCH + Tile<D_V>::PITCH) + Q_BYTES + DO_BYTES;

@@ -24,8 +24,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
     int group = args.ints[0] / args.ints[1], tiles = (q.rows + ROWS - 1) / ROWS;
     int kv = blockIdx.x / (tiles * group), within = blockIdx.x % (tiles * group);
     int head = kv * group + within % group, row0 = (tiles - 1 - within / group) * ROWS;
-    int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, part = Parts<D_QK>::part(warp, WARPS);
-    int own_row = (warp - part * WARPS) * 16;
+    int lane = threadIdx.x % LANES, part = Parts<D_QK>::part(threadIdx.x / LANES, WARPS);
+    int own_row = (threadIdx.x / LANES - part * WARPS) * 16;
     unsigned q_tile = shared_address(memory), do_tile = q_tile + ROWS * Tile<D_QK>::PITCH;
     unsigned k_tiles = do_tile + ROWS * Tile<D_V>::PITCH, v_tiles = k_tiles + 2 * K_BYTES;
 

@@ -1,4 +1,4 @@
-/* attention.c: what the rules of attn_fwd and attn_bwd have in common. */
+/* attn.c: what the rules of attn_fwd and attn_bwd have in common. */
 #include "ir/program/commands/command.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* memory.c: pages for arenas and scratch, and what the system says about memory. */
+/* cpu_memory.c: pages for arenas and scratch, and what the system says about memory. */
 #include "backends/cpu/cpu.h"
 
 #include <stdio.h>

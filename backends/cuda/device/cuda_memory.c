@@ -1,4 +1,4 @@
-/* memory.c: arenas, and how the host reaches them. */
+/* cuda_memory.c: arenas, and how the host reaches them. */
 #include "backends/cuda/device/cuda.h"
 #include "ir/base/machine.h"
 

@@ -1,0 +1,255 @@
+/* hub_fetch.c: `hf download`, and what is asked of what it leaves. */
+#include "frontends/files/hub_fetch.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fnmatch.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "frontends/files/sha256.h"
+#include "ir/base/file.h"
+#include "ir/base/machine.h"
+
+/* What describes a model, and what its weights are in. Neither pickles nor programs; not the copies that some
+ * repositories have under other names (consolidated.safetensors). */
+#define DESCRIPTION                                                                                          \
+    "config.json", "generation_config.json", "adapter_config.json", "tokenizer.json", "tokenizer.model",     \
+        "tokenizer_config.json", "tekken.json", "special_tokens_map.json", "added_tokens.json",              \
+        "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",                             \
+        "additional_chat_templates/*.jinja", "*.tiktoken"
+static const char *const describing[] = {DESCRIPTION, NULL};
+static const char *const whole[] = {DESCRIPTION,
+                                    "model.safetensors.index.json",
+                                    "model.safetensors",
+                                    "model-*-of-*.safetensors",
+                                    "adapter_model.safetensors",
+                                    NULL};
+
+/* ---- the program ------------------------------------------------------------------------------------ */
+
+static const char *runnable(const char *path) {
+    return path && access(path, X_OK) == 0 && !sbp_directory_exists(path) ? path : NULL;
+}
+
+/* Where a wheel or an environment puts it, then PATH; NULL: nowhere. */
+static const char *find_program(sbp_arena *arena) {
+    const char *environment = getenv("VIRTUAL_ENV"), *path = getenv("PATH"), *found = NULL;
+    char self[4096];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (environment && *environment == '/')
+        found = runnable(sbp_arena_printf(arena, "%s/bin/hf", environment));
+    self[length > 0 ? length : 0] = 0;
+    /* beside this program; and in bin/ above lib/pythonX/site-packages/sbpc/bin, where a wheel has it */
+    static const char *const places[] = {"hf", "../../../../../bin/hf"};
+    char *slash = strrchr(self, '/');
+    for (int i = 0; slash && i < SBP_COUNT(places) && !found; i++)
+        found = runnable(sbp_arena_printf(arena, "%.*s/%s", (int)(slash - self), self, places[i]));
+    while (!found && path && *path) {
+        size_t part = strcspn(path, ":");
+        if (*path == '/')
+            found = runnable(sbp_arena_printf(arena, "%.*s/hf", (int)part, path));
+        path += part + (path[part] == ':');
+    }
+    return found;
+}
+
+extern char **environ;
+
+static sbp_status start(sbp_diag *diag, const char *const *args, pid_t *pid) {
+    posix_spawn_file_actions_t actions;
+    int reason = posix_spawn_file_actions_init(&actions);
+    if (reason == 0) {
+        reason = posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+        if (reason == 0)
+            reason = posix_spawn(pid, args[0], &actions, NULL, (char *const *)(uintptr_t)args, environ);
+        posix_spawn_file_actions_destroy(&actions);
+    }
+    return reason == 0 ? SBP_OK
+                       : sbp_fail(diag, SBP_MACHINE, "cannot start '%s': %s", args[0], strerror(reason));
+}
+
+sbp_status sbp_hub_has_program(sbp_arena *arena, sbp_diag *diag, const char *what) {
+    return find_program(arena)
+               ? SBP_OK
+               : sbp_fail(diag, SBP_MACHINE,
+                          "%s, and huggingface_hub, which does that, is not installed: pip install "
+                          "huggingface_hub",
+                          what);
+}
+
+sbp_status sbp_hub_run(sbp_arena *arena, sbp_diag *diag, const char *what, const char *const *args) {
+    const char **all = NULL;
+    int32_t count = 0, capacity = 0;
+    const char *program = find_program(arena);
+    pid_t pid;
+    int state;
+    SBP_TRY(sbp_hub_has_program(arena, diag, what));
+    SBP_PUSH(arena, all, count, capacity, program);
+    for (; *args; args++)
+        SBP_PUSH(arena, all, count, capacity, *args);
+    SBP_PUSH(arena, all, count, capacity, NULL);
+    SBP_TRY(start(diag, all, &pid));
+    while (waitpid(pid, &state, 0) < 0)
+        if (errno != EINTR)
+            return sbp_fail(diag, SBP_INTERNAL, "cannot wait for '%s': %s", program, strerror(errno));
+    if (WIFEXITED(state) && WEXITSTATUS(state) == 0)
+        return SBP_OK;
+    return sbp_fail(diag, SBP_IO, "%s: `hf %s` ended with %s %d; what it said stands above", what, all[1],
+                    WIFEXITED(state) ? "status" : "signal",
+                    WIFEXITED(state) ? WEXITSTATUS(state) : WTERMSIG(state));
+}
+
+bool sbp_hub_is_offline(void) {
+    static const char *const names[] = {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}, *const values[] = {
+                                                                                       "1", "on", "yes",
+                                                                                       "true"};
+    for (int i = 0; i < SBP_COUNT(names); i++)
+        for (int k = 0; k < SBP_COUNT(values); k++)
+            if (getenv(names[i]) && strcasecmp(getenv(names[i]), values[k]) == 0)
+                return true;
+    return false;
+}
+
+sbp_status sbp_hub_fetch(sbp_arena *arena, sbp_diag *diag, const sbp_hub_name *name,
+                         const char *const *patterns, const char **out) {
+    const char **args = NULL, *kind = name->dataset ? "data set" : "model";
+    int32_t count = 0, capacity = 0;
+    const char *what = sbp_arena_printf(arena, "the cache of the Hub (%s) lacks the %s %s or a part of it",
+                                        sbp_hub_cache(arena), kind, name->id);
+    if (sbp_hub_is_offline())
+        return sbp_fail(diag, SBP_IO, "%s, and HF_HUB_OFFLINE is set: nothing is fetched", what);
+    const char *const fixed[] = {"download",    name->id,
+                                 "--repo-type", name->dataset ? "dataset" : "model",
+                                 "--revision",  name->revision};
+    for (int i = 0; i < SBP_COUNT(fixed); i++)
+        SBP_PUSH(arena, args, count, capacity, fixed[i]);
+    for (; *patterns; patterns++) {
+        SBP_PUSH(arena, args, count, capacity, "--include");
+        SBP_PUSH(arena, args, count, capacity, *patterns);
+    }
+    SBP_PUSH(arena, args, count, capacity, NULL);
+    sbp_note(diag, "fetching the %s %s (%s) from the Hub by huggingface_hub", kind, name->id, name->revision);
+    SBP_TRY(sbp_hub_run(arena, diag, what, args));
+    *out = sbp_hub_snapshot(arena, name);
+    return *out ? SBP_OK
+                : sbp_fail(diag, SBP_IO, "%s: `hf download` left nothing of revision %s there that is meant",
+                           what, name->revision);
+}
+
+/* ---- what it left ----------------------------------------------------------------------------------- */
+
+static bool is_sha256(const char *text) {
+    return strlen(text) == 64 && strspn(text, "0123456789abcdef") == 64;
+}
+
+/* A file that was compared is not again: an empty file of its hash's name, no older than it. */
+static bool was_compared(const char *stamp, const char *blob) {
+    struct stat then, now;
+    return *stamp && stat(stamp, &then) == 0 && stat(blob, &now) == 0 &&
+           (then.st_mtim.tv_sec > now.st_mtim.tv_sec ||
+            (then.st_mtim.tv_sec == now.st_mtim.tv_sec && then.st_mtim.tv_nsec >= now.st_mtim.tv_nsec));
+}
+
+static sbp_status compare(sbp_arena *arena, sbp_diag *diag, const char *blob, const char *hash) {
+    char stamp[4096], found[65];
+    if (!sbp_cache_path(sbp_arena_printf(arena, "hub/%s", hash), stamp, sizeof stamp))
+        *stamp = 0;
+    if (was_compared(stamp, blob))
+        return SBP_OK;
+    SBP_TRY(sbp_sha256_file(diag, blob, found));
+    if (strcmp(found, hash) != 0)
+        return sbp_fail(
+            diag, SBP_INPUT,
+            "'%s' is damaged: its SHA-256 is %s, which its name says otherwise. Remove it (rm '%s') "
+            "and start again: it is fetched anew",
+            blob, found, blob);
+    if (*stamp) {
+        sbp_make_directories_above(stamp);
+        (void)!sbp_file_write(NULL, stamp, "", 0); /* else it is compared again */
+    }
+    return SBP_OK;
+}
+
+sbp_status sbp_hub_check_file(sbp_arena *arena, sbp_diag *diag, const char *path) {
+    char target[4096], root[4096];
+    if (!realpath(path, target))
+        return sbp_fail(diag, SBP_IO, "cannot read '%s': %s", path, strerror(errno));
+    if (!realpath(sbp_hub_cache(arena), root))
+        return sbp_fail(diag, SBP_IO, "cannot read '%s': %s", sbp_hub_cache(arena), strerror(errno));
+    size_t length = strlen(root);
+    if (strncmp(target, root, length) != 0 || target[length] != '/')
+        return sbp_fail(diag, SBP_INPUT, "'%s' leads out of the cache, to '%s': it is not read", path,
+                        target);
+    const char *name = strrchr(target, '/') + 1;
+    return is_sha256(name) ? compare(arena, diag, target, name) : SBP_OK;
+}
+
+/* Names in a directory, one behind the other with a NUL each, and another at the end. */
+static sbp_status names_in(sbp_arena *arena, sbp_diag *diag, const char *directory, const char **out) {
+    sbp_text text;
+    struct dirent **names;
+    int count = scandir(directory, &names, NULL, alphasort);
+    if (count < 0)
+        return sbp_fail(diag, SBP_IO, "cannot read the directory '%s': %s", directory, strerror(errno));
+    size_t bytes = 1;
+    for (int i = 0; i < count; i++)
+        bytes += strlen(names[i]->d_name) + 1;
+    char *all = sbp_malloc(bytes), *at = all;
+    for (int i = 0; i < count; i++) {
+        if (all)
+            at = stpcpy(at, names[i]->d_name) + 1;
+        free(names[i]);
+    }
+    free(names);
+    if (!all)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the names in '%s'", directory);
+    *at = 0;
+    sbp_text_init(&text, arena);
+    sbp_text_add_n(&text, all, bytes);
+    free(all);
+    *out = text.data;
+    return SBP_OK;
+}
+
+static sbp_status check_snapshot(sbp_arena *arena, sbp_diag *diag, const char *snapshot,
+                                 const char *const *patterns) {
+    const char *names = NULL;
+    SBP_TRY(names_in(arena, diag, snapshot, &names));
+    for (; *names; names += strlen(names) + 1)
+        for (const char *const *p = patterns; *p; p++)
+            if (fnmatch(*p, names, 0) == 0) {
+                SBP_TRY(sbp_hub_check_file(arena, diag, sbp_file_join(arena, snapshot, names)));
+                break;
+            }
+    return SBP_OK;
+}
+
+sbp_status sbp_hub_model(sbp_arena *arena, sbp_diag *diag, const char *text, bool weights, const char **out) {
+    sbp_hub_name name;
+    const char *const *patterns = weights ? whole : describing;
+    *out = text;
+    if (access(text, F_OK) == 0)
+        return SBP_OK;
+    int reason = errno;
+    if (!sbp_hub_parse(arena, text, &name))
+        return sbp_fail(diag, SBP_IO, "cannot read '%s': %s", text, strerror(reason));
+    const char *snapshot = sbp_hub_snapshot(arena, &name);
+    if (!snapshot || !sbp_hub_is_complete(arena, snapshot, weights))
+        SBP_TRY(sbp_hub_fetch(arena, diag, &name, patterns, &snapshot));
+    if (!sbp_hub_is_complete(arena, snapshot, weights))
+        return sbp_fail(
+            diag, SBP_IO,
+            "'%s' is still incomplete after `hf download`: a config.json%s expected. Weights in "
+            "pickle (.bin) are not read; an old huggingface_hub reads one --include only: pip install "
+            "-U huggingface_hub",
+            snapshot, weights ? " and model.safetensors, or all shards of its index, are" : " is");
+    SBP_TRY(check_snapshot(arena, diag, snapshot, patterns));
+    *out = snapshot;
+    return SBP_OK;
+}

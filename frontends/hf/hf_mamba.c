@@ -1,0 +1,142 @@
+/* hf_mamba.c: Mamba-2 as a mixer of rows: a projection, a short convolution, a state per head, a gated norm. Formulas:
+ * transformers, modeling_bamba.py (BambaMixer, BambaRMSNormGated) and modeling_zamba2.py; parameters are those of
+ * that module. */
+#include <math.h>
+#include <string.h>
+
+#include "frontends/hf/hf.h"
+#include "ir/graph/op.h"
+
+static sbp_dtype wide_type(const sbp_hf *hf) {
+    return sbp_rule_wide(hf->compute);
+}
+
+static sbp_value constant(sbp_hf *hf, double x) {
+    return sbp_build_const(&hf->builder, wide_type(hf), sbp_round_to(wide_type(hf), x));
+}
+
+/* A number per head, in the wide type. */
+static sbp_value per_head(sbp_hf *hf, const sbp_hf_mamba *m, const char *module, const char *name,
+                          sbp_init init) {
+    sbp_value x = sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.%s", module, name), init, m->heads);
+    if (!strstr(name, "bias"))
+        sbp_hf_decays(hf, x);
+    return sbp_build_cast(&hf->builder, x, wide_type(hf));
+}
+
+/* softplus(x + dt_bias) within its limits, with softplus(x) = -log_sigmoid(-x); at a limit it has its gradient. */
+static sbp_value build_dt(sbp_hf *hf, const sbp_hf_mamba *m, sbp_value x, const char *module) {
+    sbp_builder *b = &hf->builder;
+    sbp_value bias = per_head(hf, m, module, "dt_bias", SBP_INIT_ONES);
+    x = sbp_build2(b, SBP_OP_add, sbp_build_cast(b, x, wide_type(hf)), bias);
+    x = sbp_build1(b, SBP_OP_log_sigmoid, sbp_build1(b, SBP_OP_neg, x));
+    x = sbp_build1(b, SBP_OP_neg, x);
+    if (m->dt_least > 0) {
+        sbp_value limit = constant(hf, m->dt_least);
+        x = sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_lt, x, limit), limit, x);
+    }
+    if (isfinite(m->dt_most)) {
+        sbp_value limit = constant(hf, m->dt_most);
+        x = sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_lt, limit, x), limit, x);
+    }
+    sbp_build_name(b, x, "dt");
+    return x;
+}
+
+/* y + D x of each head, in the wide type, [T, heads * head_dim]. D is a number of each row first: what its gradient
+ * adds up over the columns of a head is summed there. */
+static sbp_value add_skip(sbp_hf *hf, const sbp_hf_mamba *m, sbp_value y, sbp_value x, const char *module) {
+    sbp_builder *b = &hf->builder;
+    sbp_value d = per_head(hf, m, module, "D", SBP_INIT_ONES);
+    if (b->status != SBP_OK)
+        return SBP_NO_VALUE;
+    const sbp_type rows = {
+        .dtype = wide_type(hf), .rank = 2, .dim = {sbp_dim_symbol(SBP_T), sbp_dim_const(m->heads)}};
+    d = sbp_build_reshape(b, sbp_build_broadcast(b, d, &rows), (int64_t[]){m->heads, 1}, 2);
+    sbp_value skip = sbp_build2(b, SBP_OP_mul, sbp_build_cast(b, x, wide_type(hf)), d);
+    y = sbp_build2(b, SBP_OP_add, sbp_build_cast(b, y, wide_type(hf)), skip);
+    return sbp_hf_join_heads(hf, y);
+}
+
+/* y silu(z), each group of columns by its root mean square, times a weight. */
+static sbp_value build_gated_norm(sbp_hf *hf, const sbp_hf_mamba *m, sbp_value y, sbp_value z,
+                                  const char *module) {
+    sbp_builder *b = &hf->builder;
+    int64_t n = m->heads * m->head_dim, each = n / m->groups;
+    y = sbp_hf_gate(hf, "silu", NULL, sbp_build_cast(b, z, wide_type(hf)), y);
+    y = sbp_hf_split_heads(hf, y, m->groups, each);
+    sbp_value mean = sbp_build1(b, SBP_OP_row_sum, sbp_build2(b, SBP_OP_mul, y, y));
+    mean = sbp_build2(b, SBP_OP_mul, mean, constant(hf, 1 / (double)each));
+    mean = sbp_build1(b, SBP_OP_rsqrt, sbp_build2(b, SBP_OP_add, mean, constant(hf, m->eps)));
+    y = sbp_build2(b, SBP_OP_mul, y, mean);
+    y = sbp_build_cast(b, sbp_hf_join_heads(hf, y), hf->compute);
+    sbp_value w = sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.norm.weight", module), SBP_INIT_ONES, n);
+    y = sbp_build2(b, SBP_OP_mul, sbp_build_cast(b, y, wide_type(hf)), sbp_build_cast(b, w, wide_type(hf)));
+    y = sbp_hf_operand(hf, y);
+    sbp_build_name(b, y, "ssd_normed");
+    return y;
+}
+
+sbp_value sbp_hf_mamba_build(sbp_hf *hf, const sbp_hf_mamba *m, sbp_value x, const char *module,
+                             int64_t hidden) {
+    sbp_builder *b = &hf->builder;
+    int64_t inner = m->heads * m->head_dim, shared = m->groups * m->state, channels = inner + 2 * shared;
+    x = sbp_hf_linear(hf, "ssd_in", x, sbp_hf_path(hf, "%s.in_proj", module), inner + channels + m->heads,
+                      hidden, m->bias);
+    sbp_value z = sbp_build_slice(b, x, 0, inner), rows = sbp_build_slice(b, x, inner, channels);
+    sbp_value dt = build_dt(hf, m, sbp_build_slice(b, x, inner + channels, m->heads), module);
+    rows = sbp_hf_conv_rows(hf, "conv", rows, sbp_hf_path(hf, "%s.conv1d", module), channels, m->taps,
+                            m->conv_bias);
+    rows = sbp_hf_activate(hf, m->activation, "conv_act", rows);
+    sbp_value values = sbp_hf_split_heads(hf, sbp_build_slice(b, rows, 0, inner), m->heads, m->head_dim);
+    sbp_build_name(b, values, "ssd_x");
+    sbp_value into = sbp_hf_split_heads(hf, sbp_build_slice(b, rows, inner, shared), m->groups, m->state);
+    sbp_build_name(b, into, "ssd_b");
+    sbp_value out =
+        sbp_hf_split_heads(hf, sbp_build_slice(b, rows, inner + shared, shared), m->groups, m->state);
+    sbp_build_name(b, out, "ssd_c");
+    sbp_value rate = sbp_build1(b, SBP_OP_exp, per_head(hf, m, module, "A_log", SBP_INIT_NORMAL));
+    rate = sbp_build1(b, SBP_OP_neg, rate);
+    sbp_value decay = sbp_build2(b, SBP_OP_mul, dt, rate), first = sbp_hf_row(hf, "first");
+    sbp_build_name(b, decay, "decay");
+    sbp_value y = sbp_build(b, SBP_OP_ssd, "ssd_out", (sbp_value[]){out, into, values, decay, dt, first}, 6,
+                            NULL, 0, NULL);
+    y = add_skip(hf, m, y, values, module);
+    y = build_gated_norm(hf, m, y, z, module);
+    return sbp_hf_linear(hf, "ssd_proj", y, sbp_hf_path(hf, "%s.out_proj", module), hidden, inner, m->bias);
+}
+
+void sbp_hf_mamba_check(sbp_hf *hf, const sbp_hf_mamba *m, const char *heads_key, const char *groups_key) {
+    if (hf->builder.status == SBP_OK && m->heads % m->groups != 0)
+        sbp_hf_fail(hf, sbp_hf_field(hf, groups_key), "%s %lld is not a multiple of %s %lld", heads_key,
+                    (long long)m->heads, groups_key, (long long)m->groups);
+}
+
+/* One of two limits: a number, infinite ones as json of Python or of transformers has them. */
+static double read_limit(sbp_hf *hf, const sbp_json *item) {
+    const sbp_json *text = sbp_json_member(item, "__float__");
+    if (text && text->kind == SBP_JSON_STRING && strcmp(text->string, "Infinity") == 0)
+        return (double)INFINITY;
+    if (item->kind == SBP_JSON_REAL)
+        return item->real;
+    if (item->kind == SBP_JSON_INT)
+        return (double)item->integer;
+    sbp_hf_fail(hf, item, "a number is expected");
+    return 0;
+}
+
+void sbp_hf_mamba_limits(sbp_hf *hf, sbp_hf_mamba *m, const char *key) {
+    const sbp_json *field = sbp_hf_field(hf, key);
+    m->dt_least = 0;
+    m->dt_most = (double)INFINITY;
+    if (!field)
+        return;
+    if (field->kind != SBP_JSON_ARRAY || field->count != 2) {
+        sbp_hf_fail(hf, field, "an array of two numbers is expected");
+        return;
+    }
+    m->dt_least = read_limit(hf, &field->items[0]);
+    m->dt_most = read_limit(hf, &field->items[1]);
+    if (!(m->dt_least <= m->dt_most))
+        sbp_hf_fail(hf, field, "the limits are %g and %g", m->dt_least, m->dt_most);
+}

@@ -1,0 +1,204 @@
+/* weights_pairs.c: weights that safetensors hold as two tensors, codes and scales.
+ *
+ * MXFP4 (transformers, integrations/mxfp4.py): X_blocks U8 [.., G, 16], of which a byte holds two neighbours, the
+ * first in its low half, and X_scales U8 [.., G]; together [.., 32 G].
+ * FP8 (transformers, integrations/finegrained_fp8.py): X.weight F8_E4M3 [rows, columns] and X.weight_scale_inv, one
+ * for each block of so many rows and columns; or one for all. */
+#include "frontends/weights/weights_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MXFP4_BYTES = 16, MXFP4_BLOCK = 2 * MXFP4_BYTES, FP8_BLOCK = 128 };
+
+/* ---- finding ---------------------------------------------------------------------------------------- */
+
+static const sbp_weight *find_beside(const sbp_weights *w, const char *name, size_t length, const char *end) {
+    return sbp_weights_find(w, sbp_arena_printf(w->arena, "%.*s%s", (int)length, name, end));
+}
+
+static bool ends_with(const char *name, const char *end, size_t *stem) {
+    size_t n = strlen(name), m = strlen(end);
+    *stem = n > m ? n - m : 0;
+    return n > m && strcmp(name + n - m, end) == 0;
+}
+
+static sbp_status need_decoder(sbp_weights *w, sbp_diag *diag, sbp_format format) {
+    if (!w->decoders[format])
+        w->decoders[format] = sbp_format_decoder_create(w->arena, diag, format);
+    return w->decoders[format] ? SBP_OK : SBP_INTERNAL;
+}
+
+static bool is_bytes(const sbp_weight *t) {
+    return strcmp(t->encoding, "U8") == 0;
+}
+
+/* Whether two tensors are blocks and scales of MXFP4. */
+static bool is_mxfp4(const sbp_weight *blocks, const sbp_weight *scales) {
+    int32_t rank = blocks->rank;
+    return scales && is_bytes(blocks) && is_bytes(scales) && rank >= 2 && rank <= SBP_MAX_RANK &&
+           scales->rank == rank - 1 && blocks->dim[rank - 1] == MXFP4_BYTES &&
+           memcmp(blocks->dim, scales->dim, (size_t)(rank - 1) * sizeof *blocks->dim) == 0 &&
+           blocks->elems <= INT64_MAX / 2;
+}
+
+static sbp_status add_mxfp4(sbp_weights *w, sbp_diag *diag, const sbp_weight *blocks,
+                            const sbp_weight *scales) {
+    sbp_weight t = *blocks;
+    int64_t *dim = SBP_NEW_ARRAY(w->arena, int64_t, blocks->rank - 1);
+    memcpy(dim, blocks->dim, (size_t)(blocks->rank - 1) * sizeof *dim);
+    dim[blocks->rank - 2] *= MXFP4_BLOCK;
+    t.name = sbp_weights_pair_name(w->arena, blocks->name);
+    t.encoding = "MXFP4";
+    t.readable = t.quantized = true;
+    t.format = SBP_FORMAT_MXFP4;
+    t.dtype = SBP_F32;
+    t.rank = blocks->rank - 1;
+    t.dim = dim;
+    t.elems = blocks->elems * 2;
+    t.codec = CODEC_MXFP4;
+    t.codes = blocks;
+    t.scales = scales;
+    sbp_map_set(&w->pair_by_name, t.name, w->pair_count);
+    SBP_PUSH(w->arena, w->pairs, w->pair_count, w->pair_capacity, t);
+    return need_decoder(w, diag, SBP_FORMAT_MXFP4);
+}
+
+/* How many rows (columns) a scale is of: 128, where that gives as many scales, else so many that all have as many;
+ * 0: neither. */
+static int64_t block_of(int64_t n, int64_t scales) {
+    if (scales < 1 || scales > n)
+        return 0;
+    if (sbp_ceil_div(n, FP8_BLOCK) == scales)
+        return FP8_BLOCK;
+    return n % scales == 0 ? n / scales : 0;
+}
+
+static sbp_status pair_fp8(sbp_weights *w, sbp_diag *diag, sbp_weight *t, const sbp_weight *scales) {
+    int64_t rows = 0, columns = 0;
+    bool one = scales->elems == 1;
+    if (t->rank == 2 && one) {
+        rows = t->dim[0];
+        columns = t->dim[1];
+    } else if (t->rank == 2 && scales->rank == 2) {
+        rows = block_of(t->dim[0], scales->dim[0]);
+        columns = block_of(t->dim[1], scales->dim[1]);
+    }
+    if (!scales->readable || !sbp_dtype_is_float(scales->dtype) || rows < 1 || columns < 1)
+        return SBP_OK; /* it stays what nothing here reads */
+    t->scales = scales;
+    t->readable = t->quantized = true;
+    t->dtype = SBP_F32;
+    t->codec = CODEC_FP8;
+    t->scale_rows = rows;
+    t->scale_columns = columns;
+    if (t->dim[1] % FP8_BLOCK != 0 || (!one && columns % FP8_BLOCK != 0))
+        return SBP_OK; /* numbers, in no blocks of the format */
+    t->format = SBP_FORMAT_FP8;
+    return need_decoder(w, diag, SBP_FORMAT_FP8);
+}
+
+sbp_status sbp_weights_pair(sbp_weights *w, sbp_diag *diag) {
+    sbp_map_init(&w->pair_by_name, w->arena);
+    for (int32_t i = 0; i < w->count; i++) {
+        sbp_weight *t = &w->weights[i];
+        size_t stem;
+        const sbp_weight *scales = NULL;
+        if (ends_with(t->name, "_blocks", &stem) && is_bytes(t))
+            scales = find_beside(w, t->name, stem, "_scales");
+        if (scales && is_mxfp4(t, scales)) {
+            SBP_TRY(add_mxfp4(w, diag, t, scales));
+            continue;
+        }
+        if (strcmp(t->encoding, "F8_E4M3") == 0 && ends_with(t->name, ".weight", &stem))
+            scales = find_beside(w, t->name, stem, ".weight_scale_inv");
+        if (scales && strcmp(t->encoding, "F8_E4M3") == 0)
+            SBP_TRY(pair_fp8(w, diag, t, scales));
+    }
+    return SBP_OK;
+}
+
+const char *sbp_weights_pair_name(sbp_arena *arena, const char *blocks) {
+    return sbp_arena_printf(arena, "%s+scales", blocks);
+}
+
+/* ---- reading ---------------------------------------------------------------------------------------- */
+
+/* Bytes whose halves are values 2 i and 2 i + 1 become those whose halves are values i and i + 16. */
+static void spread(const uint8_t *raw, uint8_t *codes) {
+    for (int i = 0; i < MXFP4_BYTES; i++) {
+        int first = raw[i / 2] >> (i % 2 * 4) & 15, second = raw[8 + i / 2] >> (i % 2 * 4) & 15;
+        codes[i] = (uint8_t)(first | second << 4);
+    }
+}
+
+static sbp_status read_mxfp4(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+                             void *const *parts, sbp_diag *diag) {
+    enum { PIECE = 512 };
+    uint8_t raw[PIECE * MXFP4_BYTES], *codes = parts[0];
+    for (int64_t at = 0; at < count; at += PIECE) {
+        int64_t n = count - at < PIECE ? count - at : PIECE;
+        SBP_TRY(sbp_weights_read_raw(w, t->codes, (first + at) * MXFP4_BYTES, n * MXFP4_BYTES, raw, diag));
+        for (int64_t b = 0; b < n; b++)
+            spread(raw + b * MXFP4_BYTES, codes + (at + b) * MXFP4_BYTES);
+    }
+    return sbp_weights_read_raw(w, t->scales, first, count, parts[1], diag);
+}
+
+/* The scale of an element. */
+static int64_t scale_at(const sbp_weight *t, int64_t row, int64_t column) {
+    if (t->scales->elems == 1)
+        return 0;
+    return row / t->scale_rows * t->scales->dim[1] + column / t->scale_columns;
+}
+
+static sbp_status read_fp8_blocks(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+                                  void *const *parts, sbp_diag *diag) {
+    float *scales = parts[1];
+    int64_t last = -1, per_row = t->dim[1] / FP8_BLOCK;
+    for (int64_t b = 0; b < count; b++) {
+        int64_t at = scale_at(t, (first + b) / per_row, (first + b) % per_row * FP8_BLOCK);
+        if (at == last)
+            scales[b] = scales[b - 1];
+        else
+            SBP_TRY(sbp_weights_read(w, t->scales, at, 1, SBP_F32, &scales[b], diag));
+        last = at;
+    }
+    return sbp_weights_read_raw(w, t, first * FP8_BLOCK, count * FP8_BLOCK, parts[0], diag);
+}
+
+sbp_status sbp_weights_pair_blocks(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+                                   void *const *parts, sbp_diag *diag) {
+    return t->codec == CODEC_MXFP4 ? read_mxfp4(w, t, first, count, parts, diag)
+                                   : read_fp8_blocks(w, t, first, count, parts, diag);
+}
+
+/* What the kernel of format fp8 makes of a code, where it has a scale of 1. */
+static float fp8_value(uint8_t code) {
+    int exponent = code >> 3 & 15, mantissa = code & 7;
+    float size = (float)(exponent ? mantissa + 8 : mantissa) *
+                 (exponent >= 10 ? (float)(1 << (exponent - 10))
+                                 : 1.0F / (float)(1 << (10 - (exponent ? exponent : 1))));
+    return code & 128 ? -size : size;
+}
+
+sbp_status sbp_weights_read_fp8(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+                                float *out, sbp_diag *diag) {
+    enum { PIECE = 4096 };
+    uint8_t codes[PIECE];
+    int64_t columns = t->dim[1], last = -1;
+    float scale = 0;
+    for (int64_t at = 0; at < count; at += PIECE) {
+        int64_t n = count - at < PIECE ? count - at : PIECE;
+        SBP_TRY(sbp_weights_read_raw(w, t, first + at, n, codes, diag));
+        for (int64_t i = 0; i < n; i++) {
+            int64_t element = first + at + i, here = scale_at(t, element / columns, element % columns);
+            if (here != last)
+                SBP_TRY(sbp_weights_read(w, t->scales, here, 1, SBP_F32, &scale, diag));
+            last = here;
+            /* nothing stands for NaN but these two */
+            out[at + i] = (codes[i] & 127) == 127 ? (float)NAN : fp8_value(codes[i]) * scale;
+        }
+    }
+    return SBP_OK;
+}

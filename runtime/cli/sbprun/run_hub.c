@@ -1,0 +1,270 @@
+/* run_hub.c: data sets by their names on the Hub, and the result sent there. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "frontends/files/hub_fetch.h"
+#include "ir/base/file.h"
+#include "ir/base/machine.h"
+#include "ir/base/yaml.h"
+#include "runtime/cli/sbprun/outputs.h"
+#include "runtime/data/source/source.h"
+
+typedef struct hub_data {
+    const sbp_world *world;
+    sbp_hub_name name;
+    const char *snapshot, *config, *split;
+    const char **patterns;
+    int32_t count, capacity;
+} hub_data;
+
+/* ---- the card --------------------------------------------------------------------------------------- */
+
+/* Front matter of README.md: between its first two lines "---"; NULL: there is none. */
+static sbp_status read_card(const hub_data *d, const sbp_yaml **out) {
+    const char *path = sbp_file_join(d->world->arena, d->snapshot, "README.md"), *text;
+    size_t length;
+    *out = NULL;
+    if (!sbp_file_exists(path))
+        return SBP_OK;
+    SBP_TRY(sbp_hub_check_file(d->world->arena, d->world->diag, path));
+    SBP_TRY(sbp_file_read(d->world->arena, d->world->diag, path, &text, &length));
+    if (strncmp(text, "---\n", 4) != 0 && strncmp(text, "---\r\n", 5) != 0)
+        return SBP_OK;
+    const char *begin = strchr(text, '\n') + 1, *end = strstr(begin, "\n---");
+    if (!end)
+        return SBP_OK;
+    return sbp_yaml_parse(d->world->arena, d->world->diag, SBP_INPUT, path, begin, (size_t)(end + 1 - begin),
+                          out);
+}
+
+static const char *text_of(const sbp_yaml *map, const char *key) {
+    const sbp_yaml *found = sbp_yaml_member(map, key);
+    return found && found->kind == SBP_YAML_SCALAR ? found->text : NULL;
+}
+
+static bool is_config(const sbp_yaml *config, const char *name) {
+    const char *own = text_of(config, "config_name");
+    return own && strcmp(own, name) == 0;
+}
+
+/* The one that is asked for; without that the default. */
+static sbp_status choose_config(hub_data *d, const sbp_yaml *configs, const sbp_yaml **out) {
+    sbp_text names;
+    sbp_text_init(&names, d->world->arena);
+    *out = NULL;
+    for (int32_t i = 0; i < configs->count; i++) {
+        const sbp_yaml *config = &configs->items[i];
+        const char *usual = text_of(config, "default"), *name = text_of(config, "config_name");
+        sbp_text_add(&names, "%s%s", i > 0 ? ", " : "", name ? name : "?");
+        bool is = d->config ? is_config(config, d->config)
+                            : configs->count == 1 || (usual && strcmp(usual, "true") == 0) ||
+                                  (!*out && is_config(config, "default"));
+        if (is)
+            *out = config;
+    }
+    if (*out)
+        return SBP_OK;
+    return sbp_fail(d->world->diag, SBP_USAGE,
+                    "the data set %s has the configs %s: give one with --dataset-config", d->name.id,
+                    names.data);
+}
+
+/* A place of files within the repository. */
+static sbp_status add_pattern(hub_data *d, const sbp_yaml *config, const sbp_yaml *path) {
+    const char *folder = text_of(config, "data_dir"), *text = path->kind == SBP_YAML_SCALAR ? path->text : "";
+    while (strncmp(text, "./", 2) == 0)
+        text += 2;
+    if (!*text || *text == '/' || strstr(text, "..") || strstr(text, "://") || strpbrk(text, "{},"))
+        return sbp_fail(
+            d->world->diag, SBP_INPUT,
+            "the card of the data set %s (README.md, line %d) names files that are not read: '%.100s'",
+            d->name.id, (int)path->line, text);
+    if (folder && *folder)
+        text = sbp_file_join(d->world->arena, folder, text);
+    SBP_PUSH(d->world->arena, d->patterns, d->count, d->capacity, text);
+    return SBP_OK;
+}
+
+static sbp_status add_patterns(hub_data *d, const sbp_yaml *config, const sbp_yaml *paths) {
+    if (!paths || paths->kind == SBP_YAML_SCALAR)
+        return paths ? add_pattern(d, config, paths) : SBP_OK;
+    for (int32_t i = 0; i < paths->count; i++)
+        SBP_TRY(add_pattern(d, config, &paths->items[i]));
+    return SBP_OK;
+}
+
+/* data_files: a path or paths (of train), paths by split, or a list of {split, path}. */
+static sbp_status choose_split(hub_data *d, const sbp_yaml *config) {
+    const sbp_yaml *files = sbp_yaml_member(config, "data_files");
+    bool single =
+        files && (files->kind == SBP_YAML_SCALAR || (files->kind == SBP_YAML_LIST && files->count > 0 &&
+                                                     files->items[0].kind == SBP_YAML_SCALAR));
+    sbp_text names;
+    sbp_text_init(&names, d->world->arena);
+    sbp_text_add(&names, "%s", single ? "train" : "");
+    if (single && strcmp(d->split, "train") == 0)
+        return add_patterns(d, config, files);
+    for (int32_t i = 0; files && !single && i < files->count; i++) {
+        const sbp_yaml *item = &files->items[i];
+        bool map = files->kind == SBP_YAML_MAP;
+        const char *split = map ? item->key : text_of(item, "split");
+        sbp_text_add(&names, "%s%s", i > 0 ? ", " : "", split ? split : "?");
+        if (split && strcmp(split, d->split) == 0)
+            SBP_TRY(add_patterns(d, config, map ? item : sbp_yaml_member(item, "path")));
+    }
+    return d->count > 0
+               ? SBP_OK
+               : sbp_fail(d->world->diag, SBP_USAGE,
+                          "the data set %s has no split '%s', but: %s (--dataset-train-split, "
+                          "--dataset-test-split)",
+                          d->name.id, d->split, names.length > 0 ? names.data : "none with data_files");
+}
+
+/* ---- files ------------------------------------------------------------------------------------------ */
+
+/* Of files "x-00000-of-00003.parquet", as many as they say. */
+static bool is_whole(const char *const *files, int32_t count) {
+    for (int32_t i = 0; i < count; i++) {
+        const char *of = strstr(files[i], "-of-");
+        if (of && strspn(of + 4, "0123456789") > 0 && strtol(of + 4, NULL, 10) > count)
+            return false;
+    }
+    return count > 0;
+}
+
+/* All patterns as one argument of --data. */
+static const char *argument_of(const hub_data *d) {
+    sbp_text text;
+    sbp_text_init(&text, d->world->arena);
+    for (int32_t i = 0; i < d->count; i++)
+        sbp_text_add(&text, "%s%s/%s", i > 0 ? "," : d->count > 1 ? "{" : "", d->snapshot, d->patterns[i]);
+    sbp_text_add(&text, "%s", d->count > 1 ? "}" : "");
+    return text.data;
+}
+
+static bool expand(const hub_data *d, const char *const **files, int32_t *count) {
+    const char *argument = argument_of(d);
+    *count = 0;
+    return sbp_source_expand(d->world->arena, NULL, argument, files, count) == SBP_OK && *count > 0 &&
+           sbp_file_exists((*files)[0]);
+}
+
+/* What hf fetched of a commit once, by these patterns: an empty file that says so. */
+static bool stamp_of(const hub_data *d, char *out, size_t size) {
+    uint64_t hash = 0;
+    for (int32_t i = 0; i < d->count; i++)
+        hash = sbp_hash_bytes(d->patterns[i], strlen(d->patterns[i]) + 1, hash);
+    const char *commit = d->snapshot ? strrchr(d->snapshot, '/') + 1 : "";
+    return sbp_cache_path(
+        sbp_arena_printf(d->world->arena, "hub/%s-%016llx", commit, (unsigned long long)hash), out, size);
+}
+
+static sbp_status find_files(hub_data *d, const char **out) {
+    char stamp[4096];
+    const char *const *files;
+    int32_t count;
+    sbp_arena *arena = d->world->arena;
+    d->snapshot = sbp_hub_snapshot(arena, &d->name);
+    bool known = d->snapshot && stamp_of(d, stamp, sizeof stamp) && sbp_file_exists(stamp);
+    if (!known || !expand(d, &files, &count) || !is_whole(files, count)) {
+        SBP_PUSH(arena, d->patterns, d->count, d->capacity, NULL);
+        d->count--;
+        bool there = d->snapshot && expand(d, &files, &count) && is_whole(files, count);
+        if (!there || !sbp_hub_is_offline())
+            SBP_TRY(sbp_hub_fetch(arena, d->world->diag, &d->name, d->patterns, &d->snapshot));
+        if (stamp_of(d, stamp, sizeof stamp) && !sbp_hub_is_offline()) {
+            sbp_make_directories_above(stamp);
+            (void)!sbp_file_write(NULL, stamp, "", 0); /* else hf is asked again */
+        }
+    }
+    if (!expand(d, &files, &count) || !is_whole(files, count))
+        return sbp_fail(
+            d->world->diag, SBP_IO,
+            "the data set %s (%s) has no files '%s', or not all of them: scripts are not run, and other "
+            "files than Parquet, JSON lines and CSV not read",
+            d->name.id, d->name.revision, d->patterns[0]);
+    for (int32_t i = 0; i < count; i++)
+        SBP_TRY(sbp_hub_check_file(arena, d->world->diag, files[i]));
+    *out = argument_of(d);
+    return SBP_OK;
+}
+
+static sbp_status find_data_set(const sbp_world *world, const char *text, const char *split,
+                                const char **out) {
+    hub_data d = {
+        .world = world, .split = split, .config = sbp_options_text(world->options, SBP_OPT_DATASET_CONFIG)};
+    const sbp_yaml *card, *config, *configs;
+    *out = text;
+    if (access(text, F_OK) == 0 || !sbp_hub_parse(world->arena, text, &d.name))
+        return SBP_OK; /* a path, or what is none: it is opened later */
+    d.name.dataset = true;
+    d.snapshot = sbp_hub_snapshot(world->arena, &d.name);
+    static const char *const readme[] = {"README.md", NULL};
+    if (!d.snapshot || !sbp_file_exists(sbp_file_join(world->arena, d.snapshot, "README.md")))
+        SBP_TRY(sbp_hub_fetch(world->arena, world->diag, &d.name, readme, &d.snapshot));
+    SBP_TRY(read_card(&d, &card));
+    configs = sbp_yaml_member(card, "configs");
+    if (configs && configs->kind == SBP_YAML_LIST && configs->count > 0) {
+        SBP_TRY(choose_config(&d, configs, &config));
+        SBP_TRY(choose_split(&d, config));
+        return find_files(&d, out);
+    }
+    const char *name = d.config ? d.config : "default";
+    if (strpbrk(name, "/*?[{},") || strpbrk(split, "/*?[{},") || strstr(name, ".."))
+        return sbp_fail(world->diag, SBP_USAGE,
+                        "the data set %s: '%s' and '%s' are no names of a config and a split", d.name.id,
+                        name, split);
+    d.name.revision = "refs/convert/parquet"; /* what the Hub made of all others */
+    SBP_PUSH(world->arena, d.patterns, d.count, d.capacity,
+             sbp_arena_printf(world->arena, "%s/%s/*.parquet", name, split));
+    return find_files(&d, out);
+}
+
+sbp_status sbp_run_find_data(const sbp_world *world) {
+    static const struct {
+        sbp_option_id list, split;
+    } lists[] = {{SBP_OPT_DATA, SBP_OPT_DATASET_TRAIN_SPLIT}, {SBP_OPT_EVAL, SBP_OPT_DATASET_TEST_SPLIT}};
+    for (int k = 0; k < SBP_COUNT(lists); k++)
+        for (int32_t i = 0; i < sbp_options_list_count(world->options, lists[k].list); i++) {
+            const char *text = sbp_options_list_at(world->options, lists[k].list, i), *found = text;
+            SBP_TRY(find_data_set(world, text, sbp_options_text(world->options, lists[k].split), &found));
+            sbp_options_replace(world->options, lists[k].list, i, found);
+        }
+    return SBP_OK;
+}
+
+/* ---- the result ------------------------------------------------------------------------------------- */
+
+sbp_status sbp_run_check_push(const sbp_world *world, const sbp_session *session,
+                              const sbp_outputs *outputs) {
+    const char *id = sbp_options_text(world->options, SBP_OPT_HUB_MODEL_ID);
+    if (!sbp_options_on(world->options, SBP_OPT_PUSH_TO_HUB))
+        return SBP_OK;
+    if (!id || !sbp_hub_is_id(id))
+        return sbp_fail(world->diag, SBP_USAGE, "--push_to_hub needs --hub_model_id ORGANISATION/NAME%s%s",
+                        id ? ", found " : "", id ? id : "");
+    if (!outputs->out || !session->train)
+        return sbp_fail(world->diag, SBP_USAGE,
+                        "--push_to_hub needs a training and --out DIR, which is sent");
+    if (sbp_hub_is_offline())
+        return sbp_fail(world->diag, SBP_USAGE, "--push_to_hub: HF_HUB_OFFLINE is set: nothing is sent");
+    return sbp_hub_has_program(world->arena, world->diag, "--push_to_hub would send the result");
+}
+
+sbp_status sbp_run_push(const sbp_world *world, const sbp_outputs *outputs) {
+    const char *id = sbp_options_text(world->options, SBP_OPT_HUB_MODEL_ID);
+    if (!sbp_options_on(world->options, SBP_OPT_PUSH_TO_HUB) || !sbp_world_writes(world))
+        return SBP_OK;
+    /* what a model is, not how its run went, which names paths of this machine */
+    const char *args[] = {
+        "upload",         id,          outputs->out, ".",         "--repo-type", "model",     "--exclude",
+        "checkpoint-*/*", "--exclude", "plan.bin",   "--exclude", "run.json",    "--exclude", "metrics.jsonl",
+        "--exclude",      "*.tmp",     "--exclude",  ".lock",     NULL,          NULL};
+    if (sbp_options_on(world->options, SBP_OPT_HUB_PRIVATE_REPO))
+        args[SBP_COUNT(args) - 2] = "--private";
+    sbp_note(world->diag, "sending '%s' to the Hub as %s by huggingface_hub", outputs->out, id);
+    return sbp_hub_run(
+        world->arena, world->diag,
+        sbp_arena_printf(world->arena, "the result in '%s' was not sent to %s", outputs->out, id), args);
+}

@@ -1,0 +1,308 @@
+/* run_page.c: report.html, a run as a page: one file, without scripts, which a policy in it forbids together with
+ * everything that would be loaded. Light or dark as the reader's browser is. All text is escaped. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/cli/sbprun/outputs.h"
+#include "runtime/data/jsonl.h"
+
+enum { MOST_POINTS = 400, WIDTH = 640, HEIGHT = 200, LEFT = 70, RIGHT = 10, TOP = 10, BOTTOM = 24 };
+
+/* The curves, in order: a member of the lines of metrics.jsonl, a title, and what a value is divided by. */
+static const struct curve {
+    const char *key, *eval_key, *title;
+    double unit;
+} curves[] = {{"loss", "eval_loss", "Loss (dots: evaluation)", 1},
+              {"grad_norm", NULL, "Norm of the gradients", 1},
+              {"learning_rate", NULL, "Learning rate", 1},
+              {"tokens_per_second", NULL, "Tokens per second", 1},
+              {"memory_peak_bytes", NULL, "Peak of memory, MiB", 1 << 20}};
+
+enum { CURVES = SBP_COUNT(curves) };
+
+typedef struct point {
+    double step, values[CURVES], eval;
+} point;
+
+typedef struct page {
+    sbp_arena *arena;
+    sbp_text text;
+    point points[2 * MOST_POINTS];
+    int32_t count;
+    int64_t every, lines;
+} page;
+
+static void add_escaped(page *p, const char *text) {
+    for (; *text; text++)
+        switch (*text) {
+        case '<':
+            sbp_text_add(&p->text, "&lt;");
+            break;
+        case '>':
+            sbp_text_add(&p->text, "&gt;");
+            break;
+        case '&':
+            sbp_text_add(&p->text, "&amp;");
+            break;
+        case '"':
+            sbp_text_add(&p->text, "&quot;");
+            break;
+        default:
+            sbp_text_add_n(&p->text, (unsigned char)*text < ' ' ? " " : text, 1);
+        }
+}
+
+static void add_row(void *user, const char *name, const char *value) {
+    page *p = user;
+    sbp_text_add(&p->text, "<tr><th>");
+    add_escaped(p, name);
+    sbp_text_add(&p->text, "</th><td>");
+    add_escaped(p, value);
+    sbp_text_add(&p->text, "</td></tr>\n");
+}
+
+/* ---- curves ----------------------------------------------------------------------------------------- */
+
+static double number_of(const sbp_json *root, const char *key) {
+    double value = NAN;
+    return sbp_json_get_double(NULL, root, key, SBP_JSON_REQUIRED, &value) == SBP_OK ? value : (double)NAN;
+}
+
+/* Every other point goes when there are too many; an evaluation stays, with its neighbour. */
+static void add_point(page *p, point new_point) {
+    if (p->count == 2 * MOST_POINTS) {
+        for (int32_t i = 0; i < MOST_POINTS; i++) {
+            double eval = p->points[2 * i + 1].eval;
+            p->points[i] = p->points[2 * i];
+            p->points[i].eval = isfinite(eval) ? eval : p->points[i].eval;
+        }
+        p->count = MOST_POINTS;
+        p->every *= 2;
+    }
+    p->points[p->count++] = new_point;
+}
+
+static sbp_status take_line(void *user, const char *path, int64_t line, const char *text, size_t length) {
+    page *p = user;
+    const sbp_json *root;
+    (void)line;
+    sbp_arena_mark mark = sbp_arena_begin(p->arena);
+    if (sbp_json_parse(p->arena, NULL, path, text, length, 0, &root) == SBP_OK &&
+        root->kind == SBP_JSON_OBJECT) {
+        point new_point = {.step = number_of(root, "step"), .eval = NAN};
+        for (int i = 0; i < CURVES; i++)
+            new_point.values[i] = number_of(root, curves[i].key) / curves[i].unit;
+        if (!sbp_json_member(root, "eval_file") && p->lines++ % p->every == 0)
+            add_point(p, new_point);
+        else if (sbp_json_member(root, "eval_file") && p->count > 0 && isnan(p->points[p->count - 1].eval))
+            p->points[p->count - 1].eval = number_of(root, curves[0].eval_key);
+    }
+    sbp_arena_end(p->arena, mark);
+    return SBP_OK;
+}
+
+typedef struct range {
+    double least, most;
+} range;
+
+static void widen(range *r, double value) {
+    if (isfinite(value)) {
+        r->least = fmin(r->least, value);
+        r->most = fmax(r->most, value);
+    }
+}
+
+static double place_x(const page *p, double step) {
+    double from = p->points[0].step, to = p->points[p->count - 1].step;
+    return LEFT + (WIDTH - LEFT - RIGHT) * (to > from ? (step - from) / (to - from) : 0.5);
+}
+
+static double place_y(const range *r, double value) {
+    return TOP + (HEIGHT - TOP - BOTTOM) *
+                     (1 - (r->most > r->least ? (value - r->least) / (r->most - r->least) : 0.5));
+}
+
+static void add_axes(page *p, const range *r) {
+    for (int i = 0; i <= 2; i++) {
+        double value = r->least + (r->most - r->least) * i / 2, y = place_y(r, value);
+        char label[32];
+        if (i > 0 && r->most <= r->least)
+            break;
+        snprintf(label, sizeof label, fabs(value) >= 1000 ? "%.0f" : "%.3g", value);
+        sbp_text_add(
+            &p->text,
+            "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/><text x=\"%d\" y=\"%.1f\" "
+            "text-anchor=\"end\">%s</text>\n",
+            LEFT, WIDTH - RIGHT, y, y, LEFT - 6, y + 4, label);
+    }
+    sbp_text_add(
+        &p->text,
+        "<text x=\"%d\" y=\"%d\">step %.0f</text><text x=\"%d\" y=\"%d\" text-anchor=\"end\">%.0f</text>\n",
+        LEFT, HEIGHT - 6, p->points[0].step, WIDTH - RIGHT, HEIGHT - 6, p->points[p->count - 1].step);
+}
+
+/* A gap where a value is not known. */
+static void add_curve(page *p, int which) {
+    range r = {INFINITY, -INFINITY};
+    for (int32_t i = 0; i < p->count; i++) {
+        widen(&r, p->points[i].values[which]);
+        if (curves[which].eval_key)
+            widen(&r, p->points[i].eval);
+    }
+    if (!isfinite(r.least))
+        return;
+    sbp_text_add(&p->text, "<figure><figcaption>%s</figcaption><svg viewBox=\"0 0 %d %d\" role=\"img\">\n",
+                 curves[which].title, WIDTH, HEIGHT);
+    add_axes(p, &r);
+    sbp_text_add(&p->text, "<path class=\"curve\" d=\"");
+    bool open = false;
+    for (int32_t i = 0; i < p->count; i++) {
+        double value = p->points[i].values[which];
+        if (isfinite(value))
+            sbp_text_add(&p->text, "%c%.1f %.1f", open ? 'L' : 'M', place_x(p, p->points[i].step),
+                         place_y(&r, value));
+        open = isfinite(value);
+    }
+    sbp_text_add(&p->text, "\"/>\n");
+    for (int32_t i = 0; curves[which].eval_key && i < p->count; i++)
+        if (isfinite(p->points[i].eval))
+            sbp_text_add(
+                &p->text,
+                "<circle class=\"eval\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>step %.0f: %.4f</title>"
+                "</circle>\n",
+                place_x(p, p->points[i].step), place_y(&r, p->points[i].eval), p->points[i].step,
+                p->points[i].eval);
+    sbp_text_add(&p->text, "</svg></figure>\n");
+}
+
+/* ---- memory ----------------------------------------------------------------------------------------- */
+
+/* Bytes of the buffers that count under the category of a role; of a bucket, what its parts have not. */
+static int64_t bytes_of(const sbp_program *program, int role, sbp_space space) {
+    const char *name = sbp_role_category((sbp_role)role);
+    int64_t bytes = 0;
+    for (int32_t b = 0; b < program->buffer_count; b++) {
+        const sbp_buffer *buffer = &program->buffers[b];
+        if (buffer->space == space && buffer->part_of <= 0 &&
+            strcmp(sbp_role_category(buffer->role), name) == 0)
+            bytes += buffer->stride * buffer->count;
+    }
+    return bytes;
+}
+
+static bool is_first_of_category(int role) {
+    for (int q = 0; q < role; q++)
+        if (strcmp(sbp_role_category((sbp_role)q), sbp_role_category((sbp_role)role)) == 0)
+            return false;
+    return true;
+}
+
+/* A bar for each category, to the scale of the arena: those that come and go share their place, so that all together
+ * may be longer than it. */
+static void add_space(page *p, const sbp_program *program, sbp_space space, const char *title) {
+    int64_t arena = program->arena_bytes[space];
+    char text[32];
+    if (arena <= 0)
+        return;
+    sbp_text_add(&p->text, "<h3>%s: %s</h3>\n<table class=\"bars\">\n", title,
+                 sbp_format_bytes(text, sizeof text, (double)arena));
+    for (int role = 0; role < SBP_ROLE_COUNT; role++) {
+        int64_t bytes = is_first_of_category(role) ? bytes_of(program, role, space) : 0;
+        if (bytes * 1000 < arena)
+            continue;
+        double share = fmin(1, (double)bytes / (double)arena);
+        sbp_text_add(
+            &p->text,
+            "<tr><th>%s</th><td>%s</td><td><svg viewBox=\"0 0 300 14\" width=\"300\" height=\"14\"><rect "
+            "class=\"bar\" width=\"%.1f\" height=\"14\"/></svg></td></tr>\n",
+            sbp_role_category((sbp_role)role), sbp_format_bytes(text, sizeof text, (double)bytes),
+            300 * share);
+    }
+    sbp_text_add(&p->text, "</table>\n");
+}
+
+static void add_memory(page *p, const sbp_program *program) {
+    sbp_text_add(&p->text,
+                 "<h2>Memory of the plan</h2>\n<p>What comes and goes shares its place, so the bars "
+                 "together may be longer than the whole.</p>\n");
+    add_space(p, program, SBP_DEVICE, "Device");
+    add_space(p, program, SBP_HOST, "Host");
+    add_space(p, program, SBP_DISK, "Disk");
+}
+
+/* ---- all of it -------------------------------------------------------------------------------------- */
+
+static const char head[] =
+    "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+    "'unsafe-inline'\">\n"
+    "<meta name=\"viewport\" content=\"width=device-width\">\n"
+    "<style>\n"
+    ":root { color-scheme: light dark; --ink: #1c1e21; --paper: #fff; --faint: #d5d9de; --one: #2563ab; "
+    "--two: #c2410c }\n"
+    "@media (prefers-color-scheme: dark) { :root { --ink: #e6e8ea; --paper: #16181b; --faint: #3a3f46; "
+    "--one: #7db7f0; "
+    "--two: #fb923c } }\n"
+    "body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: "
+    "1360px; margin: "
+    "2em auto; padding: 0 1em }\n"
+    "figure { display: inline-block; width: 640px; max-width: 100%; margin: 0 1em 1em 0 }\n"
+    "figcaption { font-weight: 600 } svg text { fill: var(--ink); font-size: 12px }\n"
+    ".grid { stroke: var(--faint) } .curve { fill: none; stroke: var(--one); stroke-width: 1.6 } .eval { "
+    "fill: var(--two) "
+    "} .bar { fill: var(--one) }\n"
+    "table { border-collapse: collapse } th { text-align: left; font-weight: 400; padding: 1px 1.5em 1px 0 } "
+    "td { padding: "
+    "1px 1.5em 1px 0; font-variant-numeric: tabular-nums; overflow-wrap: anywhere }\n"
+    "</style>\n<title>";
+
+static void add_summary(const sbp_world *world, const sbp_session *session, const sbp_outputs *outputs,
+                        page *p) {
+    char text[40];
+    double loss = sbp_metrics_train_loss(&outputs->metrics);
+    int64_t measured = sbp_run_peak_measured(world);
+    if (session->info.meta.name)
+        add_row(p, "model", session->info.meta.name);
+    add_row(p, "steps", sbp_arena_printf(p->arena, "%lld", (long long)session->state.step));
+    add_row(p, "tokens", sbp_arena_printf(p->arena, "%lld", (long long)session->state.num_tokens));
+    add_row(p, "time", sbp_format_seconds(text, sizeof text, outputs->seconds));
+    if (isfinite(loss))
+        add_row(p, "mean loss", sbp_arena_printf(p->arena, "%.4f", loss));
+    if (isfinite(outputs->eval_loss))
+        add_row(p, "evaluation loss", sbp_arena_printf(p->arena, "%.4f", outputs->eval_loss));
+    add_row(p, "memory planned",
+            sbp_format_bytes(text, sizeof text, (double)sbp_run_peak_planned(world, session)));
+    if (measured > 0)
+        add_row(p, "memory measured", sbp_format_bytes(text, sizeof text, (double)measured));
+    add_row(p, "backend", session->info.meta.backend);
+    add_row(p, "sbprun", SBP_VERSION);
+}
+
+sbp_status sbp_run_write_page(const sbp_world *world, const sbp_session *session,
+                              const sbp_outputs *outputs) {
+    const char *name = sbp_run_model_name(world->arena, outputs->out),
+               *metrics = sbp_file_join(world->arena, outputs->out, "metrics.jsonl");
+    page *p = SBP_NEW(world->arena, page);
+    p->arena = world->arena;
+    p->every = 1;
+    sbp_text_init(&p->text, world->arena);
+    if (sbp_file_exists(metrics))
+        SBP_TRY(sbp_lines_read(world->diag, metrics, take_line, p));
+    sbp_text_add_n(&p->text, head, sizeof head - 1);
+    add_escaped(p, name);
+    sbp_text_add(&p->text, "</title>\n</head>\n<body>\n<h1>");
+    add_escaped(p, name);
+    sbp_text_add(&p->text, "</h1>\n<table>\n");
+    add_summary(world, session, outputs, p);
+    sbp_text_add(&p->text, "</table>\n<h2>Curves</h2>\n");
+    for (int i = 0; i < CURVES && p->count > 0; i++)
+        add_curve(p, i);
+    add_memory(p, session->plan->program);
+    sbp_text_add(&p->text, "<h2>Settings</h2>\n<table>\n");
+    sbp_run_each_setting(world, session, add_row, p);
+    sbp_text_add(&p->text, "</table>\n</body>\n</html>\n");
+    return sbp_file_write(world->diag, sbp_file_join(world->arena, outputs->out, "report.html"), p->text.data,
+                          p->text.length);
+}

@@ -1,0 +1,149 @@
+/* The loss that balances experts (tests/data/balance, tests/golden/make_balance.py): gradients, losses and metrics
+ * against TRL's losses and transformers' aux_loss in float64, however a step is cut into chunks and among ranks;
+ * and what it depends on: how it is cut into micro-batches. */
+#include "tests/cli/cli_testing.h"
+#include "tests/cli/ranks_testing.h"
+
+#define BALANCE "tests/data/balance"
+#define MODEL "tests/golden/qwen3_moe_balanced/model"
+
+static const struct {
+    const char *name, *compile, *run;
+    int rows; /* of a micro-batch, so that all documents are one; or, `parts`, each */
+} cases[] = {
+    {"parts", "--objective sft", "--batch-size 4", 19},
+    {"dpo", "--objective dpo --beta 0.3", "--beta 0.3 --batch-size 4", 300},
+    {"grpo", "--objective grpo --beta 0.05 --epsilon 0.2 --epsilon-high 0.28",
+     "--beta 0.05 --epsilon 0.2 --epsilon-high 0.28 --batch-size 4", 300},
+};
+
+static const cli_cut cuts[] = {
+    {"--dtype fp64 --chunk 7 --head-chunk 5", SBP_TOLERANCE_F64},
+    {"--dtype fp64 --chunk 5 --segment 2 --checkpoint-every 3 --head-rows counted", SBP_TOLERANCE_F64},
+    {"--dtype fp64 --backward standard --clip none --accumulate 1", SBP_TOLERANCE_F64},
+    {"--dtype fp32 --chunk 9 --checkpoint-every 2 --offload host", SBP_TOLERANCE_F32},
+};
+
+static const char *wanted(io_fixture *f, int i) {
+    return sbp_arena_printf(f->arena, BALANCE "/%s.safetensors", cases[i].name);
+}
+
+static void test_gradients(void **state) {
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(cases); i++)
+        for (int c = 0; c < SBP_COUNT(cuts); c++) {
+            bool at_once = strstr(cuts[c].compile, "--accumulate 1") != NULL;
+            if (at_once && strcmp(cases[i].name, "parts") == 0) /* it has several micro-batches */
+                continue;
+            const char *compile = sbp_arena_printf(f->arena, "$C compile " MODEL " %s --seq-len %d",
+                                                   cases[i].compile, cases[i].rows);
+            cli_check_cut(
+                f, sbp_arena_printf(f->arena, "%s, %s", cases[i].name, cuts[c].compile), &cuts[c], compile,
+                sbp_arena_printf(f->arena, "--data " BALANCE "/%s.jsonl %s", cases[i].name, cases[i].run),
+                wanted(f, i));
+        }
+}
+
+/* Prompts that are shared count as often as sequences have them. */
+static void test_shared_prompts(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "$C compile " MODEL
+              " -o $D/p --objective dpo --beta 0.3 --dtype fp64 --seq-len 300 --chunk 7 && $R "
+              "$D/p --data " BALANCE
+              "/dpo.jsonl --beta 0.3 --share-prompt on --dump-gradients $D/got --out none");
+    cli_compare(f, "shared prompts", io_path(f, "got"), BALANCE "/dpo.safetensors", SBP_TOLERANCE_F64);
+}
+
+static void near(const char *what, double got, double want) {
+    if (!(fabs(got - want) <= SBP_TOLERANCE_F64 * fmax(1, fabs(want))))
+        fail_msg("%s is %.17g, expected %.17g", what, got, want);
+}
+
+/* The loss has it, and the metrics say what it is and how the experts are used; in evaluations, too. Where its
+ * weight is 0 the rest stays. */
+static void test_metrics(void **state) {
+    io_fixture *f = *state;
+    const sbp_json *expect;
+    assert_ok(f, sbp_json_read(f->arena, f->diag, BALANCE "/expect.json", 0, &expect));
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        const sbp_json *of = sbp_json_member(expect, cases[i].name);
+        int count;
+        cli_ok(f, sbp_arena_printf(
+                      f->arena,
+                      "$C compile " MODEL " -o $D/p --dtype fp64 --seq-len %d --chunk 9 %s && $R $D/p "
+                      "--data " BALANCE "/%s.jsonl --eval " BALANCE
+                      "/%s.jsonl %s --steps 1 --out $D/run --overwrite",
+                      cases[i].rows, cases[i].compile, cases[i].name, cases[i].name, cases[i].run));
+        const sbp_json **lines = cli_lines(f, "run/metrics.jsonl", &count);
+        assert_int_equal(count, 3); /* evaluations before and after */
+        double loss = cli_number(f, of, "loss"), aux = cli_number(f, of, "aux_loss");
+        near("loss", cli_number(f, lines[1], "loss"), loss);
+        near("aux_loss", cli_number(f, lines[1], "aux_loss"), aux);
+        near("eval_loss", cli_number(f, lines[0], "eval_loss"), loss);
+        near("eval_aux_loss", cli_number(f, lines[0], "eval_aux_loss"), aux);
+        double most = cli_number(f, lines[1], "expert_load/max"),
+               least = cli_number(f, lines[1], "expert_load/min");
+        assert_true(most > 0.2 && most < 0.5 && least > 0 && least < 0.2); /* 5 experts, 2 to a row */
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$C compile " MODEL " -o $D/p --dtype fp64 --seq-len %d --chunk 9 %s "
+                                   "--router-aux-loss-coef 0 && $R $D/p --data " BALANCE
+                                   "/%s.jsonl %s --steps 1 --out $D/run --overwrite",
+                                   cases[i].rows, cases[i].compile, cases[i].name, cases[i].run));
+        lines = cli_lines(f, "run/metrics.jsonl", &count);
+        near("loss", cli_number(f, lines[0], "loss"), loss - 0.3 * aux);
+        near("load", cli_number(f, lines[0], "expert_load/max"), most);
+        assert_null(sbp_json_member(lines[0], "aux_loss"));
+    }
+}
+
+/* The weight may be given; by a run, too. Models without the loss refuse one that is not 0. */
+static void test_options(void **state) {
+    io_fixture *f = *state;
+    int count;
+    const sbp_json *expect, *of;
+    assert_ok(f, sbp_json_read(f->arena, f->diag, BALANCE "/expect.json", 0, &expect));
+    of = sbp_json_member(expect, "parts");
+    double aux = cli_number(f, of, "aux_loss"), rest = cli_number(f, of, "loss") - 0.3 * aux;
+    cli_ok(f, "$C compile " MODEL
+              " -o $D/p --dtype fp64 --seq-len 19 --router_aux_loss_coef 2 && $R $D/p --data " BALANCE
+              "/parts.jsonl --batch-size 4 --steps 1 --out $D/run && $R $D/p --data " BALANCE
+              "/parts.jsonl --batch-size 4 --steps 1 --out $D/other --router-aux-loss-coef 0.5");
+    near("loss", cli_number(f, cli_lines(f, "run/metrics.jsonl", &count)[0], "loss"), rest + 2 * aux);
+    near("loss", cli_number(f, cli_lines(f, "other/metrics.jsonl", &count)[0], "loss"), rest + 0.5 * aux);
+    cli_ok(f, "$C compile $G/llama_plain/model -o $D/p --seq-len 19 --router-aux-loss-coef 0");
+    cli_fails(f, 2, "models of type llama have no loss that balances experts; leave it out",
+              "$C compile $G/llama_plain/model -o $D/p --seq-len 19 --router-aux-loss-coef 0.1");
+    cli_fails(f, 2, "models of type deepseek_v3 have no loss that balances experts",
+              "$C compile $G/deepseek_v3_groups/model -o $D/p --seq-len 19 --router-aux-loss-coef 0.1");
+}
+
+/* Ranks with micro-batches of their own: the mean over all; ranks that have documents together: sums over the rows
+ * of all of them. */
+static void test_ranks(void **state) {
+    io_fixture *f = *state;
+    if (!cli_has_ranks(f, "experts that are balanced over ranks"))
+        skip();
+    cli_ok(f, "$C compile " MODEL
+              " -o $D/p --dtype fp64 --seq-len 19 --threads 1 --ranks 2 --zero 2 && $M -n 2 $R $D/p "
+              "--data " BALANCE "/parts.jsonl --batch-size 4 --dump-gradients $D/got");
+    cli_compare(f, "2 ranks", io_path(f, "got"), BALANCE "/parts.safetensors", SBP_TOLERANCE_F64);
+    cli_ok(
+        f,
+        "$C compile " MODEL
+        " -o $D/p --dtype fp64 --seq-len 94 --threads 1 --chunk 7 --checkpoint-every 2 --ranks 2 "
+        "--context-parallel 2 && $M -n 2 $R $D/p --data $G/qwen3_moe_balanced/train.jsonl --batch-tokens 94 "
+        "--dump-gradients $D/got");
+    cli_compare(f, "a context of 2 ranks", io_path(f, "got"),
+                "tests/golden/qwen3_moe_balanced/grads.safetensors", SBP_TOLERANCE_F64);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_gradients, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_shared_prompts, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_metrics, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_options, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_ranks, cli_setup, io_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

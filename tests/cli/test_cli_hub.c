@@ -1,0 +1,138 @@
+/* Models and data sets by name with the real huggingface_hub, against a server of the Hub's interface on the
+ * loopback (tests/hub/fake_hub.py). Skipped where there is no `hf` of huggingface_hub 1.0 or later. */
+#include "tests/cli/cli_testing.h"
+
+#include <signal.h>
+
+/* In commands: $H the directory of the server, $T where huggingface_hub keeps things. */
+static int hub_setup(void **state) {
+    if (cli_setup(state) != 0)
+        return -1;
+    io_fixture *f = *state;
+    unsetenv("HF_HUB_OFFLINE");
+    unsetenv("HF_HUB_CACHE");
+    setenv("H", io_path(f, "hub"), 1);
+    setenv("T", io_path(f, "home"), 1);
+    setenv("HF_HOME", io_path(f, "home"), 1);
+    setenv("XDG_CACHE_HOME", io_path(f, "cache"), 1);
+    setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1", 1);
+    setenv("no_proxy", "127.0.0.1", 1);
+    cli_ok(
+        f,
+        "mkdir -p $H/models/org $H/datasets/org/rows/data \"$H/datasets/org/plain\" "
+        "\"$H/datasets/org/plain@refs%2Fconvert%2Fparquet/default/train\"; cp -r $G/llama_plain/model "
+        "$H/models/org/tiny; echo x >$H/models/org/tiny/pytorch_model.bin; echo x "
+        ">$H/models/org/tiny/modeling.py; echo x >$H/models/org/tiny/consolidated.safetensors; "
+        "for i in 0 1; do head -4 $G/llama_plain/train.jsonl "
+        ">$H/datasets/org/rows/data/train-0000$i-of-00002.jsonl; done; echo x >$H/datasets/org/rows/rows.py; "
+        "printf -- '---\\nconfigs:\\n- config_name: default\\n  data_files:\\n  - split: train\\n    path: "
+        "data/train-*\\n---\\n# Rows\\n' >$H/datasets/org/rows/README.md; echo x "
+        ">$H/datasets/org/plain/README.md; "
+        "cp tests/data/rows/plain.parquet "
+        "\"$H/datasets/org/plain@refs%2Fconvert%2Fparquet/default/train/0000.parquet\"");
+    cli_ok(
+        f,
+        "python3 tests/hub/fake_hub.py $H $D/port >/dev/null 2>&1 & echo $! >$D/pid; for i in $(seq 200); do "
+        "test -s $D/port && break; sleep 0.05; done; test -s $D/port");
+    setenv("HF_ENDPOINT", sbp_arena_printf(f->arena, "http://127.0.0.1:%s", cli_text(f, "port")), 1);
+    return 0;
+}
+
+static int hub_teardown(void **state) {
+    io_fixture *f = *state;
+    kill((pid_t)strtol(cli_text(f, "pid"), NULL, 10), SIGKILL);
+    unsetenv("HF_ENDPOINT");
+    return io_teardown(state);
+}
+
+static bool is_there(void) {
+    return system("hf download --help >/dev/null 2>&1 && python3 -c '' && hf version 2>/dev/null | grep -q "
+                  "'[1-9]'") == 0;
+}
+
+#define TRAIN "$R org/tiny --data org/rows --steps 1 --out none"
+#define WIPE "rm -rf $T $D/cache $H/log $H/fault; "
+
+static void test_cold_warm_offline(void **state) {
+    io_fixture *f = *state;
+    if (!is_there())
+        skip();
+    cli_ok(f, TRAIN);
+    const char *log = cli_text(f, "hub/log");
+    static const char *const fetched[] = {"/model.safetensors", "/config.json",
+                                          "/data/train-00000-of-00002.jsonl",
+                                          "/data/train-00001-of-00002.jsonl", "/README.md"},
+                             *const not_fetched[] = {".bin", ".py", "consolidated"};
+    for (int i = 0; i < SBP_COUNT(fetched); i++)
+        assert_non_null(strstr(log, fetched[i]));
+    for (int i = 0; i < SBP_COUNT(not_fetched); i++)
+        assert_null(strstr(log, not_fetched[i]));
+    cli_ok(f, "rm $H/log; " TRAIN "; test ! -e $H/log"); /* nothing is asked for what is there */
+    cli_ok(f, "HF_HUB_OFFLINE=1 " TRAIN "; test ! -e $H/log");
+    cli_ok(f, "HF_HUB_OFFLINE=1 $C compile org/tiny -o $D/p; $C compile org/tiny@main -o $D/p");
+    cli_fails(f, 4, "HF_HUB_OFFLINE is set", "HF_HUB_OFFLINE=1 $R org/other --data org/rows");
+    cli_fails(f, 4, "what it said stands above", "$R org/other --data org/rows");
+    cli_fails(f, 4, "what it said stands above", "$R org/tiny@v9 --data org/rows");
+    cli_fails(f, 2, "has no split 'test', but: train",
+              "$R org/tiny --data org/rows --dataset_train_split test");
+    cli_fails(f, 2, "has the configs default", "$R org/tiny --data org/rows --dataset_config x");
+    cli_ok(f, "cp -r $H/models/org/tiny $D/x; mkdir -p $D/org; mv $D/x $D/org/tiny; cp "
+              "$G/llama_plain/train.jsonl $D; "
+              "rm $H/log; R=$(realpath $R); cd $D; HF_HOME=$D/none $R org/tiny --data train.jsonl --steps 1 "
+              "--out none; "
+              "test ! -e $H/log"); /* a path of that name */
+}
+
+static void test_what_goes_wrong(void **state) {
+    io_fixture *f = *state;
+    if (!is_there())
+        skip();
+    cli_fails(f, 4, "what it said stands above",
+              "echo cut >$H/fault; HF_HUB_DOWNLOAD_TIMEOUT=1 timeout 100 " TRAIN);
+    cli_ok(f, "rm $H/fault; " TRAIN); /* resumed, or fetched anew */
+    cli_fails(f, 1, "is damaged: its SHA-256 is", WIPE "echo wrong >$H/fault; " TRAIN);
+    cli_ok(f, "rm $H/fault; find $T -path '*/blobs/*' -size +20k -delete; " TRAIN);
+    if (system("unshare -rm true 2>/dev/null") == 0) { /* a full disk */
+        cli_fails(f, 4, "No space left on device",
+                  WIPE "mkdir $T; unshare -rm sh -c 'mount -t tmpfs -o size=40k tmpfs $T; " TRAIN "'");
+        assert_non_null(strstr(cli_unfolded(f, "err"), "what it said stands above"));
+    }
+    cli_fails(f, 3, "is not installed: pip install huggingface_hub",
+              WIPE "VIRTUAL_ENV= PATH=/nowhere " TRAIN);
+    cli_fails(f, 4, "what it said stands above",
+              WIPE "HF_ENDPOINT=http://127.0.0.1:1 " TRAIN); /* no network */
+}
+
+/* Without configs in its card: what the Hub converted; a script is not fetched. */
+static void test_converted_rows(void **state) {
+    io_fixture *f = *state;
+    if (!is_there())
+        skip();
+    (void)cli(f, "$R org/tiny --data org/plain --steps 1 --out none");
+    assert_non_null(strstr(cli_text(f, "hub/log"), "/default/train/0000.parquet"));
+    cli_fails(f, 4, "has no files 'x/train/*.parquet'", "$R org/tiny --data org/plain --dataset_config x");
+}
+
+static void test_push(void **state) {
+    io_fixture *f = *state;
+    if (!is_there())
+        skip();
+    cli_ok(f, "$R org/tiny --data org/rows --steps 1 --out $D/o --push_to_hub --hub_model_id me/result; cmp "
+              "$D/o/model.safetensors "
+              "$H/models/me/result/model.safetensors; cmp $D/o/config.json $H/models/me/result/config.json; "
+              "test ! -e $H/models/me/result/plan.bin && test ! -e $H/models/me/result/run.json");
+    cli_fails(f, 2, "--push_to_hub needs --hub_model_id",
+              "$R org/tiny --data org/rows --out $D/q --push_to_hub");
+    cli_fails(f, 3, "is not installed",
+              "VIRTUAL_ENV= PATH= $R org/tiny --data org/rows --out $D/q --push_to_hub --hub_model_id a/b");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_cold_warm_offline, hub_setup, hub_teardown),
+        cmocka_unit_test_setup_teardown(test_what_goes_wrong, hub_setup, hub_teardown),
+        cmocka_unit_test_setup_teardown(test_converted_rows, hub_setup, hub_teardown),
+        cmocka_unit_test_setup_teardown(test_push, hub_setup, hub_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

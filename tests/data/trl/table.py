@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Makes runtime/cli/options/trl.md: what becomes of every field of TRL's configurations (fields.json, make.py).
+
+    table.py           writes it
+    table.py --check   ends with status 1 where it is another than the one that is there
+"""
+
+import json
+import pathlib
+import re
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+OPTIONS = HERE.parents[2] / "runtime/cli/options"
+STRING = r'"((?:[^"\\]|\\.)*)"'
+
+
+def read():
+    """Names with '_', of options (with what they are called), of what is refused (why), of what has no effect."""
+    text = (OPTIONS / "options.def").read_text(encoding="utf-8")
+    done = {}
+    for line in re.finditer(r"^OPTION\((.*?)\)\n(?=\n|[A-Z/#])", text, re.M | re.S):
+        strings = re.findall(STRING, line.group(1))
+        name = strings[0]
+        done[name.replace("-", "_")] = name
+        # aliases: name, name{..}, name#0, name+option=value
+        for part in strings[1:]:
+            for alias, end in re.findall(r"(?:^| )([a-z][a-z0-9_]*)($| |\{|#|\+[a-z])", part):
+                if "_" in alias or end in ("{", "#") or end.startswith("+") or part.strip() == alias:
+                    done.setdefault(alias, name)
+    refused = {n.replace("-", "_"): reason for n, _, reason in
+               re.findall(rf"^REFUSED\({STRING}, {STRING}, {STRING}\)", text, re.M)}
+    ignored = set(re.findall(rf"^IGNORED\({STRING}", (OPTIONS / "trl.def").read_text(encoding="utf-8"), re.M))
+    return done, refused, ignored
+
+
+def main():
+    fields = json.loads((HERE / "fields.json").read_text(encoding="utf-8"))
+    done, refused, ignored = read()
+    classes = [name for name in fields if name != "trl"]
+    rows, counts = {}, {name: [0, 0, 0] for name in classes}
+    for name in classes:
+        for field in fields[name]:
+            if field == "datasets":  # a list of paths; anything else in it is refused
+                kind, text = 0, "`--data` for each path"
+            elif field in refused:
+                kind, text = 2, "refused: " + refused[field]
+            elif field in ignored:
+                kind, text = 1, "no effect here"
+            elif field in done:
+                kind, text = 0, f"`--{done[field]}`"
+            else:
+                sys.exit(f"{name}.{field}: neither an option nor refused nor without effect")
+            counts[name][kind] += 1
+            rows.setdefault(field, (kind, text))
+    out = [f"# Fields of TRL {fields['trl']}", "",
+           "Made by tests/data/trl/table.py. Values that ask for what happens anyway, null, none and false are taken of all",
+           "of them; those without effect are named once in a note; of what is refused, any other value stops a run.", "",
+           "| class | fields | done | no effect | refused |", "|---|---|---|---|---|"]
+    out += [f"| {name} | {sum(c)} | {c[0]} | {c[1]} | {c[2]} |" for name, c in counts.items()]
+    total = [sum(row[0] == kind for row in rows.values()) for kind in range(3)]
+    out += [f"| different names | {len(rows)} | {total[0]} | {total[1]} | {total[2]} |", "", "| field | here |", "|---|---|"]
+    out += [f"| {field} | {text.replace('|', chr(92) + '|')} |" for field, (_, text) in sorted(rows.items())]
+    text = "\n".join(out) + "\n"
+    path = OPTIONS / "trl.md"
+    if sys.argv[1:] == ["--check"]:
+        return path.read_text(encoding="utf-8") != text
+    path.write_text(text, encoding="utf-8")
+    return 0
+
+
+sys.exit(main())
