@@ -11,8 +11,8 @@ enum {
     PREPARE_WARPS = 4, /* WARPS_HERE of mma_prepare.cu */
     PADDING = 128,     /* of mma_bwd.cuh: a multiple of every tile of queries */
     MOST_COLUMNS = SBP_CUDA_ATTENTION_COLUMNS,
-    MOST_WARPS = 8,    /* of a block: of more, threads have fewer registers */
-    PART_COLUMNS = 256 /* whose sums fit a warp's registers: Parts of mma.cuh */
+    MOST_WARPS = 8,                                /* of a block: of more, threads have fewer registers */
+    PART_COLUMNS = SBP_CUDA_ATTENTION_PART_COLUMNS /* whose sums fit a warp's registers: Parts of mma.cuh */
 };
 
 /* Matrices come before `first`, the columns of rows before `work`, which no key has. */
@@ -73,8 +73,16 @@ static int32_t sum_registers(const sbp_gpu_key *key, products part, tile t) {
     return part_columns(key, part) / 2 + moving;
 }
 
-/* The most of those with which none is spilled: tests/cuda/attention/test_attention_build.c. */
+/* The most of those with which none is spilled: tests/cuda/attention/test_attention_build.c. Scores of more columns are
+ * longer sums, which take more besides, as do rows that are not swizzled; dk and dv have one tile, so that neither may
+ * be of 64. */
 static int32_t most_registers(const sbp_gpu_key *key, sbp_cuda_arch arch, products part, tile t) {
+    bool wide = key->d_qk > PART_COLUMNS || key->d_v > PART_COLUMNS;
+    bool swizzled = key->d_qk % 64 == 0 && key->d_v % 64 == 0;
+    if (wide && t.moving == 64)
+        return part == PART_FORWARD ? 144 : 0;
+    if (wide && !swizzled && part != PART_FORWARD)
+        return 120;
     if (part == PART_FORWARD)
         return t.strips == 2 && t.moving == 64 ? 144 : 160;
     if (part == PART_DQ && arch.number >= 100)
