@@ -254,16 +254,16 @@ static void long_heads_are_timed_at_the_rate_of_scalars(void **state) {
     testing_check(&t, compile_model(t.arena, t.diag, &request, &p));
     static const struct {
         int64_t columns, part_columns;
-        double rate;
-    } cases[] = {{0, 0, 1e12},  {12, 12, 1e12},     {11, 0, 1e9},
-                 {11, 11, 1e9}, {12, 11, 1e12 / 3}, {0, 11, 1e12 / 3}};
-    double first = 0;
+        double times, times_bwd, rate; /* rate 0: of both directions together */
+    } cases[] = {{0, 0, 3, 3, 1e12},       {12, 12, 3, 3, 1e12},    {11, 0, 3, 3, 1e9}, {11, 11, 3, 3, 1e9},
+                 {12, 11, 3, 3, 1e12 / 3}, {0, 11, 3, 3, 1e12 / 3}, {12, 11, 3, 1, 0},  {12, 11, 1, 3, 0}};
+    double first = 0, mixed[SBP_COUNT(cases)];
     for (int i = 0; i < SBP_COUNT(cases); i++) {
         sbp_target_info target = {.name = "cuda",
                                   .attention_columns = cases[i].columns,
                                   .attention_part_columns = cases[i].part_columns,
-                                  .attention_part_times = 3,
-                                  .attention_part_times_bwd = 3};
+                                  .attention_part_times = cases[i].times,
+                                  .attention_part_times_bwd = cases[i].times_bwd};
         sbp_throughput *r = &target.throughput;
         double seconds = 0;
         for (int d = 0; d < SBP_DTYPE_COUNT; d++) {
@@ -283,8 +283,12 @@ static void long_heads_are_timed_at_the_rate_of_scalars(void **state) {
             }
         first = i == 0 ? seconds : first;
         assert_true(first > 0);
-        assert_true(fabs(seconds * cases[i].rate - first * 1e12) <= SBP_TOLERANCE_F32 * first * 1e12);
+        mixed[i] = seconds;
+        assert_true(cases[i].rate == 0 ||
+                    fabs(seconds * cases[i].rate - first * 1e12) <= SBP_TOLERANCE_F32 * first * 1e12);
     }
+    assert_true(fabs(mixed[6] + mixed[7] - 4 * first) <= SBP_TOLERANCE_F32 * first);
+    assert_true(mixed[7] > mixed[6]); /* backward has more matmuls */
     testing_close(&t);
 }
 
