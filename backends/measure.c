@@ -70,7 +70,7 @@ static void begin_case(measure *m) {
 static int32_t add_case(measure *m, sbp_queue queue, sbp_command_kind kind, const sbp_view *views,
                         int32_t view_count) {
     sbp_command *c = sbp_command_create(m->arena, kind, view_count);
-    c->queue = queue;
+    c->queue = (int32_t)queue;
     c->view_count = view_count;
     memcpy(c->views, views, (size_t)view_count * sizeof *views);
     m->cases[m->count] = c;

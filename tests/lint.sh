@@ -28,8 +28,10 @@ if ! clang-format --dry-run -Werror "${sources[@]}" 2> "$build/format.log"; then
     status=1
 fi
 
-# The analyzer is clang's: without the options that only gcc knows.
-sed -E 's/ -fno-thread-jumps//g' "$build/compile_commands.json" > "$build/lint/compile_commands.json"
+# The analyzer is clang's: without the options that only gcc knows, and with the asserts, which tell it what it
+# cannot find out.
+sed -E 's/ -fno-(thread-jumps|tree-loop-distribute-patterns)//g; s/ -DNDEBUG / /g' "$build/compile_commands.json" \
+    > "$build/lint/compile_commands.json"
 units=()
 while read -r unit; do
     if grep -qF "\"$PWD/$unit\"" "$build/compile_commands.json"; then

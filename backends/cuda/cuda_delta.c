@@ -1,6 +1,7 @@
 /* cuda_delta.c: kernels of the delta rule and of ssd: definitions, launches, scratch memory. */
 #include "backends/cuda/cuda_delta.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -139,6 +140,7 @@ static void plain_launch(const sbp_gpu_key *key, const sbp_gpu_args *args, sbp_c
 static void mma_launch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,
                        sbp_cuda_step *step) {
     int32_t columns = mma_columns(key, arch);
+    assert(columns > 0); /* mma_has */
     step->grid[0] = (uint32_t)(args->ints[0] * (key->d_v / columns));
     step->block[0] = MMA_THREADS;
     step->shared_bytes = (uint32_t)mma_shared_bytes(key, columns);

@@ -109,10 +109,12 @@ bool sbp_hub_is_offline(void) {
     static const char *const names[] = {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}, *const values[] = {
                                                                                        "1", "on", "yes",
                                                                                        "true"};
-    for (int i = 0; i < SBP_COUNT(names); i++)
-        for (int k = 0; k < SBP_COUNT(values); k++)
-            if (getenv(names[i]) && strcasecmp(getenv(names[i]), values[k]) == 0)
+    for (int i = 0; i < SBP_COUNT(names); i++) {
+        const char *set = getenv(names[i]);
+        for (int k = 0; set && k < SBP_COUNT(values); k++)
+            if (strcasecmp(set, values[k]) == 0)
                 return true;
+    }
     return false;
 }
 

@@ -107,7 +107,7 @@ static void read_ropes(sbp_hf *hf, gemma *m) {
     if (!both && hf->builder.status == SBP_OK)
         hf->builder.status = sbp_json_parse(hf->arena, hf->diag, "defaults", own_full, sizeof own_full - 1,
                                             SBP_JSON_PYTHON, &own);
-    for (int kind = 0; kind < KINDS && hf->builder.status == SBP_OK; kind++) {
+    for (int kind = 0; kind < KINDS && m->layer && hf->builder.status == SBP_OK; kind++) {
         int64_t head_dim = 0;
         for (int64_t i = 0; i < m->d.layers; i++)
             head_dim = m->layer[i].kind == kind ? m->layer[i].head_dim : head_dim;
@@ -365,7 +365,7 @@ void sbp_hf_gemma4(sbp_hf *hf) {
     sbp_value x = build_embedding(&m, "embed", table, m.d.hidden);
     if (m.per_layer > 0)
         build_inputs(&m, x);
-    for (int64_t i = 0; i < m.d.layers && m.b->status == SBP_OK; i++)
+    for (int64_t i = 0; m.layer && i < m.d.layers && m.b->status == SBP_OK; i++)
         x = build_layer(&m, x, i);
     sbp_hf_finish(hf, build_head(&m, x, table));
     m.b->node = NULL;

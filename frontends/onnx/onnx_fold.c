@@ -3,6 +3,7 @@
  * computed with it (sbp_onnx_numbers_value). */
 #include "frontends/onnx/onnx_fold.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -52,6 +53,7 @@ sbp_status sbp_fold_define(sbp_fold *f, int32_t index, sbp_onnx_type type, sbp_n
         for (int64_t i = 0; i < elems; i++) {
             int64_t rest = i;
             for (int32_t d = t->rank - 1; d >= 0; d--) {
+                assert(v.dim[d] > 0); /* as the elements that they make */
                 at[d] = (double)(rest % v.dim[d]);
                 rest /= v.dim[d];
             }

@@ -194,13 +194,13 @@ static sbp_status build_rows(sbp_onnx *o, const sbp_onnx_value *v, int32_t rows,
         double *data = SBP_NEW_ARRAY(o->arena, double, n *elems);
         for (int64_t i = 0; i < n * elems; i++) {
             double at[SBP_NUMBERS_RANK] = {0};
-            int64_t rest = i % elems;
+            int64_t rest = i % elems, row = i / elems;
             for (int32_t d = v->rank - 1; d >= 0; d--)
                 if (d != rows && a->axes >> d & 1) {
                     at[d] = (double)(rest % v->dim[d]);
                     rest /= v->dim[d];
                 }
-            at[rows] = (double)(i / elems);
+            at[rows] = (double)row;
             data[i] = sbp_number_value(a, at, 1);
         }
         sbp_onnx_value constant = {.name = sbp_arena_printf(o->arena, "rows.%d", a->id),

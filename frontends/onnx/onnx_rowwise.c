@@ -248,7 +248,8 @@ sbp_status sbp_onnx_clip(sbp_onnx *o) {
     SBP_TRY(most_inputs(o, 3));
     SBP_TRY(sbp_onnx_attrs_known(o, none));
     SBP_TRY(sbp_onnx_required(o, 0, &in[0]));
-    for (int32_t i = 0; i < 3; i++)
+    present[count++] = in[0];
+    for (int32_t i = 1; i < 3; i++)
         if (in[i])
             present[count++] = in[i];
     SBP_TRY(sbp_onnx_broadcast(o, present, count, value, &rank, dim));

@@ -4,7 +4,7 @@
 
 #include "frontends/template/template_internal.h"
 
-sbp_status sbp_tpl_fail(tpl_eval *e, const char *format, ...) {
+sbp_status(sbp_tpl_fail)(tpl_eval *e, const char *format, ...) {
     char text[700];
     va_list args;
     va_start(args, format);

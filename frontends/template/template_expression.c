@@ -1,6 +1,7 @@
 /* template_expression.c: expressions, by descent. Weakest first: inline if, or, and, not, comparisons, + -,
  * ~,
  * * / // %, ** (to the left, as in Jinja), signs, then calls, attributes, filters and tests. */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -8,7 +9,7 @@
 
 /* ---- tokens ---------------------------------------------------------------------------------------- */
 
-sbp_status sbp_tpl_parse_fail(const tpl_parser *p, const tpl_token *at, const char *format, ...) {
+sbp_status(sbp_tpl_parse_fail)(const tpl_parser *p, const tpl_token *at, const char *format, ...) {
     char text[600];
     va_list args;
     va_start(args, format);
@@ -96,6 +97,12 @@ int32_t sbp_tpl_symbol(tpl_parser *p, tpl_text name) {
 static sbp_status parse_or(tpl_parser *p, tpl_node **out);
 static sbp_status parse_unary(tpl_parser *p, bool with_filters, tpl_node **out);
 
+/* Where what follows a node goes, which was parsed. */
+static tpl_node **behind(tpl_node *node) {
+    assert(node);
+    return &node->next;
+}
+
 static sbp_status parse_list(tpl_parser *p, tpl_node **out) {
     tpl_node *node = *out = sbp_tpl_node(p, TPL_LIST_OF, p->tokens++), **end = &node->items;
     while (!sbp_tpl_at_operator(p, ']')) {
@@ -105,7 +112,7 @@ static sbp_status parse_list(tpl_parser *p, tpl_node **out) {
                 break;
         }
         SBP_TRY(sbp_tpl_parse_expression(p, true, end));
-        end = &(*end)->next;
+        end = behind(*end);
     }
     p->tokens++;
     return SBP_OK;
@@ -120,10 +127,10 @@ static sbp_status parse_dict(tpl_parser *p, tpl_node **out) {
                 break;
         }
         SBP_TRY(sbp_tpl_parse_expression(p, true, end));
-        end = &(*end)->next;
+        end = behind(*end);
         SBP_TRY(sbp_tpl_expect_operator(p, ':'));
         SBP_TRY(sbp_tpl_parse_expression(p, true, end));
-        end = &(*end)->next;
+        end = behind(*end);
     }
     p->tokens++;
     return SBP_OK;
@@ -452,7 +459,7 @@ static sbp_status parse_concat(tpl_parser *p, tpl_node **out) {
     node->items = *out;
     while (skip_operator(p, '~')) {
         SBP_TRY(parse_product(p, end));
-        end = &(*end)->next;
+        end = behind(*end);
     }
     *out = node;
     return SBP_OK;
@@ -497,7 +504,7 @@ static sbp_status parse_comparison(tpl_parser *p, tpl_node **out) {
         *end = sbp_tpl_node(p, TPL_OPERAND, at);
         (*end)->op = op;
         SBP_TRY(parse_sum(p, &(*end)->a));
-        end = &(*end)->next;
+        end = behind(*end);
     }
 }
 
@@ -584,7 +591,7 @@ static sbp_status parse_items(tpl_parser *p, const char *end, bool with_conditio
             break;
         SBP_TRY(targets ? sbp_tpl_parse_target(p, true, end, last)
                         : sbp_tpl_parse_expression(p, with_condition, last));
-        last = &(*last)->next;
+        last = behind(*last);
         if (!sbp_tpl_at_operator(p, ','))
             break;
         is_tuple = true;

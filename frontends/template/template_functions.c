@@ -95,7 +95,7 @@ static void own_directives(const char *format, size_t length, char *to) {
     for (size_t i = 0; i < length; i++) {
         char next = format[i] == '%' && i + 1 < length ? format[i + 1] : '\0';
         if (next == 'f') {
-            memcpy(to, "000000", 6);
+            memset(to, '0', 6);
             to += 6;
         } else if (!next || !strchr("zZs", next)) {
             *to++ = format[i];

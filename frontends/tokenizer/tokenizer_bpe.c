@@ -95,7 +95,7 @@ static sbp_status parse_merge(sbp_arena *arena, sbp_diag *diag, tok_model *m, co
     SBP_TRY(part_id(diag, m, entry, left, left_length, &a));
     SBP_TRY(part_id(diag, m, entry, right, right_length, &b));
     if (right_length < m->prefix.length ||
-        (m->prefix.length > 0 && memcmp(right, m->prefix.text, (size_t)m->prefix.length)))
+        (m->prefix.length > 0 && memcmp(right, m->prefix.text, (size_t)m->prefix.length) != 0))
         return sbp_json_fail(diag, entry, "the token '%s' does not begin with the prefix '%s'", right,
                              m->prefix.text);
     right += m->prefix.length; /* of the pair the left one keeps it */

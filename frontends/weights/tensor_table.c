@@ -391,7 +391,7 @@ static void covered(const sbp_tensor_entry *tensor, int64_t low[SBP_MAX_RANK], i
 
 static bool overlap(const sbp_tensor_entry *a, const sbp_tensor_entry *b) {
     int64_t low_a[SBP_MAX_RANK] = {0}, high_a[SBP_MAX_RANK] = {0}, low_b[SBP_MAX_RANK] = {0},
-            high_b[SBP_MAX_RANK] = {0}, heads_a[SBP_MAX_RANK], heads_b[SBP_MAX_RANK];
+            high_b[SBP_MAX_RANK] = {0}, heads_a[SBP_MAX_RANK] = {0}, heads_b[SBP_MAX_RANK] = {0};
     covered(a, low_a, high_a, heads_a);
     covered(b, low_b, high_b, heads_b);
     for (int32_t k = 0; k < a->recipes[0].rank; k++)

@@ -67,9 +67,9 @@ void sbp_weights_stack(sbp_weights *w) {
         if (!find_number(name, &begin, &length))
             continue;
         const char *pattern = sbp_arena_printf(w->arena, "%.*s*%s", (int)begin, name, name + begin + length);
-        stack_of[i] = sbp_map_get(&by_name, pattern);
-        if (stack_of[i] < 0) {
-            stack_of[i] = count;
+        int32_t known = sbp_map_get(&by_name, pattern);
+        stack_of[i] = known >= 0 && known < count ? known : count;
+        if (stack_of[i] == count) {
             sbp_map_set(&by_name, pattern, count);
             SBP_PUSH(w->arena, stacks, count, capacity, (sbp_weight){.name = pattern});
         }

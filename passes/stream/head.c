@@ -17,6 +17,7 @@
  * rows, and what is whole vectors over those of all (W, rank after rank): per-row outputs are gathered first,
  * and every rank computes the same objective, of which it takes its own rows.
  */
+#include <assert.h>
 #include <string.h>
 
 #include "passes/lowering.h"
@@ -359,6 +360,7 @@ static bool keeps_outputs(const void *user, const sbp_result *result) {
 
 /* Rows of a vector that belong to the chunk; of its cotangent. Nowhere when it has none. */
 static sbp_view vector_rows(const head_builder *h, const sbp_stage *stage, int32_t number, bool slope) {
+    assert(h->vectors);
     int32_t buffer = slope ? h->vectors[number].slope : h->vectors[number].buffer;
     return buffer < 0 ? sbp_view_none() : sbp_lower_rows_of(stage, sbp_view_buffer(h->p->program, buffer, 0));
 }
@@ -433,8 +435,10 @@ static sbp_stage *vector_stage(head_builder *h, sbp_func *body, const char *name
     sbp_stage *stage = sbp_lower_stage(h->p, name, body, -1, false, h->order);
     for (int32_t i = 0; i < body->arg_count; i++) {
         const sbp_value_info *info = &body->values[body->args[i]];
-        if (info->role == SBP_VALUE_STREAM)
-            stage->places[body->args[i]] = sbp_view_buffer(h->p->program, h->vectors[info->binding].all, 0);
+        if (info->role != SBP_VALUE_STREAM)
+            continue;
+        assert(h->vectors);
+        stage->places[body->args[i]] = sbp_view_buffer(h->p->program, h->vectors[info->binding].all, 0);
     }
     return stage;
 }

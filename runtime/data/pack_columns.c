@@ -516,7 +516,7 @@ bool sbp_pack_reads(const sbp_program *program, const char *name, bool *optional
     for (int32_t i = 0; i < asked_count(program); i++) {
         asked a = asked_at(program, i);
         size_t length = number_length(a, &part);
-        if (length > 0 && length == strlen(name) && memcmp(a.name, name, length) == 0)
+        if (a.name && length > 0 && length == strlen(name) && memcmp(a.name, name, length) == 0)
             return true;
     }
     return false;
@@ -617,7 +617,7 @@ sbp_status sbp_pack_check_data(const sbp_program *program, sbp_diag *diag, const
         if (name && source_of(name, a.by_group) == ONE_OF)
             SBP_TRY(check_one_of(diag, data, name + strlen(ONE_OF_ALL)));
         snprintf(has, sizeof has, "has.%.*s", (int)length, name ? name : "");
-        if (length == 0 || reads(program, has))
+        if (!name || length == 0 || reads(program, has))
             continue;
         int32_t column = find(data->column_names, data->column_count, name, length);
         int32_t number = find(data->number_names, data->number_count, name, length);

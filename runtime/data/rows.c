@@ -7,12 +7,11 @@
 #include "runtime/data/messages.h"
 
 static const struct {
-    const char *key, *alias, *name;
+    const char *key, *alias, *name, *part;
     sbp_row_type type;
-    const char *part;
     bool list;
 } fields[SBP_FIELD_COUNT] = {
-#define FIELD(id, key, alias, name, type, part, list) {key, alias, name, type, part, list},
+#define FIELD(id, key, alias, name, type, part, list) {key, alias, name, part, type, list},
 #include "runtime/data/row_fields.def"
 #undef FIELD
 };

@@ -356,7 +356,7 @@ static sbp_status call_hook(sbp_executor *x, const sbp_command *command, const s
 
 /* Of a micro-batch without groups: nothing is added to them, and what rows take of them is 0. */
 static sbp_status run_without_groups(sbp_executor *x, const sbp_command *command, const sbp_span *spans) {
-    if (command->kind != SBP_CMD_GATHER)
+    if (command->kind != SBP_CMD_GATHER || command->view_count <= SBP_GATHER_DST)
         return SBP_OK;
     const sbp_span *to = &spans[SBP_GATHER_DST];
     int64_t bytes = sbp_dtype_bytes(to->dtype);

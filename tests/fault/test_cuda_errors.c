@@ -101,7 +101,8 @@ static void run_trial(void **state, const trial *t) {
 
 TRIAL(train, .compile = COMPILE,
       .command = "sbprun $D/p --data " ROWS " --out $D/o --steps 2 --batch-size 1 --save-every 1",
-      .whole = "o/*.json|o/*.jsonl|o/*.safetensors", .result = "o/model.safetensors", .tries = 25)
+      .whole = "o/*.json|o/*.jsonl|o/*.safetensors|o/README.md|o/report.html",
+      .result = "o/model.safetensors", .tries = 25)
 TRIAL(dump, .compile = COMPILE " --offload host --checkpoint-every 2",
       .command = "sbprun $D/p --data " ROWS " --dump-gradients $D/g.safetensors", .whole = "g.safetensors",
       .result = "g.safetensors", .tries = 25)

@@ -106,7 +106,8 @@ TRIAL(inspect, .prepare = COMPILE, .command = "sbpc inspect $D/p --json --svg $D
 TRIAL(train, .prepare = COMPILE,
       .command = "sbprun $D/p --data " ROWS " --eval " ROWS
                  " --out $D/o --steps 2 --batch-size 1 --save-every 1",
-      .kept = "p rows", .whole = "o/*.json|o/*.jsonl|o/*.safetensors", .blocks = 60, .pieces = 20)
+      .kept = "p rows", .whole = "o/*.json|o/*.jsonl|o/*.safetensors|o/README.md|o/report.html", .blocks = 60,
+      .pieces = 20)
 TRIAL(score, .prepare = COMPILE, .command = "sbprun $D/p --data " ROWS " --score $D/s", .kept = "p rows",
       .whole = "s", .blocks = 20, .pieces = 20)
 TRIAL(dump, .prepare = COMPILE,
@@ -115,7 +116,8 @@ TRIAL(dump, .prepare = COMPILE,
 /* What is scored before a step, by two sets of weights. */
 TRIAL(scored, .prepare = COMPILE " --objective kto",
       .command = "sbprun $D/p --data tests/data/kto/steps.jsonl --out $D/o --steps 2 --batch-size 4",
-      .kept = "p rows", .whole = "o/*.json|o/*.jsonl|o/*.safetensors", .blocks = 30, .pieces = 10)
+      .kept = "p rows", .whole = "o/*.json|o/*.jsonl|o/*.safetensors|o/README.md|o/report.html", .blocks = 30,
+      .pieces = 10)
 TRIAL(dry_run, .prepare = COMPILE, .command = "sbprun $D/p --data " ROWS " --dry-run --json",
       .kept = "p rows", .whole = "-", .blocks = 20, .pieces = 20)
 TRIAL(tokenize, .command = "sbprun tokenize " MODEL " --chat-template tests/golden/rows/think.jinja",

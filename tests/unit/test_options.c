@@ -317,12 +317,13 @@ static void test_lists_in_config_files(void **state) {
         assert_string_equal(sbp_options_list_at(o, SBP_OPT_LORA_TARGETS, 1), "v: proj");
         assert_true(sbp_options_double(o, SBP_OPT_LR) == 1);
     }
-    assert_ok(f, parse_config(
-                     f, 5,
-                     "loss_type: [sigmoid, sft]\nbetas:\n  - 0.5\n  - 0.6\nfsdp: []\nlabel_names:\n  - wandb\n"
-                     "gradient_checkpointing_kwargs:\n  use_reentrant: false\n"
-                     "dataset_kwargs: {skip_prepare_dataset: true}\nlr: 2",
-                     "", &o));
+    assert_ok(f,
+              parse_config(
+                  f, 5,
+                  "loss_type: [sigmoid, sft]\nbetas:\n  - 0.5\n  - 0.6\nfsdp: []\nlabel_names:\n  - wandb\n"
+                  "gradient_checkpointing_kwargs:\n  use_reentrant: false\n"
+                  "dataset_kwargs: {skip_prepare_dataset: true}\nlr: 2",
+                  "", &o));
     assert_string_equal(sbp_options_text(o, SBP_OPT_LOSS_TYPE), "sigmoid+sft");
     double betas[2];
     sbp_options_pair(o, SBP_OPT_BETAS, betas);
@@ -499,11 +500,10 @@ static void test_settings_of_trl_that_are_not_options(void **state) {
     sbp_options *o;
     assert_ok(
         f,
-        parse(
-            f, 5,
-            "--gradient_checkpointing m --project wandb --push_to_hub false --logging_steps 5 --fp16 false "
-            "--bf16 --run_name x --seed 3",
-            &o));
+        parse(f, 5,
+              "--gradient_checkpointing m --project wandb --push_to_hub false --logging_steps 5 --fp16 false "
+              "--bf16 --run_name x --seed 3",
+              &o));
     assert_string_equal(sbp_diag_text(f->diag, SBP_NOTE),
                         "note: these settings have no effect here: --project, --run_name\n");
     assert_int_equal(sbp_options_arg_count(o), 1);

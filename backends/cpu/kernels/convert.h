@@ -169,7 +169,8 @@ static inline void load_row_f64(double *restrict out, const char *source, sbp_dt
         CONVERT_LOOP(uint8_t, (double)sbp_d8_numbers[s[i]])
     case SBP_UD8:
         CONVERT_LOOP(uint8_t, (double)sbp_ud8_numbers[s[i]])
-    case SBP_DTYPE_COUNT:
+    case SBP_DTYPE_COUNT: /* no type */
+        memset(out, 0, (size_t)n * sizeof *out);
         break;
     }
 }

@@ -135,8 +135,8 @@ static const NAME(integer_loop) NAME(integer_loops)[SBP_INTOP_COUNT] = {
 /* numbers: SBP_ROWKERNEL_TABLE_NUMBERS of them, aligned; a: places among them. */
 static void NAME(lookup)(int64_t n, const REAL *restrict a, const REAL *restrict numbers, REAL *restrict y) {
     int64_t i = 0;
-#if !REAL_IS_F64 &&                                                                                          \
-    CPU_VECTOR_BYTES >= 32 /* the table is one vector or two, which an instruction picks from */
+#if !REAL_IS_F64 && CPU_VECTOR_BYTES >= 32 && __has_builtin(__builtin_shuffle)
+    /* the table is one vector or two, which an instruction picks from; the builtin is gcc's */
     for (; i + VL <= n; i += VL) {
         BITS at = __builtin_convertvector(*(const VEC_MEMORY *)(a + i), BITS);
 #if CPU_VECTOR_BYTES == 64

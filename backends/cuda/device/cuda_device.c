@@ -111,7 +111,8 @@ static void *cuda_map(sbp_device *base, sbp_space space, int64_t offset) {
 }
 
 static void cuda_libraries(void (*visit)(void *user, const sbp_device_library *library), void *user) {
-    for (int id = 0; id < SBP_CUDA_LIBRARIES; id++) {
+    for (int i = 0; i < SBP_CUDA_LIBRARIES; i++) {
+        const sbp_cuda_library_id id = (sbp_cuda_library_id)i;
         const char *package = sbp_cuda_library_package(id);
         char path[sizeof((sbp_cuda_library *)NULL)->path],
             brings[100] = "the driver of NVIDIA, version 580 or later";

@@ -78,7 +78,7 @@ sbp_status cuda_scratch(cuda_device *d, const sbp_dispatch *dispatch, int64_t by
     const sbp_span *planned = sbp_cuda_scratch_planned(dispatch);
     int64_t has = planned ? planned->rows * planned->cols * sbp_dtype_bytes(planned->dtype) : 0;
     char need[32], given[32], own[32];
-    *out = has >= bytes ? d->memory + (uint64_t)planned->offset : d->workspace;
+    *out = planned && has >= bytes ? d->memory + (uint64_t)planned->offset : d->workspace;
     if (has >= bytes || bytes <= SBP_CUDA_WORKSPACE_BYTES)
         return SBP_OK;
     return sbp_fail(diag, SBP_INPUT,

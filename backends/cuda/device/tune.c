@@ -95,7 +95,7 @@ static sbp_status time_runs(cuda_device *d, const blas_matmul *p, const blas_des
 static sbp_status time_algorithm(cuda_device *d, const blas_matmul *p, const blas_description *x,
                                  const cublas_algorithm *algorithm, const cuda_event events[2], float *out,
                                  sbp_diag *diag) {
-    float ms, best = 0;
+    float ms = 0, best = 0;
     SBP_TRY(time_runs(d, p, x, algorithm, events, 1, &ms, diag));
     SBP_TRY(time_runs(d, p, x, algorithm, events, 1, &ms, diag));
     float wanted = ms > 0 ? ROUND_MS / ms : MOST_RUNS;

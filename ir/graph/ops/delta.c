@@ -21,6 +21,7 @@
  * A key head adds dq and dk of its value heads. dstate_out: dS before the first row at hand. */
 #include "ir/graph/ops/rules.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -254,6 +255,7 @@ static void row_backward(const sbp_eval *eval, const rows *r, int64_t t, int64_t
     const double *dout = head_at(eval->in[VJP_DO], t, h);
     double *dq = head_at(eval->out[VJP_DQ], t, kh), *dk = head_at(eval->out[VJP_DK], t, kh),
            *dv = head_at(eval->out[VJP_DV], t, h), *dd = u + r->dv, ddecay = 0;
+    assert(now.q);
     error_of(r, &now, s, u);
     for (int64_t i = 0; i < r->dk; i++)
         for (int64_t j = 0; j < r->dv; j++) {

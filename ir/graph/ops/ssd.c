@@ -20,6 +20,7 @@
  * A group adds dc and db of its heads. dstate_out: dS before the first row at hand. */
 #include "ir/graph/ops/rules.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -248,6 +249,7 @@ static void row_backward(const sbp_eval *eval, const rows *r, int64_t t, int64_t
     const double *dy = head_at(eval->in[VJP_DY], t, h);
     double *dc = head_at(eval->out[VJP_DC], t, group), *db = head_at(eval->out[VJP_DB], t, group),
            *dx = head_at(eval->out[VJP_DX], t, h), ddecay = 0, ddt = 0;
+    assert(now.c);
     for (int64_t i = 0; i < r->n; i++)
         for (int64_t j = 0; j < r->p; j++) {
             double *d = &ds[i * r->p + j];

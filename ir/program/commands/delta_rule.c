@@ -130,7 +130,7 @@ void sbp_delta_text(sbp_fields *fields) {
 void sbp_delta_work(const sbp_work_query *q, int32_t k, double squares, double of_k, double of_v,
                     sbp_work *out) {
     const sbp_delta_attrs *a = &q->command->u.delta;
-    double d_k = (double)a->d_k, d_v = (double)a->d_v, half = SBP_DELTA_BLOCK / 2;
+    double d_k = (double)a->d_k, d_v = (double)a->d_v, half = SBP_DELTA_BLOCK / 2.0;
     out->kind = SBP_WORK_ATTENTION;
     out->flops = 2 * (double)q->operands[k].rows * (double)a->heads *
                  (squares * d_k * d_v + half * (of_k * d_k + of_v * d_v));

@@ -29,17 +29,17 @@ enum {
 
 static const struct {
     const char *name, *synopsis;
-    uint32_t queues;
     const sbp_command_operand *operands;
     int32_t operand_count;
+    uint32_t queues;
     sbp_command_rules rules;
 } commands[SBP_CMD_COUNT] = {
 #define COMMAND(id, text, queues, operands, synopsis)                                                        \
     {#text,                                                                                                  \
      synopsis,                                                                                               \
-     queues,                                                                                                 \
      operands_of_##text,                                                                                     \
      SBP_##id##_OPERANDS,                                                                                    \
+     queues,                                                                                                 \
      {sbp_rows_##text, sbp_check_##text, sbp_access_##text, sbp_alias_##text, sbp_text_##text,               \
       sbp_work_##text}},
 #include "ir/program/commands.def"

@@ -178,15 +178,17 @@ sbp_status sbp_world_agree(sbp_world *world, sbp_status status) {
         return status != SBP_OK ? status : reduced;
     for (int32_t r = count - 1; r >= 0; r--) {
         first = slots[2 * r] > 0 ? r : first;
-        if (slots[2 * r + 1] > world->signal)
-            world->signal = (sbp_status)slots[2 * r + 1];
+        sbp_status signal = (sbp_status)slots[2 * r + 1];
+        if (signal > world->signal)
+            world->signal = signal;
     }
     if (first < 0)
         return SBP_OK;
-    if (slots[2 * first] == SBP_INTERRUPTED) /* nothing has failed */
+    sbp_status common = (sbp_status)slots[2 * first];
+    if (common == SBP_INTERRUPTED) /* nothing has failed */
         return SBP_INTERRUPTED;
     sbp_messages_release(first == world->place.rank);
-    return world->agreed = (sbp_status)slots[2 * first];
+    return world->agreed = common;
 }
 
 bool sbp_world_is_common(sbp_status status) {
@@ -211,7 +213,7 @@ sbp_status sbp_world_share_text(const sbp_world *world, const char **text) {
     }
     int64_t words = (int64_t)length / 8 + 1; /* the end too */
     char *copy = sbp_arena_alloc(world->arena, (size_t)words * 8);
-    if (sbp_world_writes(world))
+    if (sbp_world_writes(world) && *text)
         memcpy(copy, *text, (size_t)length);
     SBP_TRY(sbp_ranks_broadcast(world->ranks, copy, words, SBP_F64, 0, world->diag));
     *text = copy;
@@ -331,7 +333,7 @@ sbp_status sbp_world_check_shared(sbp_world *world, const char *out, bool must, 
     SBP_TRY(sbp_world_agree(world, status));
     SBP_TRY(sbp_world_share_text(world, &path));
     SBP_TRY(sbp_world_share_text(world, &text));
-    missing = !appears(path, text);
+    missing = !path || !text || !appears(path, text);
     if (missing && must)
         status = sbp_fail(world->diag, SBP_IO,
                           "what rank 0 wrote in '%s' is not there for this rank: to go on, all need the same "
@@ -341,7 +343,7 @@ sbp_status sbp_world_check_shared(sbp_world *world, const char *out, bool must, 
     if (status == SBP_OK)
         status = sbp_world_largest(world, &missing);
     *shared = missing == 0;
-    if (sbp_world_writes(world))
+    if (sbp_world_writes(world) && path)
         unlink(path);
     return status;
 }
