@@ -10,7 +10,9 @@ enum {
     PLAIN_WARPS = 4,   /* WARPS of scalar.cuh: rows of a block */
     PREPARE_WARPS = 4, /* WARPS_HERE of mma_prepare.cu */
     PADDING = 128,     /* of mma_bwd.cuh: a multiple of every tile of queries */
-    MOST_COLUMNS = SBP_CUDA_ATTENTION_COLUMNS
+    MOST_COLUMNS = SBP_CUDA_ATTENTION_COLUMNS,
+    MOST_WARPS = 8,                                /* of a block: of more, threads have fewer registers */
+    PART_COLUMNS = SBP_CUDA_ATTENTION_PART_COLUMNS /* whose sums fit a warp's registers: Parts of mma.cuh */
 };
 
 /* Matrices come before `first`, the columns of rows before `work`, which no key has. */
@@ -24,7 +26,8 @@ static bool is_backward(const sbp_gpu_key *key) {
 
 /* ---- tiles by mma.sync ------------------------------------------------------------------------------- */
 
-/* Warps whose rows stay, 16 in each strip of one, and rows of the tiles that pass by; 0: nothing fits. */
+/* Warps whose rows stay, 16 in each strip of one, and rows of the tiles that pass by; 0: nothing fits. Of a head
+ * in parts each of these rows has as many warps as there are parts. */
 typedef struct tile {
     int32_t warps, strips, moving;
 } tile;
@@ -34,6 +37,24 @@ static int32_t rows_of(tile t) {
 }
 
 typedef enum products { PART_FORWARD, PART_DQ, PART_DKV, PART_DK, PART_DV } products;
+
+/* The columns of the head that this kernel sums. */
+static int32_t summed_columns(const sbp_gpu_key *key, products part) {
+    return part == PART_FORWARD || part == PART_DV ? key->d_v : key->d_qk;
+}
+
+/* COUNT of Parts in mma.cuh. dk and dv together are never in parts. */
+static int32_t parts_of(const sbp_gpu_key *key, products part) {
+    return part != PART_DKV && summed_columns(key, part) > PART_COLUMNS ? 2 : 1;
+}
+
+/* COLUMNS of Parts in mma.cuh. */
+static int32_t part_columns(const sbp_gpu_key *key, products part) {
+    int32_t columns = summed_columns(key, part);
+    if (parts_of(key, part) == 1)
+        return columns;
+    return (int32_t)sbp_round_up(columns / 2, columns % 64 == 0 ? 64 : 16);
+}
 
 static int32_t shared_bytes(const sbp_gpu_key *key, products part, tile t) {
     int32_t row = sbp_cuda_tile_pitch(key->d_qk) + sbp_cuda_tile_pitch(key->d_v), still = rows_of(t);
@@ -45,25 +66,27 @@ static int32_t shared_bytes(const sbp_gpu_key *key, products part, tile t) {
 /* What the sums and the scores of a tile take of a thread's 255 registers, without what else it needs. */
 static int32_t sum_registers(const sbp_gpu_key *key, products part, tile t) {
     int32_t moving = t.moving;
-    switch (part) {
-    case PART_FORWARD:
-        return t.strips * (key->d_v + moving) / 2;
-    case PART_DQ:
-    case PART_DK:
-        return key->d_qk / 2 + moving;
-    case PART_DV:
-        return key->d_v / 2 + moving;
-    default:
+    if (part == PART_FORWARD)
+        return t.strips * (part_columns(key, part) + moving) / 2;
+    if (part == PART_DKV)
         return (key->d_qk + key->d_v) / 2 + moving;
-    }
+    return part_columns(key, part) / 2 + moving;
 }
 
-/* The most of those with which none is spilled: tests/cuda/attention/test_attention_build.c. */
+/* The most of those with which none is spilled: tests/cuda/attention/test_attention_build.c. Scores of more columns are
+ * longer sums, which take more besides, as do rows that are not swizzled; dk and dv have one tile, so that neither may
+ * be of 64. */
 static int32_t most_registers(const sbp_gpu_key *key, sbp_cuda_arch arch, products part, tile t) {
+    bool wide = key->d_qk > PART_COLUMNS || key->d_v > PART_COLUMNS;
+    bool swizzled = key->d_qk % 64 == 0 && key->d_v % 64 == 0;
+    if (wide && t.moving == 64)
+        return part == PART_FORWARD ? 144 : 0;
+    if (wide && !swizzled && part != PART_FORWARD)
+        return 120;
     if (part == PART_FORWARD)
         return t.strips == 2 && t.moving == 64 ? 144 : 160;
     if (part == PART_DQ && arch.number >= 100)
-        return key->d_qk > 128 ? key->d_qk / 2 + 32 : 144;
+        return part_columns(key, part) > 128 ? part_columns(key, part) / 2 + 32 : 144;
     return part == PART_DKV && arch.number != 90 ? 192 : 160;
 }
 
@@ -71,17 +94,18 @@ static int32_t most_registers(const sbp_gpu_key *key, sbp_cuda_arch arch, produc
  * waits for: on architectures whose tensor cores are fast. Blocks are half as many warps then, so that an SM
  * must have two. */
 static bool takes_strips(const sbp_gpu_key *key, sbp_cuda_arch arch, products part, tile t) {
-    return part == PART_FORWARD && sbp_cuda_shared_limit(arch) > 128 << 10 &&
+    return part == PART_FORWARD && parts_of(key, part) == 1 && sbp_cuda_shared_limit(arch) > 128 << 10 &&
            2 * (shared_bytes(key, part, t) + 1024) <= sbp_cuda_shared_limit(arch) + 1024;
 }
 
 /* The largest tiles that fit; query tiles of all backward kernels agree with those of PART_DKV. */
 static tile find_tile(const sbp_gpu_key *key, sbp_cuda_arch arch, products part) {
-    static const tile tiles[] = {{4, 2, 64}, {4, 2, 32}, {8, 1, 64}, {8, 1, 32},
-                                 {4, 1, 64}, {4, 1, 32}, {8, 1, 16}, {4, 1, 16}};
+    static const tile tiles[] = {{4, 2, 64}, {4, 2, 32}, {8, 1, 64}, {8, 1, 32}, {4, 1, 64},
+                                 {4, 1, 32}, {8, 1, 16}, {4, 1, 16}, {2, 1, 16}, {1, 1, 16}};
     for (int i = 0; i < SBP_COUNT(tiles); i++)
         if (shared_bytes(key, part, tiles[i]) <= sbp_cuda_shared_limit(arch) &&
             sum_registers(key, part, tiles[i]) <= most_registers(key, arch, part, tiles[i]) &&
+            tiles[i].warps * parts_of(key, part) <= MOST_WARPS &&
             (tiles[i].strips == 1 || takes_strips(key, arch, part, tiles[i])))
             return tiles[i];
     return (tile){0};
@@ -89,7 +113,7 @@ static tile find_tile(const sbp_gpu_key *key, sbp_cuda_arch arch, products part)
 
 /* Whether the sums of dk and dv fit the registers of one kernel. */
 static bool joins_dkv(const sbp_gpu_key *key) {
-    return key->d_qk + key->d_v <= MOST_COLUMNS;
+    return key->d_qk + key->d_v <= PART_COLUMNS;
 }
 
 /* Of both kernels where there are two: a scratch memory serves them. */
@@ -376,7 +400,7 @@ static void mma_launch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu
     tile t = of_keys ? key_tile(key, arch) : find_tile(key, arch, part);
     int64_t rows = of_keys ? k_of(key, args)->rows : q_of(key, args)->rows;
     out->grid[0] = (uint32_t)(sbp_ceil_div(rows, rows_of(t)) * args->ints[of_keys ? 1 : 0]);
-    out->block[0] = (uint32_t)(32 * t.warps);
+    out->block[0] = (uint32_t)(32 * t.warps * parts_of(key, part));
     out->shared_bytes = (uint32_t)shared_bytes(key, part, t);
 }
 

@@ -30,6 +30,10 @@ typedef struct sbp_target_info {
     int32_t attention_partials, attention_head_elems, attention_row_elems, attention_more_rows;
     /* Heads of more columns, of q and k or of v, are computed by scalars, at their throughput; 0: none are. */
     int64_t attention_columns;
+    /* Heads of more columns than these are summed in parts, for each of which the scores are made anew, so that a
+     * product takes so many times as long, forward and backward; 0: none are. */
+    int64_t attention_part_columns;
+    double attention_part_times, attention_part_times_bwd;
     /* Operand `work` of delta_rule without `next`, and of delta_rule_bwd: its columns; it has delta_more_rows rows
      * more than blocks of SBP_DELTA_BLOCK. NULL: forward none, backward those of a state. */
     int64_t (*delta_columns)(const sbp_delta_attrs *attrs, bool backward);

@@ -164,6 +164,17 @@ static double matmul_seconds(const sbp_throughput *r, double rate, const sbp_wor
     return work->rows > 0 ? work->flops / rate * (work->rows + r->half_rows) / work->rows : 0;
 }
 
+static double attention_rate(const sbp_target_info *target, const sbp_attention_attrs *a, sbp_dtype dtype,
+                             bool backward) {
+    int64_t columns = a->d_qk > a->d_v ? a->d_qk : a->d_v;
+    if (target->attention_columns > 0 && columns > target->attention_columns)
+        return sbp_throughput_scalars(&target->throughput, dtype);
+    double rate = sbp_throughput_attention(&target->throughput, dtype);
+    if (target->attention_part_columns > 0 && columns > target->attention_part_columns)
+        return rate / (backward ? target->attention_part_times_bwd : target->attention_part_times);
+    return rate;
+}
+
 /* Of products within a kernel. */
 static double kernel_rate(const sbp_target_info *target, const sbp_command *c, sbp_dtype dtype) {
     bool backward = c->kind == SBP_CMD_DELTA_RULE_BWD;
@@ -171,11 +182,8 @@ static double kernel_rate(const sbp_target_info *target, const sbp_command *c, s
         return sbp_throughput_scalars(&target->throughput, dtype);
     if (target->delta_rate && (backward || c->kind == SBP_CMD_DELTA_RULE))
         return target->delta_rate(target, &c->u.delta, dtype, backward);
-    bool attention = c->kind == SBP_CMD_ATTN_FWD || c->kind == SBP_CMD_ATTN_BWD;
-    const sbp_attention_attrs *a = &c->u.attention;
-    if (attention && target->attention_columns > 0 &&
-        (a->d_qk > target->attention_columns || a->d_v > target->attention_columns))
-        return sbp_throughput_scalars(&target->throughput, dtype);
+    if (c->kind == SBP_CMD_ATTN_FWD || c->kind == SBP_CMD_ATTN_BWD)
+        return attention_rate(target, &c->u.attention, dtype, c->kind == SBP_CMD_ATTN_BWD);
     return sbp_throughput_attention(&target->throughput, dtype);
 }
 

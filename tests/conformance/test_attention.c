@@ -359,6 +359,19 @@ static void test_attention_long(void **state) {
                                 (uint64_t)(t + documents));
 }
 
+/* Heads that no thread's registers hold the sums of. */
+static void test_attention_wide(void **state) {
+    (void)state;
+    static const setting wide[] = {
+        {{.heads = 2, .kv_heads = 1, .d_qk = 512, .d_v = 512, .scale = 0.05}, SBP_BF16, 1, .wide = true},
+        {{.heads = 1, .kv_heads = 1, .d_qk = 272, .d_v = 320, .scale = 0.06, .window = 9},
+         SBP_BF16,
+         .copies = 1}};
+    for (int t = 0; t < SBP_COUNT(wide); t++)
+        for (int backward = 0; backward < 2; backward++)
+            check_attention("attention, wide heads", &wide[t], 40, 20, true, backward, (uint64_t)t);
+}
+
 /* Of nearly all factors it is known what they are rounded to: so a rounding that is missing, or another, is
  * seen. */
 static void test_attention_doubts(void **state) {
@@ -409,6 +422,6 @@ static void test_attention_reference(void **state) {
 
 const struct CMUnitTest suite_attention_tests[] = {
     cmocka_unit_test(test_attention_reference), cmocka_unit_test(test_attention_forward),
-    cmocka_unit_test(test_attention_backward), cmocka_unit_test(test_attention_long),
-    cmocka_unit_test(test_attention_doubts)};
+    cmocka_unit_test(test_attention_backward),  cmocka_unit_test(test_attention_long),
+    cmocka_unit_test(test_attention_wide),      cmocka_unit_test(test_attention_doubts)};
 const int suite_attention_count = SBP_COUNT(suite_attention_tests);

@@ -243,7 +243,8 @@ static bool has_command(const sbp_body *body, sbp_command_kind a, sbp_command_ki
     return false;
 }
 
-/* Attention alone at the rate of scalars, where heads have more columns than tensor cores serve. */
+/* Attention alone at the rate of scalars, where heads have more columns than tensor cores serve; and a third of it
+ * where they are in parts. */
 static void long_heads_are_timed_at_the_rate_of_scalars(void **state) {
     (void)state;
     testing t = testing_open(1);
@@ -252,12 +253,17 @@ static void long_heads_are_timed_at_the_rate_of_scalars(void **state) {
     sbp_program *p;
     testing_check(&t, compile_model(t.arena, t.diag, &request, &p));
     static const struct {
-        int64_t columns;
-        double rate;
-    } cases[] = {{0, 1e12}, {12, 1e12}, {11, 1e9}};
-    double first = 0;
+        int64_t columns, part_columns;
+        double times, times_bwd, rate; /* rate 0: of both directions together */
+    } cases[] = {{0, 0, 3, 3, 1e12},       {12, 12, 3, 3, 1e12},    {11, 0, 3, 3, 1e9}, {11, 11, 3, 3, 1e9},
+                 {12, 11, 3, 3, 1e12 / 3}, {0, 11, 3, 3, 1e12 / 3}, {12, 11, 3, 1, 0},  {12, 11, 1, 3, 0}};
+    double first = 0, mixed[SBP_COUNT(cases)];
     for (int i = 0; i < SBP_COUNT(cases); i++) {
-        sbp_target_info target = {.name = "cuda", .attention_columns = cases[i].columns};
+        sbp_target_info target = {.name = "cuda",
+                                  .attention_columns = cases[i].columns,
+                                  .attention_part_columns = cases[i].part_columns,
+                                  .attention_part_times = cases[i].times,
+                                  .attention_part_times_bwd = cases[i].times_bwd};
         sbp_throughput *r = &target.throughput;
         double seconds = 0;
         for (int d = 0; d < SBP_DTYPE_COUNT; d++) {
@@ -270,15 +276,19 @@ static void long_heads_are_timed_at_the_rate_of_scalars(void **state) {
                 sbp_cost cost, at_once;
                 sbp_cost_function(p, f, 64, &target, &cost);
                 sbp_target_info other = target;
-                other.attention_columns = 0;
+                other.attention_columns = other.attention_part_columns = 0;
                 other.throughput.attention[SBP_BF16] = other.throughput.attention[SBP_F32] = 1e30;
                 sbp_cost_function(p, f, 64, &other, &at_once);
                 seconds += cost.seconds - at_once.seconds;
             }
         first = i == 0 ? seconds : first;
         assert_true(first > 0);
-        assert_true(fabs(seconds * cases[i].rate - first * 1e12) <= SBP_TOLERANCE_F32 * first * 1e12);
+        mixed[i] = seconds;
+        assert_true(cases[i].rate == 0 ||
+                    fabs(seconds * cases[i].rate - first * 1e12) <= SBP_TOLERANCE_F32 * first * 1e12);
     }
+    assert_true(fabs(mixed[6] + mixed[7] - 4 * first) <= SBP_TOLERANCE_F32 * first);
+    assert_true(mixed[7] > mixed[6]); /* backward has more matmuls */
     testing_close(&t);
 }
 

@@ -124,6 +124,9 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
         .attention_row_elems = SBP_CUDA_WORK_ROW_ELEMS,
         .attention_more_rows = SBP_CUDA_WORK_MORE_ROWS,
         .attention_columns = SBP_CUDA_ATTENTION_COLUMNS,
+        .attention_part_columns = SBP_CUDA_ATTENTION_PART_COLUMNS,
+        .attention_part_times = 2.0, /* DECISIONS.md: heads of more than 256 columns */
+        .attention_part_times_bwd = 2.15,
         .delta_columns = sbp_gpu_delta_columns,
         .delta_more_rows = SBP_GPU_DELTA_MORE_ROWS,
         .delta_rate = delta_rate,

@@ -52,6 +52,11 @@ sbp_cuda_arch kernel_arch(const char *name) {
     return (sbp_cuda_arch){.number = atoi(name + 3), .specific = name[strlen(name) - 1] == 'a'};
 }
 
+bool kernel_wanted(const char *name) {
+    const char *only = getenv("SBP_KERNEL");
+    return !only || strstr(name, only);
+}
+
 char *kernel_text(const sbp_gpu_key *key, sbp_cuda_arch arch) {
     sbp_arena *arena = sbp_arena_create();
     sbp_command command = {.kind = (sbp_command_kind)key->kind};

@@ -14,6 +14,8 @@ const char *kernels_version(void);
 /* bf16 in and out, sums and lse in fp32, indices of 32 bits. */
 sbp_gpu_key kernel_key(bool backward, sbp_cuda_variant variant, int32_t d_qk, int32_t d_v);
 sbp_cuda_arch kernel_arch(const char *name); /* "sm_90a" */
+/* SBP_KERNEL=TEXT: only kernels with this in their names, for those who change some. */
+bool kernel_wanted(const char *name);
 /* The caller frees it. */
 char *kernel_text(const sbp_gpu_key *key, sbp_cuda_arch arch);
 /* out->data is the caller's to free. False: *message says why; it lasts until the next call. */

@@ -23,6 +23,25 @@ __device__ __forceinline__ float quad_sum(float x) {
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
+// ---- parts of a head ---------------------------------------------------------------------------------------------------
+
+// Sums over more than 256 columns do not fit a thread's registers: two warps have the same rows then, each makes the scores
+// anew and sums COLUMNS columns. Where that is more than half of them, both have those in the middle, and part 0 writes them.
+template <int SIZE> struct Parts {
+    static constexpr int COUNT = SIZE > 256 ? 2 : 1, STEP = SIZE % 64 == 0 ? 64 : 16;
+    static constexpr int COLUMNS = COUNT == 1 ? SIZE : (SIZE / 2 + STEP - 1) / STEP * STEP;
+    static __device__ __forceinline__ int part(int warp, int warps) {
+        return COUNT == 1 ? 0 : warp / warps;
+    }
+    static __device__ __forceinline__ int column(int part) {
+        return part * (SIZE - COLUMNS);
+    }
+    // Whether this part writes its columns 8 n to 8 n + 7.
+    static __device__ __forceinline__ bool writes(int part, int n) {
+        return COUNT * COLUMNS == SIZE || part == 0 || 8 * n >= 2 * COLUMNS - SIZE;
+    }
+};
+
 // ---- scores -----------------------------------------------------------------------------------------------------------
 
 // How products become scores times log2(e): s * rate. Where that takes more than a positive factor, prepare() has done it

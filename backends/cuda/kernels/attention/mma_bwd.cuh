@@ -66,18 +66,20 @@ __device__ __forceinline__ void mask_columns(float (&s)[1][COLUMNS][4], const Li
         }
 }
 
-// to[row0 ..] += scale sums, a head's columns; of rows that are there.
-template <int N>
+// to[row0 ..] += scale sums, a head's columns from `column` on, of which this part has some; of rows that are there.
+template <int SIZE, int N>
 __device__ __forceinline__ void add(const Operand &to, const float (&sums)[1][N][4], float scale, int row0, int column,
-                                    int lane) {
+                                    int part, int lane) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int row = row0 + 8 * half + lane / 4;
         if (row >= to.rows)
             continue;
-        float2 *at = (float2 *)element_address<F32>(to, row, column + lane % 4 * 2);
+        float2 *at = (float2 *)element_address<F32>(to, row, column + Parts<SIZE>::column(part) + lane % 4 * 2);
 #pragma unroll
         for (int n = 0; n < N; n++) {
+            if (!Parts<SIZE>::writes(part, n))
+                continue;
             float2 x = at[4 * n];
             x.x = fmaf(sums[0][n][2 * half], scale, x.x);
             x.y = fmaf(sums[0][n][2 * half + 1], scale, x.y);

@@ -3,10 +3,11 @@
 // p and ds feed dv and dk from registers. Both are rounded to HALF. One addition to dk and dv in memory at the end.
 //
 // Defined: WARPS, QUERIES, WANT_DK, WANT_DV (heads of which both sums do not fit the registers take two launches).
-// Grid: kv_heads * ceil(keys / KEYS) blocks of 32 WARPS; early keys, which most queries see, first.
+// Grid: kv_heads * ceil(keys / KEYS) blocks of 32 WARPS PARTS; early keys, which most queries see, first.
 // Dynamic shared memory: (KEYS + 2 QUERIES) (PITCH qk + PITCH v) + 16 QUERIES.
 
-constexpr int KEYS = 16 * WARPS, THREADS = LANES * WARPS;
+using Own = Parts<WANT_DK ? D_QK : D_V>; // of one whose sums fit not there is one launch, so that parts are of it alone
+constexpr int KEYS = 16 * WARPS, THREADS = LANES * WARPS * Own::COUNT;
 constexpr int Q_BYTES = QUERIES * Tile<D_QK>::PITCH, DO_BYTES = QUERIES * Tile<D_V>::PITCH;
 constexpr int ROW_BYTES = 2 * QUERIES * 4; // lse and delta of a tile
 constexpr int STAGE_BYTES = Q_BYTES + DO_BYTES + ROW_BYTES;
@@ -43,7 +44,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
     Scratch scratch = scratch_of(args);
     int group = args.ints[0] / args.ints[1], blocks = (k.rows + KEYS - 1) / KEYS, tiles = (q.rows + QUERIES - 1) / QUERIES;
     int kv = blockIdx.x / blocks, key0 = blockIdx.x % blocks * KEYS, key1 = key0 + KEYS;
-    int lane = threadIdx.x % LANES, own_row = threadIdx.x / LANES * 16;
+    int lane = threadIdx.x % LANES, part = Own::part(threadIdx.x / LANES, WARPS);
+    int own_row = (threadIdx.x / LANES - part * WARPS) * 16;
     unsigned k_tile = shared_address(memory), v_tile = k_tile + KEYS * Tile<D_QK>::PITCH;
     unsigned stages = v_tile + KEYS * Tile<D_V>::PITCH;
     const char *rows = memory + KEYS * (Tile<D_QK>::PITCH + Tile<D_V>::PITCH) + Q_BYTES + DO_BYTES;
@@ -54,12 +56,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
     Tile<D_QK>::fill<KEYS, THREADS>(k_tile, k, key0, kv * D_QK);
     Tile<D_V>::fill<KEYS, THREADS>(v_tile, v, key0, kv * D_V);
     Scores by = scores_of(args);
-    float dk[1][D_QK / 8][4], dv[1][D_V / 8][4];
+    float dk[1][Parts<D_QK>::COLUMNS / 8][4], dv[1][Parts<D_V>::COLUMNS / 8][4];
 #pragma unroll
-    for (int n = 0; n < D_QK / 8; n++)
+    for (int n = 0; n < Parts<D_QK>::COLUMNS / 8; n++)
         dk[0][n][0] = dk[0][n][1] = dk[0][n][2] = dk[0][n][3] = 0;
 #pragma unroll
-    for (int n = 0; n < D_V / 8; n++)
+    for (int n = 0; n < Parts<D_V>::COLUMNS / 8; n++)
         dv[0][n][0] = dv[0][n][1] = dv[0][n][2] = dv[0][n][3] = 0;
     int head = kv * group, stage = 0;
     fill_stage(stages, args, scratch, tile, head);
@@ -94,15 +96,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
         unsigned packed[1][QUERIES / 16][4];
         if (WANT_DV) {
             pack_sums(packed, s);
-            multiply_packed<D_V>(dv, packed, do_tile, lane);
+            multiply_packed<D_V>(dv, packed, do_tile, lane, Parts<D_V>::column(part));
         }
         if (WANT_DK) {
             pack_sums(packed, dp);
-            multiply_packed<D_QK>(dk, packed, q_tile, lane);
+            multiply_packed<D_QK>(dk, packed, q_tile, lane, Parts<D_QK>::column(part));
         }
     }
     if (WANT_DK)
-        add(args.operands[DK], dk, args.floats[0], key0 + own_row, kv * D_QK, lane);
+        add<D_QK>(args.operands[DK], dk, args.floats[0], key0 + own_row, kv * D_QK, part, lane);
     if (WANT_DV)
-        add(args.operands[DV], dv, 1.0f, key0 + own_row, kv * D_V, lane);
+        add<D_V>(args.operands[DV], dv, 1.0f, key0 + own_row, kv * D_V, part, lane);
 }

@@ -1,10 +1,10 @@
 // mma_dq.cu: attention backward of 16 bits by mma.sync, dq. A block has ROWS queries of one head and takes the keys they see in
 // tiles of KEYS, as mma_fwd.cu does: s = q k^T, dp = do v^T, dq += ds k. ds is rounded to HALF.
 //
-// Defined: WARPS, KEYS. Grid: kv_heads * ceil(rows / ROWS) * group blocks of 32 WARPS, as mma_fwd.cu.
+// Defined: WARPS, KEYS. Grid: kv_heads * ceil(rows / ROWS) * group blocks of 32 WARPS PARTS, as mma_fwd.cu.
 // Dynamic shared memory: (ROWS + 2 KEYS) (PITCH qk + PITCH v).
 
-constexpr int ROWS = 16 * WARPS, THREADS = LANES * WARPS;
+constexpr int ROWS = 16 * WARPS, PARTS = Parts<D_QK>::COUNT, THREADS = LANES * WARPS * PARTS;
 constexpr int K_BYTES = KEYS * Tile<D_QK>::PITCH, V_BYTES = KEYS * Tile<D_V>::PITCH;
 
 template <bool CAPPED>
@@ -24,7 +24,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
     int group = args.ints[0] / args.ints[1], tiles = (q.rows + ROWS - 1) / ROWS;
     int kv = blockIdx.x / (tiles * group), within = blockIdx.x % (tiles * group);
     int head = kv * group + within % group, row0 = (tiles - 1 - within / group) * ROWS;
-    int lane = threadIdx.x % LANES, own_row = threadIdx.x / LANES * 16;
+    int lane = threadIdx.x % LANES, part = Parts<D_QK>::part(threadIdx.x / LANES, WARPS);
+    int own_row = (threadIdx.x / LANES - part * WARPS) * 16;
     unsigned q_tile = shared_address(memory), do_tile = q_tile + ROWS * Tile<D_QK>::PITCH;
     unsigned k_tiles = do_tile + ROWS * Tile<D_V>::PITCH, v_tiles = k_tiles + 2 * K_BYTES;
 
@@ -36,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
     join_bounds(bounds);
     KeyTiles<KEYS> list(bounds);
     Scores by = scores_of(args);
-    float lse[2], delta[2], sums[1][D_QK / 8][4];
+    float lse[2], delta[2], sums[1][Parts<D_QK>::COLUMNS / 8][4];
     const Limits *limits = scratch.limits + row0 + own_row;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -45,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
         delta[half] = scratch.delta[at];
     }
 #pragma unroll
-    for (int n = 0; n < D_QK / 8; n++)
+    for (int n = 0; n < Parts<D_QK>::COLUMNS / 8; n++)
         sums[0][n][0] = sums[0][n][1] = sums[0][n][2] = sums[0][n][3] = 0;
     if (list.count > 0) {
         Tile<D_QK>::fill<KEYS, THREADS>(k_tiles, k, list.key(0), kv * D_QK);
@@ -73,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
             differentiate_rows<false>(s, dp, lse, delta, by);
         unsigned packed[1][KEYS / 16][4];
         pack_sums(packed, dp);
-        multiply_packed<D_QK>(sums, packed, k_tiles + stage * K_BYTES, lane);
+        multiply_packed<D_QK>(sums, packed, k_tiles + stage * K_BYTES, lane, Parts<D_QK>::column(part));
     }
     float scale = args.floats[0];
 #pragma unroll
@@ -81,9 +82,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
         int row = row0 + own_row + 8 * half + lane / 4;
         if (row >= q.rows)
             continue;
-        char *to = element_address<TYPE_DQ>(args.operands[DQ], row, head * D_QK + lane % 4 * 2);
+        char *to = element_address<TYPE_DQ>(args.operands[DQ], row, head * D_QK + Parts<D_QK>::column(part) + lane % 4 * 2);
 #pragma unroll
-        for (int n = 0; n < D_QK / 8; n++, to += 8 * element_bytes(TYPE_DQ))
-            store_pair<TYPE_DQ>(to, sums[0][n][2 * half] * scale, sums[0][n][2 * half + 1] * scale);
+        for (int n = 0; n < Parts<D_QK>::COLUMNS / 8; n++, to += 8 * element_bytes(TYPE_DQ))
+            if (Parts<D_QK>::writes(part, n))
+                store_pair<TYPE_DQ>(to, sums[0][n][2 * half] * scale, sums[0][n][2 * half + 1] * scale);
     }
 }

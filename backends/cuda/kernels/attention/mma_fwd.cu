@@ -2,15 +2,15 @@
 // tiles of KEYS, two tiles in flight. Row sums are of unrounded p; p is rounded to HALF for the product with v; the
 // largest score is rounded to an integer (times log2(e)), so that p is exp(score) times a power of two.
 //
-// Defined: WARPS, STRIPS, KEYS. Grid: kv_heads * ceil(rows / ROWS) * group blocks of 32 WARPS; heavy tiles (late rows) first,
+// Defined: WARPS, STRIPS, KEYS. Grid: kv_heads * ceil(rows / ROWS) * group blocks of 32 WARPS PARTS; heavy tiles (late rows) first,
 // the heads of a group side by side, for they read the same keys.
 // Dynamic shared memory: ROWS (Limits + PITCH q) + 2 KEYS (PITCH k + PITCH v).
 
-constexpr int ROWS = 16 * STRIPS * WARPS, THREADS = LANES * WARPS;
+constexpr int ROWS = 16 * STRIPS * WARPS, PARTS = Parts<D_V>::COUNT, THREADS = LANES * WARPS * PARTS;
 constexpr int K_BYTES = KEYS * Tile<D_QK>::PITCH, V_BYTES = KEYS * Tile<D_V>::PITCH;
 
 struct Sums {
-    float out[STRIPS][D_V / 8][4];
+    float out[STRIPS][Parts<D_V>::COLUMNS / 8][4];
     float largest[STRIPS][2], sum[STRIPS][2]; // of rows lane / 4 and lane / 4 + 8 of a strip; sum: of this lane's columns
 };
 
@@ -40,14 +40,14 @@ __device__ __forceinline__ void soften(float (&s)[STRIPS][KEYS / 8][4], Sums &su
         }
         if (__any_sync(ALL_LANES, factor[0] != 1.0f || factor[1] != 1.0f)) // rare after the first tiles
 #pragma unroll
-            for (int n = 0; n < D_V / 8; n++)
+            for (int n = 0; n < Parts<D_V>::COLUMNS / 8; n++)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     sums.out[m][n][i] *= factor[i / 2];
     }
 }
 
-__device__ __forceinline__ void store(const Args &args, Sums &sums, int row0, int head, int lane) {
+__device__ __forceinline__ void store(const Args &args, Sums &sums, int row0, int head, int part, int lane) {
     const Operand &q = args.operands[Q];
 #pragma unroll
     for (int m = 0; m < STRIPS; m++)
@@ -57,13 +57,14 @@ __device__ __forceinline__ void store(const Args &args, Sums &sums, int row0, in
             float sum = quad_sum(sums.sum[m][half]), inverse = 1.0f / sum;
             if (row >= q.rows)
                 continue;
-            if (lane % 4 == 0)
+            if (part == 0 && lane % 4 == 0)
                 store_real<TYPE_LSE>(element_address<TYPE_LSE>(args.operands[LSE], row, head),
                                      (sums.largest[m][half] + log2f(sum)) * (float)LOG_2);
-            char *to = element_address<TYPE_O>(args.operands[O], row, head * D_V + lane % 4 * 2);
+            char *to = element_address<TYPE_O>(args.operands[O], row, head * D_V + Parts<D_V>::column(part) + lane % 4 * 2);
 #pragma unroll
-            for (int n = 0; n < D_V / 8; n++, to += 8 * element_bytes(TYPE_O))
-                store_pair<TYPE_O>(to, sums.out[m][n][2 * half] * inverse, sums.out[m][n][2 * half + 1] * inverse);
+            for (int n = 0; n < Parts<D_V>::COLUMNS / 8; n++, to += 8 * element_bytes(TYPE_O))
+                if (Parts<D_V>::writes(part, n))
+                    store_pair<TYPE_O>(to, sums.out[m][n][2 * half] * inverse, sums.out[m][n][2 * half + 1] * inverse);
         }
 }
 
@@ -73,7 +74,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
     int group = args.ints[0] / args.ints[1], tiles = (q.rows + ROWS - 1) / ROWS;
     int kv = blockIdx.x / (tiles * group), within = blockIdx.x % (tiles * group);
     int head = kv * group + within % group, row0 = (tiles - 1 - within / group) * ROWS;
-    int lane = threadIdx.x % LANES, own_row = threadIdx.x / LANES * (16 * STRIPS);
+    int lane = threadIdx.x % LANES, part = Parts<D_V>::part(threadIdx.x / LANES, WARPS);
+    int own_row = (threadIdx.x / LANES - part * WARPS) * (16 * STRIPS);
     unsigned q_tile = shared_address(memory), k_tiles = q_tile + ROWS * Tile<D_QK>::PITCH, v_tiles = k_tiles + 2 * K_BYTES;
     Limits *limits = (Limits *)(memory + ROWS * Tile<D_QK>::PITCH + 2 * (K_BYTES + V_BYTES));
 
@@ -95,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
         sums.largest[m][0] = sums.largest[m][1] = NOTHING_SEEN;
         sums.sum[m][0] = sums.sum[m][1] = 0;
 #pragma unroll
-        for (int n = 0; n < D_V / 8; n++)
+        for (int n = 0; n < Parts<D_V>::COLUMNS / 8; n++)
             sums.out[m][n][0] = sums.out[m][n][1] = sums.out[m][n][2] = sums.out[m][n][3] = 0;
     }
     if (list.count > 0) {
@@ -120,7 +122,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
         soften(s, sums, by.rate);
         unsigned packed[STRIPS][KEYS / 16][4];
         pack_sums(packed, s);
-        multiply_packed<D_V, STRIPS, KEYS / 16>(sums.out, packed, v_tiles + stage * V_BYTES, lane);
+        multiply_packed<D_V, STRIPS, KEYS / 16>(sums.out, packed, v_tiles + stage * V_BYTES, lane,
+                                                      Parts<D_V>::column(part));
     }
-    store(args, sums, row0 + own_row, head, lane);
+    store(args, sums, row0 + own_row, head, part, lane);
 }

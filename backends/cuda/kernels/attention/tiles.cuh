@@ -166,15 +166,16 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[M][COLUMNS][4], unsi
     }
 }
 
-// sums += packed [16 M, 16 STEPS] times tile b [16 STEPS, SIZE]
-template <int SIZE, int M, int STEPS>
-__device__ __forceinline__ void multiply_packed(float (&sums)[M][SIZE / 8][4], const unsigned (&packed)[M][STEPS][4],
-                                                unsigned b, int lane) {
-    unsigned base = left_address<SIZE>(b, lane);
+// sums += packed [16 M, 16 STEPS] times 8 N columns from `column` on of tile b [16 STEPS, SIZE]; column: a multiple of 16, of 64
+// where rows are swizzled.
+template <int SIZE, int M, int STEPS, int N>
+__device__ __forceinline__ void multiply_packed(float (&sums)[M][N][4], const unsigned (&packed)[M][STEPS][4], unsigned b,
+                                                int lane, int column = 0) {
+    unsigned base = left_address<SIZE>(b, lane) + column * 2;
 #pragma unroll
     for (int step = 0; step < STEPS; step++)
 #pragma unroll
-        for (int n = 0; n < SIZE / 8; n += 2) {
+        for (int n = 0; n < N; n += 2) {
             unsigned right[4];
             load_matrices_transposed(right, Tile<SIZE>::beside(base, 16 * step, n / 2));
 #pragma unroll

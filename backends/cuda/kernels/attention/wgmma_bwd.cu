@@ -257,8 +257,8 @@ __device__ __forceinline__ void consume(const Args &args, const Shared &at, char
     }
     if (i == 0) // no query sees these keys
         return;
-    add(args.operands[DK], dk, args.floats[0], key0 + warp_row, kv * D_QK, lane);
-    add(args.operands[DV], dv, 1.0f, key0 + warp_row, kv * D_V, lane);
+    add<D_QK>(args.operands[DK], dk, args.floats[0], key0 + warp_row, kv * D_QK, 0, lane);
+    add<D_V>(args.operands[DV], dv, 1.0f, key0 + warp_row, kv * D_V, 0, lane);
 }
 
 extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)
