@@ -91,7 +91,7 @@ static int describe(sbp_cuda_variant variant, const char *arch, bool backward, i
 
 static void test_accesses(void **state) {
     (void)state;
-    static const int32_t sizes[] = {128, 80, 64, 96, 256};
+    static const int32_t sizes[] = {128, 80, 64, 96, 256, 512};
     if (!kernels_open())
         skip();
     sbp_arena *arena = sbp_arena_create();

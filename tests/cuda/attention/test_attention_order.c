@@ -30,6 +30,12 @@ static const attention_case cases[] = {
      .index = SBP_I32, .backward = true},
 };
 
+/* A head in parts. */
+static const attention_case parted[] = {
+    {HEADS(2, 1, 512), .attrs.scale = 0.04, .total = 90, .rows = 70, .documents = true, .wide = true,
+     .dtype = SBP_BF16, .index = SBP_I32, .backward = true},
+};
+
 /* The machine draws the error of an approximation from the seed, which gives the order of blocks as well. So
  * here what stands for 2^x is exact; that it is not 2^x shows in the numbers, which nobody looks at. */
 static char *make_exact(const sbp_gpu_key *key, char *text) {
@@ -63,10 +69,11 @@ static uint64_t hash_of(const attention_case *from, sbp_cuda_variant variant, co
 }
 
 /* One block at a time, two, some, all; each with so many orders. */
-static void check(sbp_cuda_variant variant, const char *arch, int seeds) {
+static void check(const attention_case *table, int count, sbp_cuda_variant variant, const char *arch,
+                  int seeds) {
     static const int residents[] = {1, 2, -1, 0, 3};
-    for (int i = 0; i < SBP_COUNT(cases); i++) {
-        const attention_case *c = testing_all() ? &cases[i] : &small_cases[i];
+    for (int i = 0; i < count; i++) {
+        const attention_case *c = &table[i];
         uint64_t hash = hash_of(c, variant, arch, 1, 0);
         for (int r = 0; r < (testing_all() ? SBP_COUNT(residents) : 3); r++)
             for (int seed = 0; seed < seeds; seed++)
@@ -79,15 +86,18 @@ static void test_wgmma(void **state) {
     (void)state;
     if (!kernels_open())
         skip();
-    check(SBP_CUDA_WGMMA, "sm_90a", testing_all() ? 20 : 2);
+    check(testing_all() ? cases : small_cases, SBP_COUNT(cases), SBP_CUDA_WGMMA, "sm_90a",
+          testing_all() ? 20 : 2);
 }
 
 static void test_mma(void **state) {
     (void)state;
     if (!kernels_open())
         skip();
-    if (testing_all())
-        check(SBP_CUDA_MMA, "sm_80", 4);
+    if (testing_all()) {
+        check(parted, SBP_COUNT(parted), SBP_CUDA_MMA, "sm_80", 4);
+        check(cases, SBP_COUNT(cases), SBP_CUDA_MMA, "sm_80", 4);
+    }
 }
 
 int main(void) {
