@@ -35,7 +35,7 @@ typedef struct sbp_weight {
     const struct sbp_weight **parts;
     int64_t part_count;
     /* Of one that is in the file as two tensors: its scales, and where it has not the name of them, its codes
-     * (weights_pairs.c). A scale is of so many rows and columns. */
+     * (weights_joined.c). A scale is of so many rows and columns. */
     const struct sbp_weight *codes, *scales;
     int64_t scale_rows, scale_columns;
     /* For the readers: */
