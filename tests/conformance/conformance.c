@@ -220,8 +220,12 @@ static bool is_of_experts(sbp_command_kind kind) {
            kind == SBP_CMD_EXPERT_GEMM_DW;
 }
 
+bool suite_searches_addresses(void) {
+    return strcmp(validation(), "gpu") == 0;
+}
+
 static bool is_left_out(const sbp_dispatch *dispatch) {
-    bool gpu = strcmp(validation(), "gpu") == 0;
+    bool gpu = suite_searches_addresses();
     if (!is_sampled())
         return false;
     sample s = wanted_sample();
