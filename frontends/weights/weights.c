@@ -294,7 +294,7 @@ static sbp_status read_parts(const sbp_weights *w, const sbp_weight *t, int64_t 
     return SBP_OK;
 }
 
-/* Up to QUANTIZED_ELEMS numbers. */
+/* Up to QUANTIZED_ELEMS numbers, of one block at least. */
 static sbp_status decode_blocks(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t blocks,
                                 float *values, sbp_diag *diag) {
     _Alignas(8) unsigned char bytes[SBP_MAX_FORMAT_PARTS][QUANTIZED_ELEMS];
@@ -304,8 +304,10 @@ static sbp_status decode_blocks(const sbp_weights *w, const sbp_weight *t, int64
         uint8_t raw[QUANTIZED_BYTES];
         SBP_TRY(
             sbp_weights_read_raw(w, t, first * quant->block_bytes, blocks * quant->block_bytes, raw, diag));
-        for (int64_t b = 0; b < blocks; b++)
+        int64_t b = 0;
+        do {
             quant->decode(raw + b * quant->block_bytes, values + b * quant->block_elems);
+        } while (++b < blocks);
         return SBP_OK;
     }
     for (int k = 0; k < SBP_MAX_FORMAT_PARTS; k++)
