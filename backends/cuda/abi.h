@@ -89,7 +89,7 @@ enum {
 /* Behind the prelude, elements.cuh and the operands of a kernel come its definitions, then these files of kernels/, in
  * this order. */
 typedef struct sbp_cuda_recipe {
-    const char *files[7]; /* NULL after the last */
+    const char *files[8]; /* NULL after the last */
     char defines[256];
 } sbp_cuda_recipe;
 

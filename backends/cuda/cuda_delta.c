@@ -89,23 +89,29 @@ int32_t sbp_cuda_delta_steps(const sbp_gpu_key *key, sbp_cuda_arch arch) {
 
 void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_recipe *out) {
     static const sbp_cuda_recipe
-        plain[] = {{.files = {"own.cuh", "rowmath.h", "delta/delta.cuh", "delta/delta_rule.cu"}},
-                   {.files = {"own.cuh", "group.cuh", "rowmath.h", "delta/delta.cuh", "delta/scratch.cuh",
-                              "delta/delta_rule_bwd.cu"}}},
-        ssd[] = {{.files = {"own.cuh", "rowmath.h", "ssd/ssd.cuh", "ssd/ssd.cu"}},
-                 {.files = {"own.cuh", "group.cuh", "rowmath.h", "ssd/ssd.cuh", "ssd/ssd_bwd.cu"}}},
-        mma[] = {{.files = {"rowmath.h", "delta/delta.cuh", "delta/mma.cuh", "attention/tiles.cuh",
-                            "delta/mma_block.cuh", "delta/delta_mma.cu"}},
-                 {.files = {"rowmath.h", "delta/delta.cuh", "delta/scratch.cuh", "delta/mma.cuh",
-                            "attention/tiles.cuh", "delta/mma_block.cuh", "delta/delta_bwd_mma.cu"}},
-                 {.files = {"rowmath.h", "delta/delta.cuh", "delta/scratch.cuh", "delta/mma.cuh",
-                            "attention/tiles.cuh", "delta/mma_block.cuh", "delta/delta_rows_mma.cu"}}};
+        plain[] = {{.files = {"own.cuh", "rowmath.h", "delta/states.cuh", "delta/delta.cuh",
+                              "delta/delta_rule.cu"}},
+                   {.files = {"own.cuh", "group.cuh", "rowmath.h", "delta/states.cuh", "delta/delta.cuh",
+                              "delta/scratch.cuh", "delta/delta_rule_bwd.cu"}}},
+        ssd[] = {{.files = {"own.cuh", "rowmath.h", "delta/states.cuh", "ssd/ssd.cuh", "ssd/ssd.cu"}},
+                 {.files = {"own.cuh", "group.cuh", "rowmath.h", "delta/states.cuh", "ssd/ssd.cuh",
+                            "ssd/ssd_bwd.cu"}}},
+        mma[] = {{.files = {"rowmath.h", "delta/states.cuh", "delta/delta.cuh", "delta/mma.cuh",
+                            "attention/tiles.cuh", "delta/mma_block.cuh", "delta/delta_mma.cu"}},
+                 {.files = {"rowmath.h", "delta/states.cuh", "delta/delta.cuh", "delta/scratch.cuh",
+                            "delta/mma.cuh", "attention/tiles.cuh", "delta/mma_block.cuh",
+                            "delta/delta_bwd_mma.cu"}},
+                 {.files = {"rowmath.h", "delta/states.cuh", "delta/delta.cuh", "delta/scratch.cuh",
+                            "delta/mma.cuh", "attention/tiles.cuh", "delta/mma_block.cuh",
+                            "delta/delta_rows_mma.cu"}}};
     bool by_mma = key->variant == SBP_CUDA_MMA;
     *out = by_mma        ? mma[is_backward(key) + is_of_rows(key)]
            : is_ssd(key) ? ssd[is_backward(key)]
                          : plain[is_backward(key)];
-    int at = snprintf(out->defines, sizeof out->defines, "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n",
-                      (int)key->d_qk, (int)key->d_v, SBP_DELTA_BLOCK);
+    int at =
+        snprintf(out->defines, sizeof out->defines,
+                 "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n#define KEY_OPERAND %s\n", (int)key->d_qk,
+                 (int)key->d_v, SBP_DELTA_BLOCK, is_ssd(key) ? "b_OPERAND" : "k_OPERAND");
     snprintf(out->defines + at, sizeof out->defines - (size_t)at,
              by_mma ? "#define V_COLUMNS %d\n" : "#define STEP %d\n",
              by_mma ? (int)mma_columns(key, arch) : key->step);

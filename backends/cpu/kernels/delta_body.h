@@ -255,3 +255,16 @@ static void real_delta_advance(const real_delta_shape *s, const real_delta_rows 
     real_tiles(s->d_k, s->v_columns, b->rows, real_tile_matrix(k, 1, s->k_pitch), d, s->v_pitch, state,
                s->v_pitch, !b->begins);
 }
+
+/* Of a block's rows and a head: ddecay, the sums of what the rows from each on say of the sums of decay; dbeta. */
+static void real_delta_store_columns(const delta *d, const double *of_c, const REAL *dbeta,
+                                     const delta_block *b, int64_t head) {
+    double sum = 0;
+    for (int64_t i = b->rows - 1; i >= 0; i--) {
+        sum = i == 0 && b->begins ? 0 : sum + of_c[i];
+        if (d->ddecay->data)
+            *(REAL *)(void *)real_delta_at(d->ddecay, b->row + i, head) = (REAL)sum;
+        if (d->dbeta->data)
+            *(REAL *)(void *)real_delta_at(d->dbeta, b->row + i, head) = dbeta[i];
+    }
+}

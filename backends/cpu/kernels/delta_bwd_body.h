@@ -197,18 +197,6 @@ static void real_delta_find_dstate(real_delta_backward *x, const delta_block *b)
                s->v_pitch, true);
 }
 
-static void real_delta_store_columns(const delta *d, const real_delta_backward *x, const delta_block *b,
-                                     int64_t head) {
-    double sum = 0;
-    for (int64_t i = b->rows - 1; i >= 0; i--) {
-        sum = i == 0 && b->begins ? 0 : sum + x->dc[i];
-        if (d->ddecay->data)
-            *(REAL *)(void *)real_delta_at(d->ddecay, b->row + i, head) = (REAL)sum;
-        if (d->dbeta->data)
-            *(REAL *)(void *)real_delta_at(d->dbeta, b->row + i, head) = x->dbeta[i];
-    }
-}
-
 static void real_delta_back_block(const delta *d, real_delta_backward *x, const delta_block *b,
                                   int64_t head) {
     const real_delta_shape *s = &x->s;
@@ -234,7 +222,7 @@ static void real_delta_back_block(const delta *d, real_delta_backward *x, const 
         real_delta_find_dstate(x, b);
         real_delta_store_state(s, dstate, x->dstate);
     }
-    real_delta_store_columns(d, x, b, head);
+    real_delta_store_columns(d, x->dc, x->dbeta, b, head);
 }
 
 static void real_delta_back_item(void *arg, int64_t key_head, char *scratch) {

@@ -153,18 +153,6 @@ static void real_ssd_add_shares(real_ssd_backward *x, const delta_block *b) {
     x->of_c[n - 1] += (double)x->rows.whole * both;
 }
 
-static void real_ssd_store_columns(const delta *d, const real_ssd_backward *x, const delta_block *b,
-                                   int64_t head) {
-    double sum = 0;
-    for (int64_t i = b->rows - 1; i >= 0; i--) {
-        sum = i == 0 && b->begins ? 0 : sum + x->of_c[i];
-        if (d->ddecay->data)
-            *(REAL *)(void *)real_delta_at(d->ddecay, b->row + i, head) = (REAL)sum;
-        if (d->dbeta->data)
-            *(REAL *)(void *)real_delta_at(d->dbeta, b->row + i, head) = x->ddt[i];
-    }
-}
-
 static void real_ssd_back_item(void *arg, int64_t item, char *scratch) {
     const delta *d = arg;
     int64_t group = item % d->attrs.key_heads, from = item / d->attrs.key_heads * BLOCK;
@@ -181,7 +169,7 @@ static void real_ssd_back_item(void *arg, int64_t item, char *scratch) {
                 real_delta_store(d->dv, &b, head * x.s.d_v, x.s.d_v, x.dd, x.s.v_pitch);
             real_ssd_find_scores(&x, b.rows);
             real_ssd_add_shares(&x, &b);
-            real_ssd_store_columns(d, &x, &b, head);
+            real_delta_store_columns(d, x.of_c, x.ddt, &b, head);
         }
         if (d->dq->data)
             real_delta_store(d->dq, &b, group * x.s.d_k, x.s.d_k, x.dc, x.s.k_pitch);

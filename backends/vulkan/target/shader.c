@@ -77,10 +77,12 @@ static void make_delta(sbp_text *out, const sbp_command *command, int32_t step) 
     const sbp_delta_attrs *a = &command->u.delta;
     bool backward = command->kind == SBP_CMD_DELTA_RULE_BWD || command->kind == SBP_CMD_SSD_BWD;
     bool ssd = command->kind == SBP_CMD_SSD || command->kind == SBP_CMD_SSD_BWD;
-    sbp_text_add(out, "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n#define STEP %d\n", (int)a->d_k,
-                 (int)a->d_v, SBP_DELTA_BLOCK, (int)step);
+    sbp_text_add(
+        out, "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n#define STEP %d\n#define KEY_OPERAND %s\n",
+        (int)a->d_k, (int)a->d_v, SBP_DELTA_BLOCK, (int)step, ssd ? "b_OPERAND" : "k_OPERAND");
     if (backward)
         sbp_vulkan_add_text(out, "group.glsl");
+    sbp_vulkan_add_text(out, "states.glsl");
     sbp_vulkan_add_text(out, ssd ? "ssd.glsl" : "delta.glsl");
     if (ssd)
         sbp_vulkan_add_text(out, backward ? "ssd_bwd.comp" : "ssd.comp");

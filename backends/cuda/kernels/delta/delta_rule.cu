@@ -11,7 +11,7 @@ KERNEL(256) {
 #endif
         state.copy(Column(args.operands[state_OPERAND].address, head, column));
         for (int t = 0; t < c.rows; t++) {
-            state.advance(c, t, head, c.v(t, head, column));
+            advance(c, state, t, head, c.v(t, head, column));
 #ifdef o_OPERAND
             REAL sum = 0;
             for (int i = 0; i < D_K; i++)

@@ -33,7 +33,7 @@ DEVICE void forward_column(const Delta &c, const Scratch &s, int head, int colum
             decays = (t == 0 || place % BLOCK == 0 ? (REAL)0 : decays) + (place == 0 ? (REAL)0 : c.decay(t, head));
             set_of_row(c, s.decays, t, head, 1, 0, decays);
         }
-        REAL error = state.advance(c, t, head, c.v(t, head, column));
+        REAL error = advance(c, state, t, head, c.v(t, head, column));
         set_of_row(c, s.errors, t, head, D_V, column, error);
     }
 }

@@ -11,7 +11,7 @@ KERNEL(256) {
 #endif
         state.copy(Column(args.operands[state_OPERAND].address, head, column));
         for (int t = 0; t < s.rows; t++) {
-            state.advance(s, t, head, column);
+            advance(s, state, t, head, column);
 #ifdef y_OPERAND
             REAL sum = 0;
             for (int i = 0; i < D_K; i++)

@@ -7,7 +7,7 @@
 //
 // Scratch memory, wide: rows in multiples of BLOCK; of states a row per block and one more, the columns of step 0.
 
-struct Scratch {
+struct Scratch : WideMemory {
     u64 states, dstates, dd, e, decays, sums, behind;
     int slots; // of states, without the last
     __device__ Scratch(const Ssd &s) {
@@ -22,25 +22,8 @@ struct Scratch {
         sums = take(at, rows * heads);
         behind = take(at, rows * heads);
     }
-    static __device__ u64 take(u64 &at, u64 elements) {
-        u64 from = at;
-        at += elements * WIDE_BYTES;
-        return from;
-    }
-    static __device__ u64 row(u64 of, u64 number, u64 columns) {
-        return of + number * columns * WIDE_BYTES;
-    }
 };
 
-DEVICE u64 slot_of(const Ssd &s, u64 of, int slot) {
-    return Scratch::row(of, slot, (u64)s.heads * STATE);
-}
-DEVICE REAL of_row(const Ssd &s, u64 of, int t, int head, int columns, int i) {
-    return LOAD_WIDE(Scratch::row(of, t, (u64)s.heads * columns), head * columns + i);
-}
-DEVICE void set_of_row(const Ssd &s, u64 of, int t, int head, int columns, int i, REAL x) {
-    STORE_WIDE(Scratch::row(of, t, (u64)s.heads * columns), head * columns + i, x);
-}
 DEVICE REAL load_dy_of(const Ssd &s, int t, int head, int i) {
     return LOAD_dy(row_address(s.args.operands[dy_OPERAND], t, dy_BYTES), head * D_V + i);
 }
@@ -66,7 +49,7 @@ DEVICE void forward_column(const Ssd &s, const Scratch &m, int head, int column)
             decays = (t == 0 || place % BLOCK == 0 ? (REAL)0 : decays) + (place == 0 ? (REAL)0 : s.decay(t, head));
             set_of_row(s, m.decays, t, head, 1, 0, decays);
         }
-        state.advance(s, t, head, column);
+        advance(s, state, t, head, column);
     }
 }
 
