@@ -11,14 +11,13 @@ static const sbp_hf_expert_names names = {.module = "mlp",
 
 /* layer_types, or every other layer from the first on has the window. */
 static void read_layers(sbp_hf *hf, sbp_hf_decoder *d) {
-    bool given = sbp_hf_field(hf, "sliding_window") != NULL, none = sbp_hf_is_null(hf, "sliding_window");
-    int64_t window = given || !none ? sbp_hf_size(hf, "sliding_window", 128) : 0;
+    int64_t window = sbp_hf_is_null(hf, "sliding_window") ? 0 : sbp_hf_size(hf, "sliding_window", 128);
     bool *sliding = SBP_NEW_ARRAY(hf->arena, bool, hf->builder.status == SBP_OK ? d->layers : 1);
     if (hf->builder.status == SBP_OK && !sbp_hf_layer_types(hf, d->layers, sliding))
         for (int64_t i = 0; i < d->layers; i++)
             sliding[i] = i % 2 == 0;
     for (int64_t i = 0; i < d->layers && hf->builder.status == SBP_OK; i++)
-        d->layer[i].window = sliding[i] ? window : 0;
+        sbp_hf_set_window(hf, d, i, sliding[i], window, "sliding_window is null");
 }
 
 /* An old name, which transformers does not read: what it says has to be the same. */

@@ -208,7 +208,8 @@ static void test_gpt_oss(void **state) {
     assert_string_equal(module_text(&f, gpt_oss, rope[0], 2), module_text(&f, gpt_oss, rope[1], 2));
     assert_string_not_equal(text, module_text(&f, gpt_oss, rope[0], 2));
     sbp_model model;
-    static const char *const wide = "sliding_window=null";
+    static const char *const wide =
+        "layer_types=[\"full_attention\", \"full_attention\", \"full_attention\"]";
     load(&f, gpt_oss, SBP_F32, &wide, 1, &model);
     const sbp_func *func = sbp_module_find_func(model.module, "model");
     for (int32_t i = 0; i < func->op_count; i++)
@@ -216,6 +217,8 @@ static void test_gpt_oss(void **state) {
             assert_int_equal(sbp_op_int(&func->ops[i], "window"), 0);
     assert_int_equal(count_ops(model.module, SBP_OP_attention_sink), 3);
     fixture_destroy(&f);
+    expect(gpt_oss, "sliding_window=null", SBP_INPUT,
+           "layer 0 is sliding_attention, but sliding_window is null");
     expect(gpt_oss, "experts_per_token=2", SBP_INPUT, "2, but num_experts_per_tok is 3");
     expect(gpt_oss, "quantization_config={\"quant_method\": \"mxfp4\"}", SBP_INPUT,
            "the weights have no model.layers.0.mlp.experts.gate_up_proj_blocks");
