@@ -215,12 +215,15 @@ static void mark_in_memory(planner *p, row_list *list) {
     }
 }
 
-static bool reads_memory(const row_list *list, const row_step *step) {
+/* Whether a step reads what a load has left in memory: one of its own list, or of those that run less often. */
+static bool reads_memory(const cpu_row_plan *plan, const row_step *step) {
+    const row_list *lists[] = {&plan->once, &plan->per_rows, &plan->per_heads};
     const int32_t places[] = {step->a, step->b, step->c};
-    for (int32_t i = 0; i < list->count; i++)
-        for (int k = 0; k < 3 && list->steps[i].in_memory; k++)
-            if (list->steps[i].dst == places[k])
-                return true;
+    for (int l = 0; l < SBP_COUNT(lists); l++)
+        for (int32_t i = 0; i < lists[l]->count; i++)
+            for (int k = 0; k < 3 && lists[l]->steps[i].in_memory; k++)
+                if (lists[l]->steps[i].dst == places[k])
+                    return true;
     return false;
 }
 
@@ -238,7 +241,7 @@ static void mark_targets(planner *p, row_list *list, row_list *stores) {
             row_step *step = &list->steps[i];
             if (step->dst == store->a)
                 producer = step->kind == ROW_MAP && step->shape == store->shape && !step->target ? i : -1;
-            else if (producer >= 0 && reads_memory(list, step))
+            else if (producer >= 0 && reads_memory(p->plan, step))
                 producer = -1;
         }
         if (producer >= 0)

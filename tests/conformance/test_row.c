@@ -296,14 +296,25 @@ static const char scaled_text[] =
     "max[elem] %%5 "
     "%%7 = div %%4, %%6 %%8 = mul %%7, %%1 store y, %%8 store t, %%6 }";
 
+/* A sum over heads, and a row without heads that is written over before another result of the sum reads it. */
+static const char summed_text[] =
+    "kernel @summed f32 heads 3 n %d { in x : f32 [row head elem] length %d stride %d in u : f32 [row elem] "
+    "length %d "
+    "out y : f32 [row elem] length %d out z : f32 [row elem] length %d scalar b "
+    "%%0 = load x %%1 = sum[head] %%0 %%2 = scalar b %%3 = mul %%1, %%2 %%4 = load u %%5 = add %%1, %%4 "
+    "store y, %%3 store z, %%5 }";
+
 static void test_row_in_place(void **state) {
     (void)state;
-    static const int32_t alias[] = {-1, -1, 0, 1};
+    static const int32_t alias[] = {-1, -1, 0, 1}, over_u[] = {-1, -1, 1, -1};
     static const int lengths[] = {2, 64, 256, 600, 5003};
     for (int i = 0; i < SBP_COUNT(lengths); i++) {
         char text[1024];
         snprintf(text, sizeof text, scaled_text, lengths[i], lengths[i], lengths[i]);
         check_text(text, 130, alias, (uint64_t)i, 0.25);
+        snprintf(text, sizeof text, summed_text, lengths[i], lengths[i], lengths[i], lengths[i], lengths[i],
+                 lengths[i]);
+        check_text(text, 130, over_u, (uint64_t)i, 0.25);
     }
 }
 
