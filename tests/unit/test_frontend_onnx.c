@@ -460,8 +460,10 @@ static void test_meaning_errors(void **state) {
     expect_error("[\"y\",\"s\"]", "[\"y\",\"H\"]", "shapes [1,T,2] and [2,3] do not broadcast");
     expect_error("\"opType\":\"Mul\"", "\"opType\":\"Softmax\"",
                  "node 'z' (Softmax): the node has 2 inputs; at most 1 are expected");
+    expect_error("\"opType\":\"Mul\"", "\"opType\":\"Det\"",
+                 "node 'z' (Det): this operator is not supported");
     expect_error("\"opType\":\"Mul\"", "\"opType\":\"Conv\"",
-                 "node 'z' (Conv): this operator is not supported");
+                 "node 'z' (Conv): 1 groups of 'y' [1,T,2] by 's' []");
     expect_error("\"opType\":\"Mul\"", "\"opType\":\"Mul\",\"domain\":\"com.microsoft\"",
                  "operators of domain 'com.microsoft' are not supported");
     expect_error("\"opType\":\"Mul\"", "\"opType\":\"Mul\",\"attribute\":[{\"name\":\"axis\",\"i\":0}]",
