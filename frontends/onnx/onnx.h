@@ -176,7 +176,8 @@ typedef struct sbp_onnx {
     bool *live;       /* per node: the logits need it */
     bool *wide_node;  /* per node: between the last product and the logits */
     sbp_numbers numbers;
-    bool looks;     /* a first import, for what patterns want to know */
+    bool looks; /* a first import, for what patterns want to know */
+    bool has_experts;
     sbp_map frozen; /* frozen initializers that became parameters: name -> number in the module */
     sbp_onnx_table *tables;
     int32_t table_count, table_capacity;

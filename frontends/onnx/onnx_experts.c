@@ -183,6 +183,12 @@ static sbp_status pick(sbp_onnx *o, const sbp_onnx_value *table, const sbp_onnx_
     memcpy(v.dim, index->dim, sizeof v.dim);
     memcpy(v.dim + index->rank - dropped, table->dim + 1, (size_t)(table->rank - 1) * sizeof *v.dim);
     SBP_TRY(sbp_onnx_param(o, table, &v.param));
+    if (table->rank == 3 && !o->has_experts)
+        sbp_note(o->diag,
+                 "%s: experts are trained without the loss that balances them: an export does not say its "
+                 "coefficient",
+                 o->model->path);
+    o->has_experts |= table->rank == 3;
     sbp_onnx_define(o, 0, &v);
     return o->builder.status;
 }
