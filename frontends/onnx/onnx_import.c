@@ -104,8 +104,7 @@ static void mark_needed(sbp_onnx *o, bool *live, sbp_map *trained) {
             if (node->outputs[k][0] == 0)
                 continue;
             live[i] |= sbp_map_get(&needed, node->outputs[k]) >= 0;
-            bool choice = k == 1 && strcmp(node->op, "TopK") == 0;
-            trains |= !choice && sbp_map_get(trained, node->outputs[k]) >= 0;
+            trains |= sbp_map_get(trained, node->outputs[k]) >= 0;
         }
         for (int32_t k = 0; k < node->input_count; k++) {
             if (live[i])

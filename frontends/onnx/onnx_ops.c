@@ -499,7 +499,8 @@ sbp_status sbp_onnx_expand(sbp_onnx *o) {
         copy.repeat_axis = d;
         larger += x->dim[d] == 1 && size > 1 ? 1 : 2;
     }
-    if (count != x->rank || larger > 1 || (larger == 1 && (x->kind != SBP_ONNX_VALUE || x->repeat > 1)))
+    if (count != x->rank || larger > 1 ||
+        (larger == 1 && (x->kind != SBP_ONNX_VALUE || x->repeat > 1 || sbp_onnx_slots(x->dim[0]) > 0)))
         return sbp_onnx_fail(o, "'%s' %s is repeated in a way that is not supported", x->name,
                              sbp_onnx_shape_text(o, x));
     sbp_onnx_define(o, 0, &copy);
