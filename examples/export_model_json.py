@@ -50,9 +50,69 @@ def load(name):
         spec.loader.exec_module(module)
         return Logits(getattr(module, function or "model")(), False), False
     from transformers import AutoModelForCausalLM
-    model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, attn_implementation="sdpa")
+    # Experts as gathered matrices: what transformers computes them with otherwise (grouped_mm) has no form in ONNX.
+    options = {"dtype": torch.float32, "experts_implementation": "batched_mm"}
+    try:
+        model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="sdpa", **options)
+    except ValueError as error:  # attention with sinks
+        if "scaled_dot_product_attention" not in str(error):
+            raise
+        model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="eager", **options)
     model.config.use_cache = False
     return Logits(model, True), True
+
+
+# ---- layers with states ---------------------------------------------------------------------------------
+#
+# transformers computes them in chunks, which the exporter writes out as thousands of operators. Here each is an operator of its own,
+# DeltaRule or Ssd of domain streambp, as ir/graph/ops/delta.c and ssd.c have them; what is around them stays as it is.
+
+
+def operator(name, like, *inputs):
+    return torch.onnx.ops.symbolic(f"streambp::{name}", inputs, dtype=like.dtype, shape=like.shape, version=1)
+
+
+def delta_rule_layer(query, key, value, g, beta, chunk_size=64, initial_state=None, output_final_state=False,
+                     use_qk_l2norm_in_kernel=False, cu_seqlens=None, **_):
+    """In place of torch_chunk_gated_delta_rule."""
+    if initial_state is not None or output_final_state or cu_seqlens is not None:
+        raise SystemExit("error: a delta rule that begins with a state, or returns its last one")
+    kind = query.dtype
+    query, key, value, g, beta = (x.float() for x in (query, key, value, g, beta))
+    if use_qk_l2norm_in_kernel:
+        query, key = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6) for x in (query, key))
+    return operator("DeltaRule", value, query * query.shape[-1] ** -0.5, key, value, g, beta).to(kind), None
+
+
+def ssd_layer(hidden_states, dt, A, B, C, chunk_size, D=None, dt_bias=None, initial_states=None, dt_softplus=False,
+              dt_limit=(0.0, float("inf")), return_final_states=False, z=None, **_):
+    """In place of mamba2_chunk_scan."""
+    if initial_states is not None or return_final_states or z is not None:
+        raise SystemExit("error: a scan that begins with a state, returns its last one, or has a gate")
+    dt = dt if dt_bias is None else dt + dt_bias
+    dt = (torch.nn.functional.softplus(dt) if dt_softplus else dt).float()
+    if dt_limit[0] > 0:
+        dt = torch.clamp(dt, min=dt_limit[0])
+    if dt_limit[1] < float("inf"):
+        dt = torch.clamp(dt, max=dt_limit[1])
+    x = hidden_states.float()
+    y = operator("Ssd", x, C.float(), B.float(), x, A.float() * dt, dt)
+    return y if D is None else y + D[:, None] * x
+
+
+@contextlib.contextmanager
+def states_kept_whole():
+    """Within this, layers with states call the two operators."""
+    layers = {"torch_chunk_gated_delta_rule": delta_rule_layer, "mamba2_chunk_scan": ssd_layer}
+    before = [(module, name, getattr(module, name)) for key, module in list(sys.modules.items())
+              if key.startswith("transformers.models.") and ".modeling_" in key for name in layers if hasattr(module, name)]
+    for module, name, _ in before:
+        setattr(module, name, layers[name])
+    try:
+        yield
+    finally:
+        for module, name, function in before:
+            setattr(module, name, function)
 
 
 # ---- parameters of equal value --------------------------------------------------------------------------
@@ -155,8 +215,9 @@ def check_values(wrapped, inputs, path):
 
 
 def export_dynamo(wrapped, inputs, opset, keep_names, folder):
-    program = torch.onnx.export(wrapped, (), kwargs=inputs, input_names=list(inputs), output_names=["logits"], opset_version=opset,
-                                dynamo=True, optimize=not keep_names, verbose=False, dynamic_shapes={k: {1: "T"} for k in inputs})
+    with states_kept_whole():
+        program = torch.onnx.export(wrapped, (), kwargs=inputs, input_names=list(inputs), output_names=["logits"], opset_version=opset,
+                                    dynamo=True, optimize=not keep_names, verbose=False, dynamic_shapes={k: {1: "T"} for k in inputs})
     if not keep_names:
         program.save(os.path.join(folder, "model.onnx"), external_data=True)
         return check_values(wrapped, inputs, os.path.join(folder, "model.onnx"))

@@ -9,6 +9,8 @@
  *                  onnx_tables.c: constant tensors as such
  *   onnx_positions.c  such numbers among activations
  *   onnx_scores.c  attention spelled out as matmuls, masks and softmax; onnx_mask.c: what a mask hides
+ *   onnx_experts.c mixtures of experts: choices, and products with the matrices that were chosen
+ *   onnx_conv.c    convolutions over tokens; onnx_states.c: layers with states, as operators of our own
  *   onnx_ops.c     one function per operator (onnx_ops.def)
  *   onnx_parts.c   parts of values; onnx_rowwise.c: sums inside a row, activations, comparisons
  *   onnx_layers.c  those with parameters, and attention
@@ -31,6 +33,14 @@
 
 #define SBP_ONNX_ROWS (-1)  /* dimension: the tokens */
 #define SBP_ONNX_OTHER (-2) /* dimension: something else that depends on their number */
+/* dimension, of axis 0 alone: the k slots of every token, k above 1, one token after the other; of a VALUE
+ * that the graph IR has as [T, k, ..] */
+#define SBP_ONNX_SLOTS(k) (-16 - (int64_t)(k))
+enum { SBP_ONNX_MOST_SLOTS = 1 << 16 };
+/* That k; 0: another dimension. */
+static inline int64_t sbp_onnx_slots(int64_t dim) {
+    return dim <= SBP_ONNX_SLOTS(2) && dim >= SBP_ONNX_SLOTS(SBP_ONNX_MOST_SLOTS) ? -16 - dim : 0;
+}
 
 typedef enum sbp_onnx_attr_kind {
     SBP_ONNX_ATTR_FLOAT,
@@ -106,7 +116,9 @@ typedef enum sbp_onnx_kind {
     SBP_ONNX_VALUE,     /* computed by the graph IR */
     SBP_ONNX_NUMBERS,   /* follows from shapes and positions (onnx_fold.c) */
     SBP_ONNX_SCORES,    /* of attention that is spelled out, or their softmax (onnx_scores.c) */
-    SBP_ONNX_NAN        /* where a softmax is NaN, which it never is here */
+    SBP_ONNX_NAN,       /* where a softmax is NaN, which it never is here */
+    SBP_ONNX_PICKED,    /* parts of a parameter, of axis 0, that tokens have chosen (onnx_experts.c) */
+    SBP_ONNX_LONGER     /* a VALUE with further rows behind those of the tokens (onnx_conv.c) */
 } sbp_onnx_kind;
 
 /* Products of queries and keys on their way to an attention op. */
@@ -116,6 +128,7 @@ typedef struct sbp_onnx_scores {
     double scale, softcap;
     bool tanh;            /* taken, and not yet multiplied by the cap */
     bool masked, softmax; /* done */
+    sbp_value sink;       /* [heads], a score of no token; SBP_NO_VALUE */
     int64_t window;       /* of the mask, 0: none */
 } sbp_onnx_scores;
 
@@ -126,13 +139,14 @@ typedef struct sbp_onnx_value {
     int32_t rank;
     int64_t dim[SBP_ONNX_MAX_RANK]; /* as in ONNX; SBP_ONNX_ROWS for the tokens */
     const double *data;             /* CONSTANT, row-major */
-    int32_t param;                  /* PARAMETER: number in the module */
+    int32_t param;                  /* PARAMETER, PICKED: number in the module */
     bool transposed;                /* PARAMETER: read with its two axes exchanged */
-    sbp_value value;                /* VALUE */
+    sbp_value value;                /* VALUE; PICKED: the choice, i32 [T, k] */
     /* VALUE: axis `repeat_axis` stands for every head `repeat` times in a row (keys and values of a group);
      * the IR value has it once. 0: none. */
     int64_t repeat;
     int32_t repeat_axis;
+    bool shared; /* VALUE by slots: the same in those of a token; the IR value has no axis of slots */
     sbp_number_tensor numbers; /* NUMBERS */
     const sbp_onnx_scores *scores;
     const sbp_onnx_tensor *tensor; /* PARAMETER: its initializer, or NULL */
@@ -162,7 +176,8 @@ typedef struct sbp_onnx {
     bool *live;       /* per node: the logits need it */
     bool *wide_node;  /* per node: between the last product and the logits */
     sbp_numbers numbers;
-    bool looks;     /* a first import, for what patterns want to know */
+    bool looks; /* a first import, for what patterns want to know */
+    bool has_experts;
     sbp_map frozen; /* frozen initializers that became parameters: name -> number in the module */
     sbp_onnx_table *tables;
     int32_t table_count, table_capacity;
@@ -203,10 +218,12 @@ const char *sbp_onnx_short_name(sbp_onnx *o);
 
 /* "[1,T,48]" in the arena. */
 const char *sbp_onnx_shape_text(sbp_onnx *o, const sbp_onnx_value *v);
-/* The axis of the tokens, or -1. */
+/* The axis of the tokens, or -1; also of a value by slots. */
 int32_t sbp_onnx_rows_axis(const sbp_onnx_value *v);
-/* Constant dimensions of the IR value of this ONNX shape: without batch and tokens. Fails when axis 0 is
- * neither a batch of size 1 nor the tokens. */
+/* Whether it has a row per token, or slots of them. */
+bool sbp_onnx_has_rows(const sbp_onnx_value *v);
+/* Constant dimensions of the IR value of this ONNX shape: without batch and tokens, with slots. Fails when axis 0
+ * is neither a batch of size 1 nor the tokens. */
 sbp_status sbp_onnx_ir_dims(sbp_onnx *o, int32_t rank, const int64_t *dim, int64_t *out,
                             int32_t *count) SBP_CHECKED;
 /* The value with these constant dimensions after its rows: itself, what it was reshaped from, or a reshape.
@@ -224,6 +241,9 @@ sbp_status sbp_onnx_broadcast(sbp_onnx *o, const sbp_onnx_value *const *in, int3
                               int32_t *rank, int64_t *dim) SBP_CHECKED;
 /* Integers of an operand (shapes, axes), SBP_ONNX_TOKENS for T. what: for messages. */
 #define SBP_ONNX_TOKENS (INT64_MIN + 1)
+#define SBP_ONNX_TOKENS_TIMES(k) (INT64_MIN + (k)) /* k T, k up to SBP_ONNX_MOST_SLOTS */
+/* Such an integer, of a shape, as a dimension. */
+int64_t sbp_onnx_dim_of(int64_t size);
 sbp_status sbp_onnx_ints(sbp_onnx *o, int32_t input, const char *what, const int64_t **out,
                          int64_t *count) SBP_CHECKED;
 
@@ -262,6 +282,13 @@ sbp_status sbp_onnx_mask_window(sbp_onnx *o, const sbp_onnx_value *v, int64_t *w
 sbp_status sbp_onnx_causal_mask_window(sbp_onnx *o, const sbp_onnx_value *v, int64_t *window) SBP_CHECKED;
 /* Defines the output of the node at hand when it is a step of attention that is spelled out. */
 sbp_status sbp_onnx_scores_node(sbp_onnx *o, bool *done) SBP_CHECKED;
+/* The same for what tokens choose, and for matmuls with what they have chosen (onnx_experts.c). */
+sbp_status sbp_onnx_experts_node(sbp_onnx *o, bool *done) SBP_CHECKED;
+/* A PICKED as an IR value of `dtype`: of vectors and numbers. */
+sbp_status sbp_onnx_picked_value(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype dtype,
+                                 sbp_value *out) SBP_CHECKED;
+/* Slice of a LONGER, the node at hand. */
+sbp_status sbp_onnx_cut_longer(sbp_onnx *o, const sbp_onnx_value *x) SBP_CHECKED;
 /* Defines the output of the node at hand when it adds a bias to a product: y + bias is one op. */
 sbp_status sbp_onnx_add_bias(sbp_onnx *o, const sbp_onnx_value *y, const sbp_onnx_value *bias,
                              bool *done) SBP_CHECKED;
@@ -271,6 +298,8 @@ sbp_value sbp_onnx_build_attention(sbp_onnx *o, const sbp_value qkv[3], double s
 /* Dimensions of v as its IR value has them: each head once. */
 void sbp_onnx_own_dims(const sbp_onnx_value *v, int64_t *dim);
 
+/* The node at hand, a cast of an activation to BOOL. */
+sbp_status sbp_onnx_cast_truth(sbp_onnx *o, const sbp_onnx_value *x) SBP_CHECKED;
 /* Gather with a constant index along an axis of an activation. */
 sbp_status sbp_onnx_gather_part(sbp_onnx *o, const sbp_onnx_value *x, const sbp_onnx_value *index,
                                 int64_t axis) SBP_CHECKED;
@@ -289,6 +318,7 @@ sbp_status sbp_onnx_raise(sbp_onnx *o) SBP_CHECKED;
 /* ---- operators ---------------------------------------------------------------------------------------- */
 
 #define SBP_ONNX_RAISED 1000 /* `since` of what only patterns make */
+#define SBP_ONNX_OWN 1001    /* of operators of domain streambp (onnx_states.c) */
 
 typedef struct sbp_onnx_op {
     const char *name;

@@ -30,4 +30,8 @@ typedef sbp_status sbp_fold_rule(sbp_fold *f);
  * rule: the node is for the graph after all. */
 sbp_fold_rule *sbp_fold_find_rule(const char *op);
 
+/* onnx_fold_scatter.c */
+sbp_status sbp_fold_scatter_nd(sbp_fold *f) SBP_CHECKED;
+sbp_status sbp_fold_scatter_elements(sbp_fold *f) SBP_CHECKED;
+
 #endif

@@ -81,9 +81,13 @@ sbp_status sbp_onnx_fold_shape(sbp_onnx *o, const sbp_onnx_value *x) {
     out.size[0] = sbp_fold_number(f, (double)length);
     for (int64_t i = length - 1; i >= 0; i--) {
         int64_t d = start + i;
-        const sbp_number *size = x->kind == SBP_ONNX_NUMBERS  ? x->numbers.size[d]
-                                 : x->dim[d] == SBP_ONNX_ROWS ? sbp_number_tokens(f->n)
-                                                              : sbp_fold_number(f, (double)x->dim[d]);
+        const sbp_number *size =
+            x->kind == SBP_ONNX_NUMBERS  ? x->numbers.size[d]
+            : x->dim[d] == SBP_ONNX_ROWS ? sbp_number_tokens(f->n)
+            : sbp_onnx_slots(x->dim[d]) > 0
+                ? sbp_number_multiply(f->n, sbp_number_tokens(f->n),
+                                      sbp_fold_number(f, (double)sbp_onnx_slots(x->dim[d])))
+                : sbp_fold_number(f, (double)x->dim[d]);
         const sbp_number *here = sbp_number_zero(
             f->n, sbp_number_add(f->n, sbp_fold_axis(f, 0), -1, sbp_fold_number(f, (double)i)));
         out.element = sbp_number_choose(f->n, here, size, out.element);
@@ -721,19 +725,33 @@ static sbp_status unsqueeze_rule(sbp_fold *f) {
 static const struct {
     const char *op;
     sbp_fold_rule *rule;
-} node_rules[] = {{"Cast", cast_node},           {"Reshape", reshape_node},
-                  {"Squeeze", squeeze_rule},     {"Flatten", flatten_node},
-                  {"Unsqueeze", unsqueeze_rule}, {"Expand", expand_node},
-                  {"Transpose", transpose_node}, {"Slice", slice_node},
-                  {"Split", split_node},         {"CastLike", cast_like_node},
-                  {"Tile", tile_node},           {"Einsum", einsum_node},
-                  {"ReduceMax", reduce_node},    {"ReduceMin", reduce_node},
-                  {"ReduceProd", reduce_node},   {"ReduceSum", reduce_node},
-                  {"Size", size_node},           {"Gather", gather_node},
-                  {"GatherND", gather_nd_node},  {"Concat", concat_node},
-                  {"Range", range_node},         {"ConstantOfShape", constant_of_shape_node},
-                  {"CumSum", cumsum_node},       {"Trilu", trilu_node},
-                  {"MatMul", matmul_node}};
+} node_rules[] = {{"Cast", cast_node},
+                  {"Reshape", reshape_node},
+                  {"Squeeze", squeeze_rule},
+                  {"Flatten", flatten_node},
+                  {"Unsqueeze", unsqueeze_rule},
+                  {"Expand", expand_node},
+                  {"Transpose", transpose_node},
+                  {"Slice", slice_node},
+                  {"Split", split_node},
+                  {"CastLike", cast_like_node},
+                  {"Tile", tile_node},
+                  {"Einsum", einsum_node},
+                  {"ReduceMax", reduce_node},
+                  {"ReduceMin", reduce_node},
+                  {"ReduceProd", reduce_node},
+                  {"ReduceSum", reduce_node},
+                  {"Size", size_node},
+                  {"Gather", gather_node},
+                  {"GatherND", gather_nd_node},
+                  {"Concat", concat_node},
+                  {"Range", range_node},
+                  {"ConstantOfShape", constant_of_shape_node},
+                  {"CumSum", cumsum_node},
+                  {"Trilu", trilu_node},
+                  {"MatMul", matmul_node},
+                  {"ScatterND", sbp_fold_scatter_nd},
+                  {"ScatterElements", sbp_fold_scatter_elements}};
 
 sbp_fold_rule *sbp_fold_find_rule(const char *op) {
     for (int32_t i = 0; i < SBP_COUNT(node_rules); i++)

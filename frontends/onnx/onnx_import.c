@@ -62,10 +62,26 @@ static bool differentiable(const sbp_onnx_node *node, int32_t k) {
     static const struct {
         const char *op;
         int32_t first, last;
-    } some[] = {{"RotaryEmbedding", 1, 3}, {"RotaryHalves", 1, 2}, {"RotaryPairs", 1, 2}, {"Attention", 3, 9},
-                {"Where", 0, 0},           {"Gather", 1, 1},       {"GatherND", 1, 1},    {"Reshape", 1, 1},
-                {"Squeeze", 1, 1},         {"Unsqueeze", 1, 1},    {"Expand", 1, 1},      {"Slice", 1, 4},
-                {"Split", 1, 1},           {"Dropout", 1, 2},      {"Pow", 1, 1},         {"Clip", 1, 2}};
+    } some[] = {{"RotaryEmbedding", 1, 3},
+                {"RotaryHalves", 1, 2},
+                {"RotaryPairs", 1, 2},
+                {"Put", 2, 2},
+                {"Attention", 3, 9},
+                {"TopK", 1, 1},
+                {"GatherElements", 1, 1},
+                {"ScatterElements", 1, 1},
+                {"Where", 0, 0},
+                {"Gather", 1, 1},
+                {"GatherND", 1, 1},
+                {"Reshape", 1, 1},
+                {"Squeeze", 1, 1},
+                {"Unsqueeze", 1, 1},
+                {"Expand", 1, 1},
+                {"Slice", 1, 4},
+                {"Split", 1, 1},
+                {"Dropout", 1, 2},
+                {"Pow", 1, 1},
+                {"Clip", 1, 2}};
     if (is_one_of(node->op, never))
         return false;
     for (int32_t i = 0; i < SBP_COUNT(some); i++)
@@ -483,19 +499,23 @@ static sbp_status check_outputs(sbp_onnx *o) {
  */
 
 sbp_status sbp_onnx_import_node(sbp_onnx *o) {
-    if (o->node->domain[0] != 0 && strcmp(o->node->domain, "ai.onnx") != 0)
+    bool own = strcmp(o->node->domain, "streambp") == 0;
+    if (!own && o->node->domain[0] != 0 && strcmp(o->node->domain, "ai.onnx") != 0)
         return sbp_onnx_fail(o, "operators of domain '%s' are not supported", o->node->domain);
-    bool done;
+    bool done = false;
     o->builder.node = o->node->name;
-    SBP_TRY(sbp_onnx_fold(o, &done));
-    if (!done)
+    if (!own)
+        SBP_TRY(sbp_onnx_fold(o, &done));
+    if (!done && !own)
         SBP_TRY(sbp_onnx_scores_node(o, &done));
+    if (!done && !own)
+        SBP_TRY(sbp_onnx_experts_node(o, &done));
     if (done)
         return o->builder.status;
     const sbp_onnx_op *op = sbp_onnx_find_op(o->node->op);
-    if (!op || (op->since == SBP_ONNX_RAISED && !o->node->raised))
+    if (!op || own != (op->since == SBP_ONNX_OWN) || (op->since == SBP_ONNX_RAISED && !o->node->raised))
         return sbp_onnx_fail(o, "this operator is not supported for activations");
-    if (op->since > o->model->opset && !o->node->raised)
+    if (op->since > o->model->opset && !o->node->raised && !own)
         return sbp_onnx_fail(o, "the operator came with opset %d, the model declares opset %lld", op->since,
                              (long long)o->model->opset);
     SBP_TRY(op->import(o));

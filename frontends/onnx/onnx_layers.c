@@ -219,7 +219,8 @@ static sbp_status norm_operands(sbp_onnx *o, const sbp_onnx_value **x, sbp_value
     SBP_TRY(sbp_onnx_attr_int(o, "axis", &axis));
     SBP_TRY(sbp_onnx_attr_int(o, "stash_type", &stash));
     SBP_TRY(sbp_onnx_attr_float(o, "epsilon", eps));
-    if ((*x)->kind != SBP_ONNX_VALUE || sbp_onnx_rows_axis(*x) < 0 || (*x)->dim[(*x)->rank - 1] < 1)
+    if ((*x)->kind != SBP_ONNX_VALUE || !sbp_onnx_has_rows(*x) || (*x)->shared || (*x)->repeat > 1 ||
+        (*x)->dim[(*x)->rank - 1] < 1)
         return sbp_onnx_fail(o, "'%s' %s is not an activation", (*x)->name, sbp_onnx_shape_text(o, *x));
     if (axis != -1 && axis != (*x)->rank - 1)
         return sbp_onnx_fail(o, "axis %lld of %s; only the last axis is supported", (long long)axis,

@@ -7,6 +7,67 @@
 
 /* ---- errors, operands, attributes --------------------------------------------------------------------- */
 
+/* What a torch module seems to be by a word in its class, or a node by its operator; NULL: nothing known. */
+static const char *seems_to_be(const char *text, bool class) {
+    static const struct {
+        const char *word, *what;
+        bool class;
+    } known[] = {{"Mamba", "a state-space layer", true},          {"Ssm", "a state-space layer", true},
+                 {"DeltaNet", "a layer with a state", true},      {"Rwkv", "a layer with a state", true},
+                 {"Recurrent", "a layer with a state", true},     {"Experts", "a mixture of experts", true},
+                 {"Moe", "a mixture of experts", true},           {"MoE", "a mixture of experts", true},
+                 {"Router", "a mixture of experts", true},        {"NonZero", "a mixture of experts", false},
+                 {"TopK", "a mixture of experts", false},         {"OneHot", "a mixture of experts", false},
+                 {"CumSum", "a layer with a state", false},       {"Scan", "a layer with a state", false},
+                 {"ScatterND", "a layer with a state", false},    {"Pad", "a layer with a state", false},
+                 {"Loop", "a loop over tokens or experts", false}};
+    for (int32_t i = 0; i < SBP_COUNT(known); i++)
+        if (class == known[i].class &&
+            (class ? strstr(text, known[i].word) != NULL : strcmp(text, known[i].word) == 0))
+            return known[i].what;
+    return NULL;
+}
+
+/* The node, the torch module that it comes from ("model.layers.0.mamba: a.b.Class" in the exporter's notes) and what
+ * that seems to be; *what NULL: nothing known. */
+static const char *where(sbp_onnx *o, const char **what) {
+    const sbp_json *items = NULL;
+    int64_t count = 0;
+    const char *scope = NULL;
+    sbp_diag *none = sbp_diag_create();
+    if (none && o->node->json &&
+        sbp_proto_get_repeated(none, o->node->json, "metadataProps", &items, &count) != SBP_OK)
+        count = 0;
+    sbp_diag_destroy(none);
+    for (int64_t i = 0; i < count; i++) {
+        const sbp_json *key = sbp_proto_field(&items[i], "key"), *value = sbp_proto_field(&items[i], "value");
+        if (key && value && key->kind == SBP_JSON_STRING && value->kind == SBP_JSON_STRING &&
+            strcmp(key->string, "namespace") == 0)
+            scope = value->string;
+    }
+    const char *node = sbp_arena_printf(o->arena, "node '%s' (%s)", o->node->name, o->node->op);
+    const char *end = scope ? strrchr(scope, '/') : NULL, *start = end;
+    while (start && start > scope && start[-1] != '/')
+        start--;
+    const char *colon = start ? memchr(start, ':', (size_t)(end - start)) : NULL, *class = end;
+    *what = seems_to_be(o->node->op, false);
+    if (!colon)
+        return node;
+    while (class > colon + 1 && class[-1] != '.' && class[-1] != ' ')
+        class --;
+    const char *name = sbp_arena_printf(o->arena, "%.*s", (int)(end - class), class);
+    for (const char *at = scope; at < end && !seems_to_be(name, true); at++) /* or a module around it */
+        if (*at == '.' && at + 1 < end) {
+            size_t n = strcspn(at + 1, "./: ");
+            const char *other = sbp_arena_printf(o->arena, "%.*s", (int)n, at + 1);
+            if (other[0] >= 'A' && other[0] <= 'Z' && seems_to_be(other, true) && !strstr(other, "For"))
+                *what = seems_to_be(other, true);
+        }
+    if (seems_to_be(name, true))
+        *what = seems_to_be(name, true);
+    return sbp_arena_printf(o->arena, "%s of module '%.*s' (%s)", node, (int)(colon - start), start, name);
+}
+
 sbp_status(sbp_onnx_fail)(sbp_onnx *o, const char *format, ...) {
     if (o->builder.status != SBP_OK)
         return o->builder.status;
@@ -15,9 +76,17 @@ sbp_status(sbp_onnx_fail)(sbp_onnx *o, const char *format, ...) {
     char message[600];
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    if (o->node)
-        o->builder.status = sbp_fail(o->diag, SBP_INPUT, "%s: node '%s' (%s): %s", o->model->path,
-                                     o->node->name, o->node->op, message);
+    const char *what = NULL, *node = o->node && !o->looks ? where(o, &what) : NULL;
+    if (node && what)
+        o->builder.status =
+            sbp_fail(o->diag, SBP_INPUT,
+                     "%s: %s, which seems to be part of %s: %s; give the model's Hugging Face directory, if "
+                     "its family "
+                     "is among those that are built from it, or an export of examples/export_model_json.py",
+                     o->model->path, node, what, message);
+    else if (o->node)
+        o->builder.status =
+            sbp_fail(o->diag, SBP_INPUT, "%s: %s: %s", o->model->path, node ? node : o->node->name, message);
     else
         o->builder.status = sbp_fail(o->diag, SBP_INPUT, "%s: %s", o->model->path, message);
     return o->builder.status;

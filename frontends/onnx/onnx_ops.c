@@ -148,13 +148,19 @@ sbp_status sbp_onnx_cast(sbp_onnx *o) {
     sbp_onnx_type type = (sbp_onnx_type)to;
     sbp_onnx_value copy = *x;
     copy.type = type;
+    if (x->kind == SBP_ONNX_VALUE && type == SBP_ONNX_BOOL)
+        return sbp_onnx_cast_truth(o, x);
     bool from_float = sbp_onnx_type_float(x->type, &from_dtype),
          to_float = sbp_onnx_type_float(type, &to_dtype);
     bool to_int = type == SBP_ONNX_INT64 || type == SBP_ONNX_INT32;
     if (!to_float && !(to_int && !from_float))
         return sbp_onnx_fail(o, "a cast of %s to %s is not supported", sbp_onnx_type_name(x->type),
                              sbp_onnx_type_name(type));
-    if (x->kind == SBP_ONNX_VALUE && to_float) {
+    if (x->kind == SBP_ONNX_VALUE && to_float && x->shared) {
+        bool wide = to_dtype == SBP_F32 || to_dtype == SBP_F64;
+        copy.value = sbp_build_cast(&o->builder, x->value, wide ? o->wide : o->compute);
+        sbp_onnx_define(o, 0, &copy);
+    } else if (x->kind == SBP_ONNX_VALUE && to_float) {
         bool wide = !from_float || to_dtype == SBP_F32 || to_dtype == SBP_F64;
         copy.value = sbp_build_cast(&o->builder, x->value, wide ? o->wide : o->compute);
         SBP_TRY(sbp_onnx_as_shape(o, copy.value, x->rank, x->dim, &copy.value));
@@ -278,6 +284,18 @@ static sbp_status define_reshaped(sbp_onnx *o, const sbp_onnx_value *x, int32_t 
         copy.value = sbp_build_param(&o->builder, param);
     }
     sbp_dtype dtype;
+    if (x->shared) { /* as if it had a row per token */
+        int64_t own[SBP_MAX_RANK];
+        memcpy(own, dim, (size_t)rank * sizeof *own);
+        own[0] = SBP_ONNX_ROWS;
+        if (rank < 1 || dim[0] != x->dim[0])
+            return sbp_onnx_fail(
+                o, "what tokens hand to their experts, %s, is reshaped in a way that is not supported",
+                sbp_onnx_shape_text(o, x));
+        SBP_TRY(sbp_onnx_as_shape(o, x->value, rank, own, &copy.value));
+        sbp_onnx_define(o, 0, &copy);
+        return o->builder.status;
+    }
     if (copy.kind == SBP_ONNX_VALUE &&
         sbp_onnx_type_float(x->type, &dtype)) { /* integers follow when they are cast */
         SBP_TRY(sbp_onnx_as_shape(o, copy.value, rank, dim, &copy.value));
@@ -350,7 +368,10 @@ static sizes sizes_of(int32_t rank, const int64_t *dim) {
     for (int32_t d = 0; d < rank; d++) {
         if (dim[d] == SBP_ONNX_ROWS)
             s.rows = d;
-        else if (s.rows < 0)
+        else if (d == 0 && sbp_onnx_slots(dim[d]) > 0) {
+            s.rows = d;
+            s.after = sbp_onnx_slots(dim[d]);
+        } else if (s.rows < 0)
             s.before *= dim[d];
         else
             s.after *= dim[d];
@@ -371,21 +392,25 @@ static sbp_status asked_shape(sbp_onnx *o, const sbp_onnx_value *x, int64_t *dim
                              SBP_MAX_RANK);
     *rank = (int32_t)count;
     for (int32_t d = 0; d < *rank; d++) {
-        bool copy = shape[d] == 0 && !allow_zero, tokens = shape[d] == SBP_ONNX_TOKENS;
+        bool copy = shape[d] == 0 && !allow_zero, tokens = sbp_onnx_dim_of(shape[d]) != shape[d];
         if ((copy && d >= x->rank) || (shape[d] < -1 && !tokens) || (shape[d] == -1 && open >= 0))
             return sbp_onnx_fail(o, "the shape has %lld at place %d", (long long)shape[d], d);
-        dim[d] = copy ? x->dim[d] : tokens ? SBP_ONNX_ROWS : shape[d];
+        dim[d] = copy ? x->dim[d] : sbp_onnx_dim_of(shape[d]);
+        int64_t slots = sbp_onnx_slots(dim[d]), n = slots > 0 ? slots : dim[d];
         if (shape[d] == -1)
             open = d;
-        else if (dim[d] == SBP_ONNX_ROWS)
-            has_rows = true;
-        else if (!sbp_mul_i64(known, dim[d], &known))
+        if (shape[d] != -1)
+            has_rows |= dim[d] == SBP_ONNX_ROWS || slots > 0;
+        if (shape[d] != -1 && dim[d] != SBP_ONNX_ROWS && !sbp_mul_i64(known, n, &known))
             return sbp_onnx_fail(o, "the shape overflows");
     }
     sizes s = sizes_of(x->rank, x->dim);
     int64_t total = s.before * s.after;
     if (open >= 0 && (has_rows || s.rows < 0)) /* else the open place is the tokens, which is -1 as well */
         dim[open] = known > 0 ? total / known : 0;
+    else if (open == 0 && known > 0 && total % known == 0 && total / known > 1 &&
+             total / known <= SBP_ONNX_MOST_SLOTS) /* slots of tokens, one token after the other */
+        dim[0] = SBP_ONNX_SLOTS(total / known);
     return SBP_OK;
 }
 
@@ -401,6 +426,20 @@ static int64_t elements_up_to(int32_t last, const int64_t *dim) {
 static sbp_status reshape_repeated(sbp_onnx *o, const sbp_onnx_value *x, int32_t rank, const int64_t *dim) {
     sbp_onnx_value copy = *x;
     int64_t up_to = elements_up_to(x->repeat_axis, x->dim);
+    if (x->kind == SBP_ONNX_VALUE && rank == x->rank - 1 && x->dim[0] == SBP_ONNX_ROWS &&
+        x->repeat_axis == 1 && x->dim[1] == x->repeat && dim[0] == SBP_ONNX_SLOTS(x->repeat) &&
+        memcmp(dim + 1, x->dim + 2, (size_t)(rank - 1) * sizeof *dim) == 0) { /* each token's for its slots */
+        int64_t own[SBP_ONNX_MAX_RANK];
+        memcpy(own, dim, (size_t)rank * sizeof *own);
+        memcpy(copy.dim, dim, (size_t)rank * sizeof *dim);
+        own[0] = SBP_ONNX_ROWS;
+        copy.rank = rank;
+        copy.repeat = 0;
+        copy.shared = true;
+        SBP_TRY(sbp_onnx_as_shape(o, x->value, rank, own, &copy.value));
+        sbp_onnx_define(o, 0, &copy);
+        return o->builder.status;
+    }
     for (int32_t d = 0; d < rank; d++) {
         sizes from = sizes_of(x->rank, x->dim), to = sizes_of(rank, dim);
         if (dim[d] < 1 || dim[d] % x->repeat != 0 || elements_up_to(d, dim) != up_to ||
@@ -450,7 +489,7 @@ sbp_status sbp_onnx_expand(sbp_onnx *o) {
     sbp_onnx_value copy = *x;
     int32_t larger = 0;
     for (int32_t d = 0; count == x->rank && d < x->rank; d++) {
-        int64_t size = shape[d] == SBP_ONNX_TOKENS ? SBP_ONNX_ROWS : shape[d];
+        int64_t size = sbp_onnx_dim_of(shape[d]);
         if (strcmp(o->node->op, "Tile") == 0 && size > 1 && x->dim[d] > 1)
             larger = 2;
         if (size == 1 || size == x->dim[d] || (size == -1 && shape[d] == -1))
@@ -460,7 +499,8 @@ sbp_status sbp_onnx_expand(sbp_onnx *o) {
         copy.repeat_axis = d;
         larger += x->dim[d] == 1 && size > 1 ? 1 : 2;
     }
-    if (count != x->rank || larger > 1 || (larger == 1 && (x->kind != SBP_ONNX_VALUE || x->repeat > 1)))
+    if (count != x->rank || larger > 1 ||
+        (larger == 1 && (x->kind != SBP_ONNX_VALUE || x->repeat > 1 || sbp_onnx_slots(x->dim[0]) > 0)))
         return sbp_onnx_fail(o, "'%s' %s is repeated in a way that is not supported", x->name,
                              sbp_onnx_shape_text(o, x));
     sbp_onnx_define(o, 0, &copy);

@@ -15,14 +15,15 @@ typedef struct axis_view {
 static sbp_status view_axis(sbp_onnx *o, const sbp_onnx_value *x, int32_t axis, axis_view *out) {
     int32_t rows = sbp_onnx_rows_axis(x);
     *out = (axis_view){.length = x->dim[axis], .inner = 1};
-    if (x->kind != SBP_ONNX_VALUE || axis == rows || x->repeat > 1)
+    bool slots = sbp_onnx_slots(x->dim[0]) > 0;
+    if (x->kind != SBP_ONNX_VALUE || axis == rows || x->repeat > 1 || x->shared || (slots && axis == 0))
         return sbp_onnx_fail(o, "parts of axis %d of '%s' %s are not supported", axis, x->name,
                              sbp_onnx_shape_text(o, x));
     for (int32_t d = rows > 0 && x->dim[0] == 1 ? 1 : 0; d < x->rank; d++) {
         if (d == rows || d == axis)
             continue;
         if (d < axis)
-            out->dims[out->count++] = x->dim[d];
+            out->dims[out->count++] = d == 0 && slots ? sbp_onnx_slots(x->dim[0]) : x->dim[d];
         else
             out->inner *= x->dim[d];
     }
@@ -160,6 +161,9 @@ static sbp_status slice_axis(sbp_onnx *o, const sbp_onnx_value *x, int32_t axis,
             "that returns the logits of every token",
             (long long)start, (long long)end, (long long)step, x->name, sbp_onnx_shape_text(o, x));
     }
+    if (n < 0)
+        return sbp_onnx_fail(o, "elements of axis 0 of '%s' %s are taken; those of all tokens are needed",
+                             x->name, sbp_onnx_shape_text(o, x));
     start = start < 0 ? start + n : start;
     end = end < 0 ? end + n : end > n ? n : end;
     if (start == 0 && end == n && step == 1)
@@ -199,6 +203,8 @@ sbp_status sbp_onnx_slice(sbp_onnx *o) {
     int64_t count, given;
     SBP_TRY(sbp_onnx_attrs_known(o, none));
     SBP_TRY(sbp_onnx_required(o, 0, &x));
+    if (x->kind == SBP_ONNX_LONGER)
+        return sbp_onnx_cut_longer(o, x);
     SBP_TRY(sbp_onnx_ints(o, 1, "starts", &starts, &count));
     SBP_TRY(sbp_onnx_ints(o, 2, "ends", &ends, &given));
     if (given != count)
@@ -276,6 +282,80 @@ sbp_status sbp_onnx_concat(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_as_shape(o, all, out.rank, out.dim, &all));
     sbp_onnx_define_value(o, 0, all, out.type, out.rank, out.dim);
     return o->builder.status;
+}
+
+/* Elements start .. start + length - 1 of the last axis of the IR value x; of two joined, one of them. */
+static sbp_value columns(sbp_onnx *o, sbp_value x, int64_t start, int64_t length) {
+    const sbp_func *f = o->builder.func;
+    int32_t made = o->builder.status == SBP_OK ? f->values[x].op : -1;
+    const sbp_op *op = made >= 0 && f->ops[made].code == SBP_OP_concat ? &f->ops[made] : NULL;
+    for (int32_t i = 0; op && i < 2; i++) {
+        const sbp_type *part = &f->values[op->operands[i]].type;
+        if (start == (i == 0 ? 0 : f->values[x].type.dim[part->rank - 1].n - length) &&
+            part->dim[part->rank - 1].n == length)
+            return op->operands[i];
+    }
+    return sbp_build_slice(&o->builder, x, start, length);
+}
+
+/* x, with y in place of some neighbours of its last axis. */
+sbp_status sbp_onnx_put(sbp_onnx *o) {
+    const sbp_onnx_value *x, *y, *list;
+    int64_t dims[SBP_MAX_RANK], dim[SBP_ONNX_MAX_RANK];
+    int32_t count, last;
+    double start = 0, number;
+    sbp_number_tensor at;
+    sbp_builder *b = &o->builder;
+    sbp_value whole = SBP_NO_VALUE, part;
+    SBP_TRY(sbp_onnx_required(o, 0, &x));
+    SBP_TRY(sbp_onnx_required(o, 1, &y));
+    SBP_TRY(sbp_onnx_required(o, 2, &list));
+    last = x->rank - 1;
+    bool fits = y->kind == SBP_ONNX_VALUE && y->rank == x->rank && last > 0 && y->dim[last] >= 1 &&
+                sbp_onnx_rows_axis(y) >= 0 && memcmp(x->dim, y->dim, (size_t)last * sizeof *x->dim) == 0 &&
+                (list->kind == SBP_ONNX_CONSTANT || list->kind == SBP_ONNX_NUMBERS) && list->rank == 2 &&
+                list->dim[0] == y->dim[last] && list->dim[1] == 1;
+    if (fits)
+        sbp_onnx_tensor_of(o, list, &at);
+    for (int64_t i = 0; fits && i < y->dim[last]; i++) {
+        const sbp_number *with[2] = {sbp_number_constant(&o->numbers, (double)i),
+                                     sbp_number_constant(&o->numbers, 0)};
+        fits = sbp_number_is_constant(sbp_number_substitute(&o->numbers, at.element, with, 2), &number) &&
+               (i == 0 || number == start + (double)i);
+        start = i == 0 ? number : start;
+    }
+    fits = fits && start >= 0 && start + (double)y->dim[last] <= (double)x->dim[last];
+    if (!fits)
+        return sbp_onnx_fail(o, "'%s' %s is written into '%s' %s in a way that is not supported", y->name,
+                             sbp_onnx_shape_text(o, y), x->name, sbp_onnx_shape_text(o, x));
+    memcpy(dim, x->dim, sizeof dim);
+    int64_t first = (int64_t)start, end = first + y->dim[last], n = dim[last];
+    int32_t rank = x->rank;
+    sbp_onnx_type type = y->type;
+    SBP_TRY(sbp_onnx_ir_dims(o, rank, dim, dims, &count));
+    SBP_TRY(sbp_onnx_materialize(o, y, o->wide, &part));
+    if (x->kind == SBP_ONNX_VALUE)
+        SBP_TRY(sbp_onnx_materialize(o, x, o->wide, &whole));
+    if (x->kind != SBP_ONNX_VALUE) { /* one number everywhere */
+        sbp_number_tensor all;
+        sbp_onnx_value numbers = *x;
+        if (x->kind == SBP_ONNX_NUMBERS || x->kind == SBP_ONNX_CONSTANT)
+            sbp_onnx_tensor_of(o, &numbers, &all);
+        if ((x->kind != SBP_ONNX_NUMBERS && x->kind != SBP_ONNX_CONSTANT) ||
+            !sbp_number_is_constant(all.element, &number))
+            return sbp_onnx_fail(o, "'%s' %s is not one number, into which others are written", x->name,
+                                 sbp_onnx_shape_text(o, x));
+        sbp_type wide = *sbp_build_type(b, part);
+        wide.dim[wide.rank - 1] = sbp_dim_const(n);
+        whole = sbp_build_broadcast(b, sbp_build_const(b, o->wide, number), &wide);
+    }
+    if (first > 0)
+        part = sbp_build2(b, SBP_OP_concat, columns(o, whole, 0, first), part);
+    if (end < n)
+        part = sbp_build2(b, SBP_OP_concat, part, columns(o, whole, end, n - end));
+    SBP_TRY(sbp_onnx_as_shape(o, part, rank, dim, &part));
+    sbp_onnx_define_value(o, 0, part, type, rank, dim);
+    return b->status;
 }
 
 /* Rows picked by number: the last one alone, in models that only generate. */

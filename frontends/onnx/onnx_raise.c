@@ -102,7 +102,8 @@ static const expression *read_rule(sbp_arena *arena, const char *name, const exp
 }
 
 static const expression *read_expression(sbp_arena *arena, const char **at, const arguments *scope) {
-    static const char *const known[] = {"mean", "concat", "first", "second", "even", "odd", "pairs"};
+    static const char *const known[] = {"mean",  "concat",  "first",   "second",   "even", "odd",
+                                        "pairs", "maximum", "softmax", "but_last", "put"};
     expression *e = SBP_NEW(arena, expression);
     char word[32], attribute[16] = "";
     skip_blanks(at);
@@ -352,14 +353,68 @@ static bool find_pairs(const matcher *m, const char *name, const char *out[2]) {
     return true;
 }
 
-static const char *find_mean(const matcher *m, const char *name) {
+/* The operand of a mean, or largest, over the last axis. */
+static const char *find_reduced(const matcher *m, const char *op, const char *name) {
     int32_t output;
     const sbp_onnx_node *node = maker_of(m, name, &output);
     int64_t axis;
-    if (!is_op(node, "ReduceMean") || attribute(node, "keepdims", 1) != 1 || !one_integer(m, node, 1, &axis))
+    if (!is_op(node, op) || attribute(node, "keepdims", 1) != 1 || !one_integer(m, node, 1, &axis))
         return NULL;
     const sbp_onnx_value *x = value_of(m, node->inputs[0]);
-    return x && (axis == -1 || axis == x->rank - 1) ? node->inputs[0] : NULL;
+    return axis == -1 || (x && axis == x->rank - 1) ? node->inputs[0] : NULL;
+}
+
+/* The operand of a softmax over the last axis, or of a slice that leaves its last element out: along `axis`, where
+ * that is known. */
+static const char *find_softmax(const matcher *m, const char *name) {
+    int32_t output;
+    const sbp_onnx_node *node = maker_of(m, name, &output);
+    return is_op(node, "Softmax") && attribute(node, "axis", -1) == -1 ? node->inputs[0] : NULL;
+}
+
+/* Of scores: [1, heads, T, ..]. */
+static const char *find_but_last(const matcher *m, const char *name) {
+    int32_t output;
+    const sbp_onnx_node *node = maker_of(m, name, &output);
+    int64_t start, end, axis, step = 1;
+    if (!is_op(node, "Slice") || !one_integer(m, node, 1, &start) || !one_integer(m, node, 2, &end) ||
+        !one_integer(m, node, 3, &axis) || (node->input_count > 4 && !one_integer(m, node, 4, &step)))
+        return NULL;
+    return start == 0 && end == -1 && step == 1 && (axis == -1 || axis == 3) ? node->inputs[0] : NULL;
+}
+
+/* What a Transpose that exchanges axis 0 and another has for an operand; *axis: the other one. */
+static const char *find_exchanged(const matcher *m, const char *name, int64_t *axis) {
+    int32_t output;
+    const sbp_onnx_node *node = maker_of(m, name, &output);
+    const sbp_onnx_attribute *perm = NULL;
+    if (!is_op(node, "Transpose"))
+        return NULL;
+    for (int32_t i = 0; i < node->attribute_count; i++)
+        if (strcmp(node->attributes[i].name, "perm") == 0 && node->attributes[i].kind == SBP_ONNX_ATTR_INTS)
+            perm = &node->attributes[i];
+    if (!perm || perm->count < 2 || perm->ints[0] < 1 || perm->ints[0] >= perm->count)
+        return NULL;
+    *axis = perm->ints[0];
+    for (int64_t d = 0; d < perm->count; d++)
+        if (perm->ints[d] != (d == 0 ? *axis : d == *axis ? 0 : d))
+            return NULL;
+    return node->inputs[0];
+}
+
+/* x, y and the list of a ScatterND along one axis, which is brought to the front and back. */
+static bool find_put(const matcher *m, const char *name, const char *out[3]) {
+    int32_t output;
+    int64_t axis = 0, of_x = 0, of_y = 0;
+    const char *result = find_exchanged(m, name, &axis);
+    const sbp_onnx_node *node = result ? maker_of(m, result, &output) : NULL;
+    if (!is_op(node, "ScatterND") || node->input_count != 3 || !has_word(node, "none"))
+        return false;
+    out[0] = find_exchanged(m, node->inputs[0], &of_x);
+    out[1] = find_exchanged(m, node->inputs[2], &of_y);
+    out[2] = node->inputs[1];
+    const sbp_onnx_value *y = out[1] ? value_of(m, out[1]) : NULL;
+    return out[0] && out[1] && of_x == axis && of_y == axis && y && axis == y->rank - 1;
 }
 
 /* ---- goals ----------------------------------------------------------------------------------------------
@@ -498,11 +553,16 @@ static bool solve_product(matcher *m, const expression *e, const char *const *fa
 static bool solve_known(matcher *m, const expression *e, const char *value, const goals *todo,
                         const goals *values) {
     static const char *const parts[] = {"", "first", "second", "even", "odd"};
-    const char *of[2];
-    if (strcmp(e->name, "mean") == 0) {
-        of[0] = find_mean(m, value);
-        return of[0] && with_goal(m, e->args[0], of[0], todo, values);
-    }
+    const char *of[3];
+    if (strcmp(e->name, "put") == 0)
+        return find_put(m, value, of) && with_goals(m, e->args, of, 3, todo, values);
+    of[0] = strcmp(e->name, "mean") == 0       ? find_reduced(m, "ReduceMean", value)
+            : strcmp(e->name, "maximum") == 0  ? find_reduced(m, "ReduceMax", value)
+            : strcmp(e->name, "softmax") == 0  ? find_softmax(m, value)
+            : strcmp(e->name, "but_last") == 0 ? find_but_last(m, value)
+                                               : NULL;
+    if (of[0])
+        return with_goal(m, e->args[0], of[0], todo, values);
     if (strcmp(e->name, "concat") == 0 || strcmp(e->name, "pairs") == 0) {
         bool found = e->name[0] == 'c' ? find_concat(m, value, of) : find_pairs(m, value, of);
         return found && with_goals(m, e->args, of, 2, todo, values);

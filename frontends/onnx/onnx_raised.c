@@ -11,7 +11,7 @@
 static sbp_status plain_operand(sbp_onnx *o, int32_t index, const sbp_onnx_value **x, sbp_value *out) {
     SBP_TRY(sbp_onnx_required(o, index, x));
     const sbp_onnx_value *v = *x;
-    if (v->kind != SBP_ONNX_VALUE || v->repeat > 1 || sbp_onnx_rows_axis(v) < 0)
+    if (v->kind != SBP_ONNX_VALUE || v->repeat > 1 || v->shared || !sbp_onnx_has_rows(v))
         return sbp_onnx_fail(o, "'%s' %s is not an activation", v->name, sbp_onnx_shape_text(o, v));
     return sbp_onnx_as_shape(o, v->value, v->rank, v->dim, out);
 }

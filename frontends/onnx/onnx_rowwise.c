@@ -108,7 +108,7 @@ sbp_status sbp_onnx_softmax(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_required(o, 0, &x));
     SBP_TRY(sbp_onnx_attr_int(o, "axis", &axis));
     if (x->kind != SBP_ONNX_VALUE || (axis != -1 && axis != x->rank - 1) ||
-        sbp_onnx_rows_axis(x) == x->rank - 1)
+        sbp_onnx_rows_axis(x) == x->rank - 1 || sbp_onnx_slots(x->dim[x->rank - 1]) > 0)
         return sbp_onnx_fail(o, "axis %lld of '%s' %s; the last axis of an activation is supported",
                              (long long)axis, x->name, sbp_onnx_shape_text(o, x));
     SBP_TRY(sbp_onnx_broadcast(o, &x, 1, &v, &rank, dim));
@@ -348,6 +348,15 @@ sbp_status sbp_onnx_compare(sbp_onnx *o) {
         value[k] = truth(o, value[k]);
     sbp_value y = sbp_build2(&o->builder, all[i].code, value[all[i].swapped], value[!all[i].swapped]);
     return define_truth(o, y, rank, dim);
+}
+
+/* Numbers that are not 0. */
+sbp_status sbp_onnx_cast_truth(sbp_onnx *o, const sbp_onnx_value *x) {
+    sbp_value value;
+    int64_t dim[SBP_MAX_RANK];
+    int32_t rank;
+    SBP_TRY(sbp_onnx_broadcast(o, &x, 1, &value, &rank, dim));
+    return define_truth(o, truth(o, value), rank, dim);
 }
 
 sbp_status sbp_onnx_not(sbp_onnx *o) {

@@ -79,7 +79,7 @@ static sbp_status define_scores(sbp_onnx *o, const sbp_onnx_value *from, const s
 /* ---- products ------------------------------------------------------------------------------------------ */
 
 static sbp_status scores_of(sbp_onnx *o, const sbp_onnx_value *q, const sbp_onnx_value *k) {
-    sbp_onnx_scores s = {.scale = 1};
+    sbp_onnx_scores s = {.scale = 1, .sink = SBP_NO_VALUE};
     int64_t k_heads, own, k_d;
     SBP_TRY(heads_of(o, q, false, &s.scale, &s.q, &s.heads, &own, &s.d));
     SBP_TRY(heads_of(o, k, true, &s.scale, &s.k, &k_heads, &s.kv_heads, &k_d));
@@ -92,18 +92,27 @@ static sbp_status scores_of(sbp_onnx *o, const sbp_onnx_value *q, const sbp_onnx
     return define_scores(o, &v, &s);
 }
 
-sbp_value sbp_onnx_build_attention(sbp_onnx *o, const sbp_value qkv[3], double scale, double softcap,
-                                   int64_t window) {
-    sbp_value operands[6] = {qkv[0], qkv[1], qkv[2]}, out[2];
+/* sink: of each head, SBP_NO_VALUE where there are none. */
+static sbp_value build_attention(sbp_onnx *o, const sbp_value qkv[3], sbp_value sink, double scale,
+                                 double softcap, int64_t window) {
+    sbp_value operands[7] = {qkv[0], qkv[1], qkv[2]}, out[2];
+    bool has_sink = sink != SBP_NO_VALUE;
     operands[3] = sbp_build_row(&o->builder, "first", SBP_I32, SBP_T);
     operands[4] = sbp_build_row(&o->builder, "shared_end", SBP_I32, SBP_T);
     operands[5] = sbp_build_row(&o->builder, "own", SBP_I32, SBP_T);
-    sbp_build(&o->builder, SBP_OP_attention, "attn_out", operands, 6,
+    operands[6] = sink;
+    sbp_build(&o->builder, has_sink ? SBP_OP_attention_sink : SBP_OP_attention, "attn_out", operands,
+              has_sink ? 7 : 6,
               (sbp_attr[]){sbp_attr_double("scale", scale), sbp_attr_int("window", window),
                            sbp_attr_double("softcap", softcap)},
               3, out);
     sbp_build_name(&o->builder, out[1], "lse");
     return out[0];
+}
+
+sbp_value sbp_onnx_build_attention(sbp_onnx *o, const sbp_value qkv[3], double scale, double softcap,
+                                   int64_t window) {
+    return build_attention(o, qkv, SBP_NO_VALUE, scale, softcap, window);
 }
 
 static sbp_status values_of(sbp_onnx *o, const sbp_onnx_value *p, const sbp_onnx_value *x) {
@@ -117,7 +126,7 @@ static sbp_status values_of(sbp_onnx *o, const sbp_onnx_value *p, const sbp_onnx
     if (heads != s->heads || kv_heads != s->kv_heads || x->rank != p->rank)
         return sbp_onnx_fail(o, "values %s do not fit %lld heads", sbp_onnx_shape_text(o, x),
                              (long long)s->heads);
-    sbp_value y = sbp_onnx_build_attention(o, qkv, s->scale, s->softcap, s->window);
+    sbp_value y = build_attention(o, qkv, s->sink, s->scale, s->softcap, s->window);
     if (factor != 1)
         y = sbp_build2(&o->builder, SBP_OP_mul, y,
                        sbp_build_const(&o->builder, sbp_build_type(&o->builder, y)->dtype, factor));
@@ -280,6 +289,24 @@ static sbp_status softmax(sbp_onnx *o, const sbp_onnx_value *x) {
     return define_scores(o, x, &s);
 }
 
+/* Scores beside one of each head, input 1, that is no token's: their softmax. */
+static sbp_status softmax_sink(sbp_onnx *o, const sbp_onnx_value *x) {
+    const sbp_onnx_value *sink = operand(o, 1);
+    sbp_onnx_scores s = *x->scores;
+    bool fits = sink && sink->rank == x->rank && sbp_onnx_rows_axis(sink) < 0;
+    for (int32_t d = 0; fits && d < x->rank; d++)
+        fits = sink->dim[d] == (d == x->rank - 3 ? s.heads : 1);
+    if (!fits || !s.masked || s.tanh || s.softmax)
+        return sbp_onnx_fail(o,
+                             "sinks '%s' %s beside scores %s%s; one of each head is expected, after the mask",
+                             o->node->inputs[1], sink ? sbp_onnx_shape_text(o, sink) : "[]",
+                             sbp_onnx_shape_text(o, x), s.masked ? "" : " without a mask");
+    SBP_TRY(sbp_onnx_materialize(o, sink, o->residual, &s.sink));
+    s.sink = sbp_onnx_with_dims(o, s.sink, &s.heads, 1);
+    s.softmax = true;
+    return define_scores(o, x, &s);
+}
+
 /* Whether x broadcasts to the shape of y. */
 static bool fits_into(const sbp_onnx_value *x, const sbp_onnx_value *y) {
     bool fits = x->rank <= y->rank;
@@ -333,11 +360,27 @@ static bool is_repeated(const sbp_onnx_value *v) {
     return is_kind(v, SBP_ONNX_VALUE) && v->repeat > 1;
 }
 
+/* A product with numbers that are 1 for every token, as with a mask of tokens that are there. */
+static const sbp_onnx_value *times_one(sbp_onnx *o) {
+    for (int32_t i = 0; i < 2; i++) {
+        const sbp_onnx_value *x = operand(o, i), *ones = operand(o, 1 - i);
+        double number;
+        if (is_kind(x, SBP_ONNX_VALUE) && is_kind(ones, SBP_ONNX_NUMBERS) && sbp_onnx_rows_axis(ones) >= 0 &&
+            one_number(o, ones, &number) && number == 1 && fits_into(ones, x))
+            return x;
+    }
+    return NULL;
+}
+
 static sbp_status binary(sbp_onnx *o, bool *done) {
     const sbp_onnx_value *x = operand(o, 0), *y = operand(o, 1);
     const char *op = o->node->op;
     double number;
     *done = true;
+    if (strcmp(op, "Mul") == 0 && times_one(o)) {
+        sbp_onnx_define(o, 0, times_one(o));
+        return o->builder.status;
+    }
     if ((is_kind(y, SBP_ONNX_SCORES) || is_repeated(y)) && strcmp(op, "Div") != 0 && strcmp(op, "Sub") != 0) {
         const sbp_onnx_value *swap = x;
         x = y;
@@ -361,6 +404,17 @@ static sbp_status binary(sbp_onnx *o, bool *done) {
     return SBP_OK;
 }
 
+/* Of a cast: Cast says its type, CastLike shows it. */
+static bool casts_to_float(sbp_onnx *o) {
+    const sbp_onnx_attribute *to = sbp_onnx_attr(o, "to");
+    const sbp_onnx_value *like = operand(o, 1);
+    sbp_dtype dtype;
+    if (to)
+        return to->kind == SBP_ONNX_ATTR_INT && to->i > 0 && to->i < SBP_ONNX_TYPE_COUNT &&
+               sbp_onnx_type_float((sbp_onnx_type)to->i, &dtype);
+    return like && sbp_onnx_type_float(like->type, &dtype);
+}
+
 sbp_status sbp_onnx_scores_node(sbp_onnx *o, bool *done) {
     const char *op = o->node->op;
     const sbp_onnx_value *x = operand(o, 0);
@@ -374,7 +428,7 @@ sbp_status sbp_onnx_scores_node(sbp_onnx *o, bool *done) {
     if (strcmp(op, "Mul") == 0 || strcmp(op, "Div") == 0 || strcmp(op, "Add") == 0)
         return binary(o, done);
     bool cast = strcmp(op, "Cast") == 0 || strcmp(op, "CastLike") == 0;
-    if (is_repeated(x) && cast) { /* between float types */
+    if (is_repeated(x) && cast && casts_to_float(o)) {
         *done = true;
         return scale_repeated(o, x, 1);
     }
@@ -385,6 +439,8 @@ sbp_status sbp_onnx_scores_node(sbp_onnx *o, bool *done) {
         return take_tanh(o, x);
     if (strcmp(op, "Softmax") == 0)
         return softmax(o, x);
+    if (strcmp(op, "SoftmaxSink") == 0 && o->node->raised)
+        return softmax_sink(o, x);
     if (strcmp(op, "IsNaN") == 0 && x->scores->softmax) {
         sbp_onnx_value v = *x;
         v.kind = SBP_ONNX_NAN;

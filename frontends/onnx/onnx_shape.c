@@ -15,6 +15,8 @@ const char *sbp_onnx_shape_text(sbp_onnx *o, const sbp_onnx_value *v) {
         sbp_text_add(&text, d ? "," : "");
         if (v->dim[d] == SBP_ONNX_ROWS)
             sbp_text_add(&text, "T");
+        else if (sbp_onnx_slots(v->dim[d]) > 0)
+            sbp_text_add(&text, "%lld*T", (long long)sbp_onnx_slots(v->dim[d]));
         else if (v->dim[d] == SBP_ONNX_OTHER)
             sbp_number_print(&text, v->numbers.size[d]);
         else
@@ -35,6 +37,17 @@ int32_t sbp_onnx_rows_axis(const sbp_onnx_value *v) {
     return rows_axis(v->rank, v->dim);
 }
 
+bool sbp_onnx_has_rows(const sbp_onnx_value *v) {
+    return sbp_onnx_rows_axis(v) >= 0 || (v->rank > 0 && sbp_onnx_slots(v->dim[0]) > 0);
+}
+
+int64_t sbp_onnx_dim_of(int64_t size) {
+    if (size == SBP_ONNX_TOKENS)
+        return SBP_ONNX_ROWS;
+    bool slots = size > SBP_ONNX_TOKENS && size <= SBP_ONNX_TOKENS_TIMES(SBP_ONNX_MOST_SLOTS);
+    return slots ? SBP_ONNX_SLOTS(size - INT64_MIN) : size;
+}
+
 sbp_status sbp_onnx_ir_dims(sbp_onnx *o, int32_t rank, const int64_t *dim, int64_t *out, int32_t *count) {
     int32_t rows = rows_axis(rank, dim);
     int64_t elems = 1;
@@ -47,8 +60,9 @@ sbp_status sbp_onnx_ir_dims(sbp_onnx *o, int32_t rank, const int64_t *dim, int64
             return sbp_onnx_fail(o, "two axes of a result are the tokens (attention spelled out?)");
         if (*count == SBP_MAX_RANK - 1)
             return sbp_onnx_fail(o, "a result has rank %d; at most %d is supported", rank, SBP_MAX_RANK);
-        out[(*count)++] = dim[d];
-        if (dim[d] < 0 || !sbp_mul_i64(elems, dim[d], &elems) || elems > MAX_ROW_ELEMS)
+        int64_t n = d == 0 && rows < 0 && sbp_onnx_slots(dim[0]) > 0 ? sbp_onnx_slots(dim[0]) : dim[d];
+        out[(*count)++] = n;
+        if (n < 0 || !sbp_mul_i64(elems, n, &elems) || elems > MAX_ROW_ELEMS)
             return sbp_onnx_fail(o, "a result has more than %lld elements per token",
                                  (long long)MAX_ROW_ELEMS);
     }
@@ -154,14 +168,39 @@ static sbp_status repeated(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype dtype
     return sbp_onnx_as_shape(o, x, v->rank, v->dim, out);
 }
 
+/* v, which the graph IR has once for all slots of a token, for each of them. */
+static sbp_status for_all_slots(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype dtype, sbp_value *out) {
+    sbp_builder *b = &o->builder;
+    int64_t dims[SBP_MAX_RANK];
+    int32_t count;
+    SBP_TRY(sbp_onnx_ir_dims(o, v->rank, v->dim, dims, &count));
+    int64_t slots = dims[0];
+    dims[0] = 1;
+    *out = sbp_onnx_with_dims(o, sbp_build_cast(b, v->value, dtype), dims, count);
+    if (b->status != SBP_OK)
+        return b->status;
+    sbp_type type = *sbp_build_type(b, *out);
+    type.dim[1] = sbp_dim_const(slots);
+    *out = sbp_build_broadcast(b, *out, &type);
+    return b->status;
+}
+
 sbp_status sbp_onnx_materialize(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype dtype, sbp_value *out) {
     sbp_dtype declared;
     int32_t param;
+    if (v->kind == SBP_ONNX_PICKED)
+        return sbp_onnx_picked_value(o, v, dtype, out);
     if (v->kind == SBP_ONNX_SCORES || v->kind == SBP_ONNX_NAN)
         return sbp_onnx_fail(o, "'%s', scores of attention, are used in a way that is not supported",
                              v->name);
+    if (v->kind == SBP_ONNX_LONGER)
+        return sbp_onnx_fail(
+            o, "'%s', a convolution that is padded on both sides, is used before its last rows are cut off",
+            v->name);
     if (v->repeat > 1)
         return repeated(o, v, dtype, out);
+    if (v->shared)
+        return for_all_slots(o, v, dtype, out);
     if (!sbp_onnx_type_float(v->type, &declared))
         return sbp_onnx_fail(o, "'%s' is %s; arithmetic on integers is not supported", v->name,
                              sbp_onnx_type_name(v->type));
@@ -188,6 +227,8 @@ sbp_status sbp_onnx_materialize(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype 
     case SBP_ONNX_NUMBERS:
     case SBP_ONNX_SCORES:
     case SBP_ONNX_NAN:
+    case SBP_ONNX_PICKED:
+    case SBP_ONNX_LONGER:
         break;
     }
     return o->builder.status;
@@ -244,22 +285,65 @@ static sbp_status place_static(sbp_onnx *o, const sbp_onnx_value *v, int32_t ran
     return o->builder.status;
 }
 
+/* Whether a dimension of 1 that comes after others becomes larger. */
+static bool widens(const int64_t *framed, int32_t rank, const int64_t *dim) {
+    bool after = false, found = false;
+    for (int32_t d = 0; d < rank; d++) {
+        found |= after && framed[d] == 1 && dim[d] != 1;
+        after |= framed[d] != 1;
+    }
+    return found;
+}
+
+/* A parameter of which each number stands for several of a row: first of each row, so that what its gradient sums
+ * over a row is summed there. */
+static sbp_status for_all_rows(sbp_onnx *o, sbp_value *value) {
+    sbp_builder *b = &o->builder;
+    sbp_type type = *sbp_build_type(b, *value),
+             rows = {.dtype = type.dtype, .rank = 1, .dim = {sbp_dim_symbol(SBP_T)}};
+    int64_t dims[SBP_MAX_RANK], own[SBP_MAX_RANK];
+    int32_t count = 0;
+    for (int32_t d = 0; d < type.rank; d++) {
+        dims[d] = type.dim[d].n;
+        if (dims[d] != 1)
+            own[count++] = dims[d];
+    }
+    for (int32_t d = 0; d < count && rows.rank < SBP_MAX_RANK; d++)
+        rows.dim[rows.rank++] = sbp_dim_const(own[d]);
+    *value = sbp_build_broadcast(b, sbp_onnx_with_dims(o, *value, own, count), &rows);
+    *value = sbp_onnx_with_dims(o, *value, dims, type.rank);
+    return b->status;
+}
+
 sbp_status sbp_onnx_broadcast(sbp_onnx *o, const sbp_onnx_value *const *in, int32_t count, sbp_value *out,
                               int32_t *rank, int64_t *dim) {
     SBP_TRY(result_shape(o, in, count, rank, dim));
     int32_t rows = rows_axis(*rank, dim);
+    if (rows < 0 && *rank > 0 && sbp_onnx_slots(dim[0]) > 0)
+        rows = 0;
     for (int32_t i = 0; i < count; i++) {
         SBP_TRY(sbp_onnx_materialize(o, in[i], o->wide, &out[i]));
         if (rows < 0 || sbp_build_type(&o->builder, out[i])->rank == 0)
             continue;
         int64_t framed[SBP_MAX_RANK];
         frame(in[i], *rank, framed);
-        if (sbp_onnx_rows_axis(in[i]) < 0)
+        if (!sbp_onnx_has_rows(in[i]) && in[i]->kind != SBP_ONNX_CONSTANT && widens(framed, *rank, dim))
+            SBP_TRY(for_all_rows(o, &out[i]));
+        if (!sbp_onnx_has_rows(in[i]))
             SBP_TRY(place_static(o, in[i], *rank, rows, &out[i]));
         else
             SBP_TRY(sbp_onnx_as_shape(o, out[i], *rank, framed, &out[i]));
     }
     return SBP_OK;
+}
+
+/* k, of k T that slots can be; 0: another number. */
+static int64_t times_tokens(const sbp_number *a) {
+    bool fits = a->kind == SBP_NUMBER_LINEAR && a->count == 1 && a->constant == 0 &&
+                a->terms[0].value->kind == SBP_NUMBER_TOKENS && a->terms[0].factor > 1 &&
+                a->terms[0].factor <= SBP_ONNX_MOST_SLOTS;
+    int64_t k = fits ? (int64_t)a->terms[0].factor : 0;
+    return fits && (double)k == a->terms[0].factor ? k : 0;
 }
 
 sbp_status sbp_onnx_ints(sbp_onnx *o, int32_t input, const char *what, const int64_t **out, int64_t *count) {
@@ -283,6 +367,8 @@ sbp_status sbp_onnx_ints(sbp_onnx *o, int32_t input, const char *what, const int
         double c;
         if (item->kind == SBP_NUMBER_TOKENS)
             ints[i] = SBP_ONNX_TOKENS;
+        else if (times_tokens(item) > 0)
+            ints[i] = SBP_ONNX_TOKENS_TIMES(times_tokens(item));
         else if (sbp_number_is_constant(item, &c))
             ints[i] = (int64_t)c;
         else {

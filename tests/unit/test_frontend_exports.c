@@ -10,8 +10,11 @@
 
 static int64_t skipped;
 
-/* Golden models as torch's exporter writes them at opset 18, all in small ops (tests/golden/make_onnx.py): a
- * window; windows and full attention, scales of 1 + w, softcaps; learned positions, LayerNorm, GELU. */
+/* Golden models as torch's exporter writes them (tests/golden/make_onnx.py). At opset 18, all in small ops: a
+ * window; windows and full attention, scales of 1 + w, softcaps; learned positions, LayerNorm, GELU. At opset 23:
+ * sinks, experts with biases and clamps; experts beside an MLP, with a scale of each, values that are keys; values
+ * that cross segments, norms without weights; Mamba-2 of two groups; the delta rule, a convolution, angles that are
+ * written into tables. */
 static sbp_status run_exports(void *user) {
     fixture *f = user;
     static const struct {
@@ -20,7 +23,12 @@ static sbp_status run_exports(void *user) {
                    {"gemma3_softcap", "model/export18.json"},
                    {"gemma3_softcap", "model/export23.json"},
                    {"gpt2", "model/export18.json"},
-                   {"gpt2", "model/export18.onnx"}};
+                   {"gpt2", "model/export18.onnx"},
+                   {"gpt_oss_v", "model/export23.json"},
+                   {"gemma4_26b_a4b_v", "model/export23.json"},
+                   {"gemma4_e2b_released_v", "model/export23.json"},
+                   {"granite_hybrid_groups", "model/export23.json"},
+                   {"qwen3_5_dense_v", "model/export23.json"}};
     for (int i = 0; i < SBP_COUNT(exports); i++) {
         sbp_model_options options = sbp_model_options_for(SBP_F64);
         sbp_model model;
@@ -36,6 +44,86 @@ static void test_exports(void **state) {
     (void)state;
     fixture f = fixture_create();
     assert_int_equal(sbp_guard(f.arena, f.diag, run_exports, &f), SBP_OK);
+    fixture_destroy(&f);
+}
+
+/* The gradient of a parameter of this name; NULL: there is none. */
+static const sbp_tensor *gradient_of(const sbp_module *m, const sbp_func *func, sbp_tensor **values,
+                                     const char *name) {
+    for (int32_t r = 0; r < func->result_count; r++) {
+        const sbp_result *result = &func->results[r];
+        if (result->role == SBP_RESULT_GRADIENT &&
+            strcmp(m->params[func->values[result->target].binding].name, name) == 0)
+            return values[result->value];
+    }
+    return NULL;
+}
+
+/* What the golden's tensor of an expert, "X.experts.3.up_proj.weight", is in an export, where gates and ups of all
+ * experts are one tensor [E, 2 n, in]. */
+static const double *expert_gradient(fixture *f, const sbp_module *m, const sbp_func *func,
+                                     sbp_tensor **values, const sbp_weight *w) {
+    const char *at = strstr(w->name, ".experts."), *part;
+    if (!at)
+        return NULL;
+    char *end;
+    int64_t expert = strtoll(at + 9, &end, 10);
+    part = end + 1;
+    bool down = strncmp(part, "down", 4) == 0, up = strncmp(part, "up", 2) == 0;
+    const sbp_tensor *all = gradient_of(m, func, values,
+                                        sbp_arena_printf(f->arena, "%.*s.experts.%s", (int)(at - w->name),
+                                                         w->name, down ? "down_proj" : "gate_up_proj"));
+    assert_non_null(all);
+    return all->data + (down ? expert : 2 * expert + up) * w->elems;
+}
+
+/* Latent attention that is put together in place; two of six experts, in one of two groups; a shared one. */
+static sbp_status run_fused_experts(void *user) {
+    fixture *f = user;
+    static const char golden[] = "tests/golden/deepseek_v3_groups";
+    sbp_model_options options = sbp_model_options_for(SBP_F64);
+    sbp_model model;
+    sbp_weights *weights, *grads;
+    int32_t experts = 0;
+    double worst = 0;
+    check(f, sbp_model_load(f->arena, f->diag, sbp_arena_printf(f->arena, "%s/model/export23.json", golden),
+                            &options, &model));
+    append_objective(f, &model, sbp_objective_find("sft"), NULL);
+    check(f, sbp_module_verify(model.module, f->diag));
+    sbp_func *func = differentiate(f, model.module, sbp_module_find_func(model.module, "model"));
+    batch *b = batch_read(f, sbp_file_join(f->arena, golden, "train.jsonl"));
+    check(f, sbp_weights_open(f->arena, f->diag, model.weights, &weights));
+    check(f,
+          sbp_weights_open(f->arena, f->diag, sbp_file_join(f->arena, golden, "grads.safetensors"), &grads));
+    sbp_tensor **values = run(f, model.module, func, b, weights, "d_loss");
+    for (int32_t i = 0; i < sbp_weights_count(grads); i++) {
+        const sbp_weight *w = sbp_weights_at(grads, i);
+        double *want = SBP_NEW_ARRAY(f->arena, double, w->elems);
+        const sbp_tensor *own = gradient_of(model.module, func, values, w->name);
+        check(f, sbp_weights_read(grads, w, 0, w->elems, SBP_F64, want, f->diag));
+        const double *got = own ? own->data : expert_gradient(f, model.module, func, values, w);
+        assert_non_null(got);
+        experts += !own;
+        double error = relative_error(got, want, w->elems);
+        if (!(error <= SBP_TOLERANCE_FROM_F32))
+            fail_msg("gradient of '%s': relative error %g", w->name, error);
+        worst = error > worst ? error : worst;
+    }
+    assert_int_equal(experts, 3 * 6);
+    for (int32_t p = 0; p < model.module->param_count; p++) /* what only chooses has no gradient */
+        assert_false(model.module->params[p].trainable &&
+                     strstr(model.module->params[p].name, "correction_bias"));
+    printf("  %-46s gradients %.1e\n", golden, worst);
+    sbp_weights_close(weights);
+    sbp_weights_close(grads);
+    test_free(b);
+    return SBP_OK;
+}
+
+static void test_fused_experts(void **state) {
+    (void)state;
+    fixture f = fixture_create();
+    assert_int_equal(sbp_guard(f.arena, f.diag, run_fused_experts, &f), SBP_OK);
     fixture_destroy(&f);
 }
 
@@ -299,10 +387,10 @@ static void test_damaged(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exports),  cmocka_unit_test(test_offsets),
-        cmocka_unit_test(test_samples),  cmocka_unit_test(test_refused_samples),
-        cmocka_unit_test(test_data),     cmocka_unit_test(test_damaged),
-        cmocka_unit_test(test_tied_head)};
+        cmocka_unit_test(test_exports),   cmocka_unit_test(test_offsets),
+        cmocka_unit_test(test_samples),   cmocka_unit_test(test_refused_samples),
+        cmocka_unit_test(test_data),      cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_tied_head), cmocka_unit_test(test_fused_experts)};
     int failures = cmocka_run_group_tests(tests, NULL, NULL);
     printf("%lld samples skipped\n", (long long)skipped);
     return failures;

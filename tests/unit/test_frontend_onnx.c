@@ -460,8 +460,10 @@ static void test_meaning_errors(void **state) {
     expect_error("[\"y\",\"s\"]", "[\"y\",\"H\"]", "shapes [1,T,2] and [2,3] do not broadcast");
     expect_error("\"opType\":\"Mul\"", "\"opType\":\"Softmax\"",
                  "node 'z' (Softmax): the node has 2 inputs; at most 1 are expected");
+    expect_error("\"opType\":\"Mul\"", "\"opType\":\"Det\"",
+                 "node 'z' (Det): this operator is not supported");
     expect_error("\"opType\":\"Mul\"", "\"opType\":\"Conv\"",
-                 "node 'z' (Conv): this operator is not supported");
+                 "node 'z' (Conv): 1 groups of 'y' [1,T,2] by 's' []");
     expect_error("\"opType\":\"Mul\"", "\"opType\":\"Mul\",\"domain\":\"com.microsoft\"",
                  "operators of domain 'com.microsoft' are not supported");
     expect_error("\"opType\":\"Mul\"", "\"opType\":\"Mul\",\"attribute\":[{\"name\":\"axis\",\"i\":0}]",
@@ -508,6 +510,12 @@ static void write_between(fixture *f, const char *nodes, const char *initializer
     "{\"opType\":\"" op "\",\"input\":[" inputs "],\"output\":[" outputs "],\"attribute\":[" attributes "]}"
 #define INTS(name, dims, values)                                                                             \
     "{\"name\":\"" name "\",\"dims\":[" dims "],\"dataType\":7,\"int64Data\":[" values "]}"
+
+/* One of the channels of x, tokens last; their taps. */
+#define TURNED(op, inputs, outputs, attributes)                                                              \
+    NODE("Transpose", "\"x\"", "\"a\"", "{\"name\":\"perm\",\"ints\":[0,2,1]}")                              \
+    "," NODE(op, inputs, outputs, attributes)
+#define TAPS "{\"name\":\"w\",\"dims\":[4,1,2],\"dataType\":1,\"floatData\":[1,2,3,4,5,6,7,8]}"
 
 static const struct {
     const char *nodes, *initializers;
@@ -575,6 +583,66 @@ static const struct {
           "{\"name\":\"is_causal\",\"i\":1},{\"name\":\"q_num_heads\",\"i\":3}"),
      "", "cannot be split into 3 heads", 0, 0, 0},
     {NODE("Dropout", "\"x\"", "\"y\"", ""), "", NULL, 0, 0, 0},
+    /* choices, and what tokens have chosen */
+    {NODE("TopK", "\"x\",\"s\"", "\"y\",\"i\"", "{\"name\":\"largest\",\"i\":0}"), INTS("s", "1", "2"),
+     "node 'y' (TopK), which seems to be part of a mixture of experts: 2 of axis -1 of 'x' [1,T,4], the "
+     "smallest",
+     0, 0, 0},
+    {NODE("TopK", "\"x\",\"s\"", "\"a\",\"i\"", "") "," NODE("GatherElements", "\"x\",\"i\"", "\"y\"", ""),
+     INTS("s", "1", "2"), "axis 0 of 'x' [1,T,4] at 'i' [1,T,2]: elements of rows are supported", 0, 0, 0},
+    {NODE("TopK", "\"x\",\"s\"", "\"a\",\"i\"", "") "," NODE("Add", "\"x\",\"i\"", "\"y\"", ""),
+     INTS("s", "1", "4"), "'i' is INT64; arithmetic on integers is not supported", 0, 0, 0},
+    {NODE("Reshape", "\"x\",\"s\"", "\"a\"", "") "," NODE("Softmax", "\"a\"", "\"y\"", ""),
+     INTS("s", "1", "-1"), "axis -1 of 'a' [4*T]; the last axis of an activation is supported", 0, 0, 0},
+    {NODE("Reshape", "\"x\",\"s\"", "\"a\"", "") "," NODE("Slice", "\"a\",\"t\",\"u\",\"t\"", "\"y\"", ""),
+     INTS("s", "2", "-1,2") "," INTS("t", "1", "0") "," INTS("u", "1", "2"),
+     "elements of axis 0 of 'a' [2*T,2] are taken; those of all tokens are needed", 0, 0, 0},
+    {NODE("Reshape", "\"x\",\"s\"", "\"a\"", "") "," NODE("Reshape", "\"a\",\"t\"", "\"y\"", ""),
+     INTS("s", "2", "-1,2") "," INTS("t", "3", "1,-1,4"), NULL, 0, 0, 0},
+    /* convolutions over tokens */
+    {TURNED("Conv", "\"a\",\"w\"", "\"y\"", "{\"name\":\"group\",\"i\":4}"), TAPS,
+     "0 rows before the first for 2 taps (2 to ", 0, 0, 0},
+    {TURNED("Conv", "\"a\",\"w\"", "\"y\"",
+            "{\"name\":\"group\",\"i\":4},{\"name\":\"pads\",\"ints\":[1,1]}"),
+     TAPS, "'y' is [1,4,T]; [1,T,n] is expected", 0, 0, 0},
+    {TURNED("Conv", "\"a\",\"w\"", "\"c\"",
+            "{\"name\":\"group\",\"i\":4},{\"name\":\"pads\",\"ints\":[1,1]}") "," NODE("Neg", "\"c\"",
+                                                                                        "\"y\"", ""),
+     TAPS, "'c', a convolution that is padded on both sides, is used before its last rows are cut off", 0, 0,
+     0},
+    {TURNED("Conv", "\"a\",\"w\"", "\"c\"",
+            "{\"name\":\"group\",\"i\":4},{\"name\":\"pads\",\"ints\":[1,1]}") "," NODE("Slice",
+                                                                                        "\"c\",\"s\",\"t\","
+                                                                                        "\"u\"",
+                                                                                        "\"y\"", ""),
+     TAPS "," INTS("s", "1", "0") "," INTS("t", "1", "9223372036854775807") "," INTS("u", "1", "2"),
+     "other rows are taken than those of the tokens", 0, 0, 0},
+    {TURNED("Conv", "\"a\",\"w\"", "\"c\"",
+            "{\"name\":\"group\",\"i\":4},{\"name\":\"pads\",\"ints\":[1,0]}") "," NODE("Transpose", "\"c\"",
+                                                                                        "\"y\"",
+                                                                                        "{\"name\":\"perm\","
+                                                                                        "\"ints\":[0,2,1]}"),
+     TAPS, NULL, 0, 0, 0},
+    /* operators of our own, and numbers that are written into others */
+    {NODE("DeltaRule", "\"x\",\"x\",\"x\",\"x\",\"x\"", "\"y\"", ""), "",
+     "node 'y' (DeltaRule): this operator is not supported", 0, 0, 0},
+    {NODE("Add", "\"x\",\"x\"", "\"y\"", "],\"domain\":\"streambp\",\"metadataProps\":["), "",
+     "node 'y' (Add): this operator is not supported", 0, 0, 0},
+    {NODE("Ssd", "\"x\",\"x\",\"x\",\"x\",\"x\"", "\"y\"", "],\"domain\":\"streambp\",\"metadataProps\":["),
+     "", "'x' is [1,T,4]; [1,T,heads,n] is expected", 0, 0, 0},
+    {NODE("ScatterND", "\"s\",\"t\",\"u\"", "\"a\"", "") "," NODE("Reshape", "\"x\",\"a\"", "\"y\"", ""),
+     INTS("s", "3",
+          "1,-1,4") ",{\"name\":\"t\",\"dims\":[1,1],\"dataType\":7,\"int64Data\":[2]}," INTS("u", "1", "4"),
+     NULL, 0, 0, 0},
+    {NODE("ScatterND", "\"s\",\"t\",\"u\"", "\"a\"", "") "," NODE("Reshape", "\"x\",\"a\"", "\"y\"", ""),
+     INTS("s", "3",
+          "1,-1,2") ",{\"name\":\"t\",\"dims\":[1,1],\"dataType\":7,\"int64Data\":[2]}," INTS("u", "1", "4"),
+     "numbers are written into 's' that are not those which stand there", 0, 0, 0},
+    {NODE("Mul", "\"position_ids\",\"s\"", "\"a\"", "") "," NODE("Add", "\"a\",\"t\"", "\"b\"", "") "," NODE(
+         "Unsqueeze", "\"b\",\"t\"", "\"c\"",
+         "") "," NODE("Cast", "\"c\"", "\"d\"", "{\"name\":\"to\",\"i\":1}") "," NODE("Mul", "\"x\",\"d\"",
+                                                                                      "\"y\"", ""),
+     INTS("s", "1", "0") "," INTS("t", "1", "2"), "repeats numbers in a way that is not supported", 0, 0, 0},
 };
 
 static void test_rearrangements(void **state) {
