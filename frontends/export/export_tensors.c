@@ -1,5 +1,4 @@
 /* export_tensors.c: rearranged tensors, a few MiB at a time. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,46 +8,30 @@ enum { PIECE_ELEMS = 1 << 20, RUN_ELEMS = 1 << 20 };
 
 /* ---- views -------------------------------------------------------------------------------------------- */
 
-exp_view exp_view_of(const sbp_weight *weight) {
-    exp_view v = {.weight = weight, .rank = weight->rank};
-    int64_t stride = 1;
-    for (int32_t d = weight->rank - 1; d >= 0; d--) {
-        v.extent[d] = weight->dim[d];
-        v.stride[d] = stride;
-        stride *= weight->dim[d];
+bool exp_view_of(const sbp_gguf_piece *piece, const sbp_weight *weight, exp_view *out) {
+    exp_view v = {.weight = weight, .base = piece->hf_base};
+    int64_t order[SBP_GGUF_LOOPS], inside = 1;
+    for (int32_t k = 0; k < piece->loop_count; k++) { /* widest strides of the file first */
+        const sbp_gguf_loop *loop = &piece->loops[k];
+        int32_t at = v.rank;
+        if (loop->extent == 1)
+            continue;
+        for (; at > 0 && order[at - 1] < loop->file; at--) {
+            order[at] = order[at - 1];
+            v.extent[at] = v.extent[at - 1];
+            v.stride[at] = v.stride[at - 1];
+        }
+        order[at] = loop->file;
+        v.extent[at] = loop->extent;
+        v.stride[at] = loop->hf;
+        v.rank++;
     }
-    return v;
-}
-
-bool exp_view_split(exp_view *v, int32_t axis, int64_t parts) {
-    if (axis < 0 || axis >= v->rank || v->rank == EXP_MAX_AXES || parts < 1 || v->extent[axis] % parts != 0)
-        return false;
-    for (int32_t d = v->rank++; d > axis; d--) {
-        v->extent[d] = v->extent[d - 1];
-        v->stride[d] = v->stride[d - 1];
+    for (int32_t d = v.rank - 1; d >= 0; d--) {
+        if (order[d] != inside)
+            return false;
+        inside *= v.extent[d];
     }
-    v->extent[axis + 1] = v->extent[axis] / parts;
-    v->stride[axis] *= v->extent[axis + 1];
-    v->extent[axis] = parts;
-    return true;
-}
-
-bool exp_view_swap(exp_view *v, int32_t a, int32_t b) {
-    if (a < 0 || b < 0 || a >= v->rank || b >= v->rank)
-        return false;
-    int64_t extent = v->extent[a], stride = v->stride[a];
-    v->extent[a] = v->extent[b];
-    v->stride[a] = v->stride[b];
-    v->extent[b] = extent;
-    v->stride[b] = stride;
-    return true;
-}
-
-bool exp_view_cut(exp_view *v, int32_t axis, int64_t start, int64_t length) {
-    if (axis < 0 || axis >= v->rank || start < 0 || length < 1 || start > v->extent[axis] - length)
-        return false;
-    v->base += start * v->stride[axis];
-    v->extent[axis] = length;
+    *out = v;
     return true;
 }
 
@@ -178,10 +161,8 @@ static sbp_status gather(const streamer *s, const exp_view *v, int32_t first, in
 /* ---- writing ------------------------------------------------------------------------------------------ */
 
 static void change(const streamer *s, float *numbers, int64_t count) {
-    for (int64_t i = 0; s->tensor->value == EXP_PLUS_ONE && i < count; i++)
-        numbers[i] += 1;
-    for (int64_t i = 0; s->tensor->value == EXP_MINUS_EXP && i < count; i++)
-        numbers[i] = -expf(numbers[i]);
+    for (int64_t i = 0; s->tensor->rule != SBP_GGUF_AS_IS && i < count; i++)
+        numbers[i] = (float)sbp_gguf_to_file(s->tensor->rule, (double)numbers[i]);
 }
 
 /* Writes whole blocks of what is there; what is left of one waits. */
@@ -217,6 +198,28 @@ static sbp_status write_axis(streamer *s, const exp_view *v, int32_t axis, int64
     return SBP_OK;
 }
 
+/* Blocks as they are in the source, a run of them at a time: the last axis of the view follows it. */
+static sbp_status write_blocks(streamer *s, const exp_view *v, int32_t axis, int64_t from) {
+    enum { BLOCK = 32, CODES = 16, MOST = 1024 };
+    if (axis < v->rank - 1) {
+        for (int64_t i = 0; i < v->extent[axis]; i++)
+            SBP_TRY(write_blocks(s, v, axis + 1, from + i * v->stride[axis]));
+        return SBP_OK;
+    }
+    uint8_t *codes = s->coded, *scales = codes + MOST * CODES, *out = scales + MOST;
+    for (int64_t at = 0; at < v->extent[axis]; at += MOST * BLOCK) {
+        int64_t n = v->extent[axis] - at < MOST * BLOCK ? v->extent[axis] - at : MOST * BLOCK;
+        SBP_TRY(sbp_weights_read_blocks(s->tensor->weights, v->weight, (from + at) / BLOCK, n / BLOCK,
+                                        (void *const[]){codes, scales}, s->diag));
+        for (int64_t b = 0; b < n / BLOCK; b++) {
+            out[b * (CODES + 1)] = scales[b];
+            memcpy(out + b * (CODES + 1) + 1, codes + b * CODES, CODES);
+        }
+        SBP_TRY(sbp_gguf_writer_write(s->writer, s->diag, out, n / BLOCK * (CODES + 1)));
+    }
+    return s->stop && s->stop() ? SBP_INTERRUPTED : SBP_OK;
+}
+
 static sbp_status write_tensor(streamer *s) {
     const exp_tensor *t = s->tensor;
     int64_t count = sbp_gguf_tensor_elems(&t->out);
@@ -233,7 +236,10 @@ static sbp_status write_tensor(streamer *s) {
             v.rank = 1;
             v.extent[0] = v.stride[0] = 1;
         }
-        SBP_TRY(write_axis(s, &v, 0, v.base));
+        if (t->out.type == SBP_GGUF_TENSOR_MXFP4)
+            SBP_TRY(write_blocks(s, &v, 0, v.base));
+        else
+            SBP_TRY(write_axis(s, &v, 0, v.base));
     }
     return SBP_OK;
 }

@@ -69,7 +69,7 @@ static sbp_text *put(sbp_gguf_keys *keys, const char *name, sbp_gguf_type type) 
         key = sbp_arena_strdup(keys->arena, name);
     if (at < 0) {
         at = keys->count;
-        SBP_PUSH(keys->arena, keys->keys, keys->count, keys->capacity, (sbp_gguf_key){.key = key});
+        SBP_PUSH(keys->arena, keys->keys, keys->count, keys->capacity, (sbp_gguf_entry){.key = key});
         sbp_map_set(&keys->by_key, key, at);
     }
     keys->keys[at].key = key;
@@ -212,7 +212,7 @@ static void write_keys(sbp_text *head, const sbp_gguf_keys *keys, int32_t tensor
     add_u64(head, (uint64_t)tensors);
     add_u64(head, count);
     for (int32_t i = 0; i < keys->count; i++) {
-        const sbp_gguf_key *k = &keys->keys[i];
+        const sbp_gguf_entry *k = &keys->keys[i];
         if (!k->key)
             continue;
         sbp_gguf_add_string(head, k->key, (int64_t)strlen(k->key));

@@ -10,15 +10,15 @@
 
 /* ---- keys --------------------------------------------------------------------------------------------- */
 
-typedef struct sbp_gguf_key {
+typedef struct sbp_gguf_entry {
     const char *key;
     sbp_text value; /* type and value as in the file */
-} sbp_gguf_key;
+} sbp_gguf_entry;
 
 /* In the order in which they were first put; putting a key again replaces its value. Below a guard. */
 typedef struct sbp_gguf_keys {
     sbp_arena *arena;
-    sbp_gguf_key *keys;
+    sbp_gguf_entry *keys;
     int32_t count, capacity;
     sbp_map by_key;
 } sbp_gguf_keys;
