@@ -14,7 +14,7 @@ typedef struct sbp_export_request {
     const char *source; /* a directory: of a model or of an adapter; or a .gguf file */
     const char *base;   /* of an adapter; NULL: as its adapter_config.json names it */
     const char *output;
-    const char *type; /* f32, f16, bf16, q8_0 */
+    const char *type; /* f32, f16, bf16, q8_0; NULL: f32 of an adapter, else bf16 */
     const char *pre;    /* the pre-tokenizer as llama.cpp calls it; NULL: by the ids of its check text */
     bool merge;       /* the adapter into its base; else it is written as an adapter */
     bool (*stop)(void);
@@ -22,6 +22,7 @@ typedef struct sbp_export_request {
 
 typedef struct sbp_export_report {
     bool adapter;
+    const char *type;
     const char *architecture;
     int32_t tensors, keys;
     int64_t bytes;

@@ -84,6 +84,12 @@ static char layer_letter(const putter *p, int64_t layer) {
                                                                                 : '-';
 }
 
+static bool is_word_of_layer(const putter *p, const char *field, int64_t layer, const char *word) {
+    const sbp_json *list = sbp_json_member(p->m->config, field);
+    return list && list->kind == SBP_JSON_ARRAY && layer < list->count && list->items[layer].kind == SBP_JSON_STRING &&
+           strcmp(list->items[layer].string, word) == 0;
+}
+
 static bool is_in_list(const putter *p, const char *field, int64_t layer) {
     const sbp_json *list = sbp_json_member(p->m->config, field);
     for (int64_t i = 0; list && list->kind == SBP_JSON_ARRAY && i < list->count; i++)
@@ -105,8 +111,11 @@ static bool slides(const putter *p, int64_t layer) {
     const char *type = layer_type(p, layer);
     if (*type)
         return strcmp(type, "sliding_attention") == 0;
+    double pattern = exp_number(p->m, "sliding_window_pattern");
     if (is(p, F(GEMMA4)))
         return layer + 1 < p->m->facts.layers && (layer + 1) % 6 != 0;
+    if (is(p, F(GEMMA3)))
+        return (layer + 1) % (pattern >= 1 ? (int64_t)pattern : 6) != 0;
     return is(p, F(OLMO3)) && (layer + 1) % 4 != 0;
 }
 
@@ -180,13 +189,14 @@ static sbp_status put_scaling(const putter *p) {
                 put_number(p, yarn_fields[k][1], value);
         }
     }
-    if (strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0)
-        sbp_gguf_put_string(p->keys, named(p, "rope.scaling.type"), "longrope");
-    bool llama3 = strcmp(type, "llama3") == 0;
-    if (llama3 && !is(p, LLAMAS | GRANITES | F(SMOLLM3)))
-        return sbp_fail(p->m->diag, SBP_INPUT,
-                        "%s: rope_type 'llama3' has no place in a GGUF file of architecture %s", p->m->path,
-                        p->m->architecture);
+    double given = exp_rope_number(p->m, false, "attention_factor"), usual = 0.1 * log(factor) + 1;
+    if (yarn && !isnan(given) && fabs(given - usual) > 1e-6) /* llama.cpp takes the usual one times this */
+        put_number(p, "rope.scaling.attn_factor", given / usual);
+    bool llama3 = strcmp(type, "llama3") == 0 && is(p, LLAMAS | GRANITES | F(SMOLLM3)),
+         part = strcmp(type, "proportional") == 0 && is(p, F(GEMMA4));
+    if (!linear && !yarn && !llama3 && !part && strcmp(type, "default") != 0 && strcmp(type, "dynamic") != 0)
+        return sbp_fail(p->m->diag, SBP_INPUT, "%s: rope_type '%s' has no place in a GGUF file of architecture %s",
+                        p->m->path, type, p->m->architecture);
     if (strcmp(type, "dynamic") == 0)
         sbp_warn(p->m->diag,
                  "%s: a GGUF file does not say rope_type 'dynamic': texts longer than max_position_embeddings will "
@@ -206,18 +216,29 @@ static void put_long_factor(const putter *p, double length) {
                               : sqrt(1 + log(scale) / log(length)));
 }
 
+static sbp_status check_phi3(const putter *p) {
+    const char *type = exp_rope_type(p->m);
+    bool lists = exp_rope_list(p->m, "long_factor") != NULL;
+    if (strcmp(type, "default") == 0 || (lists && (strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0)))
+        return SBP_OK;
+    return sbp_fail(p->m->diag, SBP_INPUT, "%s: rope_type '%s' has no place in a GGUF file of architecture phi3",
+                    p->m->path, type);
+}
+
 static sbp_status put_rotation(const putter *p) {
     double theta = exp_rope_number(p->m, false, "rope_theta"), local = exp_rope_number(p->m, true, "rope_theta"),
            part = exp_rope_number(p->m, false, "partial_rotary_factor");
     int64_t head = exp_head_dim(p->m);
-    if (!is(p, F(PHI3)))
+    if (is(p, F(PHI3)))
+        SBP_TRY(check_phi3(p));
+    else
         SBP_TRY(put_scaling(p));
-    if (!is(p, F(GPT_NEOX)) || theta != 10000) /* which the converter leaves out */
+    if (!is(p, NEMOTRONS) && (!is(p, F(GPT_NEOX)) || theta != 10000)) /* which the converter leaves out */
         put_number(p, "rope.freq_base", theta);
     if (!isnan(local))
         put_number(p, "rope.freq_base_swa", local);
-    if (is(p, LLAMAS | F(SMOLLM3)) || (is(p, GRANITES) && !is(p, HYBRIDS | NEMOTRONS)))
-        put_count(p, "rope.dimension_count", is(p, GRANITES) ? (int64_t)exp_number(p->m, "hidden_size") / p->m->facts.heads : head);
+    if (is(p, LLAMAS | F(SMOLLM3) | GRANITES | NEMOTRONS))
+        put_count(p, "rope.dimension_count", is(p, GRANITES | NEMOTRONS) ? (int64_t)exp_number(p->m, "hidden_size") / p->m->facts.heads : head);
     if (is(p, NEXTS | F(GLM) | F(GLM4) | F(GLM4_MOE) | F(GPT_NEOX)))
         put_count(p, "rope.dimension_count", (int64_t)((double)head * part));
     if (is(p, F(PHI3))) {
@@ -239,7 +260,7 @@ static sbp_status put_rotation(const putter *p) {
 /* ---- attention ---------------------------------------------------------------------------------------- */
 
 static void put_head_sizes(const putter *p) {
-    bool always = is(p, LLAMAS | F(SMOLLM3) | F(QWEN3) | F(QWEN3_MOE) | NEXTS | GEMMAS | F(GLM) | F(GLM4) | F(GLM4_MOE) |
+    bool always = is(p, F(LLAMA) | F(MISTRAL) | F(QWEN3) | F(QWEN3_MOE) | NEXTS | GEMMAS | F(GLM) | F(GLM4) | F(GLM4_MOE) |
                             F(GPT_OSS) | NEMOTRONS);
     if (is(p, F(GEMMA4) | LATENTS | GRANITES | F(PHI3) | F(GPT_NEOX)))
         return;
@@ -291,7 +312,11 @@ static bool has_mlp(const putter *p, int64_t layer) {
     return layer_letter(p, layer) == (is(p, F(NEMOTRON_H_MOE)) ? 'E' : '-');
 }
 
+/* Nothing is rotated. */
 static void put_nemotron(const putter *p) {
+    sbp_gguf_keys_remove(p->keys, named(p, "attention.layer_norm_rms_epsilon"));
+    put_count(p, "context_length", 1 << 20);
+    put_bool(p, "rope.scaling.finetuned", false);
     put_count(p, "block_count", p->m->facts.layers);
     put_of_layers(p, "feed_forward_length",
                   exp_number(p->m, is(p, F(NEMOTRON_H_MOE)) ? "moe_intermediate_size" : "intermediate_size"), has_mlp);
@@ -302,13 +327,16 @@ static void put_nemotron(const putter *p) {
 }
 
 static void put_granite(const putter *p) {
-    bool states = is(p, HYBRIDS);
-    put_count(p, "feed_forward_length", (int64_t)exp_number(p->m, "intermediate_size"));
+    bool states = is(p, HYBRIDS), experts = is(p, F(GRANITE_MOE) | F(GRANITE_HYBRID_MOE));
+    const sbp_json *positions = sbp_json_member(p->m->config, "position_embedding_type");
+    bool turns = positions && positions->kind == SBP_JSON_STRING && strcmp(positions->string, "rope") == 0;
+    put_count(p, "feed_forward_length",
+              (int64_t)exp_number(p->m, experts ? "intermediate_size" : "shared_intermediate_size"));
     if (states)
         put_count(p, "ssm.inner_size", (int64_t)(exp_number(p->m, "mamba_n_heads") * exp_number(p->m, "mamba_d_head")));
     if (states)
         put_count(p, "context_length", 1 << 20);
-    put_bool(p, "rope.scaling.finetuned", !states);
+    put_bool(p, "rope.scaling.finetuned", !states || turns);
 }
 
 static void put_delta(const putter *p) {
@@ -342,19 +370,124 @@ static void put_experts(const putter *p) {
         put_count(p, "expert_gating_func", SIGMOID);
     if (is(p, F(GLM4_MOE) | LATENTS | F(NEMOTRON_H_MOE)) && (is_on(p, "norm_topk_prob") || !is(p, LATENTS)))
         put_bool(p, "expert_weights_norm", is_on(p, "norm_topk_prob"));
+    if (is(p, F(GLM4_MOE_LITE)) && isnan(exp_number(p->m, "first_k_dense_replace"))) {
+        int64_t dense = 0; /* said layer by layer */
+        while (dense < p->m->facts.layers && is_word_of_layer(p, "mlp_layer_types", dense, "dense"))
+            dense++;
+        put_count(p, "leading_dense_block_count", dense);
+    }
+    double drafts = exp_number(p->m, "num_nextn_predict_layers");
+    if (is(p, F(GLM4_MOE)) && drafts == 0)
+        put_count(p, "nextn_predict_layers", 0);
     if (is(p, F(GPT_OSS)))
         put_count(p, "expert_feed_forward_length", (int64_t)exp_number(p->m, "intermediate_size"));
 }
 
+/* ---- what llama.cpp has no choice about ------------------------------------------------------------- */
+
+/* Numbers that its code has, whatever config.json says. */
+static const struct {
+    uint64_t families;
+    const char *field;
+    double value;
+} fixed[] = {
+    {F(GPT_OSS), "swiglu_limit", 7},
+    {F(GPT_OSS), "swiglu_alpha", 1.702},
+    {F(QWEN3_MOE) | F(QWEN3_NEXT), "norm_topk_prob", 1},
+    {F(OLMOE), "norm_topk_prob", 0},
+};
+
+static const struct {
+    uint64_t families;
+    const char *words;
+} activations[] = {
+    {GEMMAS, "gelu_pytorch_tanh"},
+    {F(GPT_NEOX), "gelu"},
+    {NEMOTRONS, "relu2"},
+    {ALL, "silu"},
+};
+
+static double number_of(const sbp_json *node) {
+    return node->kind == SBP_JSON_INT ? (double)node->integer : node->kind == SBP_JSON_REAL ? node->real : INFINITY;
+}
+
+static sbp_status refuse_field(const putter *p, const char *field, const char *given, const char *expected) {
+    return sbp_fail(p->m->diag, SBP_INPUT,
+                    "%s: the field '%s' is %s; llama.cpp's architecture %s has only %s and would compute something else",
+                    p->m->path, field, given, p->m->architecture, expected);
+}
+
+static sbp_status check_activation(const putter *p) {
+    static const char *const names[] = {"hidden_act", "hidden_activation", "mlp_hidden_act"};
+    int k = 0;
+    while (!is(p, activations[k].families))
+        k++;
+    for (int i = 0; i < SBP_COUNT(names); i++) {
+        const sbp_json *given = sbp_json_member(p->m->config, names[i]);
+        bool beside = i == 0 && sbp_json_member(p->m->config, is(p, GEMMAS) ? names[1] : names[2]);
+        if (given && given->kind == SBP_JSON_STRING && !beside && strcmp(given->string, activations[k].words) != 0)
+            return refuse_field(p, names[i], given->string, activations[k].words);
+    }
+    return SBP_OK;
+}
+
+/* Time steps of Mamba that are kept within limits. */
+static sbp_status check_steps(const putter *p) {
+    const sbp_json *limits = sbp_json_member(p->m->config, "time_step_limit");
+    double least = exp_number(p->m, "time_step_min");
+    bool limited = is(p, F(NEMOTRON_H) | F(NEMOTRON_H_MOE)) && !isnan(least) && least > 0.001;
+    if (limits && limits->kind == SBP_JSON_ARRAY && limits->count == 2)
+        limited |= number_of(&limits->items[0]) > 0 || number_of(&limits->items[1]) < 1e30;
+    if (limited && is(p, HYBRIDS | NEMOTRONS))
+        return refuse_field(p, limits ? "time_step_limit" : "time_step_min", "set", "none");
+    return SBP_OK;
+}
+
+static sbp_status check_fixed(const putter *p) {
+    SBP_TRY(check_activation(p));
+    SBP_TRY(check_steps(p));
+    for (int i = 0; i < SBP_COUNT(fixed); i++) {
+        double value = exp_number(p->m, fixed[i].field);
+        char given[40], only[40];
+        sbp_format_double(given, sizeof given, value);
+        sbp_format_double(only, sizeof only, fixed[i].value);
+        if (is(p, fixed[i].families) && !isnan(value) && value != fixed[i].value)
+            return refuse_field(p, fixed[i].field, given, only);
+    }
+    double scale = exp_number(p->m, "query_pre_attn_scalar");
+    int64_t usual = p->m->facts.layers == 62 ? (int64_t)exp_number(p->m, "hidden_size") / p->m->facts.heads : exp_head_dim(p->m);
+    char given[40], only[40];
+    sbp_format_double(given, sizeof given, scale);
+    sbp_format_double(only, sizeof only, (double)usual);
+    if (is(p, F(GEMMA3)) && !isnan(scale) && scale != (double)usual)
+        return refuse_field(p, "query_pre_attn_scalar", given, only);
+    return SBP_OK;
+}
+
 /* ---- all of it ---------------------------------------------------------------------------------------- */
+
+static bool is_every_sixth(const putter *p) {
+    for (int64_t layer = 0; layer < p->m->facts.layers; layer++)
+        if (slides(p, layer) != ((layer + 1) % 6 != 0))
+            return false;
+    return true;
+}
+
+static bool is_alternate(const putter *p) {
+    for (int64_t layer = 0; layer < p->m->facts.layers; layer++)
+        if (slides(p, layer) != (layer % 2 == 0))
+            return false;
+    return true;
+}
 
 static void put_windows(const putter *p) {
     double window = exp_number(p->m, "sliding_window");
     if (is(p, F(PHI3)))
         put_count(p, "attention.sliding_window", isnan(window) ? 0 : (int64_t)window);
-    if (is(p, F(OLMO3)))
+    if (is(p, F(OLMO3)) || (is(p, F(GEMMA3)) && !is_every_sixth(p)) ||
+        (is(p, F(GPT_OSS)) && *layer_type(p, 0) && !is_alternate(p)))
         put_flags(p, "attention.sliding_window_pattern", slides, false);
-    bool ignored = is(p, F(MISTRAL) | F(MIXTRAL)) || (is(p, F(QWEN2) | F(QWEN3) | F(QWEN3_MOE)) && is_on(p, "use_sliding_window"));
+    bool ignored = is(p, F(MISTRAL) | F(MIXTRAL) | F(PHI3)) || (is(p, F(QWEN2) | F(QWEN3) | F(QWEN3_MOE)) && is_on(p, "use_sliding_window"));
     if (ignored && !isnan(window) && window < exp_number(p->m, "max_position_embeddings"))
         sbp_warn(p->m->diag,
                  "%s: a GGUF file of architecture %s does not say the sliding window of %g tokens; behind that many "
@@ -372,6 +505,7 @@ static void put_lengths(const putter *p) {
 
 sbp_status exp_put_architecture(const exp_model *model, sbp_gguf_keys *keys) {
     putter p = {model, keys};
+    SBP_TRY(check_fixed(&p));
     SBP_TRY(put_rows(&p));
     SBP_TRY(put_rotation(&p));
     put_head_sizes(&p);

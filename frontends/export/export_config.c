@@ -1,5 +1,6 @@
 /* export_config.c: numbers of config.json, with what the classes of transformers take where it says nothing. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "frontends/export/export_keys.h"
@@ -71,11 +72,31 @@ static double default_of(const exp_model *m, const char *field) {
     return NAN;
 }
 
+/* What layers with full attention have otherwise, where it is said of each of them alone (per_layer_config). */
+static double of_full_attention(const exp_model *m, const char *field) {
+    const sbp_json *layers = sbp_json_member(m->config, "per_layer_config"),
+                   *types = sbp_json_member(m->config, "layer_types");
+    const char *own = strcmp(field, "global_head_dim") == 0              ? "head_dim"
+                      : strcmp(field, "num_global_key_value_heads") == 0 ? "num_key_value_heads"
+                                                                         : NULL;
+    for (int64_t i = 0; own && layers && layers->kind == SBP_JSON_OBJECT && i < layers->count; i++) {
+        int64_t layer = strtoll(layers->items[i].key, NULL, 10);
+        bool full = types && types->kind == SBP_JSON_ARRAY && layer >= 0 && layer < types->count &&
+                    types->items[layer].kind == SBP_JSON_STRING &&
+                    strcmp(types->items[layer].string, "full_attention") == 0;
+        if (full && sbp_json_member(&layers->items[i], own))
+            return value_of(sbp_json_member(&layers->items[i], own));
+    }
+    return NAN;
+}
+
 double exp_number(const exp_model *m, const char *field) {
     double value = value_of(sbp_json_member(m->config, field));
     for (int i = 0; isnan(value) && i < SBP_COUNT(spellings); i++)
         if (strcmp(spellings[i].field, field) == 0)
             value = value_of(sbp_json_member(m->config, spellings[i].other));
+    if (isnan(value))
+        value = of_full_attention(m, field);
     return isnan(value) ? default_of(m, field) : value;
 }
 

@@ -10,6 +10,7 @@
 typedef struct exp_meta_request {
     const char *directory;
     const sbp_json *config; /* config.json */
+    bool of_adapter;        /* which has no config.json */
     double parameters, shared, of_experts;
     int64_t experts; /* 0: none */
 } exp_meta_request;

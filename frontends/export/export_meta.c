@@ -446,7 +446,7 @@ sbp_status exp_put_meta(sbp_arena *arena, sbp_diag *diag, const exp_meta_request
                              *const sets[] = {"datasets", "dataset", "dataset_sources"};
     SBP_TRY(read_card(&d));
     read_fields(&d);
-    const sbp_json *path = sbp_json_member(request->config, "_name_or_path");
+    const sbp_json *path = request->config ? sbp_json_member(request->config, "_name_or_path") : NULL;
     const char *first = path && path->kind == SBP_JSON_STRING ? strchr(path->string, '/') : NULL;
     if (path && path->kind == SBP_JSON_STRING && path->string[0] && !(first && strchr(first + 1, '/')))
         read_name(&d, path->string);

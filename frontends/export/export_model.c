@@ -77,21 +77,29 @@ static int by_start(const void *a, const void *b) {
 }
 
 static sbp_status add_piece(exp_job *job, sbp_map *names, const sbp_gguf_piece *p) {
-    const sbp_weight *w = find(job, p->hf);
+    const sbp_weight *w = find(job, p->hf), *whole = exp_adapter_whole(job->adapter, w->name);
     int32_t at = sbp_map_get(names, p->file);
     exp_tensor *t = at >= 0 ? &job->tensors[at] : exp_add_tensor(job, p->file);
     if (at < 0) {
         sbp_map_set(names, p->file, job->count - 1);
         t->order = job->count;
         t->rule = p->rule;
-        t->weights = job->weights;
         t->out.rank = p->file_rank;
         memcpy(t->out.dim, p->file_dim, sizeof t->out.dim);
         t->out.type = w->format == SBP_FORMAT_MXFP4 ? SBP_GGUF_TENSOR_MXFP4
                                                     : exp_type_of(job->type, p->file, p->file_rank, p->file_dim);
+        if (t->out.type == SBP_GGUF_TENSOR_MXFP4 && exp_adapter_of(job->adapter, w->name))
+            t->out.type = exp_type_of(job->type, p->file, p->file_rank, p->file_dim);
     }
-    exp_piece piece = {.at = p->file_base, .adapter = exp_adapter_of(job, w->name)};
-    if (!exp_view_of(p, w, &piece.view))
+    exp_piece piece = {.at = p->file_base,
+                       .weights = whole ? exp_adapter_weights(job->adapter) : job->weights,
+                       .adapter = exp_adapter_of(job->adapter, w->name)};
+    if (whole && whole->elems != w->elems)
+        return sbp_fail(job->model.diag, SBP_INPUT, "%s: tensor '%s' of the adapter has another shape than '%s' of %s",
+                        whole->path, whole->name, w->name, w->path);
+    bool runs = exp_view_of(p, whole ? whole : w, &piece.view);
+    piece.delta = piece.view;
+    if (!runs)
         return sbp_fail(job->model.diag, SBP_INTERNAL, "%s: pieces of '%s' are interleaved", w->path, p->file);
     SBP_PUSH(job->model.arena, t->pieces, t->piece_count, t->piece_capacity, piece);
     sbp_map_set(&job->used, w->name, 1);
@@ -190,5 +198,80 @@ sbp_status exp_list_tensors(exp_job *job) {
             SBP_TRY(check_whole(job, &job->tensors[i]));
     SBP_TRY(check_used(job));
     qsort(job->tensors, (size_t)job->count, sizeof *job->tensors, by_place);
+    return SBP_OK;
+}
+
+/* ---- of a GGUF file ----------------------------------------------------------------------------------- */
+
+static bool shape_in_file(void *user, const char *name, int32_t *rank, int64_t *dim) {
+    const exp_job *job = user;
+    const sbp_weight *w = sbp_weights_find(job->weights, name);
+    if (!w || w->rank > SBP_MAX_RANK)
+        return false;
+    *rank = w->rank;
+    for (int32_t d = 0; d < w->rank; d++)
+        dim[d] = w->dim[d];
+    return true;
+}
+
+/* A tensor as it is in the file, in a type of ours. */
+static void add_same(exp_job *job, const sbp_weight *w, sbp_map *names) {
+    exp_tensor *t = exp_add_tensor(job, w->name);
+    t->order = job->count;
+    t->out.rank = w->rank;
+    for (int32_t d = 0; d < w->rank; d++)
+        t->out.dim[d] = w->dim[d];
+    t->out.type = exp_type_of(job->type, w->name, w->rank, t->out.dim);
+    sbp_map_set(names, w->name, job->count - 1);
+    exp_piece piece = {.weights = job->weights,
+                       .view = {.weight = w, .rank = 1, .extent = {w->elems}, .stride = {1}}};
+    SBP_PUSH(job->model.arena, t->pieces, t->piece_count, t->piece_capacity, piece);
+}
+
+/* Where the weight that an adapter changes has its elements, in place of the tensor as one piece. */
+static sbp_status add_delta(exp_job *job, const sbp_map *names, const sbp_gguf_piece *p) {
+    const exp_low_rank *adapter = exp_adapter_of(job->adapter, p->hf);
+    exp_tensor *t = &job->tensors[sbp_map_get(names, p->file)];
+    exp_piece piece = {.at = p->file_base, .weights = job->weights, .adapter = adapter};
+    if (!adapter)
+        return SBP_OK;
+    if (adapter->in * adapter->out != sbp_weights_find(job->weights, p->file)->elems && p->loop_count == 1)
+        return sbp_fail(job->model.diag, SBP_INPUT, "%s: an adapter of '%s' is [%lld, %lld], which '%s' is not", job->source,
+                        p->hf, (long long)adapter->out, (long long)adapter->in, p->file);
+    if (!exp_view_of(p, sbp_weights_find(job->weights, p->file), &piece.delta))
+        return sbp_fail(job->model.diag, SBP_INTERNAL, "%s: pieces of '%s' are interleaved", job->source, p->file);
+    piece.view = piece.delta;
+    piece.view.base = p->file_base;
+    int64_t inside = 1;
+    for (int32_t d = piece.view.rank - 1; d >= 0; d--) {
+        piece.view.stride[d] = inside;
+        inside *= piece.view.extent[d];
+    }
+    if (t->piece_count == 1 && !t->pieces[0].adapter)
+        t->piece_count = 0;
+    SBP_PUSH(job->model.arena, t->pieces, t->piece_count, t->piece_capacity, piece);
+    return SBP_OK;
+}
+
+sbp_status exp_list_of_gguf(exp_job *job) {
+    sbp_gguf_piece *pieces;
+    int32_t count;
+    sbp_map names;
+    sbp_map_init(&names, job->model.arena);
+    for (int32_t i = 0; i < sbp_weights_count(job->weights); i++) {
+        const sbp_weight *w = sbp_weights_at(job->weights, i);
+        if (!w->readable)
+            return sbp_fail(job->model.diag, SBP_INPUT, "%s: tensor '%s' is %s, whose numbers are not known here", w->path,
+                            w->name, w->encoding);
+        add_same(job, w, &names);
+    }
+    if (!job->adapter)
+        return SBP_OK;
+    SBP_TRY(sbp_gguf_pieces(job->model.arena, job->model.diag, job->source, &job->model.facts, SBP_GGUF_FILE,
+                            shape_in_file, job, &pieces, &count));
+    for (int32_t i = 0; i < count; i++)
+        SBP_TRY(add_delta(job, &names, &pieces[i]));
+    for (int32_t i = 0; i < job->count; i++)
+        SBP_TRY(check_whole(job, &job->tensors[i]));
     return SBP_OK;
 }

@@ -26,6 +26,10 @@ bool exp_view_of(const sbp_gguf_piece *piece, const sbp_weight *weight, exp_view
         v.stride[at] = loop->hf;
         v.rank++;
     }
+    if (v.rank == 0) { /* a scalar */
+        v.rank = 1;
+        v.extent[0] = v.stride[0] = order[0] = 1;
+    }
     for (int32_t d = v.rank - 1; d >= 0; d--) {
         if (order[d] != inside)
             return false;
@@ -53,6 +57,7 @@ typedef struct streamer {
     float *numbers; /* [PIECE_ELEMS + 64] a part of the tensor, in its order */
     float *run;     /* [RUN_ELEMS] what was read, of one run of the source */
     uint8_t *coded;
+    bool adding;  /* to what was gathered, what the adapter adds */
     int64_t held; /* of numbers: those left from before, less than a block */
 } streamer;
 
@@ -83,15 +88,6 @@ static void add_low_rank(const exp_low_rank *lr, int64_t first, int64_t count, f
     }
 }
 
-/* `count` elements of the source from `first` on. */
-static sbp_status read_run(const streamer *s, int64_t first, int64_t count, float *out) {
-    const sbp_weight *w = s->piece->view.weight;
-    SBP_TRY(sbp_weights_read(s->tensor->weights, w, first, count, SBP_F32, out, s->diag));
-    if (s->piece->adapter)
-        add_low_rank(s->piece->adapter, first, count, out);
-    return SBP_OK;
-}
-
 /* Axes of what is gathered, each with its stride in the source and in the piece. */
 typedef struct gathering {
     const streamer *s;
@@ -100,16 +96,29 @@ typedef struct gathering {
     float *out;
 } gathering;
 
+/* A run of the source, to every so-manieth number; or what an adapter adds there, added. */
+static sbp_status gather_piece(const streamer *s, int64_t from, int64_t count, float *out, int64_t stride) {
+    const exp_piece *p = s->piece;
+    if (!s->adding) {
+        float *to = stride == 1 ? out : s->run;
+        SBP_TRY(sbp_weights_read(p->weights, p->view.weight, from, count, SBP_F32, to, s->diag));
+    }
+    for (int64_t i = 0; s->adding && i < count; i++)
+        s->run[i] = out[i * stride];
+    if (s->adding)
+        add_low_rank(p->adapter, from, count, s->run);
+    for (int64_t i = 0; (s->adding || stride != 1) && i < count; i++)
+        out[i * stride] = s->run[i];
+    return SBP_OK;
+}
+
 /* Runs of the innermost axis, which follows the source. */
 static sbp_status gather_run(const gathering *g, int64_t from, int64_t to) {
     int32_t last = g->count - 1;
     int64_t stride = g->to[last];
     for (int64_t at = 0; at < g->extent[last]; at += RUN_ELEMS) {
         int64_t n = g->extent[last] - at < RUN_ELEMS ? g->extent[last] - at : RUN_ELEMS;
-        float *out = g->out + to + at * stride;
-        SBP_TRY(read_run(g->s, from + at, n, stride == 1 ? out : g->s->run));
-        for (int64_t i = 0; stride != 1 && i < n; i++)
-            out[i * stride] = g->s->run[i];
+        SBP_TRY(gather_piece(g->s, from + at, n, g->out + to + at * stride, stride));
     }
     return SBP_OK;
 }
@@ -179,20 +188,25 @@ static sbp_status write_numbers(streamer *s, int64_t count) {
 }
 
 /* Indices of an axis, all that is inside them, as many at a time as fit; an axis whose inside does not fit is
- * taken index by index. */
-static sbp_status write_axis(streamer *s, const exp_view *v, int32_t axis, int64_t from) {
+ * taken index by index. The delta has the view's axes. */
+static sbp_status write_axis(streamer *s, int32_t axis, int64_t from, int64_t delta_from) {
+    const exp_view *v = &s->piece->view, *delta = &s->piece->delta;
     int64_t inside = 1;
     for (int32_t d = axis + 1; d < v->rank; d++)
         inside *= v->extent[d];
     if (inside > PIECE_ELEMS) {
         for (int64_t i = 0; i < v->extent[axis]; i++)
-            SBP_TRY(write_axis(s, v, axis + 1, from + i * v->stride[axis]));
+            SBP_TRY(write_axis(s, axis + 1, from + i * v->stride[axis], delta_from + i * delta->stride[axis]));
         return SBP_OK;
     }
     int64_t step = PIECE_ELEMS / inside;
     for (int64_t i = 0; i < v->extent[axis]; i += step) {
         int64_t n = v->extent[axis] - i < step ? v->extent[axis] - i : step;
+        s->adding = false;
         SBP_TRY(gather(s, v, axis, n, from + i * v->stride[axis], s->numbers + s->held));
+        s->adding = s->piece->adapter != NULL;
+        if (s->adding)
+            SBP_TRY(gather(s, delta, axis, n, delta_from + i * delta->stride[axis], s->numbers + s->held));
         SBP_TRY(write_numbers(s, n * inside));
     }
     return SBP_OK;
@@ -209,7 +223,7 @@ static sbp_status write_blocks(streamer *s, const exp_view *v, int32_t axis, int
     uint8_t *codes = s->coded, *scales = codes + MOST * CODES, *out = scales + MOST;
     for (int64_t at = 0; at < v->extent[axis]; at += MOST * BLOCK) {
         int64_t n = v->extent[axis] - at < MOST * BLOCK ? v->extent[axis] - at : MOST * BLOCK;
-        SBP_TRY(sbp_weights_read_blocks(s->tensor->weights, v->weight, (from + at) / BLOCK, n / BLOCK,
+        SBP_TRY(sbp_weights_read_blocks(s->piece->weights, v->weight, (from + at) / BLOCK, n / BLOCK,
                                         (void *const[]){codes, scales}, s->diag));
         for (int64_t b = 0; b < n / BLOCK; b++) {
             out[b * (CODES + 1)] = scales[b];
@@ -231,15 +245,10 @@ static sbp_status write_tensor(streamer *s) {
     }
     for (int32_t p = 0; !t->numbers && p < t->piece_count; p++) {
         s->piece = &t->pieces[p];
-        exp_view v = s->piece->view;
-        if (v.rank == 0) { /* a scalar */
-            v.rank = 1;
-            v.extent[0] = v.stride[0] = 1;
-        }
         if (t->out.type == SBP_GGUF_TENSOR_MXFP4)
-            SBP_TRY(write_blocks(s, &v, 0, v.base));
+            SBP_TRY(write_blocks(s, &s->piece->view, 0, s->piece->view.base));
         else
-            SBP_TRY(write_axis(s, &v, 0, v.base));
+            SBP_TRY(write_axis(s, 0, s->piece->view.base, s->piece->delta.base));
     }
     return SBP_OK;
 }

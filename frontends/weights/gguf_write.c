@@ -78,6 +78,11 @@ static sbp_text *put(sbp_gguf_keys *keys, const char *name, sbp_gguf_type type) 
     return &keys->keys[at].value;
 }
 
+void sbp_gguf_keys_copy(sbp_gguf_keys *keys, const sbp_gguf_entry *from) {
+    sbp_text *out = put(keys, from->key, SBP_GGUF_U32);
+    *out = from->value;
+}
+
 void sbp_gguf_put_u32(sbp_gguf_keys *keys, const char *key, uint32_t value) {
     add_u32(put(keys, key, SBP_GGUF_U32), value);
 }

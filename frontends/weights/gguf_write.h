@@ -25,6 +25,8 @@ typedef struct sbp_gguf_keys {
 
 void sbp_gguf_keys_init(sbp_gguf_keys *keys, sbp_arena *arena);
 bool sbp_gguf_keys_have(const sbp_gguf_keys *keys, const char *key);
+/* A key of another list. */
+void sbp_gguf_keys_copy(sbp_gguf_keys *keys, const sbp_gguf_entry *from);
 /* Takes a key away, if it is there. */
 void sbp_gguf_keys_remove(sbp_gguf_keys *keys, const char *key);
 

@@ -49,6 +49,7 @@ class row_run {
         context = llama_init_from_model(model, p);
         if (!context)
             throw std::runtime_error("no context");
+        llama_memory_clear(llama_get_memory(context), true); // states, too
         float scale = 1;
         if (adapter && llama_set_adapters_lora(context, &adapter, 1, &scale) != 0)
             throw std::runtime_error("the adapter does not fit");

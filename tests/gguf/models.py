@@ -32,6 +32,38 @@ TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
+# What llama.cpp has no choice about, and goldens choose otherwise.
+FIXED = {
+    "gemma3": {"query_pre_attn_scalar": 8},
+    "phi3": {"sliding_window": None},
+    "gpt_oss": {"swiglu_limit": 7.0, "rope_parameters.truncate": True},
+    "lfm2": {"conv_bias": False},
+    "qwen3_moe": {"mlp_only_layers": [], "decoder_sparse_step": 1, "norm_topk_prob": True},
+    "olmoe": {"norm_topk_prob": False},
+    "qwen3_next": {"linear_value_head_dim": 6, "rms_norm_eps": 1e-6},  # lengths of keys have it too
+    "qwen3_5": {"linear_value_head_dim": "linear_key_head_dim", "rms_norm_eps": 1e-6},
+    "qwen3_5_moe": {"linear_value_head_dim": "linear_key_head_dim", "rms_norm_eps": 1e-6},
+    "deepseek_v3": {"rms_norm_eps": 1e-6},  # that of latent norms, whatever the others have
+    "deepseek_v3, groups": {"rms_norm_eps": 1e-6},
+    "glm4_moe_lite": {"rms_norm_eps": 1e-6},
+    "glm": {"head_dim": 6, "rope_parameters.partial_rotary_factor": 1.0},
+    "gpt_neox": {"rope_parameters.partial_rotary_factor": 0.5},
+    "granitemoehybrid, groups": {"time_step_limit": (0.0, float("inf")), "mamba_proj_bias": False},
+    "nemotron_h": {
+        "layers_block_type": ["linear_attention", "full_attention", "linear_attention", "mlp"],
+        "num_hidden_layers": 4, "mamba_num_heads": 4, "mamba_head_dim": 16, "time_step_min": 0.0,
+    },
+    "nemotron_h, experts": {
+        "layers_block_type": ["linear_attention", "full_attention", "linear_attention", "moe"],
+        "num_hidden_layers": 4, "mamba_num_heads": 4, "mamba_head_dim": 16, "time_step_min": 0.0,
+    },
+    "nemotron_h, latent": {
+        "layers_block_type": ["linear_attention", "moe", "full_attention", "moe", "linear_attention"],
+        "num_hidden_layers": 5, "mamba_num_heads": 4, "mamba_head_dim": 16, "time_step_min": 0.0,
+    },
+    "glm4_moe": {"num_nextn_predict_layers": 0},
+}
+
 # family: the golden whose config it has, and its tokenizer: SentencePiece's, or a name of llama.cpp
 FAMILIES = {
     "llama": ("llama_plain", "spm"),
@@ -61,7 +93,7 @@ FAMILIES = {
     "glm4_moe": ("glm4_moe_v", "glm4"),
     "glm4_moe_lite": ("glm4_moe_lite_v", "glm4"),
     "deepseek_v3": ("deepseek_v3_v", "qwen2"),
-    "deepseek_v3, yarn": ("deepseek_v3_yarn", "qwen2"),
+    "deepseek_v3, groups": ("deepseek_v3_groups", "qwen2"),
     "phi3": ("phi3_plain", "spm"),
     "phi3, longrope": ("phi3_longrope_short", "spm"),
     "gpt_oss": ("gpt_oss_v", "gpt-2"),
@@ -70,6 +102,7 @@ FAMILIES = {
     "granitemoehybrid": ("granite_hybrid_v", "gpt-2"),
     "granitemoehybrid, groups": ("granite_hybrid_groups", "gpt-2"),
     "nemotron_h": ("nemotron_h_v", "gpt-2"),
+    "nemotron_h, experts": ("nemotron_h_v", "gpt-2"),
     "nemotron_h, latent": ("nemotron_h_latent", "gpt-2"),
     "lfm2": ("lfm2_v", "lfm2"),
 }
@@ -176,7 +209,7 @@ def randomize(model):
             elif "embed" in name or "wte" in name:
                 p.copy_(noise)
             else:
-                p.copy_(noise * 1.4 * p.shape[-1] ** -0.5)
+                p.copy_(noise * p.shape[-1] ** -0.5)
         for name, b in model.named_buffers():
             if "e_score_correction_bias" in name:
                 b.copy_(0.1 * torch.randn(b.shape, generator=g))
@@ -193,6 +226,12 @@ def make(family, out, dtype=torch.float32):
     out.mkdir(parents=True)
     config = AutoConfig.from_pretrained(source)
     resize(config)
+    for key, value in FIXED.get(family, {}).items():
+        if key.startswith("rope_parameters."):
+            config.rope_parameters[key.split(".")[1]] = value
+        else:
+            setattr(config, key, getattr(config, value) if isinstance(value, str) else value)
+    torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     randomize(model)
     model.to(dtype).save_pretrained(out)

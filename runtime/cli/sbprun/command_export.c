@@ -35,7 +35,7 @@ static sbp_status report(const export_job *job, const sbp_export_request *reques
         sbp_json_write_object(&w, NULL);
         sbp_json_write_string(&w, "file", request->output);
         sbp_json_write_string(&w, "architecture", r->architecture);
-        sbp_json_write_string(&w, "type", request->type);
+        sbp_json_write_string(&w, "type", r->type);
         sbp_json_write_bool(&w, "adapter", r->adapter);
         sbp_json_write_int(&w, "tensors", r->tensors);
         sbp_json_write_int(&w, "keys", r->keys);
