@@ -34,7 +34,8 @@ static sbp_status refuse(const exp_job *job, const char *model_type) {
     sbp_text_init(&known, job->model.arena);
     for (int id = 0; id < SBP_GGUF_FAMILIES; id++) {
         const char *name = sbp_gguf_family_of((sbp_gguf_family_id)id)->model_type;
-        bool again = id > 0 && strcmp(sbp_gguf_family_of((sbp_gguf_family_id)(id - 1))->model_type, name) == 0;
+        bool again =
+            id > 0 && strcmp(sbp_gguf_family_of((sbp_gguf_family_id)(id - 1))->model_type, name) == 0;
         if (!again)
             sbp_text_add(&known, "%s%s", known.length ? ", " : "", name);
     }
@@ -119,13 +120,14 @@ static uint32_t file_type(const exp_job *job) {
 static exp_tokens_rule tokens_rule(sbp_gguf_family_id family) {
     uint64_t bit = UINT64_C(1) << family;
     const uint64_t llamas = F(LLAMA) | F(MISTRAL) | F(MIXTRAL) | F(SMOLLM3) | F(GRANITE) | F(GRANITE_DENSE) |
-                            F(GRANITE_MOE) | F(GRANITE_HYBRID) | F(GRANITE_HYBRID_MOE) | F(QWEN2) | F(QWEN3) | F(PHI3);
-    return bit & llamas                         ? EXP_TOKENS_LLAMA
-           : bit & F(GEMMA3)                    ? EXP_TOKENS_GEMMA
-           : bit & F(GEMMA4)                    ? EXP_TOKENS_GEMMA4
+                            F(GRANITE_MOE) | F(GRANITE_HYBRID) | F(GRANITE_HYBRID_MOE) | F(QWEN2) | F(QWEN3) |
+                            F(PHI3);
+    return bit & llamas                             ? EXP_TOKENS_LLAMA
+           : bit & F(GEMMA3)                        ? EXP_TOKENS_GEMMA
+           : bit & F(GEMMA4)                        ? EXP_TOKENS_GEMMA4
            : bit & (F(GLM4_MOE) | F(GLM4_MOE_LITE)) ? EXP_TOKENS_GLM
-           : bit & (F(GLM4) | F(GLM))           ? EXP_TOKENS_GLM4
-                                                : EXP_TOKENS_GPT2;
+           : bit & (F(GLM4) | F(GLM))               ? EXP_TOKENS_GLM4
+                                                    : EXP_TOKENS_GPT2;
 }
 
 static int64_t rows_of_embedding(const exp_job *job) {
@@ -154,9 +156,10 @@ sbp_status exp_write_file(exp_job *job, sbp_export_report *report) {
     report->architecture = job->model.architecture;
     report->tensors = job->count;
     report->keys = job->keys.count;
-    SBP_TRY(sbp_gguf_writer_create(job->model.arena, job->model.diag, job->request->output, &job->keys, specs, job->count,
-                                   &report->bytes, &writer));
-    sbp_status status = exp_write_tensors(job->model.diag, job->tensors, job->count, job->request->stop, writer);
+    SBP_TRY(sbp_gguf_writer_create(job->model.arena, job->model.diag, job->request->output, &job->keys, specs,
+                                   job->count, &report->bytes, &writer));
+    sbp_status status =
+        exp_write_tensors(job->model.diag, job->tensors, job->count, job->request->stop, writer);
     if (status == SBP_OK)
         return sbp_gguf_writer_commit(writer, job->model.diag);
     sbp_gguf_writer_abort(writer);
@@ -195,12 +198,14 @@ static sbp_status export_gguf(exp_job *job, sbp_export_report *report) {
     exp_model *m = &job->model;
     bool known = true;
     if (!gguf)
-        return sbp_fail(m->diag, SBP_INPUT, "'%s' is neither a directory of a model nor a GGUF file", job->source);
+        return sbp_fail(m->diag, SBP_INPUT, "'%s' is neither a directory of a model nor a GGUF file",
+                        job->source);
     SBP_TRY(sbp_gguf_get_string(m->diag, gguf, "general.architecture", SBP_JSON_REQUIRED, &m->architecture));
     if (job->adapter)
         SBP_TRY(sbp_gguf_facts_of_keys(m->diag, gguf, &m->facts, &known));
     if (!known)
-        return sbp_fail(m->diag, SBP_INPUT, "%s: where architecture '%s' has the weights that an adapter changes is not known",
+        return sbp_fail(m->diag, SBP_INPUT,
+                        "%s: where architecture '%s' has the weights that an adapter changes is not known",
                         job->source, m->architecture);
     SBP_TRY(exp_list_of_gguf(job));
     SBP_TRY(exp_adapter_check_used(job->adapter));
@@ -219,9 +224,10 @@ static sbp_status find_base(exp_job *job, const exp_adapter *adapter, const char
     *out = name ? sbp_hub_base(job->model.arena, r->base ? NULL : r->source, name) : NULL;
     if (*out)
         return SBP_OK;
-    return sbp_fail(job->model.diag, SBP_INPUT,
-                    "%s: the model that this adapter is of ('%s') is not on this machine; --base MODEL says where it is",
-                    r->source, name ? name : "nobody says");
+    return sbp_fail(
+        job->model.diag, SBP_INPUT,
+        "%s: the model that this adapter is of ('%s') is not on this machine; --base MODEL says where it is",
+        r->source, name ? name : "nobody says");
 }
 
 static sbp_status export_adapter(exp_job *job, exp_adapter *adapter, sbp_export_report *report) {
@@ -283,6 +289,7 @@ sbp_status sbp_export_gguf(sbp_arena *arena, sbp_diag *diag, const sbp_export_re
     if (job->weights)
         sbp_weights_close((sbp_weights *)job->weights);
     if (status == SBP_OK && !report->adapter)
-        sbp_note(diag, "smaller types are made by llama.cpp: llama-quantize %s OUT.gguf Q4_K_M", request->output);
+        sbp_note(diag, "smaller types are made by llama.cpp: llama-quantize %s OUT.gguf Q4_K_M",
+                 request->output);
     return status;
 }

@@ -15,7 +15,7 @@ typedef struct sbp_export_request {
     const char *base;   /* of an adapter; NULL: as its adapter_config.json names it */
     const char *output;
     const char *type; /* f32, f16, bf16, q8_0; NULL: f32 of an adapter, else bf16 */
-    const char *pre;    /* the pre-tokenizer as llama.cpp calls it; NULL: by the ids of its check text */
+    const char *pre;  /* the pre-tokenizer as llama.cpp calls it; NULL: by the ids of its check text */
     bool merge;       /* the adapter into its base; else it is written as an adapter */
     bool (*stop)(void);
 } sbp_export_request;

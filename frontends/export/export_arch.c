@@ -79,15 +79,15 @@ static char layer_letter(const putter *p, int64_t layer) {
     if (pattern && pattern->kind == SBP_JSON_STRING && layer < pattern->count)
         return pattern->string[layer];
     return strcmp(type, "mamba") == 0 || strcmp(type, "linear_attention") == 0 ? 'M'
-           : has_suffix(type, "attention")                                      ? '*'
-           : strcmp(type, "moe") == 0                                           ? 'E'
-                                                                                : '-';
+           : has_suffix(type, "attention")                                     ? '*'
+           : strcmp(type, "moe") == 0                                          ? 'E'
+                                                                               : '-';
 }
 
 static bool is_word_of_layer(const putter *p, const char *field, int64_t layer, const char *word) {
     const sbp_json *list = sbp_json_member(p->m->config, field);
-    return list && list->kind == SBP_JSON_ARRAY && layer < list->count && list->items[layer].kind == SBP_JSON_STRING &&
-           strcmp(list->items[layer].string, word) == 0;
+    return list && list->kind == SBP_JSON_ARRAY && layer < list->count &&
+           list->items[layer].kind == SBP_JSON_STRING && strcmp(list->items[layer].string, word) == 0;
 }
 
 static bool is_in_list(const putter *p, const char *field, int64_t layer) {
@@ -126,7 +126,8 @@ static void put_flags(const putter *p, const char *key, bool (*of)(const putter 
 }
 
 /* A number of some layers, 0 of the others. */
-static void put_of_layers(const putter *p, const char *key, double value, bool (*of)(const putter *, int64_t)) {
+static void put_of_layers(const putter *p, const char *key, double value,
+                          bool (*of)(const putter *, int64_t)) {
     sbp_text *list = put_list(p, key, SBP_GGUF_I32);
     for (int64_t layer = 0; layer < p->m->facts.layers; layer++)
         sbp_gguf_add_i32(list, of(p, layer) ? (int32_t)value : 0);
@@ -140,13 +141,14 @@ static sbp_status put_row(const putter *p, const sbp_gguf_key *row) {
     if (strcmp(row->key, "attention.head_count_kv") == 0 && isnan(value))
         value = (double)p->m->facts.kv_heads;
     if (isnan(value) && row->required && row->field)
-        return sbp_fail(p->m->diag, SBP_INPUT, "%s: the field '%s' is missing, which key %s.%s of a GGUF file says",
-                        p->m->path, row->field, p->m->architecture, row->key);
+        return sbp_fail(p->m->diag, SBP_INPUT,
+                        "%s: the field '%s' is missing, which key %s.%s of a GGUF file says", p->m->path,
+                        row->field, p->m->architecture, row->key);
     if (isnan(value))
         return SBP_OK;
     if (row->kind == SBP_GGUF_KEY_COUNT && (value < 0 || value > UINT32_MAX || value != floor(value)))
-        return sbp_fail(p->m->diag, SBP_INPUT, "%s: the field '%s' is %g; a whole number is expected", p->m->path,
-                        row->field, value);
+        return sbp_fail(p->m->diag, SBP_INPUT, "%s: the field '%s' is %g; a whole number is expected",
+                        p->m->path, row->field, value);
     if (row->kind == SBP_GGUF_KEY_COUNT)
         put_count(p, row->key, (int64_t)value);
     else if (row->kind == SBP_GGUF_KEY_NUMBER)
@@ -195,11 +197,13 @@ static sbp_status put_scaling(const putter *p) {
     bool llama3 = strcmp(type, "llama3") == 0 && is(p, LLAMAS | GRANITES | F(SMOLLM3)),
          part = strcmp(type, "proportional") == 0 && is(p, F(GEMMA4));
     if (!linear && !yarn && !llama3 && !part && strcmp(type, "default") != 0 && strcmp(type, "dynamic") != 0)
-        return sbp_fail(p->m->diag, SBP_INPUT, "%s: rope_type '%s' has no place in a GGUF file of architecture %s",
-                        p->m->path, type, p->m->architecture);
+        return sbp_fail(p->m->diag, SBP_INPUT,
+                        "%s: rope_type '%s' has no place in a GGUF file of architecture %s", p->m->path, type,
+                        p->m->architecture);
     if (strcmp(type, "dynamic") == 0)
         sbp_warn(p->m->diag,
-                 "%s: a GGUF file does not say rope_type 'dynamic': texts longer than max_position_embeddings will "
+                 "%s: a GGUF file does not say rope_type 'dynamic': texts longer than "
+                 "max_position_embeddings will "
                  "be rotated otherwise",
                  p->m->path);
     return SBP_OK;
@@ -221,12 +225,13 @@ static sbp_status check_phi3(const putter *p) {
     bool lists = exp_rope_list(p->m, "long_factor") != NULL;
     if (strcmp(type, "default") == 0 || (lists && (strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0)))
         return SBP_OK;
-    return sbp_fail(p->m->diag, SBP_INPUT, "%s: rope_type '%s' has no place in a GGUF file of architecture phi3",
-                    p->m->path, type);
+    return sbp_fail(p->m->diag, SBP_INPUT,
+                    "%s: rope_type '%s' has no place in a GGUF file of architecture phi3", p->m->path, type);
 }
 
 static sbp_status put_rotation(const putter *p) {
-    double theta = exp_rope_number(p->m, false, "rope_theta"), local = exp_rope_number(p->m, true, "rope_theta"),
+    double theta = exp_rope_number(p->m, false, "rope_theta"),
+           local = exp_rope_number(p->m, true, "rope_theta"),
            part = exp_rope_number(p->m, false, "partial_rotary_factor");
     int64_t head = exp_head_dim(p->m);
     if (is(p, F(PHI3)))
@@ -238,7 +243,9 @@ static sbp_status put_rotation(const putter *p) {
     if (!isnan(local))
         put_number(p, "rope.freq_base_swa", local);
     if (is(p, LLAMAS | F(SMOLLM3) | GRANITES | NEMOTRONS))
-        put_count(p, "rope.dimension_count", is(p, GRANITES | NEMOTRONS) ? (int64_t)exp_number(p->m, "hidden_size") / p->m->facts.heads : head);
+        put_count(p, "rope.dimension_count",
+                  is(p, GRANITES | NEMOTRONS) ? (int64_t)exp_number(p->m, "hidden_size") / p->m->facts.heads
+                                              : head);
     if (is(p, NEXTS | F(GLM) | F(GLM4) | F(GLM4_MOE) | F(GPT_NEOX)))
         put_count(p, "rope.dimension_count", (int64_t)((double)head * part));
     if (is(p, F(PHI3))) {
@@ -260,8 +267,8 @@ static sbp_status put_rotation(const putter *p) {
 /* ---- attention ---------------------------------------------------------------------------------------- */
 
 static void put_head_sizes(const putter *p) {
-    bool always = is(p, F(LLAMA) | F(MISTRAL) | F(QWEN3) | F(QWEN3_MOE) | NEXTS | GEMMAS | F(GLM) | F(GLM4) | F(GLM4_MOE) |
-                            F(GPT_OSS) | NEMOTRONS);
+    bool always = is(p, F(LLAMA) | F(MISTRAL) | F(QWEN3) | F(QWEN3_MOE) | NEXTS | GEMMAS | F(GLM) | F(GLM4) |
+                            F(GLM4_MOE) | F(GPT_OSS) | NEMOTRONS);
     if (is(p, F(GEMMA4) | LATENTS | GRANITES | F(PHI3) | F(GPT_NEOX)))
         return;
     const sbp_json *given = sbp_json_member(p->m->config, "head_dim");
@@ -282,7 +289,8 @@ static void put_latent(const putter *p) {
 
 static void put_gemma4(const putter *p) {
     double full = exp_number(p->m, "global_head_dim"), sliding = exp_number(p->m, "head_dim"),
-           heads = exp_number(p->m, "num_key_value_heads"), wide = exp_number(p->m, "num_global_key_value_heads");
+           heads = exp_number(p->m, "num_key_value_heads"),
+           wide = exp_number(p->m, "num_global_key_value_heads");
     int64_t shared = is_on(p, "num_kv_shared_layers") ? (int64_t)exp_number(p->m, "num_kv_shared_layers") : 0,
             inner = (int64_t)exp_number(p->m, "intermediate_size"), layers = p->m->facts.layers;
     put_count(p, "attention.key_length", (int64_t)full);
@@ -319,8 +327,10 @@ static void put_nemotron(const putter *p) {
     put_bool(p, "rope.scaling.finetuned", false);
     put_count(p, "block_count", p->m->facts.layers);
     put_of_layers(p, "feed_forward_length",
-                  exp_number(p->m, is(p, F(NEMOTRON_H_MOE)) ? "moe_intermediate_size" : "intermediate_size"), has_mlp);
-    put_count(p, "ssm.inner_size", (int64_t)(exp_number(p->m, "mamba_num_heads") * exp_number(p->m, "mamba_head_dim")));
+                  exp_number(p->m, is(p, F(NEMOTRON_H_MOE)) ? "moe_intermediate_size" : "intermediate_size"),
+                  has_mlp);
+    put_count(p, "ssm.inner_size",
+              (int64_t)(exp_number(p->m, "mamba_num_heads") * exp_number(p->m, "mamba_head_dim")));
     double eps = exp_number(p->m, "layer_norm_epsilon");
     if (!isnan(eps))
         put_number(p, "attention.layer_norm_epsilon", eps);
@@ -333,7 +343,8 @@ static void put_granite(const putter *p) {
     put_count(p, "feed_forward_length",
               (int64_t)exp_number(p->m, experts ? "intermediate_size" : "shared_intermediate_size"));
     if (states)
-        put_count(p, "ssm.inner_size", (int64_t)(exp_number(p->m, "mamba_n_heads") * exp_number(p->m, "mamba_d_head")));
+        put_count(p, "ssm.inner_size",
+                  (int64_t)(exp_number(p->m, "mamba_n_heads") * exp_number(p->m, "mamba_d_head")));
     if (states)
         put_count(p, "context_length", 1 << 20);
     put_bool(p, "rope.scaling.finetuned", !states || turns);
@@ -354,9 +365,10 @@ static void put_sections(const putter *p) {
         return;
     sbp_text *list = sbp_gguf_put_array(p->keys, named(p, "rope.dimension_sections"), SBP_GGUF_I32, 4);
     for (int64_t i = 0; i < 4; i++)
-        sbp_gguf_add_i32(list, !given                                                      ? usual[i]
-                               : i < given->count && given->items[i].kind == SBP_JSON_INT ? (int32_t)given->items[i].integer
-                                                                                            : 0);
+        sbp_gguf_add_i32(list, !given ? usual[i]
+                               : i < given->count && given->items[i].kind == SBP_JSON_INT
+                                   ? (int32_t)given->items[i].integer
+                                   : 0);
 }
 
 /* ---- experts ------------------------------------------------------------------------------------------ */
@@ -408,13 +420,16 @@ static const struct {
 };
 
 static double number_of(const sbp_json *node) {
-    return node->kind == SBP_JSON_INT ? (double)node->integer : node->kind == SBP_JSON_REAL ? node->real : INFINITY;
+    return node->kind == SBP_JSON_INT    ? (double)node->integer
+           : node->kind == SBP_JSON_REAL ? node->real
+                                         : INFINITY;
 }
 
 static sbp_status refuse_field(const putter *p, const char *field, const char *given, const char *expected) {
-    return sbp_fail(p->m->diag, SBP_INPUT,
-                    "%s: the field '%s' is %s; llama.cpp's architecture %s has only %s and would compute something else",
-                    p->m->path, field, given, p->m->architecture, expected);
+    return sbp_fail(
+        p->m->diag, SBP_INPUT,
+        "%s: the field '%s' is %s; llama.cpp's architecture %s has only %s and would compute something else",
+        p->m->path, field, given, p->m->architecture, expected);
 }
 
 static sbp_status check_activation(const putter *p) {
@@ -425,7 +440,8 @@ static sbp_status check_activation(const putter *p) {
     for (int i = 0; i < SBP_COUNT(names); i++) {
         const sbp_json *given = sbp_json_member(p->m->config, names[i]);
         bool beside = i == 0 && sbp_json_member(p->m->config, is(p, GEMMAS) ? names[1] : names[2]);
-        if (given && given->kind == SBP_JSON_STRING && !beside && strcmp(given->string, activations[k].words) != 0)
+        if (given && given->kind == SBP_JSON_STRING && !beside &&
+            strcmp(given->string, activations[k].words) != 0)
             return refuse_field(p, names[i], given->string, activations[k].words);
     }
     return SBP_OK;
@@ -455,7 +471,8 @@ static sbp_status check_fixed(const putter *p) {
             return refuse_field(p, fixed[i].field, given, only);
     }
     double scale = exp_number(p->m, "query_pre_attn_scalar");
-    int64_t usual = p->m->facts.layers == 62 ? (int64_t)exp_number(p->m, "hidden_size") / p->m->facts.heads : exp_head_dim(p->m);
+    int64_t usual = p->m->facts.layers == 62 ? (int64_t)exp_number(p->m, "hidden_size") / p->m->facts.heads
+                                             : exp_head_dim(p->m);
     char given[40], only[40];
     sbp_format_double(given, sizeof given, scale);
     sbp_format_double(only, sizeof only, (double)usual);
@@ -487,10 +504,12 @@ static void put_windows(const putter *p) {
     if (is(p, F(OLMO3)) || (is(p, F(GEMMA3)) && !is_every_sixth(p)) ||
         (is(p, F(GPT_OSS)) && *layer_type(p, 0) && !is_alternate(p)))
         put_flags(p, "attention.sliding_window_pattern", slides, false);
-    bool ignored = is(p, F(MISTRAL) | F(MIXTRAL) | F(PHI3)) || (is(p, F(QWEN2) | F(QWEN3) | F(QWEN3_MOE)) && is_on(p, "use_sliding_window"));
+    bool ignored = is(p, F(MISTRAL) | F(MIXTRAL) | F(PHI3)) ||
+                   (is(p, F(QWEN2) | F(QWEN3) | F(QWEN3_MOE)) && is_on(p, "use_sliding_window"));
     if (ignored && !isnan(window) && window < exp_number(p->m, "max_position_embeddings"))
         sbp_warn(p->m->diag,
-                 "%s: a GGUF file of architecture %s does not say the sliding window of %g tokens; behind that many "
+                 "%s: a GGUF file of architecture %s does not say the sliding window of %g tokens; behind "
+                 "that many "
                  "llama.cpp sees all of them",
                  p->m->path, p->m->architecture, window);
 }
@@ -570,7 +589,8 @@ static exp_extra proportional(const exp_model *m) {
 static exp_extra factors(const exp_model *m, const char *name, const sbp_json *list) {
     float *out = SBP_NEW_ARRAY(m->arena, float, list->count);
     for (int64_t i = 0; i < list->count; i++)
-        out[i] = list->items[i].kind == SBP_JSON_INT ? (float)list->items[i].integer : (float)list->items[i].real;
+        out[i] =
+            list->items[i].kind == SBP_JSON_INT ? (float)list->items[i].integer : (float)list->items[i].real;
     return (exp_extra){name, out, list->count};
 }
 
@@ -584,8 +604,8 @@ sbp_status exp_extra_tensors(const exp_model *m, exp_extra out[EXP_MOST_EXTRAS],
         out[(*count)++] = proportional(m);
     if ((family & F(PHI3)) && longs && shorts) {
         if (longs->count != shorts->count)
-            return sbp_fail(m->diag, SBP_INPUT, "%s: long_factor has %lld numbers, short_factor %lld", m->path,
-                            (long long)longs->count, (long long)shorts->count);
+            return sbp_fail(m->diag, SBP_INPUT, "%s: long_factor has %lld numbers, short_factor %lld",
+                            m->path, (long long)longs->count, (long long)shorts->count);
         out[(*count)++] = factors(m, "rope_factors_long.weight", longs);
         out[(*count)++] = factors(m, "rope_factors_short.weight", shorts);
     }

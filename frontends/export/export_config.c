@@ -50,9 +50,12 @@ static const struct {
 static const struct {
     const char *field, *other;
 } spellings[] = {
-    {"num_local_experts", "num_experts"},      {"num_experts", "num_local_experts"},
-    {"n_routed_experts", "num_local_experts"}, {"partial_rotary_factor", "rotary_pct"},
-    {"rope_theta", "rotary_emb_base"},         {"layer_norm_epsilon", "rms_norm_eps"},
+    {"num_local_experts", "num_experts"},
+    {"num_experts", "num_local_experts"},
+    {"n_routed_experts", "num_local_experts"},
+    {"partial_rotary_factor", "rotary_pct"},
+    {"rope_theta", "rotary_emb_base"},
+    {"layer_norm_epsilon", "rms_norm_eps"},
     {"moe_intermediate_size", "expert_intermediate_size"},
 };
 
@@ -121,10 +124,12 @@ double exp_rope_number(const exp_model *m, bool sliding, const char *field) {
     double value = value_of(sbp_json_member(rope_object(m, sliding), field));
     if (isnan(value) && sliding && strcmp(field, "rope_theta") == 0)
         return value_of(sbp_json_member(m->config, "rope_local_base_freq"));
-    if (isnan(value) && !sliding && !isnan(value_of(sbp_json_member(sbp_json_member(m->config, "rope_parameters"), field))))
+    if (isnan(value) && !sliding &&
+        !isnan(value_of(sbp_json_member(sbp_json_member(m->config, "rope_parameters"), field))))
         value = value_of(sbp_json_member(sbp_json_member(m->config, "rope_parameters"), field));
-    if (isnan(value) && !sliding && (strcmp(field, "rope_theta") == 0 || strcmp(field, "partial_rotary_factor") == 0 ||
-                                     strcmp(field, "original_max_position_embeddings") == 0))
+    if (isnan(value) && !sliding &&
+        (strcmp(field, "rope_theta") == 0 || strcmp(field, "partial_rotary_factor") == 0 ||
+         strcmp(field, "original_max_position_embeddings") == 0))
         value = exp_number(m, field);
     return value;
 }

@@ -70,12 +70,14 @@ typedef struct exp_job {
     int32_t count, capacity;
     sbp_map used; /* tensors of the directory that are taken */
     sbp_gguf_keys keys;
+    double *parameters; /* of an adapter */
 } exp_job;
 
 sbp_status exp_read_model(exp_job *job) SBP_CHECKED;
 exp_tensor *exp_add_tensor(exp_job *job, const char *name);
 /* What a tensor is written as where `type` is wished for. */
-sbp_gguf_tensor_type exp_type_of(sbp_gguf_tensor_type type, const char *name, int32_t rank, const int64_t *dim);
+sbp_gguf_tensor_type exp_type_of(sbp_gguf_tensor_type type, const char *name, int32_t rank,
+                                 const int64_t *dim);
 /* All tensors of the model, in the file's order; of a GGUF file those that it has. */
 sbp_status exp_list_tensors(exp_job *job) SBP_CHECKED;
 sbp_status exp_list_of_gguf(exp_job *job) SBP_CHECKED;
@@ -85,7 +87,8 @@ sbp_status exp_write_file(exp_job *job, sbp_export_report *report) SBP_CHECKED;
 
 bool exp_is_adapter(sbp_arena *arena, const char *directory);
 /* Opens it; closed by exp_adapter_close. */
-sbp_status exp_adapter_open(sbp_arena *arena, sbp_diag *diag, const char *directory, exp_adapter **out) SBP_CHECKED;
+sbp_status exp_adapter_open(sbp_arena *arena, sbp_diag *diag, const char *directory,
+                            exp_adapter **out) SBP_CHECKED;
 void exp_adapter_close(exp_adapter *adapter);
 /* Reads its matrices into the arena. */
 sbp_status exp_adapter_load(exp_adapter *adapter) SBP_CHECKED;

@@ -22,7 +22,7 @@ sbp_status exp_put_meta(sbp_arena *arena, sbp_diag *diag, const exp_meta_request
 typedef struct exp_model {
     sbp_arena *arena;
     sbp_diag *diag;
-    const char *path;           /* of config.json, for messages */
+    const char *path;              /* of config.json, for messages */
     const sbp_json *root, *config; /* the whole; of a multimodal model its text_config */
     sbp_gguf_facts facts;
     const char *architecture;

@@ -86,9 +86,10 @@ static void annotate(sbp_arena *arena, part *p, int at, double parameters) {
         p->kinds |= IS_TYPE;
         for (char *c = p->text; *c; c++)
             *c = upper(*c);
-    } else if (at > 0 && matches(arena,
-                                 "(?i)(([A]|[0-9]+[x])?[0-9]+([._][0-9]+)?[KMBT][0-9]?|small|mini|medium|large|x?xl)",
-                                 text)) {
+    } else if (at > 0 &&
+               matches(arena,
+                       "(?i)(([A]|[0-9]+[x])?[0-9]+([._][0-9]+)?[KMBT][0-9]?|small|mini|medium|large|x?xl)",
+                       text)) {
         annotate_size(arena, p, parameters);
     } else if (at > 0 && matches(arena, "(?i)chat|instruct|vision|lora", text)) {
         p->kinds |= parameters < 0 && matches(arena, "(?i)lora", text) ? IS_TYPE : IS_TUNE;
@@ -129,7 +130,8 @@ static void settle(part *parts, int count) {
 }
 
 /* Those of a kind, without those of another, joined by '-'; once each where `once`. */
-static const char *join(sbp_arena *arena, const part *parts, int count, unsigned kind, unsigned without, bool once) {
+static const char *join(sbp_arena *arena, const part *parts, int count, unsigned kind, unsigned without,
+                        bool once) {
     sbp_text out;
     sbp_text_init(&out, arena);
     for (int i = 0; i < count; i++) {
@@ -195,9 +197,20 @@ static const char *titled(sbp_arena *arena, const char *text) {
 
 /* ---- the card ----------------------------------------------------------------------------------------- */
 
-static const char *const fields[] = {"name",     "author",     "version", "organization", "description", "finetune",
-                                     "basename", "size_label", "url",     "doi",          "uuid",        "repo_url"};
-enum { NAME, AUTHOR, VERSION, ORGANIZATION, DESCRIPTION, FINETUNE, BASENAME, SIZE, FIELDS = SBP_COUNT(fields) };
+static const char *const fields[] = {"name",        "author",   "version",  "organization",
+                                     "description", "finetune", "basename", "size_label",
+                                     "url",         "doi",      "uuid",     "repo_url"};
+enum {
+    NAME,
+    AUTHOR,
+    VERSION,
+    ORGANIZATION,
+    DESCRIPTION,
+    FINETUNE,
+    BASENAME,
+    SIZE,
+    FIELDS = SBP_COUNT(fields)
+};
 
 typedef struct describing {
     sbp_arena *arena;
@@ -210,7 +223,8 @@ typedef struct describing {
 
 static const char *scalar(const sbp_yaml *node) {
     bool none = !node || node->kind != SBP_YAML_SCALAR ||
-                (node->plain && (node->text[0] == 0 || strcmp(node->text, "null") == 0 || strcmp(node->text, "~") == 0));
+                (node->plain &&
+                 (node->text[0] == 0 || strcmp(node->text, "null") == 0 || strcmp(node->text, "~") == 0));
     return none ? NULL : node->text;
 }
 
@@ -223,8 +237,8 @@ static sbp_status read_card(describing *d) {
     if (strncmp(text, "---\n", 4) != 0)
         return SBP_OK;
     const char *end = strstr(text + 3, "\n---\n");
-    if (!end || sbp_yaml_parse(d->arena, NULL, SBP_INPUT, path, text + 4, end > text + 4 ? (size_t)(end - text - 3) : 0,
-                               &d->card) != SBP_OK)
+    if (!end || sbp_yaml_parse(d->arena, NULL, SBP_INPUT, path, text + 4,
+                               end > text + 4 ? (size_t)(end - text - 3) : 0, &d->card) != SBP_OK)
         d->card = NULL; /* a card that is no YAML says nothing */
     return SBP_OK;
 }
@@ -245,7 +259,8 @@ static void read_fields(describing *d) {
 static void read_name(describing *d, const char *id) {
     name_parts n = split_name(d->arena, id, d->request->parameters);
     const char *const found[FIELDS] = {[NAME] = n.name ? titled(d->arena, n.name) : NULL,
-                                       [ORGANIZATION] = n.organization ? titled(d->arena, n.organization) : NULL,
+                                       [ORGANIZATION] =
+                                           n.organization ? titled(d->arena, n.organization) : NULL,
                                        [BASENAME] = n.basename,
                                        [FINETUNE] = n.finetune,
                                        [VERSION] = n.version,
@@ -282,9 +297,9 @@ static const char *size_label(const describing *d) {
 
 static void put_fields(const describing *d) {
     static const char *const keys[FIELDS] = {
-        "general.name",     "general.author",     "general.version",    "general.organization",
-        "general.description", "general.finetune", "general.basename",   "general.size_label",
-        "general.source.url", "general.source.doi", "general.source.uuid", "general.source.repo_url"};
+        "general.name",        "general.author",     "general.version",     "general.organization",
+        "general.description", "general.finetune",   "general.basename",    "general.size_label",
+        "general.source.url",  "general.source.doi", "general.source.uuid", "general.source.repo_url"};
     for (int i = 0; i < FIELDS; i++)
         if (d->value[i])
             sbp_gguf_put_string(d->keys, keys[i], d->value[i]);
@@ -302,11 +317,16 @@ static const char *id_of_page(const char *url) {
 }
 
 static bool is_url(const char *text) {
-    return strncmp(text, "http://", 7) == 0 || strncmp(text, "https://", 8) == 0 || strncmp(text, "ssh://", 6) == 0;
+    return strncmp(text, "http://", 7) == 0 || strncmp(text, "https://", 8) == 0 ||
+           strncmp(text, "ssh://", 6) == 0;
 }
 
 static void put_origin(const describing *d, const char *kind, int32_t at, const char *id) {
     const char *name = is_url(id) ? id_of_page(id) : id;
+    if (*id == '/') { /* a path of this machine is nobody's affair */
+        const char *slash = strrchr(id, '/');
+        name = slash[1] ? slash + 1 : NULL;
+    }
     const char *prefix = sbp_arena_printf(d->arena, "general.%s.%d", kind, at);
     if (name) {
         name_parts n = split_name(d->arena, name, d->request->parameters);
@@ -390,7 +410,8 @@ static void put_license(const describing *d) {
 
 /* ---- how to sample ------------------------------------------------------------------------------------ */
 
-static void put_number(const describing *d, const sbp_json *root, const char *field, const char *key, bool whole) {
+static void put_number(const describing *d, const sbp_json *root, const char *field, const char *key,
+                       bool whole) {
     const sbp_json *node = sbp_json_member(root, field);
     double value = node && node->kind == SBP_JSON_INT    ? (double)node->integer
                    : node && node->kind == SBP_JSON_REAL ? node->real
@@ -440,7 +461,8 @@ static const char *directory_name(sbp_arena *arena, const char *path) {
     return slash && slash[1] ? slash + 1 : whole;
 }
 
-sbp_status exp_put_meta(sbp_arena *arena, sbp_diag *diag, const exp_meta_request *request, sbp_gguf_keys *keys) {
+sbp_status exp_put_meta(sbp_arena *arena, sbp_diag *diag, const exp_meta_request *request,
+                        sbp_gguf_keys *keys) {
     describing d = {.arena = arena, .diag = diag, .request = request, .keys = keys};
     static const char *const bases[] = {"base_model", "base_models", "base_model_sources"},
                              *const sets[] = {"datasets", "dataset", "dataset_sources"};
@@ -451,7 +473,7 @@ sbp_status exp_put_meta(sbp_arena *arena, sbp_diag *diag, const exp_meta_request
     if (path && path->kind == SBP_JSON_STRING && path->string[0] && !(first && strchr(first + 1, '/')))
         read_name(&d, path->string);
     read_name(&d, directory_name(arena, request->directory));
-    if (!d.value[SIZE] && request->parameters != 0)
+    if (!d.value[SIZE] && request->parameters > 0)
         d.value[SIZE] = size_label(&d);
     put_sampling(&d);
     put_fields(&d);

@@ -16,7 +16,8 @@ static const sbp_weight *find(const exp_job *job, const char *name) {
     for (int i = 0; !w && i < SBP_COUNT(roots); i++) {
         size_t n = strlen(roots[i][0]);
         if (strncmp(name, roots[i][0], n) == 0)
-            w = sbp_weights_find(job->weights, sbp_arena_printf(job->model.arena, "%s%s", roots[i][1], name + n));
+            w = sbp_weights_find(job->weights,
+                                 sbp_arena_printf(job->model.arena, "%s%s", roots[i][1], name + n));
     }
     return w;
 }
@@ -42,10 +43,12 @@ static bool ends(const char *text, const char *suffix) {
 static bool stays_f32(const char *name, int32_t rank) {
     return rank <= 1 || ends(name, "_norm.weight") || ends(name, ".ffn_gate_inp.weight") ||
            ends(name, ".ffn_gate_inp_shexp.weight") || ends(name, ".ssm_conv1d.weight") ||
-           ends(name, ".shortconv.conv.weight") || !(ends(name, ".weight") || ends(name, ".lora_a") || ends(name, ".lora_b"));
+           ends(name, ".shortconv.conv.weight") ||
+           !(ends(name, ".weight") || ends(name, ".lora_a") || ends(name, ".lora_b"));
 }
 
-sbp_gguf_tensor_type exp_type_of(sbp_gguf_tensor_type type, const char *name, int32_t rank, const int64_t *dim) {
+sbp_gguf_tensor_type exp_type_of(sbp_gguf_tensor_type type, const char *name, int32_t rank,
+                                 const int64_t *dim) {
     if (stays_f32(name, rank))
         return SBP_GGUF_TENSOR_F32;
     return dim[rank - 1] % sbp_gguf_block_elems(type) == 0 ? type : SBP_GGUF_TENSOR_F16;
@@ -86,8 +89,9 @@ static sbp_status add_piece(exp_job *job, sbp_map *names, const sbp_gguf_piece *
         t->rule = p->rule;
         t->out.rank = p->file_rank;
         memcpy(t->out.dim, p->file_dim, sizeof t->out.dim);
-        t->out.type = w->format == SBP_FORMAT_MXFP4 ? SBP_GGUF_TENSOR_MXFP4
-                                                    : exp_type_of(job->type, p->file, p->file_rank, p->file_dim);
+        t->out.type = w->format == SBP_FORMAT_MXFP4
+                          ? SBP_GGUF_TENSOR_MXFP4
+                          : exp_type_of(job->type, p->file, p->file_rank, p->file_dim);
         if (t->out.type == SBP_GGUF_TENSOR_MXFP4 && exp_adapter_of(job->adapter, w->name))
             t->out.type = exp_type_of(job->type, p->file, p->file_rank, p->file_dim);
     }
@@ -95,12 +99,14 @@ static sbp_status add_piece(exp_job *job, sbp_map *names, const sbp_gguf_piece *
                        .weights = whole ? exp_adapter_weights(job->adapter) : job->weights,
                        .adapter = exp_adapter_of(job->adapter, w->name)};
     if (whole && whole->elems != w->elems)
-        return sbp_fail(job->model.diag, SBP_INPUT, "%s: tensor '%s' of the adapter has another shape than '%s' of %s",
-                        whole->path, whole->name, w->name, w->path);
+        return sbp_fail(job->model.diag, SBP_INPUT,
+                        "%s: tensor '%s' of the adapter has another shape than '%s' of %s", whole->path,
+                        whole->name, w->name, w->path);
     bool runs = exp_view_of(p, whole ? whole : w, &piece.view);
     piece.delta = piece.view;
     if (!runs)
-        return sbp_fail(job->model.diag, SBP_INTERNAL, "%s: pieces of '%s' are interleaved", w->path, p->file);
+        return sbp_fail(job->model.diag, SBP_INTERNAL, "%s: pieces of '%s' are interleaved", w->path,
+                        p->file);
     SBP_PUSH(job->model.arena, t->pieces, t->piece_count, t->piece_capacity, piece);
     sbp_map_set(&job->used, w->name, 1);
     for (int64_t k = 0; k < w->part_count; k++)
@@ -123,15 +129,17 @@ static sbp_status check_whole(const exp_job *job, exp_tensor *t) {
     }
     if (elems == sbp_gguf_tensor_elems(&t->out))
         return SBP_OK;
-    return sbp_fail(job->model.diag, SBP_INPUT, "%s: of tensor '%s' of the GGUF file the model has a part only",
-                    job->source, t->out.name);
+    return sbp_fail(job->model.diag, SBP_INPUT,
+                    "%s: of tensor '%s' of the GGUF file the model has a part only", job->source,
+                    t->out.name);
 }
 
 /* Tensors that no language model has: of images and sound, of drafts, and what older versions saved. */
 static bool is_beside(const exp_job *job, const char *name) {
-    static const char *const beside[] = {"visual.",   "vision_", "vision.",     "audio_", "audio.",    "projector.",
-                                         "embed_vision", "embed_audio", "mtp.",  "rotary_emb.inv_freq", "masked_bias",
-                                         "attention.bias"};
+    static const char *const beside[] = {
+        "visual.",     "vision_",       "vision.",     "audio_", "audio.",
+        "projector.",  "embed_vision",  "embed_audio", "mtp.",   "rotary_emb.inv_freq",
+        "masked_bias", "attention.bias"};
     for (int i = 0; i < SBP_COUNT(beside); i++)
         if (strstr(name, beside[i]))
             return true;
@@ -155,8 +163,8 @@ static sbp_status check_used(const exp_job *job) {
     }
     if (left > 0)
         sbp_note(job->model.diag,
-                 "%s: %d tensors that are not of the language model (images, sound, drafts) are left out", job->source,
-                 left);
+                 "%s: %d tensors that are not of the language model (images, sound, drafts) are left out",
+                 job->source, left);
     return SBP_OK;
 }
 
@@ -188,8 +196,8 @@ sbp_status exp_list_tensors(exp_job *job) {
     sbp_map_init(&names, job->model.arena);
     sbp_map_init(&job->used, job->model.arena);
     SBP_TRY(add_extras(job));
-    SBP_TRY(sbp_gguf_pieces(job->model.arena, job->model.diag, job->source, &job->model.facts, SBP_GGUF_HF, shape, job,
-                            &pieces, &count));
+    SBP_TRY(sbp_gguf_pieces(job->model.arena, job->model.diag, job->source, &job->model.facts, SBP_GGUF_HF,
+                            shape, job, &pieces, &count));
     for (int32_t i = 0; i < count; i++)
         if (!is_spelled_twice(job, pieces, count, i))
             SBP_TRY(add_piece(job, &names, &pieces[i]));
@@ -236,10 +244,12 @@ static sbp_status add_delta(exp_job *job, const sbp_map *names, const sbp_gguf_p
     if (!adapter)
         return SBP_OK;
     if (adapter->in * adapter->out != sbp_weights_find(job->weights, p->file)->elems && p->loop_count == 1)
-        return sbp_fail(job->model.diag, SBP_INPUT, "%s: an adapter of '%s' is [%lld, %lld], which '%s' is not", job->source,
-                        p->hf, (long long)adapter->out, (long long)adapter->in, p->file);
+        return sbp_fail(job->model.diag, SBP_INPUT,
+                        "%s: an adapter of '%s' is [%lld, %lld], which '%s' is not", job->source, p->hf,
+                        (long long)adapter->out, (long long)adapter->in, p->file);
     if (!exp_view_of(p, sbp_weights_find(job->weights, p->file), &piece.delta))
-        return sbp_fail(job->model.diag, SBP_INTERNAL, "%s: pieces of '%s' are interleaved", job->source, p->file);
+        return sbp_fail(job->model.diag, SBP_INTERNAL, "%s: pieces of '%s' are interleaved", job->source,
+                        p->file);
     piece.view = piece.delta;
     piece.view.base = p->file_base;
     int64_t inside = 1;
@@ -261,8 +271,9 @@ sbp_status exp_list_of_gguf(exp_job *job) {
     for (int32_t i = 0; i < sbp_weights_count(job->weights); i++) {
         const sbp_weight *w = sbp_weights_at(job->weights, i);
         if (!w->readable)
-            return sbp_fail(job->model.diag, SBP_INPUT, "%s: tensor '%s' is %s, whose numbers are not known here", w->path,
-                            w->name, w->encoding);
+            return sbp_fail(job->model.diag, SBP_INPUT,
+                            "%s: tensor '%s' is %s, whose numbers are not known here", w->path, w->name,
+                            w->encoding);
         add_same(job, w, &names);
     }
     if (!job->adapter)

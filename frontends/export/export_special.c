@@ -40,7 +40,8 @@ static const char *text_of(const sbp_json *node) {
 
 static void read_tokens(special *s) {
     for (int k = 0; k < KINDS; k++)
-        s->token[k] = text_of(sbp_json_member(s->config, sbp_arena_printf(s->arena, "%s_token", kinds[k].name)));
+        s->token[k] =
+            text_of(sbp_json_member(s->config, sbp_arena_printf(s->arena, "%s_token", kinds[k].name)));
     if (!s->token[BOS])
         s->token[BOS] = s->token[CLS];
     if (!s->token[EOS])
@@ -99,7 +100,8 @@ static void read_pair(special *s, const sbp_json *pair, const char *first, const
         !same(word_of(sbp_json_member(&pair->items[end - 1], "Sequence"), "id"), "B"))
         return;
     const char *entry = special_of(&pair->items[begin + 1]);
-    bool separates = entry && (same(entry, s->token[SEP]) || same(entry, s->token[EOS])), add = separates && !last;
+    bool separates = entry && (same(entry, s->token[SEP]) || same(entry, s->token[EOS])),
+         add = separates && !last;
     if (end - begin == 4) {
         entry = special_of(&pair->items[begin + 2]);
         add |= entry && (same(entry, s->token[SEP]) || same(entry, s->token[EOS]));
@@ -183,7 +185,8 @@ static void find_ids(special *s) {
             set_id(s, k, id->integer);
     }
     const exp_special_request *r = s->request;
-    const char *const given[KINDS] = {[BOS] = r->bos, [EOS] = r->eos, [UNK] = r->unk, [EOT] = r->eot, [EOM] = r->eom};
+    const char *const given[KINDS] = {
+        [BOS] = r->bos, [EOS] = r->eos, [UNK] = r->unk, [EOT] = r->eot, [EOM] = r->eom};
     for (int k = 0; k < KINDS; k++)
         if (given[k])
             set_id(s, k, added_id(s, given[k]));
@@ -206,7 +209,8 @@ static void put_ids(const special *s) {
 /* A space inside a part of a merge is written as the character that GPT-2 has for it. */
 static void add_part(sbp_text *out, const sbp_json *part) {
     for (int64_t i = 0; i < part->count; i++)
-        sbp_text_add_n(out, part->string[i] == ' ' ? "\xc4\xa0" : part->string + i, part->string[i] == ' ' ? 2 : 1);
+        sbp_text_add_n(out, part->string[i] == ' ' ? "\xc4\xa0" : part->string + i,
+                       part->string[i] == ' ' ? 2 : 1);
 }
 
 static sbp_status put_merges(const special *s) {
@@ -241,7 +245,8 @@ static void put_normalizer(const special *s, const sbp_json *normalizer) {
         sbp_gguf_put_bool(s->keys, "tokenizer.ggml.normalizer.lowercase", true);
     if (same(type, "StripAccents"))
         sbp_gguf_put_bool(s->keys, "tokenizer.ggml.normalizer.strip_accents", true);
-    for (int64_t i = 0; same(type, "Sequence") && list && list->kind == SBP_JSON_ARRAY && i < list->count; i++)
+    for (int64_t i = 0; same(type, "Sequence") && list && list->kind == SBP_JSON_ARRAY && i < list->count;
+         i++)
         put_normalizer(s, &list->items[i]);
 }
 
@@ -257,7 +262,8 @@ typedef struct template_list {
     int32_t count, capacity;
 } template_list;
 
-static void add_template(const special *s, template_list *list, const char *name, const char *text, size_t length) {
+static void add_template(const special *s, template_list *list, const char *name, const char *text,
+                         size_t length) {
     named_template t = {name, text, length};
     SBP_PUSH(s->arena, list->items, list->count, list->capacity, t);
 }

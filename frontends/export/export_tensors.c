@@ -196,7 +196,8 @@ static sbp_status write_axis(streamer *s, int32_t axis, int64_t from, int64_t de
         inside *= v->extent[d];
     if (inside > PIECE_ELEMS) {
         for (int64_t i = 0; i < v->extent[axis]; i++)
-            SBP_TRY(write_axis(s, axis + 1, from + i * v->stride[axis], delta_from + i * delta->stride[axis]));
+            SBP_TRY(
+                write_axis(s, axis + 1, from + i * v->stride[axis], delta_from + i * delta->stride[axis]));
         return SBP_OK;
     }
     int64_t step = PIECE_ELEMS / inside;

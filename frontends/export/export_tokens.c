@@ -63,11 +63,12 @@ static sbp_status put_pre(const maker *m) {
     if (!name)
         SBP_TRY(exp_find_pre(m->arena, m->diag, m->tokenizer, hash, &name));
     if (!name)
-        return sbp_fail(m->diag, SBP_INPUT,
-                        "%s: llama.cpp's converter does not know how this tokenizer cuts texts into words (the "
-                        "ids of its check text have the hash %.16s..); where one of its names fits, say "
-                        "--pre NAME, such as llama-bpe, qwen2, gpt-2",
-                        m->request->directory, hash);
+        return sbp_fail(
+            m->diag, SBP_INPUT,
+            "%s: llama.cpp's converter does not know how this tokenizer cuts texts into words (the "
+            "ids of its check text have the hash %.16s..); where one of its names fits, say "
+            "--pre NAME, such as llama-bpe, qwen2, gpt-2",
+            m->request->directory, hash);
     sbp_gguf_put_string(m->keys, "tokenizer.ggml.pre", name);
     return SBP_OK;
 }
@@ -160,8 +161,8 @@ static sbp_status make_base_vocabulary(maker *m) {
 }
 
 static bool is_byte_token(sbp_gguf_string t) {
-    return t.length == 6 && memcmp(t.data, "<0x", 3) == 0 && t.data[5] == '>' && strchr("0123456789abcdefABCDEF", t.data[3]) &&
-           strchr("0123456789abcdefABCDEF", t.data[4]);
+    return t.length == 6 && memcmp(t.data, "<0x", 3) == 0 && t.data[5] == '>' &&
+           strchr("0123456789abcdefABCDEF", t.data[3]) && strchr("0123456789abcdefABCDEF", t.data[4]);
 }
 
 /* SentencePiece's scores where its file is missing: what is merged earlier is better. The converter writes
@@ -177,7 +178,8 @@ static void make_scores(maker *m) {
             m->scores[id] = -(next++);
     }
     for (int64_t id = 0; id < m->count; id++)
-        if (m->types[id] == TOK_TYPE_USER || m->types[id] == TOK_TYPE_CONTROL || m->types[id] == TOK_TYPE_UNUSED)
+        if (m->types[id] == TOK_TYPE_USER || m->types[id] == TOK_TYPE_CONTROL ||
+            m->types[id] == TOK_TYPE_UNUSED)
             m->scores[id] = -1000;
 }
 
@@ -195,11 +197,11 @@ static sbp_status make_character_vocabulary(maker *m) {
         sbp_gguf_string token = {text, (int64_t)length};
         bool special = added && (added->special || looks_special(token));
         m->tokens[id] = added && !special ? with_spaces(m, token) : token;
-        m->types[id] = is_byte_token(token)          ? TOK_TYPE_BYTE
-                       : t->model.unk == id          ? TOK_TYPE_UNKNOWN
-                       : special                     ? TOK_TYPE_CONTROL
-                       : added                       ? TOK_TYPE_USER
-                                                     : TOK_TYPE_NORMAL;
+        m->types[id] = is_byte_token(token) ? TOK_TYPE_BYTE
+                       : t->model.unk == id ? TOK_TYPE_UNKNOWN
+                       : special            ? TOK_TYPE_CONTROL
+                       : added              ? TOK_TYPE_USER
+                                            : TOK_TYPE_NORMAL;
     }
     make_scores(m);
     return SBP_OK;
@@ -261,8 +263,7 @@ static sbp_status make_sentencepiece_vocabulary(maker *m) {
 /* ---- which it is -------------------------------------------------------------------------------------- */
 
 static void put_vocabulary(const maker *m) {
-    sbp_text *tokens =
-        sbp_gguf_put_array(m->keys, "tokenizer.ggml.tokens", SBP_GGUF_STRING, m->count);
+    sbp_text *tokens = sbp_gguf_put_array(m->keys, "tokenizer.ggml.tokens", SBP_GGUF_STRING, m->count);
     for (int64_t id = 0; id < m->count; id++)
         sbp_gguf_add_string(tokens, m->tokens[id].data, m->tokens[id].length);
     if (m->scores) {
@@ -340,8 +341,9 @@ static sbp_status put_sentencepiece(maker *m, bool file) {
 
 /* Tokens that are shown always, so that what parses answers sees them. */
 static bool is_visible(sbp_gguf_string text) {
-    static const char *const visible[] = {"<|channel>",       "<channel|>",       "<|tool_call>", "<tool_call|>",
-                                          "<|tool_response>", "<tool_response|>", "<|\"|>"};
+    static const char *const visible[] = {"<|channel>",   "<channel|>",       "<|tool_call>",
+                                          "<tool_call|>", "<|tool_response>", "<tool_response|>",
+                                          "<|\"|>"};
     for (int i = 0; i < SBP_COUNT(visible); i++)
         if (is(text, visible[i]))
             return true;
@@ -352,9 +354,9 @@ static sbp_status put_gemma4(maker *m) {
     SBP_TRY(make_character_vocabulary(m));
     for (int64_t id = 0; id < m->count; id++) {
         m->scores[id] = -1000; /* merges count */
-        m->types[id] = is_visible(m->tokens[id])            ? TOK_TYPE_USER
+        m->types[id] = is_visible(m->tokens[id])          ? TOK_TYPE_USER
                        : m->types[id] == TOK_TYPE_UNKNOWN ? TOK_TYPE_CONTROL
-                                                            : m->types[id];
+                                                          : m->types[id];
     }
     sbp_gguf_put_string(m->keys, "tokenizer.ggml.model", "gemma4");
     put_vocabulary(m);
@@ -384,10 +386,11 @@ sbp_status exp_put_tokens(sbp_arena *arena, sbp_diag *diag, const exp_tokens_req
     bool file = sbp_file_exists(file_of(&m, "tokenizer.model"));
     bool pieces = request->rule == EXP_TOKENS_LLAMA || request->rule == EXP_TOKENS_GEMMA;
     if (!sbp_tokenizer_is_in(arena, request->directory))
-        return sbp_fail(diag, SBP_INPUT,
-                        "'%s' has no tokenizer.json and no tokenizer.model, and llama.cpp runs no model without "
-                        "its tokenizer; copy them from the model that this was made of",
-                        request->directory);
+        return sbp_fail(
+            diag, SBP_INPUT,
+            "'%s' has no tokenizer.json and no tokenizer.model, and llama.cpp runs no model without "
+            "its tokenizer; copy them from the model that this was made of",
+            request->directory);
     SBP_TRY(read_optional(&m, "tokenizer.json", &m.json));
     SBP_TRY(read_optional(&m, "tokenizer_config.json", &m.config));
     if (request->rule == EXP_TOKENS_LLAMA)
@@ -397,7 +400,8 @@ sbp_status exp_put_tokens(sbp_arena *arena, sbp_diag *diag, const exp_tokens_req
     } else {
         SBP_TRY(sbp_tokenizer_load(arena, diag, request->directory, &m.tokenizer));
         if (!m.json)
-            return sbp_fail(diag, SBP_INPUT, "'%s' has no tokenizer.json, which this family's vocabulary is read from",
+            return sbp_fail(diag, SBP_INPUT,
+                            "'%s' has no tokenizer.json, which this family's vocabulary is read from",
                             request->directory);
         if (request->rule == EXP_TOKENS_GEMMA4)
             return put_gemma4(&m);

@@ -86,6 +86,7 @@ def shorten(value):
 
 # What is written otherwise on purpose, and why: (family begins with, key begins with)
 KNOWN = [
+    ("", "general.base_model.0.", "paths of this machine are not written"),
     ("", "tokenizer.ggml.scores", "without tokenizer.model the converter gives all -1000: llama.cpp finds other tokens"),
     ("llama", "tokenizer.ggml.token_type", "the unknown token is of type unknown, not control"),
     ("mi", "tokenizer.ggml.token_type", "likewise"),
@@ -249,6 +250,53 @@ def check_family(family, args, converter, work):
     return cells, bad
 
 
+def same_tensors(a, b, what, most=0.0):
+    """Lines for tensors of two files that are not the same numbers."""
+    x, y = read(a)[1], read(b)[1]
+    out = [f"{what}: {sorted(set(x) ^ set(y))}"] if set(x) != set(y) else []
+    for name in set(x) & set(y):
+        if x[name][:2] != y[name][:2] or np.abs(x[name][2].astype(np.float64) - y[name][2]).max() > most:
+            out.append(f"{what}: {name} differs, {x[name][:2]}, {y[name][:2]}")
+    return out
+
+
+def check_adapter(family, args, converter, work):
+    import torch
+
+    model, adapter, bad, cells = work / "model", work / "adapter", [], {}
+    pre = models.FAMILIES[family][1]
+    given = [] if pre in ("spm", "gemma", "gemma4") else ["--pre", pre]
+    models.make(family, model)
+    shutil.rmtree(adapter, ignore_errors=True)
+    tuned = models.make_adapter(family, model, adapter).double()
+    files = {n: work / f"{n}.gguf" for n in ("base", "adapter", "theirs", "merged", "again")}
+    export = [args.bin / "sbprun", "export", "--overwrite", "--type", "f32"]
+    run([*export, model, "-o", files["base"], *given])
+    run([*export, adapter, "-o", files["adapter"]])
+    run([*export, adapter, "--merge", "-o", files["merged"], *given])
+    run([*export, adapter, "--merge", "--base", files["base"], "-o", files["again"]])
+    script = args.tree / "convert_lora_to_gguf.py"
+    try:
+        run([sys.executable, script, adapter, "--base", model, "--outfile", files["theirs"], "--outtype", "f32"])
+        bad += compare_files(files["adapter"], files["theirs"], family)
+    except RuntimeError as error:
+        cells["converter"] = str(error)[:80]
+    bad += same_tensors(files["merged"], files["again"], "merged into the directory and into its GGUF file")
+    rows = [list(range(3, 60)), list(range(200, 150, -1))]
+    expected = []
+    for row in rows:
+        with torch.no_grad():
+            logits = torch.log_softmax(tuned(torch.tensor([row])).logits[0], -1)
+        expected.append([float(logits[i, t]) for i, t in enumerate(row[1:])])
+    requests = ["row " + " ".join(map(str, r)) for r in rows]
+    for name, loaded in (("adapter", [files["base"], files["adapter"]]), ("merged", [files["merged"]])):
+        found = [[float(x) for x in line.split()] for line in ask(args.judge, loaded, requests)]
+        cells[name] = distance(found, expected)
+        if not cells[name] <= MOST:
+            bad.append(f"{name}: log-probabilities differ from PEFT's by {cells[name]:.2e}")
+    return cells, bad
+
+
 def cell(value):
     if isinstance(value, float):
         return f"{value:.1e}"
@@ -285,6 +333,20 @@ def main():
             failed += bool(bad)
             rows.append((family, cells))
             print(f"{family}: {'ok' if not bad else 'DIFFERS'} " + ", ".join(f"{k} {cell(v)}" for k, v in cells.items()), flush=True)
+            for line in bad:
+                print(f"    {line}", flush=True)
+        for family in args.families or models.ADAPTERS:
+            if family not in models.ADAPTERS:
+                continue
+            folder = work / ("adapter-" + family)
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                cells, bad = check_adapter(family, args, converter, folder)
+            except Exception as error:
+                cells, bad = {}, [f"{type(error).__name__}: {error}"]
+            failed += bool(bad)
+            rows.append(("adapter of " + family, cells))
+            print(f"adapter of {family}: {'ok' if not bad else 'DIFFERS'} " + ", ".join(f"{k} {cell(v)}" for k, v in cells.items()), flush=True)
             for line in bad:
                 print(f"    {line}", flush=True)
     if args.write:

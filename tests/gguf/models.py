@@ -51,15 +51,15 @@ FIXED = {
     "granitemoehybrid, groups": {"time_step_limit": (0.0, float("inf")), "mamba_proj_bias": False},
     "nemotron_h": {
         "layers_block_type": ["linear_attention", "full_attention", "linear_attention", "mlp"],
-        "num_hidden_layers": 4, "mamba_num_heads": 4, "mamba_head_dim": 16, "time_step_min": 0.0,
+        "num_hidden_layers": 4, "mamba_num_heads": 4, "mamba_head_dim": 16, "time_step_min": 1e-9,
     },
     "nemotron_h, experts": {
         "layers_block_type": ["linear_attention", "full_attention", "linear_attention", "moe"],
-        "num_hidden_layers": 4, "mamba_num_heads": 4, "mamba_head_dim": 16, "time_step_min": 0.0,
+        "num_hidden_layers": 4, "mamba_num_heads": 4, "mamba_head_dim": 16, "time_step_min": 1e-9,
     },
     "nemotron_h, latent": {
         "layers_block_type": ["linear_attention", "moe", "full_attention", "moe", "linear_attention"],
-        "num_hidden_layers": 5, "mamba_num_heads": 4, "mamba_head_dim": 16, "time_step_min": 0.0,
+        "num_hidden_layers": 5, "mamba_num_heads": 4, "mamba_head_dim": 16, "time_step_min": 1e-9,
     },
     "glm4_moe": {"num_nextn_predict_layers": 0},
 }
@@ -237,3 +237,33 @@ def make(family, out, dtype=torch.float32):
     model.to(dtype).save_pretrained(out)
     write_tokenizer(kind, out)
     return True
+
+
+# family: the modules that get an adapter
+ADAPTERS = {
+    "llama": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "down_proj"],
+    "qwen3": ["q_proj", "v_proj", "up_proj"],
+    "phi3": ["qkv_proj", "gate_up_proj"],
+    "qwen3_5": ["in_proj_qkv", "out_proj", "q_proj", "down_proj"],
+    "gpt_neox": ["query_key_value", "dense_4h_to_h"],
+}
+
+
+def make_adapter(family, model, out):
+    """An adapter of PEFT, as it saves one."""
+    from peft import LoraConfig, get_peft_model
+
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    config = LoraConfig(r=4, lora_alpha=6, target_modules=ADAPTERS[family], task_type="CAUSAL_LM")
+    tuned = get_peft_model(base, config)
+    g = torch.Generator().manual_seed(9)
+    with torch.no_grad():
+        for name, p in tuned.named_parameters():
+            if "lora_" in name:
+                p.copy_(0.3 * torch.randn(p.shape, generator=g))
+    tuned.save_pretrained(out)
+    file = out / "adapter_config.json"
+    saved = json.loads(file.read_text())
+    saved["base_model_name_or_path"] = str(model.resolve())
+    file.write_text(json.dumps(saved))
+    return tuned

@@ -38,4 +38,5 @@ const char sbp_help_of_export[] =
     "Writes a GGUF file for llama.cpp and Ollama: weights, tokenizer, chat template and metadata, as\n"
     "llama.cpp's own converter writes them. RESULT: a directory that sbprun wrote, or any model's; an\n"
     "adapter becomes a GGUF adapter, or with --merge a model of its base and itself.\n"
-    "Smaller types than q8_0 are llama.cpp's: llama-quantize FILE.gguf OUT.gguf Q4_K_M\n\n";
+    "Smaller types than q8_0 are llama.cpp's: llama-quantize FILE.gguf OUT.gguf Q4_K_M\n"
+    "What serves it, and how: examples/serve.md\n\n";

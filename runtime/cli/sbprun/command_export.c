@@ -26,7 +26,8 @@ static sbp_status check_output(const export_job *job, const char *output) {
     return SBP_OK;
 }
 
-static sbp_status report(const export_job *job, const sbp_export_request *request, const sbp_export_report *r) {
+static sbp_status report(const export_job *job, const sbp_export_request *request,
+                         const sbp_export_report *r) {
     sbp_text out;
     char bytes[32];
     sbp_text_init(&out, job->arena);
@@ -67,6 +68,8 @@ static sbp_status export_body(void *user) {
         return sbp_fail(job->diag, SBP_USAGE,
                         "expected one model or adapter, found %d arguments; see sbprun export --help",
                         sbp_options_arg_count(job->options));
+    if (sbp_options_on(job->options, SBP_OPT_QUIET))
+        sbp_diag_set_quiet(job->diag);
     r.output = sbp_options_text(job->options, SBP_OPT_OUTPUT);
     SBP_TRY(check_output(job, r.output));
     SBP_TRY(sbp_hub_model(job->arena, job->diag, sbp_options_arg(job->options, 0), true, &r.source));
