@@ -64,6 +64,15 @@ void sbp_convert_ranked_merges(tok_conversion *c, int64_t first);
  * of tiktoken. add_bos, add_eos: -1 where nobody said. Below a guard. */
 sbp_status sbp_convert_sentencepiece(sbp_arena *scratch, sbp_diag *diag, const char *path, const char *data,
                                      size_t length, int add_bos, int add_eos, sbp_text *out) SBP_CHECKED;
+/* The pieces of a tokenizer.model as they are there, in `arena`. */
+typedef struct tok_pieces {
+    int64_t count;
+    const sbp_gguf_string *tokens;
+    const double *scores;
+    const int32_t *types;
+} tok_pieces;
+sbp_status sbp_sentencepiece_pieces(sbp_arena *arena, sbp_diag *diag, const char *path, const char *data,
+                                    size_t length, tok_pieces *out) SBP_CHECKED;
 sbp_status sbp_convert_tekken(sbp_arena *scratch, sbp_diag *diag, const char *path, const sbp_json *root,
                               int add_bos, int add_eos, sbp_text *out) SBP_CHECKED;
 sbp_status sbp_convert_tiktoken(sbp_arena *scratch, sbp_diag *diag, const char *path, const char *data,

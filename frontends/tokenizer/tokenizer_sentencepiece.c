@@ -240,9 +240,20 @@ static sbp_status check_specs(const reading *r, const sbp_json *root) {
     return SBP_OK;
 }
 
+static const sbp_wire_schema schema = {fields, SBP_COUNT(fields), messages};
+
+sbp_status sbp_sentencepiece_pieces(sbp_arena *arena, sbp_diag *diag, const char *path, const char *data,
+                                    size_t length, tok_pieces *out) {
+    reading r = {.c = {.scratch = arena, .diag = diag, .path = path}};
+    const sbp_json *root;
+    SBP_TRY(sbp_wire_parse(arena, diag, path, data, length, &schema, MODEL, &root));
+    SBP_TRY(read_pieces(&r, root));
+    *out = (tok_pieces){r.c.count, r.c.tokens, r.scores, r.c.types};
+    return SBP_OK;
+}
+
 sbp_status sbp_convert_sentencepiece(sbp_arena *scratch, sbp_diag *diag, const char *path, const char *data,
                                      size_t length, int add_bos, int add_eos, sbp_text *out) {
-    static const sbp_wire_schema schema = {fields, SBP_COUNT(fields), messages};
     reading r = {.c = {.scratch = scratch, .diag = diag, .path = path}, .kind = UNIGRAM};
     tok_conversion *c = &r.c;
     const sbp_json *root;

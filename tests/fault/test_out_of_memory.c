@@ -125,12 +125,15 @@ TRIAL(tokenize, .command = "sbprun tokenize " MODEL " --chat-template tests/gold
                "{\"conversations\": [{\"from\": \"human\", \"value\": [{\"type\": \"text\", \"text\": "
                "\"a\"}]}, {\"from\": \"function_call\", \"value\": \"{\\\"name\\\": \\\"f\\\"}\"}]}\n",
       .kept = "rows", .whole = "-", .blocks = 20, .pieces = 20)
+TRIAL(export, .command = "sbprun export " MODEL " -o $D/g --type q8_0 --overwrite", .kept = "rows",
+      .whole = "g", .blocks = 20, .pieces = 20)
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_compile), cmocka_unit_test(test_plan),     cmocka_unit_test(test_inspect),
         cmocka_unit_test(test_train),   cmocka_unit_test(test_score),    cmocka_unit_test(test_dump),
         cmocka_unit_test(test_dry_run), cmocka_unit_test(test_tokenize), cmocka_unit_test(test_scored),
+        cmocka_unit_test(test_export),
     };
     in_process_choose(argc, argv);
     return cmocka_run_group_tests(tests, io_setup, in_process_teardown);

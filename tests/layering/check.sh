@@ -65,6 +65,7 @@ allowed() {
         frontends/files/*) echo 'frontends/files/* ir/base/*' ;;
         frontends/weights/*) echo 'frontends/files/* frontends/weights/* ir/base/* ir/rowkernel/format.h' ;;
         frontends/tokenizer/* | frontends/template/*) echo "frontends/files/* frontends/weights/* ${1%/*}/* ir/base/*" ;;
+        frontends/export/*) echo 'frontends/export/* frontends/files/* frontends/weights/* frontends/tokenizer/* ir/base/*' ;;
         frontends/onnx/* | frontends/gguf/*) echo "${1%/*}/* frontends/weights/* frontends/loading.h frontends/frontend.h frontends/head.h frontends/registry.def frontends/files/* ir/*" ;; # not hf/
         frontends/*) echo 'frontends/* ir/*' ;;
         backends/backends.* | backends/target.c | backends/devices.c) echo 'backends/backends.* backends/target.h backends/devices.h ir/base/base.h' ;; # by the list, none by name
@@ -86,7 +87,7 @@ allowed() {
                 runtime/data/*) rooms='runtime/data/* runtime/run/*' ;;
                 runtime/train/*) rooms='runtime/[!c]* runtime/cli/options/*' ;;
             esac
-            echo "$rooms backends/device.h $chosen backends/ranks/ranks.h frontends/files/* frontends/weights/* frontends/tokenizer/* frontends/template/* ir/base/* ir/rowkernel/rowkernel.h ir/program/* ir/graph/prepare.h" ;;
+            echo "$rooms backends/device.h $chosen backends/ranks/ranks.h frontends/files/* frontends/weights/* frontends/tokenizer/* frontends/template/* frontends/export/export.h ir/base/* ir/rowkernel/rowkernel.h ir/program/* ir/graph/prepare.h" ;;
         examples/*) echo 'ir/* frontends/weights/*' ;;
         *) echo '*' ;;
     esac
@@ -129,7 +130,7 @@ check_reach() {
         }
         END {
             for (i = 1; i <= n; i++)
-                if ((file[i] ~ /^(runtime|frontends\/(files|weights|tokenizer|template))\// && file[i] !~ /^runtime\/cli\/sbpc\//) || (file[i] ~ /^backends\/[^\/]*\// && file[i] !~ /_target\.[ch]$/))
+                if ((file[i] ~ /^(runtime|frontends\/(files|weights|tokenizer|template|export))\// && file[i] !~ /^runtime\/cli\/sbpc\//) || (file[i] ~ /^backends\/[^\/]*\// && file[i] !~ /_target\.[ch]$/))
                     reach(file[i], file[i], "")
         }'
 }
@@ -144,7 +145,7 @@ check_system() {
                 cblas.h:backends/cpu/* | shaderc/*:backends/vulkan/* | vulkan/*:backends/vulkan/* | immintrin.h:backends/cpu/* | sched.h:backends/cpu/* | sched.h:ir/base/machine.c | malloc.h:backends/cpu/*) ;;
                 vulkan/vulkan_core.h:backends/vulkan/* | dlfcn.h:backends/*) ;;
                 pthread.h:backends/* | pthread.h:runtime/* | pthread.h:ir/* | malloc.h:runtime/cli/sbprun/run_data.c | malloc.h:runtime/cli/sbpc/sbpc.c | stdatomic.h:*) ;;
-                sys/wait.h:runtime/cli/sbprun/child.c | signal.h:runtime/* | signal.h:runtime/cli/sbpc/sbpc.c | dirent.h:runtime/* | dirent.h:frontends/files/hub_fetch.c | spawn.h:frontends/files/hub_fetch.c | sys/*) ;;
+                sys/wait.h:runtime/cli/sbprun/child.c | signal.h:runtime/* | signal.h:runtime/cli/sbpc/sbpc.c | dirent.h:runtime/* | dirent.h:frontends/files/hub_fetch.c | dirent.h:frontends/export/export_special.c | spawn.h:frontends/files/hub_fetch.c | sys/*) ;;
                 jansson.h:* | yaml.h:* | pcre2.h:* | utf8proc.h:* | xxhash.h:* | cblas.h:* | immintrin.h:* | sched.h:* | malloc.h:* | \
                     pthread.h:* | spawn.h:* | signal.h:* | dirent.h:* | */*.h:*)
                     echo "$file:$line: library: <$what> is not for this file" ;;

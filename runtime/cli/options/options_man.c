@@ -12,6 +12,8 @@ static const option_command commands[] = {
      "MODEL|PLAN --data FILE [options]", "trains, evaluates and scores"},
     {"sbprun", "tokenize", SBP_PHASE_TOKENIZE, SBP_PHASE_TOKENIZE, "MODEL|PLAN [options]",
      "texts and rows from standard input to token ids, and back"},
+    {"sbprun", "export", SBP_PHASE_EXPORT, SBP_PHASE_EXPORT, "MODEL -o FILE.gguf [options]",
+     "a model, an adapter, or a model with an adapter merged into it, as a GGUF file for llama.cpp"},
     {"sbprun", "doctor", SBP_PHASE_DOCTOR, SBP_PHASE_DOCTOR, "[options]",
      "what this machine has and lacks, and what to install"},
 };

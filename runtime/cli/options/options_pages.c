@@ -6,6 +6,7 @@ const char sbp_help_of_sbprun[] =
     "       sbprun PLAN --data FILE [options]              train by a plan that sbpc compiled\n"
     "       sbprun sft --config FILE.yaml                  as TRL has it; dpo, kto, grpo, rloo\n"
     "       sbprun tokenize MODEL|PLAN                     texts and rows to token ids\n"
+    "       sbprun export RESULT -o FILE.gguf              for llama.cpp, Ollama\n"
     "       sbprun doctor                                  what this machine has and lacks\n\n"
     "For example:\n\n"
     "  sbprun Qwen/Qwen3-0.6B --data train.jsonl --lora --lr 2e-4 --epochs 1 --out my-model\n"
@@ -31,3 +32,11 @@ const char sbp_help_of_rows[] =
     "  old_per_token_logps                  of the weights that the answers are from\n"
     "  ref_per_token_logps                  of the reference\n"
     "Sums that are known: ref_chosen_logps, ref_rejected_logps (dpo); ref_logps, ref_KL_logps (kto).\n";
+
+const char sbp_help_of_export[] =
+    "usage: sbprun export RESULT -o FILE.gguf [--type f32|f16|bf16|q8_0] [options]\n\n"
+    "Writes a GGUF file for llama.cpp and Ollama: weights, tokenizer, chat template and metadata, as\n"
+    "llama.cpp's own converter writes them. RESULT: a directory that sbprun wrote, or any model's; an\n"
+    "adapter becomes a GGUF adapter, or with --merge a model of its base and itself.\n"
+    "Smaller types than q8_0 are llama.cpp's: llama-quantize FILE.gguf OUT.gguf Q4_K_M\n"
+    "What serves it, and how: examples/serve.md\n\n";

@@ -9,6 +9,8 @@
 sbp_status sbp_command_run(sbp_diag *diag, int argc, char *const *argv) SBP_CHECKED;
 /* sbprun tokenize MODEL_DIR|FILE.gguf|PLAN */
 sbp_status sbp_command_tokenize(sbp_diag *diag, int argc, char *const *argv) SBP_CHECKED;
+/* sbprun export RESULT -o FILE.gguf */
+sbp_status sbp_command_export(sbp_diag *diag, int argc, char *const *argv) SBP_CHECKED;
 /* sbprun doctor */
 sbp_status sbp_command_doctor(sbp_diag *diag, int argc, char *const *argv) SBP_CHECKED;
 

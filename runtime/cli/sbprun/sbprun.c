@@ -13,7 +13,7 @@ static sbp_status dispatch(sbp_diag *diag, int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "doctor") == 0)
         return sbp_command_doctor(diag, argc - 2, argv + 2);
     if (argc > 1 && strcmp(argv[1], "export") == 0)
-        return sbp_fail(diag, SBP_USAGE, "sbprun export is not supported yet");
+        return sbp_command_export(diag, argc - 2, argv + 2);
     if (argc >= 2 && strcmp(argv[1], "help") == 0)
         argv[1] = "--help";
     return sbp_command_run(diag, argc - 1, argv + 1);
