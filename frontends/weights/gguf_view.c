@@ -9,136 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct part {
+typedef struct sbp_gguf_part {
     const sbp_gguf_piece *piece;
     const sbp_weight *from;
 } part;
-
-struct sbp_gguf_view {
-    part *parts;
-    int32_t count, capacity;
-};
-
-/* ---- finding ----------------------------------------------------------------------------------------- */
-
-static bool shape_of(void *user, const char *name, int32_t *rank, int64_t *dim) {
-    const sbp_weights *w = user;
-    int32_t at = sbp_map_get(&w->by_name, name);
-    if (at < 0 || w->weights[at].rank > SBP_MAX_RANK)
-        return false;
-    *rank = w->weights[at].rank;
-    memcpy(dim, w->weights[at].dim, (size_t)*rank * sizeof *dim);
-    return true;
-}
-
-/* Whether blocks of so many elements are blocks on both sides, too. */
-static bool keeps_blocks(const sbp_gguf_piece *p, int64_t block) {
-    const sbp_gguf_loop *last = &p->loops[p->loop_count - 1];
-    bool whole = p->hf_dim[p->hf_rank - 1] % block == 0 && p->file_dim[p->file_rank - 1] % block == 0 &&
-                 p->rule == SBP_GGUF_AS_IS && last->hf == 1 && last->file == 1 && last->extent % block == 0 &&
-                 p->hf_base % block == 0 && p->file_base % block == 0;
-    for (int32_t k = 0; k < p->loop_count - 1; k++)
-        whole = whole && p->loops[k].hf % block == 0 && p->loops[k].file % block == 0;
-    return whole;
-}
-
-/* What all parts have in common. */
-static void describe(sbp_weight *t) {
-    const part *first = &t->view->parts[0];
-    t->encoding = first->from->encoding;
-    t->readable = true;
-    t->dtype = first->from->dtype;
-    t->format = first->from->format;
-    for (const part *p = first; p < first + t->view->count; p++) {
-        t->readable = t->readable && p->from->readable;
-        t->quantized = t->quantized || p->from->quantized;
-        if (!p->from->readable)
-            t->encoding = p->from->encoding;
-        if (p->from->dtype != t->dtype)
-            t->dtype = p->from->dtype == SBP_F64 || t->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
-        if (p->from->format != t->format ||
-            (t->format && !keeps_blocks(p->piece, sbp_format_of(t->format)->block)))
-            t->format = SBP_FORMAT_NONE;
-    }
-}
-
-static int64_t count_elems(const part *p) {
-    int64_t n = 1;
-    for (int32_t k = 0; k < p->piece->loop_count; k++)
-        n *= p->piece->loops[k].extent;
-    return n;
-}
-
-/* Whether the parts are the whole tensor. */
-static bool is_whole(const sbp_weight *t) {
-    int64_t n = 0;
-    for (int32_t k = 0; k < t->view->count; k++)
-        n += count_elems(&t->view->parts[k]);
-    return n == t->elems;
-}
-
-static sbp_weight *find_or_add(sbp_weights *w, const sbp_gguf_piece *piece, const sbp_weight *from) {
-    int32_t at = sbp_map_get(&w->view_by_name, piece->hf);
-    if (at < 0) {
-        sbp_weight t = {.name = piece->hf,
-                        .path = from->path,
-                        .rank = piece->hf_rank,
-                        .dim = piece->hf_dim,
-                        .elems = 1,
-                        .file = from->file,
-                        .codec = CODEC_VIEW,
-                        .view = SBP_NEW(w->arena, struct sbp_gguf_view)};
-        for (int32_t d = 0; d < t.rank; d++)
-            t.elems *= t.dim[d];
-        at = w->view_count;
-        sbp_map_set(&w->view_by_name, t.name, at);
-        SBP_PUSH(w->arena, w->views, w->view_count, w->view_capacity, t);
-    }
-    return &w->views[at];
-}
-
-static sbp_status add_piece(sbp_weights *w, sbp_diag *diag, const sbp_gguf_piece *piece) {
-    const sbp_weight *from = &w->weights[sbp_map_get(&w->by_name, piece->file)];
-    sbp_weight *t = find_or_add(w, piece, from);
-    if (t->rank != piece->hf_rank || memcmp(t->dim, piece->hf_dim, (size_t)t->rank * sizeof *t->dim) != 0)
-        return sbp_fail(diag, SBP_INPUT,
-                        "%s: tensors '%s' and '%s' do not make one '%s': their shapes differ", from->path,
-                        t->view->parts[0].from->name, from->name, t->name);
-    SBP_PUSH(w->arena, t->view->parts, t->view->count, t->view->capacity, (part){piece, from});
-    return SBP_OK;
-}
-
-static void list_sources(sbp_weights *w, sbp_weight *t) {
-    t->sources = SBP_NEW_ARRAY(w->arena, const sbp_weight *, t->view->count);
-    for (int32_t k = 0; k < t->view->count; k++)
-        t->sources[t->source_count++] = t->view->parts[k].from;
-}
-
-sbp_status sbp_weights_view(sbp_weights *w, sbp_diag *diag) {
-    sbp_gguf_facts facts;
-    bool found = false;
-    if (!w->gguf)
-        return SBP_OK;
-    SBP_TRY(sbp_gguf_facts_of_keys(diag, w->gguf, &facts, &found));
-    if (!found)
-        return SBP_OK;
-    sbp_gguf_piece *pieces;
-    int32_t count;
-    sbp_map_init(&w->view_by_name, w->arena);
-    SBP_TRY(sbp_gguf_pieces(w->arena, diag, w->path, &facts, SBP_GGUF_FILE, shape_of, w, &pieces, &count));
-    for (int32_t i = 0; i < count; i++)
-        if (!pieces[i].other_spelling)
-            SBP_TRY(add_piece(w, diag, &pieces[i]));
-    for (int32_t i = 0; i < w->view_count; i++) {
-        sbp_weight *t = &w->views[i];
-        if (!is_whole(t))
-            return sbp_fail(diag, SBP_INPUT, "%s: beside '%s' a tensor is missing that '%s' is made of, too",
-                            t->path, t->view->parts[0].from->name, t->name);
-        describe(t);
-        list_sources(w, t);
-    }
-    return SBP_OK;
-}
 
 /* ---- reading ------------------------------------------------------------------------------------------ */
 
@@ -264,8 +138,8 @@ static sbp_status read_part(reading *r) {
     return status;
 }
 
-sbp_status sbp_weights_read_view(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
-                                 sbp_dtype dtype, void *out, sbp_diag *diag) {
+static sbp_status read_view(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+                            sbp_dtype dtype, void *out, sbp_diag *diag) {
     for (int64_t at = 0; at < count; at += MOST) {
         int64_t n = count - at < MOST ? count - at : MOST;
         reading r = {.w = w,
@@ -293,7 +167,7 @@ static sbp_status put_blocks(reading *r, int64_t hf, int64_t file, int64_t count
     return sbp_weights_read_blocks(r->w, r->p->from, file, count, to, r->diag);
 }
 
-sbp_status sbp_weights_view_blocks(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+static sbp_status read_view_blocks(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
                                    void *const *parts, sbp_diag *diag) {
     reading r = {.w = w,
                  .t = t,
@@ -305,6 +179,129 @@ sbp_status sbp_weights_view_blocks(const sbp_weights *w, const sbp_weight *t, in
     for (int32_t k = 0; k < t->view->count; k++) {
         r.p = &t->view->parts[k];
         SBP_TRY(walk_part(&r, put_blocks));
+    }
+    return SBP_OK;
+}
+
+/* ---- finding ----------------------------------------------------------------------------------------- */
+
+static bool shape_of(void *user, const char *name, int32_t *rank, int64_t *dim) {
+    const sbp_weights *w = user;
+    int32_t at = sbp_map_get(&w->by_name, name);
+    if (at < 0 || w->weights[at].rank > SBP_MAX_RANK)
+        return false;
+    *rank = w->weights[at].rank;
+    memcpy(dim, w->weights[at].dim, (size_t)*rank * sizeof *dim);
+    return true;
+}
+
+/* Whether blocks of so many elements are blocks on both sides, too. */
+static bool keeps_blocks(const sbp_gguf_piece *p, int64_t block) {
+    const sbp_gguf_loop *last = &p->loops[p->loop_count - 1];
+    bool whole = p->hf_dim[p->hf_rank - 1] % block == 0 && p->file_dim[p->file_rank - 1] % block == 0 &&
+                 p->rule == SBP_GGUF_AS_IS && last->hf == 1 && last->file == 1 && last->extent % block == 0 &&
+                 p->hf_base % block == 0 && p->file_base % block == 0;
+    for (int32_t k = 0; k < p->loop_count - 1; k++)
+        whole = whole && p->loops[k].hf % block == 0 && p->loops[k].file % block == 0;
+    return whole;
+}
+
+/* What all parts have in common. */
+static void describe(sbp_weight *t) {
+    const part *first = &t->view->parts[0];
+    t->encoding = first->from->encoding;
+    t->readable = true;
+    t->dtype = first->from->dtype;
+    t->format = first->from->format;
+    for (const part *p = first; p < first + t->view->count; p++) {
+        t->readable = t->readable && p->from->readable;
+        t->quantized = t->quantized || p->from->quantized;
+        if (!p->from->readable)
+            t->encoding = p->from->encoding;
+        if (p->from->dtype != t->dtype)
+            t->dtype = p->from->dtype == SBP_F64 || t->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
+        if (p->from->format != t->format ||
+            (t->format && !keeps_blocks(p->piece, sbp_format_of(t->format)->block)))
+            t->format = SBP_FORMAT_NONE;
+    }
+}
+
+static int64_t count_elems(const part *p) {
+    int64_t n = 1;
+    for (int32_t k = 0; k < p->piece->loop_count; k++)
+        n *= p->piece->loops[k].extent;
+    return n;
+}
+
+/* Whether the parts are the whole tensor. */
+static bool is_whole(const sbp_weight *t) {
+    int64_t n = 0;
+    for (int32_t k = 0; k < t->view->count; k++)
+        n += count_elems(&t->view->parts[k]);
+    return n == t->elems;
+}
+
+static sbp_weight *find_or_add(sbp_weights *w, const sbp_gguf_piece *piece, const sbp_weight *from) {
+    int32_t at = sbp_map_get(&w->view_by_name, piece->hf);
+    if (at < 0) {
+        sbp_weight t = {.name = piece->hf,
+                        .path = from->path,
+                        .rank = piece->hf_rank,
+                        .dim = piece->hf_dim,
+                        .elems = 1,
+                        .file = from->file,
+                        .codec = CODEC_VIEW,
+                        .view = SBP_NEW(w->arena, struct sbp_gguf_view)};
+        t.view->read = read_view;
+        t.view->read_blocks = read_view_blocks;
+        for (int32_t d = 0; d < t.rank; d++)
+            t.elems *= t.dim[d];
+        at = w->view_count;
+        sbp_map_set(&w->view_by_name, t.name, at);
+        SBP_PUSH(w->arena, w->views, w->view_count, w->view_capacity, t);
+    }
+    return &w->views[at];
+}
+
+static sbp_status add_piece(sbp_weights *w, sbp_diag *diag, const sbp_gguf_piece *piece) {
+    const sbp_weight *from = &w->weights[sbp_map_get(&w->by_name, piece->file)];
+    sbp_weight *t = find_or_add(w, piece, from);
+    if (t->rank != piece->hf_rank || memcmp(t->dim, piece->hf_dim, (size_t)t->rank * sizeof *t->dim) != 0)
+        return sbp_fail(diag, SBP_INPUT,
+                        "%s: tensors '%s' and '%s' do not make one '%s': their shapes differ", from->path,
+                        t->view->parts[0].from->name, from->name, t->name);
+    SBP_PUSH(w->arena, t->view->parts, t->view->count, t->view->capacity, (part){piece, from});
+    return SBP_OK;
+}
+
+static void list_sources(sbp_weights *w, sbp_weight *t) {
+    t->sources = SBP_NEW_ARRAY(w->arena, const sbp_weight *, t->view->count);
+    for (int32_t k = 0; k < t->view->count; k++)
+        t->sources[t->source_count++] = t->view->parts[k].from;
+}
+
+sbp_status sbp_weights_view(sbp_weights *w, sbp_diag *diag) {
+    sbp_gguf_facts facts;
+    bool found = false;
+    if (!w->gguf)
+        return SBP_OK;
+    SBP_TRY(sbp_gguf_facts_of_keys(diag, w->gguf, &facts, &found));
+    if (!found)
+        return SBP_OK;
+    sbp_gguf_piece *pieces;
+    int32_t count;
+    sbp_map_init(&w->view_by_name, w->arena);
+    SBP_TRY(sbp_gguf_pieces(w->arena, diag, w->path, &facts, SBP_GGUF_FILE, shape_of, w, &pieces, &count));
+    for (int32_t i = 0; i < count; i++)
+        if (!pieces[i].other_spelling)
+            SBP_TRY(add_piece(w, diag, &pieces[i]));
+    for (int32_t i = 0; i < w->view_count; i++) {
+        sbp_weight *t = &w->views[i];
+        if (!is_whole(t))
+            return sbp_fail(diag, SBP_INPUT, "%s: beside '%s' a tensor is missing that '%s' is made of, too",
+                            t->path, t->view->parts[0].from->name, t->name);
+        describe(t);
+        list_sources(w, t);
     }
     return SBP_OK;
 }

@@ -95,7 +95,7 @@ static sbp_status open_guarded(void *user) {
     SBP_TRY(o->add(o->w, o->diag, o->w->path));
     SBP_TRY(sbp_weights_pair(o->w, o->diag));
     sbp_weights_stack(o->w);
-    return sbp_weights_view(o->w, o->diag);
+    return SBP_OK;
 }
 
 sbp_status sbp_weights_open_as(sbp_arena *arena, sbp_diag *diag, const char *path, sbp_weights_adder add,
@@ -371,7 +371,7 @@ sbp_status sbp_weights_read_blocks(const sbp_weights *w, const sbp_weight *t, in
         return sbp_fail(diag, SBP_INTERNAL, "%s: tensor '%s' has no %lld blocks from %lld on", t->path,
                         t->name, (long long)count, (long long)first);
     if (t->view)
-        return sbp_weights_view_blocks(w, t, first, count, parts, diag);
+        return t->view->read_blocks(w, t, first, count, parts, diag);
     for (int64_t done = 0; done < count;) {
         int64_t most = QUANTIZED_ELEMS / f->block, n = count - done < most ? count - done : most;
         void *to[SBP_MAX_FORMAT_PARTS];
@@ -422,7 +422,7 @@ sbp_status sbp_weights_read(const sbp_weights *w, const sbp_weight *t, int64_t f
     if (t->parts)
         return sbp_weights_read_stack(w, t, first, count, dtype, out, diag);
     if (t->view)
-        return sbp_weights_read_view(w, t, first, count, dtype, out, diag);
+        return t->view->read(w, t, first, count, dtype, out, diag);
     if (t->codec >= CODEC_QUANTIZED)
         return read_quantized(w, t, first, count, dtype, out, diag);
     if (dtype != t->dtype)

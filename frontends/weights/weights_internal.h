@@ -57,12 +57,18 @@ sbp_status sbp_weights_read_raw(const sbp_weights *w, const sbp_weight *t, int64
 void sbp_weights_stack(sbp_weights *w);
 sbp_status sbp_weights_read_stack(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
                                   sbp_dtype dtype, void *out, sbp_diag *diag) SBP_CHECKED;
-/* Finds the views (gguf_view.c); below a guard. */
+/* Finds the views of a GGUF file that is open (gguf_view.c); below a guard. */
 sbp_status sbp_weights_view(sbp_weights *w, sbp_diag *diag) SBP_CHECKED;
-sbp_status sbp_weights_read_view(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
-                                 sbp_dtype dtype, void *out, sbp_diag *diag) SBP_CHECKED;
-sbp_status sbp_weights_view_blocks(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
-                                   void *const *parts, sbp_diag *diag) SBP_CHECKED;
+/* How one is read, as sbp_weights_read and sbp_weights_read_blocks. */
+struct sbp_gguf_view {
+    sbp_status (*read)(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+                       sbp_dtype dtype, void *out, sbp_diag *diag);
+    sbp_status (*read_blocks)(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+                              void *const *parts, sbp_diag *diag);
+    struct sbp_gguf_part *parts;
+    int32_t count, capacity;
+};
+
 /* Opens one more file, below a guard. */
 sbp_status sbp_weights_add_file(sbp_weights *w, sbp_diag *diag, const char *path, int32_t *index) SBP_CHECKED;
 /* Adds a tensor; a name that is there already is an error. */
