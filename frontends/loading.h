@@ -32,6 +32,10 @@ const char *sbp_loading_source_name(const sbp_param *param);
  * there; NULL. */
 const sbp_weight *sbp_loading_find(const sbp_weights *weights, const sbp_param *param);
 
+/* Per value, whether experts are chosen by it: a product that does so is a router, which is no linear layer of
+ * transformers (a class of its own): PEFT does not adapt it as one, and it is not kept in 4 bits. */
+bool *sbp_loading_find_routers(sbp_arena *arena, const sbp_func *func);
+
 /* How a file keeps the parameter that Hugging Face's class calls `name`, when it is not under its name: a
  * recipe in the arena; NULL: under its name. */
 typedef const struct sbp_recipe *(*sbp_stored)(sbp_arena *arena, void *user, const char *name,

@@ -211,9 +211,8 @@ static sbp_value within_groups(sbp_hf *hf, const sbp_hf_experts *e, sbp_value sc
     return sbp_build_reshape(b, x, (int64_t[]){e->count}, 1);
 }
 
-/* What the routers of all layers do, as sums over rows (frontends/objectives/statistics.c). A row counts as often
- * as sequences have it: not where there is none, several times where they share it. */
-static void add_statistics(sbp_hf *hf, const sbp_hf_experts *e, sbp_value scores, sbp_value index) {
+/* A row counts as often as sequences have it: not where there is none, several times where they share it. */
+void sbp_hf_experts_add_statistics(sbp_hf *hf, const sbp_hf_experts *e, sbp_value scores, sbp_value index) {
     sbp_builder *b = &hf->builder;
     sbp_dtype wide = sbp_rule_wide(hf->compute);
     const sbp_attr iota[] = {sbp_attr_int("n", e->count), sbp_attr_dtype("dtype", wide)};
@@ -259,7 +258,7 @@ static sbp_hf_choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value
     c.index =
         sbp_build(b, SBP_OP_route, "chosen", &ranked, 1, (sbp_attr[]){sbp_attr_int("k", e->chosen)}, 1, NULL);
     c.weight = sbp_build2(b, SBP_OP_take_at, scores, c.index);
-    add_statistics(hf, e, scores, c.index);
+    sbp_hf_experts_add_statistics(hf, e, scores, c.index);
     if (e->softmax_of_chosen) {
         c.weight = sbp_hf_softmax(b, c.weight);
     } else if (e->normalized) {

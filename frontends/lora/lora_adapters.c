@@ -110,25 +110,9 @@ static const sbp_op *find_head(const sbp_func *f) {
     return NULL;
 }
 
-/* Per value, whether experts are chosen by it: a product that does so is a router, which is no module that
- * PEFT adapts (transformers: a class of its own). */
-static bool *find_routers(sbp_arena *arena, const sbp_func *f) {
-    bool *routes = SBP_NEW_ARRAY(arena, bool, f->value_count + 1);
-    for (int32_t i = f->op_count - 1; i >= 0; i--) {
-        const sbp_op *op = &f->ops[i];
-        sbp_op_class class = sbp_opcode_class(op->code);
-        bool inside = class == SBP_CLASS_ROWWISE || class == SBP_CLASS_COMPOSITE;
-        for (int32_t k = 0; k < op->operand_count; k++)
-            if (op->operands[k] != SBP_NO_VALUE &&
-                (class == SBP_CLASS_CHOICE || (inside && routes[op->results[0]])))
-                routes[op->operands[k]] = true;
-    }
-    return routes;
-}
-
 static void find_sites(tuning *t) {
     const sbp_func *f = sbp_module_find_func(t->m, "model");
-    const bool *routes = find_routers(t->l->arena, f);
+    const bool *routes = sbp_loading_find_routers(t->l->arena, f);
     const sbp_op *head = find_head(f);
     int32_t of_head = head ? param_operand(f, head, 1) : -1;
     for (int32_t i = 0; i < f->op_count; i++) {

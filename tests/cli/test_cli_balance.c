@@ -96,6 +96,27 @@ static void test_metrics(void **state) {
     }
 }
 
+/* How experts are used, by transformers' routers, of models whose routers have no such loss. */
+static void test_loads(void **state) {
+    io_fixture *f = *state;
+    const sbp_json *expect;
+    int count;
+    assert_ok(f, sbp_json_read(f->arena, f->diag, BALANCE "/expect.json", 0, &expect));
+    const sbp_json *of = sbp_json_member(expect, "load");
+    assert_true(of && of->count > 0);
+    for (int64_t i = 0; i < of->count; i++) {
+        cli_ok(f,
+               sbp_arena_printf(f->arena,
+                                "$C compile $G/%s/model -o $D/p --dtype fp64 --seq-len 106 --chunk 7 && $R "
+                                "$D/p --data $G/%s/train.jsonl --batch-tokens 106 --steps 1 --out $D/run "
+                                "--overwrite",
+                                of->items[i].key, of->items[i].key));
+        const sbp_json *line = cli_lines(f, "run/metrics.jsonl", &count)[0];
+        near("expert_load/max", cli_number(f, line, "expert_load/max"), cli_number(f, &of->items[i], "max"));
+        near("expert_load/min", cli_number(f, line, "expert_load/min"), cli_number(f, &of->items[i], "min"));
+    }
+}
+
 /* The weight may be given; by a run, too. Models without the loss refuse one that is not 0. */
 static void test_options(void **state) {
     io_fixture *f = *state;
@@ -142,6 +163,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_gradients, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_shared_prompts, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_metrics, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_loads, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_options, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_ranks, cli_setup, io_teardown),
     };
