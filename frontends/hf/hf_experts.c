@@ -134,14 +134,18 @@ static bool is_fused(sbp_hf *hf, const sbp_hf_experts *e, const char *module) {
            sbp_hf_has_tensor(hf, sbp_hf_path(hf, "%s.experts.%s", module, e->names->fused));
 }
 
+/* What transformers' class calls a module. */
+static const char *class_module(sbp_hf *hf, const sbp_hf_experts *e, const char *module) {
+    const char *own = e->names->class_module, *dot = own ? strrchr(module, '.') : NULL;
+    return dot ? sbp_arena_printf(hf->arena, "%.*s.%s", (int)(dot - module), module, own) : module;
+}
+
 /* What the class of all families calls the tensors of all experts, by which peft adapts them. */
 static void name_for_adapters(sbp_hf *hf, const sbp_hf_experts *e, const char *module, int part,
                               sbp_value matrices, int64_t start, int64_t total) {
-    const char *own = e->names->class_module, *dot = own ? strrchr(module, '.') : NULL;
     if (hf->builder.status != SBP_OK)
         return;
-    if (dot)
-        module = sbp_arena_printf(hf->arena, "%.*s.%s", (int)(dot - module), module, own);
+    module = class_module(hf, e, module);
     sbp_param *param = &hf->builder.module->params[hf->builder.func->values[matrices].binding];
     param->fused = sbp_arena_printf(hf->arena, "%s.experts.%s", module,
                                     part == SBP_HF_EXPERT_DOWN ? "down_proj" : "gate_up_proj");
@@ -235,6 +239,15 @@ void sbp_hf_experts_add_statistics(sbp_hf *hf, const sbp_hf_experts *e, sbp_valu
         sbp_func_add_result(b->func, sum, SBP_RESULT_STATISTIC, SBP_NO_VALUE, SBP_STATISTIC_PROBABILITIES);
 }
 
+/* Likewise the tensor of a router. */
+static void name_router(sbp_hf *hf, const sbp_hf_experts *e, const char *router, const char *module) {
+    int32_t found = sbp_module_find_param(hf->builder.module, sbp_hf_path(hf, "%s.weight", router));
+    if (hf->builder.status != SBP_OK || found < 0)
+        return;
+    hf->builder.module->params[found].fused =
+        sbp_arena_printf(hf->arena, "%s.%s.weight", class_module(hf, e, module), e->names->router);
+}
+
 static sbp_hf_choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x, const char *module,
                                   int64_t hidden) {
     sbp_builder *b = &hf->builder;
@@ -243,6 +256,7 @@ static sbp_hf_choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value
     const char *router = sbp_hf_path(hf, "%s.%s", module, e->names->router);
     sbp_value scores = e->sigmoid ? sbp_hf_linear_wide(hf, "router", x, router, e->count, hidden)
                                   : sbp_hf_linear(hf, "router", x, router, e->count, hidden, e->router_bias);
+    name_router(hf, e, router, module);
     scores = sbp_build_cast(b, scores, wide);
     if (e->sigmoid)
         scores = sbp_build1(b, SBP_OP_sigmoid, scores);
