@@ -268,7 +268,7 @@ static int64_t count_logits(const sbp_func *f) {
     return 0;
 }
 
-/* Per parameter, whether all that reads it are products which are not the logits. */
+/* Per parameter, whether all that reads it are products, of experts too, which are not the logits or a router. */
 static bool *find_linear(const sbp_loading *l) {
     const sbp_module *m = l->model->module;
     bool *linear = SBP_NEW_ARRAY(l->arena, bool, m->param_count + 1),
@@ -276,14 +276,16 @@ static bool *find_linear(const sbp_loading *l) {
     for (int32_t n = 0; n < m->func_count; n++) {
         const sbp_func *f = m->funcs[n];
         int64_t logits = count_logits(f);
+        const bool *routes = sbp_loading_find_routers(l->arena, f);
         for (int32_t i = 0; i < f->op_count; i++)
             for (int32_t k = 0; k < f->ops[i].operand_count; k++) {
                 const sbp_value_info *v =
                     f->ops[i].operands[k] >= 0 ? &f->values[f->ops[i].operands[k]] : NULL;
                 if (!v || v->role != SBP_VALUE_PARAM || v->binding < 0)
                     continue;
-                bool product = f->ops[i].code == SBP_OP_linear && k == 1 &&
-                               sbp_type_row_elems(&f->values[f->ops[i].results[0]].type) != logits;
+                bool product = (f->ops[i].code == SBP_OP_expert_linear && k == 2) ||
+                               (f->ops[i].code == SBP_OP_linear && k == 1 && !routes[f->ops[i].results[0]] &&
+                                sbp_type_row_elems(&f->values[f->ops[i].results[0]].type) != logits);
                 linear[v->binding] |= product;
                 other[v->binding] |= !product;
             }
@@ -293,10 +295,12 @@ static bool *find_linear(const sbp_loading *l) {
     return linear;
 }
 
+/* Whole blocks in each matrix, so that an expert's are those of its matrix alone. */
 static bool can_keep(const sbp_param *param, sbp_format format) {
     const sbp_type *t = &param->type;
-    int64_t cols = t->rank > 0 ? t->dim[t->rank - 1].n : 0;
-    return t->rank > 1 && cols > 0 && sbp_format_fits(format, sbp_type_row_elems(t) / cols, cols);
+    int64_t cols = t->rank > 0 ? t->dim[t->rank - 1].n : 0, matrices = t->rank == 3 ? t->dim[0].n : 1;
+    return t->rank > 1 && cols > 0 && matrices > 0 &&
+           sbp_format_fits(format, sbp_type_row_elems(t) / cols / matrices, cols);
 }
 
 /* The blocks of the file, where the parameter has them whole. */

@@ -32,6 +32,10 @@ const char *sbp_loading_source_name(const sbp_param *param);
  * there; NULL. */
 const sbp_weight *sbp_loading_find(const sbp_weights *weights, const sbp_param *param);
 
+/* Per value, whether experts are chosen by it: a product that does so is a router, which is no linear layer of
+ * transformers (a class of its own): PEFT does not adapt it as one, and it is not kept in 4 bits. */
+bool *sbp_loading_find_routers(sbp_arena *arena, const sbp_func *func);
+
 /* Builds the module from a config.json. */
 sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config) SBP_CHECKED;
 /* config with every KEY=JSON of the options. */

@@ -328,6 +328,10 @@ sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, int64_t layers, const sbp_hf_expe
 typedef struct sbp_hf_choice {
     sbp_value index, weight;
 } sbp_hf_choice;
+/* What the routers of all layers do, as sums over rows (frontends/objectives/statistics.c), of scores in the wide
+ * type [T, experts] and what is chosen by them. */
+void sbp_hf_experts_add_statistics(sbp_hf *hf, const sbp_hf_experts *experts, sbp_value scores,
+                                   sbp_value index);
 /* The sum of the answers of those, in the wide type, [T, hidden]; <module>.experts has the matrices. */
 sbp_value sbp_hf_experts_apply(sbp_hf *hf, const sbp_hf_experts *experts, const char *activation, sbp_value x,
                                sbp_hf_choice choice, const char *module, int64_t hidden);

@@ -134,14 +134,18 @@ static bool is_fused(sbp_hf *hf, const sbp_hf_experts *e, const char *module) {
            sbp_hf_has_tensor(hf, sbp_hf_path(hf, "%s.experts.%s", module, e->names->fused));
 }
 
+/* What transformers' class calls a module. */
+static const char *class_module(sbp_hf *hf, const sbp_hf_experts *e, const char *module) {
+    const char *own = e->names->class_module, *dot = own ? strrchr(module, '.') : NULL;
+    return dot ? sbp_arena_printf(hf->arena, "%.*s.%s", (int)(dot - module), module, own) : module;
+}
+
 /* What the class of all families calls the tensors of all experts, by which peft adapts them. */
 static void name_for_adapters(sbp_hf *hf, const sbp_hf_experts *e, const char *module, int part,
                               sbp_value matrices, int64_t start, int64_t total) {
-    const char *own = e->names->class_module, *dot = own ? strrchr(module, '.') : NULL;
     if (hf->builder.status != SBP_OK)
         return;
-    if (dot)
-        module = sbp_arena_printf(hf->arena, "%.*s.%s", (int)(dot - module), module, own);
+    module = class_module(hf, e, module);
     sbp_param *param = &hf->builder.module->params[hf->builder.func->values[matrices].binding];
     param->fused = sbp_arena_printf(hf->arena, "%s.experts.%s", module,
                                     part == SBP_HF_EXPERT_DOWN ? "down_proj" : "gate_up_proj");
@@ -211,9 +215,8 @@ static sbp_value within_groups(sbp_hf *hf, const sbp_hf_experts *e, sbp_value sc
     return sbp_build_reshape(b, x, (int64_t[]){e->count}, 1);
 }
 
-/* What the routers of all layers do, as sums over rows (frontends/objectives/statistics.c). A row counts as often
- * as sequences have it: not where there is none, several times where they share it. */
-static void add_statistics(sbp_hf *hf, const sbp_hf_experts *e, sbp_value scores, sbp_value index) {
+/* A row counts as often as sequences have it: not where there is none, several times where they share it. */
+void sbp_hf_experts_add_statistics(sbp_hf *hf, const sbp_hf_experts *e, sbp_value scores, sbp_value index) {
     sbp_builder *b = &hf->builder;
     sbp_dtype wide = sbp_rule_wide(hf->compute);
     const sbp_attr iota[] = {sbp_attr_int("n", e->count), sbp_attr_dtype("dtype", wide)};
@@ -236,6 +239,15 @@ static void add_statistics(sbp_hf *hf, const sbp_hf_experts *e, sbp_value scores
         sbp_func_add_result(b->func, sum, SBP_RESULT_STATISTIC, SBP_NO_VALUE, SBP_STATISTIC_PROBABILITIES);
 }
 
+/* Likewise the tensor of a router. */
+static void name_router(sbp_hf *hf, const sbp_hf_experts *e, const char *router, const char *module) {
+    int32_t found = sbp_module_find_param(hf->builder.module, sbp_hf_path(hf, "%s.weight", router));
+    if (hf->builder.status != SBP_OK || found < 0)
+        return;
+    hf->builder.module->params[found].fused =
+        sbp_arena_printf(hf->arena, "%s.%s.weight", class_module(hf, e, module), e->names->router);
+}
+
 static sbp_hf_choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x, const char *module,
                                   int64_t hidden) {
     sbp_builder *b = &hf->builder;
@@ -244,6 +256,7 @@ static sbp_hf_choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value
     const char *router = sbp_hf_path(hf, "%s.%s", module, e->names->router);
     sbp_value scores = e->sigmoid ? sbp_hf_linear_wide(hf, "router", x, router, e->count, hidden)
                                   : sbp_hf_linear(hf, "router", x, router, e->count, hidden, e->router_bias);
+    name_router(hf, e, router, module);
     scores = sbp_build_cast(b, scores, wide);
     if (e->sigmoid)
         scores = sbp_build1(b, SBP_OP_sigmoid, scores);
@@ -259,7 +272,7 @@ static sbp_hf_choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value
     c.index =
         sbp_build(b, SBP_OP_route, "chosen", &ranked, 1, (sbp_attr[]){sbp_attr_int("k", e->chosen)}, 1, NULL);
     c.weight = sbp_build2(b, SBP_OP_take_at, scores, c.index);
-    add_statistics(hf, e, scores, c.index);
+    sbp_hf_experts_add_statistics(hf, e, scores, c.index);
     if (e->softmax_of_chosen) {
         c.weight = sbp_hf_softmax(b, c.weight);
     } else if (e->normalized) {

@@ -237,6 +237,7 @@ static sbp_value build_experts(const gemma *m, sbp_value x, int64_t n) {
     c.index =
         sbp_build(b, SBP_OP_route, "chosen", &scores, 1, (sbp_attr[]){sbp_attr_int("k", e->chosen)}, 1, NULL);
     c.weight = sbp_build2(b, SBP_OP_take_at, scores, c.index);
+    sbp_hf_experts_add_statistics(hf, e, scores, c.index);
     c.weight = sbp_build2(b, SBP_OP_div, c.weight, sbp_build1(b, SBP_OP_row_sum, c.weight));
     sbp_value own =
         sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.per_expert_scale", router), SBP_INIT_ONES, e->count);

@@ -16,6 +16,8 @@ typedef struct site {
     bool in_out; /* the matrix is [in, out] */
     const char
         *module; /* "model.layers.0.self_attn.q_proj"; of experts "model.layers.0.mlp.experts.down_proj" */
+    const char
+        *tensor;      /* of experts and routers: the name by which alone it is a target; NULL: as a module */
     bool head, taken; /* taken: a target */
     bool experts;     /* a matrix for each */
 } site;
@@ -78,14 +80,15 @@ static sbp_status number_of(const tuning *t, const char *what, const sbp_lora_nu
 
 /* ---- what the graph multiplies by --------------------------------------------------------------------- */
 
-static void add_site(tuning *t, int32_t param, bool in_out, bool experts) {
+static void add_site(tuning *t, int32_t param, bool in_out, bool experts, bool router) {
     for (int32_t i = 0; i < t->site_count; i++)
         if (t->sites[i].param == param)
             return;
     const char *source = sbp_loading_source_name(&t->m->params[param]);
-    site s = {.param = param, .in_out = in_out, .module = module_of(t->l->arena, source), .experts = experts};
-    if (experts)
-        s.module = t->m->params[param].fused;
+    site s = {.param = param, .in_out = in_out, .experts = experts};
+    if (experts || router)
+        source = s.tensor = t->m->params[param].fused;
+    s.module = module_of(t->l->arena, source);
     SBP_PUSH(t->l->arena, t->sites, t->site_count, t->site_capacity, s);
 }
 
@@ -110,25 +113,9 @@ static const sbp_op *find_head(const sbp_func *f) {
     return NULL;
 }
 
-/* Per value, whether experts are chosen by it: a product that does so is a router, which is no module that
- * PEFT adapts (transformers: a class of its own). */
-static bool *find_routers(sbp_arena *arena, const sbp_func *f) {
-    bool *routes = SBP_NEW_ARRAY(arena, bool, f->value_count + 1);
-    for (int32_t i = f->op_count - 1; i >= 0; i--) {
-        const sbp_op *op = &f->ops[i];
-        sbp_op_class class = sbp_opcode_class(op->code);
-        bool inside = class == SBP_CLASS_ROWWISE || class == SBP_CLASS_COMPOSITE;
-        for (int32_t k = 0; k < op->operand_count; k++)
-            if (op->operands[k] != SBP_NO_VALUE &&
-                (class == SBP_CLASS_CHOICE || (inside && routes[op->results[0]])))
-                routes[op->operands[k]] = true;
-    }
-    return routes;
-}
-
 static void find_sites(tuning *t) {
     const sbp_func *f = sbp_module_find_func(t->m, "model");
-    const bool *routes = find_routers(t->l->arena, f);
+    const bool *routes = sbp_loading_find_routers(t->l->arena, f);
     const sbp_op *head = find_head(f);
     int32_t of_head = head ? param_operand(f, head, 1) : -1;
     for (int32_t i = 0; i < f->op_count; i++) {
@@ -137,13 +124,13 @@ static void find_sites(tuning *t) {
                     : op->code == SBP_OP_expert_linear ? param_operand(f, op, 2)
                     : op->code == SBP_OP_gather        ? param_operand(f, op, 0)
                                                        : -1;
-        bool experts = op->code == SBP_OP_expert_linear;
-        if (experts && (p < 0 || !t->m->params[p].fused))
+        bool experts = op->code == SBP_OP_expert_linear, router = !experts && routes[op->results[0]];
+        if (p < 0 || ((experts || router) && !t->m->params[p].fused))
             continue;
-        if (p >= 0 && op->code == SBP_OP_gather)
+        if (op->code == SBP_OP_gather)
             t->gathered[p] = true;
-        else if (p >= 0 && !routes[op->results[0]])
-            add_site(t, p, sbp_op_symbol_is(op, "layout", "in_out"), experts);
+        else
+            add_site(t, p, sbp_op_symbol_is(op, "layout", "in_out"), experts, router);
     }
     for (int32_t i = 0; i < t->site_count; i++)
         t->sites[i].head = t->sites[i].param == of_head;
@@ -236,7 +223,7 @@ static sbp_status in_layers(const tuning *t, const char *module, bool *out) {
 static sbp_status is_target(const tuning *t, const sbp_lora_names *targets, const site *s, bool *out) {
     int32_t at = -1, excluded;
     *out = false;
-    if (s->experts)
+    if (s->tensor)
         return SBP_OK;
     SBP_TRY(find_name(t, "--lora-exclude", &t->o->exclude, s->module, &excluded));
     if (!t->o->all_linear)
@@ -283,21 +270,22 @@ static sbp_status check_unused(const tuning *t, const char *name, bool *used) {
     return SBP_OK;
 }
 
-/* Experts, by the names of their tensors; excluded modules and layers are not asked, as peft does not. */
+/* Experts and routers, by the names of their tensors; excluded modules and layers are not asked, as peft does not. */
 static sbp_status choose_parameters(tuning *t) {
     const sbp_lora_names *names = &t->o->parameters;
     const char *known = NULL;
     for (int32_t i = 0; i < t->site_count; i++)
-        known = t->sites[i].experts ? t->sites[i].module : known;
+        known = t->sites[i].experts ? t->sites[i].tensor : known;
     for (int32_t k = 0; k < names->count; k++) {
         bool any = false;
         for (int32_t i = 0; i < t->site_count; i++)
-            if (t->sites[i].experts && ends_with(t->sites[i].module, names->names[k]))
+            if (t->sites[i].tensor && ends_with(t->sites[i].tensor, names->names[k]))
                 any = t->sites[i].taken = true;
         if (!any)
-            return sbp_fail(t->l->diag, SBP_USAGE,
-                            "--lora-target-parameters %s: no tensor of experts has such a name; %s%s",
-                            names->names[k], known ? "one is " : "the model has none", known ? known : "");
+            return sbp_fail(
+                t->l->diag, SBP_USAGE,
+                "--lora-target-parameters %s: no tensor of experts or routers has such a name; %s%s",
+                names->names[k], known ? "one is " : "the model has none", known ? known : "");
     }
     if (names->count > 0 && t->o->dropout > 0)
         return sbp_fail(t->l->diag, SBP_USAGE,
@@ -326,7 +314,7 @@ static sbp_status choose_targets(tuning *t, sbp_lora_names *targets) {
         t->target_used = SBP_NEW_ARRAY(t->l->arena, bool, targets->count + 1);
         for (int32_t i = 0; i < t->site_count; i++) {
             site *s = &t->sites[i];
-            if (s->experts)
+            if (s->tensor)
                 continue;
             SBP_TRY(is_target(t, targets, s, &s->taken));
             if (s->taken && s->head)
@@ -508,8 +496,9 @@ static sbp_status add_adapter(tuning *t, const site *s) {
     rows part = {0};
     if (!s->experts)
         SBP_TRY(rows_of(t, s, &part));
-    SBP_TRY(number_of(t, "--lora-rank-pattern", t->o->ranks, t->o->rank_count, s->module, &rank));
-    SBP_TRY(number_of(t, "--lora-alpha-pattern", t->o->alphas, t->o->alpha_count, s->module, &alpha));
+    const char *called = s->tensor ? s->tensor : s->module;
+    SBP_TRY(number_of(t, "--lora-rank-pattern", t->o->ranks, t->o->rank_count, called, &rank));
+    SBP_TRY(number_of(t, "--lora-alpha-pattern", t->o->alphas, t->o->alpha_count, called, &alpha));
     if (!(rank >= 1 && rank <= 1e6) || rank != floor(rank))
         return sbp_fail(t->l->diag, SBP_USAGE, "--lora-rank-pattern: %g for %s is not a rank", rank,
                         s->module);
@@ -517,7 +506,9 @@ static sbp_status add_adapter(tuning *t, const site *s) {
     const rows whole = {0, r, r, 1};
     const char *a = sbp_arena_printf(arena, PREFIX "%s.lora_A.weight", s->module),
                *b = sbp_arena_printf(arena, PREFIX "%s.lora_B.weight", s->module),
-               *own = sbp_arena_printf(arena, PREFIX "%s.lora_B.weight", module_of(arena, weight.name));
+               *own = s->tensor
+                          ? b
+                          : sbp_arena_printf(arena, PREFIX "%s.lora_B.weight", module_of(arena, weight.name));
     sbp_adapter adapter = {.weight = s->param,
                            .in_out = s->in_out,
                            .scale = alpha / (t->o->rslora ? sqrt(rank) : rank),
@@ -544,7 +535,7 @@ static sbp_lora_names short_names(const tuning *t) {
     bool ambiguous = false;
     for (int32_t i = 0; i < t->site_count; i++) {
         const char *dot = strrchr(t->sites[i].module, '.'), *end = dot ? dot + 1 : t->sites[i].module;
-        bool known = !t->sites[i].taken || t->sites[i].experts;
+        bool known = !t->sites[i].taken || t->sites[i].tensor;
         for (int32_t k = 0; k < count && !known; k++)
             known = strcmp(names[k], end) == 0;
         if (!known)
@@ -552,13 +543,12 @@ static sbp_lora_names short_names(const tuning *t) {
     }
     for (int32_t i = 0; i < t->site_count; i++)
         for (int32_t k = 0; k < count; k++)
-            ambiguous |=
-                !t->sites[i].taken && !t->sites[i].experts && ends_with(t->sites[i].module, names[k]);
+            ambiguous |= !t->sites[i].taken && !t->sites[i].tensor && ends_with(t->sites[i].module, names[k]);
     if (!ambiguous)
         return (sbp_lora_names){.names = names, .count = count};
     count = 0;
     for (int32_t i = 0; i < t->site_count; i++) {
-        bool known = !t->sites[i].taken || t->sites[i].experts;
+        bool known = !t->sites[i].taken || t->sites[i].tensor;
         for (int32_t k = 0; k < count && !known; k++)
             known = strcmp(names[k], t->sites[i].module) == 0;
         if (!known)

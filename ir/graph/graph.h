@@ -164,7 +164,8 @@ typedef struct sbp_param {
     /* How the file that the model came from keeps it, when that is another way (GGUF); NULL: the same way. */
     const struct sbp_recipe *stored;
     /* Of experts: what transformers' class calls the tensor of all of them that this is, or is `length` rows of each
-     * matrix of, from `start` on of `total`; adapters are of that. NULL: adapters are of `name`. */
+     * matrix of, from `start` on of `total`; adapters are of that. Of a router: what the class calls it. NULL:
+     * adapters are of `name`. */
     const char *fused;
     int64_t fused_start, fused_total;
     const char *const *aliases; /* other names that files give the tensor */

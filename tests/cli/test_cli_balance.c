@@ -28,6 +28,11 @@ static const char *wanted(io_fixture *f, int i) {
     return sbp_arena_printf(f->arena, BALANCE "/%s.safetensors", cases[i].name);
 }
 
+static void near(const char *what, double got, double want) {
+    if (!(fabs(got - want) <= SBP_TOLERANCE_F64 * fmax(1, fabs(want))))
+        fail_msg("%s is %.17g, expected %.17g", what, got, want);
+}
+
 static void test_gradients(void **state) {
     io_fixture *f = *state;
     for (int i = 0; i < SBP_COUNT(cases); i++)
@@ -44,6 +49,35 @@ static void test_gradients(void **state) {
         }
 }
 
+/* An adapter of linear layers, experts and routers, by PEFT: what it gets of the balancing loss, beside the rest. */
+static void test_adapted(void **state) {
+    static const struct {
+        const char *name, *compile, *run;
+    } adapted[] = {{"adapted_sft", "--objective sft --seq-len 94", "--batch-tokens 94"},
+                   {"adapted_dpo", "--objective dpo --beta 0.3 --seq-len 300", "--beta 0.3 --batch-size 4"}};
+    io_fixture *f = *state;
+    const sbp_json *expect;
+    int count;
+    assert_ok(f, sbp_json_read(f->arena, f->diag, BALANCE "/expect.json", 0, &expect));
+    for (int i = 0; i < SBP_COUNT(adapted); i++) {
+        const char *compile =
+                       sbp_arena_printf(f->arena, "$C compile " BALANCE "/adapter %s", adapted[i].compile),
+                   *run = sbp_arena_printf(f->arena, "--data " BALANCE "/%s.jsonl %s", adapted[i].name,
+                                           adapted[i].run);
+        for (int c = 0; c < SBP_COUNT(cuts); c++)
+            cli_check_cut(f, sbp_arena_printf(f->arena, "%s, %s", adapted[i].name, cuts[c].compile), &cuts[c],
+                          compile, run,
+                          sbp_arena_printf(f->arena, BALANCE "/%s.safetensors", adapted[i].name));
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "%s -o $D/p --dtype fp64 && $R $D/p %s --steps 1 --out $D/run --overwrite",
+                                   compile, run));
+        const sbp_json *of = sbp_json_member(expect, adapted[i].name),
+                       *line = cli_lines(f, "run/metrics.jsonl", &count)[0];
+        near("loss", cli_number(f, line, "loss"), cli_number(f, of, "loss"));
+        near("aux_loss", cli_number(f, line, "aux_loss"), cli_number(f, of, "aux_loss"));
+    }
+}
+
 /* Prompts that are shared count as often as sequences have them. */
 static void test_shared_prompts(void **state) {
     io_fixture *f = *state;
@@ -52,11 +86,6 @@ static void test_shared_prompts(void **state) {
               "$D/p --data " BALANCE
               "/dpo.jsonl --beta 0.3 --share-prompt on --dump-gradients $D/got --out none");
     cli_compare(f, "shared prompts", io_path(f, "got"), BALANCE "/dpo.safetensors", SBP_TOLERANCE_F64);
-}
-
-static void near(const char *what, double got, double want) {
-    if (!(fabs(got - want) <= SBP_TOLERANCE_F64 * fmax(1, fabs(want))))
-        fail_msg("%s is %.17g, expected %.17g", what, got, want);
 }
 
 /* The loss has it, and the metrics say what it is and how the experts are used; in evaluations, too. Where its
@@ -93,6 +122,27 @@ static void test_metrics(void **state) {
         near("loss", cli_number(f, lines[0], "loss"), loss - 0.3 * aux);
         near("load", cli_number(f, lines[0], "expert_load/max"), most);
         assert_null(sbp_json_member(lines[0], "aux_loss"));
+    }
+}
+
+/* How experts are used, by transformers' routers, of models whose routers have no such loss. */
+static void test_loads(void **state) {
+    io_fixture *f = *state;
+    const sbp_json *expect;
+    int count;
+    assert_ok(f, sbp_json_read(f->arena, f->diag, BALANCE "/expect.json", 0, &expect));
+    const sbp_json *of = sbp_json_member(expect, "load");
+    assert_true(of && of->count > 0);
+    for (int64_t i = 0; i < of->count; i++) {
+        cli_ok(f,
+               sbp_arena_printf(f->arena,
+                                "$C compile $G/%s/model -o $D/p --dtype fp64 --seq-len 106 --chunk 7 && $R "
+                                "$D/p --data $G/%s/train.jsonl --batch-tokens 106 --steps 1 --out $D/run "
+                                "--overwrite",
+                                of->items[i].key, of->items[i].key));
+        const sbp_json *line = cli_lines(f, "run/metrics.jsonl", &count)[0];
+        near("expert_load/max", cli_number(f, line, "expert_load/max"), cli_number(f, &of->items[i], "max"));
+        near("expert_load/min", cli_number(f, line, "expert_load/min"), cli_number(f, &of->items[i], "min"));
     }
 }
 
@@ -142,6 +192,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_gradients, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_shared_prompts, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_metrics, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_adapted, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_loads, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_options, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_ranks, cli_setup, io_teardown),
     };

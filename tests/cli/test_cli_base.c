@@ -363,6 +363,139 @@ static void test_resume(void **state) {
     }
 }
 
+/* ---- experts ---------------------------------------------------------------------------------------------
+ */
+
+/* Files with a tensor for each expert, and with one for all, [experts, in, out]. */
+static const struct {
+    const char *model, *settings, *tensor;
+} experts[] = {
+    {"qwen3_moe_norm_v",
+     "--set hidden_size=64 --set moe_intermediate_size=32 --set num_local_experts=3 --set "
+     "num_experts_per_tok=2",
+     "model.layers.0.mlp.experts.1.gate_proj.weight"},
+    {"gpt_oss_v", "--set hidden_size=64 --set intermediate_size=32",
+     "model.layers.1.mlp.experts.gate_up_proj"},
+};
+#define FROZEN_EXPERTS "--freeze '*experts*proj*' --freeze '*o_proj.weight'"
+
+/* Random weights of such a model: $D/m. */
+static void write_experts(io_fixture *f, int k) {
+    cli_ok(f,
+           sbp_arena_printf(f->arena,
+                            "rm -rf $D/c $D/m && mkdir $D/c && cp $G/%s/model/config.json $D/c && $C compile "
+                            "$D/c -o $D/p --seq-len 96 %s && $R $D/p --weights random:3 --data $D/d.jsonl "
+                            "--batch-size 8 --lr 0 --steps 1 --save-every never --out $D/m",
+                            experts[k].model, experts[k].settings));
+}
+
+static void write_expert_rows(io_fixture *f) {
+    cli_put(f, "d.jsonl",
+            "{\"input_ids\":[1,5,9,13,17,21,25,29,2,6,10,14]}\n{\"input_ids\":[3,4]}\n"
+            "{\"input_ids\":[7,8,30,28,26,24,22,20,18]}\n");
+}
+
+static float *read_floats(io_fixture *f, const char *directory, const char *name, int64_t *elems) {
+    sbp_weights *w;
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, io_path(f, directory), &w));
+    const sbp_weight *t = sbp_weights_find(w, name);
+    assert_true(t && t->dtype == SBP_F32);
+    float *x = sbp_arena_alloc(f->arena, (size_t)t->elems * sizeof *x);
+    assert_ok(f, sbp_weights_read(w, t, 0, t->elems, SBP_F32, x, f->diag));
+    *elems = t->elems;
+    sbp_weights_close(w);
+    return x;
+}
+
+/* What is written of an expert are the numbers of the blocks that its matrix alone has. */
+static void check_numbers(io_fixture *f, const char *format_name, const char *tensor) {
+    sbp_format format = SBP_FORMAT_NONE;
+    int64_t count, same;
+    assert_true(sbp_format_from_name(format_name, &format));
+    const float *was = read_floats(f, "m", tensor, &count), *is = read_floats(f, format_name, tensor, &same);
+    void *parts[SBP_MAX_FORMAT_PARTS];
+    float *want = sbp_arena_alloc(f->arena, (size_t)count * sizeof *want);
+    for (int i = 0; i < SBP_MAX_FORMAT_PARTS; i++)
+        parts[i] = sbp_arena_alloc(f->arena, (size_t)count * sizeof(float));
+    int64_t blocks = count / sbp_format_of(format)->block;
+    sbp_format_encode(format, was, blocks, parts);
+    sbp_format_decode(sbp_format_decoder_create(f->arena, f->diag, format), (const void *const *)parts,
+                      blocks, want);
+    assert_int_equal(count, same);
+    assert_memory_equal(want, is, (size_t)count * sizeof *want);
+    assert_memory_not_equal(want, was, (size_t)count * sizeof *want);
+}
+
+/* Frozen experts are brought into blocks as other weights are: gradients to the bit those of a model that has these
+ * numbers, on every backend and wherever the blocks are kept. */
+static void test_experts_on(io_fixture *f, const char *backend, const char *const *settings, int count) {
+    static const char *const formats[] = {"nf4", "q8_0"};
+    write_expert_rows(f);
+    for (int k = 0; k < SBP_COUNT(experts); k++) {
+        write_experts(f, k);
+        for (int i = 0; i < SBP_COUNT(formats); i++) {
+            if (strcmp(backend, "cpu") != 0 && !testing_all() && i != k) /* without a GPU slow */
+                continue;
+            cli_ok(f, sbp_arena_printf(
+                          f->arena,
+                          "rm -rf $D/%s; $C compile $D/m -o $D/p --seq-len 96 --optimizer sgd " FROZEN_EXPERTS
+                          " --base-dtype %s && $R $D/p --data "
+                          "$D/d.jsonl --lr 0 --steps 1 --save-every never --out $D/%s",
+                          formats[i], formats[i], formats[i]));
+            check_numbers(f, formats[i], experts[k].tensor);
+            for (int s = 0; s < count; s++) {
+                const char *compile =
+                    sbp_arena_printf(f->arena, "--backend %s " FROZEN_EXPERTS " %s", backend, settings[s]);
+                dump(f, "$D/m", sbp_arena_printf(f->arena, "%s --base-dtype %s", compile, formats[i]),
+                     "got.safetensors");
+                dump(f, sbp_arena_printf(f->arena, "$D/%s", formats[i]), compile, "want.safetensors");
+                cli_same(f, "got.safetensors", "want.safetensors");
+            }
+        }
+    }
+}
+
+/* The plan has the blocks of all experts' matrices, and none of a router; matrices without whole blocks of their own
+ * stay as they are, where those of all experts together had some. */
+static void test_experts(void **state) {
+    static const char *const settings[] = {"--dtype fp64 --chunk 5 --offload params",
+                                           "--dtype fp32 --segment 2 --checkpoint-every 2",
+                                           "--dtype bf16 --chunk 7 --offload params:disk+checkpoints:host"};
+    io_fixture *f = *state;
+    test_experts_on(f, "cpu", settings, SBP_COUNT(settings));
+    write_experts(f, 0);
+    cli_ok(
+        f,
+        "$C compile $D/m -o $D/p --seq-len 96 --lora r=2,targets=all-linear --base-dtype nf4 --print-after "
+        "memory");
+    const char *text = cli_text(f, "out");
+    assert_non_null(strstr(text, "layers.0.mlp.experts.down_proj.weight.codes param device i8[96, 32]"));
+    assert_non_null(strstr(text, "layers.0.mlp.experts.down_proj.weight.scales param device f32[96, 1]"));
+    assert_non_null(strstr(text, "layers.0.self_attn.q_proj.weight.codes param"));
+    assert_non_null(strstr(text, "layers.0.mlp.gate.weight param device f32[3, 64]"));
+    cli_ok(f, "$C compile $D/c -o $D/p --seq-len 96 --lora r=2,targets=all-linear --base-dtype nf4 --set "
+              "hidden_size=48 --set moe_intermediate_size=10 --set num_local_experts=4 --print-after memory");
+    assert_non_null(
+        strstr(cli_text(f, "err"), "stay as they are: 'model.layers.0.mlp.experts.*.gate_proj.weight'"));
+    assert_null(strstr(cli_text(f, "out"), "experts.gate_proj.weight.codes"));
+}
+
+static void test_experts_vulkan(void **state) {
+    static const char *const settings[] = {"--dtype fp32 --chunk 7"};
+    io_fixture *f = *state;
+    if (!cli_has_device(f, "vulkan", "experts in blocks"))
+        skip();
+    test_experts_on(f, "vulkan", settings, 1);
+}
+
+static void test_experts_cuda(void **state) {
+    static const char *const settings[] = {"--dtype fp32 --chunk 7"};
+    io_fixture *f = *state;
+    if (!cli_has_device(f, "cuda", "experts in blocks"))
+        skip();
+    test_experts_on(f, "cuda", settings, 1);
+}
+
 /* ---- merged ----------------------------------------------------------------------------------------------
  */
 
@@ -515,10 +648,12 @@ static void test_refusals(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest vulkan[] = {
         cmocka_unit_test_setup_teardown(test_vulkan, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_adapted_vulkan, cli_setup, io_teardown)};
+        cmocka_unit_test_setup_teardown(test_adapted_vulkan, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_experts_vulkan, cli_setup, io_teardown)};
     const struct CMUnitTest cuda[] = {
         cmocka_unit_test_setup_teardown(test_cuda, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_adapted_cuda, cli_setup, io_teardown)};
+        cmocka_unit_test_setup_teardown(test_adapted_cuda, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_experts_cuda, cli_setup, io_teardown)};
     if (argc > 1 && strcmp(argv[1], "vulkan") == 0)
         return cmocka_run_group_tests(vulkan, NULL, NULL);
     if (argc > 1 && strcmp(argv[1], "cuda") == 0)
@@ -527,6 +662,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_gguf_base, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_drawn_settings, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_resume, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_experts, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_merged, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_scales_count, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refusals, cli_setup, io_teardown)};

@@ -2,9 +2,9 @@
  * (tests/golden/lora), new adapters, what is written, merged and resumed, and what is refused. */
 #include "tests/cli/cli_testing.h"
 
-static const char *const cases[] = {"q_only",  "last_layer",    "all_linear",   "saved",    "patterns",
-                                    "fused",   "by_head",       "dropped",      "mamba",    "delta_grouped",
-                                    "experts", "experts_alone", "experts_down", "delta_all"};
+static const char *const cases[] = {"q_only",  "last_layer",    "all_linear",   "saved",     "patterns",
+                                    "fused",   "by_head",       "dropped",      "mamba",     "delta_grouped",
+                                    "experts", "experts_alone", "experts_down", "delta_all", "experts_all"};
 
 /* Of a case: path, the golden case whose model and rows it has, and its expectation. */
 typedef struct lora_case {
@@ -508,7 +508,7 @@ static void test_refusals(void **state) {
     static const struct {
         const char *options, *message;
     } options[] = {{"--lora targets=no_such", "no weight has such a name"},
-                   {"--lora target_parameters=no_such", "no tensor of experts has such a name"},
+                   {"--lora target_parameters=no_such", "no tensor of experts or routers has such a name"},
                    {"--lora targets=lm_head", "an adapter on the head"},
                    {"--lora targets=embed_tokens", "embeddings, norms and the head are not supported"},
                    {"--lora targets=input_layernorm", "embeddings, norms and the head are not supported"},

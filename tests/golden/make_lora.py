@@ -109,6 +109,12 @@ CASES = {
         {"r": 2, "lora_alpha": 2, "target_modules": ["v_proj"], "target_parameters": ["0.mlp.experts.down_proj"]},
         "--lora r=2,alpha=2,targets=v_proj,target_parameters=0.mlp.experts.down_proj",
     ),
+    "experts_all": (  # peft takes all-linear of this family for experts and routers, too, by the names of their tensors
+        "mixtral_v",
+        {"r": 2, "lora_alpha": 3, "target_modules": "all-linear"},
+        "--lora r=2,alpha=3,targets=q_proj+k_proj+v_proj+o_proj,target_parameters=gate.weight+gate_up_proj+down_proj"
+        r" --lora-rank-pattern '.*\.gate_up_proj=4' --lora-alpha-pattern '.*\.gate_up_proj=6'",
+    ),
     "delta_all": (
         "qwen3_5_dense_v",
         {"r": 3, "lora_alpha": 4, "target_modules": "all-linear"},
@@ -224,6 +230,9 @@ def new_adapter(case, directory):
     file = directory / "adapter_config.json"
     config = json.loads(file.read_text())
     config["base_model_name_or_path"] = f"../../../{CASES[case][0]}/model"
+    for key in ("target_modules", "target_parameters"):  # peft's sets, of which the order is not the same in each run
+        if isinstance(config.get(key), list):
+            config[key].sort()
     file.write_text(json.dumps(config, indent=2) + "\n")
 
 

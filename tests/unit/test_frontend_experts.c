@@ -306,6 +306,7 @@ static void test_balance(void **state) {
          6},
         {gpt_oss, "router_aux_loss_coef=0.9", NULL, 0.9, 6},
         {"tests/golden/deepseek_v3_groups/model", "n_group=2", &asked, 0, 1},
+        {"tests/golden/gemma4_26b_a4b_v/model", "enable_moe_block=true", &asked, 0, 2},
     };
     for (int i = 0; i < SBP_COUNT(cases); i++) {
         fixture f = fixture_create();
