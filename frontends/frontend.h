@@ -108,6 +108,9 @@ typedef struct sbp_model {
     double initializer_range;
     sbp_balance balance; /* of experts, with the statistics for it */
     const char *weights; /* for sbp_weights_open at run time; NULL: the model came without values */
+    const char *file_prefix,
+        *class_prefix; /* names in files begin with the one where modules of the class, by
+                                               which adapters go, begin with the other; NULL: they are alike */
     bool carries; /* tensors of the weights that no parameter is read from are other parts of a multimodal
                      model, and go unchanged into what is written */
     const char *tokenizer;       /* for sbp_tokenizer_load; NULL: none beside the model */

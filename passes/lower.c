@@ -266,6 +266,11 @@ void sbp_lower_inline(sbp_program_builder *p, sbp_body *body, const sbp_body *co
     }
 }
 
+sbp_symbol sbp_lower_kept_rows(const sbp_type *type) {
+    sbp_symbol rows = sbp_type_rows(type);
+    return rows == SBP_D || rows == SBP_W ? SBP_W : SBP_T;
+}
+
 void sbp_lower_shape(const sbp_type *type, sbp_symbol chunk, sbp_extent *rows, int64_t *cols) {
     sbp_symbol symbol = sbp_type_rows(type);
     *cols = sbp_type_row_elems(type);

@@ -287,6 +287,8 @@ void sbp_lower_inline(sbp_program_builder *p, sbp_body *body, const sbp_body *co
                       int32_t flushes, int32_t gradient, double stream);
 /* Rows and columns of a value: a row axis, then everything else; [n] is one row, [m, n] m rows. */
 void sbp_lower_shape(const sbp_type *type, sbp_symbol chunk, sbp_extent *rows, int64_t *cols);
+/* T, or W: the rows of the micro-batch, of a value that has those of a chunk or a carry. */
+sbp_symbol sbp_lower_kept_rows(const sbp_type *type);
 /* In which order row inputs come. */
 typedef struct sbp_row_order {
     bool counted; /* the counted ones first */

@@ -212,7 +212,8 @@ static sbp_value build_mixer(const nemotron *m, sbp_value x, const char *module,
 void sbp_hf_nemotron_h(sbp_hf *hf) {
     static const char *const branches[KINDS] = {"ssd", "attn", "mlp", "mlp"};
     nemotron m = read_config(hf);
-    hf->base_prefix = "backbone.";
+    hf->base_prefix = hf->model->file_prefix = "backbone.";
+    hf->model->class_prefix = "model.";
     m.b->node = "backbone.embeddings";
     sbp_value table = sbp_hf_table(hf, "backbone.embeddings.weight", m.vocab, m.hidden);
     sbp_value x = sbp_hf_embed(hf, "embed", table, "tok");

@@ -42,6 +42,15 @@ static const char *module_of(sbp_arena *arena, const char *source) {
     return n > m && strcmp(source + n - m, suffix) == 0 ? sbp_arena_strndup(arena, source, n - m) : source;
 }
 
+/* A name in files as the class of the model has it. */
+static const char *in_class(const tuning *t, const char *name) {
+    const sbp_model *model = t->l->model;
+    size_t n = model->file_prefix ? strlen(model->file_prefix) : 0;
+    if (n == 0 || strncmp(name, model->file_prefix, n) != 0)
+        return name;
+    return sbp_arena_printf(t->l->arena, "%s%s", model->class_prefix, name + n);
+}
+
 /* "a.b.c" ends with "b.c", with a dot before it or as a whole. */
 static bool ends_with(const char *module, const char *name) {
     size_t n = strlen(module), m = strlen(name);
@@ -88,7 +97,7 @@ static void add_site(tuning *t, int32_t param, bool in_out, bool experts, bool r
     site s = {.param = param, .in_out = in_out, .experts = experts};
     if (experts || router)
         source = s.tensor = t->m->params[param].fused;
-    s.module = module_of(t->l->arena, source);
+    s.module = in_class(t, module_of(t->l->arena, source));
     SBP_PUSH(t->l->arena, t->sites, t->site_count, t->site_capacity, s);
 }
 
@@ -190,10 +199,10 @@ static void rename_saved(tuning *t, int32_t p) {
     if (param->recipe) {
         sbp_recipe *recipe = SBP_NEW(arena, sbp_recipe);
         *recipe = *param->recipe;
-        recipe->source = sbp_arena_printf(arena, PREFIX "%s", source);
+        recipe->source = sbp_arena_printf(arena, PREFIX "%s", in_class(t, source));
         param->recipe = recipe;
     }
-    param->name = sbp_arena_printf(arena, PREFIX "%s", param->name);
+    param->name = sbp_arena_printf(arena, PREFIX "%s", in_class(t, param->name));
     sbp_map_set(&t->m->param_names, param->name, p);
     param->trainable = true;
     param->owner = SBP_OF_ADAPTER;
@@ -506,9 +515,9 @@ static sbp_status add_adapter(tuning *t, const site *s) {
     const rows whole = {0, r, r, 1};
     const char *a = sbp_arena_printf(arena, PREFIX "%s.lora_A.weight", s->module),
                *b = sbp_arena_printf(arena, PREFIX "%s.lora_B.weight", s->module),
-               *own = s->tensor
-                          ? b
-                          : sbp_arena_printf(arena, PREFIX "%s.lora_B.weight", module_of(arena, weight.name));
+               *own = s->tensor ? b
+                                : sbp_arena_printf(arena, PREFIX "%s.lora_B.weight",
+                                                   module_of(arena, in_class(t, weight.name)));
     sbp_adapter adapter = {.weight = s->param,
                            .in_out = s->in_out,
                            .scale = alpha / (t->o->rslora ? sqrt(rank) : rank),

@@ -151,12 +151,14 @@ static void add_sides(sbp_calls_builder *e, bool cotangent, const bool *has, int
         for (int32_t w = v; w < values && count < (away ? SIDES_MOST : 1); w++)
             if (has[w] && e->sides[w].as &&
                 side_dtype(&e->sides[w], cotangent) == side_dtype(like, cotangent) &&
+                sbp_lower_kept_rows(&e->sides[w].as->type) == sbp_lower_kept_rows(&like->as->type) &&
                 sbp_type_row_elems(&e->sides[w].as->type) == sbp_type_row_elems(&like->as->type))
                 alike[count++] = w;
         const char *name = sbp_arena_printf(e->p->arena, "%s%d", cotangent ? "d_side" : "side", v);
         int32_t first =
             add_array(e, SBP_TENSOR_CHECKPOINT, *n, name, SBP_ROLE_STREAM, side_dtype(like, cotangent),
-                      sbp_extent_symbol(SBP_T, 1), sbp_type_row_elems(&like->as->type), count, true);
+                      sbp_extent_symbol(sbp_lower_kept_rows(&like->as->type), 1),
+                      sbp_type_row_elems(&like->as->type), count, true);
         for (int32_t k = 0; k < count; k++)
             *(cotangent ? &e->sides[alike[k]].cotangent : &e->sides[alike[k]].tensor) = first + k;
         *n += count;

@@ -18,7 +18,7 @@
  * values that later layers share, embedded rows) are side values, and it is cut further, where exactly one
  * crosses beside these: the stream, defined last, of the width that the head reads, read before the next
  * attention. A segment reads the stream and whatever side values it needs; it gives the stream first, then
- * its side values. The head reads no side value. With several ranks to a micro-batch no atom is cut further.
+ * its side values. The head reads no side value.
  *
  * Statistics of @model are results of the segments that they are sums in, and cross nothing.
  */
@@ -482,7 +482,7 @@ sbp_status sbp_pass_segment(const sbp_pass_input *in, sbp_module *m, int32_t *un
     }
     find_uses(&c);
     find_atoms(&c);
-    if (in->options.context < 2 && choose_head(&c) > 0)
+    if (choose_head(&c) > 0)
         part_atoms(&c);
     choose_segments(&c);
     *uncut = c.uncut;

@@ -211,18 +211,12 @@ static sbp_status find_keepable(builder *b) {
     return SBP_OK;
 }
 
-/* As many as the micro-batch has, where a chunk or a carry has these. */
-static sbp_symbol rows_to_keep(const sbp_type *type) {
-    sbp_symbol rows = sbp_type_rows(type);
-    return rows == SBP_D || rows == SBP_W ? SBP_W : SBP_T;
-}
-
 /* Of what is kept of a value for the backward: rows of the micro-batch; or a state per chunk. */
 static sbp_extent extent_to_keep(const sbp_func *d, sbp_value v) {
     const sbp_value_info *info = &d->values[v];
     if (info->role == SBP_VALUE_CARRY && sbp_body_is_state(d, v))
         return sbp_extent_add(sbp_extent_symbol(SBP_N, 1), sbp_extent_const(1));
-    return sbp_extent_symbol(rows_to_keep(&info->type), 1);
+    return sbp_extent_symbol(sbp_lower_kept_rows(&info->type), 1);
 }
 
 static bool is_chosen(const builder *b, sbp_value v) {
@@ -350,7 +344,7 @@ static void add_side_formals(builder *b, sbp_function_lowering *lowering, bool f
                                             side->output ? "y" : "x", side->number);
         out[i] = sbp_lower_formal(b->p, lowering->function, name, side_access(b, side, forward),
                                   side->cotangent ? sbp_lower_wide(type->dtype) : type->dtype,
-                                  sbp_extent_symbol(SBP_T, 1), sbp_type_row_elems(type));
+                                  sbp_extent_symbol(sbp_lower_kept_rows(type), 1), sbp_type_row_elems(type));
     }
 }
 

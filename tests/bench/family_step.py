@@ -4,11 +4,12 @@
     tests/bench/family_step.py [--model qwen3_5] --python VENV/bin/python [--rows 1024,4096] [--build build/release]
     tests/bench/family_step.py --model qwen3_moe --python VENV/bin/python --torch-modes standard:grouped_mm,standard:batched_mm,standard:eager
 
-qwen3_5 has 36 million parameters and states; qwen3_moe 47 million, 16 experts of which a token chooses 4. Forward, backward,
+qwen3_5 has 36 million parameters and states; granite 31 million, seven of its eight layers are Mamba-2; qwen3_moe has 47
+million, 16 experts of which a token chooses 4. Forward, backward,
 clipping, AdamW. Each measurement is two processes, of one step and of STEPS more: seconds are what lies between them, of the
 processor (user), so that a busy machine changes little but what its caches hold, a step; memory is the peak of the second
 process. With --repeat every tool takes its turn so many times, and the least counts. transformers runs the delta rule by its
-own PyTorch code (its kernels are for GPUs), with the standard backward and with checkpoints of layers; experts by the
+own PyTorch code (its kernels are for GPUs), Mamba-2 likewise, with the standard backward and with checkpoints of layers; experts by the
 implementation that is named behind the mode.
 """
 import argparse
@@ -61,6 +62,25 @@ MODELS = {
         "num_hidden_layers": 6,
         "router_aux_loss_coef": 0.0,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+    },
+    "granite": {
+        **COMMON,
+        "architectures": ["GraniteMoeHybridForCausalLM"],
+        "model_type": "granitemoehybrid",
+        "intermediate_size": 512,
+        "shared_intermediate_size": 1024,
+        "num_hidden_layers": 8,
+        "layer_types": ["mamba"] * 5 + ["attention"] + ["mamba"] * 2,
+        "num_local_experts": 0,
+        "num_experts_per_tok": 0,
+        "mamba_n_heads": 16,
+        "mamba_d_head": 64,
+        "mamba_n_groups": 1,
+        "mamba_d_state": 128,
+        "mamba_d_conv": 4,
+        "mamba_expand": 2,
+        "position_embedding_type": "nope",
+        "pad_token_id": 0,
     },
 }
 

@@ -2,6 +2,7 @@
  * for, which another way makes: parameters that train are read from the same file as plain numbers. Settings
  * and placement change nothing; checkpoints leave the base where it is. */
 #include "tests/cli/drawing.h"
+#include "tests/cli/golden_lists.h"
 #include "tests/common/sweep.h"
 
 /* ---- a GGUF file ----------------------------------------------------------------------------------------
@@ -302,7 +303,7 @@ static void test_drawn_settings(void **state) {
     write_numbers(f, "q8_0");
     cli_ok(f, "cp $D/t.jsonl $D/d.jsonl");
     for (int i = 0; i < draws; i++) {
-        const char *format = PICK(&rng, "nf4", "q8_0");
+        const char *format = PICK(&rng, GOLDEN_BASES);
         bool down = strcmp(format, "nf4") == 0 && sbp_rng_below(&rng, 3) == 0; /* rows of 172: nf4 only */
         const char *settings = sbp_arena_printf(
             f->arena,

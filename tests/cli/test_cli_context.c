@@ -2,6 +2,7 @@
  * model, with schedules, placement and shares drawn, of documents shorter than there are ranks too; they send
  * what was planned, to the byte, and two runs have the same bits. */
 #include "tests/cli/drawing.h"
+#include "tests/cli/golden_lists.h"
 #include "tests/cli/ranks_testing.h"
 #include "tests/common/sweep.h"
 
@@ -65,8 +66,6 @@ static const char *draw_settings(io_fixture *f, sbp_rng *rng) {
 
 static void test_models(void **state) {
     io_fixture *f = *state;
-    static const char *const few[] = {"llama_mqa", "mistral_window", "gemma3_layer_types", "qwen3_plain",
-                                      "llama_mha", "gpt_neox_plain", "qwen3_5_dense_v"};
     bool all = testing_all();
     double worst = 0;
     int models = 0;
@@ -76,8 +75,8 @@ static void test_models(void **state) {
     char *names = sbp_arena_strdup(f->arena, cli_text(f, "out")), *rest;
     for (char *name = strtok_r(names, "\n", &rest); name; name = strtok_r(NULL, "\n", &rest)) {
         bool chosen = all;
-        for (int i = 0; i < SBP_COUNT(few) && !chosen; i++)
-            chosen = strstr(name, few[i]) != NULL;
+        for (int i = 0; i < SBP_COUNT(golden_drawn_ranks) && !chosen; i++)
+            chosen = strstr(name, golden_drawn_ranks[i]) != NULL;
         sbp_rng rng = {.state = 70 + (uint64_t)models};
         for (int draw = 0; chosen && draw < (all ? 4 : 1); draw++, models++) {
             int ranks, together;
@@ -98,7 +97,7 @@ static void test_models(void **state) {
             worst = off > worst ? off : worst;
         }
     }
-    assert_true(models >= SBP_COUNT(few));
+    assert_true(models >= SBP_COUNT(golden_drawn_ranks));
     print_message("%d runs; worst tensor off by %.2g\n", models, worst);
 }
 
@@ -272,25 +271,19 @@ static void test_sinks(void **state) {
                 "tests/golden/gpt_oss_v/grads.safetensors", SBP_TOLERANCE_F64);
 }
 
-/* States go over the rows of all ranks: chunks cut documents, and have more rows of all ranks than one block of
- * a sum over rows, or of the delta rule. Value heads in 3 parts: some ranks have none. */
-static void test_states(void **state) {
+/* A case of each family. States go over the rows of all ranks: chunks cut documents, and have more rows of all ranks
+ * than one block of a sum over rows, or of the delta rule. Value heads in 3 parts: some ranks have none. */
+static void test_families(void **state) {
     io_fixture *f = *state;
     static const struct {
         const char *model, *settings;
         int ranks, tokens;
     } cases[] = {
-        {"lfm2_v", "--chunk 2 --zero 3 --context-exchange all-to-all", 3, 121},
-        {"lfm2_v", "--chunk 13 --save conv", 2, 121},
-        {"qwen3_5_dense_v", "--chunk 7 --save delta_k+beta", 3, 121},
-        {"qwen3_5_dense_v", "--chunk 40 --zero 2 --backward standard", 2, 121},
-        {"qwen3_next_dense", "--chunk 9 --zero 3 --save delta_out+conv_act", 2, 117},
-        {"qwen3_next_dense", "--chunk 30", 3, 117},
-        {"granite_hybrid_groups", "--chunk 9 --zero 3 --save ssd_out+conv_act", 2, 99},
-        {"granite_hybrid_groups", "--chunk 30 --context-exchange all-to-all", 3, 99},
-        {"nemotron_h_latent", "--chunk 40", 2, 99},
+#define ROW(model, settings, ranks, tokens) {model, settings, ranks, tokens},
+        GOLDEN_RANKS(ROW)
+#undef ROW
     };
-    if (!cli_has_ranks(f, "states of ranks that have documents together"))
+    if (!cli_has_ranks(f, "families of ranks that have documents together"))
         skip();
     for (int i = 0; i < SBP_COUNT(cases); i++) {
         cli_ok(f, sbp_arena_printf(f->arena,
@@ -332,7 +325,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_others_go_on, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_longer, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_sinks, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_states, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_families, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_value_heads, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,7 @@
  *     test_cli_golden structures                   the cpu, one case of each structure: for each instruction
  * set */
 #include "tests/cli/cli_testing.h"
+#include "tests/cli/golden_lists.h"
 #include "tests/common/links.h"
 #include "tests/common/sweep.h"
 
@@ -79,33 +80,20 @@ static const setting device_sweep[] = {
     {"no optimizer", "--optimizer none", SBP_F32, false, 0},
 };
 
-/* On the PTX machine a step takes seconds: what is run without SBP_TEST_ALL=1. */
+/* On the PTX machine. */
 static const struct {
     const char *name;
     setting setting;
 } cuda_sample[] = {
-    {"llama_plain", {"fp32", "", SBP_F32, true, 0}},
-    {"llama_plain",
-     {"offload, saved set, k 3", "--chunk 7 --offload host --checkpoint-every 3 --save q+k+v+attn_out+lse",
-      SBP_F32, true, 0}},
-    {"llama_plain", {"standard", "--backward standard", SBP_F32, true, 0}},
-    {"llama_tied_pad", {"fp64", "", SBP_F64, true, 0}},
-    {"gemma3_layer_types", {"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, true, 0}},
-    {"qwen2_sliding", {"fp64, C 64", "--chunk 64 --head-chunk 64", SBP_F64, true, 0}},
-    {"qwen3_moe_balanced", {"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, true, 0}},
-    {"granite_hybrid_groups", {"fp32, C 67", "--chunk 67 --head-chunk 64", SBP_F32, true, 0}},
-    {"qwen3_5_dense_v",
-     {"fp32, C 67, no states", "--chunk 67 --head-chunk 64 --save none", SBP_F32, true, 0}},
+#define ROW(case, setting, options, dtype) {case, {setting, options, dtype, true, 0}},
+    GOLDEN_CUDA(ROW)
+#undef ROW
 };
 
 static const char *backend = "cpu";
 
-/* Cases on which all settings run, together; with SBP_TEST_ALL=1 each of them on all. */
-static const char *const thorough[] = {
-    "llama_plain",    "gemma3_layer_types", "gemma3_untied_bias", "qwen2_sliding",
-    "llama_tied_pad", "phi3_su_long",       "gpt_neox_plain",     "lfm2_v"};
 /* All cases but those of architectures that are only examples of how one is added. */
-enum { CASES = 75 };
+enum { CASES = 78 };
 
 /* A member of args.json as it would be typed. */
 static const char *arguments(io_fixture *f, const sbp_json *args, const char *key) {
@@ -288,8 +276,8 @@ static int each_case(io_fixture *f, const char *folder, void (*visit)(io_fixture
 /* Whether a case runs a setting that not every case does: the first thorough one runs all of them, the
  * others every fourth, each another. */
 static bool is_its_turn(const char *name, int number) {
-    for (int i = 0; i < SBP_COUNT(thorough); i++)
-        if (strcmp(name, thorough[i]) == 0)
+    for (int i = 0; i < SBP_COUNT(golden_thorough); i++)
+        if (strcmp(name, golden_thorough[i]) == 0)
             return i == 0 || (i + number) % 4 == 0;
     return false;
 }
@@ -311,43 +299,24 @@ static void run_all_of(io_fixture *f, const char *path, const setting *list, int
             run_case(f, path, &list[i]);
 }
 
-/* One case of each structure: what others differ by are numbers, and tables of rotary variants. */
-static const char *const structures[] = {"llama_plain",
-                                         "llama_bias",
-                                         "gemma3_layer_types",
-                                         "gemma3_softcap",
-                                         "gpt_neox_plain",
-                                         "phi3_plain",
-                                         "qwen2_sliding",
-                                         "qwen3_plain",
-                                         "olmo2_plain",
-                                         "granite_plain",
-                                         "lfm2_v",
-                                         "qwen3_5_dense_v",
-                                         "qwen3_next_dense",
-                                         "qwen3_moe_balanced",
-                                         "granite_hybrid_groups",
-                                         "granite_hybrid_v",
-                                         "nemotron_h_latent",
-                                         "qwen3_next_moe_v",
-                                         "qwen3_5_moe_released_v",
-                                         "gpt_oss_v",
-                                         "gpt_oss_mxfp4_v",
-                                         "glm4_defaults",
-                                         "deepseek_v3_groups",
-                                         "gemma4_e2b_released_v",
-                                         "gemma4_26b_a4b_v"};
-
 /* Cases that run every setting which each case may run; of the others one setting tells, in chunks, where
  * not everything is asked for. */
 static bool is_whole(const char *path) {
     const char *name = strrchr(path, '/') + 1;
     bool found = testing_all();
-    for (int i = 0; i < SBP_COUNT(thorough); i++)
-        found |= strcmp(name, thorough[i]) == 0;
-    for (int i = 0; i < SBP_COUNT(structures); i++)
-        found |= strcmp(name, structures[i]) == 0;
+    for (int i = 0; i < SBP_COUNT(golden_thorough); i++)
+        found |= strcmp(name, golden_thorough[i]) == 0;
+    for (int i = 0; i < SBP_COUNT(golden_structures); i++)
+        found |= strcmp(name, golden_structures[i]) == 0;
     return found;
+}
+
+/* Of families that no other case stands for on this device. */
+static bool is_of_another_family(const char *path) {
+    for (int i = 0; i < SBP_COUNT(golden_others); i++)
+        if (strcmp(strrchr(path, '/') + 1, golden_others[i]) == 0)
+            return true;
+    return false;
 }
 
 /* Whether a case of others has a copy in tests/golden, which another test runs. */
@@ -371,7 +340,7 @@ static void run_settings(io_fixture *f, const char *path) {
 static void run_device_settings(io_fixture *f, const char *path) {
     /* a software driver takes seconds a run: by default each structure once, and some thoroughly */
     if (!testing_all() && !is_its_turn(strrchr(path, '/') + 1, 0)) {
-        if (is_whole(path))
+        if (is_whole(path) || is_of_another_family(path))
             run_case(f, path, &device_settings[1]);
         return;
     }
@@ -460,8 +429,8 @@ static void test_other_goldens(void **state) {
 static void test_same_bits_on_device(void **state) {
     if (!cli_has_device(*state, backend, "golden gradients"))
         skip();
-    for (int i = 0; i < (testing_all() ? SBP_COUNT(thorough) : 2); i++)
-        run_again(*state, thorough[i]);
+    for (int i = 0; i < (testing_all() ? SBP_COUNT(golden_thorough) : 2); i++)
+        run_again(*state, golden_thorough[i]);
 }
 
 /* What other hardware would make the device do gives the same bits: memory that the host does not reach, a
@@ -527,9 +496,9 @@ static void test_structures(void **state) {
     io_fixture *f = *state;
     if (!cli_has_isa(f, "golden gradients"))
         return;
-    for (int i = 0; i < SBP_COUNT(structures); i++)
+    for (int i = 0; i < SBP_COUNT(golden_structures); i++)
         for (int w = 0; w < SBP_COUNT(ways); w++)
-            run_case(f, sbp_arena_printf(f->arena, "tests/golden/%s", structures[i]), &ways[w]);
+            run_case(f, sbp_arena_printf(f->arena, "tests/golden/%s", golden_structures[i]), &ways[w]);
     print_message("%d runs; worst relative error in fp32: %.2g\n", runs, worst);
 }
 
@@ -591,13 +560,13 @@ static const char *saved_names(io_fixture *f) {
 static void test_presets_are_settings(void **state) {
     io_fixture *f = *state;
     static const char *const presets[] = {"checkpoint", "standard"};
-    for (int i = 0; i < SBP_COUNT(thorough); i++)
+    for (int i = 0; i < SBP_COUNT(golden_thorough); i++)
         for (int k = 0; k < SBP_COUNT(presets); k++) {
             cli_ok(f,
                    sbp_arena_printf(f->arena,
                                     "$C compile $G/%s/model -o $D/p --seq-len 64 --backward %s --print-after "
                                     "fence && cp $D/out $D/preset",
-                                    thorough[i], presets[k]));
+                                    golden_thorough[i], presets[k]));
             const char *saved = saved_names(f);
             bool inputs_only = strcmp(saved, "none") == 0 || strcmp(saved, "recurrent_states") == 0;
             assert_true(inputs_only == (k == 0));
@@ -606,7 +575,7 @@ static void test_presets_are_settings(void **state) {
                           "$C compile $G/%s/model -o $D/p --seq-len 64 --backward stream --chunk 64 "
                           "--head-chunk 64 --segment 1 --checkpoint-every 1 --offload none --save %s "
                           "--print-after fence && cp $D/out $D/spelled",
-                          thorough[i], saved));
+                          golden_thorough[i], saved));
             cli_same(f, "preset", "spelled");
         }
 }

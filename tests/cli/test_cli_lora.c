@@ -1,10 +1,7 @@
 /* Low-rank adapters through the real programs: gradients and log-probabilities of adapters that peft saved
  * (tests/golden/lora), new adapters, what is written, merged and resumed, and what is refused. */
 #include "tests/cli/cli_testing.h"
-
-static const char *const cases[] = {"q_only",  "last_layer",    "all_linear",   "saved",     "patterns",
-                                    "fused",   "by_head",       "dropped",      "mamba",     "delta_grouped",
-                                    "experts", "experts_alone", "experts_down", "delta_all", "experts_all"};
+#include "tests/cli/golden_lists.h"
 
 /* Of a case: path, the golden case whose model and rows it has, and its expectation. */
 typedef struct lora_case {
@@ -41,8 +38,8 @@ static void test_gradients_of_peft(void **state) {
         "--clip none --accumulate 1 --chunk 1",
     };
     io_fixture *f = *state;
-    for (int i = 0; i < SBP_COUNT(cases); i++) {
-        lora_case c = open_case(f, cases[i]);
+    for (int i = 0; i < SBP_COUNT(golden_lora); i++) {
+        lora_case c = open_case(f, golden_lora[i]);
         compare_gradients(f, &c, "--dtype fp64", sbp_tolerance(SBP_F64));
         compare_gradients(f, &c, "--dtype fp32 --chunk 7", sbp_tolerance(SBP_F32));
         compare_gradients(f, &c, TEXT("--dtype fp64 %s", settings[i % SBP_COUNT(settings)]),
@@ -174,8 +171,8 @@ static void compare_scores(io_fixture *f, const char *file, const lora_case *c, 
 
 static void test_log_probabilities_on_off_and_merged(void **state) {
     io_fixture *f = *state;
-    for (int i = 0; i < SBP_COUNT(cases); i++) {
-        lora_case c = open_case(f, cases[i]);
+    for (int i = 0; i < SBP_COUNT(golden_lora); i++) {
+        lora_case c = open_case(f, golden_lora[i]);
         cli_ok(f, TEXT("rm -rf $D/merged; $C compile %s/adapter -o $D/p --seq-len 94 --dtype fp64", c.path));
         cli_ok(f, TEXT("$R $D/p --data $G/%s/train.jsonl --score $D/on", c.base));
         compare_scores(f, "on", &c, "logprobs");
@@ -314,8 +311,8 @@ static void check_config(io_fixture *f, const lora_case *c) {
 
 static void test_new_adapters_begin_as_peft_does(void **state) {
     io_fixture *f = *state;
-    for (int i = 0; i < SBP_COUNT(cases); i++) {
-        lora_case c = open_case(f, cases[i]);
+    for (int i = 0; i < SBP_COUNT(golden_lora); i++) {
+        lora_case c = open_case(f, golden_lora[i]);
         cli_ok(f, TEXT("rm -rf $D/new; $C compile $G/%s/model -o $D/p --seq-len 94 %s", c.base, c.options));
         cli_ok(f, TEXT("$R $D/p --data $G/%s/train.jsonl --steps 1 --lr 0 --out $D/new", c.base));
         check_fresh(f, &c);

@@ -3,6 +3,7 @@
  * model alone, with the same numbers, has the same gradients. */
 #include "frontends/weights/safetensors.h"
 #include "tests/cli/cli_testing.h"
+#include "tests/cli/golden_lists.h"
 
 /* "%s" of names: "model", or "model.language_model". */
 static const struct {
@@ -75,7 +76,8 @@ static void write_models(io_fixture *f) {
     cli_put(f, "whole/config.json",
             sbp_arena_printf(f->arena,
                              "{\"architectures\": [\"Qwen3_5ForConditionalGeneration\"], \"model_type\": "
-                             "\"qwen3_5\", \"image_token_id\": 9, \"vision_config\": {\"depth\": 1}, "
+                             "\"" GOLDEN_MULTIMODAL
+                             "\", \"image_token_id\": 9, \"vision_config\": {\"depth\": 1}, "
                              "\"text_config\": %s, \"dtype\": \"bfloat16\"}",
                              text_config));
     write_weights(f, "text", "model", 0);
@@ -158,7 +160,7 @@ static void test_carried(void **state) {
                                    ways[i][1]));
         const sbp_json *config = cli_json(f, "o/config.json"),
                        *inner = sbp_json_member(config, "text_config");
-        assert_string_equal(sbp_json_member(config, "model_type")->string, "qwen3_5");
+        assert_string_equal(sbp_json_member(config, "model_type")->string, GOLDEN_MULTIMODAL);
         assert_string_equal(sbp_json_member(config, "dtype")->string, "float32");
         assert_string_equal(sbp_json_member(inner, "dtype")->string, "float32");
         assert_non_null(sbp_json_member(config, "vision_config"));

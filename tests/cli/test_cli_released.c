@@ -2,10 +2,11 @@
  * what is written; what is trained is numbers, and is written as transformers has those. Gradients are those of
  * the golden case, however the numbers came there. */
 #include "tests/cli/cli_testing.h"
+#include "tests/cli/golden_lists.h"
 
 #define TEXT(...) sbp_arena_printf(f->arena, __VA_ARGS__)
-#define MXFP4 "tests/golden/gpt_oss_mxfp4_v"
-#define FP8 "tests/golden/qwen3_moe_fp8"
+#define MXFP4 "tests/golden/" GOLDEN_MXFP4
+#define FP8 "tests/golden/" GOLDEN_FP8
 #define EXPERTS "model.layers.1.mlp.experts.gate_up_proj"
 
 static const char *backend = "cpu";

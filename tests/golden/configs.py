@@ -150,6 +150,44 @@ def gemma3(**changes):
     }
 
 
+def gemma4(**changes):
+    """Keys and values of a layer of each kind that two more layers read; an embedding of the token for each layer."""
+    return {
+        "architectures": ["Gemma4ForCausalLM"],
+        "model_type": "gemma4_text",
+        "vocab_size": 53,
+        "vocab_size_per_layer_input": 53,
+        "hidden_size": 18,
+        "hidden_size_per_layer_input": 5,
+        "intermediate_size": 14,
+        "num_hidden_layers": 6,
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
+        "num_kv_shared_layers": 4,
+        "use_double_wide_mlp": True,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 6,
+        "global_head_dim": 8,
+        "attention_k_eq_v": False,
+        "enable_moe_block": False,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": 9,
+        "final_logit_softcapping": 5.0,
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-2,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "rope_theta": 700.0, "partial_rotary_factor": 0.25},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 60.0},
+        },
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "dtype": "float32",
+        **changes,
+    }
+
+
 def qwen3_next(**changes):
     """Three layers with the delta rule, one with attention; experts in none; two value heads for a key head."""
     return {
@@ -335,6 +373,43 @@ def glm4_moe(**changes):
         "num_experts_per_tok": 2,
         "hidden_act": "silu",
         "max_position_embeddings": 128,
+        "tie_word_embeddings": False,
+        "eos_token_id": [2, 3],
+        "pad_token_id": 1,
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def glm4_moe_lite(**changes):
+    """A dense layer, then two of five experts."""
+    return {
+        "architectures": ["Glm4MoeLiteForCausalLM"],
+        "model_type": "glm4_moe_lite",
+        "vocab_size": 59,
+        "hidden_size": 24,
+        "intermediate_size": 23,
+        "moe_intermediate_size": 9,
+        "num_hidden_layers": 2,
+        "mlp_layer_types": ["dense", "sparse"],
+        "num_attention_heads": 3,
+        "num_key_value_heads": 3,
+        "kv_lora_rank": 10,
+        "q_lora_rank": 11,
+        "qk_nope_head_dim": 6,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 7,
+        "n_routed_experts": 5,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "routed_scaling_factor": 1.8,
+        "norm_topk_prob": True,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-2,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 300.0},
         "tie_word_embeddings": False,
         "eos_token_id": [2, 3],
         "pad_token_id": 1,

@@ -36,6 +36,7 @@ from make_goldens import EXACT, SINGLE, rng_for
 
 HERE = pathlib.Path(__file__).resolve().parent
 GAIN = 0.5  # of A and B: with more, scores are so large that float32 says little of the gradients
+GAINS = {"shared": 0.7}  # of a case, in place of GAIN
 CONDITION = {"delta_all": 6e-6}  # of a case, in place of SINGLE: decays are conditioned worse than attention
 EVERY = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
@@ -114,6 +115,87 @@ CASES = {
         {"r": 2, "lora_alpha": 3, "target_modules": "all-linear"},
         "--lora r=2,alpha=3,targets=q_proj+k_proj+v_proj+o_proj,target_parameters=gate.weight+gate_up_proj+down_proj"
         r" --lora-rank-pattern '.*\.gate_up_proj=4' --lora-alpha-pattern '.*\.gate_up_proj=6'",
+    ),
+    "shared": (  # keys and values that other layers read, the projection to all layers' own embeddings
+        "gemma4_shared",
+        {"r": 2, "lora_alpha": 1, "target_modules": "all-linear", "exclude_modules": ["per_layer_input_gate"],
+         "rank_pattern": {"per_layer_projection": 6}},
+        "--lora r=2,alpha=1,targets=all-linear --lora-exclude per_layer_input_gate"
+        " --lora-rank-pattern per_layer_projection=6",
+    ),
+    "latent": (  # all that makes queries and keys through latents (peft takes all-linear for the experts, too)
+        "deepseek_v3_groups",
+        {"r": 3, "lora_alpha": 4,
+         "target_modules": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]},
+        "--lora r=3,alpha=4,targets=q_a_proj+q_b_proj+kv_a_proj_with_mqa+kv_b_proj+o_proj",
+    ),
+    "latent_lite": (
+        "glm4_moe_lite_latent",
+        {"r": 3, "lora_alpha": 2, "target_modules": ["q_b_proj", "kv_b_proj", "o_proj"],
+         "target_parameters": ["mlp.experts.gate_up_proj"]},
+        "--lora r=3,alpha=2,targets=q_b_proj+kv_b_proj+o_proj,target_parameters=mlp.experts.gate_up_proj",
+    ),
+    "norms": (
+        "glm4_moe_norms",
+        {"r": 2, "lora_alpha": 2, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]},
+        "--lora r=2,alpha=2,targets=q_proj+k_proj+v_proj+o_proj",
+    ),
+    "sandwich": (
+        "glm4_defaults",
+        {"r": 3, "lora_alpha": 4, "target_modules": ["q_proj", "v_proj", "gate_up_proj"]},
+        "--lora r=3,alpha=4,targets=q_proj+v_proj+gate_up_proj",
+    ),
+    "stretched": (
+        "olmo3_released",
+        {"r": 2, "lora_alpha": 4, "target_modules": "all-linear"},
+        "--lora r=2,alpha=4,targets=all-linear",
+    ),
+    "unturned": (
+        "smollm3_interval",
+        {"r": 3, "lora_alpha": 2, "target_modules": "all-linear"},
+        "--lora r=3,alpha=2,targets=all-linear",
+    ),
+    "mixers": (  # Mamba-2, attention, an MLP, experts between two maps
+        "nemotron_h_latent",
+        {"r": 2, "lora_alpha": 1, "target_modules": ["in_proj", "q_proj", "up_proj", "fc2_latent_proj"]},
+        "--lora r=2,alpha=1,targets=in_proj+q_proj+up_proj+fc2_latent_proj",
+    ),
+    "mamba_experts": (
+        "granite_hybrid_v",
+        {"r": 2, "lora_alpha": 2, "target_modules": ["in_proj", "input_linear"],
+         "exclude_modules": r".*block_sparse_moe.*"},
+        "--lora r=2,alpha=2,targets=in_proj+input_linear --lora-exclude '.*block_sparse_moe.*'",
+    ),
+    "windowed": (
+        "mistral_window",
+        {"r": 3, "lora_alpha": 3, "target_modules": ["q_proj", "k_proj", "up_proj"]},
+        "--lora r=3,alpha=3,targets=q_proj+k_proj+up_proj",
+    ),
+    "normed_outputs": (
+        "olmo2_plain",
+        {"r": 3, "lora_alpha": 2, "target_modules": "all-linear"},
+        "--lora r=3,alpha=2,targets=all-linear",
+    ),
+    "turned_whole": (
+        "glm_plain",
+        {"r": 2, "lora_alpha": 3, "target_modules": ["k_proj", "v_proj", "down_proj"]},
+        "--lora r=2,alpha=3,targets=k_proj+v_proj+down_proj",
+    ),
+    "scaled": (
+        "granite_plain",
+        {"r": 2, "lora_alpha": 2, "target_modules": "all-linear"},
+        "--lora r=2,alpha=2,targets=all-linear",
+    ),
+    "convolved": (
+        "lfm2_v",
+        {"r": 2, "lora_alpha": 2, "target_modules": ["in_proj", "out_proj", "q_proj", "w1"]},
+        "--lora r=2,alpha=2,targets=in_proj+out_proj+q_proj+w1",
+    ),
+    "many_experts": (
+        "olmoe_v",
+        {"r": 2, "lora_alpha": 3, "target_modules": ["q_proj", "o_proj"],
+         "target_parameters": ["mlp.experts.down_proj"]},
+        "--lora r=2,alpha=3,targets=q_proj+o_proj,target_parameters=mlp.experts.down_proj",
     ),
     "delta_all": (
         "qwen3_5_dense_v",
@@ -224,7 +306,7 @@ def new_adapter(case, directory):
         if parameter.dim() == 1:
             parameter.add_(0.25 * values)
         else:
-            parameter.copy_(GAIN * values * parameter.shape[1] ** -0.5)
+            parameter.copy_(GAINS.get(case, GAIN) * values * parameter.shape[1] ** -0.5)
     model.save_pretrained(directory)
     (directory / "README.md").unlink(missing_ok=True)
     file = directory / "adapter_config.json"

@@ -29,7 +29,7 @@ def in_float64(function, namespace):
     changed = changed.replace(".float()", ".double()")
     if changed == source:
         return None
-    changed = changed.replace("@auto_docstring\n", "")  # which wants a file of transformers
+    changed = re.sub(r"@auto_docstring(\([^@]*?\))?\n(?=@|\s*def )", "", changed)  # which wants a file of transformers
     scope = dict(namespace)
     exec(compile(changed, f"<float64 {function.__qualname__}>", "exec"), scope)
     return scope[function.__name__]
@@ -97,8 +97,7 @@ def load(directory, dtype, true_maths=True):
     for module in model.modules():  # numbers of the router that nobody trains, in float32 whatever the model is
         if dtype == torch.float64 and hasattr(module, "e_score_correction_bias"):
             module.e_score_correction_bias.data = module.e_score_correction_bias.double()
-    embedding = model.get_input_embeddings()
-    if true_maths:
+    for embedding in [module for module in model.modules() if true_maths and isinstance(module, torch.nn.Embedding)]:
         # nn.Embedding(padding_idx) drops the input gradient of that row; the derivative of the loss does not.
         embedding.padding_idx = None
         if dtype == torch.float64 and hasattr(embedding, "embed_scale"):

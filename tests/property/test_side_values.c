@@ -187,6 +187,61 @@ static void keys_are_not_computed_again(void **state) {
     testing_close(&t);
 }
 
+/* ---- ranks -------------------------------------------------------------------------------------------- */
+
+static bool moves_keys(const sbp_node *node) {
+    if (node->kind != SBP_NODE_COMMAND || !sbp_is_exchange(node->u.command))
+        return false;
+    sbp_collective_op op = node->u.command->u.collective.op;
+    return op == SBP_TO_HEADS || op == SBP_TO_ROWS ? node->u.command->u.collective.heads.keys : true;
+}
+
+/* How often the loops of a function, over each chunk, exchange keys or values, or their cotangents. */
+static int32_t exchanges_of(const sbp_program *p, const char *name) {
+    int32_t f = 0, count = 0;
+    while (f < p->function_count && strcmp(p->functions[f].name, name) != 0)
+        f++;
+    for (int32_t n = 0; f < p->function_count && n < p->functions[f].body.count; n++) {
+        const sbp_node *loop = &p->functions[f].body.nodes[n];
+        for (int32_t i = 0; loop->kind == SBP_NODE_LOOP && i < loop->u.loop->body.count; i++)
+            count += moves_keys(&loop->u.loop->body.nodes[i]);
+    }
+    return count;
+}
+
+/* Ranks that have documents together exchange shared keys and values where they are written, once: the forward
+ * of layer 1 both, its backward both cotangents; what it computes again, and layers that read them, nothing. A
+ * layer with keys of its own exchanges them once more in its backward, and where it is computed again. */
+static void ranks_exchange_once(void **state) {
+    (void)state;
+    static const struct {
+        const char *layer;
+        int32_t forward, recompute, backward;
+    } want[] = {{"layer0", 2, 2, 4},
+                {"layer1", 2, 0, 2},
+                {"layer2", 0, 0, 0},
+                {"layer3", 1, 1, 2},
+                {"layer4", 0, 0, 0}};
+    testing t = testing_open(1);
+    for (int way = SBP_CONTEXT_ALL_TO_ALL; way <= SBP_CONTEXT_ALL_GATHER; way++) {
+        compile_request request = compile_request_for(MODEL, WHOLE_STEP_ROWS, 5, 5);
+        sbp_program *p;
+        request.options.schedule.checkpoint_every = 3;
+        request.options.ranks = request.options.context = 2;
+        request.options.context_exchange = (sbp_context_exchange)way;
+        testing_check(&t, compile_model(t.arena, t.diag, &request, &p));
+        testing_check(&t, sbp_program_verify(p, t.diag));
+        for (int i = 0; i < SBP_COUNT(want); i++) {
+            const char *names[] = {"forward", "recompute", "backward"};
+            const int32_t counts[] = {want[i].forward, want[i].recompute, want[i].backward};
+            for (int k = 0; k < SBP_COUNT(names); k++)
+                assert_int_equal(exchanges_of(p, sbp_arena_printf(t.arena, "%s.%s", want[i].layer, names[k])),
+                                 counts[k]);
+        }
+    }
+    testing_close(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(one_model_in_all_settings),
                                        cmocka_unit_test(one_model_in_drawn_settings),
@@ -194,6 +249,7 @@ int main(void) {
                                        cmocka_unit_test(a_layer_is_a_segment),
                                        cmocka_unit_test(each_is_written_once),
                                        cmocka_unit_test(frozen_writers_want_none),
-                                       cmocka_unit_test(keys_are_not_computed_again)};
+                                       cmocka_unit_test(keys_are_not_computed_again),
+                                       cmocka_unit_test(ranks_exchange_once)};
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

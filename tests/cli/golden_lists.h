@@ -1,0 +1,121 @@
+/* golden_lists.h: which golden cases tests run where. The tests take their lists from here, and test_cli_families makes
+ * of them the table of families (frontends/hf/families.md), which so claims nothing that no test runs. */
+#ifndef SBP_TESTS_CLI_GOLDEN_LISTS_H
+#define SBP_TESTS_CLI_GOLDEN_LISTS_H
+
+/* ---- test_cli_golden: the CPU, every case of tests/golden; Vulkan and CUDA, as follows ------------------- */
+
+/* Cases on which all settings run, together, on the CPU and on Vulkan; with SBP_TEST_ALL=1 each of them on all, and
+ * every case on all devices. */
+static const char *const golden_thorough[] = {
+    "llama_plain",    "gemma3_layer_types", "gemma3_untied_bias", "qwen2_sliding",
+    "llama_tied_pad", "phi3_su_long",       "gpt_neox_plain",     "lfm2_v"};
+
+/* One case of each structure: what others differ by are numbers, and tables of rotary variants. On each instruction
+ * set of the CPU, and on Vulkan once. */
+static const char *const golden_structures[] = {"llama_plain",
+                                                "llama_bias",
+                                                "gemma3_layer_types",
+                                                "gemma3_softcap",
+                                                "gpt_neox_plain",
+                                                "phi3_plain",
+                                                "qwen2_sliding",
+                                                "qwen3_plain",
+                                                "olmo2_plain",
+                                                "granite_plain",
+                                                "lfm2_v",
+                                                "qwen3_5_dense_v",
+                                                "qwen3_next_dense",
+                                                "qwen3_moe_balanced",
+                                                "granite_hybrid_groups",
+                                                "granite_hybrid_v",
+                                                "nemotron_h_latent",
+                                                "qwen3_next_moe_v",
+                                                "qwen3_5_moe_released_v",
+                                                "gpt_oss_v",
+                                                "gpt_oss_mxfp4_v",
+                                                "glm4_defaults",
+                                                "deepseek_v3_groups",
+                                                "glm4_moe_lite_latent",
+                                                "granite_hybrid_balanced",
+                                                "gemma4_shared",
+                                                "gemma4_e2b_released_v",
+                                                "gemma4_26b_a4b_v"};
+
+/* Of families without a structure of their own one case each: on Vulkan once. */
+static const char *const golden_others[] = {"mistral_window",  "glm_plain",      "olmo3_released",
+                                            "smollm3_windows", "glm4_moe_norms", "mixtral_v",
+                                            "olmoe_balanced"};
+
+/* On the PTX machine a step takes seconds: what is run without SBP_TEST_ALL=1. */
+#define GOLDEN_CUDA(ROW)                                                                                     \
+    ROW("llama_plain", "fp32", "", SBP_F32)                                                                  \
+    ROW("llama_plain", "offload, saved set, k 3",                                                            \
+        "--chunk 7 --offload host --checkpoint-every 3 --save q+k+v+attn_out+lse", SBP_F32)                  \
+    ROW("llama_plain", "standard", "--backward standard", SBP_F32)                                           \
+    ROW("llama_tied_pad", "fp64", "", SBP_F64)                                                               \
+    ROW("gemma3_layer_types", "fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32)                              \
+    ROW("qwen2_sliding", "fp64, C 64", "--chunk 64 --head-chunk 64", SBP_F64)                                \
+    ROW("qwen3_moe_balanced", "fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32)                              \
+    ROW("granite_hybrid_groups", "fp32, C 67", "--chunk 67 --head-chunk 64", SBP_F32)                        \
+    ROW("qwen3_5_dense_v", "fp32, C 67, no states", "--chunk 67 --head-chunk 64 --save none", SBP_F32)
+
+/* ---- test_cli_lora: cases of tests/golden/lora, each an adapter that peft has saved -------------------- */
+
+static const char *const golden_lora[] = {
+    "q_only",         "last_layer", "all_linear",   "saved",         "patterns",     "fused",
+    "by_head",        "dropped",    "mamba",        "delta_grouped", "experts",      "experts_alone",
+    "experts_down",   "delta_all",  "shared",       "latent",        "latent_lite",  "norms",
+    "sandwich",       "stretched",  "mixers",       "mamba_experts", "unturned",     "windowed",
+    "normed_outputs", "convolved",  "turned_whole", "scaled",        "many_experts", "experts_all"};
+
+/* ---- test_cli_released, test_cli_base, test_cli_multimodal --------------------------------------------- */
+
+/* Frozen weights that stay in the blocks of their files, of released checkpoints. */
+#define GOLDEN_MXFP4 "gpt_oss_mxfp4_v"
+#define GOLDEN_FP8 "qwen3_moe_fp8"
+/* Frozen weights brought into blocks, of a model of this type. */
+#define GOLDEN_BASE_TYPE "llama"
+#define GOLDEN_BASES "nf4", "q8_0"
+/* A multimodal model that the test writes. */
+#define GOLDEN_MULTIMODAL "qwen3_5"
+
+/* ---- test_cli_context: ranks that have documents together, gradients of transformers -------------------- */
+
+/* (case, settings, ranks, rows of a step) */
+#define GOLDEN_RANKS(ROW)                                                                                    \
+    ROW("lfm2_v", "--chunk 2 --zero 3 --context-exchange all-to-all", 3, 121)                                \
+    ROW("lfm2_v", "--chunk 13 --save conv", 2, 121)                                                          \
+    ROW("qwen3_5_dense_v", "--chunk 7 --save delta_k+beta", 3, 121)                                          \
+    ROW("qwen3_5_dense_v", "--chunk 40 --zero 2 --backward standard", 2, 121)                                \
+    ROW("qwen3_next_dense", "--chunk 9 --zero 3 --save delta_out+conv_act", 2, 117)                          \
+    ROW("qwen3_next_dense", "--chunk 30", 3, 117)                                                            \
+    ROW("granite_hybrid_groups", "--chunk 9 --zero 3 --save ssd_out+conv_act", 2, 99)                        \
+    ROW("granite_hybrid_groups", "--chunk 30 --context-exchange all-to-all", 3, 99)                          \
+    ROW("nemotron_h_latent", "--chunk 40", 2, 99)                                                            \
+    ROW("gpt_oss_v", "--chunk 7", 2, 78)                                                                     \
+    ROW("gemma4_shared", "--chunk 7 --segment 2 --zero 3", 2, 79)                                            \
+    ROW("gemma4_e2b_released_v", "--chunk 5 --checkpoint-every 2 --context-exchange all-gather", 3, 78)      \
+    ROW("gemma4_26b_a4b_v", "--chunk 9", 2, 106)                                                             \
+    ROW("deepseek_v3_groups", "--chunk 5 --zero 3", 3, 55)                                                   \
+    ROW("glm4_moe_lite_latent", "--chunk 5", 2, 55)                                                          \
+    ROW("glm4_moe_norms", "--chunk 11 --zero 1", 2, 94)                                                      \
+    ROW("glm4_defaults", "--chunk 11 --zero 3", 2, 100)                                                      \
+    ROW("glm_plain", "--chunk 5", 2, 55)                                                                     \
+    ROW("olmo2_plain", "--chunk 8", 2, 94)                                                                   \
+    ROW("olmo3_released", "--chunk 8", 2, 94)                                                                \
+    ROW("smollm3_windows", "--chunk 7 --zero 2", 2, 79)                                                      \
+    ROW("phi3_plain", "--chunk 7", 2, 83)                                                                    \
+    ROW("granite_plain", "--chunk 7", 2, 79)                                                                 \
+    ROW("qwen2_sliding", "--chunk 7", 2, 100)                                                                \
+    ROW("qwen3_moe_norm_v", "--chunk 7 --zero 3", 2, 78)                                                     \
+    ROW("qwen3_5_moe_released_v", "--chunk 13", 2, 121)                                                      \
+    ROW("mixtral_v", "--chunk 7", 2, 78)                                                                     \
+    ROW("olmoe_v", "--chunk 7 --zero 3", 2, 78)
+
+/* Models with drawn schedules, placement and shares, beside the same on one rank. */
+static const char *const golden_drawn_ranks[] = {"llama_mqa",      "mistral_window", "gemma3_layer_types",
+                                                 "qwen3_plain",    "llama_mha",      "gpt_neox_plain",
+                                                 "qwen3_5_dense_v"};
+
+#endif
