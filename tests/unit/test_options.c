@@ -416,6 +416,7 @@ static void test_commands_of_trl(void **state) {
     assert_string_equal(getenv("HF_HUB_OFFLINE"), "yes");
     assert_null(getenv("WANDB_PROJECT"));
     assert_int_equal(sbp_options_list_count(o, SBP_OPT_DATA), 2);
+    assert_string_equal(sbp_options_list_at(o, SBP_OPT_DATA, 0), "a/b"); /* as where nothing is said */
     assert_string_equal(sbp_options_list_at(o, SBP_OPT_DATA, 1), "c/d");
     assert_string_equal(sbp_options_arg(o, 0), "o/n@v1");
     assert_int_equal(sbp_options_int(o, SBP_OPT_ZERO), 2);
