@@ -101,6 +101,9 @@ static void test_evaluations_and_splits(void **state) {
         "printf 'datasets:\\n- path: org/rows\\n  split: test\\n- path: org/rows\\n  name: other\\n- path: "
         "%s/a.jsonl\\n' $D >$D/c.yaml; HF_HUB_CACHE=$D/hub " RUN "--config $D/c.yaml --dry-run");
     assert_non_null(strstr(cli_unfolded(f, "out"), "data 8 rows"));
+    cli_ok(f, "echo '{\"input_ids\": [1, 2], \"labels\": [-100, -100]}' >$D/b.jsonl; $R $G/llama_plain/model "
+              "--data $D/b.jsonl --steps 1 --out none");
+    assert_non_null(strstr(cli_unfolded(f, "err"), "no token of the data is trained: all labels are -100"));
     cli_ok(f, RUN "--dataset_name $D/a.jsonl --max_steps 1 --eval_strategy epoch; ! grep eval_loss "
                   "$D/o/metrics.jsonl");
     assert_non_null(strstr(cli_unfolded(f, "err"), "has no split 'test', being no data set of the Hub"));
