@@ -1,4 +1,5 @@
-"""Every example, in its small form: python3 tests/cli/test_examples.py, with SBPC_PROGRAMS=build/release.
+"""Every example, in its small form, and configurations of TRL by its own parser: python3 tests/cli/test_examples.py,
+with SBPC_PROGRAMS=build/release.
 
 Small models and rows, on the CPU. In place of vLLM a server of its interface answers (Sampler below): tokens drawn
 uniformly, with the log-probabilities that they then have. What needs torch runs with SBP_TEST_PYTHON, or with a python3
@@ -233,6 +234,20 @@ class Examples(unittest.TestCase):
         done = self.run_example("custom_model.py", "--sbprun", PROGRAMS / "sbprun", "--out", self.folder / "out", "--steps", 60,
                                 python=python)
         self.assertIn("after 7 8 9 10 comes 11", done.stdout)
+
+
+class Configurations(unittest.TestCase):
+    """tests/data/trl: what TRL's documentation has, and the table of TRL's fields."""
+
+    def test_table(self):
+        subprocess.run([sys.executable, "-B", "tests/data/trl/table.py", "--check"], check=True)
+
+    def test_parser_of_trl(self):
+        python = python_with("trl")
+        done = subprocess.run([python, "tests/data/trl/parse.py"], text=True, capture_output=True, timeout=600)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(len([line for line in done.stdout.splitlines() if ".yaml: " in line]),
+                         len(list(Path("tests/data/trl/yaml").glob("*.yaml"))))
 
 
 if __name__ == "__main__":
