@@ -175,10 +175,11 @@ static sbp_status begin_file(sbp_events *e, sbp_diag *diag, int64_t first_step) 
     return sbp_events_flush(e, diag);
 }
 
-sbp_status sbp_events_open(sbp_diag *diag, const char *folder, int64_t first_step, sbp_events **out) {
+sbp_status sbp_events_open(sbp_diag *diag, const char *folder, bool own, int64_t first_step,
+                           sbp_events **out) {
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         return sbp_fail(diag, SBP_IO, "cannot make the folder '%s': %s", folder, strerror(errno));
-    if (first_step == 0)
+    if (own && first_step == 0)
         remove_earlier(folder);
     sbp_events *e = sbp_malloc(sizeof *e);
     if (!e)

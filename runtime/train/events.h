@@ -13,8 +13,8 @@
 typedef struct sbp_events sbp_events;
 
 /* Creates the folder if need be. first_step: of what will be written, 0 for a run that begins, whose earlier
- * files there go. */
-sbp_status sbp_events_open(sbp_diag *diag, const char *folder, int64_t first_step,
+ * files there go, if the folder is the run's own. */
+sbp_status sbp_events_open(sbp_diag *diag, const char *folder, bool own, int64_t first_step,
                            sbp_events **out) SBP_CHECKED;
 /* What is not finite is left out: no curve has it. */
 sbp_status sbp_events_add(sbp_events *events, sbp_diag *diag, int64_t step, const char *tag,

@@ -388,6 +388,7 @@ static void test_whose_limit_it_is(void **state) {
     cli_ok(f, sbp_arena_printf(f->arena, "%s 500000 -o $D/q", compile));
     assert_non_null(
         strstr(cli_text(f, "err"), " GiB, and ulimit -v allows 390.62 MiB: sbprun will not run it here"));
+    assert_non_null(strstr(cli_text(f, "err"), "fits       no: "));
     assert_non_null(strstr(cli_text(f, "err"), " in 390.62 MiB (ulimit -v)"));
     cli_ok(f, sbp_arena_printf(f->arena, "%s 500 -o $D/q", compile));
     assert_null(strstr(cli_text(f, "err"), "warning"));

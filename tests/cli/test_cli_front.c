@@ -274,6 +274,12 @@ static void test_event_files(void **state) {
                 isfinite(value_of(events, count, "train/loss", 3)));
     events = read_events(f, event_file(f, "o/runs", 3), &count);
     assert_true(events[1].start && events[1].step == 5);
+    /* in a directory of others, theirs stay */
+    cli_ok(f, "mkdir -p $D/logs/x; echo 1 >$D/logs/x/events.out.tfevents.1.other; $R $S --data " DATA
+              " --steps 1 --out $D/p --report-to tensorboard --logging_dir $D/logs/x; ls $D/logs/x | wc -l; "
+              "test ! -e "
+              "$D/p/runs");
+    assert_string_equal(cli_text(f, "out"), "2\n");
     /* a run that starts over has its own only */
     cli_ok(f, "$R $S --data " DATA
               " --steps 1 --out $D/o --overwrite --report-to tensorboard; ls $D/o/runs | wc -l");

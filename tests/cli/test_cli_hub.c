@@ -24,9 +24,12 @@ static int hub_setup(void **state) {
         "$H/models/org/tiny; echo x >$H/models/org/tiny/pytorch_model.bin; echo x "
         ">$H/models/org/tiny/modeling.py; echo x >$H/models/org/tiny/consolidated.safetensors; "
         "for i in 0 1; do head -4 $G/llama_plain/train.jsonl "
-        ">$H/datasets/org/rows/data/train-0000$i-of-00002.jsonl; done; echo x >$H/datasets/org/rows/rows.py; "
+        ">$H/datasets/org/rows/data/train-0000$i-of-00002.jsonl; done; for i in test small; do tail -2 "
+        "$G/llama_plain/train.jsonl >$H/datasets/org/rows/data/$i.jsonl; done; echo x "
+        ">$H/datasets/org/rows/rows.py; "
         "printf -- '---\\nconfigs:\\n- config_name: default\\n  data_files:\\n  - split: train\\n    path: "
-        "data/train-*\\n---\\n# Rows\\n' >$H/datasets/org/rows/README.md; echo x "
+        "data/train-*\\n  - split: test\\n    path: data/test.jsonl\\n- config_name: small\\n  data_files: "
+        "data/small.jsonl\\n---\\n# Rows\\n' >$H/datasets/org/rows/README.md; echo x "
         ">$H/datasets/org/plain/README.md; "
         "cp tests/data/rows/plain.parquet "
         "\"$H/datasets/org/plain@refs%2Fconvert%2Fparquet/default/train/0000.parquet\"");
@@ -73,8 +76,8 @@ static void test_cold_warm_offline(void **state) {
     cli_fails(f, 4, "HF_HUB_OFFLINE is set", "HF_HUB_OFFLINE=1 $R org/other --data org/rows");
     cli_fails(f, 4, "what it said stands above", "$R org/other --data org/rows");
     cli_fails(f, 4, "what it said stands above", "$R org/tiny@v9 --data org/rows");
-    cli_fails(f, 2, "has no split 'test', but: train",
-              "$R org/tiny --data org/rows --dataset_train_split test");
+    cli_fails(f, 2, "has no split 'dev', but: train, test",
+              "$R org/tiny --data org/rows --dataset_train_split dev");
     cli_fails(f, 2, "has the configs default", "$R org/tiny --data org/rows --dataset_config x");
     cli_ok(f, "cp -r $H/models/org/tiny $D/x; mkdir -p $D/org; mv $D/x $D/org/tiny; cp "
               "$G/llama_plain/train.jsonl $D; "
@@ -101,6 +104,53 @@ static void test_what_goes_wrong(void **state) {
               WIPE "VIRTUAL_ENV= PATH=/nowhere " TRAIN);
     cli_fails(f, 4, "what it said stands above",
               WIPE "HF_ENDPOINT=http://127.0.0.1:1 " TRAIN); /* no network */
+}
+
+/* The split for tests where something is to be evaluated, and parts of a mixture that say config and split. */
+static void test_splits(void **state) {
+    io_fixture *f = *state;
+    if (!is_there())
+        skip();
+    cli_ok(f, "$R sft --model_name_or_path org/tiny --dataset_name org/rows --eval_strategy no --max_steps 1 "
+              "--output_dir none");
+    assert_null(strstr(cli_text(f, "hub/log"), "/data/test.jsonl"));
+    cli_ok(f, "printf 'model_name_or_path: org/tiny\\ndataset_name: org/rows\\neval_strategy: epoch\\n"
+              "per_device_train_batch_size: 4\\nnum_train_epochs: 3\\noutput_dir: %s/o\\n' $D >$D/c.yaml; "
+              "$R sft --config $D/c.yaml; grep -c eval_loss $D/o/metrics.jsonl");
+    assert_string_equal(cli_text(f, "out"), "4\n"); /* before, after the first two passes, at the end */
+    assert_non_null(strstr(cli_text(f, "hub/log"), "/data/test.jsonl"));
+    assert_null(strstr(cli_text(f, "hub/log"), "/data/small.jsonl"));
+    cli_ok(f, "printf 'datasets:\\n- path: org/rows\\n  name: small\\n- path: org/rows\\n  split: test\\n' "
+              ">$D/c.yaml; $R sft --model_name_or_path org/tiny --config $D/c.yaml --output_dir none "
+              "--dry-run");
+    assert_non_null(strstr(cli_unfolded(f, "out"), "data 4 rows, "));
+    assert_non_null(strstr(cli_text(f, "hub/log"), "/data/small.jsonl"));
+    cli_fails(f, 2, "has no split 'test', but: train",
+              "$R org/tiny --data org/rows:small --eval-strategy steps --out none");
+    cli_fails(f, 2, "has the configs default, small: give one",
+              "$R org/tiny --data org/rows:none:train --out none");
+    cli_ok(f, "$R org/tiny --data $G/llama_plain/train.jsonl --steps 1 --eval-strategy epoch --out none");
+    assert_non_null(strstr(cli_unfolded(f, "err"), "has no split 'test', being no data set of the Hub"));
+}
+
+/* An adapter names its base, which is fetched; the adapter may lie on the Hub, too. */
+static void test_base_of_an_adapter(void **state) {
+    io_fixture *f = *state;
+    if (!is_there())
+        skip();
+    cli_ok(f, "$R org/tiny --data org/rows --steps 1 --lora r=2 --out $D/a; grep base_model_name_or_path "
+              "$D/a/adapter_config.json");
+    assert_non_null(strstr(cli_text(f, "out"), "\"org/tiny\""));
+    cli_ok(f, WIPE "$R $D/a --data org/rows --steps 1 --out none");
+    assert_non_null(strstr(cli_text(f, "hub/log"), "/org/tiny/resolve/"));
+    cli_ok(f, WIPE "mkdir $H/models/org/adapter; cp $D/a/adapter_* $H/models/org/adapter; "
+                   "$R org/adapter --data org/rows --steps 1 --out none");
+    assert_non_null(strstr(cli_text(f, "hub/log"), "/org/adapter/resolve/"));
+    assert_non_null(strstr(cli_text(f, "hub/log"), "/org/tiny/resolve/"));
+    cli_ok(f, "rm $H/log; HF_HUB_OFFLINE=1 $R org/adapter --data org/rows --steps 1 --out none; test ! -e "
+              "$H/log");
+    cli_fails(f, 4, "HF_HUB_OFFLINE is set",
+              WIPE "HF_HUB_OFFLINE=1 $R $D/a --data $G/llama_plain/train.jsonl --steps 1 --out none");
 }
 
 /* Without configs in its card: what the Hub converted; a script is not fetched. */
@@ -131,6 +181,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_cold_warm_offline, hub_setup, hub_teardown),
         cmocka_unit_test_setup_teardown(test_what_goes_wrong, hub_setup, hub_teardown),
+        cmocka_unit_test_setup_teardown(test_splits, hub_setup, hub_teardown),
+        cmocka_unit_test_setup_teardown(test_base_of_an_adapter, hub_setup, hub_teardown),
         cmocka_unit_test_setup_teardown(test_converted_rows, hub_setup, hub_teardown),
         cmocka_unit_test_setup_teardown(test_push, hub_setup, hub_teardown),
     };

@@ -115,7 +115,8 @@ static void test_what_is_not_built(void **state) {
     "--max_grad_norm 0.5 --optim adamw_torch_fused --max_length 200 --max_seq_length 200 --save_steps 3 "    \
     "--save_total_limit 1 --seed 3 --dataset_text_field text --completion_only_loss false "                  \
     "--assistant_only_loss false --train_sampling_strategy sequential --eval_steps 1 "                       \
-    "--resume_from_checkpoint false --overwrite_output_dir true "                                            \
+    "--eval_strategy false --evaluation_strategy steps --resume_from_checkpoint false "                      \
+    "--overwrite_output_dir true "                                                                           \
     "--packing true --chat_template_path tests/golden/chat/chatml.jinja --eos_token '</s>' "                 \
     "--accelerate_config multi_gpu --num_processes 1 --nproc_per_node 1 "                                    \
     "--importance_sampling_level token --warmup_ratio 0 --use_cpu true --torch_dtype float32 "

@@ -304,6 +304,7 @@ static void test_device_profile(void **state) {
     assert_true(strncmp(fits, "yes: ", 5) == 0);
     assert_non_null(strstr(fits, " of 80.00 GiB on the device, "));
     assert_non_null(strstr(fits, " of 512.00 GiB on the host"));
+    assert_non_null(strstr(line_of(f, "longest"), " in 80.00 GiB (--device-profile)"));
     assert_non_null(strstr(line_of(f, "time"), " PFLOP)"));
     check_width(f, 22);
     const sbp_json *root = cli_json(f, "out");

@@ -62,11 +62,59 @@ static void test_command_line(void **state) {
     assert_non_null(strstr(cli_unfolded(f, "err"), "step 1/1"));
 }
 
+/* When evaluations are; and data sets of the Hub, of which its cache has what is needed here. */
+static void test_evaluations_and_splits(void **state) {
+    io_fixture *f = *state;
+#define RUN "$R sft --model_name_or_path $G/llama_plain/model --output_dir $D/o --overwrite "
+#define COUNT "; grep -c eval_loss $D/o/metrics.jsonl"
+    cli_ok(f, "head -3 $G/llama_plain/train.jsonl >$D/a.jsonl");
+    cli_ok(f, RUN "--dataset_name $D/a.jsonl --eval $D/a.jsonl --per_device_train_batch_size 2 "
+                  "--num_train_epochs 3 --eval_strategy epoch" COUNT);
+    assert_string_equal(cli_text(f, "out"), "4\n");
+    cli_ok(f, RUN "--dataset_name $D/a.jsonl --eval $D/a.jsonl --per_device_train_batch_size 2 "
+                  "--num_train_epochs 3 --eval_strategy no" COUNT);
+    assert_string_equal(cli_text(f, "out"), "2\n");
+    cli_ok(f, "S=$D/hub/datasets--org--rows; mkdir -p $S/refs $S/snapshots/1; printf 1 >$S/refs/main; cd "
+              "$S/snapshots/1; for i in 1 2 3; do head -$i $D/a.jsonl >$i.jsonl; done; printf -- "
+              "'---\\nconfigs:\\n- config_name: default\\n  data_files:\\n  - split: train\\n    path: "
+              "1.jsonl\\n  - split: test\\n    path: 2.jsonl\\n- config_name: other\\n  data_files: "
+              "3.jsonl\\n---\\n' >README.md");
+    static const struct {
+        const char *data, *rows;
+    } sets[] = {{"org/rows", "data 1 rows"},
+                {"org/rows:other", "data 3 rows"},
+                {"org/rows::test", "data 2 rows"},
+                {"org/rows:default:test", "data 2 rows"},
+                {"org/rows:other:train", "data 3 rows"}};
+    for (int i = 0; i < SBP_COUNT(sets); i++) {
+        cli_ok(f, sbp_arena_printf(f->arena, "HF_HUB_CACHE=$D/hub " RUN "--dry-run --dataset_name %s",
+                                   sets[i].data));
+        if (!strstr(cli_unfolded(f, "out"), sets[i].rows))
+            fail_msg("%s: %s", sets[i].data, cli_text(f, "out"));
+    }
+    cli_ok(f, "HF_HUB_CACHE=$D/hub " RUN "--dataset_name org/rows --eval_strategy steps --max_steps 1" COUNT);
+    assert_string_equal(cli_text(f, "out"), "2\n");
+    cli_fails(f, 2, "has no split 'test', but: train", /* of that config */
+              "HF_HUB_CACHE=$D/hub " RUN "--dataset_name org/rows:other:train --eval_strategy steps");
+    cli_ok(
+        f,
+        "printf 'datasets:\\n- path: org/rows\\n  split: test\\n- path: org/rows\\n  name: other\\n- path: "
+        "%s/a.jsonl\\n' $D >$D/c.yaml; HF_HUB_CACHE=$D/hub " RUN "--config $D/c.yaml --dry-run");
+    assert_non_null(strstr(cli_unfolded(f, "out"), "data 8 rows"));
+    cli_ok(f, "echo '{\"input_ids\": [1, 2], \"labels\": [-100, -100]}' >$D/b.jsonl; $R $G/llama_plain/model "
+              "--data $D/b.jsonl --steps 1 --out none");
+    assert_non_null(strstr(cli_unfolded(f, "err"), "no token of the data is trained: all labels are -100"));
+    cli_ok(f, RUN "--dataset_name $D/a.jsonl --max_steps 1 --eval_strategy epoch; ! grep eval_loss "
+                  "$D/o/metrics.jsonl");
+    assert_non_null(strstr(cli_unfolded(f, "err"), "has no split 'test', being no data set of the Hub"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_configurations_of_the_documentation, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_is_refused, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_command_line, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_evaluations_and_splits, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

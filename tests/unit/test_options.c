@@ -335,24 +335,29 @@ static void test_lists_in_config_files(void **state) {
     assert_string_equal(sbp_options_text(o, SBP_OPT_LOSS_TYPE), "-1+2");
     static const struct {
         const char *text, *message;
-    } wrong[] = {{"lr: 1\nlora_target_modules:\n  q_proj: 1\n",
-                  "config:2: 'lora_target_modules': expected a value or a list of them, found a map"},
-                 {"data:\n  - path: x\n    split: train\n",
-                  "config:2: 'data': expected single values in the list, found a map"},
-                 {"data: {a: b}\n", "config:1: 'data': expected a value or a list of them, found a map"},
-                 {"data: [[a]]\n", "config:1: 'data': expected single values in the list, found a list"},
-                 {"- lr\n", "config:1: expected 'key: value'"},
-                 {"? [a]\n: b\n", "config:1: expected 'key: value'"},
-                 {"lr: 1\n\tsteps: 2\n", "not valid YAML"},
-                 {"lr: &a [*a]\n", "config:1: "},
-                 {"steps:\n  - 1\n", "config:1: 'steps': expected one value, found a list"},
-                 {"lr_scheduler_kwargs:\n  num_cycle: 2\n", "config:2: unknown key 'num_cycle'"},
-                 {"datasets:\n  - split: test\n    path: x\n    name:\n",
-                  "config:2: 'datasets': split: only path is taken"},
-                 {"datasets:\n  - x\n", "expected a list of maps with a path each"},
-                 {"env:\n  LD_PRELOAD: x.so\n", "config:2: 'env': LD_PRELOAD is not set from a file"},
-                 {"env:\n  PYTHONPATH: x\n", "PYTHONPATH is not set"},
-                 {"env:\n  PATH: x\n", "PATH is not set"}};
+    } wrong[] = {
+        {"lr: 1\nlora_target_modules:\n  q_proj: 1\n",
+         "config:2: 'lora_target_modules': expected a value or a list of them, found a map"},
+        {"data:\n  - path: x\n    split: train\n",
+         "config:2: 'data': expected single values in the list, found a map"},
+        {"data: {a: b}\n", "config:1: 'data': expected a value or a list of them, found a map"},
+        {"data: [[a]]\n", "config:1: 'data': expected single values in the list, found a list"},
+        {"- lr\n", "config:1: expected 'key: value'"},
+        {"? [a]\n: b\n", "config:1: expected 'key: value'"},
+        {"lr: 1\n\tsteps: 2\n", "not valid YAML"},
+        {"lr: &a [*a]\n", "config:1: "},
+        {"steps:\n  - 1\n", "config:1: 'steps': expected one value, found a list"},
+        {"lr_scheduler_kwargs:\n  num_cycle: 2\n", "config:2: unknown key 'num_cycle'"},
+        {"datasets:\n  - split: test\n    path: tests\n    name:\n",
+         "config:2: 'datasets': split of 'tests', which is a path here"},
+        {"datasets:\n  - path: tests/README.md\n    name: x\n", "config:2: 'datasets': name of 'tests"},
+        {"datasets:\n  - path: x\n    columns: [a]\n",
+         "config:3: 'datasets': columns: of a part, path, name and split are taken"},
+        {"datasets:\n  - name: x\n", "expected a list of maps with a path each"},
+        {"datasets:\n  - x\n", "expected a list of maps with a path each"},
+        {"env:\n  LD_PRELOAD: x.so\n", "config:2: 'env': LD_PRELOAD is not set from a file"},
+        {"env:\n  PYTHONPATH: x\n", "PYTHONPATH is not set"},
+        {"env:\n  PATH: x\n", "PATH is not set"}};
     for (int i = 0; i < SBP_COUNT(wrong); i++)
         assert_fails(f, SBP_USAGE, wrong[i].message, parse_config(f, 5, wrong[i].text, "", &o));
 }
@@ -411,6 +416,7 @@ static void test_commands_of_trl(void **state) {
     assert_string_equal(getenv("HF_HUB_OFFLINE"), "yes");
     assert_null(getenv("WANDB_PROJECT"));
     assert_int_equal(sbp_options_list_count(o, SBP_OPT_DATA), 2);
+    assert_string_equal(sbp_options_list_at(o, SBP_OPT_DATA, 0), "a/b"); /* as where nothing is said */
     assert_string_equal(sbp_options_list_at(o, SBP_OPT_DATA, 1), "c/d");
     assert_string_equal(sbp_options_arg(o, 0), "o/n@v1");
     assert_int_equal(sbp_options_int(o, SBP_OPT_ZERO), 2);

@@ -147,6 +147,8 @@ const char *const *sbp_options_list(const sbp_options *options, sbp_arena *arena
 
 /* Another text in place of one of a LIST. */
 void sbp_options_replace(sbp_options *options, sbp_option_id id, int32_t index, const char *text);
+/* One more of a LIST, as if it had been given. */
+void sbp_options_append(sbp_options *options, sbp_option_id id, const char *text);
 
 /* Another default than the table's, for what was not given; checked like any value. Below a guard. */
 sbp_status sbp_options_set_default(sbp_options *options, sbp_diag *diag, sbp_option_id id,

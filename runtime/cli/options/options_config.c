@@ -165,25 +165,44 @@ static sbp_status take_list(config_reader *r, const char *where, const sbp_yaml 
 
 static sbp_status take_members(config_reader *r, const sbp_yaml *map);
 
-/* A mixture of data sets: a path each. */
+/* A part of a mixture as an argument of --data: a path, or NAME:CONFIG:SPLIT of the Hub. */
+static sbp_status take_part(config_reader *r, const char *where, const char *key, const sbp_yaml *item) {
+    const char *path = NULL, *name = "", *split = "";
+    for (int32_t k = 0; k < item->count; k++) {
+        const sbp_yaml *member = &item->items[k];
+        const char **to = strcmp(member->key, "path") == 0    ? &path
+                          : strcmp(member->key, "name") == 0  ? &name
+                          : strcmp(member->key, "split") == 0 ? &split
+                                                              : NULL;
+        if (member->kind == SBP_YAML_SCALAR && sbp_option_is_blank(member->text))
+            continue;
+        if (!to || member->kind != SBP_YAML_SCALAR)
+            return sbp_fail(r->diag, SBP_USAGE,
+                            "%s:%d: '%s': %s: of a part, path, name and split are taken: give files of what "
+                            "is meant with --data",
+                            r->path, (int)member->line, key, member->key);
+        *to = to == &split && strcmp(member->text, "train") == 0 ? "" : member->text;
+    }
+    if (!path)
+        return take(r, where, key, "{..}");
+    bool local = sbp_file_exists(path) || sbp_directory_exists(path);
+    if (local && (*name || *split))
+        return sbp_fail(r->diag, SBP_USAGE,
+                        "%s: '%s': %s of '%.200s', which is a path here and no data set of the Hub: give the "
+                        "files that are meant",
+                        where, key, *name ? "name" : "split", path);
+    if (!local && (*name || *split))
+        path = sbp_arena_printf(r->o->arena, "%s:%s%s%s", path, name, *split ? ":" : "", split);
+    return take(r, where, "data", path);
+}
+
+/* A mixture of data sets. */
 static sbp_status take_mixture(config_reader *r, const sbp_yaml *list) {
     for (int32_t i = 0; i < list->count; i++) {
-        const sbp_yaml *item = &list->items[i], *path = sbp_yaml_member(item, "path");
+        const sbp_yaml *item = &list->items[i];
         const char *where = sbp_arena_printf(r->o->arena, "%s:%d", r->path, (int)item->line);
-        if (!path || path->kind != SBP_YAML_SCALAR)
-            return take(r, where, list->key, "{..}");
-        for (int32_t k = 0; k < item->count; k++) {
-            const sbp_yaml *member = &item->items[k];
-            bool blank = member->kind == SBP_YAML_SCALAR && sbp_option_is_blank(member->text),
-                 usual =
-                     strcmp(member->key, "split") == 0 && member->text && strcmp(member->text, "train") == 0;
-            if (member != path && !blank && !usual)
-                return sbp_fail(
-                    r->diag, SBP_USAGE,
-                    "%s:%d: '%s': %s: only path is taken: give files of what is meant with --data", r->path,
-                    (int)member->line, list->key, member->key);
-        }
-        SBP_TRY(take(r, where, "data", path->text));
+        SBP_TRY(item->kind == SBP_YAML_MAP ? take_part(r, where, list->key, item)
+                                           : take(r, where, list->key, "{..}"));
     }
     return SBP_OK;
 }
@@ -262,6 +281,12 @@ sbp_status sbp_options_read_config(sbp_options *o, sbp_diag *diag, const char *p
 }
 
 /* ---- several into one ------------------------------------------------------------------------------- */
+
+void sbp_options_append(sbp_options *o, sbp_option_id id, const char *text) {
+    option_value *v = &o->values[id];
+    v->given = true;
+    SBP_PUSH(o->arena, v->list, v->count, v->capacity, text);
+}
 
 /* Puts a value where the option was not given. */
 static sbp_status settle(sbp_options *o, sbp_diag *diag, sbp_option_id id, const char *text,

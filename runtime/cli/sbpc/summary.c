@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "backends/backends.h"
+#include "ir/base/file.h"
 #include "ir/base/json.h"
 #include "ir/base/machine.h"
 #include "runtime/cli/sbpc/cli.h"
@@ -32,6 +33,16 @@ static int64_t room(const sbp_compilation *c) {
     return c->target && sbp_backend_is_a(c->target->name, SBP_BACKEND_HOST)
                ? sbp_machine_memory() / c->request.sharers
                : c->choice.memory_bytes;
+}
+
+/* Who says so. */
+static const char *room_source(const sbp_compilation *c) {
+    if (sbp_options_given(c->options, SBP_OPT_MEMORY))
+        return "--memory";
+    if (!c->target)
+        return "--device-profile";
+    return sbp_backend_is_a(c->pipeline.target.name, SBP_BACKEND_HOST) ? sbp_machine_memory_source()
+                                                                       : "this machine";
 }
 
 static int64_t device_bytes(const sbp_compilation *c, const sbp_plan_estimate *e) {
@@ -214,10 +225,7 @@ static sbp_status longest_line(const sbp_compilation *c, sbp_text *out) {
         c->request.host_memory_bytes > 0 ? c->request.host_memory_bytes : INT64_MAX, &longest));
     sbp_text_add(out, "longest    %lld rows with this schedule in %s (%s)\n",
                  (long long)(longest * c->pipeline.program->context),
-                 sbp_format_bytes(size, sizeof size, (double)limit),
-                 c->request.memory_bytes > 0                                   ? "--memory"
-                 : sbp_backend_is_a(c->pipeline.target.name, SBP_BACKEND_HOST) ? sbp_machine_memory_source()
-                                                                               : "this machine");
+                 sbp_format_bytes(size, sizeof size, (double)limit), room_source(c));
     return SBP_OK;
 }
 
@@ -258,18 +266,20 @@ static void add_part(sbp_text *out, int64_t part, int64_t all) {
 }
 
 /* "fits       yes: 61.20 of 80.00 GiB on the device, 12.00 of 64.00 GiB (assumed) on the host": it was
- * planned for that. */
+ * planned for that, or, where nothing was said, is compared with what is here. */
 static void fits_line(const sbp_compilation *c, sbp_text *out) {
     const sbp_schedule_request *w = &c->request;
     char size[32];
-    int64_t host = c->pipeline.program->arena_bytes[SBP_HOST];
+    int64_t host = c->pipeline.program->arena_bytes[SBP_HOST], needed = device_bytes(c, &c->estimate);
     bool shared = c->pipeline.target.shared_memory;
-    if (w->memory_bytes == 0)
+    if (room(c) == 0)
         return;
-    sbp_text_add(out, "fits       yes: ");
-    add_part(out, device_bytes(c, &c->estimate), w->memory_bytes);
+    sbp_text_add(out, "fits       %s: ", needed <= room(c) ? "yes" : "no");
+    add_part(out, needed, room(c));
     sbp_text_add(out, "%s%s", shared ? "" : " on the device",
                  w->sharers > 1 && shared ? ", a rank's part" : "");
+    if (w->memory_bytes == 0)
+        sbp_text_add(out, " (%s)", room_source(c));
     if (!shared && w->host_memory_bytes > 0) {
         sbp_text_add(out, ", ");
         add_part(out, host, w->host_memory_bytes);
@@ -304,9 +314,10 @@ static sbp_status add_lines(sbp_compilation *c, sbp_text *out) {
         trained += c->model.module->params[i].trainable ? n : 0;
     }
     SBP_TRY(find_advice(c));
-    sbp_text_add(out, "%s: %s (%s), %s parameters, %s trained; %s\n",
-                 c->target ? c->output : "Estimate (no plan file is written)", c->model.name,
-                 c->model.model_type, count_text(c, parameters), count_text(c, trained), c->objective);
+    if (!c->target || !sbp_file_is_temporary(c->output)) /* what sbprun calls it until it is whole */
+        sbp_text_add(out, "%s: ", c->target ? c->output : "Estimate (no plan file is written)");
+    sbp_text_add(out, "%s (%s), %s parameters, %s trained; %s\n", c->model.name, c->model.model_type,
+                 count_text(c, parameters), count_text(c, trained), c->objective);
     sbp_text_add(out, "backend    %s (%s), %s\n", target->name, c->choice.reason,
                  c->dtype == SBP_F64    ? "fp64"
                  : c->dtype == SBP_BF16 ? "bf16"

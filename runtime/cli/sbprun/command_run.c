@@ -92,8 +92,8 @@ static sbp_status choose_plan_path(const sbp_world *world, sbp_session *session,
             sbp_arena_printf(world->arena, "%s/plan.bin.%ld.0.tmp", outputs->out, (long)getpid());
         return SBP_OK;
     }
-    char *path = sbp_arena_printf(world->arena, "%s/sbprun-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    int fd = mkstemp(path);
+    char *path = sbp_arena_printf(world->arena, "%s/sbprun-XXXXXX.0.0.tmp", tmp && *tmp ? tmp : "/tmp");
+    int fd = mkstemps(path, (int)strlen(".0.0.tmp"));
     if (fd < 0)
         return sbp_fail(world->diag, SBP_IO, "cannot create '%s': %s", path, strerror(errno));
     close(fd);
@@ -137,6 +137,8 @@ static bool only_merges(const sbp_world *world, const sbp_session *session) {
            sbp_options_list_count(world->options, SBP_OPT_DATA) == 0 &&
            sbp_options_list_count(world->options, SBP_OPT_EVAL) == 0;
 }
+
+enum { PLAN_ARG = 4 }; /* where compile_args has the name of the plan */
 
 /* The command line of sbpc, NULL at the end. seq_len 0: the user gave it; beside --seq-len max: its bound. */
 static const char **compile_args(const sbp_world *world, const sbp_session *session, const char *sbpc,
@@ -249,7 +251,9 @@ static sbp_status compile_model(sbp_world *world, sbp_inputs *inputs, sbp_sessio
     SBP_TRY(choose_plan_path(world, session, outputs));
     sbp_machine_memory_text(limit, sizeof limit);
     const char **args = compile_args(world, session, sbpc, &choice, seq_len);
-    print_command(world, session, args);
+    args[PLAN_ARG] = outputs->out ? sbp_file_join(world->arena, outputs->out, "plan.bin") : "plan.bin";
+    print_command(world, session, args); /* as one would give it; the child has the name until it is whole */
+    args[PLAN_ARG] = session->plan_path;
     sbp_status status = sbp_child_run(world->diag, args, outputs->dir.lock, &pid);
     if (status == SBP_OK)
         return print_own_command(world, session, outputs);

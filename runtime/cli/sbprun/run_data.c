@@ -594,6 +594,8 @@ sbp_status sbp_run_plan_steps(const sbp_world *world, sbp_inputs *inputs, sbp_se
             (session->plan ? session->inner_epochs : 1);
     else if (sbp_options_chosen(o, SBP_OPT_EPOCHS))
         sbp_note(world->diag, "--steps takes precedence over --epochs");
+    if (session->train && inputs->data->label_count == 0)
+        sbp_note(world->diag, "no token of the data is trained: all labels are -100, and the loss stays 0");
     sbp_sampler_seek(&inputs->sampler, 0, 0);
     SBP_TRY(check_schedule_options(world));
     sbp_lr_options lr = lr_options(o);

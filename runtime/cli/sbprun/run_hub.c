@@ -190,14 +190,30 @@ static sbp_status find_files(hub_data *d, const char **out) {
     return SBP_OK;
 }
 
+/* NAME, NAME:CONFIG or NAME:CONFIG:SPLIT, where a part that is empty or not there leaves what is; false: it is
+ * a path, or will be found to be none. *to: where the split begins, with its ':'. */
+static bool parse_data_set(hub_data *d, const char *text, size_t *to) {
+    size_t id = strcspn(text, ":"), config = text[id] ? id + 1 + strcspn(text + id + 1, ":") : id;
+    *to = config;
+    if (access(text, F_OK) == 0 ||
+        !sbp_hub_parse(d->world->arena, sbp_arena_strndup(d->world->arena, text, id), &d->name))
+        return false;
+    d->config =
+        config > id + 1 ? sbp_arena_strndup(d->world->arena, text + id + 1, config - id - 1) : d->config;
+    d->split = text[config] && text[config + 1] ? text + config + 1 : d->split;
+    return true;
+}
+
 static sbp_status find_data_set(const sbp_world *world, const char *text, const char *split,
                                 const char **out) {
     hub_data d = {
         .world = world, .split = split, .config = sbp_options_text(world->options, SBP_OPT_DATASET_CONFIG)};
     const sbp_yaml *card, *config, *configs;
+    size_t to;
     *out = text;
-    if (access(text, F_OK) == 0 || !sbp_hub_parse(world->arena, text, &d.name))
-        return SBP_OK; /* a path, or what is none: it is opened later */
+    if (!parse_data_set(&d, text, &to))
+        return SBP_OK; /* it is opened later */
+    split = d.split;
     d.name.dataset = true;
     d.snapshot = sbp_hub_snapshot(world->arena, &d.name);
     static const char *const readme[] = {"README.md", NULL};
@@ -221,7 +237,27 @@ static sbp_status find_data_set(const sbp_world *world, const char *text, const 
     return find_files(&d, out);
 }
 
+/* As TRL has it: of each data set that is trained on, the split for tests. */
+static void add_test_splits(const sbp_world *world) {
+    sbp_options *o = world->options;
+    if (sbp_options_is(o, SBP_OPT_EVAL_STRATEGY, "no") || sbp_options_list_count(o, SBP_OPT_EVAL) > 0)
+        return;
+    for (int32_t i = 0; i < sbp_options_list_count(o, SBP_OPT_DATA); i++) {
+        hub_data d = {.world = world};
+        const char *text = sbp_options_list_at(o, SBP_OPT_DATA, i);
+        size_t to;
+        if (parse_data_set(&d, text, &to))
+            sbp_options_append(o, SBP_OPT_EVAL, sbp_arena_strndup(world->arena, text, to));
+        else if (sbp_world_writes(world))
+            sbp_note(world->diag,
+                     "--eval-strategy: '%s' has no split '%s', being no data set of the Hub: give rows that "
+                     "are held out with --eval",
+                     text, sbp_options_text(o, SBP_OPT_DATASET_TEST_SPLIT));
+    }
+}
+
 sbp_status sbp_run_find_data(const sbp_world *world) {
+    add_test_splits(world);
     static const struct {
         sbp_option_id list, split;
     } lists[] = {{SBP_OPT_DATA, SBP_OPT_DATASET_TRAIN_SPLIT}, {SBP_OPT_EVAL, SBP_OPT_DATASET_TEST_SPLIT}};

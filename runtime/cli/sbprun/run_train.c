@@ -200,6 +200,8 @@ static sbp_status report_step(const sbp_world *world, const sbp_inputs *inputs, 
 /* Whether an evaluation follows the steps done, other than the one at the end. */
 static bool is_evaluated(const sbp_world *world, const sbp_inputs *inputs, const sbp_session *session) {
     int64_t every = sbp_options_int(world->options, SBP_OPT_EVAL_EVERY), step = session->state.step;
+    if (sbp_options_is(world->options, SBP_OPT_EVAL_STRATEGY, "epoch"))
+        every = inputs->steps_per_epoch * session->inner_epochs;
     return inputs->eval_count > 0 &&
            (step == 0 || (every > 0 && step % every == 0 && step < session->total_steps));
 }
@@ -554,9 +556,14 @@ static sbp_status open_reports(const sbp_world *world, const sbp_session *sessio
         const char *to = sbp_options_list_at(world->options, SBP_OPT_REPORT_TO, i);
         if (strcmp(to, "jsonl") == 0)
             m->lines = sbp_world_writes(world);
-        else if (strcmp(to, "tensorboard") == 0 && m->file && !m->events)
-            SBP_TRY(sbp_events_open(world->diag, sbp_file_join(world->arena, outputs->out, "runs"),
-                                    resumed ? session->state.step + 1 : 0, &m->events));
+        else if (strcmp(to, "tensorboard") == 0 && m->file && !m->events) {
+            const char *folder = sbp_options_text(world->options, SBP_OPT_LOGGING_DIR);
+            if (folder)
+                sbp_make_directories_above(folder);
+            SBP_TRY(sbp_events_open(world->diag,
+                                    folder ? folder : sbp_file_join(world->arena, outputs->out, "runs"),
+                                    !folder, resumed ? session->state.step + 1 : 0, &m->events));
+        }
     }
     return SBP_OK;
 }

@@ -41,8 +41,8 @@ def main():
     rows, counts = {}, {name: [0, 0, 0] for name in classes}
     for name in classes:
         for field in fields[name]:
-            if field == "datasets":  # a list of paths; anything else in it is refused
-                kind, text = 0, "`--data` for each path"
+            if field == "datasets":  # a list of maps of path, name and split; anything else in it is refused
+                kind, text = 0, "`--data` for each, PATH or NAME:CONFIG:SPLIT"
             elif field in refused:
                 kind, text = 2, "refused: " + refused[field]
             elif field in ignored:

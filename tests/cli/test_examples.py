@@ -1,0 +1,254 @@
+"""Every example, in its small form, and configurations of TRL by its own parser: python3 tests/cli/test_examples.py,
+with SBPC_PROGRAMS=build/release.
+
+Small models and rows, on the CPU. In place of vLLM a server of its interface answers (Sampler below): tokens drawn
+uniformly, with the log-probabilities that they then have. What needs torch runs with SBP_TEST_PYTHON, or with a python3
+that has it, and is skipped without. Needs only the standard library.
+"""
+
+import http.server
+import json
+import math
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+
+PROGRAMS = Path(os.environ["SBPC_PROGRAMS"]).resolve()
+MODEL = "tests/data/stories260K"
+VOCAB = 512
+
+
+class Sampler(http.server.BaseHTTPRequestHandler):
+    """What examples/grpo_vllm.py asks of vLLM: /v1/completions, /v1/load_lora_adapter, /v1/unload_lora_adapter."""
+
+    FIELDS = {"/v1/completions": {"model", "prompt", "n", "max_tokens", "temperature", "logprobs", "return_token_ids"},
+              "/v1/load_lora_adapter": {"lora_name", "lora_path"}, "/v1/unload_lora_adapter": {"lora_name"}}
+    served, log, draw = {"m"}, [], random.Random(1)
+
+    def log_message(self, *_):
+        pass
+
+    def complete(self, body):
+        for index in range(body["n"]):
+            ids = [self.draw.randrange(3, VOCAB) for _ in range(self.draw.randrange(1, body["max_tokens"] + 1))]
+            yield {"index": index, "text": " ".join(map(str, ids)), "finish_reason": "length",
+                   "prompt_token_ids": [1] + [3 + byte for byte in body["prompt"].encode()[:6]], "token_ids": ids,
+                   "logprobs": {"tokens": list(map(str, ids)), "token_logprobs": [-math.log(VOCAB - 3)] * len(ids),
+                                "top_logprobs": None, "text_offset": [0] * len(ids)}}
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        status, answer = 200, {}
+        if set(body) != self.FIELDS.get(self.path):
+            status = 400
+        elif self.path == "/v1/load_lora_adapter":
+            files = {path.name for path in Path(body["lora_path"]).iterdir()}
+            status = 200 if {"adapter_config.json", "adapter_model.safetensors"} <= files else 404
+            self.served.add(body["lora_name"])
+        elif self.path == "/v1/unload_lora_adapter":
+            self.served.remove(body["lora_name"])
+        elif body["model"] not in self.served:
+            status = 404
+        else:
+            answer = {"choices": list(self.complete(body))}
+        self.log.append((status, self.path, body.get("model") or body.get("lora_name")))
+        text = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+
+def write_gguf(path):
+    """A Llama of one layer with drawn weights: matrices in Q8_0, without a tokenizer."""
+    width, inner, draw = 64, 96, random.Random(2)
+    keys = {"general.architecture": "llama", "llama.embedding_length": width, "llama.feed_forward_length": inner,
+            "llama.block_count": 1, "llama.attention.head_count": 4, "llama.attention.head_count_kv": 2, "llama.context_length": 64,
+            "llama.attention.layer_norm_rms_epsilon": 1e-5}
+    tensors = {"token_embd.weight": (96, width), "output_norm.weight": (width,), "output.weight": (96, width),
+               "blk.0.attn_norm.weight": (width,), "blk.0.ffn_norm.weight": (width,), "blk.0.attn_q.weight": (width, width),
+               "blk.0.attn_k.weight": (width // 2, width), "blk.0.attn_v.weight": (width // 2, width),
+               "blk.0.attn_output.weight": (width, width), "blk.0.ffn_gate.weight": (inner, width),
+               "blk.0.ffn_up.weight": (inner, width), "blk.0.ffn_down.weight": (width, inner)}
+
+    def text(value):
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    out = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
+    for key, value in keys.items():
+        kind, data = ((8, text(value)) if isinstance(value, str) else (6, struct.pack("<f", value)) if isinstance(value, float)
+                      else (4, struct.pack("<I", value)))
+        out += text(key) + struct.pack("<I", kind) + data
+    data = b""
+    for name, shape in tensors.items():
+        count = math.prod(shape)
+        out += text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *reversed(shape))
+        out += struct.pack("<IQ", 8 if len(shape) == 2 else 0, len(data))
+        if len(shape) == 1:
+            data += struct.pack(f"<{count}f", *[1.0] * count)
+        else:
+            for _ in range(count // 32):
+                data += struct.pack("<e32b", 1e-3, *[draw.randrange(-127, 128) for _ in range(32)])
+        data += bytes(-len(data) % 32)
+    path.write_bytes(out + bytes(-len(out) % 32) + data)
+
+
+def python_with(*modules):
+    """A Python that has them."""
+    for python in filter(None, [os.environ.get("SBP_TEST_PYTHON"), sys.executable]):
+        if subprocess.run([python, "-c", "import " + ", ".join(modules)], capture_output=True).returncode == 0:
+            return python
+    print("skipped: no Python with", ", ".join(modules))
+    raise unittest.SkipTest("no Python with " + ", ".join(modules))
+
+
+class Examples(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def rows(self, name, *rows):
+        path = self.folder / name
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return str(path)
+
+    def run_example(self, name, *arguments, python=None, **variables):
+        command = [*([python] if python else []), f"examples/{name}", *map(str, arguments)]
+        environment = {**os.environ, "SBPRUN": str(PROGRAMS / "sbprun"), "SBPC": str(PROGRAMS / "sbpc"), "MODEL": MODEL,
+                       "OUT": str(self.folder / "out"), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                       **variables}
+        done = subprocess.run(command, env=environment, text=True, capture_output=True, timeout=600)
+        self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+        return done
+
+    def losses(self, folder="out"):
+        lines = [json.loads(line) for line in (self.folder / folder / "metrics.jsonl").read_text().splitlines()]
+        return [line["loss"] for line in lines if line["kind"] == "train"]
+
+    def assert_adapter(self, rank):
+        config = json.loads((self.folder / "out/adapter_config.json").read_text())
+        self.assertEqual((config["peft_type"], config["r"], len(config["target_modules"])), ("LORA", rank, 7))
+
+    def test_chat_lora(self):
+        data = self.rows("chat.jsonl", {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]})
+        self.run_example("chat_lora.sh", "--steps", 3, "--warmup", 0, "--chat-template", "tests/golden/chat/chatml.jinja", DATA=data)
+        losses = self.losses()
+        self.assertLess(losses[2], losses[0])
+        self.assert_adapter(16)
+        self.assertEqual(len(list((self.folder / "out/runs").iterdir())), 1)
+
+    def test_qlora_gguf(self):
+        model = self.folder / "small-Q8_0.gguf"
+        write_gguf(model)
+        data = self.rows("ids.jsonl", {"input_ids": [1, 20, 30, 40, 2], "labels": [1, 20, 30, 40, 2]})
+        done = self.run_example("qlora_gguf.sh", "--steps", 3, "--lr", "1e-2", MODEL=str(model), DATA=data, BASE="some/Base")
+        self.assertIn("weights in q8_0 (8.5 bits each)", done.stderr)
+        self.assertLess(self.losses()[2], self.losses()[0])
+        self.assert_adapter(16)
+        self.assertIn('"some/Base"', (self.folder / "out/adapter_config.json").read_text())
+
+    def test_dpo(self):
+        data = self.rows("pairs.jsonl", {"prompt": "Once", "chosen": " upon a time", "rejected": " more"})
+        self.run_example("dpo.sh", "--steps", 2, DATA=data)
+        losses = self.losses()
+        self.assertAlmostEqual(losses[0], math.log(2), places=5)  # the reference is the model itself
+        self.assertLess(losses[1], losses[0])
+
+    def test_kto(self):
+        data = self.rows("kto.jsonl", *[{"prompt": "Once", "completion": word, "label": good}
+                                        for word, good in ((" upon a time", True), (" more", False), (" there was", True))])
+        self.run_example("kto.sh", "--steps", 2, DATA=data)
+        self.assertAlmostEqual(self.losses()[0], 0.5, places=5)
+
+    def test_cpu_laptop(self):
+        data = self.rows("texts.jsonl", {"text": "Once upon a time"}, {"text": "The end."})
+        done = self.run_example("cpu_laptop.sh", "--steps", 2, DATA=data, MEMORY="64MiB")
+        self.assertIn(" of 64.00 MiB", done.stderr)
+        self.assert_adapter(8)
+        done = self.run_example("cpu_laptop.sh", "--steps", 3, "--resume", DATA=data, MEMORY="64MiB")
+        self.assertIn("going on after step 2", done.stderr)
+
+    def test_two_ranks(self):
+        """two_gpus.sh on two processes of the CPU: the losses of one."""
+        if not (PROGRAMS / "libsbp_mpi.so").exists() or not shutil.which("mpirun"):
+            print("skipped: no MPI")
+            self.skipTest("no MPI")
+        data = self.rows("texts.jsonl", {"text": "Once upon a time"}, {"text": "The end."})
+        small = {"DATA": data, "BACKEND": "cpu", "STEPS": "2"}
+        self.run_example("two_gpus.sh", "--seq-len", 64, START="sbprun", **small)
+        one = self.losses("out/model")
+        shutil.rmtree(self.folder / "out")
+        self.run_example("two_gpus.sh", "--seq-len", 64, START="mpirun", **small)
+        self.assertEqual(self.losses("out/model"), one)
+        subprocess.run([PROGRAMS / "sbprun", MODEL, "--data", data, "--out", self.folder / "alone", "--steps", "2", "--batch-size", "16",
+                        "--quiet"], check=True)
+        for a, b in zip(one, self.losses("alone")):
+            self.assertAlmostEqual(a, b, places=4)
+        shutil.rmtree(self.folder / "out")
+        torchrun = self.folder / "bin/torchrun"  # a stand-in: its ranks find each other by NCCL, which needs GPUs
+        torchrun.parent.mkdir()
+        torchrun.write_text("#!/bin/sh\n[ \"$1 $2 $3\" = '--nproc-per-node 2 --no-python' ] || exit 9\nshift 3\n"
+                            "exec mpirun -n 2 \"$@\"\n")
+        torchrun.chmod(0o755)
+        self.run_example("two_gpus.sh", "--seq-len", 64, START="torchrun", PATH=f"{torchrun.parent}:{os.environ['PATH']}", **small)
+        self.assertEqual(self.losses("out/model"), one)
+
+    def test_grpo_vllm(self):
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Sampler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        reward = self.folder / "rules.py"
+        reward.write_text("def shorter(prompt, answer):\n    return -len(answer)\n")
+        done = self.run_example("grpo_vllm.py", "--model", MODEL, "--served", "m", "--sbprun", PROGRAMS / "sbprun", "--url",
+                                f"http://127.0.0.1:{server.server_address[1]}", "--reward", f"{reward}:shorter", "--out",
+                                self.folder / "out", "--steps", 3, "--group", 2, "--tokens", 4, "--seq-len", 256,
+                                "--vllm-importance-sampling-mode", "token_truncate", python=sys.executable)
+        self.assertEqual(done.stdout.count("mean reward -"), 3)
+        self.assertEqual({status for status, _, _ in Sampler.log}, {200}, Sampler.log)
+        self.assertEqual([name for _, path, name in Sampler.log if path == "/v1/completions"],
+                         ["m"] * 4 + ["step-1"] * 4 + ["step-2"] * 4)
+        self.assertEqual(Sampler.served, {"m", "step-3"})
+        lines = [json.loads(line) for line in (self.folder / "out/run/metrics.jsonl").read_text().splitlines()]
+        self.assertEqual(len(lines), 3)
+        self.assertTrue(any("sampling" in key for key in lines[0]), lines[0])  # the sampler's numbers are read
+
+    def test_grpo_loop(self):
+        """With transformers as the sampler, and a function of the text as the reward."""
+        python = python_with("torch", "transformers", "safetensors")
+        subprocess.run([python, "examples/grpo_loop.py", "--sbprun", PROGRAMS / "sbprun", "--out", self.folder / "out", "--steps", "4",
+                        "--group", "2", "--tokens", "4"], capture_output=True, timeout=600)  # status 1: no gain in so few steps
+        rewards = json.loads((self.folder / "out/reward.json").read_text())["rewards"]
+        self.assertEqual(len(rewards), 4)
+
+    def test_custom_model(self):
+        python = python_with("torch", "onnx", "onnxscript", "safetensors")
+        done = self.run_example("custom_model.py", "--sbprun", PROGRAMS / "sbprun", "--out", self.folder / "out", "--steps", 60,
+                                python=python)
+        self.assertIn("after 7 8 9 10 comes 11", done.stdout)
+
+
+class Configurations(unittest.TestCase):
+    """tests/data/trl: what TRL's documentation has, and the table of TRL's fields."""
+
+    def test_table(self):
+        subprocess.run([sys.executable, "-B", "tests/data/trl/table.py", "--check"], check=True)
+
+    def test_parser_of_trl(self):
+        python = python_with("trl")
+        done = subprocess.run([python, "tests/data/trl/parse.py"], text=True, capture_output=True, timeout=600)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(len([line for line in done.stdout.splitlines() if ".yaml: " in line]),
+                         len(list(Path("tests/data/trl/yaml").glob("*.yaml"))))
+
+
+if __name__ == "__main__":
+    unittest.main()
