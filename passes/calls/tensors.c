@@ -249,6 +249,8 @@ static void find_small(sbp_calls_builder *e) {
 static sbp_space placement_with(const sbp_calls_builder *e, sbp_tensor_class class, int32_t param) {
     if (e->flat_of[param] >= 0)
         param = e->flats[e->flat_of[param]].params[0];
+    if (class == SBP_TENSOR_PARAM && e->pieces[param].count > 0) /* with all of the class, or none */
+        return e->p->options.schedule.placement[class];
     int32_t n = class == SBP_TENSOR_PARAM ? param : e->trained[param];
     return e->small[param] ? SBP_DEVICE : sbp_calls_placement(e, class, n);
 }
@@ -272,6 +274,8 @@ sbp_joining sbp_calls_joining(const sbp_calls_builder *e, sbp_tensor_class class
                               sbp_space space) {
     if (e->flat_of[param] >= 0)
         return SBP_JOIN_SEGMENT;
+    if (class == SBP_TENSOR_PARAM && e->pieces[param].count > 0) /* the others are wanted on the device */
+        return SBP_JOIN_ALONE;
     if (class == SBP_TENSOR_GRAD && space == SBP_DEVICE && e->ranks > 1)
         return e->call_of[param] >= 0 ? SBP_JOIN_SEGMENT : SBP_JOIN_ALONE;
     if (e->call_of[param] < 1 || e->call_of[param] > e->layers || e->small[param])
@@ -339,6 +343,23 @@ static void find_calls(sbp_calls_builder *e) {
     }
 }
 
+/* As the functions of their calls have them. */
+static void find_pieces(sbp_calls_builder *e) {
+    const sbp_module *m = e->p->module;
+    e->pieces = SBP_NEW_ARRAY(e->p->arena, sbp_expert_pieces, m->param_count + 1);
+    for (int32_t c = 0; c < m->call_count && e->p->options.schedule.expert_pieces > 1; c++) {
+        const sbp_derivative *d = &e->from->derivatives->of[m->calls[c].func];
+        const sbp_func *from = d->derivative ? d->derivative : d->func;
+        for (int32_t i = 0, number = 0; i < from->arg_count; i++) {
+            if (from->values[from->args[i]].role != SBP_VALUE_PARAM)
+                continue;
+            int32_t param = m->calls[c].params[number];
+            e->pieces[param] = sbp_lower_pieces(e->p, from, m->calls[c].func, from->args[i], number++);
+            e->small[param] = e->small[param] && e->pieces[param].count == 0;
+        }
+    }
+}
+
 sbp_status sbp_calls_make_lasting(sbp_calls_builder *e) {
     static const sbp_tensor_part none = {-1, -1};
     sbp_program_builder *p = e->p;
@@ -352,6 +373,7 @@ sbp_status sbp_calls_make_lasting(sbp_calls_builder *e) {
     e->uses = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
     e->trained = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
     find_small(e);
+    find_pieces(e);
     find_calls(e);
     sbp_calls_find_flats(e);
     for (int32_t i = 0; i < count; i++)

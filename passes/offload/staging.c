@@ -50,7 +50,8 @@ static sbp_place_kind before(const sbp_placed_tensor *tensor, sbp_place_kind pla
 
 static sbp_place_kind wanted_place(const sbp_placed_tensor *tensor, const sbp_task *task,
                                    const sbp_operand *operand) {
-    if (task->on_host || (task->kind == SBP_TASK_COLLECTIVE && tensor->space != SBP_DEVICE))
+    if (task->on_host || operand->form == SBP_FORM_HOST ||
+        (task->kind == SBP_TASK_COLLECTIVE && tensor->space != SBP_DEVICE))
         return tensor->space == SBP_HOST ? SBP_PLACE_KEPT : SBP_PLACE_HOST;
     if (operand->form == SBP_FORM_COMPUTED && tensor->computed != tensor->stored)
         return SBP_PLACE_COMPUTED;

@@ -23,6 +23,7 @@ typedef struct sbp_search {
     bool sparing;     /* through as little host memory as they can */
     bool coarse;      /* these placements never fit on the host: only what they need is looked for */
     int32_t gathered; /* what structures are tried with */
+    int32_t expert_pieces;
     bool drop_states; /* and whether they make states again */
     bool found;
     sbp_bounds *tried; /* those of the first round, for the second */
