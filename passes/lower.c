@@ -441,9 +441,8 @@ static void add_piece_formals(sbp_program_builder *p, sbp_function_lowering *fun
     for (int32_t k = 0; k < (format ? format->part_count : 1); k++) {
         if (format)
             (void)sbp_lower_formal(
-                p, function->function,
-                sbp_arena_printf(p->arena, "p%d.%s", number, format->parts[k].name), SBP_READ,
-                format->parts[k].dtype, sbp_extent_const(sbp_type_row_elems(type) / format->block),
+                p, function->function, sbp_arena_printf(p->arena, "p%d.%s", number, format->parts[k].name),
+                SBP_READ, format->parts[k].dtype, sbp_extent_const(sbp_type_row_elems(type) / format->block),
                 format->parts[k].count);
         else
             (void)add_param_formal(p, function->function, "p", number, SBP_READ, pieces->stored, type);

@@ -88,7 +88,7 @@ typedef struct sbp_stage {
     bool of_param;     /* done with a whole parameter and what is beside it, even if it has one element */
     sbp_place *places; /* per value of the body */
     sbp_expert_pieces *pieces; /* per value: of a parameter argument */
-    sbp_view *accums;  /* per value: accumulator of a trainable parameter argument; vector of a statistic */
+    sbp_view *accums; /* per value: accumulator of a trainable parameter argument; vector of a statistic */
     sbp_store *stores;
     int32_t store_count, store_capacity;
     sbp_instr *instrs;

@@ -51,9 +51,9 @@ static sbp_status call_segment(sbp_calls_builder *e, int32_t call, int32_t funct
     int32_t saved = call + 1 < p->module->call_count ? sbp_calls_kind(e, call)->saved_count : 0;
     int32_t count = 0, number = 0;
     const sbp_function_lowering *lowering = e->from->stages->functions[function];
-    sbp_operand *operands = SBP_NEW_ARRAY(
-        p->arena, sbp_operand,
-        2 + lowering->side_count + lowering->param_count + c->param_count + f->arg_count + saved + 1);
+    sbp_operand *operands = SBP_NEW_ARRAY(p->arena, sbp_operand,
+                                          2 + lowering->side_count + lowering->param_count + c->param_count +
+                                              f->arg_count + saved + 1);
     if (input)
         operands[count++] = *input;
     if (output)

@@ -7,12 +7,14 @@ const sbp_segment_kind *sbp_calls_kind(const sbp_calls_builder *e, int32_t call)
     return &e->from->segments->kinds[e->p->module->calls[call].func];
 }
 
-/* Of tensor number n of a class. */
+/* Of tensor number n of a class. Where experts come in pieces, parameters that are not among the first on disk
+ * are on the host. */
 sbp_space sbp_calls_placement(const sbp_calls_builder *e, sbp_tensor_class class, int32_t n) {
     const sbp_schedule_options *s = &e->p->options.schedule;
-    return class < SBP_TENSOR_CLASS_COUNT && (s->first[class] <= 0 || n < s->first[class])
-               ? s->placement[class]
-               : SBP_DEVICE;
+    if (class < SBP_TENSOR_CLASS_COUNT && (s->first[class] <= 0 || n < s->first[class]))
+        return s->placement[class];
+    return class == SBP_TENSOR_PARAM && s->expert_pieces > 1 && s->placement[class] == SBP_DISK ? SBP_HOST
+                                                                                                : SBP_DEVICE;
 }
 
 /* Whether the backward of a call runs: of the lowest one with a trained parameter, and of those above it. */
@@ -249,10 +251,10 @@ static void find_small(sbp_calls_builder *e) {
 static sbp_space placement_with(const sbp_calls_builder *e, sbp_tensor_class class, int32_t param) {
     if (e->flat_of[param] >= 0)
         param = e->flats[e->flat_of[param]].params[0];
-    if (class == SBP_TENSOR_PARAM && e->pieces[param].count > 0) /* with all of the class, or none */
-        return e->p->options.schedule.placement[class];
     int32_t n = class == SBP_TENSOR_PARAM ? param : e->trained[param];
-    return e->small[param] ? SBP_DEVICE : sbp_calls_placement(e, class, n);
+    sbp_space space = e->small[param] ? SBP_DEVICE : sbp_calls_placement(e, class, n);
+    bool away = class == SBP_TENSOR_PARAM && e->pieces[param].away; /* then their functions fetch them */
+    return away && space == SBP_DEVICE ? SBP_HOST : space;
 }
 
 /* Whether the rule of a parameter runs where its states live. */

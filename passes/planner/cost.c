@@ -235,8 +235,7 @@ static double work_seconds(meter *m, const sbp_command *c, const sbp_operand_sha
 /* A copy beside the rest begins when its queue is free, and no earlier than it is given. */
 static void bring(meter *m, const sbp_command *c, double seconds, double bytes) {
     m->in_clock = (m->in_clock > m->seconds ? m->in_clock : m->seconds) + seconds;
-    m->arrivals[m->arrived++ % ARRIVALS] =
-        (arrival){.buffer = c->views[SBP_COPY_DST].ref, .at = m->in_clock};
+    m->arrivals[m->arrived++ % ARRIVALS] = (arrival){.buffer = c->views[SBP_COPY_DST].ref, .at = m->in_clock};
     m->in_seconds += seconds;
     m->in_bytes += bytes;
 }

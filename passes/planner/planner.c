@@ -421,26 +421,6 @@ static const struct {
     {true, true, false, false},   {true, true, true, false},   {true, true, true, true},
 };
 
-static bool has_experts(const sbp_module *m) {
-    for (int32_t f = 0; f < m->func_count; f++)
-        for (int32_t i = 0; i < m->funcs[f]->op_count; i++)
-            if (m->funcs[f]->ops[i].code == SBP_OP_expert_linear)
-                return true;
-    return false;
-}
-
-/* Whether matrices of experts in pieces could be another plan than whole ones. */
-static bool pieces_matter(const sbp_search *s, const sbp_schedule_options *o) {
-    const sbp_module *m = s->pl.base->module;
-    if (o->expert_pieces < 2 || o->placement[SBP_TENSOR_PARAM] != SBP_DEVICE ||
-        s->request->expert_pieces != SBP_AUTO)
-        return true;
-    for (int32_t i = 0; i < m->param_count; i++)
-        if (m->params[i].format && m->params[i].type.rank == 3)
-            return true;
-    return false;
-}
-
 /* Choice number i of placements; false: not to be looked at. */
 static bool pick_placement(const sbp_search *s, int32_t choice, sbp_schedule_options *o) {
     const sbp_schedule_request *w = s->request;
@@ -514,7 +494,7 @@ static sbp_status try_all(sbp_search *s) {
     for (int32_t i = 0; i < SBP_COUNT(placements_tried); i++) {
         sbp_schedule_options o = {
             .gathered = s->gathered, .drop_states = s->drop_states, .expert_pieces = s->expert_pieces};
-        if (!pick_placement(s, i, &o) || !pieces_matter(s, &o))
+        if (!pick_placement(s, i, &o) || !sbp_search_pieces_matter(s, &o))
             continue;
         s->placement = i;
         SBP_TRY(pick_update(s, &o));
@@ -673,6 +653,24 @@ static sbp_status search_structures(sbp_search *s) {
     return SBP_OK;
 }
 
+enum { FEW_CHUNKS = 8 };
+
+/* Pieces are brought again for every chunk: fewer, larger ones than the target likes for its own sake, those of
+ * the choice as they are else. */
+static sbp_status widen_chunks(sbp_search *s) {
+    sbp_schedule_options o = s->best.schedule;
+    if (o.expert_pieces < 2 || s->longest || s->request->chunk != SBP_AUTO)
+        return SBP_OK;
+    if (s->request->save_mode == SBP_SAVE_AUTO)
+        o.saved_count = 0;
+    for (int64_t n = 1, chunk = o.chunk; n <= FEW_CHUNKS; n++) {
+        o.chunk = sbp_round_up(sbp_ceil_div(s->best.t_max, n), SBP_PARTIAL_ROWS);
+        if (o.chunk > chunk)
+            SBP_TRY(try_schedule(s, &o));
+    }
+    return SBP_OK;
+}
+
 enum { MOST_PIECES = 64 };
 
 /* With experts in so many pieces; what was found before stays unless this is better. */
@@ -681,6 +679,8 @@ static sbp_status search_with_pieces(sbp_search *s, int32_t pieces) {
     s->expert_pieces = pieces;
     s->found = s->sparing = s->slow_update = false;
     SBP_TRY(search_structures(s));
+    if (s->found)
+        SBP_TRY(widen_chunks(s));
     if (!before.found)
         return SBP_OK;
     sbp_plan_estimate found = s->best;
@@ -700,9 +700,8 @@ static sbp_status search_with_pieces(sbp_search *s, int32_t pieces) {
 /* Experts whole, then in 2, 4, .. pieces: as long as more find something that fits, or is faster. */
 static sbp_status search_pieces(sbp_search *s) {
     const sbp_schedule_request *w = s->request;
-    s->expert_pieces = w->expert_pieces > 0 ? w->expert_pieces : 0;
-    SBP_TRY(search_structures(s));
-    if (w->expert_pieces != SBP_AUTO || w->memory_bytes == 0 || w->whole || !has_experts(s->pl.base->module))
+    SBP_TRY(search_with_pieces(s, w->expert_pieces > 0 ? w->expert_pieces : 0));
+    if (w->expert_pieces != SBP_AUTO || w->memory_bytes == 0 || w->whole || !sbp_search_has_experts(s))
         return SBP_OK;
     for (int32_t pieces = 2; pieces <= MOST_PIECES; pieces *= 2) {
         SBP_TRY(search_with_pieces(s, pieces));

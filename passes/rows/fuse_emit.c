@@ -30,7 +30,7 @@ sbp_term sbp_fuse_temp(sbp_fuser *z, sbp_temp temp) {
 }
 
 sbp_instr *sbp_fuse_instr(sbp_fuser *z, sbp_command_kind kind, int32_t position, const sbp_term *terms,
-                            int32_t count) {
+                          int32_t count) {
     sbp_stage *s = z->stage;
     sbp_instr instr = {.kind = kind, .attrs.kind = kind, .term_count = count, .position = position};
     instr.terms = SBP_NEW_ARRAY(z->p->arena, sbp_term, count);
@@ -164,7 +164,8 @@ static sbp_view as_row(sbp_view whole) {
 /* Where a sum to a vector goes: its accumulator (added to), or memory of its own. */
 static void emit_colsum(sbp_fuser *z, sbp_value v, sbp_term src, int32_t position) {
     bool accumulates = z->accumulates[v] != SBP_NO_VALUE;
-    sbp_term dst = accumulates ? sbp_fuse_view_term(as_row(z->stage->accums[z->accumulates[v]])) : sbp_fuse_term(z, v);
+    sbp_term dst =
+        accumulates ? sbp_fuse_view_term(as_row(z->stage->accums[z->accumulates[v]])) : sbp_fuse_term(z, v);
     sbp_term terms[SBP_COLSUM_OPERANDS] = {[SBP_COLSUM_DST] = dst, [SBP_COLSUM_SRC] = src};
     sbp_instr *colsum = sbp_fuse_instr(z, SBP_CMD_COLSUM, position, terms, SBP_COUNT(terms));
     colsum->attrs.u.reduce.beta = accumulates ? 1 : 0;
@@ -181,7 +182,8 @@ static void emit_sum_rows(sbp_fuser *z, const sbp_op *op, int32_t position) {
     int32_t stored = 0;
     for (int32_t i = 0; i < z->stage->store_count; i++)
         if (z->stage->stores[i].value == v) {
-            emit_reduce(z, sbp_fuse_view_term(z->stage->stores[i].to), src, 1, position); /* over micro-batches */
+            emit_reduce(z, sbp_fuse_view_term(z->stage->stores[i].to), src, 1,
+                        position); /* over micro-batches */
             stored++;
         }
     if (z->uses[v] > stored)
@@ -274,8 +276,10 @@ static void emit_attention_vjp(sbp_fuser *z, const sbp_op *op, int32_t position)
     int64_t window = sbp_op_int(op, "window");
     sbp_attention_attrs attrs;
     attention_attrs(z, op, &attrs);
-    sbp_term dk = sbp_fuse_view_term(visible_rows(z, z->stage->places[dcarry_root(z, op->operands[VJP_DK])], window));
-    sbp_term dv = sbp_fuse_view_term(visible_rows(z, z->stage->places[dcarry_root(z, op->operands[VJP_DV])], window));
+    sbp_term dk =
+        sbp_fuse_view_term(visible_rows(z, z->stage->places[dcarry_root(z, op->operands[VJP_DK])], window));
+    sbp_term dv =
+        sbp_fuse_view_term(visible_rows(z, z->stage->places[dcarry_root(z, op->operands[VJP_DV])], window));
     sbp_temp work = {.dtype = sbp_lower_wide(z->f->values[op->operands[0]].type.dtype),
                      .cols = sbp_target_work_columns(&z->p->target, attrs.heads, attrs.d_qk),
                      .of_all = of_all(z, op->operands[0]),
@@ -423,8 +427,8 @@ static void emit_delta_rule(sbp_fuser *z, const sbp_op *op, int32_t position) {
         [SBP_DELTA_RULE_WORK] =
             next.kind == SBP_TERM_NONE ? delta_work(z, &attrs, in[K], ssd, false) : sbp_fuse_no_term(),
     };
-    sbp_fuse_instr(z, ssd ? SBP_CMD_SSD : SBP_CMD_DELTA_RULE, position, terms, SBP_COUNT(terms))->attrs.u.delta =
-        attrs;
+    sbp_fuse_instr(z, ssd ? SBP_CMD_SSD : SBP_CMD_DELTA_RULE, position, terms, SBP_COUNT(terms))
+        ->attrs.u.delta = attrs;
 }
 
 static void emit_delta_rule_vjp(sbp_fuser *z, const sbp_op *op, int32_t position) {

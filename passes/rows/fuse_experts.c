@@ -78,7 +78,7 @@ static sbp_term stored_part(const sbp_fuser *z, const piece *x, int32_t k, int64
     sbp_view view = z->stage->places[x->w];
     const sbp_format_info *format = x->of->format ? sbp_format_of(x->of->format) : NULL;
     int64_t each = format ? x->elems / format->block : 1; /* rows of an expert */
-    if (format) { /* the formals of the parts follow each other */
+    if (format) {                                         /* the formals of the parts follow each other */
         view.ref -= k;
         view.length.base = sbp_extent_const(z->f->values[x->w].type.dim[0].n * each);
         view.cols = format->parts[k].count;
@@ -109,8 +109,11 @@ static sbp_term bring(sbp_fuser *z, const piece *x, int32_t k) {
 /* to = from, in another type. */
 static sbp_rowkernel *converter(sbp_fuser *z, sbp_dtype to, sbp_dtype from, int64_t cols) {
     sbp_rowkernel *k = sbp_rowkernel_create(z->p->arena, "convert", sbp_lower_wide(to));
-    sbp_rk_operand operand = {
-        .name = "from", .mode = SBP_RK_IN, .dtype = from, .vary = SBP_VARY_ROW | SBP_VARY_ELEM, .length = cols};
+    sbp_rk_operand operand = {.name = "from",
+                              .mode = SBP_RK_IN,
+                              .dtype = from,
+                              .vary = SBP_VARY_ROW | SBP_VARY_ELEM,
+                              .length = cols};
     (void)sbp_rowkernel_add_operand(z->p->arena, k, &operand);
     operand.name = "to";
     operand.mode = SBP_RK_OUT;
@@ -142,8 +145,8 @@ static sbp_status piece_term(sbp_fuser *z, const piece *x, sbp_term *out) {
     sbp_instr *row = sbp_fuse_instr(z, SBP_CMD_ROW, x->position, terms, parts + 1);
     if (format && !sbp_dequantize_kernel(z->p, x->of->format, computed))
         return z->p->status;
-    row->kernel = format ? z->p->dequantize[x->of->format][computed]
-                         : converter(z, computed, x->of->stored, x->elems);
+    row->kernel =
+        format ? z->p->dequantize[x->of->format][computed] : converter(z, computed, x->of->stored, x->elems);
     if (uses->count > 0)
         order(z, uses->product, last_instr(z));
     return SBP_OK;
@@ -219,8 +222,8 @@ void sbp_fuse_expert_linear_dw(sbp_fuser *z, const sbp_op *op, int32_t position)
     bool accumulates = z->accumulates[v] != SBP_NO_VALUE, straight = out_in(op);
     const sbp_expert_slots *slots = slots_of(z, op->operands[DW_INDEX], sbp_op_int(op, "experts"), position);
     sbp_term terms[SBP_EXPERT_GEMM_DW_OPERANDS] = {
-        [SBP_EXPERT_GEMM_DW_D] = accumulates ? sbp_fuse_view_term(z->stage->accums[z->accumulates[v]])
-                                             : sbp_fuse_term(z, v),
+        [SBP_EXPERT_GEMM_DW_D] =
+            accumulates ? sbp_fuse_view_term(z->stage->accums[z->accumulates[v]]) : sbp_fuse_term(z, v),
         [SBP_EXPERT_GEMM_DW_A] = sbp_fuse_term(z, straight ? dy : x),
         [SBP_EXPERT_GEMM_DW_B] = sbp_fuse_term(z, straight ? x : dy),
         [SBP_EXPERT_GEMM_DW_PAIRS] = slots->pairs,
