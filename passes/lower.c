@@ -439,12 +439,30 @@ static int32_t add_param_formal(sbp_program_builder *p, int32_t function, const 
                             rows, cols);
 }
 
+/* A formal as the parameter is stored, or for each of its parts. */
+static void add_piece_formals(sbp_program_builder *p, sbp_function_lowering *function, int32_t number,
+                              const sbp_expert_pieces *pieces, const sbp_type *type) {
+    const sbp_format_info *format = pieces->format ? sbp_format_of(pieces->format) : NULL;
+    for (int32_t k = 0; k < (format ? format->part_count : 1); k++) {
+        if (format)
+            (void)sbp_lower_formal(
+                p, function->function, sbp_arena_printf(p->arena, "p%d.%s", number, format->parts[k].name),
+                SBP_READ, format->parts[k].dtype, sbp_extent_const(sbp_type_row_elems(type) / format->block),
+                format->parts[k].count);
+        else
+            (void)add_param_formal(p, function->function, "p", number, SBP_READ, pieces->stored, type);
+        SBP_PUSH(p->arena, function->params, function->param_count, function->param_capacity, number);
+    }
+}
+
 void sbp_lower_param_formals(sbp_program_builder *p, sbp_function_lowering *function, const sbp_func *from,
                              int32_t segment, const sbp_func *const *bodies, int32_t body_count,
                              int32_t *params, int32_t *accums) {
     int32_t number = 0;
+    function->pieces = SBP_NEW_ARRAY(p->arena, sbp_expert_pieces, from->value_count + 1);
     for (int32_t i = 0; i < from->arg_count; i++) {
         const sbp_value_info *info = &from->values[from->args[i]];
+        sbp_expert_pieces *pieces = &function->pieces[from->args[i]];
         reading most = UNREAD;
         if (info->role != SBP_VALUE_PARAM)
             continue;
@@ -452,7 +470,12 @@ void sbp_lower_param_formals(sbp_program_builder *p, sbp_function_lowering *func
             reading here = reading_of(bodies[b], info->name);
             most = here > most ? here : most;
         }
-        if (most != UNREAD) {
+        if (most == WHOLE)
+            *pieces = sbp_lower_pieces(p, from, segment, from->args[i], number);
+        if (pieces->count > 0) {
+            params[from->args[i]] = p->program->functions[function->function].formal_count;
+            add_piece_formals(p, function, number, pieces, &info->type);
+        } else if (most != UNREAD) {
             sbp_dtype dtype = most == GATHERED ? gathered_type(p->module, segment, number, info->type.dtype)
                                                : info->type.dtype;
             params[from->args[i]] =
@@ -488,6 +511,7 @@ sbp_stage *sbp_lower_stage(sbp_program_builder *p, const char *name, sbp_func *b
     stage->descending = descending;
     stage->places = SBP_NEW_ARRAY(p->arena, sbp_place, body->value_count + 1);
     stage->accums = SBP_NEW_ARRAY(p->arena, sbp_view, body->value_count + 1);
+    stage->pieces = SBP_NEW_ARRAY(p->arena, sbp_expert_pieces, body->value_count + 1);
     for (int32_t v = 0; v < body->value_count; v++)
         stage->places[v] = stage->accums[v] = sbp_view_none();
     for (int32_t i = 0; i < body->arg_count; i++) {

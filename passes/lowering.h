@@ -22,10 +22,16 @@ typedef enum sbp_term_kind {
     SBP_TERM_VIEW   /* a fixed view: parameters, accumulators, row inputs, carries */
 } sbp_term_kind;
 
+/* Some rows and columns of what a term is, where there are any; or all of it, as a matrix of so many columns. */
+typedef struct sbp_term_range {
+    int64_t row, rows, col, cols, width;
+} sbp_term_range;
+
 typedef struct sbp_term {
     sbp_term_kind kind;
     sbp_value value;
     sbp_view view;
+    sbp_term_range range;
 } sbp_term;
 
 /* A command over values. Terms stand in the order of the command's operands. */
@@ -48,9 +54,24 @@ typedef struct sbp_temp {
     bool blocks;       /* one row per SBP_PARTIAL_ROWS rows, not one per row */
     bool single;       /* one row in all */
     bool of_all;       /* rows of all ranks (D, W) */
+    int64_t rows;      /* so many, whatever the chunk's are; 0: as the others say */
     int64_t more_rows; /* beyond one per row */
     int64_t per;       /* one row per so many rows of the longest chunk, whole in every chunk; 0: as above */
 } sbp_temp;
+
+/* How experts' matrices come to expert_linear: as numbers, all at once (count 0), or in so many pieces, as they
+ * are stored: from the host, or of blocks on the device (passes/rows/fuse_experts.c). */
+typedef struct sbp_expert_pieces {
+    int32_t count;
+    sbp_format format;
+    sbp_dtype stored;
+    bool away;
+} sbp_expert_pieces;
+
+/* An instruction that runs before another, though no term says so: numbers of them. */
+typedef struct sbp_instr_order {
+    int32_t before, after;
+} sbp_instr_order;
 
 /* A second place where a result must be stored. */
 typedef struct sbp_store {
@@ -66,11 +87,14 @@ typedef struct sbp_stage {
     bool descending;
     bool of_param;     /* done with a whole parameter and what is beside it, even if it has one element */
     sbp_place *places; /* per value of the body */
-    sbp_view *accums;  /* per value: accumulator of a trainable parameter argument; vector of a statistic */
+    sbp_expert_pieces *pieces; /* per value: of a parameter argument */
+    sbp_view *accums; /* per value: accumulator of a trainable parameter argument; vector of a statistic */
     sbp_store *stores;
     int32_t store_count, store_capacity;
     sbp_instr *instrs;
     int32_t instr_count, instr_capacity;
+    sbp_instr_order *orders;
+    int32_t order_count, order_capacity;
     sbp_temp *temps;
     int32_t temp_count, temp_capacity;
     sbp_value *base;       /* per value: the value whose memory it is (reshapes and the like) */
@@ -94,9 +118,11 @@ typedef struct sbp_function_lowering {
     int32_t function; /* in the program */
     sbp_side *sides;  /* of a segment: formals behind the stream's, in this order */
     int32_t side_count, side_capacity;
-    /* of a segment: those that it reads, among the segment's own, as its formals have them */
+    /* of a segment: those that it reads, among the segment's own, as its formals have them: one kept in blocks
+     * that comes in pieces once for each of its parts */
     int32_t *params;
     int32_t param_count, param_capacity;
+    sbp_expert_pieces *pieces; /* per value of the segment's function; NULL: it has no parameters */
     sbp_item *items;
     int32_t item_count, item_capacity;
 } sbp_function_lowering;
@@ -321,11 +347,14 @@ int32_t sbp_lower_formal(sbp_program_builder *p, int32_t function, const char *n
                          sbp_dtype dtype, sbp_extent rows, int64_t cols);
 /* Formals for the parameters among the arguments of `from`, a function of segment number `segment`: p0, p1,
  * .. for those that its bodies read, as they compute with them, or as they are kept where nothing but rows of
- * them are gathered; with accums != NULL then A0, .. for the trainable ones, wide, to be added to. params and
+ * them are gathered, or where they come in pieces, part by part; with accums != NULL then A0, .. for the trainable ones, wide, to be added to. params and
  * accums are indexed by the value. */
 void sbp_lower_param_formals(sbp_program_builder *p, sbp_function_lowering *function, const sbp_func *from,
                              int32_t segment, const sbp_func *const *bodies, int32_t body_count,
                              int32_t *params, int32_t *accums);
+/* pieces.c: how parameter `number` of a segment comes, which is `value` of its function with the derivative. */
+sbp_expert_pieces sbp_lower_pieces(const sbp_program_builder *p, const sbp_func *from, int32_t segment,
+                                   sbp_value value, int32_t number);
 /* head.c: what the derivative of a function's first result, the loss, with respect to its stream arguments is:
  * gradients alone. */
 sbp_status sbp_loss_slope(sbp_program_builder *p, const sbp_func *func, const char *name,

@@ -62,6 +62,9 @@ typedef struct sbp_schedule_options {
     /* Of parameters in shares: those of so many segments stay gathered, so that the backward finds what the
      * forward gathered; below 2: of two, so that the next come meanwhile; INT32_MAX: of all. */
     int32_t gathered;
+    /* P: matrices of a layer's experts that are kept away from the device, or in blocks, come to it in so many
+     * pieces, each the matrices of some experts; 0 and 1: whole. */
+    int32_t expert_pieces;
 } sbp_schedule_options;
 
 typedef struct sbp_pass_options {

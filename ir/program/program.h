@@ -247,6 +247,8 @@ typedef struct sbp_command {
             bool tb;                   /* expert_gemm */
             bool a_by_slot, b_by_slot; /* each slot of a row has elements of its own; b: expert_gemm_dw */
             bool adds;                 /* expert_gemm_dw: to what is there */
+            bool more;                 /* expert_gemm: slots of other experts keep what d has */
+            int64_t of;                /* expert_gemm: experts in all, of which b has some; 0: those of b */
         } experts;
         struct {
             int32_t from, to;

@@ -56,6 +56,7 @@ typedef struct sbp_calls_builder {
     sbp_tensor_part *params, *grads; /* per parameter; tensor -1: none */
     int32_t *trained;                /* per parameter: trained ones before it */
     bool *small;                     /* per parameter: nothing of it leaves the device */
+    sbp_expert_pieces *pieces;       /* per parameter: how it comes to its call */
     sbp_tensor_part (*states)[SBP_MAX_UPDATE_OPERANDS]; /* per parameter and operand of its update */
     sbp_tensor_part clip, norms;                        /* tensor -1: none */
     sbp_tensor_part *accums; /* per parameter: its accumulator; tensor -1: none now */

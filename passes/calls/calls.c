@@ -51,8 +51,9 @@ static sbp_status call_segment(sbp_calls_builder *e, int32_t call, int32_t funct
     int32_t saved = call + 1 < p->module->call_count ? sbp_calls_kind(e, call)->saved_count : 0;
     int32_t count = 0, number = 0;
     const sbp_function_lowering *lowering = e->from->stages->functions[function];
-    sbp_operand *operands = SBP_NEW_ARRAY(
-        p->arena, sbp_operand, 2 + lowering->side_count + 2 * c->param_count + f->arg_count + saved + 1);
+    sbp_operand *operands = SBP_NEW_ARRAY(p->arena, sbp_operand,
+                                          2 + lowering->side_count + lowering->param_count + c->param_count +
+                                              f->arg_count + saved + 1);
     if (input)
         operands[count++] = *input;
     if (output)
@@ -62,8 +63,16 @@ static sbp_status call_segment(sbp_calls_builder *e, int32_t call, int32_t funct
         operands[count++] = sbp_calls_stored(
             sbp_calls_whole(lowering->sides[i].cotangent ? side->cotangent : side->tensor), SBP_READ);
     }
-    for (int32_t i = 0; i < lowering->param_count; i++, count++) {
-        sbp_tensor_part what = e->params[c->params[lowering->params[i]]];
+    for (int32_t i = 0, part = 0; i < lowering->param_count; i++, count++) {
+        int32_t param = c->params[lowering->params[i]];
+        sbp_tensor_part what = e->params[param];
+        part = i > 0 && lowering->params[i] == lowering->params[i - 1] ? part + 1 : 0;
+        if (e->pieces[param].count > 0) {
+            what.part = e->pieces[param].format ? part : what.part;
+            operands[count] = sbp_calls_stored(what, SBP_READ);
+            operands[count].form = e->pieces[param].away ? SBP_FORM_HOST : SBP_FORM_STORED;
+            continue;
+        }
         bool kept = callee->formals[count].dtype == e->r->tensors[what.tensor].stored;
         operands[count] = sbp_calls_stored(what, SBP_READ);
         operands[count].form = kept ? SBP_FORM_STORED : SBP_FORM_COMPUTED;

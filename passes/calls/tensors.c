@@ -7,12 +7,14 @@ const sbp_segment_kind *sbp_calls_kind(const sbp_calls_builder *e, int32_t call)
     return &e->from->segments->kinds[e->p->module->calls[call].func];
 }
 
-/* Of tensor number n of a class. */
+/* Of tensor number n of a class. Where experts come in pieces, parameters that are not among the first on disk
+ * are on the host. */
 sbp_space sbp_calls_placement(const sbp_calls_builder *e, sbp_tensor_class class, int32_t n) {
     const sbp_schedule_options *s = &e->p->options.schedule;
-    return class < SBP_TENSOR_CLASS_COUNT && (s->first[class] <= 0 || n < s->first[class])
-               ? s->placement[class]
-               : SBP_DEVICE;
+    if (class < SBP_TENSOR_CLASS_COUNT && (s->first[class] <= 0 || n < s->first[class]))
+        return s->placement[class];
+    return class == SBP_TENSOR_PARAM && s->expert_pieces > 1 && s->placement[class] == SBP_DISK ? SBP_HOST
+                                                                                                : SBP_DEVICE;
 }
 
 /* Whether the backward of a call runs: of the lowest one with a trained parameter, and of those above it. */
@@ -252,7 +254,9 @@ static sbp_space placement_with(const sbp_calls_builder *e, sbp_tensor_class cla
     if (e->flat_of[param] >= 0)
         param = e->flats[e->flat_of[param]].params[0];
     int32_t n = class == SBP_TENSOR_PARAM ? param : e->trained[param];
-    return e->small[param] ? SBP_DEVICE : sbp_calls_placement(e, class, n);
+    sbp_space space = e->small[param] ? SBP_DEVICE : sbp_calls_placement(e, class, n);
+    bool away = class == SBP_TENSOR_PARAM && e->pieces[param].away; /* then their functions fetch them */
+    return away && space == SBP_DEVICE ? SBP_HOST : space;
 }
 
 /* Whether the rule of a parameter runs where its states live. */
@@ -274,6 +278,8 @@ sbp_joining sbp_calls_joining(const sbp_calls_builder *e, sbp_tensor_class class
                               sbp_space space) {
     if (e->flat_of[param] >= 0)
         return SBP_JOIN_SEGMENT;
+    if (class == SBP_TENSOR_PARAM && e->pieces[param].count > 0) /* the others are wanted on the device */
+        return SBP_JOIN_ALONE;
     if (class == SBP_TENSOR_GRAD && space == SBP_DEVICE && e->ranks > 1)
         return e->call_of[param] >= 0 ? SBP_JOIN_SEGMENT : SBP_JOIN_ALONE;
     if (e->call_of[param] < 1 || e->call_of[param] > e->layers || e->small[param])
@@ -341,6 +347,23 @@ static void find_calls(sbp_calls_builder *e) {
     }
 }
 
+/* As the functions of their calls have them. */
+static void find_pieces(sbp_calls_builder *e) {
+    const sbp_module *m = e->p->module;
+    e->pieces = SBP_NEW_ARRAY(e->p->arena, sbp_expert_pieces, m->param_count + 1);
+    for (int32_t c = 0; c < m->call_count && e->p->options.schedule.expert_pieces > 1; c++) {
+        const sbp_derivative *d = &e->from->derivatives->of[m->calls[c].func];
+        const sbp_func *from = d->derivative ? d->derivative : d->func;
+        for (int32_t i = 0, number = 0; i < from->arg_count; i++) {
+            if (from->values[from->args[i]].role != SBP_VALUE_PARAM)
+                continue;
+            int32_t param = m->calls[c].params[number];
+            e->pieces[param] = sbp_lower_pieces(e->p, from, m->calls[c].func, from->args[i], number++);
+            e->small[param] = e->small[param] && e->pieces[param].count == 0;
+        }
+    }
+}
+
 sbp_status sbp_calls_make_lasting(sbp_calls_builder *e) {
     static const sbp_tensor_part none = {-1, -1};
     sbp_program_builder *p = e->p;
@@ -354,6 +377,7 @@ sbp_status sbp_calls_make_lasting(sbp_calls_builder *e) {
     e->uses = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
     e->trained = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
     find_small(e);
+    find_pieces(e);
     find_calls(e);
     sbp_calls_find_flats(e);
     for (int32_t i = 0; i < count; i++)

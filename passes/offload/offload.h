@@ -58,6 +58,7 @@ typedef struct sbp_placed_tensor {
 
 typedef enum sbp_form {
     SBP_FORM_STORED,
+    SBP_FORM_HOST,    /* likewise, in host memory, whatever runs */
     SBP_FORM_SHARE,   /* what this rank has a share of, as it is stored */
     SBP_FORM_COMPUTED /* on the device only, and only read */
 } sbp_form;

@@ -50,7 +50,8 @@ static sbp_place_kind before(const sbp_placed_tensor *tensor, sbp_place_kind pla
 
 static sbp_place_kind wanted_place(const sbp_placed_tensor *tensor, const sbp_task *task,
                                    const sbp_operand *operand) {
-    if (task->on_host || (task->kind == SBP_TASK_COLLECTIVE && tensor->space != SBP_DEVICE))
+    if (task->on_host || operand->form == SBP_FORM_HOST ||
+        (task->kind == SBP_TASK_COLLECTIVE && tensor->space != SBP_DEVICE))
         return tensor->space == SBP_HOST ? SBP_PLACE_KEPT : SBP_PLACE_HOST;
     if (operand->form == SBP_FORM_COMPUTED && tensor->computed != tensor->stored)
         return SBP_PLACE_COMPUTED;
@@ -361,6 +362,7 @@ sbp_status sbp_staging_make(sbp_program_builder *p, const sbp_call_schedule *r, 
 
 void sbp_staging_begin(sbp_staging *s, const sbp_call_list *list) {
     s->list = list;
+    s->fetching[0] = s->fetching[1] = -1;
     s->moves = NULL;
     s->move_count = s->move_capacity = 0;
     for (int q = 0; q < SBP_QUEUE_COUNT; q++)
@@ -600,6 +602,8 @@ static sbp_status realise(sbp_staging *s, int32_t tensor, sbp_place_kind place, 
         after = max_i32(after, not_too_early(&s->pools[st->pool[place]], at));
     if (queue == SBP_QUEUE_COMPUTE)
         after = max_i32(after, before_fills(s->list, at));
+    if (queue == SBP_QUEUE_IN)
+        after = max_i32(after, s->fetching[1]);
     after = after > s->latest[queue] ? after : s->latest[queue];
     s->latest[queue] = after;
     add_move(s, tensor, from, place, after);
@@ -625,20 +629,32 @@ static sbp_status wrote(sbp_staging *s, int32_t tensor, sbp_place_kind place, in
 sbp_status sbp_staging_bring(sbp_staging *s, int32_t at, sbp_spot *spots) {
     const sbp_task *task = &s->list->tasks[at];
     sbp_place_kind *places = SBP_NEW_ARRAY(s->p->arena, sbp_place_kind, task->operand_count + 1);
-    for (int32_t i = 0; i < task->operand_count; i++) {
-        const sbp_operand *o = &task->operands[i];
-        if (o->tensor < 0) {
-            spots[i] = (sbp_spot){o->buffer, o->element, o->access};
-            continue;
+    /* What a function fetches from the host itself comes last, and of the rest nothing earlier than behind the
+     * last such task but one: it would stand in queue in before what that fetches, and wait for the disk. */
+    for (int last = 0; last < 2; last++)
+        for (int32_t i = 0; i < task->operand_count; i++) {
+            const sbp_operand *o = &task->operands[i];
+            if ((o->form == SBP_FORM_HOST) != (last == 1))
+                continue;
+            if (o->tensor < 0) {
+                spots[i] = (sbp_spot){o->buffer, o->element, o->access};
+                continue;
+            }
+            places[i] = wanted_place(&s->r->tensors[o->tensor], task, o);
+            SBP_TRY(realise(s, o->tensor, places[i], at, is_read(o)));
+            spots[i] = spot_at(s, o->tensor, places[i], o->part);
+            spots[i].access = o->access;
         }
-        places[i] = wanted_place(&s->r->tensors[o->tensor], task, o);
-        SBP_TRY(realise(s, o->tensor, places[i], at, is_read(o)));
-        spots[i] = spot_at(s, o->tensor, places[i], o->part);
-        spots[i].access = o->access;
-    }
     for (int32_t i = 0; i < task->operand_count; i++)
         if (task->operands[i].tensor >= 0)
             touch(s, task->operands[i].tensor, places[i], at);
+    bool fetches = false;
+    for (int32_t i = 0; i < task->operand_count; i++)
+        fetches |= task->operands[i].form == SBP_FORM_HOST;
+    if (fetches) {
+        s->fetching[1] = s->fetching[0];
+        s->fetching[0] = at;
+    }
     for (int32_t i = 0; i < task->operand_count; i++)
         if (task->operands[i].tensor >= 0 && task->operands[i].access != SBP_READ)
             SBP_TRY(wrote(s, task->operands[i].tensor, places[i], at));

@@ -59,6 +59,7 @@ typedef struct sbp_staging {
     int32_t move_count, move_capacity;
     const sbp_call_list *list;
     int32_t latest[SBP_QUEUE_COUNT]; /* per queue: `after` of its last fetch; fetches keep their order */
+    int32_t fetching[2]; /* the last two tasks so far whose functions fetch something themselves; -1 */
 } sbp_staging;
 
 /* Pools for all tensors and lists, with all of their staging buffers. */

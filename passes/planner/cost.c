@@ -98,6 +98,14 @@ double sbp_cost_rows(const sbp_target_info *target, bool on_host, double bytes, 
     return moving > computing ? moving : computing;
 }
 
+/* Where a copy of a function brings something, and when it is there. */
+typedef struct arrival {
+    int32_t buffer;
+    double at;
+} arrival;
+
+enum { ARRIVALS = 2 * SBP_MAX_FORMAT_PARTS }; /* that a product may still wait for */
+
 typedef struct meter {
     const sbp_program *program;
     const sbp_target_info *target;
@@ -108,6 +116,10 @@ typedef struct meter {
     double exchanging, exchanged_bytes; /* among the ranks of a context */
     int64_t exchanges;
     int64_t commands;
+    /* Of functions: what copies of queue in bring, beside the rest. */
+    arrival arrivals[ARRIVALS];
+    int64_t arrived;
+    double in_clock, in_seconds, in_bytes, waited;
 } meter;
 
 static double view_elems(const meter *m, const sbp_view *view) {
@@ -202,6 +214,8 @@ static double work_seconds(meter *m, const sbp_command *c, const sbp_operand_sha
     case SBP_WORK_ATTENTION:
         return r->command_seconds + work->flops / kernel_rate(m->target, c, work->dtype);
     case SBP_WORK_COPY:
+        if (c->queue == SBP_QUEUE_IN) /* of a formal, too */
+            return sbp_cost_copy(m->target, SBP_DEVICE, SBP_HOST, work->bytes / 2);
         return sbp_cost_copy(m->target, operands[SBP_COPY_DST].space, operands[SBP_COPY_SRC].space,
                              work->bytes / 2);
     case SBP_WORK_COLLECTIVE:
@@ -218,6 +232,24 @@ static double work_seconds(meter *m, const sbp_command *c, const sbp_operand_sha
     return 0;
 }
 
+/* A copy beside the rest begins when its queue is free, and no earlier than it is given. */
+static void bring(meter *m, const sbp_command *c, double seconds, double bytes) {
+    m->in_clock = (m->in_clock > m->seconds ? m->in_clock : m->seconds) + seconds;
+    m->arrivals[m->arrived++ % ARRIVALS] = (arrival){.buffer = c->views[SBP_COPY_DST].ref, .at = m->in_clock};
+    m->in_seconds += seconds;
+    m->in_bytes += bytes;
+}
+
+/* What is read is there. */
+static void wait_for_arrivals(meter *m, const sbp_command *c) {
+    for (int64_t i = 0; i < ARRIVALS && i < m->arrived; i++)
+        for (int32_t k = 0; k < c->view_count; k++)
+            if (c->views[k].ref == m->arrivals[i].buffer && m->arrivals[i].at > m->seconds) {
+                m->waited += m->arrivals[i].at - m->seconds;
+                m->seconds = m->arrivals[i].at;
+            }
+}
+
 /* A command that runs `times` in each chunk of the run. */
 static void measure_command(meter *m, const sbp_command *c, double times) {
     sbp_operand_shape operands[SBP_MAX_COMMAND_OPERANDS];
@@ -231,7 +263,12 @@ static void measure_command(meter *m, const sbp_command *c, double times) {
                      &work);
     if (work.kind == SBP_WORK_NONE) /* fences: the programs that candidates are measured on have none */
         return;
-    m->seconds += work_seconds(m, c, operands, &work, times) * times;
+    double seconds = work_seconds(m, c, operands, &work, times) * times;
+    wait_for_arrivals(m, c);
+    if (m->function && c->queue == SBP_QUEUE_IN)
+        bring(m, c, seconds, work.bytes / 2 * times);
+    else
+        m->seconds += seconds;
     m->flops += work.flops * times;
     m->commands += (int64_t)times;
 }
@@ -274,6 +311,9 @@ void sbp_cost_function(const sbp_program *program, int32_t function, int64_t t, 
     m.position.table = -1;
     measure_body(&m, &m.function->body, 1);
     *out = (sbp_cost){.seconds = m.seconds, .flops = m.flops, .commands = m.commands};
+    out->busy[SBP_QUEUE_COMPUTE] = m.seconds - m.waited;
+    out->busy[SBP_QUEUE_IN] = m.in_seconds;
+    out->traffic[SBP_TENSOR_PARAM].in = m.in_bytes;
 }
 
 /* A loop around commands of an entry runs once here. */
@@ -296,7 +336,7 @@ static void run_body(meter *m, const sbp_body *body, const sbp_cost *functions, 
             int32_t count = 0;
             for (int32_t k = 0; k < f->formal_count; k++)
                 add_spot(&call->views[k], f->formals[k].access, formals, &count);
-            sbp_makespan_run(span, SBP_QUEUE_COMPUTE, functions[call->function].seconds, formals, count);
+            sbp_makespan_call(span, &functions[call->function], formals, count);
             m->flops += functions[call->function].flops;
             m->commands += functions[call->function].commands;
         } else if (node->u.command->kind != SBP_CMD_FENCE) {
@@ -379,9 +419,12 @@ static sbp_tensor_class *class_buffers(sbp_arena *arena, const sbp_program *prog
     return classes;
 }
 
-static void add_traffic(const meter *m, const sbp_body *body, const sbp_tensor_class *classes,
-                        sbp_cost *out) {
+static void add_traffic(const meter *m, const sbp_body *body, const sbp_cost *functions,
+                        const sbp_tensor_class *classes, sbp_cost *out) {
     for (int32_t i = 0; i < body->count; i++) {
+        if (body->nodes[i].kind == SBP_NODE_CALL)
+            out->traffic[SBP_TENSOR_PARAM].in +=
+                functions[body->nodes[i].u.call->function].traffic[SBP_TENSOR_PARAM].in;
         const sbp_command *c = body->nodes[i].kind == SBP_NODE_COMMAND ? body->nodes[i].u.command : NULL;
         if (!c || c->kind != SBP_CMD_COPY || c->views[SBP_COPY_DST].ref < 0)
             continue;
@@ -466,7 +509,7 @@ static void measure_entry(sbp_arena *arena, const sbp_program *program, const sb
         out->busy[q] += span.busy[q];
     out->flops += m.flops;
     out->commands += m.commands;
-    add_traffic(&m, &entry->body, classes, out);
+    add_traffic(&m, &entry->body, functions, classes, out);
 }
 
 double sbp_cost_entry(sbp_arena *arena, const sbp_program *program, const sbp_entry *entry,

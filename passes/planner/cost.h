@@ -13,10 +13,10 @@ typedef struct sbp_traffic {
 
 typedef struct sbp_cost {
     double seconds;
-    double busy[SBP_QUEUE_COUNT]; /* of these, per queue; of whole steps */
+    double busy[SBP_QUEUE_COUNT]; /* of these, per queue: of whole steps; of a function in and compute */
     double flops;                 /* as executed, recomputation included */
     int64_t commands;
-    sbp_traffic traffic[SBP_TENSOR_CLASS_COUNT]; /* of whole steps */
+    sbp_traffic traffic[SBP_TENSOR_CLASS_COUNT]; /* of whole steps; of a function what it brings itself */
 } sbp_cost;
 
 /* Counts so many bytes that are copied between two spaces; within one nothing is counted. */

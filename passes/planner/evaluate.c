@@ -17,7 +17,10 @@ void sbp_evaluator_end(sbp_evaluator *pl) {
 /* ---- skeletons --------------------------------------------------------------------------------------- */
 
 static bool same_functions(const sbp_skeleton *s, const sbp_schedule_options *o) {
+    bool away = o->placement[SBP_TENSOR_PARAM] != SBP_DEVICE; /* then experts' pieces come from there */
     if (s->schedule.segment != o->segment || s->schedule.save_all != o->save_all ||
+        s->schedule.expert_pieces != o->expert_pieces ||
+        (o->expert_pieces > 1 && (s->schedule.placement[SBP_TENSOR_PARAM] != SBP_DEVICE) != away) ||
         s->schedule.drop_states != o->drop_states || s->schedule.saved_count != o->saved_count)
         return false;
     for (int32_t i = 0; i < o->saved_count; i++)
@@ -286,14 +289,18 @@ static double walk_seconds(const evaluation *e, const sbp_program *sized, const 
     for (int32_t a = -1, m = 0; a < w->list->task_count; a++) {
         const sbp_task *task = a >= 0 ? &w->list->tasks[a] : NULL;
         if (task) {
-            double seconds = task->kind == SBP_TASK_CALL ? functions[task->function].seconds
-                                                         : task_seconds(e, sized, task, w->spots[a]);
             int32_t queue = task->kind == SBP_TASK_COLLECTIVE ? SBP_QUEUE_NET
                             : task->on_host                   ? SBP_QUEUE_HOST
                                                               : SBP_QUEUE_COMPUTE;
-            sbp_makespan_run(&span, queue, seconds, w->spots[a], task->operand_count);
-            if (task->kind == SBP_TASK_CALL)
-                e->out->flops += functions[task->function].flops;
+            if (task->kind == SBP_TASK_CALL) {
+                const sbp_cost *function = &functions[task->function];
+                sbp_makespan_call(&span, function, w->spots[a], task->operand_count);
+                e->out->flops += function->flops;
+                e->out->traffic[SBP_TENSOR_PARAM].in += function->traffic[SBP_TENSOR_PARAM].in;
+            } else {
+                sbp_makespan_run(&span, queue, task_seconds(e, sized, task, w->spots[a]), w->spots[a],
+                                 task->operand_count);
+            }
         }
         for (; m < w->move_count && w->moves[m].after <= a; m++) {
             add_traffic(e, sized, &w->moves[m]);

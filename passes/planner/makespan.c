@@ -38,6 +38,18 @@ void sbp_makespan_run(sbp_makespan *span, int32_t queue, double seconds, const s
     span->busy[queue] += seconds;
 }
 
+void sbp_makespan_call(sbp_makespan *span, const sbp_cost *function, const sbp_spot *spots, int32_t count) {
+    bool brings = function->busy[SBP_QUEUE_IN] > 0;
+    if (brings)
+        span->clock[SBP_QUEUE_COMPUTE] = later(span->clock[SBP_QUEUE_COMPUTE], span->clock[SBP_QUEUE_IN]);
+    sbp_makespan_run(span, SBP_QUEUE_COMPUTE, function->seconds, spots, count);
+    if (!brings)
+        return;
+    span->clock[SBP_QUEUE_IN] = span->clock[SBP_QUEUE_COMPUTE];
+    span->busy[SBP_QUEUE_IN] += function->busy[SBP_QUEUE_IN];
+    span->busy[SBP_QUEUE_COMPUTE] += function->busy[SBP_QUEUE_COMPUTE] - function->seconds;
+}
+
 double sbp_makespan_end(const sbp_makespan *span) {
     double end = 0;
     for (int q = 0; q < SBP_QUEUE_COUNT; q++)

@@ -302,7 +302,8 @@ static const sbp_bounds *known_bounds(const sbp_search *s, const sbp_schedule_op
     for (int32_t i = 0; i < s->tried_count; i++) {
         const sbp_schedule_options *other = &s->tried[i].structure;
         if (other->segment == o->segment && other->checkpoint_every == o->checkpoint_every &&
-            other->drop_states == o->drop_states && sbp_same_placement(other, o))
+            other->drop_states == o->drop_states && other->expert_pieces == o->expert_pieces &&
+            sbp_same_placement(other, o))
             return &s->tried[i];
     }
     return NULL;
@@ -491,8 +492,9 @@ static sbp_status try_all(sbp_search *s) {
     if (limited)
         SBP_TRY(count_layers(s, &layers));
     for (int32_t i = 0; i < SBP_COUNT(placements_tried); i++) {
-        sbp_schedule_options o = {.gathered = s->gathered, .drop_states = s->drop_states};
-        if (!pick_placement(s, i, &o))
+        sbp_schedule_options o = {
+            .gathered = s->gathered, .drop_states = s->drop_states, .expert_pieces = s->expert_pieces};
+        if (!pick_placement(s, i, &o) || !sbp_search_pieces_matter(s, &o))
             continue;
         s->placement = i;
         SBP_TRY(pick_update(s, &o));
@@ -639,9 +641,8 @@ static sbp_status search_without_states(sbp_search *s) {
     return SBP_OK;
 }
 
-/* Structures with the usual chunks, then those that might do better with others. The longest sequence is
- * found step by step: there only for the structure that won. */
-static sbp_status search_all(sbp_search *s) {
+/* Structures with the usual chunks, and what is looked at only where none of them fits. */
+static sbp_status search_structures(sbp_search *s) {
     SBP_TRY(search_usual(s));
     SBP_TRY(search_without_states(s));
     for (int i = 1; !s->found && i <= 3 && s->pl.base->target.has_copy_queue; i++) {
@@ -649,6 +650,72 @@ static sbp_status search_all(sbp_search *s) {
         s->slow_update = (i & 2) != 0;
         SBP_TRY(search_usual(s));
     }
+    return SBP_OK;
+}
+
+enum { FEW_CHUNKS = 8 };
+
+/* Pieces are brought again for every chunk: fewer, larger ones than the target likes for its own sake, those of
+ * the choice as they are else. */
+static sbp_status widen_chunks(sbp_search *s) {
+    sbp_schedule_options o = s->best.schedule;
+    if (o.expert_pieces < 2 || s->longest || s->request->chunk != SBP_AUTO)
+        return SBP_OK;
+    if (s->request->save_mode == SBP_SAVE_AUTO)
+        o.saved_count = 0;
+    for (int64_t n = 1, chunk = o.chunk; n <= FEW_CHUNKS; n++) {
+        o.chunk = sbp_round_up(sbp_ceil_div(s->best.t_max, n), SBP_PARTIAL_ROWS);
+        if (o.chunk > chunk)
+            SBP_TRY(try_schedule(s, &o));
+    }
+    return SBP_OK;
+}
+
+enum { MOST_PIECES = 64 };
+
+/* With experts in so many pieces; what was found before stays unless this is better. */
+static sbp_status search_with_pieces(sbp_search *s, int32_t pieces) {
+    const sbp_search before = *s;
+    s->expert_pieces = pieces;
+    s->found = s->sparing = s->slow_update = false;
+    SBP_TRY(search_structures(s));
+    if (s->found)
+        SBP_TRY(widen_chunks(s));
+    if (!before.found)
+        return SBP_OK;
+    sbp_plan_estimate found = s->best;
+    bool any = s->found;
+    s->best = before.best;
+    s->found = true;
+    if (any && better(s, &found)) {
+        s->best = found;
+        return SBP_OK;
+    }
+    s->sparing = before.sparing;
+    s->slow_update = before.slow_update;
+    s->drop_states = before.drop_states;
+    return SBP_OK;
+}
+
+/* Experts whole, then in 2, 4, .. pieces: as long as more find something that fits, or is faster. */
+static sbp_status search_pieces(sbp_search *s) {
+    const sbp_schedule_request *w = s->request;
+    SBP_TRY(search_with_pieces(s, w->expert_pieces > 0 ? w->expert_pieces : 0));
+    if (w->expert_pieces != SBP_AUTO || w->memory_bytes == 0 || w->whole || !sbp_search_has_experts(s))
+        return SBP_OK;
+    for (int32_t pieces = 2; pieces <= MOST_PIECES; pieces *= 2) {
+        SBP_TRY(search_with_pieces(s, pieces));
+        if (s->found && s->best.schedule.expert_pieces != pieces)
+            break;
+    }
+    s->expert_pieces = s->best.schedule.expert_pieces;
+    return SBP_OK;
+}
+
+/* Structures with the usual chunks, then those that might do better with others. The longest sequence is
+ * found step by step: there only for the structure that won. */
+static sbp_status search_all(sbp_search *s) {
+    SBP_TRY(search_pieces(s));
     if (!s->found || s->request->whole)
         return SBP_OK;
     if (s->request->memory_bytes == 0)

@@ -39,6 +39,7 @@ typedef struct sbp_schedule_request {
     sbp_space placement[SBP_TENSOR_CLASS_COUNT]; /* with SBP_OFFLOAD_GIVEN; */
     int32_t first[SBP_TENSOR_CLASS_COUNT];       /* of the first so many tensors, 0: of all */
     int32_t gathered;                            /* as in sbp_schedule_options, or SBP_AUTO */
+    int32_t expert_pieces;                       /* likewise; 0: whole */
     int64_t memory_bytes;                        /* all the process may use on the device; 0: no limit */
     const char *memory_name;                     /* what says so, for messages; NULL: --memory */
     int64_t host_memory_bytes;                   /* for offloading; 0: no limit */

@@ -16,14 +16,15 @@ enum { SBP_SEARCH_PLACEMENTS = 6 };
 typedef struct sbp_search {
     sbp_evaluator pl;
     const sbp_schedule_request *request;
-    bool longest;     /* maximise t_max instead of speed */
-    int64_t quarters; /* of the target's chunk sizes */
-    bool refine;      /* look at all sizes */
-    bool slow_update; /* updates run where they take longer: it may be where there is room */
-    bool sparing;     /* through as little host memory as they can */
-    bool coarse;      /* these placements never fit on the host: only what they need is looked for */
-    int32_t gathered; /* what structures are tried with */
-    bool drop_states; /* and whether they make states again */
+    bool longest;          /* maximise t_max instead of speed */
+    int64_t quarters;      /* of the target's chunk sizes */
+    bool refine;           /* look at all sizes */
+    bool slow_update;      /* updates run where they take longer: it may be where there is room */
+    bool sparing;          /* through as little host memory as they can */
+    bool coarse;           /* these placements never fit on the host: only what they need is looked for */
+    int32_t gathered;      /* what structures are tried with */
+    int32_t expert_pieces; /* likewise */
+    bool drop_states;      /* and whether they make states again */
     bool found;
     sbp_bounds *tried; /* those of the first round, for the second */
     int32_t tried_count, tried_capacity;
@@ -41,6 +42,10 @@ sbp_status sbp_search_plans(sbp_search *s) SBP_CHECKED;
 /* One schedule, and what could be saved with it; the longest sequence, when that is asked for; as far as
  * there are tries for it. */
 sbp_status sbp_search_try(sbp_search *s, const sbp_schedule_options *o) SBP_CHECKED;
+/* expert_pieces.c: whether the model has experts; whether their matrices in pieces, as these options have them, could
+ * be another plan than whole ones: they are away from the device, or in blocks. */
+bool sbp_search_has_experts(const sbp_search *s);
+bool sbp_search_pieces_matter(const sbp_search *s, const sbp_schedule_options *o);
 /* SBP_MACHINE with how much is needed, and what would fit; *tried: evaluations for the latter. */
 sbp_status sbp_search_refuse(const sbp_search *s, int64_t *tried) SBP_CHECKED;
 

@@ -16,6 +16,13 @@ typedef struct sbp_expert_slots {
     sbp_term pairs, bounds;
 } sbp_expert_slots;
 
+/* The uses of pieces of experts' matrices in a stage, one behind the other: instructions of the latest. */
+typedef struct sbp_piece_uses {
+    int32_t count;
+    int32_t first[2]; /* reads what was brought: of the latest use, and of the one before it */
+    int32_t product;  /* of the latest use */
+} sbp_piece_uses;
+
 /* Arrays are indexed by the values of the body. */
 typedef struct sbp_fuser {
     sbp_program_builder *p;
@@ -30,6 +37,7 @@ typedef struct sbp_fuser {
     sbp_value *accumulates;  /* gradients of parameters that go straight into an accumulator: the parameter
                                argument; statistics: themselves */
     sbp_expert_slots *slots; /* of choices of experts */
+    sbp_piece_uses pieces;
     sbp_added_gradient *added;
     int32_t added_count, added_capacity;
     bool *alone;       /* roots that must not share a kernel */
@@ -48,6 +56,19 @@ static inline const sbp_op *def(const sbp_fuser *z, sbp_value v) {
 
 sbp_status sbp_fuse_stage(sbp_program_builder *p, sbp_stage *stage) SBP_CHECKED;
 sbp_status sbp_fuse_emit(sbp_fuser *fuser) SBP_CHECKED;
+
+/* fuse_emit.c: terms and instructions. A value as an operand: arguments other than streams are where the caller put
+ * them. */
+sbp_term sbp_fuse_term(const sbp_fuser *fuser, sbp_value value);
+sbp_term sbp_fuse_view_term(sbp_view view);
+sbp_term sbp_fuse_no_term(void);
+sbp_term sbp_fuse_temp(sbp_fuser *fuser, sbp_temp temp);
+sbp_instr *sbp_fuse_instr(sbp_fuser *fuser, sbp_command_kind kind, int32_t position, const sbp_term *terms,
+                          int32_t count);
+/* fuse_experts.c: of these ops. */
+void sbp_fuse_route(sbp_fuser *fuser, const sbp_op *op, int32_t position);
+sbp_status sbp_fuse_expert_linear(sbp_fuser *fuser, const sbp_op *op, int32_t position) SBP_CHECKED;
+void sbp_fuse_expert_linear_dw(sbp_fuser *fuser, const sbp_op *op, int32_t position);
 
 /* Makes what grouping needs. */
 void sbp_fuse_group_begin(sbp_fuser *fuser);

@@ -7,30 +7,30 @@
 
 /* ---- terms ------------------------------------------------------------------------------------------- */
 
-static sbp_term view_term(sbp_view view) {
+sbp_term sbp_fuse_view_term(sbp_view view) {
     return (sbp_term){.kind = SBP_TERM_VIEW, .value = SBP_NO_VALUE, .view = view};
 }
 
-static sbp_term no_term(void) {
+sbp_term sbp_fuse_no_term(void) {
     return (sbp_term){.kind = SBP_TERM_NONE, .value = SBP_NO_VALUE, .view = sbp_view_none()};
 }
 
 /* A value as an operand: arguments other than streams are where the caller put them. */
-static sbp_term value_term(const sbp_fuser *z, sbp_value v) {
+sbp_term sbp_fuse_term(const sbp_fuser *z, sbp_value v) {
     sbp_value base = z->stage->base[v];
     sbp_value_role role = z->f->values[base].role;
     if (role == SBP_VALUE_PARAM || role == SBP_VALUE_ROW || role == SBP_VALUE_CONST)
-        return view_term(z->stage->places[base]);
+        return sbp_fuse_view_term(z->stage->places[base]);
     return (sbp_term){.kind = SBP_TERM_VALUE, .value = base, .view = sbp_view_none()};
 }
 
-static sbp_term temp_term(sbp_fuser *z, sbp_temp temp) {
+sbp_term sbp_fuse_temp(sbp_fuser *z, sbp_temp temp) {
     SBP_PUSH(z->p->arena, z->stage->temps, z->stage->temp_count, z->stage->temp_capacity, temp);
     return (sbp_term){.kind = SBP_TERM_TEMP, .value = z->stage->temp_count - 1, .view = sbp_view_none()};
 }
 
-static sbp_instr *add_instr(sbp_fuser *z, sbp_command_kind kind, int32_t position, const sbp_term *terms,
-                            int32_t count) {
+sbp_instr *sbp_fuse_instr(sbp_fuser *z, sbp_command_kind kind, int32_t position, const sbp_term *terms,
+                          int32_t count) {
     sbp_stage *s = z->stage;
     sbp_instr instr = {.kind = kind, .attrs.kind = kind, .term_count = count, .position = position};
     instr.terms = SBP_NEW_ARRAY(z->p->arena, sbp_term, count);
@@ -53,21 +53,21 @@ static bool out_in(const sbp_op *op) {
 
 static void emit_linear(sbp_fuser *z, const sbp_op *op, int32_t position) {
     sbp_value result = op->results[0];
-    sbp_term addend = no_term();
+    sbp_term addend = sbp_fuse_no_term();
     if (z->addend[result] != SBP_NO_VALUE) {
-        addend = value_term(z, z->addend[result]);
+        addend = sbp_fuse_term(z, z->addend[result]);
         result = z->sum_of[result];
         position = z->f->values[result].op;
     }
     sbp_value bias = op->operands[2];
     sbp_term terms[SBP_GEMM_OPERANDS] = {
-        [SBP_GEMM_D] = value_term(z, result),
-        [SBP_GEMM_A] = value_term(z, op->operands[0]),
-        [SBP_GEMM_B] = value_term(z, op->operands[1]),
+        [SBP_GEMM_D] = sbp_fuse_term(z, result),
+        [SBP_GEMM_A] = sbp_fuse_term(z, op->operands[0]),
+        [SBP_GEMM_B] = sbp_fuse_term(z, op->operands[1]),
         [SBP_GEMM_C] = addend,
-        [SBP_GEMM_BIAS] = bias == SBP_NO_VALUE ? no_term() : value_term(z, bias),
+        [SBP_GEMM_BIAS] = bias == SBP_NO_VALUE ? sbp_fuse_no_term() : sbp_fuse_term(z, bias),
     };
-    sbp_instr *gemm = add_instr(z, SBP_CMD_GEMM, position, terms, SBP_COUNT(terms));
+    sbp_instr *gemm = sbp_fuse_instr(z, SBP_CMD_GEMM, position, terms, SBP_COUNT(terms));
     gemm->attrs.u.gemm.alpha = 1;
     gemm->attrs.u.gemm.beta = addend.kind == SBP_TERM_NONE ? 0 : 1;
     gemm->attrs.u.gemm.tb = out_in(op);
@@ -77,90 +77,19 @@ static void emit_linear(sbp_fuser *z, const sbp_op *op, int32_t position) {
 static void emit_linear_dw(sbp_fuser *z, const sbp_op *op, int32_t position) {
     sbp_value v = op->results[0];
     bool accumulates = z->accumulates[v] != SBP_NO_VALUE;
-    sbp_term dw = accumulates ? view_term(z->stage->accums[z->accumulates[v]]) : value_term(z, v);
-    sbp_term dy = value_term(z, op->operands[0]), x = value_term(z, op->operands[1]);
+    sbp_term dw = accumulates ? sbp_fuse_view_term(z->stage->accums[z->accumulates[v]]) : sbp_fuse_term(z, v);
+    sbp_term dy = sbp_fuse_term(z, op->operands[0]), x = sbp_fuse_term(z, op->operands[1]);
     sbp_term terms[SBP_GEMM_OPERANDS] = {
         [SBP_GEMM_D] = dw,
         [SBP_GEMM_A] = out_in(op) ? dy : x,
         [SBP_GEMM_B] = out_in(op) ? x : dy,
-        [SBP_GEMM_C] = accumulates ? dw : no_term(),
-        [SBP_GEMM_BIAS] = no_term(),
+        [SBP_GEMM_C] = accumulates ? dw : sbp_fuse_no_term(),
+        [SBP_GEMM_BIAS] = sbp_fuse_no_term(),
     };
-    sbp_instr *gemm = add_instr(z, SBP_CMD_GEMM, position, terms, SBP_COUNT(terms));
+    sbp_instr *gemm = sbp_fuse_instr(z, SBP_CMD_GEMM, position, terms, SBP_COUNT(terms));
     gemm->attrs.u.gemm.alpha = 1;
     gemm->attrs.u.gemm.beta = accumulates ? 1 : 0;
     gemm->attrs.u.gemm.ta = true;
-}
-
-/* ---- experts ---------------------------------------------------------------------------------------- */
-
-/* The slots of an index in the order of their experts, made where they are first asked for: once per chunk. */
-static const sbp_expert_slots *slots_of(sbp_fuser *z, sbp_value index, int64_t experts, int32_t position) {
-    sbp_expert_slots *slots = &z->slots[z->stage->base[index]];
-    if (slots->made)
-        return slots;
-    int64_t k = z->f->values[index].type.dim[1].n;
-    *slots = (sbp_expert_slots){
-        .made = true,
-        .pairs = temp_term(z, (sbp_temp){.dtype = SBP_I32, .cols = k}),
-        .bounds = temp_term(z, (sbp_temp){.dtype = SBP_I32, .cols = experts + 1, .single = true})};
-    sbp_term terms[SBP_EXPERT_ORDER_OPERANDS] = {
-        [SBP_EXPERT_ORDER_PAIRS] = slots->pairs,
-        [SBP_EXPERT_ORDER_BOUNDS] = slots->bounds,
-        [SBP_EXPERT_ORDER_INDEX] = value_term(z, index),
-    };
-    add_instr(z, SBP_CMD_EXPERT_ORDER, position, terms, SBP_COUNT(terms));
-    return slots;
-}
-
-static void emit_route(sbp_fuser *z, const sbp_op *op, int32_t position) {
-    sbp_term terms[SBP_ROUTE_OPERANDS] = {
-        [SBP_ROUTE_INDEX] = value_term(z, op->results[0]),
-        [SBP_ROUTE_SCORES] = value_term(z, op->operands[0]),
-    };
-    add_instr(z, SBP_CMD_ROUTE, position, terms, SBP_COUNT(terms));
-}
-
-static bool by_slot(const sbp_fuser *z, sbp_value x) {
-    return z->f->values[x].type.rank == 3;
-}
-
-static void emit_expert_linear(sbp_fuser *z, const sbp_op *op, int32_t position) {
-    enum { X, INDEX, W, BIAS };
-    int64_t experts = z->f->values[op->operands[W]].type.dim[0].n;
-    const sbp_expert_slots *slots = slots_of(z, op->operands[INDEX], experts, position);
-    sbp_value bias = op->operands[BIAS];
-    sbp_term terms[SBP_EXPERT_GEMM_OPERANDS] = {
-        [SBP_EXPERT_GEMM_D] = value_term(z, op->results[0]),
-        [SBP_EXPERT_GEMM_A] = value_term(z, op->operands[X]),
-        [SBP_EXPERT_GEMM_B] = value_term(z, op->operands[W]),
-        [SBP_EXPERT_GEMM_BIAS] = bias == SBP_NO_VALUE ? no_term() : value_term(z, bias),
-        [SBP_EXPERT_GEMM_PAIRS] = slots->pairs,
-        [SBP_EXPERT_GEMM_BOUNDS] = slots->bounds,
-    };
-    sbp_instr *gemm = add_instr(z, SBP_CMD_EXPERT_GEMM, position, terms, SBP_COUNT(terms));
-    gemm->attrs.u.experts.tb = out_in(op);
-    gemm->attrs.u.experts.a_by_slot = by_slot(z, op->operands[X]);
-}
-
-/* dW += dy^T x of each expert; for weights [in, out], x^T dy. */
-static void emit_expert_linear_dw(sbp_fuser *z, const sbp_op *op, int32_t position) {
-    enum { DY, X, INDEX };
-    sbp_value v = op->results[0], dy = op->operands[DY], x = op->operands[X];
-    bool accumulates = z->accumulates[v] != SBP_NO_VALUE, straight = out_in(op);
-    const sbp_expert_slots *slots = slots_of(z, op->operands[INDEX], sbp_op_int(op, "experts"), position);
-    sbp_term terms[SBP_EXPERT_GEMM_DW_OPERANDS] = {
-        [SBP_EXPERT_GEMM_DW_D] =
-            accumulates ? view_term(z->stage->accums[z->accumulates[v]]) : value_term(z, v),
-        [SBP_EXPERT_GEMM_DW_A] = value_term(z, straight ? dy : x),
-        [SBP_EXPERT_GEMM_DW_B] = value_term(z, straight ? x : dy),
-        [SBP_EXPERT_GEMM_DW_PAIRS] = slots->pairs,
-        [SBP_EXPERT_GEMM_DW_BOUNDS] = slots->bounds,
-    };
-    sbp_instr *gemm = add_instr(z, SBP_CMD_EXPERT_GEMM_DW, position, terms, SBP_COUNT(terms));
-    gemm->attrs.u.experts.a_by_slot = by_slot(z, straight ? dy : x);
-    gemm->attrs.u.experts.b_by_slot = by_slot(z, straight ? x : dy);
-    gemm->attrs.u.experts.adds = accumulates;
 }
 
 /* ---- gather, scatter, sums --------------------------------------------------------------------------- */
@@ -179,8 +108,8 @@ static sbp_status order_terms(sbp_fuser *z, sbp_value index, sbp_term *perm, sbp
     sbp_symbol rows = sbp_type_rows(&info->type) == SBP_W ? SBP_W : z->stage->rows;
     int32_t order = sbp_lower_order_buffer(z->p, column, SBP_ROW_ORDER, rows, counted);
     int32_t lengths = sbp_lower_order_buffer(z->p, column, SBP_ROW_SEGMENT, rows, counted);
-    *perm = view_term(sbp_lower_rows_of(z->stage, sbp_view_buffer(prog, order, 0)));
-    *segment = view_term(sbp_lower_rows_of(z->stage, sbp_view_buffer(prog, lengths, 0)));
+    *perm = sbp_fuse_view_term(sbp_lower_rows_of(z->stage, sbp_view_buffer(prog, order, 0)));
+    *segment = sbp_fuse_view_term(sbp_lower_rows_of(z->stage, sbp_view_buffer(prog, lengths, 0)));
     return SBP_OK;
 }
 
@@ -189,35 +118,35 @@ static sbp_status emit_scatter(sbp_fuser *z, const sbp_op *op, int32_t position)
     sbp_term perm, segment, dst;
     SBP_TRY(order_terms(z, op->operands[1], &perm, &segment));
     if (z->accumulates[v] != SBP_NO_VALUE) {
-        dst = view_term(z->stage->accums[z->accumulates[v]]);
+        dst = sbp_fuse_view_term(z->stage->accums[z->accumulates[v]]);
     } else {
-        dst = value_term(z, v);
+        dst = sbp_fuse_term(z, v);
         sbp_term filled[SBP_FILL_OPERANDS] = {[SBP_FILL_DST] = dst};
-        add_instr(z, SBP_CMD_FILL, position, filled, SBP_COUNT(filled));
+        sbp_fuse_instr(z, SBP_CMD_FILL, position, filled, SBP_COUNT(filled));
     }
     sbp_term terms[SBP_SCATTER_ADD_OPERANDS] = {
         [SBP_SCATTER_ADD_DST] = dst,
-        [SBP_SCATTER_ADD_SRC] = value_term(z, op->operands[0]),
-        [SBP_SCATTER_ADD_INDEX] = value_term(z, op->operands[1]),
+        [SBP_SCATTER_ADD_SRC] = sbp_fuse_term(z, op->operands[0]),
+        [SBP_SCATTER_ADD_INDEX] = sbp_fuse_term(z, op->operands[1]),
         [SBP_SCATTER_ADD_PERM] = perm,
         [SBP_SCATTER_ADD_SEGMENT] = segment,
     };
-    add_instr(z, SBP_CMD_SCATTER_ADD, position, terms, SBP_COUNT(terms));
+    sbp_fuse_instr(z, SBP_CMD_SCATTER_ADD, position, terms, SBP_COUNT(terms));
     return SBP_OK;
 }
 
 static void emit_gather(sbp_fuser *z, const sbp_op *op, int32_t position) {
     sbp_term terms[SBP_GATHER_OPERANDS] = {
-        [SBP_GATHER_DST] = value_term(z, op->results[0]),
-        [SBP_GATHER_TABLE] = value_term(z, op->operands[0]),
-        [SBP_GATHER_INDEX] = value_term(z, op->operands[1]),
+        [SBP_GATHER_DST] = sbp_fuse_term(z, op->results[0]),
+        [SBP_GATHER_TABLE] = sbp_fuse_term(z, op->operands[0]),
+        [SBP_GATHER_INDEX] = sbp_fuse_term(z, op->operands[1]),
     };
-    add_instr(z, SBP_CMD_GATHER, position, terms, SBP_COUNT(terms));
+    sbp_fuse_instr(z, SBP_CMD_GATHER, position, terms, SBP_COUNT(terms));
 }
 
 static void emit_reduce(sbp_fuser *z, sbp_term dst, sbp_term src, double beta, int32_t position) {
     sbp_term terms[SBP_REDUCE_OPERANDS] = {[SBP_REDUCE_DST] = dst, [SBP_REDUCE_SRC] = src};
-    sbp_instr *reduce = add_instr(z, SBP_CMD_REDUCE, position, terms, SBP_COUNT(terms));
+    sbp_instr *reduce = sbp_fuse_instr(z, SBP_CMD_REDUCE, position, terms, SBP_COUNT(terms));
     reduce->attrs.u.reduce.op = SBP_REDUCE_SUM;
     reduce->attrs.u.reduce.beta = beta;
 }
@@ -235,9 +164,10 @@ static sbp_view as_row(sbp_view whole) {
 /* Where a sum to a vector goes: its accumulator (added to), or memory of its own. */
 static void emit_colsum(sbp_fuser *z, sbp_value v, sbp_term src, int32_t position) {
     bool accumulates = z->accumulates[v] != SBP_NO_VALUE;
-    sbp_term dst = accumulates ? view_term(as_row(z->stage->accums[z->accumulates[v]])) : value_term(z, v);
+    sbp_term dst =
+        accumulates ? sbp_fuse_view_term(as_row(z->stage->accums[z->accumulates[v]])) : sbp_fuse_term(z, v);
     sbp_term terms[SBP_COLSUM_OPERANDS] = {[SBP_COLSUM_DST] = dst, [SBP_COLSUM_SRC] = src};
-    sbp_instr *colsum = add_instr(z, SBP_CMD_COLSUM, position, terms, SBP_COUNT(terms));
+    sbp_instr *colsum = sbp_fuse_instr(z, SBP_CMD_COLSUM, position, terms, SBP_COUNT(terms));
     colsum->attrs.u.reduce.beta = accumulates ? 1 : 0;
 }
 
@@ -245,18 +175,19 @@ static void emit_sum_rows(sbp_fuser *z, const sbp_op *op, int32_t position) {
     sbp_value v = op->results[0];
     if (sbp_op_int(op, "rank") > 0) {
         if (sbp_fuse_sums_memory(z, v)) /* else it is a partial of a row kernel */
-            emit_colsum(z, v, value_term(z, op->operands[0]), position);
+            emit_colsum(z, v, sbp_fuse_term(z, op->operands[0]), position);
         return;
     }
-    sbp_term src = value_term(z, op->operands[0]);
+    sbp_term src = sbp_fuse_term(z, op->operands[0]);
     int32_t stored = 0;
     for (int32_t i = 0; i < z->stage->store_count; i++)
         if (z->stage->stores[i].value == v) {
-            emit_reduce(z, view_term(z->stage->stores[i].to), src, 1, position); /* over micro-batches */
+            emit_reduce(z, sbp_fuse_view_term(z->stage->stores[i].to), src, 1,
+                        position); /* over micro-batches */
             stored++;
         }
     if (z->uses[v] > stored)
-        emit_reduce(z, value_term(z, v), src, 0, position);
+        emit_reduce(z, sbp_fuse_term(z, v), src, 0, position);
 }
 
 /* ---- attention and carries --------------------------------------------------------------------------- */
@@ -277,7 +208,7 @@ static sbp_view visible_rows(sbp_fuser *z, sbp_view carry, int64_t window) {
 
 static sbp_term carry_term(sbp_fuser *z, sbp_value state, int64_t window) {
     sbp_value root = sbp_body_carry_root(z->f, state);
-    return view_term(visible_rows(z, z->stage->places[root], window));
+    return sbp_fuse_view_term(visible_rows(z, z->stage->places[root], window));
 }
 
 /* What is appended is computed into the carry, or copied to where the carry is; after: two. */
@@ -303,17 +234,17 @@ static void attention_attrs(const sbp_fuser *z, const sbp_op *op, sbp_attention_
 static void emit_attention(sbp_fuser *z, const sbp_op *op, int32_t position) {
     int64_t window = sbp_op_int(op, "window");
     sbp_term terms[SBP_ATTN_FWD_OPERANDS] = {
-        [SBP_ATTN_FWD_O] = value_term(z, op->results[0]),
-        [SBP_ATTN_FWD_LSE] = value_term(z, op->results[1]),
-        [SBP_ATTN_FWD_Q] = value_term(z, op->operands[0]),
+        [SBP_ATTN_FWD_O] = sbp_fuse_term(z, op->results[0]),
+        [SBP_ATTN_FWD_LSE] = sbp_fuse_term(z, op->results[1]),
+        [SBP_ATTN_FWD_Q] = sbp_fuse_term(z, op->operands[0]),
         [SBP_ATTN_FWD_K] = carry_term(z, op->operands[1], window),
         [SBP_ATTN_FWD_V] = carry_term(z, op->operands[2], window),
-        [SBP_ATTN_FWD_FIRST] = value_term(z, op->operands[3]),
-        [SBP_ATTN_FWD_SHARED_END] = value_term(z, op->operands[4]),
-        [SBP_ATTN_FWD_OWN] = value_term(z, op->operands[5]),
-        [SBP_ATTN_FWD_WORK] = no_term(),
+        [SBP_ATTN_FWD_FIRST] = sbp_fuse_term(z, op->operands[3]),
+        [SBP_ATTN_FWD_SHARED_END] = sbp_fuse_term(z, op->operands[4]),
+        [SBP_ATTN_FWD_OWN] = sbp_fuse_term(z, op->operands[5]),
+        [SBP_ATTN_FWD_WORK] = sbp_fuse_no_term(),
     };
-    sbp_instr *attn = add_instr(z, SBP_CMD_ATTN_FWD, position, terms, SBP_COUNT(terms));
+    sbp_instr *attn = sbp_fuse_instr(z, SBP_CMD_ATTN_FWD, position, terms, SBP_COUNT(terms));
     attention_attrs(z, op, &attn->attrs.u.attention);
     wait_for_append(z, op->operands[1], &attn->after[0]);
     wait_for_append(z, op->operands[2], &attn->after[2]);
@@ -345,28 +276,30 @@ static void emit_attention_vjp(sbp_fuser *z, const sbp_op *op, int32_t position)
     int64_t window = sbp_op_int(op, "window");
     sbp_attention_attrs attrs;
     attention_attrs(z, op, &attrs);
-    sbp_term dk = view_term(visible_rows(z, z->stage->places[dcarry_root(z, op->operands[VJP_DK])], window));
-    sbp_term dv = view_term(visible_rows(z, z->stage->places[dcarry_root(z, op->operands[VJP_DV])], window));
+    sbp_term dk =
+        sbp_fuse_view_term(visible_rows(z, z->stage->places[dcarry_root(z, op->operands[VJP_DK])], window));
+    sbp_term dv =
+        sbp_fuse_view_term(visible_rows(z, z->stage->places[dcarry_root(z, op->operands[VJP_DV])], window));
     sbp_temp work = {.dtype = sbp_lower_wide(z->f->values[op->operands[0]].type.dtype),
                      .cols = sbp_target_work_columns(&z->p->target, attrs.heads, attrs.d_qk),
                      .of_all = of_all(z, op->operands[0]),
                      .more_rows = z->p->target.attention_more_rows};
     sbp_term terms[SBP_ATTN_BWD_OPERANDS] = {
-        [SBP_ATTN_BWD_DQ] = value_term(z, op->results[VJP_DQ]),
+        [SBP_ATTN_BWD_DQ] = sbp_fuse_term(z, op->results[VJP_DQ]),
         [SBP_ATTN_BWD_DK] = dk,
         [SBP_ATTN_BWD_DV] = dv,
-        [SBP_ATTN_BWD_Q] = value_term(z, op->operands[VJP_Q]),
+        [SBP_ATTN_BWD_Q] = sbp_fuse_term(z, op->operands[VJP_Q]),
         [SBP_ATTN_BWD_K] = carry_term(z, op->operands[VJP_K], window),
         [SBP_ATTN_BWD_V] = carry_term(z, op->operands[VJP_V], window),
-        [SBP_ATTN_BWD_O] = value_term(z, op->operands[VJP_O]),
-        [SBP_ATTN_BWD_LSE] = value_term(z, op->operands[VJP_LSE]),
-        [SBP_ATTN_BWD_DO] = value_term(z, op->operands[VJP_DO]),
-        [SBP_ATTN_BWD_FIRST] = value_term(z, op->operands[VJP_FIRST]),
-        [SBP_ATTN_BWD_SHARED_END] = value_term(z, op->operands[VJP_SHARED_END]),
-        [SBP_ATTN_BWD_OWN] = value_term(z, op->operands[VJP_OWN]),
-        [SBP_ATTN_BWD_WORK] = work.cols > 0 ? temp_term(z, work) : no_term(),
+        [SBP_ATTN_BWD_O] = sbp_fuse_term(z, op->operands[VJP_O]),
+        [SBP_ATTN_BWD_LSE] = sbp_fuse_term(z, op->operands[VJP_LSE]),
+        [SBP_ATTN_BWD_DO] = sbp_fuse_term(z, op->operands[VJP_DO]),
+        [SBP_ATTN_BWD_FIRST] = sbp_fuse_term(z, op->operands[VJP_FIRST]),
+        [SBP_ATTN_BWD_SHARED_END] = sbp_fuse_term(z, op->operands[VJP_SHARED_END]),
+        [SBP_ATTN_BWD_OWN] = sbp_fuse_term(z, op->operands[VJP_OWN]),
+        [SBP_ATTN_BWD_WORK] = work.cols > 0 ? sbp_fuse_temp(z, work) : sbp_fuse_no_term(),
     };
-    sbp_instr *attn = add_instr(z, SBP_CMD_ATTN_BWD, position, terms, SBP_COUNT(terms));
+    sbp_instr *attn = sbp_fuse_instr(z, SBP_CMD_ATTN_BWD, position, terms, SBP_COUNT(terms));
     attn->attrs.u.attention = attrs;
     wait_for_append(z, op->operands[VJP_K], &attn->after[0]);
     wait_for_append(z, op->operands[VJP_V], &attn->after[2]);
@@ -380,51 +313,51 @@ static void emit_attention_vjp(sbp_fuser *z, const sbp_op *op, int32_t position)
 
 /* Whether anybody reads a result. */
 static sbp_term term_if_read(const sbp_fuser *z, sbp_value v) {
-    return z->uses[v] > 0 ? value_term(z, v) : no_term();
+    return z->uses[v] > 0 ? sbp_fuse_term(z, v) : sbp_fuse_no_term();
 }
 
 /* The state before the chunk. */
 static sbp_term state_term(const sbp_fuser *z, const sbp_op *op) {
-    return view_term(z->stage->places[op->operands[sbp_opcode_state(op->code)]]);
+    return sbp_fuse_view_term(z->stage->places[op->operands[sbp_opcode_state(op->code)]]);
 }
 
 /* The state behind it, where it is kept. */
 static sbp_term next_term(const sbp_fuser *z, const sbp_op *op) {
     sbp_view place = z->stage->places[op->results[op->result_count - 1]];
-    return place.ref == SBP_NO_VIEW ? no_term() : view_term(place);
+    return place.ref == SBP_NO_VIEW ? sbp_fuse_no_term() : sbp_fuse_view_term(place);
 }
 
 /* The cotangent of the one behind the chunk, which becomes that of the one before. */
 static sbp_term dstate_term(const sbp_fuser *z, sbp_value dstate) {
-    return view_term(z->stage->places[dcarry_root(z, dstate)]);
+    return sbp_fuse_view_term(z->stage->places[dcarry_root(z, dstate)]);
 }
 
 static void emit_conv_rows(sbp_fuser *z, const sbp_op *op, int32_t position) {
     enum { X, W, BIAS, FIRST };
     sbp_value bias = op->operands[BIAS];
     sbp_term terms[SBP_CONV_ROWS_OPERANDS] = {
-        [SBP_CONV_ROWS_Y] = value_term(z, op->results[0]),
+        [SBP_CONV_ROWS_Y] = sbp_fuse_term(z, op->results[0]),
         [SBP_CONV_ROWS_NEXT] = next_term(z, op),
-        [SBP_CONV_ROWS_X] = value_term(z, op->operands[X]),
-        [SBP_CONV_ROWS_W] = value_term(z, op->operands[W]),
-        [SBP_CONV_ROWS_BIAS] = bias == SBP_NO_VALUE ? no_term() : value_term(z, bias),
-        [SBP_CONV_ROWS_FIRST] = value_term(z, op->operands[FIRST]),
+        [SBP_CONV_ROWS_X] = sbp_fuse_term(z, op->operands[X]),
+        [SBP_CONV_ROWS_W] = sbp_fuse_term(z, op->operands[W]),
+        [SBP_CONV_ROWS_BIAS] = bias == SBP_NO_VALUE ? sbp_fuse_no_term() : sbp_fuse_term(z, bias),
+        [SBP_CONV_ROWS_FIRST] = sbp_fuse_term(z, op->operands[FIRST]),
         [SBP_CONV_ROWS_STATE] = state_term(z, op),
     };
-    add_instr(z, SBP_CMD_CONV_ROWS, position, terms, SBP_COUNT(terms));
+    sbp_fuse_instr(z, SBP_CMD_CONV_ROWS, position, terms, SBP_COUNT(terms));
 }
 
 static void emit_conv_rows_state(sbp_fuser *z, const sbp_op *op, int32_t position) {
     sbp_term terms[SBP_CONV_ROWS_OPERANDS] = {
-        [SBP_CONV_ROWS_Y] = no_term(),
+        [SBP_CONV_ROWS_Y] = sbp_fuse_no_term(),
         [SBP_CONV_ROWS_NEXT] = next_term(z, op),
-        [SBP_CONV_ROWS_X] = value_term(z, op->operands[0]),
-        [SBP_CONV_ROWS_W] = no_term(),
-        [SBP_CONV_ROWS_BIAS] = no_term(),
-        [SBP_CONV_ROWS_FIRST] = no_term(),
+        [SBP_CONV_ROWS_X] = sbp_fuse_term(z, op->operands[0]),
+        [SBP_CONV_ROWS_W] = sbp_fuse_no_term(),
+        [SBP_CONV_ROWS_BIAS] = sbp_fuse_no_term(),
+        [SBP_CONV_ROWS_FIRST] = sbp_fuse_no_term(),
         [SBP_CONV_ROWS_STATE] = state_term(z, op),
     };
-    add_instr(z, SBP_CMD_CONV_ROWS, position, terms, SBP_COUNT(terms));
+    sbp_fuse_instr(z, SBP_CMD_CONV_ROWS, position, terms, SBP_COUNT(terms));
 }
 
 static void emit_conv_rows_vjp(sbp_fuser *z, const sbp_op *op, int32_t position) {
@@ -435,18 +368,18 @@ static void emit_conv_rows_vjp(sbp_fuser *z, const sbp_op *op, int32_t position)
                               .cols = sbp_type_row_elems(dw),
                               .blocks = true,
                               .of_all = of_all(z, op->operands[X])};
-    sbp_term sums = z->uses[op->results[DW]] > 0 ? temp_term(z, partial) : no_term();
+    sbp_term sums = z->uses[op->results[DW]] > 0 ? sbp_fuse_temp(z, partial) : sbp_fuse_no_term();
     sbp_term terms[SBP_CONV_ROWS_BWD_OPERANDS] = {
         [SBP_CONV_ROWS_BWD_DX] = term_if_read(z, op->results[DX]),
         [SBP_CONV_ROWS_BWD_DW] = sums,
         [SBP_CONV_ROWS_BWD_DSTATE] = dstate_term(z, op->operands[DSTATE]),
-        [SBP_CONV_ROWS_BWD_DY] = value_term(z, op->operands[DY]),
-        [SBP_CONV_ROWS_BWD_X] = value_term(z, op->operands[X]),
-        [SBP_CONV_ROWS_BWD_W] = value_term(z, op->operands[W]),
-        [SBP_CONV_ROWS_BWD_FIRST] = value_term(z, op->operands[FIRST]),
+        [SBP_CONV_ROWS_BWD_DY] = sbp_fuse_term(z, op->operands[DY]),
+        [SBP_CONV_ROWS_BWD_X] = sbp_fuse_term(z, op->operands[X]),
+        [SBP_CONV_ROWS_BWD_W] = sbp_fuse_term(z, op->operands[W]),
+        [SBP_CONV_ROWS_BWD_FIRST] = sbp_fuse_term(z, op->operands[FIRST]),
         [SBP_CONV_ROWS_BWD_STATE] = state_term(z, op),
     };
-    add_instr(z, SBP_CMD_CONV_ROWS_BWD, position, terms, SBP_COUNT(terms));
+    sbp_fuse_instr(z, SBP_CMD_CONV_ROWS_BWD, position, terms, SBP_COUNT(terms));
     if (sums.kind != SBP_TERM_NONE)
         emit_colsum(z, op->results[DW], sums, position);
 }
@@ -469,7 +402,7 @@ static sbp_term delta_work(sbp_fuser *z, const sbp_delta_attrs *attrs, sbp_value
                            .more_rows = target->delta_more_rows,
                            .of_all = of_all(z, k),
                            .per = SBP_DELTA_BLOCK};
-    return work.cols > 0 ? temp_term(z, work) : no_term();
+    return work.cols > 0 ? sbp_fuse_temp(z, work) : sbp_fuse_no_term();
 }
 
 /* delta_rule, whose operands begin with q, or delta_rule_state, which has none and makes no o; ssd has its operands
@@ -482,20 +415,20 @@ static void emit_delta_rule(sbp_fuser *z, const sbp_op *op, int32_t position) {
     sbp_delta_attrs attrs = delta_attrs(z, in[K], in[V]);
     sbp_term next = next_term(z, op);
     sbp_term terms[SBP_DELTA_RULE_OPERANDS] = {
-        [SBP_DELTA_RULE_O] = makes_o ? value_term(z, op->results[0]) : no_term(),
+        [SBP_DELTA_RULE_O] = makes_o ? sbp_fuse_term(z, op->results[0]) : sbp_fuse_no_term(),
         [SBP_DELTA_RULE_NEXT] = next,
-        [SBP_DELTA_RULE_Q] = makes_o ? value_term(z, op->operands[0]) : no_term(),
-        [SBP_DELTA_RULE_K] = value_term(z, in[K]),
-        [SBP_DELTA_RULE_V] = value_term(z, in[V]),
-        [SBP_DELTA_RULE_DECAY] = value_term(z, in[DECAY]),
-        [SBP_DELTA_RULE_BETA] = value_term(z, in[BETA]),
-        [SBP_DELTA_RULE_FIRST] = value_term(z, in[FIRST]),
+        [SBP_DELTA_RULE_Q] = makes_o ? sbp_fuse_term(z, op->operands[0]) : sbp_fuse_no_term(),
+        [SBP_DELTA_RULE_K] = sbp_fuse_term(z, in[K]),
+        [SBP_DELTA_RULE_V] = sbp_fuse_term(z, in[V]),
+        [SBP_DELTA_RULE_DECAY] = sbp_fuse_term(z, in[DECAY]),
+        [SBP_DELTA_RULE_BETA] = sbp_fuse_term(z, in[BETA]),
+        [SBP_DELTA_RULE_FIRST] = sbp_fuse_term(z, in[FIRST]),
         [SBP_DELTA_RULE_STATE] = state_term(z, op),
         [SBP_DELTA_RULE_WORK] =
-            next.kind == SBP_TERM_NONE ? delta_work(z, &attrs, in[K], ssd, false) : no_term(),
+            next.kind == SBP_TERM_NONE ? delta_work(z, &attrs, in[K], ssd, false) : sbp_fuse_no_term(),
     };
-    add_instr(z, ssd ? SBP_CMD_SSD : SBP_CMD_DELTA_RULE, position, terms, SBP_COUNT(terms))->attrs.u.delta =
-        attrs;
+    sbp_fuse_instr(z, ssd ? SBP_CMD_SSD : SBP_CMD_DELTA_RULE, position, terms, SBP_COUNT(terms))
+        ->attrs.u.delta = attrs;
 }
 
 static void emit_delta_rule_vjp(sbp_fuser *z, const sbp_op *op, int32_t position) {
@@ -510,17 +443,17 @@ static void emit_delta_rule_vjp(sbp_fuser *z, const sbp_op *op, int32_t position
         [SBP_DELTA_RULE_BWD_DDECAY] = term_if_read(z, op->results[DDECAY]),
         [SBP_DELTA_RULE_BWD_DBETA] = term_if_read(z, op->results[DBETA]),
         [SBP_DELTA_RULE_BWD_DSTATE] = dstate_term(z, op->operands[DSTATE]),
-        [SBP_DELTA_RULE_BWD_DO] = value_term(z, op->operands[DO]),
-        [SBP_DELTA_RULE_BWD_Q] = value_term(z, op->operands[Q]),
-        [SBP_DELTA_RULE_BWD_K] = value_term(z, op->operands[K]),
-        [SBP_DELTA_RULE_BWD_V] = value_term(z, op->operands[V]),
-        [SBP_DELTA_RULE_BWD_DECAY] = value_term(z, op->operands[DECAY]),
-        [SBP_DELTA_RULE_BWD_BETA] = value_term(z, op->operands[BETA]),
-        [SBP_DELTA_RULE_BWD_FIRST] = value_term(z, op->operands[FIRST]),
+        [SBP_DELTA_RULE_BWD_DO] = sbp_fuse_term(z, op->operands[DO]),
+        [SBP_DELTA_RULE_BWD_Q] = sbp_fuse_term(z, op->operands[Q]),
+        [SBP_DELTA_RULE_BWD_K] = sbp_fuse_term(z, op->operands[K]),
+        [SBP_DELTA_RULE_BWD_V] = sbp_fuse_term(z, op->operands[V]),
+        [SBP_DELTA_RULE_BWD_DECAY] = sbp_fuse_term(z, op->operands[DECAY]),
+        [SBP_DELTA_RULE_BWD_BETA] = sbp_fuse_term(z, op->operands[BETA]),
+        [SBP_DELTA_RULE_BWD_FIRST] = sbp_fuse_term(z, op->operands[FIRST]),
         [SBP_DELTA_RULE_BWD_STATE] = state_term(z, op),
         [SBP_DELTA_RULE_BWD_WORK] = delta_work(z, &attrs, op->operands[K], ssd, true),
     };
-    add_instr(z, ssd ? SBP_CMD_SSD_BWD : SBP_CMD_DELTA_RULE_BWD, position, terms, SBP_COUNT(terms))
+    sbp_fuse_instr(z, ssd ? SBP_CMD_SSD_BWD : SBP_CMD_DELTA_RULE_BWD, position, terms, SBP_COUNT(terms))
         ->attrs.u.delta = attrs;
 }
 
@@ -534,10 +467,10 @@ static sbp_collective_op way_of(const sbp_op *op) {
 
 static void emit_exchange(sbp_fuser *z, const sbp_op *op, int32_t position) {
     sbp_term terms[SBP_COLLECTIVE_OPERANDS] = {
-        [SBP_COLLECTIVE_DST] = value_term(z, op->results[0]),
-        [SBP_COLLECTIVE_SRC] = value_term(z, op->operands[0]),
+        [SBP_COLLECTIVE_DST] = sbp_fuse_term(z, op->results[0]),
+        [SBP_COLLECTIVE_SRC] = sbp_fuse_term(z, op->operands[0]),
     };
-    sbp_instr *exchange = add_instr(z, SBP_CMD_COLLECTIVE, position, terms, SBP_COUNT(terms));
+    sbp_instr *exchange = sbp_fuse_instr(z, SBP_CMD_COLLECTIVE, position, terms, SBP_COUNT(terms));
     sbp_collective_op way = way_of(op);
     exchange->attrs.u.collective.op = way;
     if (way != SBP_TO_HEADS && way != SBP_TO_ROWS)
@@ -639,10 +572,10 @@ static void emit_group(sbp_fuser *z, int32_t group, extras *more) {
                                       .cols = cols,
                                       .blocks = true,
                                       .of_all = of_all(z, def(z, k->operands[o])->operands[0])};
-            partials[sum_count] = terms[o] = temp_term(z, partial);
+            partials[sum_count] = terms[o] = sbp_fuse_temp(z, partial);
             sums[sum_count++] = k->operands[o];
         } else {
-            terms[o] = value_term(z, k->operands[o]);
+            terms[o] = sbp_fuse_term(z, k->operands[o]);
         }
     }
     for (int32_t i = 0; i < more->count; i++) {
@@ -650,12 +583,12 @@ static void emit_group(sbp_fuser *z, int32_t group, extras *more) {
                             ? store_again(z, k, more->list[i].value)
                             : -1;
         if (added >= 0)
-            terms[added] = view_term(more->list[i].to);
+            terms[added] = sbp_fuse_view_term(more->list[i].to);
         else
             more->list[kept++] = more->list[i];
     }
     more->count = kept;
-    sbp_instr *row = add_instr(z, SBP_CMD_ROW, position, terms, k->kernel->operand_count);
+    sbp_instr *row = sbp_fuse_instr(z, SBP_CMD_ROW, position, terms, k->kernel->operand_count);
     row->kernel = k->kernel;
     for (int32_t i = 0; i < sum_count; i++)
         emit_colsum(z, sums[i], partials[i], z->f->values[sums[i]].op);
@@ -672,7 +605,7 @@ static sbp_instr *emit_copy(sbp_fuser *z, sbp_term from, sbp_view to, const sbp_
     uint8_t vary = (uint8_t)(SBP_VARY_ROW | (cols > 1 ? SBP_VARY_ELEM : 0));
     sbp_rk_operand operand = {
         .name = "from", .mode = SBP_RK_IN, .dtype = type->dtype, .vary = vary, .length = cols};
-    sbp_term terms[3] = {from, view_term(to), view_term(to)};
+    sbp_term terms[3] = {from, sbp_fuse_view_term(to), sbp_fuse_view_term(to)};
     sbp_rowkernel_add_operand(z->p->arena, k, &operand);
     operand.dtype = to_dtype;
     operand.name = "to_in";
@@ -693,7 +626,7 @@ static sbp_instr *emit_copy(sbp_fuser *z, sbp_term from, sbp_view to, const sbp_
     }
     sbp_rowkernel_add(z->p->arena, k,
                       &(sbp_rk_instr){.op = SBP_RK_STORE, .index = out, .a = value, .b = -1, .c = -1});
-    sbp_instr *row = add_instr(z, SBP_CMD_ROW, z->f->op_count, terms, k->operand_count);
+    sbp_instr *row = sbp_fuse_instr(z, SBP_CMD_ROW, z->f->op_count, terms, k->operand_count);
     row->kernel = k;
     return row;
 }
@@ -748,13 +681,12 @@ static sbp_status emit_op(sbp_fuser *z, int32_t i) {
         emit_exchange(z, op, i);
         return SBP_OK;
     case SBP_OP_route:
-        emit_route(z, op, i);
+        sbp_fuse_route(z, op, i);
         return SBP_OK;
     case SBP_OP_expert_linear:
-        emit_expert_linear(z, op, i);
-        return SBP_OK;
+        return sbp_fuse_expert_linear(z, op, i);
     case SBP_OP_expert_linear_dw:
-        emit_expert_linear_dw(z, op, i);
+        sbp_fuse_expert_linear_dw(z, op, i);
         return SBP_OK;
     case SBP_OP_append:
     case SBP_OP_take:
@@ -780,14 +712,14 @@ sbp_status sbp_fuse_emit(sbp_fuser *z) {
         emit_group(z, g, &more);
     for (int32_t i = 0; i < more.count; i++) {
         const sbp_type *type = &z->f->values[more.list[i].value].type;
-        sbp_term from = value_term(z, more.list[i].value);
+        sbp_term from = sbp_fuse_term(z, more.list[i].value);
         emit_copy(z, from, more.list[i].to, type, type->dtype, false)->defines[0] = more.list[i].state;
     }
     for (int32_t i = 0; i < z->added_count; i++) { /* gradients that no command adds by itself */
         const sbp_added_gradient *added = &z->added[i];
         sbp_type type = z->f->values[added->param].type; /* the value may be of another shape */
         type.dtype = z->f->values[added->value].type.dtype;
-        emit_copy(z, value_term(z, added->value), z->stage->accums[added->param], &type,
+        emit_copy(z, sbp_fuse_term(z, added->value), z->stage->accums[added->param], &type,
                   sbp_lower_wide(type.dtype), true);
     }
     return SBP_OK;

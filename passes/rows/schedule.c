@@ -92,6 +92,8 @@ static edges *find_dependences(sbp_scheduler *s, int32_t *waiting) {
                 for (int32_t w = 0; w < written[instr->after[a]].count; w++)
                     add_edge(arena, after, waiting, written[instr->after[a]].list[w], i);
     }
+    for (int32_t i = 0; i < stage->order_count; i++)
+        add_edge(arena, after, waiting, stage->orders[i].before, stage->orders[i].after);
     /* A result that takes the place of an argument waits for the argument's readers. */
     int32_t placed = 0;
     sbp_value *results = SBP_NEW_ARRAY(arena, sbp_value, values + 1);
@@ -307,6 +309,7 @@ static sbp_view temp_view(sbp_scheduler *s, int32_t temp) {
                                    .of_head = s->stage->rows == SBP_H,
                                    .of_all = t->of_all};
         sbp_extent rows = blocks.per > 0 ? sbp_memory_block_rows(s->p->program, &blocks)
+                          : t->rows > 0  ? sbp_extent_const(t->rows)
                           : t->single    ? sbp_extent_const(1)
                                          : sbp_extent_symbol(t->of_all ? SBP_D : s->stage->rows, 1);
         rows.c[SBP_ONE] += blocks.per > 0 ? 0 : t->more_rows;
@@ -321,9 +324,23 @@ static sbp_view temp_view(sbp_scheduler *s, int32_t temp) {
     return t->blocks ? sbp_view_blocks(whole, t->of_all) : whole;
 }
 
+/* What a term has of its view. */
+static sbp_view narrowed(const sbp_scheduler *s, sbp_view view, const sbp_term_range *range) {
+    if (range->rows > 0) {
+        view.start.base = sbp_extent_const(range->row);
+        view.length.base = sbp_extent_const(range->rows);
+    }
+    if (range->cols > 0) {
+        view.col += range->col;
+        view.cols = range->cols;
+    }
+    return range->width > 0 ? sbp_view_wide(s->p->program, s->code, &view, range->width) : view;
+}
+
 static void emit_command(sbp_scheduler *s, sbp_body *body, const sbp_instr *instr) {
     sbp_command *command = sbp_lower_command(s->p, body, instr->kind);
     command->u = instr->attrs.u;
+    command->queue = instr->attrs.queue;
     command->view_count = instr->term_count;
     for (int32_t t = 0; t < instr->term_count; t++) {
         const sbp_term *term = &instr->terms[t];
@@ -335,6 +352,7 @@ static void emit_command(sbp_scheduler *s, sbp_body *body, const sbp_instr *inst
             command->views[t] = s->locations[s->location_of[term->value]].view.ref != SBP_NO_VIEW
                                     ? s->locations[s->location_of[term->value]].view
                                     : scratch_view(s, s->location_of[term->value]);
+        command->views[t] = narrowed(s, command->views[t], &term->range);
     }
     if (instr->kind != SBP_CMD_ROW)
         return;

@@ -511,6 +511,7 @@ static void add_stage(stage_context *c, const char *suffix, const sbp_body_cut *
             *place = side_place(c, stage, info->role, o);
         } else if (info->role == SBP_VALUE_PARAM) {
             *place = sbp_view_formal(function, c->formals.params[o]);
+            stage->pieces[v] = c->function->pieces[o];
             if (info->trainable && c->formals.accums[o] > 0)
                 stage->accums[v] = sbp_view_formal(function, c->formals.accums[o]);
         } else if (info->role == SBP_VALUE_CARRY) {

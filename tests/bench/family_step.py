@@ -26,7 +26,6 @@ COMMON = {
     "hidden_size": 512,
     "num_attention_heads": 8,
     "num_key_value_heads": 2,
-    "head_dim": 64,
     "hidden_act": "silu",
     "max_position_embeddings": 65536,
     "rms_norm_eps": 1e-6,
@@ -38,6 +37,7 @@ MODELS = {
     "qwen3_5": {
         **COMMON,
         "architectures": ["Qwen3_5ForCausalLM"],
+        "head_dim": 64,
         "model_type": "qwen3_5_text",
         "intermediate_size": 1536,
         "num_hidden_layers": 8,
@@ -51,6 +51,7 @@ MODELS = {
     "qwen3_moe": {
         **COMMON,
         "architectures": ["Qwen3MoeForCausalLM"],
+        "head_dim": 64,
         "model_type": "qwen3_moe",
         "intermediate_size": 1536,
         "moe_intermediate_size": 256,

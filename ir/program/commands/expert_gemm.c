@@ -10,7 +10,10 @@
  * Sums as in gemm: an element has the bits that gemm gives it. Slots of an expert whose bounds are not within
  * pairs, or whose pairs are not within rows k, are not written. Nothing overlaps d.
  *
- * Attributes: tb, a_by_slot. */
+ * b, bias and bounds may be those of some experts that follow each other, `of` so many: then slots of others are
+ * not written, and with `more` they have what others of such commands wrote.
+ *
+ * Attributes: tb, a_by_slot, of, more. */
 #include "ir/program/commands/command.h"
 
 #include "ir/program/commands/experts.h"
@@ -37,22 +40,37 @@ sbp_status sbp_check_expert_gemm(const sbp_subject *s) {
     int64_t n = sbp_subject_cols(s, SBP_EXPERT_GEMM_D) / k;
     int64_t m = sbp_subject_cols(s, SBP_EXPERT_GEMM_A) / (by_slot ? k : 1);
     SBP_TRY(sbp_check_exact_cols(s, SBP_EXPERT_GEMM_B, n * m));
+    int64_t of = s->command->u.experts.of, experts = sbp_subject_cols(s, SBP_EXPERT_GEMM_BOUNDS) - 1;
+    if (of != 0 && of < experts)
+        return SBP_SUBJECT_FAIL(s, "c26", "%lld experts of %lld", (long long)experts, (long long)of);
     return sbp_check_exact_cols(s, SBP_EXPERT_GEMM_BIAS, n);
 }
 
-SBP_RULE_ACCESS_STATED(expert_gemm)
+sbp_access sbp_access_expert_gemm(const sbp_command *command, int32_t operand, sbp_access stated) {
+    return operand == SBP_EXPERT_GEMM_D && command->u.experts.more ? SBP_UPDATE : stated;
+}
+
 SBP_RULE_ALIAS_NONE(expert_gemm)
 
 void sbp_text_expert_gemm(sbp_fields *fields) {
     sbp_field_flag(fields, "tb", &fields->command->u.experts.tb);
     sbp_field_flag(fields, "a_by_slot", &fields->command->u.experts.a_by_slot);
+    sbp_field_int(fields, "of", &fields->command->u.experts.of);
+    sbp_field_flag(fields, "more", &fields->command->u.experts.more);
 }
 
-/* 2 n m of each slot; an expert has its part of them. No more experts are read than there are slots. */
+/* 2 n m of each slot; an expert has its part of them. No more experts are read than there are slots. Of some
+ * experts alone: their part of the slots. */
 void sbp_work_expert_gemm(const sbp_work_query *q, sbp_work *out) {
     const sbp_operand_shape *pairs = &q->operands[SBP_EXPERT_GEMM_PAIRS],
                             *b = &q->operands[SBP_EXPERT_GEMM_B];
     double slots = (double)pairs->rows * (double)pairs->cols;
+    if (q->command->u.experts.of > 0) {
+        double part = (double)b->rows / (double)q->command->u.experts.of;
+        double b_bytes = (double)b->rows * (double)b->cols * (double)sbp_dtype_bytes(b->dtype);
+        out->bytes = b_bytes + (sbp_work_bytes(q, -1, -1) - b_bytes) * part;
+        slots *= part;
+    }
     if (slots < (double)b->rows)
         out->bytes -= ((double)b->rows - slots) * (double)b->cols * (double)sbp_dtype_bytes(b->dtype);
     out->kind = SBP_WORK_EXPERTS;

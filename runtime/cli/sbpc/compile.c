@@ -281,6 +281,7 @@ static sbp_status read_request(sbp_compilation *c) {
     w->head_chunk = number_or_auto(o, SBP_OPT_HEAD_CHUNK);
     w->segment = number_or_auto(o, SBP_OPT_SEGMENT);
     w->checkpoint_every = number_or_auto(o, SBP_OPT_CHECKPOINT_EVERY);
+    w->expert_pieces = (int32_t)number_or_auto(o, SBP_OPT_EXPERT_PIECES);
     w->whole = standard || checkpoint;
     if (w->whole) { /* the presets: one chunk of all rows, one layer per segment, a checkpoint for each */
         w->segment = w->segment == SBP_AUTO ? 1 : w->segment;

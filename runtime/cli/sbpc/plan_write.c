@@ -82,6 +82,8 @@ void sbp_cli_write_schedule(sbp_json_writer *w, const char *key, const sbp_compi
     sbp_json_write_int(w, "checkpoint_every", s->checkpoint_every);
     sbp_json_write_string(w, "offload", *placement ? placement : "none");
     sbp_json_write_bool(w, "host_update", s->host_update);
+    if (s->expert_pieces > 1)
+        sbp_json_write_int(w, "expert_pieces", s->expert_pieces);
     if (s->gathered == INT32_MAX || s->gathered == 0)
         sbp_json_write_string(w, "keep_gathered", s->gathered ? "all" : "none");
     else

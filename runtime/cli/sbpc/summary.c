@@ -77,6 +77,7 @@ static sbp_status add_saved_set(changes *ch) {
                               .offload = SBP_OFFLOAD_GIVEN,
                               .memory_bytes = room(c),
                               .gathered = s->gathered,
+                              .expert_pieces = s->expert_pieces,
                               .host_memory_bytes = c->request.host_memory_bytes,
                               .process_bytes = c->process.bytes,
                               .tries = SBP_TRIES_FOR_ADVICE};
@@ -211,6 +212,8 @@ static void schedule_line(const sbp_compilation *c, sbp_text *out) {
         sbp_text_add(out,
                      "           parameters of %d segments stay gathered from the forward to the backward\n",
                      (int)s->gathered);
+    if (s->expert_pieces > 1)
+        sbp_text_add(out, "           experts come to the device in %d pieces\n", (int)s->expert_pieces);
     if (s->host_update)
         sbp_text_add(out, "           updates run on the host's cores, where the states are\n");
 }
