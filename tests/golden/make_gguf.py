@@ -70,7 +70,7 @@ CASES = {
         {"partial_rotary_factor": 1.0},
     ),
     "glm4": Case("glm4_defaults"),
-    "glm4moe": Case("glm4_moe_norms", UNBALANCED, {"num_nextn_predict_layers": 0}),
+    "glm4moe": Case("glm4_moe_norms", UNBALANCED),
     "deepseek2": Case("deepseek_v3_groups", {"norm_topk_prob": True}, {"scoring_func": "sigmoid"}),
     "deepseek2_yarn": Case(
         "deepseek_v3_yarn",
