@@ -98,6 +98,9 @@ CASES = {
         flags=("--outtype", "q8_0"),
     ),
 
+        "qwen35_heads": Case(
+        "", fresh=configs.qwen3_5(linear_num_key_heads=2, linear_num_value_heads=6), flags=NO_NEXTN
+    ),
     "gemma3_six": Case("", fresh=configs.gemma3(num_hidden_layers=7, query_pre_attn_scalar=8)),
     "granitemoe": Case(
         "",

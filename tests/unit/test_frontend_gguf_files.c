@@ -242,6 +242,35 @@ static void test_both_ways(void **state) {
     fixture_destroy(&f);
 }
 
+static bool one_vector(void *user, const char *name, int32_t *rank, int64_t *dim) {
+    (void)user;
+    *rank = 1;
+    dim[0] = 6;
+    return strcmp(name, "model.layers.0.linear_attn.dt_bias") == 0;
+}
+
+/* Of two key heads with three value heads each, in turn; no golden has numbers that tell them apart. */
+static void test_value_heads(void **state) {
+    fixture f = fixture_create();
+    const sbp_gguf_facts facts = {.family = SBP_GGUF_QWEN3_5, .layers = 1, .key_heads = 2, .value_heads = 6};
+    sbp_gguf_piece *pieces;
+    int32_t count;
+    int seen = 0;
+    (void)state;
+    check(&f, sbp_gguf_pieces(f.arena, f.diag, "x", &facts, SBP_GGUF_HF, one_vector, NULL, &pieces, &count));
+    assert_int_equal(count, 1);
+    const sbp_gguf_loop *l = pieces[0].loops;
+    assert_int_equal(pieces[0].loop_count, 3);
+    assert_string_equal(pieces[0].file, "blk.0.ssm_dt.bias");
+    for (int64_t i = 0; i < l[0].extent; i++)
+        for (int64_t k = 0; k < l[1].extent; k++, seen++) {
+            int64_t hf = i * l[0].hf + k * l[1].hf, file = i * l[0].file + k * l[1].file;
+            assert_int_equal(file, hf % 3 * 2 + hf / 3);
+        }
+    assert_int_equal(seen, 6);
+    fixture_destroy(&f);
+}
+
 /* What is no logarithm of anything. */
 static void test_decay(void **state) {
     fixture f = fixture_create();
@@ -318,8 +347,8 @@ static void test_mutations(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_files), cmocka_unit_test(test_views),
-                                       cmocka_unit_test(test_both_ways), cmocka_unit_test(test_decay),
-                                       cmocka_unit_test(test_mutations)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_files),     cmocka_unit_test(test_views),
+                                       cmocka_unit_test(test_both_ways), cmocka_unit_test(test_value_heads),
+                                       cmocka_unit_test(test_decay),     cmocka_unit_test(test_mutations)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
