@@ -63,9 +63,9 @@ static double find_length(const double *found, int64_t n, double theta, double f
     int64_t at;
     if (said > 0)
         return said;
-    for (double length = 8192; length >= 1; length = length > 1024 ? length / 2 : length - 1)
-        if (llama3_distance(found, n, theta, factor, length, &at) <= 1e-4)
-            return length;
+    for (int64_t length = 8192; length >= 1; length = length > 1024 ? length / 2 : length - 1)
+        if (llama3_distance(found, n, theta, factor, (double)length, &at) <= 1e-4)
+            return (double)length;
     return 8192;
 }
 

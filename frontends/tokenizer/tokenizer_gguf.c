@@ -4,7 +4,7 @@
  * models' own tokenizer.json files have it (llama.cpp's are adapted to its regex engine).
  * "llama": SentencePiece BPE, whose merges are recovered from the vocabulary. Gemma files have lost the
  * scores of some tokens; there the scores of the original are made again: 0 for user-defined tokens, then
- * falling with the id.
+  * falling with the id. "gemma4": the same with merges as they are.
  */
 #include "frontends/tokenizer/tokenizer_convert.h"
 
@@ -24,6 +24,12 @@ static const char qwen35_pattern[] =
                  "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 static const char tekken_pattern[] = CASED("") "|\\p{N}" CASED_TAIL;
 static const char gpt4o_pattern[] = CASED(CONTRACTIONS "?") "|\\p{N}{1,3}" CASED_TAIL;
+
+/* Several, one after the other, each of what the ones before it left: with a line feed between them. */
+static const char deepseek3_patterns[] =
+    "\\p{N}{1,3}\n[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+\n"
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+    "| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
 enum { DIGITS = 1, IGNORE_MERGES = 2, ADD_BOS = 4, NFC = 8 };
 
@@ -49,6 +55,9 @@ static const struct {
     {"llama-v3", llama3_pattern, IGNORE_MERGES | ADD_BOS},
     {"llama-bpe", llama3_pattern, IGNORE_MERGES | ADD_BOS},
     {"falcon3", llama3_pattern, IGNORE_MERGES | ADD_BOS},
+    {"falcon-h1", llama3_pattern, IGNORE_MERGES | ADD_BOS},
+    {"pixtral", llama3_pattern, IGNORE_MERGES | ADD_BOS},
+    {"midm-2.0", llama3_pattern, IGNORE_MERGES | ADD_BOS},
     {"lfm2", llama3_pattern, IGNORE_MERGES | ADD_BOS},
     {"dbrx", llama3_pattern, 0},
     {"smaug-bpe", llama3_pattern, 0},
@@ -57,11 +66,16 @@ static const struct {
     {"qwen2", qwen2_pattern, NFC},
     {"deepseek-r1-qwen", qwen2_pattern, NFC},
     {"megrez", qwen2_pattern, NFC},
+    {"kormo", qwen2_pattern, NFC},
+    {"f2llmv2", qwen2_pattern, NFC},
     {"stablelm2", qwen2_pattern, 0},
     {"qwen35", qwen35_pattern, NFC},
     {"tekken", tekken_pattern, IGNORE_MERGES | ADD_BOS},
     {"gpt-4o", gpt4o_pattern, 0},
     {"llama4", gpt4o_pattern, 0},
+    {"kanana2", gpt4o_pattern, 0},
+    {"deepseek-v3", deepseek3_patterns, 0},
+    {"joyai-llm", deepseek3_patterns, 0},
 };
 
 typedef struct conversion {
@@ -175,8 +189,11 @@ static sbp_status convert_byte_level(conversion *g) {
     sbp_json_write_array(&c->w, "pretokenizers");
     if (flags & DIGITS)
         sbp_json_write_raw(&c->w, NULL, "{\"type\":\"Digits\",\"individual_digits\":true}");
-    if (pattern)
-        sbp_convert_split(c, pattern);
+    for (const char *at_pattern = pattern; at_pattern && *at_pattern;) {
+        size_t length = strcspn(at_pattern, "\n");
+        sbp_convert_split(c, sbp_arena_strndup(c->scratch, at_pattern, length));
+        at_pattern += length + (at_pattern[length] == '\n');
+    }
     sbp_json_write_object(&c->w, NULL);
     sbp_json_write_string(&c->w, "type", "ByteLevel");
     sbp_json_write_bool(&c->w, "add_prefix_space", false);
@@ -258,11 +275,11 @@ static sbp_status convert(void *user) {
     SBP_TRY(sbp_gguf_get_string(g->c.diag, g->gguf, "tokenizer.ggml.model", SBP_JSON_REQUIRED, &model));
     if (strcmp(model, "gpt2") == 0)
         return convert_byte_level(g);
-    if (strcmp(model, "llama") == 0)
+    if (strcmp(model, "llama") == 0 || strcmp(model, "gemma4") == 0)
         return convert_sentencepiece(g);
     return sbp_fail(
         g->c.diag, SBP_INPUT,
-        "%s: the tokenizer model '%s' (tokenizer.ggml.model) is not supported, only gpt2 and llama",
+        "%s: the tokenizer model '%s' (tokenizer.ggml.model) is not supported, only gpt2, llama and gemma4",
         g->c.path, model);
 }
 

@@ -2,6 +2,7 @@
 #include "frontends/weights/gguf.h"
 #include "frontends/weights/weights_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -182,14 +183,15 @@ static sbp_status take_tensor(reader *r, sbp_weight *t) {
     return SBP_OK;
 }
 
-static sbp_status check_split(reader *r, const sbp_gguf *g) {
-    int64_t parts = 1;
-    SBP_TRY(sbp_gguf_get_i64(r->diag, g, "split.count", SBP_JSON_OPTIONAL, &parts));
-    if (parts > 1)
-        return sbp_fail(r->diag, SBP_INPUT,
-                        "%s: part of a model split into %lld files (split.count), which is not supported: "
-                        "join them with llama-gguf-split --merge",
-                        r->file.path, (long long)parts);
+/* Parts of a model, and which of them this is. */
+static sbp_status read_split(sbp_diag *diag, const sbp_gguf *g, int64_t *parts, int64_t *number) {
+    *parts = 1;
+    *number = 0;
+    SBP_TRY(sbp_gguf_get_i64(diag, g, "split.count", SBP_JSON_OPTIONAL, parts));
+    SBP_TRY(sbp_gguf_get_i64(diag, g, "split.no", SBP_JSON_OPTIONAL, number));
+    if (*parts < 0 || *parts > 99999 || *number < 0 || *number >= (*parts > 0 ? *parts : 1))
+        return sbp_fail(diag, SBP_INPUT, "%s: part %lld (split.no, from 0) of %lld (split.count)", g->path,
+                        (long long)*number, (long long)*parts);
     return SBP_OK;
 }
 
@@ -219,7 +221,6 @@ static sbp_status read_head(sbp_weights *w, reader *r, int32_t file, const sbp_g
     g->path = path;
     sbp_map_init(&g->by_key, r->arena);
     SBP_TRY(take_keys(r, g, key_count));
-    SBP_TRY(check_split(r, g));
 
     int64_t alignment = 32;
     SBP_TRY(sbp_gguf_get_i64(r->diag, g, "general.alignment", SBP_JSON_OPTIONAL, &alignment));
@@ -251,14 +252,58 @@ static sbp_status read_head(sbp_weights *w, reader *r, int32_t file, const sbp_g
     return SBP_OK;
 }
 
-sbp_status sbp_gguf_add(sbp_weights *w, sbp_diag *diag, const char *path) {
+static sbp_status add_file(sbp_weights *w, sbp_diag *diag, const char *path, const sbp_gguf **out) {
     int32_t file;
     SBP_TRY(sbp_weights_add_file(w, diag, path, &file));
     reader *r = SBP_NEW(w->arena, reader);
     r->arena = w->arena;
     r->diag = diag;
     r->file = w->files[file];
-    return read_head(w, r, file, &w->gguf);
+    return read_head(w, r, file, out);
+}
+
+/* The other parts of a model stand beside the first, which has the keys: STEM-00001-of-00003.gguf and so on. */
+static sbp_status add_parts(sbp_weights *w, sbp_diag *diag, const char *path, int64_t parts) {
+    char end[40];
+    int n = snprintf(end, sizeof end, "-00001-of-%05lld.gguf", (long long)parts);
+    size_t length = strlen(path), stem = length > (size_t)n ? length - (size_t)n : 0;
+    int64_t said = -1;
+    if (stem == 0 || strcmp(path + stem, end) != 0)
+        return sbp_fail(
+            diag, SBP_INPUT,
+            "%s: the first of %lld parts (split.count), whose name must end in '%s', so that the others are "
+            "found beside it",
+            path, (long long)parts, end);
+    for (int64_t i = 1; i < parts; i++) {
+        const char *name = sbp_arena_printf(w->arena, "%.*s-%05lld-of-%05lld.gguf", (int)stem, path,
+                                            (long long)(i + 1), (long long)parts);
+        const sbp_gguf *g;
+        int64_t count, number;
+        SBP_TRY(add_file(w, diag, name, &g));
+        SBP_TRY(read_split(diag, g, &count, &number));
+        if (count != parts || number != i)
+            return sbp_fail(diag, SBP_INPUT,
+                            "%s: part %lld of %lld (split.no, from 0, split.count), expected %lld of %lld",
+                            name, (long long)number, (long long)count, (long long)i, (long long)parts);
+    }
+    SBP_TRY(sbp_gguf_get_i64(diag, w->gguf, "split.tensors.count", SBP_JSON_OPTIONAL, &said));
+    if (said >= 0 && said != w->count)
+        return sbp_fail(diag, SBP_INPUT,
+                        "%s: %lld parts have %d tensors together, split.tensors.count is %lld", path,
+                        (long long)parts, (int)w->count, (long long)said);
+    return SBP_OK;
+}
+
+sbp_status sbp_gguf_add(sbp_weights *w, sbp_diag *diag, const char *path) {
+    int64_t parts, number;
+    SBP_TRY(add_file(w, diag, path, &w->gguf));
+    SBP_TRY(read_split(diag, w->gguf, &parts, &number));
+    if (number != 0)
+        return sbp_fail(
+            diag, SBP_INPUT,
+            "%s: part %lld of %lld of a model (split.no, split.count): give the first, which has its keys",
+            path, (long long)number + 1, (long long)parts);
+    return parts > 1 ? add_parts(w, diag, path, parts) : SBP_OK;
 }
 
 sbp_status sbp_gguf_open(sbp_arena *arena, sbp_diag *diag, const char *path, const sbp_gguf **out) {

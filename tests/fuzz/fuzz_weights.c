@@ -1,9 +1,11 @@
 /* fuzz_weights.c: headers of weight files, .gguf where they begin as such, else .safetensors; each tensor's
- * first values are read. */
+  * first values are read, and of a GGUF file those of Hugging Face's names, first and last. */
 #include <string.h>
 
 #include "frontends/tokenizer/tokenizer.h"
+#include "frontends/weights/gguf_table.h"
 #include "frontends/weights/weights.h"
+
 #include "tests/fuzz/fuzz.h"
 
 static void read_values(sbp_weights *weights) {
@@ -12,6 +14,44 @@ static void read_values(sbp_weights *weights) {
         const sbp_weight *w = sbp_weights_at(weights, i);
         (void)!sbp_weights_read(weights, w, 0, w->elems < 64 ? w->elems : 64, SBP_F64, values, NULL);
     }
+}
+
+static bool shape_of(void *user, const char *name, int32_t *rank, int64_t *dim) {
+    const sbp_weight *w = sbp_weights_find(user, name);
+    if (!w || w->source_count > 0 || w->rank > SBP_MAX_RANK)
+        return false;
+    *rank = w->rank;
+    memcpy(dim, w->dim, (size_t)w->rank * sizeof *dim);
+    return true;
+}
+
+typedef struct views {
+    sbp_arena *arena;
+    sbp_weights *weights;
+} views;
+
+/* Below a guard, as the pieces want it. */
+static sbp_status read_views(void *user) {
+    const views *v = user;
+    double values[64];
+    sbp_gguf_facts facts;
+    sbp_gguf_piece *pieces;
+    int32_t count;
+    bool found = false;
+    SBP_TRY(sbp_gguf_facts_of_keys(NULL, sbp_weights_gguf(v->weights), &facts, &found));
+    if (!found)
+        return SBP_OK;
+    SBP_TRY(sbp_gguf_pieces(v->arena, NULL, "x.gguf", &facts, SBP_GGUF_FILE, shape_of, v->weights, &pieces,
+                            &count));
+    for (int32_t i = 0; i < count && i < 200; i++) {
+        const sbp_weight *w = sbp_weights_find(v->weights, pieces[i].hf);
+        int64_t n = w && w->elems < 64 ? w->elems : 64;
+        if (w) {
+            (void)!sbp_weights_read(v->weights, w, 0, n, SBP_F64, values, NULL);
+            (void)!sbp_weights_read(v->weights, w, w->elems - n, n, SBP_F64, values, NULL);
+        }
+    }
+    return SBP_OK;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -23,6 +63,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         const char *path = fuzz_file(gguf ? ".gguf" : ".safetensors", data, size);
         if (sbp_weights_open(arena, NULL, path, &weights) == SBP_OK)
             read_values(weights);
+        views v = {arena, weights};
+        if (weights && sbp_weights_gguf(weights))
+            (void)!sbp_guard(arena, NULL, read_views, &v);
         if (gguf)
             (void)!sbp_tokenizer_load(arena, NULL, path, &t);
     }

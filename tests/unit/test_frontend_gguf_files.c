@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-#include "frontends/weights/gguf.h"
+#include "frontends/weights/gguf_table.h"
 
 #define FILES "tests/golden/gguf"
 
@@ -119,6 +119,188 @@ static void test_files(void **state) {
     fixture_destroy(&f);
 }
 
+/* ---- views ------------------------------------------------------------------------------------------- */
+
+static bool shape_in(void *user, const char *name, int32_t *rank, int64_t *dim) {
+    const sbp_weight *w = sbp_weights_find(user, name);
+    if (!w || w->source_count > 0)
+        return false;
+    *rank = w->rank;
+    memcpy(dim, w->dim, (size_t)w->rank * sizeof *dim);
+    return true;
+}
+
+/* Any part of it is what the whole has there; and blocks, if it has any, stand for its numbers. */
+static void check_view(fixture *f, const sbp_weights *w, const sbp_weight *t, int *blocks) {
+    float *whole = SBP_NEW_ARRAY(f->arena, float, t->elems), *part = SBP_NEW_ARRAY(f->arena, float, t->elems);
+    check(f, sbp_weights_read(w, t, 0, t->elems, SBP_F32, whole, f->diag));
+    for (int round = 0; round < 20; round++) {
+        int64_t from = (int64_t)mutate_pick((uint32_t)t->elems),
+                n = (int64_t)mutate_pick((uint32_t)(t->elems - from)) + 1;
+        check(f, sbp_weights_read(w, t, from, n, SBP_F32, part, f->diag));
+        assert_memory_equal(part, whole + from, (size_t)n * sizeof *part);
+    }
+    if (!t->format)
+        return;
+    const sbp_format_info *info = sbp_format_of(t->format);
+    const sbp_format_decoder *decoder = sbp_format_decoder_create(f->arena, f->diag, t->format);
+    int64_t count = t->elems / info->block;
+    for (int round = 0; round < 10; round++) {
+        int64_t from = round == 0 ? 0 : (int64_t)mutate_pick((uint32_t)count),
+                n = round == 0 ? count : (int64_t)mutate_pick((uint32_t)(count - from)) + 1;
+        void *parts[SBP_MAX_FORMAT_PARTS];
+        for (int32_t k = 0; k < info->part_count; k++)
+            parts[k] = sbp_arena_alloc(
+                f->arena, (size_t)(n * info->parts[k].count * sbp_dtype_bytes(info->parts[k].dtype)));
+        check(f, sbp_weights_read_blocks(w, t, from, n, parts, f->diag));
+        sbp_format_decode(decoder, (const void *const *)parts, n, part);
+        assert_memory_equal(part, whole + from * info->block, (size_t)(n * info->block) * sizeof *part);
+    }
+    ++*blocks;
+}
+
+static void test_views(void **state) {
+    static const char *const names[] = {"deepseek2", "qwen35",        "qwen3next",     "gpt-oss_mxfp4",
+                                        "gptneox",   "granitehybrid", "phi3_longrope", "llama_q8_0"};
+    int blocks = 0, views = 0;
+    (void)state;
+    for (int i = 0; i < SBP_COUNT(names); i++) {
+        fixture f = fixture_create();
+        sbp_weights *w;
+        sbp_gguf_facts facts;
+        sbp_gguf_piece *pieces;
+        int32_t count;
+        bool found;
+        check(&f,
+              sbp_weights_open(f.arena, f.diag, sbp_arena_printf(f.arena, FILES "/%s.gguf", names[i]), &w));
+        check(&f, sbp_gguf_facts_of_keys(f.diag, sbp_weights_gguf(w), &facts, &found));
+        assert_true(found);
+        check(&f, sbp_gguf_pieces(f.arena, f.diag, names[i], &facts, SBP_GGUF_FILE, shape_in, w, &pieces,
+                                  &count));
+        for (int32_t k = 0; k < count; k++) {
+            const sbp_weight *t = sbp_weights_find(w, pieces[k].hf);
+            assert_true(t != NULL || pieces[k].other_spelling);
+            if (t && !pieces[k].other_spelling)
+                check_view(&f, w, t, &blocks);
+            views += t != NULL;
+        }
+        sbp_weights_close(w);
+        fixture_destroy(&f);
+    }
+    printf("  %d views, %d of them in blocks\n", views, blocks);
+    assert_true(blocks >= 10); /* MXFP4 whose rows take turns, Q8_0 whose rows are permuted */
+}
+
+/* The directory's shapes give the file's pieces: what readers go by and what writers go by are the same. */
+static void test_both_ways(void **state) {
+    fixture f = fixture_create();
+    const sbp_json *cases = read_json(&f, FILES "/cases.json");
+    (void)state;
+    for (int64_t i = 0; i < cases->count; i++) {
+        const char *name = cases->items[i].key, *golden = sbp_json_member(&cases->items[i], "golden")->string;
+        sbp_weights *file, *directory;
+        sbp_gguf_facts facts, of_config;
+        sbp_gguf_piece *pieces;
+        int32_t count, seen = 0;
+        bool found;
+        fixture g = fixture_create();
+        const sbp_json *config =
+            read_json(&g, sbp_arena_printf(g.arena, "tests/golden/%s/model/config.json", golden));
+        if (sbp_json_member(config, "text_config")) { /* names of a part of a multimodal model */
+            fixture_destroy(&g);
+            continue;
+        }
+        check(&g,
+              sbp_weights_open(g.arena, g.diag, sbp_arena_printf(g.arena, FILES "/%s.gguf", name), &file));
+        check(&g, sbp_weights_open(g.arena, g.diag,
+                                   sbp_arena_printf(g.arena, "tests/golden/%s/model", golden), &directory));
+        check(&g, sbp_gguf_facts_of_keys(g.diag, sbp_weights_gguf(file), &facts, &found));
+        check(&g, sbp_gguf_facts_of_config(g.diag, name, config, &of_config, &found));
+        assert_true(found);
+        assert_int_equal(facts.heads, of_config.heads);
+        assert_true(facts.kv_heads == of_config.kv_heads || facts.fixed > 0); /* latent: one for all heads */
+        assert_true(facts.key_heads == of_config.key_heads && facts.value_heads == of_config.value_heads &&
+                    facts.key_size == of_config.key_size && facts.value_size == of_config.value_size);
+        assert_true(facts.fixed == of_config.fixed && facts.value == of_config.value);
+        assert_int_equal(facts.groups, of_config.groups);
+        check(&g, sbp_gguf_pieces(g.arena, g.diag, name, &of_config, SBP_GGUF_HF, shape_in, directory,
+                                  &pieces, &count));
+        for (int32_t k = 0; k < count; k++) {
+            const sbp_weight *t = sbp_weights_find(file, pieces[k].file);
+            if (!t) /* a layer that the file was made without, a head that is tied */
+                continue;
+            seen++;
+            if (t->rank != pieces[k].file_rank ||
+                memcmp(t->dim, pieces[k].file_dim, (size_t)t->rank * sizeof *t->dim) != 0)
+                fail_msg("%s: %s", name, pieces[k].file);
+        }
+        assert_true(seen > 5);
+        sbp_weights_close(file);
+        sbp_weights_close(directory);
+        fixture_destroy(&g);
+    }
+    fixture_destroy(&f);
+}
+
+static bool one_vector(void *user, const char *name, int32_t *rank, int64_t *dim) {
+    (void)user;
+    *rank = 1;
+    dim[0] = 6;
+    return strcmp(name, "model.layers.0.linear_attn.dt_bias") == 0;
+}
+
+/* Of two key heads with three value heads each, in turn; no golden has numbers that tell them apart. */
+static void test_value_heads(void **state) {
+    fixture f = fixture_create();
+    const sbp_gguf_facts facts = {.family = SBP_GGUF_QWEN3_5, .layers = 1, .key_heads = 2, .value_heads = 6};
+    sbp_gguf_piece *pieces;
+    int32_t count;
+    int seen = 0;
+    (void)state;
+    check(&f, sbp_gguf_pieces(f.arena, f.diag, "x", &facts, SBP_GGUF_HF, one_vector, NULL, &pieces, &count));
+    assert_int_equal(count, 1);
+    const sbp_gguf_loop *l = pieces[0].loops;
+    assert_int_equal(pieces[0].loop_count, 3);
+    assert_string_equal(pieces[0].file, "blk.0.ssm_dt.bias");
+    for (int64_t i = 0; i < l[0].extent; i++)
+        for (int64_t k = 0; k < l[1].extent; k++, seen++) {
+            int64_t hf = i * l[0].hf + k * l[1].hf, file = i * l[0].file + k * l[1].file;
+            assert_int_equal(file, hf % 3 * 2 + hf / 3);
+        }
+    assert_int_equal(seen, 6);
+    fixture_destroy(&f);
+}
+
+/* What is no logarithm of anything. */
+static void test_decay(void **state) {
+    fixture f = fixture_create();
+    char directory[] = "/tmp/sbp_gguf_decay_XXXXXX";
+    const char *text;
+    size_t length;
+    sbp_weights *w;
+    (void)state;
+    assert_non_null(mkdtemp(directory));
+    const char *path = sbp_file_join(f.arena, directory, "model.gguf");
+    check(&f, sbp_weights_open(f.arena, f.diag, FILES "/granitehybrid.gguf", &w));
+    int64_t at = sbp_weights_find(w, "blk.0.ssm_a")->offset;
+    sbp_weights_close(w);
+    check(&f, sbp_file_read(f.arena, f.diag, FILES "/granitehybrid.gguf", &text, &length));
+    char *copy = SBP_NEW_ARRAY(f.arena, char, length);
+    memcpy(copy, text, length);
+    const float wrong = 0.5F;
+    memcpy(copy + at + sizeof wrong, &wrong, sizeof wrong);
+    check(&f, sbp_file_write(f.diag, path, copy, length));
+    check(&f, sbp_weights_open(f.arena, f.diag, path, &w));
+    double out[4];
+    const sbp_weight *t = sbp_weights_find(w, "model.layers.0.mamba.A_log");
+    check_fails(&f, sbp_weights_read(w, t, 0, 4, SBP_F64, out, f.diag), SBP_INPUT,
+                "tensor 'blk.0.ssm_a': element 1 is 0.5; a number below 0 is expected");
+    sbp_weights_close(w);
+    unlink(path);
+    assert_int_equal(rmdir(directory), 0);
+    fixture_destroy(&f);
+}
+
 /* Bytes of the header changed, 1 to 3 at a time, of files of all kinds: never a crash, a message with every failure. */
 static void test_mutations(void **state) {
     static const char *const names[] = {"deepseek2",     "qwen35",         "qwen3next",
@@ -165,6 +347,8 @@ static void test_mutations(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_files), cmocka_unit_test(test_mutations)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_files),     cmocka_unit_test(test_views),
+                                       cmocka_unit_test(test_both_ways), cmocka_unit_test(test_value_heads),
+                                       cmocka_unit_test(test_decay),     cmocka_unit_test(test_mutations)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -237,6 +237,76 @@ static void names_what_is_wrong(void **state) {
                  sbp_gguf_open(f->arena, f->diag, "tests/data/io/plain.safetensors", &g));
 }
 
+/* A part of a model: one tensor of four numbers, and which part it says it is. */
+static void put_part(const io_fixture *f, const char *file, int number, int count, int tensors,
+                     const char *name) {
+    image m = {.length = 0};
+    put(&m, 0x46554747, 4);
+    put(&m, 3, 4);
+    put(&m, 1, 8);
+    put(&m, 3, 8);
+    const struct {
+        const char *key;
+        int value;
+    } keys[] = {{"split.no", number}, {"split.count", count}, {"split.tensors.count", tensors}};
+    for (int i = 0; i < SBP_COUNT(keys); i++) {
+        put_text(&m, keys[i].key);
+        put(&m, 5, 4);
+        put(&m, (uint64_t)keys[i].value, 4);
+    }
+    put_text(&m, name);
+    put(&m, 1, 4);
+    put(&m, 4, 8);
+    put(&m, 0, 4);
+    put(&m, 0, 8);
+    while (m.length % 32 != 0)
+        put(&m, 0, 1);
+    float values[4] = {(float)number, 1, 2, 3};
+    memcpy(m.data + m.length, values, sizeof values);
+    io_put(io_path(f, file), m.data, m.length + sizeof values);
+}
+
+static void parts_of_a_model(void **state) {
+    io_fixture *f = *state;
+    sbp_weights *w;
+    float value;
+    static const char first[] = "m-00001-of-00003.gguf", second[] = "m-00002-of-00003.gguf",
+                      third[] = "m-00003-of-00003.gguf";
+    put_part(f, first, 0, 3, 3, "a");
+    put_part(f, second, 1, 3, 3, "b");
+    put_part(f, third, 2, 3, 3, "c");
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, io_path(f, first), &w));
+    assert_int_equal(sbp_weights_count(w), 3);
+    assert_ok(f, sbp_weights_read(w, sbp_weights_find(w, "c"), 0, 1, SBP_F32, &value, f->diag));
+    assert_true(value == 2);
+    sbp_weights_close(w);
+    assert_fails(f, SBP_INPUT, "part 2 of 3 of a model",
+                 sbp_weights_open(f->arena, f->diag, io_path(f, second), &w));
+    put_part(f, "m.gguf", 0, 3, 3, "a");
+    assert_fails(f, SBP_INPUT, "whose name must end in '-00001-of-00003.gguf'",
+                 sbp_weights_open(f->arena, f->diag, io_path(f, "m.gguf"), &w));
+    put_part(f, third, 1, 3, 3, "c");
+    assert_fails(f, SBP_INPUT, "part 1 of 3 (split.no, from 0, split.count), expected 2 of 3",
+                 sbp_weights_open(f->arena, f->diag, io_path(f, first), &w));
+    put_part(f, third, 2, 3, 3, "b");
+    assert_fails(f, SBP_INPUT, "tensor 'b' occurs twice",
+                 sbp_weights_open(f->arena, f->diag, io_path(f, first), &w));
+    put_part(f, third, 2, 3, 3, "c");
+    put_part(f, first, 0, 3, 4, "a");
+    assert_fails(f, SBP_INPUT, "have 3 tensors together, split.tensors.count is 4",
+                 sbp_weights_open(f->arena, f->diag, io_path(f, first), &w));
+    put_part(f, first, 3, 3, 4, "a");
+    assert_fails(f, SBP_INPUT, "part 3 (split.no, from 0) of 3",
+                 sbp_weights_open(f->arena, f->diag, io_path(f, first), &w));
+    assert_int_equal(unlink(io_path(f, third)), 0);
+    put_part(f, first, 0, 3, 3, "a");
+    assert_fails(f, SBP_IO, "m-00003-of-00003.gguf",
+                 sbp_weights_open(f->arena, f->diag, io_path(f, first), &w));
+    unlink(io_path(f, first));
+    unlink(io_path(f, second));
+    unlink(io_path(f, "m.gguf"));
+}
+
 static void every_truncation_is_an_error(void **state) {
     io_fixture *f = *state;
     image m;
@@ -270,6 +340,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(reads_metadata, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(decodes_like_the_gguf_package, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(names_what_is_wrong, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(parts_of_a_model, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(every_truncation_is_an_error, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(survives_flipped_bytes, io_setup, io_teardown),
     };

@@ -139,6 +139,10 @@ static void gguf_files_give_the_same(void **state) {
               OFFSETS | DECODED, 0);
     check_all(f, "gemma.gguf", load(f, "tests/data/io/gemma.gguf"), read_data(f, "tests/data/io/gemma.json"),
               OFFSETS | DECODED, 0);
+    check_all(f, "gemma4.gguf", load(f, "tests/data/io/gemma4.gguf"),
+              read_data(f, "tests/data/io/gemma.json"), OFFSETS | DECODED, 0);
+    check_all(f, "deepseek.gguf", load(f, "tests/data/io/deepseek.gguf"),
+              read_data(f, "tests/data/io/deepseek.json"), DECODED, 0);
 }
 
 static void self_contained_text_is_the_same_tokenizer(void **state) {

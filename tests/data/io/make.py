@@ -9,6 +9,9 @@
   spm.gguf, spm.json   a SentencePiece vocabulary; what it makes of ../tokenizers/texts.json
   gemma.gguf, .json    the same with what is special about Gemma's files
   NAME.gguf            the byte-level tokenizers of ../tokenizers as GGUF
+  deepseek.gguf, .json one of them with DeepSeek-V3's patterns, of which there are three
+  gemma4.gguf          gemma.gguf with merges, as Gemma 4's files are
+
 
     python3 make.py      # in this directory; needs: pip install safetensors==0.8.0 gguf==0.19.0 tokenizers numpy
 """
@@ -173,11 +176,27 @@ def write_tokenizer(path, model, tokens, types, pre=None, merges=None, scores=No
     w.close()
 
 
-def byte_level(name, pre, **flags):
+def byte_level(name, pre, path=None, **flags):
     j = json.load(open(f"../tokenizers/{name}.json"))
     vocab = sorted(j["model"]["vocab"], key=j["model"]["vocab"].get)
     special = {a["content"] for a in j["added_tokens"]}
-    write_tokenizer(f"{name}.gguf", "gpt2", vocab, [3 if t in special else 1 for t in vocab], pre, j["model"]["merges"], **flags)
+    write_tokenizer(path or f"{name}.gguf", "gpt2", vocab, [3 if t in special else 1 for t in vocab], pre, j["model"]["merges"], **flags)
+
+
+def deepseek():
+    from tokenizers import Regex, pre_tokenizers as pre
+
+    byte_level("gpt2", "deepseek-v3", path="deepseek.gguf")
+    patterns = [
+        r"\p{N}{1,3}",
+        "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+        r"""| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+""",
+    ]
+    t = Tokenizer.from_file("../tokenizers/gpt2.json")
+    splits = [pre.Split(Regex(p), "isolated") for p in patterns]
+    t.pre_tokenizer = pre.Sequence([*splits, pre.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tok.write("deepseek.json", [tok.expectation(t, text) for text in tok.TEXTS])
 
 
 def spm(name, base, gemma):
@@ -203,6 +222,9 @@ def spm(name, base, gemma):
         cuts = [(token[:i], token[i:]) for i in range(1, len(token))]
         merges += sorted(((a, b, score[token]) for a, b in cuts if a in ids and b in ids), key=lambda m: (ids[m[0]], ids[m[1]]))
     merges.sort(key=lambda m: (m[2], len(m[0]), len(m[1])), reverse=True)
+    if gemma:
+        write_tokenizer("gemma4.gguf", "gemma4", written, types, merges=[f"{a} {b}" for a, b, _ in merges],
+                        scores=[-1000.0] * len(vocab), architecture="gemma4", add_unk_token_id=0, add_add_space_prefix=False)
     t = Tokenizer(models.BPE(vocab=ids, merges=[m[:2] for m in merges], unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     replace = normalizers.Replace(" ", "▁")
     t.normalizer = replace if gemma else normalizers.Sequence([normalizers.Prepend("▁"), replace])
@@ -224,3 +246,4 @@ byte_level("qwen2", "qwen2")
 byte_level("llama3", "llama-bpe")
 byte_level("smollm2", "smollm", add_add_bos_token=False)
 byte_level("gpt2", "gpt-2", add_add_eos_token=True)
+deepseek()
