@@ -116,33 +116,80 @@ static double read_by_steps(io_fixture *f, int steps) {
     return cli_number(f, cli_json(f, "out"), "disk_bytes_read");
 }
 
-/* Bytes of the disk that a step reads, as planned, and as it does: of two, less what one step and the end of a run
- * read. */
-static double read_of(io_fixture *f, int inner, const char *settings) {
+/* Bytes of parameters that a step copies, as planned: from the disk, and to the device. */
+typedef struct copied {
+    double read, in;
+} copied;
+
+static copied planned(io_fixture *f, int inner, const char *settings) {
     put_config(f, inner);
-    cli_put(f, "d.jsonl", lines);
     cli_ok(f, sbp_arena_printf(f->arena,
-                               "$C compile $D/m -o $D/p --seq-len 24 --lora r=8 %s > $D/compiled && "
-                               "$C inspect $D/p --json",
+                               "$C compile $D/m -o $D/p --seq-len 24 --lora r=8 %s > $D/compiled && $C "
+                               "inspect $D/p --json",
                                settings));
     const sbp_json *traffic = sbp_json_member(sbp_json_member(cli_json(f, "out"), "traffic"), "params");
-    double planned = cli_number(f, traffic, "read");
-    assert_true(read_by_steps(f, 2) - read_by_steps(f, 1) == planned);
-    return planned;
+    return (copied){cli_number(f, traffic, "read"), cli_number(f, traffic, "in")};
 }
 
 /* The forward reads each layer's experts, and the backward all but those of the last two layers, which still
- * stand on the host: what wider experts take more of, 2 * LAYERS - 2 times. */
+ * stand on the host: what wider experts take more of, 2 * LAYERS - 2 times. To the device each chunk has a matrix
+ * once in the forward, and of the three in the backward two again for their inputs' gradients. Two steps read, but
+ * for what one step and the end of a run read, as much as is planned. */
 static void test_what_is_planned_is_read(void **state) {
+    static const struct {
+        const char *settings;
+        int chunks;
+    } cases[] = {{"--offload params:disk --expert-pieces 2 --chunk 24", 1},
+                 {"--offload params:disk --expert-pieces 3 --chunk 5", 5}};
     io_fixture *f = *state;
-    static const char *const settings[] = {"--offload params:disk --expert-pieces 2 --chunk 24",
-                                           "--offload params:disk --expert-pieces 3 --chunk 5"};
-    for (int i = 0; i < SBP_COUNT(settings); i++) {
-        const double more = 32, bytes = 3. * EXPERTS * HIDDEN * more * 4;
-        double narrow = read_of(f, 64, settings[i]), wide = read_of(f, 64 + (int)more, settings[i]);
-        print_message("%.0f bytes, with wider experts %.0f\n", narrow, wide);
-        assert_true(wide - narrow == (2 * LAYERS - 2) * bytes);
+    cli_put(f, "d.jsonl", lines);
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        const double more = 32, bytes = EXPERTS * HIDDEN * more * 4;
+        copied narrow = planned(f, 64, cases[i].settings),
+               wide = planned(f, 64 + (int)more, cases[i].settings);
+        print_message("%.0f bytes, with wider experts %.0f\n", narrow.read, wide.read);
+        assert_true(wide.read - narrow.read == (2 * LAYERS - 2) * 3 * bytes);
+        assert_true(wide.in - narrow.in == LAYERS * (3 + 5) * cases[i].chunks * bytes);
+        assert_true(read_by_steps(f, 2) - read_by_steps(f, 1) == wide.read);
     }
+}
+
+/* ---- what it takes ------------------------------------------------------------------------------------ */
+
+static double category(io_fixture *f, const char *settings, const char *name) {
+    cli_ok(f, sbp_arena_printf(f->arena,
+                               "$C compile $D/m -o $D/p --seq-len 4 --lora r=8 %s > $D/compiled && $C "
+                               "inspect $D/p --json",
+                               settings));
+    return cli_number(f, sbp_json_member(cli_json(f, "out"), "categories"), name);
+}
+
+/* A layer whole twice, so that the next comes meanwhile; of pieces two, whatever they are of. */
+static void test_two_pieces_are_there(void **state) {
+    io_fixture *f = *state;
+    const double matrices = EXPERTS * HIDDEN * 4096. * 4;
+    put_config(f, 4096);
+    double whole = category(f, "--offload params --expert-pieces 1", "staging buffers"),
+           none = category(f, "--offload params --expert-pieces 5", "staging buffers"),
+           pieces = category(f, "--offload params --expert-pieces 5", "workspace"),
+           halves = category(f, "--offload params --expert-pieces 2", "workspace");
+    print_message("%.0f bytes of staging buffers, %.0f beside pieces, these %.0f\n", whole, none, pieces);
+    assert_true(whole - none == 2 * 3 * matrices);
+    assert_true(pieces >= 2 * matrices / EXPERTS && pieces < 2.5 * matrices / EXPERTS);
+    assert_true(halves > pieces);
+}
+
+/* What fits nowhere whole is planned in pieces, and says so; asked for whole it is refused. */
+static void test_pieces_are_found(void **state) {
+    io_fixture *f = *state;
+    const char *settings =
+        "--seq-len 64 --lora r=8 --memory 580MiB --device-profile rtx4090-24gb --offload params+checkpoints";
+    put_config(f, 32768);
+    cli_ok(f, sbp_arena_printf(f->arena, "$C compile $D/m -o $D/p %s", settings));
+    if (!strstr(cli_unfolded(f, "err"), "experts come to the device in "))
+        fail_msg("it fits without pieces: %s", cli_text(f, "err"));
+    cli_fails(f, 3, "does not fit",
+              sbp_arena_printf(f->arena, "$C compile $D/m -o $D/p %s --expert-pieces 1", settings));
 }
 
 /* ---- drawn -------------------------------------------------------------------------------------------- */
@@ -201,8 +248,8 @@ static void test_pieces_on(void **state, const char *backend) {
     io_fixture *f = *state;
     if (!cli_has_device(f, backend, "experts in pieces"))
         skip();
-    for (int i = 0; i < (testing_all() ? SBP_COUNT(models) : 2); i++) {
-        const model *m = &models[testing_all() ? i : i == 0 ? 0 : 2];
+    for (int i = 0; i < (testing_all() ? SBP_COUNT(models) : 1); i++) {
+        const model *m = &models[testing_all() ? i : 2]; /* with biases and blocks */
         const char *settings = sbp_arena_printf(f->arena,
                                                 "--backend %s --dtype fp32 --chunk 64 --offload params:%s "
                                                 "--lora r=4,targets=all-linear",
@@ -232,6 +279,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_pieces_change_no_gradient, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_blocks_on_the_device, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_is_planned_is_read, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_two_pieces_are_there, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_pieces_are_found, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_drawn_settings, cli_setup, io_teardown)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

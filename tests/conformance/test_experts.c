@@ -224,9 +224,21 @@ static void add_gemm(suite_case *c, const slots *s, sbp_dtype dtype, int64_t n, 
             }
 }
 
+/* All experts, or some that follow each other: slots of the others are left alone. */
+static void add_gemm_of_some(suite_case *c, const slots *s, sbp_dtype dtype, int64_t n, int64_t m) {
+    slots some = *s;
+    int64_t first = sbp_rng_below(&c->rng, 2) ? sbp_rng_below(&c->rng, s->experts) : 0;
+    some.bounds += first;
+    some.experts -= first;
+    some.experts = sbp_rng_below(&c->rng, 2) ? 1 + sbp_rng_below(&c->rng, some.experts) : some.experts;
+    c->command.u.experts.more = first > 0;
+    c->command.u.experts.of = some.experts < s->experts ? s->experts : 0;
+    add_gemm(c, &some, dtype, n, m);
+}
+
 static void test_expert_gemm(void **state) {
     (void)state;
-    each_product("expert_gemm", add_gemm);
+    each_product("expert_gemm", add_gemm_of_some);
 }
 
 static void add_gemm_dw(suite_case *c, const slots *s, sbp_dtype dtype, int64_t n, int64_t m) {

@@ -121,6 +121,17 @@ static void test_work(void **state) {
     work = work_of(&experts, few, 1);
     assert_true(work.kind == SBP_WORK_EXPERTS && work.flops == 2 * 6 * 35);
     assert_true(work.bytes == 2 * 15 * 4 + 2 * 7 * 2 + 6 * 35 * 2 + (6 + 101) * 4);
+    /* four of 16 experts have a quarter of 80 slots; what others wrote is left */
+    experts.u.experts.of = 16;
+    const sbp_operand_shape piece[] = {shape(10, 8 * 5, SBP_F32), shape(10, 7, SBP_BF16),
+                                       shape(4, 35, SBP_BF16),    absent,
+                                       shape(10, 8, SBP_I32),     shape(1, 5, SBP_I32)};
+    work = work_of(&experts, piece, 1);
+    assert_true(work.flops == 2 * 20 * 35 && work.rows == 5);
+    assert_true(work.bytes == (10 * 40 * 4 + 10 * 7 * 2 + (80 + 5) * 4) / 4 + 4 * 35 * 2);
+    assert_int_equal(sbp_command_access(&experts, NULL, SBP_EXPERT_GEMM_D), SBP_WRITE);
+    experts.u.experts.more = true;
+    assert_int_equal(sbp_command_access(&experts, NULL, SBP_EXPERT_GEMM_D), SBP_UPDATE);
 
     sbp_command attention = {.kind = SBP_CMD_ATTN_FWD, .view_count = SBP_ATTN_FWD_OPERANDS};
     attention.u.attention = (sbp_attention_attrs){.heads = 2, .kv_heads = 1, .d_qk = 3, .d_v = 5};
