@@ -41,7 +41,8 @@ sbp_status sbp_search_plans(sbp_search *s) SBP_CHECKED;
 /* One schedule, and what could be saved with it; the longest sequence, when that is asked for; as far as
  * there are tries for it. */
 sbp_status sbp_search_try(sbp_search *s, const sbp_schedule_options *o) SBP_CHECKED;
-/* SBP_MACHINE with how much is needed, and what would fit; *tried: evaluations for the latter. */
-sbp_status sbp_search_refuse(const sbp_search *s, int64_t *tried) SBP_CHECKED;
+/* SBP_MACHINE with how much is needed, and what would fit, which goes into *out as well, with the evaluations
+ * for it. */
+sbp_status sbp_search_refuse(const sbp_search *s, sbp_plan_estimate *out) SBP_CHECKED;
 
 #endif
