@@ -372,7 +372,7 @@ static bool has_suffix(const char *text, const char *suffix) {
 }
 
 /* The last component of the path, without its suffix. */
-static const char *name_of(sbp_arena *arena, const char *path) {
+const char *sbp_model_name(sbp_arena *arena, const char *path) {
     const char *id = sbp_hub_id_of(arena, path); /* else it were a commit's hash */
     path = id ? id : path;
     size_t end = strlen(path);
@@ -573,7 +573,7 @@ static sbp_status adapt(sbp_loading *l) {
 
 static sbp_status load_guarded(void *user) {
     sbp_loading *l = user;
-    l->model->name = name_of(l->arena, l->path);
+    l->model->name = sbp_model_name(l->arena, l->path);
     l->model->weights = l->options->weights ? sbp_arena_strdup(l->arena, l->options->weights) : NULL;
     l->path = sbp_arena_strdup(l->arena, l->path);
     SBP_TRY(find_adapter(l));

@@ -123,6 +123,8 @@ typedef struct sbp_model {
 
 /* Whether a path is an adapter's directory. */
 bool sbp_model_is_adapter(sbp_arena *arena, const char *path);
+/* What a model is called that lies there: sbp_model.name. Below a guard. */
+const char *sbp_model_name(sbp_arena *arena, const char *path);
 /* Needs no guard by the caller. */
 sbp_status sbp_model_load(sbp_arena *arena, sbp_diag *diag, const char *path,
                           const sbp_model_options *options, sbp_model *out) SBP_CHECKED;

@@ -24,6 +24,7 @@
         "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",                             \
         "additional_chat_templates/*.jinja", "*.tiktoken"
 static const char *const describing[] = {DESCRIPTION, NULL};
+static const char *const config_only[] = {"config.json", NULL};
 static const char *const whole[] = {DESCRIPTION,
                                     "model.safetensors.index.json",
                                     "model.safetensors",
@@ -232,9 +233,10 @@ static sbp_status check_snapshot(sbp_arena *arena, sbp_diag *diag, const char *s
     return SBP_OK;
 }
 
-sbp_status sbp_hub_model(sbp_arena *arena, sbp_diag *diag, const char *text, bool weights, const char **out) {
+static sbp_status find_model(sbp_arena *arena, sbp_diag *diag, const char *text, const char *const *patterns,
+                             const char **out) {
     sbp_hub_name name;
-    const char *const *patterns = weights ? whole : describing;
+    const bool weights = patterns == whole;
     *out = text;
     if (access(text, F_OK) == 0)
         return SBP_OK;
@@ -254,4 +256,12 @@ sbp_status sbp_hub_model(sbp_arena *arena, sbp_diag *diag, const char *text, boo
     SBP_TRY(check_snapshot(arena, diag, snapshot, patterns));
     *out = snapshot;
     return SBP_OK;
+}
+
+sbp_status sbp_hub_model(sbp_arena *arena, sbp_diag *diag, const char *text, bool weights, const char **out) {
+    return find_model(arena, diag, text, weights ? whole : describing, out);
+}
+
+sbp_status sbp_hub_config(sbp_arena *arena, sbp_diag *diag, const char *text, const char **out) {
+    return find_model(arena, diag, text, config_only, out);
 }

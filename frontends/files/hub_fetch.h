@@ -14,6 +14,9 @@
 sbp_status sbp_hub_model(sbp_arena *arena, sbp_diag *diag, const char *text, bool weights,
                          const char **out) SBP_CHECKED;
 
+/* Likewise where config.json is all that is read: nothing else is fetched. */
+sbp_status sbp_hub_config(sbp_arena *arena, sbp_diag *diag, const char *text, const char **out) SBP_CHECKED;
+
 /* Fetches the files of a repository that match (patterns end with NULL); the snapshot that this made. */
 sbp_status sbp_hub_fetch(sbp_arena *arena, sbp_diag *diag, const sbp_hub_name *name,
                          const char *const *patterns, const char **out) SBP_CHECKED;

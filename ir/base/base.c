@@ -189,6 +189,23 @@ static const char *line_end(const char *p, const char *end, size_t room) {
     return joint;
 }
 
+void sbp_text_add_escaped(sbp_text *out, const char *text) {
+    static const struct {
+        char character;
+        const char *entity;
+    } entities[] = {{'<', "&lt;"}, {'>', "&gt;"}, {'&', "&amp;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
+    for (; *text; text++) {
+        const char *entity = NULL;
+        for (int i = 0; i < SBP_COUNT(entities); i++)
+            if (entities[i].character == *text)
+                entity = entities[i].entity;
+        if (entity)
+            sbp_text_add(out, "%s", entity);
+        else
+            sbp_text_add_n(out, (unsigned char)*text < ' ' ? " " : text, 1);
+    }
+}
+
 void sbp_text_add_wrapped(sbp_text *out, const char *text, int width, int indent) {
     for (const char *p = text; *p;) {
         size_t length = strcspn(p, "\n"), room = (size_t)width;

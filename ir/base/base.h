@@ -157,6 +157,8 @@ void sbp_text_add_n(sbp_text *text, const char *bytes, size_t length);
 /* Lines; those longer than `width` are broken at blanks, else behind '+' or ',', and go on after `indent`
  * blanks. */
 void sbp_text_add_wrapped(sbp_text *out, const char *text, int width, int indent);
+/* Text in which nothing is markup of HTML, in attributes too; control characters become blanks. */
+void sbp_text_add_escaped(sbp_text *out, const char *text);
 void sbp_text_add_double(sbp_text *text, double value);
 /* A quoted string with \" \\ \n \t \xHH escapes, as the parsers of the IR read it. */
 void sbp_text_add_quoted(sbp_text *text, const char *bytes);

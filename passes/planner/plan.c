@@ -102,6 +102,8 @@ static sbp_status lower(const planning *p, sbp_pipeline *out) {
  * fits or is refused. Remedies are tried with as much as a process may come to, so that they fit for certain.
  */
 static sbp_status choose(planning *p) {
+    if (process_of_any(p, true) == p->request.process_bytes) /* as of every program: one search says all */
+        return choose_with(p, p->diag);
     if (choose_with(p, NULL) == SBP_OK)
         return SBP_OK;
     if (p->estimate.refused) { /* not for lack of memory to plan in */
@@ -191,7 +193,9 @@ sbp_status sbp_plan_make(sbp_arena *arena, sbp_diag *diag, sbp_module *module, c
     p.request.process_bytes = process_of_any(&p, false);
     bound_length(&p);
     for (int tries = 1;; tries++) {
-        SBP_TRY(choose(&p));
+        sbp_status status = choose(&p);
+        out->estimate = p.estimate; /* of a refusal, too */
+        SBP_TRY(status);
         SBP_TRY(lower(&p, &out->pipeline));
         out->process = process_of(&p, out->pipeline.program, &out->pipeline.options.schedule, false);
         p.request.process_bytes = out->process.bytes;
@@ -199,6 +203,5 @@ sbp_status sbp_plan_make(sbp_arena *arena, sbp_diag *diag, sbp_module *module, c
             break;
     }
     out->request = p.request;
-    out->estimate = p.estimate;
     return SBP_OK;
 }

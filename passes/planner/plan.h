@@ -26,7 +26,8 @@ typedef struct sbp_planned {
     sbp_footprint process;
 } sbp_planned;
 
-/* Errors: SBP_USAGE for rows that cannot be counted, SBP_MACHINE as sbp_planner_choose; what passes say. */
+/* What was refused is in out->estimate; all else is only there with SBP_OK.
+ * Errors: SBP_USAGE for rows that cannot be counted, SBP_MACHINE as sbp_planner_choose; what passes say. */
 sbp_status sbp_plan_make(sbp_arena *arena, sbp_diag *diag, sbp_module *module, const sbp_target_info *target,
                          const sbp_plan_request *plan_request, sbp_planned *out) SBP_CHECKED;
 

@@ -747,7 +747,7 @@ static sbp_status choose(void *user) {
     s->best.refused = !s->found;
     if (s->found)
         return SBP_OK;
-    return s->pl.diag ? sbp_search_refuse(s, &s->best.tried_for_remedies) : SBP_MACHINE;
+    return s->pl.diag ? sbp_search_refuse(s, &s->best) : SBP_MACHINE;
 }
 
 sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_schedule_request *request,

@@ -53,6 +53,13 @@ typedef struct sbp_schedule_request {
                                       what remedies are tried with; 0: the same */
 } sbp_schedule_request;
 
+/* A change by which what was refused fits, as it was tried. */
+typedef struct sbp_remedy {
+    const char *option; /* "--offload states:disk"; what is to be dropped begins with "without " */
+    int64_t t_max, device_bytes, host_bytes;
+    double seconds;
+} sbp_remedy;
+
 typedef struct sbp_plan_estimate {
     int64_t t_max;
     sbp_schedule_options schedule;
@@ -61,7 +68,9 @@ typedef struct sbp_plan_estimate {
     double flops;
     double busy[SBP_QUEUE_COUNT]; /* of the seconds, per queue */
     sbp_traffic traffic[SBP_TENSOR_CLASS_COUNT];
-    bool refused;                      /* of a choice: nothing fits; this needs the least */
+    bool refused;               /* of a choice: nothing fits; this needs the least */
+    const sbp_remedy *remedies; /* of a refusal that was said, in the arena */
+    int32_t remedy_count;
     int64_t tried, tried_for_remedies; /* of a choice: how many plans were evaluated for both; for remedies */
 } sbp_plan_estimate;
 

@@ -14,6 +14,8 @@ typedef struct refusal {
     int64_t tries; /* that are left */
     bool ended;    /* some attempt wanted more */
     sbp_text remedies;
+    sbp_remedy *list;
+    int32_t count, capacity;
 } refusal;
 
 /* Attempts at another request or with other options, under the same limit. */
@@ -76,6 +78,13 @@ static void add_remedy_of(refusal *r, const char *how, const char *option, const
     int64_t bytes = lacks_host(r->s) ? e->host_bytes : sbp_search_needed_bytes(r->s, e);
     sbp_text_add(&r->remedies, "%s%s %s (%s)", r->remedies.length > 0 ? ", or " : "", how, option,
                  sbp_format_bytes(size, sizeof size, (double)bytes));
+    const sbp_remedy remedy = {
+        .option = strcmp(how, "with") == 0 ? option : sbp_arena_printf(r->s->pl.arena, "without %s", option),
+        .t_max = e->t_max,
+        .device_bytes = sbp_search_needed_bytes(r->s, e),
+        .host_bytes = e->host_bytes,
+        .seconds = e->seconds};
+    SBP_PUSH(r->s->pl.arena, r->list, r->count, r->capacity, remedy);
 }
 
 static void add_remedy(refusal *r, const char *option, const sbp_plan_estimate *e) {
@@ -199,32 +208,34 @@ static void list_remedies(refusal *r) {
 }
 
 /* "It fits with ..., or ..." */
-static const char *remedies_of(const sbp_search *s, const char *without, int64_t *tried) {
+static const char *remedies_of(const sbp_search *s, const char *without, sbp_plan_estimate *out) {
     int64_t most =
         s->request->tries_for_remedies > 0 ? s->request->tries_for_remedies : SBP_TRIES_FOR_REMEDIES;
     refusal r = {.s = s, .tries = most};
     sbp_text_init(&r.remedies, s->pl.arena);
     if (!s->request->terse)
         list_remedies(&r);
-    *tried = most - r.tries;
+    out->tried_for_remedies = most - r.tries;
+    out->remedies = r.list;
+    out->remedy_count = r.count;
     if (r.remedies.length > 0)
         return sbp_arena_printf(s->pl.arena, "It fits %s", r.remedies.data);
     return r.ended ? sbp_arena_printf(s->pl.arena, "None of %lld other plans that were tried fits",
-                                      (long long)*tried)
+                                      (long long)out->tried_for_remedies)
                    : without;
 }
 
-static sbp_status refuse_host(const sbp_search *s, const char *each, int64_t *tried) {
+static sbp_status refuse_host(const sbp_search *s, const char *each, sbp_plan_estimate *out) {
     char need[32], have[32];
     sbp_format_bytes(need, sizeof need, (double)s->sparest.host_bytes);
     sbp_format_bytes(have, sizeof have, (double)s->request->host_memory_bytes);
-    const char *remedies = remedies_of(s, "", tried);
+    const char *remedies = remedies_of(s, "", out);
     return sbp_fail(s->pl.diag, SBP_MACHINE,
                     "does not fit: offloading needs %s of host memory, --host-memory is %s%s%s%s", need, have,
                     each, *remedies ? ". " : "", remedies);
 }
 
-sbp_status sbp_search_refuse(const sbp_search *s, int64_t *tried) {
+sbp_status sbp_search_refuse(const sbp_search *s, sbp_plan_estimate *out) {
     const sbp_schedule_request *w = s->request;
     const sbp_plan_estimate *e = &s->smallest;
     const sbp_target_info *target = &s->pl.base->target;
@@ -238,12 +249,12 @@ sbp_status sbp_search_refuse(const sbp_search *s, int64_t *tried) {
     sbp_format_bytes(have, sizeof have, (double)w->memory_bytes);
     sbp_format_bytes(over, sizeof over, (double)(device - w->memory_bytes));
     if (lacks_host(s))
-        return refuse_host(s, each, tried);
+        return refuse_host(s, each, out);
     const char *remedies =
         remedies_of(s,
                     "Even one row does not fit: parameters, gradients and optimizer states are "
                     "too large; --freeze makes the last two smaller",
-                    tried);
+                    out);
     return sbp_fail(
         s->pl.diag, SBP_MACHINE,
         "does not fit: the plan needs %s, %s is %s%s: %s too much; no %s setting uses less memory "

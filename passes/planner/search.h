@@ -46,7 +46,8 @@ sbp_status sbp_search_try(sbp_search *s, const sbp_schedule_options *o) SBP_CHEC
  * be another plan than whole ones: they are away from the device, or in blocks. */
 bool sbp_search_has_experts(const sbp_search *s);
 bool sbp_search_pieces_matter(const sbp_search *s, const sbp_schedule_options *o);
-/* SBP_MACHINE with how much is needed, and what would fit; *tried: evaluations for the latter. */
-sbp_status sbp_search_refuse(const sbp_search *s, int64_t *tried) SBP_CHECKED;
+/* SBP_MACHINE with how much is needed, and what would fit, which goes into *out as well, with the evaluations
+ * for it. */
+sbp_status sbp_search_refuse(const sbp_search *s, sbp_plan_estimate *out) SBP_CHECKED;
 
 #endif

@@ -162,6 +162,8 @@ static void write_step(metrics_line *l, sbp_json_writer *w) {
     add_event(l, "num_tokens", (double)r->num_tokens);
     write_number(l, w, "tokens_per_second", r->seconds > 0 ? (double)r->tokens / r->seconds : (double)NAN);
     write_number(l, w, "step_seconds", r->seconds);
+    if (isfinite(r->utilisation))
+        write_number(l, w, "mfu", r->utilisation);
     write_number(l, w, "memory_peak_bytes",
                  r->memory_peak_bytes > 0 ? (double)r->memory_peak_bytes : (double)NAN);
 }
@@ -220,10 +222,23 @@ static void format_time(char *out, size_t size, double seconds) {
 /* Whether a step has a line; *stays: that is not rewritten. */
 static bool is_shown(const sbp_metrics *m, int64_t step, double now, bool *stays) {
     bool last = step == m->total_steps, logged = m->log_every > 0 && step % m->log_every == 0;
-    *stays = last || logged || !m->terminal;
+    *stays = last || logged || !m->terminal || m->verbose;
+    if (m->verbose)
+        return true;
     if (last || logged || (m->log_every > 0 && !m->terminal))
         return last || logged;
     return m->done == 1 || now - m->last_shown >= (m->terminal ? 0.1 : SECONDS_BETWEEN_LINES);
+}
+
+/* What else the program gives, and its @prepare. */
+static void show_outputs(const sbp_metrics *m) {
+    const sbp_trainer *t = m->trainer;
+    const sbp_program *p = t->program;
+    for (int32_t i = 0; i < p->output_count; i++)
+        if (i != t->loss)
+            fprintf(stderr, "  %s %.4g", p->outputs[i].name, t->results[i]);
+    for (int32_t i = 0; p->prepare && i < p->prepare->number_count; i++)
+        fprintf(stderr, "  %s %.4g", p->prepare->numbers[i], t->prepared.numbers[i]);
 }
 
 static void show(sbp_metrics *m, const sbp_step_report *r) {
@@ -238,12 +253,17 @@ static void show(sbp_metrics *m, const sbp_step_report *r) {
         snprintf(total, sizeof total, "/%lld", (long long)m->total_steps);
     if (m->terminal)
         fputs("\r\033[K", stderr);
-    fprintf(stderr, "step %lld%s  loss %.4f  lr %.3g  %.0f tokens/s  %s", (long long)r->step, total, loss,
-            r->learning_rate, r->seconds > 0 ? (double)r->tokens / r->seconds : 0,
+    char used[24] = "";
+    if (isfinite(r->utilisation))
+        snprintf(used, sizeof used, "  MFU %.1f %%", 100 * r->utilisation);
+    fprintf(stderr, "step %lld%s  loss %.4f  lr %.3g  %.0f tokens/s%s  %s", (long long)r->step, total, loss,
+            r->learning_rate, r->seconds > 0 ? (double)r->tokens / r->seconds : 0, used,
             r->memory_peak_bytes > 0 ? sbp_format_bytes(memory, sizeof memory, (double)r->memory_peak_bytes)
                                      : "memory unknown");
     if (m->total_steps > 0)
         fprintf(stderr, "  %s left", left);
+    if (m->verbose)
+        show_outputs(m);
     line_is_open = m->terminal;
     if (!m->terminal)
         fputc('\n', stderr);

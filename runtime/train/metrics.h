@@ -2,7 +2,7 @@
  *
  * A line of metrics per optimizer step: step, epoch, the outputs of the program under their names (loss,
  * grad_norm and the objective's own), learning_rate, num_tokens (so far), tokens_per_second, step_seconds,
- * memory_peak_bytes. A line per evaluation: step, epoch, eval_file, and the outputs with the prefix eval_.
+ * mfu (model FLOP utilisation, where it is known), memory_peak_bytes. A line per evaluation: step, epoch, eval_file, and the outputs with the prefix eval_.
  * Numbers are written in the shortest form that reads back to the same bits. With --report-to they go to
  * standard output and to event files, too, whose tags are those of transformers: train/loss, eval/loss; of a
  * second file of an evaluation, FILE.jsonl, eval/FILE_loss.
@@ -23,10 +23,10 @@ typedef struct sbp_metrics {
     const char *path;
     const sbp_trainer *trainer;
     sbp_diag *diag;
-    bool terminal, quiet;
-    bool lines;             /* standard output has the lines of the file too */
-    sbp_events *events;     /* TensorBoard's; NULL: none */
-    int64_t evaluated_step; /* of the last evaluation, -1: there was none */
+    bool terminal, quiet, verbose; /* verbose: a line of each step stays, with all numbers */
+    bool lines;                    /* standard output has the lines of the file too */
+    sbp_events *events;            /* TensorBoard's; NULL: none */
+    int64_t evaluated_step;        /* of the last evaluation, -1: there was none */
     int64_t total_steps;
     int64_t log_every;          /* 0: by time */
     double started, last_shown; /* seconds */
@@ -40,6 +40,7 @@ typedef struct sbp_step_report {
     double epoch, learning_rate, seconds;
     int64_t tokens, num_tokens; /* of the step, so far */
     int64_t memory_peak_bytes;  /* 0 unknown: null */
+    double utilisation;         /* of the device (utilisation.h); NaN unknown: left out */
 } sbp_step_report;
 
 /* path: of metrics.jsonl, NULL for none. keep_steps, keep_evaluations: with an existing file, lines up to

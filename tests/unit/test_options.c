@@ -647,10 +647,12 @@ static void test_first_page_of_help(void **state) {
     io_fixture *f = *state;
     sbp_phase command;
     const char *name, *example;
-    int counts[32] = {0};
+    int counts[SBP_PHASE_FIT + 1] = {0};
     for (int32_t i = 0; sbp_option_first_at(i, &command, &name, &example); i++, counts[command]++) {
         sbp_options *o;
-        unsigned phases = command == SBP_PHASE_RUN ? 5 : command;
+        unsigned phases = command == SBP_PHASE_RUN   ? 5
+                          : command == SBP_PHASE_FIT ? SBP_PHASE_FIT | SBP_PHASE_COMPILE
+                                                     : command;
         if (strcmp(name, "config") != 0)
             assert_ok(f, parse(f, phases, sbp_arena_printf(f->arena, "--%s %s", name, example), &o));
         sbp_text text;

@@ -27,7 +27,7 @@
 typedef enum sbp_phase {
 #define PHASE(id, bit, title) SBP_PHASE_##id = bit,
 #include "runtime/cli/options/options.def"
-    SBP_PHASE_ALL = 63
+    SBP_PHASE_ALL = 127
 } sbp_phase;
 
 typedef enum sbp_option_kind {

@@ -8,6 +8,8 @@ static const option_command commands[] = {
     {"sbpc", "compile", SBP_PHASE_COMPILE, SBP_PHASE_COMPILE, "MODEL -o plan.bin [options]", "makes a plan"},
     {"sbpc", "inspect", SBP_PHASE_INSPECT | SBP_PHASE_COMPILE, SBP_PHASE_INSPECT, "plan.bin|MODEL [options]",
      "says what a plan holds, takes and does; of a model, with the options of compile, what its plan would"},
+    {"sbpc", "fit", SBP_PHASE_FIT | SBP_PHASE_COMPILE, SBP_PHASE_FIT, "MODEL.. [--cards NAME,..] [options]",
+     "says which models fit which machines, how long documents may be, and what a step takes"},
     {"sbprun", "", SBP_PHASE_RUN | SBP_PHASE_COMPILE, SBP_PHASE_RUN | SBP_PHASE_COMPILE,
      "MODEL|PLAN --data FILE [options]", "trains, evaluates and scores"},
     {"sbprun", "tokenize", SBP_PHASE_TOKENIZE, SBP_PHASE_TOKENIZE, "MODEL|PLAN [options]",

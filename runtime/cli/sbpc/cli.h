@@ -34,10 +34,11 @@ typedef struct sbp_compilation {
     bool halves; /* trained weights that are computed with in bf16 are kept so, too, with a master or without
                   */
     bool step;
-    sbp_pipeline pipeline; /* before planning, its target and options; after it, the program */
-    int64_t threads;       /* of the process that will run the plan, and */
-    sbp_footprint process; /* what it takes beside the arenas */
-    bool terse;            /* as in sbp_schedule_request */
+    sbp_pipeline pipeline;      /* before planning, its target and options; after it, the program */
+    int64_t threads;            /* of the process that will run the plan, and */
+    sbp_footprint process;      /* what it takes beside the arenas */
+    bool terse;                 /* as in sbp_schedule_request */
+    int64_t tries_for_remedies; /* likewise */
     sbp_schedule_request request;
     sbp_plan_estimate estimate;
     const char *advice; /* the one change that would buy most; set by the summary */
@@ -48,6 +49,8 @@ void sbp_cli_compile_help(sbp_arena *arena, const char *topic);
 /* The two commands; what follows the command is argv. */
 sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) SBP_CHECKED;
 sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) SBP_CHECKED;
+/* sbpc fit MODEL..: a table of models, cards, kinds and lengths (fit.h). */
+sbp_status sbp_cli_fit(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) SBP_CHECKED;
 
 /* What compile plans, of model_path with the options; the arena and diagnostics of the pipeline are set. */
 sbp_status sbp_cli_plan(sbp_compilation *c) SBP_CHECKED;

@@ -276,6 +276,7 @@ static sbp_status read_request(sbp_compilation *c) {
     const char *save = sbp_options_text(o, SBP_OPT_SAVE);
     sbp_schedule_request *w = &c->request;
     w->terse = c->terse;
+    w->tries_for_remedies = c->tries_for_remedies;
     w->t_max = number_or_auto(o, SBP_OPT_SEQ_LEN);
     w->chunk = number_or_auto(o, SBP_OPT_CHUNK);
     w->head_chunk = number_or_auto(o, SBP_OPT_HEAD_CHUNK);
@@ -428,7 +429,7 @@ static sbp_status check_pass_names(const sbp_compilation *c, const char *stop, c
 
 static sbp_status plan(sbp_compilation *c) {
     sbp_text printed;
-    sbp_planned planned;
+    sbp_planned planned = {.estimate = {.refused = false}};
     sbp_plan_request plan_request = {.request = c->request,
                                      .length_most = sbp_options_int(c->options, SBP_OPT_SEQ_LEN_MOST),
                                      .options = c->pipeline.options,
@@ -439,9 +440,11 @@ static sbp_status plan(sbp_compilation *c) {
     if (plan_request.stop_after || plan_request.print_after)
         plan_request.printed = &printed;
     SBP_TRY(sbp_cli_describe_process(c, &plan_request.process));
-    SBP_TRY(sbp_plan_make(c->arena, c->diag, c->model.module, &c->pipeline.target, &plan_request, &planned));
-    c->request = planned.request;
+    sbp_status status =
+        sbp_plan_make(c->arena, c->diag, c->model.module, &c->pipeline.target, &plan_request, &planned);
     c->estimate = planned.estimate;
+    SBP_TRY(status);
+    c->request = planned.request;
     c->pipeline = planned.pipeline;
     c->pipeline.printed = NULL; /* it is of this call */
     c->process = planned.process;

@@ -6,6 +6,7 @@
 #include "frontends/weights/tensor_table.h"
 #include "ir/program/plan_file.h"
 #include "ir/program/plan_meta.h"
+#include "passes/planner/useful.h"
 #include "runtime/cli/sbpc/cli.h"
 
 static void add_recipe(const sbp_compilation *c, sbp_tensor_entry *tensor, const sbp_param *param,
@@ -170,12 +171,29 @@ static const char *throughput_tree(const sbp_compilation *c) {
     return t.text.data;
 }
 
-static const char *estimate_tree(const sbp_compilation *c) {
+/* Operations that a step cannot do without (useful.h). */
+static void write_useful(sbp_json_writer *w, const sbp_useful_work *work) {
+    sbp_json_write_object(w, "useful_flops");
+    sbp_json_write_double(w, "per_token", work->per_row);
+    sbp_json_write_double(w, "per_label", work->per_label);
+    sbp_json_write_array(w, "attention");
+    for (int32_t i = 0; i < work->attention_count; i++) {
+        sbp_json_write_object(w, NULL);
+        sbp_json_write_int(w, "window", work->attention[i].window);
+        sbp_json_write_double(w, "per_pair", work->attention[i].per_pair);
+        sbp_json_write_end(w);
+    }
+    sbp_json_write_end(w);
+    sbp_json_write_end(w);
+}
+
+static const char *estimate_tree(const sbp_compilation *c, const sbp_useful_work *work) {
     tree t;
     sbp_json_writer *w = begin_tree(c, &t);
     sbp_json_write_object(w, NULL);
     sbp_json_write_double(w, "seconds", c->estimate.seconds);
     sbp_json_write_double(w, "flops", c->estimate.flops);
+    write_useful(w, work);
     sbp_json_write_end(w);
     return t.text.data;
 }
@@ -207,7 +225,7 @@ static const char *defaults_tree(const sbp_compilation *c) {
     return t.text.data;
 }
 
-static void meta_section(const sbp_compilation *c, sbp_text *out) {
+static void meta_section(const sbp_compilation *c, const sbp_useful_work *work, sbp_text *out) {
     const sbp_model *m = &c->model;
     const sbp_plan_meta meta = {
         .sbpc = SBP_VERSION,
@@ -245,7 +263,7 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
         .eos_ids = eos_tree(c),
         .special_tokens = special_tokens_tree(c),
         .schedule = schedule_tree(c),
-        .estimate = estimate_tree(c),
+        .estimate = estimate_tree(c, work),
         .throughput = throughput_tree(c),
         .defaults = defaults_tree(c),
     };
@@ -262,7 +280,11 @@ sbp_status sbp_cli_write_plan(const sbp_compilation *c) {
     if (c->settings.prepare)
         sbp_module_print(&prepare, c->settings.prepare);
     SBP_TRY(tensor_section(c, &tensors));
-    meta_section(c, &meta);
+    sbp_useful_work work;
+    sbp_pipeline before = c->pipeline;
+    before.module = c->model.module;
+    SBP_TRY(sbp_planner_useful_work(&before, &work));
+    meta_section(c, &work, &meta);
     const void *kernels = NULL;
     int64_t kernel_bytes = 0;
     if (c->target->compile)

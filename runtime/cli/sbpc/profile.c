@@ -112,6 +112,10 @@ static sbp_status describe_host(sbp_diag *diag, sbp_profile *out) {
     return sbp_target_find(out->name)->describe(NULL, diag, &out->info);
 }
 
+const char *sbp_profile_at(int32_t index) {
+    return index < SBP_COUNT(profiles) ? profiles[index].name : NULL;
+}
+
 sbp_status sbp_profile_find(sbp_arena *arena, sbp_diag *diag, const char *name, sbp_profile *out) {
     for (int p = 0; p < SBP_COUNT(profiles); p++)
         if (strcmp(profiles[p].name, name) == 0)

@@ -21,4 +21,7 @@ typedef struct sbp_profile {
 /* A profile by name, else from a file; SBP_USAGE lists the names, SBP_INPUT names file and key. */
 sbp_status sbp_profile_find(sbp_arena *arena, sbp_diag *diag, const char *name, sbp_profile *out) SBP_CHECKED;
 
+/* Names of the profiles, in order; NULL behind the last. */
+const char *sbp_profile_at(int32_t index);
+
 #endif

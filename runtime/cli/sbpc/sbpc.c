@@ -22,6 +22,7 @@ static void print_message(void *user, sbp_severity severity, const char *text) {
 static const char usage[] =
     "usage: sbpc compile MODEL -o plan.bin [options]   (sbpc compile --help)\n"
     "       sbpc inspect plan.bin [options]           (sbpc inspect --help)\n"
+    "       sbpc fit MODEL.. [options]                does it fit which card? (sbpc fit --help)\n"
     "       sbpc --version\n"
     "MODEL: a Hugging Face model directory (config.json is enough), a model.json (ONNX), or a .gguf\n";
 
@@ -32,6 +33,8 @@ static sbp_status dispatch(void *user) {
         return sbp_cli_compile(in->arena, in->diag, in->argc - 2, in->argv + 2);
     if (strcmp(command, "inspect") == 0)
         return sbp_cli_inspect(in->arena, in->diag, in->argc - 2, in->argv + 2);
+    if (strcmp(command, "fit") == 0)
+        return sbp_cli_fit(in->arena, in->diag, in->argc - 2, in->argv + 2);
     if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0 || strcmp(command, "help") == 0) {
         sbp_cli_compile_help(in->arena, in->argc > 2 ? in->argv[2] : NULL);
         return SBP_OK;
@@ -49,7 +52,7 @@ static sbp_status dispatch(void *user) {
     }
     if (*command)
         return sbp_fail(in->diag, SBP_USAGE,
-                        "unknown command '%s'; sbpc has compile and inspect (sbpc --help)", command);
+                        "unknown command '%s'; sbpc has compile, inspect and fit (sbpc --help)", command);
     fputs(usage, stderr);
     return SBP_USAGE;
 }

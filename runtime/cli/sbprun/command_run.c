@@ -334,6 +334,8 @@ static sbp_status print_information(const sbp_world *world, bool *done) {
 
 static sbp_status check_arguments(const sbp_world *world) {
     const sbp_options *o = world->options;
+    if (sbp_options_on(world->options, SBP_OPT_QUIET) && sbp_options_on(world->options, SBP_OPT_VERBOSE))
+        return sbp_fail(world->diag, SBP_USAGE, "--quiet and --verbose: choose one of them");
     bool data = sbp_options_list_count(o, SBP_OPT_DATA) > 0;
     if (sbp_options_arg_count(o) != 1)
         return sbp_fail(

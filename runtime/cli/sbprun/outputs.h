@@ -11,6 +11,7 @@
 #include "runtime/cli/sbprun/session.h"
 #include "runtime/train/metrics.h"
 #include "runtime/train/rundir.h"
+#include "runtime/train/utilisation.h"
 
 struct sbp_outputs {
     const char *out; /* NULL: none */
@@ -27,6 +28,8 @@ struct sbp_outputs {
     int64_t disk_read_before, disk_written_before; /* bytes of the disk arena before the first step */
     double eval_loss;                              /* of the last evaluation of the first file; NaN: none */
     double seconds, fastest_seconds;               /* of training; of its fastest step, 0: none */
+    sbp_utilisation utilisation;
+    double utilised; /* of the seconds, as far as it is known */
 };
 
 /* Nothing is open yet. */

@@ -18,6 +18,7 @@ static const struct curve {
               {"grad_norm", NULL, "Norm of the gradients", 1},
               {"learning_rate", NULL, "Learning rate", 1},
               {"tokens_per_second", NULL, "Tokens per second", 1},
+              {"mfu", NULL, "Model FLOP utilisation, %", 0.01},
               {"memory_peak_bytes", NULL, "Peak of memory, MiB", 1 << 20}};
 
 enum { CURVES = SBP_COUNT(curves) };
@@ -34,32 +35,12 @@ typedef struct page {
     int64_t every, lines;
 } page;
 
-static void add_escaped(page *p, const char *text) {
-    for (; *text; text++)
-        switch (*text) {
-        case '<':
-            sbp_text_add(&p->text, "&lt;");
-            break;
-        case '>':
-            sbp_text_add(&p->text, "&gt;");
-            break;
-        case '&':
-            sbp_text_add(&p->text, "&amp;");
-            break;
-        case '"':
-            sbp_text_add(&p->text, "&quot;");
-            break;
-        default:
-            sbp_text_add_n(&p->text, (unsigned char)*text < ' ' ? " " : text, 1);
-        }
-}
-
 static void add_row(void *user, const char *name, const char *value) {
     page *p = user;
     sbp_text_add(&p->text, "<tr><th>");
-    add_escaped(p, name);
+    sbp_text_add_escaped(&p->text, name);
     sbp_text_add(&p->text, "</th><td>");
-    add_escaped(p, value);
+    sbp_text_add_escaped(&p->text, value);
     sbp_text_add(&p->text, "</td></tr>\n");
 }
 
@@ -248,7 +229,8 @@ static const char head[] =
     "body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: "
     "1360px; margin: "
     "2em auto; padding: 0 1em }\n"
-    "figure { display: inline-block; width: 640px; max-width: 100%; margin: 0 1em 1em 0 }\n"
+    ".curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: "
+    "1em 2em }\nfigure { margin: 0 }\n"
     "figcaption { font-weight: 600 } svg text { fill: var(--ink); font-size: 12px }\n"
     ".grid { stroke: var(--faint) } .curve { fill: none; stroke: var(--one); stroke-width: 1.6 } .eval { "
     "fill: var(--two) "
@@ -268,6 +250,12 @@ static void add_summary(const sbp_world *world, const sbp_session *session, cons
     add_row(p, "steps", sbp_arena_printf(p->arena, "%lld", (long long)session->state.step));
     add_row(p, "tokens", sbp_arena_printf(p->arena, "%lld", (long long)session->state.num_tokens));
     add_row(p, "time", sbp_format_seconds(text, sizeof text, outputs->seconds));
+    if (outputs->utilised > 0)
+        add_row(p, "model FLOP utilisation",
+                sbp_arena_printf(p->arena, "%.1f %% of %s a second, %s",
+                                 100 * outputs->utilised / outputs->seconds,
+                                 sbp_format_flops(text, sizeof text, outputs->utilisation.peak),
+                                 outputs->utilisation.measured ? "measured here" : "of the data sheet"));
     if (isfinite(loss))
         add_row(p, "mean loss", sbp_arena_printf(p->arena, "%.4f", loss));
     if (isfinite(outputs->eval_loss))
@@ -291,14 +279,15 @@ sbp_status sbp_run_write_page(const sbp_world *world, const sbp_session *session
     if (sbp_file_exists(metrics))
         SBP_TRY(sbp_lines_read(world->diag, metrics, take_line, p));
     sbp_text_add_n(&p->text, head, sizeof head - 1);
-    add_escaped(p, name);
+    sbp_text_add_escaped(&p->text, name);
     sbp_text_add(&p->text, "</title>\n</head>\n<body>\n<h1>");
-    add_escaped(p, name);
+    sbp_text_add_escaped(&p->text, name);
     sbp_text_add(&p->text, "</h1>\n<table>\n");
     add_summary(world, session, outputs, p);
-    sbp_text_add(&p->text, "</table>\n<h2>Curves</h2>\n");
+    sbp_text_add(&p->text, "</table>\n<h2>Curves</h2>\n<div class=\"curves\">\n");
     for (int i = 0; i < CURVES && p->count > 0; i++)
         add_curve(p, i);
+    sbp_text_add(&p->text, "</div>\n");
     add_memory(p, session->plan->program);
     sbp_text_add(&p->text, "<h2>Settings</h2>\n<table>\n");
     sbp_run_each_setting(world, session, add_row, p);

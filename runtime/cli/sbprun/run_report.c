@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "backends/backends.h"
 #include "ir/base/json_write.h"
@@ -229,6 +230,53 @@ static void write_machine(sbp_json_writer *w, const sbp_world *world, const sbp_
     sbp_json_write_end(w);
 }
 
+/* "--eos-token" is one, whose value is no secret. */
+static bool is_an_option(const char *name, size_t length) {
+    for (int32_t i = 0; i < sbp_option_count(); i++) {
+        const char *own = sbp_option_at(i)->name;
+        size_t k = 0;
+        while (k < length && (own[k] == name[k] || (own[k] == '-' && name[k] == '_')))
+            k++;
+        if (k == length && !own[k])
+            return true;
+    }
+    return false;
+}
+
+/* "--hub_token": what stands behind it nobody else may know. */
+static bool names_a_secret(const char *argument) {
+    static const char *const words[] = {"token", "api_key", "api-key", "password", "secret"};
+    size_t length = strcspn(argument, "=");
+    for (int i = 0; i < SBP_COUNT(words); i++) {
+        size_t n = strlen(words[i]);
+        if (strncmp(argument, "--", 2) == 0 && length > n &&
+            strncasecmp(argument + length - n, words[i], n) == 0)
+            return !is_an_option(argument + 2, length - 2);
+    }
+    return false;
+}
+
+static bool is_secret(const char *text) {
+    static const char *const names[] = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY"};
+    for (int i = 0; i < SBP_COUNT(names); i++) {
+        const char *value = getenv(names[i]);
+        if (value && *value && strcmp(value, text) == 0)
+            return true;
+    }
+    return strncmp(text, "hf_", 3) == 0 && strlen(text) >= 20 && strcspn(text, "/._-") >= 20;
+}
+
+/* The command line, without secrets. */
+static void write_arguments(sbp_json_writer *w, const sbp_world *world) {
+    for (int i = 0; i < world->argc; i++) {
+        const char *text = world->argv[i];
+        bool named = i > 0 && names_a_secret(world->argv[i - 1]) && !strchr(world->argv[i - 1], '=');
+        if (names_a_secret(text) && strchr(text, '='))
+            text = sbp_arena_printf(world->arena, "%.*s=***", (int)strcspn(text, "="), text);
+        sbp_json_write_string(w, NULL, named || is_secret(text) ? "***" : text);
+    }
+}
+
 sbp_status sbp_run_write_json(const sbp_world *world, const sbp_inputs *inputs, const sbp_session *session,
                               const sbp_outputs *outputs, const char *resumed) {
     sbp_text out;
@@ -239,8 +287,7 @@ sbp_status sbp_run_write_json(const sbp_world *world, const sbp_inputs *inputs, 
     sbp_json_write_string(&w, "sbprun", SBP_VERSION);
     sbp_json_write_array(&w, "command");
     sbp_json_write_string(&w, NULL, "sbprun");
-    for (int i = 0; i < world->argc; i++)
-        sbp_json_write_string(&w, NULL, world->argv[i]);
+    write_arguments(&w, world);
     sbp_json_write_end(&w);
     sbp_json_write_string(&w, "plan", session->plan_path);
     sbp_json_write_hash(&w, "plan_checksum", session->plan_checksum);
@@ -296,6 +343,8 @@ static sbp_status print_summary_json(const sbp_world *world, const sbp_session *
     sbp_json_write_double(&w, "train_seconds", outputs->seconds);
     sbp_json_write_double(&w, "fastest_step_seconds",
                           outputs->fastest_seconds > 0 ? outputs->fastest_seconds : (double)NAN);
+    if (outputs->utilised > 0)
+        sbp_json_write_double(&w, "mfu", outputs->utilised / outputs->seconds);
     sbp_json_write_int(&w, "zero_gradient_steps", outputs->zero_gradients);
     sbp_json_write_int(&w, "peak_bytes_planned", planned);
     if (measured > 0)

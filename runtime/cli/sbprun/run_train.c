@@ -151,6 +151,9 @@ static sbp_status one_step(sbp_world *world, sbp_inputs *inputs, sbp_session *se
     outputs->seconds += report->seconds;
     if (outputs->fastest_seconds == 0 || report->seconds < outputs->fastest_seconds)
         outputs->fastest_seconds = report->seconds;
+    report->utilisation =
+        sbp_utilisation_of(&outputs->utilisation, &session->trainer.packer, inputs->data, report->seconds);
+    outputs->utilised += isfinite(report->utilisation) ? report->utilisation * report->seconds : 0;
     report->tokens = session->trainer.packer.rows;
     session->state.step = report->step;
     sbp_run_end_step(inputs, session);
@@ -579,6 +582,11 @@ static sbp_status open_metrics(const sbp_world *world, const sbp_inputs *inputs,
     outputs->metrics.loss_sum = session->state.loss_sum;
     outputs->metrics.loss_count = session->state.loss_count;
     outputs->metrics.quiet = !sbp_world_writes(world) || sbp_options_on(world->options, SBP_OPT_QUIET);
+    outputs->metrics.verbose = sbp_options_on(world->options, SBP_OPT_VERBOSE);
+    sbp_device_info device = {0};
+    sbp_executor_device(world->executor)->class->info(sbp_executor_device(world->executor), &device);
+    outputs->utilisation =
+        sbp_utilisation_read(&session->info, session->plan->meta, &device, world->place.count);
     if (sbp_options_given(world->options, SBP_OPT_LOG_EVERY))
         outputs->metrics.log_every = sbp_options_int(world->options, SBP_OPT_LOG_EVERY);
     return open_reports(world, session, outputs, resumed);
