@@ -102,7 +102,7 @@ static const char *const thorough[] = {
     "llama_plain",    "gemma3_layer_types", "gemma3_untied_bias", "qwen2_sliding",
     "llama_tied_pad", "phi3_su_long",       "gpt_neox_plain",     "lfm2_v"};
 /* All cases but those of architectures that are only examples of how one is added. */
-enum { CASES = 75 };
+enum { CASES = 76 };
 
 /* A member of args.json as it would be typed. */
 static const char *arguments(io_fixture *f, const sbp_json *args, const char *key) {
