@@ -28,13 +28,12 @@ typedef struct sbp_loading {
 sbp_status sbp_loading_open_weights(sbp_loading *l) SBP_CHECKED;
 /* What the user calls a parameter: the tensor of the files that it is, or is a part of. */
 const char *sbp_loading_source_name(const sbp_param *param);
-/* What a parameter is read from as it was published: the tensor of its name, or of the first alias that is
- * there; NULL. */
-const sbp_weight *sbp_loading_find(const sbp_weights *weights, const sbp_param *param);
-
 /* Per value, whether experts are chosen by it: a product that does so is a router, which is no linear layer of
  * transformers (a class of its own): PEFT does not adapt it as one, and it is not kept in 4 bits. */
 bool *sbp_loading_find_routers(sbp_arena *arena, const sbp_func *func);
+/* What a parameter is read from as it was published: the tensor of its name, or of the first alias that is
+ * there; NULL. */
+const sbp_weight *sbp_loading_find(const sbp_weights *weights, const sbp_param *param);
 
 /* Builds the module from a config.json. */
 sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config) SBP_CHECKED;

@@ -4,8 +4,9 @@
  * safetensors are one weight (pairs):
  * MXFP4 (transformers, integrations/mxfp4.py): X_blocks U8 [.., G, 16], of which a byte holds two neighbours, the
  * first in its low half, and X_scales U8 [.., G]; together [.., 32 G].
- * FP8 (transformers, integrations/finegrained_fp8.py): X.weight F8_E4M3 [rows, columns] and X.weight_scale_inv, one
- * for each block of so many rows and columns; or one for all. */
+ * FP8 (transformers, integrations/finegrained_fp8.py): X F8_E4M3 [.., rows, columns] and X_scale_inv, of floats or
+ * E8M0, one for each block of so many rows and columns of each matrix; or one for all. X is M.weight of a linear layer,
+ * and M.gate_up_proj and M.down_proj of all experts of a layer, [experts, rows, columns]. */
 #include "frontends/weights/weights_internal.h"
 
 #include <ctype.h>
@@ -179,17 +180,23 @@ static int64_t block_of(int64_t n, int64_t scales) {
     return n % scales == 0 ? n / scales : 0;
 }
 
+/* Scales that are powers of two, by their exponents alone. */
+static bool is_e8m0(const sbp_weight *scales) {
+    return strcmp(scales->encoding, "F8_E8M0") == 0;
+}
+
 static sbp_status pair_fp8(sbp_weights *w, sbp_diag *diag, sbp_weight *t, const sbp_weight *scales) {
-    int64_t rows = 0, columns = 0;
-    bool one = scales->elems == 1;
-    if (t->rank == 2 && one) {
-        rows = t->dim[0];
-        columns = t->dim[1];
-    } else if (t->rank == 2 && scales->rank == 2) {
-        rows = block_of(t->dim[0], scales->dim[0]);
-        columns = block_of(t->dim[1], scales->dim[1]);
+    int64_t rows = 0, columns = 0, last = t->rank - 1;
+    bool one = scales->elems == 1, floats = scales->readable && sbp_dtype_is_float(scales->dtype);
+    if ((t->rank == 2 || t->rank == 3) && one) {
+        rows = t->dim[last - 1];
+        columns = t->dim[last];
+    } else if ((t->rank == 2 || t->rank == 3) && scales->rank == t->rank &&
+               (t->rank == 2 || t->dim[0] == scales->dim[0])) {
+        rows = block_of(t->dim[last - 1], scales->dim[last - 1]);
+        columns = block_of(t->dim[last], scales->dim[last]);
     }
-    if (!scales->readable || !sbp_dtype_is_float(scales->dtype) || rows < 1 || columns < 1)
+    if ((!floats && !is_e8m0(scales)) || rows < 1 || columns < 1)
         return SBP_OK; /* it stays what nothing here reads */
     t->scales = scales;
     t->readable = t->quantized = true;
@@ -197,7 +204,7 @@ static sbp_status pair_fp8(sbp_weights *w, sbp_diag *diag, sbp_weight *t, const 
     t->codec = CODEC_FP8;
     t->scale_rows = rows;
     t->scale_columns = columns;
-    if (t->dim[1] % FP8_BLOCK != 0 || (!one && columns % FP8_BLOCK != 0))
+    if (t->dim[last] % FP8_BLOCK != 0 || (!one && columns % FP8_BLOCK != 0))
         return SBP_OK; /* numbers, in no blocks of the format */
     t->format = SBP_FORMAT_FP8;
     return need_decoder(w, diag, SBP_FORMAT_FP8);
@@ -209,15 +216,16 @@ sbp_status sbp_weights_pair(sbp_weights *w, sbp_diag *diag) {
         sbp_weight *t = &w->weights[i];
         size_t stem;
         const sbp_weight *scales = NULL;
+        bool fp8 = strcmp(t->encoding, "F8_E4M3") == 0;
         if (ends_with(t->name, "_blocks", &stem) && is_bytes(t))
             scales = find_beside(w, t->name, stem, "_scales");
         if (scales && is_mxfp4(t, scales)) {
             SBP_TRY(add_mxfp4(w, diag, t, scales));
             continue;
         }
-        if (strcmp(t->encoding, "F8_E4M3") == 0 && ends_with(t->name, ".weight", &stem))
-            scales = find_beside(w, t->name, stem, ".weight_scale_inv");
-        if (scales && strcmp(t->encoding, "F8_E4M3") == 0)
+        if (fp8)
+            scales = find_beside(w, t->name, strlen(t->name), "_scale_inv");
+        if (fp8 && scales)
             SBP_TRY(pair_fp8(w, diag, t, scales));
     }
     return SBP_OK;
@@ -250,23 +258,35 @@ static sbp_status read_mxfp4(const sbp_weights *w, const sbp_weight *t, int64_t 
     return sbp_weights_read_raw(w, t->scales, first, count, parts[1], diag);
 }
 
-/* The scale of an element. */
+/* The place of an element's scale; rows are those of all matrices. */
 static int64_t scale_at(const sbp_weight *t, int64_t row, int64_t column) {
     if (t->scales->elems == 1)
         return 0;
-    return row / t->scale_rows * t->scales->dim[1] + column / t->scale_columns;
+    int64_t rows = t->dim[t->rank - 2], here = row % rows / t->scale_rows;
+    const int64_t *scales = &t->scales->dim[t->rank - 2];
+    return (row / rows * scales[0] + here) * scales[1] + column / t->scale_columns;
+}
+
+static sbp_status read_scale(const sbp_weights *w, const sbp_weight *t, int64_t at, float *out,
+                             sbp_diag *diag) {
+    uint8_t exponent;
+    if (!is_e8m0(t->scales))
+        return sbp_weights_read(w, t->scales, at, 1, SBP_F32, out, diag);
+    SBP_TRY(sbp_weights_read_raw(w, t->scales, at, 1, &exponent, diag));
+    *out = exponent == 255 ? NAN : ldexpf(1, exponent - 127);
+    return SBP_OK;
 }
 
 static sbp_status read_fp8_blocks(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
                                   void *const *parts, sbp_diag *diag) {
     float *scales = parts[1];
-    int64_t last = -1, per_row = t->dim[1] / FP8_BLOCK;
+    int64_t last = -1, per_row = t->dim[t->rank - 1] / FP8_BLOCK;
     for (int64_t b = 0; b < count; b++) {
         int64_t at = scale_at(t, (first + b) / per_row, (first + b) % per_row * FP8_BLOCK);
         if (at == last)
             scales[b] = scales[b - 1];
         else
-            SBP_TRY(sbp_weights_read(w, t->scales, at, 1, SBP_F32, &scales[b], diag));
+            SBP_TRY(read_scale(w, t, at, &scales[b], diag));
         last = at;
     }
     return sbp_weights_read_raw(w, t, first * FP8_BLOCK, count * FP8_BLOCK, parts[0], diag);
@@ -291,7 +311,7 @@ sbp_status sbp_weights_read_fp8(const sbp_weights *w, const sbp_weight *t, int64
                                 float *out, sbp_diag *diag) {
     enum { PIECE = 4096 };
     uint8_t codes[PIECE];
-    int64_t columns = t->dim[1], last = -1;
+    int64_t columns = t->dim[t->rank - 1], last = -1;
     float scale = 0;
     for (int64_t at = 0; at < count; at += PIECE) {
         int64_t n = count - at < PIECE ? count - at : PIECE;
@@ -299,7 +319,7 @@ sbp_status sbp_weights_read_fp8(const sbp_weights *w, const sbp_weight *t, int64
         for (int64_t i = 0; i < n; i++) {
             int64_t element = first + at + i, here = scale_at(t, element / columns, element % columns);
             if (here != last)
-                SBP_TRY(sbp_weights_read(w, t->scales, here, 1, SBP_F32, &scale, diag));
+                SBP_TRY(read_scale(w, t, here, &scale, diag));
             last = here;
             /* nothing stands for NaN but these two */
             out[at + i] = (codes[i] & 127) == 127 ? (float)NAN : fp8_value(codes[i]) * scale;

@@ -93,7 +93,7 @@ static const struct {
 static const char *backend = "cpu";
 
 /* All cases but those of architectures that are only examples of how one is added. */
-enum { CASES = 78 };
+enum { CASES = 79 };
 
 /* A member of args.json as it would be typed. */
 static const char *arguments(io_fixture *f, const sbp_json *args, const char *key) {

@@ -129,33 +129,51 @@ static void test_merged_into_experts(void **state) {
 
 /* FP8: what is frozen keeps its blocks where these are of 128 inputs, to the same gradients; what is written is
  * numbers. */
-static void test_fp8(void **state) {
+static void check_fp8(io_fixture *f, const char *golden) {
     static const char frozen[] = "--dtype fp64 --freeze '*_proj*'";
     static const char *const settings[] = {"", "--offload params --chunk 13",
                                            "--checkpoint-every 2 --segment 1"};
-    io_fixture *f = *state;
     for (int i = 0; i < SBP_COUNT(settings); i++) {
-        cli_ok(f, TEXT("$C compile " FP8 "/model -o $D/p --seq-len 55 --backend %s %s %s 2>$D/notes",
+        cli_ok(f, TEXT("$C compile %s/model -o $D/p --seq-len 55 --backend %s %s %s 2>$D/notes", golden,
                        strcmp(backend, "cuda") == 0 ? "cuda --arch sm_90a" : backend, frozen, settings[i]));
         assert_non_null(strstr(cli_text(f, "notes"), "written as such"));
-        cli_ok(f, "$R $D/p --data " FP8 "/train.jsonl --batch-tokens 55 --dump-gradients $D/g.safetensors");
+        cli_ok(f, TEXT("$R $D/p --data %s/train.jsonl --batch-tokens 55 --dump-gradients $D/g.safetensors",
+                       golden));
         const char *got = sbp_arena_strdup(f->arena, io_path(f, "g.safetensors"));
-        cli_compare_some(f, settings[i], got, FP8 "/grads.safetensors", sbp_tolerance(SBP_F64));
+        cli_compare_some(f, settings[i], got, TEXT("%s/grads.safetensors", golden), sbp_tolerance(SBP_F64));
         assert_int_equal(cli_count_tensors(f, got), 12);
     }
     cli_ok(f, "$C inspect $D/p --json >$D/inspected; grep -q dequantize.fp8 $D/p");
-    cli_ok(f, "$R " FP8 "/model --data " FP8 "/train.jsonl --seq-len 55 --steps 1 --lr 0 --out $D/numbers");
+    cli_ok(
+        f,
+        TEXT("$R %s/model --data %s/train.jsonl --seq-len 55 --steps 1 --lr 0 --out $D/numbers --overwrite",
+             golden, golden));
     assert_null(strstr(cli_text(f, "numbers/config.json"), "quantization_config"));
-    static const char *const models[] = {FP8 "/model", "$D/numbers"}, *const files[] = {"a", "b"};
+    const char *const models[] = {TEXT("%s/model", golden), "$D/numbers"}, *const files[] = {"a", "b"};
     for (int i = 0; i < 2; i++) {
         cli_ok(f, TEXT("$C compile %s -o $D/p --seq-len 55 --dtype fp64 --lora "
                        "r=4,targets=all-linear,target_parameters=experts.gate_up_proj",
                        models[i]));
-        cli_ok(f,
-               TEXT("$R $D/p --data " FP8 "/train.jsonl --batch-tokens 55 --dump-gradients $D/%s", files[i]));
+        cli_ok(f, TEXT("$R $D/p --data %s/train.jsonl --batch-tokens 55 --dump-gradients $D/%s", golden,
+                       files[i]));
     }
     cli_compare(f, "adapters", sbp_arena_strdup(f->arena, io_path(f, "a")),
                 sbp_arena_strdup(f->arena, io_path(f, "b")), sbp_tolerance(SBP_F64));
+}
+
+static void test_fp8(void **state) {
+    check_fp8(*state, FP8);
+}
+
+/* Experts in one tensor for a layer; and the plan has their blocks, of halves of it. */
+static void test_fused_fp8(void **state) {
+    io_fixture *f = *state;
+    check_fp8(f, FP8 "_fused");
+    cli_ok(f, "$C compile " FP8 "_fused/model -o $D/p --seq-len 55 --freeze '*_proj*' --print-after memory");
+    const char *text = cli_text(f, "out");
+    assert_non_null(strstr(text, "experts.gate_up_proj.gate_proj.codes param device i8[48, 128]"));
+    assert_non_null(strstr(text, "experts.gate_up_proj.up_proj.codes param device i8[48, 128]"));
+    assert_non_null(strstr(text, "experts.down_proj param device f32[3, 2048]")); /* no whole blocks */
 }
 
 /* A plan that keeps blocks takes no numbers for them. */
@@ -177,6 +195,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_numbers_are_written, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_merged_into_experts, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_fp8, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_fused_fp8, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refused, cli_setup, io_teardown),
     };
     if (argc > 1)

@@ -66,6 +66,7 @@ class Case:
     embedding: float = 0.4  # size of the elements of embeddings
     gain: float = 1.15  # of linear maps
     fp8: tuple = ()  # rows and columns that share a scale: what linear layers have is stored so, and computed with as it says
+    fused: bool = False  # with fp8: experts in one tensor for a layer
     centres: tuple = ()  # (end of a name, what the elements are near to), where they start at random
     # Changes of config.json, each of which must change the gradients visibly: what the case is there to tell apart.
     differs_from: tuple = ()
@@ -377,6 +378,14 @@ CASES = {
         qwen3_moe_small(),
         D,
         fp8=(8, 128),
+    ),
+    "qwen3_moe_fp8_fused": Case(
+        "experts in FP8 in one tensor for a layer, as transformers' class has them, with scales of blocks",
+        qwen3_moe_small(),
+        D,
+        fp8=(8, 128),
+        fused=True,
+        seed=1,
     ),
     "qwen3_tied": Case(
         "tied embeddings; config.json as transformers writes it", qwen3(tie_word_embeddings=True), D, save=True, seed=1

@@ -5,7 +5,8 @@
 
 mxfp4: convert_moe_packed_tensors in bf16, whose result [E, in, out] is kept as `<name>`, beside <name>_blocks and
 <name>_scales: every code with every scale up to 252, the largest of which all codes are finite. fp8: Fp8Dequantize in bf16,
-`<name>.bf16` beside <name>.weight and <name>.weight_scale_inv; of `blocks` only rows 120 to 135, where the scale changes."""
+`<name>.bf16` beside <name>.weight and <name>.weight_scale_inv; of `blocks` only rows 120 to 135, where the scale changes;
+of `fused`, experts in one tensor, <name> and <name>_scale_inv."""
 import sys
 
 import torch
@@ -23,9 +24,9 @@ def mxfp4(name, blocks, scales):
                     name: convert_moe_packed_tensors(blocks, scales, dtype=torch.bfloat16)})
 
 
-def fp8(name, weight, scales, rows=slice(None)):
+def fp8(name, weight, scales, rows=slice(None), end=".weight"):
     got = Fp8Dequantize(None)._dequantize_one(weight, scales, output_dtype=torch.bfloat16)
-    tensors.update({f"{name}.weight": weight, f"{name}.weight_scale_inv": scales, f"{name}.bf16": got[rows].contiguous()})
+    tensors.update({name + end: weight, f"{name}{end}_scale_inv": scales, f"{name}.bf16": got[rows].contiguous()})
 
 
 def codes(*shape):
@@ -46,6 +47,9 @@ fp8("wide", codes(3, 256), torch.rand(1, 2, generator=draw).to(torch.bfloat16))
 fp8("small", codes(6, 45), torch.rand(3, 5, generator=draw) * 1e-3)
 fp8("narrow", codes(3, 128), torch.rand(1, 2, generator=draw))
 fp8("one", codes(2, 128), torch.tensor(0.37))
+fp8("fused", codes(3, 4, 128), torch.rand(3, 2, 1, generator=draw) * 0.01, end="")  # gates, ups: scales of their own
+fp8("fused_small", codes(2, 6, 10), torch.rand(2, 3, 5, generator=draw) * 1e-3, end="")
+fp8("powers", codes(4, 256), torch.tensor([[3, 127], [120, 130]], dtype=torch.uint8).view(torch.float8_e8m0fnu))
 
 if "--check" in sys.argv:
     found = load_file(PATH)

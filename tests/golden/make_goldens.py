@@ -111,6 +111,32 @@ def in_fp8(directory, block):
     return stored
 
 
+def fuse_experts(directory, stored):
+    """Experts in one tensor for a layer, as the parameters of transformers' class, in numbers and as stored."""
+
+    def fuse(tensors):
+        fused, layers = {}, {}
+        for name, value in tensors.items():
+            module, _, rest = name.partition(".experts.")
+            if rest:
+                number, part = rest.split(".", 1)
+                layers.setdefault(module, {})[int(number), part] = value
+            else:
+                fused[name] = value
+        for module, parts in layers.items():
+            count = 1 + max(number for number, _ in parts)
+            for end in {part.partition(".weight")[2] for _, part in parts}:
+                of = {key: [parts[i, f"{key}_proj.weight{end}"] for i in range(count)] for key in ("gate", "up", "down")}
+                both = [torch.cat(pair) for pair in zip(of["gate"], of["up"], strict=True)]
+                fused[f"{module}.experts.gate_up_proj{end}"] = torch.stack(both)
+                fused[f"{module}.experts.down_proj{end}"] = torch.stack(of["down"])
+        return fused
+
+    file = directory / "model.safetensors"
+    save_file(fuse(load_file(file)), file, {"format": "pt"})
+    return fuse(stored)
+
+
 def write_fp8(directory, block, stored):
     save_file(stored, directory / "model.safetensors", {"format": "pt"})
     config = json.loads((directory / "config.json").read_text())
@@ -289,6 +315,8 @@ def write_case(name, case):
         directory = pathlib.Path(scratch) / name
         write_model(directory / "model", name, case)
         stored = in_fp8(directory / "model", case.fp8) if case.fp8 else None
+        if case.fused:
+            stored = fuse_experts(directory / "model", stored)
         rows = make_rows(directory / "model", name, case)
         (directory / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         total = str(sum(case.lengths))

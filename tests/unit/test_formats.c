@@ -143,6 +143,12 @@ static void released_weights_are_what_transformers_reads(void **state) {
     check_released(f, w, "small.weight", "small.bf16", false, 0);
     check_released(f, w, "narrow.weight", "narrow.bf16", false, 0);
     check_released(f, w, "one.weight", "one.bf16", false, 0);
+    check_released(f, w, "fused", "fused.bf16", false, 0);
+    check_released(f, w, "fused_small", "fused_small.bf16", false, 0);
+    check_released(f, w, "powers.weight", "powers.bf16", false, 0);
+    assert_int_equal(sbp_weights_find(w, "fused")->format, SBP_FORMAT_FP8);
+    assert_int_equal(sbp_weights_find(w, "fused_small")->format, SBP_FORMAT_NONE);
+    assert_int_equal(sbp_weights_find(w, "powers.weight")->format, SBP_FORMAT_FP8);
     assert_int_equal(sbp_weights_find(w, "narrow.weight")->format, SBP_FORMAT_NONE);
     assert_int_equal(sbp_weights_find(w, "small.weight")->format, SBP_FORMAT_NONE);
     assert_int_equal(sbp_weights_find(w, "wide.weight")->format, SBP_FORMAT_FP8);
