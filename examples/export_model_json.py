@@ -11,7 +11,8 @@ arguments that returns a torch module whose forward takes input_ids [1, T] and r
 
 With the dynamo exporter and --keep-names on (the default) parameters keep their names and their layout, so that trained weights
 go back where they came from: DIR/model.safetensors has them. The model's tokenizer and chat template are copied beside it. Otherwise the exporter folds transposes into weights of its own
-names; they lie in DIR/model.onnx.data. However it is exported, what is one parameter in torch is one in the result, and parameters that
+names; they lie in DIR/model.onnx.data. Experts are exported as gathered matrices, the delta rule and Mamba-2 (dynamo) as operators of domain
+streambp, which sbpc alone knows. However it is exported, what is one parameter in torch is one in the result, and parameters that
 merely have equal values stay apart; an export that has lost one is an error. Needs torch, onnx, onnxscript, and transformers for a MODEL that is no file.
 """
 import argparse
@@ -51,13 +52,18 @@ def load(name):
         return Logits(getattr(module, function or "model")(), False), False
     from transformers import AutoModelForCausalLM
     # Experts as gathered matrices: what transformers computes them with otherwise (grouped_mm) has no form in ONNX.
-    options = {"dtype": torch.float32, "experts_implementation": "batched_mm"}
-    try:
-        model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="sdpa", **options)
-    except ValueError as error:  # attention with sinks
-        if "scaled_dot_product_attention" not in str(error):
-            raise
-        model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="eager", **options)
+    options = {"attn_implementation": "sdpa", "experts_implementation": "batched_mm"}
+    while True:
+        try:
+            model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, **options)
+            break
+        except ValueError as error:
+            if "scaled_dot_product_attention" not in str(error) or options["attn_implementation"] == "eager":
+                raise
+            options["attn_implementation"] = "eager"  # attention with sinks
+        except TypeError as error:
+            if "experts_implementation" not in str(error) or not options.pop("experts_implementation", None):  # before transformers 5
+                raise
     model.config.use_cache = False
     return Logits(model, True), True
 

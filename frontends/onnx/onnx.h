@@ -284,9 +284,6 @@ sbp_status sbp_onnx_causal_mask_window(sbp_onnx *o, const sbp_onnx_value *v, int
 sbp_status sbp_onnx_scores_node(sbp_onnx *o, bool *done) SBP_CHECKED;
 /* The same for what tokens choose, and for matmuls with what they have chosen (onnx_experts.c). */
 sbp_status sbp_onnx_experts_node(sbp_onnx *o, bool *done) SBP_CHECKED;
-/* A PICKED as an IR value of `dtype`: of vectors and numbers. */
-sbp_status sbp_onnx_picked_value(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype dtype,
-                                 sbp_value *out) SBP_CHECKED;
 /* Slice of a LONGER, the node at hand. */
 sbp_status sbp_onnx_cut_longer(sbp_onnx *o, const sbp_onnx_value *x) SBP_CHECKED;
 /* Defines the output of the node at hand when it adds a bias to a product: y + bias is one op. */

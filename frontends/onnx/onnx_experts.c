@@ -205,37 +205,6 @@ static sbp_value matrices(sbp_onnx *o, const sbp_onnx_value *picked) {
     return sbp_build_cast(&o->builder, sbp_build_param(&o->builder, picked->param), o->compute);
 }
 
-/* A number of each expert: of all experts, taken at the choice. A vector: the weights of an input that is 1. */
-sbp_status sbp_onnx_picked_value(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype dtype, sbp_value *out) {
-    sbp_builder *b = &o->builder;
-    const sbp_type table = o->builder.module->params[v->param].type;
-    int64_t dims[SBP_MAX_RANK];
-    int32_t count;
-    if (table.rank > 2)
-        return sbp_onnx_fail(
-            o,
-            "'%s' %s, matrices of experts that tokens have chosen, are used outside of a matmul "
-            "with what these tokens have",
-            v->name, sbp_onnx_shape_text(o, v));
-    SBP_TRY(sbp_onnx_ir_dims(o, v->rank, v->dim, dims, &count));
-    if (table.rank == 1) {
-        const sbp_type all = {
-            .dtype = o->wide, .rank = 2, .dim = {sbp_build_type(b, v->value)->dim[0], table.dim[0]}};
-        sbp_value own = sbp_build_cast(b, sbp_build_param(b, v->param), o->wide);
-        own = sbp_build2(b, SBP_OP_take_at, sbp_build_broadcast(b, own, &all), v->value);
-        *out = sbp_build_cast(b, sbp_onnx_with_dims(o, own, dims, count), dtype);
-        return b->status;
-    }
-    sbp_value w = sbp_build_reshape(b, matrices(o, v), (int64_t[]){table.dim[0].n, 1, table.dim[1].n}, 3);
-    const sbp_type column = {
-        .dtype = o->compute, .rank = 2, .dim = {sbp_build_type(b, v->value)->dim[0], sbp_dim_const(1)}};
-    sbp_value ones = sbp_build_broadcast(b, sbp_build_const(b, o->compute, 1), &column);
-    const sbp_value operands[] = {ones, v->value, w, SBP_NO_VALUE};
-    *out = sbp_onnx_with_dims(o, expert_linear(o, operands, false, dtype != o->compute), dims, count);
-    *out = sbp_build_cast(b, *out, dtype);
-    return b->status;
-}
-
 /* A vector of every slot times the slot's matrix, or the other way round. */
 static sbp_status multiply(sbp_onnx *o, const sbp_onnx_value *a, const sbp_onnx_value *b) {
     bool out_in = a->kind == SBP_ONNX_PICKED;

@@ -269,6 +269,13 @@ static const struct {
                      {"Identity", 1, false, same_rule},
                      {"IsNaN", 1, true, false_rule}};
 
+static bool is_element_rule(const char *op) {
+    for (int32_t i = 0; i < SBP_COUNT(element_rules); i++)
+        if (strcmp(op, element_rules[i].op) == 0)
+            return true;
+    return false;
+}
+
 static sbp_status by_element(sbp_fold *f, int32_t rule) {
     sbp_number_tensor out;
     const sbp_number *x[8];
@@ -296,6 +303,8 @@ static bool is_table(const sbp_onnx *o, const sbp_onnx_value *v, const char *op)
 /* Whether the node's operands are all numbers, found in f. */
 static sbp_status operands(sbp_fold *f, const sbp_onnx_node *node, bool *known) {
     f->count = node->input_count;
+    while (f->count > 1 && node->inputs[f->count - 1][0] == 0) /* left out */
+        f->count--;
     *known = f->count > 0 && f->count <= SBP_COUNT(f->in);
     for (int32_t i = 0; *known && i < f->count; i++) {
         if (node->inputs[i][0] == 0)
@@ -314,6 +323,23 @@ static sbp_status operands(sbp_fold *f, const sbp_onnx_node *node, bool *known) 
     return SBP_OK;
 }
 
+/* Inputs that a rule reads without a look whether they are there. */
+static sbp_status check_inputs(const sbp_fold *f, const char *op) {
+    static const struct {
+        const char *op;
+        int32_t least;
+    } all[] = {{"Reshape", 2}, {"Expand", 2}, {"Slice", 3},     {"CastLike", 2},
+               {"Tile", 2},    {"Gather", 2}, {"GatherND", 2},  {"Range", 3},
+               {"CumSum", 2},  {"MatMul", 2}, {"ScatterND", 3}, {"ScatterElements", 3}};
+    int32_t least = 1;
+    for (int32_t i = 0; i < SBP_COUNT(all); i++)
+        least = strcmp(all[i].op, op) == 0 ? all[i].least : least;
+    for (int32_t i = 0; i < least || i < f->count; i++)
+        if (i >= f->count || (!f->v[i] && (i < least || strcmp(op, "Slice") != 0)))
+            return sbp_onnx_fail(f->o, "input %d is missing", i);
+    return SBP_OK;
+}
+
 sbp_status sbp_onnx_fold(sbp_onnx *o, bool *folded) {
     sbp_fold f = {.o = o, .n = &o->numbers};
     const char *op = o->node->op;
@@ -325,6 +351,8 @@ sbp_status sbp_onnx_fold(sbp_onnx *o, bool *folded) {
     }
     bool known;
     SBP_TRY(operands(&f, o->node, &known));
+    if (known && (sbp_fold_find_rule(op) || is_element_rule(op)))
+        SBP_TRY(check_inputs(&f, op));
     if (known) {
         for (int32_t i = 0; i < SBP_COUNT(element_rules); i++)
             if (strcmp(op, element_rules[i].op) == 0)

@@ -185,11 +185,44 @@ static sbp_status for_all_slots(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype 
     return b->status;
 }
 
+/* A number of each expert: of all experts, taken at the choice. A vector: the weights of an input that is 1. */
+static sbp_status of_chosen(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype dtype, sbp_value *out) {
+    sbp_builder *b = &o->builder;
+    const sbp_type table = b->module->params[v->param].type;
+    const sbp_dim rows = sbp_build_type(b, v->value)->dim[0];
+    int64_t dims[SBP_MAX_RANK];
+    int32_t count;
+    if (table.rank > 2)
+        return sbp_onnx_fail(
+            o,
+            "'%s' %s, matrices of experts that tokens have chosen, are used outside of a matmul "
+            "with what these tokens have",
+            v->name, sbp_onnx_shape_text(o, v));
+    SBP_TRY(sbp_onnx_ir_dims(o, v->rank, v->dim, dims, &count));
+    sbp_value own = sbp_build_param(b, v->param);
+    if (table.rank == 1) {
+        const sbp_type all = {.dtype = o->wide, .rank = 2, .dim = {rows, table.dim[0]}};
+        own = sbp_build_broadcast(b, sbp_build_cast(b, own, o->wide), &all);
+        own = sbp_build2(b, SBP_OP_take_at, own, v->value);
+    } else {
+        const sbp_type column = {.dtype = o->compute, .rank = 2, .dim = {rows, sbp_dim_const(1)}};
+        const int64_t matrices[] = {table.dim[0].n, 1, table.dim[1].n};
+        own = sbp_build_reshape(b, sbp_build_cast(b, own, o->compute), matrices, 3);
+        sbp_value ones = sbp_build_broadcast(b, sbp_build_const(b, o->compute, 1), &column);
+        own = sbp_build(
+            b, SBP_OP_expert_linear, NULL, (sbp_value[]){ones, v->value, own, SBP_NO_VALUE}, 4,
+            (sbp_attr[]){sbp_attr_symbol("layout", "in_out"), sbp_attr_bool("wide", dtype != o->compute)}, 2,
+            NULL);
+    }
+    *out = sbp_build_cast(b, sbp_onnx_with_dims(o, own, dims, count), dtype);
+    return b->status;
+}
+
 sbp_status sbp_onnx_materialize(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype dtype, sbp_value *out) {
     sbp_dtype declared;
     int32_t param;
     if (v->kind == SBP_ONNX_PICKED)
-        return sbp_onnx_picked_value(o, v, dtype, out);
+        return of_chosen(o, v, dtype, out);
     if (v->kind == SBP_ONNX_SCORES || v->kind == SBP_ONNX_NAN)
         return sbp_onnx_fail(o, "'%s', scores of attention, are used in a way that is not supported",
                              v->name);

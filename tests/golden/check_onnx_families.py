@@ -38,6 +38,15 @@ def golden(name, **changes):
     return {**config.get("text_config", config), **changes}
 
 
+def gemma4(name, **changes):
+    """With numbers that float32 has."""
+    ropes = {"full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 65536.0, "rope_type": "proportional"},
+             "sliding_attention": {"rope_theta": 256.0, "rope_type": "default"}}
+    own = 16 if golden(name).get("hidden_size_per_layer_input") else 0
+    return golden(name, hidden_size=64, head_dim=16, global_head_dim=32, rms_norm_eps=EPS, rope_parameters=ropes,
+                  hidden_size_per_layer_input=own, **changes)
+
+
 MLA = {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 8}
 ROPE = {"rope_theta": 256.0, "rms_norm_eps": EPS}
 FAMILIES = {
@@ -48,11 +57,12 @@ FAMILIES = {
     "glm4": lambda: configs.glm4(head_dim=32, **ROPE),
     "olmo3": lambda: configs.olmo3(hidden_size=64, rope_scaling=None, **ROPE),
     "smollm3": lambda: configs.smollm3(hidden_size=64, **ROPE),
-    "gemma4 (31B)": lambda: golden("gemma4_31b_v"),
-    "gemma4 (E2B)": lambda: golden("gemma4_e2b_released_v", architectures=["Gemma4ForCausalLM"]),
-    "gemma4 (26B-A4B)": lambda: golden("gemma4_26b_a4b_v"),
+    "gemma4 (31B)": lambda: gemma4("gemma4_31b_v"),
+    "gemma4 (E2B)": lambda: gemma4("gemma4_e2b_released_v", architectures=["Gemma4ForCausalLM"]),
+    "gemma4 (26B-A4B)": lambda: gemma4("gemma4_26b_a4b_v"),
     "qwen3_moe": lambda: configs.qwen3_moe(head_dim=16, router_aux_loss_coef=0.0, rope_theta=256.0, rms_norm_eps=EPS),
-    "mixtral": lambda: golden("mixtral_v", router_aux_loss_coef=0.0),
+    "mixtral": lambda: golden("mixtral_v", router_aux_loss_coef=0.0, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+                             rms_norm_eps=EPS, rope_parameters={"rope_theta": 256.0, "rope_type": "default"}),
     "olmoe": lambda: configs.olmoe(hidden_size=32, router_aux_loss_coef=0.0, rope_theta=256.0, rms_norm_eps=EPS),
     "gpt_oss": lambda: configs.gpt_oss(head_dim=16, router_aux_loss_coef=0.0, rope_theta=256.0, rms_norm_eps=EPS),
     "glm4_moe": lambda: configs.glm4_moe(head_dim=32, **ROPE),
@@ -65,7 +75,7 @@ FAMILIES = {
     "qwen3_5": lambda: configs.qwen3_5(head_dim=32, rms_norm_eps=EPS, linear_key_head_dim=16,
                                        rope_parameters={"rope_type": "default", "rope_theta": 256.0, "partial_rotary_factor": 0.5}),
     "qwen3_5_moe": lambda: golden("qwen3_5_moe_released_v", architectures=["Qwen3_5MoeForCausalLM"], router_aux_loss_coef=0.0),
-    "granitemoehybrid": lambda: configs.granite_hybrid(hidden_size=32, **ROPE),
+    "granitemoehybrid": lambda: configs.granite_hybrid(hidden_size=32, mamba_d_head=16, **ROPE),
     "nemotron_h": lambda: configs.nemotron_h(head_dim=16, layer_norm_epsilon=EPS),
 }
 

@@ -583,6 +583,11 @@ static const struct {
           "{\"name\":\"is_causal\",\"i\":1},{\"name\":\"q_num_heads\",\"i\":3}"),
      "", "cannot be split into 3 heads", 0, 0, 0},
     {NODE("Dropout", "\"x\"", "\"y\"", ""), "", NULL, 0, 0, 0},
+    /* numbers without the inputs that a rule reads */
+    {NODE("Gather", "\"s\"", "\"a\"", "") "," NODE("Reshape", "\"x\",\"a\"", "\"y\"", ""),
+     INTS("s", "1", "2"), "node 'a' (Gather): input 1 is missing", 0, 0, 0},
+    {NODE("Add", "\"s\",\"\",\"s\"", "\"a\"", "") "," NODE("Reshape", "\"x\",\"a\"", "\"y\"", ""),
+     INTS("s", "1", "2"), "node 'a' (Add): input 1 is missing", 0, 0, 0},
     /* choices, and what tokens have chosen */
     {NODE("TopK", "\"x\",\"s\"", "\"y\",\"i\"", "{\"name\":\"largest\",\"i\":0}"), INTS("s", "1", "2"),
      "node 'y' (TopK), which seems to be part of a mixture of experts: 2 of axis -1 of 'x' [1,T,4], the "
