@@ -171,6 +171,8 @@ static void list_unused(const sbp_loading *l) {
             add_used(&used, w);
         for (int64_t i = 0; w && i < w->part_count; i++)
             add_used(&used, w->parts[i]);
+        for (int64_t i = 0; w && i < w->source_count; i++)
+            add_used(&used, w->sources[i]);
     }
     sbp_text names;
     sbp_text_init(&names, l->arena);
@@ -415,7 +417,7 @@ static void look_around(sbp_loading *l, const char *directory) {
 static sbp_status load_hf_file(sbp_loading *l, const sbp_json *config, const char *directory) {
     look_around(l, directory);
     SBP_TRY(sbp_loading_open_weights(l));
-    return sbp_load_hf(l, config, NULL, NULL);
+    return sbp_load_hf(l, config);
 }
 
 static sbp_status load_json(sbp_loading *l) {

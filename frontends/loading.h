@@ -32,15 +32,8 @@ const char *sbp_loading_source_name(const sbp_param *param);
  * there; NULL. */
 const sbp_weight *sbp_loading_find(const sbp_weights *weights, const sbp_param *param);
 
-/* How a file keeps the parameter that Hugging Face's class calls `name`, when it is not under its name: a
- * recipe in the arena; NULL: under its name. */
-typedef const struct sbp_recipe *(*sbp_stored)(sbp_arena *arena, void *user, const char *name,
-                                               const sbp_type *type);
-
-/* Builds the module from a config.json. stored: how a file of another format keeps the parameter that Hugging
- * Face's class calls so; NULL: the model's own files do. */
-sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_stored stored,
-                       void *stored_user) SBP_CHECKED;
+/* Builds the module from a config.json. */
+sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config) SBP_CHECKED;
 /* config with every KEY=JSON of the options. */
 sbp_status sbp_hf_override(sbp_loading *l, const sbp_json **config) SBP_CHECKED;
 

@@ -18,6 +18,10 @@
  * ten times 2^-24; in a single chain a hundred times. */
 #define SBP_TOLERANCE_LONG_SUM 1e-6
 
+/* A weight that a GGUF file has as 1 + w or -exp(w) in fp32, relative to the larger of it and 1: a rounding of 2^-24
+ * of what is up to twice as large, and of what the logarithm makes of it. */
+#define SBP_TOLERANCE_GGUF_RULE 0x1p-22
+
 /* An element of a result in fp32, absolute, per term of size 1 that it sums: a few dozen roundings of 2^-24.
  */
 #define SBP_TOLERANCE_ELEMENT_F32 2e-6

@@ -1,10 +1,10 @@
-/* gguf.h: architectures of GGUF files. Each describes its file as a Hugging Face config.json and says how the
- * file keeps each parameter; the graph is then built as for a Hugging Face directory. */
+/* gguf.h: GGUF files. Each is described as a Hugging Face config.json (gguf_config.c), its tensors go by Hugging Face's
+ * names (frontends/weights/gguf_view.c); the graph is then built as for a Hugging Face directory. */
 #ifndef SBP_FRONTENDS_GGUF_GGUF_H
 #define SBP_FRONTENDS_GGUF_GGUF_H
 
 #include "frontends/loading.h"
-#include "frontends/weights/gguf.h"
+#include "frontends/weights/gguf_table.h"
 
 typedef struct sbp_gguf_source {
     sbp_loading *loading;
@@ -12,12 +12,8 @@ typedef struct sbp_gguf_source {
     const sbp_weights *tensors; /* of the file itself, whatever --weights says */
 } sbp_gguf_source;
 
-typedef struct sbp_gguf_architecture {
-    const char *name; /* general.architecture */
-    sbp_status (*load)(sbp_gguf_source *source);
-} sbp_gguf_architecture;
-
-#define GGUF(architecture, function) sbp_status function(sbp_gguf_source *source) SBP_CHECKED;
-#include "frontends/registry.def"
+/* The text of config.json, in the arena. */
+sbp_status sbp_gguf_describe(const sbp_gguf_source *source, const sbp_gguf_facts *facts,
+                             const char **out) SBP_CHECKED;
 
 #endif

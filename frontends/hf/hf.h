@@ -40,9 +40,6 @@ typedef struct sbp_hf {
     /* of a multimodal model: the whole file, of which `config` is text_config; NULL */
     const sbp_json *wrapper;
     bool fp8; /* config.json says that weights are in FP8 */
-    /* How the model's own file keeps a parameter, when it is not under its name (GGUF); NULL: never. */
-    sbp_stored stored;
-    void *stored_user;
 } sbp_hf;
 
 /* ---- config.json ---------------------------------------------------------------------------------- */

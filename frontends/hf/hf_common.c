@@ -215,8 +215,7 @@ static sbp_value build_param(sbp_hf *hf, const char *name, sbp_dtype dtype, sbp_
                        .init = init,
                        .init_std = init == SBP_INIT_NORMAL ? hf->initializer_range : 0,
                        .pad_row = -1,
-                       .recipe = recipe,
-                       .stored = hf->stored ? hf->stored(hf->arena, hf->stored_user, name, &type) : NULL};
+                       .recipe = recipe};
     add_other_names(hf, &param, recipe ? recipe->source : name);
     number = sbp_module_add_param(hf->builder.module, &param);
     return hf->builder.status == SBP_OK ? sbp_build_param(&hf->builder, number) : SBP_NO_VALUE;

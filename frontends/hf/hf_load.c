@@ -389,7 +389,7 @@ static const char *print_config(sbp_arena *arena, const sbp_json *config, bool n
     return text.data;
 }
 
-sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_stored stored, void *stored_user) {
+sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config) {
     SBP_TRY(sbp_hf_override(l, &config));
     const char *model_type;
     SBP_TRY(sbp_json_get_string(l->diag, config, "model_type", SBP_JSON_REQUIRED, &model_type));
@@ -398,8 +398,6 @@ sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_stored stored
         return refuse(l, config, model_type);
     sbp_hf hf;
     begin(&hf, l, config, model_type);
-    hf.stored = stored;
-    hf.stored_user = stored_user;
     const sbp_func *func = hf.builder.func;
     read_fp8(&hf);
     if (architecture->text_type)

@@ -86,6 +86,8 @@ sbp_status sbp_gguf_facts_of_config(sbp_diag *diag, const char *path, const sbp_
     f.layers = layers_of(&c);
     f.heads = number(&c, "num_attention_heads", 0);
     f.kv_heads = number(&c, "num_key_value_heads", f.heads);
+    if (f.family == SBP_GGUF_GEMMA4)
+        f.shared = number(&c, "num_kv_shared_layers", 0);
     if (bit & DELTAS) {
         f.key_heads = number(&c, "linear_num_key_heads", 16);
         f.value_heads = number(&c, "linear_num_value_heads", 32);
@@ -169,6 +171,8 @@ sbp_status sbp_gguf_facts_of_keys(sbp_diag *diag, const sbp_gguf *gguf, sbp_gguf
     uint64_t bit = UINT64_C(1) << f.family;
     int64_t further = key_number(&k, "nextn_predict_layers"), blocks = key_number(&k, "block_count");
     f.layers = blocks > further ? blocks - further : 0;
+    f.further = further;
+    f.shared = f.family == SBP_GGUF_GEMMA4 ? key_number(&k, "attention.shared_kv_layers") : 0;
     f.heads = key_number(&k, "attention.head_count");
     f.kv_heads = key_number(&k, "attention.head_count_kv");
     f.kv_heads = f.kv_heads > 0 ? f.kv_heads : f.heads;
@@ -182,10 +186,11 @@ sbp_status sbp_gguf_facts_of_keys(sbp_diag *diag, const sbp_gguf *gguf, sbp_gguf
         f.value_size = ranks > 0 ? inner / ranks : 0;
     }
     if (bit & LATENTS) {
+        bool split = find(&k, "attention.key_length_mla") != NULL;
         int64_t turned = key_number(&k, "rope.dimension_count"),
-                head = key_number(&k, "attention.key_length_mla");
+                head = key_number(&k, split ? "attention.key_length_mla" : "attention.key_length");
         f.fixed = head > turned ? head - turned : 0;
-        f.value = key_number(&k, "attention.value_length_mla");
+        f.value = key_number(&k, split ? "attention.value_length_mla" : "attention.value_length");
     }
     SBP_TRY(k.status);
     if (f.layers > MOST_LAYERS)

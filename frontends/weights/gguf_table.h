@@ -42,8 +42,10 @@ const sbp_gguf_family *sbp_gguf_family_of(sbp_gguf_family_id id);
  * the keys of a file (sbp_gguf_facts_of_keys). What a family does not have is 0. */
 typedef struct sbp_gguf_facts {
     sbp_gguf_family_id family;
-    int64_t layers;                                       /* without those that predict further tokens */
-    int64_t heads, kv_heads;                              /* of attention */
+    int64_t layers;          /* without those that predict further tokens, */
+    int64_t further;         /* which stand behind them in files */
+    int64_t shared;          /* Gemma 4: the last so many layers read keys and values of others */
+    int64_t heads, kv_heads; /* of attention */
     int64_t key_heads, value_heads, key_size, value_size; /* of the delta rule; sizes are of a head */
     int64_t fixed, value;                                 /* latent attention: of a head of keys what does not
                                                             turn, and of values */

@@ -134,6 +134,9 @@ const sbp_weight *sbp_weights_find(const sbp_weights *w, const char *name) {
     at = w->pairs ? sbp_map_get(&w->pair_by_name, name) : -1;
     if (at >= 0)
         return &w->pairs[at];
+    at = w->views ? sbp_map_get(&w->view_by_name, name) : -1;
+    if (at >= 0)
+        return &w->views[at];
     at = w->stacks && strchr(name, '*') ? sbp_map_get(&w->stack_by_name, name) : -1;
     return at < 0 ? NULL : &w->stacks[at];
 }
@@ -367,6 +370,8 @@ sbp_status sbp_weights_read_blocks(const sbp_weights *w, const sbp_weight *t, in
     if (!f || first < 0 || count < 0 || count > t->elems / f->block - first)
         return sbp_fail(diag, SBP_INTERNAL, "%s: tensor '%s' has no %lld blocks from %lld on", t->path,
                         t->name, (long long)count, (long long)first);
+    if (t->view)
+        return t->view->read_blocks(w, t, first, count, parts, diag);
     for (int64_t done = 0; done < count;) {
         int64_t most = QUANTIZED_ELEMS / f->block, n = count - done < most ? count - done : most;
         void *to[SBP_MAX_FORMAT_PARTS];
@@ -416,6 +421,8 @@ sbp_status sbp_weights_read(const sbp_weights *w, const sbp_weight *t, int64_t f
         return SBP_OK;
     if (t->parts)
         return sbp_weights_read_stack(w, t, first, count, dtype, out, diag);
+    if (t->view)
+        return t->view->read(w, t, first, count, dtype, out, diag);
     if (t->codec >= CODEC_QUANTIZED)
         return read_quantized(w, t, first, count, dtype, out, diag);
     if (dtype != t->dtype)

@@ -18,6 +18,7 @@
 
 typedef struct sbp_weights sbp_weights;
 struct sbp_gguf;
+struct sbp_gguf_view;
 
 typedef struct sbp_weight {
     const char *name;
@@ -38,7 +39,12 @@ typedef struct sbp_weight {
      * (weights_joined.c). A scale is of so many rows and columns. */
     const struct sbp_weight *codes, *scales;
     int64_t scale_rows, scale_columns;
+    /* Of a tensor of a GGUF file that goes by the name and shape that Hugging Face gives it: the tensors of the file that
+     * it is made of. */
+    const struct sbp_weight **sources;
+    int64_t source_count;
     /* For the readers: */
+    struct sbp_gguf_view *view;
     int32_t file, codec;
     int64_t offset, bytes; /* in the file */
 } sbp_weight;
@@ -55,7 +61,7 @@ const sbp_weight *sbp_weights_at(const sbp_weights *weights, int32_t index);
 /* What two tensors, X_blocks and X_scales, are together, is called so: X_blocks+scales. */
 const char *sbp_weights_pair_name(sbp_arena *arena, const char *blocks);
 /* Or two of a name that sbp_weights_pair_name gives. Or the stack of tensors of that name, where there is one from 0 on without a gap, all of one shape and type.
- * NULL when there is none of that name. */
+ * Or of a GGUF file what Hugging Face calls so. NULL when there is none of that name. */
 const sbp_weight *sbp_weights_find(const sbp_weights *weights, const char *name);
 /* SBP_INPUT when a parameter of this type cannot be read from the tensor: its encoding is not supported, or
  * it holds integers, which for a parameter of floats are codes of some quantization. */

@@ -6,8 +6,8 @@
 
 /* How the bytes of a tensor are to be understood: 0 .. SBP_DTYPE_COUNT - 1 are plain arrays of that
  * dtype, from CODEC_QUANTIZED on a ggml block type (value minus CODEC_QUANTIZED), CODEC_NONE unreadable; the others
- * have scales in a second tensor. */
-enum { CODEC_NONE = -1, CODEC_QUANTIZED = 256, CODEC_MXFP4 = 1024, CODEC_FP8 };
+ * have scales in a second tensor; CODEC_VIEW: it is made of others. */
+enum { CODEC_NONE = -1, CODEC_VIEW = 128, CODEC_QUANTIZED = 256, CODEC_MXFP4 = 1024, CODEC_FP8 };
 
 typedef struct weights_file {
     const char *path;
@@ -29,6 +29,10 @@ struct sbp_weights {
     sbp_map pair_by_name;
     sbp_weight *stacks;
     sbp_map stack_by_name;
+    sbp_weight
+        *views; /* of a GGUF file whose architecture gguf_table.def knows, under names of Hugging Face */
+    int32_t view_count, view_capacity;
+    sbp_map view_by_name;
     const sbp_json *metadata; /* NULL or the __metadata__ object of the first file */
     const struct sbp_gguf *gguf;
     const sbp_format_decoder *decoders[SBP_FORMAT_COUNT]; /* of formats that tensors have */
@@ -53,6 +57,18 @@ sbp_status sbp_weights_read_raw(const sbp_weights *w, const sbp_weight *t, int64
 void sbp_weights_stack(sbp_weights *w);
 sbp_status sbp_weights_read_stack(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
                                   sbp_dtype dtype, void *out, sbp_diag *diag) SBP_CHECKED;
+/* Finds the views of a GGUF file that is open (gguf_view.c); below a guard. */
+sbp_status sbp_weights_view(sbp_weights *w, sbp_diag *diag) SBP_CHECKED;
+/* How one is read, as sbp_weights_read and sbp_weights_read_blocks. */
+struct sbp_gguf_view {
+    sbp_status (*read)(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+                       sbp_dtype dtype, void *out, sbp_diag *diag);
+    sbp_status (*read_blocks)(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+                              void *const *parts, sbp_diag *diag);
+    struct sbp_gguf_part *parts;
+    int32_t count, capacity;
+};
+
 /* Opens one more file, below a guard. */
 sbp_status sbp_weights_add_file(sbp_weights *w, sbp_diag *diag, const char *path, int32_t *index) SBP_CHECKED;
 /* Adds a tensor; a name that is there already is an error. */

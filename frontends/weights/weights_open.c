@@ -109,11 +109,16 @@ static bool is_safetensors(const char *path) {
     return found;
 }
 
+static sbp_status open_gguf(sbp_weights *w, sbp_diag *diag, const char *path) {
+    SBP_TRY(sbp_gguf_add(w, diag, path));
+    return sbp_weights_view(w, diag);
+}
+
 static sbp_status open_any(sbp_weights *w, sbp_diag *diag, const char *path) {
     if (sbp_directory_exists(path))
         return open_directory(w, diag, path);
     if (has_suffix(path, ".gguf") || begins_with_gguf(path))
-        return sbp_gguf_add(w, diag, path);
+        return open_gguf(w, diag, path);
     if (has_suffix(path, ".safetensors.index.json")) {
         const char *slash = strrchr(path, '/');
         const char *directory = slash ? sbp_arena_strndup(w->arena, path, (size_t)(slash - path) + 1) : ".";

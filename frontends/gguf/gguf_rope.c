@@ -1,0 +1,299 @@
+/* gguf_rope.c: rotary parameters of a GGUF file. What stretches frequencies stands in keys (linear, yarn) or is a tensor
+ * of factors, which is what they are divided by: rope_freqs.weight of Llama 3 and Gemma 4, rope_factors_long and _short
+ * of Phi-3 (longrope). Parameters that give these factors are found again, so that config.json can say them. */
+#include "frontends/gguf/gguf_config.h"
+
+#include <math.h>
+#include <string.h>
+
+static bool is_of(const sbp_gguf_config *c, sbp_gguf_family_id family) {
+    return c->facts.family == family;
+}
+
+static double theta_of(sbp_gguf_config *c) {
+    return sbp_gguf_config_number(c, "rope.freq_base", 1e4);
+}
+
+/* Half as many numbers as elements of a head turn; NULL, with an error, when it is not so. */
+static const double *read_factors(sbp_gguf_config *c, const sbp_weight *w, int64_t turning) {
+    if (w->rank != 1 || w->elems != turning / 2)
+        sbp_gguf_config_fail(c, "tensor '%s' has %lld elements, half of the head size %lld is expected",
+                             w->name, (long long)w->elems, (long long)turning);
+    if (c->status != SBP_OK)
+        return NULL;
+    double *found = SBP_NEW_ARRAY(c->arena, double, w->elems);
+    c->status = sbp_weights_read(c->tensors, w, 0, w->elems, SBP_F64, found, c->diag);
+    return c->status == SBP_OK ? found : NULL;
+}
+
+/* ---- Llama 3 ------------------------------------------------------------------------------------------ */
+
+enum { LOW = 1, HIGH = 4 }; /* low_freq_factor, high_freq_factor: of all models that there are */
+
+/* Llama 3 divides slow frequencies by `factor`, keeps fast ones, and blends between: llama3 in hf_rope.c. */
+static double llama3_factor(double theta, int64_t i, int64_t head_dim, double factor, double length) {
+    const double pi = 3.14159265358979323846;
+    double wavelength = 2 * pi * pow(theta, (double)(2 * i) / (double)head_dim);
+    if (wavelength < length / HIGH)
+        return 1;
+    if (wavelength > length / LOW)
+        return factor;
+    double t = (length / wavelength - LOW) / (HIGH - LOW);
+    return 1 / ((1 - t) / factor + t);
+}
+
+/* How far the factors are from Llama 3's, relatively; worst: where. */
+static double llama3_distance(const double *found, int64_t n, double theta, double factor, double length,
+                              int64_t *worst) {
+    double most = 0;
+    *worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double expected = llama3_factor(theta, i, 2 * n, factor, length);
+        double distance = fabs(found[i] - expected) / expected;
+        if (!(distance <= most)) {
+            most = distance;
+            *worst = i;
+        }
+    }
+    return most;
+}
+
+/* The original length, which files need not say, is one of these. */
+static double find_length(const double *found, int64_t n, double theta, double factor, double said) {
+    int64_t at;
+    if (said > 0)
+        return said;
+    for (double length = 8192; length >= 1; length = length > 1024 ? length / 2 : length - 1)
+        if (llama3_distance(found, n, theta, factor, length, &at) <= 1e-4)
+            return length;
+    return 8192;
+}
+
+static void write_llama3(sbp_gguf_config *c, const sbp_weight *w) {
+    double said = (double)sbp_gguf_config_count(c, "rope.scaling.original_context_length", 0, 0), factor = 1,
+           theta = theta_of(c);
+    const double *found = read_factors(c, w, c->head_dim);
+    if (!found)
+        return;
+    int64_t n = w->elems, worst;
+    for (int64_t i = 0; i < n; i++)
+        factor = fmax(factor, found[i]);
+    double length = find_length(found, n, theta, factor, said);
+    if (!(llama3_distance(found, n, theta, factor, length, &worst) <= 1e-4)) {
+        sbp_gguf_config_fail(
+            c,
+            "tensor '%s', element %lld is %g; Llama 3's scaling by %g of %g positions gives %g, and "
+            "no other is supported",
+            w->name, (long long)worst, found[worst], factor, length,
+            llama3_factor(theta, worst, 2 * n, factor, length));
+        return;
+    }
+    sbp_json_write_object(c->out, "rope_scaling");
+    sbp_json_write_string(c->out, "rope_type", "llama3");
+    sbp_gguf_config_write(c, "factor", factor);
+    sbp_json_write_raw(c->out, "low_freq_factor", "1.0");
+    sbp_json_write_raw(c->out, "high_freq_factor", "4.0");
+    sbp_json_write_int(c->out, "original_max_position_embeddings", (int64_t)length);
+    sbp_json_write_end(c->out);
+}
+
+/* ---- longrope ----------------------------------------------------------------------------------------- */
+
+static void write_list(sbp_gguf_config *c, const char *field, const double *values, int64_t n) {
+    sbp_json_write_array(c->out, field);
+    for (int64_t i = 0; values && i < n; i++)
+        sbp_gguf_config_write(c, NULL, values[i]);
+    sbp_json_write_end(c->out);
+}
+
+static void write_longrope(sbp_gguf_config *c, int64_t turning) {
+    const sbp_weight *longer = sbp_gguf_config_tensor(c, "rope_factors_long.weight"),
+                     *shorter = sbp_gguf_config_tensor(c, "rope_factors_short.weight");
+    int64_t length = sbp_gguf_config_count(c, "rope.scaling.original_context_length", 0, 0);
+    if (!longer || !shorter || length < 1) {
+        sbp_gguf_config_fail(
+            c,
+            "rotary frequencies of type longrope need tensors 'rope_factors_long.weight' and "
+            "'rope_factors_short.weight', and a key '%s.rope.scaling.original_context_length'",
+            c->family->architecture);
+        return;
+    }
+    const double *more = read_factors(c, longer, turning), *less = read_factors(c, shorter, turning);
+    double growth = (double)c->positions / (double)length,
+           expected = growth > 1 ? sqrt(1 + log(growth) / log((double)length)) : 1,
+           scale = sbp_gguf_config_number(c, "rope.scaling.attn_factor", expected);
+    sbp_json_write_int(c->out, "original_max_position_embeddings", length);
+    sbp_json_write_object(c->out, "rope_scaling");
+    sbp_json_write_string(c->out, "rope_type", "longrope");
+    write_list(c, "long_factor", more, longer->elems);
+    write_list(c, "short_factor", less, shorter->elems);
+    if (!(fabs(scale - expected) <= 1e-6 * expected))
+        sbp_gguf_config_write(c, "attention_factor", scale);
+    sbp_json_write_end(c->out);
+}
+
+/* ---- keys --------------------------------------------------------------------------------------------- */
+
+static void write_yarn(sbp_gguf_config *c) {
+    double extension = sbp_gguf_config_number(c, "rope.scaling.yarn_ext_factor", 1);
+    int64_t length = sbp_gguf_config_count(c, "rope.scaling.original_context_length", 0, 0);
+    if (extension != 1 || length < 1)
+        sbp_gguf_config_fail(
+            c,
+            "yarn with yarn_ext_factor %g and original_context_length %lld; 1 and a length are "
+            "expected",
+            extension, (long long)length);
+    sbp_json_write_string(c->out, "rope_type", "yarn");
+    sbp_gguf_config_write(c, "factor", sbp_gguf_config_number(c, "rope.scaling.factor", 1));
+    sbp_json_write_int(c->out, "original_max_position_embeddings", length);
+    static const char *const keys[][2] = {{"rope.scaling.yarn_attn_factor", "attention_factor"},
+                                          {"rope.scaling.yarn_beta_fast", "beta_fast"},
+                                          {"rope.scaling.yarn_beta_slow", "beta_slow"}};
+    for (int i = 0; i < SBP_COUNT(keys); i++)
+        if (sbp_gguf_config_key(c, keys[i][0]))
+            sbp_gguf_config_write(c, keys[i][1], sbp_gguf_config_number(c, keys[i][0], 1));
+    if (is_of(c, SBP_GGUF_GPT_OSS)) /* its class's, which files do not say */
+        sbp_json_write_bool(c->out, "truncate", false);
+    if (sbp_gguf_config_key(c, "rope.scaling.yarn_log_multiplier")) { /* a tenth of both */
+        double scale =
+            10 * sbp_gguf_config_said(sbp_gguf_config_number(c, "rope.scaling.yarn_log_multiplier", 0));
+        sbp_gguf_config_write(c, "mscale", scale);
+        sbp_gguf_config_write(c, "mscale_all_dim", scale);
+    }
+}
+
+/* Members of an object: type and what belongs to it. */
+static void write_type(sbp_gguf_config *c) {
+    const char *type = sbp_gguf_config_string(c, "rope.scaling.type", "none");
+    double factor = sbp_gguf_config_number(c, "rope.scaling.factor", 1);
+    if (strcmp(type, "none") == 0) { /* the spelling of old files */
+        factor = sbp_gguf_config_number(c, "rope.scale_linear", 1);
+        type = factor != 1 ? "linear" : type;
+    }
+    if (strcmp(type, "yarn") == 0) {
+        write_yarn(c);
+    } else if (strcmp(type, "linear") == 0) {
+        sbp_json_write_string(c->out, "rope_type", "linear");
+        sbp_gguf_config_write(c, "factor", factor);
+    } else if (strcmp(type, "none") == 0) {
+        sbp_json_write_string(c->out, "rope_type", "default");
+    } else {
+        sbp_gguf_config_fail(c, "key '%s.rope.scaling.type' is '%s'; none, linear and yarn are supported%s",
+                             c->family->architecture, type,
+                             strcmp(type, "longrope") == 0 ? " (of phi3 longrope, too)" : "");
+    }
+}
+
+/* How many elements of a head turn, as the share that gives this number again when it is rounded down. */
+static double share_of(int64_t turning, int64_t head_dim) {
+    double share = (double)turning / (double)head_dim;
+    while ((int64_t)((double)head_dim * share) < turning)
+        share = nextafter(share, 2);
+    return share;
+}
+
+static void write_partial(sbp_gguf_config *c, int64_t turning) {
+    const uint64_t partial = UINT64_C(1) << SBP_GGUF_GLM | UINT64_C(1) << SBP_GGUF_GLM4 |
+                             UINT64_C(1) << SBP_GGUF_GLM4_MOE | UINT64_C(1) << SBP_GGUF_PHI3 |
+                             UINT64_C(1) << SBP_GGUF_QWEN3_NEXT | UINT64_C(1) << SBP_GGUF_QWEN3_5 |
+                             UINT64_C(1) << SBP_GGUF_QWEN3_5_MOE;
+    const uint64_t unread = UINT64_C(1) << SBP_GGUF_DEEPSEEK_V3 | UINT64_C(1) << SBP_GGUF_NEMOTRON_H |
+                            UINT64_C(1) << SBP_GGUF_NEMOTRON_H_MOE;
+    if (turning < 1 || turning > c->head_dim || turning % 2 != 0)
+        sbp_gguf_config_fail(
+            c,
+            "key '%s.rope.dimension_count' is %lld; an even number up to the head size %lld is "
+            "expected",
+            c->family->architecture, (long long)turning, (long long)c->head_dim);
+    else if (is_of(c, SBP_GGUF_GPT_NEOX))
+        sbp_json_write_double(c->out, "rotary_pct", share_of(turning, c->head_dim));
+    else if (sbp_gguf_is_of(partial, c->facts.family))
+        sbp_json_write_double(c->out, "partial_rotary_factor", share_of(turning, c->head_dim));
+    else if (turning != c->head_dim && !sbp_gguf_is_of(unread, c->facts.family))
+        sbp_gguf_config_fail(c, "key '%s.rope.dimension_count' is %lld; only %lld is supported",
+                             c->family->architecture, (long long)turning, (long long)c->head_dim);
+}
+
+/* ---- families whose layers are of two kinds ------------------------------------------------------------- */
+
+static void write_sliding(sbp_gguf_config *c, double theta) {
+    sbp_json_write_object(c->out, "sliding_attention");
+    sbp_json_write_string(c->out, "rope_type", "default");
+    sbp_gguf_config_write(c, "rope_theta", sbp_gguf_config_number(c, "rope.freq_base_swa", theta));
+    sbp_json_write_end(c->out);
+}
+
+/* Of full attention the first part of a head turns: factors of 1, then of what stops all turning. */
+static void write_proportional(sbp_gguf_config *c, int64_t head_dim) {
+    const sbp_weight *w = sbp_gguf_config_tensor(c, "rope_freqs.weight");
+    int64_t turning = 0, n = head_dim / 2;
+    if (!w) {
+        sbp_json_write_string(c->out, "rope_type", "default");
+        return;
+    }
+    const double *found = read_factors(c, w, head_dim);
+    while (found && turning < n && found[turning] == 1)
+        turning++;
+    for (int64_t i = turning; found && i < n; i++)
+        if (found[i] < 1e20)
+            sbp_gguf_config_fail(c,
+                                 "tensor '%s', element %lld is %g; factors of 1, then of 1e30 are expected",
+                                 w->name, (long long)i, found[i]);
+    sbp_json_write_string(c->out, "rope_type", "proportional");
+    sbp_json_write_double(c->out, "partial_rotary_factor", share_of(2 * turning, head_dim));
+}
+
+static void write_two(sbp_gguf_config *c) {
+    bool gemma4 = is_of(c, SBP_GGUF_GEMMA4);
+    double theta = theta_of(c);
+    sbp_json_write_object(c->out, "rope_parameters");
+    sbp_json_write_object(c->out, "full_attention");
+    sbp_gguf_config_write(c, "rope_theta", theta);
+    if (gemma4)
+        write_proportional(c, sbp_gguf_config_count(c, "attention.key_length", 0, 0));
+    else
+        write_type(c);
+    sbp_json_write_end(c->out);
+    write_sliding(c, is_of(c, SBP_GGUF_OLMO3) ? theta : 1e4);
+    sbp_json_write_end(c->out);
+}
+
+/* ---- all ------------------------------------------------------------------------------------------------ */
+
+void sbp_gguf_config_rope(sbp_gguf_config *c) {
+    const uint64_t two =
+        UINT64_C(1) << SBP_GGUF_GEMMA3 | UINT64_C(1) << SBP_GGUF_GEMMA4 | UINT64_C(1) << SBP_GGUF_OLMO3;
+    const uint64_t none = UINT64_C(1) << SBP_GGUF_NEMOTRON_H | UINT64_C(1) << SBP_GGUF_NEMOTRON_H_MOE;
+    const sbp_weight *factors = sbp_gguf_config_tensor(c, "rope_freqs.weight");
+    bool latent = is_of(c, SBP_GGUF_DEEPSEEK_V3);
+    if (sbp_gguf_is_of(none, c->facts.family))
+        return;
+    if (sbp_gguf_is_of(two, c->facts.family)) {
+        write_two(c);
+        return;
+    }
+    int64_t turning = sbp_gguf_config_count(c, "rope.dimension_count", 0, c->head_dim);
+    if (!latent)
+        write_partial(c, turning);
+    sbp_gguf_config_write(c, is_of(c, SBP_GGUF_GPT_NEOX) ? "rotary_emb_base" : "rope_theta", theta_of(c));
+    if (is_of(c, SBP_GGUF_PHI3) && sbp_gguf_config_tensor(c, "rope_factors_long.weight")) {
+        write_longrope(c, turning);
+        return;
+    }
+    const char *type = sbp_gguf_config_string(c, "rope.scaling.type", "none");
+    if (factors && strcmp(type, "none") != 0)
+        sbp_gguf_config_fail(c, "%s scaling of rotary frequencies as well as '%s'", type, factors->name);
+    else if (factors) {
+        write_llama3(c, factors);
+        return;
+    }
+    if (strcmp(type, "none") == 0 && !sbp_gguf_config_key(c, "rope.scale_linear") &&
+        !is_of(c, SBP_GGUF_GPT_OSS)) {
+        sbp_json_write_null(c->out, "rope_scaling");
+        return;
+    }
+    sbp_json_write_object(c->out,
+                          "rope_scaling"); /* GPT-OSS's class has one of its own where there is none */
+    write_type(c);
+    sbp_json_write_end(c->out);
+}

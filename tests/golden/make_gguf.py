@@ -1,0 +1,244 @@
+#!/usr/bin/env python3
+"""Converts models of goldens into GGUF files by llama.cpp's own converter: gguf/, and larger sets to look at.
+
+make_gguf.py LLAMA_CPP OUT [NAME ...]
+
+LLAMA_CPP is a tree of llama.cpp that has conversion/ and gguf-py/ (the source package of llama-cpp-python on PyPI holds
+one in vendor/llama.cpp). OUT gets NAME.gguf and cases.json: of each file the golden it was made of, and fields of its
+config.json that are to be set so that the directory says what the file can say. Needs torch, transformers and what
+gguf-py needs. Those of FRESH are made of new models, NAME.model, by the code of make_goldens.py.
+
+The models have no tokenizer: they get one whose tokens are "t0", "t1" and so on.
+"""
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import shutil
+import sys
+import tempfile
+
+import configs
+
+HERE = pathlib.Path(__file__).resolve().parent
+NULL = "null"
+
+
+@dataclasses.dataclass
+class Case:
+    """set: what both sides are told; only_file, drop: what the converter alone is told, and tensors that it is not
+    given, by the ends of their names."""
+
+    golden: str
+    set: dict = dataclasses.field(default_factory=dict)
+    only_file: dict = dataclasses.field(default_factory=dict)
+    drop: tuple = ()
+    flags: tuple = ()
+    fresh: dict | None = None
+
+
+NO_NEXTN = ("--no-nextn",)
+UNBALANCED = {"router_aux_loss_coef": 0.0}
+
+CASES = {
+    "llama": Case("llama_plain"),
+    "llama_bias": Case("llama_bias"),
+    "llama3": Case("llama_rope_llama3"),
+    "llama_linear": Case("llama_rope_linear_type"),
+    "llama_yarn": Case("llama_rope_yarn"),
+    "llama_f16": Case("llama_plain", flags=("--outtype", "f16")),
+    "mistral": Case("mistral_no_window"),
+    "mixtral": Case("mixtral_v", UNBALANCED),
+    "qwen2": Case("qwen2_plain"),
+    "qwen3": Case("qwen3_plain"),
+    "qwen3moe": Case("qwen3_moe_balanced", {**UNBALANCED, "num_hidden_layers": 1, "mlp_only_layers": []}),
+    "qwen3next": Case("qwen3_next_moe_v", UNBALANCED, flags=NO_NEXTN),
+    "qwen35": Case("qwen3_5_dense_v", flags=NO_NEXTN),
+    "qwen35moe": Case("qwen3_5_moe_released_v", {"text_config.router_aux_loss_coef": 0.0}, flags=NO_NEXTN),
+    "gemma3": Case("gemma3_layer_types", {"query_pre_attn_scalar": 8, "layer_types": ["sliding_attention"] * 4}),
+    "gemma4": Case("gemma4_31b_v"),
+    "gemma4_experts": Case("gemma4_26b_a4b_v"),
+    "gemma4_shared": Case("gemma4_e2b_released_v"),
+    "olmo2": Case("olmo2_plain"),
+    "olmo3": Case("olmo3_released"),
+    "olmoe": Case("olmoe_v", {**UNBALANCED, "rms_norm_eps": 1e-5}),
+    "smollm3": Case("smollm3_interval", {"no_rope_layer_interval": 4}),
+    "chatglm": Case(
+        "glm_plain",
+        {"rms_norm_eps": 1e-5, "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "max_position_embeddings": 24},
+        {"partial_rotary_factor": 1.0},
+    ),
+    "glm4": Case("glm4_defaults"),
+    "glm4moe": Case("glm4_moe_norms", UNBALANCED, {"num_nextn_predict_layers": 0}),
+    "deepseek2": Case("deepseek_v3_groups", {"norm_topk_prob": True}, {"scoring_func": "sigmoid"}),
+    "deepseek2_yarn": Case(
+        "deepseek_v3_yarn",
+        {"norm_topk_prob": True, "rope_scaling.mscale": 0.8, "rope_interleave": True},
+        {"scoring_func": "sigmoid"},
+    ),
+    "phi3": Case("phi3_plain"),
+    "phi3_longrope": Case("phi3_longrope_short"),
+    "gpt-oss": Case("gpt_oss_v", {**UNBALANCED, "swiglu_limit": 7.0}),
+    "gpt-oss_mxfp4": Case(
+        "gpt_oss_mxfp4_v", {**UNBALANCED, "swiglu_limit": 7.0, "quantization_config": None}, {"quantization_config": NULL}
+    ),
+    "gptneox": Case("gpt_neox_plain", {"rotary_pct": 0.5, "rotary_emb_base": 10000}),
+    "granite": Case("granite_plain"),
+    "granite_bias": Case("granite_bias_tied"),
+    "granitehybrid": Case("granite_hybrid_groups", {"position_embedding_type": "nope", "time_step_limit": None}),
+    "granitehybrid_experts": Case("granite_hybrid_v", UNBALANCED),
+    "nemotron_h_moe": Case("nemotron_h_latent", {"time_step_min": 0.001}, {"mamba_d_head": 6}),
+    "lfm2": Case("lfm2_v", {"conv_bias": False}, drop=("conv.bias", "conv.in_proj.bias", "conv.out_proj.bias")),
+    # new models
+    "gemma3_six": Case("", fresh=configs.gemma3(num_hidden_layers=7, query_pre_attn_scalar=8)),
+    "granitemoe": Case(
+        "",
+        fresh=configs.granite_hybrid(
+            layer_types=["attention"] * 3, num_local_experts=4, num_experts_per_tok=2, router_aux_loss_coef=0.0
+        ),
+        set=UNBALANCED,
+    ),
+    "granite_4": Case("", fresh=configs.granite_hybrid(layer_types=["attention"] * 3)),
+    "nemotron_h": Case(
+        "",
+        fresh={
+            k: v
+            for k, v in configs.nemotron_h(layers_block_type=["linear_attention", "mlp", "full_attention"]).items()
+            if not k.startswith(("n_routed", "num_experts", "moe", "routed"))
+        },
+        only_file={"mamba_d_head": 6},
+    ),
+    "deepseek2_lite": Case(
+        "", fresh=configs.deepseek_v3(architectures=["Glm4MoeLiteForCausalLM"], model_type="glm4_moe_lite", norm_topk_prob=True,
+                                      mlp_layer_types=["dense", "sparse"]),
+    ),
+    "qwen2_tied": Case("qwen2_tied"),
+    "qwen3_tied": Case("qwen3_tied"),
+    "qwen3_yarn": Case("qwen3_yarn"),
+    "llama_mqa": Case("llama_mqa"),
+}
+
+
+def load(tree):
+    sys.path[:0] = [str(tree), str(tree / "gguf-py")]
+    import convert_hf_to_gguf
+
+    return convert_hf_to_gguf
+
+
+def write_vocabulary(model):
+    """In place of a class's set_vocab."""
+    size = model.hparams["vocab_size"]
+    writer = model.gguf_writer
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([f"t{i}" for i in range(size)])
+    writer.add_token_types([1] * size)
+    writer.add_token_merges(["t 0"])
+    if isinstance(model.hparams.get("pad_token_id"), int):
+        writer.add_pad_token_id(model.hparams["pad_token_id"])
+
+
+def change(config, changes):
+    for path, value in changes.items():
+        *objects, last = path.split(".")
+        at = config
+        for name in objects:
+            at = at[name]
+        at[last] = value
+        if value == NULL:
+            del at[last]
+
+
+def prepare(case, source, directory):
+    """A copy of the model as the converter is to see it, with what it asks of a tokenizer's file."""
+    from safetensors.torch import load_file, save_file
+
+    config = json.loads((source / "config.json").read_text())
+    change(config, {**case.set, **case.only_file})
+    (directory / "config.json").write_text(json.dumps(config))
+    layers = config.get("num_hidden_layers", 10**6)
+    for file in source.glob("*.safetensors"):
+        tensors = {
+            name: value
+            for name, value in load_file(file).items()
+            if not name.endswith(case.drop or ("\0",)) and not is_behind(name, layers)
+        }
+        save_file(tensors, directory / file.name, {"format": "pt"})
+    for file in source.glob("*.index.json"):
+        shutil.copyfile(file, directory / file.name)
+    size = config.get("vocab_size", config.get("text_config", {}).get("vocab_size", 0))
+    (directory / "tokenizer.json").write_text(
+        json.dumps({"model": {"vocab": {f"t{i}": i for i in range(size)}}, "added_tokens": []})
+    )
+
+
+def is_behind(name, layers):
+    parts = name.split(".layers.")
+    return len(parts) == 2 and int(parts[1].split(".")[0]) >= layers
+
+
+def make_fresh(name, case, out):
+    import cases
+    import make_goldens
+
+    target = out / f"{name}.model"
+    if target.exists():
+        shutil.rmtree(target)
+    make_goldens.write_model(target, name, cases.Case("a file of GGUF", case.fresh, cases.A))
+    return target
+
+
+def convert(name, case, out, converter):
+    source = make_fresh(name, case, out) if case.fresh else HERE / case.golden / "model"
+    flags = case.flags if "--outtype" in case.flags else ("--outtype", "f32", *case.flags)
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = pathlib.Path(scratch) / "model"
+        directory.mkdir()
+        prepare(case, source, directory)
+        sys.argv = ["convert_hf_to_gguf.py", str(directory), "--outfile", str(out / f"{name}.gguf"), *flags]
+        with contextlib.redirect_stdout(sys.stderr):
+            converter.main()
+
+
+def main():
+    tree, out = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
+    names = sys.argv[3:] or list(CASES)
+    out.mkdir(parents=True, exist_ok=True)
+    converter = load(tree)
+    original = converter.get_model_class
+
+    def without_tokenizer(name, mmproj=False):
+        found = original(name, mmproj)
+        found.set_vocab = write_vocabulary
+        found.no_mtp = False
+        return found
+
+    converter.get_model_class = without_tokenizer
+    base = converter.ModelBase
+    parse = base.load_hparams
+
+    def with_all_fields(directory, is_mistral_format):  # transformers 5 drops fields that the converter asks for
+        return {**json.loads((pathlib.Path(directory) / "config.json").read_text()), **parse(directory, is_mistral_format)}
+
+    base.load_hparams = staticmethod(with_all_fields)
+    listed, balance = {}, ("router_aux_loss_coef", "text_config.router_aux_loss_coef")
+    for name in names:
+        case = CASES[name]
+        try:
+            convert(name, case, out, converter)
+        except Exception as error:
+            print(f"{name}: {type(error).__name__}: {error}")
+            continue
+        listed[name] = {
+            "golden": case.golden,
+            "set": [f"{key}={json.dumps(value)}" for key, value in case.set.items()],
+            "file_set": ["router_aux_loss_coef=0.0"] if any(key in balance for key in case.set) else [],
+        }
+        print(f"{name}.gguf")
+    (out / "cases.json").write_text(json.dumps(listed, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
