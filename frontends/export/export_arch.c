@@ -325,7 +325,6 @@ static void put_nemotron(const putter *p) {
     sbp_gguf_keys_remove(p->keys, named(p, "attention.layer_norm_rms_epsilon"));
     put_count(p, "context_length", 1 << 20);
     put_bool(p, "rope.scaling.finetuned", false);
-    put_count(p, "block_count", p->m->facts.layers);
     put_of_layers(p, "feed_forward_length",
                   exp_number(p->m, is(p, F(NEMOTRON_H_MOE)) ? "moe_intermediate_size" : "intermediate_size"),
                   has_mlp);
@@ -515,6 +514,9 @@ static void put_windows(const putter *p) {
 }
 
 static void put_lengths(const putter *p) {
+    put_count(p, "block_count", p->m->facts.layers);
+    if (is(p, F(GRANITE)))
+        put_count(p, "feed_forward_length", (int64_t)exp_number(p->m, "intermediate_size"));
     if (is(p, HYBRIDS | NEMOTRONS | F(LFM2)))
         put_of_layers(p, "attention.head_count_kv", (double)p->m->facts.kv_heads, attends);
     double vocabulary = exp_number(p->m, "vocab_size");
