@@ -119,10 +119,11 @@ static uint32_t file_type(const exp_job *job) {
 
 static exp_tokens_rule tokens_rule(sbp_gguf_family_id family) {
     uint64_t bit = UINT64_C(1) << family;
-    const uint64_t llamas = F(LLAMA) | F(MISTRAL) | F(MIXTRAL) | F(SMOLLM3) | F(GRANITE) | F(GRANITE_DENSE) |
-                            F(GRANITE_MOE) | F(GRANITE_HYBRID) | F(GRANITE_HYBRID_MOE) | F(QWEN2) | F(QWEN3) |
-                            F(PHI3);
+    const uint64_t llamas = F(LLAMA) | F(MISTRAL) | F(MIXTRAL) | F(SMOLLM3) | F(GRANITE),
+                   pieces = F(GRANITE_DENSE) | F(GRANITE_MOE) | F(GRANITE_HYBRID) | F(GRANITE_HYBRID_MOE) |
+                            F(QWEN2) | F(QWEN3) | F(PHI3);
     return bit & llamas                             ? EXP_TOKENS_LLAMA
+           : bit & pieces                           ? EXP_TOKENS_PIECES
            : bit & F(GEMMA3)                        ? EXP_TOKENS_GEMMA
            : bit & F(GEMMA4)                        ? EXP_TOKENS_GEMMA4
            : bit & (F(GLM4_MOE) | F(GLM4_MOE_LITE)) ? EXP_TOKENS_GLM

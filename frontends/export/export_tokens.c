@@ -250,9 +250,11 @@ static sbp_status make_sentencepiece_vocabulary(maker *m) {
     SBP_TRY(sbp_file_read(m->arena, m->diag, path, &data, &length));
     SBP_TRY(sbp_sentencepiece_pieces(m->arena, m->diag, path, data, length, &pieces));
     make_room(m, m->request->vocab_size, true);
-    for (int64_t id = 0; id < pieces.count && id < m->count; id++)
-        set_token(m, id, pieces.tokens[id].data, pieces.tokens[id].length, (float)pieces.scores[id],
-                  pieces.types[id] == TOK_TYPE_USER ? TOK_TYPE_NORMAL : pieces.types[id]);
+    for (int64_t id = 0; id < pieces.count && id < m->count; id++) {
+        bool user = pieces.types[id] == TOK_TYPE_USER; /* which the converter takes for a usual one */
+        sbp_gguf_string text = user ? with_spaces(m, pieces.tokens[id]) : pieces.tokens[id];
+        set_token(m, id, text.data, text.length, (float)pieces.scores[id], pieces.types[id]);
+    }
     SBP_TRY(add_of_file(m));
     const sbp_json *map = sbp_json_member(m->config, "added_tokens_decoder");
     for (int64_t i = 0; map && map->kind == SBP_JSON_OBJECT && i < map->count; i++)
@@ -384,7 +386,8 @@ sbp_status exp_put_tokens(sbp_arena *arena, sbp_diag *diag, const exp_tokens_req
                           sbp_gguf_keys *keys) {
     maker m = {.arena = arena, .diag = diag, .request = request, .keys = keys};
     bool file = sbp_file_exists(file_of(&m, "tokenizer.model"));
-    bool pieces = request->rule == EXP_TOKENS_LLAMA || request->rule == EXP_TOKENS_GEMMA;
+    bool pieces = request->rule == EXP_TOKENS_LLAMA || request->rule == EXP_TOKENS_PIECES ||
+                  request->rule == EXP_TOKENS_GEMMA;
     if (!sbp_tokenizer_is_in(arena, request->directory))
         return sbp_fail(
             diag, SBP_INPUT,

@@ -7,8 +7,9 @@
 
 /* Which way of llama.cpp's a family's tokenizers go. */
 typedef enum exp_tokens_rule {
-    EXP_TOKENS_GPT2,   /* byte-level BPE */
-    EXP_TOKENS_LLAMA,  /* SentencePiece where there is one, else by what tokenizer.json has */
+    EXP_TOKENS_GPT2,  /* byte-level BPE */
+    EXP_TOKENS_LLAMA, /* SentencePiece where there is one, else by what tokenizer.json has; add_prefix_space */
+    EXP_TOKENS_PIECES, /* the same without the latter */
     EXP_TOKENS_GEMMA,  /* the same, without a space before the text */
     EXP_TOKENS_GEMMA4, /* BPE of characters, with merges */
     EXP_TOKENS_GLM,    /* byte-level, with special tokens by their texts */
