@@ -91,6 +91,19 @@ typedef struct sbp_quant {
     int32_t dtype;                                    /* of plain types, else -1 */
     void (*decode)(const uint8_t *block, float *out); /* block_elems values; NULL: none of its own */
 } sbp_quant;
+/* Those of gguf_quant_grid.c. */
+void sbp_quant_iq2_xxs(const uint8_t *block, float *out);
+void sbp_quant_iq2_xs(const uint8_t *block, float *out);
+void sbp_quant_iq2_s(const uint8_t *block, float *out);
+void sbp_quant_iq3_xxs(const uint8_t *block, float *out);
+void sbp_quant_iq3_s(const uint8_t *block, float *out);
+void sbp_quant_iq1_s(const uint8_t *block, float *out);
+void sbp_quant_iq1_m(const uint8_t *block, float *out);
+void sbp_quant_iq4_nl(const uint8_t *block, float *out);
+void sbp_quant_iq4_xs(const uint8_t *block, float *out);
+void sbp_quant_tq1_0(const uint8_t *block, float *out);
+void sbp_quant_tq2_0(const uint8_t *block, float *out);
+void sbp_quant_nvfp4(const uint8_t *block, float *out);
 /* NULL for an unknown number. */
 const sbp_quant *sbp_quant_of(int32_t type);
 

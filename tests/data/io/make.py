@@ -2,7 +2,10 @@
   plain.safetensors    every dtype that can be read, as the safetensors library writes it
   foreign.safetensors  one that cannot
   quants.gguf          every block type of GGUF that can be read, random codes
-  quants.safetensors   what the gguf package makes of them
+    quants.safetensors   what the gguf package makes of them
+  grids.gguf, .safetensors   the same of types whose codes stand in grids and tables
+  ../../../frontends/weights/gguf_grids.def   the grids of ggml's types, as indices of their numbers
+
   spm.gguf, spm.json   a SentencePiece vocabulary; what it makes of ../tokenizers/texts.json
   gemma.gguf, .json    the same with what is special about Gemma's files
   NAME.gguf            the byte-level tokenizers of ../tokenizers as GGUF
@@ -34,6 +37,57 @@ def save(path, tensors, metadata=None):
 
 def bf16(a):
     return (np.ascontiguousarray(a, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def grids():
+    """Entries as fields of 2 or 3 bits: the number of a value among those that occur in the grid."""
+    lines = [
+        "/* GRID(name, count, entries): the grids of ggml's types IQ1, IQ2 and IQ3. An entry is eight fields of 2 bits, or",
+        " * four of 3, the first in the lowest bits: which of the grid's numbers a value is. Numbers of the format; written",
+        " * by tests/data/io/make.py from the Python package gguf. */",
+    ]
+    for name in "IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ1_S".split():
+        kind = getattr(gguf.quants, name)
+        kind.init_grid()
+        grid = kind.grid.reshape(kind.grid_shape)
+        bits = 2 if kind.grid_shape[1] == 8 else 3
+        levels = list(kind.grid_map)
+        entries = [sum(levels.index(int(x)) << (bits * i) for i, x in enumerate(row)) for row in grid]
+        lines.append(f"GRID({name.lower()}, {len(entries)},")
+        for at in range(0, len(entries), 16):
+            text = ", ".join(str(e) for e in entries[at:at + 16])
+            lines.append(f"     {text}" + (")" if at + 16 >= len(entries) else ","))
+    lines.append("#undef GRID")
+    with open("../../../frontends/weights/gguf_grids.def", "w") as f:
+        f.write("\n".join(lines) + "\n")
+
+
+def grid_quants():
+    own = np.random.default_rng(11)
+    w = gguf.GGUFWriter("grids.gguf", "none")
+    expected = {}
+    for name in "IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ1_S IQ1_M IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4 NVFP4".split():
+        kind = Type[name]
+        elems, size = gguf.GGML_QUANT_SIZES[kind]
+        blocks = own.integers(0, 256, (2, 3, size), dtype=np.uint8)
+        scale = own.standard_normal((2, 3, 1)).astype(np.float16).view(np.uint8).reshape(2, 3, 2)
+        if name == "IQ1_M":  # a nibble of the scale in each of four
+            for i in range(4):
+                nibble = scale[:, :, i // 2] >> (i % 2 * 4) & 15
+                blocks[:, :, 48 + 2 * i + 1] = blocks[:, :, 48 + 2 * i + 1] & 15 | nibble << 4
+        elif name == "MXFP4":  # ggml makes a number of the scale that stands for none
+            blocks[:, :, 0] = blocks[:, :, 0] % 200
+        elif name != "NVFP4":
+            at = {"TQ1_0": 52, "TQ2_0": 64}.get(name, 0)
+            blocks[:, :, at:at + 2] = scale
+        rows = blocks.reshape(2, 3 * size)
+        w.add_tensor(name.lower(), rows, raw_dtype=kind)
+        expected[name.lower()] = dequantize(rows, kind).astype(np.float32)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    save("grids.safetensors", {k: ("float32", a) for k, a in expected.items()})
 
 
 def plain():
@@ -162,6 +216,8 @@ def spm(name, base, gemma):
 
 plain()
 quants()
+grids()
+grid_quants()
 spm("spm", "llama2", False)
 spm("gemma", "gemma3", True)
 byte_level("qwen2", "qwen2")
