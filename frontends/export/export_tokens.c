@@ -20,8 +20,8 @@ static const struct {
 #include "frontends/export/pre_tokenizers.def"
 };
 
-sbp_status exp_find_pre(sbp_arena *arena, sbp_diag *diag, const sbp_tokenizer *tokenizer, char hash[65],
-                        const char **out) {
+sbp_status sbp_exp_find_pre(sbp_arena *arena, sbp_diag *diag, const sbp_tokenizer *tokenizer, char hash[65],
+                            const char **out) {
     sbp_encoding ids;
     SBP_TRY(sbp_tokenizer_encode(tokenizer, arena, diag, check_text, sizeof check_text - 1,
                                  SBP_ADD_SPECIAL_TOKENS, &ids));
@@ -61,7 +61,7 @@ static sbp_status put_pre(const maker *m) {
     const char *name = m->request->pre;
     char hash[65];
     if (!name)
-        SBP_TRY(exp_find_pre(m->arena, m->diag, m->tokenizer, hash, &name));
+        SBP_TRY(sbp_exp_find_pre(m->arena, m->diag, m->tokenizer, hash, &name));
     if (!name)
         return sbp_fail(
             m->diag, SBP_INPUT,
@@ -328,7 +328,7 @@ static sbp_status put_byte_level(maker *m) {
     sbp_gguf_put_string(m->keys, "tokenizer.ggml.model", "gpt2");
     SBP_TRY(put_pre(m));
     put_vocabulary(m);
-    return exp_put_special(m->arena, m->diag, &special, m->keys);
+    return sbp_exp_put_special(m->arena, m->diag, &special, m->keys);
 }
 
 /* SentencePiece, with its scores or those that merges say. */
@@ -338,7 +338,7 @@ static sbp_status put_sentencepiece(maker *m, bool file) {
     sbp_gguf_put_string(m->keys, "tokenizer.ggml.pre", "default");
     put_vocabulary(m);
     exp_special_request special = special_request(m, false);
-    return exp_put_special(m->arena, m->diag, &special, m->keys);
+    return sbp_exp_put_special(m->arena, m->diag, &special, m->keys);
 }
 
 /* Tokens that are shown always, so that what parses answers sees them. */
@@ -363,7 +363,7 @@ static sbp_status put_gemma4(maker *m) {
     sbp_gguf_put_string(m->keys, "tokenizer.ggml.model", "gemma4");
     put_vocabulary(m);
     exp_special_request special = special_request(m, true);
-    SBP_TRY(exp_put_special(m->arena, m->diag, &special, m->keys));
+    SBP_TRY(sbp_exp_put_special(m->arena, m->diag, &special, m->keys));
     sbp_gguf_put_bool(m->keys, "tokenizer.ggml.add_space_prefix", false);
     sbp_gguf_put_bool(m->keys, "tokenizer.ggml.add_bos_token", true);
     return SBP_OK;
@@ -382,8 +382,8 @@ static void put_prefix(const maker *m) {
         sbp_gguf_put_bool(m->keys, "tokenizer.ggml.add_space_prefix", prefix->boolean);
 }
 
-sbp_status exp_put_tokens(sbp_arena *arena, sbp_diag *diag, const exp_tokens_request *request,
-                          sbp_gguf_keys *keys) {
+sbp_status sbp_exp_put_tokens(sbp_arena *arena, sbp_diag *diag, const exp_tokens_request *request,
+                              sbp_gguf_keys *keys) {
     maker m = {.arena = arena, .diag = diag, .request = request, .keys = keys};
     bool file = sbp_file_exists(file_of(&m, "tokenizer.model"));
     bool pieces = request->rule == EXP_TOKENS_LLAMA || request->rule == EXP_TOKENS_PIECES ||

@@ -24,8 +24,8 @@ typedef struct exp_tokens_request {
     exp_tokens_rule rule;
 } exp_tokens_request;
 
-sbp_status exp_put_tokens(sbp_arena *arena, sbp_diag *diag, const exp_tokens_request *request,
-                          sbp_gguf_keys *keys) SBP_CHECKED;
+sbp_status sbp_exp_put_tokens(sbp_arena *arena, sbp_diag *diag, const exp_tokens_request *request,
+                              sbp_gguf_keys *keys) SBP_CHECKED;
 
 /* Names and ids of special tokens, whether bos and eos are added, chat templates. merges: of a tokenizer whose
  * file has some, they are put too. most: ids from there on are none; 0: any. eot, eos, unk, bos, eom: texts that
@@ -39,12 +39,12 @@ typedef struct exp_special_request {
     const char *eos, *eot, *unk, *bos, *eom;
 } exp_special_request;
 
-sbp_status exp_put_special(sbp_arena *arena, sbp_diag *diag, const exp_special_request *request,
-                           sbp_gguf_keys *keys) SBP_CHECKED;
+sbp_status sbp_exp_put_special(sbp_arena *arena, sbp_diag *diag, const exp_special_request *request,
+                               sbp_gguf_keys *keys) SBP_CHECKED;
 
 /* The name that llama.cpp has for what cuts texts into words: by the ids of its check text. NULL: it knows none;
  * hash: 65 bytes, of the ids. */
-sbp_status exp_find_pre(sbp_arena *arena, sbp_diag *diag, const sbp_tokenizer *tokenizer, char hash[65],
-                        const char **out) SBP_CHECKED;
+sbp_status sbp_exp_find_pre(sbp_arena *arena, sbp_diag *diag, const sbp_tokenizer *tokenizer, char hash[65],
+                            const char **out) SBP_CHECKED;
 
 #endif

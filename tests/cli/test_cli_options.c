@@ -103,7 +103,6 @@ static void test_what_is_not_built(void **state) {
             }
         }
     print_message("%d options, %d words\n", options, words);
-    cli_fails(f, 2, "export is not supported yet", "$R export $D/p --to gguf"); /* a whole command */
     assert_false(cli_exists(f, "q"));
 }
 
