@@ -30,7 +30,7 @@ def write(rows, args):
         "llama-cpp-python 0.3.36 on one thread, keys and values in F32, no flash attention, GELU without its table of",
         "fp16. out: largest difference of log-probabilities between the exported file (f32) in llama.cpp and the",
         "directory in `sbprun --score`, six rows of GSM8K; in: the same of the file read back by sbprun (gpt-oss: the",
-        "file does not say `truncate`). f16, bf16, q8_0: mean KL from the f32 file and equal first choices, both in",
+        "file does not say `truncate`; nemotron_h: nor time_step_min, 1e-9 here, 0.001 when read). f16, bf16, q8_0: mean KL from the f32 file and equal first choices, both in",
         "llama.cpp; matrices whose rows are no 32s are F16 in q8_0. tokens: of 14 texts, special tokens, two",
         "conversations, against transformers. Keys and tensors are those of llama.cpp's converter, but for what",
         "check.py lists with reasons.",
