@@ -56,7 +56,7 @@ static bool has_experts(const exp_model *m) {
     return false;
 }
 
-sbp_status exp_read_model(exp_job *job) {
+sbp_status sbp_exp_read_model(exp_job *job) {
     exp_model *m = &job->model;
     bool known;
     const char *type = "";
@@ -119,10 +119,11 @@ static uint32_t file_type(const exp_job *job) {
 
 static exp_tokens_rule tokens_rule(sbp_gguf_family_id family) {
     uint64_t bit = UINT64_C(1) << family;
-    const uint64_t llamas = F(LLAMA) | F(MISTRAL) | F(MIXTRAL) | F(SMOLLM3) | F(GRANITE) | F(GRANITE_DENSE) |
-                            F(GRANITE_MOE) | F(GRANITE_HYBRID) | F(GRANITE_HYBRID_MOE) | F(QWEN2) | F(QWEN3) |
-                            F(PHI3);
+    const uint64_t llamas = F(LLAMA) | F(MISTRAL) | F(MIXTRAL) | F(SMOLLM3) | F(GRANITE),
+                   pieces = F(GRANITE_DENSE) | F(GRANITE_MOE) | F(GRANITE_HYBRID) | F(GRANITE_HYBRID_MOE) |
+                            F(QWEN2) | F(QWEN3) | F(PHI3);
     return bit & llamas                             ? EXP_TOKENS_LLAMA
+           : bit & pieces                           ? EXP_TOKENS_PIECES
            : bit & F(GEMMA3)                        ? EXP_TOKENS_GEMMA
            : bit & F(GEMMA4)                        ? EXP_TOKENS_GEMMA4
            : bit & (F(GLM4_MOE) | F(GLM4_MOE_LITE)) ? EXP_TOKENS_GLM
@@ -134,7 +135,7 @@ static int64_t rows_of_embedding(const exp_job *job) {
     for (int32_t i = 0; i < job->count; i++)
         if (strcmp(job->tensors[i].out.name, "token_embd.weight") == 0)
             return job->tensors[i].out.dim[0];
-    return (int64_t)exp_number(&job->model, "vocab_size");
+    return (int64_t)sbp_exp_number(&job->model, "vocab_size");
 }
 
 static sbp_status put_tokens(exp_job *job) {
@@ -143,12 +144,12 @@ static sbp_status put_tokens(exp_job *job) {
                             .pre = job->request->pre,
                             .vocab_size = rows_of_embedding(job),
                             .rule = tokens_rule(job->model.facts.family)};
-    return exp_put_tokens(job->model.arena, job->model.diag, &r, &job->keys);
+    return sbp_exp_put_tokens(job->model.arena, job->model.diag, &r, &job->keys);
 }
 
 /* ---- the file ----------------------------------------------------------------------------------------- */
 
-sbp_status exp_write_file(exp_job *job, sbp_export_report *report) {
+sbp_status sbp_exp_write_file(exp_job *job, sbp_export_report *report) {
     sbp_gguf_tensor *specs = SBP_NEW_ARRAY(job->model.arena, sbp_gguf_tensor, job->count);
     sbp_gguf_writer *writer;
     for (int32_t i = 0; i < job->count; i++)
@@ -159,7 +160,7 @@ sbp_status exp_write_file(exp_job *job, sbp_export_report *report) {
     SBP_TRY(sbp_gguf_writer_create(job->model.arena, job->model.diag, job->request->output, &job->keys, specs,
                                    job->count, &report->bytes, &writer));
     sbp_status status =
-        exp_write_tensors(job->model.diag, job->tensors, job->count, job->request->stop, writer);
+        sbp_exp_write_tensors(job->model.diag, job->tensors, job->count, job->request->stop, writer);
     if (status == SBP_OK)
         return sbp_gguf_writer_commit(writer, job->model.diag);
     sbp_gguf_writer_abort(writer);
@@ -179,16 +180,16 @@ static void put_versions(exp_job *job) {
 }
 
 static sbp_status export_directory(exp_job *job, sbp_export_report *report) {
-    SBP_TRY(exp_list_tensors(job));
-    SBP_TRY(exp_adapter_check_used(job->adapter));
+    SBP_TRY(sbp_exp_list_tensors(job));
+    SBP_TRY(sbp_exp_adapter_check_used(job->adapter));
     exp_meta_request meta = count_parameters(job);
     sbp_gguf_put_string(&job->keys, "general.architecture", job->model.architecture);
     sbp_gguf_put_string(&job->keys, "general.type", "model");
-    SBP_TRY(exp_put_meta(job->model.arena, job->model.diag, &meta, &job->keys));
-    SBP_TRY(exp_put_architecture(&job->model, &job->keys));
+    SBP_TRY(sbp_exp_put_meta(job->model.arena, job->model.diag, &meta, &job->keys));
+    SBP_TRY(sbp_exp_put_architecture(&job->model, &job->keys));
     put_versions(job);
     SBP_TRY(put_tokens(job));
-    return exp_write_file(job, report);
+    return sbp_exp_write_file(job, report);
 }
 
 /* ---- of a GGUF file ----------------------------------------------------------------------------------- */
@@ -207,20 +208,20 @@ static sbp_status export_gguf(exp_job *job, sbp_export_report *report) {
         return sbp_fail(m->diag, SBP_INPUT,
                         "%s: where architecture '%s' has the weights that an adapter changes is not known",
                         job->source, m->architecture);
-    SBP_TRY(exp_list_of_gguf(job));
-    SBP_TRY(exp_adapter_check_used(job->adapter));
+    SBP_TRY(sbp_exp_list_of_gguf(job));
+    SBP_TRY(sbp_exp_adapter_check_used(job->adapter));
     for (int32_t i = 0; i < sbp_gguf_count(gguf); i++)
         sbp_gguf_put_value(&job->keys, sbp_gguf_at(gguf, i));
     sbp_gguf_keys_remove(&job->keys, "general.alignment");
     put_versions(job);
-    return exp_write_file(job, report);
+    return sbp_exp_write_file(job, report);
 }
 
 /* ---- adapters ----------------------------------------------------------------------------------------- */
 
 static sbp_status find_base(exp_job *job, const exp_adapter *adapter, const char **out) {
     const sbp_export_request *r = job->request;
-    const char *name = r->base ? r->base : exp_adapter_base(adapter);
+    const char *name = r->base ? r->base : sbp_exp_adapter_base(adapter);
     *out = name ? sbp_hub_base(job->model.arena, r->base ? NULL : r->source, name) : NULL;
     if (*out)
         return SBP_OK;
@@ -233,17 +234,17 @@ static sbp_status find_base(exp_job *job, const exp_adapter *adapter, const char
 static sbp_status export_adapter(exp_job *job, exp_adapter *adapter, sbp_export_report *report) {
     exp_meta_request meta = {.directory = job->request->source, .of_adapter = true};
     report->adapter = true;
-    SBP_TRY(exp_read_model(job));
-    SBP_TRY(exp_list_adapter(job, adapter, &meta.parameters));
+    SBP_TRY(sbp_exp_read_model(job));
+    SBP_TRY(sbp_exp_list_adapter(job, adapter, &meta.parameters));
     sbp_gguf_keys listed = job->keys;
     sbp_gguf_keys_init(&job->keys, job->model.arena);
     sbp_gguf_put_string(&job->keys, "general.architecture", job->model.architecture);
     sbp_gguf_put_string(&job->keys, "general.type", "adapter");
-    SBP_TRY(exp_put_meta(job->model.arena, job->model.diag, &meta, &job->keys));
+    SBP_TRY(sbp_exp_put_meta(job->model.arena, job->model.diag, &meta, &job->keys));
     for (int32_t i = 0; i < listed.count; i++)
         sbp_gguf_keys_copy(&job->keys, &listed.keys[i]);
     sbp_gguf_put_u32(&job->keys, "general.quantization_version", QUANTIZATION_VERSION);
-    return exp_write_file(job, report);
+    return sbp_exp_write_file(job, report);
 }
 
 /* ---- all of it ---------------------------------------------------------------------------------------- */
@@ -253,23 +254,23 @@ static sbp_status export_model(exp_job *job, sbp_export_report *report) {
         SBP_TRY(open_weights(job));
         return export_gguf(job, report);
     }
-    SBP_TRY(exp_read_model(job));
+    SBP_TRY(sbp_exp_read_model(job));
     SBP_TRY(open_weights(job));
     return export_directory(job, report);
 }
 
 static sbp_status export_any(exp_job *job, exp_adapter **adapter, sbp_export_report *report) {
     sbp_arena *arena = job->model.arena;
-    if (!exp_is_adapter(arena, job->source)) {
+    if (!sbp_exp_is_adapter(arena, job->source)) {
         if (job->request->merge)
             return sbp_fail(job->model.diag, SBP_USAGE, "--merge: '%s' is no adapter", job->source);
         return export_model(job, report);
     }
-    SBP_TRY(exp_adapter_open(arena, job->model.diag, job->source, adapter));
+    SBP_TRY(sbp_exp_adapter_open(arena, job->model.diag, job->source, adapter));
     SBP_TRY(find_base(job, *adapter, &job->source));
     if (!job->request->merge)
         return export_adapter(job, *adapter, report);
-    SBP_TRY(exp_adapter_load(*adapter));
+    SBP_TRY(sbp_exp_adapter_load(*adapter));
     job->adapter = *adapter;
     return export_model(job, report);
 }
@@ -279,13 +280,13 @@ sbp_status sbp_export_gguf(sbp_arena *arena, sbp_diag *diag, const sbp_export_re
     exp_job *job = SBP_NEW(arena, exp_job);
     exp_adapter *adapter = NULL;
     *job = (exp_job){.request = request, .source = request->source, .model = {.arena = arena, .diag = diag}};
-    bool own = exp_is_adapter(arena, request->source) && !request->merge;
+    bool own = sbp_exp_is_adapter(arena, request->source) && !request->merge;
     job->type_name = request->type ? request->type : own ? "f32" : "bf16";
     job->type = types[type_of(job->type_name)].type;
     report->type = job->type_name;
     sbp_gguf_keys_init(&job->keys, arena);
     sbp_status status = export_any(job, &adapter, report);
-    exp_adapter_close(adapter);
+    sbp_exp_adapter_close(adapter);
     if (job->weights)
         sbp_weights_close((sbp_weights *)job->weights);
     if (status == SBP_OK && !report->adapter)

@@ -36,12 +36,12 @@ struct exp_adapter {
 
 /* ---- reading ------------------------------------------------------------------------------------------ */
 
-bool exp_is_adapter(sbp_arena *arena, const char *directory) {
+bool sbp_exp_is_adapter(sbp_arena *arena, const char *directory) {
     return sbp_directory_exists(directory) &&
            sbp_file_exists(sbp_file_join(arena, directory, "adapter_config.json"));
 }
 
-const char *exp_adapter_base(const exp_adapter *a) {
+const char *sbp_exp_adapter_base(const exp_adapter *a) {
     const sbp_json *base = sbp_json_member(a->config, "base_model_name_or_path");
     return base && base->kind == SBP_JSON_STRING && base->count > 0 ? base->string : NULL;
 }
@@ -142,7 +142,7 @@ static sbp_status read_config(exp_adapter *a) {
                     dora ? "use_dora" : kind);
 }
 
-sbp_status exp_adapter_open(sbp_arena *arena, sbp_diag *diag, const char *directory, exp_adapter **out) {
+sbp_status sbp_exp_adapter_open(sbp_arena *arena, sbp_diag *diag, const char *directory, exp_adapter **out) {
     exp_adapter *a = SBP_NEW(arena, exp_adapter);
     *a = (exp_adapter){.arena = arena, .diag = diag, .directory = directory};
     *out = a;
@@ -156,7 +156,7 @@ sbp_status exp_adapter_open(sbp_arena *arena, sbp_diag *diag, const char *direct
     return SBP_OK;
 }
 
-void exp_adapter_close(exp_adapter *adapter) {
+void sbp_exp_adapter_close(exp_adapter *adapter) {
     if (adapter)
         sbp_weights_close(adapter->weights);
 }
@@ -178,13 +178,13 @@ static sbp_status load_module(const exp_adapter *a, module *m) {
     return SBP_OK;
 }
 
-sbp_status exp_adapter_load(exp_adapter *a) {
+sbp_status sbp_exp_adapter_load(exp_adapter *a) {
     for (int32_t i = 0; i < a->module_count; i++)
         SBP_TRY(load_module(a, &a->modules[i]));
     return SBP_OK;
 }
 
-const exp_low_rank *exp_adapter_of(exp_adapter *a, const char *weight) {
+const exp_low_rank *sbp_exp_adapter_of(exp_adapter *a, const char *weight) {
     for (int32_t i = 0; a && i < a->module_count; i++)
         if (strcmp(a->modules[i].weight, weight) == 0) {
             a->modules[i].used = true;
@@ -193,7 +193,7 @@ const exp_low_rank *exp_adapter_of(exp_adapter *a, const char *weight) {
     return NULL;
 }
 
-const sbp_weight *exp_adapter_whole(exp_adapter *a, const char *weight) {
+const sbp_weight *sbp_exp_adapter_whole(exp_adapter *a, const char *weight) {
     for (int32_t i = 0; a && i < a->whole_count; i++)
         if (strcmp(a->wholes[i].weight, weight) == 0) {
             a->wholes[i].used = true;
@@ -202,7 +202,7 @@ const sbp_weight *exp_adapter_whole(exp_adapter *a, const char *weight) {
     return NULL;
 }
 
-const sbp_weights *exp_adapter_weights(const exp_adapter *a) {
+const sbp_weights *sbp_exp_adapter_weights(const exp_adapter *a) {
     return a->weights;
 }
 
@@ -214,7 +214,7 @@ static sbp_status unused(const exp_adapter *a, const char *weight) {
         a->directory, weight);
 }
 
-sbp_status exp_adapter_check_used(const exp_adapter *a) {
+sbp_status sbp_exp_adapter_check_used(const exp_adapter *a) {
     for (int32_t i = 0; a && i < a->module_count; i++)
         if (!a->modules[i].used)
             return unused(a, a->modules[i].weight);
@@ -251,7 +251,7 @@ static int64_t element(const parts *all, int64_t at) {
     for (int32_t k = 0; k < all->count; k++) {
         const exp_view *v = &all->views[k];
         int64_t inside = at - all->pieces[k]->file_base, from = v->base;
-        if (inside < 0 || inside >= exp_view_elems(v))
+        if (inside < 0 || inside >= sbp_exp_view_elems(v))
             continue;
         for (int32_t d = v->rank - 1; d >= 0; d--) {
             from += inside % v->extent[d] * v->stride[d];
@@ -270,7 +270,7 @@ static bool collect(sbp_arena *arena, const sbp_gguf_piece *pieces, int32_t coun
     for (int32_t i = first; i < count; i++) {
         if (strcmp(pieces[i].file, pieces[first].file) != 0)
             continue;
-        if (!exp_view_of(&pieces[i], NULL, &out->views[out->count]))
+        if (!sbp_exp_view_of(&pieces[i], NULL, &out->views[out->count]))
             return false;
         out->pieces[out->count++] = &pieces[i];
     }
@@ -293,12 +293,12 @@ static bool is_separable(const parts *all, int64_t rows, int64_t columns, int64_
 
 static exp_tensor *add_numbers(exp_job *job, const char *name, const float *numbers, int64_t rows,
                                int64_t columns) {
-    exp_tensor *t = exp_add_tensor(job, name);
+    exp_tensor *t = sbp_exp_add_tensor(job, name);
     t->order = job->count;
     t->out.rank = 2;
     t->out.dim[0] = rows;
     t->out.dim[1] = columns;
-    t->out.type = exp_type_of(job->type, name, 2, t->out.dim);
+    t->out.type = sbp_exp_type_of(job->type, name, 2, t->out.dim);
     t->numbers = numbers;
     return t;
 }
@@ -307,7 +307,7 @@ static exp_tensor *add_numbers(exp_job *job, const char *name, const float *numb
 static sbp_status add_pair(exp_job *job, exp_adapter *a, const sbp_gguf_piece *pieces, int32_t count,
                            int32_t first) {
     const sbp_gguf_piece *p = &pieces[first];
-    const exp_low_rank *lr = exp_adapter_of(a, p->hf);
+    const exp_low_rank *lr = sbp_exp_adapter_of(a, p->hf);
     int64_t rows = p->file_dim[0], columns = p->file_dim[1], in = p->hf_dim[1];
     parts all;
     bool fits = p->file_rank == 2 && collect(a->arena, pieces, count, first, &all);
@@ -365,18 +365,18 @@ static sbp_status check_head(const exp_job *job, const exp_adapter *a) {
     return SBP_OK;
 }
 
-sbp_status exp_list_adapter(exp_job *job, exp_adapter *a, double *parameters) {
+sbp_status sbp_exp_list_adapter(exp_job *job, exp_adapter *a, double *parameters) {
     sbp_gguf_piece *pieces;
     int32_t count;
     SBP_TRY(check_head(job, a));
-    SBP_TRY(exp_adapter_load(a));
+    SBP_TRY(sbp_exp_adapter_load(a));
     SBP_TRY(sbp_gguf_pieces(a->arena, a->diag, a->directory, &job->model.facts, SBP_GGUF_HF, shape, a,
                             &pieces, &count));
     job->parameters = parameters;
     sbp_map names;
     sbp_map_init(&names, a->arena);
     for (int32_t i = 0; i < count; i++) {
-        const exp_low_rank *lr = exp_adapter_of(a, pieces[i].hf);
+        const exp_low_rank *lr = sbp_exp_adapter_of(a, pieces[i].hf);
         if (sbp_map_get(&names, pieces[i].file) >= 0)
             continue;
         sbp_map_set(&names, pieces[i].file, i);
@@ -385,7 +385,7 @@ sbp_status exp_list_adapter(exp_job *job, exp_adapter *a, double *parameters) {
         else
             SBP_TRY(add_pair(job, a, pieces, count, i));
     }
-    SBP_TRY(exp_adapter_check_used(a));
+    SBP_TRY(sbp_exp_adapter_check_used(a));
     sbp_gguf_put_string(&job->keys, "adapter.type", "lora");
     sbp_gguf_put_f32(&job->keys, "adapter.lora.alpha", (float)a->alpha);
     return SBP_OK;

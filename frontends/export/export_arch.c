@@ -49,7 +49,7 @@ static sbp_text *put_list(const putter *p, const char *key, sbp_gguf_type type) 
 }
 
 static bool is_on(const putter *p, const char *field) {
-    double value = exp_number(p->m, field);
+    double value = sbp_exp_number(p->m, field);
     return !isnan(value) && value != 0;
 }
 
@@ -111,7 +111,7 @@ static bool slides(const putter *p, int64_t layer) {
     const char *type = layer_type(p, layer);
     if (*type)
         return strcmp(type, "sliding_attention") == 0;
-    double pattern = exp_number(p->m, "sliding_window_pattern");
+    double pattern = sbp_exp_number(p->m, "sliding_window_pattern");
     if (is(p, F(GEMMA4)))
         return layer + 1 < p->m->facts.layers && (layer + 1) % 6 != 0;
     if (is(p, F(GEMMA3)))
@@ -137,7 +137,7 @@ static void put_of_layers(const putter *p, const char *key, double value,
 
 /* Rotation, which several fields say, comes first; what a class leaves out is no key. */
 static sbp_status put_row(const putter *p, const sbp_gguf_key *row) {
-    double value = row->field ? exp_number(p->m, row->field) : NAN;
+    double value = row->field ? sbp_exp_number(p->m, row->field) : NAN;
     if (strcmp(row->key, "attention.head_count_kv") == 0 && isnan(value))
         value = (double)p->m->facts.kv_heads;
     if (isnan(value) && row->required && row->field)
@@ -174,24 +174,24 @@ static const char *const yarn_fields[][2] = {{"extrapolation_factor", "rope.scal
                                              {"beta_slow", "rope.scaling.yarn_beta_slow"}};
 
 static sbp_status put_scaling(const putter *p) {
-    const char *type = exp_rope_type(p->m);
-    double factor = exp_rope_number(p->m, false, "factor");
+    const char *type = sbp_exp_rope_type(p->m);
+    double factor = sbp_exp_rope_number(p->m, false, "factor");
     bool linear = strcmp(type, "linear") == 0, yarn = strcmp(type, "yarn") == 0;
     if ((linear || yarn) && !isnan(factor)) {
         sbp_gguf_put_string(p->keys, named(p, "rope.scaling.type"), type);
         put_number(p, "rope.scaling.factor", factor);
     }
     if (yarn && !isnan(factor)) {
-        double length = exp_rope_number(p->m, false, "original_max_position_embeddings");
+        double length = sbp_exp_rope_number(p->m, false, "original_max_position_embeddings");
         put_count(p, "rope.scaling.original_context_length",
-                  (int64_t)(isnan(length) ? exp_number(p->m, "max_position_embeddings") : length));
+                  (int64_t)(isnan(length) ? sbp_exp_number(p->m, "max_position_embeddings") : length));
         for (int k = 0; k < SBP_COUNT(yarn_fields); k++) {
-            double value = exp_rope_number(p->m, false, yarn_fields[k][0]);
+            double value = sbp_exp_rope_number(p->m, false, yarn_fields[k][0]);
             if (!isnan(value))
                 put_number(p, yarn_fields[k][1], value);
         }
     }
-    double given = exp_rope_number(p->m, false, "attention_factor"), usual = 0.1 * log(factor) + 1;
+    double given = sbp_exp_rope_number(p->m, false, "attention_factor"), usual = 0.1 * log(factor) + 1;
     if (yarn && !isnan(given) && fabs(given - usual) > 1e-6) /* llama.cpp takes the usual one times this */
         put_number(p, "rope.scaling.attn_factor", given / usual);
     bool llama3 = strcmp(type, "llama3") == 0 && is(p, LLAMAS | GRANITES | F(SMOLLM3)),
@@ -211,9 +211,9 @@ static sbp_status put_scaling(const putter *p) {
 
 /* By what Phi-3 multiplies sines and cosines of long texts. */
 static void put_long_factor(const putter *p, double length) {
-    double scale = exp_number(p->m, "max_position_embeddings") / length;
-    bool yarn = strcmp(exp_rope_type(p->m), "yarn") == 0;
-    if (exp_rope_list(p->m, "long_factor"))
+    double scale = sbp_exp_number(p->m, "max_position_embeddings") / length;
+    bool yarn = strcmp(sbp_exp_rope_type(p->m), "yarn") == 0;
+    if (sbp_exp_rope_list(p->m, "long_factor"))
         put_number(p, "rope.scaling.attn_factor",
                    scale <= 1 ? 1
                    : yarn     ? 0.1 * log(scale) + 1
@@ -221,8 +221,8 @@ static void put_long_factor(const putter *p, double length) {
 }
 
 static sbp_status check_phi3(const putter *p) {
-    const char *type = exp_rope_type(p->m);
-    bool lists = exp_rope_list(p->m, "long_factor") != NULL;
+    const char *type = sbp_exp_rope_type(p->m);
+    bool lists = sbp_exp_rope_list(p->m, "long_factor") != NULL;
     if (strcmp(type, "default") == 0 || (lists && (strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0)))
         return SBP_OK;
     return sbp_fail(p->m->diag, SBP_INPUT,
@@ -230,10 +230,10 @@ static sbp_status check_phi3(const putter *p) {
 }
 
 static sbp_status put_rotation(const putter *p) {
-    double theta = exp_rope_number(p->m, false, "rope_theta"),
-           local = exp_rope_number(p->m, true, "rope_theta"),
-           part = exp_rope_number(p->m, false, "partial_rotary_factor");
-    int64_t head = exp_head_dim(p->m);
+    double theta = sbp_exp_rope_number(p->m, false, "rope_theta"),
+           local = sbp_exp_rope_number(p->m, true, "rope_theta"),
+           part = sbp_exp_rope_number(p->m, false, "partial_rotary_factor");
+    int64_t head = sbp_exp_head_dim(p->m);
     if (is(p, F(PHI3)))
         SBP_TRY(check_phi3(p));
     else
@@ -244,21 +244,22 @@ static sbp_status put_rotation(const putter *p) {
         put_number(p, "rope.freq_base_swa", local);
     if (is(p, LLAMAS | F(SMOLLM3) | GRANITES | NEMOTRONS))
         put_count(p, "rope.dimension_count",
-                  is(p, GRANITES | NEMOTRONS) ? (int64_t)exp_number(p->m, "hidden_size") / p->m->facts.heads
-                                              : head);
+                  is(p, GRANITES | NEMOTRONS)
+                      ? (int64_t)sbp_exp_number(p->m, "hidden_size") / p->m->facts.heads
+                      : head);
     if (is(p, NEXTS | F(GLM) | F(GLM4) | F(GLM4_MOE) | F(GPT_NEOX)))
         put_count(p, "rope.dimension_count", (int64_t)((double)head * part));
     if (is(p, F(PHI3))) {
-        double hidden = exp_number(p->m, "hidden_size") * (isnan(part) ? 1 : part);
+        double hidden = sbp_exp_number(p->m, "hidden_size") * (isnan(part) ? 1 : part);
         put_count(p, "rope.dimension_count", (int64_t)hidden / p->m->facts.heads);
-        double length = exp_rope_number(p->m, false, "original_max_position_embeddings");
+        double length = sbp_exp_rope_number(p->m, false, "original_max_position_embeddings");
         put_count(p, "rope.scaling.original_context_length",
-                  (int64_t)(isnan(length) ? exp_number(p->m, "max_position_embeddings") : length));
-        put_long_factor(p, isnan(length) ? exp_number(p->m, "max_position_embeddings") : length);
+                  (int64_t)(isnan(length) ? sbp_exp_number(p->m, "max_position_embeddings") : length));
+        put_long_factor(p, isnan(length) ? sbp_exp_number(p->m, "max_position_embeddings") : length);
     }
     if (is(p, LATENTS))
-        put_count(p, "rope.dimension_count", (int64_t)exp_number(p->m, "qk_rope_head_dim"));
-    double all = exp_rope_number(p->m, false, "mscale_all_dim");
+        put_count(p, "rope.dimension_count", (int64_t)sbp_exp_number(p->m, "qk_rope_head_dim"));
+    double all = sbp_exp_rope_number(p->m, false, "mscale_all_dim");
     if (is(p, LATENTS) && !isnan(all))
         put_number(p, "rope.scaling.yarn_log_multiplier", 0.1 * all);
     return SBP_OK;
@@ -274,12 +275,12 @@ static void put_head_sizes(const putter *p) {
     const sbp_json *given = sbp_json_member(p->m->config, "head_dim");
     if (!always && (!given || given->kind != SBP_JSON_INT))
         return;
-    put_count(p, "attention.key_length", exp_head_dim(p->m));
-    put_count(p, "attention.value_length", exp_head_dim(p->m));
+    put_count(p, "attention.key_length", sbp_exp_head_dim(p->m));
+    put_count(p, "attention.value_length", sbp_exp_head_dim(p->m));
 }
 
 static void put_latent(const putter *p) {
-    double rank = exp_number(p->m, "kv_lora_rank"), rotated = exp_number(p->m, "qk_rope_head_dim");
+    double rank = sbp_exp_number(p->m, "kv_lora_rank"), rotated = sbp_exp_number(p->m, "qk_rope_head_dim");
     put_count(p, "attention.head_count_kv", 1);
     put_count(p, "attention.key_length", (int64_t)(rank + rotated));
     put_count(p, "attention.value_length", (int64_t)rank);
@@ -288,11 +289,12 @@ static void put_latent(const putter *p) {
 }
 
 static void put_gemma4(const putter *p) {
-    double full = exp_number(p->m, "global_head_dim"), sliding = exp_number(p->m, "head_dim"),
-           heads = exp_number(p->m, "num_key_value_heads"),
-           wide = exp_number(p->m, "num_global_key_value_heads");
-    int64_t shared = is_on(p, "num_kv_shared_layers") ? (int64_t)exp_number(p->m, "num_kv_shared_layers") : 0,
-            inner = (int64_t)exp_number(p->m, "intermediate_size"), layers = p->m->facts.layers;
+    double full = sbp_exp_number(p->m, "global_head_dim"), sliding = sbp_exp_number(p->m, "head_dim"),
+           heads = sbp_exp_number(p->m, "num_key_value_heads"),
+           wide = sbp_exp_number(p->m, "num_global_key_value_heads");
+    int64_t shared =
+                is_on(p, "num_kv_shared_layers") ? (int64_t)sbp_exp_number(p->m, "num_kv_shared_layers") : 0,
+            inner = (int64_t)sbp_exp_number(p->m, "intermediate_size"), layers = p->m->facts.layers;
     put_count(p, "attention.key_length", (int64_t)full);
     put_count(p, "attention.value_length", (int64_t)full);
     put_count(p, "attention.key_length_swa", (int64_t)sliding);
@@ -325,13 +327,13 @@ static void put_nemotron(const putter *p) {
     sbp_gguf_keys_remove(p->keys, named(p, "attention.layer_norm_rms_epsilon"));
     put_count(p, "context_length", 1 << 20);
     put_bool(p, "rope.scaling.finetuned", false);
-    put_count(p, "block_count", p->m->facts.layers);
-    put_of_layers(p, "feed_forward_length",
-                  exp_number(p->m, is(p, F(NEMOTRON_H_MOE)) ? "moe_intermediate_size" : "intermediate_size"),
-                  has_mlp);
+    put_of_layers(
+        p, "feed_forward_length",
+        sbp_exp_number(p->m, is(p, F(NEMOTRON_H_MOE)) ? "moe_intermediate_size" : "intermediate_size"),
+        has_mlp);
     put_count(p, "ssm.inner_size",
-              (int64_t)(exp_number(p->m, "mamba_num_heads") * exp_number(p->m, "mamba_head_dim")));
-    double eps = exp_number(p->m, "layer_norm_epsilon");
+              (int64_t)(sbp_exp_number(p->m, "mamba_num_heads") * sbp_exp_number(p->m, "mamba_head_dim")));
+    double eps = sbp_exp_number(p->m, "layer_norm_epsilon");
     if (!isnan(eps))
         put_number(p, "attention.layer_norm_epsilon", eps);
 }
@@ -341,17 +343,17 @@ static void put_granite(const putter *p) {
     const sbp_json *positions = sbp_json_member(p->m->config, "position_embedding_type");
     bool turns = positions && positions->kind == SBP_JSON_STRING && strcmp(positions->string, "rope") == 0;
     put_count(p, "feed_forward_length",
-              (int64_t)exp_number(p->m, experts ? "intermediate_size" : "shared_intermediate_size"));
+              (int64_t)sbp_exp_number(p->m, experts ? "intermediate_size" : "shared_intermediate_size"));
     if (states)
         put_count(p, "ssm.inner_size",
-                  (int64_t)(exp_number(p->m, "mamba_n_heads") * exp_number(p->m, "mamba_d_head")));
+                  (int64_t)(sbp_exp_number(p->m, "mamba_n_heads") * sbp_exp_number(p->m, "mamba_d_head")));
     if (states)
         put_count(p, "context_length", 1 << 20);
     put_bool(p, "rope.scaling.finetuned", !states || turns);
 }
 
 static void put_delta(const putter *p) {
-    double interval = exp_number(p->m, "full_attention_interval");
+    double interval = sbp_exp_number(p->m, "full_attention_interval");
     put_count(p, "ssm.inner_size", p->m->facts.value_size * p->m->facts.value_heads);
     if (*layer_type(p, 0))
         put_flags(p, "attention.recurrent_layers", attends, true);
@@ -359,7 +361,7 @@ static void put_delta(const putter *p) {
 }
 
 static void put_sections(const putter *p) {
-    const sbp_json *given = exp_rope_list(p->m, "mrope_section");
+    const sbp_json *given = sbp_exp_rope_list(p->m, "mrope_section");
     static const int32_t usual[] = {11, 11, 10, 0};
     if (!given && !is(p, DELTAS))
         return;
@@ -382,17 +384,17 @@ static void put_experts(const putter *p) {
         put_count(p, "expert_gating_func", SIGMOID);
     if (is(p, F(GLM4_MOE) | LATENTS | F(NEMOTRON_H_MOE)) && (is_on(p, "norm_topk_prob") || !is(p, LATENTS)))
         put_bool(p, "expert_weights_norm", is_on(p, "norm_topk_prob"));
-    if (is(p, F(GLM4_MOE_LITE)) && isnan(exp_number(p->m, "first_k_dense_replace"))) {
+    if (is(p, F(GLM4_MOE_LITE)) && isnan(sbp_exp_number(p->m, "first_k_dense_replace"))) {
         int64_t dense = 0; /* said layer by layer */
         while (dense < p->m->facts.layers && is_word_of_layer(p, "mlp_layer_types", dense, "dense"))
             dense++;
         put_count(p, "leading_dense_block_count", dense);
     }
-    double drafts = exp_number(p->m, "num_nextn_predict_layers");
+    double drafts = sbp_exp_number(p->m, "num_nextn_predict_layers");
     if (is(p, F(GLM4_MOE)) && drafts == 0)
         put_count(p, "nextn_predict_layers", 0);
     if (is(p, F(GPT_OSS)))
-        put_count(p, "expert_feed_forward_length", (int64_t)exp_number(p->m, "intermediate_size"));
+        put_count(p, "expert_feed_forward_length", (int64_t)sbp_exp_number(p->m, "intermediate_size"));
 }
 
 /* ---- what llama.cpp has no choice about ------------------------------------------------------------- */
@@ -450,7 +452,7 @@ static sbp_status check_activation(const putter *p) {
 /* Time steps of Mamba that are kept within limits. */
 static sbp_status check_steps(const putter *p) {
     const sbp_json *limits = sbp_json_member(p->m->config, "time_step_limit");
-    double least = exp_number(p->m, "time_step_min");
+    double least = sbp_exp_number(p->m, "time_step_min");
     bool limited = is(p, F(NEMOTRON_H) | F(NEMOTRON_H_MOE)) && !isnan(least) && least > 0.001;
     if (limits && limits->kind == SBP_JSON_ARRAY && limits->count == 2)
         limited |= number_of(&limits->items[0]) > 0 || number_of(&limits->items[1]) < 1e30;
@@ -463,16 +465,17 @@ static sbp_status check_fixed(const putter *p) {
     SBP_TRY(check_activation(p));
     SBP_TRY(check_steps(p));
     for (int i = 0; i < SBP_COUNT(fixed); i++) {
-        double value = exp_number(p->m, fixed[i].field);
+        double value = sbp_exp_number(p->m, fixed[i].field);
         char given[40], only[40];
         sbp_format_double(given, sizeof given, value);
         sbp_format_double(only, sizeof only, fixed[i].value);
         if (is(p, fixed[i].families) && !isnan(value) && value != fixed[i].value)
             return refuse_field(p, fixed[i].field, given, only);
     }
-    double scale = exp_number(p->m, "query_pre_attn_scalar");
-    int64_t usual = p->m->facts.layers == 62 ? (int64_t)exp_number(p->m, "hidden_size") / p->m->facts.heads
-                                             : exp_head_dim(p->m);
+    double scale = sbp_exp_number(p->m, "query_pre_attn_scalar");
+    int64_t usual = p->m->facts.layers == 62
+                        ? (int64_t)sbp_exp_number(p->m, "hidden_size") / p->m->facts.heads
+                        : sbp_exp_head_dim(p->m);
     char given[40], only[40];
     sbp_format_double(given, sizeof given, scale);
     sbp_format_double(only, sizeof only, (double)usual);
@@ -498,7 +501,7 @@ static bool is_alternate(const putter *p) {
 }
 
 static void put_windows(const putter *p) {
-    double window = exp_number(p->m, "sliding_window");
+    double window = sbp_exp_number(p->m, "sliding_window");
     if (is(p, F(PHI3)))
         put_count(p, "attention.sliding_window", isnan(window) ? 0 : (int64_t)window);
     if (is(p, F(OLMO3)) || (is(p, F(GEMMA3)) && !is_every_sixth(p)) ||
@@ -506,7 +509,7 @@ static void put_windows(const putter *p) {
         put_flags(p, "attention.sliding_window_pattern", slides, false);
     bool ignored = is(p, F(MISTRAL) | F(MIXTRAL) | F(PHI3)) ||
                    (is(p, F(QWEN2) | F(QWEN3) | F(QWEN3_MOE)) && is_on(p, "use_sliding_window"));
-    if (ignored && !isnan(window) && window < exp_number(p->m, "max_position_embeddings"))
+    if (ignored && !isnan(window) && window < sbp_exp_number(p->m, "max_position_embeddings"))
         sbp_warn(p->m->diag,
                  "%s: a GGUF file of architecture %s does not say the sliding window of %g tokens; behind "
                  "that many "
@@ -515,14 +518,17 @@ static void put_windows(const putter *p) {
 }
 
 static void put_lengths(const putter *p) {
+    put_count(p, "block_count", p->m->facts.layers);
+    if (is(p, F(GRANITE)))
+        put_count(p, "feed_forward_length", (int64_t)sbp_exp_number(p->m, "intermediate_size"));
     if (is(p, HYBRIDS | NEMOTRONS | F(LFM2)))
         put_of_layers(p, "attention.head_count_kv", (double)p->m->facts.kv_heads, attends);
-    double vocabulary = exp_number(p->m, "vocab_size");
+    double vocabulary = sbp_exp_number(p->m, "vocab_size");
     if (is(p, LLAMAS | GRANITES | F(SMOLLM3) | LATENTS | F(LFM2) | NEMOTRONS) && !isnan(vocabulary))
         put_count(p, "vocab_size", (int64_t)vocabulary);
 }
 
-sbp_status exp_put_architecture(const exp_model *model, sbp_gguf_keys *keys) {
+sbp_status sbp_exp_put_architecture(const exp_model *model, sbp_gguf_keys *keys) {
     putter p = {model, keys};
     SBP_TRY(check_fixed(&p));
     SBP_TRY(put_rows(&p));
@@ -563,13 +569,13 @@ static double or_else(double value, double fallback) {
 }
 
 static exp_extra llama3(const exp_model *m) {
-    int64_t head = exp_head_dim(m), n = head / 2;
+    int64_t head = sbp_exp_head_dim(m), n = head / 2;
     float *out = SBP_NEW_ARRAY(m->arena, float, n);
-    float theta = (float)exp_rope_number(m, false, "rope_theta");
-    float factor = (float)or_else(exp_rope_number(m, false, "factor"), 8),
-          low = (float)or_else(exp_rope_number(m, false, "low_freq_factor"), 1),
-          high = (float)or_else(exp_rope_number(m, false, "high_freq_factor"), 4),
-          length = (float)or_else(exp_rope_number(m, false, "original_max_position_embeddings"), 8192);
+    float theta = (float)sbp_exp_rope_number(m, false, "rope_theta");
+    float factor = (float)or_else(sbp_exp_rope_number(m, false, "factor"), 8),
+          low = (float)or_else(sbp_exp_rope_number(m, false, "low_freq_factor"), 1),
+          high = (float)or_else(sbp_exp_rope_number(m, false, "high_freq_factor"), 4),
+          length = (float)or_else(sbp_exp_rope_number(m, false, "original_max_position_embeddings"), 8192);
     for (int64_t i = 0; i < n; i++)
         out[i] = llama3_factor(1 / powf(theta, (float)(2 * i) / (float)head), factor, low, high, length);
     return (exp_extra){"rope_freqs.weight", out, n};
@@ -577,8 +583,8 @@ static exp_extra llama3(const exp_model *m) {
 
 /* Gemma 4's full attention turns a part of each head: the rest by a frequency of nothing. */
 static exp_extra proportional(const exp_model *m) {
-    int64_t head = (int64_t)exp_number(m, "global_head_dim"), n = head / 2;
-    double part = or_else(exp_rope_number(m, false, "partial_rotary_factor"), 1);
+    int64_t head = (int64_t)sbp_exp_number(m, "global_head_dim"), n = head / 2;
+    double part = or_else(sbp_exp_rope_number(m, false, "partial_rotary_factor"), 1);
     int64_t turning = (int64_t)((double)head * part / 2);
     float *out = SBP_NEW_ARRAY(m->arena, float, n);
     for (int64_t i = 0; i < n; i++)
@@ -594,11 +600,12 @@ static exp_extra factors(const exp_model *m, const char *name, const sbp_json *l
     return (exp_extra){name, out, list->count};
 }
 
-sbp_status exp_extra_tensors(const exp_model *m, exp_extra out[EXP_MOST_EXTRAS], int *count) {
+sbp_status sbp_exp_extra_tensors(const exp_model *m, exp_extra out[EXP_MOST_EXTRAS], int *count) {
     uint64_t family = UINT64_C(1) << m->facts.family;
-    const sbp_json *longs = exp_rope_list(m, "long_factor"), *shorts = exp_rope_list(m, "short_factor");
+    const sbp_json *longs = sbp_exp_rope_list(m, "long_factor"),
+                   *shorts = sbp_exp_rope_list(m, "short_factor");
     *count = 0;
-    if ((family & (LLAMAS | GRANITES | F(SMOLLM3))) && strcmp(exp_rope_type(m), "llama3") == 0)
+    if ((family & (LLAMAS | GRANITES | F(SMOLLM3))) && strcmp(sbp_exp_rope_type(m), "llama3") == 0)
         out[(*count)++] = llama3(m);
     if (family & F(GEMMA4))
         out[(*count)++] = proportional(m);

@@ -93,7 +93,7 @@ static double of_full_attention(const exp_model *m, const char *field) {
     return NAN;
 }
 
-double exp_number(const exp_model *m, const char *field) {
+double sbp_exp_number(const exp_model *m, const char *field) {
     double value = value_of(sbp_json_member(m->config, field));
     for (int i = 0; isnan(value) && i < SBP_COUNT(spellings); i++)
         if (strcmp(spellings[i].field, field) == 0)
@@ -120,7 +120,7 @@ static const sbp_json *rope_object(const exp_model *m, bool sliding) {
     return parameters && parameters->kind == SBP_JSON_OBJECT ? parameters : NULL;
 }
 
-double exp_rope_number(const exp_model *m, bool sliding, const char *field) {
+double sbp_exp_rope_number(const exp_model *m, bool sliding, const char *field) {
     double value = value_of(sbp_json_member(rope_object(m, sliding), field));
     if (isnan(value) && sliding && strcmp(field, "rope_theta") == 0)
         return value_of(sbp_json_member(m->config, "rope_local_base_freq"));
@@ -130,26 +130,26 @@ double exp_rope_number(const exp_model *m, bool sliding, const char *field) {
     if (isnan(value) && !sliding &&
         (strcmp(field, "rope_theta") == 0 || strcmp(field, "partial_rotary_factor") == 0 ||
          strcmp(field, "original_max_position_embeddings") == 0))
-        value = exp_number(m, field);
+        value = sbp_exp_number(m, field);
     return value;
 }
 
-const char *exp_rope_type(const exp_model *m) {
+const char *sbp_exp_rope_type(const exp_model *m) {
     const sbp_json *object = rope_object(m, false), *type = sbp_json_member(object, "rope_type");
     if (!type)
         type = sbp_json_member(object, "type");
     return type && type->kind == SBP_JSON_STRING ? type->string : "default";
 }
 
-const sbp_json *exp_rope_list(const exp_model *m, const char *field) {
+const sbp_json *sbp_exp_rope_list(const exp_model *m, const char *field) {
     const sbp_json *list = sbp_json_member(rope_object(m, false), field);
     return list && list->kind == SBP_JSON_ARRAY ? list : NULL;
 }
 
-int64_t exp_head_dim(const exp_model *m) {
-    double given = exp_number(m, "head_dim");
+int64_t sbp_exp_head_dim(const exp_model *m) {
+    double given = sbp_exp_number(m, "head_dim");
     if (given >= 1)
         return (int64_t)given;
-    double hidden = exp_number(m, "hidden_size");
+    double hidden = sbp_exp_number(m, "hidden_size");
     return m->facts.heads > 0 && hidden >= 1 ? (int64_t)hidden / m->facts.heads : 1;
 }

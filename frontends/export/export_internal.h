@@ -21,8 +21,8 @@ typedef struct exp_view {
 } exp_view;
 
 /* What a piece says, in the order of the file's elements. False: its elements do not follow each other there. */
-bool exp_view_of(const sbp_gguf_piece *piece, const sbp_weight *weight, exp_view *out);
-int64_t exp_view_elems(const exp_view *view);
+bool sbp_exp_view_of(const sbp_gguf_piece *piece, const sbp_weight *weight, exp_view *out);
+int64_t sbp_exp_view_elems(const exp_view *view);
 
 /* scale x B A, which is added to a source: element (i, k) of it is that of row i, column k of the weight as a
  * matrix, or (k, i) of one that is kept [in, out]. */
@@ -73,39 +73,39 @@ typedef struct exp_job {
     double *parameters; /* of an adapter */
 } exp_job;
 
-sbp_status exp_read_model(exp_job *job) SBP_CHECKED;
-exp_tensor *exp_add_tensor(exp_job *job, const char *name);
+sbp_status sbp_exp_read_model(exp_job *job) SBP_CHECKED;
+exp_tensor *sbp_exp_add_tensor(exp_job *job, const char *name);
 /* What a tensor is written as where `type` is wished for. */
-sbp_gguf_tensor_type exp_type_of(sbp_gguf_tensor_type type, const char *name, int32_t rank,
-                                 const int64_t *dim);
+sbp_gguf_tensor_type sbp_exp_type_of(sbp_gguf_tensor_type type, const char *name, int32_t rank,
+                                     const int64_t *dim);
 /* All tensors of the model, in the file's order; of a GGUF file those that it has. */
-sbp_status exp_list_tensors(exp_job *job) SBP_CHECKED;
-sbp_status exp_list_of_gguf(exp_job *job) SBP_CHECKED;
-sbp_status exp_write_file(exp_job *job, sbp_export_report *report) SBP_CHECKED;
+sbp_status sbp_exp_list_tensors(exp_job *job) SBP_CHECKED;
+sbp_status sbp_exp_list_of_gguf(exp_job *job) SBP_CHECKED;
+sbp_status sbp_exp_write_file(exp_job *job, sbp_export_report *report) SBP_CHECKED;
 
 /* ---- adapters ----------------------------------------------------------------------------------------- */
 
-bool exp_is_adapter(sbp_arena *arena, const char *directory);
+bool sbp_exp_is_adapter(sbp_arena *arena, const char *directory);
 /* Opens it; closed by exp_adapter_close. */
-sbp_status exp_adapter_open(sbp_arena *arena, sbp_diag *diag, const char *directory,
-                            exp_adapter **out) SBP_CHECKED;
-void exp_adapter_close(exp_adapter *adapter);
+sbp_status sbp_exp_adapter_open(sbp_arena *arena, sbp_diag *diag, const char *directory,
+                                exp_adapter **out) SBP_CHECKED;
+void sbp_exp_adapter_close(exp_adapter *adapter);
 /* Reads its matrices into the arena. */
-sbp_status exp_adapter_load(exp_adapter *adapter) SBP_CHECKED;
+sbp_status sbp_exp_adapter_load(exp_adapter *adapter) SBP_CHECKED;
 /* The model that it is of, as adapter_config.json has it; NULL: it does not say. */
-const char *exp_adapter_base(const exp_adapter *adapter);
+const char *sbp_exp_adapter_base(const exp_adapter *adapter);
 /* What is added to the weight of that name; NULL: nothing. What stands in its place; NULL: nothing does. Both count as
  * used then. */
-const exp_low_rank *exp_adapter_of(exp_adapter *adapter, const char *weight);
-const sbp_weight *exp_adapter_whole(exp_adapter *adapter, const char *weight);
-const sbp_weights *exp_adapter_weights(const exp_adapter *adapter);
+const exp_low_rank *sbp_exp_adapter_of(exp_adapter *adapter, const char *weight);
+const sbp_weight *sbp_exp_adapter_whole(exp_adapter *adapter, const char *weight);
+const sbp_weights *sbp_exp_adapter_weights(const exp_adapter *adapter);
 /* SBP_INPUT: some of it was of no weight. */
-sbp_status exp_adapter_check_used(const exp_adapter *adapter) SBP_CHECKED;
+sbp_status sbp_exp_adapter_check_used(const exp_adapter *adapter) SBP_CHECKED;
 /* The adapter's own tensors and keys, for the model of the job. */
-sbp_status exp_list_adapter(exp_job *job, exp_adapter *adapter, double *parameters) SBP_CHECKED;
+sbp_status sbp_exp_list_adapter(exp_job *job, exp_adapter *adapter, double *parameters) SBP_CHECKED;
 
 /* Streams all tensors; `stop` is asked between pieces. */
-sbp_status exp_write_tensors(sbp_diag *diag, const exp_tensor *tensors, int32_t count, bool (*stop)(void),
-                             sbp_gguf_writer *writer) SBP_CHECKED;
+sbp_status sbp_exp_write_tensors(sbp_diag *diag, const exp_tensor *tensors, int32_t count, bool (*stop)(void),
+                                 sbp_gguf_writer *writer) SBP_CHECKED;
 
 #endif

@@ -15,8 +15,8 @@ typedef struct exp_meta_request {
     int64_t experts; /* 0: none */
 } exp_meta_request;
 
-sbp_status exp_put_meta(sbp_arena *arena, sbp_diag *diag, const exp_meta_request *request,
-                        sbp_gguf_keys *keys) SBP_CHECKED;
+sbp_status sbp_exp_put_meta(sbp_arena *arena, sbp_diag *diag, const exp_meta_request *request,
+                            sbp_gguf_keys *keys) SBP_CHECKED;
 
 /* The model, as config.json says it. */
 typedef struct exp_model {
@@ -29,7 +29,7 @@ typedef struct exp_model {
 } exp_model;
 
 /* <architecture>.*: sizes, rotation, experts .. and general.architecture. */
-sbp_status exp_put_architecture(const exp_model *model, sbp_gguf_keys *keys) SBP_CHECKED;
+sbp_status sbp_exp_put_architecture(const exp_model *model, sbp_gguf_keys *keys) SBP_CHECKED;
 
 /* A tensor that is made from numbers of config.json: rope_freqs, rope_factors_long .. */
 typedef struct exp_extra {
@@ -39,15 +39,16 @@ typedef struct exp_extra {
 } exp_extra;
 
 enum { EXP_MOST_EXTRAS = 2 };
-sbp_status exp_extra_tensors(const exp_model *model, exp_extra out[EXP_MOST_EXTRAS], int *count) SBP_CHECKED;
+sbp_status sbp_exp_extra_tensors(const exp_model *model, exp_extra out[EXP_MOST_EXTRAS],
+                                 int *count) SBP_CHECKED;
 
 /* A number of config.json; the class's own where it is absent or null, NAN where the class has none either. */
-double exp_number(const exp_model *model, const char *field);
+double sbp_exp_number(const exp_model *model, const char *field);
 /* Of rope_parameters, however they are spelled: of layers with full or with sliding attention. */
-double exp_rope_number(const exp_model *model, bool sliding, const char *field);
-const char *exp_rope_type(const exp_model *model);
-const sbp_json *exp_rope_list(const exp_model *model, const char *field);
+double sbp_exp_rope_number(const exp_model *model, bool sliding, const char *field);
+const char *sbp_exp_rope_type(const exp_model *model);
+const sbp_json *sbp_exp_rope_list(const exp_model *model, const char *field);
 /* Rows and columns that a head's queries and keys have. */
-int64_t exp_head_dim(const exp_model *model);
+int64_t sbp_exp_head_dim(const exp_model *model);
 
 #endif

@@ -461,8 +461,8 @@ static const char *directory_name(sbp_arena *arena, const char *path) {
     return slash && slash[1] ? slash + 1 : whole;
 }
 
-sbp_status exp_put_meta(sbp_arena *arena, sbp_diag *diag, const exp_meta_request *request,
-                        sbp_gguf_keys *keys) {
+sbp_status sbp_exp_put_meta(sbp_arena *arena, sbp_diag *diag, const exp_meta_request *request,
+                            sbp_gguf_keys *keys) {
     describing d = {.arena = arena, .diag = diag, .request = request, .keys = keys};
     static const char *const bases[] = {"base_model", "base_models", "base_model_sources"},
                              *const sets[] = {"datasets", "dataset", "dataset_sources"};

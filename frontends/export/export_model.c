@@ -47,8 +47,8 @@ static bool stays_f32(const char *name, int32_t rank) {
            !(ends(name, ".weight") || ends(name, ".lora_a") || ends(name, ".lora_b"));
 }
 
-sbp_gguf_tensor_type exp_type_of(sbp_gguf_tensor_type type, const char *name, int32_t rank,
-                                 const int64_t *dim) {
+sbp_gguf_tensor_type sbp_exp_type_of(sbp_gguf_tensor_type type, const char *name, int32_t rank,
+                                     const int64_t *dim) {
     if (stays_f32(name, rank))
         return SBP_GGUF_TENSOR_F32;
     return dim[rank - 1] % sbp_gguf_block_elems(type) == 0 ? type : SBP_GGUF_TENSOR_F16;
@@ -56,7 +56,7 @@ sbp_gguf_tensor_type exp_type_of(sbp_gguf_tensor_type type, const char *name, in
 
 /* ---- the list ----------------------------------------------------------------------------------------- */
 
-exp_tensor *exp_add_tensor(exp_job *job, const char *name) {
+exp_tensor *sbp_exp_add_tensor(exp_job *job, const char *name) {
     SBP_PUSH(job->model.arena, job->tensors, job->count, job->capacity, (exp_tensor){.out = {.name = name}});
     return &job->tensors[job->count - 1];
 }
@@ -80,9 +80,9 @@ static int by_start(const void *a, const void *b) {
 }
 
 static sbp_status add_piece(exp_job *job, sbp_map *names, const sbp_gguf_piece *p) {
-    const sbp_weight *w = find(job, p->hf), *whole = exp_adapter_whole(job->adapter, w->name);
+    const sbp_weight *w = find(job, p->hf), *whole = sbp_exp_adapter_whole(job->adapter, w->name);
     int32_t at = sbp_map_get(names, p->file);
-    exp_tensor *t = at >= 0 ? &job->tensors[at] : exp_add_tensor(job, p->file);
+    exp_tensor *t = at >= 0 ? &job->tensors[at] : sbp_exp_add_tensor(job, p->file);
     if (at < 0) {
         sbp_map_set(names, p->file, job->count - 1);
         t->order = job->count;
@@ -91,18 +91,18 @@ static sbp_status add_piece(exp_job *job, sbp_map *names, const sbp_gguf_piece *
         memcpy(t->out.dim, p->file_dim, sizeof t->out.dim);
         t->out.type = w->format == SBP_FORMAT_MXFP4
                           ? SBP_GGUF_TENSOR_MXFP4
-                          : exp_type_of(job->type, p->file, p->file_rank, p->file_dim);
-        if (t->out.type == SBP_GGUF_TENSOR_MXFP4 && exp_adapter_of(job->adapter, w->name))
-            t->out.type = exp_type_of(job->type, p->file, p->file_rank, p->file_dim);
+                          : sbp_exp_type_of(job->type, p->file, p->file_rank, p->file_dim);
+        if (t->out.type == SBP_GGUF_TENSOR_MXFP4 && sbp_exp_adapter_of(job->adapter, w->name))
+            t->out.type = sbp_exp_type_of(job->type, p->file, p->file_rank, p->file_dim);
     }
     exp_piece piece = {.at = p->file_base,
-                       .weights = whole ? exp_adapter_weights(job->adapter) : job->weights,
-                       .adapter = exp_adapter_of(job->adapter, w->name)};
+                       .weights = whole ? sbp_exp_adapter_weights(job->adapter) : job->weights,
+                       .adapter = sbp_exp_adapter_of(job->adapter, w->name)};
     if (whole && whole->elems != w->elems)
         return sbp_fail(job->model.diag, SBP_INPUT,
                         "%s: tensor '%s' of the adapter has another shape than '%s' of %s", whole->path,
                         whole->name, w->name, w->path);
-    bool runs = exp_view_of(p, whole ? whole : w, &piece.view);
+    bool runs = sbp_exp_view_of(p, whole ? whole : w, &piece.view);
     piece.delta = piece.view;
     if (!runs)
         return sbp_fail(job->model.diag, SBP_INTERNAL, "%s: pieces of '%s' are interleaved", w->path,
@@ -125,7 +125,7 @@ static sbp_status check_whole(const exp_job *job, exp_tensor *t) {
     for (int32_t p = 0; p < t->piece_count; p++) {
         if (t->pieces[p].at != elems)
             break;
-        elems += exp_view_elems(&t->pieces[p].view);
+        elems += sbp_exp_view_elems(&t->pieces[p].view);
     }
     if (elems == sbp_gguf_tensor_elems(&t->out))
         return SBP_OK;
@@ -171,9 +171,9 @@ static sbp_status check_used(const exp_job *job) {
 static sbp_status add_extras(exp_job *job) {
     exp_extra extras[EXP_MOST_EXTRAS];
     int count;
-    SBP_TRY(exp_extra_tensors(&job->model, extras, &count));
+    SBP_TRY(sbp_exp_extra_tensors(&job->model, extras, &count));
     for (int i = 0; i < count; i++) {
-        exp_tensor *t = exp_add_tensor(job, extras[i].name);
+        exp_tensor *t = sbp_exp_add_tensor(job, extras[i].name);
         t->out = (sbp_gguf_tensor){extras[i].name, SBP_GGUF_TENSOR_F32, 1, {extras[i].count}};
         t->numbers = extras[i].numbers;
     }
@@ -189,7 +189,7 @@ static bool is_spelled_twice(const exp_job *job, const sbp_gguf_piece *pieces, i
     return false;
 }
 
-sbp_status exp_list_tensors(exp_job *job) {
+sbp_status sbp_exp_list_tensors(exp_job *job) {
     sbp_gguf_piece *pieces;
     int32_t count;
     sbp_map names;
@@ -224,12 +224,12 @@ static bool shape_in_file(void *user, const char *name, int32_t *rank, int64_t *
 
 /* A tensor as it is in the file, in a type of ours. */
 static void add_same(exp_job *job, const sbp_weight *w, sbp_map *names) {
-    exp_tensor *t = exp_add_tensor(job, w->name);
+    exp_tensor *t = sbp_exp_add_tensor(job, w->name);
     t->order = job->count;
     t->out.rank = w->rank;
     for (int32_t d = 0; d < w->rank; d++)
         t->out.dim[d] = w->dim[d];
-    t->out.type = exp_type_of(job->type, w->name, w->rank, t->out.dim);
+    t->out.type = sbp_exp_type_of(job->type, w->name, w->rank, t->out.dim);
     sbp_map_set(names, w->name, job->count - 1);
     exp_piece piece = {.weights = job->weights,
                        .view = {.weight = w, .rank = 1, .extent = {w->elems}, .stride = {1}}};
@@ -238,7 +238,7 @@ static void add_same(exp_job *job, const sbp_weight *w, sbp_map *names) {
 
 /* Where the weight that an adapter changes has its elements, in place of the tensor as one piece. */
 static sbp_status add_delta(exp_job *job, const sbp_map *names, const sbp_gguf_piece *p) {
-    const exp_low_rank *adapter = exp_adapter_of(job->adapter, p->hf);
+    const exp_low_rank *adapter = sbp_exp_adapter_of(job->adapter, p->hf);
     exp_tensor *t = &job->tensors[sbp_map_get(names, p->file)];
     exp_piece piece = {.at = p->file_base, .weights = job->weights, .adapter = adapter};
     if (!adapter)
@@ -247,7 +247,7 @@ static sbp_status add_delta(exp_job *job, const sbp_map *names, const sbp_gguf_p
         return sbp_fail(job->model.diag, SBP_INPUT,
                         "%s: an adapter of '%s' is [%lld, %lld], which '%s' is not", job->source, p->hf,
                         (long long)adapter->out, (long long)adapter->in, p->file);
-    if (!exp_view_of(p, sbp_weights_find(job->weights, p->file), &piece.delta))
+    if (!sbp_exp_view_of(p, sbp_weights_find(job->weights, p->file), &piece.delta))
         return sbp_fail(job->model.diag, SBP_INTERNAL, "%s: pieces of '%s' are interleaved", job->source,
                         p->file);
     piece.view = piece.delta;
@@ -263,7 +263,7 @@ static sbp_status add_delta(exp_job *job, const sbp_map *names, const sbp_gguf_p
     return SBP_OK;
 }
 
-sbp_status exp_list_of_gguf(exp_job *job) {
+sbp_status sbp_exp_list_of_gguf(exp_job *job) {
     sbp_gguf_piece *pieces;
     int32_t count;
     sbp_map names;

@@ -353,8 +353,8 @@ static sbp_status put_templates(const special *s) {
 
 /* ---- all of it ---------------------------------------------------------------------------------------- */
 
-sbp_status exp_put_special(sbp_arena *arena, sbp_diag *diag, const exp_special_request *request,
-                           sbp_gguf_keys *keys) {
+sbp_status sbp_exp_put_special(sbp_arena *arena, sbp_diag *diag, const exp_special_request *request,
+                               sbp_gguf_keys *keys) {
     special s = {.arena = arena, .diag = diag, .request = request, .keys = keys, .kinds = EOT};
     const char *path = sbp_file_join(arena, request->directory, "tokenizer_config.json");
     if (sbp_file_exists(path))

@@ -8,7 +8,7 @@ enum { PIECE_ELEMS = 1 << 20, RUN_ELEMS = 1 << 20 };
 
 /* ---- views -------------------------------------------------------------------------------------------- */
 
-bool exp_view_of(const sbp_gguf_piece *piece, const sbp_weight *weight, exp_view *out) {
+bool sbp_exp_view_of(const sbp_gguf_piece *piece, const sbp_weight *weight, exp_view *out) {
     exp_view v = {.weight = weight, .base = piece->hf_base};
     int64_t order[SBP_GGUF_LOOPS], inside = 1;
     for (int32_t k = 0; k < piece->loop_count; k++) { /* widest strides of the file first */
@@ -39,7 +39,7 @@ bool exp_view_of(const sbp_gguf_piece *piece, const sbp_weight *weight, exp_view
     return true;
 }
 
-int64_t exp_view_elems(const exp_view *v) {
+int64_t sbp_exp_view_elems(const exp_view *v) {
     int64_t elems = 1;
     for (int32_t d = 0; d < v->rank; d++)
         elems *= v->extent[d];
@@ -254,8 +254,8 @@ static sbp_status write_tensor(streamer *s) {
     return SBP_OK;
 }
 
-sbp_status exp_write_tensors(sbp_diag *diag, const exp_tensor *tensors, int32_t count, bool (*stop)(void),
-                             sbp_gguf_writer *writer) {
+sbp_status sbp_exp_write_tensors(sbp_diag *diag, const exp_tensor *tensors, int32_t count, bool (*stop)(void),
+                                 sbp_gguf_writer *writer) {
     streamer s = {.diag = diag,
                   .writer = writer,
                   .stop = stop,

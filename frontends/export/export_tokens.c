@@ -20,8 +20,8 @@ static const struct {
 #include "frontends/export/pre_tokenizers.def"
 };
 
-sbp_status exp_find_pre(sbp_arena *arena, sbp_diag *diag, const sbp_tokenizer *tokenizer, char hash[65],
-                        const char **out) {
+sbp_status sbp_exp_find_pre(sbp_arena *arena, sbp_diag *diag, const sbp_tokenizer *tokenizer, char hash[65],
+                            const char **out) {
     sbp_encoding ids;
     SBP_TRY(sbp_tokenizer_encode(tokenizer, arena, diag, check_text, sizeof check_text - 1,
                                  SBP_ADD_SPECIAL_TOKENS, &ids));
@@ -61,7 +61,7 @@ static sbp_status put_pre(const maker *m) {
     const char *name = m->request->pre;
     char hash[65];
     if (!name)
-        SBP_TRY(exp_find_pre(m->arena, m->diag, m->tokenizer, hash, &name));
+        SBP_TRY(sbp_exp_find_pre(m->arena, m->diag, m->tokenizer, hash, &name));
     if (!name)
         return sbp_fail(
             m->diag, SBP_INPUT,
@@ -250,9 +250,11 @@ static sbp_status make_sentencepiece_vocabulary(maker *m) {
     SBP_TRY(sbp_file_read(m->arena, m->diag, path, &data, &length));
     SBP_TRY(sbp_sentencepiece_pieces(m->arena, m->diag, path, data, length, &pieces));
     make_room(m, m->request->vocab_size, true);
-    for (int64_t id = 0; id < pieces.count && id < m->count; id++)
-        set_token(m, id, pieces.tokens[id].data, pieces.tokens[id].length, (float)pieces.scores[id],
-                  pieces.types[id] == TOK_TYPE_USER ? TOK_TYPE_NORMAL : pieces.types[id]);
+    for (int64_t id = 0; id < pieces.count && id < m->count; id++) {
+        bool user = pieces.types[id] == TOK_TYPE_USER; /* which the converter takes for a usual one */
+        sbp_gguf_string text = user ? with_spaces(m, pieces.tokens[id]) : pieces.tokens[id];
+        set_token(m, id, text.data, text.length, (float)pieces.scores[id], pieces.types[id]);
+    }
     SBP_TRY(add_of_file(m));
     const sbp_json *map = sbp_json_member(m->config, "added_tokens_decoder");
     for (int64_t i = 0; map && map->kind == SBP_JSON_OBJECT && i < map->count; i++)
@@ -326,7 +328,7 @@ static sbp_status put_byte_level(maker *m) {
     sbp_gguf_put_string(m->keys, "tokenizer.ggml.model", "gpt2");
     SBP_TRY(put_pre(m));
     put_vocabulary(m);
-    return exp_put_special(m->arena, m->diag, &special, m->keys);
+    return sbp_exp_put_special(m->arena, m->diag, &special, m->keys);
 }
 
 /* SentencePiece, with its scores or those that merges say. */
@@ -336,7 +338,7 @@ static sbp_status put_sentencepiece(maker *m, bool file) {
     sbp_gguf_put_string(m->keys, "tokenizer.ggml.pre", "default");
     put_vocabulary(m);
     exp_special_request special = special_request(m, false);
-    return exp_put_special(m->arena, m->diag, &special, m->keys);
+    return sbp_exp_put_special(m->arena, m->diag, &special, m->keys);
 }
 
 /* Tokens that are shown always, so that what parses answers sees them. */
@@ -361,7 +363,7 @@ static sbp_status put_gemma4(maker *m) {
     sbp_gguf_put_string(m->keys, "tokenizer.ggml.model", "gemma4");
     put_vocabulary(m);
     exp_special_request special = special_request(m, true);
-    SBP_TRY(exp_put_special(m->arena, m->diag, &special, m->keys));
+    SBP_TRY(sbp_exp_put_special(m->arena, m->diag, &special, m->keys));
     sbp_gguf_put_bool(m->keys, "tokenizer.ggml.add_space_prefix", false);
     sbp_gguf_put_bool(m->keys, "tokenizer.ggml.add_bos_token", true);
     return SBP_OK;
@@ -380,11 +382,12 @@ static void put_prefix(const maker *m) {
         sbp_gguf_put_bool(m->keys, "tokenizer.ggml.add_space_prefix", prefix->boolean);
 }
 
-sbp_status exp_put_tokens(sbp_arena *arena, sbp_diag *diag, const exp_tokens_request *request,
-                          sbp_gguf_keys *keys) {
+sbp_status sbp_exp_put_tokens(sbp_arena *arena, sbp_diag *diag, const exp_tokens_request *request,
+                              sbp_gguf_keys *keys) {
     maker m = {.arena = arena, .diag = diag, .request = request, .keys = keys};
     bool file = sbp_file_exists(file_of(&m, "tokenizer.model"));
-    bool pieces = request->rule == EXP_TOKENS_LLAMA || request->rule == EXP_TOKENS_GEMMA;
+    bool pieces = request->rule == EXP_TOKENS_LLAMA || request->rule == EXP_TOKENS_PIECES ||
+                  request->rule == EXP_TOKENS_GEMMA;
     if (!sbp_tokenizer_is_in(arena, request->directory))
         return sbp_fail(
             diag, SBP_INPUT,

@@ -7,8 +7,9 @@
 
 /* Which way of llama.cpp's a family's tokenizers go. */
 typedef enum exp_tokens_rule {
-    EXP_TOKENS_GPT2,   /* byte-level BPE */
-    EXP_TOKENS_LLAMA,  /* SentencePiece where there is one, else by what tokenizer.json has */
+    EXP_TOKENS_GPT2,  /* byte-level BPE */
+    EXP_TOKENS_LLAMA, /* SentencePiece where there is one, else by what tokenizer.json has; add_prefix_space */
+    EXP_TOKENS_PIECES, /* the same without the latter */
     EXP_TOKENS_GEMMA,  /* the same, without a space before the text */
     EXP_TOKENS_GEMMA4, /* BPE of characters, with merges */
     EXP_TOKENS_GLM,    /* byte-level, with special tokens by their texts */
@@ -23,8 +24,8 @@ typedef struct exp_tokens_request {
     exp_tokens_rule rule;
 } exp_tokens_request;
 
-sbp_status exp_put_tokens(sbp_arena *arena, sbp_diag *diag, const exp_tokens_request *request,
-                          sbp_gguf_keys *keys) SBP_CHECKED;
+sbp_status sbp_exp_put_tokens(sbp_arena *arena, sbp_diag *diag, const exp_tokens_request *request,
+                              sbp_gguf_keys *keys) SBP_CHECKED;
 
 /* Names and ids of special tokens, whether bos and eos are added, chat templates. merges: of a tokenizer whose
  * file has some, they are put too. most: ids from there on are none; 0: any. eot, eos, unk, bos, eom: texts that
@@ -38,12 +39,12 @@ typedef struct exp_special_request {
     const char *eos, *eot, *unk, *bos, *eom;
 } exp_special_request;
 
-sbp_status exp_put_special(sbp_arena *arena, sbp_diag *diag, const exp_special_request *request,
-                           sbp_gguf_keys *keys) SBP_CHECKED;
+sbp_status sbp_exp_put_special(sbp_arena *arena, sbp_diag *diag, const exp_special_request *request,
+                               sbp_gguf_keys *keys) SBP_CHECKED;
 
 /* The name that llama.cpp has for what cuts texts into words: by the ids of its check text. NULL: it knows none;
  * hash: 65 bytes, of the ids. */
-sbp_status exp_find_pre(sbp_arena *arena, sbp_diag *diag, const sbp_tokenizer *tokenizer, char hash[65],
-                        const char **out) SBP_CHECKED;
+sbp_status sbp_exp_find_pre(sbp_arena *arena, sbp_diag *diag, const sbp_tokenizer *tokenizer, char hash[65],
+                            const char **out) SBP_CHECKED;
 
 #endif

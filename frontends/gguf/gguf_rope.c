@@ -162,10 +162,15 @@ static void write_yarn(sbp_gguf_config *c) {
     }
 }
 
-/* Members of an object: type and what belongs to it. */
+/* Members of an object: type and what belongs to it. attn_factor is yarn_attn_factor over what yarn takes by itself,
+ * which llama.cpp reads in place of that (frontends/export/export_arch.c writes both). */
 static void write_type(sbp_gguf_config *c) {
     const char *type = sbp_gguf_config_string(c, "rope.scaling.type", "none");
     double factor = sbp_gguf_config_number(c, "rope.scaling.factor", 1);
+    if (sbp_gguf_config_key(c, "rope.scaling.attn_factor") &&
+        !sbp_gguf_config_key(c, "rope.scaling.yarn_attn_factor"))
+        sbp_gguf_config_fail(c, "key '%s.rope.scaling.attn_factor' is only supported beside yarn_attn_factor",
+                             c->family->architecture);
     if (strcmp(type, "none") == 0) { /* the spelling of old files */
         factor = sbp_gguf_config_number(c, "rope.scale_linear", 1);
         type = factor != 1 ? "linear" : type;

@@ -168,6 +168,9 @@ static bool harmless(const sbp_json *field) {
 #include "frontends/hf/hf_fields.def"
 #undef FIELD
     };
+    if (field->key[0] ==
+        '_') /* transformers' own, of a class in memory; what a family reads is not left over */
+        return true;
     for (int32_t i = 0; i < SBP_COUNT(known); i++)
         if (strcmp(field->key, known[i].name) == 0)
             return known[i].rule == ANY || is_off(field);

@@ -103,6 +103,8 @@ static void write_fields(const output_job *job, sbp_json_writer *w, const sbp_js
                          const char *dtype) {
     for (int64_t i = 0; i < fields->count; i++) {
         const sbp_json *field = &fields->items[i];
+        if (field->key[0] == '_')
+            continue; /* paths, and what an object in memory was made with */
         if (strcmp(field->key, "text_config") == 0 && field->kind == SBP_JSON_OBJECT) {
             sbp_json_write_object(w, field->key);
             write_fields(job, w, field, dtype);

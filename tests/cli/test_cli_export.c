@@ -104,6 +104,17 @@ static void test_adapters(void **state) {
     cli_ok(f, "$R export $D/base.gguf -o $D/copy.gguf --type f32 && cmp $D/base.gguf $D/copy.gguf");
 }
 
+/* Fields of config.json that begin with '_' are transformers' own: read over, and not written. */
+static void test_private_fields(void **state) {
+    io_fixture *f = *state;
+    cli_ok(
+        f,
+        "cp -r $S $D/m && chmod -R u+w $D/m && sed '0,/{/s|{|{\"_name_or_path\": \"/home/me/x\", "
+        "\"_unheard_of\": [1],|' $S/config.json >$D/m/config.json && grep -q _unheard_of $D/m/config.json");
+    cli_ok(f, "$R $D/m --data " DATA " --steps 1 --save-every never --out $D/o");
+    cli_ok(f, "! grep -E '\"_|/home' $D/o/config.json && grep -q model_type $D/o/config.json");
+}
+
 static void test_refusals(void **state) {
     io_fixture *f = *state;
     cli_ok(f, "cp -r $S $D/m && chmod -R u+w $D/m && $R export --help | grep -q '^usage: sbprun export'");
@@ -137,6 +148,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_model_comes_back, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_types, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_adapters, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_private_fields, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refusals, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -135,6 +135,15 @@ class Module(unittest.TestCase):
         self.assertEqual(output, "mine\n1 [('train/loss', 2.5), ('train/step', 1)]\n"
                                  "1 [('eval/loss', 2), ('eval/step', 1)]\nend\n")
 
+    def test_export(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "x.gguf"
+            report = sbpc.export(MODEL, file, type="q8_0")
+            self.assertEqual((report["architecture"], report["type"], report["adapter"]), ("llama", "q8_0", False))
+            self.assertEqual(report["bytes"], file.stat().st_size)
+            with self.assertRaisesRegex(sbpc.Error, "is there already"):
+                sbpc.export(MODEL, file)
+
     def test_doctor(self):
         parts = {line["part"] for line in sbpc.doctor()}
         self.assertLessEqual({"sbprun", "sbpc", "memory", "cpu", "choice"}, parts)

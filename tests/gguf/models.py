@@ -35,6 +35,7 @@ TEMPLATE = (
 # What llama.cpp has no choice about, and goldens choose otherwise.
 FIXED = {
     "gemma3": {"query_pre_attn_scalar": 8},
+    "gemma3, tokenizer.model": {"query_pre_attn_scalar": 8},
     "phi3": {"sliding_window": None},
     "gpt_oss": {"swiglu_limit": 7.0, "rope_parameters.truncate": True},
     "lfm2": {"conv_bias": False},
@@ -64,9 +65,13 @@ FIXED = {
     "glm4_moe": {"num_nextn_predict_layers": 0},
 }
 
+# Tokenizers of characters, not bytes: of stories260K; of a tokenizer.model that is trained here.
+CHARACTERS = ("spm", "gemma", "gemma4", "model", "gemma model")
+
 # family: the golden whose config it has, and its tokenizer: SentencePiece's, or a name of llama.cpp
 FAMILIES = {
     "llama": ("llama_plain", "spm"),
+    "llama, tokenizer.model": ("llama_plain", "model"),
     "llama, biases": ("llama_bias", "llama-bpe"),
     "llama, llama3": ("llama_rope_llama3", "llama-bpe"),
     "llama, linear": ("llama_rope_linear_type", "spm"),
@@ -81,6 +86,7 @@ FAMILIES = {
     "qwen3_5": ("qwen3_5_dense_v", "qwen35"),
     "qwen3_5_moe": ("qwen3_5_moe_v", "qwen35"),
     "gemma3": ("gemma3_legacy", "gemma"),
+    "gemma3, tokenizer.model": ("gemma3_legacy", "gemma model"),
     "gemma4": ("gemma4_31b_v", "gemma4"),
     "gemma4, per layer": ("gemma4_e2b_v", "gemma4"),
     "gemma4, experts": ("gemma4_26b_a4b_v", "gemma4"),
@@ -97,6 +103,7 @@ FAMILIES = {
     "phi3": ("phi3_plain", "spm"),
     "phi3, longrope": ("phi3_longrope_short", "spm"),
     "gpt_oss": ("gpt_oss_v", "gpt-2"),
+    "gpt_oss, mxfp4": ("gpt_oss_mxfp4_v", "gpt-2"),
     "gpt_neox": ("gpt_neox_plain", "gpt-2"),
     "granite": ("granite_plain", "refact"),
     "granitemoehybrid": ("granite_hybrid_v", "gpt-2"),
@@ -177,10 +184,41 @@ def characters(kind):
     return Tokenizer.from_str(json.dumps(data))
 
 
+def sentencepiece(kind, out):
+    """tokenizer.model, and what transformers makes of it."""
+    import sentencepiece as spm
+
+    spm.SentencePieceTrainer.train(
+        input=str(SHARED / "data" / "tinyshakespeare.txt"), model_prefix=str(out / "tokenizer"), vocab_size=500,
+        model_type="bpe", byte_fallback=True, input_sentence_size=5000, split_digits=True, minloglevel=2,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, add_dummy_prefix=kind == "model",
+        pad_id=-1, user_defined_symbols=["<tool>"],
+    )
+    (out / "tokenizer.vocab").unlink()
+    p = spm.SentencePieceProcessor(str(out / "tokenizer.model"))
+    pieces = [p.id_to_piece(i) for i in range(p.vocab_size())]
+    ids = {x: i for i, x in enumerate(pieces)}
+    merges = sorted(
+        ((x[:k], x[k:]) for x in pieces for k in range(1, len(x)) if x[:k] in ids and x[k:] in ids),
+        key=lambda m: (ids[m[0] + m[1]], ids[m[0]], ids[m[1]]),
+    )
+    merges = [m for m in merges if not (p.is_control(ids[m[0] + m[1]]) or m[0] + m[1] == "<tool>")]
+    data = json.loads((STORIES / "tokenizer.json").read_text())
+    data["model"]["vocab"], data["model"]["merges"] = ids, [list(m) for m in merges]
+    t = Tokenizer.from_str(json.dumps(data))
+    t.add_tokens([AddedToken("<tool>", normalized=False)])
+    return t
+
+
 def write_tokenizer(kind, out):
-    t = characters(kind) if kind in ("spm", "gemma", "gemma4") else byte_level(kind)
+    t = sentencepiece(kind, out) if "model" in kind else characters(kind) if kind in CHARACTERS else byte_level(kind)
+    if kind == "gemma model":
+        data = json.loads(t.to_str())
+        data["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+        data["decoder"]["decoders"] = [d for d in data["decoder"]["decoders"] if d["type"] != "Strip"]
+        t = Tokenizer.from_str(json.dumps(data))
     t.save(str(out / "tokenizer.json"))
-    spm = kind in ("spm", "gemma", "gemma4")
+    spm = kind in CHARACTERS
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": TEMPLATE, "model_max_length": 128}
     config |= {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"} if spm else {
         "bos_token": "<|endoftext|>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"
@@ -215,6 +253,23 @@ def randomize(model):
                 b.copy_(0.1 * torch.randn(b.shape, generator=g))
 
 
+def copy_released(source, out):
+    """A model in codes, with as many rows of its embedding as tokenizers have."""
+    from safetensors.torch import load_file, save_file
+
+    config = json.loads((source / "config.json").read_text())
+    tensors = load_file(source / "model.safetensors")
+    g = torch.Generator().manual_seed(7)
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        shape = (ROWS, tensors[name].shape[1])
+        tensors[name] = (torch.randn(shape, generator=g) * (1 if "embed" in name else shape[1] ** -0.5)).to(tensors[name].dtype)
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    config |= {"vocab_size": ROWS, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "swiglu_limit": 7.0}
+    rope = config.get("rope_parameters") or config.get("rope_scaling")
+    rope["truncate"] = True
+    (out / "config.json").write_text(json.dumps(config))
+
+
 def make(family, out, dtype=torch.float32):
     """A directory of a model as transformers saves it, with a tokenizer. False: its golden is not here."""
     source, kind = FAMILIES[family]
@@ -224,6 +279,10 @@ def make(family, out, dtype=torch.float32):
     if out.exists():
         shutil.rmtree(out)
     out.mkdir(parents=True)
+    if "mxfp4" in family:
+        copy_released(source, out)
+        write_tokenizer(kind, out)
+        return True
     config = AutoConfig.from_pretrained(source)
     resize(config)
     for key, value in FIXED.get(family, {}).items():

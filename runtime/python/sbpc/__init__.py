@@ -24,7 +24,7 @@ import threading
 from pathlib import Path
 from typing import Any, Callable, Iterable, Mapping, Sequence, Union
 
-__all__ = ["Error", "doctor", "plan", "program", "score", "tokenize", "train", "version"]
+__all__ = ["Error", "doctor", "export", "plan", "program", "score", "tokenize", "train", "version"]
 
 Path_ = Union[str, "os.PathLike[str]"]
 Row = Mapping[str, Any]
@@ -276,6 +276,12 @@ def tokenize(model: Path_, rows: Iterable[str | Row | Sequence[int]], **options:
             if line.startswith('{"error"'):
                 raise Error(json.loads(line)["error"], error.status, error.log, error.output) from None
         raise
+
+
+def export(result: Path_, output: Path_, **options: Any) -> dict[str, Any]:
+    """A result, or any model's directory, as a GGUF file for llama.cpp: type="q8_0", merge=True (of an adapter),
+    base="MODEL", overwrite=True. What was written: architecture, type, tensors, keys, bytes."""
+    return json.loads(_run("sbprun", ["export", os.fspath(result), *_arguments({"output": output, **options}), "--json"]))
 
 
 def doctor() -> list[dict[str, Any]]:
