@@ -199,10 +199,12 @@ static void train(io_fixture *f, const model *m, const char *settings, const cha
     const char *where = m ? sbp_arena_printf(f->arena, "$G/%s/model", m->path) : "$D/m",
                *data = m ? sbp_arena_printf(f->arena, "$G/%s/train.jsonl", m->path)
                          : "$D/d.jsonl --weights random:3";
-    cli_ok(f, sbp_arena_printf(f->arena,
-                               "rm -rf $D/%s; $C compile %s -o $D/p %s %s && $R $D/p --data %s --out $D/%s "
-                               "--steps 2 --batch-size 2 --lr 1e-3 --save-every 2",
-                               out, where, m ? m->compile : "--seq-len 24", settings, data, out));
+    cli_ok(f,
+           sbp_arena_printf(f->arena,
+                            "rm -rf $D/%s; $C compile %s -o $D/p %s %s && $R $D/p %s --data %s --out $D/%s "
+                            "--steps 2 --batch-size 2 --lr 1e-3 --save-every 2",
+                            out, where, m ? m->compile : "--seq-len 24", settings,
+                            strstr(settings, "--ranks 2") ? "--ranks 2" : "", data, out));
 }
 
 /* With experts whole, and in pieces. ranks: "--ranks 2 --zero 1", or nothing. */
