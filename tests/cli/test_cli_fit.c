@@ -31,14 +31,15 @@ static void test_cells_are_plans(void **state) {
         const char *kind, *options;
     } kinds[] = {{"full", ""}, {"lora", "--lora r=4"}, {"qlora", "--lora r=4 --base-dtype nf4"}};
     cli_put(f, "small", SMALL);
-    cli_ok(f, "$C fit " QWEN " --cards $D/small --lengths 1k --lora r=4 --json -j 2");
+    cli_ok(f, "$C fit " QWEN " --cards $D/small --lengths 1k --lora r=4 --host-memory 5GiB --json -j 2");
     const sbp_json *root = cli_json(f, "out");
     for (int k = 0; k < SBP_COUNT(kinds); k++) {
         const sbp_json *cell = cell_of(f, root, kinds[k].kind, 1024),
                        *longest = cell_of(f, root, kinds[k].kind, 0);
         bool fits = sbp_json_member(cell, "fits")->boolean;
         const char *compile = sbp_arena_printf(
-            f->arena, "$C compile " QWEN " --device-profile $D/small --json %s --seq-len", kinds[k].options);
+            f->arena, "$C compile " QWEN " --device-profile $D/small --host-memory 5GiB --json %s --seq-len",
+            kinds[k].options);
         assert_int_equal(fits, k > 0);
         if (!fits) {
             const sbp_json *cheapest = sbp_json_member(cell, "cheapest");
@@ -52,7 +53,7 @@ static void test_cells_are_plans(void **state) {
             cli_ok(f, sbp_arena_printf(f->arena, "%s 1024 %s", compile, change));
             /* no other change that trains the same is faster */
             const sbp_json *changes = sbp_json_member(cell, "changes");
-            assert_true(changes->count > 0);
+            assert_true(changes->count > 2);
             for (int64_t i = 0; i < changes->count; i++) {
                 assert_ok(f, sbp_json_get_string(f->diag, &changes->items[i], "change", SBP_JSON_REQUIRED,
                                                  &change));
