@@ -22,7 +22,7 @@ static void test_usage(void **state) {
         {"echo 'chunk: 32' >$D/c; $R $D/p --data " DATA " --config $D/c", "c: --chunk was decided when"},
         {"$R $D/p --data " DATA " --lora r=8", "--lora was decided when"},
         {"$R $D/p --data " DATA " --beta 0.1", "--beta: the plan's objective does not use it"},
-        {"$R export $D/o --to gguf", "not supported yet"},
+        {"$R export $D/o --to gguf", "unknown option '--to'"},
         {"$R $D/p --data " DATA " --num-cycles 2", "--num-cycles has no effect with --schedule linear"},
         {"$R $D/p --data " DATA " --schedule cosine_with_min_lr", "needs one of --min-lr and --min-lr-rate"},
         {"$R $D/p --data " DATA " --batch-size 4 --batch-tokens 100", "give one of them"},

@@ -13,8 +13,6 @@
 #include "frontends/files/hub_fetch.h"
 #include "ir/base/machine.h"
 
-const char *const sbp_fit_kind_names[SBP_FIT_KIND_COUNT] = {"full", "lora", "qlora"};
-
 /* Of a refusal: what a person would wait for is worth more than remedies that nobody takes. */
 enum { TRIES_FOR_REMEDIES = 600 };
 
@@ -431,11 +429,6 @@ static void make_cells(sbp_fit *f) {
                 for (int32_t n = 0; n <= f->length_count; n++)
                     *cell++ =
                         (sbp_fit_cell){.model = m, .card = c, .place = k, .kind = f->kinds[k], .length = n};
-}
-
-const sbp_fit_cell *sbp_fit_at(const sbp_fit *f, int32_t model, int32_t card, int32_t kind, int32_t length) {
-    return &f->cells[((model * f->card_count + card) * f->kind_count + kind) * (f->length_count + 1) +
-                     length];
 }
 
 void sbp_cli_fit_help(sbp_arena *arena, const char *topic) {

@@ -6,6 +6,13 @@
 
 enum { CARD = 14, KIND = 7, CELL = 10 };
 
+const char *const sbp_fit_kind_names[SBP_FIT_KIND_COUNT] = {"full", "lora", "qlora"};
+
+const sbp_fit_cell *sbp_fit_at(const sbp_fit *f, int32_t model, int32_t card, int32_t kind, int32_t length) {
+    return &f->cells[((model * f->card_count + card) * f->kind_count + kind) * (f->length_count + 1) +
+                     length];
+}
+
 const char *sbp_fit_length(sbp_arena *arena, int64_t tokens) {
     return tokens % 1024 == 0 ? sbp_arena_printf(arena, "%lldk", (long long)(tokens / 1024))
                               : sbp_arena_printf(arena, "%lld", (long long)tokens);
