@@ -139,6 +139,25 @@ int32_t sbp_program_add_kernel(sbp_arena *arena, sbp_program *program, sbp_rowke
     return program->kernel_count - 1;
 }
 
+static bool has_expert_pieces(const sbp_body *body) {
+    for (int32_t n = 0; n < body->count; n++) {
+        const sbp_node *node = &body->nodes[n];
+        if (node->kind == SBP_NODE_LOOP
+                ? has_expert_pieces(&node->u.loop->body)
+                : node->kind == SBP_NODE_COMMAND && node->u.command->kind == SBP_CMD_EXPERT_GEMM &&
+                      node->u.command->u.experts.of > 0)
+            return true;
+    }
+    return false;
+}
+
+bool sbp_program_has_expert_pieces(const sbp_program *program) {
+    for (int32_t f = 0; f < program->function_count; f++)
+        if (has_expert_pieces(&program->functions[f].body))
+            return true;
+    return false;
+}
+
 int64_t sbp_program_most_rows(const sbp_program *program) {
     return program->t_max * program->context;
 }

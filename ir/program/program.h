@@ -451,6 +451,8 @@ int32_t sbp_program_add_kernel(sbp_arena *arena, sbp_program *program, sbp_rowke
 bool sbp_program_entry_communicates(const sbp_program *program, const char *entry);
 /* Whether the ranks of a context send each other something, in queue compute. */
 bool sbp_is_exchange(const sbp_command *command);
+/* Whether matrices of experts come to some product in pieces. */
+bool sbp_program_has_expert_pieces(const sbp_program *program);
 /* Most rows of a micro-batch, those of all ranks that have it together: places of rows are i32. */
 #define SBP_MOST_ROWS INT32_MAX
 /* Of a micro-batch, of all ranks that have it together: t_max of each. */

@@ -192,6 +192,20 @@ static void test_pieces_are_found(void **state) {
               sbp_arena_printf(f->arena, "$C compile $D/m -o $D/p %s --expert-pieces 1", settings));
 }
 
+/* What is not cut is not said to be: experts that are on the device as numbers, and shares of ranks. */
+static void test_whole_experts_are_said(void **state) {
+    static const char *const settings[] = {"", "--offload params:host --ranks 2 --zero 3"};
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(settings); i++) {
+        cli_ok(f,
+               sbp_arena_printf(
+                   f->arena, "$C compile $G/qwen3_moe_norm_v/model -o $D/p --seq-len 64 --expert-pieces 3 %s",
+                   settings[i]));
+        assert_non_null(strstr(cli_unfolded(f, "err"), "experts come to the device whole"));
+        cli_ok(f, "$C inspect $D/p && ! grep -q pieces $D/out");
+    }
+}
+
 /* ---- drawn -------------------------------------------------------------------------------------------- */
 
 /* Weights after two steps of a model: a golden, or with NULL that of put_config with random weights. */
@@ -283,6 +297,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_what_is_planned_is_read, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_two_pieces_are_there, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_pieces_are_found, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_whole_experts_are_said, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_drawn_settings, cli_setup, io_teardown)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

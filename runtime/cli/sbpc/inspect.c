@@ -106,7 +106,7 @@ static sbp_status print_json(const inspection *in, sbp_text *out) {
         sbp_json_write_raw(&w, "saved", "[]");
     sbp_json_write_string(&w, "offload", placement(in));
     sbp_json_write_bool(&w, "host_update", updates_on_host(in));
-    if (schedule_number(in, "expert_pieces") > 1)
+    if (schedule_number(in, "expert_pieces") > 1 && sbp_program_has_expert_pieces(in->program))
         sbp_json_write_int(&w, "expert_pieces", schedule_number(in, "expert_pieces"));
     sbp_json_write_double(&w, "flops", cost.flops);
     sbp_json_write_double(&w, "seconds", cost.seconds);
@@ -173,7 +173,7 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
                  (long long)schedule_number(in, "segment"),
                  (long long)schedule_number(in, "checkpoint_every"), away ? ", offloaded: " : "",
                  away ? placement(in) : "");
-    if (schedule_number(in, "expert_pieces") > 1)
+    if (schedule_number(in, "expert_pieces") > 1 && sbp_program_has_expert_pieces(in->program))
         sbp_text_add(out, "           experts come to the device in %lld pieces\n",
                      (long long)schedule_number(in, "expert_pieces"));
     if (updates_on_host(in))

@@ -212,8 +212,12 @@ static void schedule_line(const sbp_compilation *c, sbp_text *out) {
         sbp_text_add(out,
                      "           parameters of %d segments stay gathered from the forward to the backward\n",
                      (int)s->gathered);
-    if (s->expert_pieces > 1)
+    if (s->expert_pieces > 1 && sbp_program_has_expert_pieces(c->pipeline.program))
         sbp_text_add(out, "           experts come to the device in %d pieces\n", (int)s->expert_pieces);
+    else if (s->expert_pieces > 1)
+        sbp_text_add(out,
+                     "           experts come to the device whole: none are away from it, or in blocks, and "
+                     "without shares (--zero)\n");
     if (s->host_update)
         sbp_text_add(out, "           updates run on the host's cores, where the states are\n");
 }
