@@ -20,6 +20,25 @@ void bench_init(bench *b, const sbp_device_class *class) {
     b->program = sbp_program_create(b->arena, "bench");
 }
 
+bool bench_take_option(bench_settings *s, const char *option, const char *value) {
+    if (strcmp(option, "--threads") == 0)
+        s->device.threads = atoi(value);
+    else if (strcmp(option, "--seconds") == 0)
+        s->seconds = atof(value);
+    else if (strcmp(option, "--clock") == 0)
+        s->clock = strcmp(value, "cpu") == 0 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
+    else
+        return false;
+    return true;
+}
+
+void bench_start(bench *b, const sbp_device_class *class, const bench_settings *s) {
+    bench_init(b, class);
+    b->clock = s->clock;
+    b->about_seconds = s->seconds;
+    b->burst_seconds = class->count ? 0.02 : 0; /* a GPU's driver takes 10 to 20 us to submit and wait */
+}
+
 void bench_check(bench *b, sbp_status status) {
     if (status == SBP_OK)
         return;

@@ -51,6 +51,18 @@ typedef struct bench_attention {
     sbp_dtype dtype;
 } bench_attention;
 
+/* What options of several benches say: --threads N, --seconds S, --clock wall|cpu. */
+typedef struct bench_settings {
+    sbp_device_options device;
+    double seconds; /* per time */
+    clockid_t clock;
+} bench_settings;
+
+/* Takes an option that is one of these; false: it is none. */
+bool bench_take_option(bench_settings *settings, const char *option, const char *value);
+/* bench_init as the settings say, in bursts where the driver of a device takes time to submit and wait. */
+void bench_start(bench *b, const sbp_device_class *class, const bench_settings *settings);
+
 void bench_init(bench *b, const sbp_device_class *class);
 /* Stops the program with the message unless the status is SBP_OK. */
 void bench_check(bench *b, sbp_status status);

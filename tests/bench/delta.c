@@ -144,9 +144,7 @@ int main(int argc, char **argv) {
     static setting s = {
         .rows = 1024, .attrs = {.heads = 32, .key_heads = 16, .d_k = 128}, .dtype = SBP_F32, .decay = -0.1};
     const char *device = "cpu";
-    clockid_t clock = CLOCK_MONOTONIC;
-    double seconds = 1;
-    sbp_device_options options = {.threads = 2};
+    bench_settings settings = {{.threads = 2}, 1, CLOCK_MONOTONIC};
     int at = 1;
     if (argc > 1 && argv[1][0] != '-')
         device = argv[at++];
@@ -164,27 +162,18 @@ int main(int argc, char **argv) {
             s.attrs.d_k = atoll(value);
         else if (strcmp(argv[at], "--dtype") == 0)
             s.dtype = strcmp(value, "bf16") == 0 ? SBP_BF16 : SBP_F32;
-        else if (strcmp(argv[at], "--threads") == 0)
-            options.threads = atoi(value);
-        else if (strcmp(argv[at], "--seconds") == 0)
-            seconds = atof(value);
         else if (strcmp(argv[at], "--decay") == 0)
             s.decay = atof(value);
-        else if (strcmp(argv[at], "--clock") == 0)
-            clock = strcmp(value, "cpu") == 0 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
-        else
+        else if (!bench_take_option(&settings, argv[at], value))
             return usage();
     }
     const sbp_device_class *class = sbp_device_find(device);
     s.attrs.d_v = s.attrs.d_k;
     if (!class || s.rows < 1 || s.attrs.key_heads < 1 || s.attrs.heads % s.attrs.key_heads != 0)
         return usage();
-    bench_init(&s.b, class);
-    s.b.clock = clock;
-    s.b.about_seconds = seconds;
-    s.b.burst_seconds = class->count ? 0.02 : 0;
+    bench_start(&s.b, class, &settings);
     run(&s); /* takes note of memory */
-    bench_open(&s.b, &options);
+    bench_open(&s.b, &settings.device);
     run(&s);
     bench_close(&s.b);
     return 0;

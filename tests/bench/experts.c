@@ -54,6 +54,7 @@ static void make_pairs(const routing *r, int32_t pairs[SLOTS], int32_t bounds[MO
     bounds[r->experts] = (int32_t)at;
 }
 
+/* As bench_layer has them. */
 typedef enum product { FORWARD, OF_ROWS, OF_WEIGHTS } product;
 
 /* A product of experts; forward: rows of hidden numbers to slots of inner ones. */
@@ -96,19 +97,13 @@ static void make_experts(setting *s, const routing *r, product p, bench_command 
         (sbp_dispatch){.command = &out->command, .spans = out->spans, .span_count = out->command.view_count};
 }
 
-/* The dense product of so many rows. */
-static void make_dense(setting *s, product p, int64_t rows, bench_command *out) {
-    const bench_matmul dense[] = {
-        [FORWARD] = {.m = rows, .n = s->inner, .k = s->hidden, .tb = true, .dtype = s->dtype},
-        [OF_ROWS] = {.m = rows, .n = s->hidden, .k = s->inner, .dtype = s->dtype},
-        [OF_WEIGHTS] = {
-            .m = s->inner, .n = s->hidden, .k = rows, .ta = true, .add = true, .dtype = s->dtype}};
-    bench_matmul_make(&s->b, &dense[p], out);
-}
-
+/* Of the dense product of so many rows. */
 static double seconds_of_dense(setting *s, product p, int64_t rows) {
+    static const char *const names[3];
+    bench_matmul products[3];
     bench_command command;
-    make_dense(s, p, rows, &command);
+    bench_layer(names, rows, s->inner, s->hidden, s->dtype, products);
+    bench_matmul_make(&s->b, &products[p], &command);
     return bench_time(&s->b, &command);
 }
 
@@ -154,9 +149,7 @@ static int usage(void) {
 
 int main(int argc, char **argv) {
     static setting s = {.hidden = 1024, .inner = 512, .chosen = 8, .dtype = SBP_F32, .repeat = 3};
-    clockid_t clock = CLOCK_MONOTONIC;
-    double seconds = 0.25;
-    sbp_device_options options = {.threads = 1};
+    bench_settings settings = {{.threads = 1}, 0.25, CLOCK_MONOTONIC};
     for (int at = 1; at < argc; at += 2) {
         const char *value = at + 1 < argc ? argv[at + 1] : NULL;
         if (!value)
@@ -169,26 +162,17 @@ int main(int argc, char **argv) {
             s.chosen = atoll(value);
         else if (strcmp(argv[at], "--dtype") == 0)
             s.dtype = strcmp(value, "bf16") == 0 ? SBP_BF16 : SBP_F32;
-        else if (strcmp(argv[at], "--threads") == 0)
-            options.threads = atoi(value);
-        else if (strcmp(argv[at], "--seconds") == 0)
-            seconds = atof(value);
         else if (strcmp(argv[at], "--repeat") == 0)
             s.repeat = atoi(value);
-        else if (strcmp(argv[at], "--clock") == 0)
-            clock = strcmp(value, "cpu") == 0 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
-        else
+        else if (!bench_take_option(&settings, argv[at], value))
             return usage();
     }
     const sbp_device_class *class = sbp_device_find("cpu");
     if (!class || s.hidden < 1 || s.inner < 1 || s.chosen < 1 || SLOTS % s.chosen != 0 || s.repeat < 1)
         return usage();
-    bench_init(&s.b, class);
-    s.b.clock = clock;
-    s.b.about_seconds = seconds;
-    s.b.burst_seconds = class->count ? 0.02 : 0;
+    bench_start(&s.b, class, &settings);
     run(&s); /* takes note of memory */
-    bench_open(&s.b, &options);
+    bench_open(&s.b, &settings.device);
     run(&s);
     bench_close(&s.b);
     return 0;

@@ -324,10 +324,8 @@ static const model *find_model(const char *name) {
 int main(int argc, char **argv) {
     static rates r;
     const char *device = "cpu";
-    clockid_t clock = CLOCK_MONOTONIC;
-    double seconds = 0.25;
     bool compile_only = false;
-    sbp_device_options options = {.threads = 2};
+    bench_settings settings = {{.threads = 2}, 0.25, CLOCK_MONOTONIC};
     int at = 1;
     if (argc > 1 && argv[1][0] != '-')
         device = argv[at++];
@@ -336,42 +334,33 @@ int main(int argc, char **argv) {
         const char *value = at + 1 < argc ? argv[at + 1] : NULL;
         if (!value)
             return usage();
-        if (strcmp(argv[at], "--threads") == 0)
-            options.threads = atoi(value);
-        else if (strcmp(argv[at], "--index") == 0)
-            options.index = atoi(value);
+        if (strcmp(argv[at], "--index") == 0)
+            settings.device.index = atoi(value);
         else if (strcmp(argv[at], "--only") == 0)
             r.only = value;
         else if (strcmp(argv[at], "--compile") == 0)
             compile_only = strcmp(value, "only") == 0;
         else if (strcmp(argv[at], "--dtype") == 0)
             r.dtype = value;
-        else if (strcmp(argv[at], "--seconds") == 0)
-            seconds = atof(value);
         else if (strcmp(argv[at], "--model") == 0)
             r.m = find_model(value);
-        else if (strcmp(argv[at], "--clock") == 0)
-            clock = strcmp(value, "cpu") == 0 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
         else if (strcmp(argv[at], "--peak") == 0)
             r.peak = atof(value) * 1e12;
         else if (strcmp(argv[at], "--bandwidth") == 0)
             r.bandwidth = atof(value) * 1e9;
-        else
+        else if (!bench_take_option(&settings, argv[at], value))
             return usage();
     }
     const sbp_device_class *class = sbp_device_find(device);
     if (!r.m || !class || (r.dtype && strcmp(r.dtype, "bf16") != 0 && strcmp(r.dtype, "fp32") != 0))
         return usage();
-    bench_init(&r.b, class);
-    r.b.clock = clock;
+    bench_start(&r.b, class, &settings);
     r.b.compile_only = compile_only;
-    r.b.about_seconds = seconds;
-    r.b.burst_seconds = class->count ? 0.02 : 0; /* a GPU's driver takes 10 to 20 us to submit and wait */
     if (r.m->d < 512)
         r.b.about_seconds = r.b.burst_seconds = 0; /* nothing that anyone would read */
     add_kernels(&r);
     run_cases(&r); /* takes note of memory */
-    bench_open(&r.b, &options);
+    bench_open(&r.b, &settings.device);
     run_cases(&r);
     sbp_device_info info;
     class->info(r.b.device, &info);

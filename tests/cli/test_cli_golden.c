@@ -166,8 +166,8 @@ static const char *of_the_longest(io_fixture *f, const char *path, const char *c
     static const char refused[] = "compile with --seq-len ";
     if (strcmp(compile, MICRO_BATCHES) != 0)
         return compile;
-    cli_ok(f, sbp_arena_printf(f->arena, "$C compile %s/model -o $D/p %s --seq-len 45", path,
-                               arguments(f, args_of(f, path), "compile")));
+    cli_ok(f, sbp_arena_printf(f->arena, "$C compile %s/model -o $D/p %s %s", path,
+                               arguments(f, args_of(f, path), "compile"), compile));
     if (cli(f, sbp_arena_printf(f->arena, "$R $D/p --data %s/train.jsonl --dry-run", path)) == SBP_OK)
         return compile;
     const char *said = strstr(sbp_arena_strdup(f->arena, cli_text(f, "err")), refused);
