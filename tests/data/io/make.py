@@ -42,6 +42,21 @@ def bf16(a):
     return (np.ascontiguousarray(a, np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 
+def add_blocks(w, name, blocks, expected):
+    """blocks: [2, 3, bytes of one of the type `name`]; expected: what the package makes of them."""
+    rows = blocks.reshape(2, -1)
+    w.add_tensor(name.lower(), rows, raw_dtype=Type[name])
+    expected[name.lower()] = dequantize(rows, Type[name]).astype(np.float32)
+
+
+def finish(w, path, expected):
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    save(path, {k: ("float32", a) for k, a in expected.items()})
+
+
 def grids():
     """Entries as fields of 2 or 3 bits: the number of a value among those that occur in the grid."""
     lines = [
@@ -83,14 +98,8 @@ def grid_quants():
         elif name != "NVFP4":
             at = {"TQ1_0": 52, "TQ2_0": 64}.get(name, 0)
             blocks[:, :, at:at + 2] = scale
-        rows = blocks.reshape(2, 3 * size)
-        w.add_tensor(name.lower(), rows, raw_dtype=kind)
-        expected[name.lower()] = dequantize(rows, kind).astype(np.float32)
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
-    save("grids.safetensors", {k: ("float32", a) for k, a in expected.items()})
+        add_blocks(w, name, blocks, expected)
+    finish(w, "grids.safetensors", expected)
 
 
 def plain():
@@ -145,14 +154,8 @@ def quants():
         at = {"Q2_K": 80, "Q3_K": 108, "Q6_K": 208}.get(name, 0)  # where the half-precision scales are
         n = 4 if name in ("Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K") else 2
         blocks[:, :, at:at + n] = scale[:, :, :n]
-        rows = blocks.reshape(2, 3 * size)
-        w.add_tensor(name.lower(), rows, raw_dtype=kind)
-        expected[name.lower()] = dequantize(rows, kind).astype(np.float32)
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
-    save("quants.safetensors", {k: ("float32", a) for k, a in expected.items()})
+        add_blocks(w, name, blocks, expected)
+    finish(w, "quants.safetensors", expected)
 
 
 def write_tokenizer(path, model, tokens, types, pre=None, merges=None, scores=None, architecture="llama", **flags):
