@@ -216,8 +216,8 @@ static void schedule_line(const sbp_compilation *c, sbp_text *out) {
         sbp_text_add(out, "           experts come to the device in %d pieces\n", (int)s->expert_pieces);
     else if (s->expert_pieces > 1)
         sbp_text_add(out,
-                     "           experts come to the device whole: none are away from it, or in blocks, and "
-                     "without shares (--zero)\n");
+                     "           experts come to the device whole: in pieces come those that are away from "
+                     "it (--offload params) or in blocks, and not in shares of ranks (--zero)\n");
     if (s->host_update)
         sbp_text_add(out, "           updates run on the host's cores, where the states are\n");
 }
