@@ -215,10 +215,13 @@ static void mark_in_memory(planner *p, row_list *list) {
     }
 }
 
-/* Whether a step reads what a load has left in memory: one of its own list, or of those that run less often. */
-static bool reads_memory(const cpu_row_plan *plan, const row_step *step) {
-    const row_list *lists[] = {&plan->once, &plan->per_rows, &plan->per_heads};
+/* Whether a step of `list` reads an operand in memory: as a load that copies it, or by the place that a load of this
+ * list, or of one that runs less often, has pointed there. A list of a kernel in pieces is none of the plan's three. */
+static bool reads_memory(const cpu_row_plan *plan, const row_list *list, const row_step *step) {
+    const row_list *lists[] = {list, &plan->once, &plan->per_rows, &plan->per_heads};
     const int32_t places[] = {step->a, step->b, step->c};
+    if (step->kind == ROW_LOAD && !step->in_memory)
+        return true;
     for (int l = 0; l < SBP_COUNT(lists); l++)
         for (int32_t i = 0; i < lists[l]->count; i++)
             for (int k = 0; k < 3 && lists[l]->steps[i].in_memory; k++)
@@ -241,7 +244,7 @@ static void mark_targets(planner *p, row_list *list, row_list *stores) {
             row_step *step = &list->steps[i];
             if (step->dst == store->a)
                 producer = step->kind == ROW_MAP && step->shape == store->shape && !step->target ? i : -1;
-            else if (producer >= 0 && reads_memory(p->plan, step))
+            else if (producer >= 0 && reads_memory(p->plan, list, step))
                 producer = -1;
         }
         if (producer >= 0)

@@ -304,10 +304,19 @@ static const char summed_text[] =
     "%%0 = load x %%1 = sum[head] %%0 %%2 = scalar b %%3 = mul %%1, %%2 %%4 = load u %%5 = add %%1, %%4 "
     "store y, %%3 store z, %%5 }";
 
+/* The two products of a gated MLP's backward: the first result lies over g, which the second still reads. */
+static const char gated_text[] =
+    "kernel @gated f32 heads 1 n %d { in g : f32 [row elem] length %d in u : f32 [row elem] length %d "
+    "in d : f32 [row elem] length %d out dg : f32 [row elem] length %d out du : f32 [row elem] length %d "
+    "scalar b "
+    "%%0 = load g %%1 = load u %%2 = load d %%3 = mul %%2, %%1 %%4 = mul %%2, %%0 store dg, %%3 store du, "
+    "%%4 }";
+
 static void test_row_in_place(void **state) {
     (void)state;
-    static const int32_t alias[] = {-1, -1, 0, 1}, over_u[] = {-1, -1, 1, -1};
-    static const int lengths[] = {2, 64, 256, 600, 5003};
+    static const int32_t alias[] = {-1, -1, 0, 1}, over_u[] = {-1, -1, 1, -1}, over_g[] = {-1, -1, -1, 0, -1};
+    /* on the CPU several rows are a block until 512, a row is kept whole until 1,024, longer ones come in pieces */
+    static const int lengths[] = {2, 64, 256, 512, 513, 600, 1024, 1025, 5003};
     for (int i = 0; i < SBP_COUNT(lengths); i++) {
         char text[1024];
         snprintf(text, sizeof text, scaled_text, lengths[i], lengths[i], lengths[i]);
@@ -315,6 +324,9 @@ static void test_row_in_place(void **state) {
         snprintf(text, sizeof text, summed_text, lengths[i], lengths[i], lengths[i], lengths[i], lengths[i],
                  lengths[i]);
         check_text(text, 130, over_u, (uint64_t)i, 0.25);
+        snprintf(text, sizeof text, gated_text, lengths[i], lengths[i], lengths[i], lengths[i], lengths[i],
+                 lengths[i]);
+        check_text(text, 130, over_g, (uint64_t)i, 0);
     }
 }
 
