@@ -30,7 +30,7 @@ struct exp_adapter {
     int32_t module_count, module_capacity;
     whole *wholes;
     int32_t whole_count, whole_capacity;
-    double alpha;
+    double alpha, rank;
     bool rslora;
 };
 
@@ -119,8 +119,13 @@ static sbp_status check_module(exp_adapter *a, module *m) {
     lr->in = m->a->dim[1];
     lr->out = m->b->dim[0];
     const char *name = sbp_arena_strndup(a->arena, m->weight, strlen(m->weight) - strlen(".weight"));
-    double alpha = a->alpha;
+    double alpha = a->alpha, stated = a->rank;
     SBP_TRY(patterned(a, "alpha_pattern", name, &alpha));
+    SBP_TRY(patterned(a, "rank_pattern", name, &stated));
+    if (stated != (double)lr->rank)
+        return sbp_fail(a->diag, SBP_INPUT,
+                        "%s: the adapter of '%s' has rank %lld, but adapter_config.json says %g",
+                        a->directory, m->weight, (long long)lr->rank, stated);
     lr->scale = alpha / (a->rslora ? sqrt((double)lr->rank) : (double)lr->rank);
     return SBP_OK;
 }
@@ -128,10 +133,11 @@ static sbp_status check_module(exp_adapter *a, module *m) {
 static sbp_status read_config(exp_adapter *a) {
     const char *path = sbp_file_join(a->arena, a->directory, "adapter_config.json"), *kind = "LORA";
     bool dora = false;
-    a->alpha = 8;
+    a->alpha = a->rank = 8;
     SBP_TRY(sbp_json_read(a->arena, a->diag, path, 0, &a->config));
     SBP_TRY(sbp_json_as_object(a->diag, a->config, &a->config));
     SBP_TRY(sbp_json_get_string(a->diag, a->config, "peft_type", SBP_JSON_NULLABLE, &kind));
+    SBP_TRY(sbp_json_get_double(a->diag, a->config, "r", SBP_JSON_NULLABLE, &a->rank));
     SBP_TRY(sbp_json_get_double(a->diag, a->config, "lora_alpha", SBP_JSON_NULLABLE, &a->alpha));
     SBP_TRY(sbp_json_get_bool(a->diag, a->config, "use_rslora", SBP_JSON_NULLABLE, &a->rslora));
     SBP_TRY(sbp_json_get_bool(a->diag, a->config, "use_dora", SBP_JSON_NULLABLE, &dora));

@@ -359,6 +359,8 @@ static void read_fp8(sbp_hf *hf) {
         return;
     (void)sbp_hf_field(hf, "quantization_config");
     hf->fp8 = true;
+    if (hf->weights && hf->builder.status == SBP_OK)
+        hf->builder.status = sbp_weights_check_block_size(hf->weights, field, hf->diag);
 }
 
 /* What becomes of them without adapters. */

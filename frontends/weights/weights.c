@@ -389,6 +389,8 @@ sbp_status sbp_weights_read_blocks(const sbp_weights *w, const sbp_weight *t, in
 static sbp_status check_readable(const sbp_weight *t, sbp_diag *diag) {
     if (t->readable)
         return SBP_OK;
+    if (t->refusal)
+        return sbp_fail(diag, SBP_INPUT, "%s: tensor '%s' %s", t->path, t->name, t->refusal);
     return sbp_fail(diag, SBP_INPUT, "%s: tensor '%s' is stored as %s, which is not supported", t->path,
                     t->name, t->encoding);
 }

@@ -39,6 +39,7 @@ typedef struct sbp_weight {
      * (weights_joined.c). A scale is of so many rows and columns. */
     const struct sbp_weight *codes, *scales;
     int64_t scale_rows, scale_columns;
+    const char *refusal; /* what sbp_weight_check says of one whose scales are not understood; NULL */
     /* Of a tensor of a GGUF file that goes by the name and shape that Hugging Face gives it: the tensors of the file that
      * it is made of. */
     const struct sbp_weight **sources;
@@ -66,6 +67,10 @@ const sbp_weight *sbp_weights_find(const sbp_weights *weights, const char *name)
 /* SBP_INPUT when a parameter of this type cannot be read from the tensor: its encoding is not supported, or
  * it holds integers, which for a parameter of floats are codes of some quantization. */
 sbp_status sbp_weight_check(const sbp_weight *weight, sbp_dtype parameter, sbp_diag *diag) SBP_CHECKED;
+/* SBP_INPUT where a quantization_config says another weight_block_size than the config.json beside the weights, by
+ * which they are read. */
+sbp_status sbp_weights_check_block_size(const sbp_weights *weights, const sbp_json *quantization,
+                                        sbp_diag *diag) SBP_CHECKED;
 /* The path given to open. */
 const char *sbp_weights_path(const sbp_weights *weights);
 /* A text entry of __metadata__ (the first shard's), or NULL. */

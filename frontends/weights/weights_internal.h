@@ -35,6 +35,11 @@ struct sbp_weights {
     sbp_map view_by_name;
     const sbp_json *metadata; /* NULL or the __metadata__ object of the first file */
     const struct sbp_gguf *gguf;
+    /* Rows and columns that share a scale of FP8, as config.json beside the weights says; of block_file NULL it does not,
+     * {0, 0}: all of a matrix. */
+    bool block_looked_for;
+    const char *block_file;
+    int64_t block[2];
     const sbp_format_decoder *decoders[SBP_FORMAT_COUNT]; /* of formats that tensors have */
 };
 

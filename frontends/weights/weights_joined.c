@@ -5,8 +5,9 @@
  * MXFP4 (transformers, integrations/mxfp4.py): X_blocks U8 [.., G, 16], of which a byte holds two neighbours, the
  * first in its low half, and X_scales U8 [.., G]; together [.., 32 G].
  * FP8 (transformers, integrations/finegrained_fp8.py): X F8_E4M3 [.., rows, columns] and X_scale_inv, of floats or
- * E8M0, one for each block of so many rows and columns of each matrix; or one for all. X is M.weight of a linear layer,
- * and M.gate_up_proj and M.down_proj of all experts of a layer, [experts, rows, columns]. */
+ * E8M0, one for each block of so many rows and columns of each matrix, which config.json beside the file says; or one
+ * for all. X is M.weight of a linear layer, and M.gate_up_proj and M.down_proj of all experts of a layer, [experts, rows,
+ * columns]. */
 #include "frontends/weights/weights_internal.h"
 
 #include <ctype.h>
@@ -170,14 +171,93 @@ static sbp_status add_mxfp4(sbp_weights *w, sbp_diag *diag, const sbp_weight *bl
     return need_decoder(w, diag, SBP_FORMAT_MXFP4);
 }
 
-/* How many rows (columns) a scale is of: 128, where that gives as many scales, else so many that all have as many;
- * 0: neither. */
-static int64_t block_of(int64_t n, int64_t scales) {
+/* weight_block_size of a quantization_config. What transformers takes where a file with FP8 lacks the field is 128 by
+ * 128; null: scales are of whole matrices. */
+static sbp_status read_block_size(sbp_diag *diag, const sbp_json *quantization, int64_t block[2]) {
+    const sbp_json *field = sbp_json_member(quantization, "weight_block_size");
+    block[0] = block[1] = field ? 0 : FP8_BLOCK;
+    if (!field || field->kind == SBP_JSON_NULL)
+        return SBP_OK;
+    SBP_TRY(sbp_json_as_array(diag, field, &field));
+    if (field->count != 2)
+        return sbp_json_fail(diag, field, "expected two numbers, rows and columns that share a scale");
+    for (int i = 0; i < 2; i++) {
+        SBP_TRY(sbp_json_as_i64(diag, &field->items[i], &block[i]));
+        if (block[i] < 1)
+            return sbp_json_fail(diag, &field->items[i], "expected a number of rows and columns above 0");
+    }
+    return SBP_OK;
+}
+
+static const sbp_json *find_quantization(const sbp_json *config) {
+    const sbp_json *inner = sbp_json_member(config, "text_config"),
+                   *found = sbp_json_member(config, "quantization_config");
+    found = found ? found : inner ? sbp_json_member(inner, "quantization_config") : NULL;
+    return found && found->kind == SBP_JSON_OBJECT ? found : NULL;
+}
+
+/* What config.json beside the weights says of blocks; block_file stays NULL where it is not there, or says nothing. */
+static sbp_status read_stated_block(sbp_weights *w, sbp_diag *diag) {
+    if (w->block_looked_for)
+        return SBP_OK;
+    w->block_looked_for = true;
+    const char *path = w->files[0].path, *slash = strrchr(path, '/');
+    const char *directory = slash ? sbp_arena_strndup(w->arena, path, (size_t)(slash - path) + 1) : ".";
+    const char *file = sbp_file_join(w->arena, directory, "config.json");
+    const sbp_json *config, *quantization;
+    if (w->files[0].memory || !sbp_file_exists(file))
+        return SBP_OK;
+    SBP_TRY(sbp_json_read(w->arena, diag, file, 0, &config));
+    quantization = config->kind == SBP_JSON_OBJECT ? find_quantization(config) : NULL;
+    if (!quantization)
+        return SBP_OK;
+    w->block_file = file;
+    return read_block_size(diag, quantization, w->block);
+}
+
+/* The only number of rows (columns) of which that many scales can be; 0: none, or several are. */
+static int64_t only_block(int64_t n, int64_t scales) {
     if (scales < 1 || scales > n)
         return 0;
-    if (sbp_ceil_div(n, FP8_BLOCK) == scales)
-        return FP8_BLOCK;
-    return n % scales == 0 ? n / scales : 0;
+    int64_t least = sbp_ceil_div(n, scales), most = scales == 1 ? n : (n - 1) / (scales - 1);
+    return least == most ? least : 0;
+}
+
+/* How many rows (columns) a scale is of; false: that many scales do not go with what the file says. */
+static bool find_block(const sbp_weights *w, int axis, int64_t n, int64_t scales, int64_t *block) {
+    *block = w->block_file ? w->block[axis] : only_block(n, scales);
+    return *block >= 1 && n >= 1 && sbp_ceil_div(n, *block) == scales;
+}
+
+static const char *say_scales(const sbp_weights *w, const sbp_weight *t, const sbp_weight *scales) {
+    const int64_t *n = &t->dim[t->rank - 2], *s = &scales->dim[t->rank - 2];
+    const char *found = sbp_arena_printf(w->arena, "has %lld x %lld scales for %lld x %lld numbers",
+                                         (long long)s[0], (long long)s[1], (long long)n[0], (long long)n[1]);
+    if (!w->block_file)
+        return sbp_arena_printf(
+            w->arena,
+            "%s, which blocks of several sizes can have: config.json beside it has to say "
+            "which (quantization_config.weight_block_size)",
+            found);
+    if (!w->block[0])
+        return sbp_arena_printf(w->arena, "%s, but weight_block_size in %s is null: one scale for all", found,
+                                w->block_file);
+    return sbp_arena_printf(
+        w->arena, "%s, but weight_block_size in %s is [%lld, %lld], which makes %lld x %lld", found,
+        w->block_file, (long long)w->block[0], (long long)w->block[1],
+        (long long)sbp_ceil_div(n[0], w->block[0]), (long long)sbp_ceil_div(n[1], w->block[1]));
+}
+
+sbp_status sbp_weights_check_block_size(const sbp_weights *w, const sbp_json *quantization, sbp_diag *diag) {
+    int64_t block[2];
+    SBP_TRY(read_block_size(diag, quantization, block));
+    if (w->block_file && (block[0] != w->block[0] || block[1] != w->block[1]))
+        return sbp_json_fail(
+            diag, quantization,
+            "weight_block_size is not what %s says, by which the weights beside it are read: "
+            "change it there",
+            w->block_file);
+    return SBP_OK;
 }
 
 /* Scales that are powers of two, by their exponents alone. */
@@ -193,8 +273,12 @@ static sbp_status pair_fp8(sbp_weights *w, sbp_diag *diag, sbp_weight *t, const 
         columns = t->dim[last];
     } else if ((t->rank == 2 || t->rank == 3) && scales->rank == t->rank &&
                (t->rank == 2 || t->dim[0] == scales->dim[0])) {
-        rows = block_of(t->dim[last - 1], scales->dim[last - 1]);
-        columns = block_of(t->dim[last], scales->dim[last]);
+        SBP_TRY(read_stated_block(w, diag));
+        if (!find_block(w, 0, t->dim[last - 1], scales->dim[last - 1], &rows) ||
+            !find_block(w, 1, t->dim[last], scales->dim[last], &columns)) {
+            rows = 0;
+            t->refusal = say_scales(w, t, scales);
+        }
     }
     if ((!floats && !is_e8m0(scales)) || rows < 1 || columns < 1)
         return SBP_OK; /* it stays what nothing here reads */

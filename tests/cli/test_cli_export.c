@@ -95,6 +95,9 @@ static void test_adapters(void **state) {
                      *b = sbp_weights_find(w, "blk.1.attn_k.weight.lora_b");
     assert_true(a && b && a->dim[0] == 4 && a->dim[1] == 64 && b->dim[0] == 32 && b->dim[1] == 4);
     sbp_weights_close(w);
+    cli_fails(f, 1, "has rank 4, but adapter_config.json says 2",
+              "cp -r $D/a $D/other && sed -i 's/\"r\": 4/\"r\": 2/' $D/other/adapter_config.json && "
+              "$R export $D/other -o $D/other.gguf");
     cli_ok(f, "$R export $D/a --merge -o $D/merged.gguf --type f32");
     cli_ok(f, "$R export $D/b -o $D/run.gguf --type f32");
     same_tensors(f, "merged.gguf", "run.gguf");

@@ -132,27 +132,37 @@ static void check_released(io_fixture *f, const sbp_weights *w, const char *name
     }
 }
 
+/* Of FP8 config.json says which rows and columns share a scale; those of the file are of all kinds. */
+static void check_stated(io_fixture *f, const char *name, const char *as, int64_t first, const char *size,
+                         sbp_format format) {
+    const char *data,
+        *config = sbp_arena_printf(f->arena, "{\"quantization_config\": {\"weight_block_size\": %s}}", size);
+    size_t length;
+    sbp_weights *w;
+    assert_ok(f, sbp_file_read(f->arena, f->diag, "tests/data/io/blocks.safetensors", &data, &length));
+    io_put(io_path(f, "model.safetensors"), data, length);
+    io_put(io_path(f, "config.json"), config, strlen(config));
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, f->directory, &w));
+    check_released(f, w, name, as, false, first);
+    assert_int_equal(sbp_weights_find(w, name)->format, format);
+    sbp_weights_close(w);
+}
+
 static void released_weights_are_what_transformers_reads(void **state) {
     io_fixture *f = *state;
     sbp_weights *w;
     assert_ok(f, sbp_weights_open(f->arena, f->diag, "tests/data/io/blocks.safetensors", &w));
     check_released(f, w, "every_blocks+scales", "every", true, 0);
     check_released(f, w, "experts.gate_up_proj_blocks+scales", "experts.gate_up_proj", true, 0);
-    check_released(f, w, "blocks.weight", "blocks.bf16", false, INT64_C(120) * 128);
-    check_released(f, w, "wide.weight", "wide.bf16", false, 0);
-    check_released(f, w, "small.weight", "small.bf16", false, 0);
-    check_released(f, w, "narrow.weight", "narrow.bf16", false, 0);
     check_released(f, w, "one.weight", "one.bf16", false, 0);
-    check_released(f, w, "fused", "fused.bf16", false, 0);
-    check_released(f, w, "fused_small", "fused_small.bf16", false, 0);
-    check_released(f, w, "powers.weight", "powers.bf16", false, 0);
-    assert_int_equal(sbp_weights_find(w, "fused")->format, SBP_FORMAT_FP8);
-    assert_int_equal(sbp_weights_find(w, "fused_small")->format, SBP_FORMAT_NONE);
-    assert_int_equal(sbp_weights_find(w, "powers.weight")->format, SBP_FORMAT_FP8);
-    assert_int_equal(sbp_weights_find(w, "narrow.weight")->format, SBP_FORMAT_NONE);
-    assert_int_equal(sbp_weights_find(w, "small.weight")->format, SBP_FORMAT_NONE);
-    assert_int_equal(sbp_weights_find(w, "wide.weight")->format, SBP_FORMAT_FP8);
     sbp_weights_close(w);
+    check_stated(f, "blocks.weight", "blocks.bf16", INT64_C(120) * 128, "[128, 128]", SBP_FORMAT_FP8);
+    check_stated(f, "wide.weight", "wide.bf16", 0, "[128, 128]", SBP_FORMAT_FP8);
+    check_stated(f, "small.weight", "small.bf16", 0, "[2, 9]", SBP_FORMAT_NONE);
+    check_stated(f, "narrow.weight", "narrow.bf16", 0, "[3, 64]", SBP_FORMAT_NONE);
+    check_stated(f, "fused", "fused.bf16", 0, "[2, 128]", SBP_FORMAT_FP8);
+    check_stated(f, "fused_small", "fused_small.bf16", 0, "[2, 2]", SBP_FORMAT_NONE);
+    check_stated(f, "powers.weight", "powers.bf16", 0, "[2, 128]", SBP_FORMAT_FP8);
 }
 
 /* Blocks of which a number is none, or none that is finite. */
