@@ -237,6 +237,8 @@ static bool reads_memory(const cpu_row_plan *plan, const row_list *list, const r
 static void mark_targets(planner *p, row_list *list, row_list *stores) {
     for (int32_t s = 0; s < stores->count; s++) {
         const row_step *store = &stores->steps[s];
+        if (store->last_head && p->kernel->heads > 1) /* every head reads the operand before */
+            continue;
         if (store->kind != ROW_STORE || p->kernel->operands[store->instr->index].dtype != p->kernel->compute)
             continue;
         int32_t producer = -1;

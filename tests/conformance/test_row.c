@@ -1,113 +1,29 @@
 /* test_row.c: row kernels against the reference interpreter. */
 #include "tests/common/sweep.h"
-#include "tests/conformance/conformance.h"
-
-#include "ir/base/lex.h"
+#include "tests/conformance/row_case.h"
 
 #include <math.h>
 
-static const char *kernel_text(suite_case *c) {
-    sbp_text text;
-    sbp_text_init(&text, c->arena);
-    sbp_rowkernel_print(&text, c->kernel);
-    return text.data;
-}
-
-/* Marks what the stores of an out operand, or the sums of a partial one, write. */
-static void mark_written(const suite_case *c, int32_t operand, suite_tensor *t) {
-    const sbp_rk_operand *o = &c->kernel->operands[operand];
-    for (int32_t i = 0; i < c->kernel->instr_count; i++) {
-        const sbp_rk_instr *instr = &c->kernel->instrs[i];
-        if ((instr->op != SBP_RK_STORE && instr->op != SBP_RK_PARTIAL_ADD) || instr->index != operand)
-            continue;
-        for (int64_t r = 0; r < t->rows; r++)
-            for (int64_t h = 0; h < (o->vary & SBP_VARY_HEAD ? c->kernel->heads : 1); h++)
-                for (int64_t j = 0; j < instr->length; j++)
-                    t->written[r * t->cols + h * o->head_stride + instr->offset + j] = true;
-    }
-}
-
-/* Instructions that round to 16 bits. */
-static int32_t count_rounds(const sbp_rowkernel *k) {
-    int32_t count = 0;
-    for (int32_t i = 0; i < k->instr_count; i++)
-        count += k->instrs[i].op == SBP_RK_ROUND && sbp_dtype_bytes(k->instrs[i].dtype) == 2;
-    return count;
-}
-
-/* Adds tensors for the operands of c->kernel, expects what the reference gives, and checks. `alias` pairs out
- * operands with in operands of the same memory (-1: none). */
-static void check_kernel(suite_case *c, const int32_t *alias) {
-    const sbp_rowkernel *k = c->kernel;
-    sbp_diag *diag = sbp_diag_create();
-    CHECK_OK(sbp_rowkernel_verify(k, diag), diag);
-    sbp_diag_destroy(diag);
-    c->command.kind = SBP_CMD_ROW;
-    sbp_rk_view views[SBP_ROWKERNEL_MAX_OPERANDS];
-    for (int32_t i = 0; i < k->operand_count; i++) {
-        const sbp_rk_operand *o = &k->operands[i];
-        int64_t heads = o->vary & SBP_VARY_HEAD ? k->heads : 1;
-        int64_t rows = o->vary & SBP_VARY_ROW      ? c->rows
-                       : o->mode == SBP_RK_PARTIAL ? sbp_ceil_div(c->rows, SBP_PARTIAL_ROWS)
-                                                   : 1;
-        suite_tensor *t = suite_add(c, o->dtype, rows, (heads - 1) * o->head_stride + o->length);
-        if (!sbp_dtype_is_float(o->dtype) && !sbp_dtype_is_dynamic(o->dtype))
-            for (int64_t j = 0; j < t->rows * t->cols; j++)
-                t->values[j] = (double)sbp_rng_below(&c->rng, 5) - 2;
-        t->same_as = alias ? alias[i] : -1;
-        if (t->same_as >= 0)
-            t->values = c->tensors[t->same_as].values;
-        views[i] = (sbp_rk_view){.data = suite_alloc(c, rows * t->cols + 1, 8), .stride = t->cols};
-        for (int64_t j = 0; j < rows * t->cols; j++)
-            sbp_element_set(views[i].data, o->dtype, j, t->values[j]);
-    }
-    if (!suite_wants(c))
-        return;
-    assert_int_equal(sbp_rowkernel_run_reference(k, c->rows, c->row0, views, c->scalars), SBP_OK);
-    for (int32_t i = 0; i < k->operand_count; i++) {
-        suite_tensor *t = &c->tensors[i];
-        if (k->operands[i].mode == SBP_RK_IN)
-            continue;
-        suite_expect(c, t);
-        t->written = suite_alloc(c, t->rows * t->cols, sizeof(bool));
-        mark_written(c, i, t);
-        for (int64_t j = 0; j < t->rows * t->cols; j++)
-            t->expected[j] = sbp_element_get(views[i].data, t->dtype, j);
-        t->tolerance = fmax(sbp_tolerance(t->dtype), sbp_tolerance(k->compute));
-        if (k->compute == SBP_F32 && count_rounds(k) > 0)
-            t->tolerance = fmax(t->tolerance, SBP_TOLERANCE_ROUNDED_INSIDE);
-    }
-    suite_check(c);
-}
-
-static void parse_kernel(suite_case *c, const char *text) {
-    sbp_diag *diag = sbp_diag_create();
-    sbp_lexer lexer;
-    CHECK_OK(sbp_lexer_init(&lexer, c->arena, diag, c->name, text, strlen(text)), diag);
-    CHECK_OK(sbp_rowkernel_parse(&lexer, c->arena, &c->kernel), diag);
-    sbp_diag_destroy(diag);
-}
-
 /* ---- random kernels ------------------------------------------------------------------------------- */
 
-static void test_row_random(void **state) {
-    (void)state;
-    static const int64_t rows[] = {0, 1, 7, 63, 64, 65, 130}, lengths[] = {1, 2, 6, 64, 96, 256, 258, 600};
-    sbp_rng rng = {1};
+/* Draws kernels with n and rows from the lists; returns how many values round to 16 bits. */
+static int32_t check_random(uint64_t seed, int draws, const int64_t *rows, int row_count,
+                            const int64_t *lengths, int length_count) {
+    sbp_rng rng = {seed};
     int32_t rounds = 0;
-    for (int i = 0; i < (testing_all() ? 1500 : 500); i++) {
+    for (int i = 0; i < draws; i++) {
         char name[64];
-        snprintf(name, sizeof name, "random kernel %d", i);
+        snprintf(name, sizeof name, "random kernel %d of %d", i, draws);
         suite_case *c = suite_begin(name, sbp_rng_next(&rng));
         sbp_random_kernel_options options = {.compute = sbp_rng_below(&rng, 3) ? SBP_F32 : SBP_F64,
                                              .heads = (int64_t[]){1, 1, 2, 3, 9}[sbp_rng_below(&rng, 5)],
-                                             .n = lengths[sbp_rng_below(&rng, SBP_COUNT(lengths))],
+                                             .n = lengths[sbp_rng_below(&rng, length_count)],
                                              .smooth = true,
                                              .rounds = true,
                                              .only_compute = sbp_rng_below(&rng, 2)};
         c->kernel = sbp_random_kernel(&rng, c->arena, &options);
-        rounds += count_rounds(c->kernel);
-        c->rows = rows[sbp_rng_below(&rng, SBP_COUNT(rows))];
+        rounds += row_case_rounds(c->kernel);
+        c->rows = rows[sbp_rng_below(&rng, row_count)];
         c->row0 = sbp_rng_below(&rng, 2) ? 0 : (INT64_C(1) << 32) - c->rows;
         c->scalars[0] = (double)sbp_rng_below(&rng, INT64_C(1) << 53);
         c->scalars[1] = sbp_rng_unit(&rng);
@@ -124,11 +40,26 @@ static void test_row_random(void **state) {
                 }
         }
         if (getenv("SBP_PRINT_KERNELS"))
-            fprintf(stderr, "%s, %lld rows:\n%s", name, (long long)c->rows, kernel_text(c));
-        check_kernel(c, alias);
+            fprintf(stderr, "%s, %lld rows:\n%s", name, (long long)c->rows, row_case_text(c));
+        row_case_check(c, alias);
         suite_end(c);
     }
+    return rounds;
+}
+
+static void test_row_random(void **state) {
+    (void)state;
+    static const int64_t rows[] = {0, 1, 7, 63, 64, 65, 130}, lengths[] = {1, 2, 6, 64, 96, 256, 258, 600};
+    int draws = testing_all() ? 1500 : 500;
+    int32_t rounds = check_random(1, draws, rows, SBP_COUNT(rows), lengths, SBP_COUNT(lengths));
     assert_true(rounds > (testing_all() ? 500 : 150));
+}
+
+/* About the sizes at which the CPU keeps a row in one block, in whole and in pieces. */
+static void test_row_random_long(void **state) {
+    (void)state;
+    static const int64_t rows[] = {1, 2, 17}, lengths[] = {512, 514, 1024, 1026, 1026, 1600};
+    check_random(2, testing_all() ? 3000 : 150, rows, SBP_COUNT(rows), lengths, SBP_COUNT(lengths));
 }
 
 /* ---- every function ------------------------------------------------------------------------------- */
@@ -226,16 +157,6 @@ static void test_row_functions(void **state) {
 
 /* ---- the kernels of a model ----------------------------------------------------------------------- */
 
-static void check_text(const char *text, int64_t rows, const int32_t *alias, uint64_t seed, double scalar) {
-    suite_case *c = suite_begin("", seed);
-    parse_kernel(c, text);
-    c->name = c->kernel->name;
-    c->rows = rows;
-    c->scalars[0] = scalar;
-    check_kernel(c, alias);
-    suite_end(c);
-}
-
 static const char norm_text[] =
     "kernel @norm f32 heads 1 n 576 { in x : f32 [row elem] length 576 in w : f32 [elem] length 576 "
     "out y : f32 [row elem] length 576 partial dw : f32 [elem] length 576 scalar eps "
@@ -320,13 +241,13 @@ static void test_row_in_place(void **state) {
     for (int i = 0; i < SBP_COUNT(lengths); i++) {
         char text[1024];
         snprintf(text, sizeof text, scaled_text, lengths[i], lengths[i], lengths[i]);
-        check_text(text, 130, alias, (uint64_t)i, 0.25);
+        row_case_run(text, 130, alias, (uint64_t)i, 0.25);
         snprintf(text, sizeof text, summed_text, lengths[i], lengths[i], lengths[i], lengths[i], lengths[i],
                  lengths[i]);
-        check_text(text, 130, over_u, (uint64_t)i, 0.25);
+        row_case_run(text, 130, over_u, (uint64_t)i, 0.25);
         snprintf(text, sizeof text, gated_text, lengths[i], lengths[i], lengths[i], lengths[i], lengths[i],
                  lengths[i]);
-        check_text(text, 130, over_g, (uint64_t)i, 0);
+        row_case_run(text, 130, over_g, (uint64_t)i, 0);
     }
 }
 
@@ -337,22 +258,23 @@ static void test_row_model(void **state) {
     static const int32_t logp_in_place[] = {-1, -1, -1, 0}, adamw_in_place[] = {-1, -1, -1, -1, 0, 1, 2};
     for (int r = 0; r < SBP_COUNT(rows); r++)
         for (uint64_t seed = 0; seed < 2; seed++) {
-            check_text(norm_text, rows[r], NULL, seed, 1e-5);
-            check_text(norm_text, rows[r], norm_in_place, seed, 1e-5);
-            check_text(rope_text, rows[r], NULL, seed, 0);
-            check_text(rope_text, rows[r], rope_in_place, seed, 0);
-            check_text(logp_text, rows[r], NULL, seed, 0);
-            check_text(logp_text, rows[r], logp_in_place, seed, 0);
-            check_text(adamw_text, rows[r], NULL, seed, 1e-3);
-            check_text(adamw_text, rows[r], adamw_in_place, seed, 1e-3);
-            check_text(qk_norm_text, rows[r], NULL, seed, 1e-6);
-            check_text(vector_text, rows[r] * 10, NULL, seed, 0.5);
-            check_text(heads_text, rows[r], NULL, seed, 0);
-            check_text(int8_text, rows[r], NULL, seed, 0);
+            row_case_run(norm_text, rows[r], NULL, seed, 1e-5);
+            row_case_run(norm_text, rows[r], norm_in_place, seed, 1e-5);
+            row_case_run(rope_text, rows[r], NULL, seed, 0);
+            row_case_run(rope_text, rows[r], rope_in_place, seed, 0);
+            row_case_run(logp_text, rows[r], NULL, seed, 0);
+            row_case_run(logp_text, rows[r], logp_in_place, seed, 0);
+            row_case_run(adamw_text, rows[r], NULL, seed, 1e-3);
+            row_case_run(adamw_text, rows[r], adamw_in_place, seed, 1e-3);
+            row_case_run(qk_norm_text, rows[r], NULL, seed, 1e-6);
+            row_case_run(vector_text, rows[r] * 10, NULL, seed, 0.5);
+            row_case_run(heads_text, rows[r], NULL, seed, 0);
+            row_case_run(int8_text, rows[r], NULL, seed, 0);
         }
 }
 
 const struct CMUnitTest suite_row_tests[] = {
-    cmocka_unit_test(test_row_random), cmocka_unit_test(test_row_functions),
-    cmocka_unit_test(test_row_in_place), cmocka_unit_test(test_row_model)};
+    cmocka_unit_test(test_row_random), cmocka_unit_test(test_row_random_long),
+    cmocka_unit_test(test_row_functions), cmocka_unit_test(test_row_in_place),
+    cmocka_unit_test(test_row_model)};
 const int suite_row_count = SBP_COUNT(suite_row_tests);
