@@ -84,25 +84,40 @@ int32_t sbp_ranks_announced_rank(void) {
     return rank < 0 ? 0 : rank;
 }
 
-/* Beside the program, else where the loader looks. */
-static sbp_status open_plugin(sbp_ranks *r, sbp_diag *diag) {
-    char path[4096], *slash;
-    ssize_t length = readlink("/proc/self/exe", path, sizeof path - sizeof PLUGIN - 1);
+/* Where the plugin lies, from the program: as it is built, and as it is installed. */
+static const char *const places[] = {PLUGIN, "../lib/streambp/" PLUGIN};
+
+/* Its path, in what holds `size` letters; false: it is at none of its places. */
+static bool find_plugin(char *path, size_t size) {
+    ssize_t length = readlink("/proc/self/exe", path, size - 1);
     path[length > 0 ? length : 0] = '\0';
-    slash = strrchr(path, '/');
-    memcpy(slash ? slash + 1 : path, PLUGIN, sizeof PLUGIN);
-    if (access(path, F_OK) == 0)
-        r->library = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* parts of MPI look for its symbols by name */
-    else
-        r->library = dlopen(PLUGIN, RTLD_NOW | RTLD_GLOBAL);
-    if (!r->library) {
+    char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    for (int i = 0; i < SBP_COUNT(places); i++)
+        if (snprintf(name, size - (size_t)(name - path), "%s", places[i]) <
+                (int)(size - (size_t)(name - path)) &&
+            access(path, F_OK) == 0)
+            return true;
+    return false;
+}
+
+static sbp_status open_plugin(sbp_ranks *r, sbp_diag *diag) {
+    char path[4096];
+    bool found = find_plugin(path, sizeof path);
+    /* parts of MPI look for its symbols by name */
+    r->library = dlopen(found ? path : PLUGIN, RTLD_NOW | RTLD_GLOBAL);
+    if (!r->library && found) {
         const char *text = dlerror();
         return sbp_fail(diag, SBP_MACHINE,
-                        "%s, but " PLUGIN
-                        " cannot be opened, neither '%s' nor where the loader looks (%s). It "
-                        "is built where MPI is installed (Debian: libopenmpi-dev, openmpi-bin)",
+                        "%s, but '%s' cannot be opened: %s; install the MPI that it was built with (Debian: "
+                        "openmpi-bin)",
                         r->why, path, text ? text : "unknown");
     }
+    if (!r->library)
+        return sbp_fail(diag, SBP_MACHINE,
+                        "%s, but this sbprun was built without MPI (" PLUGIN " is neither beside it, nor in "
+                        "../lib/streambp, nor where the loader looks): install MPI (Debian: libopenmpi-dev, "
+                        "openmpi-bin) and build it again",
+                        r->why);
     r->transport = dlsym(r->library, SBP_TRANSPORT_SYMBOL);
     if (!r->transport || r->transport->version != SBP_TRANSPORT_VERSION) {
         r->transport = NULL;

@@ -160,17 +160,37 @@ static void test_memory_of_a_rank(void **state) {
     assert_true(planned[1] > 4.0 * SBP_TOLERANCE_PROCESS_BYTES); /* or nothing was seen */
 }
 
+/* What is installed starts ranks from where it lies, and its doctor says so. */
+static void test_installed(void **state) {
+    io_fixture *f = *state;
+    if (!cli_has_ranks(f, "ranks of what is installed"))
+        skip();
+    cli_ok(f, "cmake --install " SBP_BINARIES " --prefix $D/installed >$D/installing");
+    assert_true(cli_exists(f, "installed/lib/streambp/libsbp_mpi.so"));
+    cli_ok(f, "$D/installed/bin/sbprun doctor | grep -E '^ok +MPI +--ranks N starts .*/mpirun$'");
+    cli_ok(f,
+           "$D/installed/bin/sbprun $D/p2 --ranks 2 --data $D/t.jsonl --batch-size 2 --steps 1 --out none");
+    assert_non_null(strstr(cli_text(f, "err"), "--ranks 2 started them"));
+    cli_ok(f, "echo no library >$D/installed/lib/streambp/libsbp_mpi.so");
+    cli_ok(f,
+           "$D/installed/bin/sbprun doctor | grep -E '^none +MPI +--ranks N, but .*/libsbp_mpi.so. cannot be "
+           "opened: .* .Debian: openmpi-bin.$'");
+}
+
 /* Without MPI: said before anything is started. */
 static void test_without_mpi(void **state) {
     io_fixture *f = *state;
     if (!cli_has_ranks(f, "what is said without MPI"))
         skip();
-    cli_fails(f, 3, "--ranks 2 needs mpirun, which was not found (Debian: openmpi-bin",
+    cli_fails(f, 3, "--ranks 2, but no mpirun was found where PATH says (Debian: openmpi-bin)",
               "PATH=/nonexistent $R $D/p2 --ranks 2 --data $D/t.jsonl --out none");
     cli_ok(f, "mkdir -p $D/bin; cp $R $D/bin/sbprun");
-    cli_fails(f, 3, "--ranks 2, but libsbp_mpi.so cannot be opened",
+    cli_fails(f, 3, "--ranks 2, but this sbprun was built without MPI (libsbp_mpi.so is neither beside it,",
               "$D/bin/sbprun $D/p2 --ranks 2 --data $D/t.jsonl --out none");
-    assert_non_null(strstr(cli_text(f, "err"), "(Debian: libopenmpi-dev, openmpi-bin)"));
+    assert_non_null(strstr(cli_text(f, "err"), "(Debian: libopenmpi-dev, openmpi-bin) and build it again"));
+    cli_ok(f,
+           "$D/bin/sbprun doctor | grep -E '^none +MPI +--ranks N, but this sbprun was built without MPI'");
+    cli_ok(f, "PATH=/nonexistent $R doctor | grep -E '^none +MPI +--ranks N, but no mpirun was found'");
 }
 
 /* Ranks that do not see the same files say so. */
@@ -193,13 +213,10 @@ static void test_what_all_must_see(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_started_here),
-        cmocka_unit_test(test_joined),
-        cmocka_unit_test(test_a_model),
-        cmocka_unit_test(test_statuses),
-        cmocka_unit_test(test_the_number_is_the_plans),
-        cmocka_unit_test(test_memory_of_a_rank),
-        cmocka_unit_test(test_without_mpi),
+        cmocka_unit_test(test_started_here),      cmocka_unit_test(test_joined),
+        cmocka_unit_test(test_a_model),           cmocka_unit_test(test_installed),
+        cmocka_unit_test(test_statuses),          cmocka_unit_test(test_the_number_is_the_plans),
+        cmocka_unit_test(test_memory_of_a_rank),  cmocka_unit_test(test_without_mpi),
         cmocka_unit_test(test_what_all_must_see),
     };
     return cmocka_run_group_tests(tests, setup, io_teardown);

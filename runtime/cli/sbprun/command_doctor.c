@@ -9,12 +9,12 @@
 #include "backends/backends.h"
 #include "backends/choice.h"
 #include "backends/devices.h"
-#include "backends/ranks/ranks.h"
 #include "ir/base/json_write.h"
 #include "ir/base/machine.h"
 #include "runtime/cli/options/options.h"
 #include "runtime/cli/sbprun/child.h"
 #include "runtime/cli/sbprun/commands.h"
+#include "runtime/cli/sbprun/launcher.h"
 #include "runtime/data/source/parquet.h"
 #include "runtime/run/devices.h"
 
@@ -201,17 +201,17 @@ static void look_at_backend(doctor_job *job) {
 /* ---- the rest --------------------------------------------------------------------------------------- */
 
 static void look_at_others(doctor_job *job) {
+    const char *mpirun;
     if (sbp_parquet_has_snappy())
         add(job, FOUND_OK, "libsnappy.so.1", "decompresses Parquet", NULL);
     else
         add(job, FOUND_LACKS, "libsnappy.so.1", "not found: most Parquet files are compressed by it",
             "Debian: libsnappy1v5; Fedora: snappy");
     sbp_diag_clear(job->why);
-    if (sbp_ranks_find_transport("several ranks", job->why) == SBP_OK)
-        add(job, FOUND_OK, "MPI", "libsbp_mpi.so opens, for --ranks", NULL);
+    if (sbp_launch_check(job->arena, job->why, "--ranks N", &mpirun) == SBP_OK)
+        add(job, FOUND_OK, "MPI", sbp_arena_printf(job->arena, "--ranks N starts %s", mpirun), NULL);
     else
-        add(job, FOUND_NONE, "MPI", "no libsbp_mpi.so, for --ranks without torchrun",
-            "it is built from the sources where MPI is (Debian: libopenmpi-dev, openmpi-bin)");
+        add(job, FOUND_NONE, "MPI", reason_of(job), NULL);
 }
 
 static void look_at_choice(doctor_job *job) {

@@ -265,20 +265,18 @@ static sbp_status conclude(launcher *l) {
 
 /* ---- starting --------------------------------------------------------------------------------------- */
 
-/* mpirun where commands are; in the arena. */
-static sbp_status find_mpirun(sbp_arena *arena, sbp_diag *diag, int32_t count, const char **out) {
+sbp_status sbp_launch_check(sbp_arena *arena, sbp_diag *diag, const char *why, const char **mpirun) {
+    SBP_TRY(sbp_ranks_find_transport(why, diag));
     const char *path = getenv("PATH");
     while (path && *path) {
         size_t length = strcspn(path, ":");
-        *out = sbp_arena_printf(arena, "%.*s/mpirun", (int)length, path);
-        if (length > 0 && access(*out, X_OK) == 0)
+        *mpirun = sbp_arena_printf(arena, "%.*s/mpirun", (int)length, path);
+        if (length > 0 && access(*mpirun, X_OK) == 0)
             return SBP_OK;
         path += length + (path[length] == ':');
     }
-    return sbp_fail(diag, SBP_MACHINE,
-                    "--ranks %d needs mpirun, which was not found (Debian: openmpi-bin, and libopenmpi-dev "
-                    "when this program is built)",
-                    (int)count);
+    return sbp_fail(diag, SBP_MACHINE, "%s, but no mpirun was found where PATH says (Debian: openmpi-bin)",
+                    why);
 }
 
 /* As variables, that another MPI does not stumble over: more ranks than cores, ranks on any core, no words
@@ -331,8 +329,8 @@ static sbp_status start(void *user) {
     launcher *l = job->l;
     const char **args = SBP_NEW_ARRAY(job->arena, const char *, job->argc + 5);
     l->ranks = SBP_NEW_ARRAY(job->arena, rank_process, l->count);
-    SBP_TRY(sbp_ranks_find_transport(sbp_arena_printf(job->arena, "--ranks %d", (int)l->count), l->diag));
-    SBP_TRY(find_mpirun(job->arena, l->diag, l->count, &args[0]));
+    SBP_TRY(sbp_launch_check(job->arena, l->diag, sbp_arena_printf(job->arena, "--ranks %d", (int)l->count),
+                             &args[0]));
     args[1] = "-n";
     args[2] = sbp_arena_printf(job->arena, "%d", (int)l->count);
     SBP_TRY(sbp_child_find(job->arena, l->diag, "sbprun", &args[3]));
