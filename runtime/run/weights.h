@@ -93,8 +93,10 @@ typedef struct sbp_gradient_dump sbp_gradient_dump;
 /* Installs a flush hook in the executor, which makes every flush be skipped. dtype: F32 or F64. */
 sbp_status sbp_gradient_dump_begin(sbp_executor *executor, const sbp_plan *plan, const char *path,
                                    sbp_dtype dtype, sbp_diag *diag, sbp_gradient_dump **out) SBP_CHECKED;
-/* Takes the gradient of a parameter from a buffer of its shape, for programs that keep gradients without
- * consuming them. Both are buffer numbers. */
+/* The gradient of a parameter in a buffer of its shape, of programs that keep gradients without consuming them.
+ * Both are buffer numbers. */
+sbp_gradient sbp_gradient_of(sbp_executor *executor, int32_t parameter, int32_t buffer);
+/* Takes such a one. */
 sbp_status sbp_gradient_dump_take(sbp_gradient_dump *dump, int32_t parameter, int32_t buffer,
                                   sbp_diag *diag) SBP_CHECKED;
 /* After the entries have run: writes the file. A trainable parameter that was not flushed, or twice, is

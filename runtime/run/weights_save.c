@@ -507,16 +507,22 @@ static sbp_status take_gradient(void *user, const sbp_gradient *gradient, bool *
     return status;
 }
 
+sbp_gradient sbp_gradient_of(sbp_executor *x, int32_t parameter, int32_t buffer) {
+    const sbp_buffer *b = &sbp_executor_program(x)->buffers[buffer];
+    return (sbp_gradient){.executor = x,
+                          .parameter = parameter,
+                          .buffer = buffer,
+                          .span = {.space = b->space,
+                                   .dtype = b->dtype,
+                                   .offset = b->offset,
+                                   .rows = sbp_executor_elems(x, buffer) / b->cols,
+                                   .cols = b->cols,
+                                   .stride = b->cols}};
+}
+
 sbp_status sbp_gradient_dump_take(sbp_gradient_dump *d, int32_t parameter, int32_t buffer, sbp_diag *diag) {
-    const sbp_buffer *b = &d->plan->program->buffers[buffer];
+    sbp_gradient gradient = sbp_gradient_of(d->x, parameter, buffer);
     bool skip;
-    sbp_gradient gradient = {.executor = d->x, .parameter = parameter, .buffer = buffer};
-    gradient.span = (sbp_span){.space = b->space,
-                               .dtype = b->dtype,
-                               .offset = b->offset,
-                               .rows = sbp_executor_elems(d->x, buffer) / b->cols,
-                               .cols = b->cols,
-                               .stride = b->cols};
     return take_gradient(d, &gradient, &skip, diag);
 }
 

@@ -203,7 +203,7 @@ static void set_dropout(sbp_trainer *t, bool on) {
 static sbp_status run_part(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
                            const sbp_micro_batch *part, const char *entry) {
     set_part_scalars(t, part);
-    set_dropout(t, strcmp(entry, "score") != 0);
+    set_dropout(t, !t->steady && strcmp(entry, "score") != 0);
     SBP_TRY(sbp_packer_columns(&t->packer, diag, data, part));
     SBP_TRY(sbp_executor_bind(t->executor, part->rows, part->groups, t->packer.columns,
                               t->packer.column_count, diag));
@@ -311,35 +311,39 @@ sbp_status sbp_trainer_step(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *d
     return check_finite(t, diag, t->grad_norm, "the norm of the gradients");
 }
 
-/* Programs without an optimizer keep gradients in the buffers "<parameter>.grad". dump NULL: nothing is
- * taken.
- */
-static sbp_status take_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan,
-                                 sbp_gradient_dump *dump) {
+/* What is done with each gradient; take NULL: nothing. */
+typedef struct taker {
+    sbp_flush_hook take;
+    void *user;
+} taker;
+
+/* Programs without an optimizer keep gradients in the buffers "<parameter>.grad". */
+static sbp_status take_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan, const taker *to) {
     static const char suffix[] = ".grad";
-    for (int32_t b = 0; dump && b < t->program->buffer_count; b++) {
+    for (int32_t b = 0; to->take && b < t->program->buffer_count; b++) {
         const sbp_buffer *grad = &t->program->buffers[b];
         size_t length = strlen(grad->name), end = sizeof suffix - 1;
         if (grad->role != SBP_ROLE_GRAD || length <= end || strcmp(grad->name + length - end, suffix) != 0)
             continue;
         for (int32_t k = 0; k < plan->tensors->count; k++) {
             const char *param = t->program->buffers[plan->buffers[k]].name;
+            sbp_gradient gradient = sbp_gradient_of(t->executor, plan->buffers[k], b);
+            bool skip;
             if (strlen(param) == length - end && memcmp(param, grad->name, length - end) == 0)
-                SBP_TRY(sbp_gradient_dump_take(dump, plan->buffers[k], b, diag));
+                SBP_TRY(to->take(to->user, &gradient, &skip, diag));
         }
     }
     return SBP_OK;
 }
 
 /* Where ranks have shares of them, or of what is updated. */
-static sbp_status take_shares(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan, sbp_gradient_dump *dump) {
-    if (dump)
-        SBP_TRY(take_gradients(t, diag, plan, dump));
+static sbp_status take_shares(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan, const taker *to) {
+    SBP_TRY(take_gradients(t, diag, plan, to));
     return sbp_executor_finish_reading(t->executor, diag);
 }
 
 static sbp_status collect_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan,
-                                    const sbp_dataset *data, sbp_gradient_dump *dump) {
+                                    const sbp_dataset *data, const taker *to) {
     bool at_once = has_entry(t->program, "step");
     set_step_scalars(t, 1, 0);
     SBP_TRY(clear_results(t, diag));
@@ -351,7 +355,7 @@ static sbp_status collect_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_pl
     if (!has_entry(t->program, "update") || sbp_executor_has_shares(t->executor)) {
         if (t->grad_norm >= 0) /* which an update computes */
             t->results[t->grad_norm] = NAN;
-        return take_shares(t, diag, plan, dump);
+        return take_shares(t, diag, plan, to);
     }
     SBP_TRY(sbp_executor_run(t->executor, "update", diag));
     return read_norm(t, diag);
@@ -365,13 +369,19 @@ static sbp_status skip_gradient(void *user, const sbp_gradient *gradient, bool *
     return SBP_OK;
 }
 
-/* On a rank that does not write. */
-static sbp_status take_part_in_dump(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan,
-                                    const sbp_dataset *data) {
-    sbp_executor_set_flush_hook(t->executor, skip_gradient, NULL);
-    sbp_status status = collect_gradients(t, diag, plan, data, NULL);
+/* take NULL: on a rank that only takes part. */
+static sbp_status visit_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan,
+                                  const sbp_dataset *data, const taker *to) {
+    sbp_executor_set_flush_hook(t->executor, to->take ? to->take : skip_gradient, to->user);
+    sbp_status status = collect_gradients(t, diag, plan, data, to);
     sbp_executor_set_flush_hook(t->executor, NULL, NULL);
     return status;
+}
+
+/* Of a program that keeps them; else the dump's own hook takes them. */
+static sbp_status dump_gradient(void *user, const sbp_gradient *gradient, bool *skip, sbp_diag *diag) {
+    *skip = true;
+    return sbp_gradient_dump_take(user, gradient->parameter, gradient->buffer, diag);
 }
 
 /* Shares that are updated as their gradients come are all that is left of these. */
@@ -397,13 +407,21 @@ sbp_status sbp_trainer_dump_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_
     SBP_TRY(sbp_trainer_pack(t, diag, data, rows, row_count));
     SBP_TRY(check_ranks(t, diag));
     if (t->rank > 0)
-        return take_part_in_dump(t, diag, plan, data);
+        return visit_gradients(t, diag, plan, data, &(taker){0});
     SBP_TRY(sbp_gradient_dump_begin(t->executor, plan, path, dtype, diag, &dump));
-    sbp_status status = collect_gradients(t, diag, plan, data, dump);
+    sbp_status status = collect_gradients(t, diag, plan, data, &(taker){.take = dump_gradient, .user = dump});
     if (status == SBP_OK)
         return sbp_gradient_dump_end(dump, diag);
     sbp_gradient_dump_abort(dump);
     return status;
+}
+
+sbp_status sbp_trainer_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan,
+                                 const sbp_dataset *data, const int64_t *rows, int64_t row_count,
+                                 sbp_flush_hook take, void *user) {
+    SBP_TRY(sbp_executor_fill_role(t->executor, SBP_ROLE_GRAD, 0, diag));
+    SBP_TRY(sbp_trainer_pack(t, diag, data, rows, row_count));
+    return visit_gradients(t, diag, plan, data, &(taker){.take = take, .user = user});
 }
 
 /* ---- evaluations ------------------------------------------------------------------------------------ */

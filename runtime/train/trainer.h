@@ -36,6 +36,7 @@ typedef struct sbp_trainer {
     sbp_prepared prepared;   /* of the latest step, evaluation or scoring: all of its data */
     struct sbp_ranks *ranks; /* NULL: alone */
     int32_t rank, rank_count;
+    bool steady;     /* nothing is dropped at random, in steps neither */
     bool same_parts; /* all ranks run equally many micro-batches, some of them without documents */
     double beta1, beta2, eps, momentum, weight_decay,
         max_grad_norm;         /* max_grad_norm: infinity without clipping */
@@ -89,6 +90,11 @@ sbp_status sbp_trainer_score_step(sbp_trainer *trainer, sbp_diag *diag, const sb
 sbp_status sbp_trainer_dump_gradients(sbp_trainer *trainer, sbp_diag *diag, const sbp_plan *plan,
                                       const sbp_dataset *data, const int64_t *rows, int64_t row_count,
                                       const char *path, sbp_dtype dtype) SBP_CHECKED;
+
+/* Likewise each to `take`, which says that it is left out of the update. Of one rank; gradients begin at 0. */
+sbp_status sbp_trainer_gradients(sbp_trainer *trainer, sbp_diag *diag, const sbp_plan *plan,
+                                 const sbp_dataset *data, const int64_t *rows, int64_t row_count,
+                                 sbp_flush_hook take, void *user) SBP_CHECKED;
 
 /* One document of a scoring: the log-probabilities of its counted labels, in order. */
 typedef struct sbp_score {

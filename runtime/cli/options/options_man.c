@@ -16,6 +16,8 @@ static const option_command commands[] = {
      "texts and rows from standard input to token ids, and back"},
     {"sbprun", "export", SBP_PHASE_EXPORT, SBP_PHASE_EXPORT, "MODEL -o FILE.gguf [options]",
      "a model, an adapter, or a model with an adapter merged into it, as a GGUF file for llama.cpp"},
+    {"sbprun", "check", SBP_PHASE_RUN | SBP_PHASE_COMPILE, 0, "MODEL|PLAN [--data FILE] [options of the run]",
+     "says whether gradients are right on this machine: sbprun check --help"},
     {"sbprun", "doctor", SBP_PHASE_DOCTOR, SBP_PHASE_DOCTOR, "[options]",
      "what this machine has and lacks, and what to install"},
 };
@@ -150,6 +152,8 @@ void sbp_options_print_man(sbp_text *out, const char *program) {
         add_page(out, "ROWS", sbp_help_of_rows);
     }
     for (int32_t i = 0; (command = sbp_option_command_at(program, i)); i++) {
+        if (!command->shown) /* those of another */
+            continue;
         sbp_text_add(out, ".SH OPTIONS OF ");
         add_upper(out, program);
         sbp_text_add(out, *command->command ? " " : "");

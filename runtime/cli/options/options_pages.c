@@ -7,6 +7,7 @@ const char sbp_help_of_sbprun[] =
     "       sbprun sft --config FILE.yaml                  as TRL has it; dpo, kto, grpo, rloo\n"
     "       sbprun tokenize MODEL|PLAN                     texts and rows to token ids\n"
     "       sbprun export RESULT -o FILE.gguf              for llama.cpp, Ollama\n"
+    "       sbprun check MODEL|PLAN [--data FILE]          are gradients right on this machine?\n"
     "       sbprun doctor                                  what this machine has and lacks\n\n"
     "For example:\n\n"
     "  sbprun Qwen/Qwen3-0.6B --data train.jsonl --lora --lr 2e-4 --epochs 1 --out my-model\n"
@@ -15,6 +16,21 @@ const char sbp_help_of_sbprun[] =
     "MODEL, and data: paths, or names on the Hub. Names of TRL work too (learning_rate, max_steps ..).\n"
     "Exit status: 0 done, 1 input at fault, 2 wrong usage, 3 the machine lacks something, 4 a file could\n"
     "not be read or written, 5 loss or gradient not finite, 130 or 143 interrupted.\n";
+
+const char sbp_help_of_check[] =
+    "usage: sbprun check MODEL|PLAN [--data FILE] [options of the run]\n\n"
+    "Whether the plan computes right gradients on this device, with its types, widths and weights, by\n"
+    "some rows of the data (random tokens without --data), in a minute or two. Nothing is trained.\n\n"
+    "  finite    all gradients are\n"
+    "  twice     gradients of the same rows have the same bits\n"
+    "  loss along gradient\n"
+    "            weights of each kind are moved along their own gradients: the loss changes as these say,\n"
+    "            within what two lengths of steps and rounding tell of the error\n"
+    "  memory    no more is taken than was planned\n"
+    "  schedule  gradients of the plan are those of --backward standard (of checkpoint, where that does\n"
+    "            not fit), within a few times of what rounding does: flipped last bits of weights\n\n"
+    "'unseen' is smaller than rounding. Exit status: 0 right; 1 something is wrong: do not train so; 3 it,\n"
+    "or a part of it, cannot be checked here, and why; others as of sbprun. --json: all of it.\n";
 
 const char sbp_help_of_rows[] =
     "Rows are JSON objects, one a line (or columns of CSV, Parquet, Arrow; --columns TO=FROM renames):\n\n"

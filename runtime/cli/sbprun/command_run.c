@@ -11,6 +11,7 @@
 #include "frontends/files/hub_fetch.h"
 #include "ir/base/machine.h"
 #include "ir/program/plan_file.h"
+#include "runtime/cli/sbprun/check.h"
 #include "runtime/cli/sbprun/child.h"
 #include "runtime/cli/sbprun/commands.h"
 #include "runtime/cli/sbprun/launcher.h"
@@ -295,8 +296,10 @@ static sbp_status make_plan(sbp_world *world, sbp_inputs *inputs, sbp_session *s
 
 /* ---- the command ------------------------------------------------------------------------------------ */
 
-static sbp_status print_help(const sbp_world *world) {
+static sbp_status print_help(const sbp_world *world, bool check) {
     sbp_text text;
+    if (check)
+        return sbp_print(world->diag, sbp_help_of_check, strlen(sbp_help_of_check));
     sbp_text_init(&text, world->arena);
     int32_t count = sbp_options_arg_count(world->options);
     const char *topic = count > 0 ? sbp_options_arg(world->options, count - 1) : NULL;
@@ -309,7 +312,7 @@ static sbp_status print_help(const sbp_world *world) {
 }
 
 /* What needs neither plan nor data; *done when that was all. */
-static sbp_status print_information(const sbp_world *world, bool *done) {
+static sbp_status print_information(const sbp_world *world, bool check, bool *done) {
     const sbp_options *o = world->options;
     sbp_text text;
     sbp_text_init(&text, world->arena);
@@ -320,7 +323,7 @@ static sbp_status print_information(const sbp_world *world, bool *done) {
         return SBP_OK;
     }
     if (sbp_options_on(o, SBP_OPT_HELP))
-        return print_help(world);
+        return print_help(world, check);
     if (sbp_options_on(o, SBP_OPT_VERSION))
         sbp_text_add(&text, "sbprun %s\n", SBP_VERSION);
     else if (sbp_options_on(o, SBP_OPT_HELP_MARKDOWN))
@@ -368,9 +371,25 @@ static sbp_status check_stdin(const sbp_world *world, const sbp_session *session
     return SBP_OK;
 }
 
+/* Of `sbprun check`: what runs as a whole do is not for it. */
+static sbp_status check_check(const sbp_world *world) {
+    static const sbp_option_id refused[] = {SBP_OPT_RESUME, SBP_OPT_DUMP_GRADIENTS, SBP_OPT_SCORE,
+                                            SBP_OPT_MERGE,  SBP_OPT_DRY_RUN,        SBP_OPT_PUBLISH};
+    for (int i = 0; i < SBP_COUNT(refused); i++)
+        if (sbp_options_given(world->options, refused[i]))
+            return sbp_fail(world->diag, SBP_USAGE,
+                            "sbprun check: leave out --%s: nothing is trained or written",
+                            sbp_option_name(refused[i]));
+    if (reads_stdin(world))
+        return sbp_fail(world->diag, SBP_USAGE, "sbprun check: rows are read from files (--data FILE)");
+    return SBP_OK;
+}
+
 static sbp_status check_usage(const sbp_world *world, const sbp_session *session) {
     const sbp_options *o = world->options;
     bool data = sbp_options_list_count(o, SBP_OPT_DATA) > 0;
+    if (session->check)
+        return check_check(world);
     if (!data && sbp_options_list_count(o, SBP_OPT_EVAL) == 0 && !sbp_options_on(o, SBP_OPT_MERGE))
         return sbp_fail(world->diag, SBP_USAGE, "--data FILE.jsonl is missing");
     static const sbp_option_id need_data[] = {SBP_OPT_SCORE, SBP_OPT_DUMP_GRADIENTS, SBP_OPT_DRY_RUN,
@@ -451,14 +470,14 @@ static sbp_status read_arguments(sbp_world *world, sbp_session *session, sbp_out
     if (sbp_options_on(world->options, SBP_OPT_QUIET))
         sbp_diag_set_quiet(world->diag);
     SBP_TRY(sbp_options_settle_batch(world->options, world->diag, ranks_of(world)));
-    SBP_TRY(print_information(world, done));
+    SBP_TRY(print_information(world, session->check, done));
     if (*done)
         return SBP_OK;
     const sbp_options *o = world->options;
     SBP_TRY(check_arguments(world));
     const char *first = sbp_options_arg(o, 0);
     bool data = sbp_options_list_count(o, SBP_OPT_DATA) > 0 || sbp_options_on(o, SBP_OPT_RESUME);
-    session->train = data && !sbp_options_given(o, SBP_OPT_DUMP_GRADIENTS) &&
+    session->train = data && !session->check && !sbp_options_given(o, SBP_OPT_DUMP_GRADIENTS) &&
                      (!sbp_options_given(o, SBP_OPT_SCORE) || sbp_options_given(o, SBP_OPT_STEPS));
     SBP_TRY(sbp_hub_model(world->arena, world->diag, first, true, &first));
     SBP_TRY(sbp_run_find_data(world));
@@ -469,7 +488,7 @@ static sbp_status read_arguments(sbp_world *world, sbp_session *session, sbp_out
         SBP_TRY(open_plan(world, session));
         SBP_TRY(sbp_plan_check_options(world->diag, session->plan, world->options, world->arena));
     }
-    return sbp_run_choose_out(world, session, outputs);
+    return session->check ? SBP_OK : sbp_run_choose_out(world, session, outputs);
 }
 
 /* All other options: of the run that goes on, too. */
@@ -482,13 +501,32 @@ static sbp_status complete_options(const sbp_world *world, sbp_session *session,
     return sbp_run_check_results(world, session);
 }
 
+/* --data in place of data that were not given. */
+static sbp_status random_rows(sbp_world *world, sbp_session *session) {
+    const char *tmp = getenv("TMPDIR");
+    char *path = sbp_arena_printf(world->arena, "%s/sbprun-XXXXXX.jsonl", tmp && *tmp ? tmp : "/tmp");
+    int fd = mkstemps(path, (int)strlen(".jsonl"));
+    if (fd < 0)
+        return sbp_fail(world->diag, SBP_IO, "cannot create '%s': %s", path, strerror(errno));
+    close(fd);
+    session->random_rows = path;
+    sbp_note(world->diag, "no --data: rows of random tokens");
+    sbp_options_append(world->options, SBP_OPT_DATA, path);
+    return sbp_check_write_rows(world, session, path);
+}
+
 static sbp_status load_data(sbp_world *world, sbp_inputs *inputs, sbp_session *session,
                             const sbp_outputs *outputs) {
     SBP_TRY(sbp_run_check_plan(world, session, outputs));
     SBP_TRY(sbp_plan_set_defaults(world->diag, &session->info, world->options, world->arena));
     SBP_TRY(choose_merge(world, session, outputs));
     SBP_TRY(sbp_run_find_carried(world, session, outputs));
-    SBP_TRY(sbp_run_load_data(world, inputs, session));
+    if (session->check && sbp_options_list_count(world->options, SBP_OPT_DATA) == 0)
+        SBP_TRY(random_rows(world, session));
+    sbp_status status = sbp_run_load_data(world, inputs, session);
+    if (session->random_rows)
+        unlink(session->random_rows);
+    SBP_TRY(status);
     SBP_TRY(sbp_run_read_reference(world, inputs, session));
     sbp_sampler_close(&inputs->sampler);
     SBP_TRY(sbp_run_plan_inner(world, session));
@@ -540,6 +578,11 @@ static sbp_status run_all(sbp_world *world, sbp_inputs *inputs, sbp_session *ses
     if (done)
         return SBP_OK;
     SBP_TRY(sbp_world_agree(world, sbp_world_count_ranks(world, outputs->out, launch)));
+    if (session->check &&
+        (*launch > 0 || world->place.count > 1 || (session->plan && session->info.ranks > 1)))
+        return sbp_fail(
+            world->diag, SBP_MACHINE,
+            "what several ranks do together is not checked: check a plan of one rank (--ranks 1)");
     if (*launch > 0)
         return session->plan ? check_count(world, session, *launch) : SBP_OK;
     bool dry = sbp_options_on(world->options, SBP_OPT_DRY_RUN);
@@ -554,6 +597,8 @@ static sbp_status run_all(sbp_world *world, sbp_inputs *inputs, sbp_session *ses
     if (dry)
         return sbp_world_alone(world,
                                sbp_world_writes(world) ? run_dry(world, inputs, session, outputs) : SBP_OK);
+    if (session->check)
+        return sbp_run_on_device(world, inputs, session, outputs);
     SBP_TRY(sbp_run_open_out(world, session, outputs, SBP_RUNDIR_CREATE));
     SBP_TRY(sbp_world_agree(world, sbp_run_open_publish(world, session, outputs)));
     SBP_TRY(sbp_run_on_device(world, inputs, session, outputs));
@@ -580,8 +625,9 @@ static sbp_status run_body(void *user) {
     return SBP_OK;
 }
 
-sbp_status sbp_command_run(sbp_diag *diag, int argc, char *const *argv) {
+static sbp_status run_command(sbp_diag *diag, int argc, char *const *argv, bool check) {
     run_job job = {.world = {.arena = sbp_arena_create(), .diag = diag, .argc = argc, .argv = argv},
+                   .session = {.check = check},
                    .outputs = sbp_outputs_begin()};
     if (!job.world.arena)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
@@ -594,4 +640,12 @@ sbp_status sbp_command_run(sbp_diag *diag, int argc, char *const *argv) {
     sbp_outputs_close(&job.outputs);
     sbp_world_leave(&job.world, status);
     return status == SBP_OK && job.launch > 0 ? sbp_launch(diag, job.launch, job.input, argc, argv) : status;
+}
+
+sbp_status sbp_command_run(sbp_diag *diag, int argc, char *const *argv) {
+    return run_command(diag, argc, argv, false);
+}
+
+sbp_status sbp_command_check(sbp_diag *diag, int argc, char *const *argv) {
+    return run_command(diag, argc, argv, true);
 }

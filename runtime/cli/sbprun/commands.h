@@ -7,6 +7,8 @@
 
 /* sbprun PLAN|MODEL --data ... */
 sbp_status sbp_command_run(sbp_diag *diag, int argc, char *const *argv) SBP_CHECKED;
+/* sbprun check PLAN|MODEL [--data ...] */
+sbp_status sbp_command_check(sbp_diag *diag, int argc, char *const *argv) SBP_CHECKED;
 /* sbprun tokenize MODEL_DIR|FILE.gguf|PLAN */
 sbp_status sbp_command_tokenize(sbp_diag *diag, int argc, char *const *argv) SBP_CHECKED;
 /* sbprun export RESULT -o FILE.gguf */

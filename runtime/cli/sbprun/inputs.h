@@ -62,6 +62,8 @@ sbp_status sbp_run_next_rows(sbp_world *world, sbp_inputs *inputs, sbp_session *
 /* Of all rows of an evaluation, by the weights at hand: its ratios are 1. What rows say themselves stays. */
 sbp_status sbp_run_score_evaluation(const sbp_world *world, sbp_session *session,
                                     sbp_dataset *data) SBP_CHECKED;
+/* Likewise of all rows, also what the plan can do without: then ratios say what weights that change do. */
+sbp_status sbp_run_score_older(const sbp_world *world, sbp_session *session, sbp_dataset *data) SBP_CHECKED;
 /* Counts a step that was taken. */
 void sbp_run_end_step(sbp_inputs *inputs, sbp_session *session);
 /* Puts what was computed of the batch at hand into session->state, for a checkpoint. */

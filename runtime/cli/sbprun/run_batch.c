@@ -56,15 +56,23 @@ static sbp_status score_rows(const sbp_world *world, sbp_session *session, sbp_d
     return sbp_trainer_score_step(&session->trainer, world->diag, data, rows, row_count, columns, count);
 }
 
-sbp_status sbp_run_score_evaluation(const sbp_world *world, sbp_session *session, sbp_dataset *data) {
+static sbp_status score_all(const sbp_world *world, sbp_session *session, sbp_dataset *data, bool differ) {
     int64_t *rows = sbp_malloc((size_t)(data->row_count + 1) * sizeof *rows);
     if (!rows)
         return sbp_fail(world->diag, SBP_MACHINE, "out of memory for %lld rows", (long long)data->row_count);
     for (int64_t r = 0; r < data->row_count; r++)
         rows[r] = r;
-    sbp_status status = score_rows(world, session, data, rows, data->row_count, false);
+    sbp_status status = score_rows(world, session, data, rows, data->row_count, differ);
     free(rows);
     return status;
+}
+
+sbp_status sbp_run_score_evaluation(const sbp_world *world, sbp_session *session, sbp_dataset *data) {
+    return score_all(world, session, data, false);
+}
+
+sbp_status sbp_run_score_older(const sbp_world *world, sbp_session *session, sbp_dataset *data) {
+    return score_all(world, session, data, true);
 }
 
 /* ---- what a checkpoint in the middle of a batch has of it ---------------------------------------------- */

@@ -142,7 +142,7 @@ static sbp_dataset_options options_of(load_job *job) {
     job->started = job->shown = sbp_seconds();
     return (sbp_dataset_options){
         .threads = sbp_world_threads(world),
-        .cache = cache_directory(job),
+        .cache = session->check ? NULL : cache_directory(job), /* documents are cut in memory */
         .cache_from_bytes = sbp_options_given(world->options, SBP_OPT_DATA_CACHE) ? 0 : CACHE_FROM_BYTES,
         .settings_hash = job->tokenizer_hash,
         .progress = show_progress,

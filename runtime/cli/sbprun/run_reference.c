@@ -220,7 +220,7 @@ static sbp_status rows_of_steps(const sbp_world *world, sbp_inputs *inputs, cons
     const int64_t epoch = s->epoch, at = s->at, inner = session->inner_epochs;
     int64_t steps = session->train ? sbp_ceil_div(session->total_steps, inner) : 1, count;
     *out = NULL;
-    if (steps >= inputs->steps_per_epoch)
+    if (steps >= inputs->steps_per_epoch || session->check)
         return SBP_OK;
     *out = sbp_malloc((size_t)(inputs->data->row_count + 1) * sizeof **out);
     if (!*out)
@@ -285,8 +285,9 @@ sbp_status sbp_run_reference(sbp_world *world, sbp_inputs *inputs, sbp_session *
     sbp_reference_key key = {.weights = resumed ? session->state.reference : 0,
                              .settings = hash_settings(world, session)};
     bool known = false, initial = !resumed, again = false;
-    for (int32_t i = session->train || sbp_options_given(world->options, SBP_OPT_DUMP_GRADIENTS) ? -1 : 0;
-         i < inputs->eval_count; i++) {
+    bool steps =
+        session->train || session->check || sbp_options_given(world->options, SBP_OPT_DUMP_GRADIENTS);
+    for (int32_t i = steps ? -1 : 0; i < inputs->eval_count; i++) {
         sbp_dataset *data = set_at(inputs, i);
         const char *path = path_of(world, session, outputs, i);
         bool found = false, stream = i < 0 && inputs->stream.steps;

@@ -12,6 +12,8 @@ static sbp_status dispatch(sbp_diag *diag, int argc, char **argv) {
         return sbp_command_tokenize(diag, argc - 2, argv + 2);
     if (argc > 1 && strcmp(argv[1], "doctor") == 0)
         return sbp_command_doctor(diag, argc - 2, argv + 2);
+    if (argc > 1 && strcmp(argv[1], "check") == 0)
+        return sbp_command_check(diag, argc - 2, argv + 2);
     if (argc > 1 && strcmp(argv[1], "export") == 0)
         return sbp_command_export(diag, argc - 2, argv + 2);
     if (argc >= 2 && strcmp(argv[1], "help") == 0)

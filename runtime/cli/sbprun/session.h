@@ -22,6 +22,7 @@ struct sbp_session {
     const char *model; /* the first argument, when it is no plan */
     const char *plan_path;
     char *temporary_plan; /* removed at the end */
+    char *random_rows;    /* likewise, of a check without data, once they are read */
     const sbp_plan *plan;
     uint64_t plan_checksum;
     sbp_plan_info info;
@@ -29,6 +30,7 @@ struct sbp_session {
     const char *began_checksum; /* of that */
     int64_t began_steps;        /* how many it was to have, 0: unknown */
     bool train;                 /* wanted */
+    bool check;                 /* `sbprun check`: nothing is trained or written */
     int64_t total_steps;        /* SBP_STEPS_UNKNOWN: as many as come */
     int64_t inner_epochs;       /* steps that take the same batch, one after the other */
     sbp_lr lr;
@@ -110,6 +112,17 @@ sbp_status sbp_run_tune(sbp_world *world, sbp_session *session, sbp_outputs *out
 /* OUT/matmuls.txt of a run that begins; one that was there and is not of this run goes. */
 sbp_status sbp_run_write_matmuls(const sbp_world *world, const sbp_session *session, sbp_outputs *outputs,
                                  const char *resumed) SBP_CHECKED;
+
+/* ---- run_device.c ---------------------------------------------------------------------------------- */
+
+/* The device with the plan's program, and session->trainer on it. */
+sbp_status sbp_run_open_device(sbp_world *world, sbp_session *session, sbp_outputs *outputs) SBP_CHECKED;
+
+/* ---- run_check.c ----------------------------------------------------------------------------------- */
+
+/* With the plan on the device and its weights: `sbprun check`. Another plan is there afterwards. */
+sbp_status sbp_run_check(sbp_world *world, sbp_inputs *inputs, sbp_session *session,
+                         sbp_outputs *outputs) SBP_CHECKED;
 
 /* ---- run_train.c ----------------------------------------------------------------------------------- */
 

@@ -1,0 +1,138 @@
+/* check_slopes.c: gradients against the loss itself: weights are moved a little along the gradients of each
+ * kind of parameter, and the loss must change by what these say. */
+#include <math.h>
+#include <stdio.h>
+
+#include "runtime/cli/sbprun/check.h"
+#include "runtime/train/nudge.h"
+
+/* Shares of the loss by which a step is to change it: no less than many times what rounding does, no more than
+ * what is still nearly straight; and the longest step, as a share of the weights. */
+static const double LEAST_CHANGE = 1e-4, MOST_CHANGE = 3e-2, ROUNDINGS = 2000, LONGEST = 0.03;
+
+typedef struct slopes {
+    sbp_check *check;
+    const sbp_sketch *sketch;
+    double loss, rounding; /* of the loss */
+} slopes;
+
+static sbp_status loss_at(const sbp_check *check, double *out) {
+    sbp_trainer *t = &check->session->trainer;
+    SBP_TRY(sbp_trainer_evaluate(t, check->world->diag, check->inputs->data, NULL, NULL));
+    *out = t->results[t->loss];
+    return SBP_OK;
+}
+
+/* What flipped last bits do to the loss. */
+static sbp_status measure_rounding(slopes *s) {
+    const sbp_check *check = s->check;
+    sbp_executor *x = check->world->executor;
+    double other;
+    SBP_TRY(loss_at(check, &s->loss));
+    SBP_TRY(sbp_nudge_bits(x, check->session->plan, check->compute, check->world->diag));
+    sbp_status status = loss_at(check, &other);
+    SBP_TRY(sbp_nudge_bits(x, check->session->plan, check->compute, check->world->diag));
+    SBP_TRY(status);
+    s->rounding = fmax(fabs(other - s->loss), fabs(s->loss) * (check->compute == SBP_F64 ? 1e-15 : 1e-8));
+    return SBP_OK;
+}
+
+/* Change of the loss between a step to one side and to the other, over what gradients say. */
+static sbp_status measure(const slopes *s, const sbp_nudge *nudge, double step, double *ratio,
+                          double *rounding) {
+    double up, down, predicted_up, predicted_down;
+    sbp_diag *diag = s->check->world->diag;
+    SBP_TRY(sbp_nudge_set(nudge, step, &predicted_up, diag));
+    SBP_TRY(loss_at(s->check, &up));
+    SBP_TRY(sbp_nudge_set(nudge, -step, &predicted_down, diag));
+    SBP_TRY(loss_at(s->check, &down));
+    double predicted = predicted_up - predicted_down;
+    *ratio = (up - down) / predicted;
+    *rounding = s->rounding / fabs(predicted);
+    return SBP_OK;
+}
+
+static void judge(const slopes *s, int32_t kind, double step, const double *ratio, const double *rounding) {
+    sbp_check *check = s->check;
+    const sbp_sketch_kind *k = &s->sketch->kinds[kind];
+    double value = (4 * ratio[1] - ratio[0]) / 3, curved = fabs(ratio[1] - ratio[0]);
+    double error = SBP_CHECK_ESTIMATE * (curved + rounding[1] + check->noise[kind]);
+    double off = fabs(value - 1);
+    sbp_finding f = {.part = "loss along gradient",
+                     .what = sbp_arena_strdup(check->world->arena, k->name),
+                     .found = off,
+                     .allowed = error};
+    f.text = sbp_arena_printf(check->world->arena,
+                              "changes by %.4f of what %d gradient%s say, +-%.2g (steps of %.2g)", value,
+                              k->tensors, k->tensors == 1 ? "" : "s", error, step);
+    f.verdict = !(off <= error) ? SBP_VERDICT_WRONG : error > 0.5 ? SBP_VERDICT_UNSEEN : SBP_VERDICT_RIGHT;
+    sbp_check_add(check, &f);
+}
+
+static sbp_status check_kind(const slopes *s, int32_t kind, sbp_arena *arena) {
+    sbp_check *check = s->check;
+    const sbp_sketch_kind *k = &s->sketch->kinds[kind];
+    sbp_nudge nudge;
+    double ratio[2], rounding[2], nothing;
+    if (k->count == 0) {
+        sbp_check_add(check, &(sbp_finding){.part = "loss along gradient",
+                                            .what = sbp_arena_strdup(check->world->arena, k->name),
+                                            .text = "all gradients are 0",
+                                            .found = NAN,
+                                            .allowed = NAN,
+                                            .verdict = SBP_VERDICT_UNSEEN});
+        return SBP_OK;
+    }
+    SBP_TRY(sbp_nudge_begin(&nudge, check->world->executor, s->sketch, kind, arena, check->world->diag));
+    double size = fmax(fabs(s->loss), 0.1);
+    double change = fmin(fmax(ROUNDINGS * s->rounding, LEAST_CHANGE * size), MOST_CHANGE * size);
+    double step = fmin(change / nudge.slope, LONGEST);
+    sbp_status status = measure(s, &nudge, step, &ratio[0], &rounding[0]);
+    if (status == SBP_OK)
+        status = measure(s, &nudge, step / 2, &ratio[1], &rounding[1]);
+    SBP_TRY(sbp_nudge_set(&nudge, 0, &nothing, check->world->diag));
+    SBP_TRY(status);
+    judge(s, kind, step, ratio, rounding);
+    return SBP_OK;
+}
+
+typedef struct kind_job {
+    const slopes *slopes;
+    int32_t kind;
+    sbp_arena *arena;
+} kind_job;
+
+static sbp_status kind_body(void *user) {
+    const kind_job *job = user;
+    return check_kind(job->slopes, job->kind, job->arena);
+}
+
+static sbp_status all_kinds(slopes *s) {
+    SBP_TRY(measure_rounding(s));
+    for (int32_t k = 0; k < s->sketch->kind_count; k++) {
+        kind_job job = {.slopes = s, .kind = k, .arena = sbp_arena_create()};
+        if (!job.arena)
+            return sbp_fail(s->check->world->diag, SBP_MACHINE, "out of memory for weights");
+        sbp_status status = sbp_guard(job.arena, s->check->world->diag, kind_body, &job);
+        sbp_arena_destroy(job.arena);
+        SBP_TRY(status);
+    }
+    return SBP_OK;
+}
+
+sbp_status sbp_check_slopes(sbp_check *check) {
+    sbp_sketch *sketch;
+    if (check->session->trainer.loss < 0 || !sbp_program_find_entry(check->session->plan->program, "score")) {
+        sbp_check_add(check, &(sbp_finding){.part = "loss along gradient",
+                                            .text = "the plan cannot evaluate a loss",
+                                            .found = NAN,
+                                            .allowed = NAN,
+                                            .verdict = SBP_VERDICT_UNCHECKED});
+        return SBP_OK;
+    }
+    SBP_TRY(sbp_check_gradients(check, true, &sketch));
+    slopes s = {.check = check, .sketch = sketch};
+    sbp_status status = all_kinds(&s);
+    sbp_sketch_destroy(sketch);
+    return status;
+}
