@@ -79,9 +79,8 @@ sbp_status sbp_plan_check_options(sbp_diag *diag, const sbp_plan *plan, const sb
     return SBP_OK;
 }
 
-/* A setting that the plan's objective does not have would be ignored: an error, but of a config file, which
- * may have those of all losses. */
-static sbp_status check_settings(sbp_diag *diag, const sbp_plan_info *info, const sbp_options *options,
+/* Settings that the plan's objective does not have: files and commands for TRL may have those of all losses. */
+static void note_idle_settings(sbp_diag *diag, const sbp_plan_info *info, const sbp_options *options,
                                  sbp_arena *arena) {
     sbp_text idle;
     sbp_text_init(&idle, arena);
@@ -91,19 +90,15 @@ static sbp_status check_settings(sbp_diag *diag, const sbp_plan_info *info, cons
         bool has = info->meta.defaults && sbp_json_member(info->meta.defaults, name);
         if (!sbp_options_chosen(options, option->id) || has)
             continue;
-        if (!sbp_options_from_config(options, option->id))
-            return sbp_fail(diag, SBP_USAGE, "--%s: the plan's objective does not use it; leave it out",
-                            name);
         sbp_text_add(&idle, "%s%s", idle.length > 0 ? ", " : "", name);
     }
     if (idle.length > 0)
         sbp_note(diag, "these settings have no effect with this objective: %s", idle.data);
-    return SBP_OK;
 }
 
 sbp_status sbp_plan_set_defaults(sbp_diag *diag, const sbp_plan_info *info, sbp_options *options,
                                  sbp_arena *arena) {
-    SBP_TRY(check_settings(diag, info, options, arena));
+    note_idle_settings(diag, info, options, arena);
     for (int64_t i = 0; info->meta.defaults && i < info->meta.defaults->count; i++) {
         const sbp_json *value = &info->meta.defaults->items[i];
         sbp_text text;

@@ -167,12 +167,16 @@ static void test_push(void **state) {
     io_fixture *f = *state;
     if (!is_there())
         skip();
-    cli_ok(f, "$R org/tiny --data org/rows --steps 1 --out $D/o --push_to_hub --hub_model_id me/result; cmp "
-              "$D/o/model.safetensors "
-              "$H/models/me/result/model.safetensors; cmp $D/o/config.json $H/models/me/result/config.json; "
-              "test ! -e $H/models/me/result/plan.bin && test ! -e $H/models/me/result/run.json");
-    cli_fails(f, 2, "--push_to_hub needs --hub_model_id",
-              "$R org/tiny --data org/rows --out $D/q --push_to_hub");
+    cli_ok(f,
+           "$R org/tiny --data org/rows --steps 1 --out $D/o --push_to_hub --hub_model_id me/result && cmp "
+           "$D/o/model.safetensors "
+           "$H/models/me/result/model.safetensors && cmp $D/o/config.json $H/models/me/result/config.json && "
+           "test ! -e $H/models/me/result/plan.bin && test ! -e $H/models/me/result/run.json");
+    cli_ok(f,
+           "$R org/tiny --data org/rows --steps 1 --out $D/named --push_to_hub && cmp $D/named/config.json "
+           "$H/models/user/named/config.json"); /* as transformers names it: by the directory */
+    cli_fails(f, 2, "'a b' is no name of the Hub",
+              "$R org/tiny --data org/rows --out $D/q --push_to_hub --hub_model_id 'a b'");
     cli_fails(f, 3, "is not installed",
               "VIRTUAL_ENV= PATH= $R org/tiny --data org/rows --out $D/q --push_to_hub --hub_model_id a/b");
 }

@@ -516,7 +516,6 @@ static void test_refusals(void **state) {
                    {"--lora-targets '(q_proj'", "not a regular expression"},
                    {"--lora-rank-pattern q_proj", "expected REGEX=NUMBER"},
                    {"--lora-targets '.*q_proj' --lora-layers 1", "says itself which layers"},
-                   {"--adapter 0", "does not use it"},
                    {"--base x", "is not an adapter"},
                    {"--use_dora true", "weight-decomposed"}};
     io_fixture *f = *state;

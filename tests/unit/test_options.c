@@ -1,23 +1,10 @@
 /* The options of both programs: command lines, config files, aliases, and the texts made from the table. */
-#include "tests/unit/io_testing.h"
+#include "tests/unit/options_testing.h"
 
 #include <math.h>
 
 #include "ir/base/json_write.h"
 #include "ir/base/pattern.h"
-#include "runtime/cli/options/options.h"
-
-enum { MAX_ARGS = 24 };
-
-/* Parses a line of blank-separated arguments for `phases`. */
-static sbp_status parse(io_fixture *f, unsigned phases, const char *line, sbp_options **out) {
-    char *argv[MAX_ARGS];
-    int argc = 0;
-    char *copy = sbp_arena_strdup(f->arena, line);
-    for (char *word = strtok(copy, " "); word && argc < MAX_ARGS; word = strtok(NULL, " "))
-        argv[argc++] = word;
-    return sbp_options_parse(f->arena, f->diag, "prog", phases, argc, argv, out);
-}
 
 static void test_the_table_is_sound(void **state) {
     io_fixture *f = *state;
@@ -90,10 +77,10 @@ static void test_what_is_wrong_with_command_lines(void **state) {
         {4, "--bach-size 1", "the nearest is '--batch-size'"},
         {4, "--completely-different 1", "unknown option '--completely-different'; --help lists all"},
         {4, "-x", "unknown option '-x'"},
-        {1, "--optim adamw_8bit", "--optim: for 'adamw_8bit' use --optimizer adamw --state-dtype int8"},
-        {1, "--optimizer paged_adamw_8bit", "use --optimizer adamw --state-dtype int8 --offload states"},
-        {1, "--optim adamw_bnb_8bit", "for 'adamw_bnb_8bit' use --optimizer adamw --state-dtype int8"},
-        {1, "--optimizer adamw_torch_fused", "for 'adamw_torch_fused' use --optimizer adamw"},
+        {4, "--use_flash_attention_2 true", "unknown option '--use_flash_attention_2'; --help lists all"},
+        {4, "--no_shuffle=on", "--no_shuffle takes no value"},
+        {4, "--no_lr", "unknown option '--no_lr'; --help lists all"}, /* no boolean */
+        {4, "--config-unknown maybe", "found 'maybe', expected note or error"},
         {1, "--optim adafactor", "found 'adafactor', expected adamw, sgd"},
         {4, "--lr", "--lr needs a value"},
         {4, "--lr --steps 3", "--lr needs a value"},
@@ -191,56 +178,6 @@ static void test_options_alone(void **state) {
         assert_true(sbp_options_on(o, SBP_OPT_SHUFFLE));
         assert_true(sbp_options_on(o, SBP_OPT_LORA_RSLORA) == (i == 3));
     }
-}
-
-static void test_names_of_trl(void **state) {
-    io_fixture *f = *state;
-    sbp_options *o;
-    assert_ok(f, parse(f, SBP_PHASE_RUN | SBP_PHASE_COMPILE,
-                       "--learning_rate 3e-4 --output_dir out --max_steps 12 --num_train_epochs 2 "
-                       "--max_grad_norm 0.0 --lr_scheduler_type cosine --warmup_steps 10 --adam_beta2 0.95",
-                       &o));
-    assert_true(sbp_options_double(o, SBP_OPT_LR) == 3e-4);
-    assert_string_equal(sbp_options_text(o, SBP_OPT_OUT), "out");
-    assert_int_equal(sbp_options_int(o, SBP_OPT_STEPS), 12);
-    assert_true(sbp_options_double(o, SBP_OPT_EPOCHS) == 2);
-    assert_true(sbp_options_is(o, SBP_OPT_CLIP, "none"));
-    assert_true(sbp_options_is(o, SBP_OPT_SCHEDULE, "cosine"));
-    assert_true(sbp_options_double(o, SBP_OPT_WARMUP) == 10);
-    double betas[2];
-    sbp_options_pair(o, SBP_OPT_BETAS, betas);
-    assert_true(betas[0] == 0.9 && betas[1] == 0.95);
-    assert_ok(f,
-              parse(f, SBP_PHASE_RUN | SBP_PHASE_COMPILE,
-                    "--max_length 1024 --adam_epsilon 1e-6 --completion_only_loss True --optim adamw_torch "
-                    "--packing False --gradient_accumulation_steps 1 --max_steps -1",
-                    &o));
-    assert_int_equal(sbp_options_int(o, SBP_OPT_SEQ_LEN), 1024);
-    assert_true(sbp_options_is(o, SBP_OPT_OVERLONG, "truncate"));
-    assert_true(sbp_options_double(o, SBP_OPT_EPS) == 1e-6);
-    assert_true(sbp_options_is(o, SBP_OPT_LOSS_ON, "completion"));
-    assert_true(sbp_options_is(o, SBP_OPT_OPTIMIZER, "adamw"));
-    assert_false(sbp_options_given(o, SBP_OPT_STEPS));
-    assert_ok(
-        f, parse(f, SBP_PHASE_RUN, "--train_sampling_strategy sequential --assistant_only_loss false", &o));
-    assert_false(sbp_options_on(o, SBP_OPT_SHUFFLE));
-    assert_false(sbp_options_given(o, SBP_OPT_LOSS_ON));
-    assert_ok(f, parse(f, SBP_PHASE_RUN, "--assistant_only_loss true", &o));
-    assert_true(sbp_options_is(o, SBP_OPT_LOSS_ON, "assistant"));
-    assert_ok(f, parse(f, SBP_PHASE_RUN, "--seed 3", &o));
-    assert_ok(f, parse(f, SBP_PHASE_RUN | SBP_PHASE_COMPILE, "--overlong split --max_length 64", &o));
-    assert_true(sbp_options_is(o, SBP_OPT_OVERLONG, "split"));
-}
-
-static const char *put_config(io_fixture *f, const char *text) {
-    const char *path = io_path(f, "config");
-    io_put(path, text, strlen(text));
-    return sbp_arena_printf(f->arena, "--config %s ", path);
-}
-
-static sbp_status parse_config(io_fixture *f, unsigned phases, const char *text, const char *more,
-                               sbp_options **o) {
-    return parse(f, phases, sbp_arena_printf(f->arena, "%s%s", put_config(f, text), more), o);
 }
 
 static void check_config(io_fixture *f, const char *text) {
@@ -362,70 +299,6 @@ static void test_lists_in_config_files(void **state) {
         assert_fails(f, SBP_USAGE, wrong[i].message, parse_config(f, 5, wrong[i].text, "", &o));
 }
 
-/* What TRL's commands stand for, and their defaults; what a config's env: sets. */
-static void test_commands_of_trl(void **state) {
-    io_fixture *f = *state;
-    static const struct {
-        const char *line, *objective, *loss;
-        double lr;
-        int64_t length;
-    } cases[] = {{"sft", "sft", NULL, 2e-5, 1024},
-                 {"dpo m", "dpo", NULL, 1e-6, 1024},
-                 {"kto m --max_length 77", "kto", NULL, 1e-6, 77},
-                 {"grpo m --learning_rate 1e-5", "grpo", NULL, 1e-5, 4096},
-                 {"rloo m", "grpo", "rloo", 1e-6, 4096},
-                 {"dpo --config $ m", "dpo", NULL, 5e-5, 4096}};
-    const char *path = sbp_arena_strdup(
-        f->arena, strchr(put_config(f, "learning_rate: 5.0e-5\nmax_length: null\n"), ' ') + 1);
-    for (int i = 0; i < SBP_COUNT(cases); i++) {
-        char *argv[8];
-        int argc = 0;
-        char *line = sbp_arena_strdup(f->arena, cases[i].line);
-        for (char *word = strtok(line, " "); word; word = strtok(NULL, " "))
-            argv[argc++] = *word == '$' ? sbp_arena_strndup(f->arena, path, strlen(path) - 1) : word;
-        char *const *args = argv;
-        sbp_options *o;
-        assert_ok(f, sbp_options_begin_command(f->arena, f->diag, &argc, &args));
-        assert_ok(f, sbp_options_parse(f->arena, f->diag, "prog", 5, argc, args, &o));
-        assert_string_equal(sbp_options_text(o, SBP_OPT_OBJECTIVE), cases[i].objective);
-        assert_true(sbp_options_double(o, SBP_OPT_LR) == cases[i].lr);
-        assert_int_equal(sbp_options_int(o, SBP_OPT_SEQ_LEN), cases[i].length);
-        const char *loss = sbp_options_text(o, SBP_OPT_LOSS_TYPE);
-        assert_true(cases[i].loss ? loss && strcmp(loss, cases[i].loss) == 0 : !loss || !*loss);
-        assert_false(sbp_options_given(o, SBP_OPT_TRL));
-    }
-    char *word[] = {(char *)(uintptr_t) "reward"};
-    char *const *args = word;
-    int one = 1;
-    assert_fails(f, SBP_USAGE, "models of rewards are not trained",
-                 sbp_options_begin_command(f->arena, f->diag, &one, &args));
-    word[0] = (char *)(uintptr_t) "distillation";
-    assert_fails(f, SBP_USAGE, "there is no teacher",
-                 sbp_options_begin_command(f->arena, f->diag, &one, &args));
-    sbp_options *o;
-    assert_ok(f,
-              parse_config(
-                  f, 5,
-                  "env:\n  HF_HUB_OFFLINE: 'yes'\n  WANDB_PROJECT: x\ndatasets:\n  - path: a/b\n    split: "
-                  "train\n  - path: c/d\nmodel_name_or_path: o/n\nmodel_revision: v1\naccelerate_config: "
-                  "zero2\nnum_processes: 4\nlr_scheduler_kwargs: '{\"num_cycles\": 4}'\n",
-                  "", &o));
-    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE), "no effect here: env: WANDB_PROJECT"));
-    unsetenv("HF_HUB_OFFLINE");
-    sbp_options_set_environment(o);
-    assert_string_equal(getenv("HF_HUB_OFFLINE"), "yes");
-    assert_null(getenv("WANDB_PROJECT"));
-    assert_int_equal(sbp_options_list_count(o, SBP_OPT_DATA), 2);
-    assert_string_equal(sbp_options_list_at(o, SBP_OPT_DATA, 0), "a/b"); /* as where nothing is said */
-    assert_string_equal(sbp_options_list_at(o, SBP_OPT_DATA, 1), "c/d");
-    assert_string_equal(sbp_options_arg(o, 0), "o/n@v1");
-    assert_int_equal(sbp_options_int(o, SBP_OPT_ZERO), 2);
-    assert_int_equal(sbp_options_int(o, SBP_OPT_RANKS), 4);
-    assert_true(sbp_options_double(o, SBP_OPT_NUM_CYCLES) == 4);
-    assert_ok(f, parse_config(f, 5, "learning_rate: 1e-5\nnum_processes: 4\n", "--lr 3 --ranks 1", &o));
-    assert_true(sbp_options_double(o, SBP_OPT_LR) == 3 && sbp_options_int(o, SBP_OPT_RANKS) == 1);
-}
-
 /* All keys that are wrong are said, in lines and in JSON. */
 static void test_all_that_is_wrong_with_a_config(void **state) {
     io_fixture *f = *state;
@@ -443,125 +316,6 @@ static void test_all_that_is_wrong_with_a_config(void **state) {
             assert_non_null(strstr(sbp_diag_text(f->diag, SBP_ERROR), said[k]));
     }
     sbp_diag_clear(f->diag);
-}
-
-/* A YAML file with all settings of one of TRL's classes, and whether each is `key: value` here. */
-static void yaml_of(sbp_text *out, const sbp_json *fields) {
-    for (int64_t i = 0; i < fields->count; i++) {
-        sbp_text_add(out, "%s: ", fields->items[i].key);
-        sbp_json_add_value(out, &fields->items[i]);
-        sbp_text_add(out, "\n");
-    }
-}
-
-/* Every setting that TRL has, at its default, is taken without an error or a word, in lines, in JSON and on
- * the command line; with None, false or nothing as well. */
-static void test_all_settings_of_trl(void **state) {
-    io_fixture *f = *state;
-    const sbp_json *root;
-    int settings = 0;
-    assert_ok(f, sbp_json_read(f->arena, f->diag, "tests/data/trl/fields.json", 0, &root));
-    for (int64_t c = 1; c < root->count; c++) {
-        const sbp_json *fields = &root->items[c];
-        sbp_text yaml, json;
-        sbp_options *o;
-        sbp_text_init(&yaml, f->arena);
-        sbp_text_init(&json, f->arena);
-        yaml_of(&yaml, fields);
-        sbp_json_add_value(&json, fields);
-        assert_ok(f, parse_config(f, 5, yaml.data, "", &o));
-        if (strcmp(fields->key, "SFTConfig") == 0) {
-            assert_int_equal(sbp_options_int(o, SBP_OPT_SEQ_LEN), 1024);
-            assert_string_equal(sbp_options_text(o, SBP_OPT_OVERLONG), "truncate");
-            assert_true(sbp_options_double(o, SBP_OPT_LR) == 2e-5 && !sbp_options_given(o, SBP_OPT_DTYPE));
-            assert_ok(f, sbp_options_settle_batch(o, f->diag, 1));
-            assert_int_equal(sbp_options_int(o, SBP_OPT_BATCH_SIZE), 8);
-            sbp_diag_clear(f->diag);
-        }
-        assert_ok(f, parse_config(f, 5, json.data, "", &o));
-        for (int64_t i = 0; i < fields->count; i++, settings++) {
-            sbp_text value;
-            sbp_text_init(&value, f->arena);
-            sbp_json_add_value(&value, &fields->items[i]);
-            static const char *const off[] = {"null", "None", ""};
-            for (int k = 0; k < SBP_COUNT(off); k++)
-                assert_ok(f, parse_config(
-                                 f, 5, sbp_arena_printf(f->arena, "%s: %s\n", fields->items[i].key, off[k]),
-                                 "", &o));
-            const char *text =
-                fields->items[i].kind == SBP_JSON_STRING ? fields->items[i].string : value.data;
-            if (*text && fields->items[i].kind != SBP_JSON_ARRAY && fields->items[i].kind != SBP_JSON_NULL)
-                assert_ok(f,
-                          parse(f, 5, sbp_arena_printf(f->arena, "--%s %s", fields->items[i].key, text), &o));
-        }
-        if (*sbp_diag_text(f->diag, SBP_NOTE))
-            fail_msg("%s: %s", fields->key, sbp_diag_text(f->diag, SBP_NOTE));
-    }
-    assert_true(settings > 700);
-}
-
-/* Those without effect are named once; those that are put together are. */
-static void test_settings_of_trl_that_are_not_options(void **state) {
-    io_fixture *f = *state;
-    sbp_options *o;
-    assert_ok(
-        f,
-        parse(f, 5,
-              "--gradient_checkpointing m --project wandb --push_to_hub false --logging_steps 5 --fp16 false "
-              "--bf16 --run_name x --seed 3",
-              &o));
-    assert_string_equal(sbp_diag_text(f->diag, SBP_NOTE),
-                        "note: these settings have no effect here: --project, --run_name\n");
-    assert_int_equal(sbp_options_arg_count(o), 1);
-    assert_string_equal(sbp_options_text(o, SBP_OPT_DTYPE), "bf16");
-    assert_false(sbp_options_given(o, SBP_OPT_BF16));
-    assert_ok(
-        f,
-        parse_config(
-            f, 5,
-            "model_name_or_path: m\ndtype: float32\nbf16: true\nwarmup_ratio: 0.1\nwarmup_steps: 0\n"
-            "per_device_train_batch_size: 2\ngradient_accumulation_steps: 3\nuse_peft: false\nlora_r: 16\n",
-            "", &o));
-    assert_string_equal(sbp_options_arg(o, 0), "m");
-    assert_string_equal(sbp_options_text(o, SBP_OPT_DTYPE), "bf16"); /* autocast of weights in fp32 */
-    assert_true(sbp_options_double(o, SBP_OPT_WARMUP) == 0.1);
-    assert_ok(f, sbp_options_settle_batch(o, f->diag, 4));
-    assert_int_equal(sbp_options_int(o, SBP_OPT_BATCH_SIZE), 24);
-    const char **args;
-    int32_t count;
-    sbp_options_to_args(o, 5, 0, f->arena, &args, &count);
-    for (int32_t i = 0; i < count; i++)
-        assert_null(strstr(args[i], "per-device"));
-    assert_ok(f, parse(f, 5, "--per_device_train_batch_size 2 --context-parallel 2", &o));
-    assert_ok(f, sbp_options_settle_batch(o, f->diag, 4)); /* two ranks have the same rows */
-    assert_int_equal(sbp_options_int(o, SBP_OPT_BATCH_SIZE), 4);
-    assert_ok(f, parse(f, 5, "--lr 1", &o));
-    assert_ok(f, sbp_options_settle_batch(o, f->diag, 4));
-    assert_false(sbp_options_given(o, SBP_OPT_BATCH_SIZE));
-    assert_ok(f, parse_config(f, 5, "bf16: true\nper_device_train_batch_size: 2\nmodel_name_or_path: m\n",
-                              "n --dtype fp32 --batch-size 5", &o)); /* the command line wins */
-    assert_ok(f, sbp_options_settle_batch(o, f->diag, 4));
-    assert_int_equal(sbp_options_int(o, SBP_OPT_BATCH_SIZE), 5);
-    assert_string_equal(sbp_options_text(o, SBP_OPT_DTYPE), "fp32");
-    assert_string_equal(sbp_options_arg(o, 0), "n");
-    assert_ok(f, parse(f, 5, "--batch-size 3 --gradient_accumulation_steps 2", &o));
-    assert_fails(f, SBP_USAGE, "give one or the others", sbp_options_settle_batch(o, f->diag, 1));
-    assert_ok(f, parse(f, 5, "--context-parallel auto --gradient_accumulation_steps 2", &o));
-    assert_fails(f, SBP_USAGE, "give --batch-size", sbp_options_settle_batch(o, f->diag, 1));
-}
-
-/* A name stands in one place only. */
-static void test_names_without_effect_are_no_options(void **state) {
-    io_fixture *f = *state;
-    for (int32_t i = 0; sbp_options_ignored_at(i); i++) {
-        const char *name = sbp_options_ignored_at(i);
-        sbp_options *o;
-        assert_ok(f, parse(f, 31, sbp_arena_printf(f->arena, "--%s=unusual", name), &o));
-        if (!strstr(sbp_diag_text(f->diag, SBP_NOTE), sbp_arena_printf(f->arena, "here: --%s\n", name)))
-            fail_msg("'%s' is an option or refused, too", name);
-        for (int32_t k = 0; k < i; k++)
-            assert_string_not_equal(name, sbp_options_ignored_at(k));
-    }
 }
 
 static void test_defaults_can_come_from_elsewhere(void **state) {
@@ -770,14 +524,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_what_is_wrong_with_command_lines, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_numbers_at_their_ends, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_options_alone, io_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_names_of_trl, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_config_files, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_lists_in_config_files, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_all_that_is_wrong_with_a_config, io_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_commands_of_trl, io_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_all_settings_of_trl, io_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_settings_of_trl_that_are_not_options, io_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_names_without_effect_are_no_options, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_defaults_can_come_from_elsewhere, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_given_options_travel, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_values_as_json, io_setup, io_teardown),

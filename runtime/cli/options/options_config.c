@@ -11,7 +11,8 @@ typedef struct config_reader {
     sbp_options *o;
     sbp_diag *diag;
     const char *path;
-    bool *seen; /* per line of the table: set by an earlier line of this file */
+    bool *seen;  /* per line of the table: set by an earlier line of this file */
+    bool strict; /* within a map whose members are options */
 } config_reader;
 
 static bool is_list(const option_target *t) {
@@ -99,13 +100,15 @@ static sbp_status take_array(config_reader *r, const char *where, const sbp_json
 
 static sbp_status take_member(config_reader *r, const sbp_json *member) {
     option_target t = sbp_options_find(member->key, strlen(member->key));
-    option_setting setting = {.where = r->path, .config = r->path, .key = member->key};
+    option_setting setting = {.where = r->path, .config = r->path, .key = member->key, .strict = r->strict};
     if (member->kind == SBP_JSON_OBJECT && is_bundle(member->key)) {
         sbp_status first = SBP_OK;
+        r->strict = true;
         for (int64_t i = 0; i < member->count; i++) {
             sbp_status status = take_member(r, &member->items[i]);
             first = first == SBP_OK ? status : first;
         }
+        r->strict = false;
         return first;
     }
     if (t.index < 0 && !t.reason && !t.usual)
@@ -210,10 +213,14 @@ static sbp_status take_mixture(config_reader *r, const sbp_yaml *list) {
 static sbp_status take_yaml(config_reader *r, const sbp_yaml *member) {
     const char *where = sbp_arena_printf(r->o->arena, "%s:%d", r->path, (int)member->line),
                *key = member->key;
-    option_setting setting = {.where = where, .config = r->path, .key = key};
+    option_setting setting = {.where = where, .config = r->path, .key = key, .strict = r->strict};
     option_target t = sbp_options_find(key, strlen(key));
-    if (member->kind == SBP_YAML_MAP && is_bundle(key))
-        return take_members(r, member);
+    if (member->kind == SBP_YAML_MAP && is_bundle(key)) {
+        r->strict = true;
+        sbp_status status = take_members(r, member);
+        r->strict = false;
+        return status;
+    }
     if (member->kind == SBP_YAML_LIST && strcmp(key, "datasets") == 0)
         return take_mixture(r, member);
     if (strcmp(key, "env") == 0)
@@ -256,7 +263,7 @@ sbp_status sbp_options_take_bundle(sbp_options *o, sbp_diag *diag, const char *k
     *taken = is_bundle(key) && *text == '{';
     if (!*taken)
         return SBP_OK;
-    config_reader r = {.o = o, .diag = diag, .path = sbp_arena_printf(o->arena, "--%s", key)};
+    config_reader r = {.o = o, .diag = diag, .path = sbp_arena_printf(o->arena, "--%s", key), .strict = true};
     r.seen = SBP_NEW_ARRAY(o->arena, bool, sbp_option_count());
     SBP_TRY(sbp_yaml_parse(o->arena, diag, SBP_USAGE, r.path, text, strlen(text), &root));
     return root && root->kind == SBP_YAML_MAP ? take_members(&r, root) : SBP_OK;
@@ -354,6 +361,12 @@ static sbp_status settle_trl(sbp_options *o, sbp_diag *diag) {
 sbp_status sbp_options_settle(sbp_options *o, sbp_diag *diag) {
     if (o->without_effect.length > 0 && !sbp_options_on(o, SBP_OPT_QUIET))
         sbp_note(diag, "these settings have no effect here: %s", o->without_effect.data);
+    if (o->unknown.length > 0 && !sbp_options_on(o, SBP_OPT_QUIET))
+        sbp_note(diag, "%s: nobody here reads these keys: %s (--config-unknown error: stop at such keys)",
+                 sbp_options_text(o, SBP_OPT_CONFIG), o->unknown.data);
+    for (int32_t i = 0; i < o->note_count && !sbp_options_on(o, SBP_OPT_QUIET); i++)
+        sbp_note(diag, "%s", o->notes[i]);
+    o->settled = true;
     SBP_TRY(settle_model(o, diag));
     settle_revision(o);
     SBP_TRY(settle_trl(o, diag));

@@ -26,8 +26,12 @@ struct sbp_options {
     option_value *values; /* by line of the table */
     const char **args;
     int32_t arg_count, arg_capacity;
+    bool settled;            /* nothing more is read of files */
     sbp_text without_effect; /* names of TRL, for a note */
-    sbp_yaml *environment;   /* what a config sets */
+    sbp_text unknown;        /* keys of files that nobody knows, likewise */
+    const char **notes;      /* what was taken for something else */
+    int32_t note_count, note_capacity;
+    sbp_yaml *environment; /* what a config sets */
     int32_t environment_count, environment_capacity;
 };
 
@@ -36,6 +40,7 @@ typedef struct option_setting {
     const char *where;
     const char *config; /* NULL: the command line */
     const char *key;
+    bool strict; /* a key that nobody knows is an error, whatever file it is of */
 } option_setting;
 
 /* A key resolved: to a line of the table, or to what an alias says. */
@@ -47,6 +52,23 @@ typedef struct option_target {
     const char *usual; /* of a name without effect, else NULL */
 } option_target;
 
+/* The next alias of a list, with what follows its name; false at the end. */
+bool sbp_option_next_alias(const char **at, const char **name, size_t *length);
+/* Of TRL's names that are nothing here: whether only a word like true is its value. */
+bool sbp_option_is_flag(const option_target *target);
+/* Whether it is on or off, so that --no_NAME turns it off. */
+bool sbp_option_is_boolean(const option_target *target);
+/* "no_NAME": false where NAME is no boolean. */
+bool sbp_options_find_negated(const char *key, option_target *out);
+/* "--name" on the command line, plain in a file. Below a guard. */
+const char *sbp_option_shown(const sbp_options *o, const option_setting *setting, const char *name);
+/* A word that the option knows besides what it reads; *later when it is one that is not built. */
+bool sbp_option_is_word(const sbp_option *option, const char *text, bool *later);
+/* on, off and their other names; *word: as the table has it. */
+bool sbp_option_on_or_off(const char *text, const char **word);
+/* Text by the option's kind into a value that holds nothing yet. Below a guard. */
+sbp_status sbp_option_convert(sbp_options *o, sbp_diag *diag, const option_setting *setting,
+                              const sbp_option *option, const char *text, option_value *out) SBP_CHECKED;
 /* Of a name without effect: values that are not worth a word; NULL: it is none of these. */
 const char *sbp_options_ignored(const char *key, size_t length);
 /* Remembers a name whose value has no effect, unless the value is the usual one. Below a guard. */
@@ -75,7 +97,7 @@ option_target sbp_options_find(const char *key, size_t length);
 /* Checks `text` and puts it in. Below a guard. */
 sbp_status sbp_options_assign(sbp_options *o, sbp_diag *diag, const option_setting *setting,
                               const option_target *target, const char *text) SBP_CHECKED;
-/* SBP_USAGE: nobody knows this key; names the nearest. */
+/* A key that nobody knows: SBP_USAGE, with the nearest; of a file, a word in a note, where none is near. */
 sbp_status sbp_options_unknown(sbp_options *o, sbp_diag *diag, const option_setting *setting);
 /* All of a file, for options that the command line does not give. Below a guard. */
 sbp_status sbp_options_read_config(sbp_options *o, sbp_diag *diag, const char *path) SBP_CHECKED;

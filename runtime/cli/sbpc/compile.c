@@ -125,12 +125,7 @@ static sbp_status check_settings(const sbp_compilation *c) {
             has |= sbp_option_setting(c->settings.items[k].name) == option;
         if (!sbp_options_chosen(c->options, option->id) || has || asks_for_no_balance(c, option->id))
             continue;
-        if (sbp_options_from_config(c->options, option->id)) /* which may have those of all losses */
-            sbp_text_add(&idle, "%s%s", idle.length > 0 ? ", " : "", option->name);
-        else
-            return sbp_fail(c->diag, SBP_USAGE, "--%s: objective %s%s%s does not use it; leave it out",
-                            option->name, c->objective, c->loss_type ? " with --loss-type " : "",
-                            c->loss_type ? c->loss_type : "");
+        sbp_text_add(&idle, "%s%s", idle.length > 0 ? ", " : "", option->name);
     }
     if (idle.length > 0)
         sbp_note(c->diag, "these settings have no effect with this objective: %s", idle.data);

@@ -399,11 +399,10 @@ static sbp_status check_usage(const sbp_world *world, const sbp_session *session
             return sbp_fail(world->diag, SBP_USAGE, "--%s needs --data", sbp_option_name(need_data[i]));
     SBP_TRY(check_stdin(world, session));
     bool every = sbp_options_given(o, SBP_OPT_EVAL_EVERY) && sbp_options_list_count(o, SBP_OPT_EVAL) == 0;
-    if (every && sbp_options_from_config(o, SBP_OPT_EVAL_EVERY))
-        sbp_note(world->diag, "%s: eval_steps without --eval FILE: nothing is evaluated",
-                 sbp_options_from_config(o, SBP_OPT_EVAL_EVERY));
-    else if (every)
-        return sbp_fail(world->diag, SBP_USAGE, "--eval-every needs --eval FILE");
+    const char *config = sbp_options_from_config(o, SBP_OPT_EVAL_EVERY);
+    if (every && sbp_world_writes(world))
+        sbp_note(world->diag, "%s%seval_steps (--eval-every) without --eval FILE: nothing is evaluated",
+                 config ? config : "", config ? ": " : "");
     if (sbp_options_is(o, SBP_OPT_PACKING, "bfd") && sbp_options_given(o, SBP_OPT_SCORE))
         return sbp_fail(world->diag, SBP_USAGE,
                         "--score writes a line for each row of the data: leave out --packing bfd");

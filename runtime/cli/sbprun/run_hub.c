@@ -272,26 +272,42 @@ sbp_status sbp_run_find_data(const sbp_world *world) {
 
 /* ---- the result ------------------------------------------------------------------------------------- */
 
+/* As transformers has it: without a name, that of the directory; without an organisation, the user's own. */
+static const char *hub_id(const sbp_world *world, const sbp_outputs *outputs) {
+    const char *id = sbp_options_text(world->options, SBP_OPT_HUB_MODEL_ID), *path = outputs->out;
+    if (id)
+        return id;
+    char *whole = realpath(path, NULL); /* it may be "." */
+    char *name = sbp_arena_strdup(world->arena, whole ? whole : path);
+    free(whole);
+    for (size_t length = strlen(name); length > 1 && name[length - 1] == '/';)
+        name[--length] = 0;
+    return strrchr(name, '/') ? strrchr(name, '/') + 1 : name;
+}
+
 sbp_status sbp_run_check_push(const sbp_world *world, const sbp_session *session,
                               const sbp_outputs *outputs) {
-    const char *id = sbp_options_text(world->options, SBP_OPT_HUB_MODEL_ID);
+    const char *id;
     if (!sbp_options_on(world->options, SBP_OPT_PUSH_TO_HUB))
         return SBP_OK;
-    if (!id || !sbp_hub_is_id(id))
-        return sbp_fail(world->diag, SBP_USAGE, "--push_to_hub needs --hub_model_id ORGANISATION/NAME%s%s",
-                        id ? ", found " : "", id ? id : "");
     if (!outputs->out || !session->train)
         return sbp_fail(world->diag, SBP_USAGE,
                         "--push_to_hub needs a training and --out DIR, which is sent");
+    id = hub_id(world, outputs);
+    if (!sbp_hub_is_id(strchr(id, '/') ? id : sbp_arena_printf(world->arena, "user/%s", id)))
+        return sbp_fail(world->diag, SBP_USAGE,
+                        "--push_to_hub: '%s' is no name of the Hub: give --hub_model_id ORGANISATION/NAME, or "
+                        "NAME for one of your own",
+                        id);
     if (sbp_hub_is_offline())
         return sbp_fail(world->diag, SBP_USAGE, "--push_to_hub: HF_HUB_OFFLINE is set: nothing is sent");
     return sbp_hub_has_program(world->arena, world->diag, "--push_to_hub would send the result");
 }
 
 sbp_status sbp_run_push(const sbp_world *world, const sbp_outputs *outputs) {
-    const char *id = sbp_options_text(world->options, SBP_OPT_HUB_MODEL_ID);
     if (!sbp_options_on(world->options, SBP_OPT_PUSH_TO_HUB) || !sbp_world_writes(world))
         return SBP_OK;
+    const char *id = hub_id(world, outputs);
     /* what a model is, not how its run went, which names paths of this machine */
     const char *args[] = {
         "upload",         id,          outputs->out, ".",         "--repo-type", "model",     "--exclude",
