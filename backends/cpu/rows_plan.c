@@ -216,9 +216,9 @@ static void mark_in_memory(planner *p, row_list *list) {
 }
 
 /* Whether a step of `list` reads an operand in memory: as a load that copies it, or by the place that a load of this
- * list, or of one that runs less often, has pointed there. A list of a kernel in pieces is none of the plan's three. */
+ * list, or of one that runs once per block of rows, has pointed there. No result lies over what an item loads once. */
 static bool reads_memory(const cpu_row_plan *plan, const row_list *list, const row_step *step) {
-    const row_list *lists[] = {list, &plan->once, &plan->per_rows, &plan->per_heads};
+    const row_list *lists[] = {list, &plan->per_rows};
     const int32_t places[] = {step->a, step->b, step->c};
     if (step->kind == ROW_LOAD && !step->in_memory)
         return true;
@@ -232,25 +232,25 @@ static bool reads_memory(const cpu_row_plan *plan, const row_list *list, const r
 
 /* A map whose result is stored in the type of the arithmetic may compute it in the operand itself, unless a
  * later step reads memory, which could be that of the operand (ir/rowkernel/rowkernel.h: all loads, then all
- * stores).
- */
+ * stores). */
 static void mark_targets(planner *p, row_list *list, row_list *stores) {
     for (int32_t s = 0; s < stores->count; s++) {
         const row_step *store = &stores->steps[s];
-        if (store->last_head && p->kernel->heads > 1) /* every head reads the operand before */
-            continue;
         if (store->kind != ROW_STORE || p->kernel->operands[store->instr->index].dtype != p->kernel->compute)
             continue;
-        int32_t producer = -1;
+        if (store->last_head && p->kernel->heads > 1) /* until then every head reads the operand */
+            continue;
+        const sbp_rk_instr *stored = &p->kernel->instrs[store->instr->a];
+        row_step *producer = NULL;
         for (int32_t i = 0; i < list->count; i++) {
             row_step *step = &list->steps[i];
-            if (step->dst == store->a)
-                producer = step->kind == ROW_MAP && step->shape == store->shape && !step->target ? i : -1;
-            else if (producer >= 0 && reads_memory(p->plan, list, step))
-                producer = -1;
+            if (step->dst == store->a) /* of this value, or of another that had this place before */
+                producer = step->kind == ROW_MAP && step->instr == stored ? step : NULL;
+            else if (producer && reads_memory(p->plan, list, step))
+                producer = NULL;
         }
-        if (producer >= 0)
-            list->steps[producer].target = store;
+        if (producer)
+            producer->target = store;
     }
 }
 
@@ -502,6 +502,10 @@ sbp_status cpu_row_plan_create(const sbp_rowkernel *kernel, sbp_diag *diag, cpu_
     if (!job.arena)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
     sbp_status status = sbp_guard(job.arena, diag, plan_body, &job);
+#ifdef SBP_VERIFY
+    if (status == SBP_OK)
+        status = cpu_row_plan_check(job.plan, 2, diag);
+#endif
     if (status != SBP_OK) {
         sbp_arena_destroy(job.arena);
         return status;

@@ -31,6 +31,12 @@ static const form forms[] = {
      "%0 = load a %1 = load b %2 = load s %3 = load r %4 = add %0, %1 store y, %1 store z, %0 store t, %3 "
      "store v, %2 }",
      38},
+    /* loads behind a result, which convert or are stored themselves: copies of memory, late */
+    {"kernel @late f32 heads 1 n $n { in a : f32 [row elem] length $n in b : f32 [row elem] length $n "
+     "in i : i32 [row elem] length $n out y : f32 [row elem] length $n out z : f32 [row elem] length $n "
+     "out v : f32 [row elem] length $n scalar b "
+     "%0 = load a %1 = exp %0 %2 = load b %3 = load i %4 = tanh %3 store y, %1 store z, %2 store v, %4 }",
+     52},
     /* passes: a factor and a sum of each row, written over as well */
     {"kernel @scaled f32 heads 1 n $n { in x : f32 [row elem] length $n in s : f32 [row] in p : f32 [row] "
      "out y : f32 [row elem] length $n out t : f32 [row] out q : f32 [row] scalar b "
