@@ -229,6 +229,49 @@ class Examples(unittest.TestCase):
         rewards = json.loads((self.folder / "out/reward.json").read_text())["rewards"]
         self.assertEqual(len(rewards), 4)
 
+    def test_demo_judges(self):
+        """A demo of programs that each do something wrong: memory, gradients, a resumed run, training that does not train."""
+        model, build = self.folder / "two-layers", self.folder / "build"
+        config = json.loads(Path("tests/data/configs/SmolLM2-135M.json").read_text())
+        config.update(num_hidden_layers=2, vocab_size=VOCAB, bos_token_id=1, eos_token_id=1)
+        model.mkdir()
+        (model / "config.json").write_text(json.dumps(config))
+        shutil.copy(f"{MODEL}/tokenizer.json", model)
+        build.mkdir()
+        (build / "sbpc").symlink_to(PROGRAMS / "sbpc")
+        (build / "compare_gradients").symlink_to(PROGRAMS / "compare_gradients")
+        (build / "sbprun").write_text(f"""#!{sys.executable}
+import json, os, subprocess, sys
+arguments = [word.replace("1e-4", "1e-30") for word in sys.argv[1:]]
+
+def spoil(path):
+    with open(path, "r+b") as file:
+        file.seek(-4, 2)
+        file.write(b"\\0\\0\\0\\x41")
+
+if not {{"--json", "--dump-gradients", "--resume"}} & set(arguments):
+    os.execv("{PROGRAMS}/sbprun", ["sbprun", *arguments])
+done = subprocess.run(["{PROGRAMS}/sbprun", *arguments], stdout=subprocess.PIPE if "--json" in arguments else None, text=True)
+if "--json" in arguments:
+    line = json.loads(done.stdout.splitlines()[-1])
+    print(json.dumps(dict(line, peak_bytes_measured=line["peak_bytes_planned"] * 1.02)))
+if "--dump-gradients" in arguments and arguments[-1].endswith("stream.safetensors"):
+    spoil(arguments[-1])
+if "--resume" in arguments:
+    spoil(arguments[arguments.index("--out") + 1] + "/model.safetensors")
+sys.exit(done.returncode)
+""")
+        (build / "sbprun").chmod(0o755)
+        done = subprocess.run([sys.executable, "examples/demo.py", "--quick", "--build", build, "--model", model, "--weights", "random:1",
+                               "--out", self.folder], text=True, capture_output=True, timeout=600)
+        self.assertEqual(done.returncode, 1, done.stderr + done.stdout)
+        said = [line for line in done.stdout.splitlines() if line.startswith(("right: ", "WRONG: "))]
+        wrong = [line for line in said if line.startswith("WRONG: ")]
+        self.assertEqual(len(said), 9, done.stderr)
+        for line, begin in zip(wrong, ("memory planned", "gradients of stream", "held-out loss", "the run that was killed"), strict=True):
+            self.assertTrue(line.startswith("WRONG: " + begin), wrong)
+            self.assertIn(line[len("WRONG: "):], done.stderr)
+
     def test_custom_model(self):
         python = python_with("torch", "onnx", "onnxscript", "safetensors")
         done = self.run_example("custom_model.py", "--sbprun", PROGRAMS / "sbprun", "--out", self.folder / "out", "--steps", 60,
