@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "frontends/files/hub_fetch.h"
+#include "frontends/files/named_path.h"
 #include "frontends/lora/lora.h"
 #include "frontends/template/template_source.h"
 #include "frontends/tokenizer/tokenizer.h"
@@ -489,6 +490,11 @@ static sbp_status find_base(sbp_loading *l, const char *adapter, const char *nam
         return sbp_hub_model(l->arena, l->diag, base, true, &l->path);
     if (l->path)
         return SBP_OK;
+    if (!l->options->base && sbp_named_repository(l->arena, adapter))
+        return sbp_fail(l->diag, SBP_INPUT,
+                        "'%s' came from the Hub, and its adapter_config.json names the model '%s', which is "
+                        "neither a name of the Hub nor a folder of its own: give --base MODEL",
+                        adapter, base);
     return sbp_fail(
         l->diag, SBP_INPUT,
         "'%s' is an adapter of '%s', which is neither a path%s nor a model in the cache of the Hub: "

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "frontends/files/named_path.h"
 #include "ir/base/json.h"
 
 #define DIGITS "0123456789"
@@ -120,8 +121,10 @@ bool sbp_hub_is_complete(sbp_arena *arena, const char *snapshot, bool weights) {
 
 const char *sbp_hub_find(sbp_arena *arena, const char *text) {
     sbp_hub_name name;
-    const char *snapshot = sbp_hub_parse(arena, text, &name) ? sbp_hub_snapshot(arena, &name) : NULL;
-    return snapshot && sbp_hub_is_complete(arena, snapshot, false) ? snapshot : NULL;
+    const char *snapshot = sbp_hub_parse(arena, text, &name) ? sbp_hub_snapshot(arena, &name) : NULL, *names;
+    bool is = snapshot && sbp_hub_is_complete(arena, snapshot, false) &&
+              sbp_named_snapshot(arena, NULL, snapshot, &names) == SBP_OK;
+    return is ? snapshot : NULL;
 }
 
 const char *sbp_hub_id_of(sbp_arena *arena, const char *path) {
@@ -140,8 +143,16 @@ static bool exists(const char *path) {
 }
 
 const char *sbp_hub_base(sbp_arena *arena, const char *adapter, const char *name) {
-    const char *beside = adapter ? sbp_file_join(arena, adapter, name) : NULL;
-    if (beside && name[0] != '/' && exists(beside))
+    const char *beside = NULL;
+    if (adapter &&
+        sbp_named_repository(arena, adapter)) { /* others wrote it: it knows no path of this machine */
+        if (sbp_named_path(arena, NULL, adapter, adapter, name, &beside) == SBP_OK && exists(beside))
+            return beside;
+        return sbp_hub_is_id(name) && exists(name) ? name : sbp_hub_find(arena, name);
+    }
+    if (adapter && name[0] != '/')
+        beside = sbp_file_join(arena, adapter, name);
+    if (beside && exists(beside))
         return beside;
     if (exists(name))
         return name;

@@ -1,7 +1,6 @@
 /* hub_fetch.c: `hf download`, and what is asked of what it leaves. */
 #include "frontends/files/hub_fetch.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
 #include <spawn.h>
@@ -12,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "frontends/files/named_path.h"
 #include "frontends/files/sha256.h"
 #include "ir/base/file.h"
 #include "ir/base/machine.h"
@@ -84,25 +84,23 @@ sbp_status sbp_hub_has_program(sbp_arena *arena, sbp_diag *diag, const char *wha
                           what);
 }
 
-sbp_status sbp_hub_run(sbp_arena *arena, sbp_diag *diag, const char *what, const char *const *args) {
-    const char **all = NULL;
-    int32_t count = 0, capacity = 0;
+sbp_status sbp_hub_run(sbp_arena *arena, sbp_diag *diag, const char *what, const sbp_args *args) {
+    sbp_args all = sbp_args_on(arena);
     const char *program = find_program(arena);
     pid_t pid;
     int state;
     SBP_TRY(sbp_hub_has_program(arena, diag, what));
-    SBP_PUSH(arena, all, count, capacity, program);
-    for (; *args; args++)
-        SBP_PUSH(arena, all, count, capacity, *args);
-    SBP_PUSH(arena, all, count, capacity, NULL);
-    SBP_TRY(start(diag, all, &pid));
+    sbp_args_add(&all, program);
+    for (int32_t i = 0; i < args->count; i++)
+        sbp_args_add(&all, args->items[i]);
+    SBP_TRY(start(diag, sbp_args_end(&all), &pid));
     while (waitpid(pid, &state, 0) < 0)
         if (errno != EINTR)
             return sbp_fail(diag, SBP_INTERNAL, "cannot wait for '%s': %s", program, strerror(errno));
     if (WIFEXITED(state) && WEXITSTATUS(state) == 0)
         return SBP_OK;
-    return sbp_fail(diag, SBP_IO, "%s: `hf %s` ended with %s %d; what it said stands above", what, all[1],
-                    WIFEXITED(state) ? "status" : "signal",
+    return sbp_fail(diag, SBP_IO, "%s: `hf %s` ended with %s %d; what it said stands above", what,
+                    args->items[0], WIFEXITED(state) ? "status" : "signal",
                     WIFEXITED(state) ? WEXITSTATUS(state) : WTERMSIG(state));
 }
 
@@ -121,24 +119,20 @@ bool sbp_hub_is_offline(void) {
 
 sbp_status sbp_hub_fetch(sbp_arena *arena, sbp_diag *diag, const sbp_hub_name *name,
                          const char *const *patterns, const char **out) {
-    const char **args = NULL, *kind = name->dataset ? "data set" : "model";
-    int32_t count = 0, capacity = 0;
+    const char *kind = name->dataset ? "data set" : "model";
+    sbp_args args = sbp_args_on(arena);
     const char *what = sbp_arena_printf(arena, "the cache of the Hub (%s) lacks the %s %s or a part of it",
                                         sbp_hub_cache(arena), kind, name->id);
     if (sbp_hub_is_offline())
         return sbp_fail(diag, SBP_IO, "%s, and HF_HUB_OFFLINE is set: nothing is fetched", what);
-    const char *const fixed[] = {"download",    name->id,
-                                 "--repo-type", name->dataset ? "dataset" : "model",
-                                 "--revision",  name->revision};
-    for (int i = 0; i < SBP_COUNT(fixed); i++)
-        SBP_PUSH(arena, args, count, capacity, fixed[i]);
-    for (; *patterns; patterns++) {
-        SBP_PUSH(arena, args, count, capacity, "--include");
-        SBP_PUSH(arena, args, count, capacity, *patterns);
-    }
-    SBP_PUSH(arena, args, count, capacity, NULL);
+    sbp_args_add(&args, "download");
+    SBP_TRY(sbp_args_operand(&args, diag, "the name on the Hub", name->id));
+    sbp_args_option(&args, "--repo-type", name->dataset ? "dataset" : "model");
+    sbp_args_option(&args, "--revision", name->revision);
+    for (; *patterns; patterns++)
+        sbp_args_option(&args, "--include", *patterns);
     sbp_note(diag, "fetching the %s %s (%s) from the Hub by huggingface_hub", kind, name->id, name->revision);
-    SBP_TRY(sbp_hub_run(arena, diag, what, args));
+    SBP_TRY(sbp_hub_run(arena, diag, what, &args));
     *out = sbp_hub_snapshot(arena, name);
     return *out ? SBP_OK
                 : sbp_fail(diag, SBP_IO, "%s: `hf download` left nothing of revision %s there that is meant",
@@ -179,55 +173,31 @@ static sbp_status compare(sbp_arena *arena, sbp_diag *diag, const char *blob, co
     return SBP_OK;
 }
 
-sbp_status sbp_hub_check_file(sbp_arena *arena, sbp_diag *diag, const char *path) {
-    char target[4096], root[4096];
+sbp_status sbp_hub_check_file(sbp_arena *arena, sbp_diag *diag, const char *snapshot, const char *path) {
+    char blob[4096], target[4096];
+    if (!sbp_named_repository(arena, snapshot))
+        return sbp_fail(diag, SBP_IO, "cannot read '%s': it lies in no repository of the cache", path);
+    SBP_TRY(sbp_named_links(arena, diag, snapshot, path));
+    /* the blob of the repository has the name; what that may be a link to, of the cache's, has another hash */
+    ssize_t length = readlink(path, blob, sizeof blob - 1);
+    blob[length > 0 ? length : 0] = 0;
+    const char *slash = strrchr(blob, '/'), *name = slash ? slash + 1 : blob;
+    if (!is_sha256(name))
+        return SBP_OK;
     if (!realpath(path, target))
         return sbp_fail(diag, SBP_IO, "cannot read '%s': %s", path, strerror(errno));
-    if (!realpath(sbp_hub_cache(arena), root))
-        return sbp_fail(diag, SBP_IO, "cannot read '%s': %s", sbp_hub_cache(arena), strerror(errno));
-    size_t length = strlen(root);
-    if (strncmp(target, root, length) != 0 || target[length] != '/')
-        return sbp_fail(diag, SBP_INPUT, "'%s' leads out of the cache, to '%s': it is not read", path,
-                        target);
-    const char *name = strrchr(target, '/') + 1;
-    return is_sha256(name) ? compare(arena, diag, target, name) : SBP_OK;
+    return compare(arena, diag, target, name);
 }
 
-/* Names in a directory, one behind the other with a NUL each, and another at the end. */
-static sbp_status names_in(sbp_arena *arena, sbp_diag *diag, const char *directory, const char **out) {
-    sbp_text text;
-    struct dirent **names;
-    int count = scandir(directory, &names, NULL, alphasort);
-    if (count < 0)
-        return sbp_fail(diag, SBP_IO, "cannot read the directory '%s': %s", directory, strerror(errno));
-    size_t bytes = 1;
-    for (int i = 0; i < count; i++)
-        bytes += strlen(names[i]->d_name) + 1;
-    char *all = sbp_malloc(bytes), *at = all;
-    for (int i = 0; i < count; i++) {
-        if (all)
-            at = stpcpy(at, names[i]->d_name) + 1;
-        free(names[i]);
-    }
-    free(names);
-    if (!all)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory for the names in '%s'", directory);
-    *at = 0;
-    sbp_text_init(&text, arena);
-    sbp_text_add_n(&text, all, bytes);
-    free(all);
-    *out = text.data;
-    return SBP_OK;
-}
-
+/* Every link stays in the repository; files that match are those that their names say. */
 static sbp_status check_snapshot(sbp_arena *arena, sbp_diag *diag, const char *snapshot,
                                  const char *const *patterns) {
     const char *names = NULL;
-    SBP_TRY(names_in(arena, diag, snapshot, &names));
+    SBP_TRY(sbp_named_snapshot(arena, diag, snapshot, &names));
     for (; *names; names += strlen(names) + 1)
         for (const char *const *p = patterns; *p; p++)
             if (fnmatch(*p, names, 0) == 0) {
-                SBP_TRY(sbp_hub_check_file(arena, diag, sbp_file_join(arena, snapshot, names)));
+                SBP_TRY(sbp_hub_check_file(arena, diag, snapshot, sbp_file_join(arena, snapshot, names)));
                 break;
             }
     return SBP_OK;

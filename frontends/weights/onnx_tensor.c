@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "frontends/files/named_path.h"
 #include "frontends/files/protojson.h"
 #include "frontends/weights/weights_internal.h"
 
@@ -157,7 +158,7 @@ static sbp_status parse_external(sbp_diag *diag, const sbp_json *node, sbp_onnx_
     }
     if (!t->location)
         return sbp_json_fail(diag, node, "tensor '%s' is external, but has no location", t->name);
-    if (t->location[0] == '/' || strstr(t->location, "..") || t->location[0] == 0)
+    if (!sbp_named_path_stays(t->location))
         return sbp_json_fail(diag, node, "location '%s' is not a file below the model's directory",
                              t->location);
     if (t->length >= 0 && t->length != t->bytes)
@@ -243,11 +244,13 @@ double sbp_onnx_tensor_at(const sbp_onnx_tensor *t, int64_t i) {
 
 /* ---- files ----------------------------------------------------------------------------------------- */
 
-static const char *beside(sbp_arena *arena, const char *model, const char *location) {
+static sbp_status beside(sbp_arena *arena, sbp_diag *diag, const char *model, const char *location,
+                         const char **out) {
     const char *slash = strrchr(model, '/');
-    if (!slash)
-        return location;
-    return sbp_arena_printf(arena, "%.*s/%s", (int)(slash - model), model, location);
+    const char *folder = !slash           ? "."
+                         : slash == model ? "/"
+                                          : sbp_arena_strndup(arena, model, (size_t)(slash - model));
+    return sbp_named_path(arena, diag, model, folder, location, out);
 }
 
 static bool is_safetensors(const char *path) {
@@ -296,8 +299,9 @@ sbp_status sbp_onnx_tensor_load_rows(sbp_arena *arena, sbp_diag *diag, const cha
         cut(t, rows);
         return SBP_OK;
     }
-    const char *path = beside(arena, model, t->location);
+    const char *path;
     int64_t offset;
+    SBP_TRY(beside(arena, diag, model, t->location, &path));
     SBP_TRY(locate(arena, diag, path, t, &offset));
     cut(t, rows);
     uint8_t *data = sbp_arena_alloc(arena, (size_t)t->bytes); /* before the file is open: it may not return */
@@ -339,7 +343,7 @@ static sbp_status add_tensor(sbp_weights *w, sbp_diag *diag, const char *model, 
         SBP_PUSH(w->arena, w->files, w->file_count, w->file_capacity,
                  (weights_file){.path = model, .fd = -1, .bytes = t->bytes, .memory = t->data});
     } else {
-        weight.path = beside(w->arena, model, t->location);
+        SBP_TRY(beside(w->arena, diag, model, t->location, &weight.path));
         SBP_TRY(locate(w->arena, diag, weight.path, t, &weight.offset));
         SBP_TRY(file_of(w, diag, weight.path, &weight.file));
     }

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "frontends/files/named_path.h"
+
 static bool has_suffix(const char *text, const char *suffix) {
     size_t a = strlen(text), b = strlen(suffix);
     return a >= b && strcmp(text + a - b, suffix) == 0;
@@ -24,8 +26,10 @@ static sbp_status open_index(sbp_weights *w, sbp_diag *diag, const char *directo
             return sbp_json_fail(diag, &map->items[i],
                                  "expected the name of a file beside the index, found '%s'", shard);
         if (sbp_map_get(&shards, shard) < 0) {
+            const char *file;
             sbp_map_set(&shards, shard, w->file_count);
-            SBP_TRY(sbp_safetensors_add(w, diag, sbp_file_join(w->arena, directory, shard)));
+            SBP_TRY(sbp_named_path(w->arena, diag, path, directory, shard, &file));
+            SBP_TRY(sbp_safetensors_add(w, diag, file));
         }
     }
     for (int64_t i = 0; i < map->count; i++) {

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "frontends/files/named_path.h"
 #include "runtime/train/rundir.h"
 
 #define FILE_NAME "checksums.json"
@@ -175,14 +176,15 @@ sbp_status sbp_checksums_verify(sbp_arena *arena, sbp_diag *diag, const char *di
                         directory, directory);
     for (int64_t i = first; i < root->count; i += of) {
         const sbp_json *entry;
-        const char *expected;
+        const char *expected, *file;
         int64_t bytes;
         char found[20];
         file_sum s;
         SBP_TRY(sbp_json_as_object(diag, &root->items[i], &entry));
         SBP_TRY(sbp_json_get_i64(diag, entry, "bytes", SBP_JSON_REQUIRED, &bytes));
         SBP_TRY(sbp_json_get_string(diag, entry, "checksum", SBP_JSON_REQUIRED, &expected));
-        SBP_TRY(sum_file(diag, sbp_file_join(arena, directory, root->items[i].key), piece, &s));
+        SBP_TRY(sbp_named_path(arena, diag, path, directory, root->items[i].key, &file));
+        SBP_TRY(sum_file(diag, file, piece, &s));
         snprintf(found, sizeof found, "%016llx", (unsigned long long)s.sum);
         if (s.bytes != bytes || strcmp(found, expected) != 0)
             return sbp_fail(

@@ -163,6 +163,49 @@ static void test_converted_rows(void **state) {
     cli_fails(f, 4, "has no files 'x/train/*.parquet'", "$R org/tiny --data org/plain --dataset_config x");
 }
 
+#define SECRET "datasets--me--private/snapshots/0123456789012345678901234567890123456789"
+
+static void put_card(const io_fixture *f, const char *config) {
+    const char *text =
+        sbp_arena_printf(f->arena, "---\nconfigs:\n- config_name: default\n  %s\n---\n", config);
+    io_put(io_path(f, "home/hub/datasets--org--evil/snapshots/x/README.md"), text, strlen(text));
+}
+
+/* A card names files of its own repository, and nothing that is an option of `hf`: with the network and without, both
+ * of which get no further. */
+static void test_hostile_cards(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *config, *message;
+    } cases[] = {
+        {"data_files:\n  - split: train\n    path: [\"--local-dir=elsewhere\", authorized_keys]",
+         "names files that are not read: '--local-dir=elsewhere'"},
+        {"data_files: authorized_keys\n  data_dir: --local-dir=elsewhere",
+         "names files that are not read: '--local-dir=elsewhere/auth"},
+        {"data_files: secret.jsonl\n  data_dir: ../../../" SECRET,
+         "names files that are not read: '../../../datasets--me"},
+        {"data_files: secret.jsonl\n  data_dir: /etc", "names files that are not read: '/etc/secret"},
+        {"data_files: .?/.?/.?/" SECRET "/secret.jsonl", "names files that are not read: '.?/.?"},
+    };
+    cli_ok(f, "mkdir -p $T/hub/" SECRET
+              " $T/hub/datasets--org--evil/snapshots/x $T/hub/datasets--org--evil/refs; "
+              "printf x >$T/hub/datasets--org--evil/refs/main; cp $G/llama_plain/train.jsonl $T/hub/" SECRET
+              "/secret.jsonl");
+#define EVIL "$R $G/llama_plain/model --data org/evil --steps 1 --out none"
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        put_card(f, cases[i].config);
+        cli_fails(f, 1, cases[i].message, EVIL);
+        cli_fails(f, 1, cases[i].message, "HF_HUB_OFFLINE=1 " EVIL);
+    }
+    put_card(f, "data_files: rows.jsonl");
+    cli_ok(f, "ln -s ../../../" SECRET "/secret.jsonl $T/hub/datasets--org--evil/snapshots/x/rows.jsonl");
+    cli_fails(f, 1, "leads out of its repository", "HF_HUB_OFFLINE=1 " EVIL);
+    cli_ok(f, "cd $T/hub/datasets--org--evil/snapshots/x; rm rows.jsonl; mkdir data; cp $T/hub/" SECRET
+              "/secret.jsonl data/rows.jsonl");
+    put_card(f, "data_files: rows.jsonl\n  data_dir: ./data");
+    cli_ok(f, "HF_HUB_OFFLINE=1 " EVIL); /* what stays is read */
+}
+
 static void test_push(void **state) {
     io_fixture *f = *state;
     if (!is_there())
@@ -188,6 +231,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_splits, hub_setup, hub_teardown),
         cmocka_unit_test_setup_teardown(test_base_of_an_adapter, hub_setup, hub_teardown),
         cmocka_unit_test_setup_teardown(test_converted_rows, hub_setup, hub_teardown),
+        cmocka_unit_test_setup_teardown(test_hostile_cards, hub_setup, hub_teardown),
         cmocka_unit_test_setup_teardown(test_push, hub_setup, hub_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

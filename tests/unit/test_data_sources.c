@@ -463,6 +463,14 @@ static int expand(io_fixture *f, const char *argument, const char *expected) {
     return strcmp(out.data, expected);
 }
 
+/* What a file names lies beside it. */
+static sbp_status expand_elsewhere(void *user) {
+    io_fixture *f = user;
+    const char *const *files;
+    int32_t count;
+    return sbp_source_expand(f->arena, f->diag, io_path(f, "saved"), &files, &count);
+}
+
 static sbp_status expand_body(void *user) {
     io_fixture *f = user;
     const char *const *files;
@@ -508,6 +516,9 @@ static void test_files(void **state) {
         "{\"_data_files\": [{\"filename\": \"data-00001-of-00002.arrow\"}, {\"filename\": "
         "\"data-00000-of-00002.arrow\"}]}");
     assert_ok(f, sbp_guard(f->arena, f->diag, expand_body, f));
+    put(f, "saved/state.json", "{\"_data_files\": [{\"filename\": \"../one/train-0.parquet\"}]}");
+    assert_fails(f, SBP_INPUT, "names '../one/train-0.parquet', which is no file below its folder",
+                 sbp_guard(f->arena, f->diag, expand_elsewhere, f));
 }
 
 static sbp_status columns_body(void *user) {

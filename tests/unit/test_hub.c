@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "frontends/files/hub_fetch.h"
+#include "frontends/files/named_path.h"
 #include "frontends/files/sha256.h"
 
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"
@@ -133,7 +134,11 @@ static void test_paths_come_first(void **state) {
     assert_fails(f, SBP_IO, "No such file", sbp_hub_model(f->arena, f->diag, "no/such/path", true, &out));
 }
 
-/* Links lead to blobs, of this folder or of the cache; not elsewhere. Blobs named by their hash have it. */
+#define SHARED                                                                                               \
+    "hub/blobs/ab/abababababababababababababababababababababababababababababababab" /* another hash */
+
+/* Links lead to blobs, of this repository or those that a cache shares; not elsewhere. Blobs named by their hash have
+ * it. */
 static void test_links_and_hashes(void **state) {
     io_fixture *f = *state;
     const char *out, *link = sbp_arena_strdup(f->arena, io_path(f, SNAPSHOT "/model.safetensors"));
@@ -143,18 +148,105 @@ static void test_links_and_hashes(void **state) {
     assert_int_equal(symlink("../../blobs/" BLOB, link), 0);
     assert_ok(f, sbp_hub_model(f->arena, f->diag, "org/name", true, &out));
     assert_true(sbp_file_exists(stamp)); /* compared, and not again */
-    unlink(link);
-    put(f, "hub/.shared/" BLOB, "{}\n");
-    assert_int_equal(symlink(io_path(f, "hub/.shared/" BLOB), link), 0);
+    unlink(io_path(f, FOLDER "/blobs/" BLOB));
+    put(f, SHARED, "{}\n");
+    assert_int_equal(symlink("../../blobs/ab/"
+                             "abababababababababababababababababababababababababababababababab",
+                             io_path(f, FOLDER "/blobs/" BLOB)),
+                     0);
     assert_ok(f, sbp_hub_model(f->arena, f->diag, "org/name", true, &out));
     assert_int_equal(usleep(20000), 0);
-    put(f, "hub/.shared/" BLOB, "{}!"); /* later than the stamp: compared again */
+    put(f, SHARED, "{}!"); /* later than the stamp: compared again */
     assert_fails(f, SBP_INPUT, "is damaged", sbp_hub_model(f->arena, f->diag, "org/name", true, &out));
     unlink(link);
     put(f, "elsewhere/" BLOB, "{}\n");
     assert_int_equal(symlink(io_path(f, "elsewhere/" BLOB), link), 0);
-    assert_fails(f, SBP_INPUT, "leads out of the cache",
+    assert_fails(f, SBP_INPUT, "leads out of its repository",
                  sbp_hub_model(f->arena, f->diag, "org/name", true, &out));
+    unlink(link);
+    put(f, "hub/models--me--private/blobs/x", "{}\n"); /* another repository of the same cache */
+    assert_int_equal(symlink("../../../models--me--private/blobs/x", link), 0);
+    assert_fails(f, SBP_INPUT, "leads out of its repository",
+                 sbp_hub_model(f->arena, f->diag, "org/name", true, &out));
+    assert_null(sbp_hub_find(f->arena, "org/name"));
+}
+
+/* Files in additional_chat_templates/ are read and copied into results, as those beside config.json. */
+static void test_links_of_templates(void **state) {
+    io_fixture *f = *state;
+    const char *out,
+        *link = sbp_arena_strdup(f->arena, io_path(f, SNAPSHOT "/additional_chat_templates/tool_use.jinja"));
+    put(f, SNAPSHOT "/model.safetensors", "x");
+    put(f, SNAPSHOT "/additional_chat_templates/plain.jinja", "x");
+    assert_ok(f, sbp_hub_model(f->arena, f->diag, "org/name", true, &out));
+    put(f, "secret", "x");
+    assert_int_equal(symlink(io_path(f, "secret"), link), 0);
+    assert_fails(f, SBP_INPUT, "tool_use.jinja' leads out of its repository",
+                 sbp_hub_model(f->arena, f->diag, "org/name", true, &out));
+    assert_fails(f, SBP_INPUT, "leads out of its repository",
+                 sbp_hub_model(f->arena, f->diag, "org/name", false, &out));
+}
+
+/* What files name lies in their own folder, and in the cache in their own repository. */
+static void test_named_paths(void **state) {
+    io_fixture *f = *state;
+    static const char *const stay[] = {"a", "a/b", "./a", "a/./b", "a..b", "..a/b", "a/*", "*", "[.]x/y"},
+                             *const leave[] = {"",     "/a",   "..", "../a",     "a/../b", "a/..",
+                                               ".*/a", ".?/a", "./", "a/.[.]/b", "././..", ".{.,x}/a"};
+    const char *path, *snapshot = sbp_arena_strdup(f->arena, io_path(f, SNAPSHOT)),
+                      *folder = sbp_arena_strdup(f->arena, io_path(f, "own"));
+    for (int i = 0; i < SBP_COUNT(stay); i++)
+        assert_ok(f, sbp_named_path(f->arena, f->diag, "x.json", folder, stay[i], &path));
+    for (int i = 0; i < SBP_COUNT(leave); i++)
+        assert_fails(f, SBP_INPUT, "x.json names '",
+                     sbp_named_path(f->arena, f->diag, "x.json", folder, leave[i], &path));
+    put(f, "own/a", "x");
+    put(f, "secret", "x");
+    assert_int_equal(symlink(io_path(f, "secret"), io_path(f, "own/link")), 0);
+    assert_ok(f, sbp_named_path(f->arena, f->diag, "x.json", folder, "link", &path)); /* the user's own */
+    assert_string_equal(path, io_path(f, "own/link"));
+    assert_int_equal(symlink(io_path(f, "secret"), io_path(f, SNAPSHOT "/link")), 0);
+    assert_fails(f, SBP_INPUT, "leads out of its repository",
+                 sbp_named_path(f->arena, f->diag, "x.json", snapshot, "link", &path));
+    assert_ok(f, sbp_named_path(f->arena, f->diag, "x.json", snapshot, "config.json", &path));
+}
+
+/* An adapter of the Hub names models of the Hub and its own folders; one of the user's any path. */
+static void test_bases(void **state) {
+    io_fixture *f = *state;
+    const char *theirs = sbp_arena_strdup(f->arena, io_path(f, "hub/models--org--lora/snapshots/" COMMIT)),
+               *own = sbp_arena_strdup(f->arena, io_path(f, "lora")),
+               *private = sbp_arena_strdup(f->arena, io_path(f, "private"));
+    put(f, "hub/models--org--lora/refs/main", COMMIT);
+    put(f, "hub/models--org--lora/snapshots/" COMMIT "/base/config.json", "{}");
+    put(f, "lora/adapter_config.json", "{}");
+    put(f, "private/config.json", "{}");
+    assert_int_equal(chdir(f->directory), 0);
+    assert_non_null(sbp_hub_base(f->arena, theirs, "base"));
+    assert_string_equal(sbp_hub_base(f->arena, theirs, "org/name"), io_path(f, SNAPSHOT));
+    assert_null(sbp_hub_base(f->arena, theirs, private));
+    assert_null(sbp_hub_base(f->arena, theirs, "private"));
+    assert_null(sbp_hub_base(f->arena, theirs, "../../../../private"));
+    assert_string_equal(sbp_hub_base(f->arena, own, private), private);
+    assert_string_equal(sbp_hub_base(f->arena, own, "org/name"), io_path(f, SNAPSHOT));
+    assert_non_null(sbp_hub_base(f->arena, own, "../private"));
+    assert_int_equal(chdir("/"), 0);
+}
+
+/* Words of others in the argument lists of programs. */
+static void test_arguments(void **state) {
+    io_fixture *f = *state;
+    sbp_args args = sbp_args_on(f->arena);
+    sbp_args_add(&args, "download");
+    assert_ok(f, sbp_args_operand(&args, f->diag, "the name", "org/name"));
+    sbp_args_option(&args, "--include", "--local-dir=/elsewhere");
+    assert_fails(f, SBP_INPUT, "the name is '-x', which a program",
+                 sbp_args_operand(&args, f->diag, "the name", "-x"));
+    assert_fails(f, SBP_INPUT, "the name is ''", sbp_args_operand(&args, f->diag, "the name", ""));
+    const char **words = sbp_args_end(&args);
+    assert_int_equal(args.count, 3);
+    assert_string_equal(words[2], "--include=--local-dir=/elsewhere");
+    assert_null(words[3]);
 }
 
 /* FIPS 180-4's examples, and lengths about the ends of blocks, as Python's hashlib has them. */
@@ -198,6 +290,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_complete_snapshots, hub_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_paths_come_first, hub_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_links_and_hashes, hub_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_links_of_templates, hub_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_named_paths, hub_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_bases, hub_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_arguments, hub_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_sha256, hub_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

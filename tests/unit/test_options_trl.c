@@ -185,6 +185,10 @@ static void test_commands_of_trl(void **state) {
     assert_int_equal(sbp_options_int(o, SBP_OPT_ZERO), 2);
     assert_int_equal(sbp_options_int(o, SBP_OPT_RANKS), 4);
     assert_true(sbp_options_double(o, SBP_OPT_NUM_CYCLES) == 4);
+    assert_null(strstr(sbp_diag_text(f->diag, SBP_NOTE), "HF_ENDPOINT"));
+    assert_ok(f, parse_config(f, 5, "env:\n  HF_ENDPOINT: http://elsewhere\n", "--quiet m", &o));
+    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_WARNING),
+                           ":2: this file sets HF_ENDPOINT to 'http://elsewhere'"));
     assert_ok(f, parse_config(f, 5, "learning_rate: 1e-5\nnum_processes: 4\n", "--lr 3 --ranks 1", &o));
     assert_true(sbp_options_double(o, SBP_OPT_LR) == 3 && sbp_options_int(o, SBP_OPT_RANKS) == 1);
 }

@@ -81,9 +81,15 @@ sbp_status sbp_options_take_environment(sbp_options *o, sbp_diag *diag, const ch
                 "%s:%d: 'env': %.60s is not set from a file, which could run any program by it: set it "
                 "in the shell if it is meant",
                 path, (int)member->line, member->key);
-        else if (fits(may_be_set, SBP_COUNT(may_be_set), member->key))
+        else if (fits(may_be_set, SBP_COUNT(may_be_set), member->key)) {
+            if (strcmp(member->key, "HF_ENDPOINT") == 0)
+                sbp_warn(
+                    diag,
+                    "%s:%d: this file sets HF_ENDPOINT to '%.200s': what is fetched comes from there, and "
+                    "what is sent goes there, your token of the Hub too",
+                    path, (int)member->line, member->text);
             SBP_PUSH(o->arena, o->environment, o->environment_count, o->environment_capacity, *member);
-        else
+        } else
             sbp_text_add(&o->without_effect, "%senv: %.60s", o->without_effect.length > 0 ? ", " : "",
                          member->key);
         first = first == SBP_OK ? status : first;

@@ -9,6 +9,7 @@
 #include "backends/backends.h"
 #include "backends/choice.h"
 #include "frontends/files/hub_fetch.h"
+#include "ir/base/args.h"
 #include "ir/base/machine.h"
 #include "ir/program/plan_file.h"
 #include "runtime/cli/sbprun/check.h"
@@ -114,11 +115,6 @@ static sbp_status choose_backend(const sbp_world *world, sbp_choice *out) {
     return SBP_OK;
 }
 
-static void push(const sbp_world *world, const char ***args, int32_t *count, int32_t *capacity,
-                 const char *text) {
-    SBP_PUSH(world->arena, *args, *count, *capacity, text);
-}
-
 /* --memory in MiB where it was not given; 0: it was, or nothing is known. The rest is for the system. */
 static int64_t chosen_memory(const sbp_world *world, const sbp_choice *choice) {
     return sbp_options_given(world->options, SBP_OPT_MEMORY) ? 0 : choice->memory_bytes / 100 * 95 >> 20;
@@ -142,53 +138,50 @@ static bool only_merges(const sbp_world *world, const sbp_session *session) {
 enum { PLAN_ARG = 4 }; /* where compile_args has the name of the plan */
 
 /* The command line of sbpc, NULL at the end. seq_len 0: the user gave it; beside --seq-len max: its bound. */
-static const char **compile_args(const sbp_world *world, const sbp_session *session, const char *sbpc,
-                                 const sbp_choice *choice, int64_t seq_len) {
+static sbp_status compile_args(const sbp_world *world, const sbp_session *session, const char *sbpc,
+                               const sbp_choice *choice, int64_t seq_len, const char ***out) {
     static const sbp_option_id terms[] = {
         SBP_OPT_ENTROPY_COEF}; /* numbers without which a plan lacks their term */
-    const char **args = NULL, **given;
-    int32_t count = 0, capacity = 0, given_count;
-    push(world, &args, &count, &capacity, sbpc);
-    push(world, &args, &count, &capacity, "compile");
-    push(world, &args, &count, &capacity, session->model);
-    push(world, &args, &count, &capacity, "-o");
-    push(world, &args, &count, &capacity, session->plan_path);
+    const char **given;
+    int32_t given_count;
+    sbp_args args = sbp_args_on(world->arena);
+    sbp_args_add(&args, sbpc);
+    sbp_args_add(&args, "compile");
+    SBP_TRY(sbp_args_operand(&args, world->diag, "MODEL", session->model));
+    sbp_args_add(&args, "-o");
+    sbp_args_add(&args, session->plan_path);
     sbp_options_to_args(world->options, SBP_PHASE_COMPILE, SBP_PHASE_RUN, world->arena, &given, &given_count);
     for (int32_t i = 0; i < given_count; i++)
-        push(world, &args, &count, &capacity, given[i]);
+        sbp_args_add(&args, given[i]);
     for (int i = 0; i < SBP_COUNT(terms); i++) {
         char value[40];
         if (!sbp_options_given(world->options, terms[i]))
             continue;
         sbp_format_double(value, sizeof value, sbp_options_double(world->options, terms[i]));
-        push(world, &args, &count, &capacity,
-             sbp_arena_printf(world->arena, "--%s=%s", sbp_option_name(terms[i]), value));
+        sbp_args_option(&args, sbp_arena_printf(world->arena, "--%s", sbp_option_name(terms[i])),
+                        sbp_arena_strdup(world->arena, value));
     }
     if (seq_len > 0)
-        push(world, &args, &count, &capacity,
-             sbp_arena_printf(world->arena, "--seq-len%s=%lld",
-                              sbp_options_given(world->options, SBP_OPT_SEQ_LEN) ? "-most" : "",
-                              (long long)seq_len));
+        sbp_args_add(&args,
+                     sbp_arena_printf(world->arena, "--seq-len%s=%lld",
+                                      sbp_options_given(world->options, SBP_OPT_SEQ_LEN) ? "-most" : "",
+                                      (long long)seq_len));
     if (!sbp_options_given(world->options, SBP_OPT_BACKEND))
-        push(world, &args, &count, &capacity,
-             sbp_arena_printf(world->arena, "--backend=%s", choice->backend));
+        sbp_args_option(&args, "--backend", choice->backend);
     if (choice->arch[0] && !sbp_options_given(world->options, SBP_OPT_ARCH))
-        push(world, &args, &count, &capacity, sbp_arena_printf(world->arena, "--arch=%s", choice->arch));
+        sbp_args_option(&args, "--arch", choice->arch);
     if (chosen_memory(world, choice) > 0)
-        push(world, &args, &count, &capacity,
-             sbp_arena_printf(world->arena, "--memory=%lldMiB", (long long)chosen_memory(world, choice)));
-    push(world, &args, &count, &capacity,
-         sbp_arena_printf(world->arena, "--threads=%d", sbp_world_threads(world)));
+        sbp_args_add(&args, sbp_arena_printf(world->arena, "--memory=%lldMiB",
+                                             (long long)chosen_memory(world, choice)));
+    sbp_args_add(&args, sbp_arena_printf(world->arena, "--threads=%d", sbp_world_threads(world)));
     if (sbp_options_on(world->options, SBP_OPT_QUIET) || only_merges(world, session))
-        push(world, &args, &count, &capacity, "--quiet");
+        sbp_args_add(&args, "--quiet");
     if (world->place.count > 1)
-        push(world, &args, &count, &capacity,
-             sbp_arena_printf(world->arena, "--ranks=%d", (int)world->place.count));
+        sbp_args_add(&args, sbp_arena_printf(world->arena, "--ranks=%d", (int)world->place.count));
     if (world->place.count > 1 && !sbp_options_given(world->options, SBP_OPT_NODE))
-        push(world, &args, &count, &capacity,
-             sbp_arena_printf(world->arena, "--node=%d", (int)world->place.local_count));
-    push(world, &args, &count, &capacity, NULL);
-    return args;
+        sbp_args_add(&args, sbp_arena_printf(world->arena, "--node=%d", (int)world->place.local_count));
+    *out = sbp_args_end(&args);
+    return SBP_OK;
 }
 
 static void print_command(const sbp_world *world, const sbp_session *session, const char *const *args) {
@@ -207,17 +200,17 @@ static sbp_status print_own_command(const sbp_world *world, const sbp_session *s
     if (!outputs->out || sbp_options_on(world->options, SBP_OPT_RESUME) ||
         sbp_options_on(world->options, SBP_OPT_DRY_RUN))
         return SBP_OK;
-    const char **args = NULL, **given;
-    int32_t count = 0, capacity = 0, given_count;
+    const char **given;
+    int32_t given_count;
+    sbp_args args = sbp_args_on(world->arena);
     SBP_TRY(sbp_child_find(world->arena, world->diag, "sbprun", &sbprun));
-    push(world, &args, &count, &capacity, sbprun);
-    push(world, &args, &count, &capacity, sbp_file_join(world->arena, outputs->out, "plan.bin"));
+    sbp_args_add(&args, sbprun);
+    sbp_args_add(&args, sbp_file_join(world->arena, outputs->out, "plan.bin"));
     sbp_options_to_args(world->options, SBP_PHASE_RUN, 0, world->arena, &given, &given_count);
     for (int32_t i = 0; i < given_count; i++)
         if (strncmp(given[i], "--config=", 9) != 0) /* all of it is here */
-            push(world, &args, &count, &capacity, given[i]);
-    push(world, &args, &count, &capacity, NULL);
-    print_command(world, session, args);
+            sbp_args_add(&args, given[i]);
+    print_command(world, session, sbp_args_end(&args));
     return SBP_OK;
 }
 
@@ -240,7 +233,7 @@ static bool is_measured(const sbp_world *world) {
 /* By rank 0. */
 static sbp_status compile_model(sbp_world *world, sbp_inputs *inputs, sbp_session *session,
                                 sbp_outputs *outputs) {
-    const char *sbpc, *temporary;
+    const char *sbpc, *temporary, **args;
     int64_t seq_len = 0;
     long pid = 0;
     char limit[100];
@@ -251,7 +244,7 @@ static sbp_status compile_model(sbp_world *world, sbp_inputs *inputs, sbp_sessio
         SBP_TRY(measure_data(world, inputs, session, &seq_len));
     SBP_TRY(choose_plan_path(world, session, outputs));
     sbp_machine_memory_text(limit, sizeof limit);
-    const char **args = compile_args(world, session, sbpc, &choice, seq_len);
+    SBP_TRY(compile_args(world, session, sbpc, &choice, seq_len, &args));
     args[PLAN_ARG] = outputs->out ? sbp_file_join(world->arena, outputs->out, "plan.bin") : "plan.bin";
     print_command(world, session, args); /* as one would give it; the child has the name until it is whole */
     args[PLAN_ARG] = session->plan_path;

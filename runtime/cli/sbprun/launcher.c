@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "backends/ranks/ranks.h"
+#include "ir/base/args.h"
 #include "ir/base/machine.h"
 #include "runtime/cli/sbprun/child.h"
 
@@ -327,22 +328,25 @@ typedef struct launch_job {
 static sbp_status start(void *user) {
     const launch_job *job = user;
     launcher *l = job->l;
-    const char **args = SBP_NEW_ARRAY(job->arena, const char *, job->argc + 5);
+    const char *mpirun = NULL, *sbprun = NULL;
+    sbp_args args = sbp_args_on(job->arena);
     l->ranks = SBP_NEW_ARRAY(job->arena, rank_process, l->count);
     SBP_TRY(sbp_launch_check(job->arena, l->diag, sbp_arena_printf(job->arena, "--ranks %d", (int)l->count),
-                             &args[0]));
-    args[1] = "-n";
-    args[2] = sbp_arena_printf(job->arena, "%d", (int)l->count);
-    SBP_TRY(sbp_child_find(job->arena, l->diag, "sbprun", &args[3]));
+                             &mpirun));
+    SBP_TRY(sbp_child_find(job->arena, l->diag, "sbprun", &sbprun));
+    sbp_args_add(&args, mpirun);
+    sbp_args_add(&args, "-n");
+    sbp_args_add(&args, sbp_arena_printf(job->arena, "%d", (int)l->count));
+    sbp_args_add(&args, sbprun);
     for (int i = 0; i < job->argc; i++)
-        args[4 + i] = job->argv[i];
+        sbp_args_add(&args, job->argv[i]);
     SBP_TRY(listen_for_ranks(l));
     const char *hosts = getenv("SLURM_JOB_NUM_NODES");
     if (hosts && strtol(hosts, NULL, 10) > 1)
         sbp_note(l->diag, "--ranks %d: all on this host, of the %s that Slurm gave (srun --mpi=pmix: on all)",
                  (int)l->count, hosts);
     set_environment();
-    return sbp_child_start(l->diag, args, job->input, &job->mask, &l->mpirun);
+    return sbp_child_start(l->diag, sbp_args_end(&args), job->input, &job->mask, &l->mpirun);
 }
 
 sbp_status sbp_launch(sbp_diag *diag, int32_t count, bool input, int argc, char *const *argv) {

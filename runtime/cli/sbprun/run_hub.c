@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "frontends/files/hub_fetch.h"
+#include "frontends/files/named_path.h"
 #include "ir/base/file.h"
 #include "ir/base/machine.h"
 #include "ir/base/yaml.h"
@@ -27,7 +28,7 @@ static sbp_status read_card(const hub_data *d, const sbp_yaml **out) {
     *out = NULL;
     if (!sbp_file_exists(path))
         return SBP_OK;
-    SBP_TRY(sbp_hub_check_file(d->world->arena, d->world->diag, path));
+    SBP_TRY(sbp_hub_check_file(d->world->arena, d->world->diag, d->snapshot, path));
     SBP_TRY(sbp_file_read(d->world->arena, d->world->diag, path, &text, &length));
     if (strncmp(text, "---\n", 4) != 0 && strncmp(text, "---\r\n", 5) != 0)
         return SBP_OK;
@@ -73,16 +74,17 @@ static sbp_status choose_config(hub_data *d, const sbp_yaml *configs, const sbp_
 /* A place of files within the repository. */
 static sbp_status add_pattern(hub_data *d, const sbp_yaml *config, const sbp_yaml *path) {
     const char *folder = text_of(config, "data_dir"), *text = path->kind == SBP_YAML_SCALAR ? path->text : "";
+    sbp_arena *arena = d->world->arena;
+    if (folder && *folder && *text && *text != '/') /* of which "." and "" are the repository itself */
+        text = sbp_file_join(arena, folder, text);
     while (strncmp(text, "./", 2) == 0)
         text += 2;
-    if (!*text || *text == '/' || strstr(text, "..") || strstr(text, "://") || strpbrk(text, "{},"))
+    if (!sbp_named_path_stays(text) || *text == '-' || strstr(text, "://") || strpbrk(text, "{},"))
         return sbp_fail(
             d->world->diag, SBP_INPUT,
             "the card of the data set %s (README.md, line %d) names files that are not read: '%.100s'",
             d->name.id, (int)path->line, text);
-    if (folder && *folder)
-        text = sbp_file_join(d->world->arena, folder, text);
-    SBP_PUSH(d->world->arena, d->patterns, d->count, d->capacity, text);
+    SBP_PUSH(arena, d->patterns, d->count, d->capacity, text);
     return SBP_OK;
 }
 
@@ -185,7 +187,7 @@ static sbp_status find_files(hub_data *d, const char **out) {
             "files than Parquet, JSON lines and CSV not read",
             d->name.id, d->name.revision, d->patterns[0]);
     for (int32_t i = 0; i < count; i++)
-        SBP_TRY(sbp_hub_check_file(arena, d->world->diag, files[i]));
+        SBP_TRY(sbp_hub_check_file(arena, d->world->diag, d->snapshot, files[i]));
     *out = argument_of(d);
     return SBP_OK;
 }
@@ -309,14 +311,20 @@ sbp_status sbp_run_push(const sbp_world *world, const sbp_outputs *outputs) {
         return SBP_OK;
     const char *id = hub_id(world, outputs);
     /* what a model is, not how its run went, which names paths of this machine */
-    const char *args[] = {
-        "upload",         id,          outputs->out, ".",         "--repo-type", "model",     "--exclude",
-        "checkpoint-*/*", "--exclude", "plan.bin",   "--exclude", "run.json",    "--exclude", "metrics.jsonl",
-        "--exclude",      "*.tmp",     "--exclude",  ".lock",     NULL,          NULL};
+    static const char *const kept_here[] = {"checkpoint-*/*", "plan.bin", "run.json",
+                                            "metrics.jsonl",  "*.tmp",    ".lock"};
+    sbp_args args = sbp_args_on(world->arena);
+    sbp_args_add(&args, "upload");
+    SBP_TRY(sbp_args_operand(&args, world->diag, "--hub_model_id", id));
+    SBP_TRY(sbp_args_operand(&args, world->diag, "--out", outputs->out));
+    sbp_args_add(&args, ".");
+    sbp_args_option(&args, "--repo-type", "model");
+    for (int i = 0; i < SBP_COUNT(kept_here); i++)
+        sbp_args_option(&args, "--exclude", kept_here[i]);
     if (sbp_options_on(world->options, SBP_OPT_HUB_PRIVATE_REPO))
-        args[SBP_COUNT(args) - 2] = "--private";
+        sbp_args_add(&args, "--private");
     sbp_note(world->diag, "sending '%s' to the Hub as %s by huggingface_hub", outputs->out, id);
     return sbp_hub_run(
         world->arena, world->diag,
-        sbp_arena_printf(world->arena, "the result in '%s' was not sent to %s", outputs->out, id), args);
+        sbp_arena_printf(world->arena, "the result in '%s' was not sent to %s", outputs->out, id), &args);
 }

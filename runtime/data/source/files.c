@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "frontends/files/named_path.h"
 #include "runtime/data/source/source.h"
 
 typedef struct file_list {
@@ -80,9 +81,10 @@ static sbp_status saved_files(file_list *list, const char *directory, const char
     SBP_TRY(sbp_json_as_object(list->diag, root, &root));
     SBP_TRY(sbp_json_get_array(list->diag, root, "_data_files", SBP_JSON_REQUIRED, &files));
     for (int64_t i = 0; i < files->count; i++) {
-        const char *name;
+        const char *name, *path;
         SBP_TRY(sbp_json_get_string(list->diag, &files->items[i], "filename", SBP_JSON_REQUIRED, &name));
-        push(list, sbp_file_join(list->arena, directory, name));
+        SBP_TRY(sbp_named_path(list->arena, list->diag, state, directory, name, &path));
+        push(list, path);
     }
     return SBP_OK;
 }
