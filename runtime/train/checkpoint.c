@@ -12,6 +12,7 @@
 
 #include "backends/ranks/ranks.h"
 #include "ir/base/json_write.h"
+#include "runtime/train/checkpoint_state.h"
 #include "runtime/train/checksums.h"
 #include "runtime/train/pieces.h"
 
@@ -45,13 +46,51 @@ typedef struct checkpoint_job {
     char *all_sums; /* the same of all others, members of a list; NULL: there are none */
     sbp_run_state *state;
     int64_t keep;
-    char temporary[80]; /* its name while it is being written */
+    char temporary[80];     /* its name while it is being written */
+    const char *state_text; /* of trainer_state.json */
+    sbp_checkpoint_mark mark;
     extra *extras;
     int32_t extra_count, extra_capacity;
     unsigned char *staging; /* [PIECE_ELEMS] doubles */
     sbp_safetensors_writer *writer;
     sbp_weights *weights;
 } checkpoint_job;
+
+/* ---- which files are of one checkpoint ---------------------------------------------------------------- */
+
+static sbp_status check_file(const checkpoint_job *job, const char *path) {
+    sbp_weights *file;
+    SBP_TRY(sbp_weights_open(job->arena, job->diag, path, &file));
+    const char *found = sbp_weights_metadata(file, "checkpoint");
+    sbp_status status = SBP_OK;
+    if (!found)
+        status = sbp_fail(
+            job->diag, SBP_INPUT,
+            "'%s' is of no checkpoint, which its metadata would name as '%s'; without '%s', --resume "
+            "goes on from the checkpoint before",
+            path, job->mark.text, job->path);
+    else if (strcmp(found, job->mark.text) != 0)
+        status = sbp_fail(
+            job->diag, SBP_INPUT,
+            "'%s' is of another checkpoint than trainer_state.json: its metadata name '%.40s', not '%s' "
+            "(a step and a hash of that file); without '%s', --resume goes on from the checkpoint before",
+            path, found, job->mark.text, job->path);
+    sbp_weights_close(file);
+    return status;
+}
+
+/* Each file of weights that was opened is of this checkpoint. */
+static sbp_status check_mark(const checkpoint_job *job, const sbp_weights *weights) {
+    const char *last = NULL; /* tensors of a file follow one another */
+    for (int32_t i = 0; *job->mark.text && i < sbp_weights_count(weights); i++) {
+        const char *path = sbp_weights_at(weights, i)->path;
+        if (last && strcmp(path, last) == 0)
+            continue;
+        SBP_TRY(check_file(job, path));
+        last = path;
+    }
+    return SBP_OK;
+}
 
 /* ---- what there is besides weights ------------------------------------------------------------------ */
 
@@ -186,18 +225,6 @@ static sbp_status close_mover(mover *m, const sbp_tensor_entry *tensor, sbp_stat
     return status;
 }
 
-/* A state that is not a number would make the next loss one, which the data are not to blame for. */
-static sbp_status check_numbers(const checkpoint_job *job, const sbp_weight *weight, sbp_dtype dtype,
-                                int64_t count) {
-    if (!sbp_dtype_is_float(dtype))
-        return SBP_OK;
-    for (int64_t i = 0; i < count; i++)
-        if (isnan(sbp_element_get(job->staging, dtype, i)))
-            return sbp_fail(job->diag, SBP_INPUT, "'%s': '%.200s' in optimizer.safetensors is not a number",
-                            job->path, weight->name);
-    return SBP_OK;
-}
-
 /* All pieces of an extra, one way or the other. */
 static sbp_status move_pieces(checkpoint_job *job, const extra *e, mover *movers, const sbp_weight *weight) {
     int64_t unit = sbp_dtype_bytes(e->dtype);
@@ -206,7 +233,7 @@ static sbp_status move_pieces(checkpoint_job *job, const extra *e, mover *movers
         if (weight)
             SBP_TRY(sbp_weights_read(job->weights, weight, at, count, e->dtype, job->staging, job->diag));
         if (weight)
-            SBP_TRY(check_numbers(job, weight, e->dtype, count));
+            SBP_TRY(sbp_state_check(job->diag, weight, e->suffix, e->dtype, job->staging, count));
         else
             memset(job->staging, 0, (size_t)(count * unit));
         for (int32_t k = 0; k < e->source->count; k++) {
@@ -235,7 +262,7 @@ static sbp_status move_buffer(checkpoint_job *job, const extra *e, const sbp_wei
             continue;
         }
         SBP_TRY(sbp_weights_read(job->weights, weight, at, count, e->dtype, job->staging, job->diag));
-        SBP_TRY(check_numbers(job, weight, e->dtype, count));
+        SBP_TRY(sbp_state_check(job->diag, weight, e->suffix, e->dtype, job->staging, count));
         SBP_TRY(sbp_executor_write(job->executor, e->buffers[0], 0, at, count, e->dtype, job->staging,
                                    job->diag));
     }
@@ -285,6 +312,7 @@ static void list_pieces(checkpoint_job *job) {
                                .diag = job->diag,
                                .executor = job->executor,
                                .directory = job->path,
+                               .checkpoint = job->mark.text,
                                .list = list,
                                .count = count};
 }
@@ -309,9 +337,10 @@ static sbp_status save_extras(checkpoint_job *job) {
                                      .dtype = job->extras[i].dtype,
                                      .rank = job->extras[i].rank,
                                      .dim = job->extras[i].dim};
+    const sbp_key_value mark = {"checkpoint", job->mark.text};
     SBP_TRY(sbp_safetensors_writer_create(job->arena, job->diag,
                                           sbp_file_join(job->arena, job->path, "optimizer.safetensors"),
-                                          specs, job->extra_count, NULL, 0, 0, &job->writer));
+                                          specs, job->extra_count, &mark, 1, 0, &job->writer));
     for (int32_t i = 0; i < job->extra_count; i++)
         SBP_TRY(move_extra(job, &job->extras[i], NULL));
     return sbp_safetensors_writer_commit(job->writer, job->diag);
@@ -335,6 +364,10 @@ static sbp_status check_known(const checkpoint_job *job) {
     return SBP_OK;
 }
 
+static bool has_shape(const sbp_weight *weight, const extra *e) {
+    return weight->rank == e->rank && memcmp(weight->dim, e->dim, (size_t)e->rank * sizeof *e->dim) == 0;
+}
+
 static sbp_status load_extra(checkpoint_job *job, const extra *e) {
     const char *name = extra_name(job, e), *wanted = sbp_safetensors_dtype(e->dtype);
     const sbp_weight *weight = sbp_weights_find(job->weights, name);
@@ -344,6 +377,11 @@ static sbp_status load_extra(checkpoint_job *job, const extra *e) {
             "%s: optimizer.safetensors has no '%.200s', which this plan keeps as %s: it must keep "
             "weights and states in the types of the run that is to go on",
             job->path, name, wanted);
+    if (weight->elems == e->elems && !has_shape(weight, e))
+        return sbp_fail(
+            job->diag, SBP_INPUT,
+            "%s: '%.200s' in optimizer.safetensors has the elements of the parameter, but not its shape",
+            job->path, name);
     if (weight->elems != e->elems || strcmp(weight->encoding, wanted) != 0)
         return sbp_fail(
             job->diag, SBP_INPUT,
@@ -358,11 +396,14 @@ static sbp_status load_extras(checkpoint_job *job) {
     list_extras(job);
     if (sbp_pieces_exist(job->arena, job->path)) {
         list_pieces(job);
+        SBP_TRY(sbp_pieces_open(&job->pieces));
+        SBP_TRY(check_mark(job, job->pieces.files));
         return sbp_pieces_load(&job->pieces);
     }
     if (job->extra_count == 0 && !sbp_file_exists(path))
         return SBP_OK;
     SBP_TRY(sbp_weights_open(job->arena, job->diag, path, &job->weights));
+    SBP_TRY(check_mark(job, job->weights));
     for (int32_t i = 0; i < job->extra_count; i++)
         SBP_TRY(load_extra(job, &job->extras[i]));
     return check_known(job);
@@ -385,8 +426,9 @@ static sbp_status save_kept(checkpoint_job *job) {
         return SBP_OK;
     for (int32_t k = 0; k < s->kept_count; k++)
         specs[k] = (sbp_tensor_spec){s->kept[k].name, SBP_F64, 1, &s->kept[k].count};
+    const sbp_key_value mark = {"checkpoint", job->mark.text};
     SBP_TRY(sbp_safetensors_writer_create(job->arena, job->diag, sbp_file_join(job->arena, job->path, BATCH),
-                                          specs, s->kept_count, NULL, 0, 0, &job->writer));
+                                          specs, s->kept_count, &mark, 1, 0, &job->writer));
     for (int32_t k = 0; k < s->kept_count; k++)
         SBP_TRY(sbp_safetensors_writer_write(job->writer, job->diag, s->kept[k].values,
                                              s->kept[k].count * (int64_t)sizeof(double)));
@@ -412,6 +454,7 @@ static sbp_status load_kept(checkpoint_job *job) {
     if (s->inner == 0 || !sbp_file_exists(path))
         return SBP_OK;
     SBP_TRY(sbp_weights_open(job->arena, job->diag, path, &file));
+    status = check_mark(job, file);
     for (int32_t i = 0; i < sbp_weights_count(file) && i < SBP_MOST_KEPT && status == SBP_OK; i++)
         status = load_one_kept(job, file, sbp_weights_at(file, i), &s->kept[s->kept_count++]);
     sbp_weights_close(file);
@@ -421,102 +464,13 @@ static sbp_status load_kept(checkpoint_job *job) {
 /* ---- trainer_state.json ----------------------------------------------------------------------------- */
 
 static sbp_status save_state(const checkpoint_job *job) {
-    const sbp_run_state *s = job->state;
-    sbp_text out;
-    sbp_text_init(&out, job->arena);
-    sbp_json_writer w = sbp_json_writer_on(&out);
-    w.lines = 1;
-    sbp_json_write_object(&w, NULL);
-    sbp_json_write_int(&w, "step", s->step);
-    sbp_json_write_int(&w, "epoch", s->epoch);
-    sbp_json_write_int(&w, "at", s->at);
-    sbp_json_write_int(&w, "num_tokens", s->num_tokens);
-    sbp_json_write_int(&w, "evaluated", s->evaluated);
-    sbp_json_write_int(&w, "loss_count", s->loss_count);
-    sbp_json_write_double(&w, "loss_sum", s->loss_sum);
-    sbp_json_write_hash(&w, "data_hash", s->data_hash);
-    sbp_json_write_int(&w, "seed", s->seed);
-    sbp_json_write_int(&w, "batch_rows", s->batch_rows);
-    sbp_json_write_int(&w, "batch_tokens", s->batch_tokens);
-    sbp_json_write_bool(&w, "shuffle", s->shuffle);
-    if (s->matmuls)
-        sbp_json_write_hash(&w, "matmuls", s->matmuls);
-    if (s->inner)
-        sbp_json_write_int(&w, "inner", s->inner);
-    if (s->reference)
-        sbp_json_write_hash(&w, "reference", s->reference);
-    if (s->base)
-        sbp_json_write_hash(&w, "base", s->base);
-    sbp_json_write_end(&w);
-    sbp_text_add(&out, "\n");
-    return sbp_file_write(job->diag, sbp_file_join(job->arena, job->path, "trainer_state.json"), out.data,
-                          out.length);
+    return sbp_file_write(job->diag, sbp_file_join(job->arena, job->path, SBP_RUNDIR_CHECKPOINT),
+                          job->state_text, strlen(job->state_text));
 }
 
-static sbp_status must_equal(const checkpoint_job *job, const char *what, int64_t found, int64_t expected) {
-    if (found == expected)
-        return SBP_OK;
-    return sbp_fail(job->diag, SBP_INPUT, "%s: the run to be resumed had %s %lld, this one has %lld",
-                    job->path, what, (long long)found, (long long)expected);
-}
-
-static sbp_status load_state(const checkpoint_job *job) {
-    const sbp_json *root;
-    sbp_run_state *s = job->state, saved = {0};
-    const char *hash = "", *matmuls = "", *reference = "", *base = "";
-    char expected[20];
-    const struct {
-        const char *name;
-        int64_t *out;
-    } members[] = {{"step", &saved.step},
-                   {"epoch", &saved.epoch},
-                   {"at", &saved.at},
-                   {"num_tokens", &saved.num_tokens},
-                   {"loss_count", &saved.loss_count},
-                   {"seed", &saved.seed},
-                   {"batch_rows", &saved.batch_rows},
-                   {"batch_tokens", &saved.batch_tokens}};
-    SBP_TRY(sbp_json_read(job->arena, job->diag, sbp_file_join(job->arena, job->path, "trainer_state.json"),
-                          0, &root));
-    SBP_TRY(sbp_json_as_object(job->diag, root, &root));
-    for (int i = 0; i < SBP_COUNT(members); i++) {
-        SBP_TRY(sbp_json_get_i64(job->diag, root, members[i].name, SBP_JSON_REQUIRED, members[i].out));
-        /* Sums and products of them stay exact. */
-        if (*members[i].out < 0 || *members[i].out > (int64_t)1 << 53)
-            return sbp_json_fail(job->diag, sbp_json_member(root, members[i].name),
-                                 "%lld is not a count: 0 .. 2^53", (long long)*members[i].out);
-    }
-    SBP_TRY(sbp_json_get_i64(job->diag, root, "evaluated", SBP_JSON_REQUIRED, &saved.evaluated));
-    SBP_TRY(sbp_json_get_i64(job->diag, root, "inner", SBP_JSON_OPTIONAL, &saved.inner));
-    if (saved.inner < 0 || saved.inner > (int64_t)1 << 53)
-        return sbp_json_fail(job->diag, sbp_json_member(root, "inner"), "%lld is not a count: 0 .. 2^53",
-                             (long long)saved.inner);
-    SBP_TRY(sbp_json_get_double(job->diag, root, "loss_sum", SBP_JSON_REQUIRED, &saved.loss_sum));
-    SBP_TRY(sbp_json_get_bool(job->diag, root, "shuffle", SBP_JSON_REQUIRED, &saved.shuffle));
-    SBP_TRY(sbp_json_get_string(job->diag, root, "data_hash", SBP_JSON_REQUIRED, &hash));
-    snprintf(expected, sizeof expected, "%016llx", (unsigned long long)s->data_hash);
-    if (strcmp(hash, expected) != 0)
-        return sbp_fail(job->diag, SBP_INPUT, "%s: the run to be resumed had other data (hash %.20s, now %s)",
-                        job->path, hash, expected);
-    SBP_TRY(sbp_json_get_string(job->diag, root, "matmuls", SBP_JSON_OPTIONAL, &matmuls));
-    SBP_TRY(sbp_json_get_string(job->diag, root, "reference", SBP_JSON_OPTIONAL, &reference));
-    SBP_TRY(sbp_json_get_string(job->diag, root, "base", SBP_JSON_OPTIONAL, &base));
-    saved.base = strtoull(base, NULL, 16);
-    if (saved.base != s->base)
-        return sbp_fail(job->diag, SBP_INPUT,
-                        "%s: the run to be resumed had other frozen weights (hash %016llx, now %016llx): the "
-                        "file that they come from has changed",
-                        job->path, (unsigned long long)saved.base, (unsigned long long)s->base);
-    saved.matmuls = strtoull(matmuls, NULL, 16);
-    saved.reference = strtoull(reference, NULL, 16);
-    SBP_TRY(must_equal(job, "--seed", saved.seed, s->seed));
-    SBP_TRY(must_equal(job, "--batch-size", saved.batch_rows, s->batch_rows));
-    SBP_TRY(must_equal(job, "--batch-tokens", saved.batch_tokens, s->batch_tokens));
-    SBP_TRY(must_equal(job, "--shuffle", saved.shuffle, s->shuffle));
-    saved.data_hash = s->data_hash;
-    sbp_kept_release(s);
-    *s = saved;
-    return SBP_OK;
+static sbp_status load_state(checkpoint_job *job) {
+    sbp_kept_release(job->state);
+    return sbp_checkpoint_state_read(job->arena, job->diag, job->path, job->state, &job->mark);
 }
 
 /* ---- directories ------------------------------------------------------------------------------------ */
@@ -565,6 +519,7 @@ static sbp_status prepare_body(void *user) {
     sbp_text_init(&job->sums, job->arena);
     job->entries = sbp_json_writer_on(&job->sums);
     job->path = sbp_arena_printf(job->arena, "%s/%s", job->directory->path, job->temporary);
+    job->state_text = sbp_checkpoint_state_text(job->arena, job->state, &job->mark);
     if (is_first(job) && mkdir(job->path, 0777) != 0)
         return sbp_fail(job->diag, SBP_IO, "cannot create '%s': %s", job->path, strerror(errno));
     return SBP_OK;
@@ -572,7 +527,7 @@ static sbp_status prepare_body(void *user) {
 
 static sbp_status write_body(void *user) {
     checkpoint_job *job = user;
-    SBP_TRY(sbp_output_save_model(job->diag, job->executor, job->plan, job->info, job->path, true));
+    SBP_TRY(sbp_output_save_model(job->diag, job->executor, job->plan, job->info, job->path, job->mark.text));
     SBP_TRY(save_extras(job));
     SBP_TRY(save_kept(job));
     return save_state(job);
@@ -582,7 +537,7 @@ static sbp_status write_body(void *user) {
 static sbp_status write_part_body(void *user) {
     checkpoint_job *job = user;
     const sbp_together *t = job->together;
-    sbp_output_part part = {.rank = t->rank, .ranks = t->count};
+    sbp_output_part part = {.rank = t->rank, .ranks = t->count, .checkpoint = job->mark.text};
     sbp_json_write_object(&job->entries, NULL);
     SBP_TRY(sbp_output_save_part(job->diag, job->executor, job->plan, job->info, job->path, &part));
     for (int32_t i = t->rank; t->rank > 0 && i < part.shard_count; i += t->count) {
@@ -697,6 +652,9 @@ static sbp_status name_temporary(checkpoint_job *job) {
 static sbp_status save(checkpoint_job *job) {
     SBP_TRY(name_temporary(job));
     sbp_status status = agree(job, run_job(job, prepare_body));
+    if (status == SBP_OK && job->together) /* rank 0 writes the state */
+        status = sbp_ranks_broadcast(job->together->ranks, &job->mark, sizeof job->mark / sizeof(int64_t),
+                                     SBP_I64, 0, job->diag);
     if (status == SBP_OK)
         status = job->together ? write_together(job) : run_job(job, write_body);
     if (status == SBP_OK)
@@ -733,8 +691,10 @@ static sbp_status load_body(void *user) {
     bool adapter = sbp_tensor_table_has_adapter(job->plan->tensors);
     const char *file = sbp_file_join(job->arena, job->path, "adapter_model.safetensors");
     SBP_TRY(sbp_weights_open(job->arena, job->diag, adapter ? file : job->path, &weights));
-    sbp_status status = adapter ? sbp_params_load_adapter(job->executor, job->plan, weights, job->diag)
-                                : sbp_params_load_trained(job->executor, job->plan, weights, job->diag);
+    sbp_status status = check_mark(job, weights);
+    if (status == SBP_OK)
+        status = adapter ? sbp_params_load_adapter(job->executor, job->plan, weights, job->diag)
+                         : sbp_params_load_trained(job->executor, job->plan, weights, job->diag);
     sbp_weights_close(weights);
     return status == SBP_OK ? load_extras(job) : status;
 }

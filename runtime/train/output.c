@@ -35,8 +35,8 @@ typedef struct output_job {
     const sbp_plan *plan;
     const sbp_plan_info *info;
     const char *directory;
-    bool checkpoint;       /* what goes on with the same plan and base */
-    sbp_output_part *part; /* NULL: all of it */
+    const char *checkpoint; /* text of what goes on with the same plan and base; NULL: a result */
+    sbp_output_part *part;  /* NULL: all of it */
 } output_job;
 
 /* An adapter's own files, not those of a model. */
@@ -304,8 +304,12 @@ static sbp_status carry_files(const output_job *job) {
 /* ---- the model -------------------------------------------------------------------------------------- */
 
 static sbp_status save_weights(const output_job *job) {
-    sbp_save_options options = {
-        .dtype = model_dtype(job), .max_shard_bytes = SHARD_BYTES, .without_base = job->checkpoint};
+    const sbp_key_value metadata[] = {{"format", "pt"}, {"checkpoint", job->checkpoint}};
+    sbp_save_options options = {.dtype = model_dtype(job),
+                                .max_shard_bytes = SHARD_BYTES,
+                                .without_base = job->checkpoint != NULL,
+                                .metadata = metadata,
+                                .metadata_count = job->checkpoint ? 2 : 1};
     const char *name = "model.safetensors";
     if (writes_adapter(job)) {
         options.part = SBP_SAVE_ADAPTER;
@@ -359,7 +363,7 @@ static sbp_status save(output_job job) {
 }
 
 sbp_status sbp_output_save_model(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
-                                 const sbp_plan_info *info, const char *directory, bool checkpoint) {
+                                 const sbp_plan_info *info, const char *directory, const char *checkpoint) {
     return save((output_job){.diag = diag,
                              .executor = executor,
                              .plan = plan,
@@ -375,6 +379,6 @@ sbp_status sbp_output_save_part(sbp_diag *diag, sbp_executor *executor, const sb
                              .plan = plan,
                              .info = info,
                              .directory = directory,
-                             .checkpoint = true,
+                             .checkpoint = part->checkpoint,
                              .part = part});
 }

@@ -12,16 +12,18 @@
 #include "runtime/run/weights.h"
 
 /* What the plan trains: a model, or an adapter as PEFT has it; with info->merge the model with the adapter in
- * it. checkpoint: without the base, which is still where it came from, and nothing merged. Needs no guard. */
+ * it. checkpoint: without the base, which is still where it came from, and nothing merged, with this text in the
+ * metadata of its weights ("checkpoint"); NULL: a result. Needs no guard. */
 sbp_status sbp_output_save_model(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
                                  const sbp_plan_info *info, const char *directory,
-                                 bool checkpoint) SBP_CHECKED;
+                                 const char *checkpoint) SBP_CHECKED;
 
 /* What a rank writes of the model of a checkpoint that all write together (sbp_save_options): rank 0 all but
  * the others' shards; of an adapter all. */
 typedef struct sbp_output_part {
     int32_t rank, ranks;
-    int32_t shard_count; /* out: of model.safetensors; 0: it is an adapter's */
+    const char *checkpoint; /* as above */
+    int32_t shard_count;    /* out: of model.safetensors; 0: it is an adapter's */
 } sbp_output_part;
 
 sbp_status sbp_output_save_part(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,

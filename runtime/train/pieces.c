@@ -103,8 +103,9 @@ static sbp_status write_file(sbp_pieces *p, const int64_t *before, int32_t rank,
                 .rank = 1,
                 .dim = &dims[i]};
     }
+    const sbp_key_value metadata = {"checkpoint", p->checkpoint};
     SBP_TRY(sbp_safetensors_writer_create(p->arena, p->diag, sbp_file_join(p->arena, p->directory, name),
-                                          specs, count, NULL, 0, 0, &p->writer));
+                                          specs, count, &metadata, p->checkpoint ? 1 : 0, 0, &p->writer));
     return write_ranges(p, ranges);
 }
 
@@ -198,12 +199,25 @@ static sbp_status check_pieces(const sbp_pieces *p, const found_piece *found, in
     return SBP_OK;
 }
 
-/* A state that is not a number would make the next loss one, which the data are not to blame for. */
-static sbp_status check_numbers(const sbp_pieces *p, const sbp_weight *weight, sbp_dtype dtype,
-                                const void *data, int64_t count) {
-    for (int64_t i = 0; sbp_dtype_is_float(dtype) && i < count; i++)
-        if (isnan(sbp_element_get(data, dtype, i)))
-            return sbp_fail(p->diag, SBP_INPUT, "%s: '%.200s' is not a number", weight->path, weight->name);
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+sbp_status sbp_state_check(sbp_diag *diag, const sbp_weight *weight, const char *name, sbp_dtype dtype,
+                           const void *values, int64_t count) {
+    if (!sbp_dtype_is_float(dtype))
+        return SBP_OK;
+    const bool is_signed = !ends_with(name, "_sq") && !ends_with(name, "_absmax");
+    for (int64_t i = 0; i < count; i++) {
+        double value = sbp_element_get(values, dtype, i);
+        if (!isfinite(value) || (!is_signed && value < 0))
+            return sbp_fail(diag, SBP_INPUT, "%s: '%.200s' is %s, with which no run goes on", weight->path,
+                            weight->name,
+                            isfinite(value) ? "negative"
+                            : isnan(value)  ? "not a number"
+                                            : "infinite");
+    }
     return SBP_OK;
 }
 
@@ -218,13 +232,13 @@ static sbp_status read_piece(const sbp_pieces *p, const found_piece *f, void *st
     for (int64_t at = r.first; at < r.end; at += PIECE_ELEMS) {
         int64_t n = r.end - at < PIECE_ELEMS ? r.end - at : PIECE_ELEMS;
         SBP_TRY(sbp_weights_read(p->files, f->weight, at - f->range.first, n, dtype, staging, p->diag));
-        SBP_TRY(check_numbers(p, f->weight, dtype, staging, n));
+        SBP_TRY(sbp_state_check(p->diag, f->weight, p->list[f->of].name, dtype, staging, n));
         SBP_TRY(sbp_executor_write(p->executor, buffer, 0, at, n, dtype, staging, p->diag));
     }
     return SBP_OK;
 }
 
-static sbp_status read_pieces(const sbp_pieces *p) {
+sbp_status sbp_pieces_load(sbp_pieces *p) {
     int32_t count = sbp_weights_count(p->files);
     found_piece *found = SBP_NEW_ARRAY(p->arena, found_piece, count + 1);
     void *staging = SBP_NEW_ARRAY(p->arena, double, PIECE_ELEMS);
@@ -242,9 +256,8 @@ static sbp_status read_pieces(const sbp_pieces *p) {
     return SBP_OK;
 }
 
-sbp_status sbp_pieces_load(sbp_pieces *p) {
-    SBP_TRY(sbp_weights_open(p->arena, p->diag, sbp_file_join(p->arena, p->directory, INDEX), &p->files));
-    return read_pieces(p);
+sbp_status sbp_pieces_open(sbp_pieces *p) {
+    return sbp_weights_open(p->arena, p->diag, sbp_file_join(p->arena, p->directory, INDEX), &p->files);
 }
 
 void sbp_pieces_close(sbp_pieces *p) {

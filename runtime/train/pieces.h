@@ -12,6 +12,7 @@
 #ifndef SBP_RUNTIME_TRAIN_PIECES_H
 #define SBP_RUNTIME_TRAIN_PIECES_H
 
+#include "frontends/weights/weights.h"
 #include "runtime/run/executor.h"
 
 typedef struct sbp_kept_buffer {
@@ -24,9 +25,10 @@ typedef struct sbp_pieces {
     sbp_diag *diag;
     sbp_executor *executor;
     const char *directory;
+    const char *checkpoint; /* text for the metadata of each file, NULL: none */
     const sbp_kept_buffer *list;
     int32_t count;
-    struct sbp_weights *files; /* open ones */
+    sbp_weights *files; /* open ones */
     struct sbp_safetensors_writer *writer;
 } sbp_pieces;
 
@@ -35,8 +37,15 @@ typedef struct sbp_pieces {
 sbp_status sbp_pieces_save(sbp_pieces *pieces, int32_t rank, int32_t ranks, const char **name) SBP_CHECKED;
 /* Whether a directory has such files. */
 bool sbp_pieces_exist(sbp_arena *arena, const char *directory);
-/* What this process has of all buffers. */
+/* Opens them: `files`. */
+sbp_status sbp_pieces_open(sbp_pieces *pieces) SBP_CHECKED;
+/* What this process has of all buffers, of files that are open. */
 sbp_status sbp_pieces_load(sbp_pieces *pieces) SBP_CHECKED;
+/* Values that are loaded into a state of this name: finite, and of squares ("_sq") or of the largest of a block
+ * ("_absmax") not negative. Another would make a later loss NaN, or keep its weight where it is, for which the data
+ * are not to blame: SBP_INPUT, naming the tensor. */
+sbp_status sbp_state_check(sbp_diag *diag, const sbp_weight *weight, const char *name, sbp_dtype dtype,
+                           const void *values, int64_t count) SBP_CHECKED;
 /* Closes what is open, after the guard. */
 void sbp_pieces_close(sbp_pieces *pieces);
 

@@ -1,6 +1,9 @@
 /* Stopping a run and going on with it: the same bits as in one go, and the same run or a refusal. */
 #include "tests/cli/cli_testing.h"
 
+#include <inttypes.h>
+#include <math.h>
+
 #define COMPILE "$C compile $S -o $D/p --seq-len 933"
 #define TRAIN                                                                                                \
     "$R $D/p --data $G/stories260k_trl/train.jsonl --batch-size 8 --lr 0.001 --shuffle off --steps 20"
@@ -159,7 +162,9 @@ static void test_a_run_goes_on_beyond_its_end(void **state) {
     assert_int_equal(count, SBP_COUNT(steps));
     for (int i = 0; i < count; i++)
         assert_int_equal(cli_number(f, lines[i], "step"), steps[i]);
-    cli_ok(f, "cmp $D/o/model.safetensors $D/o/checkpoint-8/model.safetensors");
+    cli_ok(f,
+           "for F in o o/checkpoint-8; do F=$D/$F/model.safetensors; tail -c +$((9 + $(od -An -tu8 -N8 $F))) "
+           "$F >$D/$(basename $(dirname $F)).bytes; done; cmp $D/o.bytes $D/checkpoint-8.bytes");
 }
 
 /* A signal in an evaluation: it is made again, and metrics.jsonl has it once. */
@@ -227,8 +232,108 @@ static void test_states_that_are_no_numbers(void **state) {
            "F=$D/o/checkpoint-2/optimizer.safetensors; printf '\\377\\377\\377\\377' | dd of=$F bs=1 "
            "seek=$(($(stat -c %s $F) - 4)) conv=notrunc status=none");
     cli_sum_again(f, "o/checkpoint-2");
-    cli_fails(f, 1, "in optimizer.safetensors is not a number", "$R $D/p --resume --out $D/o");
+    cli_fails(f, 1, "is not a number, with which no run goes on", "$R $D/p --resume --out $D/o");
     assert_null(strstr(cli_text(f, "err"), "row"));
+}
+
+/* The header of a file of tensors, from `{` on, and where its bytes begin. */
+static char *open_tensors(const io_fixture *f, const char *name, size_t *length, int64_t *begin) {
+    const char *text;
+    assert_int_equal(sbp_file_read(f->arena, f->diag, io_path(f, name), &text, length), SBP_OK);
+    memcpy(begin, text, sizeof *begin);
+    *begin += 8;
+    char *copy = sbp_arena_alloc(f->arena, *length + 1);
+    memcpy(copy, text, *length);
+    return copy;
+}
+
+/* The first tensor of a name that ends so: a value in its middle. */
+static void put_value(const io_fixture *f, const char *name, const char *end, float value) {
+    size_t length;
+    int64_t begin, from, to;
+    char *text = open_tensors(f, name, &length, &begin), *at = strstr(text + 8, end);
+    assert_non_null(at);
+    at = strstr(at, "data_offsets\":[");
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, "data_offsets\":[%" SCNd64 ",%" SCNd64, &from, &to), 2);
+    memcpy(text + begin + from + (to - from) / 8 * 4, &value, sizeof value);
+    io_put(io_path(f, name), text, length);
+}
+
+/* [a,b] of the first matrix of a name that ends so becomes [b,a]. */
+static void transpose(const io_fixture *f, const char *name, const char *end) {
+    size_t length;
+    int64_t begin;
+    long a, b;
+    char *text = open_tensors(f, name, &length, &begin);
+    for (char *at = strstr(text + 8, end); at; at = strstr(at + 1, end)) {
+        char *shape = strstr(at, "\"shape\":["), before[60], after[60];
+        if (!shape || sscanf(shape, "\"shape\":[%ld,%ld]", &a, &b) != 2 || a == b)
+            continue;
+        int n = snprintf(before, sizeof before, "\"shape\":[%ld,%ld]", a, b);
+        snprintf(after, sizeof after, "\"shape\":[%ld,%ld]", b, a);
+        memcpy(shape, after, (size_t)n);
+        io_put(io_path(f, name), text, length);
+        return;
+    }
+    fail_msg("no matrix in %s", name);
+}
+
+/* Checkpoints that were put together of others, or whose numbers no run has, though checksums fit. */
+static void test_mixed_checkpoints(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *change, *message;
+        const char *end; /* of a state's name */
+        float value;     /* 0: its shape is transposed */
+    } cases[] = {
+        {"sed -i 's/\"step\": 4/\"step\": 6/' $D/c/checkpoint-4/trainer_state.json",
+         "checkpoint-4': its trainer_state.json is of step 6", NULL, 0},
+        {"sed -i 's/\"at\": [0-9]*/\"at\": 0/' $D/c/checkpoint-4/trainer_state.json",
+         "is of another checkpoint than trainer_state.json: its metadata name '4:", NULL, 0},
+        {"cd $D/c; cp checkpoint-2/model.safetensors checkpoint-4",
+         "checkpoint-4/model.safetensors' is of another checkpoint than trainer_state.json: its metadata "
+         "name '2:",
+         NULL, 0},
+        {"cd $D/c; cp checkpoint-2/optimizer.safetensors checkpoint-4",
+         "checkpoint-4/optimizer.safetensors' is of another checkpoint", NULL, 0},
+        {"cd $D/c; cp checkpoint-2/*.safetensors checkpoint-4; sed 's/\"step\": 2/\"step\": 4/' "
+         "checkpoint-2/trainer_state.json >checkpoint-4/trainer_state.json",
+         "is of another checkpoint than trainer_state.json", NULL, 0},
+        {"cd $D/c; cp model.safetensors checkpoint-4", "model.safetensors' is of no checkpoint", NULL, 0},
+        {"sed -z -i 's/,[^,]*\"marked\": true//; s/\"at\": [0-9]*/\"at\": 25/' "
+         "$D/c/checkpoint-4/trainer_state.json",
+         "goes on at row 25 of epoch 1 after step 4", NULL, 0},
+        {"sed -z -i 's/,[^,]*\"marked\": true//; s/\"epoch\": [0-9]*/\"epoch\": 5/' "
+         "$D/c/checkpoint-4/trainer_state.json",
+         "of epoch 5 after step 4", NULL, 0},
+        {"true", "is infinite, with which no run goes on", ".exp_avg_sq\"", INFINITY},
+        {"true", "is infinite, with which no run goes on", ".exp_avg\"", -INFINITY},
+        {"true", "is negative, with which no run goes on", ".exp_avg_sq\"", -1e-6F},
+        {"true", "has the elements of the parameter, but not its shape", ".exp_avg\"", 0},
+    };
+#define GO_ON "$R $D/p --resume --out $D/c"
+    cli_ok(f, COMPILE
+           "; head -24 $G/stories260k_trl/train.jsonl >$D/t.jsonl; $R $D/p --data $D/t.jsonl --steps 6 "
+           "--save-every 2 --keep all --shuffle off --out $D/whole; cp -r $D/whole $D/o; rm -r "
+           "$D/o/checkpoint-6");
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        cli_ok(f, sbp_arena_printf(f->arena, "rm -rf $D/c; cp -r $D/o $D/c; %s", cases[i].change));
+        const char *states = "c/checkpoint-4/optimizer.safetensors";
+        if (cases[i].end && cases[i].value != 0)
+            put_value(f, states, cases[i].end, cases[i].value);
+        else if (cases[i].end)
+            transpose(f, states, cases[i].end);
+        cli_sum_again(f, "c/checkpoint-4");
+        cli_fails(f, 1, cases[i].message, GO_ON);
+        assert_null(strstr(cli_text(f, "err"), "--columns")); /* the data are not blamed */
+    }
+    /* of a version that had no marks: read, and the same bits */
+    cli_ok(f, "rm -rf $D/c; cp -r $D/o $D/c; sed -z -i 's/,[^,]*\"marked\": true//' "
+              "$D/c/checkpoint-4/trainer_state.json");
+    cli_sum_again(f, "c/checkpoint-4");
+    cli_ok(f, GO_ON);
+    cli_same(f, "whole/model.safetensors", "c/model.safetensors");
 }
 
 static void test_resume_asks_for_the_same_run(void **state) {
@@ -275,6 +380,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_stopped_in_an_evaluation, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_damage_is_named, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_states_that_are_no_numbers, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_mixed_checkpoints, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_resume_asks_for_the_same_run, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

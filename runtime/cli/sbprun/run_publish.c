@@ -140,7 +140,7 @@ static sbp_status put(const sbp_world *world, const sbp_session *session, const 
                       const char *name, const char *temporary) {
     const sbp_rundir *dir = &outputs->published.dir;
     const char *path = sbp_file_join(world->arena, dir->path, temporary);
-    SBP_TRY(sbp_output_save_model(world->diag, world->executor, session->plan, &session->info, path, false));
+    SBP_TRY(sbp_output_save_model(world->diag, world->executor, session->plan, &session->info, path, NULL));
     SBP_TRY(sbp_file_write(world->diag, sbp_file_join(world->arena, path, MARK), mark_text,
                            sizeof mark_text - 1));
     int error = sbp_rundir_discard_name(dir, name, MARK);

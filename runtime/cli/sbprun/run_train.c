@@ -300,7 +300,7 @@ static sbp_status save_result(const sbp_world *world, const sbp_inputs *inputs, 
         session->info.adapter_factor = sbp_options_double(world->options, SBP_OPT_ADAPTER);
     SBP_TRY(check_out(world, inputs, session, outputs));
     SBP_TRY(sbp_output_save_model(world->diag, world->executor, session->plan, &session->info, outputs->out,
-                                  false));
+                                  NULL));
     SBP_TRY(sbp_run_write_card(world, inputs, session, outputs));
     if (session->state.step > 0)
         SBP_TRY(sbp_run_write_page(world, session, outputs));
@@ -420,6 +420,21 @@ static sbp_status find_checkpoint(sbp_world *world, sbp_outputs *outputs, const 
     return SBP_OK;
 }
 
+/* Where a checkpoint says that the next batch begins is in the data; an epoch takes a step at least. */
+static sbp_status check_place(const sbp_world *world, const sbp_inputs *inputs, const sbp_session *session,
+                              const char *found) {
+    const sbp_run_state *s = &session->state;
+    int64_t rows = inputs->data && !inputs->stream.steps ? inputs->data->row_count : INT64_MAX;
+    if (s->at <= rows && s->epoch <= s->step && (s->inner == 0 || s->inner <= s->step))
+        return SBP_OK;
+    return sbp_fail(
+        world->diag, SBP_INPUT,
+        "'%s': its trainer_state.json goes on at row %lld of epoch %lld after step %lld (%lld with that "
+        "batch), which no run of %lld rows does; without '%s', --resume goes on from the checkpoint before",
+        found, (long long)s->at, (long long)s->epoch, (long long)s->step, (long long)s->inner,
+        (long long)rows, found);
+}
+
 /* Weights from a checkpoint, or from the beginning. */
 static sbp_status begin(sbp_world *world, sbp_inputs *inputs, sbp_session *session, const char *found) {
     if (!found)
@@ -431,6 +446,7 @@ static sbp_status begin(sbp_world *world, sbp_inputs *inputs, sbp_session *sessi
     SBP_TRY(sbp_world_agree(
         world, sbp_checkpoint_verify(world->diag, found, world->place.rank, world->place.count)));
     SBP_TRY(sbp_checkpoint_load(world->diag, world->executor, session->plan, found, &session->state));
+    SBP_TRY(check_place(world, inputs, session, found));
     if (session->state.matmuls != matmuls)
         sbp_note(world->diag,
                  "'%s' was computed with other algorithms of matmuls (hash %016llx, here %016llx): sums "
