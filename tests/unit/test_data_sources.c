@@ -372,6 +372,7 @@ static void test_bombs(void **state) {
          "row 1: it takes more than 128.66 MiB, more than 680 B of file may stand for", (int64_t)160 << 20},
         {CORPUS "parquet/long_list", "a page says that it has more values than may be read", 1 << 20},
         {CORPUS "parquet/claimed_rows", "says that it has 8589934592 rows or more in 150 bytes", 1 << 20},
+        {CORPUS "parquet/groups_of_another_type", "its row groups are damaged", 1 << 20},
         {CORPUS "parquet/half_lengths", "a page ends in the middle, or its values are damaged", 1 << 20},
     };
     for (int i = 0; i < SBP_COUNT(cases); i++) {
@@ -385,6 +386,19 @@ static void test_bombs(void **state) {
 }
 
 /* A column that nobody wants takes nothing, whatever it has; that it is there is known. */
+/* What a batch of Arrow says of its nulls: more than rows, or some and nothing that says which; of none, as pyarrow
+ * reads it, whatever lies where that would be. */
+static void test_counts_of_nulls(void **state) {
+    io_fixture *f = *state;
+    static const char *const wrong[] = {CORPUS "arrow/nulls_without_bitmap",
+                                        CORPUS "arrow/more_nulls_than_rows"};
+    for (int i = 0; i < SBP_COUNT(wrong); i++) {
+        read_job job = {.f = f, .path = wrong[i]};
+        assert_fails(f, SBP_INPUT, "a batch of rows does not fit the schema", read_rows(&job));
+    }
+    assert_string_equal(text_of(f, CORPUS "arrow/bitmap_of_no_nulls"), "{\"a\":7}\n{\"a\":0}\n{\"a\":9}\n");
+}
+
 static void test_unwanted_columns(void **state) {
     io_fixture *f = *state;
     static const char *const files[] = {CORPUS "parquet/long_list", ROWS "v2.parquet",
@@ -615,6 +629,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_drawn_rows, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_damage, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_bombs, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_counts_of_nulls, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_unwanted_columns, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_batches_of_no_rows, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_rows_of_compressed_files, io_setup, io_teardown),

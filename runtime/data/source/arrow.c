@@ -172,7 +172,7 @@ static sbp_status read_value(const row_job *job, sbp_arrow_field *f, int64_t at,
     int64_t from, to;
     if (at < 0 || at >= f->length || at > INT64_MAX / 16)
         return damaged(job, f);
-    if (f->has_validity && f->buffers[0].length > 0)
+    if (f->has_validity && f->null_count != 0 && f->buffers[0].length > 0) /* as Arrow's own reader asks */
         SBP_TRY(read_bits(job, &f->buffers[0], at, &bit));
     if (!bit)
         return SBP_OK;

@@ -447,6 +447,9 @@ static sbp_status take_field(batch_reader *r, sbp_arrow_field *f, bool used) {
         return damaged(r);
     for (int i = 0; i < f->buffer_count; i++)
         SBP_TRY(take_buffer(r, used, &f->buffers[i]));
+    if (f->null_count > f->length ||
+        (used && f->has_validity && f->null_count > 0 && f->buffers[0].length == 0))
+        return damaged(r); /* values that are null, and nothing says which */
     if (f->variadic) {
         int64_t texts =
             r->count < r->count_count ? (int64_t)number(&r->flat, r->counts + 8 * (size_t)r->count++, 8) : -1;

@@ -64,7 +64,7 @@ typedef struct sbp_parquet_leaf {
 typedef struct sbp_parquet_chunk {
     int64_t offset, bytes; /* in the file */
     int64_t values;        /* with nulls */
-    int codec;
+    int64_t codec;
 } sbp_parquet_chunk;
 
 typedef struct sbp_parquet_group {

@@ -69,27 +69,28 @@ static void read_logical(sbp_thrift *t, element *e) {
 static void read_element(meta_reader *r, element *e) {
     sbp_thrift *t = &r->thrift;
     int64_t length;
-    *e = (element){.type = -1, .converted = -1, .name = ""};
+    *e = (element){.type = -1, .converted = -1};
     for (sbp_thrift_field_head f = {0}; sbp_thrift_field(t, &f);) {
         if (f.id == 1)
-            e->type = sbp_thrift_int(t);
+            sbp_thrift_take(t, &f, SBP_THRIFT_I32, &e->type);
         else if (f.id == 2)
-            e->type_length = sbp_thrift_int(t);
+            sbp_thrift_take(t, &f, SBP_THRIFT_I32, &e->type_length);
         else if (f.id == 3)
-            e->repetition = sbp_thrift_int(t);
-        else if (f.id == 4) {
+            sbp_thrift_take(t, &f, SBP_THRIFT_I32, &e->repetition);
+        else if (f.id == 4 && f.type == SBP_THRIFT_BINARY) {
             const char *name = sbp_thrift_binary(t, &length);
             e->name = sbp_arena_strndup(r->arena, name, (size_t)length);
             t->failed |= !sbp_is_utf8(name, length);
         } else if (f.id == 5)
-            e->children = sbp_thrift_int(t);
+            sbp_thrift_take(t, &f, SBP_THRIFT_I32, &e->children);
         else if (f.id == 6)
-            e->converted = sbp_thrift_int(t);
+            sbp_thrift_take(t, &f, SBP_THRIFT_I32, &e->converted);
         else if (f.id == 10 && f.type == SBP_THRIFT_STRUCT)
             read_logical(t, e);
         else
             sbp_thrift_skip(t, f.type);
     }
+    t->failed |= !e->name;
     e->is_unsigned |= e->converted >= 11 && e->converted <= 14; /* UINT_8 .. UINT_64 */
 }
 
@@ -276,17 +277,18 @@ static sbp_status make_schema(meta_reader *r) {
 
 static void read_chunk_meta(sbp_thrift *t, sbp_parquet_chunk *chunk) {
     int64_t data = -1, dictionary = -1;
+    *chunk = (sbp_parquet_chunk){.codec = -1, .values = -1, .bytes = -1};
     for (sbp_thrift_field_head f = {0}; sbp_thrift_field(t, &f);) {
         if (f.id == 4)
-            chunk->codec = (int)sbp_thrift_int(t);
+            sbp_thrift_take(t, &f, SBP_THRIFT_I32, &chunk->codec);
         else if (f.id == 5)
-            chunk->values = sbp_thrift_int(t);
+            sbp_thrift_take(t, &f, SBP_THRIFT_I64, &chunk->values);
         else if (f.id == 7)
-            chunk->bytes = sbp_thrift_int(t);
+            sbp_thrift_take(t, &f, SBP_THRIFT_I64, &chunk->bytes);
         else if (f.id == 9)
-            data = sbp_thrift_int(t);
+            sbp_thrift_take(t, &f, SBP_THRIFT_I64, &data);
         else if (f.id == 11)
-            dictionary = sbp_thrift_int(t);
+            sbp_thrift_take(t, &f, SBP_THRIFT_I64, &dictionary);
         else
             sbp_thrift_skip(t, f.type);
     }
@@ -310,6 +312,8 @@ static sbp_status read_chunk(meta_reader *r, const sbp_parquet_leaf *leaf, sbp_p
     if (elsewhere || encrypted || !there)
         return sbp_fail(r->diag, SBP_INPUT, "'%s': column '%s' is %s, which is not read", r->source->path,
                         leaf->path, elsewhere ? "in another file" : "encrypted");
+    if (chunk->codec == -1)
+        return damaged(r, "a column does not say how it is compressed");
     if (chunk->codec < 0 || chunk->codec > 7 || (chunk->codec > 2 && chunk->codec < 6))
         return sbp_fail(
             r->diag, SBP_INPUT,
@@ -328,6 +332,7 @@ static sbp_status read_group(meta_reader *r, sbp_parquet_group *group) {
     sbp_thrift *t = &r->thrift;
     int type;
     group->chunks = SBP_NEW_ARRAY(r->arena, sbp_parquet_chunk, r->meta->leaf_count);
+    group->rows = -1;
     bool there = false;
     for (sbp_thrift_field_head f = {0}; sbp_thrift_field(t, &f);) {
         if (f.id == 1 && f.type == SBP_THRIFT_LIST) {
@@ -337,7 +342,7 @@ static sbp_status read_group(meta_reader *r, sbp_parquet_group *group) {
                 SBP_TRY(read_chunk(r, &r->meta->leaves[i], &group->chunks[i]));
             there = true;
         } else if (f.id == 3)
-            group->rows = sbp_thrift_int(t);
+            sbp_thrift_take(t, &f, SBP_THRIFT_I64, &group->rows);
         else
             sbp_thrift_skip(t, f.type);
     }
@@ -371,16 +376,18 @@ static sbp_status read_footer(meta_reader *r) {
                 return damaged(r, "its schema is damaged");
             SBP_TRY(make_schema(r));
         } else if (f.id == 3) {
-            r->meta->rows = sbp_thrift_int(t);
+            sbp_thrift_take(t, &f, SBP_THRIFT_I64, &r->meta->rows);
         } else if (f.id == 4 && f.type == SBP_THRIFT_LIST && r->elements && !r->meta->groups) {
             r->meta->group_count = sbp_thrift_list(t, &type);
             r->meta->groups = SBP_NEW_ARRAY(r->arena, sbp_parquet_group, r->meta->group_count);
-            for (int64_t i = 0; i < r->meta->group_count && type == SBP_THRIFT_STRUCT; i++)
+            if (r->meta->group_count > 0 && type != SBP_THRIFT_STRUCT)
+                return damaged(r, "its row groups are damaged");
+            for (int64_t i = 0; i < r->meta->group_count; i++)
                 SBP_TRY(read_group(r, &r->meta->groups[i]));
         } else
             sbp_thrift_skip(t, f.type);
     }
-    if (t->failed || !r->elements)
+    if (t->failed || !r->elements || !r->meta->groups || r->meta->rows < 0)
         return damaged(r, "its footer is damaged");
     return check_rows(r);
 }
@@ -398,7 +405,7 @@ sbp_status sbp_parquet_meta_read(const sbp_source *source, sbp_diag *diag, sbp_p
         return sbp_source_damaged(source, diag, "its end is missing: was it downloaded as a whole?");
     uint8_t *footer = sbp_arena_alloc(source->arena, length);
     SBP_TRY(sbp_source_pread(source, diag, footer, source->size - 8 - (int64_t)length, length));
-    *out = (sbp_parquet_meta){0};
+    *out = (sbp_parquet_meta){.rows = -1};
     meta_reader r = {.source = source,
                      .diag = diag,
                      .arena = source->arena,

@@ -32,7 +32,7 @@ static sbp_status out_of_memory(const sbp_parquet_column *c, sbp_diag *diag) {
 }
 
 void sbp_parquet_column_begin(sbp_parquet_column *c, const sbp_parquet_chunk *chunk) {
-    c->codec = chunk->codec;
+    c->codec = (int)chunk->codec;
     c->offset = chunk->offset;
     c->end = chunk->offset + chunk->bytes;
     c->left = chunk->values;
@@ -66,30 +66,30 @@ static sbp_status reserve(sbp_parquet_column *c, sbp_diag *diag, sbp_bytes *byte
 static void read_data_head(sbp_thrift *r, page_head *head, bool second) {
     for (sbp_thrift_field_head f = {0}; sbp_thrift_field(r, &f);) {
         if (f.id == 1)
-            head->values = sbp_thrift_int(r);
+            sbp_thrift_take(r, &f, SBP_THRIFT_I32, &head->values);
         else if (f.id == (second ? 4 : 2))
-            head->encoding = sbp_thrift_int(r);
+            sbp_thrift_take(r, &f, SBP_THRIFT_I32, &head->encoding);
         else if (second && f.id == 5)
-            head->def_bytes = sbp_thrift_int(r);
+            sbp_thrift_take(r, &f, SBP_THRIFT_I32, &head->def_bytes);
         else if (second && f.id == 6)
-            head->rep_bytes = sbp_thrift_int(r);
+            sbp_thrift_take(r, &f, SBP_THRIFT_I32, &head->rep_bytes);
         else {
-            if (second && f.id == 7)
-                head->compressed = f.type == SBP_THRIFT_TRUE;
+            if (second && f.id == 7 && f.type == SBP_THRIFT_FALSE)
+                head->compressed = false;
             sbp_thrift_skip(r, f.type);
         }
     }
 }
 
 static void parse_head(sbp_thrift *r, page_head *head) {
-    *head = (page_head){.type = -1, .compressed = true};
+    *head = (page_head){.type = -1, .bytes = -1, .compressed_bytes = -1, .encoding = -1, .compressed = true};
     for (sbp_thrift_field_head f = {0}; sbp_thrift_field(r, &f);) {
         if (f.id == 1)
-            head->type = sbp_thrift_int(r);
+            sbp_thrift_take(r, &f, SBP_THRIFT_I32, &head->type);
         else if (f.id == 2)
-            head->bytes = sbp_thrift_int(r);
+            sbp_thrift_take(r, &f, SBP_THRIFT_I32, &head->bytes);
         else if (f.id == 3)
-            head->compressed_bytes = sbp_thrift_int(r);
+            sbp_thrift_take(r, &f, SBP_THRIFT_I32, &head->compressed_bytes);
         else if ((f.id == 5 || f.id == 7 || f.id == 8) && f.type == SBP_THRIFT_STRUCT)
             read_data_head(r, head, f.id == 8);
         else

@@ -125,3 +125,10 @@ void sbp_thrift_skip(sbp_thrift *r, int type) {
         }
     r->depth--;
 }
+
+void sbp_thrift_take(sbp_thrift *r, const sbp_thrift_field_head *field, int type, int64_t *out) {
+    if (field->type == type)
+        *out = sbp_thrift_int(r);
+    else
+        sbp_thrift_skip(r, field->type);
+}
