@@ -96,15 +96,24 @@ static sbp_status add_extras(adding *a, const tok_extras *extras) {
     return SBP_OK;
 }
 
+/* A token may begin at every byte of a text. */
+static sbp_status check_length(const tok_work *work, const tok_added *added, int64_t length) {
+    return length <= TOK_MOST_ADDED_BYTES
+               ? SBP_OK
+               : sbp_fail(work->diag, SBP_INPUT,
+                          "%s: the added token '%.60s..' has %lld bytes; at most %d are supported",
+                          work->t->file, added->content.text, (long long)length, TOK_MOST_ADDED_BYTES);
+}
+
 /* What normalization makes of a token that is to be matched in normalized text. */
-static sbp_status normalize_token(sbp_tokenizer *t, sbp_diag *diag, sbp_arena *scratch, tok_added *added) {
-    tok_work work;
-    sbp_work_init(&work, t, scratch, scratch, diag, false);
+static sbp_status normalize_token(sbp_tokenizer *t, tok_work *work, tok_added *added) {
     tok_piece piece = {.text = added->content.text,
                        .length = added->content.length,
                        .end = added->content.length,
                        .added = -1};
-    SBP_TRY(sbp_normalize(&work, &piece));
+    work->left += TOK_MOST_MADE_PER_BYTE * piece.length;
+    SBP_TRY(sbp_normalize(work, &piece));
+    SBP_TRY(check_length(work, added, piece.length));
     if (piece.length != added->content.length ||
         memcmp(piece.text, added->content.text, (size_t)piece.length) != 0) {
         added->normalized_content.text = sbp_arena_strndup(t->arena, piece.text, (size_t)piece.length);
@@ -114,6 +123,8 @@ static sbp_status normalize_token(sbp_tokenizer *t, sbp_diag *diag, sbp_arena *s
 }
 
 static sbp_status index_added(sbp_tokenizer *t, sbp_diag *diag, sbp_arena *scratch) {
+    tok_work work; /* one for all of them: what they may make together */
+    sbp_work_init(&work, t, scratch, scratch, diag, false);
     t->size = t->model.size;
     for (int32_t i = 0; i < t->added_count; i++)
         t->size = t->added[i].id >= t->size ? t->added[i].id + 1 : t->size;
@@ -125,8 +136,9 @@ static sbp_status index_added(sbp_tokenizer *t, sbp_diag *diag, sbp_arena *scrat
     for (int32_t i = 0; i < t->added_count; i++) {
         tok_added *added = &t->added[i];
         t->added_of_id[added->id] = i;
+        SBP_TRY(check_length(&work, added, added->content.length));
         if (added->normalized && t->normalizer_count > 0)
-            SBP_TRY(normalize_token(t, diag, scratch, added));
+            SBP_TRY(normalize_token(t, &work, added));
         const tok_string *s = &added->normalized_content;
         if (s->length > 0)
             sbp_trie_add(added->normalized ? &t->normalized_trie : &t->raw_trie, t->arena, s->text, s->length,

@@ -67,11 +67,12 @@ static bool inside_word(tok_work *work, const tok_piece *piece, int64_t begin, i
     return end < piece->length && is_word(work, piece->text + end, piece->length - end);
 }
 
-/* The range extended over white space on the sides that the token strips; not before `least`. */
+/* The range extended over white space on the sides that the token strips; not before `least`, up to which there is
+ * nothing else behind a token that begins before it. */
 static void extend(const tok_added *token, const tok_piece *piece, int64_t least, int64_t *begin,
                    int64_t *end) {
     uint32_t code;
-    while (token->left_strip && *begin > 0) {
+    while (token->left_strip && *begin > least) {
         int64_t start = sbp_utf8_start(piece->text, *begin - 1);
         sbp_utf8_get(piece->text + start, &code);
         if (!sbp_is_whitespace(code))
@@ -80,6 +81,8 @@ static void extend(const tok_added *token, const tok_piece *piece, int64_t least
     }
     if (token->left_strip && *begin < least)
         *begin = least;
+    if (token->right_strip && *end < least)
+        *end = least;
     while (token->right_strip && *end < piece->length) {
         int size = sbp_utf8_get(piece->text + *end, &code);
         if (!sbp_is_whitespace(code))
@@ -90,7 +93,7 @@ static void extend(const tok_added *token, const tok_piece *piece, int64_t least
 
 static sbp_status give(const tok_piece *piece, int64_t begin, int64_t end, int32_t added, tok_piece_sink sink,
                        void *user) {
-    if (begin == end)
+    if (begin >= end) /* also where the token before swallowed what is here */
         return SBP_OK;
     tok_piece slice = sbp_piece_slice(piece, begin, end);
     slice.added = added;

@@ -73,10 +73,13 @@ typedef struct replacing {
     const tok_decoder *decoder;
     const char *from;
     sbp_text text;
+    tok_work *work;
 } replacing;
 
 static sbp_status replace_match(void *user, tok_match m) {
     replacing *r = user;
+    if (!sbp_work_take(r->work, m.is_match ? r->decoder->length : m.end - m.begin))
+        return sbp_work_check(r->work);
     if (m.is_match)
         sbp_text_add_n(&r->text, r->decoder->text, (size_t)r->decoder->length);
     else
@@ -86,7 +89,7 @@ static sbp_status replace_match(void *user, tok_match m) {
 
 static sbp_status decode_replace(decoding *d, const tok_decoder *decoder) {
     for (int64_t i = 0; i < d->n; i++) {
-        replacing r = {.decoder = decoder, .from = d->list[i].data};
+        replacing r = {.decoder = decoder, .from = d->list[i].data, .work = &d->work};
         sbp_text_init(&r.text, d->scratch);
         SBP_TRY(sbp_find_matches(&d->work, &decoder->pattern, r.from, d->list[i].length, replace_match, &r));
         d->list[i] = (sbp_gguf_string){r.text.data, (int64_t)r.text.length};
@@ -188,6 +191,8 @@ static sbp_gguf_string replaced(decoding *d, sbp_gguf_string s, const char *from
     for (int64_t at = 0; at <= s.length;) {
         bool here = s.length - at >= from_length && memcmp(s.data + at, from, (size_t)from_length) == 0;
         uint32_t code;
+        if (!sbp_work_take(&d->work, (int64_t)size + 1))
+            break; /* asked about behind each decoder */
         if (here)
             sbp_text_add_n(&text, to, size);
         if (here && from_length > 0) {
@@ -245,6 +250,7 @@ static sbp_status decode_scratch(void *user) {
             return sbp_fail(d->diag, SBP_INPUT, "cannot decode the id %d at position %lld", d->ids[i],
                             (long long)i);
         sbp_gguf_string s = spelling(t, d->ids[i]);
+        d->work.left += TOK_MOST_MADE_PER_BYTE * s.length;
         if (s.data && !(d->skip_special && sbp_tokenizer_is_special(t, d->ids[i])))
             d->list[d->n++] = s;
     }
@@ -276,6 +282,7 @@ static sbp_status decode_scratch(void *user) {
             decode_suffix(d, decoder);
             break;
         }
+        SBP_TRY(sbp_work_check(&d->work));
     }
     return SBP_OK;
 }

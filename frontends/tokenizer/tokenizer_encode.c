@@ -136,6 +136,7 @@ static sbp_status encode_scratch(void *user) {
         return SBP_OK;
     sbp_work_init(&c->work, c->t, c->scratch, c->kept, c->diag, c->flags & SBP_WITH_OFFSETS);
     c->work.track |= c->t->aligned_until >= 0;
+    c->work.left += TOK_MOST_MADE_PER_BYTE * (int64_t)c->length;
     tok_piece whole = {.text = c->text, .length = (int64_t)c->length, .end = (int64_t)c->length, .added = -1};
     return sbp_cut_added(&c->work, &c->t->raw_trie, &whole, normalize_piece, c);
 }

@@ -89,7 +89,14 @@ typedef enum tok_behavior {
 
 typedef enum tok_prepend_scheme { TOK_ALWAYS, TOK_FIRST, TOK_NEVER } tok_prepend_scheme;
 
-enum { TOK_MAX_SPLITTERS = 64 }; /* they call each other */
+enum {
+    TOK_MAX_SPLITTERS = 64,   /* they call each other */
+    TOK_MOST_PARTS = 128,     /* normalizers, decoders, what trims offsets: each goes over the whole text */
+    TOK_MOST_SPECIALS = 1024, /* that a post-processor adds to each text */
+    TOK_MOST_ADDED_BYTES = 1024,  /* of an added token, which may begin at every byte of a text */
+    TOK_MOST_MADE = 1 << 26,      /* bytes that normalizers, splitters, decoders may make of a text .. */
+    TOK_MOST_MADE_PER_BYTE = 1024 /* .. and of each of its bytes, with what they come from */
+};
 
 typedef enum tok_splitter_kind { TOK_BYTE_LEVEL, TOK_SPLIT, TOK_METASPACE } tok_splitter_kind;
 
@@ -333,6 +340,8 @@ typedef struct tok_work {
     sbp_diag *diag;
     bool offsets; /* of tokens are wanted */
     bool track;   /* keep alignments: those of the tokens, or of pieces whose beginning a splitter asks for */
+    int64_t
+        left; /* bytes that may still be made; below 0: more were wanted, and the text is not what it says */
     pcre2_match_data *match_data;
     pcre2_match_context *match_context;
 } tok_work;
@@ -350,6 +359,11 @@ sbp_status sbp_find_matches(tok_work *work, const tok_pattern *pattern, const ch
 void sbp_work_init(tok_work *work, const sbp_tokenizer *t, sbp_arena *scratch, sbp_arena *matching,
                    sbp_diag *diag, bool offsets);
 
+/* SBP_INPUT where more was wanted than may be made: asked behind each step that makes text. */
+sbp_status sbp_work_check(const tok_work *work) SBP_CHECKED;
+/* Takes so many bytes of what may be made; false: they are not left. */
+bool sbp_work_take(tok_work *work, int64_t bytes);
+
 tok_span sbp_piece_span(const tok_piece *piece, int64_t at);
 tok_piece sbp_piece_slice(const tok_piece *piece, int64_t begin, int64_t end);
 /* New text of a piece. Prepend: before a piece that is not empty; it is aligned with the first
@@ -363,13 +377,14 @@ sbp_status sbp_normalize(tok_work *work, tok_piece *piece) SBP_CHECKED;
 /* A new text of a piece under construction, with its alignment where that is kept. */
 typedef struct tok_builder {
     sbp_arena *arena;
+    tok_work *work; /* what may be made is counted there; what is not left is not added */
     const tok_piece *piece;
     char *text;
     tok_span *align;
     int64_t length, capacity;
 } tok_builder;
 
-tok_builder sbp_builder_start(const tok_work *work, const tok_piece *piece, int64_t capacity);
+tok_builder sbp_builder_start(tok_work *work, const tok_piece *piece, int64_t capacity);
 void sbp_builder_add(tok_builder *b, const char *text, int64_t length, tok_span span);
 void sbp_builder_add_code(tok_builder *b, uint32_t code, tok_span span);
 /* Bytes begin .. end - 1 of the old text as they are. */

@@ -32,17 +32,38 @@ tok_piece sbp_piece_slice(const tok_piece *piece, int64_t begin, int64_t end) {
     return slice;
 }
 
-tok_builder sbp_builder_start(const tok_work *work, const tok_piece *piece, int64_t capacity) {
-    tok_builder b = {.arena = work->arena, .piece = piece, .capacity = capacity < 16 ? 16 : capacity};
+bool sbp_work_take(tok_work *work, int64_t bytes) {
+    if (work->left >= bytes) {
+        work->left -= bytes;
+        return true;
+    }
+    work->left = -1;
+    return false;
+}
+
+sbp_status sbp_work_check(const tok_work *work) {
+    return work->left >= 0
+               ? SBP_OK
+               : sbp_fail(work->diag, SBP_INPUT,
+                          "%s: it makes more of a text than %d MiB and %d bytes for each of its own: that "
+                          "is no tokenizer",
+                          work->t->file, TOK_MOST_MADE >> 20, TOK_MOST_MADE_PER_BYTE);
+}
+
+tok_builder sbp_builder_start(tok_work *work, const tok_piece *piece, int64_t capacity) {
+    tok_builder b = {
+        .arena = work->arena, .work = work, .piece = piece, .capacity = capacity < 16 ? 16 : capacity};
     b.text = sbp_arena_alloc(b.arena, (size_t)b.capacity);
     if (work->track)
         b.align = SBP_NEW_ARRAY(b.arena, tok_span, b.capacity);
     return b;
 }
 
-static void builder_reserve(tok_builder *b, int64_t more) {
+static bool builder_reserve(tok_builder *b, int64_t more) {
+    if (!sbp_work_take(b->work, more * (b->align ? 1 + (int64_t)sizeof *b->align : 1)))
+        return false;
     if (b->length + more <= b->capacity)
-        return;
+        return true;
     int64_t capacity = (b->length + more) * 2;
     char *text = sbp_arena_alloc(b->arena, (size_t)capacity);
     memcpy(text, b->text, (size_t)b->length);
@@ -53,10 +74,12 @@ static void builder_reserve(tok_builder *b, int64_t more) {
         b->align = align;
     }
     b->capacity = capacity;
+    return true;
 }
 
 void sbp_builder_add(tok_builder *b, const char *text, int64_t length, tok_span span) {
-    builder_reserve(b, length);
+    if (!builder_reserve(b, length))
+        return;
     memcpy(b->text + b->length, text, (size_t)length);
     if (b->align)
         for (int64_t i = 0; i < length; i++)
@@ -71,7 +94,8 @@ void sbp_builder_add_code(tok_builder *b, uint32_t code, tok_span span) {
 
 /* Bytes begin .. end - 1 of the old text as they are. */
 void sbp_builder_copy(tok_builder *b, int64_t begin, int64_t end) {
-    builder_reserve(b, end - begin);
+    if (!builder_reserve(b, end - begin))
+        return;
     memcpy(b->text + b->length, b->piece->text + begin, (size_t)(end - begin));
     if (b->align)
         for (int64_t i = begin; i < end; i++)
@@ -130,7 +154,7 @@ static sbp_status replace_match(void *user, tok_match m) {
         sbp_builder_add(&r->b, r->text, r->length, sbp_builder_span_before(&r->b, m.end));
     else
         sbp_builder_copy(&r->b, m.begin, m.end);
-    return SBP_OK;
+    return sbp_work_check(r->work);
 }
 
 sbp_status sbp_piece_replace(tok_work *work, tok_piece *piece, const tok_pattern *pattern, const char *text,
@@ -433,6 +457,7 @@ sbp_status sbp_normalize(tok_work *work, tok_piece *piece) {
             sbp_map_characters(work, piece, n->kind);
             break;
         }
+        SBP_TRY(sbp_work_check(work));
     }
     return SBP_OK;
 }

@@ -90,8 +90,15 @@ static sbp_status each(parser *p, const sbp_json *json, const char *key,
 
 /* ---- normalizers ------------------------------------------------------------------------------------- */
 
-static void add_normalizer(parser *p, tok_normalizer n) {
+static sbp_status check_count(parser *p, const sbp_json *json, int32_t count, int most, const char *what) {
+    return count < most ? SBP_OK
+                        : sbp_json_fail(p->diag, json, "at most %d %s in a row are supported", most, what);
+}
+
+static sbp_status add_normalizer(parser *p, const sbp_json *json, tok_normalizer n) {
+    SBP_TRY(check_count(p, json, p->t->normalizer_count, TOK_MOST_PARTS, "normalizers"));
     SBP_PUSH(p->t->arena, p->t->normalizers, p->t->normalizer_count, p->t->normalizer_capacity, n);
+    return SBP_OK;
 }
 
 static sbp_status parse_bert_normalizer(parser *p, const sbp_json *json) {
@@ -111,7 +118,7 @@ static sbp_status parse_bert_normalizer(parser *p, const sbp_json *json) {
                  {lower, TOK_LOWERCASE}};
     for (int i = 0; i < SBP_COUNT(steps); i++)
         if (steps[i].wanted)
-            add_normalizer(p, (tok_normalizer){.kind = steps[i].kind});
+            SBP_TRY(add_normalizer(p, json, (tok_normalizer){.kind = steps[i].kind}));
     return SBP_OK;
 }
 
@@ -162,8 +169,7 @@ static sbp_status parse_normalizer(parser *p, const sbp_json *json) {
             return unsupported(p, json, "normalizer", type);
         n.kind = plain[at].kind;
     }
-    add_normalizer(p, n);
-    return SBP_OK;
+    return add_normalizer(p, json, n);
 }
 
 /* ---- pre-tokenizers ---------------------------------------------------------------------------------- */
@@ -222,9 +228,7 @@ static sbp_status compile_punctuation(const parser *p, const sbp_json *json, tok
 }
 
 static sbp_status add_splitter(parser *p, const sbp_json *json, tok_splitter s) {
-    if (p->t->splitter_count == TOK_MAX_SPLITTERS)
-        return sbp_json_fail(p->diag, json, "at most %d pre-tokenizers in a row are supported",
-                             TOK_MAX_SPLITTERS);
+    SBP_TRY(check_count(p, json, p->t->splitter_count, TOK_MAX_SPLITTERS, "pre-tokenizers"));
     SBP_PUSH(p->t->arena, p->t->splitters, p->t->splitter_count, p->t->splitter_capacity, s);
     return SBP_OK;
 }
@@ -325,6 +329,8 @@ static sbp_status add_template_ids(parser *p, const sbp_json *tokens, const sbp_
         SBP_TRY(sbp_json_as_i64(p->diag, &ids->items[i], &id));
         if (id < 0 || id > INT32_MAX)
             return sbp_json_fail(p->diag, &ids->items[i], "the id %lld is out of range", (long long)id);
+        SBP_TRY(check_count(p, &ids->items[i], p->t->before_count + p->t->after_count, TOK_MOST_SPECIALS,
+                            "tokens that are added to each text"));
         if (after)
             SBP_PUSH(p->t->arena, p->t->after, p->t->after_count, p->t->after_capacity, (int32_t)id);
         else
@@ -397,6 +403,7 @@ static sbp_status parse_processor(parser *p, const sbp_json *json) {
     tok_trim trim = {0};
     SBP_TRY(sbp_json_get_bool(p->diag, json, "trim_offsets", SBP_JSON_REQUIRED, &trims));
     SBP_TRY(sbp_json_get_bool(p->diag, json, "add_prefix_space", SBP_JSON_REQUIRED, &trim.add_prefix_space));
+    SBP_TRY(check_count(p, json, p->t->trim_count, TOK_MOST_PARTS, "post-processors"));
     if (trims)
         SBP_PUSH(p->t->arena, p->t->trims, p->t->trim_count, p->t->trim_capacity, trim);
     return SBP_OK;
@@ -441,6 +448,7 @@ static sbp_status parse_decoder(parser *p, const sbp_json *json) {
     } else {
         return unsupported(p, json, "decoder", type);
     }
+    SBP_TRY(check_count(p, json, p->t->decoder_count, TOK_MOST_PARTS, "decoders"));
     SBP_PUSH(p->t->arena, p->t->decoders, p->t->decoder_count, p->t->decoder_capacity, d);
     return SBP_OK;
 }

@@ -427,7 +427,8 @@ sbp_status sbp_regex_compile(sbp_arena *arena, sbp_diag *diag, const char *where
 
 void sbp_work_init(tok_work *work, const sbp_tokenizer *t, sbp_arena *scratch, sbp_arena *matching,
                    sbp_diag *diag, bool offsets) {
-    *work = (tok_work){.t = t, .arena = scratch, .diag = diag, .offsets = offsets, .track = offsets};
+    *work = (tok_work){
+        .t = t, .arena = scratch, .diag = diag, .offsets = offsets, .track = offsets, .left = TOK_MOST_MADE};
     pcre2_general_context *general = pcre2_general_context_create(take, give, matching);
     work->match_data = pcre2_match_data_create(1, general);
     work->match_context = pcre2_match_context_create(general);

@@ -31,7 +31,9 @@ static sbp_status give(splitting *s, tok_match m) {
         return pass_on(s, slice);
     sbp_arena_mark mark = sbp_arena_begin(s->work->arena);
     sbp_piece_to_bytes(s->work, &slice);
-    sbp_status status = pass_on(s, slice);
+    sbp_status status = sbp_work_check(s->work);
+    if (status == SBP_OK)
+        status = pass_on(s, slice);
     sbp_arena_end(s->work->arena, mark);
     return status;
 }
@@ -91,9 +93,11 @@ static sbp_status split_byte_level(splitting *s, tok_piece *piece) {
     const tok_splitter *splitter = splitter_of(s);
     if (splitter->add_prefix_space && !starts_with(piece, " ", 1))
         sbp_piece_prepend(s->work, piece, " ", 1);
+    SBP_TRY(sbp_work_check(s->work));
     if (splitter->pattern.code)
         return split_by(s, &splitter->pattern, piece);
     sbp_piece_to_bytes(s->work, piece);
+    SBP_TRY(sbp_work_check(s->work));
     return pass_on(s, *piece);
 }
 
@@ -106,6 +110,7 @@ static sbp_status split_metaspace(splitting *s, tok_piece *piece) {
     bool wanted = splitter->scheme == TOK_ALWAYS || (splitter->scheme == TOK_FIRST && piece->begin == 0);
     if (wanted && !starts_with(piece, text, length))
         sbp_piece_prepend(s->work, piece, text, length);
+    SBP_TRY(sbp_work_check(s->work));
     return splitter->split ? split_by(s, &splitter->pattern, piece) : pass_on(s, *piece);
 }
 
