@@ -54,6 +54,16 @@ static void read_blocks(sbp_hf *hf, sbp_hf_experts *e) {
     hf->model->carries |= hf->builder.status == SBP_OK;
 }
 
+/* Blocks go along the rows of both products, so these are whole blocks. */
+static void check_blocks(sbp_hf *hf, const char *key, int64_t size) {
+    int64_t block = sbp_format_of(SBP_FORMAT_MXFP4)->block;
+    if (hf->builder.status == SBP_OK && size % block != 0)
+        sbp_hf_fail(hf, sbp_hf_field(hf, key),
+                    "%lld; where experts are in mxfp4, whose blocks are of %lld numbers, a multiple of that "
+                    "is expected",
+                    (long long)size, (long long)block);
+}
+
 void sbp_hf_gpt_oss(sbp_hf *hf) {
     sbp_hf_decoder d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.vocab = 201088,
                                                                   .heads = 64,
@@ -84,6 +94,10 @@ void sbp_hf_gpt_oss(sbp_hf *hf) {
                                                                .names = &names});
     check_old_name(hf, &d.experts);
     read_blocks(hf, &d.experts);
+    if (d.experts.blocks) {
+        check_blocks(hf, "hidden_size", d.hidden);
+        check_blocks(hf, "intermediate_size", d.experts.inner);
+    }
     d.experts.router_bias = d.experts.softmax_of_chosen = d.experts.clamped = true;
     d.experts.limit = sbp_hf_double(hf, "swiglu_limit", 7);
     d.experts.alpha = sbp_hf_double(hf, "swiglu_alpha", 1.702);

@@ -219,6 +219,10 @@ static void test_gpt_oss(void **state) {
     fixture_destroy(&f);
     expect(gpt_oss, "sliding_window=null", SBP_INPUT,
            "layer 0 is sliding_attention, but sliding_window is null");
+    expect("tests/golden/gpt_oss_mxfp4_v/model", "intermediate_size=33", SBP_INPUT,
+           "intermediate_size: 33; where experts are in mxfp4, whose blocks are of 32 numbers");
+    expect("tests/golden/gpt_oss_mxfp4_v/model", "hidden_size=48", SBP_INPUT,
+           "hidden_size: 48; where experts");
     expect(gpt_oss, "experts_per_token=2", SBP_INPUT, "2, but num_experts_per_tok is 3");
     expect(gpt_oss, "quantization_config={\"quant_method\": \"mxfp4\"}", SBP_INPUT,
            "the weights have no model.layers.0.mlp.experts.gate_up_proj_blocks");
