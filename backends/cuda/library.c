@@ -9,18 +9,23 @@
 #include <string.h>
 #include <unistd.h>
 
+enum {
+    NEWEST_CUDA = 13000
+}; /* of the files that are preferred; a driver for an older one takes what is older */
+
 typedef struct description {
-    const char *file, *beside, *what, *package;
+    const char *files[2]; /* the second: older, "" where there is none */
+    const char *beside, *what, *package;
 } description;
 
 static const description libraries[SBP_CUDA_LIBRARIES] = {
-#define LIBRARY(id, file, beside, what, package) {file, beside, what, package},
+#define LIBRARY(id, file, older, beside, what, package) {{file, older}, beside, what, package},
 #include "backends/cuda/libraries.def"
 #undef LIBRARY
 };
 
 const char *sbp_cuda_library_file(sbp_cuda_library_id id) {
-    return libraries[id].file;
+    return libraries[id].files[0];
 }
 
 const char *sbp_cuda_library_what(sbp_cuda_library_id id) {
@@ -35,11 +40,16 @@ typedef struct search {
     sbp_arena *arena;
     sbp_diag *diag;
     const description *wanted;
+    const char *file,
+        *first; /* of its files: the one that is looked for, the one that was looked for first */
     sbp_cuda_library *out;
     sbp_text tried; /* places, with what was wrong */
 } search;
 
+/* A file that is not there is noted once: under the name that is looked for first. */
 static void note_tried(search *s, const char *place, const char *why) {
+    if (!why && s->tried.length > 0 && s->file != s->first)
+        return;
     sbp_text_add(&s->tried, "%s%s%s%s", s->tried.length > 0 ? "; " : "", place, why ? ": " : "",
                  why ? why : "");
 }
@@ -53,15 +63,19 @@ static const char *loader_message(const char *path) {
     return text ? text : "it does not load";
 }
 
-/* What it opens by name later must be loaded by then: its own folder need not be one where the loader looks.
+/* What it opens by name later must be loaded by then: its own folder need not be one where the loader looks. The name
+ * has the library's own version, of which its file says the first number ("libnvrtc.so.13": "..so.13.0").
  * Without it the library itself says what is missing. */
 static void open_beside(search *s) {
-    const char *slash = strrchr(s->out->path, '/');
-    if (!slash || !s->wanted->beside[0])
+    const char *slash = strrchr(s->out->path, '/'), *major = strrchr(s->file, '.');
+    glob_t found = {0};
+    if (!slash || !major || !s->wanted->beside[0])
         return;
-    const char *path =
-        sbp_arena_printf(s->arena, "%.*s/%s", (int)(slash - s->out->path), s->out->path, s->wanted->beside);
-    s->out->beside = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    const char *pattern = sbp_arena_printf(s->arena, "%.*s/%s%s.*", (int)(slash - s->out->path), s->out->path,
+                                           s->wanted->beside, major);
+    if (glob(pattern, 0, NULL, &found) == 0)
+        s->out->beside = dlopen(found.gl_pathv[0], RTLD_NOW | RTLD_LOCAL);
+    globfree(&found);
 }
 
 /* Whether a file is the library. path: as dlopen wants it; place: for messages. */
@@ -85,7 +99,7 @@ static bool try_file(search *s, const char *path, const char *place) {
 }
 
 static bool try_folder(search *s, const char *folder) {
-    const char *path = sbp_arena_printf(s->arena, "%s/%s", folder, s->wanted->file);
+    const char *path = sbp_arena_printf(s->arena, "%s/%s", folder, s->file);
     return try_file(s, path, path);
 }
 
@@ -123,40 +137,101 @@ static bool try_pattern(search *s, const char *pattern) {
     return false;
 }
 
-/* Of pip or conda: each of NVIDIA's packages has a folder of its own, or several share one. */
+/* A library among Python's packages: each of NVIDIA's has a folder of its own, or several share one. */
+static bool try_packages(search *s, const char *home, const char *below) {
+    return try_pattern(s, sbp_arena_printf(s->arena, "%s/%s/nvidia/*/lib/%s", home, below, s->file));
+}
+
+/* Of pip or conda. */
 static bool try_environment(search *s, const char *home) {
     return home && *home &&
-           (try_pattern(s, sbp_arena_printf(s->arena, "%s/lib/python*/site-packages/nvidia/*/lib/%s", home,
-                                            s->wanted->file)) ||
+           (try_packages(s, home, "lib/python*/site-packages") ||
             try_folder(s, sbp_arena_printf(s->arena, "%s/lib", home)));
+}
+
+/* The environment whose python3 a shell would start: two folders up from it, links followed only by the shell. */
+static bool try_python(search *s) {
+    for (const char *list = getenv("PATH"); list && *list;) {
+        size_t length = strcspn(list, ":");
+        const char *folder = sbp_arena_strndup(s->arena, list, length);
+        list += length + (list[length] == ':');
+        if (length == 0 || access(sbp_arena_printf(s->arena, "%s/python3", folder), X_OK) != 0)
+            continue;
+        return try_packages(s, sbp_arena_printf(s->arena, "%s/..", folder), "lib/python*/site-packages") ||
+               try_packages(s, sbp_arena_printf(s->arena, "%s/..", folder), "lib/python3*/dist-packages");
+    }
+    return false;
+}
+
+/* Where machines that are rented keep environments that nobody has activated, and toolkits beside the chosen one. */
+static bool try_usual_places(search *s) {
+    static const char *const folders[] = {
+        "/opt/*/lib/python3*/site-packages",      "/opt/*/.venv/lib/python3*/site-packages",
+        "/opt/*/venv/lib/python3*/site-packages", "/opt/*/envs/*/lib/python3*/site-packages",
+        "/venv/*/lib/python3*/site-packages",     "/venv/lib/python3*/site-packages",
+        "/workspace/*/lib/python3*/site-packages"};
+    const char *home = getenv("HOME");
+    if (home && *home &&
+        (try_packages(s, home, ".local/lib/python3*/site-packages") ||
+         try_packages(s, home, "*/lib/python3*/site-packages") ||
+         try_packages(s, home, "*/.venv/lib/python3*/site-packages")))
+        return true;
+    for (int i = 0; i < SBP_COUNT(folders); i++)
+        if (try_packages(s, "", folders[i] + 1))
+            return true;
+    return try_pattern(s, sbp_arena_printf(s->arena, "/usr/local/cuda-*/lib64/%s", s->file)) ||
+           try_pattern(s, sbp_arena_printf(s->arena, "/usr/local/cuda*/targets/*/lib/%s", s->file));
 }
 
 static bool try_everything(search *s) {
     const char *only = getenv("SBP_CUDA_LIBRARIES");
     if (only)
         return try_list(s, only);
-    if (try_list(s, getenv("LD_LIBRARY_PATH")) || try_file(s, s->wanted->file, "the loader's own places"))
+    if (try_list(s, getenv("LD_LIBRARY_PATH")) || try_file(s, s->file, "the loader's own places"))
         return true;
     if (!s->wanted->package[0])
         return false;
     return try_toolkit(s, getenv("CUDA_HOME")) || try_toolkit(s, getenv("CUDA_PATH")) ||
            try_toolkit(s, "/usr/local/cuda") || try_environment(s, getenv("VIRTUAL_ENV")) ||
-           try_environment(s, getenv("CONDA_PREFIX"));
+           try_environment(s, getenv("CONDA_PREFIX")) || try_python(s) || try_usual_places(s);
+}
+
+/* The CUDA that the driver is made for, 13000; 0: there is no driver, or none that says. */
+static int32_t driver_version(void) {
+    sbp_cuda_library driver;
+    int32_t version = 0;
+    int32_t (*get)(int32_t *) = NULL;
+    if (sbp_cuda_library_open(SBP_CUDA_DRIVER, NULL, &driver) != SBP_OK)
+        return 0;
+    void *symbol = sbp_cuda_library_symbol(&driver, "cuDriverGetVersion");
+    memcpy(&get, &symbol, sizeof get);
+    if (get && get(&version) != 0)
+        version = 0;
+    sbp_cuda_library_keep(&driver);
+    sbp_cuda_library_close(&driver);
+    return version;
 }
 
 static sbp_status open_library(void *user) {
     search *s = user;
     const description *w = s->wanted;
     sbp_text_init(&s->tried, s->arena);
-    if (try_everything(s))
-        return SBP_OK;
+    int32_t driver = w->files[1][0] ? driver_version() : 0;
+    bool older_first = driver > 0 && driver < NEWEST_CUDA;
+    for (int k = 0; k < SBP_COUNT(w->files); k++) {
+        s->file = w->files[older_first ? 1 - k : k];
+        s->first = k == 0 ? s->file : s->first;
+        if (s->file[0] && try_everything(s))
+            return SBP_OK;
+    }
     const char *advice = sbp_arena_printf(
         s->arena,
         "`pip install %s` in a virtual environment brings it (activate that, or name the folder in "
         "LD_LIBRARY_PATH)",
         w->package);
-    return sbp_fail(s->diag, SBP_MACHINE, "%s (%s) was not found or does not load. Tried: %s. %s", w->file,
-                    w->what, s->tried.data, w->package[0] ? advice : "It comes with NVIDIA's driver");
+    return sbp_fail(s->diag, SBP_MACHINE, "%s%s%s (%s) was not found or does not load. Tried: %s. %s",
+                    w->files[0], w->files[1][0] ? " or " : "", w->files[1], w->what, s->tried.data,
+                    w->package[0] ? advice : "It comes with NVIDIA's driver");
 }
 
 sbp_status sbp_cuda_library_open(sbp_cuda_library_id id, sbp_diag *diag, sbp_cuda_library *out) {

@@ -4,6 +4,11 @@
  *   2. where the loader looks by itself (its cache, the system's folders)
  *   3. $CUDA_HOME, $CUDA_PATH, /usr/local/cuda: lib64, lib
  *   4. $VIRTUAL_ENV and $CONDA_PREFIX: the lib folders of pip's packages, and lib
+ *   5. the environment of the python3 that PATH names first, then where rented machines keep environments that
+ *      nobody has activated (~, /opt, /venv, /workspace), and /usr/local/cuda-*
+ *
+ * Of NVRTC and cuBLASLt CUDA 12's are taken where CUDA 13's are nowhere, and first where the driver is older than
+ * CUDA 13: it would refuse what NVRTC 13 compiles.
  *
  * The driver's library only in 1 and 2: a toolkit has stubs of that name. SBP_CUDA_LIBRARIES=DIR[:DIR..] in
  * the environment, for tests: in these folders and nowhere else.
@@ -15,7 +20,7 @@
 #include "ir/base/base.h"
 
 typedef enum sbp_cuda_library_id {
-#define LIBRARY(id, file, beside, what, package) SBP_CUDA_##id,
+#define LIBRARY(id, file, older, beside, what, package) SBP_CUDA_##id,
 #include "backends/cuda/libraries.def"
 #undef LIBRARY
     SBP_CUDA_LIBRARIES

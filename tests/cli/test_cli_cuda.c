@@ -84,6 +84,17 @@ static void test_training(void **state) {
     got = cli_lines(f, "slow/metrics.jsonl", &count);
     assert_true(count == 3);
     assert_true(fabs(cli_number(f, got[2], "loss") - cli_number(f, want[2], "loss")) <= SBP_TOLERANCE_CURVE);
+    /* without the library: not unless it is asked for, and right */
+    cli_ok(
+        f,
+        "mkdir $D/lib; for folder in $(echo $LD_LIBRARY_PATH | tr : ' '); do test -e $folder/libcuda.so.1 && "
+        "cp -s $folder/libcuda.so.1 $D/lib; done; test -e $D/lib/libcuda.so.1");
+    cli_fails(f, 3, "matmuls need cuBLASLt; SBP_CUDA_BLAS=off", "SBP_CUDA_LIBRARIES=$D/lib " RUN "none");
+    cli_ok(f, "SBP_CUDA_BLAS=off SBP_CUDA_LIBRARIES=$D/lib " RUN
+              "own 2>$D/said && grep -q 'many times slower' $D/said");
+    got = cli_lines(f, "own/metrics.jsonl", &count);
+    assert_true(count == 3);
+    assert_true(fabs(cli_number(f, got[2], "loss") - cli_number(f, want[2], "loss")) <= SBP_TOLERANCE_CURVE);
 #undef RUN
 }
 

@@ -55,30 +55,38 @@ static sbp_status find_matmul(void *user, const sbp_command *command, const sbp_
     return SBP_OK;
 }
 
-/* The library, or what is against it: a plan has kernels of its own for all matmuls. */
-static bool open_library(cuda_device *d, sbp_diag *diag) {
-    sbp_diag *why = sbp_diag_create();
-    if (!why)
-        return false;
-    bool good = sbp_cuda_library_open(SBP_CUDA_CUBLASLT, why, &d->blas.library) == SBP_OK &&
-                sbp_cuda_library_symbols(&d->blas.library, symbols, SBP_COUNT(symbols), &d->blas.calls,
-                                         why) == SBP_OK;
-    if (!good) {
-        const char *text = sbp_diag_text(why, SBP_ERROR);
-        size_t skip = strncmp(text, "error: ", 7) == 0 ? 7 : 0;
-        sbp_warn(diag, "cuda: matmuls run on this program's own kernels, which are slower: %.*s",
-                 (int)strcspn(text + skip, "\n"), text + skip);
-        sbp_cuda_library_close(&d->blas.library);
+/* The library. Without it a step takes many times as long, which nobody who rents a GPU wants to find out by waiting: it is an
+ * error unless SBP_CUDA_BLAS=off asks for the kernels that a plan has for all matmuls. */
+static sbp_status open_library(cuda_device *d, sbp_diag *diag, bool *found) {
+    const char *setting = getenv("SBP_CUDA_BLAS");
+    *found = false;
+    if (setting && strcmp(setting, "off") == 0) {
+        sbp_warn(diag, "cuda: SBP_CUDA_BLAS=off: matmuls run on this program's own kernels, which are many "
+                       "times slower");
+        return SBP_OK;
     }
-    sbp_diag_destroy(why);
-    return good;
+    sbp_status status = sbp_cuda_library_open(SBP_CUDA_CUBLASLT, diag, &d->blas.library);
+    if (status == SBP_OK)
+        status =
+            sbp_cuda_library_symbols(&d->blas.library, symbols, SBP_COUNT(symbols), &d->blas.calls, diag);
+    *found = status == SBP_OK;
+    if (!*found) {
+        sbp_cuda_library_close(&d->blas.library);
+        return sbp_fail(diag, status,
+                        "cuda: matmuls need cuBLASLt; SBP_CUDA_BLAS=off in the environment runs them on this "
+                        "program's own kernels, which are many times slower");
+    }
+    return SBP_OK;
 }
 
 sbp_status cuda_blas_create(cuda_device *d, sbp_diag *diag) {
     const size_t cache_bytes = CUDA_BLAS_CACHE * sizeof *d->blas.cache;
-    bool wanted = false;
+    bool wanted = false, found;
     SBP_TRY(sbp_gpu_each_command(d->program, find_matmul, &wanted));
-    if (!wanted || !open_library(d, diag))
+    if (!wanted)
+        return SBP_OK;
+    SBP_TRY(open_library(d, diag, &found));
+    if (!found)
         return SBP_OK;
     d->blas.cache = sbp_malloc(cache_bytes);
     if (!d->blas.cache)

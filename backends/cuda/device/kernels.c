@@ -97,7 +97,9 @@ static sbp_status refused(cuda_device *d, cuda_result result, const char *name, 
     return sbp_fail(diag, SBP_MACHINE, "cuda: %s: the driver does not take kernel '%s': %s (%d)%s%.*s%s",
                     d->physical.name, name, cuda_result_text(&d->api, result), (int)result,
                     length > 0 ? ": " : "", (int)length, log,
-                    old ? "; plans are compiled by CUDA 13, which drivers from version 580 on take" : "");
+                    old ? "; compile the plan by NVRTC 12 (pip install nvidia-cuda-nvrtc-cu12), which is "
+                          "taken first where this driver is, or install driver 580"
+                        : "");
 }
 
 static sbp_status load_image(cuda_device *d, const sbp_gpu_image *image, bool ptx, cuda_kernel *out,

@@ -14,6 +14,7 @@
 #include "backends/cuda/library.h"
 
 #define FILE_NAME "libnvrtc.so.13"
+#define OLDER_NAME "libnvrtc.so.12"
 
 static char folder[] = "/tmp/sbp_cuda_library_XXXXXX";
 
@@ -43,11 +44,11 @@ static int remove_folder(void **state) {
     return system(command);
 }
 
-/* Folders of a path below ours, and the library in the last of them. */
-static void put_library(const char *below) {
+/* Folders of a path below ours, and the library in the last of them under a name. */
+static void put_library(const char *below, const char *name) {
     char command[900];
-    snprintf(command, sizeof command, "mkdir -p '%s' && cp '%s/%s' '%s'", in_folder(below), SBP_FAKE_FOLDER,
-             FILE_NAME, in_folder(below));
+    snprintf(command, sizeof command, "mkdir -p '%s' && cp '%s/%s' '%s/%s'", in_folder(below),
+             SBP_FAKE_FOLDER, FILE_NAME, in_folder(below), name);
     assert_int_equal(system(command), 0);
 }
 
@@ -87,7 +88,7 @@ static void named_folders(void **state) {
 static void damaged(void **state) {
     (void)state;
     char text[8192], list[700];
-    put_library("damaged");
+    put_library("damaged", FILE_NAME);
     FILE *file = fopen(in_folder("damaged/" FILE_NAME), "w");
     assert_non_null(file);
     fputs("no library, but long enough that the loader reads all of the header that it wants to see\n", file);
@@ -106,9 +107,9 @@ static void damaged(void **state) {
 static void order(void **state) {
     (void)state;
     char text[8192];
-    put_library("toolkit/lib");
-    put_library("venv/lib/python3.11/site-packages/nvidia/cu13/lib");
-    put_library("conda/lib");
+    put_library("toolkit/lib", FILE_NAME);
+    put_library("venv/lib/python3.11/site-packages/nvidia/cu13/lib", FILE_NAME);
+    put_library("conda/lib", FILE_NAME);
     setenv("LD_LIBRARY_PATH", SBP_FAKE_FOLDER, 1);
     setenv("CUDA_HOME", in_folder("toolkit"), 1);
     setenv("VIRTUAL_ENV", in_folder("venv"), 1);
@@ -137,6 +138,66 @@ static void order(void **state) {
     assert_int_equal(open_library(text), SBP_MACHINE);
     expect_in(text,
               "the loader's own places; /usr/local/cuda/lib64/" FILE_NAME "; /usr/local/cuda/lib/" FILE_NAME);
+}
+
+/* CUDA 12's NVRTC where CUDA 13's is nowhere; and before it where the driver would refuse what CUDA 13 compiles. */
+static void older(void **state) {
+    (void)state;
+    char text[8192], list[700];
+    put_library("old", OLDER_NAME);
+    put_library("new", FILE_NAME);
+    put_library("driver", "libcuda.so.1");
+    snprintf(list, sizeof list, "%s:%s", in_folder("old"), in_folder("new"));
+    setenv("SBP_CUDA_LIBRARIES", in_folder("old"), 1);
+    assert_int_equal(open_library(text), SBP_OK);
+    assert_string_equal(text, in_folder("old/" OLDER_NAME));
+    setenv("SBP_CUDA_LIBRARIES", list, 1);
+    assert_int_equal(open_library(text), SBP_OK);
+    assert_string_equal(text, in_folder("new/" FILE_NAME));
+    snprintf(list, sizeof list, "%s:%s:%s", in_folder("driver"), in_folder("new"), in_folder("old"));
+    setenv("SBP_CUDA_LIBRARIES", list, 1);
+    setenv("SBP_FAKE_DRIVER", "13000", 1);
+    assert_int_equal(open_library(text), SBP_OK);
+    assert_string_equal(text, in_folder("new/" FILE_NAME));
+    setenv("SBP_FAKE_DRIVER", "12080", 1);
+    assert_int_equal(open_library(text), SBP_OK);
+    assert_string_equal(text, in_folder("old/" OLDER_NAME));
+    snprintf(list, sizeof list, "%s:%s", in_folder("driver"), in_folder("new"));
+    setenv("SBP_CUDA_LIBRARIES", list, 1); /* the newer one, where there is no other */
+    assert_int_equal(open_library(text), SBP_OK);
+    assert_string_equal(text, in_folder("new/" FILE_NAME));
+    unsetenv("SBP_FAKE_DRIVER");
+    unsetenv("SBP_CUDA_LIBRARIES");
+}
+
+/* An environment that nobody has activated: that of the first python3 of PATH, and those of the home folder. The search is
+ * asked for CUDA 12's file, which the loader of no machine here knows. */
+static void not_activated(void **state) {
+    (void)state;
+    char text[8192], path[700], *before = strdup(getenv("PATH")),
+                                *home = getenv("HOME") ? strdup(getenv("HOME")) : NULL;
+    assert_non_null(before);
+    put_library("other driver", "libcuda.so.1"); /* a file that stays open is not written over */
+    put_library("work/lib/python3.12/site-packages/nvidia/cuda_nvrtc/lib", OLDER_NAME);
+    put_library("people/me/train/.venv/lib/python3.12/site-packages/nvidia/cuda_nvrtc/lib", OLDER_NAME);
+    assert_int_equal(mkdir(in_folder("work/bin"), 0700), 0);
+    assert_int_equal(symlink("/bin/true", in_folder("work/bin/python3")), 0);
+    setenv("LD_LIBRARY_PATH", in_folder("other driver"), 1);
+    setenv("SBP_FAKE_DRIVER", "12080", 1);
+    setenv("HOME", in_folder("people/me"), 1);
+    snprintf(path, sizeof path, "%s:%s", in_folder("work/bin"), before);
+    setenv("PATH", path, 1);
+    assert_int_equal(open_library(text), SBP_OK);
+    expect_in(text, "/work/bin/../lib/python3.12/site-packages/nvidia/cuda_nvrtc/lib/" OLDER_NAME);
+    setenv("PATH", "/nonexistent", 1);
+    assert_int_equal(open_library(text), SBP_OK);
+    expect_in(text, "/people/me/train/.venv/lib/python3.12/site-packages/nvidia/cuda_nvrtc/lib/" OLDER_NAME);
+    setenv("PATH", before, 1);
+    home ? setenv("HOME", home, 1) : unsetenv("HOME");
+    unsetenv("SBP_FAKE_DRIVER");
+    unsetenv("LD_LIBRARY_PATH");
+    free(before);
+    free(home);
 }
 
 /* The driver comes with no package, and a toolkit's stub is not taken for it. */
@@ -190,7 +251,8 @@ static void functions(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(named_folders), cmocka_unit_test(damaged),
-                                       cmocka_unit_test(order), cmocka_unit_test(driver),
+                                       cmocka_unit_test(order),         cmocka_unit_test(driver),
+                                       cmocka_unit_test(older),         cmocka_unit_test(not_activated),
                                        cmocka_unit_test(functions)};
     return cmocka_run_group_tests_name("cuda libraries", tests, make_folder, remove_folder);
 }
