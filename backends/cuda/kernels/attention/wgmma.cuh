@@ -5,7 +5,7 @@
 // multiple of 64 the columns behind it are zeros, and no product reads them. Of a product of 64 rows, a warp of the warpgroup
 // has 16 rows as in mma.cuh.
 
-struct __align__(64) TensorMap { // CUtensorMap
+struct __align__(128) TensorMap { // CUtensorMap; CUDA 13's guide asks for 128 bytes, its header for 64
     unsigned long long opaque[16];
 };
 
@@ -38,7 +38,8 @@ __device__ __forceinline__ void barrier_expect(unsigned at, int bytes) {
 }
 
 // A wait of millions of tries, seconds, is a bug: with BOUNDED_WAITS (SBP_CUDA_DEBUG=waits) it ends the kernel, which the
-// device then names; without, the kernel hangs. Tries and no clock, as that would cost registers that are not there.
+// device then names; without, the kernel hangs (but for the warp that adds dq, which has registers for a bound). Tries and
+// no clock, as that would cost registers that are not there.
 #ifdef BOUNDED_WAITS
 #define MOST_TRIES 4194304
 __device__ __forceinline__ void barrier_wait(unsigned at, int parity) {

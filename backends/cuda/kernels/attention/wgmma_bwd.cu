@@ -98,17 +98,20 @@ __device__ __forceinline__ void produce(const Args &args, const Shared &at, Mess
 
 // ---- the warp that adds dq ------------------------------------------------------------------------------------------------
 
+// Tries until a turn that does not come ends the kernel: tens of seconds at what a load from L2 takes. A turn takes milliseconds.
+#ifdef BOUNDED_WAITS
+#define MOST_TURN_TRIES MOST_TRIES
+#else
+#define MOST_TURN_TRIES 67108864
+#endif
+
 __device__ __forceinline__ void wait_for_turn(const unsigned *counter, unsigned turn) {
     unsigned now;
-#ifdef BOUNDED_WAITS
     int tries = 0;
-#endif
     do {
         asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(__cvta_generic_to_global(counter)) : "memory");
-#ifdef BOUNDED_WAITS
-        if (++tries == MOST_TRIES)
+        if (++tries == MOST_TURN_TRIES)
             asm volatile("trap;");
-#endif
     } while (now != turn);
 }
 
