@@ -39,7 +39,7 @@ static void test_auto(void **state) {
 /* Queues in, out, host and compute beside each other, in orders that a seed chooses. */
 static void test_same_bits_in_any_order(void **state) {
     io_fixture *f = *state;
-    static const char *const ways[] = {"seed=2", "late", "pinned=0"};
+    static const char *const ways[] = {"seed=2", "late", "pinned=0", "seed=3 SBP_CUDA_PIN=4096"};
     if (!cli_has_device(f, "cuda", "the order of streams"))
         skip();
     cli_ok(f, COMPILE "--backend cuda --arch sm_90a --dtype fp32 --chunk 7 --head-chunk 16 --offload host "

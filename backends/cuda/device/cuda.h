@@ -119,6 +119,7 @@ struct cuda_device {
     sbp_arena *arena;    /* of the images */
     cuda_address memory; /* of the device's arena */
     char *host;          /* of the host's */
+    int64_t host_mapped; /* its bytes where it was mapped and registered in pieces; 0: allocated */
     bool pinned;
     cuda_address workspace; /* SBP_CUDA_WORKSPACE_BYTES of the compute stream's commands */
     sbp_cuda_machine machine;
@@ -170,6 +171,10 @@ sbp_status cuda_timeline_begin(cuda_device *d, const sbp_dispatch *dispatch, sbp
 sbp_status cuda_timeline_end(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
 /* Writes what has run; waits for it. */
 sbp_status cuda_timeline_flush(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
+
+/* pinned.c: the host's arena, pinned where the system lets it be; else a warning. */
+sbp_status cuda_pinned_create(cuda_device *d, int64_t bytes, sbp_diag *diag) SBP_CHECKED;
+void cuda_pinned_destroy(cuda_device *d);
 
 /* cuda_memory.c */
 sbp_status cuda_arenas_create(cuda_device *d, sbp_diag *diag) SBP_CHECKED;

@@ -29,33 +29,12 @@ sbp_status cuda_memory_alloc(cuda_device *d, int64_t bytes, const char *what, cu
                                         : cuda_fail(d, result, "cuMemAlloc", diag);
 }
 
-/* Pinned, so that copies run beside everything else; else as it comes, which is right but slower. */
-static sbp_status create_host(cuda_device *d, int64_t bytes, sbp_diag *diag) {
-    char need[32], limit[100];
-    void *memory = NULL;
-    cuda_result result = d->api.calls.cuMemHostAlloc(&memory, (size_t)bytes, CUDA_HOST_ALLOC_PORTABLE);
-    if (result != CUDA_OK && result != CUDA_OUT_OF_MEMORY && result != CUDA_NOT_PERMITTED &&
-        result != CUDA_OPERATING_SYSTEM)
-        return cuda_fail(d, result, "cuMemHostAlloc", diag);
-    d->pinned = result == CUDA_OK;
-    d->host = d->pinned ? memory : sbp_malloc((size_t)bytes);
-    if (!d->host)
-        return sbp_fail(diag, SBP_MACHINE, "cuda: the plan keeps %s in the host's memory; %s",
-                        sbp_format_bytes(need, sizeof need, (double)bytes),
-                        sbp_machine_memory_text(limit, sizeof limit));
-    if (!d->pinned)
-        sbp_warn(diag,
-                 "cuda: the %s of the plan in the host's memory cannot be pinned (%s): copies will be slower",
-                 sbp_format_bytes(need, sizeof need, (double)bytes), cuda_result_text(&d->api, result));
-    return SBP_OK;
-}
-
 sbp_status cuda_arenas_create(cuda_device *d, sbp_diag *diag) {
     const int64_t *bytes = d->program->arena_bytes;
     if (bytes[SBP_DEVICE] > 0)
         SBP_TRY(cuda_memory_alloc(d, bytes[SBP_DEVICE], "the plan", &d->memory, diag));
     if (bytes[SBP_HOST] > 0)
-        SBP_TRY(create_host(d, bytes[SBP_HOST], diag));
+        SBP_TRY(cuda_pinned_create(d, bytes[SBP_HOST], diag));
     return cuda_memory_alloc(d, SBP_CUDA_WORKSPACE_BYTES, "a workspace", &d->workspace, diag);
 }
 
@@ -65,12 +44,8 @@ void cuda_memory_destroy(cuda_device *d) {
         (void)calls->cuMemFree(d->memory);
     if (d->workspace)
         (void)calls->cuMemFree(d->workspace);
-    if (d->host && d->pinned)
-        (void)calls->cuMemFreeHost(d->host);
-    else
-        free(d->host);
+    cuda_pinned_destroy(d);
     d->memory = d->workspace = 0;
-    d->host = NULL;
 }
 
 sbp_status cuda_scratch(cuda_device *d, const sbp_dispatch *dispatch, int64_t bytes, cuda_address *out,

@@ -14,6 +14,7 @@ typedef struct host_memory {
     char *memory;
     size_t bytes;
     int32_t id;
+    bool registered; /* the caller's */
 } host_memory;
 
 typedef struct device_memory {
@@ -28,7 +29,8 @@ static int32_t ids;
 
 void fake_memory_reset(void) {
     for (int i = 0; i < MOST_PLACES; i++) {
-        free(hosts[i].memory);
+        if (!hosts[i].registered)
+            free(hosts[i].memory);
         hosts[i] = (host_memory){0};
         devices[i] = (device_memory){0};
     }
@@ -162,7 +164,7 @@ cuda_result cuMemHostAlloc(void **memory, size_t bytes, uint32_t flags) {
             if (!found)
                 return CUDA_OUT_OF_MEMORY;
             memset(found, 0xff, bytes);
-            hosts[i] = (host_memory){found, bytes, ++ids};
+            hosts[i] = (host_memory){found, bytes, ++ids, false};
             fake_cuda_count(1);
             fake_cuda_log("cuMemHostAlloc %zu, flags %u -> h%d", bytes, flags, ids);
             *memory = found;
@@ -175,7 +177,7 @@ cuda_result cuMemFreeHost(void *memory) {
     FAKE_LOCKED;
     cuda_result result = fake_cuda_enter(__func__, true);
     for (int i = 0; i < MOST_PLACES; i++)
-        if (memory && hosts[i].memory == memory) {
+        if (memory && hosts[i].memory == memory && !hosts[i].registered) {
             fake_cuda_log("cuMemFreeHost h%d", hosts[i].id);
             free(memory);
             hosts[i] = (host_memory){0};
@@ -183,6 +185,45 @@ cuda_result cuMemFreeHost(void *memory) {
             return result;
         }
     return fake_cuda_wrong(CUDA_INVALID_VALUE, "cuMemFreeHost: no pinned memory begins there");
+}
+
+static bool registers(const char *memory, size_t bytes) {
+    for (int i = 0; i < MOST_PLACES; i++)
+        if (hosts[i].memory && memory < hosts[i].memory + hosts[i].bytes && hosts[i].memory < memory + bytes)
+            return true;
+    return false;
+}
+
+cuda_result cuMemHostRegister(void *memory, size_t bytes, uint32_t flags) {
+    FAKE_ENTER(true);
+    size_t pinned = bytes;
+    if (!memory || bytes == 0 || flags > 15 || (uintptr_t)memory % 4096 != 0 || registers(memory, bytes))
+        return fake_cuda_wrong(CUDA_INVALID_VALUE, "cuMemHostRegister: %zu bytes, flags %u", bytes, flags);
+    for (int i = 0; i < MOST_PLACES; i++)
+        pinned += hosts[i].bytes;
+    if (pinned > (size_t)fake_number("pinned", INT64_MAX))
+        return CUDA_OUT_OF_MEMORY;
+    for (int i = 0; i < MOST_PLACES; i++)
+        if (!hosts[i].memory) {
+            hosts[i] = (host_memory){memory, bytes, ++ids, true};
+            fake_cuda_count(1);
+            fake_cuda_log("cuMemHostRegister %zu, flags %u -> h%d", bytes, flags, ids);
+            return CUDA_OK;
+        }
+    return CUDA_OUT_OF_MEMORY;
+}
+
+cuda_result cuMemHostUnregister(void *memory) {
+    FAKE_LOCKED;
+    cuda_result result = fake_cuda_enter(__func__, true);
+    for (int i = 0; i < MOST_PLACES; i++)
+        if (memory && hosts[i].memory == memory && hosts[i].registered) {
+            fake_cuda_log("cuMemHostUnregister h%d", hosts[i].id);
+            hosts[i] = (host_memory){0};
+            fake_cuda_count(-1);
+            return result;
+        }
+    return fake_cuda_wrong(CUDA_INVALID_VALUE, "cuMemHostUnregister: no registered memory begins there");
 }
 
 /* ---- copies ----------------------------------------------------------------------------------------- */
@@ -215,15 +256,28 @@ static uint64_t extent(const end *e, size_t width, size_t height) {
     return (uint64_t)(height - 1) * e->pitch + width;
 }
 
-/* Whether all of it is there; the host's address of it. */
+/* Whether bytes are pinned to their end; registered memory may lie in several pieces, one behind the other. */
+static bool is_pinned(const char *memory, uint64_t bytes) {
+    for (const host_memory *host; (host = host_of(memory)) != NULL;) {
+        uint64_t here = (uint64_t)(host->memory + host->bytes - memory);
+        if (here >= bytes)
+            return true;
+        if (!host->registered)
+            return false;
+        memory += here;
+        bytes -= here;
+    }
+    return false;
+}
+
+/* Whether all of it is there; the host's address of it. A copy of which a part alone is pinned is refused, as by the driver. */
 static char *reach(const end *e, size_t width, size_t height, const char *what) {
     if (!e->host)
         return fake_cuda_memory(e->device, extent(e, width, height), what);
     const host_memory *host = host_of(e->host);
-    if (e->pinned == 0 && !host)
+    if (e->pinned == 0 && !registers(e->host, extent(e, width, height)))
         return e->host;
-    bool same = host && host->id == e->pinned &&
-                (size_t)(e->host - host->memory) + extent(e, width, height) <= host->bytes;
+    bool same = host && host->id == e->pinned && is_pinned(e->host, extent(e, width, height));
     if (!same)
         (void)fake_cuda_wrong(CUDA_ILLEGAL_ADDRESS, "%s: pinned memory h%d ends before, or is given back",
                               what, e->pinned);
