@@ -2,7 +2,7 @@
  * test:
  *
  *     bench_delta [DEVICE] [--rows N] [--heads V] [--key-heads K] [--head-dim D] [--dtype bf16|fp32] [--threads N]
- *                 [--seconds S] [--clock wall|cpu] [--decay X]
+ *                 [--seconds S] [--clock wall|cpu] [--decay X] [--compile only]
  *
  * prints JSON lines: milliseconds of a chunk of one document that goes on behind it, 1e9 operations per second (as
  * the planner counts them), and how many times as long that is as the same operations take as products with the
@@ -135,7 +135,8 @@ static void run(setting *s) {
 static int usage(void) {
     fputs(
         "usage: bench_delta [cpu|vulkan|cuda] [--rows N] [--heads V] [--key-heads K] [--head-dim D]\n"
-        "                   [--dtype bf16|fp32] [--decay X] [--threads N] [--seconds S] [--clock wall|cpu]\n",
+        "                   [--dtype bf16|fp32] [--decay X] [--threads N] [--seconds S] [--clock wall|cpu]\n"
+        "                   [--compile only]\n",
         stderr);
     return SBP_USAGE;
 }
@@ -144,6 +145,7 @@ int main(int argc, char **argv) {
     static setting s = {
         .rows = 1024, .attrs = {.heads = 32, .key_heads = 16, .d_k = 128}, .dtype = SBP_F32, .decay = -0.1};
     const char *device = "cpu";
+    bool compile_only = false;
     bench_settings settings = {{.threads = 2}, 1, CLOCK_MONOTONIC};
     int at = 1;
     if (argc > 1 && argv[1][0] != '-')
@@ -162,6 +164,8 @@ int main(int argc, char **argv) {
             s.attrs.d_k = atoll(value);
         else if (strcmp(argv[at], "--dtype") == 0)
             s.dtype = strcmp(value, "bf16") == 0 ? SBP_BF16 : SBP_F32;
+        else if (strcmp(argv[at], "--compile") == 0)
+            compile_only = strcmp(value, "only") == 0;
         else if (strcmp(argv[at], "--decay") == 0)
             s.decay = atof(value);
         else if (!bench_take_option(&settings, argv[at], value))
@@ -172,6 +176,7 @@ int main(int argc, char **argv) {
     if (!class || s.rows < 1 || s.attrs.key_heads < 1 || s.attrs.heads % s.attrs.key_heads != 0)
         return usage();
     bench_start(&s.b, class, &settings);
+    s.b.compile_only = compile_only;
     run(&s); /* takes note of memory */
     bench_open(&s.b, &settings.device);
     run(&s);

@@ -1,14 +1,14 @@
 /* experts.c: how long products of experts take beside one dense product of as many rows. A program, not a test:
  *
- *     bench_experts [--hidden H] [--inner I] [--chosen K] [--dtype bf16|fp32] [--threads N] [--seconds S]
- *                   [--repeat N] [--clock wall|cpu]
+ *     bench_experts [DEVICE] [--hidden H] [--inner I] [--chosen K] [--scale N] [--dtype bf16|fp32] [--threads N]
+ *                   [--seconds S] [--repeat N] [--clock wall|cpu] [--compile only]
  *
  * prints JSON lines, each of a product (forward, gradient of the rows, gradient of the weights) and of a routing:
  * `even`, 8 experts that have 256 slots each, and `zipf`, as many slots over 16 experts of which 4 have none, the
  * others by Zipf's law. `times` is beside gemm with all slots as rows of one matrix; the gradient of the weights
  * also beside one gemm for each expert that has slots, `each`: it writes a matrix for each of them. The products of
  * a line are timed in turns, `repeat` times, and the least time of each counts. Rows of slots lie as a step has
- * them: in the order of tokens, not of experts. */
+ * them: in the order of tokens, not of experts. --scale: so many times the slots, where 2,048 do not fill a device. */
 #include "backends/devices.h"
 #include "tests/bench/bench.h"
 
@@ -17,11 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_EXPERTS = 16, SLOTS = 2048 };
+enum { MOST_EXPERTS = 16, SLOTS = 2048, MOST_SCALE = 64 };
 
 typedef struct setting {
     bench b;
-    int64_t hidden, inner, chosen;
+    int64_t hidden, inner, chosen, scale;
     sbp_dtype dtype;
     int repeat;
 } setting;
@@ -37,17 +37,22 @@ static void write_numbers(bench *b, const sbp_span *span, const int32_t *numbers
                                        span->rows * span->cols * (int64_t)sizeof *numbers, b->diag));
 }
 
-/* The slots of an expert are spread over all of them: slot i of SLOTS goes where a number that is coprime puts it. */
-static void make_pairs(const routing *r, int32_t pairs[SLOTS], int32_t bounds[MOST_EXPERTS + 1]) {
-    int32_t expert_of[SLOTS];
+static int64_t slots_of(const setting *s) {
+    return SLOTS * s->scale;
+}
+
+/* The slots of an expert are spread over all of them: slot i goes where a number that is coprime puts it. */
+static void make_pairs(const setting *s, const routing *r, int32_t *pairs, int32_t bounds[MOST_EXPERTS + 1]) {
+    static int32_t expert_of[SLOTS * MOST_SCALE];
+    const int64_t slots = slots_of(s);
     int64_t at = 0;
     for (int64_t e = 0; e < r->experts; e++)
-        for (int64_t i = 0; i < r->slots[e]; i++, at++)
-            expert_of[at * 1021 % SLOTS] = (int32_t)e;
+        for (int64_t i = 0; i < r->slots[e] * s->scale; i++, at++)
+            expert_of[at * 1021 % slots] = (int32_t)e;
     at = 0;
     for (int64_t e = 0; e < r->experts; e++) {
         bounds[e] = (int32_t)at;
-        for (int32_t i = 0; i < SLOTS; i++)
+        for (int32_t i = 0; i < slots; i++)
             if (expert_of[i] == e)
                 pairs[at++] = i;
     }
@@ -60,9 +65,10 @@ typedef enum product { FORWARD, OF_ROWS, OF_WEIGHTS } product;
 /* A product of experts; forward: rows of hidden numbers to slots of inner ones. */
 static void make_experts(setting *s, const routing *r, product p, bench_command *out) {
     bench *b = &s->b;
-    int64_t rows = SLOTS / s->chosen, k = s->chosen, matrix = s->hidden * s->inner;
-    int32_t pairs[SLOTS], bounds[MOST_EXPERTS + 1];
-    make_pairs(r, pairs, bounds);
+    int64_t rows = slots_of(s) / s->chosen, k = s->chosen, matrix = s->hidden * s->inner;
+    static int32_t pairs[SLOTS * MOST_SCALE];
+    int32_t bounds[MOST_EXPERTS + 1];
+    make_pairs(s, r, pairs, bounds);
     sbp_span order = bench_matrix(b, SBP_I32, rows, k), ends = bench_matrix(b, SBP_I32, 1, r->experts + 1);
     write_numbers(b, &order, pairs);
     write_numbers(b, &ends, bounds);
@@ -115,18 +121,18 @@ static void compare(setting *s, const routing *r, product p) {
         bench_begin(&s->b);
         make_experts(s, r, p, &command);
         grouped = fmin(grouped, bench_time(&s->b, &command));
-        dense = fmin(dense, seconds_of_dense(s, p, SLOTS));
+        dense = fmin(dense, seconds_of_dense(s, p, slots_of(s)));
         double sum = 0;
         for (int64_t e = 0; e < r->experts; e++)
             if (r->slots[e] > 0)
-                sum += seconds_of_dense(s, p, r->slots[e]);
+                sum += seconds_of_dense(s, p, r->slots[e] * s->scale);
         each = fmin(each, sum);
     }
     if (s->b.device)
-        printf("{\"routing\": \"%s\", \"product\": \"%s\", \"dtype\": \"%s\", \"hidden\": %lld, \"inner\": "
+        printf("{\"routing\": \"%s\", \"slots\": %lld, \"product\": \"%s\", \"dtype\": \"%s\", \"hidden\": %lld, \"inner\": "
                "%lld, "
                "\"ms\": %.3f, \"dense_ms\": %.3f, \"times\": %.3f, \"each\": %.3f}\n",
-               r->name, names[p], sbp_dtype_name(s->dtype), (long long)s->hidden, (long long)s->inner,
+               r->name, (long long)slots_of(s), names[p], sbp_dtype_name(s->dtype), (long long)s->hidden, (long long)s->inner,
                grouped * 1e3, dense * 1e3, grouped / dense, grouped / each);
     fflush(stdout);
 }
@@ -141,16 +147,21 @@ static void run(setting *s) {
 }
 
 static int usage(void) {
-    fputs("usage: bench_experts [--hidden H] [--inner I] [--chosen K] [--dtype bf16|fp32] [--threads N]\n"
-          "                     [--seconds S] [--repeat N] [--clock wall|cpu]\n",
+    fputs("usage: bench_experts [cpu|vulkan|cuda] [--hidden H] [--inner I] [--chosen K] [--scale N] [--dtype bf16|fp32]\n"
+          "                     [--threads N] [--seconds S] [--repeat N] [--clock wall|cpu] [--compile only]\n",
           stderr);
     return SBP_USAGE;
 }
 
 int main(int argc, char **argv) {
-    static setting s = {.hidden = 1024, .inner = 512, .chosen = 8, .dtype = SBP_F32, .repeat = 3};
+    static setting s = {.hidden = 1024, .inner = 512, .chosen = 8, .scale = 1, .dtype = SBP_F32, .repeat = 3};
+    const char *device = "cpu";
+    bool compile_only = false;
     bench_settings settings = {{.threads = 1}, 0.25, CLOCK_MONOTONIC};
-    for (int at = 1; at < argc; at += 2) {
+    int at = 1;
+    if (argc > 1 && argv[1][0] != '-')
+        device = argv[at++];
+    for (; at < argc; at += 2) {
         const char *value = at + 1 < argc ? argv[at + 1] : NULL;
         if (!value)
             return usage();
@@ -160,6 +171,10 @@ int main(int argc, char **argv) {
             s.inner = atoll(value);
         else if (strcmp(argv[at], "--chosen") == 0)
             s.chosen = atoll(value);
+        else if (strcmp(argv[at], "--scale") == 0)
+            s.scale = atoll(value);
+        else if (strcmp(argv[at], "--compile") == 0)
+            compile_only = strcmp(value, "only") == 0;
         else if (strcmp(argv[at], "--dtype") == 0)
             s.dtype = strcmp(value, "bf16") == 0 ? SBP_BF16 : SBP_F32;
         else if (strcmp(argv[at], "--repeat") == 0)
@@ -167,10 +182,11 @@ int main(int argc, char **argv) {
         else if (!bench_take_option(&settings, argv[at], value))
             return usage();
     }
-    const sbp_device_class *class = sbp_device_find("cpu");
-    if (!class || s.hidden < 1 || s.inner < 1 || s.chosen < 1 || SLOTS % s.chosen != 0 || s.repeat < 1)
+    const sbp_device_class *class = sbp_device_find(device);
+    if (!class || s.hidden < 1 || s.inner < 1 || s.chosen < 1 || s.scale < 1 || s.scale > MOST_SCALE || SLOTS % s.chosen != 0 || s.repeat < 1)
         return usage();
     bench_start(&s.b, class, &settings);
+    s.b.compile_only = compile_only;
     run(&s); /* takes note of memory */
     bench_open(&s.b, &settings.device);
     run(&s);

@@ -20,6 +20,7 @@ PYTHON = ["{home}/.local/lib/python3*/site-packages", "{prefix}/lib/python3*/sit
 FOLDERS = [folder + "/nvidia/*/lib" for folder in PYTHON] + ["/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/x86_64-linux/lib", "/opt/cuda*/lib64",
           "/opt/conda/lib", "/opt/*/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib"]
 LIBRARIES = ["libnvrtc.so.13", "libcublasLt.so.13", "libnccl.so.2"]
+OLDER = {"libnvrtc.so.13": "libnvrtc.so.12", "libcublasLt.so.13": "libcublasLt.so.12"}  # what will do as well
 DRIVER = ["/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib"]
 ICDS = ["/etc/vulkan/icd.d", "/usr/share/vulkan/icd.d", "/usr/local/nvidia/share/vulkan/icd.d", "/usr/local/nvidia/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"]
 # Data sheets: dense bf16 TFLOP/s and GB/s of memory.
@@ -73,22 +74,23 @@ class Machine(Commands):
         self.set_environment()
 
     def find_build(self):
-        ready = os.path.join(TOP, "ready")
-        given = os.environ.get("SBP_BUILD")
-        return given or (ready if os.path.exists(os.path.join(ready, "sbprun")) else os.path.join(TOP, "build/release"))
+        """SBP_BUILD, else what gpu_bundle made (unpacked, or as a folder beside the sources), else a build."""
+        ready = [folder for folder in (os.path.join(TOP, "ready"), os.path.join(TOP, "build/gpu-ready")) if os.path.exists(os.path.join(folder, "sbprun"))]
+        self.ready = ready[0] if ready else os.path.join(TOP, "ready")
+        return os.environ.get("SBP_BUILD") or (ready + [os.path.join(TOP, "build/release")])[0]
 
     def program(self, name):
         return os.path.join(self.build, name)
 
     def bundled(self, name):
-        return os.path.join(TOP, "ready", name)
+        return os.path.join(self.ready, name)
 
     def about(self):
         commit = "unknown"
         try:
-            with open(os.path.join(TOP, "COMMIT"), encoding="utf-8") as file:
+            with open(next(path for path in (os.path.join(TOP, "COMMIT"), self.bundled("COMMIT")) if os.path.exists(path)), encoding="utf-8") as file:
                 commit = file.read().strip()
-        except OSError:
+        except (OSError, StopIteration):
             found = subprocess.run(["git", "-C", TOP, "describe", "--always", "--dirty"], capture_output=True, check=False)
             commit = found.stdout.decode().strip() or commit
         return {"commit": commit, "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "backend": self.backend, "tiny": self.tiny, "gpu": self.query_gpu()}
@@ -137,8 +139,9 @@ class Machine(Commands):
         return "1GiB" if self.tiny else f"{mib - 1536}MiB"
 
     def host_memory(self):
-        if self.options.host_memory:
-            return self.options.host_memory
+        given = self.options.host_memory or os.environ.get("SBP_HOST_MEMORY")
+        if given:
+            return given
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return "1GiB" if self.tiny else f"{pages * 3 // 4 >> 20}MiB"
 
@@ -150,6 +153,8 @@ class Machine(Commands):
         for name in LIBRARIES:
             known = loader_finds(name) if name != LIBRARIES[0] or not os.path.exists(self.bundled(f"lib/{name}.xz")) else None
             self.libraries[name] = known or self.link(links, self.unpacked(name, links) or find_library(name, FOLDERS))
+            if not self.libraries[name] and name in OLDER:
+                self.libraries[name] = loader_finds(OLDER[name]) or self.link(links, find_library(OLDER[name], FOLDERS))
         folders = [os.environ.get("LD_LIBRARY_PATH", ""), links, os.path.join(self.build, "lib")]
         self.env = {**os.environ, "LD_LIBRARY_PATH": ":".join(folder for folder in folders if folder)}
         if self.backend == "cuda":
@@ -174,7 +179,7 @@ class Machine(Commands):
     def link(self, links, path):
         if not path:
             return None
-        beside = [path] + glob.glob(os.path.join(os.path.dirname(path), "libnvrtc-builtins.so.13*")) if "nvrtc" in path else [path]
+        beside = [path] + glob.glob(os.path.join(os.path.dirname(path), "libnvrtc-builtins.so.1*")) if "nvrtc" in path else [path]
         for one in beside:
             target = os.path.join(links, os.path.basename(one))
             if not os.path.exists(target):

@@ -8,35 +8,24 @@ import random
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 
 from gpu_machine import TOP, Machine, size  # noqa: F401 (Machine: for gpu_check)
+from gpu_models import CUT, MODELS, TINY, model_flops, parameters, sizes_of, vocabulary_of, write_config
 from gpu_schedule import Failed, Hung, Part
 
-# hidden, ffn, layers, heads, kv heads, head, vocabulary, tied
-MODELS = {"06b": (1024, 3072, 28, 16, 8, 128, 151936, True), "4b": (2560, 9728, 36, 32, 8, 128, 151936, True), "8b": (4096, 12288, 36, 32, 8, 128, 151936, False)}
-TINY = (128, 96, 2, 2, 1, 64, 160, True)
-HEADS = (64, 80, 96, 128, 256)
+HEADS = (128, 64, 96, 80, 256)  # as models have them, most of them first
+PLAIN_ROWS = "2048"  # scalars: at all rows they take longer than all else
 VARIANTS = ("wgmma", "mma", "plain")
 FULL = ["--param-dtype", "bf16", "--dtype", "bf16", "--clip", "none", "--accumulate", "1"]
 SGD = FULL + ["--optimizer", "sgd"]
 BF16_STATES = FULL + ["--state-dtype", "bf16"]
+LORA = ["--param-dtype", "bf16", "--dtype", "bf16", "--lora", "r=16,alpha=32"]
 # What gpu_bundle compiles ahead, for a machine without a compiler that works: (model, tokens, options).
-STEPS = [("06b", 32768, FULL), ("06b", 131072, FULL), ("8b", 32768, SGD), ("8b", 131072, SGD)]
+STEPS = [("06b", 32768, FULL), ("06b", 131072, FULL), ("8b", 32768, SGD), ("8b", 131072, SGD)] + [(model, 32768, LORA) for model in CUT]
 CARRIED_MEMORY = ("78GiB", "138GiB")
-
-
-def parameters(model):
-    d, f, layers, heads, kv, head, vocabulary, tied = MODELS[model]
-    return layers * (2 * d * heads * head + 2 * d * kv * head + 3 * d * f) + d * vocabulary * (1 if tied else 2)
-
-
-def model_flops(sizes, tokens):
-    """Of a step: 6 P_matmul T + 6 T^2 heads head layers."""
-    d, f, layers, heads, kv, head, vocabulary, _ = sizes
-    products = layers * (2 * d * heads * head + 2 * d * kv * head + 3 * d * f) + d * vocabulary
-    return 6.0 * products * tokens + 6.0 * tokens * tokens * heads * head * layers
 
 
 def step_seconds(model, tokens, steps):
@@ -91,15 +80,33 @@ def preflight(m, figure):
     return {"devices": text.strip(), "build": os.path.relpath(m.build, TOP)}
 
 
+def waits(m, figure):
+    """Attention with every wait bounded, so that one which never ends is named by its kernel, and costs seconds."""
+    command = [m.program("tests/bench/bench_attention"), m.backend, "--head-dim", "128", "--rows", "160" if m.tiny else "2048", "--cases", "2"]
+    m.call(command, None, json_lines(figure), {"SBP_CUDA_DEBUG": "waits"})
+    return {}
+
+
+def pinning(m, figure):
+    """Seconds that the system takes to pin memory of the host, and whether it lets it be registered."""
+    if m.backend != "cuda":
+        return {"skipped": "pinned memory is CUDA's"}
+    command = [sys.executable, os.path.join(TOP, "tests/bench/gpu_pinning.py"), m.libraries["libcuda.so.1"] or "libcuda.so.1"]
+    m.call(command + (["0.01"] if m.tiny else ["1", "8", "32", "64"]), None, json_lines(figure))
+    return {}
+
+
 def attention_case(m, figure, wrong, head, variant, save):
     key, lines = f"{head} {variant}", []
 
     def take(text):
         lines.append(text)
         json_lines(figure, wrong)(text)
-    command = [m.program("tests/bench/bench_attention"), m.backend, "--head-dim", str(head), "--rows", "160" if m.tiny else "8192"]
+    rows = "160" if m.tiny else PLAIN_ROWS if variant == VARIANTS[2] else "8192"
+    command = [m.program("tests/bench/bench_attention"), m.backend, "--head-dim", str(head), "--rows", rows]
     command += ["--cases", "2"] if m.tiny else []
-    command += ["--save" if variant == VARIANTS[0] else "--against", save]
+    if variant != VARIANTS[2]: # which has rows of its own: beside double precision alone
+        command += ["--save" if variant == VARIANTS[0] else "--against", save]
     try:
         status, _ = m.run(command, {**m.env, "SBP_CUDA_VARIANT": variant}, 120 if m.tiny else 25, TOP, take)
     except Hung as error:
@@ -195,31 +202,72 @@ def goldens(m, figure, everything=False):
 # ---- how fast -------------------------------------------------------------------------------------------------------------
 
 
-def rates(only, dtype):
+def rates(only, dtype, more=()):
     def part(m, figure):
-        name = f"throughput_{only}" if dtype == "bf16" else f"throughput_{only}_{dtype}"
         command = [m.program("tests/bench/bench_throughput"), m.backend, "--model", "tiny" if m.tiny else "8b", "--only", only, "--seconds", "0.1"]
         command += [] if only == "row" else ["--dtype", dtype]
+        command += [] if m.tiny else more
         if m.peaks():
             command += ["--peak", str(m.peaks()[0]), "--bandwidth", str(m.peaks()[1])]
         m.call(command, None, json_lines(figure))
-        return {"part_of": name}
+        return {}
     return part
 
 
-def sizes_of(m, model):
-    return TINY[:7] + (MODELS[model][7],) if m.tiny else MODELS[model]
+# Attention of gpt-oss and of Qwen3.6-27B; experts of Qwen3-30B-A3B and of gpt-oss; the delta rule of Qwen3.6-27B.
+HEADS_OF = {64: ["--head-dim", "64", "--heads", "64", "--kv-heads", "8"], 256: ["--head-dim", "256", "--heads", "24", "--kv-heads", "4"]}
+EXPERTS = [["--hidden", "2048", "--inner", "768", "--chosen", "8", "--scale", "32"], ["--hidden", "2880", "--inner", "2880", "--chosen", "4", "--scale", "16"]]
+DELTA = ["--rows", "8192", "--heads", "48", "--key-heads", "16"]
 
 
-def write_config(folder, sizes):
-    d, f, layers, heads, kv, head, vocabulary, tied = sizes
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
-        json.dump({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": d, "intermediate_size": f, "num_hidden_layers": layers,
-                   "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": head, "vocab_size": vocabulary, "tie_word_embeddings": tied,
-                   "hidden_act": "silu", "rms_norm_eps": 1e-06, "rope_theta": 1000000, "max_position_embeddings": 4194304, "attention_bias": False,
-                   "torch_dtype": "bfloat16"}, file)
-    return folder
+def experts(m, figure):
+    for shape in EXPERTS if not m.tiny else [["--hidden", "32", "--inner", "16"]]:
+        m.call([m.program("tests/bench/bench_experts"), m.backend, "--dtype", "bf16", "--seconds", "0.1", *shape], None, json_lines(figure))
+    return {}
+
+
+def delta(m, figure):
+    shape = DELTA if not m.tiny else ["--rows", "70", "--heads", "2", "--key-heads", "1", "--head-dim", "16"]
+    m.call([m.program("tests/bench/bench_delta"), m.backend, "--dtype", "bf16", "--seconds", "0.1", *shape], None, json_lines(figure))
+    return {}
+
+
+def measured(m, figure):
+    """What sbpc measures of this machine, how long that takes, and what it then plans beside the table."""
+    folder = write_config(os.path.join(m.work, "06b"), "06b", m.tiny)
+    for rates_of in ("table", "measured"):
+        plan, begun = os.path.join(m.work, f"{rates_of}.bin"), m.clock()
+        command = [m.program("sbpc"), "compile", folder, "-o", plan, "--backend", m.backend, "--seq-len", "96" if m.tiny else "8192", "--throughput", rates_of]
+        m.call(command + full_options(m, FULL) + (["--arch", m.arch()] if m.backend == "cuda" else []), 120 if m.tiny else 60)
+        figure({"throughput": rates_of, "seconds": round(m.clock() - begun, 2), **inspect(m, plan)})
+    return {}
+
+
+# What ncu says of the kernels of a command: the first launches of a bench.
+PROFILED = [("attention 128", "bench_throughput", ["--model", "8b", "--only", "attention", "--dtype", "bf16", "--seconds", "0"], 10),
+            ("attention 256", "bench_throughput", ["--model", "8b", "--only", "attention", "--dtype", "bf16", "--seconds", "0", *HEADS_OF[256]], 10),
+            ("experts", "bench_experts", ["--dtype", "bf16", "--seconds", "0", "--repeat", "1", *EXPERTS[0]], 8),
+            ("delta", "bench_delta", ["--dtype", "bf16", "--seconds", "0", *DELTA], 8)]
+COUNTERS = ("Duration", "Registers Per Thread", "Compute (SM) Throughput", "Memory Throughput", "DRAM Throughput", "Issue Slots Busy", "Achieved Occupancy",
+            "L2 Hit Rate", "Shared Memory Configuration Size")
+
+
+def profile(m, figure):
+    """Hardware counters of the kernels that matter, where the machine lets them be read; all of the report is in the log."""
+    tool = shutil.which("ncu")
+    if not tool:
+        return {"skipped": "no ncu on this machine"}
+    for name, bench, options, launches in PROFILED:
+        command = [tool, "--set", "full", "--clock-control", "none", "--launch-count", str(launches), m.program("tests/bench/" + bench), m.backend, *options]
+        status, text = m.run(command, m.env, 60, TOP)
+        if status != 0 and re.search("Failed to initialize|ERR_NVGPUCTRPERM|not supported|No kernels were profiled", text):
+            return {"skipped": "ncu cannot read the counters here: " + text.strip()[-200:]}
+        if status != 0:
+            raise Failed(f"{name}: exit status {status}: {text.strip()[-300:]}")
+        for kernel in re.split(r"\n(?=  \S+.*\(\d+, \d+, \d+\)x\()", text)[1:]:
+            values = {counter: found.group(1) for counter in COUNTERS for found in [re.search(re.escape(counter) + r"\s+\S+\s+([0-9.,]+)", kernel)] if found}
+            figure({"profiled": name, "kernel": kernel.strip().splitlines()[0][:120], **values})
+    return {}
 
 
 def write_rows(path, lengths, vocabulary):
@@ -233,17 +281,16 @@ def write_rows(path, lengths, vocabulary):
 
 def compile_plan(m, model, tokens, options, plan):
     """Standard error goes to the log. A plan of the bundle takes the place of one that cannot be compiled here."""
-    folder = write_config(os.path.join(m.work, model), sizes_of(m, model))
+    folder = write_config(os.path.join(m.work, model), model, m.tiny)
     command = [m.program("sbpc"), "compile", folder, "-o", plan, "--backend", m.backend, "--seq-len", str(tokens), "--memory", m.memory()]
     command += ["--arch", m.arch(), "--host-memory", m.host_memory()] if m.backend == "cuda" else []
-    # by the rates of this machine; where measuring them fails or hangs, by the table. (Not where a GPU is imitated: minutes.)
-    for rates_of in ("table",) if m.tiny and m.backend == "cuda" else ("measured", "table"):
-        try:
-            status, text = m.run(command + options + ["--throughput", rates_of], m.env, 90 if m.tiny else 30, TOP)
-        except Hung:
-            continue
-        if status == 0:
-            return f"compiled here, throughput {rates_of}", text
+    # by the table: what sbpc measures is a figure of its own (throughput_measured), and kernels for it are not in the bundle
+    try:
+        status, text = m.run(command + options + ["--throughput", "table"], m.env, 90 if m.tiny else 30, TOP)
+    except Hung:
+        status, text = 124, ""
+    if status == 0:
+        return "compiled here", text
     for memory in sorted(CARRIED_MEMORY, key=size, reverse=True):
         carried = m.bundled(f"plans/{model}-{tokens}-{memory}.plan")
         if os.path.exists(carried) and size(memory) <= size(m.memory()) + (2 << 30):
@@ -267,10 +314,10 @@ def step(m, figure, model, tokens, steps, options, run_options=(), key=None, mor
     for part in {line.get("part") for line in m.results.lines}:
         if m.results.done(part, key):
             return m.results.done(part, key)
-    real, sizes = tokens, sizes_of(m, model)
+    real, sizes = tokens, None if model in CUT else sizes_of(model, m.tiny)
     if m.tiny:
         tokens = 192 if tokens > 65536 else 96
-    rows = write_rows(os.path.join(m.work, "rows.jsonl"), [min(length or tokens, tokens)], sizes[6])
+    rows = write_rows(os.path.join(m.work, "rows.jsonl"), [min(length or tokens, tokens)], vocabulary_of(model, m.tiny))
     plan = os.path.join(m.work, "plan.bin")
     origin, _ = compile_plan(m, model, tokens, full_options(m, options), plan)
     planned = inspect(m, plan)
@@ -278,12 +325,14 @@ def step(m, figure, model, tokens, steps, options, run_options=(), key=None, mor
     text = m.call([m.program("sbprun"), plan, "--data", rows, "--weights", "random:1", "--batch-size", "1", "--steps", str(steps), "--out", "none", "--json", *run_options],
                   None, None, more)
     last = text.strip().splitlines()[-1]
-    seconds, flops = field(last, "fastest_step_seconds"), model_flops(sizes, tokens)
+    seconds = field(last, "fastest_step_seconds")
     result = {"model": model, "tokens": tokens, "options": " ".join(options), "steps": steps, "seconds": seconds, **planned, "plan": origin,
-              "memory": m.memory(), "tokens_per_second": round(tokens / seconds, 1), "tflops": round(flops / seconds / 1e12, 2),
+              "memory": m.memory(), "tokens_per_second": round(tokens / seconds, 1),
               **{name: field(last, name) for name in ("train_loss", "train_seconds", "peak_bytes_planned", "peak_bytes_measured")}}
-    if m.peaks() and not length:
-        result["mfu_percent"] = round(flops / seconds / m.peaks()[0] / 1e10, 2)
+    if sizes:
+        result["tflops"] = round(model_flops(sizes, tokens) / seconds / 1e12, 2)
+    if sizes and m.peaks() and not length:
+        result["mfu_percent"] = round(result["tflops"] / m.peaks()[0] * 100, 2)
     figure(result, key)
     return result
 
@@ -307,13 +356,13 @@ def modes(model, tokens):
 def longest(m, figure):
     """How long a sequence the planner promises here, compiled alone: its step would take hours. Then one short row under that
     plan, which holds the same memory."""
-    folder, plan = write_config(os.path.join(m.work, "8b"), sizes_of(m, "8b")), os.path.join(m.work, "longest.bin")
+    folder, plan = write_config(os.path.join(m.work, "8b"), "8b", m.tiny), os.path.join(m.work, "longest.bin")
     limits = ["--memory", m.memory()] + (["--arch", m.arch(), "--host-memory", m.host_memory()] if m.backend == "cuda" else [])
     command = [m.program("sbpc"), "compile", folder, "-o", plan, "--backend", m.backend, *limits, "--json", *full_options(m, SGD)]
     text = m.call(command + ["--seq-len", "256" if m.tiny else "max"], 90)
     found = {"longest": field(text, "seq_len"), "memory": m.memory(), "host_memory": m.host_memory(), **inspect(m, plan)}
     figure(found)
-    rows = write_rows(os.path.join(m.work, "rows.jsonl"), [96 if m.tiny else 8192], sizes_of(m, "8b")[6])
+    rows = write_rows(os.path.join(m.work, "rows.jsonl"), [96 if m.tiny else 8192], vocabulary_of("8b", m.tiny))
     last = m.call([m.program("sbprun"), plan, "--data", rows, "--weights", "random:1", "--batch-size", "1", "--steps", "1", "--out", "none", "--json"]).strip().splitlines()[-1]
     figure({"short_row_under_the_plan_of": found["longest"], **{name: field(last, name) for name in ("fastest_step_seconds", "peak_bytes_planned", "peak_bytes_measured", "train_loss")}})
 
@@ -362,27 +411,32 @@ def transformers(m, figure):
     python = m.python_with("transformers")
     if not python:
         return {"skipped": "no transformers on this machine"}
-    folder = write_config(os.path.join(m.work, "06b"), sizes_of(m, "06b"))
+    folder = write_config(os.path.join(m.work, "06b"), "06b", m.tiny)
     m.call([python, os.path.join(TOP, "tests/bench/transformers_step.py"), "--model", folder, "--tokens", "96" if m.tiny else "32768"], None, json_lines(figure), None, True)
     return {}
 
 
 def sanitizer(m, figure):
-    """One small step under NVIDIA's own checker: out of bounds, races, what was never written."""
+    """One small step under NVIDIA's own checker: out of bounds, races, what was never written. Races and barriers of the kernels
+    with TMA are information, for the tools do not know all of what these wait by; those without it decide."""
     tool = shutil.which("compute-sanitizer")
     if not tool:
         return {"skipped": "no compute-sanitizer on this machine"}
-    folder, plan, wrong = write_config(os.path.join(m.work, "small"), TINY), os.path.join(m.work, "small.bin"), []
+    folder, plan, wrong = write_config(os.path.join(m.work, "small"), "06b", True), os.path.join(m.work, "small.bin"), []
     rows = write_rows(os.path.join(m.work, "rows.jsonl"), [192], TINY[6])
     m.call([m.program("sbpc"), "compile", folder, "-o", plan, "--backend", m.backend, "--seq-len", "192", "--chunk", "64", *FULL], 60)
-    for name in ("memcheck", "racecheck", "synccheck", "initcheck"):
+    for name, variant in (("memcheck", ""), ("initcheck", ""), ("racecheck", "mma"), ("synccheck", "mma"), ("racecheck", ""), ("synccheck", "")):
+        decides = variant or name in ("memcheck", "initcheck")
         try:
             status, text = m.run([tool, "--tool", name, "--error-exitcode", "9", m.program("sbprun"), plan, "--data", rows, "--weights", "random:1", "--batch-size", "1",
-                                  "--steps", "1", "--out", "none"], m.env, 60, TOP)
-            figure({"tool": name, "status": status, "right": status == 0, "says": text.strip()[-300:]})
-            wrong += [name] if status else []
+                                  "--steps", "1", "--out", "none"], {**m.env, **({"SBP_CUDA_VARIANT": variant} if variant else {})}, 60, TOP)
         except Hung as error:
             figure({"tool": name, "error": str(error)})
+            continue
+        if status != 0 and re.search("Device not supported|Failed to initialize|LibraryNotLoaded", text):
+            return {"skipped": "compute-sanitizer does not take this device: " + text.strip()[-200:]}
+        figure({"tool": name, "variant": variant or "wgmma", "status": status, "says": text.strip()[-300:], **({"right": status == 0} if decides else {})})
+        wrong += [name] if status and decides else []
     if wrong:
         raise Failed(", ".join(wrong) + " found something")
     return {}
@@ -403,7 +457,7 @@ def compile_ahead(build, folder):
     """Plans of STEPS for GPUs of two sizes, and the kernels of what is run before them, into the cache of kernels."""
     with tempfile.TemporaryDirectory() as work:
         for model, tokens, options in STEPS:
-            config = write_config(os.path.join(work, model), MODELS[model])
+            config = write_config(os.path.join(work, model), model, False)
             for memory in CARRIED_MEMORY:
                 plan = os.path.join(folder, f"{model}-{tokens}-{memory}.plan")
                 subprocess.run([os.path.join(build, "sbpc"), "compile", config, "-o", plan, "--backend", "cuda", "--arch", "sm_90a", "--seq-len", str(tokens),
@@ -411,8 +465,11 @@ def compile_ahead(build, folder):
     benches = os.path.join(build, "tests/bench/")
     for head in HEADS:
         subprocess.run([benches + "bench_attention", "cuda", "--head-dim", str(head), "--compile", "only"], check=True)
-    for only in ("gemm", "head", "attention", "row"):
-        subprocess.run([benches + "bench_throughput", "cuda", "--model", "8b", "--only", only, "--compile", "only"], check=True)
+    for only, more in [(only, []) for only in ("gemm", "head", "attention", "row")] + [("attention", shape) for shape in HEADS_OF.values()]:
+        subprocess.run([benches + "bench_throughput", "cuda", "--model", "8b", "--only", only, *more, "--compile", "only"], check=True)
+    for shape in EXPERTS:
+        subprocess.run([benches + "bench_experts", "cuda", "--dtype", "bf16", *shape, "--compile", "only"], check=True)
+    subprocess.run([benches + "bench_delta", "cuda", "--dtype", "bf16", *DELTA, "--compile", "only"], check=True)
 
 
 # ---- two ranks ------------------------------------------------------------------------------------------------------------
@@ -445,8 +502,8 @@ def nccl(m, figure):
     if m.backend != "cuda":
         return {"skipped": "NCCL is CUDA's"}
     port = 20000 + os.getpid() % 10000
-    sizes = sizes_of(m, "06b")
-    folder, plan, out = write_config(os.path.join(m.work, "06b"), sizes), os.path.join(m.work, "plan.bin"), os.path.join(m.work, "ranks")
+    sizes = sizes_of("06b", m.tiny)
+    folder, plan, out = write_config(os.path.join(m.work, "06b"), "06b", m.tiny), os.path.join(m.work, "plan.bin"), os.path.join(m.work, "ranks")
     rows = write_rows(os.path.join(m.work, "rows.jsonl"), [(20 if m.tiny else 900) + k for k in range(1, 5)], sizes[6])
     compiled = [m.program("sbpc"), "compile", folder, "-o", plan, "--backend", "cuda", "--seq-len", "1024", *FULL]
     m.call(compiled, 60)
@@ -478,27 +535,41 @@ def nccl(m, figure):
 # ---- all of them ----------------------------------------------------------------------------------------------------------
 
 
+PINNING = 15  # seconds to pin what 8B's plans keep on the host
+
+
 def step_entry(name, model, tokens, steps, options, what):
-    seconds = step_seconds(model, tokens, steps)
+    seconds = 12 if model in CUT else step_seconds(model, tokens, steps) + (PINNING if model == "8b" else 0)
     return Part(name, seconds, 30 + 2.5 * seconds, what, step_part(model, tokens, steps, options))
 
 
 def parts():
     return [
         Part("preflight", 10, 320, "libraries, versions, disk, clocks, the device", preflight),
-        Part("attention", 55, 150, "wgmma, mma, plain and torch; five heads; 8,192 rows", attention),
-        Part("throughput_attention", 8, 40, "attention in bf16", rates("attention", "bf16")),
+        Part("pinning", 15, 60, "how long pinning 1 to 64 GiB takes", pinning),
+        Part("waits", 8, 40, "attention with every wait bounded", waits),
+        Part("attention", 50, 150, "wgmma, mma, plain and torch; five heads; 8,192 rows", attention),
+        Part("throughput_attention", 8, 40, "attention in bf16, heads of 128", rates("attention", "bf16")),
+        Part("throughput_attention_64", 8, 40, "the same, heads of 64", rates("attention", "bf16", HEADS_OF[64])),
+        Part("throughput_attention_256", 8, 40, "the same, heads of 256", rates("attention", "bf16", HEADS_OF[256])),
         Part("throughput_gemm", 20, 60, "products in bf16", rates("gemm", "bf16")),
+        Part("throughput_experts", 10, 40, "products of experts beside dense ones", experts),
+        Part("throughput_delta", 8, 40, "the delta rule beside products", delta),
         step_entry("step_06b_32k", "06b", 32768, 3, FULL, "Qwen3-0.6B, AdamW"),
         step_entry("step_8b_32k", "8b", 32768, 2, SGD, "Qwen3-8B, SGD"),
-        step_entry("step_06b_128k", "06b", 131072, 1, FULL, "Qwen3-0.6B, AdamW"),
+        Part("profile", 45, 150, "ncu of attention, experts, the delta rule", profile),
+        step_entry("step_30b_a3b", "30b_a3b", 32768, 2, LORA, "four layers of Qwen3-30B-A3B, LoRA"),
+        step_entry("step_gpt_oss", "gpt_oss", 32768, 2, LORA, "four layers of gpt-oss-20b in bf16, LoRA"),
+        step_entry("step_27b", "27b", 32768, 2, LORA, "four layers of Qwen3.6-27B, LoRA"),
         step_entry("step_8b_128k", "8b", 131072, 1, SGD, "Qwen3-8B, SGD"),
+        step_entry("step_06b_128k", "06b", 131072, 1, FULL, "Qwen3-0.6B, AdamW"),
         Part("goldens", 40, 120, "gradients of small models, a sample", goldens),
         Part("conformance", 60, 150, "every command against double precision, an eighth of the cases in four processes", conformance),
-        Part("timeline", step_seconds("8b", 32768, 1), 60, "where the time of a step of 8B goes", timeline),
+        Part("timeline", step_seconds("8b", 32768, 1) + PINNING, 60, "where the time of a step of 8B goes", timeline),
+        Part("torch_attention", 15, 60, "PyTorch's own attention", torch_rates),
+        Part("throughput_measured", 15, 120, "what --throughput measured finds", measured),
         Part("throughput_head", 12, 40, "products of the head in bf16", rates("head", "bf16")),
         Part("throughput_row", 10, 40, "row kernels", rates("row", "bf16")),
-        Part("torch_attention", 15, 60, "PyTorch's own attention", torch_rates),
         Part("longest", 35, 120, "the longest sequence, compiled; a short row under its plan", longest),
         step_entry("step_06b_8k", "06b", 8192, 3, FULL, "Qwen3-0.6B, AdamW"),
         step_entry("step_4b_32k", "4b", 32768, 2, BF16_STATES, "Qwen3-4B, AdamW"),

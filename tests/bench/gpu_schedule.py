@@ -34,9 +34,11 @@ class Hung(Failed):
 class Results:
     """DIR/results.jsonl: {"part", "figure": ..} as soon as it is known, {"part", "result": "ok" | ..} at a part's end."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, tar=None):
         self.folder = folder
+        self.tar = tar or os.path.join(folder, "gpu_check.tar")
         os.makedirs(folder, exist_ok=True)
+        os.makedirs(os.path.dirname(os.path.abspath(self.tar)), exist_ok=True)
         self.path = os.path.join(folder, "results.jsonl")
         self.lines = []
         whole = 0
@@ -77,12 +79,12 @@ class Results:
         return None
 
     def pack(self):
-        temporary = os.path.join(self.folder, ".gpu_check.tar")
+        temporary = self.tar + ".new"
         with tarfile.open(temporary, "w") as tar:
             for name in sorted(os.listdir(self.folder)):
                 if name.endswith((".jsonl", ".log", ".txt")):
                     tar.add(os.path.join(self.folder, name), arcname=f"gpu_check/{name}")
-        os.replace(temporary, os.path.join(self.folder, "gpu_check.tar"))
+        os.replace(temporary, self.tar)
 
     def report(self, parts):
         for part in parts:

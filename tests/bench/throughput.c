@@ -2,10 +2,10 @@
  *
  *     bench_throughput [cpu|vulkan|cuda] [--index N] [--model 135m|8b|tiny] [--only gemm|head|attention|row]
  *                 [--dtype bf16|fp32] [--seconds S] [--threads N] [--clock wall|cpu] [--peak TFLOPS]
- *                 [--bandwidth GBPS] [--compile only]
+ *                 [--bandwidth GBPS] [--head-dim D] [--heads H] [--kv-heads K] [--compile only]
  *
  * prints JSON lines. --peak: of products in bf16, --bandwidth: of the device's memory; with them each figure
- * comes in percent too ("of_peak"). --clock cpu with --threads 1 counts processor time, which other programs
+ * comes in percent too ("of_peak"). --head-dim, --heads, --kv-heads: attention of another model. --clock cpu with --threads 1 counts processor time, which other programs
  * on the machine disturb less.
  *
  * Each figure is the best of several bursts of commands, each 20 ms long on a GPU, so that what it costs to
@@ -129,9 +129,9 @@ static void bench_attn(rates *r, int64_t rows, int64_t chunk, sbp_dtype dtype) {
     bench_attention_run(&r->b, &shape, seconds, gflops);
     if (!r->b.device)
         return;
-    printf("{\"command\": \"attention\", \"dtype\": \"%s\", \"rows\": %lld, \"chunk\": %lld, "
+    printf("{\"command\": \"attention\", \"head_dim\": %lld, \"dtype\": \"%s\", \"rows\": %lld, \"chunk\": %lld, "
            "\"forward_ms\": %.1f, \"backward_ms\": %.1f, \"forward_gflops\": %.0f, \"backward_gflops\": %.0f",
-           sbp_dtype_name(dtype), (long long)rows, (long long)chunk, seconds[0] * 1e3, seconds[1] * 1e3,
+           (long long)r->m->head_dim, sbp_dtype_name(dtype), (long long)rows, (long long)chunk, seconds[0] * 1e3, seconds[1] * 1e3,
            gflops[0], gflops[1]);
     print_share("forward_percent_of_peak", gflops[0] * 1e9, dtype == SBP_BF16 ? r->peak : 0);
     print_share("backward_percent_of_peak", gflops[1] * 1e9, dtype == SBP_BF16 ? r->peak : 0);
@@ -308,8 +308,8 @@ static void run_cases(rates *r) {
 static int usage(void) {
     fputs("usage: bench_throughput [cpu|vulkan|cuda] [--index N] [--model 135m|8b|tiny]\n"
           "                   [--only gemm|head|attention|row] [--dtype bf16|fp32] [--seconds S]\n"
-          "                   [--threads N] [--clock wall|cpu] [--peak TFLOPS] [--bandwidth GBPS] [--compile "
-          "only]\n",
+          "                   [--threads N] [--clock wall|cpu] [--peak TFLOPS] [--bandwidth GBPS]\n"
+          "                   [--head-dim D] [--heads H] [--kv-heads K] [--compile only]\n",
           stderr);
     return SBP_USAGE;
 }
@@ -323,6 +323,8 @@ static const model *find_model(const char *name) {
 
 int main(int argc, char **argv) {
     static rates r;
+    static model own;
+    int64_t head_dim = 0, heads = 0, kv_heads = 0;
     const char *device = "cpu";
     bool compile_only = false;
     bench_settings settings = {{.threads = 2}, 0.25, CLOCK_MONOTONIC};
@@ -344,6 +346,12 @@ int main(int argc, char **argv) {
             r.dtype = value;
         else if (strcmp(argv[at], "--model") == 0)
             r.m = find_model(value);
+        else if (strcmp(argv[at], "--head-dim") == 0)
+            head_dim = atoll(value);
+        else if (strcmp(argv[at], "--heads") == 0)
+            heads = atoll(value);
+        else if (strcmp(argv[at], "--kv-heads") == 0)
+            kv_heads = atoll(value);
         else if (strcmp(argv[at], "--peak") == 0)
             r.peak = atof(value) * 1e12;
         else if (strcmp(argv[at], "--bandwidth") == 0)
@@ -352,7 +360,14 @@ int main(int argc, char **argv) {
             return usage();
     }
     const sbp_device_class *class = sbp_device_find(device);
-    if (!r.m || !class || (r.dtype && strcmp(r.dtype, "bf16") != 0 && strcmp(r.dtype, "fp32") != 0))
+    if (r.m) {
+        own = *r.m;
+        own.head_dim = head_dim > 0 ? head_dim : own.head_dim;
+        own.heads = heads > 0 ? heads : own.heads;
+        own.kv_heads = kv_heads > 0 ? kv_heads : own.kv_heads;
+        r.m = &own;
+    }
+    if (!r.m || !class || r.m->heads % r.m->kv_heads != 0 || (r.dtype && strcmp(r.dtype, "bf16") != 0 && strcmp(r.dtype, "fp32") != 0))
         return usage();
     bench_start(&r.b, class, &settings);
     r.b.compile_only = compile_only;

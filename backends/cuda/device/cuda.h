@@ -112,6 +112,7 @@ struct cuda_device {
     cuda_result broken;                /* what a call failed with; CUDA_OK: none did */
     /* SBP_CUDA_DEBUG=waits: each is waited for, so that the one that fails is named */
     bool waits_for_kernels;
+    bool noted_descent; /* that a kernel runs as a slower variant than the plan has */
     int64_t free_bytes; /* of the device, before anything was allocated */
     const sbp_program *program;
     const void *code;

@@ -273,6 +273,30 @@ sbp_status cuda_kernels_step(cuda_device *d, const sbp_cuda_step *step, sbp_gpu_
     return d->waits_for_kernels ? wait_for_kernel(d, step, stream, diag) : SBP_OK;
 }
 
+/* A variant that the plan has and the machine takes, and that these operands do not suit, is worth a line: a matrix that is a
+ * view into a wider one may begin at any byte, and the step is slower without anything else to see. Said once. */
+static void note_descent(cuda_device *d, const sbp_gpu_key *taken, const sbp_cuda_machine *machine,
+                         sbp_diag *diag) {
+    char name[SBP_GPU_NAME];
+    sbp_gpu_key better = *taken;
+    if (d->noted_descent || taken->kind == SBP_CMD_ROW)
+        return;
+    for (int32_t v = taken->variant + 1; v < SBP_CUDA_VARIANTS && v <= machine->variant; v++) {
+        better.variant = (uint8_t)v;
+        if (!find_kernel(d, &better))
+            continue;
+        sbp_gpu_key_text(taken, "", name);
+        sbp_note(diag,
+                 "cuda: a kernel '%s' runs as variant %s where the plan has %s: its operands do not begin at "
+                 "multiples of 16 "
+                 "bytes, or the GPU lacks the shared memory; it is slower",
+                 name, taken->variant == SBP_CUDA_PLAIN ? "plain" : sbp_cuda_variant_names[taken->variant],
+                 sbp_cuda_variant_names[v]);
+        d->noted_descent = true;
+        return;
+    }
+}
+
 sbp_status cuda_kernels_launch(cuda_device *d, const sbp_dispatch *dispatch, const sbp_cuda_machine *machine,
                                sbp_diag *diag) {
     const uint64_t addresses[SBP_SPACE_COUNT] = {[SBP_DEVICE] = d->memory};
@@ -288,6 +312,8 @@ sbp_status cuda_kernels_launch(cuda_device *d, const sbp_dispatch *dispatch, con
     memset(&args, 0, sizeof args); /* all of it is handed over */
     (void)sbp_gpu_args_fill(dispatch, addresses, scratch, &args);
     int32_t count = sbp_cuda_steps(dispatch, machine, &args, steps);
+    if (count > 0)
+        note_descent(d, &steps[0].key, machine, diag);
     for (int32_t i = 0; i < count; i++)
         SBP_TRY(cuda_kernels_step(d, &steps[i], &args, d->streams[CUDA_COMPUTE], diag));
     return SBP_OK;

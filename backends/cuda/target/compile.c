@@ -180,11 +180,12 @@ void sbp_cuda_drop_faulty(sbp_diag *diag, const sbp_cuda_source *sources, sbp_cu
     char name[2][SBP_CUDA_SOURCE_NAME];
     for (int32_t i = 0; i < count; i++) {
         sbp_cuda_resources resources;
-        bool drop = sources[i].key.variant != SBP_CUDA_PLAIN;
         const char *fault =
             objects[i].data ? sbp_cuda_log_fault(sbp_cuda_object_log(&objects[i]), &resources) : NULL;
         if (!fault)
             continue;
+        /* a log of another wording says nothing against the kernel */
+        bool drop = sources[i].key.variant != SBP_CUDA_PLAIN && sbp_cuda_resources_known(&resources);
         if (!why[drop])
             sbp_cuda_source_name(&sources[i], name[drop]);
         why[drop] = why[drop] ? why[drop] : fault;
@@ -203,7 +204,7 @@ void sbp_cuda_drop_faulty(sbp_diag *diag, const sbp_cuda_source *sources, sbp_cu
             name[1], why[1], advice);
     if (why[0])
         sbp_warn(diag,
-                 "cuda: this NVRTC does not compile kernel %s well (%s): it is slower. `pip install %s` "
+                 "cuda: this NVRTC does not compile kernel %s well (%s): it may be slower. `pip install %s` "
                  "brings the one that does",
                  name[0], why[0], advice);
 }

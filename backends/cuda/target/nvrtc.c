@@ -188,6 +188,10 @@ static int32_t number_before(const char *log, const char *word) {
     return unit > 1 ? (int32_t)value : -1;
 }
 
+bool sbp_cuda_resources_known(const sbp_cuda_resources *r) {
+    return r->registers >= 0 && r->stack_bytes >= 0 && r->spill_store_bytes >= 0 && r->spill_load_bytes >= 0;
+}
+
 const char *sbp_cuda_log_fault(const char *log, sbp_cuda_resources *out) {
     *out = (sbp_cuda_resources){.registers = number_before(log, " registers"),
                                 .shared_bytes = number_before(log, " bytes smem"),
@@ -196,7 +200,7 @@ const char *sbp_cuda_log_fault(const char *log, sbp_cuda_resources *out) {
                                 .spill_load_bytes = number_before(log, " bytes spill loads")};
     if (out->shared_bytes < 0)
         out->shared_bytes = 0;
-    if (out->registers < 0 || out->stack_bytes < 0 || out->spill_store_bytes < 0 || out->spill_load_bytes < 0)
+    if (!sbp_cuda_resources_known(out))
         return "the compiler's log does not say what it takes";
     if (out->spill_store_bytes > 0 || out->spill_load_bytes > 0)
         return "registers do not suffice";

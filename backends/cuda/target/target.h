@@ -70,6 +70,8 @@ sbp_status sbp_cuda_nvrtc_compile(const sbp_cuda_nvrtc *nvrtc, sbp_diag *diag, c
  * end (C75xx: what was meant to run side by side does not), or a log that does not say what it takes. NULL:
  * it is. */
 const char *sbp_cuda_log_fault(const char *log, sbp_cuda_resources *out);
+/* Whether the log said all of it: another compiler may say it in other words. */
+bool sbp_cuda_resources_known(const sbp_cuda_resources *resources);
 /* The same; SBP_INTERNAL for a kernel with a fault. */
 sbp_status sbp_cuda_resources_read(sbp_diag *diag, const sbp_cuda_source *source, const char *log,
                                    sbp_cuda_resources *out) SBP_CHECKED;
