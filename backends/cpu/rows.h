@@ -76,6 +76,7 @@ struct cpu_row_plan {
     sbp_arena *arena; /* owns the plan */
     const sbp_rowkernel *kernel;
     bool pieces;
+    bool in_place; /* some map has a target */
     int64_t block_rows, block_heads;
     int64_t item_rows; /* a multiple of SBP_PARTIAL_ROWS when there is a partial */
     /* whole */

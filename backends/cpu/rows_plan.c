@@ -251,6 +251,7 @@ static void mark_targets(planner *p, row_list *list, row_list *stores) {
         }
         if (producer)
             producer->target = store;
+        p->plan->in_place |= producer != NULL;
     }
 }
 

@@ -3,7 +3,7 @@
  *     seconds NAME PROGRAM ARGUMENT..
  *
  * appends the line "NAME SECONDS" to the file that SBP_TEST_SECONDS names; without one it becomes the
- * program. The program stays in the process group it would have been in, and its end is passed on: exit
+ * program. SBP_TEST_NAME in the program's environment is NAME. The program stays in the process group it would have been in, and its end is passed on: exit
  * status or signal. Processes that outlive their parents come to this one, so that their time counts too.
  */
 #include <errno.h>
@@ -64,6 +64,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: seconds NAME PROGRAM ARGUMENT..\n");
         return 2;
     }
+    setenv("SBP_TEST_NAME", argv[1], 1);
     if (!file || !*file)
         become(argv + 2);
     prctl(PR_SET_CHILD_SUBREAPER, 1);

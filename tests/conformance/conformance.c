@@ -6,6 +6,7 @@
 
 #include "backends/cpu/cpu_device.h"
 #include "backends/target.h"
+#include "ir/base/census.h"
 #include "tests/common/dispatch_add.h"
 #ifdef SBP_HAVE_VULKAN_TARGET
 #include "backends/vulkan/target/shaders.h"
@@ -460,6 +461,7 @@ void suite_check(suite_case *c) {
     }
     if (threaded && c->same_bits)
         check_instruction_sets(c, program, bytes, before, after, other);
+    sbp_census_write(); /* a line for each case that passes */
 }
 
 /* ---- the program ---------------------------------------------------------------------------------- */

@@ -434,6 +434,23 @@ check_tolerances() {
         "$work/code" | sed -E 's/^([^:]*:[0-9]+):.*/\1: tolerance: belongs in tests\/tolerance.h/'
 }
 
+# A way that size chooses has a name, and somewhere in the code it is crossed (ir/base/census.h).
+check_census() {
+    code $(sources "${libraries[@]}" | grep -v '^ir/base/census\.') > "$work/code"
+    awk '
+        NR == FNR {
+            while (match($0, /[a-z][a-z0-9_]+/)) {
+                used[substr($0, RSTART, RLENGTH)]
+                $0 = substr($0, RSTART + RLENGTH)
+            }
+            next
+        }
+        match($0, /^SBP_PATH[A-Z_]*\([a-z0-9_]+/) {
+            name = substr($0, index($0, "(") + 1, RLENGTH - index($0, "("))
+            if (!(name in used)) print FILENAME ":" FNR ": census: nothing crosses " name
+        }' <(grep CROSS -A 2 "$work/code") ir/base/census.def
+}
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 {
@@ -453,6 +470,7 @@ trap 'rm -rf "$work"' EXIT
     check_renamed
     check_references
     check_tolerances
+    check_census
 } > "$work/found"
 cat "$work/found"
 [ -s "$work/found" ] && exit 1

@@ -81,6 +81,7 @@ plant reference passes/README.md 'See [why](ADVICE.md).'
 plant reference passes/lower.c '/* as in passes/lowering_of_all.c */'
 plant readme runtime/README.md ''
 rm runtime/README.md
+plant census ir/base/census.def 'SBP_PATH(cpu_rows_backwards, "from the last row on")'
 plant tolerance tests/unit/test_base.c 'static void f(void) { assert_true(fabs(x - y) < 1e-3); }'
 plant tolerance tests/common/testing.c '#define MY_TOLERANCE 1'
 mkdir -p "$work/build/passes"

@@ -4,6 +4,7 @@
 #include "backends/cpu/kernels/convert.h"
 #include "backends/cpu/kernels/kernels.h"
 #include "backends/rowmath.h"
+#include "ir/base/census.h"
 
 /* Begins below every score: what a lane that has seen no key yet gathers is wiped out by the first that it
  * sees. */

@@ -238,6 +238,11 @@ static void real_run_backward(cpu_lane *lane, const cpu_command *command) {
         b.groups = 1;
         b.work = NULL;
     }
+    REAL_CROSS_EITHER(b.base.k->rows > b.base.tile_keys, cpu_attention_back_tiles, cpu_attention_back_tile);
+    REAL_CROSS_IF(b.base.tile_keys < ATTENTION_BACKWARD_KEYS && b.base.k->rows > b.base.tile_keys,
+                  cpu_attention_back_cut_tile);
+    REAL_CROSS_IF(b.base.blocks > 1, cpu_attention_back_blocks);
+    REAL_CROSS_EITHER(b.work, cpu_attention_back_groups, cpu_attention_back_alone);
     cpu_pool_run(lane->pool, b.base.attrs.kv_heads * b.groups, real_backward_item, &b);
     if (b.work)
         cpu_pool_run(lane->pool, b.base.attrs.kv_heads * b.base.blocks, real_collect_item, &b);

@@ -111,5 +111,11 @@ static void real_run_forward(cpu_lane *lane, const cpu_command *command) {
     const cpu_view *v = command->views;
     real_forward f = {.o = &v[SBP_ATTN_FWD_O], .lse = &v[SBP_ATTN_FWD_LSE]};
     attention_init(&f.base, command, sizeof(REAL), VL, ATTENTION_FORWARD_KEYS);
+    REAL_CROSS_EITHER(f.base.k->rows > f.base.tile_keys, cpu_attention_tiles, cpu_attention_tile);
+    REAL_CROSS_IF(f.base.tile_keys < ATTENTION_FORWARD_KEYS && f.base.k->rows > f.base.tile_keys,
+                  cpu_attention_cut_tile);
+    REAL_CROSS_IF(f.base.blocks > 1, cpu_attention_blocks);
+    SBP_CROSS_IF(f.base.positions == 1 && f.base.q->rows > 1, cpu_attention_one_position);
+    REAL_CROSS_IF(f.base.lanes > f.base.positions * f.base.group, cpu_attention_lanes_padded);
     cpu_pool_run(lane->pool, f.base.blocks * f.base.attrs.kv_heads, real_forward_item, &f);
 }

@@ -11,8 +11,10 @@ static const uint16_t *real_bf16_at(const cpu_view *view, int64_t row, int64_t c
 static real_tile_operand real_key_rows(const cpu_view *view, int64_t lo, int64_t hi, int64_t column,
                                        int64_t width, OPERAND *copy) {
     int64_t steps = real_steps(width);
-    if (real_is_operand(view) && column % PER_OPERAND == 0 && width % PER_OPERAND == 0 &&
-        view->stride % 1024 != 0)
+    bool as_they_lie = real_is_operand(view) && column % PER_OPERAND == 0 && width % PER_OPERAND == 0 &&
+                       view->stride % 1024 != 0;
+    REAL_CROSS_EITHER(as_they_lie, cpu_attention_rows_as_they_lie, cpu_attention_rows_copied);
+    if (as_they_lie)
         return real_tile_matrix((const OPERAND *)(const void *)real_bf16_at(view, lo, column),
                                 view->stride / PER_OPERAND, 1);
     for (int64_t i = 0; i < hi - lo; i++)

@@ -7,7 +7,9 @@ static real_tile_operand real_key_rows(const cpu_view *view, int64_t lo, int64_t
                                        int64_t width, REAL *copy) {
     int64_t bytes = sbp_dtype_bytes(view->dtype);
     const char *at = view->data + (lo * view->stride + column) * bytes;
-    if (view->dtype == REAL_DTYPE && view->stride * bytes % 2048 != 0)
+    bool as_they_lie = view->dtype == REAL_DTYPE && view->stride * bytes % 2048 != 0;
+    REAL_CROSS_EITHER(as_they_lie, cpu_attention_rows_as_they_lie, cpu_attention_rows_copied);
+    if (as_they_lie)
         return real_tile_matrix((const REAL *)(const void *)at, view->stride, 1);
     for (int64_t i = 0; i < hi - lo; i++)
         real_load_row(copy + i * width, at + i * view->stride * bytes, view->dtype, width);

@@ -2,6 +2,7 @@
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/kernels/convert.h"
 #include "backends/cpu/kernels/kernels.h"
+#include "ir/base/census.h"
 
 enum {
     CONV_STRIP = 256,    /* channels of an item */
@@ -67,6 +68,8 @@ void ISA_NAME(conv_rows)(cpu_lane *lane, const cpu_command *command) {
         conv_of(&v[SBP_CONV_ROWS_X], &v[SBP_CONV_ROWS_W], &v[SBP_CONV_ROWS_FIRST], &v[SBP_CONV_ROWS_STATE]);
     c.y = &v[SBP_CONV_ROWS_Y];
     c.bias = &v[SBP_CONV_ROWS_BIAS];
+    SBP_CROSS_IF(c.strips > 1, cpu_conv_strips);
+    SBP_CROSS_EITHER(c.x->rows > CONV_ITEM_ROWS, cpu_conv_items, cpu_conv_item);
     if (c.y->data)
         cpu_pool_run(lane->pool, c.strips * sbp_ceil_div(c.x->rows, CONV_ITEM_ROWS),
                      c.x->dtype == SBP_F64 ? conv_item_f64 : conv_item_f32, &c);
@@ -83,6 +86,8 @@ void ISA_NAME(conv_rows_bwd)(cpu_lane *lane, const cpu_command *command) {
     c.dw = &v[SBP_CONV_ROWS_BWD_DW];
     c.dstate = &v[SBP_CONV_ROWS_BWD_DSTATE];
     c.dy = &v[SBP_CONV_ROWS_BWD_DY];
+    SBP_CROSS_IF(c.strips > 1, cpu_conv_back_strips);
+    SBP_CROSS_EITHER(c.x->rows > SBP_PARTIAL_ROWS, cpu_conv_back_items, cpu_conv_back_item);
     cpu_pool_run(lane->pool, c.strips * sbp_ceil_div(c.x->rows, SBP_PARTIAL_ROWS),
                  wide ? conv_back_item_f64 : conv_back_item_f32, &c);
     cpu_pool_run(lane->pool, c.strips, wide ? conv_state_item_f64 : conv_state_item_f32, &c);

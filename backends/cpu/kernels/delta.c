@@ -3,6 +3,7 @@
 #include "backends/cpu/kernels/convert.h"
 #include "backends/cpu/kernels/kernels.h"
 #include "backends/rowmath.h"
+#include "ir/base/census.h"
 
 #define REAL_IS_F64 0
 #include "backends/cpu/kernels/real.h"
@@ -61,6 +62,7 @@ void ISA_NAME(delta_rule)(cpu_lane *lane, const cpu_command *command) {
                .o = &v[SBP_DELTA_RULE_O],
                .next = &v[SBP_DELTA_RULE_NEXT],
                .attrs = command->command->u.delta};
+    SBP_CROSS_EITHER(d.k->rows > SBP_DELTA_BLOCK, cpu_delta_blocks, cpu_delta_block);
     d.group = d.attrs.heads / d.attrs.key_heads;
     d.item = d.k->dtype == SBP_F64 ? delta_item_f64 : delta_item_f32;
     cpu_pool_run(lane->pool, d.attrs.heads, run_flushing, &d);
@@ -85,6 +87,7 @@ void ISA_NAME(delta_rule_bwd)(cpu_lane *lane, const cpu_command *command) {
                .work = &v[SBP_DELTA_RULE_BWD_WORK],
                .attrs = command->command->u.delta};
     bool wide = d.k->dtype == SBP_F64;
+    SBP_CROSS_EITHER(d.k->rows > SBP_DELTA_BLOCK, cpu_delta_back_blocks, cpu_delta_back_block);
     d.group = d.attrs.heads / d.attrs.key_heads;
     d.item = wide ? delta_keep_item_f64 : delta_keep_item_f32;
     cpu_pool_run(lane->pool, d.attrs.heads, run_flushing, &d);
@@ -104,6 +107,7 @@ void ISA_NAME(ssd)(cpu_lane *lane, const cpu_command *command) {
                .o = &v[SBP_SSD_Y],
                .next = &v[SBP_SSD_NEXT],
                .attrs = command->command->u.delta};
+    SBP_CROSS_EITHER(d.k->rows > SBP_DELTA_BLOCK, cpu_ssd_blocks, cpu_ssd_block);
     d.group = d.attrs.heads / d.attrs.key_heads;
     d.item = d.k->dtype == SBP_F64 ? ssd_item_f64 : ssd_item_f32;
     cpu_pool_run(lane->pool, d.attrs.heads, run_flushing, &d);
@@ -130,6 +134,7 @@ void ISA_NAME(ssd_bwd)(cpu_lane *lane, const cpu_command *command) {
     bool wide = d.k->dtype == SBP_F64;
     if (d.k->rows == 0) /* dstate stays */
         return;
+    SBP_CROSS_EITHER(d.k->rows > SBP_DELTA_BLOCK, cpu_ssd_back_blocks, cpu_ssd_back_block);
     d.group = d.attrs.heads / d.attrs.key_heads;
     d.item = wide ? ssd_keep_item_f64 : ssd_keep_item_f32;
     cpu_pool_run(lane->pool, d.attrs.heads, run_flushing, &d);

@@ -3,8 +3,12 @@
 
 #include "backends/cpu/kernels/convert.h"
 #include "backends/cpu/kernels/gemm.h"
+#include "ir/base/census.h"
 
-enum { ROUTE_ROWS = 16 }; /* of an item */
+enum {
+    ROUTE_ROWS = 16, /* of an item */
+    ROUTE_LINE = 128 /* scores that are read at a time */
+};
 
 static int32_t *i32_row(const cpu_view *view, int64_t row) {
     return (int32_t *)(void *)(view->data + row * view->stride * (int64_t)sizeof(int32_t));
@@ -19,7 +23,7 @@ static bool is_nan(double x) {
 /* The best first, of equal ones the lowest: a score joins behind those that are not below it. */
 static void choose(const cpu_view *scores, int64_t row, int32_t *chosen, int64_t k) {
     int64_t bytes = sbp_dtype_bytes(scores->dtype), count = 0;
-    double best[CPU_MOST_CHOSEN], line[128];
+    double best[CPU_MOST_CHOSEN], line[ROUTE_LINE];
     for (int64_t e = 0; e < scores->cols; e++) {
         if (e % SBP_COUNT(line) == 0) {
             int64_t left = scores->cols - e;
@@ -53,6 +57,8 @@ static void route_item(void *arg, int64_t item, char *scratch) {
 void ISA_NAME(route)(cpu_lane *lane, const cpu_command *command) {
     cpu_view views[SBP_ROUTE_OPERANDS];
     memcpy(views, command->views, sizeof views);
+    SBP_CROSS_EITHER(views[SBP_ROUTE_INDEX].rows > ROUTE_ROWS, cpu_route_items, cpu_route_item);
+    SBP_CROSS_EITHER(views[SBP_ROUTE_SCORES].cols > ROUTE_LINE, cpu_route_lines, cpu_route_line);
     cpu_pool_run(lane->pool, sbp_ceil_div(views[SBP_ROUTE_INDEX].rows, ROUTE_ROWS), route_item,
                  &views[SBP_ROUTE_INDEX]);
 }

@@ -4,6 +4,7 @@
 #include "backends/cpu/kernels/bf16.h"
 #include "backends/cpu/kernels/convert.h"
 #include "backends/cpu/kernels/kernels.h"
+#include "ir/base/census.h"
 
 #define REAL_IS_F64 0
 #include "backends/cpu/kernels/real.h"

@@ -164,6 +164,7 @@ static void real_gemm_compute(void *arg, int64_t item, char *scratch) {
     else
         a = (real_tile_operand){g->a_packed + m * g->steps, 1, TILE_ROWS, TILE_ROWS * g->steps};
     bool in_place = g->in_place && rows % TILE_ROWS == 0 && columns % PANEL == 0 && g->depth > 0;
+    REAL_CROSS_EITHER(in_place, cpu_gemm_in_place, cpu_gemm_aside);
     if (in_place) {
         sums = (REAL *)(void *)real_element(g->d, g->m0 + m, g->n0 + n);
         sums_row = g->d->stride;
@@ -219,10 +220,26 @@ static void real_packed_space(const real_gemm *g, int64_t macro, int64_t *a, int
 /* Rows of an item: as even as tiles allow. */
 static int64_t real_item_rows(int64_t rows, int64_t column_items) {
     int64_t items = sbp_ceil_div(rows, ITEM_ROWS), enough = sbp_ceil_div(ENOUGH_ITEMS, column_items);
+    REAL_CROSS_EITHER(items < enough, cpu_gemm_few_items, cpu_gemm_full_items);
     if (items < enough)
         items = enough;
     int64_t even = sbp_round_up(sbp_ceil_div(rows, items), TILE_ROWS);
     return even < LEAST_ITEM_ROWS ? LEAST_ITEM_ROWS : even;
+}
+
+/* block_m: after what packed a has room for, and after what acc has. */
+static void real_gemm_cross(const real_gemm *g, int64_t block_n, int64_t packed_m, int64_t block_m) {
+    if (g->pack_a)
+        REAL_CROSS_EITHER(g->ta, cpu_gemm_a_panels, cpu_gemm_a_copied);
+    else
+        REAL_CROSS(cpu_gemm_a_as_it_lies);
+    if (g->k > GEMM_MACRO)
+        REAL_CROSS_EITHER(g->use_acc, cpu_gemm_macro_acc, cpu_gemm_macro_d);
+    else
+        REAL_CROSS_EITHER(g->k > GEMM_DEPTH, cpu_gemm_chains, cpu_gemm_chain);
+    REAL_CROSS_IF(block_n < g->n, cpu_gemm_columns_cut);
+    REAL_CROSS_IF(packed_m < g->m, cpu_gemm_rows_cut);
+    REAL_CROSS_IF(block_m < packed_m && block_m < g->m, cpu_gemm_acc_cut);
 }
 
 static void real_run_gemm(cpu_lane *lane, const cpu_gemm *gemm) {
@@ -259,10 +276,12 @@ static void real_run_gemm(cpu_lane *lane, const cpu_gemm *gemm) {
     int64_t block_n = real_fitting(g.n, PANEL, real_steps(macro), space_b), block_m = g.m;
     if (g.pack_a)
         block_m = real_fitting(g.m, PACK_ROWS, g.a_stride, space_a);
+    int64_t packed_m = block_m;
     if (g.use_acc) {
         int64_t most = real_fitting(g.m, PACK_ROWS, block_n, ACC_ELEMS);
         block_m = block_m < most ? block_m : most;
     }
+    real_gemm_cross(&g, block_n, packed_m, block_m);
     int64_t a_elems = g.pack_a ? sbp_round_up(block_m, PACK_ROWS) * g.a_stride : 0;
     g.a_packed = (OPERAND *)(void *)lane->shared; /* OPERANDs are as large as REALs */
     g.b_packed = g.a_packed + a_elems;

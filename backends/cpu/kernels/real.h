@@ -61,6 +61,11 @@
 
 #ifndef SBP_CPU_REAL_NAMES
 #define SBP_CPU_REAL_NAMES
+/* SBP_CROSS of a path that each arithmetic has (ir/base/census.h). */
+#define REAL_CROSS(name) sbp_census_cross(NAME(SBP_PATH_##name))
+#define REAL_CROSS_IF(condition, name) ((condition) ? REAL_CROSS(name) : (void)0)
+#define REAL_CROSS_EITHER(condition, name, other)                                                            \
+    sbp_census_cross((condition) ? NAME(SBP_PATH_##name) : NAME(SBP_PATH_##other))
 #define real_add_rows NAME(add_rows)
 #define real_also_read NAME(also_read)
 #define real_backward NAME(backward)
@@ -143,6 +148,7 @@
 #define real_gemm NAME(gemm)
 #define real_gemm_begin NAME(gemm_begin)
 #define real_gemm_compute NAME(gemm_compute)
+#define real_gemm_cross NAME(gemm_cross)
 #define real_gemm_pack NAME(gemm_pack)
 #define real_gemm_store NAME(gemm_store)
 #define real_integer_loops NAME(integer_loops)

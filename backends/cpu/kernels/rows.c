@@ -4,6 +4,7 @@
 #include "backends/cpu/kernels/kernels.h"
 #include "backends/cpu/kernels/random.h"
 #include "backends/rowmath.h"
+#include "ir/base/census.h"
 
 enum { SUM_LANES = 64, ROW_AHEAD = 16, ROW_AHEAD_LINES = 8 };
 
@@ -28,8 +29,26 @@ typedef struct row_ahead {
 
 #include "backends/cpu/kernels/rows_body.h"
 
+static void cross_paths(const cpu_command *command) {
+    const cpu_row_plan *plan = command->plan;
+    int64_t n = plan->kernel->n;
+    SBP_CROSS_EITHER(plan->kernel->compute == SBP_F64, cpu_rows_f64, cpu_rows_f32);
+    SBP_CROSS_IF(command->rows > plan->item_rows && plan->item_rows > 1, cpu_rows_items);
+    SBP_CROSS_IF(n * plan->kernel->heads > ROW_ITEM_ELEMS, cpu_rows_item_row);
+    if (plan->pieces) {
+        SBP_CROSS(cpu_rows_pieces);
+        SBP_CROSS_IF(n % ROW_BLOCK != 0, cpu_rows_pieces_short);
+        SBP_CROSS_IF(plan->in_place, cpu_rows_pieces_in_place);
+    } else {
+        SBP_CROSS_EITHER(plan->block_rows > 1 || plan->block_heads > 1, cpu_rows_many, cpu_rows_one);
+        SBP_CROSS_IF(n > ROW_WHOLE, cpu_rows_long_whole);
+        SBP_CROSS_IF(plan->in_place, cpu_rows_in_place);
+    }
+}
+
 void ISA_NAME(row)(cpu_lane *lane, const cpu_command *command) {
     cpu_command copy = *command; /* the pool takes what it may write to */
+    cross_paths(command);
     cpu_pool_run(lane->pool, sbp_ceil_div(command->rows, command->plan->item_rows),
                  command->plan->kernel->compute == SBP_F64 ? rows_item_f64 : rows_item_f32, &copy);
 }

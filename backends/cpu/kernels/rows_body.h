@@ -365,6 +365,10 @@ static void real_step_reduce(const real_rows_run *run, const row_step *step) {
     const REAL *a = run->at[step->a];
     int64_t rows = real_shape_rows(run, step->a_shape), heads = real_shape_heads(run, step->a_shape);
     int64_t n = real_step_length(run, step->a_shape, run->plan->kernel->instrs[step->instr->a].length);
+    if (n < SUM_LANES / 4)
+        SBP_CROSS_IF(step->instr->axes & SBP_VARY_ELEM, cpu_rows_sum_few);
+    else
+        SBP_CROSS_EITHER(n > ROW_BLOCK, cpu_rows_sum_blocks, cpu_rows_sum_block);
     if (run->plan->pieces) {
         double *sum = &run->accumulators[step->reduction];
         double piece = real_reduce(op, a, n);

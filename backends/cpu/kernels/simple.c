@@ -2,6 +2,7 @@
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/kernels/convert.h"
 #include "backends/cpu/kernels/kernels.h"
+#include "ir/base/census.h"
 
 enum {
     BLOCK_ELEMS = 1 << 16, /* of an item of fill, copy, reduce */
@@ -73,6 +74,8 @@ static void fill_item(void *arg, int64_t item, char *scratch) {
 void ISA_NAME(fill)(cpu_lane *lane, const cpu_command *command) {
     moving m = {.dst = &command->views[SBP_FILL_DST], .value = command->command->u.fill};
     m.blocks = cut(m.dst);
+    SBP_CROSS_EITHER(m.blocks.count > 1, cpu_fill_items, cpu_fill_item);
+    SBP_CROSS_IF(m.blocks.across > 1, cpu_fill_row_cut);
     cpu_pool_run(lane->pool, m.blocks.count, fill_item, &m);
 }
 
@@ -88,6 +91,8 @@ static void copy_item(void *arg, int64_t item, char *scratch) {
 static void move(cpu_lane *lane, const cpu_view *dst, const cpu_view *src) {
     moving m = {.dst = dst, .src = src};
     m.blocks = cut(m.dst);
+    SBP_CROSS_EITHER(m.blocks.count > 1, cpu_copy_items, cpu_copy_item);
+    SBP_CROSS_IF(m.blocks.across > 1, cpu_copy_row_cut);
     cpu_pool_run(lane->pool, m.blocks.count, copy_item, &m);
 }
 
@@ -154,6 +159,8 @@ void ISA_NAME(gather)(cpu_lane *lane, const cpu_command *command) {
     const cpu_view *v = command->views;
     gathering g = {.dst = &v[SBP_GATHER_DST], .table = &v[SBP_GATHER_TABLE], .index = &v[SBP_GATHER_INDEX]};
     g.rows = 1 + 16384 / (g.dst->cols + 1);
+    SBP_CROSS_EITHER(g.dst->rows > g.rows, cpu_gather_items, cpu_gather_item);
+    SBP_CROSS_EITHER(g.dst->cols > STRIP, cpu_gather_strips, cpu_gather_strip);
     cpu_pool_run(lane->pool, sbp_ceil_div(g.dst->rows, g.rows), gather_item, &g);
 }
 
@@ -194,6 +201,7 @@ static void scatter_item(void *arg, int64_t item, char *scratch) {
         if (count <= 0 || first < 0 || first >= rows)
             continue;
         int64_t to = integer_at(s->index, first);
+        SBP_CROSS_IF(k + count > end && k + count <= rows, cpu_scatter_over_items);
         if (to >= 0 && to < s->dst->rows)
             add_segment(s, k, count < rows - k ? count : rows - k, to);
     }
@@ -206,6 +214,8 @@ void ISA_NAME(scatter_add)(cpu_lane *lane, const cpu_command *command) {
                     .index = &v[SBP_SCATTER_ADD_INDEX],
                     .perm = &v[SBP_SCATTER_ADD_PERM],
                     .segment = &v[SBP_SCATTER_ADD_SEGMENT]};
+    SBP_CROSS_EITHER(s.src->rows > SEGMENT_ITEM, cpu_scatter_items, cpu_scatter_item);
+    SBP_CROSS_EITHER(s.src->cols > STRIP, cpu_scatter_strips, cpu_scatter_strip);
     cpu_pool_run(lane->pool, sbp_ceil_div(s.src->rows, SEGMENT_ITEM), scatter_item, &s);
 }
 
@@ -243,6 +253,7 @@ void ISA_NAME(colsum)(cpu_lane *lane, const cpu_command *command) {
     summing s = {.dst = &command->views[SBP_COLSUM_DST],
                  .src = &command->views[SBP_COLSUM_SRC],
                  .beta = command->command->u.reduce.beta};
+    SBP_CROSS_EITHER(s.src->cols > STRIP, cpu_colsum_strips, cpu_colsum_strip);
     if (s.dst->rows > 0)
         cpu_pool_run(lane->pool, sbp_ceil_div(s.src->cols, STRIP), colsum_item, &s);
 }
@@ -309,6 +320,8 @@ void ISA_NAME(reduce)(cpu_lane *lane, const cpu_command *command) {
         return;
     double result = s.op == SBP_REDUCE_MAX ? -(double)INFINITY : 0;
     s.blocks = cut(s.src);
+    SBP_CROSS_EITHER(s.blocks.count > 1, cpu_reduce_items, cpu_reduce_item);
+    SBP_CROSS_IF(s.blocks.across > 1, cpu_reduce_row_cut);
     cpu_pool_run(lane->pool, s.blocks.count, reduce_item, &s);
     for (int64_t i = 0; i < s.blocks.count; i++)
         result = s.op == SBP_REDUCE_MAX ? larger(result, s.partial[i]) : result + s.partial[i];

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ir/base/census.h"
 #include "runtime/cli/sbpc/cli.h"
 
 typedef struct invocation {
@@ -75,5 +76,7 @@ int main(int argc, char **argv) {
         status = sbp_fail(diag, SBP_IO, "standard output could not be written");
     sbp_arena_destroy(arena);
     sbp_diag_destroy(diag);
+    if (status != SBP_OK)
+        sbp_census_forget();
     return (int)status;
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ir/base/census.h"
 #include "runtime/cli/sbprun/commands.h"
 #include "runtime/cli/sbprun/messages.h"
 
@@ -34,5 +35,7 @@ int main(int argc, char **argv) {
     if (fflush(stdout) != 0 && status == SBP_OK)
         status = sbp_fail(diag, SBP_IO, "cannot write to standard output");
     sbp_diag_destroy(diag);
+    if (status != SBP_OK)
+        sbp_census_forget();
     return (int)status;
 }
