@@ -68,22 +68,30 @@ int main(int argc, char **argv) {
     if (!file || !*file)
         become(argv + 2);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    sigset_t held, mask; /* until it is known whom to pass them on to */
+    sigemptyset(&held);
+    for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
+        sigaddset(&held, passed[i]);
+    sigprocmask(SIG_BLOCK, &held, &mask);
     for (size_t i = 0; i < sizeof passed / sizeof *passed; i++) {
         struct sigaction act = {.sa_handler = pass_on};
         sigaction(passed[i], NULL, &before[i]);
         if (before[i].sa_handler != SIG_IGN)
             sigaction(passed[i], &act, NULL);
     }
-    child = fork();
-    if (child < 0) {
+    pid_t pid = fork();
+    child = pid;
+    if (pid < 0) {
         perror("fork");
         return 2;
     }
-    if (child == 0) {
+    if (pid == 0) {
         for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
             sigaction(passed[i], &before[i], NULL);
+        sigprocmask(SIG_SETMASK, &mask, NULL);
         become(argv + 2);
     }
+    sigprocmask(SIG_SETMASK, &mask, NULL);
     int status = wait_for_it();
     while (waitpid(-1, NULL, WNOHANG) > 0) {
     }
