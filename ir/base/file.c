@@ -1,12 +1,15 @@
 /* file.c: reading whole files, and writing them atomically. */
 #include "ir/base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 bool sbp_file_exists(const char *path) {
@@ -177,6 +180,35 @@ bool sbp_file_is_temporary(const char *name) {
     return at > name;
 }
 
+/* Whether a name is BASE.PROCESS.ATTEMPT.tmp of a process that is gone. */
+static bool is_of_the_dead(const char *name, const char *base) {
+    size_t length = strlen(base);
+    int end = 0;
+    long pid;
+    return length > 0 && strncmp(name, base, length) == 0 &&
+           sscanf(name + length, ".%ld.%*d.tmp%n", &pid, &end) == 1 && end > 0 &&
+           !name[length + (size_t)end] && pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+}
+
+/* What processes left that were killed while they wrote this path. Processes of other machines may share the
+ * directory: what was written in the last minute stays. */
+static void remove_leftovers(const char *path) {
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    char directory[4096];
+    if (snprintf(directory, sizeof directory, "%.*s.", (int)(base - path), path) >= (int)sizeof directory)
+        return;
+    DIR *names = opendir(directory);
+    struct dirent *entry;
+    struct stat s;
+    while (names && (entry = readdir(names)))
+        if (is_of_the_dead(entry->d_name, base) &&
+            fstatat(dirfd(names), entry->d_name, &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(s.st_mode) &&
+            time(NULL) - s.st_mtim.tv_sec > 60)
+            unlinkat(dirfd(names), entry->d_name, 0);
+    if (names)
+        closedir(names);
+}
+
 sbp_status sbp_file_out_open(sbp_diag *diag, const char *path, sbp_file_out **result) {
     size_t length = strlen(path), temporary_bytes = length + 48;
     sbp_file_out *out = sbp_malloc(sizeof *out);
@@ -194,6 +226,7 @@ sbp_status sbp_file_out_open(sbp_diag *diag, const char *path, sbp_file_out **re
     if (out->direct) {
         out->fd = open(path, O_WRONLY | O_CLOEXEC);
     } else {
+        remove_leftovers(path);
         /* Not mkstemp: the file is to get the mode that the user's umask gives. A leftover of a killed
          * process with our number is stepped over. */
         for (int attempt = 0; attempt < 1000; attempt++) {

@@ -28,7 +28,7 @@ sbp_status sbp_file_pread(sbp_diag *diag, int fd, const char *path, void *out, i
                           int64_t offset) SBP_CHECKED;
 
 /* A file being written beside `path` under a temporary name, which commit renames into place after
- * fsync (the directory is synced as well). A path that exists and is no regular file (/dev/stdout, a
+ * fsync (the directory is synced as well). What processes that were killed left of the same path goes first. A path that exists and is no regular file (/dev/stdout, a
  * pipe) is written directly. Owned by the caller until commit or abort, both of which free it. */
 typedef struct sbp_file_out sbp_file_out;
 

@@ -407,12 +407,17 @@ bool sbp_rundir_is_in_place(const sbp_rundir *dir, char *now, size_t size) {
     return false;
 }
 
+bool sbp_rundir_has_lock(const sbp_rundir *dir) {
+    return dir->lock < 0 || has_name(dir, dir->lock);
+}
+
 void sbp_rundir_close(sbp_rundir *dir) {
     char now[1];
     if (dir->lock >= 0) {
         if (dir->created && !dir->begun)
             clean(dir, NULL);
-        unlinkat(dir->fd, LOCK, 0);
+        if (has_name(dir, dir->lock)) /* else it is that of another run */
+            unlinkat(dir->fd, LOCK, 0);
         if (dir->created && !dir->begun && sbp_rundir_is_in_place(dir, now, sizeof now))
             rmdir(dir->path); /* not if somebody put something there */
         close(dir->lock);

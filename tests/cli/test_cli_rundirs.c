@@ -281,6 +281,44 @@ static void test_a_directory_that_is_moved(void **state) {
     cli_fails(f, 4, "/o' was removed while the run wrote in it",
               "rm -rf $D/o; " AT "SBP_AT=STOP@fflush:3:metrics " RUN "--out $D/o --steps 6 & P=$!; " STOPPED
               "rm -r $D/o; mkdir $D/o; kill -CONT $P; wait $P");
+    /* all that is in it, by somebody who found it not empty then: at the next checkpoint, and at the end */
+    for (int i = 0; i < 2; i++)
+        cli_fails(f, 4, "/o' were removed while the run wrote there (.lock is gone): the run ends",
+                  sbp_arena_printf(f->arena,
+                                   "rm -rf $D/o; " AT "SBP_AT=STOP@fflush:3:metrics " RUN
+                                   "--out $D/o --steps 6 %s& P=$!; " STOPPED
+                                   "rm -r $D/o/* $D/o/.lock; kill -CONT $P; wait $P",
+                                   i ? "--save-every 4 " : ""));
+}
+
+/* What killed processes left of a file goes when that is written again, if it is old; not of one that lives, nor what
+ * has another name. */
+static void test_leftovers_of_files(void **state) {
+    io_fixture *f = *state;
+#define SCORE "$R $G/llama_plain/model --data $G/llama_plain/train.jsonl --score "
+    assert_int_equal(cli(f, AT "SBP_AT=KILL@rename:1:s.jsonl " SCORE "$D/s.jsonl"), 137);
+    cli_ok(f, "ls $D | grep -c '^s.jsonl.[0-9]*.0.tmp$'");
+    assert_string_equal(cli_text(f, "out"), "1\n");
+    cli_ok(f, SCORE "$D/s.jsonl; ls $D/s.jsonl.*.tmp"); /* it may be of a process of another machine */
+    cli_ok(f, "touch -d '1 hour ago' $D/s.jsonl.*.tmp; for n in s.jsonl.$$.0.tmp s.jsonl.4000000.0.tmp.x "
+              "s.jsonl.2.4000000.0.tmp t.s.jsonl.4000000.0.tmp s.jsonl.4000000.tmp; do echo x >$D/$n; touch "
+              "-d '1 hour "
+              "ago' $D/$n; done; " SCORE "$D/s.jsonl; test $(ls $D/*tmp* | wc -l) = 5 && test -e "
+              "$D/s.jsonl.$$.0.tmp");
+}
+
+/* Of models that a killed run published, the newest stays until two newer ones are there. */
+static void test_leftovers_of_publishers(void **state) {
+    io_fixture *f = *state;
+    (void)cli(f, AT "SBP_AT=KILL@mkdir:1:.checkpoint-step-5 " RUN "--steps 6 --out none --publish $D/q");
+    cli_ok(f, "ls -A $D/q | tr '\\n' ' '; readlink $D/q/latest");
+    assert_string_equal(cli_text(f, "out"), ".lock .published latest step-3 step-4 step-4\n");
+    cli_ok(f, "mkdir $D/q/step-77; cp $D/q/.published $D/q/step-77; mkdir $D/q/notes");
+    (void)cli(f, AT "SBP_AT=KILL@mkdir:1:.checkpoint-step-2 " RUN "--steps 6 --out none --publish $D/q");
+    cli_ok(f, "ls -A $D/q | tr '\\n' ' '; readlink $D/q/latest");
+    assert_string_equal(cli_text(f, "out"), ".lock .published latest notes step-1 step-4 step-1\n");
+    cli_ok(f, RUN "--steps 3 --out none --publish $D/q; ls -A $D/q | tr '\\n' ' '; readlink $D/q/latest");
+    assert_non_null(strstr(cli_text(f, "out"), ".published latest notes step-2 step-3 step-3\n"));
 }
 
 /* ---- what cannot be written ------------------------------------------------------------------------- */
@@ -352,6 +390,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_what_stays_in_a_run, setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_publishing, setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_directory_that_is_moved, setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_leftovers_of_files, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_leftovers_of_publishers, setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_directories_that_are_none, setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_the_usual_directory, setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_refused_run_leaves_no_directory, setup, io_teardown),

@@ -145,7 +145,7 @@ check_system() {
                 cblas.h:backends/cpu/* | shaderc/*:backends/vulkan/* | vulkan/*:backends/vulkan/* | immintrin.h:backends/cpu/* | sched.h:backends/cpu/* | sched.h:ir/base/machine.c | malloc.h:backends/cpu/*) ;;
                 vulkan/vulkan_core.h:backends/vulkan/* | dlfcn.h:backends/*) ;;
                 pthread.h:backends/* | pthread.h:runtime/* | pthread.h:ir/* | malloc.h:runtime/cli/sbprun/run_data.c | malloc.h:runtime/cli/sbpc/sbpc.c | stdatomic.h:*) ;;
-                sys/wait.h:runtime/cli/sbprun/child.c | signal.h:runtime/* | signal.h:runtime/cli/sbpc/sbpc.c | dirent.h:runtime/* | dirent.h:frontends/files/named_path.c | dirent.h:frontends/export/export_special.c | spawn.h:frontends/files/hub_fetch.c | sys/*) ;;
+                sys/wait.h:runtime/cli/sbprun/child.c | signal.h:runtime/* | signal.h:runtime/cli/sbpc/sbpc.c | dirent.h:runtime/* | dirent.h:frontends/files/named_path.c | dirent.h:ir/base/file.c | signal.h:ir/base/file.c | dirent.h:frontends/export/export_special.c | spawn.h:frontends/files/hub_fetch.c | sys/*) ;;
                 jansson.h:* | yaml.h:* | pcre2.h:* | utf8proc.h:* | xxhash.h:* | cblas.h:* | immintrin.h:* | sched.h:* | malloc.h:* | \
                     pthread.h:* | spawn.h:* | signal.h:* | dirent.h:* | */*.h:*)
                     echo "$file:$line: library: <$what> is not for this file" ;;

@@ -22,6 +22,7 @@ struct sbp_outputs {
     struct {
         sbp_rundir dir;         /* fd -1: nothing is published */
         int64_t latest, before; /* steps, -1: none */
+        int64_t earlier;        /* the newest of a run before */
     } published;
     sbp_metrics metrics;
     int64_t zero_gradients;                        /* steps of this process whose gradients were all 0 */

@@ -12,9 +12,10 @@
 #include "runtime/cli/sbprun/outputs.h"
 
 sbp_outputs sbp_outputs_begin(void) {
-    return (sbp_outputs){.dir = {.fd = -1, .lock = -1},
-                         .published = {.dir = {.fd = -1, .lock = -1}, .before = -1, .latest = -1},
-                         .eval_loss = NAN};
+    return (sbp_outputs){
+        .dir = {.fd = -1, .lock = -1},
+        .published = {.dir = {.fd = -1, .lock = -1}, .before = -1, .latest = -1, .earlier = -1},
+        .eval_loss = NAN};
 }
 
 void sbp_outputs_close(sbp_outputs *outputs) {
@@ -198,7 +199,12 @@ sbp_status sbp_run_open_out(sbp_world *world, const sbp_session *session, sbp_ou
 sbp_status sbp_run_check_in_place(const sbp_world *world, const sbp_outputs *outputs, const sbp_rundir *dir) {
     char now[4096];
     if (sbp_rundir_is_in_place(dir, now, sizeof now))
-        return SBP_OK;
+        return sbp_rundir_has_lock(dir)
+                   ? SBP_OK
+                   : sbp_fail(world->diag, SBP_IO,
+                              "files in '%s' were removed while the run wrote there (.lock is "
+                              "gone): the run ends",
+                              dir->path);
     int64_t newest = dir == &outputs->dir && *now ? sbp_rundir_newest(dir, INT64_MAX) : -1;
     if (!*now)
         return sbp_fail(world->diag, SBP_IO, "'%s' was removed while the run wrote in it: the run ends",

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -83,6 +84,31 @@ sbp_status sbp_run_open_publish(const sbp_world *world, const sbp_session *sessi
     return SBP_OK;
 }
 
+/* Steps that an earlier run published, but for the one that readers are pointed to, which goes when two newer ones
+ * are there. What cannot be removed is a warning. */
+static void remove_earlier(const sbp_world *world, sbp_outputs *outputs) {
+    const sbp_rundir *dir = &outputs->published.dir;
+    char latest[60] = "";
+    ssize_t length = readlinkat(dir->fd, LATEST, latest, sizeof latest - 1);
+    latest[length > 0 ? length : 0] = 0;
+    outputs->published.earlier = is_step(latest) ? strtoll(latest + 5, NULL, 10) : -1;
+    int fd = openat(dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *names = fd < 0 ? NULL : fdopendir(fd);
+    struct dirent *entry;
+    if (!names && fd >= 0)
+        close(fd);
+    while (names && (entry = readdir(names))) {
+        if (!is_step(entry->d_name) || strcmp(entry->d_name, latest) == 0)
+            continue;
+        int error = sbp_rundir_discard_name(dir, entry->d_name, MARK);
+        if (error)
+            sbp_warn(world->diag, "cannot remove '%s/%s', which an earlier run published: %s", dir->path,
+                     entry->d_name, sbp_rundir_error(error));
+    }
+    if (names)
+        closedir(names);
+}
+
 sbp_status sbp_run_begin_publish(const sbp_world *world, sbp_outputs *outputs) {
     sbp_rundir *dir = &outputs->published.dir;
     if (dir->fd < 0)
@@ -90,6 +116,7 @@ sbp_status sbp_run_begin_publish(const sbp_world *world, sbp_outputs *outputs) {
     SBP_TRY(sbp_file_write(world->diag, sbp_file_join(world->arena, dir->path, MARK), mark_text,
                            sizeof mark_text - 1));
     sbp_rundir_begin(dir, world->diag);
+    remove_earlier(world, outputs);
     return SBP_OK;
 }
 
@@ -168,13 +195,16 @@ sbp_status sbp_run_publish(const sbp_world *world, const sbp_session *session, s
     SBP_TRY(status);
     SBP_TRY(point_to(world, outputs, name));
     /* the one before may still be read; that before it goes */
-    if (outputs->published.before >= 0) {
+    if (outputs->published.before >= 0 && outputs->published.before != session->state.step) {
         snprintf(old, sizeof old, "step-%lld", (long long)outputs->published.before);
         int error = sbp_rundir_discard_name(dir, old, MARK);
         if (error)
             sbp_warn(world->diag, "cannot remove '%s/%s': %s", dir->path, old, sbp_rundir_error(error));
     }
-    outputs->published.before = outputs->published.latest;
+    if (outputs->published.latest >= 0)
+        outputs->published.before = outputs->published.latest;
+    else if (outputs->published.earlier != session->state.step)
+        outputs->published.before = outputs->published.earlier;
     outputs->published.latest = session->state.step;
     return say_published(world, session, sbp_file_join(world->arena, dir->path, name));
 }

@@ -90,7 +90,7 @@ static sbp_status check_out(const sbp_world *world, const sbp_inputs *inputs, sb
                             sbp_outputs *outputs) {
     char now[1];
     if (!outputs->out || !sbp_world_writes(world) || outputs->out_moved ||
-        sbp_rundir_is_in_place(&outputs->dir, now, sizeof now))
+        (sbp_rundir_is_in_place(&outputs->dir, now, sizeof now) && sbp_rundir_has_lock(&outputs->dir)))
         return SBP_OK;
     outputs->out_moved = true;
     if (session->train)
