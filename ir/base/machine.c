@@ -154,6 +154,10 @@ const char *sbp_machine_processor(char *out, size_t size) {
 
 bool sbp_cache_path(const char *name, char *out, size_t size) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    struct stat s;
+    /* a home that is not there (/nonexistent, of Debian's user nobody) is not made */
+    if (!(cache && *cache == '/') && home && (stat(home, &s) != 0 || !S_ISDIR(s.st_mode)))
+        return false;
     int n = cache && *cache == '/' ? snprintf(out, size, "%s/streambp/%s", cache, name)
             : home && *home == '/' ? snprintf(out, size, "%s/.cache/streambp/%s", home, name)
                                    : -1;

@@ -6,6 +6,7 @@
 #include "frontends/files/hub_fetch.h"
 #include "frontends/files/named_path.h"
 #include "frontends/files/sha256.h"
+#include "ir/base/machine.h"
 
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"
 #define FOLDER "hub/models--org--name"
@@ -249,6 +250,22 @@ static void test_arguments(void **state) {
     assert_null(words[3]);
 }
 
+/* What is kept for the next time: in a home that is there, which is not made. */
+static void test_where_the_own_cache_is(void **state) {
+    io_fixture *f = *state;
+    char path[4096];
+    assert_true(sbp_cache_path("x", path, sizeof path));
+    assert_string_equal(path, io_path(f, "cache/streambp/x"));
+    unsetenv("XDG_CACHE_HOME");
+    setenv("HOME", io_path(f, "home"), 1);
+    assert_false(sbp_cache_path("x", path, sizeof path));
+    put(f, "home/file", "x");
+    assert_true(sbp_cache_path("x", path, sizeof path));
+    assert_string_equal(path, io_path(f, "home/.cache/streambp/x"));
+    setenv("HOME", io_path(f, "home/file"), 1);
+    assert_false(sbp_cache_path("x", path, sizeof path));
+}
+
 /* FIPS 180-4's examples, and lengths about the ends of blocks, as Python's hashlib has them. */
 static void test_sha256(void **state) {
     io_fixture *f = *state;
@@ -294,6 +311,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_named_paths, hub_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_bases, hub_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_arguments, hub_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_where_the_own_cache_is, hub_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_sha256, hub_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
