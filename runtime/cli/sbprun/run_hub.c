@@ -4,11 +4,10 @@
 #include <unistd.h>
 
 #include "frontends/files/hub_fetch.h"
-#include "frontends/files/named_path.h"
 #include "ir/base/file.h"
 #include "ir/base/machine.h"
-#include "ir/base/yaml.h"
 #include "runtime/cli/sbprun/outputs.h"
+#include "runtime/data/source/card.h"
 #include "runtime/data/source/source.h"
 
 typedef struct hub_data {
@@ -19,108 +18,18 @@ typedef struct hub_data {
     int32_t count, capacity;
 } hub_data;
 
-/* ---- the card --------------------------------------------------------------------------------------- */
-
-/* Front matter of README.md: between its first two lines "---"; NULL: there is none. */
-static sbp_status read_card(const hub_data *d, const sbp_yaml **out) {
+/* Patterns of the files that the card, README.md, has for what is asked for; none: it has no configs. */
+static sbp_status read_card(hub_data *d) {
     const char *path = sbp_file_join(d->world->arena, d->snapshot, "README.md"), *text;
+    const sbp_card_request request = {.id = d->name.id, .path = path, .config = d->config, .split = d->split};
     size_t length;
-    *out = NULL;
     if (!sbp_file_exists(path))
         return SBP_OK;
     SBP_TRY(sbp_hub_check_file(d->world->arena, d->world->diag, d->snapshot, path));
     SBP_TRY(sbp_file_read(d->world->arena, d->world->diag, path, &text, &length));
-    if (strncmp(text, "---\n", 4) != 0 && strncmp(text, "---\r\n", 5) != 0)
-        return SBP_OK;
-    const char *begin = strchr(text, '\n') + 1, *end = strstr(begin, "\n---");
-    if (!end)
-        return SBP_OK;
-    return sbp_yaml_parse(d->world->arena, d->world->diag, SBP_INPUT, path, begin, (size_t)(end + 1 - begin),
-                          out);
-}
-
-static const char *text_of(const sbp_yaml *map, const char *key) {
-    const sbp_yaml *found = sbp_yaml_member(map, key);
-    return found && found->kind == SBP_YAML_SCALAR ? found->text : NULL;
-}
-
-static bool is_config(const sbp_yaml *config, const char *name) {
-    const char *own = text_of(config, "config_name");
-    return own && strcmp(own, name) == 0;
-}
-
-/* The one that is asked for; without that the default. */
-static sbp_status choose_config(hub_data *d, const sbp_yaml *configs, const sbp_yaml **out) {
-    sbp_text names;
-    sbp_text_init(&names, d->world->arena);
-    *out = NULL;
-    for (int32_t i = 0; i < configs->count; i++) {
-        const sbp_yaml *config = &configs->items[i];
-        const char *usual = text_of(config, "default"), *name = text_of(config, "config_name");
-        sbp_text_add(&names, "%s%s", i > 0 ? ", " : "", name ? name : "?");
-        bool is = d->config ? is_config(config, d->config)
-                            : configs->count == 1 || (usual && strcmp(usual, "true") == 0) ||
-                                  (!*out && is_config(config, "default"));
-        if (is)
-            *out = config;
-    }
-    if (*out)
-        return SBP_OK;
-    return sbp_fail(d->world->diag, SBP_USAGE,
-                    "the data set %s has the configs %s: give one with --dataset-config", d->name.id,
-                    names.data);
-}
-
-/* A place of files within the repository. */
-static sbp_status add_pattern(hub_data *d, const sbp_yaml *config, const sbp_yaml *path) {
-    const char *folder = text_of(config, "data_dir"), *text = path->kind == SBP_YAML_SCALAR ? path->text : "";
-    sbp_arena *arena = d->world->arena;
-    if (folder && *folder && *text && *text != '/') /* of which "." and "" are the repository itself */
-        text = sbp_file_join(arena, folder, text);
-    while (strncmp(text, "./", 2) == 0)
-        text += 2;
-    if (!sbp_named_path_stays(text) || *text == '-' || strstr(text, "://") || strpbrk(text, "{},"))
-        return sbp_fail(
-            d->world->diag, SBP_INPUT,
-            "the card of the data set %s (README.md, line %d) names files that are not read: '%.100s'",
-            d->name.id, (int)path->line, text);
-    SBP_PUSH(arena, d->patterns, d->count, d->capacity, text);
+    SBP_TRY(sbp_card_files(d->world->arena, d->world->diag, &request, text, &d->patterns, &d->count));
+    d->capacity = d->count;
     return SBP_OK;
-}
-
-static sbp_status add_patterns(hub_data *d, const sbp_yaml *config, const sbp_yaml *paths) {
-    if (!paths || paths->kind == SBP_YAML_SCALAR)
-        return paths ? add_pattern(d, config, paths) : SBP_OK;
-    for (int32_t i = 0; i < paths->count; i++)
-        SBP_TRY(add_pattern(d, config, &paths->items[i]));
-    return SBP_OK;
-}
-
-/* data_files: a path or paths (of train), paths by split, or a list of {split, path}. */
-static sbp_status choose_split(hub_data *d, const sbp_yaml *config) {
-    const sbp_yaml *files = sbp_yaml_member(config, "data_files");
-    bool single =
-        files && (files->kind == SBP_YAML_SCALAR || (files->kind == SBP_YAML_LIST && files->count > 0 &&
-                                                     files->items[0].kind == SBP_YAML_SCALAR));
-    sbp_text names;
-    sbp_text_init(&names, d->world->arena);
-    sbp_text_add(&names, "%s", single ? "train" : "");
-    if (single && strcmp(d->split, "train") == 0)
-        return add_patterns(d, config, files);
-    for (int32_t i = 0; files && !single && i < files->count; i++) {
-        const sbp_yaml *item = &files->items[i];
-        bool map = files->kind == SBP_YAML_MAP;
-        const char *split = map ? item->key : text_of(item, "split");
-        sbp_text_add(&names, "%s%s", i > 0 ? ", " : "", split ? split : "?");
-        if (split && strcmp(split, d->split) == 0)
-            SBP_TRY(add_patterns(d, config, map ? item : sbp_yaml_member(item, "path")));
-    }
-    return d->count > 0
-               ? SBP_OK
-               : sbp_fail(d->world->diag, SBP_USAGE,
-                          "the data set %s has no split '%s', but: %s (--dataset-train-split, "
-                          "--dataset-test-split)",
-                          d->name.id, d->split, names.length > 0 ? names.data : "none with data_files");
 }
 
 /* ---- files ------------------------------------------------------------------------------------------ */
@@ -210,7 +119,6 @@ static sbp_status find_data_set(const sbp_world *world, const char *text, const 
                                 const char **out) {
     hub_data d = {
         .world = world, .split = split, .config = sbp_options_text(world->options, SBP_OPT_DATASET_CONFIG)};
-    const sbp_yaml *card, *config, *configs;
     size_t to;
     *out = text;
     if (!parse_data_set(&d, text, &to))
@@ -221,13 +129,9 @@ static sbp_status find_data_set(const sbp_world *world, const char *text, const 
     static const char *const readme[] = {"README.md", NULL};
     if (!d.snapshot || !sbp_file_exists(sbp_file_join(world->arena, d.snapshot, "README.md")))
         SBP_TRY(sbp_hub_fetch(world->arena, world->diag, &d.name, readme, &d.snapshot));
-    SBP_TRY(read_card(&d, &card));
-    configs = sbp_yaml_member(card, "configs");
-    if (configs && configs->kind == SBP_YAML_LIST && configs->count > 0) {
-        SBP_TRY(choose_config(&d, configs, &config));
-        SBP_TRY(choose_split(&d, config));
+    SBP_TRY(read_card(&d));
+    if (d.count > 0)
         return find_files(&d, out);
-    }
     const char *name = d.config ? d.config : "default";
     if (strpbrk(name, "/*?[{},") || strpbrk(split, "/*?[{},") || strstr(name, ".."))
         return sbp_fail(world->diag, SBP_USAGE,
@@ -297,10 +201,11 @@ sbp_status sbp_run_check_push(const sbp_world *world, const sbp_session *session
                         "--push_to_hub needs a training and --out DIR, which is sent");
     id = hub_id(world, outputs);
     if (!sbp_hub_is_id(strchr(id, '/') ? id : sbp_arena_printf(world->arena, "user/%s", id)))
-        return sbp_fail(world->diag, SBP_USAGE,
-                        "--push_to_hub: '%s' is no name of the Hub: give --hub_model_id ORGANISATION/NAME, or "
-                        "NAME for one of your own",
-                        id);
+        return sbp_fail(
+            world->diag, SBP_USAGE,
+            "--push_to_hub: '%s' is no name of the Hub: give --hub_model_id ORGANISATION/NAME, or "
+            "NAME for one of your own",
+            id);
     if (sbp_hub_is_offline())
         return sbp_fail(world->diag, SBP_USAGE, "--push_to_hub: HF_HUB_OFFLINE is set: nothing is sent");
     return sbp_hub_has_program(world->arena, world->diag, "--push_to_hub would send the result");
