@@ -15,7 +15,7 @@
 
 #include "ir/base/json_write.h"
 
-enum { CACHE_VERSION = 3, MOST_TRIES = 20 };
+enum { CACHE_VERSION = 4, MOST_TRIES = 20 };
 
 static const int64_t checked_bytes = (int64_t)4 << 30, longest_unused = 30 * 24 * 3600;
 static const double disk_share = 0.25; /* of a disk, for all caches in a directory */
@@ -262,7 +262,7 @@ typedef struct field {
     int64_t *value;
 } field;
 
-enum { FIELDS = 12 };
+enum { FIELDS = 15 };
 
 static void fields_of(sbp_dataset *d, field *out) {
     const field all[FIELDS] = {{"token_count", &d->token_count},
@@ -276,6 +276,9 @@ static void fields_of(sbp_dataset *d, field *out) {
                                {"split", &d->split},
                                {"empty", &d->empty},
                                {"bad", &d->bad},
+                               {"unwritten_tools", &d->unwritten[0]},
+                               {"unwritten_calls", &d->unwritten[1]},
+                               {"unwritten_reasoning", &d->unwritten[2]},
                                {"greatest_id", &d->greatest_id}};
     memcpy(out, all, sizeof all);
 }

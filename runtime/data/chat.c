@@ -230,3 +230,83 @@ sbp_status sbp_chat_render_marked(const sbp_chat *chat, sbp_arena *arena, sbp_di
         return SBP_OK;
     return sbp_guard(arena, diag, differences_body, &job);
 }
+
+/* ---- what a template leaves out --------------------------------------------------------------------- */
+
+const char *const sbp_chat_unwritten_names[SBP_UNWRITTEN_KINDS] = {"tools", "tool_calls", "reasoning"};
+
+static const char *const calls[] = {"tool_calls", NULL}, *const thoughts[] = {"reasoning_content",
+                                                                              "reasoning", "thinking", NULL};
+
+static bool is_one_of(const char *const *names, const char *key) {
+    while (*names && strcmp(*names, key) != 0)
+        names++;
+    return *names != NULL;
+}
+
+/* Messages without members of these names, in the arena; NULL: none has one that says anything. */
+static const sbp_json *without(sbp_arena *arena, const sbp_json *messages, const char *const *names) {
+    sbp_json *out = SBP_NEW(arena, sbp_json), *items = SBP_NEW_ARRAY(arena, sbp_json, messages->count);
+    bool found = false;
+    *out = *messages;
+    out->items = items;
+    for (int64_t i = 0; i < messages->count; i++) {
+        const sbp_json *from = &messages->items[i];
+        sbp_json *members = SBP_NEW_ARRAY(arena, sbp_json, from->count);
+        items[i] = *from;
+        items[i].items = members;
+        items[i].table = NULL;
+        items[i].count = 0;
+        for (int64_t k = 0; k < from->count; k++) {
+            const sbp_json *member = &from->items[k];
+            bool says =
+                member->kind != SBP_JSON_NULL &&
+                ((member->kind != SBP_JSON_ARRAY && member->kind != SBP_JSON_STRING) || member->count > 0);
+            found |= says && is_one_of(names, member->key);
+            if (!is_one_of(names, member->key))
+                members[items[i].count++] = *member;
+        }
+    }
+    return found ? out : NULL;
+}
+
+typedef struct unwritten_job {
+    const sbp_chat *chat;
+    sbp_arena *arena;
+    sbp_diag *diag;
+    const sbp_conversation *talk;
+    sbp_rendering all;
+    unsigned *out;
+} unwritten_job;
+
+/* A template that fails without it reads it. */
+static void compare(unwritten_job *job, const sbp_conversation *less, unsigned bit) {
+    sbp_rendering text;
+    if (sbp_chat_render(job->chat, job->arena, NULL, less, false, &text) == SBP_OK &&
+        text.length == job->all.length && memcmp(text.text, job->all.text, text.length) == 0)
+        *job->out |= bit;
+}
+
+static sbp_status unwritten_body(void *user) {
+    unwritten_job *job = user;
+    const sbp_conversation *talk = job->talk;
+    sbp_conversation less[SBP_UNWRITTEN_KINDS] = {*talk, *talk, *talk};
+    bool has[SBP_UNWRITTEN_KINDS] = {talk->tools && talk->tools->count > 0};
+    less[0].tools = NULL;
+    has[1] = (less[1].messages = without(job->arena, talk->messages, calls)) != NULL;
+    has[2] = (less[2].messages = without(job->arena, talk->messages, thoughts)) != NULL;
+    if (!has[0] && !has[1] && !has[2])
+        return SBP_OK;
+    SBP_TRY(sbp_chat_render(job->chat, job->arena, job->diag, talk, false, &job->all));
+    for (int k = 0; k < SBP_UNWRITTEN_KINDS; k++)
+        if (has[k])
+            compare(job, &less[k], 1u << k);
+    return SBP_OK;
+}
+
+sbp_status sbp_chat_find_unwritten(const sbp_chat *chat, sbp_arena *arena, sbp_diag *diag,
+                                   const sbp_conversation *talk, unsigned *out) {
+    unwritten_job job = {.chat = chat, .arena = arena, .diag = diag, .talk = talk, .out = out};
+    *out = 0;
+    return sbp_guard(arena, diag, unwritten_body, &job);
+}

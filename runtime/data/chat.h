@@ -49,4 +49,17 @@ sbp_status sbp_chat_render(const sbp_chat *chat, sbp_arena *arena, sbp_diag *dia
 sbp_status sbp_chat_render_marked(const sbp_chat *chat, sbp_arena *arena, sbp_diag *diag,
                                   const sbp_conversation *talk, sbp_rendering *out) SBP_CHECKED;
 
+/* What a conversation may have that its template leaves out, as bits: rendered without it the text is the same. */
+enum {
+    SBP_UNWRITTEN_TOOLS = 1,
+    SBP_UNWRITTEN_CALLS = 2,
+    SBP_UNWRITTEN_REASONING = 4,
+    SBP_UNWRITTEN_KINDS = 3
+};
+
+/* Names of the bits, in their order. */
+extern const char *const sbp_chat_unwritten_names[SBP_UNWRITTEN_KINDS];
+sbp_status sbp_chat_find_unwritten(const sbp_chat *chat, sbp_arena *arena, sbp_diag *diag,
+                                   const sbp_conversation *talk, unsigned *out) SBP_CHECKED;
+
 #endif

@@ -182,6 +182,8 @@ static sbp_status place_row(void *user) {
     }
     l->data->truncated += fit == SBP_FIT_CUT;
     l->data->split += fit == SBP_FIT_SPLIT;
+    for (int k = 0; k < SBP_UNWRITTEN_KINDS; k++)
+        l->data->unwritten[k] += all->unwritten >> k & 1;
     for (int32_t i = 0; i < all->count; i++)
         SBP_TRY(add_document(l, &all->documents[i]));
     if (fit != SBP_FIT_SPLIT)
@@ -247,6 +249,13 @@ sbp_status sbp_placer_end(const sbp_placer *l) {
                                          : "left out: no label within the greatest length");
     say(l, d->empty, "left out: no tokens");
     say(l, d->bad, "left out: they are wrong");
+    for (int k = 0; k < SBP_UNWRITTEN_KINDS && !o->quiet && !o->stream; k++)
+        if (d->unwritten[k] > 0)
+            sbp_warn(l->diag,
+                     "%s of %lld row%s are not in what the chat template writes: the model does not see them "
+                     "(--chat-template FILE gives another)",
+                     sbp_chat_unwritten_names[k], (long long)d->unwritten[k],
+                     d->unwritten[k] == 1 ? "" : "s");
     if (d->row_count == 0 && o->stream && o->stream->steps) {
         sbp_warn(l->diag, "%s: the end of a step %s: nothing is trained on", o->stream->where,
                  d->read_count ? "whose rows are all left out" : "that has no rows");

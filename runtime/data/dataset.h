@@ -108,10 +108,12 @@ typedef struct sbp_dataset {
     int64_t longest;    /* tokens of the longest document, or of documents that belong together */
     int64_t read_count; /* rows in the files */
     int64_t dropped, truncated, split, empty, bad;
-    int64_t greatest_id; /* of tokens and labels */
-    uint64_t hash;       /* of tokens, labels, numbers, groups, and where rows and documents begin */
-    sbp_arrays arrays;   /* where the arrays above are */
-    sbp_arena *arena;    /* of names */
+    int64_t unwritten
+        [SBP_UNWRITTEN_KINDS]; /* rows with what their chat template leaves out, by its bits (chat.h) */
+    int64_t greatest_id;       /* of tokens and labels */
+    uint64_t hash;             /* of tokens, labels, numbers, groups, and where rows and documents begin */
+    sbp_arrays arrays;         /* where the arrays above are */
+    sbp_arena *arena;          /* of names */
 } sbp_dataset;
 
 /* "text", "completion", "chosen", "rejected" or "prompt". */

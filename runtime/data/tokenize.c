@@ -502,6 +502,21 @@ static sbp_status add_fields(const make_job *job) {
     return SBP_OK;
 }
 
+/* What the template leaves out of a conversation, or of one of a pair. */
+static sbp_status find_unwritten(const make_job *job) {
+    const sbp_row *row = job->row;
+    bool alone = row->form.type == SBP_ROW_TEXT || row->form.type == SBP_ROW_PROMPT;
+    for (int32_t which = 0; which < (row->form.type == SBP_ROW_PAIR ? 2 : 1); which++) {
+        sbp_conversation talk;
+        unsigned bits;
+        SBP_TRY(
+            conversation(job, alone ? row->text.messages : whole_messages(job->arena, row, which), &talk));
+        SBP_TRY(sbp_chat_find_unwritten(job->maker->chat, job->arena, job->maker->diag, &talk, &bits));
+        job->all->unwritten |= bits;
+    }
+    return SBP_OK;
+}
+
 /* ---- any row ---------------------------------------------------------------------------------------- */
 
 static sbp_status check_strings(const make_job *job) {
@@ -545,6 +560,8 @@ static sbp_status make_body(void *user) {
     *job->all = (sbp_documents){.documents = SBP_NEW(job->arena, sbp_document), .count = 1};
     job->out = job->all->documents;
     SBP_TRY(make_documents(job));
+    if (job->row->form.values == SBP_VALUES_MESSAGES)
+        SBP_TRY(find_unwritten(job));
     return add_fields(job);
 }
 

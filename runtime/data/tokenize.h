@@ -61,6 +61,7 @@ typedef struct sbp_documents {
     uint64_t group;          /* key: rows with the same one are a group (groups.h); 0: alone */
     const char *group_name;  /* what the row calls it; NULL: nothing */
     uint64_t group_prompt;   /* of a group with a name: hash of the prompt's tokens */
+    unsigned unwritten;      /* of conversations: what their template leaves out (chat.h) */
 } sbp_documents;
 
 /* Turns rows into documents and warns once about each oddity. */

@@ -132,6 +132,51 @@ static void test_bad_rows(void **state) {
     assert_non_null(strstr(cli_text(f, "err"), "1 of 3 rows left out: they are wrong"));
 }
 
+#define ASK "{\"role\": \"user\", \"content\": \"Hi\"}"
+#define CALL                                                                                                 \
+    "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"type\": \"function\", \"function\": "  \
+    "{\"name\": \"f\", \"arguments\": {}}}]}"
+#define TOOLS "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {}}}]"
+#define LEFT_OUT " not in what the chat template writes"
+
+/* What a template leaves out of rows is counted: also behind a cache and with threads, in pairs, and not where it is
+ * written, or empty. */
+static void test_what_a_template_leaves_out(void **state) {
+    io_fixture *f = *state;
+    cli_put(f, "d.jsonl",
+            "{\"messages\": [" ASK ", " CALL "], " TOOLS "}\n"
+            "{\"messages\": [" ASK ", " CALL "]}\n"
+            "{\"messages\": [" ASK
+            ", {\"role\": \"assistant\", \"content\": \"Ho\", \"thinking\": \"hm\"}]}\n"
+            "{\"messages\": [" ASK
+            ", {\"role\": \"assistant\", \"content\": \"Ho\", \"reasoning_content\": \"\", "
+            "\"tool_calls\": []}], \"tools\": []}\n");
+    cli_put(f, "plain.jinja", "{% for m in messages %}{{ m.content }}.{% endfor %}");
+    cli_put(f, "calls.jinja",
+            "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.content }}.{% for c in "
+            "m.tool_calls or [] %}{{ c.function.name }}{% endfor %}{% endfor %}");
+    static const char run[] =
+        "$R $S --data $D/d.jsonl --dry-run --data-cache $D/cache --chat-template $D/plain.jinja 2>$D/said";
+    for (int i = 0; i < 2; i++) { /* the second from the cache */
+        cli_ok(f, run);
+        const char *said = cli_text(f, "said");
+        assert_non_null(strstr(said, "warning: tools of 1 row are" LEFT_OUT));
+        assert_non_null(strstr(said, "warning: tool_calls of 2 rows are" LEFT_OUT));
+        assert_non_null(strstr(said, "warning: reasoning of 1 row are" LEFT_OUT));
+        cli_ok(f, "test $(grep -c '" LEFT_OUT "' $D/said) = 3"); /* each once */
+    }
+    cli_ok(f, "$R $S --data $D/d.jsonl --dry-run --chat-template $D/calls.jinja");
+    assert_null(strstr(cli_text(f, "err"), "tools of"));
+    assert_null(strstr(cli_text(f, "err"), "tool_calls of"));
+    assert_non_null(strstr(cli_text(f, "err"), "reasoning of 1 row are" LEFT_OUT));
+    cli_put(f, "pairs.jsonl",
+            "{\"prompt\": [" ASK
+            "], \"chosen\": [{\"role\": \"assistant\", \"content\": \"A\"}], \"rejected\": ["
+            "" CALL "]}\n");
+    cli_ok(f, "$R $S --objective dpo --data $D/pairs.jsonl --dry-run --chat-template $D/plain.jinja");
+    assert_non_null(strstr(cli_text(f, "err"), "tool_calls of 1 row are" LEFT_OUT));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_render, cli_setup, io_teardown),
@@ -139,6 +184,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_as_trl_trains, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_another_end, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_bad_rows, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_what_a_template_leaves_out, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
