@@ -75,6 +75,8 @@ sbp_status sbp_weights_check_block_size(const sbp_weights *weights, const sbp_js
 const char *sbp_weights_path(const sbp_weights *weights);
 /* A text entry of __metadata__ (the first shard's), or NULL. */
 const char *sbp_weights_metadata(const sbp_weights *weights, const char *key);
+/* By content, so that a file of any name is recognized. */
+bool sbp_weights_is_gguf(const char *path);
 /* The metadata of a GGUF file (frontends/weights/gguf.h); NULL for other formats. */
 const struct sbp_gguf *sbp_weights_gguf(const sbp_weights *weights);
 

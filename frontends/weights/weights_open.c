@@ -91,8 +91,7 @@ static sbp_status open_directory(sbp_weights *w, sbp_diag *diag, const char *dir
                     directory);
 }
 
-/* By content, so that a file of any name is recognized. */
-static bool begins_with_gguf(const char *path) {
+bool sbp_weights_is_gguf(const char *path) {
     char magic[4] = {0};
     int fd;
     if (sbp_file_open_regular(NULL, path, &fd) != SBP_OK)
@@ -121,7 +120,7 @@ static sbp_status open_gguf(sbp_weights *w, sbp_diag *diag, const char *path) {
 static sbp_status open_any(sbp_weights *w, sbp_diag *diag, const char *path) {
     if (sbp_directory_exists(path))
         return open_directory(w, diag, path);
-    if (has_suffix(path, ".gguf") || begins_with_gguf(path))
+    if (has_suffix(path, ".gguf") || sbp_weights_is_gguf(path))
         return open_gguf(w, diag, path);
     if (has_suffix(path, ".safetensors.index.json")) {
         const char *slash = strrchr(path, '/');

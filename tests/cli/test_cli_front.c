@@ -40,21 +40,84 @@ static void test_card_of_an_adapter(void **state) {
         if (!strstr(card, parts[i]))
             fail_msg("the card lacks '%s':\n%s", parts[i], card);
     assert_null(strstr(card, "license:"));
-    /* of 40 steps every other, with the evaluation behind step 30 at the point before it */
+    /* of 40 steps every other and the last; each evaluation at its own step, that before the first too */
     int count;
+    double loss = NAN;
     const sbp_json **lines = cli_lines(f, "my-model/metrics.jsonl", &count);
     for (int i = 0; i < count; i++) {
-        if (!sbp_json_member(lines[i], "loss"))
-            continue;
         int step = (int)cli_number(f, lines[i], "step");
-        const char *row =
-            sbp_arena_printf(f->arena, "\n| %d | %.4f |", step, cli_number(f, lines[i], "loss"));
-        assert_int_equal(strstr(card, row) != NULL, step % 2 == 1);
-        if (step == 29)
-            assert_non_null(strchr("0123456789", strstr(card, row)[strlen(row) + 1]));
+        bool train = sbp_json_member(lines[i], "loss") != NULL,
+             evaluated = step == 0 || step == 30 || step == 40;
+        if (train)
+            loss = cli_number(f, lines[i], "loss");
+        const char *row = step == 0 ? "\n| 0 | |" : sbp_arena_printf(f->arena, "\n| %d | %.4f |", step, loss);
+        if (train)
+            assert_int_equal(strstr(card, row) != NULL, step % 2 == 1 || evaluated);
+        else
+            row = sbp_arena_printf(f->arena, "%s %.4f |\n", row, cli_number(f, lines[i], "eval_loss"));
+        if (!train)
+            assert_non_null(strstr(card, row));
         if (step == 27)
             assert_int_equal(strstr(card, row)[strlen(row) + 1], '|');
     }
+    assert_int_equal(count, 43);
+}
+
+/* Of many steps and evaluations some are shown, the first and the last among them, in order. */
+static void test_card_of_many_evaluations(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "head -2 " DATA " >$D/e && $R $S --data " DATA
+              " --steps 70 --batch-size 1 --eval $D/e --eval-every 1 --save-every never --out $D/long");
+    const char *row = strstr(read_card(f, "long"), "\n|---:|---:|---:|\n");
+    assert_non_null(row);
+    int rows = 0, last = -1;
+    for (row = strstr(row, "\n| "); row; row = strstr(row + 1, "\n| "), rows++) {
+        int step = atoi(row + 3);
+        assert_true(step > last);
+        assert_int_equal(rows == 0, step == 0);
+        last = step;
+    }
+    assert_int_equal(last, 70);
+    assert_in_range(rows, 16, 66);
+}
+
+/* How each kind of result is opened. */
+static void test_card_of_kinds(void **state) {
+    io_fixture *f = *state;
+    cli_put(f, "ids.jsonl", "{\"input_ids\": [1, 2, 3, 4, 5]}\n{\"input_ids\": [4, 3, 2, 1]}\n");
+    cli_put(f, "talk.jsonl",
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, "
+            "{\"role\": \"assistant\", \"content\": \"Ho\"}]}\n");
+    cli_put(f, "chat.jinja", "{% for m in messages %}{{ m.content }}.{% endfor %}");
+    cli_ok(f, "$R export $S -o $D/base.gguf");
+    static const struct {
+        const char *command, *present, *absent;
+    } cases[] = {
+        {"$S --data $D/talk.jsonl --chat-template $D/chat.jinja",
+         "tokenizer.apply_chat_template(messages, add_generation_prompt=True,", "Once upon"},
+        {"$S --data " DATA, "tokenizer(\"Once upon a time\"", "apply_chat_template"},
+        {"$S --data " DATA " --hub-model-id me/model", "AutoModelForCausalLM.from_pretrained(\"me/model\")",
+         "from_pretrained(\"out"},
+        {"tests/data/onnx/odd_layers.json --data $D/ids.jsonl",
+         "model.load_state_dict(load_file(\"out3/model.safetensors\"), strict=False)", "transformers"},
+        {"tests/data/onnx/odd_layers.json --data $D/ids.jsonl --lora targets=qkv",
+         "`sbprun out4 --base MODEL.json --merge --out DIR`", "from_pretrained"},
+        {"$D/base.gguf --data " DATA " --lora",
+         "sbprun export \"out5\" -o adapter.gguf\nllama-server -m \"base.gguf\" --lora adapter.gguf\n",
+         "AutoPeft"},
+        {"$D/base.gguf --data " DATA " --lora --base-name some/Model-1B",
+         "AutoPeftModelForCausalLM.from_pretrained(\"out6\")", "llama-server"},
+        {"$D/base.gguf --data " DATA, "AutoModelForCausalLM.from_pretrained(\"out7\")", "llama-server"},
+    };
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        cli_ok(f, sbp_arena_printf(f->arena, "$R %s --steps 1 --save-every never --out $D/out%d",
+                                   cases[i].command, i));
+        const char *card = cli_text(f, sbp_arena_printf(f->arena, "out%d/README.md", i));
+        if (!strstr(card, cases[i].present) || strstr(card, cases[i].absent))
+            fail_msg("case %d wants '%s', and no '%s':\n%s", i, cases[i].present, cases[i].absent, card);
+    }
+    cli_ok(f, "$R $D/out4 --base tests/data/onnx/odd_layers.json --merge --out $D/merged");
+    assert_true(cli_exists(f, "merged/model.safetensors"));
 }
 
 /* Names that would be markup or YAML, licences of bases, data of the Hub's cache, cards of others. */
@@ -113,7 +176,11 @@ static void test_page(void **state) {
     assert_null(strstr(page, f->directory));
     assert_int_equal(count_of(page, "<svg "), count_of(page, "</svg>"));
     assert_int_equal(count_of(page, "<figure>"), 5);
-    assert_int_equal(count_of(page, "<circle "), 3); /* behind steps 5, 10 and 12 */
+    assert_int_equal(count_of(page, "<circle "), 4); /* before the first step, behind steps 5, 10 and 12 */
+    for (const char *dot = page, *steps = "\x00\x05\x0a\x0c"; (dot = strstr(dot, "<circle ")); dot++, steps++)
+        assert_int_equal(atoi(strstr(dot, "step ") + 5), *steps);
+    assert_non_null(strstr(page, "<circle class=\"eval\" cx=\"70.0\"")); /* the axis begins with the first */
+    assert_non_null(strstr(page, ">step 0</text>"));
     int curves = 0;
     for (const char *path = page; (path = strstr(path, "class=\"curve\" d=\"")); curves++) {
         path += strlen("class=\"curve\" d=\"");
@@ -308,6 +375,21 @@ static void test_lines_on_standard_output(void **state) {
               ">/dev/full");
 }
 
+/* Three of the first step's documents are shown, also where a packed row has many; of pairs three pairs. */
+static void test_dry_run_shows_three(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f,
+           "for i in 1 2 3 4; do echo '{\"prompt\": \"A\", \"chosen\": \" B\", \"rejected\": \" C\"}'; done "
+           ">$D/pairs.jsonl");
+    static const char *const shown[][2] = {{"3", "$S --data " DATA " --packing bfd --seq-len 3000"},
+                                           {"3", "$S --data " DATA},
+                                           {"6", "$S --objective dpo --data $D/pairs.jsonl"}};
+    for (int i = 0; i < SBP_COUNT(shown); i++) {
+        cli_ok(f, sbp_arena_printf(f->arena, "$R %s --dry-run >$D/dry", shown[i][1]));
+        cli_ok(f, sbp_arena_printf(f->arena, "test $(grep -c '^row [0-9]*: ' $D/dry) = %s", shown[i][0]));
+    }
+}
+
 static void test_doctor(void **state) {
     io_fixture *f = *state;
     static const char *const parts[] = {"sbprun",    "sbpc", "processor", "memory",
@@ -338,10 +420,13 @@ static void test_doctor(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_card_of_an_adapter, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_card_of_many_evaluations, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_card_of_kinds, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_card_of_odd_names, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_page, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_event_files, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_lines_on_standard_output, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_dry_run_shows_three, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_doctor, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

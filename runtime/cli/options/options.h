@@ -182,6 +182,7 @@ bool sbp_options_is_topic(unsigned phases, const char *topic);
 bool sbp_option_first_at(int32_t index, sbp_phase *command, const char **name, const char **example);
 /* Usage with examples, and what rows of data may hold. */
 extern const char sbp_help_of_export[], sbp_help_of_check[];
+extern const char sbp_gguf_server[]; /* what serves a GGUF file, with an adapter */
 extern const char sbp_help_of_sbprun[], sbp_help_of_rows[];
 /* A Markdown table per command. */
 void sbp_options_print_markdown(sbp_text *out);

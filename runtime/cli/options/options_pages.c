@@ -1,6 +1,8 @@
 /* options_pages.c: what --help of sbprun says beside the table. */
 #include "runtime/cli/options/options.h"
 
+const char sbp_gguf_server[] = "llama-server";
+
 const char sbp_help_of_sbprun[] =
     "usage: sbprun MODEL --data FILE --out DIR [options]   compile for this machine, then train\n"
     "       sbprun PLAN --data FILE [options]              train by a plan that sbpc compiled\n"

@@ -98,6 +98,25 @@ sbp_status sbp_run_print_gradients(const sbp_world *world, const sbp_inputs *inp
 int64_t sbp_run_peak_planned(const sbp_world *world, const sbp_session *session);
 int64_t sbp_run_peak_measured(const sbp_world *world); /* 0: the driver does not report it */
 
+/* ---- run_curve.c ----------------------------------------------------------------------------------- */
+
+enum { SBP_CURVE_VALUES = 6 };
+
+typedef struct sbp_curve_point {
+    double step, values[SBP_CURVE_VALUES], eval_loss; /* NaN: not known */
+} sbp_curve_point;
+
+/* In order of the steps; the last of each is the run's last. */
+typedef struct sbp_curve {
+    const sbp_curve_point *points, *evals; /* of training; of evaluations, with the numbers of their step */
+    int32_t count, eval_count;
+} sbp_curve;
+
+/* Numbers of OUT/metrics.jsonl by their keys, at most SBP_CURVE_VALUES: of training and of evaluations at most
+ * 2 * most + 1 points, the first and the last among them. */
+sbp_status sbp_run_read_curve(const sbp_world *world, const sbp_outputs *outputs, const char *const *keys,
+                              int32_t key_count, int32_t most, sbp_curve *out) SBP_CHECKED;
+
 /* ---- run_card.c ------------------------------------------------------------------------------------ */
 
 /* README.md beside the model: what it is of, how it was trained and how it is loaded. Nothing that was not

@@ -6,19 +6,15 @@
 #include <string.h>
 
 #include "frontends/files/hub.h"
+#include "frontends/template/template_source.h"
+#include "frontends/weights/weights.h"
 #include "ir/base/json_write.h"
 #include "runtime/cli/sbprun/outputs.h"
-#include "runtime/data/jsonl.h"
 
 /* By which a card is known as one that may be written anew. */
 #define MARK "# Written by sbprun; without this line it stays as it is.\n"
 
 enum { MOST_POINTS = 16 };
-
-typedef struct point {
-    int64_t step;
-    double loss, eval_loss;
-} point;
 
 typedef struct card {
     sbp_arena *arena;
@@ -26,9 +22,7 @@ typedef struct card {
     const char *base;  /* a name of the Hub; NULL: there is none */
     const char *model; /* what a reader may know of a base that has none */
     bool adapter;
-    point points[2 * MOST_POINTS];
-    int32_t point_count;
-    int64_t every, lines; /* each so many-th line is a point */
+    const char *gguf; /* the name of the base, where it is a file of that kind; NULL: it is not */
 } card;
 
 /* ---- text ------------------------------------------------------------------------------------------- */
@@ -76,6 +70,7 @@ static sbp_status find_base(const sbp_world *world, const sbp_session *session, 
         c->base = name;
     else if (path)
         c->base = sbp_hub_id_of(c->arena, path);
+    c->gguf = path && sbp_weights_is_gguf(path) ? name_of(path) : NULL;
     c->model = meta->name         ? meta->name
                : path             ? sbp_run_model_name(c->arena, path)
                : meta->model_type ? meta->model_type
@@ -140,7 +135,8 @@ static sbp_status add_front_matter(const sbp_world *world, const sbp_session *se
     add_datasets(world, c);
     if ((license = find_license(c, path)))
         add_yaml(c, "license: ", license);
-    sbp_text_add(&c->text, "library_name: %s\n", c->adapter ? "peft" : "transformers");
+    if (session->info.meta.config) /* else no library knows the model */
+        sbp_text_add(&c->text, "library_name: %s\n", c->adapter ? "peft" : "transformers");
     add_yaml(c, "model_name: ", name);
     sbp_text_add(&c->text, "pipeline_tag: text-generation\ntags:\n- generated_from_trainer\n- sbprun\n");
     if (session->info.meta.objective)
@@ -220,82 +216,111 @@ static void add_figures(const sbp_world *world, const sbp_inputs *inputs, const 
 
 /* ---- the curve -------------------------------------------------------------------------------------- */
 
-/* Every other point goes when there are too many. */
-static void add_point(card *c, point p) {
-    if (c->point_count == 2 * MOST_POINTS) {
-        for (int32_t i = 0; i < MOST_POINTS; i++) {
-            double evaluated = c->points[2 * i + 1].eval_loss;
-            c->points[i] = c->points[2 * i];
-            c->points[i].eval_loss = isfinite(evaluated) ? evaluated : c->points[i].eval_loss;
-        }
-        c->point_count = MOST_POINTS;
-        c->every *= 2;
-    }
-    c->points[c->point_count++] = p;
-}
-
-static double number_of(const sbp_json *root, const char *key) {
-    double value = NAN;
-    return sbp_json_get_double(NULL, root, key, SBP_JSON_REQUIRED, &value) == SBP_OK ? value : (double)NAN;
-}
-
-static sbp_status take_line(void *user, const char *path, int64_t line, const char *text, size_t length) {
-    card *c = user;
-    const sbp_json *root;
-    point p = {.eval_loss = NAN};
-    (void)line;
-    sbp_arena_mark mark = sbp_arena_begin(c->arena);
-    if (sbp_json_parse(c->arena, NULL, path, text, length, 0, &root) == SBP_OK &&
-        root->kind == SBP_JSON_OBJECT) {
-        p.step = (int64_t)number_of(root, "step");
-        p.loss = number_of(root, "loss");
-        bool train = sbp_json_member(root, "loss") != NULL;
-        if (train && c->lines++ % c->every == 0)
-            add_point(c, p);
-        else if (!train && c->point_count > 0 && isnan(c->points[c->point_count - 1].eval_loss))
-            c->points[c->point_count - 1].eval_loss = number_of(root, "eval_loss");
-    }
-    sbp_arena_end(c->arena, mark);
-    return SBP_OK;
-}
-
 static void add_cell(card *c, double value) {
     sbp_text_add(&c->text, isfinite(value) ? " %.4f |" : " |", value);
 }
 
-static void add_curve(const sbp_outputs *outputs, card *c) {
-    const char *path = sbp_file_join(c->arena, outputs->out, "metrics.jsonl");
-    c->every = 1;
-    if (!sbp_file_exists(path) || sbp_lines_read(NULL, path, take_line, c) != SBP_OK || c->point_count == 0)
+static void add_row(card *c, const sbp_curve_point *point) {
+    sbp_text_add(&c->text, "| %.0f |", point->step);
+    add_cell(c, point->values[0]);
+    add_cell(c, point->eval_loss);
+    sbp_text_add(&c->text, "\n");
+}
+
+/* A row for some of the steps, and for each evaluation at its own. */
+static void add_curve(const sbp_world *world, const sbp_outputs *outputs, card *c) {
+    static const char *const keys[] = {"loss"};
+    sbp_curve curve;
+    if (sbp_run_read_curve(world, outputs, keys, SBP_COUNT(keys), MOST_POINTS, &curve) != SBP_OK ||
+        curve.count == 0)
         return;
     sbp_text_add(&c->text, "\n| step | loss | evaluation loss |\n|---:|---:|---:|\n");
-    for (int32_t i = 0; i < c->point_count; i++) {
-        sbp_text_add(&c->text, "| %lld |", (long long)c->points[i].step);
-        add_cell(c, c->points[i].loss);
-        add_cell(c, c->points[i].eval_loss);
-        sbp_text_add(&c->text, "\n");
+    for (int32_t i = 0, k = 0; i < curve.count || k < curve.eval_count;) {
+        bool evaluated =
+            k < curve.eval_count && (i == curve.count || curve.evals[k].step <= curve.points[i].step);
+        i += i < curve.count && (!evaluated || curve.evals[k].step == curve.points[i].step);
+        add_row(c, evaluated ? &curve.evals[k++] : &curve.points[i - 1]);
     }
 }
 
 /* ---- all of it -------------------------------------------------------------------------------------- */
 
-static void add_use(const sbp_session *session, card *c, const char *name) {
-    const char *class = c->adapter ? "AutoPeftModelForCausalLM" : "AutoModelForCausalLM";
-    char *path = sbp_arena_strdup(c->arena, name);
-    for (char *at = path; *at; at++) /* in quotes of Python, in a block of code */
-        if (*at == '"' || *at == '\\' || *at == '`' || (unsigned char)*at < ' ')
+/* A name that may stand in quotes of Python and in a command of a shell, in a block of code. */
+static const char *plain_name(sbp_arena *arena, const char *name) {
+    char *out = sbp_arena_strdup(arena, name);
+    for (char *at = out; *at; at++)
+        if (strchr("\"\\`$", *at) || (unsigned char)*at < ' ')
             *at = '_';
+    return out;
+}
+
+/* What transformers and PEFT load by name; chat: by its template. */
+static void add_transformers(const sbp_session *session, card *c, const char *name, bool chat) {
+    const char *class = c->adapter ? "AutoPeftModelForCausalLM" : "AutoModelForCausalLM";
     sbp_text_add(&c->text,
-                 "## Use\n\n```python\nfrom %s import %s\nfrom transformers import AutoTokenizer\n\n"
+                 "```python\nfrom %s import %s\nfrom transformers import AutoTokenizer\n\n"
                  "model = %s.from_pretrained(\"%s\")\n",
-                 c->adapter ? "peft" : "transformers", class, class, path);
+                 c->adapter ? "peft" : "transformers", class, class, name);
     if (session->plan->tokenizer_bytes > 0)
-        sbp_text_add(&c->text,
-                     "tokenizer = AutoTokenizer.from_pretrained(\"%s\")\n"
-                     "ids = tokenizer(\"Once upon a time\", return_tensors=\"pt\")\n"
-                     "print(tokenizer.decode(model.generate(**ids, max_new_tokens=64)[0]))\n",
-                     path);
+        sbp_text_add(&c->text, "tokenizer = AutoTokenizer.from_pretrained(\"%s\")\n", name);
+    if (session->plan->tokenizer_bytes > 0 && chat)
+        sbp_text_add(
+            &c->text,
+            "messages = [{\"role\": \"user\", \"content\": \"What is a gradient?\"}]\n"
+            "ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True, "
+            "return_tensors=\"pt\")\n"
+            "answer = model.generate(**ids, max_new_tokens=256)[0, ids[\"input_ids\"].shape[1] :]\n"
+            "print(tokenizer.decode(answer, skip_special_tokens=True))\n");
+    else if (session->plan->tokenizer_bytes > 0)
+        sbp_text_add(&c->text, "ids = tokenizer(\"Once upon a time\", return_tensors=\"pt\")\n"
+                               "print(tokenizer.decode(model.generate(**ids, max_new_tokens=64)[0]))\n");
     sbp_text_add(&c->text, "```\n\n");
+}
+
+/* Of a module of torch that is in no library: by its own code. */
+static void add_module(card *c, const char *name) {
+    if (c->adapter) {
+        sbp_text_add(
+            &c->text,
+            "An adapter of a torch module of one's own, in PEFT's files. `sbprun %s --base "
+            "MODEL.json --merge --out DIR` writes the module's weights with the adapter in them.\n\n",
+            name);
+        return;
+    }
+    sbp_text_add(&c->text,
+                 "The weights have the names that they have in the torch module that was exported:\n\n"
+                 "```python\nfrom safetensors.torch import load_file\n\n"
+                 "model = Model()  # that module\n"
+                 "tied, unknown = model.load_state_dict(load_file(\"%s/model.safetensors\"), strict=False)\n"
+                 "assert not unknown, unknown  # tied: names of weights that the file has once\n```\n\n",
+                 name);
+}
+
+/* Of a GGUF file, which PEFT does not open. */
+static void add_gguf(card *c, const char *name) {
+    const char *base = plain_name(c->arena, c->gguf);
+    sbp_text_add(&c->text,
+                 "An adapter of a GGUF file, for programs that take both in that format:\n\n"
+                 "```sh\nsbprun export \"%s\" -o adapter.gguf\n%s -m \"%s\" --lora adapter.gguf\n```\n\n"
+                 "PEFT opens it with a base of its own format: "
+                 "`PeftModel.from_pretrained(base_model, \"%s\")`.\n\n",
+                 name, sbp_gguf_server, base, name);
+}
+
+static sbp_status add_use(const sbp_world *world, const sbp_session *session, const sbp_outputs *outputs,
+                          card *c) {
+    const char *id = sbp_options_text(world->options, SBP_OPT_HUB_MODEL_ID),
+               *name = plain_name(c->arena, id ? id : sbp_run_model_name(c->arena, outputs->out));
+    sbp_template_source chat;
+    SBP_TRY(sbp_template_source_of_model(c->arena, world->diag, outputs->out, &chat));
+    sbp_text_add(&c->text, "## Use\n\n");
+    if (!session->info.meta.config)
+        add_module(c, name);
+    else if (c->adapter && !c->base && c->gguf)
+        add_gguf(c, name);
+    else
+        add_transformers(session, c, name, chat.text != NULL);
+    return SBP_OK;
 }
 
 static sbp_status write_card(const sbp_world *world, const sbp_inputs *inputs, const sbp_session *session,
@@ -313,13 +338,13 @@ static sbp_status write_card(const sbp_world *world, const sbp_inputs *inputs, c
         add_code(c, name_of(c->model));
     sbp_text_add(&c->text, ", trained by sbprun %s of the StreamBP Compiler with exact gradients.\n\n",
                  SBP_VERSION);
-    add_use(session, c, name);
+    SBP_TRY(add_use(world, session, outputs, c));
     sbp_text_add(&c->text, "## Training\n\n");
     sbp_text_add(&c->text, "| setting | |\n|---|---|\n");
     sbp_run_each_setting(world, session, add_setting, c);
     if (session->state.step > 0) {
         add_figures(world, inputs, session, outputs, c);
-        add_curve(outputs, c);
+        add_curve(world, outputs, c);
     }
     sbp_text_add(&c->text,
                  "\nThe method: StreamBP, memory-efficient exact backpropagation for long sequences "

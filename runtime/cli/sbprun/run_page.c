@@ -6,33 +6,33 @@
 #include <string.h>
 
 #include "runtime/cli/sbprun/outputs.h"
-#include "runtime/data/jsonl.h"
 
 enum { MOST_POINTS = 400, WIDTH = 640, HEIGHT = 200, LEFT = 70, RIGHT = 10, TOP = 10, BOTTOM = 24 };
 
 /* The curves, in order: a member of the lines of metrics.jsonl, a title, and what a value is divided by. */
 static const struct curve {
-    const char *key, *eval_key, *title;
+    const char *key, *title;
     double unit;
-} curves[] = {{"loss", "eval_loss", "Loss (dots: evaluation)", 1},
-              {"grad_norm", NULL, "Norm of the gradients", 1},
-              {"learning_rate", NULL, "Learning rate", 1},
-              {"tokens_per_second", NULL, "Tokens per second", 1},
-              {"mfu", NULL, "Model FLOP utilisation, %", 0.01},
-              {"memory_peak_bytes", NULL, "Peak of memory, MiB", 1 << 20}};
+    bool evaluated;
+} curves[] = {{"loss", "Loss (dots: evaluation)", 1, true},
+              {"grad_norm", "Norm of the gradients", 1, false},
+              {"learning_rate", "Learning rate", 1, false},
+              {"tokens_per_second", "Tokens per second", 1, false},
+              {"mfu", "Model FLOP utilisation, %", 0.01, false},
+              {"memory_peak_bytes", "Peak of memory, MiB", 1 << 20, false}};
 
 enum { CURVES = SBP_COUNT(curves) };
+_Static_assert((int)CURVES <= (int)SBP_CURVE_VALUES, "points have room for all curves");
 
-typedef struct point {
-    double step, values[CURVES], eval;
-} point;
+typedef struct range {
+    double least, most;
+} range;
 
 typedef struct page {
     sbp_arena *arena;
     sbp_text text;
-    point points[2 * MOST_POINTS];
-    int32_t count;
-    int64_t every, lines;
+    sbp_curve curve;
+    range steps;
 } page;
 
 static void add_row(void *user, const char *name, const char *value) {
@@ -46,48 +46,6 @@ static void add_row(void *user, const char *name, const char *value) {
 
 /* ---- curves ----------------------------------------------------------------------------------------- */
 
-static double number_of(const sbp_json *root, const char *key) {
-    double value = NAN;
-    return sbp_json_get_double(NULL, root, key, SBP_JSON_REQUIRED, &value) == SBP_OK ? value : (double)NAN;
-}
-
-/* Every other point goes when there are too many; an evaluation stays, with its neighbour. */
-static void add_point(page *p, point new_point) {
-    if (p->count == 2 * MOST_POINTS) {
-        for (int32_t i = 0; i < MOST_POINTS; i++) {
-            double eval = p->points[2 * i + 1].eval;
-            p->points[i] = p->points[2 * i];
-            p->points[i].eval = isfinite(eval) ? eval : p->points[i].eval;
-        }
-        p->count = MOST_POINTS;
-        p->every *= 2;
-    }
-    p->points[p->count++] = new_point;
-}
-
-static sbp_status take_line(void *user, const char *path, int64_t line, const char *text, size_t length) {
-    page *p = user;
-    const sbp_json *root;
-    (void)line;
-    sbp_arena_mark mark = sbp_arena_begin(p->arena);
-    if (sbp_json_parse(p->arena, NULL, path, text, length, 0, &root) == SBP_OK &&
-        root->kind == SBP_JSON_OBJECT) {
-        point new_point = {.step = number_of(root, "step"), .eval = NAN};
-        for (int i = 0; i < CURVES; i++)
-            new_point.values[i] = number_of(root, curves[i].key) / curves[i].unit;
-        if (!sbp_json_member(root, "eval_file") && p->lines++ % p->every == 0)
-            add_point(p, new_point);
-        else if (sbp_json_member(root, "eval_file") && p->count > 0 && isnan(p->points[p->count - 1].eval))
-            p->points[p->count - 1].eval = number_of(root, curves[0].eval_key);
-    }
-    sbp_arena_end(p->arena, mark);
-    return SBP_OK;
-}
-
-typedef struct range {
-    double least, most;
-} range;
-
 static void widen(range *r, double value) {
     if (isfinite(value)) {
         r->least = fmin(r->least, value);
@@ -96,7 +54,7 @@ static void widen(range *r, double value) {
 }
 
 static double place_x(const page *p, double step) {
-    double from = p->points[0].step, to = p->points[p->count - 1].step;
+    double from = p->steps.least, to = p->steps.most;
     return LEFT + (WIDTH - LEFT - RIGHT) * (to > from ? (step - from) / (to - from) : 0.5);
 }
 
@@ -121,17 +79,30 @@ static void add_axes(page *p, const range *r) {
     sbp_text_add(
         &p->text,
         "<text x=\"%d\" y=\"%d\">step %.0f</text><text x=\"%d\" y=\"%d\" text-anchor=\"end\">%.0f</text>\n",
-        LEFT, HEIGHT - 6, p->points[0].step, WIDTH - RIGHT, HEIGHT - 6, p->points[p->count - 1].step);
+        LEFT, HEIGHT - 6, p->steps.least, WIDTH - RIGHT, HEIGHT - 6, p->steps.most);
+}
+
+/* Dots at the steps of the evaluations. */
+static void add_evaluations(page *p, const range *r) {
+    for (int32_t i = 0; i < p->curve.eval_count; i++) {
+        const sbp_curve_point *eval = &p->curve.evals[i];
+        if (isfinite(eval->eval_loss))
+            sbp_text_add(
+                &p->text,
+                "<circle class=\"eval\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>step %.0f: %.4f</title>"
+                "</circle>\n",
+                place_x(p, eval->step), place_y(r, eval->eval_loss), eval->step, eval->eval_loss);
+    }
 }
 
 /* A gap where a value is not known. */
 static void add_curve(page *p, int which) {
     range r = {INFINITY, -INFINITY};
-    for (int32_t i = 0; i < p->count; i++) {
-        widen(&r, p->points[i].values[which]);
-        if (curves[which].eval_key)
-            widen(&r, p->points[i].eval);
-    }
+    double unit = curves[which].unit;
+    for (int32_t i = 0; i < p->curve.count; i++)
+        widen(&r, p->curve.points[i].values[which] / unit);
+    for (int32_t i = 0; curves[which].evaluated && i < p->curve.eval_count; i++)
+        widen(&r, p->curve.evals[i].eval_loss);
     if (!isfinite(r.least))
         return;
     sbp_text_add(&p->text, "<figure><figcaption>%s</figcaption><svg viewBox=\"0 0 %d %d\" role=\"img\">\n",
@@ -139,23 +110,30 @@ static void add_curve(page *p, int which) {
     add_axes(p, &r);
     sbp_text_add(&p->text, "<path class=\"curve\" d=\"");
     bool open = false;
-    for (int32_t i = 0; i < p->count; i++) {
-        double value = p->points[i].values[which];
+    for (int32_t i = 0; i < p->curve.count; i++) {
+        double value = p->curve.points[i].values[which] / unit;
         if (isfinite(value))
-            sbp_text_add(&p->text, "%c%.1f %.1f", open ? 'L' : 'M', place_x(p, p->points[i].step),
+            sbp_text_add(&p->text, "%c%.1f %.1f", open ? 'L' : 'M', place_x(p, p->curve.points[i].step),
                          place_y(&r, value));
         open = isfinite(value);
     }
     sbp_text_add(&p->text, "\"/>\n");
-    for (int32_t i = 0; curves[which].eval_key && i < p->count; i++)
-        if (isfinite(p->points[i].eval))
-            sbp_text_add(
-                &p->text,
-                "<circle class=\"eval\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>step %.0f: %.4f</title>"
-                "</circle>\n",
-                place_x(p, p->points[i].step), place_y(&r, p->points[i].eval), p->points[i].step,
-                p->points[i].eval);
+    if (curves[which].evaluated)
+        add_evaluations(p, &r);
     sbp_text_add(&p->text, "</svg></figure>\n");
+}
+
+static sbp_status read_curve(const sbp_world *world, const sbp_outputs *outputs, page *p) {
+    const char *keys[CURVES];
+    for (int i = 0; i < CURVES; i++)
+        keys[i] = curves[i].key;
+    SBP_TRY(sbp_run_read_curve(world, outputs, keys, CURVES, MOST_POINTS, &p->curve));
+    p->steps = (range){INFINITY, -INFINITY};
+    for (int32_t i = 0; i < p->curve.count; i++)
+        widen(&p->steps, p->curve.points[i].step);
+    for (int32_t i = 0; i < p->curve.eval_count; i++)
+        widen(&p->steps, p->curve.evals[i].step);
+    return SBP_OK;
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
@@ -270,14 +248,11 @@ static void add_summary(const sbp_world *world, const sbp_session *session, cons
 
 sbp_status sbp_run_write_page(const sbp_world *world, const sbp_session *session,
                               const sbp_outputs *outputs) {
-    const char *name = sbp_run_model_name(world->arena, outputs->out),
-               *metrics = sbp_file_join(world->arena, outputs->out, "metrics.jsonl");
+    const char *name = sbp_run_model_name(world->arena, outputs->out);
     page *p = SBP_NEW(world->arena, page);
     p->arena = world->arena;
-    p->every = 1;
     sbp_text_init(&p->text, world->arena);
-    if (sbp_file_exists(metrics))
-        SBP_TRY(sbp_lines_read(world->diag, metrics, take_line, p));
+    SBP_TRY(read_curve(world, outputs, p));
     sbp_text_add_n(&p->text, head, sizeof head - 1);
     sbp_text_add_escaped(&p->text, name);
     sbp_text_add(&p->text, "</title>\n</head>\n<body>\n<h1>");
@@ -285,7 +260,7 @@ sbp_status sbp_run_write_page(const sbp_world *world, const sbp_session *session
     sbp_text_add(&p->text, "</h1>\n<table>\n");
     add_summary(world, session, outputs, p);
     sbp_text_add(&p->text, "</table>\n<h2>Curves</h2>\n<div class=\"curves\">\n");
-    for (int i = 0; i < CURVES && p->count > 0; i++)
+    for (int i = 0; i < CURVES && p->curve.count > 0; i++)
         add_curve(p, i);
     sbp_text_add(&p->text, "</div>\n");
     add_memory(p, session->plan->program);

@@ -152,8 +152,11 @@ static sbp_status dry_text(const sbp_world *world, sbp_inputs *inputs, const sbp
     int64_t count;
     const int64_t *rows = sbp_sampler_next(&inputs->sampler, &count);
     sbp_text_add(out, "first rows of the first step, trained tokens in [[ ]]:\n");
+    int64_t shown = 0; /* documents: of packed ones a row has many */
     for (int64_t r = 0; r < count && r < SHOWN_ROWS; r++)
         for (int64_t k = d->rows[rows[r]]; k < d->rows[rows[r] + 1]; k++) {
+            if (d->packed_rows && shown++ == SHOWN_ROWS)
+                return SBP_OK;
             const sbp_doc *doc = &d->docs[sbp_dataset_doc_at(d, k)];
             sbp_text_add(out, "row %lld: ", (long long)doc->row);
             SBP_TRY(add_document(world, inputs, out, tokenizer, doc));
