@@ -495,6 +495,14 @@ static const char *check_data_of(sbp_arena *arena, const fence_stream *s, const 
         for (int32_t cell = e->touches[k].cell; cell < e->touches[k].cell_end; cell++)
             if (e->touches[k].writes)
                 owner[e->touches[k].space][cell] = e->touches[k].element;
+    for (int32_t k = 0; k < e->touch_count; k++)
+        for (int32_t cell = e->touches[k].cell; cell < e->touches[k].cell_end; cell++) {
+            int32_t now = owner[e->touches[k].space][cell];
+            if (now != e->touches[k].element)
+                return sbp_arena_printf(arena, "T %lld: %s, where it writes %s itself", (long long)s->t,
+                                        describe(arena, s, e, &e->touches[k]),
+                                        s->program->buffers[s->buffer_of[now]].name);
+        }
     return NULL;
 }
 

@@ -7,7 +7,8 @@
  *          orders commands, also not within a queue
  *   data   in the order of the stream, a command reads only bytes that were last written through the same
  *          buffer element, since its entry (its call, for buffers of functions) began. Parameters, row data
- *          and the like are there from the beginning, and nobody else writes to their memory
+ *          and the like are there from the beginning, and nobody else writes to their memory. What a command
+ *          writes, its workspace among it, is no memory of another element that it touches
  */
 #ifndef SBP_TESTS_COMMON_FENCE_SIMULATOR_H
 #define SBP_TESTS_COMMON_FENCE_SIMULATOR_H

@@ -401,6 +401,99 @@ static void simulator_notices_shared_memory(void **unused) {
     sbp_diag_destroy(b.diag);
 }
 
+/* ---- workspaces -------------------------------------------------------------------------------------- */
+
+/* Commands of a function in the order of its text. */
+typedef struct command_list {
+    const sbp_command **items;
+    int32_t count, capacity;
+} command_list;
+
+static void list_commands(sbp_arena *arena, const sbp_body *body, command_list *list) {
+    for (int32_t n = 0; n < body->count; n++)
+        if (body->nodes[n].kind == SBP_NODE_LOOP)
+            list_commands(arena, &body->nodes[n].u.loop->body, list);
+        else if (body->nodes[n].kind == SBP_NODE_COMMAND && body->nodes[n].u.command->kind != SBP_CMD_FENCE)
+            SBP_PUSH(arena, list->items, list->count, list->capacity, body->nodes[n].u.command);
+}
+
+/* How a command touches a buffer: bit 0 reads, bit 1 writes. */
+static int touches(const sbp_program *p, const sbp_command *command, int32_t buffer) {
+    sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS];
+    int32_t count = sbp_command_operands(p, command, operands);
+    int how = 0;
+    for (int32_t k = 0; k < count; k++)
+        if (command->views[k].ref == buffer)
+            how |= (operands[k].access != SBP_WRITE ? 1 : 0) | (operands[k].access != SBP_READ ? 2 : 0);
+    return how;
+}
+
+/* Whether a buffer holds something when command `at` runs: it is touched by it, or was written before and is
+ * read by the next that touches it. */
+static bool is_alive(const sbp_program *p, const command_list *list, int32_t at, int32_t buffer) {
+    bool written = false;
+    for (int32_t k = 0; k < at; k++)
+        written |= touches(p, list->items[k], buffer) & 2;
+    for (int32_t k = at + 1; k < list->count && written; k++)
+        if (touches(p, list->items[k], buffer))
+            return touches(p, list->items[k], buffer) & 1;
+    return touches(p, list->items[at], buffer);
+}
+
+/* The workspace of each command of the model, laid over each buffer that is alive then: all are to be noticed. */
+static int lay_workspaces(const char *model) {
+    char path[128];
+    snprintf(path, sizeof path, GOLDEN "%s/model", model);
+    compile_request request = compile_request_for(path, 14, 4, 3);
+    bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create(), .name = model};
+    if (compile_model(b.arena, b.diag, &request, &b.program) != SBP_OK)
+        fail_msg("%s", sbp_diag_text(b.diag, SBP_ERROR));
+    sbp_program *p = b.program;
+    int32_t *entries = SBP_NEW_ARRAY(b.arena, int32_t, p->entry_count + 1);
+    for (int32_t e = 0; e < p->entry_count; e++)
+        entries[e] = e;
+    int moved = 0;
+    for (int32_t w = 0; w < p->buffer_count; w++) {
+        sbp_buffer *work = &p->buffers[w];
+        command_list list = {0};
+        if (work->function < 0 || work->role != SBP_ROLE_WORKSPACE)
+            continue;
+        list_commands(b.arena, &p->functions[work->function].body, &list);
+        int32_t at = 0;
+        while (at < list.count && touches(p, list.items[at], w) != 2)
+            at++;
+        bool kept = false; /* what another command reads is no workspace */
+        for (int32_t k = 0; k < list.count; k++)
+            kept |= touches(p, list.items[k], w) & 1;
+        for (int32_t k = 0; k < p->buffer_count && !kept && at < list.count; k++) {
+            int64_t offset = work->offset;
+            if (k == w || p->buffers[k].function != work->function || p->buffers[k].space != work->space ||
+                !is_alive(p, &list, at, k))
+                continue;
+            b.stream_count = 0;
+            work->offset = p->buffers[k].offset;
+            record(&b, ONE_DOCUMENT, p->t_max, 0, entries, p->entry_count);
+            if (!fence_stream_check_data(b.arena, b.streams[0]))
+                fail_msg("%s: nobody noticed workspace %s over %s", model, work->name, p->buffers[k].name);
+            work->offset = offset;
+            moved++;
+        }
+    }
+    sbp_arena_destroy(b.arena);
+    sbp_diag_destroy(b.diag);
+    return moved;
+}
+
+static void simulator_notices_workspaces(void **unused) {
+    (void)unused;
+    static const char *const with[] = {"llama_plain", "qwen3_next_dense", "granite_hybrid_groups"};
+    for (int m = 0; m < SBP_COUNT(with); m++) {
+        int moved = lay_workspaces(with[m]);
+        print_message("%s: %d times a workspace was laid over what is alive\n", with[m], moved);
+        assert_true(moved > 3);
+    }
+}
+
 static sbp_status run_pass(void *user) {
     const bench *b = user;
     return sbp_pass_fence(&(sbp_pass_input){.arena = b->arena, .diag = b->diag}, b->program);
@@ -439,6 +532,7 @@ int main(void) {
         cmocka_unit_test(states),
         cmocka_unit_test(several_models),
         cmocka_unit_test(simulator_notices_shared_memory),
+        cmocka_unit_test(simulator_notices_workspaces),
         cmocka_unit_test(pass_survives_lack_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
