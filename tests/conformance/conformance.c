@@ -499,6 +499,17 @@ static bool has_variant(void) {
 #endif
 }
 
+/* lavapipe's cache of shaders does not know the width of vectors it was made for: a process of another width would
+ * be given this one's code and this one the other's, which sums in another order. */
+static bool shares_other_code(void) {
+    if (!getenv("LP_NATIVE_VECTOR_WIDTH") || getenv("MESA_SHADER_CACHE_DIR") ||
+        getenv("MESA_SHADER_CACHE_DISABLE"))
+        return false;
+    fprintf(stderr, "LP_NATIVE_VECTOR_WIDTH is set, and the driver's cache of shaders does not know it; set "
+                    "MESA_SHADER_CACHE_DIR to a folder of this width\n");
+    return true;
+}
+
 /* Whether this machine and this build can run the device at all. */
 static bool can_run(void) {
     sbp_diag *diag = sbp_diag_create();
@@ -544,6 +555,8 @@ int main(int argc, char **argv) {
         fprintf(stderr, "\n");
         return 2;
     }
+    if (shares_other_code())
+        return 2;
     if (!can_run() || !has_variant())
         return 0;
     setenv("SBP_TEST_SCRATCH", "1", 1); /* cpu: scratch memory begins as NaN */
