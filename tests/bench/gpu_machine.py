@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 
@@ -74,10 +75,14 @@ class Machine(Commands):
         self.set_environment()
 
     def find_build(self):
-        """SBP_BUILD, else what gpu_bundle made (unpacked, or as a folder beside the sources), else a build."""
-        ready = [folder for folder in (os.path.join(TOP, "ready"), os.path.join(TOP, "build/gpu-ready")) if os.path.exists(os.path.join(folder, "sbprun"))]
-        self.ready = ready[0] if ready else os.path.join(TOP, "ready")
-        return os.environ.get("SBP_BUILD") or (ready + [os.path.join(TOP, "build/release")])[0]
+        """SBP_BUILD, else what gpu_bundle made (unpacked, or a file in build/ that is unpacked now), else a build."""
+        self.ready, packed = os.path.join(TOP, "ready"), os.path.join(TOP, "build/gpu-ready.tar.xz")
+        if not os.path.exists(self.ready) and os.path.exists(packed) and not os.path.exists(os.path.join(TOP, "build/release/sbprun")):
+            with tarfile.open(packed) as tar:
+                tar.extractall(self.work)
+            self.ready = os.path.join(self.work, "ready")
+        found = self.ready if os.path.exists(os.path.join(self.ready, "sbprun")) else os.path.join(TOP, "build/release")
+        return os.environ.get("SBP_BUILD") or found
 
     def program(self, name):
         return os.path.join(self.build, name)
