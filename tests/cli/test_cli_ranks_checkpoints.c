@@ -193,6 +193,27 @@ static void goes_on(io_fixture *f, const char *what, const char *run) {
               "$D/o/checkpoint-6 && test -z \"$(ls -A $D/o | grep -E '^\\.|tmp$')\"");
 }
 
+/* A part of the weights or of the states that is of another checkpoint, whatever part it is. */
+static void test_parts_of_another_checkpoint(void **state) {
+    io_fixture *f = *state;
+    static const char *const parts[] = {"optimizer-00001-of-00003", "optimizer-00003-of-00003",
+                                        "model-00002-of-00004"};
+    if (!cli_has_ranks(f, "parts of checkpoints"))
+        skip();
+    write_rows(f);
+    compile(f, "p", "$G/qwen2_tied/model", 3, 3);
+    cli_ok(f, run_of(f, "p", 3, "--batch-size 4 --save-every 2 --keep all --steps 4 --out $D/whole"));
+    for (int i = 0; i < SBP_COUNT(parts); i++) {
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "rm -rf $D/o; cp -r $D/whole $D/o; cp $D/o/checkpoint-2/%s.safetensors "
+                                   "$D/o/checkpoint-4",
+                                   parts[i]));
+        cli_sum_again(f, "o/checkpoint-4");
+        cli_fails(f, 1, sbp_arena_printf(f->arena, "%s.safetensors' is of another checkpoint", parts[i]),
+                  run_of(f, "p", 3, "--batch-size 4 --steps 5 --resume --out $D/o"));
+    }
+}
+
 /* One rank is killed before a call for its own file, or rank 0 before one that makes the checkpoint one. */
 static void test_killed_while_writing(void **state) {
     io_fixture *f = *state;
@@ -302,6 +323,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_they_are_those_of_one_rank, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_any_number_goes_on, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_same_bits, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_parts_of_another_checkpoint, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_killed_while_writing, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_full_disk, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_damaged, cli_setup, io_teardown),
