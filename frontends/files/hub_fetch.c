@@ -2,6 +2,7 @@
 #include "frontends/files/hub_fetch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <fnmatch.h>
 #include <spawn.h>
 #include <stdlib.h>
@@ -62,11 +63,12 @@ static const char *find_program(sbp_arena *arena) {
 
 extern char **environ;
 
-static sbp_status start(sbp_diag *diag, const char *const *args, pid_t *pid) {
+/* output: where its standard output goes. */
+static sbp_status start(sbp_diag *diag, const char *const *args, int output, pid_t *pid) {
     posix_spawn_file_actions_t actions;
     int reason = posix_spawn_file_actions_init(&actions);
     if (reason == 0) {
-        reason = posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+        reason = posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
         if (reason == 0)
             reason = posix_spawn(pid, args[0], &actions, NULL, (char *const *)(uintptr_t)args, environ);
         posix_spawn_file_actions_destroy(&actions);
@@ -84,19 +86,54 @@ sbp_status sbp_hub_has_program(sbp_arena *arena, sbp_diag *diag, const char *wha
                           what);
 }
 
+static int wait_for(pid_t pid) {
+    int state;
+    while (waitpid(pid, &state, 0) < 0)
+        if (errno != EINTR)
+            return -1;
+    return state;
+}
+
+/* Before 1.0 the last --include counts alone, and the last --exclude: models came in part, and what a result must not
+ * have would be sent. What does not say its version is taken for a newer one. */
+static sbp_status check_version(sbp_diag *diag, const char *what, const char *program) {
+    const char *const args[] = {program, "version", NULL};
+    static const char mark[] = "version: 0.";
+    char text[400];
+    int ends[2];
+    size_t length = 0;
+    pid_t pid;
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return SBP_OK;
+    sbp_status status = start(diag, args, ends[1], &pid);
+    close(ends[1]);
+    for (ssize_t got = 1;
+         status == SBP_OK && got > 0 && length<sizeof text - 1; length += got> 0 ? (size_t)got : 0)
+        got = read(ends[0], text + length, sizeof text - 1 - length);
+    close(ends[0]);
+    if (status == SBP_OK)
+        (void)wait_for(pid);
+    text[length] = 0;
+    return status == SBP_OK && strstr(text, mark)
+               ? sbp_fail(diag, SBP_MACHINE,
+                          "%s, and '%s' is of huggingface_hub below 1.0: pip install -U huggingface_hub",
+                          what, program)
+               : status;
+}
+
 sbp_status sbp_hub_run(sbp_arena *arena, sbp_diag *diag, const char *what, const sbp_args *args) {
     sbp_args all = sbp_args_on(arena);
     const char *program = find_program(arena);
     pid_t pid;
-    int state;
     SBP_TRY(sbp_hub_has_program(arena, diag, what));
     sbp_args_add(&all, program);
     for (int32_t i = 0; i < args->count; i++)
         sbp_args_add(&all, args->items[i]);
-    SBP_TRY(start(diag, sbp_args_end(&all), &pid));
-    while (waitpid(pid, &state, 0) < 0)
-        if (errno != EINTR)
-            return sbp_fail(diag, SBP_INTERNAL, "cannot wait for '%s': %s", program, strerror(errno));
+    SBP_TRY(check_version(diag, what, program));
+    SBP_TRY(start(diag, sbp_args_end(&all), STDERR_FILENO, &pid));
+    int state = wait_for(pid);
+    if (state < 0)
+        return sbp_fail(diag, SBP_INTERNAL, "cannot wait for '%s': %s", program, strerror(errno));
     if (WIFEXITED(state) && WEXITSTATUS(state) == 0)
         return SBP_OK;
     return sbp_fail(diag, SBP_IO, "%s: `hf %s` ended with %s %d; what it said stands above", what,
@@ -217,12 +254,11 @@ static sbp_status find_model(sbp_arena *arena, sbp_diag *diag, const char *text,
     if (!snapshot || !sbp_hub_is_complete(arena, snapshot, weights))
         SBP_TRY(sbp_hub_fetch(arena, diag, &name, patterns, &snapshot));
     if (!sbp_hub_is_complete(arena, snapshot, weights))
-        return sbp_fail(
-            diag, SBP_IO,
-            "'%s' is still incomplete after `hf download`: a config.json%s expected. Weights in "
-            "pickle (.bin) are not read; an old huggingface_hub reads one --include only: pip install "
-            "-U huggingface_hub",
-            snapshot, weights ? " and model.safetensors, or all shards of its index, are" : " is");
+        return sbp_fail(diag, SBP_IO,
+                        "'%s' is still incomplete after `hf download`: a config.json%s expected. Weights in "
+                        "pickle (.bin) are not read",
+                        snapshot,
+                        weights ? " and model.safetensors, or all shards of its index, are" : " is");
     SBP_TRY(check_snapshot(arena, diag, snapshot, patterns));
     *out = snapshot;
     return SBP_OK;

@@ -50,7 +50,7 @@ static int hub_teardown(void **state) {
 
 static bool is_there(void) {
     return system("hf download --help >/dev/null 2>&1 && python3 -c '' && hf version 2>/dev/null | grep -q "
-                  "'[1-9]'") == 0;
+                  "'version: [1-9]'") == 0;
 }
 
 #define TRAIN "$R org/tiny --data org/rows --steps 1 --out none"
@@ -206,6 +206,22 @@ static void test_hostile_cards(void **state) {
     cli_ok(f, "HF_HUB_OFFLINE=1 " EVIL); /* what stays is read */
 }
 
+/* A huggingface_hub that reads the last of many --exclude would send what must stay here: it is not asked. */
+static void test_an_old_program(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "mkdir $D/bin; printf '#!/bin/sh\\necho \"$@\" >>%s/asked; echo huggingface_hub version: "
+              "0.36.2\\n' $D "
+              ">$D/bin/hf; chmod +x $D/bin/hf");
+    cli_fails(f, 3, "is of huggingface_hub below 1.0: pip install -U huggingface_hub",
+              "VIRTUAL_ENV= PATH=$D/bin:$PATH $R org/tiny --data org/rows --out none");
+    cli_fails(f, 3, "was not sent to me/result, and '",
+              "VIRTUAL_ENV= PATH=$D/bin:$PATH $R $G/llama_plain/model --data $G/llama_plain/train.jsonl "
+              "--steps 1 --out "
+              "$D/o --push_to_hub --hub_model_id me/result");
+    cli_ok(f, "sort -u $D/asked");
+    assert_string_equal(cli_text(f, "out"), "version\n");
+}
+
 static void test_push(void **state) {
     io_fixture *f = *state;
     if (!is_there())
@@ -232,6 +248,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_base_of_an_adapter, hub_setup, hub_teardown),
         cmocka_unit_test_setup_teardown(test_converted_rows, hub_setup, hub_teardown),
         cmocka_unit_test_setup_teardown(test_hostile_cards, hub_setup, hub_teardown),
+        cmocka_unit_test_setup_teardown(test_an_old_program, hub_setup, hub_teardown),
         cmocka_unit_test_setup_teardown(test_push, hub_setup, hub_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
