@@ -79,6 +79,14 @@
  * decimals; the weights there were quantized nowhere. */
 #define SBP_TOLERANCE_STORIES 1e-4
 
+/* Gradients of a drawn model that are off by more than the type's tolerance, over how far they go in double precision when
+ * every parameter is off by up to half an ulp of the type: beside the parameters a few dozen values of each of up to six
+ * layers are rounded on the way. Seen is 58. */
+#define SBP_TIMES_ROUNDED_PARAMETERS 256
+
+/* Scores of two experts that fp32 may order either way, relative: a thousand roundings of 2^-24. */
+#define SBP_UNDECIDED_CHOICE 0x1p-14
+
 /* Losses of 50 steps of training by two devices in fp32, absolute: they round differently, and steps add up.
  * Seen is 2e-6; asked for, 1e-3. What TRL logs of 20 steps of DPO, KTO and SFT of a new model in fp32,
  * relative where above 1: seen is 1e-5. */

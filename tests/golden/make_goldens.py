@@ -209,12 +209,17 @@ def make_rows(directory, name, case):
     return rows
 
 
+OTHER_PARTS = {"w1": "gate", "w2": "down", "w3": "up"}
+
+
 def expert_part(name, of):
     """(fused name, its part `name`) of what `of` has by fused names; None where files have no tensor an expert."""
-    found = re.fullmatch(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight", name)
+    found = re.fullmatch(r"(.*\.experts)\.(\d+)\.(gate|up|down|w[123])(?:_proj)?\.weight", name)
     if not found or name in of:
         return None
     module, expert, part = found[1], int(found[2]), found[3]
+    if part in OTHER_PARTS:
+        module, part = module.replace(".block_sparse_moe.", ".mlp."), OTHER_PARTS[part]
     if f"{module}.down_proj" not in of:  # in memory it has the prefix of all models
         module = module.replace("backbone.", "model.", 1)
     alone = part == "down" or f"{module}.up_proj" in of  # experts without gates

@@ -121,8 +121,8 @@ CASES = {
         one(
             gemma4,
             hidden_size=1040,
-            hidden_size_per_layer_input=1030,
-            intermediate_size=1028,
+            hidden_size_per_layer_input=20,
+            intermediate_size=40,
             head_dim=256,
             global_head_dim=512,
             num_hidden_layers=3,
@@ -137,7 +137,7 @@ CASES = {
         one(
             gemma4,
             hidden_size=72,
-            hidden_size_per_layer_input=0,
+            hidden_size_per_layer_input=1028,
             intermediate_size=1030,
             num_hidden_layers=1,
             layer_types=["full_attention"],
@@ -275,18 +275,17 @@ CASES = {
         ),
         [150, 1, 70],
     ),
-    "qwen3_5_experts_320": Wide(
+    "qwen3_5_moe_1040": Wide(
         plain(
             qwen3_5_moe,
-            hidden_size=40,
+            hidden_size=72,
             num_hidden_layers=2,
             layer_types=["linear_attention", "full_attention"],
             head_dim=64,
             linear_key_head_dim=64,
             linear_value_head_dim=64,
-            num_experts=320,
-            num_experts_per_tok=10,
-            moe_intermediate_size=12,
+            num_experts=3,
+            moe_intermediate_size=1040,
             shared_expert_intermediate_size=1100,
         ),
         SHORT,
@@ -338,6 +337,11 @@ CASES = {
                   num_experts_per_tok=2)
         ),
         SHORT,
+    ),
+    "gpt_oss_experts_320": Wide(
+        unbalanced(one(gpt_oss, hidden_size=40, intermediate_size=12, num_local_experts=320, num_experts_per_tok=10,
+                       layer_types=["full_attention"])),
+        [37, 1, 20],
     ),
     "gpt_oss_1040": Wide(
         unbalanced(one(gpt_oss, hidden_size=1032, intermediate_size=1040, num_local_experts=3, layer_types=["sliding_attention"], sliding_window=40)),
