@@ -191,7 +191,10 @@ def check_names(wrapped, inputs, initializers):
     lost = [group[0] for group in groups if not initializers & set(group)]
     lost = used(wrapped, inputs, lost) if lost else []
     if lost:
-        raise SystemExit(f"error: the export has lost parameters of the model: {', '.join(lost)}")
+        zero = [n for n in lost if not dict(wrapped.named_parameters(remove_duplicate=False))[n].any()]
+        why = (f"; all values of {', '.join(zero)} are zero, which the exporter folds away: give them small ones, as training does"
+               if zero else "")
+        raise SystemExit(f"error: the export has lost parameters of the model: {', '.join(lost)}{why}")
     for group in groups:
         if len(initializers & set(group)) > 1:
             raise SystemExit(f"error: {', '.join(group)} are one parameter of the model and {len(initializers & set(group))} in the export")

@@ -77,7 +77,8 @@ static void list_frozen(const sbp_loading *l) {
         }
     }
     if (count > 0 && l->lora)
-        sbp_note(l->diag, "%d of %d parameters are frozen: those of the model", count, m->param_count);
+        sbp_note(l->diag, "the model's %d parameters are frozen, the adapter's %d are trained", count,
+                 m->param_count - count);
     else if (count > 0)
         sbp_note(l->diag, "%d of %d parameters are frozen: %s%s", count, m->param_count, names.data,
                  count > named ? ", .." : "");

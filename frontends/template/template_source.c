@@ -113,6 +113,10 @@ static sbp_status find_named(sbp_arena *arena, sbp_diag *diag, const char *name,
 sbp_status sbp_template_source_find(sbp_arena *arena, sbp_diag *diag, const char *request, const char *model,
                                     sbp_template_source *out) {
     *out = (sbp_template_source){0};
+    if (strstr(request, "{%") || strstr(request, "{{")) { /* itself, as files of TRL's have it */
+        *out = (sbp_template_source){.text = request, .length = strlen(request), .name = "given as text"};
+        return SBP_OK;
+    }
     if (sbp_directory_exists(request)) {
         SBP_TRY(of_directory(arena, diag, request, out));
         if (!out->text)

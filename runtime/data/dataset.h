@@ -57,6 +57,7 @@ typedef struct sbp_dataset_options {
     const char *text_field;
     int64_t vocab_size; /* 0: unknown */
     int64_t max_tokens; /* of a document; 0: any */
+    int64_t max_prompt; /* of a prompt; a row with a longer one is wrong; 0: any */
     sbp_overlong overlong;
     const char *eos;              /* of texts, in place of the tokenizer's; NULL: that */
     sbp_row_ids eos_ids;          /* what ends completions where no tokenizer says it */

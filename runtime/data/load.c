@@ -141,6 +141,21 @@ static sbp_status check_ids(const record_job *job, const sbp_document *d) {
     return SBP_OK;
 }
 
+static sbp_status check_prompts(const record_job *job) {
+    int64_t most = job->worker->options->max_prompt;
+    for (int32_t i = 0; most > 0 && i < job->out->count; i++) {
+        const sbp_document *d = &job->out->documents[i];
+        int64_t tokens = strcmp(d->part, "prompt") == 0 ? d->count : d->prompt;
+        if (tokens > most)
+            return sbp_fail(
+                job->worker->diag, SBP_INPUT,
+                "%s: the prompt has %lld tokens, max_prompt_length is %lld: prompts are not cut here; "
+                "shorten it, leave such rows out (--on-bad-row skip), or leave the setting out",
+                job->record->where, (long long)tokens, (long long)most);
+    }
+    return SBP_OK;
+}
+
 static void *copy(sbp_arena *arena, const void *from, int64_t count, size_t size) {
     void *to = sbp_arena_array(arena, (size_t)count, size);
     if (count > 0)
@@ -188,6 +203,7 @@ static sbp_status make_documents(void *user) {
     SBP_TRY(sbp_documents_make(&w->maker, job->arena, &row, job->out));
     for (int32_t i = 0; i < job->out->count; i++)
         SBP_TRY(check_ids(job, &job->out->documents[i]));
+    SBP_TRY(check_prompts(job));
     if (first && !w->options->quiet)
         tell_unused(job, tree);
     return SBP_OK;

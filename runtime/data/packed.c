@@ -127,7 +127,7 @@ sbp_status sbp_dataset_pack(sbp_diag *diag, sbp_dataset *data, int64_t most) {
                         (long long)data->doc_count);
     }
     p.rows[p.row_count] = p.doc_count;
-    sbp_note(diag, "packed: %lld documents in %lld rows of at most %lld tokens, %.1f %% full",
+    sbp_note(diag, "packed: %lld rows in %lld items of the batch, of at most %lld tokens, %.1f %% full",
              (long long)data->doc_count, (long long)p.row_count, (long long)most,
              100 * (double)data->token_count / ((double)p.row_count * (double)most));
     data->rows = data->packed_rows = p.rows;

@@ -119,7 +119,7 @@ static void test_what_is_not_built(void **state) {
     "--packing true --chat_template_path tests/golden/chat/chatml.jinja --eos_token '</s>' "                 \
     "--accelerate_config multi_gpu --num_processes 1 --nproc_per_node 1 "                                    \
     "--importance_sampling_level token --warmup_ratio 0 --use_cpu true --torch_dtype float32 --optimizer "   \
-    "adamw_hf "
+    "adamw_hf --save_strategy steps "
 
 #define TRL_SOURCES                                                                                          \
     "--model_name_or_path $S --dataset_name " DATA " --eval_dataset_name " DATA " --dtype auto "
@@ -222,8 +222,7 @@ static void test_objectives_of_trl(void **state) {
                                           "f_divergence_type js_divergence",
                                           "use_weighting true",
                                           "loss_weights 1",
-                                          "steps_per_generation 4",
-                                          "reward_weights 1"};
+                                          "steps_per_generation 4"};
     static const char *const types[] = {"exo_pair", "nca_pair",     "bco_pair",
                                         "aot",      "aot_unpaired", "discopop"};
     cli_put(f, "rollouts",

@@ -40,7 +40,7 @@ static void test_configurations_of_the_documentation(void **state) {
 
 static void test_what_is_refused(void **state) {
     io_fixture *f = *state;
-    cli_fails(f, 2, "'reward' of TRL: models of rewards are not trained here",
+    cli_fails(f, 2, "'reward' of TRL: reward models are not trained here yet",
               "$R reward --config tests/data/trl/yaml/reward.yaml");
     cli_fails(f, 2, "'distillation' of TRL", "$R distillation");
     cli_fails(f, 2, "deepspeed: use --ranks N with --zero 1, 2 or 3",
@@ -109,12 +109,111 @@ static void test_evaluations_and_splits(void **state) {
     assert_non_null(strstr(cli_unfolded(f, "err"), "has no split 'test', being no data set of the Hub"));
 }
 
+/* save_steps, eval_steps and logging_steps below 1 are parts of all steps, rounded up; save_strategy. */
+static void test_intervals(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *options, *checkpoints, *evaluations;
+    } runs[] = {
+        {"--max_steps 10 --save_steps 0.25 --eval_steps 0.3", "10 3 6 9", "5\n"},
+        {"--max_steps 10 --save_steps 4 --eval_steps 0.3 --eval_strategy no", "10 4 8", "2\n"},
+        {"--num_train_epochs 2 --save_strategy epoch --save_steps 1", "3 6", "2\n"},
+        {"--num_train_epochs 2 --save_strategy no --save_steps 1", "", "2\n"},
+    };
+    for (int i = 0; i < SBP_COUNT(runs); i++) {
+        cli_ok(f,
+               sbp_arena_printf(f->arena,
+                                "$R $G/llama_plain/model --data $G/llama_plain/train.jsonl --eval "
+                                "$G/llama_plain/train.jsonl --batch-size 2 --keep all --out $D/o --overwrite "
+                                "--quiet %s; (cd $D/o && ls -d checkpoint-* | sed s/checkpoint-// | tr '\\n' "
+                                "' ') >$D/list; grep -c eval_loss $D/o/metrics.jsonl",
+                                runs[i].options));
+        if (strncmp(cli_text(f, "list"), runs[i].checkpoints, strlen(runs[i].checkpoints)) != 0 ||
+            strlen(cli_text(f, "list")) > strlen(runs[i].checkpoints) + 1)
+            fail_msg("%s: checkpoints %s", runs[i].options, cli_text(f, "list"));
+        assert_string_equal(cli_text(f, "out"), runs[i].evaluations);
+    }
+    cli_fails(f, 2, "--save-every 2.5: give a whole number of steps",
+              "$R $G/llama_plain/model --data $G/llama_plain/train.jsonl --out none --save_steps 2.5");
+    cli_fails(
+        f, 2, "whose number a stream does not tell",
+        "printf '{\"input_ids\": [1, 2, 3]}\\n{\"end_of_step\": true}\\n' | $R $G/llama_plain/model --data - "
+        "--seq-len 64 --schedule constant --out none --save_steps 0.5");
+}
+
+/* What is wrong with the data is said before a plan is made for them, with --dry-run too. */
+static void test_data_are_looked_at_first(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        int status;
+        const char *command, *message;
+    } wrong[] = {
+        {1,
+         "$R grpo --model_name_or_path $S --dataset_name $D/prompts --reward_funcs accuracy_reward --out "
+         "$D/o",
+         "prompts:1: a prompt without an answer: sbprun trains on answers and samples none; "
+         "examples/grpo_loop.py"},
+        {1, "$R grpo --model_name_or_path $S --dataset_name $D/prompts --seq-len 64 --dry-run",
+         "a prompt without an answer"},
+        {1, "$R dpo --model_name_or_path $S --dataset_name $D/texts --out $D/o",
+         "texts:1: dpo needs 'chosen' and 'rejected'"},
+        {4, "$R sft --model_name_or_path $S --dataset_name $D/texts --eval $D/nowhere --out $D/o",
+         "nowhere': No such file"},
+        {2, "$R chat lora1", "'chat' is neither a command of sbprun nor a model that is here"},
+        {2, "$R --help nonsense", "--help nonsense: there is no such topic"},
+    };
+    cli_put(f, "prompts", "{\"prompt\": \"Say 0\"}\n");
+    cli_put(f, "texts", "{\"text\": \"Once\"}\n");
+    cli_put(f, "answers",
+            "{\"prompt\": \"O\", \"completion\": \" b\", \"label\": true}\n"
+            "{\"prompt\": \"One day, there was\", \"completion\": \" b\", \"label\": false}\n");
+    for (int i = 0; i < SBP_COUNT(wrong); i++) {
+        cli_fails(f, wrong[i].status, wrong[i].message, wrong[i].command);
+        assert_null(strstr(cli_text(f, "err"), "+ /")); /* nothing was compiled */
+    }
+    cli_fails(f, 1, "answers:2: the prompt has ",
+              "$R sft --model_name_or_path $S --dataset_name $D/answers --max_prompt_length 2 --out none");
+    cli_ok(f, "$R $S --data $D/answers --max_prompt_length 20 --steps 1 --out none");
+    assert_non_null(strstr(cli_unfolded(f, "err"), "rows have a 'label', which sft does not read"));
+    assert_non_null(strstr(cli_unfolded(f, "err"), "max_prompt_length 20: no prompt is longer"));
+    cli_ok(f, "$R $S --data $D/answers --max_prompt_length 2 --on-bad-row skip --steps 1 --out none");
+}
+
+/* Commands that TRL has as scripts, and files of theirs. */
+static void test_scripts_of_trl(void **state) {
+    io_fixture *f = *state;
+    cli_put(f, "pairs", "{\"prompt\": \"Once\", \"chosen\": \" upon\", \"rejected\": \" b\"}\n");
+    cli_put(f, "talks", "{\"messages\": [{\"role\": \"user\", \"content\": \"Once\"}]}\n");
+#define PAIRS "--model_name_or_path $S --dataset_name $D/pairs --max_steps 1 --output_dir none"
+    cli_ok(f, "$R orpo " PAIRS " --beta 0.2 --max_prompt_length 128");
+    cli_ok(f, "$R cpo --loss_type simpo " PAIRS " --cpo_alpha 0 && $R simpo " PAIRS);
+    cli_fails(f, 2, "cpo with --loss_type sigmoid, which TRL takes without it, is not built",
+              "$R cpo " PAIRS);
+    cli_fails(f, 2, "cpo with --loss_type hinge is not built", "$R cpo --loss_type hinge " PAIRS);
+    cli_fails(f, 2, "reward models are not trained here yet", "$R reward " PAIRS);
+    cli_ok(f, "printf 'chat_template: \"{%% for m in messages %%}<{{ m.content }}>{%% endfor "
+              "%%}\"\\ntorch_dtype: float16\\nbf16: true\\npacking: true\\npacking_strategy: "
+              "ffd\\nsystem_prompt: x\\n' >$D/c.yaml; $R sft --config $D/c.yaml --model_name_or_path $S "
+              "--dataset_name $D/talks --max_steps 1 --output_dir $D/o");
+    const char *said = cli_unfolded(f, "err");
+    assert_non_null(strstr(said, "packing_strategy ffd: taken as bfd"));
+    assert_non_null(strstr(said, "torch_dtype float16: weights are read as their file has them"));
+    assert_non_null(strstr(said, "nobody here reads these keys: system_prompt"));
+    cli_ok(f, "grep -q '<{{ m.content }}>' $D/o/chat_template.jinja");
+    cli_fails(f, 2, "c.yaml:2: torch_dtype float16: fp16 is not built: use bf16",
+              "sed -i /bf16/d $D/c.yaml; $R sft --config $D/c.yaml --model_name_or_path $S --dataset_name "
+              "$D/talks");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_configurations_of_the_documentation, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_is_refused, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_command_line, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_evaluations_and_splits, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_intervals, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_data_are_looked_at_first, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_scripts_of_trl, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

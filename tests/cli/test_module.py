@@ -54,6 +54,22 @@ class Module(unittest.TestCase):
         self.assertEqual(scores, sbpc.score(MODEL, iter(rows), progress=False))
         self.assertEqual(scores[0]["tokens"], len(sbpc.tokenize(MODEL, rows)[0]["input_ids"]) - 1)
 
+    def test_tables_in_memory(self):
+        class Frame:  # as pandas has it
+            columns = ["text"]
+
+            def to_dict(self):
+                return {"text": {0: "The end."}}
+
+            def to_json(self, orient):
+                assert orient == "records"
+                return '[{"text": "The end."}]'
+
+            def __iter__(self):
+                return iter(self.columns)
+
+        self.assertEqual(sbpc.score(MODEL, Frame(), progress=False), sbpc.score(MODEL, [{"text": "The end."}], progress=False))
+
     def test_tokens(self):
         ids = [1, 291, 344, 264, 426, 2]
         self.assertEqual(sbpc.tokenize(MODEL, ["The end.</s>", {"text": "The end."}]),

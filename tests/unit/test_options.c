@@ -109,8 +109,8 @@ static void test_what_is_wrong_with_command_lines(void **state) {
         {5, "--fp16", "--fp16: use --dtype bf16"},
         {5, "--average_tokens_across_devices false", "all counted tokens of a step count alike"},
         {5, "--load_in_8bit true", "use --base-dtype q8_0"},
-        {5, "--packing_strategy wrapped", "--packing bfd is that strategy"},
-        {5, "--dtype float16", "--dtype: found 'float16', expected fp32, bf16 or fp64"},
+        {5, "--packing_strategy wrapped", "found 'wrapped', expected bfd, bfd_split"},
+        {5, "--dtype float16", "--dtype float16: fp16 is not built: use bf16"},
         {4, "--one 1 --two --three=3", "unknown option '--one'"},
         {4, "--one 1 --two --three=3", "unknown option '--two'"}, /* all of them are said */
         {4, "--one 1 --two --three=3", "unknown option '--three'"},

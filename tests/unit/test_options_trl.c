@@ -160,7 +160,7 @@ static void test_commands_of_trl(void **state) {
     char *word[] = {(char *)(uintptr_t) "reward"};
     char *const *args = word;
     int one = 1;
-    assert_fails(f, SBP_USAGE, "models of rewards are not trained",
+    assert_fails(f, SBP_USAGE, "reward models are not trained here yet",
                  sbp_options_begin_command(f->arena, f->diag, &one, &args));
     word[0] = (char *)(uintptr_t) "distillation";
     assert_fails(f, SBP_USAGE, "there is no teacher",

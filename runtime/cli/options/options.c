@@ -59,6 +59,10 @@ static sbp_status put(sbp_options *o, sbp_diag *diag, const option_setting *s, i
                       const char *text) {
     const sbp_option *option = sbp_option_at(index);
     option_value *v = &o->values[index];
+    if (option->id == SBP_OPT_DTYPE && sbp_option_same_name("float16", 7, text, strlen(text))) {
+        o->half = sbp_arena_printf(o->arena, "%s: %s float16", s->where, sbp_option_shown(o, s, s->key));
+        return SBP_OK;
+    }
     SBP_TRY(take_elsewhere(o, diag, s, option, &text));
     if (option->kind == SBP_OPTION_LIST) {
         v->given = true;

@@ -107,6 +107,11 @@ sbp_status sbp_options_begin_command(sbp_arena *arena, sbp_diag *diag, int *argc
 /* Sets the variables that a config file named under `env:`, as far as it may (trl.def). */
 void sbp_options_set_environment(const sbp_options *options);
 
+/* Whether the rows of --objective have two answers each. */
+bool sbp_options_wants_pairs(const sbp_options *options);
+/* The first objective whose rows do, for messages. */
+const char *sbp_options_objective_of_pairs(void);
+
 /* Names of TRL without effect here, one after the other; NULL after the last. */
 const char *sbp_options_ignored_at(int32_t index);
 

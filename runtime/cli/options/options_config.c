@@ -1,5 +1,6 @@
 /* options_config.c: options from a file, JSON or YAML; settings of TRL that are put together. */
 #include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -333,22 +334,75 @@ static sbp_status settle_bf16(sbp_options *o, sbp_diag *diag) {
     bool on = bf16->given && strcmp(bf16->text, "on") == 0;
     bool typed = dtype->given && !dtype->config && bf16->config; /* the command line wins */
     bf16->given = false;
+    if (o->half && !on)
+        return sbp_fail(diag, SBP_USAGE, "%s: fp16 is not built: use bf16", o->half);
+    if (o->half && !sbp_options_on(o, SBP_OPT_QUIET))
+        sbp_note(
+            diag,
+            "%s: weights are read as their file has them and computed in bf16, not rounded to fp16 before",
+            o->half);
     if (!on || typed || (dtype->given && strcmp(dtype->text, "fp64") == 0))
         return SBP_OK;
     return settle(o, diag, SBP_OPT_DTYPE, "bf16", bf16->config);
+}
+
+/* eval_strategy: no, where it is said: eval_steps beside it means nothing. The command line wins. */
+static void settle_evaluations(sbp_options *o) {
+    const option_value *strategy = &o->values[SBP_OPT_EVAL_STRATEGY];
+    option_value *every = &o->values[SBP_OPT_EVAL_EVERY];
+    bool no = strategy->given && strcmp(strategy->text, "no") == 0;
+    if (no && every->given && (every->config || !strategy->config))
+        *every = (option_value){.integer = -1, .number = NAN, .second = NAN};
+}
+
+/* TRL's cpo has SimPO's loss under that name; its own, without a margin, is not here. */
+static sbp_status settle_cpo(sbp_options *o, sbp_diag *diag) {
+    option_value *loss = &o->values[SBP_OPT_LOSS_TYPE];
+    if (!loss->given || strcmp(loss->text, "simpo") != 0)
+        return sbp_fail(
+            diag, SBP_USAGE,
+            "%s: cpo with --loss_type %s is not built: --loss_type simpo is (with --cpo_alpha and "
+            "--simpo_gamma)",
+            loss->given && loss->config ? loss->config : o->program,
+            loss->given ? loss->text : "sigmoid, which TRL takes without it,");
+    loss->given = false;
+    return SBP_OK;
+}
+
+/* How TRL names the way of packing; only bfd is there, and what splits in place of cutting. */
+static sbp_status settle_packing(sbp_options *o, sbp_diag *diag) {
+    option_value *strategy = &o->values[SBP_OPT_PACKING_STRATEGY], *overlong = &o->values[SBP_OPT_OVERLONG];
+    bool given = strategy->given && sbp_options_is(o, SBP_OPT_PACKING, "bfd");
+    const char *said = strategy->text, *quiet = sbp_options_on(o, SBP_OPT_QUIET) ? "" : NULL;
+    strategy->given = false;
+    if (!given || strcmp(said, "bfd") == 0)
+        return SBP_OK;
+    if (strcmp(said, "ffd") == 0) {
+        if (!quiet)
+            sbp_note(diag, "packing_strategy ffd: taken as bfd, the best fit in place of the first");
+        return SBP_OK;
+    }
+    if (overlong->given && strcmp(overlong->text, "truncate") != 0)
+        return SBP_OK;
+    if (!quiet)
+        sbp_note(diag, "packing_strategy %s: taken as --packing bfd --overlong split", said);
+    return settle(o, diag, SBP_OPT_OVERLONG, "split", strategy->config);
 }
 
 /* What TRL's command has where nothing is said. */
 static sbp_status settle_trl(sbp_options *o, sbp_diag *diag) {
     option_value *command = &o->values[SBP_OPT_TRL];
     const option_value *lr = &o->values[SBP_OPT_LR], *length = &o->values[SBP_OPT_SEQ_LEN];
-    bool given = command->given, samples = given && strcmp(command->text, "grpo") == 0;
+    bool given = command->given,
+         samples = given && (strcmp(command->text, "grpo") == 0 || strcmp(command->text, "ppo") == 0);
     command->given = false;
     o->trl = given;
     if (!given)
         return SBP_OK;
     if (!lr->given && strcmp(command->text, "sft") != 0)
-        SBP_TRY(settle(o, diag, SBP_OPT_LR, "1e-6", NULL));
+        SBP_TRY(settle(o, diag, SBP_OPT_LR, strcmp(command->text, "ppo") == 0 ? "3e-6" : "1e-6", NULL));
+    if (strcmp(command->text, "cpo") == 0)
+        SBP_TRY(settle_cpo(o, diag));
     if (samples || length->given || length->left || o->values[SBP_OPT_OVERLONG].given)
         return SBP_OK;
     if (!sbp_options_on(o, SBP_OPT_QUIET))
@@ -370,6 +424,8 @@ sbp_status sbp_options_settle(sbp_options *o, sbp_diag *diag) {
     SBP_TRY(settle_model(o, diag));
     settle_revision(o);
     SBP_TRY(settle_trl(o, diag));
+    SBP_TRY(settle_packing(o, diag));
+    settle_evaluations(o);
     return settle_bf16(o, diag);
 }
 

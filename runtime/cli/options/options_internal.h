@@ -26,7 +26,8 @@ struct sbp_options {
     option_value *values; /* by line of the table */
     const char **args;
     int32_t arg_count, arg_capacity;
-    bool settled;            /* nothing more is read of files */
+    const char *half; /* who asked for weights in fp16, which TRL has beside bf16: true; NULL: nobody */
+    bool settled;     /* nothing more is read of files */
     sbp_text without_effect; /* names of TRL, for a note */
     sbp_text unknown;        /* keys of files that nobody knows, likewise */
     const char **notes;      /* what was taken for something else */

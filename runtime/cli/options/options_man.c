@@ -148,7 +148,8 @@ void sbp_options_print_man(sbp_text *out, const char *program) {
                      : "compile transformer models into plans that sbprun trains by");
     add_synopsis(out, program);
     if (run) {
-        add_page(out, "EXAMPLES", sbp_help_of_sbprun);
+        add_page(out, "EXAMPLES",
+                 strstr(sbp_help_of_sbprun, "For example:\n\n") + strlen("For example:\n\n"));
         add_page(out, "ROWS", sbp_help_of_rows);
     }
     for (int32_t i = 0; (command = sbp_option_command_at(program, i)); i++) {

@@ -6,7 +6,7 @@ const char sbp_gguf_server[] = "llama-server";
 const char sbp_help_of_sbprun[] =
     "usage: sbprun MODEL --data FILE --out DIR [options]   compile for this machine, then train\n"
     "       sbprun PLAN --data FILE [options]              train by a plan that sbpc compiled\n"
-    "       sbprun sft --config FILE.yaml                  as TRL has it; dpo, kto, grpo, rloo\n"
+    "       sbprun sft --config FILE.yaml                  as TRL has it; dpo, orpo, kto, cpo, grpo ..\n"
     "       sbprun tokenize MODEL|PLAN                     texts and rows to token ids\n"
     "       sbprun export RESULT -o FILE.gguf              for llama.cpp, Ollama\n"
     "       sbprun check MODEL|PLAN [--data FILE]          are gradients right on this machine?\n"
@@ -45,8 +45,8 @@ const char sbp_help_of_rows[] =
     "  {\"input_ids\", \"labels\"}              as long as each other, -100 is not trained on\n\n"
     "Token ids in place of texts: prompt_ids, completion_ids, chosen_ids, rejected_ids.\n"
     "With answers of a sampler, a number for each token of the completion, after its temperature:\n"
-    "  logprobs (or sampling_per_token_logps)   of the sampler itself, such as vLLM: what its numbers\n"
-    "                                       differ by is made up for (--vllm-importance-sampling-mode)\n"
+    "  logprobs (or sampling_per_token_logps)   of the sampler itself, such as vLLM: the difference is\n"
+    "                                       corrected for (--vllm-importance-sampling-mode)\n"
     "  old_per_token_logps                  of the weights that the answers are from\n"
     "  ref_per_token_logps                  of the reference\n"
     "Sums that are known: ref_chosen_logps, ref_rejected_logps (dpo); ref_logps, ref_KL_logps (kto).\n";

@@ -50,6 +50,22 @@ sbp_status sbp_options_begin_command(sbp_arena *arena, sbp_diag *diag, int *argc
     return SBP_OK;
 }
 
+static const char *const paired[] = {
+#define PAIRED(objective) objective,
+#include "runtime/cli/options/options.def"
+};
+
+const char *sbp_options_objective_of_pairs(void) {
+    return paired[0];
+}
+
+bool sbp_options_wants_pairs(const sbp_options *o) {
+    for (int i = 0; i < SBP_COUNT(paired); i++)
+        if (strcmp(o->values[SBP_OPT_OBJECTIVE].text, paired[i]) == 0)
+            return true;
+    return false;
+}
+
 /* ---- env: ------------------------------------------------------------------------------------------- */
 
 static bool fits(const char *const *patterns, int count, const char *name) {

@@ -137,8 +137,8 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
     SBP_TRY(sbp_json_get_string(in->diag, in->meta, "dtype", SBP_JSON_NULLABLE, &dtype));
     SBP_TRY(sbp_planner_bytes_per_token(in->arena, in->diag, p, &in->info, &row, &row_away));
     sbp_cost_step(in->arena, p, p->t_max, &in->info, &cost);
-    sbp_text_add(out, "%s: %s, %s on %s in %s, up to %lld rows in a micro-batch\n", in->path, name, objective,
-                 in->info.name, dtype, (long long)sbp_program_most_rows(p));
+    sbp_text_add(out, "%s: %s, %s on %s in %s, up to %lld tokens in a micro-batch\n", in->path, name,
+                 objective, in->info.name, dtype, (long long)sbp_program_most_rows(p));
     sbp_text_add(
         out, "memory     %s on the device, %s on the host",
         sbp_format_bytes(size, sizeof size, (double)(p->arena_bytes[SBP_DEVICE] + in->info.runtime_bytes)),
@@ -194,7 +194,7 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
     if (machine > in->info.runtime_bytes) {
         SBP_TRY(sbp_planner_longest(in->arena, in->diag, p, &in->info, machine - in->info.runtime_bytes,
                                     INT64_MAX, &longest));
-        sbp_text_add(out, "longest    %lld rows with this schedule in the %s of this machine\n",
+        sbp_text_add(out, "longest    %lld tokens with this schedule in the %s of this machine\n",
                      (long long)(longest * p->context), sbp_format_bytes(size, sizeof size, (double)machine));
     }
     if (advice)

@@ -230,7 +230,7 @@ static sbp_status longest_line(const sbp_compilation *c, sbp_text *out) {
     SBP_TRY(sbp_planner_longest(
         c->arena, c->diag, c->pipeline.program, &c->pipeline.target, limit - c->process.bytes,
         c->request.host_memory_bytes > 0 ? c->request.host_memory_bytes : INT64_MAX, &longest));
-    sbp_text_add(out, "longest    %lld rows with this schedule in %s (%s)\n",
+    sbp_text_add(out, "longest    %lld tokens with this schedule in %s (%s)\n",
                  (long long)(longest * c->pipeline.program->context),
                  sbp_format_bytes(size, sizeof size, (double)limit), room_source(c));
     return SBP_OK;
@@ -353,7 +353,7 @@ static sbp_status add_lines(sbp_compilation *c, sbp_text *out) {
     double row, row_host;
     SBP_TRY(sbp_planner_bytes_per_token(c->arena, c->diag, program, target, &row, &row_host));
     sbp_text_add(
-        out, "rows       up to %lld in a micro-batch; each takes %.1f KB on the device, %.1f on the host\n",
+        out, "tokens     up to %lld in a micro-batch; each takes %.1f KB on the device, %.1f on the host\n",
         (long long)sbp_program_most_rows(program), row / 1e3, row_host / 1e3);
     fits_line(c, out);
     SBP_TRY(longest_line(c, out));

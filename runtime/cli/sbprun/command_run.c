@@ -239,6 +239,7 @@ static sbp_status compile_model(sbp_world *world, sbp_inputs *inputs, sbp_sessio
     char limit[100];
     sbp_choice choice;
     SBP_TRY(sbp_child_find(world->arena, world->diag, "sbpc", &sbpc));
+    SBP_TRY(sbp_run_peek(world, session));
     SBP_TRY(choose_backend(world, &choice));
     if (is_measured(world))
         SBP_TRY(measure_data(world, inputs, session, &seq_len));
@@ -298,7 +299,13 @@ static sbp_status print_help(const sbp_world *world, bool check) {
     const char *topic = count > 0 ? sbp_options_arg(world->options, count - 1) : NULL;
     if (topic && strcmp(topic, "rows") == 0)
         return sbp_print(world->diag, sbp_help_of_rows, strlen(sbp_help_of_rows));
-    if (!topic || !sbp_options_is_topic(SBP_PHASE_RUN | SBP_PHASE_COMPILE, topic))
+    bool is_topic = topic && sbp_options_is_topic(SBP_PHASE_RUN | SBP_PHASE_COMPILE,
+                                                  topic); /* or a model beside --help */
+    if (topic && !is_topic && strcmp(topic, "all") != 0 && !strpbrk(topic, "/.") && !sbp_file_exists(topic) &&
+        !sbp_directory_exists(topic))
+        return sbp_fail(world->diag, SBP_USAGE,
+                        "--help %s: there is no such topic; sbprun --help names them all", topic);
+    if (!is_topic)
         sbp_text_add(&text, "%s", sbp_help_of_sbprun);
     sbp_options_print_topic(&text, SBP_PHASE_RUN, SBP_PHASE_RUN | SBP_PHASE_COMPILE, topic);
     return sbp_print(world->diag, text.data, text.length);
@@ -333,6 +340,11 @@ static sbp_status check_arguments(const sbp_world *world) {
     if (sbp_options_on(world->options, SBP_OPT_QUIET) && sbp_options_on(world->options, SBP_OPT_VERBOSE))
         return sbp_fail(world->diag, SBP_USAGE, "--quiet and --verbose: choose one of them");
     bool data = sbp_options_list_count(o, SBP_OPT_DATA) > 0;
+    const char *first = sbp_options_arg_count(o) > 1 ? sbp_options_arg(o, 0) : "/";
+    if (!strpbrk(first, "/.") && !sbp_file_exists(first) && !sbp_directory_exists(first))
+        return sbp_fail(world->diag, SBP_USAGE,
+                        "'%s' is neither a command of sbprun nor a model that is here; see sbprun --help",
+                        first);
     if (sbp_options_arg_count(o) != 1)
         return sbp_fail(
             world->diag, SBP_USAGE, "expected one plan or model, found %d arguments%s; see sbprun --help",

@@ -1,5 +1,6 @@
 /* run_data.c: the data of a run, and its steps. */
 #include <malloc.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -162,6 +163,9 @@ static sbp_dataset_options options_of(load_job *job) {
         .text_field = sbp_options_text(world->options, SBP_OPT_TEXT_FIELD),
         .vocab_size = session->info.meta.vocab_size,
         .max_tokens = session->plan ? sbp_program_most_rows(session->plan->program) : 0,
+        .max_prompt = sbp_options_given(world->options, SBP_OPT_MAX_PROMPT_LENGTH)
+                          ? sbp_options_int(world->options, SBP_OPT_MAX_PROMPT_LENGTH)
+                          : 0,
         .overlong = overlong(world->options)};
 }
 
@@ -361,6 +365,10 @@ static sbp_status load_body(void *user) {
     }
     if (files > 0)
         SBP_TRY(load_files(job, SBP_OPT_DATA, 0, files, &inputs->data));
+    if (sbp_options_given(world->options, SBP_OPT_MAX_PROMPT_LENGTH) && inputs->data &&
+        inputs->data->bad == 0 && sbp_world_writes(world))
+        sbp_note(world->diag, "max_prompt_length %s: no prompt is longer",
+                 sbp_options_text(world->options, SBP_OPT_MAX_PROMPT_LENGTH));
     int32_t evals = sbp_options_list_count(world->options, SBP_OPT_EVAL);
     for (inputs->eval_count = 0; inputs->eval_count < evals; inputs->eval_count++)
         SBP_TRY(load_files(job, SBP_OPT_EVAL, inputs->eval_count, 1, &inputs->evals[inputs->eval_count]));
@@ -547,8 +555,46 @@ static sbp_status check_steps(const sbp_world *world, sbp_inputs *inputs, const 
     return status;
 }
 
+/* Steps between two of what `every` is about; below 1 it is a part of all, rounded up as transformers has it. */
+static sbp_status steps_between(const sbp_world *world, const sbp_session *session, sbp_option_id every,
+                                int64_t *out) {
+    const char *name = sbp_option_name(every);
+    double value = sbp_options_double(world->options, every);
+    *out = 0;
+    if (isnan(value))
+        return SBP_OK;
+    if (value < 1 && session->total_steps >= SBP_STEPS_UNKNOWN)
+        return sbp_fail(
+            world->diag, SBP_USAGE,
+            "--%s %g is a part of all steps, whose number a stream does not tell: give --steps, or a "
+            "whole number",
+            name, value);
+    if (value >= 1 && value != floor(value))
+        return sbp_fail(world->diag, SBP_USAGE,
+                        "--%s %g: give a whole number of steps, or, below 1, a part of all steps", name,
+                        value);
+    *out = (int64_t)(value < 1 ? ceil((double)session->total_steps * value) : value);
+    return SBP_OK;
+}
+
+/* When there are evaluations, checkpoints and lines of progress. */
+static sbp_status plan_intervals(const sbp_world *world, const sbp_inputs *inputs, sbp_session *session) {
+    const sbp_options *o = world->options;
+    int64_t epoch = inputs->steps_per_epoch * (session->inner_epochs > 0 ? session->inner_epochs : 1);
+    SBP_TRY(steps_between(world, session, SBP_OPT_EVAL_EVERY, &session->eval_every));
+    SBP_TRY(steps_between(world, session, SBP_OPT_SAVE_EVERY, &session->save_every));
+    SBP_TRY(steps_between(world, session, SBP_OPT_LOG_EVERY, &session->log_every));
+    if (sbp_options_is(o, SBP_OPT_EVAL_STRATEGY, "epoch"))
+        session->eval_every = epoch;
+    if (sbp_options_is(o, SBP_OPT_SAVE_STRATEGY, "epoch"))
+        session->save_every = epoch;
+    else if (sbp_options_is(o, SBP_OPT_SAVE_STRATEGY, "no"))
+        session->save_every = 0;
+    return SBP_OK;
+}
+
 /* How many steps will come is not known, unless --steps says so. */
-static sbp_status plan_stream(const sbp_world *world, sbp_session *session) {
+static sbp_status plan_stream(const sbp_world *world, const sbp_inputs *inputs, sbp_session *session) {
     const sbp_options *o = world->options;
     const char *schedule = sbp_options_text(o, SBP_OPT_SCHEDULE);
     double warmup = sbp_options_double(o, SBP_OPT_WARMUP);
@@ -563,6 +609,7 @@ static sbp_status plan_stream(const sbp_world *world, sbp_session *session) {
             schedule, warmup > 0 && warmup < 1 ? " with warmup for a share of them" : "");
     if (session->total_steps < 0)
         session->total_steps = SBP_STEPS_UNKNOWN;
+    SBP_TRY(plan_intervals(world, inputs, session));
     SBP_TRY(check_schedule_options(world));
     sbp_lr_options lr = lr_options(o);
     return sbp_lr_init(&session->lr, world->diag, &lr, session->total_steps);
@@ -574,7 +621,7 @@ sbp_status sbp_run_plan_steps(const sbp_world *world, sbp_inputs *inputs, sbp_se
     if (session->plan)
         SBP_TRY(sbp_run_shared(world, session, &counted));
     if (inputs->stream.steps)
-        return plan_stream(world, session);
+        return plan_stream(world, inputs, session);
     int64_t tokens = sbp_options_int(o, SBP_OPT_BATCH_TOKENS);
     if (tokens > 0 && sbp_options_chosen(o, SBP_OPT_BATCH_SIZE))
         return sbp_fail(world->diag, SBP_USAGE, "--batch-size and --batch-tokens: give one of them");
@@ -597,6 +644,7 @@ sbp_status sbp_run_plan_steps(const sbp_world *world, sbp_inputs *inputs, sbp_se
     if (session->train && inputs->data->label_count == 0)
         sbp_note(world->diag, "no token of the data is trained: all labels are -100, and the loss stays 0");
     sbp_sampler_seek(&inputs->sampler, 0, 0);
+    SBP_TRY(plan_intervals(world, inputs, session));
     SBP_TRY(check_schedule_options(world));
     sbp_lr_options lr = lr_options(o);
     SBP_TRY(sbp_lr_init(&session->lr, world->diag, &lr, session->total_steps));

@@ -57,8 +57,7 @@ static int64_t merged_bytes(const sbp_plan *plan, const sbp_plan_info *info, int
  * more than are kept, as the oldest goes when the newest is complete. */
 static int64_t checkpoints_to_come(const sbp_world *world, const sbp_session *session,
                                    const sbp_outputs *outputs) {
-    int64_t every = sbp_options_int(world->options, SBP_OPT_SAVE_EVERY),
-            keep = sbp_options_int(world->options, SBP_OPT_KEEP);
+    int64_t every = session->save_every, keep = sbp_options_int(world->options, SBP_OPT_KEEP);
     int64_t there = 0, left = session->total_steps - session->state.step;
     if (every <= 0 || left <= 0)
         return 0;

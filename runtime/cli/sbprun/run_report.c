@@ -114,8 +114,12 @@ static sbp_status dry_text(const sbp_world *world, sbp_inputs *inputs, const sbp
                            sbp_text *out, const int64_t *lengths, int64_t parts, int64_t run_rows) {
     const sbp_dataset *d = inputs->data;
     const sbp_tokenizer *tokenizer = NULL;
-    sbp_text_add(out, "data       %lld rows, %lld documents, %lld tokens, %lld of them trained (%.1f %%)\n",
-                 (long long)d->row_count, (long long)d->doc_count, (long long)d->token_count,
+    sbp_text_add(out, "data       %lld rows", (long long)(d->packed_rows ? d->doc_count : d->row_count));
+    if (d->packed_rows)
+        sbp_text_add(out, " packed into %lld items of the batch", (long long)d->row_count);
+    else if (d->doc_count != d->row_count)
+        sbp_text_add(out, " of %lld texts", (long long)d->doc_count);
+    sbp_text_add(out, ", %lld tokens, %lld of them trained (%.1f %%)\n", (long long)d->token_count,
                  (long long)d->label_count, 100.0 * (double)d->label_count / (double)d->token_count);
     sbp_text_add(out, "lengths    shortest %lld, median %g, mean %.1f, 95 %% at most %lld, longest %lld\n",
                  (long long)lengths[0], median(lengths, d->doc_count),
@@ -126,7 +130,8 @@ static sbp_status dry_text(const sbp_world *world, sbp_inputs *inputs, const sbp
                  (double)parts / (double)inputs->steps_per_epoch,
                  world->place.count > 1 ? " on the rank with the most" : "");
     if (run_rows < d->token_count)
-        sbp_text_add(out, "shared     %lld rows are run in place of %lld: prompts once for several answers\n",
+        sbp_text_add(out,
+                     "shared     %lld tokens are run in place of %lld: prompts once for several answers\n",
                      (long long)run_rows, (long long)d->token_count);
     sbp_text kept;
     sbp_text_init(&kept, world->arena);
@@ -140,7 +145,7 @@ static sbp_status dry_text(const sbp_world *world, sbp_inputs *inputs, const sbp
                  world->place.count > 1 ? " for each rank" : "", session->info.meta.backend);
     if (isfinite(seconds))
         sbp_text_add(out,
-                     "time       about %s for a micro-batch of %lld rows by the cost model, at most %s for "
+                     "time       about %s for a micro-batch of %lld tokens by the cost model, at most %s for "
                      "all steps\n",
                      sbp_format_seconds(a, sizeof a, seconds),
                      (long long)sbp_program_most_rows(session->plan->program),

@@ -201,19 +201,17 @@ static sbp_status report_step(const sbp_world *world, const sbp_inputs *inputs, 
 }
 
 /* Whether an evaluation follows the steps done, other than the one at the end. */
-static bool is_evaluated(const sbp_world *world, const sbp_inputs *inputs, const sbp_session *session) {
-    int64_t every = sbp_options_int(world->options, SBP_OPT_EVAL_EVERY), step = session->state.step;
-    if (sbp_options_is(world->options, SBP_OPT_EVAL_STRATEGY, "epoch"))
-        every = inputs->steps_per_epoch * session->inner_epochs;
+static bool is_evaluated(const sbp_inputs *inputs, const sbp_session *session) {
+    int64_t every = session->eval_every, step = session->state.step;
     return inputs->eval_count > 0 &&
            (step == 0 || (every > 0 && step % every == 0 && step < session->total_steps));
 }
 
 /* The last whose lines stay in metrics.jsonl: what will be evaluated (again) goes. */
-static int64_t last_evaluation(const sbp_world *world, const sbp_inputs *inputs, const sbp_session *session) {
+static int64_t last_evaluation(const sbp_inputs *inputs, const sbp_session *session) {
     if (session->state.step == session->total_steps)
         return session->state.step - 1;
-    return is_evaluated(world, inputs, session) ? session->state.evaluated : session->state.step;
+    return is_evaluated(inputs, session) ? session->state.evaluated : session->state.step;
 }
 
 static sbp_status no_steps(const sbp_world *world) {
@@ -222,7 +220,7 @@ static sbp_status no_steps(const sbp_world *world) {
 
 /* SBP_INTERRUPTED or SBP_TERMINATED when a signal came; weights are then those after state.step steps. */
 static sbp_status train(sbp_world *world, sbp_inputs *inputs, sbp_session *session, sbp_outputs *outputs) {
-    int64_t save_every = sbp_options_int(world->options, SBP_OPT_SAVE_EVERY);
+    int64_t save_every = session->save_every;
     int64_t saved = session->state.step;
     sbp_status status = SBP_OK;
     sbp_step_report report;
@@ -236,7 +234,7 @@ static sbp_status train(sbp_world *world, sbp_inputs *inputs, sbp_session *sessi
             status = report_step(world, inputs, session, outputs, &report);
         status = sbp_world_agree(world, status);
         bool last = end || session->state.step == session->total_steps;
-        if (status == SBP_OK && !end && is_evaluated(world, inputs, session))
+        if (status == SBP_OK && !end && is_evaluated(inputs, session))
             status = evaluate(world, inputs, session, outputs);
         if (status == SBP_OK && outputs->out && save_every > 0 && saved < session->state.step &&
             (last || session->state.step % save_every == 0)) {
@@ -309,7 +307,7 @@ static sbp_status save_result(const sbp_world *world, const sbp_inputs *inputs, 
 
 static sbp_status train_and_save(sbp_world *world, sbp_inputs *inputs, sbp_session *session,
                                  sbp_outputs *outputs) {
-    if (is_evaluated(world, inputs, session) &&
+    if (is_evaluated(inputs, session) &&
         session->state.evaluated < session->state.step) /* or a signal came between */
         SBP_TRY(say_interrupted(world, session, outputs, evaluate(world, inputs, session, outputs),
                                 "evaluating"));
@@ -514,7 +512,7 @@ static sbp_status open_metrics(const sbp_world *world, const sbp_inputs *inputs,
                            ? sbp_file_join(world->arena, outputs->out, "metrics.jsonl")
                            : NULL;
     SBP_TRY(sbp_metrics_open(&outputs->metrics, world->diag, &session->trainer, path,
-                             resumed ? session->state.step : -1, last_evaluation(world, inputs, session),
+                             resumed ? session->state.step : -1, last_evaluation(inputs, session),
                              session->total_steps < SBP_STEPS_UNKNOWN ? session->total_steps : 0));
     outputs->metrics.loss_sum = session->state.loss_sum;
     outputs->metrics.loss_count = session->state.loss_count;
@@ -524,8 +522,8 @@ static sbp_status open_metrics(const sbp_world *world, const sbp_inputs *inputs,
     sbp_executor_device(world->executor)->class->info(sbp_executor_device(world->executor), &device);
     outputs->utilisation =
         sbp_utilisation_read(&session->info, session->plan->meta, &device, world->place.count);
-    if (sbp_options_given(world->options, SBP_OPT_LOG_EVERY))
-        outputs->metrics.log_every = sbp_options_int(world->options, SBP_OPT_LOG_EVERY);
+    if (session->log_every > 0)
+        outputs->metrics.log_every = session->log_every;
     return open_reports(world, session, outputs, resumed);
 }
 

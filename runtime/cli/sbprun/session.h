@@ -32,7 +32,8 @@ struct sbp_session {
     bool train;                 /* wanted */
     bool check;                 /* `sbprun check`: nothing is trained or written */
     int64_t total_steps;        /* SBP_STEPS_UNKNOWN: as many as come */
-    int64_t inner_epochs;       /* steps that take the same batch, one after the other */
+    int64_t eval_every, save_every, log_every; /* steps; 0: never */
+    int64_t inner_epochs;                      /* steps that take the same batch, one after the other */
     sbp_lr lr;
     sbp_trainer trainer;
     sbp_run_state state;
@@ -55,6 +56,11 @@ sbp_status sbp_run_check_plan(const sbp_world *world, const sbp_session *session
  * schedule is asked for, options get the values it was compiled with. */
 sbp_status sbp_run_reuse_plan(const sbp_world *world, sbp_session *session,
                               const sbp_outputs *outputs) SBP_CHECKED;
+
+/* ---- run_peek.c ------------------------------------------------------------------------------------ */
+
+/* That every file of --data and --eval is there, and its first row is what is to be trained. */
+sbp_status sbp_run_peek(const sbp_world *world, const sbp_session *session) SBP_CHECKED;
 
 /* ---- run_weights.c --------------------------------------------------------------------------------- */
 

@@ -199,6 +199,8 @@ class _Files:
         if isinstance(data, (str, os.PathLike)):
             self.paths = [os.fspath(data)]
             return
+        if hasattr(data, "to_dict") and hasattr(data, "columns"):  # a DataFrame, whose items are names of columns
+            data = data.to_dicts() if hasattr(data, "to_dicts") else json.loads(data.to_json(orient="records"))
         items = list(data)
         if items and all(isinstance(item, (str, os.PathLike)) for item in items):
             self.paths = [os.fspath(item) for item in items]
