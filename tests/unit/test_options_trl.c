@@ -125,6 +125,32 @@ static void test_keys_that_nobody_reads(void **state) {
     sbp_diag_clear(f->diag);
 }
 
+/* Mixtures of alignment-handbook: whole data sets are taken, parts of them are not. */
+static void test_mixtures_of_others(void **state) {
+    io_fixture *f = *state;
+    sbp_options *o;
+    assert_ok(f, parse_config(
+                     f, 5,
+                     "dataset_mixture:\n  datasets:\n  - id: a/b\n    config: c\n    split: train_sft\n    "
+                     "columns: [messages]\n    weight: 1.0\n  - id: d/e\n  seed: 0\n",
+                     "", &o));
+    assert_int_equal(sbp_options_list_count(o, SBP_OPT_DATA), 2);
+    assert_string_equal(sbp_options_list_at(o, SBP_OPT_DATA, 0), "a/b:c:train_sft");
+    assert_string_equal(sbp_options_list_at(o, SBP_OPT_DATA, 1), "d/e");
+    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE), "columns of a part, dataset_mixture: seed"));
+    assert_ok(f, parse_config(f, 5, "dataset_mixer:\n  a/b: 1.0\ndataset_splits: [train_prefs, test_prefs]\n",
+                              "", &o));
+    assert_string_equal(sbp_options_list_at(o, SBP_OPT_DATA, 0), "a/b");
+    assert_string_equal(sbp_options_text(o, SBP_OPT_DATASET_TRAIN_SPLIT), "train_prefs");
+    assert_string_equal(sbp_options_text(o, SBP_OPT_DATASET_TEST_SPLIT), "test_prefs");
+    static const char *const parts[] = {"datasets:\n  - path: a/b\n    fraction: 0.5\n",
+                                        "dataset_mixer:\n  a/b: 0.5\n",
+                                        "dataset_mixture:\n  datasets:\n  - id: a/b\n    weight: 0.5\n"};
+    for (int i = 0; i < SBP_COUNT(parts); i++)
+        assert_fails(f, SBP_USAGE, "data sets are taken whole", parse_config(f, 5, parts[i], "", &o));
+    sbp_diag_clear(f->diag);
+}
+
 /* What TRL's commands stand for, and their defaults; what a config's env: sets. */
 static void test_commands_of_trl(void **state) {
     io_fixture *f = *state;
@@ -187,8 +213,8 @@ static void test_commands_of_trl(void **state) {
     assert_true(sbp_options_double(o, SBP_OPT_NUM_CYCLES) == 4);
     assert_null(strstr(sbp_diag_text(f->diag, SBP_NOTE), "HF_ENDPOINT"));
     assert_ok(f, parse_config(f, 5, "env:\n  HF_ENDPOINT: http://elsewhere\n", "--quiet m", &o));
-    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_WARNING),
-                           ":2: this file sets HF_ENDPOINT to 'http://elsewhere'"));
+    assert_non_null(
+        strstr(sbp_diag_text(f->diag, SBP_WARNING), ":2: this file sets HF_ENDPOINT to 'http://elsewhere'"));
     assert_ok(f, parse_config(f, 5, "learning_rate: 1e-5\nnum_processes: 4\n", "--lr 3 --ranks 1", &o));
     assert_true(sbp_options_double(o, SBP_OPT_LR) == 3 && sbp_options_int(o, SBP_OPT_RANKS) == 1);
 }
@@ -318,6 +344,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_booleans_are_turned_off_by_name, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_optimizers_of_transformers, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_keys_that_nobody_reads, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_mixtures_of_others, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_commands_of_trl, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_all_settings_of_trl, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_settings_of_trl_that_are_not_options, io_setup, io_teardown),

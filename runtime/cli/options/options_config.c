@@ -169,24 +169,67 @@ static sbp_status take_list(config_reader *r, const char *where, const sbp_yaml 
 
 static sbp_status take_members(config_reader *r, const sbp_yaml *map);
 
-/* A part of a mixture as an argument of --data: a path, or NAME:CONFIG:SPLIT of the Hub. */
-static sbp_status take_part(config_reader *r, const char *where, const char *key, const sbp_yaml *item) {
-    const char *path = NULL, *name = "", *split = "";
+/* Something without effect here, once for all parts of a mixture. */
+static void say_once(sbp_options *o, const char *key, const char *what) {
+    const char *text = sbp_arena_printf(o->arena, "%s%s", key, what);
+    if (o->without_effect.length > 0 && strstr(o->without_effect.data, text))
+        return;
+    if (o->without_effect.length == 0)
+        sbp_text_init(&o->without_effect, o->arena);
+    sbp_text_add(&o->without_effect, "%s%s", o->without_effect.length > 0 ? ", " : "", text);
+}
+
+/* What a part of a mixture says; TRL's names, and those of alignment-handbook. */
+typedef struct mixture_part {
+    const char *path, *name, *split;
+} mixture_part;
+
+static sbp_status read_part(config_reader *r, const char *key, const sbp_yaml *item, mixture_part *part) {
+    const struct {
+        const char *name;
+        const char **to;
+    } members[] = {{"path", &part->path},
+                   {"id", &part->path},
+                   {"name", &part->name},
+                   {"config", &part->name},
+                   {"split", &part->split}};
     for (int32_t k = 0; k < item->count; k++) {
         const sbp_yaml *member = &item->items[k];
-        const char **to = strcmp(member->key, "path") == 0    ? &path
-                          : strcmp(member->key, "name") == 0  ? &name
-                          : strcmp(member->key, "split") == 0 ? &split
-                                                              : NULL;
-        if (member->kind == SBP_YAML_SCALAR && sbp_option_is_blank(member->text))
+        const char **to = NULL;
+        bool scalar = member->kind == SBP_YAML_SCALAR;
+        bool weight = strcmp(member->key, "weight") == 0 || strcmp(member->key, "fraction") == 0;
+        if (scalar && sbp_option_is_blank(member->text))
             continue;
-        if (!to || member->kind != SBP_YAML_SCALAR)
-            return sbp_fail(r->diag, SBP_USAGE,
-                            "%s:%d: '%s': %s: of a part, path, name and split are taken: give files of what "
-                            "is meant with --data",
-                            r->path, (int)member->line, key, member->key);
-        *to = to == &split && strcmp(member->text, "train") == 0 ? "" : member->text;
+        for (int i = 0; i < SBP_COUNT(members); i++)
+            to = strcmp(member->key, members[i].name) == 0 ? members[i].to : to;
+        if (strcmp(member->key, "columns") == 0) { /* rows are read by the keys that they have */
+            say_once(r->o, key, ": columns of a part");
+            continue;
+        }
+        if (weight && scalar && sbp_option_same_value("1", 1, member->text))
+            continue;
+        if (weight)
+            return sbp_fail(
+                r->diag, SBP_USAGE,
+                "%s:%d: '%s': %s: data sets are taken whole: put that part of the rows into a file, and "
+                "give it with --data",
+                r->path, (int)member->line, key, member->key);
+        if (!to || !scalar)
+            return sbp_fail(
+                r->diag, SBP_USAGE,
+                "%s:%d: '%s': %s: of a part, path (or id), name (or config) and split are taken: give "
+                "files of what is meant with --data",
+                r->path, (int)member->line, key, member->key);
+        *to = to == &part->split && strcmp(member->text, "train") == 0 ? "" : member->text;
     }
+    return SBP_OK;
+}
+
+/* A part of a mixture as an argument of --data: a path, or NAME:CONFIG:SPLIT of the Hub. */
+static sbp_status take_part(config_reader *r, const char *where, const char *key, const sbp_yaml *item) {
+    mixture_part part = {.name = "", .split = ""};
+    SBP_TRY(read_part(r, key, item, &part));
+    const char *path = part.path, *name = part.name, *split = part.split;
     if (!path)
         return take(r, where, key, "{..}");
     bool local = sbp_file_exists(path) || sbp_directory_exists(path);
@@ -211,6 +254,55 @@ static sbp_status take_mixture(config_reader *r, const sbp_yaml *list) {
     return SBP_OK;
 }
 
+/* dataset_mixture: {datasets, seed, test_split_size} of alignment-handbook. Whole data sets are shuffled by --seed. */
+static sbp_status take_handbook_mixture(config_reader *r, const sbp_yaml *map) {
+    for (int32_t i = 0; i < map->count; i++) {
+        const sbp_yaml *member = &map->items[i];
+        const char *where = sbp_arena_printf(r->o->arena, "%s:%d", r->path, (int)member->line);
+        if (strcmp(member->key, "datasets") == 0 && member->kind == SBP_YAML_LIST)
+            SBP_TRY(take_mixture(r, member));
+        else if (strcmp(member->key, "seed") == 0)
+            say_once(r->o, map->key, ": seed");
+        else if (strcmp(member->key, "test_split_size") == 0 && member->kind == SBP_YAML_SCALAR)
+            SBP_TRY(take(r, where, member->key, member->text));
+        else
+            return sbp_fail(r->diag, SBP_USAGE,
+                            "%s: '%s': %s: datasets, seed and test_split_size are known there", where,
+                            map->key, member->key);
+    }
+    return SBP_OK;
+}
+
+/* dataset_mixer: {NAME: 1.0, ..}, its older form. */
+static sbp_status take_mixer(config_reader *r, const sbp_yaml *map) {
+    for (int32_t i = 0; i < map->count; i++) {
+        const sbp_yaml *member = &map->items[i];
+        const char *where = sbp_arena_printf(r->o->arena, "%s:%d", r->path, (int)member->line);
+        if (member->kind != SBP_YAML_SCALAR || !sbp_option_same_value("1", 1, member->text))
+            return sbp_fail(
+                r->diag, SBP_USAGE,
+                "%s: '%s': %s: data sets are taken whole: put that part of the rows into a file, and give "
+                "it with --data",
+                where, map->key, member->key);
+        SBP_TRY(take(r, where, "data", member->key));
+    }
+    return SBP_OK;
+}
+
+/* dataset_splits: [train_prefs, test_prefs]: what they are for stands in their names. */
+static sbp_status take_splits(config_reader *r, const sbp_yaml *list) {
+    for (int32_t i = 0; i < list->count; i++) {
+        const sbp_yaml *item = &list->items[i];
+        const char *where = sbp_arena_printf(r->o->arena, "%s:%d", r->path, (int)item->line);
+        bool scalar = item->kind == SBP_YAML_SCALAR, test = scalar && strstr(item->text, "test");
+        if (!scalar || (!test && !strstr(item->text, "train")))
+            return sbp_fail(r->diag, SBP_USAGE, "%s: '%s': names with train or test in them are expected",
+                            where, list->key);
+        SBP_TRY(take(r, where, test ? "dataset_test_split" : "dataset_train_split", item->text));
+    }
+    return SBP_OK;
+}
+
 static sbp_status take_yaml(config_reader *r, const sbp_yaml *member) {
     const char *where = sbp_arena_printf(r->o->arena, "%s:%d", r->path, (int)member->line),
                *key = member->key;
@@ -224,6 +316,12 @@ static sbp_status take_yaml(config_reader *r, const sbp_yaml *member) {
     }
     if (member->kind == SBP_YAML_LIST && strcmp(key, "datasets") == 0)
         return take_mixture(r, member);
+    if (member->kind == SBP_YAML_MAP && strcmp(key, "dataset_mixture") == 0)
+        return take_handbook_mixture(r, member);
+    if (member->kind == SBP_YAML_MAP && strcmp(key, "dataset_mixer") == 0)
+        return take_mixer(r, member);
+    if (member->kind == SBP_YAML_LIST && strcmp(key, "dataset_splits") == 0)
+        return take_splits(r, member);
     if (strcmp(key, "env") == 0)
         return sbp_options_take_environment(r->o, r->diag, r->path, member);
     if (t.index < 0 && !t.reason && !t.usual)
