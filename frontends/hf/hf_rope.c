@@ -184,6 +184,45 @@ static void read_factors(const rope_config *c, const char *key, int64_t n, doubl
     }
 }
 
+/* The object, as --set names it, with a dot behind it; NULL: config.json has none. */
+static const char *object_path(const rope_config *c) {
+    const char *key = where(c) ? where(c)->key : NULL;
+    bool inside = c->per_layer_type && c->over;
+    if (!key || (c->shape->own && strcmp(key, "rope_parameters") == 0 && !sbp_hf_field(c->hf, key)))
+        return NULL;
+    return sbp_arena_printf(c->hf->arena, "%s%s%s.", c->hf->wrapper ? "text_config." : "",
+                            inside ? "rope_parameters." : "", key);
+}
+
+/* What frequencies do above so many tokens, and how one says which are taken always. */
+static void say_length_rule(const rope_config *c, double length, const char *beyond, const char *settings) {
+    sbp_model *m = c->hf->model;
+    if (m->length_rule)
+        return;
+    m->length_limit = (int64_t)length;
+    m->length_rule = sbp_arena_printf(
+        c->hf->arena,
+        "the rotary frequencies of a step are those of its longest document, for all of its rows: above %lld "
+        "tokens %s (transformers goes by the longest of each batch, so short rows beside a long one may get "
+        "others there)%s",
+        (long long)length, beyond, settings);
+}
+
+static void say_longrope(const rope_config *c, double length, double scale) {
+    const char *object = object_path(c), *settings = "";
+    bool top = sbp_hf_field(c->hf, "original_max_position_embeddings") && !c->per_layer_type;
+    const char *field = !object ? ""
+                        : top   ? sbp_arena_printf(c->hf->arena, "%soriginal_max_position_embeddings",
+                                                 c->hf->wrapper ? "text_config." : "")
+                              : sbp_arena_printf(c->hf->arena, "%soriginal_max_position_embeddings", object);
+    if (object)
+        settings = sbp_arena_printf(c->hf->arena,
+                                    "; for one of both always: --set %sattention_factor=%.17g --set %s=1 "
+                                    "(long_factor) or =1000000000 (short_factor)",
+                                    object, scale, field);
+    say_length_rule(c, length, "long_factor, up to them short_factor", settings);
+}
+
 static void rope_longrope(const rope_config *c, sbp_hf_rope *rope, double *f) {
     double length = original_length(c), *wide = SBP_NEW_ARRAY(c->hf->arena, double, rope->n);
     double factor = number(c, "factor", (double)c->shape->max_positions / length),
@@ -199,6 +238,20 @@ static void rope_longrope(const rope_config *c, sbp_hf_rope *rope, double *f) {
     rope->scale = factor <= 1 ? 1 : sqrt(1 + log(factor) / log(length));
     if (given != 0)
         rope->scale = given;
+    say_longrope(c, length, rope->scale);
+}
+
+/* Those of a document as long as the model was stretched to, and none that grow. */
+static void say_dynamic(const rope_config *c, double length, double factor) {
+    const char *object = object_path(c), *settings = "";
+    double stretched = c->theta * pow(factor * factor - (factor - 1), (double)c->dim / (double)(c->dim - 2));
+    if (object)
+        settings =
+            sbp_arena_printf(c->hf->arena,
+                             "; for the same always: --set '%srope_type=\"default\"', and with it --set "
+                             "%srope_theta=%.17g for those of %.0f tokens",
+                             object, object, stretched, factor * length);
+    say_length_rule(c, length, "they shrink with its length", settings);
 }
 
 /* f_i (b'/b)^(-2i/D), b'/b = (factor n/L - (factor - 1))^(D/(D-2)) */
@@ -214,6 +267,8 @@ static void rope_dynamic(const rope_config *c, sbp_hf_rope *rope, double *f) {
     rope->growth = number(c, "factor", (double)NAN);
     rope->growth_power = power;
     rope->original_length = (double)c->shape->max_positions;
+    if (c->dim > 2)
+        say_dynamic(c, rope->original_length, rope->growth);
 }
 
 /* ---- which part of a head turns ---------------------------------------------------------------------- */

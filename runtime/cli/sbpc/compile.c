@@ -376,6 +376,8 @@ static sbp_status check_ranks(const sbp_compilation *c) {
 
 static sbp_status check_length(const sbp_compilation *c, int64_t t) {
     int64_t limit = c->model.max_positions;
+    if (c->model.length_rule && t > c->model.length_limit)
+        sbp_note(c->diag, "%s", c->model.length_rule);
     if (limit <= 0 || t <= limit)
         return SBP_OK;
     if (c->model.learned_positions)

@@ -214,6 +214,17 @@ static void add_figures(const sbp_world *world, const sbp_inputs *inputs, const 
     sbp_text_add(&c->text, " |\n");
 }
 
+/* What changes with the lengths of rows, and how long those were. */
+static void add_length_rule(const sbp_inputs *inputs, const sbp_session *session, card *c) {
+    const sbp_plan_meta *meta = &session->info.meta;
+    if (!meta->length_rule || !inputs->data)
+        return;
+    long long longest = (long long)inputs->data->longest, limit = (long long)meta->length_limit;
+    sbp_text_add(&c->text,
+                 "\nThe longest document of the data has %lld tokens, %s the %lld that matter here: %s.\n",
+                 longest, longest > limit ? "above" : "not above", limit, meta->length_rule);
+}
+
 /* ---- the curve -------------------------------------------------------------------------------------- */
 
 static void add_cell(card *c, double value) {
@@ -344,6 +355,7 @@ static sbp_status write_card(const sbp_world *world, const sbp_inputs *inputs, c
     sbp_run_each_setting(world, session, add_setting, c);
     if (session->state.step > 0) {
         add_figures(world, inputs, session, outputs, c);
+        add_length_rule(inputs, session, c);
         add_curve(world, outputs, c);
     }
     sbp_text_add(&c->text,
