@@ -28,6 +28,8 @@ typedef struct sbp_head_options {
 typedef struct sbp_balance {
     double coefficient; /* 0: there is none */
     int64_t chosen;     /* experts per row */
+    bool of_step;       /* over the rows of the whole step, not of each micro-batch */
+    bool say;           /* a step may have several of them: a note says what then depends on it */
 } sbp_balance;
 
 /* logits: [T, V]. Errors stick in builder->status. */

@@ -195,6 +195,7 @@ typedef struct sbp_head_lowering {
     int32_t clear;      /* zeroes the statistics, before the first forward; -1: there are none */
     int32_t statistics; /* what the objective makes of them: results; -1: nothing */
     int32_t slopes;     /* and their cotangents, before the first backward; -1: none */
+    int32_t count;      /* adds them to those of the whole step; -1: nothing is of it */
 } sbp_head_lowering;
 
 struct sbp_update;

@@ -21,7 +21,7 @@
  * if rows had it.
  *
  * Statistics. What is no sum over rows but a function of such sums in a micro-batch (of routers: statistics.c)
- * is function @statistics: its arguments are those results of @model, its results are added to those of
+ * is function @statistics: its arguments are those results of @model, or (SBP_OF_STEP) their sums over a step, its results are added to those of
  * @objective of the same name.
  *
  * To add one: a file objective_<name>.c with one function, and its line in objectives.def.

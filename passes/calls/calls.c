@@ -1,4 +1,5 @@
-/* calls: what is called, in which order: the call lists of `score`, `accumulate` and `update`, or `step`.
+/* calls: what is called, in which order: the call lists of `score`, `accumulate` and `update`, or `step`; and of
+ * `count`, where the loss wants a statistic of the whole step: the forward up to the last segment that adds to one.
  *
  * requires  streambp, head, optimizer, schedule (sbp_callables)
  * gives     sbp_call_schedule: tensors and call lists
@@ -102,9 +103,9 @@ static void add_bare_call(sbp_calls_builder *e, int32_t function) {
 }
 
 /* The one forward that adds up statistics: others are called "recompute". */
-static sbp_status forward(sbp_calls_builder *e) {
+static sbp_status forward(sbp_calls_builder *e, int32_t last) {
     add_bare_call(e, e->from->head->clear);
-    for (int32_t call = 0; call <= e->layers; call++) {
+    for (int32_t call = 0; call <= last; call++) {
         sbp_operand input = input_of(e, call > 0 ? call - 1 : 0), output = input_of(e, call);
         SBP_TRY(call_segment(e, call, sbp_calls_kind(e, call)->forward, call > 0 ? &input : NULL, &output,
                              false));
@@ -189,11 +190,26 @@ void sbp_calls_begin_list(sbp_calls_builder *e, const char *entry) {
 static sbp_status build_training(sbp_calls_builder *e) {
     sbp_calls_begin_list(e, e->step ? "step" : "accumulate");
     sbp_calls_begin_gradients(e);
-    SBP_TRY(forward(e));
+    SBP_TRY(forward(e, e->layers));
     SBP_TRY(head(e, true));
     SBP_TRY(backward(e));
     if (e->step)
         sbp_calls_finish_norm(e);
+    return SBP_OK;
+}
+
+/* The statistics of a micro-batch, added to those of the step. */
+static sbp_status count_statistics(sbp_calls_builder *e) {
+    const sbp_module *m = e->p->module;
+    int32_t last = -1;
+    if (e->from->head->count < 0)
+        return SBP_OK;
+    for (int32_t call = 0; call <= e->layers; call++)
+        if (sbp_has_statistics(m->funcs[m->calls[call].func]))
+            last = call;
+    sbp_calls_begin_list(e, "count");
+    SBP_TRY(forward(e, last));
+    add_bare_call(e, e->from->head->count);
     return SBP_OK;
 }
 
@@ -223,8 +239,9 @@ sbp_status sbp_call_lists_make(sbp_program_builder *p, const sbp_callables *from
         SBP_TRY(build_training(&e));
     e.step = false;
     sbp_calls_begin_list(&e, "score");
-    SBP_TRY(forward(&e));
+    SBP_TRY(forward(&e, e.layers));
     SBP_TRY(head(&e, false));
+    SBP_TRY(count_statistics(&e));
     return p->status;
 }
 

@@ -460,6 +460,12 @@ static void add_net(const sbp_program *program, const sbp_command *c, const sbp_
         sbp_cost_collective(target, c->u.collective.op, program, elems, all->dtype);
 }
 
+/* What a step runs for each of its micro-batches before it is trained on them (ir/graph/of_step.h); NULL: nothing. */
+static const sbp_entry *counting_entry(const sbp_program *program) {
+    const sbp_entry *trains = sbp_program_training_entry(program);
+    return trains && strcmp(trains->name, "score") != 0 ? sbp_program_find_entry(program, "count") : NULL;
+}
+
 /* A call, with as many rows as there can be. */
 static void add_exchanges(const sbp_program *program, int32_t function, const sbp_target_info *target,
                           sbp_net_traffic *out) {
@@ -473,13 +479,13 @@ static void add_exchanges(const sbp_program *program, int32_t function, const sb
 }
 
 void sbp_cost_net_traffic(const sbp_program *program, const sbp_target_info *target, sbp_net_traffic *out) {
-    const sbp_entry *entries[] = {sbp_program_training_entry(program),
+    const sbp_entry *entries[] = {counting_entry(program), sbp_program_training_entry(program),
                                   sbp_program_find_entry(program, "update")};
     *out = (sbp_net_traffic){0};
     for (int e = 0; e < SBP_COUNT(entries); e++)
         for (int32_t n = 0; entries[e] && n < entries[e]->body.count; n++) {
             const sbp_node *node = &entries[e]->body.nodes[n];
-            bool once = e > 0 || node->kind == SBP_NODE_LOOP;
+            bool once = e > 1 || node->kind == SBP_NODE_LOOP;
             const sbp_body *inside = node->kind == SBP_NODE_LOOP ? &node->u.loop->body : NULL;
             for (int32_t k = 0; k < (inside ? inside->count : 1); k++) {
                 const sbp_node *at = inside ? &inside->nodes[k] : node;
@@ -529,6 +535,7 @@ void sbp_cost_step(sbp_arena *arena, const sbp_program *program, int64_t t, cons
         sbp_cost_function(program, f, t, target, &functions[f]);
     const sbp_tensor_class *classes = class_buffers(arena, program);
     *out = (sbp_cost){0};
+    measure_entry(arena, program, counting_entry(program), t, target, functions, classes, out);
     measure_entry(arena, program, sbp_program_training_entry(program), t, target, functions, classes, out);
     measure_entry(arena, program, sbp_program_find_entry(program, "update"), t, target, functions, classes,
                   out);

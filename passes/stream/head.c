@@ -703,7 +703,8 @@ sbp_status sbp_pass_head(sbp_program_builder *p, const sbp_derivatives *derivati
                                .gradient = -1,
                                .clear = -1,
                                .statistics = -1,
-                               .slopes = -1};
+                               .slopes = -1,
+                               .count = -1};
     const sbp_type *x = stream_type(h.head);
     if (!x || x->rank != 2) /* only vectors are moved */
         h.rows = NULL;

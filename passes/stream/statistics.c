@@ -10,9 +10,13 @@
  * call; where ranks have the micro-batch together their sums are added. Then it is whole, and so is its
  * cotangent: a vector, in which nothing is left of rows, that every chunk of the backward reads. So the gradient
  * of what is no sum over rows is exact, whatever the chunks are.
+ *
+ * Of a statistic that @statistics wants for the whole step (SBP_OF_STEP) entry `count` adds to a result buffer of that
+ * name, for each micro-batch, before any of them is trained on; the runtime adds up those of all ranks.
  */
 #include <string.h>
 
+#include "ir/graph/of_step.h"
 #include "passes/lowering.h"
 #include "passes/stream/body.h"
 
@@ -22,8 +26,19 @@ typedef struct statistics_builder {
     const sbp_func *func; /* without composites */
 } statistics_builder;
 
+static bool is_of_step(const char *name) {
+    return strncmp(name, SBP_OF_STEP, sizeof SBP_OF_STEP - 1) == 0;
+}
+
 static sbp_view vector_of(const statistics_builder *s, const sbp_func *f, sbp_value arg, bool cotangent) {
     const sbp_value_info *info = &f->values[arg];
+    if (is_of_step(info->name)) {
+        int32_t buffer = sbp_lower_find_buffer(s->p, info->name);
+        if (buffer < 0)
+            buffer = sbp_lower_buffer(s->p, info->name, SBP_ROLE_RESULT, SBP_DEVICE, SBP_F64, 1,
+                                      sbp_extent_const(1), sbp_type_row_elems(&info->type), -1);
+        return sbp_view_buffer(s->p->program, buffer, 0);
+    }
     return sbp_view_buffer(s->p->program, sbp_lower_statistic(s->p, info->name, &info->type, cotangent), 0);
 }
 
@@ -36,7 +51,8 @@ static void add_command(const statistics_builder *s, sbp_function_lowering *func
 static void for_each(const statistics_builder *s, sbp_function_lowering *function, bool sum) {
     for (int32_t i = 0; i < s->func->arg_count; i++) {
         sbp_body body = {0};
-        if (s->func->values[s->func->args[i]].role != SBP_VALUE_STREAM)
+        const sbp_value_info *info = &s->func->values[s->func->args[i]];
+        if (info->role != SBP_VALUE_STREAM || is_of_step(info->name))
             continue;
         sbp_view view = vector_of(s, s->func, s->func->args[i], false);
         if (sum)
@@ -129,6 +145,47 @@ static sbp_status build_slopes(const statistics_builder *s, int32_t *out) {
     return SBP_OK;
 }
 
+/* What is of the whole step, and what it adds: the statistic of that name, as it is. */
+static sbp_status build_count(const statistics_builder *s, int32_t *out) {
+    sbp_program_builder *p = s->p;
+    sbp_func *body = sbp_func_create(p->arena, "statistics.count");
+    sbp_builder b = sbp_builder_on(p->module, body, p->diag);
+    b.node = "statistics";
+    int32_t count = s->func->arg_count;
+    sbp_value *sums = SBP_NEW_ARRAY(p->arena, sbp_value, count + 1);
+    for (int32_t i = 0; i < count; i++) {
+        const sbp_value_info *info = &s->func->values[s->func->args[i]];
+        sums[i] = SBP_NO_VALUE;
+        if (info->role != SBP_VALUE_STREAM || !is_of_step(info->name))
+            continue;
+        const char *of = info->name + sizeof SBP_OF_STEP - 1;
+        for (int32_t k = 0; k < count; k++) {
+            const sbp_value_info *part = &s->func->values[s->func->args[k]];
+            if (strcmp(part->name, of) != 0)
+                continue;
+            sums[i] = sbp_func_add_arg(body, SBP_VALUE_STREAM, info->name, &info->type, -1);
+            sbp_value add = sbp_func_add_arg(body, SBP_VALUE_STREAM, of, &part->type, -1);
+            add = sbp_build2(&b, SBP_OP_add, sums[i], sbp_build_cast(&b, add, SBP_F64));
+            if (b.status == SBP_OK)
+                sbp_func_add_result(body, add, SBP_RESULT_VALUE, SBP_NO_VALUE, info->name);
+        }
+    }
+    SBP_TRY(b.status);
+    if (body->result_count == 0)
+        return SBP_OK;
+    sbp_function_lowering *function = sbp_lower_function(p, s->stages, "statistics.count");
+    if (s->p->program->context > 1)
+        for_each(s, function, true);
+    sbp_stage *stage = make_stage(s, body);
+    for (int32_t i = 0, r = 0; i < count; i++)
+        if (sums[i] != SBP_NO_VALUE)
+            SBP_PUSH(p->arena, stage->stores, stage->store_count, stage->store_capacity,
+                     (sbp_store){.value = body->results[r++].value, .to = stage->places[sums[i]]});
+    sbp_lower_add_stage(p, function, stage);
+    *out = function->function;
+    return SBP_OK;
+}
+
 const char *sbp_statistic_of(const sbp_func *f, sbp_value cotangent) {
     for (int32_t i = 0; i < f->result_count && f->values[cotangent].role == SBP_VALUE_COTANGENT; i++)
         if (f->results[i].role == SBP_RESULT_STATISTIC && f->results[i].value == f->values[cotangent].binding)
@@ -163,5 +220,6 @@ sbp_status sbp_statistics_lower(sbp_program_builder *p, const sbp_derivatives *d
     for_each(&s, clear, false);
     out->clear = clear->function;
     SBP_TRY(build_results(&s, &out->statistics));
+    SBP_TRY(build_count(&s, &out->count));
     return is_differentiated(&s, derivatives) ? build_slopes(&s, &out->slopes) : SBP_OK;
 }

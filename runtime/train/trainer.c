@@ -203,7 +203,7 @@ static void set_dropout(sbp_trainer *t, bool on) {
 static sbp_status run_part(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
                            const sbp_micro_batch *part, const char *entry) {
     set_part_scalars(t, part);
-    set_dropout(t, !t->steady && strcmp(entry, "score") != 0);
+    set_dropout(t, !t->steady && !t->evaluates && strcmp(entry, "score") != 0);
     SBP_TRY(sbp_packer_columns(&t->packer, diag, data, part));
     SBP_TRY(sbp_executor_bind(t->executor, part->rows, part->groups, t->packer.columns,
                               t->packer.column_count, diag));
@@ -223,8 +223,49 @@ static const sbp_micro_batch *part_at(const sbp_trainer *t, int32_t i) {
     return i < t->packer.own_count ? &t->packer.parts[t->packer.own + i] : &nothing;
 }
 
+/* A result of the whole step, which its micro-batches read: the others are outputs. */
+static bool is_of_step(const sbp_program *program, int32_t buffer) {
+    bool is = program->buffers[buffer].role == SBP_ROLE_RESULT;
+    for (int32_t i = 0; i < program->output_count; i++)
+        is &= program->outputs[i].buffer != buffer;
+    return is;
+}
+
+static sbp_status add_up_counts(sbp_trainer *t, sbp_diag *diag) {
+    for (int32_t b = 0; b < t->program->buffer_count && !is_alone(t); b++) {
+        int64_t n = sbp_executor_elems(t->executor, b);
+        if (!is_of_step(t->program, b))
+            continue;
+        double *sums = sbp_malloc((size_t)n * sizeof *sums);
+        if (!sums)
+            return sbp_fail(diag, SBP_MACHINE, "out of memory for what a step counts");
+        sbp_status status = sbp_executor_read(t->executor, b, 0, 0, n, SBP_F64, sums, diag);
+        for (int64_t i = 0; i < n && !speaks(t); i++)
+            sums[i] = 0;
+        if (status == SBP_OK)
+            status = add_up(t, sums, n, diag);
+        if (status == SBP_OK)
+            status = sbp_executor_write(t->executor, b, 0, 0, n, SBP_F64, sums, diag);
+        free(sums);
+        SBP_TRY(status);
+    }
+    return SBP_OK;
+}
+
+/* What the loss reads of all micro-batches of the packed step, before any of it runs. */
+static sbp_status count_parts_of_step(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data) {
+    int32_t count = has_entry(t->program, "count") ? count_runs(t, true) : 0;
+    for (int32_t i = 0; i < count; i++) {
+        if (i > 0 && stop_asked(t))
+            return SBP_INTERRUPTED;
+        SBP_TRY(run_part(t, diag, data, part_at(t, i), "count"));
+    }
+    return count > 0 ? add_up_counts(t, diag) : SBP_OK;
+}
+
 /* All micro-batches of the packed step. */
 static sbp_status accumulate(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data) {
+    SBP_TRY(count_parts_of_step(t, diag, data));
     int32_t count = count_runs(t, true);
     const char *entry = has_entry(t->program, "step") ? "step" : "accumulate";
     for (int32_t i = 0; i < count; i++) {
@@ -432,6 +473,7 @@ typedef struct scoring {
     const sbp_dataset *data;
     sbp_score_visitor visit;
     void *user;
+    const char *entry;
     const int64_t *only; /* [row_count] rows that are scored, ascending; NULL: all */
     int64_t row_count;
     int32_t vector;    /* buffer of the log-probabilities */
@@ -509,7 +551,7 @@ static sbp_status score_window(scoring *s, int64_t first, int64_t end) {
     for (int32_t i = 0; i < count_runs(t, false); i++) {
         if (stop_asked(t))
             return SBP_INTERRUPTED;
-        SBP_TRY(run_part(t, s->diag, s->data, part_at(t, i), "score"));
+        SBP_TRY(run_part(t, s->diag, s->data, part_at(t, i), s->entry));
         if (s->visit && speaks(t))
             SBP_TRY(take_scores(s, part_at(t, i)));
     }
@@ -700,6 +742,17 @@ static sbp_status count_parts(scoring *s) {
     return SBP_OK;
 }
 
+/* What the loss reads of all rows, before any is evaluated. */
+static sbp_status count_rows(scoring *s) {
+    if (!has_entry(s->t->program, "count"))
+        return SBP_OK;
+    s->entry = "count";
+    s->t->evaluates = true;
+    sbp_status status = score_rows(s);
+    s->t->evaluates = false;
+    return status == SBP_OK ? add_up_counts(s->t, s->diag) : status;
+}
+
 static sbp_status evaluate(scoring *s) {
     sbp_trainer *t = s->t;
     know_ranks(t);
@@ -712,6 +765,9 @@ static sbp_status evaluate(scoring *s) {
         SBP_TRY(prepare_data(t, s->diag, s->data, s->only, s->row_count));
     }
     sbp_status status = count_parts(s);
+    if (status == SBP_OK && !s->visit)
+        status = count_rows(s);
+    s->entry = "score";
     if (status == SBP_OK)
         status = score_rows(s);
     SBP_TRY(end_scoring(t, status));

@@ -42,6 +42,7 @@ typedef struct sbp_trainer {
         max_grad_norm;         /* max_grad_norm: infinity without clipping */
     uint64_t seed;             /* of random numbers in steps */
     bool (*interrupted)(void); /* asked between micro-batches, of this rank; NULL: never */
+    bool evaluates;            /* what it counts is of an evaluation: nothing drops */
     double *results;           /* [output_count] of the latest step, evaluation or scoring */
     int32_t loss, grad_norm;   /* outputs, -1: none */
     double *row;               /* of scores */

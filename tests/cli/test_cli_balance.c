@@ -187,8 +187,141 @@ static void test_ranks(void **state) {
                 "tests/golden/qwen3_moe_balanced/grads.safetensors", SBP_TOLERANCE_F64);
 }
 
+/* Over the rows of the whole step it is one loss, however these are cut into micro-batches: gradients are those of
+ * transformers over all of them. The same cuts with a loss for each micro-batch are not. */
+static const struct {
+    const char *name, *compile, *run, *data, *wanted;
+} steps[] = {
+    {"sft", "--objective sft", "--batch-size 6", "$G/qwen3_moe_balanced/train.jsonl",
+     "tests/golden/qwen3_moe_balanced/grads.safetensors"},
+    {"dpo", "--objective dpo --beta 0.3", "--beta 0.3 --batch-size 4", BALANCE "/dpo.jsonl",
+     BALANCE "/dpo.safetensors"},
+    {"grpo", "--objective grpo --beta 0.05 --epsilon 0.2 --epsilon-high 0.28",
+     "--beta 0.05 --epsilon 0.2 --epsilon-high 0.28 --batch-size 4", BALANCE "/grpo.jsonl",
+     BALANCE "/grpo.safetensors"},
+};
+static const int step_rows[] = {36, 77, 67}; /* of a micro-batch, of which each step takes two or more */
+
+static const char *of_step(io_fixture *f, int i, const char *settings) {
+    return sbp_arena_printf(f->arena, "$C compile " MODEL " %s --seq-len %d --router-aux-scope step %s",
+                            steps[i].compile, step_rows[i], settings);
+}
+
+static void test_of_step(void **state) {
+    static const cli_cut more[] = {
+        {"--dtype fp64 --chunk 7 --head-chunk 5 --offload host", SBP_TOLERANCE_F64},
+        {"--dtype fp64 --chunk 5 --segment 2 --checkpoint-every 3 --head-rows counted", SBP_TOLERANCE_F64},
+        {"--dtype fp64 --backward standard --freeze '*norm*'", SBP_TOLERANCE_F64},
+        {"--dtype fp32 --chunk 9 --checkpoint-every 2", SBP_TOLERANCE_F32},
+    };
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(steps); i++)
+        for (int c = 0; c < SBP_COUNT(more); c++) {
+            const char *run = sbp_arena_printf(f->arena, "--data %s %s", steps[i].data, steps[i].run);
+            cli_ok(f, sbp_arena_printf(f->arena,
+                                       "%s -o $D/p %s && $R $D/p %s --dump-gradients $D/got --out none",
+                                       of_step(f, i, more[c].compile), more[c].compile, run));
+            double worst = cli_compare_some(
+                f, sbp_arena_printf(f->arena, "%s of the step, %s", steps[i].name, more[c].compile),
+                sbp_arena_strdup(f->arena, io_path(f, "got")), steps[i].wanted, more[c].tolerance);
+            printf("%s of the step, %s: off by %.2g\n", steps[i].name, more[c].compile, worst);
+        }
+    for (int i = 0; i < SBP_COUNT(steps); i++) { /* the cuts do tell */
+        cli_ok(f,
+               sbp_arena_printf(f->arena,
+                                "$C compile " MODEL " %s --seq-len %d --dtype fp64 -o $D/p && $R $D/p --data "
+                                "%s %s --dump-gradients $D/got --out none",
+                                steps[i].compile, step_rows[i], steps[i].data, steps[i].run));
+        assert_non_null(strstr(cli_unfolded(f, "err"), "--router-aux-scope step"));
+        sbp_weights *got, *want;
+        assert_ok(f, sbp_weights_open(f->arena, f->diag, io_path(f, "got"), &got));
+        assert_ok(f, sbp_weights_open(f->arena, f->diag, steps[i].wanted, &want));
+        const sbp_weight *g = sbp_weights_find(got, "model.layers.0.mlp.gate.weight"),
+                         *w = sbp_weights_find(want, "model.layers.0.mlp.gate.weight");
+        double *x = cli_read_tensor(f, got, g), *y = cli_read_tensor(f, want, w), most = 0;
+        for (int64_t k = 0; k < g->elems; k++)
+            most = fmax(most, fabs(x[k] - y[k]));
+        assert_true(most > SBP_TOLERANCE_F32);
+        free(x);
+        free(y);
+        sbp_weights_close(got);
+        sbp_weights_close(want);
+    }
+}
+
+/* Loss and metrics, of evaluations, too; and what one more forward costs is planned. */
+static void test_metrics_of_step(void **state) {
+    io_fixture *f = *state;
+    const sbp_json *expect;
+    int count;
+    assert_ok(f, sbp_json_read(f->arena, f->diag, BALANCE "/expect.json", 0, &expect));
+    for (int i = 1; i < SBP_COUNT(steps); i++) {
+        const sbp_json *of = sbp_json_member(expect, steps[i].name);
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "%s -o $D/p && $R $D/p --data %s --eval %s %s --steps 1 --out $D/run "
+                                   "--overwrite",
+                                   of_step(f, i, "--dtype fp64 --chunk 9"), steps[i].data, steps[i].data,
+                                   steps[i].run));
+        assert_null(strstr(cli_text(f, "err"), "each micro-batch"));
+        const sbp_json **lines = cli_lines(f, "run/metrics.jsonl", &count);
+        double loss = cli_number(f, of, "loss"), aux = cli_number(f, of, "aux_loss");
+        near("loss", cli_number(f, lines[1], "loss"), loss);
+        near("aux_loss", cli_number(f, lines[1], "aux_loss"), aux);
+        near("eval_loss", cli_number(f, lines[0], "eval_loss"), loss);
+        near("eval_aux_loss", cli_number(f, lines[0], "eval_aux_loss"), aux);
+        double most = cli_number(f, lines[1], "expert_load/max"),
+               least = cli_number(f, lines[1], "expert_load/min");
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$C compile " MODEL
+                                   " %s --seq-len 300 --dtype fp64 -o $D/p && $R $D/p --data "
+                                   "%s %s --steps 1 --out $D/run --overwrite",
+                                   steps[i].compile, steps[i].data, steps[i].run));
+        lines = cli_lines(f, "run/metrics.jsonl", &count); /* of one micro-batch */
+        near("expert_load/max", most, cli_number(f, lines[0], "expert_load/max"));
+        near("expert_load/min", least, cli_number(f, lines[0], "expert_load/min"));
+    }
+    double seconds[2];
+    for (int k = 0; k < 2; k++) {
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$C compile " MODEL
+                                   " --seq-len 300 --chunk 60 --checkpoint-every 1 --segment 1 "
+                                   "--save none -o $D/p --json %s",
+                                   k ? "--router-aux-scope step" : ""));
+        seconds[k] = cli_number(f, cli_json(f, "out"), "seconds");
+    }
+    assert_true(seconds[1] > 1.1 * seconds[0] && seconds[1] < 1.6 * seconds[0]);
+    cli_fails(f, 2, "there is no loss that balances experts",
+              "$C compile $G/llama_plain/model -o $D/p --seq-len 19 --router-aux-scope step");
+}
+
+/* Ranks with micro-batches of their own, and some that have theirs together. */
+static void test_ranks_of_step(void **state) {
+    static const struct {
+        const char *settings;
+        int ranks;
+    } worlds[] = {
+        {"--ranks 2", 2}, {"--ranks 3 --zero 3", 3}, {"--ranks 4 --context-parallel 2 --zero 2", 4}};
+    io_fixture *f = *state;
+    if (!cli_has_ranks(f, "experts that are balanced over a step of ranks"))
+        skip();
+    for (int i = 0; i < SBP_COUNT(steps); i++)
+        for (int w = 0; w < (i == 0 || testing_all() ? SBP_COUNT(worlds) : 1); w++) {
+            cli_ok(f, sbp_arena_printf(
+                          f->arena,
+                          "%s -o $D/p --threads 1 --chunk 7 && $M -n %d $R $D/p --data %s %s "
+                          "--dump-gradients $D/got",
+                          of_step(f, i, sbp_arena_printf(f->arena, "--dtype fp64 %s", worlds[w].settings)),
+                          worlds[w].ranks, steps[i].data, steps[i].run));
+            cli_compare(f, sbp_arena_printf(f->arena, "%s, %s", steps[i].name, worlds[w].settings),
+                        sbp_arena_strdup(f->arena, io_path(f, "got")), steps[i].wanted, SBP_TOLERANCE_F64);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_of_step, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_metrics_of_step, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_ranks_of_step, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_gradients, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_shared_prompts, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_metrics, cli_setup, io_teardown),

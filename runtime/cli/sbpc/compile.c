@@ -169,6 +169,14 @@ static sbp_status load_model(sbp_compilation *c) {
                         "--router-aux-loss-coef %g: models of type %s have no loss that balances experts; "
                         "leave it out",
                         balance, c->model.model_type);
+    bool of_step = sbp_options_is(c->options, SBP_OPT_ROUTER_AUX_SCOPE, "step");
+    if (of_step && c->model.balance.coefficient == 0)
+        return sbp_fail(
+            c->diag, SBP_USAGE,
+            "--router-aux-scope step: there is no loss that balances experts (--router-aux-loss-coef); "
+            "leave it out");
+    c->model.balance.of_step = of_step;
+    c->model.balance.say = !sbp_options_is(c->options, SBP_OPT_ACCUMULATE, "1");
     const sbp_objective_request request = {
         .by_sequence = sbp_options_is(c->options, SBP_OPT_IMPORTANCE, "sequence"),
         .sampling_mode = sbp_options_text(c->options, SBP_OPT_VLLM_IMPORTANCE_SAMPLING_MODE),
