@@ -154,12 +154,24 @@ bool sbp_hub_is_offline(void) {
     return false;
 }
 
+/* "'data/train.jsonl', 'README.md'", the first of many. */
+static const char *list_patterns(sbp_arena *arena, const char *const *patterns) {
+    enum { MOST_SHOWN = 3 };
+    sbp_text text;
+    sbp_text_init(&text, arena);
+    for (int32_t i = 0; patterns[i] && i < MOST_SHOWN; i++)
+        sbp_text_add(&text, "%s'%s'%s", i > 0 ? ", " : "", patterns[i],
+                     i + 1 == MOST_SHOWN && patterns[i + 1] ? " .." : "");
+    return text.data;
+}
+
 sbp_status sbp_hub_fetch(sbp_arena *arena, sbp_diag *diag, const sbp_hub_name *name,
                          const char *const *patterns, const char **out) {
     const char *kind = name->dataset ? "data set" : "model";
     sbp_args args = sbp_args_on(arena);
-    const char *what = sbp_arena_printf(arena, "the cache of the Hub (%s) lacks the %s %s or a part of it",
-                                        sbp_hub_cache(arena), kind, name->id);
+    const char *what =
+        sbp_arena_printf(arena, "the cache of the Hub (%s) lacks %s of the %s %s (%s)", sbp_hub_cache(arena),
+                         list_patterns(arena, patterns), kind, name->id, name->revision);
     if (sbp_hub_is_offline())
         return sbp_fail(diag, SBP_IO, "%s, and HF_HUB_OFFLINE is set: nothing is fetched", what);
     sbp_args_add(&args, "download");

@@ -161,6 +161,11 @@ static void test_converted_rows(void **state) {
     (void)cli(f, "$R org/tiny --data org/plain --steps 1 --out none");
     assert_non_null(strstr(cli_text(f, "hub/log"), "/default/train/0000.parquet"));
     cli_fails(f, 4, "has no files 'x/train/*.parquet'", "$R org/tiny --data org/plain --dataset_config x");
+    cli_fails(
+        f, 4,
+        "lacks 'x/train/*.parquet' of the data set org/plain (refs/convert/parquet), and HF_HUB_OFFLINE",
+        "HF_HUB_OFFLINE=1 $R org/tiny --data org/plain --dataset_config x");
+    assert_non_null(strstr(cli_text(f, "err"), "the card of org/plain names no files ('configs')"));
 }
 
 #define SECRET "datasets--me--private/snapshots/0123456789012345678901234567890123456789"

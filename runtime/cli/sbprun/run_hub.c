@@ -140,7 +140,14 @@ static sbp_status find_data_set(const sbp_world *world, const char *text, const 
     d.name.revision = "refs/convert/parquet"; /* what the Hub made of all others */
     SBP_PUSH(world->arena, d.patterns, d.count, d.capacity,
              sbp_arena_printf(world->arena, "%s/%s/*.parquet", name, split));
-    return find_files(&d, out);
+    sbp_status status = find_files(&d, out);
+    if (status == SBP_IO)
+        sbp_note(world->diag,
+                 "the card of %s names no files ('configs'), so those are read that the Hub made of it; of "
+                 "rows that "
+                 "are here give the path (--data FILE)",
+                 d.name.id);
+    return status;
 }
 
 /* As TRL has it: of each data set that is trained on, the split for tests. */
