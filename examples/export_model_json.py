@@ -253,9 +253,23 @@ def export_legacy(wrapped, inputs, opset, folder):
     return check_values(wrapped, inputs, os.path.join(folder, "model.onnx"))
 
 
+def note_dropout(wrapped):
+    """What is exported is the model as it is evaluated: a model that drops activations is trained without that."""
+    dropped = [f"{name} ({module.p:g})" for name, module in wrapped.named_modules()
+               if "Dropout" in type(module).__name__ and getattr(module, "p", 0) > 0]
+    config = getattr(getattr(wrapped, "model", None), "config", None)
+    fields = config.to_dict().items() if hasattr(config, "to_dict") else ()
+    dropped += [f"{key} ({value:g})" for key, value in fields
+                if ("dropout" in key or "pdrop" in key) and isinstance(value, float) and value > 0]
+    if dropped:
+        print(f"note: dropout is not exported, and sbprun trains without it: {', '.join(dropped[:3])}"
+              + (f", {len(dropped) - 3} more" if len(dropped) > 3 else ""), file=sys.stderr)
+
+
 def export(wrapped, takes_mask, out, opset=23, exporter="dynamo", keep_names=True, base=None):
     """model.json of what load() returned, in the folder `out`; its path. base: a name for what is made of it, as adapters are."""
     os.makedirs(out, exist_ok=True)
+    note_dropout(wrapped)
     wrapped.eval()
     inputs = {"input_ids": torch.arange(5)[None] % 3}
     if takes_mask:

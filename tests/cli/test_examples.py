@@ -277,6 +277,12 @@ sys.exit(done.returncode)
         done = self.run_example("custom_model.py", "--sbprun", PROGRAMS / "sbprun", "--out", self.folder / "out", "--steps", 60,
                                 python=python)
         self.assertIn("after 7 8 9 10 comes 11", done.stdout)
+        self.assertNotIn("dropout", done.stderr)
+        file = self.folder / "dropping.py"
+        file.write_text("import sys, torch\nsys.path.insert(0, 'examples')\nimport custom_model\n\ndef model():\n"
+                        "    made = custom_model.model()\n    made.drop = torch.nn.Dropout(0.1)\n    return made\n")
+        done = self.run_example("export_model_json.py", f"{file}:model", "-o", self.folder / "exported", python=python)
+        self.assertIn("note: dropout is not exported, and sbprun trains without it: model.drop (0.1)\n", done.stderr)
 
 
 class Configurations(unittest.TestCase):
