@@ -286,15 +286,15 @@ sbp_status sbp_metrics_step(sbp_metrics *m, const sbp_step_report *r) {
 
 sbp_status sbp_metrics_evaluation(sbp_metrics *m, int64_t step, double epoch, const char *file) {
     const sbp_trainer *t = m->trainer;
+    const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
     if (!m->quiet) {
         sbp_progress_break();
         fprintf(stderr, "step %lld  eval_loss %.4f  %s\n", (long long)step,
-                t->loss >= 0 ? t->results[t->loss] : NAN, file);
+                t->loss >= 0 ? t->results[t->loss] : NAN, name);
     }
     if (!m->file && !m->lines)
         return SBP_OK;
     char of[80] = "";
-    const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
     if (m->evaluated_step == step) /* transformers' names where there are several */
         snprintf(of, sizeof of, "%.*s_", (int)strcspn(name, "."), name);
     m->evaluated_step = step;

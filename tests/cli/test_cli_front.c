@@ -22,7 +22,8 @@ static void test_card_of_an_adapter(void **state) {
     io_fixture *f = *state;
     cli_ok(f, "$R $S --data " DATA
               " --steps 40 --lora r=4,targets=q_proj+v_proj --base-name some/Model-1B --lr 1e-3 "
-              "--eval " DATA " --eval-every 30 --save-every never --out $D/my-model");
+              "--eval " DATA " --eval-every 30 --save-every never --out $D/my-model 2>$D/said");
+    cli_ok(f, "grep -E '^step 30  eval_loss [0-9.]+  train.jsonl$' $D/said"); /* names, not paths */
     const char *card = read_card(f, "my-model");
     static const char *const parts[] = {
         "\nbase_model: \"some/Model-1B\"\n",

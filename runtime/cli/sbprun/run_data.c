@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "frontends/files/hub.h"
 #include "ir/base/machine.h"
 #include "runtime/cli/sbprun/interrupt.h"
 #include "runtime/cli/sbprun/session.h"
@@ -327,10 +328,13 @@ static sbp_status find_template(load_job *job, const char *model) {
     }
     if (model)
         SBP_TRY(sbp_template_source_of_model(job->arena, world->diag, model, source));
+    const char *id = model ? sbp_hub_id_of(job->arena, model) : NULL;
+    if (id && source->text) /* in the cache, whose paths are long */
+        source->name = id;
     if (session->plan && session->plan->chat_template[0]) { /* it may be all that is left of the model */
         source->text = session->plan->chat_template;
         source->length = strlen(source->text);
-        source->name = session->plan->path;
+        source->name = "the plan's";
     }
     return SBP_OK;
 }
