@@ -2,6 +2,7 @@
  * the page cache (O_DIRECT), through a buffer where memory is not aligned: they are touched once a step, and
  * would push out everything else. The rest goes through the page cache, which the kernel keeps in step. */
 #include "backends/composite/disk.h"
+#include "ir/base/census.h"
 #include "ir/program/program.h"
 
 #include <errno.h>
@@ -133,10 +134,14 @@ static ssize_t move_some(int file, bool writes, char *data, int64_t bytes, int64
 
 /* As much of a piece as goes around the page cache; 0 when it must go through. */
 static ssize_t move_direct(composite_disk *disk, bool writes, char *data, int64_t bytes, int64_t offset) {
-    if (disk->direct < 0 || bytes < DIRECT_LEAST || offset % BLOCK != 0)
+    if (disk->direct < 0 || bytes < DIRECT_LEAST || offset % BLOCK != 0) {
+        SBP_CROSS(disk_through_cache);
         return 0;
+    }
     bytes -= bytes % BLOCK;
     bool aligned = (uintptr_t)data % BLOCK == 0;
+    SBP_CROSS_EITHER(aligned, disk_direct, disk_bounced);
+    SBP_CROSS_IF(!aligned && bytes > BOUNCE_BYTES, disk_bounced_in_pieces);
     if (!aligned && bytes > BOUNCE_BYTES)
         bytes = BOUNCE_BYTES;
     if (!aligned && writes)

@@ -16,6 +16,7 @@
 #define SBP_CUDA_ABI_H
 
 #include "backends/gpu/gpu.h"
+#include "ir/base/census.h"
 
 /* ---- architectures ---------------------------------------------------------------------------------- */
 
@@ -127,6 +128,7 @@ static inline void sbp_cuda_step_spread(sbp_cuda_step *step, int64_t rows, int64
     step->block[0] = wide;
     step->block[1] = SBP_CUDA_THREADS / wide;
     step->grid[0] = (uint32_t)sbp_ceil_div(cols, wide);
+    SBP_CROSS_EITHER(down > SBP_CUDA_MOST_BLOCKS_Y, cuda_grid_in_strides, cuda_grid_whole);
     step->grid[1] = (uint32_t)(down < 1 ? 1 : down < SBP_CUDA_MOST_BLOCKS_Y ? down : SBP_CUDA_MOST_BLOCKS_Y);
 }
 

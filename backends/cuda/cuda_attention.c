@@ -1,6 +1,7 @@
 /* cuda_attention.c: the tiles of attention's kernels, and what follows from them: definitions, launches, scratch
  * memory. */
 #include "backends/cuda/cuda_attention.h"
+#include "ir/base/census.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -437,6 +438,24 @@ static void wgmma_backward(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp
     out->maps[out->map_count++] = head_map(key, k, d, kv_heads, WGMMA_ROWS);
     out->maps[out->map_count++] = head_map(key, v, d, kv_heads, WGMMA_ROWS);
     out->maps[out->map_count++] = head_map(key, d_o, d, heads, WGMMA_QUERIES);
+}
+
+void sbp_cuda_attention_cross(const sbp_gpu_key *key, sbp_cuda_arch arch) {
+    bool back = is_backward(key), wide = key->d_qk > PART_COLUMNS || key->d_v > PART_COLUMNS;
+    if (key->variant == SBP_CUDA_PLAIN)
+        SBP_CROSS_EITHER(back, cuda_attention_back_plain, cuda_attention_plain);
+    if (key->variant == SBP_CUDA_WGMMA)
+        SBP_CROSS_EITHER(back, cuda_attention_back_wgmma, cuda_attention_wgmma);
+    if (key->variant != SBP_CUDA_MMA)
+        return;
+    if (back) {
+        SBP_CROSS_EITHER(wide, cuda_attention_back_parts, cuda_attention_back_mma);
+        SBP_CROSS_EITHER(joins_dkv(key), cuda_attention_dk_with_dv, cuda_attention_dk_apart);
+    } else {
+        SBP_CROSS_EITHER(wide, cuda_attention_parts, cuda_attention_mma);
+        SBP_CROSS_EITHER(find_tile(key, arch, PART_FORWARD).strips > 1, cuda_attention_strips,
+                         cuda_attention_strip);
+    }
 }
 
 int32_t sbp_cuda_attention_launch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,

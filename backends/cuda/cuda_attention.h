@@ -45,6 +45,8 @@ enum { SBP_CUDA_WORK_HEAD_ELEMS = 3, SBP_CUDA_WORK_ROW_ELEMS = 5, SBP_CUDA_WORK_
 /* Bytes of scratch memory of key->variant; args: heads (ints) and the rows of q count. */
 int64_t sbp_cuda_attention_scratch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args);
 
+/* Says which way a command goes by a key (ir/base/census.h). */
+void sbp_cuda_attention_cross(const sbp_gpu_key *key, sbp_cuda_arch arch);
 /* The launches of key->variant in order; returns their number, 0 without rows or keys. */
 int32_t sbp_cuda_attention_launch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,
                                   sbp_cuda_step *steps);

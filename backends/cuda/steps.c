@@ -4,6 +4,7 @@
 #include "backends/cuda/cuda_delta.h"
 #include "backends/cuda/cuda_experts.h"
 #include "backends/gpu/row.h"
+#include "ir/base/census.h"
 
 enum {
     THREADS = SBP_CUDA_THREADS,
@@ -35,6 +36,8 @@ static void spread_units(sbp_cuda_step *step, sbp_gpu_args *args, int32_t moved,
         aligned &= is_aligned(&o[i], bytes);
     }
     args->ints[8] = aligned;
+    SBP_CROSS_EITHER(aligned, cuda_units_of_16, cuda_units_of_elements);
+    SBP_CROSS_EITHER(whole, cuda_units_in_one_row, cuda_units_in_rows);
     sbp_cuda_step_spread(step, o[0].rows, aligned ? sbp_ceil_div(o[0].cols * bytes, UNIT) : o[0].cols);
 }
 
@@ -54,6 +57,20 @@ static bool has_kernel(const sbp_cuda_machine *machine, const sbp_gpu_key *key) 
     return !machine->has || machine->has(machine->owner, key);
 }
 
+static void cross_row(const sbp_rowkernel *kernel, const sbp_gpu_row_shape *shape) {
+    bool flat = shape->mode == SBP_GPU_ROW_FLAT || shape->mode == SBP_GPU_ROW_COLUMNS;
+    SBP_CROSS_EITHER(shape->width > 1, cuda_row_vector, cuda_row_plain);
+    SBP_CROSS_IF(shape->mode == SBP_GPU_ROW_FLAT, cuda_row_flat);
+    SBP_CROSS_IF(shape->mode == SBP_GPU_ROW_COLUMNS, cuda_row_columns);
+    SBP_CROSS_IF(shape->mode == SBP_GPU_ROW_HEADS, cuda_row_heads);
+    SBP_CROSS_IF(shape->mode == SBP_GPU_ROW_ROWS, cuda_row_rows);
+    SBP_CROSS_IF(shape->mode == SBP_GPU_ROW_BLOCKS, cuda_row_blocks);
+    if (flat)
+        SBP_CROSS_EITHER(sbp_gpu_row_packs(kernel, shape), cuda_row_packed, cuda_row_apart);
+    else if (shape->lanes > 0)
+        SBP_CROSS_EITHER(shape->lanes > 32, cuda_row_team_of_warps, cuda_row_team_in_warp);
+}
+
 /* The variant for aligned operands where there is one and they are. */
 static void set_row(sbp_cuda_step *step, const sbp_dispatch *dispatch, const sbp_cuda_machine *machine,
                     const sbp_gpu_args *args) {
@@ -64,6 +81,7 @@ static void set_row(sbp_cuda_step *step, const sbp_dispatch *dispatch, const sbp
         step->key.variant = SBP_CUDA_PLAIN;
         (void)sbp_gpu_row_shape_of(dispatch->kernel, false, &shape);
     }
+    cross_row(dispatch->kernel, &shape);
     set_blocks(step, sbp_gpu_row_groups(dispatch->kernel, &shape, dispatch->rows), (uint32_t)shape.threads);
 }
 
@@ -136,6 +154,20 @@ static bool does_nothing(const sbp_dispatch *dispatch) {
     }
 }
 
+static void cross_variant(const sbp_gpu_key *key, const sbp_cuda_machine *machine) {
+    bool plain = key->variant == SBP_CUDA_PLAIN;
+    if (sbp_cuda_experts_is((sbp_command_kind)key->kind))
+        SBP_CROSS_EITHER(plain, cuda_experts_plain, cuda_experts_mma);
+    else if (!sbp_cuda_delta_is((sbp_command_kind)key->kind))
+        sbp_cuda_attention_cross(key, machine->arch);
+    else if (key->kind == SBP_CMD_SSD || key->kind == SBP_CMD_SSD_BWD)
+        SBP_CROSS(cuda_ssd_plain);
+    else if (key->kind == SBP_CMD_DELTA_RULE)
+        SBP_CROSS_EITHER(plain, cuda_delta_plain, cuda_delta_mma);
+    else
+        SBP_CROSS_EITHER(plain, cuda_delta_back_plain, cuda_delta_back_mma);
+}
+
 int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *machine, sbp_gpu_args *args,
                        sbp_cuda_step *steps) {
     const sbp_command *command = dispatch->command;
@@ -145,6 +177,7 @@ int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *mac
     sbp_gpu_dispatch_dtypes(dispatch, dtypes);
     if (has_variants(command)) {
         sbp_gpu_key key = variant_key(command, dtypes, args, machine);
+        cross_variant(&key, machine);
         return launch(&key, args, machine, steps);
     }
     if (does_nothing(dispatch) ||
@@ -189,6 +222,8 @@ int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *mac
         break;
     case SBP_CMD_REDUCE:
         args->ints[8] = (int32_t)reduce_blocks(&v[SBP_REDUCE_SRC]);
+        SBP_CROSS_EITHER(args->ints[8] > 1, cuda_reduce_blocks, cuda_reduce_block);
+        SBP_CROSS_IF(args->ints[8] == SBP_CUDA_REDUCE_BLOCKS, cuda_reduce_most_blocks);
         set_blocks(&steps[0], args->ints[8], THREADS);
         set_blocks(&steps[1], 1, THREADS);
         break;

@@ -165,6 +165,10 @@ int32_t sbp_gpu_row_teams(const sbp_gpu_row_shape *shape) {
     return shape->lanes > 0 ? shape->threads / shape->lanes : 1;
 }
 
+bool sbp_gpu_row_packs(const sbp_rowkernel *kernel, const sbp_gpu_row_shape *shape) {
+    return places_of(kernel, shape) < SBP_GPU_ROW_PACKED;
+}
+
 int64_t sbp_gpu_row_groups(const sbp_rowkernel *kernel, const sbp_gpu_row_shape *shape, int64_t rows) {
     bool flat = shape->mode == SBP_GPU_ROW_FLAT;
     int64_t places, blocks = sbp_ceil_div(rows, SBP_PARTIAL_ROWS);
@@ -172,7 +176,7 @@ int64_t sbp_gpu_row_groups(const sbp_rowkernel *kernel, const sbp_gpu_row_shape 
     case SBP_GPU_ROW_FLAT:
     case SBP_GPU_ROW_COLUMNS:
         places = places_of(kernel, shape);
-        if (places < SBP_GPU_ROW_PACKED)
+        if (sbp_gpu_row_packs(kernel, shape))
             return sbp_ceil_div((flat ? rows : blocks) * places, shape->threads);
         return (flat ? rows : blocks) * sbp_ceil_div(places, shape->threads);
     case SBP_GPU_ROW_HEADS:

@@ -102,6 +102,7 @@ typedef struct sbp_vulkan_machine {
     bool software;        /* a CPU driver (VK_PHYSICAL_DEVICE_TYPE_CPU) */
     bool lacks_float64;   /* no shaderFloat64 */
     sbp_vulkan_gemm gemm; /* the variant of all matmuls that can have it: tests; else SBP_VULKAN_ANY */
+    bool by_size;         /* a software driver, too, chooses by size: tests */
     sbp_vulkan_shape f16; /* for matmuls of f16 */
     sbp_vulkan_shape bf16;
     uint32_t subgroup_size;  /* as reported; 0 unknown */

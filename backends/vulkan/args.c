@@ -2,6 +2,7 @@
 #include "backends/vulkan/abi.h"
 
 #include "backends/gpu/row.h"
+#include "ir/base/census.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,13 +52,18 @@ static uint32_t gemm_local_size(const sbp_vulkan_machine *machine, sbp_vulkan_ge
     return shares && size <= machine->max_local_size ? size : 0;
 }
 
+/* A software driver has no use for shared memory: direct, but where tests ask for more. */
+static bool always_direct(const sbp_vulkan_machine *machine) {
+    return machine->software && machine->gemm == SBP_VULKAN_ANY && !machine->by_size;
+}
+
 /* The variant of a matmul of these types; rows, cols: of d. The wide ones have no registers to spare for
  * sums of sums, so long ones, which want them, are not theirs. */
 static sbp_vulkan_gemm choose_gemm(const sbp_vulkan_machine *machine, const sbp_dtype *dtypes, int64_t rows,
                                    int64_t cols, int64_t depth) {
     static const sbp_vulkan_gemm order[] = {SBP_VULKAN_MATRIX_WIDE, SBP_VULKAN_MATRIX, SBP_VULKAN_WIDE,
                                             SBP_VULKAN_TILED};
-    if (machine->gemm == SBP_VULKAN_DIRECT || (machine->software && machine->gemm == SBP_VULKAN_ANY) ||
+    if (machine->gemm == SBP_VULKAN_DIRECT || always_direct(machine) ||
         gemm_local_size(machine, SBP_VULKAN_TILED, dtypes[1]) == 0)
         return SBP_VULKAN_DIRECT;
     bool large = sbp_ceil_div(rows, SBP_VULKAN_GEMM_WIDE) * sbp_ceil_div(cols, SBP_VULKAN_GEMM_WIDE) >=
@@ -67,8 +73,11 @@ static sbp_vulkan_gemm choose_gemm(const sbp_vulkan_machine *machine, const sbp_
         bool wanted = order[i] == machine->gemm || order[i] == SBP_VULKAN_TILED;
         if (machine->gemm == SBP_VULKAN_ANY)
             wanted = large || !wide;
+        SBP_CROSS_IF(wanted && wide && depth > SBP_VULKAN_GEMM_CHAIN, vulkan_gemm_too_deep);
         if (wide && depth > SBP_VULKAN_GEMM_CHAIN)
             wanted = false;
+        SBP_CROSS_IF(wanted && machine->gemm == SBP_VULKAN_ANY && wide, vulkan_gemm_large);
+        SBP_CROSS_IF(wanted && machine->gemm == SBP_VULKAN_ANY && !large, vulkan_gemm_small);
         if (wanted && sbp_vulkan_gemm_exists(order[i], dtypes) &&
             gemm_local_size(machine, order[i], dtypes[SBP_GEMM_A]) > 0)
             return order[i];
@@ -89,7 +98,7 @@ static uint32_t module_gemm_size(const sbp_vulkan_machine *machine, const sbp_gp
     sbp_dtype dtype = (sbp_dtype)key->dtypes[SBP_GEMM_A];
     if (dtype == SBP_DTYPE_COUNT)
         return 0;
-    if (machine->software && asked == SBP_VULKAN_ANY)
+    if (always_direct(machine))
         asked = SBP_VULKAN_DIRECT;
     bool staged = asked != SBP_VULKAN_DIRECT && gemm_local_size(machine, SBP_VULKAN_TILED, dtype) > 0;
     bool wanted = gemm == SBP_VULKAN_DIRECT  ? !staged
@@ -229,7 +238,7 @@ int64_t sbp_vulkan_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_mac
     case SBP_CMD_GEMM: /* direct: by four where a tile fits, and once per block of 256; of the others wide
                           loops most, up to three times a step, and has few of them */
         k = command->u.gemm.ta ? v[SBP_GEMM_A].rows : v[SBP_GEMM_A].cols;
-        if (machine->gemm != SBP_VULKAN_ANY && machine->gemm != SBP_VULKAN_DIRECT)
+        if (machine->gemm != SBP_VULKAN_DIRECT && !always_direct(machine))
             return k / 4 + (k <= SBP_VULKAN_GEMM_CHAIN ? 3 * k : 0) + 192;
         q = v[SBP_GEMM_D].rows < SBP_VULKAN_GEMM_DIRECT || v[SBP_GEMM_D].cols < SBP_VULKAN_GEMM_DIRECT
                 ? k
@@ -318,6 +327,7 @@ uint32_t sbp_vulkan_local_size(const sbp_program *program, const sbp_gpu_key *ke
 /* A linear number of workgroups: the shader's number is x + 65535 y; those beyond the last return. */
 static void set_groups(sbp_vulkan_step *step, int64_t count) {
     const int64_t most = 65535;
+    SBP_CROSS_EITHER(count > most, vulkan_groups_plane, vulkan_groups_line);
     step->groups[0] = (uint32_t)(count < most ? count : most);
     step->groups[1] = (uint32_t)sbp_ceil_div(count, most);
     step->groups[2] = 1;
@@ -365,6 +375,14 @@ static void expert_groups(const sbp_dispatch *dispatch, int64_t local, int64_t g
 static int64_t row_groups(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine) {
     int32_t local = (int32_t)row_local_size(dispatch->kernel, machine);
     const sbp_gpu_row_shape shape = sbp_gpu_row_shape_plain(dispatch->kernel, local);
+    SBP_CROSS_IF(shape.mode == SBP_GPU_ROW_FLAT, vulkan_row_flat);
+    SBP_CROSS_IF(shape.mode == SBP_GPU_ROW_COLUMNS, vulkan_row_columns);
+    SBP_CROSS_IF(shape.mode == SBP_GPU_ROW_HEADS, vulkan_row_heads);
+    SBP_CROSS_IF(shape.mode == SBP_GPU_ROW_ROWS, vulkan_row_rows);
+    SBP_CROSS_IF(shape.mode == SBP_GPU_ROW_BLOCKS, vulkan_row_blocks);
+    SBP_CROSS_IF(!is_flat(dispatch->kernel) && local > 8, vulkan_row_wider);
+    if (is_flat(dispatch->kernel))
+        SBP_CROSS_EITHER(sbp_gpu_row_packs(dispatch->kernel, &shape), vulkan_row_packed, vulkan_row_apart);
     return sbp_gpu_row_groups(dispatch->kernel, &shape, dispatch->rows);
 }
 
@@ -387,6 +405,14 @@ bool sbp_vulkan_work_fits(const sbp_dispatch *dispatch) {
                (ssd ? sbp_gpu_ssd_columns : sbp_gpu_delta_columns)(&dispatch->command->u.delta, backward);
 }
 
+static void cross_gemm(sbp_vulkan_gemm gemm) {
+    SBP_CROSS_IF(gemm == SBP_VULKAN_DIRECT, vulkan_gemm_direct);
+    SBP_CROSS_IF(gemm == SBP_VULKAN_TILED, vulkan_gemm_tiled);
+    SBP_CROSS_IF(gemm == SBP_VULKAN_WIDE, vulkan_gemm_wide);
+    SBP_CROSS_IF(gemm == SBP_VULKAN_MATRIX, vulkan_gemm_matrix);
+    SBP_CROSS_IF(gemm == SBP_VULKAN_MATRIX_WIDE, vulkan_gemm_matrix_wide);
+}
+
 int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine,
                          sbp_vulkan_step *steps, int64_t *scratch_bytes) {
     const sbp_command *command = dispatch->command;
@@ -403,6 +429,8 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
     if (command->kind == SBP_CMD_GEMM)
         gemm = choose_gemm(machine, dtypes, v[SBP_GEMM_D].rows, v[SBP_GEMM_D].cols,
                            command->u.gemm.ta ? v[SBP_GEMM_A].rows : v[SBP_GEMM_A].cols);
+    if (command->kind == SBP_CMD_GEMM)
+        cross_gemm(gemm);
     int32_t count = sbp_vulkan_step_keys(command, dtypes, gemm, keys);
     for (int32_t i = 0; i < count; i++)
         keys[i].no64 = machine->lacks_float64 && sbp_vulkan_uses_f64(command, dispatch->kernel);
@@ -466,6 +494,8 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
         groups[0] =
             v[SBP_REDUCE_DST].rows > 0 && v[SBP_REDUCE_DST].cols > 0 ? reduce_groups(&v[SBP_REDUCE_SRC]) : 0;
         groups[1] = groups[0] > 0 ? 1 : 0;
+        SBP_CROSS_EITHER(groups[0] > 1, vulkan_reduce_groups, vulkan_reduce_group);
+        SBP_CROSS_IF(groups[0] == SBP_VULKAN_REDUCE_GROUPS, vulkan_reduce_most_groups);
         *scratch_bytes = SBP_VULKAN_REDUCE_GROUPS * 8;
         waits = true;
         break;

@@ -1,6 +1,7 @@
 /* gradients.c: from the accumulators of a call to updates, and over the interconnect between. */
 #include <string.h>
 
+#include "ir/base/census.h"
 #include "passes/calls/builder.h"
 
 /* ---- tasks -------------------------------------------------------------------------------------------- */
@@ -265,6 +266,7 @@ static void begin_accum_buckets(sbp_calls_builder *e, int32_t call) {
             elems += part;
             taken[i] = true;
         }
+        SBP_CROSS_IF(count > 1, plan_gradients_in_bucket);
         if (count > 0)
             begin_accums(e, call, members, count, sparing || count > 1, NULL);
     }

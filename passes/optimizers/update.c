@@ -3,6 +3,7 @@
  *
  * Clipping as torch.nn.utils.clip_grad_norm_: factor min(1, max_grad_norm / (norm + 1e-6)). */
 #include "passes/optimizers/update.h"
+#include "ir/base/census.h"
 
 #include <string.h>
 
@@ -149,8 +150,10 @@ static bool has_blocks(const sbp_param *param) {
 
 /* Whether the states of a parameter are in 8 bits. */
 static bool in_blocks(const sbp_program_builder *p, const sbp_param *param) {
-    return p->options.state_dtype == SBP_D8 && elems_of(param) >= SBP_BLOCK_LEAST &&
-           elems_of(param) % SBP_BLOCK == 0;
+    bool fits = elems_of(param) >= SBP_BLOCK_LEAST && elems_of(param) % SBP_BLOCK == 0;
+    if (p->options.state_dtype == SBP_D8)
+        SBP_CROSS_EITHER(fits, plan_states_in_blocks, plan_states_wide);
+    return p->options.state_dtype == SBP_D8 && fits;
 }
 
 const char *const sbp_optimizer_names[SBP_OPTIMIZER_COUNT] = {

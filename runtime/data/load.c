@@ -2,6 +2,7 @@
  * others make documents of records, a batch at a time. What is said, and which row is found to be wrong, does
  * not depend on how many they are. */
 #include "runtime/data/load.h"
+#include "ir/base/census.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -505,6 +506,7 @@ static sbp_status handle_batch(loader *l, batch *b) {
     if (!l->pool && l->options->threads > 1 && l->bytes >= THREADS_FROM_BYTES &&
         l->first.form.type != SBP_ROW_NONE)
         l->pool = open_pool(l->options, &l->first);
+    SBP_CROSS_EITHER(l->pool, data_threads, data_one_thread);
     if (l->pool) {
         b->warned = told_by(&l->first.maker);
         return submit(l, b);

@@ -1,5 +1,6 @@
 /* executor_bind.c: a micro-batch: row inputs, chunk tables, scatter orders, and views evaluated at T and S.
  */
+#include "ir/base/census.h"
 #include "runtime/run/executor_internal.h"
 
 #include <math.h>
@@ -252,6 +253,8 @@ static sbp_status fill_table(const binder *b, int32_t table) {
     sbp_executor *x = b->x;
     const sbp_chunk_table *t = &x->program->tables[table];
     int64_t rows = x->position.sizes.v[SBP_W], step = x->position.sizes.v[t->step] * x->program->context;
+    SBP_CROSS_EITHER(rows > step, run_chunks, run_chunk);
+    SBP_CROSS_IF(rows > step && rows % step != 0, run_chunk_short);
     for (int64_t row0 = 0, chunk = 0; row0 < rows; row0 += step, chunk++) {
         int64_t *lo = &x->lo[table][chunk * t->window_count];
         for (int32_t w = 0; w < t->window_count; w++)
@@ -351,6 +354,7 @@ static sbp_status write_segments(const binder *b, const sorter *s, int64_t count
         }
         run--;
         filled++;
+        SBP_CROSS_IF(filled == limit, run_segments_pieces);
         if (filled == limit || k == count - 1) {
             SBP_TRY(sbp_executor_put(b->x, to->space, offset, piece, filled * 4, b->diag));
             offset += filled * 4;

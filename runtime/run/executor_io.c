@@ -1,5 +1,6 @@
 /* executor_io.c: reading and writing buffers: directly where the device maps its memory, else through a
  * bounded staging buffer. */
+#include "ir/base/census.h"
 #include "runtime/run/executor_internal.h"
 
 #include <string.h>
@@ -37,6 +38,7 @@ sbp_status sbp_executor_convert_out(sbp_executor *x, sbp_space space, int64_t of
         return SBP_OK;
     }
     int64_t unit = sbp_dtype_bytes(from), piece = SBP_STAGING_BYTES / unit;
+    SBP_CROSS_EITHER(count > piece, run_read_pieces, run_read_piece);
     for (int64_t k = 0; k < count; k += piece) {
         int64_t n = count - k < piece ? count - k : piece;
         SBP_TRY(sbp_executor_get(x, space, offset + k * unit, x->staging, n * unit, diag));
@@ -56,6 +58,7 @@ sbp_status sbp_executor_convert_in(sbp_executor *x, sbp_space space, int64_t off
         return SBP_OK;
     }
     int64_t unit = sbp_dtype_bytes(to), piece = SBP_STAGING_BYTES / unit;
+    SBP_CROSS_EITHER(count > piece, run_write_pieces, run_write_piece);
     for (int64_t k = 0; k < count; k += piece) {
         int64_t n = count - k < piece ? count - k : piece;
         sbp_executor_convert(to, x->staging, dtype, (const unsigned char *)data + k * sbp_dtype_bytes(dtype),
@@ -132,6 +135,7 @@ static sbp_status fill(sbp_executor *x, int32_t buffer, double value, sbp_diag *
     const sbp_buffer *b = &x->program->buffers[buffer];
     int64_t unit = sbp_dtype_bytes(b->dtype), piece = SBP_STAGING_BYTES / unit;
     int64_t elems = sbp_executor_elems(x, buffer);
+    SBP_CROSS_EITHER(elems > piece, run_fill_pieces, run_fill_piece);
     for (int64_t e = 0; e < piece && e < elems; e++)
         sbp_element_set(x->staging, b->dtype, e, value);
     for (int32_t slot = 0; slot < b->count; slot++)

@@ -1,4 +1,5 @@
 /* weights.c: loads parameters from files. */
+#include "ir/base/census.h"
 #include "runtime/run/weights_internal.h"
 
 #include <math.h>
@@ -67,6 +68,7 @@ static sbp_status write_packed(const target *t, int64_t first, int64_t count, sb
     part_arrays arrays;
     int32_t block = sbp_format_of(t->format)->block;
     begin_parts(&arrays);
+    SBP_CROSS_EITHER(count > PACKED_ELEMS, run_pack_pieces, run_pack_piece);
     for (int64_t at = 0; at < count; at += PACKED_ELEMS) {
         int64_t n = count - at < PACKED_ELEMS ? count - at : PACKED_ELEMS;
         for (int64_t k = 0; k < n; k++)
@@ -194,6 +196,10 @@ static sbp_status scatter(void *user, const sbp_recipe_run *run) {
 static sbp_status load_pieces(load *l) {
     int64_t first = l->map.source_base, end = sbp_recipe_source_end(&l->map);
     bool direct = sbp_recipe_is_one_run(&l->map) && !l->map.changes_values;
+    if (direct)
+        SBP_CROSS_EITHER(end - first > PIECE_ELEMS, run_load_pieces, run_load_piece);
+    else
+        SBP_CROSS_EITHER(end - first > PIECE_ELEMS, run_load_scattered_pieces, run_load_scattered_piece);
     for (int64_t at = first; at < end; at += PIECE_ELEMS) {
         int64_t count = end - at < PIECE_ELEMS ? end - at : PIECE_ELEMS;
         if (direct) {
@@ -285,6 +291,7 @@ static sbp_status load_blocks(const load *l, const sbp_recipe *recipe) {
     begin_parts(&b.arrays);
     SBP_TRY(sbp_recipe_compile(l->to.diag, recipe, &map));
     int64_t end = sbp_recipe_source_end(&map);
+    SBP_CROSS_EITHER(end - map.source_base > piece, run_load_blocks_pieces, run_load_blocks_piece);
     for (b.first = map.source_base; b.first < end; b.first += piece) {
         int64_t count = end - b.first < piece ? end - b.first : piece;
         SBP_TRY(sbp_weights_read_blocks(l->weights, l->weight, b.first, count, b.arrays.parts, l->to.diag));

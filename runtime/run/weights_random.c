@@ -1,5 +1,6 @@
 /* weights_random.c: initialises parameters at random: a crew of threads draws, in the type that is kept, and
  * this thread writes to the device what was drawn before meanwhile. */
+#include "ir/base/census.h"
 #include "runtime/run/executor_internal.h"
 #include "runtime/run/weights_internal.h"
 
@@ -233,6 +234,10 @@ static sbp_status randomize_tensor(randomizer *r, int32_t t, sbp_diag *diag) {
               .dtype = to.dtype};
     bool whole = to.master < 0 && !to.format && !sbp_executor_is_shared(r->x, to.buffer);
     unsigned char *memory = whole ? sbp_executor_map(r->x, to.buffer, 0) : NULL;
+    if (!memory)
+        SBP_CROSS_EITHER(to.elems > r->piece, run_random_pieces, run_random_piece);
+    else
+        SBP_CROSS_EITHER(to.elems > BLOCK_ELEMS, run_random_mapped_blocks, run_random_mapped_block);
     if (!memory)
         return randomize_pieces(r, &to, d);
     SBP_TRY(sbp_executor_wait(r->x, diag));

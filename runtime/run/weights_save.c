@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "frontends/weights/safetensors.h"
+#include "ir/base/census.h"
 
 enum { PIECE_ELEMS = 1 << 16 };
 
@@ -180,6 +181,7 @@ static sbp_status convert(const saver *s, const sbp_tensor_source *source, sbp_d
 
 static sbp_status save_pieces(saver *s, const sbp_tensor_source *source, part *parts, sbp_dtype dtype) {
     sbp_dtype staged = dtype == SBP_F64 ? SBP_F64 : SBP_F32;
+    SBP_CROSS_EITHER(source->elems > PIECE_ELEMS, run_save_pieces, run_save_piece);
     for (int64_t at = 0; at < source->elems; at += PIECE_ELEMS) {
         int64_t count = source->elems - at < PIECE_ELEMS ? source->elems - at : PIECE_ELEMS;
         memset(s->staging, 0, (size_t)(count * sbp_dtype_bytes(staged)));
@@ -476,6 +478,7 @@ static sbp_status spool_tensor(sbp_gradient_dump *d, part *p, sbp_diag *diag) {
     const sbp_recipe_map *map = &p->tensor->map;
     int64_t unit = sbp_dtype_bytes(d->dtype), first = map->source_base, end = sbp_recipe_source_end(map);
     int64_t base = d->spool_at[p->index];
+    SBP_CROSS_EITHER(end - first > PIECE_ELEMS, run_spool_pieces, run_spool_piece);
     for (int64_t at = first; at < end; at += PIECE_ELEMS) {
         int64_t count = end - at < PIECE_ELEMS ? end - at : PIECE_ELEMS;
         if (p->copy)

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "backends/ranks/ranks.h"
+#include "ir/base/census.h"
 #include "ir/base/json_write.h"
 #include "runtime/train/checkpoint_state.h"
 #include "runtime/train/checksums.h"
@@ -228,6 +229,7 @@ static sbp_status close_mover(mover *m, const sbp_tensor_entry *tensor, sbp_stat
 /* All pieces of an extra, one way or the other. */
 static sbp_status move_pieces(checkpoint_job *job, const extra *e, mover *movers, const sbp_weight *weight) {
     int64_t unit = sbp_dtype_bytes(e->dtype);
+    SBP_CROSS_EITHER(e->source->elems > PIECE_ELEMS, train_checkpoint_pieces, train_checkpoint_piece);
     for (int64_t at = 0; at < e->source->elems; at += PIECE_ELEMS) {
         int64_t count = e->source->elems - at < PIECE_ELEMS ? e->source->elems - at : PIECE_ELEMS;
         if (weight)
@@ -252,6 +254,7 @@ static sbp_status move_pieces(checkpoint_job *job, const extra *e, mover *movers
 
 /* A buffer as it is. */
 static sbp_status move_buffer(checkpoint_job *job, const extra *e, const sbp_weight *weight) {
+    SBP_CROSS_EITHER(e->elems > PIECE_ELEMS, train_checkpoint_buffer_pieces, train_checkpoint_buffer_piece);
     for (int64_t at = 0; at < e->elems; at += PIECE_ELEMS) {
         int64_t count = e->elems - at < PIECE_ELEMS ? e->elems - at : PIECE_ELEMS;
         if (!weight) {

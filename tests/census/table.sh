@@ -41,7 +41,7 @@ awk -v mode="$mode" -v lacking=" $* " -v cpuinfo="$(cat "${CENSUS_CPUINFO:-/proc
         exempt[name] = $2
         $1 = $2 = ""
         reason[name] = substr($0, 3)
-        if (exempt[name] !~ /^(never|all|without:[a-z0-9_]+)$/) wrong("exempt.txt: " name " is exempt " exempt[name])
+        if (exempt[name] !~ /^(never|all|machine|open|without:[a-z0-9_]+)$/) wrong("exempt.txt: " name " is exempt " exempt[name])
         next
     }
     {
@@ -51,6 +51,7 @@ awk -v mode="$mode" -v lacking=" $* " -v cpuinfo="$(cat "${CENSUS_CPUINFO:-/proc
         }
         if (known[$1] == "") next
         for (i = 2; i <= NF; i++) {
+            if (known[$1] == "values" && $i !~ /^(disk|plan|run|train|data)_/) continue # what computes has other truths
             if (!($i in of)) { wrong("a process crossed " $i ", which census.def does not have"); continue }
             crossed[$i, known[$1]]++
             any[$i]++
@@ -67,8 +68,9 @@ awk -v mode="$mode" -v lacking=" $* " -v cpuinfo="$(cat "${CENSUS_CPUINFO:-/proc
             if (is_exempt == "all" && mode == "all") is_exempt = ""
             note = ""
             if (index(lacking, " " device " ")) note = "no " device " here"
+            else if (is_exempt ~ /^(machine|open)$/ && any[name]) note = ""
             else if (is_exempt != "" && any[name]) { note = "EXEMPT, BUT CROSSED"; wrong_exempt[name] }
-            else if (is_exempt != "") note = "exempt: " reason[name] (exempt[name] == "all" ? " (--all crosses it)" : "")
+            else if (is_exempt != "") note = (is_exempt == "open" ? "OPEN: " : "exempt: ") reason[name] (exempt[name] == "all" ? " (--all crosses it)" : "")
             else if (!any[name]) { note = "CROSSED BY NONE: " of[name]; missing[name] }
             printf "%-40s %8d %8d %8d%s\n", name, crossed[name, "commands"], crossed[name, "models"], crossed[name, "values"], note == "" ? "" : "  " note
         }

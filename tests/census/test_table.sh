@@ -34,6 +34,10 @@ printf 'conformance_cpu cpu_short %s\ntest_gold gpu_odd\n' "$typed" > "$work/lin
 expect 1 '^wrong: cpu_long \(more than 3\): no test' default
 echo 'test_other cpu_long' >> "$work/lines"
 expect 1 '^cpu_long +0 +0 +0  CROSSED BY NONE' default
+# values are a truth for what moves them alone
+printf 'test_moves* values\n' >> "$CENSUS_TRUTHS"
+printf 'test_moves cpu_long\n' >> "$work/lines"
+expect 1 '^cpu_long +0 +0 +0  CROSSED BY NONE' default
 # of one arithmetic of three
 printf 'conformance_cpu cpu_short cpu_long cpu_typed_f32 cpu_typed_f64\ntest_gold gpu_odd\n' > "$work/lines"
 expect 1 '^wrong: cpu_typed_bf16 ' default
@@ -53,6 +57,11 @@ echo 'cpu_long without:avx512_bf16 no instruction' > "$CENSUS_EXEMPT"
 expect 0 'exempt: no instruction' default
 echo 'cpu_long without:avx2 no instruction' > "$CENSUS_EXEMPT"
 expect 1 '^wrong: cpu_long ' default
+echo 'cpu_short machine it depends' > "$CENSUS_EXEMPT"
+echo 'cpu_long machine it depends' >> "$CENSUS_EXEMPT"
+expect 0 '^cpu_long .* exempt: it depends' default
+sed -i 's/machine/open/' "$CENSUS_EXEMPT"
+expect 0 '^cpu_long .* OPEN: it depends' default
 echo 'cpu_short never because' > "$CENSUS_EXEMPT"
 expect 1 'cpu_short is in exempt.txt, but a test crosses it' default
 echo 'cpu_other never because' > "$CENSUS_EXEMPT"

@@ -410,6 +410,14 @@ static bool is_for_another(void) {
     return seen++ % SBP_COUNT(sets) != turn;
 }
 
+/* Whether the device is among those of the case. */
+static bool is_on(uint32_t these) {
+    uint32_t own = strcmp(under_test->name, "cuda") == 0     ? SUITE_ON_CUDA
+                   : strcmp(under_test->name, "vulkan") == 0 ? SUITE_ON_VULKAN
+                                                             : SUITE_ON_CPU;
+    return these == 0 || (these & own);
+}
+
 bool suite_wants(suite_case *c) {
     sbp_span spans[SUITE_MOST_TENSORS];
     if (c->asked)
@@ -417,7 +425,8 @@ bool suite_wants(suite_case *c) {
     lay_out(c);
     c->asked = true;
     sbp_dispatch dispatch = dispatch_of(c, SBP_DEVICE, spans);
-    c->wanted = !is_for_another() && !is_left_out(&dispatch);
+    bool always = c->only_on && getenv("SBP_TEST_EDGES");
+    c->wanted = is_on(c->only_on) && (always || (!is_for_another() && !is_left_out(&dispatch)));
     return c->wanted;
 }
 

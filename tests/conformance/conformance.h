@@ -21,6 +21,9 @@
 
 enum { SUITE_MOST_TENSORS = SBP_MAX_COMMAND_OPERANDS };
 
+/* Devices that a case is for. */
+enum { SUITE_ON_CPU = 1, SUITE_ON_CUDA = 2, SUITE_ON_VULKAN = 4 };
+
 /* How a tensor lies in memory. */
 typedef enum suite_layout {
     SUITE_DENSE,   /* rows follow each other */
@@ -63,6 +66,8 @@ typedef struct suite_case {
     double scalars[SBP_ROWKERNEL_MAX_SCALARS];
     suite_layout layout;
     bool same_bits;     /* in every instruction set of the CPU device */
+    uint32_t only_on;   /* devices that choose another way at this size: the case is for these, and with
+                           SBP_TEST_EDGES no sample leaves it out; 0: all devices, sampled */
     bool asked, wanted; /* suite_wants */
     const char *name;   /* for messages */
 } suite_case;

@@ -14,8 +14,9 @@ typedef struct sequence {
 typedef struct setting {
     sbp_attention_attrs attrs;
     sbp_dtype dtype;
-    int copies; /* of the workspace; 0: none */
-    bool wide;  /* o and dq in fp32, whatever dtype is */
+    int copies;       /* of the workspace; 0: none */
+    bool wide;        /* o and dq in fp32, whatever dtype is */
+    uint32_t only_on; /* of suite_case */
 } setting;
 
 /* A factor that attention makes itself, p or ds: of bf16 the CPU and CUDA round it, of f16 CUDA does; others
@@ -238,6 +239,7 @@ static void check_attention(const char *name, const setting *t, int64_t total, i
     c->command.kind = backward ? SBP_CMD_ATTN_BWD : SBP_CMD_ATTN_FWD;
     c->command.u.attention = *a;
     c->same_bits = t->dtype == SBP_BF16;
+    c->only_on = t->only_on;
     if (!suite_wants(c)) {
         suite_end(c);
         return;
@@ -372,6 +374,39 @@ static void test_attention_wide(void **state) {
             check_attention("attention, wide heads", &wide[t], 40, 20, true, backward, (uint64_t)t);
 }
 
+/* Heads so wide that a tile has fewer keys, in more than one tile; so many heads on one of keys that a block has few
+ * positions; rows a power of two apart. */
+static void test_attention_cut(void **state) {
+    (void)state;
+    static const struct {
+        sbp_attention_attrs attrs;
+        int64_t keys, rows;
+    } cuts[] = {
+        {{.heads = 2, .kv_heads = 1, .d_qk = 512, .d_v = 512, .scale = 0.05}, 300, 20},
+        {{.heads = 1, .kv_heads = 1, .d_qk = 192, .d_v = 256, .scale = 0.06, .window = 400}, 700, 9},
+        {{.heads = 1, .kv_heads = 1, .d_qk = 272, .d_v = 40, .scale = 0.06}, 500, 9},
+        {{.heads = 16, .kv_heads = 1, .d_qk = 20, .d_v = 24, .scale = 0.2}, 60, 30},
+        {{.heads = 71, .kv_heads = 1, .d_qk = 8, .d_v = 9, .scale = 0.3}, 40, 9},
+        {{.heads = 96, .kv_heads = 1, .d_qk = 4, .d_v = 4, .scale = 0.3, .window = 7}, 30, 11},
+    };
+    static const sbp_dtype types[] = {SBP_F32, SBP_F64, SBP_BF16};
+    for (int i = 0; i < SBP_COUNT(cuts); i++)
+        for (int d = 0; d < SBP_COUNT(types); d++)
+            for (int backward = 0; backward < 2; backward++) {
+                char name[64];
+                snprintf(name, sizeof name, "attention, cut %d, %s%s", i, sbp_dtype_name(types[d]),
+                         backward ? " backward" : "");
+                setting t = {.attrs = cuts[i].attrs,
+                             .dtype = types[d],
+                             .copies = 2 * (i % 2),
+                             .wide = types[d] == SBP_BF16,
+                             .only_on = SUITE_ON_CPU};
+                check_attention(
+                    name, &t, cuts[i].keys, cuts[i].rows, i > 2, backward,
+                    (uint64_t)(2 * d + (i > 2 ? 2 : 0))); /* no factor lies where doubts miss it */
+            }
+}
+
 /* Of nearly all factors it is known what they are rounded to: so a rounding that is missing, or another, is
  * seen. */
 static void test_attention_doubts(void **state) {
@@ -423,5 +458,6 @@ static void test_attention_reference(void **state) {
 const struct CMUnitTest suite_attention_tests[] = {
     cmocka_unit_test(test_attention_reference), cmocka_unit_test(test_attention_forward),
     cmocka_unit_test(test_attention_backward),  cmocka_unit_test(test_attention_long),
-    cmocka_unit_test(test_attention_wide),      cmocka_unit_test(test_attention_doubts)};
+    cmocka_unit_test(test_attention_wide),      cmocka_unit_test(test_attention_cut),
+    cmocka_unit_test(test_attention_doubts)};
 const int suite_attention_count = SBP_COUNT(suite_attention_tests);

@@ -24,9 +24,13 @@ static void shuffle(int *order, int count) {
     }
 }
 
-static void route_case(uint64_t number, sbp_dtype dtype, int64_t rows, int64_t experts) {
+/* k: how many are chosen; 0: some. */
+static void route_case(uint64_t number, sbp_dtype dtype, int64_t rows, int64_t experts, int64_t k,
+                       uint32_t only_on) {
     suite_case *c = suite_begin("route", number);
-    int64_t k = 1 + sbp_rng_below(&c->rng, experts < 12 ? experts : 12);
+    c->only_on = only_on;
+    if (k == 0)
+        k = 1 + sbp_rng_below(&c->rng, experts < 12 ? experts : 12);
     suite_tensor *index = suite_add(c, SBP_I32, rows, k);
     suite_tensor *scores = suite_add(c, dtype, rows, experts);
     c->command.kind = SBP_CMD_ROUTE;
@@ -63,7 +67,16 @@ static void test_route(void **state) {
     for (int i = 0; i < CASES; i++) {
         int at = order[i] / SBP_COUNT(experts);
         route_case((uint64_t)order[i], floats[at / SBP_COUNT(rows)], rows[at % SBP_COUNT(rows)],
-                   experts[order[i] % SBP_COUNT(experts)]);
+                   experts[order[i] % SBP_COUNT(experts)], 0, 0);
+    }
+}
+
+/* As many experts as the largest models have, and as many chosen as fit. */
+static void test_route_many(void **state) {
+    (void)state;
+    for (uint64_t number = 0; number < 3; number++) {
+        route_case(number, floats[number], 40, 384, 8, SUITE_ON_CPU);
+        route_case(number, floats[number], 9, 512, 256, SUITE_ON_CPU);
     }
 }
 
@@ -267,7 +280,29 @@ static void test_expert_gemm_dw(void **state) {
     each_product("expert_gemm_dw", add_gemm_dw);
 }
 
+/* 512 experts, most of them with few rows; rows as wide as those of real models. */
+static void wide_case(const char *name, product_case *add, sbp_dtype dtype, int64_t rows, int64_t experts,
+                      int64_t n, int64_t m, uint64_t seed) {
+    suite_case *c = suite_begin(name, seed);
+    slots s = make_slots(c, rows, 8, experts, EVERY);
+    c->only_on = SUITE_ON_CPU;
+    add(c, &s, dtype, n, m);
+    suite_check(c);
+    suite_end(c);
+}
+
+static void test_experts_wide(void **state) {
+    (void)state;
+    for (int d = 0; d < SBP_COUNT(floats); d++) {
+        wide_case("expert_gemm, 512 experts", add_gemm, floats[d], 70, 512, 20, 24, (uint64_t)d);
+        wide_case("expert_gemm_dw, 384 experts", add_gemm_dw, floats[d], 60, 384, 20, 24, (uint64_t)d);
+        wide_case("expert_gemm, wide", add_gemm, floats[d], 12, 3, 770, 1100, (uint64_t)d + 1);
+        wide_case("expert_gemm_dw, wide", add_gemm_dw, floats[d], 30, 2, 770, 1100, (uint64_t)d + 1);
+    }
+}
+
 const struct CMUnitTest suite_expert_tests[] = {
-    cmocka_unit_test(test_route), cmocka_unit_test(test_expert_order), cmocka_unit_test(test_expert_gemm),
-    cmocka_unit_test(test_expert_gemm_dw)};
+    cmocka_unit_test(test_route),          cmocka_unit_test(test_route_many),
+    cmocka_unit_test(test_expert_order),   cmocka_unit_test(test_expert_gemm),
+    cmocka_unit_test(test_expert_gemm_dw), cmocka_unit_test(test_experts_wide)};
 const int suite_expert_count = SBP_COUNT(suite_expert_tests);

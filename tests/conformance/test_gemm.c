@@ -1,4 +1,5 @@
 /* test_gemm.c: products against triple loops. */
+#include "tests/common/sweep.h"
 #include "tests/conformance/conformance.h"
 
 typedef struct product {
@@ -8,6 +9,8 @@ typedef struct product {
     double alpha, beta;
     double tolerance; /* 0: that of the type */
     bool same_bits;   /* in every instruction set of the CPU */
+    int64_t every;    /* of the numbers of k, one of so many has a factor in a that is not 0; 0: all */
+    uint32_t only_on; /* of suite_case */
 } product;
 
 static void check_product(const product *p, uint64_t seed) {
@@ -32,11 +35,17 @@ static void check_product(const product *p, uint64_t seed) {
     s->command.u.gemm.tb = p->tb;
     d->tolerance = p->tolerance;
     s->same_bits = p->same_bits;
+    s->only_on = p->only_on;
+    int64_t every = p->every > 0 ? p->every : 1;
+    for (int64_t i = 0; i < p->m; i++)
+        for (int64_t k = 0; k < p->k && every > 1; k++)
+            if (k % every != 0 && k != p->k - 1)
+                a->values[p->ta ? k * p->m + i : i * p->k + k] = 0;
     suite_expect(s, d);
     for (int64_t i = 0; i < p->m && suite_wants(s); i++)
         for (int64_t j = 0; j < p->n; j++) {
             double sum = 0;
-            for (int64_t k = 0; k < p->k; k++)
+            for (int64_t k = 0; k < p->k; k = k + every < p->k || k == p->k - 1 ? k + every : p->k - 1)
                 sum += a->values[p->ta ? k * p->m + i : i * p->k + k] *
                        b->values[p->tb ? j * p->k + k : k * p->n + j];
             sum *= p->alpha;
@@ -193,6 +202,71 @@ static void test_gemm_large(void **state) {
             check_product(&products[i], (uint64_t)(i + 10) * 2 + layout);
 }
 
+/* More than the memory for packed operands, or for sums of narrow results, has room for: columns of b, rows of a, rows
+ * of sums. Thin in the other direction, or with few factors that are not 0. */
+static void test_gemm_cuts(void **state) {
+    (void)state;
+    static const struct {
+        sbp_dtype type, result;
+        int64_t columns, rows, sum_rows, sum_columns;
+    } types[] = {{SBP_F32, SBP_F32, 930, 900, 600, 900},
+                 {SBP_F64, SBP_F64, 480, 450, 620, 450},
+                 {SBP_BF16, SBP_BF16, 1850, 1760, 600, 900}};
+    for (int t = 0; t < SBP_COUNT(types); t++) {
+        sbp_dtype type = types[t].type, result = types[t].result;
+        const product products[] = {{.m = 3, .n = types[t].columns, .k = 2048, .tb = true, .alpha = 1},
+                                    {.m = 3, .n = types[t].columns, .k = 2500, .alpha = 1},
+                                    {.m = types[t].rows,
+                                     .n = 5,
+                                     .k = 2048,
+                                     .ta = true,
+                                     .alpha = 1,
+                                     .with_bias = true,
+                                     .bias = result},
+                                    {.m = types[t].rows, .n = 5, .k = 2100, .ta = true, .alpha = 1},
+                                    {.m = types[t].sum_rows,
+                                     .n = types[t].sum_columns,
+                                     .k = 2049,
+                                     .tb = true,
+                                     .with_c = true,
+                                     .c = result,
+                                     .alpha = 1,
+                                     .beta = -1,
+                                     .every = 40},
+                                    {.m = types[t].sum_rows,
+                                     .n = types[t].sum_columns,
+                                     .k = 2049,
+                                     .ta = true,
+                                     .alpha = 1,
+                                     .every = 40},
+                                    {.m = 4000, .n = 60, .k = 5, .ta = true, .alpha = 1}};
+        for (int i = 0; i < SBP_COUNT(products); i++) {
+            product p = products[i];
+            p.a = p.b = type;
+            p.d = result;
+            p.only_on = SUITE_ON_CPU;
+            check_product(&p, (uint64_t)(20 + 2 * i + t % 2));
+        }
+    }
+}
+
+/* On each side of the size from which on a GPU has tiles of 128 x 128, and of the depth that these sum. */
+static void test_gemm_by_size(void **state) {
+    (void)state;
+    static const int64_t sizes[][3] = {{897, 900, 20}, {900, 897, 16}, {130, 200, 20}, {897, 897, 4097}};
+    const char *variant = getenv("SBP_VULKAN_GEMM");
+    int count = testing_all() ? SBP_COUNT(sizes) : SBP_COUNT(sizes) - 1; /* the last takes 20 seconds */
+    for (int i = 0; i < count && variant && strcmp(variant, "by_size") == 0; i++) {
+        product p = {
+            .m = sizes[i][0], .n = sizes[i][1], .k = sizes[i][2], .alpha = 1, .only_on = SUITE_ON_VULKAN};
+        p.d = SBP_F32;
+        p.a = p.b = i == 1 ? SBP_BF16 : SBP_F32;
+        p.tb = i == 3;
+        p.every = i == 3 ? 200 : 0;
+        check_product(&p, (uint64_t)(40 + 2 * i));
+    }
+}
+
 /* Sums as long as a vocabulary keep the precision of short ones: a single chain of that length would not. The
  * last tiles are no whole ones; a software driver must not stop there (backends/vulkan/README.md). */
 static void test_gemm_long_sums(void **state) {
@@ -230,8 +304,9 @@ static void test_gemm_beta_zero(void **state) {
 }
 
 const struct CMUnitTest suite_gemm_tests[] = {
-    cmocka_unit_test(test_gemm_types),    cmocka_unit_test(test_gemm_sizes),
-    cmocka_unit_test(test_gemm_half),     cmocka_unit_test(test_gemm_large),
-    cmocka_unit_test(test_gemm_bf16),     cmocka_unit_test(test_gemm_long_sums),
-    cmocka_unit_test(test_gemm_beta_zero)};
+    cmocka_unit_test(test_gemm_types),     cmocka_unit_test(test_gemm_sizes),
+    cmocka_unit_test(test_gemm_half),      cmocka_unit_test(test_gemm_large),
+    cmocka_unit_test(test_gemm_bf16),      cmocka_unit_test(test_gemm_long_sums),
+    cmocka_unit_test(test_gemm_beta_zero), cmocka_unit_test(test_gemm_cuts),
+    cmocka_unit_test(test_gemm_by_size)};
 const int suite_gemm_count = SBP_COUNT(suite_gemm_tests);

@@ -273,8 +273,31 @@ static void test_row_model(void **state) {
         }
 }
 
+/* Rows longer than what a thread, an item or a packed group of threads takes. */
+static void test_row_long(void **state) {
+    (void)state;
+    static const char sums[] = "kernel @sums f32 heads 1 n 600001 { in x : f32 [row elem] length 600001 "
+                               "out y : f32 [row elem] length 600001 %0 = load x %1 = mul %0, %0 "
+                               "%2 = sum[elem] %1 %3 = mul %0, %2 store y, %3 }",
+                      flat[] =
+                          "kernel @flat f32 heads 1 n 4200001 { in x : f32 [row elem] length 4200001 "
+                          "out y : f32 [row elem] length 4200001 %0 = load x %1 = add %0, %0 store y, %1 }";
+    static const struct {
+        const char *text;
+        uint32_t only_on;
+    } cases[] = {{sums, SUITE_ON_CPU | SUITE_ON_VULKAN}, {flat, SUITE_ON_VULKAN}};
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        suite_case *c = suite_begin("a long row", 0);
+        row_case_parse(c, cases[i].text);
+        c->rows = 1;
+        c->only_on = cases[i].only_on;
+        row_case_check(c, NULL);
+        suite_end(c);
+    }
+}
+
 const struct CMUnitTest suite_row_tests[] = {
-    cmocka_unit_test(test_row_random), cmocka_unit_test(test_row_random_long),
+    cmocka_unit_test(test_row_random),    cmocka_unit_test(test_row_random_long),
     cmocka_unit_test(test_row_functions), cmocka_unit_test(test_row_in_place),
-    cmocka_unit_test(test_row_model)};
+    cmocka_unit_test(test_row_model),     cmocka_unit_test(test_row_long)};
 const int suite_row_count = SBP_COUNT(suite_row_tests);

@@ -71,40 +71,46 @@ static void test_gather(void **state) {
             }
 }
 
-/* perm and segment as the host makes them: rows sorted by index, stable. */
+/* perm and segment as the host makes them: rows sorted by index, stable. repeat: each index comes so often. */
+static void scatter_case(uint64_t seed, sbp_dtype sums, sbp_dtype type, int64_t rows, int64_t cols,
+                         int64_t targets, int64_t repeat, uint32_t only_on) {
+    suite_case *c = suite_begin("scatter_add", seed);
+    suite_tensor *to = suite_add(c, sums, targets, cols);
+    suite_tensor *from = suite_add(c, type, rows, cols);
+    suite_tensor *index = add_index(c, seed % 2 ? SBP_I32 : SBP_I64, rows, targets);
+    suite_tensor *perm = add_index(c, SBP_I32, rows, 1), *segment = add_index(c, SBP_I32, rows, 1);
+    c->only_on = only_on;
+    c->command.kind = SBP_CMD_SCATTER_ADD;
+    for (int64_t i = 0; i < rows && repeat > 0; i++)
+        index->values[i] = (double)(i / repeat % targets);
+    int64_t at = 0;
+    for (int64_t t = 0; t < targets; t++) {
+        int64_t first = at;
+        for (int64_t i = 0; i < rows; i++)
+            if ((int64_t)index->values[i] == t)
+                perm->values[at++] = (double)i;
+        if (at > first)
+            segment->values[first] = (double)(at - first);
+    }
+    suite_expect(c, to);
+    to->written = suite_alloc(c, targets * cols, sizeof(bool));
+    for (int64_t i = 0; i < rows * cols; i++) {
+        int64_t target = (int64_t)index->values[i / cols] * cols + i % cols;
+        to->expected[target] += from->values[i];
+        to->written[target] = true;
+    }
+    suite_check(c);
+    suite_end(c);
+}
+
 static void test_scatter_add(void **state) {
     (void)state;
     for (int d = 0; d < 2; d++)
         for (int s = 0; s < 4; s++)
             for (int r = 0; r < SBP_COUNT(row_counts); r++)
-                for (int64_t cols = 1; cols < 400; cols += 199) {
-                    suite_case *c = suite_begin("scatter_add", (uint64_t)(d + s + r));
-                    int64_t rows = row_counts[r], targets = r == 3 ? 3 : 50;
-                    suite_tensor *to = suite_add(c, d ? SBP_F64 : SBP_F32, targets, cols);
-                    suite_tensor *from = suite_add(c, floats[s], rows, cols);
-                    suite_tensor *index = add_index(c, r % 2 ? SBP_I32 : SBP_I64, rows, targets);
-                    suite_tensor *perm = add_index(c, SBP_I32, rows, 1),
-                                 *segment = add_index(c, SBP_I32, rows, 1);
-                    c->command.kind = SBP_CMD_SCATTER_ADD;
-                    int64_t at = 0;
-                    for (int64_t t = 0; t < targets; t++) {
-                        int64_t first = at;
-                        for (int64_t i = 0; i < rows; i++)
-                            if ((int64_t)index->values[i] == t)
-                                perm->values[at++] = (double)i;
-                        if (at > first)
-                            segment->values[first] = (double)(at - first);
-                    }
-                    suite_expect(c, to);
-                    to->written = suite_alloc(c, targets * cols, sizeof(bool));
-                    for (int64_t i = 0; i < rows * cols; i++) {
-                        int64_t target = (int64_t)index->values[i / cols] * cols + i % cols;
-                        to->expected[target] += from->values[i];
-                        to->written[target] = true;
-                    }
-                    suite_check(c);
-                    suite_end(c);
-                }
+                for (int64_t cols = 1; cols < 400; cols += 199)
+                    scatter_case((uint64_t)(d + s + r), d ? SBP_F64 : SBP_F32, floats[s], row_counts[r], cols,
+                                 r == 3 ? 3 : 50, 0, 0);
 }
 
 static void test_colsum(void **state) {
@@ -132,12 +138,13 @@ static void test_colsum(void **state) {
 /* The truth is summed in long double: a sum of 4 million random doubles, added one after the other in double, is
  * 2.8e-12 off where terms cancel to a hundredth of a part, and what devices add in groups 8e-15. */
 static void check_reduce(sbp_reduce_op op, sbp_dtype dtype, int64_t rows, int64_t cols, double beta,
-                         uint64_t seed) {
+                         uint64_t seed, uint32_t only_on) {
     suite_case *c = suite_begin("reduce", seed);
     suite_tensor *to = suite_add(c, SBP_F64, 1, 1), *from = suite_add(c, dtype, rows, cols);
     c->command.kind = SBP_CMD_REDUCE;
     c->command.u.reduce.op = op;
     c->command.u.reduce.beta = beta;
+    c->only_on = only_on;
     suite_expect(c, to);
     long double result = op == SBP_REDUCE_MAX ? -(long double)INFINITY : 0;
     for (int64_t i = 0; i < rows * cols; i++) {
@@ -161,19 +168,104 @@ static void test_reduce(void **state) {
                                  r == 1   ? 100000
                                  : r == 4 ? 2000
                                           : 31,
-                                 b, (uint64_t)(op + s + r));
+                                 b, (uint64_t)(op + s + r), 0);
 }
 
-/* More than all groups take at a time: 256 of 16,384 elements on Vulkan. The machine that runs PTX has fewer. */
+/* More than all groups take at a time: 256 of 16,384 elements on Vulkan, 512 on CUDA, where the machine that runs PTX has
+ * fewer but with --all. */
 static void test_reduce_huge(void **state) {
     (void)state;
-    bool few = strcmp(suite_device()->name, "cuda") == 0 && !testing_all();
+    bool cuda = strcmp(suite_device()->name, "cuda") == 0;
+    int64_t cols = !cuda ? 1400001 : testing_all() ? 2900001 : 100001;
     for (int op = 0; op < testing_sweep(1, SBP_REDUCE_COUNT); op++)
-        check_reduce((sbp_reduce_op)op, SBP_F64, 3, few ? 100001 : 1400001, 1, (uint64_t)op);
+        check_reduce((sbp_reduce_op)op, SBP_F64, 3, cols, 1, (uint64_t)op,
+                     SUITE_ON_CPU | SUITE_ON_CUDA | SUITE_ON_VULKAN);
+}
+
+/* ---- sizes at which a device takes another way --------------------------------------------------------- */
+
+static void move_case(sbp_command_kind kind, sbp_dtype type, int64_t rows, int64_t cols, uint64_t seed,
+                      uint32_t only_on) {
+    suite_case *c = suite_begin(kind == SBP_CMD_FILL ? "fill, large" : "copy, large", seed);
+    suite_tensor *to = suite_add(c, type, rows, cols), *from = NULL;
+    if (kind == SBP_CMD_FILL)
+        c->command.u.fill = -3;
+    else
+        from = suite_add(c, type, rows, cols);
+    c->command.kind = kind;
+    c->only_on = only_on;
+    suite_expect(c, to);
+    for (int64_t i = 0; i < rows * cols; i++)
+        to->expected[i] = from ? from->values[i] : -3;
+    suite_check(c);
+    suite_end(c);
+}
+
+/* Blocks of many rows, pieces of one. */
+static void test_large_moves(void **state) {
+    (void)state;
+    static const sbp_command_kind kinds[] = {SBP_CMD_FILL, SBP_CMD_COPY};
+    for (int k = 0; k < SBP_COUNT(kinds); k++)
+        for (uint64_t seed = 0; seed < 2; seed++) {
+            move_case(kinds[k], SBP_F32, 3, 70001, seed, SUITE_ON_CPU);
+            move_case(kinds[k], SBP_BF16, 400, 301, seed, SUITE_ON_CPU | SUITE_ON_CUDA | SUITE_ON_VULKAN);
+            move_case(kinds[k], SBP_F64, 9, 33, seed, SUITE_ON_CUDA | SUITE_ON_VULKAN);
+        }
+}
+
+static void gather_case(sbp_dtype type, sbp_dtype table_type, int64_t rows, int64_t cols, uint64_t seed,
+                        uint32_t only_on) {
+    suite_case *c = suite_begin("gather, long", seed);
+    suite_tensor *to = suite_add(c, type, rows, cols), *table = suite_add(c, table_type, 40, cols);
+    suite_tensor *index = add_index(c, SBP_I32, rows, table->rows);
+    c->command.kind = SBP_CMD_GATHER;
+    c->only_on = only_on;
+    suite_expect(c, to);
+    for (int64_t i = 0; i < rows * cols; i++)
+        to->expected[i] = table->values[(int64_t)index->values[i / cols] * cols + i % cols];
+    suite_check(c);
+    suite_end(c);
+}
+
+static void colsum_case(sbp_dtype type, int64_t rows, int64_t cols, uint32_t only_on) {
+    suite_case *c = suite_begin("colsum, long", 1);
+    suite_tensor *to = suite_add(c, type == SBP_F64 ? SBP_F64 : SBP_F32, 1, cols);
+    suite_tensor *from = suite_add(c, type, rows, cols);
+    c->command.kind = SBP_CMD_COLSUM;
+    c->command.u.reduce.beta = 1;
+    c->only_on = only_on;
+    suite_expect(c, to);
+    for (int64_t i = 0; i < rows * cols; i++)
+        to->expected[i % cols] += from->values[i];
+    suite_check(c);
+    suite_end(c);
+}
+
+/* More workgroups than a line of them has; the longest loops that a software driver runs. */
+static void test_many_groups(void **state) {
+    (void)state;
+    gather_case(SBP_F32, SBP_BF16, 2048, 2060, 1, SUITE_ON_VULKAN);
+    colsum_case(SBP_F32, 65471, 3, SUITE_ON_VULKAN);
+    scatter_case(2, SBP_F32, SBP_BF16, 65471, 2, 1, 65471, SUITE_ON_VULKAN);
+}
+
+/* Few columns of many rows; a target that most rows go to, across the items of the sorted ones. */
+static void test_long_columns(void **state) {
+    (void)state;
+    gather_case(SBP_F32, SBP_BF16, 2000, 9, 1, SUITE_ON_CPU);
+    gather_case(SBP_F64, SBP_F32, 300, 128, 2, SUITE_ON_CPU);
+    gather_case(SBP_BF16, SBP_BF16, 7, 1100, 3, SUITE_ON_CPU);
+    scatter_case(4, SBP_F32, SBP_BF16, 2200, 130, 3, 900, SUITE_ON_CPU);
+    scatter_case(5, SBP_F64, SBP_F64, 1000, 3, 7, 0, SUITE_ON_CPU);
+    scatter_case(6, SBP_F32, SBP_F32, 500, 1100, 40, 70, SUITE_ON_CPU);
+    for (int s = 0; s < 4; s++)
+        colsum_case(floats[s], 3000, 130, SUITE_ON_CPU);
 }
 
 const struct CMUnitTest suite_simple_tests[] = {
-    cmocka_unit_test(test_fill),        cmocka_unit_test(test_copy),   cmocka_unit_test(test_gather),
-    cmocka_unit_test(test_scatter_add), cmocka_unit_test(test_colsum), cmocka_unit_test(test_reduce),
-    cmocka_unit_test(test_reduce_huge)};
+    cmocka_unit_test(test_fill),         cmocka_unit_test(test_copy),
+    cmocka_unit_test(test_gather),       cmocka_unit_test(test_scatter_add),
+    cmocka_unit_test(test_colsum),       cmocka_unit_test(test_reduce),
+    cmocka_unit_test(test_reduce_huge),  cmocka_unit_test(test_large_moves),
+    cmocka_unit_test(test_long_columns), cmocka_unit_test(test_many_groups)};
 const int suite_simple_count = SBP_COUNT(suite_simple_tests);

@@ -1,6 +1,7 @@
 /* command.c: a command of the program becomes calls of the driver on the stream of its queue: copies and most
  * fills are the driver's own, matmuls cuBLASLt's where it has them, all else kernels as abi.h says. */
 #include "backends/cuda/device/cuda.h"
+#include "ir/base/census.h"
 
 #include <string.h>
 
@@ -54,9 +55,14 @@ sbp_status cuda_copy(cuda_device *d, cuda_stream stream, const sbp_span *to, con
     const int64_t unit = sbp_dtype_bytes(to->dtype);
     if (sbp_gpu_is_empty(to))
         return SBP_OK;
-    if (sbp_gpu_is_dense(to) && sbp_gpu_is_dense(from))
+    bool dense = sbp_gpu_is_dense(to) && sbp_gpu_is_dense(from);
+    bool pitched = to->stride * unit <= MOST_PITCH && from->stride * unit <= MOST_PITCH;
+    SBP_CROSS_IF(dense, cuda_copy_whole);
+    SBP_CROSS_IF(!dense && pitched, cuda_copy_pitched);
+    SBP_CROSS_IF(!dense && !pitched, cuda_copy_rows);
+    if (dense)
         return copy_bytes(d, stream, to, to->offset, from, from->offset, to->rows * to->cols * unit, diag);
-    if (to->stride * unit <= MOST_PITCH && from->stride * unit <= MOST_PITCH)
+    if (pitched)
         return copy_rows(d, stream, to, from, diag);
     for (int64_t r = 0; r < to->rows; r++)
         SBP_TRY(copy_bytes(d, stream, to, to->offset + r * to->stride * unit, from,
@@ -116,6 +122,7 @@ static sbp_status run_matmul(cuda_device *d, const sbp_dispatch *dispatch, sbp_d
     if (cuda_blas_takes(d, dispatch))
         SBP_TRY(cuda_blas_matmul(d, dispatch, &done, diag));
     machine.blas = false;
+    SBP_CROSS_EITHER(done, cuda_gemm_library, cuda_gemm_kernel);
     return done ? SBP_OK : cuda_kernels_launch(d, dispatch, &machine, diag);
 }
 
@@ -125,6 +132,7 @@ static sbp_status run(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *di
     cuda_stream stream = d->streams[cuda_stream_of(command->queue)];
     uint32_t bits;
     int64_t unit;
+    bool fills;
     switch (command->kind) {
     case SBP_CMD_COLLECTIVE:
         if (d->net_state && cuda_net_takes(command))
@@ -139,7 +147,9 @@ static sbp_status run(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *di
     case SBP_CMD_FILL:
         if (sbp_gpu_is_empty(&spans[SBP_FILL_DST]))
             return SBP_OK;
-        if (can_fill(&spans[SBP_FILL_DST], command->u.fill, &bits, &unit))
+        fills = can_fill(&spans[SBP_FILL_DST], command->u.fill, &bits, &unit);
+        SBP_CROSS_EITHER(fills, cuda_fill_driver, cuda_fill_kernel);
+        if (fills)
             return fill(d, stream, &spans[SBP_FILL_DST], bits, unit, diag);
         return cuda_kernels_launch(d, dispatch, &d->machine, diag);
     case SBP_CMD_GEMM:

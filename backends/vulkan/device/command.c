@@ -1,6 +1,7 @@
 /* command.c: a command of the program becomes one of Vulkan: copies and most fills transfers, all else
  * dispatches as abi.h says. */
 #include "backends/vulkan/device/vulkan.h"
+#include "ir/base/census.h"
 
 #include <string.h>
 
@@ -43,6 +44,9 @@ static sbp_status record_copy(vulkan_device *d, int32_t stream, const sbp_span *
     int64_t rows = sbp_gpu_is_dense(to) && sbp_gpu_is_dense(from) ? 1 : to->rows;
     if (rows == 1)
         row_bytes *= to->rows;
+    SBP_CROSS_IF(rows == 1, vulkan_copy_whole);
+    SBP_CROSS_IF(rows > 1, vulkan_copy_rows);
+    SBP_CROSS_IF(rows > MOST_REGIONS, vulkan_copy_many_rows);
     SBP_TRY(begin_plain(d, stream, &commands, diag));
     for (int64_t r = 0; r < rows; r += MOST_REGIONS) {
         int64_t n = rows - r < MOST_REGIONS ? rows - r : MOST_REGIONS;
@@ -172,6 +176,7 @@ sbp_status vulkan_command_record(sbp_device *base, const sbp_dispatch *dispatch,
     const sbp_span *spans = dispatch->spans, *dst, *src;
     place places[SBP_MAX_COMMAND_OPERANDS] = {0};
     uint32_t word;
+    bool fills;
     if (command->kind == SBP_CMD_FENCE)
         return vulkan_stream_order(d, stream_of(d, command->u.fence.from), stream_of(d, command->u.fence.to),
                                    diag);
@@ -194,7 +199,9 @@ sbp_status vulkan_command_record(sbp_device *base, const sbp_dispatch *dispatch,
     case SBP_CMD_FILL:
         if (!places[SBP_FILL_DST].block)
             return SBP_OK;
-        if (can_fill(dispatch, &places[SBP_FILL_DST], &word))
+        fills = can_fill(dispatch, &places[SBP_FILL_DST], &word);
+        SBP_CROSS_EITHER(fills, vulkan_fill_transfer, vulkan_fill_kernel);
+        if (fills)
             return record_fill(d, stream, &spans[SBP_FILL_DST], &places[SBP_FILL_DST], word, diag);
         return record_kernels(d, stream, dispatch, places, diag);
     default:

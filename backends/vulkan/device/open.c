@@ -99,16 +99,18 @@ static sbp_status create_device(vulkan_device *d, sbp_diag *diag) {
 }
 
 /* The variant of matmuls that SBP_VULKAN_GEMM names. */
-static sbp_status wanted_gemm(sbp_vulkan_gemm *out, sbp_diag *diag) {
+static sbp_status wanted_gemm(sbp_vulkan_machine *machine, sbp_diag *diag) {
     const char *name = getenv("SBP_VULKAN_GEMM");
-    *out = SBP_VULKAN_ANY;
+    machine->gemm = SBP_VULKAN_ANY;
     if (!name || !*name)
         return SBP_OK;
-    *out = sbp_vulkan_gemm_named(name);
-    if (*out != SBP_VULKAN_ANY)
+    machine->by_size = strcmp(name, "by_size") == 0;
+    machine->gemm = sbp_vulkan_gemm_named(name);
+    if (machine->gemm != SBP_VULKAN_ANY || machine->by_size)
         return SBP_OK;
     return sbp_fail(diag, SBP_USAGE,
-                    "SBP_VULKAN_GEMM is '%s'; it may be direct, tiled, wide, matrix or matrix_wide", name);
+                    "SBP_VULKAN_GEMM is '%s'; it may be direct, tiled, wide, matrix, matrix_wide or by_size",
+                    name);
 }
 
 static void describe_machine(vulkan_device *d) {
@@ -142,6 +144,6 @@ sbp_status vulkan_device_open(vulkan_device *d, const sbp_device_options *option
     SBP_TRY(choose_physical(d, options ? options->index : 0, diag));
     SBP_TRY(vulkan_physical_check(&d->physical, diag));
     describe_machine(d);
-    SBP_TRY(wanted_gemm(&d->machine.gemm, diag));
+    SBP_TRY(wanted_gemm(&d->machine, diag));
     return create_device(d, diag);
 }

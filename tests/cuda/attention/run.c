@@ -119,6 +119,7 @@ static bool run_steps(attention_run *run, attention_case *c, sbp_ptx_memory *mem
     int64_t scratch = sbp_cuda_attention_scratch(&key, run->arch, args);
     args->scratch = scratch > 0 ? sbp_ptx_memory_alloc(memory, (uint64_t)scratch) : 0;
     int32_t count = sbp_cuda_attention_launch(&key, run->arch, args, steps);
+    sbp_cuda_attention_cross(&key, run->arch);
     for (int32_t i = 0; i < count; i++)
         if (!launch(run, memory, &steps[i], args))
             return false;
