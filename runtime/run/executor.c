@@ -246,6 +246,10 @@ void sbp_executor_set_profile(sbp_executor *x, sbp_profile *profile) {
     x->profile = profile;
 }
 
+void sbp_executor_set_oracle(sbp_executor *x, sbp_oracle *oracle) {
+    x->oracle = oracle;
+}
+
 /* ---- resolving -------------------------------------------------------------------------------------- */
 
 /* base + step * i + column; false on overflow. short_rows: rows the chunk has fewer than its nominal size. */
@@ -413,6 +417,8 @@ static sbp_status run_command(sbp_executor *x, const sbp_prepared_command *c) {
         if (command->u.share)
             dispatch.row0 += sbp_executor_rank(x) % x->program->group * dispatch.rows;
     }
+    if (x->oracle && command->kind != SBP_CMD_FENCE)
+        return sbp_oracle_run(x->oracle, x->class, x->device, &dispatch, x->diag);
     if (x->profile && command->kind != SBP_CMD_FENCE)
         return sbp_profile_run(x->profile, x->class, x->device, x->program, &dispatch, x->diag);
     return x->class->submit(x->device, &dispatch, x->diag);

@@ -21,6 +21,7 @@
 #ifndef SBP_RUNTIME_RUN_EXECUTOR_H
 #define SBP_RUNTIME_RUN_EXECUTOR_H
 
+#include "runtime/run/oracle.h"
 #include "runtime/run/profile.h"
 
 typedef struct sbp_executor sbp_executor;
@@ -100,6 +101,9 @@ sbp_status sbp_executor_tune(sbp_executor *executor, sbp_diag *diag) SBP_CHECKED
 
 /* Times every command from now on; NULL ends it. The profile is the caller's. */
 void sbp_executor_set_profile(sbp_executor *executor, sbp_profile *profile);
+
+/* Compares commands from now on with loops; NULL ends it. The oracle is the caller's. */
+void sbp_executor_set_oracle(sbp_executor *executor, sbp_oracle *oracle);
 
 /* ---- buffers ---------------------------------------------------------------------------------------- */
 

@@ -90,6 +90,7 @@ struct sbp_executor {
     sbp_flush_hook hook;
     void *hook_user;
     sbp_profile *profile; /* NULL: none */
+    sbp_oracle *oracle;   /* likewise */
     /* while running */
     sbp_position position;
     sbp_frame *frames; /* of the function that runs */

@@ -1,7 +1,13 @@
-/* test_cli_check.c: `sbprun check`: plans that are right pass; what it cannot check it says, by its exit status.
- * That it sees what is wrong show the mutants of tests/mutation: kernels, schedules and executors with faults,
- * of which this test is. */
+/* test_cli_check.c: `sbprun check`: plans that are right pass, plans and devices that are wrong do not; what it cannot
+ * check it says, by its exit status. What else it sees show the mutants of tests/mutation: kernels, schedules and an
+ * executor with faults. */
 #include "tests/cli/cli_testing.h"
+
+#include "backends/devices.h"
+#include "ir/program/plan_file.h"
+#include "runtime/data/dataset.h"
+#include "runtime/run/weights.h"
+#include "runtime/train/trainer.h"
 
 /* Rows longer than pieces of the CPU's row kernels (ROW_WHOLE), two heads to each of keys and values; chunks and
  * documents that begin anywhere. */
@@ -29,21 +35,175 @@ static int count(const sbp_json *findings, const char *part, const char *verdict
     return found;
 }
 
+/* The last has numbers up to some 200,000, which no 16-bit float but bf16 has. */
 static void test_right(void **state) {
-    static const char *const plans[] = {"--chunk 32 --seq-len 96",
-                                        "--chunk 24 --seq-len 96 --dtype fp64 --segment 2"};
+    static const struct {
+        const char *options;
+        bool clear; /* nothing is smaller than rounding */
+    } plans[] = {{"--chunk 32 --seq-len 96", true},
+                 {"--chunk 24 --seq-len 96 --dtype fp64 --segment 2", true},
+                 {"--chunk 32 --seq-len 96 --set initializer_range=4", false}};
     io_fixture *f = *state;
     cli_ok(f, "mkdir $D/wide");
     cli_put(f, "wide/config.json", wide);
     for (int i = 0; i < SBP_COUNT(plans); i++) {
         const sbp_json *findings =
-            check(f, 0, sbp_arena_printf(f->arena, "$D/wide --weights random:3 %s", plans[i]));
-        assert_int_equal(count(findings, "loss along gradient", "right"), 12); /* kinds of parameters */
+            check(f, 0, sbp_arena_printf(f->arena, "$D/wide --weights random:3 %s", plans[i].options));
+        assert_int_equal(count(findings, "loss along gradient", NULL), 12); /* kinds of parameters */
+        assert_int_equal(count(findings, "commands", "right"), 9);          /* functions, and update */
         assert_int_equal(count(findings, "schedule", "right"), 1);
         assert_int_equal(count(findings, "twice", "right"), 1);
-        assert_int_equal(count(findings, NULL, "right"), (int)findings->count);
+        if (plans[i].clear)
+            assert_int_equal(count(findings, NULL, "right"), (int)findings->count);
     }
 }
+
+/* ---- what is wrong ------------------------------------------------------------------------------------ */
+
+/* A plan whose program has one line otherwise. */
+static void edit_plan(io_fixture *f, const char *from, const char *to) {
+    const sbp_plan_file *file;
+    assert_ok(f, sbp_plan_file_read(f->arena, f->diag, io_path(f, "p"), &file));
+    for (int32_t i = 0; i < file->count; i++) {
+        sbp_plan_section *section = &file->sections[i];
+        if (strcmp(section->name, SBP_PLAN_PROGRAM) != 0)
+            continue;
+        const char *text = section->data, *at = strstr(text, from);
+        if (!at || strstr(at + 1, from))
+            fail_msg("'%s' is not once in the program", from);
+        section->data = sbp_arena_printf(f->arena, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+        section->length = (int64_t)strlen(section->data);
+    }
+    assert_ok(f, sbp_plan_file_write(f->diag, io_path(f, "q"), file->sections, file->count));
+}
+
+static void test_wrong_plans(void **state) {
+    static const struct {
+        const char *what, *from, *to, *part; /* where it shows */
+    } edits[] = {
+        {"all but a chunk dropped", "c = %A6) {ta, beta = 1}", "c = %A6) {ta}", "schedule"},
+        {"another factor", "a = layer0.backward.t65, b = layer0.backward.mlp_norm, c = %A6",
+         "a = layer0.backward.t65, b = layer0.backward.attn_norm.2, c = %A6", "loss along gradient"},
+        {"a factor missing", "c = %A2) {ta, beta = 1}", "c = %A2) {ta, alpha = 0.98, beta = 1}",
+         "loss along gradient"},
+        {"gradients of values begin as they were", "fill(dst := layer0.backward.d_carry_v) {value = 0}",
+         "fill(dst := layer0.backward.d_carry_k) {value = 0}", "twice"},
+    };
+    io_fixture *f = *state;
+    cli_ok(f, "mkdir $D/wide");
+    cli_put(f, "wide/config.json", wide);
+    cli_ok(f, "$C compile $D/wide -o $D/p --seq-len 96 --chunk 32 -q");
+    for (int i = 0; i < SBP_COUNT(edits); i++) {
+        edit_plan(f, edits[i].from, edits[i].to);
+        const sbp_json *findings = check(f, 1, "$D/q --weights random:3");
+        if (count(findings, edits[i].part, "WRONG") == 0)
+            fail_msg("%s: not by '%s'", edits[i].what, edits[i].part);
+        assert_int_equal(count(findings, "commands", "WRONG"), 0); /* each is what it says */
+    }
+    cli_fails(f, 1, "", "$R check $D/q --weights random:3");
+    if (!strstr(cli_text(f, "out"), "\nwrong: "))
+        fail_msg("no verdict: %s", cli_text(f, "out"));
+}
+
+/* The CPU, with a fault in a kind of command: the last of a result is off by a thousandth. */
+static struct {
+    const sbp_device_class *right;
+    sbp_command_kind kind;
+    int faults;
+} faulty;
+
+static sbp_status submit(sbp_device *device, const sbp_dispatch *dispatch, sbp_diag *diag) {
+    SBP_TRY(faulty.right->submit(device, dispatch, diag));
+    if (dispatch->command->kind != faulty.kind || dispatch->spans[0].rows == 0)
+        return SBP_OK;
+    const sbp_span *s = &dispatch->spans[0];
+    int64_t unit = sbp_dtype_bytes(s->dtype),
+            at = s->offset + ((s->rows - 1) * s->stride + s->cols - 1) * unit;
+    double value;
+    faulty.faults++;
+    SBP_TRY(faulty.right->read(device, s->space, at, &value, unit, diag));
+    sbp_element_set(&value, s->dtype, 0, 1.001 * sbp_element_get(&value, s->dtype, 0) + 1e-3);
+    return faulty.right->write(device, s->space, at, &value, unit, diag);
+}
+
+/* The worst of a step's commands, as a multiple of what rounding makes. */
+static double worst_of_step(io_fixture *f, const sbp_plan *plan, const sbp_device_class *class) {
+    const sbp_device_options one = {.threads = 1};
+    const char *files[] = {io_path(f, "rows.jsonl")};
+    const sbp_dataset_options options = {.files = files, .file_count = 1};
+    const int64_t rows[] = {0, 1};
+    const sbp_oracle_group *group;
+    sbp_executor *x;
+    sbp_trainer t;
+    sbp_dataset *data;
+    sbp_oracle *oracle;
+    double worst = 0;
+    assert_ok(f, sbp_dataset_load(f->diag, &options, &data));
+    assert_ok(f, sbp_executor_create(f->diag, class, &one, plan->program, &x));
+    assert_ok(f, sbp_trainer_init(&t, f->diag, x));
+    assert_ok(f, sbp_trainer_reset(&t, f->diag));
+    assert_ok(f, sbp_params_randomize(x, plan, 3, 1, f->diag));
+    assert_ok(f, sbp_oracle_create(f->diag, plan->program, false, &oracle));
+    sbp_executor_set_oracle(x, oracle);
+    assert_ok(f, sbp_trainer_step(&t, f->diag, data, rows, 2, 1, 1e-3));
+    for (int32_t i = 0; (group = sbp_oracle_group_at(oracle, i)); i++)
+        worst = fmax(worst, group->over);
+    sbp_oracle_destroy(oracle);
+    sbp_trainer_close(&t);
+    sbp_executor_destroy(x);
+    sbp_dataset_destroy(data);
+    return worst;
+}
+
+static void test_wrong_devices(void **state) {
+    static const struct {
+        const char *compile;
+        sbp_command_kind kinds[8];
+        int count;
+    } models[] = {
+        {"$D/wide --seq-len 40 --chunk 16",
+         {SBP_CMD_GEMM, SBP_CMD_ROW, SBP_CMD_ATTN_FWD, SBP_CMD_ATTN_BWD, SBP_CMD_GATHER, SBP_CMD_FILL,
+          SBP_CMD_REDUCE, SBP_CMD_COLSUM},
+         8},
+        {"$G/qwen3_moe_norm_v/model --seq-len 40 --chunk 16",
+         {SBP_CMD_EXPERT_GEMM, SBP_CMD_EXPERT_GEMM_DW},
+         2},
+    };
+    io_fixture *f = *state;
+    const sbp_plan *plan;
+    sbp_text row;
+    sbp_text_init(&row, f->arena);
+    for (int r = 0; r < 2; r++) {
+        sbp_text ids;
+        sbp_text_init(&ids, f->arena);
+        for (int i = 0; i < 18; i++)
+            sbp_text_add(&ids, "%s%d", i ? "," : "", (7 * i + r) % 40);
+        sbp_text_add(&row, "{\"input_ids\": [%s], \"labels\": [%s]}\n", ids.data, ids.data);
+    }
+    cli_put(f, "rows.jsonl", row.data);
+    cli_ok(f, "mkdir $D/wide");
+    cli_put(f, "wide/config.json", wide);
+    faulty.right = sbp_device_find("cpu");
+    sbp_device_class class = *faulty.right;
+    class.submit = submit;
+    for (int m = 0; m < SBP_COUNT(models); m++) {
+        cli_ok(f, sbp_arena_printf(f->arena, "$C compile %s -o $D/p -q", models[m].compile));
+        assert_ok(f, sbp_plan_open(f->arena, f->diag, io_path(f, "p"), &plan));
+        double right = worst_of_step(f, plan, faulty.right);
+        if (!(right > 0 && right < 16)) /* SBP_CHECK_ROUNDING */
+            fail_msg("%s: %g times what rounding makes", models[m].compile, right);
+        for (int k = 0; k < models[m].count; k++) {
+            faulty.kind = models[m].kinds[k];
+            faulty.faults = 0;
+            double wrong = worst_of_step(f, plan, &class);
+            if (faulty.faults == 0 || !(wrong > 16))
+                fail_msg("%s: %d faults in %s, %g times what rounding makes", models[m].compile,
+                         faulty.faults, sbp_command_name(faulty.kind), wrong);
+        }
+    }
+}
+
+/* ---- commands ----------------------------------------------------------------------------------------- */
 
 static void test_plan_and_data(void **state) {
     io_fixture *f = *state;
@@ -74,6 +234,8 @@ static void test_cannot(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_right, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_wrong_plans, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_wrong_devices, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_plan_and_data, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_cannot, cli_setup, io_teardown),
     };

@@ -66,6 +66,11 @@ sbp_status sbp_check_take_rows(sbp_check *check, int64_t most) SBP_CHECKED;
 /* The loss along the gradients of each kind of parameter. */
 sbp_status sbp_check_slopes(sbp_check *check) SBP_CHECKED;
 
+/* ---- check_commands.c -------------------------------------------------------------------------------- */
+
+/* Commands of one step, which changes the weights, against loops (runtime/run/oracle.h). */
+sbp_status sbp_check_commands(sbp_check *check) SBP_CHECKED;
+
 /* ---- check_schedule.c -------------------------------------------------------------------------------- */
 
 /* Gradients of all parameters, in a sketch that the caller ends. */

@@ -24,8 +24,10 @@ sbp_status sbp_check_gradients(sbp_check *check, bool pieces, sbp_sketch **out) 
     if (status == SBP_OK && sbp_sketch_missing(*out) >= 0)
         status = sbp_fail(diag, SBP_INPUT, "the plan flushes no gradient of '%.200s'",
                           (*out)->tensors[sbp_sketch_missing(*out)].name);
-    if (status != SBP_OK)
+    if (status != SBP_OK) {
         sbp_sketch_destroy(*out);
+        *out = NULL;
+    }
     check->gradient_seconds = sbp_seconds() - began;
     return status;
 }

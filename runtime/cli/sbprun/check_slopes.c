@@ -52,28 +52,83 @@ static sbp_status measure(const slopes *s, const sbp_nudge *nudge, double step, 
     return SBP_OK;
 }
 
-static void judge(const slopes *s, int32_t kind, double step, const double *ratio, const double *rounding) {
+/* What steps of one length and its half say. */
+typedef struct estimate {
+    double step, value, error; /* value: of the loss' change over what gradients say */
+    double curved, rounding;   /* parts of the error */
+} estimate;
+
+static sbp_status estimate_at(const slopes *s, const sbp_nudge *nudge, double step, double noise,
+                              estimate *out) {
+    double ratio[2], rounding[2];
+    for (int k = 0; k < 2; k++)
+        SBP_TRY(measure(s, nudge, k ? step / 2 : step, &ratio[k], &rounding[k]));
+    *out = (estimate){.step = step, .value = (4 * ratio[1] - ratio[0]) / 3, .rounding = rounding[1]};
+    out->curved = fabs(ratio[1] - ratio[0]);
+    out->error = SBP_CHECK_ESTIMATE * (out->curved + out->rounding + noise);
+    return SBP_OK;
+}
+
+/* Too curved to say much. */
+static bool is_blurred(const estimate *e) {
+    return !(e->curved <= 0.005);
+}
+
+static double off(const estimate *e) {
+    return fabs(e->value - 1);
+}
+
+/* Shorter steps, where the loss is too curved for these, or is not what gradients say; as long as rounding lets
+ * one see. */
+static bool wants_shorter(const estimate *e) {
+    return (!(off(e) <= e->error) || is_blurred(e)) && 8 * e->rounding * SBP_CHECK_ESTIMATE < 0.1;
+}
+
+/* Whether what shorter steps say takes the place of this: not where it is clear and they see less. */
+static bool is_better(const estimate *shorter, const estimate *e) {
+    if (is_blurred(e) && off(e) <= e->error)
+        return shorter->error < e->error;
+    return shorter->error <= (is_blurred(e) ? 0.5 : off(e) / 2);
+}
+
+static void judge(const slopes *s, int32_t kind, const estimate *e) {
     sbp_check *check = s->check;
     const sbp_sketch_kind *k = &s->sketch->kinds[kind];
-    double value = (4 * ratio[1] - ratio[0]) / 3, curved = fabs(ratio[1] - ratio[0]);
-    double error = SBP_CHECK_ESTIMATE * (curved + rounding[1] + check->noise[kind]);
-    double off = fabs(value - 1);
-    sbp_finding f = {.part = "loss along gradient",
-                     .what = sbp_arena_strdup(check->world->arena, k->name),
-                     .found = off,
-                     .allowed = error};
-    f.text = sbp_arena_printf(check->world->arena,
-                              "changes by %.4f of what %d gradient%s say, +-%.2g (steps of %.2g)", value,
-                              k->tensors, k->tensors == 1 ? "" : "s", error, step);
-    f.verdict = !(off <= error) ? SBP_VERDICT_WRONG : error > 0.5 ? SBP_VERDICT_UNSEEN : SBP_VERDICT_RIGHT;
+    sbp_arena *arena = check->world->arena;
+    sbp_finding f = {.part = "loss along gradient", .found = off(e), .allowed = e->error};
+    f.what = sbp_arena_strdup(arena, k->name);
+    f.text = sbp_arena_printf(arena, "changes by %.4f of what %s, +-%.2g (steps of %.2g)", e->value,
+                              k->tensors == 1 ? "its gradient says"
+                                              : sbp_arena_printf(arena, "%d gradients say", k->tensors),
+                              e->error, e->step);
+    f.verdict = !(off(e) <= e->error) ? SBP_VERDICT_WRONG
+                : e->error > 0.5      ? SBP_VERDICT_UNSEEN
+                                      : SBP_VERDICT_RIGHT;
     sbp_check_add(check, &f);
+}
+
+static sbp_status estimate_kind(const slopes *s, const sbp_nudge *nudge, double noise, estimate *out) {
+    enum { MOST_TRIES = 4 };
+    double size = fmax(fabs(s->loss), 0.1);
+    double change = fmin(fmax(ROUNDINGS * s->rounding, LEAST_CHANGE * size), MOST_CHANGE * size);
+    double step = fmin(change / nudge->slope, LONGEST);
+    SBP_TRY(estimate_at(s, nudge, step, noise, out));
+    for (int i = 1; i < MOST_TRIES && wants_shorter(out); i++) {
+        estimate shorter;
+        SBP_TRY(estimate_at(s, nudge, step /= 8, noise, &shorter));
+        if (!is_better(&shorter, out))
+            break;
+        *out = shorter;
+    }
+    return SBP_OK;
 }
 
 static sbp_status check_kind(const slopes *s, int32_t kind, sbp_arena *arena) {
     sbp_check *check = s->check;
     const sbp_sketch_kind *k = &s->sketch->kinds[kind];
     sbp_nudge nudge;
-    double ratio[2], rounding[2], nothing;
+    estimate e;
+    double nothing;
     if (k->count == 0) {
         sbp_check_add(check, &(sbp_finding){.part = "loss along gradient",
                                             .what = sbp_arena_strdup(check->world->arena, k->name),
@@ -84,15 +139,10 @@ static sbp_status check_kind(const slopes *s, int32_t kind, sbp_arena *arena) {
         return SBP_OK;
     }
     SBP_TRY(sbp_nudge_begin(&nudge, check->world->executor, s->sketch, kind, arena, check->world->diag));
-    double size = fmax(fabs(s->loss), 0.1);
-    double change = fmin(fmax(ROUNDINGS * s->rounding, LEAST_CHANGE * size), MOST_CHANGE * size);
-    double step = fmin(change / nudge.slope, LONGEST);
-    sbp_status status = measure(s, &nudge, step, &ratio[0], &rounding[0]);
-    if (status == SBP_OK)
-        status = measure(s, &nudge, step / 2, &ratio[1], &rounding[1]);
+    sbp_status status = estimate_kind(s, &nudge, check->noise[kind], &e);
     SBP_TRY(sbp_nudge_set(&nudge, 0, &nothing, check->world->diag));
     SBP_TRY(status);
-    judge(s, kind, step, ratio, rounding);
+    judge(s, kind, &e);
     return SBP_OK;
 }
 

@@ -60,7 +60,7 @@ static void judge_bits(sbp_check *check, const sbp_sketch *again) {
     sbp_check_add(check, &f);
 }
 
-static void judge_finite(sbp_check *check) {
+static bool judge_finite(sbp_check *check) {
     int32_t count = 0, bad = 0;
     const char *name = "";
     for (int32_t t = 0; t < check->plain->plan->tensors->count; t++) {
@@ -81,6 +81,7 @@ static void judge_finite(sbp_check *check) {
                        .found = bad,
                        .allowed = 0,
                        .verdict = bad ? SBP_VERDICT_WRONG : SBP_VERDICT_RIGHT});
+    return bad == 0;
 }
 
 static int by_value(const void *a, const void *b) {
@@ -117,14 +118,26 @@ static void judge_memory(sbp_check *check, int64_t planned) {
     sbp_check_add(check, &f);
 }
 
-/* Gradients as they are, again, and by flipped bits. */
-static sbp_status run_gradients(sbp_check *check) {
+/* Gradients as they are, again, and by flipped bits. *finite: there are, and the rest can be checked. */
+static sbp_status run_gradients(sbp_check *check, bool *finite) {
     sbp_executor *x = check->world->executor;
     sbp_diag *diag = check->world->diag;
     const sbp_plan *plan = check->session->plan;
     sbp_sketch *again;
-    SBP_TRY(sbp_check_gradients(check, false, &check->plain));
-    judge_finite(check);
+    sbp_status status = sbp_check_gradients(check, false, &check->plain);
+    *finite = status == SBP_OK;
+    if (status == SBP_NOT_FINITE) {
+        sbp_check_add(check, &(sbp_finding){.part = "finite",
+                                            .text = "the loss is not",
+                                            .found = 1,
+                                            .allowed = 0,
+                                            .verdict = SBP_VERDICT_WRONG});
+        return SBP_OK;
+    }
+    SBP_TRY(status);
+    *finite = judge_finite(check);
+    if (!*finite)
+        return SBP_OK;
     SBP_TRY(sbp_check_gradients(check, false, &again));
     judge_bits(check, again);
     sbp_sketch_destroy(again);
@@ -150,6 +163,7 @@ static sbp_status run_all(sbp_check *check) {
     sbp_session *session = check->session;
     int64_t rows = rows_of_check(session->plan->program), planned = sbp_run_peak_planned(world, session);
     int32_t zeros;
+    bool finite;
     if (!sbp_trainer_has_gradients(session->plan->program))
         return sbp_fail(world->diag, SBP_MACHINE, "'%s' trains nothing: there are no gradients to check",
                         session->plan_path);
@@ -162,12 +176,15 @@ static sbp_status run_all(sbp_check *check) {
             "multiply has gradients",
             (int)zeros);
     SBP_TRY(score_rows(check));
-    SBP_TRY(run_gradients(check));
-    SBP_TRY(run_slopes(check, rows));
+    SBP_TRY(run_gradients(check, &finite));
+    if (finite)
+        SBP_TRY(run_slopes(check, rows));
+    SBP_TRY(sbp_check_commands(check));
     check->peak_bytes = sbp_run_peak_measured(world);
     judge_memory(check, planned + 3 * sbp_sketch_bytes(session->plan, false) +
                             sbp_sketch_bytes(session->plan, true));
-    SBP_TRY(sbp_check_schedule(check));
+    if (finite)
+        SBP_TRY(sbp_check_schedule(check));
     return sbp_check_print(check);
 }
 
