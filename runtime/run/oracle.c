@@ -93,8 +93,8 @@ const sbp_oracle_group *sbp_oracle_group_at(const sbp_oracle *o, int32_t index) 
 
 /* ---- operands ---------------------------------------------------------------------------------------- */
 
-sbp_status oracle_fetch_raw(const oracle_job *job, int32_t operand, int64_t row, int64_t rows, int64_t col,
-                            int64_t cols, void *out) {
+sbp_status sbp_oracle_fetch_raw(const oracle_job *job, int32_t operand, int64_t row, int64_t rows,
+                                int64_t col, int64_t cols, void *out) {
     const sbp_span *s = &job->dispatch->spans[operand];
     int64_t unit = sbp_dtype_bytes(s->dtype), offset = s->offset + (row * s->stride + col) * unit;
     unsigned char *to = out, *piece = NULL;
@@ -120,20 +120,20 @@ sbp_status oracle_fetch_raw(const oracle_job *job, int32_t operand, int64_t row,
     return SBP_OK;
 }
 
-sbp_status oracle_fetch(const oracle_job *job, int32_t operand, int64_t row, int64_t rows, int64_t col,
-                        int64_t cols, double **out) {
+sbp_status sbp_oracle_fetch(const oracle_job *job, int32_t operand, int64_t row, int64_t rows, int64_t col,
+                            int64_t cols, double **out) {
     sbp_dtype dtype = job->dispatch->spans[operand].dtype;
     int64_t count = rows * cols;
     void *raw = sbp_arena_array(job->arena, (size_t)(count + 1), (size_t)sbp_dtype_bytes(dtype));
     *out = sbp_arena_array(job->arena, (size_t)(count + 1), sizeof(double));
     if (count > 0)
-        SBP_TRY(oracle_fetch_raw(job, operand, row, rows, col, cols, raw));
+        SBP_TRY(sbp_oracle_fetch_raw(job, operand, row, rows, col, cols, raw));
     for (int64_t i = 0; i < count; i++)
         (*out)[i] = sbp_element_get(raw, dtype, i);
     return SBP_OK;
 }
 
-sbp_status oracle_submit(oracle_job *job) {
+sbp_status sbp_oracle_submit(oracle_job *job) {
     job->ran = true;
     SBP_TRY(job->class->submit(job->device, job->dispatch, job->diag));
     return job->class->wait(job->device, job->diag);
@@ -141,7 +141,7 @@ sbp_status oracle_submit(oracle_job *job) {
 
 /* ---- samples, sums ----------------------------------------------------------------------------------- */
 
-oracle_runs oracle_choose(int64_t count, int64_t each, int64_t align) {
+oracle_runs sbp_oracle_choose(int64_t count, int64_t each, int64_t align) {
     oracle_runs runs = {0};
     if (count <= 3 * each) {
         runs.count[0] = count;
@@ -157,7 +157,7 @@ oracle_runs oracle_choose(int64_t count, int64_t each, int64_t align) {
     return runs;
 }
 
-double oracle_unit(sbp_dtype dtype) {
+double sbp_oracle_unit(sbp_dtype dtype) {
     return dtype == SBP_F64    ? 0x1p-53
            : dtype == SBP_F32  ? 0x1p-24
            : dtype == SBP_F16  ? 0x1p-11
@@ -165,24 +165,24 @@ double oracle_unit(sbp_dtype dtype) {
                                : 0;
 }
 
-double oracle_draw(uint64_t x) {
+double sbp_oracle_draw(uint64_t x) {
     x = x * 0x9e3779b97f4a7c15u + 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
     return (double)((x ^ (x >> 31)) >> 11) * 0x1p-52 - 1;
 }
 
-void oracle_note(oracle_sum *sum, double truth, double rounded, double got, sbp_dtype dtype) {
+void sbp_oracle_note(oracle_sum *sum, double truth, double rounded, double got, sbp_dtype dtype) {
     if (!isfinite(truth) && (truth == got || (isnan(truth) && isnan(got))))
         return;
     double off = got - truth, rounding = rounded - truth, own = sbp_round_to(dtype, truth) - truth;
-    double unit = oracle_unit(dtype) * truth; /* the result's own, at least */
+    double unit = sbp_oracle_unit(dtype) * truth; /* the result's own, at least */
     sum->found += isfinite(got) && isfinite(truth) ? off * off : INFINITY;
     sum->rounding += rounding * rounding + own * own + unit * unit / 3;
     sum->size += truth * truth;
 }
 
-void oracle_judge(const oracle_job *job, const oracle_sum *sum, const char *operand) {
+void sbp_oracle_judge(const oracle_job *job, const oracle_sum *sum, const char *operand) {
     sbp_oracle_group *g = job->group;
     const sbp_command *c = job->dispatch->command;
     /* numbers below the least normal one are 0 on some devices */
@@ -207,22 +207,22 @@ typedef sbp_status (*loops)(oracle_job *job);
 static loops loops_of(sbp_command_kind kind) {
     switch (kind) {
     case SBP_CMD_GEMM:
-        return oracle_gemm;
+        return sbp_oracle_gemm;
     case SBP_CMD_ROW:
-        return oracle_row;
+        return sbp_oracle_row;
     case SBP_CMD_ATTN_FWD:
     case SBP_CMD_ATTN_BWD:
-        return oracle_attention;
+        return sbp_oracle_attention;
     case SBP_CMD_EXPERT_GEMM:
     case SBP_CMD_EXPERT_GEMM_DW:
-        return oracle_experts;
+        return sbp_oracle_experts;
     case SBP_CMD_FILL:
     case SBP_CMD_COPY:
     case SBP_CMD_GATHER:
     case SBP_CMD_SCATTER_ADD:
     case SBP_CMD_COLSUM:
     case SBP_CMD_REDUCE:
-        return oracle_simple;
+        return sbp_oracle_simple;
     default:
         return NULL;
     }

@@ -29,7 +29,7 @@ static bool sees(const attention *a, int64_t j, int64_t i) {
 
 /* x, or x off by so much as its type's last bit. */
 static double off(double x, double unit, uint64_t number) {
-    return unit > 0 ? x * (1 + unit * oracle_draw(number)) : x;
+    return unit > 0 ? x * (1 + unit * sbp_oracle_draw(number)) : x;
 }
 
 static double dot(const double *a, const double *b, int64_t count, double unit, uint64_t number) {
@@ -53,15 +53,15 @@ static double score(const attention *a, const double *q, int64_t i, double unit,
 }
 
 static sbp_status read_columns(attention *a) {
-    SBP_TRY(oracle_fetch(a->job, a->at->first, 0, a->rows, 0, 1, &a->first));
-    SBP_TRY(oracle_fetch(a->job, a->at->shared_end, 0, a->rows, 0, 1, &a->shared_end));
-    return oracle_fetch(a->job, a->at->own, 0, a->rows, 0, 1, &a->own);
+    SBP_TRY(sbp_oracle_fetch(a->job, a->at->first, 0, a->rows, 0, 1, &a->first));
+    SBP_TRY(sbp_oracle_fetch(a->job, a->at->shared_end, 0, a->rows, 0, 1, &a->shared_end));
+    return sbp_oracle_fetch(a->job, a->at->own, 0, a->rows, 0, 1, &a->own);
 }
 
 static sbp_status read_head(attention *a, int64_t kv) {
     const sbp_attention_attrs *t = a->attrs;
-    SBP_TRY(oracle_fetch(a->job, a->at->k, 0, a->keys, kv * t->d_qk, t->d_qk, &a->k));
-    return oracle_fetch(a->job, a->at->v, 0, a->keys, kv * t->d_v, t->d_v, &a->v);
+    SBP_TRY(sbp_oracle_fetch(a->job, a->at->k, 0, a->keys, kv * t->d_qk, t->d_qk, &a->k));
+    return sbp_oracle_fetch(a->job, a->at->v, 0, a->keys, kv * t->d_v, t->d_v, &a->v);
 }
 
 /* o and lse of a row. */
@@ -86,7 +86,7 @@ static double forward(const attention *a, const double *q, int64_t j, double uni
 
 /* Heads that are looked at: all of a group have the same kv head. */
 static oracle_runs choose_heads(const attention *a) {
-    return oracle_choose(a->attrs->heads, HEADS, 1);
+    return sbp_oracle_choose(a->attrs->heads, HEADS, 1);
 }
 
 static int64_t kv_of(const attention *a, int64_t head) {
@@ -96,9 +96,9 @@ static int64_t kv_of(const attention *a, int64_t head) {
 static sbp_status check_forward(attention *a) {
     const sbp_attention_attrs *t = a->attrs;
     const sbp_span *spans = a->job->dispatch->spans;
-    oracle_runs rows = oracle_choose(a->rows, ROWS, 1), heads = choose_heads(a);
+    oracle_runs rows = sbp_oracle_choose(a->rows, ROWS, 1), heads = choose_heads(a);
     oracle_sum of_o = {0}, of_lse = {0};
-    double unit = 2 * oracle_unit(spans[a->at->q].dtype), *q, *got;
+    double unit = 2 * sbp_oracle_unit(spans[a->at->q].dtype), *q, *got;
     int64_t count = t->heads * 3 * ROWS, place = 0;
     double **o = SBP_NEW_ARRAY(a->job->arena, double *, 2 * count),
            *lse = SBP_NEW_ARRAY(a->job->arena, double, 2 * count);
@@ -107,28 +107,29 @@ static sbp_status check_forward(attention *a) {
             SBP_TRY(read_head(a, kv_of(a, h)));
             for (int32_t r = 0; r < rows.runs; r++)
                 for (int64_t j = rows.first[r]; j < rows.first[r] + rows.count[r]; j++, place++) {
-                    SBP_TRY(oracle_fetch(a->job, a->at->q, j, 1, h * t->d_qk, t->d_qk, &q));
+                    SBP_TRY(sbp_oracle_fetch(a->job, a->at->q, j, 1, h * t->d_qk, t->d_qk, &q));
                     for (int k = 0; k < 2; k++) {
                         o[2 * place + k] = SBP_NEW_ARRAY(a->job->arena, double, t->d_v);
                         lse[2 * place + k] = forward(a, q, j, k ? unit : 0, o[2 * place + k]);
                     }
                 }
         }
-    SBP_TRY(oracle_submit(a->job));
+    SBP_TRY(sbp_oracle_submit(a->job));
     place = 0;
     for (int32_t g = 0; g < heads.runs; g++)
         for (int64_t h = heads.first[g]; h < heads.first[g] + heads.count[g]; h++)
             for (int32_t r = 0; r < rows.runs; r++)
                 for (int64_t j = rows.first[r]; j < rows.first[r] + rows.count[r]; j++, place++) {
-                    SBP_TRY(oracle_fetch(a->job, a->at->o, j, 1, h * t->d_v, t->d_v, &got));
+                    SBP_TRY(sbp_oracle_fetch(a->job, a->at->o, j, 1, h * t->d_v, t->d_v, &got));
                     for (int64_t d = 0; d < t->d_v; d++)
-                        oracle_note(&of_o, o[2 * place][d], o[2 * place + 1][d], got[d],
-                                    spans[a->at->o].dtype);
-                    SBP_TRY(oracle_fetch(a->job, a->at->lse, j, 1, h, 1, &got));
-                    oracle_note(&of_lse, lse[2 * place], lse[2 * place + 1], got[0], spans[a->at->lse].dtype);
+                        sbp_oracle_note(&of_o, o[2 * place][d], o[2 * place + 1][d], got[d],
+                                        spans[a->at->o].dtype);
+                    SBP_TRY(sbp_oracle_fetch(a->job, a->at->lse, j, 1, h, 1, &got));
+                    sbp_oracle_note(&of_lse, lse[2 * place], lse[2 * place + 1], got[0],
+                                    spans[a->at->lse].dtype);
                 }
-    oracle_judge(a->job, &of_o, "o");
-    oracle_judge(a->job, &of_lse, "lse");
+    sbp_oracle_judge(a->job, &of_o, "o");
+    sbp_oracle_judge(a->job, &of_lse, "lse");
     return SBP_OK;
 }
 
@@ -148,10 +149,10 @@ typedef struct queries {
 
 static sbp_status read_queries(const attention *a, int64_t h, int64_t row, int64_t rows, queries *out) {
     const sbp_attention_attrs *t = a->attrs;
-    SBP_TRY(oracle_fetch(a->job, a->at->q, row, rows, h * t->d_qk, t->d_qk, &out->q));
-    SBP_TRY(oracle_fetch(a->job, a->d_o, row, rows, h * t->d_v, t->d_v, &out->d_o));
-    SBP_TRY(oracle_fetch(a->job, a->at->o, row, rows, h * t->d_v, t->d_v, &out->o));
-    return oracle_fetch(a->job, a->at->lse, row, rows, h, 1, &out->lse);
+    SBP_TRY(sbp_oracle_fetch(a->job, a->at->q, row, rows, h * t->d_qk, t->d_qk, &out->q));
+    SBP_TRY(sbp_oracle_fetch(a->job, a->d_o, row, rows, h * t->d_v, t->d_v, &out->d_o));
+    SBP_TRY(sbp_oracle_fetch(a->job, a->at->o, row, rows, h * t->d_v, t->d_v, &out->o));
+    return sbp_oracle_fetch(a->job, a->at->lse, row, rows, h, 1, &out->lse);
 }
 
 static void find_dq(const attention *a, const queries *of, int64_t j, double unit, double *dq) {
@@ -194,15 +195,15 @@ static sbp_status compute_head(attention *a, int64_t kv, const oracle_runs *rows
                                of_head *out) {
     const sbp_attention_attrs *t = a->attrs;
     int64_t group = t->heads / t->kv_heads;
-    double unit = 2 * oracle_unit(a->job->dispatch->spans[a->at->q].dtype);
+    double unit = 2 * sbp_oracle_unit(a->job->dispatch->spans[a->at->q].dtype);
     queries of;
     SBP_TRY(read_head(a, kv));
     int32_t place = 0;
     for (int32_t r = 0; r < keys->runs; r++)
         for (int64_t i = keys->first[r]; i < keys->first[r] + keys->count[r]; i++, place++)
             for (int k = 0; k < 2; k++) {
-                SBP_TRY(oracle_fetch(a->job, a->dk, i, 1, kv * t->d_qk, t->d_qk, &out->dk[place][k]));
-                SBP_TRY(oracle_fetch(a->job, a->dv, i, 1, kv * t->d_v, t->d_v, &out->dv[place][k]));
+                SBP_TRY(sbp_oracle_fetch(a->job, a->dk, i, 1, kv * t->d_qk, t->d_qk, &out->dk[place][k]));
+                SBP_TRY(sbp_oracle_fetch(a->job, a->dv, i, 1, kv * t->d_v, t->d_v, &out->dv[place][k]));
             }
     for (int64_t g = 0; g < group; g++) {
         int64_t h = kv * group + g;
@@ -234,47 +235,47 @@ static sbp_status note_head(attention *a, int64_t kv, const oracle_runs *rows, c
     int32_t place = 0;
     for (int32_t r = 0; r < keys->runs; r++)
         for (int64_t i = keys->first[r]; i < keys->first[r] + keys->count[r]; i++, place++) {
-            SBP_TRY(oracle_fetch(a->job, a->dk, i, 1, kv * t->d_qk, t->d_qk, &got));
+            SBP_TRY(sbp_oracle_fetch(a->job, a->dk, i, 1, kv * t->d_qk, t->d_qk, &got));
             for (int64_t d = 0; d < t->d_qk; d++)
-                oracle_note(of_dk, in->dk[place][0][d], in->dk[place][1][d], got[d], spans[a->dk].dtype);
-            SBP_TRY(oracle_fetch(a->job, a->dv, i, 1, kv * t->d_v, t->d_v, &got));
+                sbp_oracle_note(of_dk, in->dk[place][0][d], in->dk[place][1][d], got[d], spans[a->dk].dtype);
+            SBP_TRY(sbp_oracle_fetch(a->job, a->dv, i, 1, kv * t->d_v, t->d_v, &got));
             for (int64_t d = 0; d < t->d_v; d++)
-                oracle_note(of_dv, in->dv[place][0][d], in->dv[place][1][d], got[d], spans[a->dv].dtype);
+                sbp_oracle_note(of_dv, in->dv[place][0][d], in->dv[place][1][d], got[d], spans[a->dv].dtype);
         }
     for (int64_t g = 0; g < group && g < HEADS; g++) {
         place = 0;
         for (int32_t r = 0; r < rows->runs; r++)
             for (int64_t j = rows->first[r]; j < rows->first[r] + rows->count[r]; j++, place++) {
-                SBP_TRY(oracle_fetch(a->job, a->dq, j, 1, (kv * group + g) * t->d_qk, t->d_qk, &got));
+                SBP_TRY(sbp_oracle_fetch(a->job, a->dq, j, 1, (kv * group + g) * t->d_qk, t->d_qk, &got));
                 for (int64_t d = 0; d < t->d_qk; d++)
-                    oracle_note(of_dq, in->dq[g][place][0][d], in->dq[g][place][1][d], got[d],
-                                spans[a->dq].dtype);
+                    sbp_oracle_note(of_dq, in->dq[g][place][0][d], in->dq[g][place][1][d], got[d],
+                                    spans[a->dq].dtype);
             }
     }
     return SBP_OK;
 }
 
 static sbp_status check_backward(attention *a) {
-    oracle_runs rows = oracle_choose(a->rows, ROWS, 1), keys = oracle_choose(a->keys, KEYS, 1);
-    oracle_runs kv = oracle_choose(a->attrs->kv_heads, 1, 1);
+    oracle_runs rows = sbp_oracle_choose(a->rows, ROWS, 1), keys = sbp_oracle_choose(a->keys, KEYS, 1);
+    oracle_runs kv = sbp_oracle_choose(a->attrs->kv_heads, 1, 1);
     oracle_sum of_dq = {0}, of_dk = {0}, of_dv = {0};
     of_head *heads = SBP_NEW_ARRAY(a->job->arena, of_head, 3);
     int32_t count = 0;
     for (int32_t r = 0; r < kv.runs; r++)
         for (int64_t h = kv.first[r]; h < kv.first[r] + kv.count[r]; h++)
             SBP_TRY(compute_head(a, h, &rows, &keys, &heads[count++]));
-    SBP_TRY(oracle_submit(a->job));
+    SBP_TRY(sbp_oracle_submit(a->job));
     count = 0;
     for (int32_t r = 0; r < kv.runs; r++)
         for (int64_t h = kv.first[r]; h < kv.first[r] + kv.count[r]; h++)
             SBP_TRY(note_head(a, h, &rows, &keys, &heads[count++], &of_dq, &of_dk, &of_dv));
-    oracle_judge(a->job, &of_dq, "dq");
-    oracle_judge(a->job, &of_dk, "dk");
-    oracle_judge(a->job, &of_dv, "dv");
+    sbp_oracle_judge(a->job, &of_dq, "dq");
+    sbp_oracle_judge(a->job, &of_dk, "dk");
+    sbp_oracle_judge(a->job, &of_dv, "dv");
     return SBP_OK;
 }
 
-sbp_status oracle_attention(oracle_job *job) {
+sbp_status sbp_oracle_attention(oracle_job *job) {
     const sbp_command *c = job->dispatch->command;
     const sbp_attention_operands *at = sbp_command_attention(c->kind);
     const sbp_span *s = job->dispatch->spans;

@@ -50,35 +50,35 @@ static int64_t at_most(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-sbp_status oracle_gemm(oracle_job *job) {
+sbp_status sbp_oracle_gemm(oracle_job *job) {
     const sbp_command *c = job->dispatch->command;
     const sbp_span *s = job->dispatch->spans, *d = &s[SBP_GEMM_D];
     bool ta = c->u.gemm.ta, tb = c->u.gemm.tb, wide = d->dtype == SBP_F64;
     bool has_c = c->u.gemm.beta != 0 && s[SBP_GEMM_C].space != SBP_SPACE_COUNT;
     bool has_bias = s[SBP_GEMM_BIAS].space != SBP_SPACE_COUNT;
     int64_t k = ta ? s[SBP_GEMM_A].rows : s[SBP_GEMM_A].cols, columns = at_most(COLUMNS, BLOCK / (k + 1) + 1);
-    oracle_runs rows = oracle_choose(d->rows, ROWS, 1), cols = oracle_choose(d->cols, columns, 1);
+    oracle_runs rows = sbp_oracle_choose(d->rows, ROWS, 1), cols = sbp_oracle_choose(d->cols, columns, 1);
     double *a[3], *b[3], *before[3][3] = {{0}}, *bias[3] = {0}, *got;
     oracle_sum sum = {0};
     if (rows.runs == 0 || cols.runs == 0 || k == 0)
         return SBP_OK;
     for (int32_t i = 0; i < rows.runs; i++)
-        SBP_TRY(ta ? oracle_fetch(job, SBP_GEMM_A, 0, k, rows.first[i], rows.count[i], &a[i])
-                   : oracle_fetch(job, SBP_GEMM_A, rows.first[i], rows.count[i], 0, k, &a[i]));
+        SBP_TRY(ta ? sbp_oracle_fetch(job, SBP_GEMM_A, 0, k, rows.first[i], rows.count[i], &a[i])
+                   : sbp_oracle_fetch(job, SBP_GEMM_A, rows.first[i], rows.count[i], 0, k, &a[i]));
     for (int32_t j = 0; j < cols.runs; j++) {
-        SBP_TRY(tb ? oracle_fetch(job, SBP_GEMM_B, cols.first[j], cols.count[j], 0, k, &b[j])
-                   : oracle_fetch(job, SBP_GEMM_B, 0, k, cols.first[j], cols.count[j], &b[j]));
+        SBP_TRY(tb ? sbp_oracle_fetch(job, SBP_GEMM_B, cols.first[j], cols.count[j], 0, k, &b[j])
+                   : sbp_oracle_fetch(job, SBP_GEMM_B, 0, k, cols.first[j], cols.count[j], &b[j]));
         if (has_bias)
-            SBP_TRY(oracle_fetch(job, SBP_GEMM_BIAS, 0, 1, cols.first[j], cols.count[j], &bias[j]));
+            SBP_TRY(sbp_oracle_fetch(job, SBP_GEMM_BIAS, 0, 1, cols.first[j], cols.count[j], &bias[j]));
         for (int32_t i = 0; i < rows.runs && has_c; i++)
-            SBP_TRY(oracle_fetch(job, SBP_GEMM_C, rows.first[i], rows.count[i], cols.first[j], cols.count[j],
-                                 &before[i][j]));
+            SBP_TRY(sbp_oracle_fetch(job, SBP_GEMM_C, rows.first[i], rows.count[i], cols.first[j],
+                                     cols.count[j], &before[i][j]));
     }
-    SBP_TRY(oracle_submit(job));
+    SBP_TRY(sbp_oracle_submit(job));
     for (int32_t i = 0; i < rows.runs; i++)
         for (int32_t j = 0; j < cols.runs; j++) {
-            SBP_TRY(oracle_fetch(job, SBP_GEMM_D, rows.first[i], rows.count[i], cols.first[j], cols.count[j],
-                                 &got));
+            SBP_TRY(sbp_oracle_fetch(job, SBP_GEMM_D, rows.first[i], rows.count[i], cols.first[j],
+                                     cols.count[j], &got));
             for (int64_t x = 0; x < rows.count[i]; x++)
                 for (int64_t y = 0; y < cols.count[j]; y++) {
                     product p =
@@ -87,11 +87,11 @@ sbp_status oracle_gemm(oracle_job *job) {
                     int64_t at = x * cols.count[j] + y;
                     double more =
                         (has_c ? c->u.gemm.beta * before[i][j][at] : 0) + (has_bias ? bias[j][y] : 0);
-                    oracle_note(&sum, c->u.gemm.alpha * p.exact + more, c->u.gemm.alpha * p.rounded + more,
-                                got[at], d->dtype);
+                    sbp_oracle_note(&sum, c->u.gemm.alpha * p.exact + more,
+                                    c->u.gemm.alpha * p.rounded + more, got[at], d->dtype);
                 }
         }
-    oracle_judge(job, &sum, "d");
+    sbp_oracle_judge(job, &sum, "d");
     return SBP_OK;
 }
 
@@ -108,8 +108,8 @@ static sbp_status read_slots(const oracle_job *job, int32_t pairs, int32_t bound
     double *p, *b;
     *out = (slots){
         .experts = s[bounds].cols - 1, .per_row = s[pairs].cols, .count = s[pairs].rows * s[pairs].cols};
-    SBP_TRY(oracle_fetch(job, pairs, 0, s[pairs].rows, 0, s[pairs].cols, &p));
-    SBP_TRY(oracle_fetch(job, bounds, 0, 1, 0, s[bounds].cols, &b));
+    SBP_TRY(sbp_oracle_fetch(job, pairs, 0, s[pairs].rows, 0, s[pairs].cols, &p));
+    SBP_TRY(sbp_oracle_fetch(job, bounds, 0, 1, 0, s[bounds].cols, &b));
     out->pairs = p;
     out->bounds = b;
     return SBP_OK;
@@ -126,7 +126,7 @@ static int64_t expert_of(const slots *s, int64_t place) {
 static sbp_status slot_row(const oracle_job *job, int32_t operand, bool by_slot, int64_t slot,
                            int64_t per_row, int64_t col, int64_t n, double **out) {
     int64_t width = by_slot ? job->dispatch->spans[operand].cols / per_row : 0;
-    return oracle_fetch(job, operand, slot / per_row, 1, slot % per_row * width + col, n, out);
+    return sbp_oracle_fetch(job, operand, slot / per_row, 1, slot % per_row * width + col, n, out);
 }
 
 static sbp_status expert_gemm(oracle_job *job) {
@@ -137,7 +137,7 @@ static sbp_status expert_gemm(oracle_job *job) {
     int64_t n = s[SBP_EXPERT_GEMM_D].cols / all.per_row, m = s[SBP_EXPERT_GEMM_B].cols / (n > 0 ? n : 1);
     bool has_bias = s[SBP_EXPERT_GEMM_BIAS].space != SBP_SPACE_COUNT,
          wide = s[SBP_EXPERT_GEMM_A].dtype == SBP_F64;
-    oracle_runs places = oracle_choose(all.count, SLOTS, 1), cols = oracle_choose(n, COLUMNS / 3, 1);
+    oracle_runs places = sbp_oracle_choose(all.count, SLOTS, 1), cols = sbp_oracle_choose(n, COLUMNS / 3, 1);
     double *a[3 * SLOTS], *b[3 * SLOTS][3], *bias[3 * SLOTS][3], *got;
     int64_t slot[3 * SLOTS];
     int32_t count = 0;
@@ -156,16 +156,17 @@ static sbp_status expert_gemm(oracle_job *job) {
                 for (int64_t k = 0; k < (c->u.experts.tb ? w : m); k++) { /* [w, m], or [m, w] */
                     int64_t col = c->u.experts.tb ? (cols.first[j] + k) * m : k * n + cols.first[j];
                     int64_t some = c->u.experts.tb ? m : w;
-                    SBP_TRY(oracle_fetch(job, SBP_EXPERT_GEMM_B, e, 1, col, some, &part));
+                    SBP_TRY(sbp_oracle_fetch(job, SBP_EXPERT_GEMM_B, e, 1, col, some, &part));
                     memcpy(matrix + k * some, part, (size_t)some * sizeof *part);
                 }
                 b[count][j] = matrix;
                 if (has_bias)
-                    SBP_TRY(oracle_fetch(job, SBP_EXPERT_GEMM_BIAS, e, 1, cols.first[j], w, &bias[count][j]));
+                    SBP_TRY(
+                        sbp_oracle_fetch(job, SBP_EXPERT_GEMM_BIAS, e, 1, cols.first[j], w, &bias[count][j]));
             }
             count++;
         }
-    SBP_TRY(oracle_submit(job));
+    SBP_TRY(sbp_oracle_submit(job));
     for (int32_t i = 0; i < count; i++)
         for (int32_t j = 0; j < cols.runs; j++) {
             int64_t w = cols.count[j];
@@ -175,10 +176,10 @@ static sbp_status expert_gemm(oracle_job *job) {
                 product p = multiply(job, s[SBP_EXPERT_GEMM_A].dtype, wide, a[i], 1,
                                      b[i][j] + (tb ? y * m : y), tb ? 1 : w, m);
                 double more = has_bias ? bias[i][j][y] : 0;
-                oracle_note(&sum, p.exact + more, p.rounded + more, got[y], s[SBP_EXPERT_GEMM_D].dtype);
+                sbp_oracle_note(&sum, p.exact + more, p.rounded + more, got[y], s[SBP_EXPERT_GEMM_D].dtype);
             }
         }
-    oracle_judge(job, &sum, "d");
+    sbp_oracle_judge(job, &sum, "d");
     return SBP_OK;
 }
 
@@ -217,25 +218,27 @@ static sbp_status expert_gemm_dw(oracle_job *job) {
         SBP_TRY(slot_columns(job, SBP_EXPERT_GEMM_DW_A, c->u.experts.a_by_slot, &all, e, x0, nx, &a[count]));
         SBP_TRY(slot_columns(job, SBP_EXPERT_GEMM_DW_B, c->u.experts.b_by_slot, &all, e, y0, ny, &b[count]));
         for (int64_t x = 0; x < nx && c->u.experts.adds; x++)
-            SBP_TRY(oracle_fetch(job, SBP_EXPERT_GEMM_DW_D, e, 1, (x0 + x) * m + y0, ny, &before[count][x]));
+            SBP_TRY(
+                sbp_oracle_fetch(job, SBP_EXPERT_GEMM_DW_D, e, 1, (x0 + x) * m + y0, ny, &before[count][x]));
         count++;
     }
-    SBP_TRY(oracle_submit(job));
+    SBP_TRY(sbp_oracle_submit(job));
     for (int32_t i = 0; i < count; i++)
         for (int64_t x = 0; x < nx; x++) {
             int64_t of = (int64_t)(all.bounds[expert[i] + 1] - all.bounds[expert[i]]);
-            SBP_TRY(oracle_fetch(job, SBP_EXPERT_GEMM_DW_D, expert[i], 1, (x0 + x) * m + y0, ny, &got));
+            SBP_TRY(sbp_oracle_fetch(job, SBP_EXPERT_GEMM_DW_D, expert[i], 1, (x0 + x) * m + y0, ny, &got));
             for (int64_t y = 0; y < ny; y++) {
                 product p =
                     multiply(job, s[SBP_EXPERT_GEMM_DW_A].dtype, wide, a[i] + x, nx, b[i] + y, ny, of);
                 double more = before[i][x] ? before[i][x][y] : 0;
-                oracle_note(&sum, p.exact + more, p.rounded + more, got[y], s[SBP_EXPERT_GEMM_DW_D].dtype);
+                sbp_oracle_note(&sum, p.exact + more, p.rounded + more, got[y],
+                                s[SBP_EXPERT_GEMM_DW_D].dtype);
             }
         }
-    oracle_judge(job, &sum, "d");
+    sbp_oracle_judge(job, &sum, "d");
     return SBP_OK;
 }
 
-sbp_status oracle_experts(oracle_job *job) {
+sbp_status sbp_oracle_experts(oracle_job *job) {
     return job->dispatch->command->kind == SBP_CMD_EXPERT_GEMM ? expert_gemm(job) : expert_gemm_dw(job);
 }

@@ -15,14 +15,14 @@ typedef struct oracle_job {
     bool tf32, ran;
 } oracle_job;
 
-/* Numbers of an operand as doubles, in the arena. Inputs before oracle_submit, results after it. */
-sbp_status oracle_fetch(const oracle_job *job, int32_t operand, int64_t row, int64_t rows, int64_t col,
-                        int64_t cols, double **out) SBP_CHECKED;
+/* Numbers of an operand as doubles, in the arena. Inputs before sbp_oracle_submit, results after it. */
+sbp_status sbp_oracle_fetch(const oracle_job *job, int32_t operand, int64_t row, int64_t rows, int64_t col,
+                            int64_t cols, double **out) SBP_CHECKED;
 /* The same as they are kept. */
-sbp_status oracle_fetch_raw(const oracle_job *job, int32_t operand, int64_t row, int64_t rows, int64_t col,
-                            int64_t cols, void *out) SBP_CHECKED;
+sbp_status sbp_oracle_fetch_raw(const oracle_job *job, int32_t operand, int64_t row, int64_t rows,
+                                int64_t col, int64_t cols, void *out) SBP_CHECKED;
 /* Runs the command to its end. */
-sbp_status oracle_submit(oracle_job *job) SBP_CHECKED;
+sbp_status sbp_oracle_submit(oracle_job *job) SBP_CHECKED;
 
 /* A result, over the elements that were noted. */
 typedef struct oracle_sum {
@@ -30,9 +30,9 @@ typedef struct oracle_sum {
 } oracle_sum;
 
 /* An element: what the loops give, what rounding makes of it, what is there. */
-void oracle_note(oracle_sum *sum, double truth, double rounded, double got, sbp_dtype dtype);
+void sbp_oracle_note(oracle_sum *sum, double truth, double rounded, double got, sbp_dtype dtype);
 /* Takes a result that is noted into account. operand: its name. */
-void oracle_judge(const oracle_job *job, const oracle_sum *sum, const char *operand);
+void sbp_oracle_judge(const oracle_job *job, const oracle_sum *sum, const char *operand);
 
 /* Up to three runs of `each` of `count` things: at the beginning, in the middle, at the end; all, where these are
  * few. Begins at multiples of `align`. */
@@ -40,17 +40,17 @@ typedef struct oracle_runs {
     int64_t first[3], count[3];
     int32_t runs;
 } oracle_runs;
-oracle_runs oracle_choose(int64_t count, int64_t each, int64_t align);
+oracle_runs sbp_oracle_choose(int64_t count, int64_t each, int64_t align);
 
 /* Half a unit in the last place of a type, relative; 0 of integers. */
-double oracle_unit(sbp_dtype dtype);
+double sbp_oracle_unit(sbp_dtype dtype);
 /* In [-1, 1], by number. */
-double oracle_draw(uint64_t number);
+double sbp_oracle_draw(uint64_t number);
 
-sbp_status oracle_gemm(oracle_job *job) SBP_CHECKED;
-sbp_status oracle_experts(oracle_job *job) SBP_CHECKED;
-sbp_status oracle_attention(oracle_job *job) SBP_CHECKED;
-sbp_status oracle_row(oracle_job *job) SBP_CHECKED;
-sbp_status oracle_simple(oracle_job *job) SBP_CHECKED;
+sbp_status sbp_oracle_gemm(oracle_job *job) SBP_CHECKED;
+sbp_status sbp_oracle_experts(oracle_job *job) SBP_CHECKED;
+sbp_status sbp_oracle_attention(oracle_job *job) SBP_CHECKED;
+sbp_status sbp_oracle_row(oracle_job *job) SBP_CHECKED;
+sbp_status sbp_oracle_simple(oracle_job *job) SBP_CHECKED;
 
 #endif

@@ -29,7 +29,7 @@ static sbp_rowkernel widen(sbp_arena *arena, const sbp_rowkernel *kernel) {
     out.operands = SBP_NEW_ARRAY(arena, sbp_rk_operand, kernel->operand_count);
     for (int32_t k = 0; k < kernel->operand_count; k++) {
         out.operands[k] = kernel->operands[k];
-        if (oracle_unit(kernel->operands[k].dtype) > 0)
+        if (sbp_oracle_unit(kernel->operands[k].dtype) > 0)
             out.operands[k].dtype = SBP_F64;
     }
     return out;
@@ -42,13 +42,13 @@ static sbp_status read_run(const oracle_job *job, const sbp_rowkernel *kernel, r
         bool varies = operand->vary & SBP_VARY_ROW, partial = operand->mode == SBP_RK_PARTIAL;
         run->begin[k] = partial ? run->first / SBP_PARTIAL_ROWS : varies ? run->first : 0;
         run->rows[k] = partial ? sbp_ceil_div(run->count, SBP_PARTIAL_ROWS) : varies ? run->count : 1;
-        if (oracle_unit(operand->dtype) > 0) {
-            SBP_TRY(oracle_fetch(job, k, run->begin[k], run->rows[k], 0, s->cols, &run->inputs[k]));
+        if (sbp_oracle_unit(operand->dtype) > 0) {
+            SBP_TRY(sbp_oracle_fetch(job, k, run->begin[k], run->rows[k], 0, s->cols, &run->inputs[k]));
             continue;
         }
         run->raw[k] = sbp_arena_array(job->arena, (size_t)(run->rows[k] * s->cols + 1),
                                       (size_t)sbp_dtype_bytes(s->dtype));
-        SBP_TRY(oracle_fetch_raw(job, k, run->begin[k], run->rows[k], 0, s->cols, run->raw[k]));
+        SBP_TRY(sbp_oracle_fetch_raw(job, k, run->begin[k], run->rows[k], 0, s->cols, run->raw[k]));
     }
     return SBP_OK;
 }
@@ -65,7 +65,7 @@ static sbp_status interpret(const oracle_job *job, const sbp_rowkernel *wide, co
         memcpy(copy, run->inputs[k] ? (const void *)run->inputs[k] : run->raw[k], (size_t)count * bytes);
         for (int64_t i = 0; run->inputs[k] && unit > 0 && wide->operands[k].mode == SBP_RK_IN && i < count;
              i++)
-            ((double *)copy)[i] *= 1 + unit * oracle_draw((uint64_t)(i + k * 77777));
+            ((double *)copy)[i] *= 1 + unit * sbp_oracle_draw((uint64_t)(i + k * 77777));
         views[k] = (sbp_rk_view){.data = copy, .stride = s->cols};
         outs[k] = copy;
     }
@@ -78,13 +78,13 @@ static sbp_status interpret(const oracle_job *job, const sbp_rowkernel *wide, co
 /* What rounding makes of numbers beside inputs that are off: long sums, and numbers that the kernel itself rounds
  * to fewer bits, where its arithmetic may be on the other side of a middle. */
 static double own_rounding(const sbp_rowkernel *kernel) {
-    double unit = oracle_unit(kernel->compute), sums = 1, rounds = 0;
+    double unit = sbp_oracle_unit(kernel->compute), sums = 1, rounds = 0;
     for (int32_t i = 0; i < kernel->instr_count; i++) {
         const sbp_rk_instr *instr = &kernel->instrs[i];
         if (instr->op == SBP_RK_SUM)
             sums = fmax(sums, sqrt((double)(kernel->n * kernel->heads)));
-        if (instr->op == SBP_RK_ROUND && oracle_unit(instr->dtype) > unit)
-            rounds = fmax(rounds, oracle_unit(instr->dtype) / 8);
+        if (instr->op == SBP_RK_ROUND && sbp_oracle_unit(instr->dtype) > unit)
+            rounds = fmax(rounds, sbp_oracle_unit(instr->dtype) / 8);
         if (instr->op == SBP_RK_INTEGER || instr->op == SBP_RK_LOOKUP)
             rounds = fmax(rounds, 0x1p-9 / 8);
     }
@@ -96,30 +96,30 @@ static sbp_status note_run(const oracle_job *job, const sbp_rowkernel *kernel, c
     double own = own_rounding(kernel);
     for (int32_t k = 0; k < kernel->operand_count; k++) {
         const sbp_rk_operand *operand = &kernel->operands[k];
-        double *got, unit = oracle_unit(operand->dtype);
+        double *got, unit = sbp_oracle_unit(operand->dtype);
         if (operand->mode == SBP_RK_IN)
             continue;
         int64_t cols = job->dispatch->spans[k].cols;
-        SBP_TRY(oracle_fetch(job, k, run->begin[k], run->rows[k], 0, cols, &got));
+        SBP_TRY(sbp_oracle_fetch(job, k, run->begin[k], run->rows[k], 0, cols, &got));
         for (int64_t i = 0; i < run->rows[k] * cols; i++) {
             double x = unit > 0 ? ((double *)truth[k])[i] : sbp_element_get(truth[k], operand->dtype, i);
             double y = unit > 0 ? ((double *)other[k])[i] : sbp_element_get(other[k], operand->dtype, i);
             double more = unit > 0 ? own * fabs(x) : 0.5; /* codes are whole numbers: one may be the next */
             y += y >= x ? more : -more;
-            oracle_note(&sums[k], x, y, got[i], operand->dtype);
+            sbp_oracle_note(&sums[k], x, y, got[i], operand->dtype);
         }
     }
     return SBP_OK;
 }
 
-sbp_status oracle_row(oracle_job *job) {
+sbp_status sbp_oracle_row(oracle_job *job) {
     const sbp_rowkernel *kernel = job->dispatch->kernel;
     sbp_rowkernel wide = widen(job->arena, kernel);
     int64_t per_row = kernel->n * kernel->heads * (kernel->instr_count + 1), each = WORK / (per_row + 1);
     each = each < 1 ? 1 : each > SBP_PARTIAL_ROWS ? SBP_PARTIAL_ROWS : each;
     bool partial = has_partial(kernel);
-    oracle_runs chosen = partial ? oracle_choose(job->dispatch->rows, SBP_PARTIAL_ROWS, SBP_PARTIAL_ROWS)
-                                 : oracle_choose(job->dispatch->rows, each, 1);
+    oracle_runs chosen = partial ? sbp_oracle_choose(job->dispatch->rows, SBP_PARTIAL_ROWS, SBP_PARTIAL_ROWS)
+                                 : sbp_oracle_choose(job->dispatch->rows, each, 1);
     rows_run runs[3] = {0};
     oracle_sum sums[SBP_ROWKERNEL_MAX_OPERANDS] = {{0}};
     void *truth[3][SBP_ROWKERNEL_MAX_OPERANDS], *other[3][SBP_ROWKERNEL_MAX_OPERANDS];
@@ -128,14 +128,14 @@ sbp_status oracle_row(oracle_job *job) {
         runs[r].count = chosen.count[r];
         SBP_TRY(read_run(job, kernel, &runs[r]));
         SBP_TRY(interpret(job, &wide, &runs[r], 0, truth[r]));
-        SBP_TRY(interpret(job, &wide, &runs[r], 2 * oracle_unit(kernel->compute), other[r]));
+        SBP_TRY(interpret(job, &wide, &runs[r], 2 * sbp_oracle_unit(kernel->compute), other[r]));
     }
-    SBP_TRY(oracle_submit(job));
+    SBP_TRY(sbp_oracle_submit(job));
     for (int32_t r = 0; r < chosen.runs; r++)
         SBP_TRY(note_run(job, kernel, &runs[r], truth[r], other[r], sums));
     for (int32_t k = 0; k < kernel->operand_count; k++)
         if (kernel->operands[k].mode != SBP_RK_IN && chosen.runs > 0)
-            oracle_judge(job, &sums[k], kernel->operands[k].name ? kernel->operands[k].name : "result");
+            sbp_oracle_judge(job, &sums[k], kernel->operands[k].name ? kernel->operands[k].name : "result");
     return SBP_OK;
 }
 
@@ -148,7 +148,7 @@ static int64_t at_most(int64_t a, int64_t b) {
 static void note_same(oracle_sum *sum, const double *truth, const double *got, int64_t count,
                       sbp_dtype dtype) {
     for (int64_t i = 0; i < count; i++)
-        oracle_note(sum, sbp_round_to(dtype, truth[i]), sbp_round_to(dtype, truth[i]), got[i], dtype);
+        sbp_oracle_note(sum, sbp_round_to(dtype, truth[i]), sbp_round_to(dtype, truth[i]), got[i], dtype);
 }
 
 /* fill and copy: rows of dst; of src before. */
@@ -157,89 +157,92 @@ static sbp_status check_copy(oracle_job *job) {
     bool fill = c->kind == SBP_CMD_FILL;
     int32_t dst = fill ? SBP_FILL_DST : SBP_COPY_DST;
     const sbp_span *d = &job->dispatch->spans[dst];
-    oracle_runs rows = oracle_choose(d->rows, 1, 1), cols = oracle_choose(d->cols, WIDEST, 1);
+    oracle_runs rows = sbp_oracle_choose(d->rows, 1, 1), cols = sbp_oracle_choose(d->cols, WIDEST, 1);
     double *truth[3][3], *got;
     oracle_sum sum = {0};
     for (int32_t r = 0; r < rows.runs; r++)
         for (int32_t k = 0; k < cols.runs; k++) {
             int64_t count = rows.count[r] * cols.count[k];
             if (!fill)
-                SBP_TRY(oracle_fetch(job, SBP_COPY_SRC, rows.first[r], rows.count[r], cols.first[k],
-                                     cols.count[k], &truth[r][k]));
+                SBP_TRY(sbp_oracle_fetch(job, SBP_COPY_SRC, rows.first[r], rows.count[r], cols.first[k],
+                                         cols.count[k], &truth[r][k]));
             else
                 truth[r][k] = sbp_arena_array(job->arena, (size_t)count, sizeof(double));
             for (int64_t i = 0; i < count && fill; i++)
                 truth[r][k][i] = c->u.fill;
         }
-    SBP_TRY(oracle_submit(job));
+    SBP_TRY(sbp_oracle_submit(job));
     for (int32_t r = 0; r < rows.runs; r++)
         for (int32_t k = 0; k < cols.runs; k++) {
-            SBP_TRY(oracle_fetch(job, dst, rows.first[r], rows.count[r], cols.first[k], cols.count[k], &got));
+            SBP_TRY(
+                sbp_oracle_fetch(job, dst, rows.first[r], rows.count[r], cols.first[k], cols.count[k], &got));
             note_same(&sum, truth[r][k], got, rows.count[r] * cols.count[k], d->dtype);
         }
-    oracle_judge(job, &sum, "dst");
+    sbp_oracle_judge(job, &sum, "dst");
     return SBP_OK;
 }
 
 static sbp_status check_gather(oracle_job *job) {
     const sbp_span *d = &job->dispatch->spans[SBP_GATHER_DST];
-    oracle_runs rows = oracle_choose(d->rows, 2, 1);
+    oracle_runs rows = sbp_oracle_choose(d->rows, 2, 1);
     double *truth[6], *got, *index;
     oracle_sum sum = {0};
     int32_t count = 0;
     for (int32_t r = 0; r < rows.runs; r++)
         for (int64_t j = rows.first[r]; j < rows.first[r] + rows.count[r]; j++) {
-            SBP_TRY(oracle_fetch(job, SBP_GATHER_INDEX, j, 1, 0, 1, &index));
-            SBP_TRY(oracle_fetch(job, SBP_GATHER_TABLE, (int64_t)*index, 1, 0, d->cols, &truth[count++]));
+            SBP_TRY(sbp_oracle_fetch(job, SBP_GATHER_INDEX, j, 1, 0, 1, &index));
+            SBP_TRY(sbp_oracle_fetch(job, SBP_GATHER_TABLE, (int64_t)*index, 1, 0, d->cols, &truth[count++]));
         }
-    SBP_TRY(oracle_submit(job));
+    SBP_TRY(sbp_oracle_submit(job));
     count = 0;
     for (int32_t r = 0; r < rows.runs; r++)
         for (int64_t j = rows.first[r]; j < rows.first[r] + rows.count[r]; j++) {
-            SBP_TRY(oracle_fetch(job, SBP_GATHER_DST, j, 1, 0, d->cols, &got));
+            SBP_TRY(sbp_oracle_fetch(job, SBP_GATHER_DST, j, 1, 0, d->cols, &got));
             note_same(&sum, truth[count++], got, d->cols, d->dtype);
         }
-    oracle_judge(job, &sum, "dst");
+    sbp_oracle_judge(job, &sum, "dst");
     return SBP_OK;
 }
 
 static sbp_status check_scatter(oracle_job *job) {
     const sbp_span *s = &job->dispatch->spans[SBP_SCATTER_ADD_SRC],
                    *d = &job->dispatch->spans[SBP_SCATTER_ADD_DST];
-    oracle_runs rows = oracle_choose(s->rows, 1, 1);
+    oracle_runs rows = sbp_oracle_choose(s->rows, 1, 1);
     double *index, *truth[3], *part, *got;
     oracle_sum sum = {0};
-    SBP_TRY(oracle_fetch(job, SBP_SCATTER_ADD_INDEX, 0, s->rows, 0, 1, &index));
+    SBP_TRY(sbp_oracle_fetch(job, SBP_SCATTER_ADD_INDEX, 0, s->rows, 0, 1, &index));
     for (int32_t r = 0; r < rows.runs; r++) {
         int64_t to = (int64_t)index[rows.first[r]];
-        SBP_TRY(oracle_fetch(job, SBP_SCATTER_ADD_DST, to, 1, 0, d->cols, &truth[r]));
+        SBP_TRY(sbp_oracle_fetch(job, SBP_SCATTER_ADD_DST, to, 1, 0, d->cols, &truth[r]));
         for (int64_t j = 0; j < s->rows; j++) {
             if ((int64_t)index[j] != to)
                 continue;
-            SBP_TRY(oracle_fetch(job, SBP_SCATTER_ADD_SRC, j, 1, 0, s->cols, &part));
+            SBP_TRY(sbp_oracle_fetch(job, SBP_SCATTER_ADD_SRC, j, 1, 0, s->cols, &part));
             for (int64_t i = 0; i < s->cols; i++)
                 truth[r][i] += part[i];
         }
     }
-    SBP_TRY(oracle_submit(job));
+    SBP_TRY(sbp_oracle_submit(job));
     for (int32_t r = 0; r < rows.runs; r++) {
-        SBP_TRY(oracle_fetch(job, SBP_SCATTER_ADD_DST, (int64_t)index[rows.first[r]], 1, 0, d->cols, &got));
+        SBP_TRY(
+            sbp_oracle_fetch(job, SBP_SCATTER_ADD_DST, (int64_t)index[rows.first[r]], 1, 0, d->cols, &got));
         for (int64_t i = 0; i < d->cols; i++)
-            oracle_note(&sum, truth[r][i], truth[r][i] * (1 + 8 * oracle_unit(d->dtype)), got[i], d->dtype);
+            sbp_oracle_note(&sum, truth[r][i], truth[r][i] * (1 + 8 * sbp_oracle_unit(d->dtype)), got[i],
+                            d->dtype);
     }
-    oracle_judge(job, &sum, "dst");
+    sbp_oracle_judge(job, &sum, "dst");
     return SBP_OK;
 }
 
 static sbp_status check_colsum(oracle_job *job) {
     const sbp_span *s = &job->dispatch->spans[SBP_COLSUM_SRC], *d = &job->dispatch->spans[SBP_COLSUM_DST];
     double beta = job->dispatch->command->u.reduce.beta, *truth[3], *rounded[3], *src, *got;
-    oracle_runs cols = oracle_choose(s->cols, at_most(COLUMNS, MANY / (s->rows + 1) + 1), 1);
+    oracle_runs cols = sbp_oracle_choose(s->cols, at_most(COLUMNS, MANY / (s->rows + 1) + 1), 1);
     oracle_sum sum = {0};
     for (int32_t r = 0; r < cols.runs; r++) {
         int64_t n = cols.count[r];
-        SBP_TRY(oracle_fetch(job, SBP_COLSUM_DST, 0, 1, cols.first[r], n, &truth[r]));
-        SBP_TRY(oracle_fetch(job, SBP_COLSUM_SRC, 0, s->rows, cols.first[r], n, &src));
+        SBP_TRY(sbp_oracle_fetch(job, SBP_COLSUM_DST, 0, 1, cols.first[r], n, &truth[r]));
+        SBP_TRY(sbp_oracle_fetch(job, SBP_COLSUM_SRC, 0, s->rows, cols.first[r], n, &src));
         rounded[r] = sbp_arena_array(job->arena, (size_t)n, sizeof(double));
         for (int64_t i = 0; i < n; i++) {
             double exact = beta != 0 ? beta * truth[r][i] : 0;
@@ -252,13 +255,13 @@ static sbp_status check_colsum(oracle_job *job) {
             rounded[r][i] = d->dtype == SBP_F64 ? exact * (1 + 0x1p-50) : (double)simple;
         }
     }
-    SBP_TRY(oracle_submit(job));
+    SBP_TRY(sbp_oracle_submit(job));
     for (int32_t r = 0; r < cols.runs; r++) {
-        SBP_TRY(oracle_fetch(job, SBP_COLSUM_DST, 0, 1, cols.first[r], cols.count[r], &got));
+        SBP_TRY(sbp_oracle_fetch(job, SBP_COLSUM_DST, 0, 1, cols.first[r], cols.count[r], &got));
         for (int64_t i = 0; i < cols.count[r]; i++)
-            oracle_note(&sum, truth[r][i], rounded[r][i], got[i], d->dtype);
+            sbp_oracle_note(&sum, truth[r][i], rounded[r][i], got[i], d->dtype);
     }
-    oracle_judge(job, &sum, "dst");
+    sbp_oracle_judge(job, &sum, "dst");
     return SBP_OK;
 }
 
@@ -268,9 +271,9 @@ static sbp_status check_reduce(oracle_job *job) {
     double *before, *src, *got, value = c->u.reduce.op == SBP_REDUCE_MAX ? -INFINITY : 0;
     oracle_sum sum = {0};
     if (s->rows * s->cols > MANY || c->u.reduce.op == SBP_REDUCE_MAX)
-        return oracle_submit(job);
-    SBP_TRY(oracle_fetch(job, SBP_REDUCE_DST, 0, 1, 0, 1, &before));
-    SBP_TRY(oracle_fetch(job, SBP_REDUCE_SRC, 0, s->rows, 0, s->cols, &src));
+        return sbp_oracle_submit(job);
+    SBP_TRY(sbp_oracle_fetch(job, SBP_REDUCE_DST, 0, 1, 0, 1, &before));
+    SBP_TRY(sbp_oracle_fetch(job, SBP_REDUCE_SRC, 0, s->rows, 0, s->cols, &src));
     double size = 0;
     for (int64_t i = 0; i < s->rows * s->cols; i++) {
         double x = c->u.reduce.op == SBP_REDUCE_SUMSQ ? src[i] * src[i] : src[i];
@@ -278,17 +281,17 @@ static sbp_status check_reduce(oracle_job *job) {
         size += fabs(x);
     }
     value += c->u.reduce.beta != 0 ? c->u.reduce.beta * before[0] : 0;
-    SBP_TRY(oracle_submit(job));
-    SBP_TRY(oracle_fetch(job, SBP_REDUCE_DST, 0, 1, 0, 1, &got));
+    SBP_TRY(sbp_oracle_submit(job));
+    SBP_TRY(sbp_oracle_fetch(job, SBP_REDUCE_DST, 0, 1, 0, 1, &got));
     /* squares of fp32 may be taken in fp32; sums here and there are in an order of their own */
-    double each = oracle_unit(s->dtype == SBP_F64 ? SBP_F64 : SBP_F32) +
-                  oracle_unit(SBP_F64) * sqrt((double)(s->rows * s->cols));
-    oracle_note(&sum, value, value + size * each, got[0], SBP_F64);
-    oracle_judge(job, &sum, "dst");
+    double each = sbp_oracle_unit(s->dtype == SBP_F64 ? SBP_F64 : SBP_F32) +
+                  sbp_oracle_unit(SBP_F64) * sqrt((double)(s->rows * s->cols));
+    sbp_oracle_note(&sum, value, value + size * each, got[0], SBP_F64);
+    sbp_oracle_judge(job, &sum, "dst");
     return SBP_OK;
 }
 
-sbp_status oracle_simple(oracle_job *job) {
+sbp_status sbp_oracle_simple(oracle_job *job) {
     switch (job->dispatch->command->kind) {
     case SBP_CMD_GATHER:
         return check_gather(job);
