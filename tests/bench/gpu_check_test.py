@@ -28,6 +28,7 @@ die() { # once in each part, when its first figure is on disk
     sleep 100
 }
 case "${0##*/} $1" in
+    "sbprun check") die; echo '{"verdict": "right", "seconds": 1.5, "findings": [{"part": "twice", "what": null, "verdict": "right"}]}' ;;
     "sbprun --devices") echo "cuda:0 a stub"; die ;;
     sbprun*)
         die

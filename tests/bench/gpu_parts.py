@@ -442,6 +442,23 @@ def sanitizer(m, figure):
     return {}
 
 
+def check(m, figure):
+    """What every user can run: a plan of this device against loops, the loss and another schedule."""
+    folder = write_config(os.path.join(m.work, "06b"), "06b", m.tiny)
+    figure({"model": "06b", "backend": m.backend})
+    command = [m.program("sbprun"), "check", folder, "--backend", m.backend, "--weights", "random:1", "--seq-len", "512" if m.tiny else "8192", "--json"]
+    status, text = m.run(command + ["--param-dtype", "bf16", "--dtype", "bf16"], m.env, 110)
+    lines = [line for line in text.splitlines() if line.startswith("{")]
+    if status not in (0, 1, 3) or not lines:
+        raise Failed(f"sbprun check: exit status {status}")
+    found = json.loads(lines[-1])
+    for finding in found["findings"]:
+        figure(finding)
+    if status == 1:
+        raise Failed("sbprun check: " + ", ".join(f"{f['part']} {f['what']}" for f in found["findings"] if f["verdict"] == "WRONG"))
+    return {"verdict": found["verdict"], "check_seconds": found["seconds"]}
+
+
 def vulkan(m, figure):
     program = m.program("tests/conformance/conformance")
     _, text = m.run([m.program("sbprun"), "--devices"], m.env, 20)
@@ -567,6 +584,7 @@ def parts():
         Part("conformance", 60, 150, "every command against double precision, an eighth of the cases in four processes", conformance),
         Part("timeline", step_seconds("8b", 32768, 1) + PINNING, 60, "where the time of a step of 8B goes", timeline),
         Part("torch_attention", 15, 60, "PyTorch's own attention", torch_rates),
+        Part("check", 40, 120, "sbprun check of 0.6B: the commands of its plan, its loss, another schedule", check),
         Part("throughput_measured", 15, 120, "what --throughput measured finds", measured),
         Part("throughput_head", 12, 40, "products of the head in bf16", rates("head", "bf16")),
         Part("throughput_row", 10, 40, "row kernels", rates("row", "bf16")),

@@ -9,6 +9,8 @@
 #include "runtime/run/weights.h"
 #include "runtime/train/trainer.h"
 
+#define DATA "tests/golden/stories260k_trl/train.jsonl"
+
 /* Rows longer than pieces of the CPU's row kernels (ROW_WHOLE), two heads to each of keys and values; chunks and
  * documents that begin anywhere. */
 static const char wide[] =
@@ -207,14 +209,28 @@ static void test_wrong_devices(void **state) {
 
 static void test_plan_and_data(void **state) {
     io_fixture *f = *state;
-    cli_ok(f, "$C compile $S -o $D/p --seq-len 200 --chunk 64 --lora r=4 --optimizer none");
-    cli_put(f, "rows.jsonl",
-            "{\"text\": \"Once upon a time there was a bird.\"}\n{\"text\": \"It could not fly.\"}\n");
-    const sbp_json *findings = check(f, 0, "$D/p --data $D/rows.jsonl");
+    cli_ok(f, "$C compile $S -o $D/p --seq-len 256 --chunk 64 --lora r=4 --optimizer none");
+    const sbp_json *findings = check(f, 0, "$D/p --data " DATA);
+    assert_null(strstr(cli_text(f, "err"), "random tokens"));
     assert_int_equal(count(findings, "loss along gradient", "right"), 4); /* A and B of two modules */
-    cli_ok(f, "$R check $D/p --data $D/rows.jsonl");
+    cli_ok(f, "$R check $D/p --data " DATA);
     if (!strstr(cli_text(f, "out"), "\nright: "))
         fail_msg("no verdict: %s", cli_text(f, "out"));
+}
+
+/* Before a run: it begins, or does not. */
+static void test_before_a_run(void **state) {
+    io_fixture *f = *state;
+    cli_put(f, "rows.jsonl",
+            "{\"text\": \"Once upon a time there was a bird.\"}\n{\"text\": \"It could not fly.\"}\n");
+    cli_ok(f, "$C compile $S -o $D/p --seq-len 100 --chunk 32 -q && $R $D/p --data $D/rows.jsonl --steps 1 "
+              "--check --out $D/o");
+    if (!strstr(cli_text(f, "err"), "\nright: ") || !cli_exists(f, "o/model.safetensors"))
+        fail_msg("no check, or no run: %s", cli_text(f, "err"));
+    edit_plan(f, "c = %A6) {ta, beta = 1}", "c = %A6) {ta}");
+    cli_fails(f, 1, "nothing is trained", "$R $D/q --data $D/rows.jsonl --steps 1 --check --out $D/o2");
+    assert_false(cli_exists(f, "o2/model.safetensors"));
+    cli_ok(f, "$R $D/q --data $D/rows.jsonl --steps 1 --out $D/o3"); /* which nothing else sees */
 }
 
 static void test_cannot(void **state) {
@@ -226,7 +242,9 @@ static void test_cannot(void **state) {
     cli_fails(f, 2, "from files", "$R check $D/p --data -");
     const sbp_json *findings = check(f, 3, "$D/q --weights $S/model.safetensors");
     assert_int_equal(count(findings, "schedule", "not checked"), 1);
-    cli_put(f, "rows.jsonl", "{\"input_ids\": [5, 6, 7], \"labels\": [-100, -100, -100]}\n");
+    cli_ok(f, "for i in 1 2 3 4 5 6 7 8; do printf '{\"input_ids\": [5,6,7,8,9,1,2,3], \"labels\": "
+              "[-100,-100,-100,-100,-100,-100,-100,-100]}\\n'; "
+              "done >$D/rows.jsonl");
     cli_fails(f, 3, "no gradient to check", "$R check $D/p --data $D/rows.jsonl");
     cli_ok(f, "$R check --help | grep -q '^usage: sbprun check'");
 }
@@ -237,6 +255,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_wrong_plans, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_wrong_devices, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_plan_and_data, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_before_a_run, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_cannot, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,7 +35,8 @@ const char sbp_help_of_check[] =
     "  schedule  gradients of the plan are those of --backward standard (of checkpoint, where that does\n"
     "            not fit), within a few times of what rounding does: flipped last bits of weights\n\n"
     "'unseen' is smaller than rounding. Exit status: 0 right; 1 something is wrong: do not train so; 3 it,\n"
-    "or a part of it, cannot be checked here, and why; others as of sbprun. --json: all of it.\n";
+    "or a part of it, cannot be checked here, and why; others as of sbprun. --json: all of it.\n"
+    "`sbprun .. --check` does this before the first step of a run.\n";
 
 const char sbp_help_of_rows[] =
     "Rows are JSON objects, one a line (or columns of CSV, Parquet, Arrow; --columns TO=FROM renames):\n\n"

@@ -57,6 +57,8 @@ void sbp_check_add(sbp_check *check, const sbp_finding *finding);
 /* Rows of random tokens, in a file of that name, where there are no data. */
 sbp_status sbp_check_write_rows(const sbp_world *world, const sbp_session *session,
                                 const char *path) SBP_CHECKED;
+/* Rows of its micro-batch, which crosses from chunk to chunk, and whose last one is short. */
+int64_t sbp_check_most_rows(const sbp_program *program);
 /* Takes the first rows of the data and the ends of their documents, so that they have at most `most` tokens
  * together; SBP_MACHINE where no token of them is trained. */
 sbp_status sbp_check_take_rows(sbp_check *check, int64_t most) SBP_CHECKED;

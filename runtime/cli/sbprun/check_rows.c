@@ -120,6 +120,13 @@ static int64_t cut(sbp_dataset *data, int64_t row, int64_t end, int64_t most, in
     return tokens;
 }
 
+int64_t sbp_check_most_rows(const sbp_program *program) {
+    enum { SHORT_CHUNK = 256 }; /* of these there are three */
+    int64_t chunk = program->chunk, most = sbp_program_most_rows(program);
+    int64_t rows = chunk <= SHORT_CHUNK ? 2 * chunk + chunk / 2 + 1 : chunk + chunk / 8 + 1;
+    return rows < most ? rows : most;
+}
+
 sbp_status sbp_check_take_rows(sbp_check *check, int64_t most) {
     enum { LEAST = 4 }; /* tokens of a document */
     sbp_dataset *data = check->inputs->data;

@@ -505,8 +505,8 @@ static sbp_status complete_options(const sbp_world *world, sbp_session *session,
     return sbp_run_check_results(world, session);
 }
 
-/* --data in place of data that were not given. */
-static sbp_status random_rows(sbp_world *world, sbp_session *session) {
+/* Rows of random tokens in place of --data. */
+static sbp_status make_random_rows(sbp_world *world, sbp_session *session) {
     const char *tmp = getenv("TMPDIR");
     char *path = sbp_arena_printf(world->arena, "%s/sbprun-XXXXXX.jsonl", tmp && *tmp ? tmp : "/tmp");
     int fd = mkstemps(path, (int)strlen(".jsonl"));
@@ -514,9 +514,36 @@ static sbp_status random_rows(sbp_world *world, sbp_session *session) {
         return sbp_fail(world->diag, SBP_IO, "cannot create '%s': %s", path, strerror(errno));
     close(fd);
     session->random_rows = path;
-    sbp_note(world->diag, "no --data: rows of random tokens");
-    sbp_options_append(world->options, SBP_OPT_DATA, path);
+    if (sbp_options_list_count(world->options, SBP_OPT_DATA) == 0)
+        sbp_options_append(world->options, SBP_OPT_DATA, path);
+    for (int32_t i = 0; i < sbp_options_list_count(world->options, SBP_OPT_DATA); i++)
+        sbp_options_replace(world->options, SBP_OPT_DATA, i, path);
     return sbp_check_write_rows(world, session, path);
+}
+
+/* The data; of a check random rows in place of data that were not given, or have fewer tokens than its
+ * micro-batch, which crosses chunks. */
+static sbp_status load_rows(sbp_world *world, sbp_inputs *inputs, sbp_session *session) {
+    bool given = sbp_options_list_count(world->options, SBP_OPT_DATA) > 0;
+    if (given || !session->check)
+        SBP_TRY(sbp_run_load_data(world, inputs, session));
+    if (!session->check ||
+        (given && inputs->data->token_count >= sbp_check_most_rows(session->plan->program)))
+        return SBP_OK;
+    if (given)
+        sbp_note(
+            world->diag,
+            "the data have %lld tokens, which do not cross chunks of %lld: rows of random tokens are checked",
+            (long long)inputs->data->token_count, (long long)session->plan->program->chunk);
+    else
+        sbp_note(world->diag, "no --data: rows of random tokens");
+    sbp_dataset_destroy(inputs->data);
+    inputs->data = NULL;
+    sbp_status status = make_random_rows(world, session);
+    if (status == SBP_OK)
+        status = sbp_run_load_data(world, inputs, session);
+    unlink(session->random_rows);
+    return status;
 }
 
 static sbp_status load_data(sbp_world *world, sbp_inputs *inputs, sbp_session *session,
@@ -525,12 +552,7 @@ static sbp_status load_data(sbp_world *world, sbp_inputs *inputs, sbp_session *s
     SBP_TRY(sbp_plan_set_defaults(world->diag, &session->info, world->options, world->arena));
     SBP_TRY(choose_merge(world, session, outputs));
     SBP_TRY(sbp_run_find_carried(world, session, outputs));
-    if (session->check && sbp_options_list_count(world->options, SBP_OPT_DATA) == 0)
-        SBP_TRY(random_rows(world, session));
-    sbp_status status = sbp_run_load_data(world, inputs, session);
-    if (session->random_rows)
-        unlink(session->random_rows);
-    SBP_TRY(status);
+    SBP_TRY(load_rows(world, inputs, session));
     SBP_TRY(sbp_run_read_reference(world, inputs, session));
     sbp_sampler_close(&inputs->sampler);
     SBP_TRY(sbp_run_plan_inner(world, session));
@@ -605,6 +627,7 @@ static sbp_status run_all(sbp_world *world, sbp_inputs *inputs, sbp_session *ses
         return sbp_run_on_device(world, inputs, session, outputs);
     SBP_TRY(sbp_run_open_out(world, session, outputs, SBP_RUNDIR_CREATE));
     SBP_TRY(sbp_world_agree(world, sbp_run_open_publish(world, session, outputs)));
+    SBP_TRY(sbp_world_alone(world, sbp_world_writes(world) ? sbp_run_check_before(world, session) : SBP_OK));
     SBP_TRY(sbp_run_on_device(world, inputs, session, outputs));
     return sbp_run_push(world, outputs);
 }

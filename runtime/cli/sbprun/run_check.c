@@ -10,15 +10,7 @@
 
 /* Seconds that losses along gradients may take, about. */
 static const double SLOPES_SECONDS = 30;
-/* Rows below which chunks are so short that more of them are taken. */
-enum { SHORT_CHUNK = 256, LEAST_ROWS = 48 };
-
-/* A micro-batch that crosses from chunk to chunk, and whose last one is short. */
-static int64_t rows_of_check(const sbp_program *program) {
-    int64_t chunk = program->chunk, most = sbp_program_most_rows(program);
-    int64_t rows = chunk <= SHORT_CHUNK ? 2 * chunk + chunk / 2 + 1 : chunk + chunk / 8 + 1;
-    return rows < most ? rows : most;
-}
+enum { LEAST_ROWS = 48 };
 
 /* Whether rows carry numbers of how weights score them, which are not those of shorter ones. */
 static bool has_scores(const sbp_check *check) {
@@ -161,7 +153,8 @@ static sbp_status run_slopes(sbp_check *check, int64_t rows) {
 static sbp_status run_all(sbp_check *check) {
     sbp_world *world = check->world;
     sbp_session *session = check->session;
-    int64_t rows = rows_of_check(session->plan->program), planned = sbp_run_peak_planned(world, session);
+    int64_t rows = sbp_check_most_rows(session->plan->program),
+            planned = sbp_run_peak_planned(world, session);
     int32_t zeros;
     bool finite;
     if (!sbp_trainer_has_gradients(session->plan->program))

@@ -130,6 +130,11 @@ sbp_status sbp_run_open_device(sbp_world *world, sbp_session *session, sbp_outpu
 sbp_status sbp_run_check(sbp_world *world, sbp_inputs *inputs, sbp_session *session,
                          sbp_outputs *outputs) SBP_CHECKED;
 
+/* ---- check_before.c -------------------------------------------------------------------------------- */
+
+/* --check: `sbprun check` of the plan, by a process of its own. SBP_INPUT where something is wrong. */
+sbp_status sbp_run_check_before(const sbp_world *world, const sbp_session *session) SBP_CHECKED;
+
 /* ---- run_train.c ----------------------------------------------------------------------------------- */
 
 /* What can be said without touching the device: whether it is there, and has the memory; whether the plan can
