@@ -583,7 +583,8 @@ static sbp_status prepare_device(sbp_world *world, sbp_session *session, sbp_out
 sbp_status sbp_run_on_device(sbp_world *world, sbp_inputs *inputs, sbp_session *session,
                              sbp_outputs *outputs) {
     const char *resumed;
-    sbp_interrupt_install();
+    if (!session->check) /* which has nothing to save: a signal ends it at once */
+        sbp_interrupt_install();
     SBP_TRY(sbp_world_agree(world, check_device(world, session))); /* before one of the ranks takes memory */
     SBP_TRY(sbp_world_agree(world, prepare_device(world, session, outputs)));
     if (world->ranks)
