@@ -1,6 +1,10 @@
 /* check.c: a command's operands against ir/program/program.h. The runtime gives what the verifier has seen;
  * what is wrong here is a bug of ours, and reading on would be a crash. */
 #include "backends/cpu/cpu.h"
+#include "backends/cpu/cpu_target.h"
+
+_Static_assert((int)SBP_CPU_MOST_CHOSEN == (int)CPU_MOST_CHOSEN,
+               "what the compiler takes is what is computed");
 
 static sbp_status wrong(const cpu_command *c, sbp_diag *diag, const char *what) {
     return sbp_fail(diag, SBP_INTERNAL, "cpu: %s: %s", sbp_command_name(c->command->kind), what);
@@ -79,11 +83,13 @@ static sbp_status check_attention(const cpu_command *c, const sbp_attention_oper
     const int32_t columns[] = {has->first, has->shared_end, has->own};
     if (at->heads < 1 || at->kv_heads < 1 || at->heads % at->kv_heads != 0 || at->d_qk < 1 || at->d_v < 1)
         return wrong(c, diag, "heads or their sizes");
-    if (at->heads / at->kv_heads > 96 || at->d_qk > 512 || at->d_v > 512)
+    if (at->heads / at->kv_heads > SBP_CPU_MOST_GROUP || at->d_qk > SBP_CPU_MOST_HEAD ||
+        at->d_v > SBP_CPU_MOST_HEAD)
         return sbp_fail(
             diag, SBP_MACHINE,
-            "cpu: attention with %lld query heads per kv head of sizes %lld and %lld (at most 96, 512)",
-            (long long)(at->heads / at->kv_heads), (long long)at->d_qk, (long long)at->d_v);
+            "cpu: attention with %lld query heads per kv head of sizes %lld and %lld (at most %d, %d)",
+            (long long)(at->heads / at->kv_heads), (long long)at->d_qk, (long long)at->d_v,
+            SBP_CPU_MOST_GROUP, SBP_CPU_MOST_HEAD);
     for (int i = 0; i < SBP_COUNT(of_scores); i++)
         if (!is_real(of_scores[i]) || (of_scores[i]->dtype == SBP_F64) != (q->dtype == SBP_F64))
             return wrong(c, diag, "q, k, v are not of like types");
@@ -157,9 +163,11 @@ static sbp_status check_delta(const cpu_command *c, const cpu_view *k, sbp_diag 
     const cpu_view *v = k + 1, *decay = k + 2, *beta = k + 3, *first = k + 4, *state = k + 5;
     if (a->heads < 1 || a->key_heads < 1 || a->heads % a->key_heads != 0 || a->d_k < 1 || a->d_v < 1)
         return wrong(c, diag, "heads or their sizes");
-    if (a->d_k > 256 || a->d_v > 256) /* kernels/delta.h: what fits into scratch memory */
-        return sbp_fail(diag, SBP_MACHINE, "cpu: %s with heads of %lld and %lld columns (at most 256)",
-                        sbp_command_name(c->command->kind), (long long)a->d_k, (long long)a->d_v);
+    if (a->d_k > SBP_CPU_MOST_STATE ||
+        a->d_v > SBP_CPU_MOST_STATE) /* kernels/delta.h: what fits into scratch memory */
+        return sbp_fail(diag, SBP_MACHINE, "cpu: %s with heads of %lld and %lld columns (at most %d)",
+                        sbp_command_name(c->command->kind), (long long)a->d_k, (long long)a->d_v,
+                        SBP_CPU_MOST_STATE);
     if (!is_real(k) || k->cols != a->key_heads * a->d_k || !has_kind(v, k->rows, a->heads * a->d_v, k->dtype))
         return wrong(c, diag, "k or v");
     if (!has_kind(decay, k->rows, a->heads, wide_of(k)) || !has_kind(beta, k->rows, a->heads, wide_of(k)) ||

@@ -43,4 +43,76 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
     return SBP_OK;
 }
 
-const sbp_target sbp_cpu_target = {.name = "cpu", .describe = describe};
+/* What no kernel here computes, whatever is in it (check.c refuses it where it runs, too). */
+static sbp_status check_command(const sbp_program *program, const sbp_command *c, sbp_diag *diag) {
+    const sbp_attention_attrs *a = &c->u.attention;
+    const sbp_delta_attrs *d = &c->u.delta;
+    const char *name = sbp_command_name(c->kind), *instead = "use another --backend, or a smaller model";
+    switch (c->kind) {
+    case SBP_CMD_ATTN_FWD:
+    case SBP_CMD_ATTN_BWD:
+        if (a->d_qk > SBP_CPU_MOST_HEAD || a->d_v > SBP_CPU_MOST_HEAD)
+            return sbp_fail(
+                diag, SBP_INPUT,
+                "--backend cpu: %s with heads of %lld and %lld columns (head_dim): at most %d are "
+                "computed there; %s",
+                name, (long long)a->d_qk, (long long)a->d_v, SBP_CPU_MOST_HEAD, instead);
+        if (a->heads / a->kv_heads > SBP_CPU_MOST_GROUP)
+            return sbp_fail(diag, SBP_INPUT,
+                            "--backend cpu: %s with %lld query heads for each head of keys and values "
+                            "(num_attention_heads, num_key_value_heads): at most %d are computed there; %s",
+                            name, (long long)(a->heads / a->kv_heads), SBP_CPU_MOST_GROUP, instead);
+        return SBP_OK;
+    case SBP_CMD_DELTA_RULE:
+    case SBP_CMD_DELTA_RULE_BWD:
+    case SBP_CMD_SSD:
+    case SBP_CMD_SSD_BWD:
+        if (d->d_k > SBP_CPU_MOST_STATE || d->d_v > SBP_CPU_MOST_STATE)
+            return sbp_fail(
+                diag, SBP_INPUT,
+                "--backend cpu: %s with states of %lld x %lld a head: at most %d x %d are computed "
+                "there; %s",
+                name, (long long)d->d_k, (long long)d->d_v, SBP_CPU_MOST_STATE, SBP_CPU_MOST_STATE, instead);
+        return SBP_OK;
+    case SBP_CMD_ROUTE: {
+        const sbp_view *index = &c->views[SBP_ROUTE_INDEX];
+        int64_t chosen = index->cols > 0   ? index->cols
+                         : index->ref >= 0 ? program->buffers[index->ref].cols
+                                           : 0;
+        if (chosen > SBP_CPU_MOST_CHOSEN)
+            return sbp_fail(diag, SBP_INPUT,
+                            "--backend cpu: %lld experts for each row (num_experts_per_tok): at most %d are "
+                            "chosen there; %s",
+                            (long long)chosen, SBP_CPU_MOST_CHOSEN, instead);
+        return SBP_OK;
+    }
+    default:
+        return SBP_OK;
+    }
+}
+
+static sbp_status check_body(const sbp_program *program, const sbp_body *body, sbp_diag *diag) {
+    for (int32_t i = 0; i < body->count; i++) {
+        const sbp_node *node = &body->nodes[i];
+        if (node->kind == SBP_NODE_LOOP)
+            SBP_TRY(check_body(program, &node->u.loop->body, diag));
+        else if (node->kind == SBP_NODE_COMMAND)
+            SBP_TRY(check_command(program, node->u.command, diag));
+    }
+    return SBP_OK;
+}
+
+/* No code is made: kernels are in the program that runs them. */
+static sbp_status compile(sbp_arena *arena, sbp_diag *diag, const sbp_program *program, const void **data,
+                          int64_t *bytes) {
+    (void)arena;
+    *data = NULL;
+    *bytes = 0;
+    for (int32_t f = 0; f < program->function_count; f++)
+        SBP_TRY(check_body(program, &program->functions[f].body, diag));
+    for (int32_t e = 0; e < program->entry_count; e++)
+        SBP_TRY(check_body(program, &program->entries[e].body, diag));
+    return SBP_OK;
+}
+
+const sbp_target sbp_cpu_target = {.name = "cpu", .describe = describe, .compile = compile};
