@@ -198,7 +198,7 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
                      (long long)(longest * p->context), sbp_format_bytes(size, sizeof size, (double)machine));
     }
     if (advice)
-        sbp_text_add(out, "biggest saving: %s%s\n", strncmp(advice, "no ", 3) == 0 ? "none, " : "", advice);
+        sbp_text_add(out, "%s\n", advice);
     return SBP_OK;
 }
 

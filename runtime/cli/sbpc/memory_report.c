@@ -54,9 +54,37 @@ sbp_status sbp_cli_memory_line(sbp_arena *arena, sbp_diag *diag, const sbp_progr
  */
 enum { WIDTH = 1000, HEIGHT = 480, BAND = 22, LEFT = 110, TOP = 60, LEGEND = 170 };
 
-static const char *const colours[] = {"#4e79a7", "#4e79a7", "#f28e2b", "#e15759", "#af7aa1",
-                                      "#59a14f", "#8cd17d", "#edc948", "#bab0ac", "#bab0ac",
-                                      "#bab0ac", "#76b7b2", "#9c755f"};
+/* One for each category, in the order of their first roles; the last is the process's. */
+static const char *const colours[] = {"#4e79a7", "#a0cbe8", "#f28e2b", "#ffbe7d", "#59a14f",
+                                      "#8cd17d", "#b6992d", "#f1ce63", "#e15759", "#499894",
+                                      "#86bcb6", "#d37295", "#b07aa1", "#79706e"};
+static const char style[] =
+    "<style>svg{background:#fff;fill:#1c1e21}line{stroke:#ccc}.d{fill:#fff}.l{fill:#1c1e21}"
+    "@media(prefers-color-scheme:dark){svg{background:#16181b;fill:#e6e8ea}"
+    "line{stroke:#3a3f46}}</style>\n";
+
+static bool is_first_of_category(int role) {
+    for (int q = 0; q < role; q++)
+        if (strcmp(sbp_role_category((sbp_role)q), sbp_role_category((sbp_role)role)) == 0)
+            return false;
+    return true;
+}
+
+static const char *colour_of(sbp_role role) {
+    int category = 0;
+    for (int q = 0; q < SBP_ROLE_COUNT; q++) {
+        if (strcmp(sbp_role_category((sbp_role)q), sbp_role_category(role)) == 0)
+            break;
+        category += is_first_of_category(q);
+    }
+    return colours[category < SBP_COUNT(colours) - 1 ? category : SBP_COUNT(colours) - 2];
+}
+
+/* Whether letters on it are to be white. */
+static bool is_dark(const char *colour) {
+    unsigned r = 0, g = 0, b = 0;
+    return sscanf(colour, "#%2x%2x%2x", &r, &g, &b) == 3 && 299 * r + 587 * g + 114 * b < 125000;
+}
 
 typedef struct picture {
     sbp_text *out;
@@ -90,8 +118,7 @@ static void rectangle(picture *p, double begin, double end, const sbp_buffer *bu
     if (h < 0.05)
         return;
     sbp_text_add(p->out, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\"><title>",
-                 LEFT + begin * p->x_scale, y, (end - begin) * p->x_scale, h,
-                 colours[buffer->role % SBP_COUNT(colours)]);
+                 LEFT + begin * p->x_scale, y, (end - begin) * p->x_scale, h, colour_of(buffer->role));
     for (const char *c = buffer->name; *c; c++)
         if (*c == '<' || *c == '&')
             sbp_text_add(p->out, "%s", *c == '<' ? "&lt;" : "&amp;");
@@ -102,20 +129,13 @@ static void rectangle(picture *p, double begin, double end, const sbp_buffer *bu
                  function ? function : "");
 }
 
-static bool is_first_of_category(int role) {
-    for (int q = 0; q < role; q++)
-        if (strcmp(sbp_role_category((sbp_role)q), sbp_role_category((sbp_role)role)) == 0)
-            return false;
-    return true;
-}
-
 static void band(const picture *p, int number, const char *name, int64_t bytes, const char *colour) {
     char size[32];
     int y = TOP + HEIGHT + 10 + BAND * number;
     sbp_text_add(p->out,
                  "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\"/><text x=\"%d\" y=\"%d\" "
-                 "font-size=\"12\" fill=\"white\">%s %s</text>\n",
-                 LEFT, y, WIDTH, BAND - 2, colour, LEFT + 8, y + 15, name,
+                 "font-size=\"12\" class=\"%s\">%s %s</text>\n",
+                 LEFT, y, WIDTH, BAND - 2, colour, LEFT + 8, y + 15, is_dark(colour) ? "d" : "l", name,
                  sbp_format_bytes(size, sizeof size, (double)bytes));
 }
 
@@ -139,20 +159,32 @@ static int bands(picture *p, int64_t process_bytes) {
             if (is_folded(&p->program->buffers[b]))
                 bytes += category_bytes(&p->program->buffers[b], (sbp_role)r);
         if (bytes > 0)
-            band(p, number++, sbp_role_category((sbp_role)r), bytes, colours[r % SBP_COUNT(colours)]);
+            band(p, number++, sbp_role_category((sbp_role)r), bytes, colour_of((sbp_role)r));
     }
     if (process_bytes > 0)
-        band(p, number++, "process and threads", process_bytes, "#555");
+        band(p, number++, "process and threads", process_bytes, colours[SBP_COUNT(colours) - 1]);
     return number;
+}
+
+/* A round number of which at most five are in so many bytes. */
+static double tick_of(double bytes) {
+    static const double round[] = {1, 2, 5, 10, 20, 50, 100, 200, 500};
+    double unit = 1;
+    for (;; unit *= 1024)
+        for (int i = 0; i < SBP_COUNT(round); i++)
+            if (bytes <= 5 * round[i] * unit)
+                return round[i] * unit;
 }
 
 static void legend(picture *p, const char *entry, int64_t process_bytes, int band_count) {
     char total[32], moving[32];
     int64_t above = p->program->arena_bytes[SBP_DEVICE] - p->folded;
     sbp_text_add(
-        p->out,
-        "<text x=\"%d\" y=\"24\">device memory of one %s, planned: %s, of which %s come and go</text>\n",
-        LEFT, entry,
+        p->out, "<text x=\"%d\" y=\"24\">device memory of %s, planned: %s, of which %s come and go</text>\n",
+        LEFT,
+        strcmp(entry, "accumulate") == 0 ? "a micro-batch"
+        : strcmp(entry, "score") == 0    ? "scoring"
+                                         : "a step",
         sbp_format_bytes(total, sizeof total, (double)(p->program->arena_bytes[SBP_DEVICE] + process_bytes)),
         sbp_format_bytes(moving, sizeof moving, (double)above));
     sbp_text_add(p->out, "<text x=\"4\" y=\"%d\" font-size=\"12\">all the time</text>\n", TOP + HEIGHT + 26);
@@ -165,15 +197,15 @@ static void legend(picture *p, const char *entry, int64_t process_bytes, int ban
         "<text transform=\"translate(14 %d) rotate(-90)\" text-anchor=\"middle\" font-size=\"12\">bytes "
         "above those below</text>\n",
         TOP + HEIGHT / 2);
-    for (int i = 0; i <= 4; i++) {
+    const double step = tick_of((double)above);
+    for (int i = 0; i * step <= (double)above; i++) {
         char mark[32];
-        double y = TOP + HEIGHT - HEIGHT * i / 4.0;
+        double y = TOP + HEIGHT - i * step * p->y_scale;
         sbp_text_add(
             p->out,
             "<text x=\"%d\" y=\"%.1f\" font-size=\"12\" text-anchor=\"end\">%s</text><line x1=\"%d\" "
-            "x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ccc\"/>\n",
-            LEFT - 6, y + 4, sbp_format_bytes(mark, sizeof mark, (double)above * i / 4), LEFT, LEFT + WIDTH,
-            y, y);
+            "x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>\n",
+            LEFT - 6, y + 4, sbp_format_bytes(mark, sizeof mark, i * step), LEFT, LEFT + WIDTH, y, y);
     }
     int line = 0;
     for (int r = 0; r < SBP_ROLE_COUNT; r++) {
@@ -184,7 +216,7 @@ static void legend(picture *p, const char *entry, int64_t process_bytes, int ban
             p->out,
             "<rect x=\"%d\" y=\"%d\" width=\"12\" height=\"12\" fill=\"%s\"/><text x=\"%d\" y=\"%d\" "
             "font-size=\"12\">%s</text>\n",
-            LEFT + WIDTH + 12, y, colours[r % SBP_COUNT(colours)], LEFT + WIDTH + 30, y + 11,
+            LEFT + WIDTH + 12, y, colour_of((sbp_role)r), LEFT + WIDTH + 30, y + 11,
             sbp_role_category((sbp_role)r));
     }
 }
@@ -214,11 +246,10 @@ void sbp_cli_memory_svg(sbp_arena *arena, const sbp_program *program, int64_t pr
         p.folded += is_folded(&program->buffers[b]) ? bytes_of(&program->buffers[b]) : 0;
     int64_t above = program->arena_bytes[SBP_DEVICE] - p.folded;
     p.y_scale = (double)HEIGHT / (double)(above > 0 ? above : 1);
-    sbp_text_add(
-        out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\">\n"
-        "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
-        LEFT + WIDTH + LEGEND + 40, TOP + HEIGHT + 60 + BAND * 8);
+    sbp_text_add(out,
+                 "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
+                 "font-family=\"sans-serif\">\n%s",
+                 LEFT + WIDTH + LEGEND + 40, TOP + HEIGHT + 60 + BAND * 8, style);
     for (int32_t b = 0; b < program->buffer_count; b++) {
         const sbp_buffer *buffer = &program->buffers[b];
         if (buffer->function >= 0 || buffer->space != SBP_DEVICE || is_folded(buffer))

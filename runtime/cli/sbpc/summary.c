@@ -180,13 +180,22 @@ static sbp_status find_advice(sbp_compilation *c) {
         if (gain(c, &ch.list[i].estimate) > (best ? gain(c, &best->estimate) : 0))
             best = &ch.list[i];
     if (!best) {
-        c->advice = "no single option helps much";
+        c->advice = "better: nothing, no single option helps much";
         return SBP_OK;
     }
-    char before[32], after[32], slow[32], fast[32];
+    char before[32], after[32], slow[32], fast[32], more[32];
+    int64_t grows = device_bytes(c, &best->estimate) - device_bytes(c, &c->estimate);
+    bool faster = best->estimate.seconds < c->estimate.seconds;
+    const char *price =
+        faster && grows > 0
+            ? sbp_arena_printf(c->arena, ", for %s more", sbp_format_bytes(more, sizeof more, (double)grows))
+            : "";
     c->advice = sbp_arena_printf(
-        c->arena, "%s: %s to %s on the device%s, %s to %s a step (planned)", best->text,
-        sbp_format_bytes(before, sizeof before, (double)device_bytes(c, &c->estimate)),
+        c->arena, "%s: %s%s: %s to %s on the device%s, %s to %s a step (planned)",
+        faster && grows > 0 ? "faster"
+        : faster            ? "faster and smaller"
+                            : "smaller",
+        best->text, price, sbp_format_bytes(before, sizeof before, (double)device_bytes(c, &c->estimate)),
         sbp_format_bytes(after, sizeof after, (double)device_bytes(c, &best->estimate)),
         room(c) > 0 && device_bytes(c, &best->estimate) > room(c) ? " (more than there is)" : "",
         sbp_format_seconds(slow, sizeof slow, c->estimate.seconds),
@@ -365,8 +374,7 @@ static sbp_status add_lines(sbp_compilation *c, sbp_text *out) {
     }
     sbp_cli_traffic_lines(c->estimate.traffic, c->estimate.busy, c->estimate.seconds, out);
     sbp_cli_net_line(program, target, c->estimate.busy, c->estimate.seconds, out);
-    bool any = strncmp(c->advice, "no ", 3) != 0;
-    sbp_text_add(out, "%s%s\n", any ? "biggest saving: " : "biggest saving: none, ", c->advice);
+    sbp_text_add(out, "%s\n", c->advice);
     return SBP_OK;
 }
 
