@@ -166,7 +166,7 @@ static void test_hub_name(void **state) {
     cli_ok(f, "unset HF_HUB_OFFLINE VIRTUAL_ENV; export HF_HUB_CACHE=$D/hub PATH=$D:$PATH; chmod +x $D/hf && "
               "$C fit org/name --cards h200 --kinds lora --lengths 64");
     assert_string_equal(cli_text(f, "args"),
-                        "download org/name --repo-type model --revision main --include config.json\n");
+                        "download org/name --repo-type=model --revision=main --include=config.json\n");
     assert_int_equal(strncmp(cli_text(f, "out"), "name (llama), 260K parameters\n", 30), 0);
 }
 
@@ -175,7 +175,8 @@ static void test_errors(void **state) {
     cli_fails(f, 2, "no MODEL was given", "$C fit --lengths 8k");
     cli_fails(f, 2, "--kinds dora: expected full, lora or qlora", "$C fit $S --kinds full,dora");
     cli_fails(f, 2, "--lengths 8x: expected numbers of tokens", "$C fit $S --lengths 8x");
-    cli_fails(f, 2, "it is neither a file nor one of h100-80gb", "$C fit $S --cards h300");
+    cli_fails(f, 2, "it is neither a file, nor a size such as 24GiB, nor one of h100-80gb",
+              "$C fit $S --cards h300");
     cli_fails(f, 2, "--seq-len is not for sbpc fit: use --lengths", "$C fit $S --seq-len 8");
     cli_fails(f, 2, "--device-profile is not for sbpc fit: use --cards", "$C fit $S --device-profile h200");
     cli_fails(f, 2, "--zero 2 needs several ranks", "$C fit $S --zero 2 --cards h200 --lengths 64");
@@ -190,10 +191,47 @@ static void test_errors(void **state) {
     assert_non_null(strstr(cli_text(f, "out"), "\n  --cards h200 "));
 }
 
+/* A card goes by what tells it from the others, or by its memory; and what "full" leaves frozen, and the context that
+ * a model was made for, are said. */
+static void test_cards_and_parts(void **state) {
+    io_fixture *f = *state;
+    static const char *const names[] = {"rtx4090-24gb", "l4-24gb", "a100-40gb", "10GiB"};
+    const char *name;
+    cli_ok(f, "$C fit $S --cards 4090,L4,a100-40gb,10GiB --kinds full --lengths 256 --json");
+    const sbp_json *cards = sbp_json_member(cli_json(f, "out"), "cards");
+    assert_int_equal(cards->count, SBP_COUNT(names));
+    for (int i = 0; i < SBP_COUNT(names); i++) {
+        assert_ok(f, sbp_json_get_string(f->diag, &cards->items[i], "card", SBP_JSON_REQUIRED, &name));
+        assert_string_equal(name, names[i]);
+    }
+    assert_true(cli_number(f, &cards->items[3], "memory_bytes") == 10.0 * (1 << 30));
+    cli_fails(f, 2, "--cards T4: it is neither", "$C fit $S --cards T4 --lengths 256");
+    cli_fails(f, 2, "--cards a100: it is neither",
+              "$C fit $S --cards a100 --lengths 256"); /* there are two */
+    cli_fails(f, 2, "no card that is known here has as much memory",
+              "$C fit $S --cards 900GiB --lengths 256");
+
+    cli_ok(f, "$C fit $G/gpt_oss_mxfp4_v/model --cards l4 --kinds full,lora --lengths 64 --html $D/page.html "
+              ">$D/text && "
+              "$C fit $G/gpt_oss_mxfp4_v/model --cards l4 --kinds full --lengths 64 --json");
+    const sbp_json *root = cli_json(f, "out"), *cell = &sbp_json_member(root, "cells")->items[0],
+                   *model = &sbp_json_member(root, "models")->items[0];
+    assert_true(cli_number(f, cell, "trained") > 0 &&
+                cli_number(f, cell, "trained") < cli_number(f, model, "parameters"));
+    assert_true(cli_number(f, model, "context") > 0);
+    const char *text = sbp_arena_strdup(f->arena, cli_text(f, "text")),
+               *at = strstr(text, " parameters: the rest is frozen\n");
+    assert_true(at && !strstr(at + 20, "the rest is frozen")); /* adapters promise nothing else */
+    assert_non_null(strstr(text, " parameters, made for "));
+    assert_non_null(strstr(cli_text(f, "page.html"), "full<small>"));
+    assert_non_null(strstr(cli_text(f, "page.html"), "<th class=\"c\">Context</th>"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_cells_are_plans, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_table, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_cards_and_parts, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_page, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_host_memory, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_hub_name, cli_setup, io_teardown),

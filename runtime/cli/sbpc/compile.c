@@ -30,7 +30,7 @@ static sbp_dtype dtype_option(const sbp_options *o, sbp_option_id id, sbp_dtype 
 static sbp_status choose_profile(sbp_compilation *c, const char *name) {
     if (sbp_options_given(c->options, SBP_OPT_BACKEND))
         return sbp_fail(c->diag, SBP_USAGE, "--device-profile says what to plan for: leave out --backend");
-    SBP_TRY(sbp_profile_find(c->arena, c->diag, name, &c->profile));
+    SBP_TRY(sbp_profile_find(c->arena, c->diag, sbp_option_name(SBP_OPT_DEVICE_PROFILE), name, &c->profile));
     c->pipeline.target = c->profile.info;
     c->choice.backend = c->profile.name;
     snprintf(c->choice.reason, sizeof c->choice.reason, "--device-profile");

@@ -67,17 +67,14 @@ static sbp_status read_lengths(sbp_fit *f) {
 }
 
 static sbp_status read_cards(sbp_fit *f) {
-    sbp_text all;
-    sbp_text_init(&all, f->arena);
-    for (int32_t i = 0; sbp_profile_at(i); i++)
-        sbp_text_add(&all, "%s%s", i > 0 ? "," : "", sbp_profile_at(i));
-    const char **words = words_of(f, SBP_OPT_CARDS, all.data, &f->card_count);
+    static const char some[] = "h100-80gb,h200,a100-80gb,rtx4090-24gb,rtx5090-32gb,l40s-48gb";
+    const char **words = words_of(f, SBP_OPT_CARDS, some, &f->card_count);
     f->cards = SBP_NEW_ARRAY(f->arena, sbp_profile, f->card_count);
     f->card_names = SBP_NEW_ARRAY(f->arena, const char *, f->card_count);
     for (int32_t i = 0; i < f->card_count; i++) {
-        SBP_TRY(sbp_profile_find(f->arena, f->diag, words[i], &f->cards[i]));
+        SBP_TRY(sbp_profile_find(f->arena, f->diag, sbp_option_name(SBP_OPT_CARDS), words[i], &f->cards[i]));
         const char *slash = strrchr(words[i], '/');
-        f->card_names[i] = slash ? slash + 1 : words[i];
+        f->card_names[i] = slash ? slash + 1 : f->cards[i].name;
     }
     return SBP_OK;
 }
@@ -86,7 +83,7 @@ static sbp_status list_cards(sbp_arena *arena, sbp_diag *diag) {
     sbp_profile card;
     char memory[32], host[32];
     for (int32_t i = 0; sbp_profile_at(i); i++) {
-        SBP_TRY(sbp_profile_find(arena, diag, sbp_profile_at(i), &card));
+        SBP_TRY(sbp_profile_find(arena, diag, sbp_option_name(SBP_OPT_CARDS), sbp_profile_at(i), &card));
         printf("%-14s %s, %s of the host\n", card.name,
                sbp_format_bytes(memory, sizeof memory, (double)card.memory_bytes),
                sbp_format_bytes(host, sizeof host, (double)card.host_memory_bytes));
@@ -182,9 +179,18 @@ static void keep_model(const attempt *a, const sbp_compilation *c) {
     if (!a->model || !c->model.module)
         return;
     a->model->type = sbp_arena_strdup(a->keep, c->model.model_type);
+    a->model->positions = c->model.max_positions;
     for (int32_t i = 0; i < c->model.module->param_count; i++)
         if (c->model.module->params[i].owner != SBP_OF_ADAPTER)
             a->model->parameters += sbp_type_row_elems(&c->model.module->params[i].type);
+}
+
+static int64_t count_trained(const sbp_compilation *c) {
+    int64_t sum = 0;
+    for (int32_t i = 0; c->model.module && i < c->model.module->param_count; i++)
+        sum +=
+            c->model.module->params[i].trainable ? sbp_type_row_elems(&c->model.module->params[i].type) : 0;
+    return sum;
 }
 
 static sbp_status try_cell(void *user) {
@@ -202,6 +208,7 @@ static sbp_status try_cell(void *user) {
     sbp_status status = sbp_cli_plan(c);
     const sbp_plan_estimate *e = &c->estimate;
     keep_model(a, c);
+    cell->trained = count_trained(c);
     a->planned = c->request.t_max != 0;
     cell->memory_bytes = c->request.memory_bytes;
     cell->host_memory_bytes = c->request.host_memory_bytes;

@@ -15,6 +15,7 @@ typedef struct sbp_fit_cell {
     sbp_fit_kind kind;
     bool done, fits;
     int64_t tokens;
+    int64_t trained; /* parameters; 0: not known */
     int64_t device_bytes, host_bytes, memory_bytes, host_memory_bytes; /* taken, and there; 0: any amount */
     double seconds;
     const char *placement; /* "checkpoints+states": what lives on the host; "": nothing */
@@ -32,6 +33,7 @@ typedef struct sbp_fit_cell {
 typedef struct sbp_fit_model {
     const char *argument, *path, *name, *type; /* type NULL: nothing was planned */
     int64_t parameters;
+    int64_t positions; /* what the model was made for; 0: not known */
     const char *error; /* why nothing could be; NULL */
 } sbp_fit_model;
 
@@ -62,6 +64,8 @@ const char *sbp_fit_count(sbp_arena *arena, int64_t number);
 /* "8.0B" */
 const char *sbp_fit_parameters(sbp_arena *arena, int64_t number);
 
+/* "1.8B of 20.9B parameters" where a kind that is called full trains only part of them; NULL: all. */
+const char *sbp_fit_part(const sbp_fit *fit, int32_t model, int32_t card, int32_t kind);
 /* What makes a cell fit, for people. */
 const char *sbp_fit_change(const sbp_fit *fit, const sbp_fit_cell *cell);
 /* What figures mean and are based on: two lines of any length. */

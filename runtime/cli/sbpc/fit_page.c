@@ -32,7 +32,14 @@ static const char style[] =
     "text-"
     "align:right}\n"
     ".y{color:var(--yes)}.n{color:var(--no)}small{display:block;max-width:20em;margin-left:auto;color:var(--"
-    "soft);overflow-wrap:anywhere}\n";
+    "soft);overflow-wrap:anywhere}td:nth-child(3) small{margin-left:0}\n"
+    /* On a phone a row is a card: what it is of in one line, then a line for each length. */
+    "@media(max-width:700px){table,tbody,tr,td{display:block}thead{display:none}"
+    "tr{border-top:2px solid var(--faint);padding:.5em 0}tr[hidden]{display:none}td{border:0;padding:.1em 0;"
+    "text-align:left}"
+    "td:nth-child(-n+3){display:inline-block;margin-right:.6em;font-weight:600}td[data-h]::before{content:"
+    "attr("
+    "data-h) ': ';color:var(--soft)}small{display:inline;margin:0 0 0 .6em;max-width:none}}\n";
 
 /* What is chosen stands behind the '#' of the address, so that a choice can be passed on. */
 static const char script[] =
@@ -41,14 +48,16 @@ static const char script[] =
     "form=document.forms[0],body=document.querySelector('tbody'),heads=[...document.querySelectorAll('th')],"
     "\n"
     "rows=[...body.rows],fields=['model','card','kind','fits'];let column=-1,down=false;\n"
-    "const value=(row,i)=>{const c=row.cells[i];return c.dataset.v===undefined?c.textContent:+c.dataset.v};\n"
-    "function options(select,i){for(const t of new Set(rows.map(r=>r.cells[i].textContent)))select.add(new "
+    "const value=(row,i)=>{const c=row.cells[i];return "
+    "c.dataset.v===undefined?c.dataset.k||c.textContent:+c.dataset.v};\n"
+    "function options(select,i){for(const t of new "
+    "Set(rows.map(r=>r.cells[i].dataset.k||r.cells[i].textContent)))select.add(new "
     "Option(t,t))}\n"
     "function show(){\n"
     "const f=Object.fromEntries(fields.map(n=>[n,form[n].value]));let shown=0;\n"
     "for(const r of rows){const "
     "c=r.cells,hide=!c[0].textContent.toLowerCase().includes(f.model.toLowerCase())||\n"
-    "f.card&&c[1].textContent!==f.card||f.kind&&c[2].textContent!==f.kind||f.fits&&c[+f.fits].className!=='y'"
+    "f.card&&c[1].textContent!==f.card||f.kind&&c[2].dataset.k!==f.kind||f.fits&&c[+f.fits].className!=='y'"
     ";\n"
     "r.hidden=hide;shown+=!hide}\n"
     "const sorted=[...rows];\n"
@@ -103,8 +112,9 @@ static void add_number(sbp_text *out, int64_t bytes) {
 /* How long it takes, and what it holds; why not, and what would. Sorted, what does not fit comes last. */
 static void add_cell(const sbp_fit *f, const sbp_fit_cell *cell, sbp_text *out) {
     char text[32];
+    const char *head = sbp_fit_length(f->arena, f->lengths[cell->length]);
     if (cell->fits) {
-        sbp_text_add(out, "<td class=\"y\" data-v=\"%.4g\" title=\"", cell->seconds);
+        sbp_text_add(out, "<td class=\"y\" data-h=\"%s\" data-v=\"%.4g\" title=\"", head, cell->seconds);
         add_number(out, cell->device_bytes);
         if (cell->host_bytes > 0) {
             sbp_text_add(out, ", on the host ");
@@ -113,7 +123,7 @@ static void add_cell(const sbp_fit *f, const sbp_fit_cell *cell, sbp_text *out) 
         sbp_text_add(out, "\">%s</td>", sbp_format_seconds(text, sizeof text, cell->seconds));
         return;
     }
-    sbp_text_add(out, "<td class=\"n\" data-v=\"1e30\" title=\"");
+    sbp_text_add(out, "<td class=\"n\" data-h=\"%s\" data-v=\"1e30\" title=\"", head);
     sbp_text_add_escaped(out, cell->reason ? cell->reason : "");
     sbp_text_add(out, "\">no<small>");
     sbp_text_add_escaped(out, sbp_fit_change(f, cell));
@@ -128,10 +138,17 @@ static void add_row(const sbp_fit *f, int32_t m, int32_t c, int32_t k, sbp_text 
     sbp_text_add_escaped(out, f->models[m].name);
     sbp_text_add(out, "</td><td>");
     sbp_text_add_escaped(out, f->card_names[c]);
-    sbp_text_add(out, "</td><td>%s</td>", sbp_fit_kind_names[f->kinds[k]]);
+    const char *part = sbp_fit_part(f, m, c, k);
+    sbp_text_add(out, "</td><td data-k=\"%s\">%s", sbp_fit_kind_names[f->kinds[k]],
+                 sbp_fit_kind_names[f->kinds[k]]);
+    if (part)
+        sbp_text_add(out, "<small>%s</small>", part);
+    sbp_text_add(out, "</td><td class=\"l c\" data-h=\"context\" data-v=\"%lld\">%s</td>",
+                 (long long)f->models[m].positions,
+                 f->models[m].positions > 0 ? sbp_fit_count(f->arena, f->models[m].positions) : "-");
     for (int32_t n = 0; n < f->length_count; n++)
         add_cell(f, sbp_fit_at(f, m, c, k, n), out);
-    sbp_text_add(out, "<td class=\"l\" data-v=\"%lld\">%s</td></tr>\n",
+    sbp_text_add(out, "<td class=\"l\" data-h=\"longest\" data-v=\"%lld\">%s</td></tr>\n",
                  (long long)(longest->fits ? longest->tokens : 0),
                  longest->fits ? sbp_fit_count(f->arena, longest->tokens) : "-");
 }
@@ -153,8 +170,10 @@ void sbp_fit_print_page(const sbp_fit *f, sbp_text *out) {
         out, "</p>\n<form hidden>\n<label>Model <input name=\"model\" type=\"search\"></label>\n<label>Card "
              "<select name=\"card\"><option value=\"\">all</select></label>\n<label>Kind <select "
              "name=\"kind\"><option value=\"\">all</select></label>\n<label>Fits <select "
-             "name=\"fits\"><option value=\"\">or not</select></label>\n<output name=\"count\"></output>\n"
-             "</form>\n<table>\n<thead><tr><th>Model</th><th>Card</th><th>Kind</th>");
+             "name=\"fits\"><option value=\"\">any length, or none</select></label>\n<output "
+             "name=\"count\"></output>\n"
+             "</form>\n<table>\n<thead><tr><th>Model</th><th>Card</th><th>Kind</th><th "
+             "class=\"c\">Context</th>");
     for (int32_t n = 0; n < f->length_count; n++)
         sbp_text_add(out, "<th class=\"l\">%s</th>", sbp_fit_length(f->arena, f->lengths[n]));
     sbp_text_add(out, "<th class=\"l\">Longest</th></tr></thead>\n<tbody>\n");

@@ -63,10 +63,30 @@ static void add_changes(const sbp_fit *f, int32_t m, int32_t c, int32_t k, sbp_t
     }
 }
 
+const char *sbp_fit_part(const sbp_fit *f, int32_t m, int32_t c, int32_t k) {
+    int64_t all = f->models[m].parameters, trained = 0;
+    for (int32_t n = 0; n <= f->length_count; n++)
+        trained = sbp_fit_at(f, m, c, k, n)->trained > 0 ? sbp_fit_at(f, m, c, k, n)->trained : trained;
+    if (f->kinds[k] != SBP_FIT_FULL || trained <= 0 || trained >= all)
+        return NULL;
+    return sbp_arena_printf(f->arena, "%s of %s parameters", sbp_fit_parameters(f->arena, trained),
+                            sbp_fit_parameters(f->arena, all));
+}
+
+/* A line, where the kind's name promises more than is trained. */
+static void add_part(const sbp_fit *f, int32_t m, int32_t c, int32_t k, sbp_text *out) {
+    const char *part = sbp_fit_part(f, m, c, k);
+    if (part)
+        sbp_text_add(out, "%*strains %s: the rest is frozen\n", CARD + KIND + 2, "", part);
+}
+
 static void add_model(const sbp_fit *f, int32_t m, sbp_text *out) {
     const sbp_fit_model *model = &f->models[m];
-    sbp_text_add(out, "%s%s (%s), %s parameters\n%-*s %-*s", m > 0 ? "\n" : "", model->name, model->type,
-                 sbp_fit_parameters(f->arena, model->parameters), CARD, "card", KIND, "kind");
+    sbp_text_add(out, "%s%s (%s), %s parameters", m > 0 ? "\n" : "", model->name, model->type,
+                 sbp_fit_parameters(f->arena, model->parameters));
+    if (model->positions > 0)
+        sbp_text_add(out, ", made for %s tokens", sbp_fit_count(f->arena, model->positions));
+    sbp_text_add(out, "\n%-*s %-*s", CARD, "card", KIND, "kind");
     for (int32_t n = 0; n < f->length_count; n++)
         sbp_text_add(out, " %*s", CELL, sbp_fit_length(f->arena, f->lengths[n]));
     sbp_text_add(out, " %*s\n", CELL + 2, "longest");
@@ -81,6 +101,7 @@ static void add_model(const sbp_fit *f, int32_t m, sbp_text *out) {
             }
             sbp_text_add(out, " %*s\n", CELL + 2,
                          longest->fits ? sbp_fit_count(f->arena, longest->tokens) : "-");
+            add_part(f, m, c, k, out);
             add_changes(f, m, c, k, out);
         }
 }
@@ -92,7 +113,8 @@ void sbp_fit_describe(const sbp_fit *f, sbp_text *out) {
     sbp_text_add(out,
                  "Seconds of a step of one document of so many tokens, planned by a cost model: nothing was "
                  "run. no: it "
-                 "does not fit. longest: tokens of the longest document that fits. lora: adapters as --lora "
+                 "does not fit. longest: tokens of the longest document that fits, whatever the model was "
+                 "made for. lora: adapters as --lora "
                  "%s has them, "
                  "qlora: with --base-dtype %s too; all else as sbpc compile takes it%s%s.",
                  sbp_options_is(o, SBP_OPT_LORA, "off") ? "on" : sbp_options_text(o, SBP_OPT_LORA),
@@ -141,6 +163,7 @@ static void write_cell(const sbp_fit *f, const sbp_fit_cell *cell, sbp_json_writ
         if (cell->length == f->length_count)
             sbp_json_write_int(w, "longest", cell->tokens);
         sbp_json_write_double(w, "seconds", cell->seconds);
+        sbp_json_write_int(w, "trained", cell->trained);
         sbp_json_write_int(w, "device_bytes", cell->device_bytes);
         sbp_json_write_int(w, "host_bytes", cell->host_bytes);
         sbp_json_write_string(w, "offload", *cell->placement ? cell->placement : "none");
@@ -186,6 +209,7 @@ void sbp_fit_print_json(const sbp_fit *f, sbp_text *out) {
         } else {
             sbp_json_write_string(&w, "type", model->type);
             sbp_json_write_int(&w, "parameters", model->parameters);
+            sbp_json_write_int(&w, "context", model->positions);
         }
         sbp_json_write_end(&w);
     }

@@ -1,6 +1,7 @@
 /* profile.c: profiles by name or from files. */
 #include "runtime/cli/sbpc/profile.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,19 +117,80 @@ const char *sbp_profile_at(int32_t index) {
     return index < SBP_COUNT(profiles) ? profiles[index].name : NULL;
 }
 
-sbp_status sbp_profile_find(sbp_arena *arena, sbp_diag *diag, const char *name, sbp_profile *out) {
+/* The letters and digits of a word, small: "RTX 4090" is "rtx4090". */
+static void simplify(const char *word, char *out, size_t size) {
+    size_t n = 0;
+    for (; *word && n + 1 < size; word++)
+        if (isalnum((unsigned char)*word))
+            out[n++] = (char)tolower((unsigned char)*word);
+    out[n] = 0;
+}
+
+/* The one that is called so but for its memory ("4090", "L4"), else whose name has all of the word in it ("A100 40GB");
+ * -1: none or several. */
+static int find_like(const char *name) {
+    char wanted[64], known[64], part[64];
+    int found = -1, called = -1, count = 0, named = 0;
+    simplify(name, wanted, sizeof wanted);
+    for (int p = 0; p < SBP_COUNT(profiles) && strlen(wanted) >= 2; p++) {
+        snprintf(part, sizeof part, "%.*s", (int)strcspn(profiles[p].name, "-"), profiles[p].name);
+        simplify(profiles[p].name, known, sizeof known);
+        if (strcmp(part, wanted) == 0 || (strncmp(part, "rtx", 3) == 0 && strcmp(part + 3, wanted) == 0)) {
+            called = p;
+            named++;
+        }
+        if (strstr(known, wanted)) {
+            found = p;
+            count++;
+        }
+    }
+    return named == 1 ? called : count == 1 ? found : -1;
+}
+
+/* "24GiB": a card of that memory, else as the one with the least memory that has as much. */
+static sbp_status find_by_size(sbp_arena *arena, sbp_diag *diag, const char *name, int64_t bytes,
+                               sbp_profile *out) {
+    int best = -1;
+    int64_t least = INT64_MAX;
+    sbp_profile card;
+    for (int p = 0; p < SBP_COUNT(profiles); p++) {
+        SBP_TRY(parse(arena, diag, profiles[p].name, profiles[p].text, &card));
+        if (card.memory_bytes >= bytes && card.memory_bytes < least) {
+            best = p;
+            least = card.memory_bytes;
+        }
+    }
+    if (best < 0)
+        return sbp_fail(diag, SBP_USAGE, "%s: no card that is known here has as much memory", name);
+    SBP_TRY(parse(arena, diag, name, profiles[best].text, out));
+    out->memory_bytes = bytes;
+    sbp_note(diag, "%s: as fast as %s is taken to be", name, profiles[best].name);
+    return SBP_OK;
+}
+
+sbp_status sbp_profile_find(sbp_arena *arena, sbp_diag *diag, const char *option, const char *name,
+                            sbp_profile *out) {
+    int64_t bytes;
     for (int p = 0; p < SBP_COUNT(profiles); p++)
         if (strcmp(profiles[p].name, name) == 0)
             return parse(arena, diag, name, profiles[p].text, out);
     if (sbp_backend_is_a(name, SBP_BACKEND_HOST))
         return describe_host(diag, out);
+    int like = sbp_file_exists(name) ? -1 : find_like(name);
+    if (like >= 0)
+        return parse(arena, diag, profiles[like].name, profiles[like].text, out);
+    if (!sbp_file_exists(name) && strpbrk(name, "gGmMtT") && sbp_parse_bytes(NULL, name, &bytes) == SBP_OK)
+        return find_by_size(arena, diag, name, bytes, out);
     if (!sbp_file_exists(name)) {
         sbp_text names;
         sbp_text_init(&names, arena);
         for (int p = 0; p < SBP_COUNT(profiles); p++)
             sbp_text_add(&names, " %s", profiles[p].name);
-        return sbp_fail(diag, SBP_USAGE, "--device-profile %s: it is neither a file nor one of%s %s", name,
-                        names.data, sbp_backend_of_host()->name);
+        return sbp_fail(
+            diag, SBP_USAGE,
+            "--%s %s: it is neither a file, nor a size such as 24GiB, nor one of%s %s (GPUs of compute "
+            "capability below 8.0, as T4 and V100, are not planned for)",
+            option, name, names.data, sbp_backend_of_host()->name);
     }
     const char *text;
     size_t length;

@@ -18,8 +18,10 @@ typedef struct sbp_profile {
     sbp_target_info info;
 } sbp_profile;
 
-/* A profile by name, else from a file; SBP_USAGE lists the names, SBP_INPUT names file and key. */
-sbp_status sbp_profile_find(sbp_arena *arena, sbp_diag *diag, const char *name, sbp_profile *out) SBP_CHECKED;
+/* A profile by name, or by what tells it from the others ("4090"), else from a file, else a card of so much memory
+ * ("24GiB"), as fast as one of the profiles. SBP_USAGE, of the option, lists the names, SBP_INPUT names file and key. */
+sbp_status sbp_profile_find(sbp_arena *arena, sbp_diag *diag, const char *option, const char *name,
+                            sbp_profile *out) SBP_CHECKED;
 
 /* Names of the profiles, in order; NULL behind the last. */
 const char *sbp_profile_at(int32_t index);
