@@ -70,13 +70,13 @@ static sbp_status create_parts(composite *c, const sbp_device_options *options, 
     if (c->parts.shuffled) {
         c->shuffle = composite_shuffle_create(options ? options->shuffle_seed : 0, run_command, c);
         if (!c->shuffle)
-            return sbp_fail(diag, SBP_MACHINE, "out of memory");
+            return sbp_fail(diag, SBP_MACHINE, "out of memory for the queues of a device");
     }
     if (options && options->offload_dir) {
         size_t length = strlen(options->offload_dir) + 1;
         c->offload_dir = sbp_malloc(length);
         if (!c->offload_dir)
-            return sbp_fail(diag, SBP_MACHINE, "out of memory");
+            return sbp_fail(diag, SBP_MACHINE, "out of memory for the queues of a device");
         memcpy(c->offload_dir, options->offload_dir, length);
     }
     return c->parts.backend->create(options, diag, &c->backend);
@@ -87,7 +87,7 @@ sbp_status composite_create(const composite_parts *parts, const sbp_device_class
     *out = NULL;
     composite *c = sbp_malloc(sizeof *c);
     if (!c)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the queues of a device");
     *c = (composite){.base.class = class, .parts = *parts, .threads = options ? options->threads : 0};
     c->ranks = options ? options->ranks : NULL;
     c->world.count = c->world.node = 1;
@@ -147,7 +147,7 @@ static sbp_status find_pieces(composite *c, sbp_diag *diag) {
     int32_t count = 0;
     c->pieces = sbp_malloc(((size_t)p->buffer_count + 1) * sizeof *c->pieces);
     if (!c->pieces)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the queues of a device");
     for (int32_t i = 0; i < p->buffer_count; i++) {
         const sbp_buffer *b = &p->buffers[i];
         int64_t bytes;

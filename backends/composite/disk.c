@@ -60,7 +60,7 @@ static sbp_status open_file(composite_disk *disk, sbp_diag *diag) {
         size_t bytes = strlen(disk->directory) + sizeof pattern;
         name = sbp_malloc(bytes);
         if (!name)
-            return sbp_fail(diag, SBP_MACHINE, "out of memory");
+            return sbp_fail(diag, SBP_MACHINE, "out of memory for reading and writing on disk");
         snprintf(name, bytes, "%s%s", disk->directory, pattern);
         disk->file = mkostemp(name, O_CLOEXEC);
         int error = errno;
@@ -75,7 +75,7 @@ static sbp_status open_file(composite_disk *disk, sbp_diag *diag) {
     if (disk->direct >= 0) {
         disk->memory = sbp_malloc(BOUNCE_BYTES + BLOCK);
         if (!disk->memory)
-            return sbp_fail(diag, SBP_MACHINE, "out of memory");
+            return sbp_fail(diag, SBP_MACHINE, "out of memory for reading and writing on disk");
         disk->bounce = disk->memory + (BLOCK - (uintptr_t)disk->memory % BLOCK) % BLOCK;
     }
     return reserve(disk, diag);
@@ -85,13 +85,13 @@ sbp_status composite_disk_create(const char *directory, int64_t bytes, sbp_diag 
     *out = NULL;
     composite_disk *disk = sbp_malloc(sizeof *disk);
     if (!disk)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for reading and writing on disk");
     *disk = (composite_disk){.file = -1, .direct = -1, .bytes = sbp_round_up(bytes, BLOCK)};
     size_t length = strlen(directory) + 1;
     disk->directory = sbp_malloc(length);
     if (!disk->directory) {
         composite_disk_destroy(disk);
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for reading and writing on disk");
     }
     memcpy(disk->directory, directory, length);
     sbp_status status = open_file(disk, diag);

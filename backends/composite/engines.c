@@ -186,7 +186,7 @@ sbp_status composite_engines_create(composite_run run, void *user, const double 
     *out = NULL;
     composite_engines *engines = sbp_malloc(sizeof *engines);
     if (!engines)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the queues of a device");
     *engines = (composite_engines){.run = run, .user = user, .program = program, .node = node};
     pthread_mutex_init(&engines->mutex, NULL);
     pthread_cond_init(&engines->changed, NULL);
@@ -225,7 +225,7 @@ sbp_status composite_engines_submit(composite_engines *engines, const sbp_dispat
     engine *e = &engines->engines[dispatch->command->queue];
     composite_item *item = composite_item_create(dispatch);
     if (!item)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the queues of a device");
     if (!e->started && pthread_create(&e->thread, NULL, work, e) != 0) {
         free(item);
         return sbp_fail(diag, SBP_MACHINE, "cannot start the thread of queue %s: %s",

@@ -50,13 +50,13 @@ sbp_status composite_shuffle_submit(composite_shuffle *shuffle, const sbp_dispat
         int32_t capacity = shuffle->capacity ? 2 * shuffle->capacity : 64;
         composite_item **grown = sbp_realloc(shuffle->items, (size_t)capacity * sizeof(composite_item *));
         if (!grown)
-            return sbp_fail(diag, SBP_MACHINE, "out of memory");
+            return sbp_fail(diag, SBP_MACHINE, "out of memory for shuffled commands");
         shuffle->items = grown;
         shuffle->capacity = capacity;
     }
     composite_item *item = composite_item_create(dispatch);
     if (!item)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for shuffled commands");
     memcpy(item->after, shuffle->fences[dispatch->command->queue], sizeof item->after);
     shuffle->items[shuffle->count++] = item;
     return SBP_OK;

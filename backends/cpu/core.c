@@ -121,7 +121,7 @@ sbp_status cpu_core_prepare(cpu_core *core, const sbp_program *program, sbp_diag
     core->program = program;
     core->plans = sbp_malloc(((size_t)program->kernel_count + 1) * sizeof(cpu_row_plan *));
     if (!core->plans)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the threads of the CPU device");
     core->scratch_bytes = CPU_SCRATCH_BYTES;
     for (int32_t i = 0; i < program->kernel_count; i++) {
         SBP_TRY(cpu_row_plan_create(program->kernels[i], diag, &core->plans[i]));

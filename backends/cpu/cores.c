@@ -16,7 +16,7 @@ static sbp_status cores_create(int32_t threads, const sbp_program *program, comp
     *out = NULL;
     cpu_core *core = sbp_malloc(sizeof *core);
     if (!core)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the threads of the CPU device");
     memset(core, 0, sizeof *core);
     core->address = address;
     core->address_user = user;

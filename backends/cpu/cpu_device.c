@@ -35,13 +35,13 @@ static sbp_status cpu_create(const sbp_device_options *options, sbp_diag *diag, 
     *out = NULL;
     cpu_device *device = sbp_malloc(sizeof *device);
     if (!device)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the CPU device");
     memset(device, 0, sizeof *device);
     pthread_mutex_init(&device->mutex, NULL);
     pthread_cond_init(&device->turn, NULL);
     sbp_status status = cpu_core_create(&device->core, &backend_class, options ? options->threads : 0, diag);
     if (status == SBP_OK && !(device->copier = cpu_pool_create(1, COPIER_BYTES)))
-        status = sbp_fail(diag, SBP_MACHINE, "out of memory");
+        status = sbp_fail(diag, SBP_MACHINE, "out of memory for the CPU device");
     if (status != SBP_OK)
         cpu_destroy(&device->core.base);
     else

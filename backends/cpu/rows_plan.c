@@ -501,7 +501,7 @@ sbp_status cpu_row_plan_create(const sbp_rowkernel *kernel, sbp_diag *diag, cpu_
     *out = NULL;
     plan_job job = {.arena = sbp_arena_create(), .kernel = kernel, .diag = diag};
     if (!job.arena)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for a row kernel");
     sbp_status status = sbp_guard(job.arena, diag, plan_body, &job);
 #ifdef SBP_VERIFY
     if (status == SBP_OK)

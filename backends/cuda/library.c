@@ -238,7 +238,7 @@ sbp_status sbp_cuda_library_open(sbp_cuda_library_id id, sbp_diag *diag, sbp_cud
     search s = {.arena = sbp_arena_create(), .diag = diag, .wanted = &libraries[id], .out = out};
     *out = (sbp_cuda_library){0};
     if (!s.arena)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the paths of CUDA libraries");
     sbp_status status = sbp_guard(s.arena, diag, open_library, &s);
     sbp_arena_destroy(s.arena);
     if (status != SBP_OK)

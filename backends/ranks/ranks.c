@@ -136,7 +136,7 @@ static sbp_status allocate(sbp_ranks *r, sbp_diag *diag) {
     r->work = sbp_malloc((size_t)r->work_bytes);
     if (r->send && r->receive && r->requests && r->work)
         return SBP_OK;
-    return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    return sbp_fail(diag, SBP_MACHINE, "out of memory for joining the ranks");
 }
 
 /* Tests want several hosts on one. */
@@ -181,7 +181,7 @@ sbp_status sbp_ranks_context(sbp_ranks *parent, int32_t size, sbp_diag *diag, sb
     sbp_ranks *r = sbp_malloc(sizeof *r);
     *out = NULL;
     if (!r)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for joining the ranks");
     *r = (sbp_ranks){.transport = parent->transport,
                      .world = parent->world,
                      .why = parent->why,
@@ -214,7 +214,7 @@ sbp_status sbp_ranks_join(double timeout, const sbp_transport *native, sbp_diag 
     sbp_ranks *r = sbp_malloc(sizeof *r);
     *out = NULL;
     if (!r)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for joining the ranks");
     *r = (sbp_ranks){.world = {.count = 1, .local_count = 1, .node = 1, .name = "none"},
                      .why = "started alone",
                      .timeout = timeout};

@@ -264,7 +264,7 @@ sbp_status sbp_exp_write_tensors(sbp_diag *diag, const exp_tensor *tensors, int3
                   .coded = sbp_malloc((PIECE_ELEMS + 64) * sizeof(float))};
     sbp_status status = SBP_OK;
     if (!s.numbers || !s.run || !s.coded)
-        status = sbp_fail(diag, SBP_MACHINE, "out of memory");
+        status = sbp_fail(diag, SBP_MACHINE, "out of memory for converting tensors");
     for (int32_t i = 0; status == SBP_OK && i < count; i++) {
         s.tensor = &tensors[i];
         status = write_tensor(&s);

@@ -271,7 +271,9 @@ static sbp_status same_values(sbp_onnx *o, const sbp_onnx_tensor *a, const sbp_o
     sbp_arena_destroy(c.arena);
     sbp_diag_destroy(c.diag);
     *same = status == SBP_OK && c.same;
-    return status == SBP_MACHINE ? sbp_fail(o->diag, SBP_MACHINE, "out of memory") : SBP_OK;
+    return status == SBP_MACHINE
+               ? sbp_fail(o->diag, SBP_MACHINE, "out of memory for comparing tensors of an ONNX model")
+               : SBP_OK;
 }
 
 /* Whether the export leaves it open, or says, that an initializer is stored twice. */

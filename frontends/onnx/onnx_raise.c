@@ -737,7 +737,7 @@ sbp_status sbp_onnx_raise(sbp_onnx *o) {
     sbp_status status = l.diag ? sbp_guard(o->arena, NULL, run_first, &l) : SBP_MACHINE;
     sbp_diag_destroy(l.diag);
     if (status != SBP_OK)
-        return sbp_fail(o->diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(o->diag, SBP_MACHINE, "out of memory for the patterns of an ONNX graph");
     o->model = raised;
     return SBP_OK;
 }

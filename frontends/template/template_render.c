@@ -495,7 +495,7 @@ sbp_status sbp_template_render(const sbp_template *template, sbp_arena *arena, s
                   .limits = call->limits ? *call->limits : sbp_template_default_limits};
     render_job job = {&e, call, arena, out};
     if (!e.arena)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for rendering the chat template");
     e.left = e.limits;
     sbp_status status = sbp_guard(e.arena, diag, render_body, &job);
     if (status == SBP_OK)

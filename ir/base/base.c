@@ -23,7 +23,14 @@ struct sbp_diag {
     void *sink_user;
     bool quiet;
     char *joined; /* the text of the latest sbp_diag_text */
+    /* The beginning of the first message for which there was no memory, as a line of the text: what has run out of
+     * memory can say so. */
+    char kept[512];
+    sbp_severity kept_severity;
+    bool keeps;
 };
+
+static const char *const prefixes[] = {"note: ", "warning: ", "error: "};
 
 sbp_diag *sbp_diag_create(void) {
     sbp_diag *diag = sbp_malloc(sizeof *diag);
@@ -44,6 +51,7 @@ void sbp_diag_clear(sbp_diag *diag) {
     diag->joined = NULL;
     diag->first = NULL;
     diag->last = &diag->first;
+    diag->keeps = false;
     memset(diag->counts, 0, sizeof diag->counts);
 }
 
@@ -63,6 +71,17 @@ void sbp_diag_set_quiet(sbp_diag *diag) {
     diag->quiet = true;
 }
 
+/* The first error, or what there is until one comes. */
+static void keep_beginning(sbp_diag *diag, sbp_severity severity, const char *text) {
+    enum { PREFIX = 12 };
+    if (diag->keeps && diag->kept_severity >= severity)
+        return;
+    diag->keeps = true;
+    diag->kept_severity = severity;
+    snprintf(diag->kept, sizeof diag->kept, "%s%.*s\n", prefixes[severity], (int)sizeof diag->kept - PREFIX,
+             text);
+}
+
 static void diag_add(sbp_diag *diag, sbp_severity severity, const char *format, va_list args) {
     va_list again;
     va_copy(again, args);
@@ -77,10 +96,12 @@ static void diag_add(sbp_diag *diag, sbp_severity severity, const char *format, 
         diag->last = &m->next;
         if (sink)
             sink(diag->sink_user, severity, m->text);
-    } else if (sink) {
-        char beginning[512];
+    } else {
+        char beginning[sizeof diag->kept];
         vsnprintf(beginning, sizeof beginning, format, again);
-        sink(diag->sink_user, severity, beginning);
+        keep_beginning(diag, severity, beginning);
+        if (sink)
+            sink(diag->sink_user, severity, beginning);
     }
     diag->counts[severity]++;
     va_end(again);
@@ -121,19 +142,22 @@ int sbp_diag_count(const sbp_diag *diag, sbp_severity severity) {
 }
 
 const char *sbp_diag_text(sbp_diag *diag, sbp_severity least) {
-    static const char *const prefix[] = {"note: ", "warning: ", "error: "};
-    size_t length = 1;
+    size_t length = 1 + sizeof diag->kept;
     for (const message *m = diag->first; m; m = m->next)
         length += strlen(m->text) + 12;
     free(diag->joined);
     diag->joined = sbp_malloc(length);
+    for (const message *m = diag->first; m && !diag->joined; m = m->next)
+        keep_beginning(diag, m->severity, m->text);
     if (!diag->joined)
-        return "";
+        return diag->keeps && diag->kept_severity >= least ? diag->kept : "";
     char *at = diag->joined;
     *at = 0;
     for (const message *m = diag->first; m; m = m->next)
         if (m->severity >= least)
-            at += sprintf(at, "%s%s\n", prefix[m->severity], m->text);
+            at += sprintf(at, "%s%s\n", prefixes[m->severity], m->text);
+    if (diag->keeps && diag->kept_severity >= least)
+        strcpy(at, diag->kept);
     return diag->joined;
 }
 

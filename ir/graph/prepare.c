@@ -260,7 +260,7 @@ sbp_status sbp_prepare_run(const sbp_prepare *prepare, sbp_diag *diag, int64_t t
     running r = {.p = prepare, .inputs = inputs, .scalars = scalars, .columns = columns, .numbers = numbers};
     sbp_arena *arena = sbp_arena_create();
     if (!arena)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for what a loss needs of a step's data");
     r.env = (sbp_eval_env){.arena = arena, .diag = diag};
     r.env.sizes.v[SBP_ONE] = 1;
     r.env.sizes.v[SBP_T] = t;

@@ -232,7 +232,7 @@ static sbp_status parse_job(void *user) {
 sbp_status sbp_plan_file_read(sbp_arena *arena, sbp_diag *diag, const char *path, const sbp_plan_file **out) {
     sbp_arena *bytes = sbp_arena_create(); /* of the file as a whole: gone when the sections are copied */
     if (!bytes)
-        return sbp_fail(diag, SBP_MACHINE, "%s: out of memory", path);
+        return sbp_fail(diag, SBP_MACHINE, "%s: out of memory for the plan", path);
     read_job job = {.arena = arena, .diag = diag, .path = path, .out = out};
     sbp_status status = sbp_file_read(bytes, diag, path, &job.data, &job.length);
     if (status == SBP_OK)

@@ -165,7 +165,7 @@ static sbp_status find_structure(sbp_evaluator *pl, const sbp_skeleton *of, cons
         (sbp_structure){.arena = sbp_arena_create(), .skeleton = of, .schedule = *o, .age = ++pl->clock};
     oldest->builder.options.t_max = t;
     if (!oldest->arena)
-        return sbp_fail(pl->diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(pl->diag, SBP_MACHINE, "out of memory for trying a schedule");
     sbp_status status = sbp_guard(oldest->arena, pl->diag, build_structure, oldest);
     if (status != SBP_OK) {
         sbp_arena_destroy(oldest->arena);
@@ -354,7 +354,7 @@ sbp_status sbp_evaluator_run(sbp_evaluator *pl, int64_t t, const sbp_schedule_op
     *out = (sbp_plan_estimate){.t_max = t, .schedule = *o};
     evaluation e = {.pl = pl, .arena = sbp_arena_create(), .s = s, .timed = timed, .out = out};
     if (!e.arena)
-        return sbp_fail(pl->diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(pl->diag, SBP_MACHINE, "out of memory for trying a schedule");
     sbp_status status = sbp_guard(e.arena, pl->diag, evaluate_body, &e);
     sbp_arena_destroy(e.arena);
     return status;

@@ -32,7 +32,7 @@ static sbp_status bytes_at(sized *s, int64_t t) {
     s->t = t;
     s->arena = sbp_arena_create();
     if (!s->arena)
-        return sbp_fail(s->diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(s->diag, SBP_MACHINE, "out of memory for trying a length");
     sbp_status status = sbp_guard(s->arena, s->diag, pack_sized, s);
     sbp_arena_destroy(s->arena);
     return status;

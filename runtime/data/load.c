@@ -392,6 +392,11 @@ static sbp_status out_of_memory(const loader *l) {
     return sbp_fail(l->diag, SBP_MACHINE, "out of memory for the data");
 }
 
+/* Where there was none for what a worker had to say of it either. */
+static sbp_status out_of_memory_for(const loader *l, const char *where) {
+    return sbp_fail(l->diag, SBP_MACHINE, "%s: out of memory for a row", where);
+}
+
 typedef struct keep_job {
     loader *loader;
     sbp_severity severity;
@@ -446,7 +451,8 @@ static sbp_status place_batch(loader *l, batch *b) {
         for (const said *s = o->first; s; s = s->next)
             SBP_TRY(tell(l, s, o->bad));
         if (b->status != SBP_OK && i + 1 == b->made)
-            return b->status;
+            return o->first || b->status != SBP_MACHINE ? b->status
+                                                        : out_of_memory_for(l, b->records[i].where);
         if (o->bad)
             data->bad++;
         else

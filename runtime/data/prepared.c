@@ -22,7 +22,7 @@ sbp_status sbp_prepared_init(sbp_prepared *p, sbp_diag *diag, const sbp_prepare 
     if (p->scalars && p->numbers && p->columns && p->inputs)
         return SBP_OK;
     sbp_prepared_close(p);
-    return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    return sbp_fail(diag, SBP_MACHINE, "out of memory for what a loss needs of a step's data");
 }
 
 static void free_rows(sbp_prepared *p) {

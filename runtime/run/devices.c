@@ -98,7 +98,7 @@ sbp_status sbp_devices_print(sbp_text *out, bool json, sbp_diag *diag) {
     for (int32_t i = 0; (class = sbp_device_at(i)) != NULL; i++) {
         sbp_diag *reason = sbp_diag_create();
         if (!reason)
-            return sbp_fail(diag, SBP_MACHINE, "out of memory");
+            return sbp_fail(diag, SBP_MACHINE, "out of memory for the list of devices");
         sbp_status status = list_class(out, json ? &w : NULL, class, reason);
         if (status != SBP_OK)
             sbp_fail(diag, status, "%s", sbp_diag_text(reason, SBP_ERROR));

@@ -146,7 +146,7 @@ static sbp_status begin_reading(sbp_executor *x, sbp_diag *diag) {
         return SBP_OK;
     struct sbp_reading *r = x->reading = sbp_malloc(sizeof *r);
     if (!r)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for reading the shares of ranks");
     r->piece_bytes = most > LEAST_PIECE_BYTES ? most / 8 * 8 : LEAST_PIECE_BYTES;
     r->requests = sbp_malloc((size_t)ranks * sizeof *r->requests);
     r->send = sbp_malloc((size_t)ranks * sizeof *r->send);
@@ -155,7 +155,7 @@ static sbp_status begin_reading(sbp_executor *x, sbp_diag *diag) {
     if (r->requests && r->send && r->get && r->sent)
         return SBP_OK;
     end_reading(x);
-    return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    return sbp_fail(diag, SBP_MACHINE, "out of memory for reading the shares of ranks");
 }
 
 static sbp_status check_request(const sbp_executor *x, const request *r, sbp_diag *diag) {

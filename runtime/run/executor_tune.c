@@ -14,7 +14,7 @@ static sbp_status bind_zeros(sbp_executor *x, sbp_diag *diag) {
     void *zeros = sbp_malloc((size_t)(most + 1) * sizeof(int32_t));
     sbp_status status = SBP_OK;
     if (!columns || !zeros) {
-        status = sbp_fail(diag, SBP_MACHINE, "out of memory");
+        status = sbp_fail(diag, SBP_MACHINE, "out of memory for rows to tune with");
     } else {
         memset(zeros, 0, (size_t)(most + 1) * sizeof(int32_t));
         for (int32_t r = 0; r < p->row_input_count; r++) {

@@ -31,6 +31,8 @@ static sbp_status load_program(const loader *l, sbp_plan *plan) {
     const char *name = section_name(l, SBP_PLAN_PROGRAM);
     SBP_TRY(sbp_program_parse(l->arena, l->diag, name, text->data, (size_t)text->length, &program));
     sbp_status status = sbp_program_verify(program, l->diag);
+    if (status == SBP_MACHINE) /* which says nothing of the plan */
+        return status;
     if (status != SBP_OK)
         return sbp_fail(l->diag, status, "%s does not verify", name);
     for (int32_t b = 0; b < program->buffer_count; b++)
@@ -205,7 +207,7 @@ sbp_status sbp_plan_open(sbp_arena *arena, sbp_diag *diag, const char *path, con
     loader l = {arena, diag, NULL, out};
     sbp_arena *bytes = sbp_arena_create(); /* of the file: gone when what is kept has been read from them */
     if (!bytes)
-        return sbp_fail(diag, SBP_MACHINE, "%s: out of memory", path);
+        return sbp_fail(diag, SBP_MACHINE, "%s: out of memory for the plan", path);
     sbp_status status = sbp_plan_file_read(bytes, diag, path, &l.file);
     if (status == SBP_OK)
         status = sbp_guard(arena, diag, load_body, &l);

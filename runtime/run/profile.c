@@ -132,7 +132,7 @@ sbp_status sbp_profile_run(sbp_profile *p, const sbp_device_class *class, sbp_de
     double seconds = sbp_seconds() - begun;
     timing *t = find_timing(p, name);
     if (!t)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the profile");
     t->seconds += seconds;
     t->flops += work.flops;
     t->bytes += work.bytes;

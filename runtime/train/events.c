@@ -183,7 +183,7 @@ sbp_status sbp_events_open(sbp_diag *diag, const char *folder, bool own, int64_t
         remove_earlier(folder);
     sbp_events *e = sbp_malloc(sizeof *e);
     if (!e)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the event file of TensorBoard");
     sbp_status status = create(e, diag, folder);
     if (status == SBP_OK)
         status = begin_file(e, diag, first_step);

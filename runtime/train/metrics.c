@@ -39,7 +39,7 @@ static sbp_status keep_line(void *user, const char *path, int64_t line, const ch
     int64_t step = 0;
     (void)line;
     if (!arena)
-        return sbp_fail(k->diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(k->diag, SBP_MACHINE, "out of memory for the lines of metrics.jsonl");
     bool keep = sbp_json_parse(arena, NULL, path, text, length, 0, &root) == SBP_OK &&
                 root->kind == SBP_JSON_OBJECT &&
                 sbp_json_get_i64(NULL, root, "step", SBP_JSON_REQUIRED, &step) == SBP_OK &&
@@ -203,7 +203,7 @@ static sbp_status write_line_body(void *user) {
 static sbp_status write_line(metrics_line line) {
     line.arena = sbp_arena_create();
     if (!line.arena)
-        return sbp_fail(line.metrics->diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(line.metrics->diag, SBP_MACHINE, "out of memory for the lines of metrics.jsonl");
     sbp_status status = sbp_guard(line.arena, line.metrics->diag, write_line_body, &line);
     sbp_arena_destroy(line.arena);
     return status;

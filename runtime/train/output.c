@@ -356,7 +356,7 @@ static sbp_status save_body(void *user) {
 static sbp_status save(output_job job) {
     job.arena = sbp_arena_create();
     if (!job.arena)
-        return sbp_fail(job.diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(job.diag, SBP_MACHINE, "out of memory for what is written of the model");
     sbp_status status = sbp_guard(job.arena, job.diag, save_body, &job);
     sbp_arena_destroy(job.arena);
     return status;

@@ -252,7 +252,7 @@ static sbp_status visit_line(void *user, const char *path, int64_t line, const c
     snprintf(where, sizeof where, "%.500s:%lld", path, (long long)line);
     line_job job = {r, sbp_arena_create(), where, text, length};
     if (!job.arena)
-        return sbp_fail(r->diag, SBP_MACHINE, "%s: out of memory", where);
+        return sbp_fail(r->diag, SBP_MACHINE, "%s: out of memory for the scores that are kept", where);
     sbp_status status = sbp_guard(job.arena, r->diag, read_line, &job);
     sbp_arena_destroy(job.arena);
     return status;
@@ -351,7 +351,7 @@ static sbp_status save_body(void *user) {
 static sbp_status run_file_job(file_job *job, sbp_status (*body)(void *user)) {
     job->arena = sbp_arena_create();
     if (!job->arena)
-        return sbp_fail(job->diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(job->diag, SBP_MACHINE, "out of memory for the scores that are kept");
     sbp_status status = sbp_guard(job->arena, job->diag, body, job);
     sbp_arena_destroy(job->arena);
     return status;

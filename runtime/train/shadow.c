@@ -55,7 +55,7 @@ static sbp_status move(sbp_shadow *s, bool write, sbp_diag *diag) {
 sbp_status sbp_shadow_create(sbp_executor *executor, const sbp_plan *plan, sbp_diag *diag, sbp_shadow **out) {
     sbp_shadow *s = sbp_malloc(sizeof *s);
     if (!s)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the numbers that a reference is computed with");
     *s = (sbp_shadow){.executor = executor, .plan = plan};
     for (int32_t i = 0, b; (b = buffer_at(plan, i)) >= 0; i++)
         s->size += buffer_bytes(s, b);

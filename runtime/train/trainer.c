@@ -47,7 +47,7 @@ sbp_status sbp_trainer_init(sbp_trainer *t, sbp_diag *diag, sbp_executor *execut
     sbp_packer_init(&t->packer, sbp_program_most_rows(program), program);
     t->packer.prepared = &t->prepared;
     t->results = sbp_malloc((size_t)(program->output_count + 1) * sizeof *t->results);
-    return t->results ? SBP_OK : sbp_fail(diag, SBP_MACHINE, "out of memory");
+    return t->results ? SBP_OK : sbp_fail(diag, SBP_MACHINE, "out of memory for the results of a step");
 }
 
 void sbp_trainer_close(sbp_trainer *t) {

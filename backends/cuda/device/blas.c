@@ -90,7 +90,7 @@ sbp_status cuda_blas_create(cuda_device *d, sbp_diag *diag) {
         return SBP_OK;
     d->blas.cache = sbp_malloc(cache_bytes);
     if (!d->blas.cache)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the settings of cuBLASLt");
     memset(d->blas.cache, 0, cache_bytes);
     BLAS_TRY(d, diag, cublasLtCreate(&d->blas.handle));
     d->machine.blas = true;
@@ -292,7 +292,7 @@ sbp_status cuda_blas_add_choice(cuda_device *d, const cuda_blas_choice *choice, 
         int32_t capacity = blas->choice_capacity > 0 ? 2 * blas->choice_capacity : 64;
         cuda_blas_choice *more = sbp_realloc(blas->choices, (size_t)capacity * sizeof *more);
         if (!more)
-            return sbp_fail(diag, SBP_MACHINE, "out of memory");
+            return sbp_fail(diag, SBP_MACHINE, "out of memory for the settings of cuBLASLt");
         blas->choices = more;
         blas->choice_capacity = capacity;
     }

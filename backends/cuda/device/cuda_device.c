@@ -26,7 +26,7 @@ static sbp_status cuda_create(const sbp_device_options *options, sbp_diag *diag,
     *out = NULL;
     cuda_device *d = sbp_malloc(sizeof *d);
     if (!d)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the CUDA device");
     memset(d, 0, sizeof *d);
     d->base.class = &cuda_backend_class;
     if (options) {

@@ -114,7 +114,7 @@ static sbp_status load_image(cuda_device *d, const sbp_gpu_image *image, bool pt
     if (ptx) { /* a text, that a zero ends */
         text = sbp_malloc((size_t)image->bytes + 1);
         if (!text)
-            return sbp_fail(diag, SBP_MACHINE, "out of memory");
+            return sbp_fail(diag, SBP_MACHINE, "out of memory for the kernels of a plan");
         memcpy(text, image->data, (size_t)image->bytes);
         text[image->bytes] = 0;
     }
@@ -139,7 +139,7 @@ static sbp_status load_images(cuda_device *d, const sbp_gpu_images *images, uint
     sbp_cuda_tag_read(tag, &arch, &ptx);
     d->kernels = sbp_malloc(((size_t)images->count + 1) * sizeof *d->kernels);
     if (!d->kernels)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the kernels of a plan");
     for (int32_t i = 0; i < images->count; i++)
         if (images->items[i].tag == tag)
             SBP_TRY(load_image(d, &images->items[i], ptx, &d->kernels[d->kernel_count], diag));

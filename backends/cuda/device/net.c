@@ -125,7 +125,7 @@ static sbp_status share_facts(cuda_device *d, const cuda_net *w, const fact *own
     fact *all = sbp_malloc((size_t)w->count * sizeof *all);
     *out = all;
     if (!all)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the communicators of NCCL");
     memset(all, 0, (size_t)w->count * sizeof *all);
     all[w->rank] = *own;
     return sbp_ranks_all_reduce(d->ranks, all, FACTS * (int64_t)w->count, SBP_F64, diag);
@@ -305,8 +305,8 @@ sbp_status cuda_net_rendezvous(cuda_device *d, bool *own, sbp_diag *diag) {
                         .timeout = info.timeout,
                         .looked = now()};
     d->net_state = w;
-    sbp_status status =
-        w && why ? rendezvous(d, w, why, own, diag) : sbp_fail(diag, SBP_MACHINE, "out of memory");
+    sbp_status status = w && why ? rendezvous(d, w, why, own, diag)
+                                 : sbp_fail(diag, SBP_MACHINE, "out of memory for the communicators of NCCL");
     sbp_diag_destroy(why);
     if (!*own)
         cuda_net_leave(d);

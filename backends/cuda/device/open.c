@@ -99,7 +99,7 @@ sbp_status cuda_device_open(cuda_device *d, const sbp_device_options *options, s
     size_t free_bytes, total_bytes;
     d->arena = sbp_arena_create();
     if (!d->arena)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for opening a GPU");
     SBP_TRY(cuda_api_open(&d->api, diag));
     d->index = options ? options->index : 0;
     SBP_TRY(choose_physical(d, d->index, diag));

@@ -58,7 +58,7 @@ static sbp_status list(const cuda_api *api, sbp_diag *diag, sbp_candidate **out,
     SBP_TRY(cuda_api_count(api, diag, count));
     *out = sbp_malloc((size_t)*count * sizeof **out);
     if (!*out)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for looking for GPUs");
     for (int32_t i = 0; i < *count; i++) {
         cuda_physical physical;
         SBP_TRY(cuda_physical_read(api, i, diag, &physical));

@@ -34,12 +34,12 @@ sbp_status cuda_timeline_create(cuda_device *d, sbp_diag *diag) {
         return SBP_OK;
     struct cuda_timeline *t = sbp_malloc(sizeof *t);
     if (!t)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the events of a GPU");
     memset(t, 0, sizeof *t);
     d->timeline = t;
     t->timed = sbp_malloc(BATCH * sizeof *t->timed);
     if (!t->timed)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the events of a GPU");
     memset(t->timed, 0, BATCH * sizeof *t->timed);
     t->file = fopen(path, "we");
     if (!t->file)
@@ -114,7 +114,7 @@ sbp_status cuda_timeline_flush(cuda_device *d, sbp_diag *diag) {
             SBP_TRY(cuda_synchronize(d, d->streams[s], diag));
     b.arena = sbp_arena_create();
     if (!b.arena)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the events of a GPU");
     sbp_status status = sbp_guard(b.arena, diag, write_batch, &b);
     if (status == SBP_OK)
         (void)fwrite(b.out.data, 1, b.out.length, t->file); /* ferror knows */

@@ -71,7 +71,9 @@ static sbp_status choose_port(sbp_diag *diag) {
     port = port < HIGHEST_PORT ? port + 1 : port - 1;
     snprintf(text, sizeof text, strchr(host, ':') && *host != '[' ? "[%.250s]:%d" : "%.250s:%d", host,
              (int)port);
-    return setenv("NCCL_COMM_ID", text, 1) == 0 ? SBP_OK : sbp_fail(diag, SBP_MACHINE, "out of memory");
+    return setenv("NCCL_COMM_ID", text, 1) == 0
+               ? SBP_OK
+               : sbp_fail(diag, SBP_MACHINE, "out of memory for NCCL_COMM_ID");
 }
 
 static sbp_status open_device(sbp_diag *diag) {

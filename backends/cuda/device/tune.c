@@ -64,7 +64,7 @@ static sbp_status fill(cuda_device *d, const sbp_span *span, const void *pattern
 static sbp_status fill_operands(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
     uint16_t *pattern = sbp_malloc(PATTERN);
     if (!pattern)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for choosing among algorithms of matmuls");
     make_pattern(pattern);
     sbp_status status = SBP_OK;
     for (int32_t i = 0; i < dispatch->span_count && status == SBP_OK; i++)
@@ -305,7 +305,7 @@ sbp_status cuda_tune_open(cuda_device *d, const char *name, const void *text, in
         return SBP_OK;
     char *copy = sbp_malloc((size_t)bytes + 1);
     if (!copy)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for choosing among algorithms of matmuls");
     memcpy(copy, text, (size_t)bytes);
     copy[bytes] = 0;
     sbp_status status = read_choices(d, name, copy, (size_t)bytes, diag);

@@ -129,7 +129,8 @@ static sbp_status run_workers(work *w, sbp_diag *diag) {
         if (!workers[made].diag)
             break;
     }
-    sbp_status status = made > 0 || wanted == 0 ? SBP_OK : sbp_fail(diag, SBP_MACHINE, "out of memory");
+    sbp_status status =
+        made > 0 || wanted == 0 ? SBP_OK : sbp_fail(diag, SBP_MACHINE, "out of memory for compiling kernels");
     for (; started + 1 < made; started++)
         if (pthread_create(&threads[started], NULL, run_worker, &workers[started + 1]) != 0)
             break;

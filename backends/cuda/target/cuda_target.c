@@ -218,7 +218,7 @@ static sbp_status compile(sbp_arena *arena, sbp_diag *diag, const sbp_program *p
     SBP_TRY(sbp_guard(arena, diag, make_sources, &b));
     b.objects = sbp_malloc(((size_t)b.count + 1) * sizeof *b.objects);
     if (!b.objects)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the kernels of a plan");
     sbp_status status = sbp_cuda_compile_all(diag, b.sources, b.count, b.objects, &compiled);
     if (status == SBP_OK) {
         sbp_cuda_drop_faulty(diag, b.sources, b.objects, b.count);

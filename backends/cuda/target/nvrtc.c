@@ -59,7 +59,7 @@ sbp_status sbp_cuda_nvrtc_open(sbp_diag *diag, sbp_cuda_nvrtc **out) {
     sbp_cuda_nvrtc *nvrtc = sbp_malloc(sizeof *nvrtc);
     *out = NULL;
     if (!nvrtc)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for compiling kernels");
     memset(nvrtc, 0, sizeof *nvrtc);
     sbp_status status = sbp_cuda_library_open(SBP_CUDA_NVRTC, diag, &nvrtc->library);
     if (status == SBP_OK)
@@ -139,7 +139,7 @@ static sbp_status take_results(const sbp_cuda_nvrtc *nvrtc, sbp_diag *diag, cons
         return fail_log(diag, source, "the compiler gave no code", "");
     out->data = sbp_malloc(cubin + ptx + log);
     if (!out->data)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for compiling kernels");
     out->cubin_bytes = (int64_t)cubin;
     out->ptx_bytes = (int64_t)ptx;
     out->log_bytes = (int64_t)log;

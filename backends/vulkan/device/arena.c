@@ -116,8 +116,9 @@ static sbp_status create_arena(vulkan_device *d, sbp_space space, sbp_diag *diag
     interval *pieces = sbp_malloc(((size_t)program->buffer_count + 1) * sizeof *pieces);
     int32_t count = pieces ? find_pieces(program, space, pieces) : 0;
     arena->blocks = sbp_malloc(((size_t)count + 2) * sizeof *arena->blocks);
-    sbp_status status = pieces && arena->blocks ? cut_arena(d, space, pieces, count, diag)
-                                                : sbp_fail(diag, SBP_MACHINE, "out of memory");
+    sbp_status status = pieces && arena->blocks
+                            ? cut_arena(d, space, pieces, count, diag)
+                            : sbp_fail(diag, SBP_MACHINE, "out of memory for the arenas of a Vulkan device");
     free(pieces);
     arena->bytes = program->arena_bytes[space];
     return status;

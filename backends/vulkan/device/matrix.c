@@ -39,7 +39,7 @@ sbp_status vulkan_matrix_find(const vulkan_api *api, vulkan_physical *p, sbp_dia
     uint32_t count = MOST_SHAPES;
     VkCooperativeMatrixPropertiesKHR *offers = sbp_malloc(MOST_SHAPES * sizeof *offers);
     if (!offers)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the kinds of matrices that Vulkan multiplies");
     for (uint32_t i = 0; i < count; i++)
         offers[i] =
             (VkCooperativeMatrixPropertiesKHR){.sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR};

@@ -139,7 +139,7 @@ sbp_status vulkan_device_open(vulkan_device *d, const sbp_device_options *option
                               sbp_diag *diag) {
     d->arena = sbp_arena_create();
     if (!d->arena)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for opening a Vulkan device");
     SBP_TRY(vulkan_api_open(&d->vk, validation, diag));
     SBP_TRY(choose_physical(d, options ? options->index : 0, diag));
     SBP_TRY(vulkan_physical_check(&d->physical, diag));

@@ -115,7 +115,7 @@ static sbp_status find_extensions(const vulkan_api *api, vulkan_physical *p, sbp
     uint32_t count = MOST_EXTENSIONS;
     VkExtensionProperties *extensions = sbp_malloc(count * sizeof *extensions);
     if (!extensions)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the list of Vulkan devices");
     VkResult result = api->EnumerateDeviceExtensionProperties(p->handle, NULL, &count, extensions);
     for (uint32_t i = 0; (result == VK_SUCCESS || result == VK_INCOMPLETE) && i < count; i++) {
         const char *name = extensions[i].extensionName;
@@ -196,7 +196,7 @@ sbp_status vulkan_physical_list(const vulkan_api *api, sbp_diag *diag, vulkan_ph
         return sbp_fail(diag, SBP_MACHINE, "vulkan: there is no device (is a driver installed?)");
     vulkan_physical *list = sbp_malloc(found * sizeof *list);
     if (!list)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the list of Vulkan devices");
     sbp_status status = SBP_OK;
     for (uint32_t i = 0; i < found && status == SBP_OK; i++)
         status = read_physical(api, handles[i], &list[i], diag);

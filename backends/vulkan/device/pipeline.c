@@ -161,7 +161,7 @@ static bool is_other_variant(const vulkan_device *d, const sbp_vulkan_modules *m
 static sbp_status create_all(vulkan_device *d, const sbp_vulkan_modules *modules, sbp_diag *diag) {
     d->pipelines = sbp_malloc(((size_t)modules->count + 1) * sizeof *d->pipelines);
     if (!d->pipelines)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for a pipeline of Vulkan");
     for (int32_t i = 0; i < modules->count; i++) {
         uint32_t local_size = sbp_vulkan_local_size(d->program, &modules->items[i].key, &d->machine);
         if (local_size > 0 && !is_other_variant(d, modules, &modules->items[i]))

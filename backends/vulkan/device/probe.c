@@ -42,10 +42,10 @@ sbp_status sbp_vulkan_probe(sbp_diag *diag, sbp_probed *out) {
     if (status == SBP_OK)
         out->devices = sbp_malloc(((size_t)count + 1) * sizeof *out->devices);
     if (status == SBP_OK && !out->devices)
-        status = sbp_fail(diag, SBP_MACHINE, "out of memory");
+        status = sbp_fail(diag, SBP_MACHINE, "out of memory for the list of Vulkan devices");
     for (int32_t i = 0; i < count && status == SBP_OK; i++)
         if (describe(&api, &list[i], &out->devices[i]) != SBP_OK)
-            status = sbp_fail(diag, SBP_MACHINE, "out of memory");
+            status = sbp_fail(diag, SBP_MACHINE, "out of memory for the list of Vulkan devices");
     if (status == SBP_OK) {
         out->count = count;
     } else {

@@ -355,7 +355,7 @@ static sbp_status shadow_create(const sbp_device_options *options, sbp_diag *dia
     *out = NULL;
     shadow *s = sbp_malloc(sizeof *s);
     if (!s)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the shadow of commands");
     memset(s, 0, sizeof *s);
     s->d.base.class = &sbp_vulkan_shadow_device;
     sbp_status status = vulkan_device_open(&s->d, options, "sync", diag);

@@ -28,7 +28,7 @@ static sbp_status vulkan_create(const sbp_device_options *options, sbp_diag *dia
     *out = NULL;
     vulkan_device *d = sbp_malloc(sizeof *d);
     if (!d)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the Vulkan device");
     memset(d, 0, sizeof *d);
     d->base.class = &vulkan_backend_class;
     if (options) {

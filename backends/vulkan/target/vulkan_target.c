@@ -125,7 +125,7 @@ static sbp_status compile(sbp_arena *arena, sbp_diag *diag, const sbp_program *p
     collector c = {.arena = arena, .diag = diag, .program = program};
     c.compiler = sbp_vulkan_compiler_create();
     if (!c.compiler)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for compiling shaders");
     sbp_status status = sbp_guard(arena, diag, collect, &c);
     sbp_vulkan_compiler_destroy(c.compiler);
     *data = c.data;

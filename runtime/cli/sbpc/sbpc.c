@@ -65,7 +65,7 @@ int main(int argc, char **argv) {
     sbp_arena *arena = sbp_arena_create();
     sbp_diag *diag = sbp_diag_create();
     if (!arena || !diag) {
-        fputs("sbpc: error: out of memory\n", stderr);
+        fputs("sbpc: error: out of memory for messages\n", stderr);
         return SBP_MACHINE;
     }
     signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails and says where */
@@ -74,6 +74,8 @@ int main(int argc, char **argv) {
     sbp_status status = sbp_guard(arena, diag, dispatch, &in);
     if (status == SBP_OK && (fflush(stdout) != 0 || ferror(stdout)))
         status = sbp_fail(diag, SBP_IO, "standard output could not be written");
+    if (status == SBP_MACHINE && sbp_diag_count(diag, SBP_ERROR) == 0)
+        (void)sbp_fail(diag, status, "out of memory for what was at hand, and for saying what");
     sbp_arena_destroy(arena);
     sbp_diag_destroy(diag);
     if (status != SBP_OK)

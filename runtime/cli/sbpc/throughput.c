@@ -103,7 +103,7 @@ static sbp_status measure(sbp_compilation *c, bool again) {
     }
     sbp_diag *none = sbp_diag_create();
     if (!none)
-        return sbp_fail(c->diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(c->diag, SBP_MACHINE, "out of memory for measuring throughput");
     sbp_status status =
         sbp_measure_throughput(c->arena, none, c->target, class, &options, throughput, &share);
     if (status == SBP_MACHINE || status == SBP_IO) { /* no room on the drive? */

@@ -293,8 +293,9 @@ static sbp_status doctor_body(void *user) {
 sbp_status sbp_command_doctor(sbp_diag *diag, int argc, char *const *argv) {
     doctor_job job = {
         .arena = sbp_arena_create(), .diag = diag, .why = sbp_diag_create(), .argc = argc, .argv = argv};
-    sbp_status status = job.arena && job.why ? sbp_guard(job.arena, diag, doctor_body, &job)
-                                             : sbp_fail(diag, SBP_MACHINE, "out of memory");
+    sbp_status status = job.arena && job.why
+                            ? sbp_guard(job.arena, diag, doctor_body, &job)
+                            : sbp_fail(diag, SBP_MACHINE, "out of memory for looking at this machine");
     sbp_diag_destroy(job.why);
     sbp_arena_destroy(job.arena);
     return status;

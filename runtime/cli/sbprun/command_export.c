@@ -88,7 +88,7 @@ static sbp_status export_body(void *user) {
 sbp_status sbp_command_export(sbp_diag *diag, int argc, char *const *argv) {
     export_job job = {.arena = sbp_arena_create(), .diag = diag, .argc = argc, .argv = argv};
     if (!job.arena)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the export");
     sbp_status status = sbp_guard(job.arena, diag, export_body, &job);
     sbp_arena_destroy(job.arena);
     return status;

@@ -657,7 +657,7 @@ static sbp_status run_command(sbp_diag *diag, int argc, char *const *argv, bool 
                    .session = {.check = check},
                    .outputs = sbp_outputs_begin()};
     if (!job.world.arena)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the options");
     sbp_status status = sbp_guard(job.world.arena, diag, run_body, &job);
     sbp_progress_break();
     sbp_world_prepare_to_leave(&job.world, status, job.session.temporary_plan);

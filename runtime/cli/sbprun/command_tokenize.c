@@ -319,7 +319,7 @@ static sbp_status command_body(void *user) {
 sbp_status sbp_command_tokenize(sbp_diag *diag, int argc, char *const *argv) {
     tokenize_job job = {.arena = sbp_arena_create(), .diag = diag, .argc = argc, .argv = argv};
     if (!job.arena)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the tokenizer");
     sbp_status status = sbp_guard(job.arena, diag, command_body, &job);
     sbp_arena_destroy(job.arena);
     return status;

@@ -356,7 +356,7 @@ sbp_status sbp_launch(sbp_diag *diag, int32_t count, bool input, int argc, char 
     launch_job job = {.l = &l, .arena = sbp_arena_create(), .input = input, .argc = argc, .argv = argv};
     sigset_t blocked;
     if (!job.arena)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for starting the ranks");
     sigemptyset(&blocked);
     for (int i = 0; i < SBP_COUNT(numbers); i++)
         sigaddset(&blocked, numbers[i]);

@@ -385,7 +385,7 @@ static sbp_status with_arena(sbp_world *world, sbp_inputs *inputs, sbp_session *
     load_job *job = SBP_NEW(world->arena, load_job);
     *job = (load_job){.world = world, .inputs = inputs, .session = session, .arena = sbp_arena_create()};
     if (!job->arena)
-        return sbp_fail(world->diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(world->diag, SBP_MACHINE, "out of memory for reading the data");
     sbp_status status = sbp_guard(job->arena, world->diag, body, job);
     if (status == SBP_OK && inputs->stream.steps) {
         inputs->stream_job = job;

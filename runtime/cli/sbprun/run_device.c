@@ -47,7 +47,7 @@ static sbp_status open_device(sbp_world *world, const sbp_session *session, cons
         return SBP_OK;
     world->profile = sbp_profile_create();
     if (!world->profile)
-        return sbp_fail(world->diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(world->diag, SBP_MACHINE, "out of memory for the device");
     sbp_executor_set_profile(world->executor, world->profile);
     return SBP_OK;
 }

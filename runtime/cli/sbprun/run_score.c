@@ -48,7 +48,7 @@ static sbp_status write_score_body(void *user) {
 static sbp_status write_line(score_writer *w, const sbp_score *score) {
     w->arena = sbp_arena_create();
     if (!w->arena)
-        return sbp_fail(w->world->diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(w->world->diag, SBP_MACHINE, "out of memory for a line of scores");
     w->score = score;
     w->status = sbp_guard(w->arena, w->world->diag, write_score_body, w);
     sbp_arena_destroy(w->arena);

@@ -18,7 +18,7 @@ static sbp_status take_choices(const sbp_world *world, const char *path, bool le
         return device->class->tune_open(device, path, text, (int64_t)length, count, world->diag);
     sbp_diag *why = sbp_diag_create();
     if (!why)
-        return sbp_fail(world->diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(world->diag, SBP_MACHINE, "out of memory for the file of --tune");
     sbp_status status = device->class->tune_open(device, path, text, (int64_t)length, count, why);
     const char *message = sbp_diag_text(why, SBP_ERROR);
     if (status == SBP_USAGE) {

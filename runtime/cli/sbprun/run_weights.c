@@ -73,7 +73,7 @@ sbp_status sbp_run_load_weights(const sbp_world *world, const sbp_session *sessi
                                     world->diag);
     sbp_arena *arena = sbp_arena_create();
     if (!arena)
-        return sbp_fail(world->diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(world->diag, SBP_MACHINE, "out of memory for reading the weights");
     sbp_status status = sbp_weights_open(arena, world->diag, path, &weights);
     if (status == SBP_OK) {
         status = sbp_params_load(world->executor, session->plan, weights,

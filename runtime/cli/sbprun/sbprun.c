@@ -25,7 +25,7 @@ static sbp_status dispatch(sbp_diag *diag, int argc, char **argv) {
 int main(int argc, char **argv) {
     sbp_diag *diag = sbp_diag_create();
     if (!diag) {
-        fputs("sbprun: error: out of memory\n", stderr);
+        fputs("sbprun: error: out of memory for messages\n", stderr);
         return SBP_MACHINE;
     }
     signal(SIGPIPE, SIG_IGN); /* a write that fails says so itself, with the file's name */
@@ -34,6 +34,8 @@ int main(int argc, char **argv) {
     sbp_status status = dispatch(diag, argc, argv);
     if (fflush(stdout) != 0 && status == SBP_OK)
         status = sbp_fail(diag, SBP_IO, "cannot write to standard output");
+    if (status == SBP_MACHINE && sbp_diag_count(diag, SBP_ERROR) == 0)
+        (void)sbp_fail(diag, status, "out of memory for what was at hand, and for saying what");
     sbp_diag_destroy(diag);
     if (status != SBP_OK)
         sbp_census_forget();

@@ -118,7 +118,7 @@ sbp_status sbp_world_join(sbp_world *world) {
     sbp_messages_of_rank(world->place.rank);
     world->slots = sbp_malloc(2 * (size_t)world->place.count * sizeof *world->slots);
     if (!world->slots)
-        return sbp_fail(world->diag, SBP_MACHINE, "out of memory");
+        return sbp_fail(world->diag, SBP_MACHINE, "out of memory for the list of ranks");
     return count_sharing(world);
 }
 
