@@ -165,8 +165,9 @@ static void test_hub_name(void **state) {
             "printf 1 >$m/refs/main\ncp tests/data/stories260K/config.json $m/snapshots/1\n");
     cli_ok(f, "unset HF_HUB_OFFLINE VIRTUAL_ENV; export HF_HUB_CACHE=$D/hub PATH=$D:$PATH; chmod +x $D/hf && "
               "$C fit org/name --cards h200 --kinds lora --lengths 64");
-    assert_string_equal(cli_text(f, "args"),
-                        "download org/name --repo-type=model --revision=main --include=config.json\n");
+    assert_string_equal(
+        cli_text(f, "args"),
+        "version\ndownload org/name --repo-type=model --revision=main --include=config.json\n");
     assert_int_equal(strncmp(cli_text(f, "out"), "name (llama), 260K parameters\n", 30), 0);
 }
 
