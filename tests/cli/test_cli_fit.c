@@ -168,7 +168,8 @@ static void test_hub_name(void **state) {
     assert_string_equal(
         cli_text(f, "args"),
         "version\ndownload org/name --repo-type=model --revision=main --include=config.json\n");
-    assert_int_equal(strncmp(cli_text(f, "out"), "name (llama), 260K parameters\n", 30), 0);
+    assert_int_equal(strncmp(cli_text(f, "out"), "name (llama), 260K parameters, made for 512 tokens\n", 50),
+                     0);
 }
 
 static void test_errors(void **state) {
