@@ -59,7 +59,13 @@ static void field(sbp_text *out, int *last, int id, int type) {
     *last = id;
 }
 
-static void field_int(sbp_text *out, int *last, int id, int64_t value) {
+/* Numbers of 32 and of 64 bits, as parquet.thrift has each field: readers skip a field of another type. */
+static void field_i32(sbp_text *out, int *last, int id, int64_t value) {
+    field(out, last, id, 5);
+    zigzag(out, value);
+}
+
+static void field_i64(sbp_text *out, int *last, int id, int64_t value) {
     field(out, last, id, 6);
     zigzag(out, value);
 }
@@ -84,15 +90,15 @@ static void element(parquet_writer *w, const char *name, int type, int width, in
     sbp_text *o = &w->schema;
     int last = 0;
     if (type >= 0)
-        field_int(o, &last, 1, type);
+        field_i32(o, &last, 1, type);
     if (width > 0)
-        field_int(o, &last, 2, width);
-    field_int(o, &last, 3, repetition);
+        field_i32(o, &last, 2, width);
+    field_i32(o, &last, 3, repetition);
     field_text(o, &last, 4, name);
     if (children > 0)
-        field_int(o, &last, 5, children);
+        field_i32(o, &last, 5, children);
     if (converted >= 0)
-        field_int(o, &last, 6, converted);
+        field_i32(o, &last, 6, converted);
     if (logical >= 0) {
         int inner = 0, integer = 0;
         field(o, &last, 10, 12);
@@ -471,23 +477,23 @@ static void put_indexes(drawing *d, const leaf *l, const dictionary *all, const 
 static void put_head(sbp_text *out, int type, size_t bytes, size_t packed, int64_t values, int encoding,
                      int64_t nulls, int64_t rows, size_t defs, size_t reps, bool compressed) {
     int last = 0, inner = 0;
-    field_int(out, &last, 1, type);
-    field_int(out, &last, 2, (int64_t)bytes);
-    field_int(out, &last, 3, (int64_t)packed);
+    field_i32(out, &last, 1, type);
+    field_i32(out, &last, 2, (int64_t)bytes);
+    field_i32(out, &last, 3, (int64_t)packed);
     field(out, &last, type == 0 ? 5 : type == 2 ? 7 : 8, 12);
-    field_int(out, &inner, 1, values);
+    field_i32(out, &inner, 1, values);
     if (type == 3) {
-        field_int(out, &inner, 2, nulls);
-        field_int(out, &inner, 3, rows);
-        field_int(out, &inner, 4, encoding);
-        field_int(out, &inner, 5, (int64_t)defs);
-        field_int(out, &inner, 6, (int64_t)reps);
+        field_i32(out, &inner, 2, nulls);
+        field_i32(out, &inner, 3, rows);
+        field_i32(out, &inner, 4, encoding);
+        field_i32(out, &inner, 5, (int64_t)defs);
+        field_i32(out, &inner, 6, (int64_t)reps);
         field(out, &inner, 7, compressed ? 1 : 2);
     } else {
-        field_int(out, &inner, 2, encoding);
+        field_i32(out, &inner, 2, encoding);
         if (type == 0) {
-            field_int(out, &inner, 3, RLE);
-            field_int(out, &inner, 4, RLE);
+            field_i32(out, &inner, 3, RLE);
+            field_i32(out, &inner, 4, RLE);
         }
     }
     put_number(out, 0, 2);
@@ -594,18 +600,18 @@ static void put_group_meta(parquet_writer *w, int rows) {
     for (int32_t i = 0; i < w->leaf_count; i++) {
         const leaf *l = &w->leaves[i];
         int chunk = 0, meta = 0;
-        field_int(o, &chunk, 2, 0);
+        field_i64(o, &chunk, 2, 0);
         field(o, &chunk, 3, 12);
-        field_int(o, &meta, 1, l->type);
-        field_int(o, &meta, 4, l->codec);
-        field_int(o, &meta, 5, l->total);
-        field_int(o, &meta, 7, (int64_t)(l->end - (l->dictionary ? l->dictionary : l->offset)));
-        field_int(o, &meta, 9, (int64_t)l->offset);
+        field_i32(o, &meta, 1, l->type);
+        field_i32(o, &meta, 4, l->codec);
+        field_i64(o, &meta, 5, l->total);
+        field_i64(o, &meta, 7, (int64_t)(l->end - (l->dictionary ? l->dictionary : l->offset)));
+        field_i64(o, &meta, 9, (int64_t)l->offset);
         if (l->dictionary)
-            field_int(o, &meta, 11, (int64_t)l->dictionary);
+            field_i64(o, &meta, 11, (int64_t)l->dictionary);
         put_number(o, 0, 2);
     }
-    field_int(o, &last, 3, rows);
+    field_i64(o, &last, 3, rows);
     put_number(o, 0, 1);
     w->group_count++;
 }
@@ -636,11 +642,11 @@ void table_write_parquet(drawing *d, const table *t, sbp_text *out) {
         at += count;
     }
     size_t footer = out->length;
-    field_int(out, &last, 1, 2);
+    field_i32(out, &last, 1, 2);
     field(out, &last, 2, 9);
     list_head(out, (uint32_t)w.elements, 12);
     sbp_text_add_n(out, w.schema.data, w.schema.length);
-    field_int(out, &last, 3, t->row_count);
+    field_i64(out, &last, 3, t->row_count);
     field(out, &last, 4, 9);
     list_head(out, (uint32_t)w.group_count, 12);
     sbp_text_add_n(out, w.groups.data, w.groups.length);
