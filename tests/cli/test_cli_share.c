@@ -234,7 +234,7 @@ static void test_work(void **state) {
     assert_true(rows_run(f, "") == 8 * 320);
     assert_true(rows_run(f, "--share-prompt on") == 299 + 8 * 21);
     cli_ok(f, "$R $D/p --data $D/data --out none --dry-run --share-prompt on");
-    assert_non_null(strstr(cli_text(f, "out"), "shared     467 rows are run in place of 2560"));
+    assert_non_null(strstr(cli_text(f, "out"), "shared     467 tokens are run in place of 2560"));
     /* where three fit together, three times */
     cli_ok(f, "$C compile $G/llama_mqa/model -o $D/p --objective grpo --seq-len 362");
     assert_true(rows_run(f, "--share-prompt on") == 2 * (299 + 3 * 21) + 299 + 2 * 21);

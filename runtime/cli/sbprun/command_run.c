@@ -64,8 +64,8 @@ static sbp_status check_model(const sbp_world *world, const sbp_session *session
                     session->model, directory ? "has no config.json" : "is neither a plan nor a model");
 }
 
-/* Sizes that the data decide; the data stay. */
-static sbp_status measure_data(sbp_world *world, sbp_inputs *inputs, sbp_session *session, int64_t *seq_len) {
+/* What the data cannot decide by themselves: said before any of them is read. */
+static sbp_status check_measured(const sbp_world *world) {
     if (sbp_options_is(world->options, SBP_OPT_PACKING, "bfd"))
         return sbp_fail(
             world->diag, SBP_USAGE,
@@ -74,6 +74,11 @@ static sbp_status measure_data(sbp_world *world, sbp_inputs *inputs, sbp_session
         return sbp_fail(world->diag, SBP_USAGE,
                         "--overlong %s needs --seq-len, else the longest document decides",
                         sbp_options_text(world->options, SBP_OPT_OVERLONG));
+    return SBP_OK;
+}
+
+/* Sizes that the data decide; the data stay. */
+static sbp_status measure_data(sbp_world *world, sbp_inputs *inputs, sbp_session *session, int64_t *seq_len) {
     SBP_TRY(sbp_run_load_raw(world, inputs, session));
     SBP_TRY(sbp_run_plan_steps(world, inputs, session));
     *seq_len =
@@ -239,6 +244,8 @@ static sbp_status compile_model(sbp_world *world, sbp_inputs *inputs, sbp_sessio
     char limit[100];
     sbp_choice choice;
     SBP_TRY(sbp_child_find(world->arena, world->diag, "sbpc", &sbpc));
+    if (is_measured(world))
+        SBP_TRY(check_measured(world));
     SBP_TRY(sbp_run_peek(world, session));
     SBP_TRY(choose_backend(world, &choice));
     if (is_measured(world))
