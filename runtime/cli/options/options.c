@@ -311,7 +311,7 @@ sbp_status sbp_options_parse(sbp_arena *arena, sbp_diag *diag, const char *progr
 /* ---- access ----------------------------------------------------------------------------------------- */
 
 static const option_value *value_of(const sbp_options *o, sbp_option_id id, unsigned kinds) {
-    assert(id < sbp_option_count() && (kinds >> sbp_option_at(id)->kind & 1));
+    assert((int32_t)id < sbp_option_count() && (kinds >> sbp_option_at(id)->kind & 1));
     (void)kinds;
     return &o->values[id];
 }
@@ -391,7 +391,7 @@ const char *const *sbp_options_list(const sbp_options *o, sbp_arena *arena, sbp_
 }
 
 sbp_status sbp_options_set_default(sbp_options *o, sbp_diag *diag, sbp_option_id id, const char *text) {
-    assert(id < sbp_option_count() && sbp_option_at(id)->kind != SBP_OPTION_LIST);
+    assert((int32_t)id < sbp_option_count() && sbp_option_at(id)->kind != SBP_OPTION_LIST);
     option_setting setting = {.where = o->program, .key = sbp_option_at(id)->name};
     option_value fresh = {0};
     SBP_TRY(sbp_option_convert(o, diag, &setting, sbp_option_at(id), text, &fresh));
