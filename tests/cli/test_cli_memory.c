@@ -25,13 +25,23 @@ typedef struct peaks {
     double planned, measured;
 } peaks;
 
+static peaks peaks_of(io_fixture *f) {
+    const sbp_json *summary = cli_json(f, "out");
+    return (peaks){cli_number(f, summary, "peak_bytes_planned"),
+                   cli_number(f, summary, "peak_bytes_measured")};
+}
+
 static peaks run_plan(io_fixture *f, const char *options) {
     cli_ok(f, sbp_arena_printf(f->arena, "rm -rf $D/o; $R $D/p --steps 2 --json --out $D/o %s", options));
-    const sbp_json *summary = cli_json(f, "out");
-    peaks p = {cli_number(f, summary, "peak_bytes_planned"), cli_number(f, summary, "peak_bytes_measured")};
+    peaks p = peaks_of(f);
     printf("    %.2f MiB planned, %+.2f measured\n", p.planned / (1 << 20),
            (p.measured - p.planned) / (1 << 20));
     return p;
+}
+
+static peaks run_objective(io_fixture *f) {
+    cli_ok(f, "$R $D/p --data $D/data --weights random:1 --steps 1 --batch-size 4 --out none --json");
+    return peaks_of(f);
 }
 
 static bool is_near(peaks p) {
@@ -254,10 +264,16 @@ static void test_objectives_cost_no_memory(void **state) {
                           "--set num_attention_heads=4 --set num_key_value_heads=2 --set head_dim=128 "
                           "--chunk 256 --head-chunk 256 --segment 1 --checkpoint-every 1 --threads 2 %s",
                           cases[c].objective, trained[t]));
-            cli_ok(f, "$R $D/p --data $D/data --weights random:1 --steps 1 --batch-size 4 --out none --json");
-            const sbp_json *summary = cli_json(f, "out");
-            planned[c] = cli_number(f, summary, "peak_bytes_planned");
-            measured[c] = cli_number(f, summary, "peak_bytes_measured");
+            peaks p[3] = {run_objective(f)};
+            if (fabs(p[0].measured - p[0].planned) > SBP_TOLERANCE_PLANNED * p[0].planned) {
+                p[1] = run_objective(
+                    f); /* as run_near_planned_peak: addresses of libraries are drawn at each start */
+                p[2] = run_objective(f);
+                qsort(p, SBP_COUNT(p), sizeof *p, compare_measured);
+                p[0] = p[1];
+            }
+            planned[c] = p[0].planned;
+            measured[c] = p[0].measured;
             print_message("%s %s: %.2f MiB planned, %.2f measured (%+.2f %%)\n", cases[c].objective,
                           trained[t], planned[c] / (1 << 20), measured[c] / (1 << 20),
                           100 * (measured[c] / planned[c] - 1));
