@@ -241,7 +241,8 @@ static bool change_step(row_list *list, row_list *stores, int32_t i, change what
 static void changed_plans_are_seen(void **state) {
     (void)state;
     int changed[CHANGES] = {0}, seen[CHANGES] = {0};
-    for (int i = 0; i < testing_draws(3000, 30000); i++) {
+    const int draws = testing_draws(3000, 30000);
+    for (int i = 0; i < draws; i++) {
         testing t = testing_open((uint64_t)i);
         const sbp_rowkernel *kernel = draw_kernel(&t);
         cpu_row_plan *plan;
@@ -269,7 +270,8 @@ static void changed_plans_are_seen(void **state) {
            seen[OMIT], changed[OMIT]);
     /* a load that nothing overwrites may be left, a value that nobody needs may be left out */
     assert_int_equal(seen[EXCHANGE], changed[EXCHANGE]);
-    assert_true(seen[LEAVE] > 40 && seen[PLACE] > 2 && seen[OMIT] > changed[OMIT] / 2);
+    assert_true(changed[LEAVE] > draws / 40 && seen[LEAVE] > changed[LEAVE] / 3);
+    assert_true(seen[PLACE] > 0 && seen[PLACE] >= changed[PLACE] / 2 && seen[OMIT] > changed[OMIT] / 2);
 }
 
 int main(void) {
