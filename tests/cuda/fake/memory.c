@@ -149,42 +149,58 @@ cuda_result cuMemFree(cuda_address address) {
     return fake_cuda_wrong(CUDA_INVALID_VALUE, "cuMemFree: no memory begins there, or not any more");
 }
 
-cuda_result cuMemHostAlloc(void **memory, size_t bytes, uint32_t flags) {
-    FAKE_ENTER(true);
-    size_t pinned = bytes;
-    if (bytes == 0 || flags > 7)
-        return fake_cuda_wrong(CUDA_INVALID_VALUE, "cuMemHostAlloc: %zu bytes, flags %u", bytes, flags);
+/* Whether so many bytes more may be pinned. */
+static bool may_pin(size_t bytes) {
     for (int i = 0; i < MOST_PLACES; i++)
-        pinned += hosts[i].bytes;
-    if (pinned > (size_t)fake_number("pinned", INT64_MAX))
-        return CUDA_OUT_OF_MEMORY;
+        bytes += hosts[i].bytes;
+    return bytes <= (size_t)fake_number("pinned", INT64_MAX);
+}
+
+/* Takes note of pinned memory; false: there is no place for it. */
+static bool pin(char *memory, size_t bytes, bool registered) {
     for (int i = 0; i < MOST_PLACES; i++)
         if (!hosts[i].memory) {
-            char *found = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-            if (!found)
-                return CUDA_OUT_OF_MEMORY;
-            memset(found, 0xff, bytes);
-            hosts[i] = (host_memory){found, bytes, ++ids, false};
+            hosts[i] = (host_memory){memory, bytes, ++ids, registered};
             fake_cuda_count(1);
-            fake_cuda_log("cuMemHostAlloc %zu, flags %u -> h%d", bytes, flags, ids);
-            *memory = found;
-            return CUDA_OK;
+            return true;
         }
-    return CUDA_OUT_OF_MEMORY;
+    return false;
+}
+
+/* Forgets pinned memory that begins there; false: none of that kind does. */
+static bool unpin(const char *name, const void *memory, bool registered) {
+    for (int i = 0; i < MOST_PLACES; i++)
+        if (memory && hosts[i].memory == memory && hosts[i].registered == registered) {
+            fake_cuda_log("%s h%d", name, hosts[i].id);
+            hosts[i] = (host_memory){0};
+            fake_cuda_count(-1);
+            return true;
+        }
+    return false;
+}
+
+cuda_result cuMemHostAlloc(void **memory, size_t bytes, uint32_t flags) {
+    FAKE_ENTER(true);
+    if (bytes == 0 || flags > 7)
+        return fake_cuda_wrong(CUDA_INVALID_VALUE, "cuMemHostAlloc: %zu bytes, flags %u", bytes, flags);
+    char *found = may_pin(bytes) ? aligned_alloc(4096, (bytes + 4095) / 4096 * 4096) : NULL;
+    if (!found || !pin(found, bytes, false)) {
+        free(found);
+        return CUDA_OUT_OF_MEMORY;
+    }
+    memset(found, 0xff, bytes);
+    fake_cuda_log("cuMemHostAlloc %zu, flags %u -> h%d", bytes, flags, ids);
+    *memory = found;
+    return CUDA_OK;
 }
 
 cuda_result cuMemFreeHost(void *memory) {
     FAKE_LOCKED;
     cuda_result result = fake_cuda_enter(__func__, true);
-    for (int i = 0; i < MOST_PLACES; i++)
-        if (memory && hosts[i].memory == memory && !hosts[i].registered) {
-            fake_cuda_log("cuMemFreeHost h%d", hosts[i].id);
-            free(memory);
-            hosts[i] = (host_memory){0};
-            fake_cuda_count(-1);
-            return result;
-        }
-    return fake_cuda_wrong(CUDA_INVALID_VALUE, "cuMemFreeHost: no pinned memory begins there");
+    if (!unpin(__func__, memory, false))
+        return fake_cuda_wrong(CUDA_INVALID_VALUE, "cuMemFreeHost: no pinned memory begins there");
+    free(memory);
+    return result;
 }
 
 static bool registers(const char *memory, size_t bytes) {
@@ -196,34 +212,20 @@ static bool registers(const char *memory, size_t bytes) {
 
 cuda_result cuMemHostRegister(void *memory, size_t bytes, uint32_t flags) {
     FAKE_ENTER(true);
-    size_t pinned = bytes;
     if (!memory || bytes == 0 || flags > 15 || (uintptr_t)memory % 4096 != 0 || registers(memory, bytes))
         return fake_cuda_wrong(CUDA_INVALID_VALUE, "cuMemHostRegister: %zu bytes, flags %u", bytes, flags);
-    for (int i = 0; i < MOST_PLACES; i++)
-        pinned += hosts[i].bytes;
-    if (pinned > (size_t)fake_number("pinned", INT64_MAX))
+    if (!may_pin(bytes) || !pin(memory, bytes, true))
         return CUDA_OUT_OF_MEMORY;
-    for (int i = 0; i < MOST_PLACES; i++)
-        if (!hosts[i].memory) {
-            hosts[i] = (host_memory){memory, bytes, ++ids, true};
-            fake_cuda_count(1);
-            fake_cuda_log("cuMemHostRegister %zu, flags %u -> h%d", bytes, flags, ids);
-            return CUDA_OK;
-        }
-    return CUDA_OUT_OF_MEMORY;
+    fake_cuda_log("cuMemHostRegister %zu, flags %u -> h%d", bytes, flags, ids);
+    return CUDA_OK;
 }
 
 cuda_result cuMemHostUnregister(void *memory) {
     FAKE_LOCKED;
     cuda_result result = fake_cuda_enter(__func__, true);
-    for (int i = 0; i < MOST_PLACES; i++)
-        if (memory && hosts[i].memory == memory && hosts[i].registered) {
-            fake_cuda_log("cuMemHostUnregister h%d", hosts[i].id);
-            hosts[i] = (host_memory){0};
-            fake_cuda_count(-1);
-            return result;
-        }
-    return fake_cuda_wrong(CUDA_INVALID_VALUE, "cuMemHostUnregister: no registered memory begins there");
+    if (!unpin(__func__, memory, true))
+        return fake_cuda_wrong(CUDA_INVALID_VALUE, "cuMemHostUnregister: no registered memory begins there");
+    return result;
 }
 
 /* ---- copies ----------------------------------------------------------------------------------------- */
