@@ -97,6 +97,8 @@ typedef struct sbp_vulkan_matrix {
     uint32_t m, n, k, rows, cols;
 } sbp_vulkan_matrix;
 
+#define SBP_VULKAN_SOFTWARE "software" /* what --arch calls software drivers */
+
 /* What choices at run time depend on. */
 typedef struct sbp_vulkan_machine {
     bool software;        /* a CPU driver (VK_PHYSICAL_DEVICE_TYPE_CPU) */
@@ -128,14 +130,15 @@ enum {
     SBP_VULKAN_GEMM_DIRECT = 8,
     SBP_VULKAN_GEMM_TILED = 64,
     SBP_VULKAN_GEMM_WIDE = 128,
-    SBP_VULKAN_GEMM_DEPTH = 32,       /* of cooperative matrices: columns of a in shared memory at once */
-    SBP_VULKAN_GEMM_CHAIN = 4096,     /* most terms that wide variants sum in a row */
-    SBP_VULKAN_GEMM_GROUPS = 64,      /* wide variants are worth it from this many workgroups on */
-    SBP_VULKAN_EXPERT_PATCH = 4,      /* of products of experts: an invocation */
-    SBP_VULKAN_ATTENTION_TILE = 32,   /* query rows, and keys */
-    SBP_VULKAN_COLSUM_COLUMNS = 32,   /* by local size / 32 chains of rows */
-    SBP_VULKAN_REDUCE_GROUPS = 256,   /* most workgroups, each leaving one f64 in the scratch memory */
-    SBP_VULKAN_REDUCE_ELEMS = 1 << 14 /* a workgroup is worth it for this many elements */
+    SBP_VULKAN_GEMM_DEPTH = 32,        /* of cooperative matrices: columns of a in shared memory at once */
+    SBP_VULKAN_GEMM_CHAIN = 4096,      /* most terms that wide variants sum in a row */
+    SBP_VULKAN_GEMM_GROUPS = 64,       /* wide variants are worth it from this many workgroups on */
+    SBP_VULKAN_EXPERT_PATCH = 4,       /* of products of experts: an invocation */
+    SBP_VULKAN_ATTENTION_TILE = 32,    /* query rows, and keys */
+    SBP_VULKAN_COLSUM_COLUMNS = 32,    /* by local size / 32 chains of rows */
+    SBP_VULKAN_REDUCE_GROUPS = 256,    /* most workgroups, each leaving one f64 in the scratch memory */
+    SBP_VULKAN_REDUCE_ELEMS = 1 << 14, /* a workgroup is worth it for this many elements */
+    SBP_VULKAN_SOFTWARE_ITERATIONS = 65535 /* of all loops of an invocation, on a software driver */
 };
 
 /* Invocations per workgroup (specialisation constant 0) of a module on this machine; 0: this machine does not

@@ -120,8 +120,6 @@ sbp_vulkan_matrix sbp_vulkan_matrix_of(const sbp_gpu_key *key, const sbp_vulkan_
  * helped is refused (sbp_vulkan_too_long). Estimates are bounds: every store and reduction counts as a loop
  * of its own. */
 
-enum { SOFTWARE_ITERATIONS = 65535 };
-
 /* Whether the emitter (backends/gpu/emit) puts both into the same loops. */
 static bool share_loops(const sbp_rowkernel *kernel, const int32_t *levels, int32_t one, int32_t other) {
     const sbp_rk_instr *a = &kernel->instrs[one], *b = &kernel->instrs[other];
@@ -172,7 +170,7 @@ static uint32_t row_local_size(const sbp_rowkernel *kernel, const sbp_vulkan_mac
     uint32_t size = flat ? 64 : 8;
     if (machine->software) {
         for (uint32_t wider = size; !flat && wider <= machine->max_local_size; wider *= 2)
-            if (row_iterations(kernel, wider) <= SOFTWARE_ITERATIONS)
+            if (row_iterations(kernel, wider) <= SBP_VULKAN_SOFTWARE_ITERATIONS)
                 return wider;
         return size;
     }
@@ -278,7 +276,7 @@ int64_t sbp_vulkan_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_mac
 }
 
 bool sbp_vulkan_too_long(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine) {
-    return machine->software && sbp_vulkan_iterations(dispatch, machine) > SOFTWARE_ITERATIONS;
+    return machine->software && sbp_vulkan_iterations(dispatch, machine) > SBP_VULKAN_SOFTWARE_ITERATIONS;
 }
 
 uint32_t sbp_vulkan_local_size(const sbp_program *program, const sbp_gpu_key *key,

@@ -65,7 +65,7 @@ static void test_models(void **state) {
     /* 90 % of the heap, less what is used: what the driver's budget says */
     says(f, "--backend=vulkan --memory=2174MiB",
          "SBP_PROXY=gpu,heap=3000000000,budget,driver=300000000 $R " MODEL " " TRAIN);
-    says(f, "--memory=", "$R " MODEL " --backend=vulkan " TRAIN);
+    says(f, "--arch=software --memory=", "$R " MODEL " --backend=vulkan " TRAIN);
     cli_fails(f, 3, "--memory is 54.00 MiB: 10.", "SBP_PROXY=gpu,heap=60000000 $R " MODEL " " TRAIN);
 }
 
@@ -140,6 +140,49 @@ static void test_formats(void **state) {
     }
 }
 
+/* llvmpipe leaves an invocation's loops after 65535 iterations: a chunk that comes close to it trains as on the CPU, and
+ * a longer one is refused when the plan is made. */
+static void test_long_loops(void **state) {
+    io_fixture *f = *state;
+#define LONG                                                                                                 \
+    "--set linear_key_head_dim=128 --set num_hidden_layers=1 --set 'layer_types=[\"linear_attention\"]' "
+    static const char *const targets[] = {"cpu", "vulkan --arch software"};
+    double loss[2];
+    if (!cli_has_vulkan(f, "loops of a software driver"))
+        skip();
+    cli_ok(f, "cp $G/qwen3_5_trl/model/config.json $D"); /* no weights of other shapes beside it */
+    sbp_text row;
+    sbp_text_init(&row, f->arena);
+    for (int i = 0; i < 100; i++)
+        sbp_text_add(&row, "%s%d", i ? "," : "{\"input_ids\": [", (i * i + 7 * i) % 79);
+    sbp_text_add(&row, "]}\n");
+    io_put(io_path(f, "long.jsonl"), row.data, row.length);
+    for (int k = 0; k < 2; k++) {
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$C compile $D/config.json -o $D/p --seq-len 100 --chunk 100 " LONG
+                                   "--backend %s",
+                                   targets[k]));
+        cli_ok(f, "$R $D/p --data $D/long.jsonl --weights random:3 --steps 2 --batch-size 1 --lr 1e-2 "
+                  "--schedule constant "
+                  "--out none --json");
+        loss[k] = cli_number(f, cli_json(f, "out"), "train_loss");
+    }
+    if (!(fabs(loss[1] - loss[0]) <= SBP_TOLERANCE_F32 * loss[0]))
+        fail_msg("%.9g, on the CPU %.9g", loss[1], loss[0]);
+    cli_fails(f, 1,
+              "--arch software: delta_rule would run up to 66096 loop iterations in one invocation, and "
+              "software drivers "
+              "silently stop after 65535: set --chunk 100, or use --backend cpu",
+              "$C compile $D/config.json -o $D/q --seq-len 101 --chunk 101 " LONG
+              "--backend vulkan --arch software");
+    assert_false(cli_exists(f, "q"));
+    cli_ok(f, "$C compile $D/config.json -o $D/q --seq-len 101 --chunk 101 " LONG
+              "--backend vulkan"); /* for a GPU */
+    cli_fails(f, 2, "has no architectures but software",
+              "$C compile $D/config.json -o $D/r --backend vulkan --arch sm_80");
+#undef LONG
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_auto, cli_setup, io_teardown),
@@ -147,6 +190,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_models, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_used_memory, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_no_float64, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_formats, cli_setup, io_teardown)};
+        cmocka_unit_test_setup_teardown(test_formats, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_long_loops, cli_setup, io_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
 
 #include "backends/target.h"
 #include "backends/vulkan/abi.h"
+#include "backends/vulkan/target/software.h"
 #include "tests/common/compile_model.h"
 #include "tests/common/dispatch_add.h"
 #include "tests/common/testing.h"
@@ -169,6 +170,41 @@ static void long_products(void **state) {
     }
 }
 
+/* The same of whole plans (--arch software), where each command has most rows; the advice is as much as fits. */
+static void long_plans(void **state) {
+    static const struct {
+        const char *model, *set;
+        int64_t rows, chunk;
+        const char *message; /* NULL: it is not refused */
+    } cases[] = {
+        {"tests/golden/llama_plain/model", NULL, 10560, 64, NULL}, /* keys of the last chunk */
+        {"tests/golden/llama_plain/model", NULL, 10561, 64,
+         "--arch software: attn_bwd would run up to 65538 loop iterations in one invocation, and software "
+         "drivers silently stop after 65535: set --seq-len 10560, or use --backend cpu"},
+        {"tests/golden/llama_plain/model", NULL, 20000, 20000, "set --seq-len 10560 --chunk 5280, or use"},
+        {"tests/golden/mistral_window/model", NULL, 60000, 5280, NULL}, /* which sees few keys */
+        {"tests/golden/mistral_window/model", NULL, 60000, 5281, "65535: set --chunk 5280, or use"},
+        {CONFIGS "/Qwen3-0.6B.json", "num_attention_heads=2048", 64, 64, "65535: use --backend cpu"},
+    };
+    (void)state;
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        testing t = testing_open(1);
+        compile_request request = compile_request_for(cases[i].model, cases[i].rows, cases[i].chunk, 64);
+        sbp_program *program;
+        const void *data;
+        int64_t bytes;
+        request.set = cases[i].set;
+        testing_check(&t, compile_model(t.arena, t.diag, &request, &program));
+        program->target = "vulkan:" SBP_VULKAN_SOFTWARE;
+        if (cases[i].message)
+            testing_check_fails(&t, target()->compile(t.arena, t.diag, program, &data, &bytes), SBP_INPUT,
+                                cases[i].message);
+        else /* without its modules */
+            testing_check(&t, sbp_vulkan_check_software(program, t.diag));
+        testing_close(&t);
+    }
+}
+
 static void real_models(void **state) {
     (void)state;
     DIR *dir = opendir(CONFIGS);
@@ -324,7 +360,8 @@ static void half_products(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(container),     cmocka_unit_test(same_bytes),
                                        cmocka_unit_test(half_products), cmocka_unit_test(small_models),
-                                       cmocka_unit_test(long_products), cmocka_unit_test(real_models)};
+                                       cmocka_unit_test(long_products), cmocka_unit_test(long_plans),
+                                       cmocka_unit_test(real_models)};
     int failed = cmocka_run_group_tests_name("vulkan target", tests, NULL, NULL);
     if (not_validated > 0)
         printf("skipped: validation of %d modules with cooperative matrices: libspirv-tools is too old for "

@@ -16,6 +16,7 @@ static sbp_status describe(const vulkan_api *api, const vulkan_physical *p, sbp_
                            .fp64 = p->features[VULKAN_FEATURE_shaderFloat64],
                            .free_bytes = (int64_t)p->memory.memoryHeaps[p->heap].size};
     snprintf(out->name, sizeof out->name, "%.100s", p->properties.deviceName);
+    snprintf(out->arch, sizeof out->arch, "%s", out->software ? SBP_VULKAN_SOFTWARE : "");
     if (vulkan_physical_check(p, diag) != SBP_OK) { /* "error: vulkan: NAME lacks ..." */
         const char *text = sbp_diag_text(diag, SBP_ERROR), *name = strstr(text, p->properties.deviceName);
         text = name ? name + strlen(p->properties.deviceName) + 1 : text;

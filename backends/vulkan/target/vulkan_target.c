@@ -2,6 +2,12 @@
 #include "backends/vulkan/vulkan_target.h"
 
 #include "backends/vulkan/target/shaders.h"
+#include "backends/vulkan/target/software.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { SOFTWARE_CHUNK = 64 };
 
 static double delta_rate(const sbp_target_info *info, const sbp_delta_attrs *attrs, sbp_dtype dtype,
                          bool backward) {
@@ -9,12 +15,15 @@ static double delta_rate(const sbp_target_info *info, const sbp_delta_attrs *att
     return sbp_throughput_scalars(&info->throughput, dtype);
 }
 
-/* No --arch: modules carry a variant for every kind of device, and the device picks (abi.h). Throughput are
- * those of a middling discrete GPU; they only rank plans, results do not depend on them. */
+/* Modules carry a variant for every kind of device, and the device picks (abi.h): --arch only says that the plan will
+ * run on a software driver, where chunks are short enough for states of 128 columns. Throughput are those of a middling
+ * discrete GPU; they only rank plans, results do not depend on them. */
 static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *out) {
-    if (arch)
+    bool software = arch && strcmp(arch, SBP_VULKAN_SOFTWARE) == 0;
+    if (arch && !software)
         return sbp_fail(diag, SBP_USAGE,
-                        "--arch '%s': the vulkan backend has no architectures; its kernels run on any device",
+                        "--arch '%s': the vulkan backend has no architectures but " SBP_VULKAN_SOFTWARE
+                        ", of software drivers; its kernels run on any device",
                         arch);
     *out = (sbp_target_info){.name = "vulkan",
                              .alignment_bytes = 256,
@@ -46,6 +55,11 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
                                             .disk_write = 1e9,
                                             .command_seconds = 20e-6}};
     out->supports[SBP_F64] = out->supports[SBP_F32] = out->supports[SBP_BF16] = true;
+    if (software) {
+        snprintf(out->archs, sizeof out->archs, "%s", arch);
+        out->driver = "a Vulkan driver";
+        out->chunk = out->head_chunk = out->chunk_most = SOFTWARE_CHUNK;
+    }
     return SBP_OK;
 }
 
@@ -123,6 +137,8 @@ static sbp_status collect(void *user) {
 static sbp_status compile(sbp_arena *arena, sbp_diag *diag, const sbp_program *program, const void **data,
                           int64_t *bytes) {
     collector c = {.arena = arena, .diag = diag, .program = program};
+    if (strcmp(program->target, "vulkan:" SBP_VULKAN_SOFTWARE) == 0)
+        SBP_TRY(sbp_vulkan_check_software(program, diag));
     c.compiler = sbp_vulkan_compiler_create();
     if (!c.compiler)
         return sbp_fail(diag, SBP_MACHINE, "out of memory for compiling shaders");
