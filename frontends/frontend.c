@@ -76,10 +76,7 @@ static void list_frozen(const sbp_loading *l) {
             named++;
         }
     }
-    if (count > 0 && l->lora)
-        sbp_note(l->diag, "the model's %d parameters are frozen, the adapter's %d are trained", count,
-                 m->param_count - count);
-    else if (count > 0)
+    if (count > 0 && !l->lora)
         sbp_note(l->diag, "%d of %d parameters are frozen: %s%s", count, m->param_count, names.data,
                  count > named ? ", .." : "");
     if (count == m->param_count)

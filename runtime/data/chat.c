@@ -81,6 +81,12 @@ static sbp_status check_markers(const open_job *job) {
     return SBP_OK;
 }
 
+/* Of a file its name: paths in the cache of the Hub have 150 letters. */
+static const char *short_name(const char *name) {
+    const char *slash = strrchr(name, '/');
+    return slash && sbp_file_exists(name) ? slash + 1 : name;
+}
+
 static sbp_status open_body(void *user) {
     open_job *job = user;
     const sbp_chat_options *o = job->options;
@@ -97,7 +103,7 @@ static sbp_status open_body(void *user) {
         SBP_TRY(parse(job, "tool_use", o->source.tool_text, o->source.tool_length, &tool_copied,
                       &chat->tool_template));
     if (!o->quiet)
-        sbp_note(job->diag, "chat template: %s%s%s", o->source.name,
+        sbp_note(job->diag, "chat template: %s%s%s", short_name(o->source.name),
                  o->source.tool_text ? ", tool_use where rows have tools" : "",
                  !o->assistant ? ""
                  : copied      ? "; assistant tokens: found by a marked copy of it"

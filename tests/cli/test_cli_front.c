@@ -391,6 +391,52 @@ static void test_dry_run_shows_three(void **state) {
     }
 }
 
+/* Before its first step a run says in some lines what it trains, whether it fits and how long it takes; of paths nothing. */
+static void test_lines_before_the_first_step(void **state) {
+    static const char *const unwanted[] = {"snapshots/", ".tmp", "saved:", "+ "};
+    io_fixture *f = *state;
+    const char *deep = "hub/models--me--stories/snapshots/0123456789abcdef0123456789abcdef01234567";
+    const char *run = sbp_arena_printf(
+        f->arena,
+        "$R $D/%s --data $D/%s/rows.jsonl --eval $D/%s/rows.jsonl --eval-every 1 --chat-template "
+        "$D/%s/talk.jinja --lora --steps 2 --save-every never --overwrite --out $D/o",
+        deep, deep, deep, deep);
+    cli_ok(f, sbp_arena_printf(
+                  f->arena,
+                  "mkdir -p $D/%s; cp $S/* $D/%s; echo '{\"messages\": [{\"role\": \"user\", "
+                  "\"content\": \"Once\"}, {\"role\": \"assistant\", \"content\": \"upon\"}]}' "
+                  ">$D/%s/rows.jsonl; echo '{%% for m in messages %%}{{ m.content }} {%% endfor %%}' "
+                  ">$D/%s/talk.jinja",
+                  deep, deep, deep, deep));
+    cli_ok(f, run);
+    char *said = sbp_arena_strdup(f->arena, cli_text(f, "err")), *first = strstr(said, "\nstep 0 ");
+    assert_non_null(first);
+    first[1] = 0;
+    int lines = 0;
+    for (const char *at = said; (at = strchr(at, '\n')); at++)
+        lines++;
+    if (lines > 6)
+        fail_msg("%d lines before the first step:\n%s", lines, said);
+    for (int i = 0; i < SBP_COUNT(unwanted); i++)
+        if (strstr(said, unwanted[i]))
+            fail_msg("'%s' before the first step:\n%s", unwanted[i], said);
+    static const char *const parts[] = {"backend ",
+                                        "\nstories (llama), 278.0K parameters, ",
+                                        " trained; sft, fp32\n",
+                                        "\nfits       yes: ",
+                                        "\ntime       about ",
+                                        "chat template: talk.jinja"};
+    for (int i = 0; i < SBP_COUNT(parts); i++)
+        if (!strstr(said, parts[i]))
+            fail_msg("'%s' is missing before the first step:\n%s", parts[i], said);
+    cli_ok(f, sbp_arena_printf(f->arena, "%s --verbose", run)); /* the rest */
+    static const char *const rest[] = {
+        "\n+ ", "/sbpc compile ", "/sbprun ", "\nschedule   stream: ", " saved:", "\nmemory ", "\nlongest "};
+    for (int i = 0; i < SBP_COUNT(rest); i++)
+        if (!strstr(cli_text(f, "err"), rest[i]))
+            fail_msg("'%s' is missing of --verbose:\n%s", rest[i], cli_text(f, "err"));
+}
+
 static void test_doctor(void **state) {
     io_fixture *f = *state;
     static const char *const parts[] = {"sbprun",    "sbpc", "processor", "memory",
@@ -428,6 +474,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_event_files, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_lines_on_standard_output, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_dry_run_shows_three, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_lines_before_the_first_step, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_doctor, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -346,7 +346,7 @@ static void test_a_config_of_trl(void **state) {
     cli_put(f, "beta.yaml",
             "dataset_name: tests/golden/stories260k_trl/train.jsonl\nreport_to: wandb\nbeta: 0.5\n"
             "eval_steps: 5\nmodel_name_or_path: tests/data/stories260K\nbf16: true\n");
-    cli_ok(f, "$R --config $D/beta.yaml --dry-run");
+    cli_ok(f, "$R --config $D/beta.yaml --dry-run --verbose");
     assert_non_null(strstr(cli_text(f, "err"), "--report-to wandb is not built: --report-to jsonl"));
     assert_non_null(strstr(cli_text(f, "err"), "these settings have no effect with this objective: beta\n"));
     assert_non_null(strstr(cli_unfolded(f, "err"),
@@ -358,7 +358,7 @@ static void test_a_config_of_trl(void **state) {
 static void test_one_command_hands_options_on(void **state) {
     io_fixture *f = *state;
     cli_ok(f, "$R $S --data " DATA " --steps 1 --out $D/o --memory 1GiB --backward checkpoint --dtype fp64 "
-              "--head-chunk 50");
+              "--head-chunk 50 --verbose");
     const char *err = sbp_arena_strdup(f->arena, cli_text(f, "err"));
     static const char *const passed[] = {"--memory=1GiB", "--backward=checkpoint", "--dtype=fp64",
                                          "--head-chunk=50"};

@@ -62,7 +62,7 @@ static void test_a_model(void **state) {
     io_fixture *f = *state;
     if (!cli_has_ranks(f, "ranks of a model"))
         skip();
-    cli_ok(f, "rm -rf $D/o; $R $S --ranks 2 --data $D/t.jsonl --batch-size 4 --steps 2 --out $D/o");
+    cli_ok(f, "rm -rf $D/o; $R $S --ranks 2 --data $D/t.jsonl --batch-size 4 --steps 2 --verbose --out $D/o");
     const char *text = sbp_arena_strdup(f->arena, cli_text(f, "err"));
     assert_non_null(strstr(text, "/sbpc compile "));
     assert_non_null(strstr(text, "--ranks=2"));

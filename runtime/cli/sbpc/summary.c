@@ -155,6 +155,8 @@ static sbp_status find_changes(changes *ch) {
     return SBP_OK;
 }
 
+static const char NOTHING_BETTER[] = "better: nothing, no single option helps much";
+
 /* What a change is worth: time saved counts first, then memory saved at a bearable loss of time; a plan that
  * does not fit needs memory most. */
 static double gain(const sbp_compilation *c, const sbp_plan_estimate *e) {
@@ -180,7 +182,7 @@ static sbp_status find_advice(sbp_compilation *c) {
         if (gain(c, &ch.list[i].estimate) > (best ? gain(c, &best->estimate) : 0))
             best = &ch.list[i];
     if (!best) {
-        c->advice = "better: nothing, no single option helps much";
+        c->advice = NOTHING_BETTER;
         return SBP_OK;
     }
     char before[32], after[32], slow[32], fast[32], more[32];
@@ -245,10 +247,14 @@ static sbp_status longest_line(const sbp_compilation *c, sbp_text *out) {
     return SBP_OK;
 }
 
-/* "134.5M", "32.8B" */
+/* "640", "6.4K", "134.5M", "32.8B" */
 static const char *count_text(const sbp_compilation *c, int64_t n) {
-    return n < 1000000000 ? sbp_arena_printf(c->arena, "%.1fM", (double)n / 1e6)
-                          : sbp_arena_printf(c->arena, "%.1fB", (double)n / 1e9);
+    static const char *const units[] = {"", "K", "M", "B"};
+    double value = (double)n;
+    int unit = 0;
+    for (; value >= 999.95 && unit < SBP_COUNT(units) - 1; unit++)
+        value /= 1000;
+    return sbp_arena_printf(c->arena, "%.*f%s", unit > 0, value, units[unit]);
 }
 
 /* "base       112.4M weights in q4_1 (5 bits each), 28.3M in q8_0 (8.5)" */
@@ -318,26 +324,52 @@ static void time_line(const sbp_compilation *c, sbp_text *out) {
                  sbp_format_flops(flops, sizeof flops, (double)c->pipeline.program->context * e->flops));
 }
 
-/* Lines of any length. */
-static sbp_status add_lines(sbp_compilation *c, sbp_text *out) {
-    const sbp_program *program = c->pipeline.program;
-    const sbp_target_info *target = &c->pipeline.target;
-    int64_t device = program->arena_bytes[SBP_DEVICE] + c->process.bytes, parameters = 0, trained = 0;
-    char size[32], host[32], process[32];
+/* "model (llama), 134.5M parameters, 460.8K trained, of an adapter; sft" */
+static void model_line(const sbp_compilation *c, sbp_text *out) {
+    int64_t parameters = 0, trained = 0;
     for (int32_t i = 0; i < c->model.module->param_count; i++) {
         int64_t n = sbp_type_row_elems(&c->model.module->params[i].type);
         parameters += n;
         trained += c->model.module->params[i].trainable ? n : 0;
     }
+    sbp_text_add(out, "%s (%s), %s parameters, ", c->model.name, c->model.model_type,
+                 count_text(c, parameters));
+    sbp_text_add(out, "%s; %s",
+                 trained == parameters ? "all trained"
+                                       : sbp_arena_printf(c->arena, "%s trained", count_text(c, trained)),
+                 c->objective);
+}
+
+static const char *type_name(const sbp_compilation *c) {
+    return c->dtype == SBP_F64 ? "fp64" : c->dtype == SBP_BF16 ? "bf16" : "fp32";
+}
+
+/* Of a run: what is trained, whether it fits, how long a step takes, what would be better. */
+static sbp_status add_short_lines(sbp_compilation *c, sbp_text *out) {
+    const char *placement = sbp_planner_placement(c->arena, &c->estimate.schedule, "offloaded  ");
+    SBP_TRY(find_advice(c));
+    model_line(c, out);
+    sbp_text_add(out, ", %s\n", type_name(c));
+    if (*placement)
+        sbp_text_add(out, "%s\n", placement);
+    fits_line(c, out);
+    time_line(c, out);
+    if (strcmp(c->advice, NOTHING_BETTER) != 0)
+        sbp_text_add(out, "%s\n", c->advice);
+    return SBP_OK;
+}
+
+/* Lines of any length. */
+static sbp_status add_lines(sbp_compilation *c, sbp_text *out) {
+    const sbp_program *program = c->pipeline.program;
+    const sbp_target_info *target = &c->pipeline.target;
+    int64_t device = program->arena_bytes[SBP_DEVICE] + c->process.bytes;
+    char size[32], host[32], process[32];
     SBP_TRY(find_advice(c));
     if (!c->target || !sbp_file_is_temporary(c->output)) /* what sbprun calls it until it is whole */
         sbp_text_add(out, "%s: ", c->target ? c->output : "Estimate (no plan file is written)");
-    sbp_text_add(out, "%s (%s), %s parameters, %s trained; %s\n", c->model.name, c->model.model_type,
-                 count_text(c, parameters), count_text(c, trained), c->objective);
-    sbp_text_add(out, "backend    %s (%s), %s\n", target->name, c->choice.reason,
-                 c->dtype == SBP_F64    ? "fp64"
-                 : c->dtype == SBP_BF16 ? "bf16"
-                                        : "fp32");
+    model_line(c, out);
+    sbp_text_add(out, "\nbackend    %s (%s), %s\n", target->name, c->choice.reason, type_name(c));
     if (c->target && target->archs[0])
         sbp_text_add(out, "kernels    for %s; they need %s\n", target->archs, target->driver);
     schedule_line(c, out);
@@ -381,7 +413,8 @@ static sbp_status add_lines(sbp_compilation *c, sbp_text *out) {
 sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
     sbp_text lines;
     sbp_text_init(&lines, c->arena);
-    SBP_TRY(add_lines(c, &lines));
+    SBP_TRY(sbp_options_is(c->options, SBP_OPT_SUMMARY, "short") ? add_short_lines(c, &lines)
+                                                                 : add_lines(c, &lines));
     sbp_text_add_wrapped(out, lines.data, SBP_CLI_WIDTH, SBP_CLI_INDENT);
     return SBP_OK;
 }

@@ -181,6 +181,8 @@ static sbp_status compile_args(const sbp_world *world, const sbp_session *sessio
     sbp_args_add(&args, sbp_arena_printf(world->arena, "--threads=%d", sbp_world_threads(world)));
     if (sbp_options_on(world->options, SBP_OPT_QUIET) || only_merges(world, session))
         sbp_args_add(&args, "--quiet");
+    else if (!sbp_options_on(world->options, SBP_OPT_VERBOSE))
+        sbp_args_add(&args, "--summary=short");
     if (world->place.count > 1)
         sbp_args_add(&args, sbp_arena_printf(world->arena, "--ranks=%d", (int)world->place.count));
     if (world->place.count > 1 && !sbp_options_given(world->options, SBP_OPT_NODE))
@@ -191,7 +193,7 @@ static sbp_status compile_args(const sbp_world *world, const sbp_session *sessio
 
 static void print_command(const sbp_world *world, const sbp_session *session, const char *const *args) {
     sbp_text text;
-    if (sbp_options_on(world->options, SBP_OPT_QUIET) || only_merges(world, session))
+    if (!sbp_options_on(world->options, SBP_OPT_VERBOSE) || only_merges(world, session))
         return;
     sbp_text_init(&text, world->arena);
     sbp_child_print(&text, args);
