@@ -2,6 +2,9 @@
 #include "tests/common/documents.h"
 
 #include <assert.h>
+#include <string.h>
+
+#include "tests/common/testing.h"
 
 /* Appends a family: a prompt (length 0: none) and completions; without prompt each completion is a document.
  */
@@ -92,4 +95,18 @@ bool documents_allow(const documents *d, sbp_seq seq, int64_t r, int64_t s) {
     default:
         return false;
     }
+}
+
+double document_rows_value(const document_rows *rows, const char *name, int64_t r) {
+    const struct {
+        const char *name;
+        const int32_t *data;
+    } columns[] = {{"tok", rows->tok},          {"pos", rows->pos},   {"first", rows->first},
+                   {"shared_end", rows->first}, {"own", rows->first}, {"label", rows->label}};
+    for (int i = 0; i < SBP_COUNT(columns); i++)
+        if (strcmp(columns[i].name, name) == 0)
+            return columns[i].data[r];
+    if (strcmp(name, "copies") != 0)
+        fail_msg("no row input '%s'", name);
+    return 1;
 }

@@ -5,6 +5,7 @@
 #include "frontends/weights/weights.h"
 #include "runtime/run/executor.h"
 #include "tests/common/compile_model.h"
+#include "tests/common/documents.h"
 #include "tests/common/graphs.h"
 #include "tests/tolerance.h"
 #include "tests/unit/objective_test_group.h"
@@ -102,20 +103,6 @@ typedef struct reference {
     int64_t experts;                 /* 0: none */
 } reference;
 
-static double row_value(const batch *b, const char *name, int64_t r) {
-    const struct {
-        const char *name;
-        const int32_t *data;
-    } columns[] = {{"tok", b->tok},          {"pos", b->pos},   {"first", b->first},
-                   {"shared_end", b->first}, {"own", b->first}, {"label", b->label}};
-    for (int i = 0; i < SBP_COUNT(columns); i++)
-        if (strcmp(columns[i].name, name) == 0)
-            return columns[i].data[r];
-    if (strcmp(name, "copies") != 0)
-        fail_msg("no row input '%s'", name);
-    return 1;
-}
-
 static bool is_statistic(const sbp_func *f, sbp_value v) {
     for (int32_t r = 0; r < f->result_count; r++)
         if (f->results[r].role == SBP_RESULT_STATISTIC && f->results[r].value == v)
@@ -126,6 +113,7 @@ static bool is_statistic(const sbp_func *f, sbp_value v) {
 /* dlogp: cotangent of logp, for the derivative; dp: of the sums of probabilities in each layer. */
 static sbp_tensor **evaluate(const reference *ref, sbp_arena *arena, const sbp_func *f, const batch *b,
                              const double *dlogp, const double *dp) {
+    const document_rows columns = {b->tok, b->pos, b->first, b->label};
     sbp_eval_env env = {.arena = arena, .diag = ref->t->diag};
     for (int s = 0; s < SBP_SYMBOL_COUNT; s++)
         env.sizes.v[s] = s == SBP_ONE ? 1 : s == SBP_S ? b->documents : b->rows;
@@ -144,7 +132,7 @@ static sbp_tensor **evaluate(const reference *ref, sbp_arena *arena, const sbp_f
             memcpy(x->data, dp, (size_t)x->elems * sizeof(double));
         } else if (info->role == SBP_VALUE_ROW) {
             for (int64_t r = 0; r < b->rows; r++)
-                x->data[r] = row_value(b, ref->module->rows[info->binding].name, r);
+                x->data[r] = document_rows_value(&columns, ref->module->rows[info->binding].name, r);
         }
     }
     return graph_evaluate(ref->t, arena, ref->module, f, &env, inputs);

@@ -382,8 +382,9 @@ def check_case(directory):
     return fine
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def run(description, cases, folder, check_case, write_case):
+    """The command line of this script and of make_wide.py; exit status."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--verify", nargs="+", default=[], metavar="DIR", type=pathlib.Path)
@@ -391,18 +392,18 @@ def main():
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    unknown = [name for name in options.cases if name not in CASES]
+    unknown = [name for name in options.cases if name not in cases]
     if unknown:
-        parser.error(f"no such case: {unknown}; there are {list(CASES)}")
-    names = options.cases or list(CASES)
+        parser.error(f"no such case: {unknown}; there are {list(cases)}")
+    names = options.cases or list(cases)
     if options.verify:
         results = [check_case(directory) for directory in options.verify]
     elif options.check:
-        results = [check_case(HERE / name) for name in names]
+        results = [check_case(folder / name) for name in names]
     else:
-        results = [write_case(name, CASES[name]) is None for name in names]
+        results = [write_case(name, cases[name]) is None for name in names]
     return 0 if all(results) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__, CASES, HERE, check_case, write_case))

@@ -20,7 +20,6 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import json
 import pathlib
 import random
@@ -36,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import reference_float64 as reference
-from make_goldens import stored_gradients
+from make_goldens import run, stored_gradients
 from wide_cases import CASES
 
 HERE = pathlib.Path(__file__).resolve().parent / "wide"
@@ -238,27 +237,5 @@ def check_case(directory):
     return fine
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", metavar="CASE")
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--verify", nargs="+", default=[], metavar="DIR", type=pathlib.Path)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    unknown = [name for name in options.cases if name not in CASES]
-    if unknown:
-        parser.error(f"no such case: {unknown}; there are {list(CASES)}")
-    names = options.cases or list(CASES)
-    if options.verify:
-        results = [check_case(directory) for directory in options.verify]
-    elif options.check:
-        results = [check_case(HERE / name) for name in names]
-    else:
-        results = [write_case(name, CASES[name]) is None for name in names]
-    return 0 if all(results) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__, CASES, HERE, check_case, write_case))

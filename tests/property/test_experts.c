@@ -9,30 +9,15 @@
 
 #include "passes/passes.h"
 #include "tests/common/compile_model.h"
+#include "tests/common/model_folder.h"
 #include "tests/common/whole_step.h"
-
-static char directory[] = "/tmp/sbp_experts_XXXXXX", config[sizeof directory + 20];
-
-static int make_directory(void **state) {
-    (void)state;
-    if (!mkdtemp(directory))
-        return -1;
-    snprintf(config, sizeof config, "%s/config.json", directory);
-    return 0;
-}
-
-static int remove_directory(void **state) {
-    (void)state;
-    unlink(config);
-    return rmdir(directory);
-}
 
 /* Every second one attends with sinks, has biases, a clamped gate and a softmax over the chosen, every second of
  * the others experts in one tensor and a shared one behind layers with a delta rule. */
 static void draw_model(testing *t, int number) {
     static const char *const types[] = {"qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "gpt_oss"};
     const char *type = types[number % SBP_COUNT(types)];
-    FILE *f = fopen(config, "w");
+    FILE *f = fopen(model_config, "w");
     int64_t experts = 2 + sbp_rng_below(&t->rng, 6), chosen = 1 + sbp_rng_below(&t->rng, experts);
     chosen += chosen == 1 && strcmp(type, "qwen3_moe") != 0; /* the weight of one would be 1 */
     int64_t layers = 2 + sbp_rng_below(&t->rng, strcmp(type, "qwen3_moe") == 0 ? 3 : 2),
@@ -69,7 +54,7 @@ static void drawn_models(void **state) {
     for (int seed = 1; seed <= testing_sweep(16, 300); seed++) {
         testing t = testing_open((uint64_t)seed);
         draw_model(&t, seed);
-        whole_step_draw_alone(directory, (uint64_t)seed, 6);
+        whole_step_draw_alone(model_folder, (uint64_t)seed, 6);
         testing_close(&t);
     }
 }
@@ -133,5 +118,5 @@ static void choices_are_made_once(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(drawn_models),
                                        cmocka_unit_test(choices_are_made_once)};
-    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+    return cmocka_run_group_tests(tests, model_folder_make, model_folder_remove);
 }

@@ -17,7 +17,9 @@
 #include "ir/base/json.h"
 #include "runtime/run/executor.h"
 #include "tests/common/compile_model.h"
+#include "tests/common/documents.h"
 #include "tests/common/graphs.h"
+#include "tests/common/model_folder.h"
 #include "tests/tolerance.h"
 
 /* ---- what is long ------------------------------------------------------------------------------------- */
@@ -148,8 +150,6 @@ typedef struct random_model {
     int64_t *elems;
 } random_model;
 
-static char directory[] = "/tmp/sbp_random_XXXXXX", config[sizeof directory + 20];
-
 /* Near to where a way of computing changes, or anywhere; thin where rows are many. */
 static int64_t draw_size(testing *t, const axis *a, int64_t rows) {
     static const int32_t limits[] = {64, 128, 256, 512, 640, 768, 1024, 2048, 4096};
@@ -202,7 +202,7 @@ static void write_config(testing *t, const draw *d) {
     }
     add_changed(d, &text);
     sbp_text_add(&text, "}\n");
-    testing_check(t, sbp_file_write(t->diag, config, text.data, text.length));
+    testing_check(t, sbp_file_write(t->diag, model_config, text.data, text.length));
 }
 
 /* Which is what evaluating a row costs. */
@@ -248,7 +248,7 @@ static double *draw_values(testing *t, const sbp_param *param, const sbp_tensor 
 static void load_model(testing *t, random_model *m) {
     sbp_model_options options = sbp_model_options_for(SBP_F64);
     sbp_func *expanded, *derived, *late;
-    testing_check(t, sbp_model_load(t->arena, t->diag, directory, &options, &m->model));
+    testing_check(t, sbp_model_load(t->arena, t->diag, model_folder, &options, &m->model));
     sbp_module *module = m->model.module;
     testing_check(t,
                   sbp_expand_func(module, sbp_module_find_func(module, "model"), false, t->diag, &expanded));
@@ -275,23 +275,10 @@ static void draw_params(testing *t, random_model *m) {
     }
 }
 
-static double row_value(const draw *d, const char *name, int64_t r) {
-    const struct {
-        const char *name;
-        const int32_t *data;
-    } columns[] = {{"tok", d->tok},          {"pos", d->pos},   {"first", d->first},
-                   {"shared_end", d->first}, {"own", d->first}, {"label", d->label}};
-    for (int i = 0; i < SBP_COUNT(columns); i++)
-        if (strcmp(columns[i].name, name) == 0)
-            return columns[i].data[r];
-    if (strcmp(name, "copies") != 0)
-        fail_msg("no row input '%s'", name);
-    return 1;
-}
-
 /* Of the loss - sum of w_t logp_t / labels. Tensors of the evaluation are in `arena`. */
 static sbp_tensor **evaluate(testing *t, sbp_arena *arena, const random_model *m, const draw *d) {
     const sbp_func *f = m->derivative;
+    const document_rows columns = {d->tok, d->pos, d->first, d->label};
     sbp_eval_env env = {.arena = arena, .diag = t->diag};
     for (int s = 0; s < SBP_SYMBOL_COUNT; s++)
         env.sizes.v[s] = s == SBP_ONE ? 1 : s == SBP_S ? d->documents : d->rows;
@@ -306,7 +293,7 @@ static sbp_tensor **evaluate(testing *t, sbp_arena *arena, const random_model *m
         for (int64_t r = 0; r < x->elems && info->role == SBP_VALUE_COTANGENT; r++)
             x->data[r] = -d->weight[r] / d->labels;
         for (int64_t r = 0; r < d->rows && info->role == SBP_VALUE_ROW; r++)
-            x->data[r] = row_value(d, m->model.module->rows[info->binding].name, r);
+            x->data[r] = document_rows_value(&columns, m->model.module->rows[info->binding].name, r);
     }
     return graph_evaluate(t, arena, m->model.module, f, &env, inputs);
 }
@@ -454,7 +441,7 @@ static const char *describe(testing *t, const draw *d) {
 static sbp_program *compile_draw(testing *t, const draw *d) {
     static const char *const attention[] = {SBP_SAVE_ATTENTION};
     sbp_program *p;
-    compile_request request = compile_request_for(directory, d->t_max, d->chunk, d->head_chunk);
+    compile_request request = compile_request_for(model_folder, d->t_max, d->chunk, d->head_chunk);
     request.compute = request.options.grad_dtype = request.options.state_dtype = d->dtype;
     request.options.schedule.segment = d->segment;
     request.options.schedule.checkpoint_every = d->every;
@@ -605,21 +592,7 @@ static void test_draws(void **state) {
                 (sum.fp32 > count / 8 && sum.in_pieces > count / 6 && sum.long_rows > count / 50));
 }
 
-static int make_directory(void **state) {
-    (void)state;
-    if (!mkdtemp(directory))
-        return -1;
-    snprintf(config, sizeof config, "%s/config.json", directory);
-    return 0;
-}
-
-static int remove_directory(void **state) {
-    (void)state;
-    unlink(config);
-    return rmdir(directory);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_draws)};
-    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+    return cmocka_run_group_tests(tests, model_folder_make, model_folder_remove);
 }

@@ -9,23 +9,8 @@
 
 #include "passes/passes.h"
 #include "tests/common/compile_model.h"
+#include "tests/common/model_folder.h"
 #include "tests/common/whole_step.h"
-
-static char directory[] = "/tmp/sbp_states_XXXXXX", config[sizeof directory + 20];
-
-static int make_directory(void **state) {
-    (void)state;
-    if (!mkdtemp(directory))
-        return -1;
-    snprintf(config, sizeof config, "%s/config.json", directory);
-    return 0;
-}
-
-static int remove_directory(void **state) {
-    (void)state;
-    unlink(config);
-    return rmdir(directory);
-}
 
 /* Kinds of `layers` layers: some mix rows by a state, at least one. */
 static void write_layer_types(testing *t, FILE *f, int64_t layers, const char *with_state) {
@@ -101,7 +86,7 @@ static void write_mamba(testing *t, FILE *f) {
 }
 
 static void draw_model(testing *t) {
-    FILE *f = fopen(config, "w");
+    FILE *f = fopen(model_config, "w");
     assert_non_null(f);
     int64_t kind = sbp_rng_below(&t->rng, 3);
     if (kind == 0)
@@ -118,7 +103,7 @@ static void drawn_models(void **state) {
     for (int seed = 1; seed <= testing_sweep(30, 450); seed++) {
         testing t = testing_open((uint64_t)seed);
         draw_model(&t);
-        whole_step_draw_alone(directory, (uint64_t)seed, 8);
+        whole_step_draw_alone(model_folder, (uint64_t)seed, 8);
         testing_close(&t);
     }
 }
@@ -279,5 +264,5 @@ int main(void) {
                                        cmocka_unit_test(states_are_kept_or_made_again),
                                        cmocka_unit_test(rules_of_the_delta_rule),
                                        cmocka_unit_test(buffers_of_the_delta_rule)};
-    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+    return cmocka_run_group_tests(tests, model_folder_make, model_folder_remove);
 }
