@@ -1,6 +1,7 @@
 /* Stopping a run and going on with it: the same bits as in one go, and the same run or a refusal. */
 #include "tests/cli/cli_testing.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 
@@ -95,6 +96,64 @@ static void test_resumed_in_every_format(void **state) {
         cli_ok(f, sbp_arena_printf(f->arena, "%s --out $D/o --resume", run));
         cli_same(f, "whole/model.safetensors", "o/model.safetensors");
         cli_same(f, "whole/checkpoint-4/optimizer.safetensors", "o/checkpoint-4/optimizer.safetensors");
+    }
+}
+
+/* Element by element: what AdamW keeps after one step, of the gradient of that step. */
+static void check_first_states(io_fixture *f, const char *name, int64_t elems) {
+    sbp_weights *gradients, *states;
+    double *g = malloc((size_t)elems * sizeof *g), *m = malloc((size_t)elems * sizeof *m),
+           *v = malloc((size_t)elems * sizeof *v);
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, io_path(f, "g.safetensors"), &gradients));
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, io_path(f, "whole/checkpoint-1/optimizer.safetensors"),
+                                  &states));
+    const sbp_weight *of[] = {sbp_weights_find(gradients, name),
+                              sbp_weights_find(states, sbp_arena_printf(f->arena, "%s.exp_avg", name)),
+                              sbp_weights_find(states, sbp_arena_printf(f->arena, "%s.exp_avg_sq", name))};
+    for (int k = 0; k < 3; k++) {
+        assert_true(of[k] && of[k]->elems == elems);
+        assert_ok(f, sbp_weights_read(k ? states : gradients, of[k], 0, elems, SBP_F64,
+                                      k == 0   ? g
+                                      : k == 1 ? m
+                                               : v,
+                                      f->diag));
+    }
+    for (int64_t i = 0; i < elems; i++)
+        if (!(fabs(m[i] - 0.1 * g[i]) <= SBP_TOLERANCE_F32 * fabs(g[i]) &&
+              fabs(v[i] - 0.001 * g[i] * g[i]) <= SBP_TOLERANCE_F32 * v[i] + (double)FLT_MIN))
+            fail_msg("%s, element %lld: gradient %g, states %g and %g", name, (long long)i, g[i], m[i], v[i]);
+    free(g);
+    free(m);
+    free(v);
+    sbp_weights_close(gradients);
+    sbp_weights_close(states);
+}
+
+/* Tensors of more than 131,072 elements, which are saved and read in pieces, in whichever form: a run that goes on from
+ * the first of two checkpoints has the bits of the second. */
+static void test_resumed_in_pieces(void **state) {
+    io_fixture *f = *state;
+    static const char *const formats[] = {"", "--state-dtype int8", "--dtype bf16"};
+    static const char run[] = "$R $D/p --data $D/t.jsonl --weights random:5 --lr 0.001 --batch-size 2 ";
+    enum { ROWS = 2200, COLS = 64 };
+    cli_ok(f, "head -4 $G/stories260k_trl/train.jsonl >$D/t.jsonl; mkdir $D/m; cp $S/*.json $D/m; rm -f "
+              "$D/m/*.index.json");
+    for (int i = 0; i < SBP_COUNT(formats); i++) {
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "rm -rf $D/whole $D/o; $C compile $D/m -o $D/p --seq-len 933 --clip none "
+                                   "--set vocab_size=%d %s; %s "
+                                   "--steps 2 --save-every 1 --out $D/whole",
+                                   ROWS, formats[i], run));
+        if (i == 0) {
+            cli_ok(f, sbp_arena_printf(f->arena, "%s --dump-gradients $D/g.safetensors", run));
+            check_first_states(f, "model.embed_tokens.weight", (int64_t)ROWS * COLS);
+        }
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "cp -r $D/whole $D/o; rm -r $D/o/checkpoint-2; %s --steps 2 --save-every "
+                                   "1 --out $D/o --resume",
+                                   run));
+        cli_same(f, "whole/checkpoint-2/optimizer.safetensors", "o/checkpoint-2/optimizer.safetensors");
+        cli_same(f, "whole/checkpoint-2/model.safetensors", "o/checkpoint-2/model.safetensors");
     }
 }
 
@@ -375,6 +434,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_stopped_and_resumed, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_resumed_in_every_format, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_resumed_in_pieces, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_resume_takes_the_options_of_the_run, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_run_goes_on_beyond_its_end, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_stopped_in_an_evaluation, cli_setup, io_teardown),

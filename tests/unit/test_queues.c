@@ -1,6 +1,7 @@
 /* test_queues.c: a program whose states are placed on disk and whose update runs on the host's cores:
  * the same bits as with everything on the device, in every order that the fences allow; what it says when the
  * disk has no room, or takes no more; that the file leaves nothing behind. */
+#include "backends/composite/disk.h"
 #include "backends/cpu/cpu_device.h"
 #include "passes/passes.h"
 #include "runtime/run/executor.h"
@@ -300,12 +301,41 @@ static void file_has_no_name(void **unused) {
     assert_int_equal(rmdir(directory), 0);
 }
 
+/* More than a mebibyte, from and to memory that begins at a block border or not, from blocks of the file or between
+ * them: each byte is where it was written, and none beside it. */
+static void bytes_go_around_the_cache_in_pieces(void **unused) {
+    enum { BYTES = (5 << 19) + 777, FILE_BYTES = BYTES + 3 * 4096, BORDER = 2 * 4096 };
+    (void)unused;
+    sbp_diag *diag = sbp_diag_create();
+    unsigned char *block = aligned_alloc(4096, 4 << 20), *got = aligned_alloc(4096, 4 << 20);
+    for (int apart = 0; apart < 4; apart++) {
+        int64_t offset = apart & 2 ? BORDER + 512 : BORDER;
+        unsigned char *from = block + (apart & 1 ? 64 : 0), *to = got + (apart & 1 ? 0 : 192);
+        composite_disk *disk;
+        expect_ok(diag, composite_disk_create(".", FILE_BYTES, diag, &disk));
+        memset(block, 0x5a, FILE_BYTES);
+        expect_ok(diag, composite_disk_write(disk, 0, block, FILE_BYTES, diag));
+        for (int64_t k = 0; k < BYTES; k++)
+            from[k] = (unsigned char)(k * k / 4099 + k);
+        expect_ok(diag, composite_disk_write(disk, offset, from, BYTES, diag));
+        expect_ok(diag, composite_disk_read(disk, 0, to, FILE_BYTES, diag));
+        for (int64_t k = 0; k < FILE_BYTES; k++)
+            if (to[k] != (k >= offset && k < offset + BYTES ? from[k - offset] : 0x5a))
+                fail_msg("%d: byte %lld", apart, (long long)k);
+        composite_disk_destroy(disk);
+    }
+    free(block);
+    free(got);
+    sbp_diag_destroy(diag);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(same_bits_wherever_it_runs),
                                        cmocka_unit_test(each_fence_is_needed),
                                        cmocka_unit_test(hook_sees_gradients_on_the_host),
                                        cmocka_unit_test(room_is_there_before_anything_runs),
                                        cmocka_unit_test(files_that_may_not_grow),
+                                       cmocka_unit_test(bytes_go_around_the_cache_in_pieces),
                                        cmocka_unit_test(file_has_no_name)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

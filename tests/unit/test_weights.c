@@ -1,5 +1,6 @@
 /* test_weights.c: plan.bin as a whole, and parameters from files into arenas and back: every kind of recipe,
  * devices that map their memory and devices that do not, bad files, and gradients. */
+#include "frontends/weights/gguf_write.h"
 #include "runtime/run/weights.h"
 #include "runtime/run/weights_internal.h"
 #include "tests/common/expect.h"
@@ -235,6 +236,22 @@ static void parameters_are_loaded_through_recipes(void **state) {
     }
 }
 
+/* Numbers of another type than the buffer's go by a mebibyte, from any element on. */
+static void write_pieces(bench *b, int64_t count, double *values) {
+    enum { FIRST = 1001 };
+    int32_t plain = sbp_program_find_buffer(b->plan->program, "plain");
+    for (int64_t k = 0; k < count; k++)
+        values[k] = -3.0 * (double)k;
+    expect_ok(b->diag,
+              sbp_executor_write(b->executor, plain, 0, FIRST, count - FIRST, SBP_F64, values, b->diag));
+    float *got = malloc((size_t)count * sizeof *got);
+    expect_ok(b->diag, sbp_executor_read(b->executor, plain, 0, 0, count, SBP_F32, got, b->diag));
+    for (int64_t k = 0; k < count; k++)
+        if ((double)got[k] != (k < FIRST ? 9 + (double)k : -3.0 * (double)(k - FIRST)))
+            fail_msg("element %lld is %g", (long long)k, (double)got[k]);
+    free(got);
+}
+
 /* Tensors are read in pieces of 131,072 elements, and each goes to its place. */
 static void parameters_are_loaded_in_pieces(void **state) {
     (void)state;
@@ -258,6 +275,7 @@ static void parameters_are_loaded_in_pieces(void **state) {
         "[{\"source\": \"plain\", \"shape\": [401, 1003]}]}]}";
     static const file_tensor file[] = {
         {"large", 2, {ROWS, COLS}, 1}, {"halves", 2, {COLS, ROWS}, 5}, {"plain", 2, {ROWS, COLS}, 9}};
+    static double values[ROWS * COLS];
     for (int map = 0; map < 2; map++) {
         bench b = open_bench_of(program, tensors, map);
         expect_ok(b.diag, load(&b, file, SBP_COUNT(file), 0));
@@ -269,6 +287,100 @@ static void parameters_are_loaded_in_pieces(void **state) {
             assert_true(at(&b, "halves", k) == 5 + (double)(k / 200 * ROWS + 201 + k % 200));
         for (int64_t k = 0; k < (int64_t)COLS * 201; k += 59)
             assert_true(at(&b, "rest", k) == 5 + (double)(k / 201 * ROWS + k % 201));
+        for (int wide = 0; wide < 2; wide++) { /* and back, by 65,536 */
+            sbp_save_options options = {.dtype = wide ? SBP_F64 : SBP_F32};
+            expect_ok(b.diag,
+                      sbp_params_save(b.executor, b.plan, path(&b, "out.safetensors"), &options, b.diag));
+            sbp_weights *weights;
+            expect_ok(b.diag, sbp_weights_open(b.arena, b.diag, path(&b, "out.safetensors"), &weights));
+            for (int t = 0; t < SBP_COUNT(file); t++) {
+                const sbp_weight *w = sbp_weights_find(weights, file[t].name);
+                assert_true(w && w->elems == (int64_t)ROWS * COLS && w->dtype == options.dtype);
+                expect_ok(b.diag, sbp_weights_read(weights, w, 0, w->elems, SBP_F64, values, b.diag));
+                for (int64_t k = 0; k < w->elems; k++)
+                    assert_true(values[k] == file[t].start + (double)k);
+            }
+            sbp_weights_close(weights);
+            unlink(path(&b, "out.safetensors"));
+        }
+        write_pieces(&b, ROWS * COLS, values);
+        close_bench(&b);
+    }
+}
+
+/* Block b of the file: its scale, a power of two, and numbers of which one is the largest, so that scale and codes are
+ * what any rule of q8_0 gives. */
+static double block_scale(int64_t block) {
+    return ldexp(1, -(int)(block % 5));
+}
+
+static int8_t block_code(int64_t block, int64_t k) {
+    return (int8_t)(k == block % 32 ? (block % 2 ? 127 : -127) : (block * 7 + k * 5) % 253 - 126);
+}
+
+enum { ALL_ROWS = 61, ALL_COLS = 320, ALL_BLOCKS = ALL_ROWS * ALL_COLS / 32 };
+
+static sbp_status write_blocks(void *user) {
+    bench *b = user;
+    sbp_gguf_keys keys;
+    sbp_gguf_writer *writer;
+    static const sbp_gguf_tensor tensor[] = {{"all", SBP_GGUF_TENSOR_Q8_0, 2, {ALL_ROWS, ALL_COLS}}};
+    sbp_gguf_keys_init(&keys, b->arena);
+    sbp_gguf_put_string(&keys, "general.architecture", "none");
+    SBP_TRY(sbp_gguf_writer_create(b->arena, b->diag, path(b, "w.gguf"), &keys, tensor, 1, NULL, &writer));
+    for (int64_t block = 0; block < ALL_BLOCKS; block++) {
+        uint16_t half = (uint16_t)((15 - block % 5) << 10); /* the exponent of 2^-(block % 5) */
+        unsigned char bytes[34] = {(unsigned char)half, (unsigned char)(half >> 8)};
+        for (int64_t k = 0; k < 32; k++)
+            bytes[2 + k] = (unsigned char)block_code(block, k);
+        SBP_TRY(sbp_gguf_writer_write(writer, b->diag, bytes, sizeof bytes));
+    }
+    return sbp_gguf_writer_commit(writer, b->diag);
+}
+
+static sbp_status write_numbers(void *user) {
+    bench *b = user;
+    sbp_safetensors_writer *writer;
+    const sbp_tensor_spec spec = {"all", SBP_F32, 2, (const int64_t[]){ALL_ROWS, ALL_COLS}};
+    SBP_TRY(sbp_safetensors_writer_create(b->arena, b->diag, path(b, "w.safetensors"), &spec, 1, NULL, 0, 0,
+                                          &writer));
+    for (int64_t k = 0; k < (int64_t)ALL_ROWS * ALL_COLS; k++) {
+        float value = (float)(block_scale(k / 32) * block_code(k / 32, k % 32));
+        SBP_TRY(sbp_safetensors_writer_write(writer, b->diag, &value, 4));
+    }
+    return sbp_safetensors_writer_commit(writer, b->diag);
+}
+
+/* Parameters kept in blocks come from blocks of a file, or numbers become blocks, by 8,192 elements. */
+static void blocks_are_loaded_in_pieces(void **state) {
+    (void)state;
+    static const char program[] =
+        "program p\ntarget cpu\nsizes t_max 8, s_max 1, chunk 4, head_chunk 4\narena device 0, host 0\n"
+        "scalars T, S\nbuffer few.codes param device i8[80, 32]\nbuffer few.scales param device f16[80, 1]\n"
+        "buffer many.codes param device i8[530, 32]\nbuffer many.scales param device f16[530, 1]\n"
+        "entry update {\n  reduce(dst += norm, src = few.scales) {op = sumsq}\n}\n";
+    static const char tensors[] =
+        "{\"tensors\": [{\"buffer\": \"few\", \"format\": \"q8_0\", \"trainable\": false, \"decay\": false, "
+        "\"recipes\": [{\"source\": \"all\", \"shape\": [61, 320], \"steps\": [{\"slice\": [0, 53, 8]}]}]},"
+        "{\"buffer\": \"many\", \"format\": \"q8_0\", \"trainable\": false, \"decay\": false, \"recipes\": "
+        "[{\"source\": \"all\", \"shape\": [61, 320], \"steps\": [{\"slice\": [0, 0, 53]}]}]}]}";
+    for (int numbers = 0; numbers < 2; numbers++) {
+        bench b = open_bench_of(program, tensors, false);
+        const char *name = numbers ? "w.safetensors" : "w.gguf";
+        sbp_weights *weights;
+        expect_ok(b.diag, sbp_guard(b.arena, b.diag, numbers ? write_numbers : write_blocks, &b));
+        expect_ok(b.diag, sbp_weights_open(b.arena, b.diag, path(&b, name), &weights));
+        expect_ok(b.diag, sbp_params_load(b.executor, b.plan, weights, 1, b.diag));
+        sbp_weights_close(weights);
+        unlink(path(&b, name));
+        for (int64_t block = 0; block < ALL_BLOCKS; block++) {
+            bool few = block >= 530;
+            int64_t at_block = few ? block - 530 : block;
+            assert_true(at(&b, few ? "few.scales" : "many.scales", at_block) == block_scale(block));
+            for (int64_t k = 0; k < 32; k++)
+                assert_true(at(&b, few ? "few.codes" : "many.codes", at_block * 32 + k) ==
+                            block_code(block, k));
+        }
         close_bench(&b);
     }
 }
@@ -632,6 +744,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameters_are_loaded_through_recipes),
         cmocka_unit_test(parameters_are_loaded_in_pieces),
+        cmocka_unit_test(blocks_are_loaded_in_pieces),
         cmocka_unit_test(bad_files_are_named),
         cmocka_unit_test(saving_inverts_loading),
         cmocka_unit_test(gradients_are_dumped_under_source_names),
