@@ -14,8 +14,23 @@ PIECE, THREADS, PAGE = 1 << 30, 8, 4096
 PORTABLE = 1
 
 
+class Driver:
+    """Functions of CUDA 12.0 by their plain names, found as backends/cuda/device/api.c finds them."""
+
+    def __init__(self, path):
+        self.find = ctypes.CDLL(path).cuGetProcAddress_v2
+
+    def __getattr__(self, name):
+        address = ctypes.c_void_p()
+        if self.find(name.encode(), ctypes.byref(address), 12000, ctypes.c_uint64(0), None) or not address:
+            raise SystemExit(f"the driver has no function {name}")
+        function = ctypes.CFUNCTYPE(ctypes.c_int)(address.value)
+        setattr(self, name, function)
+        return function
+
+
 def main():
-    cuda = ctypes.CDLL(sys.argv[1])
+    cuda = Driver(sys.argv[1])
     device, context = ctypes.c_int(), ctypes.c_void_p()
     for status in (cuda.cuInit(0), cuda.cuDeviceGet(ctypes.byref(device), 0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device),
                    cuda.cuCtxSetCurrent(context)):
@@ -49,7 +64,7 @@ def measure(cuda, size):
             thread.join()
         touched, done, status = time.monotonic(), 0, 0
         while done < size and not status:
-            status = cuda.cuMemHostRegister_v2(ctypes.c_void_p(address + done), ctypes.c_size_t(min(PIECE, size - done)), PORTABLE)
+            status = cuda.cuMemHostRegister(ctypes.c_void_p(address + done), ctypes.c_size_t(min(PIECE, size - done)), PORTABLE)
             done += 0 if status else PIECE
         registered = time.monotonic()
         for at in range(0, min(done, size), PIECE):
