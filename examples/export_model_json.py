@@ -152,6 +152,20 @@ def kept_apart(exporter):
         setattr(place, name, before)
 
 
+@contextlib.contextmanager
+def zeros_kept(wrapped):
+    """A bias of zeros, as a fresh GPT-2 has it, is folded away: within this such parameters are ones. The export refers to them, and is
+    written behind it."""
+    zero = [p for p in wrapped.parameters() if not p.any()]
+    try:
+        for p in zero:
+            p.fill_(1)
+        yield
+    finally:
+        for p in zero:
+            p.zero_()
+
+
 def onnx_ir_pass():
     import onnx_ir
     return onnx_ir.passes.InPlacePass
@@ -191,10 +205,7 @@ def check_names(wrapped, inputs, initializers):
     lost = [group[0] for group in groups if not initializers & set(group)]
     lost = used(wrapped, inputs, lost) if lost else []
     if lost:
-        zero = [n for n in lost if not dict(wrapped.named_parameters(remove_duplicate=False))[n].any()]
-        why = (f"; all values of {', '.join(zero)} are zero, which the exporter folds away: give them small ones, as training does"
-               if zero else "")
-        raise SystemExit(f"error: the export has lost parameters of the model: {', '.join(lost)}{why}")
+        raise SystemExit(f"error: the export has lost parameters of the model: {', '.join(lost)}")
     for group in groups:
         if len(initializers & set(group)) > 1:
             raise SystemExit(f"error: {', '.join(group)} are one parameter of the model and {len(initializers & set(group))} in the export")
@@ -223,15 +234,16 @@ def check_values(wrapped, inputs, path):
 # ---- exports --------------------------------------------------------------------------------------------
 
 
-def export_dynamo(wrapped, inputs, opset, keep_names, folder):
+def dynamo_program(wrapped, inputs, opset, keep_names):
     with states_kept_whole():
-        program = torch.onnx.export(wrapped, (), kwargs=inputs, input_names=list(inputs), output_names=["logits"], opset_version=opset,
-                                    dynamo=True, optimize=not keep_names, verbose=False, dynamic_shapes={k: {1: "T"} for k in inputs})
-    if not keep_names:
-        program.save(os.path.join(folder, "model.onnx"), external_data=True)
-        return check_values(wrapped, inputs, os.path.join(folder, "model.onnx"))
-    import onnx_ir
+        return torch.onnx.export(wrapped, (), kwargs=inputs, input_names=list(inputs), output_names=["logits"], opset_version=opset,
+                                 dynamo=True, optimize=not keep_names, verbose=False, dynamic_shapes={k: {1: "T"} for k in inputs})
+
+
+def named_program(wrapped, inputs, opset):
+    """With the model's names and layouts of parameters."""
     import onnxscript.optimizer
+    program = dynamo_program(wrapped, inputs, opset, True)
     names = set(wrapped.state_dict())
     onnxscript.optimizer.optimize_ir(program.model, should_fold=lambda node: False if any(v is not None and v.name in names for v in node.inputs) else None)
     if opset >= 23:  # RMSNormalization, RotaryEmbedding
@@ -241,6 +253,16 @@ def export_dynamo(wrapped, inputs, opset, keep_names, folder):
     for value in list(program.model.graph.initializers.values()):  # without the wrapper's prefix
         if value.name.startswith("model."):
             value.name = value.name[len("model."):]
+    return program
+
+
+def export_dynamo(wrapped, inputs, opset, keep_names, folder):
+    if not keep_names:
+        dynamo_program(wrapped, inputs, opset, False).save(os.path.join(folder, "model.onnx"), external_data=True)
+        return check_values(wrapped, inputs, os.path.join(folder, "model.onnx"))
+    import onnx_ir
+    with zeros_kept(wrapped):
+        program = named_program(wrapped, inputs, opset)
     onnx_ir.save_safetensors(program.model, os.path.join(folder, "model.onnx"))
     return []
 
