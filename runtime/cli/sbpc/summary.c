@@ -352,6 +352,7 @@ static sbp_status add_short_lines(sbp_compilation *c, sbp_text *out) {
     sbp_text_add(out, ", %s\n", type_name(c));
     if (*placement)
         sbp_text_add(out, "%s\n", placement);
+    base_line(c, out);
     fits_line(c, out);
     time_line(c, out);
     if (strcmp(c->advice, NOTHING_BETTER) != 0)
