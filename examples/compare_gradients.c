@@ -1,10 +1,13 @@
 /* compare_gradients.c: how far two safetensors files are apart, tensor by tensor.
  *
- *   compare_gradients A B     prints "WORST TENSOR COUNT": the largest ||a - b|| / ||b|| and where
+ *   compare_gradients A B [MOST]     prints "WORST TENSOR COUNT": the largest ||a - b|| / ||b|| and where
  *
- * Exit status 0 when both hold the same names and shapes, 1 otherwise. */
+ * Exit status 1 where they hold other names or shapes, or what is no number, or WORST is above MOST. How far two runs
+ * may be apart, the same step in fp64 tells: examples/demo.py. */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "frontends/weights/weights.h"
@@ -13,6 +16,7 @@ typedef struct job {
     sbp_arena *arena;
     sbp_diag *diag;
     const char *paths[2];
+    double most;
 } job;
 
 enum { PIECE = 1 << 20 };
@@ -59,15 +63,21 @@ static sbp_status compare(void *user) {
     if (sbp_weights_count(files[0]) != sbp_weights_count(files[1]))
         return sbp_fail(j->diag, SBP_INPUT, "%s has tensors that %s lacks", j->paths[0], j->paths[1]);
     printf("%.3g %s %d\n", worst, where, sbp_weights_count(files[1]));
+    if (!(worst <= j->most))
+        return sbp_fail(j->diag, SBP_INPUT, "'%s' is %.3g apart, at most %.3g is allowed", where, worst,
+                        j->most);
     return SBP_OK;
 }
 
 int main(int argc, char **argv) {
-    if (argc != 3) {
-        fputs("usage: compare_gradients A.safetensors B.safetensors\n", stderr);
+    char *end = "";
+    double most = argc == 4 ? strtod(argv[3], &end) : DBL_MAX;
+    if (argc < 3 || argc > 4 || *end || !(most >= 0)) {
+        fputs("usage: compare_gradients A.safetensors B.safetensors [MOST]\n", stderr);
         return SBP_USAGE;
     }
-    job j = {.arena = sbp_arena_create(), .diag = sbp_diag_create(), .paths = {argv[1], argv[2]}};
+    job j = {
+        .arena = sbp_arena_create(), .diag = sbp_diag_create(), .paths = {argv[1], argv[2]}, .most = most};
     if (!j.arena || !j.diag)
         return SBP_MACHINE;
     sbp_status status = sbp_guard(j.arena, j.diag, compare, &j);

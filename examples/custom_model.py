@@ -5,7 +5,8 @@
 
 What is needed of a module: forward(input_ids [1, T]) gives logits [1, T, V], attention is causal, and what mixes rows is
 attention (torch.nn.functional.scaled_dot_product_attention). Needs torch, onnx, onnxscript. Rows are token ids, since the model
-has no tokenizer: {"input_ids": [..], "labels": [..]}; without --data, some are drawn.
+has no tokenizer: {"input_ids": [..], "labels": [..]}; without --data, some are drawn. Exit status 1 where torch's loss over the rows is
+not sbprun's, before the training or after it, as far as float32 can tell.
 """
 import argparse
 import json
@@ -63,6 +64,21 @@ def draw_rows(path):
             file.write(json.dumps({"input_ids": ids, "labels": ids}) + "\n")
 
 
+def same_loss(when, module, path, said):
+    """Whether torch's mean loss over the rows is what sbprun says: a logit of float32 is right to some units in its last place."""
+    import torch
+    from torch.nn import functional
+    losses, largest = [], 1.0
+    with torch.no_grad():
+        for row in map(json.loads, open(path)):
+            logits = module(torch.tensor([row["input_ids"]]))[0, :-1].double()
+            losses.append(functional.cross_entropy(logits, torch.tensor(row["labels"][1:]), reduction="none"))
+            largest = max(largest, logits.abs().max().item())
+    loss, allowed = torch.cat(losses).mean().item(), 16 * torch.finfo(torch.float32).eps * largest
+    print(f"loss {when}: {said:.7f} of sbprun, {loss:.7f} of torch, {abs(said - loss):.1e} apart; float32 explains {allowed:.1e}")
+    return abs(said - loss) <= allowed
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("custom"))
@@ -77,14 +93,18 @@ def main():
     here = pathlib.Path(__file__).resolve()
     subprocess.run([sys.executable, here.parent / "export_model_json.py", f"{here}:model", "-o", a.out / "exported"], check=True)
     subprocess.run([a.sbprun, a.out / "exported/model.json", "--data", a.data, "--out", a.out / "trained", "--overwrite",
-                    "--steps", str(a.steps), "--lr", "3e-3", "--schedule", "constant", "--batch-size", "8"], check=True)
+                    "--steps", str(a.steps), "--lr", "3e-3", "--schedule", "constant", "--batch-size", "8", "--eval", a.data], check=True)
     import torch
     from safetensors.torch import load_file
     trained, weights = model(), load_file(a.out / "trained/model.safetensors")
+    said = [line["eval_loss"] for line in map(json.loads, open(a.out / "trained/metrics.jsonl")) if line["kind"] == "eval"]
+    right = same_loss("before", trained, a.data, said[0])
     trained.load_state_dict(weights)  # by the names that they have in torch
+    right = same_loss("after", trained, a.data, said[-1]) and right
     with torch.no_grad():
         following = trained(torch.tensor([[7, 8, 9, 10]]))[0, -1].argmax().item()
     print(f"after 7 8 9 10 comes {following}")
+    sys.exit(not right)
 
 
 if __name__ == "__main__":

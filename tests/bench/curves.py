@@ -13,6 +13,11 @@ of its own: another order of rows, other random numbers.
 
 Results go to tests/bench/results/curves.json, with date, machine and commit: the mean training loss of every ten steps, and the loss of
 the held-out rows before and after; the curves of the first seed to curves.svg beside it. Needs Python alone.
+
+Each format is judged by how far apart seeds are that differ in the order of rows and in random numbers alone: one that says it keeps what
+fp32 (or exact masters) would may not be further from that than its seeds are from each other, and rounding to nearest, which does not, must
+be further. Where rows are seen twice the loss of the last epoch counts, which is of the same rows with every seed, else that of the held-out
+rows. Exit status 1 where a format is wrong, or does not learn.
 """
 import argparse
 import datetime
@@ -22,6 +27,7 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 
 TOP = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
@@ -55,7 +61,7 @@ def split(data, folder):
     return len(parts["train"]), len(parts["held"])
 
 
-def train(arguments, folder, options, seed):
+def train(arguments, folder, options, seed, rows):
     """One run: mean losses of every ten steps, held-out loss before and after."""
     plan, out = os.path.join(folder, "plan.bin"), os.path.join(folder, "out")
     shutil.rmtree(out, ignore_errors=True)
@@ -68,8 +74,28 @@ def train(arguments, folder, options, seed):
     losses = [x["loss"] for x in lines if "loss" in x]
     held = [x["eval_loss"] for x in lines if "eval_loss" in x]
     assert len(losses) == arguments.steps and len(held) == 2
-    return {"seed": seed, "loss": [round(statistics.mean(losses[i:i + WINDOW]), 6) for i in range(0, len(losses), WINDOW)],
+    epoch = rows // arguments.batch_size
+    return {"seed": seed, "last_epoch": statistics.mean(losses[-epoch:]), "loss": [round(statistics.mean(losses[i:i + WINDOW]), 6) for i in range(0, len(losses), WINDOW)],
             "held_out_before": held[0], "held_out": held[1]}
+
+
+def judge(results, repeats):
+    """Prints what holds and what does not; whether all holds."""
+    what, right = "last_epoch" if repeats else "held_out", True
+
+    def mean(r):
+        return statistics.mean(run[what] for run in r["runs"])
+
+    for r in results:
+        base = next(x for x in results if x["name"] == ("bf16, exact masters" if BF16[0] in r["options"] else "fp32"))
+        values = [run[what] for run in base["runs"]]
+        spread, apart = max(values) - min(values), mean(r) - mean(base)
+        worse = "nearest" in r["options"]
+        holds = (apart > spread if worse else abs(apart) <= spread) and all(run["held_out"] < run["held_out_before"] for run in r["runs"])
+        print(f"{'right' if holds else 'WRONG'}: {r['name']}: {apart:+.5f} from {base['name']}, must be {'above' if worse else 'within'} {spread:.5f}, "
+              "the spread of its seeds; held-out loss falls")
+        right = right and holds
+    return right
 
 
 def draw(results, arguments, path):
@@ -114,17 +140,19 @@ def main():
     parser.add_argument("--steps", type=int, default=300, help="a multiple of ten")
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--seeds", default="1")
+    parser.add_argument("--seeds", default="1,2", help="two at least")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--save", default=os.path.join(TOP, "tests", "bench", "results", "curves.json"))
     arguments = parser.parse_args()
     results, seeds = [], [int(s) for s in arguments.seeds.split(",")]
+    if len(seeds) < 2:
+        parser.error("--seeds: two at least: formats are judged by how far apart seeds are")
     with tempfile.TemporaryDirectory() as folder:
         rows, held = split(arguments.data, folder)
         print(f"{rows} rows, {held} held out; {arguments.steps} steps of {arguments.batch_size}, learning rate {arguments.lr:g}")
         print(f"{'':38s} held-out loss of each seed          mean     above the same with", flush=True)
         for name, options, _ in FORMATS:
-            runs = [train(arguments, folder, options, seed) for seed in seeds]
+            runs = [train(arguments, folder, options, seed, rows) for seed in seeds]
             mean = statistics.mean(r["held_out"] for r in runs)
             results.append({"name": name, "options": options, "mean_held_out": mean, "runs": runs})
             base = next(r for r in results if r["name"] == ("bf16, exact masters" if BF16[0] in options else "fp32"))
@@ -140,7 +168,8 @@ def main():
                    "schedule": "constant", "optimizer": "adamw", "window": WINDOW, "results": results}, f, indent=1)
         f.write("\n")
     draw(results, arguments, os.path.splitext(arguments.save)[0] + ".svg")
+    return 0 if judge(results, rows < arguments.steps * arguments.batch_size) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,7 +10,8 @@ clipping, AdamW. Each measurement is two processes, of one step and of STEPS mor
 processor (user), so that a busy machine changes little but what its caches hold, a step; memory is the peak of the second
 process. With --repeat every tool takes its turn so many times, and the least counts. transformers runs the delta rule by its
 own PyTorch code (its kernels are for GPUs), Mamba-2 likewise, with the standard backward and with checkpoints of layers; experts by the
-implementation that is named behind the mode.
+implementation that is named behind the mode. Exit status 1 where losses of sbprun's modes over the same row and weights are more than 16
+units in the last place of fp32 apart.
 """
 import argparse
 import json
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 
+FP32_EPSILON = 2**-23
 COMMON = {
     "vocab_size": 8192,
     "hidden_size": 512,
@@ -109,21 +111,24 @@ def torch_steps(folder, mode, steps):
 
 
 def measure(command, threads):
-    """(user seconds, wall seconds, peak bytes) of a process."""
+    """(user seconds, wall seconds, peak bytes, what it printed) of a process."""
     begin = time.monotonic()
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
-    _, status, usage = os.wait4(process.pid, 0)
+    with tempfile.TemporaryFile("w+") as printed:
+        process = subprocess.Popen(command, stdout=printed, stderr=subprocess.DEVNULL, env=environment)
+        _, status, usage = os.wait4(process.pid, 0)
+        printed.seek(0)
+        text = printed.read()
     process.returncode = 0
     if status != 0:
         raise SystemExit(f"{command}: status {status}")
-    return usage.ru_utime, time.monotonic() - begin, usage.ru_maxrss * 1024
+    return usage.ru_utime, time.monotonic() - begin, usage.ru_maxrss * 1024, text
 
 
 def step(command, steps, threads):
-    """(user seconds of a step, wall seconds, peak bytes)."""
+    """(user seconds of a step, wall seconds, peak bytes, what one step printed)."""
     one, more = measure(command(1), threads), measure(command(1 + steps), threads)
-    return (more[0] - one[0]) / steps, (more[1] - one[1]) / steps, more[2]
+    return (more[0] - one[0]) / steps, (more[1] - one[1]) / steps, more[2], one[3]
 
 
 def ours(options, folder, rows, mode):
@@ -132,7 +137,7 @@ def ours(options, folder, rows, mode):
     compile_it = [f"{options.build}/sbpc", "compile", folder, "-o", plan, "--seq-len", str(rows), "--backward", mode, *threads]
     subprocess.run(compile_it, check=True, stderr=subprocess.DEVNULL)
     run = [f"{options.build}/sbprun", plan, "--data", f"{folder}/rows.jsonl", "--weights", "random:1", *threads]
-    run += ["--batch-size", "1", "--out", "none", "--steps"]
+    run += ["--batch-size", "1", "--out", "none", "--json", "--steps"]
     return lambda steps: [*run, str(steps)]
 
 
@@ -147,9 +152,16 @@ def report(options, folder, rows):
     for _ in range(options.repeat):
         for name, command in commands.items():
             taken[name].append(step(command, options.steps, options.threads))
+    losses = []
     for name, times in taken.items():
-        user, wall, peak = min(times)
+        user, wall, peak, printed = min(times)
+        if name.startswith("sbprun"):
+            losses.append(json.loads(printed.splitlines()[-1])["train_loss"])
         print(f"{rows:6d} {name:32s} {user:8.2f} s user {wall:8.2f} s wall {peak / 2**20:8.0f} MiB", flush=True)
+    apart = max(losses) - min(losses)
+    right = apart <= 16 * FP32_EPSILON * max(losses)
+    print(f"{'right' if right else 'WRONG'}: losses of {len(losses)} modes of sbprun are {apart:.1e} apart", flush=True)
+    return right
 
 
 def main():
@@ -167,7 +179,7 @@ def main():
     options = parser.parse_args()
     if options.torch:
         return torch_steps(options.torch[0], options.torch[1], int(options.torch[2]))
-    config = MODELS[options.model]
+    config, right = MODELS[options.model], True
     for rows in map(int, options.rows.split(",")):
         with tempfile.TemporaryDirectory() as folder:
             random.seed(rows)
@@ -175,8 +187,8 @@ def main():
                 json.dump(config, file)
             with open(os.path.join(folder, "rows.jsonl"), "w", encoding="utf-8") as file:
                 file.write(json.dumps({"input_ids": [random.randrange(config["vocab_size"]) for _ in range(rows)]}) + "\n")
-            report(options, folder, rows)
-    return 0
+            right = report(options, folder, rows) and right
+    return 0 if right else 1
 
 
 if __name__ == "__main__":

@@ -272,17 +272,66 @@ sys.exit(done.returncode)
             self.assertTrue(line.startswith("WRONG: " + begin), wrong)
             self.assertIn(line[len("WRONG: "):], done.stderr)
 
+    def test_compare_gradients(self):
+        """fp32 beside fp64: within a limit or not; and a file of another model."""
+        data, files = self.rows("texts.jsonl", {"text": "Once upon a time"}), {}
+        for name, options in (("fp32", []), ("fp64", ["--dtype", "fp64"]), ("lora", ["--lora"])):
+            files[name] = self.folder / f"{name}.safetensors"
+            subprocess.run([PROGRAMS / "sbprun", MODEL, "--data", data, "--steps", "1", "--out", "none", "--quiet", "--dump-gradients", files[name],
+                            *options], check=True)
+        for other, most, status in (("fp64", [], 0), ("fp64", ["1e-4"], 0), ("fp64", ["1e-12"], 1), ("lora", [], 1), ("fp64", ["x"], 2)):
+            done = subprocess.run([PROGRAMS / "compare_gradients", files["fp32"], files[other], *most], text=True, capture_output=True)
+            self.assertEqual(done.returncode, status, (other, most, done.stdout, done.stderr))
+
     def test_custom_model(self):
         python = python_with("torch", "onnx", "onnxscript", "safetensors")
         done = self.run_example("custom_model.py", "--sbprun", PROGRAMS / "sbprun", "--out", self.folder / "out", "--steps", 60,
                                 python=python)
         self.assertIn("after 7 8 9 10 comes 11", done.stdout)
+        self.assertEqual(done.stdout.count("float32 explains"), 2)
         self.assertNotIn("dropout", done.stderr)
         file = self.folder / "dropping.py"
         file.write_text("import sys, torch\nsys.path.insert(0, 'examples')\nimport custom_model\n\ndef model():\n"
                         "    made = custom_model.model()\n    made.drop = torch.nn.Dropout(0.1)\n    return made\n")
         done = self.run_example("export_model_json.py", f"{file}:model", "-o", self.folder / "exported", python=python)
         self.assertIn("note: dropout is not exported, and sbprun trains without it: model.drop (0.1)\n", done.stderr)
+
+
+    def test_custom_model_judges(self):
+        """Of an sbprun whose weights are not those that it says the loss of."""
+        python = python_with("torch", "onnx", "onnxscript", "safetensors")
+        spoiler = self.folder / "sbprun"
+        spoiler.write_text(f"""#!{sys.executable}
+import subprocess, sys
+done = subprocess.run(["{PROGRAMS}/sbprun", *sys.argv[1:]])
+with open(sys.argv[sys.argv.index("--out") + 1] + "/model.safetensors", "r+b") as file:
+    file.seek(-4, 2)
+    file.write(b"\\0\\0\\0\\x41")
+sys.exit(done.returncode)
+""")
+        spoiler.chmod(0o755)
+        done = subprocess.run([python, "examples/custom_model.py", "--sbprun", spoiler, "--out", self.folder / "out", "--steps", "2"],
+                              text=True, capture_output=True, timeout=600)
+        self.assertEqual(done.returncode, 1, done.stderr + done.stdout)
+        self.assertEqual(done.stdout.count("float32 explains"), 2)
+
+    def test_new_gpt2(self):
+        """Its biases are zeros, which exporters fold away; and it drops activations."""
+        python = python_with("torch", "onnx", "onnxscript", "safetensors", "transformers")
+        made = subprocess.run([python, "-c", "import transformers as t; m = t.GPT2LMHeadModel(t.GPT2Config(vocab_size=64, n_embd=32, n_layer=1,"
+                               f" n_head=2, n_positions=64, bos_token_id=1, eos_token_id=2)); m.save_pretrained('{self.folder}/gpt2');"
+                               " print('\\n'.join(n for n, _ in m.named_parameters()))"], check=True, text=True, capture_output=True)
+        done = self.run_example("export_model_json.py", self.folder / "gpt2", "-o", self.folder / "exported", python=python)
+        self.assertIn("note: dropout is not exported, and sbprun trains without it: ", done.stderr)
+        data = self.rows("ids.jsonl", {"input_ids": [1, 20, 30, 40, 2], "labels": [1, 20, 30, 40, 2]})
+        gradients = self.folder / "gradients.safetensors"
+        subprocess.run([PROGRAMS / "sbprun", self.folder / "exported/model.json", "--data", data, "--out", "none", "--steps", "1", "--quiet",
+                        "--dump-gradients", gradients], check=True)
+        with open(gradients, "rb") as file:
+            names = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        names.pop("__metadata__", None)
+        names["transformer.wte.weight"] = names.pop("lm_head.weight")  # tied: one parameter
+        self.assertEqual(sorted(names), sorted(made.stdout.split()))
 
 
 class Configurations(unittest.TestCase):
