@@ -25,7 +25,11 @@ class Failed(Exception):
 
 
 class Hung(Failed):
-    pass
+    """seconds: the limit of the program that was ended, where that is not the part's own."""
+
+    def __init__(self, text, seconds=None):
+        super().__init__(text)
+        self.seconds = seconds
 
 
 # ---- results -----------------------------------------------------------------------------------------------------------
@@ -178,7 +182,7 @@ class Commands:
         ended.set()
         self.log.flush()
         if late or reader.is_alive():
-            raise Hung(f"ended after {seconds:.0f} s: " + " ".join(command)[:200])
+            raise Hung(f"ended after {seconds:.0f} s: " + " ".join(command)[:200], seconds)
         return process.returncode, "".join(text)
 
 
@@ -208,7 +212,7 @@ def run_part(part, machine, results, begun, left):
             members = part.run(machine, figure) or {}
             result = "skipped" if "skipped" in members else "ok"
         except Hung as error:
-            result, members = f"over its limit of {limit:.0f} s", {"error": str(error)}
+            result, members = f"over its limit of {error.seconds or limit:.0f} s", {"error": str(error)}
         except Failed as error:
             result, members = "failed", {"error": str(error)}
         except Exception as error:  # a mistake of ours must not cost the parts behind it
