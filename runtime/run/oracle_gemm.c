@@ -103,7 +103,7 @@ typedef struct slots {
     int64_t experts, per_row, count;
 } slots;
 
-static sbp_status read_slots(const oracle_job *job, int32_t pairs, int32_t bounds, slots *out) {
+static sbp_status read_slots(oracle_job *job, int32_t pairs, int32_t bounds, slots *out) {
     const sbp_span *s = job->dispatch->spans;
     double *p, *b;
     *out = (slots){
@@ -123,8 +123,8 @@ static int64_t expert_of(const slots *s, int64_t place) {
 }
 
 /* The n numbers that a slot has of an operand, from `col` on. */
-static sbp_status slot_row(const oracle_job *job, int32_t operand, bool by_slot, int64_t slot,
-                           int64_t per_row, int64_t col, int64_t n, double **out) {
+static sbp_status slot_row(oracle_job *job, int32_t operand, bool by_slot, int64_t slot, int64_t per_row,
+                           int64_t col, int64_t n, double **out) {
     int64_t width = by_slot ? job->dispatch->spans[operand].cols / per_row : 0;
     return sbp_oracle_fetch(job, operand, slot / per_row, 1, slot % per_row * width + col, n, out);
 }
@@ -184,7 +184,7 @@ static sbp_status expert_gemm(oracle_job *job) {
 }
 
 /* Of an expert: columns [x0, x0 + nx) of what its slots have of `operand`, a row each. */
-static sbp_status slot_columns(const oracle_job *job, int32_t operand, bool by_slot, const slots *all,
+static sbp_status slot_columns(oracle_job *job, int32_t operand, bool by_slot, const slots *all,
                                int64_t expert, int64_t x0, int64_t nx, double **out) {
     int64_t first = (int64_t)all->bounds[expert], end = (int64_t)all->bounds[expert + 1];
     double *part;

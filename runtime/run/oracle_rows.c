@@ -35,7 +35,53 @@ static sbp_rowkernel widen(sbp_arena *arena, const sbp_rowkernel *kernel) {
     return out;
 }
 
-static sbp_status read_run(const oracle_job *job, const sbp_rowkernel *kernel, rows_run *run) {
+/* Whether a device rounds what an instruction gives. */
+static bool is_rounded(const sbp_rk_instr *instr) {
+    static const sbp_rowop ops[] = {SBP_ROWOP_exp,  SBP_ROWOP_log,     SBP_ROWOP_sqrt,        SBP_ROWOP_rsqrt,
+                                    SBP_ROWOP_tanh, SBP_ROWOP_erf,     SBP_ROWOP_sin,         SBP_ROWOP_cos,
+                                    SBP_ROWOP_add,  SBP_ROWOP_sigmoid, SBP_ROWOP_log_sigmoid, SBP_ROWOP_sub,
+                                    SBP_ROWOP_mul,  SBP_ROWOP_div};
+    for (int i = 0; i < SBP_COUNT(ops) && instr->op == SBP_RK_MAP; i++)
+        if (instr->map == ops[i])
+            return true;
+    return false;
+}
+
+static void push(sbp_arena *arena, sbp_rowkernel *kernel, sbp_rk_instr instr) {
+    SBP_PUSH(arena, kernel->instrs, kernel->instr_count, kernel->instr_capacity, instr);
+}
+
+/* A kernel with floats in double that makes each number that a device rounds a little off, which shows where those
+ * almost cancel. */
+static sbp_rowkernel make_off(sbp_arena *arena, const sbp_rowkernel *wide, double unit) {
+    sbp_rowkernel out = *wide;
+    int32_t *now = SBP_NEW_ARRAY(arena, int32_t, wide->instr_count + 1);
+    out.instrs = NULL;
+    out.instr_count = out.instr_capacity = 0;
+    for (int32_t i = 0; i < wide->instr_count; i++) {
+        sbp_rk_instr instr = wide->instrs[i], factor = {.op = SBP_RK_CONST, .length = 1};
+        instr.a = instr.a < 0 ? instr.a : now[instr.a];
+        instr.b = instr.b < 0 ? instr.b : now[instr.b];
+        instr.c = instr.c < 0 ? instr.c : now[instr.c];
+        now[i] = out.instr_count;
+        push(arena, &out, instr);
+        if (!is_rounded(&instr))
+            continue;
+        factor.a = factor.b = factor.c = factor.index = -1;
+        factor.dtype = instr.dtype;
+        factor.imm = 1 + unit * sbp_oracle_draw((uint64_t)i + 99);
+        push(arena, &out, factor);
+        instr.map = SBP_ROWOP_mul;
+        instr.a = now[i];
+        instr.b = now[i] + 1;
+        instr.c = -1;
+        now[i] += 2;
+        push(arena, &out, instr);
+    }
+    return out;
+}
+
+static sbp_status read_run(oracle_job *job, const sbp_rowkernel *kernel, rows_run *run) {
     for (int32_t k = 0; k < kernel->operand_count; k++) {
         const sbp_rk_operand *operand = &kernel->operands[k];
         const sbp_span *s = &job->dispatch->spans[k];
@@ -54,8 +100,8 @@ static sbp_status read_run(const oracle_job *job, const sbp_rowkernel *kernel, r
 }
 
 /* Runs the interpreter; results into outs, by operand. unit: by how much inputs are off. */
-static sbp_status interpret(const oracle_job *job, const sbp_rowkernel *wide, const rows_run *run,
-                            double unit, void **outs) {
+static sbp_status interpret(oracle_job *job, const sbp_rowkernel *wide, const rows_run *run, double unit,
+                            void **outs) {
     sbp_rk_view views[SBP_ROWKERNEL_MAX_OPERANDS];
     for (int32_t k = 0; k < wide->operand_count; k++) {
         const sbp_span *s = &job->dispatch->spans[k];
@@ -91,7 +137,7 @@ static double own_rounding(const sbp_rowkernel *kernel) {
     return unit * sums + rounds;
 }
 
-static sbp_status note_run(const oracle_job *job, const sbp_rowkernel *kernel, const rows_run *run,
+static sbp_status note_run(oracle_job *job, const sbp_rowkernel *kernel, const rows_run *run,
                            void *const *truth, void *const *other, oracle_sum *sums) {
     double own = own_rounding(kernel);
     for (int32_t k = 0; k < kernel->operand_count; k++) {
@@ -115,6 +161,8 @@ static sbp_status note_run(const oracle_job *job, const sbp_rowkernel *kernel, c
 sbp_status sbp_oracle_row(oracle_job *job) {
     const sbp_rowkernel *kernel = job->dispatch->kernel;
     sbp_rowkernel wide = widen(job->arena, kernel);
+    double unit = 2 * sbp_oracle_unit(kernel->compute);
+    sbp_rowkernel off = make_off(job->arena, &wide, unit);
     int64_t per_row = kernel->n * kernel->heads * (kernel->instr_count + 1), each = WORK / (per_row + 1);
     each = each < 1 ? 1 : each > SBP_PARTIAL_ROWS ? SBP_PARTIAL_ROWS : each;
     bool partial = has_partial(kernel);
@@ -128,7 +176,7 @@ sbp_status sbp_oracle_row(oracle_job *job) {
         runs[r].count = chosen.count[r];
         SBP_TRY(read_run(job, kernel, &runs[r]));
         SBP_TRY(interpret(job, &wide, &runs[r], 0, truth[r]));
-        SBP_TRY(interpret(job, &wide, &runs[r], 2 * sbp_oracle_unit(kernel->compute), other[r]));
+        SBP_TRY(interpret(job, &off, &runs[r], unit, other[r]));
     }
     SBP_TRY(sbp_oracle_submit(job));
     for (int32_t r = 0; r < chosen.runs; r++)
@@ -268,19 +316,23 @@ static sbp_status check_colsum(oracle_job *job) {
 static sbp_status check_reduce(oracle_job *job) {
     const sbp_command *c = job->dispatch->command;
     const sbp_span *s = &job->dispatch->spans[SBP_REDUCE_SRC];
-    double *before, *src, *got, value = c->u.reduce.op == SBP_REDUCE_MAX ? -INFINITY : 0;
+    bool max = c->u.reduce.op == SBP_REDUCE_MAX;
+    double *before, *src, *got, value = max ? -INFINITY : 0;
     oracle_sum sum = {0};
-    if (s->rows * s->cols > MANY || c->u.reduce.op == SBP_REDUCE_MAX)
-        return sbp_oracle_submit(job);
+    job->passed_over = s->rows * s->cols > MANY;
+    if (job->passed_over)
+        return SBP_OK;
     SBP_TRY(sbp_oracle_fetch(job, SBP_REDUCE_DST, 0, 1, 0, 1, &before));
     SBP_TRY(sbp_oracle_fetch(job, SBP_REDUCE_SRC, 0, s->rows, 0, s->cols, &src));
     double size = 0;
     for (int64_t i = 0; i < s->rows * s->cols; i++) {
         double x = c->u.reduce.op == SBP_REDUCE_SUMSQ ? src[i] * src[i] : src[i];
-        value += x;
+        value = max ? fmax(value, x) : value + x;
         size += fabs(x);
     }
-    value += c->u.reduce.beta != 0 ? c->u.reduce.beta * before[0] : 0;
+    value = max ? c->u.reduce.beta != 0 ? fmax(value, c->u.reduce.beta * before[0]) : value
+            : c->u.reduce.beta != 0 ? value + c->u.reduce.beta * before[0]
+                                    : value;
     SBP_TRY(sbp_oracle_submit(job));
     SBP_TRY(sbp_oracle_fetch(job, SBP_REDUCE_DST, 0, 1, 0, 1, &got));
     /* squares of fp32 may be taken in fp32; sums here and there are in an order of their own */
@@ -289,6 +341,62 @@ static sbp_status check_reduce(oracle_job *job) {
     sbp_oracle_note(&sum, value, value + size * each, got[0], SBP_F64);
     sbp_oracle_judge(job, &sum, "dst");
     return SBP_OK;
+}
+
+/* ---- choices of experts ------------------------------------------------------------------------------ */
+
+/* Rows of scores: the largest of the columns that are left, again and again. */
+static sbp_status check_route(oracle_job *job) {
+    enum { ROWS = 8 };
+    const sbp_span *index = &job->dispatch->spans[SBP_ROUTE_INDEX];
+    int64_t experts = job->dispatch->spans[SBP_ROUTE_SCORES].cols;
+    oracle_runs rows = sbp_oracle_choose(index->rows, ROWS, 1);
+    double *scores;
+    for (int32_t r = 0; r < rows.runs; r++)
+        for (int64_t j = rows.first[r]; j < rows.first[r] + rows.count[r]; j++) {
+            oracle_expected *e = sbp_oracle_expect(job, SBP_ROUTE_INDEX, j, 1, 0, index->cols);
+            bool *taken = SBP_NEW_ARRAY(job->arena, bool, experts);
+            SBP_TRY(sbp_oracle_fetch(job, SBP_ROUTE_SCORES, j, 1, 0, experts, &scores));
+            for (int64_t k = 0; k < index->cols; k++) {
+                int64_t best = -1;
+                for (int64_t i = 0; i < experts; i++) /* NaN is below all */
+                    if (!taken[i] &&
+                        (best < 0 || scores[i] > scores[best] || (isnan(scores[best]) && !isnan(scores[i]))))
+                        best = i;
+                taken[best] = true;
+                e->exact[k] = e->rounded[k] = (double)best;
+            }
+        }
+    return sbp_oracle_settle(job);
+}
+
+/* All of it: each expert's slots as they come. */
+static sbp_status check_order(oracle_job *job) {
+    const sbp_span *index = &job->dispatch->spans[SBP_EXPERT_ORDER_INDEX];
+    int64_t experts = job->dispatch->spans[SBP_EXPERT_ORDER_BOUNDS].cols - 1,
+            slots = index->rows * index->cols;
+    oracle_expected *bounds = sbp_oracle_expect(job, SBP_EXPERT_ORDER_BOUNDS, 0, 1, 0, experts + 1),
+                    *pairs = sbp_oracle_expect(job, SBP_EXPERT_ORDER_PAIRS, 0, index->rows, 0, index->cols);
+    double *expert;
+    int64_t *to = SBP_NEW_ARRAY(job->arena, int64_t, experts + 1);
+    SBP_TRY(sbp_oracle_fetch(job, SBP_EXPERT_ORDER_INDEX, 0, index->rows, 0, index->cols, &expert));
+    for (int64_t i = 0; i < slots; i++)
+        if (expert[i] >= 0 && expert[i] < (double)experts)
+            to[(int64_t)expert[i] + 1]++;
+    for (int64_t e = 0; e < experts; e++)
+        bounds->exact[e + 1] = (double)(to[e + 1] += to[e]);
+    for (int64_t i = 0; i < slots; i++)
+        pairs->exact[i] = -1;
+    for (int64_t i = 0; i < slots; i++)
+        if (expert[i] >= 0 && expert[i] < (double)experts)
+            pairs->exact[to[(int64_t)expert[i]]++] = (double)i;
+    memcpy(bounds->rounded, bounds->exact, (size_t)(experts + 1) * sizeof(double));
+    memcpy(pairs->rounded, pairs->exact, (size_t)slots * sizeof(double));
+    return sbp_oracle_settle(job);
+}
+
+sbp_status sbp_oracle_choices(oracle_job *job) {
+    return job->dispatch->command->kind == SBP_CMD_ROUTE ? check_route(job) : check_order(job);
 }
 
 sbp_status sbp_oracle_simple(oracle_job *job) {

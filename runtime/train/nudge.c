@@ -81,9 +81,9 @@ static uint64_t last_bit(sbp_dtype stored, sbp_dtype compute) {
 }
 
 /* 0 stays, which no rounding changes. */
-static void flip(void *data, sbp_dtype stored, uint64_t bit, int64_t first, int64_t count) {
+static void flip(void *data, sbp_dtype stored, uint64_t bit, int draw, int64_t first, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
-        uint64_t mask = mixed((uint64_t)(first + i) * 0x9e3779b97f4a7c15u) & 1 ? bit : 0;
+        uint64_t mask = mixed((uint64_t)(first + i) * 0x9e3779b97f4a7c15u) >> draw & 1 ? bit : 0;
         if (stored == SBP_F64) {
             uint64_t *at = (uint64_t *)data + i;
             *at ^= *at << 1 ? mask : 0;
@@ -97,13 +97,14 @@ static void flip(void *data, sbp_dtype stored, uint64_t bit, int64_t first, int6
     }
 }
 
-static sbp_status flip_buffer(sbp_executor *x, int32_t buffer, uint64_t bit, void *piece, sbp_diag *diag) {
+static sbp_status flip_buffer(sbp_executor *x, int32_t buffer, uint64_t bit, int draw, void *piece,
+                              sbp_diag *diag) {
     sbp_dtype stored = sbp_executor_program(x)->buffers[buffer].dtype;
     int64_t all = sbp_executor_elems(x, buffer);
     for (int64_t first = 0; first < all; first += PIECE) {
         int64_t count = all - first < PIECE ? all - first : PIECE;
         SBP_TRY(sbp_executor_read(x, buffer, 0, first, count, stored, piece, diag));
-        flip(piece, stored, bit, first, count);
+        flip(piece, stored, bit, draw, first, count);
         SBP_TRY(sbp_executor_write(x, buffer, 0, first, count, stored, piece, diag));
     }
     return SBP_OK;
@@ -119,7 +120,7 @@ static int by_size(const void *a, const void *b) {
     return x->elems != y->elems ? (x->elems < y->elems ? -1 : 1) : x->buffer - y->buffer;
 }
 
-static sbp_status nudge_bits(sbp_executor *x, const sbp_plan *plan, sbp_dtype compute, sized *list,
+static sbp_status nudge_bits(sbp_executor *x, const sbp_plan *plan, sbp_dtype compute, int draw, sized *list,
                              double *piece, sbp_diag *diag) {
     int32_t count = 0;
     int64_t left = SBP_NUDGE_BITS;
@@ -131,15 +132,16 @@ static sbp_status nudge_bits(sbp_executor *x, const sbp_plan *plan, sbp_dtype co
         uint64_t bit = last_bit(sbp_executor_program(x)->buffers[list[k].buffer].dtype, compute);
         left -= list[k].elems;
         if (bit)
-            SBP_TRY(flip_buffer(x, list[k].buffer, bit, piece, diag));
+            SBP_TRY(flip_buffer(x, list[k].buffer, bit, draw, piece, diag));
     }
     return SBP_OK;
 }
 
-sbp_status sbp_nudge_bits(sbp_executor *x, const sbp_plan *plan, sbp_dtype compute, sbp_diag *diag) {
+sbp_status sbp_nudge_bits(sbp_executor *x, const sbp_plan *plan, sbp_dtype compute, int draw,
+                          sbp_diag *diag) {
     double *piece = sbp_malloc(PIECE * sizeof *piece);
     sized *list = sbp_malloc((size_t)(plan->tensors->count + 1) * sizeof *list);
-    sbp_status status = piece && list ? nudge_bits(x, plan, compute, list, piece, diag)
+    sbp_status status = piece && list ? nudge_bits(x, plan, compute, draw, list, piece, diag)
                                       : sbp_fail(diag, SBP_MACHINE, "out of memory for weights");
     free(piece);
     free(list);
@@ -156,8 +158,9 @@ static double square(const double *x, int64_t count) {
 }
 
 sbp_status sbp_nudge_begin(sbp_nudge *n, sbp_executor *x, const sbp_sketch *sketch, int32_t kind,
-                           sbp_arena *arena, sbp_diag *diag) {
-    *n = (sbp_nudge){.executor = x, .sketch = sketch, .kind = &sketch->kinds[kind], .arena = arena};
+                           sbp_dtype compute, sbp_arena *arena, sbp_diag *diag) {
+    *n = (sbp_nudge){
+        .executor = x, .sketch = sketch, .kind = &sketch->kinds[kind], .compute = compute, .arena = arena};
     int32_t count = n->kind->count;
     double *squares = SBP_NEW_ARRAY(arena, double, count + 1);
     n->weights = SBP_NEW_ARRAY(arena, double *, count + 1);
@@ -196,7 +199,9 @@ sbp_status sbp_nudge_set(const sbp_nudge *n, double step, double *predicted, sbp
                 piece->count - first < SBP_COUNT(values) ? piece->count - first : SBP_COUNT(values);
             for (int64_t i = 0; i < count; i++) {
                 double w = n->weights[k][first + i], g = piece->gradient[first + i];
-                values[i] = sbp_round_to(dtype, w + step * n->scales[k] * g);
+                values[i] = step == 0
+                                ? w
+                                : sbp_round_to(dtype, sbp_round_to(n->compute, w + step * n->scales[k] * g));
                 *predicted += (values[i] - w) * g;
             }
             SBP_TRY(sbp_executor_write(n->executor, buffer, 0, piece->first + first, count, SBP_F64, values,

@@ -12,11 +12,11 @@
 sbp_status sbp_nudge_zeros(sbp_executor *executor, const sbp_plan *plan, int32_t *count,
                            sbp_diag *diag) SBP_CHECKED;
 
-/* The last bit of about half of the weights, of the small parameters and of as many others as make
+/* The last bit of about half of the weights, another half for each `draw`, of the small parameters and of as many others as make
  * SBP_NUDGE_BITS numbers, flips; as numbers of `compute` have it where they are kept in more bits. What is
  * flipped twice is as before. It is what the type's rounding does, once. */
 enum { SBP_NUDGE_BITS = 1 << 26 };
-sbp_status sbp_nudge_bits(sbp_executor *executor, const sbp_plan *plan, sbp_dtype compute,
+sbp_status sbp_nudge_bits(sbp_executor *executor, const sbp_plan *plan, sbp_dtype compute, int draw,
                           sbp_diag *diag) SBP_CHECKED;
 
 /* A direction in the space of one kind of parameters: their pieces' gradients, those of each tensor scaled to
@@ -28,13 +28,14 @@ typedef struct sbp_nudge {
     double **weights; /* [kind->count] as they are */
     double *scales;   /* [kind->count] of gradients */
     double slope;     /* of the loss along it, by the gradients */
+    sbp_dtype compute;
     sbp_arena *arena;
 } sbp_nudge;
 
-/* Reads the weights. Below a guard of the arena. */
+/* Reads the weights, which are computed with in this type, whatever they are kept in. Below a guard of the arena. */
 sbp_status sbp_nudge_begin(sbp_nudge *nudge, sbp_executor *executor, const sbp_sketch *sketch, int32_t kind,
-                           sbp_arena *arena, sbp_diag *diag) SBP_CHECKED;
-/* Sets them to what they were and `step` times the direction, as their types have it; 0: what they were.
+                           sbp_dtype compute, sbp_arena *arena, sbp_diag *diag) SBP_CHECKED;
+/* Sets them to what they were and `step` times the direction, as numbers of both types; 0: what they were.
  * *predicted: what the gradients say that this does to the loss. */
 sbp_status sbp_nudge_set(const sbp_nudge *nudge, double step, double *predicted, sbp_diag *diag) SBP_CHECKED;
 

@@ -1,4 +1,4 @@
-/* test_cli_check.c: `sbprun check`: plans that are right pass, plans and devices that are wrong do not; what it cannot
+/* test_cli_check.c: `sbprun check`, with an argument on that backend: plans that are right pass, plans and devices that are wrong do not; what it cannot
  * check it says, by its exit status. What else it sees show the mutants of tests/mutation: kernels, schedules and an
  * executor with faults. */
 #include "tests/cli/cli_testing.h"
@@ -8,6 +8,9 @@
 #include "runtime/data/dataset.h"
 #include "runtime/run/weights.h"
 #include "runtime/train/trainer.h"
+#include "tests/rowkernel_random.h"
+
+static const char *backend; /* NULL: the CPU */
 
 #define DATA "tests/golden/stories260k_trl/train.jsonl"
 
@@ -60,6 +63,101 @@ static void test_right(void **state) {
     }
 }
 
+/* All commands of hybrids and of experts are compared; and what is right is not called wrong: jumps of the loss, where
+ * a step makes rows choose other experts (the first three); a slope that is steeper than steps in bf16 let one see; a
+ * gradient of few numbers, which flipped bits leave as it is (the third, too); a loss of few bits; numbers that nearly
+ * cancel. */
+static void test_no_false_alarms(void **state) {
+    static const struct {
+        const char *options;
+        const char *unseen; /* a finding that is, or NULL */
+    } plans[] = {
+        {"granite_hybrid_v/model --seq-len 96 --chunk 32 --weights random:6", "router"},
+        {"qwen3_moe_norm_v/model --seq-len 96 --chunk 32 --weights random:4", "mlp.gate"},
+        {"qwen3_next_moe_v/model --seq-len 96 --chunk 32 --weights random:8", "mlp.gate"},
+        {"gemma3_softcap/model --seq-len 96 --chunk 50 --weights random:76 --dtype bf16", "embed_tokens"},
+        {"phi3_plain/model --seq-len 128 --chunk 7 --weights random:11 --objective grpo --loss-type dapo "
+         "--freeze '*norm*'",
+         NULL},
+        {"olmoe_balanced/model --seq-len 200 --chunk 7 --weights random:95 --lora r=4 --base-dtype nf4 "
+         "--objective grpo --beta 0.04",
+         NULL},
+    };
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(plans); i++) {
+        const sbp_json *findings = check(f, 0, sbp_arena_printf(f->arena, "$G/%s", plans[i].options));
+        bool found = !plans[i].unseen;
+        assert_int_equal(count(findings, "commands", NULL), count(findings, "commands", "right"));
+        for (int64_t k = 0; k < findings->count && !found; k++) {
+            const sbp_json *what = sbp_json_member(&findings->items[k], "what");
+            found = strcmp(sbp_json_member(&findings->items[k], "verdict")->string, "unseen") == 0 &&
+                    what->kind == SBP_JSON_STRING && strstr(what->string, plans[i].unseen);
+        }
+        if (!found)
+            fail_msg("%s: '%s' is not unseen", plans[i].options, plans[i].unseen);
+    }
+}
+
+/* ---- settings ----------------------------------------------------------------------------------------- */
+
+static const char *const models[] = {"llama_plain",     "qwen3_sliding",    "gemma3_softcap",
+                                     "llama_tied_pad",  "gemma4_shared",    "glm4_moe_norms",
+                                     "olmoe_balanced",  "gpt_oss_v",        "lfm2_v",
+                                     "qwen3_5_dense_v", "granite_hybrid_v", "nemotron_h_latent"};
+
+/* One of each is drawn; the first of each is what is taken most often. */
+static const char *const settings[][13] = {
+    {"--chunk 32 --seq-len 96", "--chunk 7 --seq-len 96", "--chunk 96 --seq-len 200"},
+    {"", "--dtype bf16", "--dtype fp64"},
+    {"", "--lora r=4", "--lora r=4,dropout=0.3", "--lora r=4,alpha=9 --lora-rslora on"},
+    {"", "--offload host", "--offload states", "--offload checkpoints:disk", "--offload gradients+states"},
+    {"", "--objective dpo", "--objective orpo", "--objective simpo", "--objective kto", "--objective grpo",
+     "--objective ppo", "--objective dpo --loss-type ipo", "--objective grpo --loss-type dapo --beta 0.04",
+     "--objective kto --loss-type apo_zero_unpaired", "--objective grpo --importance sequence",
+     "--objective grpo --share-prompt on"},
+    {"", "--optimizer sgd", "--optimizer lion", "--optimizer sgd-momentum", "--optimizer none",
+     "--state-dtype int8"},
+    {"", "--deterministic off", "--packing none", "--head-rows all", "--clip none", "--head-chunk 16"},
+    {"", "--backward checkpoint", "--backward standard", "--save none", "--checkpoint-every 2",
+     "--segment 2"},
+};
+
+static const char *draw_settings(io_fixture *f, sbp_rng *rng) {
+    sbp_text text;
+    sbp_text_init(&text, f->arena);
+    sbp_text_add(&text, "$G/%s/model --weights random:%d", models[sbp_rng_below(rng, SBP_COUNT(models))],
+                 1 + (int)sbp_rng_below(rng, 1000));
+    for (int i = 0; i < SBP_COUNT(settings); i++) {
+        int n = 0;
+        while (n < SBP_COUNT(settings[i]) && settings[i][n])
+            n++;
+        sbp_text_add(&text, " %s", settings[i][sbp_rng_below(rng, 2) ? 0 : sbp_rng_below(rng, n)]);
+    }
+    return text.data;
+}
+
+/* Models, types, adapters, offload, objectives, optimizers and schedules together: each is right. With SBP_TEST_ALL
+ * many; SBP_TEST_SEED=N begins elsewhere. */
+static void test_settings(void **state) {
+    io_fixture *f = *state;
+    const char *seed = getenv("SBP_TEST_SEED");
+    int first = seed ? atoi(seed) : 1;
+    for (int i = first; i < first + testing_sweep(4, 400); i++) {
+        sbp_rng rng = {.state = (uint64_t)i};
+        const char *options = draw_settings(f, &rng);
+        const sbp_json *findings = check(f, 0, options);
+        if (count(findings, "commands", "unseen") || count(findings, "schedule", "right") != 1)
+            fail_msg("check %s: not all of it: %s", options, cli_text(f, "out"));
+    }
+    cli_ok(f, "mkdir $D/wide");
+    cli_put(f, "wide/config.json", wide);
+    for (int i = 0; i < 2; i++) /* blocks of 64, and of 32 */
+        check(f, 0,
+              sbp_arena_printf(
+                  f->arena, "$D/wide --weights random:3 --chunk 32 --seq-len 96 --lora r=4 --base-dtype %s",
+                  i ? "q8_0" : "nf4"));
+}
+
 /* ---- what is wrong ------------------------------------------------------------------------------------ */
 
 /* A plan whose program has one line otherwise. */
@@ -107,24 +205,26 @@ static void test_wrong_plans(void **state) {
         fail_msg("no verdict: %s", cli_text(f, "out"));
 }
 
-/* The CPU, with a fault in a kind of command: the last of a result is off by a thousandth. */
+/* The CPU, with a fault in a result of a kind of command: the last number is off by a thousandth, or by 1. */
 static struct {
     const sbp_device_class *right;
     sbp_command_kind kind;
-    int faults;
+    int operand, faults;
 } faulty;
 
 static sbp_status submit(sbp_device *device, const sbp_dispatch *dispatch, sbp_diag *diag) {
     SBP_TRY(faulty.right->submit(device, dispatch, diag));
-    if (dispatch->command->kind != faulty.kind || dispatch->spans[0].rows == 0)
+    const sbp_span *s = &dispatch->spans[faulty.operand];
+    if (dispatch->command->kind != faulty.kind || s->space == SBP_SPACE_COUNT || s->rows == 0)
         return SBP_OK;
-    const sbp_span *s = &dispatch->spans[0];
     int64_t unit = sbp_dtype_bytes(s->dtype),
             at = s->offset + ((s->rows - 1) * s->stride + s->cols - 1) * unit;
     double value;
     faulty.faults++;
     SBP_TRY(faulty.right->read(device, s->space, at, &value, unit, diag));
-    sbp_element_set(&value, s->dtype, 0, 1.001 * sbp_element_get(&value, s->dtype, 0) + 1e-3);
+    double was = sbp_element_get(&value, s->dtype, 0);
+    sbp_element_set(&value, s->dtype, 0,
+                    s->dtype == SBP_F32 || s->dtype == SBP_F64 ? 1.001 * was + 1e-3 : was + 1);
     return faulty.right->write(device, s->space, at, &value, unit, diag);
 }
 
@@ -133,7 +233,7 @@ static double worst_of_step(io_fixture *f, const sbp_plan *plan, const sbp_devic
     const sbp_device_options one = {.threads = 1};
     const char *files[] = {io_path(f, "rows.jsonl")};
     const sbp_dataset_options options = {.files = files, .file_count = 1};
-    const int64_t rows[] = {0, 1};
+    const int64_t rows[] = {0, 1, 2};
     const sbp_oracle_group *group;
     sbp_executor *x;
     sbp_trainer t;
@@ -147,9 +247,12 @@ static double worst_of_step(io_fixture *f, const sbp_plan *plan, const sbp_devic
     assert_ok(f, sbp_params_randomize(x, plan, 3, 1, f->diag));
     assert_ok(f, sbp_oracle_create(f->diag, plan->program, false, &oracle));
     sbp_executor_set_oracle(x, oracle);
-    assert_ok(f, sbp_trainer_step(&t, f->diag, data, rows, 2, 1, 1e-3));
-    for (int32_t i = 0; (group = sbp_oracle_group_at(oracle, i)); i++)
+    assert_ok(f, sbp_trainer_step(&t, f->diag, data, rows, 3, 1, 1e-3));
+    for (int32_t i = 0; (group = sbp_oracle_group_at(oracle, i)); i++) {
         worst = fmax(worst, group->over);
+        if (group->unknown > 0)
+            fail_msg("%s: no loops for %s", group->name, group->unknown_kind);
+    }
     sbp_oracle_destroy(oracle);
     sbp_trainer_close(&t);
     sbp_executor_destroy(x);
@@ -157,29 +260,69 @@ static double worst_of_step(io_fixture *f, const sbp_plan *plan, const sbp_devic
     return worst;
 }
 
+/* A fault in each result of a kind of command; how many results there are. */
+static int try_faults(io_fixture *f, const sbp_plan *plan, const sbp_device_class *class,
+                      const char *compile) {
+    const sbp_command command = {.kind = faulty.kind};
+    sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS] = {{.name = "the first", .access = SBP_WRITE}};
+    int count = faulty.kind == SBP_CMD_ROW ? 1 : sbp_command_operands(plan->program, &command, operands),
+        tried = 0;
+    for (faulty.operand = 0; faulty.operand < count; faulty.operand++) {
+        const char *name = operands[faulty.operand].name;
+        if (operands[faulty.operand].access == SBP_READ || strcmp(name, "work") == 0)
+            continue;
+        faulty.faults = 0;
+        double wrong = worst_of_step(f, plan, class);
+        tried += faulty.faults > 0;
+        if (faulty.faults > 0 && !(wrong > 16))
+            fail_msg("%s: %d faults in %s of %s, %g times what rounding makes", compile, faulty.faults, name,
+                     sbp_command_name(faulty.kind), wrong);
+    }
+    return tried;
+}
+
+static void write_ids(sbp_text *out, int tokens, int seed) {
+    for (int i = 0; i < tokens; i++)
+        sbp_text_add(out, "%s%d", i ? "," : "", (7 * i + seed + i / 40) % 40);
+}
+
+/* Documents of a few rows, and of several blocks of SBP_DELTA_BLOCK, which chunks cut anywhere. */
 static void test_wrong_devices(void **state) {
     static const struct {
         const char *compile;
-        sbp_command_kind kinds[8];
-        int count;
-    } models[] = {
-        {"$D/wide --seq-len 40 --chunk 16",
-         {SBP_CMD_GEMM, SBP_CMD_ROW, SBP_CMD_ATTN_FWD, SBP_CMD_ATTN_BWD, SBP_CMD_GATHER, SBP_CMD_FILL,
-          SBP_CMD_REDUCE, SBP_CMD_COLSUM},
-         8},
-        {"$G/qwen3_moe_norm_v/model --seq-len 40 --chunk 16",
-         {SBP_CMD_EXPERT_GEMM, SBP_CMD_EXPERT_GEMM_DW},
-         2},
+        struct {
+            sbp_command_kind kind;
+            int results;
+        } kinds[8];
+    } faults[] = {
+        {"$D/wide --seq-len 200 --chunk 70",
+         {{SBP_CMD_GEMM, 1},
+          {SBP_CMD_ROW, 1},
+          {SBP_CMD_ATTN_FWD, 2},
+          {SBP_CMD_ATTN_BWD, 3},
+          {SBP_CMD_GATHER, 1},
+          {SBP_CMD_FILL, 1},
+          {SBP_CMD_REDUCE, 1},
+          {SBP_CMD_COLSUM, 1}}},
+        {"$G/qwen3_next_moe_v/model --seq-len 200 --chunk 70",
+         {{SBP_CMD_EXPERT_GEMM, 1},
+          {SBP_CMD_EXPERT_GEMM_DW, 1},
+          {SBP_CMD_ROUTE, 1},
+          {SBP_CMD_EXPERT_ORDER, 2},
+          {SBP_CMD_CONV_ROWS, 2},
+          {SBP_CMD_CONV_ROWS_BWD, 3},
+          {SBP_CMD_DELTA_RULE, 2},
+          {SBP_CMD_DELTA_RULE_BWD, 6}}},
+        {"$G/granite_hybrid_v/model --seq-len 200 --chunk 70", {{SBP_CMD_SSD, 2}, {SBP_CMD_SSD_BWD, 6}}},
     };
     io_fixture *f = *state;
     const sbp_plan *plan;
     sbp_text row;
     sbp_text_init(&row, f->arena);
-    for (int r = 0; r < 2; r++) {
+    for (int r = 0; r < 3; r++) {
         sbp_text ids;
         sbp_text_init(&ids, f->arena);
-        for (int i = 0; i < 18; i++)
-            sbp_text_add(&ids, "%s%d", i ? "," : "", (7 * i + r) % 40);
+        write_ids(&ids, r == 2 ? 150 : 18, r);
         sbp_text_add(&row, "{\"input_ids\": [%s], \"labels\": [%s]}\n", ids.data, ids.data);
     }
     cli_put(f, "rows.jsonl", row.data);
@@ -188,19 +331,15 @@ static void test_wrong_devices(void **state) {
     faulty.right = sbp_device_find("cpu");
     sbp_device_class class = *faulty.right;
     class.submit = submit;
-    for (int m = 0; m < SBP_COUNT(models); m++) {
-        cli_ok(f, sbp_arena_printf(f->arena, "$C compile %s -o $D/p -q", models[m].compile));
+    for (int m = 0; m < SBP_COUNT(faults); m++) {
+        cli_ok(f, sbp_arena_printf(f->arena, "$C compile %s -o $D/p -q", faults[m].compile));
         assert_ok(f, sbp_plan_open(f->arena, f->diag, io_path(f, "p"), &plan));
         double right = worst_of_step(f, plan, faulty.right);
         if (!(right > 0 && right < 16)) /* SBP_CHECK_ROUNDING */
-            fail_msg("%s: %g times what rounding makes", models[m].compile, right);
-        for (int k = 0; k < models[m].count; k++) {
-            faulty.kind = models[m].kinds[k];
-            faulty.faults = 0;
-            double wrong = worst_of_step(f, plan, &class);
-            if (faulty.faults == 0 || !(wrong > 16))
-                fail_msg("%s: %d faults in %s, %g times what rounding makes", models[m].compile,
-                         faulty.faults, sbp_command_name(faulty.kind), wrong);
+            fail_msg("%s: %g times what rounding makes", faults[m].compile, right);
+        for (int k = 0; k < SBP_COUNT(faults[m].kinds) && faults[m].kinds[k].results > 0; k++) {
+            faulty.kind = faults[m].kinds[k].kind;
+            assert_int_equal(try_faults(f, plan, &class, faults[m].compile), faults[m].kinds[k].results);
         }
     }
 }
@@ -234,14 +373,32 @@ static void test_before_a_run(void **state) {
 }
 
 static void test_cannot(void **state) {
+    static const char *const constants[] = {"--loss-type dft",
+                                            "--objective grpo --loss-type cispo --epsilon-high 5",
+                                            "--objective grpo --loss-type vespo"};
     io_fixture *f = *state;
     cli_ok(f, "$C compile $S -o $D/p --seq-len 64 && cp -r $S $D/moved && "
               "$C compile $D/moved -o $D/q --seq-len 64 && rm -r $D/moved");
     cli_fails(f, 3, "what several ranks do together is not checked", "$R check $S --ranks 2");
+    cli_fails(f, 3, "what several ranks do together is not checked", "$R check $S --ranks 2 --zero 2");
+    cli_fails(f, 3, "what several ranks do together is not checked",
+              "$R check $S --ranks 2 --context-parallel 2");
+    cli_ok(f, "$C compile $S -o $D/two --seq-len 64 --ranks 2");
+    cli_fails(f, 3, "what several ranks do together is not checked", "$R check $D/two");
     cli_fails(f, 2, "--resume", "$R check $D/p --resume");
     cli_fails(f, 2, "from files", "$R check $D/p --data -");
     const sbp_json *findings = check(f, 3, "$D/q --weights $S/model.safetensors");
     assert_int_equal(count(findings, "schedule", "not checked"), 1);
+    assert_non_null(
+        strstr(cli_unfolded(f, "err"), "not all of the plan can be checked here: schedule: the model"));
+    assert_null(strstr(cli_text(f, "err"), "out of memory"));
+    for (int i = 0; i < SBP_COUNT(constants); i++) { /* of which the gradient is no derivative */
+        findings =
+            check(f, 3, sbp_arena_printf(f->arena, "$G/llama_plain/model --seq-len 64 %s", constants[i]));
+        assert_int_equal(count(findings, "loss along gradient", "not checked"), 1);
+        assert_int_equal(count(findings, NULL, "not checked"), 1);
+        assert_int_equal(count(findings, NULL, "WRONG"), 0);
+    }
     cli_ok(f, "for i in 1 2 3 4 5 6 7 8; do printf '{\"input_ids\": [5,6,7,8,9,1,2,3], \"labels\": "
               "[-100,-100,-100,-100,-100,-100,-100,-100]}\\n'; "
               "done >$D/rows.jsonl");
@@ -249,14 +406,41 @@ static void test_cannot(void **state) {
     cli_ok(f, "$R check --help | grep -q '^usage: sbprun check'");
 }
 
-int main(void) {
+/* On another device: a right plan, whole; with SBP_TEST_ALL long rows, states and experts too. */
+static void test_device(void **state) {
+    static const char *const plans[] = {"$G/llama_plain/model", "$D/wide --weights random:3",
+                                        "$G/qwen3_next_moe_v/model --dtype fp32",
+                                        "$G/granite_hybrid_v/model --dtype fp32"};
+    io_fixture *f = *state;
+    if (!cli_has_device(f, backend, "checks"))
+        return;
+    cli_ok(f, "mkdir $D/wide");
+    cli_put(f, "wide/config.json", wide);
+    for (int i = 0; i < testing_sweep(1, SBP_COUNT(plans)); i++) {
+        const sbp_json *findings = check(
+            f, 0, sbp_arena_printf(f->arena, "%s --seq-len 40 --chunk 16 --backend %s", plans[i], backend));
+        assert_int_equal(count(findings, "commands", NULL), count(findings, "commands", "right"));
+        assert_int_equal(count(findings, "schedule", "right"), 1);
+        assert_int_equal(count(findings, "twice", "right"), 1);
+        assert_true(count(findings, "loss along gradient", "right") > 3);
+    }
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest on_device[] = {
+        cmocka_unit_test_setup_teardown(test_device, cli_setup, io_teardown),
+    };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_right, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_no_false_alarms, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_settings, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_wrong_plans, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_wrong_devices, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_plan_and_data, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_before_a_run, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_cannot, cli_setup, io_teardown),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    backend = argc > 1 ? argv[1] : NULL;
+    return backend ? cmocka_run_group_tests(on_device, NULL, NULL)
+                   : cmocka_run_group_tests(tests, NULL, NULL);
 }

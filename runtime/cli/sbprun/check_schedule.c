@@ -104,6 +104,15 @@ static void cannot(sbp_check *check, const char *what, const char *text) {
                                         .verdict = SBP_VERDICT_UNCHECKED});
 }
 
+/* What rounding makes of a gradient: what flipped bits do to it. A few numbers may not have seen these: no less
+ * than they do to most of its kind, nor than its last bits. */
+static double rounding_of(const sbp_check *check, int32_t t, double norm) {
+    double found = sbp_sketch_difference(check->plain, check->rounded, t);
+    double kind = check->noise[check->plain->tensors[t].kind],
+           last = check->reads == SBP_F64 ? 0x1p-53 : 0x1p-24;
+    return fmax(found, norm * fmax(kind, last));
+}
+
 static sbp_status find_difference(sbp_check *check, const sbp_sketch *other, const char *what) {
     const sbp_sketch *plain = check->plain;
     sbp_finding f = {.part = "schedule", .what = what, .allowed = NAN, .found = NAN};
@@ -114,7 +123,7 @@ static sbp_status find_difference(sbp_check *check, const sbp_sketch *other, con
         if (plain->tensors[t].kind < 0)
             continue;
         double norm = fmax(plain->tensors[t].norm, other->tensors[t].norm);
-        double rounding = sbp_sketch_difference(plain, check->rounded, t);
+        double rounding = rounding_of(check, t, norm);
         double found = sbp_sketch_difference(plain, other, t);
         double over = found == 0 ? 0 : found / (SBP_CHECK_ROUNDING * rounding);
         count++;

@@ -98,7 +98,10 @@ sbp_status sbp_check_print(const sbp_check *check) {
         add_verdict(&out, check);
     }
     SBP_TRY(sbp_print(check->world->diag, out.data, out.length));
-    return count_of(check, SBP_VERDICT_WRONG)       ? SBP_INPUT
-           : count_of(check, SBP_VERDICT_UNCHECKED) ? SBP_MACHINE
-                                                    : SBP_OK;
+    const sbp_finding *open = worst_of(check, SBP_VERDICT_UNCHECKED);
+    if (count_of(check, SBP_VERDICT_WRONG))
+        return SBP_INPUT;
+    return open ? sbp_fail(check->world->diag, SBP_MACHINE, "not all of the plan can be checked here: %s: %s",
+                           open->part, open->text)
+                : SBP_OK;
 }

@@ -133,9 +133,9 @@ static sbp_status run_gradients(sbp_check *check, bool *finite) {
     SBP_TRY(sbp_check_gradients(check, false, &again));
     judge_bits(check, again);
     sbp_sketch_destroy(again);
-    SBP_TRY(sbp_nudge_bits(x, plan, check->compute, diag));
+    SBP_TRY(sbp_nudge_bits(x, plan, check->compute, 0, diag));
     SBP_TRY(sbp_check_gradients(check, false, &check->rounded));
-    SBP_TRY(sbp_nudge_bits(x, plan, check->compute, diag));
+    SBP_TRY(sbp_nudge_bits(x, plan, check->compute, 0, diag));
     find_noise(check);
     return SBP_OK;
 }
