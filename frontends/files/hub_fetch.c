@@ -77,6 +77,10 @@ static sbp_status start(sbp_diag *diag, const char *const *args, int output, pid
                        : sbp_fail(diag, SBP_MACHINE, "cannot start '%s': %s", args[0], strerror(reason));
 }
 
+bool sbp_hub_is_installed(sbp_arena *arena) {
+    return find_program(arena) != NULL;
+}
+
 sbp_status sbp_hub_has_program(sbp_arena *arena, sbp_diag *diag, const char *what) {
     return find_program(arena)
                ? SBP_OK

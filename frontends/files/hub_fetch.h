@@ -28,6 +28,8 @@ sbp_status sbp_hub_check_file(sbp_arena *arena, sbp_diag *diag, const char *snap
 
 /* HF_HUB_OFFLINE: nothing is fetched or sent. */
 bool sbp_hub_is_offline(void);
+/* Whether there is `hf`. */
+bool sbp_hub_is_installed(sbp_arena *arena);
 /* SBP_MACHINE, with `what` cannot be done without it: there is no `hf`. */
 sbp_status sbp_hub_has_program(sbp_arena *arena, sbp_diag *diag, const char *what) SBP_CHECKED;
 /* Runs `hf ARGS`, its standard output going to standard error, and waits. SBP_MACHINE: there is no

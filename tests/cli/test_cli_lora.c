@@ -215,7 +215,7 @@ static int64_t count_changed(io_fixture *f, const char *file, sbp_dtype dtype, i
 
 /* Merging says what was merged into what and where it is; and nothing of plans and names that pass. */
 static void test_what_merging_says(void **state) {
-    static const char *const unwanted[] = {".tmp", "sbpc compile", "schedule ", "\nbackend "};
+    static const char *const unwanted[] = {".tmp", "sbpc compile", "schedule ", "\nbackend ", "\nfits "};
     io_fixture *f = *state;
     lora_case c = open_case(f, "q_only");
     cli_ok(f, TEXT("$R %s/adapter --merge --out $D/merged", c.path));

@@ -169,7 +169,7 @@ static void test_data_are_looked_at_first(void **state) {
             "{\"prompt\": \"One day, there was\", \"completion\": \" b\", \"label\": false}\n");
     for (int i = 0; i < SBP_COUNT(wrong); i++) {
         cli_fails(f, wrong[i].status, wrong[i].message, wrong[i].command);
-        assert_null(strstr(cli_text(f, "err"), "+ /")); /* nothing was compiled */
+        assert_null(strstr(cli_text(f, "err"), "\nfits ")); /* nothing was compiled */
     }
     cli_fails(f, 1, "answers:2: the prompt has ",
               "$R sft --model_name_or_path $S --dataset_name $D/answers --max_prompt_length 2 --out none");
@@ -187,6 +187,9 @@ static void test_scripts_of_trl(void **state) {
 #define PAIRS "--model_name_or_path $S --dataset_name $D/pairs --max_steps 1 --output_dir none"
     cli_ok(f, "$R orpo " PAIRS " --beta 0.2 --max_prompt_length 128");
     cli_ok(f, "$R cpo --loss_type simpo " PAIRS " --cpo_alpha 0 && $R simpo " PAIRS);
+    cli_ok(f, "HF_HUB_OFFLINE=1 $R dpo " PAIRS "out --push_to_hub --dry-run"); /* nothing is sent */
+    assert_non_null(strstr(cli_text(f, "err"), "--push_to_hub: the training would stop here"));
+    cli_fails(f, 2, "HF_HUB_OFFLINE is set", "HF_HUB_OFFLINE=1 $R dpo " PAIRS "out --push_to_hub");
     cli_fails(f, 2, "cpo with --loss_type sigmoid, which TRL takes without it, is not built",
               "$R cpo " PAIRS);
     cli_fails(f, 2, "cpo with --loss_type hinge is not built", "$R cpo --loss_type hinge " PAIRS);

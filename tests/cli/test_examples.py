@@ -334,6 +334,85 @@ sys.exit(done.returncode)
         self.assertEqual(sorted(names), sorted(made.stdout.split()))
 
 
+class Recipes(unittest.TestCase):
+    """tests/data/trl/recipes.json, run as users would with a model and rows of their own: what is taken plans a training with
+    --dry-run, what is refused says the reason that recipes.md has. A recipe in four; SBP_TEST_ALL=1: each."""
+
+    NAMES = {"model_name_or_path", "dataset_name"}
+    PARTS = {"dataset_config", "dataset_configs", "dataset_train_split", "dataset_test_split", "dataset_splits", "model_revision"}
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.model = self.folder / "model"
+        shutil.copytree(MODEL, self.model)
+        shutil.copy("tests/golden/chat/chatml.jinja", self.model / "chat_template.jinja")
+        words = (self.model / "tokenizer.json").read_text()  # of chats, in place of those that it has
+        (self.model / "tokenizer.json").write_text(words.replace('"<s>"', '"<|im_start|>"').replace('"</s>"', '"<|im_end|>"'))
+        asked, good, bad = ([{"role": role, "content": text}] for role, text in (("user", "hi"), ("assistant", "ho"), ("assistant", "no")))
+        pair = {"prompt": asked, "chosen": good, "rejected": bad}
+        rollouts = [{"prompt": "hi", "completion": " ho", "reward": reward, "group": 0} for reward in (0.5, 0.1)]
+        self.kinds = {"sft": [{"messages": asked + good}], "dpo": [pair], "orpo": [pair], "cpo": [pair], "grpo": rollouts, "rloo": rollouts,
+                      "ppo": rollouts, "kto": [{"prompt": asked, "completion": good, "label": label} for label in (True, False)]}
+        for verb, rows in self.kinds.items():
+            (self.folder / f"{verb}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def arguments(self, recipe):
+        """Its own, but for model and rows; without parts of data sets, which files do not have."""
+        model, data = str(self.model), str(self.folder / f"{recipe['verb']}.jsonl")
+        given, out, config = list(recipe.get("arguments") or []), [], recipe.get("config")
+        while given:
+            word = given.pop(0)
+            name = word.lstrip("-").partition("=")[0].replace("-", "_")
+            if word.startswith("--") and name in self.NAMES | self.PARTS:
+                if "=" not in word:
+                    given.pop(0)
+            else:
+                out.append(word)
+        if config is not None:
+            config = {key: value for key, value in config.items() if key not in self.NAMES | self.PARTS}
+            for mixture in (config, config.get("dataset_mixture", {})):
+                for part in mixture.get("datasets", []):
+                    part |= {"path" if "path" in part else "id": data}
+                    for key in ("name", "config", "split"):
+                        part.pop(key, None)
+            if "dataset_mixer" in config:
+                config["dataset_mixer"] = {data: part for part in config["dataset_mixer"].values()}
+            path = self.folder / "recipe.yaml"
+            path.write_text("# YAML, of which JSON is a part\n" + json.dumps(config))
+            out += ["--config", str(path)]
+        mixed = config is not None and config.keys() & {"datasets", "dataset_mixture", "dataset_mixer"}
+        return [*out, "--model_name_or_path", model, *([] if mixed else ["--dataset_name", data])]
+
+    def test_each(self):
+        recipes = json.loads(Path("tests/data/trl/recipes.json").read_text())["recipes"]
+        table = [line.split(" | ", 2) for line in Path("tests/data/trl/recipes.md").read_text().splitlines() if line.startswith("| ")][1:]
+        self.assertEqual(len(recipes), len(table))
+        counts = {"taken": 0, "refused": 0}
+        for number, (recipe, (source, verb, said)) in enumerate(zip(recipes, table, strict=True)):
+            self.assertEqual((recipe["source"], recipe["verb"]), ("huggingface/" + source[2:], verb))
+            taken = said.startswith("taken")
+            if "--model_name_or_path is " in said:
+                continue  # this test has another
+            if os.environ.get("SBP_TEST_ALL") != "1" and number % 4:
+                continue
+            done = subprocess.run([PROGRAMS / "sbprun", verb, *self.arguments(recipe), "--dry-run", "--backend", "cpu"], cwd=self.folder, text=True,
+                                  capture_output=True, timeout=600, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+            self.assertEqual(done.returncode, 0 if taken else 2, (source, done.stderr))
+            if taken:
+                sent = "--push_to_hub" in recipe.get("arguments", []) or recipe.get("config", {}).get("push_to_hub") is True
+                self.assertEqual("--push_to_hub: the training would stop here" in done.stderr, sent, (source, done.stderr))
+                self.assertIn("first rows of the first step, trained tokens in [[ ]]:\nrow ", done.stdout)
+                self.assertIn("[[", done.stdout.partition("[[ ]]:")[2], source)
+            else:
+                for reason in said.removeprefix("refused: ").removesuffix(" |").split("; "):
+                    self.assertIn(" ".join(reason.split()), " ".join(done.stderr.replace("sbprun: error: ", "").split()), source)
+            counts["taken" if taken else "refused"] += 1
+        self.assertGreater(counts["taken"], 20)
+        self.assertGreater(counts["refused"], 10)
+
+
 class Configurations(unittest.TestCase):
     """tests/data/trl: what TRL's documentation has, and the table of TRL's fields."""
 

@@ -213,7 +213,16 @@ sbp_status sbp_run_check_push(const sbp_world *world, const sbp_session *session
             "--push_to_hub: '%s' is no name of the Hub: give --hub_model_id ORGANISATION/NAME, or "
             "NAME for one of your own",
             id);
-    if (sbp_hub_is_offline())
+    bool offline = sbp_hub_is_offline();
+    if (sbp_options_on(world->options, SBP_OPT_DRY_RUN)) { /* which sends nothing */
+        if (sbp_world_writes(world) && (offline || !sbp_hub_is_installed(world->arena)))
+            sbp_note(world->diag, "--push_to_hub: the training would stop here, for %s",
+                     offline ? "HF_HUB_OFFLINE is set"
+                             : "huggingface_hub, which sends its result, is not "
+                               "installed: pip install huggingface_hub");
+        return SBP_OK;
+    }
+    if (offline)
         return sbp_fail(world->diag, SBP_USAGE, "--push_to_hub: HF_HUB_OFFLINE is set: nothing is sent");
     return sbp_hub_has_program(world->arena, world->diag, "--push_to_hub would send the result");
 }
