@@ -92,9 +92,12 @@ class Browser:
             sys.exit(f"{expression}: {got['exceptionDetails']}")
         return got["result"].get("value")
 
-    def picture(self, path):
+    def window(self, width, height):
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 800)
+
+    def picture(self, path, width):
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        self.call("Emulation.setDeviceMetricsOverride", width=1280, height=min(4000, int(size["height"]) + 1), deviceScaleFactor=1, mobile=False)
+        self.window(width, min(4000, int(size["height"]) + 1))
         with open(path, "wb") as file:
             file.write(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
@@ -109,18 +112,25 @@ def expect(what, got, wanted):
 
 
 def look(browser, path, name, folder):
-    """In light and dark: no error, nothing loaded but the page itself, no sideways scrolling, text that can be read."""
-    for scheme, paper in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(22, 24, 27)")):
-        browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        browser.call("Emulation.setDeviceMetricsOverride", width=1280, height=1000, deviceScaleFactor=1, mobile=False)
+    """In light and dark, and on a phone: no error, nothing loaded but the page itself, no sideways scrolling, text that can be read."""
+    light, dark = "rgb(255, 255, 255)", "rgb(22, 24, 27)"
+    for scheme, paper, width in (("light", light, 1280), ("dark", dark, 1280), ("phone", light, 390)):
+        browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if paper == dark else "light"}])
+        browser.window(width, 1000)
         browser.open(path)
+        expect(f"{name}, {scheme}: outside of the window", browser.run(
+            "[...document.querySelectorAll('body *')].filter(e => e.getClientRects().length && !e.closest('svg') && "
+            "e.getBoundingClientRect().right > innerWidth + 1).map(e => e.tagName + ' ' + e.textContent.slice(0, 40))"), [])
         expect(f"{name}, {scheme}: colour of the page", browser.run("getComputedStyle(document.body).backgroundColor"), paper)
         expect(f"{name}, {scheme}: wider than its window", browser.run("document.documentElement.scrollWidth > innerWidth"), False)
-        browser.picture(f"{folder}/{name}-{scheme}.png")
+        expect(f"{name}, {scheme}: cells of more than four lines", browser.run(
+            "[...document.querySelectorAll('td, th')].filter(e => e.getBoundingClientRect().height > 100).map(e => e.textContent)"), [])
+        browser.picture(f"{folder}/{name}-{scheme}.png", width)
         expect(f"{name}, {scheme}: errors", browser.errors, [])
         expect(f"{name}, {scheme}: requests", [url for url in browser.requests if not url.startswith("file:") and url != "about:blank"], [])
         expect(f"{name}, {scheme}: files", len([url for url in browser.requests if url.startswith("file:")]), 1)
-    print(f"{name}: light and dark, 0 errors, 1 file each")
+    browser.window(1280, 1000)
+    print(f"{name}: light, dark and on a phone, 0 errors, 1 file each")
 
 
 ROWS = "[...document.querySelectorAll('tbody tr')].filter(r => !r.hidden)"
@@ -131,7 +141,7 @@ def sort_and_filter(browser, path):
     browser.open(path)
     rows = browser.run(TEXTS)
     heads = browser.run("[...document.querySelectorAll('th')].map(h => h.textContent)")
-    expect("heads", heads, ["Model", "Card", "Kind", "64", "1k", "Longest"])
+    expect("heads", heads, ["Model", "Card", "Kind", "Context", "64", "1k", "Longest"])
     expect("the name is text", {row[0] for row in rows}, {NAME, "Qwen3-0.6B"})
     expect("what was counted", browser.run("document.forms[0].count.value"), f"{len(rows)} of {len(rows)}")
     for column, head in enumerate(heads):
@@ -142,7 +152,7 @@ def sort_and_filter(browser, path):
             expect(f"the mark of {head}", browser.run(f"document.querySelectorAll('th')[{column}].getAttribute('aria-sort')"),
                    ["ascending", "descending"][turn])
     for field, value, keep in (("card", "small", lambda r: r[1] == "small"), ("kind", "lora", lambda r: r[2] == "lora"),
-                               ("model", "qwen", lambda r: "Qwen" in r[0]), ("fits", "4", lambda r: not r[4].startswith("no"))):
+                               ("model", "qwen", lambda r: "Qwen" in r[0]), ("fits", "5", lambda r: not r[5].startswith("no"))):
         browser.run(f"document.forms[0].{field}.value = '{value}'; document.forms[0].dispatchEvent(new Event('input'))")
         rows = [row for row in rows if keep(row)]
         expect(f"filtered by {field}", sorted(browser.run(TEXTS)), sorted(rows))

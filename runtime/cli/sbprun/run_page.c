@@ -216,6 +216,10 @@ static const char head[] =
     "table { border-collapse: collapse } th { text-align: left; font-weight: 400; padding: 1px 1.5em 1px 0 } "
     "td { padding: "
     "1px 1.5em 1px 0; font-variant-numeric: tabular-nums; overflow-wrap: anywhere }\n"
+    ".bars td { white-space: nowrap } .bars td + td { width: 300px; padding-right: 0 } .bars svg { width: "
+    "100% }\n"
+    "@media (max-width: 700px) { figure svg { overflow: visible } svg text { font-size: 18px } .bars th, "
+    ".bars td { padding-right: .7em } }\n"
     "</style>\n<title>";
 
 static void add_summary(const sbp_world *world, const sbp_session *session, const sbp_outputs *outputs,
