@@ -1,6 +1,8 @@
 /* cuda_experts.c: kernels of the products of experts: definitions, launches, scratch memory. */
 #include "backends/cuda/cuda_experts.h"
 
+#include "ir/base/census.h"
+
 #include <stdio.h>
 
 enum {
@@ -101,7 +103,9 @@ sbp_cuda_variant sbp_cuda_experts_choose(const sbp_gpu_key *key, sbp_cuda_arch a
     if (most < SBP_CUDA_MMA || sbp_cuda_experts_steps(&tried, arch) == 0 || pairs->stride != pairs->cols)
         return SBP_CUDA_PLAIN;
     const sizes s = sizes_of(key, args);
-    if (s.slots * pairs->cols > UINT32_MAX) /* RowOf of kernels/experts/mma.cuh */
+    bool too_many = s.slots * pairs->cols > UINT32_MAX; /* RowOf of kernels/experts/mma.cuh */
+    SBP_CROSS_IF(too_many, cuda_experts_too_many);
+    if (too_many)
         return SBP_CUDA_PLAIN;
     int64_t a = is_sum(key) ? s.rows : width(&o[SBP_EXPERT_GEMM_A], pairs, args->ints[0]);
     bool aligned =

@@ -60,6 +60,9 @@ static bool has_kernel(const sbp_cuda_machine *machine, const sbp_gpu_key *key) 
 static void cross_row(const sbp_rowkernel *kernel, const sbp_gpu_row_shape *shape) {
     bool flat = shape->mode == SBP_GPU_ROW_FLAT || shape->mode == SBP_GPU_ROW_COLUMNS;
     SBP_CROSS_EITHER(shape->width > 1, cuda_row_vector, cuda_row_plain);
+    SBP_CROSS_IF(shape->width == 2, cuda_row_by_2);
+    SBP_CROSS_IF(shape->width == 4, cuda_row_by_4);
+    SBP_CROSS_IF(shape->width == 8, cuda_row_by_8);
     SBP_CROSS_IF(shape->mode == SBP_GPU_ROW_FLAT, cuda_row_flat);
     SBP_CROSS_IF(shape->mode == SBP_GPU_ROW_COLUMNS, cuda_row_columns);
     SBP_CROSS_IF(shape->mode == SBP_GPU_ROW_HEADS, cuda_row_heads);

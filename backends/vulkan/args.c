@@ -403,8 +403,10 @@ bool sbp_vulkan_work_fits(const sbp_dispatch *dispatch) {
                (ssd ? sbp_gpu_ssd_columns : sbp_gpu_delta_columns)(&dispatch->command->u.delta, backward);
 }
 
-static void cross_gemm(sbp_vulkan_gemm gemm) {
+static void cross_gemm(sbp_vulkan_gemm gemm, const sbp_span *d) {
+    bool thin = d->rows < SBP_VULKAN_GEMM_DIRECT || d->cols < SBP_VULKAN_GEMM_DIRECT;
     SBP_CROSS_IF(gemm == SBP_VULKAN_DIRECT, vulkan_gemm_direct);
+    SBP_CROSS_IF(gemm == SBP_VULKAN_DIRECT && thin, vulkan_gemm_thin);
     SBP_CROSS_IF(gemm == SBP_VULKAN_TILED, vulkan_gemm_tiled);
     SBP_CROSS_IF(gemm == SBP_VULKAN_WIDE, vulkan_gemm_wide);
     SBP_CROSS_IF(gemm == SBP_VULKAN_MATRIX, vulkan_gemm_matrix);
@@ -428,7 +430,7 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
         gemm = choose_gemm(machine, dtypes, v[SBP_GEMM_D].rows, v[SBP_GEMM_D].cols,
                            command->u.gemm.ta ? v[SBP_GEMM_A].rows : v[SBP_GEMM_A].cols);
     if (command->kind == SBP_CMD_GEMM)
-        cross_gemm(gemm);
+        cross_gemm(gemm, &v[SBP_GEMM_D]);
     int32_t count = sbp_vulkan_step_keys(command, dtypes, gemm, keys);
     for (int32_t i = 0; i < count; i++)
         keys[i].no64 = machine->lacks_float64 && sbp_vulkan_uses_f64(command, dispatch->kernel);

@@ -1,5 +1,6 @@
 /* safetensors_write.c: streaming tensors into one file or several shards, all of them renamed at the end. */
 #include "frontends/weights/safetensors.h"
+#include "ir/base/census.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -201,6 +202,7 @@ static sbp_status create_guarded(void *user) {
 
     w->may_shard = c->max_shard_bytes > 0;
     bool sharded = w->may_shard && total > c->max_shard_bytes;
+    SBP_CROSS_EITHER(sharded, file_shards, file_whole);
     w->shard_count = 1;
     int64_t filled = 0;
     for (int32_t i = 0; i < w->count; i++) {

@@ -9,6 +9,7 @@
  * for all. X is M.weight of a linear layer, and M.gate_up_proj and M.down_proj of all experts of a layer, [experts, rows,
  * columns]. */
 #include "frontends/weights/weights_internal.h"
+#include "ir/base/census.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -282,6 +283,7 @@ static sbp_status pair_fp8(sbp_weights *w, sbp_diag *diag, sbp_weight *t, const 
     }
     if ((!floats && !is_e8m0(scales)) || rows < 1 || columns < 1)
         return SBP_OK; /* it stays what nothing here reads */
+    SBP_CROSS_EITHER(t->dim[last - 1] % rows || t->dim[last] % columns, file_fp8_uneven, file_fp8_even);
     t->scales = scales;
     t->readable = t->quantized = true;
     t->dtype = SBP_F32;

@@ -2,6 +2,8 @@
  * process group, a slice and the workspace is worked out anew for each slice. */
 #include "ir/program/collective_steps.h"
 
+#include "ir/base/census.h"
+
 /* ---- process groups ------------------------------------------------------------------------------------ */
 
 int64_t sbp_near_ranks(int64_t node, int64_t stride, int64_t count) {
@@ -216,6 +218,9 @@ static sbp_status divide(const walk *w, summing *s) {
         s->most = all;
     if (s->most == 0)
         return too_little(w);
+    SBP_CROSS_EITHER(s->most < all, ranks_sum_slices, ranks_sum_slice);
+    SBP_CROSS_EITHER(blocks_of(&s->pg) > 1, ranks_sum_near_first, ranks_sum_together);
+    SBP_CROSS_IF(across, ranks_sum_of_groups);
     s->own.arrived = 0;
     s->own.sums = s->own.arrived + arrived * s->most;
     s->staged = s->own.sums + sums * s->most;
@@ -434,6 +439,7 @@ static sbp_status pieces_of(const walk *w, const sbp_process_group *pg, slices *
         out->most = out->apart = sbp_min_i64(out->most, fits);
         out->data = at(SBP_STEP_WORK, c->to, 0);
     }
+    SBP_CROSS_EITHER(out->most < share, ranks_move_pieces, ranks_move_piece);
     return out->most > 0 || c->elems == 0 ? SBP_OK : too_little(w);
 }
 
@@ -519,6 +525,7 @@ static sbp_status turn(const walk *w, sbp_step_memory own, sbp_step_memory all, 
                 x->heads->dim);
     if (c->src_apart || c->dst_apart)
         return sbp_fail(w->diag, SBP_INTERNAL, "heads of rows that are apart");
+    SBP_CROSS_EITHER(x->block < x->rows, ranks_heads_blocks, ranks_heads_block);
     return x->block > 0 || x->rows == 0 ? SBP_OK : too_little(w);
 }
 

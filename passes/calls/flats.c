@@ -10,6 +10,7 @@
  * every rank updates all of them. */
 #include <string.h>
 
+#include "ir/base/census.h"
 #include "passes/calls/builder.h"
 
 static int zero_of(const sbp_calls_builder *e) {
@@ -47,8 +48,11 @@ static void add(sbp_calls_builder *e, int32_t param) {
     int64_t elems = sbp_round_up(sbp_type_row_elems(&source->type), unit_of(e));
     int64_t most = sbp_bucket_most(e->p, source->storage, source->type.dtype, SBP_BUCKET_MOST);
     int32_t found = e->flat_count - 1;
-    while (found >= 0 && (strcmp(e->flats[found].key, key) != 0 || e->flats[found].elems + elems > most))
+    while (found >= 0 && (strcmp(e->flats[found].key, key) != 0 || e->flats[found].elems + elems > most)) {
+        SBP_CROSS_IF(strcmp(e->flats[found].key, key) == 0, plan_shares_in_buckets);
         found--;
+    }
+    SBP_CROSS_IF(found >= 0, plan_shares_in_bucket);
     if (found < 0) {
         const sbp_flat f = {.key = key, .small = e->small[param], .trained = source->trainable};
         SBP_PUSH(e->p->arena, e->flats, e->flat_count, e->flat_capacity, f);

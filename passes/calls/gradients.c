@@ -255,12 +255,14 @@ static void begin_accum_buckets(sbp_calls_builder *e, int32_t call) {
             const sbp_param *source = &p->module->params[c->params[i]];
             sbp_dtype wide = sbp_lower_wide(source->type.dtype);
             int64_t part = sbp_round_up(sbp_type_row_elems(&source->type), SBP_BUCKET_ALIGNMENT);
+            int64_t most = sbp_bucket_most(p, wide, wide, sparing ? e->largest : SBP_BUCKET_MOST);
             bool again = taken[i];
             for (int32_t j = 0; j < i; j++)
                 again |= c->params[j] == c->params[i];
-            if (again || !accumulates_in_bucket(e, call, c->params[i]) ||
-                (count > 0 &&
-                 elems + part > sbp_bucket_most(p, wide, wide, sparing ? e->largest : SBP_BUCKET_MOST)))
+            if (again || !accumulates_in_bucket(e, call, c->params[i]))
+                continue;
+            SBP_CROSS_IF(count > 0 && elems + part > most, plan_gradients_in_buckets);
+            if (count > 0 && elems + part > most)
                 continue;
             members[count++] = i;
             elems += part;

@@ -14,6 +14,7 @@
  */
 #include <string.h>
 
+#include "ir/base/census.h"
 #include "passes/offload/offload.h"
 
 const char *const sbp_tensor_class_names[SBP_TENSOR_CLASS_COUNT] = {"checkpoints", "saved", "states",
@@ -262,9 +263,13 @@ void sbp_bucket_add(sbp_program_builder *p, sbp_bucket_list *list, const sbp_buc
     if (!list->last)
         list->last = SBP_NEW_ARRAY(p->arena, int32_t, p->module->call_count + 1);
     int32_t *last = &list->last[key->call];
-    for (int32_t i = *last - 1; i >= 0 && !found; i = list->plans[i].before)
-        if (same_key(&list->plans[i].key, key) && list->plans[i].elems <= most - elems)
+    for (int32_t i = *last - 1; i >= 0 && !found; i = list->plans[i].before) {
+        bool same = same_key(&list->plans[i].key, key);
+        SBP_CROSS_IF(same && list->plans[i].elems > most - elems, plan_buckets);
+        if (same && list->plans[i].elems <= most - elems)
             found = &list->plans[i];
+    }
+    SBP_CROSS_IF(found, plan_bucket);
     if (!found) {
         SBP_PUSH(p->arena, list->plans, list->count, list->capacity,
                  (sbp_bucket_plan){.key = *key, .before = *last - 1});

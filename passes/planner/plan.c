@@ -12,6 +12,10 @@
  */
 #include "passes/planner/plan.h"
 
+#include <string.h>
+
+#include "ir/base/census.h"
+
 /* A way through. Only the functions below change it, each what its name says. */
 typedef struct planning {
     sbp_arena *arena;
@@ -178,9 +182,23 @@ static bool fits(const planning *p, const sbp_footprint *process) {
     return p->request.memory_bytes == 0 || needed <= p->request.memory_bytes;
 }
 
+/* How long the chunks are that were chosen. */
+static void cross_chunk(const planning *p) {
+    int64_t chunk = p->estimate.schedule.chunk, liked = p->target->chunk;
+    if (p->request.chunk != SBP_AUTO || p->request.whole)
+        return;
+    SBP_CROSS_IF(chunk >= p->estimate.t_max, plan_chunk_of_all);
+    if (chunk >= p->estimate.t_max)
+        return;
+    SBP_CROSS_IF(chunk < liked, plan_chunk_shorter);
+    SBP_CROSS_IF(chunk == liked, plan_chunk_liked);
+    SBP_CROSS_IF(chunk > liked, plan_chunk_longer);
+}
+
 sbp_status sbp_plan_make(sbp_arena *arena, sbp_diag *diag, sbp_module *module, const sbp_target_info *target,
                          const sbp_plan_request *plan_request, sbp_planned *out) {
     enum { MOST_TRIES = 3 };
+    unsigned char crossed[SBP_PATH_COUNT];
     planning p = {.arena = arena,
                   .diag = diag,
                   .module = module,
@@ -193,8 +211,10 @@ sbp_status sbp_plan_make(sbp_arena *arena, sbp_diag *diag, sbp_module *module, c
     p.request.process_bytes = process_of_any(&p, false);
     bound_length(&p);
     for (int tries = 1;; tries++) {
+        memcpy(crossed, sbp_census_crossed, sizeof crossed);
         sbp_status status = choose(&p);
-        out->estimate = p.estimate; /* of a refusal, too */
+        memcpy(sbp_census_crossed, crossed, sizeof crossed); /* plans that are only tried go no way */
+        out->estimate = p.estimate;                          /* of a refusal, too */
         SBP_TRY(status);
         SBP_TRY(lower(&p, &out->pipeline));
         out->process = process_of(&p, out->pipeline.program, &out->pipeline.options.schedule, false);
@@ -203,5 +223,6 @@ sbp_status sbp_plan_make(sbp_arena *arena, sbp_diag *diag, sbp_module *module, c
             break;
     }
     out->request = p.request;
+    cross_chunk(&p);
     return SBP_OK;
 }

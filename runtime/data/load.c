@@ -736,6 +736,9 @@ static sbp_status load_with(loader *l, sbp_cache *cache) {
     char size[32];
     if (cache)
         SBP_TRY(sbp_cache_load(cache, l->diag, data, &found));
+    SBP_CROSS_IF(!cache, data_not_kept);
+    SBP_CROSS_IF(cache && !found, data_kept);
+    SBP_CROSS_IF(cache && found, data_kept_before);
     if (found)
         return sbp_placer_end(&l->placer);
     if (cache)

@@ -4,6 +4,7 @@
  * others is a round of all: each says what it wants, and gets it from whoever has some of it. Who has read
  * all that it wants goes on taking part until all have (sbp_executor_finish_reading). */
 #include "backends/ranks/ranks.h"
+#include "ir/base/census.h"
 #include "runtime/run/executor_internal.h"
 
 #include <stdlib.h>
@@ -214,6 +215,7 @@ sbp_status sbp_executor_read_shared(sbp_executor *x, int32_t buffer, int64_t fir
         return sbp_fail(diag, SBP_INTERNAL, "'%.200s' is in shares, and this rank is alone", b->name);
     SBP_TRY(begin_reading(x, diag));
     int64_t most = x->reading->piece_bytes / sbp_dtype_bytes(b->dtype);
+    SBP_CROSS_EITHER(count > most, ranks_read_pieces, ranks_read_piece);
     for (int64_t at = 0; at < count; at += most) {
         request r = {1, buffer, first + at, count - at < most ? count - at : most};
         SBP_TRY(take_round(x, r, &open, diag));

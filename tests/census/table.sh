@@ -51,7 +51,7 @@ awk -v mode="$mode" -v lacking=" $* " -v cpuinfo="$(cat "${CENSUS_CPUINFO:-/proc
         }
         if (known[$1] == "") next
         for (i = 2; i <= NF; i++) {
-            if (known[$1] == "values" && $i !~ /^(disk|plan|run|train|data)_/) continue # what computes has other truths
+            if (known[$1] == "values" && $i !~ /^(disk|ranks|file|plan|run|train|data)_/) continue # what computes has other truths
             if (!($i in of)) { wrong("a process crossed " $i ", which census.def does not have"); continue }
             crossed[$i, known[$1]]++
             any[$i]++

@@ -11,6 +11,8 @@ static void test_cpu(void **state) {
         {"llama_mqa", "--set num_attention_heads=96", "--set num_attention_heads=97",
          "97 query heads for each head of keys and values (num_attention_heads, num_key_value_heads): at "
          "most 96"},
+        {"qwen3_5_trl", "--set linear_key_head_dim=256", "--set linear_key_head_dim=257",
+         "at most 256 x 256"},
         {"granite_hybrid_groups", "--set mamba_d_state=256", "--set mamba_d_state=260", "at most 256 x 256"},
         {"qwen3_moe_balanced", "--set num_experts=300 --set num_experts_per_tok=256",
          "--set num_experts=300 --set num_experts_per_tok=257",

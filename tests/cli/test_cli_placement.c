@@ -50,6 +50,25 @@ static void test_placement_changes_no_bit(void **state) {
     assert_true(disk > 0 && host > 0 && states > 0);
 }
 
+/* For the longest sequence buckets are no larger than the largest tensor of a layer, so that a layer has several. */
+static void test_small_buckets_change_no_bit(void **state) {
+    io_fixture *f = *state;
+    static const char *const lengths[] = {"--seq-len 96 --offload none",
+                                          "--seq-len max --memory 30MiB --offload states+gradients+params"};
+    cli_put(f, "d.jsonl",
+            "{\"text\":\"Once upon a time there was a little dog who liked to run.\"}\n"
+            "{\"text\":\"Lily and Tom saw a big red ball.\"}\n");
+    for (int k = 0; k < 2; k++)
+        cli_ok(f, sbp_arena_printf(
+                      f->arena,
+                      "$C compile $S -o $D/p %s --chunk 16 --head-chunk 16 --segment 1 --checkpoint-every 1 "
+                      "--save none && $R $D/p --data $D/d.jsonl --out $D/%s --steps 2 --batch-size 2 --lr "
+                      "1e-3 --save-every 2",
+                      lengths[k], k ? "away" : "here"));
+    cli_same(f, "here/model.safetensors", "away/model.safetensors");
+    cli_same(f, "here/checkpoint-2/optimizer.safetensors", "away/checkpoint-2/optimizer.safetensors");
+}
+
 /* ---- gradients and weights of real architectures, everything away ------------------------------------- */
 
 #define ALL_ON(where)                                                                                        \
@@ -198,6 +217,7 @@ static void test_what_is_small_stays(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_placement_changes_no_bit, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_small_buckets_change_no_bit, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_tables_take_little, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_is_small_stays, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_every_golden_with_everything_away, cli_setup, io_teardown),

@@ -90,6 +90,24 @@ static void test_shares_change_nothing(void **state) {
     print_message("worst gradient in fp64 off by %.2g\n", worst);
 }
 
+/* A tensor of which the shares of others are read in several pieces. */
+static void test_large_shares(void **state) {
+    io_fixture *f = *state;
+    if (!cli_has_ranks(f, "shares that are read in pieces"))
+        skip();
+    write_rows(f);
+    cli_ok(f, "cp $G/llama_mqa/model/config.json $D"); /* no weights of other shapes beside it */
+    for (int many = 0; many < 2; many++)
+        cli_ok(f,
+               sbp_arena_printf(
+                   f->arena,
+                   "$C compile $D/config.json --set vocab_size=3001 --dtype fp64 --seq-len 64 --threads 1 %s "
+                   "-o $D/p && "
+                   "%s$R $D/p --weights random:5 --data $D/t --batch-size 4 --steps 2 --lr 1e-3 --out $D/%s",
+                   many ? "--ranks 4 --zero 3" : "", many ? "$M -n 4 " : "", many ? "all" : "one"));
+    cli_compare(f, "weights", result(f, "all"), result(f, "one"), SBP_TOLERANCE_F64);
+}
+
 /* Of the gradients of all steps of $D/all and $D/one. */
 static void expect_same_norms(io_fixture *f) {
     double norms[2][3];
@@ -508,6 +526,7 @@ int main(int argc, char **argv) {
     backend = argc > 1 ? argv[1] : NULL;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_shares_change_nothing, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_large_shares, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_steps_without_gradients, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_places_of_shares, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_hosts_change_no_bit, cli_setup, io_teardown),

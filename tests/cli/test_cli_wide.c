@@ -170,6 +170,24 @@ static void test_cases_of_others(void **state) {
     run_folder(*state, OTHERS);
 }
 
+/* The chunks that the planner chooses: as many rows as the target likes; more, where memory is no matter; fewer, where it
+ * has what chunks of 128 rows take and a little. */
+static void test_chosen_chunks(void **state) {
+    io_fixture *f = *state;
+    static const char path[] = FOLDER "/llama_rows_2600";
+    make_model(f, path);
+    cli_ok(f, "$C compile $D/model -o $D/p --backend cpu --dtype fp32 --seq-len 2600 --chunk 128 "
+              "--head-chunk 128 --json");
+    const sbp_json *peak = sbp_json_member(cli_json(f, "out"), "peak_bytes");
+    const char *little = TEXT("--memory %.3fMiB", cli_number(f, peak, "device") / (1 << 20) + 0.1);
+    const setting settings[] = {{"as liked", "", SBP_F32},
+                                {"with room", "--memory 1GiB", SBP_F32},
+                                {"with little room", little, SBP_F32}};
+    for (int i = 0; i < SBP_COUNT(settings); i++)
+        run_case(f, path, &settings[i]);
+    report(1);
+}
+
 static void run_list(io_fixture *f, const char *const *names, int count, const setting *list, int settings) {
     for (int i = 0; i < count; i++) {
         const char *path = TEXT(FOLDER "/%s", names[i]);
@@ -220,6 +238,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest cpu[] = {
         cmocka_unit_test_setup_teardown(test_the_summary_can_fail, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_every_case, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_chosen_chunks, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_cases_of_others, cli_setup, io_teardown),
     };
     const struct CMUnitTest isa[] = {

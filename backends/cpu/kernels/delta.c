@@ -63,6 +63,7 @@ void ISA_NAME(delta_rule)(cpu_lane *lane, const cpu_command *command) {
                .next = &v[SBP_DELTA_RULE_NEXT],
                .attrs = command->command->u.delta};
     SBP_CROSS_EITHER(d.k->rows > SBP_DELTA_BLOCK, cpu_delta_blocks, cpu_delta_block);
+    SBP_CROSS_EITHER(d.k->rows % DELTA_STRIP, cpu_delta_strip_short, cpu_delta_strips);
     d.group = d.attrs.heads / d.attrs.key_heads;
     d.item = d.k->dtype == SBP_F64 ? delta_item_f64 : delta_item_f32;
     cpu_pool_run(lane->pool, d.attrs.heads, run_flushing, &d);

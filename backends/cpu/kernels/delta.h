@@ -10,6 +10,8 @@
 
 #include "backends/cpu/cpu.h"
 
+enum { DELTA_STRIP = 16 }; /* rows of a triangle that are computed together */
+
 typedef struct delta {
     const cpu_view *q, *k, *v, *decay, *beta, *first, *state;
     const cpu_view *o, *next;                                            /* delta_rule */

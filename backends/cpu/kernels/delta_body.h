@@ -123,9 +123,8 @@ static void real_delta_decays(const real_delta_shape *s, const real_delta_rows *
 /* c = a b of the lower triangle, and what lies beside it in strips of some rows. */
 static void real_delta_lower(const real_delta_shape *s, int64_t rows, int64_t depth, const REAL *a,
                              int64_t a_pitch, const REAL *b, REAL *c) {
-    enum { STRIP = 16 };
-    for (int64_t i = 0; i < rows; i += STRIP) {
-        int64_t some = rows - i < STRIP ? rows - i : STRIP;
+    for (int64_t i = 0; i < rows; i += DELTA_STRIP) {
+        int64_t some = rows - i < DELTA_STRIP ? rows - i : DELTA_STRIP;
         real_tiles(some, sbp_round_up(i + some, VL), depth, real_tile_matrix(a + i * a_pitch, a_pitch, 1), b,
                    s->block_pitch, c + i * s->block_pitch, s->block_pitch, false);
     }

@@ -35,6 +35,9 @@ static void cross_paths(const cpu_command *command) {
     SBP_CROSS_EITHER(plan->kernel->compute == SBP_F64, cpu_rows_f64, cpu_rows_f32);
     SBP_CROSS_IF(command->rows > plan->item_rows && plan->item_rows > 1, cpu_rows_items);
     SBP_CROSS_IF(n * plan->kernel->heads > ROW_ITEM_ELEMS, cpu_rows_item_row);
+    for (int32_t i = 0; i < plan->kernel->instr_count; i++)
+        if (plan->kernel->instrs[i].op == SBP_RK_PARTIAL_ADD)
+            SBP_CROSS_EITHER(command->rows % SBP_PARTIAL_ROWS, cpu_rows_partials_short, cpu_rows_partials);
     if (plan->pieces) {
         SBP_CROSS(cpu_rows_pieces);
         SBP_CROSS_IF(n % ROW_BLOCK != 0, cpu_rows_pieces_short);
