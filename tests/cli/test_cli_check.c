@@ -65,20 +65,21 @@ static void test_right(void **state) {
 
 /* All commands of hybrids and of experts are compared; and what is right is not called wrong: jumps of the loss, where
  * a step makes rows choose other experts (the first three); a slope that is steeper than steps in bf16 let one see; a
- * gradient of few numbers, which flipped bits leave as it is (the third, too); a loss of few bits; numbers that nearly
- * cancel. */
+ * gradient of few numbers, which flipped bits leave as it is (the third, too); a loss of few bits; a gradient of
+ * few bits; numbers that nearly cancel. */
 static void test_no_false_alarms(void **state) {
     static const struct {
         const char *options;
         const char *unseen; /* a finding that is, or NULL */
     } plans[] = {
         {"granite_hybrid_v/model --seq-len 96 --chunk 32 --weights random:6", "router"},
-        {"qwen3_moe_norm_v/model --seq-len 96 --chunk 32 --weights random:4", "mlp.gate"},
+        {"qwen3_moe_norm_v/model --seq-len 96 --chunk 32 --weights random:12", "mlp.gate"},
         {"qwen3_next_moe_v/model --seq-len 96 --chunk 32 --weights random:8", "mlp.gate"},
         {"gemma3_softcap/model --seq-len 96 --chunk 50 --weights random:76 --dtype bf16", "embed_tokens"},
         {"phi3_plain/model --seq-len 128 --chunk 7 --weights random:11 --objective grpo --loss-type dapo "
          "--freeze '*norm*'",
          NULL},
+        {"lfm2_v/model --seq-len 200 --chunk 96 --weights random:42 --objective kto --grad-dtype bf16", NULL},
         {"olmoe_balanced/model --seq-len 200 --chunk 7 --weights random:95 --lora r=4 --base-dtype nf4 "
          "--objective grpo --beta 0.04",
          NULL},
@@ -108,8 +109,10 @@ static const char *const models[] = {"llama_plain",     "qwen3_sliding",    "gem
 /* One of each is drawn; the first of each is what is taken most often. */
 static const char *const settings[][13] = {
     {"--chunk 32 --seq-len 96", "--chunk 7 --seq-len 96", "--chunk 96 --seq-len 200"},
-    {"", "--dtype bf16", "--dtype fp64"},
-    {"", "--lora r=4", "--lora r=4,dropout=0.3", "--lora r=4,alpha=9 --lora-rslora on"},
+    {"", "--dtype bf16", "--dtype fp64", "--grad-dtype bf16", "--dtype bf16 --residual-dtype fp32",
+     "--dtype bf16 --param-dtype bf16 --master none"},
+    {"", "--lora r=4", "--lora r=4,dropout=0.3", "--lora r=4,alpha=9 --lora-rslora on", "--freeze '*norm*'",
+     "--train '*layers.1.*'"},
     {"", "--offload host", "--offload states", "--offload checkpoints:disk", "--offload gradients+states"},
     {"", "--objective dpo", "--objective orpo", "--objective simpo", "--objective kto", "--objective grpo",
      "--objective ppo", "--objective dpo --loss-type ipo", "--objective grpo --loss-type dapo --beta 0.04",

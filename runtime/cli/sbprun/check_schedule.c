@@ -104,12 +104,23 @@ static void cannot(sbp_check *check, const char *what, const char *text) {
                                         .verdict = SBP_VERDICT_UNCHECKED});
 }
 
+/* Whether gradients are kept in bf16: flipped last bits of weights may then change none of their numbers, where
+ * another order of sums changes one. */
+static bool keeps_bf16(const sbp_program *p) {
+    for (int32_t b = 0; b < p->buffer_count; b++)
+        if (p->buffers[b].role == SBP_ROLE_GRAD && p->buffers[b].dtype == SBP_BF16)
+            return true;
+    return false;
+}
+
 /* What rounding makes of a gradient: what flipped bits do to it. A few numbers may not have seen these: no less
- * than they do to most of its kind, nor than its last bits. */
-static double rounding_of(const sbp_check *check, int32_t t, double norm) {
+ * than they do to most of its kind, nor than its last bits; in bf16 those of one number. */
+static double rounding_of(const sbp_check *check, bool bf16, int32_t t, double norm) {
     double found = sbp_sketch_difference(check->plain, check->rounded, t);
     double kind = check->noise[check->plain->tensors[t].kind],
            last = check->reads == SBP_F64 ? 0x1p-53 : 0x1p-24;
+    if (bf16)
+        last = fmax(last, 0x1p-9 / sqrt((double)check->plain->plan->tensors->tensors[t].map.elems));
     return fmax(found, norm * fmax(kind, last));
 }
 
@@ -119,11 +130,12 @@ static sbp_status find_difference(sbp_check *check, const sbp_sketch *other, con
     double worst = -1;
     const char *name = "";
     int32_t count = 0, differ = 0;
+    bool bf16 = keeps_bf16(plain->plan->program);
     for (int32_t t = 0; t < plain->plan->tensors->count; t++) {
         if (plain->tensors[t].kind < 0)
             continue;
         double norm = fmax(plain->tensors[t].norm, other->tensors[t].norm);
-        double rounding = rounding_of(check, t, norm);
+        double rounding = rounding_of(check, bf16, t, norm);
         double found = sbp_sketch_difference(plain, other, t);
         double over = found == 0 ? 0 : found / (SBP_CHECK_ROUNDING * rounding);
         count++;

@@ -62,7 +62,7 @@ static void add_verdict(sbp_text *out, const sbp_check *check) {
                      count_of(check, SBP_VERDICT_RIGHT));
     else
         sbp_text_add(out, "right: %d of %d%s, in %.0f s\n", count_of(check, SBP_VERDICT_RIGHT), check->count,
-                     count_of(check, SBP_VERDICT_UNSEEN) ? ", the others are smaller than rounding" : "",
+                     count_of(check, SBP_VERDICT_UNSEEN) ? ", the others are unseen" : "",
                      sbp_seconds() - check->began);
 }
 

@@ -9,7 +9,7 @@
 #include "runtime/train/nudge.h"
 
 /* Seconds that losses along gradients may take, about. */
-static const double SLOPES_SECONDS = 30;
+static const double SLOPES_SECONDS = 12;
 enum { LEAST_ROWS = 48 };
 
 /* Whether rows carry numbers of how weights score them, which are not those of shorter ones. */
