@@ -1,11 +1,12 @@
 /* test_limits.c: what kernels have no room for, by the numbers at which it begins: a command at the limit runs, the next
- * size is refused by the device and when the plan is made, in a message with the limit. Conformance has the numbers of
- * commands at their limits. */
+ * size is refused by the device and when the plan is made, in a message with the limit; what no backend takes is no
+ * program. Conformance has the numbers of commands at their limits. */
 #include "backends/cpu/cpu_device.h"
 #include "backends/gpu/gpu.h"
 #include "backends/target.h"
 #include "tests/common/dispatch_add.h"
 #include "tests/common/expect.h"
+#include "tests/unit/place.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
@@ -166,6 +167,70 @@ static void the_first_size_beyond_is_refused(void **state) {
         }
 }
 
+/* The text with `number` in place of each #, and one more in place of $. */
+static const char *with_number(sbp_arena *arena, const char *text, int64_t number) {
+    sbp_text out;
+    sbp_text_init(&out, arena);
+    for (const char *at = text; *at; at++)
+        if (*at == '#' || *at == '$')
+            sbp_text_add(&out, "%lld", (long long)number + (*at == '$'));
+        else
+            sbp_text_add_n(&out, at, 1);
+    return out.data;
+}
+
+#define HEAD                                                                                                 \
+    "program limits\ntarget cpu\nsizes t_max 3, s_max 0, chunk 3, head_chunk 3\narena device 0, host 0\n"    \
+    "scalars T, S\nbuffer first rows device i32[T, 1]\n"
+#define STATES                                                                                               \
+    "buffer wide stream device f32[T, #]\nbuffer slim stream device f32[T, 1]\n"                             \
+    "buffer other stream device f32[T, 1]\nbuffer o stream device f32[T, #]\n"                               \
+    "buffer state workspace device f32[1, #]\nbuffer next workspace device f32[1, #]\n"
+#define ENTRY "input first column first\nentry update {\n  "
+
+/* What no backend takes is no program. */
+static void programs_have_limits_of_their_own(void **state) {
+    static const struct {
+        int64_t limit;
+        const char *text, *message;
+    } limits[] = {
+        {1 << 12,
+         HEAD STATES ENTRY
+         "delta_rule(o := other, next := next, q = wide, k = wide, v = slim, decay = slim, beta = slim, "
+         "first = first, state = state) {heads = 1, key_heads = 1, d_k = #, d_v = 1}\n}\n",
+         "heads 1, key_heads 1, d_k 4097, d_v 1"},
+        {1 << 12,
+         HEAD STATES ENTRY
+         "ssd(y := o, next := next, c = slim, b = slim, x = wide, decay = other, dt = other, "
+         "first = first, state = state) {heads = 1, key_heads = 1, d_k = 1, d_v = #}\n}\n",
+         "heads 1, key_heads 1, d_k 1, d_v 4097"},
+        {15,
+         HEAD "buffer x stream device f32[T, 1]\nbuffer y stream device f32[T, 1]\n"
+              "buffer w workspace device f32[1, $]\nbuffer state workspace device f32[1, #]\n" ENTRY
+              "conv_rows(y := y, x = x, w = w, first = first, state = state)\n}\n",
+         "a state of 16 columns for 1 channels; 1 to 15 rows of them fit"},
+    };
+    (void)state;
+    for (int i = 0; i < SBP_COUNT(limits); i++)
+        for (int beyond = 0; beyond < 2; beyond++) {
+            sbp_arena *arena = sbp_arena_create();
+            sbp_diag *diag = sbp_diag_create();
+            sbp_program *program;
+            const char *text = with_number(arena, limits[i].text, limits[i].limit + beyond);
+            expect_ok(diag, sbp_program_parse(arena, diag, "limits", text, strlen(text), &program));
+            place(program);
+            sbp_status status = sbp_program_verify(program, diag);
+            if (beyond) {
+                assert_int_not_equal(status, SBP_OK);
+                expect_text(diag, limits[i].message);
+            } else {
+                expect_ok(diag, status);
+            }
+            sbp_diag_destroy(diag);
+            sbp_arena_destroy(arena);
+        }
+}
+
 /* Kernels of GPUs count in 32 bits: nothing as large could be had in a test, but its sizes can. */
 static void what_32_bits_do_not_count_is_refused(void **state) {
     const int64_t most = INT32_MAX - 4096;
@@ -186,6 +251,7 @@ static void what_32_bits_do_not_count_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_first_size_beyond_is_refused),
+                                       cmocka_unit_test(programs_have_limits_of_their_own),
                                        cmocka_unit_test(what_32_bits_do_not_count_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
