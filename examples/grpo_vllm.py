@@ -7,8 +7,8 @@ vLLM loads it for the next answers.
     examples/grpo_vllm.py --model Qwen/Qwen3-0.6B [--url http://127.0.0.1:8000] [--reward FILE.py:FUNCTION] [--prompts FILE]
 
 Both see the adapters as files, so --out lies where both can read. A row that sbprun gets is {"prompt_ids", "completion_ids",
-"logprobs", "reward", "group"}: with the log-probabilities that vLLM sampled by, what its numbers differ by from the trainer's
-is made up for. {"end_of_step": true} makes sbprun take a step, write the adapter to OUT/weights/step-N and say so in a line.
+"logprobs", "reward", "group"}: by the log-probabilities that vLLM sampled with, the difference from the trainer's is corrected.
+{"end_of_step": true} makes sbprun take a step, write the adapter to OUT/weights/step-N and say so in a line.
 Needs the standard library only.
 """
 import argparse

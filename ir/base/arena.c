@@ -25,6 +25,7 @@ struct sbp_arena {
 static _Atomic int64_t fail_countdown;
 static _Atomic bool count_pieces;
 static _Atomic int64_t allocated_bytes;
+static _Atomic bool ran_out;
 
 int64_t sbp_test_fail_allocation(int64_t n) {
     return atomic_exchange(&fail_countdown, n);
@@ -48,14 +49,25 @@ static void count_bytes(size_t bytes) {
     atomic_fetch_add_explicit(&allocated_bytes, (int64_t)bytes, memory_order_relaxed);
 }
 
+/* What an allocation gave, remembered where that was nothing. */
+static void *note_failure(void *got) {
+    if (!got)
+        atomic_store_explicit(&ran_out, true, memory_order_relaxed);
+    return got;
+}
+
 void *sbp_malloc(size_t bytes) {
     count_bytes(bytes);
-    return allocation_fails() ? NULL : malloc(bytes ? bytes : 1);
+    return note_failure(allocation_fails() ? NULL : malloc(bytes ? bytes : 1));
 }
 
 void *sbp_realloc(void *old, size_t bytes) {
     count_bytes(bytes);
-    return allocation_fails() ? NULL : realloc(old, bytes ? bytes : 1);
+    return note_failure(allocation_fails() ? NULL : realloc(old, bytes ? bytes : 1));
+}
+
+bool sbp_memory_ran_out(void) {
+    return atomic_load(&ran_out);
 }
 
 sbp_arena *sbp_arena_create(void) {

@@ -8,6 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Whether sbp_malloc, sbp_realloc or an arena has failed in this process (arena.c). */
+bool sbp_memory_ran_out(void);
+
 /* What a process may have at most; 0 when that is not known. */
 int64_t sbp_machine_memory(void);
 /* Who says so: "this machine", "the control group", "ulimit -v", "ulimit -d". */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ir/base/census.h"
+#include "ir/base/machine.h"
 #include "runtime/cli/sbpc/cli.h"
 
 typedef struct invocation {
@@ -74,7 +75,7 @@ int main(int argc, char **argv) {
     sbp_status status = sbp_guard(arena, diag, dispatch, &in);
     if (status == SBP_OK && (fflush(stdout) != 0 || ferror(stdout)))
         status = sbp_fail(diag, SBP_IO, "standard output could not be written");
-    if (status == SBP_MACHINE && sbp_diag_count(diag, SBP_ERROR) == 0)
+    if (status == SBP_MACHINE && sbp_diag_count(diag, SBP_ERROR) == 0 && sbp_memory_ran_out())
         (void)sbp_fail(diag, status, "out of memory for what was at hand, and for saying what");
     sbp_arena_destroy(arena);
     sbp_diag_destroy(diag);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ir/base/census.h"
+#include "ir/base/machine.h"
 #include "runtime/cli/sbprun/commands.h"
 #include "runtime/cli/sbprun/messages.h"
 
@@ -34,7 +35,7 @@ int main(int argc, char **argv) {
     sbp_status status = dispatch(diag, argc, argv);
     if (fflush(stdout) != 0 && status == SBP_OK)
         status = sbp_fail(diag, SBP_IO, "cannot write to standard output");
-    if (status == SBP_MACHINE && sbp_diag_count(diag, SBP_ERROR) == 0)
+    if (status == SBP_MACHINE && sbp_diag_count(diag, SBP_ERROR) == 0 && sbp_memory_ran_out())
         (void)sbp_fail(diag, status, "out of memory for what was at hand, and for saying what");
     sbp_diag_destroy(diag);
     if (status != SBP_OK)
