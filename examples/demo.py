@@ -21,7 +21,7 @@ TRAINING_SECONDS = 60  # of one run that is killed and one that is not
 FEWEST_STEPS, MOST_STEPS = 6, 20
 QUICK_ROWS, QUICK_STEPS = 128, 2
 MODES = ("stream", "checkpoint", "standard")
-MEMORY_ERROR = 0.01  # of what was planned
+MEMORY_ERROR = 0.01  # of what was measured: by so much less may be taken than was planned, and no byte more
 FP32_EPSILON = 2**-23
 wrong = []
 
@@ -195,8 +195,9 @@ def measure_modes(demo):
     draw_modes(demo.path("memory.svg"), demo.rows, rows)
     most = max(rows, key=lambda r: abs(r["planned"] / r["measured"] - 1))
     error = most["planned"] / most["measured"] - 1
-    judge(abs(error) <= MEMORY_ERROR,
-          f"memory planned and measured are at most {abs(error):.2%} apart ({most['mode']}; {MEMORY_ERROR:.0%} is allowed)")
+    judge(all(0 <= r["planned"] / r["measured"] - 1 <= MEMORY_ERROR for r in rows),
+          f"memory measured is not above the plan, and at most {abs(error):.2%} from it ({most['mode']}; "
+          f"{MEMORY_ERROR:.0%} is allowed)")
     losses = [r["loss"] for r in rows]  # of the same kernels on the same weights: some units in the last place
     judge(max(losses) - min(losses) <= 16 * FP32_EPSILON * max(losses),
           f"the losses of the modes are at most {max(losses) - min(losses):.1e} apart")

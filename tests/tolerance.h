@@ -120,15 +120,11 @@
 /* Central differences in fp64 with a step of 1e-5: truncation 1e-10, cancellation 1e-11. */
 #define SBP_TOLERANCE_DIFFERENCES 1e-7
 
-/* Memory of a process on the CPU, in bytes, planned against measured: one huge page, of which scratch memory
- * is made; the system gives them whole or not at all. */
+/* By how much a process on the CPU may take less memory than was planned; it never takes more. In bytes: one huge page,
+ * of which scratch memory is made; the system gives them whole or not at all. */
 #define SBP_TOLERANCE_PROCESS_BYTES (2 << 20)
-/* And by how much it may be more than was planned: pages of libraries, which the system brings in as it
- * likes.
- */
-#define SBP_TOLERANCE_PROCESS_EXCESS_BYTES (512 << 10)
 
-/* Likewise where that is more than those, relative: of a process whose arenas are all but everything. */
+/* Likewise where that is more, relative: of a process whose arenas are all but everything. */
 #define SBP_TOLERANCE_PROCESS 0.005
 
 /* What a process takes with any objective, relative to its plan. */

@@ -466,9 +466,7 @@ typedef struct plan_job {
 
 static sbp_status plan_body(void *user) {
     plan_job *job = user;
-    planner *p = SBP_NEW(job->arena, planner);
-    p->arena = job->arena;
-    p->kernel = job->kernel;
+    planner own = {.arena = job->arena, .kernel = job->kernel}, *p = &own; /* the arena stays with the plan */
     p->plan = job->plan = SBP_NEW(job->arena, cpu_row_plan);
     p->plan->arena = job->arena;
     p->plan->kernel = job->kernel;

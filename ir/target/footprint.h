@@ -20,9 +20,10 @@ struct sbp_process {
     int64_t chunk, head_chunk; /* rows */
     sbp_dtype dtype;           /* of computation */
     int64_t threads, ranks;
-    int64_t tokenizer_bytes; /* of the text that the plan carries */
-    int64_t reordered_bytes; /* of the largest tensor that is put in order while it is read or written */
-    bool prepare;            /* there is a function @prepare (ir/graph/prepare.h) */
+    int64_t tokenizer_bytes;    /* of the text that the plan carries */
+    bool vocabulary_in_weights; /* the weights' file has the same tokens, and they are read with it */
+    int64_t reordered_bytes;    /* of the largest tensor that is put in order while it is read or written */
+    bool prepare;               /* there is a function @prepare (ir/graph/prepare.h) */
 };
 
 struct sbp_footprint {

@@ -185,8 +185,8 @@ static draw make_draw(bench *b) {
     draw_types(b, &d);
     draw_schedule(b, &d);
     bool limited = below(b, 5) == 0;
-    if (limited) /* the process itself takes 5860 KiB more than a tiny one */
-        add(&d, "--memory %dKiB", (SBP_CPU_RUNTIME_BYTES >> 10) + 5860 + (int)below(b, 1400));
+    if (limited) /* the process itself takes 6150 KiB more than one without a model */
+        add(&d, "--memory %dKiB", (SBP_CPU_RUNTIME_BYTES >> 10) + 6150 + (int)below(b, 1400));
     add(&d, "--seq-len %d", d.s->rows);
     return d;
 }

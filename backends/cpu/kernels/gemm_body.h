@@ -201,7 +201,7 @@ static int64_t real_fitting(int64_t count, int64_t unit, int64_t elems, int64_t 
 }
 
 /* What packed a and b may take, in OPERANDs. bf16 that is widened, where there are no products of pairs,
- * takes no more than it would as bf16, for that is what plans count (runtime/cli/sbpc/process.c), or a huge
+ * takes no more than it would as bf16, for that is what plans count (cpu_footprint_target.c), or a huge
  * page. */
 static void real_packed_space(const real_gemm *g, int64_t macro, int64_t *a, int64_t *b) {
     *a = *b = OPERAND_ELEMS;

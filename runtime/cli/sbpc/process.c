@@ -1,6 +1,7 @@
 /* process.c: what the planner has to be told of the process that will run a plan. What it takes is the
  * backend's to say (ir/target/footprint.h). */
 #include "frontends/weights/recipe.h"
+#include "frontends/weights/weights.h"
 #include "runtime/cli/sbpc/cli.h"
 
 enum { USUAL_THREADS = 2 }; /* a plan does not depend on the machine that it is made on */
@@ -28,6 +29,7 @@ sbp_status sbp_cli_describe_process(const sbp_compilation *c, sbp_process *out) 
                          .threads = threads > 0 ? threads : USUAL_THREADS,
                          .ranks = sbp_options_int(c->options, SBP_OPT_RANKS),
                          .tokenizer_bytes = (int64_t)c->tokenizer_bytes,
+                         .vocabulary_in_weights = sbp_weights_is_gguf(c->model_path),
                          .prepare = c->settings.prepare};
     return c->pipeline.target.footprint ? reordered_bytes(c, &out->reordered_bytes) : SBP_OK;
 }
