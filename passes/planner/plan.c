@@ -6,7 +6,7 @@
  * The process that runs a program takes memory beside the arenas, the more the longer the program is, and the
  * limit is one for both: so the program depends on its process, and the process on the program. It begins
  * with the least that the process may come to. Where the program's process then turns out too large for the
- * limit, everything is chosen again with that; three times at most:
+ * limit, everything is chosen again with that; the last time with the most that it may come to, so that it fits:
  *
  *     process of no program -> choose -> lower -> process of the program -> fits?  no: choose ..
  */
@@ -206,6 +206,7 @@ sbp_status sbp_plan_make(sbp_arena *arena, sbp_diag *diag, sbp_module *module, c
                   .plan_request = plan_request,
                   .options = plan_request->options,
                   .request = plan_request->request};
+    p.request.process = &plan_request->process;
     choose_context(&p);
     SBP_TRY(check_rows(&p));
     p.request.process_bytes = process_of_any(&p, false);
@@ -218,11 +219,12 @@ sbp_status sbp_plan_make(sbp_arena *arena, sbp_diag *diag, sbp_module *module, c
         SBP_TRY(status);
         SBP_TRY(lower(&p, &out->pipeline));
         out->process = process_of(&p, out->pipeline.program, &out->pipeline.options.schedule, false);
-        p.request.process_bytes = out->process.bytes;
         if (out->pipeline.stopped || fits(&p, &out->process) || tries == MOST_TRIES)
             break;
+        p.request.process_bytes = tries + 1 < MOST_TRIES ? out->process.bytes : process_of_any(&p, true);
     }
     out->request = p.request;
     cross_chunk(&p);
+    out->request.process_bytes = out->process.bytes;
     return SBP_OK;
 }

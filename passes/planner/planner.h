@@ -49,6 +49,7 @@ typedef struct sbp_schedule_request {
     int64_t tries_for_remedies;    /* of a refusal; 0: SBP_TRIES_FOR_REMEDIES */
     bool terse;                    /* what is refused is: no remedies are looked for */
     int64_t process_bytes;         /* of the memory_bytes, what the process takes beside the arenas */
+    const sbp_process *process;    /* by which that of a remedy is found; NULL: it is process_bytes, too */
     int64_t refused_process_bytes; /* the same of what is refused, where that is known: process_bytes is then
                                       what remedies are tried with; 0: the same */
 } sbp_schedule_request;
@@ -84,6 +85,11 @@ sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_schedule_r
 sbp_status sbp_planner_estimate(const sbp_pipeline *pipeline, int64_t t_max,
                                 const sbp_schedule_options *schedules, int32_t count,
                                 sbp_plan_estimate *out) SBP_CHECKED;
+
+/* What the process takes beside the arenas where it runs the program that these settings make; `about`: all of it
+ * but module, program and chunks. */
+sbp_status sbp_planner_footprint(const sbp_pipeline *pipeline, const sbp_process *about, int64_t t_max,
+                                 const sbp_schedule_options *schedule, sbp_footprint *out) SBP_CHECKED;
 
 /* The longest t for which a finished program, chunks as they are, stays within the given arena bytes; 0:
  * none. */

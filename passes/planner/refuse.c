@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ir/target/footprint.h"
 #include "passes/optimizers/update.h"
 
 /* A refusal while its remedies are looked for. */
@@ -16,6 +17,7 @@ typedef struct refusal {
     sbp_text remedies;
     sbp_remedy *list;
     int32_t count, capacity;
+    sbp_pipeline base; /* with which the last attempt was made */
 } refusal;
 
 /* Attempts at another request or with other options, under the same limit. */
@@ -69,19 +71,33 @@ static bool would_fit(refusal *r, const sbp_pipeline *base, const sbp_schedule_r
     r->tries -= a.search.pl.tries;
     r->ended |= a.search.pl.ended;
     *out = a.search.best;
+    r->base = *base;
     return status == SBP_OK && a.search.found;
+}
+
+/* What a remedy takes on the device: of the process, what its own program makes of it. */
+static int64_t needed_bytes(const refusal *r, const sbp_plan_estimate *e) {
+    const sbp_schedule_request *w = r->s->request;
+    int64_t bytes = sbp_search_needed_bytes(r->s, e);
+    sbp_pipeline p = r->base;
+    sbp_footprint process;
+    p.diag = w->process ? sbp_diag_create() : NULL;
+    if (p.diag && sbp_planner_footprint(&p, w->process, e->t_max, &e->schedule, &process) == SBP_OK)
+        bytes += process.bytes - w->process_bytes;
+    sbp_diag_destroy(p.diag);
+    return bytes;
 }
 
 /* how: "with", "if you drop". */
 static void add_remedy_of(refusal *r, const char *how, const char *option, const sbp_plan_estimate *e) {
     char size[32];
-    int64_t bytes = lacks_host(r->s) ? e->host_bytes : sbp_search_needed_bytes(r->s, e);
+    int64_t device = needed_bytes(r, e), bytes = lacks_host(r->s) ? e->host_bytes : device;
     sbp_text_add(&r->remedies, "%s%s %s (%s)", r->remedies.length > 0 ? ", or " : "", how, option,
                  sbp_format_bytes(size, sizeof size, (double)bytes));
     const sbp_remedy remedy = {
         .option = strcmp(how, "with") == 0 ? option : sbp_arena_printf(r->s->pl.arena, "without %s", option),
         .t_max = e->t_max,
-        .device_bytes = sbp_search_needed_bytes(r->s, e),
+        .device_bytes = device,
         .host_bytes = e->host_bytes,
         .seconds = e->seconds};
     SBP_PUSH(r->s->pl.arena, r->list, r->count, r->capacity, remedy);

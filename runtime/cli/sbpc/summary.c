@@ -13,6 +13,9 @@
 typedef struct change {
     const char *text;
     sbp_plan_estimate estimate;
+    bool step;             /* with an update behind each layer's backward */
+    int64_t process_bytes; /* as of the plan; once it is found, of its own program */
+    bool found;
 } change;
 
 enum { MAX_CHANGES = 16 };
@@ -45,9 +48,16 @@ static const char *room_source(const sbp_compilation *c) {
                                                                        : "this machine";
 }
 
-static int64_t device_bytes(const sbp_compilation *c, const sbp_plan_estimate *e) {
-    const sbp_target_info *target = &c->pipeline.target;
-    return e->device_bytes + c->process.bytes + (target->shared_memory ? e->host_bytes : 0);
+static int64_t needed_bytes(const sbp_compilation *c, const sbp_plan_estimate *e, int64_t process_bytes) {
+    return e->device_bytes + process_bytes + (c->pipeline.target.shared_memory ? e->host_bytes : 0);
+}
+
+static int64_t device_bytes(const sbp_compilation *c) {
+    return needed_bytes(c, &c->estimate, c->process.bytes);
+}
+
+static int64_t changed_bytes(const sbp_compilation *c, const change *one) {
+    return needed_bytes(c, &one->estimate, one->process_bytes);
 }
 
 /* A change of the schedule; estimated with the others of its kind. */
@@ -88,7 +98,7 @@ static sbp_status add_saved_set(changes *ch) {
     none.save_all = false;
     none.saved_count = 0;
     SBP_TRY(sbp_planner_estimate(&ch->base, w.t_max, &none, 1, &bare));
-    if (w.memory_bytes == 0 || device_bytes(c, &bare) > w.memory_bytes)
+    if (w.memory_bytes == 0 || needed_bytes(c, &bare, c->process.bytes) > w.memory_bytes)
         return SBP_OK;
     change *next = &ch->list[ch->count];
     SBP_TRY(sbp_planner_choose(&ch->base, &w, &next->estimate));
@@ -150,6 +160,7 @@ static sbp_status find_changes(changes *ch) {
         change *next = &ch->list[ch->count++];
         p.options.step = true;
         next->text = "--clip none --accumulate 1";
+        next->step = true;
         SBP_TRY(sbp_planner_estimate(&p, c->estimate.t_max, s, 1, &next->estimate));
     }
     return SBP_OK;
@@ -159,12 +170,13 @@ static const char NOTHING_BETTER[] = "better: nothing, no single option helps mu
 
 /* What a change is worth: time saved counts first, then memory saved at a bearable loss of time; a plan that
  * does not fit needs memory most. */
-static double gain(const sbp_compilation *c, const sbp_plan_estimate *e) {
-    const sbp_plan_estimate *now = &c->estimate;
-    bool tight = room(c) > 0 && device_bytes(c, now) > room(c);
+static double gain(const sbp_compilation *c, const change *one) {
+    const sbp_plan_estimate *now = &c->estimate, *e = &one->estimate;
+    int64_t bytes = changed_bytes(c, one);
+    bool tight = room(c) > 0 && device_bytes(c) > room(c);
     double faster = 1 - e->seconds / now->seconds;
-    double smaller = 1 - (double)device_bytes(c, e) / (double)device_bytes(c, now);
-    if (!tight && room(c) > 0 && device_bytes(c, e) > room(c))
+    double smaller = 1 - (double)bytes / (double)device_bytes(c);
+    if (!tight && room(c) > 0 && bytes > room(c))
         return 0;
     if (tight)
         return smaller > 0.03 ? smaller : 0;
@@ -173,35 +185,60 @@ static double gain(const sbp_compilation *c, const sbp_plan_estimate *e) {
     return smaller > 0.1 && smaller + faster > 0.03 ? smaller + faster : 0; /* time lost counts against it */
 }
 
+/* What its own process takes. */
+static sbp_status find_process(const changes *ch, change *one) {
+    sbp_process about;
+    sbp_footprint process;
+    sbp_pipeline p = ch->base;
+    p.options.step |= one->step;
+    SBP_TRY(sbp_cli_describe_process(ch->c, &about));
+    SBP_TRY(sbp_planner_footprint(&p, &about, one->estimate.t_max, &one->estimate.schedule, &process));
+    one->process_bytes = process.bytes;
+    one->found = true;
+    return SBP_OK;
+}
+
+/* The best of all, by its own process; NULL: none helps much. */
+static sbp_status find_best(changes *ch, change **best) {
+    for (int32_t i = 0; i < ch->count; i++)
+        ch->list[i].process_bytes = ch->c->process.bytes;
+    for (;;) {
+        *best = NULL;
+        for (int32_t i = 0; i < ch->count; i++)
+            if (gain(ch->c, &ch->list[i]) > (*best ? gain(ch->c, *best) : 0))
+                *best = &ch->list[i];
+        if (!*best || (*best)->found)
+            return SBP_OK;
+        SBP_TRY(find_process(ch, *best));
+    }
+}
+
 static sbp_status find_advice(sbp_compilation *c) {
     changes ch = {.c = c, .base = c->pipeline};
+    change *best;
     ch.base.module = c->model.module;
     SBP_TRY(find_changes(&ch));
-    const change *best = NULL;
-    for (int32_t i = 0; i < ch.count; i++)
-        if (gain(c, &ch.list[i].estimate) > (best ? gain(c, &best->estimate) : 0))
-            best = &ch.list[i];
+    SBP_TRY(find_best(&ch, &best));
     if (!best) {
         c->advice = NOTHING_BETTER;
         return SBP_OK;
     }
     char before[32], after[32], slow[32], fast[32], more[32];
-    int64_t grows = device_bytes(c, &best->estimate) - device_bytes(c, &c->estimate);
+    int64_t now = device_bytes(c), then = changed_bytes(c, best), grows = then - now;
     bool faster = best->estimate.seconds < c->estimate.seconds;
     const char *price =
         faster && grows > 0
             ? sbp_arena_printf(c->arena, ", for %s more", sbp_format_bytes(more, sizeof more, (double)grows))
             : "";
-    c->advice = sbp_arena_printf(
-        c->arena, "%s: %s%s: %s to %s on the device%s, %s to %s a step (planned)",
-        faster && grows > 0 ? "faster"
-        : faster            ? "faster and smaller"
-                            : "smaller",
-        best->text, price, sbp_format_bytes(before, sizeof before, (double)device_bytes(c, &c->estimate)),
-        sbp_format_bytes(after, sizeof after, (double)device_bytes(c, &best->estimate)),
-        room(c) > 0 && device_bytes(c, &best->estimate) > room(c) ? " (more than there is)" : "",
-        sbp_format_seconds(slow, sizeof slow, c->estimate.seconds),
-        sbp_format_seconds(fast, sizeof fast, best->estimate.seconds));
+    c->advice = sbp_arena_printf(c->arena, "%s: %s%s: %s to %s on the device%s, %s to %s a step (planned)",
+                                 faster && grows > 0 ? "faster"
+                                 : faster            ? "faster and smaller"
+                                                     : "smaller",
+                                 best->text, price, sbp_format_bytes(before, sizeof before, (double)now),
+                                 sbp_format_bytes(after, sizeof after, (double)then),
+                                 room(c) > 0 && then > room(c) ? " (more than there is)" : "",
+                                 sbp_format_seconds(slow, sizeof slow, c->estimate.seconds),
+                                 sbp_format_seconds(fast, sizeof fast, best->estimate.seconds));
     return SBP_OK;
 }
 
@@ -292,7 +329,7 @@ static void add_part(sbp_text *out, int64_t part, int64_t all) {
 static void fits_line(const sbp_compilation *c, sbp_text *out) {
     const sbp_schedule_request *w = &c->request;
     char size[32];
-    int64_t host = c->pipeline.program->arena_bytes[SBP_HOST], needed = device_bytes(c, &c->estimate);
+    int64_t host = c->pipeline.program->arena_bytes[SBP_HOST], needed = device_bytes(c);
     bool shared = c->pipeline.target.shared_memory;
     if (room(c) == 0)
         return;
