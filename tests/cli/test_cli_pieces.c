@@ -204,6 +204,10 @@ static void test_whole_experts_are_said(void **state) {
         assert_non_null(strstr(cli_unfolded(f, "err"), "experts come to the device whole"));
         cli_ok(f, "$C inspect $D/p && ! grep -q pieces $D/out");
     }
+    cli_ok(f, "$R $G/qwen3_moe_norm_v/model --data $G/qwen3_moe_norm_v/train.jsonl --expert-pieces 3 "
+              "--offload states --dry-run"); /* the few lines of a run have it, too */
+    assert_non_null(strstr(cli_text(f, "err"), "\noffloaded  states\n"));
+    assert_non_null(strstr(cli_unfolded(f, "err"), "experts come to the device whole"));
 }
 
 /* ---- drawn -------------------------------------------------------------------------------------------- */

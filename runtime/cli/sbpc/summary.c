@@ -244,16 +244,9 @@ static sbp_status find_advice(sbp_compilation *c) {
 
 /* ---- lines ------------------------------------------------------------------------------------------- */
 
-static void schedule_line(const sbp_compilation *c, sbp_text *out) {
+/* What of a layer is where in parts. */
+static void add_parts(const sbp_compilation *c, sbp_text *out) {
     const sbp_schedule_options *s = &c->estimate.schedule;
-    sbp_text saved;
-    sbp_text_init(&saved, c->arena);
-    sbp_saved_list(&c->pipeline, "+", &saved);
-    sbp_text_add(
-        out, "schedule   %s: chunk %lld, head chunk %lld, segment %lld, checkpoint every %lld, saved: %s%s\n",
-        sbp_options_text(c->options, SBP_OPT_BACKWARD), (long long)s->chunk, (long long)s->head_chunk,
-        (long long)s->segment, (long long)s->checkpoint_every, *saved.data ? saved.data : "layer inputs only",
-        sbp_planner_placement(c->arena, s, ", offloaded: "));
     if (s->gathered == INT32_MAX)
         sbp_text_add(out, "           parameters stay gathered from the forward to the backward\n");
     else if (s->gathered > 2)
@@ -268,6 +261,19 @@ static void schedule_line(const sbp_compilation *c, sbp_text *out) {
                      "it (--offload params) or in blocks, and not in shares of ranks (--zero)\n");
     if (s->host_update)
         sbp_text_add(out, "           updates run on the host's cores, where the states are\n");
+}
+
+static void schedule_line(const sbp_compilation *c, sbp_text *out) {
+    const sbp_schedule_options *s = &c->estimate.schedule;
+    sbp_text saved;
+    sbp_text_init(&saved, c->arena);
+    sbp_saved_list(&c->pipeline, "+", &saved);
+    sbp_text_add(
+        out, "schedule   %s: chunk %lld, head chunk %lld, segment %lld, checkpoint every %lld, saved: %s%s\n",
+        sbp_options_text(c->options, SBP_OPT_BACKWARD), (long long)s->chunk, (long long)s->head_chunk,
+        (long long)s->segment, (long long)s->checkpoint_every, *saved.data ? saved.data : "layer inputs only",
+        sbp_planner_placement(c->arena, s, ", offloaded: "));
+    add_parts(c, out);
 }
 
 static sbp_status longest_line(const sbp_compilation *c, sbp_text *out) {
@@ -389,6 +395,7 @@ static sbp_status add_short_lines(sbp_compilation *c, sbp_text *out) {
     sbp_text_add(out, ", %s\n", type_name(c));
     if (*placement)
         sbp_text_add(out, "%s\n", placement);
+    add_parts(c, out);
     base_line(c, out);
     fits_line(c, out);
     time_line(c, out);
