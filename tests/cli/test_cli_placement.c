@@ -67,6 +67,10 @@ static void test_small_buckets_change_no_bit(void **state) {
                       lengths[k], k ? "away" : "here"));
     cli_same(f, "here/model.safetensors", "away/model.safetensors");
     cli_same(f, "here/checkpoint-2/optimizer.safetensors", "away/checkpoint-2/optimizer.safetensors");
+    /* of plans that are only tried the census hears nothing */
+    cli_ok(f, "SBP_TEST_NAME=t SBP_TEST_PATHS=$D/lines $C compile $S -o $D/q --seq-len max --memory 60MiB "
+              "--offload states");
+    cli_ok(f, "grep -q plan_chunk_shorter $D/lines && ! grep -q plan_bucket $D/lines");
 }
 
 /* ---- gradients and weights of real architectures, everything away ------------------------------------- */
