@@ -110,16 +110,14 @@ static const char *const models[] = {"llama_plain",     "qwen3_sliding",    "gem
 static const char *const settings[][13] = {
     {"--chunk 32 --seq-len 96", "--chunk 7 --seq-len 96", "--chunk 96 --seq-len 200"},
     {"", "--dtype bf16", "--dtype fp64", "--grad-dtype bf16", "--dtype bf16 --residual-dtype fp32",
-     "--dtype bf16 --param-dtype bf16 --master none"},
+     "--dtype bf16 --param-dtype bf16 --master none", "--state-dtype int8"},
     {"", "--lora r=4", "--lora r=4,dropout=0.3", "--lora r=4,alpha=9 --lora-rslora on", "--freeze '*norm*'",
      "--train '*layers.1.*'"},
     {"", "--offload host", "--offload states", "--offload checkpoints:disk", "--offload gradients+states"},
     {"", "--objective dpo", "--objective orpo", "--objective simpo", "--objective kto", "--objective grpo",
      "--objective ppo", "--objective dpo --loss-type ipo", "--objective grpo --loss-type dapo --beta 0.04",
-     "--objective kto --loss-type apo_zero_unpaired", "--objective grpo --importance sequence",
-     "--objective grpo --share-prompt on"},
-    {"", "--optimizer sgd", "--optimizer lion", "--optimizer sgd-momentum", "--optimizer none",
-     "--state-dtype int8"},
+     "--objective kto --loss-type apo_zero_unpaired", "--objective grpo --importance sequence"},
+    {"", "--optimizer sgd", "--optimizer lion", "--optimizer sgd-momentum", "--optimizer none"},
     {"", "--deterministic off", "--packing none", "--head-rows all", "--clip none", "--head-chunk 16"},
     {"", "--backward checkpoint", "--backward standard", "--save none", "--checkpoint-every 2",
      "--segment 2"},
@@ -128,8 +126,8 @@ static const char *const settings[][13] = {
 static const char *draw_settings(io_fixture *f, sbp_rng *rng) {
     sbp_text text;
     sbp_text_init(&text, f->arena);
-    sbp_text_add(&text, "$G/%s/model --weights random:%d", models[sbp_rng_below(rng, SBP_COUNT(models))],
-                 1 + (int)sbp_rng_below(rng, 1000));
+    const char *model = models[sbp_rng_below(rng, SBP_COUNT(models))];
+    sbp_text_add(&text, "$G/%s/model --weights random:%d", model, 1 + (int)sbp_rng_below(rng, 1000));
     for (int i = 0; i < SBP_COUNT(settings); i++) {
         int n = 0;
         while (n < SBP_COUNT(settings[i]) && settings[i][n])
@@ -142,6 +140,8 @@ static const char *draw_settings(io_fixture *f, sbp_rng *rng) {
 /* Models, types, adapters, offload, objectives, optimizers and schedules together: each is right. With SBP_TEST_ALL
  * many; SBP_TEST_SEED=N begins elsewhere. */
 static void test_settings(void **state) {
+    static const char *const others[] = {"--lora r=4 --base-dtype nf4", "--lora r=4 --base-dtype q8_0",
+                                         "--objective grpo --share-prompt on"}; /* not for all models */
     io_fixture *f = *state;
     const char *seed = getenv("SBP_TEST_SEED");
     int first = seed ? atoi(seed) : 1;
@@ -154,11 +154,9 @@ static void test_settings(void **state) {
     }
     cli_ok(f, "mkdir $D/wide");
     cli_put(f, "wide/config.json", wide);
-    for (int i = 0; i < 2; i++) /* blocks of 64, and of 32 */
+    for (int i = 0; i < SBP_COUNT(others); i++)
         check(f, 0,
-              sbp_arena_printf(
-                  f->arena, "$D/wide --weights random:3 --chunk 32 --seq-len 96 --lora r=4 --base-dtype %s",
-                  i ? "q8_0" : "nf4"));
+              sbp_arena_printf(f->arena, "$D/wide --weights random:3 --chunk 32 --seq-len 96 %s", others[i]));
 }
 
 /* ---- what is wrong ------------------------------------------------------------------------------------ */
@@ -298,7 +296,7 @@ static void test_wrong_devices(void **state) {
             int results;
         } kinds[8];
     } faults[] = {
-        {"$D/wide --seq-len 200 --chunk 70",
+        {"$D/wide --seq-len 120 --chunk 50",
          {{SBP_CMD_GEMM, 1},
           {SBP_CMD_ROW, 1},
           {SBP_CMD_ATTN_FWD, 2},
@@ -307,7 +305,7 @@ static void test_wrong_devices(void **state) {
           {SBP_CMD_FILL, 1},
           {SBP_CMD_REDUCE, 1},
           {SBP_CMD_COLSUM, 1}}},
-        {"$G/qwen3_next_moe_v/model --seq-len 200 --chunk 70",
+        {"$G/qwen3_next_moe_v/model --seq-len 120 --chunk 50",
          {{SBP_CMD_EXPERT_GEMM, 1},
           {SBP_CMD_EXPERT_GEMM_DW, 1},
           {SBP_CMD_ROUTE, 1},
@@ -316,7 +314,7 @@ static void test_wrong_devices(void **state) {
           {SBP_CMD_CONV_ROWS_BWD, 3},
           {SBP_CMD_DELTA_RULE, 2},
           {SBP_CMD_DELTA_RULE_BWD, 6}}},
-        {"$G/granite_hybrid_v/model --seq-len 200 --chunk 70", {{SBP_CMD_SSD, 2}, {SBP_CMD_SSD_BWD, 6}}},
+        {"$G/granite_hybrid_v/model --seq-len 120 --chunk 50", {{SBP_CMD_SSD, 2}, {SBP_CMD_SSD_BWD, 6}}},
     };
     io_fixture *f = *state;
     const sbp_plan *plan;
@@ -325,7 +323,7 @@ static void test_wrong_devices(void **state) {
     for (int r = 0; r < 3; r++) {
         sbp_text ids;
         sbp_text_init(&ids, f->arena);
-        write_ids(&ids, r == 2 ? 150 : 18, r);
+        write_ids(&ids, r == 2 ? 80 : 18, r);
         sbp_text_add(&row, "{\"input_ids\": [%s], \"labels\": [%s]}\n", ids.data, ids.data);
     }
     cli_put(f, "rows.jsonl", row.data);
