@@ -182,12 +182,13 @@ static void test_resume_takes_the_options_of_the_run(void **state) {
         cli_fails(f, 2, "cannot change --columns (it was text=story);",
                   sbp_arena_printf(f->arena, "$R %s --resume --out $D/o --columns text=other", again[i]));
         if (i == 1) { /* the plan that is there, were there memory for another or not; or made again */
-            cli_ok(f,
-                   "cp -r $D/o $D/o2; rm $D/o2/plan.bin; $R $S --resume --out $D/o2 --memory 1GiB --lr 3e-3");
+            cli_ok(f, "cp -r $D/o $D/o2; rm $D/o2/plan.bin; $R $S --resume --out $D/o2 --memory 1GiB --lr "
+                      "3e-3 --verbose");
             assert_non_null(strstr(cli_text(f, "err"), "compile tests/data/stories260K -o "));
             cli_same(f, "whole/model.safetensors", "o2/model.safetensors");
         }
-        cli_ok(f, sbp_arena_printf(f->arena, "$R %s --resume --out $D/o --save-every 2 --keep 1", again[i]));
+        cli_ok(f, sbp_arena_printf(f->arena, "$R %s --resume --out $D/o --save-every 2 --keep 1 --verbose",
+                                   again[i]));
         assert_null(strstr(cli_text(f, "err"), "compile"));
         assert_non_null(strstr(cli_text(f, "err"), "note: 5 of 9 steps in "));
         cli_same(f, "whole/model.safetensors", "o/model.safetensors");
