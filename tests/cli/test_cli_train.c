@@ -537,7 +537,7 @@ static void test_a_model_in_one_command(void **state) {
     int count;
     cli_ok(f, "$R $S --data $G/stories260k_trl/train.jsonl --lr 0.001 --shuffle off --steps 20 --out $D/o "
               "--chunk 100 "
-              "--max_grad_norm 1.0 --json");
+              "--max_grad_norm 1.0 --json --verbose");
     assert_int_equal(cli_number(f, cli_json(f, "out"), "steps"), 20);
     const char *err = cli_text(f, "err");
     assert_non_null(strstr(err, "compile tests/data/stories260K -o "));
