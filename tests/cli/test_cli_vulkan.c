@@ -59,13 +59,13 @@ static void test_models(void **state) {
         skip();
     says(f, "no Vulkan GPU: only llvmpipe", "$R " MODEL " " TRAIN);
     says(f, "--backend=vulkan --memory=2717MiB",
-         "SBP_PROXY=gpu,heap=3000000000 $R " MODEL " " TRAIN "--out $D/o");
+         "SBP_PROXY=gpu,heap=3000000000 $R " MODEL " " TRAIN "--verbose --out $D/o");
     assert_non_null(strstr(cli_text(f, "err"), "note: backend vulkan: Pretended GPU"));
     cli_ok(f, "grep -q '\"backend\": \"vulkan\", \"name\": \"Pretended GPU' $D/o/run.json");
     /* 90 % of the heap, less what is used: what the driver's budget says */
     says(f, "--backend=vulkan --memory=2174MiB",
-         "SBP_PROXY=gpu,heap=3000000000,budget,driver=300000000 $R " MODEL " " TRAIN);
-    says(f, "--arch=software --memory=", "$R " MODEL " --backend=vulkan " TRAIN);
+         "SBP_PROXY=gpu,heap=3000000000,budget,driver=300000000 $R " MODEL " " TRAIN "--verbose");
+    says(f, "--arch=software --memory=", "$R " MODEL " --backend=vulkan " TRAIN "--verbose");
     cli_fails(f, 3, "--memory is 54.00 MiB: 10.", "SBP_PROXY=gpu,heap=60000000 $R " MODEL " " TRAIN);
 }
 
