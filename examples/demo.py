@@ -161,7 +161,7 @@ def measure_modes(demo):
         done = json.loads(run_step(demo, f"{mode}.plan", "--steps", "1", "--out", "none", "--json").splitlines()[-1])
         print(f"{mode}: {done['train_seconds']:.1f} s", flush=True)
         parts = planned["categories"]
-        resident = sum(parts[k] for k in ("parameters", "gradients", "optimizer state", "process"))
+        resident = sum(parts[k] for k in ("parameters", "gradients", "optimizer state", "the process itself"))
         rows.append(
             {
                 "mode": mode,
@@ -371,7 +371,7 @@ def same_bytes(*paths):
 
 def draw_modes(path, length, rows):
     """Planned memory by what it is for, a bar for each mode; a mark at what the process took."""
-    kinds = (("parameters", "#4e79a7"), ("gradients", "#f28e2b"), ("optimizer state", "#59a14f"), ("process", "#bab0ac"),
+    kinds = (("parameters", "#4e79a7"), ("gradients", "#f28e2b"), ("optimizer state", "#59a14f"), ("the process itself", "#bab0ac"),
              ("activations and scratch", "#e15759"))
     left, width, height = 90, 560, 30
     most = max(max(r["planned"], r["measured"]) for r in rows)

@@ -603,8 +603,9 @@ static void test_offloading_moves_bytes(void **state) {
                                        deep[i], offload[k]));
             const sbp_json *peak = sbp_json_member(cli_json(f, "out"), "peak_bytes");
             host[k] = cli_number(f, peak, "host");
-            device[k] = cli_number(f, peak, "device") -
-                        cli_number(f, sbp_json_member(cli_json(f, "out"), "categories"), "process");
+            device[k] =
+                cli_number(f, peak, "device") -
+                cli_number(f, sbp_json_member(cli_json(f, "out"), "categories"), "the process itself");
         }
         if (host[0] != 0 || host[1] <= 0 || device[1] >= device[0])
             fail_msg("%s: host %g and %g bytes, device %g and %g", deep[i], host[0], host[1], device[0],

@@ -478,8 +478,8 @@ static void test_frozen_parts(void **state) {
 static void test_the_picture_of_memory(void **state) {
     io_fixture *f = *state;
     static const char *const texts[] = {
-        ">parameters 1015.",     ">gradients 1015.", ">optimizer state 1.98 MiB",
-        ">process and threads ", "(not to scale)",   " come and go<"};
+        ">parameters 1015.",    ">gradients 1015.", ">optimizer state 1.98 MiB",
+        ">the process itself ", "(not to scale)",   " come and go<"};
     cli_ok(f, "$C compile $S -o $D/p --seq-len 1024 --chunk 64 && $C inspect $D/p --svg $D/m.svg");
     const char *svg = sbp_arena_strdup(f->arena, text_of(f, "m.svg"));
     double least = 1e9, most = 0;

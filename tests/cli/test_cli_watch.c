@@ -167,6 +167,88 @@ static void test_secrets(void **state) {
     assert_non_null(strstr(cli_text(f, "all/o2/run.json"), "\"--hub-token=***\""));
 }
 
+/* What compile, inspect, report.html and the card say of a plan's memory, compared by their words. */
+static void test_one_account_of_memory(void **state) {
+    static const char *const spaces[] = {"device", "host", "disk"}, *const titles[] = {"Device", "Host",
+                                                                                       "Disk"};
+    io_fixture *f = *state;
+    char size[32];
+    cli_put(f, "held.jsonl", "{\"text\": \"Once upon a time.\"}\n");
+    cli_put(f, "told.jsonl", "{\"text\": \"Once upon a time there was a cat.\"}\n");
+    cli_ok(f, "$C compile $S -o $D/p --seq-len 300 --threads 2 --offload states+saved:disk --save gate");
+    const char *compiled = sbp_arena_strdup(f->arena, cli_text(f, "err"));
+    cli_ok(f, "$C inspect $D/p");
+    const char *inspected = sbp_arena_strdup(f->arena, cli_text(f, "out"));
+    cli_ok(f, "$R $D/p --data $D/told.jsonl --eval $D/held.jsonl --steps 1 --threads 2 --json --out $D/o");
+    double planned = cli_number(f, cli_json(f, "out"), "peak_bytes_planned"), sum = 0;
+    const char *page = sbp_arena_strdup(f->arena, cli_text(f, "o/report.html")),
+               *card = sbp_arena_strdup(f->arena, cli_text(f, "o/README.md"));
+    cli_ok(f, "$C inspect $D/p --json");
+    const sbp_json *memory = sbp_json_member(cli_json(f, "out"), "memory");
+    int shown = 0;
+    for (int s = 0; s < 3; s++) {
+        const sbp_json *parts = sbp_json_member(memory, spaces[s]);
+        double all = 0;
+        assert_non_null(parts);
+        for (int64_t i = 0; i < parts->count; i++) {
+            const char *name = parts->items[i].key;
+            double bytes = (double)parts->items[i].integer;
+            all += bytes;
+            if (bytes <= 0)
+                continue;
+            sbp_format_bytes(size, sizeof size, bytes);
+            if (!strstr(page, sbp_arena_printf(f->arena, "<th>%s</th><td>%s</td>", name, size)) ||
+                !strstr(inspected, sbp_arena_printf(f->arena, "           %-28s %12s  ", name, size)))
+                fail_msg("%s of %s: %s is not in:\n%s\n%s", name, spaces[s], size, page, inspected);
+            shown++;
+        }
+        if (s < 2) /* here the host is the device */
+            sum += all;
+        if (all > 0)
+            assert_non_null(strstr(page, sbp_arena_printf(f->arena, "<h3>%s: %s</h3>", titles[s],
+                                                          sbp_format_bytes(size, sizeof size, all))));
+        for (int64_t i = 0; s == 0 && i < parts->count; i++)
+            if (100 * (double)parts->items[i].integer >= all) {
+                sbp_format_bytes(size, sizeof size, (double)parts->items[i].integer);
+                assert_non_null(strstr(
+                    card, sbp_arena_printf(f->arena, "| of it `%s` | %s |", parts->items[i].key, size)));
+                assert_non_null(strstr(compiled, size)); /* lines are cut anywhere */
+            }
+    }
+    assert_true(shown > 10 && sum == planned);
+    sbp_format_bytes(size, sizeof size, planned);
+    assert_non_null(strstr(page, sbp_arena_printf(f->arena, "<th>memory planned</th><td>%s</td>", size)));
+    assert_non_null(strstr(card, sbp_arena_printf(f->arena, "| memory planned | %s |", size)));
+    assert_non_null(strstr(page, "<tr><th>data</th><td>told.jsonl</td></tr>"));
+    /* another number of threads than the plan's: pages have that of the run */
+    cli_ok(f, "$R $D/p --data $D/told.jsonl --steps 1 --threads 3 --json --out $D/t");
+    double more = cli_number(f, cli_json(f, "out"), "peak_bytes_planned");
+    assert_true(more > planned);
+    double host = 0;
+    for (int64_t i = 0; i < sbp_json_member(memory, "host")->count; i++)
+        host += (double)sbp_json_member(memory, "host")->items[i].integer;
+    assert_non_null(strstr(
+        cli_text(f, "t/report.html"),
+        sbp_arena_printf(f->arena, "<h3>Device: %s</h3>", sbp_format_bytes(size, sizeof size, more - host))));
+    assert_non_null(strstr(page, "<tr><th>evaluation</th><td>held.jsonl</td></tr>"));
+}
+
+/* Settings are what was given, once. */
+static void test_settings_are_what_was_given(void **state) {
+    io_fixture *f = *state;
+    cli_put(f, "told.jsonl", "{\"text\": \"Once upon a time there was a cat.\"}\n");
+    cli_ok(f, "$R $S --data $D/told.jsonl --steps 1 --objective sft --chunk 16 --out $D/o");
+    const char *text = sbp_arena_strdup(f->arena, cli_text(f, "o/report.html"));
+    const char *page = strstr(text, "<h2>Settings</h2>");
+    assert_non_null(page);
+    assert_non_null(strstr(page, "<th>--chunk</th><td>16</td>"));
+    assert_non_null(strstr(page, "<th>objective</th><td>sft</td>"));
+    assert_null(strstr(page, "<th>--objective</th>"));
+    assert_null(strstr(page, "<th>--memory</th>"));
+    cli_ok(f, "$R $S --data $D/told.jsonl --steps 1 --memory 100MiB --out $D/m");
+    assert_non_null(strstr(cli_text(f, "m/report.html"), "<th>--memory</th><td>"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_useful_operations, cli_setup, io_teardown),
@@ -174,6 +256,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_peaks, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_quiet_and_verbose, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_secrets, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_one_account_of_memory, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_settings_are_what_was_given, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

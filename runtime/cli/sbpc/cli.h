@@ -102,17 +102,24 @@ void sbp_cli_net_line(const sbp_program *program, const sbp_target_info *target,
 void sbp_cli_write_net(sbp_json_writer *j, const sbp_program *program, const sbp_target_info *target);
 void sbp_cli_write_traffic(sbp_json_writer *w, const sbp_traffic *traffic, const double *busy);
 
-/* Memory at the moment of highest demand, as text: "parameters 0.51 GiB, ..": what has a hundredth of it or
- * more. */
-sbp_status sbp_cli_memory_line(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
-                               int64_t alignment, sbp_text *out) SBP_CHECKED;
-/* Bytes per category in the order of first use; names are those of roles.def. */
+/* What holds the memory of a plan when most of it is held: names of roles.def, gaps between buffers, and, last on the
+ * device, the process itself; together they are all of the space. Plans carry it, and every page shows it. */
 typedef struct sbp_category {
     const char *name;
     int64_t bytes;
 } sbp_category;
-sbp_status sbp_cli_categories(sbp_arena *arena, sbp_diag *diag, const sbp_program *program, int64_t alignment,
-                              sbp_category out[SBP_ROLE_COUNT + 1], int32_t *count) SBP_CHECKED;
+typedef struct sbp_account {
+    sbp_category parts[SBP_SPACE_COUNT][SBP_ROLE_COUNT + 2];
+    int32_t counts[SBP_SPACE_COUNT];
+} sbp_account;
+sbp_status sbp_cli_account(sbp_arena *arena, sbp_diag *diag, const sbp_program *program, int64_t alignment,
+                           int64_t process_bytes, sbp_account *out) SBP_CHECKED;
+/* The device's, as text: "parameters 0.51 GiB, ..": what has a hundredth of the arena or more, without the process. */
+void sbp_cli_memory_line(const sbp_account *account, sbp_text *out);
+/* {"device": {name: bytes}, "host": .., "disk": ..}: what is held, without a key as the root; and all names of the
+ * device's, with zeros. */
+void sbp_cli_write_account(sbp_json_writer *w, const char *key, const sbp_account *account);
+void sbp_cli_write_categories(sbp_json_writer *w, const char *key, const sbp_account *account);
 
 /* A picture: positions of the training entry from left to right, addresses of what comes and goes from bottom
  * to top; below them, folded and not to scale, what is there all the time by category, and the process. */

@@ -79,11 +79,11 @@ static bool updates_on_host(const inspection *in) {
 
 static sbp_status print_json(const inspection *in, sbp_text *out) {
     const sbp_program *p = in->program;
-    sbp_category categories[SBP_ROLE_COUNT + 1];
-    int32_t count;
+    sbp_account account;
     double device, host;
     sbp_cost cost;
-    SBP_TRY(sbp_cli_categories(in->arena, in->diag, p, in->info.alignment_bytes, categories, &count));
+    SBP_TRY(
+        sbp_cli_account(in->arena, in->diag, p, in->info.alignment_bytes, in->info.runtime_bytes, &account));
     SBP_TRY(sbp_planner_bytes_per_token(in->arena, in->diag, p, &in->info, &device, &host));
     sbp_cost_step(in->arena, p, p->t_max, &in->info, &cost);
     static const char *const numbers[] = {"chunk", "head_chunk", "segment", "checkpoint_every"};
@@ -91,11 +91,8 @@ static sbp_status print_json(const inspection *in, sbp_text *out) {
     sbp_json_writer w = sbp_json_writer_on(out);
     sbp_json_write_object(&w, NULL);
     sbp_cli_write_peak(&w, p, in->info.runtime_bytes);
-    sbp_json_write_object(&w, "categories");
-    for (int32_t i = 0; i < count; i++)
-        sbp_json_write_int(&w, categories[i].name, categories[i].bytes);
-    sbp_json_write_int(&w, "process", in->info.runtime_bytes);
-    sbp_json_write_end(&w);
+    sbp_cli_write_categories(&w, "categories", &account);
+    sbp_cli_write_account(&w, "memory", &account);
     sbp_json_write_double(&w, "bytes_per_token", device);
     sbp_json_write_double(&w, "host_bytes_per_token", host);
     for (int i = 0; i < SBP_COUNT(numbers); i++)
@@ -119,6 +116,26 @@ static sbp_status print_json(const inspection *in, sbp_text *out) {
     sbp_json_write_int(&w, "commands", cost.commands);
     sbp_json_write_end(&w);
     sbp_text_add(out, "\n");
+    return SBP_OK;
+}
+
+/* A line for each part, with its share of the space. */
+static sbp_status print_account(const inspection *in, sbp_text *out) {
+    const sbp_program *p = in->program;
+    sbp_account account;
+    char size[32];
+    SBP_TRY(
+        sbp_cli_account(in->arena, in->diag, p, in->info.alignment_bytes, in->info.runtime_bytes, &account));
+    for (int space = 0; space < SBP_SPACE_COUNT; space++) {
+        int64_t all = p->arena_bytes[space] + (space == SBP_DEVICE ? in->info.runtime_bytes : 0);
+        if (space != SBP_DEVICE && all > 0)
+            sbp_text_add(out, "           on %s:\n", space == SBP_HOST ? "the host" : "disk");
+        for (int32_t i = 0; i < account.counts[space]; i++)
+            if (account.parts[space][i].bytes > 0)
+                sbp_text_add(out, "           %-28s %12s  %5.1f %%\n", account.parts[space][i].name,
+                             sbp_format_bytes(size, sizeof size, (double)account.parts[space][i].bytes),
+                             100.0 * (double)account.parts[space][i].bytes / (double)all);
+    }
     return SBP_OK;
 }
 
@@ -147,16 +164,7 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
         sbp_text_add(out, ", %s on disk",
                      sbp_format_bytes(size, sizeof size, (double)p->arena_bytes[SBP_DISK]));
     sbp_text_add(out, "\n");
-    sbp_category categories[SBP_ROLE_COUNT + 1];
-    int32_t count;
-    SBP_TRY(sbp_cli_categories(in->arena, in->diag, p, in->info.alignment_bytes, categories, &count));
-    for (int32_t i = 0; i < count; i++)
-        if (categories[i].bytes > 0)
-            sbp_text_add(out, "           %-28s %12s  %5.1f %%\n", categories[i].name,
-                         sbp_format_bytes(size, sizeof size, (double)categories[i].bytes),
-                         100.0 * (double)categories[i].bytes / (double)p->arena_bytes[SBP_DEVICE]);
-    sbp_text_add(out, "           %-28s %12s\n", "the process itself",
-                 sbp_format_bytes(size, sizeof size, (double)in->info.runtime_bytes));
+    SBP_TRY(print_account(in, out));
     sbp_text kept;
     sbp_text_init(&kept, in->arena);
     if (sbp_program_describe_kept(in->arena, p, &kept))

@@ -5,10 +5,12 @@
 #include "passes/memory.h"
 #include "runtime/cli/sbpc/cli.h"
 
-sbp_status sbp_cli_categories(sbp_arena *arena, sbp_diag *diag, const sbp_program *program, int64_t alignment,
-                              sbp_category out[SBP_ROLE_COUNT + 1], int32_t *count) {
+#define PROCESS "the process itself"
+
+static sbp_status account_of(sbp_arena *arena, sbp_diag *diag, const sbp_program *program, sbp_space space,
+                             int64_t alignment, sbp_category *out, int32_t *count) {
     sbp_memory_peak peak;
-    SBP_TRY(sbp_memory_find_peak(arena, program, SBP_DEVICE, alignment, diag, &peak));
+    SBP_TRY(sbp_memory_find_peak(arena, program, space, alignment, diag, &peak));
     *count = 0;
     for (int r = 0; r < SBP_ROLE_COUNT; r++) {
         const char *name = sbp_role_category((sbp_role)r);
@@ -25,27 +27,53 @@ sbp_status sbp_cli_categories(sbp_arena *arena, sbp_diag *diag, const sbp_progra
     return SBP_OK;
 }
 
-sbp_status sbp_cli_memory_line(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
-                               int64_t alignment, sbp_text *out) {
-    sbp_category categories[SBP_ROLE_COUNT + 1];
-    int32_t count;
-    SBP_TRY(sbp_cli_categories(arena, diag, program, alignment, categories, &count));
+sbp_status sbp_cli_account(sbp_arena *arena, sbp_diag *diag, const sbp_program *program, int64_t alignment,
+                           int64_t process_bytes, sbp_account *out) {
+    for (int space = 0; space < SBP_SPACE_COUNT; space++)
+        SBP_TRY(account_of(arena, diag, program, (sbp_space)space, alignment, out->parts[space],
+                           &out->counts[space]));
+    out->parts[SBP_DEVICE][out->counts[SBP_DEVICE]++] = (sbp_category){PROCESS, process_bytes};
+    return SBP_OK;
+}
+
+void sbp_cli_memory_line(const sbp_account *account, sbp_text *out) {
+    const sbp_category *parts = account->parts[SBP_DEVICE];
+    int32_t count = account->counts[SBP_DEVICE] - 1; /* without the process */
+    int64_t all = 0, rest = 0;
     bool any = false;
-    int64_t rest = 0;
+    char bytes[32];
+    for (int32_t i = 0; i < count; i++)
+        all += parts[i].bytes;
     for (int32_t i = 0; i < count; i++) {
-        char bytes[32];
-        if (100 * categories[i].bytes < program->arena_bytes[SBP_DEVICE]) {
-            rest += categories[i].bytes;
+        if (100 * parts[i].bytes < all) {
+            rest += parts[i].bytes;
             continue;
         }
-        sbp_text_add(out, "%s%s %s", any ? ", " : "", categories[i].name,
-                     sbp_format_bytes(bytes, sizeof bytes, (double)categories[i].bytes));
+        sbp_text_add(out, "%s%s %s", any ? ", " : "", parts[i].name,
+                     sbp_format_bytes(bytes, sizeof bytes, (double)parts[i].bytes));
         any = true;
     }
-    char bytes[32];
     if (rest > 0)
         sbp_text_add(out, ", others %s", sbp_format_bytes(bytes, sizeof bytes, (double)rest));
-    return SBP_OK;
+}
+
+void sbp_cli_write_categories(sbp_json_writer *w, const char *key, const sbp_account *account) {
+    sbp_json_write_object(w, key);
+    for (int32_t i = 0; i < account->counts[SBP_DEVICE]; i++)
+        sbp_json_write_int(w, account->parts[SBP_DEVICE][i].name, account->parts[SBP_DEVICE][i].bytes);
+    sbp_json_write_end(w);
+}
+
+void sbp_cli_write_account(sbp_json_writer *w, const char *key, const sbp_account *account) {
+    sbp_json_write_object(w, key);
+    for (int space = 0; space < SBP_SPACE_COUNT; space++) {
+        sbp_json_write_object(w, sbp_space_names[space]);
+        for (int32_t i = 0; i < account->counts[space]; i++)
+            if (account->parts[space][i].bytes > 0)
+                sbp_json_write_int(w, account->parts[space][i].name, account->parts[space][i].bytes);
+        sbp_json_write_end(w);
+    }
+    sbp_json_write_end(w);
 }
 
 /* ---- the picture ------------------------------------------------------------------------------------- */
@@ -162,7 +190,7 @@ static int bands(picture *p, int64_t process_bytes) {
             band(p, number++, sbp_role_category((sbp_role)r), bytes, colour_of((sbp_role)r));
     }
     if (process_bytes > 0)
-        band(p, number++, "process and threads", process_bytes, colours[SBP_COUNT(colours) - 1]);
+        band(p, number++, PROCESS, process_bytes, colours[SBP_COUNT(colours) - 1]);
     return number;
 }
 

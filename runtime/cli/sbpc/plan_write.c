@@ -225,7 +225,19 @@ static const char *defaults_tree(const sbp_compilation *c) {
     return t.text.data;
 }
 
-static void meta_section(const sbp_compilation *c, const sbp_useful_work *work, sbp_text *out) {
+static sbp_status memory_tree(const sbp_compilation *c, const char **out) {
+    tree t;
+    sbp_json_writer *w = begin_tree(c, &t);
+    sbp_account account;
+    SBP_TRY(sbp_cli_account(c->arena, c->diag, c->pipeline.program, c->pipeline.target.alignment_bytes,
+                            c->process.bytes, &account));
+    sbp_cli_write_account(w, NULL, &account);
+    *out = t.text.data;
+    return SBP_OK;
+}
+
+static void meta_section(const sbp_compilation *c, const sbp_useful_work *work, const char *memory,
+                         sbp_text *out) {
     const sbp_model *m = &c->model;
     const sbp_plan_meta meta = {
         .sbpc = SBP_VERSION,
@@ -263,6 +275,7 @@ static void meta_section(const sbp_compilation *c, const sbp_useful_work *work, 
         .options = options_tree(c),
         .arguments = arguments_tree(c),
         .eos_ids = eos_tree(c),
+        .memory = memory,
         .special_tokens = special_tokens_tree(c),
         .schedule = schedule_tree(c),
         .estimate = estimate_tree(c, work),
@@ -286,7 +299,9 @@ sbp_status sbp_cli_write_plan(const sbp_compilation *c) {
     sbp_pipeline before = c->pipeline;
     before.module = c->model.module;
     SBP_TRY(sbp_planner_useful_work(&before, &work));
-    meta_section(c, &work, &meta);
+    const char *memory;
+    SBP_TRY(memory_tree(c, &memory));
+    meta_section(c, &work, memory, &meta);
     const void *kernels = NULL;
     int64_t kernel_bytes = 0;
     if (c->target->compile)

@@ -429,7 +429,9 @@ static sbp_status add_lines(sbp_compilation *c, sbp_text *out) {
                          sbp_format_bytes(host, sizeof host, (double)program->arena_bytes[space]),
                          space == SBP_HOST ? "the host" : "disk");
     sbp_text_add(out, "\n           ");
-    SBP_TRY(sbp_cli_memory_line(c->arena, c->diag, program, target->alignment_bytes, out));
+    sbp_account account;
+    SBP_TRY(sbp_cli_account(c->arena, c->diag, program, target->alignment_bytes, c->process.bytes, &account));
+    sbp_cli_memory_line(&account, out);
     sbp_text_add(out, "\n");
     sbp_text kept;
     sbp_text_init(&kept, c->arena);
@@ -474,10 +476,9 @@ void sbp_cli_write_peak(sbp_json_writer *w, const sbp_program *program, int64_t 
 
 sbp_status sbp_cli_summary_json(const sbp_compilation *c, sbp_text *out) {
     const sbp_program *program = c->pipeline.program;
-    sbp_category categories[SBP_ROLE_COUNT + 1];
-    int32_t count = 0;
-    SBP_TRY(sbp_cli_categories(c->arena, c->diag, program, c->pipeline.target.alignment_bytes, categories,
-                               &count));
+    sbp_account account;
+    SBP_TRY(sbp_cli_account(c->arena, c->diag, program, c->pipeline.target.alignment_bytes, c->process.bytes,
+                            &account));
     double row, row_host;
     SBP_TRY(sbp_planner_bytes_per_token(c->arena, c->diag, program, &c->pipeline.target, &row, &row_host));
     sbp_json_writer w = sbp_json_writer_on(out);
@@ -488,10 +489,7 @@ sbp_status sbp_cli_summary_json(const sbp_compilation *c, sbp_text *out) {
     sbp_json_write_double(&w, "seconds", c->estimate.seconds);
     sbp_json_write_double(&w, "flops", c->estimate.flops);
     sbp_cli_write_peak(&w, program, c->process.bytes);
-    sbp_json_write_object(&w, "categories");
-    for (int32_t i = 0; i < count; i++)
-        sbp_json_write_int(&w, categories[i].name, categories[i].bytes);
-    sbp_json_write_end(&w);
+    sbp_cli_write_categories(&w, "categories", &account);
     sbp_cli_write_schedule(&w, "schedule", c);
     sbp_json_write_object(&w, "bytes_per_token");
     sbp_json_write_double(&w, "device", row);

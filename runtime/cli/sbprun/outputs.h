@@ -94,8 +94,6 @@ sbp_status sbp_run_print_summary(sbp_world *world, const sbp_session *session,
 /* The same of --dump-gradients, in whose file they are. */
 sbp_status sbp_run_print_gradients(const sbp_world *world, const sbp_inputs *inputs,
                                    const sbp_session *session, const char *path) SBP_CHECKED;
-/* What the plan says, for the threads of this run. */
-int64_t sbp_run_peak_planned(const sbp_world *world, const sbp_session *session);
 int64_t sbp_run_peak_measured(const sbp_world *world); /* 0: the driver does not report it */
 
 /* ---- run_curve.c ----------------------------------------------------------------------------------- */
@@ -117,6 +115,23 @@ typedef struct sbp_curve {
 sbp_status sbp_run_read_curve(const sbp_world *world, const sbp_outputs *outputs, const char *const *keys,
                               int32_t key_count, int32_t most, sbp_curve *out) SBP_CHECKED;
 
+/* ---- run_account.c --------------------------------------------------------------------------------- */
+
+/* What the plan says, for the threads of this run. */
+int64_t sbp_run_peak_planned(const sbp_world *world, const sbp_session *session);
+
+typedef struct sbp_run_part {
+    const char *name;
+    int64_t bytes;
+} sbp_run_part;
+typedef struct sbp_run_account {
+    sbp_run_part *parts;
+    int32_t count; /* 0: a plan of an earlier version does not say */
+    int64_t bytes; /* of all */
+} sbp_run_account;
+/* The parts of a space as `sbpc inspect` prints them, for the threads of this run. Below a guard. */
+sbp_run_account sbp_run_account_of(const sbp_world *world, const sbp_session *session, sbp_space space);
+
 /* ---- run_card.c ------------------------------------------------------------------------------------ */
 
 /* README.md beside the model: what it is of, how it was trained and how it is loaded. Nothing that was not
@@ -124,10 +139,12 @@ sbp_status sbp_run_read_curve(const sbp_world *world, const sbp_outputs *outputs
 sbp_status sbp_run_write_card(const sbp_world *world, const sbp_inputs *inputs, const sbp_session *session,
                               const sbp_outputs *outputs) SBP_CHECKED;
 
-/* Settings that may be shown to anybody: numbers and words of options. Below a guard. */
+/* Settings that may be shown to anybody, of those that were given: numbers and words of options. Below a guard. */
 typedef void (*sbp_setting_visitor)(void *user, const char *name, const char *value);
 void sbp_run_each_setting(const sbp_world *world, const sbp_session *session, sbp_setting_visitor visit,
                           void *user);
+/* The name of a data set that lies in a cache of the Hub; NULL: it does not. */
+const char *sbp_run_dataset_name(sbp_arena *arena, const char *path);
 
 /* ---- run_page.c ------------------------------------------------------------------------------------ */
 

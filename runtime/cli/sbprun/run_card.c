@@ -96,14 +96,14 @@ static const char *find_license(card *c, const char *directory) {
 }
 
 /* The name of a data set that lies in a cache of the Hub: ../datasets--ORGANISATION--NAME/..; NULL: it does not. */
-static const char *dataset_of(card *c, const char *path) {
+const char *sbp_run_dataset_name(sbp_arena *arena, const char *path) {
     static const char mark[] = "/datasets--";
     char resolved[4096];
     const char *at = realpath(path, resolved) ? strstr(resolved, mark) : NULL;
     if (!at && !(at = strstr(path, mark)))
         return NULL;
     at += strlen(mark);
-    char *name = sbp_arena_strndup(c->arena, at, strcspn(at, "/")), *gap = strstr(name, "--");
+    char *name = sbp_arena_strndup(arena, at, strcspn(at, "/")), *gap = strstr(name, "--");
     if (gap) {
         *gap = '/';
         memmove(gap + 1, gap + 2, strlen(gap + 2) + 1);
@@ -114,7 +114,8 @@ static const char *dataset_of(card *c, const char *path) {
 static void add_datasets(const sbp_world *world, card *c) {
     const char *last = NULL;
     for (int32_t i = 0; i < sbp_options_list_count(world->options, SBP_OPT_DATA); i++) {
-        const char *name = dataset_of(c, sbp_options_list_at(world->options, SBP_OPT_DATA, i));
+        const char *name =
+            sbp_run_dataset_name(c->arena, sbp_options_list_at(world->options, SBP_OPT_DATA, i));
         if (!name || (last && strcmp(last, name) == 0))
             continue;
         if (!last)
@@ -153,7 +154,8 @@ static sbp_status add_front_matter(const sbp_world *world, const sbp_session *se
 
 /* Whether a value may be shown: numbers and words of the option, not what it names. */
 static bool is_shown(const sbp_option *option) {
-    if (option->state != SBP_OPTION_BUILT || option->resume == SBP_RESUME_OF_A_START)
+    if (option->state != SBP_OPTION_BUILT || option->resume == SBP_RESUME_OF_A_START ||
+        option->id == SBP_OPT_OBJECTIVE) /* which is there by its name */
         return false;
     if (option->kind != SBP_OPTION_TEXT && option->kind != SBP_OPTION_LIST)
         return true;
@@ -161,14 +163,15 @@ static bool is_shown(const sbp_option *option) {
            option->id == SBP_OPT_SAVE || option->id == SBP_OPT_OFFLOAD;
 }
 
-/* "--name=value" */
-static void show_setting(sbp_arena *arena, const char *argument, sbp_setting_visitor visit, void *user) {
+/* "--name=value"; `given`: the options among which it must be, NULL: it need not. */
+static void show_setting(sbp_arena *arena, const sbp_options *given, const char *argument,
+                         sbp_setting_visitor visit, void *user) {
     const char *equals = strchr(argument, '=');
     const sbp_option *option =
         strncmp(argument, "--", 2) == 0 && equals
             ? sbp_option_find(sbp_arena_strndup(arena, argument + 2, (size_t)(equals - argument) - 2))
             : NULL;
-    if (option && is_shown(option))
+    if (option && is_shown(option) && (!given || sbp_options_given(given, option->id)))
         visit(user, sbp_arena_printf(arena, "--%s", option->name), equals + 1);
 }
 
@@ -181,10 +184,11 @@ void sbp_run_each_setting(const sbp_world *world, const sbp_session *session, sb
         visit(user, "objective", session->info.meta.objective);
     for (int64_t i = 0; compiled && compiled->kind == SBP_JSON_ARRAY && i < compiled->count; i++)
         if (compiled->items[i].kind == SBP_JSON_STRING)
-            show_setting(world->arena, compiled->items[i].string, visit, user);
+            show_setting(world->arena, session->model ? world->options : NULL, compiled->items[i].string,
+                         visit, user);
     sbp_options_to_args(world->options, SBP_PHASE_RUN, SBP_PHASE_COMPILE, world->arena, &given, &count);
     for (int32_t i = 0; i < count; i++)
-        show_setting(world->arena, given[i], visit, user);
+        show_setting(world->arena, NULL, given[i], visit, user);
 }
 
 static void add_setting(void *user, const char *name, const char *value) {
@@ -206,9 +210,17 @@ static void add_figures(const sbp_world *world, const sbp_inputs *inputs, const 
         sbp_text_add(&c->text, "| mean loss | %.4f |\n", loss);
     if (isfinite(outputs->eval_loss))
         sbp_text_add(&c->text, "| evaluation loss | %.4f |\n", outputs->eval_loss);
-    sbp_text_add(&c->text, "| time | %s |\n| memory planned | %s |\n| computed by | ",
+    sbp_text_add(&c->text, "| time | %s |\n| memory planned | %s |\n",
                  sbp_format_seconds(a, sizeof a, outputs->seconds),
                  sbp_format_bytes(b, sizeof b, (double)sbp_run_peak_planned(world, session)));
+    sbp_run_account device = sbp_run_account_of(world, session, SBP_DEVICE);
+    for (int32_t i = 0; i < device.count; i++)
+        if (100 * device.parts[i].bytes >= device.bytes) {
+            sbp_text_add(&c->text, "| of it ");
+            add_code(c, device.parts[i].name);
+            sbp_text_add(&c->text, " | %s |\n", sbp_format_bytes(b, sizeof b, (double)device.parts[i].bytes));
+        }
+    sbp_text_add(&c->text, "| computed by | ");
     add_code(c, sbp_arena_printf(c->arena, "%s, %s", session->info.meta.backend,
                                  session->info.meta.dtype ? session->info.meta.dtype : "fp32"));
     sbp_text_add(&c->text, " |\n");

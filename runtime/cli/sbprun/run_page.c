@@ -138,57 +138,51 @@ static sbp_status read_curve(const sbp_world *world, const sbp_outputs *outputs,
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
 
-/* Bytes of the buffers that count under the category of a role; of a bucket, what its parts have not. */
-static int64_t bytes_of(const sbp_program *program, int role, sbp_space space) {
-    const char *name = sbp_role_category((sbp_role)role);
-    int64_t bytes = 0;
-    for (int32_t b = 0; b < program->buffer_count; b++) {
-        const sbp_buffer *buffer = &program->buffers[b];
-        if (buffer->space == space && buffer->part_of <= 0 &&
-            strcmp(sbp_role_category(buffer->role), name) == 0)
-            bytes += buffer->stride * buffer->count;
-    }
-    return bytes;
-}
-
-static bool is_first_of_category(int role) {
-    for (int q = 0; q < role; q++)
-        if (strcmp(sbp_role_category((sbp_role)q), sbp_role_category((sbp_role)role)) == 0)
-            return false;
-    return true;
-}
-
-/* A bar for each category, to the scale of the arena: those that come and go share their place, so that all together
- * may be longer than it. */
-static void add_space(page *p, const sbp_program *program, sbp_space space, const char *title) {
-    int64_t arena = program->arena_bytes[space];
+/* A bar for each part, to the scale of the space. */
+static void add_space(page *p, const sbp_run_account *account, const char *title) {
     char text[32];
-    if (arena <= 0)
+    if (account->bytes <= 0)
         return;
     sbp_text_add(&p->text, "<h3>%s: %s</h3>\n<table class=\"bars\">\n", title,
-                 sbp_format_bytes(text, sizeof text, (double)arena));
-    for (int role = 0; role < SBP_ROLE_COUNT; role++) {
-        int64_t bytes = is_first_of_category(role) ? bytes_of(program, role, space) : 0;
-        if (bytes * 1000 < arena)
-            continue;
-        double share = fmin(1, (double)bytes / (double)arena);
+                 sbp_format_bytes(text, sizeof text, (double)account->bytes));
+    for (int32_t i = 0; i < account->count; i++) {
+        const sbp_run_part *part = &account->parts[i];
+        sbp_text_add(&p->text, "<tr><th>");
+        sbp_text_add_escaped(&p->text, part->name);
         sbp_text_add(
             &p->text,
-            "<tr><th>%s</th><td>%s</td><td><svg viewBox=\"0 0 300 14\" width=\"300\" height=\"14\"><rect "
-            "class=\"bar\" width=\"%.1f\" height=\"14\"/></svg></td></tr>\n",
-            sbp_role_category((sbp_role)role), sbp_format_bytes(text, sizeof text, (double)bytes),
-            300 * share);
+            "</th><td>%s</td><td><svg viewBox=\"0 0 300 14\" width=\"300\" height=\"14\"><rect class=\"bar\" "
+            "width=\"%.1f\" height=\"14\"/></svg></td></tr>\n",
+            sbp_format_bytes(text, sizeof text, (double)part->bytes),
+            300 * (double)part->bytes / (double)account->bytes);
     }
     sbp_text_add(&p->text, "</table>\n");
 }
 
-static void add_memory(page *p, const sbp_program *program) {
-    sbp_text_add(&p->text,
-                 "<h2>Memory of the plan</h2>\n<p>What comes and goes shares its place, so the bars "
-                 "together may be longer than the whole.</p>\n");
-    add_space(p, program, SBP_DEVICE, "Device");
-    add_space(p, program, SBP_HOST, "Host");
-    add_space(p, program, SBP_DISK, "Disk");
+static void add_memory(page *p, const sbp_world *world, const sbp_session *session) {
+    static const char *const titles[] = {[SBP_DEVICE] = "Device", [SBP_HOST] = "Host", [SBP_DISK] = "Disk"};
+    sbp_text_add(
+        &p->text,
+        "<h2>Memory of the plan</h2>\n<p>When most of it is held; <code>sbpc inspect</code> says the "
+        "same.</p>\n");
+    for (int space = 0; space < SBP_SPACE_COUNT; space++) {
+        sbp_run_account account = sbp_run_account_of(world, session, (sbp_space)space);
+        add_space(p, &account, titles[space]);
+    }
+}
+
+/* The last parts of the names of files, or the names of data sets. */
+static void add_files(page *p, const sbp_world *world, sbp_option_id option, const char *title) {
+    sbp_text names;
+    int32_t count = sbp_options_list_count(world->options, option);
+    sbp_text_init(&names, p->arena);
+    for (int32_t i = 0; i < count; i++) {
+        const char *path = sbp_options_list_at(world->options, option, i), *slash = strrchr(path, '/');
+        const char *name = sbp_run_dataset_name(p->arena, path);
+        sbp_text_add(&names, "%s%s", i > 0 ? ", " : "", name ? name : slash && slash[1] ? slash + 1 : path);
+    }
+    if (count > 0)
+        add_row(p, title, names.data);
 }
 
 /* ---- all of it -------------------------------------------------------------------------------------- */
@@ -267,8 +261,10 @@ sbp_status sbp_run_write_page(const sbp_world *world, const sbp_session *session
     for (int i = 0; i < CURVES && p->curve.count > 0; i++)
         add_curve(p, i);
     sbp_text_add(&p->text, "</div>\n");
-    add_memory(p, session->plan->program);
+    add_memory(p, world, session);
     sbp_text_add(&p->text, "<h2>Settings</h2>\n<table>\n");
+    add_files(p, world, SBP_OPT_DATA, "data");
+    add_files(p, world, SBP_OPT_EVAL, "evaluation");
     sbp_run_each_setting(world, session, add_row, p);
     sbp_text_add(&p->text, "</table>\n</body>\n</html>\n");
     return sbp_file_write(world->diag, sbp_file_join(world->arena, outputs->out, "report.html"), p->text.data,

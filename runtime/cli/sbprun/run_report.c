@@ -200,13 +200,6 @@ sbp_status sbp_run_print_dry(const sbp_world *world, sbp_inputs *inputs, const s
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
 
-int64_t sbp_run_peak_planned(const sbp_world *world, const sbp_session *session) {
-    const int64_t *bytes = session->plan->program->arena_bytes;
-    bool host_is_device = sbp_backend_is_a(session->info.meta.backend, SBP_BACKEND_HOST);
-    return bytes[SBP_DEVICE] + (host_is_device ? bytes[SBP_HOST] : 0) + session->info.meta.runtime_bytes +
-           (sbp_world_threads(world) - session->info.meta.threads) * session->info.meta.thread_bytes;
-}
-
 int64_t sbp_run_peak_measured(const sbp_world *world) {
     sbp_device_info info = {0};
     sbp_device *device = sbp_executor_device(world->executor);
