@@ -127,8 +127,8 @@
 /* Likewise where that is more, relative: of a process whose arenas are all but everything. */
 #define SBP_TOLERANCE_PROCESS 0.005
 
-/* What a process takes with any objective, relative to its plan. */
-#define SBP_TOLERANCE_PLANNED 0.01
+/* By how much a process takes less than its plan with any objective, relative; never more. */
+#define SBP_TOLERANCE_PLANNED 0.015
 
 /* How far weights in two halves end from the same in fp32, relative to the way of training: one weight in
  * 2^16 stands exactly between two bf16 numbers and is seen as the other of them, and from there on gradients

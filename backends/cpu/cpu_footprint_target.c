@@ -29,7 +29,7 @@ static const struct {
            .instr = 510,
            .disk = 1 << 20,
            .text = 288 << 10,
-           .prepare = 256 << 10,
+           .prepare = 640 << 10,
            .states = 704 << 10,
            .operand = 7 << 20,
            .panel = 48,
