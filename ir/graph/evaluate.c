@@ -45,6 +45,9 @@ sbp_status sbp_evaluate(const sbp_module *module, const sbp_func *func, const sb
         for (int32_t r = 0; r < op->result_count; r++)
             for (int64_t j = 0; env->round && j < eval.out[r]->elems; j++)
                 eval.out[r]->data[j] = sbp_rule_rounded(&eval, eval.out[r]->type.dtype, eval.out[r]->data[j]);
+        for (int32_t r = 0; env->noise && r < op->result_count; r++)
+            for (int64_t j = 0; sbp_dtype_is_float(eval.out[r]->type.dtype) && j < eval.out[r]->elems; j++)
+                eval.out[r]->data[j] = env->noise(env->noise_state, eval.out[r]->data[j]);
     }
     return SBP_OK;
 }
