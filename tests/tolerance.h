@@ -80,9 +80,9 @@
 #define SBP_TOLERANCE_STORIES 1e-4
 
 /* Gradients of a drawn model that are off by more than the type's tolerance, over how far they go in double precision when
- * every parameter, and every value that an op makes, is off by up to half an ulp of the type. What rounds inside of an op
- * is not in that: sums over thousands, states of the delta rule. 200 draws keep a quarter of it. */
-#define SBP_TIMES_ROUNDED_ONCE_MORE 64
+ * every parameter, and every value that an op makes, is off by up to half an ulp of the type; and over the root of the longest
+ * sum, whose numbers are rounded one by one inside of an op. */
+#define SBP_TIMES_ROUNDED_ONCE_MORE 4
 
 /* Scores of two experts that fp32 may order either way, relative: a thousand roundings of 2^-24. */
 #define SBP_UNDECIDED_CHOICE 0x1p-14
