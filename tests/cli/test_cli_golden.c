@@ -430,7 +430,7 @@ static void test_other_goldens(void **state) {
 static void test_same_bits_on_device(void **state) {
     if (!cli_has_device(*state, backend, "golden gradients"))
         skip();
-    for (int i = 0; i < (testing_all() ? SBP_COUNT(golden_thorough) : 2); i++)
+    for (int i = 0; i < (testing_all() ? SBP_COUNT(golden_thorough) : 1); i++)
         run_again(*state, golden_thorough[i]);
 }
 
@@ -454,7 +454,7 @@ static void test_ways_to_run_on_vulkan(void **state) {
                                    "--head-chunk 5 --offload host",
                                    cases[i]));
         cli_ok(f, sbp_arena_printf(f->arena, "%s && mv $D/g.safetensors $D/first.safetensors", run));
-        for (int w = 0; w < SBP_COUNT(ways); w++) {
+        for (int w = testing_all() ? 0 : 3; w < SBP_COUNT(ways); w++) { /* by default all at once */
             const char *command = sbp_arena_printf(f->arena, "%s %s", ways[w], run);
             if (cli(f, command) == 3 && strstr(cli_text(f, "err"), "validation layer")) {
                 print_message("skipped: vulkan under validation: %s", cli_text(f, "err"));
