@@ -102,8 +102,8 @@ typedef struct sbp_model {
     int64_t vocab_size;
     int64_t max_positions;  /* what the model was made for; 0: not known */
     bool learned_positions; /* a hard limit then: there is no row of the table beyond it */
-    const char *length_rule; /* a sentence on what changes where a step has a longer document than length_limit;
-                                NULL: nothing */
+    /* A sentence on what changes where a step has a longer document than length_limit; NULL: nothing. */
+    const char *length_rule;
     int64_t length_limit;
     int32_t bos_id, pad_id; /* -1: none */
     const int32_t *eos_ids;

@@ -81,7 +81,7 @@ sbp_status sbp_plan_check_options(sbp_diag *diag, const sbp_plan *plan, const sb
 
 /* Settings that the plan's objective does not have: files and commands for TRL may have those of all losses. */
 static void note_idle_settings(sbp_diag *diag, const sbp_plan_info *info, const sbp_options *options,
-                                 sbp_arena *arena) {
+                               sbp_arena *arena) {
     sbp_text idle;
     sbp_text_init(&idle, arena);
     for (int32_t i = 0; sbp_option_setting_at(i); i++) {

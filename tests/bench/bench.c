@@ -91,8 +91,7 @@ static void fill_with_numbers(bench *b, const sbp_span *span) {
     if (!data)
         exit(SBP_MACHINE);
     for (int64_t i = 0; i < pattern; i++)
-        sbp_element_set(data, span->dtype, i,
-                        sbp_dtype_is_float(span->dtype) ? 0.5 * sbp_rng_unit(&rng) : 0);
+        sbp_element_set(data, span->dtype, i, sbp_dtype_is_float(span->dtype) ? 0.5 * sbp_rng_unit(&rng) : 0);
     for (int64_t done = whole; done < piece;) {
         int64_t more = done < piece - done ? done : piece - done;
         memcpy(data + done, data, (size_t)more);

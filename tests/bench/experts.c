@@ -129,11 +129,12 @@ static void compare(setting *s, const routing *r, product p) {
         each = fmin(each, sum);
     }
     if (s->b.device)
-        printf("{\"routing\": \"%s\", \"slots\": %lld, \"product\": \"%s\", \"dtype\": \"%s\", \"hidden\": %lld, \"inner\": "
+        printf("{\"routing\": \"%s\", \"slots\": %lld, \"product\": \"%s\", \"dtype\": \"%s\", \"hidden\": "
+               "%lld, \"inner\": "
                "%lld, "
                "\"ms\": %.3f, \"dense_ms\": %.3f, \"times\": %.3f, \"each\": %.3f}\n",
-               r->name, (long long)slots_of(s), names[p], sbp_dtype_name(s->dtype), (long long)s->hidden, (long long)s->inner,
-               grouped * 1e3, dense * 1e3, grouped / dense, grouped / each);
+               r->name, (long long)slots_of(s), names[p], sbp_dtype_name(s->dtype), (long long)s->hidden,
+               (long long)s->inner, grouped * 1e3, dense * 1e3, grouped / dense, grouped / each);
     fflush(stdout);
 }
 
@@ -147,9 +148,11 @@ static void run(setting *s) {
 }
 
 static int usage(void) {
-    fputs("usage: bench_experts [cpu|vulkan|cuda] [--hidden H] [--inner I] [--chosen K] [--scale N] [--dtype bf16|fp32]\n"
-          "                     [--threads N] [--seconds S] [--repeat N] [--clock wall|cpu] [--compile only]\n",
-          stderr);
+    fputs(
+        "usage: bench_experts [cpu|vulkan|cuda] [--hidden H] [--inner I] [--chosen K] [--scale N] [--dtype "
+        "bf16|fp32]\n"
+        "                     [--threads N] [--seconds S] [--repeat N] [--clock wall|cpu] [--compile only]\n",
+        stderr);
     return SBP_USAGE;
 }
 
@@ -183,7 +186,8 @@ int main(int argc, char **argv) {
             return usage();
     }
     const sbp_device_class *class = sbp_device_find(device);
-    if (!class || s.hidden < 1 || s.inner < 1 || s.chosen < 1 || s.scale < 1 || s.scale > MOST_SCALE || SLOTS % s.chosen != 0 || s.repeat < 1)
+    if (!class || s.hidden < 1 || s.inner < 1 || s.chosen < 1 || s.scale < 1 || s.scale > MOST_SCALE ||
+        SLOTS % s.chosen != 0 || s.repeat < 1)
         return usage();
     bench_start(&s.b, class, &settings);
     s.b.compile_only = compile_only;

@@ -129,10 +129,11 @@ static void bench_attn(rates *r, int64_t rows, int64_t chunk, sbp_dtype dtype) {
     bench_attention_run(&r->b, &shape, seconds, gflops);
     if (!r->b.device)
         return;
-    printf("{\"command\": \"attention\", \"head_dim\": %lld, \"dtype\": \"%s\", \"rows\": %lld, \"chunk\": %lld, "
+    printf("{\"command\": \"attention\", \"head_dim\": %lld, \"dtype\": \"%s\", \"rows\": %lld, \"chunk\": "
+           "%lld, "
            "\"forward_ms\": %.1f, \"backward_ms\": %.1f, \"forward_gflops\": %.0f, \"backward_gflops\": %.0f",
-           (long long)r->m->head_dim, sbp_dtype_name(dtype), (long long)rows, (long long)chunk, seconds[0] * 1e3, seconds[1] * 1e3,
-           gflops[0], gflops[1]);
+           (long long)r->m->head_dim, sbp_dtype_name(dtype), (long long)rows, (long long)chunk,
+           seconds[0] * 1e3, seconds[1] * 1e3, gflops[0], gflops[1]);
     print_share("forward_percent_of_peak", gflops[0] * 1e9, dtype == SBP_BF16 ? r->peak : 0);
     print_share("backward_percent_of_peak", gflops[1] * 1e9, dtype == SBP_BF16 ? r->peak : 0);
     puts("}");
@@ -367,7 +368,8 @@ int main(int argc, char **argv) {
         own.kv_heads = kv_heads > 0 ? kv_heads : own.kv_heads;
         r.m = &own;
     }
-    if (!r.m || !class || r.m->heads % r.m->kv_heads != 0 || (r.dtype && strcmp(r.dtype, "bf16") != 0 && strcmp(r.dtype, "fp32") != 0))
+    if (!r.m || !class || r.m->heads % r.m->kv_heads != 0 ||
+        (r.dtype && strcmp(r.dtype, "bf16") != 0 && strcmp(r.dtype, "fp32") != 0))
         return usage();
     bench_start(&r.b, class, &settings);
     r.b.compile_only = compile_only;

@@ -16,6 +16,7 @@ typedef struct sbp_fit_cell {
     bool done, fits;
     int64_t tokens;
     int64_t trained; /* parameters; 0: not known */
+
     int64_t device_bytes, host_bytes, memory_bytes, host_memory_bytes; /* taken, and there; 0: any amount */
     double seconds;
     const char *placement; /* "checkpoints+states": what lives on the host; "": nothing */
