@@ -66,6 +66,8 @@ extern char **environ;
 /* output: where its standard output goes. */
 static sbp_status start(sbp_diag *diag, const char *const *args, int output, pid_t *pid) {
     posix_spawn_file_actions_t actions;
+    if (!args[0])
+        return sbp_fail(diag, SBP_MACHINE, "huggingface_hub is not installed: pip install huggingface_hub");
     int reason = posix_spawn_file_actions_init(&actions);
     if (reason == 0) {
         reason = posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);

@@ -108,7 +108,11 @@ static sbp_status interpret(oracle_job *job, const sbp_rowkernel *wide, const ro
         int64_t count = run->rows[k] * s->cols;
         size_t bytes = (size_t)sbp_dtype_bytes(wide->operands[k].dtype);
         void *copy = sbp_arena_array(job->arena, (size_t)(count + 1), bytes);
-        memcpy(copy, run->inputs[k] ? (const void *)run->inputs[k] : run->raw[k], (size_t)count * bytes);
+        const void *from = run->inputs[k] ? (const void *)run->inputs[k] : run->raw[k];
+        if (!from)
+            return sbp_fail(job->diag, SBP_INTERNAL, "row kernel '%.80s': operand %d was not read",
+                            wide->name, (int)k);
+        memcpy(copy, from, (size_t)count * bytes);
         for (int64_t i = 0; run->inputs[k] && unit > 0 && wide->operands[k].mode == SBP_RK_IN && i < count;
              i++)
             ((double *)copy)[i] *= 1 + unit * sbp_oracle_draw((uint64_t)(i + k * 77777));
@@ -145,6 +149,9 @@ static sbp_status note_run(oracle_job *job, const sbp_rowkernel *kernel, const r
         double *got, unit = sbp_oracle_unit(operand->dtype);
         if (operand->mode == SBP_RK_IN)
             continue;
+        if (!truth[k] || !other[k])
+            return sbp_fail(job->diag, SBP_INTERNAL, "row kernel '%.80s': no truth of operand %d",
+                            kernel->name, (int)k);
         int64_t cols = job->dispatch->spans[k].cols;
         SBP_TRY(sbp_oracle_fetch(job, k, run->begin[k], run->rows[k], 0, cols, &got));
         for (int64_t i = 0; i < run->rows[k] * cols; i++) {
@@ -170,7 +177,7 @@ sbp_status sbp_oracle_row(oracle_job *job) {
                                  : sbp_oracle_choose(job->dispatch->rows, each, 1);
     rows_run runs[3] = {0};
     oracle_sum sums[SBP_ROWKERNEL_MAX_OPERANDS] = {{0}};
-    void *truth[3][SBP_ROWKERNEL_MAX_OPERANDS], *other[3][SBP_ROWKERNEL_MAX_OPERANDS];
+    void *truth[3][SBP_ROWKERNEL_MAX_OPERANDS] = {{NULL}}, *other[3][SBP_ROWKERNEL_MAX_OPERANDS] = {{NULL}};
     for (int32_t r = 0; r < chosen.runs; r++) {
         runs[r].first = chosen.first[r];
         runs[r].count = chosen.count[r];

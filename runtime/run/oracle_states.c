@@ -386,6 +386,8 @@ static sbp_status expect_y(const convolution *v, int64_t row, int64_t count) {
     oracle_expected *e = sbp_oracle_expect(v->job, SBP_CONV_ROWS_Y, row, count, v->col, v->cols);
     if (!e)
         return SBP_OK;
+    if (!v->weight)
+        return sbp_fail(v->job->diag, SBP_INTERNAL, "conv_rows: its weights were not read");
     SBP_TRY(read_places(v, v->x, row - v->taps + 1, count + v->taps - 1, &x));
     SBP_TRY(sbp_oracle_fetch(v->job, v->first, row, count, 0, 1, &first));
     if (v->job->dispatch->spans[SBP_CONV_ROWS_BIAS].space != SBP_SPACE_COUNT)
