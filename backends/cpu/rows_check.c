@@ -300,6 +300,8 @@ static sbp_status run_step(checker *c, const row_step *step) {
     if (step->target && step->kind != ROW_MAP)
         return object(c, "computes in operand '%s', though it is no map",
                       c->kernel->operands[step->target->instr->index].name);
+    if (!instr && step->kind != ROW_EXPAND)
+        return object(c, "is of no instruction of the kernel");
     switch (step->kind) {
     case ROW_LOAD:
         SBP_TRY(run_load(c, step, count, &out));

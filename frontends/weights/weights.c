@@ -355,7 +355,7 @@ static sbp_status read_stacked_parts(const sbp_weights *w, const sbp_weight *t, 
     int64_t size = t->elems / t->part_count / f->block;
     for (int64_t done = 0; done < count;) {
         int64_t at = first + done, left = size - at % size, n = count - done < left ? count - done : left;
-        void *to[SBP_MAX_FORMAT_PARTS];
+        void *to[SBP_MAX_FORMAT_PARTS] = {NULL};
         for (int32_t k = 0; k < f->part_count; k++)
             to[k] = (uint8_t *)parts[k] + done * f->parts[k].count * sbp_dtype_bytes(f->parts[k].dtype);
         SBP_TRY(read_parts(w, t->parts[at / size], at % size, n, to, diag));
@@ -374,7 +374,7 @@ sbp_status sbp_weights_read_blocks(const sbp_weights *w, const sbp_weight *t, in
         return t->view->read_blocks(w, t, first, count, parts, diag);
     for (int64_t done = 0; done < count;) {
         int64_t most = QUANTIZED_ELEMS / f->block, n = count - done < most ? count - done : most;
-        void *to[SBP_MAX_FORMAT_PARTS];
+        void *to[SBP_MAX_FORMAT_PARTS] = {NULL};
         for (int32_t k = 0; k < f->part_count; k++)
             to[k] = (uint8_t *)parts[k] + done * f->parts[k].count * sbp_dtype_bytes(f->parts[k].dtype);
         if (t->parts)

@@ -157,7 +157,7 @@ const char *sbp_diag_text(sbp_diag *diag, sbp_severity least) {
         if (m->severity >= least)
             at += sprintf(at, "%s%s\n", prefixes[m->severity], m->text);
     if (diag->keeps && diag->kept_severity >= least)
-        strcpy(at, diag->kept);
+        memcpy(at, diag->kept, strlen(diag->kept) + 1); /* counted in length */
     return diag->joined;
 }
 

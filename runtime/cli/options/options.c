@@ -310,8 +310,12 @@ sbp_status sbp_options_parse(sbp_arena *arena, sbp_diag *diag, const char *progr
 
 /* ---- access ----------------------------------------------------------------------------------------- */
 
+static const sbp_option *option_of(sbp_option_id id) {
+    return sbp_option_at((int32_t)id);
+}
+
 static const option_value *value_of(const sbp_options *o, sbp_option_id id, unsigned kinds) {
-    assert((int32_t)id < sbp_option_count() && (kinds >> sbp_option_at(id)->kind & 1));
+    assert((int32_t)id < sbp_option_count() && (kinds >> option_of(id)->kind & 1));
     (void)kinds;
     return &o->values[id];
 }
@@ -354,7 +358,7 @@ int64_t sbp_options_int(const sbp_options *o, sbp_option_id id) {
 
 double sbp_options_double(const sbp_options *o, sbp_option_id id) {
     const option_value *v = value_of(o, id, NUMERIC | BOOLEAN);
-    bool is_number = NUMERIC >> sbp_option_at(id)->kind & 1;
+    bool is_number = NUMERIC >> option_of(id)->kind & 1;
     return is_number ? v->number : sbp_options_on(o, id);
 }
 
@@ -391,10 +395,10 @@ const char *const *sbp_options_list(const sbp_options *o, sbp_arena *arena, sbp_
 }
 
 sbp_status sbp_options_set_default(sbp_options *o, sbp_diag *diag, sbp_option_id id, const char *text) {
-    assert((int32_t)id < sbp_option_count() && sbp_option_at(id)->kind != SBP_OPTION_LIST);
-    option_setting setting = {.where = o->program, .key = sbp_option_at(id)->name};
+    assert((int32_t)id < sbp_option_count() && option_of(id)->kind != SBP_OPTION_LIST);
+    option_setting setting = {.where = o->program, .key = option_of(id)->name};
     option_value fresh = {0};
-    SBP_TRY(sbp_option_convert(o, diag, &setting, sbp_option_at(id), text, &fresh));
+    SBP_TRY(sbp_option_convert(o, diag, &setting, option_of(id), text, &fresh));
     if (!o->values[id].given)
         o->values[id] = fresh;
     return SBP_OK;
