@@ -21,7 +21,7 @@ static void write_members(sbp_json_writer *w, const sbp_plan_meta *meta, const s
 #define ID(object, key, what)                                                                                \
     if (object == wanted)                                                                                    \
         write_id(w, #key, meta->key);
-#define TREE(object, key, what)                                                                              \
+#define TREE(object, kind, key, what)                                                                        \
     if (object == wanted)                                                                                    \
         sbp_json_write_raw(w, #key, trees->key ? trees->key : "null");
 #include "ir/program/plan_meta.def"
@@ -59,11 +59,12 @@ static sbp_status read_id(sbp_diag *diag, const sbp_json *object, const char *ke
     return sbp_json_get_i64(diag, object, key, SBP_JSON_NULLABLE, out);
 }
 
-static sbp_status read_tree(sbp_diag *diag, const sbp_json *object, const char *key, const sbp_json **out) {
+static sbp_status read_tree(sbp_diag *diag, const sbp_json *object, sbp_json_kind kind, const char *key,
+                            const sbp_json **out) {
     const sbp_json *member = sbp_json_member(object, key);
     *out = member && member->kind != SBP_JSON_NULL ? member : NULL;
-    if (*out && member->kind != SBP_JSON_OBJECT && member->kind != SBP_JSON_ARRAY)
-        return sbp_json_fail(diag, member, "expected an object or an array, found %s",
+    if (*out && member->kind != kind)
+        return sbp_json_fail(diag, member, "expected %s, found %s", sbp_json_kind_name(kind),
                              sbp_json_kind_name(member->kind));
     return SBP_OK;
 }
@@ -75,7 +76,8 @@ sbp_status sbp_plan_meta_read(sbp_diag *diag, const sbp_json *root, sbp_plan_met
 #define TEXT(object, key, what) SBP_TRY(read_text(diag, objects[object], #key, &out->key));
 #define COUNT(object, key, most, what) SBP_TRY(read_count(diag, objects[object], #key, most, &out->key));
 #define ID(object, key, what) SBP_TRY(read_id(diag, objects[object], #key, &out->key));
-#define TREE(object, key, what) SBP_TRY(read_tree(diag, objects[object], #key, &out->key));
+#define TREE(object, kind, key, what)                                                                        \
+    SBP_TRY(read_tree(diag, objects[object], SBP_JSON_##kind, #key, &out->key));
 #include "ir/program/plan_meta.def"
     return SBP_OK;
 }

@@ -1,6 +1,7 @@
 /* test_plan_file.c: the container of plan.bin, recipes, and the tensor table. */
 #include "frontends/weights/tensor_table.h"
 #include "ir/program/plan_file.h"
+#include "ir/program/plan_meta.h"
 #include "tests/common/expect.h"
 
 #include <setjmp.h>
@@ -454,6 +455,31 @@ static void bad_tensor_tables_are_refused(void **state) {
     }
 }
 
+/* ---- what a plan says of itself --------------------------------------------------------------------- */
+
+/* A member that is to be looked up by name is no list, and a list no object: nobody behind asks again. */
+static void trees_of_another_kind_are_refused(void **state) {
+    tools *t = *state;
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
+        {"{\"defaults\": [\"beta\"]}", "defaults: expected an object, found an array"},
+        {"{\"memory\": [1]}", "memory: expected an object, found an array"},
+        {"{\"options\": \"none\"}", "options: expected an object, found a string"},
+        {"{\"arguments\": {\"lr\": 1}}", "arguments: expected an array, found an object"},
+        {"{\"model\": {\"eos_ids\": {\"a\": 1}}}", "eos_ids: expected an array, found an object"},
+    };
+    for (int k = 0; k < SBP_COUNT(cases); k++) {
+        const sbp_json *root;
+        sbp_plan_meta meta;
+        expect_ok(t->diag,
+                  sbp_json_parse(t->arena, t->diag, "meta", cases[k].text, strlen(cases[k].text), 0, &root));
+        assert_int_equal(sbp_plan_meta_read(t->diag, root, &meta), SBP_INPUT);
+        expect_text(t->diag, cases[k].want);
+        sbp_diag_clear(t->diag);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plan_files_round_trip),
@@ -467,6 +493,7 @@ int main(void) {
         cmocka_unit_test(bad_recipes_are_refused),
         cmocka_unit_test(tensor_tables_round_trip),
         cmocka_unit_test(bad_tensor_tables_are_refused),
+        cmocka_unit_test(trees_of_another_kind_are_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
