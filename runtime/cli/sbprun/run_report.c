@@ -83,10 +83,8 @@ static int64_t most_of_95(const int64_t *sorted, int64_t count) {
 /* By the planner's cost model, of a micro-batch with as many rows as there is room for; NaN: unknown. */
 static double micro_batch_seconds(const sbp_session *session) {
     double seconds = NAN;
-    if (sbp_json_get_double(NULL, sbp_json_member(session->plan->meta, "estimate"), "seconds",
-                            SBP_JSON_REQUIRED, &seconds) != SBP_OK)
-        return NAN;
-    return seconds;
+    const sbp_json *value = sbp_json_member(sbp_json_member(session->plan->meta, "estimate"), "seconds");
+    return value && sbp_json_as_double(NULL, value, &seconds) == SBP_OK ? seconds : NAN;
 }
 
 /* Micro-batches of one epoch, and their rows. */
