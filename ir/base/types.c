@@ -20,6 +20,14 @@ const char *sbp_dtype_name(sbp_dtype dtype) {
     return dtypes[dtype].name;
 }
 
+const char *sbp_dtype_spelling(sbp_dtype dtype) {
+    if (sbp_dtype_is_dynamic(dtype))
+        return "int8";
+    if (!sbp_dtype_is_float(dtype) || dtype == SBP_BF16)
+        return sbp_dtype_name(dtype);
+    return dtype == SBP_F64 ? "fp64" : dtype == SBP_F32 ? "fp32" : "fp16";
+}
+
 int64_t sbp_dtype_bytes(sbp_dtype dtype) {
     return dtypes[dtype].bytes;
 }

@@ -20,6 +20,8 @@ typedef enum sbp_dtype {
 } sbp_dtype;
 
 const char *sbp_dtype_name(sbp_dtype dtype);
+/* As options and messages spell it: "fp32", "int8". */
+const char *sbp_dtype_spelling(sbp_dtype dtype);
 int64_t sbp_dtype_bytes(sbp_dtype dtype);
 bool sbp_dtype_is_float(sbp_dtype dtype);
 /* d8, ud8. */

@@ -9,14 +9,6 @@ typedef struct tally {
     double elems[SBP_DTYPE_COUNT]; /* one for each of the parameter, and no scales of blocks */
 } tally;
 
-static const char *type_name(sbp_dtype dtype) {
-    if (sbp_dtype_is_dynamic(dtype))
-        return "int8";
-    if (!sbp_dtype_is_float(dtype) || dtype == SBP_BF16)
-        return sbp_dtype_name(dtype);
-    return dtype == SBP_F64 ? "fp64" : dtype == SBP_F32 ? "fp32" : "fp16";
-}
-
 /* "int8 and fp32": those of a tenth of the numbers or more, most first. */
 static void add_types(sbp_text *out, const tally *t) {
     bool named[SBP_DTYPE_COUNT] = {false};
@@ -32,7 +24,7 @@ static void add_types(sbp_text *out, const tally *t) {
         if (most < 0)
             return;
         named[most] = true;
-        sbp_text_add(out, "%s%s", n > 0 ? " and " : "", type_name((sbp_dtype)most));
+        sbp_text_add(out, "%s%s", n > 0 ? " and " : "", sbp_dtype_spelling((sbp_dtype)most));
     }
 }
 

@@ -36,7 +36,7 @@ sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_inf
     if (!out->meta.backend)
         out->meta.backend = sbp_backend_of_host()->name;
     if (!out->meta.dtype)
-        out->meta.dtype = sbp_dtype_name(SBP_F32);
+        out->meta.dtype = sbp_dtype_spelling(SBP_F32);
     return SBP_OK;
 }
 

@@ -262,9 +262,7 @@ static void meta_section(const sbp_compilation *c, const sbp_useful_work *work, 
         .loss_type = c->loss_type,
         .counted = c->settings.counted,
         .backend = c->target->name,
-        .dtype = c->dtype == SBP_F64    ? "fp64"
-                 : c->dtype == SBP_BF16 ? "bf16"
-                                        : "fp32",
+        .dtype = sbp_dtype_spelling(c->dtype),
         .runtime_bytes = c->process.bytes,
         .threads = c->threads,
         .thread_bytes = c->process.thread_bytes,

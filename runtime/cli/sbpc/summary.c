@@ -383,16 +383,12 @@ static void model_line(const sbp_compilation *c, sbp_text *out) {
                  c->objective);
 }
 
-static const char *type_name(const sbp_compilation *c) {
-    return c->dtype == SBP_F64 ? "fp64" : c->dtype == SBP_BF16 ? "bf16" : "fp32";
-}
-
 /* Of a run: what is trained, whether it fits, how long a step takes, what would be better. */
 static sbp_status add_short_lines(sbp_compilation *c, sbp_text *out) {
     const char *placement = sbp_planner_placement(c->arena, &c->estimate.schedule, "offloaded  ");
     SBP_TRY(find_advice(c));
     model_line(c, out);
-    sbp_text_add(out, ", %s\n", type_name(c));
+    sbp_text_add(out, ", %s\n", sbp_dtype_spelling(c->dtype));
     if (*placement)
         sbp_text_add(out, "%s\n", placement);
     add_parts(c, out);
@@ -414,7 +410,8 @@ static sbp_status add_lines(sbp_compilation *c, sbp_text *out) {
     if (!c->target || !sbp_file_is_temporary(c->output)) /* what sbprun calls it until it is whole */
         sbp_text_add(out, "%s: ", c->target ? c->output : "Estimate (no plan file is written)");
     model_line(c, out);
-    sbp_text_add(out, "\nbackend    %s (%s), %s\n", target->name, c->choice.reason, type_name(c));
+    sbp_text_add(out, "\nbackend    %s (%s), %s\n", target->name, c->choice.reason,
+                 sbp_dtype_spelling(c->dtype));
     if (c->target && target->archs[0])
         sbp_text_add(out, "kernels    for %s; they need %s\n", target->archs, target->driver);
     schedule_line(c, out);

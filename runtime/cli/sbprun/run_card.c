@@ -221,8 +221,7 @@ static void add_figures(const sbp_world *world, const sbp_inputs *inputs, const 
             sbp_text_add(&c->text, " | %s |\n", sbp_format_bytes(b, sizeof b, (double)device.parts[i].bytes));
         }
     sbp_text_add(&c->text, "| computed by | ");
-    add_code(c, sbp_arena_printf(c->arena, "%s, %s", session->info.meta.backend,
-                                 session->info.meta.dtype ? session->info.meta.dtype : "fp32"));
+    add_code(c, sbp_arena_printf(c->arena, "%s, %s", session->info.meta.backend, session->info.meta.dtype));
     sbp_text_add(&c->text, " |\n");
 }
 
