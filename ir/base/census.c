@@ -20,6 +20,18 @@ void sbp_census_forget(void) {
         __atomic_store_n(&sbp_census_crossed[i], 0, __ATOMIC_RELAXED);
 }
 
+sbp_census_mark sbp_census_now(void) {
+    sbp_census_mark mark;
+    for (int i = 0; i < SBP_PATH_COUNT; i++)
+        mark.crossed[i] = __atomic_load_n(&sbp_census_crossed[i], __ATOMIC_RELAXED);
+    return mark;
+}
+
+void sbp_census_return(const sbp_census_mark *mark) {
+    for (int i = 0; i < SBP_PATH_COUNT; i++)
+        __atomic_store_n(&sbp_census_crossed[i], mark->crossed[i], __ATOMIC_RELAXED);
+}
+
 /* In one write, so that processes beside each other do not mix theirs. */
 void sbp_census_write(void) {
     const char *file = getenv("SBP_TEST_PATHS"), *test = getenv("SBP_TEST_NAME");

@@ -43,4 +43,11 @@ void sbp_census_write(void);
 /* What was crossed counts for nothing: the process has failed. */
 void sbp_census_forget(void);
 
+/* What was crossed at a time, to return to it: plans that are only tried go no way. */
+typedef struct sbp_census_mark {
+    unsigned char crossed[SBP_PATH_COUNT];
+} sbp_census_mark;
+sbp_census_mark sbp_census_now(void);
+void sbp_census_return(const sbp_census_mark *mark);
+
 #endif

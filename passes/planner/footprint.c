@@ -1,8 +1,6 @@
 /* footprint.c: what the process takes that runs the program of a schedule: the program is made to count it. */
-#include <string.h>
-
-#include "ir/base/census.h"
 #include "ir/target/footprint.h"
+#include "ir/base/census.h"
 #include "passes/planner/planner.h"
 
 sbp_status sbp_planner_footprint(const sbp_pipeline *pipeline, const sbp_process *about, int64_t t_max,
@@ -19,10 +17,9 @@ sbp_status sbp_planner_footprint(const sbp_pipeline *pipeline, const sbp_process
         p.options.t_max = t_max;
         p.options.schedule = *schedule;
         p.module = sbp_module_copy(p.arena, pipeline->module);
-        unsigned char crossed[SBP_PATH_COUNT]; /* plans that are only tried go no way */
-        memcpy(crossed, sbp_census_crossed, sizeof crossed);
+        const sbp_census_mark before = sbp_census_now();
         sbp_status status = sbp_pipeline_run(&p);
-        memcpy(sbp_census_crossed, crossed, sizeof crossed);
+        sbp_census_return(&before);
         SBP_TRY(status);
         process.program = p.program;
     }

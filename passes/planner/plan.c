@@ -12,8 +12,6 @@
  */
 #include "passes/planner/plan.h"
 
-#include <string.h>
-
 #include "ir/base/census.h"
 
 /* A way through. Only the functions below change it, each what its name says. */
@@ -111,14 +109,15 @@ static sbp_status choose(planning *p) {
     if (choose_with(p, NULL) == SBP_OK)
         return SBP_OK;
     if (p->estimate.refused) { /* not for lack of memory to plan in */
-        sbp_pipeline least = chosen(p);
-        SBP_TRY(sbp_pipeline_run(&least));
-        int64_t process = process_of(p, least.program, &least.options.schedule, false).bytes;
-        p->request.process_bytes = process;
+        const sbp_pipeline base = pipeline_of(p, p->diag);
+        sbp_footprint least;
+        SBP_TRY(sbp_planner_footprint(&base, &p->plan_request->process, p->estimate.t_max,
+                                      &p->estimate.schedule, &least));
+        p->request.process_bytes = least.bytes;
         if (choose_with(p, NULL) == SBP_OK)
             return SBP_OK;
         p->request.process_bytes = process_of_any(p, true);
-        p->request.refused_process_bytes = process;
+        p->request.refused_process_bytes = least.bytes;
     }
     return choose_with(p, p->diag);
 }
@@ -198,7 +197,6 @@ static void cross_chunk(const planning *p) {
 sbp_status sbp_plan_make(sbp_arena *arena, sbp_diag *diag, sbp_module *module, const sbp_target_info *target,
                          const sbp_plan_request *plan_request, sbp_planned *out) {
     enum { MOST_TRIES = 3 };
-    unsigned char crossed[SBP_PATH_COUNT];
     planning p = {.arena = arena,
                   .diag = diag,
                   .module = module,
@@ -212,10 +210,10 @@ sbp_status sbp_plan_make(sbp_arena *arena, sbp_diag *diag, sbp_module *module, c
     p.request.process_bytes = process_of_any(&p, false);
     bound_length(&p);
     for (int tries = 1;; tries++) {
-        memcpy(crossed, sbp_census_crossed, sizeof crossed);
+        const sbp_census_mark before = sbp_census_now();
         sbp_status status = choose(&p);
-        memcpy(sbp_census_crossed, crossed, sizeof crossed); /* plans that are only tried go no way */
-        out->estimate = p.estimate;                          /* of a refusal, too */
+        sbp_census_return(&before);
+        out->estimate = p.estimate; /* of a refusal, too */
         SBP_TRY(status);
         SBP_TRY(lower(&p, &out->pipeline));
         out->process = process_of(&p, out->pipeline.program, &out->pipeline.options.schedule, false);
