@@ -357,6 +357,12 @@ int64_t sbp_extent_local(const sbp_program *program, sbp_extent rows, sbp_symbol
     return rows.c[step] != 0;
 }
 
+sbp_dtype sbp_view_dtype(const sbp_program *program, const sbp_function *function, const sbp_view *view) {
+    if (view->ref >= 0)
+        return program->buffers[view->ref].dtype;
+    return function ? function->formals[~view->ref].dtype : SBP_F32; /* formals only stand in functions */
+}
+
 bool sbp_view_resolve(const sbp_program *program, const sbp_function *function, const sbp_view *view,
                       const sbp_position *position, sbp_range *out) {
     sbp_extent extent;

@@ -522,6 +522,8 @@ void sbp_position_end(sbp_position *position, int64_t end);
  * first_row is relative to the formal. function: where the view stands, NULL for an entry. */
 bool sbp_view_resolve(const sbp_program *program, const sbp_function *function, const sbp_view *view,
                       const sbp_position *position, sbp_range *out);
+/* Of a view that is there; f32 of a formal outside of functions, which is refused elsewhere. */
+sbp_dtype sbp_view_dtype(const sbp_program *program, const sbp_function *function, const sbp_view *view);
 
 /* What the rows of a command's operands must satisfy; columns and dtypes are static. */
 typedef enum sbp_row_relation {

@@ -24,11 +24,7 @@ bool sbp_subject_has(const sbp_subject *s, int32_t k) {
 }
 
 sbp_dtype sbp_subject_dtype(const sbp_subject *s, int32_t k) {
-    const sbp_view *view = &s->command->views[k];
-    if (view->ref >= 0)
-        return s->c->program->buffers[view->ref].dtype;
-    return s->c->function ? s->c->function->formals[~view->ref].dtype
-                          : SBP_F32; /* formals only stand in functions */
+    return sbp_view_dtype(s->c->program, s->c->function, &s->command->views[k]);
 }
 
 int64_t sbp_subject_cols(const sbp_subject *s, int32_t k) {

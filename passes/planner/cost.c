@@ -130,10 +130,7 @@ static double view_elems(const meter *m, const sbp_view *view) {
 }
 
 static sbp_dtype view_dtype(const meter *m, const sbp_view *view) {
-    if (view->ref >= 0)
-        return m->program->buffers[view->ref].dtype;
-    return m->function ? m->function->formals[~view->ref].dtype
-                       : SBP_F32; /* formals only stand in functions */
+    return sbp_view_dtype(m->program, m->function, view);
 }
 
 static double view_bytes(const meter *m, const sbp_view *view) {

@@ -17,13 +17,6 @@ typedef struct walk {
     int64_t iterations;
 } walk;
 
-static sbp_dtype dtype_of(const walk *w, const sbp_view *view) {
-    if (view->ref >= 0)
-        return w->program->buffers[view->ref].dtype;
-    return w->function ? w->function->formals[~view->ref].dtype
-                       : SBP_F32; /* formals only stand in functions */
-}
-
 static sbp_span span_of(const walk *w, const sbp_view *view) {
     sbp_range range;
     if (view->ref == SBP_NO_VIEW)
@@ -31,7 +24,7 @@ static sbp_span span_of(const walk *w, const sbp_view *view) {
     if (!sbp_view_resolve(w->program, w->function, view, &w->position, &range))
         range = (sbp_range){0}; /* at sizes that the plan is not for */
     return (sbp_span){.space = SBP_DEVICE,
-                      .dtype = dtype_of(w, view),
+                      .dtype = sbp_view_dtype(w->program, w->function, view),
                       .rows = range.rows,
                       .cols = view->cols,
                       .stride = view->cols};
