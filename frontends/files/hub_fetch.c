@@ -66,8 +66,6 @@ extern char **environ;
 /* output: where its standard output goes. */
 static sbp_status start(sbp_diag *diag, const char *const *args, int output, pid_t *pid) {
     posix_spawn_file_actions_t actions;
-    if (!args[0])
-        return sbp_fail(diag, SBP_MACHINE, "huggingface_hub is not installed: pip install huggingface_hub");
     int reason = posix_spawn_file_actions_init(&actions);
     if (reason == 0) {
         reason = posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
@@ -83,13 +81,19 @@ bool sbp_hub_is_installed(sbp_arena *arena) {
     return find_program(arena) != NULL;
 }
 
+/* It, or that there is none. */
+static sbp_status need_program(sbp_arena *arena, sbp_diag *diag, const char *what, const char **out) {
+    *out = find_program(arena);
+    return *out ? SBP_OK
+                : sbp_fail(diag, SBP_MACHINE,
+                           "%s, and huggingface_hub, which does that, is not installed: pip install "
+                           "huggingface_hub",
+                           what);
+}
+
 sbp_status sbp_hub_has_program(sbp_arena *arena, sbp_diag *diag, const char *what) {
-    return find_program(arena)
-               ? SBP_OK
-               : sbp_fail(diag, SBP_MACHINE,
-                          "%s, and huggingface_hub, which does that, is not installed: pip install "
-                          "huggingface_hub",
-                          what);
+    const char *program;
+    return need_program(arena, diag, what, &program);
 }
 
 static int wait_for(pid_t pid) {
@@ -129,9 +133,9 @@ static sbp_status check_version(sbp_diag *diag, const char *what, const char *pr
 
 sbp_status sbp_hub_run(sbp_arena *arena, sbp_diag *diag, const char *what, const sbp_args *args) {
     sbp_args all = sbp_args_on(arena);
-    const char *program = find_program(arena);
+    const char *program;
     pid_t pid;
-    SBP_TRY(sbp_hub_has_program(arena, diag, what));
+    SBP_TRY(need_program(arena, diag, what, &program));
     sbp_args_add(&all, program);
     for (int32_t i = 0; i < args->count; i++)
         sbp_args_add(&all, args->items[i]);

@@ -16,6 +16,9 @@ typedef struct sbp_plan_meta {
 #include "ir/program/plan_meta.def"
 } sbp_plan_meta;
 
+/* In "memory": what the process takes beside the arenas, with as many threads as the plan is for. */
+#define SBP_PLAN_PROCESS "the process itself"
+
 /* The trees as they are to be written: texts of JSON; NULL: null. */
 typedef struct sbp_plan_trees {
 #define TREE(object, kind, key, what) const char *key;

@@ -2,10 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ir/program/plan_meta.h"
 #include "passes/memory.h"
 #include "runtime/cli/sbpc/cli.h"
-
-#define PROCESS "the process itself"
 
 static sbp_status account_of(sbp_arena *arena, sbp_diag *diag, const sbp_program *program, sbp_space space,
                              int64_t alignment, sbp_category *out, int32_t *count) {
@@ -32,7 +31,7 @@ sbp_status sbp_cli_account(sbp_arena *arena, sbp_diag *diag, const sbp_program *
     for (int space = 0; space < SBP_SPACE_COUNT; space++)
         SBP_TRY(account_of(arena, diag, program, (sbp_space)space, alignment, out->parts[space],
                            &out->counts[space]));
-    out->parts[SBP_DEVICE][out->counts[SBP_DEVICE]++] = (sbp_category){PROCESS, process_bytes};
+    out->parts[SBP_DEVICE][out->counts[SBP_DEVICE]++] = (sbp_category){SBP_PLAN_PROCESS, process_bytes};
     return SBP_OK;
 }
 
@@ -190,7 +189,7 @@ static int bands(picture *p, int64_t process_bytes) {
             band(p, number++, sbp_role_category((sbp_role)r), bytes, colour_of((sbp_role)r));
     }
     if (process_bytes > 0)
-        band(p, number++, PROCESS, process_bytes, colours[SBP_COUNT(colours) - 1]);
+        band(p, number++, SBP_PLAN_PROCESS, process_bytes, colours[SBP_COUNT(colours) - 1]);
     return number;
 }
 

@@ -5,8 +5,6 @@
 #include "backends/backends.h"
 #include "runtime/cli/sbprun/outputs.h"
 
-#define PROCESS "the process itself"
-
 static int64_t bytes_of_threads(const sbp_world *world, const sbp_session *session) {
     return (sbp_world_threads(world) - session->info.meta.threads) * session->info.meta.thread_bytes;
 }
@@ -25,15 +23,14 @@ static int64_t read_bytes(const sbp_json *value) {
 }
 
 sbp_run_account sbp_run_account_of(const sbp_world *world, const sbp_session *session, sbp_space space) {
-    const sbp_json *parts =
-        session->info.meta.memory ? sbp_json_member(session->info.meta.memory, sbp_space_names[space]) : NULL;
+    const sbp_json *parts = sbp_json_member(session->info.meta.memory, sbp_space_names[space]);
     sbp_run_account out = {0};
     if (!parts || parts->kind != SBP_JSON_OBJECT) /* of an earlier version */
         return out;
     out.parts = SBP_NEW_ARRAY(world->arena, sbp_run_part, parts->count);
     for (int64_t i = 0; i < parts->count; i++) {
         sbp_run_part part = {.name = parts->items[i].key, .bytes = read_bytes(&parts->items[i])};
-        if (strcmp(part.name, PROCESS) == 0)
+        if (strcmp(part.name, SBP_PLAN_PROCESS) == 0)
             part.bytes += bytes_of_threads(world, session);
         if (part.bytes <= 0)
             continue;
