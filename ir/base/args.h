@@ -1,6 +1,6 @@
-/* args.h: argument lists of other programs. What a file or another person wrote goes into them by two ways only, so
- * that it is never taken for an option: behind an option's '=', in one word, or as an operand that was looked at.
- * Below a guard.
+/* args.h: argument lists of other programs. What a file or another person wrote goes into them by two ways
+ * only, so that it is never taken for an option: behind an option's '=', in one word, or as an operand that
+ * was looked at. Below a guard.
  */
 #ifndef SBP_IR_BASE_ARGS_H
 #define SBP_IR_BASE_ARGS_H

@@ -23,8 +23,8 @@ struct sbp_diag {
     void *sink_user;
     bool quiet;
     char *joined; /* the text of the latest sbp_diag_text */
-    /* The beginning of the first message for which there was no memory, as a line of the text: what has run out of
-     * memory can say so. */
+    /* The beginning of the first message for which there was no memory, as a line of the text: what has run
+     * out of memory can say so. */
     char kept[512];
     sbp_severity kept_severity;
     bool keeps;

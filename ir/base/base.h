@@ -153,12 +153,12 @@ typedef struct sbp_text {
 void sbp_text_init(sbp_text *text, sbp_arena *arena);
 void sbp_text_add(sbp_text *text, const char *format, ...) SBP_PRINTF(2, 3);
 void sbp_text_add_n(sbp_text *text, const char *bytes, size_t length);
-/* A double in the shortest form that reads back to the same bits ("0.1", "1e-05", "inf", "nan"). */
 /* Lines; those longer than `width` are broken at blanks, else behind '+' or ',', and go on after `indent`
  * blanks. */
 void sbp_text_add_wrapped(sbp_text *out, const char *text, int width, int indent);
 /* Text in which nothing is markup of HTML, in attributes too; control characters become blanks. */
 void sbp_text_add_escaped(sbp_text *out, const char *text);
+/* A double in the shortest form that reads back to the same bits ("0.1", "1e-05", "inf", "nan"). */
 void sbp_text_add_double(sbp_text *text, double value);
 /* A quoted string with \" \\ \n \t \xHH escapes, as the parsers of the IR read it. */
 void sbp_text_add_quoted(sbp_text *text, const char *bytes);

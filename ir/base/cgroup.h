@@ -10,8 +10,9 @@
 
 #include <stdint.h>
 
-/* A limit of a group: so many bytes, and how many its processes use that the kernel cannot take back: files
- * that it keeps in memory only to read them again do not count. */
+/* Called for each memory limit of a control group: the limit in bytes, and how many of them the
+ * group's processes use that the kernel cannot take back. Files that it caches only to read them again
+ * do not count. */
 typedef void (*sbp_cgroup_visitor)(void *user, int64_t bytes, int64_t used_bytes);
 
 /* Every limit of memory: of version 2 memory.max, and memory.high, beyond which processes are held up. */

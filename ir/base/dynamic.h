@@ -6,8 +6,7 @@
  *     d8    k = 2^e + f, e = 0 .. 6, 0 <= f < 2^e:      10^(e-6) (0.1 + 0.9 (f + 1/2) / 2^e)
  *     ud8   k + 1 = 2^e + f, e = 1 .. 7, 0 <= f < 2^e:  10^(e-7) (0.1 + 0.9 (f + 1/2) / 2^e)
  *
- * rounded to fp32; k = 0 is 0 and the last one, 128 or 255, is 1. Of d8 there are the negatives of 1 .. 127
- * too.
+ * rounded to fp32; k = 0 is 0 and the last one, 128 or 255, is 1. d8 has the negatives of 1 .. 127 too.
  *
  * A byte of ud8 is k. A byte of d8 is k in its low seven bits and the sign in the highest; 1 is 0x80, where
  * -0 would be. So byte 0 is 0 in both, and memory that is cleared is full of zeros.

@@ -28,8 +28,9 @@ sbp_status sbp_file_pread(sbp_diag *diag, int fd, const char *path, void *out, i
                           int64_t offset) SBP_CHECKED;
 
 /* A file being written beside `path` under a temporary name, which commit renames into place after
- * fsync (the directory is synced as well). What processes that were killed left of the same path goes first. A path that exists and is no regular file (/dev/stdout, a
- * pipe) is written directly. Owned by the caller until commit or abort, both of which free it. */
+ * fsync (the directory is synced as well). What processes that were killed left of the same path goes first.
+ * A path that exists and is no regular file (/dev/stdout, a pipe) is written directly. Owned by the caller
+ * until commit or abort, both of which free it. */
 typedef struct sbp_file_out sbp_file_out;
 
 sbp_status sbp_file_out_open(sbp_diag *diag, const char *path, sbp_file_out **out) SBP_CHECKED;

@@ -26,7 +26,7 @@ typedef struct sbp_json_writer {
     int depth;       /* open objects and arrays */
     bool compact;    /* no blanks behind , and : */
     bool broken;     /* a line ends before what comes next */
-    int lines;       /* members of so many levels, from the outermost on, stand on lines of their own */
+    int lines;       /* members of the outermost `lines` levels each stand on a line of their own */
 } sbp_json_writer;
 
 sbp_json_writer sbp_json_writer_on(sbp_text *out);
@@ -51,7 +51,7 @@ void sbp_json_write_null(sbp_json_writer *w, const char *key);
 void sbp_json_write_value(sbp_json_writer *w, const char *key, const sbp_json *value);
 /* A value that somebody else has written: valid JSON. */
 void sbp_json_write_raw(sbp_json_writer *w, const char *key, const char *text);
-/* A number with so many digits behind the point, for people's eyes: "%.*f". */
+/* A number with `digits` digits behind the point, for people's eyes: "%.*f". */
 void sbp_json_write_fixed(sbp_json_writer *w, const char *key, double value, int digits);
 
 #endif

@@ -1,8 +1,8 @@
 /* types.h: element types, symbolic sizes and tensor types, shared by both IRs.
  *
  * Symbols. T is the number of packed rows of a micro-batch, S the number of groups in it, C the number
- * of rows of the current chunk, H the number of rows of the current chunk of the head, N the number of chunks,
- * T / C rounded up. Where several ranks
+ * of rows of the current chunk, H the number of rows of the current chunk of the head, N the number of
+ * chunks, T / C rounded up. Where several ranks
  * have rows of one micro-batch (ir/base/context.h), these are the rank's own; W is the number of rows of all
  * of them, D that of the current chunks of all. In the graph IR a dimension is a constant or one symbol; in
  * the program IR an extent is a linear form over them.

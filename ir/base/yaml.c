@@ -14,8 +14,8 @@ typedef struct anchored {
     bool whole;    /* false: it is being read */
 } anchored;
 
-/* Events, not libyaml's documents: those are built whole before one can see how deep they are, in time that grows with
- * the square of that. */
+/* Events, not libyaml's documents: those are built whole before one can see how deep they are, in time that
+ * grows with the square of that. */
 typedef struct conversion {
     sbp_arena *arena;
     sbp_diag *diag;

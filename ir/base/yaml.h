@@ -19,8 +19,8 @@ typedef struct sbp_yaml {
     int32_t count;
 } sbp_yaml;
 
-/* `file` is for messages, which are of `status`: "FILE:LINE: what". NULL in *out: the document is empty. Needs
- * no guard by the caller. */
+/* `file` is for messages, which are of `status`: "FILE:LINE: what". NULL in *out: the document is empty.
+ * Needs no guard by the caller. */
 sbp_status sbp_yaml_parse(sbp_arena *arena, sbp_diag *diag, sbp_status status, const char *file,
                           const char *text, size_t length, const sbp_yaml **out) SBP_CHECKED;
 /* The first member of that key; NULL: there is none, or it is no map. */

@@ -163,9 +163,10 @@ typedef struct sbp_param {
     const struct sbp_recipe *recipe;
     /* How the file that the model came from keeps it, when that is another way (GGUF); NULL: the same way. */
     const struct sbp_recipe *stored;
-    /* Of experts: what transformers' class calls the tensor of all of them that this is, or is `length` rows of each
-     * matrix of, from `start` on of `total`; adapters are of that. Of a router: what the class calls it. NULL:
-     * adapters are of `name`. */
+    /* The name that transformers' class gives to what this weight is a part of; adapters take their names and
+     * shapes from it. Experts: the tensor of all experts, of each of whose matrices this has `length` rows
+     * from fused_start on, of fused_total; or all of them. A router: its own name there. NULL: adapters go by
+     * `name`. */
     const char *fused;
     int64_t fused_start, fused_total;
     const char *const *aliases; /* other names that files give the tensor */
@@ -175,7 +176,8 @@ typedef struct sbp_param {
     const double *number;
 } sbp_param;
 
-/* What pass `lora` adds to every product with a weight: y = W x + B (s A x). Of experts all have one for each. */
+/* What pass `lora` adds to every matmul with a weight: y = W x + B (s A x). Experts have an A
+ * and a B each. */
 typedef struct sbp_adapter {
     int32_t weight, a, b; /* parameters: W as its products have it; A [r, in], B [out, r] */
     bool in_out;          /* W is [in, out], not [out, in] */
@@ -326,11 +328,10 @@ sbp_value sbp_build2(sbp_builder *builder, sbp_opcode code, sbp_value a, sbp_val
 sbp_value sbp_build3(sbp_builder *builder, sbp_opcode code, sbp_value a, sbp_value b, sbp_value c);
 /* A scalar of the given type, to be broadcast. */
 sbp_value sbp_build_const(sbp_builder *builder, sbp_dtype dtype, double value);
+/* x in another type; x itself when it has that type. */
 sbp_value sbp_build_cast(sbp_builder *builder, sbp_value x, sbp_dtype to);
-/* The same, as one value for all readers: the cotangents that come from them add up before they are rounded.
- */
-sbp_value sbp_build_rounded(sbp_builder *builder, sbp_value x,
-                            sbp_dtype to); /* x itself when it has that type */
+/* The same, as one value for all readers: their cotangents add up before they are rounded. */
+sbp_value sbp_build_rounded(sbp_builder *builder, sbp_value x, sbp_dtype to);
 /* dims: the constant dimensions of the result. */
 sbp_value sbp_build_reshape(sbp_builder *builder, sbp_value x, const int64_t *dims, int32_t count);
 /* Broadcast to the shape of `like`. */

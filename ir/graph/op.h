@@ -88,7 +88,8 @@ typedef struct sbp_eval_env {
     bool round;      /* every value is rounded to its type (f32 is not): what a device computes, but for the
                         order of sums. Else all is exact, whatever the types */
     bool round_factors; /* and so are p and ds inside of attention, as devices may (ir/program/program.h) */
-    /* What takes the place of a value of a floating type that an op computed, to see how it is conditioned; NULL: it. */
+    /* What takes the place of a value of a floating type that an op computed, to see how it is conditioned;
+     * NULL: it. */
     double (*noise)(void *state, double value);
     void *noise_state;
     sbp_diag *diag;

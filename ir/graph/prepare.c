@@ -217,7 +217,7 @@ static sbp_status run_op(const running *r, const sbp_op *op) {
     return sbp_opcode_rules(op->code)->eval(&eval);
 }
 
-/* Of the rows that have a number; 0 where none has. */
+/* The largest (extreme 1) or smallest (-1) number of t; 0 where all are NaN. */
 static double reduce(const sbp_tensor *t, int extreme) {
     double best = NAN;
     for (int64_t i = 0; i < t->elems; i++)

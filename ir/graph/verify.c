@@ -10,7 +10,8 @@
  *   func_c3    results have the types that the shape rule gives, and those are well formed (types.h)
  *   func_c4    arguments have well-formed types and are bound to things of the module, or for cotangents to
  *              values, that exist and have their type
- *   func_c5    results name values that are defined; targets are arguments; statistics are vectors without rows
+ *   func_c5    results name values that are defined; targets are arguments; statistics are vectors without
+ *              rows
  *   func_c6    value names are unique
  *   func_c7    a carry and the cotangent of a carry have one reader that changes them at a time (linear use);
  *              a state has one later state; append, and a RECUR op, continue a carry

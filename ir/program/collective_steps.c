@@ -162,8 +162,9 @@ static sbp_dtype wide_of(sbp_dtype dtype) {
     return dtype == SBP_F64 ? SBP_F64 : SBP_F32;
 }
 
-/* Of a process group, in the workspace: what arrives, of its neighbours and then of those in its place; the
- * sums of the neighbours. Bytes from its beginning. */
+/* Where a process group's data stand in the workspace, in bytes from its beginning: what arrives, from
+ * neighbours and then from the members in the same place of other blocks; and the sums over the
+ * neighbours. */
 typedef struct room {
     int64_t arrived, sums;
 } room;
@@ -245,7 +246,8 @@ static sbp_status slices_at(const walk *w, const summing *s, int64_t begin, slic
     return SBP_OK;
 }
 
-/* Of each member in this one's place, its slice from all neighbours. row: elements of the first's. */
+/* Every neighbour gets the slices of the members that have its place in their blocks, and this member gets
+ * its own place's from each. row: elements of the first slice. */
 static sbp_status exchange_near(const walk *w, const slices *s, const room *r, int64_t row, sbp_round round) {
     const sbp_process_group *t = s->pg;
     int32_t blocks = blocks_of(t), place = place_of(t), near = t->near;
@@ -293,7 +295,7 @@ static sbp_status add_near(const walk *w, const slices *s, const room *r, int64_
 }
 
 /* This member's slice of the sum over a process group, but for its last addition: the caller says to where
- * that goes. Of no elements: nothing. near_by, far: the rounds. */
+ * that goes. A slice without elements sends nothing. near_by, far: the rounds. */
 static sbp_status sum_slices(const walk *w, const slices *s, const room *r, sbp_round near_by, sbp_round far,
                              sbp_step *last) {
     const sbp_process_group *t = s->pg;
@@ -500,7 +502,7 @@ static sbp_status scatter(const walk *w) {
 typedef struct turning {
     const sbp_context_heads *heads;
     sbp_process_group pg;
-    int64_t rows, block;         /* of each rank; of those at most so many at once */
+    int64_t rows, block;         /* of each rank; how many of them go at once */
     int64_t own_cols, slot_cols; /* of a row, of all heads and of a rank's slots */
     int64_t slots, same;         /* of a rank; how many of all have one head */
     sbp_step_place own, all, packed, sums;
@@ -546,7 +548,7 @@ static sbp_step_place rows_of(const turning *x, int32_t member, int64_t first) {
     return later(x->all, (member * x->rows + first) * x->slot_cols);
 }
 
-/* A member's part of what is packed, of so many rows. */
+/* Where the `rows` packed rows of a member stand. */
 static sbp_step_place packed_of(const turning *x, int32_t member, int64_t rows) {
     return later(x->packed, member * rows * x->slot_cols);
 }
@@ -591,7 +593,8 @@ static sbp_step_place slot_at(const turning *x, int64_t first, int64_t rows, int
                  slot % x->slots * x->heads->dim);
 }
 
-/* Of a head's slots, which are neighbours, the sum: one after the other, in the wide type, rounded once. */
+/* The sum of the slots that share the head of `slot`, which are neighbours: one after the other, in the wide
+ * type, rounded once. */
 static sbp_status add_slots(const walk *w, const turning *x, sbp_step_place to, int64_t first, int64_t rows,
                             int64_t slot) {
     sbp_step sum = {.kind = SBP_STEP_ADD, .rows = rows, .cols = x->heads->dim, .count = 1, .adds = true};

@@ -27,15 +27,15 @@ typedef struct sbp_process_group {
     int32_t near;                     /* divides the count; count: one round (sbp_near_ranks) */
 } sbp_process_group;
 
-/* Of `count` ranks that are `stride` apart, on hosts of `node` ranks each, one after the other: how many
- * neighbours of one host exchange and add among themselves first, before those in the same place of their
- * neighbours do. A power of two that divides `count`, so that neighbours from a multiple of it on are a
- * subtree of every sum. count: there is one round only, since all are on one host, or no two are; or because
- * a host has an odd number of them. */
+/* How many neighbours on one host exchange and add among themselves first, before the members in the same
+ * place of other blocks do. `count` ranks, `stride` apart, on hosts of `node` ranks each, one host after the
+ * other. A power of two that divides `count`, so that neighbours from a multiple of it on are a subtree of
+ * every sum. `count`: one round only, since all are on one host, or no two are; or because a host has an odd
+ * number of them. */
 int64_t sbp_near_ranks(int64_t node, int64_t stride, int64_t count);
 
-/* Of rank `rank` among `count`, on hosts of `node` ranks each (1: not known): all of them; the `size`
- * neighbours, which divide the count, among which it is; those that have its place among their neighbours. */
+/* Groups that rank `rank` of `count` ranks is in, on hosts of `node` ranks each (1: not known): all ranks;
+ * the block of `size` neighbours (size divides count); the ranks that have its place in their blocks. */
 sbp_process_group sbp_pg_of_all(int32_t rank, int32_t count, int32_t node);
 sbp_process_group sbp_pg_of_neighbours(int32_t rank, int32_t size, int32_t node);
 sbp_process_group sbp_pg_across(int32_t rank, int32_t count, int32_t size, int32_t node);
@@ -50,7 +50,7 @@ int64_t sbp_pg_slice(const sbp_process_group *pg, int64_t elems, int32_t member,
 
 /* ---- steps ------------------------------------------------------------------------------------------ */
 
-/* Of what is divided into slices, elements of one are a multiple of; but for the last. */
+/* Slices begin at multiples of this many elements. */
 enum { SBP_STEP_SLICE = 64 };
 
 typedef enum sbp_step_memory {
@@ -69,14 +69,14 @@ typedef struct sbp_step_place {
 } sbp_step_place;
 
 typedef enum sbp_step_kind {
-    SBP_STEP_SEND,    /* `from`, one row, to rank `peer` */
-    SBP_STEP_RECEIVE, /* `to`, one row, from rank `peer`; between two ranks what one sends in a round arrives in
-                          that order */
+    SBP_STEP_SEND,     /* `from`, one row, to rank `peer` */
+    SBP_STEP_RECEIVE,  /* `to`, one row, from rank `peer`; between two ranks what one sends in a round arrives
+                          in that order */
     SBP_STEP_EXCHANGE, /* ends a round: what was sent and received since the last one goes at once */
     SBP_STEP_ADD, /* `to` becomes, or with `adds` has added, the sum along the tree of `count` addends: `from`
-                          is that of member `me`, the others' are at `arrived` one behind the other, rows dense, each
-                          arrived.stride elements from the one before. In the wide type of from.dtype, which
-                          arrived's is, too; rounded once. `to` may be `from` */
+                          is that of member `me`, the others' are at `arrived` one behind the other, rows
+                          dense, each arrived.stride elements from the one before. In the wide type of
+                          from.dtype, which arrived's is, too; rounded once. `to` may be `from` */
     SBP_STEP_COPY /* `to` becomes `from`, of one type; they may be the same place */
 } sbp_step_kind;
 
@@ -133,7 +133,7 @@ typedef struct sbp_collective_call {
 /* Workspace and pieces without bounds: to count. */
 #define SBP_STEP_UNBOUNDED INT64_MAX
 
-/* Of a command at hand. Bounds are none, and nothing is apart. */
+/* A call of `command`: workspace and pieces without bounds, operands where the device reaches them. */
 sbp_collective_call sbp_collective_call_of(const sbp_command *command, const sbp_operand_shape *dst,
                                            const sbp_operand_shape *src, const sbp_collective_world *world);
 
@@ -174,7 +174,8 @@ typedef struct sbp_sent {
     sbp_sent_round rounds[SBP_ROUNDS];
 } sbp_sent;
 
-/* Whatever bounds and places are. Of a type without a sum: nothing. */
+/* Bytes that a phase, or a whole collective, sends: the same for any bounds and places. A type without a sum
+ * sends nothing. */
 sbp_sent sbp_phase_sent(const sbp_collective_call *call, sbp_phase phase);
 sbp_sent sbp_collective_sent(const sbp_collective_call *call);
 

@@ -37,7 +37,7 @@ static uint64_t get_u64(const unsigned char *in) {
     return (uint64_t)get_u32(in) | (uint64_t)get_u32(in + 4) << 32;
 }
 
-/* Of header and table, with the checksum field as 0. */
+/* The checksum of header and table, computed with the checksum field as 0. */
 static uint64_t table_checksum(const unsigned char *header, size_t table_bytes) {
     unsigned char copy[MAX_TABLE_BYTES];
     memcpy(copy, header, table_bytes);
@@ -113,7 +113,7 @@ sbp_status sbp_plan_file_write(sbp_diag *diag, const char *path, const sbp_plan_
 
 /* ---- reading ---------------------------------------------------------------------------------------- */
 
-/* Of at least `bytes`; false as well when the file is no plan. */
+/* Reads the header; `bytes` of it at least must be there. False as well when the file is no plan. */
 static bool read_header(const char *path, unsigned char header[HEADER_BYTES], ssize_t bytes) {
     int fd;
     if (sbp_file_open_regular(NULL, path, &fd) != SBP_OK)

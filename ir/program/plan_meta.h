@@ -25,7 +25,7 @@ typedef struct sbp_plan_trees {
 #include "ir/program/plan_meta.def"
 } sbp_plan_trees;
 
-/* Of a meta that is written, trees are not looked at. Below a guard. */
+/* Writing takes the trees from `trees`; what `meta` has of them is not looked at. Call below a guard. */
 void sbp_plan_meta_write(sbp_text *out, const sbp_plan_meta *meta, const sbp_plan_trees *trees);
 sbp_status sbp_plan_meta_read(sbp_diag *diag, const sbp_json *root, sbp_plan_meta *out) SBP_CHECKED;
 

@@ -16,9 +16,9 @@
  * from row to row is the buffer's column count. Buffers whose rows name C or H but neither T nor S are local
  * to the chunk: their row r is row row0 + r of the sequence (`first_row` of spans; those of D rows: `context`
  * times row0, plus r, of the sequence of all ranks). A view with a `width`
- * sees the element, whose rows are constant, as a row-major matrix of so many columns instead, whatever its
- * own are: start, length and columns count in that matrix (text: w/256[0 for 4]). Of a formal it sees what
- * the call passes, which therefore has whole rows and a fixed first one (program_c28).
+ * sees the element, whose rows are constant, as a row-major matrix of `width` columns instead, whatever its
+ * own are: start, length and columns count in that matrix (text: w/256[0 for 4]). For a formal that matrix is
+ * made of what the call passes, which therefore has whole rows and a fixed first one (program_c28).
  *
  * Commands. What they are called and take is in commands.def; commands/<name>.c defines each of them: shapes,
  * equation, what may alias. All sums over floats are in at least fp32 (backends/device.h has the rest of that
@@ -98,8 +98,8 @@ enum { SBP_MAX_COMMAND_OPERANDS = SBP_ROWKERNEL_MAX_OPERANDS };
 /* A buffer, or an array of `count` of them with equal shapes, one after the other.
  *
  * A sharded bucket holds this rank's share of its elements; no command names its parts, which say what lies
- * where in all of it. Of an own bucket, which has room for all, only the share of this rank counts between
- * entries.
+ * where in all of it. An own bucket has room for all elements; between entries only this rank's
+ * share of them counts.
  *
  * A bucket is a buffer in which others lie, its parts: each a matrix of its own inside every element of the
  * bucket, of the bucket's space, type and count. Commands name either, so that what belongs together moves in
@@ -107,7 +107,7 @@ enum { SBP_MAX_COMMAND_OPERANDS = SBP_ROWKERNEL_MAX_OPERANDS };
  * those of a staging buffer may be of several things that stand in it at different times. */
 typedef enum sbp_sharding { SBP_WHOLE, SBP_SHARDED, SBP_OWN, SBP_SHARDING_COUNT } sbp_sharding;
 
-/* Rows of which there are one to so many of the longest chunk's, and some beyond. */
+/* A number of rows that follows the chunk: one row for every `per` rows of the longest chunk, plus `more`. */
 typedef struct sbp_blocks {
     int64_t per;  /* rows of a chunk to each; 0: the buffer is none of these */
     int64_t more; /* rows beyond */
@@ -373,9 +373,9 @@ typedef struct sbp_program {
     const char *target; /* "cpu"; "cuda:sm_80,sm_90a": a backend, and what it compiles for */
     int64_t t_max, s_max, chunk, head_chunk;
     int64_t ranks;        /* processes that run it together; 1: no collectives */
-    int64_t group;        /* so many neighbours have the shares of all there is, the other groups have the
-                             same; divides ranks */
-    int64_t context;      /* so many of them have a micro-batch together, each rows of its own
+    int64_t group;        /* size of a sharding group: its ranks, which are neighbours, together hold one full
+                             copy, and so does each other group; divides ranks */
+    int64_t context;      /* ranks that split one micro-batch by rows, context parallelism
                              (ir/base/context.h); divides ranks */
     const char **scalars; /* set by the host, f64: T, S first, then what the program needs */
     int32_t scalar_count, scalar_capacity;
@@ -419,7 +419,8 @@ const char *sbp_command_synopsis(sbp_command_kind kind);
  * at most SBP_MAX_COMMAND_OPERANDS, returns the count. */
 int32_t sbp_command_operands(const sbp_program *program, const sbp_command *command,
                              sbp_command_operand *out);
-/* Of one operand; kernel: of `row`, whatever command->kernel says, else NULL. */
+/* How the command uses one operand. kernel: that of a `row` command, whatever command->kernel
+ * says, else NULL. */
 sbp_access sbp_command_access(const sbp_command *command, const sbp_rowkernel *kernel, int32_t operand);
 /* Whether operand `other` may be the same rows and columns as `written`. kernel: of `row`, else NULL. */
 bool sbp_command_may_alias(sbp_command_kind kind, const sbp_rowkernel *kernel, int32_t written,
@@ -455,7 +456,7 @@ bool sbp_is_exchange(const sbp_command *command);
 bool sbp_program_has_expert_pieces(const sbp_program *program);
 /* Most rows of a micro-batch, those of all ranks that have it together: places of rows are i32. */
 #define SBP_MOST_ROWS INT32_MAX
-/* Of a micro-batch, of all ranks that have it together: t_max of each. */
+/* The most rows of a micro-batch over all ranks that share it: context * t_max. */
 int64_t sbp_program_most_rows(const sbp_program *program);
 /* All symbols with the given T and S. */
 sbp_sizes sbp_program_sizes(const sbp_program *program, int64_t t, int64_t s);
@@ -479,7 +480,8 @@ bool sbp_view_shape(const sbp_program *program, const sbp_function *function, co
                     sbp_extent *rows, int64_t *cols);
 /* Whether a view is of all rows and columns of that matrix. */
 bool sbp_view_is_whole(const sbp_program *program, const sbp_function *function, const sbp_view *view);
-/* Of queue compute, without kernel and flush; room for so many views, of which none is there yet. */
+/* A command for queue compute, without kernel and flush, with room for view_capacity views, all
+ * of them absent. */
 sbp_command *sbp_command_create(sbp_arena *arena, sbp_command_kind kind, int32_t view_capacity);
 /* Narrows a whole view to the rows of the current chunk: [i*step for step]. */
 sbp_view sbp_view_chunk(sbp_view whole, sbp_symbol step);
@@ -500,8 +502,9 @@ typedef struct sbp_position {
     int64_t columns[SBP_MAX_COLUMNS]; /* row i of the table */
 } sbp_position;
 
-/* How many rows of the sequence a row of a chunk of so many rows stands for: 0 when they are not local to the
- * chunk of a loop by `step`, 1, or `context` where they are those of all ranks. */
+/* How many rows of the sequence one row of this extent stands for, in a loop whose chunks have `step` rows: 1
+ * if it follows the rank's chunk, `context` if it follows the chunk of all ranks of a context, 0 if it
+ * follows neither. */
 int64_t sbp_extent_local(const sbp_program *program, sbp_extent rows, sbp_symbol step);
 
 /* Rows start .. start+rows of a buffer element or formal. first_row: row of the sequence that the first is
@@ -518,11 +521,12 @@ int64_t sbp_table_rows(const sbp_program *program, int32_t table, const sbp_size
 void sbp_position_set(sbp_position *position, const sbp_program *program, int32_t table, int64_t i);
 /* Lets the chunk end before row `end`, if it does not already; end > row0. */
 void sbp_position_end(sbp_position *position, int64_t end);
-/* False when the view leaves its buffer: start < 0, start beyond the rows, or end before start. Of a formal,
+/* False when the view leaves its buffer: start < 0, start beyond the rows, or end before start. For a formal,
  * first_row is relative to the formal. function: where the view stands, NULL for an entry. */
 bool sbp_view_resolve(const sbp_program *program, const sbp_function *function, const sbp_view *view,
                       const sbp_position *position, sbp_range *out);
-/* Of a view that is there; f32 of a formal outside of functions, which is refused elsewhere. */
+/* The type of a view that is not absent. A formal named outside of a function, which the verifier refuses,
+ * counts as f32. */
 sbp_dtype sbp_view_dtype(const sbp_program *program, const sbp_function *function, const sbp_view *view);
 
 /* What the rows of a command's operands must satisfy; columns and dtypes are static. */
@@ -603,8 +607,9 @@ void sbp_command_work(const sbp_work_query *query, sbp_work *out);
 /* Pairs of a row among row0 .. row0 + rows - 1 of a document and a row that it sees: itself and those before
  * it, of which window > 0 leaves that many. */
 double sbp_attention_pairs(int64_t row0, int64_t rows, int64_t window);
-/* Operations on so many pairs, a multiply-add two of them; qk_elems and v_elems: of all heads together.
- * Forward: scores and their sums of values. Backward: the scores again and dq, dk; dp and dv. */
+/* Operations of attention over `pairs` pairs, a multiply-add counted as two. qk_elems, v_elems: elements of a
+ * row of all heads together. Forward: scores and their sums of values. Backward: the scores again and dq, dk;
+ * dp and dv. */
 double sbp_attention_flops(double pairs, double qk_elems, double v_elems, bool backward);
 
 /* Structure, operand shapes and modes, arena bounds, no T axis outside the roles that may have one. Messages

@@ -326,15 +326,17 @@ static sbp_status fail_rule(const sbp_subject *s, const sbp_row_rule *rule, cons
         [SBP_ROWS_SHARE] = "must have as many rows for each rank as",
         [SBP_ROWS_AT_LEAST] = "must have at least",
         [SBP_ROWS_BLOCKS] = "must have a row per block of rows of",
-        [SBP_ROWS_PER] = "must have a row per so many rows of",
+        [SBP_ROWS_PER] = "must have a row for every",
         [SBP_ROWS_COVER] = "must hold all that is seen from",
         [SBP_ROWS_COVER_ALL] = "must hold all that is seen, by any rank, from",
         [SBP_ROWS_ORDER] = "must be a whole chunk of its scatter order",
         [SBP_ROWS_NAMED] = "must name rows of",
     };
-    char other[96] = "";
+    char per[32] = "", other[128] = "";
+    if (rule->relation == SBP_ROWS_PER)
+        snprintf(per, sizeof per, " %lld rows of", (long long)rule->n);
     if (rule->other >= 0)
-        snprintf(other, sizeof other, " %.60s (%lld from %lld)", s->operands[rule->other].name,
+        snprintf(other, sizeof other, "%s %.60s (%lld from %lld)", per, s->operands[rule->other].name,
                  (long long)ranges[rule->other].rows, (long long)ranges[rule->other].first_row);
     else if (rule->relation != SBP_ROWS_ORDER)
         snprintf(other, sizeof other, " %lld", (long long)rule->n);

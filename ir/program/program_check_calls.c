@@ -120,7 +120,7 @@ static void counter_add(counter *c, int32_t at, int32_t change) {
         c->sums[at] += change;
 }
 
-/* Of the numbers up to `at`. */
+/* How many numbers from 0 to `at` have been added. */
 static int32_t counter_up_to(const counter *c, int32_t at) {
     int32_t sum = 0;
     for (at++; at > 0; at -= at & -at)

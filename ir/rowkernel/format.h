@@ -1,9 +1,9 @@
 /* format.h: block formats in which frozen parameters are kept: codes, scales and minima, each a buffer.
  *
- * A format cuts the elements of a parameter, in row-major order, into blocks of so many. Of a block it keeps
- * so many numbers of each part; number b's are those of block b, one behind the other. formats.def has what a
- * block's values are, as a row kernel over its parts, and nothing else says it: passes emit it, devices run
- * it, the host runs it (rowkernel_host.c) where files are read or written.
+ * A format cuts the elements of a parameter, in row-major order, into blocks of equal size. Each block has a
+ * fixed number of elements in each part; a part holds those of block 0, then of block 1, and so on.
+ * formats.def has what a block's values are, as a row kernel over its parts, and nothing else says it: passes
+ * emit it, devices run it, the host runs it (rowkernel_host.c) where files are read or written.
  *
  * Values are those of the fp32 arithmetic that defines the format, bit for bit, on every device and in every
  * type that they are stored to afterwards: products of scales and codes are exact, so that one rounding is
@@ -64,7 +64,8 @@ void sbp_format_decode(const sbp_format_decoder *decoder, const void *const *par
                        float *out);
 /* Blocks as a GGUF file has them; false where it has none of the format. */
 bool sbp_format_split(sbp_format format, const uint8_t *raw, int64_t blocks, void *const *parts);
-/* The first block that stands for what is no finite number, by parts that are not floats; -1: there is none. */
+/* The first block that stands for what is no finite number, by parts that are not floats; -1:
+ * there is none. */
 int64_t sbp_format_find_bad(sbp_format format, const void *const *parts, int64_t blocks);
 /* Whether weights can be brought into the format, and that: q8_0 as ggml's reference does, nf4 as
  * bitsandbytes. Values must be finite. */

@@ -239,7 +239,8 @@ static inline uint32_t sbp_philox(const uint32_t counter[4], const uint32_t key[
 /* The number that SBP_RK_RANDOM gives for an element; key and stream as they come out of scalars and memory.
  */
 double sbp_random_at(double key, double stream, int64_t row, int64_t head, int64_t element);
-/* What of a value from memory goes into a counter: itself where it is an integer below 2^32, else 0. */
+/* The 32-bit word that a number contributes to the random counter: itself where it is an integer from 0 to
+ * 2^32 - 1, else 0. */
 uint32_t sbp_random_word(double number);
 /* Whether a kernel may run over these rows: they are 0 .. 2^32 - 1. */
 bool sbp_rowkernel_rows_fit(int64_t row0, int64_t rows);

@@ -1,6 +1,6 @@
 /* footprint.h: what a process holds on the device beside the arenas of its plan. A backend that was measured
- * has a function for it (backends/<name>/); the planner and the command line ask sbp_target_footprint and know
- * none of its figures. Threads: no state. */
+ * has a function for it (backends/<name>/); the planner and the command line ask sbp_target_footprint and
+ * know none of its figures. Threads: no state. */
 #ifndef SBP_IR_TARGET_FOOTPRINT_H
 #define SBP_IR_TARGET_FOOTPRINT_H
 

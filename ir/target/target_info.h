@@ -28,21 +28,23 @@ typedef struct sbp_target_info {
      * dq's, attention_head_elems for each head and attention_row_elems more; it has attention_more_rows rows
      * more than q. No columns: no workspace. */
     int32_t attention_partials, attention_head_elems, attention_row_elems, attention_more_rows;
-    /* Heads of more columns, of q and k or of v, are computed by scalars, at their throughput; 0: none are. */
+    /* Heads of more columns, of q and k or of v, are computed by scalars, at their throughput; 0: none
+     * are. */
     int64_t attention_columns;
-    /* Heads of more columns than these are summed in parts, for each of which the scores are made anew, so that a
-     * product takes so many times as long, forward and backward; 0: none are. */
+    /* Heads of more columns than these are summed in parts. The scores are made anew for each part,
+     * so that attention takes attention_part_times as long forward and attention_part_times_bwd
+     * backward; 0: none are. */
     int64_t attention_part_columns;
     double attention_part_times, attention_part_times_bwd;
-    /* Operand `work` of delta_rule without `next`, and of delta_rule_bwd: its columns; it has delta_more_rows rows
-     * more than blocks of SBP_DELTA_BLOCK. NULL: forward none, backward those of a state. */
+    /* Operand `work` of delta_rule without `next`, and of delta_rule_bwd: its columns; it has delta_more_rows
+     * rows more than blocks of SBP_DELTA_BLOCK. NULL: forward none, backward those of a state. */
     int64_t (*delta_columns)(const sbp_delta_attrs *attrs, bool backward);
     int64_t delta_more_rows;
     int64_t (*ssd_columns)(const sbp_delta_attrs *attrs,
                            bool backward); /* the same of ssd; NULL: two states */
     bool ssd_by_scalars;                   /* it does not reach what attention does, but what scalars do */
-    /* Operations per second of delta_rule, or of delta_rule_bwd, on rows of this type, at its own throughput, which may
-     * be another machine's than describe() said. NULL: as attention. */
+    /* Operations per second of delta_rule, or of delta_rule_bwd, on rows of this type, at its own throughput,
+     * which may be another machine's than describe() said. NULL: as attention. */
     double (*delta_rate)(const struct sbp_target_info *info, const sbp_delta_attrs *attrs, sbp_dtype dtype,
                          bool backward);
     bool has_copy_queue;
@@ -54,8 +56,8 @@ typedef struct sbp_target_info {
     int64_t chunk, head_chunk;
     int64_t chunk_most;        /* beyond this matmuls do not get faster; 0: chunk */
     sbp_throughput throughput; /* of the cost model */
-    /* Products of experts are kernels of the backend's own, which reach what those of attention do: by mma.sync in 16
-     * bits, else scalar. Without it they are as fast as any. */
+    /* Products of experts are kernels of the backend's own, which reach what those of attention do: by
+     * mma.sync in 16 bits, else scalar. Without it they are as fast as any. */
     bool own_expert_products;
 } sbp_target_info;
 

@@ -36,11 +36,12 @@ sbp_status sbp_throughput_parse(sbp_arena *arena, sbp_diag *diag, const char *fr
                                 sbp_throughput *out) SBP_CHECKED;
 /* A line "key number" each, in shortest forms, of those that are known. */
 void sbp_throughput_print(sbp_text *out, const sbp_throughput *throughput);
-/* Of a type: its own, or what follows from others (fp64: half of fp32; other types: fp32). */
+/* Rates for a type: the one that was given, or what follows from others (fp64: half of fp32; other
+ * types: fp32). */
 double sbp_throughput_matmul(const sbp_throughput *throughput, sbp_dtype dtype);
 double sbp_throughput_attention(const sbp_throughput *throughput, sbp_dtype dtype);
-/* Of kernels that multiply row by row with scalars, whatever the type of rows is: no more than attention in the type of
- * sums. */
+/* The rate of kernels that multiply row by row with scalars, whatever the type of rows is: no more than
+ * attention has in the type of sums. */
 double sbp_throughput_scalars(const sbp_throughput *throughput, sbp_dtype dtype);
 /* For people: "matmuls 450 GFLOP/s in fp32, ..", two lines with `indent` between them. */
 void sbp_throughput_describe(sbp_text *out, const sbp_throughput *throughput, const char *indent);

@@ -235,7 +235,7 @@ static void buffers_of_the_delta_rule(void **state) {
         int64_t cols, rows; /* 0: as they are */
         sbp_dtype dtype;
         const char *says;
-    } changes[] = {{".work", 160, 1, SBP_F32, "must have a row per so many rows of"},
+    } changes[] = {{".work", 160, 1, SBP_F32, "must have a row for every 64 rows of k"},
                    {".d_state_delta_out", 160, 2, SBP_F32, "dstate"},
                    {".d_state_delta_out", 160, 0, SBP_BF16, "dstate is bf16 beside k of f32"}};
     for (int i = 0; i < SBP_COUNT(changes); i++) {

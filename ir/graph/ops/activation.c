@@ -47,7 +47,7 @@ static sbp_value build_silu(sbp_builder *b, sbp_value x) {
     return sbp_build2(b, SBP_OP_mul, x, sbp_build1(b, SBP_OP_sigmoid, x));
 }
 
-/* Of the approximations by tanh; 0: the other. */
+/* The factor inside tanh of an approximation; 0: the exact function. */
 static double tanh_factor(const sbp_op *op) {
     if (sbp_op_symbol_is(op, "approximate", "none"))
         return 0;

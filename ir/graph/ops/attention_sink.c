@@ -1,15 +1,17 @@
 /* attention_sink.c: attention that may look at nothing: one more score per head, of no key.
  *
- *   attention_sink  operands and attributes of attention, and sink [heads] -> o [T, heads, d_v], lse [T, heads]
+ *   attention_sink  operands and attributes of attention, and sink [heads]
+ *                   -> o [T, heads, d_v], lse [T, heads]
  *
- * The sink stands beside a row's scores in the softmax, neither scaled nor masked nor capped, and has no value:
- * weights of the keys sum to less than 1. With o and lse of attention without it, s = sink:
+ * The sink stands beside a row's scores in the softmax, neither scaled nor masked nor capped, and has no
+ * value: weights of the keys sum to less than 1. With o and lse of attention without it, s = sink:
  *
  *   lse' = log(exp(lse) + exp(s)) = lse - log_sigmoid(lse - s)
  *   o'   = o exp(lse - lse')      = o sigmoid(lse - s)
  *
- * which the expansion does behind `attention`: o is rounded to its type there, and o' once more. As p = exp(score
- * - lse') are the weights of the keys, attention's derivative is that of o' and lse' as they are; and
+ * which the expansion does behind `attention`: o is rounded to its type there, and o' once more.
+ * With p = exp(score - lse') the weights of the keys, attention's derivative is that of o' and lse'
+ * as they are; and
  *
  *   ds = - sum over rows of exp(s - lse') (do' . o')
  */

@@ -6,14 +6,14 @@
  *   S <- e^{decay_t} S;   d = beta_t (v_t - S^T k_t);   S <- S + k_t d^T;   o_t = S^T q_t
  *
  *   with S [dk, dv] of value head h, which reads q and k of head h / (V/K); S = 0 before the first row of a
- *   document, by a branch, whatever it held. decay is the logarithm of the factor. q and k come normalised and
- *   scaled. decay, beta and states are wide (f64 where q is, else f32). (transformers,
+ *   document, by a branch, whatever it held. decay is the logarithm of the factor. q and k come normalised
+ *   and scaled. decay, beta and states are wide (f64 where q is, else f32). (transformers,
  *   torch_recurrent_gated_delta_rule; Yang et al., Gated Delta Networks, arXiv 2412.06464.)
  *
  * State: S of all value heads before a chunk.
  *
- * Backwards, row by row from the last one, with dS of the state behind the row, S before it, A = e^{decay_t} S
- * and u = v_t - A^T k_t:
+ * Backwards, row by row from the last one, with dS of the state behind the row, S before it, A = e^{decay_t}
+ * S and u = v_t - A^T k_t:
  *   o = S'^T q       gives  dq = S' do,                     dS += q do^T         S' = A + k d^T
  *   S' = A + k d^T   gives  dd = dS^T k,                    dk = dS d            dA = dS
  *   d = beta u       gives  dbeta = dd . u,  dv = beta dd,  dk -= A dv,          dA -= k dv^T

@@ -5,8 +5,8 @@
  *              ranks have the same head their sum. n is kv_heads with `keys`, else heads. In a chunk function
  *              C and D rows. Each way is the transpose of the other.
  *              to all: x [T, n, d], rows of this rank, becomes y [W, n, d], those of all ranks; to own: the
- *              sum of all ranks' x [W, n, d], of which y [T, n, d] are this rank's rows. Of no heads: these
- *              are 0.
+ *              sum of all ranks' x [W, n, d], of which y [T, n, d] are this rank's rows. A rank
+ *              without a head has 0.
  *
  * The evaluator is one process, so it exchanges among one rank only: y is x. */
 #include "ir/base/context.h"

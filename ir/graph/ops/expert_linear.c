@@ -1,8 +1,8 @@
 /* expert_linear.c: matmuls with the matrices of the experts that each row has chosen. Types as in linear.c.
  *
  *   expert_linear     x [T, in], or [T, k, in] where each of a row's k slots has its own; index i32 [T, k]:
- *                     the slot's expert; w [E, out, in] (layout out_in) or [E, in, out] (in_out); bias [E, out]
- *                     -> y [T, k, out]:  y[t, j] = w[index[t, j]] x[t, (j)] + bias[index[t, j]]
+ *                     the slot's expert; w [E, out, in] (layout out_in) or [E, in, out] (in_out);
+ *                     bias [E, out] -> y [T, k, out]:  y[t, j] = w[index[t, j]] x[t, (j)] + bias[index[t, j]]
  *                     wide: y is fp32 even when x is narrower
  *   expert_linear_dw  dw[e] = sum over rows t, over slots j with index[t, j] = e, of dy[t, j]^T x[t, (j)], in
  *                     the layout of w, in the wide type; of an expert that nobody chose exactly 0

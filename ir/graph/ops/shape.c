@@ -9,8 +9,8 @@
  *   constant       a scalar
  *   iota           0 .. n-1
  *   stop_gradient  x, with no derivative
- *   broadcast      x repeated along dimensions of size 1, missing leading dimensions and, with rows, over rows
- */
+ *   broadcast      x repeated along dimensions of size 1, missing leading dimensions and, with rows, over
+ *                  rows */
 #include "ir/graph/ops/rules.h"
 
 #include <string.h>

@@ -5,18 +5,19 @@
  *
  *   S <- e^{decay_t} S + dt_t b_t x_t^T;   y_t = S^T c_t
  *
- *   with S [n, p] of head h, which reads b and c of group h / (H/G); S = 0 before the first row of a document, by
- *   a branch, whatever it held. decay is the logarithm of the factor: dt times a number below 0, of each head.
- *   decay, dt and states are wide (f64 where x is, else f32). What else a layer has works inside a row: the
- *   softplus of dt and its limits, D x, the norm. (transformers, mamba2_chunk_scan; Dao, Gu, Transformers are
- *   SSMs, arXiv 2405.21060.)
+ *   with S [n, p] of head h, which reads b and c of group h / (H/G); S = 0 before the first row of a
+ *   document, by a branch, whatever it held. decay is the logarithm of the factor: dt times a number below 0,
+ *   of each head. decay, dt and states are wide (f64 where x is, else f32). What else a layer has works
+ *   inside a row: the softplus of dt and its limits, D x, the norm. (transformers, mamba2_chunk_scan; Dao,
+ *   Gu, Transformers are SSMs, arXiv 2405.21060.)
  *
  * State: S of all heads before a chunk. It is the delta rule without its correction (delta.c).
  *
  * Backwards, row by row from the last one, with dS of the state behind the row and S before it:
- *   y = S'^T c                     gives  dc = S' dy,            dS += c dy^T        S' = e^decay S + dt b x^T
- *   S' = e^decay S + dt b x^T      gives  u = dS^T b,  dx = dt u,  ddt = u . x,  db = dt dS x
- *                                         ddecay = sum of dS o e^decay S,  dS = e^decay dS; none from the first row
+ *   y = S'^T c                  gives  dc = S' dy,            dS += c dy^T        S' = e^decay S + dt b x^T
+ *   S' = e^decay S + dt b x^T   gives  u = dS^T b,  dx = dt u,  ddt = u . x,  db = dt dS x
+ *                                      ddecay = sum of dS o e^decay S,  dS = e^decay dS; none from the first
+ *                                      row
  * A group adds dc and db of its heads. dstate_out: dS before the first row at hand. */
 #include "ir/graph/ops/rules.h"
 
@@ -117,8 +118,8 @@ sbp_seq sbp_seq_ssd(const sbp_op *op, int32_t operand, int32_t result) {
 
 SBP_RULE_SEQ_REDUCE(ssd_state)
 
-/* dc of a row reads the states before it, db, dx and ddt what comes back from the rows behind it, ddecay both. What is
- * added to the state changes nothing of what comes back. */
+/* dc of a row reads the states before it, db, dx and ddt what comes back from the rows behind it, ddecay
+ * both. What is added to the state changes nothing of what comes back. */
 sbp_seq sbp_seq_ssd_vjp(const sbp_op *op, int32_t operand, int32_t result) {
     (void)op;
     bool later = operand == VJP_DY || operand == VJP_C,

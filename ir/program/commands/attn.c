@@ -115,7 +115,7 @@ void sbp_attention_work(const sbp_work_query *q, sbp_work *out) {
     out->dtype = queries->dtype;
 }
 
-/* Of the first `rows` rows of a document. */
+/* Pairs of the first `rows` rows of a document and what they see. */
 static double first_pairs(int64_t rows, int64_t window) {
     double n = (double)rows, w = window > 0 && window < rows ? (double)window : n;
     return w * (w + 1) / 2 + (n - w) * w;

@@ -16,8 +16,8 @@
  *
  * Among the ranks that have a micro-batch together (ir/base/context.h), in queue compute; W = context:
  *
- *   to_heads               src: [n, all heads], dst: [W n, this rank's heads]: rows of all ranks, those of rank
- *                          r from r n on; 0 where it has no head. Floats. An all-to-all
+ *   to_heads               src: [n, all heads], dst: [W n, this rank's heads]: rows of all ranks, those of
+ *                          rank r from r n on; 0 where it has no head. Floats. An all-to-all
  *   to_rows                src: [W n, this rank's heads], dst: [n, all heads]: back; where ranks have the
  *                          same head their sum, added in the order of ranks
  *   context_gather         all_gather among these ranks; context_share, context_reduce, context_sum: share,
@@ -56,8 +56,8 @@ void sbp_rows_collective(sbp_row_rules *rules) {
         sbp_rows_add(rules, SBP_ROWS_SHARE, SRC, DST, ranks);
 }
 
-/* In queue net; of one rank it is a copy, unless it adds, and may run as one in queue compute. Among the ranks
- * of a context it is in queue compute. */
+/* In queue net; of one rank it is a copy, unless it adds, and may run as one in queue compute. Among the
+ * ranks of a context it is in queue compute. */
 static sbp_status check_queue(const sbp_subject *s) {
     const sbp_command *command = s->command;
     const sbp_collective_info *info = info_of(command);
@@ -113,7 +113,7 @@ sbp_status sbp_check_collective(const sbp_subject *s) {
     return sbp_check_same_cols(s, DST, SRC);
 }
 
-/* Of what is written whole, what it was is gone. */
+/* An operation that writes its whole result does not read what dst had. */
 sbp_access sbp_access_collective(const sbp_command *command, int32_t operand, sbp_access stated) {
     return operand == SBP_COLLECTIVE_DST && info_of(command)->into == SBP_DST_WRITES ? SBP_WRITE : stated;
 }

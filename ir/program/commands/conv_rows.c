@@ -1,4 +1,5 @@
-/* conv_rows: a short causal convolution over rows, channel by channel, and the rows that the next chunk needs.
+/* conv_rows: a short causal convolution over rows, channel by channel, and the rows that the
+ * next chunk needs.
  *
  *   y      [rows, n], x's type           written, where anybody reads it
  *   next   [1, (taps-1) n], x's type     written, where it is kept: the last taps-1 rows of state and x

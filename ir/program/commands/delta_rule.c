@@ -11,26 +11,27 @@
  *   state   [1, V dk dv], wide             S before the first row
  *   work?   [ceil(rows / SBP_DELTA_BLOCK) or more, any], wide   workspace, if the target asks for it
  *
- * V heads (attribute heads), K key heads (key_heads), dk, dv (d_k, d_v); wide: f64 where k is, else f32. Head h
- * has columns h dv .. of v, and columns h / (V/K) dk .. of q and k; its S is [dk, dv], row after row, from
+ * V heads (attribute heads), K key heads (key_heads), dk, dv (d_k, d_v); wide: f64 where k is, else f32. Head
+ * h has columns h dv .. of v, and columns h / (V/K) dk .. of q and k; its S is [dk, dv], row after row, from
  * column h dk dv of a state. Row by row, where S is 0 before the first row of a document, whatever it held:
  *
  *   S <- e^decay S;   d = beta (v - S^T k);   S <- S + k d^T;   o = S^T q
  *
  * A device makes products of L rows at a time, those of one block: block m of a document is its rows
- * SBP_DELTA_BLOCK m .. from its first; a command may begin and end inside of one. With K, V, Q of these rows, c
- * the running sum of decay in them, S before them:
+ * SBP_DELTA_BLOCK m .. from its first; a command may begin and end inside of one. With K, V, Q of these rows,
+ * c the running sum of decay in them, S before them:
  *
- *   R = diag(beta) (V - diag(e^c) K S)                 (I + A) D = R,  A_ij = beta_i e^(c_i - c_j) k_i.k_j, j < i
- *   O = diag(e^c) Q S + P D                            P_ij = e^(c_i - c_j) q_i.k_j, j <= i
+ *   R = diag(beta) (V - diag(e^c) K S)           (I + A) D = R,  A_ij = beta_i e^(c_i - c_j) k_i.k_j, j < i
+ *   O = diag(e^c) Q S + P D                      P_ij = e^(c_i - c_j) q_i.k_j, j <= i
  *   S <- e^(c_L) S + (diag(e^(c_L - c)) K)^T D
  *
- * Exponents are never above 0: they are computed as differences. In the row where a document begins decay means
- * nothing, for S is 0. So the bits are the same however a document's rows are cut into commands at multiples of
- * SBP_DELTA_BLOCK from its first.
+ * Exponents are never above 0: they are computed as differences. In the row where a document begins decay
+ * means nothing, for S is 0. So the bits are the same however a document's rows are cut into commands at
+ * multiples of SBP_DELTA_BLOCK from its first.
  *
- * Sums and all in between are wide; what would be subnormal there may be 0. Where k is bf16, or f16, a device may round factors of products to that type;
- * the CPU does not. next may be the same memory as state; nothing else overlaps what is written. */
+ * Sums and all in between are wide; what would be subnormal there may be 0. Where k is bf16, or f16, a device
+ * may round factors of products to that type; the CPU does not. next may be the same memory as state; nothing
+ * else overlaps what is written. */
 #include "ir/program/commands/delta_rule.h"
 
 static const sbp_delta_operands operands = {.q = SBP_DELTA_RULE_Q,

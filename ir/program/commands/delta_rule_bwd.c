@@ -1,6 +1,6 @@
 /* delta_rule_bwd: the gradients of delta_rule, given do.
  *
- *   dq, dk   [rows, K dk], k's type        written, where anybody reads them; of a key head's V/K heads the sum
+ *   dq, dk   [rows, K dk], k's type        written, where anybody reads them; added over V/K heads
  *   dv       [rows, V dv], k's type        written, where anybody reads it
  *   ddecay, dbeta  [rows, V], wide         written, where anybody reads them
  *   dstate   [1, V dk dv], wide            of next when it comes, of state when it goes
@@ -8,10 +8,10 @@
  *   q, k, v, decay, beta, first, state     as delta_rule has them
  *   work     [ceil(rows / SBP_DELTA_BLOCK) or more, V dk dv or more], wide   workspace
  *
- * Two beginnings of blocks inside of documents are SBP_DELTA_BLOCK rows or more apart. So `work` has room for S
- * before each of them: of the block whose first row is row j of k in row j / SBP_DELTA_BLOCK. S is computed
- * forward from `state`, kept there, and then blocks are gone through from the last to the first. Of a block,
- * with what delta_rule.c defines and dS of the state behind it:
+ * Two beginnings of blocks inside of documents are SBP_DELTA_BLOCK rows or more apart. So `work` has room for
+ * S before each of them: of the block whose first row is row j of k in row j / SBP_DELTA_BLOCK. S is computed
+ * forward from `state`, kept there, and then blocks are gone through from the last to the first. For each
+ * block, with the names of delta_rule.c and dS the gradient of the state behind it:
  *
  *   dD = P^T dO + diag(e^(c_L - c)) K dS               (I + A)^T dR = dD
  *   dA_ij = -dR_i.D_j, j < i;  dP_ij = dO_i.D_j, j <= i;   Y = -diag(beta e^c) dR
@@ -22,8 +22,9 @@
  *   dc: from every exponential;  ddecay = its sum over the rows behind, 0 in the row where a document begins
  *   dS <- e^(c_L) dS + K^T Y + (diag(e^c) Q)^T dO, nothing where the block begins a document
  *
- * dS is 0 behind the last row of a document that does not end the rows, whatever dstate is. Sums and roundings
- * as in delta_rule; there are no atomics. Nothing overlaps what is written. Attributes: those of delta_rule. */
+ * dS is 0 behind the last row of a document that does not end the rows, whatever dstate is. Sums and
+ * roundings as in delta_rule; there are no atomics. Nothing overlaps what is written. Attributes: those of
+ * delta_rule. */
 #include "ir/program/commands/delta_rule.h"
 
 static const sbp_delta_operands operands = {.q = SBP_DELTA_RULE_BWD_Q,
@@ -72,8 +73,8 @@ void sbp_text_delta_rule_bwd(sbp_fields *fields) {
     sbp_delta_text(fields);
 }
 
-/* The states once more: K S, K^T D, K K^T and the solution. Then K S, K dS, Y S^T, K^T Y, dO S^T, Q^T dO, D dS^T;
- * K K^T, Q K^T, C K, C^T Q, B K, B^T K; both solutions, P^T dO, dA, dP. */
+/* The states once more: K S, K^T D, K K^T and the solution. Then K S, K dS, Y S^T, K^T Y, dO S^T, Q^T dO, D
+ * dS^T; K K^T, Q K^T, C K, C^T Q, B K, B^T K; both solutions, P^T dO, dA, dP. */
 void sbp_work_delta_rule_bwd(const sbp_work_query *q, sbp_work *out) {
     sbp_delta_work(q, SBP_DELTA_RULE_BWD_K, 2 + 7, 1 + 6, 1 + 5, out);
 }

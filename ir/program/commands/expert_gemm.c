@@ -10,8 +10,8 @@
  * Sums as in gemm: an element has the bits that gemm gives it. Slots of an expert whose bounds are not within
  * pairs, or whose pairs are not within rows k, are not written. Nothing overlaps d.
  *
- * b, bias and bounds may be those of some experts that follow each other, `of` so many: then slots of others are
- * not written, and with `more` they have what others of such commands wrote.
+ * b, bias and bounds may be those of a run of neighbouring experts out of `of` in all: then slots of the
+ * others are not written, and with `more` they hold what earlier commands for other runs wrote.
  *
  * Attributes: tb, a_by_slot, of, more. */
 #include "ir/program/commands/command.h"
@@ -59,8 +59,8 @@ void sbp_text_expert_gemm(sbp_fields *fields) {
     sbp_field_flag(fields, "more", &fields->command->u.experts.more);
 }
 
-/* 2 n m of each slot; an expert has its part of them. No more experts are read than there are slots. Of some
- * experts alone: their part of the slots. */
+/* 2 n m operations for each slot, divided evenly among experts. No more experts are read than there are
+ * slots. A command for a run of experts has their part of the slots. */
 void sbp_work_expert_gemm(const sbp_work_query *q, sbp_work *out) {
     const sbp_operand_shape *pairs = &q->operands[SBP_EXPERT_GEMM_PAIRS],
                             *b = &q->operands[SBP_EXPERT_GEMM_B];

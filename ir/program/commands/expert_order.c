@@ -6,9 +6,10 @@
  *                                    pairs were one row
  *   index   [rows, k], i32           an expert per slot
  *
- * A slot of which index names no expert is left out: bounds end before it, and so many last elements of pairs
- * are -1. Nothing overlaps. Bounds are the one kind of size that depends on what was computed: expert_gemm
- * and expert_gemm_dw, which read them, leave an expert out whose pairs are not in range. */
+ * A slot whose index names no expert is left out: bounds end before it, and the last elements of pairs, one
+ * for each such slot, are -1. Nothing overlaps. Bounds are the one kind of size that depends on what was
+ * computed: expert_gemm and expert_gemm_dw, which read them, leave an expert out whose pairs are not in
+ * range. */
 #include "ir/program/commands/command.h"
 
 #include "ir/program/commands/experts.h"

@@ -27,7 +27,7 @@ SBP_RULE_ACCESS_STATED(gather)
 SBP_RULE_ALIAS_NONE(gather)
 SBP_RULE_TEXT_NONE(gather)
 
-/* Of the table no more rows are read than there are in dst. */
+/* At most dst's number of rows of the table is read. */
 void sbp_work_gather(const sbp_work_query *q, sbp_work *out) {
     out->bytes = sbp_work_bytes(q, SBP_GATHER_TABLE, SBP_GATHER_DST);
 }

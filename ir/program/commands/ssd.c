@@ -11,23 +11,24 @@
  *   state   [1, H n p], wide               S before the first row
  *   work?   [ceil(rows / SBP_DELTA_BLOCK) or more, any], wide   workspace, if the target asks for it
  *
- * H heads (attribute heads), G groups (key_heads), n (d_k), p (d_v); wide: f64 where b is, else f32. Head h has
- * columns h p .. of x, and columns h / (H/G) n .. of c and b; its S is [n, p], row after row, from column h n p of
- * a state. Row by row, where S is 0 before the first row of a document, whatever it held:
+ * H heads (attribute heads), G groups (key_heads), n (d_k), p (d_v); wide: f64 where b is, else f32. Head h
+ * has columns h p .. of x, and columns h / (H/G) n .. of c and b; its S is [n, p], row after row, from column
+ * h n p of a state. Row by row, where S is 0 before the first row of a document, whatever it held:
  *
  *   S <- e^decay S + dt b x^T;   y = S^T c
  *
- * A device makes products of the rows of a block at a time, as of delta_rule (delta_rule.c says which these are, and
- * what this means for bits). With C, B, X of its rows, c the running sum of decay in them, S before them:
+ * A device makes products of the rows of a block at a time, as of delta_rule (delta_rule.c says which
+ * these are, and what this means for bits). With C, B, X of its rows, c the running sum of decay in
+ * them, S before them:
  *
  *   D = diag(dt) X                                     P_ij = e^(c_i - c_j) C_i.B_j, j <= i
  *   Y = diag(e^c) C S + P D
  *   S <- e^(c_L) S + (diag(e^(c_L - c)) B)^T D
  *
- * Exponents are never above 0: they are computed as differences. In the row where a document begins decay means
- * nothing, for S is 0. Sums and all in between are wide; what would be subnormal there may be 0. Where b is bf16, or
- * f16, a device may round factors of products to that type; the CPU does not. next may be the same memory as state;
- * nothing else overlaps what is written. */
+ * Exponents are never above 0: they are computed as differences. In the row where a document begins decay
+ * means nothing, for S is 0. Sums and all in between are wide; what would be subnormal there may be 0. Where
+ * b is bf16, or f16, a device may round factors of products to that type; the CPU does not. next may be the
+ * same memory as state; nothing else overlaps what is written. */
 #include "ir/program/commands/delta_rule.h"
 
 static const sbp_delta_operands operands = {.q = SBP_SSD_C,

@@ -1,6 +1,6 @@
 /* ssd_bwd: the gradients of ssd, given dy.
  *
- *   dc, db   [rows, G n], b's type         written, where anybody reads them; of a group's H/G heads the sum
+ *   dc, db   [rows, G n], b's type         written, where anybody reads them; summed over a group's H/G heads
  *   dx       [rows, H p], b's type         written, where anybody reads it
  *   ddecay, ddt  [rows, H], wide           written, where anybody reads them
  *   dstate   [1, H n p], wide              of next when it comes, of state when it goes
@@ -8,9 +8,9 @@
  *   c, b, x, decay, dt, first, state       as ssd has them
  *   work     [ceil(rows / SBP_DELTA_BLOCK) or more, 2 H n p or more], wide   workspace
  *
- * work has room for S before each block and dS behind the one before it, in the row that delta_rule_bwd.c says. Both
- * are computed from block to block, and then blocks know no more of one another. Of one, with what ssd.c defines and
- * dS of the state behind it:
+ * work has room for S before each block and dS behind the one before it, in the row that delta_rule_bwd.c
+ * says. Both are computed from block to block, and then blocks know no more of one another. For each block,
+ * with the names of ssd.c and dS the gradient of the state behind it:
  *
  *   dD = P^T dY + diag(e^(c_L - c)) B dS               dX = diag(dt) dD;  ddt_i = dD_i.X_i
  *   dP_ij = dY_i.D_j, j <= i                           E_ij = dP_ij e^(c_i - c_j)
@@ -19,8 +19,8 @@
  *   dc: from every exponential;  ddecay = its sum over the rows behind, 0 in the row where a document begins
  *   dS <- e^(c_L) dS + (diag(e^c) C)^T dY, nothing where the block begins a document
  *
- * dS is 0 behind the last row of a document that does not end the rows, whatever dstate is. Sums and roundings
- * as in ssd; there are no atomics. Nothing overlaps what is written. Attributes: those of ssd. */
+ * dS is 0 behind the last row of a document that does not end the rows, whatever dstate is. Sums and
+ * roundings as in ssd; there are no atomics. Nothing overlaps what is written. Attributes: those of ssd. */
 #include "ir/program/commands/delta_rule.h"
 
 static const sbp_delta_operands operands = {.q = SBP_SSD_BWD_C,
