@@ -29,10 +29,10 @@ enum { KEPT = INT32_MAX }; /* in labels: for a buffer that is still to be made *
 /* Whether a parameter could be called so: the name, and those of what belongs to it, are free. */
 static bool is_free(const sbp_program_builder *p, const char *label) {
     const sbp_map *labels = &p->labels;
-    bool taken = sbp_map_get(labels, label) >= 0;
+    bool used = sbp_map_get(labels, label) >= 0;
     for (int i = 0; i < SBP_COUNT(of_parameters); i++)
-        taken |= sbp_map_get(labels, sbp_arena_printf(p->arena, "%s.%s", label, of_parameters[i])) >= 0;
-    return !taken;
+        used |= sbp_map_get(labels, sbp_arena_printf(p->arena, "%s.%s", label, of_parameters[i])) >= 0;
+    return !used;
 }
 
 static void keep_param(sbp_program_builder *p, int32_t param, const char *label) {

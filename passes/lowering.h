@@ -22,7 +22,8 @@ typedef enum sbp_term_kind {
     SBP_TERM_VIEW   /* a fixed view: parameters, accumulators, row inputs, carries */
 } sbp_term_kind;
 
-/* Some rows and columns of what a term is, where there are any; or all of it, as a matrix of so many columns. */
+/* A rectangle of a term, where `rows` or `cols` is not 0; or with width > 0 all of it, reshaped to
+ * `width` columns. */
 typedef struct sbp_term_range {
     int64_t row, rows, col, cols, width;
 } sbp_term_range;
@@ -54,13 +55,14 @@ typedef struct sbp_temp {
     bool blocks;       /* one row per SBP_PARTIAL_ROWS rows, not one per row */
     bool single;       /* one row in all */
     bool of_all;       /* rows of all ranks (D, W) */
-    int64_t rows;      /* so many, whatever the chunk's are; 0: as the others say */
+    int64_t rows;      /* a fixed number of rows, whatever the chunk's are; 0: see the fields around */
     int64_t more_rows; /* beyond one per row */
-    int64_t per;       /* one row per so many rows of the longest chunk, whole in every chunk; 0: as above */
+    int64_t per;       /* one row for every `per` rows of the longest chunk, whole in every
+                          chunk; 0: as above */
 } sbp_temp;
 
-/* How experts' matrices come to expert_linear: as numbers, all at once (count 0), or in so many pieces, as they
- * are stored: from the host, or of blocks on the device (passes/rows/fuse_experts.c). */
+/* How experts' matrices come to expert_linear: as numbers, all at once (count 0), or in `count` pieces, as
+ * they are stored: from the host, or of blocks on the device (passes/rows/fuse_experts.c). */
 typedef struct sbp_expert_pieces {
     int32_t count;
     sbp_format format;
@@ -118,8 +120,8 @@ typedef struct sbp_function_lowering {
     int32_t function; /* in the program */
     sbp_side *sides;  /* of a segment: formals behind the stream's, in this order */
     int32_t side_count, side_capacity;
-    /* of a segment: those that it reads, among the segment's own, as its formals have them: one kept in blocks
-     * that comes in pieces once for each of its parts */
+    /* of a segment: those that it reads, among the segment's own, as its formals have them: one kept in
+     * blocks that comes in pieces once for each of its parts */
     int32_t *params;
     int32_t param_count, param_capacity;
     sbp_expert_pieces *pieces; /* per value of the segment's function; NULL: it has no parameters */
@@ -140,7 +142,7 @@ typedef struct sbp_saved {
 typedef struct sbp_crossing {
     const char *name;
     sbp_type type;
-    bool wanted; /* of one that is read: somebody below wants its cotangent */
+    bool wanted; /* of an input: its gradient is needed */
 } sbp_crossing;
 
 /* ---- what passes give: written by the one that is named, const for all behind it --------------------- */
@@ -159,8 +161,8 @@ typedef struct sbp_derivatives {
 } sbp_derivatives;
 
 /* streambp: what became of one function of the module. Program functions are -1 where there is none. Formals:
- *   forward, recompute   [x] y sides params saved      recompute: forward once more, reading the saved set; forward
- *                                                  itself where nothing is differentiated
+ *   forward, recompute   [x] y sides params saved      recompute: forward once more, reading the saved set;
+ *                                                      forward itself where nothing is differentiated
  *   backward         [x] G sides params accumulators saved
  * x is absent when the segment has no stream argument; sides, params: those that the function reads or
  * writes; accumulators: one per trainable parameter. */
@@ -328,7 +330,8 @@ int32_t sbp_lower_row_buffer(sbp_program_builder *p, const char *name, sbp_dtype
 int32_t sbp_lower_order_buffer(sbp_program_builder *p, const char *column, sbp_row_input_kind kind,
                                sbp_symbol chunk, bool counted);
 int32_t sbp_lower_const_buffer(sbp_program_builder *p, int32_t constant);
-/* Of one that is kept in blocks the first part, behind which the others are: "<parameter>.<part>". */
+/* The buffer of a parameter. Of one that is kept in blocks it is the first part, "<parameter>.<part>", behind
+ * which the other parts are. */
 int32_t sbp_lower_param_buffer(sbp_program_builder *p, int32_t param);
 /* What belongs to a parameter (param: its buffer), "<parameter>.<what>"; made on first use. */
 int32_t sbp_lower_buffer_of_param(sbp_program_builder *p, int32_t param, const char *what, sbp_role role,
@@ -340,24 +343,28 @@ int32_t sbp_lower_statistic(sbp_program_builder *p, const char *name, const sbp_
 /* A stage for a body; places of row inputs and constants are filled in. */
 sbp_stage *sbp_lower_stage(sbp_program_builder *p, const char *name, sbp_func *body, int32_t table,
                            bool descending, sbp_row_order order);
-/* Of a view of all T rows, or W, those of the chunk. */
+/* The rows of the current chunk in a view of all T rows, or of all W rows. */
 sbp_view sbp_lower_rows_of(const sbp_stage *stage, sbp_view whole);
 void sbp_lower_add_stage(sbp_program_builder *p, sbp_function_lowering *function, sbp_stage *stage);
 sbp_function_lowering *sbp_lower_function(sbp_program_builder *p, sbp_stages *stages, const char *name);
 int32_t sbp_lower_formal(sbp_program_builder *p, int32_t function, const char *name, sbp_access access,
                          sbp_dtype dtype, sbp_extent rows, int64_t cols);
-/* Formals for the parameters among the arguments of `from`, a function of segment number `segment`: p0, p1,
- * .. for those that its bodies read, as they compute with them, or as they are kept where nothing but rows of
- * them are gathered, or where they come in pieces, part by part; with accums != NULL then A0, .. for the trainable ones, wide, to be added to. params and
- * accums are indexed by the value. */
+/* Formals for the parameters among the arguments of `from`, a function of segment number `segment`, which its
+ * bodies read: p0, p1, ..
+ *   - in the type that the bodies compute in;
+ *   - in the stored type where nothing but rows of them is gathered;
+ *   - one for each part, as stored, where they come in pieces.
+ * With accums != NULL then A0, A1, .. for the trainable ones: their gradients, in the wide type, to be added
+ * to. params and accums are indexed by the value. */
 void sbp_lower_param_formals(sbp_program_builder *p, sbp_function_lowering *function, const sbp_func *from,
                              int32_t segment, const sbp_func *const *bodies, int32_t body_count,
                              int32_t *params, int32_t *accums);
-/* pieces.c: how parameter `number` of a segment comes, which is `value` of its function with the derivative. */
+/* pieces.c: how parameter `number` of a segment comes, which is `value` of its function with the
+ * derivative. */
 sbp_expert_pieces sbp_lower_pieces(const sbp_program_builder *p, const sbp_func *from, int32_t segment,
                                    sbp_value value, int32_t number);
-/* head.c: what the derivative of a function's first result, the loss, with respect to its stream arguments is:
- * gradients alone. */
+/* head.c: what the derivative of a function's first result, the loss, with respect to its stream arguments
+ * is: gradients alone. */
 sbp_status sbp_loss_slope(sbp_program_builder *p, const sbp_func *func, const char *name,
                           sbp_func **out) SBP_CHECKED;
 /* statistics.c: the statistic that an argument is the cotangent of, by name; NULL: none. */

@@ -59,7 +59,8 @@ void sbp_memory_touch(sbp_arena *arena, const sbp_program *program, sbp_liveness
 
 bool sbp_memory_is_persistent(sbp_role role);
 
-/* Rows of a buffer that has one to so many of the program's longest chunk. */
+/* The rows of a buffer as a number, once the program's longest chunk is known: one for every blocks->per of
+ * its rows, plus blocks->more. */
 sbp_extent sbp_memory_block_rows(const sbp_program *program, const sbp_blocks *blocks);
 
 /* A copy of a program for other sizes, with a buffer list of its own: what is sized by the chunks follows.

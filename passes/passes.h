@@ -53,17 +53,17 @@ typedef struct sbp_schedule_options {
     int32_t saved_count;
     bool drop_states; /* of ops that carry a state from chunk to chunk: the backward makes them again */
     sbp_space placement[SBP_TENSOR_CLASS_COUNT];
-    /* Per class: only its first so many tensors live there, the others on the device; 0: all. States and
-     * gradients are counted by trained parameter, saved values by name. */
+    /* Per class: how many of its tensors, from the first on, are placed there, the others on the device; 0:
+     * all. States and gradients are counted by trained parameter, saved values by name. */
     int32_t first[SBP_TENSOR_CLASS_COUNT];
     /* The optimizer's rules run on the host's cores, for parameters whose states live away; sparing: through
      * as little host memory as can be, not as fast (passes/offload/bucket.c). */
     bool host_update, sparing;
-    /* Of parameters in shares: those of so many segments stay gathered, so that the backward finds what the
-     * forward gathered; below 2: of two, so that the next come meanwhile; INT32_MAX: of all. */
+    /* How many segments' sharded parameters stay gathered, so that the backward finds what the forward
+     * gathered. Below 2 it is 2: one segment is used while the next arrives. INT32_MAX: all. */
     int32_t gathered;
-    /* P: matrices of a layer's experts that are kept away from the device, or in blocks, come to it in so many
-     * pieces, each the matrices of some experts; 0 and 1: whole. */
+    /* P: the matrices of a layer's experts arrive in P pieces, each the matrices of some experts; 0 and 1: at
+     * once. Only where they are offloaded or kept in blocks. */
     int32_t expert_pieces;
 } sbp_schedule_options;
 
@@ -77,8 +77,8 @@ typedef struct sbp_pass_options {
     bool stochastic; /* how weights in bf16 without a master are rounded: at random, or to nearest */
     sbp_optimizer optimizer;
     int64_t ranks;   /* processes that train together; 0 and 1: one */
-    int64_t group;   /* so many neighbours have the shares of all there is; divides ranks; 0: all of them */
-    int64_t context; /* so many of them have a micro-batch together (ir/base/context.h); 0 and 1: one */
+    int64_t group;   /* ranks of a sharding group, which are neighbours; divides ranks; 0: all of them */
+    int64_t context; /* ranks that split one micro-batch by rows (ir/base/context.h); 0 and 1: one */
     sbp_context_exchange context_exchange;
     bool reduce_bf16; /* gradients cross the interconnect in bf16; else in the type they are added up in */
     int32_t zero; /* what each has a share of only: 1 optimizer states, 2 gradients too, 3 parameters too */

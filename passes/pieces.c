@@ -1,9 +1,9 @@
-/* pieces.c: which parameters come to expert_linear in pieces: the matrices of experts that nothing else reads, of a
- * layer that has them to itself, where they are kept away from the device or in blocks. Small ones (adapters)
- * come whole: a piece of them would be nothing. */
+/* pieces.c: which parameters come to expert_linear in pieces: the matrices of experts that nothing else
+ * reads, of a layer that has them to itself, where they are kept away from the device or in blocks. Small
+ * ones (adapters) come whole: a piece of them would be nothing. */
 #include "passes/lowering.h"
 
-enum { LARGE = 8 }; /* matrices with so many times fewer elements than a layer's largest are small */
+enum { LARGE = 8 }; /* small: below 1/8 of the elements of a layer's largest matrix */
 
 /* Whether a value is the matrices of experts and nothing else. */
 static bool is_of_experts(const sbp_func *f, sbp_value v) {

@@ -15,7 +15,8 @@ typedef struct sbp_accums {
     int32_t tensor;
 } sbp_accums;
 
-/* What sums of so many rows are rounded to before they cross the interconnect; double-buffered. */
+/* Two tensors of one shape and memory space, used alternately: what sums are rounded to before they cross the
+ * interconnect. */
 typedef struct sbp_calls_rounded {
     sbp_space space;
     sbp_extent rows;
@@ -91,7 +92,7 @@ const sbp_segment_kind *sbp_calls_kind(const sbp_calls_builder *e, int32_t call)
 bool sbp_calls_runs(const sbp_calls_builder *e, int32_t call);
 /* The layer behind a group's last; the call of its last layer has the same number. */
 int32_t sbp_calls_end_of_group(const sbp_calls_builder *e, int32_t group);
-/* Of tensor number n of a class. */
+/* Where tensor number n of a class is kept. */
 sbp_space sbp_calls_placement(const sbp_calls_builder *e, sbp_tensor_class class, int32_t n);
 /* Whether the rule of a parameter runs where its states live. */
 bool sbp_calls_updates_on_host(const sbp_calls_builder *e, int32_t param);
@@ -110,7 +111,7 @@ sbp_status sbp_calls_make_flat_rules(sbp_calls_builder *e) SBP_CHECKED;
 sbp_status sbp_calls_make_lasting(sbp_calls_builder *e) SBP_CHECKED;
 void sbp_calls_make_streams(sbp_calls_builder *e, bool backward);
 void sbp_calls_make_saved(sbp_calls_builder *e);
-/* Of side values: themselves, and what their cotangents add up in. */
+/* The tensors of side values, and of the sums that their cotangents add up in. */
 void sbp_calls_make_sides(sbp_calls_builder *e, bool backward);
 /* The side value that a function of a call names. */
 sbp_calls_side *sbp_calls_side_of(const sbp_calls_builder *e, int32_t call, const sbp_side *side);

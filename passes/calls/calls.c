@@ -1,5 +1,6 @@
-/* calls: what is called, in which order: the call lists of `score`, `accumulate` and `update`, or `step`; and of
- * `count`, where the loss wants a statistic of the whole step: the forward up to the last segment that adds to one.
+/* calls: what is called, in which order: the call lists of `score`, `accumulate` and `update`, or `step`; and
+ * of `count`, where the loss wants a statistic of the whole step: the forward up to the last segment that
+ * adds to one.
  *
  * requires  streambp, head, optimizer, schedule (sbp_callables)
  * gives     sbp_call_schedule: tensors and call lists

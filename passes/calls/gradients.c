@@ -40,7 +40,8 @@ static bool has_flats(const sbp_calls_builder *e) {
 }
 
 /* What an update takes of a parameter: all of it, or this rank's share of its flat. */
-static sbp_operand taken(const sbp_calls_builder *e, int32_t param, sbp_tensor_part what, sbp_access access) {
+static sbp_operand update_operand(const sbp_calls_builder *e, int32_t param, sbp_tensor_part what,
+                                  sbp_access access) {
     sbp_operand operand = sbp_calls_stored(what, access);
     if (e->flat_of[param] >= 0 && what.tensor != e->clip.tensor) {
         operand.part = -1;
@@ -52,7 +53,8 @@ static sbp_operand taken(const sbp_calls_builder *e, int32_t param, sbp_tensor_p
 /* The norms of gradients whose class is updated on the host are taken there, also of small ones: they stand
  * beside each other. */
 static void sum_squares(sbp_calls_builder *e, int32_t param, sbp_tensor_part gradient) {
-    sbp_operand operands[] = {sbp_calls_stored(e->norms, SBP_UPDATE), taken(e, param, gradient, SBP_READ)};
+    sbp_operand operands[] = {sbp_calls_stored(e->norms, SBP_UPDATE),
+                              update_operand(e, param, gradient, SBP_READ)};
     sbp_task *task = sbp_calls_add_task(e, SBP_TASK_SUM_SQUARES, operands, 2);
     task->param = param;
     task->on_host = e->p->options.schedule.host_update &&
@@ -78,12 +80,12 @@ static void update(sbp_calls_builder *e, int32_t param, sbp_tensor_part gradient
     sbp_operand operands[SBP_MAX_UPDATE_OPERANDS] = {0};
     for (int32_t i = 0; i < rule->operand_count; i++) {
         sbp_update_operand_kind kind = rule->operands[i].kind;
-        operands[i] = taken(e, param,
-                            kind == SBP_UPDATE_GRAD    ? gradient
-                            : kind == SBP_UPDATE_CLIP  ? e->clip
-                            : kind == SBP_UPDATE_PARAM ? e->params[param]
-                                                       : e->states[param][i],
-                            rule->operands[i].access);
+        operands[i] = update_operand(e, param,
+                                     kind == SBP_UPDATE_GRAD    ? gradient
+                                     : kind == SBP_UPDATE_CLIP  ? e->clip
+                                     : kind == SBP_UPDATE_PARAM ? e->params[param]
+                                                                : e->states[param][i],
+                                     rule->operands[i].access);
     }
     sbp_task *task = sbp_calls_add_task(e, SBP_TASK_UPDATE, operands, rule->operand_count);
     task->param = param;
@@ -213,7 +215,7 @@ static void begin_accums(sbp_calls_builder *e, int32_t call, const int32_t *memb
     begin_tensor(e, call, members, count, bucket, tensor);
 }
 
-/* Of all parameters of a flat, which are of this call. */
+/* Begins the gradients of all parameters of a flat, which all belong to this call. */
 static void begin_flat_accums(sbp_calls_builder *e, int32_t call, const sbp_flat *flat) {
     const sbp_invocation *c = &e->p->module->calls[call];
     int32_t *members = SBP_NEW_ARRAY(e->p->arena, int32_t, flat->count);
@@ -224,7 +226,7 @@ static void begin_flat_accums(sbp_calls_builder *e, int32_t call, const sbp_flat
     begin_accums(e, call, members, flat->count, true, &like);
 }
 
-/* Of small ones, which are of many calls: for the whole list. */
+/* Begins the gradients of a flat of small parameters, which belong to many calls: once for the whole list. */
 static void begin_small_accums(sbp_calls_builder *e, const sbp_flat *flat) {
     sbp_program_builder *p = e->p;
     int32_t *buffers = SBP_NEW_ARRAY(p->arena, int32_t, flat->count);
@@ -247,7 +249,7 @@ static void begin_accum_buckets(sbp_calls_builder *e, int32_t call) {
     sbp_program_builder *p = e->p;
     const sbp_invocation *c = &p->module->calls[call];
     int32_t *members = SBP_NEW_ARRAY(p->arena, int32_t, c->param_count);
-    bool *taken = SBP_NEW_ARRAY(p->arena, bool, c->param_count), sparing = p->options.schedule.sparing;
+    bool *bucketed = SBP_NEW_ARRAY(p->arena, bool, c->param_count), sparing = p->options.schedule.sparing;
     for (int32_t count = 1; count > 0;) {
         int64_t elems = 0;
         count = 0;
@@ -256,7 +258,7 @@ static void begin_accum_buckets(sbp_calls_builder *e, int32_t call) {
             sbp_dtype wide = sbp_lower_wide(source->type.dtype);
             int64_t part = sbp_round_up(sbp_type_row_elems(&source->type), SBP_BUCKET_ALIGNMENT);
             int64_t most = sbp_bucket_most(p, wide, wide, sparing ? e->largest : SBP_BUCKET_MOST);
-            bool again = taken[i];
+            bool again = bucketed[i];
             for (int32_t j = 0; j < i; j++)
                 again |= c->params[j] == c->params[i];
             if (again || !accumulates_in_bucket(e, call, c->params[i]))
@@ -266,7 +268,7 @@ static void begin_accum_buckets(sbp_calls_builder *e, int32_t call) {
                 continue;
             members[count++] = i;
             elems += part;
-            taken[i] = true;
+            bucketed[i] = true;
         }
         SBP_CROSS_IF(count > 1, plan_gradients_in_bucket);
         if (count > 0)

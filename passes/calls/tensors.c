@@ -7,8 +7,8 @@ const sbp_segment_kind *sbp_calls_kind(const sbp_calls_builder *e, int32_t call)
     return &e->from->segments->kinds[e->p->module->calls[call].func];
 }
 
-/* Of tensor number n of a class. Where experts come in pieces, parameters that are not among the first on disk
- * are on the host. */
+/* Where tensor number n of a class is kept. Where experts come in pieces, parameters that are not among the
+ * first on disk are on the host. */
 sbp_space sbp_calls_placement(const sbp_calls_builder *e, sbp_tensor_class class, int32_t n) {
     const sbp_schedule_options *s = &e->p->options.schedule;
     if (class < SBP_TENSOR_CLASS_COUNT && (s->first[class] <= 0 || n < s->first[class]))
@@ -57,10 +57,10 @@ static int32_t add_part(sbp_calls_builder *e, sbp_placed_tensor tensor, const ch
     return first;
 }
 
-/* `count` tensors of so many rows (T, W, N + 1), the first being number n of its class. Those away from the
- * device have an array there, and staging buffers here; when there are no more of them than staging buffers,
- * nothing ever leaves. `kept` false: each is read soon after it was written, two staging buffers serve all.
- * Returns the first. */
+/* `count` tensors with `rows` rows each (T, W or N + 1); the first is number n of its class. Offloaded ones
+ * have an array there, and staging buffers here; when there are no more of them than staging buffers, nothing
+ * ever leaves. `kept` false: each is read soon after it was written, two staging buffers serve all. Returns
+ * the first. */
 static int32_t add_array(sbp_calls_builder *e, sbp_tensor_class class, int32_t n, const char *name,
                          sbp_role role, sbp_dtype dtype, sbp_extent rows, int64_t cols, int32_t count,
                          bool kept) {
@@ -230,7 +230,7 @@ void sbp_calls_make_saved(sbp_calls_builder *e) {
             e->saved[c * e->max_saved + i] += arrays[array_of[c * e->max_saved + i]].first;
 }
 
-enum { SMALL = 64 }; /* a tensor with so many times fewer elements than those of its class have in the mean */
+enum { SMALL = 64 }; /* a tensor is small below 1/64 of the mean number of elements of its class */
 
 /* Norms and biases are many and nothing: a command that moves one takes time, and saves no memory. They stay
  * on the device. */
@@ -249,7 +249,7 @@ static void find_small(sbp_calls_builder *e) {
             m->params[i].number || (double)sbp_type_row_elems(&m->params[i].type) * SMALL * count < sum;
 }
 
-/* Of what belongs to a parameter. */
+/* Where what belongs to a parameter (itself, its gradient or its states, by class) is kept. */
 static sbp_space placement_with(const sbp_calls_builder *e, sbp_tensor_class class, int32_t param) {
     if (e->flat_of[param] >= 0)
         param = e->flats[e->flat_of[param]].params[0];

@@ -133,7 +133,7 @@ static bool is_better(const sbp_fence_pass *pass, const sbp_fence_trace *trace, 
 
 /* The gap for a fence against a hazard, as a step; -1 when there is none. Within a queue: right before the
  * command, so that it also stands after as much as possible. Between queues: before the next command of the
- * queue waited for, so that nothing is waited for in vain. Of several, the one in fewest loops. */
+ * queue waited for, so that nothing is waited for in vain. If there are several, the one in fewest loops. */
 static int32_t choose_gap(const sbp_fence_pass *pass, const sbp_fence_trace *trace, const hazard *h) {
     int32_t best = -1;
     if (h->from == trace->steps[h->step].queue) {

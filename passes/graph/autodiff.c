@@ -32,7 +32,7 @@ typedef struct sweep {
     sbp_value *cotangent;  /* per value; SBP_NO_VALUE: zero so far */
     sbp_value *carry_root; /* per value: the carry argument it is a state of, or SBP_NO_VALUE */
     sbp_value *dcarry;     /* per carry argument: the running cotangent */
-    /* Of a segment, per value: whether it is a side value that is read; the sum that its cotangent begins as,
+    /* In a segment, per value: whether it is a side value that is read; the sum that its cotangent begins as,
      * and the carry argument whose running cotangent is that sum, or SBP_NO_VALUE. NULL: no segment. */
     bool *side;
     sbp_value *sum, *sum_carry;
@@ -77,7 +77,8 @@ static bool join_carries(const sweep *s, const sbp_op *op, bool *live) {
     return changed;
 }
 
-/* Results that are later states of carries: whose. A carry is live once something that is wanted goes into it.
+/* Results that are later states of carries: whose. A carry is live once something that is wanted goes into
+ * it.
  */
 static bool continue_carries(sweep *s, const sbp_op *op, bool wants, bool *live) {
     bool changed = false;
@@ -147,8 +148,8 @@ static sbp_value whole_cotangent(sweep *s, sbp_value value) {
     return sbp_build_cast(&s->rw.builder, s->cotangent[value], sbp_cotangent_dtype(&type));
 }
 
-/* A side value was read as a carry: what was added to its rows. Of the carry that has the sum they are there.
- */
+/* A side value was read as a carry: adds what was added to its rows there. Nothing to do for the carry whose
+ * running cotangent is the value's sum already. */
 static void take_rows(sweep *s, sbp_value v, sbp_value root) {
     if (!s->wants[v] || s->dcarry[root] == SBP_NO_VALUE ||
         (s->sum_carry[v] == root && s->cotangent[v] == SBP_NO_VALUE))

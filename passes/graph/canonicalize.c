@@ -115,8 +115,8 @@ static bool fold(const sbp_func *func, const sbp_op *op, double *out) {
     return true;
 }
 
-/* Of a cast that is the only reader of a wide matmul and rounds it to the type of the matmul's operands:
- * that matmul, to be computed in this type; else NULL. uses: per value of func. */
+/* The wide matmul that `cast` alone reads and rounds to the type of the matmul's operands, to be computed in
+ * this type; NULL: there is none. uses: per value of func. */
 static const sbp_op *rounded_matmul(const sbp_func *func, const sbp_op *cast, const int32_t *uses) {
     sbp_value v = cast->code == SBP_OP_cast ? cast->operands[0] : SBP_NO_VALUE;
     if (v == SBP_NO_VALUE || func->values[v].op < 0 || uses[v] != 1)

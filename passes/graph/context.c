@@ -5,10 +5,10 @@
  *           rows are parts of those of all, which gradients become when they cross the interconnect
  * breaks    nothing
  *
- * Two kinds of ops read other rows. Of attention there are two ways to give them to it (--context-exchange).
- * Heads: its operands become rows of all ranks (W) of some of the heads, its output rows of this rank again;
- * what says which rows a row sees comes with W rows. Keys: keys and values become rows of all ranks, queries
- * and outputs stay. What carries a state goes over all rows in their order: the delta rule of some of the value
+ * Two kinds of ops read other rows. Attention gets them in one of two ways (--context-exchange). Heads: its
+ * operands become rows of all ranks (W) of some of the heads, its output rows of this rank again; what says
+ * which rows a row sees comes with W rows. Keys: keys and values become rows of all ranks, queries and
+ * outputs stay. What carries a state goes over all rows in their order: the delta rule of some of the value
  * heads, with the key heads that they read; a convolution of all channels, on one rank. Whatever else reads
  * other rows is refused.
  *
@@ -145,7 +145,7 @@ static sbp_status rewrite_attention(exchanger *x, const sbp_op *op) {
 
 /* ---- states ------------------------------------------------------------------------------------------ */
 
-/* x: [rows, columns], as heads of so many columns there and back. */
+/* x [rows, columns] as heads of `dim` columns each: to where `to` says, and back to columns. */
 static sbp_value turn_columns(exchanger *x, sbp_value value, const char *to, int64_t heads, int64_t kv_heads,
                               int64_t dim) {
     sbp_builder *b = &x->rw.builder;
@@ -228,7 +228,7 @@ typedef struct crossings {
     reads **inputs,
         **outputs;         /* per function: per stream argument, per plain result; the first is the stream */
     int32_t *there[FORMS]; /* per value between calls: the one that is it, exchanged; -1 */
-    int32_t values;        /* so many there were */
+    int32_t values;        /* length of each `there`: values of the model */
 } crossings;
 
 static bool same_form(const key_form *a, const key_form *b) {

@@ -31,7 +31,7 @@
 typedef struct atom {
     int32_t begin, end; /* ops */
     sbp_value crossing; /* the value that crosses before it; SBP_NO_VALUE for the first */
-    int32_t beside;     /* so many side values cross there, too */
+    int32_t beside;     /* side values that cross there, too */
     bool has_matmul;
     int32_t reads_rows; /* ops in it in which a row reads other rows */
 } atom;

@@ -36,7 +36,7 @@ static void find_sunk(sbp_arena *arena, const sbp_func *func, bool *sunk) {
 }
 
 /* The copies that readers get. A chain that is read all along would be copied a quadratic number of times:
- * after so many copies the others share the last. */
+ * after `left` copies the readers to come share the last. */
 typedef struct sinker {
     sbp_rewrite rw;
     const bool *sunk;

@@ -178,7 +178,7 @@ typedef struct sbp_bucket_key {
     sbp_dtype stored, computed;
     int64_t most; /* elements: no larger, but for one part that is */
     bool shared;
-    /* Of what ranks have shares of: the number of its bucket, from 1 on, and how it lies there (sbp_layout),
+    /* For what ranks have shares of: the number of its bucket, from 1 on, and how it lies there (sbp_layout),
      * whatever the rest of the key is; 0: none. cols: of the bucket. */
     int32_t flat;
     int64_t unit, whole, cols;

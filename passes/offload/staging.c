@@ -283,8 +283,8 @@ static bool is_new_shape(const sbp_staging *s, const sbp_staging_pool *pool, int
     return true;
 }
 
-/* How many staging buffers of the pool take no more than two of each shape that stands in it would: so many
- * gradients of a layer are on their way while updates run. */
+/* How many shared staging buffers fit in the room of two for each shape that stands in one: as many gradients
+ * of a layer can be in flight while updates run. */
 static int64_t shared_staging(const sbp_staging *s, const sbp_staging_pool *pool) {
     int64_t elems = 0;
     for (int32_t k = 0; k < s->r->layout_count; k++)
@@ -294,7 +294,7 @@ static int64_t shared_staging(const sbp_staging *s, const sbp_staging_pool *pool
     return elems / (sbp_extent_as_const(pool->rows) * pool->cols);
 }
 
-/* So many staging buffers behind each other, with the parts of all that stand in them. */
+/* Adds `count` staging buffers behind each other, with the parts of all that stand in them. */
 static void add_staging(sbp_staging *s, sbp_staging_pool *pool, sbp_space space, int32_t count) {
     const sbp_program *program = s->p->program;
     int32_t staging =
@@ -347,7 +347,7 @@ sbp_status sbp_staging_make(sbp_program_builder *p, const sbp_call_schedule *r, 
             pool->count = max_i32(pool->count, (int32_t)(pool->fetched * shared_staging(s, pool)));
         pool->count = min_i32(pool->tensors, pool->count);
         pool->wanted = SBP_NEW_ARRAY(p->arena, int32_t, 2 * pool->fetched + 1);
-        pool->tenant = SBP_NEW_ARRAY(p->arena, int32_t, pool->count + 1);
+        pool->holds = SBP_NEW_ARRAY(p->arena, int32_t, pool->count + 1);
         pool->free_after = SBP_NEW_ARRAY(p->arena, int32_t, pool->count + 1);
         sbp_space space = pool->place == SBP_PLACE_HOST ? SBP_HOST : SBP_DEVICE;
         pool->piece = sbp_offload_piece(p, space, pool->dtype, pool->rows, pool->cols, pool->count);
@@ -372,7 +372,7 @@ void sbp_staging_begin(sbp_staging *s, const sbp_call_list *list) {
         for (int32_t i = 0; i < 2 * s->pools[k].fetched; i++)
             s->pools[k].wanted[i] = -1;
         for (int32_t i = 0; i < s->pools[k].count; i++)
-            s->pools[k].tenant[i] = s->pools[k].free_after[i] = -1;
+            s->pools[k].holds[i] = s->pools[k].free_after[i] = -1;
     }
     for (int32_t i = 0; i < s->r->tensor_count; i++) {
         sbp_standing *st = &s->standing[i];
@@ -512,7 +512,7 @@ static sbp_status give_up(sbp_staging *s, int32_t tensor, sbp_place_kind place, 
             st->dirty = SBP_PLACE_KEPT;
         }
     }
-    s->pools[st->pool[place]].tenant[st->staged[place]] = -1;
+    s->pools[st->pool[place]].holds[st->staged[place]] = -1;
     st->staged[place] = -1;
     st->valid[place] = false;
     return SBP_OK;
@@ -523,16 +523,16 @@ static sbp_status take_staging(sbp_staging *s, int32_t tensor, sbp_place_kind pl
     sbp_staging_pool *pool = &s->pools[st->pool[place]];
     int32_t best = -1, best_key = -1;
     for (int32_t i = 0; i < pool->count; i++) {
-        int32_t tenant = pool->tenant[i], key;
-        if (tenant < 0) { /* of free staging buffers, the one that was free first; before any that is not */
+        int32_t held = pool->holds[i], key;
+        if (held < 0) { /* of free staging buffers, the one that was free first; before any that is not */
             key = INT32_MAX - 1 - pool->free_after[i] / 2;
         } else {
-            if (at < s->list->task_count && is_wanted_by(&s->list->tasks[at], tenant))
+            if (at < s->list->task_count && is_wanted_by(&s->list->tasks[at], held))
                 continue;
-            const use *next = next_use(&s->standing[tenant], at - 1);
+            const use *next = next_use(&s->standing[held], at - 1);
             key = next ? next->task : s->list->task_count;
         }
-        /* of tenants that nobody wants again, the one that was read first: the next comes meanwhile */
+        /* of tensors that nobody wants again, the one that was read first: the next comes meanwhile */
         if (best < 0 || key > best_key || (key == best_key && pool->free_after[i] < pool->free_after[best])) {
             best = i;
             best_key = key;
@@ -541,9 +541,9 @@ static sbp_status take_staging(sbp_staging *s, int32_t tensor, sbp_place_kind pl
     if (best < 0)
         return sbp_fail(s->p->diag, SBP_INTERNAL, "offload: task %d of %s finds no staging buffer in %s", at,
                         s->list->entry, pool->name);
-    if (pool->tenant[best] >= 0)
-        SBP_TRY(give_up(s, pool->tenant[best], place, at));
-    pool->tenant[best] = tensor;
+    if (pool->holds[best] >= 0)
+        SBP_TRY(give_up(s, pool->holds[best], place, at));
+    pool->holds[best] = tensor;
     st->staged[place] = best;
     return SBP_OK;
 }
@@ -629,8 +629,9 @@ static sbp_status wrote(sbp_staging *s, int32_t tensor, sbp_place_kind place, in
 sbp_status sbp_staging_bring(sbp_staging *s, int32_t at, sbp_spot *spots) {
     const sbp_task *task = &s->list->tasks[at];
     sbp_place_kind *places = SBP_NEW_ARRAY(s->p->arena, sbp_place_kind, task->operand_count + 1);
-    /* What a function fetches from the host itself comes last, and of the rest nothing earlier than behind the
-     * last such task but one: it would stand in queue in before what that fetches, and wait for the disk. */
+    /* What a function fetches from the host itself comes last, and of the rest nothing earlier than
+     * behind the last such task but one: it would stand in queue in before what that fetches, and wait
+     * for the disk. */
     for (int last = 0; last < 2; last++)
         for (int32_t i = 0; i < task->operand_count; i++) {
             const sbp_operand *o = &task->operands[i];

@@ -7,8 +7,8 @@
 
 /* Where a tensor may stand. Its placement is one of these places too, under the name KEPT. Content comes to a
  * place from the one before it on the way from the placement: disk, host, device, whole, computed; placement
- * device, host. What ranks have shares of is gathered at WHOLE. Of what each has all, SHARE is this rank's
- * share, which an update takes, and which is gathered on its way back. */
+ * device, host. What ranks have shares of is gathered at WHOLE. Where each rank has all of a tensor, SHARE is
+ * this rank's share, which an update takes, and which is gathered on its way back. */
 typedef enum sbp_place_kind {
     SBP_PLACE_KEPT,
     SBP_PLACE_HOST,
@@ -43,8 +43,8 @@ typedef struct sbp_staging_pool {
     int32_t piece;
     int32_t count;
     int32_t *wanted; /* of the last 2 * fetched tensors that were brought: the task that they were for, -1 */
-    int32_t brought; /* so many of them in the list being walked */
-    int32_t *tenant; /* per staging buffer: tensor, -1 */
+    int32_t brought; /* how many have been brought in the list being walked */
+    int32_t *holds;  /* per staging buffer: tensor, -1 */
     /* per staging buffer: the last task, or move behind that task, that touches what was in it */
     int32_t *free_after;
 } sbp_staging_pool;

@@ -1,5 +1,5 @@
-/* maker.h: an update while it is made: update.c reads and stores weight and gradient, optimizer.c states, as an
- * optimizer asks for them. */
+/* maker.h: an update while it is made: update.c reads and stores weight and gradient, optimizer.c states, as
+ * an optimizer asks for them. */
 #ifndef SBP_PASSES_OPTIMIZERS_MAKER_H
 #define SBP_PASSES_OPTIMIZERS_MAKER_H
 
@@ -12,7 +12,7 @@ typedef struct sbp_update_maker {
     sbp_update *update;
     sbp_extent rows;
     int64_t cols;
-    int64_t block;       /* operands are seen as rows of so many elements, 0: as they are */
+    int64_t block;       /* operands are seen as rows of `block` elements; 0: as they are */
     bool bytes;          /* states in 8 bits */
     int32_t weight, low; /* operands; low: of an exact master, -1 */
     struct {

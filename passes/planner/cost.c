@@ -40,7 +40,8 @@ double sbp_cost_copy(const sbp_target_info *target, sbp_space to, sbp_space from
     }
 }
 
-/* Of bytes that a rank sends to so many, `stride` apart from it on: those for other hosts. */
+/* The part of `bytes` that leaves this host when a rank sends it to the others of `ranks` ranks,
+ * `stride` apart. */
 static double bytes_away(const sbp_throughput *r, double bytes, int64_t ranks, int64_t stride) {
     int64_t here = (int64_t)r->host_ranks / stride; /* of them */
     here = here < 1 ? 1 : here < ranks ? here : ranks;
@@ -116,7 +117,7 @@ typedef struct meter {
     double exchanging, exchanged_bytes; /* among the ranks of a context */
     int64_t exchanges;
     int64_t commands;
-    /* Of functions: what copies of queue in bring, beside the rest. */
+    /* Where a function is metered: what copies of queue in bring, beside the rest. */
     arrival arrivals[ARRIVALS];
     int64_t arrived;
     double in_clock, in_seconds, in_bytes, waited;
@@ -184,7 +185,7 @@ static double attention_rate(const sbp_target_info *target, const sbp_attention_
     return rate;
 }
 
-/* Of products within a kernel. */
+/* Operations per second of the products inside a kernel. */
 static double kernel_rate(const sbp_target_info *target, const sbp_command *c, sbp_dtype dtype) {
     bool backward = c->kind == SBP_CMD_DELTA_RULE_BWD;
     if (target->ssd_by_scalars && (c->kind == SBP_CMD_SSD || c->kind == SBP_CMD_SSD_BWD))
@@ -457,7 +458,8 @@ static void add_net(const sbp_program *program, const sbp_command *c, const sbp_
         sbp_cost_collective(target, c->u.collective.op, program, elems, all->dtype);
 }
 
-/* What a step runs for each of its micro-batches before it is trained on them (ir/graph/of_step.h); NULL: nothing. */
+/* What a step runs for each of its micro-batches before it is trained on them (ir/graph/of_step.h);
+ * NULL: nothing. */
 static const sbp_entry *counting_entry(const sbp_program *program) {
     const sbp_entry *trains = sbp_program_training_entry(program);
     return trains && strcmp(trains->name, "score") != 0 ? sbp_program_find_entry(program, "count") : NULL;

@@ -19,7 +19,7 @@ typedef struct sbp_cost {
     sbp_traffic traffic[SBP_TENSOR_CLASS_COUNT]; /* of whole steps; of a function what it brings itself */
 } sbp_cost;
 
-/* Counts so many bytes that are copied between two spaces; within one nothing is counted. */
+/* Counts `bytes` bytes that are copied between two spaces; within one nothing is counted. */
 void sbp_traffic_add(sbp_traffic *traffic, sbp_space to, sbp_space from, double bytes);
 
 /* What rank 0 sends to the others, who send as much, in a step: with each micro-batch, and once. */
@@ -34,7 +34,7 @@ typedef struct sbp_net_traffic {
     double context_seconds;
 } sbp_net_traffic;
 
-/* Of a step, or of a scoring when nothing trains; all 0 with one rank. */
+/* What ranks send each other in a step, or in a scoring when nothing trains; all 0 with one rank. */
 void sbp_cost_net_traffic(const sbp_program *program, const sbp_target_info *target, sbp_net_traffic *out);
 
 /* A whole optimizer step of one micro-batch of t rows in one document: `step`, or `accumulate` and `update`;
@@ -49,13 +49,13 @@ double sbp_cost_entry(sbp_arena *arena, const sbp_program *program, const sbp_en
 /* One call of a function. */
 void sbp_cost_function(const sbp_program *program, int32_t function, int64_t t, const sbp_target_info *target,
                        sbp_cost *out);
-/* Seconds of a copy of so many bytes, while the other ranks of the host (throughput.host_ranks) do the same:
+/* Seconds of a copy of `bytes` bytes, while the other ranks of the host (throughput.host_ranks) do the same:
  * they share its disks, and where the device has a memory of its own the host's memory and cores. */
 double sbp_cost_copy(const sbp_target_info *target, sbp_space to, sbp_space from, double bytes);
-/* Seconds of a collective over so many elements (all that there is, not a share). */
+/* Seconds of a collective over `elems` elements (all that there is, not a share). */
 double sbp_cost_collective(const sbp_target_info *target, sbp_collective_op op, const sbp_program *program,
                            int64_t elems, sbp_dtype dtype);
-/* Seconds of row kernels that read and write so many bytes and take so many scalar operations. */
+/* Seconds of row kernels that read and write `bytes` bytes and take `ops` scalar operations. */
 double sbp_cost_rows(const sbp_target_info *target, bool on_host, double bytes, double ops);
 
 #endif

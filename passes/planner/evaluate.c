@@ -235,7 +235,8 @@ static double move_elems(const evaluation *e, const sbp_program *sized, const sb
     return (double)rows * (double)tensor->cols;
 }
 
-/* Of what makes numbers of blocks: bytes and scalar operations. */
+/* Seconds of the row kernels that decode a tensor's blocks: launching them, bytes moved, scalar
+ * operations. */
 static double unpack_seconds(const evaluation *e, const sbp_move *move) {
     const sbp_placed_tensor *tensor = &e->s->call_schedule.tensors[move->tensor];
     double bytes = 0, ops = 0;

@@ -11,7 +11,7 @@
 #include "passes/planner/planner.h"
 #include "passes/planner/savings.h"
 
-/* The model cut into segments of so many layers: what all saved sets begin with. */
+/* The model cut into segments of `segment` layers: what all saved sets begin with. */
 typedef struct sbp_cut {
     int64_t segment;
     sbp_pipeline pipeline; /* up to split: what it holds is its module */

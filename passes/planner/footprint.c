@@ -1,4 +1,5 @@
-/* footprint.c: what the process takes that runs the program of a schedule: the program is made to count it. */
+/* footprint.c: what the process takes that runs the program of a schedule: the program is made to count
+ * it. */
 #include "ir/target/footprint.h"
 #include "ir/base/census.h"
 #include "passes/planner/planner.h"

@@ -23,8 +23,8 @@ void sbp_makespan_begin(sbp_arena *arena, const sbp_program *program, sbp_makesp
 /* A command that does this, or a call. */
 void sbp_makespan_run(sbp_makespan *span, int32_t queue, double seconds, const sbp_spot *spots,
                       int32_t count);
-/* A call of a function of this cost. What it brings itself follows what was given to queue in before it, and is
- * there when it ends. */
+/* A call of a function of this cost. What it brings itself follows what was given to queue in before it, and
+ * is there when it ends. */
 void sbp_makespan_call(sbp_makespan *span, const sbp_cost *function, const sbp_spot *spots, int32_t count);
 /* When all queues are done. */
 double sbp_makespan_end(const sbp_makespan *span);

@@ -6,7 +6,8 @@
  * The process that runs a program takes memory beside the arenas, the more the longer the program is, and the
  * limit is one for both: so the program depends on its process, and the process on the program. It begins
  * with the least that the process may come to. Where the program's process then turns out too large for the
- * limit, everything is chosen again with that; the last time with the most that it may come to, so that it fits:
+ * limit, everything is chosen again with that; the last time with the most that it may come to,
+ * so that it fits:
  *
  *     process of no program -> choose -> lower -> process of the program -> fits?  no: choose ..
  */
@@ -38,7 +39,8 @@ static sbp_schedule_options largest_schedule(const planning *p) {
     return largest;
 }
 
-/* Of a process: of a program and the schedule it has, or of any that the request allows. */
+/* The memory of a process: for `program` under this schedule; program NULL: for any schedule that the
+ * request allows. */
 static sbp_footprint process_of(const planning *p, const sbp_program *program,
                                 const sbp_schedule_options *schedule, bool most) {
     const sbp_schedule_request *w = &p->request;
@@ -122,24 +124,24 @@ static sbp_status choose(planning *p) {
     return choose_with(p, p->diag);
 }
 
-/* So many ranks have each micro-batch together. */
-static void have_together(planning *p, int64_t ranks) {
+/* Lets `ranks` ranks share each micro-batch. */
+static void set_context(planning *p, int64_t ranks) {
     p->options.context = ranks;
     if (p->request.t_max > 0) /* of a rank */
         p->request.t_max = sbp_ceil_div(p->plan_request->request.t_max, ranks);
 }
 
-/* --context-parallel auto: as few ranks together as fit; with --seq-len max, all. */
+/* --context-parallel auto: each micro-batch on as few ranks as it fits; with --seq-len max, on all. */
 static void choose_context(planning *p) {
     int64_t all = p->options.ranks;
     if (p->options.context > 0) {
-        have_together(p, p->options.context);
+        set_context(p, p->options.context);
         return;
     }
     for (int64_t ranks = p->request.t_max > 0 ? 1 : all; ranks <= all; ranks++) {
         if (all % ranks != 0)
             continue;
-        have_together(p, ranks);
+        set_context(p, ranks);
         p->request.process_bytes = process_of_any(p, false);
         if (choose_with(p, NULL) == SBP_OK) {
             sbp_note(p->diag, "--context-parallel %lld: %s", (long long)ranks,
@@ -149,7 +151,7 @@ static void choose_context(planning *p) {
             return;
         }
     }
-    have_together(p, 1); /* it is refused, with what would fit */
+    set_context(p, 1); /* it is refused, with what would fit */
 }
 
 /* The rows of all ranks that have a micro-batch together, in equal parts, are counted in 32 bits. */

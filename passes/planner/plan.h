@@ -8,11 +8,11 @@
 #include "passes/planner/planner.h"
 
 typedef struct sbp_plan_request {
-    /* t_max: rows of a document, with --context-parallel of all ranks that have it together; process_bytes
+    /* t_max: rows of a document, with --context-parallel of all ranks that share it; process_bytes
      * is found */
     sbp_schedule_request request;
     int64_t length_most;      /* t_max SBP_AUTO: no document has more rows; 0: nothing is known of that */
-    sbp_pass_options options; /* without t_max and schedule; context 0: as few ranks together as fit */
+    sbp_pass_options options; /* without t_max and schedule; context 0: as few ranks as a micro-batch fits */
     sbp_process process;      /* dtype, threads, ranks, prepare and bytes of texts; the rest is found */
     const char *stop_after, *print_after; /* names of passes; NULL */
     sbp_text *printed;                    /* is made anew; NULL: nothing is printed */

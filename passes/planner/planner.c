@@ -119,12 +119,12 @@ static bool claim(const sbp_search *s, const sbp_schedule_options *o, const sbp_
     return true;
 }
 
-static void name_saved(sbp_search *s, const sbp_recompute_saving *steps, const bool *taken, int32_t count,
+static void name_saved(sbp_search *s, const sbp_recompute_saving *steps, const bool *claimed, int32_t count,
                        sbp_schedule_options *o) {
     const char **names = NULL;
     int32_t n = 0, capacity = 0;
     for (int32_t i = 0; i < count; i++)
-        for (int32_t k = 0; taken[i] && k < steps[i].name_count; k++)
+        for (int32_t k = 0; claimed[i] && k < steps[i].name_count; k++)
             SBP_PUSH(s->pl.arena, names, n, capacity, steps[i].names[k]);
     o->saved = names;
     o->saved_count = n;
@@ -145,14 +145,14 @@ static sbp_status drop_unneeded(sbp_search *s, sbp_plan_estimate *e) {
     return SBP_OK;
 }
 
-/* How far below an estimate from steps the seconds of the real program may be. */
+/* The real program may take as little as this fraction of the estimate made from steps. */
 #define ROUGH 0.97
 
 /* A choice of steps for the room that a schedule leaves. */
 typedef struct filling {
     sbp_skeleton *base;
     int32_t *order; /* numbers of all steps, in the order in which they claimed their room */
-    bool *taken;
+    bool *claimed;
     double seconds; /* of a step of training with them, by the steps' own estimates */
 } filling;
 
@@ -170,7 +170,7 @@ static sbp_status claim_steps(sbp_search *s, const sbp_plan_estimate *bare, bool
     }
     *out = (filling){.base = base,
                      .order = SBP_NEW_ARRAY(s->pl.arena, int32_t, base->saving_count + 1),
-                     .taken = SBP_NEW_ARRAY(s->pl.arena, bool, base->saving_count + 1),
+                     .claimed = SBP_NEW_ARRAY(s->pl.arena, bool, base->saving_count + 1),
                      .seconds = bare->seconds};
     for (int32_t i = 0; i < base->saving_count; i++) {
         int32_t place = i;
@@ -185,8 +185,8 @@ static sbp_status claim_steps(sbp_search *s, const sbp_plan_estimate *bare, bool
     double again = (double)((groups - 1) * (o->checkpoint_every - 1)) / (double)base->layers;
     for (int32_t i = 0; i < base->saving_count; i++) {
         const sbp_recompute_saving *step = &base->savings[out->order[i]];
-        out->taken[out->order[i]] = claim(s, o, step, &left);
-        if (out->taken[out->order[i]])
+        out->claimed[out->order[i]] = claim(s, o, step, &left);
+        if (out->claimed[out->order[i]])
             out->seconds -= step->seconds * (1 + again);
     }
     return SBP_OK;
@@ -201,17 +201,17 @@ static sbp_status fill_in_order(sbp_search *s, const sbp_plan_estimate *bare, bo
     if (s->found && f.seconds * ROUGH > s->best.seconds)
         return SBP_OK;
     for (int32_t last = f.base->saving_count - 1; last >= 0; last--) {
-        if (!f.taken[f.order[last]])
+        if (!f.claimed[f.order[last]])
             continue;
         sbp_plan_estimate e;
-        name_saved(s, f.base->savings, f.taken, f.base->saving_count, &o);
+        name_saved(s, f.base->savings, f.claimed, f.base->saving_count, &o);
         SBP_TRY(try_at(s, o, bare->t_max, true, &e));
         if (fits(s, &e)) {
             SBP_TRY(drop_unneeded(s, &e));
             consider(s, &e);
             return SBP_OK;
         }
-        f.taken[f.order[last]] = false;
+        f.claimed[f.order[last]] = false;
     }
     return SBP_OK;
 }
@@ -332,14 +332,14 @@ static sbp_status has_hope(sbp_search *s, sbp_schedule_options o, bool *out) {
         SBP_TRY(claim_steps(s, &b.small, largest_first == 1, &f));
         if (f.seconds * ROUGH > s->best.seconds)
             continue;
-        name_saved(s, f.base->savings, f.taken, f.base->saving_count, &o);
+        name_saved(s, f.base->savings, f.claimed, f.base->saving_count, &o);
         SBP_TRY(try_at(s, o, s->request->t_max, true, &large));
         *out = large.seconds < s->best.seconds;
     }
     return SBP_OK;
 }
 
-/* One structure, with chunks of all sizes: what small ones free may hold more values. */
+/* Tries one structure with every chunk size: memory that smaller chunks free can hold more saved values. */
 static sbp_status refine_chunks(sbp_search *s, sbp_schedule_options o) {
     bool hope = true;
     if (!s->longest)
@@ -351,7 +351,7 @@ static sbp_status refine_chunks(sbp_search *s, sbp_schedule_options o) {
     return SBP_OK;
 }
 
-/* One structure, with chunks of so many quarters of what the target likes, or of all sizes. */
+/* Tries one structure with chunks of quarters/4 of the target's size, or with every size while refining. */
 static sbp_status try_chunks(sbp_search *s, sbp_schedule_options o) {
     const sbp_schedule_request *w = s->request;
     const sbp_target_info *t = &s->pl.base->target;
@@ -393,7 +393,7 @@ static sbp_status grow_chunk(sbp_search *s) {
 
 static sbp_status try_checkpoints(sbp_search *s, sbp_schedule_options o, int32_t layers) {
     const sbp_schedule_request *w = s->request;
-    for (int64_t k = 1; k <= 16; k = s->coarse ? 2 * k : k + 1) {
+    for (int64_t k = 1; k <= 16; k = s->host_too_small ? 2 * k : k + 1) {
         o.checkpoint_every = w->checkpoint_every != SBP_AUTO ? w->checkpoint_every : k;
         int64_t segments = sbp_ceil_div(layers, o.segment);
         if (k > 1 &&
@@ -498,10 +498,10 @@ static sbp_status try_all(sbp_search *s) {
             continue;
         s->placement = i;
         SBP_TRY(pick_update(s, &o));
-        SBP_TRY(is_too_much_for_host(s, o, &s->coarse));
+        SBP_TRY(is_too_much_for_host(s, o, &s->host_too_small));
         for (int64_t g = 1; g <= 4; g *= 2) {
             o.segment = w->segment != SBP_AUTO ? w->segment : g;
-            if (g > 1 && (s->coarse || w->segment != SBP_AUTO || !limited || g > layers))
+            if (g > 1 && (s->host_too_small || w->segment != SBP_AUTO || !limited || g > layers))
                 break;
             if (w->save_mode == SBP_SAVE_GIVEN) {
                 o.save_all = w->save_all;
@@ -567,7 +567,8 @@ static sbp_status try_parts_of(sbp_search *s, sbp_schedule_options chosen) {
     return SBP_OK;
 }
 
-/* Of the choice, and of the fastest with each choice of placements. */
+/* Tries to move parts of tensors off the host, for the schedule chosen and for the fastest with each choice
+ * of placements. */
 static sbp_status try_parts(sbp_search *s) {
     if (s->request->offload == SBP_OFFLOAD_GIVEN)
         return SBP_OK;
@@ -582,7 +583,7 @@ static sbp_status try_parts(sbp_search *s) {
 
 /* ---- what stays gathered ------------------------------------------------------------------------------ */
 
-/* Of one schedule: the parameters of as many segments as there is room for. */
+/* Keeps the parameters of as many segments gathered as one schedule has room for. */
 static sbp_status fill_gathered(sbp_search *s, sbp_schedule_options o, int32_t layers) {
     sbp_plan_estimate e;
     int32_t low = 2, high = layers;
@@ -655,8 +656,8 @@ static sbp_status search_structures(sbp_search *s) {
 
 enum { FEW_CHUNKS = 8 };
 
-/* Pieces are brought again for every chunk: fewer, larger ones than the target likes for its own sake, those of
- * the choice as they are else. */
+/* Pieces are brought again for every chunk: fewer, larger ones than the target likes for its own sake, those
+ * of the choice as they are else. */
 static sbp_status widen_chunks(sbp_search *s) {
     sbp_schedule_options o = s->best.schedule;
     if (o.expert_pieces < 2 || s->longest || s->request->chunk != SBP_AUTO)
@@ -673,7 +674,7 @@ static sbp_status widen_chunks(sbp_search *s) {
 
 enum { MOST_PIECES = 64 };
 
-/* With experts in so many pieces; what was found before stays unless this is better. */
+/* Searches with experts in `pieces` pieces. What was found before stays unless this is better. */
 static sbp_status search_with_pieces(sbp_search *s, int32_t pieces) {
     const sbp_search before = *s;
     s->expert_pieces = pieces;

@@ -12,8 +12,8 @@
 
 enum { SBP_AUTO = -1 };
 
-/* What is said beside a plan costs at most so many evaluations: all remedies of a refusal; each search for an
- * advice. A search that ends there gives the best that it has found. */
+/* Evaluations that advice beside a plan may cost: all remedies of a refusal together; each search for one
+ * piece of advice. A search that reaches its limit gives the best that it has found. */
 enum { SBP_TRIES_FOR_REMEDIES = 4000, SBP_TRIES_FOR_ADVICE = 200 };
 
 typedef enum sbp_save_mode { SBP_SAVE_AUTO, SBP_SAVE_GIVEN } sbp_save_mode;
@@ -37,7 +37,7 @@ typedef struct sbp_schedule_request {
     bool drop_states; /* with SBP_SAVE_GIVEN */
     sbp_offload_mode offload;
     sbp_space placement[SBP_TENSOR_CLASS_COUNT]; /* with SBP_OFFLOAD_GIVEN; */
-    int32_t first[SBP_TENSOR_CLASS_COUNT];       /* of the first so many tensors, 0: of all */
+    int32_t first[SBP_TENSOR_CLASS_COUNT];       /* how many tensors of the class, from the first; 0: all */
     int32_t gathered;                            /* as in sbp_schedule_options, or SBP_AUTO */
     int32_t expert_pieces;                       /* likewise; 0: whole */
     int64_t memory_bytes;                        /* all the process may use on the device; 0: no limit */
@@ -86,8 +86,8 @@ sbp_status sbp_planner_estimate(const sbp_pipeline *pipeline, int64_t t_max,
                                 const sbp_schedule_options *schedules, int32_t count,
                                 sbp_plan_estimate *out) SBP_CHECKED;
 
-/* What the process takes beside the arenas where it runs the program that these settings make; `about`: all of it
- * but module, program and chunks. */
+/* What the process takes beside the arenas where it runs the program that these settings make; `about`: all
+ * of it but module, program and chunks. */
 sbp_status sbp_planner_footprint(const sbp_pipeline *pipeline, const sbp_process *about, int64_t t_max,
                                  const sbp_schedule_options *schedule, sbp_footprint *out) SBP_CHECKED;
 

@@ -1,6 +1,6 @@
 /* refuse.c: why nothing fits, and what would: each remedy is tried before it is named. All of them together
- * may evaluate so many plans; a search takes at most half of what is left, so that one remedy does not keep
- * the others from being tried. */
+ * may evaluate SBP_TRIES_FOR_REMEDIES plans; a search takes at most half of what is left, so that one remedy
+ * does not keep the others from being tried. */
 #include "passes/planner/search.h"
 
 #include <stdio.h>
@@ -131,24 +131,24 @@ static const char *given_schedule(const sbp_search *s) {
 }
 
 static long long all_rows(const sbp_search *s, int64_t t) {
-    int64_t together = s->pl.base->options.context;
-    return (long long)(t * (together > 1 ? together : 1));
+    int64_t context = s->pl.base->options.context;
+    return (long long)(t * (context > 1 ? context : 1));
 }
 
-/* The fewest ranks that could have each micro-batch together, where there are more. */
+/* The fewest ranks that could share each micro-batch, where there are more. */
 static void try_context(refusal *r) {
     const sbp_search *s = r->s;
     sbp_pipeline other = *s->pl.base;
     int64_t ranks = other.options.ranks, now = other.options.context > 1 ? other.options.context : 1;
     sbp_schedule_request w = *s->request;
     sbp_plan_estimate e;
-    for (int64_t together = now + 1; !s->longest && together <= ranks; together++) {
-        if (ranks % together != 0)
+    for (int64_t context = now + 1; !s->longest && context <= ranks; context++) {
+        if (ranks % context != 0)
             continue;
-        other.options.context = together;
-        w.t_max = sbp_ceil_div(all_rows(s, s->request->t_max), together);
+        other.options.context = context;
+        w.t_max = sbp_ceil_div(all_rows(s, s->request->t_max), context);
         if (would_fit(r, &other, &w, true, &e)) {
-            add_remedy(r, sbp_arena_printf(s->pl.arena, "--context-parallel %lld", (long long)together), &e);
+            add_remedy(r, sbp_arena_printf(s->pl.arena, "--context-parallel %lld", (long long)context), &e);
             return;
         }
     }

@@ -46,12 +46,12 @@ static double row_bytes(const sbp_type *type) {
     return (double)sbp_type_row_elems(type) * (double)sbp_dtype_bytes(type->dtype);
 }
 
-/* Seconds per row. */
-/* Rows of the chunk: of this rank, or of all; then there are several for each of its own. */
+/* Whether a value has rows of the chunk: this rank's, or those of all ranks, several for each of its own. */
 static bool has_rows(const sbp_type *type) {
     return sbp_type_rows(type) == SBP_C || sbp_type_rows(type) == SBP_D;
 }
 
+/* Seconds per row of this rank. */
 static double op_seconds(const ranking *r, const sbp_func *f, const sbp_op *op) {
     const sbp_throughput *throughput = &r->p->target.throughput;
     const sbp_type *out = &f->values[op->results[0]].type;

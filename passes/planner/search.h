@@ -20,8 +20,8 @@ typedef struct sbp_search {
     int64_t quarters;      /* of the target's chunk sizes */
     bool refine;           /* look at all sizes */
     bool slow_update;      /* updates run where they take longer: it may be where there is room */
-    bool sparing;          /* through as little host memory as they can */
-    bool coarse;           /* these placements never fit on the host: only what they need is looked for */
+    bool sparing;          /* updates through as little host memory as they can */
+    bool host_too_small;   /* these placements never fit on the host: only what they need is looked for */
     int32_t gathered;      /* what structures are tried with */
     int32_t expert_pieces; /* likewise */
     bool drop_states;      /* and whether they make states again */
@@ -42,8 +42,8 @@ sbp_status sbp_search_plans(sbp_search *s) SBP_CHECKED;
 /* One schedule, and what could be saved with it; the longest sequence, when that is asked for; as far as
  * there are tries for it. */
 sbp_status sbp_search_try(sbp_search *s, const sbp_schedule_options *o) SBP_CHECKED;
-/* expert_pieces.c: whether the model has experts; whether their matrices in pieces, as these options have them, could
- * be another plan than whole ones: they are away from the device, or in blocks. */
+/* expert_pieces.c: whether the model has experts; whether their matrices in pieces, as these options have
+ * them, could be another plan than whole ones: they are away from the device, or in blocks. */
 bool sbp_search_has_experts(const sbp_search *s);
 bool sbp_search_pieces_matter(const sbp_search *s, const sbp_schedule_options *o);
 /* SBP_MACHINE with how much is needed, and what would fit, which goes into *out as well, with the evaluations

@@ -1,7 +1,7 @@
 /* useful.c: what a step must compute, op by op of the model with its adapters.
  *
- *     y = x w:  2 a column of x for each number of y; as much again for dx, if something before x is trained, and
- *               for dw, if w is
+ *     y = x w:  2 a column of x for each number of y; as much again for dx, if something before x is trained,
+ *               and for dw, if w is
  *     attention, and what carries a state: a forward, and twice that backward */
 #include "passes/planner/useful.h"
 
@@ -76,8 +76,9 @@ static void add_attention(counter *n, const sbp_op *op) {
                                                                        elems_of(n, op->results[0]), false);
 }
 
-/* Of a head with a state of d_k x d_v, whose q or c has d_k columns and whose result d_v: the row's part of the
- * state, and what is read of it; with the delta rule what is there already, too. */
+/* Counts what a head with a state of d_k x d_v does for a row, whose q or c has d_k columns and whose
+ * result d_v: adding the row's part to the state, and reading it; with the delta rule also reading what is
+ * there already. */
 static void add_state(counter *n, const sbp_op *op, int products) {
     double columns = last_of(n, op->operands[0]), results = elems_of(n, op->results[0]);
     n->out->per_row += (n->trains[op->results[0]] ? 3 : 1) * 2 * products * columns * results;

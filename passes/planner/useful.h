@@ -1,7 +1,7 @@
-/* useful.h: the operations that a step of training cannot do without: matmuls and attention of one forward and of
- * its backward, nothing computed again. Model FLOP utilisation is these, divided by what the device could do in the
- * time (PaLM: Chowdhery et al., arXiv 2204.02311, appendix B; here with the pairs of attention that are seen, not
- * all, and without the products that frozen weights do not need). */
+/* useful.h: the operations that a step of training cannot do without: matmuls and attention of one forward
+ * and of its backward, nothing computed again. Model FLOP utilisation is these, divided by what the device
+ * could do in the time (PaLM: Chowdhery et al., arXiv 2204.02311, appendix B; here with the pairs of
+ * attention that are seen, not all, and without the products that frozen weights do not need). */
 #ifndef SBP_PASSES_PLANNER_USEFUL_H
 #define SBP_PASSES_PLANNER_USEFUL_H
 

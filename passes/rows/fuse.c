@@ -7,9 +7,9 @@
  *
  *   matmuls    linear, linear_dw: gemm. An addition of a matmul's result to a value in memory becomes the
  *              matmul's addend; weight gradients add straight into their accumulator
- *   row work   the row-wise ops between values in memory become row kernels; kernels that read the same values
- *              and do not wait for each other are one. A value that several kernels would compute from two or
- *              more values in memory is kept in memory itself
+ *   row work   the row-wise ops between values in memory become row kernels; kernels that read the same
+ *              values and do not wait for each other are one. A value that several kernels would compute from
+ *              two or more values in memory is kept in memory itself
  *   sums       a sum over rows is a partial of a row kernel and a colsum; one number: reduce
  */
 #include <string.h>

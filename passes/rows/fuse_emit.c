@@ -392,7 +392,8 @@ static sbp_delta_attrs delta_attrs(const sbp_fuser *z, sbp_value k, sbp_value v)
                              .d_v = values->dim[2].n};
 }
 
-/* Its workspace: of a state that nobody keeps, and of what the backward pass keeps of blocks. */
+/* Scratch of delta_rule, ssd and their derivatives: the state, if it is not saved, and what the backward
+ * keeps of each block. */
 static sbp_term delta_work(sbp_fuser *z, const sbp_delta_attrs *attrs, sbp_value k, bool ssd, bool backward) {
     const sbp_target_info *target = &z->p->target;
     int64_t state = attrs->heads * attrs->d_k * attrs->d_v, states = backward ? (ssd ? 2 : 1) : 0;
@@ -405,8 +406,8 @@ static sbp_term delta_work(sbp_fuser *z, const sbp_delta_attrs *attrs, sbp_value
     return work.cols > 0 ? sbp_fuse_temp(z, work) : sbp_fuse_no_term();
 }
 
-/* delta_rule, whose operands begin with q, or delta_rule_state, which has none and makes no o; ssd has its operands
- * in their places. */
+/* delta_rule, whose operands begin with q, or delta_rule_state, which has none and makes no o; ssd has its
+ * operands in their places. */
 static void emit_delta_rule(sbp_fuser *z, const sbp_op *op, int32_t position) {
     enum { K, V, DECAY, BETA, FIRST };
     bool ssd = op->code == SBP_OP_ssd || op->code == SBP_OP_ssd_state;
@@ -457,7 +458,7 @@ static void emit_delta_rule_vjp(sbp_fuser *z, const sbp_op *op, int32_t position
         ->attrs.u.delta = attrs;
 }
 
-static sbp_collective_op way_of(const sbp_op *op) {
+static sbp_collective_op collective_of(const sbp_op *op) {
     if (sbp_op_symbol_is(op, "to", "heads"))
         return SBP_TO_HEADS;
     if (sbp_op_symbol_is(op, "to", "rows"))
@@ -471,9 +472,9 @@ static void emit_exchange(sbp_fuser *z, const sbp_op *op, int32_t position) {
         [SBP_COLLECTIVE_SRC] = sbp_fuse_term(z, op->operands[0]),
     };
     sbp_instr *exchange = sbp_fuse_instr(z, SBP_CMD_COLLECTIVE, position, terms, SBP_COUNT(terms));
-    sbp_collective_op way = way_of(op);
-    exchange->attrs.u.collective.op = way;
-    if (way != SBP_TO_HEADS && way != SBP_TO_ROWS)
+    sbp_collective_op collective = collective_of(op);
+    exchange->attrs.u.collective.op = collective;
+    if (collective != SBP_TO_HEADS && collective != SBP_TO_ROWS)
         return;
     exchange->attrs.u.collective.heads =
         (sbp_context_heads){.heads = sbp_op_int(op, "heads"),

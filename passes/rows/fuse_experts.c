@@ -1,18 +1,20 @@
 /* fuse_experts.c: instructions of the ops of experts.
  *
- * Matrices that come in pieces (passes/pieces.c) are never there as a whole. The experts of a piece follow each
- * other, and so do their slots: a product reads their bounds alone, and writes their slots alone.
+ * Matrices that come in pieces (passes/pieces.c) are never there as a whole. The experts of a piece follow
+ * each other, and so do their slots: a product reads their bounds alone, and writes their slots alone.
  *
  *   copy     work  := matrices of experts e0 .. e1 - 1   queue in, of those that are on the host
  *   row      work' := numbers of work                    of blocks, or of another type
  *   expert_gemm  d's slots of experts e0 .. e1 - 1 := .. work'
  *
- * What is brought next is brought while a product runs: the copy for use n + 1 is given before use n, and after
- * use n - 1. So two pieces are there at a time as they are stored, and one as numbers; over all ops of a stage. */
+ * What is brought next is brought while a product runs: the copy for use n + 1 is given before use n,
+ * and after use n - 1. So two pieces are there at a time as they are stored, and one as numbers; over
+ * all ops of a stage. */
 #include "passes/offload/offload.h"
 #include "passes/rows/fuse.h"
 
-/* The slots of an index in the order of their experts, made where they are first asked for: once per chunk. */
+/* The slots of an index in the order of their experts, made where they are first asked for: once per
+ * chunk. */
 static const sbp_expert_slots *slots_of(sbp_fuser *z, sbp_value index, int64_t experts, int32_t position) {
     sbp_expert_slots *slots = &z->slots[z->stage->base[index]];
     if (slots->made)
@@ -49,7 +51,7 @@ static bool by_slot(const sbp_fuser *z, sbp_value x) {
 
 /* ---- pieces ------------------------------------------------------------------------------------------ */
 
-/* Experts e0 .. e1 - 1 of so many; a matrix of theirs. */
+/* Experts e0 .. e1 - 1 of those of `of`, and their part of one matrix. */
 typedef struct piece {
     const sbp_expert_pieces *of;
     sbp_value w;
@@ -156,7 +158,7 @@ static sbp_status piece_term(sbp_fuser *z, const piece *x, sbp_term *out) {
 
 enum { X, INDEX, W, BIAS }; /* operands of expert_linear */
 
-/* Of all experts, or of those of a piece, of which w are the matrices. */
+/* The product of all experts, or with x of the experts of a piece; w: their matrices. */
 static sbp_instr *emit_product(sbp_fuser *z, const sbp_op *op, const piece *x, sbp_term w) {
     int64_t experts = z->f->values[op->operands[W]].type.dim[0].n, count = x->e1 - x->e0;
     const sbp_expert_slots *slots = slots_of(z, op->operands[INDEX], experts, x->position);

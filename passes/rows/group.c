@@ -35,7 +35,7 @@ typedef struct weight {
     int32_t ops, leaves;
 } weight;
 
-/* Of one group. */
+/* What is known of one group. */
 typedef struct group_info {
     int64_t heads;
     sbp_value *leaves; /* values in memory that its roots read, without its roots */

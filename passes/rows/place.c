@@ -36,7 +36,7 @@ static int32_t new_scratch(sbp_scheduler *s) {
 static void move_in(sbp_scheduler *s, sbp_value v, int32_t location) {
     sbp_location *h = &s->locations[location];
     s->location_of[v] = location;
-    SBP_PUSH(s->p->arena, h->tenants, h->tenant_count, h->tenant_capacity, v);
+    SBP_PUSH(s->p->arena, h->values, h->value_count, h->value_capacity, v);
 }
 
 /* Whether the instruction may write result over operand: wherever they are its operands, these may alias. */
@@ -79,13 +79,14 @@ static bool gathers_from(const sbp_scheduler *s, sbp_value v, const sbp_location
     return from->ref == h->view.ref;
 }
 
-/* Whether v can live in the location from its birth to its death beside (before, after) the tenants there. */
+/* Whether v can stand in the location from its birth to its death, before or after the values
+ * placed there. */
 static bool fits(const sbp_scheduler *s, sbp_value v, int32_t location) {
     const sbp_location *h = &s->locations[location];
     if (!h->writable || gathers_from(s, v, h))
         return false;
-    for (int32_t i = 0; i < h->tenant_count; i++) {
-        sbp_value t = h->tenants[i];
+    for (int32_t i = 0; i < h->value_count; i++) {
+        sbp_value t = h->values[i];
         if (!same_memory_shape(s, v, t))
             return false;
         if (s->dies[t] < s->born[v] || s->dies[v] < s->born[t])
@@ -190,8 +191,8 @@ sbp_status sbp_place_values(sbp_scheduler *s) {
         if (!used || stage->base[v] != v || stage->places[v].ref == SBP_NO_VIEW)
             continue;
         int32_t location = location_at(s, &stage->places[v]);
-        for (int32_t i = 0; i < s->locations[location].tenant_count; i++) {
-            sbp_value t = s->locations[location].tenants[i];
+        for (int32_t i = 0; i < s->locations[location].value_count; i++) {
+            sbp_value t = s->locations[location].values[i];
             bool apart = s->dies[t] < s->born[v] || s->dies[v] < s->born[t];
             bool touch =
                 (s->dies[t] == s->born[v] && may_overwrite(&stage->instrs[s->order[s->born[v]]], t, v)) ||

@@ -9,8 +9,8 @@
  * are the same as if it had gone through memory.
  *
  * What a kernel computes may be a graph of any depth in which values are used many times: every walk goes to
- * a value once and keeps its own stack. Only `emit` calls itself, SBP_ROW_MAX_DEPTH deep: what is deeper is too large
- * for one kernel and is cut in the middle, like what has too many instructions or operands.
+ * a value once and keeps its own stack. Only `emit` calls itself, SBP_ROW_MAX_DEPTH deep: what is deeper is
+ * too large for one kernel and is cut in the middle, like what has too many instructions or operands.
  *
  * An example: rotary embedding of q, as tests/ir/08_split.sbp and 13_fuse.sbp have it.
  *
@@ -162,7 +162,7 @@ static int compare_i32(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
-/* Of a kernel that has become too large: a value of rows in the middle of what it computes. */
+/* In a kernel that has become too large: a value of rows in the middle of what it computes. */
 static sbp_value middle(const sbp_row_emitter *e, const sbp_row_group *group) {
     int32_t *ops = SBP_NEW_ARRAY(e->p->arena, int32_t, e->work->list_count + 1), count = 0;
     for (int32_t i = 0; i < e->work->list_count; i++) {

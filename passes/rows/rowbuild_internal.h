@@ -1,6 +1,6 @@
-/* rowbuild_internal.h: what the parts of building a row kernel share. rowbuild.c has the whole and explains it,
- * rowbuild_emit.c makes instructions, rowbuild_ranges.c finds the ranges that a kernel works on. Private to
- * them. */
+/* rowbuild_internal.h: what the parts of building a row kernel share. rowbuild.c has the whole and explains
+ * it, rowbuild_emit.c makes instructions, rowbuild_ranges.c finds the ranges that a kernel works on.
+ * Private to them. */
 #ifndef SBP_PASSES_ROWS_ROWBUILD_INTERNAL_H
 #define SBP_PASSES_ROWS_ROWBUILD_INTERNAL_H
 

@@ -1,4 +1,5 @@
-/* rowbuild_ranges.c: where the last axis of a value is to be cut, so that each range comes from one source. */
+/* rowbuild_ranges.c: where the last axis of a value is to be cut, so that each range comes from one
+ * source. */
 #include "passes/rows/rowbuild_internal.h"
 
 #include <stdlib.h>

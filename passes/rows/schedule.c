@@ -289,7 +289,7 @@ static sbp_status choose_order(sbp_scheduler *s) {
 static sbp_view scratch_view(sbp_scheduler *s, int32_t location) {
     sbp_location *h = &s->locations[location];
     if (h->buffer < 0) {
-        const sbp_value_info *info = &s->stage->body->values[h->tenants[0]];
+        const sbp_value_info *info = &s->stage->body->values[h->values[0]];
         sbp_extent rows;
         int64_t cols;
         sbp_lower_shape(&info->type, s->stage->rows, &rows, &cols);

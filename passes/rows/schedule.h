@@ -9,8 +9,8 @@
 typedef struct sbp_location {
     sbp_view view; /* fixed ones: where the caller wants them; ref is SBP_NO_VIEW for chunk scratch */
     bool writable;
-    sbp_value *tenants;
-    int32_t tenant_count, tenant_capacity;
+    sbp_value *values;
+    int32_t value_count, value_capacity;
     int32_t buffer; /* scratch: made when the location is complete, -1 before */
 } sbp_location;
 

@@ -20,7 +20,8 @@ typedef struct sbp_body_cut {
 } sbp_body_cut;
 
 /* The ops that the kept results need, arguments that nothing reads left out; ops with a derivative of their
- * own expanded, duplicates merged. Of a RECUR op whose state alone is read the op is left that makes no more.
+ * own expanded, duplicates merged. A RECUR op whose state alone is read is replaced by the op that makes
+ * nothing else.
  */
 sbp_status sbp_body_make(sbp_module *module, const sbp_body_spec *spec, const char *name, sbp_diag *diag,
                          sbp_body_cut *out) SBP_CHECKED;

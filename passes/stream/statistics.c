@@ -8,11 +8,12 @@
  *
  * A statistic is zeroed before the forward, which alone adds to it (streambp.c), chunk by chunk and call by
  * call; where ranks have the micro-batch together their sums are added. Then it is whole, and so is its
- * cotangent: a vector, in which nothing is left of rows, that every chunk of the backward reads. So the gradient
- * of what is no sum over rows is exact, whatever the chunks are.
+ * cotangent: a vector, in which nothing is left of rows, that every chunk of the backward reads. So the
+ * gradient of what is no sum over rows is exact, whatever the chunks are.
  *
- * Of a statistic that @statistics wants for the whole step (SBP_OF_STEP) entry `count` adds to a result buffer of that
- * name, for each micro-batch, before any of them is trained on; the runtime adds up those of all ranks.
+ * Of a statistic that @statistics wants for the whole step (SBP_OF_STEP) entry `count` adds to a result
+ * buffer of that name, for each micro-batch, before any of them is trained on; the runtime adds up
+ * those of all ranks.
  */
 #include <string.h>
 
@@ -63,7 +64,8 @@ static void for_each(const statistics_builder *s, sbp_function_lowering *functio
     }
 }
 
-/* Where a result is added up over micro-batches: its place, if @objective has one of that name, or a new one. */
+/* Where a result is added up over micro-batches: its place, if @objective has one of that name,
+ * or a new one. */
 static sbp_view place_of(const statistics_builder *s, const char *name, int32_t buffer, int32_t *known) {
     sbp_program *program = s->p->program;
     sbp_view view = {.ref = SBP_NO_VIEW};

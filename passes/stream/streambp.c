@@ -15,15 +15,15 @@
  *
  * States: row i of a buffer of N + 1 rows is the state before chunk i, row 0 is zero. The forward writes row
  * i + 1 and keeps them all; or, where they are dropped, it has one row, read and written over, and the
- * ascending pass of the backward makes all of them. `recompute` reads them, or has one row, too. The cotangent is
- * one row: zero behind the last chunk, chunk i makes of it that of row i.
+ * ascending pass of the backward makes all of them. `recompute` reads them, or has one row, too. The
+ * cotangent is one row: zero behind the last chunk, chunk i makes of it that of row i.
  *
  * What an op has chosen (SBP_CLASS_CHOICE) is kept from the first forward whatever the saved set names, and
  * read by all that computes again: a choice that fell otherwise would make the gradient of another function.
  *
- * Statistics (sums over rows, which the objective may read: head.c) are added by the first forward alone, those
- * of all calls and chunks into one vector by name. Whatever computes again leaves them out. Their cotangents are
- * vectors, too, made before the first backward and read by every chunk of it.
+ * Statistics (sums over rows, which the objective may read: head.c) are added by the first forward alone,
+ * those of all calls and chunks into one vector by name. Whatever computes again leaves them out. Their
+ * cotangents are vectors, too, made before the first backward and read by every chunk of it.
  *
  * Side values have all their rows from the forward of their writer to its backward. One that is read as a
  * carry is the carry, full already; one that its writer carries is the writer's carry. So nothing but the
@@ -211,7 +211,8 @@ static sbp_status find_keepable(builder *b) {
     return SBP_OK;
 }
 
-/* Of what is kept of a value for the backward: rows of the micro-batch; or a state per chunk. */
+/* The rows in which a value is kept for the backward: those of the micro-batch; or, for a state, one per
+ * chunk and one more. */
 static sbp_extent extent_to_keep(const sbp_func *d, sbp_value v) {
     const sbp_value_info *info = &d->values[v];
     if (info->role == SBP_VALUE_CARRY && sbp_body_is_state(d, v))
@@ -672,7 +673,7 @@ static void mark_carries(builder *b, sbp_value v, sbp_side side) {
  * first. */
 static void mark_cotangents(builder *b) {
     const sbp_func *d = b->d;
-    bool *taken = SBP_NEW_ARRAY(b->p->arena, bool, b->kind->output_count + 1);
+    bool *matched = SBP_NEW_ARRAY(b->p->arena, bool, b->kind->output_count + 1);
     for (int32_t i = 0; i < d->arg_count; i++) {
         sbp_value arg = d->args[i], of = d->values[arg].binding;
         if (d->values[arg].role != SBP_VALUE_COTANGENT)
@@ -689,12 +690,12 @@ static void mark_cotangents(builder *b) {
             int32_t number = 0, output = -1;
             for (int32_t r = 0; r < d->result_count && output < 0; r++)
                 if (d->results[r].role == SBP_RESULT_VALUE) {
-                    if (d->results[r].value == of && !taken[number])
+                    if (d->results[r].value == of && !matched[number])
                         output = number;
                     number++;
                 }
             side = (sbp_side){.number = output > 0 ? output : 0, .output = true};
-            taken[output < 0 ? 0 : output] = true;
+            matched[output < 0 ? 0 : output] = true;
         }
         side.cotangent = true;
         b->sides[arg] = side;
