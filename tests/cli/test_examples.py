@@ -272,6 +272,22 @@ sys.exit(done.returncode)
             self.assertTrue(line.startswith("WRONG: " + begin), wrong)
             self.assertIn(line[len("WRONG: "):], done.stderr)
 
+    def test_streambp(self):
+        """The table: bytes of activations as shapes say, and gradients that differ where they are summed otherwise."""
+        done = subprocess.run([PROGRAMS / "streambp"], text=True, capture_output=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        rows, layers, width, inner, vocab = 199, 2, 16, 40, 300
+        of_row = 5 * width + 3 * inner + 1
+        title, plain, *chunks = [line.split() for line in done.stdout.splitlines()]
+        self.assertEqual((title[0], plain[0]), (str(rows), "plain"))
+        self.assertEqual(int(plain[-2]), 8 * rows * (layers * (3 * width + of_row) + vocab))
+        self.assertGreater(float(plain[1]), 0)
+        self.assertEqual([int(line[2]) for line in chunks], [1, 7, 64, 99, 198, 199, 398])
+        for line in chunks:
+            chunk = min(int(line[2]), rows)
+            self.assertEqual(int(line[-2]), 8 * (rows * 5 * width + 2 * chunk * of_row), line)
+            self.assertEqual(float(line[3]) > 0, chunk < rows, line)
+
     def test_compare_gradients(self):
         """fp32 beside fp64: within a limit or not; and a file of another model."""
         data, files = self.rows("texts.jsonl", {"text": "Once upon a time"}), {}
