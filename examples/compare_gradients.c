@@ -55,7 +55,7 @@ static sbp_status compare(void *user) {
         if (!a)
             return sbp_fail(j->diag, SBP_INPUT, "%s has no tensor '%s'", j->paths[0], b->name);
         SBP_TRY(compare_tensor(j, files, a, b, &d));
-        if (!(d <= worst)) { /* NaN sticks */
+        if (!isnan(worst) && !(d <= worst)) { /* NaN sticks */
             worst = d;
             where = b->name;
         }

@@ -299,6 +299,17 @@ sys.exit(done.returncode)
             done = subprocess.run([PROGRAMS / "compare_gradients", files["fp32"], files[other], *most], text=True, capture_output=True)
             self.assertEqual(done.returncode, status, (other, most, done.stdout, done.stderr))
 
+    def test_compare_gradients_nan(self):
+        """What is no number is wrong, though the tensors behind it are right."""
+        for name, middle in (("right", 1), ("wrong", math.nan)):
+            header = json.dumps({tensor: {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i, tensor in enumerate("abc")})
+            (self.folder / name).with_suffix(".safetensors").write_bytes(struct.pack("<Q", len(header)) + header.encode()
+                                                                       + struct.pack("<3f", 1, middle, 1))
+        done = subprocess.run([PROGRAMS / "compare_gradients", self.folder / "wrong.safetensors", self.folder / "right.safetensors"],
+                              text=True, capture_output=True)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("nan b 3", done.stdout)
+
     def test_custom_model(self):
         python = python_with("torch", "onnx", "onnxscript", "safetensors")
         done = self.run_example("custom_model.py", "--sbprun", PROGRAMS / "sbprun", "--out", self.folder / "out", "--steps", 60,
