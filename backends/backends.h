@@ -29,8 +29,8 @@ bool sbp_backend_is_a(const char *name, unsigned is);
 /* Names of those that are all of that, "cuda or vulkan", into out, which is returned. */
 const char *sbp_backend_names(unsigned is, char *out, size_t size);
 
-/* Of a build: `pointer` where it has the library (has is 1), else NULL (0). For tables by backends.def; `has`
- * is a macro that CMakeLists.txt defines, SBP_TARGET_vulkan. */
+/* `pointer` where the build has the library (has is 1), else NULL (0). For tables by backends.def; `has` is a
+ * macro that CMakeLists.txt defines, SBP_TARGET_vulkan. */
 #define SBP_BACKEND_BUILT(has, pointer) SBP_BACKEND_BUILT_AS(has, pointer)
 #define SBP_BACKEND_BUILT_AS(has, pointer) SBP_BACKEND_BUILT_##has(pointer)
 #define SBP_BACKEND_BUILT_0(pointer) NULL

@@ -34,8 +34,8 @@ typedef struct sbp_probed {
     char none[256]; /* why there is no device */
 } sbp_probed;
 
-/* Of each backend for GPUs, sbp_<name>_probe in its folder. SBP_MACHINE: there is no device, and diag says
- * why. */
+/* Looks for a device: each backend for GPUs has sbp_<name>_probe in its folder. SBP_MACHINE: there is no
+ * device, and diag says why. */
 typedef sbp_status sbp_probe(sbp_diag *diag, sbp_probed *out) SBP_CHECKED;
 
 typedef struct sbp_choice {

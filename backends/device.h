@@ -34,7 +34,8 @@ typedef struct sbp_device_options {
      * none. */
     const char *offload_dir;
     /* Bytes per second that a queue moves at most, to rehearse another machine's links; 0: as fast as it
-     * goes. SBP_TEST_RATES=in:2e9,disk:5e8 in the environment sets them too. Of queues that the host serves.
+     * goes. SBP_TEST_RATES=in:2e9,disk:5e8 in the environment sets them too. Only for queues that
+     * the host serves.
      */
     double rates[SBP_QUEUE_COUNT];
     struct sbp_ranks *ranks; /* what collectives of the program are among; NULL: it has none */

@@ -80,7 +80,7 @@ static int32_t add_case(measure *m, sbp_queue queue, sbp_command_kind kind, cons
     return m->count++;
 }
 
-/* Of a linear layer of WIDTH by WIDTH: 0 x W^T, 1 dy W, 2 dW += dy^T x. */
+/* Adds a case: a matmul of a linear layer of WIDTH by WIDTH; kind 0: x W^T, 1: dy W, 2: dW += dy^T x. */
 static int32_t add_matmul(measure *m, sbp_dtype dtype, int64_t rows, int kind) {
     begin_case(m);
     sbp_dtype sum = dtype == SBP_F64 ? SBP_F64 : SBP_F32;

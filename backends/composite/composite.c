@@ -288,7 +288,8 @@ static sbp_status stage(composite *c, int k, const sbp_span *span, bool content,
     int64_t row_bytes, bytes;
     char limit[100];
     if (!dense_bytes(span, &row_bytes, &bytes))
-        return sbp_fail(diag, SBP_INTERNAL, "%s: a collective of rows that are apart", c->parts.name);
+        return sbp_fail(diag, SBP_INTERNAL, "%s: an operand of a collective has gaps between its rows",
+                        c->parts.name);
     if (bytes > c->staged_bytes[k]) {
         free(c->staged[k]);
         c->staged[k] = sbp_malloc((size_t)bytes);
@@ -311,7 +312,10 @@ static sbp_status run_collective(composite *c, const sbp_dispatch *dispatch, sbp
         return sbp_fail(diag, SBP_INTERNAL, "%s: a collective was issued in a single-process run",
                         c->parts.name);
     if (to->dtype != from->dtype && !adds)
-        return sbp_fail(diag, SBP_INTERNAL, "%s: a collective of two types", c->parts.name);
+        return sbp_fail(diag, SBP_INTERNAL,
+                        "%s: %s: dst is %s, src is %s; only a sum that is added may change the type",
+                        c->parts.name, sbp_collectives[dispatch->command->u.collective.op].name,
+                        sbp_dtype_name(to->dtype), sbp_dtype_name(from->dtype));
     sbp_ranks *among = sbp_is_exchange(dispatch->command) ? c->context : c->ranks;
     sbp_ranks_info_of(among, &before);
     char *dst = reach(c, to, &to_bytes), *src = reach(c, from, &from_bytes);

@@ -7,8 +7,8 @@
 
 typedef struct composite_disk composite_disk;
 
-/* A file of so many bytes in a directory. SBP_MACHINE when there is no room for it, with what it needs and
- * what is free; SBP_IO when the directory cannot be used. */
+/* Makes a file of `bytes` bytes in a directory. SBP_MACHINE when there is no room for it, with what it needs
+ * and what is free; SBP_IO when the directory cannot be used. */
 sbp_status composite_disk_create(const char *directory, int64_t bytes, sbp_diag *diag,
                                  composite_disk **out) SBP_CHECKED;
 void composite_disk_destroy(composite_disk *disk);

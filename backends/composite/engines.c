@@ -9,8 +9,8 @@
 #include <string.h>
 #include <time.h>
 
-/* Of one queue. What waits takes memory that no plan could count exactly, so it is little; enough that
- * a queue has work while the thread that submits wakes up. */
+/* Commands that wait in one queue, at most. They take memory that no plan could count exactly, so there are
+ * few; enough that a queue has work while the thread that submits wakes up. */
 enum { MOST_PENDING = 128 };
 
 typedef struct engine {

@@ -26,8 +26,8 @@ typedef struct composite_engines composite_engines;
 sbp_status composite_engines_create(composite_run run, void *user, const double rates[SBP_QUEUE_COUNT],
                                     const sbp_program *program, int64_t node, sbp_diag *diag,
                                     composite_engines **out) SBP_CHECKED;
-/* Bytes that such a rate is for: a copy moves its source's, a collective what it sends; other commands touch those
- * of all operands. */
+/* Bytes that such a rate is for: a copy moves its source's, a collective what it sends; other commands touch
+ * those of all operands. */
 double composite_moved_bytes(const sbp_dispatch *dispatch, const sbp_program *program, int64_t node);
 /* Runs what was submitted, then ends the threads. */
 void composite_engines_destroy(composite_engines *engines);

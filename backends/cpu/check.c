@@ -222,7 +222,8 @@ static bool is_i32(const cpu_view *view) {
     return view->data && view->dtype == SBP_I32;
 }
 
-/* pairs and bounds of experts, of which operand d, with so many rows, has the matrices. */
+/* Checks pairs and bounds of experts, and the operand of_experts, which has one row per expert; NULL:
+ * there is none. */
 static sbp_status check_slots(const cpu_command *c, const cpu_view *pairs, const cpu_view *bounds,
                               const cpu_view *of_experts, sbp_diag *diag) {
     if (!is_i32(pairs) || !is_i32(bounds) || pairs->cols < 1 || bounds->rows < 1 || bounds->cols < 2 ||

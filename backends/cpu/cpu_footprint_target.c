@@ -6,14 +6,15 @@
 static const struct {
     int64_t tensor,
         adapter; /* of the model, each; of an adapter more, for the part of the table that is written */
-    /* Of the program, each: an operand of a command or call, a command, a buffer, a row kernel, its instructions. */
+    /* Bytes for each part of a program: an operand of a command or call, a command, a buffer, a row kernel,
+     * its instructions. */
     int64_t view, command, buffer, kernel, instr;
     int64_t disk;    /* once, where the disk has something as large as that */
     int64_t text;    /* the code that reads text */
     int64_t prepare; /* the code that runs @prepare */
     int64_t states;  /* the code of ops with a state */
-    /* Packed operands of matmuls: at most, each; the columns of a panel of b, the rows of one of a; elements between
-     * rows of a; bytes at which rows fall into the same sets; sums, at most; all in whole pages. */
+    /* Packed operands of matmuls: at most, each; the columns of a panel of b, the rows of one of a; elements
+     * between rows of a; bytes at which rows fall into the same sets; sums, at most; all in whole pages. */
     int64_t operand, panel, panel_a, gap, same_sets, sums, page;
     int64_t thread; /* a huge page of scratch memory, a stack */
     /* Tiles of attention that fit into it, of fp32, bf16 and fp64: wider heads take two. */
@@ -121,15 +122,16 @@ static bool has_states(const sbp_module *module) {
     return found;
 }
 
-/* Bytes of an operand that is packed: `lines` rows or columns, in whole panels of `panel`, of `depth` elements. */
+/* Bytes of an operand that is packed: `lines` rows or columns, in whole panels of `panel`, of `depth`
+ * elements. */
 static int64_t packed_bytes(const sbp_process *p, int64_t lines, int64_t panel, int64_t depth) {
     int64_t deep = sbp_min_i64(depth, SBP_CPU_DEPTH_MOST);
     return sbp_min_i64(sbp_round_up(lines, panel) * deep * sbp_dtype_bytes(p->dtype), takes.operand);
 }
 
 /* What a product d[m, n] = a[m, k] b[k, n] packs (backends/cpu/kernels/gemm_body.h): all of b; a, where it is
- * transposed, or its rows are gathered or fall into the same sets of the cache; and sums, where d has not the type
- * that they are made in. */
+ * transposed, or its rows are gathered or fall into the same sets of the cache; and sums, where d has not the
+ * type that they are made in. */
 static int64_t product_bytes(const sbp_process *p, int64_t m, int64_t n, int64_t k, bool with_a) {
     int64_t bytes = packed_bytes(p, n, takes.panel, k);
     if (with_a || k * sbp_dtype_bytes(p->dtype) % takes.same_sets == 0)
@@ -139,8 +141,8 @@ static int64_t product_bytes(const sbp_process *p, int64_t m, int64_t n, int64_t
     return bytes;
 }
 
-/* What packed operands of matmuls take: of the largest product of a weight and a chunk of so many rows, the widest
- * that of the head. Rows of experts are gathered, and all may choose one. */
+/* What packed operands of matmuls take: those of the largest product of a weight and a chunk. The head has
+ * the widest. Rows of experts are gathered, and all may choose one. */
 static int64_t matmul_bytes(const sbp_process *p) {
     const sbp_module *module = p->module;
     int64_t largest = 0, widest = 0;

@@ -99,9 +99,10 @@ struct cpu_row_plan {
 sbp_status cpu_row_plan_create(const sbp_rowkernel *kernel, sbp_diag *diag, cpu_row_plan **out) SBP_CHECKED;
 void cpu_row_plan_destroy(cpu_row_plan *plan);
 
-/* rows_check.c: whether the steps of a plan, run over `rows` rows, compute what its kernel means wherever results
- * lie over operands as sbp_rowkernel_may_alias() allows. SBP_INTERNAL with the kernel, the step and the operand
- * when one reads what another has written over. Debug builds (SBP_VERIFY) ask this of every plan that they make. */
+/* rows_check.c: whether the steps of a plan, run over `rows` rows, compute what its kernel means wherever
+ * results lie over operands as sbp_rowkernel_may_alias() allows. SBP_INTERNAL with the kernel, the step and
+ * the operand when one reads what another has written over. Debug builds (SBP_VERIFY) ask this of every plan
+ * that they make. */
 sbp_status cpu_row_plan_check(const cpu_row_plan *plan, int64_t rows, sbp_diag *diag) SBP_CHECKED;
 
 #endif

@@ -1,10 +1,11 @@
-/* rows_check.c: runs the steps of a prepared row kernel (rows.h) on paper and says whether they compute what the
- * kernel means: all loads, then all stores (ir/rowkernel/rowkernel.h), also where results lie over operands. It
- * shares no code with rows_plan.c, which chooses the steps, nor with kernels/rows_body.h, which runs them.
+/* rows_check.c: runs the steps of a prepared row kernel (rows.h) on paper and says whether they compute what
+ * the kernel means: all loads, then all stores (ir/rowkernel/rowkernel.h), also where results lie over
+ * operands. It shares no code with rows_plan.c, which chooses the steps, nor with kernels/rows_body.h, which
+ * runs them.
  *
- * Instead of numbers a place holds the name of a value and of which rows, heads and elements it is, or where in an
- * operand it is read. Each element of an operand remembers what was written over it: by any result that may lie
- * over that operand, all at once, since what goes wrong in several goes wrong in one. */
+ * Instead of numbers a place holds the name of a value and of which rows, heads and elements it is, or where
+ * in an operand it is read. Each element of an operand remembers what was written over it: by any result that
+ * may lie over that operand, all at once, since what goes wrong in several goes wrong in one. */
 #include "backends/cpu/rows.h"
 
 #include <stdio.h>
@@ -93,7 +94,7 @@ static bool in_one_piece(const checker *c, const sbp_rk_instr *instr, uint8_t sh
     return true;
 }
 
-/* ---- memory ----------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------- */
 
 static sbp_status read_operand(const checker *c, int32_t operand, int64_t at, int64_t count) {
     const memory *m = &c->memories[operand];
@@ -134,7 +135,7 @@ static sbp_status write_operand(const checker *c, int32_t operand, int64_t at, i
     return SBP_OK;
 }
 
-/* ---- places ----------------------------------------------------------------------------------------------- */
+/* ---- places ------------------------------------------------------------------------------------------- */
 
 /* A step reads a place, in which `value` is expected with a shape, `count` elements along n. */
 static sbp_status read_place(const checker *c, int32_t place, int32_t value, uint8_t shape, int64_t count) {
@@ -184,7 +185,7 @@ static held new_value(const checker *c, int32_t value, uint8_t shape, int64_t co
                   .operand = NOTHING};
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------ */
+/* ---- steps -------------------------------------------------------------------------------------------- */
 
 static sbp_status run_load(const checker *c, const row_step *step, int64_t count, held *out) {
     const sbp_rk_instr *instr = step->instr;
@@ -203,8 +204,8 @@ static sbp_status run_load(const checker *c, const row_step *step, int64_t count
     return SBP_OK;
 }
 
-/* A map that computes in the operand which is to hold its result: element by element, what it reads there is not
- * written before. */
+/* A map that computes in the operand which is to hold its result: element by element, what it reads there is
+ * not written before. */
 static sbp_status check_overlap(const checker *c, int32_t place, bool scalar, int32_t out, int64_t at,
                                 int64_t elems) {
     const held *p = place < 0 ? NULL : &c->places[place];
@@ -360,7 +361,7 @@ static sbp_status run_list(checker *c, const row_list *list, const char *name, i
     return SBP_OK;
 }
 
-/* ---- whole, pieces ---------------------------------------------------------------------------------------- */
+/* ---- whole, pieces ------------------------------------------------------------------------------------ */
 
 static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -436,7 +437,7 @@ static sbp_status run_item(checker *c, int64_t first, int64_t end) {
     return SBP_OK;
 }
 
-/* ---- the end ---------------------------------------------------------------------------------------------- */
+/* ---- the end ------------------------------------------------------------------------------------------ */
 
 /* Everything was stored, and added as often as there are rows (and heads) in a block. */
 static sbp_status check_results(checker *c, int64_t rows) {

@@ -215,8 +215,9 @@ static void mark_in_memory(planner *p, row_list *list) {
     }
 }
 
-/* Whether a step of `list` reads an operand in memory: as a load that copies it, or by the place that a load of this
- * list, or of one that runs once per block of rows, has pointed there. No result lies over what an item loads once. */
+/* Whether a step of `list` reads an operand in memory: as a load that copies it, or by the place that a load
+ * of this list, or of one that runs once per block of rows, has pointed there. No result lies over what an
+ * item loads once. */
 static bool reads_memory(const cpu_row_plan *plan, const row_list *list, const row_step *step) {
     const row_list *lists[] = {list, &plan->per_rows};
     const int32_t places[] = {step->a, step->b, step->c};

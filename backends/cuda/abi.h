@@ -57,8 +57,8 @@ enum {
     /* What a driver takes for a context and its kernels: nvidia-smi shows 400 to 550 MiB for an idle process
      * on A100 and H100. */
     SBP_CUDA_CONTEXT_BYTES = 500 << 20,
-    /* Of the compute stream, for what cuBLASLt and commands want beside their operands: as much as NVIDIA
-     * advises for Hopper (cublasSetWorkspace); the same every run, for equal bits. */
+    /* The workspace of the compute stream, for what cuBLASLt and commands want beside their operands: as much
+     * as NVIDIA advises for Hopper (cublasSetWorkspace); the same every run, for equal bits. */
     SBP_CUDA_WORKSPACE_BYTES = 32 << 20
 };
 
@@ -84,11 +84,11 @@ enum {
     SBP_CUDA_GEMM_TILE = 64,        /* rows and columns of d that a block computes */
     SBP_CUDA_COLSUM_COLUMNS = 16,   /* of a block */
     SBP_CUDA_REDUCE_BLOCKS = 512,   /* most, each leaving one f64 in the scratch memory */
-    SBP_CUDA_REDUCE_ELEMS = 1 << 14 /* a block is worth it for so many */
+    SBP_CUDA_REDUCE_ELEMS = 1 << 14 /* elements for which another block is worth it */
 };
 
-/* Behind the prelude, elements.cuh and the operands of a kernel come its definitions, then these files of kernels/, in
- * this order. */
+/* Behind the prelude, elements.cuh and the operands of a kernel come its definitions, then these files of
+ * kernels/, in this order. */
 typedef struct sbp_cuda_recipe {
     const char *files[8]; /* NULL after the last */
     char defines[256];
@@ -119,7 +119,8 @@ enum {
     SBP_CUDA_MOST_BLOCKS_Y = 65535
 };
 
-/* A thread per element: threads side by side along columns first; kernels go on in strides of the whole grid. */
+/* A thread per element: threads side by side along columns first; kernels go on in strides of
+ * the whole grid. */
 static inline void sbp_cuda_step_spread(sbp_cuda_step *step, int64_t rows, int64_t cols) {
     uint32_t wide = 1;
     while (wide < SBP_CUDA_THREADS && wide < cols)
@@ -132,7 +133,8 @@ static inline void sbp_cuda_step_spread(sbp_cuda_step *step, int64_t rows, int64
     step->grid[1] = (uint32_t)(down < 1 ? 1 : down < SBP_CUDA_MOST_BLOCKS_Y ? down : SBP_CUDA_MOST_BLOCKS_Y);
 }
 
-/* Bytes of a row of a tile of 16-bit elements in shared memory: Tile::PITCH of kernels/attention/tiles.cuh. */
+/* Bytes of a row of a tile of 16-bit elements in shared memory: Tile::PITCH of
+ * kernels/attention/tiles.cuh. */
 static inline int32_t sbp_cuda_tile_pitch(int32_t columns) {
     return columns * 2 + (columns % 64 == 0 ? 0 : 16);
 }
@@ -151,7 +153,7 @@ typedef struct sbp_cuda_machine {
 
 /* A sum over ranks, or over groups of them: to = or, with adds, += this rank's own addends and those of the
  * others, which are one behind the other in the order of their numbers, `stride` elements from one to the
- * next. In fp32, fp64 where they are f64; rounded once. Of one rank it only rounds. */
+ * next. In fp32, fp64 where they are f64; rounded once. With one rank it only rounds. */
 typedef struct sbp_cuda_sum {
     bool adds;
     uint64_t to, own, arrived; /* addresses */

@@ -11,7 +11,7 @@ static int compare_archs(const void *a, const void *b) {
                                         : (int)one->specific - (int)other->specific;
 }
 
-/* "sm_90a" of so many characters. */
+/* Reads "sm_90a", `length` characters. */
 static bool parse_arch(const char *text, size_t length, sbp_cuda_arch *out) {
     size_t at = 3;
     *out = (sbp_cuda_arch){0};

@@ -1,5 +1,5 @@
-/* cuda_attention.c: the tiles of attention's kernels, and what follows from them: definitions, launches, scratch
- * memory. */
+/* cuda_attention.c: the tiles of attention's kernels, and what follows from them: definitions, launches,
+ * scratch memory. */
 #include "backends/cuda/cuda_attention.h"
 #include "ir/base/census.h"
 
@@ -27,8 +27,8 @@ static bool is_backward(const sbp_gpu_key *key) {
 
 /* ---- tiles by mma.sync ------------------------------------------------------------------------------- */
 
-/* Warps whose rows stay, 16 in each strip of one, and rows of the tiles that pass by; 0: nothing fits. Of a head
- * in parts each of these rows has as many warps as there are parts. */
+/* Warps whose rows stay, 16 in each strip of one, and rows of the tiles that pass by; 0: nothing fits. Where
+ * a head is summed in parts, each of these rows has as many warps as there are parts. */
 typedef struct tile {
     int32_t warps, strips, moving;
 } tile;
@@ -74,9 +74,9 @@ static int32_t sum_registers(const sbp_gpu_key *key, products part, tile t) {
     return part_columns(key, part) / 2 + moving;
 }
 
-/* The most of those with which none is spilled: tests/cuda/attention/test_attention_build.c. Scores of more columns are
- * longer sums, which take more besides, as do rows that are not swizzled; dk and dv have one tile, so that neither may
- * be of 64. */
+/* The most of those with which none is spilled: tests/cuda/attention/test_attention_build.c. Scores of more
+ * columns are longer sums, which take more besides, as do rows that are not swizzled; dk and dv have one
+ * tile, so that neither may be of 64. */
 static int32_t most_registers(const sbp_gpu_key *key, sbp_cuda_arch arch, products part, tile t) {
     bool wide = key->d_qk > PART_COLUMNS || key->d_v > PART_COLUMNS;
     bool swizzled = key->d_qk % 64 == 0 && key->d_v % 64 == 0;
@@ -117,7 +117,8 @@ static bool joins_dkv(const sbp_gpu_key *key) {
     return key->d_qk + key->d_v <= PART_COLUMNS;
 }
 
-/* Of both kernels where there are two: a scratch memory serves them. */
+/* The tile of the kernels for dk and dv: where they are two, the smaller one, since one scratch
+ * memory serves both. */
 static tile key_tile(const sbp_gpu_key *key, sbp_cuda_arch arch) {
     if (joins_dkv(key))
         return find_tile(key, arch, PART_DKV);
@@ -320,8 +321,8 @@ static const sbp_gpu_operand *k_of(const sbp_gpu_key *key, const sbp_gpu_args *a
     return &args->operands[operands_of(key)->k];
 }
 
-/* Whether every row of every matrix begins at a multiple of 16 bytes. Of lse, in the middle of whose rows
- * kernels read and write single numbers, that need not hold. */
+/* Whether every row of every matrix begins at a multiple of 16 bytes. That need not hold for lse, in whose
+ * rows kernels read and write single numbers. */
 static bool is_aligned(const sbp_gpu_key *key, const sbp_gpu_args *args) {
     const sbp_attention_operands *has = operands_of(key);
     for (int32_t i = 0; i < has->first; i++) {

@@ -19,7 +19,8 @@ int32_t sbp_cuda_attention_steps(const sbp_gpu_key *key, sbp_cuda_arch arch);
 /* The most columns of a head that tiles of MMA and WGMMA are made for: longer ones have PLAIN alone. */
 enum { SBP_CUDA_ATTENTION_COLUMNS = 512 };
 
-/* Of more, two warps sum half of the columns each, and both make the scores: Parts of mma.cuh. */
+/* Heads of more columns than these are summed in two parts: two warps sum half of the columns each, and both
+ * make the scores (Parts of mma.cuh). */
 enum { SBP_CUDA_ATTENTION_PART_COLUMNS = 256 };
 
 enum { SBP_CUDA_ATTENTION_TEXTS = 7, SBP_CUDA_ATTENTION_DEFINES = 768 };

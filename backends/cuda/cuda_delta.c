@@ -34,13 +34,13 @@ static int32_t k_of(const sbp_gpu_key *key) {
 
 /* ---- kernels ----------------------------------------------------------------------------------------- */
 
-/* Of backward: what rows of a block give each other. */
+/* Whether a step is the part of the backward in which rows of a block affect each other. */
 static bool is_of_rows(const sbp_gpu_key *key) {
     return is_backward(key) && key->step == 1;
 }
 
-/* Places::ALL of delta_rows_mma.cu: k and q; dO, D twice, dR twice; S twice or C and B twice; nine numbers of each row, one of
- * each warp. */
+/* Places::ALL of delta_rows_mma.cu: k and q; dO, D twice, dR twice; S twice or C and B twice; nine numbers of
+ * each row, one of each warp. */
 static int32_t rows_shared_bytes(const sbp_gpu_key *key, int32_t columns) {
     int32_t of_v = sbp_cuda_tile_pitch(columns), states = 2 * key->d_qk * of_v,
             scores = 4 * SBP_DELTA_BLOCK * sbp_cuda_tile_pitch(SBP_DELTA_BLOCK);
@@ -48,7 +48,8 @@ static int32_t rows_shared_bytes(const sbp_gpu_key *key, int32_t columns) {
            (states > scores ? states : scores) + MMA_THREADS / 32 * 4;
 }
 
-/* Memory::ALL of mma_block.cuh: k and q; S twice; v, R twice, D, backward twice; T twice, A; five numbers of each row. */
+/* Memory::ALL of mma_block.cuh: k and q; S twice; v, R twice, D, backward twice; T twice, A; five numbers of
+ * each row. */
 static int32_t mma_shared_bytes(const sbp_gpu_key *key, int32_t columns) {
     int32_t of_v = sbp_cuda_tile_pitch(columns), tiles = is_backward(key) ? 5 : 4;
     if (is_of_rows(key))
@@ -117,8 +118,8 @@ void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cu
              by_mma ? (int)mma_columns(key, arch) : key->step);
 }
 
-/* Whether every row of what tiles are filled from, and of what is written in pairs, and every state begins at a multiple of 16
- * bytes. */
+/* Whether every row of what tiles are filled from, and of what is written in pairs, and every state begins at
+ * a multiple of 16 bytes. */
 static bool is_aligned(const sbp_gpu_key *key, const sbp_gpu_args *args) {
     static const int32_t forward[] = {SBP_DELTA_RULE_O, SBP_DELTA_RULE_Q,     SBP_DELTA_RULE_K,
                                       SBP_DELTA_RULE_V, SBP_DELTA_RULE_STATE, SBP_DELTA_RULE_NEXT},
@@ -184,7 +185,7 @@ static void mma_launch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu
     step->shared_bytes = (uint32_t)mma_shared_bytes(key, columns);
 }
 
-/* Of MMA the last step alone is PLAIN's: it adds up gradients of decay and hands on dstate. */
+/* With variant MMA the last step alone is PLAIN's: it adds up gradients of decay and hands on dstate. */
 int32_t sbp_cuda_delta_launch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,
                               sbp_cuda_step *steps) {
     bool by_mma = key->variant == SBP_CUDA_MMA;

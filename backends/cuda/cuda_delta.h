@@ -1,11 +1,12 @@
-/* cuda_delta.h: which kernels delta_rule, delta_rule_bwd, ssd and ssd_bwd have, what their text is made of, how they are
- * launched. Of ssd those of kernels/ssd, PLAIN.
+/* cuda_delta.h: which kernels delta_rule, delta_rule_bwd, ssd and ssd_bwd have, what their text is made of,
+ * how they are launched. ssd has those of kernels/ssd, all PLAIN.
  *
- * PLAIN takes any shape, type and address: a thread per column of a state, row by row, and backward what rows of a
- * block add to each other (kernels/delta/delta_rule*.cu). MMA is by tensor cores: all of delta_rule, and of delta_rule_bwd
- * what goes from block to block of rows and what rows of a block give each other; the last step, sums over rows, is
- * PLAIN's (kernels/delta/delta_mma.cu, delta_bwd_mma.cu, delta_rows_mma.cu). It takes bf16, d_k and d_v of whole steps of 16 columns, d_k up to 128, rows that begin at multiples of
- * 16 bytes.
+ * PLAIN takes any shape, type and address: a thread per column of a state, row by row, and backward what rows
+ * of a block add to each other (kernels/delta/delta_rule*.cu). MMA is by tensor cores: all of delta_rule, and
+ * of delta_rule_bwd what goes from block to block of rows and what rows of a block give each other; the last
+ * step, sums over rows, is PLAIN's (kernels/delta/delta_mma.cu, delta_bwd_mma.cu, delta_rows_mma.cu). It
+ * takes bf16, d_k and d_v of whole steps of 16 columns, d_k up to 128, rows that begin at multiples of 16
+ * bytes.
  *
  * Needs no driver and no compiler. Threads: no state. */
 #ifndef SBP_BACKENDS_CUDA_CUDA_DELTA_H
@@ -15,14 +16,14 @@
 
 bool sbp_cuda_delta_is(sbp_command_kind kind);
 
-/* How many kernels this variant (key->variant) has of its own for these shapes and types on this architecture; 0: there is no
- * such variant. */
+/* How many kernels this variant (key->variant) has of its own for these shapes and types on this
+ * architecture; 0: there is no such variant. */
 int32_t sbp_cuda_delta_steps(const sbp_gpu_key *key, sbp_cuda_arch arch);
 
 void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_recipe *out);
 
-/* MMA takes so many times as long as attention by mma.sync for as many operations, by the instructions of delta_rule, and of
- * delta_rule_bwd, that are executed (tests/bench/delta_count.c). It was not timed. */
+/* How many times as long MMA takes as attention by mma.sync does for as many operations: from the counts of
+ * instructions that delta_rule and delta_rule_bwd execute (tests/bench/delta_count.c). It was not timed. */
 enum { SBP_CUDA_DELTA_MMA_TIMES = 3, SBP_CUDA_DELTA_BWD_MMA_TIMES = 4 };
 
 /* The best variant for operands at these addresses; `most`: none better than this one. */

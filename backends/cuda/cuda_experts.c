@@ -116,7 +116,7 @@ sbp_cuda_variant sbp_cuda_experts_choose(const sbp_gpu_key *key, sbp_cuda_arch a
                                                                                             : SBP_CUDA_PLAIN;
 }
 
-/* At most so many tiles of `side` pairs: each expert has one that is not full, and none has less than a pair. */
+/* The most tiles of `side` pairs: each expert has one that is not full, and none has less than a pair. */
 static int64_t most_tiles(const sizes *s, int64_t side) {
     int64_t most = s->slots / side + s->experts;
     return most < s->slots ? most : s->slots;

@@ -1,8 +1,8 @@
-/* cuda_experts.h: which kernels expert_gemm and expert_gemm_dw have, what their text is made of, how they are launched:
- * kernels/experts. Step 0 finds the slots of each expert, step 1 multiplies, tile by tile.
+/* cuda_experts.h: which kernels expert_gemm and expert_gemm_dw have, what their text is made of, how they are
+ * launched: kernels/experts. Step 0 finds the slots of each expert, step 1 multiplies, tile by tile.
  *
- * PLAIN takes any type and address. MMA takes bf16 or fp16 with sums or results in fp32 or the same, rows of all operands
- * at multiples of 16 bytes, pairs without gaps.
+ * PLAIN takes any type and address. MMA takes bf16 or fp16 with sums or results in fp32 or the same, rows of
+ * all operands at multiples of 16 bytes, pairs without gaps.
  *
  * Needs no driver and no compiler. Threads: no state. */
 #ifndef SBP_BACKENDS_CUDA_CUDA_EXPERTS_H

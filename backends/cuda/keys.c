@@ -32,7 +32,7 @@ bool sbp_cuda_blas_has(const sbp_dtype *dtypes) {
     }
 }
 
-/* Of commands that have several kernels in some variant. */
+/* The keys of commands that have several kernels in some variant. */
 static int32_t variant_keys(const sbp_command *command, const sbp_dtype *dtypes, sbp_cuda_arch arch,
                             sbp_gpu_key *keys) {
     int32_t count = 0;

@@ -63,9 +63,9 @@ static const char *loader_message(const char *path) {
     return text ? text : "it does not load";
 }
 
-/* What it opens by name later must be loaded by then: its own folder need not be one where the loader looks. The name
- * has the library's own version, of which its file says the first number ("libnvrtc.so.13": "..so.13.0").
- * Without it the library itself says what is missing. */
+/* What it opens by name later must be loaded by then: its own folder need not be one where the loader looks.
+ * The name has the library's own version, of which its file says the first number ("libnvrtc.so.13":
+ * "..so.13.0"). Without it the library itself says what is missing. */
 static void open_beside(search *s) {
     const char *slash = strrchr(s->out->path, '/'), *major = strrchr(s->file, '.');
     glob_t found = {0};
@@ -142,14 +142,15 @@ static bool try_packages(search *s, const char *home, const char *below) {
     return try_pattern(s, sbp_arena_printf(s->arena, "%s/%s/nvidia/*/lib/%s", home, below, s->file));
 }
 
-/* Of pip or conda. */
+/* Looks in an environment of pip or conda. */
 static bool try_environment(search *s, const char *home) {
     return home && *home &&
            (try_packages(s, home, "lib/python*/site-packages") ||
             try_folder(s, sbp_arena_printf(s->arena, "%s/lib", home)));
 }
 
-/* The environment whose python3 a shell would start: two folders up from it, links followed only by the shell. */
+/* The environment whose python3 a shell would start: two folders up from it, links followed only
+ * by the shell. */
 static bool try_python(search *s) {
     for (const char *list = getenv("PATH"); list && *list;) {
         size_t length = strcspn(list, ":");
@@ -163,7 +164,8 @@ static bool try_python(search *s) {
     return false;
 }
 
-/* Where machines that are rented keep environments that nobody has activated, and toolkits beside the chosen one. */
+/* Where machines that are rented keep environments that nobody has activated, and toolkits beside
+ * the chosen one. */
 static bool try_usual_places(search *s) {
     static const char *const folders[] = {
         "/opt/*/lib/python3*/site-packages",      "/opt/*/.venv/lib/python3*/site-packages",

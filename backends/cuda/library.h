@@ -4,11 +4,11 @@
  *   2. where the loader looks by itself (its cache, the system's folders)
  *   3. $CUDA_HOME, $CUDA_PATH, /usr/local/cuda: lib64, lib
  *   4. $VIRTUAL_ENV and $CONDA_PREFIX: the lib folders of pip's packages, and lib
- *   5. the environment of the python3 that PATH names first, then where rented machines keep environments that
- *      nobody has activated (~, /opt, /venv, /workspace), and /usr/local/cuda-*
+ *   5. the environment of the python3 that PATH names first, then where rented machines keep environments
+ *      that nobody has activated (~, /opt, /venv, /workspace), and /usr/local/cuda-*
  *
- * Of NVRTC and cuBLASLt CUDA 12's are taken where CUDA 13's are nowhere, and first where the driver is older than
- * CUDA 13: it would refuse what NVRTC 13 compiles.
+ * NVRTC and cuBLASLt of CUDA 12 are taken where those of CUDA 13 are nowhere, and are looked for first where
+ * the driver is older than CUDA 13: it would refuse what NVRTC 13 compiles.
  *
  * The driver's library only in 1 and 2: a toolkit has stubs of that name. SBP_CUDA_LIBRARIES=DIR[:DIR..] in
  * the environment, for tests: in these folders and nowhere else.
@@ -62,7 +62,7 @@ void *sbp_cuda_library_symbol(const sbp_cuda_library *library, const char *name)
 /* From now on it stays loaded when it is closed, until the process ends: some leak what they allocate when
  * they are loaded. */
 void sbp_cuda_library_keep(const sbp_cuda_library *library);
-/* Of one that is not open: nothing. */
+/* Does nothing for one that is not open. */
 void sbp_cuda_library_close(sbp_cuda_library *library);
 
 #endif

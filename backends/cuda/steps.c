@@ -108,8 +108,8 @@ static int32_t launch(const sbp_gpu_key *key, const sbp_gpu_args *args, const sb
     return sbp_cuda_attention_launch(key, machine->arch, args, steps);
 }
 
-/* Of attention, the delta rule and products of experts: the best variant for these operands that the plan has, and whose blocks have the shared
- * memory they want; how it is launched is its own. */
+/* For attention, the delta rule and products of experts: the best variant for these operands that the plan
+ * has and whose blocks get the shared memory they want. How it is launched depends on the variant. */
 static sbp_gpu_key variant_key(const sbp_command *command, const sbp_dtype *dtypes, const sbp_gpu_args *args,
                                const sbp_cuda_machine *machine) {
     sbp_gpu_key key = sbp_gpu_key_of(command, dtypes, 0, SBP_CUDA_PLAIN);

@@ -35,7 +35,8 @@ typedef struct sbp_gpu_key {
     uint8_t dtypes[SBP_GPU_KEY_DTYPES]; /* of operands that count; SBP_DTYPE_COUNT: absent, or does not */
 } sbp_gpu_key;
 
-/* Of one step of a command (no fence). dtypes: one per operand, SBP_DTYPE_COUNT where it is absent. */
+/* The key of one step of a command (no fence). dtypes: one per operand, SBP_DTYPE_COUNT where it is
+ * absent. */
 sbp_gpu_key sbp_gpu_key_of(const sbp_command *command, const sbp_dtype *dtypes, int32_t step,
                            int32_t variant);
 /* For messages: "row.3", "gemm.nt.f32.f32.f32.x.x.tiled". variant: its name, NULL or "" when there is but
@@ -43,17 +44,18 @@ sbp_gpu_key sbp_gpu_key_of(const sbp_command *command, const sbp_dtype *dtypes, 
 void sbp_gpu_key_text(const sbp_gpu_key *key, const char *variant, char text[SBP_GPU_NAME]);
 /* Below 0, 0 or above: an order of keys. */
 int sbp_gpu_key_compare(const sbp_gpu_key *a, const sbp_gpu_key *b);
-/* Of `count` things of `size` bytes each, which begin with their keys and stand in the order of these: the first
- * of that key; NULL: none. */
+/* The first item of that key, or NULL. items: `count` of `size` bytes each, which begin with their keys and
+ * are sorted by them. */
 const void *sbp_gpu_key_find(const sbp_gpu_key *key, const void *items, int32_t count, size_t size);
-/* Whether it can be one of at most so many steps and variants: of keys out of a file. */
+/* Whether a key, which may come out of a file, is of a command with at most `steps` steps and `variants`
+ * variants. */
 bool sbp_gpu_key_possible(const sbp_gpu_key *key, int32_t steps, int32_t variants);
 
 /* The dtypes of the operands of a command about to run, as keys want them: SBP_MAX_COMMAND_OPERANDS of them.
  */
 void sbp_gpu_dispatch_dtypes(const sbp_dispatch *dispatch, sbp_dtype *dtypes);
-/* Whether a command's values are computed in double: the result is f64 (gemm), or any operand of a sum. Not asked of
- * attention and collectives. dtypes: per operand. */
+/* Whether a command's values are computed in double: the result is f64 (gemm), or any operand of a sum. Not
+ * asked of attention and collectives. dtypes: per operand. */
 bool sbp_gpu_sums_in_f64(sbp_command_kind kind, const sbp_dtype *dtypes);
 
 /* Calls `visit` with every command of a program and the dtypes of its operands (SBP_MAX_COMMAND_OPERANDS of
@@ -106,8 +108,8 @@ static inline bool sbp_gpu_is_dense(const sbp_span *span) {
     return span->rows <= 1 || span->stride == span->cols;
 }
 
-/* Bytes from its first element to behind its last; of an empty one 0. SBP_INTERNAL when there cannot be such an
- * operand; backend: for the message. */
+/* Bytes from its first element to behind its last; of an empty one 0. SBP_INTERNAL when there cannot be such
+ * an operand; backend: for the message. */
 sbp_status sbp_gpu_span_bytes(const sbp_span *span, const char *backend, sbp_diag *diag,
                               int64_t *out) SBP_CHECKED;
 
@@ -118,16 +120,17 @@ enum {
     SBP_GPU_DELTA_MORE_ROWS = 1
 };
 
-/* The workspace that those and, without `next`, delta_rule need for so many rows: operand `work`, rows of wide elements. */
+/* The workspace that those and, without `next`, delta_rule need for `rows` rows: operand `work`, in rows of
+ * wide elements. */
 int64_t sbp_gpu_delta_columns(const sbp_delta_attrs *attrs, bool backward);
 int64_t sbp_gpu_delta_rows(int64_t rows, bool backward);
-/* Of ssd the same, but for its columns. */
+/* The columns for ssd, whose rows are the same. */
 int64_t sbp_gpu_ssd_columns(const sbp_delta_attrs *attrs, bool backward);
 
 /* ---- products of experts ---------------------------------------------------------------------------- */
 
-/* Steps of expert_gemm and expert_gemm_dw: which slots an expert has, left in scratch memory of so many bytes; the
- * product. */
+/* Steps of expert_gemm and expert_gemm_dw: which slots an expert has, left in scratch memory of
+ * sbp_gpu_expert_scratch bytes; the product. */
 enum { SBP_GPU_EXPERT_STEPS = 2 };
 static inline int64_t sbp_gpu_expert_scratch(int64_t experts) {
     return (3 * experts + 1) * (int64_t)sizeof(int32_t);

@@ -6,7 +6,7 @@
 
 _Static_assert(sizeof(sbp_gpu_key) == 20 + SBP_GPU_KEY_DTYPES, "a key has no padding");
 
-/* The dtypes of so many operands count. */
+/* Puts the dtypes of the first `count` operands into the key. */
 static void count_dtypes(sbp_gpu_key *key, const sbp_dtype *dtypes, int32_t count) {
     for (int32_t i = 0; i < count; i++)
         key->dtypes[i] = (uint8_t)dtypes[i];

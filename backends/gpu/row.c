@@ -78,8 +78,8 @@ static int32_t round_up(int64_t n, int64_t unit) {
     return (int32_t)sbp_round_up(n, unit);
 }
 
-/* Threads that share a row of so many vectors: the smallest power of two of a warp that takes two each, a
- * warp up to three, then whole warps of two each, up to 16: of 1024 threads each has 64 registers, which do
+/* Threads that share a row of `vectors` vectors: the smallest power of two of a warp that takes two each, a
+ * warp up to three, then whole warps of two each, up to 16: with 1024 threads each has 64 registers, which do
  * not suffice for large rows. */
 static int32_t lanes_for(int64_t vectors) {
     int32_t lanes = 4;

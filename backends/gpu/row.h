@@ -41,9 +41,10 @@ sbp_gpu_row_shape sbp_gpu_row_shape_plain(const sbp_rowkernel *kernel, int32_t t
 
 /* Teams of a group. */
 int32_t sbp_gpu_row_teams(const sbp_gpu_row_shape *shape);
-/* Of a flat kernel or columns: whether rows stand one after the other whatever group they are in. */
+/* Whether rows of a flat kernel, or of one by columns, stand one after the other whatever group they are
+ * in. */
 bool sbp_gpu_row_packs(const sbp_rowkernel *kernel, const sbp_gpu_row_shape *shape);
-/* Groups for so many rows: below 2^31 for all that fits into memory. shape->threads is known. */
+/* Groups for `rows` rows: below 2^31 for all that fits into memory. shape->threads is known. */
 int64_t sbp_gpu_row_groups(const sbp_rowkernel *kernel, const sbp_gpu_row_shape *shape, int64_t rows);
 /* Whether the operands of a launch suit the shape: rows begin at multiples of `width` elements. */
 bool sbp_gpu_row_suits(const sbp_rowkernel *kernel, const sbp_gpu_row_shape *shape, const sbp_gpu_args *args);

@@ -13,7 +13,7 @@
 #define PLUGIN "libsbp_mpi.so"
 /* Where this is what speaks, there is no MPI: torchrun's. */
 #define NATIVE_SIZE "WORLD_SIZE"
-/* Of what collectives work in; more of very many ranks. */
+/* The memory that collectives work in; with very many ranks RANK_BYTES for each. */
 #define WORKSPACE_BYTES ((int64_t)4 << 20)
 #define RANK_BYTES 4096
 
@@ -38,8 +38,8 @@ static int32_t announced_by(const char *variable) {
     return value && !*end && count >= 1 && count <= INT32_MAX && is_a_world(variable) ? (int32_t)count : 0;
 }
 
-/* The first of the variables that names a world, and its size; 0: none does. Where torchrun itself was started
- * by one of the others, on every host once, it is torchrun that counts processes. */
+/* The first of the variables that names a world, and its size; 0: none does. Where torchrun itself was
+ * started by one of the others, on every host once, it is torchrun that counts processes. */
 static int32_t announced(const char **variable) {
     int32_t count = 0;
     if (getenv("TORCHELASTIC_RUN_ID") && (count = announced_by(*variable = NATIVE_SIZE)) > 0)
@@ -289,7 +289,7 @@ void sbp_ranks_add_piece(const sbp_ranks *r, sbp_transport_piece *list, int32_t 
         list[(*count)++] = (sbp_transport_piece){r->first + rank, bytes, data};
 }
 
-/* Of a rank of all. */
+/* The host of a rank, which is counted among all ranks. */
 static int32_t host_of(const sbp_ranks *r, int32_t rank) {
     return rank / (r->parent ? r->parent : r)->world.node;
 }
@@ -300,7 +300,9 @@ sbp_status sbp_ranks_exchange(sbp_ranks *r, int32_t sends, int32_t receives, con
     int32_t late = -1, rank = r->first + r->world.rank;
     r->exchanges++;
     if (r->failed)
-        return sbp_fail(diag, SBP_MACHINE, "rank %d: %s after the world failed", (int)rank, what);
+        return sbp_fail(diag, SBP_MACHINE,
+                        "rank %d: %s is not possible: an earlier exchange failed; see the first error",
+                        (int)rank, what);
     if (r->transport->exchange(r->channel, r->send, sends, r->receive, receives, r->requests, r->timeout,
                                &late, error, sizeof error) != 0) {
         r->failed = true;

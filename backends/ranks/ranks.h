@@ -55,7 +55,7 @@ void sbp_ranks_leave(sbp_ranks *ranks);
 void sbp_ranks_end_all(sbp_ranks *ranks, int status);
 void sbp_ranks_info_of(const sbp_ranks *ranks, sbp_ranks_info *out);
 
-/* From now on groups of so many neighbours have shares, each group the same. Sums of shares are of all ranks:
+/* From now on groups of `group` neighbours have shares, each group the same. Sums of shares are of all ranks:
  * of a group first, then across groups along the same tree over their numbers, so that groups of a power of
  * two change no bit. SBP_INPUT: the ranks are no whole groups. */
 sbp_status sbp_ranks_divide(sbp_ranks *ranks, int32_t group, sbp_diag *diag) SBP_CHECKED;
@@ -67,8 +67,8 @@ int64_t sbp_ranks_share(const sbp_ranks *ranks, int64_t elems, int32_t member);
  * `ranks` is. */
 sbp_status sbp_ranks_context(sbp_ranks *ranks, int32_t size, sbp_diag *diag, sbp_ranks **out) SBP_CHECKED;
 
-/* A collective of a program, with the operands that its command has; world and bounds of `call` are filled in. Of
- * a context: in its own world. */
+/* A collective of a program, with the operands that its command has; world and bounds of `call` are filled
+ * in. A context's collectives are in its own world. */
 sbp_status sbp_ranks_collective(sbp_ranks *ranks, const struct sbp_collective_call *call, void *dst,
                                 const void *src, sbp_diag *diag) SBP_CHECKED;
 

@@ -1,11 +1,11 @@
-/* steps.c: collectives in the host's memory: their steps (ir/program/collective_steps.h), whose pieces go through
- * the transport, a round at a time. */
+/* steps.c: collectives in the host's memory: their steps (ir/program/collective_steps.h), whose pieces go
+ * through the transport, a round at a time. */
 #include <string.h>
 
 #include "backends/ranks/world.h"
 #include "ir/program/collective_steps.h"
 
-/* Of one piece of what is only moved. */
+/* Bytes of one piece of what is only moved. */
 #define PIECE_BYTES ((int64_t)64 << 20)
 
 /* Numbers that are added at a time; sums of subtrees that stand at once. */
@@ -70,8 +70,9 @@ static int32_t join(double sums[LEVELS][BLOCK], int32_t depth, int64_t count, bo
     return depth - 1;
 }
 
-/* Of elements [first, first + count) of a row, to sums[0]: in the order of members, each whole subtree of them
- * added up when its last has come, as a binary counter counts; at the end those of what is left. */
+/* Sums elements [first, first + count) of a row over the members into sums[0]: in the order of members,
+ * each whole subtree of them added up when its last has come, as a binary counter counts; at the end
+ * what is left. */
 static void sum_block(const running *x, const sbp_step *s, int64_t row, int64_t first, int64_t count,
                       double sums[LEVELS][BLOCK]) {
     const sbp_dtype dtype = s->from.dtype;

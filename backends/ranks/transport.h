@@ -2,8 +2,9 @@
  * that the programs are built, and run alone, without it; a backend may bring one along. It knows bytes only:
  * sums are ranks.c's.
  *
- * Memory given to a call stays the caller's. Errors are text in `error`, of so many bytes, and any number but
- * 0. One thread at a time, but for exchanges on channels of their own, which may run beside each other. */
+ * Memory given to a call stays the caller's. Errors are any number but 0, with a text in `error`, which has
+ * room for error_size bytes. One thread at a time, but for exchanges on channels of their own, which may run
+ * beside each other. */
 #ifndef SBP_BACKENDS_RANKS_TRANSPORT_H
 #define SBP_BACKENDS_RANKS_TRANSPORT_H
 

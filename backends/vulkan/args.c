@@ -188,8 +188,8 @@ static int64_t attention_tile_iterations(const sbp_attention_attrs *at, bool bac
     return backward ? 110 + 40 * pieces_qk + 48 * pieces_v : 110 + 24 * pieces_qk + 16 * pieces_v;
 }
 
-/* Of the columns of states, which go through all rows, each so many times, or of a row's sums over the heads of a head
- * of k. */
+/* Loop iterations of an invocation, at most: per column of a state, all rows, `times` loops over d_k each; or
+ * per row, the sums over the value heads of a key head. */
 static int64_t delta_iterations(const sbp_delta_attrs *a, int64_t rows, int64_t times,
                                 const sbp_vulkan_machine *machine) {
     int64_t local = machine->software ? SOFTWARE_LOCAL : LOCAL;
@@ -213,7 +213,8 @@ static int64_t choice_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_
     return 3 * sbp_ceil_div(slots_of(&v[SBP_EXPERT_ORDER_INDEX]), local) + local;
 }
 
-/* Of the product, which may have all slots of one expert, what is written, and the search for an expert. */
+/* Loop iterations of an invocation, at most: in the product, where all slots may be one expert's, the depth,
+ * what is written and the search for an expert; else the slots that it orders. */
 static int64_t expert_iterations(const sbp_dispatch *dispatch) {
     const sbp_span *v = dispatch->spans;
     bool is_sum = dispatch->command->kind == SBP_CMD_EXPERT_GEMM_DW;
@@ -331,7 +332,7 @@ static void set_groups(sbp_vulkan_step *step, int64_t count) {
     step->groups[2] = 1;
 }
 
-/* An invocation per channel and so many rows; of no rows, too, there is a state. */
+/* Groups for an invocation per channel and SBP_PARTIAL_ROWS rows. With no rows, too, there is a state. */
 static int64_t conv_groups(const sbp_span *x, int64_t local) {
     int64_t blocks = sbp_ceil_div(x->rows, SBP_PARTIAL_ROWS);
     return sbp_ceil_div((blocks > 1 ? blocks : 1) * x->cols, local);
@@ -347,8 +348,8 @@ static void delta_groups(const sbp_delta_attrs *a, int64_t rows, int64_t local,
     groups[3] = sbp_ceil_div(sums > state ? sums : state, local);
 }
 
-/* A workgroup per expert, then an invocation per patch: of the rows of experts, of which each has one that is not full,
- * or of the matrices of experts. */
+/* A workgroup per expert, then an invocation per patch: of the rows of experts, of which each has one that is
+ * not full, or of the matrices of experts. */
 static void expert_groups(const sbp_dispatch *dispatch, int64_t local, int64_t groups[SBP_VULKAN_STEPS],
                           int64_t *scratch_bytes) {
     const sbp_span *v = dispatch->spans;

@@ -526,7 +526,8 @@ static sbp_status turn(const walk *w, sbp_step_memory own, sbp_step_memory all, 
         in_rows(at(SBP_STEP_WORK, wide, sbp_round_up(x->block * ranks * x->slot_cols * unit, SBP_STEP_SLICE)),
                 x->heads->dim);
     if (c->src_apart || c->dst_apart)
-        return sbp_fail(w->diag, SBP_INTERNAL, "heads of rows that are apart");
+        return sbp_fail(w->diag, SBP_INTERNAL, "%s: an operand has gaps between its rows",
+                        sbp_collectives[c->op].name);
     SBP_CROSS_EITHER(x->block < x->rows, ranks_heads_blocks, ranks_heads_block);
     return x->block > 0 || x->rows == 0 ? SBP_OK : too_little(w);
 }

@@ -337,7 +337,7 @@ enum {
  * order (`counted`): rows that count first, then zeros, or in integer columns the last of them again and
  * again.
  *
- * Of a program with a context (ir/base/context.h), what has T rows is of the rank's own rows; an input may
+ * In a program with a context (ir/base/context.h), what has T rows is of the rank's own rows; an input may
  * have W. Counted rows are then counted for each rank by itself. */
 typedef enum sbp_row_input_kind {
     SBP_ROW_COLUMN,

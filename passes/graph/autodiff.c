@@ -14,7 +14,7 @@
  * Terms of a cotangent add up in the wide type, and the sum is rounded once, to the type of the value; that
  * of a value without rows is an accumulator and stays wide.
  *
- * Of a segment, stream arguments and results behind the first are side values: their cotangents are sums over
+ * In a segment, stream arguments and results behind the first are side values: their cotangents are sums over
  * all readers, in the wide type, that live outside. A reader takes the sum so far and gives it back with its
  * own terms; where the value is read as a carry the sum is dK, from which nothing is taken but to add other
  * terms. The writer starts from the sum; where it carries the value, that is in its dK.

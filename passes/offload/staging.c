@@ -585,7 +585,8 @@ static sbp_status realise(sbp_staging *s, int32_t tensor, sbp_place_kind place, 
     content = content && (it->lasts || anywhere); /* what is written and read in one call begins empty */
     if (content) {
         if (it->buffer < 0)
-            return sbp_fail(s->p->diag, SBP_INTERNAL, "offload: '%s' is read where it is not",
+            return sbp_fail(s->p->diag, SBP_INTERNAL,
+                            "offload: '%s' is read in a memory space where it has no buffer",
                             pool_name(s, tensor));
         SBP_TRY(realise(s, tensor, from, at, true));
         if (st->valid[place]) /* it was newer elsewhere, and passed here on its way back */

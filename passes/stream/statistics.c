@@ -11,10 +11,9 @@
  * cotangent: a vector, in which nothing is left of rows, that every chunk of the backward reads. So the
  * gradient of what is no sum over rows is exact, whatever the chunks are.
  *
- * Of a statistic that @statistics wants for the whole step (SBP_OF_STEP) entry `count` adds to a result
- * buffer of that name, for each micro-batch, before any of them is trained on; the runtime adds up
- * those of all ranks.
- */
+ * Where @statistics wants a statistic of the whole step (SBP_OF_STEP), entry `count` adds it to a result
+ * buffer of that name, for each micro-batch, before any of them is trained on; the runtime adds up those of
+ * all ranks. */
 #include <string.h>
 
 #include "ir/graph/of_step.h"

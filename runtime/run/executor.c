@@ -327,7 +327,9 @@ static sbp_status fail_command(const sbp_executor *x, const sbp_command *command
     const char *name = command->kind == SBP_CMD_ROW ? x->program->kernels[command->kernel]->name
                                                     : sbp_command_name(command->kind);
     return sbp_fail(
-        x->diag, SBP_INPUT, "the plan breaks its contract: %.80s, operand %.60s %s (T %lld, S %lld, i %lld)",
+        x->diag, SBP_INPUT,
+        "the plan is damaged or of another version, compile it again: command %.80s, operand %.60s "
+        "%s (T %lld, S %lld, i %lld)",
         name, operand < count ? operands[operand].name : "?", what, (long long)x->position.sizes.v[SBP_T],
         (long long)x->position.sizes.v[SBP_S], (long long)x->position.i);
 }
@@ -450,10 +452,10 @@ static sbp_status run_call(sbp_executor *x, const sbp_prepared_call *c) {
         int64_t rows;
         if (!resolve_view(x, &c->views[k], &span, &range) ||
             !sbp_extent_eval(callee->formals[k].rows, &x->position.sizes, &rows) || rows != range.rows)
-            return sbp_fail(
-                x->diag, SBP_INPUT,
-                "the plan breaks its contract: call of '%.80s', formal '%.80s' has the wrong rows",
-                callee->name, callee->formals[k].name);
+            return sbp_fail(x->diag, SBP_INPUT,
+                            "the plan is damaged or of another version, compile it again: formal '%.80s' of "
+                            "a call of '%.80s' has the wrong rows",
+                            callee->formals[k].name, callee->name);
         x->frames[k] = (sbp_frame){span.space, span.offset, span.stride, range.first_row};
     }
     int64_t i = x->position.i; /* the function has loops of its own */

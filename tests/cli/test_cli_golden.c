@@ -542,6 +542,8 @@ static void compile_without_streambp(io_fixture *f, const char *path) {
             cli_fails(f, 70, "the streambp pass did not make loops and entries",
                       sbp_arena_printf(f->arena, "$C compile %s/model -o $D/p --backward %s --skip-streambp",
                                        path, modes[i]));
+    if (!strstr(cli_text(f, "err"), "note: this is an error of sbpc itself: please report it"))
+        fail_msg("%s: nothing says what to do about an internal error: %s", path, cli_text(f, "err"));
     if (cli_exists(f, "p"))
         fail_msg("%s: there is a plan although streambp was skipped", path);
 }

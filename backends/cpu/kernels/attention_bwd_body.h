@@ -3,7 +3,7 @@
  *   s = k q^T;  p = 2^(s - lse);  dp = v do^T;  delta = sum_d do o;  ds = p (dp - delta) [(1 - (s/cap)^2)]
  *   dv += p do;  dk += ds q;  dq^T = k^T ds                   (s and lse times log2 e, see find_scale)
  *
- * Of bf16, p and ds are rounded for the products of the second line.
+ * In bf16, p and ds are rounded for the products of the second line.
  *
  * An item is (kv head, key group): key tiles group, group + groups, ... . It alone adds into the dk and dv of
  * these keys, block of positions after block. Its share of dq goes to copy `group` of the workspace; a second

@@ -3,7 +3,7 @@
  * An item is a block of positions of one kv head: it runs over the tiles of keys that the block sees,
  *   s = k q^T;  m' = max(m, max s);  p = exp(s - m');  l = l exp(m - m') + sum p;
  *   o^T = o^T exp(m - m') + v^T p
- * and ends with o = o^T / l, lse = m log 2 + log l. Of bf16, m is an integer and p is rounded for the second
+ * and ends with o = o^T / l, lse = m log 2 + log l. In bf16 m is an integer, and p is rounded for the second
  * product, not in its sum. */
 
 typedef struct real_forward {

@@ -22,7 +22,8 @@ static char *conv_row(const cpu_view *view, int64_t row, int64_t column) {
     return view->data + (row * view->stride + column) * sbp_dtype_bytes(view->dtype);
 }
 
-/* How many taps of row j see a row that is there: as many as rows from the beginning of its document to it. */
+/* How many taps of row j see a row that is there: as many as rows from the beginning of its
+ * document to it. */
 static int64_t conv_seen(const conv *c, int64_t j) {
     const char *at = conv_row(c->first, j, 0);
     int64_t first =

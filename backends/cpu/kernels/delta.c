@@ -36,8 +36,9 @@
 
 #include "backends/cpu/kernels/ssd_bwd_body.h"
 
-/* Runs an item with results of 0 in place of subnormal numbers, of which decays make many and which take a hundred
- * times as long as others. What is loaded is not changed: 16-bit numbers may be subnormal on their way. */
+/* Runs an item with results of 0 in place of subnormal numbers, of which decays make many and which
+ * take a hundred times as long as others. What is loaded is not changed: 16-bit numbers may be
+ * subnormal on their way. */
 static void run_flushing(void *arg, int64_t item, char *scratch) {
     const delta *d = arg;
 #if defined(__x86_64__)

@@ -1,9 +1,9 @@
-/* delta.h: how the rows of delta_rule, ssd and their gradients are cut into blocks, in every arithmetic. Definitions:
- * ir/program/commands/delta_rule.c, ssd.c. Names are those of the delta rule: of ssd q, k, v, beta, o are c, b, x, dt,
- * y.
+/* delta.h: how the rows of delta_rule, ssd and their gradients are cut into blocks, in every arithmetic.
+ * Definitions: ir/program/commands/delta_rule.c, ssd.c. Names are those of the delta rule: of ssd q, k, v,
+ * beta, o are c, b, x, dt, y.
  *
- * Matrices of a block lie in a thread's scratch memory, a row in an odd number of lines of the cache, so that a
- * column of tiles does not fall into the same sets. In fp64 with heads of 256 columns the backward fills
+ * Matrices of a block lie in a thread's scratch memory, a row in an odd number of lines of the cache, so that
+ * a column of tiles does not fall into the same sets. In fp64 with heads of 256 columns the backward fills
  * CPU_SCRATCH_BYTES nearly to the end. */
 #ifndef SBP_CPU_KERNELS_DELTA_H
 #define SBP_CPU_KERNELS_DELTA_H
@@ -29,7 +29,7 @@ typedef struct delta_block {
     bool continues; /* the row behind it reads the state behind it */
 } delta_block;
 
-/* Elements from row to row of a matrix with so many columns. */
+/* Elements from row to row of a matrix with `columns` columns. */
 static inline int64_t delta_pitch(int64_t columns, int64_t real_bytes) {
     return (sbp_ceil_div(columns * real_bytes, 64) | 1) * 64 / real_bytes;
 }
@@ -69,8 +69,8 @@ static inline int64_t delta_next_block(const delta *d, int64_t row) {
     return begin == row ? row : begin + delta_block_at(d, begin).rows;
 }
 
-/* Where S before a block is kept for the backward: the operand `state`, or a row of work. Of one that begins a
- * document: nowhere. */
+/* Where S before a block is kept for the backward: the operand `state`, or a row of work. Not for a block
+ * that begins a document, which has none. */
 static inline const char *delta_kept_state(const delta *d, const delta_block *b, int64_t head) {
     const cpu_view *in = b->row == 0 ? d->state : d->work;
     int64_t row = b->row == 0 ? 0 : b->row / SBP_DELTA_BLOCK;

@@ -1,8 +1,8 @@
-/* delta_body.h: pieces of the delta rule in one type of arithmetic. See real.h, delta.h; names of matrices as in
- * ir/program/commands/delta_rule.c.
+/* delta_body.h: pieces of the delta rule in one type of arithmetic. See real.h, delta.h; names of matrices as
+ * in ir/program/commands/delta_rule.c.
  *
- * Triangular matrices are products of strips of rows or of columns: what lies above the diagonal is 0 as far as a
- * strip reads it. Columns beyond those of a head, and rows beyond those of a block, mean nothing. */
+ * Triangular matrices are products of strips of rows or of columns: what lies above the diagonal is 0 as far
+ * as a strip reads it. Columns beyond those of a head, and rows beyond those of a block, mean nothing. */
 
 #define BLOCK SBP_DELTA_BLOCK
 
@@ -30,7 +30,7 @@ static real_delta_shape real_delta_shape_of(const delta *d) {
     return s;
 }
 
-/* A matrix of so many rows, rounded up to whole tiles and vectors. */
+/* Takes scratch memory for a matrix of `rows` rows, rounded up to whole tiles and vectors. */
 static REAL *real_delta_take(char **scratch, int64_t rows, int64_t pitch) {
     return real_take(scratch, sbp_round_up(sbp_round_up(rows, TILE_ROWS), VL) * pitch);
 }
@@ -255,7 +255,8 @@ static void real_delta_advance(const real_delta_shape *s, const real_delta_rows 
                s->v_pitch, !b->begins);
 }
 
-/* Of a block's rows and a head: ddecay, the sums of what the rows from each on say of the sums of decay; dbeta. */
+/* Stores ddecay and dbeta of a head in a block's rows. ddecay of a row is the sum of of_c over the rows from
+ * it to the block's last; 0 where a document begins. */
 static void real_delta_store_columns(const delta *d, const double *of_c, const REAL *dbeta,
                                      const delta_block *b, int64_t head) {
     double sum = 0;

@@ -1,6 +1,6 @@
-/* delta_bwd_body.h: delta_rule_bwd, in one type of arithmetic; names as in ir/program/commands/delta_rule_bwd.c.
- * An item is a head of k with its heads of v: blocks from the last to the first, and of each the heads of v, whose
- * shares of dq and dk are added in order. */
+/* delta_bwd_body.h: delta_rule_bwd, in one type of arithmetic; names as in
+ * ir/program/commands/delta_rule_bwd.c. An item is a head of k with its heads of v: blocks from the last to
+ * the first, and of each the heads of v, whose shares of dq and dk are added in order. */
 
 typedef struct real_delta_backward {
     real_delta_shape s;

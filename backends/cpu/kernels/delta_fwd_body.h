@@ -1,5 +1,5 @@
-/* delta_fwd_body.h: delta_rule, and the states that delta_rule_bwd keeps, in one type of arithmetic. An item is a
- * head of v: its blocks one after the other. */
+/* delta_fwd_body.h: delta_rule, and the states that delta_rule_bwd keeps, in one type of arithmetic. An item
+ * is a head of v: its blocks one after the other. */
 
 typedef struct real_delta_forward {
     real_delta_shape s;

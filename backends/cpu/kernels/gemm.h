@@ -5,8 +5,8 @@
 #include "backends/cpu/kernels/kernels.h"
 
 /* Row i of an operand is in slot p % slots of row p / slots of its view, p = number begin + i of pairs, a
- * matrix of `slots` columns: `step` elements behind the slot before it, or 0 where a row's slots are the same.
- * pairs NULL: row i of the view. */
+ * matrix of `slots` columns: `step` elements behind the slot before it, or 0 where a row's slots are the
+ * same. pairs NULL: row i of the view. */
 typedef struct cpu_gemm_rows {
     const cpu_view *pairs; /* i32 */
     int64_t begin, slots, step;

@@ -12,8 +12,8 @@
  * adding into d (or, where d is narrower, into `acc`) macro block by macro block. Where items are whole tiles
  * of d in the type of the arithmetic, tiles add into d itself; else into scratch, in the same order.
  *
- * Rows of a, of b where it is not transposed, and of d may be gathered (gemm.h): a is packed then, and d stored
- * row by row. */
+ * Rows of a, of b where it is not transposed, and of d may be gathered (gemm.h): a is packed then, and d
+ * stored row by row. */
 
 #ifndef GEMM_CONSTANTS
 #define GEMM_CONSTANTS
@@ -30,8 +30,8 @@ enum {
 };
 #define PANEL (TILE_VECTORS * VL)
 #define ITEM_COLUMNS (ITEM_PANELS * PANEL)
-/* Of a, b, and acc: CPU_SHARED_BYTES in all. They lie one after the other, so that small ones share a page.
- */
+/* Room for a packed a, a packed b and acc: CPU_SHARED_BYTES in all. They lie one after the other, so that
+ * small ones share a page. */
 #define OPERAND_ELEMS ((int64_t)(CPU_SHARED_BYTES / 16 * 7 / sizeof(REAL)))
 #define ACC_ELEMS ((int64_t)(CPU_SHARED_BYTES / 16 * 2 / sizeof(REAL)))
 #endif

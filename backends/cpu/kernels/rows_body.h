@@ -70,7 +70,7 @@ static real_runs real_find_runs(const real_rows_run *run, const row_step *step) 
 
 /* The block of an operand that comes next is asked for while this one is computed, a few lines of the cache
  * before each step: all at once they would have to be waited for, and the machine's own prefetching does not
- * follow so many operands in turns. */
+ * follow as many operands in turns as a kernel has. */
 INLINE void real_want_next(const real_rows_run *run, const row_step *step, const real_runs *r) {
     row_ahead *ahead = run->ahead;
     if (r->rows > 1 || r->heads > 1 || !(step->instr->vary & SBP_VARY_ROW) || ahead->count == ROW_AHEAD)

@@ -1,6 +1,6 @@
 /* ssd_bwd_body.h: ssd_bwd, in one type of arithmetic, when the states between blocks are kept; names as in
- * ir/program/commands/ssd_bwd.c. An item is a group of heads in the blocks that begin in some rows: of each the heads,
- * whose shares of dc and db are added in order. Then, an item each, heads: dstate. */
+ * ir/program/commands/ssd_bwd.c. An item is a group of heads in the blocks that begin in some rows: of each
+ * the heads, whose shares of dc and db are added in order. Then, an item each, heads: dstate. */
 
 typedef struct real_ssd_backward {
     real_delta_shape s;

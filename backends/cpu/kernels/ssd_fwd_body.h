@@ -1,6 +1,6 @@
-/* ssd_fwd_body.h: ssd, and the states that ssd_bwd keeps, in one type of arithmetic: pieces are those of the delta
- * rule (delta_body.h), names of matrices as in ir/program/commands/ssd.c. An item is a head: its blocks one after the
- * other. */
+/* ssd_fwd_body.h: ssd, and the states that ssd_bwd keeps, in one type of arithmetic: pieces are those of the
+ * delta rule (delta_body.h), names of matrices as in ir/program/commands/ssd.c. An item is a head: its blocks
+ * one after the other. */
 
 typedef struct real_ssd_forward {
     real_delta_shape s;

@@ -55,8 +55,8 @@ static sbp_status find_matmul(void *user, const sbp_command *command, const sbp_
     return SBP_OK;
 }
 
-/* The library. Without it a step takes many times as long, which nobody who rents a GPU wants to find out by waiting: it is an
- * error unless SBP_CUDA_BLAS=off asks for the kernels that a plan has for all matmuls. */
+/* The library. Without it a step takes many times as long, which nobody who rents a GPU wants to find out by
+ * waiting: it is an error unless SBP_CUDA_BLAS=off asks for the kernels that a plan has for all matmuls. */
 static sbp_status open_library(cuda_device *d, sbp_diag *diag, bool *found) {
     const char *setting = getenv("SBP_CUDA_BLAS");
     *found = false;

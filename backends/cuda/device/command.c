@@ -72,7 +72,7 @@ sbp_status cuda_copy(cuda_device *d, cuda_stream stream, const sbp_span *to, con
 
 /* ---- fills ------------------------------------------------------------------------------------------ */
 
-/* Of elements that the driver can set: up to 4 bytes, or 8 whose halves are equal. */
+/* Whether the driver can set these elements: up to 4 bytes, or 8 whose halves are equal. */
 static bool can_fill(const sbp_span *span, double value, uint32_t *bits, int64_t *unit) {
     uint32_t words[2] = {0};
     sbp_element_set(words, span->dtype, 0, value);

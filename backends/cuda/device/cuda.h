@@ -190,7 +190,7 @@ sbp_status cuda_memory_write(sbp_device *base, sbp_space space, int64_t offset, 
                              int64_t bytes, sbp_diag *diag) SBP_CHECKED;
 sbp_status cuda_memory_read(sbp_device *base, sbp_space space, int64_t offset, void *data, int64_t bytes,
                             sbp_diag *diag) SBP_CHECKED;
-/* Scratch memory of a command, so many bytes: what the plan gives it, else the stream's workspace.
+/* `bytes` bytes of scratch memory for a command: what the plan gives it, else the stream's workspace.
  * SBP_INPUT when neither has as much: nothing is allocated after the plan was loaded. */
 sbp_status cuda_scratch(cuda_device *d, const sbp_dispatch *dispatch, int64_t bytes, cuda_address *out,
                         sbp_diag *diag) SBP_CHECKED;
@@ -215,8 +215,7 @@ bool cuda_blas_takes(const cuda_device *d, const sbp_dispatch *dispatch);
 sbp_status cuda_blas_matmul(cuda_device *d, const sbp_dispatch *dispatch, bool *done,
                             sbp_diag *diag) SBP_CHECKED;
 
-/* net.c: collectives of several ranks over NCCL, as queue net. */
-/* sbp_device_class.rendezvous. */
+/* net.c: collectives of several ranks over NCCL, as queue net. This one is sbp_device_class.rendezvous. */
 sbp_status cuda_net_rendezvous(cuda_device *d, bool *own, sbp_diag *diag) SBP_CHECKED;
 /* Leaves the others: when they are done too, or at once where something has failed. With a context. */
 void cuda_net_leave(cuda_device *d);
@@ -235,8 +234,7 @@ sbp_status cuda_tune_open(cuda_device *d, const char *name, const void *text, in
 sbp_status cuda_tune(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
 sbp_status cuda_tune_text(cuda_device *d, sbp_text *out, int32_t *count, sbp_diag *diag) SBP_CHECKED;
 
-/* command.c */
-/* A copy of rows on a stream; not within the host's memory. */
+/* command.c. A copy of rows on a stream; not within the host's memory. */
 sbp_status cuda_copy(cuda_device *d, cuda_stream stream, const sbp_span *to, const sbp_span *from,
                      sbp_diag *diag) SBP_CHECKED;
 /* That a command is one for this device; SBP_INTERNAL when it is not. With a context. */

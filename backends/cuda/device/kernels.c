@@ -273,8 +273,9 @@ sbp_status cuda_kernels_step(cuda_device *d, const sbp_cuda_step *step, sbp_gpu_
     return d->waits_for_kernels ? wait_for_kernel(d, step, stream, diag) : SBP_OK;
 }
 
-/* A variant that the plan has and the machine takes, and that these operands do not suit, is worth a line: a matrix that is a
- * view into a wider one may begin at any byte, and the step is slower without anything else to see. Said once. */
+/* A variant that the plan has and the machine takes, and that these operands do not suit, is worth a line: a
+ * matrix that is a view into a wider one may begin at any byte, and the step is slower without anything else
+ * to see. Said once. */
 static void note_descent(cuda_device *d, const sbp_gpu_key *taken, const sbp_cuda_machine *machine,
                          sbp_diag *diag) {
     char name[SBP_GPU_NAME];

@@ -68,7 +68,10 @@ sbp_status cuda_nccl_ready(cuda_nccl *n, double seconds, const char *what, sbp_d
     for (long pause = 0;; pause = pause < 200000 ? pause + 1000 : pause) {
         nccl_result result = NCCL_OK;
         if (!n->comm)
-            return sbp_fail(diag, SBP_MACHINE, "NCCL: %s, after ranks were given up", what);
+            return sbp_fail(
+                diag, SBP_MACHINE,
+                "NCCL: %s is not possible: an earlier failure closed the connection; see the first error",
+                what);
         NCCL_TRY(n, diag, ncclCommGetAsyncError(n->comm, &result));
         if (result == NCCL_OK)
             return SBP_OK;
@@ -87,7 +90,8 @@ sbp_status cuda_nccl_ready(cuda_nccl *n, double seconds, const char *what, sbp_d
 sbp_status cuda_nccl_check(cuda_nccl *n, sbp_diag *diag) {
     nccl_result result = NCCL_OK;
     if (!n->comm)
-        return sbp_fail(diag, SBP_MACHINE, "NCCL: after ranks were given up");
+        return sbp_fail(diag, SBP_MACHINE,
+                        "NCCL: an earlier failure closed the connection; see the first error");
     NCCL_TRY(n, diag, ncclCommGetAsyncError(n->comm, &result));
     return result == NCCL_OK || result == NCCL_IN_PROGRESS
                ? SBP_OK

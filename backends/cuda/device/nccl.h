@@ -32,9 +32,9 @@ void cuda_nccl_order(cuda_nccl *n);
 /* Joins a world of that id. seconds that others may take; 0: for ever. */
 sbp_status cuda_nccl_join(cuda_nccl *n, const nccl_id *id, int32_t rank, int32_t count, double seconds,
                           sbp_diag *diag) SBP_CHECKED;
-/* Of a communicator of which nothing is under way, another of those ranks that give the same `color`, which
- * is not negative; in it they are in the order of `key`. All ranks of `of` call it. Its library is that of
- * `of`, which stays open longer. most_blocks: of a kernel, at most 32; 0: as many as NCCL likes. */
+/* Makes a communicator of those ranks of `of` that give the same `color`, which is not negative; in it they
+ * are in the order of `key`. Nothing of `of` may be under way. All ranks of `of` call it. Its library is that
+ * of `of`, which stays open longer. most_blocks: of a kernel, at most 32; 0: as many as NCCL likes. */
 sbp_status cuda_nccl_split(cuda_nccl *of, int32_t color, int32_t key, int32_t most_blocks, double seconds,
                            sbp_diag *diag, cuda_nccl *out) SBP_CHECKED;
 /* Until the last call has taken effect. */

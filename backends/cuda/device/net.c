@@ -478,8 +478,8 @@ sbp_status cuda_net_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_dia
     if (op >= SBP_COLLECTIVE_COUNT || dispatch->span_count != SBP_COLLECTIVE_OPERANDS ||
         !sbp_gpu_is_dense(to) || !sbp_gpu_is_dense(from) ||
         (to->dtype != from->dtype && sbp_collectives[op].into != SBP_DST_ADDS))
-        return sbp_fail(diag, SBP_INTERNAL, "cuda: collective %u of two types, or of rows that are apart",
-                        op);
+        return sbp_fail(diag, SBP_INTERNAL,
+                        "cuda: collective %u: its operands have two types, or gaps between rows", op);
     t.call = call_of(d->net_state, dispatch->command, to, from, half);
     SBP_TRY(wait_for_mark(d, diag));
     m->name = sbp_collectives[op].name;

@@ -56,7 +56,7 @@ typedef struct cuda_task {
 
 /* ---- net_steps.c ----------------------------------------------------------------------------------- */
 
-/* Of an operand, from an element on. */
+/* The place of an operand's elements from number `elems` on. */
 cuda_place cuda_place_of(const sbp_span *span, int64_t elems);
 cuda_place cuda_place_later(cuda_place p, int64_t bytes);
 cuda_address cuda_place_address(const cuda_task *t, cuda_place p);

@@ -125,7 +125,7 @@ static sbp_status divide(const cuda_task *t, summing *s) {
     return SBP_OK;
 }
 
-/* So many of each member's numbers, one's behind the other's. */
+/* Packs `each` numbers of each member's share, from number `at` on, one member's behind another's. */
 static sbp_status pack(const cuda_task *t, const summing *s, int64_t at, int64_t each) {
     int64_t unit = sbp_dtype_bytes(s->dtype);
     for (int32_t m = 0; m < s->pg->count; m++)

@@ -58,7 +58,7 @@ static sbp_status move(const cuda_task *t, cuda_place to, cuda_place from, int64
     return SBP_OK;
 }
 
-/* Of a step, from an element on. The workspace lies on the device, outside of its arena. */
+/* The address of a step's place. The workspace lies on the device, outside of its arena. */
 static cuda_place place_of(const cuda_task *t, const sbp_step_place *p) {
     switch (p->memory) {
     case SBP_STEP_DST:

@@ -1,9 +1,10 @@
-/* pinned.c: the host's arena, pinned so that copies run beside everything else; else as it comes, which is right but slower.
+/* pinned.c: the host's arena, pinned so that copies run beside everything else; else as it comes, which is
+ * right but slower.
  *
- * A large one is mapped with huge pages, touched by several threads and registered piece by piece: one call for a hundred GiB
- * faults its pages in one by one, which takes most of a minute, and a machine whose memory grows as it is used can end the
- * process. Copies may cross pieces: what the driver refuses is a copy of which a part alone is registered, so a piece that
- * cannot be leaves none registered. */
+ * A large one is mapped with huge pages, touched by several threads and registered piece by piece: one call
+ * for a hundred GiB faults its pages in one by one, which takes most of a minute, and a machine whose memory
+ * grows as it is used can end the process. Copies may cross pieces: what the driver refuses is a copy of
+ * which a part alone is registered, so a piece that cannot be leaves none registered. */
 #include "backends/cuda/device/cuda.h"
 #include "ir/base/machine.h"
 
@@ -62,7 +63,8 @@ static void unregister(cuda_device *d, int64_t bytes) {
         (void)d->api.calls.cuMemHostUnregister(d->host + at);
 }
 
-/* Maps and registers; *done: bytes that were registered before `result` came. d->host is NULL where nothing could be mapped. */
+/* Maps and registers; *done: bytes that were registered before `result` came. d->host is NULL where nothing
+ * could be mapped. */
 static cuda_result register_pieces(cuda_device *d, int64_t bytes, int64_t *done) {
     const int64_t piece = piece_bytes();
     void *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

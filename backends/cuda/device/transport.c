@@ -260,7 +260,8 @@ static sbp_status move(const pieces *x, double seconds, sbp_diag *diag) {
     if (most == 0)
         return SBP_OK;
     if (!world.nccl.comm)
-        return sbp_fail(diag, SBP_MACHINE, "NCCL: after ranks were given up");
+        return sbp_fail(diag, SBP_MACHINE,
+                        "NCCL: an earlier failure closed the connection; see the first error");
     DRIVER_TRY(diag, cuCtxSetCurrent(world.context));
     for (int64_t round = 0; round * x->slot < most; round++)
         SBP_TRY(move_round(x, round, seconds, diag));

@@ -77,7 +77,7 @@ static sbp_status fill_operands(cuda_device *d, const sbp_dispatch *dispatch, sb
     return status;
 }
 
-/* Milliseconds of so many runs. */
+/* Milliseconds that `runs` runs of an algorithm take. */
 static sbp_status time_runs(cuda_device *d, const blas_matmul *p, const blas_description *x,
                             const cublas_algorithm *algorithm, const cuda_event events[2], int32_t runs,
                             float *ms, sbp_diag *diag) {

@@ -1,5 +1,6 @@
-// conv.cuh: what conv_rows and conv_rows_bwd share. A thread does BLOCK rows of one channel; the thread of the first
-// rows of a channel does besides what lies outside the rows: next, or dstate with the rows that read it.
+// conv.cuh: what conv_rows and conv_rows_bwd share. A thread does BLOCK rows of one channel; the
+// thread of the first rows of a channel does besides what lies outside the rows: next, or dstate with
+// the rows that read it.
 
 enum { BLOCK = 16 };
 

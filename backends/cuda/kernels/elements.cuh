@@ -1,5 +1,5 @@
-// elements.cuh: elements of every type as REAL, float or double (REAL_F64), with the bits that the CPU gives them
-// (ir/base/types.h), except that a number of 64 bits becomes a float in one rounding.
+// elements.cuh: elements of every type as REAL, float or double (REAL_F64), with the bits that the CPU gives
+// them (ir/base/types.h), except that a number of 64 bits becomes a float in one rounding.
 
 #ifdef REAL_F64
 #define REAL double
@@ -29,7 +29,7 @@ DEVICE REAL smaller(REAL a, REAL b) {
     return a < b || is_nan(a) ? a : b;
 }
 
-// ---- 16-bit floats by their bits ----------------------------------------------------------------------------------------
+// ---- 16-bit floats by their bits -------------------------------------------------------------------------
 
 DEVICE float f32_from_bf16(u32 u) {
     return __uint_as_float(u << 16);
@@ -68,7 +68,7 @@ DEVICE u32 f16_from(double x) {
     return f16_from(f32_for_rounding(x));
 }
 
-// ---- elements: address of a row, number of the element in it ------------------------------------------------------------
+// ---- elements: address of a row, number of the element in it ---------------------------------------------
 
 template <typename T> DEVICE T *at_element(u64 at, int i) {
     return (T *)__cvta_global_to_generic(at) + i; // ld.global in place of ld

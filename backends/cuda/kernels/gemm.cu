@@ -1,4 +1,5 @@
-// gemm.cu: d = alpha op(a) op(b) + beta c + bias, any types: sums in REAL, tile by tile (gemm_tile.cuh). TA, TB: op transposes.
+// gemm.cu: d = alpha op(a) op(b) + beta c + bias, any types: sums in REAL, tile by tile (gemm_tile.cuh). TA,
+// TB: op transposes.
 
 struct Whole {
     const Args &args;

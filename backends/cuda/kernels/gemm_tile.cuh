@@ -1,8 +1,9 @@
-// gemm_tile.cuh: a tile of a product by a block of 256 threads: TILE x TILE (64 x 64) elements, DEPTH at a time of both sides staged
-// in shared memory as REAL; each thread 4 x 4, at distances of 16, so that stores of a row run together. TA, TB: which of their two
-// numbers is that of a neighbour in memory.
+// gemm_tile.cuh: a tile of a product by a block of 256 threads: TILE x TILE (64 x 64) elements, DEPTH at a
+// time of both sides staged in shared memory as REAL; each thread 4 x 4, at distances of 16, so that stores
+// of a row run together. TA, TB: which of their two numbers is that of a neighbour in memory.
 //
-// Sums are of blocks of 256 terms, then of blocks: one chain over a vocabulary of 50,000 loses a digit of fp32.
+// Sums are of blocks of 256 terms, then of blocks: one chain over a vocabulary of 50,000 loses a digit of
+// fp32.
 
 enum { DEPTH = 16, BLOCK = 256 };
 static __shared__ REAL left[DEPTH][TILE + 1], right[DEPTH][TILE + 1];

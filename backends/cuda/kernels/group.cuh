@@ -1,5 +1,5 @@
-// group.cuh: reductions over a block of whole warps: within warps by shuffles, then over the warps in order. Every thread
-// gets the result, and the same bits.
+// group.cuh: reductions over a block of whole warps: within warps by shuffles, then over the warps in order.
+// Every thread gets the result, and the same bits.
 
 static __shared__ REAL group_values[32];
 

@@ -1,4 +1,5 @@
-// own.cuh: which elements of a matrix a thread does: side by side along columns, then in strides of the whole grid.
+// own.cuh: which elements of a matrix a thread does: side by side along columns, then in strides
+// of the whole grid.
 
 // Loops over the first columns of all pieces of `wide` columns that are this thread's.
 #define FOR_OWN(row, column, rows, cols, wide)                                                                              \

@@ -1,8 +1,9 @@
-// prelude.cuh: begins every kernel: the argument record of backends/gpu/gpu.h in CUDA C, and where a thread stands.
+// prelude.cuh: begins every kernel: the argument record of backends/gpu/gpu.h in CUDA C, and where
+// a thread stands.
 //
-// Comes after these definitions, made from the record of the host (target/text.c), so that a difference does not
-// compile: ARGS_BYTES, ARGS_OPERANDS, ARGS_INTS, ARGS_FLOATS, ARGS_DOUBLES, ARGS_KEYS, OPERAND_BYTES.
-// No header is included: NVRTC finds none.
+// Comes after these definitions, made from the record of the host (target/text.c), so that a difference does
+// not compile: ARGS_BYTES, ARGS_OPERANDS, ARGS_INTS, ARGS_FLOATS, ARGS_DOUBLES, ARGS_KEYS, OPERAND_BYTES. No
+// header is included: NVRTC finds none.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -32,7 +33,8 @@ static_assert(OFFSET(ints) == ARGS_INTS && OFFSET(floats) == ARGS_FLOATS && OFFS
                   OFFSET(keys) == ARGS_KEYS && OFFSET(operands) == ARGS_OPERANDS,
               "the record has its layout");
 
-// Of blocks of so many threads; how many of them share a processor at least decides how many registers there are.
+// A kernel with blocks of `threads` threads. `blocks`: how many of them share a processor at least, which
+// decides how many registers there are.
 #define KERNEL_OF(threads, blocks)                                                                                          \
     extern "C" __global__ void __launch_bounds__(threads, blocks) kernel(const __grid_constant__ Args args)
 #define KERNEL(threads) KERNEL_OF(threads, 1)

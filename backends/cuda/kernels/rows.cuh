@@ -1,6 +1,6 @@
-// rows.cuh: what row kernels (backends/gpu/emit) need beyond prelude.cuh, elements.cuh and rowmath.h: several elements at
-// once, dynamic types, reductions over a team. A team is LANES threads side by side, a power of two up to a warp, or whole
-// warps; a block has TEAMS of them.
+// rows.cuh: what row kernels (backends/gpu/emit) need beyond prelude.cuh, elements.cuh and rowmath.h: several
+// elements at once, dynamic types, reductions over a team. A team is LANES threads side by side, a power of
+// two up to a warp, or whole warps; a block has TEAMS of them.
 
 typedef u32 uint;
 
@@ -16,7 +16,7 @@ DEVICE int findMSB(int x) {
     return 31 - __clz(x);
 }
 
-// ---- elements as bits ----------------------------------------------------------------------------------------------------
+// ---- elements as bits ------------------------------------------------------------------------------------
 
 DEVICE REAL from_f64(u64 bits) {
     return (REAL)__longlong_as_double((i64)bits);
@@ -74,7 +74,7 @@ DEVICE u32 bits_bool(REAL x) {
     return x != (REAL)0.0;
 }
 
-// ---- several elements ----------------------------------------------------------------------------------------------------
+// ---- several elements ------------------------------------------------------------------------------------
 
 template <int BYTES> struct Word {
     typedef u32 type;
@@ -170,7 +170,7 @@ VECTOR_STORE(bool, 1)
     }                                                                                                                        \
     VECTOR_STORE(type, 1)
 
-// ---- sums of partials, in their own type ---------------------------------------------------------------------------------
+// ---- sums of partials, in their own type -----------------------------------------------------------------
 
 DEVICE void put_f64(u64 at, int i, double x) {
     *at_element<double>(at, i) = x;
@@ -202,7 +202,7 @@ template <int COUNT> DEVICE void put_shared(double *to, const double (&x)[COUNT]
     _Pragma("unroll") for (int q = 0; q < COUNT; q += 2) *(double2 *)(to + q) = make_double2(x[q], x[q + 1]);
 }
 
-// ---- teams ---------------------------------------------------------------------------------------------------------------
+// ---- teams -----------------------------------------------------------------------------------------------
 
 DEVICE REAL plus(REAL a, REAL b) {
     return a + b;
@@ -225,8 +225,9 @@ template <int LANES, int TEAMS> DEVICE void meet() {
         asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.x / LANES + 1), "r"(LANES) : "memory");
 }
 
-// Within warps by shuffles, then over the warps in order: every thread gets the same bits. One barrier: each reduction of a
-// kernel, by its NUMBER, has memory of its own, and another barrier stands before it is used again.
+// Within warps by shuffles, then over the warps in order: every thread gets the same bits. One barrier:
+// each reduction of a kernel, by its NUMBER, has memory of its own, and another barrier stands before
+// it is used again.
 template <int LANES, int TEAMS, REAL combine(REAL, REAL), int NUMBER> DEVICE REAL over_team(REAL x) {
     const u32 mask = team_mask<LANES>();
     _Pragma("unroll") for (int distance = (LANES < 32 ? LANES : 32) / 2; distance > 0; distance /= 2)

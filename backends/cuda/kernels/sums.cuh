@@ -1,4 +1,5 @@
-// sums.cuh: sums that lose nothing that matters (Kahan): fp32 with the error of one rounding, however many terms.
+// sums.cuh: sums that lose nothing that matters (Kahan): fp32 with the error of one rounding,
+// however many terms.
 
 struct Sum {
     REAL sum, lost; // what `sum` has too much

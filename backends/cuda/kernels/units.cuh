@@ -1,5 +1,5 @@
-// units.cuh: rows of elements that are moved as they are, BYTES each: by 16 bytes where every row begins at a multiple of
-// them (ints[8]), else one by one.
+// units.cuh: rows of elements that are moved as they are, BYTES each: by 16 bytes where every row begins at a
+// multiple of them (ints[8]), else one by one.
 
 #if BYTES == 1
 typedef u8 Element;

@@ -88,7 +88,7 @@ static sbp_footprint footprint(const sbp_process *process) {
     return (sbp_footprint){.bytes = SBP_CUDA_CONTEXT_BYTES + SBP_CUDA_WORKSPACE_BYTES + ranks};
 }
 
-/* Of the best variant. */
+/* The rate of the best variant. */
 static double delta_rate(const sbp_target_info *info, const sbp_delta_attrs *attrs, sbp_dtype dtype,
                          bool backward) {
     sbp_gpu_key key = {.kind = backward ? SBP_CMD_DELTA_RULE_BWD : SBP_CMD_DELTA_RULE,

@@ -90,7 +90,7 @@ bool sbp_cuda_cache_get(const sbp_cuda_cache *cache, uint64_t identity, const sb
                         sbp_cuda_object *out);
 void sbp_cuda_cache_put(const sbp_cuda_cache *cache, uint64_t identity, const sbp_cuda_source *source,
                         const sbp_cuda_object *object);
-/* Removes what was not used for longest until at most so many bytes are left. */
+/* Removes the entries that were not used for longest, until at most `bytes` bytes are left. */
 void sbp_cuda_cache_trim(const sbp_cuda_cache *cache, int64_t bytes);
 
 /* ---- all of a program -------------------------------------------------------------------------------- */

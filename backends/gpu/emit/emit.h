@@ -18,8 +18,8 @@ extern const sbp_gpu_dialect sbp_gpu_glsl, sbp_gpu_cuda;
 void sbp_gpu_emit_row(sbp_text *out, const sbp_rowkernel *kernel, const sbp_gpu_row_shape *shape,
                       const sbp_gpu_dialect *dialect);
 
-/* Of each operand that a command has, by its name in commands.def: q_OPERAND, q_BYTES, LOAD_q, STORE_q, of
- * whole numbers INDEX_q; `more` adds what is the backend's own, NULL: nothing. */
+/* For each operand that a command has, by its name in commands.def: q_OPERAND, q_BYTES, LOAD_q, STORE_q, and
+ * INDEX_q for whole numbers; `more` adds what is the backend's own, NULL: nothing. */
 typedef void sbp_gpu_define(sbp_text *out, const char *name, sbp_dtype dtype);
 void sbp_gpu_define_operands(sbp_text *out, const sbp_program *program, const sbp_command *command,
                              const sbp_dtype *dtypes, sbp_gpu_define *more);

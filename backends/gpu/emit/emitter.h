@@ -92,13 +92,13 @@ void emit_choose_kept(emitter *e);
 const char *emit_start_of(const emitter *e, sbp_rk_op op);
 /* t<k> and the element at hand. */
 void emit_accumulate(emitter *e, int32_t k);
-/* Of the threads of a team: an expression of t<k>. */
+/* An expression of t<k> combined over the threads of a team. */
 void emit_combined(const emitter *e, char *out, size_t size, int32_t k);
 /* What the reductions of a group are of; their number. */
 int32_t emit_values_of(const emitter *e, const int32_t *group, int32_t count, int32_t *values);
-/* All reductions of values of a level. */
 /* Whether a reduction over the team is a barrier too, for memory: not where shuffles do all of it. */
 bool emit_reductions_meet(const emitter *e);
+/* All reductions of values of a level. */
 void emit_reductions(emitter *e, int32_t level);
 
 /* ---- online.c ---- */

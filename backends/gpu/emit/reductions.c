@@ -21,7 +21,6 @@ void emit_accumulate(emitter *e, int32_t k) {
         emit_line(e, "t%d = %s(v%d, t%d);", k, instr->op == SBP_RK_MAX ? "larger" : "smaller", instr->a, k);
 }
 
-/* Of the threads of a team. */
 void emit_combined(const emitter *e, char *out, size_t size, int32_t k) {
     sbp_rk_op op = e->kernel->instrs[k].op;
     char value[32];

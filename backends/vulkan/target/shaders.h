@@ -49,7 +49,7 @@ sbp_status sbp_vulkan_compiler_run(sbp_vulkan_compiler *compiler, sbp_arena *are
  * the arena. SBP_INTERNAL when an instruction is not what the shaders of this folder lead to. */
 sbp_status sbp_vulkan_spirv_matrix(sbp_arena *arena, sbp_diag *diag, const uint32_t **words, int64_t *count,
                                    bool bf16) SBP_CHECKED;
-/* Of the instruction that begins at a word: its number, and its length in words (1 for a damaged 0, so that
+/* The instruction that begins with a word: its number, and its length in words (1 for a damaged 0, so that
  * reading goes on). SPIR-V specification, section 2.3. */
 enum { SBP_SPIRV_HEADER_WORDS = 5 };
 static inline uint32_t sbp_spirv_op(uint32_t word) {

@@ -4,8 +4,9 @@
 
 #include "ir/program/program.h"
 
-/* Such drivers leave the loops of an invocation after SBP_VULKAN_SOFTWARE_ITERATIONS (abi.h). SBP_INPUT where a command
- * may have more, of the longest micro-batch; the message has settings that do. Threads: no state. */
+/* Such drivers leave the loops of an invocation after SBP_VULKAN_SOFTWARE_ITERATIONS (abi.h).
+ * SBP_INPUT where a command may have more, of the longest micro-batch; the message has settings that
+ * do. Threads: no state. */
 sbp_status sbp_vulkan_check_software(const sbp_program *program, sbp_diag *diag) SBP_CHECKED;
 
 #endif

@@ -15,9 +15,9 @@ static double delta_rate(const sbp_target_info *info, const sbp_delta_attrs *att
     return sbp_throughput_scalars(&info->throughput, dtype);
 }
 
-/* Modules carry a variant for every kind of device, and the device picks (abi.h): --arch only says that the plan will
- * run on a software driver, where chunks are short enough for states of 128 columns. Throughput are those of a middling
- * discrete GPU; they only rank plans, results do not depend on them. */
+/* Modules carry a variant for every kind of device, and the device picks (abi.h): --arch only says that the
+ * plan will run on a software driver, where chunks are short enough for states of 128 columns. Throughput are
+ * those of a middling discrete GPU; they only rank plans, results do not depend on them. */
 static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *out) {
     bool software = arch && strcmp(arch, SBP_VULKAN_SOFTWARE) == 0;
     if (arch && !software)

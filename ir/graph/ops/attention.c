@@ -87,7 +87,7 @@ sbp_seq sbp_seq_attention(const sbp_op *op, int32_t operand, int32_t result) {
 
 /* ---- vjp ------------------------------------------------------------------------------------------
  *
- * Of one head; r a query row, c a key row that it sees. Forward, and under each line what is behind it:
+ * One head; r a query row, c a key row that it sees. Forward, and under each line what is behind it:
  *
  *   x_rc = scale q_r . k_c                  q: [rows, d_qk], k: [keys, d_qk]
  *   s_rc = cap tanh(x_rc / cap)             where softcap is not 0, else x_rc

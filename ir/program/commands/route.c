@@ -3,7 +3,7 @@
  *   index   [rows, k], i32              written; 1 <= k <= experts
  *   scores  [rows, experts], a float
  *
- * Of equal scores the lower column comes first. What is no number is larger than nothing, so that index has k
+ * Where scores are equal the lower column comes first. NaN is smaller than every number, so that index has k
  * different columns whatever scores holds. They do not overlap. */
 #include "ir/program/commands/command.h"
 

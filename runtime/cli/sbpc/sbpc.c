@@ -75,6 +75,10 @@ int main(int argc, char **argv) {
     sbp_status status = sbp_guard(arena, diag, dispatch, &in);
     if (status == SBP_OK && (fflush(stdout) != 0 || ferror(stdout)))
         status = sbp_fail(diag, SBP_IO, "standard output could not be written");
+    if (status == SBP_INTERNAL)
+        sbp_note(
+            diag,
+            "this is an error of sbpc itself: please report it, with the command and the messages above");
     if (status == SBP_MACHINE && sbp_diag_count(diag, SBP_ERROR) == 0 && sbp_memory_ran_out())
         (void)sbp_fail(diag, status, "out of memory for what was at hand, and for saying what");
     sbp_arena_destroy(arena);

@@ -43,7 +43,9 @@ static sbp_status read_shared(void *user, sbp_diag *diag, char *out, size_t room
     if (count == FAILED)
         return world->place.rank == 0 ? SBP_IO : sbp_fail(diag, SBP_IO, "rank 0 cannot read standard input");
     if (count > (double)room)
-        return sbp_fail(diag, SBP_INTERNAL, "rank 0 reads standard input otherwise");
+        return sbp_fail(diag, SBP_INTERNAL,
+                        "rank 0 sends %.0f bytes of standard input; this rank reads %llu at a time", count,
+                        (unsigned long long)room);
     *got = (size_t)count;
     return sbp_ranks_broadcast(world->ranks, out, (int64_t)*got, SBP_I8, 0, diag);
 }

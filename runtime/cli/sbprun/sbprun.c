@@ -35,6 +35,10 @@ int main(int argc, char **argv) {
     sbp_status status = dispatch(diag, argc, argv);
     if (fflush(stdout) != 0 && status == SBP_OK)
         status = sbp_fail(diag, SBP_IO, "cannot write to standard output");
+    if (status == SBP_INTERNAL)
+        sbp_note(
+            diag,
+            "this is an error of sbprun itself: please report it, with the command and the messages above");
     if (status == SBP_MACHINE && sbp_diag_count(diag, SBP_ERROR) == 0 && sbp_memory_ran_out())
         (void)sbp_fail(diag, status, "out of memory for what was at hand, and for saying what");
     sbp_diag_destroy(diag);

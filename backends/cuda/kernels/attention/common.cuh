@@ -1,13 +1,15 @@
-// common.cuh: what all attention kernels share: elements of every type, what a query row sees, warp-wide sums.
+// common.cuh: what all attention kernels share: elements of every type, what a query row sees, warp-wide
+// sums.
 //
-// Comes after the prelude, which declares Args and Operand (backends/gpu/gpu.h), and after these definitions, made by
-// backends/cuda/cuda_attention.c:
+// Comes after the prelude, which declares Args and Operand (backends/gpu/gpu.h), and after these definitions,
+// made by backends/cuda/cuda_attention.c:
 //   D_QK, D_V                      columns of a head
 //   TYPE_Q, TYPE_K, TYPE_V, TYPE_O, TYPE_LSE, TYPE_FIRST, TYPE_SHARED_END, TYPE_OWN and, backward,
-//   TYPE_DQ, TYPE_DK, TYPE_DV, TYPE_DO   numbers of element types, as in ir/base/dtypes.def: one of those below
+//   TYPE_DQ, TYPE_DK, TYPE_DV, TYPE_DO   numbers of element types, as in ir/base/dtypes.def: one of those
+//                                        below
 //
-// Operands, in the order of ir/program/commands.def. Attributes: ints 0..2: heads, kv_heads, window (0: none); floats (doubles)
-// 0..1: scale, softcap (0: none).
+// Operands, in the order of ir/program/commands.def. Attributes: ints 0..2: heads, kv_heads, window (0:
+// none); floats (doubles) 0..1: scale, softcap (0: none).
 
 enum { F64, F32, BF16, F16, I8, I16, I32, I64 };
 constexpr unsigned ALL_LANES = 0xffffffffu;
@@ -29,7 +31,7 @@ enum { DQ, DK, DV, Q, K, V, O, LSE, DO, FIRST, SHARED_END, OWN };
 enum { O, LSE, Q, K, V, FIRST, SHARED_END, OWN };
 #endif
 
-// ---- elements ---------------------------------------------------------------------------------------------------------
+// ---- elements --------------------------------------------------------------------------------------------
 
 __device__ constexpr int element_bytes(int type) {
     return type == F64 || type == I64 ? 8 : type == F32 || type == I32 ? 4 : type == I8 ? 1 : 2;
@@ -56,7 +58,7 @@ template <int TYPE> __device__ __forceinline__ Real load_real(const char *at) {
     }
 }
 
-// Of a type of 16 bits.
+// Rounds to a type of 16 bits; returns its bits.
 template <int TYPE> __device__ __forceinline__ unsigned short half_bits(float x) {
     unsigned short bits;
     if constexpr (TYPE == BF16)
@@ -87,10 +89,10 @@ template <int TYPE> __device__ __forceinline__ int load_index(const Operand &o, 
         return *(const signed char *)at;
 }
 
-// ---- what a query row sees --------------------------------------------------------------------------------------------
+// ---- what a query row sees -------------------------------------------------------------------------------
 
-// Keys [own, own_end) and [shared, shared_end), as rows of k; the two do not overlap, no end lies before its beginning. A row
-// that is not there sees nothing.
+// Keys [own, own_end) and [shared, shared_end), as rows of k; the two do not overlap, no end lies before its
+// beginning. A row that is not there sees nothing.
 struct Limits {
     int own, own_end, shared, shared_end;
 };
@@ -120,7 +122,7 @@ __device__ __forceinline__ bool sees(const Limits &see, int key) {
     return own | ((unsigned)(key - see.shared) < (unsigned)(see.shared_end - see.shared)); // no branch
 }
 
-// ---- warps ------------------------------------------------------------------------------------------------------------
+// ---- warps -----------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ Real warp_sum(Real x) {
     for (int step = 16; step > 0; step /= 2)

@@ -1,4 +1,5 @@
-// mma.cuh: what attention's kernels for tensor cores share beside tiles.cuh: scores, and which tiles there are.
+// mma.cuh: what attention's kernels for tensor cores share beside tiles.cuh: scores, and which
+// tiles there are.
 
 // 2^x of an integer of at most 0, exactly; 0 below -126.
 __device__ __forceinline__ float whole_power_of_2(float x) {
@@ -23,10 +24,11 @@ __device__ __forceinline__ float quad_sum(float x) {
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
-// ---- parts of a head ---------------------------------------------------------------------------------------------------
+// ---- parts of a head -------------------------------------------------------------------------------------
 
-// Sums over more than 256 columns do not fit a thread's registers: two warps have the same rows then, each makes the scores
-// anew and sums COLUMNS columns. Where that is more than half of them, both have those in the middle, and part 0 writes them.
+// Sums over more than 256 columns do not fit a thread's registers: two warps have the same rows then, each
+// makes the scores anew and sums COLUMNS columns. Where that is more than half of them, both have those in
+// the middle, and part 0 writes them.
 template <int SIZE> struct Parts {
     static constexpr int COUNT = SIZE > 256 ? 2 : 1, STEP = SIZE % 64 == 0 ? 64 : 16;
     static constexpr int COLUMNS = COUNT == 1 ? SIZE : (SIZE / 2 + STEP - 1) / STEP * STEP;
@@ -42,10 +44,10 @@ template <int SIZE> struct Parts {
     }
 };
 
-// ---- scores -----------------------------------------------------------------------------------------------------------
+// ---- scores ----------------------------------------------------------------------------------------------
 
-// How products become scores times log2(e): s * rate. Where that takes more than a positive factor, prepare() has done it
-// and rate is 1.
+// How products become scores times log2(e): s * rate. Where that takes more than a positive factor, prepare()
+// has done it and rate is 1.
 struct Scores {
     float rate, scale, softcap, inverse; // inverse: 1 / (softcap log2(e))
     bool capped, awkward;
@@ -95,10 +97,10 @@ __device__ __forceinline__ void mask(float (&s)[M][COLUMNS][4], const Limits *li
         }
 }
 
-// ---- which tiles -------------------------------------------------------------------------------------------------------
+// ---- which tiles -----------------------------------------------------------------------------------------
 
-// What the rows of a tile of queries see: any of them something within [own, own_end) and [shared, shared_end), all of them
-// all of [full, full_end), and likewise of their shared parts.
+// What the rows of a tile of queries see: any of them something within [own, own_end) and [shared,
+// shared_end), all of them all of [full, full_end), and likewise of their shared parts.
 struct Bounds {
     int own, own_end, shared, shared_end, full, full_end, full_shared, full_shared_end;
 };
@@ -145,7 +147,8 @@ __device__ __forceinline__ bool sees_all(const Bounds &all, int key0, int key1) 
     return (all.full <= key0 && all.full_end >= key1) || (all.full_shared <= key0 && all.full_shared_end >= key1);
 }
 
-// The tiles of SIZE keys in the order in which a block takes them: those of one part, then those of the other behind them.
+// The tiles of SIZE keys in the order in which a block takes them: those of one part, then those of the other
+// behind them.
 template <int SIZE> struct KeyTiles {
     int start, here, next, count;
     __device__ __forceinline__ explicit KeyTiles(const Bounds &all) {

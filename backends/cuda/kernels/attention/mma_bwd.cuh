@@ -1,4 +1,5 @@
-// mma_bwd.cuh: what the kernels of the backward pass share: the scratch memory that mma_prepare.cu fills, and ds.
+// mma_bwd.cuh: what the kernels of the backward pass share: the scratch memory that
+// mma_prepare.cu fills, and ds.
 //
 // Defined: QUERIES, the queries of a tile of mma_dkv.cu. Scratch, PADDED = rows rounded up to 128:
 //   float delta[heads][PADDED]     sum of do o; 0 behind the last row
@@ -41,7 +42,8 @@ __device__ __forceinline__ void differentiate(float &s, float &dp, float lse, fl
     s = p;
 }
 
-// The first tile of queries from `tile` on that sees the keys; `tiles` when there is none. The same in all warps.
+// The first tile of queries from `tile` on that sees the keys; `tiles` when there is none. The
+// same in all warps.
 __device__ __forceinline__ int next_tile(const Bounds *bounds, int tile, int tiles, int key0, int key1, int lane) {
     for (; tile < tiles; tile += LANES) {
         unsigned some = __ballot_sync(ALL_LANES, tile + lane < tiles && sees_some(bounds[tile + lane], key0, key1));
@@ -66,7 +68,8 @@ __device__ __forceinline__ void mask_columns(float (&s)[1][COLUMNS][4], const Li
         }
 }
 
-// to[row0 ..] += scale sums, a head's columns from `column` on, of which this part has some; of rows that are there.
+// to[row0 ..] += scale sums, a head's columns from `column` on, of which this part has some; of
+// rows that are there.
 template <int SIZE, int N>
 __device__ __forceinline__ void add(const Operand &to, const float (&sums)[1][N][4], float scale, int row0, int column,
                                     int part, int lane) {

@@ -1,12 +1,14 @@
-// mma_dkv.cu: attention backward of 16 bits by mma.sync, dk and dv. A block has KEYS keys of one kv head and takes the queries
-// that see them in tiles of QUERIES, head after head of the group: s^T = k q^T, dp^T = v do^T, dv += p^T do, dk += ds^T q. So
-// p and ds feed dv and dk from registers. Both are rounded to HALF. One addition to dk and dv in memory at the end.
+// mma_dkv.cu: attention backward of 16 bits by mma.sync, dk and dv. A block has KEYS keys of one kv head and
+// takes the queries that see them in tiles of QUERIES, head after head of the group: s^T = k q^T, dp^T = v
+// do^T, dv += p^T do, dk += ds^T q. So p and ds feed dv and dk from registers. Both are rounded to HALF. One
+// addition to dk and dv in memory at the end.
 //
-// Defined: WARPS, QUERIES, WANT_DK, WANT_DV (heads of which both sums do not fit the registers take two launches).
-// Grid: kv_heads * ceil(keys / KEYS) blocks of 32 WARPS PARTS; early keys, which most queries see, first.
-// Dynamic shared memory: (KEYS + 2 QUERIES) (PITCH qk + PITCH v) + 16 QUERIES.
+// Defined: WARPS, QUERIES, WANT_DK, WANT_DV (heads of which both sums do not fit the registers take two
+// launches). Grid: kv_heads * ceil(keys / KEYS) blocks of 32 WARPS PARTS; early keys, which most queries see,
+// first. Dynamic shared memory: (KEYS + 2 QUERIES) (PITCH qk + PITCH v) + 16 QUERIES.
 
-using Own = Parts<WANT_DK ? D_QK : D_V>; // of one whose sums fit not there is one launch, so that parts are of it alone
+// of one whose sums fit not there is one launch, so that parts are of it alone
+using Own = Parts<WANT_DK ? D_QK : D_V>;
 constexpr int KEYS = 16 * WARPS, THREADS = LANES * WARPS * Own::COUNT;
 constexpr int Q_BYTES = QUERIES * Tile<D_QK>::PITCH, DO_BYTES = QUERIES * Tile<D_V>::PITCH;
 constexpr int ROW_BYTES = 2 * QUERIES * 4; // lse and delta of a tile

@@ -1,5 +1,6 @@
-// mma_dq.cu: attention backward of 16 bits by mma.sync, dq. A block has ROWS queries of one head and takes the keys they see in
-// tiles of KEYS, as mma_fwd.cu does: s = q k^T, dp = do v^T, dq += ds k. ds is rounded to HALF.
+// mma_dq.cu: attention backward of 16 bits by mma.sync, dq. A block has ROWS queries of one head and takes
+// the keys they see in tiles of KEYS, as mma_fwd.cu does: s = q k^T, dp = do v^T, dq += ds k. ds is
+// rounded to HALF.
 //
 // Defined: WARPS, KEYS. Grid: kv_heads * ceil(rows / ROWS) * group blocks of 32 WARPS PARTS, as mma_fwd.cu.
 // Dynamic shared memory: (ROWS + 2 KEYS) (PITCH qk + PITCH v).

@@ -1,9 +1,10 @@
-// mma_fwd.cu: attention forward of 16 bits by mma.sync. A block has ROWS queries of one head and takes the keys they see in
-// tiles of KEYS, two tiles in flight. Row sums are of unrounded p; p is rounded to HALF for the product with v; the
-// largest score is rounded to an integer (times log2(e)), so that p is exp(score) times a power of two.
+// mma_fwd.cu: attention forward of 16 bits by mma.sync. A block has ROWS queries of one head and takes the
+// keys they see in tiles of KEYS, two tiles in flight. Row sums are of unrounded p; p is rounded to HALF for
+// the product with v; the largest score is rounded to an integer (times log2(e)), so that p is exp(score)
+// times a power of two.
 //
-// Defined: WARPS, STRIPS, KEYS. Grid: kv_heads * ceil(rows / ROWS) * group blocks of 32 WARPS PARTS; heavy tiles (late rows) first,
-// the heads of a group side by side, for they read the same keys.
+// Defined: WARPS, STRIPS, KEYS. Grid: kv_heads * ceil(rows / ROWS) * group blocks of 32 WARPS PARTS; heavy
+// tiles (late rows) first, the heads of a group side by side, for they read the same keys.
 // Dynamic shared memory: ROWS (Limits + PITCH q) + 2 KEYS (PITCH k + PITCH v).
 
 constexpr int ROWS = 16 * STRIPS * WARPS, PARTS = Parts<D_V>::COUNT, THREADS = LANES * WARPS * PARTS;
@@ -11,7 +12,8 @@ constexpr int K_BYTES = KEYS * Tile<D_QK>::PITCH, V_BYTES = KEYS * Tile<D_V>::PI
 
 struct Sums {
     float out[STRIPS][Parts<D_V>::COLUMNS / 8][4];
-    float largest[STRIPS][2], sum[STRIPS][2]; // of rows lane / 4 and lane / 4 + 8 of a strip; sum: of this lane's columns
+    // of rows lane / 4 and lane / 4 + 8 of a strip; sum: of this lane's columns
+    float largest[STRIPS][2], sum[STRIPS][2];
 };
 
 // s becomes p; sums so far are brought to the new largest scores.

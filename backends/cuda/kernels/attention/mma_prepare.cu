@@ -1,4 +1,5 @@
-// mma_prepare.cu: what the backward pass needs of query rows, see mma_bwd.cuh. Grid: PADDED / QUERIES * heads blocks of 128.
+// mma_prepare.cu: what the backward pass needs of query rows, see mma_bwd.cuh. Grid: PADDED / QUERIES * heads
+// blocks of 128.
 
 constexpr int WARPS_HERE = 4;
 

@@ -1,9 +1,10 @@
-// scalar.cuh: attention row by row: any size, type and alignment. The reference of the kernels beside it, and what runs
-// where those cannot. A warp has one row; no shared memory, no atomics.
+// scalar.cuh: attention row by row: any size, type and alignment. The reference of the kernels beside it, and
+// what runs where those cannot. A warp has one row; no shared memory, no atomics.
 //
-// Scores are kept times log2(e), and the largest of a row is rounded to an integer: so p is exp(score) times a power of
-// two. Where q, k, v (and do) are of one type of 16 bits, the factors p and ds are rounded to it for the products that they go
-// into, as in mma.cuh, so that which of the kernels runs decides nothing beyond the order of sums.
+// Scores are kept times log2(e), and the largest of a row is rounded to an integer: so p is exp(score) times
+// a power of two. Where q, k, v (and do) are of one type of 16 bits, the factors p and ds are rounded to it
+// for the products that they go into, as in mma.cuh, so that which of the kernels runs decides nothing beyond
+// the order of sums.
 
 constexpr int WARPS = 4; // of a block; each has a row of its own
 enum { PIECES_QK = (D_QK + 31) / 32, PIECES_V = (D_V + 31) / 32 }; // a lane has columns lane, lane + 32, ..

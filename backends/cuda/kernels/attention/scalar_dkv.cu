@@ -1,5 +1,6 @@
-// scalar_dkv.cu: attention backward, dk and dv, a warp per (key, kv head); after scalar_dq.cu, which leaves delta.
-// Grid: ceil(keys kv_heads / WARPS) blocks of 32 WARPS. Lanes have query rows for scores, columns for sums.
+// scalar_dkv.cu: attention backward, dk and dv, a warp per (key, kv head); after scalar_dq.cu, which
+// leaves delta. Grid: ceil(keys kv_heads / WARPS) blocks of 32 WARPS. Lanes have query rows for scores,
+// columns for sums.
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) kernel(const __grid_constant__ Args args) {
     const Operand &q = args.operands[Q], &k = args.operands[K];

@@ -1,5 +1,6 @@
-// scalar_dq.cu: attention backward, dq, a warp per (query row, head); leaves delta = sum of do o at scratch[row heads + head]
-// for scalar_dkv.cu. Grid: ceil(rows heads / WARPS) blocks of 32 WARPS. Scratch: rows heads of Real.
+// scalar_dq.cu: attention backward, dq, a warp per (query row, head); leaves delta = sum of do o at
+// scratch[row heads + head] for scalar_dkv.cu. Grid: ceil(rows heads / WARPS) blocks of 32 WARPS. Scratch:
+// rows heads of Real.
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) kernel(const __grid_constant__ Args args) {
     const Operand &q = args.operands[Q];

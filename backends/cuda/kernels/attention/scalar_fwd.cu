@@ -1,4 +1,5 @@
-// scalar_fwd.cu: attention forward, a warp per (query row, head). Grid: ceil(rows heads / WARPS) blocks of 32 WARPS.
+// scalar_fwd.cu: attention forward, a warp per (query row, head). Grid: ceil(rows heads / WARPS)
+// blocks of 32 WARPS.
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) kernel(const __grid_constant__ Args args) {
     const Operand &q = args.operands[Q];

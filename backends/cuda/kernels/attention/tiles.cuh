@@ -1,10 +1,12 @@
-// tiles.cuh: what kernels for tensor cores (sm_80 and up) are made of: tiles in shared memory, filled by cp.async and read by
-// ldmatrix without bank conflicts, and products of them by mma.sync m16n8k16 with sums in fp32. Factors are bf16 or f16 (HALF): the
-// type of q is that of all. element_address, F32, TYPE_Q: common.cuh, or delta/mma.cuh.
+// tiles.cuh: what kernels for tensor cores (sm_80 and up) are made of: tiles in shared memory, filled by
+// cp.async and read by ldmatrix without bank conflicts, and products of them by mma.sync m16n8k16 with sums
+// in fp32. Factors are bf16 or f16 (HALF): the type of q is that of all. element_address, F32, TYPE_Q:
+// common.cuh, or delta/mma.cuh.
 //
-// A warp owns STRIPS strips of 16 rows of a product. Of a strip, lane l holds in sums[n][0..3] the elements
+// A warp owns STRIPS strips of 16 rows of a product. In a strip, lane l holds in sums[n][0..3] the elements
 //   (l/4, 8n + 2(l%4)), the one right of it, and the same two of row l/4 + 8.
-// The sums of one product, packed in pairs, are the left operand of the next: so p and ds never leave registers.
+// The sums of one product, packed in pairs, are the left operand of the next: so p and ds never
+// leave registers.
 
 constexpr int LANES = 32;
 
@@ -14,7 +16,7 @@ constexpr int LANES = 32;
 #define HALF "bf16"
 #endif
 
-// ---- instructions -----------------------------------------------------------------------------------------------------
+// ---- instructions ----------------------------------------------------------------------------------------
 
 __device__ __forceinline__ unsigned shared_address(const void *at) {
     return (unsigned)__cvta_generic_to_shared(at);
@@ -77,10 +79,11 @@ template <int TYPE> __device__ __forceinline__ void store_pair(char *to, float l
         *(unsigned *)to = pack(low, high);
 }
 
-// ---- tiles in shared memory -------------------------------------------------------------------------------------------
+// ---- tiles in shared memory ------------------------------------------------------------------------------
 
-// Rows of SIZE elements of 16 bits. The 8 rows that ldmatrix reads at once must lie in different banks: rows of whole 128 bytes have their
-// 16-byte pieces permuted by the row number, others have 16 bytes behind them, which makes an odd number of pieces.
+// Rows of SIZE elements of 16 bits. The 8 rows that ldmatrix reads at once must lie in different banks: rows
+// of whole 128 bytes have their 16-byte pieces permuted by the row number, others have 16 bytes behind them,
+// which makes an odd number of pieces.
 template <int SIZE> struct Tile {
     static_assert(SIZE % 16 == 0, "a head has whole steps of 16");
     static constexpr bool SWIZZLED = SIZE % 64 == 0;
@@ -88,7 +91,8 @@ template <int SIZE> struct Tile {
     static __device__ __forceinline__ unsigned at(int row, int piece) {
         return row * PITCH + (SWIZZLED ? piece ^ (row & 7) : piece) * 16;
     }
-    // Fills ROWS rows from row0 of an operand, a head's columns; rows that are not there become 0: nothing is read there.
+    // Fills ROWS rows from row0 of an operand, a head's columns; rows that are not there become 0:
+    // nothing is read there.
     template <int ROWS, int THREADS>
     static __device__ __forceinline__ void fill(unsigned tile, const Operand &from, int row0, int column) {
         fill<ROWS, THREADS>(tile, from, row0, column, from.rows);
@@ -97,7 +101,7 @@ template <int SIZE> struct Tile {
     template <int ROWS, int THREADS>
     static __device__ __forceinline__ void fill(unsigned tile, const Operand &from, int row0, int column, int end) {
         int thread = threadIdx.x;
-        if constexpr (THREADS % PIECES == 0) { // a thread has one piece of every so many rows
+        if constexpr (THREADS % PIECES == 0) { // a thread has the same piece of every STEP-th row
             constexpr int STEP = THREADS / PIECES;
             int first = thread / PIECES, piece = thread % PIECES;
             const char *next = element_address<TYPE_Q>(from, row0 + first, column) + 16 * piece;
@@ -108,7 +112,9 @@ template <int SIZE> struct Tile {
                 copy_async(tile + at(first + row, piece), next, row0 + first + row < end);
                 next += (long long)from.stride * (2 * STEP);
             }
-        } else { // one after the other, with the piece behind each row, which nobody fills, so that no bank is met twice
+        } else {
+            // one after the other, with the piece behind each row, which nobody fills, so that no bank is met
+            // twice
             constexpr int PLACES = PITCH / 16;
 #pragma unroll
             for (int base = 0; base < ROWS * PLACES; base += THREADS) {
@@ -119,14 +125,16 @@ template <int SIZE> struct Tile {
             }
         }
     }
-    // From `base`, an address within rows 0 to 15 of a tile, `rows` rows (a multiple of 8) down and 16 `step` columns to the
-    // right. Where rows are swizzled they begin at multiples of 128, and what permutes them stays the same.
+    // From `base`, an address within rows 0 to 15 of a tile, `rows` rows (a multiple of 8) down and 16 `step`
+    // columns to the right. Where rows are swizzled they begin at multiples of 128, and what permutes them
+    // stays the same.
     static __device__ __forceinline__ unsigned beside(unsigned base, int rows, int step) {
         return (SWIZZLED ? (base ^ step % 4 * 32) + step / 4 * 128 : base + step * 32) + rows * PITCH;
     }
 };
 
-// Where this lane reads the 16 x 16 piece at the beginning of a tile for the left operand, or, transposed, for the right one.
+// Where this lane reads the 16 x 16 piece at the beginning of a tile for the left operand, or, transposed,
+// for the right one.
 template <int SIZE> __device__ __forceinline__ unsigned left_address(unsigned tile, int lane) {
     return tile + Tile<SIZE>::at(lane % 16, lane / 16);
 }
@@ -136,7 +144,7 @@ template <int SIZE> __device__ __forceinline__ unsigned right_address(unsigned t
     return tile + Tile<SIZE>::at(lane / 16 * 8 + lane % 8, lane / 8 % 2);
 }
 
-// ---- products ---------------------------------------------------------------------------------------------------------
+// ---- products --------------------------------------------------------------------------------------------
 
 // sums = rows row0.. of tile a times the rows of tile b: [16 M, SIZE] x [8 COLUMNS, SIZE]^T
 template <int SIZE, int M, int COLUMNS>
@@ -166,8 +174,8 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[M][COLUMNS][4], unsi
     }
 }
 
-// sums += packed [16 M, 16 STEPS] times 8 N columns from `column` on of tile b [16 STEPS, SIZE]; column: a multiple of 16, of 64
-// where rows are swizzled.
+// sums += packed [16 M, 16 STEPS] times 8 N columns from `column` on of tile b [16 STEPS, SIZE]; column: a
+// multiple of 16, of 64 where rows are swizzled.
 template <int SIZE, int M, int STEPS, int N>
 __device__ __forceinline__ void multiply_packed(float (&sums)[M][N][4], const unsigned (&packed)[M][STEPS][4], unsigned b,
                                                 int lane, int column = 0) {

@@ -1,15 +1,16 @@
-// wgmma.cuh: what the kernels of sm_90a are made of: boxes of global memory that TMA brings, barriers in shared memory that
-// count their bytes, and products of a warpgroup (128 threads) by wgmma, whose operands lie in shared memory.
+// wgmma.cuh: what the kernels of sm_90a are made of: boxes of global memory that TMA brings, barriers in
+// shared memory that count their bytes, and products of a warpgroup (128 threads) by wgmma, whose operands
+// lie in shared memory.
 //
-// A tile in shared memory is SLABS slabs of 64 columns, each rows of 128 bytes with the 128-byte swizzle; of a head that is no
-// multiple of 64 the columns behind it are zeros, and no product reads them. Of a product of 64 rows, a warp of the warpgroup
-// has 16 rows as in mma.cuh.
+// A tile in shared memory is SLABS slabs of 64 columns, each rows of 128 bytes with the 128-byte swizzle;
+// where a head is no multiple of 64, the columns behind it are zeros, and no product reads them. In a product
+// of 64 rows each warp of the warpgroup has 16, as in mma.cuh.
 
 struct __align__(128) TensorMap { // CUtensorMap; CUDA 13's guide asks for 128 bytes, its header for 64
     unsigned long long opaque[16];
 };
 
-// ---- barriers -----------------------------------------------------------------------------------------------------------
+// ---- barriers --------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void barrier_init(unsigned at, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
@@ -31,15 +32,15 @@ __device__ __forceinline__ void barrier_arrive_warp(unsigned at, int lane) {
         barrier_arrive(at);
 }
 
-// Arrives, and lets the phase last until so many bytes have come.
+// Arrives, and lets the phase last until `bytes` bytes have come.
 __device__ __forceinline__ void barrier_expect(unsigned at, int bytes) {
     asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1; }" ::"r"(at), "r"(bytes)
                  : "memory");
 }
 
-// A wait of millions of tries, seconds, is a bug: with BOUNDED_WAITS (SBP_CUDA_DEBUG=waits) it ends the kernel, which the
-// device then names; without, the kernel hangs (but for the warp that adds dq, which has registers for a bound). Tries and
-// no clock, as that would cost registers that are not there.
+// A wait of millions of tries, seconds, is a bug: with BOUNDED_WAITS (SBP_CUDA_DEBUG=waits) it ends the
+// kernel, which the device then names; without, the kernel hangs (but for the warp that adds dq, which has
+// registers for a bound). Tries and no clock, as that would cost registers that are not there.
 #ifdef BOUNDED_WAITS
 #define MOST_TRIES 4194304
 __device__ __forceinline__ void barrier_wait(unsigned at, int parity) {
@@ -89,9 +90,10 @@ template <int COUNT> __device__ __forceinline__ void leave_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// ---- tiles --------------------------------------------------------------------------------------------------------------
+// ---- tiles -----------------------------------------------------------------------------------------------
 
-// Maps of q, k, v and do have three dimensions: columns of a head, heads, rows; the box is 64 x 1 x rows of a tile.
+// Maps of q, k, v and do have three dimensions: columns of a head, heads, rows; the box is 64 x 1
+// x rows of a tile.
 __device__ __forceinline__ void fetch_box(unsigned to, const TensorMap &map, int column, int head, int row, unsigned barrier) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
                  "[%5];" ::"r"(to),
@@ -122,17 +124,17 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned at, int lead) 
            1ull << 62;
 }
 
-// Of step `step` (16 deep) of a tile whose columns are multiplied.
+// The descriptor of step `step` (16 deep) of a tile whose columns are multiplied.
 template <int ROWS> __device__ __forceinline__ unsigned long long columns_at(unsigned tile, int row, int step) {
     return descriptor(tile + step / 4 * (ROWS * 128) + row * 128 + step % 4 * 32, 16);
 }
 
-// Of step `step` (16 rows) of a tile whose rows are multiplied.
+// The descriptor of step `step` (16 rows) of a tile whose rows are multiplied.
 template <int ROWS> __device__ __forceinline__ unsigned long long rows_at(unsigned tile, int step) {
     return descriptor(tile + step * 2048, ROWS * 128);
 }
 
-// ---- products -----------------------------------------------------------------------------------------------------------
+// ---- products --------------------------------------------------------------------------------------------
 
 // Before a product that reads or adds to registers written since the last one.
 __device__ __forceinline__ void products_begin() {
@@ -151,7 +153,8 @@ template <int LEFT> __device__ __forceinline__ void products_wait() {
 #define S1(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define S4(n) S1(n), S1(n + 1), S1(n + 2), S1(n + 3)
 
-// d[64 x 8 N] (+)= a b^T: both in shared memory, columns multiplied. Without `add` what d held does not matter.
+// d[64 x 8 N] (+)= a b^T: both in shared memory, columns multiplied. Without `add` what d held
+// does not matter.
 template <int N> __device__ __forceinline__ void product(float (&d)[N][4], unsigned long long a, unsigned long long b, int add);
 // d[64 x 8 N] (+)= a^T b: both in shared memory, rows multiplied.
 template <int N> __device__ __forceinline__ void product_rows(float (&d)[N][4], unsigned long long a, unsigned long long b, int add);

@@ -1,16 +1,19 @@
-// wgmma_bwd.cu: attention backward of 16 bits on sm_90a, five products. A block has 128 keys of one kv head and takes the queries
-// that see them in tiles of 64, head after head of the group: one warp brings tiles by TMA, two warpgroups have 64 keys each.
+// wgmma_bwd.cu: attention backward of 16 bits on sm_90a, five products. A block has 128 keys of one kv head
+// and takes the queries that see them in tiles of 64, head after head of the group: one warp brings tiles by
+// TMA, two warpgroups have 64 keys each.
 //
-//   s^T = k q^T; dp^T = v do^T; dv += p^T do; dk += ds^T q (p and ds from registers);  dq = ds k (ds through shared memory)
+//   s^T = k q^T;  dp^T = v do^T;  dv += p^T do;  dk += ds^T q    p and ds from registers
+//   dq = ds k                                                    ds through shared memory
 //
-// dq of a tile is added in fp32 to the scratch memory, where the blocks of a kv head take their turns in the order of their
-// keys, last to first: a counter of each (head, tile) says whose turn it is. So the same bits come out every run. Blocks get
-// their keys by ticket, in the same order, so a block waits for none that has not begun. wgmma_finish.cu makes dq of the sums.
+// dq of a tile is added in fp32 to the scratch memory, where the blocks of a kv head take their turns in the
+// order of their keys, last to first: a counter of each (head, tile) says whose turn it is. So the same bits
+// come out every run. Blocks get their keys by ticket, in the same order, so a block waits for none that has
+// not begun. wgmma_finish.cu makes dq of the sums.
 //
 // Each warpgroup computes 64 columns of dq (the second what is left of them) over all 128 keys.
 //
-// Grid: kv_heads * ceil(keys / 128) blocks of 384. Dynamic shared memory: Shared, and the ticket. Maps: q, k, v, do. Cleared:
-// counters and ticket, wgmma_sums.cuh.
+// Grid: kv_heads * ceil(keys / 128) blocks of 384. Dynamic shared memory: Shared, and the ticket. Maps: q, k,
+// v, do. Cleared: counters and ticket, wgmma_sums.cuh.
 
 constexpr int KEYS = 128, GROUP = 128, COLUMNS = D_QK < 64 ? D_QK : 64;
 constexpr int K_BYTES = Slabs<D_QK, KEYS>::BYTES, Q_BYTES = Slabs<D_QK, QUERIES>::BYTES, DS_BYTES = KEYS * 128;
@@ -65,7 +68,7 @@ struct Walk {
     }
 };
 
-// ---- the warp that brings tiles -------------------------------------------------------------------------------------------
+// ---- the warp that brings tiles --------------------------------------------------------------------------
 
 __device__ __forceinline__ void produce(const Args &args, const Shared &at, Message *messages, const Scratch &scratch, Walk walk, int kv,
                                         const TensorMap &q_map, const TensorMap &k_map, const TensorMap &v_map,
@@ -96,9 +99,10 @@ __device__ __forceinline__ void produce(const Args &args, const Shared &at, Mess
     }
 }
 
-// ---- the warp that adds dq ------------------------------------------------------------------------------------------------
+// ---- the warp that adds dq -------------------------------------------------------------------------------
 
-// Tries until a turn that does not come ends the kernel: tens of seconds at what a load from L2 takes. A turn takes milliseconds.
+// Tries until a turn that does not come ends the kernel: tens of seconds at what a load from L2 takes. A turn
+// takes milliseconds.
 #ifdef BOUNDED_WAITS
 #define MOST_TURN_TRIES MOST_TRIES
 #else
@@ -139,12 +143,13 @@ __device__ __forceinline__ void add_dq(const Shared &at, const Sums &sums, Walk 
             asm volatile("cp.async.bulk.commit_group;" ::: "memory");
             asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
             barrier_arrive(at.barrier(DQ_FREE));
-            asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); // that it is complete is known to both proxies
+            // that it is complete is known to both proxies
+            asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
             pass_turn(sums.counters + number, turn + 1);
         }
 }
 
-// ---- the warpgroups that multiply -----------------------------------------------------------------------------------------
+// ---- the warpgroups that multiply ------------------------------------------------------------------------
 
 // s becomes p times softcap's slope; packed: p.
 template <bool CAPPED>
@@ -227,7 +232,8 @@ __device__ __forceinline__ void consume(const Args &args, const Shared &at, char
             find_p<false>(s, p, lse, by, lane);
         products_wait<0>();
         find_ds(s, dp, ds, (const float *)(memory + (at.delta - at.k) + stage * ROW_BYTES), memory + (ds_tile - at.k), warp_row, lane);
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); // ds was written by another proxy than multiplies
+        // ds was written by another proxy than multiplies
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         products_begin();
 #pragma unroll
         for (int step = 0; step < QUERIES / 16; step++)
@@ -236,7 +242,8 @@ __device__ __forceinline__ void consume(const Args &args, const Shared &at, char
         for (int step = 0; step < QUERIES / 16; step++)
             product_packed<D_QK / 8>(dk[0], ds[0][step], rows_at<QUERIES>(q, step));
         products_commit();
-        turn_wait(1, 2 * GROUP); // ds of both warpgroups is there; and neither still reads that of two tiles before
+        // ds of both warpgroups is there; and neither still reads that of two tiles before
+        turn_wait(1, 2 * GROUP);
         float dq[MINE / 8 > 0 ? MINE / 8 : 1][4];
         if constexpr (MINE > 0) {
 #pragma unroll
@@ -254,7 +261,8 @@ __device__ __forceinline__ void consume(const Args &args, const Shared &at, char
 #pragma unroll
                 for (int e = 0; e < 4; e++)
                     to[(4 * n + e) * GROUP] = dq[n][e];
-            asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); // dq was written by another proxy than adds
+            // dq was written by another proxy than adds
+            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
             barrier_arrive_warp(at.barrier(DQ_FULL), lane);
         }
     }
@@ -275,7 +283,8 @@ extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)
     int blocks = (args.operands[K].rows + KEYS - 1) / KEYS, warpgroup = threadIdx.x / GROUP, warp = threadIdx.x / LANES;
     if (threadIdx.x == 0) {
         *ticket = (int)atomicAdd(sums.ticket, 1u);
-        for (int i = 0; i < BARRIERS; i++) // a fetch; a lane of each warp that is done with a tile, or has written dq
+        // a fetch; a lane of each warp that is done with a tile, or has written dq
+        for (int i = 0; i < BARRIERS; i++)
             barrier_init(at.barrier(i), i < FREE || i == DQ_FREE ? 1 : i == DQ_FULL && D_QK <= 64 ? 4 : 8);
         barrier_init_done();
     }

@@ -1,4 +1,5 @@
-// wgmma_finish.cu: dq of the sums that wgmma_bwd.cu left. Grid: heads * ceil(rows / 64) blocks of 128, one per (head, tile).
+// wgmma_finish.cu: dq of the sums that wgmma_bwd.cu left. Grid: heads * ceil(rows / 64) blocks of 128, one
+// per (head, tile).
 
 extern "C" __global__ void __launch_bounds__(128, 1) kernel(const __grid_constant__ Args args) {
     Sums sums = sums_of(args, scratch_of(args));

@@ -1,12 +1,13 @@
-// wgmma_fwd.cu: attention forward of 16 bits on sm_90a. A block has 128 queries of one head: a warp that brings tiles of 128 keys
-// by TMA, two of them in flight, and two warpgroups with 64 queries each that take turns: while one multiplies, the other
-// computes exponentials. Numbers as in mma_fwd.cu.
+// wgmma_fwd.cu: attention forward of 16 bits on sm_90a. A block has 128 queries of one head: a warp that
+// brings tiles of 128 keys by TMA, two of them in flight, and two warpgroups with 64 queries each that take
+// turns: while one multiplies, the other computes exponentials. Numbers as in mma_fwd.cu.
 //
-// A turn of a warpgroup: s = q k^T of tile i and out += p v of tile i - 1 are issued together; the softmax of s runs beside
-// the second of them. p is packed when that one is done, so that the registers that it reads are not written too early.
+// A turn of a warpgroup: s = q k^T of tile i and out += p v of tile i - 1 are issued together; the softmax of
+// s runs beside the second of them. p is packed when that one is done, so that the registers that it reads
+// are not written too early.
 //
-// Grid as mma_fwd.cu with ROWS 128; 384 threads. Dynamic shared memory: 5 tiles of 128 rows, 128 Limits, 9 barriers.
-// Maps: q, k, v.
+// Grid as mma_fwd.cu with ROWS 128; 384 threads. Dynamic shared memory: 5 tiles of 128 rows, 128 Limits, 9
+// barriers. Maps: q, k, v.
 
 constexpr int ROWS = 128, KEYS = 128, TILE_BYTES = Slabs<D_QK, 128>::BYTES, GROUP = 128;
 
@@ -177,7 +178,8 @@ extern "C" __global__ void __launch_bounds__(3 * GROUP, 1)
         limits[threadIdx.x] = row_limits(args, row0 + threadIdx.x);
     if (threadIdx.x == GROUP) {
         for (int i = 0; i < BARRIERS; i++)
-            barrier_init(at.barrier(i), i < K_FREE ? 1 : 8); // a fetch, or a lane of each warp that is done with a tile
+            // a fetch, or a lane of each warp that is done with a tile
+            barrier_init(at.barrier(i), i < K_FREE ? 1 : 8);
         barrier_init_done();
     }
     __syncthreads();

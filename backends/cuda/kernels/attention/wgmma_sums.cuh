@@ -1,7 +1,8 @@
 // wgmma_sums.cuh: where the sums of dq lie: in the scratch memory, behind what mma_bwd.cuh keeps there.
 //
-// Of a (head, tile of 64 queries), 64 D_QK numbers in the order of registers: group of 64 columns, register, thread. The first
-// to add writes. Before them counters [heads][tiles] and the ticket, zeros at first, rounded up to 16 bytes.
+// Each (head, tile of 64 queries) has 64 D_QK numbers in the order of registers: group of 64 columns,
+// register, thread. The first to add writes. Before them counters [heads][tiles] and the ticket, zeros at
+// first, rounded up to 16 bytes.
 
 struct Sums {
     float *sums;

@@ -1,12 +1,16 @@
-// delta_bwd_mma.cu: step 0 of delta_rule_bwd.cu, of bf16, by mma.sync: what goes from block to block. A block of threads has
-// V_COLUMNS columns of a head's S and dS: forward, keeping S before each block of rows and V - .. of each row (E, which D is beta
-// times), then backward, keeping dS behind each block and dR; dv. Names: ir/program/commands/delta_rule_bwd.c.
+// delta_bwd_mma.cu: step 0 of delta_rule_bwd.cu, of bf16, by mma.sync: what goes from block to block. A block
+// of threads has V_COLUMNS columns of a head's S and dS: forward, keeping S before each block of rows and V -
+// .. of each row (E, which D is beta times), then backward, keeping dS behind each block and dR; dv. Names:
+// ir/program/commands/delta_rule_bwd.c.
 //
 // Multiply-adds of matmuls for a row of a head, as delta_mma.cu counts them:
-//   K S, K^T D; K dS, K^T Y, Q^T dO      5 d_k d_v           K K^T twice, Q K^T    3 (3/4) L d_k, d_v / V_COLUMNS times
-//   E; P^T dO, dR                        3 (5/8) L d_v       (I + A)^-1 twice, by scalars
-// All factors but K, Q and what is stored of dO are sums of two bf16: 2 products for K^T D, K^T Y, Q^T dO and P^T dO, 3 for
-// E and dR, and for K S and K dS, of whose states there are sums of three; dR and dS have the tolerance of fp32.
+//   K S, K^T D; K dS, K^T Y, Q^T dO   5 d_k d_v
+//   K K^T twice, Q K^T                3 (3/4) L d_k in every block of threads; there are d_v / V_COLUMNS
+//   E; P^T dO, dR                     3 (5/8) L d_v
+//   (I + A)^-1 twice                  by scalars
+// All factors but K, Q and what is stored of dO are sums of two bf16: 2 products for K^T D, K^T Y, Q^T dO and
+// P^T dO, 3 for E and dR, and for K S and K dS, of whose states there are sums of three; dR and dS have the
+// tolerance of fp32.
 //
 // Grid: heads times d_v / V_COLUMNS.
 
@@ -23,7 +27,7 @@ DEVICE void store_rows(const float (&sums)[PART / 8][4], const Delta &c, u64 of,
         }
 }
 
-// ---- forward ----------------------------------------------------------------------------------------------------------
+// ---- forward ---------------------------------------------------------------------------------------------
 
 DEVICE void forward(const Delta &c, const Scratch &scratch, char *memory, const Place &p) {
     State s;
@@ -66,7 +70,7 @@ DEVICE void forward(const Delta &c, const Scratch &scratch, char *memory, const 
     }
 }
 
-// ---- backward ---------------------------------------------------------------------------------------------------------
+// ---- backward --------------------------------------------------------------------------------------------
 
 // P, in the place of A, a sum of two.
 DEVICE void find_p(char *memory, const Place &p) {

@@ -1,13 +1,18 @@
-// delta_mma.cu: delta_rule of bf16 by mma.sync, in blocks of 64 rows of a document (BLOCK). A block of threads has V_COLUMNS
-// columns of the state of a head: it goes through the rows block by block. Names: ir/program/commands/delta_rule.c.
+// delta_mma.cu: delta_rule of bf16 by mma.sync, in blocks of 64 rows of a document (BLOCK). A block of
+// threads has V_COLUMNS columns of the state of a head: it goes through the rows block by block. Names:
+// ir/program/commands/delta_rule.c.
 //
-// Multiply-adds of matmuls for a row of a head, of L = 64 rows a block, what lies above a diagonal in tiles of 16 left out:
-//   K S, Q S, K^T D   3 d_k d_v              K K^T, Q K^T   2 (3/4) L d_k, of every block of threads: d_v / V_COLUMNS of them
-//   T R, P D          2 (5/8) L d_v          T = (I + A)^-1 in fp32, by scalars: 10 + 6 products of 16 x 16 x 16 a block
-// S, R, which is without beta, and D of K^T D are sums of two bf16 each, T too, and what is smaller than 2^-17 of a product is left out: so
-// 2 products for K^T D, 3 for T R, which is without the I of T, and 3 for K S, of which S is a sum of three. P, and D beside it, are rounded to bf16; so is S in Q S.
+// Multiply-adds of matmuls for a row of a head, of L = 64 rows a block, what lies above a diagonal in tiles
+// of 16 left out:
+//   K S, Q S, K^T D   3 d_k d_v
+//   K K^T, Q K^T      2 (3/4) L d_k in every block of threads; there are d_v / V_COLUMNS
+//   T R, P D          2 (5/8) L d_v
+//   T = (I + A)^-1    10 + 6 products of 16 x 16 x 16 a block, in fp32, by scalars
+// S, R, which is without beta, and D of K^T D are sums of two bf16 each, T too, and what is smaller than
+// 2^-17 of a product is left out: so 2 products for K^T D, 3 for T R, which is without the I of T, and 3 for
+// K S, of which S is a sum of three. P, and D beside it, are rounded to bf16; so is S in Q S.
 //
-// Of the state a warp has 16 rows, in registers, in fp32.
+// A warp has 16 rows of the state, in registers, in fp32.
 //
 // Grid: heads times d_v / V_COLUMNS.
 

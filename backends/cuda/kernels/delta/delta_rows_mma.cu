@@ -1,16 +1,18 @@
-// delta_rows_mma.cu: steps 1 and 2 of delta_rule_bwd.cu, of bf16, by mma.sync: what rows of a block give each other, and what they
-// have of the states before and behind it. A block of threads has the rows of a block and a head of k, whose heads of v come one
-// after the other. Names: ir/program/commands/delta_rule_bwd.c; B and C as delta_rule_bwd.cu has them.
+// delta_rows_mma.cu: steps 1 and 2 of delta_rule_bwd.cu, of bf16, by mma.sync: what rows of a block give each
+// other, and what they have of the states before and behind it. A block of threads has the rows of a block
+// and a head of k, whose heads of v come one after the other. Names: ir/program/commands/delta_rule_bwd.c; B
+// and C as delta_rule_bwd.cu has them.
 //
 // Multiply-adds of matmuls for a row of a head, as delta_mma.cu counts them:
 //   dO S^T, dR S^T, D dS^T               3 d_k d_v           dO D^T, dR D^T         2 (3/4) L d_v
 //                                                            C K, B K, C^T Q, B^T K 4 (5/8) L d_k
-// All factors but K, Q and dO are sums of two bf16: 2 products, or 3 where both are; the gradients of decay are differences of
-// what they give, with the tolerance of fp32.
+// All factors but K, Q and dO are sums of two bf16: 2 products, or 3 where both are; the gradients of decay
+// are differences of what they give, with the tolerance of fp32.
 //
 // Grid: windows of BLOCK rows, of which those blocks are that begin there, times heads of k.
 
-constexpr int K_PART = (D_K / 16 + 1) / 2 * 16, K_SUMS = K_PART / 8; // of columns of k, of a warp: the first part, no less than the other
+// of columns of k, of a warp: the first part, no less than the other
+constexpr int K_PART = (D_K / 16 + 1) / 2 * 16, K_SUMS = K_PART / 8;
 constexpr int BLOCK_SUMS = 4;                                       // 32 columns of a matrix of the block
 
 // Tiles in shared memory: X and X_LOW are a sum. C and B stand where S and dS were.
@@ -24,13 +26,15 @@ struct Places {
                          ALL = SUMS + (4 * BLOCK + WARPS) * 4;
 };
 
-// What a block of rows gives dc, of two parts of columns: of each row, and of the last one for it; of the states together.
+// What a block of rows gives dc, of two parts of columns: of each row, and of the last one for it; of the
+// states together.
 struct Sums {
     float dc[2][BLOCK], behind[2][BLOCK], whole[WARPS];
 };
 static_assert(sizeof(Sums) == (4 * BLOCK + WARPS) * 4, "as Places has it");
 
-// Where a thread stands: a strip of 16 rows, a part of columns; a lane has two rows of it, two columns of eight each.
+// Where a thread stands: a strip of 16 rows, a part of columns; a lane has two rows of it, two
+// columns of eight each.
 struct PlaceOfRows {
     int key, head, warp, lane, strip, part;
     // The compiler knows nothing of them anew: addresses that follow from them keep no registers meanwhile.
@@ -49,7 +53,7 @@ struct PlaceOfRows {
     }
 };
 
-// ---- tiles ------------------------------------------------------------------------------------------------------------
+// ---- tiles -----------------------------------------------------------------------------------------------
 
 // Four neighbours, as sums.
 DEVICE void keep_four(char *memory, int high, int low, int row, int column, float4 x, float factor) {
@@ -91,9 +95,10 @@ DEVICE float fill_state(char *memory, u64 of, u64 other, int head, int slice) {
     return sum;
 }
 
-// ---- products ---------------------------------------------------------------------------------------------------------
+// ---- products --------------------------------------------------------------------------------------------
 
-// sums += rows row0 .. of tile a times 8 `columns` rows from `column` on of tile b: [16, V_COLUMNS] x [8 columns, V_COLUMNS]^T
+// sums += rows row0 .. of tile a times 8 `columns` rows from `column` on of tile b: [16, V_COLUMNS] x [8
+// columns, V_COLUMNS]^T
 template <int N>
 DEVICE void add_scores(float (&sums)[N][4], unsigned a, int row0, unsigned b, int column, int lane, int columns = N) {
     unsigned left_base = left_address<V_COLUMNS>(a + row0 * TileV::PITCH, lane),
@@ -114,7 +119,8 @@ DEVICE void add_scores(float (&sums)[N][4], unsigned a, int row0, unsigned b, in
     }
 }
 
-// Of two sums.
+// add_scores of two matrices that are each a sum of two parts, a + a_low and b + b_low; the product of both
+// low parts is left out.
 template <int N>
 DEVICE void add_scores_of_sums(float (&sums)[N][4], char *memory, int a, int row0, int b, int b_low, int column, int lane,
                                int columns = N) {
@@ -179,7 +185,7 @@ DEVICE void add_by_upper(float (&x)[K_SUMS][4], char *memory, int left, int left
     add_transposed<BLOCK, D_K>(x, shared_address(memory + left), 16 * p.strip, of, p.part * K_PART, p.strip, p.lane, p.sums());
 }
 
-// ---- a head of v ------------------------------------------------------------------------------------------------------
+// ---- a head of v -----------------------------------------------------------------------------------------
 
 // The states before and behind a block; 0: there is none.
 struct States {
@@ -222,7 +228,8 @@ DEVICE void store_sums(char *memory, const Delta &c, const Scratch &s, const Row
     set_of_row(c, s.behind, b.row0 + row, head, 1, 0, behind);
 }
 
-// What a head adds to dq and dk of its head of k. Of the products that go there one is in registers at a time.
+// What a head adds to dq and dk of its head of k. One of the products that are added there is in
+// registers at a time.
 DEVICE void add_head(float (&dq)[K_SUMS][4], float (&dk)[K_SUMS][4], char *memory, const Delta &c, const Scratch &s, const Rows &b,
                      PlaceOfRows p) {
     p.hide();
@@ -320,7 +327,7 @@ DEVICE void add_head(float (&dq)[K_SUMS][4], float (&dk)[K_SUMS][4], char *memor
     __syncthreads(); // numbers and sums are done with
 }
 
-// ---- rows -------------------------------------------------------------------------------------------------------------
+// ---- rows ------------------------------------------------------------------------------------------------
 
 DEVICE void store_gradient(const Operand &to, const float (&x)[K_SUMS][4], const Rows &b, const PlaceOfRows &p) {
 #pragma unroll

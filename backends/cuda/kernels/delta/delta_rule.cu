@@ -1,5 +1,6 @@
-// delta_rule.cu: o and next, row by row. A thread owns a column of a head's state, which stands in next, or, where that is
-// absent, in the scratch memory: columns do not know of each other. So next may be the memory of state.
+// delta_rule.cu: o and next, row by row. A thread owns a column of a head's state, which stands in next,
+// or, where that is absent, in the scratch memory: columns do not know of each other. So next may be the
+// memory of state.
 
 KERNEL(256) {
     const Delta c(args);

@@ -1,6 +1,7 @@
-// delta_rule_bwd.cu: the gradients of delta_rule, in four steps (STEP); of a block the sums of ir/program/commands/delta_rule_bwd.c.
-//   0  a thread per column of a head's state: forward, keeping S before each block and v - S^T k of each row, then backward,
-//      keeping dS behind each block and dR of each row; dv
+// delta_rule_bwd.cu: the gradients of delta_rule, in four steps (STEP); of a block the sums of
+// ir/program/commands/delta_rule_bwd.c.
+//   0  a thread per column of a head's state: forward, keeping S before each block and v - S^T k of each row,
+//      then backward, keeping dS behind each block and dR of each row; dv
 //   1  a thread per row, head and row before it in the block: B and C
 //   2  a block per row and head of k: dq, dk over its heads of v in their order, and what dc of a row is
 //   3  a thread per row and head: dbeta; ddecay of a block; dstate
@@ -11,7 +12,8 @@ DEVICE REAL load_do_of(const Delta &c, int t, int head, int i) {
 DEVICE REAL d_of(const Delta &c, const Scratch &s, int j, int head, int i) {
     return c.beta(j, head) * of_row(c, s.errors, j, head, D_V, i);
 }
-// e^(c_t - c_j) of rows of a block, by the decays between them: where others are large, little would be left of a difference.
+// e^(c_t - c_j) of rows of a block, by the decays between them: where others are large, little would be left
+// of a difference.
 DEVICE REAL between(const Delta &c, int t, int j, int head) {
     REAL sum = 0;
     for (j++; j <= t; j++)

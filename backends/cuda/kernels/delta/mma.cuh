@@ -1,5 +1,5 @@
-// mma.cuh: what the delta rule's kernels for tensor cores share: what attention/tiles.cuh asks for, the numbers of a block's
-// rows, pairs of fp32 as two bf16 each.
+// mma.cuh: what the delta rule's kernels for tensor cores share: what attention/tiles.cuh asks for, the
+// numbers of a block's rows, pairs of fp32 as two bf16 each.
 
 #define TYPE_Q 2 // bf16, in ir/base/dtypes.def
 constexpr int F32 = 1;
@@ -30,8 +30,8 @@ DEVICE Rows rows_at(const Delta &c, int row0, int lane) {
     return {row0, end, place == 0};
 }
 
-// Of rows: the running sum of decay, times log2(e), as a sum of two; beta; e^c, and e^(c_L - c). Rows that are not there have
-// beta 0 and the last sum.
+// What a block's rows have: the running sum of decay, times log2(e), as a sum of two; beta; e^c, and e^(c_L -
+// c). Rows that are not there have beta 0 and the last sum.
 struct Numbers {
     float high[BLOCK], low[BLOCK], beta[BLOCK], begin[BLOCK], end[BLOCK];
     // e^(c_i - c_j)

@@ -1,5 +1,5 @@
-// mma_block.cuh: of the delta rule's kernels for tensor cores: what a block of threads has in shared memory, products of tiles,
-// (I + A)^-1, the state of a head.
+// mma_block.cuh: of the delta rule's kernels for tensor cores: what a block of threads has in shared memory,
+// products of tiles, (I + A)^-1, the state of a head.
 //
 // Defined: V_COLUMNS (of a state, of a block of threads). Dynamic shared memory: Memory::ALL (cuda_delta.c).
 
@@ -18,8 +18,8 @@ constexpr int D_TILES = 2; // diag(e^c) dO is a sum of two
 constexpr int D_TILES = 1;
 #endif
 
-// Tiles in shared memory: X and X_LOW are a sum, or one behind the other. Of S there is a third part, in the place of T, which
-// comes when S was multiplied with K.
+// Tiles in shared memory: X and X_LOW are a sum, or one behind the other. S has a third part, in the place of
+// T, which comes when S was multiplied with K.
 struct Memory {
     static constexpr int K = 0, Q = K + BLOCK * TileK::PITCH, S = Q + BLOCK * TileK::PITCH, S_LOW = S + D_K * TileV::PITCH,
                          V = S_LOW + D_K * TileV::PITCH, R = V + BLOCK * TileV::PITCH, R_LOW = R + BLOCK * TileV::PITCH,
@@ -30,7 +30,7 @@ struct Memory {
 
 static_assert(D_K * TileV::PITCH <= 2 * BLOCK * TileBlock::PITCH, "a part of S stands in the place of T");
 
-// ---- pairs ------------------------------------------------------------------------------------------------------------
+// ---- pairs -----------------------------------------------------------------------------------------------
 
 // Two neighbours of a row as a sum of two bf16 each.
 struct Split {
@@ -50,8 +50,8 @@ template <int SIZE> DEVICE unsigned *pair_at(char *tile, int row, int column) {
     return (unsigned *)(tile + Tile<SIZE>::at(row, column / 8) + column % 8 * 2);
 }
 
-// Fills a tile with rows row0 .. end - 1 of an operand; the others of BLOCK become 0. As Tile::fill, but for an endless
-// compilation: NVRTC 13.0.88 does not come back from that one within a loop over blocks.
+// Fills a tile with rows row0 .. end - 1 of an operand; the others of BLOCK become 0. As Tile::fill, but for
+// an endless compilation: NVRTC 13.0.88 does not come back from that one within a loop over blocks.
 template <int SIZE, int THREADS> DEVICE void fill(unsigned tile, const Operand &from, int row0, int column, int end) {
 #pragma unroll 1
     for (int i = threadIdx.x; i < BLOCK * Tile<SIZE>::PIECES; i += THREADS) {
@@ -61,7 +61,7 @@ template <int SIZE, int THREADS> DEVICE void fill(unsigned tile, const Operand &
     }
 }
 
-// ---- products of a strip of 16 rows -----------------------------------------------------------------------------------
+// ---- products of a strip of 16 rows ----------------------------------------------------------------------
 
 template <int N> DEVICE void clear(float (&sums)[N][4]) {
 #pragma unroll
@@ -69,7 +69,8 @@ template <int N> DEVICE void clear(float (&sums)[N][4]) {
         sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0;
 }
 
-// sums += rows row0 .. of tile a [16, 16 steps] times columns of tile b [16 steps, 8 columns] from `column` on
+// sums += rows row0 .. of tile a [16, 16 steps] times columns of tile b [16 steps, 8 columns]
+// from `column` on
 template <int LEFT, int RIGHT, int N>
 DEVICE void add_product(float (&sums)[N][4], unsigned a, int row0, unsigned b, int column, int steps, int lane, int columns = N) {
     unsigned left_base = left_address<LEFT>(a + row0 * Tile<LEFT>::PITCH, lane), right_base[N / 2];
@@ -94,8 +95,8 @@ DEVICE void add_product(float (&sums)[N][4], unsigned a, int row0, unsigned b, i
     }
 }
 
-// sums += rows row0 .. of the transpose of tile a [16 steps, LEFT] times 8 `columns` columns of tile b from `column` on, of steps from
-// `first` on
+// sums += rows row0 .. of the transpose of tile a [16 steps, LEFT] times 8 `columns` columns of tile b from
+// `column` on, of steps from `first` on
 template <int LEFT, int RIGHT, int N>
 DEVICE void add_transposed(float (&sums)[N][4], unsigned a, int row0, unsigned b, int column, int first, int lane, int columns = N) {
     unsigned left_base = Tile<LEFT>::beside(right_address<LEFT>(a, lane), 0, row0 / 16), right_base[N / 2];
@@ -139,10 +140,10 @@ template <int N> DEVICE void scores(float (&sums)[N][4], unsigned a, int row0, u
     }
 }
 
-// ---- T = (I + A)^-1 ---------------------------------------------------------------------------------------------------
+// ---- T = (I + A)^-1 --------------------------------------------------------------------------------------
 
-// Of A there are the blocks of 16 x 16 below the diagonal and on it. T's on the diagonal take the place of A's; that of rows
-// 16 i .. and columns 16 j .., j < i, stands in the place (j, i).
+// A block of A: those of 16 x 16 below the diagonal and on it are kept. T's on the diagonal take the place of
+// A's; T's of rows 16 i .. and columns 16 j .., j < i, stands in the place (j, i).
 DEVICE float *block_of(float *a, int i, int j) {
     return a + 16 * i * A_PITCH + 16 * j;
 }
@@ -187,7 +188,8 @@ DEVICE void store_inverse(char *memory, int row, int column, const float (&x)[4]
     *(uint2 *)pair_at<BLOCK>(memory + Memory::T_LOW, row, column) = make_uint2(first.low, second.low);
 }
 
-// By all threads: 64 a block, four columns of a row each. What is stored is T - I, whose factor need not be rounded for I.
+// By all threads: 64 a block, four columns of a row each. What is stored is T - I, whose factor need not be
+// rounded for I.
 DEVICE void invert(char *memory) {
     float *a = (float *)(memory + Memory::A);
     int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, pair = threadIdx.x / 64;
@@ -227,10 +229,10 @@ DEVICE void invert(char *memory) {
     }
 }
 
-// ---- A and the state --------------------------------------------------------------------------------------------------
+// ---- A and the state -------------------------------------------------------------------------------------
 
-// A, of columns that lie left of the diagonal; of_columns: with the beta of columns in place of rows, so that (I + A)^-1 R is of
-// R, and the result, without beta.
+// A, of columns that lie left of the diagonal; of_columns: with the beta of columns in place of rows, so that
+// (I + A)^-1 R is of R, and the result, without beta.
 DEVICE void find_a(char *memory, bool of_columns, int strip, int part, int lane) {
     const Numbers &of = *(const Numbers *)(memory + Memory::NUMBERS);
     float *a = (float *)(memory + Memory::A), sums[4][4];
@@ -327,9 +329,10 @@ DEVICE void keep_state(const State &s, char *memory, int warp, int lane) {
         }
 }
 
-// ---- D, or E, which D is beta times: to the same bits wherever a state is made ------------------------------------------
+// ---- D, or E, which D is beta times: to the same bits wherever a state is made ---------------------------
 
-// Where a thread stands: a strip of 16 rows, of which PART columns; a lane has two rows of it, two columns of eight each.
+// Where a thread stands: a strip of 16 rows, of which PART columns; a lane has two rows of it, two
+// columns of eight each.
 struct Place {
     int head, slice, warp, lane, strip, part, column0;
     bool has_part, has_state;
@@ -350,7 +353,7 @@ struct Place {
     __device__ __forceinline__ int column(int n) const {
         return column0 + 8 * n + lane % 4 * 2;
     }
-    // Of a head's columns.
+    // Likewise, counted from the head's first column.
     __device__ __forceinline__ int column_of_head(int n) const {
         return slice * V_COLUMNS + column(n);
     }

@@ -1,6 +1,7 @@
 // scratch.cuh: the scratch memory of delta_rule_bwd.
 //
-// Scratch memory, wide: ROWS (a multiple of BLOCK) rows of each; of states a row per block and one more, the columns of step 0.
+// Scratch memory, wide: ROWS (a multiple of BLOCK) rows of each; of states a row per block and one more, the
+// columns of step 0.
 
 struct Scratch : WideMemory {
     u64 states, dstates, errors, dr, b, c, decays, dc, behind;

@@ -1,8 +1,8 @@
-// states.cuh: what kernels share that keep a matrix for each head: delta_rule, ssd and their gradients. Blocks of rows, heads,
-// columns of a matrix, scratch memory.
+// states.cuh: what kernels share that keep a matrix for each head: delta_rule, ssd and their gradients.
+// Blocks of rows, heads, columns of a matrix, scratch memory.
 //
-// Defined: D_K, D_V (columns of a head), BLOCK (SBP_DELTA_BLOCK), KEY_OPERAND (k of the delta rule, b of ssd). Attributes:
-// ints 0, 1: heads, key_heads.
+// Defined: D_K, D_V (columns of a head), BLOCK (SBP_DELTA_BLOCK), KEY_OPERAND (k of the delta rule, b of
+// ssd). Attributes: ints 0, 1: heads, key_heads.
 
 #ifdef REAL_F64
 #define EXP sbp_exp_f64
@@ -32,7 +32,7 @@ struct Heads {
         return args.operands[KEY_OPERAND].first_row + t -
                INDEX_first(row_address(args.operands[first_OPERAND], t, first_BYTES));
     }
-    // Of its block, the first row that is there, and the row behind the last.
+    // The first row that is there in the block of row t; and the row behind the block's last.
     __device__ int begin(int t) const {
         return max(0, t - place(t) % BLOCK);
     }

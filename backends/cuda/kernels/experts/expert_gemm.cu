@@ -1,5 +1,5 @@
-// expert_gemm.cu: d = a op(b[e]) + bias[e] in the slots of expert e, a tile of them per block: rows of a tile are pairs. TB: op
-// transposes. Attributes: ints 0: a has a row for every slot.
+// expert_gemm.cu: d = a op(b[e]) + bias[e] in the slots of expert e, a tile of them per block: rows of a tile
+// are pairs. TB: op transposes. Attributes: ints 0: a has a row for every slot.
 
 static __shared__ u64 from_of[TILE], to_of[TILE]; // where a row of the tile begins in a, in d
 

@@ -1,5 +1,5 @@
-// expert_gemm_dw.cu: d[e] = d[e] + a^T b over the slots of expert e, in their order. A block per expert and tile of its d. Attributes:
-// ints 0, 1: a, b has a row for every slot; 2: adds to what is there.
+// expert_gemm_dw.cu: d[e] = d[e] + a^T b over the slots of expert e, in their order. A block per expert and
+// tile of its d. Attributes: ints 0, 1: a, b has a row for every slot; 2: adds to what is there.
 
 
 struct Sums {

@@ -1,5 +1,6 @@
-// expert_gemm_mma.cu: d = a op(b[e]) + bias[e] in the slots of expert e by tensor cores. Blocks go on in strides of the grid over the
-// tiles that there are, which the host does not know. TB: op transposes. Attributes: ints 0: a has a row for every slot.
+// expert_gemm_mma.cu: d = a op(b[e]) + bias[e] in the slots of expert e by tensor cores. Blocks go on in
+// strides of the grid over the tiles that there are, which the host does not know. TB: op transposes.
+// Attributes: ints 0: a has a row for every slot.
 
 enum { COPIES = TILE * DEEP / PIECE / THREADS }; // of a side and thread
 

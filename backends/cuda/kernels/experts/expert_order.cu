@@ -1,5 +1,6 @@
-// expert_order.cu: pairs and bounds. A block per expert; each of its warps goes through as many slots in their order, twice: it
-// counts those of lower experts and its own, then places its own behind those that the warps before it have.
+// expert_order.cu: pairs and bounds. A block per expert; each of its warps goes through as many slots in
+// their order, twice: it counts those of lower experts and its own, then places its own behind those that the
+// warps before it have.
 
 enum { WARPS = 8 };
 static __shared__ int lower_of[WARPS], own_of[WARPS];

@@ -1,7 +1,8 @@
-// experts.cuh: what the products of experts share: which slots an expert has. Step 0 (ranges.cu) leaves that in scratch memory.
+// experts.cuh: what the products of experts share: which slots an expert has. Step 0 (ranges.cu) leaves that
+// in scratch memory.
 
-// Numbers of one per expert each: where its pairs begin, how many it has, how many tiles of rows the experts before it have; behind
-// the last of those, how many all have.
+// Numbers of one per expert each: where its pairs begin, how many it has, how many tiles of rows the experts
+// before it have; behind the last of those, how many all have.
 struct Ranges {
     int *begin, *count, *tiles;
     int experts;

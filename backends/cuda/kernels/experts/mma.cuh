@@ -1,7 +1,8 @@
-// mma.cuh: what tiles.cuh wants of the products of experts by tensor cores: numbers of types (TYPE_Q: of both factors; TYPE_D), and
-// elements of an operand.
+// mma.cuh: what tiles.cuh wants of the products of experts by tensor cores: numbers of types (TYPE_Q: of both
+// factors; TYPE_D), and elements of an operand.
 
-// Rows of pairs, without a division: exact where pairs times slots of a row are below 2^32 (cuda_experts.c sees to that).
+// Rows of pairs, without a division: exact where pairs times slots of a row are below 2^32 (cuda_experts.c
+// sees to that).
 struct RowOf {
     int slots;
     u32 inverse;

@@ -1,8 +1,10 @@
-// mma_block.cuh: TILE x TILE (128 x 128) elements of a product by a block of 8 warps, each 32 x 64 of them, by mma.sync. DEEP terms at
-// a time of both sides are in shared memory, STAGES of those: cp.async fills one while another is multiplied. A side is a tile
-// whose rows are those of the product (TILE x DEEP), or, BY_TERMS, one whose rows are terms (DEEP x TILE).
+// mma_block.cuh: TILE x TILE (128 x 128) elements of a product by a block of 8 warps, each 32 x 64 of them,
+// by mma.sync. DEEP terms at a time of both sides are in shared memory, STAGES of those: cp.async fills one
+// while another is multiplied. A side is a tile whose rows are those of the product (TILE x DEEP), or,
+// BY_TERMS, one whose rows are terms (DEEP x TILE).
 
-enum { DEEP = 64, STAGES = 3, THREADS = 256, SIDE_BYTES = TILE * DEEP * 2, PIECE = 8 }; // PIECE: elements of 16 bytes
+// PIECE: elements of 16 bytes
+enum { DEEP = 64, STAGES = 3, THREADS = 256, SIDE_BYTES = TILE * DEEP * 2, PIECE = 8 };
 
 typedef Tile<DEEP> RowTile;
 typedef Tile<TILE> TermTile;
@@ -60,8 +62,8 @@ DEVICE void multiply_stage(float (&sums)[2][8][4], unsigned stage, const Place &
     }
 }
 
-// A Product has depth, the number of terms, and load(stage, term): asks for the terms from there on, each stage once, in order.
-// `works`: whether this warp has any rows. Who comes back may fill shared memory anew.
+// A Product has depth, the number of terms, and load(stage, term): asks for the terms from there on, each
+// stage once, in order. `works`: whether this warp has any rows. Who comes back may fill shared memory anew.
 template <bool A_BY_TERMS, bool B_BY_TERMS, class Product>
 DEVICE void multiply_block(float (&sums)[2][8][4], Product &product, unsigned memory, const Place &place, bool works) {
 #pragma unroll

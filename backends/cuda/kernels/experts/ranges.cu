@@ -1,6 +1,6 @@
-// ranges.cu: step 0 of the products of experts: which pairs an expert has, and tiles of TILE of them (experts.cuh). One block. An
-// expert whose bounds or pairs are not in range has none. That pairs are in range is looked at for all at once; only where one is
-// not, each expert's are.
+// ranges.cu: step 0 of the products of experts: which pairs an expert has, and tiles of TILE of them
+// (experts.cuh). One block. An expert whose bounds or pairs are not in range has none. That pairs are in
+// range is looked at for all at once; only where one is not, each expert's are.
 
 enum { WARPS = 32 };
 static __shared__ int tiles_of[WARPS];

@@ -1,6 +1,7 @@
-// route.cu: index[r, :] = the columns of the k largest of scores[r, :], the largest first. A warp per row: each choice is the best
-// of what comes behind the choice before it, so that nothing need be marked. What comes first is told by score and column alone: no
-// two are equal, and the same ones are chosen in any order of work.
+// route.cu: index[r, :] = the columns of the k largest of scores[r, :], the largest first. A warp per row:
+// each choice is the best of what comes behind the choice before it, so that nothing need be marked. What
+// comes first is told by score and column alone: no two are equal, and the same ones are chosen in any order
+// of work.
 
 struct Choice {
     REAL score;

@@ -1,5 +1,6 @@
-// ssd.cu: y and next, row by row. A thread owns a column of a head's state, which stands in next, or, where that is absent,
-// in the scratch memory: columns do not know of each other. So next may be the memory of state.
+// ssd.cu: y and next, row by row. A thread owns a column of a head's state, which stands in next, or,
+// where that is absent, in the scratch memory: columns do not know of each other. So next may be the
+// memory of state.
 
 KERNEL(256) {
     const Ssd s(args);

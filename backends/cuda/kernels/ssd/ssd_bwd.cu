@@ -1,11 +1,14 @@
-// ssd_bwd.cu: the gradients of ssd, in four steps (STEP); of a block the sums of ir/program/commands/ssd_bwd.c.
-//   0  a thread per column of a head's state: forward, keeping S before each block, then backward, keeping dS behind each
-//      block and dD of each row; dx
+// ssd_bwd.cu: the gradients of ssd, in four steps (STEP); of a block the sums of
+// ir/program/commands/ssd_bwd.c.
+//   0  a thread per column of a head's state: forward, keeping S before each block, then backward, keeping dS
+//      behind each block and dD of each row; dx
 //   1  a thread per row, head and row before it in the block: E
-//   2  a block per row and group: dc, db over its heads in their order, and what they say of the sums of decay
+//   2  a block per row and group: dc, db over its heads in their order, and what they add to the gradients of
+//      the sums of decay
 //   3  a thread per row and head: ddt; ddecay of a block; dstate
 //
-// Scratch memory, wide: rows in multiples of BLOCK; of states a row per block and one more, the columns of step 0.
+// Scratch memory, wide: rows in multiples of BLOCK; of states a row per block and one more, the
+// columns of step 0.
 
 struct Scratch : WideMemory {
     u64 states, dstates, dd, e, decays, sums, behind;
@@ -27,7 +30,8 @@ struct Scratch : WideMemory {
 DEVICE REAL load_dy_of(const Ssd &s, int t, int head, int i) {
     return LOAD_dy(row_address(s.args.operands[dy_OPERAND], t, dy_BYTES), head * D_V + i);
 }
-// e^(c_t - c_j) of rows of a block, by the decays between them: where others are large, little would be left of a difference.
+// e^(c_t - c_j) of rows of a block, by the decays between them: where others are large, little would be left
+// of a difference.
 DEVICE REAL between(const Ssd &s, int t, int j, int head) {
     REAL sum = 0;
     for (j++; j <= t; j++)
@@ -100,7 +104,8 @@ KERNEL(256) {
 
 #elif STEP == 2
 
-// Column i of row t of dc, db, and what both say of the sums of decay: of row t, and of the last row of its block.
+// Column i of row t of dc, db, and what both say of the sums of decay: of row t, and of the last
+// row of its block.
 struct Parts {
     REAL dc, db, sums, behind;
 };

@@ -1,6 +1,6 @@
-// attention.glsl: what the three attention shaders share. A workgroup of 128 works on tiles of TILE (32) query rows and
-// TILE keys: y = lane / 8 owns two rows of a tile, x = lane % 8 four columns of scores, or the columns x, x + 8, ..
-// of what is accumulated. Depth is staged through shared memory DEPTH at a time.
+// attention.glsl: what the three attention shaders share. A workgroup of 128 works on tiles of TILE (32)
+// query rows and TILE keys: y = lane / 8 owns two rows of a tile, x = lane % 8 four columns of scores, or the
+// columns x, x + 8, .. of what is accumulated. Depth is staged through shared memory DEPTH at a time.
 //
 // D_QK, D_V: sizes of a head. LOAD_q, q_OPERAND, q_BYTES and so on: the operands.
 
@@ -24,7 +24,8 @@ const int NOTHING = 0, SOME = 1, ALL = 2;
 #define TANH sbp_tanh_f32
 #endif
 
-shared REAL stage_a[TILE][DEPTH + 1], stage_b[TILE][DEPTH + 1]; // rows of two matrices, a piece of their columns
+// rows of two matrices, a piece of their columns
+shared REAL stage_a[TILE][DEPTH + 1], stage_b[TILE][DEPTH + 1];
 shared REAL weights[TILE][TILE + 1];                            // scores, probabilities, gradients of scores
 shared int row_position[TILE], row_first[TILE], row_end[TILE], row_own[TILE]; // of a tile of query rows
 shared bool key_seen[TILE];                                                   // by any row of the tile
@@ -40,7 +41,8 @@ void read_attributes() {
     softcap = ARG_NUMBER(1);
 }
 
-// What the rows of the query tile from row0 see. Rows that do not exist see nothing. Barriers are the caller's.
+// What the rows of the query tile from row0 see. Rows that do not exist see nothing. Barriers
+// are the caller's.
 void read_rows(Operand q, int row0) {
     if (LANE >= TILE)
         return;
@@ -139,8 +141,8 @@ void find_seen_keys(int key0, bool everything) {
             where[2 * y + m][4 * x + n] = s[m][n];
 #define for_elements [[dont_unroll]] for (int e = int(LANE); e < TILE * TILE; e += 128)
 
-// sums[2][..] += a tile of numbers times the rows of a matrix of `size` columns; begins with a barrier, so that they may have
-// just been written.
+// sums[2][..] += a tile of numbers times the rows of a matrix of `size` columns; begins with a barrier, so
+// that they may have just been written.
 #define ACCUMULATE(sums, tile, LOADER, operand, bytes, row0, head, size, WANTED)                                   \
     [[unroll]] for (int piece = 0; piece < ((size) + DEPTH - 1) / DEPTH; piece++) {                          \
         barrier();                                                                                           \

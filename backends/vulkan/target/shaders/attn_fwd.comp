@@ -1,4 +1,5 @@
-// attn_fwd.comp: attention forward. A workgroup per (tile of query rows, head): keys in tiles, softmax on the way.
+// attn_fwd.comp: attention forward. A workgroup per (tile of query rows, head): keys in tiles,
+// softmax on the way.
 
 shared REAL row_largest[TILE], row_sum[TILE], row_factor[TILE], row_parts[128];
 

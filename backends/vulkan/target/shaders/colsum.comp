@@ -1,5 +1,5 @@
-// colsum.comp: dst[0, :] = beta dst[0, :] + sum over rows of src. A workgroup sums COLUMNS columns in LOCAL / COLUMNS
-// chains of rows, added up in order.
+// colsum.comp: dst[0, :] = beta dst[0, :] + sum over rows of src. A workgroup sums COLUMNS columns in LOCAL /
+// COLUMNS chains of rows, added up in order.
 
 shared REAL chains[LOCAL];
 

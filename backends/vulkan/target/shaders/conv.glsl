@@ -1,5 +1,6 @@
-// conv.glsl: what conv_rows and conv_rows_bwd share. An invocation does BLOCK rows of one channel; that of the first
-// rows of a channel does besides what lies outside the rows: next, or dstate with the rows that read it.
+// conv.glsl: what conv_rows and conv_rows_bwd share. An invocation does BLOCK rows of one channel;
+// that of the first rows of a channel does besides what lies outside the rows: next, or dstate with
+// the rows that read it.
 
 const int BLOCK = 16;
 

@@ -1,13 +1,13 @@
 // delta_rule_bwd.comp: the gradients of delta_rule, in four steps (STEP); of a block the sums of
 // ir/program/commands/delta_rule_bwd.c.
-//   0  an invocation per column of a head's state: forward, keeping S before each block and v - S^T k of each row, then
-//      backward, keeping dS behind each block and dR of each row; dv
+//   0  an invocation per column of a head's state: forward, keeping S before each block and v - S^T k of each
+//      row, then backward, keeping dS behind each block and dR of each row; dv
 //   1  an invocation per row, head and row before it in the block: B and C
 //   2  a workgroup per row and head of k: dq, dk over its heads of v in their order, and what dc of a row is
 //   3  an invocation per row and head: dbeta; ddecay of a block; dstate
 //
-// A row of work has what belongs to BLOCK rows: S and dS of the block that begins in them; of each row v - S^T k, dR, its part
-// of B and of C, c, and what it says of dc. The last row has the columns of step 0.
+// A row of work has what belongs to BLOCK rows: S and dS of the block that begins in them; of each row v -
+// S^T k, dR, its part of B and of C, c, and what it says of dc. The last row has the columns of step 0.
 
 const int OF_ERRORS = 2 * STATE, OF_DR = OF_ERRORS + BLOCK * D_V, OF_B = OF_DR + BLOCK * D_V, OF_C = OF_B + BLOCK * BLOCK;
 const int OF_DECAYS = OF_C + BLOCK * BLOCK, OF_DC = OF_DECAYS + BLOCK, OF_BEHIND = OF_DC + BLOCK;
@@ -29,7 +29,7 @@ uint64_t part(int from, int t, int head, int columns) {
     return work_at(t / BLOCK, from) + uint64_t((t % BLOCK * heads() + head) * columns) * uint64_t(WIDE_BYTES);
 }
 
-// Of its block, the first row that is there, and the row behind the last.
+// The first row that is there in the block of row t; and the row behind the block's last.
 int begin_of(int t) {
     return max(0, t - place(t) % BLOCK);
 }
@@ -41,7 +41,8 @@ int end_of(int t) {
 uint64_t do_row(int t, int head) {
     return row_address(args.operands[do_OPERAND], t, do_BYTES) + uint64_t(head * D_V * do_BYTES);
 }
-// e^(c_t - c_j) of rows of a block, by the decays between them: where others are large, little would be left of a difference.
+// e^(c_t - c_j) of rows of a block, by the decays between them: where others are large, little would be left
+// of a difference.
 REAL between(int t, int j, int head) {
     REAL sum = REAL(0.0);
     for (j++; j <= t; j++)

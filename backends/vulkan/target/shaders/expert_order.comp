@@ -1,6 +1,6 @@
-// expert_order.comp: pairs and bounds. A workgroup per expert; each of its invocations goes through as many slots in
-// their order, twice: it counts those of lower experts and its own, then places its own behind those of the invocations
-// before it.
+// expert_order.comp: pairs and bounds. A workgroup per expert; each of its invocations goes through as many
+// slots in their order, twice: it counts those of lower experts and its own, then places its own behind those
+// of the invocations before it.
 
 shared int lower_of[LOCAL], own_of[LOCAL];
 

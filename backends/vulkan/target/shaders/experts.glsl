@@ -1,6 +1,7 @@
-// experts.glsl: what the products of experts share: which slots an expert has. Step 0 (expert_ranges.comp) leaves that in
-// scratch memory: where the pairs of each begin, then how many each has. An invocation of step 1 computes PATCH x PATCH
-// (4 x 4) elements, straight from memory; what lies beyond the last row or column repeats it.
+// experts.glsl: what the products of experts share: which slots an expert has. Step 0 (expert_ranges.comp)
+// leaves that in scratch memory: where the pairs of each begin, then how many each has. An invocation of step
+// 1 computes PATCH x PATCH (4 x 4) elements, straight from memory; what lies beyond the last row or column
+// repeats it.
 
 int experts() {
     return args.operands[bounds_OPERAND].cols - 1;
@@ -30,7 +31,7 @@ uint64_t slot_address(Operand o, int pair, bool by_slot, int bytes) {
 #define REAL4 vec4
 #endif
 
-// Sums as in gemm: of chains of so many terms, then of chains.
+// Sums as in gemm: over chains of CHAIN terms, then over the chains.
 const int CHAIN = 256;
 REAL4 sums[PATCH], totals[PATCH];
 

@@ -1,4 +1,5 @@
-// gather.comp: dst[r, :] = table[index[r], :], 0 where the index is no row of the table. One invocation per element.
+// gather.comp: dst[r, :] = table[index[r], :], 0 where the index is no row of the table. One
+// invocation per element.
 
 #if BYTES == 1
 #define MEMORY M_u8

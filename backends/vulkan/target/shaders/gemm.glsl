@@ -1,8 +1,8 @@
 // gemm.glsl: what the variants of gemm share. d = alpha op(a) op(b) + beta c + bias; sums in REAL.
 // TA, TB: op transposes. LOAD_x, STORE_x, x_BYTES, x_OPERAND of the operands that are there.
 
-// Terms that one chain of sums has; then those sums are added. A single chain over a vocabulary of 50,000 loses more
-// than a digit of fp32.
+// Terms that one chain of sums has; then those sums are added. A single chain over a vocabulary of 50,000
+// loses more than a digit of fp32.
 const int BLOCK = 256;
 
 #ifdef SBP_REAL_F64

@@ -1,5 +1,5 @@
-// gemm_direct.comp: one invocation computes TILE x TILE (8 x 8) elements of d in registers, straight from memory:
-// what is fast on lavapipe, where shared memory is memory like any other.
+// gemm_direct.comp: one invocation computes TILE x TILE (8 x 8) elements of d in registers, straight from
+// memory: what is fast on lavapipe, where shared memory is memory like any other.
 
 shared REAL finished[LOCAL][64];
 
@@ -55,8 +55,8 @@ void main() {
                     sums[i][1] = fma(REAL4(x), right[2 * s + 1], sums[i][1]);
                 }
         }
-        // what is left of the depth, and all of it where d is narrower than a tile: rows and columns that do not
-        // exist repeat the last
+        // what is left of the depth, and all of it where d is narrower than a tile: rows and columns that do
+        // not exist repeat the last
         for (; k < end; k++) {
             REAL4 right[2];
             [[unroll]] for (int n = 0; n < 8; n++)

@@ -1,9 +1,10 @@
-// gemm_matrix.comp: a workgroup computes TILE x TILE elements of d by cooperative matrices of M x K by K x N (what the
-// device offers), inputs of 16 bits as they are, sums in fp32. DEPTH at a time of a and b stand in shared memory in the
-// order they have in memory; while they are multiplied the next ones come into registers. A subgroup computes ROWS x
-// COLUMNS, the more the wider it is.
+// gemm_matrix.comp: a workgroup computes TILE x TILE elements of d by cooperative matrices of M x K by K x N
+// (what the device offers), inputs of 16 bits as they are, sums in fp32. DEPTH at a time of a and b stand in
+// shared memory in the order they have in memory; while they are multiplied the next ones come into
+// registers. A subgroup computes ROWS x COLUMNS, the more the wider it is.
 //
-// float16_t stands for bf16 where a and b are bf16 (spirv_matrix.c): nothing here may convert it or count with it.
+// float16_t stands for bf16 where a and b are bf16 (spirv_matrix.c): nothing here may convert it
+// or count with it.
 
 layout(constant_id = 1) const uint M = 16u;
 layout(constant_id = 2) const uint N = 16u;

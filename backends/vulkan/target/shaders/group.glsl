@@ -1,5 +1,5 @@
-// group.glsl: reductions over a workgroup: within subgroups by the hardware, then over the subgroups in order. Every
-// invocation gets the result.
+// group.glsl: reductions over a workgroup: within subgroups by the hardware, then over the subgroups in
+// order. Every invocation gets the result.
 
 shared REAL group_values[LOCAL];
 

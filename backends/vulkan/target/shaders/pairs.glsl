@@ -1,6 +1,6 @@
-// pairs.glsl: what stands in for double where a device has none: numbers as two floats, x + y, with y at most half a
-// unit in the last place of x: 47 bits or more. f64 in memory is read and written by its bits; what is beyond the
-// range of fp32 becomes infinite or 0. Counts on every operation being done as it stands.
+// pairs.glsl: what stands in for double where a device has none: numbers as two floats, x + y, with y at most
+// half a unit in the last place of x: 47 bits or more. f64 in memory is read and written by its bits; what is
+// beyond the range of fp32 becomes infinite or 0. Counts on every operation being done as it stands.
 
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer M_f64bits { uvec2 v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer M_pair { vec2 v[]; };

@@ -1,5 +1,6 @@
 // prelude.glsl: begins every module, after the #version line and these definitions: SBP_MATRIX when there are
-// cooperative matrices, SBP_USE_F64 when a double occurs anywhere, SBP_REAL_F64 when values are computed in double, and, before it, rowmath.h.
+// cooperative matrices, SBP_USE_F64 when a double occurs anywhere, SBP_REAL_F64 when values are computed in
+// double, and, before it, rowmath.h.
 
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_scalar_block_layout : require
@@ -180,8 +181,8 @@ void store_f16(uint64_t at, int i, REAL x) {
 void store_bool(uint64_t at, int i, REAL x) {
     M_u8(at).v[i] = uint8_t(x != REAL(0.0) ? 1u : 0u);
 }
-// The nearest integer, of two that are as near the even one. By floor, as roundEven depends on the driver: lavapipe
-// (Mesa 22.3) rounds 127.5 to 127 where the CPU has AVX2 and no AVX-512.
+// The nearest integer, of two that are as near the even one. By floor, as roundEven depends on the driver:
+// lavapipe (Mesa 22.3) rounds 127.5 to 127 where the CPU has AVX2 and no AVX-512.
 REAL nearest(REAL x) {
     REAL below = floor(x), rest = x - below;
     bool odd = floor(below * REAL(0.5)) * REAL(2.0) != below;

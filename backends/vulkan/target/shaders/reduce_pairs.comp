@@ -16,7 +16,7 @@ vec2 combine(vec2 a, vec2 b) {
 #define NOTHING vec2(0.0)
 #endif
 
-// Of all invocations, in order; for the first alone.
+// The pairs of all invocations combined in order; the result is the first invocation's alone.
 vec2 of_group(vec2 x) {
     group_pairs[LANE] = x;
     barrier();

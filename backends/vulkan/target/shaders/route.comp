@@ -1,7 +1,8 @@
-// route.comp: index[r, :] = the columns of the k largest of scores[r, :], the largest first. An invocation per row: each
-// choice is the best of what comes behind the choice before it, so that nothing need be marked.
+// route.comp: index[r, :] = the columns of the k largest of scores[r, :], the largest first. An invocation
+// per row: each choice is the best of what comes behind the choice before it, so that nothing need be marked.
 
-// Whether score a of column i comes before b of j: larger, what is no number last; of equal ones the lower column.
+// Whether score a of column i comes before b of j: larger, what is no number last; of equal ones
+// the lower column.
 bool is_before(REAL a, int i, REAL b, int j) {
     bool a_is_nan = is_nan(a), b_is_nan = is_nan(b);
     if (a_is_nan || b_is_nan)

@@ -1,12 +1,14 @@
-// ssd_bwd.comp: the gradients of ssd, in four steps (STEP); of a block the sums of ir/program/commands/ssd_bwd.c.
-//   0  an invocation per column of a head's state: forward, keeping S before each block, then backward, keeping dS behind
-//      each block and dD of each row; dx
+// ssd_bwd.comp: the gradients of ssd, in four steps (STEP); of a block the sums of
+// ir/program/commands/ssd_bwd.c.
+//   0  an invocation per column of a head's state: forward, keeping S before each block, then backward,
+//      keeping dS behind each block and dD of each row; dx
 //   1  an invocation per row, head and row before it in the block: E
-//   2  a workgroup per row and group: dc, db over its heads in their order, and what they say of the sums of decay
+//   2  a workgroup per row and group: dc, db over its heads in their order, and what they add to the
+//      gradients of the sums of decay
 //   3  an invocation per row and head: ddt; ddecay of a block; dstate
 //
-// A row of work has what belongs to BLOCK rows: S and dS of the block that begins in them; of each row dD, its part of E, the
-// sum of decay, and what it says of that. The last row has the columns of step 0.
+// A row of work has what belongs to BLOCK rows: S and dS of the block that begins in them; of each row dD,
+// its part of E, the sum of decay, and what it says of that. The last row has the columns of step 0.
 
 const int OF_DD = 2 * STATE, OF_E = OF_DD + BLOCK * D_V, OF_DECAYS = OF_E + BLOCK * BLOCK, OF_SUMS = OF_DECAYS + BLOCK;
 const int OF_BEHIND = OF_SUMS + BLOCK;
@@ -28,7 +30,7 @@ uint64_t part(int from, int t, int head, int columns) {
     return work_at(t / BLOCK, from) + uint64_t((t % BLOCK * heads() + head) * columns) * uint64_t(WIDE_BYTES);
 }
 
-// Of its block, the first row that is there, and the row behind the last.
+// The first row that is there in the block of row t; and the row behind the block's last.
 int begin_of(int t) {
     return max(0, t - place(t) % BLOCK);
 }
@@ -40,7 +42,8 @@ int end_of(int t) {
 uint64_t dy_row(int t, int head) {
     return row_address(args.operands[dy_OPERAND], t, dy_BYTES) + uint64_t(head * D_V * dy_BYTES);
 }
-// e^(c_t - c_j) of rows of a block, by the decays between them: where others are large, little would be left of a difference.
+// e^(c_t - c_j) of rows of a block, by the decays between them: where others are large, little would be left
+// of a difference.
 REAL between(int t, int j, int head) {
     REAL sum = REAL(0.0);
     for (j++; j <= t; j++)
@@ -110,7 +113,8 @@ void main() {
 
 #elif STEP == 2
 
-// Column i of row t: what it adds to dc, db, and says of the sums of decay: of row t, and of the last row of its block.
+// Column i of row t: what it adds to dc, db, and says of the sums of decay: of row t, and of the last
+// row of its block.
 void parts_of(int t, int head, int i, out REAL dc, out REAL db, out REAL sums, out REAL behind) {
     int begin = begin_of(t), end = end_of(t);
     uint64_t state = begin > 0 ? states_at(begin / BLOCK) : args.operands[state_OPERAND].address;

@@ -1,8 +1,8 @@
-// states.glsl: what shaders share that keep a matrix for each head: delta_rule, ssd and their gradients. Blocks of rows, heads,
-// columns of a matrix.
+// states.glsl: what shaders share that keep a matrix for each head: delta_rule, ssd and their gradients.
+// Blocks of rows, heads, columns of a matrix.
 //
-// D_K, D_V: columns of a head; BLOCK: SBP_DELTA_BLOCK; KEY_OPERAND: k of the delta rule, b of ssd. Attributes: ints 0, 1: heads,
-// key_heads.
+// D_K, D_V: columns of a head; BLOCK: SBP_DELTA_BLOCK; KEY_OPERAND: k of the delta rule, b of ssd.
+// Attributes: ints 0, 1: heads, key_heads.
 
 #ifdef SBP_REAL_F64
 #define EXP sbp_exp_f64
