@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontends/weights/weights.h"
+#include "frontends/formats/weights/weights.h"
 
 typedef struct job {
     sbp_arena *arena;

@@ -1,18 +1,18 @@
 /* frontend.c: finds out what a path holds, has it loaded, and applies what the options say about every
  * parameter: which are trained, how they are kept, and whether the weights fit. */
-#include "frontends/loading.h"
+#include "frontends/source/loading.h"
 
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontends/files/hub_fetch.h"
-#include "frontends/files/named_path.h"
+#include "frontends/formats/files/hub_fetch.h"
+#include "frontends/formats/files/named_path.h"
+#include "frontends/formats/template/template_source.h"
+#include "frontends/formats/tokenizer/tokenizer.h"
+#include "frontends/formats/weights/onnx_file.h"
+#include "frontends/formats/weights/recipe.h"
 #include "frontends/lora/lora.h"
-#include "frontends/template/template_source.h"
-#include "frontends/tokenizer/tokenizer.h"
-#include "frontends/weights/onnx_file.h"
-#include "frontends/weights/recipe.h"
 
 sbp_model_options sbp_model_options_for(sbp_dtype compute) {
     return (sbp_model_options){.compute = compute,

@@ -1,7 +1,7 @@
 /* pipeline.c: runs the passes of passes.def in order: which takes what, and what it gives. */
 #include <string.h>
 
-#include "passes/lowering.h"
+#include "passes/lower/lowering.h"
 
 typedef enum pass {
 #define PASS(name, description) PASS_##name,

@@ -77,7 +77,7 @@ cases() {
                 "sbpc compile models/$path -o plan.bin --seq-len 64 --chunk 16 --print-after $pass"
         done
     done
-    for topic in '' all $(sed -n 's/^GROUP(\([A-Z]*\), .*/\L\1/p' "$top/runtime/cli/options/options.def"); do
+    for topic in '' all $(sed -n 's/^GROUP(\([A-Z]*\), .*/\L\1/p' "$top/runtime/options/options.def"); do
         for line in sbpc 'sbpc compile' 'sbpc inspect' 'sbpc fit' sbprun 'sbprun check' 'sbprun export' 'sbprun tokenize'; do
             printf '%s\t%s\n' "help:${line// /-}-$topic" "$line --help $topic"
         done

@@ -1,7 +1,7 @@
 /* gguf.c: opens a GGUF file, and builds the model that it describes. */
 #include "frontends/gguf/gguf.h"
 
-#include "frontends/weights/recipe.h"
+#include "frontends/formats/weights/recipe.h"
 
 #include <stdio.h>
 #include <string.h>

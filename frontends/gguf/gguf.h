@@ -1,10 +1,10 @@
 /* gguf.h: GGUF files. Each is described as a Hugging Face config.json (gguf_config.c), its tensors go by Hugging Face's
- * names (frontends/weights/gguf_view.c); the graph is then built as for a Hugging Face directory. */
+ * names (frontends/formats/weights/gguf_view.c); the graph is then built as for a Hugging Face directory. */
 #ifndef SBP_FRONTENDS_GGUF_GGUF_H
 #define SBP_FRONTENDS_GGUF_GGUF_H
 
-#include "frontends/loading.h"
-#include "frontends/weights/gguf_table.h"
+#include "frontends/formats/weights/gguf_table.h"
+#include "frontends/source/loading.h"
 
 typedef struct sbp_gguf_source {
     sbp_loading *loading;

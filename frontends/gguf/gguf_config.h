@@ -4,8 +4,8 @@
 #ifndef SBP_FRONTENDS_GGUF_GGUF_CONFIG_H
 #define SBP_FRONTENDS_GGUF_GGUF_CONFIG_H
 
-#include "frontends/loading.h"
-#include "frontends/weights/gguf_table.h"
+#include "frontends/formats/weights/gguf_table.h"
+#include "frontends/source/loading.h"
 #include "ir/base/json_write.h"
 
 typedef struct sbp_gguf_config {

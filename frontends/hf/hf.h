@@ -11,8 +11,8 @@
 #ifndef SBP_FRONTENDS_HF_HF_H
 #define SBP_FRONTENDS_HF_HF_H
 
-#include "frontends/loading.h"
-#include "frontends/weights/weights.h"
+#include "frontends/formats/weights/weights.h"
+#include "frontends/source/loading.h"
 #include "ir/base/json.h"
 
 typedef struct sbp_hf {
@@ -441,6 +441,6 @@ void sbp_hf_decoder_build(sbp_hf *hf, const sbp_hf_decoder *decoder);
 /* ---- registry -------------------------------------------------------------------------------------- */
 
 #define ARCHITECTURE(model_type, function) void function(sbp_hf *hf);
-#include "frontends/registry.def"
+#include "frontends/hf/registry.def"
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "frontends/weights/recipe.h"
+#include "frontends/formats/weights/recipe.h"
 
 enum { MAX_LAYERS = 1000 }; /* several times more than any model has; a bound for time and memory */
 

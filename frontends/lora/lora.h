@@ -26,7 +26,7 @@
 #ifndef SBP_FRONTENDS_LORA_LORA_H
 #define SBP_FRONTENDS_LORA_LORA_H
 
-#include "frontends/loading.h"
+#include "frontends/source/loading.h"
 
 /* Changes the module of the model that was loaded: parameters, adapters, what is trained. SBP_USAGE where the
  * options fit no module, or ask for what is not built. *targets: what the options have become, for the

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "frontends/weights/recipe.h"
+#include "frontends/formats/weights/recipe.h"
 #include "ir/base/pattern.h"
 
 #define PREFIX "base_model.model."

@@ -29,7 +29,7 @@
 #ifndef SBP_FRONTENDS_OBJECTIVES_OBJECTIVE_H
 #define SBP_FRONTENDS_OBJECTIVES_OBJECTIVE_H
 
-#include "frontends/head.h"
+#include "frontends/source/head.h"
 #include "ir/graph/graph.h"
 
 /* Names of statistics of routers, results of @model [experts]: choices and probabilities of all rows. */
@@ -56,7 +56,7 @@ typedef struct sbp_objective {
     sbp_objective_request request;
     sbp_dtype dtype;              /* of logp, entropy, hit: fp32 or fp64 */
     sbp_value logp, entropy, hit; /* of @prepare: SBP_NO_VALUE */
-    sbp_value value;              /* where the head has one (frontends/head.h) */
+    sbp_value value;              /* where the head has one (frontends/source/head.h) */
     const char *counted;   /* a row input: where it is 0, nothing of logp, entropy, hit and value is read */
     sbp_setting *settings; /* that it has asked for */
     int32_t setting_count, setting_capacity;

@@ -24,10 +24,10 @@
 #ifndef SBP_FRONTENDS_ONNX_ONNX_H
 #define SBP_FRONTENDS_ONNX_ONNX_H
 
-#include "frontends/files/protojson.h"
-#include "frontends/loading.h"
+#include "frontends/formats/files/protojson.h"
+#include "frontends/formats/weights/onnx_tensor.h"
 #include "frontends/onnx/onnx_numbers.h"
-#include "frontends/weights/onnx_tensor.h"
+#include "frontends/source/loading.h"
 
 /* ---- the model as it is written (onnx_json.c) -------------------------------------------------------- */
 

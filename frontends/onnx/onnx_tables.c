@@ -1,8 +1,8 @@
 /* onnx_tables.c: constant tensors as expressions in the index of their elements: frozen initializers, of
  * which only what is used becomes a parameter, and bands (masks kept as matrices), which become comparisons.
  */
+#include "frontends/formats/weights/recipe.h"
 #include "frontends/onnx/onnx.h"
-#include "frontends/weights/recipe.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 sbp_tensor *sbp_tensor_create(sbp_arena *arena, const sbp_type *type, const sbp_sizes *sizes) {
     sbp_tensor *tensor = SBP_NEW(arena, sbp_tensor);

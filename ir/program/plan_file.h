@@ -21,7 +21,7 @@ enum { SBP_PLAN_VERSION = 3, SBP_PLAN_MAX_SECTIONS = 64, SBP_PLAN_NAME_BYTES = 1
 
 /* The sections that version 3 knows; each may be empty except the first three. */
 #define SBP_PLAN_PROGRAM "program"     /* text (ir/program/program.h) */
-#define SBP_PLAN_TENSORS "tensors"     /* JSON (frontends/weights/tensor_table.h) */
+#define SBP_PLAN_TENSORS "tensors"     /* JSON (frontends/formats/weights/tensor_table.h) */
 #define SBP_PLAN_META "meta"           /* JSON: resolved compile options, model info, run-time defaults */
 #define SBP_PLAN_TOKENIZER "tokenizer" /* the text of tokenizer.json */
 #define SBP_PLAN_TEMPLATE "template"   /* chat template */

@@ -2,7 +2,7 @@
  * program_verify.c), and what the check rules of commands (commands/<name>.c: c19, c20, c26, c27) are made
  * of.
  */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* program_parse_code.c: the parser's half for views, commands, loops and calls. */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 #include "ir/program/program_parse.h"
 
 #include <string.h>

@@ -5,7 +5,7 @@
  *   K[lo0 until hi]             columns of the chunk table: row0 rows hi blocks lo0 lo1 ...
  *   d := ...   a = ...   dk += ...    written, read, updated
  */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 #include <math.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #ifndef SBP_PASSES_FENCES_FENCE_H
 #define SBP_PASSES_FENCES_FENCE_H
 
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 
 enum { SBP_FENCE_QUEUES = SBP_QUEUE_COUNT };
 

@@ -19,12 +19,12 @@
  * own terms; where the value is read as a carry the sum is dK, from which nothing is taken but to add other
  * terms. The writer starts from the sum; where it carries the value, that is in its dK.
  */
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 
 #include <string.h>
 
 #include "passes/graph/rewrite.h"
-#include "passes/lowering.h"
+#include "passes/lower/lowering.h"
 
 typedef struct sweep {
     sbp_rewrite rw;

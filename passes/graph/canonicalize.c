@@ -10,7 +10,7 @@
  * type itself (matmuls are summed wide and rounded once either way); ops without users disappear. A cast
  * that rounds is never removed.
  */
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 
 #include <string.h>
 

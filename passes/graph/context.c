@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "passes/graph/rewrite.h"
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 
 /* What a value's rows of all ranks may be: queries of some heads (or a column of data), keys of some, of all.
  */

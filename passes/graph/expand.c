@@ -4,7 +4,7 @@
  * preserves values of all results, names of the results of expanded ops
  * breaks    nothing; after `autodiff` it runs once more for ops that keep a derivative of their own (late)
  */
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 
 #include "ir/graph/op.h"
 #include "passes/graph/rewrite.h"

@@ -4,7 +4,7 @@
  * preserves everything
  * breaks    nothing
  */
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 
 sbp_status sbp_pass_infer(const sbp_pass_input *in, const sbp_module *module) {
     static const char *const needed[] = {"model", "objective"};

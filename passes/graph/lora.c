@@ -19,7 +19,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 
 /* A x of an adapter, for weights that are parts of one tensor and share their A. */
 typedef struct reduced {

@@ -22,7 +22,7 @@
  *
  * Statistics of @model are results of the segments that they are sums in, and cross nothing.
  */
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
  * breaks    sharing: a rope table is computed once per reader, inside the reader's row kernel; so it needs no
  * memory and crosses no segment boundary. Nor does a scale that is made of a parameter: what crosses has rows
  */
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 
 #include "passes/graph/rewrite.h"
 

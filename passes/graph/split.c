@@ -12,7 +12,7 @@
  * behind the chunk. Any other dependence between rows is an error that names node and operand; so is reading
  * a sum over rows, which is not known before the last chunk.
  */
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 
 #include "passes/graph/rewrite.h"
 

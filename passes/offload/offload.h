@@ -13,8 +13,8 @@
 #ifndef SBP_PASSES_OFFLOAD_OFFLOAD_H
 #define SBP_PASSES_OFFLOAD_OFFLOAD_H
 
-#include "passes/lowering.h"
-#include "passes/memory.h"
+#include "passes/lower/lowering.h"
+#include "passes/lower/memory.h"
 
 /* Matrices behind each other in a bucket: [rows, cols] each, from element `place` on. */
 typedef struct sbp_layout {
@@ -225,14 +225,6 @@ int32_t sbp_bucket_pack(sbp_program_builder *p, sbp_call_schedule *r, const char
                         const sbp_packed *packed, int32_t count);
 /* Makes buffers for the parts of bucket number `bucket`, behind each other: as many as its layout has. */
 void sbp_bucket_parts(sbp_program_builder *p, int32_t bucket, const sbp_layout *layout);
-
-/* ---- parameters in blocks (dequantize.c) -------------------------------------------------------------- */
-
-/* What makes numbers of that type of blocks; NULL when the table of formats is wrong. */
-const sbp_rowkernel *sbp_dequantize_kernel(sbp_program_builder *p, sbp_format format, sbp_dtype to);
-/* to = the numbers that the parts stand for. */
-void sbp_lower_dequantize(sbp_program_builder *p, sbp_body *body, sbp_format format, sbp_view to,
-                          sbp_dtype dtype, const sbp_view *parts);
 
 /* How many of `count` such elements one buffer may hold: an array is cut where the target allocates no more
  * at once. At least 1. */

@@ -22,7 +22,7 @@ typedef struct sbp_optimizer_rule {
 } sbp_optimizer_rule;
 
 /* A state "<parameter>.<suffix>", zero before the first step, as it stands; each is asked for once. Its
- * suffix is in of_parameters of passes/lower.c. */
+ * suffix is in of_parameters of passes/lower/lower.c. */
 sbp_value sbp_optimizer_state(sbp_optimizer_rule *rule, const char *suffix, sbp_state_sign sign);
 /* Its next value, in the order the states were asked for; and the next weight. */
 void sbp_optimizer_set_state(sbp_optimizer_rule *rule, int32_t state, sbp_value value);
@@ -31,7 +31,7 @@ void sbp_optimizer_set_weight(sbp_optimizer_rule *rule, sbp_value value);
 sbp_value sbp_optimizer_scalar(sbp_optimizer_rule *rule, const char *name);
 
 #define OPTIMIZER(id, name, text, states) void sbp_optimizer_##name(sbp_optimizer_rule *rule);
-#include "passes/optimizers.def"
+#include "passes/lower/optimizers.def"
 #undef OPTIMIZER
 
 static inline sbp_value sbp_optimizer_op(sbp_optimizer_rule *r, sbp_opcode code, sbp_value a, sbp_value b) {

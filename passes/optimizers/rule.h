@@ -3,7 +3,7 @@
 #ifndef SBP_PASSES_OPTIMIZERS_RULE_H
 #define SBP_PASSES_OPTIMIZERS_RULE_H
 
-#include "passes/lowering.h"
+#include "passes/lower/lowering.h"
 
 /* A rule being made. Its operands are its formals, in the order they were added. */
 typedef struct sbp_rule {

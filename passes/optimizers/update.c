@@ -159,7 +159,7 @@ static bool in_blocks(const sbp_program_builder *p, const sbp_param *param) {
 const char *const sbp_optimizer_names[SBP_OPTIMIZER_COUNT] = {
     "none",
 #define OPTIMIZER(id, name, text, states) text,
-#include "passes/optimizers.def"
+#include "passes/lower/optimizers.def"
 #undef OPTIMIZER
 };
 
@@ -169,7 +169,7 @@ static const struct {
 } optimizers[SBP_OPTIMIZER_COUNT] = {
     {NULL, 0},
 #define OPTIMIZER(id, name, text, states) {sbp_optimizer_##name, states},
-#include "passes/optimizers.def"
+#include "passes/lower/optimizers.def"
 #undef OPTIMIZER
 };
 

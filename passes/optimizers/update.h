@@ -9,7 +9,7 @@
 #ifndef SBP_PASSES_OPTIMIZERS_UPDATE_H
 #define SBP_PASSES_OPTIMIZERS_UPDATE_H
 
-#include "passes/lowering.h"
+#include "passes/lower/lowering.h"
 
 typedef enum sbp_update_operand_kind {
     SBP_UPDATE_GRAD,  /* the finished gradient, in the type it is kept in (`step`: its accumulator) */

@@ -3,7 +3,7 @@
 #ifndef SBP_PASSES_PLANNER_COST_H
 #define SBP_PASSES_PLANNER_COST_H
 
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 
 /* Bytes of a class of tensors that are copied in a step. */
 typedef struct sbp_traffic {

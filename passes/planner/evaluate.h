@@ -6,7 +6,7 @@
 #ifndef SBP_PASSES_PLANNER_EVALUATE_H
 #define SBP_PASSES_PLANNER_EVALUATE_H
 
-#include "passes/memory.h"
+#include "passes/lower/memory.h"
 #include "passes/offload/offload.h"
 #include "passes/planner/planner.h"
 #include "passes/planner/savings.h"

@@ -1,7 +1,7 @@
 /* longest.c: what a finished program needs at other lengths. */
 #include <string.h>
 
-#include "passes/memory.h"
+#include "passes/lower/memory.h"
 #include "passes/planner/planner.h"
 
 /* Chunks of the program for t rows: one that held all rows still does. */

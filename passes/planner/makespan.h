@@ -6,7 +6,7 @@
 #ifndef SBP_PASSES_PLANNER_MAKESPAN_H
 #define SBP_PASSES_PLANNER_MAKESPAN_H
 
-#include "passes/memory.h"
+#include "passes/lower/memory.h"
 #include "passes/planner/cost.h"
 
 typedef struct sbp_makespan {

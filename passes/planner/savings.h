@@ -6,7 +6,7 @@
 #ifndef SBP_PASSES_PLANNER_SAVINGS_H
 #define SBP_PASSES_PLANNER_SAVINGS_H
 
-#include "passes/lowering.h"
+#include "passes/lower/lowering.h"
 
 /* One step: values that are kept together, after all earlier steps. */
 typedef struct sbp_recompute_saving {

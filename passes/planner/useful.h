@@ -5,7 +5,7 @@
 #ifndef SBP_PASSES_PLANNER_USEFUL_H
 #define SBP_PASSES_PLANNER_USEFUL_H
 
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 
 enum { SBP_USEFUL_WINDOWS = 16 };
 

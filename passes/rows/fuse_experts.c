@@ -1,6 +1,6 @@
 /* fuse_experts.c: instructions of the ops of experts.
  *
- * Matrices that come in pieces (passes/pieces.c) are never there as a whole. The experts of a piece follow
+ * Matrices that come in pieces (passes/lower/pieces.c) are never there as a whole. The experts of a piece follow
  * each other, and so do their slots: a product reads their bounds alone, and writes their slots alone.
  *
  *   copy     work  := matrices of experts e0 .. e1 - 1   queue in, of those that are on the host
@@ -10,7 +10,6 @@
  * What is brought next is brought while a product runs: the copy for use n + 1 is given before use n,
  * and after use n - 1. So two pieces are there at a time as they are stored, and one as numbers; over
  * all ops of a stage. */
-#include "passes/offload/offload.h"
 #include "passes/rows/fuse.h"
 
 /* The slots of an index in the order of their experts, made where they are first asked for: once per

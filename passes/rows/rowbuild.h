@@ -2,7 +2,7 @@
 #ifndef SBP_PASSES_ROWS_ROWBUILD_H
 #define SBP_PASSES_ROWS_ROWBUILD_H
 
-#include "passes/lowering.h"
+#include "passes/lower/lowering.h"
 
 /* What a kernel computes: values that are stored, and sums over rows (results of sum_rows) as partials. */
 typedef struct sbp_row_group {

@@ -12,7 +12,7 @@
  */
 #include "passes/rows/schedule.h"
 
-#include "passes/memory.h"
+#include "passes/lower/memory.h"
 
 #include <string.h>
 

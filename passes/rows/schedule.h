@@ -3,7 +3,7 @@
 #ifndef SBP_PASSES_ROWS_SCHEDULE_H
 #define SBP_PASSES_ROWS_SCHEDULE_H
 
-#include "passes/lowering.h"
+#include "passes/lower/lowering.h"
 
 /* Memory that values of a body share, one after the other. */
 typedef struct sbp_location {

@@ -1,7 +1,7 @@
 /* body.c: cutting the body of one stage out of a function and its reverse sweep. */
 #include "passes/stream/body.h"
 
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 
 sbp_value sbp_body_carry_root(const sbp_func *func, sbp_value value) {
     while (value != SBP_NO_VALUE && func->values[value].role == SBP_VALUE_OP) {

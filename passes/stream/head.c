@@ -20,7 +20,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "passes/lowering.h"
+#include "passes/lower/lowering.h"
 #include "passes/stream/body.h"
 
 /* A number per row that lasts while the head runs. Stream arguments of the objective's functions are bound to

@@ -1,7 +1,7 @@
 /* saved.c: names of the saved set, for messages and summaries. */
 #include <string.h>
 
-#include "passes/lowering.h"
+#include "passes/lower/lowering.h"
 
 size_t sbp_saved_base_length(const char *name) {
     size_t length = strlen(name), end = length;

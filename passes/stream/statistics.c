@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "ir/graph/of_step.h"
-#include "passes/lowering.h"
+#include "passes/lower/lowering.h"
 #include "passes/stream/body.h"
 
 typedef struct statistics_builder {

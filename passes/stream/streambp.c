@@ -32,7 +32,7 @@
  */
 #include <string.h>
 
-#include "passes/lowering.h"
+#include "passes/lower/lowering.h"
 #include "passes/stream/body.h"
 
 typedef struct builder {

@@ -1,4 +1,4 @@
-/* chat.h: conversations to text, by the chat template of a model (frontends/template), and which of it an
+/* chat.h: conversations to text, by the chat template of a model (frontends/formats/template), and which of it an
  * assistant said.
  *
  * Which text the assistant said: what stands in {% generation %} blocks of the template; of a known template
@@ -13,9 +13,9 @@
 #ifndef SBP_RUNTIME_DATA_CHAT_H
 #define SBP_RUNTIME_DATA_CHAT_H
 
-#include "frontends/template/template.h"
-#include "frontends/template/template_source.h"
-#include "frontends/tokenizer/tokenizer.h"
+#include "frontends/formats/template/template.h"
+#include "frontends/formats/template/template_source.h"
+#include "frontends/formats/tokenizer/tokenizer.h"
 
 typedef struct sbp_chat_options {
     sbp_template_source source;     /* text NULL: the model has none */

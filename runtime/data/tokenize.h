@@ -19,7 +19,7 @@
 #ifndef SBP_RUNTIME_DATA_TOKENIZE_H
 #define SBP_RUNTIME_DATA_TOKENIZE_H
 
-#include "frontends/tokenizer/tokenizer.h"
+#include "frontends/formats/tokenizer/tokenizer.h"
 #include "runtime/data/chat.h"
 #include "runtime/data/rows.h"
 

@@ -7,7 +7,7 @@
 #ifndef SBP_RUNTIME_RUN_PLAN_H
 #define SBP_RUNTIME_RUN_PLAN_H
 
-#include "frontends/weights/tensor_table.h"
+#include "frontends/formats/weights/tensor_table.h"
 #include "ir/program/plan_file.h"
 #include "ir/program/program.h"
 

@@ -4,7 +4,7 @@
 #define SBP_RUNTIME_RUN_PLAN_INFO_H
 
 #include "ir/program/plan_meta.h"
-#include "runtime/cli/options/options.h"
+#include "runtime/options/options.h"
 #include "runtime/run/plan.h"
 
 typedef struct sbp_plan_info {

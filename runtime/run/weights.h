@@ -1,6 +1,6 @@
 /* weights.h: parameters between files and the arenas of an executor, by the plan's tensor table: loading,
  * random initialisation, saving, and dumping gradients. Every name and shape in a file is that of the
- * source; recipes (frontends/weights/recipe.h) translate.
+ * source; recipes (frontends/formats/weights/recipe.h) translate.
  *
  * Halves. A parameter in bf16 with a master (plan.h) is an fp32 number in two buffers (sbp_f32_split), and
  * here it is that number: files and random numbers fill both, and what is read is both, joined.
@@ -15,7 +15,7 @@
 #ifndef SBP_RUNTIME_RUN_WEIGHTS_H
 #define SBP_RUNTIME_RUN_WEIGHTS_H
 
-#include "frontends/weights/safetensors.h"
+#include "frontends/formats/weights/safetensors.h"
 #include "runtime/run/executor.h"
 #include "runtime/run/plan.h"
 
@@ -79,7 +79,7 @@ typedef struct sbp_save_options {
     void *read_user;
 } sbp_save_options;
 
-/* Writes parameters as safetensors, atomically (frontends/weights/safetensors.h). */
+/* Writes parameters as safetensors, atomically (frontends/formats/weights/safetensors.h). */
 sbp_status sbp_params_save(sbp_executor *executor, const sbp_plan *plan, const char *path,
                            const sbp_save_options *options, sbp_diag *diag) SBP_CHECKED;
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "frontends/weights/safetensors.h"
+#include "frontends/formats/weights/safetensors.h"
 #include "ir/base/census.h"
 
 enum { PIECE_ELEMS = 1 << 16 };

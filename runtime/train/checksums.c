@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "frontends/files/named_path.h"
+#include "frontends/formats/files/named_path.h"
 #include "runtime/train/rundir.h"
 
 #define FILE_NAME "checksums.json"

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "frontends/tokenizer/tokenizer.h"
+#include "frontends/formats/tokenizer/tokenizer.h"
 #include "ir/base/json_write.h"
 
 static const int64_t SHARD_BYTES = 5000000000; /* as huggingface_hub cuts */

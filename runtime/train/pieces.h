@@ -12,7 +12,7 @@
 #ifndef SBP_RUNTIME_TRAIN_PIECES_H
 #define SBP_RUNTIME_TRAIN_PIECES_H
 
-#include "frontends/weights/weights.h"
+#include "frontends/formats/weights/weights.h"
 #include "runtime/run/executor.h"
 
 typedef struct sbp_kept_buffer {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontends/weights/safetensors.h"
+#include "frontends/formats/weights/safetensors.h"
 #include "ir/base/json.h"
 #include "runtime/data/groups.h"
 #include "runtime/data/jsonl.h"

@@ -12,7 +12,7 @@
 #include <math.h>
 #include <sys/wait.h>
 
-#include "frontends/weights/weights.h"
+#include "frontends/formats/weights/weights.h"
 #include "ir/base/json.h"
 #include "tests/common/sweep.h"
 #include "tests/tolerance.h"

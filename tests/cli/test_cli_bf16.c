@@ -2,7 +2,7 @@
  * evaluator with the same roundings (ir/graph/evaluate.h), and the same bits whatever is kept, fused,
  * recomputed or moved. Beside it the errors against float64 are printed, ours and those of transformers in
  * bf16 (tests/golden/bf16.json): they say what bf16 costs, and are no test. */
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 #include "tests/cli/cli_testing.h"
 #include "tests/common/sweep.h"
 #include "tests/unit/frontend_testing.h"

@@ -2,7 +2,7 @@
  * them: tests/gguf. */
 #include "tests/cli/cli_testing.h"
 
-#include "frontends/weights/gguf.h"
+#include "frontends/formats/weights/gguf.h"
 
 #define DATA "tests/golden/stories260k_trl/train.jsonl"
 

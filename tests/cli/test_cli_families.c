@@ -19,14 +19,14 @@ typedef struct family {
 static const char *const types[] = {
 #define ARCHITECTURE(model_type, function) model_type,
 #define MULTIMODAL(model_type, text_type, function)
-#include "frontends/registry.def"
+#include "frontends/hf/registry.def"
 };
 
 static const struct {
     const char *type, *text;
 } wrappers[] = {
 #define MULTIMODAL(model_type, text_type, function) {model_type, text_type},
-#include "frontends/registry.def"
+#include "frontends/hf/registry.def"
 };
 
 static const char *const context_cases[] = {

@@ -1,7 +1,7 @@
 /* What goes wrong: exit statuses and messages of sbprun, and nothing half-written. */
 #include "tests/cli/cli_testing.h"
 
-#include "frontends/weights/safetensors.h"
+#include "frontends/formats/weights/safetensors.h"
 
 #define COMPILE "$C compile $S -o $D/p --seq-len 300"
 #define DATA "$G/stories260k_trl/train.jsonl"

@@ -2,7 +2,7 @@
  * it does; the page is one that runs nothing of a name. */
 #include "tests/cli/cli_testing.h"
 
-#include "frontends/files/sha256.h"
+#include "frontends/formats/files/sha256.h"
 
 #define QWEN "tests/data/configs/Qwen3-0.6B.json"
 #define SMALL                                                                                                \

@@ -1,7 +1,7 @@
 /* A multimodal model, of which the text model is trained: its config.json has that of the text model as
  * text_config, and its files the tensors of other parts, which go unchanged into what is written. The text
  * model alone, with the same numbers, has the same gradients. */
-#include "frontends/weights/safetensors.h"
+#include "frontends/formats/weights/safetensors.h"
 #include "tests/cli/cli_testing.h"
 #include "tests/cli/golden_lists.h"
 

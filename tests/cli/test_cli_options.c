@@ -3,7 +3,7 @@
 #include "tests/cli/cli_testing.h"
 #include "tests/common/sweep.h"
 
-#include "runtime/cli/options/options.h"
+#include "runtime/options/options.h"
 
 #define DATA "$G/stories260k_trl/train.jsonl"
 

@@ -1,6 +1,6 @@
 #include "tests/common/compile_model.h"
 
-#include "frontends/frontend.h"
+#include "frontends/source/frontend.h"
 
 compile_request compile_request_for(const char *model, int64_t t_max, int64_t chunk, int64_t head_chunk) {
     return (compile_request){

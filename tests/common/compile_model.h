@@ -3,7 +3,7 @@
 #define SBP_TESTS_COMMON_COMPILE_MODEL_H
 
 #include "frontends/objectives/objective.h"
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 
 typedef struct compile_request {
     const char *model; /* directory */

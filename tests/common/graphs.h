@@ -6,7 +6,7 @@
 #ifndef SBP_TESTS_COMMON_GRAPHS_H
 #define SBP_TESTS_COMMON_GRAPHS_H
 
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 #include "tests/common/documents.h"
 #include "tests/common/testing.h"
 

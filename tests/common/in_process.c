@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#include "frontends/weights/weights.h"
+#include "frontends/formats/weights/weights.h"
 #include "ir/program/plan_file.h"
 #include "runtime/cli/sbpc/cli.h"
 #include "runtime/cli/sbprun/commands.h"

@@ -1,8 +1,8 @@
 #include "tests/common/whole_step.h"
 
 #include "backends/cpu/cpu_device.h"
-#include "frontends/frontend.h"
-#include "frontends/weights/weights.h"
+#include "frontends/formats/weights/weights.h"
+#include "frontends/source/frontend.h"
 #include "runtime/run/executor.h"
 #include "tests/common/compile_model.h"
 #include "tests/common/documents.h"

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "frontends/weights/safetensors.h"
+#include "frontends/formats/weights/safetensors.h"
 #include "tests/rowkernel_random.h"
 
 enum { PIECE = 1 << 16 };

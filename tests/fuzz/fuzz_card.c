@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontends/files/named_path.h"
+#include "frontends/formats/files/named_path.h"
 #include "runtime/data/source/card.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -5,8 +5,8 @@
 
 #include <stdlib.h>
 
-#include "frontends/frontend.h"
-#include "frontends/weights/weights.h"
+#include "frontends/formats/weights/weights.h"
+#include "frontends/source/frontend.h"
 
 static void read_values(sbp_arena *arena, sbp_diag *diag, const char *path) {
     sbp_weights *weights = NULL;

@@ -1,5 +1,5 @@
 /* fuzz_template.c: chat templates: the input is one, rendered over one conversation within the limits. */
-#include "frontends/template/template.h"
+#include "frontends/formats/template/template.h"
 #include "tests/fuzz/fuzz.h"
 
 static const char row[] =

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontends/tokenizer/tokenizer.h"
+#include "frontends/formats/tokenizer/tokenizer.h"
 #include "tests/fuzz/fuzz.h"
 
 static const char text[] = " One  day</s>  \xe2\x96\x81"

@@ -2,9 +2,9 @@
   * first values are read, and of a GGUF file those of Hugging Face's names, first and last. */
 #include <string.h>
 
-#include "frontends/tokenizer/tokenizer.h"
-#include "frontends/weights/gguf_table.h"
-#include "frontends/weights/weights.h"
+#include "frontends/formats/tokenizer/tokenizer.h"
+#include "frontends/formats/weights/gguf_table.h"
+#include "frontends/formats/weights/weights.h"
 
 #include "tests/fuzz/fuzz.h"
 

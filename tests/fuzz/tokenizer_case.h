@@ -2,7 +2,7 @@
 #ifndef SBP_TESTS_FUZZ_TOKENIZER_CASE_H
 #define SBP_TESTS_FUZZ_TOKENIZER_CASE_H
 
-#include "frontends/tokenizer/tokenizer.h"
+#include "frontends/formats/tokenizer/tokenizer.h"
 
 /* Reads it, encodes a text of all sorts and another one (NULL: none), decodes what comes; and the tokenizer that it
  * makes, written out, is read again and gives the same ids. Aborts where that is not so. */

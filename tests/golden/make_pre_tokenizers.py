@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make_pre_tokenizers.py LLAMA_CPP: frontends/export/pre_tokenizers.def, of a tree of llama.cpp that has
+"""make_pre_tokenizers.py LLAMA_CPP: frontends/formats/export/pre_tokenizers.def, of a tree of llama.cpp that has
 conversion/base.py: the text whose ids its converter hashes, and which hash it calls how. These are facts of the
 format: another text or another hash would name another tokenizer."""
 

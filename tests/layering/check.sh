@@ -61,12 +61,14 @@ allowed() {
         ir/program/*) echo "$plain ir/rowkernel/* ir/program/*" ;;
         ir/target/*) echo "$plain ir/target/*" ;;
         passes/planner/*) echo "passes/* $plain $languages" ;;
-        passes/*) echo "passes/[!p]* passes/passes.* $plain $languages" ;; # the planner uses the passes, not they it
-        frontends/files/*) echo 'frontends/files/* ir/base/*' ;;
-        frontends/weights/*) echo 'frontends/files/* frontends/weights/* ir/base/* ir/rowkernel/format.h' ;;
-        frontends/tokenizer/* | frontends/template/*) echo "frontends/files/* frontends/weights/* ${1%/*}/* ir/base/*" ;;
-        frontends/export/*) echo 'frontends/export/* frontends/files/* frontends/weights/* frontends/tokenizer/* ir/base/*' ;;
-        frontends/onnx/* | frontends/gguf/*) echo "${1%/*}/* frontends/weights/* frontends/loading.h frontends/frontend.h frontends/head.h frontends/registry.def frontends/files/* ir/*" ;; # not hf/
+        passes/lower/*) echo "passes/lower/* $plain $languages" ;; # what all passes build with
+        passes/*) echo "passes/[!p]* passes/passes.def $plain $languages" ;; # the planner uses the passes, not they it
+        frontends/formats/files/*) echo 'frontends/formats/files/* ir/base/*' ;;
+        frontends/formats/weights/*) echo 'frontends/formats/files/* frontends/formats/weights/* ir/base/* ir/rowkernel/format.h' ;;
+        frontends/formats/tokenizer/* | frontends/formats/template/*) echo "frontends/formats/files/* frontends/formats/weights/* ${1%/*}/* ir/base/*" ;;
+        frontends/formats/export/*) echo 'frontends/formats/export/* frontends/formats/files/* frontends/formats/weights/* frontends/formats/tokenizer/* ir/base/*' ;;
+        frontends/onnx/* | frontends/gguf/*) echo "${1%/*}/* frontends/formats/weights/* frontends/formats/files/* frontends/source/* ir/*" ;; # not hf/
+        frontends/source/*) echo 'frontends/source/* frontends/formats/weights/* ir/*' ;;
         frontends/*) echo 'frontends/* ir/*' ;;
         backends/backends.* | backends/target.c | backends/devices.c) echo 'backends/backends.* backends/target.h backends/devices.h ir/base/base.h' ;; # by the list, none by name
         backends/gpu/emit/*) echo 'backends/gpu/* backends/rowmath.h ir/*' ;;
@@ -78,17 +80,17 @@ allowed() {
         backends/*/*) echo "backends/device.h backends/rowmath.h backends/gpu/gpu.h backends/gpu/row.h ${1%/*}/* $(dirname "$(dirname "$1")")/* $device" ;;
         backends/*) echo "backends/*.h backends/backends.def ir/target/* $device" ;;
         # values of options are those of tables, which are data
-        runtime/cli/options/*) echo 'runtime/cli/options/* ir/base/* backends/backends.def passes/optimizers.def' ;;
-        runtime/cli/sbpc/*) echo "runtime/cli/sbpc/* runtime/cli/options/* frontends/* passes/* $chosen backends/target.h backends/measure.h ir/*" ;;
+        runtime/options/*) echo 'runtime/options/* ir/base/* backends/backends.def passes/lower/optimizers.def' ;;
+        runtime/cli/sbpc/*) echo "runtime/cli/sbpc/* runtime/options/* frontends/* passes/* $chosen backends/target.h backends/measure.h ir/*" ;;
         runtime/*)
-            local rooms='runtime/[!c]* runtime/cli/options/* runtime/cli/sbprun/*' # cli > train > data > run
+            local rooms='runtime/[!c]* runtime/cli/sbprun/*' # cli > train > data > run > options
             case $1 in
-                runtime/run/*) rooms='runtime/run/* runtime/cli/options/*' ;;
+                runtime/run/*) rooms='runtime/run/* runtime/options/*' ;;
                 runtime/data/*) rooms='runtime/data/* runtime/run/*' ;;
-                runtime/train/*) rooms='runtime/[!c]* runtime/cli/options/*' ;;
+                runtime/train/*) rooms='runtime/[!c]*' ;;
             esac
-            echo "$rooms backends/device.h $chosen backends/ranks/ranks.h frontends/files/* frontends/weights/* frontends/tokenizer/* frontends/template/* frontends/export/export.h ir/base/* ir/rowkernel/rowkernel.h ir/program/* ir/graph/prepare.h" ;;
-        examples/*) echo 'ir/* frontends/weights/*' ;;
+            echo "$rooms backends/device.h $chosen backends/ranks/ranks.h frontends/formats/files/* frontends/formats/weights/* frontends/formats/tokenizer/* frontends/formats/template/* frontends/formats/export/export.h ir/base/* ir/rowkernel/rowkernel.h ir/program/* ir/graph/prepare.h" ;;
+        examples/*) echo 'ir/* frontends/formats/weights/*' ;;
         *) echo '*' ;;
     esac
 }
@@ -122,7 +124,7 @@ check_reach() {
             k = split(edge[from], list, " ")
             for (; k > 0; k--) {
                 next_one = list[k]
-                if (next_one == "ir/graph/graph.h" || next_one == "ir/graph/op.h" || next_one == "passes/passes.h" || next_one == "frontends/frontend.h")
+                if (next_one == "ir/graph/graph.h" || next_one == "ir/graph/op.h" || next_one == "passes/lower/passes.h" || next_one == "frontends/source/frontend.h")
                     print start ":1: reach: " next_one " through" way " " from
                 else
                     reach(next_one, start, way " " from)
@@ -130,7 +132,7 @@ check_reach() {
         }
         END {
             for (i = 1; i <= n; i++)
-                if ((file[i] ~ /^(runtime|frontends\/(files|weights|tokenizer|template|export))\// && file[i] !~ /^runtime\/cli\/sbpc\//) || (file[i] ~ /^backends\/[^\/]*\// && file[i] !~ /_target\.[ch]$/))
+                if ((file[i] ~ /^(runtime|frontends\/formats)\// && file[i] !~ /^runtime\/cli\/sbpc\//) || (file[i] ~ /^backends\/[^\/]*\// && file[i] !~ /_target\.[ch]$/))
                     reach(file[i], file[i], "")
         }'
 }
@@ -141,11 +143,11 @@ check_system() {
     grep -HnE '^ *# *include *<' $(sources "${libraries[@]}") | sed -E 's/^([^:]*:[0-9]+):.*<(.*)>.*/\1:\2/' |
         while IFS=: read -r file line what; do
             case "$what:$file" in
-                jansson.h:ir/base/json.c | yaml.h:ir/base/yaml.c | pcre2.h:ir/base/pattern.c | pcre2.h:frontends/tokenizer/* | utf8proc.h:frontends/* | xxhash.h:ir/base/base.c) ;;
+                jansson.h:ir/base/json.c | yaml.h:ir/base/yaml.c | pcre2.h:ir/base/pattern.c | pcre2.h:frontends/formats/tokenizer/* | utf8proc.h:frontends/* | xxhash.h:ir/base/base.c) ;;
                 cblas.h:backends/cpu/* | shaderc/*:backends/vulkan/* | vulkan/*:backends/vulkan/* | immintrin.h:backends/cpu/* | sched.h:backends/cpu/* | sched.h:ir/base/machine.c | malloc.h:backends/cpu/*) ;;
                 vulkan/vulkan_core.h:backends/vulkan/* | dlfcn.h:backends/*) ;;
                 pthread.h:backends/* | pthread.h:runtime/* | pthread.h:ir/* | malloc.h:runtime/cli/sbprun/run_data.c | malloc.h:runtime/cli/sbpc/sbpc.c | stdatomic.h:*) ;;
-                sys/wait.h:runtime/cli/sbprun/child.c | signal.h:runtime/* | signal.h:runtime/cli/sbpc/sbpc.c | dirent.h:runtime/* | dirent.h:frontends/files/named_path.c | dirent.h:ir/base/file.c | signal.h:ir/base/file.c | dirent.h:frontends/export/export_special.c | spawn.h:frontends/files/hub_fetch.c | sys/*) ;;
+                sys/wait.h:runtime/cli/sbprun/child.c | signal.h:runtime/* | signal.h:runtime/cli/sbpc/sbpc.c | dirent.h:runtime/* | dirent.h:frontends/formats/files/named_path.c | dirent.h:ir/base/file.c | signal.h:ir/base/file.c | dirent.h:frontends/formats/export/export_special.c | spawn.h:frontends/formats/files/hub_fetch.c | sys/*) ;;
                 jansson.h:* | yaml.h:* | pcre2.h:* | utf8proc.h:* | xxhash.h:* | cblas.h:* | immintrin.h:* | sched.h:* | malloc.h:* | \
                     pthread.h:* | spawn.h:* | signal.h:* | dirent.h:* | */*.h:*)
                     echo "$file:$line: library: <$what> is not for this file" ;;
@@ -176,11 +178,11 @@ check_calls() {
 check_families() {
     local families parameters objectives
     # "phi3" is phi, followed by a digit or the end of the word: no Philox.
-    families=$(sed -nE 's/^(ARCHITECTURE|GGUF)\("([a-z_]*[a-z])[0-9]*(_text)?".*/\2/p' frontends/registry.def | sort -u | paste -sd'|')
+    families=$(sed -nE 's/^(ARCHITECTURE|GGUF)\("([a-z_]*[a-z])[0-9]*(_text)?".*/\2/p' frontends/hf/registry.def | sort -u | paste -sd'|')
     parameters='q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj|embed_tokens|lm_head|self_attn|input_layernorm|token_embd|attn_q'
     objectives='dpo|grpo|ppo|kto|orpo'
     grep -nHiE "(^|[^[:alnum:]])((${families:-llama})([^[:alpha:]]|$)|$parameters)|(^|[^[:alnum:]_])($objectives)([^[:alnum:]_]|$)" \
-        $(sources passes backends runtime | grep -vE '^runtime/cli/(options|sbpc)/') | sed -E 's/^([^:]*:[0-9]+):.*/\1: family: the name of a model, parameter or objective/'
+        $(sources passes backends runtime | grep -vE '^runtime/(options|cli/sbpc)/') | sed -E 's/^([^:]*:[0-9]+):.*/\1: family: the name of a model, parameter or objective/'
 }
 
 check_names() {
@@ -265,6 +267,11 @@ check_circles() {
             if (count > 2 || wide) print first ":1: circle: these call each other:" members
         }
         END { for (file in calls) if (!(file in number)) visit(file) }'
+}
+
+# Folders that include each other's headers in a circle are one folder in several places.
+check_rooms() {
+    tests/layering/rooms.sh . | sed -n 's/^circle:/tests\/layering\/rooms.sh:1: folders: these include each other:/p'
 }
 
 # JSON is written by ir/base/json_write.h, which makes text of any string; not by formats, which do not.
@@ -364,7 +371,7 @@ check_words() {
             }
             function begins() {
                 return /(fail|warn|note|refuse|remedy)[a-z_]*\(|fprintf\(stderr|^(OPTION|REFUSED|FIRST)\(/ ||
-                       (FILENAME ~ /^(runtime\/cli|passes\/planner)\// && /sbp_(text_add|arena_printf)\(/)
+                       (FILENAME ~ /^(runtime\/(cli|options)|passes\/planner)\// && /sbp_(text_add|arena_printf)\(/)
             }
             text == "" && begins() { text = " "; at = FNR; ours = 0 }
             text != "" {
@@ -461,6 +468,7 @@ trap 'rm -rf "$work"' EXIT
     check_families
     check_names
     check_circles
+    check_rooms
     check_operands
     check_backends
     check_json

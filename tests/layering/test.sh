@@ -18,28 +18,29 @@ plant() { # RULE FILE LINE: a line at the end of the file
     printf '%s\n' "$3" >> "$2"
     planted+=("$2:[0-9]+: $1:")
 }
-plant include ir/base/types.c '#include "passes/passes.h"'
+plant include ir/base/types.c '#include "passes/lower/passes.h"'
 plant include passes/stream/saved.c '#include "passes/planner/planner.h"'
 plant include runtime/run/plan.c '#include "runtime/data/pack.h"'
 plant include ir/graph/parse.c '#include "ir/base/file.h"'
 plant include ir/base/file.c '#include "ir/rowkernel/rowkernel.h"'
 plant include frontends/onnx/onnx_ops.c '#include "frontends/hf/hf.h"'
-plant include frontends/weights/recipe.c '#include "ir/graph/graph.h"'
-plant include runtime/cli/options/options.c '#include "frontends/frontend.h"'
+plant include frontends/formats/weights/recipe.c '#include "ir/graph/graph.h"'
+plant include runtime/options/options.c '#include "frontends/source/frontend.h"'
 plant include passes/planner/cost.c '#include "backends/target.h"'
-plant include passes/memory.c '#include "ir/base/json.h"'
-plant include frontends/objectives/objective.c '#include "passes/passes.h"'
+plant include passes/lower/memory.c '#include "ir/base/json.h"'
+plant include frontends/objectives/objective.c '#include "passes/lower/passes.h"'
 plant include runtime/cli/sbpc/inspect.c '#include "runtime/run/plan.h"'
 plant include backends/cpu/cpu_target.c '#include "backends/device.h"'
 plant include backends/cpu/pool.c '#include "ir/graph/graph.h"'
 plant include backends/vulkan/target/glsl.c '#include "backends/vulkan/device/vulkan.h"'
 plant include backends/vulkan/device/stream.c '#include "backends/vulkan/target/shaders.h"'
 plant include runtime/data/pack.c '#include "ir/graph/graph.h"'
-plant include runtime/train/lr.c '#include "frontends/frontend.h"'
+plant include runtime/train/lr.c '#include "frontends/source/frontend.h"'
 plant include runtime/run/plan.c '#include "ir/base/nothing_of_this_name.h"'
 plant reach runtime/data/jsonl.c '#include "ir/graph/and_graph.h"'
 printf '#ifndef SBP_P_H\n#define SBP_P_H\n#include "ir/graph/graph.h"\n#endif\n' > ir/graph/and_graph.h
 plant include runtime/data/jsonl.c '' # that header is not for runtime/ either
+planted+=('tests/layering/rooms.sh:1: folders: these include each other:') # by the plants above
 plant library passes/fences/fence.c '#include <jansson.h>'
 plant library ir/base/lex.c '#include <utf8proc.h>'
 plant library runtime/train/trainer.c '#include <cblas.h>'
@@ -55,15 +56,15 @@ plant family runtime/run/devices.c '/* GPT_NeoX */'
 printf '/* Philox, sophisticated, philosophy: no family */\n' >> passes/stream/body.c
 plant name ir/base/lex.c '#define _SBP_X 1'
 plant name runtime/train/lr.c 'static int _hidden(void);'
-plant name passes/passes.h '} sbp_place_t;'
+plant name passes/lower/passes.h '} sbp_place_t;'
 plant guard ir/graph/seq.h ''
 sed -i '/^#ifndef\|^#define SBP_IR_GRAPH_SEQ_H/d' ir/graph/seq.h
-plant operand passes/lower.c 'static void f(sbp_command *copy) { copy->views[1] = copy->views[SBP_COPY_DST]; }'
+plant operand passes/lower/lower.c 'static void f(sbp_command *copy) { copy->views[1] = copy->views[SBP_COPY_DST]; }'
 plant backend runtime/run/plan_info.c 'static int f(const char *name) { return strcmp(name, "cuda") == 0; }'
 plant backend backends/choice.c 'static const char *const sbp_default = "vulkan";'
 plant backend runtime/cli/sbpc/throughput.c 'static int f(const char *target) { return strncmp(target, "cuda:", 5) == 0; }'
 plant json runtime/train/lr.c 'static void f(FILE *file, const char *name) { fprintf(file, "{\"name\": %s}", name); }'
-plant json frontends/weights/recipe.c 'static void f(sbp_text *out) { sbp_text_add(out, ", \"%s\":1", out->data); }'
+plant json frontends/formats/weights/recipe.c 'static void f(sbp_text *out) { sbp_text_add(out, ", \"%s\":1", out->data); }'
 plant json runtime/data/pack.c 'static void f(sbp_text *out) { sbp_json_add_string(out, "", 0); }'
 plant include backends/devices.c '#include "backends/cpu/cpu_device.h"'
 plant length ir/graph/parse.c "$(yes '/* */' | head -n 801)"
@@ -73,12 +74,12 @@ plant readme runtime/data/README.md "$(printf '\n- a paragraph\n'; yes '  goes o
 planted+=('README.md:1: readme: all of them')
 yes 'word word word word word word word word' | head -n 1200 | sed '1~6i\\' >> frontends/README.md
 planted+=('frontends/README.md:120: readme:')
-plant renamed passes/lower.c 'static int f(int sbp_wish) { return sbp_wish; }'
+plant renamed passes/lower/lower.c 'static int f(int sbp_wish) { return sbp_wish; }'
 plant word backends/README.md 'Bytes go over the wire.'
 plant word runtime/cli/sbpc/inspect.c '/* */ static int f(sbp_diag *d) { return sbp_fail(d, SBP_USAGE, "%s: it has no home here"); }'
-plant word runtime/cli/options/options.def 'FIRST(RUN, "lr", "1", "how products are computed")'
+plant word runtime/options/options.def 'FIRST(RUN, "lr", "1", "how products are computed")'
 plant reference passes/README.md 'See [why](ADVICE.md).'
-plant reference passes/lower.c '/* as in passes/lowering_of_all.c */'
+plant reference passes/lower/lower.c '/* as in passes/lowering_of_all.c */'
 plant readme runtime/README.md ''
 rm runtime/README.md
 plant census ir/base/census.def 'SBP_PATH(cpu_rows_backwards, "from the last row on")'

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "passes/lowering.h"
+#include "passes/lower/lowering.h"
 #include "tests/common/testing.h"
 
 typedef struct setting {

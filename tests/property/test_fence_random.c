@@ -2,7 +2,7 @@
  * queues inside functions and loops, buffers placed over each other at random, conditionals. The fences must
  * order all conflicts at every size (tests/common/fence_simulator.h). That no fence is too many is promised
  * only for programs that the passes make; here most must be needed. */
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 #include "tests/common/fence_simulator.h"
 #include "tests/common/sweep.h"
 

@@ -10,7 +10,7 @@
 #include <math.h>
 
 #include "backends/cpu/cpu_target.h"
-#include "frontends/weights/weights.h"
+#include "frontends/formats/weights/weights.h"
 #include "tests/common/in_process.h"
 #include "tests/common/testing.h"
 #include "tests/rowkernel_random.h"

@@ -5,7 +5,7 @@
 #include <dirent.h>
 #include <stdlib.h>
 
-#include "frontends/frontend.h"
+#include "frontends/source/frontend.h"
 #include "tests/property/passes_structure.h"
 #include "tests/unit/objective_test_group.h"
 

@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontends/frontend.h"
 #include "frontends/objectives/objective.h"
+#include "frontends/source/frontend.h"
 #include "ir/base/file.h"
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 #include "tests/common/testing.h"
 
 #define FOLDER "tests/ir"

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "backends/cpu/cpu_device.h"
-#include "frontends/frontend.h"
+#include "frontends/source/frontend.h"
 #include "ir/base/json.h"
 #include "runtime/run/executor.h"
 #include "tests/common/compile_model.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 #include "tests/common/compile_model.h"
 #include "tests/common/model_folder.h"
 #include "tests/common/whole_step.h"

@@ -15,12 +15,12 @@
 
 #include <cmocka.h>
 
-#include "frontends/frontend.h"
+#include "frontends/formats/weights/recipe.h"
+#include "frontends/formats/weights/weights.h"
 #include "frontends/objectives/objective.h"
-#include "frontends/weights/recipe.h"
-#include "frontends/weights/weights.h"
+#include "frontends/source/frontend.h"
 #include "ir/graph/evaluate.h"
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 #include "tests/tolerance.h"
 
 typedef struct fixture {

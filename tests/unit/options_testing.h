@@ -5,7 +5,7 @@
 #include "tests/unit/io_testing.h"
 
 #include "ir/base/json.h"
-#include "runtime/cli/options/options.h"
+#include "runtime/options/options.h"
 
 enum { MAX_ARGS = 24 };
 

@@ -5,8 +5,8 @@
 #include "backends/devices.h"
 #include "backends/target.h"
 #include "ir/base/cgroup.h"
-#include "passes/passes.h"
-#include "runtime/cli/options/options.h"
+#include "passes/lower/passes.h"
+#include "runtime/options/options.h"
 #include "tests/unit/io_testing.h"
 
 #include <errno.h>

@@ -5,7 +5,7 @@
 #include "ir/base/context.h"
 #include "ir/graph/graph.h"
 #include "ir/program/program.h"
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 #include "tests/unit/io_testing.h"
 
 /* Every head of queries is in one slot, beside the key head that it reads; every key head in as many units as

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "frontends/tokenizer/tokenizer.h"
+#include "frontends/formats/tokenizer/tokenizer.h"
 #include "runtime/data/cache.h"
 
 enum { ROWS = 60000 }; /* more than the 4 MiB from which on there are threads */

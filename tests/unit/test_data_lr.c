@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "runtime/cli/options/options.h"
+#include "runtime/options/options.h"
 #include "runtime/train/lr.h"
 #include "tests/tolerance.h"
 

@@ -3,7 +3,7 @@
  * (tests/data/io/blocks.safetensors), on the host and by the kernels of the table; weights that are brought into a format get the codes that these give. */
 #include "tests/unit/io_testing.h"
 
-#include "frontends/weights/weights.h"
+#include "frontends/formats/weights/weights.h"
 #include "ir/base/json.h"
 
 enum { MOST = 2048 };

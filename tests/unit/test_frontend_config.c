@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#include "frontends/weights/safetensors.h"
+#include "frontends/formats/weights/safetensors.h"
 
 static const char plain[] = "tests/golden/llama_plain/model";
 

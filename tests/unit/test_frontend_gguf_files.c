@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-#include "frontends/weights/gguf_table.h"
+#include "frontends/formats/weights/gguf_table.h"
 
 #define FILES "tests/golden/gguf"
 

@@ -5,9 +5,9 @@
 #include <dirent.h>
 #include <math.h>
 
-#include "frontends/export/export.h"
-#include "frontends/weights/gguf_write.h"
-#include "frontends/weights/weights.h"
+#include "frontends/formats/export/export.h"
+#include "frontends/formats/weights/gguf_write.h"
+#include "frontends/formats/weights/weights.h"
 
 static void encodes_like_the_gguf_package(void **state) {
     io_fixture *f = *state;

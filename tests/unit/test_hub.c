@@ -3,9 +3,9 @@
 
 #include <sys/stat.h>
 
-#include "frontends/files/hub_fetch.h"
-#include "frontends/files/named_path.h"
-#include "frontends/files/sha256.h"
+#include "frontends/formats/files/hub_fetch.h"
+#include "frontends/formats/files/named_path.h"
+#include "frontends/formats/files/sha256.h"
 #include "ir/base/machine.h"
 
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"

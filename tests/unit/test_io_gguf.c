@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-#include "frontends/weights/gguf.h"
-#include "frontends/weights/weights.h"
+#include "frontends/formats/weights/gguf.h"
+#include "frontends/formats/weights/weights.h"
 
 static void reads_metadata(void **state) {
     io_fixture *f = *state;

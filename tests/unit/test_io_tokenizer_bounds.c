@@ -2,7 +2,7 @@
  * memory. And what tokens swallow of blanks between them, in time that is linear in the text. */
 #include "tests/unit/io_testing.h"
 
-#include "frontends/tokenizer/tokenizer.h"
+#include "frontends/formats/tokenizer/tokenizer.h"
 
 static const char vocabulary[] =
     "\"model\": {\"type\": \"WordLevel\", \"unk_token\": \"u\", \"vocab\": {\"u\": 0, \"a\": 1}}";

@@ -5,7 +5,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#include "frontends/tokenizer/tokenizer.h"
+#include "frontends/formats/tokenizer/tokenizer.h"
 
 #define DATA "tests/data/tokenizers/"
 

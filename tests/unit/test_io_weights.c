@@ -2,7 +2,7 @@
 #include "tests/tolerance.h"
 #include "tests/unit/io_testing.h"
 
-#include "frontends/weights/safetensors.h"
+#include "frontends/formats/weights/safetensors.h"
 
 #include <float.h>
 #include <math.h>

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "passes/memory.h"
+#include "passes/lower/memory.h"
 
 enum { ALIGNMENT = 64 };
 

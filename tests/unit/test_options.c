@@ -427,7 +427,7 @@ static void test_first_page_of_help(void **state) {
 
 /* options.md carries the table between these marks; SBP_UPDATE_GOLDENS=1 rewrites it. */
 static void test_the_table_of_options(void **state) {
-    static const char path[] = "runtime/cli/options/options.md",
+    static const char path[] = "runtime/options/options.md",
                       begin[] = "<!-- options: written by test_options, do not edit -->\n",
                       end[] = "<!-- end of options -->\n";
     io_fixture *f = *state;

@@ -2,7 +2,7 @@
  * shells take them. */
 #include "tests/unit/io_testing.h"
 
-#include "runtime/cli/options/options.h"
+#include "runtime/options/options.h"
 
 static const char *print(io_fixture *f, sbp_page page, const char *program) {
     sbp_text text;
@@ -144,7 +144,7 @@ static void test_bash_completes(void **state) {
     complete(f, "sbprun", "tok", "tokenize");
     complete(f, "sbprun", "tokenize m --dec", "--decode");
     complete(f, "sbprun", "m --dec", "--decay-type");
-    complete(f, "sbprun", "m --config runtime/cli/opt", "runtime/cli/options");
+    complete(f, "sbprun", "m --config runtime/opt", "runtime/options");
     complete(f, "sbprun", "m --help lor", "lora");
     complete(f, "sbpc", "compile m --lora-rs", "--lora-rslora");
     complete(f, "sbpc", "inspect m --sv", "--svg");

@@ -1,5 +1,5 @@
 /* test_plan_file.c: the container of plan.bin, recipes, and the tensor table. */
-#include "frontends/weights/tensor_table.h"
+#include "frontends/formats/weights/tensor_table.h"
 #include "ir/program/plan_file.h"
 #include "ir/program/plan_meta.h"
 #include "tests/common/expect.h"

@@ -13,10 +13,10 @@
 #include <cmocka.h>
 
 #include "backends/cpu/cpu_target.h"
-#include "frontends/frontend.h"
 #include "frontends/objectives/objective.h"
+#include "frontends/source/frontend.h"
 #include "ir/base/file.h"
-#include "passes/memory.h"
+#include "passes/lower/memory.h"
 #include "passes/planner/cost.h"
 #include "passes/planner/plan.h"
 #include "tests/common/sweep.h"

@@ -3,7 +3,7 @@
  * disk has no room, or takes no more; that the file leaves nothing behind. */
 #include "backends/composite/disk.h"
 #include "backends/cpu/cpu_device.h"
-#include "passes/passes.h"
+#include "passes/lower/passes.h"
 #include "runtime/run/executor.h"
 #include "tests/common/expect.h"
 #include "tests/unit/place.h"

@@ -1,7 +1,7 @@
 /* test_rowkernel_integer.c: functions of whole numbers, tables and names of values: text, what the verifier
  * proves, values; and that blocks of formats to come are said in a few lines, with the bits of their
  * definitions. */
-#include "frontends/weights/weights_internal.h"
+#include "frontends/formats/weights/weights_internal.h"
 #include "tests/rowkernel_random.h"
 #include "tests/unit/rowkernel_testing.h"
 

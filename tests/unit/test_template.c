@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontends/template/template.h"
+#include "frontends/formats/template/template.h"
 #include "io_testing.h"
 
 static const char date[] = "2026-03-01";

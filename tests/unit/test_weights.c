@@ -1,6 +1,6 @@
 /* test_weights.c: plan.bin as a whole, and parameters from files into arenas and back: every kind of recipe,
  * devices that map their memory and devices that do not, bad files, and gradients. */
-#include "frontends/weights/gguf_write.h"
+#include "frontends/formats/weights/gguf_write.h"
 #include "runtime/run/weights.h"
 #include "runtime/run/weights_internal.h"
 #include "tests/common/expect.h"

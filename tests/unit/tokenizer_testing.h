@@ -2,7 +2,7 @@
 #ifndef SBP_TESTS_UNIT_TOKENIZER_TESTING_H
 #define SBP_TESTS_UNIT_TOKENIZER_TESTING_H
 
-#include "frontends/tokenizer/tokenizer.h"
+#include "frontends/formats/tokenizer/tokenizer.h"
 #include "tests/unit/io_testing.h"
 
 static inline const sbp_json *read_data(io_fixture *f, const char *path) {

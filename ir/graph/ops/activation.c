@@ -9,7 +9,7 @@
  *   geglu    gelu(gate) up
  *   softcap  cap tanh(x / cap)
  */
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 #include <math.h>
 

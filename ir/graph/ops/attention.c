@@ -14,7 +14,7 @@
  * In a chunk function q has C rows, k and v are carries of T rows; or D and W (ir/base/context.h), or q has
  * this rank's rows, C (outside T), and k and v those of all, W.
  */
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 #include <math.h>
 #include <string.h>

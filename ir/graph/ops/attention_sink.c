@@ -15,7 +15,7 @@
  *
  *   ds = - sum over rows of exp(s - lse') (do' . o')
  */
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 #include <math.h>
 #include <string.h>

@@ -14,7 +14,7 @@
  *          them what later chunks have added to the row in dstate
  *   dw[taps-1-s] = sum over t of dy_t x_{t-s}, as one row [n taps]        dbias = sum over t of dy_t
  *   dstate_out: what dy of this chunk, and dstate of later ones, add to the rows of its state */
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 #include <string.h>
 

@@ -19,7 +19,7 @@
  *   d = beta u       gives  dbeta = dd . u,  dv = beta dd,  dk -= A dv,          dA -= k dv^T
  *   A = e^decay S    gives  ddecay = sum of dA o A,         dS = e^decay dA; none from the first row
  * A key head adds dq and dk of its value heads. dstate_out: dS before the first row at hand. */
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 #include <assert.h>
 #include <math.h>

@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 static bool to_heads(const sbp_op *op) {
     return sbp_op_symbol_is(op, "to", "heads");

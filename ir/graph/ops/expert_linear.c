@@ -8,7 +8,7 @@
  *                     the layout of w, in the wide type; of an expert that nobody chose exactly 0
  *
  * Where the slots share x its cotangent is the sum of their answers, in their order. */
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 enum { X, INDEX, W, BIAS };     /* expert_linear */
 enum { DW_DY, DW_X, DW_INDEX }; /* expert_linear_dw */

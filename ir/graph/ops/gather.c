@@ -3,7 +3,7 @@
  *   gather       y[r] = table[index[r]]; table [V, d], index i32 [T], y [T, d]
  *   scatter_add  dtable[v] = sum of dy[r] over rows with index[r] = v; dtable [rows, d] in the wide type
  */
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 static sbp_status check_index(const sbp_shape *shape) {
     SBP_SHAPE_REQUIRE(shape, 1,

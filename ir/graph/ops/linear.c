@@ -5,7 +5,7 @@
  *              [T, out] in the type of x. wide: y is fp32 even when x is narrower (logits, sums of matmuls)
  *   linear_dw  dW = sum over rows of dy^T x, in the layout of W, in the wide type
  */
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 static bool out_in(const sbp_op *op) {
     return sbp_op_symbol_is(op, "layout", "out_in");

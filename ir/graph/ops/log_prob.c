@@ -3,7 +3,7 @@
  *   log_prob  logits [T, V], label i32 [T] -> logp [T] = logits[label] - lse; entropy [T] of the softmax; hit
  * [T]: 1 when the label is the first arg-max; lse [T] = log sum exp(logits). In fp32 (fp64 for fp64).
  */
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 #include <math.h>
 

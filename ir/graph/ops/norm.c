@@ -6,7 +6,7 @@
  *               type of x; offset 1 (gemma)
  *   layer_norm  y = (x - mean(x)) / sqrt(var(x) + eps) * w + bias, in the type of x; var: biased
  */
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 #include <math.h>
 

@@ -7,7 +7,7 @@
  * step. row and head: numbers per row, integers, that stand for where it is: numbers that are a document's,
  * wherever it is packed, are of its position and number. Equal operands give equal numbers: whoever wants
  * others takes another key or stream. */
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 sbp_status sbp_shape_random(sbp_shape *shape) {
     const sbp_type *stream = &shape->in[0], *key = &shape->in[1];

@@ -8,7 +8,7 @@
  *   group_sum   y[g] = sum of x[r] over rows with index[r] = g; x [T] -> f64 [S]
  *   group_take  y[r] = x[index[r]]; x [S] -> [T]
  */
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 #include <math.h>
 

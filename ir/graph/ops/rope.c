@@ -1,7 +1,7 @@
 /* rope.c: rotary position embedding. x [T, heads, d], cos and sin [T, n], n <= d/2: element i < n pairs with
  * element i + n: (x_i, x_{i+n}) -> (x_i cos_i - x_{i+n} sin_i, x_{i+n} cos_i + x_i sin_i); elements from 2n
  * on stay (partial rotary). cos and sin are wide; the result is rounded once, to the type of x. */
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 sbp_status sbp_shape_rope(sbp_shape *shape) {
     const sbp_type *x = &shape->in[0], *c = &shape->in[1], *s = &shape->in[2];

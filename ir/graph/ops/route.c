@@ -5,7 +5,7 @@
  *   take_at  x [T, E], index i32 [T, k] -> y [T, k], in x's type:  y[t, j] = x[t, index[t, j]]
  *
  * No gradient goes through a choice: scores get theirs through the values that are taken at it. */
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 /* ---- route ------------------------------------------------------------------------------------------ */
 

@@ -1,5 +1,5 @@
 /* rowop.c: the rules of every scalar function of rowops.def at once. */
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* rules.c: broadcasting and index arithmetic for the rule files. */
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 static bool dims_agree(sbp_dim a, sbp_dim b) {
     return sbp_dim_equal(a, b) || (a.symbol == SBP_ONE && a.n == 1) || (b.symbol == SBP_ONE && b.n == 1);

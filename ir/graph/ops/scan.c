@@ -10,7 +10,7 @@
  *   g = dy + s(dcarried) + s(d) s(g)        a scan in the other direction
  *   dx = g        dd = g c
  * Only @prepare (ir/graph/prepare.h) is computed with it; no device has a command for it. */
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 sbp_status sbp_shape_scan(sbp_shape *shape) {
     const sbp_type *x = &shape->in[0], *decay = &shape->in[1], *index = &shape->in[2];

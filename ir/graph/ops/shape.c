@@ -11,7 +11,7 @@
  *   stop_gradient  x, with no derivative
  *   broadcast      x repeated along dimensions of size 1, missing leading dimensions and, with rows, over
  *                  rows */
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 #include <string.h>
 

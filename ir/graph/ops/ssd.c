@@ -19,7 +19,7 @@
  *                                      ddecay = sum of dS o e^decay S,  dS = e^decay dS; none from the first
  *                                      row
  * A group adds dc and db of its heads. dstate_out: dS before the first row at hand. */
-#include "ir/graph/ops/rules.h"
+#include "ir/graph/rules.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* attn.c: what the rules of attn_fwd and attn_bwd have in common. */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 #include <math.h>
 

@@ -20,7 +20,7 @@
  * numbers. The CPU does so of bf16.
  *
  * Nothing overlaps what is written. Attributes: those of attn_fwd. */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 void sbp_rows_attn_bwd(sbp_row_rules *rules) {
     sbp_attention_rows(rules);

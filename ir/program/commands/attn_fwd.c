@@ -22,7 +22,7 @@
  *
  * Nothing overlaps what is written. Attributes: heads, kv_heads, d_qk, d_v, scale, window, softcap; by_rank,
  * q has this rank's rows of a chunk, k and v those of all of its context (ir/base/context.h). */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 void sbp_rows_attn_fwd(sbp_row_rules *rules) {
     sbp_attention_rows(rules);

@@ -27,7 +27,7 @@
  *
  * Attributes: op; of to_heads and to_rows heads, kv_heads, dim, keys. */
 #include "ir/program/collective_steps.h"
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 static const sbp_collective_info *info_of(const sbp_command *command) {
     return &sbp_collectives[command->u.collective.op];

@@ -13,7 +13,7 @@
  *
  * of those s for which row j-s is not before first[j]: others are not read. Sums are in fp64 where x is, else
  * in fp32, rounded once. next may be the same memory as state; nothing else overlaps what is written. */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 #include "ir/program/commands/conv_rows.h"
 

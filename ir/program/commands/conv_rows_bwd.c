@@ -14,7 +14,7 @@
  *
  * A row of dy that sees no row of state leaves its part of dstate untouched by 0: what nobody sees is 0. Sums
  * as in conv_rows. Nothing overlaps what is written. */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 #include "ir/program/commands/conv_rows.h"
 

@@ -4,7 +4,7 @@
  *   src  [rows, cols], of dst's type
  *
  * They do not overlap. In queue disk one of them is on disk, the other on the host. */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 void sbp_rows_copy(sbp_row_rules *rules) {
     sbp_rows_add(rules, SBP_ROWS_SAME, SBP_COPY_DST, SBP_COPY_SRC, 0);

@@ -2,7 +2,7 @@
 #ifndef SBP_IR_PROGRAM_COMMANDS_DELTA_RULE_H
 #define SBP_IR_PROGRAM_COMMANDS_DELTA_RULE_H
 
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 /* Where a command has what both have; q may be absent. */
 typedef struct sbp_delta_operands {

@@ -14,7 +14,7 @@
  * others are not written, and with `more` they hold what earlier commands for other runs wrote.
  *
  * Attributes: tb, a_by_slot, of, more. */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 #include "ir/program/commands/experts.h"
 

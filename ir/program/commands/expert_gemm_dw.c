@@ -10,7 +10,7 @@
  * whose bounds or pairs are not in range. Nothing overlaps d.
  *
  * Attributes: a_by_slot, b_by_slot, adds. */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 #include "ir/program/commands/experts.h"
 

@@ -10,7 +10,7 @@
  * for each such slot, are -1. Nothing overlaps. Bounds are the one kind of size that depends on what was
  * computed: expert_gemm and expert_gemm_dw, which read them, leave an expert out whose pairs are not in
  * range. */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 #include "ir/program/commands/experts.h"
 

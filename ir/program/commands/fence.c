@@ -1,7 +1,7 @@
 /* fence: commands of queue `to` after it start only when those of queue `from` before it are done.
  *
  * No operands. Attributes: from, to. A fence is of the queues that it names, and stands in queue compute. */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 SBP_RULE_ROWS_NONE(fence)
 

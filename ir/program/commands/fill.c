@@ -3,7 +3,7 @@
  *   dst  [rows, cols], any type   written
  *
  * Attribute: value. */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 SBP_RULE_ROWS_NONE(fill)
 SBP_RULE_CHECK_NONE(fill)

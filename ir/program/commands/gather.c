@@ -5,7 +5,7 @@
  *   index  [rows, 1], i32 or i64        a row input: a column, or the pick or rank of counted rows
  *
  * Nothing overlaps dst. index names rows of table: the executor looks at the numbers. */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 void sbp_rows_gather(sbp_row_rules *rules) {
     sbp_rows_add(rules, SBP_ROWS_SAME, SBP_GATHER_DST, SBP_GATHER_INDEX, 0);

@@ -11,7 +11,7 @@
  * 2^-126 for 0.
  *
  * Attributes: ta, tb; alpha = 1, beta = 0 where they are not written. */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 #include <math.h>
 

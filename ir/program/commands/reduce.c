@@ -4,7 +4,7 @@
  *   src  [rows, cols], a float
  *
  * They do not overlap. Attributes: op, sum | max | sumsq (of squares); beta, 0 where it is not written. */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 #include <math.h>
 

@@ -5,7 +5,7 @@
  *
  * Where scores are equal the lower column comes first. NaN is smaller than every number, so that index has k
  * different columns whatever scores holds. They do not overlap. */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 void sbp_rows_route(sbp_row_rules *rules) {
     sbp_rows_add(rules, SBP_ROWS_SAME, SBP_ROUTE_INDEX, SBP_ROUTE_SCORES, 0);

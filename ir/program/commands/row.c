@@ -9,7 +9,7 @@
  *
  * Attribute: share, these are this rank's share of the rows, of which all ranks have equally many, and random
  * numbers are of their places among all. */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 int32_t sbp_command_rows_operand(const sbp_program *program, const sbp_command *command) {
     const sbp_rowkernel *kernel = program->kernels[command->kernel];

@@ -10,7 +10,7 @@
  *
  * Nothing overlaps dst. perm and segment are one whole chunk of what they were sorted in; index names rows of
  * dst: the executor looks at the numbers. */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 void sbp_rows_scatter_add(sbp_row_rules *rules) {
     sbp_rows_add(rules, SBP_ROWS_SAME, SBP_SCATTER_ADD_SRC, SBP_SCATTER_ADD_INDEX, 0);

@@ -1,5 +1,5 @@
 /* table.c: the table of commands: names, queues and operands from commands.def, rules by name. */
-#include "ir/program/commands/command.h"
+#include "ir/program/command.h"
 
 /* ---- from commands.def ------------------------------------------------------------------------------ */
 

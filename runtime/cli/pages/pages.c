@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "ir/base/file.h"
-#include "runtime/cli/options/options.h"
+#include "runtime/options/options.h"
 
 static const char *const kinds[] = {"man", "bash", "zsh", "fish"}; /* by sbp_page */
 

@@ -5,13 +5,13 @@
 #include "backends/choice.h"
 #include "backends/devices.h"
 #include "backends/target.h"
-#include "frontends/frontend.h"
+#include "frontends/formats/tokenizer/tokenizer.h"
 #include "frontends/objectives/objective.h"
-#include "frontends/tokenizer/tokenizer.h"
+#include "frontends/source/frontend.h"
 #include "ir/base/json_write.h"
 #include "passes/planner/plan.h"
-#include "runtime/cli/options/options.h"
 #include "runtime/cli/sbpc/profile.h"
+#include "runtime/options/options.h"
 
 /* Everything sbpc knows about a compilation. */
 typedef struct sbp_compilation {

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 
 #include "backends/backends.h"
-#include "frontends/files/hub_fetch.h"
+#include "frontends/formats/files/hub_fetch.h"
 #include "frontends/objectives/objective.h"
 #include "ir/base/machine.h"
 #include "ir/program/plan_file.h"

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "frontends/files/hub_fetch.h"
+#include "frontends/formats/files/hub_fetch.h"
 #include "ir/base/machine.h"
 
 /* Of a refusal: what a person would wait for is worth more than remedies that nobody takes. */

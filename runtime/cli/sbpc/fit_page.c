@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "frontends/files/sha256.h"
+#include "frontends/formats/files/sha256.h"
 #include "runtime/cli/sbpc/fit.h"
 
 static const char style[] =

@@ -4,7 +4,7 @@
 #include <strings.h>
 #include <unistd.h>
 
-#include "frontends/files/hub_fetch.h"
+#include "frontends/formats/files/hub_fetch.h"
 #include "ir/base/json.h"
 #include "ir/base/machine.h"
 #include "ir/program/plan_file.h"

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "ir/program/plan_meta.h"
-#include "passes/memory.h"
+#include "passes/lower/memory.h"
 #include "runtime/cli/sbpc/cli.h"
 
 static sbp_status account_of(sbp_arena *arena, sbp_diag *diag, const sbp_program *program, sbp_space space,

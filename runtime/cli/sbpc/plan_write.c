@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "frontends/weights/tensor_table.h"
+#include "frontends/formats/weights/tensor_table.h"
 #include "ir/program/plan_file.h"
 #include "ir/program/plan_meta.h"
 #include "passes/planner/useful.h"

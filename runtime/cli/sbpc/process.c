@@ -1,7 +1,7 @@
 /* process.c: what the planner has to be told of the process that will run a plan. What it takes is the
  * backend's to say (ir/target/footprint.h). */
-#include "frontends/weights/recipe.h"
-#include "frontends/weights/weights.h"
+#include "frontends/formats/weights/recipe.h"
+#include "frontends/formats/weights/weights.h"
 #include "runtime/cli/sbpc/cli.h"
 
 enum { USUAL_THREADS = 2 }; /* a plan does not depend on the machine that it is made on */

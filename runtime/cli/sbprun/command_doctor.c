@@ -11,11 +11,11 @@
 #include "backends/devices.h"
 #include "ir/base/json_write.h"
 #include "ir/base/machine.h"
-#include "runtime/cli/options/options.h"
 #include "runtime/cli/sbprun/child.h"
 #include "runtime/cli/sbprun/commands.h"
 #include "runtime/cli/sbprun/launcher.h"
 #include "runtime/data/source/parquet.h"
+#include "runtime/options/options.h"
 #include "runtime/run/devices.h"
 
 static const char usage[] =

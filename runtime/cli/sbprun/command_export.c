@@ -1,12 +1,12 @@
 /* command_export.c: `sbprun export`: what a run has written, or any model's directory, as a GGUF file. */
 #include <string.h>
 
-#include "frontends/export/export.h"
-#include "frontends/files/hub_fetch.h"
+#include "frontends/formats/export/export.h"
+#include "frontends/formats/files/hub_fetch.h"
 #include "ir/base/json_write.h"
-#include "runtime/cli/options/options.h"
 #include "runtime/cli/sbprun/commands.h"
 #include "runtime/cli/sbprun/interrupt.h"
+#include "runtime/options/options.h"
 
 typedef struct export_job {
     sbp_arena *arena;

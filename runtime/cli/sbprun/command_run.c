@@ -8,7 +8,7 @@
 
 #include "backends/backends.h"
 #include "backends/choice.h"
-#include "frontends/files/hub_fetch.h"
+#include "frontends/formats/files/hub_fetch.h"
 #include "ir/base/args.h"
 #include "ir/base/machine.h"
 #include "ir/program/plan_file.h"

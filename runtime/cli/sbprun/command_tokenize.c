@@ -6,16 +6,16 @@
 #include <string.h>
 #include <time.h>
 
-#include "frontends/files/hub_fetch.h"
+#include "frontends/formats/files/hub_fetch.h"
 #include "ir/base/json_write.h"
 #include "ir/base/machine.h"
 #include "ir/program/plan_file.h"
-#include "runtime/cli/options/options.h"
 #include "runtime/cli/sbprun/commands.h"
 #include "runtime/cli/sbprun/inputs.h"
 #include "runtime/data/jsonl.h"
 #include "runtime/data/source/source.h"
 #include "runtime/data/tokenize.h"
+#include "runtime/options/options.h"
 
 static const char usage[] =
     "usage: sbprun tokenize MODEL_DIR|FILE.gguf|PLAN [options]\n\n"

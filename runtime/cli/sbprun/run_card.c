@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontends/files/hub.h"
-#include "frontends/template/template_source.h"
-#include "frontends/weights/weights.h"
+#include "frontends/formats/files/hub.h"
+#include "frontends/formats/template/template_source.h"
+#include "frontends/formats/weights/weights.h"
 #include "ir/base/json_write.h"
 #include "runtime/cli/sbprun/outputs.h"
 

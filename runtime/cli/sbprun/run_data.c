@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "frontends/files/hub.h"
+#include "frontends/formats/files/hub.h"
 #include "ir/base/machine.h"
 #include "runtime/cli/sbprun/interrupt.h"
 #include "runtime/cli/sbprun/session.h"

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "frontends/files/hub_fetch.h"
+#include "frontends/formats/files/hub_fetch.h"
 #include "ir/base/file.h"
 #include "ir/base/machine.h"
 #include "runtime/cli/sbprun/outputs.h"

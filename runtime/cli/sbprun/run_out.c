@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "frontends/files/hub.h"
+#include "frontends/formats/files/hub.h"
 #include "runtime/cli/sbprun/outputs.h"
 
 sbp_outputs sbp_outputs_begin(void) {

@@ -9,7 +9,7 @@
 #define SBP_RUNTIME_CLI_SBPRUN_WORLD_H
 
 #include "backends/ranks/ranks.h"
-#include "runtime/cli/options/options.h"
+#include "runtime/options/options.h"
 #include "runtime/run/executor.h"
 #include "runtime/run/profile.h"
 

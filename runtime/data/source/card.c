@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "frontends/files/named_path.h"
+#include "frontends/formats/files/named_path.h"
 #include "ir/base/file.h"
 #include "ir/base/yaml.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontends/files/named_path.h"
+#include "frontends/formats/files/named_path.h"
 #include "runtime/data/source/source.h"
 
 typedef struct file_list {

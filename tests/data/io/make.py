@@ -4,7 +4,7 @@
   quants.gguf          every block type of GGUF that can be read, random codes
     quants.safetensors   what the gguf package makes of them
   grids.gguf, .safetensors   the same of types whose codes stand in grids and tables
-  ../../../frontends/weights/gguf_grids.def   the grids of ggml's types, as indices of their numbers
+  ../../../frontends/formats/weights/gguf_grids.def   the grids of ggml's types, as indices of their numbers
 
   spm.gguf, spm.json   a SentencePiece vocabulary; what it makes of ../tokenizers/texts.json
   gemma.gguf, .json    the same with what is special about Gemma's files
@@ -76,7 +76,7 @@ def grids():
             text = ", ".join(str(e) for e in entries[at:at + 16])
             lines.append(f"     {text}" + (")" if at + 16 >= len(entries) else ","))
     lines.append("#undef GRID")
-    with open("../../../frontends/weights/gguf_grids.def", "w") as f:
+    with open("../../../frontends/formats/weights/gguf_grids.def", "w") as f:
         f.write("\n".join(lines) + "\n")
 
 

@@ -1,7 +1,7 @@
-"""Writes frontends/tokenizer/unicode_inert.def: code points that combine or decompose for utf8proc, but not for Hugging Face
+"""Writes frontends/formats/tokenizer/unicode_inert.def: code points that combine or decompose for utf8proc, but not for Hugging Face
 tokenizers, whose normal forms are those of Unicode 9. Needs libutf8proc.so.2 and: pip install tokenizers
 
-    python3 make_inert.py > ../../../frontends/tokenizer/unicode_inert.def
+    python3 make_inert.py > ../../../frontends/formats/tokenizer/unicode_inert.def
 """
 import ctypes
 

@@ -1,7 +1,7 @@
-"""Writes frontends/tokenizer/unicode_delta.def: code points that the regular expressions of Hugging Face tokenizers
+"""Writes frontends/formats/tokenizer/unicode_delta.def: code points that the regular expressions of Hugging Face tokenizers
 (Oniguruma, Unicode 16) know and Unicode 14 (PCRE2 10.42, Python 3.11) does not, with their category.
 
-    python3.11 make_unicode_delta.py > ../../../frontends/tokenizer/unicode_delta.def      # needs: pip install tokenizers
+    python3.11 make_unicode_delta.py > ../../../frontends/formats/tokenizer/unicode_delta.def      # needs: pip install tokenizers
 """
 import sys
 import unicodedata

@@ -1,7 +1,7 @@
-"""Writes frontends/tokenizer/unicode_sets.def: the characters that normalizers of Hugging Face tokenizers remove. Needs:
+"""Writes frontends/formats/tokenizer/unicode_sets.def: the characters that normalizers of Hugging Face tokenizers remove. Needs:
 pip install tokenizers==0.23.3
 
-    python3 make_unicode_sets.py > ../../../frontends/tokenizer/unicode_sets.def
+    python3 make_unicode_sets.py > ../../../frontends/formats/tokenizer/unicode_sets.def
 """
 from tokenizers import normalizers
 

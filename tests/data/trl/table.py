@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes runtime/cli/options/trl.md: what becomes of every field of TRL's configurations (fields.json, make.py).
+"""Makes runtime/options/trl.md: what becomes of every field of TRL's configurations (fields.json, make.py).
 
     table.py           writes it
     table.py --check   ends with status 1 where it is another than the one that is there
@@ -11,7 +11,7 @@ import re
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-OPTIONS = HERE.parents[2] / "runtime/cli/options"
+OPTIONS = HERE.parents[2] / "runtime/options"
 STRING = r'"((?:[^"\\]|\\.)*)"'
 
 

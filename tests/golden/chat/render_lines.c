@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontends/template/template.h"
+#include "frontends/formats/template/template.h"
 
 static sbp_status render_line(sbp_arena *arena, sbp_diag *diag, const char *line, size_t length,
                               sbp_text *out) {

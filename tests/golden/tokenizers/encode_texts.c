@@ -12,7 +12,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "frontends/tokenizer/tokenizer.h"
+#include "frontends/formats/tokenizer/tokenizer.h"
 
 typedef struct texts {
     sbp_gguf_string *list;

@@ -1,0 +1,620 @@
+/* export_arch.c: <architecture>.* keys. Those that gguf_table.def has a field for are written by it; what is left
+ * is what the converter computes: rotation, lists by layers, sizes of heads. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "frontends/formats/export/export_keys.h"
+
+#define F(id) (UINT64_C(1) << SBP_GGUF_##id)
+#define ALL ((UINT64_C(1) << SBP_GGUF_FAMILIES) - 1)
+#define LLAMAS (F(LLAMA) | F(MISTRAL) | F(MIXTRAL))
+#define HYBRIDS (F(GRANITE_HYBRID) | F(GRANITE_HYBRID_MOE))
+#define GRANITES_4 (F(GRANITE_DENSE) | F(GRANITE_MOE) | HYBRIDS)
+#define GRANITES (F(GRANITE) | GRANITES_4)
+#define NEMOTRONS (F(NEMOTRON_H) | F(NEMOTRON_H_MOE))
+#define DELTAS (F(QWEN3_5) | F(QWEN3_5_MOE))
+#define NEXTS (F(QWEN3_NEXT) | DELTAS)
+#define LATENTS (F(DEEPSEEK_V3) | F(GLM4_MOE_LITE))
+#define GEMMAS (F(GEMMA3) | F(GEMMA4))
+
+typedef struct putter {
+    const exp_model *m;
+    sbp_gguf_keys *keys;
+} putter;
+
+static bool is(const putter *p, uint64_t families) {
+    return sbp_gguf_is_of(families, p->m->facts.family);
+}
+
+static const char *named(const putter *p, const char *key) {
+    return sbp_arena_printf(p->m->arena, "%s.%s", p->m->architecture, key);
+}
+
+static void put_count(const putter *p, const char *key, int64_t value) {
+    sbp_gguf_put_u32(p->keys, named(p, key), (uint32_t)value);
+}
+
+static void put_number(const putter *p, const char *key, double value) {
+    sbp_gguf_put_f32(p->keys, named(p, key), (float)value);
+}
+
+static void put_bool(const putter *p, const char *key, bool value) {
+    sbp_gguf_put_bool(p->keys, named(p, key), value);
+}
+
+/* Numbers of all layers, as the converter writes a list of Python. */
+static sbp_text *put_list(const putter *p, const char *key, sbp_gguf_type type) {
+    return sbp_gguf_put_array(p->keys, named(p, key), type, p->m->facts.layers);
+}
+
+static bool is_on(const putter *p, const char *field) {
+    double value = sbp_exp_number(p->m, field);
+    return !isnan(value) && value != 0;
+}
+
+/* ---- kinds of layers ---------------------------------------------------------------------------------- */
+
+static bool has_suffix(const char *text, const char *suffix) {
+    size_t a = strlen(text), b = strlen(suffix);
+    return a >= b && strcmp(text + a - b, suffix) == 0;
+}
+
+/* What a layer is called in layer_types or layers_block_type; "" where neither is there. */
+static const char *layer_type(const putter *p, int64_t layer) {
+    static const char *const fields[] = {"layer_types", "layers_block_type"};
+    for (int k = 0; k < 2; k++) {
+        const sbp_json *types = sbp_json_member(p->m->config, fields[k]);
+        if (types && types->kind == SBP_JSON_ARRAY && layer < types->count &&
+            types->items[layer].kind == SBP_JSON_STRING)
+            return types->items[layer].string;
+    }
+    return "";
+}
+
+/* Nemotron-H's letters: M a state, * attention, - an MLP, E experts. */
+static char layer_letter(const putter *p, int64_t layer) {
+    const sbp_json *pattern = sbp_json_member(p->m->config, "hybrid_override_pattern");
+    const char *type = layer_type(p, layer);
+    if (pattern && pattern->kind == SBP_JSON_STRING && layer < pattern->count)
+        return pattern->string[layer];
+    return strcmp(type, "mamba") == 0 || strcmp(type, "linear_attention") == 0 ? 'M'
+           : has_suffix(type, "attention")                                     ? '*'
+           : strcmp(type, "moe") == 0                                          ? 'E'
+                                                                               : '-';
+}
+
+static bool is_word_of_layer(const putter *p, const char *field, int64_t layer, const char *word) {
+    const sbp_json *list = sbp_json_member(p->m->config, field);
+    return list && list->kind == SBP_JSON_ARRAY && layer < list->count &&
+           list->items[layer].kind == SBP_JSON_STRING && strcmp(list->items[layer].string, word) == 0;
+}
+
+static bool is_in_list(const putter *p, const char *field, int64_t layer) {
+    const sbp_json *list = sbp_json_member(p->m->config, field);
+    for (int64_t i = 0; list && list->kind == SBP_JSON_ARRAY && i < list->count; i++)
+        if (list->items[i].kind == SBP_JSON_INT && list->items[i].integer == layer)
+            return true;
+    return false;
+}
+
+static bool attends(const putter *p, int64_t layer) {
+    const char *type = layer_type(p, layer);
+    if (is(p, NEMOTRONS))
+        return layer_letter(p, layer) == '*';
+    if (is(p, F(LFM2)))
+        return *type ? strcmp(type, "conv") != 0 : is_in_list(p, "full_attn_idxs", layer);
+    return strcmp(type, "attention") == 0 || strcmp(type, "full_attention") == 0;
+}
+
+static bool slides(const putter *p, int64_t layer) {
+    const char *type = layer_type(p, layer);
+    if (*type)
+        return strcmp(type, "sliding_attention") == 0;
+    double pattern = sbp_exp_number(p->m, "sliding_window_pattern");
+    if (is(p, F(GEMMA4)))
+        return layer + 1 < p->m->facts.layers && (layer + 1) % 6 != 0;
+    if (is(p, F(GEMMA3)))
+        return (layer + 1) % (pattern >= 1 ? (int64_t)pattern : 6) != 0;
+    return is(p, F(OLMO3)) && (layer + 1) % 4 != 0;
+}
+
+static void put_flags(const putter *p, const char *key, bool (*of)(const putter *, int64_t), bool reverse) {
+    sbp_text *list = put_list(p, key, SBP_GGUF_BOOL);
+    for (int64_t layer = 0; layer < p->m->facts.layers; layer++)
+        sbp_gguf_add_bool(list, of(p, layer) != reverse);
+}
+
+/* A number of some layers, 0 of the others. */
+static void put_of_layers(const putter *p, const char *key, double value,
+                          bool (*of)(const putter *, int64_t)) {
+    sbp_text *list = put_list(p, key, SBP_GGUF_I32);
+    for (int64_t layer = 0; layer < p->m->facts.layers; layer++)
+        sbp_gguf_add_i32(list, of(p, layer) ? (int32_t)value : 0);
+}
+
+/* ---- by the table ------------------------------------------------------------------------------------- */
+
+/* Rotation, which several fields say, comes first; what a class leaves out is no key. */
+static sbp_status put_row(const putter *p, const sbp_gguf_key *row) {
+    double value = row->field ? sbp_exp_number(p->m, row->field) : NAN;
+    if (strcmp(row->key, "attention.head_count_kv") == 0 && isnan(value))
+        value = (double)p->m->facts.kv_heads;
+    if (isnan(value) && row->required && row->field)
+        return sbp_fail(p->m->diag, SBP_INPUT,
+                        "%s: the field '%s' is missing, which key %s.%s of a GGUF file says", p->m->path,
+                        row->field, p->m->architecture, row->key);
+    if (isnan(value))
+        return SBP_OK;
+    if (row->kind == SBP_GGUF_KEY_COUNT && (value < 0 || value > UINT32_MAX || value != floor(value)))
+        return sbp_fail(p->m->diag, SBP_INPUT, "%s: the field '%s' is %g; a whole number is expected",
+                        p->m->path, row->field, value);
+    if (row->kind == SBP_GGUF_KEY_COUNT)
+        put_count(p, row->key, (int64_t)value);
+    else if (row->kind == SBP_GGUF_KEY_NUMBER)
+        put_number(p, row->key, value);
+    else if (row->kind == SBP_GGUF_KEY_BOOL)
+        put_bool(p, row->key, value != 0);
+    return SBP_OK;
+}
+
+static sbp_status put_rows(const putter *p) {
+    const sbp_gguf_key *row;
+    for (int32_t i = 0; (row = sbp_gguf_key_at(i)); i++)
+        if (is(p, row->families) && row->kind != SBP_GGUF_KEY_SAID && row->kind != SBP_GGUF_KEY_FIXED)
+            SBP_TRY(put_row(p, row));
+    return SBP_OK;
+}
+
+/* ---- rotation ----------------------------------------------------------------------------------------- */
+
+static const char *const yarn_fields[][2] = {{"extrapolation_factor", "rope.scaling.yarn_ext_factor"},
+                                             {"attention_factor", "rope.scaling.yarn_attn_factor"},
+                                             {"beta_fast", "rope.scaling.yarn_beta_fast"},
+                                             {"beta_slow", "rope.scaling.yarn_beta_slow"}};
+
+static sbp_status put_scaling(const putter *p) {
+    const char *type = sbp_exp_rope_type(p->m);
+    double factor = sbp_exp_rope_number(p->m, false, "factor");
+    bool linear = strcmp(type, "linear") == 0, yarn = strcmp(type, "yarn") == 0;
+    if ((linear || yarn) && !isnan(factor)) {
+        sbp_gguf_put_string(p->keys, named(p, "rope.scaling.type"), type);
+        put_number(p, "rope.scaling.factor", factor);
+    }
+    if (yarn && !isnan(factor)) {
+        double length = sbp_exp_rope_number(p->m, false, "original_max_position_embeddings");
+        put_count(p, "rope.scaling.original_context_length",
+                  (int64_t)(isnan(length) ? sbp_exp_number(p->m, "max_position_embeddings") : length));
+        for (int k = 0; k < SBP_COUNT(yarn_fields); k++) {
+            double value = sbp_exp_rope_number(p->m, false, yarn_fields[k][0]);
+            if (!isnan(value))
+                put_number(p, yarn_fields[k][1], value);
+        }
+    }
+    double given = sbp_exp_rope_number(p->m, false, "attention_factor"), usual = 0.1 * log(factor) + 1;
+    if (yarn && !isnan(given) && fabs(given - usual) > 1e-6) /* llama.cpp takes the usual one times this */
+        put_number(p, "rope.scaling.attn_factor", given / usual);
+    bool llama3 = strcmp(type, "llama3") == 0 && is(p, LLAMAS | GRANITES | F(SMOLLM3)),
+         part = strcmp(type, "proportional") == 0 && is(p, F(GEMMA4));
+    if (!linear && !yarn && !llama3 && !part && strcmp(type, "default") != 0 && strcmp(type, "dynamic") != 0)
+        return sbp_fail(p->m->diag, SBP_INPUT,
+                        "%s: rope_type '%s' has no place in a GGUF file of architecture %s", p->m->path, type,
+                        p->m->architecture);
+    if (strcmp(type, "dynamic") == 0)
+        sbp_warn(p->m->diag,
+                 "%s: a GGUF file does not say rope_type 'dynamic': texts longer than "
+                 "max_position_embeddings will "
+                 "be rotated otherwise",
+                 p->m->path);
+    return SBP_OK;
+}
+
+/* By what Phi-3 multiplies sines and cosines of long texts. */
+static void put_long_factor(const putter *p, double length) {
+    double scale = sbp_exp_number(p->m, "max_position_embeddings") / length;
+    bool yarn = strcmp(sbp_exp_rope_type(p->m), "yarn") == 0;
+    if (sbp_exp_rope_list(p->m, "long_factor"))
+        put_number(p, "rope.scaling.attn_factor",
+                   scale <= 1 ? 1
+                   : yarn     ? 0.1 * log(scale) + 1
+                              : sqrt(1 + log(scale) / log(length)));
+}
+
+static sbp_status check_phi3(const putter *p) {
+    const char *type = sbp_exp_rope_type(p->m);
+    bool lists = sbp_exp_rope_list(p->m, "long_factor") != NULL;
+    if (strcmp(type, "default") == 0 || (lists && (strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0)))
+        return SBP_OK;
+    return sbp_fail(p->m->diag, SBP_INPUT,
+                    "%s: rope_type '%s' has no place in a GGUF file of architecture phi3", p->m->path, type);
+}
+
+static sbp_status put_rotation(const putter *p) {
+    double theta = sbp_exp_rope_number(p->m, false, "rope_theta"),
+           local = sbp_exp_rope_number(p->m, true, "rope_theta"),
+           part = sbp_exp_rope_number(p->m, false, "partial_rotary_factor");
+    int64_t head = sbp_exp_head_dim(p->m);
+    if (is(p, F(PHI3)))
+        SBP_TRY(check_phi3(p));
+    else
+        SBP_TRY(put_scaling(p));
+    if (!is(p, NEMOTRONS) && (!is(p, F(GPT_NEOX)) || theta != 10000)) /* which the converter leaves out */
+        put_number(p, "rope.freq_base", theta);
+    if (!isnan(local))
+        put_number(p, "rope.freq_base_swa", local);
+    if (is(p, LLAMAS | F(SMOLLM3) | GRANITES | NEMOTRONS))
+        put_count(p, "rope.dimension_count",
+                  is(p, GRANITES | NEMOTRONS)
+                      ? (int64_t)sbp_exp_number(p->m, "hidden_size") / p->m->facts.heads
+                      : head);
+    if (is(p, NEXTS | F(GLM) | F(GLM4) | F(GLM4_MOE) | F(GPT_NEOX)))
+        put_count(p, "rope.dimension_count", (int64_t)((double)head * part));
+    if (is(p, F(PHI3))) {
+        double hidden = sbp_exp_number(p->m, "hidden_size") * (isnan(part) ? 1 : part);
+        put_count(p, "rope.dimension_count", (int64_t)hidden / p->m->facts.heads);
+        double length = sbp_exp_rope_number(p->m, false, "original_max_position_embeddings");
+        put_count(p, "rope.scaling.original_context_length",
+                  (int64_t)(isnan(length) ? sbp_exp_number(p->m, "max_position_embeddings") : length));
+        put_long_factor(p, isnan(length) ? sbp_exp_number(p->m, "max_position_embeddings") : length);
+    }
+    if (is(p, LATENTS))
+        put_count(p, "rope.dimension_count", (int64_t)sbp_exp_number(p->m, "qk_rope_head_dim"));
+    double all = sbp_exp_rope_number(p->m, false, "mscale_all_dim");
+    if (is(p, LATENTS) && !isnan(all))
+        put_number(p, "rope.scaling.yarn_log_multiplier", 0.1 * all);
+    return SBP_OK;
+}
+
+/* ---- attention ---------------------------------------------------------------------------------------- */
+
+static void put_head_sizes(const putter *p) {
+    bool always = is(p, F(LLAMA) | F(MISTRAL) | F(QWEN3) | F(QWEN3_MOE) | NEXTS | GEMMAS | F(GLM) | F(GLM4) |
+                            F(GLM4_MOE) | F(GPT_OSS) | NEMOTRONS);
+    if (is(p, F(GEMMA4) | LATENTS | GRANITES | F(PHI3) | F(GPT_NEOX)))
+        return;
+    const sbp_json *given = sbp_json_member(p->m->config, "head_dim");
+    if (!always && (!given || given->kind != SBP_JSON_INT))
+        return;
+    put_count(p, "attention.key_length", sbp_exp_head_dim(p->m));
+    put_count(p, "attention.value_length", sbp_exp_head_dim(p->m));
+}
+
+static void put_latent(const putter *p) {
+    double rank = sbp_exp_number(p->m, "kv_lora_rank"), rotated = sbp_exp_number(p->m, "qk_rope_head_dim");
+    put_count(p, "attention.head_count_kv", 1);
+    put_count(p, "attention.key_length", (int64_t)(rank + rotated));
+    put_count(p, "attention.value_length", (int64_t)rank);
+    put_count(p, "attention.key_length_mla", p->m->facts.fixed + (int64_t)rotated);
+    put_count(p, "attention.value_length_mla", p->m->facts.value);
+}
+
+static void put_gemma4(const putter *p) {
+    double full = sbp_exp_number(p->m, "global_head_dim"), sliding = sbp_exp_number(p->m, "head_dim"),
+           heads = sbp_exp_number(p->m, "num_key_value_heads"),
+           wide = sbp_exp_number(p->m, "num_global_key_value_heads");
+    int64_t shared =
+                is_on(p, "num_kv_shared_layers") ? (int64_t)sbp_exp_number(p->m, "num_kv_shared_layers") : 0,
+            inner = (int64_t)sbp_exp_number(p->m, "intermediate_size"), layers = p->m->facts.layers;
+    put_count(p, "attention.key_length", (int64_t)full);
+    put_count(p, "attention.value_length", (int64_t)full);
+    put_count(p, "attention.key_length_swa", (int64_t)sliding);
+    put_count(p, "attention.value_length_swa", (int64_t)sliding);
+    put_count(p, "rope.dimension_count", (int64_t)full);
+    put_count(p, "rope.dimension_count_swa", (int64_t)sliding);
+    put_flags(p, "attention.sliding_window_pattern", slides, false);
+    put_count(p, "attention.head_count_kv", (int64_t)heads);
+    if (!isnan(wide)) {
+        sbp_text *list = put_list(p, "attention.head_count_kv", SBP_GGUF_I32);
+        for (int64_t layer = 0; layer < layers; layer++)
+            sbp_gguf_add_i32(list, (int32_t)(slides(p, layer) ? heads : wide));
+    }
+    put_count(p, "feed_forward_length", inner);
+    if (is_on(p, "use_double_wide_mlp")) {
+        sbp_text *list = put_list(p, "feed_forward_length", SBP_GGUF_I32);
+        for (int64_t layer = 0; layer < layers; layer++)
+            sbp_gguf_add_i32(list, (int32_t)(layer < layers - shared ? inner : 2 * inner));
+    }
+}
+
+/* ---- what has states ---------------------------------------------------------------------------------- */
+
+static bool has_mlp(const putter *p, int64_t layer) {
+    return layer_letter(p, layer) == (is(p, F(NEMOTRON_H_MOE)) ? 'E' : '-');
+}
+
+/* Nothing is rotated. */
+static void put_nemotron(const putter *p) {
+    sbp_gguf_keys_remove(p->keys, named(p, "attention.layer_norm_rms_epsilon"));
+    put_count(p, "context_length", 1 << 20);
+    put_bool(p, "rope.scaling.finetuned", false);
+    put_of_layers(
+        p, "feed_forward_length",
+        sbp_exp_number(p->m, is(p, F(NEMOTRON_H_MOE)) ? "moe_intermediate_size" : "intermediate_size"),
+        has_mlp);
+    put_count(p, "ssm.inner_size",
+              (int64_t)(sbp_exp_number(p->m, "mamba_num_heads") * sbp_exp_number(p->m, "mamba_head_dim")));
+    double eps = sbp_exp_number(p->m, "layer_norm_epsilon");
+    if (!isnan(eps))
+        put_number(p, "attention.layer_norm_epsilon", eps);
+}
+
+static void put_granite(const putter *p) {
+    bool states = is(p, HYBRIDS), experts = is(p, F(GRANITE_MOE) | F(GRANITE_HYBRID_MOE));
+    const sbp_json *positions = sbp_json_member(p->m->config, "position_embedding_type");
+    bool turns = positions && positions->kind == SBP_JSON_STRING && strcmp(positions->string, "rope") == 0;
+    put_count(p, "feed_forward_length",
+              (int64_t)sbp_exp_number(p->m, experts ? "intermediate_size" : "shared_intermediate_size"));
+    if (states)
+        put_count(p, "ssm.inner_size",
+                  (int64_t)(sbp_exp_number(p->m, "mamba_n_heads") * sbp_exp_number(p->m, "mamba_d_head")));
+    if (states)
+        put_count(p, "context_length", 1 << 20);
+    put_bool(p, "rope.scaling.finetuned", !states || turns);
+}
+
+static void put_delta(const putter *p) {
+    double interval = sbp_exp_number(p->m, "full_attention_interval");
+    put_count(p, "ssm.inner_size", p->m->facts.value_size * p->m->facts.value_heads);
+    if (*layer_type(p, 0))
+        put_flags(p, "attention.recurrent_layers", attends, true);
+    put_count(p, "full_attention_interval", isnan(interval) ? 4 : (int64_t)interval);
+}
+
+static void put_sections(const putter *p) {
+    const sbp_json *given = sbp_exp_rope_list(p->m, "mrope_section");
+    static const int32_t usual[] = {11, 11, 10, 0};
+    if (!given && !is(p, DELTAS))
+        return;
+    sbp_text *list = sbp_gguf_put_array(p->keys, named(p, "rope.dimension_sections"), SBP_GGUF_I32, 4);
+    for (int64_t i = 0; i < 4; i++)
+        sbp_gguf_add_i32(list, !given ? usual[i]
+                               : i < given->count && given->items[i].kind == SBP_JSON_INT
+                                   ? (int32_t)given->items[i].integer
+                                   : 0);
+}
+
+/* ---- experts ------------------------------------------------------------------------------------------ */
+
+enum { SOFTMAX = 1, SIGMOID = 2 };
+
+static void put_experts(const putter *p) {
+    const sbp_json *scoring = sbp_json_member(p->m->config, "scoring_func");
+    bool sigmoid = scoring && scoring->kind == SBP_JSON_STRING && strcmp(scoring->string, "sigmoid") == 0;
+    if (is(p, F(GLM4_MOE) | LATENTS) || sigmoid)
+        put_count(p, "expert_gating_func", SIGMOID);
+    if (is(p, F(GLM4_MOE) | LATENTS | F(NEMOTRON_H_MOE)) && (is_on(p, "norm_topk_prob") || !is(p, LATENTS)))
+        put_bool(p, "expert_weights_norm", is_on(p, "norm_topk_prob"));
+    if (is(p, F(GLM4_MOE_LITE)) && isnan(sbp_exp_number(p->m, "first_k_dense_replace"))) {
+        int64_t dense = 0; /* said layer by layer */
+        while (dense < p->m->facts.layers && is_word_of_layer(p, "mlp_layer_types", dense, "dense"))
+            dense++;
+        put_count(p, "leading_dense_block_count", dense);
+    }
+    double drafts = sbp_exp_number(p->m, "num_nextn_predict_layers");
+    if (is(p, F(GLM4_MOE)) && drafts == 0)
+        put_count(p, "nextn_predict_layers", 0);
+    if (is(p, F(GPT_OSS)))
+        put_count(p, "expert_feed_forward_length", (int64_t)sbp_exp_number(p->m, "intermediate_size"));
+}
+
+/* ---- what llama.cpp has no choice about ------------------------------------------------------------- */
+
+/* Numbers that its code has, whatever config.json says. */
+static const struct {
+    uint64_t families;
+    const char *field;
+    double value;
+} fixed[] = {
+    {F(GPT_OSS), "swiglu_limit", 7},
+    {F(GPT_OSS), "swiglu_alpha", 1.702},
+    {F(QWEN3_MOE) | F(QWEN3_NEXT), "norm_topk_prob", 1},
+    {F(OLMOE), "norm_topk_prob", 0},
+};
+
+static const struct {
+    uint64_t families;
+    const char *words;
+} activations[] = {
+    {GEMMAS, "gelu_pytorch_tanh"},
+    {F(GPT_NEOX), "gelu"},
+    {NEMOTRONS, "relu2"},
+    {ALL, "silu"},
+};
+
+static double number_of(const sbp_json *node) {
+    return node->kind == SBP_JSON_INT    ? (double)node->integer
+           : node->kind == SBP_JSON_REAL ? node->real
+                                         : INFINITY;
+}
+
+static sbp_status refuse_field(const putter *p, const char *field, const char *given, const char *expected) {
+    return sbp_fail(
+        p->m->diag, SBP_INPUT,
+        "%s: the field '%s' is %s; llama.cpp's architecture %s has only %s and would compute something else",
+        p->m->path, field, given, p->m->architecture, expected);
+}
+
+static sbp_status check_activation(const putter *p) {
+    static const char *const names[] = {"hidden_act", "hidden_activation", "mlp_hidden_act"};
+    int k = 0;
+    while (!is(p, activations[k].families))
+        k++;
+    for (int i = 0; i < SBP_COUNT(names); i++) {
+        const sbp_json *given = sbp_json_member(p->m->config, names[i]);
+        bool beside = i == 0 && sbp_json_member(p->m->config, is(p, GEMMAS) ? names[1] : names[2]);
+        if (given && given->kind == SBP_JSON_STRING && !beside &&
+            strcmp(given->string, activations[k].words) != 0)
+            return refuse_field(p, names[i], given->string, activations[k].words);
+    }
+    return SBP_OK;
+}
+
+/* Time steps of Mamba that are kept within limits. */
+static sbp_status check_steps(const putter *p) {
+    const sbp_json *limits = sbp_json_member(p->m->config, "time_step_limit");
+    double least = sbp_exp_number(p->m, "time_step_min");
+    bool limited = is(p, F(NEMOTRON_H) | F(NEMOTRON_H_MOE)) && !isnan(least) && least > 0.001;
+    if (limits && limits->kind == SBP_JSON_ARRAY && limits->count == 2)
+        limited |= number_of(&limits->items[0]) > 0 || number_of(&limits->items[1]) < 1e30;
+    if (limited && is(p, HYBRIDS | NEMOTRONS))
+        return refuse_field(p, limits ? "time_step_limit" : "time_step_min", "set", "none");
+    return SBP_OK;
+}
+
+static sbp_status check_fixed(const putter *p) {
+    SBP_TRY(check_activation(p));
+    SBP_TRY(check_steps(p));
+    for (int i = 0; i < SBP_COUNT(fixed); i++) {
+        double value = sbp_exp_number(p->m, fixed[i].field);
+        char given[40], only[40];
+        sbp_format_double(given, sizeof given, value);
+        sbp_format_double(only, sizeof only, fixed[i].value);
+        if (is(p, fixed[i].families) && !isnan(value) && value != fixed[i].value)
+            return refuse_field(p, fixed[i].field, given, only);
+    }
+    double scale = sbp_exp_number(p->m, "query_pre_attn_scalar");
+    int64_t usual = p->m->facts.layers == 62
+                        ? (int64_t)sbp_exp_number(p->m, "hidden_size") / p->m->facts.heads
+                        : sbp_exp_head_dim(p->m);
+    char given[40], only[40];
+    sbp_format_double(given, sizeof given, scale);
+    sbp_format_double(only, sizeof only, (double)usual);
+    if (is(p, F(GEMMA3)) && !isnan(scale) && scale != (double)usual)
+        return refuse_field(p, "query_pre_attn_scalar", given, only);
+    return SBP_OK;
+}
+
+/* ---- all of it ---------------------------------------------------------------------------------------- */
+
+static bool is_every_sixth(const putter *p) {
+    for (int64_t layer = 0; layer < p->m->facts.layers; layer++)
+        if (slides(p, layer) != ((layer + 1) % 6 != 0))
+            return false;
+    return true;
+}
+
+static bool is_alternate(const putter *p) {
+    for (int64_t layer = 0; layer < p->m->facts.layers; layer++)
+        if (slides(p, layer) != (layer % 2 == 0))
+            return false;
+    return true;
+}
+
+static void put_windows(const putter *p) {
+    double window = sbp_exp_number(p->m, "sliding_window");
+    if (is(p, F(PHI3)))
+        put_count(p, "attention.sliding_window", isnan(window) ? 0 : (int64_t)window);
+    if (is(p, F(OLMO3)) || (is(p, F(GEMMA3)) && !is_every_sixth(p)) ||
+        (is(p, F(GPT_OSS)) && *layer_type(p, 0) && !is_alternate(p)))
+        put_flags(p, "attention.sliding_window_pattern", slides, false);
+    bool ignored = is(p, F(MISTRAL) | F(MIXTRAL) | F(PHI3)) ||
+                   (is(p, F(QWEN2) | F(QWEN3) | F(QWEN3_MOE)) && is_on(p, "use_sliding_window"));
+    if (ignored && !isnan(window) && window < sbp_exp_number(p->m, "max_position_embeddings"))
+        sbp_warn(p->m->diag,
+                 "%s: a GGUF file of architecture %s does not say the sliding window of %g tokens; behind "
+                 "that many "
+                 "llama.cpp sees all of them",
+                 p->m->path, p->m->architecture, window);
+}
+
+static void put_lengths(const putter *p) {
+    put_count(p, "block_count", p->m->facts.layers);
+    if (is(p, F(GRANITE)))
+        put_count(p, "feed_forward_length", (int64_t)sbp_exp_number(p->m, "intermediate_size"));
+    if (is(p, HYBRIDS | NEMOTRONS | F(LFM2)))
+        put_of_layers(p, "attention.head_count_kv", (double)p->m->facts.kv_heads, attends);
+    double vocabulary = sbp_exp_number(p->m, "vocab_size");
+    if (is(p, LLAMAS | GRANITES | F(SMOLLM3) | LATENTS | F(LFM2) | NEMOTRONS) && !isnan(vocabulary))
+        put_count(p, "vocab_size", (int64_t)vocabulary);
+}
+
+sbp_status sbp_exp_put_architecture(const exp_model *model, sbp_gguf_keys *keys) {
+    putter p = {model, keys};
+    SBP_TRY(check_fixed(&p));
+    SBP_TRY(put_rows(&p));
+    SBP_TRY(put_rotation(&p));
+    put_head_sizes(&p);
+    put_lengths(&p);
+    put_windows(&p);
+    put_sections(&p);
+    put_experts(&p);
+    if (is(&p, LATENTS))
+        put_latent(&p);
+    if (is(&p, F(GEMMA4)))
+        put_gemma4(&p);
+    if (is(&p, NEMOTRONS))
+        put_nemotron(&p);
+    if (is(&p, GRANITES_4))
+        put_granite(&p);
+    if (is(&p, NEXTS))
+        put_delta(&p);
+    return SBP_OK;
+}
+
+/* ---- tensors that are made ---------------------------------------------------------------------------- */
+
+/* By what Llama 3 divides each frequency; in float32, as the converter. */
+static float llama3_factor(float frequency, float factor, float low, float high, float length) {
+    float wave = (float)(2 * 3.14159265358979323846) / frequency;
+    if (wave < length / high)
+        return 1;
+    if (wave > length / low)
+        return factor;
+    float smooth = (length / wave - low) / (high - low);
+    return 1 / ((1 - smooth) / factor + smooth);
+}
+
+static double or_else(double value, double fallback) {
+    return isnan(value) ? fallback : value;
+}
+
+static exp_extra llama3(const exp_model *m) {
+    int64_t head = sbp_exp_head_dim(m), n = head / 2;
+    float *out = SBP_NEW_ARRAY(m->arena, float, n);
+    float theta = (float)sbp_exp_rope_number(m, false, "rope_theta");
+    float factor = (float)or_else(sbp_exp_rope_number(m, false, "factor"), 8),
+          low = (float)or_else(sbp_exp_rope_number(m, false, "low_freq_factor"), 1),
+          high = (float)or_else(sbp_exp_rope_number(m, false, "high_freq_factor"), 4),
+          length = (float)or_else(sbp_exp_rope_number(m, false, "original_max_position_embeddings"), 8192);
+    for (int64_t i = 0; i < n; i++)
+        out[i] = llama3_factor(1 / powf(theta, (float)(2 * i) / (float)head), factor, low, high, length);
+    return (exp_extra){"rope_freqs.weight", out, n};
+}
+
+/* Gemma 4's full attention turns a part of each head: the rest by a frequency of nothing. */
+static exp_extra proportional(const exp_model *m) {
+    int64_t head = (int64_t)sbp_exp_number(m, "global_head_dim"), n = head / 2;
+    double part = or_else(sbp_exp_rope_number(m, false, "partial_rotary_factor"), 1);
+    int64_t turning = (int64_t)((double)head * part / 2);
+    float *out = SBP_NEW_ARRAY(m->arena, float, n);
+    for (int64_t i = 0; i < n; i++)
+        out[i] = i < turning ? 1 : 1e30F;
+    return (exp_extra){"rope_freqs.weight", out, n};
+}
+
+static exp_extra factors(const exp_model *m, const char *name, const sbp_json *list) {
+    float *out = SBP_NEW_ARRAY(m->arena, float, list->count);
+    for (int64_t i = 0; i < list->count; i++)
+        out[i] =
+            list->items[i].kind == SBP_JSON_INT ? (float)list->items[i].integer : (float)list->items[i].real;
+    return (exp_extra){name, out, list->count};
+}
+
+sbp_status sbp_exp_extra_tensors(const exp_model *m, exp_extra out[EXP_MOST_EXTRAS], int *count) {
+    uint64_t family = UINT64_C(1) << m->facts.family;
+    const sbp_json *longs = sbp_exp_rope_list(m, "long_factor"),
+                   *shorts = sbp_exp_rope_list(m, "short_factor");
+    *count = 0;
+    if ((family & (LLAMAS | GRANITES | F(SMOLLM3))) && strcmp(sbp_exp_rope_type(m), "llama3") == 0)
+        out[(*count)++] = llama3(m);
+    if (family & F(GEMMA4))
+        out[(*count)++] = proportional(m);
+    if ((family & F(PHI3)) && longs && shorts) {
+        if (longs->count != shorts->count)
+            return sbp_fail(m->diag, SBP_INPUT, "%s: long_factor has %lld numbers, short_factor %lld",
+                            m->path, (long long)longs->count, (long long)shorts->count);
+        out[(*count)++] = factors(m, "rope_factors_long.weight", longs);
+        out[(*count)++] = factors(m, "rope_factors_short.weight", shorts);
+    }
+    return SBP_OK;
+}

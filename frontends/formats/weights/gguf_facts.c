@@ -1,0 +1,201 @@
+/* gguf_facts.c: which family a model is of, and its numbers, from config.json and from the keys of a file. */
+#include "frontends/formats/weights/gguf_table.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define BIT(id) (UINT64_C(1) << SBP_GGUF_##id)
+#define DELTAS (BIT(QWEN3_NEXT) | BIT(QWEN3_5) | BIT(QWEN3_5_MOE))
+#define LATENTS (BIT(DEEPSEEK_V3) | BIT(GLM4_MOE_LITE))
+#define HYBRIDS (BIT(GRANITE_HYBRID) | BIT(GRANITE_HYBRID_MOE))
+#define NEMOTRONS (BIT(NEMOTRON_H) | BIT(NEMOTRON_H_MOE))
+
+/* Of heads, sizes and layers: products of two of them and a row fit 64 bits. */
+enum { MOST = 1 << 20, MOST_LAYERS = 10000 };
+
+/* ---- config.json ------------------------------------------------------------------------------------- */
+
+typedef struct config {
+    sbp_diag *diag;
+    const char *path;
+    const sbp_json *fields;
+    sbp_status status;
+} config;
+
+/* A field, `fallback` where it is absent or null. */
+static int64_t number(config *c, const char *field, int64_t fallback) {
+    int64_t value = fallback;
+    if (c->status == SBP_OK)
+        c->status = sbp_json_get_i64(c->diag, c->fields, field, SBP_JSON_NULLABLE, &value);
+    if (c->status == SBP_OK && (value < 0 || value > MOST))
+        c->status = sbp_fail(c->diag, SBP_INPUT, "%s: field '%s' is %lld; from 0 to %d is expected", c->path,
+                             field, (long long)value, MOST);
+    return value;
+}
+
+/* Whether no layer of a granitemoehybrid has a state. */
+static bool all_attend(const sbp_json *fields) {
+    const sbp_json *types = sbp_json_member(fields, "layer_types");
+    types = types && types->kind == SBP_JSON_ARRAY ? types : sbp_json_member(fields, "layers_block_type");
+    if (!types || types->kind != SBP_JSON_ARRAY || types->count == 0)
+        return false;
+    for (int64_t i = 0; i < types->count; i++) {
+        const char *type = types->items[i].kind == SBP_JSON_STRING ? types->items[i].string : "";
+        if (strcmp(type, "attention") != 0 && strcmp(type, "full_attention") != 0)
+            return false;
+    }
+    return true;
+}
+
+static sbp_gguf_family_id family_of_type(config *c, const char *model_type) {
+    for (int id = 0; id < SBP_GGUF_FAMILIES; id++) {
+        if (strcmp(sbp_gguf_family_of((sbp_gguf_family_id)id)->model_type, model_type) != 0)
+            continue;
+        if (id == SBP_GGUF_NEMOTRON_H && sbp_json_member(c->fields, "num_experts_per_tok"))
+            return SBP_GGUF_NEMOTRON_H_MOE;
+        if (id != SBP_GGUF_GRANITE_DENSE)
+            return (sbp_gguf_family_id)id;
+        bool experts = number(c, "num_local_experts", 8) > 0;
+        if (all_attend(c->fields))
+            return experts ? SBP_GGUF_GRANITE_MOE : SBP_GGUF_GRANITE_DENSE;
+        return experts ? SBP_GGUF_GRANITE_HYBRID_MOE : SBP_GGUF_GRANITE_HYBRID;
+    }
+    return SBP_GGUF_FAMILIES;
+}
+
+/* Nemotron-H may say its layers one by one only. */
+static int64_t layers_of(config *c) {
+    const sbp_json *types = sbp_json_member(c->fields, "layers_block_type"),
+                   *pattern = sbp_json_member(c->fields, "hybrid_override_pattern");
+    int64_t fallback = types && types->kind == SBP_JSON_ARRAY        ? types->count
+                       : pattern && pattern->kind == SBP_JSON_STRING ? (int64_t)strlen(pattern->string)
+                                                                     : 0;
+    return number(c, "num_hidden_layers", fallback);
+}
+
+sbp_status sbp_gguf_facts_of_config(sbp_diag *diag, const char *path, const sbp_json *fields,
+                                    sbp_gguf_facts *out, bool *found) {
+    config c = {.diag = diag, .path = path, .fields = fields, .status = SBP_OK};
+    const char *model_type = "";
+    SBP_TRY(sbp_json_get_string(diag, fields, "model_type", SBP_JSON_REQUIRED, &model_type));
+    sbp_gguf_facts f = {.family = family_of_type(&c, model_type)};
+    *found = f.family != SBP_GGUF_FAMILIES;
+    if (!*found)
+        return c.status;
+    uint64_t bit = UINT64_C(1) << f.family;
+    f.layers = layers_of(&c);
+    f.heads = number(&c, "num_attention_heads", 0);
+    f.kv_heads = number(&c, "num_key_value_heads", f.heads);
+    if (f.family == SBP_GGUF_GEMMA4)
+        f.shared = number(&c, "num_kv_shared_layers", 0);
+    if (bit & DELTAS) {
+        f.key_heads = number(&c, "linear_num_key_heads", 16);
+        f.value_heads = number(&c, "linear_num_value_heads", 32);
+        f.key_size = number(&c, "linear_key_head_dim", 128);
+        f.value_size = number(&c, "linear_value_head_dim", 128);
+    }
+    if (bit & LATENTS) {
+        bool lite = f.family == SBP_GGUF_GLM4_MOE_LITE;
+        f.fixed = number(&c, "qk_nope_head_dim", lite ? 192 : 128);
+        f.value = number(&c, "v_head_dim", lite ? 256 : 128);
+    }
+    if (bit & HYBRIDS)
+        f.groups = number(&c, "mamba_n_groups", 1);
+    if (bit & NEMOTRONS)
+        f.groups = number(&c, "n_groups", 8);
+    SBP_TRY(c.status);
+    if (f.layers > MOST_LAYERS)
+        return sbp_fail(diag, SBP_INPUT, "%s: %lld layers; at most %d are expected", path,
+                        (long long)f.layers, MOST_LAYERS);
+    *out = f;
+    return SBP_OK;
+}
+
+/* ---- keys -------------------------------------------------------------------------------------------- */
+
+typedef struct file {
+    sbp_diag *diag;
+    const sbp_gguf *gguf;
+    const char *architecture;
+    sbp_status status;
+} file;
+
+static const sbp_gguf_value *find(const file *f, const char *key) {
+    char name[200];
+    int n = snprintf(name, sizeof name, "%s.%s", f->architecture, key);
+    return n > 0 && n < (int)sizeof name ? sbp_gguf_find(f->gguf, name) : NULL;
+}
+
+/* A number; of an array with one for each layer the largest. 0 where there is none. */
+static int64_t key_number(file *f, const char *key) {
+    const sbp_gguf_value *v = find(f, key);
+    int64_t value = 0;
+    if (!v || f->status != SBP_OK)
+        return 0;
+    if (!sbp_gguf_is_integer(v->type))
+        f->status = sbp_fail(f->diag, SBP_INPUT, "%s: key '%s': expected an integer, found %s",
+                             sbp_gguf_path(f->gguf), v->key, sbp_gguf_type_name(v->type));
+    for (int64_t i = 0; f->status == SBP_OK && i < v->count; i++) {
+        int64_t item = sbp_gguf_i64_at(v, i);
+        if (item < 0 || item > MOST)
+            f->status = sbp_fail(f->diag, SBP_INPUT, "%s: key '%s' is %lld; from 0 to %d is expected",
+                                 sbp_gguf_path(f->gguf), v->key, (long long)item, MOST);
+        else if (item > value)
+            value = item;
+    }
+    return value;
+}
+
+static sbp_gguf_family_id family_of_keys(file *f) {
+    int id = 0;
+    while (id < SBP_GGUF_FAMILIES &&
+           strcmp(sbp_gguf_family_of((sbp_gguf_family_id)id)->architecture, f->architecture) != 0)
+        id++;
+    bool experts = key_number(f, "expert_count") > 0;
+    if (id == SBP_GGUF_LLAMA && experts)
+        return SBP_GGUF_MIXTRAL;
+    if (id == SBP_GGUF_OLMO2 && find(f, "attention.sliding_window_pattern"))
+        return SBP_GGUF_OLMO3;
+    if (id == SBP_GGUF_GRANITE_HYBRID && experts)
+        return SBP_GGUF_GRANITE_HYBRID_MOE;
+    return (sbp_gguf_family_id)id;
+}
+
+sbp_status sbp_gguf_facts_of_keys(sbp_diag *diag, const sbp_gguf *gguf, sbp_gguf_facts *out, bool *found) {
+    file k = {.diag = diag, .gguf = gguf, .architecture = "", .status = SBP_OK};
+    SBP_TRY(sbp_gguf_get_string(diag, gguf, "general.architecture", SBP_JSON_OPTIONAL, &k.architecture));
+    sbp_gguf_facts f = {.family = family_of_keys(&k)};
+    *found = f.family != SBP_GGUF_FAMILIES;
+    if (!*found)
+        return SBP_OK;
+    uint64_t bit = UINT64_C(1) << f.family;
+    int64_t further = key_number(&k, "nextn_predict_layers"), blocks = key_number(&k, "block_count");
+    f.layers = blocks > further ? blocks - further : 0;
+    f.further = further;
+    f.shared = f.family == SBP_GGUF_GEMMA4 ? key_number(&k, "attention.shared_kv_layers") : 0;
+    f.heads = key_number(&k, "attention.head_count");
+    f.kv_heads = key_number(&k, "attention.head_count_kv");
+    f.kv_heads = f.kv_heads > 0 ? f.kv_heads : f.heads;
+    int64_t ranks = key_number(&k, "ssm.time_step_rank"), inner = key_number(&k, "ssm.inner_size");
+    if (bit & (HYBRIDS | NEMOTRONS))
+        f.groups = key_number(&k, "ssm.group_count");
+    if (bit & DELTAS) {
+        f.key_heads = key_number(&k, "ssm.group_count");
+        f.value_heads = ranks;
+        f.key_size = key_number(&k, "ssm.state_size");
+        f.value_size = ranks > 0 ? inner / ranks : 0;
+    }
+    if (bit & LATENTS) {
+        bool split = find(&k, "attention.key_length_mla") != NULL;
+        int64_t turned = key_number(&k, "rope.dimension_count"),
+                head = key_number(&k, split ? "attention.key_length_mla" : "attention.key_length");
+        f.fixed = head > turned ? head - turned : 0;
+        f.value = key_number(&k, split ? "attention.value_length_mla" : "attention.value_length");
+    }
+    SBP_TRY(k.status);
+    if (f.layers > MOST_LAYERS)
+        return sbp_fail(diag, SBP_INPUT, "%s: %lld layers (key '%s.block_count'); at most %d are expected",
+                        sbp_gguf_path(gguf), (long long)f.layers, k.architecture, MOST_LAYERS);
+    *out = f;
+    return SBP_OK;
+}

@@ -1,0 +1,139 @@
+/* options_internal.h: what options.c (command line, values), options_config.c (files),
+ * options_words.c (names and values) and options_help.c (text) share. */
+#ifndef SBP_RUNTIME_CLI_OPTIONS_OPTIONS_INTERNAL_H
+#define SBP_RUNTIME_CLI_OPTIONS_OPTIONS_INTERNAL_H
+
+#include "ir/base/yaml.h"
+#include "runtime/options/options.h"
+
+/* A value, checked and converted. */
+typedef struct option_value {
+    bool given;
+    bool left;          /* to its default, by null or none */
+    const char *config; /* the file it came from */
+    const char *text;   /* NULL: none */
+    int64_t integer;    /* -1: none, or a word */
+    double number, second;
+    const char **list;
+    int32_t count, capacity;
+} option_value;
+
+struct sbp_options {
+    sbp_arena *arena;
+    const char *program;
+    unsigned phases;
+    bool trl;             /* a command of TRL */
+    option_value *values; /* by line of the table */
+    const char **args;
+    int32_t arg_count, arg_capacity;
+    const char *half; /* who asked for weights in fp16, which TRL has beside bf16: true; NULL: nobody */
+    bool settled;     /* nothing more is read of files */
+    sbp_text without_effect; /* names of TRL, for a note */
+    sbp_text unknown;        /* keys of files that nobody knows, likewise */
+    const char **notes;      /* what was taken for something else */
+    int32_t note_count, note_capacity;
+    sbp_yaml *environment; /* what a config sets */
+    int32_t environment_count, environment_capacity;
+};
+
+/* One assignment on its way: who speaks ("sbprun" or "FILE:LINE"), the key as typed. */
+typedef struct option_setting {
+    const char *where;
+    const char *config; /* NULL: the command line */
+    const char *key;
+    bool strict; /* a key that nobody knows is an error, whatever file it is of */
+} option_setting;
+
+/* A key resolved: to a line of the table, or to what an alias says. */
+typedef struct option_target {
+    int32_t index;        /* of the table; -1: unknown */
+    const char *alias;    /* the alias' own text, behind its name; NULL when the key is the name itself */
+    const char *accepted; /* of a refused name, else NULL */
+    const char *reason;
+    const char *usual; /* of a name without effect, else NULL */
+} option_target;
+
+/* The next alias of a list, with what follows its name; false at the end. */
+bool sbp_option_next_alias(const char **at, const char **name, size_t *length);
+/* Of TRL's names that are nothing here: whether only a word like true is its value. */
+bool sbp_option_is_flag(const option_target *target);
+/* Whether it is on or off, so that --no_NAME turns it off. */
+bool sbp_option_is_boolean(const option_target *target);
+/* "no_NAME": false where NAME is no boolean. */
+bool sbp_options_find_negated(const char *key, option_target *out);
+/* "--name" on the command line, plain in a file. Below a guard. */
+const char *sbp_option_shown(const sbp_options *o, const option_setting *setting, const char *name);
+/* A word that the option knows besides what it reads; *later when it is one that is not built. */
+bool sbp_option_is_word(const sbp_option *option, const char *text, bool *later);
+/* on, off and their other names; *word: as the table has it. */
+bool sbp_option_on_or_off(const char *text, const char **word);
+/* Text by the option's kind into a value that holds nothing yet. Below a guard. */
+sbp_status sbp_option_convert(sbp_options *o, sbp_diag *diag, const option_setting *setting,
+                              const sbp_option *option, const char *text, option_value *out) SBP_CHECKED;
+/* Of a name without effect: values that are not worth a word; NULL: it is none of these. */
+const char *sbp_options_ignored(const char *key, size_t length);
+/* Remembers a name whose value has no effect, unless the value is the usual one. Below a guard. */
+void sbp_options_say_ignored(sbp_options *o, const option_setting *setting, const char *usual,
+                             const char *text);
+/* After all has been read: the note on what has no effect, and settings that are put together. Below a guard.
+ */
+sbp_status sbp_options_settle(sbp_options *o, sbp_diag *diag) SBP_CHECKED;
+/* None, null, ~, {}, [] or nothing: the default. */
+bool sbp_option_is_blank(const char *text);
+/* Whether the value leaves the default: a blank one, where that is no word of the option, or one that an
+ * alias maps to nothing. Below a guard. */
+bool sbp_options_leaves_default(sbp_options *o, const option_setting *setting, const option_target *target,
+                                const char *text);
+/* A line of REFUSED; false behind the last. */
+bool sbp_options_refused_at(int32_t index, const char **name, const char **reason);
+/* '_' equals '-'. */
+bool sbp_option_same_name(const char *name, size_t name_length, const char *key, size_t length);
+bool sbp_option_read_number(const char *text, double *out);
+/* Equal as text without case, or as numbers. */
+bool sbp_option_same_value(const char *a, size_t length, const char *b);
+/* Whether it is one of the values, separated by '|'. */
+bool sbp_option_accepts(const char *values, const char *text);
+
+option_target sbp_options_find(const char *key, size_t length);
+/* Checks `text` and puts it in. Below a guard. */
+sbp_status sbp_options_assign(sbp_options *o, sbp_diag *diag, const option_setting *setting,
+                              const option_target *target, const char *text) SBP_CHECKED;
+/* A key that nobody knows: SBP_USAGE, with the nearest; of a file, a word in a note, where none is near. */
+sbp_status sbp_options_unknown(sbp_options *o, sbp_diag *diag, const option_setting *setting);
+/* All of a file, for options that the command line does not give. Below a guard. */
+sbp_status sbp_options_read_config(sbp_options *o, sbp_diag *diag, const char *path) SBP_CHECKED;
+
+/* `env:` of a config: variables that may be set are kept; SBP_USAGE: one that never is. Below a guard. */
+sbp_status sbp_options_take_environment(sbp_options *o, sbp_diag *diag, const char *path,
+                                        const sbp_yaml *map) SBP_CHECKED;
+/* A map on the command line whose members are options: --lr_scheduler_kwargs '{"num_cycles": 2}'. *taken: it is
+ * one. Below a guard. */
+sbp_status sbp_options_take_bundle(sbp_options *o, sbp_diag *diag, const char *key, const char *text,
+                                   bool *taken) SBP_CHECKED;
+
+/* Walks alternatives: the part of `values` at *at, without its '!'; false at the end. */
+bool sbp_option_alternative(const char *values, const char **at, const char **begin, size_t *length,
+                            bool *later);
+/* Whether an alternative stands for a value to be read, like N. */
+bool sbp_option_is_placeholder(const char *begin, size_t length);
+const char *sbp_option_group_title(int group);
+/* Its name, a topic of --help: "LORA". */
+const char *sbp_option_group_topic(int group);
+int sbp_option_group_count(void);
+/* "sbpc compile" */
+const char *sbp_phase_title(unsigned phases);
+/* "N|auto": the values without those that are not built, in the arena. Below a guard. */
+const char *sbp_option_values(sbp_arena *arena, const sbp_option *option, const char *separator);
+
+/* A command of a program, for pages. */
+typedef struct option_command {
+    const char *program, *command; /* "sbprun", "tokenize"; "": what the program does without one */
+    unsigned phases, shown;        /* whose options it takes; those that are its own */
+    const char *usage, *what;
+} option_command;
+
+/* NULL behind the last. */
+const option_command *sbp_option_command_at(const char *program, int32_t index);
+void sbp_options_print_man(sbp_text *out, const char *program);
+
+#endif

@@ -1,0 +1,119 @@
+/* options_trl.c: what of TRL's command line is more than options: its commands, and `env:` of its configs. */
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ir/base/yaml.h"
+#include "runtime/options/options_internal.h"
+
+static const struct command {
+    const char *name, *options, *reason;
+} commands[] = {
+#define COMMAND(name, options, reason) {name, options, reason},
+#include "runtime/options/trl.def"
+};
+
+static const char *const may_be_set[] = {
+#define ENVIRONMENT(name) name,
+#include "runtime/options/trl.def"
+};
+
+static const char *const never_set[] = {
+#define NO_ENVIRONMENT(pattern) pattern,
+#include "runtime/options/trl.def"
+};
+
+sbp_status sbp_options_begin_command(sbp_arena *arena, sbp_diag *diag, int *argc, char *const **argv) {
+    const struct command *command = NULL;
+    const char *first = *argc > 0 ? **argv : "";
+    for (int i = 0; i < SBP_COUNT(commands); i++)
+        if (strcmp(commands[i].name, first) == 0)
+            command = &commands[i];
+    if (!command)
+        return SBP_OK;
+    if (!*command->options)
+        return sbp_fail(diag, SBP_USAGE, "'%s' of TRL: %s", first, command->reason);
+    char **list = NULL, *text = sbp_arena_strdup(arena, command->options);
+    int32_t count = 0, capacity = 0;
+    while (*text) { /* before what was typed, which wins */
+        char *end = text + strcspn(text, " ");
+        char *next = *end ? end + 1 : end;
+        *end = 0;
+        SBP_PUSH(arena, list, count, capacity, text);
+        text = next;
+    }
+    for (int i = 1; i < *argc; i++)
+        SBP_PUSH(arena, list, count, capacity, (*argv)[i]);
+    SBP_PUSH(arena, list, count, capacity, NULL);
+    *argc = count - 1;
+    *argv = list;
+    return SBP_OK;
+}
+
+static const char *const paired[] = {
+#define PAIRED(objective) objective,
+#include "runtime/options/options.def"
+};
+
+const char *sbp_options_objective_of_pairs(void) {
+    return paired[0];
+}
+
+bool sbp_options_wants_pairs(const sbp_options *o) {
+    for (int i = 0; i < SBP_COUNT(paired); i++)
+        if (strcmp(o->values[SBP_OPT_OBJECTIVE].text, paired[i]) == 0)
+            return true;
+    return false;
+}
+
+/* ---- env: ------------------------------------------------------------------------------------------- */
+
+static bool fits(const char *const *patterns, int count, const char *name) {
+    for (int i = 0; i < count; i++)
+        if (fnmatch(patterns[i], name, 0) == 0)
+            return true;
+    return false;
+}
+
+sbp_status sbp_options_take_environment(sbp_options *o, sbp_diag *diag, const char *path,
+                                        const sbp_yaml *map) {
+    sbp_status first = SBP_OK;
+    if (map->kind != SBP_YAML_MAP)
+        return map->kind == SBP_YAML_SCALAR && sbp_option_is_blank(map->text)
+                   ? SBP_OK
+                   : sbp_fail(diag, SBP_USAGE, "%s:%d: 'env': expected NAME: value below it", path,
+                              (int)map->line);
+    if (o->without_effect.length == 0)
+        sbp_text_init(&o->without_effect, o->arena);
+    for (int32_t i = 0; i < map->count; i++) {
+        const sbp_yaml *member = &map->items[i];
+        sbp_status status = SBP_OK;
+        if (member->kind != SBP_YAML_SCALAR)
+            status = sbp_fail(diag, SBP_USAGE, "%s:%d: 'env': %.60s: expected a single value", path,
+                              (int)member->line, member->key);
+        else if (fits(never_set, SBP_COUNT(never_set), member->key))
+            status = sbp_fail(
+                diag, SBP_USAGE,
+                "%s:%d: 'env': %.60s is not set from a file, which could run any program by it: set it "
+                "in the shell if it is meant",
+                path, (int)member->line, member->key);
+        else if (fits(may_be_set, SBP_COUNT(may_be_set), member->key)) {
+            if (strcmp(member->key, "HF_ENDPOINT") == 0)
+                sbp_warn(
+                    diag,
+                    "%s:%d: this file sets HF_ENDPOINT to '%.200s': what is fetched comes from there, and "
+                    "what is sent goes there, your token of the Hub too",
+                    path, (int)member->line, member->text);
+            SBP_PUSH(o->arena, o->environment, o->environment_count, o->environment_capacity, *member);
+        } else
+            sbp_text_add(&o->without_effect, "%senv: %.60s", o->without_effect.length > 0 ? ", " : "",
+                         member->key);
+        first = first == SBP_OK ? status : first;
+    }
+    return first;
+}
+
+void sbp_options_set_environment(const sbp_options *o) {
+    for (int32_t i = 0; i < o->environment_count; i++)
+        (void)setenv(o->environment[i].key, o->environment[i].text, 1);
+}
