@@ -36,6 +36,8 @@ static void note_error(void *user, sbp_severity severity, const char *text) {
 static sbp_status call(sbp_diag *diag, int count, char **words) {
     if (strcmp(words[0], "sbprun") == 0 && count > 1 && strcmp(words[1], "export") == 0)
         return sbp_command_export(diag, count - 2, words + 2);
+    if (strcmp(words[0], "sbprun") == 0 && count > 1 && strcmp(words[1], "check") == 0)
+        return sbp_command_check(diag, count - 2, words + 2);
     if (strcmp(words[0], "sbprun") == 0)
         return count > 1 && strcmp(words[1], "tokenize") == 0
                    ? sbp_command_tokenize(diag, count - 2, words + 2)

@@ -27,6 +27,7 @@ typedef struct json_mutation {
     sbp_text *out;
     const sbp_json *place;
     json_edit edit;
+    const char *other; /* of EDIT_OTHER; NULL: any */
 } json_mutation;
 
 static inline void json_mutate_value(json_mutation *m, const sbp_json *node);
@@ -117,7 +118,9 @@ static inline void json_mutate_children(json_mutation *m, const sbp_json *node) 
 
 static inline void json_mutate_value(json_mutation *m, const sbp_json *node) {
     bool here = node == m->place, number = node->kind == SBP_JSON_INT || node->kind == SBP_JSON_REAL;
-    if (here && m->edit == EDIT_NUMBER && number)
+    if (here && m->edit == EDIT_OTHER && m->other)
+        sbp_text_add(m->out, "%s", m->other);
+    else if (here && m->edit == EDIT_NUMBER && number)
         json_mutate_number(m->out, node);
     else if (here && m->edit == EDIT_STRING && node->kind == SBP_JSON_STRING)
         json_mutate_string(m->out, node);
@@ -136,7 +139,14 @@ static inline void json_mutate(sbp_text *out, const sbp_json *root) {
     while ((place->kind == SBP_JSON_ARRAY || place->kind == SBP_JSON_OBJECT) && place->count > 0 &&
            (place == root || mutate_pick(5) > 0))
         place = &place->items[mutate_pick((uint32_t)place->count)];
-    json_mutation m = {out, place, (json_edit)mutate_pick(EDIT_COUNT)};
+    json_mutation m = {out, place, (json_edit)mutate_pick(EDIT_COUNT), NULL};
+    json_mutate_value(&m, root);
+}
+
+/* The document with `value` at the place, or without the place. */
+static inline void json_replace(sbp_text *out, const sbp_json *root, const sbp_json *place,
+                                const char *value) {
+    json_mutation m = {out, place, value ? EDIT_OTHER : EDIT_OMIT, value};
     json_mutate_value(&m, root);
 }
 

@@ -68,10 +68,10 @@ sbp_status sbp_cli_read_lora(const sbp_compilation *c, bool adapter,
 const char *sbp_cli_arch(const sbp_compilation *c);
 /* Throughput as --throughput says, in place of the target's. */
 sbp_status sbp_cli_choose_throughput(sbp_compilation *c) SBP_CHECKED;
-/* What a plan was planned with, as an object, and back; a plan without them leaves all as it is. */
+/* What a plan was planned with, as an object, and back; NULL leaves all as it is. */
 void sbp_cli_write_throughput(sbp_json_writer *w, const char *key, const char *source,
                               const sbp_throughput *throughput);
-sbp_status sbp_cli_read_throughput(sbp_diag *diag, const sbp_json *meta, sbp_throughput *out,
+sbp_status sbp_cli_read_throughput(sbp_diag *diag, const sbp_json *object, sbp_throughput *out,
                                    const char **source) SBP_CHECKED;
 
 /* What is known of the process that will run the plan, once the model is read. */

@@ -8,6 +8,7 @@
 #include "ir/base/json.h"
 #include "ir/base/machine.h"
 #include "ir/program/plan_file.h"
+#include "ir/program/plan_meta.h"
 #include "passes/planner/cost.h"
 #include "runtime/cli/sbpc/cli.h"
 
@@ -16,7 +17,7 @@ typedef struct inspection {
     sbp_diag *diag;
     const char *path;
     sbp_program *program;
-    const sbp_json *meta, *schedule;
+    sbp_plan_meta meta;
     const sbp_target *target;
     sbp_target_info info;
     const char *throughput_source;
@@ -29,6 +30,21 @@ static sbp_status section(const inspection *in, const sbp_plan_file *file, const
     return *out ? SBP_OK : sbp_fail(in->diag, SBP_INPUT, "%s: no section '%s'", in->path, name);
 }
 
+static sbp_status read_meta(inspection *in, const sbp_plan_section *section) {
+    const sbp_json *root;
+    SBP_TRY(sbp_json_parse(in->arena, in->diag, in->path, section->data, (size_t)section->length, 0, &root));
+    SBP_TRY(sbp_plan_meta_read(in->diag, root, &in->meta));
+    const char *missing = !in->meta.schedule    ? "schedule"
+                          : !in->meta.backend   ? "backend"
+                          : !in->meta.objective ? "objective"
+                          : !in->meta.dtype     ? "dtype"
+                                                : NULL;
+    if (missing)
+        return sbp_fail(in->diag, SBP_INPUT, "%s: section '%s': no '%s'; compile the plan again", in->path,
+                        SBP_PLAN_META, missing);
+    return SBP_OK;
+}
+
 static sbp_status open_plan(inspection *in) {
     const sbp_plan_file *file;
     const sbp_plan_section *program, *meta;
@@ -38,14 +54,11 @@ static sbp_status open_plan(inspection *in) {
     SBP_TRY(sbp_program_parse(in->arena, in->diag, in->path, program->data, (size_t)program->length,
                               &in->program));
     SBP_TRY(sbp_program_verify(in->program, in->diag));
-    SBP_TRY(sbp_json_parse(in->arena, in->diag, in->path, meta->data, (size_t)meta->length, 0, &in->meta));
-    SBP_TRY(sbp_json_get_object(in->diag, in->meta, "schedule", SBP_JSON_REQUIRED, &in->schedule));
-    const char *backend = NULL;
-    SBP_TRY(sbp_json_get_string(in->diag, in->meta, "backend", SBP_JSON_REQUIRED, &backend));
-    in->target = sbp_target_find(backend);
+    SBP_TRY(read_meta(in, meta));
+    in->target = sbp_target_find(in->meta.backend);
     if (!in->target)
         return sbp_fail(in->diag, SBP_INPUT, "%s: made for backend '%s', which this build does not have",
-                        in->path, backend);
+                        in->path, in->meta.backend);
     const char *archs = strchr(in->program->target, ':'); /* "cuda:sm_80,sm_90a" */
     if (in->target->describe(archs ? archs + 1 : NULL, NULL, &in->info) != SBP_OK)
         return sbp_fail(in->diag, SBP_INPUT, "%s: made for '%s', which this build does not know", in->path,
@@ -53,13 +66,14 @@ static sbp_status open_plan(inspection *in) {
     const sbp_plan_section *kernels = sbp_plan_file_find(file, SBP_PLAN_KERNELS);
     in->kernel_bytes = kernels ? kernels->length : 0;
     in->throughput_source = "table";
-    SBP_TRY(sbp_cli_read_throughput(in->diag, in->meta, &in->info.throughput, &in->throughput_source));
-    return sbp_json_get_i64(in->diag, in->meta, "runtime_bytes", SBP_JSON_NULLABLE, &in->info.runtime_bytes);
+    in->info.runtime_bytes = in->meta.runtime_bytes;
+    return sbp_cli_read_throughput(in->diag, in->meta.throughput, &in->info.throughput,
+                                   &in->throughput_source);
 }
 
 static int64_t schedule_number(const inspection *in, const char *key) {
     int64_t value = 0;
-    if (sbp_json_get_i64(NULL, in->schedule, key, SBP_JSON_OPTIONAL, &value) != SBP_OK)
+    if (sbp_json_get_i64(NULL, in->meta.schedule, key, SBP_JSON_OPTIONAL, &value) != SBP_OK)
         return 0;
     return value;
 }
@@ -67,14 +81,15 @@ static int64_t schedule_number(const inspection *in, const char *key) {
 /* Where classes live that are away from the device, as --offload takes it; "none". */
 static const char *placement(const inspection *in) {
     const char *text = NULL;
-    if (sbp_json_get_string(NULL, in->schedule, "offload", SBP_JSON_NULLABLE, &text) != SBP_OK || !text)
+    if (sbp_json_get_string(NULL, in->meta.schedule, "offload", SBP_JSON_NULLABLE, &text) != SBP_OK || !text)
         return "none";
     return text;
 }
 
 static bool updates_on_host(const inspection *in) {
     bool value = false;
-    return sbp_json_get_bool(NULL, in->schedule, "host_update", SBP_JSON_OPTIONAL, &value) == SBP_OK && value;
+    return sbp_json_get_bool(NULL, in->meta.schedule, "host_update", SBP_JSON_OPTIONAL, &value) == SBP_OK &&
+           value;
 }
 
 static sbp_status print_json(const inspection *in, sbp_text *out) {
@@ -87,7 +102,7 @@ static sbp_status print_json(const inspection *in, sbp_text *out) {
     SBP_TRY(sbp_planner_bytes_per_token(in->arena, in->diag, p, &in->info, &device, &host));
     sbp_cost_step(in->arena, p, p->t_max, &in->info, &cost);
     static const char *const numbers[] = {"chunk", "head_chunk", "segment", "checkpoint_every"};
-    const sbp_json *saved = sbp_json_member(in->schedule, "saved");
+    const sbp_json *saved = sbp_json_member(in->meta.schedule, "saved");
     sbp_json_writer w = sbp_json_writer_on(out);
     sbp_json_write_object(&w, NULL);
     sbp_cli_write_peak(&w, p, in->info.runtime_bytes);
@@ -142,20 +157,13 @@ static sbp_status print_account(const inspection *in, sbp_text *out) {
 static sbp_status print_text(const inspection *in, sbp_text *out) {
     const sbp_program *p = in->program;
     char size[32], host[32], time[32], flops[32];
-    const char *advice = NULL, *objective = "", *dtype = "";
     double row, row_away;
     sbp_cost cost;
-    const sbp_json *model = sbp_json_member(in->meta, "model");
-    const char *name = p->name;
-    if (model)
-        SBP_TRY(sbp_json_get_string(in->diag, model, "name", SBP_JSON_NULLABLE, &name));
-    SBP_TRY(sbp_json_get_string(in->diag, in->meta, "advice", SBP_JSON_NULLABLE, &advice));
-    SBP_TRY(sbp_json_get_string(in->diag, in->meta, "objective", SBP_JSON_NULLABLE, &objective));
-    SBP_TRY(sbp_json_get_string(in->diag, in->meta, "dtype", SBP_JSON_NULLABLE, &dtype));
+    const char *name = in->meta.name ? in->meta.name : p->name;
     SBP_TRY(sbp_planner_bytes_per_token(in->arena, in->diag, p, &in->info, &row, &row_away));
     sbp_cost_step(in->arena, p, p->t_max, &in->info, &cost);
     sbp_text_add(out, "%s: %s, %s on %s in %s, up to %lld tokens in a micro-batch\n", in->path, name,
-                 objective, in->info.name, dtype, (long long)sbp_program_most_rows(p));
+                 in->meta.objective, in->info.name, in->meta.dtype, (long long)sbp_program_most_rows(p));
     sbp_text_add(
         out, "memory     %s on the device, %s on the host",
         sbp_format_bytes(size, sizeof size, (double)(p->arena_bytes[SBP_DEVICE] + in->info.runtime_bytes)),
@@ -205,8 +213,8 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
         sbp_text_add(out, "longest    %lld tokens with this schedule in the %s of this machine\n",
                      (long long)(longest * p->context), sbp_format_bytes(size, sizeof size, (double)machine));
     }
-    if (advice)
-        sbp_text_add(out, "%s\n", advice);
+    if (in->meta.advice)
+        sbp_text_add(out, "%s\n", in->meta.advice);
     return SBP_OK;
 }
 
@@ -235,12 +243,10 @@ static bool is_said_again(const sbp_options *options, const char *argument) {
 /* A plan says what it was made from; of that and what is said here, options as of a model. */
 static sbp_status options_of_plan(const inspection *in, const sbp_options *own, const char **model,
                                   sbp_options **out) {
-    const sbp_json *arguments = NULL;
+    const sbp_json *arguments = in->meta.arguments;
     const char **argv, **said;
     int32_t argc = 0, count;
-    *model = NULL;
-    SBP_TRY(sbp_json_get_string(in->diag, in->meta, "source", SBP_JSON_NULLABLE, model));
-    SBP_TRY(sbp_json_get_array(in->diag, in->meta, "arguments", SBP_JSON_NULLABLE, &arguments));
+    *model = in->meta.source;
     if (!*model || !arguments || access(*model, R_OK) != 0)
         return sbp_fail(in->diag, SBP_INPUT,
                         "%s: the plan's model%s%s was not found; name the model: sbpc inspect MODEL --ranks "

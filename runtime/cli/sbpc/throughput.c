@@ -163,9 +163,8 @@ void sbp_cli_write_throughput(sbp_json_writer *w, const char *key, const char *s
     sbp_json_write_end(w);
 }
 
-sbp_status sbp_cli_read_throughput(sbp_diag *diag, const sbp_json *meta, sbp_throughput *out,
+sbp_status sbp_cli_read_throughput(sbp_diag *diag, const sbp_json *object, sbp_throughput *out,
                                    const char **source) {
-    const sbp_json *object = sbp_json_member(meta, "throughput");
     if (!object)
         return SBP_OK;
     SBP_TRY(sbp_json_get_string(diag, object, "source", SBP_JSON_REQUIRED, source));
