@@ -267,7 +267,8 @@ static int64_t count_logits(const sbp_func *f) {
     return 0;
 }
 
-/* Per parameter, whether all that reads it are products, of experts too, which are not the logits or a router. */
+/* Per parameter, whether all that reads it are products, of experts too, which are not the
+ * logits or a router. */
 static bool *find_linear(const sbp_loading *l) {
     const sbp_module *m = l->model->module;
     bool *linear = SBP_NEW_ARRAY(l->arena, bool, m->param_count + 1),

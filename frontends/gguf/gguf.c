@@ -49,8 +49,8 @@ static sbp_status find_origin(sbp_loading *l, const sbp_gguf *keys) {
     return SBP_OK;
 }
 
-/* Tensors that say what config.json says, too; layers that predict further tokens, which nothing here reads; and of
- * Gemma 4 keys and values of layers that read those of others. */
+/* Tensors that say what config.json says, too; layers that predict further tokens, which nothing here reads;
+ * and of Gemma 4 keys and values of layers that read those of others. */
 static bool is_no_parameter(const sbp_gguf_facts *facts, const char *name) {
     static const char *const made[] = {"rope_freqs.weight", "rope_factors_long.weight",
                                        "rope_factors_short.weight"};
@@ -74,8 +74,8 @@ static bool add_sources(sbp_map *used, const sbp_weights *tensors, const char *n
     return w != NULL;
 }
 
-/* The file must have the tensors that the model has, and no other: a bias, or a norm, that is not built is another
- * model. */
+/* The file must have the tensors that the model has, and no other: a bias, or a norm, that is not built is
+ * another model. */
 static sbp_status check_tensors(const sbp_gguf_source *s, const sbp_gguf_facts *facts) {
     const sbp_module *m = s->loading->model->module;
     sbp_map used;

@@ -1,6 +1,6 @@
-/* gguf_config.c: a GGUF file described as a Hugging Face config.json: the keys of gguf_table.def, and by code what is
- * more than one field each: widths of heads, biases, kinds of layers. Of what files do not say it is what llama.cpp
- * computes, and where it goes by the class that files were made from, that class. */
+/* gguf_config.c: a GGUF file described as a Hugging Face config.json: the keys of gguf_table.def, and by code
+ * what is more than one field each: widths of heads, biases, kinds of layers. What files do not say is as
+ * llama.cpp computes it, and where that goes by the class that files were made from, as that class has it. */
 #include "frontends/gguf/gguf_config.h"
 #include "frontends/gguf/gguf.h"
 
@@ -476,7 +476,8 @@ static void write_states(sbp_gguf_config *c) {
 
 /* ---- Gemma 4 ------------------------------------------------------------------------------------------- */
 
-/* Of the last layer that slides, or not, by an array with a number for each. */
+/* The number of the last layer that slides, or of the last that does not, in an array with one
+ * for each layer. */
 static int64_t of_kind(sbp_gguf_config *c, const char *key, bool slides, int64_t fallback) {
     for (int64_t i = c->facts.layers - 1; i >= 0; i--)
         if ((strcmp(window_word(c, i), "sliding_attention") == 0) == slides)

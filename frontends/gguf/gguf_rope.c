@@ -1,6 +1,7 @@
-/* gguf_rope.c: rotary parameters of a GGUF file. What stretches frequencies stands in keys (linear, yarn) or is a tensor
- * of factors, which is what they are divided by: rope_freqs.weight of Llama 3 and Gemma 4, rope_factors_long and _short
- * of Phi-3 (longrope). Parameters that give these factors are found again, so that config.json can say them. */
+/* gguf_rope.c: rotary parameters of a GGUF file. What stretches frequencies stands in keys (linear, yarn) or
+ * is a tensor of factors, which is what they are divided by: rope_freqs.weight of Llama 3 and Gemma 4,
+ * rope_factors_long and _short of Phi-3 (longrope). Parameters that give these factors are found again, so
+ * that config.json can say them. */
 #include "frontends/gguf/gguf_config.h"
 
 #include <math.h>
@@ -162,8 +163,8 @@ static void write_yarn(sbp_gguf_config *c) {
     }
 }
 
-/* Members of an object: type and what belongs to it. attn_factor is yarn_attn_factor over what yarn takes by itself,
- * which llama.cpp reads in place of that (frontends/formats/export/export_arch.c writes both). */
+/* Members of an object: type and what belongs to it. attn_factor is yarn_attn_factor over what yarn takes by
+ * itself, which llama.cpp reads in place of that (frontends/export/export_arch.c writes both). */
 static void write_type(sbp_gguf_config *c) {
     const char *type = sbp_gguf_config_string(c, "rope.scaling.type", "none");
     double factor = sbp_gguf_config_number(c, "rope.scaling.factor", 1);
@@ -219,7 +220,7 @@ static void write_partial(sbp_gguf_config *c, int64_t turning) {
                              c->family->architecture, (long long)turning, (long long)c->head_dim);
 }
 
-/* ---- families whose layers are of two kinds ------------------------------------------------------------- */
+/* ---- families whose layers are of two kinds ----------------------------------------------------------- */
 
 static void write_sliding(sbp_gguf_config *c, double theta) {
     sbp_json_write_object(c->out, "sliding_attention");
@@ -228,7 +229,7 @@ static void write_sliding(sbp_gguf_config *c, double theta) {
     sbp_json_write_end(c->out);
 }
 
-/* Of full attention the first part of a head turns: factors of 1, then of what stops all turning. */
+/* In full attention the first part of a head turns: factors of 1 there, behind it what stops all turning. */
 static void write_proportional(sbp_gguf_config *c, int64_t head_dim) {
     const sbp_weight *w = sbp_gguf_config_tensor(c, "rope_freqs.weight");
     int64_t turning = 0, n = head_dim / 2;
@@ -263,7 +264,7 @@ static void write_two(sbp_gguf_config *c) {
     sbp_json_write_end(c->out);
 }
 
-/* ---- all ------------------------------------------------------------------------------------------------ */
+/* ---- all ---------------------------------------------------------------------------------------------- */
 
 void sbp_gguf_config_rope(sbp_gguf_config *c) {
     const uint64_t two =

@@ -61,8 +61,8 @@ const char *sbp_hf_string(sbp_hf *hf, const char *key, const char *fallback);
 bool sbp_hf_is_null(sbp_hf *hf, const char *key);
 /* tie_word_embeddings, of a multimodal model as the whole file has it. */
 bool sbp_hf_tied(sbp_hf *hf, bool fallback);
-/* A list with one of two words for each layer: sets is_yes[layer]; false when the field is absent. Other words
- * are errors. */
+/* A list with one of two words for each layer: sets is_yes[layer]; false when the field is absent. Other
+ * words are errors. */
 bool sbp_hf_layer_words(sbp_hf *hf, const char *key, int64_t layers, const char *no, const char *yes,
                         bool *is_yes);
 /* An error unless `count` is a multiple of `of`. */
@@ -89,14 +89,14 @@ typedef struct sbp_hf_rope {
 /* What the family says; config.json says the rest. */
 typedef struct sbp_hf_rope_shape {
     int64_t head_dim;
-    int64_t rotary_dim;    /* the first so many elements of a head turn; must be given: head_dim for all. A
-                              partial_rotary_factor that says otherwise is an error */
+    int64_t rotary_dim;    /* how many elements of a head turn, from the first; must be given: head_dim for
+                              all. A partial_rotary_factor that says otherwise is an error */
     double theta;          /* when there is no rope_theta */
     const char *theta_key; /* top-level field of theta; NULL: rope_theta */
     int64_t max_positions;
     int64_t original_positions; /* when there is no top-level original_max_position_embeddings; 0: none */
     const char *own; /* rope_parameters, as JSON, where the file has none; NULL: the default type */
-    bool three_axes; /* the files may say how time, height and width share the frequencies: of text all three
+    bool three_axes; /* the files may say how time, height and width share the frequencies: for text all three
                         are the position */
 } sbp_hf_rope_shape;
 
@@ -117,8 +117,8 @@ typedef struct sbp_hf_turn {
 } sbp_hf_turn;
 
 sbp_hf_turn sbp_hf_rope_tables(sbp_hf *hf, const sbp_hf_rope *rope);
-/* x: [T, heads, head_dim]; the result is an operand of attention. What was interleaved is first elements, then
- * second ones behind it: products of queries and keys are sums over elements in any order. */
+/* x: [T, heads, head_dim]; the result is an operand of attention. What was interleaved is first elements,
+ * then second ones behind it: products of queries and keys are sums over elements in any order. */
 sbp_value sbp_hf_rotate(sbp_hf *hf, const char *name, sbp_value x, sbp_hf_turn turn);
 
 /* ---- graph ----------------------------------------------------------------------------------------
@@ -147,8 +147,8 @@ sbp_value sbp_hf_table(sbp_hf *hf, const char *name, int64_t vocab, int64_t colu
  * parameters. */
 sbp_value sbp_hf_part(sbp_hf *hf, const char *name, const char *source, sbp_init init, int32_t rank,
                       const int64_t *source_dims, int32_t axis, int64_t start, int64_t length);
-/* Of a matrix that holds `heads` heads, one behind the other along its rows: `length` rows from `start` on of
- * each. */
+/* A parameter that is part of a matrix of `heads` heads, one behind the other along its rows: `length` rows
+ * from `start` on of each head. */
 sbp_value sbp_hf_part_of_heads(sbp_hf *hf, const char *name, const char *source, int64_t rows,
                                int64_t columns, int64_t heads, int64_t start, int64_t length);
 /* Whether the weights are here and hold a tensor of that name, or of one that a parameter may have beside it.
@@ -156,8 +156,9 @@ sbp_value sbp_hf_part_of_heads(sbp_hf *hf, const char *name, const char *source,
 bool sbp_hf_has_tensor(sbp_hf *hf, const char *name);
 /* A parameter that files keep as a tensor per number along axis 0, "*" in their names. */
 sbp_value sbp_hf_stack(sbp_hf *hf, const char *name, const char *source, int32_t rank, const int64_t *dims);
-/* A parameter [.., out, in] that files keep in MXFP4, as <name>_blocks and <name>_scales, or as numbers [.., in, out],
- * as which it is written. frozen: in the blocks, which nobody trains; the numbers of blocks may be trained. */
+/* A parameter [.., out, in] that files keep in MXFP4, as <name>_blocks and <name>_scales, or as numbers
+ * [.., in, out], as which it is written. frozen: in the blocks, which nobody trains; the numbers of blocks
+ * may be trained. */
 sbp_value sbp_hf_mxfp4(sbp_hf *hf, const char *name, int32_t rank, const int64_t *dims, bool frozen);
 /* The matrix of the head, [vocab, columns]: the table when tied, else `name`. As transformers has it: weights
  * that hold both, with different values, are not tied whatever config.json says; a file may hold either one.
@@ -179,8 +180,8 @@ sbp_value sbp_hf_linear(sbp_hf *hf, const char *name, sbp_value x, const char *m
 /* y in the wide type: the sum is not rounded. */
 sbp_value sbp_hf_linear_wide(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t out,
                              int64_t in);
-/* As sbp_hf_linear, with `length` rows from `start` on of a fused tensor [out, in]: parameters <module>.<part>.weight
- * (.bias), which are read and written as parts of <module>.weight (.bias). */
+/* As sbp_hf_linear, with `length` rows from `start` on of a fused tensor [out, in]: parameters
+ * <module>.<part>.weight (.bias), which are read and written as parts of <module>.weight (.bias). */
 sbp_value sbp_hf_linear_part(sbp_hf *hf, const char *name, sbp_value x, const char *module, const char *part,
                              int64_t out, int64_t in, int64_t start, int64_t length, bool bias);
 /* The same where the tensor holds `heads` heads: `length` rows from `start` on of each of them. */
@@ -226,8 +227,8 @@ sbp_value sbp_hf_attention_sink(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value 
  * taps] and, if asked for, <module>.bias, as torch.nn.Conv1d has them. */
 sbp_value sbp_hf_conv_rows(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t channels,
                            int64_t taps, bool bias);
-/* Mamba-2 of `heads` heads, each of head_dim columns and a state of `state` rows, of which those of a group have rows in
- * common. */
+/* Mamba-2 of `heads` heads, each of head_dim columns and a state of `state` rows, of which those of a group
+ * have rows in common. */
 typedef struct sbp_hf_mamba {
     int64_t heads, head_dim, groups, state, taps;
     const char *activation; /* of the convolution */
@@ -279,7 +280,8 @@ typedef struct sbp_hf_experts {
     bool fused;      /* as files have them that are not here */
     bool router_bias;
     bool softmax_of_chosen; /* the largest scores are chosen, and softmax is over these */
-    /* DeepSeek router: of `groups` of neighbours the `chosen_groups` whose two best sum up to most; 0: no groups. */
+    /* DeepSeek router: of `groups` of neighbours the `chosen_groups` whose two best sum up to most;
+     * 0: no groups. */
     int64_t groups, chosen_groups;
     /* Scores are sigmoids; those chosen are the largest with e_score_correction_bias added, which
      * is nobody's weight and has no gradient; weights are times `scaling`, and their sum has 1e-20 more. */
@@ -293,7 +295,7 @@ typedef struct sbp_hf_experts {
     bool plain; /* Nemotron's, the shared one too: down(act(up x)), without a gate */
     int64_t
         latent; /* width of what the experts, but not the shared one, read and give; 0: that of the stream */
-    /* Of those: the files have the matrices in MXFP4 [out, in], and config.json says so. */
+    /* experts are in blocks: the files have their matrices in MXFP4 [out, in], and config.json says so */
     bool blocks, frozen_blocks;
     bool *sparse; /* [layers]: which have experts in place of an MLP; NULL: none */
     const sbp_hf_expert_names *names;
@@ -303,7 +305,7 @@ typedef struct sbp_hf_experts_defaults {
     const char *count_key, *other_count_key, *inner_key;
     const char *shared_key; /* NULL: no expert is shared */
     int64_t count, chosen, inner, shared;
-    const char *dense_key; /* so many layers before the first that has them; NULL: none */
+    const char *dense_key; /* field with the number of layers before the first that has experts; NULL: none */
     int64_t dense;
     bool always_normalized; /* whatever norm_topk_prob says */
     bool normalized;        /* where it says nothing */
@@ -315,8 +317,8 @@ typedef struct sbp_hf_experts_defaults {
     const sbp_hf_expert_names *names;
 } sbp_hf_experts_defaults;
 
-/* Of models with DeepSeek's router and shared experts without a gate: names of the fields, and what counts
- * where they say nothing. */
+/* What models with DeepSeek's router, and shared experts without a gate, have where the fields say
+ * nothing. */
 typedef struct sbp_hf_deepseek_experts {
     int64_t count, chosen, inner, groups, chosen_groups, dense;
     double scaling;
@@ -324,12 +326,13 @@ typedef struct sbp_hf_deepseek_experts {
 sbp_hf_experts sbp_hf_deepseek_experts_read(sbp_hf *hf, int64_t layers,
                                             const sbp_hf_deepseek_experts *defaults);
 sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, int64_t layers, const sbp_hf_experts_defaults *defaults);
-/* Which experts a row goes to, [T, chosen], and the weights of their answers in the wide type, [T, chosen, 1]. */
+/* Which experts a row goes to, [T, chosen], and the weights of their answers in the wide type,
+ * [T, chosen, 1]. */
 typedef struct sbp_hf_choice {
     sbp_value index, weight;
 } sbp_hf_choice;
-/* What the routers of all layers do, as sums over rows (frontends/objectives/statistics.c), of scores in the wide
- * type [T, experts] and what is chosen by them. */
+/* What the routers of all layers do, as sums over rows (frontends/objectives/statistics.c), of scores in the
+ * wide type [T, experts] and what is chosen by them. */
 void sbp_hf_experts_add_statistics(sbp_hf *hf, const sbp_hf_experts *experts, sbp_value scores,
                                    sbp_value index);
 /* The sum of the answers of those, in the wide type, [T, hidden]; <module>.experts has the matrices. */
@@ -359,12 +362,12 @@ typedef struct sbp_hf_latent {
 } sbp_hf_latent;
 
 struct sbp_hf_decoder;
-/* Queries, keys and values of latent attention, [T, heads, ..]. Formulas: transformers, modeling_deepseek_v3.py
- * (DeepseekV3Attention). */
+/* Queries, keys and values of latent attention, [T, heads, ..]. Formulas: transformers,
+ * modeling_deepseek_v3.py (DeepseekV3Attention). */
 void sbp_hf_latent_build(sbp_hf *hf, const struct sbp_hf_decoder *decoder, sbp_value x, const char *module,
                          sbp_hf_turn turn, sbp_value *q, sbp_value *k, sbp_value *v);
-/* Reads its fields, with rope_interleave, into the decoder: latent, rope[0] and the scale of scores. Where the
- * file says nothing, `defaults`. */
+/* Reads its fields, with rope_interleave, into the decoder: latent, rope[0] and the scale of scores. Where
+ * the file says nothing, `defaults`. */
 void sbp_hf_latent_read(sbp_hf *hf, struct sbp_hf_decoder *decoder, const sbp_hf_latent *defaults);
 
 typedef enum sbp_hf_qk_norm {
@@ -429,7 +432,8 @@ void sbp_hf_set_window(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t layer, bool 
 /* For families whose layers are all alike: layer_types may be given, but must say the same. */
 void sbp_hf_uniform_layers(sbp_hf *hf, int64_t layers, bool sliding);
 /* Layers of two kinds, each with a rotary table of its own: full attention with rope[0] and sliding_attention
- * with rope[1] and sliding_window (4096). Without layer_types every so many-th layer is full. */
+ * with rope[1] and sliding_window (4096). Without layer_types every layer whose number, from 1 on, is a
+ * multiple of `every` is full. */
 void sbp_hf_two_kinds(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t every);
 /* Their tables, from the objects of rope_parameters; a legacy rope_scaling is of full attention. Thetas where
  * the objects have none. */

@@ -1,5 +1,6 @@
-/* hf_deepseek_v3.c: DeepSeek-V3 and R1, and GLM-4.7-Flash: latent attention, and experts behind the first layers.
- * Fields and their defaults: transformers, configuration_deepseek_v3.py, configuration_glm4_moe_lite.py. */
+/* hf_deepseek_v3.c: DeepSeek-V3 and R1, and GLM-4.7-Flash: latent attention, and experts behind the first
+ * layers. Fields and their defaults: transformers, configuration_deepseek_v3.py,
+ * configuration_glm4_moe_lite.py. */
 #include "frontends/hf/hf.h"
 
 void sbp_hf_deepseek_v3(sbp_hf *hf) {

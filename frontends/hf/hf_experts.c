@@ -185,8 +185,9 @@ static sbp_value expert_linear(sbp_hf *hf, const char *name, sbp_value x, sbp_va
                      (sbp_attr[]){sbp_attr_symbol("layout", layout), sbp_attr_bool("wide", wide)}, 2, NULL);
 }
 
-/* Scores to choose by: those of groups that are not chosen, below all others. A group is chosen when fewer than
- * so many come before it: those with a larger sum of their two best, and of equal ones the lower. */
+/* Scores to choose by: those of groups that are not chosen are put below all others. A group is chosen when
+ * fewer than chosen_groups come before it: groups with a larger sum of their two best scores, or with an
+ * equal sum and a lower number. */
 static sbp_value within_groups(sbp_hf *hf, const sbp_hf_experts *e, sbp_value scores) {
     sbp_builder *b = &hf->builder;
     int64_t groups = e->groups, each = e->count / e->groups;

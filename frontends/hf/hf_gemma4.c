@@ -1,6 +1,6 @@
 /* hf_gemma4.c: Gemma 4, text models, alone and within the multimodal files: layers with a window and layers
- * without, whose heads are wider; keys and values that several layers read; an embedding of tokens for each layer;
- * experts beside the MLP. Formulas: transformers, modeling_gemma4.py. */
+ * without, whose heads are wider; keys and values that several layers read; an embedding of tokens for each
+ * layer; experts beside the MLP. Formulas: transformers, modeling_gemma4.py. */
 #include <math.h>
 #include <string.h>
 
@@ -50,7 +50,8 @@ static void read_overrides(sbp_hf *hf, gemma *m) {
             else
                 hf->builder.status = sbp_json_as_i64(hf->diag, &own->items[k], to);
             if (to && hf->builder.status == SBP_OK && *to <= 0)
-                sbp_hf_fail(hf, own, "%s is %lld", own->items[k].key, (long long)*to);
+                sbp_hf_fail(hf, own, "%s is %lld; a positive number is expected", own->items[k].key,
+                            (long long)*to);
         }
     }
 }

@@ -1,5 +1,6 @@
-/* hf_glm4.c: GLM-4 as of 0414, and the GLM-4 before it: gate and up in one tensor, biases on q, k and v, half of
- * each head turned, in pairs of neighbours. GLM-4 of 0414 has norms on what attention and the MLP give, too. */
+/* hf_glm4.c: GLM-4 as of 0414, and the GLM-4 before it: gate and up in one tensor, biases on q, k and v,
+ * half of each head turned, in pairs of neighbours. GLM-4 of 0414 has norms on what attention and the
+ * MLP give, too. */
 #include "frontends/hf/hf.h"
 
 static void build(sbp_hf *hf, sbp_hf_decoder *d) {

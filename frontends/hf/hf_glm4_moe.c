@@ -1,5 +1,6 @@
 /* hf_glm4_moe.c: GLM-4.5 and 4.6: layers as Llama's, half of each head turned, and behind the first layers
- * experts by DeepSeek's router. Formulas: transformers, modeling_glm4_moe.py (Glm4MoeTopkRouter, Glm4MoeMoE). */
+ * experts by DeepSeek's router. Formulas: transformers, modeling_glm4_moe.py (Glm4MoeTopkRouter,
+ * Glm4MoeMoE). */
 #include "frontends/hf/hf.h"
 
 void sbp_hf_glm4_moe(sbp_hf *hf) {

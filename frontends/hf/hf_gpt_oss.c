@@ -30,8 +30,8 @@ static void check_old_name(sbp_hf *hf, const sbp_hf_experts *e) {
                     (long long)e->chosen);
 }
 
-/* Released files have the experts in blocks of 4 bits, which are read as they are and stay frozen. Without the field
- * they are numbers like any others. */
+/* Released files have the experts in blocks of 4 bits, which are read as they are and stay frozen. Without
+ * the field they are numbers like any others. */
 static void read_blocks(sbp_hf *hf, sbp_hf_experts *e) {
     const sbp_json *field = sbp_hf_field(hf, "quantization_config");
     const char *method = NULL;

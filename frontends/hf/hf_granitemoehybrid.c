@@ -1,7 +1,7 @@
-/* hf_granitemoehybrid.c: Granite 4: most layers mix rows by Mamba-2, some by attention, which knows no positions; an
- * MLP that all rows share, and experts beside it in some models; numbers on embedding, scores, branches and logits.
- * Formulas and names: transformers, modeling_granitemoehybrid.py; fields and their defaults:
- * configuration_granitemoehybrid.py. */
+/* hf_granitemoehybrid.c: Granite 4: most layers mix rows by Mamba-2, some by attention, which knows no
+ * positions; an MLP that all rows share, and experts beside it in some models; numbers on embedding, scores,
+ * branches and logits. Formulas and names: transformers, modeling_granitemoehybrid.py; fields and their
+ * defaults: configuration_granitemoehybrid.py. */
 #include <math.h>
 #include <string.h>
 

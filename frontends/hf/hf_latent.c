@@ -1,5 +1,5 @@
-/* hf_latent.c: latent attention (MLA), of DeepSeek-V3 and others: queries, keys and values out of latents with
- * norms of their own, a part of each head that turns and a part that does not. */
+/* hf_latent.c: latent attention (MLA), of DeepSeek-V3 and others: queries, keys and values out of latents
+ * with norms of their own, a part of each head that turns and a part that does not. */
 #include <math.h>
 
 #include "frontends/hf/hf.h"

@@ -1,5 +1,5 @@
-/* hf_lfm2.c: LFM2: most layers mix rows by a short convolution between two gates, some by attention. Formulas and
- * names: transformers, modeling_lfm2.py; fields and their defaults: configuration_lfm2.py. */
+/* hf_lfm2.c: LFM2: most layers mix rows by a short convolution between two gates, some by attention. Formulas
+ * and names: transformers, modeling_lfm2.py; fields and their defaults: configuration_lfm2.py. */
 #include <math.h>
 #include <string.h>
 
@@ -57,11 +57,12 @@ static void check_old_names(const lfm2 *m) {
     static const char *const sizes[] = {"block_dim", "conv_dim", "conv_dim_out"};
     for (int i = 0; i < SBP_COUNT(sizes); i++)
         if (sbp_hf_size(m->hf, sizes[i], m->hidden) != m->hidden)
-            sbp_hf_fail(m->hf, sbp_hf_field(m->hf, sizes[i]), "%s is not hidden_size, %lld", sizes[i],
-                        (long long)m->hidden);
+            sbp_hf_fail(m->hf, sbp_hf_field(m->hf, sizes[i]), "%s is %lld; it must be hidden_size, %lld",
+                        sizes[i], (long long)sbp_hf_size(m->hf, sizes[i], m->hidden), (long long)m->hidden);
     if (sbp_hf_size(m->hf, "num_heads", m->heads) != m->heads)
-        sbp_hf_fail(m->hf, sbp_hf_field(m->hf, "num_heads"), "num_heads is not num_attention_heads, %lld",
-                    (long long)m->heads);
+        sbp_hf_fail(m->hf, sbp_hf_field(m->hf, "num_heads"),
+                    "num_heads is %lld; it must be num_attention_heads, %lld",
+                    (long long)sbp_hf_size(m->hf, "num_heads", m->heads), (long long)m->heads);
 }
 
 static lfm2 read_config(sbp_hf *hf) {

@@ -123,7 +123,8 @@ static sbp_dtype published_dtype(sbp_hf *hf) {
     return SBP_DTYPE_COUNT;
 }
 
-/* Of a multimodal model what both have is as its text_config says. */
+/* Reads what the model says of tokens and names. Where both the wrapper of a multimodal model and its
+ * text_config have a field, text_config counts. */
 static void read_facts(sbp_hf *hf, sbp_loading *l) {
     sbp_model *m = hf->model;
     int32_t bos = read_id(hf, "bos_token_id"), pad = read_id(hf, "pad_token_id"), eos_count;

@@ -1,6 +1,6 @@
-/* hf_mamba.c: Mamba-2 as a mixer of rows: a projection, a short convolution, a state per head, a gated norm. Formulas:
- * transformers, modeling_bamba.py (BambaMixer, BambaRMSNormGated) and modeling_zamba2.py; parameters are those of
- * that module. */
+/* hf_mamba.c: Mamba-2 as a mixer of rows: a projection, a short convolution, a state per head, a gated norm.
+ * Formulas: transformers, modeling_bamba.py (BambaMixer, BambaRMSNormGated) and modeling_zamba2.py;
+ * parameters are those of that module. */
 #include <math.h>
 #include <string.h>
 
@@ -24,7 +24,8 @@ static sbp_value per_head(sbp_hf *hf, const sbp_hf_mamba *m, const char *module,
     return sbp_build_cast(&hf->builder, x, wide_type(hf));
 }
 
-/* softplus(x + dt_bias) within its limits, with softplus(x) = -log_sigmoid(-x); at a limit it has its gradient. */
+/* softplus(x + dt_bias) within its limits, with softplus(x) = -log_sigmoid(-x); at a limit it has its
+ * gradient. */
 static sbp_value build_dt(sbp_hf *hf, const sbp_hf_mamba *m, sbp_value x, const char *module) {
     sbp_builder *b = &hf->builder;
     sbp_value bias = per_head(hf, m, module, "dt_bias", SBP_INIT_ONES);
@@ -43,8 +44,8 @@ static sbp_value build_dt(sbp_hf *hf, const sbp_hf_mamba *m, sbp_value x, const 
     return x;
 }
 
-/* y + D x of each head, in the wide type, [T, heads * head_dim]. D is a number of each row first: what its gradient
- * adds up over the columns of a head is summed there. */
+/* y + D x of each head, in the wide type, [T, heads * head_dim]. D is a number of each row first: what its
+ * gradient adds up over the columns of a head is summed there. */
 static sbp_value add_skip(sbp_hf *hf, const sbp_hf_mamba *m, sbp_value y, sbp_value x, const char *module) {
     sbp_builder *b = &hf->builder;
     sbp_value d = per_head(hf, m, module, "D", SBP_INIT_ONES);
@@ -138,5 +139,5 @@ void sbp_hf_mamba_limits(sbp_hf *hf, sbp_hf_mamba *m, const char *key) {
     m->dt_least = read_limit(hf, &field->items[0]);
     m->dt_most = read_limit(hf, &field->items[1]);
     if (!(m->dt_least <= m->dt_most))
-        sbp_hf_fail(hf, field, "the limits are %g and %g", m->dt_least, m->dt_most);
+        sbp_hf_fail(hf, field, "the lower limit, %g, is above the upper one, %g", m->dt_least, m->dt_most);
 }

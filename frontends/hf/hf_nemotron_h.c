@@ -1,6 +1,6 @@
-/* hf_nemotron_h.c: Nemotron-H: each block is a norm and one of Mamba-2, attention without positions, an MLP, or experts,
- * which have no gate: down(relu(up x)^2). Formulas and names: transformers, modeling_nemotron_h.py; fields and their
- * defaults: configuration_nemotron_h.py. */
+/* hf_nemotron_h.c: Nemotron-H: each block is a norm and one of Mamba-2, attention without positions, an MLP,
+ * or experts, which have no gate: down(relu(up x)^2). Formulas and names: transformers,
+ * modeling_nemotron_h.py; fields and their defaults: configuration_nemotron_h.py. */
 #include <math.h>
 #include <string.h>
 

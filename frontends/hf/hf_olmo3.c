@@ -1,8 +1,9 @@
-/* hf_olmo3.c: OLMo 3: OLMo 2 with layers that have a window, and rotary frequencies for each kind of layer. */
+/* hf_olmo3.c: OLMo 3: OLMo 2 with layers that have a window, and rotary frequencies for each
+ * kind of layer. */
 #include "frontends/hf/hf.h"
 
-/* Of files in the spelling before rope_parameters transformers 5.23 gives a rope_theta to full attention, and
- * to layers with a window 500000, whatever the file says. */
+/* Refuses files in the spelling before rope_parameters whose rope_theta is not 500000: transformers 5.23
+ * gives it to full attention alone, and 500000 to layers with a window, whatever the file says. */
 static void refuse_other_theta(sbp_hf *hf, double theta) {
     const sbp_json *sliding = sbp_json_member(sbp_hf_field(hf, "rope_parameters"), "sliding_attention");
     if (theta != 5e5 && !sbp_json_member(sliding, "rope_theta"))

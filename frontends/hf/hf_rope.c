@@ -6,15 +6,15 @@
  *
  *   default       f_i
  *   linear        f_i / factor
- *   llama3        f_i below a wavelength of L0/high_freq_factor, f_i / factor above L0/low_freq_factor, between
- *                 them (1-t) f_i/factor + t f_i, t = (L0/wavelength - low)/(high - low)
+ *   llama3        f_i below a wavelength of L0/high_freq_factor, f_i / factor above L0/low_freq_factor,
+ *                 between them (1-t) f_i/factor + t f_i, t = (L0/wavelength - low)/(high - low)
  *   yarn          g f_i/factor + (1-g) f_i, g = clamp((i - lo)/(hi - lo), 0, 1), lo and hi where f_i turns
  *                 beta_fast and beta_slow times in L0; scale attention_factor, else from mscale or factor
  *                 (Peng and others, arXiv 2309.00071)
  *   longrope, su  f_i / long_factor_i when n > L0, else f_i / short_factor_i; scale attention_factor, else
  *                 sqrt(1 + ln factor / ln L0), 1 for factor <= 1 (Ding and others, arXiv 2402.13753)
  *   dynamic       f_i with b (factor n/L - (factor - 1))^(D/(D-2)) when n > L
- *   proportional  b^(-2i/head_dim) / factor for the first partial_rotary_factor of the pairs, 0 for the others
+ *   proportional  b^(-2i/head_dim) / factor for the first partial_rotary_factor of the pairs, 0 for the rest
  *
  * transformers computes the frequencies in fp32, operation by operation; r() rounds where it does, so that a
  * plan in fp32 turns by the same angles at position 100,000. Plans in fp64 use doubles throughout. */
@@ -194,7 +194,7 @@ static const char *object_path(const rope_config *c) {
                             inside ? "rope_parameters." : "", key);
 }
 
-/* What frequencies do above so many tokens, and how one says which are taken always. */
+/* Says what frequencies do above `length` tokens, and which settings keep one set of them. */
 static void say_length_rule(const rope_config *c, double length, const char *beyond, const char *settings) {
     sbp_model *m = c->hf->model;
     if (m->length_rule)
@@ -444,7 +444,8 @@ static sbp_hf_rope build_rope(rope_config *c, double theta) {
     rope.inv_freq = f;
     type->apply(c, &rope, f);
     if (!isfinite(rope.scale))
-        sbp_hf_fail(hf, where(c), "the scale of cos and sin is %g", rope.scale);
+        sbp_hf_fail(hf, where(c), "these settings scale cos and sin by %g; a finite number is expected",
+                    rope.scale);
     return rope;
 }
 

@@ -5,15 +5,16 @@
  * not trained then, but for modules that are saved whole. Names are those of adapter_model.safetensors:
  * base_model.model.<module>.lora_A.weight, .lora_B.weight, base_model.model.<module>.weight.
  *
- * A module is called as the tensor of its weight without ".weight". Of a tensor that the graph reads in parts
- * (fused q, k, v) all parts share one A, and each has its rows of B.
+ * A module is called as the tensor of its weight without ".weight". Where the graph reads a tensor in parts
+ * (fused q, k, v), all parts share one A, and each has its rows of B.
  *
- * Experts have one for each, W_e x + B_e (s A_e x), by the name that transformers' class has for the tensor of all of
- * them (target_parameters), whatever files have: A is [experts r, in] there, B [out, r experts] with the experts
- * of a rank together. peft wraps the module of the experts once for each such tensor: what it wraps first, gate_up_proj,
- * is base_layer in names where down_proj has one, too. No dropout, as in peft. Names of a module for each expert (gate_proj),
- * which peft turns into tensors of twice the rank for files of transformers 4, are none here. A router is a target by its tensor, mlp.gate.weight, alone; its adapter is one of a
- * linear layer.
+ * Experts have one for each, W_e x + B_e (s A_e x), by the name that transformers' class has for the tensor
+ * of all of them (target_parameters), whatever files have: A is [experts r, in] there, B [out, r experts]
+ * with the experts of a rank together. peft wraps the module of the experts once for each such tensor: what
+ * it wraps first, gate_up_proj, is base_layer in names where down_proj has one, too. No dropout, as in peft.
+ * Names of a module for each expert (gate_proj), which peft turns into tensors of twice the rank for files of
+ * transformers 4, are none here. A router is a target by its tensor, mlp.gate.weight, alone; its adapter is
+ * one of a linear layer.
  *
  * Not built: DoRA (use_dora), y = m / |W + s B A| (W x + B (s A x)) with a norm per row of the weights. As a
  * graph it is |W|^2 + 2 s <B, W A^T> + s^2 <B, B (A A^T)>, ops that there are; but row kernels and commands

@@ -1,5 +1,6 @@
-/* lora_adapters.c: which weights get an adapter, by the rules of PEFT's tuners_utils.py (check_target_module_exists)
- * and other.py (_set_trainable, get_pattern_key), and what becomes of the module. */
+/* lora_adapters.c: which weights get an adapter, by the rules of PEFT's tuners_utils.py
+ * (check_target_module_exists) and other.py (_set_trainable, get_pattern_key), and what becomes
+ * of the module. */
 #include "frontends/lora/lora.h"
 
 #include <math.h>
@@ -279,7 +280,8 @@ static sbp_status check_unused(const tuning *t, const char *name, bool *used) {
     return SBP_OK;
 }
 
-/* Experts and routers, by the names of their tensors; excluded modules and layers are not asked, as peft does not. */
+/* Experts and routers, by the names of their tensors; excluded modules and layers are not asked, as
+ * peft does not. */
 static sbp_status choose_parameters(tuning *t) {
     const sbp_lora_names *names = &t->o->parameters;
     const char *known = NULL;
@@ -359,8 +361,8 @@ static sbp_status choose_targets(tuning *t, sbp_lora_names *targets) {
 
 /* ---- the parameters of an adapter ---------------------------------------------------------------------- */
 
-/* The rows of B that belong to a weight: `length` from `start` on of `total`, or so many of each of `heads`;
- * all where the graph reads the tensor as a whole. */
+/* The rows of B that belong to a weight: `length` from `start` on of `total`, in each of `heads` heads; all
+ * where the graph reads the tensor as a whole. */
 typedef struct rows {
     int64_t start, length, total, heads;
 } rows;
@@ -427,8 +429,8 @@ static int32_t add_matrix(tuning *t, const char *name, int64_t n, int64_t column
     return sbp_module_add_param(t->m, &param);
 }
 
-/* Names of A and B without their ends. peft wraps the experts once for each tensor that it adapts, the last of which
- * is down_proj. */
+/* Names of A and B without their ends. peft wraps the experts once for each tensor that it adapts, the last
+ * of which is down_proj. */
 static const char *name_of_experts(const tuning *t, const site *s) {
     const char *dot = strrchr(s->module, '.');
     size_t n = (size_t)(dot - s->module);
@@ -464,8 +466,8 @@ static int32_t add_stack(tuning *t, const char *name, const sbp_recipe *recipe, 
     return sbp_module_add_param(t->m, &param);
 }
 
-/* Of experts peft has A [experts r, in], expert by expert, and B [out, r experts], whose last axis has the experts of
- * each rank together. */
+/* Adds the adapter of experts. peft has A [experts r, in], expert by expert, and B [out, r experts], whose
+ * last axis has the experts of each rank together. */
 static void add_of_experts(tuning *t, const site *s, int64_t r, sbp_adapter *adapter) {
     sbp_arena *arena = t->l->arena;
     const sbp_param w = t->m->params[s->param];

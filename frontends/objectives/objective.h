@@ -20,9 +20,9 @@
  * build it, with the same functions; what sbp_objective_prepared names there, the loss reads by that name as
  * if rows had it.
  *
- * Statistics. What is no sum over rows but a function of such sums in a micro-batch (of routers: statistics.c)
- * is function @statistics: its arguments are those results of @model, or (SBP_OF_STEP) their sums over a step, its results are added to those of
- * @objective of the same name.
+ * Statistics. What is no sum over rows but a function of such sums in a micro-batch (of routers:
+ * statistics.c) is function @statistics: its arguments are those results of @model, or (SBP_OF_STEP) their
+ * sums over a step, its results are added to those of @objective of the same name.
  *
  * To add one: a file objective_<name>.c with one function, and its line in objectives.def.
  */

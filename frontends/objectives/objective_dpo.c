@@ -16,7 +16,7 @@
  *   sft           - mean of logp over the chosen completions' tokens of the step
  * or of several, joined by '+', each with a weight behind a ':' ("sigmoid+sft:0.5").
  *
- * Of the data: what pairs.h says; per pair ref_logps_sum.chosen and .rejected. */
+ * Columns of the data: what pairs.h says; per pair: ref_logps_sum.chosen and .rejected. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -153,7 +153,8 @@ static const struct {
     {"sft", loss_sft},
 };
 
-/* The term of one type, from its text "NAME" or "NAME:WEIGHT" of so many characters; false: no such type. */
+/* Adds the term of one type, given as "NAME" or "NAME:WEIGHT" in `length` characters of text; false: there is
+ * no such type. */
 static bool add_term(const dpo *d, const char *text, size_t length, sbp_value *sum) {
     size_t name = 0;
     while (name < length && text[name] != ':')

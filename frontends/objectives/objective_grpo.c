@@ -27,8 +27,8 @@
  *   reinforce  l = - A logp, f as dapo
  * With an entropy_coef: - entropy_coef (mean entropy of the counted tokens of the step) for all of them.
  *
- * Of the data: weight, advantage, doc.labels (|y|), doc, old_logps, sampling_logps and ref_logps where there
- * are some; of the step labels, docs; of micro-batches part.labels, parts. */
+ * Columns of the data: weight, advantage, doc.labels (|y|), doc, old_logps, sampling_logps and ref_logps
+ * where there are some; scalars of the step: labels, docs; of a micro-batch: part.labels, parts. */
 #include "frontends/objectives/advantages.h"
 #include "frontends/objectives/clipping.h"
 

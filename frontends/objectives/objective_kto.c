@@ -9,8 +9,8 @@
  * and the loss is the mean over the documents of the step, weighed by desirable_weight or undesirable_weight.
  * Means over wanted documents, or over the others, are no number where there are none.
  *
- * Of the data: weight, doc; per document wanted, ref_logps_sum; of the step docs, labels, mismatched.logps,
- * mismatched.ref_logps. */
+ * Columns of the data: weight, doc; per document: wanted, ref_logps_sum; scalars of the step: docs, labels,
+ * mismatched.logps, mismatched.ref_logps. */
 #include <string.h>
 
 #include "frontends/objectives/objective.h"

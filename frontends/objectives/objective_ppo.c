@@ -16,8 +16,8 @@
  *   L = mean over m of max(- A rho, - A clip(rho, 1 - cliprange, 1 + cliprange)), rho = exp(logp - logp^old)
  *     + vf_coef 1/2 mean over m' of max((v - R)^2, (clip(v, V - cliprange_value, V + cliprange_value) - R)^2)
  *
- * Of the data: weight, predicted, doc, doc.labels, reward, old_logps, old_values, ref_logps where there are
- * some; of the step labels, docs. */
+ * Columns of the data: weight, predicted, doc, doc.labels, reward, old_logps, old_values, ref_logps where
+ * there are some; scalars of the step: labels, docs. */
 #include "frontends/objectives/objective.h"
 
 static sbp_value op(const sbp_objective *o, sbp_opcode code, sbp_value a, sbp_value b) {

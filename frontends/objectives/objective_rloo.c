@@ -7,7 +7,7 @@
  * (advantages.h): there is no other term for the reference. An answer without a token that counts has R = 1:
  * no gradient, but - A in the mean. Metrics as TRL: clip_ratio/.. count documents.
  *
- * Of the data: weight, advantage, old_logps, doc, doc.labels; of the step labels, docs. */
+ * Columns of the data: weight, advantage, old_logps, doc, doc.labels; scalars of the step: labels, docs. */
 #include "frontends/objectives/advantages.h"
 #include "frontends/objectives/clipping.h"
 

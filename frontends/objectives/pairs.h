@@ -1,9 +1,9 @@
 /* pairs.h: what objectives over pairs of answers share (objective_dpo.c, objective_orpo.c,
  * objective_simpo.c).
  *
- * A pair is two documents of one micro-batch, one group of rows; S counts pairs. Of the data: weight (1 where
- * the label counts: completions), unit (the pair), in.chosen; of the step units (pairs), labels,
- * labels.chosen. Values [S] are fp64. In C it is not said which of two arguments is computed first: at most
+ * A pair is two documents of one micro-batch, one group of rows; S counts pairs. Columns of the data: weight
+ * (1 where the label counts: completions), unit (the pair), in.chosen; scalars of the step: units (pairs),
+ * labels, labels.chosen. Values [S] are fp64. C leaves open which of two arguments is computed first: at most
  * one of them builds. */
 #ifndef SBP_FRONTENDS_OBJECTIVES_PAIRS_H
 #define SBP_FRONTENDS_OBJECTIVES_PAIRS_H

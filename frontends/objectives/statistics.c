@@ -3,10 +3,11 @@
  *   c_e, p_e   sums over all rows of all layers: how often expert e was chosen; its probability
  *   R          those rows: sum_e c_e / k, at least 1
  *   aux_loss   E sum_e (c_e / R) (p_e / R)          transformers: load_balancing_loss_func
- *   loss       router_aux_loss_coef times the mean of that over the micro-batches of the step, beside the other
- *              terms; c_e has no gradient
- * Of the whole step, where that is asked for: c_e and R are its sums, which entry `count` adds up before; what is
- * left is a sum over rows, of which a micro-batch adds its own,
+ *   loss       router_aux_loss_coef times the mean of that over the micro-batches of the step, beside the
+ *              other terms; c_e has no gradient
+ *
+ * Where statistics of the whole step are asked for, c_e and R are its sums, which entry `count` adds up
+ * before; what is left is a sum over rows, of which a micro-batch adds its own,
  *   aux_loss   E sum_e (C_e / R) (p_e / R)
  * Metrics besides: expert_load/max and expert_load/min, the shares of all choices that the busiest expert and
  * the idlest one have; means over micro-batches, too. */

@@ -98,8 +98,8 @@ typedef struct sbp_onnx_model {
     sbp_onnx_info *inputs, *outputs, *values;
     int32_t input_count, output_count, value_count;
     const sbp_json *root;
-    /* What examples/export_model_json.py has said in metadataProps; NULL: nothing. */
-    /* initializers, separated by blanks, of which equal ones are one parameter; others are not */
+    /* What examples/export_model_json.py has said in metadataProps; NULL: nothing. tied: names of
+     * initializers, separated by blanks; equal ones among them are one parameter, others are not. */
     const char *tied;
     const char *base; /* the model that was exported, by its name on the Hub or its directory */
 } sbp_onnx_model;
@@ -222,8 +222,8 @@ const char *sbp_onnx_shape_text(sbp_onnx *o, const sbp_onnx_value *v);
 int32_t sbp_onnx_rows_axis(const sbp_onnx_value *v);
 /* Whether it has a row per token, or slots of them. */
 bool sbp_onnx_has_rows(const sbp_onnx_value *v);
-/* Constant dimensions of the IR value of this ONNX shape: without batch and tokens, with slots. Fails when axis 0
- * is neither a batch of size 1 nor the tokens. */
+/* Constant dimensions of the IR value of this ONNX shape: without batch and tokens, with slots. Fails when
+ * axis 0 is neither a batch of size 1 nor the tokens. */
 sbp_status sbp_onnx_ir_dims(sbp_onnx *o, int32_t rank, const int64_t *dim, int64_t *out,
                             int32_t *count) SBP_CHECKED;
 /* The value with these constant dimensions after its rows: itself, what it was reshaped from, or a reshape.

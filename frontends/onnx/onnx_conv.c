@@ -1,6 +1,6 @@
-/* onnx_conv.c: short causal convolutions over the tokens, channel by channel, as layers with states have them. A
- * Conv that is padded on both sides has more rows than there are tokens, which a Slice cuts off: LONGER until
- * then. */
+/* onnx_conv.c: short causal convolutions over the tokens, channel by channel, as layers with states have
+ * them. A Conv that is padded on both sides has more rows than there are tokens, which a Slice cuts off:
+ * LONGER until then. */
 #include <string.h>
 
 #include "frontends/onnx/onnx.h"

@@ -1,6 +1,6 @@
 /* onnx_experts.c: mixtures of experts as exporters write them: TopK of scores is the choice, i32 [T, k]; the
- * matrices that rows have chosen, gathered, are PICKED, which nothing computes; a matmul with them is one with
- * the experts' matrices. What slots of tokens have, [k T, n] in ONNX, is [T, k, n] in the graph IR. */
+ * matrices that rows have chosen, gathered, are PICKED, which nothing computes; a matmul with them is one
+ * with the experts' matrices. What slots of tokens have, [k T, n] in ONNX, is [T, k, n] in the graph IR. */
 #include "frontends/onnx/onnx.h"
 
 #include <math.h>
@@ -40,7 +40,7 @@ static sbp_value number(sbp_onnx *o, double value) {
     return sbp_build_const(&o->builder, o->wide, value);
 }
 
-/* ---- choices -------------------------------------------------------------------------------------------- */
+/* ---- choices ------------------------------------------------------------------------------------------ */
 
 /* The two largest of each row of x [T, groups, n]: [T, groups, 2]. */
 static sbp_value two_largest(sbp_onnx *o, sbp_value x) {
@@ -164,7 +164,7 @@ static sbp_status mark(sbp_onnx *o, const sbp_onnx_value *index) {
     return b->status;
 }
 
-/* ---- what was chosen -------------------------------------------------------------------------------------- */
+/* ---- what was chosen ---------------------------------------------------------------------------------- */
 
 /* Output 0: parts of the parameter along its axis 0, in the shape of the index without its last `dropped`
  * axes. */
@@ -234,9 +234,10 @@ static sbp_status multiply(sbp_onnx *o, const sbp_onnx_value *a, const sbp_onnx_
     return o->builder.status;
 }
 
-/* ---- biases and weights of answers ------------------------------------------------------------------------ */
+/* ---- biases and weights of answers -------------------------------------------------------------------- */
 
-/* The matmul with experts whose answers y is, in another shape and type at most, and which nobody else reads. */
+/* The matmul with experts whose answers y is, in another shape and type at most, and which
+ * nobody else reads. */
 static const sbp_op *answers_of(const sbp_onnx *o, const sbp_onnx_value *y) {
     if (!is_kind(y, SBP_ONNX_VALUE) || y->rank != 2 || sbp_map_get(&o->read, y->name) != 1 ||
         o->builder.status != SBP_OK)
@@ -262,8 +263,8 @@ static sbp_status add_bias(sbp_onnx *o, const sbp_onnx_value *y, const sbp_onnx_
     return o->builder.status;
 }
 
-/* Answers times the weights of their slots: these go in front of the matmul, as hf/hf_experts.c has it and says
- * why. */
+/* Answers times the weights of their slots: these go in front of the matmul, as hf/hf_experts.c has it and
+ * says why. */
 static sbp_status weigh(sbp_onnx *o, const sbp_onnx_value *y, const sbp_onnx_value *weight, bool *done) {
     const sbp_op *op = answers_of(o, y);
     sbp_builder *b = &o->builder;
@@ -296,7 +297,7 @@ static sbp_status weigh(sbp_onnx *o, const sbp_onnx_value *y, const sbp_onnx_val
     return b->status;
 }
 
-/* ---- the node ------------------------------------------------------------------------------------------- */
+/* ---- the node ----------------------------------------------------------------------------------------- */
 
 sbp_status sbp_onnx_experts_node(sbp_onnx *o, bool *done) {
     const char *op = o->node->op;

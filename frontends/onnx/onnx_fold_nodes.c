@@ -190,7 +190,8 @@ static sbp_status reshape_node(sbp_fold *f) {
     SBP_TRY(sbp_onnx_attr_int(f->o, "allowzero", &allow_zero));
     if (f->count < 2 || f->in[1].rank != 1 || !sbp_number_is_constant(f->in[1].size[0], &size) ||
         size > SBP_NUMBERS_RANK)
-        return sbp_onnx_fail(f->o, "the shape is not a short list");
+        return sbp_onnx_fail(f->o, "the shape must be a constant list of at most %d numbers",
+                             (int)SBP_NUMBERS_RANK);
     out.rank = (int32_t)size;
     const sbp_number *total = sbp_fold_number(f, 1), *known = sbp_fold_number(f, 1);
     for (int32_t d = 0; d < x->rank; d++)
@@ -223,7 +224,9 @@ static sbp_status flatten_node(sbp_fold *f) {
     for (int32_t d = 0; d < x->rank; d++)
         out.size[d >= at] = sbp_number_multiply(f->n, out.size[d >= at], x->size[d]);
     if (squeeze_like(f, &out) != SBP_OK && regroup(f, &out) != SBP_OK)
-        return sbp_onnx_fail(f->o, "axes of '%s' are joined", f->o->node->inputs[0]);
+        return sbp_onnx_fail(
+            f->o, "axes of '%s' are joined that depend on the number of tokens, which is not supported",
+            f->o->node->inputs[0]);
     return sbp_fold_define(f, 0, f->v[0]->type, &out);
 }
 
@@ -265,7 +268,8 @@ static sbp_status expand_node(sbp_fold *f) {
     const sbp_number *x[2];
     if (f->count < 2 || f->in[1].rank != 1 || !sbp_number_is_constant(f->in[1].size[0], &size) ||
         size > SBP_NUMBERS_RANK)
-        return sbp_onnx_fail(f->o, "the shape is not a short list");
+        return sbp_onnx_fail(f->o, "the shape must be a constant list of at most %d numbers",
+                             (int)SBP_NUMBERS_RANK);
     asked.rank = (int32_t)size;
     for (int32_t d = 0; d < asked.rank; d++)
         asked.size[d] = item(f, &f->in[1], d);
@@ -636,7 +640,8 @@ static sbp_status constant_of_shape_node(sbp_fold *f) {
     sbp_onnx_type type = SBP_ONNX_FLOAT;
     double size = 0;
     if (f->in[0].rank != 1 || !sbp_number_is_constant(f->in[0].size[0], &size) || size > SBP_NUMBERS_RANK)
-        return sbp_onnx_fail(f->o, "the shape is not a short list");
+        return sbp_onnx_fail(f->o, "the shape must be a constant list of at most %d numbers",
+                             (int)SBP_NUMBERS_RANK);
     out.rank = (int32_t)size;
     for (int32_t d = 0; d < out.rank; d++)
         out.size[d] = item(f, &f->in[0], d);
@@ -675,7 +680,8 @@ static sbp_status trilu_node(sbp_fold *f) {
     SBP_TRY(sbp_onnx_attr_int(f->o, "upper", &upper));
     const sbp_number *k = f->count > 1 && f->v[1] ? item(f, &f->in[1], 0) : sbp_fold_number(f, 0);
     if (out.rank < 2)
-        return sbp_onnx_fail(f->o, "a tensor of rank %d", out.rank);
+        return sbp_onnx_fail(f->o, "'%s' has %d axes; at least 2 are expected", f->o->node->inputs[0],
+                             out.rank);
     const sbp_number *d =
         sbp_number_add(f->n, sbp_fold_axis(f, out.rank - 1), -1, sbp_fold_axis(f, out.rank - 2));
     const sbp_number *keep =

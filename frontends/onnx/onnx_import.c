@@ -236,7 +236,7 @@ typedef struct comparison {
     bool transposed, same;
 } comparison;
 
-/* Of the first rows and columns of both, below `limit`. */
+/* Compares the first rows and columns of both tensors, below `limit`. */
 static sbp_status compare_part(comparison *c, int64_t limit) {
     sbp_onnx_tensor x = *c->a, y = *c->b;
     SBP_TRY(sbp_onnx_tensor_load_rows(c->arena, c->diag, c->model, limit, &x));

@@ -155,7 +155,7 @@ static sbp_status read_names(const reader *r, const sbp_json *node, const char *
     int64_t n;
     SBP_TRY(sbp_proto_get_repeated(r->diag, node, field, &items, &n));
     if (n > 100000)
-        return sbp_json_fail(r->diag, node, "%lld names", (long long)n);
+        return sbp_json_fail(r->diag, node, "a list of %lld names; at most 100000 are read", (long long)n);
     *out = SBP_NEW_ARRAY(r->arena, const char *, n);
     *count = (int32_t)n;
     for (int64_t i = 0; i < n; i++)

@@ -280,7 +280,8 @@ sbp_status sbp_onnx_layer_norm(sbp_onnx *o) {
         SBP_TRY(vector_operand(o, bias, x->dim[x->rank - 1], SBP_INIT_ZEROS, norm_dtype(o, operands[0]),
                                &operands[2]));
     if (sbp_onnx_has_output(o, 1) || sbp_onnx_has_output(o, 2))
-        return sbp_onnx_fail(o, "its mean or its deviation is used");
+        return sbp_onnx_fail(o,
+                             "something reads its mean or its deviation; only its first output is supported");
     sbp_value y = sbp_build(&o->builder, SBP_OP_layer_norm, NULL, operands, 3,
                             (sbp_attr[]){sbp_attr_double("eps", eps)}, 1, NULL);
     sbp_onnx_define_value(o, 0, y, x->type, x->rank, x->dim);

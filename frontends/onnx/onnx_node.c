@@ -28,8 +28,8 @@ static const char *seems_to_be(const char *text, bool class) {
     return NULL;
 }
 
-/* The node, the torch module that it comes from ("model.layers.0.mamba: a.b.Class" in the exporter's notes) and what
- * that seems to be; *what NULL: nothing known. */
+/* The node, the torch module that it comes from ("model.layers.0.mamba: a.b.Class" in the exporter's notes)
+ * and what that seems to be; *what NULL: nothing known. */
 static const char *where(sbp_onnx *o, const char **what) {
     const sbp_json *items = NULL;
     int64_t count = 0;

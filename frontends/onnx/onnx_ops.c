@@ -220,7 +220,8 @@ sbp_status sbp_onnx_constant(sbp_onnx *o) {
                                         "value_int", "value_ints",  NULL};
     SBP_TRY(sbp_onnx_attrs_known(o, known));
     if (o->node->attribute_count != 1)
-        return sbp_onnx_fail(o, "%d values", o->node->attribute_count);
+        return sbp_onnx_fail(o, "%d attributes; the value in exactly one is expected",
+                             o->node->attribute_count);
     const sbp_onnx_attribute *a = &o->node->attributes[0];
     double *data = SBP_NEW_ARRAY(o->arena, double, a->count + 1);
     switch (a->kind) {
@@ -265,8 +266,7 @@ sbp_status sbp_onnx_dropout(sbp_onnx *o) {
     return o->builder.status;
 }
 
-/* ---- shapes
- * ------------------------------------------------------------------------------------------------ */
+/* ---- shapes ------------------------------------------------------------------------------------------- */
 
 /* Output 0 is x with another ONNX shape of the same elements in the same order. */
 static sbp_status define_reshaped(sbp_onnx *o, const sbp_onnx_value *x, int32_t rank, const int64_t *dim) {
@@ -422,7 +422,8 @@ static int64_t elements_up_to(int32_t last, const int64_t *dim) {
     return n;
 }
 
-/* Of keys or values that are repeated: their heads and the copies of each become one axis, or stay it. */
+/* Reshapes keys or values that are repeated: their heads and the copies of each become one axis, or stay
+ * it. */
 static sbp_status reshape_repeated(sbp_onnx *o, const sbp_onnx_value *x, int32_t rank, const int64_t *dim) {
     sbp_onnx_value copy = *x;
     int64_t up_to = elements_up_to(x->repeat_axis, x->dim);

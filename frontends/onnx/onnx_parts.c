@@ -269,8 +269,8 @@ sbp_status sbp_onnx_concat(sbp_onnx *o) {
         for (int32_t d = 0; same && all != SBP_NO_VALUE && d < x.rank; d++)
             same = d == axis || x.dim[d] == out.dim[d];
         if (!same)
-            return sbp_onnx_fail(o, "'%s' %s beside %s", x.name, sbp_onnx_shape_text(o, &x),
-                                 sbp_onnx_shape_text(o, &out));
+            return sbp_onnx_fail(o, "'%s' has shape %s, the parts before it %s: only axis %d may differ",
+                                 x.name, sbp_onnx_shape_text(o, &x), sbp_onnx_shape_text(o, &out), (int)axis);
         sbp_value flat = joined(o, &x, &view);
         int64_t before = all == SBP_NO_VALUE ? 0 : out.dim[axis];
         all = all == SBP_NO_VALUE ? flat : sbp_build2(&o->builder, SBP_OP_concat, all, flat);

@@ -364,15 +364,15 @@ static const char *find_reduced(const matcher *m, const char *op, const char *na
     return axis == -1 || (x && axis == x->rank - 1) ? node->inputs[0] : NULL;
 }
 
-/* The operand of a softmax over the last axis, or of a slice that leaves its last element out: along `axis`, where
- * that is known. */
+/* The operand of a softmax over the last axis, or of a slice that leaves its last element out: along `axis`,
+ * where that is known. */
 static const char *find_softmax(const matcher *m, const char *name) {
     int32_t output;
     const sbp_onnx_node *node = maker_of(m, name, &output);
     return is_op(node, "Softmax") && attribute(node, "axis", -1) == -1 ? node->inputs[0] : NULL;
 }
 
-/* Of scores: [1, heads, T, ..]. */
+/* The scores [1, heads, T, ..] of which a Slice leaves out the last column; NULL: it is no such Slice. */
 static const char *find_but_last(const matcher *m, const char *name) {
     int32_t output;
     const sbp_onnx_node *node = maker_of(m, name, &output);

@@ -77,7 +77,7 @@ sbp_status sbp_onnx_softcap(sbp_onnx *o) {
     sbp_value value;
     SBP_TRY(sbp_onnx_attr_float(o, "cap", &cap));
     if (!(cap > 0))
-        return sbp_onnx_fail(o, "a cap of %g", cap);
+        return sbp_onnx_fail(o, "the cap is %g; a positive number is expected", cap);
     SBP_TRY(plain_operand(o, 0, &x, &value));
     value = sbp_build_cast(&o->builder, value, o->wide);
     sbp_value y = sbp_build(&o->builder, SBP_OP_softcap, NULL, &value, 1,

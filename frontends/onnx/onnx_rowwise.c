@@ -262,7 +262,7 @@ sbp_status sbp_onnx_clip(sbp_onnx *o) {
     return o->builder.status;
 }
 
-/* Of any number of operands. */
+/* Operators with any number of operands. */
 sbp_status sbp_onnx_variadic(sbp_onnx *o) {
     static const char *const none[] = {NULL};
     const char *op = o->node->op;

@@ -265,7 +265,7 @@ static sbp_status mask_scores(sbp_onnx *o, const sbp_onnx_value *x, const sbp_on
     sbp_onnx_scores s = *x->scores;
     int64_t window;
     if (s.softmax)
-        return sbp_onnx_fail(o, "a mask after the softmax");
+        return sbp_onnx_fail(o, "it masks the result of Softmax; only a mask before Softmax is supported");
     SBP_TRY(sbp_onnx_mask_window(o, mask, &window));
     if (s.masked && s.window > 0 && (window == 0 || s.window < window))
         window = s.window;
@@ -404,7 +404,7 @@ static sbp_status binary(sbp_onnx *o, bool *done) {
     return SBP_OK;
 }
 
-/* Of a cast: Cast says its type, CastLike shows it. */
+/* Whether the node casts to a float: Cast says its type, CastLike shows it. */
 static bool casts_to_float(sbp_onnx *o) {
     const sbp_onnx_attribute *to = sbp_onnx_attr(o, "to");
     const sbp_onnx_value *like = operand(o, 1);

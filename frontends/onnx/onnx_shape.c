@@ -185,7 +185,8 @@ static sbp_status for_all_slots(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype 
     return b->status;
 }
 
-/* A number of each expert: of all experts, taken at the choice. A vector: the weights of an input that is 1. */
+/* A number of each expert: of all experts, taken at the choice. A vector: the weights of an
+ * input that is 1. */
 static sbp_status of_chosen(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype dtype, sbp_value *out) {
     sbp_builder *b = &o->builder;
     const sbp_type table = b->module->params[v->param].type;
@@ -328,8 +329,8 @@ static bool widens(const int64_t *framed, int32_t rank, const int64_t *dim) {
     return found;
 }
 
-/* A parameter of which each number stands for several of a row: first of each row, so that what its gradient sums
- * over a row is summed there. */
+/* A parameter of which each number stands for several of a row: first of each row, so that what its gradient
+ * sums over a row is summed there. */
 static sbp_status for_all_rows(sbp_onnx *o, sbp_value *value) {
     sbp_builder *b = &o->builder;
     sbp_type type = *sbp_build_type(b, *value),

@@ -1,5 +1,6 @@
-/* onnx_states.c: operators of domain streambp, layers with states that are one op of the graph IR. ONNX has none
- * for them; examples/export_model_json.py writes these in place of the chunks that transformers computes.
+/* onnx_states.c: operators of domain streambp, layers with states that are one op of the graph IR. ONNX
+ * has none for them; examples/export_model_json.py writes these in place of the chunks that
+ * transformers computes.
  *
  *   DeltaRule(q, k [1,T,K,dk], v [1,T,V,dv], decay, beta [1,T,V]) -> [1,T,V,dv]     ir/graph/ops/delta.c
  *   Ssd(c, b [1,T,G,n], x [1,T,H,p], decay, dt [1,T,H]) -> [1,T,H,p]                ir/graph/ops/ssd.c */

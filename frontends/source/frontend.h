@@ -63,8 +63,8 @@ typedef struct sbp_lora_options {
 
 typedef struct sbp_model_options {
     sbp_dtype compute; /* F64, F32 or BF16: of operands and results of products and attention */
-    /* Of the residual stream; SBP_DTYPE_COUNT: the compute type. Beside BF16 it may be F32, as autocast keeps
-     * it. */
+    /* The type of the residual stream; SBP_DTYPE_COUNT: the compute type. With BF16 it may be F32, as
+     * autocast keeps it. */
     sbp_dtype residual;
     /* How parameters are kept; SBP_DTYPE_COUNT: F32 for trainable ones, and for frozen ones the type the
      * source has them in. Computing in F64 keeps everything in F64 whatever is said here. */
@@ -111,9 +111,9 @@ typedef struct sbp_model {
     double initializer_range;
     sbp_balance balance; /* of experts, with the statistics for it */
     const char *weights; /* for sbp_weights_open at run time; NULL: the model came without values */
-    const char *file_prefix,
-        *class_prefix; /* names in files begin with the one where modules of the class, by
-                                               which adapters go, begin with the other; NULL: they are alike */
+    /* Names in files begin with file_prefix where modules of the class, by which adapters go, begin with
+     * class_prefix; NULL: they are alike. */
+    const char *file_prefix, *class_prefix;
     bool carries; /* tensors of the weights that no parameter is read from are other parts of a multimodal
                      model, and go unchanged into what is written */
     const char *tokenizer;       /* for sbp_tokenizer_load; NULL: none beside the model */

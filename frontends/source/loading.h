@@ -28,8 +28,8 @@ typedef struct sbp_loading {
 sbp_status sbp_loading_open_weights(sbp_loading *l) SBP_CHECKED;
 /* What the user calls a parameter: the tensor of the files that it is, or is a part of. */
 const char *sbp_loading_source_name(const sbp_param *param);
-/* Per value, whether experts are chosen by it: a product that does so is a router, which is no linear layer of
- * transformers (a class of its own): PEFT does not adapt it as one, and it is not kept in 4 bits. */
+/* Per value, whether experts are chosen by it: a product that does so is a router, which is no linear layer
+ * of transformers (a class of its own): PEFT does not adapt it as one, and it is not kept in 4 bits. */
 bool *sbp_loading_find_routers(sbp_arena *arena, const sbp_func *func);
 /* What a parameter is read from as it was published: the tensor of its name, or of the first alias that is
  * there; NULL. */

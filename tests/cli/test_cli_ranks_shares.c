@@ -513,7 +513,7 @@ static void test_refused(void **state) {
               "$C compile $G/gpt_neox_plain/model --zero 2 --ranks 4 --shard-group 3 -o $D/p");
     cli_fails(f, 2, "--shard-group needs --zero",
               "$C compile $G/gpt_neox_plain/model --ranks 4 --shard-group 2 -o $D/p");
-    cli_fails(f, 2, "gradients are fp64 there",
+    cli_fails(f, 2, "gradients are fp64, and are sent in that type; leave it out",
               "$C compile $G/gpt_neox_plain/model --ranks 4 --dtype fp64 --reduce-dtype bf16 -o $D/p");
     cli_fails(f, 2, "needs several ranks", "$C compile $G/gpt_neox_plain/model --reduce-dtype bf16 -o $D/p");
     cli_fails(f, 2, "--link: found '400', expected a rate",

@@ -425,8 +425,9 @@ static void the_plan_cannot_leave_its_buffers_at_run_time(void **state) {
     gather->views[0].start.base = sbp_extent_const(1);
     expect_ok(b.diag, sbp_executor_bind(b.executor, 30, 2, data.columns, data.count, b.diag));
     assert_int_equal(sbp_executor_run(b.executor, "accumulate", b.diag), SBP_INPUT);
-    expect_text(b.diag, "the plan is damaged or of another version, compile it again: command gather, operand "
-                        "dst has the wrong rows (T 30, S 2");
+    expect_text(b.diag,
+                "the plan is damaged or of another version, compile it again: command gather, operand "
+                "dst has the wrong rows (T 30, S 2");
     gather->views[0].start.base = sbp_extent_const(-1);
     expect_ok(b.diag, sbp_executor_bind(b.executor, 30, 2, data.columns, data.count, b.diag));
     assert_int_equal(sbp_executor_run(b.executor, "accumulate", b.diag), SBP_INPUT);

@@ -391,8 +391,8 @@ static void test_lfm2(void **state) {
         {"layer_types=[\"conv\",\"mamba\",\"conv\"]", "layer type mamba is not supported"},
         {"layer_types=[\"conv\"]", "expected an array of 3 layer types"},
         {"num_key_value_heads=3", "not a multiple of num_key_value_heads 3"},
-        {"block_dim=31", "block_dim is not hidden_size, 32"},
-        {"num_heads=2", "num_heads is not num_attention_heads, 4"},
+        {"block_dim=31", "block_dim is 31; it must be hidden_size, 32"},
+        {"num_heads=2", "num_heads is 2; it must be num_attention_heads, 4"},
     };
     for (int i = 0; i < SBP_COUNT(wrong); i++)
         expect(lfm2, wrong[i].set, SBP_INPUT, wrong[i].message);
@@ -602,7 +602,7 @@ static void test_partial_rotary_errors(void **state) {
            "layer type conv is not supported; attention or mamba expected");
     expect(hybrid, "mamba_n_groups=3", SBP_INPUT, "mamba_n_heads 4 is not a multiple of mamba_n_groups 3");
     expect(hybrid, "mamba_d_head=5", SBP_INPUT, "4 heads of 5 are not mamba_expand * hidden_size, 32");
-    expect(hybrid, "time_step_limit=[1, 0.5]", SBP_INPUT, "the limits are 1 and 0.5");
+    expect(hybrid, "time_step_limit=[1, 0.5]", SBP_INPUT, "the lower limit, 1, is above the upper one, 0.5");
     expect(nemotron, "layers_block_type=[\"moe\",\"conv\"]", SBP_INPUT,
            "layer type conv is not supported; mamba, attention, mlp or moe expected");
     expect(nemotron, "num_hidden_layers=7", SBP_INPUT,
@@ -630,7 +630,8 @@ static void test_partial_rotary_errors(void **state) {
            "long_factor: an array of 3 numbers is expected");
     expect(phi3, "rope_scaling.type=\"yarn\"", SBP_INPUT,
            "rope_scaling.type: transformers reads this as longrope");
-    expect(phi3, "original_max_position_embeddings=1", SBP_INPUT, "the scale of cos and sin is inf");
+    expect(phi3, "original_max_position_embeddings=1", SBP_INPUT,
+           "these settings scale cos and sin by inf; a finite number is expected");
 }
 
 static void test_usage_errors(void **state) {

@@ -1,8 +1,9 @@
-/* export.h: a model of Hugging Face's files, or an adapter, as a GGUF file, as llama.cpp's converter writes it.
+/* export.h: a model of Hugging Face's files, or an adapter, as a GGUF file, as llama.cpp's
+ * converter writes it.
  *
  * Reads config.json, weights, tokenizer, chat templates, generation_config.json and the model card of a
- * directory; knows no graph. The numbers are streamed: memory holds the file's head, an adapter that is merged,
- * and a few MiB of numbers.
+ * directory; knows no graph. The numbers are streamed: memory holds the file's head, an adapter that is
+ * merged, and a few MiB of numbers.
  *
  * Errors: SBP_INPUT, naming the file and what is not known; a file that is not whole is never left behind. */
 #ifndef SBP_FRONTENDS_EXPORT_EXPORT_H

@@ -1,5 +1,5 @@
-/* export_adapter.c: an adapter in PEFT's format: what it adds to which weight, and itself as a GGUF adapter, whose
- * matrices llama.cpp adds as alpha / r x B A to the tensors as the file has them. */
+/* export_adapter.c: an adapter in PEFT's format: what it adds to which weight, and itself as a GGUF adapter,
+ * whose matrices llama.cpp adds as alpha / r x B A to the tensors as the file has them. */
 #include <math.h>
 #include <string.h>
 
@@ -338,7 +338,8 @@ static sbp_status add_pair(exp_job *job, exp_adapter *a, const sbp_gguf_piece *p
     return SBP_OK;
 }
 
-/* Of an embedding llama.cpp looks rows of A up: [vocabulary, rank]. */
+/* Writes an embedding's adapter, in which llama.cpp looks up rows of A: it is stored as
+ * [vocabulary, rank]. */
 static void add_embedding(exp_job *job, exp_adapter *a, const sbp_gguf_piece *p, const exp_low_rank *lr) {
     float *down = SBP_NEW_ARRAY(a->arena, float, lr->in * lr->rank),
           *up = SBP_NEW_ARRAY(a->arena, float, lr->out * lr->rank);

@@ -1,5 +1,5 @@
-/* export_arch.c: <architecture>.* keys. Those that gguf_table.def has a field for are written by it; what is left
- * is what the converter computes: rotation, lists by layers, sizes of heads. */
+/* export_arch.c: <architecture>.* keys. Those that gguf_table.def has a field for are written by it; what is
+ * left is what the converter computes: rotation, lists by layers, sizes of heads. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

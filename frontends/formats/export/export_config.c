@@ -1,4 +1,5 @@
-/* export_config.c: numbers of config.json, with what the classes of transformers take where it says nothing. */
+/* export_config.c: numbers of config.json, with what the classes of transformers take where it
+ * says nothing. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 #define GRANITES (F(GRANITE) | F(GRANITE_DENSE) | F(GRANITE_MOE) | F(GRANITE_HYBRID) | F(GRANITE_HYBRID_MOE))
 #define NEXTS (F(QWEN3_NEXT) | F(QWEN3_5) | F(QWEN3_5_MOE))
 
-/* Of fields that files leave out. */
+/* What counts where config.json leaves a field out. */
 static const struct {
     uint64_t families;
     const char *field;
@@ -75,7 +76,8 @@ static double default_of(const exp_model *m, const char *field) {
     return NAN;
 }
 
-/* What layers with full attention have otherwise, where it is said of each of them alone (per_layer_config). */
+/* What layers with full attention have otherwise, where it is said of each of them alone
+ * (per_layer_config). */
 static double of_full_attention(const exp_model *m, const char *field) {
     const sbp_json *layers = sbp_json_member(m->config, "per_layer_config"),
                    *types = sbp_json_member(m->config, "layer_types");
@@ -105,8 +107,8 @@ double sbp_exp_number(const exp_model *m, const char *field) {
 
 /* ---- rotation ----------------------------------------------------------------------------------------- */
 
-/* The object that has the parameters of layers of a kind, or NULL; a rope_scaling replaces rope_parameters that are
- * not by kinds of layers. */
+/* The object that has the parameters of layers of a kind, or NULL; a rope_scaling replaces rope_parameters
+ * that are not by kinds of layers. */
 static const sbp_json *rope_object(const exp_model *m, bool sliding) {
     const sbp_json *parameters = sbp_json_member(m->config, "rope_parameters"),
                    *scaling = sbp_json_member(m->config, "rope_scaling"),

@@ -1,5 +1,5 @@
-/* export_internal.h: the parts of an export: what a directory holds, how each tensor of the file is taken from
- * it, and the keys. Everything below a guard. */
+/* export_internal.h: the parts of an export: what a directory holds, how each tensor of the file is taken
+ * from it, and the keys. Everything below a guard. */
 #ifndef SBP_FRONTENDS_EXPORT_EXPORT_INTERNAL_H
 #define SBP_FRONTENDS_EXPORT_EXPORT_INTERNAL_H
 
@@ -20,7 +20,8 @@ typedef struct exp_view {
     int64_t extent[EXP_MAX_AXES], stride[EXP_MAX_AXES];
 } exp_view;
 
-/* What a piece says, in the order of the file's elements. False: its elements do not follow each other there. */
+/* What a piece says, in the order of the file's elements. False: its elements do not follow each other
+ * there. */
 bool sbp_exp_view_of(const sbp_gguf_piece *piece, const sbp_weight *weight, exp_view *out);
 int64_t sbp_exp_view_elems(const exp_view *view);
 
@@ -38,8 +39,8 @@ typedef struct exp_piece {
     exp_view view;
     int64_t at;                 /* in the file's tensor */
     const sbp_weights *weights; /* that the view's weight is of */
-    /* What is added to each number; NULL: nothing. delta: where it is in the weight as the model has it, in the
-     * order of the view. */
+    /* What is added to each number; NULL: nothing. delta: where it is in the weight as the model has it, in
+     * the order of the view. */
     const exp_low_rank *adapter;
     exp_view delta;
 } exp_piece;
@@ -53,7 +54,7 @@ typedef struct exp_tensor {
     const float *numbers; /* in place of pieces: what is written */
 } exp_tensor;
 
-/* ---- what is exported ----------------------------------------------------------------------------------- */
+/* ---- what is exported --------------------------------------------------------------------------------- */
 
 /* An adapter of PEFT. */
 typedef struct exp_adapter exp_adapter;
@@ -94,8 +95,8 @@ void sbp_exp_adapter_close(exp_adapter *adapter);
 sbp_status sbp_exp_adapter_load(exp_adapter *adapter) SBP_CHECKED;
 /* The model that it is of, as adapter_config.json has it; NULL: it does not say. */
 const char *sbp_exp_adapter_base(const exp_adapter *adapter);
-/* What is added to the weight of that name; NULL: nothing. What stands in its place; NULL: nothing does. Both count as
- * used then. */
+/* What is added to the weight of that name; NULL: nothing. What stands in its place; NULL: nothing does. Both
+ * count as used then. */
 const exp_low_rank *sbp_exp_adapter_of(exp_adapter *adapter, const char *weight);
 const sbp_weight *sbp_exp_adapter_whole(exp_adapter *adapter, const char *weight);
 const sbp_weights *sbp_exp_adapter_weights(const exp_adapter *adapter);

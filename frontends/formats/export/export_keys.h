@@ -5,8 +5,8 @@
 #include "frontends/formats/weights/gguf_table.h"
 #include "frontends/formats/weights/gguf_write.h"
 
-/* general.*: name, origin, licence, sampling. Numbers of parameters as llama.cpp's converter counts them: those of
- * all experts of a kind as one; below zero for an adapter, whose size is not known. */
+/* general.*: name, origin, licence, sampling. Numbers of parameters as llama.cpp's converter counts them:
+ * those of all experts of a kind as one; below zero for an adapter, whose size is not known. */
 typedef struct exp_meta_request {
     const char *directory;
     const sbp_json *config; /* config.json */
@@ -42,9 +42,11 @@ enum { EXP_MOST_EXTRAS = 2 };
 sbp_status sbp_exp_extra_tensors(const exp_model *model, exp_extra out[EXP_MOST_EXTRAS],
                                  int *count) SBP_CHECKED;
 
-/* A number of config.json; the class's own where it is absent or null, NAN where the class has none either. */
+/* A number of config.json; the class's own where it is absent or null, NAN where the class has none
+ * either. */
 double sbp_exp_number(const exp_model *model, const char *field);
-/* Of rope_parameters, however they are spelled: of layers with full or with sliding attention. */
+/* A number of rope_parameters, however they are spelled: that of layers with full or with sliding
+ * attention. */
 double sbp_exp_rope_number(const exp_model *model, bool sliding, const char *field);
 const char *sbp_exp_rope_type(const exp_model *model);
 const sbp_json *sbp_exp_rope_list(const exp_model *model, const char *field);

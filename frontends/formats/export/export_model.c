@@ -105,8 +105,8 @@ static sbp_status add_piece(exp_job *job, sbp_map *names, const sbp_gguf_piece *
     bool runs = sbp_exp_view_of(p, whole ? whole : w, &piece.view);
     piece.delta = piece.view;
     if (!runs)
-        return sbp_fail(job->model.diag, SBP_INTERNAL, "%s: pieces of '%s' are interleaved", w->path,
-                        p->file);
+        return sbp_fail(job->model.diag, SBP_INTERNAL, "%s: tensor '%s' would be stored in mixed order",
+                        w->path, p->file);
     SBP_PUSH(job->model.arena, t->pieces, t->piece_count, t->piece_capacity, piece);
     sbp_map_set(&job->used, w->name, 1);
     for (int64_t k = 0; k < w->part_count; k++)
@@ -248,8 +248,8 @@ static sbp_status add_delta(exp_job *job, const sbp_map *names, const sbp_gguf_p
                         "%s: an adapter of '%s' is [%lld, %lld], which '%s' is not", job->source, p->hf,
                         (long long)adapter->out, (long long)adapter->in, p->file);
     if (!sbp_exp_view_of(p, sbp_weights_find(job->weights, p->file), &piece.delta))
-        return sbp_fail(job->model.diag, SBP_INTERNAL, "%s: pieces of '%s' are interleaved", job->source,
-                        p->file);
+        return sbp_fail(job->model.diag, SBP_INTERNAL, "%s: tensor '%s' would be stored in mixed order",
+                        job->source, p->file);
     piece.view = piece.delta;
     piece.view.base = p->file_base;
     int64_t inside = 1;

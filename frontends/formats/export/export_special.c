@@ -307,7 +307,7 @@ static void read_list(const special *s, const sbp_json *node, template_list *lis
     }
 }
 
-/* Of tokenizer_config.json; else of files. */
+/* Templates of tokenizer_config.json; where it has none, those of files. */
 static sbp_status read_templates(const special *s, template_list *list) {
     const char *jinja = sbp_file_join(s->arena, s->request->directory, "chat_template.jinja"),
                *json = sbp_file_join(s->arena, s->request->directory, "chat_template.json"), *text;

@@ -231,7 +231,7 @@ static sbp_status add_of_file(maker *m) {
     return SBP_OK;
 }
 
-/* Of tokenizer_config.json's added_tokens_decoder, or tokenizer.json's added_tokens. */
+/* Takes in a token of tokenizer_config.json's added_tokens_decoder, or of tokenizer.json's added_tokens. */
 static void add_described(maker *m, int64_t id, const sbp_json *node) {
     const sbp_json *content = sbp_json_member(node, "content"), *special = sbp_json_member(node, "special");
     if (!content || content->kind != SBP_JSON_STRING || id < 0 || id >= m->count)

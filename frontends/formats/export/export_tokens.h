@@ -7,8 +7,8 @@
 
 /* Which way of llama.cpp's a family's tokenizers go. */
 typedef enum exp_tokens_rule {
-    EXP_TOKENS_GPT2,  /* byte-level BPE */
-    EXP_TOKENS_LLAMA, /* SentencePiece where there is one, else by what tokenizer.json has; add_prefix_space */
+    EXP_TOKENS_GPT2,   /* byte-level BPE */
+    EXP_TOKENS_LLAMA,  /* SentencePiece where it is there, else what tokenizer.json has; add_prefix_space */
     EXP_TOKENS_PIECES, /* the same without the latter */
     EXP_TOKENS_GEMMA,  /* the same, without a space before the text */
     EXP_TOKENS_GEMMA4, /* BPE of characters, with merges */
@@ -27,9 +27,9 @@ typedef struct exp_tokens_request {
 sbp_status sbp_exp_put_tokens(sbp_arena *arena, sbp_diag *diag, const exp_tokens_request *request,
                               sbp_gguf_keys *keys) SBP_CHECKED;
 
-/* Names and ids of special tokens, whether bos and eos are added, chat templates. merges: of a tokenizer whose
- * file has some, they are put too. most: ids from there on are none; 0: any. eot, eos, unk, bos, eom: texts that
- * a family has for them whatever its files say; NULL: none. */
+/* Names and ids of special tokens, whether bos and eos are added, chat templates. merges: of a tokenizer
+ * whose file has some, they are put too. most: ids from there on are none; 0: any. eot, eos, unk, bos, eom:
+ * texts that a family has for them whatever its files say; NULL: none. */
 typedef struct exp_special_request {
     const char *directory;
     const sbp_json *config;
@@ -42,8 +42,8 @@ typedef struct exp_special_request {
 sbp_status sbp_exp_put_special(sbp_arena *arena, sbp_diag *diag, const exp_special_request *request,
                                sbp_gguf_keys *keys) SBP_CHECKED;
 
-/* The name that llama.cpp has for what cuts texts into words: by the ids of its check text. NULL: it knows none;
- * hash: 65 bytes, of the ids. */
+/* The name that llama.cpp has for what cuts texts into words: by the ids of its check text. NULL: it knows
+ * none; hash: 65 bytes, of the ids. */
 sbp_status sbp_exp_find_pre(sbp_arena *arena, sbp_diag *diag, const sbp_tokenizer *tokenizer, char hash[65],
                             const char **out) SBP_CHECKED;
 

@@ -1,7 +1,7 @@
-/* hub.h: models and data sets of the Hugging Face Hub by name, in its cache on this machine as huggingface_hub
- * lays it out: models--ORGANISATION--NAME with refs/REVISION (the commit's hash) and snapshots/COMMIT, whose
- * files are links to blobs. What is not there is fetched by huggingface_hub's own program (hub_fetch.h). Below
- * a guard.
+/* hub.h: models and data sets of the Hugging Face Hub by name, in its cache on this machine as
+ * huggingface_hub lays it out: models--ORGANISATION--NAME with refs/REVISION (the commit's hash) and
+ * snapshots/COMMIT, whose files are links to blobs. What is not there is fetched by huggingface_hub's own
+ * program (hub_fetch.h). Below a guard.
  *
  * What is read is never a pickle and never Python, and no link is followed out of its repository.
  */
@@ -28,14 +28,14 @@ const char *sbp_hub_snapshot(sbp_arena *arena, const sbp_hub_name *name);
 /* Whether a snapshot has config.json and, if wished, all shards of its index, or those of an adapter. */
 bool sbp_hub_is_complete(sbp_arena *arena, const char *snapshot, bool weights);
 
-/* The snapshot of a model in the cache, where it has its config.json and no link leads out of its repository; NULL:
- * not so. */
+/* The snapshot of a model in the cache, where it has its config.json and no link leads out of its repository;
+ * NULL: not so. */
 const char *sbp_hub_find(sbp_arena *arena, const char *name);
 /* The reverse: the id of a model that lies in a cache; NULL: it does not. */
 const char *sbp_hub_id_of(sbp_arena *arena, const char *path);
 /* The model that an adapter's directory is of, by the name in its adapter_config.json: an absolute path; else
- * beside the adapter (NULL: not there), in the current directory, in the cache. An adapter that lies in the cache
- * of the Hub names a model of the Hub, or a folder of its own repository. NULL: nowhere. */
+ * beside the adapter (NULL: not there), in the current directory, in the cache. An adapter that lies in the
+ * cache of the Hub names a model of the Hub, or a folder of its own repository. NULL: nowhere. */
 const char *sbp_hub_base(sbp_arena *arena, const char *adapter, const char *name);
 
 #endif

@@ -104,8 +104,8 @@ static int wait_for(pid_t pid) {
     return state;
 }
 
-/* Before 1.0 the last --include counts alone, and the last --exclude: models came in part, and what a result must not
- * have would be sent. What does not say its version is taken for a newer one. */
+/* Before 1.0 the last --include counts alone, and the last --exclude: models came in part, and what a result
+ * must not have would be sent. What does not say its version is taken for a newer one. */
 static sbp_status check_version(sbp_diag *diag, const char *what, const char *program) {
     const char *const args[] = {program, "version", NULL};
     static const char mark[] = "version: 0.";
@@ -237,7 +237,8 @@ sbp_status sbp_hub_check_file(sbp_arena *arena, sbp_diag *diag, const char *snap
     if (!sbp_named_repository(arena, snapshot))
         return sbp_fail(diag, SBP_IO, "cannot read '%s': it lies in no repository of the cache", path);
     SBP_TRY(sbp_named_links(arena, diag, snapshot, path));
-    /* the blob of the repository has the name; what that may be a link to, of the cache's, has another hash */
+    /* the blob of the repository has the name; what that may be a link to, of the cache's, has another
+     * hash */
     ssize_t length = readlink(path, blob, sizeof blob - 1);
     blob[length > 0 ? length : 0] = 0;
     const char *slash = strrchr(blob, '/'), *name = slash ? slash + 1 : blob;

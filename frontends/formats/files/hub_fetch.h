@@ -21,8 +21,8 @@ sbp_status sbp_hub_config(sbp_arena *arena, sbp_diag *diag, const char *text, co
 /* Fetches the files of a repository that match (patterns end with NULL); the snapshot that this made. */
 sbp_status sbp_hub_fetch(sbp_arena *arena, sbp_diag *diag, const sbp_hub_name *name,
                          const char *const *patterns, const char **out) SBP_CHECKED;
-/* A file of a snapshot before it is read: its links lead nowhere out of its repository, and where it is named by
- * its hash, that is its hash. SBP_INPUT: it is not so. */
+/* A file of a snapshot before it is read: its links lead nowhere out of its repository, and where it is named
+ * by its hash, that is its hash. SBP_INPUT: it is not so. */
 sbp_status sbp_hub_check_file(sbp_arena *arena, sbp_diag *diag, const char *snapshot,
                               const char *path) SBP_CHECKED;
 

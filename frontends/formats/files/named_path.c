@@ -74,8 +74,8 @@ sbp_status sbp_named_path(sbp_arena *arena, sbp_diag *diag, const char *by, cons
     return sbp_named_links(arena, diag, folder, *out);
 }
 
-/* Names of a directory that begin with no '.', each with `prefix` in front and a NUL behind, as far as there is
- * room for them; returns the bytes of all; -1: it cannot be read. */
+/* Names of a directory that begin with no '.', each with `prefix` in front and a NUL behind, as far as there
+ * is room for them; returns the bytes of all; -1: it cannot be read. */
 static int64_t list(const char *directory, const char *prefix, char *out, int64_t room) {
     DIR *open = opendir(directory);
     int64_t bytes = 0, at = 0;

@@ -3,8 +3,8 @@
  * https://protobuf.dev/programming-guides/encoding/
  *
  * Fields that the schema does not have are errors that name message and number, as unknown fields of JSON
- * are. Of a field that is given more than once and is not repeated the last counts. Groups (deprecated) are
- * refused.
+ * are. If a field that is not repeated is given more than once, the last one counts. Groups
+ * (deprecated) are refused.
  *
  * Errors: SBP_INPUT with the byte. Threads: no state. */
 #ifndef SBP_FRONTENDS_FILES_PROTOWIRE_H

@@ -24,7 +24,8 @@ static uint32_t turn(uint32_t x, int n) {
     return x >> n | x << (32 - n);
 }
 
-/* A round: what the standard calls a to h are eight variables, whose names move on by one from round to round. */
+/* A round: what the standard calls a to h are eight variables, whose names move on by one from
+ * round to round. */
 #define ROUND(a, b, c, d, e, f, g, h, t)                                                                     \
     do {                                                                                                     \
         uint32_t first = (h) + (turn(e, 6) ^ turn(e, 11) ^ turn(e, 25)) + (((e) & (f)) ^ (~(e) & (g))) +     \

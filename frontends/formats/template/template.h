@@ -29,8 +29,8 @@ const char *sbp_template_name(const sbp_template *template);
 /* Whether there is a {% generation %} block in it. */
 bool sbp_template_has_marks(const sbp_template *template);
 
-/* A variable of the template: `json` where there is one, else `text`, else a boolean. Of equal names the last
- * one counts. */
+/* A variable of the template: `json` where there is one, else `text`, else a boolean. If two have one name,
+ * the last one counts. */
 typedef struct sbp_template_variable {
     const char *name;
     const sbp_json *json;

@@ -248,7 +248,7 @@ typedef struct tpl_eval {
     tpl_scope *scope;
     sbp_text *out;       /* where text goes now */
     sbp_text root;       /* the result */
-    int64_t (*spans)[2]; /* bytes; a negative end: so many code points behind the begin */
+    int64_t (*spans)[2]; /* bytes; a negative end: minus the number of code points behind the begin */
     int32_t span_count, span_capacity;
     tpl_control control;
     struct tm now;
@@ -424,7 +424,7 @@ bool sbp_tpl_is_letter(uint32_t code);
 bool sbp_tpl_is_printable(uint32_t code);
 bool sbp_tpl_valid_utf8(tpl_text text);
 int64_t sbp_tpl_chars(tpl_text text);
-size_t sbp_tpl_offset(tpl_text text, int64_t chars); /* bytes that the first so many have */
+size_t sbp_tpl_offset(tpl_text text, int64_t chars); /* bytes of the first `chars` characters */
 tpl_text sbp_tpl_strip(tpl_text text, const tpl_text *chars, bool left, bool right); /* chars NULL: blanks */
 bool sbp_tpl_same(tpl_text a, tpl_text b);
 bool sbp_tpl_is(tpl_text a, const char *b);

@@ -23,18 +23,18 @@
 typedef struct sbp_tokenizer sbp_tokenizer;
 
 /* A Hugging Face directory, a .gguf file, or a file of a tokenizer: tokenizer JSON, tekken.json, a model of
- * SentencePiece, lines "base64 rank" of tiktoken; told apart by what they begin with. Of a directory it is
+ * SentencePiece, lines "base64 rank" of tiktoken; told apart by what they begin with. In a directory it is
  * the first of tokenizer.json, tekken.json and tokenizer.model. Further files are read where present:
  *  - tokenizer_config.json: added_tokens_decoder, *_token, extra_special_tokens, tokenizer_class, legacy,
  *    add_prefix_space;
  *  - special_tokens_map.json: *_token that the former does not have;
- *  - config.json: eos_token_id (of a list the first) when neither names an end-of-sequence token, and
+ *  - config.json: eos_token_id (the first of a list) when neither names an end-of-sequence token, and
  *    bos_token_id, pad_token_id when neither file exists.
  * add_bos_token and add_eos_token are ignored beside a tokenizer.json, as transformers does: whether
  * encode adds tokens is up to its post_processor. Where there is none they count; a file of SentencePiece or
- * tekken has its bos added unless they say otherwise. Of tokenizer_class only LlamaTokenizer counts, where it
- * does for AutoTokenizer of transformers 5 (not with model_type mistral or qwen2, nor where the file is
- * byte-level): it brings a pipeline of its own, which puts a space before the first text only, unless
+ * tekken has its bos added unless they say otherwise. A tokenizer_class counts only if it is LlamaTokenizer,
+ * where it does for AutoTokenizer of transformers 5 (not with model_type mistral or qwen2, nor where the file
+ * is byte-level): it brings a pipeline of its own, which puts a space before the first text only, unless
  * `legacy` says otherwise.
  */
 sbp_status sbp_tokenizer_load(sbp_arena *arena, sbp_diag *diag, const char *path,

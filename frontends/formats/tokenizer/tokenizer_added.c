@@ -67,8 +67,8 @@ static bool inside_word(tok_work *work, const tok_piece *piece, int64_t begin, i
     return end < piece->length && is_word(work, piece->text + end, piece->length - end);
 }
 
-/* The range extended over white space on the sides that the token strips; not before `least`, up to which there is
- * nothing else behind a token that begins before it. */
+/* The range extended over white space on the sides that the token strips; not before `least`, up to which
+ * there is nothing else behind a token that begins before it. */
 static void extend(const tok_added *token, const tok_piece *piece, int64_t least, int64_t *begin,
                    int64_t *end) {
     uint32_t code;

@@ -49,8 +49,7 @@ sbp_status sbp_convert_token(tok_conversion *c, int64_t id, sbp_gguf_string give
     return SBP_OK;
 }
 
-/* ---- writing
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- writing ------------------------------------------------------------------------------------------ */
 
 void sbp_convert_write_token(tok_conversion *c, const char *key, int64_t id) {
     sbp_json_write_bytes(&c->w, key, c->tokens[id].data, (size_t)c->tokens[id].length);
@@ -81,7 +80,8 @@ void sbp_convert_added(tok_conversion *c) {
     sbp_json_write_end(&c->w);
 }
 
-/* {"SpecialToken": {"id": "<s>", "type_id": 0}}, or without a token {"Sequence": {"id": "A", "type_id": 0}} */
+/* {"SpecialToken": {"id": "<s>", "type_id": 0}}, or without a token {"Sequence": {"id": "A",
+ * "type_id": 0}} */
 static void write_part(tok_conversion *c, int64_t token, int sequence) {
     sbp_json_write_object(&c->w, NULL);
     sbp_json_write_object(&c->w, token >= 0 ? "SpecialToken" : "Sequence");
@@ -94,7 +94,7 @@ static void write_part(tok_conversion *c, int64_t token, int sequence) {
     sbp_json_write_end(&c->w);
 }
 
-/* Of one text, or of a pair. */
+/* Writes the template of one text, or of a pair. */
 static void write_template(tok_conversion *c, bool pair, bool add_bos, bool add_eos) {
     sbp_json_write_array(&c->w, pair ? "pair" : "single");
     for (int k = 0; k <= pair; k++) {

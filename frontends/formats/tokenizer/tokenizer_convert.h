@@ -36,8 +36,8 @@ sbp_status sbp_convert_token(tok_conversion *c, int64_t id, sbp_gguf_string give
                              bool spaces_to_blocks) SBP_CHECKED;
 int32_t sbp_convert_type(const tok_conversion *c, int64_t id);
 
-/* Parts of the text, in this order; a name of c->w before each is what the format has there. */
-/* The spelling of a token. */
+/* Parts of the text, in this order; a name of c->w before each is what the format has there. This one writes
+ * the spelling of a token. */
 void sbp_convert_write_token(tok_conversion *c, const char *key, int64_t id);
 /* Begins it: control, unknown and user-defined tokens, and what the roles are called. */
 void sbp_convert_added(tok_conversion *c);

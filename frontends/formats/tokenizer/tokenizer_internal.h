@@ -15,7 +15,7 @@
 
 /* ---- Unicode --------------------------------------------------------------------------------------- */
 
-/* Of valid UTF-8; returns the number of bytes. */
+/* The code point at `text`, which must be valid UTF-8; returns its number of bytes. */
 int sbp_utf8_get(const char *text, uint32_t *code);
 /* Writes 1 to 4 bytes. */
 int sbp_utf8_put(char *out, uint32_t code);
@@ -361,7 +361,7 @@ void sbp_work_init(tok_work *work, const sbp_tokenizer *t, sbp_arena *scratch, s
 
 /* SBP_INPUT where more was wanted than may be made: asked behind each step that makes text. */
 sbp_status sbp_work_check(const tok_work *work) SBP_CHECKED;
-/* Takes so many bytes of what may be made; false: they are not left. */
+/* Takes `bytes` bytes of what may be made; false: they are not left. */
 bool sbp_work_take(tok_work *work, int64_t bytes);
 
 tok_span sbp_piece_span(const tok_piece *piece, int64_t at);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of files that have none of their own: Llama 3's, the one family that ships such files. */
+/* The pattern of files that have none of their own: Llama 3's, the one family that ships such files. */
 static const char lines_pattern[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+"
     "[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
@@ -48,10 +48,9 @@ static sbp_status write_ranked(tok_conversion *c, const char *pattern, int64_t f
     return SBP_OK;
 }
 
-/* ---- tekken.json
- * -------------------------------------------------------------------------------------------------- */
+/* ---- tekken.json -------------------------------------------------------------------------------------- */
 
-/* Of files of before they were listed there. */
+/* The special tokens of files from before these were listed in tekken.json. */
 static const char *const old_specials[] = {"<unk>",
                                            "<s>",
                                            "</s>",

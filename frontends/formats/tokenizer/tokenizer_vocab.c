@@ -57,7 +57,7 @@ static void start_vocab(sbp_arena *arena, tok_model *m, int64_t size, int64_t co
     m->slot_mask = slots - 1;
 }
 
-/* Of equal texts (which lists can have) the last one is found. */
+/* Adds a token's text to the table. If texts are equal, which lists can have, the last one is found. */
 static void add_text(sbp_arena *arena, tok_model *m, int32_t id, const char *text, int64_t length) {
     tok_string *token = &m->tokens[id];
     token->text = sbp_arena_strndup(arena, text, (size_t)length);

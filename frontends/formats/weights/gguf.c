@@ -262,7 +262,8 @@ static sbp_status add_file(sbp_weights *w, sbp_diag *diag, const char *path, con
     return read_head(w, r, file, out);
 }
 
-/* The other parts of a model stand beside the first, which has the keys: STEM-00001-of-00003.gguf and so on. */
+/* The other parts of a model stand beside the first, which has the keys:
+ * STEM-00001-of-00003.gguf and so on. */
 static sbp_status add_parts(sbp_weights *w, sbp_diag *diag, const char *path, int64_t parts) {
     char end[40];
     int n = snprintf(end, sizeof end, "-00001-of-%05lld.gguf", (long long)parts);

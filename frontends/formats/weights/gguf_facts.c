@@ -10,7 +10,7 @@
 #define HYBRIDS (BIT(GRANITE_HYBRID) | BIT(GRANITE_HYBRID_MOE))
 #define NEMOTRONS (BIT(NEMOTRON_H) | BIT(NEMOTRON_H_MOE))
 
-/* Of heads, sizes and layers: products of two of them and a row fit 64 bits. */
+/* The most of heads, sizes, and layers: products of two of them and a row fit 64 bits. */
 enum { MOST = 1 << 20, MOST_LAYERS = 10000 };
 
 /* ---- config.json ------------------------------------------------------------------------------------- */

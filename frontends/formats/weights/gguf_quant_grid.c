@@ -1,7 +1,7 @@
-/* gguf_quant_grid.c: ggml's block types whose codes are no numbers: ternary ones, those of tables of 16 numbers, and
- * those of grids, in which a code stands for four or eight neighbours (gguf_grids.def). Layouts follow ggml-quants.c;
- * the tests compare bit for bit with the Python package `gguf`. Products of a scale and a number of a grid are exact,
- * whatever their order. */
+/* gguf_quant_grid.c: ggml's block types whose codes are no numbers: ternary ones, those of tables of 16
+ * numbers, and those of grids, in which a code stands for four or eight neighbours (gguf_grids.def). Layouts
+ * follow ggml-quants.c; the tests compare bit for bit with the Python package `gguf`. Products of a scale and
+ * a number of a grid are exact, whatever their order. */
 #include "frontends/formats/weights/weights_internal.h"
 
 #include <string.h>
@@ -21,9 +21,9 @@ static float half(const uint8_t *bytes) {
     return sbp_f32_from_f16(little16(bytes));
 }
 
-/* Of three numbers, two bits each of an entry of eight. */
+/* IQ2: a code's entry has eight numbers of two bits, each one of these three. */
 static const int8_t thirds[4] = {8, 25, 43, 0}, ternary[4] = {-1, 0, 1, 0};
-/* Of eight numbers, three bits each of an entry of four. */
+/* IQ3: a code's entry has four numbers of three bits, each one of these eight. */
 static const int8_t coarse[8] = {4, 12, 20, 28, 36, 44, 52, 62}, odd[8] = {1, 3, 5, 7, 9, 11, 13, 15};
 
 /* Eight signs of seven bits: the eighth makes their number even. */
@@ -102,7 +102,8 @@ static void put_ternary(int code, bool less, float scale, float *out) {
         out[i] = scale * ((float)ternary[iq1_s[code] >> 2 * i & 3] + (less ? -0.125F : 0.125F));
 }
 
-/* 32 codes of 11 bits: a byte each, then for each 32 numbers three bits each, a scale of 3 and which eighth. */
+/* 32 codes of 11 bits: a byte each, then for each 32 numbers three bits each, a scale of 3 and
+ * which eighth. */
 void sbp_quant_iq1_s(const uint8_t *block, float *out) {
     for (int k = 0; k < 32; k++) {
         int rest = little16(block + 34 + 2 * (k / 4)), code = block[2 + k] | (rest >> 3 * (k % 4) & 7) << 8;
@@ -110,8 +111,8 @@ void sbp_quant_iq1_s(const uint8_t *block, float *out) {
     }
 }
 
-/* The same with a nibble for each code: three bits and which eighth; scales of 3 bits for each 16 numbers, four in 16
- * bits, whose highest four are a part of the block's. */
+/* The same with a nibble for each code: three bits and which eighth; scales of 3 bits for each 16 numbers,
+ * four in 16 bits, whose highest four are a part of the block's. */
 void sbp_quant_iq1_m(const uint8_t *block, float *out) {
     uint32_t d = 0;
     for (int i = 0; i < 4; i++)
@@ -147,7 +148,8 @@ void sbp_quant_iq4_xs(const uint8_t *block, float *out) {
     }
 }
 
-/* Five numbers of -1, 0, 1 in a byte as the first digits of a fraction in base 3; `count` bytes side by side. */
+/* Five numbers of -1, 0, 1 in a byte as the first digits of a fraction in base 3; `count` bytes
+ * side by side. */
 static float *put_digits(const uint8_t *codes, int count, int digits, float scale, float *out) {
     int power = 1;
     for (int n = 0; n < digits; n++, power *= 3)

@@ -1,19 +1,21 @@
-/* gguf_table.h: what GGUF files have in place of a Hugging Face directory, as llama.cpp's converter writes them: which
- * model_type is which architecture, which tensor is which, and where each element of one is in the other. One table
- * for both directions (gguf_table.def): gguf_view.c reads files by it, and files are written by it.
+/* gguf_table.h: what GGUF files have in place of a Hugging Face directory, as llama.cpp's converter writes
+ * them: which model_type is which architecture, which tensor is which, and where each element of one is in
+ * the other. One table for both directions (gguf_table.def): gguf_view.c reads files by it, and files are
+ * written by it.
  *
- * Names. hf: of a tensor of the directory, as model.safetensors has it, of the text model alone ("model.layers.0..",
- * also where a multimodal model's file has "model.language_model.layers.0.."). A "*" stands for the number of an
- * expert: the tensors of all experts, one behind the other along a first axis that none of them has. "X_blocks+scales":
- * what sbp_weights calls X_blocks and X_scales together. gguf: of a tensor of the file.
+ * Names. hf: of a tensor of the directory, as model.safetensors has it, of the text model alone
+ * ("model.layers.0..", also where a multimodal model's file has "model.language_model.layers.0.."). A "*"
+ * stands for the number of an expert: the tensors of all experts, one behind the other along a first axis
+ * that none of them has. "X_blocks+scales": what sbp_weights calls X_blocks and X_scales together. gguf: of a
+ * tensor of the file.
  *
  * Shapes are row-major, outermost first (GGUF's ne reversed). Strides, bases and extents are in elements.
  *
  * What no row says, because it is made from numbers of config.json: rope_freqs, rope_factors_long,
  * rope_factors_short. What a file leaves out: output.weight of a tied head.
  *
- * Ownership: all in the arena that is given; strings of rows are static. Threads: no state. Errors: SBP_INPUT, with
- * `path`, tensor or field, found and expected. Needs no guard of its own, but one of `arena`.
+ * Ownership: all in the arena that is given; strings of rows are static. Threads: no state. Errors:
+ * SBP_INPUT, with `path`, tensor or field, found and expected. Needs no guard of its own, but one of `arena`.
  */
 #ifndef SBP_FRONTENDS_WEIGHTS_GGUF_TABLE_H
 #define SBP_FRONTENDS_WEIGHTS_GGUF_TABLE_H
@@ -38,13 +40,14 @@ typedef struct sbp_gguf_family {
 
 const sbp_gguf_family *sbp_gguf_family_of(sbp_gguf_family_id id);
 
-/* Numbers of a model that say how rows of its tensors are arranged. From config.json (sbp_gguf_facts_of_config), or
- * the keys of a file (sbp_gguf_facts_of_keys). What a family does not have is 0. */
+/* Numbers of a model that say how rows of its tensors are arranged. From config.json
+ * (sbp_gguf_facts_of_config), or the keys of a file (sbp_gguf_facts_of_keys). What a family does
+ * not have is 0. */
 typedef struct sbp_gguf_facts {
     sbp_gguf_family_id family;
     int64_t layers;          /* without those that predict further tokens, */
     int64_t further;         /* which stand behind them in files */
-    int64_t shared;          /* Gemma 4: the last so many layers read keys and values of others */
+    int64_t shared;          /* Gemma 4: how many layers, the last ones, read keys and values of others */
     int64_t heads, kv_heads; /* of attention */
     int64_t key_heads, value_heads, key_size, value_size; /* of the delta rule; sizes are of a head */
     int64_t fixed, value;                                 /* latent attention: of a head of keys what does not
@@ -52,8 +55,8 @@ typedef struct sbp_gguf_facts {
     int64_t groups;                                       /* Mamba-2 */
 } sbp_gguf_facts;
 
-/* config: that of a directory, of a multimodal model its text_config. false: no family has its model_type. The family
- * may depend on more than model_type (granitemoehybrid without states is a granite). */
+/* config: that of a directory, of a multimodal model its text_config. false: no family has its model_type.
+ * The family may depend on more than model_type (granitemoehybrid without states is a granite). */
 sbp_status sbp_gguf_facts_of_config(sbp_diag *diag, const char *path, const sbp_json *config,
                                     sbp_gguf_facts *out, bool *found) SBP_CHECKED;
 /* found: false when no family has general.architecture. */
@@ -105,8 +108,9 @@ typedef struct sbp_gguf_loop {
     int64_t extent, hf, file; /* iterations; how far one goes on either side */
 } sbp_gguf_loop;
 
-/* Elements that a tensor of the directory and one of the file have in common: those of a nest of loops. A tensor of
- * either side may be several pieces, with several tensors of the other; each element is in exactly one. */
+/* Elements that a tensor of the directory and one of the file have in common: those of a nest of
+ * loops. A tensor of either side may be several pieces, with several tensors of the other; each
+ * element is in exactly one. */
 typedef struct sbp_gguf_piece {
     const char *hf, *file; /* names */
     int32_t hf_rank, file_rank;
@@ -120,11 +124,13 @@ typedef struct sbp_gguf_piece {
     bool other_spelling;
 } sbp_gguf_piece;
 
-/* Shape of a tensor that is there, on the side that is had; false: it is not. Of a name with "*" the stack. */
+/* The shape of a tensor, on the side that is had; false: it is not there. A name with "*" stands
+ * for the stack. */
 typedef bool (*sbp_gguf_shape)(void *user, const char *name, int32_t *rank, int64_t *dim);
 
-/* The pieces of all tensors of the side that is had, by its names and shapes; shapes of the other side follow from
- * these. Tensors that no row knows make no piece: who calls says so. A shape that the facts do not fit is an error. */
+/* The pieces of all tensors of the side that is had, by its names and shapes; shapes of the other side follow
+ * from these. Tensors that no row knows make no piece: who calls says so. A shape that the facts do not fit
+ * is an error. */
 sbp_status sbp_gguf_pieces(sbp_arena *arena, sbp_diag *diag, const char *path, const sbp_gguf_facts *facts,
                            sbp_gguf_side had, sbp_gguf_shape shape, void *user, sbp_gguf_piece **out,
                            int32_t *count) SBP_CHECKED;

@@ -1,7 +1,7 @@
-/* gguf_view.c: tensors of a GGUF file under the names, and in the shapes, that a Hugging Face directory has them: so
- * who reads weights need not know that there is such a file. A view is pieces of one or more tensors of the file
- * (gguf_table.h); what is asked of it is read piece by piece, in runs of neighbours. Blocks stay blocks where all
- * pieces have them whole. */
+/* gguf_view.c: tensors of a GGUF file under the names, and in the shapes, that a Hugging Face directory has
+ * them: so who reads weights need not know that there is such a file. A view is pieces of one or more tensors
+ * of the file (gguf_table.h); what is asked of it is read piece by piece, in runs of neighbours. Blocks stay
+ * blocks where all pieces have them whole. */
 #include "frontends/formats/weights/gguf_table.h"
 #include "frontends/formats/weights/weights_internal.h"
 
@@ -116,7 +116,8 @@ enum {
     /* elements at a time */ MOST_MORE = 8 /* as many are read at once where runs are short */
 };
 
-/* At most MOST elements: run by run, or all between the first and the last at once where those are not many more. */
+/* At most MOST elements: run by run, or all between the first and the last at once where those are
+ * not many more. */
 static sbp_status read_part(reading *r) {
     if (r->p->piece->rule != SBP_GGUF_AS_IS)
         return walk_part(r, put_computed);
@@ -195,7 +196,7 @@ static bool shape_of(void *user, const char *name, int32_t *rank, int64_t *dim) 
     return true;
 }
 
-/* Whether blocks of so many elements are blocks on both sides, too. */
+/* Whether blocks of `block` elements are blocks on both sides, too. */
 static bool keeps_blocks(const sbp_gguf_piece *p, int64_t block) {
     const sbp_gguf_loop *last = &p->loops[p->loop_count - 1];
     bool whole = p->hf_dim[p->hf_rank - 1] % block == 0 && p->file_dim[p->file_rank - 1] % block == 0 &&

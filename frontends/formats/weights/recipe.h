@@ -2,10 +2,10 @@
  *
  * A recipe names the source tensor and its shape and lists steps that are applied in order on load:
  *   slice axis start length   rows of one axis (several parameters may share a fused source); with `heads`:
- *                             the axis holds so many heads, and these are rows of each
+ *                             the axis holds that many heads, and these are rows of each
  *   transpose                 of the last two axes
  *   squeeze axis              an axis of length 1 goes
- *   split axis parts          one axis becomes two, the first of them of so many
+ *   split axis parts          one axis becomes two, the first of them of `parts`
  *   front axis                an axis becomes the first
  *   deinterleave heads        axis 0 holds heads of D rows each: rows 0 2 4 .. of a head first, then 1 3 5 ..
  *                             (GGUF keeps rotary halves interleaved; this restores the order of Hugging Face)
@@ -54,7 +54,7 @@ typedef struct sbp_recipe {
     bool stacked; /* the source is a tensor per number along axis 0, which stands for "*" in their names */
 } sbp_recipe;
 
-/* Of loops: three where heads are deinterleaved, two of the other axes. */
+/* Loops at most: three for the axis where heads are deinterleaved, two for each other axis. */
 enum { SBP_RECIPE_MAX_LOOPS = 2 * SBP_MAX_RANK + 1, SBP_RECIPE_MAX_STEPS = 16 };
 
 typedef struct sbp_recipe_loop {
@@ -88,8 +88,8 @@ int64_t sbp_recipe_source_end(const sbp_recipe_map *map);
 int64_t sbp_recipe_tensors(const sbp_recipe *recipe);
 const char *sbp_recipe_tensor_name(sbp_arena *arena, const sbp_recipe *recipe, int64_t tensor);
 
-/* The recipe of blocks of so many neighbours in the last axis, each one element, which does to blocks what
- * this does to elements; false where it does not keep blocks whole, or changes values. */
+/* The recipe that does to blocks what `recipe` does to elements, a block of `block` neighbours in the last
+ * axis being one element; false where blocks do not stay whole, or values change. */
 bool sbp_recipe_of_blocks(const sbp_recipe *recipe, int64_t block, sbp_recipe *out);
 
 /* What add and cast do to a value on load, and back. */

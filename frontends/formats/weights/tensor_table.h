@@ -13,10 +13,11 @@
  *   {"tensors": [{"buffer": "L0.wq", "trainable": true, "decay": true, "init": {"normal": 0.02},
  *     "recipes": [{"source": "layers.0.q.weight", "dtype": "f32", "shape": [64, 64], "steps": []}, ..],
  *     "aliases": ["q"]}, ..]}
- * steps: {"slice": [axis, start, length]}, of heads {"slice": [axis, start, length, heads]}, {"transpose": true}, {"deinterleave": heads}, {"add": c},
- * {"cast": "bf16"}; init: "zeros", "ones" or {"normal": deviation}; "pad_row": row that begins as zeros all
- * the same. "stacked": true, in a recipe: the source is a tensor of a file for each number along axis 0, which
- * stands for the "*" in its name. "fresh": true: where the file has no
+ * steps: {"slice": [axis, start, length]}, of heads {"slice": [axis, start, length, heads]}, {"transpose":
+ * true}, {"deinterleave": heads}, {"add": c}, {"cast": "bf16"}; init: "zeros", "ones" or {"normal":
+ * deviation}; "pad_row": row that begins as zeros all the same. "stacked": true, in a recipe: the source is a
+ * tensor of a file for each number along axis 0, which stands for the "*" in its name. "fresh": true: where
+ * the file has no
  * such tensor it is initialised by its rule (adapters, value heads), else that is an error. "format": "q8_0",
  * in which blocks one that is frozen is kept. init may be {"uniform": bound} too. "of_adapter": true,
  * "merged": "lm_head.weight", "low_rank": {"a": buffer, "b": buffer, "in_out": false, "scale": 2}.

@@ -281,7 +281,8 @@ sbp_status sbp_weights_read_raw(const sbp_weights *w, const sbp_weight *t, int64
     return read_bytes(diag, &w->files[t->file], out, count, t->offset + first);
 }
 
-/* What is read at once of blocks: so many elements, a multiple of every block, in fewer bytes than these. */
+/* How much of blocks is read at once: QUANTIZED_ELEMS elements, a multiple of every block, in fewer bytes
+ * than QUANTIZED_BYTES. */
 enum { QUANTIZED_ELEMS = 8192, QUANTIZED_BYTES = 2 * QUANTIZED_ELEMS };
 
 /* Blocks of a format as its parts: at most QUANTIZED_ELEMS numbers. */

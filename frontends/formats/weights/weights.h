@@ -31,17 +31,17 @@ typedef struct sbp_weight {
     const int64_t *dim; /* [rank] */
     int64_t elems;      /* product of dim; 1 for a scalar */
     const char *path;   /* of the file that holds it; of a stack the first one */
-    /* Of a stack the tensors that it is made of, along axis 0, which differ in the last number of their names;
-     * in its own name that is "*". NULL: a tensor of its own. */
+    /* A stack has the tensors that it is made of, along axis 0, which differ in the last number of their
+     * names; in its own name that is "*". NULL: a tensor of its own. */
     const struct sbp_weight **parts;
     int64_t part_count;
-    /* Of one that is in the file as two tensors: its scales, and where it has not the name of them, its codes
-     * (weights_joined.c). A scale is of so many rows and columns. */
+    /* Where the file has it as two tensors: its scales, and, unless they have its name, its codes
+     * (weights_joined.c). A scale is that of scale_rows rows and scale_columns columns. */
     const struct sbp_weight *codes, *scales;
     int64_t scale_rows, scale_columns;
     const char *refusal; /* what sbp_weight_check says of one whose scales are not understood; NULL */
-    /* Of a tensor of a GGUF file that goes by the name and shape that Hugging Face gives it: the tensors of the file that
-     * it is made of. */
+    /* Where a tensor of a GGUF file goes by the name and shape that Hugging Face gives it: the tensors of the
+     * file that it is made of. */
     const struct sbp_weight **sources;
     int64_t source_count;
     /* For the readers: */
@@ -61,14 +61,15 @@ int32_t sbp_weights_count(const sbp_weights *weights);
 const sbp_weight *sbp_weights_at(const sbp_weights *weights, int32_t index);
 /* What two tensors, X_blocks and X_scales, are together, is called so: X_blocks+scales. */
 const char *sbp_weights_pair_name(sbp_arena *arena, const char *blocks);
-/* Or two of a name that sbp_weights_pair_name gives. Or the stack of tensors of that name, where there is one from 0 on without a gap, all of one shape and type.
- * Or of a GGUF file what Hugging Face calls so. NULL when there is none of that name. */
+/* Or two of a name that sbp_weights_pair_name gives. Or the stack of tensors of that name, where there is one
+ * from 0 on without a gap, all of one shape and type. Or of a GGUF file what Hugging Face calls so. NULL when
+ * there is none of that name. */
 const sbp_weight *sbp_weights_find(const sbp_weights *weights, const char *name);
 /* SBP_INPUT when a parameter of this type cannot be read from the tensor: its encoding is not supported, or
  * it holds integers, which for a parameter of floats are codes of some quantization. */
 sbp_status sbp_weight_check(const sbp_weight *weight, sbp_dtype parameter, sbp_diag *diag) SBP_CHECKED;
-/* SBP_INPUT where a quantization_config says another weight_block_size than the config.json beside the weights, by
- * which they are read. */
+/* SBP_INPUT where a quantization_config says another weight_block_size than the config.json beside the
+ * weights, by which they are read. */
 sbp_status sbp_weights_check_block_size(const sbp_weights *weights, const sbp_json *quantization,
                                         sbp_diag *diag) SBP_CHECKED;
 /* The path given to open. */
@@ -86,7 +87,8 @@ const struct sbp_gguf *sbp_weights_gguf(const sbp_weights *weights);
 sbp_status sbp_weights_read(const sbp_weights *weights, const sbp_weight *weight, int64_t first,
                             int64_t count, sbp_dtype dtype, void *out, sbp_diag *diag) SBP_CHECKED;
 
-/* Blocks first .. first + count - 1 of a tensor that has a format, as its parts: arrays of so many blocks. */
+/* Blocks first .. first + count - 1 of a tensor that has a format, as its parts: arrays with
+ * `count` blocks each. */
 sbp_status sbp_weights_read_blocks(const sbp_weights *weights, const sbp_weight *weight, int64_t first,
                                    int64_t count, void *const *parts, sbp_diag *diag) SBP_CHECKED;
 

@@ -5,8 +5,8 @@
 #include "frontends/formats/weights/weights.h"
 
 /* How the bytes of a tensor are to be understood: 0 .. SBP_DTYPE_COUNT - 1 are plain arrays of that
- * dtype, from CODEC_QUANTIZED on a ggml block type (value minus CODEC_QUANTIZED), CODEC_NONE unreadable; the others
- * have scales in a second tensor; CODEC_VIEW: it is made of others. */
+ * dtype, from CODEC_QUANTIZED on a ggml block type (value minus CODEC_QUANTIZED), CODEC_NONE unreadable; the
+ * others have scales in a second tensor; CODEC_VIEW: it is made of others. */
 enum { CODEC_NONE = -1, CODEC_VIEW = 128, CODEC_QUANTIZED = 256, CODEC_MXFP4 = 1024, CODEC_FP8 };
 
 typedef struct weights_file {
@@ -35,8 +35,8 @@ struct sbp_weights {
     sbp_map view_by_name;
     const sbp_json *metadata; /* NULL or the __metadata__ object of the first file */
     const struct sbp_gguf *gguf;
-    /* Rows and columns that share a scale of FP8, as config.json beside the weights says; of block_file NULL it does not,
-     * {0, 0}: all of a matrix. */
+    /* Rows and columns that share a scale of FP8, as config.json beside the weights says; of block_file NULL
+     * it does not, {0, 0}: all of a matrix. */
     bool block_looked_for;
     const char *block_file;
     int64_t block[2];

@@ -2,12 +2,12 @@
  *
  * Tensors of one shape whose names differ in a number are one tensor, too (stacks). Codes and scales of
  * safetensors are one weight (pairs):
- * MXFP4 (transformers, integrations/mxfp4.py): X_blocks U8 [.., G, 16], of which a byte holds two neighbours, the
- * first in its low half, and X_scales U8 [.., G]; together [.., 32 G].
- * FP8 (transformers, integrations/finegrained_fp8.py): X F8_E4M3 [.., rows, columns] and X_scale_inv, of floats or
- * E8M0, one for each block of so many rows and columns of each matrix, which config.json beside the file says; or one
- * for all. X is M.weight of a linear layer, and M.gate_up_proj and M.down_proj of all experts of a layer, [experts, rows,
- * columns]. */
+ * MXFP4 (transformers, integrations/mxfp4.py): X_blocks U8 [.., G, 16], of which a byte holds two neighbours,
+ * the first in its low half, and X_scales U8 [.., G]; together [.., 32 G].
+ * FP8 (transformers, integrations/finegrained_fp8.py): X F8_E4M3 [.., rows, columns] and X_scale_inv, of
+ * floats or E8M0, one for each block of a matrix, whose rows and columns config.json beside the file says; or
+ * one for all. X is M.weight of a linear layer, and M.gate_up_proj and M.down_proj of all experts of a layer,
+ * [experts, rows, columns]. */
 #include "frontends/formats/weights/weights_internal.h"
 #include "ir/base/census.h"
 
@@ -119,7 +119,7 @@ sbp_status sbp_weights_read_stack(const sbp_weights *w, const sbp_weight *t, int
 
 enum { MXFP4_BYTES = 16, MXFP4_BLOCK = 2 * MXFP4_BYTES, FP8_BLOCK = 128 };
 
-/* ---- pairs: finding ---------------------------------------------------------------------------------------- */
+/* ---- pairs: finding ----------------------------------------------------------------------------------- */
 
 static const sbp_weight *find_beside(const sbp_weights *w, const char *name, size_t length, const char *end) {
     return sbp_weights_find(w, sbp_arena_printf(w->arena, "%.*s%s", (int)length, name, end));
@@ -172,8 +172,8 @@ static sbp_status add_mxfp4(sbp_weights *w, sbp_diag *diag, const sbp_weight *bl
     return need_decoder(w, diag, SBP_FORMAT_MXFP4);
 }
 
-/* weight_block_size of a quantization_config. What transformers takes where a file with FP8 lacks the field is 128 by
- * 128; null: scales are of whole matrices. */
+/* weight_block_size of a quantization_config. What transformers takes where a file with FP8 lacks the field
+ * is 128 by 128; null: scales are of whole matrices. */
 static sbp_status read_block_size(sbp_diag *diag, const sbp_json *quantization, int64_t block[2]) {
     const sbp_json *field = sbp_json_member(quantization, "weight_block_size");
     block[0] = block[1] = field ? 0 : FP8_BLOCK;
@@ -197,7 +197,8 @@ static const sbp_json *find_quantization(const sbp_json *config) {
     return found && found->kind == SBP_JSON_OBJECT ? found : NULL;
 }
 
-/* What config.json beside the weights says of blocks; block_file stays NULL where it is not there, or says nothing. */
+/* What config.json beside the weights says of blocks; block_file stays NULL where it is not there, or
+ * says nothing. */
 static sbp_status read_stated_block(sbp_weights *w, sbp_diag *diag) {
     if (w->block_looked_for)
         return SBP_OK;

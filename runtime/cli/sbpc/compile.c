@@ -371,8 +371,10 @@ static sbp_status check_ranks(const sbp_compilation *c) {
     if (reduce && p->ranks == 1)
         return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s needs several ranks: add --ranks N", reduce);
     if (reduce && (c->dtype == SBP_F64 || (!p->reduce_bf16 && p->zero < 2 && c->grad_dtype == SBP_BF16)))
-        return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s: gradients are %s there", reduce,
-                        c->dtype == SBP_F64 ? "fp64" : "bf16");
+        return sbp_fail(
+            c->diag, SBP_USAGE,
+            "--reduce-dtype %s does not apply: gradients are %s, and are sent in that type; leave it out",
+            reduce, c->dtype == SBP_F64 ? "fp64" : "bf16");
     if (p->ranks % p->group != 0)
         return sbp_fail(
             c->diag, SBP_USAGE, "--shard-group %s: %lld ranks cannot be divided into groups of %lld",
