@@ -1,5 +1,5 @@
 /* gguf.h: GGUF files. Each is described as a Hugging Face config.json (gguf_config.c), its tensors go by
- * Hugging Face's names (frontends/weights/gguf_view.c); the graph is then built as for a Hugging Face
+ * Hugging Face's names (frontends/formats/weights/gguf_view.c); the graph is then built as for a Hugging Face
  * directory. */
 #ifndef SBP_FRONTENDS_GGUF_GGUF_H
 #define SBP_FRONTENDS_GGUF_GGUF_H

@@ -164,7 +164,7 @@ static void write_yarn(sbp_gguf_config *c) {
 }
 
 /* Members of an object: type and what belongs to it. attn_factor is yarn_attn_factor over what yarn takes by
- * itself, which llama.cpp reads in place of that (frontends/export/export_arch.c writes both). */
+ * itself, which llama.cpp reads in place of that (frontends/formats/export/export_arch.c writes both). */
 static void write_type(sbp_gguf_config *c) {
     const char *type = sbp_gguf_config_string(c, "rope.scaling.type", "none");
     double factor = sbp_gguf_config_number(c, "rope.scaling.factor", 1);

@@ -158,8 +158,8 @@ typedef struct sbp_param {
     const char *merged; /* of an adapter: what the model calls the tensor whose place it takes; or NULL */
     int32_t pad_row;    /* row that starts as zeros (padding token), -1: none */
     bool fresh;         /* files may lack it: then it begins by its rule */
-    /* How it is read and written (frontends/formats/weights/recipe.h); the name, shape and layout under which weights
-     * and gradients leave the program. NULL: the tensor `name` as it is. */
+    /* How it is read and written (frontends/formats/weights/recipe.h); the name, shape and layout under which
+     * weights and gradients leave the program. NULL: the tensor `name` as it is. */
     const struct sbp_recipe *recipe;
     /* How the file that the model came from keeps it, when that is another way (GGUF); NULL: the same way. */
     const struct sbp_recipe *stored;

@@ -1,7 +1,7 @@
 /* fuse_experts.c: instructions of the ops of experts.
  *
- * Matrices that come in pieces (passes/lower/pieces.c) are never there as a whole. The experts of a piece follow
- * each other, and so do their slots: a product reads their bounds alone, and writes their slots alone.
+ * Matrices that come in pieces (passes/lower/pieces.c) are never there as a whole. The experts of a piece
+ * follow each other, and so do their slots: a product reads their bounds alone, and writes their slots alone.
  *
  *   copy     work  := matrices of experts e0 .. e1 - 1   queue in, of those that are on the host
  *   row      work' := numbers of work                    of blocks, or of another type

@@ -1,4 +1,5 @@
-/* gguf.h: the metadata of GGUF files, versions 2 and 3, little-endian. Tensors: frontends/formats/weights/weights.h.
+/* gguf.h: the metadata of GGUF files, versions 2 and 3, little-endian. Tensors:
+ * frontends/formats/weights/weights.h.
  *
  * Layout: "GGUF", version, tensor count, key count, keys with typed values, tensor entries, padding to
  * general.alignment (32), data. https://github.com/ggml-org/ggml/blob/master/docs/gguf.md

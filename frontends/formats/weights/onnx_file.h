@@ -1,6 +1,6 @@
 /* onnx_file.h: an ONNX model as a file: protobuf's JSON mapping of ModelProto, or its wire format
- * (model.onnx). Both give the same tree (frontends/formats/files/protojson.h). Errors: SBP_IO, SBP_INPUT. Threads: no
- * state. */
+ * (model.onnx). Both give the same tree (frontends/formats/files/protojson.h). Errors: SBP_IO, SBP_INPUT.
+ * Threads: no state. */
 #ifndef SBP_FRONTENDS_WEIGHTS_ONNX_FILE_H
 #define SBP_FRONTENDS_WEIGHTS_ONNX_FILE_H
 

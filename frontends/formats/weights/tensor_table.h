@@ -1,10 +1,10 @@
 /* tensor_table.h: which parameter buffer of a program holds which tensor of a model. Frontends write it
  * into the plan; the runtime loads, saves and dumps by it.
  *
- * A tensor has one or more recipes (frontends/formats/weights/recipe.h). The first is the canonical one: its source
- * is the name, shape and layout under which weights and gradients are written. The others say how to read the
- * parameter from files that keep it differently (GGUF). On load the first recipe whose source the file has
- * is used; then aliases (tied or renamed tensors) are tried with the canonical steps.
+ * A tensor has one or more recipes (frontends/formats/weights/recipe.h). The first is the canonical one: its
+ * source is the name, shape and layout under which weights and gradients are written. The others say how to
+ * read the parameter from files that keep it differently (GGUF). On load the first recipe whose source the
+ * file has is used; then aliases (tied or renamed tensors) are tried with the canonical steps.
  *
  * Several tensors may take slices of one canonical source; together they must then cover it exactly, so
  * that it can be put together again.
