@@ -2,8 +2,8 @@
  *
  *   compare_gradients A B [MOST]     prints "WORST TENSOR COUNT": the largest ||a - b|| / ||b|| and where
  *
- * Exit status 1 where they hold other names or shapes, or what is no number, or WORST is above MOST. How far two runs
- * may be apart, the same step in fp64 tells: examples/demo.py. */
+ * Exit status 1 where they hold other names or shapes, or what is no number, or WORST is above MOST. How far
+ * two runs may be apart, the same step in fp64 tells: examples/demo.py. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>

@@ -6,9 +6,9 @@
  *
  *     dL/dvec(W) = sum over i of (dvec(Z(i)) / dvec(W))^T dL/dvec(Z(i))
  *
- * A term needs the activations of its own chunk alone: recompute them, add the term to the sum, drop them. Of
- * other rows only attention reads anything, keys and values of those before: the carries. They have all rows,
- * but of one layer at a time. The head is cut likewise, so that the logits of all rows never exist.
+ * A term needs the activations of its own chunk alone: recompute them, add the term to the sum, drop them.
+ * Only attention reads other rows: keys and values of those before, the carries. They have all rows, but of
+ * one layer at a time. The head is cut likewise, so that the logits of all rows never exist.
  *
  * Here are the gradients of a small model as usual, all activations kept, and by chunks of several sizes: the
  * table says how far they are apart, and the most bytes of activations at once. Exit status 1: one is wrong.
@@ -101,7 +101,8 @@ static void rms_norm_bwd(double *dx, const double *dy, const double *x, const do
 }
 
 /* o += softmax(q k^T / sqrt(D)) v: a row sees the keys up to its own, so that none behind the chunk is read.
- * Of the probabilities, [C, T], only lse is kept, the log of their sum. (A large score would need care.) */
+ * The probabilities, [C, T], are not kept, only lse, the log of their sum. (A large score would need
+ * care.) */
 static void attention(const activations *a, const sequence *s, int at, int C) {
     for (int r = 0; r < C; r++) {
         double *q = a->q + r * D, *o = a->o + r * D, sum = 0;
@@ -258,7 +259,8 @@ static double worst_difference(const double *a, const double *b) {
     return worst;
 }
 
-/* Of each weight by itself: the slope of the loss along random signs, by the loss on both sides and by dw. */
+/* For each weight by itself: the slope of the loss along random signs, by the loss on both sides and by dw;
+ * how far they are apart at most. */
 static double worst_slope(const double *w, const double *dw) {
     static double moved[ALL], unused[ALL], sign[ALL];
     double worst = 0, step = 3e-6;

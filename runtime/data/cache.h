@@ -48,9 +48,9 @@ void sbp_cache_close(sbp_cache *cache);
 /* Its directory, for messages. */
 const char *sbp_cache_directory(const sbp_cache *cache);
 
-/* Removes the caches in `root` that were not used for so many seconds, then those not used for longest until
- * the others have at most so many bytes together; how many went. What is no cache stays. sbp_cache_create
- * does this by itself. */
+/* Removes the caches in `root` that were not used for unused_seconds, then those not used for longest until
+ * the others have at most most_bytes together; returns how many went. What is no cache stays.
+ * sbp_cache_create does this by itself. */
 int32_t sbp_cache_clear(const char *root, int64_t most_bytes, int64_t unused_seconds);
 
 #endif

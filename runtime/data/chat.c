@@ -81,7 +81,8 @@ static sbp_status check_markers(const open_job *job) {
     return SBP_OK;
 }
 
-/* Of a file its name: paths in the cache of the Hub have 150 letters. */
+/* A name for messages; if it is that of a file, without folders: paths in the cache of the Hub
+ * have 150 letters. */
 static const char *short_name(const char *name) {
     const char *slash = strrchr(name, '/');
     return slash && sbp_file_exists(name) ? slash + 1 : name;
@@ -128,7 +129,7 @@ typedef struct render_job {
     sbp_arena *arena;
     sbp_diag *diag;
     const sbp_conversation *talk;
-    int64_t messages; /* so many, from the first */
+    int64_t messages; /* how many of them, from the first */
     bool prompt;
     sbp_rendering *out;
 } render_job;
@@ -199,8 +200,8 @@ static bool is_answer(const sbp_json *message) {
     return strcmp(sbp_json_member(message, "role")->string, "assistant") == 0;
 }
 
-/* Each answer renders the conversation up to it twice: the time grows with answers times length, the memory does not,
- * since what a message rendered is given back before the next. */
+/* Each answer renders the conversation up to it twice: the time grows with answers times length, the memory
+ * does not, since what a message rendered is given back before the next. */
 static sbp_status differences_body(void *user) {
     const render_job *job = user;
     const sbp_json *messages = job->talk->messages;

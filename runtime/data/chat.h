@@ -1,5 +1,5 @@
-/* chat.h: conversations to text, by the chat template of a model (frontends/formats/template), and which of it an
- * assistant said.
+/* chat.h: conversations to text, by the chat template of a model (frontends/formats/template), and which of
+ * it an assistant said.
  *
  * Which text the assistant said: what stands in {% generation %} blocks of the template; of a known template
  * without such, in those of its marked copy, which is then what all rows are rendered with, as TRL does; of
@@ -49,7 +49,8 @@ sbp_status sbp_chat_render(const sbp_chat *chat, sbp_arena *arena, sbp_diag *dia
 sbp_status sbp_chat_render_marked(const sbp_chat *chat, sbp_arena *arena, sbp_diag *diag,
                                   const sbp_conversation *talk, sbp_rendering *out) SBP_CHECKED;
 
-/* What a conversation may have that its template leaves out, as bits: rendered without it the text is the same. */
+/* What a conversation may have that its template leaves out, as bits: rendered without it the
+ * text is the same. */
 enum {
     SBP_UNWRITTEN_TOOLS = 1,
     SBP_UNWRITTEN_CALLS = 2,

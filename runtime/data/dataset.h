@@ -11,14 +11,15 @@
  * order. A step takes the next --batch-size rows, or as many as have at most --batch-tokens tokens (at least
  * one); the last step of an epoch takes what is left. Groups (rollouts of one prompt; groups.h) are never
  * parted: they are what is sorted, by their number in place of a row's, their rows in the order of the file,
- * and a step takes as many whole groups as have at most so many rows or tokens (at least one).
+ * and a step takes as many whole groups as have at most --batch-size rows, or --batch-tokens
+ * tokens (at least one).
  *
  * Making it is the work of load.c (threads), cache.h (on disk) and dataset.c (what becomes of documents).
  *
  * Memory: 8 bytes per token, 32 per document, 8 per row, 8 more where there are groups, and 8 for each number
- * that rows have per token or document; of mapped files where there is a cache. A sampler: 8 bytes per row, 8
- * more and 16 per group where there are groups. Threads: a loaded dataset is constant; a sampler belongs to
- * one thread.
+ * that rows have per token or document; in mapped files where there is a cache. A sampler: 8 bytes per
+ * row, 8 more and 16 per group where there are groups. Threads: a loaded dataset is constant; a sampler
+ * belongs to one thread.
  */
 #ifndef SBP_RUNTIME_DATA_DATASET_H
 #define SBP_RUNTIME_DATA_DATASET_H
@@ -123,7 +124,7 @@ const char *sbp_doc_part(const sbp_doc *doc);
 /* Whether what is loaded is kept on disk, or was, where the files can be known again. */
 bool sbp_dataset_is_kept(const sbp_dataset_options *options);
 /* Reads, tokenizes and checks all files. Notes say what was left out or cut. SBP_INPUT names file and line of
- * what is wrong; also when there is no row. Of a stream, *out NULL: it has ended, and rows behind the last
+ * what is wrong; also when there is no row. With a stream, *out NULL: it has ended, and rows behind the last
  * step's end are left out with a warning; no rows: the step had none, or all were left out, which is warned
  * of; a stream that ends no step is read as a whole. */
 sbp_status sbp_dataset_load(sbp_diag *diag, const sbp_dataset_options *options,

@@ -1,11 +1,11 @@
 /* fit.h: what becomes of the documents of a row for which there is no room.
  *
- * A row fits when its documents have at most so many tokens together: a pair is two of them, and stays in one
- * micro-batch. Cutting leaves every document its first tokens, as many as an equal share of the room (TRL
- * cuts both answers to its max_length, each on its own: half the room), and with them what is known of each
- * token. A row of which nothing is left to learn from then goes: none of its labels, or a pair's prompt fills
- * its share. What answers are still to be written to is never cut, and neither pairs nor what has numbers
- * beside it are split.
+ * A row fits when its documents together have no more tokens than there is room for: a pair is two of them,
+ * and stays in one micro-batch. Cutting leaves every document its first tokens, as many as an equal share of
+ * the room (TRL cuts both answers to its max_length, each on its own: half the room), and with them what is
+ * known of each token. A row of which nothing is left to learn from then goes: none of its labels, or a
+ * pair's prompt fills its share. What answers are still to be written to is never cut, and neither pairs nor
+ * what has numbers beside it are split.
  *
  * Threads: none of this keeps state.
  */

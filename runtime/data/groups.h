@@ -31,8 +31,8 @@ typedef struct sbp_group_rows {
 bool sbp_group_rows_add(sbp_group_rows *rows, uint64_t prompt, const char *name) SBP_CHECKED;
 void sbp_group_rows_close(sbp_group_rows *rows);
 
-/* Of data that are read, whose groups are the keys of their rows; rows: of those with a "group", else empty.
- * said: what there is to say, "" nothing. */
+/* Gathers the rows of groups in data that are read: `rows` are those with a "group", or none. Groups are the
+ * keys of their rows. said: what there is to say about it, "" nothing. */
 sbp_status sbp_dataset_gather(sbp_diag *diag, sbp_dataset *data, const sbp_group_rows *rows, char *said,
                               size_t size) SBP_CHECKED;
 /* Documents in the order of the files [doc_count], from sbp_malloc; NULL where that is their own. */

@@ -178,7 +178,7 @@ static void keep_documents(sbp_arena *arena, const sbp_documents *from, sbp_docu
     }
 }
 
-/* Of the first row. */
+/* Says which columns of the first row are not used. */
 static void tell_unused(const record_job *job, const sbp_json *tree) {
     const row_worker *w = job->worker;
     const char *names = sbp_row_unused(job->arena, &w->row_options, &w->form, tree);
@@ -713,7 +713,8 @@ static void find_cache(loader *l, sbp_cache **out) {
         sbp_cache_open(l->arena, l->options, out);
 }
 
-/* Of a stream whose rows come in steps: what is there when it ends is no step. */
+/* Whether what is there when a stream ends is behind its last step: in a stream whose rows come in steps,
+ * that is no step. */
 static bool is_behind_last_step(const loader *l) {
     const sbp_row_stream *stream = l->options->stream;
     return stream && stream->steps && stream->ended;

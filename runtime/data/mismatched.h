@@ -4,7 +4,8 @@
  * The answer of a document begins with its first token that counts; without one it is empty. What is longer
  * than a micro-batch is cut. A program that has these scalars is told sums over all documents of the step
  * (runtime/cli/sbprun/run_mismatched.c):
- *   mismatched.logps      of log-probabilities of counted labels of mismatched documents, by the weights at hand
+ *   mismatched.logps      of log-probabilities of counted labels of mismatched documents, by the weights at
+ *                         hand
  *   mismatched.ref_logps  the same by a reference; where rows carry "ref_mismatched_sum", of that
  *
  * Memory: 8 bytes per token and 48 per document, until it is destroyed. Threads: none of this keeps state.
@@ -18,8 +19,8 @@
 #define SBP_MISMATCHED_REF_LOGPS "mismatched.ref_logps"
 #define SBP_MISMATCHED_REF_SUM "ref_mismatched_sum"
 
-/* Of these rows of the data, whatever their order; rows NULL: the first row_count. A row of the result is a
- * document of at most most_tokens tokens. */
+/* Pairs the prompts of these rows, whatever their order, with the answers of others; rows NULL: of the first
+ * row_count. A row of the result is a document of at most most_tokens tokens. */
 sbp_status sbp_dataset_mismatch(sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
                                 int64_t row_count, int64_t most_tokens, sbp_dataset **out) SBP_CHECKED;
 

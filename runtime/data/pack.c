@@ -37,7 +37,7 @@ void sbp_packer_close(sbp_packer *p) {
 
 /* ---- packing ---------------------------------------------------------------------------------------- */
 
-/* Of each rank. */
+/* The order in which items are packed: rank by rank, the longest first. */
 static int longest_first(const void *a, const void *b) {
     const sbp_pack_item *x = a, *y = b;
     if (x->rank != y->rank)

@@ -10,10 +10,10 @@
  * does, and of which the program reads nothing, are those of the other, and stand there once. Such documents
  * are a unit, as many of a group as fit.
  *
- * Of several ranks each packs what is its own, and every one of them knows what all have: units by descending
- * work (pack_ranks.c; equal ones in order), each to the rank with the least so far (of equal ones the first).
- * Where some rank then needs more micro-batches than the plan has, units are packed first, and whole
- * micro-batches go to ranks.
+ * With several ranks each packs what is its own, and every one of them knows what all have: units by
+ * descending work (pack_ranks.c; equal ones in order), each to the rank with the least so far (of equal ones
+ * the first). Where some rank then needs more micro-batches than the plan has, units are packed first, and
+ * whole micro-batches go to ranks.
  *
  * The program declares what it wants by the names of its row inputs and scalars; nothing else is known here
  * of objectives.
@@ -53,7 +53,8 @@
 #include "runtime/data/dataset.h"
 #include "runtime/run/executor.h"
 
-/* Of no document (count 0): a row in which nothing counts, for a rank that has none. */
+/* A micro-batch. Without documents (count 0) it is a row in which nothing counts, for a rank
+ * that has none. */
 typedef struct sbp_micro_batch {
     const int64_t *docs; /* of the dataset, ascending */
     int64_t count;
@@ -160,7 +161,7 @@ bool sbp_pack_reads(const sbp_program *program, const char *name, bool *optional
 sbp_status sbp_pack_check_data(const sbp_program *program, sbp_diag *diag,
                                const sbp_dataset *data) SBP_CHECKED;
 
-/* Of the entry that takes micro-batches; NULL: all rows are alike. */
+/* The work of a row, by the entry that takes micro-batches; program NULL: all rows are alike. */
 sbp_pack_work sbp_pack_work_of(const sbp_program *program);
 
 /* ---- between the parts of the packer --------------------------------------------------------- */
@@ -194,7 +195,7 @@ static inline bool sbp_pack_grow(void *pointer, int64_t *capacity, int64_t count
     *capacity = count;
     return true;
 }
-/* Of a document's rows from `first` on. */
+/* The work of rows `first` .. first + rows - 1 of a document. */
 double sbp_pack_rows_work(const sbp_pack_work *work, int64_t first, int64_t rows);
 /* Sets the rank of each item; their order changes. False: out of memory. */
 bool sbp_pack_share_items(sbp_packer *packer, int64_t items) SBP_CHECKED;

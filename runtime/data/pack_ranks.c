@@ -71,7 +71,7 @@ double sbp_pack_rows_work(const sbp_pack_work *w, int64_t first, int64_t rows) {
 
 /* ---- ranks ------------------------------------------------------------------------------------------ */
 
-/* Of a rank: the work that it has, in how many parts. Of a part: its work, and then its rank. */
+/* A rank: the work that it has, in how many parts. Or a part: its work, and then its rank. */
 typedef struct sbp_pack_load {
     double work;
     int64_t count, number;

@@ -126,7 +126,8 @@ sbp_status sbp_row_read(sbp_arena *arena, sbp_diag *diag, const char *where, con
  * guard. */
 const char *sbp_row_unused(sbp_arena *arena, const sbp_row_options *options, const sbp_row_form *form,
                            const sbp_json *root);
-/* Of a field: its key in rows, what a document calls it, and the part that it is of (NULL: any). */
+/* The names of a field: its key in rows, what a document calls it, and the part that it belongs
+ * to (NULL: any). */
 const char *sbp_row_field_key(sbp_row_field field);
 const char *sbp_row_field_name(sbp_row_field field);
 const char *sbp_row_field_part(sbp_row_field field);

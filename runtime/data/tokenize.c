@@ -253,7 +253,7 @@ static sbp_status make_messages(const make_job *job) {
     return maker->loss_on == SBP_LOSS_ASSISTANT ? keep_spans(job, &all, &text) : SBP_OK;
 }
 
-/* Of a pair the chosen answer, or (1) the rejected one. */
+/* The chosen answer of a pair, or (which 1) the rejected one. */
 static const sbp_row_value *answer(const sbp_row *row, int32_t which) {
     return which == 0 ? &row->completion : &row->rejected;
 }

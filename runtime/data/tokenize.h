@@ -12,7 +12,7 @@
  *
  * A pair gives two documents, chosen and rejected; both answers begin where the tokens of one of them first
  * differ from the prompt's, and all their tokens count. A prompt alone gives a document of which none does.
- * Of a rollout (an answer with what is known of it: row_fields.def) the tokens count that the model wrote.
+ * In a rollout (an answer with what is known of it: row_fields.def) the tokens count that the model wrote.
  *
  * Threads: a maker is used by one thread at a time.
  */

@@ -5,10 +5,10 @@
  * the reason. `--name value` and `--name=value` are the same; a switch alone means on. The last of several
  * values on the command line wins, except for lists, which collect them. "--" ends the options.
  *
- * Config files. JSON or YAML: values, lists, and maps where TRL has them (lr_scheduler_kwargs, env). null, none
- * and nothing leave the default. All keys that are wrong are said at once. Settings of TRL without effect here
- * (trl.def) are named in one note. Options of another command are skipped, so that one file serves sbpc and
- * sbprun; the command line wins.
+ * Config files. JSON or YAML: values, lists, and maps where TRL has them (lr_scheduler_kwargs, env). null,
+ * none and nothing leave the default. All keys that are wrong are said at once. Settings of TRL without
+ * effect here (trl.def) are named in one note. Options of another command are skipped, so that one file
+ * serves sbpc and sbprun; the command line wins.
  *
  * Errors: SBP_USAGE for whatever is wrong with names and values, with the nearest name; SBP_INPUT for bad
  * JSON, SBP_IO for a config file that cannot be read. Asking for another kind than an option has is a bug and
@@ -88,7 +88,8 @@ const sbp_option *sbp_option_find(const char *name);
 const sbp_option *sbp_option_setting(const char *scalar);
 const sbp_option *sbp_option_setting_at(int32_t index);
 
-/* A word of the values of an ENUM, from 0, in the arena; NULL: there are not so many. Below a guard. */
+/* Word number `index` of the values of an ENUM, from 0 on, in the arena; NULL: there are fewer.
+ * Below a guard. */
 const char *sbp_option_word(sbp_arena *arena, const sbp_option *option, int32_t index);
 
 typedef struct sbp_options sbp_options;
@@ -100,8 +101,8 @@ struct sbp_json_writer; /* ir/base/json_write.h */
 sbp_status sbp_options_parse(sbp_arena *arena, sbp_diag *diag, const char *program, unsigned phases, int argc,
                              char *const *argv, sbp_options **out) SBP_CHECKED;
 
-/* TRL's command, where the arguments begin with one: `sft --config x.yaml`; what it stands for takes its place.
- * SBP_USAGE: it is one that is not there; below a guard. */
+/* TRL's command, where the arguments begin with one: `sft --config x.yaml`; what it stands for takes its
+ * place. SBP_USAGE: it is one that is not there; below a guard. */
 sbp_status sbp_options_begin_command(sbp_arena *arena, sbp_diag *diag, int *argc,
                                      char *const **argv) SBP_CHECKED;
 /* Sets the variables that a config file named under `env:`, as far as it may (trl.def). */
@@ -115,8 +116,8 @@ const char *sbp_options_objective_of_pairs(void);
 /* Names of TRL without effect here, one after the other; NULL after the last. */
 const char *sbp_options_ignored_at(int32_t index);
 
-/* --batch-size of per_device_train_batch_size and gradient_accumulation_steps, where these were given, and of
- * so many ranks; says so in a note. Below a guard. */
+/* Sets --batch-size from per_device_train_batch_size and gradient_accumulation_steps, where these were given,
+ * and `ranks`; says so in a note. Below a guard. */
 sbp_status sbp_options_settle_batch(sbp_options *options, sbp_diag *diag, int64_t ranks) SBP_CHECKED;
 
 /* Arguments that are no options. */

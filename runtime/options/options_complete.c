@@ -69,7 +69,7 @@ static const sbp_option *next_option(unsigned phases, int32_t *at) {
     return NULL;
 }
 
-/* Of all commands of a program. */
+/* The phases of all commands of a program. */
 static unsigned phases_of(const char *program) {
     const option_command *command;
     unsigned phases = 0;

@@ -254,7 +254,8 @@ static sbp_status take_mixture(config_reader *r, const sbp_yaml *list) {
     return SBP_OK;
 }
 
-/* dataset_mixture: {datasets, seed, test_split_size} of alignment-handbook. Whole data sets are shuffled by --seed. */
+/* dataset_mixture: {datasets, seed, test_split_size} of alignment-handbook. Whole data sets are
+ * shuffled by --seed. */
 static sbp_status take_handbook_mixture(config_reader *r, const sbp_yaml *map) {
     for (int32_t i = 0; i < map->count; i++) {
         const sbp_yaml *member = &map->items[i];

@@ -55,7 +55,7 @@ typedef struct option_target {
 
 /* The next alias of a list, with what follows its name; false at the end. */
 bool sbp_option_next_alias(const char **at, const char **name, size_t *length);
-/* Of TRL's names that are nothing here: whether only a word like true is its value. */
+/* Whether only a word like true is the value of one of TRL's names that have no effect here. */
 bool sbp_option_is_flag(const option_target *target);
 /* Whether it is on or off, so that --no_NAME turns it off. */
 bool sbp_option_is_boolean(const option_target *target);
@@ -70,7 +70,7 @@ bool sbp_option_on_or_off(const char *text, const char **word);
 /* Text by the option's kind into a value that holds nothing yet. Below a guard. */
 sbp_status sbp_option_convert(sbp_options *o, sbp_diag *diag, const option_setting *setting,
                               const sbp_option *option, const char *text, option_value *out) SBP_CHECKED;
-/* Of a name without effect: values that are not worth a word; NULL: it is none of these. */
+/* For a name without effect: values that are not worth a word; NULL: the name is none of these. */
 const char *sbp_options_ignored(const char *key, size_t length);
 /* Remembers a name whose value has no effect, unless the value is the usual one. Below a guard. */
 void sbp_options_say_ignored(sbp_options *o, const option_setting *setting, const char *usual,
@@ -106,8 +106,8 @@ sbp_status sbp_options_read_config(sbp_options *o, sbp_diag *diag, const char *p
 /* `env:` of a config: variables that may be set are kept; SBP_USAGE: one that never is. Below a guard. */
 sbp_status sbp_options_take_environment(sbp_options *o, sbp_diag *diag, const char *path,
                                         const sbp_yaml *map) SBP_CHECKED;
-/* A map on the command line whose members are options: --lr_scheduler_kwargs '{"num_cycles": 2}'. *taken: it is
- * one. Below a guard. */
+/* A map on the command line whose members are options: --lr_scheduler_kwargs '{"num_cycles": 2}'. *taken: it
+ * is one. Below a guard. */
 sbp_status sbp_options_take_bundle(sbp_options *o, sbp_diag *diag, const char *key, const char *text,
                                    bool *taken) SBP_CHECKED;
 

@@ -159,7 +159,6 @@ option_target sbp_options_find(const char *key, size_t length) {
     return (option_target){.index = -1, .usual = sbp_options_ignored(key, length)};
 }
 
-/* Of TRL's names that are nothing here: whether only a word like true is its value. */
 bool sbp_option_is_flag(const option_target *t) {
     const char *values = t->usual ? t->usual : t->reason ? t->accepted : "none";
     return strncmp(values, "true", 4) == 0 || strncmp(values, "false", 5) == 0;

@@ -41,7 +41,7 @@ static void prepare_view(builder *b, const sbp_view *view, sbp_prepared_view *ou
     SBP_PUSH(x->arena, x->views, x->view_count, x->view_capacity, out);
 }
 
-/* Of a command that reads or writes rows which a column names. */
+/* Finds the operand of a command that names rows of another, and that other: which rows a column may name. */
 static void prepare_index(builder *b, sbp_prepared_command *out) {
     const sbp_program *p = b->x->program;
     out->index = out->indexed = -1;
@@ -360,7 +360,8 @@ static sbp_status call_hook(sbp_executor *x, const sbp_command *command, const s
     return x->hook(x->hook_user, &gradient, skip, x->diag);
 }
 
-/* Of a micro-batch without groups: nothing is added to them, and what rows take of them is 0. */
+/* Runs a command of a micro-batch without groups: nothing is added to groups, and what rows read
+ * of them is 0. */
 static sbp_status run_without_groups(sbp_executor *x, const sbp_command *command, const sbp_span *spans) {
     if (command->kind != SBP_CMD_GATHER || command->view_count <= SBP_GATHER_DST)
         return SBP_OK;
@@ -428,13 +429,13 @@ static sbp_status run_command(sbp_executor *x, const sbp_prepared_command *c) {
 
 static sbp_status run_body(sbp_executor *x, const sbp_prepared_body *body);
 
-/* Iteration i of a loop over a table; -1: outside. */
 /* Rows that a table of counted rows has; one where none counts. */
 static int64_t counted_rows(const sbp_executor *x) {
     int64_t rows = x->counts[x->rank];
     return rows > 1 ? rows : 1;
 }
 
+/* Iteration i of a loop over a table; -1: outside. */
 static void enter_iteration(sbp_executor *x, int32_t table, int64_t i) {
     sbp_position_set(&x->position, x->program, table, i);
     if (table >= 0 && x->program->tables[table].counted)

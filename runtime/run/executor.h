@@ -31,10 +31,10 @@ typedef struct sbp_executor sbp_executor;
 sbp_status sbp_executor_create(sbp_diag *diag, const sbp_device_class *class,
                                const sbp_device_options *options, const sbp_program *program,
                                sbp_executor **out) SBP_CHECKED;
-/* NULL is allowed. */
 /* With options.ranks: all ranks together, before the first entry runs: the device finds out how they send
  * each other what the program's collectives want (sbp_device_class.rendezvous). */
 sbp_status sbp_executor_rendezvous(sbp_executor *executor, sbp_diag *diag) SBP_CHECKED;
+/* NULL is allowed. */
 void sbp_executor_destroy(sbp_executor *executor);
 const sbp_program *sbp_executor_program(const sbp_executor *executor);
 sbp_device *sbp_executor_device(sbp_executor *executor);
@@ -57,13 +57,12 @@ typedef struct sbp_column {
 sbp_status sbp_executor_bind(sbp_executor *executor, int64_t t, int64_t s, const sbp_column *columns,
                              int32_t column_count, sbp_diag *diag) SBP_CHECKED;
 
-/* False when the program has no scalar of that name. T and S are set by bind. Scalars are read when a
- * command is submitted; one that was never set is SBP_INPUT then, since a
- * plan may name any. */
 /* A vector that the head leaves, of the first `count` rows of the bound micro-batch; 0 where the program does
  * not compute a row. */
 sbp_status sbp_executor_read_rows(sbp_executor *executor, int32_t buffer, int64_t count, double *out,
                                   sbp_diag *diag) SBP_CHECKED;
+/* False when the program has no scalar of that name. T and S are set by bind. Scalars are read when a
+ * command is submitted; one that was never set is SBP_INPUT then, since a plan may name any. */
 bool sbp_executor_set_scalar(sbp_executor *executor, const char *name, double value);
 
 /* Runs an entry of the bound micro-batch. Returns when all is submitted; reading waits. */

@@ -15,7 +15,7 @@ typedef struct sbp_prepared_view {
     sbp_dtype dtype;
     int64_t offset;          /* bytes, of row 0 and the first column; without the formal's own */
     int64_t stride;          /* elements from row to row; 0: those of what is passed for the formal */
-    int64_t local;           /* rows count from so many times the chunk's row0 */
+    int64_t local;           /* rows count from this many times the chunk's row0 */
     sbp_extent rows;         /* of the buffer or formal, seen with the view's width */
     sbp_symbol chunk_symbol; /* that stands for the rows at hand in `length`, or SBP_ONE */
     /* set by bind */
@@ -116,7 +116,7 @@ sbp_status sbp_executor_convert_in(sbp_executor *x, sbp_space space, int64_t off
 
 /* ---- executor_shares.c --------------------------------------------------------------------------------- */
 
-/* Of this process among all. */
+/* The number of this process among all. */
 int64_t sbp_executor_rank(const sbp_executor *x);
 /* Whether ranks have shares of a buffer, or it counts in parts on each. The functions below are for these. */
 int64_t sbp_executor_rank(const sbp_executor *executor);

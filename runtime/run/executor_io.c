@@ -147,7 +147,7 @@ static sbp_status fill(sbp_executor *x, int32_t buffer, double value, sbp_diag *
     return SBP_OK;
 }
 
-/* Of what lies in shares all of it is filled, padding too, with its first part. */
+/* Fills buffers of a role. What lies in shares is filled as a whole, padding too, with its first part. */
 sbp_status sbp_executor_fill_role(sbp_executor *x, sbp_role role, double value, sbp_diag *diag) {
     for (int32_t k = 0; k < x->program->buffer_count; k++) {
         const sbp_buffer *b = &x->program->buffers[k];

@@ -38,7 +38,7 @@ static const sbp_buffer *bucket_of(const sbp_executor *x, int32_t buffer) {
     return b && b->sharding != SBP_WHOLE && x->program->ranks > 1 ? b : NULL;
 }
 
-/* Of a part's elements. */
+/* The bytes of a part's elements in its bucket. */
 static byte_range range_of(const sbp_executor *x, int32_t buffer, int64_t first, int64_t count) {
     const sbp_buffer *b = &x->program->buffers[buffer], *bucket = bucket_of(x, buffer);
     int64_t begin = b->place * sbp_dtype_bytes(bucket->dtype) + first * sbp_dtype_bytes(b->dtype);

@@ -3,7 +3,8 @@
  *
  * What is compared: elements at the beginning, the end and in the middle of each result, with what the loops
  * give; beside them, what rounding makes of these: sums in the type of the arithmetic in order, or inputs off
- * by its last bits, and the result in its own type. Of commands without loops here is told how many ran.
+ * by its last bits, and the result in its own type. For commands without loops here it only says how many
+ * ran.
  *
  * An executor with an oracle (sbp_executor_set_oracle) waits for each command that is compared.
  * Memory: the rows of operands that a sample reads, at most those of all keys and values of a head.
@@ -15,14 +16,14 @@
 
 typedef struct sbp_oracle sbp_oracle;
 
-/* Of a function of the program, or of an entry's own commands. */
+/* The commands of a function of the program, or of an entry itself. */
 typedef struct sbp_oracle_group {
     const char *name;
     int32_t commands, compared; /* runs that were compared; commands that ran at least once */
     int32_t unknown;            /* likewise, of those without loops here */
     const char *unknown_kind;   /* the first of them */
-    /* the result that is farthest off, as a multiple of what rounding makes: norms over the sample, relative to
-     * the numbers; what: the command and the result */
+    /* the result that is farthest off, as a multiple of what rounding makes: norms over the sample, relative
+     * to the numbers; what: the command and the result */
     double over, found, rounding;
     const char *what;
 } sbp_oracle_group;

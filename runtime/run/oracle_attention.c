@@ -1,5 +1,5 @@
-/* oracle_attention.c: attention and its gradients by loops over pairs of rows: of some rows of queries, and of
- * some keys, all of their heads. */
+/* oracle_attention.c: attention and its gradients by loops over pairs of rows: of some rows of queries, and
+ * of some keys, all of their heads. */
 #include <math.h>
 
 #include "runtime/run/oracle_internal.h"
@@ -142,7 +142,7 @@ static void pair(const attention *a, const double *q, const double *d_o, double 
     *ds = off(*p * (dp - delta) * slope, unit, (uint64_t)i + 2);
 }
 
-/* Of a head: all rows of queries and what belongs to them. */
+/* What belongs to all rows of queries of a head. */
 typedef struct queries {
     double *q, *d_o, *o, *lse;
 } queries;

@@ -18,7 +18,8 @@ static double factor(const oracle_job *job, sbp_dtype dtype, double x) {
     return f;
 }
 
-/* The sum of products of `count` numbers that stand a step apart, exact or in the order and type of a simple loop. */
+/* The sum of products of `count` numbers that stand a step apart, exact or in the order and type of
+ * a simple loop. */
 typedef struct product {
     double exact, rounded;
 } product;
@@ -183,7 +184,7 @@ static sbp_status expert_gemm(oracle_job *job) {
     return SBP_OK;
 }
 
-/* Of an expert: columns [x0, x0 + nx) of what its slots have of `operand`, a row each. */
+/* Columns [x0, x0 + nx) of the rows of `operand` that an expert's slots have, a row for each slot. */
 static sbp_status slot_columns(oracle_job *job, int32_t operand, bool by_slot, const slots *all,
                                int64_t expert, int64_t x0, int64_t nx, double **out) {
     int64_t first = (int64_t)all->bounds[expert], end = (int64_t)all->bounds[expert + 1];

@@ -52,8 +52,8 @@ oracle_expected *sbp_oracle_expect(oracle_job *job, int32_t operand, int64_t row
 /* Runs the command and compares all that is expected. */
 sbp_status sbp_oracle_settle(oracle_job *job) SBP_CHECKED;
 
-/* Up to three runs of `each` of `count` things: at the beginning, in the middle, at the end; all, where these are
- * few. Begins at multiples of `align`. */
+/* Up to three runs of `each` of `count` things: at the beginning, in the middle, at the end; all, where these
+ * are few. Begins at multiples of `align`. */
 typedef struct oracle_runs {
     int64_t first[3], count[3];
     int32_t runs;

@@ -51,8 +51,8 @@ static void push(sbp_arena *arena, sbp_rowkernel *kernel, sbp_rk_instr instr) {
     SBP_PUSH(arena, kernel->instrs, kernel->instr_count, kernel->instr_capacity, instr);
 }
 
-/* A kernel with floats in double that makes each number that a device rounds a little off, which shows where those
- * almost cancel. */
+/* A kernel with floats in double that makes each number that a device rounds a little off, which shows where
+ * those almost cancel. */
 static sbp_rowkernel make_off(sbp_arena *arena, const sbp_rowkernel *wide, double unit) {
     sbp_rowkernel out = *wide;
     int32_t *now = SBP_NEW_ARRAY(arena, int32_t, wide->instr_count + 1);
@@ -125,8 +125,8 @@ static sbp_status interpret(oracle_job *job, const sbp_rowkernel *wide, const ro
     return SBP_OK;
 }
 
-/* What rounding makes of numbers beside inputs that are off: long sums, and numbers that the kernel itself rounds
- * to fewer bits, where its arithmetic may be on the other side of a middle. */
+/* What rounding makes of numbers beside inputs that are off: long sums, and numbers that the kernel itself
+ * rounds to fewer bits, where its arithmetic may be on the other side of a middle. */
 static double own_rounding(const sbp_rowkernel *kernel) {
     double unit = sbp_oracle_unit(kernel->compute), sums = 1, rounds = 0;
     for (int32_t i = 0; i < kernel->instr_count; i++) {

@@ -1,5 +1,6 @@
-/* oracle_states.c: delta_rule and ssd row by row, a head's matrix at a time, and conv_rows tap by tap; with their
- * gradients. Of some heads, rows and channels, whatever blocks a device makes of rows. */
+/* oracle_states.c: delta_rule and ssd row by row, a head's matrix at a time, and conv_rows tap by tap;
+ * with their gradients. Only some heads, rows and channels are computed, whatever blocks a device
+ * makes of rows. */
 #include <math.h>
 #include <string.h>
 
@@ -91,7 +92,7 @@ static sbp_status read_head(const rule *r, int64_t h, double unit, const head *o
     return read_part(r, SBP_DELTA_RULE_BWD_DSTATE, 1, h * size, size, unit, out->d_state);
 }
 
-/* Of a head, as rows go by. */
+/* What a head's state and rows make, row by row. */
 typedef struct states {
     double *s;     /* [d_k, d_v] */
     double *added; /* [rows, d_v] which a row's key adds to the state */
@@ -191,8 +192,8 @@ static void run_backward(const rule *r, const head *h, double unit, const states
     }
 }
 
-/* ssd: dc and db of rows that are looked at, of one of the many heads that a group may have: sums over the rows
- * before and behind, which need no matrix at each. */
+/* ssd: dc and db of rows that are looked at, of one of the many heads that a group may have: sums over the
+ * rows before and behind, which need no matrix at each. */
 static void add_of_group(const rule *r, const head *h, results *out) {
     for (int64_t look = 0; look < r->look_count; look++) {
         int64_t t = r->looked[look], s = t, u = t;

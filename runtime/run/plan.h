@@ -33,7 +33,7 @@ typedef struct sbp_plan {
 /* Needs no guard by the caller. */
 sbp_status sbp_plan_open(sbp_arena *arena, sbp_diag *diag, const char *path,
                          const sbp_plan **out) SBP_CHECKED;
-/* Of a file that was read. Below a guard. */
+/* Loads a plan out of a file that was read. Below a guard. */
 sbp_status sbp_plan_load(sbp_arena *arena, sbp_diag *diag, const sbp_plan_file *file,
                          const sbp_plan **out) SBP_CHECKED;
 

@@ -81,7 +81,8 @@ sbp_status sbp_plan_check_options(sbp_diag *diag, const sbp_plan *plan, const sb
     return SBP_OK;
 }
 
-/* Settings that the plan's objective does not have: files and commands for TRL may have those of all losses. */
+/* Settings that the plan's objective does not have: files and commands for TRL may have those of all
+ * losses. */
 static void note_idle_settings(sbp_diag *diag, const sbp_plan_info *info, const sbp_options *options,
                                sbp_arena *arena) {
     sbp_text idle;

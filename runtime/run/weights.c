@@ -50,7 +50,7 @@ static sbp_status write_parts(const target *t, int64_t first, int64_t count, voi
 
 enum { PACKED_ELEMS = 8192 }; /* a multiple of every block */
 
-/* Arrays for so many elements in any format: none has a part of more bytes than elements. */
+/* Arrays for PACKED_ELEMS elements in any format: none has a part of more bytes than elements. */
 typedef struct part_arrays {
     _Alignas(8) unsigned char bytes[SBP_MAX_FORMAT_PARTS][PACKED_ELEMS];
     void *parts[SBP_MAX_FORMAT_PARTS];

@@ -28,7 +28,7 @@ sbp_status sbp_params_load(sbp_executor *executor, const sbp_plan *plan, const s
 bool sbp_params_keep_base(const sbp_plan *plan);
 /* Whether something is merged into it: then it is written as numbers, all of it. */
 bool sbp_params_merge_base(const sbp_plan *plan);
-/* Of all its bytes; 0 where there is none. */
+/* A hash of all bytes of the base; 0 where there is none. */
 sbp_status sbp_params_hash_base(sbp_executor *executor, const sbp_plan *plan, uint64_t *out,
                                 sbp_diag *diag) SBP_CHECKED;
 /* All parameters but the base, which is there. */
@@ -67,7 +67,7 @@ typedef struct sbp_save_options {
     bool own_dtype;      /* write every tensor in the type of its source; else in `dtype` */
     sbp_dtype dtype;
     int64_t max_shard_bytes; /* 0: one file */
-    /* With several ranks all write, each what it writes of at least so many shards as there are; rank 0 the
+    /* With several ranks all write, each its shards, of which there are at least as many as ranks; rank 0 the
      * index. They finish reading (executor.h), whatever came of it. */
     int32_t rank, ranks;  /* ranks 0: this process writes all */
     int32_t *shard_count; /* then: how many there are; shard i, from 0 on, is written by rank i % ranks */
@@ -93,8 +93,8 @@ typedef struct sbp_gradient_dump sbp_gradient_dump;
 /* Installs a flush hook in the executor, which makes every flush be skipped. dtype: F32 or F64. */
 sbp_status sbp_gradient_dump_begin(sbp_executor *executor, const sbp_plan *plan, const char *path,
                                    sbp_dtype dtype, sbp_diag *diag, sbp_gradient_dump **out) SBP_CHECKED;
-/* The gradient of a parameter in a buffer of its shape, of programs that keep gradients without consuming them.
- * Both are buffer numbers. */
+/* The gradient of a parameter in a buffer of its shape, of programs that keep gradients without consuming
+ * them. Both are buffer numbers. */
 sbp_gradient sbp_gradient_of(sbp_executor *executor, int32_t parameter, int32_t buffer);
 /* Takes such a one. */
 sbp_status sbp_gradient_dump_take(sbp_gradient_dump *dump, int32_t parameter, int32_t buffer,

@@ -51,8 +51,8 @@ sbp_status sbp_weight_target_write(const sbp_weight_target *target, int64_t firs
 /* The plan keeps the tensor in a format that nothing is encoded into. */
 sbp_status sbp_weight_fail_format(const sbp_weight_target *target, const char *path, const char *name,
                                   const char *encoding) SBP_CHECKED;
-/* sbp_params_randomize, by pieces of so many elements where memory is not mapped: whole blocks of every
- * format; 0: as suits the device. */
+/* sbp_params_randomize, `piece` elements at a time where memory is not mapped: whole blocks of every format;
+ * 0: as suits the device. */
 sbp_status sbp_params_randomize_pieces(sbp_executor *executor, const sbp_plan *plan, uint64_t seed,
                                        int32_t threads, int64_t piece, sbp_diag *diag) SBP_CHECKED;
 /* Initialises one tensor; by this thread alone. */

@@ -11,8 +11,8 @@
 
 enum { PAIRS = 128 };
 
-/* Of the radius, which is at most 6.8, times cosine or sine: the polynomials below are right to 10^-15, the
- * formula's own angle to 10^-15. */
+/* How far a normal number may be off: the polynomials below are right to 10^-15, and so is the formula's own
+ * angle; the radius, at most 6.8, is times cosine or sine. */
 #define ROOM 1e-12
 
 /* The same loops for wider vectors where the processor has them. */

@@ -3,12 +3,12 @@
  * OUT/checkpoint-STEP/ is a model directory (runtime/train/output.h) with three more files:
  *   optimizer.safetensors   optimizer states "<source>.exp_avg" ..., in the layout of the source, bit for bit
  *                           in the type that the plan keeps them in; "<source>.master_lo", the low halves of
- *                           weights (sbp_f32_split); "<source>.exact", parameters whose recipe changes values,
- *                           as they are in memory. States in blocks, their codes and scales, as they are in
- *                           memory too: "<parameter>.exp_avg" ...
+ *                           weights (sbp_f32_split); "<source>.exact", parameters whose recipe changes
+ *                           values, as they are in memory. States in blocks, their codes and scales, as they
+ *                           are in memory too: "<parameter>.exp_avg" ...
  *   trainer_state.json      step, position in the data, sums for metrics, and what must be the same on resume
- *                           The metadata of .safetensors name the checkpoint: its step and a hash of this file
- *                           ("marked" in it, which those of earlier versions lack)
+ *                           The metadata of .safetensors name the checkpoint: its step and a hash of this
+ *                           file ("marked" in it, which those of earlier versions lack)
  *   checksums.json          of all the others (runtime/train/checksums.h), verified before one is read
  * Ranks that see the same directory write it together: each its own optimizer-0000R-of-0000N.safetensors in
  * place of the one (runtime/train/pieces.h), and its part of the model's shards. Either kind is read by any
@@ -79,9 +79,9 @@ const char *sbp_checkpoint_find(sbp_arena *arena, const sbp_rundir *directory);
 /* That its files are what was written, before it is loaded; of `ranks` that do this together number `rank`
  * looks at as many files as each other. Needs no guard. */
 sbp_status sbp_checkpoint_verify(sbp_diag *diag, const char *path, int32_t rank, int32_t ranks) SBP_CHECKED;
-/* state: comes with what must be the same, which is checked (SBP_INPUT), and is filled with the rest. Files of another
- * checkpoint, another step than the directory's name has, states of another shape or that no run could have are
- * SBP_INPUT, too. Loads
+/* state: comes with what must be the same, which is checked (SBP_INPUT), and is filled with the rest. Files
+ * of another checkpoint, another step than the directory's name has, states of another shape or that no run
+ * could have are SBP_INPUT, too. Loads
  * parameters and states, of shares this rank's. Needs no guard. */
 sbp_status sbp_checkpoint_load(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan, const char *path,
                                sbp_run_state *state) SBP_CHECKED;

@@ -1,13 +1,13 @@
-/* checkpoint_state.h: trainer_state.json of a checkpoint (checkpoint.h), and how the other files say that they are of
- * the same one. Below a guard.
+/* checkpoint_state.h: trainer_state.json of a checkpoint (checkpoint.h), and how the other files say that
+ * they are of the same one. Below a guard.
  */
 #ifndef SBP_RUNTIME_TRAIN_CHECKPOINT_STATE_H
 #define SBP_RUNTIME_TRAIN_CHECKPOINT_STATE_H
 
 #include "runtime/train/checkpoint.h"
 
-/* "STEP:HASH" of the text of trainer_state.json, which is in the metadata of a checkpoint's .safetensors; "": it was
- * written before they had that. */
+/* "STEP:HASH" of the text of trainer_state.json, which is in the metadata of a checkpoint's .safetensors; "":
+ * it was written before they had that. */
 typedef struct sbp_checkpoint_mark {
     char text[48];
 } sbp_checkpoint_mark;

@@ -11,8 +11,8 @@
 /* Writes the entry of a file, a member of the object that is open. Below a guard of the arena. */
 sbp_status sbp_checksums_add(sbp_arena *arena, sbp_diag *diag, const char *directory, const char *name,
                              sbp_json_writer *entries) SBP_CHECKED;
-/* Of the files that are there. known: a list of objects that others have made of such entries, NULL; their
- * files are not read. Below a guard of the arena. */
+/* Writes the checksums of the files that are there. known: a list of objects that others have made of such
+ * entries, NULL; their files are not read. Below a guard of the arena. */
 sbp_status sbp_checksums_write(sbp_arena *arena, sbp_diag *diag, const char *directory,
                                const sbp_json *known) SBP_CHECKED;
 /* Every `of`-th file, from number `first` on. SBP_INPUT naming the first that is not what it was; SBP_IO for

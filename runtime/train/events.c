@@ -136,7 +136,7 @@ sbp_status sbp_events_flush(sbp_events *e, sbp_diag *diag) {
 
 /* ---- files ------------------------------------------------------------------------------------------ */
 
-/* Of a run that begins anew: its curves would be drawn into those before. */
+/* Removes the events of an earlier run where this one begins anew: its curves would be drawn into those. */
 static void remove_earlier(const char *folder) {
     DIR *names = opendir(folder);
     struct dirent *entry;

@@ -1,5 +1,6 @@
-/* events.h: numbers of a run as TensorBoard reads them: event files (records of TFRecord with CRC-32C, in them
- * messages of Protocol Buffers: tensorflow/core/util/event.proto), under the tags that transformers gives them.
+/* events.h: numbers of a run as TensorBoard reads them: event files (records of TFRecord with CRC-32C,
+ * in them messages of Protocol Buffers: tensorflow/core/util/event.proto), under the tags that
+ * transformers gives them.
  *
  * A run that goes on writes a further file into the same folder, which begins by saying from which step on
  * what stands in earlier ones no longer counts.

@@ -12,8 +12,8 @@
 #include "runtime/run/weights.h"
 
 /* What the plan trains: a model, or an adapter as PEFT has it; with info->merge the model with the adapter in
- * it. checkpoint: without the base, which is still where it came from, and nothing merged, with this text in the
- * metadata of its weights ("checkpoint"); NULL: a result. Needs no guard. */
+ * it. checkpoint: without the base, which is still where it came from, and nothing merged, with this text in
+ * the metadata of its weights ("checkpoint"); NULL: a result. Needs no guard. */
 sbp_status sbp_output_save_model(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
                                  const sbp_plan_info *info, const char *directory,
                                  const char *checkpoint) SBP_CHECKED;

@@ -27,7 +27,7 @@ static int64_t bytes_of(const sbp_pieces *p, int32_t buffer) {
 
 /* ---- who writes what -------------------------------------------------------------------------------- */
 
-/* Of what every rank has all of: bytes before each buffer of the list, and of all. */
+/* Bytes before each buffer of the list, and of all, counting those that every rank has all of. */
 static int64_t *find_places(const sbp_pieces *p) {
     int64_t *before = SBP_NEW_ARRAY(p->arena, int64_t, p->count + 1);
     for (int32_t i = 0; i < p->count; i++)
@@ -43,7 +43,7 @@ static elem_range clamp(int64_t first, int64_t end, int64_t elems) {
     return r;
 }
 
-/* Of buffer number `i` of the list, by a rank. */
+/* The elements of buffer number `i` of the list that a rank writes. */
 static elem_range range_of(const sbp_pieces *p, const int64_t *before, int32_t i, int64_t rank,
                            int64_t ranks) {
     int32_t buffer = p->list[i].buffer;

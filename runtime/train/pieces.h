@@ -41,9 +41,9 @@ bool sbp_pieces_exist(sbp_arena *arena, const char *directory);
 sbp_status sbp_pieces_open(sbp_pieces *pieces) SBP_CHECKED;
 /* What this process has of all buffers, of files that are open. */
 sbp_status sbp_pieces_load(sbp_pieces *pieces) SBP_CHECKED;
-/* Values that are loaded into a state of this name: finite, and of squares ("_sq") or of the largest of a block
- * ("_absmax") not negative. Another would make a later loss NaN, or keep its weight where it is, for which the data
- * are not to blame: SBP_INPUT, naming the tensor. */
+/* Values that are loaded into a state of this name: finite, and of squares ("_sq") or of the largest of a
+ * block ("_absmax") not negative. Another would make a later loss NaN, or keep its weight where it is, for
+ * which the data are not to blame: SBP_INPUT, naming the tensor. */
 sbp_status sbp_state_check(sbp_diag *diag, const sbp_weight *weight, const char *name, sbp_dtype dtype,
                            const void *values, int64_t count) SBP_CHECKED;
 /* Closes what is open, after the guard. */

@@ -85,7 +85,8 @@ bool sbp_rundir_is_leftover(const char *name);
 /* Whether the path still leads to the open directory; where not, `now` says where that is, "" where it was
  * removed. What cannot be found out counts as yes. */
 bool sbp_rundir_is_in_place(const sbp_rundir *dir, char *now, size_t size);
-/* Whether the file of the lock that is held is still there: where not, somebody removes what the run writes. */
+/* Whether the file of the lock that is held is still there: where not, somebody removes what the run
+ * writes. */
 bool sbp_rundir_has_lock(const sbp_rundir *dir);
 
 #endif

@@ -52,7 +52,7 @@ typedef struct sbp_sketch {
     double *buffer;
 } sbp_sketch;
 
-/* Bytes that a sketch takes, of a plan with so many trained parameters. */
+/* Bytes that a sketch of a plan takes: a multiple of its number of trained parameters. */
 int64_t sbp_sketch_bytes(const sbp_plan *plan, bool pieces);
 /* pieces: keeps them. */
 sbp_status sbp_sketch_create(sbp_diag *diag, const sbp_plan *plan, sbp_dtype dtype, bool pieces,

@@ -20,7 +20,7 @@ static int32_t find_output(const sbp_program *program, const char *name) {
     return -1;
 }
 
-/* What a scoring does without, and the executor wants to have been set. */
+/* Sets scalars that scoring does not use; the executor needs them set. */
 static void set_unknown(const sbp_trainer *t) {
     const sbp_prepare *prepare = t->program->prepare;
     sbp_executor_set_scalar(t->executor, SBP_MISMATCHED_LOGPS, 0);
@@ -120,8 +120,8 @@ static sbp_status clear_results(sbp_trainer *t, sbp_diag *diag) {
     return sbp_executor_fill_role(t->executor, SBP_ROLE_RESULT, 0, diag);
 }
 
-/* Of micro-batches, on all ranks. The norm of the gradients, which are brought together before, is that of
- * all on each. */
+/* Reads what micro-batches have summed up, over all ranks. Every rank has the whole norm, for gradients are
+ * brought together before. */
 static sbp_status read_results(sbp_trainer *t, sbp_diag *diag) {
     int32_t count = t->program->output_count;
     for (int32_t i = 0; i < count; i++)
@@ -419,7 +419,7 @@ static sbp_status visit_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan
     return status;
 }
 
-/* Of a program that keeps them; else the dump's own hook takes them. */
+/* Dumps gradients of a program that keeps them; else the dump's own hook takes them. */
 static sbp_status dump_gradient(void *user, const sbp_gradient *gradient, bool *skip, sbp_diag *diag) {
     *skip = true;
     return sbp_gradient_dump_take(user, gradient->parameter, gradient->buffer, diag);

@@ -7,7 +7,7 @@
  * runs first, on all the data of the step or evaluation: its numbers are scalars of that name. A scoring does
  * without, and results that read of it say nothing then.
  *
- * Of several ranks, which all call the same functions with the same data and settings, each runs the
+ * With several ranks, which all call the same functions with the same data and settings, each runs the
  * micro-batches that the packer gives it; in the last, of which scalar part.last says 1, the program brings
  * the gradients together; one that has none runs one without documents. What is said of a step, an evaluation
  * or a scoring is of all ranks and the same on each, failures for numbers that are not finite too. They stop
@@ -92,7 +92,8 @@ sbp_status sbp_trainer_dump_gradients(sbp_trainer *trainer, sbp_diag *diag, cons
                                       const sbp_dataset *data, const int64_t *rows, int64_t row_count,
                                       const char *path, sbp_dtype dtype) SBP_CHECKED;
 
-/* Likewise each to `take`, which says that it is left out of the update. Of one rank; gradients begin at 0. */
+/* Likewise gives each gradient to `take`, which says that it is left out of the update. For one rank;
+ * gradients begin at 0. */
 sbp_status sbp_trainer_gradients(sbp_trainer *trainer, sbp_diag *diag, const sbp_plan *plan,
                                  const sbp_dataset *data, const int64_t *rows, int64_t row_count,
                                  sbp_flush_hook take, void *user) SBP_CHECKED;

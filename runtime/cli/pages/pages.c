@@ -1,5 +1,5 @@
-/* pages.c: writes what is installed beside the two programs: `pages KIND PROGRAM FILE`, KIND: man, bash, zsh, fish. Run
- * while building. */
+/* pages.c: writes what is installed beside the two programs: `pages KIND PROGRAM FILE`, KIND: man, bash, zsh,
+ * fish. Run while building. */
 #include <stdio.h>
 #include <string.h>
 

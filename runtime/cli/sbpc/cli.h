@@ -102,8 +102,9 @@ void sbp_cli_net_line(const sbp_program *program, const sbp_target_info *target,
 void sbp_cli_write_net(sbp_json_writer *j, const sbp_program *program, const sbp_target_info *target);
 void sbp_cli_write_traffic(sbp_json_writer *w, const sbp_traffic *traffic, const double *busy);
 
-/* What holds the memory of a plan when most of it is held: names of roles.def, gaps between buffers, and, last on the
- * device, the process itself; together they are all of the space. Plans carry it, and every page shows it. */
+/* What holds the memory of a plan when most of it is held: names of roles.def, gaps between buffers, and,
+ * last on the device, the process itself; together they are all of the space. Plans carry it, and every page
+ * shows it. */
 typedef struct sbp_category {
     const char *name;
     int64_t bytes;
@@ -114,10 +115,11 @@ typedef struct sbp_account {
 } sbp_account;
 sbp_status sbp_cli_account(sbp_arena *arena, sbp_diag *diag, const sbp_program *program, int64_t alignment,
                            int64_t process_bytes, sbp_account *out) SBP_CHECKED;
-/* The device's, as text: "parameters 0.51 GiB, ..": what has a hundredth of the arena or more, without the process. */
+/* The device's, as text: "parameters 0.51 GiB, ..": what has a hundredth of the arena or more,
+ * without the process. */
 void sbp_cli_memory_line(const sbp_account *account, sbp_text *out);
-/* {"device": {name: bytes}, "host": .., "disk": ..}: what is held, without a key as the root; and all names of the
- * device's, with zeros. */
+/* {"device": {name: bytes}, "host": .., "disk": ..}: what is held, without a key as the root; and all names
+ * of the device's, with zeros. */
 void sbp_cli_write_account(sbp_json_writer *w, const char *key, const sbp_account *account);
 void sbp_cli_write_categories(sbp_json_writer *w, const char *key, const sbp_account *account);
 

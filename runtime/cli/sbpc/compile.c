@@ -227,7 +227,8 @@ static int64_t number_or_auto(const sbp_options *o, sbp_option_id id) {
     return sbp_options_int(o, id) > 0 ? sbp_options_int(o, id) : SBP_AUTO;
 }
 
-/* "states", "states:disk", "states:host:12", of so many characters; false: none of these. */
+/* Reads "states", "states:disk" or "states:host:12", `length` characters of text; false: it is
+ * none of these. */
 static bool read_placement(sbp_schedule_request *w, const char *text, size_t length) {
     size_t name = strcspn(text, "+:");
     int class = 0;

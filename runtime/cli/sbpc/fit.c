@@ -13,7 +13,8 @@
 #include "frontends/formats/files/hub_fetch.h"
 #include "ir/base/machine.h"
 
-/* Of a refusal: what a person would wait for is worth more than remedies that nobody takes. */
+/* Evaluations for a refusal's remedies: what a person would wait for is worth more than remedies that
+ * nobody takes. */
 enum { TRIES_FOR_REMEDIES = 600 };
 
 /* ---- what is asked for ------------------------------------------------------------------------------- */

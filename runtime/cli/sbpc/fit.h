@@ -1,5 +1,5 @@
-/* fit.h: sbpc fit: models x cards x kinds x lengths, each planned as compile would plan it for a device profile:
- * fit.c plans, fit_text.c and fit_page.c say what came of it. */
+/* fit.h: sbpc fit: models x cards x kinds x lengths, each planned as compile would plan it for a device
+ * profile: fit.c plans, fit_text.c and fit_page.c say what came of it. */
 #ifndef SBP_RUNTIME_CLI_SBPC_FIT_H
 #define SBP_RUNTIME_CLI_SBPC_FIT_H
 
@@ -23,8 +23,9 @@ typedef struct sbp_fit_cell {
     const char *reason;    /* why it does not fit */
     const sbp_remedy *remedies;
     int32_t remedy_count;
-    /* The cheapest change by which it fits, as options of compile; NULL: none is known. What trains the same on as
-     * many tokens comes first, by its seconds; then fewer tokens, then another kind, then another optimizer. */
+    /* The cheapest change by which it fits, as options of compile; NULL: none is known. What trains the same
+     * on as many tokens comes first, by its seconds; then fewer tokens, then another kind, then another
+     * optimizer. */
     const char *change;
     int64_t change_tokens;
     double change_seconds;

@@ -1,6 +1,6 @@
-/* fit_page.c: what sbpc fit found as a page: one file, in which a policy forbids whatever would be loaded, and all
- * scripts but the one that sorts and filters, by its hash. Without scripts the whole table is there. Light or dark
- * as the reader's browser is; all text is escaped. */
+/* fit_page.c: what sbpc fit found as a page: one file, in which a policy forbids whatever would be loaded,
+ * and all scripts but the one that sorts and filters, by its hash. Without scripts the whole table is there.
+ * Light or dark as the reader's browser is; all text is escaped. */
 #include <stdio.h>
 #include <string.h>
 

@@ -111,7 +111,7 @@ void sbp_fit_describe(const sbp_fit *f, sbp_text *out) {
     char memory[32], host[32];
     const sbp_options *o = f->options;
     sbp_text_add(out,
-                 "Seconds of a step of one document of so many tokens, planned by a cost model: nothing was "
+                 "Seconds of a step of one document of that length, planned by a cost model: nothing was "
                  "run. no: it "
                  "does not fit. longest: tokens of the longest document that fits, whatever the model was "
                  "made for. lora: adapters as --lora "

@@ -193,7 +193,7 @@ static int bands(picture *p, int64_t process_bytes) {
     return number;
 }
 
-/* A round number of which at most five are in so many bytes. */
+/* A round number of bytes that goes into `bytes` at most five times. */
 static double tick_of(double bytes) {
     static const double round[] = {1, 2, 5, 10, 20, 50, 100, 200, 500};
     double unit = 1;

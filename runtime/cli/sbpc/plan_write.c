@@ -198,7 +198,7 @@ static const char *estimate_tree(const sbp_compilation *c, const sbp_useful_work
     return t.text.data;
 }
 
-/* Of a setting of the objective: what was given, or its own. */
+/* Writes a setting of the objective: what was given, or the objective's own value. */
 static void write_setting(sbp_json_writer *w, const sbp_compilation *c, const sbp_setting *setting) {
     const sbp_option *option = sbp_option_setting(setting->name);
     double value = sbp_options_given(c->options, option->id) ? sbp_options_double(c->options, option->id)

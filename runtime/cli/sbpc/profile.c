@@ -126,8 +126,8 @@ static void simplify(const char *word, char *out, size_t size) {
     out[n] = 0;
 }
 
-/* The one that is called so but for its memory ("4090", "L4"), else whose name has all of the word in it ("A100 40GB");
- * -1: none or several. */
+/* The one that is called so but for its memory ("4090", "L4"), else whose name has all of the word in it
+ * ("A100 40GB"); -1: none or several. */
 static int find_like(const char *name) {
     char wanted[64], known[64], part[64];
     int found = -1, called = -1, count = 0, named = 0;

@@ -7,7 +7,7 @@
 #include "passes/planner/cost.h"
 #include "runtime/cli/sbpc/cli.h"
 
-/* Of so many ranks. */
+/* What a number of ranks comes to. */
 typedef struct scale_count {
     int64_t ranks;
     const char *refused; /* why there is no plan; NULL: there is one */
@@ -60,7 +60,7 @@ static bool is_one_of(const char *arg, const char *const *list, int count) {
     return false;
 }
 
-/* What a run of so many ranks is compiled with. A group of more ranks than there are is all of them. */
+/* What a run of a->out->ranks ranks is compiled with. A group of more ranks than there are is all of them. */
 static sbp_status options_of(const attempt *a, const sbp_options **out) {
     static const char *const of_several[] = {"zero",         "shard-group",      "keep-gathered",
                                              "reduce-dtype", "context-parallel", "context-exchange"};
@@ -320,7 +320,7 @@ static void print_json(const scale *s, sbp_text *out) {
 
 /* ---- the command ------------------------------------------------------------------------------------ */
 
-/* Whether so many ranks are whole groups, as options want them; those of one rank are not asked. */
+/* Whether `ranks` ranks are whole groups, as options want them; a single rank always is. */
 static bool has_whole_groups(const scale *s, int64_t ranks) {
     bool whole = true;
     for (int32_t i = 0; i < s->arg_count && ranks > 1; i++) {

@@ -383,7 +383,7 @@ static void model_line(const sbp_compilation *c, sbp_text *out) {
                  c->objective);
 }
 
-/* Of a run: what is trained, whether it fits, how long a step takes, what would be better. */
+/* Sums up a run: what is trained, whether it fits, how long a step takes, what would be better. */
 static sbp_status add_short_lines(sbp_compilation *c, sbp_text *out) {
     const char *placement = sbp_planner_placement(c->arena, &c->estimate.schedule, "offloaded  ");
     SBP_TRY(find_advice(c));

@@ -11,8 +11,8 @@
 #include "runtime/train/sketch.h"
 
 /* What the rounding of the type does once, by flipped last bits of weights, is multiplied by this: all
- * numbers between are rounded too, and sums in another order; and an estimate of an error by this. What is wrong
- * is off by thousands of times the former in fp32, and by as much as there is in bf16. */
+ * numbers between are rounded too, and sums in another order; and an estimate of an error by this. What is
+ * wrong is off by thousands of times the former in fp32, and by as much as there is in bf16. */
 #define SBP_CHECK_ROUNDING 16.0
 #define SBP_CHECK_ESTIMATE 4.0
 

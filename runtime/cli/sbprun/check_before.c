@@ -1,4 +1,5 @@
-/* check_before.c: --check: a check before the first step, by a process of its own, whose memory is gone then. */
+/* check_before.c: --check: a check before the first step, by a process of its own, whose memory
+ * is gone then. */
 #include <string.h>
 
 #include "runtime/cli/sbprun/child.h"

@@ -1,5 +1,5 @@
-/* check_schedule.c: gradients of a short micro-batch by the plan, and by the plan of the same model and options
- * whose backward keeps everything. */
+/* check_schedule.c: gradients of a short micro-batch by the plan, and by the plan of the same model and
+ * options whose backward keeps everything. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,8 +104,8 @@ static void cannot(sbp_check *check, const char *what, const char *text) {
                                         .verdict = SBP_VERDICT_UNCHECKED});
 }
 
-/* Whether gradients are kept in bf16: flipped last bits of weights may then change none of their numbers, where
- * another order of sums changes one. */
+/* Whether gradients are kept in bf16: flipped last bits of weights may then change none of their numbers,
+ * where another order of sums changes one. */
 static bool keeps_bf16(const sbp_program *p) {
     for (int32_t b = 0; b < p->buffer_count; b++)
         if (p->buffers[b].role == SBP_ROLE_GRAD && p->buffers[b].dtype == SBP_BF16)
@@ -113,8 +113,8 @@ static bool keeps_bf16(const sbp_program *p) {
     return false;
 }
 
-/* What rounding makes of a gradient: what flipped bits do to it. A few numbers may not have seen these: no less
- * than they do to most of its kind, nor than its last bits; in bf16 those of one number. */
+/* What rounding makes of a gradient: what flipped bits do to it. A few numbers may not have seen these: no
+ * less than they do to most of its kind, nor than its last bits; in bf16 those of one number. */
 static double rounding_of(const sbp_check *check, bool bf16, int32_t t, double norm) {
     double found = sbp_sketch_difference(check->plain, check->rounded, t);
     double kind = check->noise[check->plain->tensors[t].kind],

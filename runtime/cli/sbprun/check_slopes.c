@@ -7,8 +7,8 @@
 #include "runtime/cli/sbprun/check.h"
 #include "runtime/train/nudge.h"
 
-/* Shares of the loss by which a step is to change it: no less than many times what rounding does, no more than
- * what is still nearly straight; and the longest step, as a share of the weights. */
+/* Shares of the loss by which a step is to change it: no less than many times what rounding does, no more
+ * than what is still nearly straight; and the longest step, as a share of the weights. */
 static const double LEAST_CHANGE = 1e-4, MOST_CHANGE = 3e-2, ROUNDINGS = 2000, LONGEST = 0.03, BENT = 1.2;
 
 typedef struct slopes {
@@ -104,8 +104,8 @@ static double off(const estimate *e) {
     return fabs(e->value - 1);
 }
 
-/* Shorter steps, where the loss is too curved for these, or is not what gradients say; as long as rounding lets
- * one see. */
+/* Shorter steps, where the loss is too curved for these, or is not what gradients say; as long as rounding
+ * lets one see. */
 static bool wants_shorter(const estimate *e) {
     return (!(off(e) <= e->error) || is_blurred(e)) && 8 * e->rounding * SBP_CHECK_ESTIMATE < 0.1;
 }
@@ -137,8 +137,8 @@ static void judge(const slopes *s, int32_t kind, const estimate *e) {
     sbp_check_add(check, &f);
 }
 
-/* Where the loss jumps an estimate is only as wrong as shorter steps say, too: a wrong gradient is as wrong in
- * those, and a jump is not. */
+/* Where the loss jumps an estimate is only as wrong as shorter steps say, too: a wrong gradient is as wrong
+ * in those, and a jump is not. */
 static sbp_status estimate_kind(const slopes *s, const sbp_nudge *nudge, double noise, estimate *out) {
     enum { MOST_TRIES = 4 };
     double size = fmax(fabs(s->loss), 0.1);
@@ -157,8 +157,8 @@ static sbp_status estimate_kind(const slopes *s, const sbp_nudge *nudge, double 
     }
     if (off(out) <= out->error)
         return SBP_OK;
-    /* Two lengths may be off by as much as each other by chance, where the loss is curved or has few bits: another
-     * two say so, unless the gradient is wrong. */
+    /* Two lengths may be off by as much as each other by chance, where the loss is curved or has few bits:
+     * another two say so, unless the gradient is wrong. */
     estimate again;
     SBP_TRY(estimate_at(s, nudge, 0.6 * out->step, noise, &again));
     out->error = fmax(fmax(out->error, again.error), SBP_CHECK_ESTIMATE * fabs(again.value - out->value));
@@ -214,8 +214,8 @@ static sbp_status all_kinds(slopes *s) {
     return SBP_OK;
 }
 
-/* Losses with a factor that depends on weights and has no derivative, so that they do not change as their gradients
- * say. */
+/* Losses with a factor that depends on weights and has no derivative, so that they do not change as their
+ * gradients say. */
 static const char *const with_constants[] = {"dft", "cispo", "vespo"};
 
 /* NULL: they can be. */

@@ -129,7 +129,8 @@ static long number_in(const char *device, const char *name) {
     return number;
 }
 
-/* Cards of the machine by their makers, whatever drivers say. Below a guard, which must not find the folder open. */
+/* Cards of the machine by their makers, whatever drivers say. Below a guard, which must not find
+ * the folder open. */
 static void look_at_cards(doctor_job *job) {
     static const struct maker {
         long id;

@@ -368,7 +368,8 @@ static sbp_status check_arguments(const sbp_world *world) {
     return SBP_OK;
 }
 
-/* Of several ranks one has it, and passes it on where it is all of the data. */
+/* Checks what standard input can be used for. With several ranks one has it, and passes it on where it is all
+ * of the data. */
 static sbp_status check_stdin(const sbp_world *world, const sbp_session *session) {
     if (world->place.count > 1 && session->model && reads_stdin(world) &&
         !sbp_options_given(world->options, SBP_OPT_SEQ_LEN))
@@ -385,7 +386,7 @@ static sbp_status check_stdin(const sbp_world *world, const sbp_session *session
     return SBP_OK;
 }
 
-/* Of `sbprun check`: what runs as a whole do is not for it. */
+/* Refuses options that `sbprun check` cannot take, as nothing is trained or written. */
 static sbp_status check_check(const sbp_world *world) {
     static const sbp_option_id refused[] = {SBP_OPT_RESUME, SBP_OPT_DUMP_GRADIENTS, SBP_OPT_SCORE,
                                             SBP_OPT_MERGE,  SBP_OPT_DRY_RUN,        SBP_OPT_PUBLISH};

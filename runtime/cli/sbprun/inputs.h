@@ -1,8 +1,8 @@
 /* inputs.h: the data of a run: where rows come from, the rows, and which of them a step takes.
  *
- * Owner: sbp_command_run; data sets, sampler and stream are freed by sbp_inputs_close. Lifetime: data are read
- * before the plan is there (`sbprun MODEL`) or after, and stay until the end; those of a stream until its next
- * step is read. One thread uses it; the source of a stream is read on this one, too.
+ * Owner: sbp_command_run; data sets, sampler and stream are freed by sbp_inputs_close. Lifetime: data are
+ * read before the plan is there (`sbprun MODEL`) or after, and stay until the end; those of a stream until
+ * its next step is read. One thread uses it; the source of a stream is read on this one, too.
  */
 #ifndef SBP_RUNTIME_CLI_SBPRUN_INPUTS_H
 #define SBP_RUNTIME_CLI_SBPRUN_INPUTS_H
@@ -43,7 +43,7 @@ sbp_loss_on sbp_run_loss_on(const sbp_options *options);
 sbp_status sbp_run_load_data(sbp_world *world, sbp_inputs *inputs, sbp_session *session) SBP_CHECKED;
 /* --data of a model, before it is compiled: into inputs->data. */
 sbp_status sbp_run_load_raw(sbp_world *world, sbp_inputs *inputs, sbp_session *session) SBP_CHECKED;
-/* Of a stream, the rows of its next step: inputs->data, NULL when it has ended. */
+/* The rows of a stream's next step, into inputs->data; NULL when the stream has ended. */
 sbp_status sbp_run_load_step(const sbp_world *world, sbp_inputs *inputs) SBP_CHECKED;
 void sbp_inputs_close(sbp_inputs *inputs);
 /* With --share-prompt, sbp_packer.counted; SBP_USAGE where prompts cannot be shared. */
@@ -59,7 +59,8 @@ sbp_status sbp_run_plan_inner(const sbp_world *world, sbp_session *session) SBP_
 /* inputs->rows of the next step, with what the plan reads of older weights; *end: there are none. */
 sbp_status sbp_run_next_rows(sbp_world *world, sbp_inputs *inputs, sbp_session *session, sbp_outputs *outputs,
                              bool *end) SBP_CHECKED;
-/* Of all rows of an evaluation, by the weights at hand: its ratios are 1. What rows say themselves stays. */
+/* Scores all rows of an evaluation by the weights at hand, so that its ratios are 1. What rows say
+ * themselves stays. */
 sbp_status sbp_run_score_evaluation(const sbp_world *world, sbp_session *session,
                                     sbp_dataset *data) SBP_CHECKED;
 /* Likewise of all rows, also what the plan can do without: then ratios say what weights that change do. */

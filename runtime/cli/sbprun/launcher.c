@@ -218,7 +218,7 @@ static void watch(launcher *l, const sigset_t *mask) {
     }
 }
 
-/* Of the exit status of a shell, or of mpirun. */
+/* Describes the exit status of a shell, or of mpirun. */
 static void describe_end(char *out, size_t size, int status) {
     if (status > 128)
         snprintf(out, size, "ended by signal %d (%s)", status - 128, strsignal(status - 128));
@@ -233,7 +233,8 @@ static const rank_process *find_rank(const launcher *l, int32_t rank) {
     return NULL;
 }
 
-/* Of ranks that others waited for, those that did not say so of another before these ended all. */
+/* Names the ranks that others waited for: those that did not start, or did not end within SBP_IN_VAIN_SECONDS
+ * of the first that did. */
 static sbp_status name_silent(const launcher *l) {
     double first = INFINITY;
     for (int32_t i = 0; i < l->come; i++)

@@ -19,8 +19,8 @@
  * all. The status of the first that failed. */
 sbp_status sbp_launch(sbp_diag *diag, int32_t count, bool input, int argc, char *const *argv) SBP_CHECKED;
 
-/* Whether ranks can be started here: this build has the transport of MPI, and mpirun (its path, in the arena) is where
- * commands are. why: what wants to, first in the message. */
+/* Whether ranks can be started here: this build has the transport of MPI, and mpirun (its path, in the arena)
+ * is where commands are. why: what wants to, first in the message. */
 sbp_status sbp_launch_check(sbp_arena *arena, sbp_diag *diag, const char *why,
                             const char **mpirun) SBP_CHECKED;
 

@@ -110,8 +110,8 @@ typedef struct sbp_curve {
     int32_t count, eval_count;
 } sbp_curve;
 
-/* Numbers of OUT/metrics.jsonl by their keys, at most SBP_CURVE_VALUES: of training and of evaluations at most
- * 2 * most + 1 points, the first and the last among them. */
+/* Numbers of OUT/metrics.jsonl by their keys, at most SBP_CURVE_VALUES: of training and of evaluations at
+ * most 2 * most + 1 points, the first and the last among them. */
 sbp_status sbp_run_read_curve(const sbp_world *world, const sbp_outputs *outputs, const char *const *keys,
                               int32_t key_count, int32_t most, sbp_curve *out) SBP_CHECKED;
 
@@ -139,7 +139,8 @@ sbp_run_account sbp_run_account_of(const sbp_world *world, const sbp_session *se
 sbp_status sbp_run_write_card(const sbp_world *world, const sbp_inputs *inputs, const sbp_session *session,
                               const sbp_outputs *outputs) SBP_CHECKED;
 
-/* Settings that may be shown to anybody, of those that were given: numbers and words of options. Below a guard. */
+/* Settings that may be shown to anybody, of those that were given: numbers and words of options.
+ * Below a guard. */
 typedef void (*sbp_setting_visitor)(void *user, const char *name, const char *value);
 void sbp_run_each_setting(const sbp_world *world, const sbp_session *session, sbp_setting_visitor visit,
                           void *user);
@@ -160,7 +161,7 @@ const char *sbp_run_offload_dir(const sbp_world *world, const sbp_outputs *outpu
  * arena has its space already. */
 sbp_status sbp_run_check_space(const sbp_world *world, const sbp_session *session,
                                const sbp_outputs *outputs) SBP_CHECKED;
-/* Of the disk arena, since the run's first step. */
+/* Bytes read from and written to the disk arena since the run's first step. */
 void sbp_run_disk_traffic(const sbp_world *world, const sbp_outputs *outputs, int64_t *read_bytes,
                           int64_t *written_bytes);
 /* Says what a step reads and writes, and how long a drive lasts at that; nothing where nothing is on disk. */

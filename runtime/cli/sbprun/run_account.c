@@ -1,5 +1,5 @@
-/* run_account.c: what holds the memory of a run, by the account that its plan carries (`sbpc inspect` prints the same);
- * the process with as many threads as this run has. */
+/* run_account.c: what holds the memory of a run, by the account that its plan carries (`sbpc inspect` prints
+ * the same); the process with as many threads as this run has. */
 #include <string.h>
 
 #include "backends/backends.h"
@@ -16,7 +16,7 @@ int64_t sbp_run_peak_planned(const sbp_world *world, const sbp_session *session)
            bytes_of_threads(world, session);
 }
 
-/* Of a file: what is no number of bytes is left out. */
+/* A number of bytes out of a file; 0 where it is none. */
 static int64_t read_bytes(const sbp_json *value) {
     bool right = value->kind == SBP_JSON_INT && value->integer > 0 && value->integer < INT64_C(1) << 48;
     return right ? value->integer : 0;

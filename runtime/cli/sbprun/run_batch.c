@@ -114,7 +114,7 @@ sbp_status sbp_run_keep_batch(const sbp_world *world, const sbp_inputs *inputs, 
     return SBP_OK;
 }
 
-/* Of the checkpoint that the run goes on from. */
+/* Takes the scored columns of the batch at hand from the checkpoint that the run goes on from. */
 static sbp_status take_kept(const sbp_world *world, const sbp_inputs *inputs, sbp_session *session) {
     sbp_run_state *s = &session->state;
     for (int i = 0; i < SBP_COUNT(scored); i++) {
@@ -136,8 +136,8 @@ static sbp_status take_kept(const sbp_world *world, const sbp_inputs *inputs, sb
 
 /* ---- rows -------------------------------------------------------------------------------------------- */
 
-/* The next step of the stream that has rows into inputs->data; *end: there is none. Steps without are answered
- * with the weights that are there, as somebody may wait for them. */
+/* The next step of the stream that has rows into inputs->data; *end: there is none. Steps without are
+ * answered with the weights that are there, as somebody may wait for them. */
 static sbp_status next_of_stream(sbp_world *world, sbp_inputs *inputs, sbp_session *session,
                                  sbp_outputs *outputs, bool *end) {
     for (bool found = false; !found;) {

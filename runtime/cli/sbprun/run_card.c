@@ -1,5 +1,5 @@
-/* run_card.c: the model card, README.md of a result, as the Hub shows it. It goes where the model goes: paths, and
- * what options hold that is no number or word of theirs, stay out of it. */
+/* run_card.c: the model card, README.md of a result, as the Hub shows it. It goes where the model goes:
+ * paths, and what options hold that is no number or word of theirs, stay out of it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,7 +95,8 @@ static const char *find_license(card *c, const char *directory) {
     return n > 0 && n < 60 && at[n] == '\n' ? sbp_arena_strndup(c->arena, at, n) : NULL;
 }
 
-/* The name of a data set that lies in a cache of the Hub: ../datasets--ORGANISATION--NAME/..; NULL: it does not. */
+/* The name of a data set that lies in a cache of the Hub: ../datasets--ORGANISATION--NAME/..;
+ * NULL: it does not. */
 const char *sbp_run_dataset_name(sbp_arena *arena, const char *path) {
     static const char mark[] = "/datasets--";
     char resolved[4096];
@@ -299,7 +300,7 @@ static void add_transformers(const sbp_session *session, card *c, const char *na
     sbp_text_add(&c->text, "```\n\n");
 }
 
-/* Of a module of torch that is in no library: by its own code. */
+/* Says how an adapter of a torch module that is in no library is used: by the module's own code. */
 static void add_module(card *c, const char *name) {
     if (c->adapter) {
         sbp_text_add(
@@ -318,7 +319,7 @@ static void add_module(card *c, const char *name) {
                  name);
 }
 
-/* Of a GGUF file, which PEFT does not open. */
+/* Says how an adapter of a GGUF file is used, which PEFT does not open. */
 static void add_gguf(card *c, const char *name) {
     const char *base = plain_name(c->arena, c->gguf);
     sbp_text_add(&c->text,

@@ -1,5 +1,5 @@
-/* run_curve.c: the numbers of metrics.jsonl as points to show: of training as many as are wanted, evaluations at their
- * own steps. */
+/* run_curve.c: the numbers of metrics.jsonl as points to show: of training as many as are wanted, evaluations
+ * at their own steps. */
 #include <math.h>
 
 #include "runtime/cli/sbprun/outputs.h"

@@ -59,8 +59,8 @@ static sbp_overlong overlong(const sbp_options *o) {
 
 /* ---- loading in turn --------------------------------------------------------------------------------- */
 
-/* Of several ranks of a host one tokenizes what is kept, with the cores of all, and the others map it. All
- * meet now and then until nobody is busy, so that none seems to be gone. */
+/* Where several ranks are on a host, one tokenizes what is kept, with the cores of all, and the others map
+ * it. All meet now and then until nobody is busy, so that none seems to be gone. */
 static sbp_status rendezvous(const sbp_world *world, bool *busy) {
     double count = *busy;
     sbp_status status = sbp_ranks_all_reduce(world->ranks, &count, 1, SBP_F64, world->diag);
@@ -448,8 +448,8 @@ static sbp_status model_tokenizer(load_job *job) {
     return sbp_tokenizer_load_optional(job->arena, job->world->diag, path, &job->tokenizer);
 }
 
-/* Of what tokenizer and special tokens are read from: small files by their content, a GGUF by what the system
- * knows. */
+/* A hash of what tokenizer and special tokens are read from: small files by their content, a GGUF file by its
+ * size, times and number (stat). */
 static uint64_t hash_model(load_job *job) {
     static const char *const names[] = {"tokenizer.json",
                                         "tokenizer_config.json",
@@ -559,7 +559,8 @@ static sbp_status check_steps(const sbp_world *world, sbp_inputs *inputs, const 
     return status;
 }
 
-/* Steps between two of what `every` is about; below 1 it is a part of all, rounded up as transformers has it. */
+/* Steps between two of what `every` is about; below 1 it is a part of all, rounded up as
+ * transformers has it. */
 static sbp_status steps_between(const sbp_world *world, const sbp_session *session, sbp_option_id every,
                                 int64_t *out) {
     const char *name = sbp_option_name(every);

@@ -25,7 +25,7 @@ static int64_t role_bytes(const sbp_program *p, sbp_role role) {
     return sum;
 }
 
-/* Of what is kept in blocks: bytes as it is kept, and as the numbers that the model at the end has. */
+/* What is kept in blocks, in bytes: as it is kept, and as the numbers that the model at the end has. */
 static void base_bytes(const sbp_plan *plan, const sbp_plan_info *info, int64_t *kept, int64_t *written) {
     *kept = *written = 0;
     for (int32_t t = 0; t < plan->tensors->count; t++) {
@@ -37,7 +37,7 @@ static void base_bytes(const sbp_plan *plan, const sbp_plan_info *info, int64_t 
     }
 }
 
-/* Of the tensors that the files of an adapter have. */
+/* Bytes of the tensors that the files of an adapter have. */
 static int64_t adapter_bytes(const sbp_plan *plan, const sbp_plan_info *info) {
     int64_t elems = 0;
     for (int32_t t = 0; t < plan->tensors->count; t++)
@@ -45,7 +45,7 @@ static int64_t adapter_bytes(const sbp_plan *plan, const sbp_plan_info *info) {
     return elems * (strcmp(info->meta.dtype, "fp64") == 0 ? 8 : 4);
 }
 
-/* Of a merged model in the type that the user wants, where he says so. */
+/* Bytes of a merged model in the type that the user wants; where he does not say, `otherwise`. */
 static int64_t merged_bytes(const sbp_plan *plan, const sbp_plan_info *info, int64_t otherwise) {
     int64_t elems = 0;
     for (int32_t t = 0; t < plan->tensors->count; t++)

@@ -34,7 +34,7 @@ static sbp_status read_card(hub_data *d) {
 
 /* ---- files ------------------------------------------------------------------------------------------ */
 
-/* Of files "x-00000-of-00003.parquet", as many as they say. */
+/* Whether files "x-00000-of-00003.parquet" are as many as they say. */
 static bool is_whole(const char *const *files, int32_t count) {
     for (int32_t i = 0; i < count; i++) {
         const char *of = strstr(files[i], "-of-");
@@ -101,8 +101,8 @@ static sbp_status find_files(hub_data *d, const char **out) {
     return SBP_OK;
 }
 
-/* NAME, NAME:CONFIG or NAME:CONFIG:SPLIT, where a part that is empty or not there leaves what is; false: it is
- * a path, or will be found to be none. *to: where the split begins, with its ':'. */
+/* NAME, NAME:CONFIG or NAME:CONFIG:SPLIT, where a part that is empty or not there leaves what is; false: it
+ * is a path, or will be found to be none. *to: where the split begins, with its ':'. */
 static bool parse_data_set(hub_data *d, const char *text, size_t *to) {
     size_t id = strcspn(text, ":"), config = text[id] ? id + 1 + strcspn(text + id + 1, ":") : id;
     *to = config;

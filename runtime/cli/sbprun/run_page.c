@@ -1,5 +1,5 @@
-/* run_page.c: report.html, a run as a page: one file, without scripts, which a policy in it forbids together with
- * everything that would be loaded. Light or dark as the reader's browser is. All text is escaped. */
+/* run_page.c: report.html, a run as a page: one file, without scripts, which a policy in it forbids together
+ * with everything that would be loaded. Light or dark as the reader's browser is. All text is escaped. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

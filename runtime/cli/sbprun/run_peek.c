@@ -1,5 +1,5 @@
-/* run_peek.c: the first row of each file of data, before a plan is made for them: compiling may take minutes, and
- * a row says at once that it is not what is trained here. */
+/* run_peek.c: the first row of each file of data, before a plan is made for them: compiling may take minutes,
+ * and a row says at once that it is not what is trained here. */
 #include <string.h>
 
 #include "runtime/cli/sbprun/inputs.h"

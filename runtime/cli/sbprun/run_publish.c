@@ -84,8 +84,8 @@ sbp_status sbp_run_open_publish(const sbp_world *world, const sbp_session *sessi
     return SBP_OK;
 }
 
-/* Steps that an earlier run published, but for the one that readers are pointed to, which goes when two newer ones
- * are there. What cannot be removed is a warning. */
+/* Steps that an earlier run published, but for the one that readers are pointed to, which goes when two newer
+ * ones are there. What cannot be removed is a warning. */
 static void remove_earlier(const sbp_world *world, sbp_outputs *outputs) {
     const sbp_rundir *dir = &outputs->published.dir;
     char latest[60] = "";

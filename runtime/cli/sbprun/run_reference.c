@@ -118,7 +118,7 @@ static sbp_status score_reference(const sbp_world *world, sbp_session *session, 
     return status;
 }
 
-/* Of what log-probabilities depend on besides weights and rows. */
+/* A hash of what log-probabilities depend on besides weights and rows. */
 static uint64_t hash_settings(const sbp_world *world, const sbp_session *session) {
     static const sbp_option_id settings[] = {SBP_OPT_TEMPERATURE};
     const char *config = session->info.meta.config ? session->info.meta.config : "";

@@ -1,4 +1,5 @@
-/* run_score.c: --score FILE: a line for each document, with its log-probabilities, in the order of the files. */
+/* run_score.c: --score FILE: a line for each document, with its log-probabilities, in the order
+ * of the files. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

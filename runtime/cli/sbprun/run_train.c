@@ -166,8 +166,8 @@ static sbp_status one_step(sbp_world *world, sbp_inputs *inputs, sbp_session *se
 /* Losses below it may have gradients that are 0 because they are learned. */
 static const double LEARNED = 1e-3;
 
-/* Gradients that are all exactly 0 though there is a loss, which then is what it is whatever the weights are:
- * mostly those of a step that was too large, and no step leads out of there. Where ratios to older weights
+/* Says that all gradients are exactly 0 although the loss is not: it does not depend on the trained weights.
+ * Mostly a step before was too large, and no step leads out of there. Where ratios to older weights
  * are clipped, that is as it should be. Said once, and counted for the end. */
 static void note_zero_gradients(const sbp_world *world, sbp_session *session, sbp_outputs *outputs,
                                 int64_t step) {

@@ -15,7 +15,7 @@
 #include "runtime/train/lr.h"
 #include "runtime/train/trainer.h"
 
-/* Of a stream: enough never to be reached, and for sums. */
+/* The number of steps of a stream, which is unknown: enough never to be reached, and for sums. */
 #define SBP_STEPS_UNKNOWN (INT64_C(1) << 60)
 
 struct sbp_session {
@@ -107,7 +107,7 @@ sbp_status sbp_run_score_mismatched(const sbp_world *world, sbp_session *session
 
 /* ---- run_score.c ------------------------------------------------------------------------------------- */
 
-/* Of all documents of the data, by the weights at hand, into a file that rank 0 writes. */
+/* Scores all documents of the data by the weights at hand, into a file that rank 0 writes. */
 sbp_status sbp_run_score(sbp_world *world, const sbp_inputs *inputs, sbp_session *session,
                          const char *path) SBP_CHECKED;
 

@@ -13,7 +13,7 @@
 /* Open MPI 4 and 5, MPICH. */
 static const char *const names[] = {"mpirun",  "mpiexec", "orterun",       "orted",
                                     "prterun", "prted",   "mpiexec.hydra", "hydra_pmi_proxy"};
-/* Of ancestors: shells and wrappers lie between. */
+/* Processes to look through, from the parent up: shells and wrappers lie between. */
 enum { MOST_ANCESTORS = 8 };
 /* Open MPI needs some four to end its ranks. LAST: from asking it to end to ending it. */
 enum { LEAST_SECONDS = 5, MOST_SECONDS = 10, LAST_SECONDS = 3 };

@@ -21,7 +21,7 @@
 #include "runtime/cli/sbprun/starter.h"
 #include "runtime/cli/sbprun/world.h"
 
-/* Of numbers that ranks tell each other as doubles. */
+/* The bits of numbers that ranks tell each other as doubles. */
 #define EXACT_BITS (((uint64_t)1 << 53) - 1)
 
 /* ---- joining and leaving ---------------------------------------------------------------------------- */

@@ -58,7 +58,8 @@ sbp_status sbp_world_largest(sbp_world *world, int64_t *value) SBP_CHECKED;
 
 /* How many there are, over what, and why; alone, nothing. */
 void sbp_world_say(const sbp_world *world);
-/* *launch: how many are to be started, 0: none. out: where a run that goes on says how many it has, or NULL. */
+/* *launch: how many are to be started, 0: none. out: where a run that goes on says how many it
+ * has, or NULL. */
 sbp_status sbp_world_count_ranks(sbp_world *world, const char *out, int32_t *launch) SBP_CHECKED;
 /* Whether all see what rank 0 writes in a directory; where they must, SBP_IO if one does not. Alone, or with
  * NULL, false. */

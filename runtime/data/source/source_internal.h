@@ -80,7 +80,7 @@ void sbp_row_budget_end(const sbp_row_budget *budget);
 
 /* ---- trees ------------------------------------------------------------------------------------------ */
 
-/* Of a list in a row of Parquet or Arrow, where few bytes can stand for many items. */
+/* The most items of a list in a row of Parquet or Arrow, where few bytes can stand for many items. */
 enum { SBP_MOST_ITEMS = 1 << 23 };
 
 /* Lists and objects that grow while they are read. Nodes move when they do; what names them in messages does

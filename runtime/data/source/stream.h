@@ -30,8 +30,8 @@ typedef struct sbp_stream {
 
 enum { SBP_STREAM_BYTES = 1 << 18 };
 
-/* fd: read on from where it is; `owns`: close closes it. The first SBP_STREAM_BYTES, if there are so many,
- * are there afterwards; of what begins as an object of JSON, some. Closes fd when it fails and owns it. */
+/* fd: read on from where it is; `owns`: close closes it. Afterwards the first SBP_STREAM_BYTES are there, or
+ * all, if there are fewer; if it begins as an object of JSON, some. Closes fd when it fails and owns it. */
 sbp_status sbp_stream_open(sbp_diag *diag, const char *name, int fd, bool owns, sbp_stream **out) SBP_CHECKED;
 /* The same of what a reader brings, which outlives the stream. */
 sbp_status sbp_stream_open_reader(sbp_diag *diag, const char *name, const sbp_reader *reader,
