@@ -9,7 +9,8 @@
 typedef enum sbp_backend_is {
     SBP_BACKEND_HOST = 1,     /* the processor that this process runs on, in the host's memory */
     SBP_BACKEND_HAS_TF32 = 2, /* --tf32: multiplies fp32 rounded to 10 bits of mantissa */
-    SBP_BACKEND_TUNES = 4     /* --tune: has several ways to compute a matmul */
+    SBP_BACKEND_TUNES = 4,    /* --tune: has several ways to compute a matmul */
+    SBP_BACKEND_UNLISTED = 8  /* trains nothing: found by its name alone */
 } sbp_backend_is;
 
 typedef struct sbp_backend {

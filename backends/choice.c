@@ -137,7 +137,7 @@ static sbp_status find_here(const sbp_choice_request *request, sbp_diag *diag, s
     for (int32_t i = 0; i < BACKENDS && status == SBP_OK; i++) {
         const sbp_backend *backend = sbp_backend_at(i);
         bool asked = any || strcmp(request->backend, backend->name) == 0;
-        if (backend->is & SBP_BACKEND_HOST)
+        if (backend->is & (SBP_BACKEND_HOST | SBP_BACKEND_UNLISTED))
             continue;
         backends[count] = (sbp_choice_backend){.name = backend->name,
                                                .title = backend->title,

@@ -15,9 +15,10 @@ static const sbp_device_class *const classes[] = {
 
 /* The host's processor comes last. */
 const sbp_device_class *sbp_device_at(int32_t index) {
+    const unsigned asked = SBP_BACKEND_HOST | SBP_BACKEND_UNLISTED;
     for (unsigned host = 0; host <= SBP_BACKEND_HOST; host++)
         for (int32_t i = 0; i < SBP_COUNT(classes); i++)
-            if (classes[i] && (sbp_backend_at(i)->is & SBP_BACKEND_HOST) == host && index-- == 0)
+            if (classes[i] && (sbp_backend_at(i)->is & asked) == host && index-- == 0)
                 return classes[i];
     return NULL;
 }

@@ -8,7 +8,7 @@
 const sbp_device_class *sbp_device_find(const char *backend);
 /* How ranks meet that have no MPI; NULL when no kind of device can do that. */
 const struct sbp_transport *sbp_device_transport(void);
-/* NULL after the last. */
+/* Those that are listed; NULL after the last. */
 const sbp_device_class *sbp_device_at(int32_t index);
 
 #endif

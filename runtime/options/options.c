@@ -120,12 +120,11 @@ static sbp_status assign_alias(sbp_options *o, sbp_diag *diag, const option_sett
 
 bool sbp_options_leaves_default(sbp_options *o, const option_setting *s, const option_target *t,
                                 const char *text) {
-    bool later;
     const sbp_option *option = t->index >= 0 ? sbp_option_at(t->index) : NULL;
     if (!option || (!s->config && !t->alias))
         return false;
     bool leaves = (t->alias && !*map_value(o->arena, t->alias, text)) ||
-                  (sbp_option_is_blank(text) && !sbp_option_is_word(option, text, &later));
+                  (sbp_option_is_blank(text) && !sbp_option_is_word(option, text));
     o->values[t->index].left |= leaves;
     return leaves;
 }

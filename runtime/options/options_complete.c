@@ -37,12 +37,12 @@ static option_takes takes_of(sbp_arena *arena, const sbp_option *option) {
                           .maybe_nothing = strncmp(option->values, "on|off", 6) == 0};
     const char *at = NULL, *begin;
     size_t length;
-    bool later;
+    bool hidden;
     sbp_text words;
     sbp_text_init(&words, arena);
-    while (sbp_option_alternative(option->values, &at, &begin, &length, &later)) {
+    while (sbp_option_alternative(option->values, &at, &begin, &length, &hidden)) {
         takes.files |= is_path(begin, length);
-        if (!later && is_word(begin, length))
+        if (!hidden && is_word(begin, length))
             sbp_text_add(&words, "%s%.*s", words.length ? " " : "", (int)length, begin);
     }
     if (option->id == SBP_OPT_HELP) {

@@ -12,13 +12,13 @@
 
 enum { HELP_COLUMN = 34, HELP_WIDTH = 98 };
 
-/* "N|auto" without what is not built. */
+/* "N|auto" without what is hidden. */
 static void add_values(sbp_text *out, const sbp_option *option, const char *separator) {
     const char *at = NULL, *begin;
     size_t length;
-    bool later, first = true;
-    while (sbp_option_alternative(option->values, &at, &begin, &length, &later)) {
-        if (later)
+    bool hidden, first = true;
+    while (sbp_option_alternative(option->values, &at, &begin, &length, &hidden)) {
+        if (hidden)
             continue;
         sbp_text_add(out, "%s%.*s", first ? "" : separator, (int)length, begin);
         first = false;
@@ -136,9 +136,12 @@ bool sbp_option_first_at(int32_t index, sbp_phase *command, const char **name, c
 static const char *words_of(sbp_arena *arena, const sbp_option *option) {
     sbp_text out;
     sbp_text_init(&out, arena);
-    const char *last = NULL, *word;
-    for (int32_t i = 0; (word = sbp_option_word(arena, option, i)); i++) {
-        if (strcmp(word, option->fallback) == 0)
+    const char *last = NULL, *at = NULL, *begin;
+    size_t length;
+    bool hidden;
+    while (sbp_option_alternative(option->values, &at, &begin, &length, &hidden)) {
+        const char *word = sbp_arena_strndup(arena, begin, length);
+        if (hidden || strcmp(word, option->fallback) == 0)
             continue;
         if (last)
             sbp_text_add(&out, "%s%s", out.length ? ", " : "", last);

@@ -63,8 +63,8 @@ bool sbp_option_is_boolean(const option_target *target);
 bool sbp_options_find_negated(const char *key, option_target *out);
 /* "--name" on the command line, plain in a file. Below a guard. */
 const char *sbp_option_shown(const sbp_options *o, const option_setting *setting, const char *name);
-/* A word that the option knows besides what it reads; *later when it is one that is not built. */
-bool sbp_option_is_word(const sbp_option *option, const char *text, bool *later);
+/* A word that the option knows besides what it reads. */
+bool sbp_option_is_word(const sbp_option *option, const char *text);
 /* on, off and their other names; *word: as the table has it. */
 bool sbp_option_on_or_off(const char *text, const char **word);
 /* Text by the option's kind into a value that holds nothing yet. Below a guard. */
@@ -111,9 +111,10 @@ sbp_status sbp_options_take_environment(sbp_options *o, sbp_diag *diag, const ch
 sbp_status sbp_options_take_bundle(sbp_options *o, sbp_diag *diag, const char *key, const char *text,
                                    bool *taken) SBP_CHECKED;
 
-/* Walks alternatives: the part of `values` at *at, without its '!'; false at the end. */
+/* Walks alternatives: the part of `values` at *at, without the '!' of what is taken but not shown (*hidden);
+ * false at the end. */
 bool sbp_option_alternative(const char *values, const char **at, const char **begin, size_t *length,
-                            bool *later);
+                            bool *hidden);
 /* Whether an alternative stands for a value to be read, like N. */
 bool sbp_option_is_placeholder(const char *begin, size_t length);
 const char *sbp_option_group_title(int group);

@@ -26,6 +26,7 @@ static const struct phase_title {
 /* Words that other tables have. */
 static const char values_of_backend[] = "auto"
 #define BACKEND(name, title, is, without) "|" #name
+#define UNLISTED(name, title, is, without) "|" #name "!"
 #include "backends/backends.def"
     ;
 static const char values_of_optimizer[] =

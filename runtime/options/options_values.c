@@ -7,11 +7,12 @@
 
 #include "runtime/options/options_internal.h"
 
-/* The words that a kind knows besides what it reads; *later when it is one that is not built. */
-bool sbp_option_is_word(const sbp_option *option, const char *text, bool *later) {
+/* The words that a kind knows besides what it reads. */
+bool sbp_option_is_word(const sbp_option *option, const char *text) {
     const char *at = NULL, *begin;
     size_t length;
-    while (sbp_option_alternative(option->values, &at, &begin, &length, later))
+    bool hidden;
+    while (sbp_option_alternative(option->values, &at, &begin, &length, &hidden))
         if (!sbp_option_is_placeholder(begin, length) &&
             sbp_option_same_name(begin, length, text, strlen(text)))
             return true;
@@ -22,8 +23,8 @@ bool sbp_option_is_word(const sbp_option *option, const char *text, bool *later)
 static const char *spelling(sbp_arena *arena, const sbp_option *option, const char *text) {
     const char *at = NULL, *begin;
     size_t length;
-    bool later;
-    while (sbp_option_alternative(option->values, &at, &begin, &length, &later))
+    bool hidden;
+    while (sbp_option_alternative(option->values, &at, &begin, &length, &hidden))
         if (sbp_option_same_name(begin, length, text, strlen(text)))
             return sbp_arena_strndup(arena, begin, length);
     return text;
@@ -32,8 +33,8 @@ static const char *spelling(sbp_arena *arena, const sbp_option *option, const ch
 const char *sbp_option_word(sbp_arena *arena, const sbp_option *option, int32_t index) {
     const char *at = NULL, *begin;
     size_t length;
-    bool later;
-    while (sbp_option_alternative(option->values, &at, &begin, &length, &later))
+    bool hidden;
+    while (sbp_option_alternative(option->values, &at, &begin, &length, &hidden))
         if (index-- == 0)
             return sbp_arena_strndup(arena, begin, length);
     return NULL;
@@ -43,8 +44,8 @@ const char *sbp_option_word(sbp_arena *arena, const sbp_option *option, int32_t 
 static int32_t word_index(const sbp_option *option, const char *text) {
     const char *at = NULL, *begin;
     size_t length;
-    bool later;
-    for (int32_t i = 0; sbp_option_alternative(option->values, &at, &begin, &length, &later); i++)
+    bool hidden;
+    for (int32_t i = 0; sbp_option_alternative(option->values, &at, &begin, &length, &hidden); i++)
         if (sbp_option_same_name(begin, length, text, strlen(text)))
             return i;
     return -1;
@@ -56,13 +57,13 @@ static const char *expected(sbp_arena *arena, const sbp_option *option) {
     sbp_text_init(&out, arena);
     const char *at = NULL, *begin;
     size_t length;
-    bool later;
+    bool hidden;
     int count = 0, seen = 0;
-    while (sbp_option_alternative(option->values, &at, &begin, &length, &later))
-        count += !later;
+    while (sbp_option_alternative(option->values, &at, &begin, &length, &hidden))
+        count += !hidden;
     at = NULL;
-    while (sbp_option_alternative(option->values, &at, &begin, &length, &later)) {
-        if (later)
+    while (sbp_option_alternative(option->values, &at, &begin, &length, &hidden)) {
+        if (hidden)
             continue;
         if (seen > 0)
             sbp_text_add(&out, seen + 1 == count ? " or " : ", ");
@@ -149,16 +150,12 @@ static sbp_status read_pair(const value_check *c, option_value *v) {
 /* Converts text by the option's kind into v, which holds nothing yet. */
 static sbp_status convert(const value_check *c, option_value *v) {
     const sbp_option *option = c->option;
-    bool later = false;
     v->text = c->text;
     v->integer = -1;
     v->number = v->second = NAN;
     if (option->kind != SBP_OPTION_TEXT && option->kind != SBP_OPTION_LIST &&
-        sbp_option_is_word(option, c->text, &later)) {
+        sbp_option_is_word(option, c->text)) {
         v->text = spelling(c->o->arena, option, c->text);
-        if (later)
-            return sbp_fail(c->diag, SBP_USAGE, "%s: %s %s is not supported yet", c->setting->where,
-                            sbp_option_shown(c->o, c->setting, c->setting->key), v->text);
         if (option->kind == SBP_OPTION_ENUM)
             v->number = word_index(option, c->text);
         if (option->kind != SBP_OPTION_INT || !read_integer(c->text, &v->integer))

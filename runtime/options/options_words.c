@@ -19,15 +19,15 @@ bool sbp_option_same_name(const char *name, size_t name_length, const char *key,
 }
 
 bool sbp_option_alternative(const char *values, const char **at, const char **begin, size_t *length,
-                            bool *later) {
+                            bool *hidden) {
     const char *p = *at ? *at : values;
     if (!*p)
         return false;
     *begin = p;
     size_t n = strcspn(p, "|");
     *at = p + n + (p[n] == '|');
-    *later = n > 0 && p[n - 1] == '!';
-    *length = n - *later;
+    *hidden = n > 0 && p[n - 1] == '!';
+    *length = n - *hidden;
     return true;
 }
 
@@ -58,8 +58,8 @@ bool sbp_option_same_value(const char *a, size_t length, const char *b) {
 bool sbp_option_accepts(const char *accepted, const char *text) {
     const char *at = NULL, *begin;
     size_t length;
-    bool later;
-    while (sbp_option_alternative(accepted, &at, &begin, &length, &later))
+    bool hidden;
+    while (sbp_option_alternative(accepted, &at, &begin, &length, &hidden))
         if (sbp_option_same_value(begin, length, text))
             return true;
     return false;

@@ -1,18 +1,20 @@
 /* conformance.c: the suite's main program and what conformance.h promises.
  *
- *     conformance [DEVICE [TEST]]     DEVICE: cpu (default), cpu-shuffle, cuda, vulkan */
+ *     conformance [DEVICE [TEST]]     DEVICE: cpu (default), cpu-shuffle, or a name of backends.def
+ *
+ * At its end it lists the commands for which the device has no kernel, and fails: what a new backend lacks.
+ */
 #include "tests/conformance/conformance.h"
 #include "tests/common/sweep.h"
 
+#include "backends/backends.h"
 #include "backends/cpu/cpu_device.h"
+#include "backends/devices.h"
 #include "backends/target.h"
 #include "ir/base/census.h"
 #include "tests/common/dispatch_add.h"
 #ifdef SBP_HAVE_VULKAN_TARGET
 #include "backends/vulkan/target/shaders.h"
-#endif
-#ifdef SBP_HAS_CUDA
-#include "backends/cuda/cuda_device.h"
 #endif
 #ifdef SBP_HAS_VULKAN
 #include "backends/vulkan/abi.h"
@@ -22,14 +24,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-static const sbp_device_class *const devices[] = {&sbp_cpu_device, &sbp_cpu_shuffle_device,
-#ifdef SBP_HAS_CUDA
-                                                  &sbp_cuda_device,
-#endif
-#ifdef SBP_HAS_VULKAN
-                                                  &sbp_vulkan_device
-#endif
-};
 static const sbp_device_class *under_test;
 
 const sbp_device_class *suite_device(void) {
@@ -37,10 +31,7 @@ const sbp_device_class *suite_device(void) {
 }
 
 const sbp_device_class *suite_find_device(const char *name) {
-    for (int i = 0; i < SBP_COUNT(devices); i++)
-        if (strcmp(devices[i]->name, name) == 0)
-            return devices[i];
-    return NULL;
+    return strcmp(sbp_cpu_shuffle_device.name, name) == 0 ? &sbp_cpu_shuffle_device : sbp_device_find(name);
 }
 
 /* ---- cases ---------------------------------------------------------------------------------------- */
@@ -276,8 +267,30 @@ static sbp_dispatch dispatch_of(const suite_case *c, sbp_space space, sbp_span *
                           .scalars = c->scalars};
 }
 
-/* On queue host, everything lies in the host's arena. */
-static void run_on(suite_case *c, sbp_program *program, sbp_queue queue, int threads,
+/* Commands for which the device has no kernel, and cases that were not run for that. */
+static bool missing[SBP_CMD_COUNT];
+static int cases_without_kernel;
+
+bool suite_lacks(sbp_command_kind kind) {
+    return missing[kind];
+}
+
+/* To its end. False: there is no kernel for it. */
+static bool run_command(sbp_device *device, const sbp_dispatch *dispatch, sbp_diag *diag) {
+    sbp_status status = under_test->submit(device, dispatch, diag);
+    if (status == SBP_OK)
+        status = under_test->wait(device, diag);
+    if (status == SBP_USAGE) {
+        missing[dispatch->command->kind] = true;
+        cases_without_kernel++;
+        return false;
+    }
+    CHECK_OK(status, diag);
+    return true;
+}
+
+/* On queue host, everything lies in the host's arena. False: the device has no kernel for the command. */
+static bool run_on(suite_case *c, sbp_program *program, sbp_queue queue, int threads,
                    const unsigned char *before, unsigned char *after, int runs) {
     sbp_space space = queue == SBP_QUEUE_HOST ? SBP_HOST : SBP_DEVICE;
     sbp_diag *diag = sbp_diag_create();
@@ -287,14 +300,15 @@ static void run_on(suite_case *c, sbp_program *program, sbp_queue queue, int thr
     c->command.queue = (int32_t)queue;
     sbp_dispatch dispatch = dispatch_of(c, space, spans);
     sbp_device *device = suite_open(under_test, &options, c->arena, program, &dispatch, 1, diag);
-    for (int run = 0; run < runs; run++) {
+    bool runs_it = true;
+    for (int run = 0; run < runs && runs_it; run++) {
         CHECK_OK(under_test->write(device, space, 0, before, bytes, diag), diag);
-        CHECK_OK(under_test->submit(device, &dispatch, diag), diag);
-        CHECK_OK(under_test->wait(device, diag), diag);
+        runs_it = run_command(device, &dispatch, diag);
         CHECK_OK(under_test->read(device, space, 0, after + run * bytes, bytes, diag), diag);
     }
     under_test->destroy(device);
     sbp_diag_destroy(diag);
+    return runs_it;
 }
 
 static bool is_written(const suite_tensor *t, int64_t i) {
@@ -426,6 +440,10 @@ bool suite_wants(suite_case *c) {
     c->asked = true;
     sbp_dispatch dispatch = dispatch_of(c, SBP_DEVICE, spans);
     bool always = c->only_on && getenv("SBP_TEST_EDGES");
+    if (missing[c->command.kind]) {
+        cases_without_kernel++;
+        return c->wanted = false;
+    }
     c->wanted = is_on(c->only_on) && (always || (!is_for_another() && !is_left_out(&dispatch)));
     return c->wanted;
 }
@@ -444,7 +462,8 @@ void suite_check(suite_case *c) {
     unsigned char *before = suite_alloc(c, bytes, 1), *after = suite_alloc(c, 2 * bytes, 1);
     unsigned char *other = suite_alloc(c, 2 * bytes, 1), *owned = suite_alloc(c, bytes, 1);
     fill_arena(c, before, bytes);
-    run_on(c, program, SBP_QUEUE_COMPUTE, 1, before, after, 2);
+    if (!run_on(c, program, SBP_QUEUE_COMPUTE, 1, before, after, 2))
+        return;
     if (memcmp(after, after + bytes, (size_t)bytes) != 0)
         fail_msg("%s: two runs differ", c->name);
     for (int32_t i = 0; i < c->tensor_count; i++) {
@@ -554,14 +573,30 @@ static sbp_device *keep_context(void) {
     return kept;
 }
 
+/* What an author has before him. */
+static int list_missing(void) {
+    int count = 0;
+    for (int kind = 0; kind < SBP_CMD_COUNT; kind++)
+        if (missing[kind]) {
+            printf("missing  %-14s %s\n", sbp_command_name((sbp_command_kind)kind),
+                   sbp_command_synopsis((sbp_command_kind)kind));
+            count++;
+        }
+    if (count > 0)
+        printf("%s has no kernel for %d of %d commands: of their cases %d were not run\n", under_test->name,
+               count, SBP_CMD_COUNT, cases_without_kernel);
+    return count;
+}
+
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "cpu";
     under_test = suite_find_device(name);
     if (!under_test) {
         fprintf(stderr, "no device '%s'; there are:", name);
-        for (int i = 0; i < SBP_COUNT(devices); i++)
-            fprintf(stderr, " %s", devices[i]->name);
-        fprintf(stderr, "\n");
+        for (int i = 0; sbp_backend_at(i); i++)
+            if (sbp_device_find(sbp_backend_at(i)->name))
+                fprintf(stderr, " %s", sbp_backend_at(i)->name);
+        fprintf(stderr, " %s\n", sbp_cpu_shuffle_device.name);
         return 2;
     }
     if (shares_other_code())
@@ -602,6 +637,8 @@ int main(int argc, char **argv) {
     if (*validation())
         printf("validation %s: %d of %d cases run, %d left out since llvmpipe stops the layer's loops\n",
                validation(), validated.run, validated.seen, validated.too_long);
+    if (list_missing() > 0)
+        failed = 1;
     if (wants_warnings() && warnings == 0) {
         printf("no device said what it does without\n");
         failed = 1;

@@ -94,6 +94,9 @@ void suite_doubt_add(suite_case *c, suite_tensor *t, suite_doubt doubt);
 /* Whether the validation layer searches its list before each access: what runs for long would be stopped there. */
 bool suite_searches_addresses(void);
 
+/* Whether a case has shown that the device has no kernel for it: what submits by itself is left out then. */
+bool suite_lacks(sbp_command_kind kind);
+
 /* Whether the case will be run, once its command and its tensors are set: others run it, or it is not in the
  * sample. What takes long to expect is not worked out for a case that is not wanted. */
 bool suite_wants(suite_case *c);

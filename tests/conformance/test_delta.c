@@ -618,6 +618,8 @@ static bool runs_pieces(void) {
 /* The same bits however rows are cut at multiples of SBP_DELTA_BLOCK from the beginnings of documents. */
 static void test_delta_cuts(void **state) {
     (void)state;
+    if (suite_lacks(SBP_CMD_DELTA_RULE) || suite_lacks(SBP_CMD_DELTA_RULE_BWD))
+        skip();
     if (!runs_pieces())
         skip();
     const cut_plan *plan = cut_plan_here();
@@ -640,6 +642,8 @@ static void test_delta_cuts(void **state) {
 /* Documents beside one another are what they are alone, bit by bit. */
 static void test_delta_packed(void **state) {
     (void)state;
+    if (suite_lacks(SBP_CMD_DELTA_RULE) || suite_lacks(SBP_CMD_DELTA_RULE_BWD))
+        skip();
     if (!runs_pieces())
         skip();
     const cut_plan *plan = cut_plan_here();

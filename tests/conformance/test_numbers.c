@@ -342,6 +342,8 @@ static void test_number_random_of(void **state) {
 static void test_number_rows(void **state) {
     (void)state;
     suite_case *c;
+    if (suite_lacks(SBP_CMD_ROW))
+        skip();
     begin(
         &c,
         "kernel @rows f32 heads 1 n 1 { out y : f32 [row] scalar key %0 = random key [row] 0:1 store y, %0 }",

@@ -515,6 +515,8 @@ static bool bits_are_compared(void) {
 /* The same bits however rows are cut at multiples of SBP_DELTA_BLOCK from the beginnings of documents. */
 static void test_ssd_cuts(void **state) {
     (void)state;
+    if (suite_lacks(SBP_CMD_SSD) || suite_lacks(SBP_CMD_SSD_BWD))
+        skip();
     static const int64_t documents[] = {0, 130, CUT_ROWS}, whole[] = {0, CUT_ROWS},
                          some[] = {0, 128, 130, 258, CUT_ROWS}, all[] = {0, 64, 128, 130, 194, 258, CUT_ROWS},
                          across[] = {0, 64, 194, CUT_ROWS};
@@ -535,6 +537,8 @@ static void test_ssd_cuts(void **state) {
 /* Documents beside one another are what they are alone, bit by bit. */
 static void test_ssd_packed(void **state) {
     (void)state;
+    if (suite_lacks(SBP_CMD_SSD) || suite_lacks(SBP_CMD_SSD_BWD))
+        skip();
     static const int64_t documents[] = {0, 1, 2, 65, 66, 200, 264, CUT_ROWS}, whole[] = {0, CUT_ROWS};
     for (int d = 0; d < SBP_COUNT(floats) && bits_are_compared(); d++) {
         pieces p = cut_open(floats[d], documents, SBP_COUNT(documents) - 1);

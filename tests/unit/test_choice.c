@@ -209,13 +209,30 @@ static void test_backend_list(void **state) {
     assert_false(sbp_backend_is_a("h200", 0));
     assert_false(sbp_backend_is_a(sbp_backend_of_host()->name, SBP_BACKEND_HOST | SBP_BACKEND_TUNES));
     for (int32_t i = 0; sbp_target_at(i); i++) {
+        sbp_target_info info;
         assert_non_null(sbp_backend_find(sbp_target_at(i)->name));
         assert_ptr_equal(sbp_target_find(sbp_target_at(i)->name), sbp_target_at(i));
+        assert_ok(f, sbp_target_at(i)->describe(NULL, f->diag, &info));
+        assert_null(sbp_throughput_missing(&info.throughput));
     }
     for (int32_t i = 0; sbp_device_at(i); i++) { /* the host's processor last */
         assert_non_null(sbp_backend_find(sbp_device_at(i)->name));
         assert_int_equal(sbp_backend_is_a(sbp_device_at(i)->name, SBP_BACKEND_HOST), !sbp_device_at(i + 1));
     }
+}
+
+/* One that trains nothing is found by its name, and by nothing else. */
+static void test_unlisted_backend(void **state) {
+    io_fixture *f = *state;
+    const sbp_choice_request request = {.backend = "auto"};
+    sbp_choice choice;
+    assert_true(sbp_backend_is_a("null", SBP_BACKEND_UNLISTED));
+    assert_string_equal(sbp_device_find("null")->name, "null");
+    assert_string_equal(sbp_target_find("null")->name, "null");
+    for (int32_t i = 0; sbp_device_at(i); i++)
+        assert_false(sbp_backend_is_a(sbp_device_at(i)->name, SBP_BACKEND_UNLISTED));
+    assert_ok(f, sbp_choice_find(&request, f->diag, &choice));
+    assert_null(strstr(choice.reason, "null"));
 }
 
 /* Those that are all of that, as a sentence has them; and cut where there is no room. */
@@ -368,6 +385,7 @@ int main(void) {
         cmocka_unit_test(test_two_backends),
         cmocka_unit_test(test_long_names),
         cmocka_unit_test(test_backend_names),
+        cmocka_unit_test_setup_teardown(test_unlisted_backend, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_backend_list, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_optimizer_list, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_control_groups, io_setup, io_teardown)};

@@ -47,6 +47,9 @@ static void test_every_option_is_in_every_page(void **state) {
     for (int32_t p = 0; (program = sbp_options_program_at(p)); p++)
         for (int page = SBP_PAGE_MAN; page <= SBP_PAGE_FISH; page++) {
             const char *text = print(f, (sbp_page)page, program);
+            if (page != SBP_PAGE_MAN && !strstr(text, "auto cpu cuda vulkan"))
+                fail_msg("page %d of %s: the words of --backend are not all", page, program);
+            assert_null(strstr(text, "vulkan null")); /* words that are taken, and not shown */
             for (int32_t i = 0; i < sbp_option_count(); i++) {
                 const sbp_option *o = sbp_option_at(i);
                 if (!(o->phases & phases_of(program)))
