@@ -30,7 +30,7 @@ make_side new "$top"
 
 # ---- the cases: NAME, a tabulator, a command line -----------------------------------------------------------------
 
-# Of every model.
+# Settings for every model.
 sets=(
     "plain|"
     "small|--seq-len 40 --chunk 7 --head-chunk 5 --segment 2 --save none --accumulate 1 --clip none"
@@ -49,7 +49,7 @@ sets=(
     "ppo|--seq-len 64 --chunk 16 --objective ppo --dtype fp64"
     "budget|--seq-len max --memory 24MiB"
 )
-# Of few models: these take seconds each, or differ by the device only.
+# Settings for a few models: these take seconds each, or differ by the device only.
 few='^(llama_plain|qwen3_moe_norm_v|qwen3_5_dense_v|nemotron_h_latent|gpt_oss_v|gemma3_softcap)$'
 sets_of_few=(
     "vulkan|--seq-len 64 --chunk 16 --backend vulkan"

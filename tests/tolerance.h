@@ -18,8 +18,8 @@
  * ten times 2^-24; in a single chain a hundred times. */
 #define SBP_TOLERANCE_LONG_SUM 1e-6
 
-/* A weight that a GGUF file has as 1 + w or -exp(w) in fp32, relative to the larger of it and 1: a rounding of 2^-24
- * of what is up to twice as large, and of what the logarithm makes of it. */
+/* A weight that a GGUF file has as 1 + w or -exp(w) in fp32, relative to the larger of it and 1: a rounding
+ * of 2^-24 of what is up to twice as large, and of what the logarithm makes of it. */
 #define SBP_TOLERANCE_GGUF_RULE 0x1p-22
 
 /* An element of a result in fp32, absolute, per term of size 1 that it sums: a few dozen roundings of 2^-24.
@@ -39,7 +39,7 @@
  * take either (SBP_TOLERANCE_F32 for all else): of how many. A bound for errors of sums of 64 terms is 2^-15,
  * which is 2^-6 of what lies between two numbers of bf16. */
 #define SBP_MOST_DOUBTS 0x1p-4
-/* Of f16 the neighbour is 8 times nearer, 2^-11 away, but 8 times as many factors lie near enough to the
+/* In f16 the neighbour is 8 times nearer, 2^-11 away, but 8 times as many factors lie near enough to the
  * middle of two: the root of the sum of squares is sqrt(8) smaller. (2.5e-5 stood here, without a reason; the
  * worst of the drawn cases of 700 keys takes 2.51e-5.) Without a rounding: 10^-4. */
 #define SBP_TOLERANCE_ROUNDED_INSIDE_F16 (SBP_TOLERANCE_ROUNDED_INSIDE * 0.3535)
@@ -79,9 +79,9 @@
  * decimals; the weights there were quantized nowhere. */
 #define SBP_TOLERANCE_STORIES 1e-4
 
-/* Gradients of a drawn model that are off by more than the type's tolerance, over how far they go in double precision when
- * every parameter, and every value that an op makes, is off by up to half an ulp of the type; and over the root of the longest
- * sum, whose numbers are rounded one by one inside of an op. */
+/* Gradients of a drawn model that are off by more than the type's tolerance, over how far they go in double
+ * precision when every parameter, and every value that an op makes, is off by up to half an ulp of the type;
+ * and over the root of the longest sum, whose numbers are rounded one by one inside of an op. */
 #define SBP_TIMES_ROUNDED_ONCE_MORE 4
 
 /* Scores of two experts that fp32 may order either way, relative: a thousand roundings of 2^-24. */
@@ -92,8 +92,8 @@
  * relative where above 1: seen is 1e-5. */
 #define SBP_TOLERANCE_CURVE 1e-4
 
-/* Gradients in fp32 of a golden case, over what transformers in fp32 is off (expect.json): layers with a delta
- * rule are conditioned worse than SBP_TOLERANCE_F32 takes. */
+/* Gradients in fp32 of a golden case, over what transformers in fp32 is off (expect.json): layers with a
+ * delta rule are conditioned worse than SBP_TOLERANCE_F32 takes. */
 #define SBP_TIMES_TRANSFORMERS_F32 3
 
 /* How far a parameter went in 20 steps of Adam in fp64, relative, where gradients of 1e-11 are sums of terms
@@ -120,8 +120,8 @@
 /* Central differences in fp64 with a step of 1e-5: truncation 1e-10, cancellation 1e-11. */
 #define SBP_TOLERANCE_DIFFERENCES 1e-7
 
-/* By how much a process on the CPU may take less memory than was planned; it never takes more. In bytes: one huge page,
- * of which scratch memory is made; the system gives them whole or not at all. */
+/* By how much a process on the CPU may take less memory than was planned; it never takes more. In bytes: one
+ * huge page, of which scratch memory is made; the system gives them whole or not at all. */
 #define SBP_TOLERANCE_PROCESS_BYTES (2 << 20)
 
 /* Likewise where that is more, relative: of a process whose arenas are all but everything. */

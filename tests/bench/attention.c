@@ -80,7 +80,7 @@ static uint64_t mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-/* Of deviation 1. */
+/* A number drawn by its place, with mean 0 and deviation 1. */
 static double number(held what, int64_t index) {
     return 3.4641 * ((double)(mix((uint64_t)index * HELD + (uint64_t)what) >> 40) * 0x1p-24 - 0.5);
 }
@@ -372,7 +372,7 @@ static errors check_samples(const checker *k, attention_case *c) {
 
 /* ---- figures ------------------------------------------------------------------------------------------ */
 
-/* Of all that was compared, and of the worst row, relative to a row of middling size. */
+/* Prints errors of all that was compared, and of the worst row, relative to a row of middling size. */
 static bool print_errors(const errors *e) {
     bool right = true;
     printf(", \"errors\": {");

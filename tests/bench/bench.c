@@ -78,7 +78,8 @@ void bench_begin(bench *b) {
     b->used_bytes = 0;
 }
 
-/* Numbers that look like none of the others: what toggles few bits, as a short pattern does, lets a GPU run at higher clocks. */
+/* Numbers that look like none of the others: what toggles few bits, as a short pattern does, lets a GPU run
+ * at higher clocks. */
 static void fill_with_numbers(bench *b, const sbp_span *span) {
     enum { PERIOD = 65521 };
     sbp_rng rng = {1};

@@ -93,7 +93,7 @@ void bench_matmul_make(bench *b, const bench_matmul *product, bench_command *out
 double bench_matmul_gflops(const bench_matmul *product, double seconds);
 /* seconds: forward and backward of all rows; gflops: rates, without what the causal mask hides. */
 void bench_attention_run(bench *b, const bench_attention *shape, double seconds[2], double gflops[2]);
-/* A row kernel of the program by number, over so many rows; *bytes: what it reads and writes. */
+/* A row kernel of the program by number, over `rows` rows; *bytes: what it reads and writes. */
 void bench_row_make(bench *b, int32_t kernel, int64_t rows, bench_command *out, int64_t *bytes);
 /* Adds the row kernel with this text to the program. */
 int32_t bench_add_kernel(bench *b, const char *text);

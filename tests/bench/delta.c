@@ -1,13 +1,15 @@
-/* delta.c: how fast delta_rule and its gradients are, beside as many operations in products alone. A program, not a
- * test:
+/* delta.c: how fast delta_rule and its gradients are, beside as many operations in products alone. A
+ * program, not a test:
  *
- *     bench_delta [DEVICE] [--rows N] [--heads V] [--key-heads K] [--head-dim D] [--dtype bf16|fp32] [--threads N]
+ *     bench_delta [DEVICE] [--rows N] [--heads V] [--key-heads K] [--head-dim D] [--dtype bf16|fp32]
+ *                 [--threads N]
  *                 [--seconds S] [--clock wall|cpu] [--decay X] [--compile only]
  *
- * prints JSON lines: milliseconds of a chunk of one document that goes on behind it, 1e9 operations per second (as
- * the planner counts them), and how many times as long that is as the same operations take as products with the
- * state of a head: [rows V, D] by [D, D], in the same type. Each figure is the best of several. --decay: about so
- * much in each row (-0.1); with -2 numbers within a block become as small as there are, which must not take longer.
+ * prints JSON lines: milliseconds of a chunk of one document that goes on behind it, 1e9 operations per
+ * second (as the planner counts them), and how many times as long that is as the same operations take as
+ * products with the state of a head: [rows V, D] by [D, D], in the same type. Each figure is the best of
+ * several. --decay: about so much in each row (-0.1); with -2 numbers within a block become as small as there
+ * are, which must not take longer.
  */
 #include "backends/devices.h"
 #include "tests/bench/bench.h"

@@ -1,13 +1,16 @@
-/* delta_count.c: what delta_rule takes of a GPU on CUDA, by execution of its PTX: no clock, no GPU. A program, not a test:
+/* delta_count.c: what delta_rule takes of a GPU on CUDA, by execution of its PTX: no clock, no GPU. A
+ * program, not a test:
  *
  *     bench_delta_count [--head-dim D] [--arch sm_80] [--variant mma|plain] [--backward no|yes]
  *
- * prints a JSON line: warp instructions of a block of 64 rows of a head, bf16, in the middle of a document (what two blocks
- * more take), mma.sync among them; as many as the matmuls of the block have without splits and repetitions (`matmuls`: the
- * first lines of kernels/delta/delta_mma.cu, delta_bwd_mma.cu, delta_rows_mma.cu); and what follows for the clocks of a quarter of an SM, of
- * which a product takes `clocks` (tests/cuda/attention/test_attention_bounds.c has where from) and any instruction one:
- * `products_times` and `issue_times` as many as the matmuls alone. Backward all that is of the first step; `others`: the
- * instructions of the other steps, and `others_times` as many as their matmuls take. Latencies and memory are not in it.
+ * prints a JSON line: warp instructions of a block of 64 rows of a head, bf16, in the middle of a document
+ * (what two blocks more take), mma.sync among them; as many as the matmuls of the block have without splits
+ * and repetitions (`matmuls`: the first lines of kernels/delta/delta_mma.cu, delta_bwd_mma.cu,
+ * delta_rows_mma.cu); and what follows for the clocks of a quarter of an SM, of which a product takes
+ * `clocks` (tests/cuda/attention/test_attention_bounds.c has where from) and any instruction one:
+ * `products_times` and `issue_times` as many as the matmuls alone. Backward all that is of the first step;
+ * `others`: the instructions of the other steps, and `others_times` as many as their matmuls take. Latencies
+ * and memory are not in it.
  */
 #include "backends/cuda/target/target.h"
 #include "tests/bench/bench.h"
@@ -174,7 +177,8 @@ static count run(const setting *s, int64_t rows) {
     return out;
 }
 
-/* As the first lines of delta_mma.cu, delta_bwd_mma.cu and delta_rows_mma.cu count them, of a block of rows. */
+/* As the first lines of delta_mma.cu, delta_bwd_mma.cu and delta_rows_mma.cu count them, of a
+ * block of rows. */
 static double matmuls_of(int64_t d, double squares, double scores, double triangles) {
     double l = SBP_DELTA_BLOCK, size = (double)d;
     return l * (squares * size * size + (scores * 0.75 + triangles * 0.625) * l * size) / (16 * 8 * 16);

@@ -1,14 +1,17 @@
-/* experts.c: how long products of experts take beside one dense product of as many rows. A program, not a test:
+/* experts.c: how long products of experts take beside one dense product of as many rows. A
+ * program, not a test:
  *
- *     bench_experts [DEVICE] [--hidden H] [--inner I] [--chosen K] [--scale N] [--dtype bf16|fp32] [--threads N]
+ *     bench_experts [DEVICE] [--hidden H] [--inner I] [--chosen K] [--scale N] [--dtype bf16|fp32]
+ *                   [--threads N]
  *                   [--seconds S] [--repeat N] [--clock wall|cpu] [--compile only]
  *
- * prints JSON lines, each of a product (forward, gradient of the rows, gradient of the weights) and of a routing:
- * `even`, 8 experts that have 256 slots each, and `zipf`, as many slots over 16 experts of which 4 have none, the
- * others by Zipf's law. `times` is beside gemm with all slots as rows of one matrix; the gradient of the weights
- * also beside one gemm for each expert that has slots, `each`: it writes a matrix for each of them. The products of
- * a line are timed in turns, `repeat` times, and the least time of each counts. Rows of slots lie as a step has
- * them: in the order of tokens, not of experts. --scale: so many times the slots, where 2,048 do not fill a device. */
+ * prints JSON lines, each of a product (forward, gradient of the rows, gradient of the weights) and of a
+ * routing: `even`, 8 experts that have 256 slots each, and `zipf`, as many slots over 16 experts of which 4
+ * have none, the others by Zipf's law. `times` is beside gemm with all slots as rows of one matrix; the
+ * gradient of the weights also beside one gemm for each expert that has slots, `each`: it writes a matrix for
+ * each of them. The products of a line are timed in turns, `repeat` times, and the least time of each counts.
+ * Rows of slots lie as a step has them: in the order of tokens, not of experts. --scale N: N times the slots,
+ * where 2,048 do not fill a device. */
 #include "backends/devices.h"
 #include "tests/bench/bench.h"
 
@@ -103,7 +106,7 @@ static void make_experts(setting *s, const routing *r, product p, bench_command 
         (sbp_dispatch){.command = &out->command, .spans = out->spans, .span_count = out->command.view_count};
 }
 
-/* Of the dense product of so many rows. */
+/* Seconds of the dense product of `rows` rows. */
 static double seconds_of_dense(setting *s, product p, int64_t rows) {
     static const char *const names[3];
     bench_matmul products[3];

@@ -8,7 +8,7 @@ qwen3_5 has 36 million parameters and states; granite 31 million, seven of its e
 million, 16 experts of which a token chooses 4. Forward, backward,
 clipping, AdamW. Each measurement is two processes, of one step and of STEPS more: seconds are what lies between them, of the
 processor (user), so that a busy machine changes little but what its caches hold, a step; memory is the peak of the second
-process. With --repeat every tool takes its turn so many times, and the least counts. transformers runs the delta rule by its
+process. With --repeat N every tool takes its turn N times, and the least counts. transformers runs the delta rule by its
 own PyTorch code (its kernels are for GPUs), Mamba-2 likewise, with the standard backward and with checkpoints of layers; experts by the
 implementation that is named behind the mode. Exit status 1 where losses of sbprun's modes over the same row and weights are more than 16
 units in the last place of fp32 apart.

@@ -309,7 +309,7 @@ def inspect(m, plan):
 
 
 def step(m, figure, model, tokens, steps, options, run_options=(), key=None, more=None, length=None):
-    """One row of `tokens` tokens (or `length`), so many steps, nothing written. What was planned is a figure before it runs."""
+    """One row of `tokens` tokens (or `length`), `steps` steps, nothing written. What was planned is a figure before it runs."""
     key = key or f"{model} {tokens} {' '.join(options)}"
     for part in {line.get("part") for line in m.results.lines}:
         if m.results.done(part, key):

@@ -5,8 +5,8 @@
  *                 [--bandwidth GBPS] [--head-dim D] [--heads H] [--kv-heads K] [--compile only]
  *
  * prints JSON lines. --peak: of products in bf16, --bandwidth: of the device's memory; with them each figure
- * comes in percent too ("of_peak"). --head-dim, --heads, --kv-heads: attention of another model. --clock cpu with --threads 1 counts processor time, which other programs
- * on the machine disturb less.
+ * comes in percent too ("of_peak"). --head-dim, --heads, --kv-heads: attention of another model. --clock cpu
+ * with --threads 1 counts processor time, which other programs on the machine disturb less.
  *
  * Each figure is the best of several bursts of commands, each 20 ms long on a GPU, so that what it costs to
  * submit a command and to wait for it is not in it; bf16 comes before fp32. --seconds: about as long for each

@@ -252,7 +252,8 @@ static inline bool cli_has_isa(io_fixture *f, const char *what) {
     return false;
 }
 
-/* A real model, where SBP_TEST_ALL asks for what takes minutes and there is one; NULL, and it is said, where not. */
+/* A real model, where SBP_TEST_ALL asks for what takes minutes and there is one; NULL, and it is
+ * said, where not. */
 static inline const char *cli_real_model(const char *what) {
     const char *model = getenv("SBP_MODEL");
     if (!model)

@@ -1,18 +1,19 @@
-/* golden_lists.h: which golden cases tests run where. The tests take their lists from here, and test_cli_families makes
- * of them the table of families (frontends/hf/families.md), which so claims nothing that no test runs. */
+/* golden_lists.h: which golden cases tests run where. The tests take their lists from here, and
+ * test_cli_families makes of them the table of families (frontends/hf/families.md), which so claims nothing
+ * that no test runs. */
 #ifndef SBP_TESTS_CLI_GOLDEN_LISTS_H
 #define SBP_TESTS_CLI_GOLDEN_LISTS_H
 
-/* ---- test_cli_golden: the CPU, every case of tests/golden; Vulkan and CUDA, as follows ------------------- */
+/* ---- test_cli_golden: the CPU, every case of tests/golden; Vulkan and CUDA, as follows ---------------- */
 
-/* Cases on which all settings run, together, on the CPU and on Vulkan; with SBP_TEST_ALL=1 each of them on all, and
- * every case on all devices. */
+/* Cases on which all settings run, together, on the CPU and on Vulkan; with SBP_TEST_ALL=1 each of them on
+ * all, and every case on all devices. */
 static const char *const golden_thorough[] = {
     "llama_plain",    "gemma3_layer_types", "gemma3_untied_bias", "qwen2_sliding",
     "llama_tied_pad", "phi3_su_long",       "gpt_neox_plain",     "lfm2_v"};
 
-/* One case of each structure: what others differ by are numbers, and tables of rotary variants. On each instruction
- * set of the CPU, and on Vulkan once. */
+/* One case of each structure: what others differ by are numbers, and tables of rotary variants. On each
+ * instruction set of the CPU, and on Vulkan once. */
 static const char *const golden_structures[] = {"llama_plain",
                                                 "llama_bias",
                                                 "gemma3_layer_types",
@@ -42,7 +43,7 @@ static const char *const golden_structures[] = {"llama_plain",
                                                 "gemma4_e2b_released_v",
                                                 "gemma4_26b_a4b_v"};
 
-/* Of families without a structure of their own one case each: on Vulkan once. */
+/* One case each of families without a structure of their own: on Vulkan once. */
 static const char *const golden_others[] = {"mistral_window",  "glm_plain",      "olmo3_released",
                                             "smollm3_windows", "glm4_moe_norms", "mixtral_v",
                                             "olmoe_balanced"};
@@ -80,7 +81,7 @@ static const char *const golden_lora[] = {
 /* A multimodal model that the test writes. */
 #define GOLDEN_MULTIMODAL "qwen3_5"
 
-/* ---- test_cli_context: ranks that have documents together, gradients of transformers -------------------- */
+/* ---- test_cli_context: ranks that have documents together, gradients of transformers ------------------ */
 
 /* (case, settings, ranks, rows of a step) */
 #define GOLDEN_RANKS(ROW)                                                                                    \

@@ -68,7 +68,7 @@ static inline bool is_of_time(const char *key) {
     return false;
 }
 
-/* Of micro-batches, of which the mean is taken: another one where they have other documents. */
+/* Whether a figure is a mean over micro-batches: it differs where they have other documents. */
 static inline bool is_of_parts(const char *key) {
     return strstr(key, "expert_load/") != NULL;
 }

@@ -1,6 +1,6 @@
-/* The loss that balances experts (tests/data/balance, tests/golden/make_balance.py): gradients, losses and metrics
- * against TRL's losses and transformers' aux_loss in float64, however a step is cut into chunks and among ranks;
- * and what it depends on: how it is cut into micro-batches. */
+/* The loss that balances experts (tests/data/balance, tests/golden/make_balance.py): gradients, losses and
+ * metrics against TRL's losses and transformers' aux_loss in float64, however a step is cut into chunks and
+ * among ranks; and what it depends on: how it is cut into micro-batches. */
 #include "tests/cli/cli_testing.h"
 #include "tests/cli/ranks_testing.h"
 
@@ -49,7 +49,8 @@ static void test_gradients(void **state) {
         }
 }
 
-/* An adapter of linear layers, experts and routers, by PEFT: what it gets of the balancing loss, beside the rest. */
+/* An adapter of linear layers, experts and routers, by PEFT: what it gets of the balancing loss,
+ * beside the rest. */
 static void test_adapted(void **state) {
     static const struct {
         const char *name, *compile, *run;
@@ -88,8 +89,8 @@ static void test_shared_prompts(void **state) {
     cli_compare(f, "shared prompts", io_path(f, "got"), BALANCE "/dpo.safetensors", SBP_TOLERANCE_F64);
 }
 
-/* The loss has it, and the metrics say what it is and how the experts are used; in evaluations, too. Where its
- * weight is 0 the rest stays. */
+/* The loss has it, and the metrics say what it is and how the experts are used; in evaluations, too. Where
+ * its weight is 0 the rest stays. */
 static void test_metrics(void **state) {
     io_fixture *f = *state;
     const sbp_json *expect;
@@ -167,8 +168,8 @@ static void test_options(void **state) {
               "$C compile $G/deepseek_v3_groups/model -o $D/p --seq-len 19 --router-aux-loss-coef 0.1");
 }
 
-/* Ranks with micro-batches of their own: the mean over all; ranks that have documents together: sums over the rows
- * of all of them. */
+/* Ranks with micro-batches of their own: the mean over all; ranks that have documents together: sums over the
+ * rows of all of them. */
 static void test_ranks(void **state) {
     io_fixture *f = *state;
     if (!cli_has_ranks(f, "experts that are balanced over ranks"))
@@ -187,8 +188,8 @@ static void test_ranks(void **state) {
                 "tests/golden/qwen3_moe_balanced/grads.safetensors", SBP_TOLERANCE_F64);
 }
 
-/* Over the rows of the whole step it is one loss, however these are cut into micro-batches: gradients are those of
- * transformers over all of them. The same cuts with a loss for each micro-batch are not. */
+/* Over the rows of the whole step it is one loss, however these are cut into micro-batches: gradients are
+ * those of transformers over all of them. The same cuts with a loss for each micro-batch are not. */
 static const struct {
     const char *name, *compile, *run, *data, *wanted;
 } steps[] = {

@@ -427,8 +427,8 @@ static void check_numbers(io_fixture *f, const char *format_name, const char *te
     assert_memory_not_equal(want, was, (size_t)count * sizeof *want);
 }
 
-/* Frozen experts are brought into blocks as other weights are: gradients to the bit those of a model that has these
- * numbers, on every backend and wherever the blocks are kept. */
+/* Frozen experts are brought into blocks as other weights are: gradients to the bit those of a model that has
+ * these numbers, on every backend and wherever the blocks are kept. */
 static void test_experts_on(io_fixture *f, const char *backend, const char *const *settings, int count) {
     static const char *const formats[] = {"nf4", "q8_0"};
     write_expert_rows(f);
@@ -456,8 +456,8 @@ static void test_experts_on(io_fixture *f, const char *backend, const char *cons
     }
 }
 
-/* The plan has the blocks of all experts' matrices, and none of a router; matrices without whole blocks of their own
- * stay as they are, where those of all experts together had some. */
+/* The plan has the blocks of all experts' matrices, and none of a router; matrices without whole blocks of
+ * their own stay as they are, where those of all experts together had some. */
 static void test_experts(void **state) {
     static const char *const settings[] = {"--dtype fp64 --chunk 5 --offload params",
                                            "--dtype fp32 --segment 2 --checkpoint-every 2",

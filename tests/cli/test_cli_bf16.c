@@ -134,7 +134,8 @@ static const way ways[] = {
      SBP_TOLERANCE_BF16_ANY},
 };
 
-/* A step of a case against the evaluator: how far the worst tensor is off. What bf16 costs is said beside it. */
+/* A step of a case against the evaluator: how far the worst tensor is off. What bf16 costs is
+ * said beside it. */
 static double evaluate_case(io_fixture *io, const char *name, const way *w) {
     sbp_model_options options = sbp_model_options_for(w->compute);
     options.residual = w->residual;
@@ -153,7 +154,7 @@ static double evaluate_case(io_fixture *io, const char *name, const way *w) {
 
 /* Every case agrees with the evaluator to what roundings that fell the other way make of a step, most of them
  * to what a few such make, and a quarter, where none did, to fp32. A rounding too many or too few shows in
- * all of them. step: of the cases, every so many. */
+ * all of them. step: only every step-th case is taken. */
 static void against_the_evaluator(io_fixture *io, const way *w, int step) {
     int agree = 0, close = 0, all = 0;
     for (int c = 0; c < SBP_COUNT(cases); c += step, all++) {
@@ -173,7 +174,8 @@ static void test_against_the_evaluator(void **state) {
         against_the_evaluator(*state, &ways[w], w > 1 && !testing_all() ? 3 : 1);
 }
 
-/* One document of a case with states; whether it agrees to fp32. all: counts those of which something counts. */
+/* One document of a case with states; whether it agrees to fp32. all: counts those of which
+ * something counts. */
 static bool document_agrees(io_fixture *io, const char *name, const way *w, int line, int *all) {
     sbp_model_options options = sbp_model_options_for(w->compute);
     options.residual = w->residual;

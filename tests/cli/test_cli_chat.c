@@ -139,8 +139,8 @@ static void test_bad_rows(void **state) {
 #define TOOLS "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {}}}]"
 #define LEFT_OUT " not in what the chat template writes"
 
-/* What a template leaves out of rows is counted: also behind a cache and with threads, in pairs, and not where it is
- * written, or empty. */
+/* What a template leaves out of rows is counted: also behind a cache and with threads, in pairs, and not
+ * where it is written, or empty. */
 static void test_what_a_template_leaves_out(void **state) {
     io_fixture *f = *state;
     cli_put(f, "d.jsonl",

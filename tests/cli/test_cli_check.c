@@ -1,6 +1,6 @@
-/* test_cli_check.c: `sbprun check`, with an argument on that backend: plans that are right pass, plans and devices that are wrong do not; what it cannot
- * check it says, by its exit status. What else it sees show the mutants of tests/mutation: kernels, schedules and an
- * executor with faults. */
+/* test_cli_check.c: `sbprun check`, with an argument on that backend: plans that are right pass, plans and
+ * devices that are wrong do not; what it cannot check it says, by its exit status. What else it sees show the
+ * mutants of tests/mutation: kernels, schedules and an executor with faults. */
 #include "tests/cli/cli_testing.h"
 
 #include "backends/devices.h"
@@ -14,8 +14,8 @@ static const char *backend; /* NULL: the CPU */
 
 #define DATA "tests/golden/stories260k_trl/train.jsonl"
 
-/* Rows longer than pieces of the CPU's row kernels (ROW_WHOLE), two heads to each of keys and values; chunks and
- * documents that begin anywhere. */
+/* Rows longer than pieces of the CPU's row kernels (ROW_WHOLE), two heads to each of keys and values; chunks
+ * and documents that begin anywhere. */
 static const char wide[] =
     "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_size\": 96, "
     "\"intermediate_size\": 1160, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
@@ -63,10 +63,10 @@ static void test_right(void **state) {
     }
 }
 
-/* All commands of hybrids and of experts are compared; and what is right is not called wrong: jumps of the loss, where
- * a step makes rows choose other experts (the first three); a slope that is steeper than steps in bf16 let one see; a
- * gradient of few numbers, which flipped bits leave as it is (the third, too); a loss of few bits; a gradient of
- * few bits; numbers that nearly cancel. */
+/* All commands of hybrids and of experts are compared; and what is right is not called wrong: jumps of the
+ * loss, where a step makes rows choose other experts (the first three); a slope that is steeper than steps in
+ * bf16 let one see; a gradient of few numbers, which flipped bits leave as it is (the third, too); a loss of
+ * few bits; a gradient of few bits; numbers that nearly cancel. */
 static void test_no_false_alarms(void **state) {
     static const struct {
         const char *options;
@@ -137,8 +137,8 @@ static const char *draw_settings(io_fixture *f, sbp_rng *rng) {
     return text.data;
 }
 
-/* Models, types, adapters, offload, objectives, optimizers and schedules together: each is right. With SBP_TEST_ALL
- * many; SBP_TEST_SEED=N begins elsewhere. */
+/* Models, types, adapters, offload, objectives, optimizers and schedules together: each is right. With
+ * SBP_TEST_ALL many; SBP_TEST_SEED=N begins elsewhere. */
 static void test_settings(void **state) {
     static const char *const others[] = {"--lora r=4 --base-dtype nf4", "--lora r=4 --base-dtype q8_0",
                                          "--objective grpo --share-prompt on"}; /* not for all models */

@@ -21,8 +21,8 @@ static void write_rows(io_fixture *f, uint64_t seed, int longest) {
     cli_put(f, "t", out.data);
 }
 
-/* To $D/NAME and $D/NAME.g, of ranks of which so many have documents together; both runs beside each other.
- */
+/* Trains into $D/NAME and $D/NAME.g, with `together` of the `ranks` ranks having documents together; both
+ * runs beside each other. */
 static void train(io_fixture *f, const char *name, const char *settings, int ranks, int together) {
     const char *start = ranks > 1 ? sbp_arena_printf(f->arena, "$M -n %d ", ranks) : "";
     cli_ok(f, sbp_arena_printf(
@@ -252,7 +252,8 @@ static void test_longer(void **state) {
     cli_fails(f, 2, "--ranks (1) must be", "$C compile $S --seq-len 64 --context-parallel 2 -o $D/p");
 }
 
-/* Sinks belong to heads, which stay on each rank: keys and values of all rows go there, and nothing else is built.
+/* Sinks belong to heads, which stay on each rank: keys and values of all rows go there, and
+ * nothing else is built.
  */
 static void test_sinks(void **state) {
     io_fixture *f = *state;
@@ -271,8 +272,9 @@ static void test_sinks(void **state) {
                 "tests/golden/gpt_oss_v/grads.safetensors", SBP_TOLERANCE_F64);
 }
 
-/* A case of each family. States go over the rows of all ranks: chunks cut documents, and have more rows of all ranks
- * than one block of a sum over rows, or of the delta rule. Value heads in 3 parts: some ranks have none. */
+/* A case of each family. States go over the rows of all ranks: chunks cut documents, and have more rows
+ * of all ranks than one block of a sum over rows, or of the delta rule. Value heads in 3 parts: some
+ * ranks have none. */
 static void test_families(void **state) {
     io_fixture *f = *state;
     static const struct {

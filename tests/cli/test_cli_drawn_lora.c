@@ -83,8 +83,8 @@ static double norm_of(const double *x, int64_t n) {
     return sqrt(sum);
 }
 
-/* Of lora_A, [r, in], or lora_B, [out, r], of a module. *norm: of the sums of the terms' magnitudes, to which
- * roundings are in proportion where terms cancel. */
+/* The gradient of lora_A, [r, in], or lora_B, [out, r], of a module. *norm: that of the sums of the terms'
+ * magnitudes, to which roundings are in proportion where terms cancel. */
 static double *expected_factor(const files *o, const drawn *d, const char *module, bool of_a, double *norm) {
     io_fixture *f = o->f;
     const sbp_weight *wa = find(o->adapter, TEXT(PREFIX "%s.lora_A.weight", module)),

@@ -1,5 +1,5 @@
-/* sbprun export: GGUF files of a directory, an adapter, and both; read again, and refused. What llama.cpp says of
- * them: tests/gguf. */
+/* sbprun export: GGUF files of a directory, an adapter, and both; read again, and refused. What llama.cpp
+ * says of them: tests/gguf. */
 #include "tests/cli/cli_testing.h"
 
 #include "frontends/formats/weights/gguf.h"
@@ -80,8 +80,8 @@ static void test_types(void **state) {
     cli_ok(f, "$R export $S -o $D/q.gguf -q && test ! -s $D/err");
 }
 
-/* Adapter: matrices of the file's tensors. Merged into the directory, into its GGUF file, or by the run itself: the same
- * numbers. */
+/* Adapter: matrices of the file's tensors. Merged into the directory, into its GGUF file, or by the run
+ * itself: the same numbers. */
 static void test_adapters(void **state) {
     io_fixture *f = *state;
     static const char train[] =

@@ -1,6 +1,6 @@
-/* Models that torch has exported (tests/golden/make_onnx.py) through the real programs: experts, sinks, side values
- * and states, which ONNX spells out, have the gradients of their goldens; constants of an export are float32. However
- * a step is cut, they are the same. */
+/* Models that torch has exported (tests/golden/make_onnx.py) through the real programs: experts, sinks, side
+ * values and states, which ONNX spells out, have the gradients of their goldens; constants of an export are
+ * float32. However a step is cut, they are the same. */
 #include "tests/cli/cli_testing.h"
 
 static void test_exports(void **state) {

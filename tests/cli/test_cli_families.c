@@ -1,5 +1,6 @@
-/* The table of families, frontends/hf/families.md: what is tested of each model_type that config.json may have, made of the
- * lists that the tests run (golden_lists.h) and of the golden cases. SBP_UPDATE_GOLDENS=1 writes it. */
+/* The table of families, frontends/hf/families.md: what is tested of each model_type that config.json may
+ * have, made of the lists that the tests run (golden_lists.h) and of the golden cases. SBP_UPDATE_GOLDENS=1
+ * writes it. */
 #include "tests/cli/cli_testing.h"
 #include "tests/cli/golden_lists.h"
 
@@ -53,7 +54,8 @@ static family *find_type(family *families, const char *type) {
     return NULL;
 }
 
-/* A case of a list is one of its family, of its text model where it is multimodal; false: of none that is built in. */
+/* A case of a list is one of its family, of its text model where it is multimodal; false: of none that is
+ * built in. */
 static bool count(io_fixture *f, family *families, const char *name, int list) {
     const sbp_json *config;
     assert_ok(f, sbp_json_read(f->arena, f->diag, TEXT("tests/golden/%s/model/config.json", name),

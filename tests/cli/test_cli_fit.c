@@ -1,5 +1,5 @@
-/* sbpc fit: each cell is what compile plans, whatever the number of threads; what does not fit has a change by which
- * it does; the page is one that runs nothing of a name. */
+/* sbpc fit: each cell is what compile plans, whatever the number of threads; what does not fit has a change
+ * by which it does; the page is one that runs nothing of a name. */
 #include "tests/cli/cli_testing.h"
 
 #include "frontends/formats/files/sha256.h"
@@ -75,7 +75,8 @@ static void test_cells_are_plans(void **state) {
     }
 }
 
-/* Of two models, one with a name that is markup: as it was when somebody last read it, with any number of threads. */
+/* The table of two models, one with a name that is markup, is as it was when somebody last read it, with any
+ * number of threads. */
 static void test_table(void **state) {
     io_fixture *f = *state;
     static const char golden[] = "tests/data/fit/small.txt";
@@ -156,7 +157,7 @@ static void test_host_memory(void **state) {
     assert_non_null(strstr(cli_text(f, "out"), "h200           131.32 GiB, 256.00 GiB of the host\n"));
 }
 
-/* Of a name on the Hub config.json is fetched, and nothing else. */
+/* For a name on the Hub config.json is fetched, and nothing else. */
 static void test_hub_name(void **state) {
     io_fixture *f = *state;
     cli_put(f, "hf",
@@ -193,8 +194,8 @@ static void test_errors(void **state) {
     assert_non_null(strstr(cli_text(f, "out"), "\n  --cards h200 "));
 }
 
-/* A card goes by what tells it from the others, or by its memory; and what "full" leaves frozen, and the context that
- * a model was made for, are said. */
+/* A card goes by what tells it from the others, or by its memory; and what "full" leaves frozen, and the
+ * context that a model was made for, are said. */
 static void test_cards_and_parts(void **state) {
     io_fixture *f = *state;
     static const char *const names[] = {"rtx4090-24gb", "l4-24gb", "a100-40gb", "10GiB"};

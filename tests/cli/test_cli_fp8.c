@@ -1,6 +1,7 @@
-/* FP8 weights with blocks of other sizes than 128 x 128, of linear layers and of experts in one tensor: the gradients
- * are those of a model whose file has the numbers, each code times the scale of its block, by a loop written out here.
- * And what is refused: scales that are not as many as config.json says, or that no file says anything of. */
+/* FP8 weights with blocks of other sizes than 128 x 128, of linear layers and of experts in one tensor: the
+ * gradients are those of a model whose file has the numbers, each code times the scale of its block, by a
+ * loop written out here. And what is refused: scales that are not as many as config.json says, or that no
+ * file says anything of. */
 #include "tests/cli/cli_testing.h"
 
 #include <inttypes.h>
@@ -192,7 +193,8 @@ static void test_sizes(void **state) {
     }
 }
 
-/* What stays frozen keeps its blocks, where these are of whole ones of the format; a scale is of two of them. */
+/* What stays frozen keeps its blocks, where these are of whole ones of the format; a scale is of two of
+ * them. */
 static void test_kept(void **state) {
     static const shape wide[] = {{384, 21, 9, 256, false}, {384, 12, 10, 256, true}};
     io_fixture *f = *state;

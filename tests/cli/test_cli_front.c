@@ -1,5 +1,5 @@
-/* What a run leaves for others to look at: the model card, TensorBoard's event files, lines on standard output; and what
- * `sbprun doctor` says of a machine. */
+/* What a run leaves for others to look at: the model card, TensorBoard's event files, lines on standard
+ * output; and what `sbprun doctor` says of a machine. */
 #include "tests/cli/cli_testing.h"
 
 #include "runtime/train/events.h"
@@ -64,7 +64,7 @@ static void test_card_of_an_adapter(void **state) {
     assert_int_equal(count, 43);
 }
 
-/* Of many steps and evaluations some are shown, the first and the last among them, in order. */
+/* If there are many steps and evaluations, some are shown, the first and the last among them, in order. */
 static void test_card_of_many_evaluations(void **state) {
     io_fixture *f = *state;
     cli_ok(f, "head -2 " DATA " >$D/e && $R $S --data " DATA
@@ -391,7 +391,8 @@ static void test_dry_run_shows_three(void **state) {
     }
 }
 
-/* Before its first step a run says in some lines what it trains, whether it fits and how long it takes; of paths nothing. */
+/* Before its first step a run says in some lines what it trains, whether it fits and how long it takes; of
+ * paths nothing. */
 static void test_lines_before_the_first_step(void **state) {
     static const char *const unwanted[] = {"snapshots/", ".tmp", "saved:", "+ "};
     io_fixture *f = *state;

@@ -1,5 +1,5 @@
-/* GGUF files of llama.cpp's converter, through plan and device: gradients are the golden's, however the numbers came
- * there; frozen blocks stay; what is written is a Hugging Face directory. */
+/* GGUF files of llama.cpp's converter, through plan and device: gradients are the golden's, however the
+ * numbers came there; frozen blocks stay; what is written is a Hugging Face directory. */
 #include "tests/cli/cli_testing.h"
 
 #define TEXT(...) sbp_arena_printf(f->arena, __VA_ARGS__)

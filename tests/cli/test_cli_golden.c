@@ -12,10 +12,10 @@
 
 #include <dirent.h>
 
-/* Of the names after --save, a case gets those that its backward can keep. */
+/* Names after --save: a case gets those that its backward can keep. */
 #define SAVED "attn_norm+q+k+v+attn_out+lse+gate+up"
 
-/* Of little more than the longest document. */
+/* Little more than the longest document, so that a step has several micro-batches. */
 #define MICRO_BATCHES "--seq-len 45"
 
 typedef struct setting {
@@ -175,7 +175,7 @@ static const char *of_the_longest(io_fixture *f, const char *path, const char *c
     return sbp_arena_printf(f->arena, "--seq-len %ld", strtol(said + strlen(refused), NULL, 10));
 }
 
-/* Of fp32: three times what transformers itself is off there, where that is more. */
+/* In fp32 three times what transformers itself is off there, where that is more. */
 static double tolerance_of(io_fixture *f, const char *path, const setting *s) {
     const sbp_json *expect;
     if (s->tolerance > 0 || s->dtype != SBP_F32)
@@ -204,9 +204,9 @@ typedef struct parts {
     int32_t tensors; /* that are trained */
 } parts;
 
-/* Of 3 layers with 9 tensors each, the embedding, the last norm and the head. The bottom of the backward is
- * in each place once: between embedding and layers, between groups of checkpoints, between layers and head,
- * within a layer. */
+/* Models of 3 layers with 9 tensors each, the embedding, the last norm and the head. The bottom of the
+ * backward is in each place once: between embedding and layers, between groups of checkpoints, between layers
+ * and head, within a layer. */
 static const parts frozen[] = {
     {"llama_plain", "--train 'model.layers.2.*'", 9},
     {"llama_plain", "--train '*layers.2.*' --chunk 7 --checkpoint-every 3", 9},
@@ -232,8 +232,8 @@ static const parts frozen[] = {
     {"qwen3_moe_balanced", "--train '*self_attn*' --checkpoint-every 2 --segment 2 --chunk 7", 18},
 };
 
-/* False for a case of an architecture that nobody registered, which is refused by its name (or as a multimodal model),
- * and of a loss that balances experts. */
+/* False for a case of an architecture that nobody registered, which is refused by its name (or as a
+ * multimodal model), and of a loss that balances experts. */
 static bool is_built(io_fixture *f, const char *path) {
     const sbp_json *config;
     assert_ok(f, sbp_json_read(f->arena, f->diag, sbp_arena_printf(f->arena, "%s/model/config.json", path),
@@ -283,7 +283,8 @@ static bool is_its_turn(const char *name, int number) {
     return false;
 }
 
-/* Its experts are, over all documents of a micro-batch: gradients are those of the case where that has all of them.
+/* Its experts are, over all documents of a micro-batch: gradients are those of the case where that
+ * has all of them.
  */
 static bool is_balanced(io_fixture *f, const char *path) {
     const sbp_json *expect;
@@ -312,7 +313,7 @@ static bool is_whole(const char *path) {
     return found;
 }
 
-/* Of families that no other case stands for on this device. */
+/* Whether a case is of a family that no other case stands for on this device. */
 static bool is_of_another_family(const char *path) {
     for (int i = 0; i < SBP_COUNT(golden_others); i++)
         if (strcmp(strrchr(path, '/') + 1, golden_others[i]) == 0)
@@ -350,7 +351,8 @@ static void run_device_settings(io_fixture *f, const char *path) {
         run_all_of(f, path, device_sweep, SBP_COUNT(device_sweep));
 }
 
-/* Layers that carry a state: chunks shorter than it and of the kernels' blocks, states kept, and made again. */
+/* Layers that carry a state: chunks shorter than it and of the kernels' blocks, states kept, and made
+ * again. */
 static void test_states(void **state) {
     static const char *const cases[] = {"lfm2_v", "qwen3_5_dense_v", "qwen3_next_dense",
                                         "granite_hybrid_groups"};
@@ -371,8 +373,8 @@ static void test_states(void **state) {
                      &list[i]);
 }
 
-/* Saved activations of several layers of experts: their row kernels sum over the slots of a row, and write over
- * what has none. */
+/* Saved activations of several layers of experts: their row kernels sum over the slots of a row, and write
+ * over what has none. */
 static void test_saved_of_experts(void **state) {
     static const char *const cases[] = {"qwen3_moe_norm_v", "mixtral_v", "gpt_oss_v"};
     static const setting saved = {"g 3, saved", "--chunk 16 --segment 3 --save q+attn_out+lse", SBP_F64, true,
@@ -488,8 +490,8 @@ static void test_plans_and_devices(void **state) {
 #undef RUN
 }
 
-/* One case of each structure: what others differ by are numbers. By default one of the two ways, the other on the next
- * instruction set: drawn models of each family run on each (test_random_models). */
+/* One case of each structure: what others differ by are numbers. By default one of the two ways, the other on
+ * the next instruction set: drawn models of each family run on each (test_random_models). */
 static void test_structures(void **state) {
     static const setting ways[] = {{"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, true, 0},
                                    {"C 7, C_head 5, g 2, k 2",

@@ -106,7 +106,8 @@ static void test_what_goes_wrong(void **state) {
               WIPE "HF_ENDPOINT=http://127.0.0.1:1 " TRAIN); /* no network */
 }
 
-/* The split for tests where something is to be evaluated, and parts of a mixture that say config and split. */
+/* The split for tests where something is to be evaluated, and parts of a mixture that say config and
+ * split. */
 static void test_splits(void **state) {
     io_fixture *f = *state;
     if (!is_there())
@@ -176,8 +177,8 @@ static void put_card(const io_fixture *f, const char *config) {
     io_put(io_path(f, "home/hub/datasets--org--evil/snapshots/x/README.md"), text, strlen(text));
 }
 
-/* A card names files of its own repository, and nothing that is an option of `hf`: with the network and without, both
- * of which get no further. */
+/* A card names files of its own repository, and nothing that is an option of `hf`: with the network and
+ * without, both of which get no further. */
 static void test_hostile_cards(void **state) {
     io_fixture *f = *state;
     static const struct {

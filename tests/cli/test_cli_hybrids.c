@@ -1,6 +1,6 @@
-/* Gradients of models that carry states, of objectives over pairs, rollouts and values, against transformers and
- * the losses of TRL's trainers in float64 (tests/data/hybrids, tests/golden/make_hybrids.py), however the step
- * is cut, and the losses. */
+/* Gradients of models that carry states, of objectives over pairs, rollouts and values, against transformers
+ * and the losses of TRL's trainers in float64 (tests/data/hybrids, tests/golden/make_hybrids.py), however the
+ * step is cut, and the losses. */
 #include "tests/cli/cli_testing.h"
 
 #define HYBRIDS "tests/data/hybrids"

@@ -1,5 +1,5 @@
-/* Rotary types whose frequencies go by the longest document of a step: where a plan allows lengths on both sides, a
- * note and the card of the result say so, and the settings that they name take one for all. */
+/* Rotary types whose frequencies go by the longest document of a step: where a plan allows lengths on both
+ * sides, a note and the card of the result say so, and the settings that they name take one for all. */
 #include "tests/cli/cli_testing.h"
 
 #define TEXT(...) sbp_arena_printf(f->arena, __VA_ARGS__)

@@ -1,4 +1,5 @@
-/* What a device has no kernel for is refused when the plan is made, by what config.json calls it, not when it runs. */
+/* What a device has no kernel for is refused when the plan is made, by what config.json calls it, not
+ * when it runs. */
 #include "tests/cli/cli_testing.h"
 
 #define TEXT(...) sbp_arena_printf(f->arena, __VA_ARGS__)

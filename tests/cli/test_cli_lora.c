@@ -3,7 +3,7 @@
 #include "tests/cli/cli_testing.h"
 #include "tests/cli/golden_lists.h"
 
-/* Of a case: path, the golden case whose model and rows it has, and its expectation. */
+/* A case: path, the golden case whose model and rows it has, and its expectation. */
 typedef struct lora_case {
     const char *path, *base, *options;
     const sbp_json *expect;

@@ -1,5 +1,5 @@
-/* test_cli_memory.c: a process takes (VmHWM) what its plan says and no byte more, whatever lives on the host or on
- * disk, in every type, with steps, evaluations and checkpoints; and limits are kept. */
+/* test_cli_memory.c: a process takes (VmHWM) what its plan says and no byte more, whatever lives on the host
+ * or on disk, in every type, with steps, evaluations and checkpoints; and limits are kept. */
 #include "tests/cli/drawing.h"
 #include "tests/common/sweep.h"
 
@@ -164,7 +164,7 @@ static void test_memory_of_states(void **state) {
     assert_true(most - least > 20.0 * SBP_TOLERANCE_PROCESS_BYTES);
 }
 
-/* Of what the plan says, no byte more than it was given; of the machine, what above allows. */
+/* The plan says no byte more than it was given; the machine has what the checks above allow. */
 static void test_limits_are_kept_with_placement_elsewhere(void **state) {
     io_fixture *f = *state;
     sbp_rng rng = {11};

@@ -113,7 +113,7 @@ static void test_what_is_not_built(void **state) {
 #define TRL_SOURCES                                                                                          \
     "--model_name_or_path $S --dataset_name " DATA " --eval_dataset_name " DATA " --dtype auto "
 
-/* Of adapters, and of objectives that take a batch several times. */
+/* Names of TRL about adapters, and about objectives that take a batch several times. */
 #define TRL_LORA_NAMES "--use_peft true --use_rslora true --lora_target_modules q_proj --load_in_4bit true "
 #define TRL_OBJECTIVE_NAMES "--scale_rewards false "
 #define TRL_EPOCHS "--num_iterations --num_ppo_epochs --ppo_epochs "

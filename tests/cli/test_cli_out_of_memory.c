@@ -1,6 +1,6 @@
 /* Memory that is gone for good, for libraries and for messages too: every allocation from the n-th on fails
- * (tests/common/fail_from.c). Whatever n, a command ends with status 3 and says what it had no memory for, or works.
- * SBP_TEST_ALL=1: every n. */
+ * (tests/common/fail_from.c). Whatever n, a command ends with status 3 and says what it had no memory for, or
+ * works. SBP_TEST_ALL=1: every n. */
 #include "tests/cli/cli_testing.h"
 
 #define TEXT(...) sbp_arena_printf(f->arena, __VA_ARGS__)

@@ -1,6 +1,6 @@
-/* test_cli_pieces.c: matrices of experts that come to the device in pieces. How many pieces, and where they come from,
- * changes no bit of gradients and weights; from the disk come as many bytes as are planned, a layer's once for each
- * call that reads it. */
+/* test_cli_pieces.c: matrices of experts that come to the device in pieces. How many pieces, and where they
+ * come from, changes no bit of gradients and weights; from the disk come as many bytes as are planned, a
+ * layer's once for each call that reads it. */
 #include "tests/cli/drawing.h"
 #include "tests/cli/ranks_testing.h"
 #include "tests/common/sweep.h"
@@ -36,7 +36,8 @@ static void expect_pieces(io_fixture *f, int pieces) {
         fail_msg("no '%s'", line);
 }
 
-/* Six experts in four pieces are uneven ones, in nine a piece each. Chunks of a row leave most experts none. */
+/* Six experts in four pieces are uneven ones, in nine a piece each. Chunks of a row leave most
+ * experts none. */
 static void test_pieces_change_no_gradient(void **state) {
     static const struct {
         const char *schedule;
@@ -68,7 +69,7 @@ static void test_pieces_change_no_gradient(void **state) {
     }
 }
 
-/* Of blocks on the device only numbers come in pieces. */
+/* From blocks on the device only numbers come in pieces. */
 static void test_blocks_on_the_device(void **state) {
     io_fixture *f = *state;
     for (int i = 2; i < SBP_COUNT(models); i++) {
@@ -132,9 +133,9 @@ static copied planned(io_fixture *f, int inner, const char *settings) {
 }
 
 /* The forward reads each layer's experts, and the backward all but those of the last two layers, which still
- * stand on the host: what wider experts take more of, 2 * LAYERS - 2 times. To the device each chunk has a matrix
- * once in the forward, and of the three in the backward two again for their inputs' gradients. Two steps read, but
- * for what one step and the end of a run read, as much as is planned. */
+ * stand on the host: what wider experts take more of, 2 * LAYERS - 2 times. To the device each chunk has a
+ * matrix once in the forward, and of the three in the backward two again for their inputs' gradients. Two
+ * steps read, but for what one step and the end of a run read, as much as is planned. */
 static void test_what_is_planned_is_read(void **state) {
     static const struct {
         const char *settings;

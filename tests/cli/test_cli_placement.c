@@ -50,7 +50,8 @@ static void test_placement_changes_no_bit(void **state) {
     assert_true(disk > 0 && host > 0 && states > 0);
 }
 
-/* For the longest sequence buckets are no larger than the largest tensor of a layer, so that a layer has several. */
+/* For the longest sequence buckets are no larger than the largest tensor of a layer, so that a
+ * layer has several. */
 static void test_small_buckets_change_no_bit(void **state) {
     io_fixture *f = *state;
     static const char *const lengths[] = {"--seq-len 96 --offload none",

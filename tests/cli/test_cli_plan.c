@@ -264,7 +264,6 @@ static void test_depth(void **state) {
     assert_non_null(strstr(text_of(f, "err"), "32.8B parameters"));
 }
 
-/* A machine that is not here: an estimate in its memory, by name or from a file; no plan. */
 /* Bytes of parameters that a step stores in their placement, with some of them frozen. */
 static double params_out(io_fixture *f, const char *freeze) {
     cli_ok(f, sbp_arena_printf(f->arena,

@@ -27,7 +27,7 @@ static void compile(io_fixture *f, const char *plan, const char *settings, int r
                             settings, ranks, zero, plan));
 }
 
-/* Of a plan of `ranks`. */
+/* A command that runs a plan with `ranks` ranks. */
 static const char *run_of(io_fixture *f, const char *plan, int ranks, const char *options) {
     return sbp_arena_printf(f->arena, "$R $D/%s --data $D/t --schedule constant --lr 1e-3 --ranks %d %s",
                             plan, ranks, options);

@@ -60,7 +60,7 @@ static void says(io_fixture *f, const char *name, const char *message) {
 
 /* ---- numbers ---------------------------------------------------------------------------------------- */
 
-/* Of rank 0, that run.json has: threads, and how many ranks are on its host. */
+/* Expects in run.json the threads of rank 0, and how many ranks are on its host. */
 static void runs_with(io_fixture *f, int threads, int ranks) {
     const sbp_json *root = cli_json(f, "o/run.json");
     assert_int_equal((int)cli_number(f, sbp_json_member(root, "device"), "threads"), threads);

@@ -108,7 +108,7 @@ static void test_large_shares(void **state) {
     cli_compare(f, "weights", result(f, "all"), result(f, "one"), SBP_TOLERANCE_F64);
 }
 
-/* Of the gradients of all steps of $D/all and $D/one. */
+/* Expects the same norms of gradients in all steps of $D/all and $D/one. */
 static void expect_same_norms(io_fixture *f) {
     double norms[2][3];
     for (int k = 0; k < 2; k++) {
@@ -251,7 +251,7 @@ static int64_t member(const sbp_json *root, const char *object, const char *key)
 /* Five layers: more than are gathered at once. */
 #define LAYERS "$G/llama_mqa/model --set num_hidden_layers=5 --seq-len 48 --threads 1"
 
-/* Bytes of a run of two steps are those of so many a micro-batch and a step. */
+/* Bytes that a run of two steps has sent are a multiple of `part` for its micro-batches, and twice `step`. */
 static void check_sent(int64_t sent, int64_t part, int64_t step) {
     if (part > 0) {
         assert_int_equal((sent - 2 * step) % part, 0);

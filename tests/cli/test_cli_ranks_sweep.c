@@ -77,7 +77,8 @@ static bool all(void) {
     return testing_all();
 }
 
-/* Some ranks may have micro-batches together, either way; where the model has sinks, which belong to heads, in one. */
+/* Some ranks may have micro-batches together, either way; where the model has sinks, which belong to
+ * heads, in one. */
 static const char *draw_schedule(io_fixture *f, sbp_rng *rng, const char *compile, int ranks, int zero) {
     int together = 1 + (int)sbp_rng_below(rng, ranks);
     while (ranks % together != 0)

@@ -1,6 +1,6 @@
-/* Released checkpoints whose weights are codes and scales in two tensors: what stays frozen keeps its blocks, also in
- * what is written; what is trained is numbers, and is written as transformers has those. Gradients are those of
- * the golden case, however the numbers came there. */
+/* Released checkpoints whose weights are codes and scales in two tensors: what stays frozen keeps its blocks,
+ * also in what is written; what is trained is numbers, and is written as transformers has those. Gradients
+ * are those of the golden case, however the numbers came there. */
 #include "tests/cli/cli_testing.h"
 #include "tests/cli/golden_lists.h"
 
@@ -127,8 +127,8 @@ static void test_merged_into_experts(void **state) {
     }
 }
 
-/* FP8: what is frozen keeps its blocks where these are of 128 inputs, to the same gradients; what is written is
- * numbers. */
+/* FP8: what is frozen keeps its blocks where these are of 128 inputs, to the same gradients; what is written
+ * is numbers. */
 static void check_fp8(io_fixture *f, const char *golden) {
     static const char frozen[] = "--dtype fp64 --freeze '*_proj*'";
     static const char *const settings[] = {"", "--offload params --chunk 13",

@@ -129,8 +129,8 @@ static void check_first_states(io_fixture *f, const char *name, int64_t elems) {
     sbp_weights_close(states);
 }
 
-/* Tensors of more than 131,072 elements, which are saved and read in pieces, in whichever form: a run that goes on from
- * the first of two checkpoints has the bits of the second. */
+/* Tensors of more than 131,072 elements, which are saved and read in pieces, in whichever form: a run that
+ * goes on from the first of two checkpoints has the bits of the second. */
 static void test_resumed_in_pieces(void **state) {
     io_fixture *f = *state;
     static const char *const formats[] = {"", "--state-dtype int8", "--dtype bf16"};

@@ -291,8 +291,8 @@ static void test_a_directory_that_is_moved(void **state) {
                                    i ? "--save-every 4 " : ""));
 }
 
-/* What killed processes left of a file goes when that is written again, if it is old; not of one that lives, nor what
- * has another name. */
+/* What killed processes left of a file goes when that is written again, if it is old; not of one that lives,
+ * nor what has another name. */
 static void test_leftovers_of_files(void **state) {
     io_fixture *f = *state;
 #define SCORE "$R $G/llama_plain/model --data $G/llama_plain/train.jsonl --score "
@@ -307,7 +307,7 @@ static void test_leftovers_of_files(void **state) {
               "$D/s.jsonl.$$.0.tmp");
 }
 
-/* Of models that a killed run published, the newest stays until two newer ones are there. */
+/* If a killed run published models, the newest stays until two newer ones are there. */
 static void test_leftovers_of_publishers(void **state) {
     io_fixture *f = *state;
     (void)cli(f, AT "SBP_AT=KILL@mkdir:1:.checkpoint-step-5 " RUN "--steps 6 --out none --publish $D/q");

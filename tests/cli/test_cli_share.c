@@ -418,7 +418,7 @@ static void test_steps_of_groups(void **state) {
 
 enum { SCORED_ROWS = 12, SCORED_GROUPS = 3 };
 
-/* Rewards of groups of four; NAN: null. Of the last group nobody scored an answer. */
+/* Rewards of groups of four; NAN: null. In the last group nobody scored an answer. */
 static const double scored[SCORED_ROWS] = {NAN, 0.5, -1, 2, 0.25, NAN, NAN, 1.5, NAN, NAN, NAN, NAN};
 
 /* Advantages of GRPO among those that are there: TRL's nanmean and nanstd. */

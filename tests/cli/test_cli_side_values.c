@@ -1,6 +1,6 @@
-/* Side values in drawn combinations of all that a schedule, adapters and ranks can be: gradients of a model whose layers
- * read keys and values of others, and their own embeddings of the tokens, are those of transformers, and of an adapter
- * those of PEFT. SBP_TEST_ALL=1: many more; SBP_DRAW=SEED: one. */
+/* Side values in drawn combinations of all that a schedule, adapters and ranks can be: gradients of a model
+ * whose layers read keys and values of others, and their own embeddings of the tokens, are those of
+ * transformers, and of an adapter those of PEFT. SBP_TEST_ALL=1: many more; SBP_DRAW=SEED: one. */
 #include "tests/cli/drawing.h"
 #include "tests/cli/ranks_testing.h"
 #include "tests/common/sweep.h"

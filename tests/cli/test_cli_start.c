@@ -86,7 +86,7 @@ static void test_a_dry_run_says_what_the_run_does(void **state) {
     assert_int_equal(refused, SBP_COUNT(commands) - 6);
 }
 
-/* Of short lists, too. */
+/* Medians and 95 % of lengths, of short lists, too. */
 static void test_percentiles(void **state) {
     io_fixture *f = *state;
     static const struct {
@@ -157,7 +157,8 @@ static void test_files_that_are_too_large(void **state) {
               "test -z \"$(ls -A $D $D/o $D/m | grep -E '^\\.|tmp$|check')\"");
 }
 
-/* config.json as transformers writes it: fields that begin with an underscore are read over and not written. */
+/* config.json as transformers writes it: fields that begin with an underscore are read over and not
+ * written. */
 static void test_metadata_of_a_config(void **state) {
     io_fixture *f = *state;
     cli_ok(f, "cp -r $S $D/m; sed -i '1s/{/{\"_model_name_or_path\": \"a\\/b\", \"_experts_implementation\": "

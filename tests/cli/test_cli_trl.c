@@ -2,7 +2,7 @@
  * the objective in place of theirs. */
 #include "tests/cli/cli_testing.h"
 
-/* Of a configuration: another model, and other rows, of which a mixture has two. */
+/* A configuration with another model, and other rows, of which a mixture has two. */
 #define SMALL                                                                                                \
     "sed 's#Qwen/Qwen2.5-0.5B#'%s'#; s#\\(dataset_name\\|- path\\): .*#\\1: '%s'#' "                         \
     "tests/data/trl/yaml/%s.yaml "                                                                           \

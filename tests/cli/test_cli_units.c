@@ -242,8 +242,8 @@ static double take_step(split_job *job, bool split) {
     return sqrt(off / norm);
 }
 
-/* Of what sums over pairs, a micro-batch with half a pair gives other gradients; of what sums over documents,
- * none with a document alone. */
+/* In losses that sum over pairs, a micro-batch with half a pair gives other gradients; in those that sum over
+ * documents, none with a document alone does. */
 static void test_split_units_are_seen(void **state) {
     io_fixture *f = *state;
     for (int i = 0; i < SBP_COUNT(objectives); i++) {

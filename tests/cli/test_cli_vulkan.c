@@ -140,8 +140,8 @@ static void test_formats(void **state) {
     }
 }
 
-/* llvmpipe leaves an invocation's loops after 65535 iterations: a chunk that comes close to it trains as on the CPU, and
- * a longer one is refused when the plan is made. */
+/* llvmpipe leaves an invocation's loops after 65535 iterations: a chunk that comes close to it trains as on
+ * the CPU, and a longer one is refused when the plan is made. */
 static void test_long_loops(void **state) {
     io_fixture *f = *state;
 #define LONG                                                                                                 \

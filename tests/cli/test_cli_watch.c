@@ -1,5 +1,5 @@
-/* What a run says while it goes on: utilisation of the device, --quiet and --verbose; and what nobody is to find in
- * what it leaves: tokens, and where somebody's home is. */
+/* What a run says while it goes on: utilisation of the device, --quiet and --verbose; and what nobody is to
+ * find in what it leaves: tokens, and where somebody's home is. */
 #include "tests/cli/cli_testing.h"
 
 #include "runtime/train/utilisation.h"
@@ -10,8 +10,8 @@
 
 enum { LAYERS = 5, D = 64, KV = 32, F = 172, V = 512 }; /* of stories260K */
 
-/* The operations of a token are those of the formula: 6 for each weight of a layer; with adapters of q and v 4, none of
- * what lies before the first of them, and theirs. */
+/* The operations of a token are those of the formula: 6 for each weight of a layer; with adapters of q and v
+ * 4, none of what lies before the first of them, and theirs. */
 static void test_useful_operations(void **state) {
     io_fixture *f = *state;
     const double weights = 2 * D * D + 2 * D * KV + 3 * D * F, rank = 4;
@@ -46,7 +46,8 @@ static void test_useful_operations(void **state) {
     }
 }
 
-/* The formula, by the numbers of metrics.jsonl, where the rate of products is known; nothing where it is a table's. */
+/* The formula, by the numbers of metrics.jsonl, where the rate of products is known; nothing where it
+ * is a table's. */
 static void test_utilisation(void **state) {
     io_fixture *f = *state;
     const double weights = 2 * D * D + 2 * D * KV + 3 * D * F;
@@ -128,8 +129,8 @@ static void test_quiet_and_verbose(void **state) {
 #define OTHER "0123456789abcdefSECRET"
 #define THIRD "nobody-knows-this" /* not in the environment */
 
-/* In no file of a run, nor in what it says: tokens from the environment, the command line, a config file; and in what is
- * meant for others, which home it was made in. */
+/* In no file of a run, nor in what it says: tokens from the environment, the command line, a config file; and
+ * in what is meant for others, which home it was made in. */
 static void test_secrets(void **state) {
     io_fixture *f = *state;
     static const char *const ways[] = {"",

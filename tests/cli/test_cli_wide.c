@@ -1,6 +1,6 @@
-/* Gradients of wide models (tests/golden/wide): a few cases of every family at widths that people use, long in one or two
- * directions and thin in the others, against transformers in float64. What changes its way of computing by size is met here:
- * cases of tests/golden are at most 137 wide.
+/* Gradients of wide models (tests/golden/wide): a few cases of every family at widths that people use, long
+ * in one or two directions and thin in the others, against transformers in float64. What changes its way of
+ * computing by size is met here: cases of tests/golden are at most 137 wide.
  *
  *     test_cli_wide            the cpu, every case
  *     test_cli_wide isa        some cases, for each instruction set
@@ -76,7 +76,7 @@ static const char *with_rows(io_fixture *f, const char *options, int64_t rows) {
     return text.data;
 }
 
-/* Of fp32: as in test_cli_golden, three times what transformers itself is off there, where that is more. */
+/* In fp32, as in test_cli_golden, three times what transformers itself is off there, where that is more. */
 static double tolerance_of(io_fixture *f, const char *path, sbp_dtype dtype) {
     const sbp_json *expect;
     if (dtype == SBP_F64)
@@ -170,8 +170,8 @@ static void test_cases_of_others(void **state) {
     run_folder(*state, OTHERS);
 }
 
-/* The chunks that the planner chooses: as many rows as the target likes; more, where memory is no matter; fewer, where it
- * has what chunks of 128 rows take and a little. */
+/* The chunks that the planner chooses: as many rows as the target likes; more, where memory is no matter;
+ * fewer, where it has what chunks of 128 rows take and a little. */
 static void test_chosen_chunks(void **state) {
     io_fixture *f = *state;
     static const char path[] = FOLDER "/llama_rows_2600";
@@ -216,8 +216,8 @@ static void test_device(void **state) {
     run_list(f, names, count, &of_fp32[1], 1);
 }
 
-/* A summary notices an element that is off, in a tensor of a million: by its projections where the element is none that it
- * has, and numbers that are none. */
+/* A summary notices an element that is off, in a tensor of a million: by its projections where the element is
+ * none that it has, and numbers that are none. */
 static void test_the_summary_can_fail(void **state) {
     enum { N = 1000003 };
     static double g[N];

@@ -18,7 +18,7 @@ set -eu
 what=$1 dir=$2
 shift 2
 
-# Of the process that stays on a host, as this one sees it.
+# The id of the process that stays on a host, as this one sees it.
 pid_of() {
     cat "$dir/$1.pid"
 }

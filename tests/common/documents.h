@@ -31,8 +31,8 @@ int64_t documents_distance(const documents *d, int64_t r, int64_t c);
 /* Whether row r of a result may depend on row s of an operand. GROUP is not known here: false. */
 bool documents_allow(const documents *d, sbp_seq seq, int64_t r, int64_t s);
 
-/* Value of the row input `name` of @model (tok, pos, first, shared_end, own, label, copies) at row r, of documents that
- * share no prompt and of which there is one copy; fails for another name. */
+/* Value of the row input `name` of @model (tok, pos, first, shared_end, own, label, copies) at row r, of
+ * documents that share no prompt and of which there is one copy; fails for another name. */
 typedef struct document_rows {
     const int32_t *tok, *pos, *first, *label;
 } document_rows;

@@ -1,5 +1,5 @@
-/* fail_from.c: a library for LD_PRELOAD in whose process every allocation from the n-th on fails, whoever asks for it:
- * SBP_FAIL_FROM=n. SBP_COUNT_TO=FILE: how many there were, when the process ends. */
+/* fail_from.c: a library for LD_PRELOAD in whose process every allocation from the n-th on fails, whoever
+ * asks for it: SBP_FAIL_FROM=n. SBP_COUNT_TO=FILE: how many there were, when the process ends. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>

@@ -7,7 +7,7 @@
 
 #include "tests/tolerance.h"
 
-/* Of central differences; SBP_TOLERANCE_DIFFERENCES is meant for it. */
+/* The step of central differences, for which SBP_TOLERANCE_DIFFERENCES is meant. */
 static const double difference_step = 1e-5;
 
 /* ---- one op ------------------------------------------------------------------------------------------ */
@@ -188,8 +188,8 @@ sbp_func *graph_gradient_function(testing *t, sbp_module *module, const sbp_func
     return f;
 }
 
-/* sum over plain results r of weights[r] . y_r */
-/* Of what results are more than they were: a large one that does not change cancels, and leaves no error. */
+/* sum over plain results r of weights[r] . (y_r - were_r): a large result that does not change cancels, and
+ * leaves no error. */
 static double weighted_sum(testing *t, const sbp_module *module, const sbp_func *func,
                            const sbp_eval_env *env, sbp_tensor *const *inputs, double *const *were,
                            sbp_tensor *const *weights) {

@@ -14,9 +14,9 @@ typedef struct outcome {
     char message[1000]; /* the first of them */
 } outcome;
 
-/* "sbpc compile ...", "sbpc inspect ...", "sbprun ...", with "check", "export" or "tokenize" or without, as their
- * main would. The n-th allocation fails, when n > 0; *left (unless NULL) is what remained of n. input: standard
- * input, or NULL. */
+/* "sbpc compile ...", "sbpc inspect ...", "sbprun ...", with "check", "export" or "tokenize" or without, as
+ * their main would. The n-th allocation fails, when n > 0; *left (unless NULL) is what remained of n. input:
+ * standard input, or NULL. */
 outcome in_process(const io_fixture *f, const char *command, const char *input, int64_t n, int64_t *left);
 
 /* The first argument, when there is one, is the name of the test to run; a name of none makes the program

@@ -144,8 +144,8 @@ static sbp_value convolution(maker *k, sbp_value a) {
                      NULL, 0, NULL);
 }
 
-/* The delta rule, or ssd, with two value heads for a key head or one; of documents that share a prompt each its
- * own. */
+/* The delta rule, or ssd, with two value heads for a key head or one; of documents that share a prompt
+ * each its own. */
 static sbp_value delta(maker *k, sbp_value a, bool ssd) {
     int64_t heads = k->kv_heads * (1 + sbp_rng_below(&k->t->rng, 2)), dv = 1 + sbp_rng_below(&k->t->rng, 3);
     sbp_value q = heads_of(k, linear(k, a, k->d, k->kv_heads * k->head_size), k->kv_heads);

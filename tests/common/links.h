@@ -1,5 +1,5 @@
-/* links.h: cases beside the sources may hold links, which a copy of the folder without links has as files of a
- * line. */
+/* links.h: cases beside the sources may hold links, which a copy of the folder without links has as
+ * files of a line. */
 #ifndef SBP_TESTS_COMMON_LINKS_H
 #define SBP_TESTS_COMMON_LINKS_H
 

@@ -1,5 +1,5 @@
-/* model_folder.h: a folder of a test's own with a config.json that its draws write: fixtures of a group of tests, which
- * pass model_folder_make and model_folder_remove to cmocka_run_group_tests. */
+/* model_folder.h: a folder of a test's own with a config.json that its draws write: fixtures of a group of
+ * tests, which pass model_folder_make and model_folder_remove to cmocka_run_group_tests. */
 #ifndef SBP_TESTS_COMMON_MODEL_FOLDER_H
 #define SBP_TESTS_COMMON_MODEL_FOLDER_H
 

@@ -3,8 +3,9 @@
  *     seconds NAME PROGRAM ARGUMENT..
  *
  * appends the line "NAME SECONDS" to the file that SBP_TEST_SECONDS names; without one it becomes the
- * program. SBP_TEST_NAME in the program's environment is NAME. The program stays in the process group it would have been in, and its end is passed on: exit
- * status or signal. Processes that outlive their parents come to this one, so that their time counts too.
+ * program. SBP_TEST_NAME in the program's environment is NAME. The program stays in the process group it
+ * would have been in, and its end is passed on: exit status or signal. Processes that outlive their parents
+ * come to this one, so that their time counts too.
  */
 #include <errno.h>
 #include <fcntl.h>

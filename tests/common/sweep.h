@@ -1,5 +1,6 @@
 /* sweep.h: SBP_TEST_ALL=1 asks for the whole sweeps of tests, which take hours (./run-tests --all);
- * SBP_TEST_ONLY="qwen3_moe_* gpt_oss_*" for those of some golden cases, whose names are patterns of the shell. */
+ * SBP_TEST_ONLY="qwen3_moe_* gpt_oss_*" for those of some golden cases, whose names are patterns
+ * of the shell. */
 #ifndef SBP_TESTS_COMMON_SWEEP_H
 #define SBP_TESTS_COMMON_SWEEP_H
 

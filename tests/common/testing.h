@@ -32,7 +32,8 @@ void testing_check(testing *t, sbp_status status);
 void testing_check_fails(testing *t, sbp_status status, sbp_status expected, const char *message);
 
 double testing_uniform(testing *t, double lo, double hi);
-/* As testing_sweep (sweep.h), for a number of draws, of which an address sanitizer, who takes six times as long, gets a third. */
+/* As testing_sweep (sweep.h), for a number of draws, of which an address sanitizer, who takes six times as
+ * long, gets a third. */
 int testing_draws(int once, int all);
 
 /* ||x - y||, ||x||, and ||x - y|| / ||y||: 0 when both are 0, infinite when only y is. NaN counts as

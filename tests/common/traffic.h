@@ -16,7 +16,8 @@ typedef struct process_group {
     int32_t first, stride, count, me, node, near;
 } process_group;
 
-/* Whether in all process groups like this one neighbours, so many from each multiple on, are on one host. */
+/* Whether in all process groups like this one each block of `near` neighbours, from a multiple of it on, is
+ * on one host. */
 static inline bool traffic_is_near(int32_t world, const process_group *g, int32_t near) {
     bool good = true;
     for (int32_t r = 0; r < world; r++) {

@@ -159,7 +159,7 @@ static double objective(const reference *ref, const batch *b, const double *logp
     return loss;
 }
 
-/* Of all layers and documents of a batch. */
+/* Clears the statistics of all layers and documents of a batch. */
 static void clear_statistics(const reference *ref) {
     for (int64_t i = 0; i < BATCHES * ref->experts; i++)
         ref->choices[i] = ref->probabilities[i] = 0;
@@ -286,7 +286,8 @@ static void make_reference(testing *t, const char *path, sbp_rng *borders, refer
     }
 }
 
-/* Slope of the loss at parameter p = at along a direction, from five points: truncation is of fourth order. */
+/* Slope of the loss at parameter p = at along a direction, from five points: truncation is of
+ * fourth order. */
 static double slope_along(reference *ref, int32_t p, const double *at, const double *direction, double step) {
     static const double factors[] = {-2, -1, 1, 2}, weights[] = {1. / 12, -8. / 12, 8. / 12, -1. / 12};
     double *x = ref->params[p], slope = 0;
@@ -300,10 +301,10 @@ static double slope_along(reference *ref, int32_t p, const double *at, const dou
 }
 
 /* Slope of the loss of the whole step along a direction of one parameter: its gradient (of length 1) plus as
- * much of something random, so that too long, too short and wrongly directed gradients all show. Of some
- * steps the one that comes nearest: what the loss rounds hides small gradients (1e-6, of the first of nine
- * layers) at short steps, truncation large ones (10^2, of heads of nearly no length that are made as long as 1)
- * at long steps, and a wrong gradient fits none. */
+ * much of something random, so that too long, too short and wrongly directed gradients all show. Of several
+ * lengths of the step the one that comes nearest counts: what the loss rounds hides small gradients (1e-6, of
+ * the first of nine layers) at short steps, truncation large ones (10^2, of heads of nearly no length that
+ * are made as long as 1) at long steps, and a wrong gradient fits none. */
 static double check_slope(reference *ref, int32_t p) {
     static const double steps[] = {1e-4, 1e-3, 1e-2, 1e-5, 1e-6};
     int64_t n = ref->elems[p];
@@ -338,7 +339,7 @@ typedef struct setting {
     bool save_all, drop_states, offload;
     const char *saved;          /* a value that is kept, or NULL */
     const sbp_space *placement; /* per class, in place of `offload`; NULL */
-    int32_t first;              /* only so many of each class live there, 0: all */
+    int32_t first;              /* how many of each class live there, from the first; 0: all */
 } setting;
 
 static const setting settings[] = {

@@ -16,8 +16,8 @@ enum { WHOLE_STEP_ROWS = 17, WHOLE_STEP_VOCABULARY = 50 }; /* of a micro-batch a
  * chunks once. Prints what was compared; fails with what differs. */
 void whole_step_check(const char *path, bool few);
 
-/* The same in fp64 with so many settings of chunks, segments, checkpoints, what is kept, and where it lives.
- */
+/* The same in fp64 with `count` settings of chunks, segments, checkpoints, what is kept, and
+ * where it lives. */
 void whole_step_draw(const char *path, uint64_t seed, int count);
 
 /* The same of a model whose directory may hold no values (then they are drawn), with drawn documents; the

@@ -206,7 +206,7 @@ static bool is_sampled(void) {
     return *validation() || is_slow() || getenv("SBP_TEST_SAMPLE");
 }
 
-/* Of which there are few cases, and none is large. */
+/* Commands of experts, of which there are few cases, and none is large. */
 static bool is_of_experts(sbp_command_kind kind) {
     return kind == SBP_CMD_ROUTE || kind == SBP_CMD_EXPERT_ORDER || kind == SBP_CMD_EXPERT_GEMM ||
            kind == SBP_CMD_EXPERT_GEMM_DW;
@@ -527,8 +527,8 @@ static bool has_variant(void) {
 #endif
 }
 
-/* lavapipe's cache of shaders does not know the width of vectors it was made for: a process of another width would
- * be given this one's code and this one the other's, which sums in another order. */
+/* lavapipe's cache of shaders does not know the width of vectors it was made for: a process of another width
+ * would be given this one's code and this one the other's, which sums in another order. */
 static bool shares_other_code(void) {
     if (!getenv("LP_NATIVE_VECTOR_WIDTH") || getenv("MESA_SHADER_CACHE_DIR") ||
         getenv("MESA_SHADER_CACHE_DISABLE"))

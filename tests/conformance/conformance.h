@@ -91,7 +91,8 @@ suite_tensor *suite_add_absent(suite_case *c);
 void suite_expect(suite_case *c, suite_tensor *t);
 /* Elements of an output may be either of two. */
 void suite_doubt_add(suite_case *c, suite_tensor *t, suite_doubt doubt);
-/* Whether the validation layer searches its list before each access: what runs for long would be stopped there. */
+/* Whether the validation layer searches its list before each access: what runs for long would be
+ * stopped there. */
 bool suite_searches_addresses(void);
 
 /* Whether a case has shown that the device has no kernel for it: what submits by itself is left out then. */

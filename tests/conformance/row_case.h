@@ -7,8 +7,8 @@
 const char *row_case_text(suite_case *c);
 /* Instructions of a kernel that round to 16 bits. */
 int32_t row_case_rounds(const sbp_rowkernel *k);
-/* Adds tensors for the operands of c->kernel, expects what the reference gives, and checks. alias: per operand
- * an earlier one whose memory it shares, -1 none; NULL: nothing is shared. */
+/* Adds tensors for the operands of c->kernel, expects what the reference gives, and checks. alias: per
+ * operand an earlier one whose memory it shares, -1 none; NULL: nothing is shared. */
 void row_case_check(suite_case *c, const int32_t *alias);
 /* Sets c->kernel. */
 void row_case_parse(suite_case *c, const char *text);

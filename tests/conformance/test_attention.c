@@ -374,8 +374,8 @@ static void test_attention_wide(void **state) {
             check_attention("attention, wide heads", &wide[t], 40, 20, true, backward, (uint64_t)t);
 }
 
-/* Heads so wide that a tile has fewer keys, in more than one tile; so many heads on one of keys that a block has few
- * positions; rows a power of two apart. */
+/* Heads so wide that a tile has fewer keys, in more than one tile; many heads on one of keys, so that a block
+ * has few positions; rows a power of two apart. */
 static void test_attention_cut(void **state) {
     (void)state;
     static const struct {
@@ -407,8 +407,8 @@ static void test_attention_cut(void **state) {
             }
 }
 
-/* Of nearly all factors it is known what they are rounded to: so a rounding that is missing, or another, is
- * seen. */
+/* For nearly all factors it is known what they are rounded to: so a rounding that is missing, or
+ * another, is seen. */
 static void test_attention_doubts(void **state) {
     (void)state;
     print_message("  %ld of %ld factors of attention may be rounded either way\n", factors.doubted,

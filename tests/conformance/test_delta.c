@@ -1,7 +1,7 @@
-/* test_delta.c: delta_rule and delta_rule_bwd against the rule row by row: documents that begin inside of blocks and
- * of chunks, of one row, chunks that begin anywhere in a block, heads that share a key head, absent operands, a state
- * that nobody may read poisoned, the state written over in its place; the bits of documents that are cut and packed.
- * The rule itself is checked by differences. */
+/* test_delta.c: delta_rule and delta_rule_bwd against the rule row by row: documents that begin inside of
+ * blocks and of chunks, of one row, chunks that begin anywhere in a block, heads that share a key head,
+ * absent operands, a state that nobody may read poisoned, the state written over in its place; the bits of
+ * documents that are cut and packed. The rule itself is checked by differences. */
 #include "backends/gpu/gpu.h"
 #include "tests/common/sweep.h"
 #include "tests/conformance/conformance.h"
@@ -133,8 +133,8 @@ static void draw_documents(suite_case *c, suite_tensor *first, int64_t row0, int
 
 static bool by_tensor_cores; /* the cases at hand are never left out */
 
-/* Keys of length 1, queries as they are scaled, decays of which some forget all: of cases that are not left out only every
- * hundredth, so that blocks know of those before them. */
+/* Keys of length 1, queries as they are scaled, decays of which some forget all: of cases that are not left
+ * out only every hundredth, so that blocks know of those before them. */
 static void draw_rows(suite_case *c, delta_case *k, suite_tensor *keys, suite_tensor *queries) {
     for (int64_t h = 0; h < k->rows * k->a.key_heads; h++) {
         double *key = k->k + h * k->a.d_k, *query = k->q ? k->q + h * k->a.d_k : NULL, square = 0;
@@ -402,8 +402,9 @@ static void test_delta_reference(void **state) {
 
 enum { CUT_STATES = 16, CUT_PLACES = 9 };
 
-/* Where documents begin, and behind the last row: that of cuts at multiples of SBP_DELTA_BLOCK from beginnings, that of
- * documents beside one another. A software driver and the machine that runs PTX have fewer rows. */
+/* Where documents begin, and behind the last row: that of cuts at multiples of SBP_DELTA_BLOCK from
+ * beginnings, that of documents beside one another. A software driver and the machine that runs PTX have
+ * fewer rows. */
 typedef struct cut_plan {
     int64_t rows, documents[3], some[CUT_PLACES], all[CUT_PLACES], across[CUT_PLACES], packed[CUT_PLACES];
     sbp_delta_attrs a, half; /* half: of what is 16 bits wide, of sizes that tensor cores take */
@@ -554,8 +555,8 @@ static pieces cut_open(const cut_plan *plan, sbp_dtype dtype, const int64_t *doc
     return p;
 }
 
-/* Runs commands of rows cuts[i] .. cuts[i + 1], forwards and then backwards, into `after`; the state behind the last
- * row is read by nobody. alone: each piece is a document that knows of no other. */
+/* Runs commands of rows cuts[i] .. cuts[i + 1], forwards and then backwards, into `after`; the state behind
+ * the last row is read by nobody. alone: each piece is a document that knows of no other. */
 static void cut_run(pieces *p, const int64_t *cuts, bool alone) {
     int count = cut_count(cuts);
     const sbp_device_class *class = suite_device();

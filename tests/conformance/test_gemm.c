@@ -9,7 +9,7 @@ typedef struct product {
     double alpha, beta;
     double tolerance; /* 0: that of the type */
     bool same_bits;   /* in every instruction set of the CPU */
-    int64_t every;    /* of the numbers of k, one of so many has a factor in a that is not 0; 0: all */
+    int64_t every;    /* one of every `every` numbers along k has a factor in a that is not 0; 0: all have */
     uint32_t only_on; /* of suite_case */
 } product;
 
@@ -202,8 +202,8 @@ static void test_gemm_large(void **state) {
             check_product(&products[i], (uint64_t)(i + 10) * 2 + layout);
 }
 
-/* More than the memory for packed operands, or for sums of narrow results, has room for: columns of b, rows of a, rows
- * of sums. Thin in the other direction, or with few factors that are not 0. */
+/* More than the memory for packed operands, or for sums of narrow results, has room for: columns of b, rows
+ * of a, rows of sums. Thin in the other direction, or with few factors that are not 0. */
 static void test_gemm_cuts(void **state) {
     (void)state;
     static const struct {

@@ -217,7 +217,8 @@ static const char scaled_text[] =
     "max[elem] %%5 "
     "%%7 = div %%4, %%6 %%8 = mul %%7, %%1 store y, %%8 store t, %%6 }";
 
-/* A sum over heads, and a row without heads that is written over before another result of the sum reads it. */
+/* A sum over heads, and a row without heads that is written over before another result of the
+ * sum reads it. */
 static const char summed_text[] =
     "kernel @summed f32 heads 3 n %d { in x : f32 [row head elem] length %d stride %d in u : f32 [row elem] "
     "length %d "
@@ -236,7 +237,8 @@ static const char gated_text[] =
 static void test_row_in_place(void **state) {
     (void)state;
     static const int32_t alias[] = {-1, -1, 0, 1}, over_u[] = {-1, -1, 1, -1}, over_g[] = {-1, -1, -1, 0, -1};
-    /* on the CPU several rows are a block until 512, a row is kept whole until 1,024, longer ones come in pieces */
+    /* on the CPU several rows are a block until 512, a row is kept whole until 1,024, longer ones
+     * come in pieces */
     static const int lengths[] = {2, 64, 256, 512, 513, 600, 1024, 1025, 5003};
     for (int i = 0; i < SBP_COUNT(lengths); i++) {
         char text[1024];

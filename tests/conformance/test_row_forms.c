@@ -1,6 +1,6 @@
 /* test_row_forms.c: each form of row kernel on both sides of the sizes at which devices change their way (the
- * CPU: several rows a block until 512 numbers, whole rows until 1,024, then pieces of 512), with every sharing
- * of memory that sbp_rowkernel_may_alias() allows. */
+ * CPU: several rows a block until 512 numbers, whole rows until 1,024, then pieces of 512), with every
+ * sharing of memory that sbp_rowkernel_may_alias() allows. */
 #include "tests/common/sweep.h"
 #include "tests/conformance/row_case.h"
 
@@ -204,7 +204,8 @@ static int shared_count(const int32_t *alias) {
     return count;
 }
 
-/* The forms at some lengths: where at most one operand shares memory, and of the other sharings one of `of`. */
+/* The forms at some lengths: where at most one operand shares memory, and of the other sharings one of
+ * `of`. */
 static void check_forms(const int64_t *lengths, int length_count, int of) {
     for (int f = 0; f < SBP_COUNT(forms); f++)
         for (int l = 0; l < length_count; l++) {

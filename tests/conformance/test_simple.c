@@ -71,7 +71,8 @@ static void test_gather(void **state) {
             }
 }
 
-/* perm and segment as the host makes them: rows sorted by index, stable. repeat: each index comes so often. */
+/* perm and segment as the host makes them: rows sorted by index, stable. repeat: each index
+ * comes so often. */
 static void scatter_case(uint64_t seed, sbp_dtype sums, sbp_dtype type, int64_t rows, int64_t cols,
                          int64_t targets, int64_t repeat, uint32_t only_on) {
     suite_case *c = suite_begin("scatter_add", seed);
@@ -135,8 +136,8 @@ static void test_colsum(void **state) {
                 }
 }
 
-/* The truth is summed in long double: a sum of 4 million random doubles, added one after the other in double, is
- * 2.8e-12 off where terms cancel to a hundredth of a part, and what devices add in groups 8e-15. */
+/* The truth is summed in long double: a sum of 4 million random doubles, added one after the other in double,
+ * is 2.8e-12 off where terms cancel to a hundredth of a part, and what devices add in groups 8e-15. */
 static void check_reduce(sbp_reduce_op op, sbp_dtype dtype, int64_t rows, int64_t cols, double beta,
                          uint64_t seed, uint32_t only_on) {
     suite_case *c = suite_begin("reduce", seed);
@@ -171,8 +172,8 @@ static void test_reduce(void **state) {
                                  b, (uint64_t)(op + s + r), 0);
 }
 
-/* More than all groups take at a time: 256 of 16,384 elements on Vulkan, 512 on CUDA, where the machine that runs PTX has
- * fewer but with --all. */
+/* More than all groups take at a time: 256 of 16,384 elements on Vulkan, 512 on CUDA, where the machine that
+ * runs PTX has fewer but with --all. */
 static void test_reduce_huge(void **state) {
     (void)state;
     bool cuda = strcmp(suite_device()->name, "cuda") == 0;

@@ -1,7 +1,8 @@
-/* test_ssd.c: ssd and ssd_bwd against the rule row by row: documents that begin inside of blocks and of chunks, of one
- * row, chunks that begin anywhere in a block, heads that share a group, absent operands, a state that nobody may read
- * poisoned, the state written over in its place; the bits of documents that are cut and packed. The rule itself is
- * checked by differences. Names are those of the delta rule (test_delta.c): q, k, v, beta, o are c, b, x, dt, y. */
+/* test_ssd.c: ssd and ssd_bwd against the rule row by row: documents that begin inside of blocks and of
+ * chunks, of one row, chunks that begin anywhere in a block, heads that share a group, absent operands, a
+ * state that nobody may read poisoned, the state written over in its place; the bits of documents that are
+ * cut and packed. The rule itself is checked by differences. Names are those of the delta rule
+ * (test_delta.c): q, k, v, beta, o are c, b, x, dt, y. */
 #include "backends/gpu/gpu.h"
 #include "tests/conformance/conformance.h"
 
@@ -452,8 +453,8 @@ static pieces cut_open(sbp_dtype dtype, const int64_t *documents, int count) {
     return p;
 }
 
-/* Runs commands of rows cuts[i] .. cuts[i + 1], forwards and then backwards, into `after`; the state behind the last
- * row is read by nobody. alone: each piece is a document that knows of no other. */
+/* Runs commands of rows cuts[i] .. cuts[i + 1], forwards and then backwards, into `after`; the state behind
+ * the last row is read by nobody. alone: each piece is a document that knows of no other. */
 static void cut_run(pieces *p, const int64_t *cuts, int count, bool alone) {
     const sbp_device_class *class = suite_device();
     sbp_diag *diag = sbp_diag_create();

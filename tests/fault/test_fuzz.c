@@ -88,7 +88,7 @@ static void test_config(void **state) {
     report("config.json", &t);
 }
 
-/* Of a model directory: the file `name` changed, the others as they are. */
+/* Makes a model directory with the file `name` changed, the others as they are. */
 static void change_file(io_fixture *f, const char *name, const char *other) {
     size_t length;
     char path[200];

@@ -1,8 +1,9 @@
-/* test_plan_meta.c: each member of a plan's meta in turn is something else, or missing, and every command that reads plans
- * is given the plan: it works or refuses with a message, and never crashes.
+/* test_plan_meta.c: each member of a plan's meta in turn is something else, or missing, and every command
+ * that reads plans is given the plan: it works or refuses with a message, and never crashes.
  *
- * What is drawn at random is in test_fuzz; here nothing is: every member, at any depth, times every wrong value. A default
- * run takes each member with a part of the values and of the commands; SBP_TEST_ALL=1 all of them. */
+ * What is drawn at random is in test_fuzz; here nothing is: every member, at any depth, times every
+ * wrong value. A default run takes each member with a part of the values and of the commands;
+ * SBP_TEST_ALL=1 all of them. */
 #include "tests/common/in_process.h"
 #include "tests/common/sweep.h"
 #include "tests/fault/json_mutate.h"
@@ -13,7 +14,8 @@
 #define TEXT "{\"text\": \"Once upon a time\"}\n"
 #define SIZES " -o $D/p --seq-len 64 --chunk 16"
 
-/* NULL: without the member. Some of each kind of JSON, numbers out of range, containers that hold what they should not. */
+/* NULL: without the member. Some of each kind of JSON, numbers out of range, containers that hold what they
+ * should not. */
 static const char *const values[] = {"null",
                                      NULL,
                                      "true",
@@ -28,7 +30,7 @@ static const char *const values[] = {"null",
                                      "9223372036854775807",
                                      "\"none\""};
 
-/* every: a default run gives one case of so many to the command, by what it costs. */
+/* every: a default run gives one of this many cases to the command, by what it costs. */
 static const struct {
     const char *text;
     int every;

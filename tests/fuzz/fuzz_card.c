@@ -1,5 +1,5 @@
-/* fuzz_card.c: the card of a data set. Patterns that it gives stay in its repository, and none is an option of a
- * program, in one word or another. */
+/* fuzz_card.c: the card of a data set. Patterns that it gives stay in its repository, and none is an option
+ * of a program, in one word or another. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,6 @@
-/* fuzz_parquet_head.c: the footer of a Parquet file, behind pages that are good: the input is its Thrift alone, so that a
- * change need not keep its length. Whatever it is, the rows are read or refused, once and again alike. */
+/* fuzz_parquet_head.c: the footer of a Parquet file, behind pages that are good: the input is its Thrift
+ * alone, so that a change need not keep its length. Whatever it is, the rows are read or refused, once and
+ * again alike. */
 #include <stdlib.h>
 #include <string.h>
 

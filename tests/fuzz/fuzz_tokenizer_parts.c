@@ -1,6 +1,7 @@
-/* fuzz_tokenizer_parts.c: normalizers, pre-tokenizers, post-processors, decoders and added tokens in any order and number:
- * each byte of the input up to a 0xFF chooses one of a list, with what it takes; the rest is a text to encode. What cannot
- * be reached by changes of a text, since it must be JSON and say what the format asks for. */
+/* fuzz_tokenizer_parts.c: normalizers, pre-tokenizers, post-processors, decoders and added tokens in any
+ * order and number: each byte of the input up to a 0xFF chooses one of a list, with what it takes; the rest
+ * is a text to encode. What cannot be reached by changes of a text, since it must be JSON and say what the
+ * format asks for. */
 #include <string.h>
 
 #include "tests/fuzz/fuzz.h"

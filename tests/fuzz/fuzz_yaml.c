@@ -1,5 +1,5 @@
-/* fuzz_yaml.c: YAML: what is read is a tree that can be gone through and holds what it says, in whatever it is given; a
- * JSON text that both readers take has the same shape in both. */
+/* fuzz_yaml.c: YAML: what is read is a tree that can be gone through and holds what it says, in whatever it
+ * is given; a JSON text that both readers take has the same shape in both. */
 #include <stdlib.h>
 #include <string.h>
 

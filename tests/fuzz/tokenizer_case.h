@@ -4,8 +4,8 @@
 
 #include "frontends/formats/tokenizer/tokenizer.h"
 
-/* Reads it, encodes a text of all sorts and another one (NULL: none), decodes what comes; and the tokenizer that it
- * makes, written out, is read again and gives the same ids. Aborts where that is not so. */
+/* Reads it, encodes a text of all sorts and another one (NULL: none), decodes what comes; and the tokenizer
+ * that it makes, written out, is read again and gives the same ids. Aborts where that is not so. */
 void fuzz_tokenizer_case(sbp_arena *arena, const char *json, size_t length, const char *text,
                          size_t text_length);
 

@@ -199,7 +199,7 @@ static void work_is_timed_at_the_rate_of_its_type(void **state) {
     }
 }
 
-/* Of all functions of a program, with everything but products at once. */
+/* Seconds of all functions of a program, with everything but products at once. */
 static double products_seconds(const sbp_program *p, double matmul, double attention, bool own) {
     sbp_target_info target = {.name = "cpu", .own_expert_products = own};
     sbp_throughput *r = &target.throughput;
@@ -217,7 +217,8 @@ static double products_seconds(const sbp_program *p, double matmul, double atten
     return seconds;
 }
 
-/* Products of experts, and no others, at the rate of attention where the backend has kernels of its own for them. */
+/* Products of experts, and no others, at the rate of attention where the backend has kernels of its
+ * own for them. */
 static void experts_are_timed_at_the_rate_of_their_kernels(void **state) {
     (void)state;
     for (int experts = 0; experts < 2; experts++) {
@@ -243,8 +244,8 @@ static bool has_command(const sbp_body *body, sbp_command_kind a, sbp_command_ki
     return false;
 }
 
-/* Attention alone at the rate of scalars, where heads have more columns than tensor cores serve; and a third of it
- * where they are in parts. */
+/* Attention alone at the rate of scalars, where heads have more columns than tensor cores serve; and a third
+ * of it where they are in parts. */
 static void long_heads_are_timed_at_the_rate_of_scalars(void **state) {
     (void)state;
     testing t = testing_open(1);
@@ -339,8 +340,8 @@ static double no_time(const sbp_target_info *info, const sbp_delta_attrs *attrs,
     return 1e30;
 }
 
-/* With everything else at once, layers with the delta rule take as long as its operations at the rate of the kernel that a
- * target has for it: scalars, where attention in bf16 goes by tensor cores. */
+/* With everything else at once, layers with the delta rule take as long as its operations at the rate of the
+ * kernel that a target has for it: scalars, where attention in bf16 goes by tensor cores. */
 static void delta_rules_are_timed_at_the_rate_of_their_kernel(void **state) {
     (void)state;
     static const struct {

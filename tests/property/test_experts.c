@@ -12,8 +12,8 @@
 #include "tests/common/model_folder.h"
 #include "tests/common/whole_step.h"
 
-/* Every second one attends with sinks, has biases, a clamped gate and a softmax over the chosen, every second of
- * the others experts in one tensor and a shared one behind layers with a delta rule. */
+/* Every second one attends with sinks, has biases, a clamped gate and a softmax over the chosen, every second
+ * of the others experts in one tensor and a shared one behind layers with a delta rule. */
 static void draw_model(testing *t, int number) {
     static const char *const types[] = {"qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "gpt_oss"};
     const char *type = types[number % SBP_COUNT(types)];

@@ -263,7 +263,7 @@ typedef struct mode {
     int64_t every;
     const char *set;
     sbp_space away; /* where everything lives; SBP_DEVICE: as `offload` says */
-    int32_t first;  /* only so many of each class, 0: all */
+    int32_t first;  /* how many of each class, from the first; 0: all */
 } mode;
 
 #define SEVEN_LAYERS "num_hidden_layers=7"
@@ -440,7 +440,8 @@ static bool is_alive(const sbp_program *p, const command_list *list, int32_t at,
     return touches(p, list->items[at], buffer);
 }
 
-/* The workspace of each command of the model, laid over each buffer that is alive then: all are to be noticed. */
+/* The workspace of each command of the model, laid over each buffer that is alive then: all are
+ * to be noticed. */
 static int lay_workspaces(const char *model) {
     char path[128];
     snprintf(path, sizeof path, GOLDEN "%s/model", model);

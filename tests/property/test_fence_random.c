@@ -162,7 +162,7 @@ static sbp_command *add_command(maker *m, sbp_body *body, sbp_command_kind kind)
     return command;
 }
 
-/* Of a buffer its own, of a formal any: what the verifier does not like is taken out later. */
+/* The space of a buffer; for a formal any: what the verifier does not like is taken out later. */
 static sbp_space space_of(const maker *m, const sbp_view *view) {
     return view->ref >= 0 ? m->p->buffers[view->ref].space : m->copies && chance(50) ? SBP_HOST : SBP_DEVICE;
 }

@@ -40,7 +40,7 @@ static const subject subjects[] = {
     {ONNX("side_values"), 16, 5, ""},
 };
 
-/* Of the models in one file, which have no tokenizer. */
+/* Rows for the models in one file, which have no tokenizer. */
 static const char rows[] =
     "{\"input_ids\": [1, 2, 3, 4, 5, 6, 7, 8, 9], \"labels\": [1, 2, 3, 4, 5, 6, 7, 8, 9]}\n"
     "{\"input_ids\": [11, 12, 13, 4, 5], \"labels\": [-100, 12, 13, 4, 5]}\n"

@@ -110,7 +110,8 @@ static void gradients_are_right(void **state) {
     (void)state;
     testing t = testing_open(1);
     for (int s = 0; s < ODD_SHAPE_COUNT; s++) {
-        /* behind more positions gradients are too small for slopes, behind more layers fp32 is too far away */
+        /* behind more positions gradients are too small for slopes, behind more layers fp32 is too far
+         * away */
         int most = s >= ODD_POSITIONS ? 4 : 9;
         odd_graph_write(&t, (odd_shape)s, testing_sweep(4, most), true, model);
         printf("  %s:", odd_shape_name((odd_shape)s));

@@ -1,7 +1,8 @@
-/* test_random_models.c: models of every family with one dimension drawn long, up to 5,000, and the others thin, of 1 to 3,000
- * rows, through all passes and on the CPU device: gradients of a step against the double evaluator (ir/graph/evaluate.h),
- * which has neither kernels nor schedule in common with them. What is drawn beside: type, instruction set, threads, chunks,
- * segments, checkpoints, what is kept and where, documents, masks.
+/* test_random_models.c: models of every family with one dimension drawn long, up to 5,000, and the others
+ * thin, of 1 to 3,000 rows, through all passes and on the CPU device: gradients of a step against the double
+ * evaluator (ir/graph/evaluate.h), which has neither kernels nor schedule in common with them. What is drawn
+ * beside: type, instruction set, threads, chunks, segments, checkpoints, what is kept and where, documents,
+ * masks.
  *
  *     SBP_RANDOM_DRAW=N test_random_models     draw N alone, and what it is */
 #include "tests/common/testing.h"
@@ -24,8 +25,8 @@
 
 /* ---- what is long ------------------------------------------------------------------------------------- */
 
-/* Fields of config.json of a golden case that become long: KEY=$, KEY=$/N, KEY=NUMBER, with a blank between them. $ is a
- * multiple of one number, and at most another; 0: what it may be at most. */
+/* Fields of config.json of a golden case that become long: KEY=$, KEY=$/N, KEY=NUMBER, with a blank between
+ * them. $ is a multiple of one number, and at most another; 0: what it may be at most. */
 typedef struct axis {
     const char *model, *set;
     int32_t multiple, most;
@@ -150,8 +151,8 @@ typedef struct random_model {
     int64_t *elems;
 } random_model;
 
-/* Whether a norm divides rows of so many numbers. Of a row of one the derivative is 1 - 1 but for epsilon: what rounding
- * leaves of it differs in any two orders of computing. */
+/* Whether a norm divides rows along this axis. In a row of one number the derivative is 1 - 1 but for
+ * epsilon: what rounding leaves of it differs in any two orders of computing. */
 static bool is_normed(const axis *a) {
     static const char *const fields[] = {"hidden_size=$", "lora_rank=$", "linear_value_head_dim=$"};
     for (int i = 0; i < SBP_COUNT(fields); i++)
@@ -230,7 +231,8 @@ static bool ends_with(const char *text, const char *end) {
     return a >= b && strcmp(text + a - b, end) == 0;
 }
 
-/* Values at which scores are of order 1 and no gradient is lost: as in golden/make_wide.py. All are numbers of fp32. */
+/* Values at which scores are of order 1 and no gradient is lost: as in golden/make_wide.py. All are
+ * numbers of fp32. */
 static double *draw_values(testing *t, const sbp_param *param, const sbp_tensor *shape, const char *type) {
     static const struct {
         const char *end;
@@ -290,7 +292,8 @@ static double round_at_random(void *t, double value) {
     return value == rint(value) ? value : value * (1 + SBP_HALF_ULP_F32 * sbp_rng_unit(&((testing *)t)->rng));
 }
 
-/* Of the loss - sum of w_t logp_t / labels. Tensors of the evaluation are in `arena`. */
+/* Evaluates the gradients of the loss - sum of w_t logp_t / labels. Tensors of the evaluation
+ * are in `arena`. */
 static sbp_tensor **evaluate(testing *t, sbp_arena *arena, const random_model *m, const draw *d, bool noisy) {
     const sbp_func *f = m->derivative;
     const document_rows columns = {d->tok, d->pos, d->first, d->label};
@@ -359,8 +362,8 @@ static bool make_reference(testing *t, random_model *m, const draw *d) {
     return undecided;
 }
 
-/* The same with every parameter, and every value on the way, as far off as a rounding to fp32 may make it: how well the draw is
- * conditioned (Monte Carlo arithmetic: Parker 1997). */
+/* The same with every parameter, and every value on the way, as far off as a rounding to fp32 may make it:
+ * how well the draw is conditioned (Monte Carlo arithmetic: Parker 1997). */
 static void find_moves(testing *t, random_model *m, const draw *d) {
     sbp_arena *arena = sbp_arena_create();
     int32_t count = m->model.module->param_count;
@@ -499,15 +502,16 @@ typedef struct totals {
     double worst[2]; /* of what is allowed, in fp64, in fp32 */
 } totals;
 
-/* Of the gradient that is off most of what it may be: by how much, relative, and of how much. Relative to its norm; where that
- * is 0, as of queries of documents of a row, to what a tensor of its size has of the norm of all. Where all are 0, as with a
- * vocabulary of one, it has to be 0. */
+/* The gradient that is off most, measured by what it may be: by how much, relative, and how much it may be.
+ * Relative to its norm; where that is 0, as of queries of documents of a row, to what a tensor of its size
+ * has of the norm of all. Where all are 0, as with a vocabulary of one, it has to be 0. */
 typedef struct verdict {
     const char *worst;
     double error, allowed;
 } verdict;
 
-/* moved: find_moves has been here, and a gradient may be off some times what it moves when all is rounded once more. */
+/* moved: find_moves has been here, and a gradient may be off some times what it moves when all is rounded
+ * once more. */
 static verdict compare(testing *t, sbp_executor *e, const sbp_program *p, const random_model *m,
                        const draw *d, bool moved) {
     const sbp_module *module = m->model.module;

@@ -1,6 +1,6 @@
-/* test_row_plans.c: the steps that the CPU makes of row kernels, on paper (backends/cpu/rows_check.c): none reads what
- * another has written over, in the kernels of every golden model, of real ones at their sizes, and of random ones;
- * and the check sees steps that do. */
+/* test_row_plans.c: the steps that the CPU makes of row kernels, on paper (backends/cpu/rows_check.c): none
+ * reads what another has written over, in the kernels of every golden model, of real ones at their sizes, and
+ * of random ones; and the check sees steps that do. */
 #include "backends/cpu/rows.h"
 #include "ir/base/lex.h"
 #include "tests/common/compile_model.h"
@@ -156,7 +156,7 @@ static void random_kernels(void **state) {
     assert_true(c.in_place > c.kernels / 20);
 }
 
-/* ---- the check can fail --------------------------------------------------------------------------------- */
+/* ---- the check can fail ------------------------------------------------------------------------------- */
 
 static const char gated[] =
     "kernel @gated f32 heads 1 n %d { in g : f32 [row elem] length %d in u : f32 [row elem] "
@@ -201,8 +201,8 @@ static void a_result_written_too_early(void **state) {
     }
 }
 
-/* Random plans, of which one step is changed: a load left in memory, a result computed in an operand, the places that
- * a step reads exchanged, or a step left out. How many of each kind are seen. */
+/* Random plans, of which one step is changed: a load left in memory, a result computed in an operand, the
+ * places that a step reads exchanged, or a step left out. How many of each kind are seen. */
 typedef enum change { LEAVE, PLACE, EXCHANGE, OMIT, CHANGES } change;
 
 static bool change_step(row_list *list, row_list *stores, int32_t i, change what) {

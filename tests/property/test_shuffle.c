@@ -190,7 +190,7 @@ static void examine_modes(sbp_dtype compute) {
         bool offload, save_all, step, two_pass, counted, no_states;
         int64_t segment, every;
         sbp_space away; /* where everything lives; SBP_DEVICE: as `offload` says */
-        int32_t first;  /* only so many of each class, 0: all */
+        int32_t first;  /* how many of each class, from the first; 0: all */
     } cases[] = {
         {"llama_plain", "stream", .segment = 1, .every = 1},
         {"qwen2_sliding", "offload", .offload = true, .segment = 1, .every = 1},
@@ -222,7 +222,7 @@ static void examine_modes(sbp_dtype compute) {
     for (int k = 0; k < SBP_COUNT(cases); k++) {
         char name[128], path[128];
         snprintf(name, sizeof name, "%s, %s, %s", cases[k].model, cases[k].mode, sbp_dtype_name(compute));
-        bool file = strchr(cases[k].model, '/') != NULL; /* of so many layers as it has */
+        bool file = strchr(cases[k].model, '/') != NULL; /* a model with as many layers as its file has */
         snprintf(path, sizeof path, file ? "%s" : GOLDEN "%s/model", cases[k].model);
         compile_request request = compile_request_for(path, T_MAX, 5, 3);
         request.compute = request.options.grad_dtype = request.options.state_dtype = compute;

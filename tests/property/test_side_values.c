@@ -209,9 +209,10 @@ static int32_t exchanges_of(const sbp_program *p, const char *name) {
     return count;
 }
 
-/* Ranks that have documents together exchange shared keys and values where they are written, once: the forward
- * of layer 1 both, its backward both cotangents; what it computes again, and layers that read them, nothing. A
- * layer with keys of its own exchanges them once more in its backward, and where it is computed again. */
+/* Ranks that have documents together exchange shared keys and values where they are written, once: the
+ * forward of layer 1 both, its backward both cotangents; what it computes again, and layers that read them,
+ * nothing. A layer with keys of its own exchanges them once more in its backward, and where it is computed
+ * again. */
 static void ranks_exchange_once(void **state) {
     (void)state;
     static const struct {

@@ -1,7 +1,8 @@
 /* test_states.c: layers that carry a state from row to row. Drawn models, documents (of one row, shorter than
  * the convolution, over borders of chunks), chunks, saved sets with and without the states, segments,
  * checkpoints, homes. Gradients of the step are those of the documents each alone, evaluated in double
- * (whole_step.h). And the structure: what is kept, what is made again, and how many rows of it there are. And what the verifier asks of the delta rule's commands. */
+ * (whole_step.h). And the structure: what is kept, what is made again, and how many rows of it there are. And
+ * what the verifier asks of the delta rule's commands. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,8 +39,8 @@ static void write_lfm2(testing *t, FILE *f) {
     write_layer_types(t, f, layers, "conv");
 }
 
-/* A Qwen3.5, or a Qwen3-Next without experts, where the columns of a value head lie beside those of another: the
- * delta rule behind a convolution. */
+/* A Qwen3.5, or a Qwen3-Next without experts, where the columns of a value head lie beside those of another:
+ * the delta rule behind a convolution. */
 static void write_qwen(testing *t, FILE *f) {
     int64_t layers = 2 + sbp_rng_below(&t->rng, 2), key_heads = 1 + sbp_rng_below(&t->rng, 2);
     bool next = sbp_rng_below(&t->rng, 2);
@@ -57,8 +58,8 @@ static void write_qwen(testing *t, FILE *f) {
     write_layer_types(t, f, layers, "linear_attention");
 }
 
-/* A Granite 4 or a Nemotron-H without experts: matrices to which rows add, of one group of heads or two, behind a
- * convolution. */
+/* A Granite 4 or a Nemotron-H without experts: matrices to which rows add, of one group of heads or two,
+ * behind a convolution. */
 static void write_mamba(testing *t, FILE *f) {
     int64_t layers = 2 + sbp_rng_below(&t->rng, 2), groups = 1 + sbp_rng_below(&t->rng, 2);
     int64_t heads = groups * (1 + sbp_rng_below(&t->rng, 2)), taps = 2 + sbp_rng_below(&t->rng, 3);
@@ -168,7 +169,7 @@ static void states_are_kept_or_made_again(void **state) {
         }
 }
 
-/* ---- what the verifier says of the delta rule ----------------------------------------------------------- */
+/* ---- what the verifier says of the delta rule --------------------------------------------------------- */
 
 typedef struct edit {
     const char *from, *to, *says; /* from, once in the text or more: all of them */

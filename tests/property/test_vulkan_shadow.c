@@ -1,7 +1,7 @@
 /* test_vulkan_shadow.c: the fences of the programs of all golden cases, as barriers, under the
- * synchronization validation of VK_LAYER_KHRONOS_validation (backends/vulkan/device/shadow.c): it must be silent,
- * and object when any one fence is left out, also those between the two queues of programs that offload. A
- * second opinion on what test_fence.c shows on paper, on the barriers that are really recorded. */
+ * synchronization validation of VK_LAYER_KHRONOS_validation (backends/vulkan/device/shadow.c): it must be
+ * silent, and object when any one fence is left out, also those between the two queues of programs that
+ * offload. A second opinion on what test_fence.c shows on paper, on the barriers that are really recorded. */
 #include "backends/vulkan/vulkan_device.h"
 #include "runtime/run/executor.h"
 #include "tests/common/compile_model.h"

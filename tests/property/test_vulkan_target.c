@@ -170,7 +170,8 @@ static void long_products(void **state) {
     }
 }
 
-/* The same of whole plans (--arch software), where each command has most rows; the advice is as much as fits. */
+/* The same of whole plans (--arch software), where each command has most rows; the advice is as
+ * much as fits. */
 static void long_plans(void **state) {
     static const struct {
         const char *model, *set;

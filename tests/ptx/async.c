@@ -65,7 +65,7 @@ static void arrive_done(ptx_block *b, ptx_copy *c) {
     ptx_mbarrier_update(b, m, 1, 0, c->view);
 }
 
-// Of one thread arrivals come in their order, and after what they wait for: that is in their view.
+// Arrivals of one thread come in their order, and after what they wait for: that is in their view.
 void ptx_complete_one(ptx_block *b) {
     if (!b->late) {
         return;

@@ -217,7 +217,7 @@ static const ptx_lanes_op *find(ptx_parser *p, const ptx_insn *i, ptx_mods *mods
     return op;
 }
 
-// The type that stands for an operand of so many bytes.
+// The type that stands for an operand of `bytes` bytes.
 static ptx_type bits_of(int bytes) {
     return bytes == 8 ? PTX_b64 : bytes == 4 ? PTX_b32 : PTX_b16;
 }

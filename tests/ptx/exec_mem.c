@@ -232,7 +232,7 @@ static void exec_ld(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
         PTX_EACH_LANE(l, mask) {
             same &= at[l] == at[__builtin_ctz(mask)];
         }
-        // Of lanes that read the same bytes the last is remembered.
+        // Where all lanes read the same bytes, the last lane is remembered.
         const uint32_t asked = same ? 1U << (31 - __builtin_clz(mask)) : mask;
         left = ptx_global_warp(w, at, asked, bytes, false, from);
         if (same && !left) {
@@ -323,7 +323,7 @@ static void lanes_from_registers(const ptx_warp *w, const ptx_insn *i, uint32_t 
     }
 }
 
-/* Of lanes that store to one address the last one wins; the others leave no trace. So warps that all do the
+/* Where lanes store to one address, the last one wins; the others leave no trace. So warps that all do the
  * same agree to the bit, also where the lanes of each differ by the rounding of fused sums. */
 static uint32_t winners(const uint64_t at[PTX_LANES], uint32_t mask) {
     uint32_t kept = mask, before = (uint32_t)__builtin_ctz(mask);

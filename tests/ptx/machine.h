@@ -14,7 +14,7 @@ enum { PTX_MAX_WARPS = 32, PTX_MAX_AGENTS = 64, PTX_BARRIERS = 16 };
 
 // ---- shared memory ----------------------------------------------------------------------------------------
 
-// Of each byte of shared memory.
+// Bits for each byte of shared memory.
 enum {
     PTX_BYTE_WRITTEN = 1,
     PTX_BYTE_PENDING = 2,   // an asynchronous copy writes here

@@ -97,7 +97,7 @@ typedef struct sbp_ptx_counts sbp_ptx_counts;
 
 typedef struct {
     uint64_t seed;              // of everything that is random; default 1
-    uint64_t instruction_limit; // refused beyond so many warp instructions; 0: no limit
+    uint64_t instruction_limit; // warp instructions after which a launch is refused; 0: no limit
     int resident;               // blocks at a time; 0: some (4), -1: all
     bool no_races;              // leave out races of global memory (shared memory is always watched)
     sbp_ptx_counts *counts;     // added to when not NULL

@@ -82,7 +82,7 @@ static void make_reads(ptx_warp *w) {
             ptx_no_memory(w->launch);
         }
     }
-    if (now - s->read_base >= READ_TIMES) { // older reads are forgotten: only so many bits are kept
+    if (now - s->read_base >= READ_TIMES) { // older reads are forgotten: times have no more bits
         for (int k = 0; k < w->block->warp_count; k++) {
             if (s->reads[k]) {
                 memset(s->reads[k], 0, s->bytes * sizeof(uint32_t));
@@ -215,7 +215,7 @@ static void check_write(ptx_warp *w, const ptx_insn *i, int lane, uint32_t b, bo
     if ((s->write_time[b] > w->block->settled || state & PTX_BYTE_AGENT) &&
         !(strong && state & PTX_BYTE_ATOMIC)) {
         /* Lanes of one instruction: one of them wins. Compilers let all lanes of a warp store what is the
-         * same but for the rounding of fused sums. Of several warps: what is the same to the bit. */
+         * same but for the rounding of fused sums. Among several warps: what is the same to the bit. */
         const bool mates = s->writer[b] / PTX_LANES == w->index && s->write_time[b] == ptx_now(w->launch);
         const bool same = value && s->write_line[b] == (uint32_t)i->line && (mates || s->data[b] == *value);
         const bool me = s->writer[b] == (uint32_t)(w->index * PTX_LANES + lane);

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 enum { ROWS = 16, MAX_N = 256, MAX_K = 32, MAX_D = 128 };
-/* Of dirty[]. Compilers put the zeros that sums begin with between wgmma.fence and wgmma (LLVM makes
- * constants where they are needed), and hardware forgives: of these it is enough that there is a fence since
+/* Bits of dirty[]. Compilers put the zeros that sums begin with between wgmma.fence and wgmma (LLVM makes
+ * constants where they are needed), and hardware forgives: for these it is enough that there is a fence since
  * the last group. */
 enum { COMPUTED = 1, ZEROED = 2 };
 #define SOURCE UINT32_C(0x80000000) // of flying[]: a register that is read, not written

@@ -82,7 +82,7 @@ static process_group group_of(int32_t first, int32_t stride, int32_t count) {
     return traffic_group(info.count, info.node, info.rank, first, stride, count);
 }
 
-/* Of a sum of shares of a group, then across groups. */
+/* Traffic of a sum of shares: over a group, then across groups. */
 static traffic traffic_of_sum(int64_t elems, sbp_dtype dtype) {
     process_group own = group_of(info.rank - info.member, 1, info.group),
                   others = group_of(info.member, info.group, info.count / info.group);

@@ -28,7 +28,7 @@ typedef struct fixture {
     sbp_diag *diag;
     bool round;         /* values are rounded to their types, parameters first to the type they are kept in */
     bool round_factors; /* ir/graph/op.h */
-    /* Of a model with adapters: their file, and the key of what drops. */
+    /* For a model with adapters: their file, and the key of what drops. */
     const struct sbp_weights *adapter;
     double random_dropout;
     double balance; /* router_aux_loss_coef */
@@ -114,7 +114,8 @@ static inline const sbp_json *read_json(fixture *f, const char *path) {
     return root;
 }
 
-/* Tokens of one kind at `from`: the first so many of a document, or those behind them. */
+/* Puts tokens of one kind at `from` on: a document's, or those behind others. Returns the place
+ * behind the last. */
 static inline int64_t batch_ids(fixture *f, const sbp_json *row, const char *key, int64_t from,
                                 int64_t *out) {
     const sbp_json *ids;

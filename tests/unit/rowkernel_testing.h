@@ -1,4 +1,5 @@
-/* rowkernel_testing.h: what tests of row kernels begin with: an arena, diagnostics, kernels from text and back. */
+/* rowkernel_testing.h: what tests of row kernels begin with: an arena, diagnostics, kernels from
+ * text and back. */
 #ifndef SBP_TESTS_UNIT_ROWKERNEL_TESTING_H
 #define SBP_TESTS_UNIT_ROWKERNEL_TESTING_H
 

@@ -1,4 +1,5 @@
-/* What a process says of the ways that it went: a line for each that ends well, names in it that were crossed. */
+/* What a process says of the ways that it went: a line for each that ends well, names in it that
+ * were crossed. */
 #include "ir/base/census.h"
 #include "tests/unit/io_testing.h"
 

@@ -64,7 +64,7 @@ static sbp_status keep(void *user, const sbp_step *step) {
     return SBP_OK;
 }
 
-/* Elements of a place, so many rows of so many. */
+/* The elements of a place, `rows` rows of `cols` each. */
 static char *reach(rank *r, const sbp_step_place *p, int64_t rows, int64_t cols) {
     int64_t unit = sbp_dtype_bytes(p->dtype), elems = rows > 0 ? (rows - 1) * p->stride + cols : 0;
     CHECK(p->memory != SBP_STEP_ZEROS && p->offset >= 0 && p->offset % unit == 0);
@@ -82,7 +82,7 @@ static double round_wide(sbp_dtype wide, double x) {
     return wide == SBP_F64 ? x : (double)(float)x;
 }
 
-/* Of addends [begin, end): at the largest power of two below. */
+/* The sum of addends [begin, end), cut at the largest power of two below their number. */
 static double addends(rank *r, const sbp_step *s, int32_t begin, int32_t end, int64_t row, int64_t col) {
     int32_t half = 1;
     const sbp_dtype wide = s->from.dtype == SBP_F64 ? SBP_F64 : SBP_F32;
@@ -584,7 +584,7 @@ static void test_heads(void **state) {
 
 /* ---- what the planner counts ------------------------------------------------------------------------ */
 
-/* Of rank 0, whose share is the largest; of the ranks in its place. */
+/* Elements of the share of rank 0, which is the largest; and of the shares of the ranks in its place. */
 static void place_shares(int64_t elems, int64_t count, int64_t near, int64_t *first, int64_t *place) {
     *first += (elems + count - 1) / count;
     for (int64_t m = 0; m < count; m += near)

@@ -114,7 +114,7 @@ static void test_what_the_assistant_said(void **state) {
     assert_fails(f, SBP_INPUT, "rows are not conversations", make(&by_marks, "{\"text\": \"a\"}"));
 }
 
-/* A conversation of so many answers of `bytes` bytes. */
+/* A conversation of `answers` answers of `bytes` bytes. */
 static const char *long_talk(io_fixture *f, int answers, int bytes) {
     sbp_text row;
     sbp_text_init(&row, f->arena);

@@ -6,7 +6,7 @@
 
 enum { MOST = 80, RANKS = 9 };
 
-/* Documents of drawn lengths; by_row: so many in a row; groups: some rows belong together. */
+/* Documents of drawn lengths; by_row: how many are in a row; groups: some rows belong together. */
 typedef struct drawn {
     sbp_dataset data;
     sbp_doc docs[2 * MOST];
@@ -203,7 +203,7 @@ static void test_ranks_without_rows(void **state) {
     sbp_packer_close(&p);
 }
 
-/* A plan for so many micro-batches: where work alone gives a rank more, they are packed first. */
+/* A plan with a limit of micro-batches: where work alone gives a rank more, they are packed first. */
 static void test_no_more_than_the_plan_has(void **state) {
     io_fixture *f = *state;
     static drawn d;

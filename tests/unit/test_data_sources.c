@@ -99,7 +99,6 @@ static void put(io_fixture *f, const char *name, const char *text) {
     io_put(io_path(f, name), text, strlen(text));
 }
 
-/* Where rows are, and what is no row. */
 /* Bytes of a file, one to seven at a time, as if they came from elsewhere. */
 typedef struct bringing {
     const char *text;
@@ -147,6 +146,7 @@ static void test_readers(void **state) {
                  sbp_source_open_reader(f->diag, &(sbp_reader){fail_to_bring, NULL}, &source));
 }
 
+/* Where rows are, and what is no row. */
 static void test_places(void **state) {
     io_fixture *f = *state;
     static const struct {
@@ -385,9 +385,8 @@ static void test_bombs(void **state) {
     }
 }
 
-/* A column that nobody wants takes nothing, whatever it has; that it is there is known. */
-/* What a batch of Arrow says of its nulls: more than rows, or some and nothing that says which; of none, as pyarrow
- * reads it, whatever lies where that would be. */
+/* What a batch of Arrow says of its nulls: more than rows, or some and nothing that says which; of none, as
+ * pyarrow reads it, whatever lies where that would be. */
 static void test_counts_of_nulls(void **state) {
     io_fixture *f = *state;
     static const char *const wrong[] = {CORPUS "arrow/nulls_without_bitmap",
@@ -399,6 +398,7 @@ static void test_counts_of_nulls(void **state) {
     assert_string_equal(text_of(f, CORPUS "arrow/bitmap_of_no_nulls"), "{\"a\":7}\n{\"a\":0}\n{\"a\":9}\n");
 }
 
+/* A column that nobody wants takes nothing, whatever it has; that it is there is known. */
 static void test_unwanted_columns(void **state) {
     io_fixture *f = *state;
     static const char *const files[] = {CORPUS "parquet/long_list", ROWS "v2.parquet",

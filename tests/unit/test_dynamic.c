@@ -22,7 +22,7 @@ static int compare(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
-/* Of 8 bits, 7 of them for the decade. In ascending order. */
+/* The map of 8 bits, 7 of them for the decade, in ascending order. */
 static void published_map(bool has_sign, double map[256]) {
     int count = 0;
     for (int decade = 0; decade < DECADES; decade++) {

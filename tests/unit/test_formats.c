@@ -1,6 +1,7 @@
 /* Formats in which frozen parameters are kept: what their parts stand for, bit by bit, against the gguf
  * package (tests/data/io/quants.safetensors), bitsandbytes (tests/data/formats.json) and transformers
- * (tests/data/io/blocks.safetensors), on the host and by the kernels of the table; weights that are brought into a format get the codes that these give. */
+ * (tests/data/io/blocks.safetensors), on the host and by the kernels of the table; weights that are brought
+ * into a format get the codes that these give. */
 #include "tests/unit/io_testing.h"
 
 #include "frontends/formats/weights/weights.h"
@@ -132,7 +133,7 @@ static void check_released(io_fixture *f, const sbp_weights *w, const char *name
     }
 }
 
-/* Of FP8 config.json says which rows and columns share a scale; those of the file are of all kinds. */
+/* For FP8 config.json says which rows and columns share a scale; those of the file are of all kinds. */
 static void check_stated(io_fixture *f, const char *name, const char *as, int64_t first, const char *size,
                          sbp_format format) {
     const char *data,

@@ -452,7 +452,8 @@ static void test_qwen3_5(void **state) {
         expect(qwen3_5, wrong[i].set, SBP_INPUT, wrong[i].message);
 }
 
-/* Qwen3.5 as it is published: the fields of the text model in text_config, its names with "language_model". */
+/* Qwen3.5 as it is published: the fields of the text model in text_config, its names with
+ * "language_model". */
 static sbp_status run_text_config(void *user) {
     fixture *f = user;
     static const char directory[] = "/tmp/sbp_frontend_text_config",

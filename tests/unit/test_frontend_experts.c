@@ -1,5 +1,5 @@
-/* test_frontend_experts.c: what config.json may say of experts, how files hold them, and the messages for what
- * is not built. */
+/* test_frontend_experts.c: what config.json may say of experts, how files hold them, and the messages for
+ * what is not built. */
 #include "config_testing.h"
 
 #include <errno.h>
@@ -231,8 +231,8 @@ static void test_gpt_oss(void **state) {
     expect(gpt_oss, "layer_types=[\"full_attention\"]", SBP_INPUT, "expected an array of 3 layer types");
 }
 
-/* The gradient of the biases of the first layer's gates and ups when they are clamped at `limit`, and what they
- * are before. */
+/* The gradient of the biases of the first layer's gates and ups when they are clamped at `limit`, and what
+ * they are before. */
 static const double *gate_gradient(fixture *f, double limit, const sbp_tensor **before) {
     const char *set = sbp_arena_printf(f->arena, "swiglu_limit=%.17g", limit);
     sbp_model_options options = sbp_model_options_for(SBP_F64);
@@ -287,8 +287,8 @@ static void test_clamped_at_the_limit(void **state) {
     }
 }
 
-/* The weight of the loss that balances experts: what config.json says, what the model's type has, what was asked
- * for; and the statistics for it, one of choices alone where it is 0 or there is none. */
+/* The weight of the loss that balances experts: what config.json says, what the model's type has, what was
+ * asked for; and the statistics for it, one of choices alone where it is 0 or there is none. */
 static void test_balance(void **state) {
     (void)state;
     static const double asked = 0.25, none = 0;

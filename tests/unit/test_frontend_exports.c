@@ -11,10 +11,10 @@
 static int64_t skipped;
 
 /* Golden models as torch's exporter writes them (tests/golden/make_onnx.py). At opset 18, all in small ops: a
- * window; windows and full attention, scales of 1 + w, softcaps; learned positions, LayerNorm, GELU. At opset 23:
- * sinks, experts with biases and clamps; experts beside an MLP, with a scale of each, values that are keys; values
- * that cross segments, norms without weights; Mamba-2 of two groups; the delta rule, a convolution, angles that are
- * written into tables. */
+ * window; windows and full attention, scales of 1 + w, softcaps; learned positions, LayerNorm, GELU. At opset
+ * 23: sinks, experts with biases and clamps; experts beside an MLP, with a scale of each, values that are
+ * keys; values that cross segments, norms without weights; Mamba-2 of two groups; the delta rule, a
+ * convolution, angles that are written into tables. */
 static sbp_status run_exports(void *user) {
     fixture *f = user;
     static const struct {
@@ -59,8 +59,8 @@ static const sbp_tensor *gradient_of(const sbp_module *m, const sbp_func *func, 
     return NULL;
 }
 
-/* What the golden's tensor of an expert, "X.experts.3.up_proj.weight", is in an export, where gates and ups of all
- * experts are one tensor [E, 2 n, in]. */
+/* What the golden's tensor of an expert, "X.experts.3.up_proj.weight", is in an export, where gates and ups
+ * of all experts are one tensor [E, 2 n, in]. */
 static const double *expert_gradient(fixture *f, const sbp_module *m, const sbp_func *func,
                                      sbp_tensor **values, const sbp_weight *w) {
     const char *at = strstr(w->name, ".experts."), *part;
@@ -161,8 +161,7 @@ static void test_offsets(void **state) {
     fixture_destroy(&f);
 }
 
-/* ---- samples of others
- * ------------------------------------------------------------------------------------- */
+/* ---- samples of others -------------------------------------------------------------------------------- */
 
 static void compare_sample(fixture *f, const char *path, const char *golden, const char *weights_path) {
     sbp_model_options options = sbp_model_options_for(SBP_F64);

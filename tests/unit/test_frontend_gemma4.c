@@ -1,5 +1,5 @@
-/* test_frontend_gemma4.c: what config.json may say of Gemma 4: both ways to say which layers differ, which layers
- * read keys and values of others, what nobody trains, and what is refused. */
+/* test_frontend_gemma4.c: what config.json may say of Gemma 4: both ways to say which layers differ, which
+ * layers read keys and values of others, what nobody trains, and what is refused. */
 #include "config_testing.h"
 
 static const char e2b[] = "tests/golden/gemma4_e2b_released_v/model",

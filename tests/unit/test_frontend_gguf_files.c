@@ -1,5 +1,6 @@
-/* test_frontend_gguf_files.c: GGUF files that llama.cpp's own converter made of goldens (tests/golden/make_gguf.py):
- * each builds the graph that the golden's directory does, to the letter, with the same numbers. */
+/* test_frontend_gguf_files.c: GGUF files that llama.cpp's own converter made of goldens
+ * (tests/golden/make_gguf.py): each builds the graph that the golden's directory does, to the letter, with
+ * the same numbers. */
 #include "frontend_testing.h"
 #include "mutate.h"
 
@@ -249,7 +250,7 @@ static bool one_vector(void *user, const char *name, int32_t *rank, int64_t *dim
     return strcmp(name, "model.layers.0.linear_attn.dt_bias") == 0;
 }
 
-/* Of two key heads with three value heads each, in turn; no golden has numbers that tell them apart. */
+/* Two key heads with three value heads each, in turn; no golden has numbers that tell them apart. */
 static void test_value_heads(void **state) {
     fixture f = fixture_create();
     const sbp_gguf_facts facts = {.family = SBP_GGUF_QWEN3_5, .layers = 1, .key_heads = 2, .value_heads = 6};
@@ -301,7 +302,8 @@ static void test_decay(void **state) {
     fixture_destroy(&f);
 }
 
-/* Bytes of the header changed, 1 to 3 at a time, of files of all kinds: never a crash, a message with every failure. */
+/* Bytes of the header changed, 1 to 3 at a time, of files of all kinds: never a crash, a message with
+ * every failure. */
 static void test_mutations(void **state) {
     static const char *const names[] = {"deepseek2",     "qwen35",         "qwen3next",
                                         "gpt-oss_mxfp4", "gemma4_experts", "gptneox",

@@ -1,5 +1,5 @@
-/* GGUF files as they are written: numbers against the gguf package, keys and tensors against our reader, exports that
- * are stopped. */
+/* GGUF files as they are written: numbers against the gguf package, keys and tensors against our reader,
+ * exports that are stopped. */
 #include "tests/unit/io_testing.h"
 
 #include <dirent.h>

@@ -138,8 +138,8 @@ static void test_paths_come_first(void **state) {
 #define SHARED                                                                                               \
     "hub/blobs/ab/abababababababababababababababababababababababababababababababab" /* another hash */
 
-/* Links lead to blobs, of this repository or those that a cache shares; not elsewhere. Blobs named by their hash have
- * it. */
+/* Links lead to blobs, of this repository or those that a cache shares; not elsewhere. Blobs named by their
+ * hash have it. */
 static void test_links_and_hashes(void **state) {
     io_fixture *f = *state;
     const char *out, *link = sbp_arena_strdup(f->arena, io_path(f, SNAPSHOT "/model.safetensors"));

@@ -1,5 +1,5 @@
-/* Tokenizers that would make more of a text than any of people's does: refused with a reason, in little time and
- * memory. And what tokens swallow of blanks between them, in time that is linear in the text. */
+/* Tokenizers that would make more of a text than any of people's does: refused with a reason, in little time
+ * and memory. And what tokens swallow of blanks between them, in time that is linear in the text. */
 #include "tests/unit/io_testing.h"
 
 #include "frontends/formats/tokenizer/tokenizer.h"
@@ -139,8 +139,9 @@ static void test_counts(void **state) {
     }
 }
 
-/* Blanks that are tokens and swallow blanks: each of them once, where the token before has taken what it is, too (as
- * the `tokenizers` of Hugging Face have it), in time that does not grow with the square of the text. */
+/* Blanks that are tokens and swallow blanks: each of them once, where the token before has taken what
+ * it is, too (as the `tokenizers` of Hugging Face have it), in time that does not grow with the
+ * square of the text. */
 static void test_tokens_of_blanks(void **state) {
     io_fixture *f = *state;
     static const char *const strips[] = {"\"lstrip\": true, \"rstrip\": false",

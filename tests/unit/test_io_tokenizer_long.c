@@ -9,7 +9,7 @@
 
 #define DATA "tests/data/tokenizers/"
 
-/* Of a file, with one stretch of its text replaced. */
+/* Loads a tokenizer's file with one stretch of its text replaced. */
 static const sbp_tokenizer *load_changed(io_fixture *f, const char *path, const char *from, const char *to) {
     const char *text;
     size_t length;

@@ -1,6 +1,6 @@
-/* test_limits.c: what kernels have no room for, by the numbers at which it begins: a command at the limit runs, the next
- * size is refused by the device and when the plan is made, in a message with the limit; what no backend takes is no
- * program. Conformance has the numbers of commands at their limits. */
+/* test_limits.c: what kernels have no room for, by the numbers at which it begins: a command at the limit
+ * runs, the next size is refused by the device and when the plan is made, in a message with the limit; what
+ * no backend takes is no program. Conformance has the numbers of commands at their limits. */
 #include "backends/cpu/cpu_device.h"
 #include "backends/gpu/gpu.h"
 #include "backends/target.h"
@@ -59,7 +59,7 @@ static void add_values(command *c, int64_t n) {
     add_attention(c, 1, 2, n);
 }
 
-/* Of delta_rule and ssd, which have their operands in the same places. */
+/* Adds the operands of delta_rule or ssd, which have them in the same places. */
 static void add_states(command *c, sbp_command_kind kind, int64_t d_k, int64_t d_v) {
     c->command.kind = kind;
     c->command.u.delta = (sbp_delta_attrs){.heads = 1, .key_heads = 1, .d_k = d_k, .d_v = d_v};

@@ -18,8 +18,8 @@ typedef struct chain {
     sbp_liveness live;
 } chain;
 
-/* Operation i writes buffer i, which operation i + 1 reads and, where i is a multiple of `far`, one farther on
- * too. Of a function, or (function -1) of an entry. */
+/* Operation i writes buffer i, which operation i + 1 reads and, where i is a multiple of `far`, one farther
+ * on too. They are a function's, or (function -1) an entry's. */
 static chain make_chain(int32_t count, int32_t function, int32_t far) {
     chain c = {.arena = sbp_arena_create(), .diag = sbp_diag_create()};
     c.program = sbp_program_create(c.arena, "chain");

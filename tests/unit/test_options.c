@@ -123,7 +123,6 @@ static void test_what_is_wrong_with_command_lines(void **state) {
     }
 }
 
-/* What is on or off, or more, is on when nothing follows. */
 /* Every number of the table at the ends of what integers and doubles hold: taken where it is in its range,
  * else refused by its name. */
 static void test_numbers_at_their_ends(void **state) {
@@ -166,6 +165,7 @@ static void test_numbers_at_their_ends(void **state) {
     assert_true(taken > 60 && refused > 400);
 }
 
+/* What is on or off, or more, is on when nothing follows. */
 static void test_options_alone(void **state) {
     io_fixture *f = *state;
     static const char *const lines[] = {"--lora --seq-len 9 --shuffle", "--shuffle --lora",

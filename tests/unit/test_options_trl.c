@@ -40,8 +40,8 @@ static void test_names_of_trl(void **state) {
     assert_true(sbp_options_is(o, SBP_OPT_OVERLONG, "split"));
 }
 
-/* Every boolean is turned off by no_NAME, as by HfArgumentParser: TRL's names and ours, those without effect and
- * those that are refused where they are on. */
+/* Every boolean is turned off by no_NAME, as by HfArgumentParser: TRL's names and ours, those without effect
+ * and those that are refused where they are on. */
 static void test_booleans_are_turned_off_by_name(void **state) {
     io_fixture *f = *state;
     const sbp_json *root;

@@ -64,7 +64,7 @@ static void test_every_option_is_in_every_page(void **state) {
     assert_true(seen > 800);
 }
 
-/* Of a manual page: no line is a request by accident, none an empty one, each font ends. */
+/* In a manual page no line is a request by accident, none is empty, each font ends. */
 static void test_manual_pages_are_sound(void **state) {
     io_fixture *f = *state;
     static const char *const requests[] = {".\\\"", ".TH", ".SH", ".SS", ".TP", ".nf", ".fi"};
@@ -95,7 +95,8 @@ static void test_manual_pages_are_sound(void **state) {
         strstr(print(f, SBP_PAGE_MAN, "sbprun"), "[TRL: num_iterations, num_ppo_epochs, ppo_epochs]"));
 }
 
-/* An option of zsh is 'NAME[help]', or 'NAME=[help]:value:WHAT'; two colons where the value may be left out. */
+/* An option of zsh is 'NAME[help]', or 'NAME=[help]:value:WHAT'; two colons where the value may be left
+ * out. */
 static void test_options_of_zsh(void **state) {
     io_fixture *f = *state;
     const char *program;

@@ -355,8 +355,8 @@ static int64_t a_row_of(const sbp_delta_attrs *attrs, bool backward) {
     return attrs->heads * attrs->d_k * attrs->d_v * 1000;
 }
 
-/* Workspace that has rows for so many of a chunk is that of the chunk which was chosen, not of the one that was
- * tried first. */
+/* A workspace with a row for every few rows of a chunk is that of the chunk which was chosen, not of the one
+ * that was tried first. */
 static void workspaces_follow_the_chunk(bench *b) {
     sbp_pipeline p = pipeline_for(b, "tests/golden/qwen3_5_dense_v/model", SBP_F32, false);
     p.target.delta_columns = a_row_of;

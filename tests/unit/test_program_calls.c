@@ -59,8 +59,7 @@ static bool overlap(const region *a, const region *b) {
            a->col < b->col + b->cols && b->col < a->col + a->cols;
 }
 
-/* Elements that a region has, of a buffer of so many columns: marked in `in`, or only the first and the end.
- */
+/* Elements that a region has in a buffer of `own` columns: marked in `in`, or only the first and the end. */
 static void mark(const region *r, int64_t own, bool *in, int64_t *first, int64_t *end) {
     int64_t width = r->width ? r->width : own;
     for (int64_t row = r->row; row < r->row + r->rows; row++)

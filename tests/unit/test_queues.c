@@ -301,8 +301,8 @@ static void file_has_no_name(void **unused) {
     assert_int_equal(rmdir(directory), 0);
 }
 
-/* More than a mebibyte, from and to memory that begins at a block border or not, from blocks of the file or between
- * them: each byte is where it was written, and none beside it. */
+/* More than a mebibyte, from and to memory that begins at a block border or not, from blocks of the file or
+ * between them: each byte is where it was written, and none beside it. */
 static void bytes_go_around_the_cache_in_pieces(void **unused) {
     enum { BYTES = (5 << 19) + 777, FILE_BYTES = BYTES + 3 * 4096, BORDER = 2 * 4096 };
     (void)unused;

@@ -625,7 +625,6 @@ static void test_reference(void **state) {
     assert_int_equal(t[2 + 3], x[10] > x[14] ? (x[10] > 0 ? 127 : -128) : (x[14] > 0 ? 127 : -128));
 }
 
-/* Known answers of Random123's kat_vectors for philox4x32-10. */
 /* The share of numbers below p over positions, documents and columns, and of those where another stream or
  * the document behind is below it too, is what chance has it: within five standard errors. */
 static void test_shares(void **state) {
@@ -650,6 +649,7 @@ static void test_shares(void **state) {
     }
 }
 
+/* Known answers of Random123's kat_vectors for philox4x32-10. */
 static void test_philox(void **state) {
     (void)state;
     uint32_t zero[4] = {0}, ones[4] = {~0u, ~0u, ~0u, ~0u};

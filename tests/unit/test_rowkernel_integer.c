@@ -256,7 +256,8 @@ static void set_bit(uint8_t *bits, int at, int bit) {
     bits[at / 8] = (uint8_t)(bits[at / 8] | (bit & 1) << at % 8);
 }
 
-/* Of a Q5_K block: bit 64 h + i of its 32 bytes is the fifth of value 64 h + i; steps as Q4_K has them. */
+/* Arranges a Q5_K block: bit 64 h + i of its 32 bytes is the fifth of value 64 h + i; steps as
+ * Q4_K has them. */
 static void arrange_q5_k(const uint8_t *raw, uint8_t *out) {
     void *parts[3];
     uint8_t as_q4[144], codes[128], scales[4];
@@ -273,8 +274,8 @@ static void arrange_q5_k(const uint8_t *raw, uint8_t *out) {
         set_bit(out + 16, i, raw[16 + i % 32] >> (i / 32));
 }
 
-/* Of a Q3_K block: bit 128 h + i of its first 32 bytes is the third of value 128 h + i; then of each head's
- * eight steps four bytes of low halves, two of what is above them. */
+/* Arranges a Q3_K block: bit 128 h + i of its first 32 bytes is the third of value 128 h + i; then come, for
+ * each head's eight steps, four bytes of low halves and two of what is above them. */
 static void arrange_q3_k(const uint8_t *raw, uint8_t *out) {
     const uint8_t *packed = raw + 96;
     memset(out, 0, 110);

@@ -308,8 +308,8 @@ static void parameters_are_loaded_in_pieces(void **state) {
     }
 }
 
-/* Block b of the file: its scale, a power of two, and numbers of which one is the largest, so that scale and codes are
- * what any rule of q8_0 gives. */
+/* Block b of the file: its scale, a power of two, and numbers of which one is the largest, so that scale and
+ * codes are what any rule of q8_0 gives. */
 static double block_scale(int64_t block) {
     return ldexp(1, -(int)(block % 5));
 }

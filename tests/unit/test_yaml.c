@@ -1,4 +1,5 @@
-/* YAML from anywhere: what nests, repeats itself or names much is read or refused in time that is linear in the text. */
+/* YAML from anywhere: what nests, repeats itself or names much is read or refused in time that is linear in
+ * the text. */
 #include "tests/unit/io_testing.h"
 
 #include "ir/base/yaml.h"

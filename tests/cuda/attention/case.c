@@ -176,10 +176,11 @@ void attention_case_make(attention_case *c) {
     const sbp_attention_attrs *a = &c->attrs;
     make_sequence(c, &rng);
     sbp_dtype real = c->dtype == SBP_F64 ? SBP_F64 : SBP_F32, result = c->wide ? SBP_F32 : c->dtype;
-    /* For these settings and seeds. In others fp32 itself is farther off: one factor of bf16 that carries its row
-     * and is rounded to the neighbour is 2^-7 of it, of all rows up to 2^-7 / sqrt(rows heads). Exact kernels whose
-     * scores alone are summed in fp32 are above 3e-4 in 2 of 1,500 draws of 20 rows of 2 heads (worst 4.6e-4), and in
-     * 11 of 40 rows of peaked ones (9.1e-4). tests/conformance takes either of the two numbers there. */
+    /* For these settings and seeds. In others fp32 itself is farther off: one factor of bf16 that carries its
+     * row and is rounded to the neighbour is 2^-7 of it, of all rows up to 2^-7 / sqrt(rows heads). Exact
+     * kernels whose scores alone are summed in fp32 are above 3e-4 in 2 of 1,500 draws of 20 rows of 2 heads
+     * (worst 4.6e-4), and in 11 of 40 rows of peaked ones (9.1e-4). tests/conformance takes either of the two
+     * numbers there. */
     double inside = c->dtype == SBP_BF16  ? SBP_TOLERANCE_ROUNDED_INSIDE
                     : c->dtype == SBP_F16 ? SBP_TOLERANCE_ROUNDED_INSIDE_F16
                                           : sbp_tolerance(real);

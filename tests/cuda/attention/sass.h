@@ -25,8 +25,8 @@ bool sass_can_read(void);
 sass_kernel sass_read(sbp_arena *arena, const void *cubin, int64_t bytes);
 
 /* A loop in which products are made by tensor cores: that with the most of their instructions of those that
- * have none of the instructions of `other` (a loop found before; NULL: of all), the smallest of these. Of its
- * body the shortest way from its head to its head that makes all of its products and copies. Number of
+ * have none of the instructions of `other` (a loop found before; NULL: of all), the smallest of these. *body:
+ * the shortest way from its head to its head that makes all of its products and copies. Number of
  * instructions, in *out; 0: there is no such loop. */
 int32_t sass_main_loop(sbp_arena *arena, const sass_kernel *kernel, const bool *other, int32_t **out,
                        bool **body);

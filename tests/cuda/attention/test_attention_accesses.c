@@ -21,7 +21,7 @@
 #define EDGES 1.03 /* heads of 96: a warp's part of a row may end within a sector */
 #define TABLE "tests/cuda/attention/accesses.txt"
 
-/* Of all lines of one kind: what they took and the least. */
+/* Accesses of all lines of one kind: what they took and the least. */
 typedef struct accesses {
     unsigned long long took, least;
 } accesses;

@@ -32,9 +32,9 @@
  *   products of 16 x 8 x 16: 2048 multiplications, divided by what a data sheet's TFLOP/s say of a card whose
  *            tensor cores are not cut down: A100 312, A40 150, L40S 362, RTX PRO 6000 Blackwell 504 TFLOP/s
  *            (those of GeForce cards run at half of that with fp32 sums, and everything else is cheaper by
- *            comparison). On sm_90 mma.sync has 62.9 % of the rate of wgmma (arXiv 2402.13499, table of tensor
- *            cores), which is 1024 multiplications a clock: 989 TFLOP/s. Of sm_100 nothing is known; that of
- *            sm_80 is taken.
+ *            comparison). On sm_90 mma.sync has 62.9 % of the rate of wgmma (arXiv 2402.13499, table of
+ *            tensor cores), which is 1024 multiplications a clock: 989 TFLOP/s. For sm_100 nothing is known;
+ *            the rate of sm_80 is taken.
  * Shared memory serves 128 bytes a clock and SM, so a quarter of that for a quarter: an access of a warp to
  * what lies in one row of banks counts 4 clocks of a quarter when all four do the same. That there are no
  * conflicts is shown by test_attention_run. */
@@ -143,12 +143,12 @@ static double bulk_rows(const sbp_gpu_key *key) {
     return (double)bytes / ROW_OF_BANKS;
 }
 
-/* Products of a tile: how many the loop must have (of one warp, or of two warps of both warpgroups). */
-/* Of a head in parts a warp sums those of one (Parts of mma.cuh). */
+/* Columns that a warp sums where a head is summed in parts (Parts of mma.cuh); else all. */
 static int32_t part_of(int32_t columns) {
     return columns > 256 ? (int32_t)sbp_round_up(columns / 2, columns % 64 == 0 ? 64 : 16) : columns;
 }
 
+/* Products of a tile: how many the loop must have (of one warp, or of two warps of both warpgroups). */
 static int32_t expected_products(const sbp_gpu_key *key, const char *text) {
     const char *keys = strstr(text, "#define KEYS "), *queries = strstr(text, "#define QUERIES ");
     bool has_dk = !strstr(text, "#define WANT_DK 0"), has_dv = !strstr(text, "#define WANT_DV 0");
@@ -172,7 +172,7 @@ static int32_t expected_products(const sbp_gpu_key *key, const char *text) {
            n / 16 * ((has_dk ? own_qk : 0) + (has_dv ? own_v : 0)) / 8;
 }
 
-/* Of both warpgroups, and of what TMA does for them. */
+/* The cost of a kernel; with WGMMA that of both warpgroups, and of what TMA does for them. */
 static cost kernel_cost(sbp_arena *arena, const sbp_gpu_key *key, const sass_kernel *kernel, const rates *r) {
     int32_t *path, count;
     bool *first, *second;
@@ -205,9 +205,10 @@ static double largest(const cost *c) {
  * mma.sync reads the passing tile once for 16 rows of its own, which is as long as its products take on
  * sm_80; its own rows, copies, and lse and delta, of which every lane reads its own, come on top. Forward,
  * and of heads that leave registers for it, a warp has 32 rows; backward it has none left. On sm_90 mma.sync
- * is for what wgmma is not there for. Heads in parts leave room for few rows in shared memory, and for half of their
- * columns each warp reads the tile of the scores whole. wgmma's backward pass has dq in fp32 go through shared memory twice
- * (0.2 of the products), and lse and delta (0.1); small heads have the same sums of fewer products. */
+ * is for what wgmma is not there for. Heads in parts leave room for few rows in shared memory, and for half
+ * of their columns each warp reads the tile of the scores whole. wgmma's backward pass has dq in fp32 go
+ * through shared memory twice (0.2 of the products), and lse and delta (0.1); small heads have the same sums
+ * of fewer products. */
 static const struct {
     int32_t arch;
     bool backward;

@@ -17,7 +17,8 @@
 #include <string.h>
 
 #define TABLE "tests/cuda/attention/registers.txt"
-enum { TABLE_ARCHS = 2, TABLE_SIZES = 4 }; /* the first so many */
+/* How many of the first entries of archs and sizes the table has. */
+enum { TABLE_ARCHS = 2, TABLE_SIZES = 4 };
 
 static int failed;
 

@@ -78,7 +78,7 @@ static const attention_case cases[] = {
      .documents = true, .wide = true, .index = SBP_I32, .layout = CASE_FUSED, .all_keys = true},
 };
 
-/* Of heads in parts, which take a kernel's longest. */
+/* Heads that are summed in parts, which take a kernel's longest. */
 static const attention_case parted[] = {
     {HEADS(2, 1, 512), .attrs.scale = 0.04, .total = 90, .rows = 70, .wide = true, .index = SBP_I32},
 };

@@ -1,6 +1,6 @@
 /* test_attention_order.c: whatever order blocks run in, and however few of them at a time, attention ends and
- * leaves the same bits. Of wgmma's backward pass, whose blocks wait for each other, that is no matter of
- * course. */
+ * leaves the same bits. For wgmma's backward pass, whose blocks wait for each other, that is no
+ * matter of course. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -50,7 +50,7 @@ static char *make_exact(const sbp_gpu_key *key, char *text) {
     return text;
 }
 
-/* Runs a case with this seed and so many blocks at a time; the hash of what it left. */
+/* Runs a case with this seed and `resident` blocks at a time; returns the hash of what it left. */
 static uint64_t hash_of(const attention_case *from, sbp_cuda_variant variant, const char *arch, uint64_t seed,
                         int resident) {
     attention_case c = *from;
@@ -68,7 +68,7 @@ static uint64_t hash_of(const attention_case *from, sbp_cuda_variant variant, co
     return run.hash;
 }
 
-/* One block at a time, two, some, all; each with so many orders. */
+/* One block at a time, two, some, all; each in `seeds` orders. */
 static void check(const attention_case *table, int count, sbp_cuda_variant variant, const char *arch,
                   int seeds) {
     static const int residents[] = {1, 2, -1, 0, 3};

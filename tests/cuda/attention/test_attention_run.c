@@ -126,7 +126,8 @@ static void check_settings(const setting *settings, int count, sbp_dtype dtype, 
         for (int backward = 0; backward < 2; backward++) {
             setting s = settings[i];
             bool wanted = testing_all() || (!s.all && (dtype != SBP_F16 || s.half));
-            /* what tensor cores of both kinds do: each direction of a case by one of them, of the first by both */
+            /* what tensor cores of both kinds do: each direction of a case by one of them, of the
+             * first by both */
             if (settings == tile_settings && i > 0 && !testing_all() &&
                 (i % 2 == backward) == (variant == SBP_CUDA_MMA))
                 continue;

@@ -1,6 +1,6 @@
-/* test_experts_count: expert_gemm and expert_gemm_dw by tensor cores on the PTX machine: how many warp instructions they
- * take beside the product of as many rows by one expert, and that they are right: experts of as many rows each, experts
- * of which few have most rows and some none. */
+/* test_experts_count: expert_gemm and expert_gemm_dw by tensor cores on the PTX machine: how many warp
+ * instructions they take beside the product of as many rows by one expert, and that they are right: experts
+ * of as many rows each, experts of which few have most rows and some none. */
 #include "tests/cuda/target/kernel_testing.h"
 #include "tests/ptx/ptx.h"
 
@@ -192,7 +192,8 @@ static void rows_of_experts(void **state) {
     assert_true(zipf <= 1.5);
 }
 
-/* Beside one product, whose d is written once and not by each expert, and beside as many that share the rows. */
+/* Beside one product, whose d is written once and not by each expert, and beside as many that
+ * share the rows. */
 static void sums_over_rows(void **state) {
     (void)state;
     if (!can_compile)

@@ -372,7 +372,7 @@ static void round_tf32(double *x, uint64_t count) {
     }
 }
 
-/* In fp32, of so many terms at a time; as tiles do. */
+/* Sums in fp32, `at_once` terms at a time, as tiles do. */
 static void add_narrow(const double *a, const double *b, const uint64_t n[3], uint64_t at_once, double *out,
                        float *sums) {
     for (uint64_t i = 0; i < n[0]; i++)

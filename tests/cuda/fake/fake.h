@@ -89,7 +89,7 @@ struct record;
 FAKE_EXPORTED cuda_result fake_cuda_enqueue_behind(struct record **last, cuda_stream stream,
                                                    fake_cuda_work *work, const void *data, size_t bytes);
 FAKE_EXPORTED void fake_cuda_forget(struct record **last);
-/* Of work that is not ready: it waits for what is in another stream. */
+/* Called by work that is not ready: it waits for what is in another stream. */
 FAKE_EXPORTED void fake_cuda_wait_for_others(void);
 /* From now on work that is not ready is tried again when nobody calls. */
 FAKE_EXPORTED void fake_cuda_go_on(void);

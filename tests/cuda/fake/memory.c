@@ -149,7 +149,7 @@ cuda_result cuMemFree(cuda_address address) {
     return fake_cuda_wrong(CUDA_INVALID_VALUE, "cuMemFree: no memory begins there, or not any more");
 }
 
-/* Whether so many bytes more may be pinned. */
+/* Whether `bytes` bytes more may be pinned. */
 static bool may_pin(size_t bytes) {
     for (int i = 0; i < MOST_PLACES; i++)
         bytes += hosts[i].bytes;
@@ -253,12 +253,13 @@ static end host_end(const void *memory, size_t pitch) {
     return (end){.host = (char *)(uintptr_t)memory, .pinned = host ? host->id : 0, .pitch = pitch};
 }
 
-/* Of rows that lie `pitch` apart. */
+/* Bytes from the first to the last of `height` rows that lie `pitch` apart. */
 static uint64_t extent(const end *e, size_t width, size_t height) {
     return (uint64_t)(height - 1) * e->pitch + width;
 }
 
-/* Whether bytes are pinned to their end; registered memory may lie in several pieces, one behind the other. */
+/* Whether bytes are pinned to their end; registered memory may lie in several pieces, one behind the
+ * other. */
 static bool is_pinned(const char *memory, uint64_t bytes) {
     for (const host_memory *host; (host = host_of(memory)) != NULL;) {
         uint64_t here = (uint64_t)(host->memory + host->bytes - memory);
@@ -272,7 +273,8 @@ static bool is_pinned(const char *memory, uint64_t bytes) {
     return false;
 }
 
-/* Whether all of it is there; the host's address of it. A copy of which a part alone is pinned is refused, as by the driver. */
+/* Whether all of it is there; the host's address of it. A copy of which a part alone is pinned is refused, as
+ * by the driver. */
 static char *reach(const end *e, size_t width, size_t height, const char *what) {
     if (!e->host)
         return fake_cuda_memory(e->device, extent(e, width, height), what);

@@ -281,7 +281,8 @@ cuda_result cuDeviceGetName(char *name, int32_t bytes, int32_t device) {
     return CUDA_OK;
 }
 
-/* Of a block, as the table of compute capabilities in the programming guide has it. */
+/* Shared memory that a block may have, in KiB, as the table of compute capabilities in the programming
+ * guide has it. */
 static int32_t shared_kib(int32_t capability) {
     if (capability == 80 || capability == 87)
         return 163;

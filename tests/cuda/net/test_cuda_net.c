@@ -353,7 +353,7 @@ static int work(int batches, int groups) {
     return 0;
 }
 
-/* Of two contexts of two ranks the second comes later where all ranks gather: the first exchanges heads
+/* The second of two contexts of two ranks comes later to where all ranks gather: the first exchanges heads
  * meanwhile, if it has a communicator for that, although it was asked to gather before. */
 static int wait_for_others(bool apart) {
     enum { ROWS = 5, DIM = 3 };

@@ -42,7 +42,7 @@ static const format formats[] = {
     {"lion, bf16 + low halves", SBP_OPTIMIZER_LION, SBP_BF16, SBP_F32, .bf16_weights = true, .master = true},
 };
 
-/* Of rules, not of layers. */
+/* Whether a kernel is that of a rule, not of a layer. */
 static bool is_of_update(const sbp_rowkernel *kernel) {
     static const char *const others[] = {"layer", "head.", "objective"};
     for (int i = 0; i < SBP_COUNT(others); i++)

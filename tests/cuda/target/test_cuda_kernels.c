@@ -126,9 +126,9 @@ static sbp_cuda_object object_with(const char *log) {
     return o;
 }
 
-/* Of attention's backward, for each variant in turn, one step that another NVRTC makes worse: all steps of
- * that variant and architecture go, and no others, with one warning; the plain one has no other to fall back
- * on. A log of another wording says nothing against a kernel: it stays, with a warning. */
+/* Each variant of attention's backward in turn has one step that another NVRTC makes worse: all steps of that
+ * variant and architecture go, and no others, with one warning; the plain one has no other to fall back on. A
+ * log of another wording says nothing against a kernel: it stays, with a warning. */
 static void faulty_variants(void **state) {
     (void)state;
     static const kernel_case attention = {.kind = SBP_CMD_ATTN_BWD,

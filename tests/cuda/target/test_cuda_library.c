@@ -140,7 +140,8 @@ static void order(void **state) {
               "the loader's own places; /usr/local/cuda/lib64/" FILE_NAME "; /usr/local/cuda/lib/" FILE_NAME);
 }
 
-/* CUDA 12's NVRTC where CUDA 13's is nowhere; and before it where the driver would refuse what CUDA 13 compiles. */
+/* CUDA 12's NVRTC where CUDA 13's is nowhere; and before it where the driver would refuse what CUDA 13
+ * compiles. */
 static void older(void **state) {
     (void)state;
     char text[8192], list[700];
@@ -170,8 +171,8 @@ static void older(void **state) {
     unsetenv("SBP_CUDA_LIBRARIES");
 }
 
-/* An environment that nobody has activated: that of the first python3 of PATH, and those of the home folder. The search is
- * asked for CUDA 12's file, which the loader of no machine here knows. */
+/* An environment that nobody has activated: that of the first python3 of PATH, and those of the home folder.
+ * The search is asked for CUDA 12's file, which the loader of no machine here knows. */
 static void not_activated(void **state) {
     (void)state;
     char text[8192], path[700], *before = strdup(getenv("PATH")),

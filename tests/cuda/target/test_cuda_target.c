@@ -81,7 +81,8 @@ static void throughput(void **state) {
     testing_close(&t);
 }
 
-/* The delta rule is counted at the rate of the kernel that runs it: by tensor cores where there is one, else scalars. */
+/* The delta rule is counted at the rate of the kernel that runs it: by tensor cores where there is one,
+ * else scalars. */
 static void delta_rates(void **state) {
     (void)state;
     static const struct {

@@ -4,15 +4,16 @@
  * of (seed, operation, operand bits); special values, as tabled there, are exact. Seed 0 does not move: the
  * result is correctly rounded (but for double's own error).
  *
- * | operation     | bound |
- * |---------------|---------------------------------------------------------------------------------------------------|
- * | rcp           | 1 ulp | | sqrt          | 2^-23 relative | | rsqrt         | 2^-22.9 relative | | sin,
- * cos      | 2^-20.5 absolute in [-2 pi, 2 pi], 2^-14.7 in [-100 pi, 100 pi]; beyond none is promised: 2^-8
- * here | | lg2           | 2^-22 absolute for operands in (0.5, 2), 2^-22 relative elsewhere | | ex2 | 2 ulp;
- * f16 2^-9.9 relative, bf16 2^-7 relative                                                    | | tanh | 2^-11
- * relative; f16 2^-10.987 absolute, bf16 2^-8 absolute                                        | | div
- * (.approx) | 2 ulp for 2^-126 <= |y| <= 2^126; beyond 2^126: 0, NaN where x is infinite | | div.full      |
- * 2 ulp                                                                                             |
+ *   rcp            1 ulp
+ *   sqrt           2^-23 relative
+ *   rsqrt          2^-22.9 relative
+ *   sin, cos       2^-20.5 absolute in [-2 pi, 2 pi], 2^-14.7 in [-100 pi, 100 pi]; beyond none is promised:
+ *                  2^-8 here
+ *   lg2            2^-22 absolute for operands in (0.5, 2), 2^-22 relative elsewhere
+ *   ex2            2 ulp; f16 2^-9.9 relative, bf16 2^-7 relative
+ *   tanh           2^-11 relative; f16 2^-10.987 absolute, bf16 2^-8 absolute
+ *   div (.approx)  2 ulp for 2^-126 <= |y| <= 2^126; beyond 2^126: 0, NaN where x is infinite
+ *   div.full       2 ulp
  *
  * A result of magnitude above 1 is never given for sin, cos, tanh; ex2 of a finite operand is never negative.
  */

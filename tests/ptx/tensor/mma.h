@@ -8,7 +8,8 @@
  * f64), element j of register r is
  *   A: row group + 8 * (r % h), column t * w + j + 4 * w * (r / h)      h = m / 8
  *   B: row t * w + j + 4 * w * r, column group
- *   C: element i: row group + 8 * (i / 2), column 2 * t + i % 2; two f16 share a register, the even one below.
+ *   C: element i: row group + 8 * (i / 2), column 2 * t + i % 2; two f16 share a register, the even one
+ *   below.
  */
 #ifndef SBP_PTX_MMA_H
 #define SBP_PTX_MMA_H
