@@ -2,8 +2,9 @@
  * missing.
  *
  * Its memory is two arenas of the process, which stand for that of a device and for host memory that it
- * reaches; what a real one does in place of a line is said beside it. The rest of a device is composite/: queue
- * host runs on the CPU's kernels over the host arena, queue disk in a file, collectives between ranks, fences.
+ * reaches; what a real one does in place of a line is said beside it. The rest of a device is
+ * composite/: queue host runs on the CPU's kernels over the host arena, queue disk in a file,
+ * collectives between ranks, fences.
  */
 #include "backends/composite/composite.h"
 #include "backends/cpu/cpu_cores.h"
@@ -20,7 +21,8 @@ typedef struct null_device {
 
 static const sbp_device_class backend_class;
 
-/* Opens a driver and the device of options->index. A class with .count says how many there are, or why none. */
+/* Opens a driver and the device of options->index. A class with .count says how many there are, or why
+ * none. */
 static sbp_status null_create(const sbp_device_options *options, sbp_diag *diag, sbp_device **out) {
     (void)options;
     null_device *d = sbp_malloc(sizeof *d);

@@ -1,6 +1,6 @@
-/* null_target.c: the target of a new backend: what the passes must know of its devices, as plain data. Numbers
- * here are those of no device: put yours in their place. The rates rank plans, they change no result; `sbpc
- * compile --throughput measured` finds those of a machine by the device alone. */
+/* null_target.c: the target of a new backend: what the passes must know of its devices, as plain data.
+ * Numbers here are those of no device: put yours in their place. The rates rank plans, they change no result;
+ * `sbpc compile --throughput measured` finds those of a machine by the device alone. */
 #include "backends/target.h"
 
 static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *out) {
@@ -36,6 +36,6 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
     return SBP_OK;
 }
 
-/* .compile makes device code of a finished program, which travels in the plan and comes back as options.code of
- * the device; without it the device's kernels are its own. */
+/* .compile makes device code of a finished program, which travels in the plan and comes back as options.code
+ * of the device; without it the device's kernels are its own. */
 const sbp_target sbp_null_target = {.name = "null", .describe = describe};

@@ -394,6 +394,76 @@ check_words() {
     done <<< "$private_words"
 }
 
+# ---- comments --------------------------------------------------------------------------------------------------------
+
+# A comment says what its declaration is to a reader who does not know the file: it has a subject (none begins with "Of"),
+# names the variable that a number stands in (never "so many"), stands on one declaration, and fits the width of the code.
+# Messages and help are held to the second. Data, and the table of what was renamed, are as they are.
+check_comments() {
+    local columns=110
+    find *.md $(ls run-demo run-tests 2> /dev/null) "${libraries[@]}" examples tests -type f \( -name '*.md' -o -name '*.[ch]' -o -name '*.def' -o -name '*.cu' \
+        -o -name '*.cuh' -o -name '*.comp' -o -name '*.glsl' -o -name '*.py' -o -name '*.sh' -o -name 'run-*' -o -name 'mutants.txt' \) \
+        ! -path 'tests/data/*' ! -path 'tests/layering/*' ! -path '*/build/*' -print0 | sort -z | xargs -0 awk -v columns=$columns '
+        function blame(what) { print FILENAME ":" FNR ": comment: " what }
+        FNR == 1 {
+            c = FILENAME ~ /\.(c|h|def|cu|cuh|comp|glsl)$/
+            sharp = FILENAME ~ /(\.py|\.sh|run-demo|run-tests)$/
+            inside = was = closed = alone = 0
+            before = ""
+        }
+        tolower($0) ~ /(^|[^a-z])so many([^a-z]|$)/ { blame("\"so many\": name the variable, or what is counted") }
+        !c && !sharp { next }
+        {
+            # text: the comment of this line, without its mark; own: nothing stands before it; opens: it begins here;
+            # alone: the one in /* */ has lines of its own
+            line = $0
+            text = ""
+            comment = own = opens = 0
+            if (sharp) {
+                if (match(line, /^[ \t]*# ?/)) { comment = own = 1; opens = !was; text = substr(line, RLENGTH + 1) }
+            } else if (inside) {
+                comment = own = 1
+                text = line
+                sub(/^[ \t]*(\*([^\/]|$))?[ \t]?/, "", text)
+                if (line ~ /^[ \t]*\*\//) text = ""
+            }
+            while (c && line != "") {
+                if (inside) {
+                    if (!(at = index(line, "*/"))) break
+                    line = substr(line, at + 2)
+                    inside = 0
+                } else if (match(line, /\/\*|\/\/|"([^"\\]|\\.)*"|'"'"'([^'"'"'\\]|\\.)+'"'"'/)) {
+                    found = substr(line, RSTART, RLENGTH)
+                    if (found == "/*" || found == "//") {
+                        own = substr($0, 1, length($0) - length(line) + RSTART - 1) !~ /[^ \t]/
+                        text = substr(line, RSTART + 2)
+                        sub(/^\*?[ \t]?/, "", text)
+                        comment = 1
+                        opens = found == "/*" || !own || !was
+                        if (found == "/*" && own && closed && text !~ /^(----|clang-format)/ && FILENAME !~ /\.def$/)
+                            blame("behind another comment: which declaration is that one of?")
+                    }
+                    line = substr(line, RSTART + RLENGTH)
+                    if (found == "//") break
+                    if (found == "/*") {
+                        inside = 1
+                        alone = own
+                    }
+                } else break
+            }
+            closed = comment && alone && !inside && $0 ~ /\*\/[ \t]*$/ && $0 !~ /---- \*\//
+            if (comment) {
+                if (text ~ /^[ \t]*Of / && (opens || before ~ /(^|[.:;])[ \t]*$/))
+                    blame("it begins with \"Of\": say what it is")
+                wide = $0
+                gsub(/[\200-\277]/, "", wide)
+                if (c && length(wide) > columns) blame("a line of " length(wide) " characters: more than " columns)
+            }
+            was = comment && own
+            before = text
+        }'
+}
+
 # Identifiers that tests/renames/table.tsv gave the field's names do not come back: those that it renames wherever they stand.
 check_renamed() {
     awk -F'\t' '/^#/ { next }
@@ -475,6 +545,7 @@ trap 'rm -rf "$work"' EXIT
     check_length
     check_readmes
     check_words
+    check_comments
     check_renamed
     check_references
     check_tolerances

@@ -78,6 +78,17 @@ plant renamed passes/lower/lower.c 'static int f(int sbp_wish) { return sbp_wish
 plant word backends/README.md 'Bytes go over the wire.'
 plant word runtime/cli/sbpc/inspect.c '/* */ static int f(sbp_diag *d) { return sbp_fail(d, SBP_USAGE, "%s: it has no home here"); }'
 plant word runtime/options/options.def 'FIRST(RUN, "lr", "1", "how products are computed")'
+plant 'comment: "so many"' runtime/options/options.def '       "how much memory so many tokens take")'
+plant 'comment: "so many"' backends/README.md 'A buffer of so many rows.'
+plant 'comment: it begins with "Of"' passes/lower/lower.c '/* Of all rows of a chunk. */'
+plant 'comment: it begins with "Of"' runtime/train/lr.c 'static int sbp_j; /* Of a step. */'
+plant 'comment: it begins with "Of"' ir/graph/parse.c "$(printf '/* What parsing is.\n *\n * Of a text all lines. */')"
+plant 'comment: it begins with "Of"' tests/replay.sh '# Of all steps.'
+plant 'comment: it begins with "Of"' backends/cuda/kernels/colsum.cu "$(printf '// Sums.\n// Of no rows: nothing.')"
+plant 'comment: a line of 11[1-9] characters' backends/vulkan/target/shaders/gemm.glsl "// $(printf 'x%.0s' {1..109})"
+plant 'comment: behind another comment' runtime/data/pack.c "$(printf '/* Rows of a batch. */\n/* Its columns. */\nint sbp_k;')"
+printf '\n/* Offers of rows, and what comes\n * Of them. */\nstatic const char *const sbp_l = "/* Of a text */";\n' >> passes/stream/body.c
+printf 'int sbp_m; /* one\n              line more */\n/* another */\nint sbp_n;\n' >> passes/stream/body.c
 plant reference passes/README.md 'See [why](ADVICE.md).'
 plant reference passes/lower/lower.c '/* as in passes/lowering_of_all.c */'
 plant readme runtime/README.md ''
