@@ -15,7 +15,7 @@
 
 #include "ir/base/json_write.h"
 
-enum { CACHE_VERSION = 4, MOST_TRIES = 20 };
+enum { CACHE_VERSION = 5, MOST_TRIES = 20 };
 
 static const int64_t checked_bytes = (int64_t)4 << 30, longest_unused = 30 * 24 * 3600;
 static const double disk_share = 0.25; /* of a disk, for all caches in a directory */
@@ -199,6 +199,20 @@ static uint64_t hash_text(const char *text, uint64_t hash) {
     return text ? sbp_hash_bytes(text, strlen(text) + 1, hash) : hash * 31 + 1;
 }
 
+static uint64_t hash_mixture(const sbp_mixture *m, uint64_t hash) {
+    if (!m || sbp_mixture_takes_all(m))
+        return hash;
+    const int64_t numbers[] = {m->part_count, m->rows, m->weighted, (int64_t)m->seed, m->held_out};
+    hash = sbp_hash_bytes(numbers, sizeof numbers, hash);
+    hash = sbp_hash_bytes(&m->test_size, sizeof m->test_size, hash);
+    for (int32_t i = 0; i < m->part_count; i++) {
+        const sbp_mixture_part *part = &m->parts[i];
+        hash = sbp_hash_bytes(&part->file_count, sizeof part->file_count, hash);
+        hash = sbp_hash_bytes(&part->weight, sizeof part->weight, hash);
+    }
+    return hash;
+}
+
 static uint64_t key_of(const sbp_dataset_options *o, const sbp_cache *cache) {
     const int64_t numbers[] = {CACHE_VERSION,     (int64_t)sizeof(sbp_doc),
                                o->loss_on,        o->rows,
@@ -220,6 +234,7 @@ static uint64_t key_of(const sbp_dataset_options *o, const sbp_cache *cache) {
         hash = hash_text(s->text && strstr(s->text, "strftime_now") ? o->chat->date : NULL, hash);
         hash = hash_text(o->chat->assistant ? "assistant" : "", hash_text(o->chat->eos, hash));
     }
+    hash = hash_mixture(o->mixture, hash);
     for (int32_t i = 0; i < cache->file_count; i++)
         hash = hash_text(cache->files[i].path, hash);
     return hash;
@@ -263,7 +278,7 @@ typedef struct field {
     int64_t *value;
 } field;
 
-enum { FIELDS = 15 };
+enum { FIELDS = 16 };
 
 static void fields_of(sbp_dataset *d, field *out) {
     const field all[FIELDS] = {{"token_count", &d->token_count},
@@ -272,6 +287,7 @@ static void fields_of(sbp_dataset *d, field *out) {
                                {"label_count", &d->label_count},
                                {"longest", &d->longest},
                                {"read_count", &d->read_count},
+                               {"unchosen", &d->unchosen},
                                {"dropped", &d->dropped},
                                {"truncated", &d->truncated},
                                {"split", &d->split},

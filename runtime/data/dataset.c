@@ -229,7 +229,8 @@ sbp_status sbp_placer_row(sbp_placer *l, sbp_arena *arena, const char *where, sb
 
 static void say(const sbp_placer *l, int64_t count, const char *what) {
     if (count > 0)
-        sbp_note(l->diag, "%lld of %lld rows %s", (long long)count, (long long)l->data->read_count, what);
+        sbp_note(l->diag, "%lld of %lld rows %s", (long long)count,
+                 (long long)(l->data->read_count - l->data->unchosen), what);
 }
 
 sbp_status sbp_placer_end(const sbp_placer *l) {
@@ -261,6 +262,10 @@ sbp_status sbp_placer_end(const sbp_placer *l) {
                  d->read_count ? "whose rows are all left out" : "that has no rows");
         return SBP_OK;
     }
+    if (d->row_count == 0 && d->unchosen > 0 && d->unchosen == d->read_count)
+        return sbp_fail(l->diag, SBP_INPUT,
+                        "%s%s: the weights of the mixture (--mixture-weights) take none of %lld rows",
+                        o->files[0], o->file_count > 1 ? " ..." : "", (long long)d->read_count);
     if (d->row_count == 0)
         return sbp_fail(l->diag, SBP_INPUT, "%s%s: no rows%s", o->file_count ? o->files[0] : "data",
                         o->file_count > 1 ? " ..." : "", d->read_count ? " are left" : "");

@@ -26,6 +26,7 @@
 
 #include "runtime/data/arrays.h"
 #include "runtime/data/fit.h"
+#include "runtime/data/mixture.h"
 #include "runtime/data/source/source.h"
 
 /* What rows have to be. */
@@ -47,6 +48,7 @@ typedef struct sbp_row_stream {
 typedef struct sbp_dataset_options {
     const char *const *files;
     int32_t file_count;
+    const sbp_mixture *mixture;     /* which rows of the files; NULL: all */
     sbp_row_stream *stream;         /* in their place: the rows up to the end of a step; NULL: files */
     sbp_columns columns;            /* names that they have otherwise */
     const sbp_tokenizer *tokenizer; /* NULL: rows must be ids */
@@ -109,6 +111,7 @@ typedef struct sbp_dataset {
     int64_t label_count;
     int64_t longest;    /* tokens of the longest document, or of documents that belong together */
     int64_t read_count; /* rows in the files */
+    int64_t unchosen;   /* and those of them that the mixture does not take */
     int64_t dropped, truncated, split, empty, bad;
     int64_t unwritten
         [SBP_UNWRITTEN_KINDS]; /* rows with what their chat template leaves out, by its bits (chat.h) */

@@ -67,7 +67,7 @@ static uint32_t next_half(sbp_draw *d) {
     return (uint32_t)word;
 }
 
-/* As random_interval: as many bits as `most` has, drawn again while they are above it. */
+/* Takes as many bits as `most` has, anew while they are above it: random_interval of numpy. */
 uint32_t sbp_draw_to(sbp_draw *d, uint32_t most) {
     uint32_t mask = most, value;
     for (unsigned shift = 1; shift < 32; shift *= 2)

@@ -1,6 +1,7 @@
-/* draw.h: numpy's random numbers, so that rows are drawn as `datasets` draws them: numpy.random.default_rng(seed),
- * which is PCG64 (O'Neill, 2014: a congruential generator of 128 bits) seeded by SeedSequence, and of it what
- * Generator.shuffle takes. tests/data/mixture/choices.json has numpy's own answers.
+/* draw.h: numpy's random numbers, so that rows are chosen as `datasets` chooses them:
+ * numpy.random.default_rng(seed), which is PCG64 (O'Neill, 2014: a congruential generator of 128 bits) seeded
+ * by SeedSequence, and of it what Generator.shuffle takes. tests/data/mixture/choices.json has numpy's own
+ * answers.
  *
  * Threads: a generator is used by one at a time.
  */

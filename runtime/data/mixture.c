@@ -13,10 +13,9 @@ static bool has_weight(const sbp_mixture_part *part) {
 
 bool sbp_mixture_takes_all(const sbp_mixture *m) {
     bool all = m->test_size == 0;
-    for (int32_t p = 0; p < m->part_count;
-         p++) /* of shares, the greatest depends on how many rows there are */
-        all &= !has_weight(&m->parts[p]) ||
-               (m->parts[p].weight == 1 && (m->rows != SBP_MIXTURE_SHARES || m->part_count == 1));
+    bool shares = m->rows == SBP_MIXTURE_SHARES && m->part_count > 1; /* which depend on each other */
+    for (int32_t p = 0; p < m->part_count; p++)
+        all &= !has_weight(&m->parts[p]) || (m->parts[p].weight == 1 && !shares);
     return all;
 }
 
@@ -31,7 +30,7 @@ static double sum_of_weights(const sbp_mixture *m) {
     return sum + lost;
 }
 
-/* Of TRL's shares: rows of the largest mixture that has them. */
+/* Rows of the largest mixture that has TRL's shares. */
 static double rows_of_shares(const sbp_mixture *m, const int64_t *counts) {
     double sum = sum_of_weights(m), total = INFINITY;
     for (int32_t p = 0; p < m->part_count; p++) {
@@ -42,8 +41,7 @@ static double rows_of_shares(const sbp_mixture *m, const int64_t *counts) {
     return total;
 }
 
-/* How many rows of each part. */
-static void count_taken(const sbp_mixture *m, const int64_t *counts, int64_t *taken) {
+void sbp_mixture_count(const sbp_mixture *m, const int64_t *counts, int64_t *taken) {
     double sum = sum_of_weights(m), total = rows_of_shares(m, counts);
     for (int32_t p = 0; p < m->part_count; p++) {
         double weight = m->parts[p].weight;
@@ -61,7 +59,7 @@ static void count_taken(const sbp_mixture *m, const int64_t *counts, int64_t *ta
 static void put_part(const sbp_mixture *m, int32_t p, int64_t first, int64_t count, uint32_t *at) {
     for (int64_t i = 0; i < count; i++)
         at[i] = (uint32_t)(first + i);
-    if (m->rows != SBP_MIXTURE_DRAWN || !has_weight(&m->parts[p]))
+    if (m->rows != SBP_MIXTURE_RANDOM || !has_weight(&m->parts[p]))
         return;
     sbp_draw draw = sbp_draw_begin(m->seed);
     sbp_draw_shuffle(&draw, at, count);
@@ -105,7 +103,7 @@ static sbp_status choose(const choosing *c, sbp_diag *diag) {
     mix(c);
     SBP_TRY(count_held_out(m, diag, choice->mixed, &held_out));
     sbp_draw draw = sbp_draw_begin(m->seed), again = draw;
-    if (held_out > 0 && m->rows == SBP_MIXTURE_DRAWN && m->weighted)
+    if (held_out > 0 && m->rows == SBP_MIXTURE_RANDOM && m->weighted)
         sbp_draw_shuffle(&draw, c->rows, choice->mixed);
     if (held_out > 0)
         sbp_draw_shuffle(&again, c->rows, choice->mixed);
@@ -141,7 +139,7 @@ sbp_status sbp_mixture_choose(const sbp_mixture *m, sbp_diag *diag, const int64_
             sbp_fail(diag, SBP_MACHINE, "out of memory for choosing of %lld rows", (long long)out->count);
     if (status == SBP_OK) {
         memset(out->bits, 0, bytes);
-        count_taken(m, counts, c.taken);
+        sbp_mixture_count(m, counts, c.taken);
         status = choose(&c, diag);
     }
     free(c.taken);

@@ -182,54 +182,67 @@ static void say_once(sbp_options *o, const char *key, const char *what) {
 /* What a part of a mixture says; TRL's names, and those of alignment-handbook. */
 typedef struct mixture_part {
     const char *path, *name, *split;
+    const char *weight, *rows; /* and how rows are taken by it; NULL: it says neither */
 } mixture_part;
 
-static sbp_status read_part(config_reader *r, const char *key, const sbp_yaml *item, mixture_part *part) {
+/* A member that is a single value. */
+static bool put_member(mixture_part *part, const char *key, const char *text) {
     const struct {
         const char *name;
         const char **to;
-    } members[] = {{"path", &part->path},
-                   {"id", &part->path},
-                   {"name", &part->name},
-                   {"config", &part->name},
-                   {"split", &part->split}};
+    } members[] = {{"path", &part->path},      {"id", &part->path},     {"name", &part->name},
+                   {"config", &part->name},    {"split", &part->split}, {"weight", &part->weight},
+                   {"fraction", &part->weight}};
+    for (int i = 0; i < SBP_COUNT(members); i++)
+        if (strcmp(key, members[i].name) == 0) {
+            *members[i].to = text;
+            return true;
+        }
+    return false;
+}
+
+/* A weight is a part of a data set's rows, a fraction a share of the mixture's. */
+static sbp_status say_rows(const config_reader *r, const char *key, const sbp_yaml *member,
+                           mixture_part *part) {
+    const char *rows = strcmp(member->key, "weight") == 0 ? "random" : "shares";
+    if (part->rows && strcmp(part->rows, rows) != 0)
+        return sbp_fail(r->diag, SBP_USAGE,
+                        "%s:%d: '%s': weight is a part of a data set's rows, fraction a share of the "
+                        "mixture's: give one of them",
+                        r->path, (int)member->line, key);
+    part->rows = rows;
+    return SBP_OK;
+}
+
+static sbp_status read_part(config_reader *r, const char *key, const sbp_yaml *item, mixture_part *part) {
     for (int32_t k = 0; k < item->count; k++) {
         const sbp_yaml *member = &item->items[k];
-        const char **to = NULL;
-        bool scalar = member->kind == SBP_YAML_SCALAR;
-        bool weight = strcmp(member->key, "weight") == 0 || strcmp(member->key, "fraction") == 0;
-        if (scalar && sbp_option_is_blank(member->text))
+        bool scalar = member->kind == SBP_YAML_SCALAR, weight = strcmp(member->key, "weight") == 0;
+        const char *text = scalar && strcmp(member->key, "split") == 0 && strcmp(member->text, "train") == 0
+                               ? ""
+                               : member->text;
+        if (scalar && sbp_option_is_blank(member->text)) {
+            part->weight = weight ? "none" : part->weight; /* which is not as if it were not there */
             continue;
-        for (int i = 0; i < SBP_COUNT(members); i++)
-            to = strcmp(member->key, members[i].name) == 0 ? members[i].to : to;
+        }
         if (strcmp(member->key, "columns") == 0) { /* rows are read by the keys that they have */
             say_once(r->o, key, ": columns of a part");
             continue;
         }
-        if (weight && scalar && sbp_option_same_value("1", 1, member->text))
-            continue;
-        if (weight)
-            return sbp_fail(
-                r->diag, SBP_USAGE,
-                "%s:%d: '%s': %s: data sets are taken whole: put that part of the rows into a file, and "
-                "give it with --data",
-                r->path, (int)member->line, key, member->key);
-        if (!to || !scalar)
-            return sbp_fail(
-                r->diag, SBP_USAGE,
-                "%s:%d: '%s': %s: of a part, path (or id), name (or config) and split are taken: give "
-                "files of what is meant with --data",
-                r->path, (int)member->line, key, member->key);
-        *to = to == &part->split && strcmp(member->text, "train") == 0 ? "" : member->text;
+        if (!scalar || !put_member(part, member->key, text))
+            return sbp_fail(r->diag, SBP_USAGE,
+                            "%s:%d: '%s': %s: of a part, path (or id), name (or config), split, and weight "
+                            "or fraction are taken: give files of what is meant with --data",
+                            r->path, (int)member->line, key, member->key);
+        if (weight || strcmp(member->key, "fraction") == 0)
+            SBP_TRY(say_rows(r, key, member, part));
     }
     return SBP_OK;
 }
 
 /* A part of a mixture as an argument of --data: a path, or NAME:CONFIG:SPLIT of the Hub. */
-static sbp_status take_part(config_reader *r, const char *where, const char *key, const sbp_yaml *item) {
-    mixture_part part = {.name = "", .split = ""};
-    SBP_TRY(read_part(r, key, item, &part));
-    const char *path = part.path, *name = part.name, *split = part.split;
+static sbp_status take_part(config_reader *r, const char *where, const char *key, const mixture_part *part) {
+    const char *path = part->path, *name = part->name, *split = part->split;
     if (!path)
         return take(r, where, key, "{..}");
     bool local = sbp_file_exists(path) || sbp_directory_exists(path);
@@ -243,29 +256,44 @@ static sbp_status take_part(config_reader *r, const char *where, const char *key
     return take(r, where, "data", path);
 }
 
-/* A mixture of data sets. */
-static sbp_status take_mixture(config_reader *r, const sbp_yaml *list) {
+/* Whether --data was typed, which then is there in place of the mixture. */
+static bool has_other_data(const config_reader *r) {
+    const option_value *data = &r->o->values[SBP_OPT_DATA];
+    return data->given && !data->config;
+}
+
+/* A mixture of data sets; of alignment-handbook a part's weight is 1 where it has none. */
+static sbp_status take_mixture(config_reader *r, const sbp_yaml *list, bool handbook) {
+    const char *rows = NULL, *usual = handbook ? "1" : "none";
+    mixture_part *parts = SBP_NEW_ARRAY(r->o->arena, mixture_part, list->count + 1);
+    if (has_other_data(r))
+        return SBP_OK;
     for (int32_t i = 0; i < list->count; i++) {
         const sbp_yaml *item = &list->items[i];
         const char *where = sbp_arena_printf(r->o->arena, "%s:%d", r->path, (int)item->line);
-        SBP_TRY(item->kind == SBP_YAML_MAP ? take_part(r, where, list->key, item)
-                                           : take(r, where, list->key, "{..}"));
+        if (item->kind != SBP_YAML_MAP)
+            return take(r, where, list->key, "{..}");
+        parts[i] = (mixture_part){.name = "", .split = "", .rows = rows};
+        SBP_TRY(read_part(r, list->key, item, &parts[i]));
+        SBP_TRY(take_part(r, where, list->key, &parts[i]));
+        rows = parts[i].rows ? parts[i].rows : rows;
     }
-    return SBP_OK;
+    for (int32_t i = 0; i < list->count && (rows || handbook); i++)
+        SBP_TRY(take(r, r->path, "mixture_weights", parts[i].weight ? parts[i].weight : usual));
+    return rows ? take(r, r->path, "mixture_rows", rows) : SBP_OK;
 }
 
-/* dataset_mixture: {datasets, seed, test_split_size} of alignment-handbook. Whole data sets are
- * shuffled by --seed. */
+/* dataset_mixture: {datasets, seed, test_split_size} of alignment-handbook and open-r1. */
 static sbp_status take_handbook_mixture(config_reader *r, const sbp_yaml *map) {
     for (int32_t i = 0; i < map->count; i++) {
         const sbp_yaml *member = &map->items[i];
         const char *where = sbp_arena_printf(r->o->arena, "%s:%d", r->path, (int)member->line);
+        bool scalar = member->kind == SBP_YAML_SCALAR, size = strcmp(member->key, "test_split_size") == 0;
         if (strcmp(member->key, "datasets") == 0 && member->kind == SBP_YAML_LIST)
-            SBP_TRY(take_mixture(r, member));
-        else if (strcmp(member->key, "seed") == 0)
-            say_once(r->o, map->key, ": seed");
-        else if (strcmp(member->key, "test_split_size") == 0 && member->kind == SBP_YAML_SCALAR)
-            SBP_TRY(take(r, where, member->key, member->text));
+            SBP_TRY(take_mixture(r, member, true));
+        else if (scalar && (size || strcmp(member->key, "seed") == 0))
+            SBP_TRY(has_other_data(r) ? SBP_OK
+                                      : take(r, where, size ? member->key : "mixture_seed", member->text));
         else
             return sbp_fail(r->diag, SBP_USAGE,
                             "%s: '%s': %s: datasets, seed and test_split_size are known there", where,
@@ -274,20 +302,20 @@ static sbp_status take_handbook_mixture(config_reader *r, const sbp_yaml *map) {
     return SBP_OK;
 }
 
-/* dataset_mixer: {NAME: 1.0, ..}, its older form. */
+/* dataset_mixer: {NAME: 0.5, ..}, its older form, which takes the first rows of each. */
 static sbp_status take_mixer(config_reader *r, const sbp_yaml *map) {
+    if (has_other_data(r))
+        return SBP_OK;
     for (int32_t i = 0; i < map->count; i++) {
         const sbp_yaml *member = &map->items[i];
         const char *where = sbp_arena_printf(r->o->arena, "%s:%d", r->path, (int)member->line);
-        if (member->kind != SBP_YAML_SCALAR || !sbp_option_same_value("1", 1, member->text))
-            return sbp_fail(
-                r->diag, SBP_USAGE,
-                "%s: '%s': %s: data sets are taken whole: put that part of the rows into a file, and give "
-                "it with --data",
-                where, map->key, member->key);
+        if (member->kind != SBP_YAML_SCALAR)
+            return sbp_fail(r->diag, SBP_USAGE, "%s: '%s': %s: expected the part of its rows, as 0.5", where,
+                            map->key, member->key);
         SBP_TRY(take(r, where, "data", member->key));
+        SBP_TRY(take(r, where, "mixture_weights", member->text));
     }
-    return SBP_OK;
+    return take(r, r->path, "mixture_rows", "first");
 }
 
 /* dataset_splits: [train_prefs, test_prefs]: what they are for stands in their names. */
@@ -316,7 +344,7 @@ static sbp_status take_yaml(config_reader *r, const sbp_yaml *member) {
         return status;
     }
     if (member->kind == SBP_YAML_LIST && strcmp(key, "datasets") == 0)
-        return take_mixture(r, member);
+        return take_mixture(r, member, false);
     if (member->kind == SBP_YAML_MAP && strcmp(key, "dataset_mixture") == 0)
         return take_handbook_mixture(r, member);
     if (member->kind == SBP_YAML_MAP && strcmp(key, "dataset_mixer") == 0)

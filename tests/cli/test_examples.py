@@ -368,6 +368,9 @@ class Recipes(unittest.TestCase):
     NAMES = {"model_name_or_path", "dataset_name"}
     PARTS = {"dataset_config", "dataset_configs", "dataset_train_split", "dataset_test_split", "dataset_splits", "model_revision"}
 
+    MARKED = ("{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
+              "{% else %}{{ m.content }}{% endif %}{% endfor %}")
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -383,6 +386,7 @@ class Recipes(unittest.TestCase):
         self.kinds = {"sft": [{"messages": asked + good}], "dpo": [pair], "orpo": [pair], "cpo": [pair], "grpo": rollouts, "rloo": rollouts,
                       "ppo": rollouts, "kto": [{"prompt": asked, "completion": good, "label": label} for label in (True, False)]}
         for verb, rows in self.kinds.items():
+            rows *= 1 if len(rows) > 1 else 1500  # of which recipes hold up to 2000 out, of two data sets or more
             (self.folder / f"{verb}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def arguments(self, recipe):
@@ -406,6 +410,8 @@ class Recipes(unittest.TestCase):
                         part.pop(key, None)
             if "dataset_mixer" in config:
                 config["dataset_mixer"] = {data: part for part in config["dataset_mixer"].values()}
+            if config.get("assistant_only_loss") and "chat_template" in config:  # recipes.json has not kept it
+                config["chat_template"] = self.MARKED
             path = self.folder / "recipe.yaml"
             path.write_text("# YAML, of which JSON is a part\n" + json.dumps(config))
             out += ["--config", str(path)]
@@ -432,12 +438,14 @@ class Recipes(unittest.TestCase):
                 self.assertEqual("--push_to_hub: the training would stop here" in done.stderr, sent, (source, done.stderr))
                 self.assertIn("first rows of the first step, trained tokens in [[ ]]:\nrow ", done.stdout)
                 self.assertIn("[[", done.stdout.partition("[[ ]]:")[2], source)
+                mixture = json.dumps(recipe.get("config", {}).get("dataset_mixture", {}))
+                self.assertEqual("rows are held out" in done.stderr, "test_split_size" in mixture, (source, done.stderr))
             else:
                 for reason in said.removeprefix("refused: ").removesuffix(" |").split("; "):
                     self.assertIn(" ".join(reason.split()), " ".join(done.stderr.replace("sbprun: error: ", "").split()), source)
             counts["taken" if taken else "refused"] += 1
         self.assertGreater(counts["taken"], 20)
-        self.assertGreater(counts["refused"], 10)
+        self.assertGreater(counts["refused"], 8)
 
 
 class Configurations(unittest.TestCase):

@@ -289,7 +289,7 @@ static void test_lists_in_config_files(void **state) {
          "config:2: 'datasets': split of 'tests', which is a path here"},
         {"datasets:\n  - path: tests/README.md\n    name: x\n", "config:2: 'datasets': name of 'tests"},
         {"datasets:\n  - path: x\n    data_dir: [a]\n",
-         "config:3: 'datasets': data_dir: of a part, path (or id), name (or config) and split are taken"},
+         "config:3: 'datasets': data_dir: of a part, path (or id), name (or config), split, and weight"},
         {"datasets:\n  - name: x\n", "expected a list of maps with a path each"},
         {"datasets:\n  - x\n", "expected a list of maps with a path each"},
         {"env:\n  LD_PRELOAD: x.so\n", "config:2: 'env': LD_PRELOAD is not set from a file"},

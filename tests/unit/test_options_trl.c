@@ -125,29 +125,89 @@ static void test_keys_that_nobody_reads(void **state) {
     sbp_diag_clear(f->diag);
 }
 
-/* Mixtures of alignment-handbook: whole data sets are taken, parts of them are not. */
+/* The weights of a mixture, separated by blanks. */
+static const char *weights_of(io_fixture *f, const sbp_options *o) {
+    sbp_text out;
+    sbp_text_init(&out, f->arena);
+    for (int32_t i = 0; i < sbp_options_list_count(o, SBP_OPT_MIXTURE_WEIGHTS); i++)
+        sbp_text_add(&out, "%s%s", i > 0 ? " " : "", sbp_options_list_at(o, SBP_OPT_MIXTURE_WEIGHTS, i));
+    return out.length ? out.data : "";
+}
+
+/* Mixtures of alignment-handbook, whose parts have weight 1 where they say nothing, of its older form, and
+ * of TRL. */
 static void test_mixtures_of_others(void **state) {
     io_fixture *f = *state;
     sbp_options *o;
     assert_ok(f, parse_config(
                      f, 5,
                      "dataset_mixture:\n  datasets:\n  - id: a/b\n    config: c\n    split: train_sft\n    "
-                     "columns: [messages]\n    weight: 1.0\n  - id: d/e\n  seed: 0\n",
+                     "columns: [messages]\n    weight: 0.25\n  - id: d/e\n  - id: g/h\n    weight: null\n  "
+                     "seed: 7\n  test_split_size: 0.1\n",
                      "", &o));
-    assert_int_equal(sbp_options_list_count(o, SBP_OPT_DATA), 2);
+    assert_int_equal(sbp_options_list_count(o, SBP_OPT_DATA), 3);
     assert_string_equal(sbp_options_list_at(o, SBP_OPT_DATA, 0), "a/b:c:train_sft");
     assert_string_equal(sbp_options_list_at(o, SBP_OPT_DATA, 1), "d/e");
-    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE), "columns of a part, dataset_mixture: seed"));
-    assert_ok(f, parse_config(f, 5, "dataset_mixer:\n  a/b: 1.0\ndataset_splits: [train_prefs, test_prefs]\n",
-                              "", &o));
+    assert_string_equal(weights_of(f, o), "0.25 1 none");
+    assert_string_equal(sbp_options_text(o, SBP_OPT_MIXTURE_ROWS), "random");
+    assert_int_equal(sbp_options_int(o, SBP_OPT_MIXTURE_SEED), 7);
+    assert_true(sbp_options_double(o, SBP_OPT_TEST_SPLIT_SIZE) == 0.1);
+    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE), "columns of a part\n"));
+    assert_ok(
+        f, parse_config(f, 5,
+                        "dataset_mixer:\n  a/b: 0.5\n  c/d: 1.0\ndataset_splits: [train_prefs, test_prefs]\n",
+                        "", &o));
     assert_string_equal(sbp_options_list_at(o, SBP_OPT_DATA, 0), "a/b");
+    assert_string_equal(weights_of(f, o), "0.5 1.0");
+    assert_string_equal(sbp_options_text(o, SBP_OPT_MIXTURE_ROWS), "first");
     assert_string_equal(sbp_options_text(o, SBP_OPT_DATASET_TRAIN_SPLIT), "train_prefs");
     assert_string_equal(sbp_options_text(o, SBP_OPT_DATASET_TEST_SPLIT), "test_prefs");
-    static const char *const parts[] = {"datasets:\n  - path: a/b\n    fraction: 0.5\n",
-                                        "dataset_mixer:\n  a/b: 0.5\n",
-                                        "dataset_mixture:\n  datasets:\n  - id: a/b\n    weight: 0.5\n"};
-    for (int i = 0; i < SBP_COUNT(parts); i++)
-        assert_fails(f, SBP_USAGE, "data sets are taken whole", parse_config(f, 5, parts[i], "", &o));
+    assert_ok(f,
+              parse_config(
+                  f, 5,
+                  "datasets:\n- path: a/b\n  fraction: 3\n- path: c/d\n  fraction: 1\ntest_split_size: 20\n",
+                  "", &o));
+    assert_string_equal(weights_of(f, o), "3 1");
+    assert_string_equal(sbp_options_text(o, SBP_OPT_MIXTURE_ROWS), "shares");
+    assert_true(sbp_options_double(o, SBP_OPT_TEST_SPLIT_SIZE) == 20);
+    sbp_diag_clear(f->diag);
+}
+
+/* What a mixture without weights leaves alone, what the command line takes the place of, and what is
+ * wrong. */
+static void test_weights_of_mixtures(void **state) {
+    io_fixture *f = *state;
+    sbp_options *o;
+    static const char *const whole[] = {
+        "datasets:\n- path: a/b\n- path: c/d\n  fraction: null\ntest_split_size: null\n",
+        "datasets:\n- path: a/b\n  weight: null\n"};
+    static const char *const mixtures[] = {
+        "dataset_mixture:\n  datasets:\n  - id: a/b\n    weight: 0.5\n  seed: 3\n  test_split_size: 9\n",
+        "dataset_mixer:\n  a/b: 0.5\n", "datasets:\n- path: a/b\n  fraction: 0.5\n"};
+    for (int i = 0; i < SBP_COUNT(whole); i++) {
+        assert_ok(f, parse_config(f, 5, whole[i], "", &o));
+        assert_false(sbp_options_given(o, SBP_OPT_MIXTURE_WEIGHTS));
+        assert_false(sbp_options_given(o, SBP_OPT_TEST_SPLIT_SIZE));
+    }
+    for (int i = 0; i < SBP_COUNT(mixtures); i++) {
+        assert_ok(f, parse_config(f, 5, mixtures[i], "--data mine.jsonl", &o));
+        assert_int_equal(sbp_options_list_count(o, SBP_OPT_DATA), 1);
+        assert_string_equal(weights_of(f, o), "");
+        assert_false(sbp_options_given(o, SBP_OPT_MIXTURE_SEED));
+        assert_false(sbp_options_given(o, SBP_OPT_TEST_SPLIT_SIZE));
+        assert_ok(f, parse_config(f, 5, mixtures[i], "--mixture-weights 0.75", &o));
+        assert_string_equal(weights_of(f, o), "0.75");
+    }
+    static const struct {
+        const char *text, *message;
+    } wrong[] = {
+        {"datasets:\n- path: a/b\n  weight: 1\n- path: c/d\n  fraction: 1\n", "give one of them"},
+        {"datasets:\n- path: a/b\n  weight: 1\n  fraction: 1\n", "config:4: 'datasets': weight is a part"},
+        {"datasets:\n- path: a/b\n  weight: [1]\n", "of a part, path (or id)"},
+        {"dataset_mixer:\n  a/b: [1]\n", "config:2: 'dataset_mixer': a/b: expected the part of its rows"},
+        {"test_split_size: 0\n", "0 is not above 0"}};
+    for (int i = 0; i < SBP_COUNT(wrong); i++)
+        assert_fails(f, SBP_USAGE, wrong[i].message, parse_config(f, 5, wrong[i].text, "", &o));
     sbp_diag_clear(f->diag);
 }
 
@@ -345,6 +405,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_optimizers_of_transformers, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_keys_that_nobody_reads, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_mixtures_of_others, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_weights_of_mixtures, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_commands_of_trl, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_all_settings_of_trl, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_settings_of_trl_that_are_not_options, io_setup, io_teardown),

@@ -36,6 +36,8 @@ static int64_t find_seq_len(sbp_inputs *inputs, int64_t usual) {
     }
     sbp_sampler_seek(&inputs->sampler, 0, 0);
     most = most < usual ? most : usual;
+    for (int32_t i = 0; i < inputs->eval_count; i++) /* those that are held out */
+        most = inputs->evals[i]->longest > most ? inputs->evals[i]->longest : most;
     return inputs->data->longest > most ? inputs->data->longest : most;
 }
 
@@ -400,6 +402,24 @@ static sbp_status check_check(const sbp_world *world) {
     return SBP_OK;
 }
 
+/* Before anything is read of the data. */
+static sbp_status check_mixture(const sbp_world *world) {
+    sbp_mixture mixture;
+    SBP_TRY(sbp_run_find_mixture(world, world->arena, &mixture));
+    for (int32_t i = 0; i < sbp_options_list_count(world->options, SBP_OPT_DATA); i++)
+        if (!sbp_mixture_takes_all(&mixture) &&
+            strcmp(sbp_options_list_at(world->options, SBP_OPT_DATA, i), "-") == 0)
+            return sbp_fail(
+                world->diag, SBP_USAGE,
+                "--data -: rows of standard input cannot be counted before some of them are taken: put "
+                "them into a file, or leave out --mixture-weights and --test-split-size");
+    if (mixture.test_size > 0 && sbp_options_list_count(world->options, SBP_OPT_EVAL) > 0 &&
+        sbp_world_writes(world))
+        sbp_note(world->diag,
+                 "rows of --test-split-size are held out, and not evaluated: those of --eval are");
+    return SBP_OK;
+}
+
 static sbp_status check_usage(const sbp_world *world, const sbp_session *session) {
     const sbp_options *o = world->options;
     bool data = sbp_options_list_count(o, SBP_OPT_DATA) > 0;
@@ -407,13 +427,16 @@ static sbp_status check_usage(const sbp_world *world, const sbp_session *session
         return check_check(world);
     if (!data && sbp_options_list_count(o, SBP_OPT_EVAL) == 0 && !sbp_options_on(o, SBP_OPT_MERGE))
         return sbp_fail(world->diag, SBP_USAGE, "--data FILE.jsonl is missing");
-    static const sbp_option_id need_data[] = {SBP_OPT_SCORE, SBP_OPT_DUMP_GRADIENTS, SBP_OPT_DRY_RUN,
-                                              SBP_OPT_STEPS};
+    static const sbp_option_id need_data[] = {SBP_OPT_SCORE,           SBP_OPT_DUMP_GRADIENTS,
+                                              SBP_OPT_DRY_RUN,         SBP_OPT_STEPS,
+                                              SBP_OPT_MIXTURE_WEIGHTS, SBP_OPT_TEST_SPLIT_SIZE};
     for (int i = 0; i < SBP_COUNT(need_data); i++)
         if (!data && sbp_options_given(o, need_data[i]))
             return sbp_fail(world->diag, SBP_USAGE, "--%s needs --data", sbp_option_name(need_data[i]));
     SBP_TRY(check_stdin(world, session));
-    bool every = sbp_options_given(o, SBP_OPT_EVAL_EVERY) && sbp_options_list_count(o, SBP_OPT_EVAL) == 0;
+    SBP_TRY(check_mixture(world));
+    bool every = sbp_options_given(o, SBP_OPT_EVAL_EVERY) && sbp_options_list_count(o, SBP_OPT_EVAL) == 0 &&
+                 !sbp_run_evaluates_held_out(world, session);
     const char *config = sbp_options_from_config(o, SBP_OPT_EVAL_EVERY);
     if (every && sbp_world_writes(world))
         sbp_note(world->diag, "%s%seval_steps (--eval-every) without --eval FILE: nothing is evaluated",
@@ -491,6 +514,8 @@ static sbp_status read_arguments(sbp_world *world, sbp_session *session, sbp_out
     SBP_TRY(check_arguments(world));
     const char *first = sbp_options_arg(o, 0);
     bool data = sbp_options_list_count(o, SBP_OPT_DATA) > 0 || sbp_options_on(o, SBP_OPT_RESUME);
+    session->evaluates_nothing =
+        sbp_options_given(o, SBP_OPT_EVAL_STRATEGY) && sbp_options_is(o, SBP_OPT_EVAL_STRATEGY, "no");
     session->train = data && !session->check && !sbp_options_given(o, SBP_OPT_DUMP_GRADIENTS) &&
                      (!sbp_options_given(o, SBP_OPT_SCORE) || sbp_options_given(o, SBP_OPT_STEPS));
     SBP_TRY(sbp_hub_model(world->arena, world->diag, first, true, &first));

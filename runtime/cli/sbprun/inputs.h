@@ -35,6 +35,16 @@ typedef struct sbp_inputs {
 /* Standard input, which all ranks read alike. */
 sbp_status sbp_run_open_stdin(sbp_world *world, sbp_inputs *inputs, sbp_source **out) SBP_CHECKED;
 
+/* ---- run_mixture.c --------------------------------------------------------------------------------- */
+
+/* Finds which rows of --data are taken, in the arena; files of the parts are not known yet. SBP_USAGE:
+ * weights that do not fit the data. Below a guard. */
+sbp_status sbp_run_find_mixture(const sbp_world *world, sbp_arena *arena, sbp_mixture *out) SBP_CHECKED;
+/* Whether rows of --test-split-size are evaluated: there are no others, and it was not said that none are. */
+bool sbp_run_evaluates_held_out(const sbp_world *world, const sbp_session *session);
+/* What is evaluated, by its number: an argument of --eval, or rows that are held out. */
+const char *sbp_run_eval_name(const sbp_world *world, int32_t index);
+
 /* ---- run_data.c ------------------------------------------------------------------------------------ */
 
 /* --loss-on, of which tokens are trained. */

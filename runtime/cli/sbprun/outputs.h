@@ -144,8 +144,6 @@ sbp_status sbp_run_write_card(const sbp_world *world, const sbp_inputs *inputs, 
 typedef void (*sbp_setting_visitor)(void *user, const char *name, const char *value);
 void sbp_run_each_setting(const sbp_world *world, const sbp_session *session, sbp_setting_visitor visit,
                           void *user);
-/* The name of a data set that lies in a cache of the Hub; NULL: it does not. */
-const char *sbp_run_dataset_name(sbp_arena *arena, const char *path);
 
 /* ---- run_page.c ------------------------------------------------------------------------------------ */
 
@@ -171,6 +169,8 @@ void sbp_run_note_disk(const sbp_world *world, const sbp_session *session, const
 
 /* Names of data sets in --data and --eval become the files of their splits, which are fetched if need be. */
 sbp_status sbp_run_find_data(const sbp_world *world) SBP_CHECKED;
+/* The name of a data set that lies in a cache of the Hub; NULL: it does not. */
+const char *sbp_run_dataset_name(sbp_arena *arena, const char *path);
 /* Whether --push_to_hub can do what it is to do, before hours of training. */
 sbp_status sbp_run_check_push(const sbp_world *world, const sbp_session *session,
                               const sbp_outputs *outputs) SBP_CHECKED;

@@ -95,23 +95,6 @@ static const char *find_license(card *c, const char *directory) {
     return n > 0 && n < 60 && at[n] == '\n' ? sbp_arena_strndup(c->arena, at, n) : NULL;
 }
 
-/* The name of a data set that lies in a cache of the Hub: ../datasets--ORGANISATION--NAME/..;
- * NULL: it does not. */
-const char *sbp_run_dataset_name(sbp_arena *arena, const char *path) {
-    static const char mark[] = "/datasets--";
-    char resolved[4096];
-    const char *at = realpath(path, resolved) ? strstr(resolved, mark) : NULL;
-    if (!at && !(at = strstr(path, mark)))
-        return NULL;
-    at += strlen(mark);
-    char *name = sbp_arena_strndup(arena, at, strcspn(at, "/")), *gap = strstr(name, "--");
-    if (gap) {
-        *gap = '/';
-        memmove(gap + 1, gap + 2, strlen(gap + 2) + 1);
-    }
-    return sbp_hub_is_id(name) ? name : NULL;
-}
-
 static void add_datasets(const sbp_world *world, card *c) {
     const char *last = NULL;
     for (int32_t i = 0; i < sbp_options_list_count(world->options, SBP_OPT_DATA); i++) {

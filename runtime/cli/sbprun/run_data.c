@@ -201,8 +201,7 @@ static sbp_status check_stream(const sbp_world *world, sbp_inputs *inputs, const
 }
 
 /* Data that were read before the plan was there. */
-static sbp_status check_ids(const sbp_world *world, const sbp_inputs *inputs, const sbp_session *session) {
-    const sbp_dataset *d = inputs->data;
+static sbp_status check_ids(const sbp_world *world, const sbp_dataset *d, const sbp_session *session) {
     if (d->greatest_id < session->info.meta.vocab_size)
         return SBP_OK;
     for (int64_t k = 0; k < d->doc_count; k++)
@@ -219,36 +218,58 @@ static sbp_status check_ids(const sbp_world *world, const sbp_inputs *inputs, co
     return SBP_OK;
 }
 
-/* Files [first, first + count) of a list option as one dataset. */
-static sbp_status load_files(load_job *job, sbp_option_id option, int32_t first, int32_t count,
-                             sbp_dataset **out) {
+/* Arguments [first, first + count) of a list option as one dataset, or its rows that are held out. */
+typedef struct data_set {
+    sbp_option_id option;
+    int32_t first, count;
+    bool held_out;
+} data_set;
+
+/* The files of a data set, and which of their rows it takes. */
+static sbp_status find_files(const load_job *job, const data_set *set, sbp_dataset_options *o) {
+    const sbp_world *world = job->world;
+    bool mixed = set->option == SBP_OPT_DATA && !job->session->random_rows;
+    sbp_mixture *mixture = SBP_NEW(job->arena, sbp_mixture);
+    const char **files = NULL;
+    int32_t capacity = 0;
+    if (mixed)
+        SBP_TRY(sbp_run_find_mixture(world, job->arena, mixture));
+    mixture->held_out = set->held_out;
+    sbp_mixture_part *parts = SBP_NEW_ARRAY(job->arena, sbp_mixture_part, set->count + 1);
+    for (int32_t i = 0; i < set->count; i++) {
+        const char *const *some;
+        int32_t some_count;
+        SBP_TRY(sbp_source_expand(job->arena, world->diag,
+                                  sbp_options_list_at(world->options, set->option, set->first + i), &some,
+                                  &some_count));
+        for (int32_t k = 0; k < some_count; k++)
+            SBP_PUSH(job->arena, files, o->file_count, capacity, some[k]);
+        parts[i] = mixed ? mixture->parts[i] : (sbp_mixture_part){0};
+        parts[i].file_count = some_count;
+    }
+    o->files = files;
+    mixture->parts = parts;
+    o->mixture = mixed ? mixture : NULL;
+    return SBP_OK;
+}
+
+static sbp_status load_files(load_job *job, const data_set *set, sbp_dataset **out) {
     sbp_world *world = job->world;
     sbp_inputs *inputs = job->inputs;
     const sbp_session *session = job->session;
     sbp_dataset_options o = options_of(job);
-    const char **files = NULL;
-    int32_t capacity = 0;
     bool in_turn;
-    for (int32_t i = 0; i < count; i++) {
-        const char *const *some;
-        int32_t some_count;
-        SBP_TRY(sbp_source_expand(job->arena, world->diag,
-                                  sbp_options_list_at(world->options, option, first + i), &some,
-                                  &some_count));
-        for (int32_t k = 0; k < some_count; k++)
-            SBP_PUSH(job->arena, files, o.file_count, capacity, some[k]);
-    }
-    o.files = files;
+    SBP_TRY(find_files(job, set, &o));
     SBP_TRY(sbp_columns_parse(job->arena, world->diag, sbp_options_text(world->options, SBP_OPT_COLUMNS),
                               &o.columns));
     if (packed(world->options) && session->plan && sbp_pack_keeps_rows(session->plan->program))
         return sbp_fail(world->diag, SBP_USAGE, together);
     SBP_TRY(is_in_turn(world, session, &o, &in_turn));
     if (*out && !in_turn) /* it was there before the plan */
-        return check_ids(world, inputs, session);
+        return check_ids(world, *out, session);
     sbp_dataset_destroy(*out);
     *out = NULL;
-    if (files && o.file_count == 1 && strcmp(files[0], "-") == 0 && !inputs->stream.source)
+    if (o.file_count == 1 && strcmp(o.files[0], "-") == 0 && !inputs->stream.source)
         SBP_TRY(open_stream(world, inputs, &o));
     sbp_status status = in_turn ? load_in_turn(job, &o, out) : sbp_dataset_load(world->diag, &o, out);
     if (job->line_is_open)
@@ -260,7 +281,7 @@ static sbp_status load_files(load_job *job, sbp_option_id option, int32_t first,
         SBP_TRY(sbp_pack_check_data(session->plan->program, world->diag, *out));
     if (packed(world->options) && (*out)->grouped)
         return sbp_fail(world->diag, SBP_USAGE, together);
-    if (packed(world->options) && option == SBP_OPT_DATA && session->plan)
+    if (packed(world->options) && set->option == SBP_OPT_DATA && !set->held_out && session->plan)
         SBP_TRY(sbp_dataset_pack(world->diag, *out, o.max_tokens));
     job->chat.quiet = true; /* it was said */
     return SBP_OK;
@@ -343,6 +364,31 @@ static const char *known_model(const char *path) {
     return path && (sbp_directory_exists(path) || sbp_file_exists(path)) ? path : NULL;
 }
 
+static void forget_data(sbp_inputs *inputs) {
+    sbp_dataset_destroy(inputs->data);
+    inputs->data = NULL;
+    for (int32_t i = 0; i < inputs->eval_count; i++)
+        sbp_dataset_destroy(inputs->evals[i]);
+    inputs->eval_count = 0;
+}
+
+/* --data, and of it what is held out and evaluated. */
+static sbp_status load_training(load_job *job) {
+    const sbp_world *world = job->world;
+    sbp_inputs *inputs = job->inputs;
+    data_set set = {.option = SBP_OPT_DATA, .count = sbp_options_list_count(world->options, SBP_OPT_DATA)};
+    SBP_TRY(load_files(job, &set, &inputs->data));
+    if (!sbp_run_evaluates_held_out(world, job->session))
+        return SBP_OK;
+    set.held_out = true;
+    sbp_dataset *held_out = inputs->eval_count > 0 ? inputs->evals[0] : NULL; /* before there was a plan */
+    inputs->eval_count = 0;
+    sbp_status status = load_files(job, &set, &held_out);
+    inputs->evals[0] = held_out;
+    inputs->eval_count = held_out != NULL;
+    return status;
+}
+
 static sbp_status load_body(void *user) {
     load_job *job = user;
     const sbp_world *world = job->world;
@@ -364,18 +410,19 @@ static sbp_status load_body(void *user) {
             return sbp_fail(
                 world->diag, SBP_USAGE,
                 "standard input cannot be read twice, for lengths and for training: give --seq-len N");
-        sbp_dataset_destroy(inputs->data); /* what else it has to have was not known */
-        inputs->data = NULL;
+        forget_data(inputs); /* what else it has to have was not known */
     }
     if (files > 0)
-        SBP_TRY(load_files(job, SBP_OPT_DATA, 0, files, &inputs->data));
+        SBP_TRY(load_training(job));
     if (sbp_options_given(world->options, SBP_OPT_MAX_PROMPT_LENGTH) && inputs->data &&
         inputs->data->bad == 0 && sbp_world_writes(world))
         sbp_note(world->diag, "max_prompt_length %s: no prompt is longer",
                  sbp_options_text(world->options, SBP_OPT_MAX_PROMPT_LENGTH));
-    int32_t evals = sbp_options_list_count(world->options, SBP_OPT_EVAL);
-    for (inputs->eval_count = 0; inputs->eval_count < evals; inputs->eval_count++)
-        SBP_TRY(load_files(job, SBP_OPT_EVAL, inputs->eval_count, 1, &inputs->evals[inputs->eval_count]));
+    for (int32_t i = 0; i < sbp_options_list_count(world->options, SBP_OPT_EVAL); i++) {
+        const data_set set = {.option = SBP_OPT_EVAL, .first = i, .count = 1};
+        SBP_TRY(load_files(job, &set, &inputs->evals[i]));
+        inputs->eval_count = i + 1;
+    }
     return SBP_OK;
 }
 
@@ -419,18 +466,22 @@ sbp_status sbp_run_load_step(const sbp_world *world, sbp_inputs *inputs) {
 
 void sbp_inputs_close(sbp_inputs *inputs) {
     sbp_sampler_close(&inputs->sampler);
-    sbp_dataset_destroy(inputs->data);
-    for (int32_t i = 0; i < inputs->eval_count; i++)
-        sbp_dataset_destroy(inputs->evals[i]);
+    forget_data(inputs);
     sbp_source_close(inputs->stream.source);
     free(inputs->stream_rows);
     if (inputs->stream_job)
         sbp_arena_destroy(inputs->stream_job->arena);
 }
 
+/* Room for the data sets of --eval, or the rows that are held out. */
+static void make_evals(const sbp_world *world, sbp_inputs *inputs) {
+    int32_t count = sbp_options_list_count(world->options, SBP_OPT_EVAL);
+    if (!inputs->evals)
+        inputs->evals = SBP_NEW_ARRAY(world->arena, sbp_dataset *, count + 1);
+}
+
 sbp_status sbp_run_load_data(sbp_world *world, sbp_inputs *inputs, sbp_session *session) {
-    inputs->evals =
-        SBP_NEW_ARRAY(world->arena, sbp_dataset *, sbp_options_list_count(world->options, SBP_OPT_EVAL));
+    make_evals(world, inputs);
     return with_arena(world, inputs, session, load_body);
 }
 
@@ -487,11 +538,11 @@ static sbp_status load_raw_body(void *user) {
     SBP_TRY(model_tokenizer(job));
     SBP_TRY(find_template(job, tokenizer_place(job)));
     SBP_TRY(find_eos_ids(job, tokenizer_place(job)));
-    return load_files(job, SBP_OPT_DATA, 0, sbp_options_list_count(job->world->options, SBP_OPT_DATA),
-                      &job->inputs->data);
+    return load_training(job);
 }
 
 sbp_status sbp_run_load_raw(sbp_world *world, sbp_inputs *inputs, sbp_session *session) {
+    make_evals(world, inputs);
     return with_arena(world, inputs, session, load_raw_body);
 }
 

@@ -101,6 +101,23 @@ static sbp_status find_files(hub_data *d, const char **out) {
     return SBP_OK;
 }
 
+/* The name of a data set that lies in a cache of the Hub: ../datasets--ORGANISATION--NAME/..;
+ * NULL: it does not. */
+const char *sbp_run_dataset_name(sbp_arena *arena, const char *path) {
+    static const char mark[] = "/datasets--";
+    char resolved[4096];
+    const char *at = realpath(path, resolved) ? strstr(resolved, mark) : NULL;
+    if (!at && !(at = strstr(path, mark)))
+        return NULL;
+    at += strlen(mark);
+    char *name = sbp_arena_strndup(arena, at, strcspn(at, "/")), *gap = strstr(name, "--");
+    if (gap) {
+        *gap = '/';
+        memmove(gap + 1, gap + 2, strlen(gap + 2) + 1);
+    }
+    return sbp_hub_is_id(name) ? name : NULL;
+}
+
 /* NAME, NAME:CONFIG or NAME:CONFIG:SPLIT, where a part that is empty or not there leaves what is; false: it
  * is a path, or will be found to be none. *to: where the split begins, with its ':'. */
 static bool parse_data_set(hub_data *d, const char *text, size_t *to) {
@@ -153,7 +170,8 @@ static sbp_status find_data_set(const sbp_world *world, const char *text, const 
 /* As TRL has it: of each data set that is trained on, the split for tests. */
 static void add_test_splits(const sbp_world *world) {
     sbp_options *o = world->options;
-    if (sbp_options_is(o, SBP_OPT_EVAL_STRATEGY, "no") || sbp_options_list_count(o, SBP_OPT_EVAL) > 0)
+    if (sbp_options_is(o, SBP_OPT_EVAL_STRATEGY, "no") || sbp_options_list_count(o, SBP_OPT_EVAL) > 0 ||
+        sbp_options_given(o, SBP_OPT_TEST_SPLIT_SIZE))
         return;
     for (int32_t i = 0; i < sbp_options_list_count(o, SBP_OPT_DATA); i++) {
         hub_data d = {.world = world};

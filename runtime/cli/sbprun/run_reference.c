@@ -45,12 +45,14 @@ sbp_status sbp_run_read_reference(const sbp_world *world, const sbp_inputs *inpu
                             ? "the rows carry log-probabilities of a reference themselves"
                             : "the plan's objective reads no reference");
     SBP_TRY(sbp_reference_read(world->diag, session->plan->program, inputs->data, path));
+    if (sbp_run_evaluates_held_out(world, session)) /* rows of the same files */
+        SBP_TRY(sbp_reference_read(world->diag, session->plan->program, inputs->evals[0], path));
     for (int32_t i = 0; i < inputs->eval_count; i++)
         if (is_lacking(world, session, inputs->evals[i]))
             return sbp_fail(world->diag, SBP_USAGE,
                             "--ref applies to --data: the rows of --eval '%s' must carry the "
                             "log-probabilities of that reference themselves",
-                            sbp_options_list_at(world->options, SBP_OPT_EVAL, i));
+                            sbp_run_eval_name(world, i));
     return SBP_OK;
 }
 

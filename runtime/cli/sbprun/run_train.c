@@ -33,9 +33,8 @@ static sbp_status evaluate_files(const sbp_world *world, const sbp_inputs *input
         if (i == 0 && session->trainer.loss >= 0)
             outputs->eval_loss = session->trainer.results[session->trainer.loss];
         if (*written == SBP_OK)
-            *written =
-                sbp_metrics_evaluation(&outputs->metrics, session->state.step, epoch_of(inputs, session),
-                                       sbp_options_list_at(world->options, SBP_OPT_EVAL, i));
+            *written = sbp_metrics_evaluation(&outputs->metrics, session->state.step,
+                                              epoch_of(inputs, session), sbp_run_eval_name(world, i));
     }
     session->state.evaluated = session->state.step;
     return SBP_OK;

@@ -30,6 +30,7 @@ struct sbp_session {
     const char *began_checksum; /* of that */
     int64_t began_steps;        /* how many it was to have, 0: unknown */
     bool train;                 /* wanted */
+    bool evaluates_nothing;     /* --eval-strategy no was said */
     bool check;                 /* `sbprun check`: nothing is trained or written */
     int64_t total_steps;        /* SBP_STEPS_UNKNOWN: as many as come */
     int64_t eval_every, save_every, log_every; /* steps; 0: never */

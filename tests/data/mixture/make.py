@@ -3,7 +3,7 @@
 
 A set of rows is written whole where it is small, else as its size and the sum of `mark`s of its rows in order. What
 weights and test sizes do is what the functions below do, which are those of
-  drawn   open-r1, src/open_r1/utils/data.py, and alignment-handbook, src/alignment/data.py (get_dataset)
+  random  open-r1, src/open_r1/utils/data.py, and alignment-handbook, src/alignment/data.py (get_dataset)
   first   alignment-handbook before 2025, src/alignment/data.py (mix_datasets)
   shares  TRL, trl/scripts/utils.py (get_dataset), whose train_test_split has no seed: here it has the mixture's
 """
@@ -41,7 +41,7 @@ def parts_of(counts):
             for first, count in zip(firsts, counts)]
 
 
-def drawn(counts, weights, seed):
+def shuffled(counts, weights, seed):
     mixed = []
     for ds, weight in zip(parts_of(counts), weights):
         if weight is not None:
@@ -66,7 +66,7 @@ def shares(counts, weights, seed):
 
 def chosen(how, counts, weights, seed, test_size):
     """What is trained on and what is held out, each in the order of the rows; None: it is refused."""
-    mixed = {"drawn": drawn, "first": first, "shares": shares}[how](counts, weights, seed) if weights else shares(
+    mixed = {"random": shuffled, "first": first, "shares": shares}[how](counts, weights, seed) if weights else shares(
         counts, [None] * len(counts), seed)
     if test_size is None:
         return {"train": sorted(mixed["row"]), "test": []}
@@ -85,23 +85,23 @@ def case(how, counts, weights, seed, test_size):
 
 def cases():
     for size, seed in itertools.product(SIZES, (0, 42)):
-        yield "drawn", [size], [0.25], seed, None
-        yield "drawn", [size], None, seed, 0.1
+        yield "random", [size], [0.25], seed, None
+        yield "random", [size], None, seed, 0.1
     for size in SIZES:
-        yield "drawn", [size], [1.0], 7, 0.3
-        yield "drawn", [size, 5], [None, 0.5], 7, 2
+        yield "random", [size], [1.0], 7, 0.3
+        yield "random", [size, 5], [None, 0.5], 7, 2
         yield "first", [size, 9], [0.29, 1.0], 0, None
         yield "shares", [size, 50], [0.7, 0.3], 0, None
     for test_size in (1, 99, 100, 101, 0.001, 0.999, 0.99, 0.5):
-        yield "drawn", [60, 40], [1.0, 1.0], 3, test_size
+        yield "random", [60, 40], [1.0, 1.0], 3, test_size
     for weights in ([0.0, 1.0], [0.0, 0.0], [1.0, 1.0], [0.999999, 1e-9], [0.57, 0.29], [None, None]):
-        yield "drawn", [100, 7], weights, 11, 0.5
+        yield "random", [100, 7], weights, 11, 0.5
     for weights in ([1.0, 1.0, 1.0], [3.0, 1.0, 0.0], [0.1, 0.1, 0.1], [1, 2, 3], [0.5, 0.25, 0.25]):
         yield "shares", [100, 7, 33], weights, 0, None
     pick = random.Random(1)
     for _ in range(150):
         count = pick.randint(1, 5)
-        how = pick.choice(["drawn", "first", "shares"])
+        how = pick.choice(["random", "first", "shares"])
         counts = [pick.choice([0, 1, 2, 3, 7, 10, 33, 100, 257]) for _ in range(count)]
         weights = [pick.choice([0.0, 1.0, 0.5, 0.25, 0.1, round(pick.random(), 3), 1 / 3]) for _ in range(count)]
         if how == "shares" and sum(weights) == 0:
