@@ -118,7 +118,9 @@ TRIAL(scored, .prepare = COMPILE " --objective kto",
       .command = "sbprun $D/p --data tests/data/kto/steps.jsonl --out $D/o --steps 2 --batch-size 4",
       .kept = "p rows", .whole = "o/*.json|o/*.jsonl|o/*.safetensors|o/README.md|o/report.html", .blocks = 30,
       .pieces = 10)
-TRIAL(dry_run, .prepare = COMPILE, .command = "sbprun $D/p --data " ROWS " --dry-run --json",
+TRIAL(dry_run, .prepare = COMPILE,
+      .command = "sbprun $D/p --data " ROWS " --data " ROWS
+                 " --mixture-weights 1,0.5 --test-split-size 1 --dry-run --json",
       .kept = "p rows", .whole = "-", .blocks = 20, .pieces = 20)
 TRIAL(tokenize, .command = "sbprun tokenize " MODEL " --chat-template tests/golden/rows/think.jinja",
       .input = "\"Once upon a time\"\n{\"text\": \"there was\"}\n"
