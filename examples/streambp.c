@@ -101,8 +101,7 @@ static void rms_norm_bwd(double *dx, const double *dy, const double *x, const do
 }
 
 /* o += softmax(q k^T / sqrt(D)) v: a row sees the keys up to its own, so that none behind the chunk is read.
- * The probabilities, [C, T], are not kept, only lse, the log of their sum. (A large score would need
- * care.) */
+ * The probabilities, [C, T], are not kept, only lse, the log of their sum. (Scores are small here.) */
 static void attention(const activations *a, const sequence *s, int at, int C) {
     for (int r = 0; r < C; r++) {
         double *q = a->q + r * D, *o = a->o + r * D, sum = 0;
@@ -259,8 +258,7 @@ static double worst_difference(const double *a, const double *b) {
     return worst;
 }
 
-/* For each weight by itself: the slope of the loss along random signs, by the loss on both sides and by dw;
- * how far they are apart at most. */
+/* How far slopes by dw and by the loss on both sides are apart, along random signs of each weight by itself. */
 static double worst_slope(const double *w, const double *dw) {
     static double moved[ALL], unused[ALL], sign[ALL];
     double worst = 0, step = 3e-6;

@@ -274,6 +274,7 @@ sys.exit(done.returncode)
 
     def test_streambp(self):
         """The table: bytes of activations as shapes say, and gradients that differ where they are summed otherwise."""
+        self.assertLessEqual(len(Path("examples/streambp.c").read_text().splitlines()), 300, "README.md says how long it is")
         done = subprocess.run([PROGRAMS / "streambp"], text=True, capture_output=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         rows, layers, width, inner, vocab = 199, 2, 16, 40, 300
