@@ -258,7 +258,7 @@ static double worst_difference(const double *a, const double *b) {
     return worst;
 }
 
-/* How far slopes by dw and by the loss on both sides are apart, along random signs of each weight by itself. */
+/* How far slopes by dw and by the loss on both sides are apart, along random signs of a weight by itself. */
 static double worst_slope(const double *w, const double *dw) {
     static double moved[ALL], unused[ALL], sign[ALL];
     double worst = 0, step = 3e-6;
