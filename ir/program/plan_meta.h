@@ -12,7 +12,7 @@ typedef struct sbp_plan_meta {
 #define TEXT(object, key, what) const char *key;
 #define COUNT(object, key, most, what) int64_t key;
 #define ID(object, key, what) int64_t key;
-#define TREE(object, kind, key, what) const sbp_json *key;
+#define TREE(object, shape, key, what) const sbp_json *key;
 #include "ir/program/plan_meta.def"
 } sbp_plan_meta;
 
@@ -21,7 +21,7 @@ typedef struct sbp_plan_meta {
 
 /* The trees as they are to be written: texts of JSON; NULL: null. */
 typedef struct sbp_plan_trees {
-#define TREE(object, kind, key, what) const char *key;
+#define TREE(object, shape, key, what) const char *key;
 #include "ir/program/plan_meta.def"
 } sbp_plan_trees;
 

@@ -159,6 +159,8 @@ static void test_refusals(void **state) {
         {"arguments", "{}", "arguments: expected an array, found an object"},
         {"special_tokens", "[]", "special_tokens: expected an object, found an array"},
         {"advice", "[]", "advice: expected a string"},
+        {"estimate", "{\"useful_flops\": {\"attention\": \"none\"}}",
+         "attention: expected an array, found a string"},
     };
     static const char *const readers[] = {"sbpc inspect $D/q", "sbprun $D/q --data $D/rows --dry-run"};
     sweep s = {.f = *state};

@@ -468,6 +468,19 @@ static void trees_of_another_kind_are_refused(void **state) {
         {"{\"options\": \"none\"}", "options: expected an object, found a string"},
         {"{\"arguments\": {\"lr\": 1}}", "arguments: expected an array, found an object"},
         {"{\"model\": {\"eos_ids\": {\"a\": 1}}}", "eos_ids: expected an array, found an object"},
+        /* and so down to the leaves */
+        {"{\"arguments\": [\"--lr=1\", 2]}", "arguments[1]: expected a string, found an integer"},
+        {"{\"memory\": {\"device\": {\"a\": 1, \"b\": \"2\"}}}",
+         "memory.device.b: expected a number, found a string"},
+        {"{\"schedule\": {\"chunk\": 1.5}}", "schedule.chunk: expected an integer, found a number"},
+        {"{\"estimate\": {\"useful_flops\": {\"attention\": \"none\"}}}",
+         "attention: expected an array, found a string"},
+        {"{\"estimate\": {\"useful_flops\": {\"attention\": [{\"window\": 0}, 1]}}}",
+         "attention[1]: expected an object, found an integer"},
+        {"{\"estimate\": {\"useful_flops\": {\"attention\": [{\"window\": []}]}}}",
+         "attention[0].window: expected an integer, found an array"},
+        {"{\"throughput\": {\"source\": \"table\", \"row_ops\": true}}",
+         "throughput.row_ops: expected a number, found a boolean"},
     };
     for (int k = 0; k < SBP_COUNT(cases); k++) {
         const sbp_json *root;
