@@ -115,6 +115,9 @@ typedef struct sbp_pipeline {
     const char *start_after;
     sbp_text *printed;
     bool stopped;
+    /* What the planner has made of the module and the options, in the arena, for whoever asks it again
+     * (planner/evaluate.h); NULL: it begins anew each time. */
+    struct sbp_skeletons *skeletons;
 } sbp_pipeline;
 
 /* Runs all passes, or those up to stop_after. */

@@ -29,8 +29,34 @@ static bool same_functions(const sbp_skeleton *s, const sbp_schedule_options *o)
     return true;
 }
 
+/* What skeletons do not depend on is cleared. */
+static sbp_pass_options options_of_functions(const sbp_pass_options *options) {
+    sbp_pass_options out = *options;
+    memset(&out.schedule, 0, sizeof out.schedule);
+    out.t_max = 0;
+    out.list_keepable = false;
+    return out;
+}
+
+/* Those of the pipeline, if they are of the same module and options; else it begins to keep others. */
+static sbp_skeletons *skeletons_of(sbp_evaluator *pl) {
+    const sbp_pipeline *base = pl->base;
+    sbp_skeletons *kept = base->skeletons;
+    if (!kept)
+        return &pl->own;
+    const sbp_pass_options options = options_of_functions(&base->options);
+    if (kept->module != base->module || memcmp(&kept->options, &options, sizeof options) != 0 ||
+        memcmp(&kept->target, &base->target, sizeof kept->target) != 0) {
+        *kept = (sbp_skeletons){.module = base->module};
+        memcpy(&kept->options, &options, sizeof options); /* with the bytes between members */
+        memcpy(&kept->target, &base->target, sizeof kept->target);
+    }
+    return kept;
+}
+
 static sbp_status find_cut(sbp_evaluator *pl, const sbp_schedule_options *o, int64_t t, const sbp_cut **out) {
-    for (sbp_cut *c = pl->cuts; c; c = c->next)
+    sbp_skeletons *kept = skeletons_of(pl);
+    for (sbp_cut *c = kept->cuts; c; c = c->next)
         if (c->segment == o->segment) {
             *out = c;
             return SBP_OK;
@@ -45,21 +71,24 @@ static sbp_status find_cut(sbp_evaluator *pl, const sbp_schedule_options *o, int
     p.options.schedule = *o;
     SBP_TRY(sbp_pipeline_run(&p));
     sbp_cut *c = SBP_NEW(pl->arena, sbp_cut);
-    *c = (sbp_cut){.segment = o->segment, .pipeline = p, .next = pl->cuts};
-    *out = pl->cuts = c;
+    *c = (sbp_cut){.segment = o->segment, .pipeline = p, .next = kept->cuts};
+    *out = kept->cuts = c;
     return SBP_OK;
 }
 
 sbp_status sbp_evaluator_skeleton(sbp_evaluator *pl, const sbp_schedule_options *o, int64_t t,
                                   sbp_skeleton **out) {
-    for (sbp_skeleton *s = pl->skeletons; s; s = s->next)
+    sbp_skeletons *kept = skeletons_of(pl);
+    for (sbp_skeleton *s = kept->list; s; s = s->next)
         if (same_functions(s, o)) {
+            s->pipeline.diag = pl->diag; /* who asked before may be gone */
             *out = s;
             return SBP_OK;
         }
     const sbp_cut *cut;
     SBP_TRY(find_cut(pl, o, t, &cut));
     sbp_pipeline p = cut->pipeline;
+    p.diag = pl->diag;
     p.module = sbp_module_copy(pl->arena, p.module);
     p.stopped = false;
     p.start_after = p.stop_after;
@@ -70,9 +99,9 @@ sbp_status sbp_evaluator_skeleton(sbp_evaluator *pl, const sbp_schedule_options 
     p.options.schedule.checkpoint_every = 2; /* then there are functions for every k */
     SBP_TRY(sbp_pipeline_run(&p));
     sbp_skeleton *s = SBP_NEW(pl->arena, sbp_skeleton);
-    *s = (sbp_skeleton){
-        .pipeline = p, .schedule = *o, .layers = p.module->call_count - 2, .next = pl->skeletons};
-    pl->skeletons = *out = s;
+    *s =
+        (sbp_skeleton){.pipeline = p, .schedule = *o, .layers = p.module->call_count - 2, .next = kept->list};
+    kept->list = *out = s;
     return SBP_OK;
 }
 
@@ -123,6 +152,7 @@ static sbp_status build_structure(void *user) {
                                 &made->lasting};
     int64_t t = p->options.t_max;
     *p = made->builder;
+    p->diag = s->skeleton->pipeline.diag;
     p->options.t_max = t;
     p->arena = s->arena;
     p->options.schedule = s->schedule;

@@ -29,6 +29,15 @@ typedef struct sbp_skeleton {
     struct sbp_skeleton *next;
 } sbp_skeleton;
 
+/* All that were made of one module with the same options, but for the schedule. */
+typedef struct sbp_skeletons {
+    const sbp_module *module; /* NULL: none yet */
+    sbp_target_info target;
+    sbp_pass_options options; /* without lengths and schedule */
+    sbp_cut *cuts;
+    sbp_skeleton *list;
+} sbp_skeletons;
+
 /* What is called and where everything lives, for one skeleton, k and placements: at any size. */
 typedef struct sbp_structure {
     sbp_arena *arena; /* its own */
@@ -47,8 +56,7 @@ typedef struct sbp_evaluator {
     const sbp_pipeline *base;
     sbp_arena *arena;
     sbp_diag *diag;
-    sbp_cut *cuts;
-    sbp_skeleton *skeletons;
+    sbp_skeletons own; /* where the pipeline keeps none */
     sbp_structure structures[SBP_STRUCTURES];
     int64_t clock;
     int64_t *tried;            /* counts evaluations; or NULL */

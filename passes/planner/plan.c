@@ -14,6 +14,7 @@
 #include "passes/planner/plan.h"
 
 #include "ir/base/census.h"
+#include "passes/planner/evaluate.h"
 
 /* A way through. Only the functions below change it, each what its name says. */
 typedef struct planning {
@@ -25,6 +26,7 @@ typedef struct planning {
     sbp_pass_options options;
     sbp_schedule_request request;
     sbp_plan_estimate estimate; /* of the last choice */
+    sbp_skeletons *skeletons;
 } planning;
 
 /* ---- one step each ----------------------------------------------------------------------------------- */
@@ -68,8 +70,12 @@ static int64_t process_of_any(const planning *p, bool most) {
 }
 
 static sbp_pipeline pipeline_of(const planning *p, sbp_diag *diag) {
-    return (sbp_pipeline){
-        .arena = p->arena, .diag = diag, .module = p->module, .target = *p->target, .options = p->options};
+    return (sbp_pipeline){.arena = p->arena,
+                          .diag = diag,
+                          .module = p->module,
+                          .target = *p->target,
+                          .options = p->options,
+                          .skeletons = p->skeletons};
 }
 
 /* A schedule, or none; without diagnostics, without a word and without looking for remedies. */
@@ -205,7 +211,8 @@ sbp_status sbp_plan_make(sbp_arena *arena, sbp_diag *diag, sbp_module *module, c
                   .target = target,
                   .plan_request = plan_request,
                   .options = plan_request->options,
-                  .request = plan_request->request};
+                  .request = plan_request->request,
+                  .skeletons = SBP_NEW(arena, sbp_skeletons)};
     p.request.process = &plan_request->process;
     choose_context(&p);
     SBP_TRY(check_rows(&p));

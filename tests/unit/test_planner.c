@@ -18,6 +18,7 @@
 #include "ir/base/file.h"
 #include "passes/lower/memory.h"
 #include "passes/planner/cost.h"
+#include "passes/planner/evaluate.h"
 #include "passes/planner/plan.h"
 #include "tests/common/sweep.h"
 #include "tests/tolerance.h"
@@ -125,6 +126,7 @@ static void estimates_equal_plans(bench *b) {
                  {900, 128, 64, 1, 2, 1, SBP_HOST, 5},     {640, 64, 64, 1, 1, 0, SBP_HOST, 100},
                  {640, 64, 64, 1, 1, 2, SBP_HOST, 1},      {900, 64, 64, 2, 3, 0, SBP_HOST, 7}};
     sbp_pipeline p = pipeline_for(b, c->model, SBP_F32, c->step);
+    p.skeletons = SBP_NEW(b->arena, sbp_skeletons); /* those of other options are not taken */
     /* else each case with one of the real models, and with the small one */
     const bool all = testing_all();
     for (int i = c->step; i < SBP_COUNT(cases); i += 2) {

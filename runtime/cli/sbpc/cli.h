@@ -22,6 +22,8 @@ typedef struct sbp_compilation {
     const sbp_target *target;      /* NULL: a machine that is not here, only estimated */
     sbp_profile profile;           /* of that machine */
     bool host_assumed;             /* its host memory is what such machines have, not what was said */
+    int64_t machine_bytes;         /* what this machine has, or allows; 0: unknown */
+    const char *machine_source;    /* what says so */
     sbp_choice choice;             /* of the target */
     const char *throughput_source; /* of the target's throughput: "table", or where they come from */
     sbp_model model;

@@ -477,6 +477,8 @@ static sbp_status check_plan(const sbp_compilation *c) {
 }
 
 sbp_status sbp_cli_plan(sbp_compilation *c) {
+    c->machine_bytes = sbp_machine_memory(); /* limits stand in dozens of files: they are read once */
+    c->machine_source = sbp_machine_memory_source();
     SBP_TRY(choose_target(c));
     SBP_TRY(sbp_cli_choose_throughput(c));
     SBP_TRY(choose_types(c));
@@ -510,8 +512,8 @@ static void warn_if_more(const sbp_compilation *c, const char *of, int64_t need,
 
 /* A plan that cannot run on this machine may be meant for another one, but that is said. */
 static void warn_of_memory(const sbp_compilation *c) {
-    int64_t machine = sbp_machine_memory() / c->request.sharers;
-    const char *source = sbp_machine_memory_source();
+    int64_t machine = c->machine_bytes / c->request.sharers;
+    const char *source = c->machine_source;
     bool is_host = sbp_backend_is_a(c->target->name, SBP_BACKEND_HOST);
     if (is_host)
         warn_if_more(c, "", needed_bytes(c), source, machine);

@@ -4,7 +4,6 @@
 #include "backends/backends.h"
 #include "ir/base/file.h"
 #include "ir/base/json.h"
-#include "ir/base/machine.h"
 #include "runtime/cli/sbpc/cli.h"
 
 /* ---- the one change that would buy most -------------------------------------------------------------- */
@@ -34,7 +33,7 @@ static int64_t room(const sbp_compilation *c) {
     if (c->request.memory_bytes > 0)
         return c->request.memory_bytes;
     return c->target && sbp_backend_is_a(c->target->name, SBP_BACKEND_HOST)
-               ? sbp_machine_memory() / c->request.sharers
+               ? c->machine_bytes / c->request.sharers
                : c->choice.memory_bytes;
 }
 
@@ -44,8 +43,7 @@ static const char *room_source(const sbp_compilation *c) {
         return "--memory";
     if (!c->target)
         return "--device-profile";
-    return sbp_backend_is_a(c->pipeline.target.name, SBP_BACKEND_HOST) ? sbp_machine_memory_source()
-                                                                       : "this machine";
+    return sbp_backend_is_a(c->pipeline.target.name, SBP_BACKEND_HOST) ? c->machine_source : "this machine";
 }
 
 static int64_t needed_bytes(const sbp_compilation *c, const sbp_plan_estimate *e, int64_t process_bytes) {
