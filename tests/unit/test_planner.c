@@ -87,6 +87,7 @@ static sbp_pipeline pipeline_for(bench *b, const char *config, sbp_dtype compute
     p.options.grad_dtype = p.options.state_dtype = step ? compute : SBP_F32;
     p.options.optimizer = SBP_OPTIMIZER_ADAMW;
     p.options.step = step;
+    p.skeletons = SBP_NEW(b->arena, sbp_skeletons); /* those of other options are not taken */
     return p;
 }
 
@@ -126,7 +127,8 @@ static void estimates_equal_plans(bench *b) {
                  {900, 128, 64, 1, 2, 1, SBP_HOST, 5},     {640, 64, 64, 1, 1, 0, SBP_HOST, 100},
                  {640, 64, 64, 1, 1, 2, SBP_HOST, 1},      {900, 64, 64, 2, 3, 0, SBP_HOST, 7}};
     sbp_pipeline p = pipeline_for(b, c->model, SBP_F32, c->step);
-    p.skeletons = SBP_NEW(b->arena, sbp_skeletons); /* those of other options are not taken */
+    if (c->step)
+        p.skeletons = NULL; /* and where none are kept */
     /* else each case with one of the real models, and with the small one */
     const bool all = testing_all();
     for (int i = c->step; i < SBP_COUNT(cases); i += 2) {
