@@ -340,7 +340,3 @@ int64_t sbp_dataset_row_tokens(const sbp_dataset *data, int64_t row) {
         tokens += data->docs[sbp_dataset_doc_at(data, d)].count;
     return tokens;
 }
-
-bool sbp_dataset_begins_group(const sbp_dataset *data, int64_t row) {
-    return !data->groups || row == 0 || data->groups[row] == 0 || data->groups[row] != data->groups[row - 1];
-}

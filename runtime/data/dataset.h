@@ -146,8 +146,6 @@ void sbp_dataset_destroy(sbp_dataset *data);
 void sbp_dataset_release(const sbp_dataset *data);
 /* Tokens of all documents of a row. */
 int64_t sbp_dataset_row_tokens(const sbp_dataset *data, int64_t row);
-/* Whether a row is the first of its group; of rows that stand alone each is. */
-bool sbp_dataset_begins_group(const sbp_dataset *data, int64_t row);
 
 /* A column [token_count], or a number [doc_count], that the files do not have, of every document. values:
  * from sbp_malloc, the data's from now on, also after an error; the name must be static. Neither counts in

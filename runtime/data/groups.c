@@ -350,3 +350,7 @@ sbp_status sbp_dataset_file_order(sbp_diag *diag, const sbp_dataset *data, int64
     return sbp_fail(diag, SBP_MACHINE, "out of memory for the order of %lld documents",
                     (long long)data->doc_count);
 }
+
+bool sbp_dataset_begins_group(const sbp_dataset *data, int64_t row) {
+    return !data->groups || row == 0 || data->groups[row] == 0 || data->groups[row] != data->groups[row - 1];
+}

@@ -37,5 +37,7 @@ sbp_status sbp_dataset_gather(sbp_diag *diag, sbp_dataset *data, const sbp_group
                               size_t size) SBP_CHECKED;
 /* Documents in the order of the files [doc_count], from sbp_malloc; NULL where that is their own. */
 sbp_status sbp_dataset_file_order(sbp_diag *diag, const sbp_dataset *data, int64_t **out) SBP_CHECKED;
+/* Whether a row is the first of its group; of rows that stand alone each is. */
+bool sbp_dataset_begins_group(const sbp_dataset *data, int64_t row);
 
 #endif

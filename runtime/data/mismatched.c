@@ -101,3 +101,7 @@ sbp_status sbp_dataset_mismatch(sbp_diag *diag, const sbp_dataset *data, const i
     *out = to;
     return SBP_OK;
 }
+
+bool sbp_dataset_has_mismatched(const sbp_dataset *data) {
+    return sbp_dataset_number(data, SBP_MISMATCHED_REF_SUM) >= 0;
+}

@@ -23,5 +23,7 @@
  * row_count. A row of the result is a document of at most most_tokens tokens. */
 sbp_status sbp_dataset_mismatch(sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
                                 int64_t row_count, int64_t most_tokens, sbp_dataset **out) SBP_CHECKED;
+/* Whether rows carry what a reference says of their mismatched documents. */
+bool sbp_dataset_has_mismatched(const sbp_dataset *data);
 
 #endif

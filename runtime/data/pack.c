@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/data/groups.h"
+
 /* An open micro-batch; the list of them is kept sorted by (space, number). */
 typedef struct sbp_pack_bin {
     int64_t space, number;

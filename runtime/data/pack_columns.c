@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ir/graph/prepare.h"
+#include "runtime/data/groups.h"
 #include "runtime/data/pack.h"
 #include "runtime/data/prepared.h"
 

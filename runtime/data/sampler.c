@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "ir/rowkernel/rowkernel.h"
-#include "runtime/data/dataset.h"
+#include "runtime/data/groups.h"
 
 enum { RELEASE_ROWS = 1 << 14 };
 

@@ -1,7 +1,5 @@
-/* options_config.c: options from a file, JSON or YAML; settings of TRL that are put together. */
+/* options_config.c: options from a file or a map, JSON or YAML. */
 #include <ctype.h>
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "ir/base/json.h"
@@ -25,7 +23,7 @@ static sbp_status take(config_reader *r, const char *where, const char *key, con
     option_setting setting = {.where = where, .config = r->path, .key = key};
     option_target t = sbp_options_find(key, strlen(key));
     if (t.index < 0)
-        return sbp_options_assign(r->o, r->diag, &setting, &t, text);
+        return sbp_options_take(r->o, r->diag, &setting, &t, text);
     if (sbp_options_leaves_default(r->o, &setting, &t, text))
         return SBP_OK;
     if (strcmp(sbp_option_at(t.index)->name, "config") == 0)
@@ -38,7 +36,7 @@ static sbp_status take(config_reader *r, const char *where, const char *key, con
         return sbp_fail(r->diag, SBP_USAGE, "%s: '%.100s' is given twice (as '%s')", where, key,
                         sbp_option_at(t.index)->name);
     r->seen[t.index] = true;
-    return sbp_options_assign(r->o, r->diag, &setting, &t, text);
+    return sbp_options_take(r->o, r->diag, &setting, &t, text);
 }
 
 /* Maps whose members are options: TRL's trainers hand them on. */
@@ -385,18 +383,6 @@ static sbp_status read_yaml(config_reader *r, const char *text, size_t length) {
     return take_members(r, root);
 }
 
-sbp_status sbp_options_take_bundle(sbp_options *o, sbp_diag *diag, const char *key, const char *text,
-                                   bool *taken) {
-    const sbp_yaml *root;
-    *taken = is_bundle(key) && *text == '{';
-    if (!*taken)
-        return SBP_OK;
-    config_reader r = {.o = o, .diag = diag, .path = sbp_arena_printf(o->arena, "--%s", key), .strict = true};
-    r.seen = SBP_NEW_ARRAY(o->arena, bool, sbp_option_count());
-    SBP_TRY(sbp_yaml_parse(o->arena, diag, SBP_USAGE, r.path, text, strlen(text), &root));
-    return root && root->kind == SBP_YAML_MAP ? take_members(&r, root) : SBP_OK;
-}
-
 sbp_status sbp_options_read_config(sbp_options *o, sbp_diag *diag, const char *path) {
     const char *text;
     size_t length;
@@ -415,181 +401,15 @@ sbp_status sbp_options_read_config(sbp_options *o, sbp_diag *diag, const char *p
     return read_yaml(&r, text, length);
 }
 
-/* ---- several into one ------------------------------------------------------------------------------- */
-
-void sbp_options_append(sbp_options *o, sbp_option_id id, const char *text) {
-    option_value *v = &o->values[id];
-    v->given = true;
-    SBP_PUSH(o->arena, v->list, v->count, v->capacity, text);
-}
-
-/* Puts a value where the option was not given. */
-static sbp_status settle(sbp_options *o, sbp_diag *diag, sbp_option_id id, const char *text,
-                         const char *config) {
-    option_setting setting = {.where = o->program, .config = config, .key = sbp_option_name(id)};
-    option_target target = {.index = (int32_t)id};
-    return sbp_options_assign(o, diag, &setting, &target, text);
-}
-
-/* MODEL@REVISION. */
-static void settle_revision(sbp_options *o) {
-    option_value *revision = &o->values[SBP_OPT_MODEL_REVISION];
-    bool given = revision->given && strcmp(revision->text, "main") != 0;
-    revision->given = false;
-    if (given && o->arg_count > 0 && !strchr(o->args[0], '@') && !sbp_file_exists(o->args[0]) &&
-        !sbp_directory_exists(o->args[0]))
-        o->args[0] = sbp_arena_printf(o->arena, "%s@%s", o->args[0], revision->text);
-}
-
-static sbp_status settle_model(sbp_options *o, sbp_diag *diag) {
-    option_value *model = &o->values[SBP_OPT_MODEL_NAME_OR_PATH];
-    if (!model->given)
-        return SBP_OK;
-    model->given = false;
-    if (o->arg_count == 0)
-        SBP_PUSH(o->arena, o->args, o->arg_count, o->arg_capacity, model->text);
-    else if (!model->config && strcmp(o->args[0], model->text) != 0)
-        return sbp_fail(diag, SBP_USAGE,
-                        "%s: --model_name_or_path is '%.200s' and MODEL '%.200s': give one of them",
-                        o->program, model->text, o->args[0]);
-    return SBP_OK;
-}
-
-/* With weights in fp32 it is autocast, which keeps them so, as --dtype bf16 does. */
-static sbp_status settle_bf16(sbp_options *o, sbp_diag *diag) {
-    option_value *bf16 = &o->values[SBP_OPT_BF16], *dtype = &o->values[SBP_OPT_DTYPE];
-    bool on = bf16->given && strcmp(bf16->text, "on") == 0;
-    bool typed = dtype->given && !dtype->config && bf16->config; /* the command line wins */
-    bf16->given = false;
-    if (o->half && !on)
-        return sbp_fail(diag, SBP_USAGE, "%s: fp16 is not built: use bf16", o->half);
-    if (o->half && !sbp_options_on(o, SBP_OPT_QUIET))
-        sbp_note(
-            diag,
-            "%s: weights are read as their file has them and computed in bf16, not rounded to fp16 before",
-            o->half);
-    if (!on || typed || (dtype->given && strcmp(dtype->text, "fp64") == 0))
-        return SBP_OK;
-    return settle(o, diag, SBP_OPT_DTYPE, "bf16", bf16->config);
-}
-
-/* eval_strategy: no, where it is said: eval_steps beside it means nothing. The command line wins. */
-static void settle_evaluations(sbp_options *o) {
-    const option_value *strategy = &o->values[SBP_OPT_EVAL_STRATEGY];
-    option_value *every = &o->values[SBP_OPT_EVAL_EVERY];
-    bool no = strategy->given && strcmp(strategy->text, "no") == 0;
-    if (no && every->given && (every->config || !strategy->config))
-        *every = (option_value){.integer = -1, .number = NAN, .second = NAN};
-}
-
-/* TRL's cpo has SimPO's loss under that name; its own, without a margin, is not here. */
-static sbp_status settle_cpo(sbp_options *o, sbp_diag *diag) {
-    option_value *loss = &o->values[SBP_OPT_LOSS_TYPE];
-    if (!loss->given || strcmp(loss->text, "simpo") != 0)
-        return sbp_fail(
-            diag, SBP_USAGE,
-            "%s: cpo with --loss_type %s is not built: --loss_type simpo is (with --cpo_alpha and "
-            "--simpo_gamma)",
-            loss->given && loss->config ? loss->config : o->program,
-            loss->given ? loss->text : "sigmoid, which TRL takes without it,");
-    loss->given = false;
-    return SBP_OK;
-}
-
-/* How TRL names the way of packing; only bfd is there, and what splits in place of cutting. */
-static sbp_status settle_packing(sbp_options *o, sbp_diag *diag) {
-    option_value *strategy = &o->values[SBP_OPT_PACKING_STRATEGY], *overlong = &o->values[SBP_OPT_OVERLONG];
-    bool given = strategy->given && sbp_options_is(o, SBP_OPT_PACKING, "bfd");
-    const char *said = strategy->text, *quiet = sbp_options_on(o, SBP_OPT_QUIET) ? "" : NULL;
-    strategy->given = false;
-    if (!given || strcmp(said, "bfd") == 0)
-        return SBP_OK;
-    if (strcmp(said, "ffd") == 0) {
-        if (!quiet)
-            sbp_note(diag, "packing_strategy ffd: taken as bfd, the best fit in place of the first");
-        return SBP_OK;
-    }
-    if (overlong->given && strcmp(overlong->text, "truncate") != 0)
-        return SBP_OK;
-    if (!quiet)
-        sbp_note(diag, "packing_strategy %s: taken as --packing bfd --overlong split", said);
-    return settle(o, diag, SBP_OPT_OVERLONG, "split", strategy->config);
-}
-
-/* What TRL's command has where nothing is said. */
-static sbp_status settle_trl(sbp_options *o, sbp_diag *diag) {
-    option_value *command = &o->values[SBP_OPT_TRL];
-    const option_value *lr = &o->values[SBP_OPT_LR], *length = &o->values[SBP_OPT_SEQ_LEN];
-    bool given = command->given,
-         samples = given && (strcmp(command->text, "grpo") == 0 || strcmp(command->text, "ppo") == 0);
-    command->given = false;
-    o->trl = given;
-    if (!given)
-        return SBP_OK;
-    if (!lr->given && strcmp(command->text, "sft") != 0)
-        SBP_TRY(settle(o, diag, SBP_OPT_LR, strcmp(command->text, "ppo") == 0 ? "3e-6" : "1e-6", NULL));
-    if (strcmp(command->text, "cpo") == 0)
-        SBP_TRY(settle_cpo(o, diag));
-    if (samples || length->given || length->left || o->values[SBP_OPT_OVERLONG].given)
-        return SBP_OK;
-    if (!sbp_options_on(o, SBP_OPT_QUIET))
-        sbp_note(diag,
-                 "max_length 1024, as TRL has it: longer rows are cut; --max_length none: they are not");
-    SBP_TRY(settle(o, diag, SBP_OPT_SEQ_LEN, "1024", NULL));
-    return settle(o, diag, SBP_OPT_OVERLONG, "truncate", NULL);
-}
-
-sbp_status sbp_options_settle(sbp_options *o, sbp_diag *diag) {
-    if (o->without_effect.length > 0 && !sbp_options_on(o, SBP_OPT_QUIET))
-        sbp_note(diag, "these settings have no effect here: %s", o->without_effect.data);
-    if (o->unknown.length > 0 && !sbp_options_on(o, SBP_OPT_QUIET))
-        sbp_note(diag, "%s: nobody here reads these keys: %s (--config-unknown error: stop at such keys)",
-                 sbp_options_text(o, SBP_OPT_CONFIG), o->unknown.data);
-    for (int32_t i = 0; i < o->note_count && !sbp_options_on(o, SBP_OPT_QUIET); i++)
-        sbp_note(diag, "%s", o->notes[i]);
-    o->settled = true;
-    SBP_TRY(settle_model(o, diag));
-    settle_revision(o);
-    SBP_TRY(settle_trl(o, diag));
-    SBP_TRY(settle_packing(o, diag));
-    settle_evaluations(o);
-    return settle_bf16(o, diag);
-}
-
-sbp_status sbp_options_settle_batch(sbp_options *o, sbp_diag *diag, int64_t ranks) {
-    option_value *part = &o->values[SBP_OPT_PER_DEVICE_TRAIN_BATCH_SIZE],
-                 *passes = &o->values[SBP_OPT_GRADIENT_ACCUMULATION_STEPS];
-    const option_value *rows = &o->values[SBP_OPT_BATCH_SIZE], *tokens = &o->values[SBP_OPT_BATCH_TOKENS];
-    int64_t together = sbp_options_int(o, SBP_OPT_CONTEXT_PARALLEL), product;
-    const char *config = part->given ? part->config : passes->config;
-    bool given = part->given || passes->given, other = rows->given || tokens->given;
-    const char *other_config = rows->given ? rows->config : tokens->config;
-    part->given = passes->given = false;
-    if (o->trl && ranks <= 1) { /* there, one process shares with none */
-        o->values[SBP_OPT_ZERO].given = false;
-        SBP_TRY(sbp_options_set_default(o, diag, SBP_OPT_ZERO, "0"));
-    }
-    if (!given || (other && config && !other_config)) /* the command line wins */
-        return SBP_OK;
-    if (other)
-        return sbp_fail(
-            diag, SBP_USAGE,
-            "%s: --batch-size is per_device_train_batch_size x gradient_accumulation_steps x ranks: "
-            "give one or the others",
-            config ? config : o->program);
-    if (together < 0)
-        return sbp_fail(diag, SBP_USAGE,
-                        "%s: with --context-parallel auto, give --batch-size N: rows of a step",
-                        config ? config : o->program);
-    ranks = ranks / together > 1 ? ranks / together : 1;
-    if (!sbp_mul_i64(part->integer, passes->integer, &product) || !sbp_mul_i64(product, ranks, &product))
-        return sbp_fail(diag, SBP_USAGE, "%s: per_device_train_batch_size is too large", o->program);
-    if (!sbp_options_on(o, SBP_OPT_QUIET))
-        sbp_note(diag,
-                 "--batch-size %lld: per_device_train_batch_size %lld x gradient_accumulation_steps %lld x "
-                 "%lld rank%s",
-                 (long long)product, (long long)part->integer, (long long)passes->integer, (long long)ranks,
-                 ranks == 1 ? "" : "s");
-    return settle(o, diag, SBP_OPT_BATCH_SIZE, sbp_arena_printf(o->arena, "%lld", (long long)product),
-                  config);
+sbp_status sbp_options_take(sbp_options *o, sbp_diag *diag, const option_setting *s, const option_target *t,
+                            const char *text) {
+    const sbp_yaml *root;
+    bool known = t->index >= 0 && (sbp_option_at(t->index)->phases & o->phases);
+    if (!known || !is_bundle(s->key) || *text != '{')
+        return sbp_options_assign(o, diag, s, t, text);
+    config_reader r = {
+        .o = o, .diag = diag, .path = sbp_arena_printf(o->arena, "--%s", s->key), .strict = true};
+    r.seen = SBP_NEW_ARRAY(o->arena, bool, sbp_option_count());
+    SBP_TRY(sbp_yaml_parse(o->arena, diag, SBP_USAGE, r.path, text, strlen(text), &root));
+    return root && root->kind == SBP_YAML_MAP ? take_members(&r, root) : SBP_OK;
 }

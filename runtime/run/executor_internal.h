@@ -102,6 +102,12 @@ struct sbp_executor {
 sbp_status sbp_executor_write_constants(sbp_executor *x, sbp_diag *diag) SBP_CHECKED;
 /* executor_tune.c: in place of running it. */
 sbp_status sbp_executor_tune_command(sbp_executor *x, const sbp_dispatch *dispatch) SBP_CHECKED;
+/* ---- executor_convert.c -------------------------------------------------------------------------------- */
+
+/* Memory of the device, where it maps it; else NULL. */
+void *sbp_executor_mapped(sbp_executor *x, sbp_space space, int64_t offset);
+/* Elements of one type into elements of another. */
+void sbp_executor_convert(sbp_dtype to, void *out, sbp_dtype from, const void *in, int64_t count);
 /* Bytes of the arena at `offset` written from or read into memory, direct where mapped. */
 sbp_status sbp_executor_put(sbp_executor *x, sbp_space space, int64_t offset, const void *data, int64_t bytes,
                             sbp_diag *diag) SBP_CHECKED;
@@ -130,6 +136,5 @@ sbp_status sbp_executor_write_shared(sbp_executor *x, int32_t buffer, int64_t fi
  */
 sbp_status sbp_executor_bring(sbp_executor *x, int32_t buffer, int64_t first, int64_t count,
                               sbp_diag *diag) SBP_CHECKED;
-void sbp_executor_convert(sbp_dtype to, void *out, sbp_dtype from, const void *in, int64_t count);
 
 #endif

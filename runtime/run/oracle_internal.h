@@ -1,4 +1,5 @@
-/* oracle_internal.h: a comparison at hand, between oracle.c and the loops in oracle_*.c. */
+/* oracle_internal.h: a comparison at hand, between oracle.c, the loops in oracle_*.c, and oracle_samples.c, which
+ * they share. */
 #ifndef SBP_RUNTIME_RUN_ORACLE_INTERNAL_H
 #define SBP_RUNTIME_RUN_ORACLE_INTERNAL_H
 
@@ -12,7 +13,8 @@ typedef struct oracle_expected {
 } oracle_expected;
 
 typedef struct oracle_job {
-    sbp_oracle *oracle;
+    const sbp_program *program;
+    sbp_arena *names; /* that groups keep */
     sbp_oracle_group *group;
     const sbp_device_class *class;
     sbp_device *device;
@@ -26,6 +28,8 @@ typedef struct oracle_job {
     oracle_expected **expected;
     int32_t expected_count, expected_capacity;
 } oracle_job;
+
+/* ---- oracle_samples.c --------------------------------------------------------------------------------- */
 
 /* Numbers of an operand as doubles, in the arena. Inputs before sbp_oracle_submit, results after it. */
 sbp_status sbp_oracle_fetch(oracle_job *job, int32_t operand, int64_t row, int64_t rows, int64_t col,
@@ -64,6 +68,8 @@ oracle_runs sbp_oracle_choose(int64_t count, int64_t each, int64_t align);
 double sbp_oracle_unit(sbp_dtype dtype);
 /* In [-1, 1], by number. */
 double sbp_oracle_draw(uint64_t number);
+
+/* ---- the loops of commands ---------------------------------------------------------------------------- */
 
 sbp_status sbp_oracle_gemm(oracle_job *job) SBP_CHECKED;
 sbp_status sbp_oracle_experts(oracle_job *job) SBP_CHECKED;

@@ -5,87 +5,10 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { PIECE_ELEMS = 1 << 17 };
 
 typedef sbp_weight_target target;
-
-target sbp_weight_target_of(sbp_executor *x, const sbp_plan *plan, int32_t tensor, sbp_diag *diag) {
-    target t = {.x = x, .diag = diag, .buffer = plan->buffers[tensor], .master = plan->masters[tensor]};
-    t.format = plan->tensors->tensors[tensor].format;
-    t.parts = plan->parts[tensor];
-    t.elems = plan->tensors->tensors[tensor].map.elems;
-    t.dtype = t.master >= 0 || t.format ? SBP_F32 : plan->program->buffers[t.buffer].dtype;
-    return t;
-}
-
-static sbp_status write_halves(const target *t, int64_t first, int64_t count, sbp_dtype dtype,
-                               const void *data) {
-    enum { PART = 4096 };
-    uint16_t high[PART];
-    int16_t low[PART];
-    for (int64_t at = 0; at < count; at += PART) {
-        int64_t n = count - at < PART ? count - at : PART;
-        for (int64_t k = 0; k < n; k++)
-            sbp_f32_split((float)sbp_element_get(data, dtype, at + k), &high[k], &low[k]);
-        SBP_TRY(sbp_executor_write(t->x, t->buffer, 0, first + at, n, SBP_BF16, high, t->diag));
-        SBP_TRY(sbp_executor_write(t->x, t->master, 0, first + at, n, SBP_I16, low, t->diag));
-    }
-    return SBP_OK;
-}
-
-/* `count` blocks of parts, of which the arrays begin with block `from`, as blocks first .. of the parameter.
- */
-static sbp_status write_parts(const target *t, int64_t first, int64_t count, void *const *parts,
-                              int64_t from) {
-    const sbp_format_info *f = sbp_format_of(t->format);
-    for (int32_t k = 0; k < f->part_count; k++) {
-        int64_t n = f->parts[k].count, unit = sbp_dtype_bytes(f->parts[k].dtype);
-        SBP_TRY(sbp_executor_write(t->x, t->parts[k], 0, first * n, count * n, f->parts[k].dtype,
-                                   (unsigned char *)parts[k] + from * n * unit, t->diag));
-    }
-    return SBP_OK;
-}
-
-enum { PACKED_ELEMS = 8192 }; /* a multiple of every block */
-
-/* Arrays for PACKED_ELEMS elements in any format: none has a part of more bytes than elements. */
-typedef struct part_arrays {
-    _Alignas(8) unsigned char bytes[SBP_MAX_FORMAT_PARTS][PACKED_ELEMS];
-    void *parts[SBP_MAX_FORMAT_PARTS];
-} part_arrays;
-
-static void begin_parts(part_arrays *a) {
-    for (int k = 0; k < SBP_MAX_FORMAT_PARTS; k++)
-        a->parts[k] = a->bytes[k];
-}
-
-/* Whole blocks, numbers that become codes. */
-static sbp_status write_packed(const target *t, int64_t first, int64_t count, sbp_dtype dtype,
-                               const void *data) {
-    float values[PACKED_ELEMS];
-    part_arrays arrays;
-    int32_t block = sbp_format_of(t->format)->block;
-    begin_parts(&arrays);
-    SBP_CROSS_EITHER(count > PACKED_ELEMS, run_pack_pieces, run_pack_piece);
-    for (int64_t at = 0; at < count; at += PACKED_ELEMS) {
-        int64_t n = count - at < PACKED_ELEMS ? count - at : PACKED_ELEMS;
-        for (int64_t k = 0; k < n; k++)
-            values[k] = (float)sbp_element_get(data, dtype, at + k);
-        sbp_format_encode(t->format, values, n / block, arrays.parts);
-        SBP_TRY(write_parts(t, (first + at) / block, n / block, arrays.parts, 0));
-    }
-    return SBP_OK;
-}
-
-sbp_status sbp_weight_target_write(const target *t, int64_t first, int64_t count, sbp_dtype dtype,
-                                   const void *data) {
-    if (t->format)
-        return write_packed(t, first, count, dtype, data);
-    return t->master >= 0 ? write_halves(t, first, count, dtype, data)
-                          : sbp_executor_write(t->x, t->buffer, 0, first, count, dtype, data, t->diag);
-}
 
 static sbp_status open_target(target *t, bool needs_all) {
     t->memory = t->master >= 0 || t->format ? NULL : sbp_executor_map(t->x, t->buffer, 0);
@@ -251,7 +174,7 @@ static const sbp_weight *find_source(const sbp_weights *weights, const sbp_tenso
 }
 
 /* What the blocks stand for must be finite. */
-static sbp_status check_scales(const load *l, const part_arrays *arrays, int64_t first, int64_t count) {
+static sbp_status check_scales(const load *l, const sbp_weight_parts *arrays, int64_t first, int64_t count) {
     const sbp_format_info *f = sbp_format_of(l->to.format);
     for (int32_t k = 0; k < f->part_count; k++) {
         int64_t bad = sbp_dtype_is_float(f->parts[k].dtype)
@@ -274,21 +197,22 @@ static sbp_status check_scales(const load *l, const part_arrays *arrays, int64_t
 /* Blocks of the file on their way to those of the parameter. */
 typedef struct block_load {
     const load *l;
-    part_arrays arrays;
+    sbp_weight_parts arrays;
     int64_t first; /* of the arrays, in the file */
 } block_load;
 
 static sbp_status move_blocks(void *user, const sbp_recipe_run *run) {
     const block_load *b = user;
-    return write_parts(&b->l->to, run->target, run->count, b->arrays.parts, run->source - b->first);
+    return sbp_weight_parts_write(&b->l->to, run->target, run->count, b->arrays.parts,
+                                  run->source - b->first);
 }
 
 /* A tensor that the file keeps as the plan does: not a number is computed. */
 static sbp_status load_blocks(const load *l, const sbp_recipe *recipe) {
     block_load b = {.l = l};
     sbp_recipe_map map;
-    int64_t piece = PACKED_ELEMS / sbp_format_of(l->to.format)->block;
-    begin_parts(&b.arrays);
+    int64_t piece = SBP_PACKED_ELEMS / sbp_format_of(l->to.format)->block;
+    sbp_weight_parts_begin(&b.arrays);
     SBP_TRY(sbp_recipe_compile(l->to.diag, recipe, &map));
     int64_t end = sbp_recipe_source_end(&map);
     SBP_CROSS_EITHER(end - map.source_base > piece, run_load_blocks_pieces, run_load_blocks_piece);
@@ -299,14 +223,6 @@ static sbp_status load_blocks(const load *l, const sbp_recipe *recipe) {
         SBP_TRY(sbp_recipe_walk_source(&map, b.first, b.first + count, move_blocks, &b));
     }
     return SBP_OK;
-}
-
-sbp_status sbp_weight_fail_format(const target *t, const char *path, const char *name, const char *encoding) {
-    const char *kept = sbp_format_of(t->format)->name;
-    return sbp_fail(t->diag, SBP_INPUT,
-                    "%s: tensor '%.200s' is %s, and the plan keeps it as %s, as the file has it that it was "
-                    "compiled from: compile again with these weights",
-                    path, name, encoding, kept);
 }
 
 static sbp_status load_tensor(load *l) {

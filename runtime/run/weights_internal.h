@@ -27,7 +27,7 @@ double sbp_normal_at(const sbp_normal_source *source, int64_t index);
 void sbp_normal_sample(const sbp_normal_source *source, sbp_dtype dtype, int64_t first, int64_t count,
                        double *out);
 
-/* ---- where numbers go ---- */
+/* ---- where numbers go: weight_target.c ---- */
 
 /* One parameter on its way into its buffer. */
 typedef struct sbp_weight_target {
@@ -51,6 +51,21 @@ sbp_status sbp_weight_target_write(const sbp_weight_target *target, int64_t firs
 /* The plan keeps the tensor in a format that nothing is encoded into. */
 sbp_status sbp_weight_fail_format(const sbp_weight_target *target, const char *path, const char *name,
                                   const char *encoding) SBP_CHECKED;
+
+enum { SBP_PACKED_ELEMS = 8192 }; /* a multiple of every block */
+
+/* Arrays for SBP_PACKED_ELEMS elements in any format: none has a part of more bytes than elements. */
+typedef struct sbp_weight_parts {
+    _Alignas(8) unsigned char bytes[SBP_MAX_FORMAT_PARTS][SBP_PACKED_ELEMS];
+    void *parts[SBP_MAX_FORMAT_PARTS];
+} sbp_weight_parts;
+void sbp_weight_parts_begin(sbp_weight_parts *arrays);
+/* `count` blocks of parts, of which the arrays begin with block `from`, as blocks first .. of the parameter. */
+sbp_status sbp_weight_parts_write(const sbp_weight_target *target, int64_t first, int64_t count,
+                                  void *const *parts, int64_t from) SBP_CHECKED;
+
+/* ---- random weights ---- */
+
 /* sbp_params_randomize, `piece` elements at a time where memory is not mapped: whole blocks of every format;
  * 0: as suits the device. */
 sbp_status sbp_params_randomize_pieces(sbp_executor *executor, const sbp_plan *plan, uint64_t seed,

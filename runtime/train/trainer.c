@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backends/ranks/ranks.h"
+#include "runtime/data/groups.h"
 #include "runtime/data/mismatched.h"
 #include "runtime/run/weights.h"
 

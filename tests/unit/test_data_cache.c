@@ -10,6 +10,7 @@
 
 #include "frontends/formats/tokenizer/tokenizer.h"
 #include "runtime/data/cache.h"
+#include "runtime/data/groups.h"
 
 enum { ROWS = 60000 }; /* more than the 4 MiB from which on there are threads */
 

@@ -5,6 +5,7 @@
 
 #include "ir/base/json_write.h"
 #include "runtime/cli/sbprun/check.h"
+#include "runtime/data/groups.h"
 
 /* ---- random tokens ---------------------------------------------------------------------------------- */
 

@@ -10,14 +10,6 @@ static bool has_scalar(const sbp_session *session, const char *name) {
     return session->plan && sbp_program_find_scalar(session->plan->program, name) >= 0;
 }
 
-static bool is_carried(const sbp_dataset *data) {
-    return sbp_dataset_number(data, SBP_MISMATCHED_REF_SUM) >= 0;
-}
-
-bool sbp_run_rotates_reference(const sbp_session *session, const sbp_dataset *data) {
-    return data && has_scalar(session, SBP_MISMATCHED_REF_LOGPS) && !is_carried(data);
-}
-
 sbp_status sbp_run_check_mismatched(const sbp_world *world, const sbp_inputs *inputs,
                                     const sbp_session *session) {
     bool all = session->state.batch_tokens == 0 && session->state.batch_rows >= inputs->data->row_count;
@@ -27,7 +19,7 @@ sbp_status sbp_run_check_mismatched(const sbp_world *world, const sbp_inputs *in
         return sbp_fail(world->diag, SBP_USAGE,
                         "--batch-size 1: the plan's objective compares with the answer of another row of the "
                         "step: give 2 or more");
-    if (is_carried(inputs->data) && session->state.shuffle && !all)
+    if (sbp_dataset_has_mismatched(inputs->data) && session->state.shuffle && !all)
         return sbp_fail(
             world->diag, SBP_USAGE,
             "rows carry what a reference says of the answer of the row before ('ref_KL_logps'), which "
@@ -80,7 +72,7 @@ sbp_status sbp_run_score_mismatched(const sbp_world *world, sbp_session *session
     SBP_TRY(sbp_dataset_mismatch(world->diag, data, rows, row_count,
                                  sbp_program_most_rows(session->plan->program), &mismatched));
     sbp_status status = score(world, session, mismatched, SBP_MISMATCHED_LOGPS);
-    if (status == SBP_OK && is_carried(data))
+    if (status == SBP_OK && sbp_dataset_has_mismatched(data))
         sbp_executor_set_scalar(world->executor, SBP_MISMATCHED_REF_LOGPS,
                                 carried_sum(data, rows, row_count));
     else if (status == SBP_OK && has_scalar(session, SBP_MISMATCHED_REF_LOGPS))

@@ -7,6 +7,7 @@
 
 #include "ir/base/machine.h"
 #include "runtime/cli/sbprun/outputs.h"
+#include "runtime/data/mismatched.h"
 #include "runtime/train/scored.h"
 #include "runtime/train/shadow.h"
 
@@ -25,6 +26,13 @@ static bool is_weighed(const sbp_world *world, const sbp_session *session) {
 
 static bool is_lacking(const sbp_world *world, const sbp_session *session, const sbp_dataset *data) {
     return data && sbp_reference_is_lacking(session->plan->program, data, is_weighed(world, session));
+}
+
+/* Whether the plan wants to know of mismatched documents by a reference, which rows do not say. */
+static bool rotates_reference(const sbp_session *session, const sbp_dataset *data) {
+    return data && session->plan &&
+           sbp_program_find_scalar(session->plan->program, SBP_MISMATCHED_REF_LOGPS) >= 0 &&
+           !sbp_dataset_has_mismatched(data);
 }
 
 /* Files of the data, and of those of --eval, in turn: -1, 0, 1, .. */
@@ -294,7 +302,7 @@ sbp_status sbp_run_reference(sbp_world *world, sbp_inputs *inputs, sbp_session *
         const char *path = path_of(world, session, outputs, i);
         bool found = false, stream = i < 0 && inputs->stream.steps;
         int64_t *rows = NULL, count = 0;
-        bool lacks = is_lacking(world, session, data), keeps = sbp_run_rotates_reference(session, data);
+        bool lacks = is_lacking(world, session, data), keeps = rotates_reference(session, data);
         if (!lacks && !keeps)
             continue;
         if (initial && !known)

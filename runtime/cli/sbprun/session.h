@@ -100,8 +100,6 @@ sbp_status sbp_run_leave_reference(const sbp_world *world, const sbp_session *se
 /* SBP_USAGE where steps cannot say what the plan wants to know of mismatched documents. */
 sbp_status sbp_run_check_mismatched(const sbp_world *world, const sbp_inputs *inputs,
                                     const sbp_session *session) SBP_CHECKED;
-/* Whether the plan wants to know of them by a reference, which rows do not say. */
-bool sbp_run_rotates_reference(const sbp_session *session, const sbp_dataset *data);
 /* Tells the program of those of a step, or of an evaluation (rows NULL), that comes next. */
 sbp_status sbp_run_score_mismatched(const sbp_world *world, sbp_session *session, const sbp_dataset *data,
                                     const int64_t *rows, int64_t row_count) SBP_CHECKED;
