@@ -26,7 +26,7 @@ void cpu_pool_run(cpu_pool *pool, int64_t items, cpu_task task, void *arg);
 /* Makes sure that each thread has this much scratch; false when memory runs out. Not while items run. */
 bool cpu_pool_reserve(cpu_pool *pool, size_t scratch_bytes);
 
-/* ---- cpu_memory.c --------------------------------------------------------------------------------- */
+/* ---- pages.c, cpu_memory.c ------------------------------------------------------------------------ */
 
 /* Zeroed pages, huge ones where the system gives them; NULL when memory runs out or bytes is 0. */
 void *cpu_map_pages(size_t bytes);

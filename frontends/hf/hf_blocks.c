@@ -8,10 +8,6 @@
 
 /* ---- projections ---------------------------------------------------------------------------------- */
 
-sbp_value sbp_hf_operand(sbp_hf *hf, sbp_value x) {
-    return sbp_build_rounded(&hf->builder, x, hf->compute);
-}
-
 static sbp_value build_linear(sbp_hf *hf, const char *name, sbp_value x, sbp_value w, sbp_value bias) {
     sbp_value operands[] = {sbp_hf_operand(hf, x), w, bias};
     return sbp_build(&hf->builder, SBP_OP_linear, name, operands, 3, NULL, 0, NULL);

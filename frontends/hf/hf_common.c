@@ -364,6 +364,10 @@ void sbp_hf_alias(sbp_hf *hf, sbp_value param, const char *alias) {
         add_alias(hf, &hf->builder.module->params[hf->builder.func->values[param].binding], alias);
 }
 
+sbp_value sbp_hf_operand(sbp_hf *hf, sbp_value x) {
+    return sbp_build_rounded(&hf->builder, x, hf->compute);
+}
+
 static sbp_value build_wide(sbp_hf *hf, const char *name, sbp_value x, sbp_value w) {
     return sbp_build(&hf->builder, SBP_OP_linear, name, (sbp_value[]){sbp_hf_operand(hf, x), w}, 2,
                      (sbp_attr[]){sbp_attr_bool("wide", true)}, 1, NULL);

@@ -102,6 +102,8 @@ sbp_objective_builder sbp_objective_find(const char *name);
 /* A number per row [T], and a scalar of the step, both in the dtype of the objective. */
 sbp_value sbp_objective_row(sbp_objective *objective, const char *name);
 sbp_value sbp_objective_scalar(sbp_objective *objective, const char *name);
+/* Makes a setting known; where it is already, nothing. */
+void sbp_objective_add_setting(sbp_objective *objective, const char *name, double fallback);
 /* A setting, as scalar in the dtype of `like`, with which it is to be combined. */
 sbp_value sbp_objective_setting(sbp_objective *objective, const char *name, double fallback, sbp_value like);
 /* The group of each row, i32 [T]; a number per group, fp64 [S]. */

@@ -2,8 +2,9 @@
  *
  *   onnx_json.c    the JSON of ModelProto as structures
  *   onnx_node.c    errors, operands, attributes and results of a node
+ *   onnx_load.c    the way from a file to a module
  *   onnx_import.c  inputs, parameters, what is trained, nodes in order, the result `logits`
- *   onnx_shape.c   ONNX shapes against those of the graph IR
+ *   onnx_shape.c   ONNX shapes against those of the graph IR; onnx_operands.c: operands as values of that
  *   onnx_fold.c    nodes that only shapes, positions and constants reach;
  *                  onnx_fold_nodes.c: those that rearrange; onnx_numbers.c: their expressions;
  *                  onnx_tables.c: constant tensors as such
@@ -216,10 +217,14 @@ const char *sbp_onnx_short_name(sbp_onnx *o);
 
 /* ---- shapes (onnx_shape.c) ---------------------------------------------------------------------------- */
 
+/* An integer of a shape (sbp_onnx_ints) as a dimension. */
+int64_t sbp_onnx_dim_of(int64_t size);
 /* "[1,T,48]" in the arena. */
 const char *sbp_onnx_shape_text(sbp_onnx *o, const sbp_onnx_value *v);
 /* The axis of the tokens, or -1; also of a value by slots. */
 int32_t sbp_onnx_rows_axis(const sbp_onnx_value *v);
+/* Of a shape. */
+int32_t sbp_onnx_rows_axis_of(int32_t rank, const int64_t *dim);
 /* Whether it has a row per token, or slots of them. */
 bool sbp_onnx_has_rows(const sbp_onnx_value *v);
 /* Constant dimensions of the IR value of this ONNX shape: without batch and tokens, with slots. Fails when
@@ -233,6 +238,13 @@ sbp_value sbp_onnx_with_dims(sbp_onnx *o, sbp_value value, const int64_t *dims, 
  * that follow from it. */
 sbp_status sbp_onnx_as_shape(sbp_onnx *o, sbp_value value, int32_t rank, const int64_t *dim,
                              sbp_value *out) SBP_CHECKED;
+/* Elements of what is constant in all dimensions. */
+int64_t sbp_onnx_elements(const sbp_onnx_value *v);
+/* A constant as an IR value: a number, or an argument. */
+sbp_value sbp_onnx_constant_value(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype dtype);
+
+/* ---- operands (onnx_operands.c) ------------------------------------------------------------------------ */
+
 /* v as an IR value of `dtype` (constants and parameters become arguments). */
 sbp_status sbp_onnx_materialize(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype dtype,
                                 sbp_value *out) SBP_CHECKED;
@@ -242,8 +254,6 @@ sbp_status sbp_onnx_broadcast(sbp_onnx *o, const sbp_onnx_value *const *in, int3
 /* Integers of an operand (shapes, axes), SBP_ONNX_TOKENS for T. what: for messages. */
 #define SBP_ONNX_TOKENS (INT64_MIN + 1)
 #define SBP_ONNX_TOKENS_TIMES(k) (INT64_MIN + (k)) /* k T, k up to SBP_ONNX_MOST_SLOTS */
-/* Such an integer, of a shape, as a dimension. */
-int64_t sbp_onnx_dim_of(int64_t size);
 sbp_status sbp_onnx_ints(sbp_onnx *o, int32_t input, const char *what, const int64_t **out,
                          int64_t *count) SBP_CHECKED;
 
@@ -301,14 +311,17 @@ sbp_status sbp_onnx_cast_truth(sbp_onnx *o, const sbp_onnx_value *x) SBP_CHECKED
 sbp_status sbp_onnx_gather_part(sbp_onnx *o, const sbp_onnx_value *x, const sbp_onnx_value *index,
                                 int64_t axis) SBP_CHECKED;
 
-/* ---- import, in steps (onnx_import.c, onnx_raise.c) -----------------------------------------------------
- */
+/* ---- import, in steps, which onnx_load.c takes (onnx_import.c, onnx_raise.c) --------------------------- */
 
 void sbp_onnx_create(sbp_onnx *o, sbp_loading *loading, const sbp_onnx_model *model, sbp_module *module);
+/* Opset and outputs. */
+sbp_status sbp_onnx_check(sbp_onnx *o) SBP_CHECKED;
 /* What the logits need; parameters, constants and inputs as values. */
 sbp_status sbp_onnx_begin(sbp_onnx *o) SBP_CHECKED;
 /* o->node. */
 sbp_status sbp_onnx_import_node(sbp_onnx *o) SBP_CHECKED;
+/* Both, of all nodes that the logits need, and the result. */
+sbp_status sbp_onnx_import(sbp_onnx *o) SBP_CHECKED;
 /* Puts single operators in place of what exporters spell out: o->model becomes a copy. */
 sbp_status sbp_onnx_raise(sbp_onnx *o) SBP_CHECKED;
 

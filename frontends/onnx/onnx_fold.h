@@ -1,4 +1,5 @@
-/* onnx_fold.h: what onnx_fold.c and onnx_fold_nodes.c share: a node whose operands are all numbers. */
+/* onnx_fold.h: what onnx_fold.c and onnx_fold_nodes.c share (onnx_fold_values.c): a node whose operands are
+ * all numbers. */
 #ifndef SBP_FRONTENDS_ONNX_ONNX_FOLD_H
 #define SBP_FRONTENDS_ONNX_ONNX_FOLD_H
 

@@ -2,7 +2,6 @@
  * of them are trained, the graph inputs, nodes in order, and the result `logits`. */
 #include "frontends/onnx/onnx.h"
 
-#include <stdio.h>
 #include <string.h>
 
 enum { MIN_OPSET = 18, MAX_OPSET = 25 };
@@ -579,14 +578,16 @@ sbp_status sbp_onnx_begin(sbp_onnx *o) {
     return add_inputs(o, &trained);
 }
 
-static sbp_status import_model(sbp_onnx *o) {
+sbp_status sbp_onnx_check(sbp_onnx *o) {
     const sbp_onnx_model *m = o->model;
     if (m->opset < MIN_OPSET || m->opset > MAX_OPSET)
         return sbp_onnx_fail(o, "opset %lld; %d to %d are supported", (long long)m->opset, MIN_OPSET,
                              MAX_OPSET);
     SBP_TRY(check_outputs_differ(o));
-    SBP_TRY(check_outputs(o));
-    SBP_TRY(sbp_onnx_raise(o));
+    return check_outputs(o);
+}
+
+sbp_status sbp_onnx_import(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_begin(o));
     for (int32_t i = 0; i < o->model->node_count; i++) {
         o->node = &o->model->nodes[i];
@@ -594,28 +595,4 @@ static sbp_status import_model(sbp_onnx *o) {
             SBP_TRY(sbp_onnx_import_node(o));
     }
     return finish(o);
-}
-
-static bool has_values(const sbp_onnx_model *m) {
-    sbp_dtype dtype;
-    for (int32_t i = 0; i < m->initializer_count; i++)
-        if (sbp_onnx_type_float(m->initializers[i].type, &dtype) && m->initializers[i].elems > 1)
-            return true;
-    return false;
-}
-
-sbp_status sbp_load_onnx(sbp_loading *l, const sbp_json *root) {
-    sbp_onnx_model model;
-    SBP_TRY(sbp_onnx_parse(l->arena, l->diag, l->path, root, &model));
-    l->origin = model.base && *model.base ? model.base : NULL;
-    l->model->model_type = "onnx";
-    l->model->initializer_range = 0.02;
-    l->model->module = sbp_module_create(l->arena, l->model->name);
-    l->own_initializers = !l->model->weights && has_values(&model);
-    if (l->own_initializers)
-        l->model->weights = l->path;
-    sbp_onnx o;
-    sbp_onnx_create(&o, l, &model, l->model->module);
-    SBP_TRY(import_model(&o));
-    return sbp_loading_open_weights(l);
 }

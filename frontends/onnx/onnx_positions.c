@@ -51,7 +51,8 @@ static sbp_status build_table(sbp_onnx *o, const sbp_onnx_value *v, int32_t rows
                                .rank = count,
                                .data = data};
     memcpy(constant.dim, dims, (size_t)count * sizeof *dims);
-    return sbp_onnx_materialize(o, &constant, o->wide, out);
+    *out = sbp_onnx_constant_value(o, &constant, o->wide);
+    return o->builder.status;
 }
 
 /* Whether a is P row + Q with P and Q that do not depend on the row. */
@@ -210,7 +211,7 @@ static sbp_status build_rows(sbp_onnx *o, const sbp_onnx_value *v, int32_t rows,
                                    .dim = {n, elems},
                                    .data = data};
         start = 0;
-        SBP_TRY(sbp_onnx_materialize(o, &constant, o->wide, &table));
+        table = sbp_onnx_constant_value(o, &constant, o->wide);
         if (sbp_build_type(b, table)->rank == 0)
             table = sbp_build_reshape(b, table, (int64_t[]){1, 1}, 2);
     }

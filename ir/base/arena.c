@@ -1,4 +1,4 @@
-/* arena.c: arenas, guards, and the allocation hook of the fault tests. */
+/* arena.c: arenas and guards. */
 #include "ir/base/base.h"
 #include "ir/base/machine.h"
 
@@ -21,54 +21,6 @@ struct sbp_arena {
     size_t bytes;
     jmp_buf *guard; /* innermost, NULL outside any */
 };
-
-static _Atomic int64_t fail_countdown;
-static _Atomic bool count_pieces;
-static _Atomic int64_t allocated_bytes;
-static _Atomic bool ran_out;
-
-int64_t sbp_test_fail_allocation(int64_t n) {
-    return atomic_exchange(&fail_countdown, n);
-}
-
-void sbp_test_count_pieces(bool on) {
-    atomic_store(&count_pieces, on);
-}
-
-static bool allocation_fails(void) {
-    if (atomic_load(&fail_countdown) == 0)
-        return false;
-    return atomic_fetch_sub(&fail_countdown, 1) == 1;
-}
-
-int64_t sbp_test_allocated_bytes(void) {
-    return atomic_load(&allocated_bytes);
-}
-
-static void count_bytes(size_t bytes) {
-    atomic_fetch_add_explicit(&allocated_bytes, (int64_t)bytes, memory_order_relaxed);
-}
-
-/* What an allocation gave, remembered where that was nothing. */
-static void *note_failure(void *got) {
-    if (!got)
-        atomic_store_explicit(&ran_out, true, memory_order_relaxed);
-    return got;
-}
-
-void *sbp_malloc(size_t bytes) {
-    count_bytes(bytes);
-    return note_failure(allocation_fails() ? NULL : malloc(bytes ? bytes : 1));
-}
-
-void *sbp_realloc(void *old, size_t bytes) {
-    count_bytes(bytes);
-    return note_failure(allocation_fails() ? NULL : realloc(old, bytes ? bytes : 1));
-}
-
-bool sbp_memory_ran_out(void) {
-    return atomic_load(&ran_out);
-}
 
 sbp_arena *sbp_arena_create(void) {
     sbp_arena *arena = sbp_malloc(sizeof *arena);
@@ -137,7 +89,7 @@ sbp_status sbp_guard(sbp_arena *arena, sbp_diag *diag, sbp_status (*body)(void *
 }
 
 void *sbp_arena_alloc(sbp_arena *arena, size_t bytes) {
-    if (bytes > SIZE_MAX / 2 || (atomic_load(&count_pieces) && allocation_fails()))
+    if (bytes > SIZE_MAX / 2 || sbp_test_piece_fails())
         out_of_memory(arena);
     size_t need = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     block *b = arena->blocks;

@@ -124,6 +124,8 @@ int64_t sbp_test_fail_allocation(int64_t n);
 int64_t sbp_test_allocated_bytes(void);
 /* For tests: whether every piece that an arena hands out counts as well, as if it needed a block. */
 void sbp_test_count_pieces(bool on);
+/* Whether a piece of an arena that comes next is the one to fail. */
+bool sbp_test_piece_fails(void);
 
 /* malloc, realloc with the above test hook; NULL when out of memory. Free with free(). */
 void *sbp_malloc(size_t bytes);

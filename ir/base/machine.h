@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Whether sbp_malloc, sbp_realloc or an arena has failed in this process (arena.c). */
+/* Whether sbp_malloc, sbp_realloc or an arena has failed in this process (allocate.c). */
 bool sbp_memory_ran_out(void);
 
 /* What a process may have at most; 0 when that is not known. */

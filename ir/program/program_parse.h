@@ -1,5 +1,5 @@
 /* program_parse.h: what the two halves of the program parser share (program_parse.c reads declarations,
- * program_parse_code.c bodies). Private to them. */
+ * program_parse_code.c bodies, program_parse_names.c the names in both). Private to them. */
 #ifndef SBP_IR_PROGRAM_PROGRAM_PARSE_H
 #define SBP_IR_PROGRAM_PROGRAM_PARSE_H
 

@@ -129,7 +129,7 @@ static inline sbp_tensor_part sbp_calls_whole(int32_t tensor) {
     return (sbp_tensor_part){tensor, -1};
 }
 
-/* calls.c: the next call list. */
+/* lists.c: the next call list. */
 void sbp_calls_begin_list(sbp_calls_builder *e, const char *entry);
 /* Operands are copied. */
 sbp_task *sbp_calls_add_task(sbp_calls_builder *e, sbp_task_kind kind, const sbp_operand *operands,

@@ -17,7 +17,6 @@
  * tensors.c has what they name, gradients.c what happens to gradients. Nothing here knows where anything
  * lives: tasks name tensors, and offload brings them.
  */
-#include <string.h>
 
 #include "passes/calls/builder.h"
 
@@ -181,12 +180,6 @@ static sbp_status head(sbp_calls_builder *e, bool backward_follows) {
 }
 
 /* ---- entries ----------------------------------------------------------------------------------------- */
-
-void sbp_calls_begin_list(sbp_calls_builder *e, const char *entry) {
-    SBP_PUSH(e->p->arena, e->r->lists, e->r->list_count, e->r->list_capacity,
-             (sbp_call_list){.entry = entry});
-    e->list = &e->r->lists[e->r->list_count - 1];
-}
 
 static sbp_status build_training(sbp_calls_builder *e) {
     sbp_calls_begin_list(e, e->step ? "step" : "accumulate");

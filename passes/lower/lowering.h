@@ -369,7 +369,7 @@ const sbp_rowkernel *sbp_dequantize_kernel(sbp_program_builder *p, sbp_format fo
 /* to = the numbers that the parts stand for. */
 void sbp_lower_dequantize(sbp_program_builder *p, sbp_body *body, sbp_format format, sbp_view to,
                           sbp_dtype dtype, const sbp_view *parts);
-/* head.c: what the derivative of a function's first result, the loss, with respect to its stream arguments
+/* loss.c: what the derivative of a function's first result, the loss, with respect to its stream arguments
  * is: gradients alone. */
 sbp_status sbp_loss_slope(sbp_program_builder *p, const sbp_func *func, const char *name,
                           sbp_func **out) SBP_CHECKED;

@@ -1,5 +1,5 @@
 /* search.h: the search for the fastest schedule that fits. planner.c tries candidates, refuse.c says what
- * would help when there is none. */
+ * would help when there is none, and choose.c asks both. */
 #ifndef SBP_PASSES_PLANNER_SEARCH_H
 #define SBP_PASSES_PLANNER_SEARCH_H
 

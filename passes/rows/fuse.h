@@ -57,7 +57,7 @@ static inline const sbp_op *def(const sbp_fuser *z, sbp_value v) {
 sbp_status sbp_fuse_stage(sbp_program_builder *p, sbp_stage *stage) SBP_CHECKED;
 sbp_status sbp_fuse_emit(sbp_fuser *fuser) SBP_CHECKED;
 
-/* fuse_emit.c: terms and instructions. A value as an operand: arguments other than streams are where the
+/* fuse_terms.c: terms and instructions. A value as an operand: arguments other than streams are where the
  * caller put them. */
 sbp_term sbp_fuse_term(const sbp_fuser *fuser, sbp_value value);
 sbp_term sbp_fuse_view_term(sbp_view view);

@@ -6,7 +6,6 @@
  * front, a result takes the location of an operand that dies. So a gradient that becomes dx is in G from dy
  * on, and a key is in K from its product on.
  */
-#include <string.h>
 
 #include "passes/rows/schedule.h"
 

@@ -16,10 +16,6 @@
 
 #include <string.h>
 
-sbp_access sbp_schedule_access(const sbp_instr *instr, int32_t term) {
-    return sbp_command_access(&instr->attrs, instr->kernel, term);
-}
-
 /* ---- dependences ------------------------------------------------------------------------------------- */
 
 typedef struct edges {

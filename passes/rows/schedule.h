@@ -31,7 +31,9 @@ typedef struct sbp_scheduler {
 } sbp_scheduler;
 
 /* Access of a term, from the command's operand list. */
-sbp_access sbp_schedule_access(const sbp_instr *instr, int32_t term);
+static inline sbp_access sbp_schedule_access(const sbp_instr *instr, int32_t term) {
+    return sbp_command_access(&instr->attrs, instr->kernel, term);
+}
 
 /* Orders the instructions of a stage of `code` and appends its commands to `body`. */
 sbp_status sbp_schedule_stage(sbp_program_builder *p, const sbp_function *code, int32_t function,

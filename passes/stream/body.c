@@ -156,3 +156,8 @@ sbp_status sbp_body_make(sbp_module *module, const sbp_body_spec *spec, const ch
             out->origin[rw.map[v]] = v;
     return SBP_OK;
 }
+
+bool sbp_body_keeps_gradients(const void *user, const sbp_result *result) {
+    (void)user;
+    return result->role == SBP_RESULT_GRADIENT;
+}

@@ -35,4 +35,7 @@ sbp_value sbp_body_carry_root(const sbp_func *func, sbp_value value);
 /* Whether a carry is a state, one for each chunk: it has no rows. */
 bool sbp_body_is_state(const sbp_func *func, sbp_value carry);
 
+/* A sbp_body_spec's `keeps`: gradients alone. */
+bool sbp_body_keeps_gradients(const void *user, const sbp_result *result);
+
 #endif

@@ -117,47 +117,6 @@ static bool find_hoisted(const sbp_func *f, const reading *x, bool *hoisted) {
     return are_vectors;
 }
 
-static sbp_value one_like(sbp_builder *b, const sbp_type *type) {
-    sbp_value one = sbp_build_const(b, type->dtype, 1);
-    return type->rank == 0 ? one : sbp_build_broadcast(b, one, type);
-}
-
-static bool is_gradient(const void *user, const sbp_result *result) {
-    (void)user;
-    return result->role == SBP_RESULT_GRADIENT;
-}
-
-/* d(loss) = 1. */
-sbp_status sbp_loss_slope(sbp_program_builder *p, const sbp_func *func, const char *name, sbp_func **out) {
-    sbp_module *m = p->module;
-    sbp_func *with_loss, *expanded;
-    SBP_TRY(sbp_expand_func(m, func, false, p->diag, &expanded));
-    for (int32_t i = 0; i < expanded->result_count; i++)
-        if (i > 0)
-            expanded->results[i].role = SBP_RESULT_SAVED; /* metrics */
-    SBP_TRY(sbp_autodiff_func(m, expanded, true, p->diag, &with_loss));
-    sbp_rewrite rw;
-    sbp_rewrite_begin_bare(&rw, m, with_loss, p->diag);
-    rw.to->name = name;
-    for (int32_t i = 0; i < with_loss->arg_count; i++) {
-        sbp_value arg = with_loss->args[i];
-        if (with_loss->values[arg].role == SBP_VALUE_COTANGENT)
-            rw.map[arg] = one_like(&rw.builder, &with_loss->values[arg].type);
-        else
-            sbp_rewrite_arg(&rw, arg, &with_loss->values[arg].type);
-    }
-    for (int32_t i = 0; i < with_loss->op_count; i++)
-        SBP_TRY(sbp_rewrite_copy(&rw, &with_loss->ops[i]));
-    sbp_func *all = sbp_rewrite_end(&rw);
-    bool *none = SBP_NEW_ARRAY(p->arena, bool, all->value_count + 1);
-    sbp_body_cut cut;
-    SBP_TRY(sbp_body_make(m,
-                          &(sbp_body_spec){.from = all, .given = none, .keeps = is_gradient, .filled = none},
-                          name, p->diag, &cut));
-    *out = cut.func;
-    return SBP_OK;
-}
-
 /* Gradient result of the objective for an output of the head; SBP_NO_VALUE: zero. */
 static sbp_value slope_of(const head_builder *h, int32_t output) {
     for (int32_t i = 0; i < h->slope->result_count; i++)
@@ -228,7 +187,7 @@ static sbp_status hoist_data(head_builder *h, const bool *hoisted) {
         sbp_body_make(p->module,
                       &(sbp_body_spec){.from = h->slope,
                                        .given = hoisted,
-                                       .keeps = is_gradient,
+                                       .keeps = sbp_body_keeps_gradients,
                                        .filled = SBP_NEW_ARRAY(p->arena, bool, h->slope->value_count + 1)},
                       "objective.gradient", p->diag, &cut));
     sbp_function_lowering *function = sbp_lower_function(p, h->stages, "objective.data");
@@ -679,7 +638,7 @@ static sbp_status build_functions(head_builder *h) {
     }
     out->first = out->score;
     SBP_TRY(build_gradient(h));
-    return build_function(h, h->derivative, "head.backward", true, is_gradient, &out->backward);
+    return build_function(h, h->derivative, "head.backward", true, sbp_body_keeps_gradients, &out->backward);
 }
 
 sbp_status sbp_pass_head(sbp_program_builder *p, const sbp_derivatives *derivatives,

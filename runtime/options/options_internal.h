@@ -1,6 +1,6 @@
-/* options_internal.h: what options.c (command lines), options_config.c (files), options_assign.c and options_access.c
- * (values), options_settle.c (settings put together), options_words.c (names and values) and options_help.c
- * (text) share. */
+/* options_internal.h: what options.c (command lines), options_config.c (files), options_assign.c and
+ * options_access.c (values), options_settle.c (settings put together), options_words.c (names and values) and
+ * options_help.c (text) share. */
 #ifndef SBP_RUNTIME_CLI_OPTIONS_OPTIONS_INTERNAL_H
 #define SBP_RUNTIME_CLI_OPTIONS_OPTIONS_INTERNAL_H
 
@@ -107,8 +107,8 @@ sbp_status sbp_options_read_config(sbp_options *o, sbp_diag *diag, const char *p
 /* `env:` of a config: variables that may be set are kept; SBP_USAGE: one that never is. Below a guard. */
 sbp_status sbp_options_take_environment(sbp_options *o, sbp_diag *diag, const char *path,
                                         const sbp_yaml *map) SBP_CHECKED;
-/* sbp_options_assign; of a map whose members are options (--lr_scheduler_kwargs '{"num_cycles": 2}') each of them.
- * Below a guard. */
+/* sbp_options_assign; of a map whose members are options (--lr_scheduler_kwargs '{"num_cycles": 2}') each of
+ * them. Below a guard. */
 sbp_status sbp_options_take(sbp_options *o, sbp_diag *diag, const option_setting *setting,
                             const option_target *target, const char *text) SBP_CHECKED;
 

@@ -1,5 +1,5 @@
-/* executor_convert.c: bytes and elements to and from the device: directly where it maps its memory, else through a
- * bounded staging buffer. */
+/* executor_convert.c: bytes and elements to and from the device: directly where it maps its memory, else
+ * through a bounded staging buffer. */
 #include "ir/base/census.h"
 #include "runtime/run/executor_internal.h"
 

@@ -1,5 +1,5 @@
 /* executor_internal.h: the executor's own data, shared by executor.c (preparing and running),
- * executor_bind.c (micro-batches) and executor_io.c (buffers). */
+ * executor_bind.c (micro-batches), executor_io.c (buffers) and executor_convert.c (elements). */
 #ifndef SBP_RUNTIME_RUN_EXECUTOR_INTERNAL_H
 #define SBP_RUNTIME_RUN_EXECUTOR_INTERNAL_H
 

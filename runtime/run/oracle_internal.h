@@ -1,5 +1,5 @@
-/* oracle_internal.h: a comparison at hand, between oracle.c, the loops in oracle_*.c, and oracle_samples.c, which
- * they share. */
+/* oracle_internal.h: a comparison at hand, between oracle.c, the loops in oracle_*.c, and oracle_samples.c,
+ * which they share. */
 #ifndef SBP_RUNTIME_RUN_ORACLE_INTERNAL_H
 #define SBP_RUNTIME_RUN_ORACLE_INTERNAL_H
 

@@ -1,5 +1,5 @@
-/* oracle_samples.c: what the loops of all commands share: reading operands, which elements are compared, and what
- * is kept of it. */
+/* oracle_samples.c: what the loops of all commands share: reading operands, which elements are compared, and
+ * what is kept of it. */
 #include "runtime/run/oracle_internal.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* weight_target.c: numbers of a parameter on their way into its buffers: as they are, in two halves, or encoded. */
+/* weight_target.c: numbers of a parameter on their way into its buffers: as they are, in two halves, or
+ * encoded. */
 #include "ir/base/census.h"
 #include "runtime/run/weights_internal.h"
 

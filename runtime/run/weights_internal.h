@@ -60,7 +60,8 @@ typedef struct sbp_weight_parts {
     void *parts[SBP_MAX_FORMAT_PARTS];
 } sbp_weight_parts;
 void sbp_weight_parts_begin(sbp_weight_parts *arrays);
-/* `count` blocks of parts, of which the arrays begin with block `from`, as blocks first .. of the parameter. */
+/* `count` blocks of parts, of which the arrays begin with block `from`, as blocks first .. of the parameter.
+ * */
 sbp_status sbp_weight_parts_write(const sbp_weight_target *target, int64_t first, int64_t count,
                                   void *const *parts, int64_t from) SBP_CHECKED;
 

@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
-# The structure of the product in numbers: tests/layering/rooms.sh [ROOT] [-v]
+# The structure of the product in numbers: tests/layering/rooms.sh [-v] [ROOT [BUILD]]
 #   rooms    folders with C sources; files: their .c, .h and .def; lines
 #   arrows   pairs of rooms of which one includes a header of the other (-v lists them)
 #   circles  sets of rooms that reach each other by arrows
-# Also: files that name a command (SBP_CMD_), words and longest lines of READMEs outside tests/.
+# Also: files that name a command (SBP_CMD_), options that --help shows, words and longest lines of READMEs outside tests/;
+# with a build folder, circles of files that call each other (circles.sh).
 set -euo pipefail
+verbose=
+[ "${1:-}" = -v ] && verbose=$1 && shift
+build=${2:+$(cd "$2" && pwd)}
 cd "${1:-$(dirname "$0")/../..}"
 export LC_ALL=C
 mapfile -t files < <(find ir passes frontends backends runtime -type f \( -name '*.c' -o -name '*.h' -o -name '*.def' \) ! -path '*/build/*' | sort)
 grep -HoE '^ *# *include *"[^"]+"' "${files[@]}" | sed -E 's/^([^:]*):.*"(.*)"/\1 \2/' |
-    awk -v all="${files[*]}" -v verbose="${2:-}" '
+    awk -v all="${files[*]}" -v verbose="$verbose" '
     function room(file) { sub(/\/[^\/]*$/, "", file); return file }
     function visit(at,    i, to, size, member, names) { # Tarjan
         number[at] = low[at] = ++visited
@@ -47,5 +51,7 @@ grep -HoE '^ *# *include *"[^"]+"' "${files[@]}" | sed -E 's/^([^:]*):.*"(.*)"/\
     }'
 cat "${files[@]}" | wc -l | sed 's/ *//; s/^/lines /'
 grep -lr 'SBP_CMD_' ir passes frontends backends runtime | wc -l | sed 's/ *//; s/^/files that name a command /'
+grep '^OPTION(' runtime/options/options.def | grep -c ' BUILT,' | sed 's/^/options that --help shows /'
+[ -z "$build" ] || tests/layering/circles.sh "$build" | wc -l | sed 's/ *//; s/^/circles of files /'
 find . -name README.md ! -path './tests/*' ! -path './build/*' ! -path './.git/*' -print0 | xargs -0 cat |
     awk '{ words += NF; if (length($0) > 120) long++; if (length($0) > 100) longer++ } END { printf "READMEs outside tests/: %d words, %d lines above 120 characters, %d above 100\n", words, long, longer }'

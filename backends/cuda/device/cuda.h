@@ -145,7 +145,10 @@ sbp_status cuda_device_open(cuda_device *d, const sbp_device_options *options, s
 void cuda_device_close(cuda_device *d);
 /* Before memory and modules go: nothing runs any more, whatever has failed. With a context. */
 void cuda_device_idle(cuda_device *d);
-/* Fails with what a call of the driver returned; from then on commands are refused. */
+/* Until all streams are empty; then what was timed is written. */
+sbp_status cuda_wait_all(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
+
+/* streams.c. Fails with what a call of the driver returned; from then on commands are refused. */
 sbp_status cuda_fail(cuda_device *d, cuda_result result, const char *what, sbp_diag *diag);
 /* The context is the calling thread's, and nothing has failed. */
 sbp_status cuda_enter(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
@@ -156,7 +159,6 @@ sbp_status cuda_enter(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
         if (cuda_result_ != CUDA_OK)                                                                         \
             return cuda_fail(d, cuda_result_, #call, diag);                                                  \
     } while (0)
-sbp_status cuda_wait_all(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
 /* A stream of the program's queues and its event. */
 sbp_status cuda_stream_create(cuda_device *d, int32_t stream, sbp_diag *diag) SBP_CHECKED;
 /* Until a stream is empty; gives up when other ranks do not come (cuda_device.watch). */

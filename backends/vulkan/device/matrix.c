@@ -57,16 +57,3 @@ sbp_status vulkan_matrix_find(const vulkan_api *api, vulkan_physical *p, sbp_dia
     free(offers);
     return SBP_OK;
 }
-
-bool sbp_vulkan_device_has_matrix(int32_t index, sbp_dtype dtype) {
-    vulkan_api api;
-    vulkan_physical *list = NULL;
-    int32_t count = 0;
-    bool found = false;
-    if (vulkan_api_open(&api, NULL, NULL) == SBP_OK &&
-        vulkan_physical_list(&api, NULL, &list, &count) == SBP_OK)
-        found = index >= 0 && index < count && (dtype == SBP_F16 ? list[index].f16 : list[index].bf16).m > 0;
-    free(list);
-    vulkan_api_close(&api);
-    return found;
-}

@@ -57,3 +57,16 @@ sbp_status sbp_vulkan_probe(sbp_diag *diag, sbp_probed *out) {
     vulkan_api_close(&api);
     return status;
 }
+
+bool sbp_vulkan_device_has_matrix(int32_t index, sbp_dtype dtype) {
+    vulkan_api api;
+    vulkan_physical *list = NULL;
+    int32_t count = 0;
+    bool found = false;
+    if (vulkan_api_open(&api, NULL, NULL) == SBP_OK &&
+        vulkan_physical_list(&api, NULL, &list, &count) == SBP_OK)
+        found = index >= 0 && index < count && (dtype == SBP_F16 ? list[index].f16 : list[index].bf16).m > 0;
+    free(list);
+    vulkan_api_close(&api);
+    return found;
+}

@@ -1,6 +1,9 @@
-/* weights_internal.h: what the readers of single formats share with weights.c. */
+/* weights_internal.h: what the readers of single formats share with weights.c, weights_list.c
+ * and weights_read.c. */
 #ifndef SBP_FRONTENDS_WEIGHTS_WEIGHTS_INTERNAL_H
 #define SBP_FRONTENDS_WEIGHTS_WEIGHTS_INTERNAL_H
+
+#include <string.h>
 
 #include "frontends/formats/weights/weights.h"
 
@@ -50,18 +53,16 @@ sbp_status sbp_weights_open_as(sbp_arena *arena, sbp_diag *diag, const char *pat
                                sbp_weights **out) SBP_CHECKED;
 /* Finds what two tensors are together, when all files are open; below a guard. */
 sbp_status sbp_weights_pair(sbp_weights *w, sbp_diag *diag) SBP_CHECKED;
-/* Blocks of one, as sbp_weights_read_blocks; and numbers of one of FP8. */
-sbp_status sbp_weights_pair_blocks(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
-                                   void *const *parts, sbp_diag *diag) SBP_CHECKED;
-sbp_status sbp_weights_read_fp8(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
-                                float *out, sbp_diag *diag) SBP_CHECKED;
+enum { MXFP4_BYTES = 16, MXFP4_BLOCK = 2 * MXFP4_BYTES, FP8_BLOCK = 128 };
+/* Scales that are powers of two, by their exponents alone. */
+static inline bool weights_is_e8m0(const sbp_weight *scales) {
+    return strcmp(scales->encoding, "F8_E8M0") == 0;
+}
 /* Bytes of a tensor as they are in its file. */
 sbp_status sbp_weights_read_raw(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
                                 void *out, sbp_diag *diag) SBP_CHECKED;
 /* Finds the stacks, when all pairs are found; below a guard. */
 void sbp_weights_stack(sbp_weights *w);
-sbp_status sbp_weights_read_stack(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
-                                  sbp_dtype dtype, void *out, sbp_diag *diag) SBP_CHECKED;
 /* Finds the views of a GGUF file that is open (gguf_view.c); below a guard. */
 sbp_status sbp_weights_view(sbp_weights *w, sbp_diag *diag) SBP_CHECKED;
 /* How one is read, as sbp_weights_read and sbp_weights_read_blocks. */

@@ -12,7 +12,6 @@
 #include "ir/base/census.h"
 
 #include <ctype.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,22 +103,7 @@ void sbp_weights_stack(sbp_weights *w) {
             sbp_map_set(&w->stack_by_name, stacks[s].name, s);
 }
 
-/* Elements first .. first + count - 1 of a stack, part by part. */
-sbp_status sbp_weights_read_stack(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
-                                  sbp_dtype dtype, void *out, sbp_diag *diag) {
-    int64_t size = t->elems / t->part_count;
-    for (int64_t done = 0; done < count;) {
-        int64_t at = first + done, left = size - at % size, n = count - done < left ? count - done : left;
-        SBP_TRY(sbp_weights_read(w, t->parts[at / size], at % size, n, dtype,
-                                 (char *)out + done * sbp_dtype_bytes(dtype), diag));
-        done += n;
-    }
-    return SBP_OK;
-}
-
-enum { MXFP4_BYTES = 16, MXFP4_BLOCK = 2 * MXFP4_BYTES, FP8_BLOCK = 128 };
-
-/* ---- pairs: finding ----------------------------------------------------------------------------------- */
+/* ---- pairs --------------------------------------------------------------------------------------------- */
 
 static const sbp_weight *find_beside(const sbp_weights *w, const char *name, size_t length, const char *end) {
     return sbp_weights_find(w, sbp_arena_printf(w->arena, "%.*s%s", (int)length, name, end));
@@ -262,11 +246,6 @@ sbp_status sbp_weights_check_block_size(const sbp_weights *w, const sbp_json *qu
     return SBP_OK;
 }
 
-/* Scales that are powers of two, by their exponents alone. */
-static bool is_e8m0(const sbp_weight *scales) {
-    return strcmp(scales->encoding, "F8_E8M0") == 0;
-}
-
 static sbp_status pair_fp8(sbp_weights *w, sbp_diag *diag, sbp_weight *t, const sbp_weight *scales) {
     int64_t rows = 0, columns = 0, last = t->rank - 1;
     bool one = scales->elems == 1, floats = scales->readable && sbp_dtype_is_float(scales->dtype);
@@ -282,7 +261,7 @@ static sbp_status pair_fp8(sbp_weights *w, sbp_diag *diag, sbp_weight *t, const 
             t->refusal = say_scales(w, t, scales);
         }
     }
-    if ((!floats && !is_e8m0(scales)) || rows < 1 || columns < 1)
+    if ((!floats && !weights_is_e8m0(scales)) || rows < 1 || columns < 1)
         return SBP_OK; /* it stays what nothing here reads */
     SBP_CROSS_EITHER(t->dim[last - 1] % rows || t->dim[last] % columns, file_fp8_uneven, file_fp8_even);
     t->scales = scales;
@@ -320,97 +299,4 @@ sbp_status sbp_weights_pair(sbp_weights *w, sbp_diag *diag) {
 
 const char *sbp_weights_pair_name(sbp_arena *arena, const char *blocks) {
     return sbp_arena_printf(arena, "%s+scales", blocks);
-}
-
-/* ---- pairs: reading ---------------------------------------------------------------------------------- */
-
-/* Bytes whose halves are values 2 i and 2 i + 1 become those whose halves are values i and i + 16. */
-static void spread(const uint8_t *raw, uint8_t *codes) {
-    for (int i = 0; i < MXFP4_BYTES; i++) {
-        int first = raw[i / 2] >> (i % 2 * 4) & 15, second = raw[8 + i / 2] >> (i % 2 * 4) & 15;
-        codes[i] = (uint8_t)(first | second << 4);
-    }
-}
-
-static sbp_status read_mxfp4(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
-                             void *const *parts, sbp_diag *diag) {
-    enum { PIECE = 512 };
-    uint8_t raw[PIECE * MXFP4_BYTES], *codes = parts[0];
-    for (int64_t at = 0; at < count; at += PIECE) {
-        int64_t n = count - at < PIECE ? count - at : PIECE;
-        SBP_TRY(sbp_weights_read_raw(w, t->codes, (first + at) * MXFP4_BYTES, n * MXFP4_BYTES, raw, diag));
-        for (int64_t b = 0; b < n; b++)
-            spread(raw + b * MXFP4_BYTES, codes + (at + b) * MXFP4_BYTES);
-    }
-    return sbp_weights_read_raw(w, t->scales, first, count, parts[1], diag);
-}
-
-/* The place of an element's scale; rows are those of all matrices. */
-static int64_t scale_at(const sbp_weight *t, int64_t row, int64_t column) {
-    if (t->scales->elems == 1)
-        return 0;
-    int64_t rows = t->dim[t->rank - 2], here = row % rows / t->scale_rows;
-    const int64_t *scales = &t->scales->dim[t->rank - 2];
-    return (row / rows * scales[0] + here) * scales[1] + column / t->scale_columns;
-}
-
-static sbp_status read_scale(const sbp_weights *w, const sbp_weight *t, int64_t at, float *out,
-                             sbp_diag *diag) {
-    uint8_t exponent;
-    if (!is_e8m0(t->scales))
-        return sbp_weights_read(w, t->scales, at, 1, SBP_F32, out, diag);
-    SBP_TRY(sbp_weights_read_raw(w, t->scales, at, 1, &exponent, diag));
-    *out = exponent == 255 ? NAN : ldexpf(1, exponent - 127);
-    return SBP_OK;
-}
-
-static sbp_status read_fp8_blocks(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
-                                  void *const *parts, sbp_diag *diag) {
-    float *scales = parts[1];
-    int64_t last = -1, per_row = t->dim[t->rank - 1] / FP8_BLOCK;
-    for (int64_t b = 0; b < count; b++) {
-        int64_t at = scale_at(t, (first + b) / per_row, (first + b) % per_row * FP8_BLOCK);
-        if (at == last)
-            scales[b] = scales[b - 1];
-        else
-            SBP_TRY(read_scale(w, t, at, &scales[b], diag));
-        last = at;
-    }
-    return sbp_weights_read_raw(w, t, first * FP8_BLOCK, count * FP8_BLOCK, parts[0], diag);
-}
-
-sbp_status sbp_weights_pair_blocks(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
-                                   void *const *parts, sbp_diag *diag) {
-    return t->codec == CODEC_MXFP4 ? read_mxfp4(w, t, first, count, parts, diag)
-                                   : read_fp8_blocks(w, t, first, count, parts, diag);
-}
-
-/* What the kernel of format fp8 makes of a code, where it has a scale of 1. */
-static float fp8_value(uint8_t code) {
-    int exponent = code >> 3 & 15, mantissa = code & 7;
-    float size = (float)(exponent ? mantissa + 8 : mantissa) *
-                 (exponent >= 10 ? (float)(1 << (exponent - 10))
-                                 : 1.0F / (float)(1 << (10 - (exponent ? exponent : 1))));
-    return code & 128 ? -size : size;
-}
-
-sbp_status sbp_weights_read_fp8(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
-                                float *out, sbp_diag *diag) {
-    enum { PIECE = 4096 };
-    uint8_t codes[PIECE];
-    int64_t columns = t->dim[t->rank - 1], last = -1;
-    float scale = 0;
-    for (int64_t at = 0; at < count; at += PIECE) {
-        int64_t n = count - at < PIECE ? count - at : PIECE;
-        SBP_TRY(sbp_weights_read_raw(w, t, first + at, n, codes, diag));
-        for (int64_t i = 0; i < n; i++) {
-            int64_t element = first + at + i, here = scale_at(t, element / columns, element % columns);
-            if (here != last)
-                SBP_TRY(read_scale(w, t, here, &scale, diag));
-            last = here;
-            /* nothing stands for NaN but these two */
-            out[at + i] = (codes[i] & 127) == 127 ? (float)NAN : fp8_value(codes[i]) * scale;
-        }
-    }
-    return SBP_OK;
 }
