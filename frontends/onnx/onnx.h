@@ -223,7 +223,7 @@ int64_t sbp_onnx_dim_of(int64_t size);
 const char *sbp_onnx_shape_text(sbp_onnx *o, const sbp_onnx_value *v);
 /* The axis of the tokens, or -1; also of a value by slots. */
 int32_t sbp_onnx_rows_axis(const sbp_onnx_value *v);
-/* Of a shape. */
+/* The axis of the tokens in a shape, or -1. */
 int32_t sbp_onnx_rows_axis_of(int32_t rank, const int64_t *dim);
 /* Whether it has a row per token, or slots of them. */
 bool sbp_onnx_has_rows(const sbp_onnx_value *v);
