@@ -18,7 +18,8 @@ static sbp_status whole_numbers(sbp_fold *f, int32_t i, const char *what, int64_
     double size = 1, value;
     if (f->in[i].rank > 1 || (f->in[i].rank == 1 && !sbp_number_is_constant(f->in[i].size[0], &size)) ||
         size > SBP_NUMBERS_RANK)
-        return sbp_onnx_fail(f->o, "%s '%s' are not a short list", what, f->o->node->inputs[i]);
+        return sbp_onnx_fail(f->o, "%s '%s' must be a constant list of at most %d numbers", what,
+                             f->o->node->inputs[i], (int)SBP_NUMBERS_RANK);
     *count = (int32_t)size;
     for (int32_t k = 0; k < *count; k++) {
         if (!sbp_number_is_constant(item(f, &f->in[i], k), &value) || value != floor(value))
@@ -331,7 +332,8 @@ static sbp_status slice_node(sbp_fold *f) {
     const sbp_number *with[SBP_NUMBERS_RANK] = {NULL};
     if (f->count < 3 || f->in[1].rank != 1 || !sbp_number_is_constant(f->in[1].size[0], &size) ||
         size > SBP_NUMBERS_RANK)
-        return sbp_onnx_fail(f->o, "starts are not a short list");
+        return sbp_onnx_fail(f->o, "starts must be a constant list of at most %d numbers",
+                             (int)SBP_NUMBERS_RANK);
     count = given = (int32_t)size;
     for (int32_t i = 0; i < count; i++) {
         axes[i] = i;
