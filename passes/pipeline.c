@@ -39,6 +39,49 @@ static sbp_module with_derivatives(const sbp_pipeline *p) {
     return m;
 }
 
+static void print_term(sbp_text *out, const sbp_stage *stage, const sbp_term *term) {
+    switch (term->kind) {
+    case SBP_TERM_NONE:
+        sbp_text_add(out, "-");
+        break;
+    case SBP_TERM_VALUE:
+        sbp_text_add(out, "%%%s", stage->body->values[term->value].name);
+        break;
+    case SBP_TERM_TEMP:
+        sbp_text_add(out, "temp%d", term->value);
+        break;
+    case SBP_TERM_VIEW:
+        sbp_text_add(out, "[%s %d]", term->view.ref < 0 ? "formal" : "buffer",
+                     term->view.ref < 0 ? ~term->view.ref : term->view.ref);
+        break;
+    }
+}
+
+/* Text of a stage: its body, or its instructions once there are any. */
+static void print_stage(sbp_text *out, const sbp_module *module, const sbp_stage *stage) {
+    sbp_text_add(out, "stage %s%s%s {\n", stage->name, stage->table >= 0 ? " loop " : " once",
+                 stage->table < 0    ? ""
+                 : stage->descending ? "descending"
+                                     : "ascending");
+    if (stage->instr_count == 0)
+        sbp_func_print(out, module, stage->body, false);
+    for (int32_t i = 0; i < stage->instr_count; i++) {
+        const sbp_instr *instr = &stage->instrs[i];
+        sbp_text_add(out, "  %s", sbp_command_name(instr->kind));
+        if (instr->kernel)
+            sbp_text_add(out, " @%s", instr->kernel->name);
+        for (int32_t t = 0; t < instr->term_count; t++) {
+            sbp_text_add(out, t ? ", " : " ");
+            print_term(out, stage, &instr->terms[t]);
+        }
+        sbp_text_add(out, "\n");
+    }
+    sbp_text_add(out, "}\n");
+    for (int32_t i = 0; i < stage->instr_count; i++)
+        if (stage->instrs[i].kernel)
+            sbp_rowkernel_print(out, stage->instrs[i].kernel);
+}
+
 /* The furthest form there is: the program, else the stages and what there is of the program, else the graph.
  */
 static void print_state(sbp_pipeline *p) {
@@ -55,7 +98,7 @@ static void print_state(sbp_pipeline *p) {
     for (int32_t f = 0; f < stages->count; f++)
         for (int32_t i = 0; i < stages->functions[f]->item_count; i++)
             if (stages->functions[f]->items[i].stage)
-                sbp_stage_print(p->printed, p->module, stages->functions[f]->items[i].stage);
+                print_stage(p->printed, p->module, stages->functions[f]->items[i].stage);
     const sbp_program_builder *builder = &p->results->builder;
     for (int32_t r = 0; r < builder->rule_stage_count; r++)
         sbp_func_print(p->printed, p->module, builder->rule_stages[r]->body, false);
@@ -167,48 +210,4 @@ sbp_status sbp_pipeline_run(sbp_pipeline *p) {
         }
     }
     return SBP_OK;
-}
-
-/* ---- stages as text, for --print-after --------------------------------------------------------------- */
-
-static void print_term(sbp_text *out, const sbp_stage *stage, const sbp_term *term) {
-    switch (term->kind) {
-    case SBP_TERM_NONE:
-        sbp_text_add(out, "-");
-        break;
-    case SBP_TERM_VALUE:
-        sbp_text_add(out, "%%%s", stage->body->values[term->value].name);
-        break;
-    case SBP_TERM_TEMP:
-        sbp_text_add(out, "temp%d", term->value);
-        break;
-    case SBP_TERM_VIEW:
-        sbp_text_add(out, "[%s %d]", term->view.ref < 0 ? "formal" : "buffer",
-                     term->view.ref < 0 ? ~term->view.ref : term->view.ref);
-        break;
-    }
-}
-
-void sbp_stage_print(sbp_text *out, const sbp_module *module, const sbp_stage *stage) {
-    sbp_text_add(out, "stage %s%s%s {\n", stage->name, stage->table >= 0 ? " loop " : " once",
-                 stage->table < 0    ? ""
-                 : stage->descending ? "descending"
-                                     : "ascending");
-    if (stage->instr_count == 0)
-        sbp_func_print(out, module, stage->body, false);
-    for (int32_t i = 0; i < stage->instr_count; i++) {
-        const sbp_instr *instr = &stage->instrs[i];
-        sbp_text_add(out, "  %s", sbp_command_name(instr->kind));
-        if (instr->kernel)
-            sbp_text_add(out, " @%s", instr->kernel->name);
-        for (int32_t t = 0; t < instr->term_count; t++) {
-            sbp_text_add(out, t ? ", " : " ");
-            print_term(out, stage, &instr->terms[t]);
-        }
-        sbp_text_add(out, "\n");
-    }
-    sbp_text_add(out, "}\n");
-    for (int32_t i = 0; i < stage->instr_count; i++)
-        if (stage->instrs[i].kernel)
-            sbp_rowkernel_print(out, stage->instrs[i].kernel);
 }

@@ -13,7 +13,8 @@ extern const cpu_kernels cpu_kernels_base;
 extern const cpu_kernels cpu_kernels_v3, cpu_kernels_v4, cpu_kernels_v4_bf16;
 #endif
 
-const cpu_kernels *cpu_kernels_choose(void) {
+/* The best that this machine has. SBP_CPU_ISA=base|v3|v4 in the environment asks for less, for tests. */
+static const cpu_kernels *choose_kernels(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     bool v3 =
@@ -56,7 +57,7 @@ static bool cpu_lane_init(cpu_lane *lane, int threads) {
 sbp_status cpu_core_create(cpu_core *core, const sbp_device_class *class, int32_t threads, sbp_diag *diag) {
     char need[32], limit[100];
     core->base.class = class;
-    core->kernels = cpu_kernels_choose();
+    core->kernels = choose_kernels();
     core->threads = threads > 0 ? threads : sbp_machine_cores();
     if (core->threads > 1024)
         return sbp_fail(diag, SBP_USAGE, "%d threads: at most 1024", core->threads);

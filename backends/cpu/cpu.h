@@ -84,9 +84,6 @@ typedef struct cpu_kernels {
     cpu_runner run[SBP_CMD_COUNT];
 } cpu_kernels;
 
-/* The best that this machine has. SBP_CPU_ISA=base|v3|v4 in the environment asks for less, for tests. */
-const cpu_kernels *cpu_kernels_choose(void);
-
 /* ---- core.c --------------------------------------------------------------------------------------- */
 
 typedef struct cpu_core {

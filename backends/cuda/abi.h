@@ -164,8 +164,6 @@ typedef struct sbp_cuda_sum {
     int64_t to_stride, own_stride;
 } sbp_cuda_sum;
 
-/* In which sums of that type are added up. */
-sbp_dtype sbp_cuda_sum_wide(sbp_dtype dtype);
 /* Its kernel. */
 sbp_gpu_key sbp_cuda_sum_key(bool adds, sbp_dtype to, sbp_dtype from);
 /* Its launch. args: zeros, is filled. */

@@ -47,7 +47,8 @@ static int32_t variant_keys(const sbp_command *command, const sbp_dtype *dtypes,
     return count;
 }
 
-sbp_dtype sbp_cuda_sum_wide(sbp_dtype dtype) {
+/* In which sums of that type are added up. */
+static sbp_dtype sum_wide(sbp_dtype dtype) {
     return dtype == SBP_F64 ? SBP_F64 : SBP_F32;
 }
 
@@ -62,8 +63,7 @@ sbp_gpu_key sbp_cuda_sum_key(bool adds, sbp_dtype to, sbp_dtype from) {
 /* Among all ranks, or those of a group, at once; sums that each has a share of may be of groups first, then
  * of all groups, and rounded at last. */
 static int32_t sum_keys(sbp_collective_op op, const sbp_dtype *dtypes, sbp_gpu_key *keys) {
-    sbp_dtype to = dtypes[SBP_COLLECTIVE_DST], from = dtypes[SBP_COLLECTIVE_SRC],
-              wide = sbp_cuda_sum_wide(from);
+    sbp_dtype to = dtypes[SBP_COLLECTIVE_DST], from = dtypes[SBP_COLLECTIVE_SRC], wide = sum_wide(from);
     const sbp_collective_info *info = &sbp_collectives[op];
     bool adds = info->into == SBP_DST_ADDS;
     switch (info->kind) {

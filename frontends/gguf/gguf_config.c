@@ -60,7 +60,7 @@ double sbp_gguf_config_number(sbp_gguf_config *c, const char *key, double fallba
     return value;
 }
 
-bool sbp_gguf_config_bool(sbp_gguf_config *c, const char *key, bool fallback) {
+static bool get_bool(sbp_gguf_config *c, const char *key, bool fallback) {
     bool value = fallback;
     if (c->status == SBP_OK)
         c->status = sbp_gguf_get_bool(c->diag, c->keys, key_name(c, key), SBP_JSON_OPTIONAL, &value);
@@ -78,13 +78,14 @@ const sbp_weight *sbp_gguf_config_tensor(const sbp_gguf_config *c, const char *n
     return sbp_weights_find(c->tensors, name);
 }
 
-const sbp_weight *sbp_gguf_config_in_layer(const sbp_gguf_config *c, int64_t layer, const char *name) {
+static const sbp_weight *in_layer(const sbp_gguf_config *c, int64_t layer, const char *name) {
     return sbp_gguf_config_tensor(c, sbp_arena_printf(c->arena, "blk.%lld.%s", (long long)layer, name));
 }
 
-bool sbp_gguf_config_has(const sbp_gguf_config *c, const char *name) {
+/* Whether some layer has it. */
+static bool has(const sbp_gguf_config *c, const char *name) {
     for (int64_t i = 0; i < c->facts.layers; i++)
-        if (sbp_gguf_config_in_layer(c, i, name))
+        if (in_layer(c, i, name))
             return true;
     return false;
 }
@@ -174,7 +175,7 @@ static void write_key(sbp_gguf_config *c, const sbp_gguf_key *k) {
         sbp_gguf_config_write(c, k->field, sbp_gguf_config_number(c, k->key, 0));
         break;
     case SBP_GGUF_KEY_BOOL:
-        write_bool(c, k->field, sbp_gguf_config_bool(c, k->key, false));
+        write_bool(c, k->field, get_bool(c, k->key, false));
         break;
     case SBP_GGUF_KEY_FIXED:
         if (sbp_gguf_config_count(c, k->key, 0, 0) != 0)
@@ -208,7 +209,7 @@ static void read_sizes(sbp_gguf_config *c) {
     if (c->status != SBP_OK)
         return;
     int64_t share = c->hidden / c->facts.heads > 0 ? c->hidden / c->facts.heads : 1;
-    const sbp_weight *q = sbp_gguf_config_in_layer(c, 0, "attn_q.weight");
+    const sbp_weight *q = in_layer(c, 0, "attn_q.weight");
     if (is_of(c, BIT(GLM)) && q && q->rank == 2)
         share = q->dim[0] / c->facts.heads > 0 ? q->dim[0] / c->facts.heads : 1;
     c->head_dim = sbp_gguf_config_count(c, "attention.key_length", 0, share);
@@ -255,7 +256,7 @@ static void write_common(sbp_gguf_config *c) {
 /* Rows of the first matrix of this name in any layer. */
 static int64_t rows_of(const sbp_gguf_config *c, const char *name) {
     for (int64_t i = 0; i < c->facts.layers; i++) {
-        const sbp_weight *w = sbp_gguf_config_in_layer(c, i, name);
+        const sbp_weight *w = in_layer(c, i, name);
         if (w && w->rank > 1)
             return w->dim[w->rank - 2];
     }
@@ -277,20 +278,20 @@ static void write_attention(sbp_gguf_config *c) {
     if (!sbp_gguf_config_key(c, "attention.head_count_kv") && !is_of(c, BIT(GPT_NEOX)))
         write_int(c, "num_key_value_heads", c->facts.kv_heads);
     if (is_of(c, biases))
-        write_bool(c, "attention_bias", sbp_gguf_config_has(c, "attn_q.bias"));
+        write_bool(c, "attention_bias", has(c, "attn_q.bias"));
     if (is_of(c, BIT(GPT_NEOX)))
-        write_bool(c, "attention_bias", sbp_gguf_config_has(c, "attn_qkv.bias"));
+        write_bool(c, "attention_bias", has(c, "attn_qkv.bias"));
     if (is_of(c, BIT(DEEPSEEK_V3)))
-        write_bool(c, "attention_bias", sbp_gguf_config_has(c, "attn_kv_a_mqa.bias"));
+        write_bool(c, "attention_bias", has(c, "attn_kv_a_mqa.bias"));
     if (is_of(c, BIT(GLM4_MOE)))
-        write_bool(c, "use_qk_norm", sbp_gguf_config_has(c, "attn_q_norm.weight"));
+        write_bool(c, "use_qk_norm", has(c, "attn_q_norm.weight"));
     if (is_of(c, BIT(LLAMA) | BIT(SMOLLM3) | BIT(GRANITE)))
-        write_bool(c, "mlp_bias", sbp_gguf_config_has(c, "ffn_gate.bias"));
+        write_bool(c, "mlp_bias", has(c, "ffn_gate.bias"));
     if (is_of(c, BIT(GRANITE) | GRANITES_4) && !sbp_gguf_config_key(c, "attention.scale"))
         sbp_json_write_double(c->out, "attention_multiplier", pow((double)c->head_dim, -0.5));
     if (is_of(c, BIT(GRANITE)))
         write_int(c, "intermediate_size", rows_of(c, "ffn_gate.weight"));
-    if (is_of(c, BIT(GRANITE)) && !sbp_gguf_config_bool(c, "rope.scaling.finetuned", true))
+    if (is_of(c, BIT(GRANITE)) && !get_bool(c, "rope.scaling.finetuned", true))
         sbp_gguf_config_fail(c, "key '%s' is false: a Granite without positions is not supported",
                              key_name(c, "rope.scaling.finetuned"));
 }
@@ -336,8 +337,7 @@ static void write_windows(sbp_gguf_config *c) {
 /* Routers by DeepSeek's rule: sigmoids and a bias to choose by. */
 static void write_deepseek(sbp_gguf_config *c) {
     int64_t rule = sbp_gguf_config_count(c, "expert_gating_func", 0, 0);
-    bool biased = sbp_gguf_config_has(c, "exp_probs_b.bias"),
-         sparse = sbp_gguf_config_has(c, "ffn_gate_inp.weight");
+    bool biased = has(c, "exp_probs_b.bias"), sparse = has(c, "ffn_gate_inp.weight");
     if (sparse && rule != 2 &&
         !(rule == 0 && biased)) /* files may leave it out, whose models always have the bias */
         sbp_gguf_config_fail(
@@ -345,7 +345,7 @@ static void write_deepseek(sbp_gguf_config *c) {
             "the router takes expert_gating_func %lld%s; 2, sigmoids, and 'exp_probs_b.bias' are "
             "supported",
             (long long)rule, biased ? "" : " without a bias");
-    write_bool(c, "norm_topk_prob", sbp_gguf_config_bool(c, "expert_weights_norm", false));
+    write_bool(c, "norm_topk_prob", get_bool(c, "expert_weights_norm", false));
     static const char *const absent[][2] = {{"expert_group_count", "n_group"},
                                             {"expert_group_used_count", "topk_group"}};
     for (int i = 0; i < SBP_COUNT(absent); i++)
@@ -387,22 +387,22 @@ static void write_latent(sbp_gguf_config *c) {
 /* ---- layers with states -------------------------------------------------------------------------------- */
 
 static const char *delta_word(sbp_gguf_config *c, int64_t i) {
-    return sbp_gguf_config_in_layer(c, i, "ssm_a") ? "linear_attention" : "full_attention";
+    return in_layer(c, i, "ssm_a") ? "linear_attention" : "full_attention";
 }
 
 static const char *granite_word(sbp_gguf_config *c, int64_t i) {
-    return sbp_gguf_config_in_layer(c, i, "ssm_a") ? "mamba" : "attention";
+    return in_layer(c, i, "ssm_a") ? "mamba" : "attention";
 }
 
 static const char *lfm2_word(sbp_gguf_config *c, int64_t i) {
-    return sbp_gguf_config_in_layer(c, i, "shortconv.conv.weight") ? "conv" : "full_attention";
+    return in_layer(c, i, "shortconv.conv.weight") ? "conv" : "full_attention";
 }
 
 static const char *nemotron_word(sbp_gguf_config *c, int64_t i) {
-    return sbp_gguf_config_in_layer(c, i, "ssm_a")                 ? "mamba"
-           : sbp_gguf_config_in_layer(c, i, "attn_q.weight")       ? "attention"
-           : sbp_gguf_config_in_layer(c, i, "ffn_gate_inp.weight") ? "moe"
-                                                                   : "mlp";
+    return in_layer(c, i, "ssm_a")                 ? "mamba"
+           : in_layer(c, i, "attn_q.weight")       ? "attention"
+           : in_layer(c, i, "ffn_gate_inp.weight") ? "moe"
+                                                   : "mlp";
 }
 
 /* ssm.inner_size divided by heads. */
@@ -417,7 +417,7 @@ static int64_t head_of_inner(sbp_gguf_config *c) {
 }
 
 static void write_granite(sbp_gguf_config *c) {
-    bool turns = sbp_gguf_config_bool(c, "rope.scaling.finetuned", true);
+    bool turns = get_bool(c, "rope.scaling.finetuned", true);
     int64_t shared = rows_of(c, "ffn_gate.weight"), inner = sbp_gguf_config_count(c, "ssm.inner_size", 0, 0);
     shared = shared > 0 ? shared : rows_of(c, "ffn_gate_shexp.weight");
     write_layers(c, "layer_types", granite_word);
@@ -435,8 +435,8 @@ static void write_granite(sbp_gguf_config *c) {
     }
     write_int(c, "num_key_value_heads", c->facts.kv_heads);
     write_int(c, "mamba_d_head", head_of_inner(c));
-    write_bool(c, "mamba_conv_bias", sbp_gguf_config_has(c, "ssm_conv1d.bias"));
-    write_bool(c, "mamba_proj_bias", sbp_gguf_config_has(c, "ssm_in.bias"));
+    write_bool(c, "mamba_conv_bias", has(c, "ssm_conv1d.bias"));
+    write_bool(c, "mamba_proj_bias", has(c, "ssm_in.bias"));
     if (inner % c->hidden != 0)
         sbp_gguf_config_fail(c, "key '%s' is %lld; a multiple of %lld is supported",
                              key_name(c, "ssm.inner_size"), (long long)inner, (long long)c->hidden);
@@ -452,9 +452,9 @@ static void write_nemotron(sbp_gguf_config *c) {
                           sbp_gguf_config_number(c, "attention.layer_norm_rms_epsilon", eps));
     write_int(c, "num_key_value_heads", c->facts.kv_heads);
     write_int(c, "mamba_head_dim", head_of_inner(c));
-    write_bool(c, "use_conv_bias", sbp_gguf_config_has(c, "ssm_conv1d.bias"));
-    write_bool(c, "use_bias", sbp_gguf_config_has(c, "ssm_in.bias"));
-    write_bool(c, "mlp_bias", sbp_gguf_config_has(c, "ffn_up.bias"));
+    write_bool(c, "use_conv_bias", has(c, "ssm_conv1d.bias"));
+    write_bool(c, "use_bias", has(c, "ssm_in.bias"));
+    write_bool(c, "mlp_bias", has(c, "ffn_up.bias"));
 }
 
 static void write_states(sbp_gguf_config *c) {
@@ -469,7 +469,7 @@ static void write_states(sbp_gguf_config *c) {
     if (is_of(c, BIT(LFM2))) {
         write_layers(c, "layer_types", lfm2_word);
         write_bool(c, "block_auto_adjust_ff_dim", false);
-        write_bool(c, "conv_bias", sbp_gguf_config_has(c, "shortconv.conv.bias"));
+        write_bool(c, "conv_bias", has(c, "shortconv.conv.bias"));
         write_int(c, "num_key_value_heads", c->facts.kv_heads);
     }
 }
@@ -496,10 +496,9 @@ static void write_gemma4(sbp_gguf_config *c) {
     write_int(c, "intermediate_size", first_inner);
     write_bool(c, "use_double_wide_mlp", last_inner != first_inner);
     for (int64_t i = 0; i <= last; i++)
-        if (strcmp(window_word(c, i), "full_attention") == 0 &&
-            sbp_gguf_config_in_layer(c, i, "attn_k.weight")) {
+        if (strcmp(window_word(c, i), "full_attention") == 0 && in_layer(c, i, "attn_k.weight")) {
             full++;
-            values += sbp_gguf_config_in_layer(c, i, "attn_v.weight") != NULL;
+            values += in_layer(c, i, "attn_v.weight") != NULL;
         }
     write_bool(c, "attention_k_eq_v", full > 0 && values == 0);
     write_int(c, "num_key_value_heads", of_kind(c, "attention.head_count_kv", true, c->facts.kv_heads));

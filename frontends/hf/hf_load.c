@@ -70,7 +70,8 @@ static sbp_status override_one(sbp_loading *l, const char *setting, const sbp_js
     return sbp_json_parse(l->arena, l->diag, file, text.data, text.length, 0, config);
 }
 
-sbp_status sbp_hf_override(sbp_loading *l, const sbp_json **config) {
+/* config with every KEY=JSON of the options. */
+static sbp_status override(sbp_loading *l, const sbp_json **config) {
     if ((*config)->kind != SBP_JSON_OBJECT)
         return sbp_json_fail(l->diag, *config, "expected an object, found %s",
                              sbp_json_kind_name((*config)->kind));
@@ -396,7 +397,7 @@ static const char *print_config(sbp_arena *arena, const sbp_json *config, bool n
 }
 
 sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config) {
-    SBP_TRY(sbp_hf_override(l, &config));
+    SBP_TRY(override(l, &config));
     const char *model_type;
     SBP_TRY(sbp_json_get_string(l->diag, config, "model_type", SBP_JSON_REQUIRED, &model_type));
     const sbp_architecture *architecture = find_architecture(l->options, model_type);

@@ -269,9 +269,6 @@ sbp_status sbp_onnx_param(sbp_onnx *o, const sbp_onnx_value *v, int32_t *out) SB
 /* Lets a parameter that nothing read yet have a matrix's shape: axes of length 1 of its tensor are left out.
  */
 sbp_status sbp_onnx_squeeze_param(sbp_onnx *o, int32_t param) SBP_CHECKED;
-/* Numbers of a tensor by index, row-major: what masks and bands are becomes a comparison of indices. */
-const sbp_number *sbp_onnx_table_element(sbp_onnx *o, const double *data, const sbp_number_tensor *t,
-                                         const int64_t *dim);
 /* Reads a frozen PARAMETER. */
 sbp_status sbp_onnx_table_of(sbp_onnx *o, const sbp_onnx_value *v, sbp_number_tensor *out) SBP_CHECKED;
 /* The table with these numbers, or NULL. */

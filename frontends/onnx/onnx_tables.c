@@ -58,8 +58,9 @@ static const sbp_number *band(sbp_onnx *o, const double *data, int64_t n, const 
     return out;
 }
 
-const sbp_number *sbp_onnx_table_element(sbp_onnx *o, const double *data, const sbp_number_tensor *t,
-                                         const int64_t *dim) {
+/* Numbers of a tensor by index, row-major: what masks and bands are becomes a comparison of indices. */
+static const sbp_number *table_element(sbp_onnx *o, const double *data, const sbp_number_tensor *t,
+                                       const int64_t *dim) {
     sbp_numbers *n = &o->numbers;
     const sbp_number *index[SBP_NUMBERS_RANK], *place = sbp_number_constant(n, 0);
     int64_t elems = 1;
@@ -85,7 +86,7 @@ void sbp_onnx_tensor_of(sbp_onnx *o, const sbp_onnx_value *v, sbp_number_tensor 
     *out = (sbp_number_tensor){.rank = v->rank};
     for (int32_t d = 0; d < v->rank; d++)
         out->size[d] = sbp_number_constant(&o->numbers, (double)v->dim[d]);
-    out->element = sbp_onnx_table_element(o, v->data, out, v->dim);
+    out->element = table_element(o, v->data, out, v->dim);
 }
 
 /* ---- frozen initializers --------------------------------------------------------------------------------
@@ -119,7 +120,7 @@ sbp_status sbp_onnx_table_of(sbp_onnx *o, const sbp_onnx_value *v, sbp_number_te
     *out = (sbp_number_tensor){.rank = v->rank};
     for (int32_t d = 0; d < v->rank; d++)
         out->size[d] = sbp_number_constant(&o->numbers, (double)v->dim[d]);
-    out->element = sbp_onnx_table_element(o, data, out, v->dim);
+    out->element = table_element(o, data, out, v->dim);
     return SBP_OK;
 }
 

@@ -37,8 +37,6 @@ const sbp_weight *sbp_loading_find(const sbp_weights *weights, const sbp_param *
 
 /* Builds the module from a config.json. */
 sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config) SBP_CHECKED;
-/* config with every KEY=JSON of the options. */
-sbp_status sbp_hf_override(sbp_loading *l, const sbp_json **config) SBP_CHECKED;
 
 sbp_status sbp_load_gguf(sbp_loading *l) SBP_CHECKED;
 sbp_status sbp_load_onnx(sbp_loading *l, const sbp_json *root) SBP_CHECKED;

@@ -67,7 +67,6 @@ void sbp_diag_set_quiet(sbp_diag *diag);
 /* Records an error and returns `status`, so that a caller can write `return sbp_fail(...)`. diag may be
  * NULL: then only the status is kept. */
 sbp_status sbp_fail(sbp_diag *diag, sbp_status status, const char *format, ...) SBP_PRINTF(3, 4);
-sbp_status sbp_fail_v(sbp_diag *diag, sbp_status status, const char *format, va_list args);
 #ifdef __clang_analyzer__ /* it sees one file at a time, and would not know what sbp_fail returns */
 #define sbp_fail(diag, status, ...) ((void)sbp_fail((diag), (status), __VA_ARGS__), (status))
 #endif

@@ -102,7 +102,7 @@ static void diag_add(sbp_diag *diag, sbp_severity severity, const char *format, 
     va_end(again);
 }
 
-sbp_status sbp_fail_v(sbp_diag *diag, sbp_status status, const char *format, va_list args) {
+static sbp_status fail_v(sbp_diag *diag, sbp_status status, const char *format, va_list args) {
     if (diag)
         diag_add(diag, SBP_ERROR, format, args);
     return status;
@@ -111,7 +111,7 @@ sbp_status sbp_fail_v(sbp_diag *diag, sbp_status status, const char *format, va_
 sbp_status(sbp_fail)(sbp_diag *diag, sbp_status status, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    sbp_fail_v(diag, status, format, args);
+    fail_v(diag, status, format, args);
     va_end(args);
     return status;
 }

@@ -28,7 +28,8 @@ sbp_process_group sbp_pg_across(int32_t rank, int32_t count, int32_t size, int32
                                (int32_t)sbp_near_ranks(node, size, count / size)};
 }
 
-int32_t sbp_pg_rank(const sbp_process_group *pg, int32_t member) {
+/* The rank that a member is. */
+static int32_t rank_at(const sbp_process_group *pg, int32_t member) {
     return pg->first + member * pg->stride;
 }
 
@@ -37,12 +38,12 @@ int64_t sbp_pg_begin(const sbp_process_group *pg, int64_t elems, int32_t member)
     return begin < elems ? begin : elems;
 }
 
-int64_t sbp_pg_share(const sbp_process_group *pg, int64_t elems, int32_t member) {
+static int64_t share_of(const sbp_process_group *pg, int64_t elems, int32_t member) {
     return sbp_pg_begin(pg, elems, member + 1) - sbp_pg_begin(pg, elems, member);
 }
 
 int64_t sbp_pg_slice(const sbp_process_group *pg, int64_t elems, int32_t member, int64_t from, int64_t most) {
-    int64_t left = sbp_pg_share(pg, elems, member) - from;
+    int64_t left = share_of(pg, elems, member) - from;
     return left < 0 ? 0 : left < most ? left : most;
 }
 
@@ -129,7 +130,7 @@ static int64_t slice_elems(const slices *s, int32_t member) {
 
 /* To, and from, one of the process group: what members `mine` and `theirs` have. */
 static sbp_status trade(const walk *w, const slices *s, int32_t with, int32_t mine, int32_t theirs) {
-    int32_t rank = sbp_pg_rank(s->pg, with);
+    int32_t rank = rank_at(s->pg, with);
     if (with == s->pg->me)
         return SBP_OK;
     SBP_TRY(send(w, rank, slice_at(s, mine), slice_elems(s, mine)));
@@ -254,7 +255,7 @@ static sbp_status exchange_near(const walk *w, const slices *s, const room *r, i
     const sbp_step_place arrived = at(SBP_STEP_WORK, s->data.dtype, r->arrived);
     for (int32_t p = 0; p < near; p++)
         for (int32_t b = 0; b < blocks && p != place; b++) {
-            int32_t rank = sbp_pg_rank(t, block_of(t) * near + p);
+            int32_t rank = rank_at(t, block_of(t) * near + p);
             SBP_TRY(send(w, rank, slice_at(s, b * near + p), slice_elems(s, b * near + p)));
             SBP_TRY(receive(w, rank, later(arrived, ((p - (p > place)) * blocks + b) * row),
                             slice_elems(s, b * near + place)));
@@ -313,8 +314,8 @@ static sbp_status sum_slices(const walk *w, const slices *s, const room *r, sbp_
         int32_t other = b * t->near + place;
         if (b == block)
             continue;
-        SBP_TRY(send(w, sbp_pg_rank(t, other), later(sums, b * row), slice_elems(s, other)));
-        SBP_TRY(receive(w, sbp_pg_rank(t, other), later(arrived, (b - (b > block)) * mine), mine));
+        SBP_TRY(send(w, rank_at(t, other), later(sums, b * row), slice_elems(s, other)));
+        SBP_TRY(receive(w, rank_at(t, other), later(arrived, (b - (b > block)) * mine), mine));
     }
     SBP_TRY(exchange(w, far, blocks, t->stride * t->near));
     *last = (sbp_step){.kind = SBP_STEP_ADD,
@@ -386,10 +387,23 @@ static sbp_step_place own_share(const sbp_collective_call *c, const sbp_process_
     return later(at(SBP_STEP_DST, c->to, 0), alone ? 0 : sbp_pg_begin(pg, c->elems, pg->me));
 }
 
+/* The process group that it is among; of GROUPS: the group. */
+static sbp_process_group group_of(const sbp_collective_call *call) {
+    const sbp_collective_world *w = &call->world;
+    switch (sbp_collectives[call->op].among) {
+    case SBP_AMONG_WORLD:
+        return sbp_pg_of_all(w->rank, w->ranks, w->node);
+    case SBP_AMONG_CONTEXT: /* its exchanges are around what reads other rows, and few: in one round */
+        return sbp_pg_of_neighbours(w->rank, w->context, 1);
+    default:
+        return sbp_pg_of_neighbours(w->rank, w->group, w->node);
+    }
+}
+
 static sbp_status sum(const walk *w) {
     const sbp_collective_call *c = w->call;
     const sbp_collective_info *info = &sbp_collectives[c->op];
-    summing s = {.pg = sbp_collective_group(c),
+    summing s = {.pg = group_of(c),
                  .others = {.count = 1, .near = 1},
                  .dtype = c->from,
                  .wide = wide_of(c->from),
@@ -418,11 +432,11 @@ static sbp_step_place own_part(const sbp_collective_call *c, const sbp_process_g
 
 static sbp_status place(const walk *w) {
     const sbp_collective_call *c = w->call;
-    const sbp_process_group pg = sbp_collective_group(c);
+    const sbp_process_group pg = group_of(c);
     const sbp_step_place dst = at(SBP_STEP_DST, c->to, 0), src = at(SBP_STEP_SRC, c->from, 0);
     switch (sbp_collectives[c->op].kind) {
     case SBP_KIND_ALL_GATHER: /* what is apart is gathered from where it is */
-        return c->dst_apart ? SBP_OK : copy(w, own_share(c, &pg), src, sbp_pg_share(&pg, c->elems, pg.me));
+        return c->dst_apart ? SBP_OK : copy(w, own_share(c, &pg), src, share_of(&pg, c->elems, pg.me));
     case SBP_KIND_BROADCAST:
         return pg.me == c->root ? copy(w, dst, src, c->elems) : SBP_OK;
     default: /* a share of what src is cut down to (backends/composite) */
@@ -447,7 +461,7 @@ static sbp_status pieces_of(const walk *w, const sbp_process_group *pg, slices *
 
 static sbp_status gather(const walk *w) {
     const sbp_collective_call *c = w->call;
-    const sbp_process_group pg = sbp_collective_group(c);
+    const sbp_process_group pg = group_of(c);
     const sbp_step_place own = own_part(c, &pg), dst = at(SBP_STEP_DST, c->to, 0);
     slices s;
     SBP_TRY(pieces_of(w, &pg, &s));
@@ -468,7 +482,7 @@ static sbp_status gather(const walk *w) {
 /* From the root, to each its share. */
 static sbp_status scatter(const walk *w) {
     const sbp_collective_call *c = w->call;
-    const sbp_process_group pg = sbp_collective_group(c);
+    const sbp_process_group pg = group_of(c);
     const sbp_step_place dst = at(SBP_STEP_DST, c->to, 0);
     int32_t root = c->root;
     slices s;
@@ -484,9 +498,9 @@ static sbp_status scatter(const walk *w) {
         }
         for (int32_t m = 0; m < pg.count && pg.me == root; m++)
             if (m != root)
-                SBP_TRY(send(w, sbp_pg_rank(&pg, m), slice_at(&now, m), slice_elems(&now, m)));
+                SBP_TRY(send(w, rank_at(&pg, m), slice_at(&now, m), slice_elems(&now, m)));
         if (pg.me != root)
-            SBP_TRY(receive(w, sbp_pg_rank(&pg, root), slice_at(&now, pg.me), slice_elems(&now, pg.me)));
+            SBP_TRY(receive(w, rank_at(&pg, root), slice_at(&now, pg.me), slice_elems(&now, pg.me)));
         SBP_TRY(exchange(w, SBP_ROUND_SCATTER, pg.count, pg.stride));
         if (pg.me != root && c->dst_apart)
             SBP_TRY(copy(w, later(own_share(c, &pg), s.at), slice_at(&now, pg.me), slice_elems(&now, pg.me)));
@@ -512,7 +526,7 @@ static sbp_status turn(const walk *w, sbp_step_memory own, sbp_step_memory all, 
     const sbp_collective_call *c = w->call;
     int64_t ranks = c->world.context, unit = sbp_dtype_bytes(c->to), sums;
     const sbp_dtype wide = wide_of(c->to);
-    *x = (turning){.heads = &c->heads, .pg = sbp_collective_group(c), .rows = c->rows};
+    *x = (turning){.heads = &c->heads, .pg = group_of(c), .rows = c->rows};
     x->slots = sbp_context_slots(x->heads, ranks);
     x->same = sbp_context_same(x->heads, ranks);
     x->own_cols = sbp_context_count(x->heads) * x->heads->dim;
@@ -579,8 +593,8 @@ static sbp_status to_heads(const walk *w) {
         for (int32_t m = 0; m < x.pg.count; m++) {
             if (m == me)
                 continue;
-            SBP_TRY(send(w, sbp_pg_rank(&x.pg, m), packed_of(&x, m, rows), elems));
-            SBP_TRY(receive(w, sbp_pg_rank(&x.pg, m), rows_of(&x, m, first), elems));
+            SBP_TRY(send(w, rank_at(&x.pg, m), packed_of(&x, m, rows), elems));
+            SBP_TRY(receive(w, rank_at(&x.pg, m), rows_of(&x, m, first), elems));
         }
         SBP_TRY(exchange(w, SBP_ROUND_HEADS, x.pg.count, x.pg.stride));
     }
@@ -634,8 +648,8 @@ static sbp_status to_rows(const walk *w) {
         for (int32_t m = 0; m < x.pg.count; m++) {
             if (m == x.pg.me)
                 continue;
-            SBP_TRY(send(w, sbp_pg_rank(&x.pg, m), rows_of(&x, m, first), elems));
-            SBP_TRY(receive(w, sbp_pg_rank(&x.pg, m), packed_of(&x, m, rows), elems));
+            SBP_TRY(send(w, rank_at(&x.pg, m), rows_of(&x, m, first), elems));
+            SBP_TRY(receive(w, rank_at(&x.pg, m), packed_of(&x, m, rows), elems));
         }
         SBP_TRY(exchange(w, SBP_ROUND_HEADS, x.pg.count, x.pg.stride));
         SBP_TRY(unpack(w, &x, first, rows));
@@ -674,18 +688,6 @@ const sbp_phase *sbp_collective_phases(sbp_collective_op op) {
         [SBP_KIND_TO_HEADS] = {SBP_PHASE_HEADS},
         [SBP_KIND_TO_ROWS] = {SBP_PHASE_ROWS}};
     return phases[sbp_collectives[op].kind];
-}
-
-sbp_process_group sbp_collective_group(const sbp_collective_call *call) {
-    const sbp_collective_world *w = &call->world;
-    switch (sbp_collectives[call->op].among) {
-    case SBP_AMONG_WORLD:
-        return sbp_pg_of_all(w->rank, w->ranks, w->node);
-    case SBP_AMONG_CONTEXT: /* its exchanges are around what reads other rows, and few: in one round */
-        return sbp_pg_of_neighbours(w->rank, w->context, 1);
-    default:
-        return sbp_pg_of_neighbours(w->rank, w->group, w->node);
-    }
 }
 
 sbp_status sbp_phase_steps(const sbp_collective_call *call, sbp_phase phase, sbp_step_run run, void *user,

@@ -39,12 +39,9 @@ int64_t sbp_near_ranks(int64_t node, int64_t stride, int64_t count);
 sbp_process_group sbp_pg_of_all(int32_t rank, int32_t count, int32_t node);
 sbp_process_group sbp_pg_of_neighbours(int32_t rank, int32_t size, int32_t node);
 sbp_process_group sbp_pg_across(int32_t rank, int32_t count, int32_t size, int32_t node);
-/* The rank that a member is. */
-int32_t sbp_pg_rank(const sbp_process_group *pg, int32_t member);
 /* First element of a member's share of `elems`; of member `count`: elems. Shares of all but the last are
  * equal. */
 int64_t sbp_pg_begin(const sbp_process_group *pg, int64_t elems, int32_t member);
-int64_t sbp_pg_share(const sbp_process_group *pg, int64_t elems, int32_t member);
 /* Elements of a member's share, from `from` on, at most `most` of them. */
 int64_t sbp_pg_slice(const sbp_process_group *pg, int64_t elems, int32_t member, int64_t from, int64_t most);
 
@@ -153,8 +150,6 @@ enum { SBP_MOST_PHASES = 3 };
 
 /* The phases of a collective; SBP_PHASE_NONE behind the last. */
 const sbp_phase *sbp_collective_phases(sbp_collective_op op);
-/* The process group that it is among; of GROUPS: the group. */
-sbp_process_group sbp_collective_group(const sbp_collective_call *call);
 /* All steps of a phase, and of all phases. SBP_INTERNAL: the type has no sum, or the workspace is too
  * small. */
 sbp_status sbp_phase_steps(const sbp_collective_call *call, sbp_phase phase, sbp_step_run run, void *user,

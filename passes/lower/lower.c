@@ -345,7 +345,7 @@ int32_t sbp_lower_order_buffer(sbp_program_builder *p, const char *column, sbp_r
     return add_input(p, name, kind, column, SBP_I32, chunk, counted, by_rank);
 }
 
-int32_t sbp_lower_const_buffer(sbp_program_builder *p, int32_t constant) {
+static int32_t const_buffer(sbp_program_builder *p, int32_t constant) {
     const sbp_const *c = &p->module->consts[constant];
     const char *name = sbp_arena_printf(p->arena, "const.%s", c->name);
     int32_t buffer = sbp_lower_find_buffer(p, name);
@@ -527,7 +527,7 @@ sbp_stage *sbp_lower_stage(sbp_program_builder *p, const char *name, sbp_func *b
                 p->program->buffers[buffer].rows = sbp_extent_symbol(SBP_S, 1);
             stage->places[v] = sbp_lower_rows_of(stage, sbp_view_buffer(p->program, buffer, 0));
         } else if (info->role == SBP_VALUE_CONST) {
-            stage->places[v] = sbp_view_buffer(p->program, sbp_lower_const_buffer(p, info->binding), 0);
+            stage->places[v] = sbp_view_buffer(p->program, const_buffer(p, info->binding), 0);
         } else if (info->role == SBP_VALUE_SCALAR) {
             sbp_program_add_scalar(p->arena, p->program, p->module->scalars[info->binding]);
         }

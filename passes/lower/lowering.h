@@ -329,7 +329,6 @@ int32_t sbp_lower_row_buffer(sbp_program_builder *p, const char *name, sbp_dtype
                              sbp_row_order order);
 int32_t sbp_lower_order_buffer(sbp_program_builder *p, const char *column, sbp_row_input_kind kind,
                                sbp_symbol chunk, bool counted);
-int32_t sbp_lower_const_buffer(sbp_program_builder *p, int32_t constant);
 /* The buffer of a parameter. Of one that is kept in blocks it is the first part, "<parameter>.<part>", behind
  * which the other parts are. */
 int32_t sbp_lower_param_buffer(sbp_program_builder *p, int32_t param);
@@ -380,8 +379,6 @@ bool sbp_has_statistics(const sbp_func *func);
 /* statistics.c: what is called around forward and backward. */
 sbp_status sbp_statistics_lower(sbp_program_builder *p, const sbp_derivatives *derivatives,
                                 sbp_stages *stages, sbp_head_lowering *out) SBP_CHECKED;
-/* Text of a stage: its body, or its instructions once there are any. */
-void sbp_stage_print(sbp_text *out, const sbp_module *module, const sbp_stage *stage);
 /* Whether states are what is kept: one per chunk. */
 bool sbp_saved_is_state(const sbp_saved *saved);
 /* Length of a value's name without the number that tells equal values of one segment apart ("gate.3": 4). */

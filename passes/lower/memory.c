@@ -32,8 +32,9 @@ bool sbp_memory_is_persistent(sbp_role role) {
     }
 }
 
-sbp_status sbp_memory_buffer_bytes(const sbp_program *program, int32_t buffer, int64_t alignment,
-                                   sbp_diag *diag, int64_t *out) {
+/* Bytes of one element of a buffer at t_max, rounded up to the alignment; all elements: times count. */
+static sbp_status buffer_bytes(const sbp_program *program, int32_t buffer, int64_t alignment, sbp_diag *diag,
+                               int64_t *out) {
     const sbp_buffer *b = &program->buffers[buffer];
     sbp_sizes sizes = sbp_program_sizes(program, program->t_max, program->s_max);
     int64_t bytes;
@@ -369,7 +370,7 @@ typedef struct packer {
 
 static sbp_status whole_bytes(const packer *p, int32_t buffer, int64_t *out) {
     sbp_buffer *b = &p->program->buffers[buffer];
-    SBP_TRY(sbp_memory_buffer_bytes(p->program, buffer, p->target->alignment_bytes, p->diag, &b->stride));
+    SBP_TRY(buffer_bytes(p->program, buffer, p->target->alignment_bytes, p->diag, &b->stride));
     if (!sbp_mul_i64(b->stride, b->count, out))
         return sbp_fail(p->diag, SBP_MACHINE, "buffer '%s' is larger than 2^62 bytes", b->name);
     if (p->target->max_allocation_bytes > 0 && *out > p->target->max_allocation_bytes &&
@@ -455,7 +456,7 @@ static sbp_status place_parts(const packer *p) {
         const sbp_buffer *bucket = &p->program->buffers[part->part_of - 1];
         if (bucket->sharding == SBP_SHARDED)
             continue;
-        SBP_TRY(sbp_memory_buffer_bytes(p->program, b, p->target->alignment_bytes, p->diag, &part->stride));
+        SBP_TRY(buffer_bytes(p->program, b, p->target->alignment_bytes, p->diag, &part->stride));
         part->stride = part->count > 1 ? bucket->stride : part->stride;
         part->offset = bucket->offset + part->place * sbp_dtype_bytes(bucket->dtype);
     }
@@ -554,7 +555,7 @@ sbp_status sbp_memory_find_peak(sbp_arena *arena, const sbp_program *program, sb
     int64_t(*functions)[SBP_ROLE_COUNT] =
         sbp_arena_array(arena, (size_t)program->function_count + 1, sizeof *functions);
     for (int32_t b = 0; b < n; b++) {
-        SBP_TRY(sbp_memory_buffer_bytes(program, b, alignment, diag, &bytes[b]));
+        SBP_TRY(buffer_bytes(program, b, alignment, diag, &bytes[b]));
         const sbp_buffer *buffer = &program->buffers[b];
         bytes[b] = buffer->space == space ? bytes[b] * buffer->count : 0;
         if (buffer->part_of > 0) /* of its bucket's bytes, under its own role */

@@ -11,10 +11,6 @@ typedef struct sbp_spot {
     sbp_access access;
 } sbp_spot;
 
-/* Bytes of one element of a buffer at t_max, rounded up to the alignment; all elements: times count. */
-sbp_status sbp_memory_buffer_bytes(const sbp_program *program, int32_t buffer, int64_t alignment,
-                                   sbp_diag *diag, int64_t *out) SBP_CHECKED;
-
 /* What is live at the moment of the highest demand: bytes per role, and the rest that packing left unused. */
 typedef struct sbp_memory_peak {
     int64_t roles[SBP_ROLE_COUNT];

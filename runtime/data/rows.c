@@ -361,6 +361,13 @@ static sbp_status read_input_ids(const row_reader *r) {
     return check_length(r, "assistant_masks", count);
 }
 
+static int64_t split_messages(const sbp_json *a, const sbp_json *b) {
+    int64_t shorter = a->count < b->count ? a->count : b->count, at = 0;
+    while (at < shorter && sbp_messages_equal(&a->items[at], &b->items[at]))
+        at++;
+    return at == shorter && at > 0 ? at - 1 : at;
+}
+
 /* Answers that begin alike get what they begin with as their prompt. */
 static sbp_status part_pair(const row_reader *r) {
     sbp_row *row = r->row;
@@ -369,7 +376,7 @@ static sbp_status part_pair(const row_reader *r) {
         return sbp_fail(r->diag, SBP_INPUT, "%s: expected 'prompt_ids' beside '%s', found %s", r->where,
                         chosen->key, keys_of(r));
     if (row->form.values == SBP_VALUES_MESSAGES) {
-        int64_t split = sbp_pair_split_messages(chosen->messages, rejected->messages);
+        int64_t split = split_messages(chosen->messages, rejected->messages);
         row->text.messages = sbp_messages_part(r->arena, chosen->messages, 0, split);
         chosen->messages = sbp_messages_part(r->arena, chosen->messages, split, chosen->messages->count);
         rejected->messages =
@@ -591,11 +598,4 @@ size_t sbp_pair_split_texts(sbp_row_text a, sbp_row_text b) {
     if (at == 0 || begins)
         return at;
     return text[at - 1] == ' ' ? at - 1 : at;
-}
-
-int64_t sbp_pair_split_messages(const sbp_json *a, const sbp_json *b) {
-    int64_t shorter = a->count < b->count ? a->count : b->count, at = 0;
-    while (at < shorter && sbp_messages_equal(&a->items[at], &b->items[at]))
-        at++;
-    return at == shorter && at > 0 ? at - 1 : at;
 }

@@ -135,6 +135,5 @@ bool sbp_row_field_is_list(sbp_row_field field);
 
 /* Where a pair without a prompt parts: in bytes of two texts, in messages of two lists. */
 size_t sbp_pair_split_texts(sbp_row_text a, sbp_row_text b);
-int64_t sbp_pair_split_messages(const sbp_json *a, const sbp_json *b);
 
 #endif

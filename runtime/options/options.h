@@ -201,7 +201,4 @@ const char *sbp_options_program_at(int32_t index);
  * as booleans, lists as arrays, what has no value as null. */
 void sbp_options_write_json(struct sbp_json_writer *w, const sbp_options *options, unsigned phases);
 
-/* The nearest of the names that a command accepts, NULL when none is near. Below a guard. */
-const char *sbp_options_nearest(sbp_arena *arena, unsigned phases, const char *name);
-
 #endif

@@ -74,7 +74,8 @@ static int near_enough(const char *key) {
     return letters < 1 ? 1 : letters > MOST ? MOST : letters;
 }
 
-const char *sbp_options_nearest(sbp_arena *arena, unsigned phases, const char *name) {
+/* The nearest of the names that a command accepts, NULL when none is near. Below a guard. */
+static const char *nearest(sbp_arena *arena, unsigned phases, const char *name) {
     search s = {.arena = arena, .key = name, .distance = near_enough(name) + 1};
     if (strlen(name) <= 64)
         try_options(&s, phases);
@@ -102,7 +103,7 @@ sbp_status sbp_options_unknown(sbp_options *o, sbp_diag *diag, const option_sett
     bool strict = !s->config || s->strict || o->settled ||
                   strcmp(o->values[SBP_OPT_CONFIG_UNKNOWN].text, "error") == 0 || strlen(s->key) > 64;
     if (strict)
-        return fail_unknown(o, diag, s, sbp_options_nearest(o->arena, o->phases, s->key));
+        return fail_unknown(o, diag, s, nearest(o->arena, o->phases, s->key));
     try_all(&all);
     if (all.nearest)
         return fail_unknown(o, diag, s, all.nearest);

@@ -126,8 +126,6 @@ sbp_status sbp_executor_convert_in(sbp_executor *x, sbp_space space, int64_t off
 int64_t sbp_executor_rank(const sbp_executor *x);
 /* Whether ranks have shares of a buffer, or it counts in parts on each. The functions below are for these. */
 int64_t sbp_executor_rank(const sbp_executor *executor);
-/* Bytes into the arena of an element that is here. */
-int64_t sbp_executor_own_offset(const sbp_executor *x, int32_t buffer, int64_t first);
 sbp_status sbp_executor_read_shared(sbp_executor *x, int32_t buffer, int64_t first, int64_t count,
                                     sbp_dtype dtype, void *out, sbp_diag *diag) SBP_CHECKED;
 sbp_status sbp_executor_write_shared(sbp_executor *x, int32_t buffer, int64_t first, int64_t count,

@@ -89,7 +89,8 @@ void sbp_executor_own_of(const sbp_executor *x, int32_t buffer, int64_t rank, in
     *first = *count > 0 ? *first : 0;
 }
 
-int64_t sbp_executor_own_offset(const sbp_executor *x, int32_t buffer, int64_t first) {
+/* Bytes into the arena of an element that is here. */
+static int64_t own_offset(const sbp_executor *x, int32_t buffer, int64_t first) {
     const sbp_buffer *bucket = bucket_of(x, buffer);
     int64_t begin = range_of(x, buffer, first, 0).begin;
     if (bucket->sharding == SBP_SHARDED)
@@ -107,8 +108,7 @@ static sbp_status get_own(sbp_executor *x, const request *r, unsigned char *out,
     if (*bytes == 0)
         return SBP_OK;
     int64_t at = r->first + (part.begin - piece.begin) / sbp_dtype_bytes(b->dtype);
-    return sbp_executor_get(x, b->space, sbp_executor_own_offset(x, (int32_t)r->buffer, at), out, *bytes,
-                            diag);
+    return sbp_executor_get(x, b->space, own_offset(x, (int32_t)r->buffer, at), out, *bytes, diag);
 }
 
 /* Each rank sends what it has of the piece. */
@@ -209,8 +209,8 @@ sbp_status sbp_executor_read_shared(sbp_executor *x, int32_t buffer, int64_t fir
     bool open;
     sbp_executor_own(x, buffer, &own_first, &own_count);
     if (first >= own_first && first + count <= own_first + own_count)
-        return sbp_executor_convert_out(x, b->space, sbp_executor_own_offset(x, buffer, first), b->dtype,
-                                        count, dtype, out, diag);
+        return sbp_executor_convert_out(x, b->space, own_offset(x, buffer, first), b->dtype, count, dtype,
+                                        out, diag);
     if (!x->ranks)
         return sbp_fail(diag, SBP_INTERNAL, "'%.200s' is in shares, and this rank is alone", b->name);
     SBP_TRY(begin_reading(x, diag));
@@ -245,9 +245,9 @@ sbp_status sbp_executor_write_shared(sbp_executor *x, int32_t buffer, int64_t fi
             end = first + count < own_first + own_count ? first + count : own_first + own_count;
     if (begin >= end)
         return SBP_OK;
-    return sbp_executor_convert_in(
-        x, b->space, sbp_executor_own_offset(x, buffer, begin), b->dtype, end - begin, dtype,
-        (const unsigned char *)data + (begin - first) * sbp_dtype_bytes(dtype), diag);
+    return sbp_executor_convert_in(x, b->space, own_offset(x, buffer, begin), b->dtype, end - begin, dtype,
+                                   (const unsigned char *)data + (begin - first) * sbp_dtype_bytes(dtype),
+                                   diag);
 }
 
 bool sbp_executor_has_shares(const sbp_executor *x) {

@@ -47,8 +47,9 @@ static sbp_status copy_rows(cuda_device *d, cuda_stream stream, const sbp_span *
     return SBP_OK;
 }
 
-sbp_status cuda_copy(cuda_device *d, cuda_stream stream, const sbp_span *to, const sbp_span *from,
-                     sbp_diag *diag) {
+/* A copy of rows on a stream; not within the host's memory. */
+static sbp_status copy_span(cuda_device *d, cuda_stream stream, const sbp_span *to, const sbp_span *from,
+                            sbp_diag *diag) {
     if (to->rows != from->rows || to->cols != from->cols || to->dtype != from->dtype ||
         (to->space == SBP_HOST && from->space == SBP_HOST))
         return sbp_fail(diag, SBP_INTERNAL, "cuda: copy: shapes, types or spaces");
@@ -141,9 +142,9 @@ static sbp_status run(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *di
         if (spans[SBP_COLLECTIVE_DST].space == spans[SBP_COLLECTIVE_SRC].space &&
             spans[SBP_COLLECTIVE_DST].offset == spans[SBP_COLLECTIVE_SRC].offset)
             return SBP_OK;
-        return cuda_copy(d, stream, &spans[SBP_COLLECTIVE_DST], &spans[SBP_COLLECTIVE_SRC], diag);
+        return copy_span(d, stream, &spans[SBP_COLLECTIVE_DST], &spans[SBP_COLLECTIVE_SRC], diag);
     case SBP_CMD_COPY:
-        return cuda_copy(d, stream, &spans[SBP_COPY_DST], &spans[SBP_COPY_SRC], diag);
+        return copy_span(d, stream, &spans[SBP_COPY_DST], &spans[SBP_COPY_SRC], diag);
     case SBP_CMD_FILL:
         if (sbp_gpu_is_empty(&spans[SBP_FILL_DST]))
             return SBP_OK;

@@ -236,10 +236,7 @@ sbp_status cuda_tune_open(cuda_device *d, const char *name, const void *text, in
 sbp_status cuda_tune(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
 sbp_status cuda_tune_text(cuda_device *d, sbp_text *out, int32_t *count, sbp_diag *diag) SBP_CHECKED;
 
-/* command.c. A copy of rows on a stream; not within the host's memory. */
-sbp_status cuda_copy(cuda_device *d, cuda_stream stream, const sbp_span *to, const sbp_span *from,
-                     sbp_diag *diag) SBP_CHECKED;
-/* That a command is one for this device; SBP_INTERNAL when it is not. With a context. */
+/* command.c. That a command is one for this device; SBP_INTERNAL when it is not. With a context. */
 sbp_status cuda_command_check(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
 sbp_status cuda_command_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
 

@@ -76,8 +76,6 @@ sbp_status cuda_net_add(const cuda_task *t, const sbp_cuda_sum *sum) SBP_CHECKED
 
 /* ---- net_native.c ---------------------------------------------------------------------------------- */
 
-/* The communicator of a process group of the interconnect; NULL: it has none. */
-cuda_nccl *cuda_net_nccl_of(cuda_net *w, const sbp_process_group *pg);
 /* Whether NCCL itself adds up what the collective sums: it stands for the rounds of the sum. */
 bool cuda_net_is_native(const cuda_task *t, const sbp_process_group *pg);
 /* An all-reduce: for those of the gather, too. */

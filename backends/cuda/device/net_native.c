@@ -4,7 +4,8 @@
  * for rounds of the collective's steps, whose bytes are counted: a ring's. */
 #include "backends/cuda/device/net.h"
 
-cuda_nccl *cuda_net_nccl_of(cuda_net *w, const sbp_process_group *pg) {
+/* The communicator of a process group of the interconnect; NULL: it has none. */
+static cuda_nccl *nccl_of(cuda_net *w, const sbp_process_group *pg) {
     const sbp_process_group *const pgs[CUDA_SPLITS] = {
         [CUDA_OF_GROUP] = &w->group, [CUDA_OF_OTHERS] = &w->others, [CUDA_OF_CONTEXT] = &w->context};
     if (pg->count == w->count)
@@ -17,7 +18,7 @@ cuda_nccl *cuda_net_nccl_of(cuda_net *w, const sbp_process_group *pg) {
 
 /* Alone there is nothing to send. */
 static bool has(cuda_net *w, const sbp_process_group *pg) {
-    return pg->count == 1 || cuda_net_nccl_of(w, pg);
+    return pg->count == 1 || nccl_of(w, pg);
 }
 
 static bool goes_across(const cuda_task *t) {
@@ -44,7 +45,7 @@ static sbp_status copy(const cuda_task *t, cuda_address to, cuda_address from, i
 /* `elems` numbers of each at `from`, to their sum at `to`, which may be the same. */
 static sbp_status reduce_all(const cuda_task *t, const sbp_process_group *pg, cuda_address to,
                              cuda_address from, int64_t elems, sbp_dtype dtype) {
-    cuda_nccl *n = cuda_net_nccl_of(t->w, pg);
+    cuda_nccl *n = nccl_of(t->w, pg);
     if (elems == 0)
         return SBP_OK;
     if (pg->count == 1)
@@ -58,7 +59,7 @@ static sbp_status reduce_all(const cuda_task *t, const sbp_process_group *pg, cu
  * or where it has them itself. */
 static sbp_status scatter(const cuda_task *t, const sbp_process_group *pg, cuda_address to, cuda_address from,
                           int64_t elems, sbp_dtype dtype) {
-    cuda_nccl *n = cuda_net_nccl_of(t->w, pg);
+    cuda_nccl *n = nccl_of(t->w, pg);
     if (pg->count == 1)
         return copy(t, to, from, elems * sbp_dtype_bytes(dtype));
     NCCL_TRY(n, t->diag,

@@ -73,8 +73,6 @@ bool emit_open_heads(emitter *e, bool wanted);
 
 /* Declares v<k> and what it needs, unless the scope has it. */
 void emit_value(emitter *e, int32_t k);
-/* Declares what v<k> needs of values that vary with no more than these axes (HEAD, or none). */
-void emit_hoisted(emitter *e, int32_t k, uint8_t axes);
 /* Loads the elements that these values need, where several come at once. */
 void emit_loads(emitter *e, const int32_t *values, int32_t count);
 /* "p<operand>, column" of a load or store. */
@@ -124,7 +122,6 @@ typedef enum emit_sum {
 } emit_sum;
 emit_sum emit_sum_of(const emitter *e, int32_t k);
 const char *emit_sum_type(const emitter *e, int32_t k);
-bool emit_is_partial(const emitter *e, int32_t k);
 /* Whether some partial lacks the head. */
 bool emit_any_headless(const emitter *e);
 /* Whether it sums a value over the heads, which its operand lacks, in a loop of its own. */

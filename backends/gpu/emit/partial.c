@@ -1,13 +1,13 @@
 /* partial.c: sums over the rows of a block, in the order of ir/rowkernel/rowkernel.h: rows, then heads. */
 #include "backends/gpu/emit/emitter.h"
 
-bool emit_is_partial(const emitter *e, int32_t k) {
+static bool is_partial(const emitter *e, int32_t k) {
     return e->kernel->instrs[k].op == SBP_RK_PARTIAL_ADD;
 }
 
 bool emit_any_headless(const emitter *e) {
     for (int32_t k = 0; k < e->kernel->instr_count; k++)
-        if (emit_is_partial(e, k) && !(e->kernel->instrs[k].vary & SBP_VARY_HEAD))
+        if (is_partial(e, k) && !(e->kernel->instrs[k].vary & SBP_VARY_HEAD))
             return true;
     return false;
 }
@@ -30,7 +30,7 @@ const char *emit_sum_type(const emitter *e, int32_t k) {
 
 bool emit_sums_heads(const emitter *e, int32_t k) {
     const sbp_rk_instr *instr = &e->kernel->instrs[k];
-    return !e->units && emit_is_partial(e, k) && e->shape->mode == SBP_GPU_ROW_BLOCKS &&
+    return !e->units && is_partial(e, k) && e->shape->mode == SBP_GPU_ROW_BLOCKS &&
            !(instr->vary & SBP_VARY_HEAD) && (e->kernel->instrs[instr->a].vary & SBP_VARY_HEAD);
 }
 
@@ -47,14 +47,14 @@ static int64_t held(const emitter *e, int32_t k) {
 
 void emit_sums_shared(emitter *e) {
     for (int32_t k = 0; k < e->kernel->instr_count; k++)
-        if (emit_is_partial(e, k) && emit_sum_of(e, k) == SUM_TEAMS)
+        if (is_partial(e, k) && emit_sum_of(e, k) == SUM_TEAMS)
             emit_line(e, "%s%s c%d[TEAMS * %lld];", e->dialect->shared, emit_sum_type(e, k), k,
                       (long long)e->kernel->instrs[k].length);
 }
 
 void emit_sums_declare(emitter *e) {
     for (int32_t k = 0; k < e->kernel->instr_count; k++) {
-        if (!emit_is_partial(e, k) || emit_sum_of(e, k) == SUM_MEMORY)
+        if (!is_partial(e, k) || emit_sum_of(e, k) == SUM_MEMORY)
             continue;
         emit_line(e, "%s s%d[%lld];", emit_sum_type(e, k), k, (long long)held(e, k));
         emit_line(e, "%s", e->dialect->unroll);
@@ -82,7 +82,7 @@ void emit_sums_combine(emitter *e) {
     emit_line(e, "%s", e->dialect->group_barrier);
     for (int32_t k = 0; k < e->kernel->instr_count; k++) {
         const sbp_rk_instr *instr = &e->kernel->instrs[k];
-        if (!emit_is_partial(e, k))
+        if (!is_partial(e, k))
             continue;
         bool once = e->kernel->heads > 1 && !(e->kernel->instrs[instr->a].vary & SBP_VARY_HEAD);
         open_columns(e, k);
@@ -112,7 +112,7 @@ void emit_sums_store(emitter *e) {
     for (int32_t k = 0; k < e->kernel->instr_count; k++) {
         const sbp_rk_instr *instr = &e->kernel->instrs[k];
         bool elem = instr->vary & SBP_VARY_ELEM, vector = elem && e->width > 1;
-        if (!emit_is_partial(e, k) || emit_sum_of(e, k) == SUM_MEMORY)
+        if (!is_partial(e, k) || emit_sum_of(e, k) == SUM_MEMORY)
             continue;
         if (emit_sum_of(e, k) == SUM_TEAMS) {
             open_columns(e, k);

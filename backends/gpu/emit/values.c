@@ -247,7 +247,8 @@ void emit_value(emitter *e, int32_t k) {
         emit_line(e, "k%d[%s] = v%d;", k, own_number(e), k);
 }
 
-void emit_hoisted(emitter *e, int32_t k, uint8_t axes) {
+/* Declares what v<k> needs of values that vary with no more than these axes (HEAD, or none). */
+static void declare_hoisted(emitter *e, int32_t k, uint8_t axes) {
     const sbp_rk_instr *instr = &e->kernel->instrs[k];
     if (!(instr->vary & INNER & ~axes)) {
         emit_value(e, k);
@@ -256,7 +257,7 @@ void emit_hoisted(emitter *e, int32_t k, uint8_t axes) {
     const int32_t values[3] = {instr->a, instr->b, instr->c};
     for (int i = 0; i < 3 && !sbp_rk_is_reduction(instr); i++)
         if (values[i] >= 0)
-            emit_hoisted(e, values[i], axes);
+            declare_hoisted(e, values[i], axes);
 }
 
 /* ---- several elements at once ----------------------------------------------------------------------- */
@@ -300,7 +301,7 @@ void emit_loads(emitter *e, const int32_t *values, int32_t count) {
 void emit_open_elements(emitter *e, int64_t length, const int32_t *values, int32_t count, uint8_t axes) {
     e->loop++;
     for (int32_t i = 0; i < count; i++)
-        emit_hoisted(e, values[i], axes);
+        declare_hoisted(e, values[i], axes);
     emit_begin_elements(e, length);
     emit_loads(e, values, count);
 }

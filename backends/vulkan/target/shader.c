@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-void sbp_vulkan_add_text(sbp_text *out, const char *name) {
+/* Appends a file of shaders/. */
+static void add_text(sbp_text *out, const char *name) {
     for (const sbp_vulkan_text *t = sbp_vulkan_texts; t->name; t++)
         if (strcmp(t->name, name) == 0) {
             sbp_text_add_n(out, t->text, strlen(t->text));
@@ -13,7 +14,9 @@ void sbp_vulkan_add_text(sbp_text *out, const char *name) {
         }
 }
 
-void sbp_vulkan_add_prelude(sbp_text *out, bool use_f64, bool real_f64, bool rowmath, bool matrix) {
+/* Begins a module: version, definitions, rowmath.h and the extensions of cooperative matrices when wanted,
+ * prelude. */
+static void add_prelude(sbp_text *out, bool use_f64, bool real_f64, bool rowmath, bool matrix) {
     sbp_text_add(out, "#version 460\n#define SBP_ROWMATH_GLSL\n");
     if (matrix)
         sbp_text_add(out, "#define SBP_MATRIX\n");
@@ -23,9 +26,9 @@ void sbp_vulkan_add_prelude(sbp_text *out, bool use_f64, bool real_f64, bool row
         sbp_text_add(out, "#define SBP_REAL_F64\n");
     else
         sbp_text_add(out, "#define SBP_ROWMATH_NO_F64\n");
-    sbp_vulkan_add_text(out, "prelude.glsl");
+    add_text(out, "prelude.glsl");
     if (rowmath)
-        sbp_vulkan_add_text(out, "rowmath.h");
+        add_text(out, "rowmath.h");
 }
 
 static bool any_f64(const sbp_dtype *dtypes, int32_t count) {
@@ -48,12 +51,12 @@ static void make_row(sbp_text *out, const sbp_rowkernel *kernel, bool no64) {
     narrow.compute = no64 ? SBP_F32 : kernel->compute;
     for (int32_t i = 0; i < kernel->operand_count; i++)
         use_f64 |= kernel->operands[i].dtype == SBP_F64;
-    sbp_vulkan_add_prelude(out, use_f64 && !no64, f64 && !no64, true, false);
+    add_prelude(out, use_f64 && !no64, f64 && !no64, true, false);
     if (no64)
-        sbp_vulkan_add_text(out, "pairs.glsl");
+        add_text(out, "pairs.glsl");
     const sbp_gpu_row_shape shape = sbp_gpu_row_shape_plain(&narrow, 0);
     if (shape.mode != SBP_GPU_ROW_FLAT && shape.mode != SBP_GPU_ROW_COLUMNS)
-        sbp_vulkan_add_text(out, "group.glsl");
+        add_text(out, "group.glsl");
     sbp_gpu_emit_row(out, &narrow, &shape, &sbp_gpu_glsl);
 }
 
@@ -67,10 +70,10 @@ static void make_attention(sbp_text *out, const sbp_command *command, const char
     const sbp_attention_attrs *at = &command->u.attention;
     sbp_text_add(out, "#define D_QK %d\n#define D_V %d\n#define TILE %d\n", (int)at->d_qk, (int)at->d_v,
                  SBP_VULKAN_ATTENTION_TILE);
-    sbp_vulkan_add_text(out, "attention.glsl");
+    add_text(out, "attention.glsl");
     if (command->kind == SBP_CMD_ATTN_BWD)
-        sbp_vulkan_add_text(out, "attention_bwd.glsl");
-    sbp_vulkan_add_text(out, file);
+        add_text(out, "attention_bwd.glsl");
+    add_text(out, file);
 }
 
 static void make_delta(sbp_text *out, const sbp_command *command, int32_t step) {
@@ -81,13 +84,13 @@ static void make_delta(sbp_text *out, const sbp_command *command, int32_t step) 
         out, "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n#define STEP %d\n#define KEY_OPERAND %s\n",
         (int)a->d_k, (int)a->d_v, SBP_DELTA_BLOCK, (int)step, ssd ? "b_OPERAND" : "k_OPERAND");
     if (backward)
-        sbp_vulkan_add_text(out, "group.glsl");
-    sbp_vulkan_add_text(out, "states.glsl");
-    sbp_vulkan_add_text(out, ssd ? "ssd.glsl" : "delta.glsl");
+        add_text(out, "group.glsl");
+    add_text(out, "states.glsl");
+    add_text(out, ssd ? "ssd.glsl" : "delta.glsl");
     if (ssd)
-        sbp_vulkan_add_text(out, backward ? "ssd_bwd.comp" : "ssd.comp");
+        add_text(out, backward ? "ssd_bwd.comp" : "ssd.comp");
     else
-        sbp_vulkan_add_text(out, backward ? "delta_rule_bwd.comp" : "delta_rule.comp");
+        add_text(out, backward ? "delta_rule_bwd.comp" : "delta_rule.comp");
 }
 
 /* Which slots an expert has, or the product. */
@@ -95,13 +98,13 @@ static void make_experts(sbp_text *text, const sbp_command *command, int32_t ste
     bool is_sum = command->kind == SBP_CMD_EXPERT_GEMM_DW;
     sbp_text_add(text, "#define STEP %d\n#define TB %d\n#define PATCH %d\n", (int)step, command->u.experts.tb,
                  SBP_VULKAN_EXPERT_PATCH);
-    sbp_vulkan_add_text(text, "experts.glsl");
+    add_text(text, "experts.glsl");
     if (step == 0) {
-        sbp_vulkan_add_text(text, "expert_ranges.comp");
+        add_text(text, "expert_ranges.comp");
         return;
     }
     out->exact = false;
-    sbp_vulkan_add_text(text, is_sum ? "expert_gemm_dw.comp" : "expert_gemm.comp");
+    add_text(text, is_sum ? "expert_gemm_dw.comp" : "expert_gemm.comp");
 }
 
 static void make_gemm(sbp_text *text, const sbp_command *command, const sbp_dtype *dtypes,
@@ -115,8 +118,8 @@ static void make_gemm(sbp_text *text, const sbp_command *command, const sbp_dtyp
     out->bf16 = dtypes[SBP_GEMM_A] == SBP_BF16;
     sbp_text_add(text, "#define TA %d\n#define TB %d\n#define TILE %d\n#define MATRIX_DEPTH %d\n",
                  command->u.gemm.ta, command->u.gemm.tb, sbp_vulkan_gemm_side(gemm), SBP_VULKAN_GEMM_DEPTH);
-    sbp_vulkan_add_text(text, "gemm.glsl");
-    sbp_vulkan_add_text(text, files[gemm]);
+    add_text(text, "gemm.glsl");
+    add_text(text, files[gemm]);
 }
 
 sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
@@ -136,18 +139,18 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
                    command->kind == SBP_CMD_SSD_BWD;
     sbp_vulkan_gemm gemm = (sbp_vulkan_gemm)key->variant;
     out->matrix = command->kind == SBP_CMD_GEMM && sbp_vulkan_gemm_is_matrix(gemm);
-    sbp_vulkan_add_prelude(&text, real_f64 || (!no64 && any_f64(dtypes, command->view_count)), real_f64,
-                           rowmath, out->matrix);
+    add_prelude(&text, real_f64 || (!no64 && any_f64(dtypes, command->view_count)), real_f64, rowmath,
+                out->matrix);
     if (dtypes[0] != SBP_DTYPE_COUNT)
         sbp_text_add(&text, "#define BYTES %d\n", (int)sbp_dtype_bytes(dtypes[0]));
     sbp_gpu_define_operands(&text, program, command, dtypes, define_operand);
     switch (command->kind) {
     case SBP_CMD_FILL:
-        sbp_vulkan_add_text(&text, "fill.comp");
+        add_text(&text, "fill.comp");
         break;
     case SBP_CMD_COPY:
     case SBP_CMD_COLLECTIVE:
-        sbp_vulkan_add_text(&text, "copy.comp");
+        add_text(&text, "copy.comp");
         break;
     case SBP_CMD_GEMM:
         make_gemm(&text, command, dtypes, gemm, out);
@@ -155,17 +158,16 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
     case SBP_CMD_GATHER:
         if (dtypes[SBP_GATHER_DST] == dtypes[SBP_GATHER_TABLE])
             sbp_text_add(&text, "#define SAME\n");
-        sbp_vulkan_add_text(&text, "gather.comp");
+        add_text(&text, "gather.comp");
         break;
     case SBP_CMD_SCATTER_ADD:
-        sbp_vulkan_add_text(&text, "sums.glsl");
-        sbp_vulkan_add_text(&text, "scatter_add.comp");
+        add_text(&text, "sums.glsl");
+        add_text(&text, "scatter_add.comp");
         break;
     case SBP_CMD_CONV_ROWS:
     case SBP_CMD_CONV_ROWS_BWD:
-        sbp_vulkan_add_text(&text, "conv.glsl");
-        sbp_vulkan_add_text(&text,
-                            command->kind == SBP_CMD_CONV_ROWS ? "conv_rows.comp" : "conv_rows_bwd.comp");
+        add_text(&text, "conv.glsl");
+        add_text(&text, command->kind == SBP_CMD_CONV_ROWS ? "conv_rows.comp" : "conv_rows_bwd.comp");
         break;
     case SBP_CMD_DELTA_RULE:
     case SBP_CMD_DELTA_RULE_BWD:
@@ -174,10 +176,10 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
         make_delta(&text, command, key->step);
         break;
     case SBP_CMD_ROUTE:
-        sbp_vulkan_add_text(&text, "route.comp");
+        add_text(&text, "route.comp");
         break;
     case SBP_CMD_EXPERT_ORDER:
-        sbp_vulkan_add_text(&text, "expert_order.comp");
+        add_text(&text, "expert_order.comp");
         break;
     case SBP_CMD_EXPERT_GEMM:
     case SBP_CMD_EXPERT_GEMM_DW:
@@ -185,8 +187,8 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
         break;
     case SBP_CMD_COLSUM:
         sbp_text_add(&text, "#define COLUMNS %du\n", SBP_VULKAN_COLSUM_COLUMNS);
-        sbp_vulkan_add_text(&text, "sums.glsl");
-        sbp_vulkan_add_text(&text, "colsum.comp");
+        add_text(&text, "sums.glsl");
+        add_text(&text, "colsum.comp");
         break;
     case SBP_CMD_REDUCE:
         sbp_text_add(&text, "#define OP %d\n#define GROUP group_%s\n", (int)command->u.reduce.op,
@@ -194,12 +196,12 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
         if (no64) {
             sbp_text_add(&text, "%s%s", key->step > 0 ? "#define END\n" : "",
                          dtypes[SBP_REDUCE_SRC] == SBP_F64 ? "#define FROM_F64\n" : "");
-            sbp_vulkan_add_text(&text, "pairs.glsl");
-            sbp_vulkan_add_text(&text, "reduce_pairs.comp");
+            add_text(&text, "pairs.glsl");
+            add_text(&text, "reduce_pairs.comp");
             break;
         }
-        sbp_vulkan_add_text(&text, "group.glsl");
-        sbp_vulkan_add_text(&text, key->step > 0 ? "reduce_end.comp" : "reduce.comp");
+        add_text(&text, "group.glsl");
+        add_text(&text, key->step > 0 ? "reduce_end.comp" : "reduce.comp");
         break;
     case SBP_CMD_ATTN_FWD:
         make_attention(&text, command, "attn_fwd.comp");

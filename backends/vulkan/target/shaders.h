@@ -29,12 +29,6 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
                                   const sbp_command *command, const sbp_dtype *dtypes, const sbp_gpu_key *key,
                                   sbp_vulkan_shader *out) SBP_CHECKED;
 
-/* Appends a file of shaders/. */
-void sbp_vulkan_add_text(sbp_text *out, const char *name);
-/* Begins a module: version, definitions, rowmath.h and the extensions of cooperative matrices when wanted,
- * prelude. */
-void sbp_vulkan_add_prelude(sbp_text *out, bool use_f64, bool real_f64, bool rowmath, bool matrix);
-
 /* GLSL to SPIR-V, by one compiler kept for many shaders. */
 typedef struct sbp_vulkan_compiler sbp_vulkan_compiler;
 /* NULL when memory runs out. */

@@ -56,7 +56,7 @@ static bool has_experts(const exp_model *m) {
     return false;
 }
 
-sbp_status sbp_exp_read_model(exp_job *job) {
+static sbp_status read_model(exp_job *job) {
     exp_model *m = &job->model;
     bool known;
     const char *type = "";
@@ -149,7 +149,7 @@ static sbp_status put_tokens(exp_job *job) {
 
 /* ---- the file ----------------------------------------------------------------------------------------- */
 
-sbp_status sbp_exp_write_file(exp_job *job, sbp_export_report *report) {
+static sbp_status write_file(exp_job *job, sbp_export_report *report) {
     sbp_gguf_tensor *specs = SBP_NEW_ARRAY(job->model.arena, sbp_gguf_tensor, job->count);
     sbp_gguf_writer *writer;
     for (int32_t i = 0; i < job->count; i++)
@@ -189,7 +189,7 @@ static sbp_status export_directory(exp_job *job, sbp_export_report *report) {
     SBP_TRY(sbp_exp_put_architecture(&job->model, &job->keys));
     put_versions(job);
     SBP_TRY(put_tokens(job));
-    return sbp_exp_write_file(job, report);
+    return write_file(job, report);
 }
 
 /* ---- of a GGUF file ----------------------------------------------------------------------------------- */
@@ -214,7 +214,7 @@ static sbp_status export_gguf(exp_job *job, sbp_export_report *report) {
         sbp_gguf_put_value(&job->keys, sbp_gguf_at(gguf, i));
     sbp_gguf_keys_remove(&job->keys, "general.alignment");
     put_versions(job);
-    return sbp_exp_write_file(job, report);
+    return write_file(job, report);
 }
 
 /* ---- adapters ----------------------------------------------------------------------------------------- */
@@ -234,7 +234,7 @@ static sbp_status find_base(exp_job *job, const exp_adapter *adapter, const char
 static sbp_status export_adapter(exp_job *job, exp_adapter *adapter, sbp_export_report *report) {
     exp_meta_request meta = {.directory = job->request->source, .of_adapter = true};
     report->adapter = true;
-    SBP_TRY(sbp_exp_read_model(job));
+    SBP_TRY(read_model(job));
     SBP_TRY(sbp_exp_list_adapter(job, adapter, &meta.parameters));
     sbp_gguf_keys listed = job->keys;
     sbp_gguf_keys_init(&job->keys, job->model.arena);
@@ -244,7 +244,7 @@ static sbp_status export_adapter(exp_job *job, exp_adapter *adapter, sbp_export_
     for (int32_t i = 0; i < listed.count; i++)
         sbp_gguf_keys_copy(&job->keys, &listed.keys[i]);
     sbp_gguf_put_u32(&job->keys, "general.quantization_version", QUANTIZATION_VERSION);
-    return sbp_exp_write_file(job, report);
+    return write_file(job, report);
 }
 
 /* ---- all of it ---------------------------------------------------------------------------------------- */
@@ -254,7 +254,7 @@ static sbp_status export_model(exp_job *job, sbp_export_report *report) {
         SBP_TRY(open_weights(job));
         return export_gguf(job, report);
     }
-    SBP_TRY(sbp_exp_read_model(job));
+    SBP_TRY(read_model(job));
     SBP_TRY(open_weights(job));
     return export_directory(job, report);
 }

@@ -74,7 +74,6 @@ typedef struct exp_job {
     double *parameters; /* of an adapter */
 } exp_job;
 
-sbp_status sbp_exp_read_model(exp_job *job) SBP_CHECKED;
 exp_tensor *sbp_exp_add_tensor(exp_job *job, const char *name);
 /* What a tensor is written as where `type` is wished for. */
 sbp_gguf_tensor_type sbp_exp_type_of(sbp_gguf_tensor_type type, const char *name, int32_t rank,
@@ -82,7 +81,6 @@ sbp_gguf_tensor_type sbp_exp_type_of(sbp_gguf_tensor_type type, const char *name
 /* All tensors of the model, in the file's order; of a GGUF file those that it has. */
 sbp_status sbp_exp_list_tensors(exp_job *job) SBP_CHECKED;
 sbp_status sbp_exp_list_of_gguf(exp_job *job) SBP_CHECKED;
-sbp_status sbp_exp_write_file(exp_job *job, sbp_export_report *report) SBP_CHECKED;
 
 /* ---- adapters ----------------------------------------------------------------------------------------- */
 

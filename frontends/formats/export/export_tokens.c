@@ -20,8 +20,10 @@ static const struct {
 #include "frontends/formats/export/pre_tokenizers.def"
 };
 
-sbp_status sbp_exp_find_pre(sbp_arena *arena, sbp_diag *diag, const sbp_tokenizer *tokenizer, char hash[65],
-                            const char **out) {
+/* The name that llama.cpp has for what cuts texts into words: by the ids of its check text. NULL: it knows
+ * none; hash: 65 bytes, of the ids. */
+static sbp_status find_pre(sbp_arena *arena, sbp_diag *diag, const sbp_tokenizer *tokenizer, char hash[65],
+                           const char **out) {
     sbp_encoding ids;
     SBP_TRY(sbp_tokenizer_encode(tokenizer, arena, diag, check_text, sizeof check_text - 1,
                                  SBP_ADD_SPECIAL_TOKENS, &ids));
@@ -61,7 +63,7 @@ static sbp_status put_pre(const maker *m) {
     const char *name = m->request->pre;
     char hash[65];
     if (!name)
-        SBP_TRY(sbp_exp_find_pre(m->arena, m->diag, m->tokenizer, hash, &name));
+        SBP_TRY(find_pre(m->arena, m->diag, m->tokenizer, hash, &name));
     if (!name)
         return sbp_fail(
             m->diag, SBP_INPUT,

@@ -42,9 +42,4 @@ typedef struct exp_special_request {
 sbp_status sbp_exp_put_special(sbp_arena *arena, sbp_diag *diag, const exp_special_request *request,
                                sbp_gguf_keys *keys) SBP_CHECKED;
 
-/* The name that llama.cpp has for what cuts texts into words: by the ids of its check text. NULL: it knows
- * none; hash: 65 bytes, of the ids. */
-sbp_status sbp_exp_find_pre(sbp_arena *arena, sbp_diag *diag, const sbp_tokenizer *tokenizer, char hash[65],
-                            const char **out) SBP_CHECKED;
-
 #endif

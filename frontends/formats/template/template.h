@@ -25,7 +25,6 @@ typedef struct sbp_template sbp_template;
 /* `name` is for messages. The text, UTF-8, is copied. Needs no guard. */
 sbp_status sbp_template_parse(sbp_arena *arena, sbp_diag *diag, const char *name, const char *text,
                               size_t length, const sbp_template **out) SBP_CHECKED;
-const char *sbp_template_name(const sbp_template *template);
 /* Whether there is a {% generation %} block in it. */
 bool sbp_template_has_marks(const sbp_template *template);
 

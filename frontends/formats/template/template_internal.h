@@ -328,10 +328,8 @@ void sbp_tpl_args_add(tpl_eval *e, tpl_args *args, tpl_value value);
 void sbp_tpl_args_name(tpl_eval *e, tpl_args *args, tpl_text name, tpl_value value);
 
 /* template_render.c */
-sbp_status sbp_tpl_run(tpl_eval *e, const tpl_node *body) SBP_CHECKED;
 sbp_status sbp_tpl_call_macro(tpl_eval *e, const tpl_macro *macro, tpl_args *args,
                               tpl_value *out) SBP_CHECKED;
-void sbp_tpl_set(tpl_eval *e, int32_t symbol, tpl_value value);
 
 /* template_value.c */
 tpl_value sbp_tpl_none(void);

@@ -9,7 +9,7 @@ const sbp_template_limits sbp_template_default_limits = {
 
 /* ---- scopes ---------------------------------------------------------------------------------------- */
 
-void sbp_tpl_set(tpl_eval *e, int32_t symbol, tpl_value value) {
+static void set_symbol(tpl_eval *e, int32_t symbol, tpl_value value) {
     tpl_scope *scope = e->scope;
     for (int32_t i = 0; i < scope->count; i++)
         if (scope->bindings[i].symbol == symbol) {
@@ -25,11 +25,13 @@ static tpl_scope *open_scope(tpl_eval *e, tpl_scope *outer) {
     return scope;
 }
 
+static sbp_status run(tpl_eval *e, const tpl_node *body);
+
 /* A body in a scope of its own. */
 static sbp_status run_inner(tpl_eval *e, const tpl_node *body) {
     tpl_scope *outer = e->scope;
     e->scope = open_scope(e, outer);
-    SBP_TRY(sbp_tpl_run(e, body));
+    SBP_TRY(run(e, body));
     e->scope = outer;
     return SBP_OK;
 }
@@ -62,7 +64,7 @@ static sbp_status unpack(tpl_eval *e, const tpl_node *target, const tpl_value *v
 static sbp_status assign(tpl_eval *e, const tpl_node *target, const tpl_value *value) {
     e->at = target;
     if (target->kind == TPL_NAME) {
-        sbp_tpl_set(e, target->symbol, *value);
+        set_symbol(e, target->symbol, *value);
         return SBP_OK;
     }
     if (target->kind == TPL_TUPLE_OF)
@@ -118,9 +120,9 @@ static sbp_status run_items(tpl_eval *e, const tpl_node *node, const tpl_value *
         inner->count = 0;
         e->scope = inner;
         if (symbol >= 0)
-            sbp_tpl_set(e, symbol, (tpl_value){.kind = TPL_LOOP, .loop = loop});
+            set_symbol(e, symbol, (tpl_value){.kind = TPL_LOOP, .loop = loop});
         SBP_TRY(assign(e, node->a, &items[loop->at]));
-        SBP_TRY(sbp_tpl_run(e, node->items));
+        SBP_TRY(run(e, node->items));
         bool leave = e->control == TPL_LEAVE;
         e->control = TPL_GO_ON;
         if (leave)
@@ -171,7 +173,7 @@ static sbp_status bind_other_names(tpl_eval *e, const tpl_macro *macro, const tp
 static void set_word(tpl_eval *e, const char *word, tpl_value value) {
     for (int32_t i = 0; i < e->template->symbol_count; i++)
         if (strcmp(e->template->symbols[i], word) == 0)
-            sbp_tpl_set(e, i, value);
+            set_symbol(e, i, value);
 }
 
 /* What is left of the arguments, as the names that a body may ask for. */
@@ -209,7 +211,7 @@ static sbp_status bind_parameter(tpl_eval *e, const tpl_node *word, const tpl_ar
         SBP_TRY(sbp_tpl_eval(e, word->a, &value));
     else if (value.kind == TPL_MISSING)
         value = sbp_tpl_undefined(e, "parameter '%.*s' was not provided", (int)word->name_length, word->name);
-    sbp_tpl_set(e, word->symbol, value);
+    set_symbol(e, word->symbol, value);
     return SBP_OK;
 }
 
@@ -227,7 +229,7 @@ sbp_status sbp_tpl_call_macro(tpl_eval *e, const tpl_macro *macro, tpl_args *arg
     SBP_TRY(bind_rest(e, macro, args, taken, used));
     sbp_text_init(&text, e->arena);
     e->out = &text;
-    SBP_TRY(sbp_tpl_run(e, macro->node->items));
+    SBP_TRY(run(e, macro->node->items));
     e->out = outer_out;
     e->scope = outer;
     e->depth--;
@@ -294,10 +296,10 @@ static sbp_status run_if(tpl_eval *e, const tpl_node *node) {
         tpl_value holds;
         SBP_TRY(sbp_tpl_eval(e, node->a, &holds));
         if (sbp_tpl_truth(&holds))
-            return sbp_tpl_run(e, node->items);
+            return run(e, node->items);
         bool is_elif = node->other && node->other->kind == TPL_IF && !node->other->next;
         if (!is_elif)
-            return sbp_tpl_run(e, node->other);
+            return run(e, node->other);
         node = node->other;
     }
 }
@@ -324,7 +326,7 @@ static sbp_status run_with(tpl_eval *e, const tpl_node *node) {
         e->scope = outer;
     }
     e->scope = inner;
-    SBP_TRY(sbp_tpl_run(e, node->items));
+    SBP_TRY(run(e, node->items));
     e->scope = outer;
     return SBP_OK;
 }
@@ -364,7 +366,7 @@ static sbp_status run_statement(tpl_eval *e, const tpl_node *node) {
     }
 }
 
-sbp_status sbp_tpl_run(tpl_eval *e, const tpl_node *body) {
+static sbp_status run(tpl_eval *e, const tpl_node *body) {
     SBP_TRY(sbp_tpl_deeper(e));
     for (; body && e->control == TPL_GO_ON; body = body->next) {
         e->at = body;
@@ -412,10 +414,6 @@ sbp_status sbp_template_parse(sbp_arena *arena, sbp_diag *diag, const char *name
     return sbp_guard(arena, diag, parse_body, &job);
 }
 
-const char *sbp_template_name(const sbp_template *template) {
-    return template->name;
-}
-
 bool sbp_template_has_marks(const sbp_template *template) {
     return template->has_marks;
 }
@@ -435,7 +433,7 @@ static sbp_status set_variables(tpl_eval *e, const sbp_template_call *call) {
             value = v->text ? sbp_tpl_literal(v->text) : sbp_tpl_bool(v->boolean);
         if (value.kind == TPL_STRING && !sbp_tpl_valid_utf8(value.string))
             return sbp_tpl_fail(e, "the value of '%s' is not UTF-8", v->name);
-        sbp_tpl_set(e, symbol, value);
+        set_symbol(e, symbol, value);
     }
     return SBP_OK;
 }
@@ -465,7 +463,7 @@ static sbp_status render_body(void *user) {
     e->scope = open_scope(e, NULL);
     SBP_TRY(set_variables(e, job->call));
     e->scope = open_scope(e, e->scope);
-    return sbp_tpl_run(e, e->template->body);
+    return run(e, e->template->body);
 }
 
 static sbp_status copy_body(void *user) {

@@ -276,17 +276,17 @@ static void cut_token(tok_conversion *c, int64_t id, double score, cuts *out) {
         qsort(out->list + first, (size_t)(out->count - first), sizeof(cut), by_ids);
 }
 
-int32_t sbp_convert_type(const tok_conversion *c, int64_t id) {
+static int32_t type_of(const tok_conversion *c, int64_t id) {
     return c->types ? c->types[id] : TOK_TYPE_NORMAL;
 }
 
 sbp_status sbp_convert_merges(tok_conversion *c, const double *scores) {
     int64_t first = 0; /* the best token that is not user-defined has score 0, too */
-    while (first < c->count && sbp_convert_type(c, first) != TOK_TYPE_NORMAL)
+    while (first < c->count && type_of(c, first) != TOK_TYPE_NORMAL)
         first++;
     cuts all = {0};
     for (int64_t id = 0; id < c->count; id++) {
-        double score = sbp_convert_type(c, id) == TOK_TYPE_USER ? 0 : (double)(first - id);
+        double score = type_of(c, id) == TOK_TYPE_USER ? 0 : (double)(first - id);
         if (scores)
             score = scores[id];
         if (score != score)

@@ -34,7 +34,6 @@ typedef struct tok_conversion {
 void sbp_convert_start(tok_conversion *c, int64_t count);
 sbp_status sbp_convert_token(tok_conversion *c, int64_t id, sbp_gguf_string given,
                              bool spaces_to_blocks) SBP_CHECKED;
-int32_t sbp_convert_type(const tok_conversion *c, int64_t id);
 
 /* Parts of the text, in this order; a name of c->w before each is what the format has there. This one writes
  * the spelling of a token. */

@@ -22,10 +22,6 @@ static void add_u64(sbp_text *out, uint64_t value) {
     add_u32(out, (uint32_t)(value >> 32));
 }
 
-void sbp_gguf_add_u32(sbp_text *array, uint32_t value) {
-    add_u32(array, value);
-}
-
 void sbp_gguf_add_i32(sbp_text *array, int32_t value) {
     add_u32(array, (uint32_t)value);
 }
@@ -48,11 +44,6 @@ void sbp_gguf_add_string(sbp_text *array, const char *data, int64_t length) {
 void sbp_gguf_keys_init(sbp_gguf_keys *keys, sbp_arena *arena) {
     *keys = (sbp_gguf_keys){.arena = arena};
     sbp_map_init(&keys->by_key, arena);
-}
-
-bool sbp_gguf_keys_have(const sbp_gguf_keys *keys, const char *key) {
-    int32_t at = sbp_map_get(&keys->by_key, key);
-    return at >= 0 && keys->keys[at].key;
 }
 
 void sbp_gguf_keys_remove(sbp_gguf_keys *keys, const char *key) {
@@ -193,7 +184,7 @@ int64_t sbp_gguf_tensor_elems(const sbp_gguf_tensor *tensor) {
     return elems;
 }
 
-int64_t sbp_gguf_tensor_bytes(const sbp_gguf_tensor *tensor) {
+static int64_t tensor_bytes(const sbp_gguf_tensor *tensor) {
     return sbp_gguf_tensor_elems(tensor) / sbp_gguf_block_elems(tensor->type) *
            sbp_gguf_block_bytes(tensor->type);
 }
@@ -229,7 +220,7 @@ static void write_keys(sbp_text *head, const sbp_gguf_keys *keys, int32_t tensor
 static void begin_tensor(sbp_gguf_writer *w) {
     if (w->next == w->count)
         return;
-    w->left = sbp_gguf_tensor_bytes(&w->tensors[w->next]);
+    w->left = tensor_bytes(&w->tensors[w->next]);
     w->padding = sbp_round_up(w->left, ALIGNMENT) - w->left;
 }
 
@@ -244,7 +235,7 @@ sbp_status sbp_gguf_writer_create(sbp_arena *arena, sbp_diag *diag, const char *
     int64_t offset = 0;
     for (int32_t i = 0; i < count; i++) {
         write_entry(&head, &tensors[i], offset);
-        offset += sbp_round_up(sbp_gguf_tensor_bytes(&tensors[i]), ALIGNMENT);
+        offset += sbp_round_up(tensor_bytes(&tensors[i]), ALIGNMENT);
     }
     while (head.length % ALIGNMENT != 0)
         sbp_text_add_n(&head, "\0", 1);

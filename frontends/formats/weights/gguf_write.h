@@ -24,7 +24,6 @@ typedef struct sbp_gguf_keys {
 } sbp_gguf_keys;
 
 void sbp_gguf_keys_init(sbp_gguf_keys *keys, sbp_arena *arena);
-bool sbp_gguf_keys_have(const sbp_gguf_keys *keys, const char *key);
 /* A key of another list. */
 void sbp_gguf_keys_copy(sbp_gguf_keys *keys, const sbp_gguf_entry *from);
 /* Takes a key away, if it is there. */
@@ -39,7 +38,6 @@ void sbp_gguf_put_string(sbp_gguf_keys *keys, const char *key, const char *value
 void sbp_gguf_put_bytes(sbp_gguf_keys *keys, const char *key, const char *data, int64_t length);
 /* Arrays: begun by their type and count, filled by as many items of that type. */
 sbp_text *sbp_gguf_put_array(sbp_gguf_keys *keys, const char *key, sbp_gguf_type type, int64_t count);
-void sbp_gguf_add_u32(sbp_text *array, uint32_t value);
 void sbp_gguf_add_i32(sbp_text *array, int32_t value);
 void sbp_gguf_add_f32(sbp_text *array, float value);
 void sbp_gguf_add_bool(sbp_text *array, bool value);
@@ -77,7 +75,6 @@ typedef struct sbp_gguf_tensor {
 } sbp_gguf_tensor;
 
 int64_t sbp_gguf_tensor_elems(const sbp_gguf_tensor *tensor);
-int64_t sbp_gguf_tensor_bytes(const sbp_gguf_tensor *tensor);
 
 typedef struct sbp_gguf_writer sbp_gguf_writer;
 

@@ -31,7 +31,7 @@ static const sbp_wire_field fields[] = {
 #undef FIELD
 };
 
-bool sbp_onnx_is_binary(const char *path) {
+static bool is_binary(const char *path) {
     size_t length = strlen(path);
     return length > 5 && strcmp(path + length - 5, ".onnx") == 0;
 }
@@ -41,7 +41,7 @@ sbp_status sbp_onnx_file_read(sbp_arena *arena, sbp_diag *diag, const char *path
         .fields = fields, .count = SBP_COUNT(fields), .messages = messages};
     const char *data;
     size_t bytes;
-    if (!sbp_onnx_is_binary(path))
+    if (!is_binary(path))
         return sbp_json_read(arena, diag, path, SBP_JSON_COMMENTS, out);
     SBP_TRY(sbp_file_read(arena, diag, path, &data, &bytes));
     return sbp_wire_parse(arena, diag, path, data, bytes, &schema, MODEL, out);

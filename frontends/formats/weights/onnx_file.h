@@ -7,7 +7,6 @@
 #include "ir/base/json.h"
 
 /* By the name of the file: "*.onnx" is wire format. */
-bool sbp_onnx_is_binary(const char *path);
 sbp_status sbp_onnx_file_read(sbp_arena *arena, sbp_diag *diag, const char *path,
                               const sbp_json **out) SBP_CHECKED;
 

@@ -19,8 +19,15 @@ void sbp_rows_expert_order(sbp_row_rules *rules) {
     sbp_rows_add(rules, SBP_ROWS_EXACT, SBP_EXPERT_ORDER_BOUNDS, -1, 1);
 }
 
+static sbp_status check_i32(const sbp_subject *s, int32_t k) {
+    if (sbp_subject_dtype(s, k) == SBP_I32)
+        return SBP_OK;
+    return SBP_SUBJECT_FAIL(s, "c20", "%s is %s, not i32", s->operands[k].name,
+                            sbp_dtype_name(sbp_subject_dtype(s, k)));
+}
+
 sbp_status sbp_check_expert_order(const sbp_subject *s) {
-    SBP_TRY(sbp_experts_check_i32(s, SBP_EXPERT_ORDER_INDEX));
+    SBP_TRY(check_i32(s, SBP_EXPERT_ORDER_INDEX));
     SBP_TRY(sbp_check_same_cols(s, SBP_EXPERT_ORDER_PAIRS, SBP_EXPERT_ORDER_INDEX));
     return sbp_experts_check(s, SBP_EXPERT_ORDER_PAIRS, SBP_EXPERT_ORDER_BOUNDS);
 }
@@ -32,16 +39,9 @@ SBP_RULE_WORK_MEMORY(expert_order)
 
 /* ---- shared with expert_gemm, expert_gemm_dw -------------------------------------------------------- */
 
-sbp_status sbp_experts_check_i32(const sbp_subject *s, int32_t k) {
-    if (sbp_subject_dtype(s, k) == SBP_I32)
-        return SBP_OK;
-    return SBP_SUBJECT_FAIL(s, "c20", "%s is %s, not i32", s->operands[k].name,
-                            sbp_dtype_name(sbp_subject_dtype(s, k)));
-}
-
 sbp_status sbp_experts_check(const sbp_subject *s, int32_t pairs, int32_t bounds) {
-    SBP_TRY(sbp_experts_check_i32(s, pairs));
-    SBP_TRY(sbp_experts_check_i32(s, bounds));
+    SBP_TRY(check_i32(s, pairs));
+    SBP_TRY(check_i32(s, bounds));
     if (sbp_subject_cols(s, bounds) < 2)
         return SBP_SUBJECT_FAIL(s, "c19", "%s has %lld columns; one more than experts expected",
                                 s->operands[bounds].name, (long long)sbp_subject_cols(s, bounds));

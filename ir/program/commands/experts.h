@@ -4,7 +4,6 @@
 
 #include "ir/program/program_check.h"
 
-sbp_status sbp_experts_check_i32(const sbp_subject *s, int32_t operand) SBP_CHECKED;
 /* Types of pairs and bounds, and that there are experts. */
 sbp_status sbp_experts_check(const sbp_subject *s, int32_t pairs, int32_t bounds) SBP_CHECKED;
 /* That rows of an operand can be cut into the slots of pairs. */

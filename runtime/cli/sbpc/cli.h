@@ -66,8 +66,6 @@ sbp_status sbp_cli_scale(sbp_arena *arena, sbp_diag *diag, const char *model, co
 sbp_status sbp_cli_read_lora(const sbp_compilation *c, bool adapter,
                              const sbp_lora_options **out) SBP_CHECKED;
 
-/* What --arch says, else what the device that was chosen has; NULL: neither. */
-const char *sbp_cli_arch(const sbp_compilation *c);
 /* Throughput as --throughput says, in place of the target's. */
 sbp_status sbp_cli_choose_throughput(sbp_compilation *c) SBP_CHECKED;
 /* What a plan was planned with, as an object, and back; NULL leaves all as it is. */

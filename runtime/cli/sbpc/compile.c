@@ -37,7 +37,8 @@ static sbp_status choose_profile(sbp_compilation *c, const char *name) {
     return SBP_OK;
 }
 
-const char *sbp_cli_arch(const sbp_compilation *c) {
+/* What --arch says, else what the device that was chosen has; NULL: neither. */
+static const char *arch_of(const sbp_compilation *c) {
     if (sbp_options_given(c->options, SBP_OPT_ARCH))
         return sbp_options_text(c->options, SBP_OPT_ARCH);
     return c->choice.arch[0] ? c->choice.arch : NULL;
@@ -60,7 +61,7 @@ static sbp_status choose_target(sbp_compilation *c) {
         return sbp_fail(c->diag, SBP_USAGE, "--backend %s: this build has no %s backend%s%s%s", name, name,
                         *without ? " (" : "", without, *without ? ")" : "");
     }
-    return c->target->describe(sbp_cli_arch(c), c->diag, &c->pipeline.target);
+    return c->target->describe(arch_of(c), c->diag, &c->pipeline.target);
 }
 
 static sbp_status choose_types(sbp_compilation *c) {

@@ -439,7 +439,7 @@ static void make_cells(sbp_fit *f) {
                         (sbp_fit_cell){.model = m, .card = c, .place = k, .kind = f->kinds[k], .length = n};
 }
 
-void sbp_cli_fit_help(sbp_arena *arena, const char *topic) {
+static void print_help(sbp_arena *arena, const char *topic) {
     sbp_text text;
     sbp_text_init(&text, arena);
     if (!topic || !sbp_options_is_topic(SBP_PHASE_FIT | SBP_PHASE_COMPILE, topic))
@@ -493,7 +493,7 @@ sbp_status sbp_cli_fit(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) 
     if (sbp_options_on(options, SBP_OPT_QUIET))
         sbp_diag_set_quiet(diag);
     if (sbp_options_on(options, SBP_OPT_HELP)) {
-        sbp_cli_fit_help(arena, count > 0 ? sbp_options_arg(options, count - 1) : NULL);
+        print_help(arena, count > 0 ? sbp_options_arg(options, count - 1) : NULL);
         return SBP_OK;
     }
     if (sbp_options_list_count(options, SBP_OPT_CARDS) == 1 &&

@@ -37,7 +37,7 @@ static const int64_t least_held = (int64_t)1 << 27, most_held = (int64_t)1 << 32
 static const size_t most_packed_row = (size_t)1 << 28;
 enum { HELD_PER_BYTE = 1 << 10, MADE_PER_BYTE = 1 << 16 };
 
-int64_t sbp_source_most_held(const sbp_source *s) {
+static int64_t most_held_of(const sbp_source *s) {
     int64_t room = (most_held - least_held) / HELD_PER_BYTE;
     return s->size < room ? least_held + s->size * HELD_PER_BYTE : most_held;
 }
@@ -58,7 +58,7 @@ static sbp_status too_large(const sbp_source *s, sbp_diag *diag, const char *wha
 }
 
 sbp_status sbp_source_hold(sbp_source *s, sbp_diag *diag, int64_t bytes) {
-    int64_t most = sbp_source_most_held(s);
+    int64_t most = most_held_of(s);
     if (bytes > 0 && bytes > most - s->held)
         return too_large(s, diag, "its pages and buffers take", most);
     s->held += bytes;
@@ -84,7 +84,7 @@ sbp_row_budget sbp_row_budget_begin(sbp_source *source, sbp_arena *arena) {
 }
 
 sbp_status sbp_row_budget_take(sbp_row_budget *b, sbp_diag *diag, int64_t items, int64_t bytes) {
-    int64_t row = sbp_source_most_held(b->source), file = sbp_source_most_made(b->source);
+    int64_t row = most_held_of(b->source), file = sbp_source_most_made(b->source);
     int64_t more = items * (int64_t)sizeof(sbp_json) + bytes;
     int64_t taken = (int64_t)(sbp_arena_bytes(b->arena) - b->before);
     taken = taken < b->made ? b->made : taken;

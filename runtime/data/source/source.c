@@ -241,10 +241,6 @@ double sbp_source_share(const sbp_source *s) {
     return at > 0 ? (double)at / (double)s->size : 0;
 }
 
-const char *sbp_source_format(const sbp_source *s) {
-    return s->format->name;
-}
-
 /* ---- records ---------------------------------------------------------------------------------------- */
 
 typedef struct read_job {

@@ -56,8 +56,6 @@ void sbp_source_set_interrupt(sbp_source *source, bool (*interrupted)(void));
 void sbp_source_select(sbp_source *source, bool (*wanted)(void *user, const char *name), void *user);
 /* Whether trees stay when the source is closed: those of CSV, Parquet and Arrow have names from it. */
 bool sbp_source_names_stay(const sbp_source *source);
-/* "JSON lines", "Parquet" ...; for messages. */
-const char *sbp_source_format(const sbp_source *source);
 /* Share of the file that was read, 0 to 1; 0 where it is not known. */
 double sbp_source_share(const sbp_source *source);
 /* The next record, in the arena; *end: there is none. Needs no guard. */

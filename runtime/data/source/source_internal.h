@@ -54,7 +54,6 @@ sbp_status sbp_source_damaged(const sbp_source *source, sbp_diag *diag, const ch
 
 /* What a file may become, so that few bytes cannot stand for all the memory there is: a row, or all pages and
  * buffers that are held at a time; all rows together. */
-int64_t sbp_source_most_held(const sbp_source *source);
 int64_t sbp_source_most_made(const sbp_source *source);
 /* Notes that `bytes` more (or fewer) are held. SBP_INPUT: they are more than a file of this size may need. */
 sbp_status sbp_source_hold(sbp_source *source, sbp_diag *diag, int64_t bytes) SBP_CHECKED;

@@ -23,7 +23,7 @@ static uint64_t varint(sbp_thrift *r) {
     return 0;
 }
 
-int64_t sbp_thrift_int(sbp_thrift *r) {
+static int64_t read_int(sbp_thrift *r) {
     uint64_t n = varint(r);
     return (int64_t)(n >> 1) ^ -(int64_t)(n & 1);
 }
@@ -33,7 +33,7 @@ bool sbp_thrift_field(sbp_thrift *r, sbp_thrift_field_head *field) {
     if (r->failed || head == 0)
         return false;
     field->type = head & 15;
-    field->id = head >> 4 ? field->id + (head >> 4) : (int)(int16_t)sbp_thrift_int(r);
+    field->id = head >> 4 ? field->id + (head >> 4) : (int)(int16_t)read_int(r);
     return !r->failed;
 }
 
@@ -128,7 +128,7 @@ void sbp_thrift_skip(sbp_thrift *r, int type) {
 
 void sbp_thrift_take(sbp_thrift *r, const sbp_thrift_field_head *field, int type, int64_t *out) {
     if (field->type == type)
-        *out = sbp_thrift_int(r);
+        *out = read_int(r);
     else
         sbp_thrift_skip(r, field->type);
 }

@@ -36,7 +36,6 @@ typedef struct sbp_thrift_field_head {
 } sbp_thrift_field_head;
 
 bool sbp_thrift_field(sbp_thrift *reader, sbp_thrift_field_head *field);
-int64_t sbp_thrift_int(sbp_thrift *reader);
 /* The value of a field that should be a whole number of this type (I32, I64); of another type it is skipped,
  * as if it were not there, and *out stays: what readers do that Thrift generates. */
 void sbp_thrift_take(sbp_thrift *reader, const sbp_thrift_field_head *field, int type, int64_t *out);
