@@ -1,5 +1,6 @@
 /* oracle_samples.c: what the loops of all commands share: reading operands, which elements are compared, and
  * what is kept of it. */
+#include "ir/base/census.h"
 #include "runtime/run/oracle_internal.h"
 
 #include <math.h>
@@ -63,6 +64,7 @@ sbp_status sbp_oracle_submit(oracle_job *job) {
 
 oracle_runs sbp_oracle_choose(int64_t count, int64_t each, int64_t align) {
     oracle_runs runs = {0};
+    SBP_CROSS_EITHER(count > 3 * each, run_sample_some, run_sample_all);
     if (count <= 3 * each) {
         runs.count[0] = count;
         runs.runs = count > 0;

@@ -19,6 +19,7 @@ static sbp_status write_halves(const target *t, int64_t first, int64_t count, sb
     enum { PART = 4096 };
     uint16_t high[PART];
     int16_t low[PART];
+    SBP_CROSS_EITHER(count > PART, run_halves_pieces, run_halves_piece);
     for (int64_t at = 0; at < count; at += PART) {
         int64_t n = count - at < PART ? count - at : PART;
         for (int64_t k = 0; k < n; k++)

@@ -1,5 +1,6 @@
 /* shadow.c: two sets of weights for one place. */
 #include "runtime/train/shadow.h"
+#include "ir/base/census.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,7 @@ static sbp_status move(sbp_shadow *s, bool write, sbp_diag *diag) {
         sbp_dtype dtype = sbp_executor_program(s->executor)->buffers[b].dtype;
         int64_t unit = sbp_dtype_bytes(dtype), most = PIECE_BYTES / unit, own, elems;
         sbp_executor_own(s->executor, b, &own, &elems);
+        SBP_CROSS_EITHER(elems > most, train_shadow_pieces, train_shadow_piece);
         for (int64_t first = own; first < own + elems; first += most) {
             int64_t count = own + elems - first < most ? own + elems - first : most;
             SBP_TRY(sbp_executor_read(s->executor, b, 0, first, count, dtype, s->piece, diag));

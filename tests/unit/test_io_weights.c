@@ -227,6 +227,44 @@ static void stacks_tensors(void **state) {
     sbp_weights_close(w);
 }
 
+/* A tensor has more blocks than are read at once: each value is what the description of the format says (OCP
+ * MX 1.0, as GPT-OSS stores it: bytes of two values, the even one low, and a power of two for 32). */
+static void reads_many_blocks(void **state) {
+    enum { BLOCKS = 600, BYTES = 16, VALUES = 32 };
+    static const char header[] =
+        "{\"x_blocks\":{\"dtype\":\"U8\",\"shape\":[30,20,16],\"data_offsets\":[0,9600]},"
+        "\"x_scales\":{\"dtype\":\"U8\",\"shape\":[30,20],\"data_offsets\":[9600,10200]}}";
+    static const float e2m1[] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
+    io_fixture *f = *state;
+    uint64_t length = sizeof header - 1, seed = 11;
+    unsigned char file[8 + sizeof header - 1 + BLOCKS * (BYTES + 1)], *codes = file + 8 + length,
+                                                                      *scales = codes + BLOCKS * BYTES;
+    memcpy(file, &length, 8);
+    memcpy(file + 8, header, length);
+    for (int i = 0; i < BLOCKS * BYTES; i++)
+        codes[i] = (unsigned char)io_random(&seed);
+    for (int b = 0; b < BLOCKS; b++)
+        scales[b] = (unsigned char)(120 + io_random(&seed) % 15);
+    const char *path = sbp_arena_strdup(f->arena, io_path(f, "model.safetensors"));
+    io_put(path, file, sizeof file);
+    sbp_weights *w = open_weights(f, path);
+    const sbp_weight *t = find(w, "x_blocks+scales");
+    static float all[BLOCKS * VALUES], few[100];
+    static unsigned char parts[2][BLOCKS * BYTES];
+    assert_ok(f, sbp_weights_read(w, t, 0, BLOCKS * VALUES, SBP_F32, all, f->diag));
+    assert_ok(f, sbp_weights_read(w, t, 8200, 100, SBP_F32, few, f->diag));
+    assert_ok(f, sbp_weights_read_blocks(w, t, 0, BLOCKS, (void *[]){parts[0], parts[1]}, f->diag));
+    for (int i = 0; i < BLOCKS * VALUES; i++) {
+        int b = i / VALUES, at = i % VALUES, code = codes[b * BYTES + at / 2] >> at % 2 * 4 & 15;
+        float want = ldexpf(code & 8 ? -e2m1[code & 7] : e2m1[code & 7], scales[b] - 127);
+        if (all[i] != want || (i >= 8200 && i < 8300 && few[i - 8200] != want))
+            fail_msg("value %d: %g, it is %g", i, (double)all[i], (double)want);
+        assert_int_equal(parts[0][b * BYTES + at % BYTES] >> at / BYTES * 4 & 15, code);
+    }
+    assert_memory_equal(parts[1], scales, BLOCKS);
+    sbp_weights_close(w);
+}
+
 static void cuts_into_shards(void **state) {
     io_fixture *f = *state;
     char single[200], index[220];
@@ -519,6 +557,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(reads_what_the_library_wrote, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(writes_what_the_library_writes, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(keeps_states, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(reads_many_blocks, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(stacks_tensors, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(cuts_into_shards, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(checks_the_index, io_setup, io_teardown),

@@ -89,6 +89,10 @@ static bool integer_store(void *out, sbp_dtype dtype, int64_t i, int64_t value) 
     }
 }
 
+/* How much of blocks is read at once: QUANTIZED_ELEMS elements, a multiple of every block, in fewer bytes
+ * than QUANTIZED_BYTES. */
+enum { QUANTIZED_ELEMS = 8192, QUANTIZED_BYTES = 2 * QUANTIZED_ELEMS };
+
 enum { CHUNK_ELEMS = 8192 };
 
 /* Reads elements of a plain array through a small buffer; from != to. */
@@ -100,6 +104,7 @@ static sbp_status read_converted(const sbp_weights *w, const sbp_weight *t, int6
     sbp_dtype from = t->dtype;
     int64_t from_bytes = sbp_dtype_bytes(from), to_bytes = sbp_dtype_bytes(to);
     bool to_float = sbp_dtype_is_float(to);
+    SBP_CROSS_EITHER(count > CHUNK_ELEMS, file_convert_pieces, file_convert_piece);
     for (int64_t done = 0; done < count;) {
         int64_t n = count - done < CHUNK_ELEMS ? count - done : CHUNK_ELEMS;
         char *target = out + done * to_bytes;
@@ -158,14 +163,10 @@ static void spread(const uint8_t *raw, uint8_t *codes) {
 
 static sbp_status read_mxfp4(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
                              void *const *parts, sbp_diag *diag) {
-    enum { PIECE = 512 };
-    uint8_t raw[PIECE * MXFP4_BYTES], *codes = parts[0];
-    for (int64_t at = 0; at < count; at += PIECE) {
-        int64_t n = count - at < PIECE ? count - at : PIECE;
-        SBP_TRY(sbp_weights_read_raw(w, t->codes, (first + at) * MXFP4_BYTES, n * MXFP4_BYTES, raw, diag));
-        for (int64_t b = 0; b < n; b++)
-            spread(raw + b * MXFP4_BYTES, codes + (at + b) * MXFP4_BYTES);
-    }
+    uint8_t raw[QUANTIZED_ELEMS / 2], *codes = parts[0]; /* two values a byte */
+    SBP_TRY(sbp_weights_read_raw(w, t->codes, first * MXFP4_BYTES, count * MXFP4_BYTES, raw, diag));
+    for (int64_t b = 0; b < count; b++)
+        spread(raw + b * MXFP4_BYTES, codes + b * MXFP4_BYTES);
     return sbp_weights_read_raw(w, t->scales, first, count, parts[1], diag);
 }
 
@@ -220,30 +221,22 @@ static float fp8_value(uint8_t code) {
 
 static sbp_status read_fp8(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
                            float *out, sbp_diag *diag) {
-    enum { PIECE = 4096 };
-    uint8_t codes[PIECE];
+    uint8_t codes[QUANTIZED_ELEMS];
     int64_t columns = t->dim[t->rank - 1], last = -1;
     float scale = 0;
-    for (int64_t at = 0; at < count; at += PIECE) {
-        int64_t n = count - at < PIECE ? count - at : PIECE;
-        SBP_TRY(sbp_weights_read_raw(w, t, first + at, n, codes, diag));
-        for (int64_t i = 0; i < n; i++) {
-            int64_t element = first + at + i, here = scale_at(t, element / columns, element % columns);
-            if (here != last)
-                SBP_TRY(read_scale(w, t, here, &scale, diag));
-            last = here;
-            /* nothing stands for NaN but these two */
-            out[at + i] = (codes[i] & 127) == 127 ? (float)NAN : fp8_value(codes[i]) * scale;
-        }
+    SBP_TRY(sbp_weights_read_raw(w, t, first, count, codes, diag));
+    for (int64_t i = 0; i < count; i++) {
+        int64_t element = first + i, here = scale_at(t, element / columns, element % columns);
+        if (here != last)
+            SBP_TRY(read_scale(w, t, here, &scale, diag));
+        last = here;
+        /* nothing stands for NaN but these two */
+        out[i] = (codes[i] & 127) == 127 ? (float)NAN : fp8_value(codes[i]) * scale;
     }
     return SBP_OK;
 }
 
 /* ---- of all -------------------------------------------------------------------------------------------- */
-
-/* How much of blocks is read at once: QUANTIZED_ELEMS elements, a multiple of every block, in fewer bytes
- * than QUANTIZED_BYTES. */
-enum { QUANTIZED_ELEMS = 8192, QUANTIZED_BYTES = 2 * QUANTIZED_ELEMS };
 
 /* Blocks of a format as its parts: at most QUANTIZED_ELEMS numbers. */
 static sbp_status read_parts(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
@@ -293,6 +286,7 @@ static sbp_status read_quantized(const sbp_weights *w, const sbp_weight *t, int6
     float values[QUANTIZED_ELEMS];
     int64_t per_block = block_of(t), to_bytes = sbp_dtype_bytes(to);
     int64_t block = first / per_block, last = first + count; /* one past */
+    SBP_CROSS_EITHER(last - block * per_block > QUANTIZED_ELEMS, file_numbers_pieces, file_numbers_piece);
     while (block * per_block < last) {
         int64_t left = (last + per_block - 1) / per_block - block;
         int64_t n = left < QUANTIZED_ELEMS / per_block ? left : QUANTIZED_ELEMS / per_block;
@@ -333,8 +327,10 @@ sbp_status sbp_weights_read_blocks(const sbp_weights *w, const sbp_weight *t, in
                         t->name, (long long)count, (long long)first);
     if (t->view)
         return t->view->read_blocks(w, t, first, count, parts, diag);
+    int64_t most = QUANTIZED_ELEMS / f->block;
+    SBP_CROSS_EITHER(count > most, file_blocks_pieces, file_blocks_piece);
     for (int64_t done = 0; done < count;) {
-        int64_t most = QUANTIZED_ELEMS / f->block, n = count - done < most ? count - done : most;
+        int64_t n = count - done < most ? count - done : most;
         void *to[SBP_MAX_FORMAT_PARTS] = {NULL};
         for (int32_t k = 0; k < f->part_count; k++)
             to[k] = (uint8_t *)parts[k] + done * f->parts[k].count * sbp_dtype_bytes(f->parts[k].dtype);
