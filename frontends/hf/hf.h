@@ -14,6 +14,7 @@
 #include "frontends/formats/weights/weights.h"
 #include "frontends/source/loading.h"
 #include "ir/base/json.h"
+#include "ir/program/contract.h"
 
 typedef struct sbp_hf {
     sbp_arena *arena;
@@ -130,7 +131,7 @@ sbp_value sbp_hf_rotate(sbp_hf *hf, const char *name, sbp_value x, sbp_hf_turn t
  */
 
 /* Row inputs of the batch: "tok", "pos", ... */
-sbp_value sbp_hf_row(sbp_hf *hf, const char *name);
+sbp_value sbp_hf_row(sbp_hf *hf, sbp_column_id column);
 /* A parameter as an argument of @model; made on first use. Names decide about weight decay (norms and biases
  * are not decayed). For `zeros` and `ones` see the init rules of sbp_param. */
 sbp_value sbp_hf_param(sbp_hf *hf, const char *name, sbp_init init, int32_t rank, const int64_t *dims);
@@ -169,7 +170,7 @@ void sbp_hf_decays(sbp_hf *hf, sbp_value param);
 /* Another name under which files may keep the parameter that a value is. */
 void sbp_hf_alias(sbp_hf *hf, sbp_value param, const char *alias);
 /* Rows of a table by row input ("tok", "pos"), in the residual type. name: may be NULL. */
-sbp_value sbp_hf_embed(sbp_hf *hf, const char *name, sbp_value table, const char *row);
+sbp_value sbp_hf_embed(sbp_hf *hf, const char *name, sbp_value table, sbp_column_id column);
 /* x + y in the residual type: the stream with a branch added. */
 sbp_value sbp_hf_add(sbp_hf *hf, const char *name, sbp_value x, sbp_value y);
 /* x as an operand of a product that the file builds itself. */

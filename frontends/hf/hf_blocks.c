@@ -142,8 +142,8 @@ sbp_value sbp_hf_scale(sbp_hf *hf, const char *name, sbp_value x, double scale) 
 
 /* ---- the residual stream ---------------------------------------------------------------------------- */
 
-sbp_value sbp_hf_embed(sbp_hf *hf, const char *name, sbp_value table, const char *row) {
-    sbp_value index = sbp_hf_row(hf, row);
+sbp_value sbp_hf_embed(sbp_hf *hf, const char *name, sbp_value table, sbp_column_id column) {
+    sbp_value index = sbp_hf_row(hf, column);
     sbp_value x = sbp_build2(&hf->builder, SBP_OP_gather, table, index);
     x = sbp_build_cast(&hf->builder, x, hf->residual);
     if (name)
@@ -179,8 +179,8 @@ sbp_value sbp_hf_every_other(sbp_builder *b, sbp_value x, int64_t heads, int64_t
 
 static sbp_value build_attention(sbp_hf *hf, const sbp_value qkv[3], sbp_value sink, double scale,
                                  int64_t window) {
-    sbp_value first = sbp_hf_row(hf, "first"), shared_end = sbp_hf_row(hf, "shared_end"),
-              own = sbp_hf_row(hf, "own"), operands[7], out[2];
+    sbp_value first = sbp_hf_row(hf, SBP_DATA_FIRST), shared_end = sbp_hf_row(hf, SBP_DATA_SHARED_END),
+              own = sbp_hf_row(hf, SBP_DATA_OWN), operands[7], out[2];
     for (int32_t i = 0; i < 3; i++)
         operands[i] = sbp_hf_operand(hf, qkv[i]);
     operands[3] = first;
@@ -213,7 +213,7 @@ sbp_value sbp_hf_conv_rows(sbp_hf *hf, const char *name, sbp_value x, const char
                     (long long)taps, SBP_CONV_MOST_TAPS);
     sbp_value w = sbp_hf_param(hf, sbp_hf_path(hf, "%s.weight", module), SBP_INIT_NORMAL, 3,
                                (int64_t[]){channels, 1, taps}),
-              c = SBP_NO_VALUE, first = sbp_hf_row(hf, "first");
+              c = SBP_NO_VALUE, first = sbp_hf_row(hf, SBP_DATA_FIRST);
     if (bias)
         c = sbp_hf_vector(hf, sbp_hf_path(hf, "%s.bias", module), SBP_INIT_ZEROS, channels);
     sbp_value operands[] = {sbp_hf_operand(hf, x), w, c, first};

@@ -145,8 +145,8 @@ const char *sbp_hf_path(sbp_hf *hf, const char *format, ...) {
     return sbp_arena_strdup(hf->arena, text);
 }
 
-sbp_value sbp_hf_row(sbp_hf *hf, const char *name) {
-    return sbp_build_row(&hf->builder, name, SBP_I32, SBP_T);
+sbp_value sbp_hf_row(sbp_hf *hf, sbp_column_id column) {
+    return sbp_build_row(&hf->builder, sbp_data_columns[column].name, SBP_I32, SBP_T);
 }
 
 /* Whether a path component of `name` is "norm" or ends with "_norm". */

@@ -284,7 +284,7 @@ void sbp_hf_decoder_build(sbp_hf *hf, const sbp_hf_decoder *d) {
             c.turn[r] = sbp_hf_rope_tables(hf, &d->rope[r]);
     c.b->node = "model.embed_tokens";
     sbp_value table = sbp_hf_table(hf, "model.embed_tokens.weight", d->vocab, d->hidden);
-    sbp_value x = sbp_hf_embed(hf, "embed", table, "tok");
+    sbp_value x = sbp_hf_embed(hf, "embed", table, SBP_DATA_TOK);
     x = sbp_hf_scale(hf, "scaled_embed", x, d->embed_scale);
     for (int64_t i = 0; i < d->layers && c.b->status == SBP_OK; i++)
         x = build_layer(&c, x, i);

@@ -222,7 +222,8 @@ void sbp_hf_experts_add_statistics(sbp_hf *hf, const sbp_hf_experts *e, sbp_valu
     sbp_dtype wide = sbp_rule_wide(hf->compute);
     const sbp_attr iota[] = {sbp_attr_int("n", e->count), sbp_attr_dtype("dtype", wide)};
     const sbp_attr rank = sbp_attr_int("rank", 1);
-    sbp_value copies = sbp_build_cast(b, sbp_build_row(b, "copies", SBP_F32, SBP_T), wide);
+    sbp_value copies =
+        sbp_build_cast(b, sbp_build_row(b, sbp_data_columns[SBP_DATA_COPIES].name, SBP_F32, SBP_T), wide);
     sbp_value expert = sbp_build(b, SBP_OP_iota, NULL, NULL, 0, iota, SBP_COUNT(iota), NULL);
     index = sbp_build_reshape(b, sbp_build_cast(b, index, wide), (int64_t[]){e->chosen, 1}, 2);
     sbp_value term =

@@ -297,7 +297,7 @@ static sbp_value build_layer(gemma *m, sbp_value x, int64_t n) {
 
 /* Rows of a table by their tokens, scaled. */
 static sbp_value build_embedding(const gemma *m, const char *name, sbp_value table, int64_t width) {
-    sbp_value x = sbp_hf_embed(m->hf, NULL, table, "tok");
+    sbp_value x = sbp_hf_embed(m->hf, NULL, table, SBP_DATA_TOK);
     return sbp_hf_scale(m->hf, name, x, sbp_round_to(m->hf->residual, sqrt((double)width)));
 }
 

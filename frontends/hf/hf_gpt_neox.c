@@ -91,7 +91,7 @@ void sbp_hf_gpt_neox(sbp_hf *hf) {
     g.turn = sbp_hf_rope_tables(hf, &rope);
     b->node = "gpt_neox.embed_in";
     sbp_value table = sbp_hf_table(hf, "gpt_neox.embed_in.weight", vocab, g.hidden);
-    sbp_value x = sbp_hf_embed(hf, "embed", table, "tok");
+    sbp_value x = sbp_hf_embed(hf, "embed", table, SBP_DATA_TOK);
     for (int64_t i = 0; i < layers && b->status == SBP_OK; i++)
         x = build_layer(&g, x, i);
     b->node = "lm_head";

@@ -229,7 +229,7 @@ void sbp_hf_granitemoehybrid(sbp_hf *hf) {
     read_turn(&m);
     m.b->node = "model.embed_tokens";
     sbp_value table = sbp_hf_table(hf, "model.embed_tokens.weight", m.vocab, m.hidden);
-    sbp_value x = sbp_hf_embed(hf, "embed", table, "tok");
+    sbp_value x = sbp_hf_embed(hf, "embed", table, SBP_DATA_TOK);
     x = sbp_hf_scale(hf, "scaled_embed", x, m.embed_scale);
     for (int64_t i = 0; i < m.layers && m.b->status == SBP_OK; i++)
         x = build_layer(&m, x, i);

@@ -165,7 +165,7 @@ void sbp_hf_lfm2(sbp_hf *hf) {
         m.turn = sbp_hf_rope_tables(hf, &rope);
     m.b->node = "model.embed_tokens";
     sbp_value table = sbp_hf_table(hf, "model.embed_tokens.weight", m.vocab, m.hidden);
-    sbp_value x = sbp_hf_embed(hf, "embed", table, "tok");
+    sbp_value x = sbp_hf_embed(hf, "embed", table, SBP_DATA_TOK);
     for (int64_t i = 0; i < m.layers && m.b->status == SBP_OK; i++)
         x = build_layer(&m, x, i);
     m.b->node = "model.embedding_norm";

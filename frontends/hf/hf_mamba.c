@@ -98,7 +98,7 @@ sbp_value sbp_hf_mamba_build(sbp_hf *hf, const sbp_hf_mamba *m, sbp_value x, con
     sbp_build_name(b, out, "ssd_c");
     sbp_value rate = sbp_build1(b, SBP_OP_exp, per_head(hf, m, module, "A_log", SBP_INIT_NORMAL));
     rate = sbp_build1(b, SBP_OP_neg, rate);
-    sbp_value decay = sbp_build2(b, SBP_OP_mul, dt, rate), first = sbp_hf_row(hf, "first");
+    sbp_value decay = sbp_build2(b, SBP_OP_mul, dt, rate), first = sbp_hf_row(hf, SBP_DATA_FIRST);
     sbp_build_name(b, decay, "decay");
     sbp_value y = sbp_build(b, SBP_OP_ssd, "ssd_out", (sbp_value[]){out, into, values, decay, dt, first}, 6,
                             NULL, 0, NULL);

@@ -216,7 +216,7 @@ void sbp_hf_nemotron_h(sbp_hf *hf) {
     hf->model->class_prefix = "model.";
     m.b->node = "backbone.embeddings";
     sbp_value table = sbp_hf_table(hf, "backbone.embeddings.weight", m.vocab, m.hidden);
-    sbp_value x = sbp_hf_embed(hf, "embed", table, "tok");
+    sbp_value x = sbp_hf_embed(hf, "embed", table, SBP_DATA_TOK);
     for (int64_t i = 0; i < m.layers && m.b->status == SBP_OK; i++) {
         const char *branch = branches[m.kind[i]];
         sbp_value y = sbp_hf_normalize(hf, &m.norm, sbp_hf_path(hf, "%s_norm", branch), x,

@@ -176,7 +176,7 @@ static sbp_value build_delta_rule(const qwen *m, projected p, const char *module
     sbp_value decay = build_decay(m, p.a, module);
     sbp_value beta = sbp_build_cast(b, sbp_build1(b, SBP_OP_sigmoid, p.b), sbp_rule_wide(m->hf->compute));
     sbp_build_name(b, beta, "beta");
-    sbp_value first = sbp_hf_row(hf, "first");
+    sbp_value first = sbp_hf_row(hf, SBP_DATA_FIRST);
     return sbp_build(b, SBP_OP_delta_rule, "delta_out", (sbp_value[]){q, k, v, decay, beta, first}, 6, NULL,
                      0, NULL);
 }
@@ -258,7 +258,7 @@ static void build(sbp_hf *hf, const char *root, const traits *t) {
         m.turn = sbp_hf_rope_tables(hf, &rope);
     m.b->node = sbp_hf_path(hf, "%s.embed_tokens", root);
     sbp_value table = sbp_hf_table(hf, sbp_hf_path(hf, "%s.weight", m.b->node), m.vocab, m.hidden);
-    sbp_value x = sbp_hf_embed(hf, "embed", table, "tok");
+    sbp_value x = sbp_hf_embed(hf, "embed", table, SBP_DATA_TOK);
     for (int64_t i = 0; i < m.layers && m.b->status == SBP_OK; i++)
         x = build_layer(&m, x, i);
     m.b->node = sbp_hf_path(hf, "%s.norm", root);

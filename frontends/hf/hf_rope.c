@@ -498,7 +498,8 @@ static sbp_value build_frequencies(sbp_hf *hf, const sbp_hf_rope *rope, sbp_dtyp
     sbp_value f = sbp_build_vector(b, "inv_freq", wide, rope->inv_freq, rope->n);
     if (!rope->long_inv_freq && rope->growth == 0)
         return f;
-    sbp_value longest = sbp_build_cast(b, sbp_build_scalar(b, "longest"), wide); /* [], tokens */
+    sbp_value longest =
+        sbp_build_cast(b, sbp_build_scalar(b, sbp_totals[SBP_TOTAL_LONGEST].name), wide); /* [], tokens */
     if (rope->long_inv_freq) {
         sbp_value other = sbp_build_vector(b, "long_inv_freq", wide, rope->long_inv_freq, rope->n);
         sbp_value limit = sbp_build_const(b, wide, rope->original_length);
@@ -521,7 +522,7 @@ sbp_hf_turn sbp_hf_rope_tables(sbp_hf *hf, const sbp_hf_rope *rope) {
     sbp_hf_turn turn = {SBP_NO_VALUE, SBP_NO_VALUE, rope->interleaved};
     if (b->status != SBP_OK)
         return turn;
-    sbp_value position = sbp_build_cast(b, sbp_hf_row(hf, "pos"), wide);
+    sbp_value position = sbp_build_cast(b, sbp_hf_row(hf, SBP_DATA_POS), wide);
     position = sbp_build_reshape(b, position, (int64_t[]){1}, 1); /* [T, 1] */
     sbp_value inv_freq = build_frequencies(hf, rope, wide);
     sbp_value angle = sbp_build2(b, SBP_OP_mul, position, inv_freq); /* [T, n] */

@@ -55,10 +55,10 @@ static sbp_value below(const rewards *a, sbp_value value, double bound, sbp_valu
 
 static rewards read_rewards(sbp_objective *o) {
     rewards a = {.p = sbp_objective_prepare(o)};
-    a.first = sbp_objective_less(a.p, sbp_objective_row(a.p, "pos"), number(&a, 1));
-    a.has = sbp_objective_row(a.p, "has.reward");
-    a.group = sbp_objective_index(a.p, "group");
-    a.r = a.given = sbp_objective_row(a.p, "reward");
+    a.first = sbp_objective_less(a.p, sbp_objective_row(a.p, SBP_DATA_POS), number(&a, 1));
+    a.has = sbp_objective_has(a.p, SBP_DATA_REWARD);
+    a.group = sbp_objective_index(a.p, SBP_DATA_GROUP);
+    a.r = a.given = sbp_objective_row(a.p, SBP_DATA_REWARD);
     a.one = op(&a, SBP_OP_mul, a.has, a.first);
     a.in_group = at_least(&a, group_sum(&a, a.one), 1);
     return a;
@@ -73,7 +73,7 @@ static void measure(rewards *a) {
     mean = op(a, SBP_OP_div, all, at_least(a, a->count, 1)); /* of no rewards it is read, times 0 */
     a->of_all = spread(a, sum(a, squares(a, op(a, SBP_OP_sub, a->given, mean))), a->count);
     mean = op(a, SBP_OP_div, all, a->count); /* of no rewards not a number, and so is what is reported */
-    sbp_objective_prepared(a->p, "reward", mean);
+    sbp_objective_prepared(a->p, sbp_data_columns[SBP_DATA_REWARD].name, mean);
     sbp_value nothing = op(a, SBP_OP_mul, mean, number(a, 0));
     sbp_objective_prepared(a->p, "reward_std", op(a, SBP_OP_add, a->of_all, nothing));
 }
@@ -88,7 +88,7 @@ static sbp_value by_scale(const rewards *a, sbp_value scale, sbp_value of_group,
  * one reward among rows without is not a number, and not 0.) Rows that carry an advantage are none of them.
  */
 static sbp_value same_rewards(const rewards *a, const sbp_value *scale, sbp_value used) {
-    sbp_value none = op(a, SBP_OP_sub, number(a, 1), sbp_objective_row(a->p, "has.advantage"));
+    sbp_value none = op(a, SBP_OP_sub, number(a, 1), sbp_objective_has(a->p, SBP_DATA_ADVANTAGE));
     sbp_value of = op(a, SBP_OP_max, op(a, SBP_OP_mul, a->first, none), a->one);
     sbp_value all = sum(a, of), count = a->in_group, rows = group_sum(a, of);
     if (scale) {
@@ -104,14 +104,14 @@ static sbp_value same_rewards(const rewards *a, const sbp_value *scale, sbp_valu
 /* The column: what rows carry, else the value, which is of rewards. used: the deviation that says whether
  * rewards say anything; scale: NULL, that of the group. */
 static sbp_value finish(const rewards *a, sbp_value value, const sbp_value *scale, sbp_value used) {
-    sbp_value given = sbp_objective_row(a->p, "advantage"),
-              carried = sbp_objective_row(a->p, "has.advantage");
+    sbp_value given = sbp_objective_row(a->p, SBP_DATA_ADVANTAGE),
+              carried = sbp_objective_has(a->p, SBP_DATA_ADVANTAGE);
     value = below(a, carried, 0.5, op(a, SBP_OP_mul, value, a->has), given);
-    value = op(a, SBP_OP_mul, value, sbp_objective_row(a->p, "one.of.reward.advantage"));
-    sbp_objective_prepared(a->p, "advantage", value);
+    value = op(a, SBP_OP_mul, value, sbp_objective_one_of(a->p, SBP_DATA_REWARD, SBP_DATA_ADVANTAGE));
+    sbp_objective_prepared(a->p, sbp_data_columns[SBP_DATA_ADVANTAGE].name, value);
     sbp_objective_prepared(a->p, "frac_reward_zero_std", same_rewards(a, scale, used));
-    sbp_value length = sum(a, sbp_objective_row(a->p, "weight"));
-    length = op(a, SBP_OP_div, length, sbp_objective_scalar(a->p, "docs"));
+    sbp_value length = sum(a, sbp_objective_row(a->p, SBP_DATA_WEIGHT));
+    length = op(a, SBP_OP_div, length, sbp_objective_total(a->p, SBP_TOTAL_DOCS));
     sbp_objective_prepared(a->p, "completions/mean_length", length);
     return value;
 }
@@ -119,7 +119,7 @@ static sbp_value finish(const rewards *a, sbp_value value, const sbp_value *scal
 void sbp_objective_group_advantages(sbp_objective *o) {
     rewards a = read_rewards(o);
     measure(&a);
-    sbp_value scale = sbp_objective_setting(a.p, "scale_rewards", 0, a.r);
+    sbp_value scale = sbp_objective_setting(a.p, SBP_SETTING_SCALE_REWARDS, 0, a.r);
     sbp_value used = by_scale(&a, scale, a.of_group, a.of_all);
     sbp_value divisor = op(&a, SBP_OP_add, used, number(&a, 1e-4));
     divisor = below(&a, scale, 1.5, divisor, number(&a, 1));
@@ -128,35 +128,39 @@ void sbp_objective_group_advantages(sbp_objective *o) {
 
 /* Takes beta sum of m (logp^old - logp^ref) over the document from its reward. */
 static void pay_for_distance(rewards *a) {
-    sbp_value document = sbp_objective_index(a->p, "doc"), m = sbp_objective_row(a->p, "weight");
-    sbp_value old = sbp_objective_row(a->p, "old_logps"), ref = sbp_objective_row(a->p, "ref_logps");
+    sbp_value document = sbp_objective_index(a->p, SBP_DATA_DOC),
+              m = sbp_objective_row(a->p, SBP_DATA_WEIGHT);
+    sbp_value old = sbp_objective_row(a->p, SBP_DATA_OLD_LOGPS),
+              ref = sbp_objective_row(a->p, SBP_DATA_REF_LOGPS);
     sbp_value kl = op(a, SBP_OP_mul, m, op(a, SBP_OP_sub, old, ref));
-    kl = op(a, SBP_OP_mul, kl, sbp_objective_row(a->p, "has.ref_logps"));
-    sbp_objective_prepared(a->p, "kl", op(a, SBP_OP_div, sum(a, kl), sbp_objective_scalar(a->p, "labels")));
+    kl = op(a, SBP_OP_mul, kl, sbp_objective_has(a->p, SBP_DATA_REF_LOGPS));
+    sbp_objective_prepared(a->p, "kl",
+                           op(a, SBP_OP_div, sum(a, kl), sbp_objective_total(a->p, SBP_TOTAL_LABELS)));
     kl = sbp_objective_of_group(a->p, sbp_objective_group_sum(a->p, kl, document), document);
-    kl = op(a, SBP_OP_mul, kl, sbp_objective_setting(a->p, "beta", 0.05, kl));
+    kl = op(a, SBP_OP_mul, kl, sbp_objective_setting(a->p, SBP_SETTING_BETA, 0.05, kl));
     a->r = op(a, SBP_OP_sub, a->given, kl);
 }
 
 /* [T] 1 / documents in the first rows of answers none of whose tokens counts. */
 static sbp_value uncounted(sbp_objective *p) {
     sbp_builder *b = p->builder;
-    sbp_value position = sbp_objective_row(p, "pos"), labels = sbp_objective_row(p, "doc.labels");
+    sbp_value position = sbp_objective_row(p, SBP_DATA_POS),
+              labels = sbp_objective_row(p, SBP_DATA_DOC_LABELS);
     sbp_value lacks = sbp_objective_less(p, labels, sbp_build_const(b, SBP_F64, 0.5));
     sbp_value first = sbp_objective_less(p, position, sbp_build_const(b, SBP_F64, 1));
     lacks = sbp_build2(b, SBP_OP_mul, lacks, first);
-    return sbp_build2(b, SBP_OP_div, lacks, sbp_objective_scalar(p, "docs"));
+    return sbp_build2(b, SBP_OP_div, lacks, sbp_objective_total(p, SBP_TOTAL_DOCS));
 }
 
 /* The sum over all rows of the step, shared out to those that count. */
 static sbp_value share_out(sbp_objective *o, const char *name, sbp_value term) {
     sbp_builder *b = o->prepare->builder;
-    sbp_value share = sbp_objective_row(o->prepare, "weight");
-    share = sbp_build2(b, SBP_OP_div, share, sbp_objective_scalar(o->prepare, "labels"));
+    sbp_value share = sbp_objective_row(o->prepare, SBP_DATA_WEIGHT);
+    share = sbp_build2(b, SBP_OP_div, share, sbp_objective_total(o->prepare, SBP_TOTAL_LABELS));
     sbp_value all =
         sbp_build(b, SBP_OP_sum_rows, NULL, &term, 1, (sbp_attr[]){sbp_attr_int("rank", 0)}, 1, NULL);
     sbp_objective_prepared(o->prepare, name, sbp_build2(b, SBP_OP_mul, share, all));
-    return sbp_objective_row(o, name);
+    return sbp_objective_prepared_row(o, name);
 }
 
 sbp_value sbp_objective_uncounted(sbp_objective *o) {

@@ -5,19 +5,19 @@ static sbp_value op(const sbp_objective *o, sbp_opcode code, sbp_value a, sbp_va
     return sbp_build2(o->builder, code, a, b);
 }
 
-sbp_value sbp_clipping_setting_or(sbp_objective *o, const char *name, sbp_value otherwise) {
-    sbp_value x = sbp_objective_setting(o, name, -1, otherwise), zero = sbp_objective_number(o, 0, x);
+sbp_value sbp_clipping_setting_or(sbp_objective *o, sbp_setting_id id, sbp_value otherwise) {
+    sbp_value x = sbp_objective_setting(o, id, -1, otherwise), zero = sbp_objective_number(o, 0, x);
     return sbp_build3(o->builder, SBP_OP_select, op(o, SBP_OP_lt, x, zero), otherwise, x);
 }
 
 sbp_value sbp_clipping_reach(sbp_objective *o) {
-    sbp_value epsilon = sbp_objective_setting(o, "epsilon", 0.2, o->logp);
-    return sbp_clipping_setting_or(o, "epsilon_high", epsilon);
+    sbp_value epsilon = sbp_objective_setting(o, SBP_SETTING_EPSILON, 0.2, o->logp);
+    return sbp_clipping_setting_or(o, SBP_SETTING_EPSILON_HIGH, epsilon);
 }
 
 sbp_clipping sbp_clipping_of(sbp_objective *o) {
     sbp_value unit = sbp_objective_number(o, 1, o->logp);
-    sbp_value epsilon = sbp_objective_setting(o, "epsilon", 0.2, o->logp);
+    sbp_value epsilon = sbp_objective_setting(o, SBP_SETTING_EPSILON, 0.2, o->logp);
     sbp_value low = op(o, SBP_OP_sub, unit, epsilon);
     return (sbp_clipping){.o = o, .low = low, .high = op(o, SBP_OP_add, unit, sbp_clipping_reach(o))};
 }

@@ -12,7 +12,7 @@ typedef struct sbp_clipping {
 
 sbp_clipping sbp_clipping_of(sbp_objective *objective);
 /* The setting `name`, or `otherwise` where it is negative. */
-sbp_value sbp_clipping_setting_or(sbp_objective *objective, const char *name, sbp_value otherwise);
+sbp_value sbp_clipping_setting_or(sbp_objective *objective, sbp_setting_id id, sbp_value otherwise);
 /* epsilon_high, as far as it is chosen, else epsilon. */
 sbp_value sbp_clipping_reach(sbp_objective *objective);
 /* - min(free A, clip(ratio, low, high) A) */

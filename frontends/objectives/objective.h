@@ -31,10 +31,19 @@
 
 #include "frontends/source/head.h"
 #include "ir/graph/graph.h"
+#include "ir/program/contract.h"
 
 /* Names of statistics of routers, results of @model [experts]: choices and probabilities of all rows. */
 #define SBP_STATISTIC_CHOICES "expert_choices"
 #define SBP_STATISTIC_PROBABILITIES "expert_probabilities"
+
+/* settings.def: the numbers that users choose, which are options too. */
+typedef enum sbp_setting_id {
+#define OPTION(id, ...) SBP_SETTING_##id,
+#include "frontends/objectives/settings.def"
+#undef OPTION
+    SBP_SETTING_COUNT
+} sbp_setting_id;
 
 typedef struct sbp_setting {
     const char *name; /* of the scalar; the option is called so too, with dashes */
@@ -99,16 +108,28 @@ sbp_objective_builder sbp_objective_find(const char *name);
 
 /* ---- for builders ---------------------------------------------------------------------------------- */
 
-/* A number per row [T], and a scalar of the step, both in the dtype of the objective. */
-sbp_value sbp_objective_row(sbp_objective *objective, const char *name);
-sbp_value sbp_objective_scalar(sbp_objective *objective, const char *name);
+/* Numbers per row [T] in the dtype of the objective: a column of the data; 1 where the row has it, where its
+ * document is that part of a row of data, where it has one of two columns, else 0; what @prepare gives. */
+sbp_value sbp_objective_row(sbp_objective *objective, sbp_column_id column);
+sbp_value sbp_objective_has(sbp_objective *objective, sbp_column_id column);
+sbp_value sbp_objective_in(sbp_objective *objective, sbp_part_id part);
+sbp_value sbp_objective_one_of(sbp_objective *objective, sbp_column_id a, sbp_column_id b);
+sbp_value sbp_objective_prepared_row(sbp_objective *objective, const char *name);
+/* Scalars of the step in that dtype: one that the runtime sets; a total of the data, or of one part of its
+ * rows; the same in fp64 (SBP_PART_COUNT: of all parts); a number that @prepare gives. */
+sbp_value sbp_objective_scalar(sbp_objective *objective, sbp_scalar_id scalar);
+sbp_value sbp_objective_total(sbp_objective *objective, sbp_total_id total);
+sbp_value sbp_objective_part_total(sbp_objective *objective, sbp_total_id total, sbp_part_id part);
+sbp_value sbp_objective_wide_total(sbp_objective *objective, sbp_total_id total, sbp_part_id part);
+sbp_value sbp_objective_prepared_number(sbp_objective *objective, const char *name);
 /* Makes a setting known; where it is already, nothing. */
 void sbp_objective_add_setting(sbp_objective *objective, const char *name, double fallback);
 /* A setting, as scalar in the dtype of `like`, with which it is to be combined. */
-sbp_value sbp_objective_setting(sbp_objective *objective, const char *name, double fallback, sbp_value like);
-/* The group of each row, i32 [T]; a number per group, fp64 [S]. */
-sbp_value sbp_objective_index(sbp_objective *objective, const char *name);
-sbp_value sbp_objective_group(sbp_objective *objective, const char *name);
+sbp_value sbp_objective_setting(sbp_objective *objective, sbp_setting_id id, double fallback, sbp_value like);
+/* The group of each row, i32 [T]; a number per group, fp64 [S], of the group's document of that part
+ * (SBP_PART_COUNT: of its only one). */
+sbp_value sbp_objective_index(sbp_objective *objective, sbp_column_id column);
+sbp_value sbp_objective_group(sbp_objective *objective, sbp_column_id column, sbp_part_id part);
 /* Sums of a term [T] over the rows of each group, fp64 [S]. */
 sbp_value sbp_objective_group_sum(sbp_objective *objective, sbp_value term, sbp_value index);
 /* A value per group [S] for each row of it: [T], in the dtype of the objective. */

@@ -3,13 +3,65 @@
 
 #include <string.h>
 
-sbp_value sbp_objective_row(sbp_objective *o, const char *name) {
+static sbp_value row_called(sbp_objective *o, const char *name) {
     sbp_dtype dtype = o->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
     return sbp_build_row(o->builder, name, dtype, SBP_T);
 }
 
-sbp_value sbp_objective_scalar(sbp_objective *o, const char *name) {
+static const char *joined(const sbp_objective *o, const char *a, const char *b) {
+    return sbp_arena_printf(o->builder->module->arena, "%s%s", a, b);
+}
+
+sbp_value sbp_objective_row(sbp_objective *o, sbp_column_id column) {
+    return row_called(o, sbp_data_columns[column].name);
+}
+
+sbp_value sbp_objective_has(sbp_objective *o, sbp_column_id column) {
+    return row_called(o, joined(o, SBP_HAS_PREFIX, sbp_data_columns[column].name));
+}
+
+sbp_value sbp_objective_in(sbp_objective *o, sbp_part_id part) {
+    return row_called(o, joined(o, SBP_IN_PREFIX, sbp_part_names[part]));
+}
+
+sbp_value sbp_objective_one_of(sbp_objective *o, sbp_column_id a, sbp_column_id b) {
+    return row_called(o, sbp_arena_printf(o->builder->module->arena, SBP_ONE_OF_PREFIX "%s.%s",
+                                          sbp_data_columns[a].name, sbp_data_columns[b].name));
+}
+
+sbp_value sbp_objective_prepared_row(sbp_objective *o, const char *name) {
+    return row_called(o, name);
+}
+
+static sbp_value scalar_called(sbp_objective *o, const char *name) {
     return sbp_build_cast(o->builder, sbp_build_scalar(o->builder, name), o->dtype);
+}
+
+/* "NAME", or of one part "NAME.PART". */
+static const char *name_of_part(const sbp_objective *o, const char *name, sbp_part_id part) {
+    if (part == SBP_PART_COUNT)
+        return name;
+    return sbp_arena_printf(o->builder->module->arena, "%s.%s", name, sbp_part_names[part]);
+}
+
+sbp_value sbp_objective_scalar(sbp_objective *o, sbp_scalar_id scalar) {
+    return scalar_called(o, sbp_scalar_names[scalar]);
+}
+
+sbp_value sbp_objective_wide_total(sbp_objective *o, sbp_total_id total, sbp_part_id part) {
+    return sbp_build_scalar(o->builder, name_of_part(o, sbp_totals[total].name, part));
+}
+
+sbp_value sbp_objective_part_total(sbp_objective *o, sbp_total_id total, sbp_part_id part) {
+    return sbp_build_cast(o->builder, sbp_objective_wide_total(o, total, part), o->dtype);
+}
+
+sbp_value sbp_objective_total(sbp_objective *o, sbp_total_id total) {
+    return sbp_objective_part_total(o, total, SBP_PART_COUNT);
+}
+
+sbp_value sbp_objective_prepared_number(sbp_objective *o, const char *name) {
+    return scalar_called(o, name);
 }
 
 static sbp_dtype dtype_of(const sbp_objective *o, sbp_value like) {
@@ -25,17 +77,31 @@ void sbp_objective_add_setting(sbp_objective *o, const char *name, double fallba
              (sbp_setting){.name = name, .value = fallback});
 }
 
-sbp_value sbp_objective_setting(sbp_objective *o, const char *name, double fallback, sbp_value like) {
+/* As options are called, with underscores for dashes. */
+static const char *setting_name(const sbp_objective *o, sbp_setting_id id) {
+    static const char *const options[] = {
+#define OPTION(id, name, ...) name,
+#include "frontends/objectives/settings.def"
+#undef OPTION
+    };
+    char *name = sbp_arena_strdup(o->builder->module->arena, options[id]);
+    for (char *at = name; (at = strchr(at, '-'));)
+        *at = '_';
+    return name;
+}
+
+sbp_value sbp_objective_setting(sbp_objective *o, sbp_setting_id id, double fallback, sbp_value like) {
+    const char *name = setting_name(o, id);
     sbp_objective_add_setting(o, name, fallback);
     return sbp_build_cast(o->builder, sbp_build_scalar(o->builder, name), dtype_of(o, like));
 }
 
-sbp_value sbp_objective_index(sbp_objective *o, const char *name) {
-    return sbp_build_row(o->builder, name, SBP_I32, SBP_T);
+sbp_value sbp_objective_index(sbp_objective *o, sbp_column_id column) {
+    return sbp_build_row(o->builder, sbp_data_columns[column].name, SBP_I32, SBP_T);
 }
 
-sbp_value sbp_objective_group(sbp_objective *o, const char *name) {
-    return sbp_build_row(o->builder, name, SBP_F64, SBP_S);
+sbp_value sbp_objective_group(sbp_objective *o, sbp_column_id column, sbp_part_id part) {
+    return sbp_build_row(o->builder, name_of_part(o, sbp_data_columns[column].name, part), SBP_F64, SBP_S);
 }
 
 sbp_value sbp_objective_group_sum(sbp_objective *o, sbp_value term, sbp_value index) {

@@ -49,7 +49,7 @@ static sbp_value square(const dpo *d, sbp_value x) {
 }
 
 static sbp_value beta(const dpo *d) {
-    return sbp_pairs_setting(&d->p, "beta", 0.1);
+    return sbp_pairs_setting(&d->p, SBP_SETTING_BETA, 0.1);
 }
 
 /* sigmoid(beta x) */
@@ -103,7 +103,7 @@ static sbp_value smoothed(const dpo *d, sbp_value e, double sign) {
 }
 
 static sbp_value smoothing(const dpo *d) {
-    return sbp_pairs_setting(&d->p, "label_smoothing", 0);
+    return sbp_pairs_setting(&d->p, SBP_SETTING_LABEL_SMOOTHING, 0);
 }
 
 static sbp_value loss_robust(const dpo *d) {
@@ -196,8 +196,8 @@ static sbp_value loss_of(const dpo *d) {
 
 void sbp_objective_dpo(sbp_objective *o) {
     dpo d = {.p = sbp_pairs_of(o)};
-    d.gain = op(&d, SBP_OP_sub, d.p.won, sbp_objective_group(o, "ref_logps_sum.chosen"));
-    d.loss = op(&d, SBP_OP_sub, d.p.lost, sbp_objective_group(o, "ref_logps_sum.rejected"));
+    d.gain = op(&d, SBP_OP_sub, d.p.won, sbp_objective_group(o, SBP_DATA_REF_SUM, SBP_PART_CHOSEN));
+    d.loss = op(&d, SBP_OP_sub, d.p.lost, sbp_objective_group(o, SBP_DATA_REF_SUM, SBP_PART_REJECTED));
     d.margin = op(&d, SBP_OP_sub, d.gain, d.loss);
     sbp_pairs_mean(&d.p, "loss", loss_of(&d));
     sbp_value gain = op(&d, SBP_OP_mul, d.gain, beta(&d)), loss = op(&d, SBP_OP_mul, d.loss, beta(&d));

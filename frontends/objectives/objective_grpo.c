@@ -88,13 +88,13 @@ static sbp_value plus(const grpo *g, sbp_value x, double value) {
     return op(g, SBP_OP_add, x, number(g, value));
 }
 
-static sbp_value setting(const grpo *g, const char *name, double fallback) {
-    return sbp_objective_setting(g->o, name, fallback, g->weight);
+static sbp_value setting(const grpo *g, sbp_setting_id id, double fallback) {
+    return sbp_objective_setting(g->o, id, fallback, g->weight);
 }
 
 /* Log-probabilities of the rows, or others where there are none. */
-static sbp_value given_or(const grpo *g, const char *has, const char *name, sbp_value otherwise) {
-    sbp_value there = sbp_objective_row(g->o, has), given = sbp_objective_row(g->o, name);
+static sbp_value given_or(const grpo *g, sbp_column_id column, sbp_value otherwise) {
+    sbp_value there = sbp_objective_has(g->o, column), given = sbp_objective_row(g->o, column);
     sbp_value zero = number(g, 0);
     return sbp_build3(g->o->builder, SBP_OP_select, op(g, SBP_OP_lt, zero, there), given, otherwise);
 }
@@ -104,25 +104,25 @@ static sbp_value own_logps(const grpo *g) {
 }
 
 static sbp_value old_logps(const grpo *g) {
-    sbp_value sampled = given_or(g, "has.sampling_logps", "sampling_logps", own_logps(g));
-    return given_or(g, "has.old_logps", "old_logps", sampled);
+    sbp_value sampled = given_or(g, SBP_DATA_SAMPLING_LOGPS, own_logps(g));
+    return given_or(g, SBP_DATA_OLD_LOGPS, sampled);
 }
 
 /* Sums of m x over documents, [S]; what documents have, in all their rows. */
 static sbp_value over_documents(const grpo *g, sbp_value x) {
-    sbp_value document = sbp_objective_index(g->o, "doc");
+    sbp_value document = sbp_objective_index(g->o, SBP_DATA_DOC);
     return sbp_objective_group_sum(g->o, op(g, SBP_OP_mul, g->weight, x), document);
 }
 
 static sbp_value of_document(const grpo *g, sbp_value x) {
-    return sbp_objective_of_group(g->o, x, sbp_objective_index(g->o, "doc"));
+    return sbp_objective_of_group(g->o, x, sbp_objective_index(g->o, SBP_DATA_DOC));
 }
 
 /* rho, from w. */
 static sbp_value ratio(const grpo *g, bool by_sequence) {
     if (!by_sequence)
         return one(g, SBP_OP_exp, g->log_ratio);
-    sbp_value document = sbp_objective_index(g->o, "doc");
+    sbp_value document = sbp_objective_index(g->o, SBP_DATA_DOC);
     sbp_value sum = over_documents(g, g->log_ratio);
     sbp_value labels = sbp_objective_group_sum(g->o, g->weight, document);
     labels = op(g, SBP_OP_max, labels, sbp_objective_number(g->o, 1, labels));
@@ -131,16 +131,17 @@ static sbp_value ratio(const grpo *g, bool by_sequence) {
 
 /* min(rho, delta) */
 static sbp_value bounded(const grpo *g) {
-    sbp_value most = sbp_clipping_setting_or(g->o, "delta", number(g, 1e30));
+    sbp_value most = sbp_clipping_setting_or(g->o, SBP_SETTING_DELTA, number(g, 1e30));
     return op(g, SBP_OP_min, g->rho, most);
 }
 
 /* logp^old - logp^s, 0 where one of them is missing */
 static sbp_value from_sampler(const grpo *g) {
     sbp_objective *o = g->o;
-    sbp_value has_old = sbp_objective_row(o, "has.old_logps");
-    sbp_value has_sampling = sbp_objective_row(o, "has.sampling_logps");
-    sbp_value old = sbp_objective_row(o, "old_logps"), sampling = sbp_objective_row(o, "sampling_logps");
+    sbp_value has_old = sbp_objective_has(o, SBP_DATA_OLD_LOGPS);
+    sbp_value has_sampling = sbp_objective_has(o, SBP_DATA_SAMPLING_LOGPS);
+    sbp_value old = sbp_objective_row(o, SBP_DATA_OLD_LOGPS),
+              sampling = sbp_objective_row(o, SBP_DATA_SAMPLING_LOGPS);
     sbp_value both = op(g, SBP_OP_mul, has_old, has_sampling);
     return op(g, SBP_OP_mul, both, op(g, SBP_OP_sub, old, sampling));
 }
@@ -171,8 +172,8 @@ static sbp_value correction(const grpo *g) {
         r = of_document(g, one(g, SBP_OP_exp, over_documents(g, log_ratio)));
     else
         r = one(g, SBP_OP_exp, op(g, SBP_OP_mul, g->weight, log_ratio));
-    sbp_value least = setting(g, "vllm_importance_sampling_clip_min", -1);
-    sbp_value most = setting(g, "vllm_importance_sampling_clip_max", 3);
+    sbp_value least = setting(g, SBP_SETTING_VLLM_IMPORTANCE_SAMPLING_CLIP_MIN, -1);
+    sbp_value most = setting(g, SBP_SETTING_VLLM_IMPORTANCE_SAMPLING_CLIP_MAX, 3);
     most = sbp_build3(g->o->builder, SBP_OP_select, op(g, SBP_OP_lt, most, zero), number(g, 1e30), most);
     if (!corrections[mode].masks)
         return op(g, SBP_OP_min, op(g, SBP_OP_max, r, least), most);
@@ -192,14 +193,16 @@ static sbp_value weighted(const grpo *g, sbp_value factor) {
 static sbp_value soft(const grpo *g) {
     sbp_value zero = number(g, 0);
     sbp_value good = op(g, SBP_OP_lt, zero, g->advantage);
-    sbp_value up = setting(g, "sapo_temperature_pos", 1), down = setting(g, "sapo_temperature_neg", 1.05);
+    sbp_value up = setting(g, SBP_SETTING_SAPO_TEMPERATURE_POS, 1),
+              down = setting(g, SBP_SETTING_SAPO_TEMPERATURE_NEG, 1.05);
     sbp_value t = sbp_build3(g->o->builder, SBP_OP_select, good, up, down);
     sbp_value x = op(g, SBP_OP_mul, t, plus(g, g->rho, -1));
     x = op(g, SBP_OP_mul, one(g, SBP_OP_sigmoid, x), number(g, -4));
     return op(g, SBP_OP_mul, op(g, SBP_OP_div, x, t), g->advantage);
 }
 
-static sbp_value by_sign(const grpo *g, const char *good, double g_value, const char *bad, double b_value) {
+static sbp_value by_sign(const grpo *g, sbp_setting_id good, double g_value, sbp_setting_id bad,
+                         double b_value) {
     sbp_value zero = number(g, 0), below = op(g, SBP_OP_lt, g->advantage, zero);
     sbp_value a = setting(g, good, g_value), b = setting(g, bad, b_value);
     return sbp_build3(g->o->builder, SBP_OP_select, below, b, a);
@@ -220,8 +223,8 @@ static sbp_value gamma_weight(const grpo *g) {
         log_u = op(g, SBP_OP_add, log_u, c);
     }
     log_u = of_document(g, between(g, over_documents(g, log_u), log(least), 20));
-    sbp_value a = by_sign(g, "vespo_k_pos", 2, "vespo_k_neg", 3);
-    sbp_value b = by_sign(g, "vespo_lambda_pos", 3, "vespo_lambda_neg", 2);
+    sbp_value a = by_sign(g, SBP_SETTING_VESPO_K_POS, 2, SBP_SETTING_VESPO_K_NEG, 3);
+    sbp_value b = by_sign(g, SBP_SETTING_VESPO_LAMBDA_POS, 3, SBP_SETTING_VESPO_LAMBDA_NEG, 2);
     b = op(g, SBP_OP_max, b, number(g, 1e-4));
     sbp_value up = op(g, SBP_OP_mul, a, log_u), down = op(g, SBP_OP_mul, b, one(g, SBP_OP_exp, log_u));
     up = op(g, SBP_OP_sub, op(g, SBP_OP_add, b, up), down);
@@ -232,27 +235,27 @@ static sbp_value gamma_weight(const grpo *g) {
 static sbp_value share(const grpo *g, averaging mean) {
     sbp_objective *o = g->o;
     if (mean == OF_TOKENS)
-        return op(g, SBP_OP_div, g->weight, sbp_objective_scalar(o, "labels"));
+        return op(g, SBP_OP_div, g->weight, sbp_objective_total(o, SBP_TOTAL_LABELS));
     if (mean == OF_PARTS) {
-        sbp_value f = op(g, SBP_OP_div, g->weight, sbp_objective_scalar(o, "part.labels"));
-        return op(g, SBP_OP_div, f, sbp_objective_scalar(o, "parts"));
+        sbp_value f = op(g, SBP_OP_div, g->weight, sbp_objective_scalar(o, SBP_SCALAR_PART_LABELS));
+        return op(g, SBP_OP_div, f, sbp_objective_scalar(o, SBP_SCALAR_PARTS));
     }
-    sbp_value f = op(g, SBP_OP_div, g->weight, sbp_objective_scalar(o, "docs"));
+    sbp_value f = op(g, SBP_OP_div, g->weight, sbp_objective_total(o, SBP_TOTAL_DOCS));
     if (mean == OF_SEQUENCES) {
-        sbp_value labels = sbp_objective_row(o, "doc.labels");
+        sbp_value labels = sbp_objective_row(o, SBP_DATA_DOC_LABELS);
         f = op(g, SBP_OP_div, f, op(g, SBP_OP_max, labels, number(g, 1)));
     } else if (mean == OF_FIXED_LENGTH) {
-        f = op(g, SBP_OP_div, f, setting(g, "max_completion_length", 512));
+        f = op(g, SBP_OP_div, f, setting(g, SBP_SETTING_MAX_COMPLETION_LENGTH, 512));
     }
     return f;
 }
 
 /* k */
 static sbp_value divergence(const grpo *g) {
-    sbp_value ref = given_or(g, "has.ref_logps", "ref_logps", own_logps(g));
+    sbp_value ref = given_or(g, SBP_DATA_REF_LOGPS, own_logps(g));
     sbp_value d = op(g, SBP_OP_sub, ref, g->o->logp), e = one(g, SBP_OP_exp, d);
     sbp_value k3 = plus(g, op(g, SBP_OP_sub, e, d), -1), zero = number(g, 0);
-    sbp_value corrected = setting(g, "use_bias_correction_kl", 1);
+    sbp_value corrected = setting(g, SBP_SETTING_USE_BIAS_CORRECTION_KL, 1);
     corrected = op(g, SBP_OP_lt, zero, corrected);
     return sbp_build3(g->o->builder, SBP_OP_select, corrected, op(g, SBP_OP_mul, g->rho, k3), k3);
 }
@@ -271,9 +274,9 @@ static sbp_value only(const grpo *g, sbp_value x, sbp_value mask) {
  * @prepare, as greatest and least are not sums. */
 static void prepare_sampling(const sbp_objective *loss, int32_t type) {
     sbp_objective *p = loss->prepare;
-    grpo g = {.o = p, .type = type, .weight = sbp_objective_row(p, "weight")};
-    sbp_value has_old = sbp_objective_row(p, "has.old_logps");
-    sbp_value known = op(&g, SBP_OP_mul, has_old, sbp_objective_row(p, "has.sampling_logps"));
+    grpo g = {.o = p, .type = type, .weight = sbp_objective_row(p, SBP_DATA_WEIGHT)};
+    sbp_value has_old = sbp_objective_has(p, SBP_DATA_OLD_LOGPS);
+    sbp_value known = op(&g, SBP_OP_mul, has_old, sbp_objective_has(p, SBP_DATA_SAMPLING_LOGPS));
     known = op(&g, SBP_OP_mul, known, g.weight);
     sbp_value apart = op(&g, SBP_OP_mul, one(&g, SBP_OP_abs, from_sampler(&g)), known);
     sbp_value total = sum(&g, apart), count = sum(&g, known);
@@ -347,7 +350,7 @@ static void add_entropy(const grpo *g, sbp_value counted, sbp_value policy_loss)
     sbp_objective *o = g->o;
     if (!o->request.entropy_bonus)
         return;
-    sbp_value share_of_bonus = op(g, SBP_OP_mul, counted, setting(g, "entropy_coef", 0));
+    sbp_value share_of_bonus = op(g, SBP_OP_mul, counted, setting(g, SBP_SETTING_ENTROPY_COEF, 0));
     sbp_value bonus = op(g, SBP_OP_mul, share_of_bonus, o->entropy);
     sbp_objective_result(o, "loss", one(g, SBP_OP_neg, bonus));
     sbp_objective_result(o, "policy_loss", policy_loss);
@@ -361,11 +364,11 @@ void sbp_objective_grpo(sbp_objective *o) {
     }
     grpo g = {.o = o,
               .type = find_type(o),
-              .weight = sbp_objective_row(o, "weight"),
-              .advantage = sbp_objective_row(o, "advantage")};
+              .weight = sbp_objective_row(o, SBP_DATA_WEIGHT),
+              .advantage = sbp_objective_row(o, SBP_DATA_ADVANTAGE)};
     sbp_objective_group_advantages(o);
     averaging mean = types[g.type].mean;
-    o->counted = "weight";
+    o->counted = sbp_data_columns[SBP_DATA_WEIGHT].name;
     if (mean == OF_PARTS)
         sbp_note(o->builder->diag, "loss type bnpo: loss and gradients depend on how a step is packed into "
                                    "micro-batches; dapo is the same without that");
@@ -376,7 +379,7 @@ void sbp_objective_grpo(sbp_objective *o) {
     if (g.correction != SBP_NO_VALUE && types[g.type].term != GAMMA)
         l = op(&g, SBP_OP_mul, l, g.correction);
     sbp_value k = divergence(&g);
-    l = op(&g, SBP_OP_add, l, op(&g, SBP_OP_mul, k, setting(&g, "beta", 0)));
+    l = op(&g, SBP_OP_add, l, op(&g, SBP_OP_mul, k, setting(&g, SBP_SETTING_BETA, 0)));
     l = op(&g, SBP_OP_mul, l, share(&g, mean));
     sbp_value counted = share(&g, OF_TOKENS);
     sbp_objective_result(o, "loss", l);

@@ -27,8 +27,8 @@ static sbp_value op(const kto *k, sbp_opcode code, sbp_value a, sbp_value b) {
     return sbp_build2(k->o->builder, code, a, b);
 }
 
-static sbp_value setting(const kto *k, const char *name, double fallback) {
-    return sbp_objective_setting(k->o, name, fallback, k->logps);
+static sbp_value setting(const kto *k, sbp_setting_id id, double fallback) {
+    return sbp_objective_setting(k->o, id, fallback, k->logps);
 }
 
 static sbp_value number(const kto *k, double value) {
@@ -38,7 +38,7 @@ static sbp_value number(const kto *k, double value) {
 /* How many documents of the step are wanted, and how many are not. */
 static void count(sbp_objective *o) {
     sbp_objective *p = sbp_objective_prepare(o);
-    sbp_value wanted = sbp_objective_row(p, "wanted"), position = sbp_objective_row(p, "pos");
+    sbp_value wanted = sbp_objective_row(p, SBP_DATA_WANTED), position = sbp_objective_row(p, SBP_DATA_POS);
     sbp_value one = sbp_objective_number(p, 1, wanted);
     sbp_value first = sbp_objective_less(p, position, one); /* rows that begin a document */
     wanted = sbp_build2(p->builder, SBP_OP_mul, wanted, first);
@@ -51,20 +51,22 @@ static void count(sbp_objective *o) {
 }
 
 static kto read_documents(sbp_objective *o) {
-    kto k = {.o = o, .weight = sbp_objective_row(o, "weight")};
-    sbp_value document = sbp_objective_index(o, "doc"), ref = sbp_objective_group(o, "ref_logps_sum");
+    kto k = {.o = o, .weight = sbp_objective_row(o, SBP_DATA_WEIGHT)};
+    sbp_value document = sbp_objective_index(o, SBP_DATA_DOC),
+              ref = sbp_objective_group(o, SBP_DATA_REF_SUM, SBP_PART_COUNT);
     k.logps = sbp_objective_group_sum(o, op(&k, SBP_OP_mul, k.weight, o->logp), document);
     k.gain = op(&k, SBP_OP_sub, k.logps, ref);
-    k.wanted = sbp_objective_group(o, "wanted");
+    k.wanted = sbp_objective_group(o, SBP_DATA_WANTED, SBP_PART_COUNT);
     k.others = op(&k, SBP_OP_sub, number(&k, 1), k.wanted);
-    k.docs = sbp_build_scalar(o->builder, "docs");
+    k.docs = sbp_objective_wide_total(o, SBP_TOTAL_DOCS, SBP_PART_COUNT);
     return k;
 }
 
 /* z */
 static sbp_value divergence(const kto *k) {
-    sbp_value by_policy = sbp_build_scalar(k->o->builder, "mismatched.logps");
-    sbp_value by_reference = sbp_build_scalar(k->o->builder, "mismatched.ref_logps");
+    sbp_value by_policy = sbp_build_scalar(k->o->builder, sbp_scalar_names[SBP_SCALAR_MISMATCHED_LOGPS]);
+    sbp_value by_reference =
+        sbp_build_scalar(k->o->builder, sbp_scalar_names[SBP_SCALAR_MISMATCHED_REF_LOGPS]);
     sbp_value mean = op(k, SBP_OP_div, op(k, SBP_OP_sub, by_policy, by_reference), k->docs);
     return op(k, SBP_OP_max, mean, number(k, 0));
 }
@@ -79,9 +81,9 @@ static sbp_value weigh(const kto *k, sbp_value f, sbp_value g) {
  */
 static sbp_value loss_of(const kto *k, sbp_value x) {
     sbp_value minus = number(k, -1), sign = weigh(k, minus, number(k, 1));
-    x = op(k, SBP_OP_mul, op(k, SBP_OP_mul, x, setting(k, "beta", 0.1)), sign);
-    sbp_value desirable = setting(k, "desirable_weight", 1);
-    sbp_value weight = weigh(k, desirable, setting(k, "undesirable_weight", 1));
+    x = op(k, SBP_OP_mul, op(k, SBP_OP_mul, x, setting(k, SBP_SETTING_BETA, 0.1)), sign);
+    sbp_value desirable = setting(k, SBP_SETTING_DESIRABLE_WEIGHT, 1);
+    sbp_value weight = weigh(k, desirable, setting(k, SBP_SETTING_UNDESIRABLE_WEIGHT, 1));
     return op(k, SBP_OP_mul, weight, sbp_build1(k->o->builder, SBP_OP_sigmoid, x));
 }
 
@@ -97,13 +99,13 @@ static void add_metrics(const kto *k) {
     sbp_objective *o = k->o;
     sbp_value logps = sbp_build1(o->builder, SBP_OP_stop_gradient, k->logps); /* 0 times no number is none */
     sbp_value reward = sbp_build1(o->builder, SBP_OP_stop_gradient, k->gain);
-    reward = op(k, SBP_OP_mul, reward, setting(k, "beta", 0.1));
+    reward = op(k, SBP_OP_mul, reward, setting(k, SBP_SETTING_BETA, 0.1));
     sbp_value chosen = add_mean(k, "rewards/chosen", k->wanted, "count/chosen", reward);
     sbp_value rejected = add_mean(k, "rewards/rejected", k->others, "count/rejected", reward);
     sbp_objective_result(o, "rewards/margins", op(k, SBP_OP_sub, chosen, rejected));
     add_mean(k, "logps/chosen", k->wanted, "count/chosen", logps);
     add_mean(k, "logps/rejected", k->others, "count/rejected", logps);
-    sbp_value share = op(k, SBP_OP_div, k->weight, sbp_objective_scalar(o, "labels"));
+    sbp_value share = op(k, SBP_OP_div, k->weight, sbp_objective_total(o, SBP_TOTAL_LABELS));
     sbp_objective_result(o, "entropy", op(k, SBP_OP_mul, share, o->entropy));
 }
 
@@ -111,7 +113,7 @@ void sbp_objective_kto(sbp_objective *o) {
     bool compares = !o->loss_type || strcmp(o->loss_type, "kto") == 0;
     if (!compares && strcmp(o->loss_type, "apo_zero_unpaired") != 0)
         sbp_objective_refuse(o, "kto", "kto, apo_zero_unpaired");
-    o->counted = "weight";
+    o->counted = sbp_data_columns[SBP_DATA_WEIGHT].name;
     count(o);
     kto k = read_documents(o);
     sbp_value x = k.gain, kl = SBP_NO_VALUE;

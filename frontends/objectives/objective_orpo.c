@@ -25,11 +25,12 @@ static sbp_value odds(const sbp_pairs *p, sbp_value a) {
 static void find_rows(sbp_objective *o) {
     static const char name[] = "read_rows";
     sbp_objective *p = sbp_objective_prepare(o);
-    sbp_value predicted = sbp_objective_row(p, "predicted"), chosen = sbp_objective_row(p, "in.chosen");
+    sbp_value predicted = sbp_objective_row(p, SBP_DATA_PREDICTED),
+              chosen = sbp_objective_in(p, SBP_PART_CHOSEN);
     sbp_value rows = sbp_build2(p->builder, SBP_OP_mul, predicted, chosen);
-    rows = sbp_build2(p->builder, SBP_OP_max, rows, sbp_objective_row(p, "weight"));
+    rows = sbp_build2(p->builder, SBP_OP_max, rows, sbp_objective_row(p, SBP_DATA_WEIGHT));
     sbp_objective_prepared(p, name, rows);
-    sbp_objective_row(o, name);
+    sbp_objective_prepared_row(o, name);
     o->counted = name;
 }
 
@@ -40,14 +41,16 @@ void sbp_objective_orpo(sbp_objective *o) {
     find_rows(o);
     sbp_value w = sbp_pairs_per_token(&p, p.won, p.chosen);
     sbp_value l = sbp_pairs_per_token(&p, p.lost, p.rejected);
-    sbp_value beta = sbp_pairs_setting(&p, "beta", 0.1);
+    sbp_value beta = sbp_pairs_setting(&p, SBP_SETTING_BETA, 0.1);
     sbp_value odds_w = odds(&p, w), odds_l = odds(&p, l);
     sbp_value z = sbp_pairs_op(&p, SBP_OP_sub, odds_w, odds_l);
     sbp_value ratio = sbp_pairs_logistic(&p, z);
     sbp_pairs_mean(&p, "loss", sbp_pairs_op(&p, SBP_OP_mul, ratio, beta));
-    sbp_value predicted = sbp_objective_row(o, "predicted"), chosen = sbp_objective_row(o, "in.chosen");
+    sbp_value predicted = sbp_objective_row(o, SBP_DATA_PREDICTED),
+              chosen = sbp_objective_in(o, SBP_PART_CHOSEN);
     sbp_value nll = sbp_pairs_op(&p, SBP_OP_mul, predicted, chosen);
-    nll = sbp_pairs_op(&p, SBP_OP_div, nll, sbp_objective_scalar(o, "predicted.chosen"));
+    nll =
+        sbp_pairs_op(&p, SBP_OP_div, nll, sbp_objective_part_total(o, SBP_TOTAL_PREDICTED, SBP_PART_CHOSEN));
     nll = sbp_pairs_op(&p, SBP_OP_mul, nll, sbp_pairs_negative(&p, o->logp));
     sbp_objective_result(o, "loss", nll);
     sbp_value gain = sbp_pairs_op(&p, SBP_OP_mul, w, beta), loss = sbp_pairs_op(&p, SBP_OP_mul, l, beta);

@@ -42,8 +42,8 @@ static sbp_value number(const ppo_data *d, double value) {
     return sbp_build_const(d->p->builder, SBP_F64, value);
 }
 
-static sbp_value setting(const ppo_data *d, const char *name, double fallback) {
-    return sbp_objective_setting(d->p, name, fallback, d->m);
+static sbp_value setting(const ppo_data *d, sbp_setting_id id, double fallback) {
+    return sbp_objective_setting(d->p, id, fallback, d->m);
 }
 
 static sbp_value times(const ppo_data *d, sbp_value a, sbp_value b) {
@@ -82,33 +82,34 @@ static sbp_value scan_back(const ppo_data *d, sbp_value x, sbp_value decay, sbp_
 }
 
 static void find_rows(ppo_data *d) {
-    d->m = sbp_objective_row(d->p, "weight");
-    d->document = sbp_objective_index(d->p, "doc");
-    sbp_value labels = sbp_objective_row(d->p, "doc.labels"), zero = number(d, 0);
-    d->last = complement(d, sbp_objective_row(d->p, "predicted"));
+    d->m = sbp_objective_row(d->p, SBP_DATA_WEIGHT);
+    d->document = sbp_objective_index(d->p, SBP_DATA_DOC);
+    sbp_value labels = sbp_objective_row(d->p, SBP_DATA_DOC_LABELS), zero = number(d, 0);
+    d->last = complement(d, sbp_objective_row(d->p, SBP_DATA_PREDICTED));
     d->last = times(d, d->last, sbp_objective_less(d->p, zero, labels));
     d->counted = plus(d, d->m, d->last);
 }
 
 /* k */
 static sbp_value divergence(const ppo_data *d) {
-    sbp_value old = sbp_objective_row(d->p, "old_logps"), ref = sbp_objective_row(d->p, "ref_logps");
+    sbp_value old = sbp_objective_row(d->p, SBP_DATA_OLD_LOGPS),
+              ref = sbp_objective_row(d->p, SBP_DATA_REF_LOGPS);
     sbp_value k1 = minus(d, old, ref), up = minus(d, ref, old);
-    sbp_value k3 = one(d->p, SBP_OP_exp, up), kind = setting(d, "kl_estimator", 0);
+    sbp_value k3 = one(d->p, SBP_OP_exp, up), kind = setting(d, SBP_SETTING_KL_ESTIMATOR, 0);
     k3 = minus(d, k3, number(d, 1));
     k3 = minus(d, k3, up);
     sbp_value first = op(d->p, SBP_OP_lt, kind, number(d, 0.5));
     sbp_value k = sbp_build3(d->p->builder, SBP_OP_select, first, k1, k3);
-    k = times(d, k, sbp_objective_row(d->p, "has.ref_logps"));
+    k = times(d, k, sbp_objective_has(d->p, SBP_DATA_REF_LOGPS));
     return times(d, k, d->m);
 }
 
 /* r, and what becomes of rewards in the step. */
 static void pay(ppo_data *d) {
-    sbp_value k = divergence(d), docs = sbp_objective_scalar(d->p, "docs");
+    sbp_value k = divergence(d), docs = sbp_objective_total(d->p, SBP_TOTAL_DOCS);
     sbp_value paid = one(d->p, SBP_OP_neg, k);
-    paid = times(d, paid, setting(d, "kl_coef", 0.05));
-    sbp_value score = times(d, sbp_objective_row(d->p, "reward"), d->last);
+    paid = times(d, paid, setting(d, SBP_SETTING_KL_COEF, 0.05));
+    sbp_value score = times(d, sbp_objective_row(d->p, SBP_DATA_REWARD), d->last);
     d->reward = plus(d, paid, score);
     sbp_objective_prepared(d->p, "objective/kl", op(d->p, SBP_OP_div, sum(d, k), docs));
     sbp_objective_prepared(d->p, "objective/non_score_reward", op(d->p, SBP_OP_div, sum(d, paid), docs));
@@ -131,15 +132,16 @@ static sbp_value whitened(const ppo_data *d, sbp_value mask, sbp_value x, sbp_va
 static void whiten_rewards(ppo_data *d) {
     sbp_value mean, even = whitened(d, d->counted, d->reward, &mean);
     even = plus(d, even, times(d, d->counted, mean));
-    sbp_value half = number(d, 0.5), off = op(d->p, SBP_OP_lt, setting(d, "whiten_rewards", 0), half);
+    sbp_value half = number(d, 0.5),
+              off = op(d->p, SBP_OP_lt, setting(d, SBP_SETTING_WHITEN_REWARDS, 0), half);
     d->reward = sbp_build3(d->p->builder, SBP_OP_select, off, d->reward, even);
 }
 
 /* Rows without m' hand on what comes behind them. */
 static void estimate_advantages(ppo_data *d) {
     sbp_value skipped = complement(d, d->counted), next, unused;
-    sbp_value gamma = setting(d, "gamma", 1), lambda = setting(d, "lam", 0.95);
-    d->values = times(d, d->counted, sbp_objective_row(d->p, "old_values"));
+    sbp_value gamma = setting(d, SBP_SETTING_GAMMA, 1), lambda = setting(d, SBP_SETTING_LAM, 0.95);
+    d->values = times(d, d->counted, sbp_objective_row(d->p, SBP_DATA_OLD_VALUES));
     scan_back(d, d->values, skipped, &next);
     sbp_value delta = plus(d, d->reward, times(d, gamma, next));
     delta = times(d, d->counted, minus(d, delta, d->values));
@@ -155,7 +157,8 @@ static void prepare(sbp_objective *o) {
     pay(&d);
     whiten_rewards(&d);
     estimate_advantages(&d);
-    sbp_objective_prepared(d.p, "advantage", whitened(&d, d.m, d.advantage, &mean));
+    sbp_objective_prepared(d.p, sbp_data_columns[SBP_DATA_ADVANTAGE].name,
+                           whitened(&d, d.m, d.advantage, &mean));
     sbp_objective_prepared(d.p, "return", plus(&d, d.advantage, d.values));
     sbp_objective_prepared(d.p, "value_weight", d.counted);
     sbp_objective_prepared(d.p, "value_rows", at_least_one(&d, sum(&d, d.counted)));
@@ -169,10 +172,12 @@ static sbp_value between(const sbp_objective *o, sbp_value x, sbp_value low, sbp
 }
 
 static void add_policy(sbp_objective *o) {
-    sbp_value share = sbp_objective_row(o, "weight"), advantage = sbp_objective_row(o, "advantage");
-    share = op(o, SBP_OP_div, share, sbp_objective_scalar(o, "labels"));
-    sbp_value distance = op(o, SBP_OP_sub, o->logp, sbp_objective_row(o, "old_logps"));
-    sbp_value rho = one(o, SBP_OP_exp, distance), range = sbp_objective_setting(o, "cliprange", 0.2, rho);
+    sbp_value share = sbp_objective_row(o, SBP_DATA_WEIGHT),
+              advantage = sbp_objective_row(o, SBP_DATA_ADVANTAGE);
+    share = op(o, SBP_OP_div, share, sbp_objective_total(o, SBP_TOTAL_LABELS));
+    sbp_value distance = op(o, SBP_OP_sub, o->logp, sbp_objective_row(o, SBP_DATA_OLD_LOGPS));
+    sbp_value rho = one(o, SBP_OP_exp, distance),
+              range = sbp_objective_setting(o, SBP_SETTING_CLIPRANGE, 0.2, rho);
     sbp_value unit = sbp_objective_number(o, 1, rho);
     sbp_value low = op(o, SBP_OP_sub, unit, range), high = op(o, SBP_OP_add, unit, range);
     sbp_value loss = one(o, SBP_OP_neg, op(o, SBP_OP_mul, advantage, rho));
@@ -191,10 +196,11 @@ static void add_policy(sbp_objective *o) {
 }
 
 static void add_value(sbp_objective *o) {
-    sbp_value share = sbp_objective_row(o, "value_weight"), old = sbp_objective_row(o, "old_values");
-    share = op(o, SBP_OP_div, share, sbp_objective_scalar(o, "value_rows"));
-    sbp_value wanted = sbp_objective_row(o, "return"), v = o->value;
-    sbp_value range = sbp_objective_setting(o, "cliprange_value", 0.2, v);
+    sbp_value share = sbp_objective_prepared_row(o, "value_weight"),
+              old = sbp_objective_row(o, SBP_DATA_OLD_VALUES);
+    share = op(o, SBP_OP_div, share, sbp_objective_prepared_number(o, "value_rows"));
+    sbp_value wanted = sbp_objective_prepared_row(o, "return"), v = o->value;
+    sbp_value range = sbp_objective_setting(o, SBP_SETTING_CLIPRANGE_VALUE, 0.2, v);
     sbp_value low = op(o, SBP_OP_sub, old, range), high = op(o, SBP_OP_add, old, range);
     sbp_value off = op(o, SBP_OP_sub, v, wanted), held = between(o, v, low, high);
     held = op(o, SBP_OP_sub, held, wanted);
@@ -202,7 +208,7 @@ static void add_value(sbp_objective *o) {
     sbp_value clipped = sbp_objective_less(o, free, bounded), half = sbp_objective_number(o, 0.5, v);
     sbp_value loss = op(o, SBP_OP_mul, half, op(o, SBP_OP_max, free, bounded));
     loss = op(o, SBP_OP_mul, share, loss);
-    sbp_value weighed = op(o, SBP_OP_mul, loss, sbp_objective_setting(o, "vf_coef", 0.1, v));
+    sbp_value weighed = op(o, SBP_OP_mul, loss, sbp_objective_setting(o, SBP_SETTING_VF_COEF, 0.1, v));
     sbp_objective_result(o, "loss", weighed); /* added */
     sbp_objective_result(o, "loss/value_avg", loss);
     sbp_objective_result(o, "val/clipfrac_avg", op(o, SBP_OP_mul, share, clipped));

@@ -28,7 +28,7 @@ static sbp_value number(const rloo *x, double value) {
 
 static void add_metrics(const rloo *x, sbp_value weight) {
     sbp_objective *o = x->o;
-    sbp_value counted = op(x, SBP_OP_div, weight, sbp_objective_scalar(o, "labels"));
+    sbp_value counted = op(x, SBP_OP_div, weight, sbp_objective_total(o, SBP_TOTAL_LABELS));
     sbp_objective_result(o, "entropy", op(x, SBP_OP_mul, counted, o->entropy));
     sbp_objective_result(o, "ratio_mean", op(x, SBP_OP_mul, x->share, x->ratio));
     sbp_objective_result(o, "ratio_mean", sbp_objective_uncounted(o));
@@ -38,11 +38,12 @@ static void add_metrics(const rloo *x, sbp_value weight) {
 void sbp_objective_rloo(sbp_objective *o) {
     rloo x = {.o = o};
     sbp_value uncounted = sbp_objective_left_out_advantages(o);
-    o->counted = "weight";
-    sbp_value weight = sbp_objective_row(o, "weight"), labels = sbp_objective_row(o, "doc.labels");
-    sbp_value old = sbp_objective_row(o, "old_logps"), document = sbp_objective_index(o, "doc");
-    x.advantage = sbp_objective_row(o, "advantage");
-    x.share = op(&x, SBP_OP_div, weight, sbp_objective_scalar(o, "docs"));
+    o->counted = sbp_data_columns[SBP_DATA_WEIGHT].name;
+    sbp_value weight = sbp_objective_row(o, SBP_DATA_WEIGHT),
+              labels = sbp_objective_row(o, SBP_DATA_DOC_LABELS);
+    sbp_value old = sbp_objective_row(o, SBP_DATA_OLD_LOGPS), document = sbp_objective_index(o, SBP_DATA_DOC);
+    x.advantage = sbp_objective_row(o, SBP_DATA_ADVANTAGE);
+    x.share = op(&x, SBP_OP_div, weight, sbp_objective_total(o, SBP_TOTAL_DOCS));
     x.share = op(&x, SBP_OP_div, x.share, op(&x, SBP_OP_max, labels, number(&x, 1)));
     sbp_value sum = op(&x, SBP_OP_mul, weight, op(&x, SBP_OP_sub, o->logp, old));
     sum = sbp_objective_group_sum(o, sum, document);

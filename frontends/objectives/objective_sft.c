@@ -19,8 +19,9 @@ static bool is_dft(sbp_objective *o) {
 void sbp_objective_sft(sbp_objective *o) {
     sbp_builder *b = o->builder;
     bool dft = is_dft(o);
-    o->counted = "weight";
-    sbp_value weight = sbp_objective_row(o, "weight"), labels = sbp_objective_scalar(o, "labels");
+    o->counted = sbp_data_columns[SBP_DATA_WEIGHT].name;
+    sbp_value weight = sbp_objective_row(o, SBP_DATA_WEIGHT),
+              labels = sbp_objective_total(o, SBP_TOTAL_LABELS);
     sbp_value share = sbp_build2(b, SBP_OP_div, weight, labels);
     sbp_build_name(b, share, "share"); /* [T]: m_t / N */
     sbp_value term = sbp_build2(b, SBP_OP_mul, share, o->logp);

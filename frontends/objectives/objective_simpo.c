@@ -18,8 +18,9 @@ void sbp_objective_simpo(sbp_objective *o) {
     sbp_pairs p = sbp_pairs_of(o);
     sbp_value w = sbp_pairs_per_token(&p, p.won, p.chosen);
     sbp_value l = sbp_pairs_per_token(&p, p.lost, p.rejected);
-    sbp_value beta = sbp_pairs_setting(&p, "beta", 0.1), gamma = sbp_pairs_setting(&p, "simpo_gamma", 0.5);
-    sbp_value e = sbp_pairs_setting(&p, "label_smoothing", 0);
+    sbp_value beta = sbp_pairs_setting(&p, SBP_SETTING_BETA, 0.1),
+              gamma = sbp_pairs_setting(&p, SBP_SETTING_SIMPO_GAMMA, 0.5);
+    sbp_value e = sbp_pairs_setting(&p, SBP_SETTING_LABEL_SMOOTHING, 0);
     sbp_value z = sbp_pairs_op(&p, SBP_OP_mul, sbp_pairs_op(&p, SBP_OP_sub, w, l), beta);
     z = sbp_pairs_op(&p, SBP_OP_sub, z, gamma);
     sbp_value right = sbp_pairs_logistic(&p, z), wrong = sbp_pairs_logistic(&p, sbp_pairs_negative(&p, z));
@@ -28,7 +29,8 @@ void sbp_objective_simpo(sbp_objective *o) {
     wrong = sbp_pairs_op(&p, SBP_OP_mul, wrong, e);
     sbp_pairs_mean(&p, "loss", sbp_pairs_op(&p, SBP_OP_add, right, wrong));
     sbp_value nll = sbp_pairs_chosen_nll(&p);
-    sbp_objective_result(o, "loss", sbp_pairs_op(&p, SBP_OP_mul, nll, sbp_pairs_setting(&p, "cpo_alpha", 1)));
+    sbp_objective_result(o, "loss",
+                         sbp_pairs_op(&p, SBP_OP_mul, nll, sbp_pairs_setting(&p, SBP_SETTING_CPO_ALPHA, 1)));
     sbp_value gain = sbp_pairs_op(&p, SBP_OP_mul, w, beta), loss = sbp_pairs_op(&p, SBP_OP_mul, l, beta);
     sbp_pairs_metrics(&p, gain, loss, w, l);
     sbp_objective_result(o, "nll_loss", nll);

@@ -26,7 +26,7 @@ sbp_value sbp_pairs_op(const sbp_pairs *pairs, sbp_opcode code, sbp_value a, sbp
 sbp_value sbp_pairs_number(const sbp_pairs *pairs, double value);
 sbp_value sbp_pairs_plus(const sbp_pairs *pairs, sbp_value x, double value);
 sbp_value sbp_pairs_negative(const sbp_pairs *pairs, sbp_value x);
-sbp_value sbp_pairs_setting(const sbp_pairs *pairs, const char *name, double fallback);
+sbp_value sbp_pairs_setting(const sbp_pairs *pairs, sbp_setting_id id, double fallback);
 /* - log sigmoid(x) */
 sbp_value sbp_pairs_logistic(const sbp_pairs *pairs, sbp_value x);
 /* x [S] over how many rows `counted` [T] has of each pair; 0 for one that has none. */

@@ -82,7 +82,7 @@ sbp_status sbp_objective_add_statistics(sbp_objective *of, const sbp_func *model
         return b->status;
     int64_t experts = sbp_build_type(b, chosen)->dim[0].n;
     bool whole = probability != SBP_NO_VALUE && balance->of_step;
-    s.parts = sbp_objective_scalar(&own, "parts");
+    s.parts = sbp_objective_scalar(&own, SBP_SCALAR_PARTS);
     chosen = sbp_build1(b, SBP_OP_stop_gradient, chosen);
     sbp_value all = sbp_build1(b, SBP_OP_row_sum, chosen);
     if (whole) {
@@ -99,7 +99,8 @@ sbp_status sbp_objective_add_statistics(sbp_objective *of, const sbp_func *model
         sbp_value aux = sbp_build1(b, SBP_OP_row_sum, sbp_build2(b, SBP_OP_mul, share, probability));
         aux = sbp_build2(b, SBP_OP_div, aux, all);
         aux = sbp_build2(b, SBP_OP_mul, aux, sbp_build_const(b, SBP_F64, factor));
-        sbp_value weight = sbp_objective_setting(&own, "router_aux_loss_coef", balance->coefficient, aux);
+        sbp_value weight =
+            sbp_objective_setting(&own, SBP_SETTING_ROUTER_AUX_LOSS_COEF, balance->coefficient, aux);
         sbp_value loss = sbp_build2(b, SBP_OP_mul, aux, weight);
         void (*add)(statistics *, const char *, sbp_value) = whole ? add_sum : add_mean;
         add(&s, "loss", loss);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "frontends/onnx/onnx.h"
+#include "ir/program/contract.h"
 #include "ir/program/program.h"
 
 static bool all_are(const sbp_onnx_attribute *a, int64_t value) {
@@ -67,7 +68,7 @@ sbp_status sbp_onnx_conv(sbp_onnx *o) {
     operands[1] = sbp_onnx_with_dims(o, operands[1], (int64_t[]){n, 1, taps}, 3);
     if (bias)
         SBP_TRY(sbp_onnx_materialize(o, bias, o->compute, &operands[2]));
-    operands[3] = sbp_build_row(b, "first", SBP_I32, SBP_T);
+    operands[3] = sbp_build_row(b, sbp_data_columns[SBP_DATA_FIRST].name, SBP_I32, SBP_T);
     sbp_build(b, SBP_OP_conv_rows, NULL, operands, 4, NULL, 0, out);
     sbp_onnx_value v = {.kind = behind > 0 ? SBP_ONNX_LONGER : SBP_ONNX_VALUE, .type = type, .rank = 3};
     SBP_TRY(sbp_onnx_as_shape(o, out[0], 3, dim, &v.value));

@@ -1,6 +1,7 @@
 /* onnx_import.c: from the structures of onnx_json.c to a module: which initializers are parameters and which
  * of them are trained, the graph inputs, nodes in order, and the result `logits`. */
 #include "frontends/onnx/onnx.h"
+#include "ir/program/contract.h"
 
 #include <string.h>
 
@@ -447,7 +448,7 @@ static void add_token_input(sbp_onnx *o, const char *name, bool ids, bool positi
     sbp_onnx_value v = {.name = name, .type = SBP_ONNX_INT64, .rank = 2, .dim = {1, SBP_ONNX_ROWS}};
     v.kind = ids ? SBP_ONNX_VALUE : SBP_ONNX_NUMBERS;
     if (ids && sbp_onnx_is_read(o, name))
-        v.value = sbp_build_row(&o->builder, "tok", SBP_I32, SBP_T);
+        v.value = sbp_build_row(&o->builder, sbp_data_columns[SBP_DATA_TOK].name, SBP_I32, SBP_T);
     v.numbers = (sbp_number_tensor){.rank = 2};
     v.numbers.size[0] = sbp_number_constant(&o->numbers, 1);
     v.numbers.size[1] = sbp_number_tokens(&o->numbers);

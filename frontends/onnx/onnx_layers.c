@@ -1,5 +1,6 @@
 /* onnx_layers.c: operators with parameters, and attention. */
 #include "frontends/onnx/onnx.h"
+#include "ir/program/contract.h"
 
 #include <math.h>
 #include <string.h>
@@ -129,7 +130,7 @@ sbp_status sbp_onnx_add_bias(sbp_onnx *o, const sbp_onnx_value *y, const sbp_onn
 static bool row_input(sbp_onnx *o, const sbp_onnx_value *v, bool *positions, sbp_value *out) {
     *positions = sbp_onnx_is_positions(v) && v->rank <= 2;
     if (*positions)
-        *out = sbp_build_row(&o->builder, "pos", SBP_I32, SBP_T);
+        *out = sbp_build_row(&o->builder, sbp_data_columns[SBP_DATA_POS].name, SBP_I32, SBP_T);
     else if (v->kind == SBP_ONNX_VALUE && sbp_build_type(&o->builder, v->value)->dtype == SBP_I32 &&
              v->rank == 2)
         *out = v->value;

@@ -1,6 +1,7 @@
 /* onnx_parts.c: operators that take parts of a value or put them together, along any axis but the tokens'. In
  * the graph IR only the last axis has parts: an axis and those after it become one. */
 #include "frontends/onnx/onnx.h"
+#include "ir/program/contract.h"
 
 #include <string.h>
 
@@ -136,8 +137,8 @@ static sbp_status slice_rows(sbp_onnx *o, const sbp_onnx_value *table, int32_t a
     if (sbp_type_row_elems(&o->builder.module->params[number].type) <= 0)
         return sbp_onnx_fail(o, "'%s' %s has no rows", table->name, sbp_onnx_shape_text(o, table));
     sbp_value w = sbp_build_param(&o->builder, number);
-    sbp_value y =
-        sbp_build2(&o->builder, SBP_OP_gather, w, sbp_build_row(&o->builder, "pos", SBP_I32, SBP_T));
+    sbp_value y = sbp_build2(&o->builder, SBP_OP_gather, w,
+                             sbp_build_row(&o->builder, sbp_data_columns[SBP_DATA_POS].name, SBP_I32, SBP_T));
     y = sbp_build_cast(&o->builder, y, o->residual);
     memcpy(dim, table->dim, sizeof dim);
     dim[axis] = SBP_ONNX_ROWS;

@@ -2,6 +2,7 @@
  * with tables P and Q over the other axes (the angles of rotary embeddings), functions of such, and rows of
  * tables. */
 #include "frontends/onnx/onnx.h"
+#include "ir/program/contract.h"
 
 #include <string.h>
 
@@ -91,7 +92,7 @@ static sbp_status build_affine(sbp_onnx *o, const sbp_onnx_value *v, int32_t row
     with[rows] = sbp_number_constant(n, 1);
     const sbp_number *slope =
         sbp_number_add(n, sbp_number_substitute(n, a, with, SBP_NUMBERS_RANK), -1, at_0);
-    *out = sbp_build_cast(b, sbp_build_row(b, "pos", SBP_I32, SBP_T), o->wide);
+    *out = sbp_build_cast(b, sbp_build_row(b, sbp_data_columns[SBP_DATA_POS].name, SBP_I32, SBP_T), o->wide);
     int64_t dims[SBP_MAX_RANK];
     int32_t count;
     SBP_TRY(sbp_onnx_ir_dims(o, v->rank, v->dim, dims, &count));
@@ -215,7 +216,8 @@ static sbp_status build_rows(sbp_onnx *o, const sbp_onnx_value *v, int32_t rows,
         if (sbp_build_type(b, table)->rank == 0)
             table = sbp_build_reshape(b, table, (int64_t[]){1, 1}, 2);
     }
-    *out = sbp_build2(b, SBP_OP_gather, table, sbp_build_row(b, "pos", SBP_I32, SBP_T));
+    *out = sbp_build2(b, SBP_OP_gather, table,
+                      sbp_build_row(b, sbp_data_columns[SBP_DATA_POS].name, SBP_I32, SBP_T));
     if (b->status == SBP_OK && sbp_build_type(b, *out)->dim[1].n != elems)
         *out = sbp_build_slice(b, *out, start, elems);
     *out = sbp_onnx_with_dims(o, *out, dims, count);

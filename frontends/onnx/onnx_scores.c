@@ -2,6 +2,7 @@
  * nothing computes; scale, softcap, mask, softmax and a guard against NaN are noted on it, and the product
  * with the values is the attention op. */
 #include "frontends/onnx/onnx.h"
+#include "ir/program/contract.h"
 
 #include <math.h>
 #include <string.h>
@@ -97,9 +98,9 @@ static sbp_value build_attention(sbp_onnx *o, const sbp_value qkv[3], sbp_value 
                                  double softcap, int64_t window) {
     sbp_value operands[7] = {qkv[0], qkv[1], qkv[2]}, out[2];
     bool has_sink = sink != SBP_NO_VALUE;
-    operands[3] = sbp_build_row(&o->builder, "first", SBP_I32, SBP_T);
-    operands[4] = sbp_build_row(&o->builder, "shared_end", SBP_I32, SBP_T);
-    operands[5] = sbp_build_row(&o->builder, "own", SBP_I32, SBP_T);
+    operands[3] = sbp_build_row(&o->builder, sbp_data_columns[SBP_DATA_FIRST].name, SBP_I32, SBP_T);
+    operands[4] = sbp_build_row(&o->builder, sbp_data_columns[SBP_DATA_SHARED_END].name, SBP_I32, SBP_T);
+    operands[5] = sbp_build_row(&o->builder, sbp_data_columns[SBP_DATA_OWN].name, SBP_I32, SBP_T);
     operands[6] = sink;
     sbp_build(&o->builder, has_sink ? SBP_OP_attention_sink : SBP_OP_attention, "attn_out", operands,
               has_sink ? 7 : 6,

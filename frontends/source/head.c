@@ -1,9 +1,10 @@
 /* head.c: the end of @model. */
 #include "frontends/source/head.h"
+#include "ir/program/contract.h"
 
 static sbp_value at_temperature(sbp_builder *b, sbp_value logits) {
     sbp_dtype wide = sbp_build_type(b, logits)->dtype;
-    sbp_value t = sbp_build_cast(b, sbp_build_scalar(b, "temperature"), wide);
+    sbp_value t = sbp_build_cast(b, sbp_build_scalar(b, sbp_scalar_names[SBP_SCALAR_TEMPERATURE]), wide);
     sbp_value out = sbp_build2(b, SBP_OP_div, logits, t);
     sbp_build_name(b, out, "tempered_logits");
     return out;
@@ -78,7 +79,7 @@ void sbp_head_finish(sbp_builder *b, sbp_head_options options, sbp_value logits)
         logits = at_temperature(b, logits);
     if (b->status != SBP_OK)
         return;
-    sbp_value label = sbp_build_row(b, "label", SBP_I32, SBP_T);
+    sbp_value label = sbp_build_row(b, sbp_data_columns[SBP_DATA_LABEL].name, SBP_I32, SBP_T);
     sbp_build(b, SBP_OP_log_prob, "logp", (sbp_value[]){logits, label}, 2, NULL, 0, out);
     for (int32_t i = 0; i < SBP_COUNT(names) && b->status == SBP_OK; i++) {
         if (i > 0)

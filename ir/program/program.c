@@ -54,8 +54,8 @@ sbp_program *sbp_program_create(sbp_arena *arena, const char *name) {
     return program;
 }
 
-bool sbp_program_entry_communicates(const sbp_program *program, const char *name) {
-    const sbp_entry *entry = sbp_program_find_entry(program, name);
+bool sbp_program_entry_communicates(const sbp_program *program, sbp_entry_id id) {
+    const sbp_entry *entry = sbp_program_entry(program, id);
     for (int32_t n = 0; entry && n < entry->body.count; n++)
         if (entry->body.nodes[n].kind == SBP_NODE_COMMAND &&
             entry->body.nodes[n].u.command->queue == SBP_QUEUE_NET)
@@ -99,11 +99,19 @@ const sbp_entry *sbp_program_find_entry(const sbp_program *program, const char *
     return NULL;
 }
 
+const sbp_entry *sbp_program_entry(const sbp_program *program, sbp_entry_id id) {
+    return sbp_program_find_entry(program, sbp_entry_names[id]);
+}
+
+bool sbp_entry_is(const char *name, sbp_entry_id id) {
+    return strcmp(name, sbp_entry_names[id]) == 0;
+}
+
 const sbp_entry *sbp_program_training_entry(const sbp_program *program) {
-    static const char *const names[] = {"step", "accumulate", "score"};
+    static const sbp_entry_id ids[] = {SBP_ENTRY_STEP, SBP_ENTRY_ACCUMULATE, SBP_ENTRY_SCORE};
     const sbp_entry *entry = NULL;
-    for (int i = 0; i < SBP_COUNT(names) && !entry; i++)
-        entry = sbp_program_find_entry(program, names[i]);
+    for (int i = 0; i < SBP_COUNT(ids) && !entry; i++)
+        entry = sbp_program_entry(program, ids[i]);
     return entry;
 }
 

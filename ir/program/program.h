@@ -44,6 +44,7 @@
 #define SBP_IR_PROGRAM_PROGRAM_H
 
 #include "ir/base/context.h"
+#include "ir/program/contract.h"
 #include "ir/rowkernel/rowkernel.h"
 
 typedef enum sbp_space { SBP_DEVICE, SBP_HOST, SBP_DISK, SBP_SPACE_COUNT } sbp_space;
@@ -439,6 +440,8 @@ sbp_program *sbp_program_create(sbp_arena *arena, const char *name);
 int32_t sbp_program_find_buffer(const sbp_program *program, const char *name);         /* -1 when absent */
 int32_t sbp_program_find_scalar(const sbp_program *program, const char *name);         /* -1 when absent */
 const sbp_entry *sbp_program_find_entry(const sbp_program *program, const char *name); /* NULL when absent */
+const sbp_entry *sbp_program_entry(const sbp_program *program, sbp_entry_id id);       /* likewise */
+bool sbp_entry_is(const char *name, sbp_entry_id id);
 /* What a step of training spends its time in: step, else accumulate; of a program that trains nothing score.
  * NULL where there is none of these. */
 const sbp_entry *sbp_program_training_entry(const sbp_program *program);
@@ -449,7 +452,7 @@ int32_t sbp_program_add_scalar(sbp_arena *arena, sbp_program *program,
 int32_t sbp_program_add_kernel(sbp_arena *arena, sbp_program *program, sbp_rowkernel *kernel);
 /* Whether every run of an entry has collectives, so that all ranks must run it equally often. False where
  * there is no such entry. */
-bool sbp_program_entry_communicates(const sbp_program *program, const char *entry);
+bool sbp_program_entry_communicates(const sbp_program *program, sbp_entry_id entry);
 /* Whether the ranks of a context send each other something, in queue compute. */
 bool sbp_is_exchange(const sbp_command *command);
 /* Whether matrices of experts come to some product in pieces. */

@@ -130,7 +130,7 @@ static inline sbp_tensor_part sbp_calls_whole(int32_t tensor) {
 }
 
 /* lists.c: the next call list. */
-void sbp_calls_begin_list(sbp_calls_builder *e, const char *entry);
+void sbp_calls_begin_list(sbp_calls_builder *e, sbp_entry_id entry);
 /* Operands are copied. */
 sbp_task *sbp_calls_add_task(sbp_calls_builder *e, sbp_task_kind kind, const sbp_operand *operands,
                              int32_t count);

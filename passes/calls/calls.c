@@ -182,7 +182,7 @@ static sbp_status head(sbp_calls_builder *e, bool backward_follows) {
 /* ---- entries ----------------------------------------------------------------------------------------- */
 
 static sbp_status build_training(sbp_calls_builder *e) {
-    sbp_calls_begin_list(e, e->step ? "step" : "accumulate");
+    sbp_calls_begin_list(e, e->step ? SBP_ENTRY_STEP : SBP_ENTRY_ACCUMULATE);
     sbp_calls_begin_gradients(e);
     SBP_TRY(forward(e, e->layers));
     SBP_TRY(head(e, true));
@@ -201,7 +201,7 @@ static sbp_status count_statistics(sbp_calls_builder *e) {
     for (int32_t call = 0; call <= e->layers; call++)
         if (sbp_has_statistics(m->funcs[m->calls[call].func]))
             last = call;
-    sbp_calls_begin_list(e, "count");
+    sbp_calls_begin_list(e, SBP_ENTRY_COUNT);
     SBP_TRY(forward(e, last));
     add_bare_call(e, e->from->head->count);
     return SBP_OK;
@@ -232,7 +232,7 @@ sbp_status sbp_call_lists_make(sbp_program_builder *p, const sbp_callables *from
     if (trains)
         SBP_TRY(build_training(&e));
     e.step = false;
-    sbp_calls_begin_list(&e, "score");
+    sbp_calls_begin_list(&e, SBP_ENTRY_SCORE);
     SBP_TRY(forward(&e, e.layers));
     SBP_TRY(head(&e, false));
     SBP_TRY(count_statistics(&e));

@@ -44,7 +44,7 @@ static void sum_squares(sbp_calls_builder *e, int32_t param, sbp_tensor_part gra
     task->on_host = e->p->options.schedule.host_update &&
                     sbp_calls_placement(e, SBP_TENSOR_STATE, e->trained[param]) != SBP_DEVICE &&
                     (e->flat_of[param] < 0 || (!e->step && sbp_calls_is_sharded(e, SBP_TENSOR_GRAD, param)));
-    task->when = has_flats(e) && e->flat_of[param] < 0 ? "rank.first" : NULL;
+    task->when = has_flats(e) && e->flat_of[param] < 0 ? sbp_scalar_names[SBP_SCALAR_RANK_FIRST] : NULL;
 }
 
 void sbp_calls_finish_norm(sbp_calls_builder *e) {
@@ -344,7 +344,8 @@ static void reduce(sbp_calls_builder *e, int32_t param) {
     if (sharded)
         send_sums(e, SBP_REDUCE_ADD, e->accums[param].tensor, &share, NULL);
     else
-        send_sums(e, e->flat_of[param] >= 0 ? SBP_REDUCE_OWN : SBP_ALL_REDUCE, tensor, NULL, "part.last");
+        send_sums(e, e->flat_of[param] >= 0 ? SBP_REDUCE_OWN : SBP_ALL_REDUCE, tensor, NULL,
+                  sbp_scalar_names[SBP_SCALAR_PART_LAST]);
 }
 
 /* Whether the gradients of a parameter, and of all in its flat, are complete. */
@@ -443,7 +444,7 @@ void sbp_calls_update_list(sbp_calls_builder *e) {
     const sbp_module *m = e->p->module;
     bool away = sbp_calls_placement(e, SBP_TENSOR_GRAD, 0) != SBP_DEVICE, flats = has_flats(e);
     int32_t count = m->param_count;
-    sbp_calls_begin_list(e, "update");
+    sbp_calls_begin_list(e, SBP_ENTRY_UPDATE);
     if (flats) /* they are fewer than parameters */
         sbp_calls_fill(e, e->norms.tensor);
     for (int pass = 0; pass < (away ? 2 : 3); pass++) {

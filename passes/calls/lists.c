@@ -3,9 +3,9 @@
 
 #include "passes/calls/builder.h"
 
-void sbp_calls_begin_list(sbp_calls_builder *e, const char *entry) {
+void sbp_calls_begin_list(sbp_calls_builder *e, sbp_entry_id entry) {
     SBP_PUSH(e->p->arena, e->r->lists, e->r->list_count, e->r->list_capacity,
-             (sbp_call_list){.entry = entry});
+             (sbp_call_list){.entry = sbp_entry_names[entry]});
     e->list = &e->r->lists[e->r->list_count - 1];
 }
 

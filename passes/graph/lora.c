@@ -21,6 +21,8 @@
 
 #include "passes/lower/passes.h"
 
+#include "ir/program/contract.h"
+
 /* A x of an adapter, for weights that are parts of one tensor and share their A. */
 typedef struct reduced {
     int32_t a;
@@ -88,7 +90,7 @@ static sbp_value row_number(joiner *j, const char *row) {
 /* A number where the step drops, else 0, f64[]. */
 static sbp_value where_dropping(joiner *j, double number) {
     sbp_builder *b = &j->rw.builder;
-    sbp_value on = sbp_build_scalar(b, "dropout");
+    sbp_value on = sbp_build_scalar(b, sbp_scalar_names[SBP_SCALAR_DROPOUT]);
     return sbp_build2(b, SBP_OP_mul, on, sbp_build_const(b, SBP_F64, number));
 }
 
@@ -100,7 +102,7 @@ static sbp_value drop(joiner *j, const sbp_adapter *adapter, sbp_value x) {
     sbp_value operands[4];
     like.dtype = SBP_F32;
     operands[0] = stream_of(j, adapter->a);
-    operands[1] = sbp_build_scalar(b, "random_dropout");
+    operands[1] = sbp_build_scalar(b, SBP_RANDOM_PREFIX "dropout");
     operands[2] = row_number(j, "pos");
     operands[3] = row_number(j, "sample");
     sbp_value u = sbp_build_random_of(b, &like, operands, SBP_COUNT(operands)),
@@ -118,7 +120,7 @@ static sbp_value reduce(joiner *j, const sbp_adapter *adapter, sbp_value x, sbp_
             return j->made[i].value;
     sbp_dtype type = sbp_build_type(b, x)->dtype, wide = sbp_rule_wide(type);
     sbp_value u = wide_matmul(j, adapter->dropout > 0 ? drop(j, adapter, x) : x, index, adapter->a);
-    sbp_value s = sbp_build_scalar(b, "adapter");
+    sbp_value s = sbp_build_scalar(b, sbp_scalar_names[SBP_SCALAR_ADAPTER]);
     s = sbp_build2(b, SBP_OP_mul, s, sbp_build_const(b, SBP_F64, adapter->scale));
     if (adapter->dropout > 0) {
         sbp_value one = sbp_build_const(b, SBP_F64, 1);

@@ -1,6 +1,7 @@
 /* lower.c: building blocks of programs, shared by streambp, head, optimizer and calls. */
 #include <string.h>
 
+#include "ir/program/contract.h"
 #include "passes/lower/lowering.h"
 
 sbp_dtype sbp_lower_wide(sbp_dtype dtype) {
@@ -9,37 +10,53 @@ sbp_dtype sbp_lower_wide(sbp_dtype dtype) {
 
 /* ---- buffers and their names -------------------------------------------------------------------------- */
 
-/* What the runtime knows of a parameter besides its weights: buffers called "<parameter>.<what>". */
-static const char *const of_parameters[] = {"grad",
-                                            "master_lo",
-                                            "exp_avg",
-                                            "exp_avg_absmax",
-                                            "exp_avg_sq",
-                                            "exp_avg_sq_absmax",
-                                            "momentum_buffer",
-                                            "momentum_buffer_absmax",
-                                            "codes",
-                                            "high",
-                                            "steps",
-                                            "scales",
-                                            "minima"};
-
 enum { KEPT = INT32_MAX }; /* in labels: for a buffer that is still to be made */
+
+/* Whether no format before it has a part of that name. */
+static bool is_new_part(sbp_format format, int32_t part) {
+    const char *name = sbp_format_of(format)->parts[part].name;
+    for (int f = SBP_FORMAT_NONE + 1; f < (int)format; f++)
+        for (int32_t k = 0; k < sbp_format_of((sbp_format)f)->part_count; k++)
+            if (strcmp(sbp_format_of((sbp_format)f)->parts[k].name, name) == 0)
+                return false;
+    return true;
+}
+
+/* Number i of the names of what may belong to a parameter, "<label>.<what>": what the contract lists, and the
+ * parts of blocks that it may be kept in; NULL behind the last. */
+static const char *name_of_part(const sbp_program_builder *p, const char *label, int32_t i) {
+    for (int s = 0; s < SBP_SUFFIX_COUNT; s++) {
+        if (i-- == 0)
+            return sbp_arena_printf(p->arena, "%s.%s", label, sbp_suffixes[s].name);
+        if (sbp_suffixes[s].kind == SBP_SUFFIX_IS_STATE && i-- == 0)
+            return sbp_arena_printf(p->arena, "%s.%s" SBP_ABSMAX_SUFFIX, label, sbp_suffixes[s].name);
+    }
+    for (int f = SBP_FORMAT_NONE + 1; f < SBP_FORMAT_COUNT; f++)
+        for (int32_t k = 0; k < sbp_format_of((sbp_format)f)->part_count; k++)
+            if (is_new_part((sbp_format)f, k) && i-- == 0)
+                return sbp_arena_printf(p->arena, "%s.%s", label,
+                                        sbp_format_of((sbp_format)f)->parts[k].name);
+    return NULL;
+}
 
 /* Whether a parameter could be called so: the name, and those of what belongs to it, are free. */
 static bool is_free(const sbp_program_builder *p, const char *label) {
-    const sbp_map *labels = &p->labels;
-    bool used = sbp_map_get(labels, label) >= 0;
-    for (int i = 0; i < SBP_COUNT(of_parameters); i++)
-        used |= sbp_map_get(labels, sbp_arena_printf(p->arena, "%s.%s", label, of_parameters[i])) >= 0;
-    return !used;
+    const char *name = label;
+    for (int32_t i = 0; name; i++) {
+        if (sbp_map_get(&p->labels, name) >= 0)
+            return false;
+        name = name_of_part(p, label, i);
+    }
+    return true;
 }
 
 static void keep_param(sbp_program_builder *p, int32_t param, const char *label) {
     p->param_labels[param] = label;
-    sbp_map_set(&p->labels, label, KEPT);
-    for (int i = 0; i < SBP_COUNT(of_parameters); i++)
-        sbp_map_set(&p->labels, sbp_arena_printf(p->arena, "%s.%s", label, of_parameters[i]), KEPT);
+    const char *name = label;
+    for (int32_t i = 0; name; i++) {
+        sbp_map_set(&p->labels, name, KEPT);
+        name = name_of_part(p, label, i);
+    }
 }
 
 static void keep_names(sbp_program_builder *p) {

@@ -311,7 +311,7 @@ void sbp_lower_when(sbp_program_builder *p, sbp_body *body, const char *when, sb
 /* Appends the commands of a rule, whose views ~i stand for views[i]. With flushes >= 0, the one that reads
  * operand `gradient` is marked as what flushes that parameter. stream: what random numbers are of, in place
  * of the kernels' scalar SBP_RULE_STREAM. */
-#define SBP_RULE_STREAM "stream"
+#define SBP_RULE_STREAM sbp_scalar_names[SBP_SCALAR_STREAM]
 void sbp_lower_inline(sbp_program_builder *p, sbp_body *body, const sbp_body *commands, const sbp_view *views,
                       int32_t flushes, int32_t gradient, double stream);
 /* Rows and columns of a value: a row axis, then everything else; [n] is one row, [m, n] m rows. */

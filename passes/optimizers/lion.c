@@ -12,16 +12,16 @@ static sbp_value sign(sbp_optimizer_rule *r, sbp_value x) {
 }
 
 /* beta m + (1 - beta) g */
-static sbp_value mix(sbp_optimizer_rule *r, sbp_value m, const char *beta, const char *one_minus_beta) {
+static sbp_value mix(sbp_optimizer_rule *r, sbp_value m, sbp_scalar_id beta, sbp_scalar_id one_minus_beta) {
     sbp_value kept = sbp_build2(r->b, SBP_OP_mul, sbp_optimizer_scalar(r, beta), m);
     return sbp_build2(r->b, SBP_OP_add, kept,
                       sbp_build2(r->b, SBP_OP_mul, sbp_optimizer_scalar(r, one_minus_beta), r->grad));
 }
 
 void sbp_optimizer_lion(sbp_optimizer_rule *r) {
-    sbp_value m = sbp_optimizer_state(r, "exp_avg", SBP_STATE_SIGNED);
-    sbp_value direction = sign(r, mix(r, m, "beta1", "one_minus_beta1"));
-    sbp_value change = sbp_build2(r->b, SBP_OP_mul, sbp_optimizer_scalar(r, "lr"), direction);
+    sbp_value m = sbp_optimizer_state(r, SBP_SUFFIX_EXP_AVG, SBP_STATE_SIGNED);
+    sbp_value direction = sign(r, mix(r, m, SBP_SCALAR_BETA1, SBP_SCALAR_ONE_MINUS_BETA1));
+    sbp_value change = sbp_build2(r->b, SBP_OP_mul, sbp_optimizer_scalar(r, SBP_SCALAR_LR), direction);
     sbp_optimizer_set_weight(r, sbp_build2(r->b, SBP_OP_sub, sbp_optimizer_decayed(r), change));
-    sbp_optimizer_set_state(r, 0, mix(r, m, "beta2", "one_minus_beta2"));
+    sbp_optimizer_set_state(r, 0, mix(r, m, SBP_SCALAR_BETA2, SBP_SCALAR_ONE_MINUS_BETA2));
 }

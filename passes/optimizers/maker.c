@@ -31,7 +31,7 @@ sbp_value sbp_maker_like_param(sbp_update_maker *m, sbp_update_operand_kind kind
 sbp_value sbp_maker_round(sbp_rule *r, sbp_value value, const char *name) {
     sbp_builder *b = &r->builder;
     sbp_value stream = sbp_build_cast(b, sbp_build_scalar(b, SBP_RULE_STREAM), SBP_F32),
-              key = sbp_build_scalar(b, sbp_arena_printf(r->p->arena, "random_%s", name));
+              key = sbp_build_scalar(b, sbp_arena_printf(r->p->arena, SBP_RANDOM_PREFIX "%s", name));
     const sbp_type like = *sbp_build_type(b, value);
     return sbp_build2(b, SBP_OP_bf16_random, value, sbp_build_random(b, &like, stream, key));
 }

@@ -10,7 +10,8 @@
 
 /* ---- what a rule is written with ----------------------------------------------------------------------- */
 
-sbp_value sbp_optimizer_state(sbp_optimizer_rule *r, const char *suffix, sbp_state_sign sign) {
+sbp_value sbp_optimizer_state(sbp_optimizer_rule *r, sbp_suffix_id id, sbp_state_sign sign) {
+    const char *suffix = sbp_suffixes[id].name;
     sbp_update_maker *m = r->maker;
     sbp_dtype dtype = m->rule.p->options.state_dtype;
     bool bytes = m->bytes;
@@ -27,7 +28,7 @@ sbp_value sbp_optimizer_state(sbp_optimizer_rule *r, const char *suffix, sbp_sta
     m->states[state].absmax = m->update->operand_count;
     sbp_value absmax = sbp_maker_operand(
         m, (sbp_update_operand){.kind = SBP_UPDATE_STATE,
-                                .suffix = sbp_arena_printf(m->rule.p->arena, "%s_absmax", suffix),
+                                .suffix = sbp_arena_printf(m->rule.p->arena, "%s" SBP_ABSMAX_SUFFIX, suffix),
                                 .dtype = SBP_F32,
                                 .rows = sbp_extent_const(sbp_extent_as_const(m->rows) * m->cols / SBP_BLOCK),
                                 .cols = 1,
@@ -61,23 +62,24 @@ void sbp_optimizer_set_weight(sbp_optimizer_rule *r, sbp_value value) {
     r->maker->next_weight = value;
 }
 
-sbp_value sbp_optimizer_scalar(sbp_optimizer_rule *r, const char *name) {
-    return sbp_build_cast(r->b, sbp_build_scalar(r->b, name), r->compute);
+sbp_value sbp_optimizer_scalar(sbp_optimizer_rule *r, sbp_scalar_id scalar) {
+    return sbp_build_cast(r->b, sbp_build_scalar(r->b, sbp_scalar_names[scalar]), r->compute);
 }
 
 sbp_value sbp_optimizer_decayed(sbp_optimizer_rule *r) {
     if (!r->decay)
         return r->weight;
-    sbp_value rate =
-        sbp_build2(r->b, SBP_OP_mul, sbp_optimizer_scalar(r, "lr"), sbp_optimizer_scalar(r, "weight_decay"));
+    sbp_value rate = sbp_build2(r->b, SBP_OP_mul, sbp_optimizer_scalar(r, SBP_SCALAR_LR),
+                                sbp_optimizer_scalar(r, SBP_SCALAR_WEIGHT_DECAY));
     return sbp_build2(r->b, SBP_OP_sub, r->weight, sbp_build2(r->b, SBP_OP_mul, rate, r->weight));
 }
 
 sbp_value sbp_optimizer_regularized(sbp_optimizer_rule *r) {
     if (!r->decay)
         return r->grad;
-    return sbp_build2(r->b, SBP_OP_add, r->grad,
-                      sbp_build2(r->b, SBP_OP_mul, sbp_optimizer_scalar(r, "weight_decay"), r->weight));
+    return sbp_build2(
+        r->b, SBP_OP_add, r->grad,
+        sbp_build2(r->b, SBP_OP_mul, sbp_optimizer_scalar(r, SBP_SCALAR_WEIGHT_DECAY), r->weight));
 }
 
 /* ---- rules --------------------------------------------------------------------------------------------- */
@@ -121,8 +123,8 @@ static void make_placement(sbp_program_builder *p, sbp_lasting *out) {
         const sbp_update *update = out->updates[i];
         bool trainable = p->module->params[i].trainable;
         out->grads[i] = trainable && keeps
-                            ? sbp_lower_buffer_of_param(p, out->params[i], "grad", SBP_ROLE_GRAD,
-                                                        p->options.grad_dtype, w.rows, w.cols)
+                            ? sbp_lower_buffer_of_param(p, out->params[i], sbp_suffixes[SBP_SUFFIX_GRAD].name,
+                                                        SBP_ROLE_GRAD, p->options.grad_dtype, w.rows, w.cols)
                             : -1;
         for (int32_t o = 0; update && o < update->operand_count; o++) {
             const sbp_update_operand *operand = &update->operands[o];

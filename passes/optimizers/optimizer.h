@@ -7,6 +7,7 @@
 #ifndef SBP_PASSES_OPTIMIZERS_OPTIMIZER_H
 #define SBP_PASSES_OPTIMIZERS_OPTIMIZER_H
 
+#include "ir/program/contract.h"
 #include "passes/optimizers/rule.h"
 
 /* What a state's numbers are, for the formats that have a choice (int8). */
@@ -21,14 +22,13 @@ typedef struct sbp_optimizer_rule {
     struct sbp_update_maker *maker;
 } sbp_optimizer_rule;
 
-/* A state "<parameter>.<suffix>", zero before the first step, as it stands; each is asked for once. Its
- * suffix is in of_parameters of passes/lower/lower.c. */
-sbp_value sbp_optimizer_state(sbp_optimizer_rule *rule, const char *suffix, sbp_state_sign sign);
+/* A state "<parameter>.<suffix>", zero before the first step, as it stands; each is asked for once. */
+sbp_value sbp_optimizer_state(sbp_optimizer_rule *rule, sbp_suffix_id suffix, sbp_state_sign sign);
 /* Its next value, in the order the states were asked for; and the next weight. */
 void sbp_optimizer_set_state(sbp_optimizer_rule *rule, int32_t state, sbp_value value);
 void sbp_optimizer_set_weight(sbp_optimizer_rule *rule, sbp_value value);
 /* A scalar of the step, set by the runtime (runtime/train/trainer.c), in the compute type. */
-sbp_value sbp_optimizer_scalar(sbp_optimizer_rule *rule, const char *name);
+sbp_value sbp_optimizer_scalar(sbp_optimizer_rule *rule, sbp_scalar_id scalar);
 
 #define OPTIMIZER(id, name, text, states) void sbp_optimizer_##name(sbp_optimizer_rule *rule);
 #include "passes/lower/optimizers.def"

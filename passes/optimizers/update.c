@@ -112,7 +112,8 @@ static const sbp_rule *norm_rule(sbp_program_builder *p, bool clips) {
     if (clips) {
         sbp_rule_operand(&r, "clip", SBP_WRITE, SBP_F64, one, 1);
         sbp_value below = sbp_build2(b, SBP_OP_add, norm, sbp_build_const(b, SBP_F64, 1e-6));
-        sbp_value factor = sbp_build2(b, SBP_OP_div, sbp_build_scalar(b, "max_grad_norm"), below);
+        sbp_value factor =
+            sbp_build2(b, SBP_OP_div, sbp_build_scalar(b, sbp_scalar_names[SBP_SCALAR_MAX_GRAD_NORM]), below);
         sbp_rule_store(&r, 2, sbp_build2(b, SBP_OP_min, sbp_build_const(b, SBP_F64, 1), factor));
     }
     return finish_rule(&r, key);
@@ -221,7 +222,8 @@ static sbp_value read_weight(sbp_optimizer_rule *r) {
     if (!has_master(&m->rule.p->options, m->param))
         return weight;
     m->low = m->update->operand_count;
-    sbp_value low = sbp_maker_like_param(m, SBP_UPDATE_MASTER, "master_lo", SBP_I16, SBP_UPDATE);
+    sbp_value low = sbp_maker_like_param(m, SBP_UPDATE_MASTER, sbp_suffixes[SBP_SUFFIX_MASTER_LO].name,
+                                         SBP_I16, SBP_UPDATE);
     return sbp_build2(r->b, SBP_OP_bf16_join, weight, sbp_build_cast(r->b, low, r->compute));
 }
 

@@ -462,7 +462,9 @@ static void add_net(const sbp_program *program, const sbp_command *c, const sbp_
  * NULL: nothing. */
 static const sbp_entry *counting_entry(const sbp_program *program) {
     const sbp_entry *trains = sbp_program_training_entry(program);
-    return trains && strcmp(trains->name, "score") != 0 ? sbp_program_find_entry(program, "count") : NULL;
+    return trains && !sbp_entry_is(trains->name, SBP_ENTRY_SCORE)
+               ? sbp_program_entry(program, SBP_ENTRY_COUNT)
+               : NULL;
 }
 
 /* A call, with as many rows as there can be. */
@@ -479,7 +481,7 @@ static void add_exchanges(const sbp_program *program, int32_t function, const sb
 
 void sbp_cost_net_traffic(const sbp_program *program, const sbp_target_info *target, sbp_net_traffic *out) {
     const sbp_entry *entries[] = {counting_entry(program), sbp_program_training_entry(program),
-                                  sbp_program_find_entry(program, "update")};
+                                  sbp_program_entry(program, SBP_ENTRY_UPDATE)};
     *out = (sbp_net_traffic){0};
     for (int e = 0; e < SBP_COUNT(entries); e++)
         for (int32_t n = 0; entries[e] && n < entries[e]->body.count; n++) {
@@ -536,6 +538,6 @@ void sbp_cost_step(sbp_arena *arena, const sbp_program *program, int64_t t, cons
     *out = (sbp_cost){0};
     measure_entry(arena, program, counting_entry(program), t, target, functions, classes, out);
     measure_entry(arena, program, sbp_program_training_entry(program), t, target, functions, classes, out);
-    measure_entry(arena, program, sbp_program_find_entry(program, "update"), t, target, functions, classes,
+    measure_entry(arena, program, sbp_program_entry(program, SBP_ENTRY_UPDATE), t, target, functions, classes,
                   out);
 }

@@ -351,7 +351,7 @@ static void estimate_time(const evaluation *e, const sbp_program *sized) {
     for (int32_t f = 0; f < sized->function_count; f++)
         sbp_cost_function(sized, f, sized->t_max, &e->pl->base->target, &functions[f]);
     for (int32_t l = 0; l < r->list_count; l++)
-        if (r->list_count == 1 || strcmp(r->lists[l].entry, "score") != 0)
+        if (r->list_count == 1 || !sbp_entry_is(r->lists[l].entry, SBP_ENTRY_SCORE))
             e->out->seconds += walk_seconds(e, sized, &e->s->walks[l], functions);
 }
 

@@ -19,17 +19,15 @@ typedef struct place_job {
 
 /* ---- growing ---------------------------------------------------------------------------------------- */
 
-static const char *const part_names[] = {"text", "completion", "chosen", "rejected", "prompt"};
-
 const char *sbp_doc_part(const sbp_doc *doc) {
-    return part_names[doc->part];
+    return sbp_part_names[doc->part];
 }
 
 static uint8_t part_of(const char *name) {
     uint8_t part = 0;
-    while (part + 1 < SBP_COUNT(part_names) && strcmp(part_names[part], name) != 0)
+    while (part + 1 < SBP_PART_COUNT && strcmp(sbp_part_names[part], name) != 0)
         part++;
-    assert(strcmp(part_names[part], name) == 0);
+    assert(strcmp(sbp_part_names[part], name) == 0);
     return part;
 }
 

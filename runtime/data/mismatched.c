@@ -103,5 +103,5 @@ sbp_status sbp_dataset_mismatch(sbp_diag *diag, const sbp_dataset *data, const i
 }
 
 bool sbp_dataset_has_mismatched(const sbp_dataset *data) {
-    return sbp_dataset_number(data, SBP_MISMATCHED_REF_SUM) >= 0;
+    return sbp_dataset_number(data, sbp_data_columns[SBP_DATA_REF_MISMATCHED].name) >= 0;
 }

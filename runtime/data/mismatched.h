@@ -2,11 +2,10 @@
  * answer of the document before it in the data, behind that of the first the answer of the last.
  *
  * The answer of a document begins with its first token that counts; without one it is empty. What is longer
- * than a micro-batch is cut. A program that has these scalars is told sums over all documents of the step
- * (runtime/cli/sbprun/run_mismatched.c):
- *   mismatched.logps      of log-probabilities of counted labels of mismatched documents, by the weights at
- *                         hand
- *   mismatched.ref_logps  the same by a reference; where rows carry "ref_mismatched_sum", of that
+ * than a micro-batch is cut. A program that has the scalars mismatched.logps and
+ * mismatched.ref_logps (ir/program/contract.def) is told sums over all documents of the step
+ * (runtime/cli/sbprun/run_mismatched.c): of log-probabilities of counted labels of mismatched documents, by
+ * the weights at hand and by a reference; where rows carry "ref_mismatched_sum", of that
  *
  * Memory: 8 bytes per token and 48 per document, until it is destroyed. Threads: none of this keeps state.
  */
@@ -14,10 +13,6 @@
 #define SBP_RUNTIME_DATA_MISMATCHED_H
 
 #include "runtime/data/dataset.h"
-
-#define SBP_MISMATCHED_LOGPS "mismatched.logps"
-#define SBP_MISMATCHED_REF_LOGPS "mismatched.ref_logps"
-#define SBP_MISMATCHED_REF_SUM "ref_mismatched_sum"
 
 /* Pairs the prompts of these rows, whatever their order, with the answers of others; rows NULL: of the first
  * row_count. A row of the result is a document of at most most_tokens tokens. */

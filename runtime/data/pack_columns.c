@@ -30,48 +30,45 @@ typedef enum source {
     HAS,        /* 1 in documents that have the column or number */
     ONE_OF,     /* 1 in documents that have one of several */
     OF_ROWS,    /* a column that is about rows, not labels: token 0 has what is of the last row */
-    COLUMN,
-    NUMBER,
+    COLUMN_OF_DATA,
     OF_PART /* per group: the number of its document of that part */
 } source;
 
-static const struct {
-    const char *name;
-    source source;
-    sbp_dtype dtype;
-} fixed[] = {
-    {"tok", TOK, SBP_I32},
-    {"pos", POS, SBP_I32},
-    {"first", FIRST, SBP_I32},
-    {"shared_end", SHARED_END, SBP_I32},
-    {"own", OWN, SBP_I32},
-    {"label", LABEL, SBP_I32},
-    {"weight", WEIGHT, SBP_F32},
-    {"doc", DOC, SBP_I32},
-    {"unit", UNIT, SBP_I32},
-    {"group", GROUP, SBP_I32},
-    {"sample", SAMPLE, SBP_I32},
-    {"doc.labels", DOC_LABELS, SBP_F64},
-    {"predicted", PREDICTED, SBP_F32},
-    {"copies", COPIES, SBP_F32},
+/* By the columns of ir/program/contract.def: packed ones have a source each, what rows of data carry is a
+ * column or number of the data. */
+#define PACKED(id) id
+#define GIVEN(id) COLUMN_OF_DATA
+static const source sources[SBP_DATA_COUNT] = {
+#define COLUMN(id, name, dtype, from, what) from(id),
+#include "ir/program/contract.def"
 };
-
-#define ONE_OF_ALL "one.of."
+#undef PACKED
+#undef GIVEN
 
 static bool begins(const char *name, const char *prefix) {
     return strncmp(name, prefix, strlen(prefix)) == 0;
 }
 
+/* The column of the contract that is called so; SBP_DATA_COUNT: none. */
+static int column_called(const char *name) {
+    int c = 0;
+    while (c < SBP_DATA_COUNT && strcmp(sbp_data_columns[c].name, name) != 0)
+        c++;
+    return c;
+}
+
 static source source_of(const char *name, bool by_group) {
-    for (int i = 0; i < SBP_COUNT(fixed); i++)
-        if (!by_group && strcmp(fixed[i].name, name) == 0)
-            return fixed[i].source;
-    return by_group                          ? OF_PART
-           : begins(name, "in.")             ? IN_PART
-           : begins(name, "has.")            ? HAS
-           : begins(name, ONE_OF_ALL)        ? ONE_OF
-           : strcmp(name, "old_values") == 0 ? OF_ROWS
-                                             : COLUMN;
+    int column = column_called(name);
+    if (by_group)
+        return OF_PART;
+    if (column == SBP_DATA_OLD_VALUES)
+        return OF_ROWS;
+    if (column < SBP_DATA_COUNT)
+        return sources[column];
+    return begins(name, SBP_IN_PREFIX)       ? IN_PART
+           : begins(name, SBP_HAS_PREFIX)    ? HAS
+           : begins(name, SBP_ONE_OF_PREFIX) ? ONE_OF
+                                             : COLUMN_OF_DATA;
 }
 
 /* Which column of @prepare is called so; -1: none. */
@@ -83,10 +80,8 @@ static int32_t prepared_place(const sbp_prepare *prepare, const char *name) {
 }
 
 static sbp_dtype dtype_of(const char *name) {
-    for (int i = 0; i < SBP_COUNT(fixed); i++)
-        if (strcmp(fixed[i].name, name) == 0)
-            return fixed[i].dtype;
-    return SBP_F64;
+    int column = column_called(name);
+    return column < SBP_DATA_COUNT ? sbp_data_columns[column].dtype : SBP_F64;
 }
 
 static bool want(sbp_packer *p, const char *name, bool by_group) {
@@ -102,10 +97,12 @@ static bool want(sbp_packer *p, const char *name, bool by_group) {
 
 void sbp_packer_want(sbp_packer *p, const sbp_program *program) {
     if (!program)
-        for (int i = 0; i < SBP_COUNT(fixed); i++)
-            want(p, fixed[i].name, false);
+        for (int i = 0; i < SBP_DATA_COUNT; i++) {
+            if (sbp_data_columns[i].packed)
+                want(p, sbp_data_columns[i].name, false);
+        }
     else
-        want(p, "first", false); /* chunk tables always need it */
+        want(p, sbp_data_columns[SBP_DATA_FIRST].name, false); /* chunk tables always need it */
     for (int32_t i = 0; program && i < program->row_input_count; i++) {
         const sbp_row_input *input = &program->row_inputs[i];
         bool by_group = program->buffers[input->buffer].rows.c[SBP_S] != 0;
@@ -246,17 +243,17 @@ static bool has_one_of(const sbp_dataset *data, const sbp_doc *doc, const char *
 static void fill_doubles(const filling *f, const sbp_doc *doc, const counters *at, double *out) {
     double all = 0;
     const double *values = NULL, *there = NULL;
-    beside b = beside_of(f->data, f->source == HAS ? f->name + strlen("has.") : f->name);
+    beside b = beside_of(f->data, f->source == HAS ? f->name + strlen(SBP_HAS_PREFIX) : f->name);
     if (f->source == DOC_LABELS)
         all = (double)doc->labels;
     else if (f->source == IN_PART)
-        all = strcmp(sbp_doc_part(doc), f->name + strlen("in.")) == 0;
+        all = strcmp(sbp_doc_part(doc), f->name + strlen(SBP_IN_PREFIX)) == 0;
     else if (f->source == HAS && has_column(f->data, doc, b.column))
         there = f->data->columns[b.column] + doc->first;
     else if (f->source == HAS)
         all = has_number(f->data, doc, b.number);
     else if (f->source == ONE_OF)
-        all = has_one_of(f->data, doc, f->name + strlen(ONE_OF_ALL));
+        all = has_one_of(f->data, doc, f->name + strlen(SBP_ONE_OF_PREFIX));
     else if (has_column(f->data, doc, b.column))
         values = f->data->columns[b.column] + doc->first;
     else if (has_number(f->data, doc, b.number))
@@ -416,40 +413,45 @@ sbp_status sbp_packer_columns(sbp_packer *p, sbp_diag *diag, const sbp_dataset *
 
 /* ---- numbers of a step ------------------------------------------------------------------------------ */
 
-/* Whether the number counts `what` of documents, of those of its part where it names one ("labels.chosen").
- */
-static bool counts(const char *name, const char *what, const char *part) {
-    size_t length = strlen(what);
-    return begins(name, what) &&
-           (!name[length] || (name[length] == '.' && (!part || strcmp(part, name + length + 1) == 0)));
+/* What a row of data adds to a total that goes by rows. */
+static int64_t of_row(const sbp_dataset *data, int64_t row, sbp_total_id total) {
+    return total == SBP_TOTAL_UNITS || (total == SBP_TOTAL_GROUPS && sbp_dataset_begins_group(data, row));
 }
 
-static bool is_total(const char *name) {
-    return strcmp(name, "docs") == 0 || strcmp(name, "units") == 0 || strcmp(name, "groups") == 0 ||
-           strcmp(name, "longest") == 0 || counts(name, "labels", NULL) || counts(name, "predicted", NULL);
+/* The total so far, with one document more. */
+static int64_t with_document(const sbp_doc *doc, sbp_total_id total, int64_t sum) {
+    switch (total) {
+    case SBP_TOTAL_DOCS:
+        return sum + 1;
+    case SBP_TOTAL_LONGEST:
+        return doc->count > sum ? doc->count : sum;
+    case SBP_TOTAL_LABELS:
+        return sum + doc->labels;
+    case SBP_TOTAL_PREDICTED:
+        return sum + (doc->count > 0 ? doc->count - 1 : 0);
+    default: /* of rows */
+        return sum;
+    }
 }
 
 bool sbp_pack_total(const sbp_dataset *data, const int64_t *rows, int64_t row_count, const char *name,
                     double *out) {
+    sbp_total_id total;
+    sbp_part_id part;
     int64_t sum = 0;
-    for (int64_t r = 0; is_total(name) && r < row_count; r++) {
+    if (!sbp_total_of(name, &total, &part))
+        return false;
+    for (int64_t r = 0; r < row_count; r++) {
         int64_t row = rows ? rows[r] : r;
-        sum += strcmp(name, "units") == 0;
-        sum += strcmp(name, "groups") == 0 && sbp_dataset_begins_group(data, row);
+        sum += of_row(data, row, total);
         for (int64_t d = data->rows[row]; d < data->rows[row + 1]; d++) {
             const sbp_doc *doc = &data->docs[sbp_dataset_doc_at(data, d)];
-            if (strcmp(name, "longest") == 0)
-                sum = doc->count > sum ? doc->count : sum;
-            else if (strcmp(name, "docs") == 0)
-                sum++;
-            else if (counts(name, "labels", sbp_doc_part(doc)))
-                sum += doc->labels;
-            else if (counts(name, "predicted", sbp_doc_part(doc)))
-                sum += doc->count > 0 ? doc->count - 1 : 0;
+            if (part == SBP_PART_COUNT || part == (sbp_part_id)doc->part)
+                sum = with_document(doc, total, sum);
         }
     }
     *out = sum > 1 ? (double)sum : 1;
-    return is_total(name);
+    return true;
 }
 
 /* ---- what rows must have ---------------------------------------------------------------------------- */
@@ -491,7 +493,7 @@ static bool reads(const sbp_program *program, const char *name) {
 }
 
 static bool is_number(source of) {
-    return of == COLUMN || of == OF_ROWS || of == OF_PART;
+    return of == COLUMN_OF_DATA || of == OF_ROWS || of == OF_PART;
 }
 
 /* The name of a number beside tokens or documents in what is read; length 0: it is of another kind. */
@@ -512,7 +514,7 @@ static bool is_scored(const char *name, size_t length) {
 bool sbp_pack_reads(const sbp_program *program, const char *name, bool *optional) {
     const char *part;
     char has[80];
-    snprintf(has, sizeof has, "has.%s", name);
+    snprintf(has, sizeof has, SBP_HAS_PREFIX "%s", name);
     *optional = reads(program, has);
     for (int32_t i = 0; i < asked_count(program); i++) {
         asked a = asked_at(program, i);
@@ -616,8 +618,8 @@ sbp_status sbp_pack_check_data(const sbp_program *program, sbp_diag *diag, const
         size_t length = number_length(a, &part);
         char has[80];
         if (name && source_of(name, a.by_group) == ONE_OF)
-            SBP_TRY(check_one_of(diag, data, name + strlen(ONE_OF_ALL)));
-        snprintf(has, sizeof has, "has.%.*s", (int)length, name ? name : "");
+            SBP_TRY(check_one_of(diag, data, name + strlen(SBP_ONE_OF_PREFIX)));
+        snprintf(has, sizeof has, SBP_HAS_PREFIX "%.*s", (int)length, name ? name : "");
         if (!name || length == 0 || reads(program, has))
             continue;
         int32_t column = find(data->column_names, data->column_count, name, length);

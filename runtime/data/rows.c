@@ -7,11 +7,12 @@
 #include "runtime/data/messages.h"
 
 static const struct {
-    const char *key, *alias, *name, *part;
+    const char *key, *alias, *part;
+    sbp_column_id column;
     sbp_row_type type;
     bool list;
 } fields[SBP_FIELD_COUNT] = {
-#define FIELD(id, key, alias, name, type, part, list) {key, alias, name, part, type, list},
+#define FIELD(id, key, alias, column, type, part, list) {key, alias, part, SBP_DATA_##column, type, list},
 #include "runtime/data/row_fields.def"
 #undef FIELD
 };
@@ -30,7 +31,7 @@ const char *sbp_row_field_key(sbp_row_field field) {
 }
 
 const char *sbp_row_field_name(sbp_row_field field) {
-    return fields[field].name;
+    return sbp_data_columns[fields[field].column].name;
 }
 
 const char *sbp_row_field_part(sbp_row_field field) {

@@ -34,6 +34,7 @@
 #define SBP_RUNTIME_DATA_ROWS_H
 
 #include "ir/base/json.h"
+#include "ir/program/contract.h"
 
 typedef enum sbp_row_type {
     SBP_ROW_NONE, /* no row was read yet */
@@ -48,7 +49,7 @@ typedef enum sbp_row_values { SBP_VALUES_IDS, SBP_VALUES_STRINGS, SBP_VALUES_MES
 
 /* What stands beside texts: numbers of the row or of a part, and lists of numbers per token. */
 typedef enum sbp_row_field {
-#define FIELD(id, key, alias, name, type, part, list) SBP_FIELD_##id,
+#define FIELD(id, key, alias, column, type, part, list) SBP_FIELD_##id,
 #include "runtime/data/row_fields.def"
 #undef FIELD
     SBP_FIELD_COUNT

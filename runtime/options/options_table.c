@@ -35,6 +35,19 @@ static const char values_of_optimizer[] =
 #undef OPTIMIZER
     "none";
 
+static const char objectives[] =
+#define OBJECTIVE(name, function, pairs, ...) "|" name
+#include "frontends/objectives/objectives.def"
+#undef OBJECTIVE
+    ;
+#define values_of_objective (objectives + 1)
+static const char schedules[] =
+#define SCHEDULE(name, function, cycles, reads) "|" name
+#include "runtime/options/schedules.def"
+#undef SCHEDULE
+    ;
+#define values_of_schedule (schedules + 1)
+
 static const sbp_option table[] = {
 #define OPTION(id, name, letter, kind, phases, group, values, fallback, least, most, state, resume, aliases, \
                help)                                                                                         \

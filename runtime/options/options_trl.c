@@ -50,19 +50,26 @@ sbp_status sbp_options_begin_command(sbp_arena *arena, sbp_diag *diag, int *argc
     return SBP_OK;
 }
 
-static const char *const paired[] = {
-#define PAIRED(objective) objective,
-#include "runtime/options/options.def"
+static const struct {
+    const char *name;
+    bool pairs; /* its rows have two answers each */
+} objectives[] = {
+#define OBJECTIVE(name, function, pairs, ...) {name, pairs},
+#include "frontends/objectives/objectives.def"
+#undef OBJECTIVE
 };
 
 const char *sbp_options_objective_of_pairs(void) {
-    return paired[0];
+    int i = 0;
+    while (i + 1 < SBP_COUNT(objectives) && !objectives[i].pairs)
+        i++;
+    return objectives[i].name;
 }
 
 bool sbp_options_wants_pairs(const sbp_options *o) {
-    for (int i = 0; i < SBP_COUNT(paired); i++)
-        if (strcmp(o->values[SBP_OPT_OBJECTIVE].text, paired[i]) == 0)
-            return true;
+    for (int i = 0; i < SBP_COUNT(objectives); i++)
+        if (strcmp(o->values[SBP_OPT_OBJECTIVE].text, objectives[i].name) == 0)
+            return objectives[i].pairs;
     return false;
 }
 

@@ -237,6 +237,10 @@ bool sbp_executor_set_scalar(sbp_executor *x, const char *name, double value) {
     return true;
 }
 
+bool sbp_executor_set(sbp_executor *x, sbp_scalar_id scalar, double value) {
+    return sbp_executor_set_scalar(x, sbp_scalar_names[scalar], value);
+}
+
 void sbp_executor_set_flush_hook(sbp_executor *x, sbp_flush_hook hook, void *user) {
     x->hook = hook;
     x->hook_user = user;

@@ -64,6 +64,8 @@ sbp_status sbp_executor_read_rows(sbp_executor *executor, int32_t buffer, int64_
 /* False when the program has no scalar of that name. T and S are set by bind. Scalars are read when a
  * command is submitted; one that was never set is SBP_INPUT then, since a plan may name any. */
 bool sbp_executor_set_scalar(sbp_executor *executor, const char *name, double value);
+/* The same, one of ir/program/contract.def. */
+bool sbp_executor_set(sbp_executor *executor, sbp_scalar_id scalar, double value);
 
 /* Runs an entry of the bound micro-batch. Returns when all is submitted; reading waits. */
 sbp_status sbp_executor_run(sbp_executor *executor, const char *entry, sbp_diag *diag) SBP_CHECKED;

@@ -95,7 +95,8 @@ static sbp_status bind_masters(const loader *l, sbp_plan *plan, const sbp_map *n
     int32_t bound = 0, there = 0;
     for (int32_t t = 0; t < plan->tensors->count; t++) {
         const sbp_buffer *high = &p->buffers[plan->buffers[t]];
-        int32_t b = sbp_map_get(names, sbp_arena_printf(l->arena, "%s.master_lo", high->name));
+        int32_t b = sbp_map_get(
+            names, sbp_arena_printf(l->arena, "%s.%s", high->name, sbp_suffixes[SBP_SUFFIX_MASTER_LO].name));
         b = plan->tensors->tensors[t].format ? -1 : b;
         masters[t] = b >= 0 && p->buffers[b].role == SBP_ROLE_MASTER ? b : -1;
         if (masters[t] < 0)

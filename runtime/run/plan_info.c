@@ -1,6 +1,7 @@
 /* plan_info.c: the section "meta" and the options of a run. */
 #include "runtime/run/plan_info.h"
 #include "backends/backends.h"
+#include "ir/graph/prepare.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,9 +14,31 @@ static sbp_status get_number(sbp_diag *diag, const sbp_json *object, const char 
     return sbp_json_as_double(diag, member, out);
 }
 
+/* Whether @prepare gives a scalar of that name. */
+static bool is_prepared(const sbp_prepare *prepare, const char *name) {
+    for (int32_t i = 0; prepare && i < prepare->number_count; i++)
+        if (strcmp(prepare->numbers[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* A scalar that nobody sets would be read as whatever it was: a plan of another sbpc. */
+static sbp_status check_scalars(sbp_diag *diag, const sbp_plan *plan) {
+    const sbp_program *p = plan->program;
+    for (int32_t s = 2; s < p->scalar_count; s++) /* behind the sizes T and S */
+        if (!sbp_contract_sets(p->scalars[s]) && !sbp_option_setting(p->scalars[s]) &&
+            !is_prepared(p->prepare, p->scalars[s]))
+            return sbp_fail(diag, SBP_INPUT,
+                            "%s: the plan needs a number '%s', which this sbprun does not know: another "
+                            "version of sbpc made it; compile the model again with the sbpc of this sbprun",
+                            plan->path, p->scalars[s]);
+    return SBP_OK;
+}
+
 sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_info *out) {
     double clip = INFINITY, accumulate = 0, memory = 0;
     *out = (sbp_plan_info){.deterministic = true};
+    SBP_TRY(check_scalars(diag, plan));
     SBP_TRY(sbp_plan_meta_read(diag, plan->meta, &out->meta));
     const sbp_json *options = out->meta.options;
     if (options) {

@@ -125,20 +125,12 @@ static double warmup_stable_decay(const sbp_lr *s, double k) {
 static const struct schedule {
     const char *name;
     double (*factor)(const sbp_lr *s, double k);
-    const char *reads; /* options, each between blanks */
     double cycles;     /* without --num-cycles */
+    const char *reads; /* options, each between blanks */
 } schedules[] = {
-    {"linear", linear, "", 0},
-    {"constant", constant, "", 0},
-    {"constant_with_warmup", constant_with_warmup, "", 0},
-    {"cosine", cosine, " num-cycles ", 0.5},
-    {"cosine_with_restarts", cosine_with_restarts, " num-cycles ", 1},
-    {"cosine_with_min_lr", cosine_with_min_lr, " num-cycles min-lr min-lr-rate ", 0.5},
-    {"cosine_warmup_with_min_lr", cosine_warmup_with_min_lr, " num-cycles min-lr min-lr-rate ", 0.5},
-    {"polynomial", polynomial, " lr-end power ", 0},
-    {"inverse_sqrt", inverse_sqrt, " timescale ", 0},
-    {"warmup_stable_decay", warmup_stable_decay,
-     " num-cycles num-decay-steps num-stable-steps min-lr-ratio decay-type warmup-type ", 0.5},
+#define SCHEDULE(name, function, cycles, reads) {name, function, cycles, reads},
+#include "runtime/options/schedules.def"
+#undef SCHEDULE
 };
 
 static const struct schedule *find(const char *name) {

@@ -9,6 +9,7 @@
 #include "runtime/data/groups.h"
 #include "runtime/data/mismatched.h"
 #include "runtime/run/weights.h"
+#include "runtime/train/step_scalars.h"
 
 /* Documents are scored this many rows of data, for each rank, at a time, so that lines can come in file
  * order. */
@@ -24,8 +25,8 @@ static int32_t find_output(const sbp_program *program, const char *name) {
 /* Sets scalars that scoring does not use; the executor needs them set. */
 static void set_unknown(const sbp_trainer *t) {
     const sbp_prepare *prepare = t->program->prepare;
-    sbp_executor_set_scalar(t->executor, SBP_MISMATCHED_LOGPS, 0);
-    sbp_executor_set_scalar(t->executor, SBP_MISMATCHED_REF_LOGPS, 0);
+    sbp_executor_set(t->executor, SBP_SCALAR_MISMATCHED_LOGPS, 0);
+    sbp_executor_set(t->executor, SBP_SCALAR_MISMATCHED_REF_LOGPS, 0);
     for (int32_t i = 0; prepare && i < prepare->number_count; i++)
         sbp_executor_set_scalar(t->executor, prepare->numbers[i], 1);
 }
@@ -41,8 +42,8 @@ sbp_status sbp_trainer_init(sbp_trainer *t, sbp_diag *diag, sbp_executor *execut
                        .max_grad_norm = INFINITY,
                        .loss = find_output(program, "loss"),
                        .grad_norm = find_output(program, "grad_norm")};
-    t->same_parts = sbp_program_entry_communicates(program, "accumulate") ||
-                    sbp_program_entry_communicates(program, "score");
+    t->same_parts = sbp_program_entry_communicates(program, SBP_ENTRY_ACCUMULATE) ||
+                    sbp_program_entry_communicates(program, SBP_ENTRY_SCORE);
     SBP_TRY(sbp_prepared_init(&t->prepared, diag, program->prepare));
     set_unknown(t);
     sbp_packer_init(&t->packer, sbp_program_most_rows(program), program);
@@ -59,16 +60,17 @@ void sbp_trainer_close(sbp_trainer *t) {
     t->results = t->row = NULL;
 }
 
-static bool has_entry(const sbp_program *program, const char *name) {
-    return sbp_program_find_entry(program, name) != NULL;
+static bool has_entry(const sbp_program *program, sbp_entry_id id) {
+    return sbp_program_entry(program, id) != NULL;
 }
 
 bool sbp_trainer_can_step(const sbp_program *program) {
-    return has_entry(program, "step") || (has_entry(program, "accumulate") && has_entry(program, "update"));
+    return has_entry(program, SBP_ENTRY_STEP) ||
+           (has_entry(program, SBP_ENTRY_ACCUMULATE) && has_entry(program, SBP_ENTRY_UPDATE));
 }
 
 bool sbp_trainer_has_gradients(const sbp_program *program) {
-    return has_entry(program, "step") || has_entry(program, "accumulate");
+    return has_entry(program, SBP_ENTRY_STEP) || has_entry(program, SBP_ENTRY_ACCUMULATE);
 }
 
 sbp_status sbp_trainer_reset(sbp_trainer *t, sbp_diag *diag) {
@@ -174,11 +176,6 @@ static void set_totals(sbp_trainer *t, const sbp_dataset *data, const int64_t *r
             sbp_executor_set_scalar(t->executor, t->program->scalars[s], value);
 }
 
-/* What depends on how a step is parted, for objectives that do. */
-static void set_part_scalars(sbp_trainer *t, const sbp_micro_batch *part) {
-    sbp_executor_set_scalar(t->executor, "part.labels", part->labels > 1 ? (double)part->labels : 1);
-}
-
 void sbp_trainer_set(sbp_trainer *t, const char *name, double value) {
     sbp_executor_set_scalar(t->executor, name, value);
     sbp_prepared_set(&t->prepared, name, value);
@@ -194,21 +191,17 @@ static sbp_status prepare_data(sbp_trainer *t, sbp_diag *diag, const sbp_dataset
     return SBP_OK;
 }
 
-/* What drops at random does so in steps, by the random numbers of the step. */
-static void set_dropout(sbp_trainer *t, bool on) {
-    sbp_executor_set_scalar(t->executor, "dropout", on);
-    if (!on)
-        sbp_executor_set_scalar(t->executor, "random_dropout", 0);
-}
-
+/* last: no other follows it in the step. */
 static sbp_status run_part(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
-                           const sbp_micro_batch *part, const char *entry) {
-    set_part_scalars(t, part);
-    set_dropout(t, !t->steady && !t->evaluates && strcmp(entry, "score") != 0);
+                           const sbp_micro_batch *part, sbp_entry_id entry, bool last) {
+    bool drops = !t->steady && !t->evaluates && entry != SBP_ENTRY_SCORE;
+    sbp_trainer_set_scalars(t, SBP_BEFORE_PART, &(sbp_moment){.part = part, .last = last, .drops = drops});
+    if (!drops)
+        sbp_executor_set_scalar(t->executor, SBP_RANDOM_PREFIX "dropout", 0);
     SBP_TRY(sbp_packer_columns(&t->packer, diag, data, part));
     SBP_TRY(sbp_executor_bind(t->executor, part->rows, part->groups, t->packer.columns,
                               t->packer.column_count, diag));
-    return sbp_executor_run(t->executor, entry, diag);
+    return sbp_executor_run(t->executor, sbp_entry_names[entry], diag);
 }
 
 /* How many micro-batches of the packed step run here. */
@@ -255,11 +248,11 @@ static sbp_status add_up_counts(sbp_trainer *t, sbp_diag *diag) {
 
 /* What the loss reads of all micro-batches of the packed step, before any of it runs. */
 static sbp_status count_parts_of_step(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data) {
-    int32_t count = has_entry(t->program, "count") ? count_runs(t, true) : 0;
+    int32_t count = has_entry(t->program, SBP_ENTRY_COUNT) ? count_runs(t, true) : 0;
     for (int32_t i = 0; i < count; i++) {
         if (i > 0 && stop_asked(t))
             return SBP_INTERRUPTED;
-        SBP_TRY(run_part(t, diag, data, part_at(t, i), "count"));
+        SBP_TRY(run_part(t, diag, data, part_at(t, i), SBP_ENTRY_COUNT, false));
     }
     return count > 0 ? add_up_counts(t, diag) : SBP_OK;
 }
@@ -268,14 +261,11 @@ static sbp_status count_parts_of_step(sbp_trainer *t, sbp_diag *diag, const sbp_
 static sbp_status accumulate(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data) {
     SBP_TRY(count_parts_of_step(t, diag, data));
     int32_t count = count_runs(t, true);
-    const char *entry = has_entry(t->program, "step") ? "step" : "accumulate";
+    sbp_entry_id entry = has_entry(t->program, SBP_ENTRY_STEP) ? SBP_ENTRY_STEP : SBP_ENTRY_ACCUMULATE;
     for (int32_t i = 0; i < count; i++) {
         if (i > 0 && stop_asked(t))
             return SBP_INTERRUPTED;
-        sbp_executor_set_scalar(t->executor, "part.last", i + 1 == count);
-        sbp_executor_set_scalar(t->executor, "rank.first",
-                                t->packer.rank % t->program->group == 0); /* of those with its shares */
-        SBP_TRY(run_part(t, diag, data, part_at(t, i), entry));
+        SBP_TRY(run_part(t, diag, data, part_at(t, i), entry, i + 1 == count));
     }
     return SBP_OK;
 }
@@ -283,7 +273,7 @@ static sbp_status accumulate(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *
 static sbp_status pack_rows(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
                             int64_t row_count) {
     SBP_TRY(sbp_packer_pack(&t->packer, diag, data, rows, row_count));
-    sbp_executor_set_scalar(t->executor, "parts", t->packer.part_count);
+    sbp_trainer_set_scalars(t, SBP_BY_PACKING, &(sbp_moment){0});
     return SBP_OK;
 }
 
@@ -306,7 +296,7 @@ double sbp_trainer_random(uint64_t seed, int64_t number, const char *name) {
 
 /* Keys of stochastic rounding and dropout, of which the program says which it has. */
 static void set_random_scalars(sbp_trainer *t, int64_t number) {
-    static const char prefix[] = "random_";
+    static const char prefix[] = SBP_RANDOM_PREFIX;
     for (int32_t s = 0; s < t->program->scalar_count; s++) {
         const char *name = t->program->scalars[s];
         if (strncmp(name, prefix, sizeof prefix - 1) == 0)
@@ -315,30 +305,13 @@ static void set_random_scalars(sbp_trainer *t, int64_t number) {
 }
 
 static void set_step_scalars(sbp_trainer *t, int64_t number, double lr) {
-    const struct {
-        const char *name;
-        double value;
-    } scalars[] = {
-        {"lr", lr},
-        {"beta1", t->beta1},
-        {"one_minus_beta1", 1 - t->beta1},
-        {"beta2", t->beta2},
-        {"one_minus_beta2", 1 - t->beta2},
-        {"eps", t->eps},
-        {"momentum", t->momentum},
-        {"weight_decay", t->weight_decay},
-        {"bias1", 1 - pow(t->beta1, (double)number)},
-        {"bias2_sqrt", sqrt(1 - pow(t->beta2, (double)number))},
-        {"max_grad_norm", t->max_grad_norm},
-    };
-    for (int i = 0; i < SBP_COUNT(scalars); i++)
-        sbp_executor_set_scalar(t->executor, scalars[i].name, scalars[i].value);
+    sbp_trainer_set_scalars(t, SBP_BEFORE_STEP, &(sbp_moment){.number = number, .lr = lr});
     set_random_scalars(t, number);
 }
 
 sbp_status sbp_trainer_step(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
                             int64_t row_count, int64_t number, double lr) {
-    bool at_once = has_entry(t->program, "step");
+    bool at_once = has_entry(t->program, SBP_ENTRY_STEP);
     SBP_TRY(sbp_trainer_pack(t, diag, data, rows, row_count));
     SBP_TRY(check_ranks(t, diag));
     set_step_scalars(t, number, lr);
@@ -347,7 +320,7 @@ sbp_status sbp_trainer_step(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *d
     SBP_TRY(read_results(t, diag));
     SBP_TRY(check_finite(t, diag, t->loss, "the loss"));
     if (!at_once) {
-        SBP_TRY(sbp_executor_run(t->executor, "update", diag));
+        SBP_TRY(sbp_executor_run(t->executor, sbp_entry_names[SBP_ENTRY_UPDATE], diag));
         SBP_TRY(read_norm(t, diag));
     }
     return check_finite(t, diag, t->grad_norm, "the norm of the gradients");
@@ -361,17 +334,16 @@ typedef struct taker {
 
 /* Programs without an optimizer keep gradients in the buffers "<parameter>.grad". */
 static sbp_status take_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan, const taker *to) {
-    static const char suffix[] = ".grad";
     for (int32_t b = 0; to->take && b < t->program->buffer_count; b++) {
         const sbp_buffer *grad = &t->program->buffers[b];
-        size_t length = strlen(grad->name), end = sizeof suffix - 1;
-        if (grad->role != SBP_ROLE_GRAD || length <= end || strcmp(grad->name + length - end, suffix) != 0)
+        size_t length;
+        if (grad->role != SBP_ROLE_GRAD || !sbp_suffix_stem(grad->name, SBP_SUFFIX_GRAD, &length))
             continue;
         for (int32_t k = 0; k < plan->tensors->count; k++) {
             const char *param = t->program->buffers[plan->buffers[k]].name;
             sbp_gradient gradient = sbp_gradient_of(t->executor, plan->buffers[k], b);
             bool skip;
-            if (strlen(param) == length - end && memcmp(param, grad->name, length - end) == 0)
+            if (strlen(param) == length && memcmp(param, grad->name, length) == 0)
                 SBP_TRY(to->take(to->user, &gradient, &skip, diag));
         }
     }
@@ -386,7 +358,7 @@ static sbp_status take_shares(sbp_trainer *t, sbp_diag *diag, const sbp_plan *pl
 
 static sbp_status collect_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan,
                                     const sbp_dataset *data, const taker *to) {
-    bool at_once = has_entry(t->program, "step");
+    bool at_once = has_entry(t->program, SBP_ENTRY_STEP);
     set_step_scalars(t, 1, 0);
     SBP_TRY(clear_results(t, diag));
     SBP_TRY(accumulate(t, diag, data));
@@ -394,12 +366,12 @@ static sbp_status collect_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_pl
     SBP_TRY(check_finite(t, diag, t->loss, "the loss"));
     if (at_once)
         return SBP_OK;
-    if (!has_entry(t->program, "update") || sbp_executor_has_shares(t->executor)) {
+    if (!has_entry(t->program, SBP_ENTRY_UPDATE) || sbp_executor_has_shares(t->executor)) {
         if (t->grad_norm >= 0) /* which an update computes */
             t->results[t->grad_norm] = NAN;
         return take_shares(t, diag, plan, to);
     }
-    SBP_TRY(sbp_executor_run(t->executor, "update", diag));
+    SBP_TRY(sbp_executor_run(t->executor, sbp_entry_names[SBP_ENTRY_UPDATE], diag));
     return read_norm(t, diag);
 }
 
@@ -428,7 +400,7 @@ static sbp_status dump_gradient(void *user, const sbp_gradient *gradient, bool *
 
 /* Shares that are updated as their gradients come are all that is left of these. */
 static sbp_status check_dump(const sbp_trainer *t, sbp_diag *diag) {
-    const sbp_entry *step = sbp_program_find_entry(t->program, "step");
+    const sbp_entry *step = sbp_program_entry(t->program, SBP_ENTRY_STEP);
     for (int32_t n = 0; step && n < step->body.count; n++) {
         const sbp_node *node = &step->body.nodes[n];
         if (node->kind == SBP_NODE_COMMAND && node->u.command->kind == SBP_CMD_COLLECTIVE &&
@@ -474,7 +446,7 @@ typedef struct scoring {
     const sbp_dataset *data;
     sbp_score_visitor visit;
     void *user;
-    const char *entry;
+    sbp_entry_id entry;
     const int64_t *only; /* [row_count] rows that are scored, ascending; NULL: all */
     int64_t row_count;
     int32_t vector;    /* buffer of the log-probabilities */
@@ -552,7 +524,7 @@ static sbp_status score_window(scoring *s, int64_t first, int64_t end) {
     for (int32_t i = 0; i < count_runs(t, false); i++) {
         if (stop_asked(t))
             return SBP_INTERRUPTED;
-        SBP_TRY(run_part(t, s->diag, s->data, part_at(t, i), s->entry));
+        SBP_TRY(run_part(t, s->diag, s->data, part_at(t, i), s->entry, false));
         if (s->visit && speaks(t))
             SBP_TRY(take_scores(s, part_at(t, i)));
     }
@@ -619,7 +591,7 @@ static sbp_status score_rows(scoring *s) {
 /* A vector that the entry `score` leaves; from NULL: only that there is the entry. */
 static sbp_status find_vector(const sbp_trainer *t, sbp_diag *diag, const char *from, int32_t *out) {
     *out = from ? sbp_program_find_buffer(t->program, from) : -1;
-    if (!has_entry(t->program, "score"))
+    if (!has_entry(t->program, SBP_ENTRY_SCORE))
         return sbp_fail(diag, SBP_INPUT, "the plan cannot score: it has no entry 'score'");
     if (from && *out < 0)
         return sbp_fail(diag, SBP_INPUT, "the plan cannot score: it has no vector '%s'", from);
@@ -654,7 +626,7 @@ static sbp_status score_parts(sbp_trainer *t, sbp_diag *diag, const sbp_dataset 
         const sbp_micro_batch *part = part_at(t, i);
         if (i > 0 && stop_asked(t))
             return SBP_INTERRUPTED;
-        SBP_TRY(run_part(t, diag, data, part, "score"));
+        SBP_TRY(run_part(t, diag, data, part, SBP_ENTRY_SCORE, false));
         for (int32_t k = 0; k < column_count && part->count > 0 && speaks(t); k++) {
             SBP_TRY(find_vector(t, diag, columns[k].vector, &vector));
             SBP_TRY(read_vector(t, diag, vector, part));
@@ -726,7 +698,7 @@ sbp_status sbp_trainer_score_step(sbp_trainer *t, sbp_diag *diag, const sbp_data
 /* Micro-batches of all windows, where the objective asks for their number. */
 static sbp_status count_parts(scoring *s) {
     int64_t parts = 0;
-    if (sbp_program_find_scalar(s->t->program, "parts") < 0)
+    if (sbp_program_find_scalar(s->t->program, sbp_scalar_names[SBP_SCALAR_PARTS]) < 0)
         return SBP_OK;
     for (int64_t first = 0, end; first < s->row_count; first = end) {
         end = window_end(s, first);
@@ -739,15 +711,15 @@ static sbp_status count_parts(scoring *s) {
         SBP_TRY(status);
         parts += s->t->packer.part_count;
     }
-    sbp_executor_set_scalar(s->t->executor, "parts", parts > 1 ? (double)parts : 1);
+    sbp_executor_set(s->t->executor, SBP_SCALAR_PARTS, parts > 1 ? (double)parts : 1);
     return SBP_OK;
 }
 
 /* What the loss reads of all rows, before any is evaluated. */
 static sbp_status count_rows(scoring *s) {
-    if (!has_entry(s->t->program, "count"))
+    if (!has_entry(s->t->program, SBP_ENTRY_COUNT))
         return SBP_OK;
-    s->entry = "count";
+    s->entry = SBP_ENTRY_COUNT;
     s->t->evaluates = true;
     sbp_status status = score_rows(s);
     s->t->evaluates = false;
@@ -768,7 +740,7 @@ static sbp_status evaluate(scoring *s) {
     sbp_status status = count_parts(s);
     if (status == SBP_OK && !s->visit)
         status = count_rows(s);
-    s->entry = "score";
+    s->entry = SBP_ENTRY_SCORE;
     if (status == SBP_OK)
         status = score_rows(s);
     SBP_TRY(end_scoring(t, status));

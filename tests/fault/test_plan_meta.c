@@ -52,12 +52,16 @@ typedef struct sweep {
     int members, cases, tried, worked;
 } sweep;
 
-static sbp_plan_section *section_of(const sweep *s) {
+static sbp_plan_section *section_called(const sweep *s, const char *name) {
     for (int32_t i = 0; i < s->plan->count; i++)
-        if (strcmp(s->plan->sections[i].name, SBP_PLAN_META) == 0)
+        if (strcmp(s->plan->sections[i].name, name) == 0)
             return &s->plan->sections[i];
-    fail_msg("the plan has no meta");
+    fail_msg("the plan has no section %s", name);
     return NULL;
+}
+
+static sbp_plan_section *section_of(const sweep *s) {
+    return section_called(s, SBP_PLAN_META);
 }
 
 /* "model.eos_ids.0" */
@@ -178,6 +182,23 @@ static void test_refusals(void **state) {
         }
 }
 
+/* A number that no table here knows, as a plan of another sbpc may need one. */
+static void test_unknown_scalar(void **state) {
+    static const char known[] = "one_minus_beta2", other[] = "one_minus_gamma";
+    sweep s = {.f = *state};
+    open_plan(&s, "sbpc compile " MODEL SIZES, TEXT);
+    sbp_plan_section *section = section_called(&s, SBP_PLAN_PROGRAM);
+    char *text = sbp_arena_strndup(s.f->arena, section->data, (size_t)section->length);
+    assert_int_equal(strlen(known), strlen(other));
+    for (char *at = text; (at = strstr(at, known));)
+        memcpy(at, other, strlen(other));
+    section->data = text;
+    assert_ok(s.f, sbp_plan_file_write(s.f->diag, io_path(s.f, "q"), s.plan->sections, s.plan->count));
+    outcome o = in_process(s.f, "sbprun $D/q --data $D/rows --dry-run", NULL, 0, NULL);
+    if (o.status != SBP_INPUT || !strstr(o.message, "the plan needs a number 'one_minus_gamma'"))
+        fail_msg("status %d: '%s'", o.status, o.message);
+}
+
 static void test_sft(void **state) {
     sweep_plan(state, 0, "sbpc compile " MODEL SIZES, TEXT);
 }
@@ -210,8 +231,13 @@ static int setup(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sft),      cmocka_unit_test(test_lora),  cmocka_unit_test(test_pairs),
-        cmocka_unit_test(test_rollouts), cmocka_unit_test(test_ranks), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_sft),
+        cmocka_unit_test(test_lora),
+        cmocka_unit_test(test_pairs),
+        cmocka_unit_test(test_rollouts),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_unknown_scalar),
     };
     in_process_choose(argc, argv);
     return cmocka_run_group_tests(tests, setup, in_process_teardown);

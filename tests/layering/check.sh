@@ -80,7 +80,7 @@ allowed() {
         backends/*/*) echo "backends/device.h backends/rowmath.h backends/gpu/gpu.h backends/gpu/row.h ${1%/*}/* $(dirname "$(dirname "$1")")/* $device" ;;
         backends/*) echo "backends/*.h backends/backends.def ir/target/* $device" ;;
         # values of options are those of tables, which are data
-        runtime/options/*) echo 'runtime/options/* ir/base/* backends/backends.def passes/lower/optimizers.def' ;;
+        runtime/options/*) echo 'runtime/options/* ir/base/* backends/backends.def passes/lower/optimizers.def frontends/objectives/*.def' ;;
         runtime/cli/sbpc/*) echo "runtime/cli/sbpc/* runtime/options/* frontends/* passes/* $chosen backends/target.h backends/measure.h ir/*" ;;
         runtime/*)
             local rooms='runtime/[!c]* runtime/cli/sbprun/*' # cli > train > data > run > options

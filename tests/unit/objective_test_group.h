@@ -14,7 +14,8 @@
 static inline void objective_test_group(sbp_objective *o) {
     sbp_builder *b = o->builder;
     sbp_value doc = sbp_build_row(b, "doc", SBP_I32, SBP_T);
-    sbp_value weight = sbp_objective_row(o, "weight"), labels = sbp_objective_scalar(o, "labels");
+    sbp_value weight = sbp_objective_row(o, SBP_DATA_WEIGHT),
+              labels = sbp_objective_total(o, SBP_TOTAL_LABELS);
     sbp_value share = sbp_build2(b, SBP_OP_div, weight, labels);
     sbp_value term = sbp_build2(b, SBP_OP_mul, share, o->logp); /* a [T] */
     sbp_value sum = sbp_build2(b, SBP_OP_group_sum, term, doc); /* s [S], fp64 */

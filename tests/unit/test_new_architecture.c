@@ -89,8 +89,8 @@ static void build_gpt2(sbp_hf *hf) {
     b->node = "transformer.wte";
     sbp_value wte = sbp_hf_table(hf, "transformer.wte.weight", vocab, g.hidden);
     sbp_value wpe = sbp_hf_matrix(hf, "transformer.wpe.weight", positions, g.hidden);
-    sbp_value token = sbp_hf_embed(hf, NULL, wte, "tok");
-    sbp_value position = sbp_hf_embed(hf, NULL, wpe, "pos");
+    sbp_value token = sbp_hf_embed(hf, NULL, wte, SBP_DATA_TOK);
+    sbp_value position = sbp_hf_embed(hf, NULL, wpe, SBP_DATA_POS);
     sbp_value x = sbp_hf_add(hf, "embed", token, position);
     int64_t layers = sbp_hf_size(hf, "n_layer", 12);
     for (int64_t i = 0; i < layers && b->status == SBP_OK; i++)

@@ -9,8 +9,9 @@
 
 static void objective_focal(sbp_objective *o) {
     sbp_builder *b = o->builder;
-    sbp_value weight = sbp_objective_row(o, "weight"); /* [T] 1 where the label counts */
-    sbp_value share = sbp_build2(b, SBP_OP_div, weight, sbp_objective_scalar(o, "labels"));
+    sbp_value weight = sbp_objective_row(o, SBP_DATA_WEIGHT); /* [T] 1 where the label counts */
+    sbp_value labels = sbp_objective_total(o, SBP_TOTAL_LABELS);
+    sbp_value share = sbp_build2(b, SBP_OP_div, weight, labels);
     sbp_value p = sbp_build1(b, SBP_OP_exp, o->logp);
     sbp_value rest = sbp_build2(b, SBP_OP_sub, sbp_objective_number(o, 1, p), p);
     sbp_value term = sbp_build2(b, SBP_OP_mul, sbp_build2(b, SBP_OP_mul, rest, rest), o->logp);

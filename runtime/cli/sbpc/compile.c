@@ -138,7 +138,7 @@ static void add_adapter_setting(sbp_compilation *c) {
     sbp_setting *items = SBP_NEW_ARRAY(c->arena, sbp_setting, c->settings.count + 1);
     for (int32_t i = 0; i < c->settings.count; i++)
         items[i] = c->settings.items[i];
-    items[c->settings.count++] = (sbp_setting){.name = "adapter", .value = 1};
+    items[c->settings.count++] = (sbp_setting){.name = sbp_scalar_names[SBP_SCALAR_ADAPTER], .value = 1};
     c->settings.items = items;
 }
 

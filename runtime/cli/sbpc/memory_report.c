@@ -209,9 +209,9 @@ static void legend(picture *p, const char *entry, int64_t process_bytes, int ban
     sbp_text_add(
         p->out, "<text x=\"%d\" y=\"24\">device memory of %s, planned: %s, of which %s come and go</text>\n",
         LEFT,
-        strcmp(entry, "accumulate") == 0 ? "a micro-batch"
-        : strcmp(entry, "score") == 0    ? "scoring"
-                                         : "a step",
+        sbp_entry_is(entry, SBP_ENTRY_ACCUMULATE) ? "a micro-batch"
+        : sbp_entry_is(entry, SBP_ENTRY_SCORE)    ? "scoring"
+                                                  : "a step",
         sbp_format_bytes(total, sizeof total, (double)(p->program->arena_bytes[SBP_DEVICE] + process_bytes)),
         sbp_format_bytes(moving, sizeof moving, (double)above));
     sbp_text_add(p->out, "<text x=\"4\" y=\"%d\" font-size=\"12\">all the time</text>\n", TOP + HEIGHT + 26);

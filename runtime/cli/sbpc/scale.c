@@ -96,7 +96,7 @@ static void measure(attempt *a, const sbp_compilation *c) {
     n->device_bytes = program->arena_bytes[SBP_DEVICE] + c->process.bytes;
     n->host_bytes = program->arena_bytes[SBP_HOST];
     n->part_seconds = sbp_cost_entry(a->arena, program, sbp_program_training_entry(program), target);
-    double update = sbp_cost_entry(a->arena, program, sbp_program_find_entry(program, "update"), target);
+    double update = sbp_cost_entry(a->arena, program, sbp_program_entry(program, SBP_ENTRY_UPDATE), target);
     n->parts = 1;
     double tokens = (double)n->rows * (double)n->ranks;
     if (a->s->step_tokens > 0) {

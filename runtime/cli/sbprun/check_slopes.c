@@ -221,7 +221,8 @@ static const char *const with_constants[] = {"dft", "cispo", "vespo"};
 /* NULL: they can be. */
 static const char *why_not(const sbp_check *check) {
     const char *type = check->session->info.meta.loss_type;
-    if (check->session->trainer.loss < 0 || !sbp_program_find_entry(check->session->plan->program, "score"))
+    if (check->session->trainer.loss < 0 ||
+        !sbp_program_entry(check->session->plan->program, SBP_ENTRY_SCORE))
         return "the plan cannot evaluate a loss";
     for (int i = 0; i < SBP_COUNT(with_constants) && type; i++)
         if (strcmp(type, with_constants[i]) == 0)

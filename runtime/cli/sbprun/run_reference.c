@@ -31,7 +31,8 @@ static bool is_lacking(const sbp_world *world, const sbp_session *session, const
 /* Whether the plan wants to know of mismatched documents by a reference, which rows do not say. */
 static bool rotates_reference(const sbp_session *session, const sbp_dataset *data) {
     return data && session->plan &&
-           sbp_program_find_scalar(session->plan->program, SBP_MISMATCHED_REF_LOGPS) >= 0 &&
+           sbp_program_find_scalar(session->plan->program,
+                                   sbp_scalar_names[SBP_SCALAR_MISMATCHED_REF_LOGPS]) >= 0 &&
            !sbp_dataset_has_mismatched(data);
 }
 
@@ -85,7 +86,7 @@ static void show_progress(void *user, double share) {
 
 /* A plan that has adapters has a setting for their scale. */
 static double adapter_of_training(const sbp_world *world) {
-    const sbp_option *option = sbp_option_setting("adapter");
+    const sbp_option *option = sbp_option_setting(sbp_scalar_names[SBP_SCALAR_ADAPTER]);
     return option ? sbp_options_double(world->options, option->id) : 1;
 }
 
@@ -100,7 +101,7 @@ static double adapter_of_reference(const sbp_world *world, const sbp_session *se
 }
 
 static void set_adapter(const sbp_world *world, double value) {
-    sbp_executor_set_scalar(world->executor, "adapter", value);
+    sbp_executor_set(world->executor, SBP_SCALAR_ADAPTER, value);
 }
 
 /* With the weights that are on the device, which are the reference's. */

@@ -18,6 +18,8 @@ STRING = r'"((?:[^"\\]|\\.)*)"'
 def read():
     """Names with '_', of options (with what they are called), of what is refused (why), of what has no effect."""
     text = (OPTIONS / "options.def").read_text(encoding="utf-8")
+    text = re.sub(r'^#include "(.*)"$', lambda m: (HERE.parents[2] / m.group(1)).read_text(encoding="utf-8"), text,
+                  flags=re.M)
     done = {}
     for line in re.finditer(r"^OPTION\((.*?)\)\n(?=\n|[A-Z/#])", text, re.M | re.S):
         strings = re.findall(STRING, line.group(1))
