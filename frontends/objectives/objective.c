@@ -97,6 +97,7 @@ static sbp_status add_guarded(void *user) {
                                                 .count = o.setting_count,
                                                 .passes = o.passes,
                                                 .counted = o.counted,
+                                                .held = o.held,
                                                 .prepare = o.prepare ? o.prepare->builder->module : NULL};
     if (o.prepare && builder.status == SBP_OK)
         return o.prepare->builder->status;

@@ -66,7 +66,10 @@ typedef struct sbp_objective {
     sbp_dtype dtype;              /* of logp, entropy, hit: fp32 or fp64 */
     sbp_value logp, entropy, hit; /* of @prepare: SBP_NO_VALUE */
     sbp_value value;              /* where the head has one (frontends/source/head.h) */
-    const char *counted;   /* a row input: where it is 0, nothing of logp, entropy, hit and value is read */
+    const char *counted; /* a row input: where it is 0, nothing of logp, entropy, hit and value is read */
+    const char
+        *held; /* what of the loss depends on weights and is taken for a constant, so that gradients are
+                         not its derivatives; NULL: nothing */
     sbp_setting *settings; /* that it has asked for */
     int32_t setting_count, setting_capacity;
     int32_t passes;                /* that a batch is used for, unless --inner-epochs says else; 0: one */
@@ -90,6 +93,7 @@ typedef struct sbp_objective_settings {
     int32_t count;
     int32_t passes;            /* over a batch; 0: one */
     const char *counted;       /* sbp_objective.counted; NULL: all rows may be read */
+    const char *held;          /* sbp_objective.held */
     const sbp_module *prepare; /* the module of @prepare; NULL: there is none */
 } sbp_objective_settings;
 

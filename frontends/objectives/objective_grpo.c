@@ -368,6 +368,8 @@ void sbp_objective_grpo(sbp_objective *o) {
               .advantage = sbp_objective_row(o, SBP_DATA_ADVANTAGE)};
     sbp_objective_group_advantages(o);
     averaging mean = types[g.type].mean;
+    if (types[g.type].term == CAPPED || types[g.type].term == GAMMA)
+        o->held = "the importance weight";
     o->counted = sbp_data_columns[SBP_DATA_WEIGHT].name;
     if (mean == OF_PARTS)
         sbp_note(o->builder->diag, "loss type bnpo: loss and gradients depend on how a step is packed into "

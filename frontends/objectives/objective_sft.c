@@ -19,6 +19,7 @@ static bool is_dft(sbp_objective *o) {
 void sbp_objective_sft(sbp_objective *o) {
     sbp_builder *b = o->builder;
     bool dft = is_dft(o);
+    o->held = dft ? "the probability of the label" : NULL;
     o->counted = sbp_data_columns[SBP_DATA_WEIGHT].name;
     sbp_value weight = sbp_objective_row(o, SBP_DATA_WEIGHT),
               labels = sbp_objective_total(o, SBP_TOTAL_LABELS);

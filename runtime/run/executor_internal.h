@@ -124,8 +124,7 @@ sbp_status sbp_executor_convert_in(sbp_executor *x, sbp_space space, int64_t off
 
 /* The number of this process among all. */
 int64_t sbp_executor_rank(const sbp_executor *x);
-/* Whether ranks have shares of a buffer, or it counts in parts on each. The functions below are for these. */
-int64_t sbp_executor_rank(const sbp_executor *executor);
+/* The functions below are for buffers that are shared (sbp_executor_is_shared). */
 sbp_status sbp_executor_read_shared(sbp_executor *x, int32_t buffer, int64_t first, int64_t count,
                                     sbp_dtype dtype, void *out, sbp_diag *diag) SBP_CHECKED;
 sbp_status sbp_executor_write_shared(sbp_executor *x, int32_t buffer, int64_t first, int64_t count,

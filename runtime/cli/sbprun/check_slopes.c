@@ -214,23 +214,16 @@ static sbp_status all_kinds(slopes *s) {
     return SBP_OK;
 }
 
-/* Losses with a factor that depends on weights and has no derivative, so that they do not change as their
- * gradients say. */
-static const char *const with_constants[] = {"dft", "cispo", "vespo"};
-
 /* NULL: they can be. */
 static const char *why_not(const sbp_check *check) {
-    const char *type = check->session->info.meta.loss_type;
+    const char *held = check->session->info.meta.held;
     if (check->session->trainer.loss < 0 ||
         !sbp_program_entry(check->session->plan->program, SBP_ENTRY_SCORE))
         return "the plan cannot evaluate a loss";
-    for (int i = 0; i < SBP_COUNT(with_constants) && type; i++)
-        if (strcmp(type, with_constants[i]) == 0)
-            return sbp_arena_printf(
-                check->world->arena,
-                "the gradient of loss type %s takes a factor of it for a constant, so it is "
-                "not its derivative",
-                type);
+    if (held)
+        return sbp_arena_printf(check->world->arena,
+                                "gradients of this loss take %s for a constant: they are not its derivatives",
+                                held);
     return NULL;
 }
 
