@@ -51,7 +51,7 @@ grep -HoE '^ *# *include *"[^"]+"' "${files[@]}" | sed -E 's/^([^:]*):.*"(.*)"/\
     }'
 cat "${files[@]}" | wc -l | sed 's/ *//; s/^/lines /'
 grep -lr 'SBP_CMD_' ir passes frontends backends runtime | wc -l | sed 's/ *//; s/^/files that name a command /'
-grep '^OPTION(' runtime/options/options.def | grep -c ' BUILT,' | sed 's/^/options that --help shows /'
+cat runtime/options/options.def frontends/objectives/settings.def | grep '^OPTION(' | grep -c ' BUILT,' | sed 's/^/options that --help shows /'
 [ -z "$build" ] || tests/layering/circles.sh "$build" | wc -l | sed 's/ *//; s/^/circles of files /'
 find . -name README.md ! -path './tests/*' ! -path './build/*' ! -path './.git/*' -print0 | xargs -0 cat |
     awk '{ words += NF; if (length($0) > 120) long++; if (length($0) > 100) longer++ } END { printf "READMEs outside tests/: %d words, %d lines above 120 characters, %d above 100\n", words, long, longer }'
