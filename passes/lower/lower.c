@@ -12,51 +12,47 @@ sbp_dtype sbp_lower_wide(sbp_dtype dtype) {
 
 enum { KEPT = INT32_MAX }; /* in labels: for a buffer that is still to be made */
 
-/* Whether no format before it has a part of that name. */
-static bool is_new_part(sbp_format format, int32_t part) {
-    const char *name = sbp_format_of(format)->parts[part].name;
-    for (int f = SBP_FORMAT_NONE + 1; f < (int)format; f++)
-        for (int32_t k = 0; k < sbp_format_of((sbp_format)f)->part_count; k++)
-            if (strcmp(sbp_format_of((sbp_format)f)->parts[k].name, name) == 0)
-                return false;
-    return true;
+/* What may belong to a parameter: "<parameter>.<suffix>". */
+typedef struct suffixes {
+    const char *items[SBP_SUFFIX_COUNT * 2 + SBP_FORMAT_COUNT * SBP_MAX_FORMAT_PARTS];
+    int32_t count;
+} suffixes;
+
+/* Adds one that is not there yet. */
+static void add_suffix(suffixes *s, const char *suffix) {
+    for (int32_t i = 0; i < s->count; i++)
+        if (strcmp(s->items[i], suffix) == 0)
+            return;
+    s->items[s->count++] = suffix;
 }
 
-/* Number i of the names of what may belong to a parameter, "<label>.<what>": what the contract lists, and the
- * parts of blocks that it may be kept in; NULL behind the last. */
-static const char *name_of_part(const sbp_program_builder *p, const char *label, int32_t i) {
-    for (int s = 0; s < SBP_SUFFIX_COUNT; s++) {
-        if (i-- == 0)
-            return sbp_arena_printf(p->arena, "%s.%s", label, sbp_suffixes[s].name);
-        if (sbp_suffixes[s].kind == SBP_SUFFIX_IS_STATE && i-- == 0)
-            return sbp_arena_printf(p->arena, "%s.%s" SBP_ABSMAX_SUFFIX, label, sbp_suffixes[s].name);
+/* Those of the contract, and the parts of blocks that parameters may be kept in. */
+static suffixes list_suffixes(sbp_arena *arena) {
+    suffixes s = {.count = 0};
+    for (int i = 0; i < SBP_SUFFIX_COUNT; i++) {
+        add_suffix(&s, sbp_suffixes[i].name);
+        if (sbp_suffixes[i].kind == SBP_SUFFIX_IS_STATE)
+            add_suffix(&s, sbp_arena_printf(arena, "%s" SBP_ABSMAX_SUFFIX, sbp_suffixes[i].name));
     }
     for (int f = SBP_FORMAT_NONE + 1; f < SBP_FORMAT_COUNT; f++)
         for (int32_t k = 0; k < sbp_format_of((sbp_format)f)->part_count; k++)
-            if (is_new_part((sbp_format)f, k) && i-- == 0)
-                return sbp_arena_printf(p->arena, "%s.%s", label,
-                                        sbp_format_of((sbp_format)f)->parts[k].name);
-    return NULL;
+            add_suffix(&s, sbp_format_of((sbp_format)f)->parts[k].name);
+    return s;
 }
 
 /* Whether a parameter could be called so: the name, and those of what belongs to it, are free. */
-static bool is_free(const sbp_program_builder *p, const char *label) {
-    const char *name = label;
-    for (int32_t i = 0; name; i++) {
-        if (sbp_map_get(&p->labels, name) >= 0)
-            return false;
-        name = name_of_part(p, label, i);
-    }
-    return true;
+static bool is_free(const sbp_program_builder *p, const suffixes *s, const char *label) {
+    bool used = sbp_map_get(&p->labels, label) >= 0;
+    for (int32_t i = 0; i < s->count && !used; i++)
+        used = sbp_map_get(&p->labels, sbp_arena_printf(p->arena, "%s.%s", label, s->items[i])) >= 0;
+    return !used;
 }
 
-static void keep_param(sbp_program_builder *p, int32_t param, const char *label) {
+static void keep_param(sbp_program_builder *p, const suffixes *s, int32_t param, const char *label) {
     p->param_labels[param] = label;
-    const char *name = label;
-    for (int32_t i = 0; name; i++) {
-        sbp_map_set(&p->labels, name, KEPT);
-        name = name_of_part(p, label, i);
-    }
+    sbp_map_set(&p->labels, label, KEPT);
+    for (int32_t i = 0; i < s->count; i++)
+        sbp_map_set(&p->labels, sbp_arena_printf(p->arena, "%s.%s", label, s->items[i]), KEPT);
 }
 
 static void keep_names(sbp_program_builder *p) {
@@ -66,15 +62,16 @@ static void keep_names(sbp_program_builder *p) {
         if (head->results[i].name)
             sbp_map_set(&p->labels, head->results[i].name, KEPT);
     p->param_labels = SBP_NEW_ARRAY(p->arena, const char *, m->param_count + 1);
+    const suffixes s = list_suffixes(p->arena);
     for (int32_t i = 0; i < m->param_count; i++)
-        if (is_free(p, m->params[i].name))
-            keep_param(p, i, m->params[i].name);
+        if (is_free(p, &s, m->params[i].name))
+            keep_param(p, &s, i, m->params[i].name);
     for (int32_t i = 0; i < m->param_count; i++) {
         const char *label = NULL;
-        for (int32_t n = 2; !p->param_labels[i] && (!label || !is_free(p, label)); n++)
+        for (int32_t n = 2; !p->param_labels[i] && (!label || !is_free(p, &s, label)); n++)
             label = sbp_arena_printf(p->arena, "%s.%d", m->params[i].name, n);
         if (label)
-            keep_param(p, i, label);
+            keep_param(p, &s, i, label);
     }
 }
 
