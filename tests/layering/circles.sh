@@ -4,10 +4,11 @@
 set -uo pipefail
 build=$1
 export LC_ALL=C
+tarjan=$(cat "$(dirname "${BASH_SOURCE[0]}")/tarjan.awk")
 (cd "$build" && find . -path '*/CMakeFiles/*.dir/*.c.o' ! -path './tests/*') | sort | while read -r object; do
     source=${object/CMakeFiles\/*.dir\//}
     [ -f "${source%.o}" ] && echo "$object" # not what an earlier build left
-done | (cd "$build" && xargs -r objdump -t -r) | awk '
+done | (cd "$build" && xargs -r objdump -t -r) | awk "$tarjan"'
     / file format / {
         file = $1
         sub(/:$/, "", file)
@@ -25,28 +26,14 @@ done | (cd "$build" && xargs -r objdump -t -r) | awk '
             calls[file] = calls[file] " " $3
         }
     }
-    function visit(at,    list, n, i, to, members, count) { # Tarjan
-        number[at] = low[at] = ++visited
-        stack[++depth] = at
-        open[at] = 1
-        n = split(calls[at], list, " ")
-        for (i = 1; i <= n; i++) {
-            to = home[list[i]]
-            if (to == "" || to == at) continue
-            if (!(to in number)) {
-                visit(to)
-                if (low[to] < low[at]) low[at] = low[to]
-            } else if (open[to] && number[to] < low[at]) low[at] = number[to]
+    function circle(names, size) { print names }
+    END {
+        for (file in calls) {
+            n = split(calls[file], list, " ")
+            for (i = 1; i <= n; i++)
+                if (list[i] in home && home[list[i]] != file) next_node[file, ++count[file]] = home[list[i]]
         }
-        if (low[at] != number[at]) return
-        do {
-            to = stack[depth--]
-            open[to] = 0
-            members = members " " to
-            count++
-        } while (to != at)
-        if (count > 1) print members
-    }
-    END { for (file in calls) if (!(file in number)) visit(file) }' | while read -r -a members; do
+        for (file in calls) if (!(file in number)) visit(file)
+    }' | while read -r -a members; do
     printf '%s\n' "${members[@]}" | sort | paste -sd' '
 done | sort

@@ -6,6 +6,7 @@
 # Also: files that name a command (SBP_CMD_), options that --help shows, words and longest lines of READMEs outside tests/;
 # with a build folder, circles of files that call each other (circles.sh).
 set -euo pipefail
+tarjan=$(cat "$(dirname "${BASH_SOURCE[0]}")/tarjan.awk")
 verbose=
 [ "${1:-}" = -v ] && verbose=$1 && shift
 build=${2:+$(cd "$2" && pwd)}
@@ -13,35 +14,16 @@ cd "${1:-$(dirname "$0")/../..}"
 export LC_ALL=C
 mapfile -t files < <(find ir passes frontends backends runtime -type f \( -name '*.c' -o -name '*.h' -o -name '*.def' \) ! -path '*/build/*' | sort)
 grep -HoE '^ *# *include *"[^"]+"' "${files[@]}" | sed -E 's/^([^:]*):.*"(.*)"/\1 \2/' |
-    awk -v all="${files[*]}" -v verbose="$verbose" '
+    awk -v all="${files[*]}" -v verbose="$verbose" "$tarjan"'
     function room(file) { sub(/\/[^\/]*$/, "", file); return file }
-    function visit(at,    i, to, size, member, names) { # Tarjan
-        number[at] = low[at] = ++visited
-        stack[++depth] = at
-        open[at] = 1
-        for (i = 1; i <= count[at]; i++) {
-            to = next_room[at, i]
-            if (!(to in number)) {
-                visit(to)
-                if (low[to] < low[at]) low[at] = low[to]
-            } else if (open[to] && number[to] < low[at]) low[at] = number[to]
-        }
-        if (low[at] != number[at]) return
-        do {
-            member = stack[depth--]
-            open[member] = 0
-            names = names " " member
-            size++
-        } while (member != at)
-        if (size > 1) { circles++; print "circle:" names }
-    }
+    function circle(names, size) { circles++; print "circle:" names }
     BEGIN {
         n = split(all, list, " ")
         for (i = 1; i <= n; i++) { known[list[i]]; if (!(room(list[i]) in rooms)) { rooms[room(list[i])]; order[++room_count] = room(list[i]) } }
     }
     ($2 in known) && room($1) != room($2) && !((room($1), room($2)) in seen) {
         seen[room($1), room($2)]
-        next_room[room($1), ++count[room($1)]] = room($2)
+        next_node[room($1), ++count[room($1)]] = room($2)
         arrows++
         if (verbose == "-v") print room($1) " -> " room($2)
     }

@@ -9,7 +9,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/tree"
 (cd "$root" && find *.md ir passes frontends backends runtime examples tests -type f \
-    \( -name '*.[ch]' -o -name '*.def' -o -name '*.md' -o -name '*.sh' -o -name '*.tsv' -o -name '*.py' \
+    \( -name '*.[ch]' -o -name '*.def' -o -name '*.md' -o -name '*.sh' -o -name '*.awk' -o -name '*.tsv' -o -name '*.py' \
     -o -name '*.cu*' -o -name '*.comp' -o -name '*.glsl' \) -print0 | tar -c --null -T - -f -) | tar -x -C "$work/tree"
 cd "$work/tree" || exit 1
 
