@@ -87,8 +87,7 @@ static sbp_status add_guarded(void *user) {
     o.dtype = func->values[o.logp].type.dtype;
     builder.node = "objective";
     if (a->choice->name && sbp_objective_head(a->choice->name).temperature)
-        sbp_objective_add_setting(&o, sbp_scalar_names[SBP_SCALAR_TEMPERATURE],
-                                  1); /* the head divides by it */
+        sbp_objective_add_setting(&o, sbp_scalar_names[SBP_SCALAR_TEMPERATURE], 1); /* the head's divisor */
     a->build(&o);
     if (builder.status == SBP_OK)
         builder.status = sbp_objective_add_statistics(&o, model, &a->choice->request.balance);

@@ -67,9 +67,9 @@ typedef struct sbp_objective {
     sbp_value logp, entropy, hit; /* of @prepare: SBP_NO_VALUE */
     sbp_value value;              /* where the head has one (frontends/source/head.h) */
     const char *counted; /* a row input: where it is 0, nothing of logp, entropy, hit and value is read */
-    const char
-        *held; /* what of the loss depends on weights and is taken for a constant, so that gradients are
-                         not its derivatives; NULL: nothing */
+    /* what of the loss depends on weights and is taken for a constant, so that gradients are not its
+     * derivatives; NULL: nothing */
+    const char *held;
     sbp_setting *settings; /* that it has asked for */
     int32_t setting_count, setting_capacity;
     int32_t passes;                /* that a batch is used for, unless --inner-epochs says else; 0: one */

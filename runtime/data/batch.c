@@ -208,7 +208,6 @@ void sbp_batch_make(sbp_row_worker *w, sbp_batch *b) {
         b->status = make_outcome(w, b, i);
 }
 
-/* first: a worker that knows the form of rows and has opened the template; NULL: this is it. */
 bool sbp_row_worker_open(sbp_row_worker *w, const sbp_dataset_options *o, const sbp_row_worker *first) {
     *w = (sbp_row_worker){.options = o,
                           .row_options = {.text_field = o->text_field,
@@ -300,7 +299,6 @@ void sbp_row_pool_close(sbp_row_pool *p) {
     free(p);
 }
 
-/* As many threads as can be had; NULL: none. */
 sbp_row_pool *sbp_row_pool_open(const sbp_dataset_options *o, const sbp_row_worker *first) {
     sbp_row_pool *p = sbp_malloc(sizeof *p);
     if (!p)
