@@ -251,6 +251,9 @@ sbp_rowop sbp_opcode_rowop(sbp_opcode code);
 sbp_opcode sbp_opcode_of_rowop(sbp_rowop op);
 /* Operand and attribute schema; at most SBP_MAX_OPERANDS and SBP_MAX_ATTRS entries. Return the counts. */
 int32_t sbp_opcode_operands(sbp_opcode code, sbp_operand_info out[SBP_MAX_OPERANDS]);
+/* The operand, or the result, of this name; -1: the op has none. */
+int32_t sbp_opcode_operand(sbp_opcode code, const char *name);
+int32_t sbp_opcode_result(sbp_opcode code, const char *name);
 int32_t sbp_opcode_attrs(sbp_opcode code, sbp_attr_schema out[SBP_MAX_ATTRS]);
 int32_t sbp_opcode_results(sbp_opcode code);
 /* The operand that a result is a later state of: of result `x_out` operand `x`; -1: none. Rows of a carry are

@@ -141,14 +141,23 @@ int32_t sbp_opcode_operands(sbp_opcode code, sbp_operand_info out[SBP_MAX_OPERAN
     return count;
 }
 
-/* The operand of this name; -1: none. */
-static int32_t operand_called(sbp_opcode code, const char *name, size_t length) {
-    sbp_operand_info info[SBP_MAX_OPERANDS];
-    int32_t count = sbp_opcode_operands(code, info);
-    for (int32_t k = 0; k < count; k++)
-        if ((size_t)info[k].length == length && strncmp(info[k].name, name, length) == 0)
-            return k;
+/* The number of a word of this name, with or without "?"; -1: there is none. */
+static int32_t word_called(const char *words, const char *name, size_t length) {
+    for (int32_t n = 0; *words; n++) {
+        if (strcspn(words, " ?") == length && strncmp(words, name, length) == 0)
+            return n;
+        words += strcspn(words, " ");
+        words += strspn(words, " ");
+    }
     return -1;
+}
+
+int32_t sbp_opcode_operand(sbp_opcode code, const char *name) {
+    return word_called(schemas[code].operands, name, strlen(name));
+}
+
+int32_t sbp_opcode_result(sbp_opcode code, const char *name) {
+    return word_called(schemas[code].results, name, strlen(name));
 }
 
 int32_t sbp_opcode_continues(sbp_opcode code, int32_t result) {
@@ -165,7 +174,7 @@ int32_t sbp_opcode_continues(sbp_opcode code, int32_t result) {
     size_t length = strcspn(at, " ");
     if (length <= behind || strncmp(at + length - behind, suffix, behind) != 0)
         return -1;
-    return operand_called(code, at, length - behind);
+    return word_called(schemas[code].operands, at, length - behind);
 }
 
 sbp_value sbp_op_continues(const sbp_op *op, int32_t result) {
@@ -178,7 +187,7 @@ bool sbp_opcode_attends(sbp_opcode code) {
 }
 
 int32_t sbp_opcode_state(sbp_opcode code) {
-    return schemas[code].class == SBP_CLASS_ROWWISE ? -1 : operand_called(code, "state", strlen("state"));
+    return schemas[code].class == SBP_CLASS_ROWWISE ? -1 : sbp_opcode_operand(code, "state");
 }
 
 sbp_opcode sbp_opcode_state_form(sbp_opcode code, int32_t *operands) {
@@ -188,7 +197,7 @@ sbp_opcode sbp_opcode_state_form(sbp_opcode code, int32_t *operands) {
     sbp_operand_info info[SBP_MAX_OPERANDS];
     int32_t count = form == SBP_OP_COUNT ? 0 : sbp_opcode_operands(form, info);
     for (int32_t k = 0; k < count; k++)
-        operands[k] = operand_called(code, info[k].name, (size_t)info[k].length);
+        operands[k] = word_called(schemas[code].operands, info[k].name, (size_t)info[k].length);
     return form;
 }
 

@@ -32,14 +32,6 @@ static const sbp_expert_slots *slots_of(sbp_fuser *z, sbp_value index, int64_t e
     return slots;
 }
 
-void sbp_fuse_route(sbp_fuser *z, const sbp_op *op, int32_t position) {
-    sbp_term terms[SBP_ROUTE_OPERANDS] = {
-        [SBP_ROUTE_INDEX] = sbp_fuse_term(z, op->results[0]),
-        [SBP_ROUTE_SCORES] = sbp_fuse_term(z, op->operands[0]),
-    };
-    sbp_fuse_instr(z, SBP_CMD_ROUTE, position, terms, SBP_COUNT(terms));
-}
-
 static bool out_in(const sbp_op *op) {
     return sbp_op_symbol_is(op, "layout", "out_in");
 }
