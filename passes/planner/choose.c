@@ -22,8 +22,6 @@ sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_schedule_r
                            .diag = pipeline->diag,
                            .tries_most = request->tries},
                     .request = request,
-                    .drop_states = request->save_mode == SBP_SAVE_GIVEN && request->drop_states,
-                    .gathered = request->gathered > 0 ? request->gathered : 0,
                     .longest = request->t_max == SBP_AUTO};
     int64_t tried = 0;
     s.pl.tried = &tried;

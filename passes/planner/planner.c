@@ -48,10 +48,30 @@ static bool better(const sbp_search *s, const sbp_plan_estimate *e) {
     return e->seconds < s->best.seconds * 0.999; /* earlier candidates win ties */
 }
 
+/* What may live away from the device, in the order in which ties are decided: the less the better. */
+static const struct {
+    bool checkpoints, states, gradients, params;
+} placements_tried[SBP_SEARCH_PLACEMENTS] = {
+    {false, false, false, false}, {true, false, false, false}, {false, true, false, false},
+    {true, true, false, false},   {true, true, true, false},   {true, true, true, true},
+};
+
+/* The number of the choice that a schedule was made with; what was asked for is choice 0. */
+static int32_t placement_number(const sbp_search *s, const sbp_schedule_options *o) {
+    int32_t i = s->request->offload == SBP_OFFLOAD_GIVEN ? 0 : SBP_SEARCH_PLACEMENTS - 1;
+    for (; i > 0; i--)
+        if (placements_tried[i].checkpoints == (o->placement[SBP_TENSOR_CHECKPOINT] == SBP_HOST) &&
+            placements_tried[i].states == (o->placement[SBP_TENSOR_STATE] == SBP_HOST) &&
+            placements_tried[i].gradients == (o->placement[SBP_TENSOR_GRAD] == SBP_HOST) &&
+            placements_tried[i].params == (o->placement[SBP_TENSOR_PARAM] == SBP_HOST))
+            break;
+    return i;
+}
+
 static void consider(sbp_search *s, const sbp_plan_estimate *e) {
     if (!fits(s, e))
         return;
-    sbp_plan_estimate *own = &s->best_of[s->placement];
+    sbp_plan_estimate *own = &s->best_of[placement_number(s, &e->schedule)];
     if (own->t_max == 0 || e->seconds < own->seconds)
         *own = *e;
     if (!better(s, e))
@@ -351,18 +371,18 @@ static sbp_status refine_chunks(sbp_search *s, sbp_schedule_options o) {
     return SBP_OK;
 }
 
-/* Tries one structure with chunks of quarters/4 of the target's size, or with every size while refining. */
-static sbp_status try_chunks(sbp_search *s, sbp_schedule_options o) {
+/* Tries one structure with chunks of quarters/4 of the target's size, or with every size. */
+static sbp_status try_chunks(sbp_search *s, int64_t quarters, sbp_schedule_options o) {
     const sbp_schedule_request *w = s->request;
     const sbp_target_info *t = &s->pl.base->target;
-    if (s->refine)
+    if (quarters == SBP_ALL_SIZES)
         return refine_chunks(s, o);
     const sbp_bounds *known = known_bounds(s, &o);
     if (known && !fits(s, &known->small)) /* an earlier round has seen that no chunk is small enough */
         return SBP_OK;
-    o.chunk = pick(w->chunk, w->whole, t->chunk, s->quarters);
-    o.head_chunk = pick(w->head_chunk, w->whole, t->head_chunk, s->quarters);
-    if (!known && s->quarters == 4 && !s->longest && !w->whole && w->memory_bytes > 0) {
+    o.chunk = pick(w->chunk, w->whole, t->chunk, quarters);
+    o.head_chunk = pick(w->head_chunk, w->whole, t->head_chunk, quarters);
+    if (!known && quarters == 4 && !s->longest && !w->whole && w->memory_bytes > 0) {
         sbp_bounds b; /* while it is built */
         SBP_TRY(find_bounds(s, o, &b));
         SBP_PUSH(s->pl.arena, s->tried, s->tried_count, s->tried_capacity, b);
@@ -391,37 +411,31 @@ static sbp_status grow_chunk(sbp_search *s) {
     return SBP_OK;
 }
 
-static sbp_status try_checkpoints(sbp_search *s, sbp_schedule_options o, int32_t layers) {
+/* host_too_small: these placements never fit on the host; only what they need is looked for. */
+static sbp_status try_checkpoints(sbp_search *s, int64_t quarters, sbp_schedule_options o, int32_t layers,
+                                  bool host_too_small) {
     const sbp_schedule_request *w = s->request;
-    for (int64_t k = 1; k <= 16; k = s->host_too_small ? 2 * k : k + 1) {
+    for (int64_t k = 1; k <= 16; k = host_too_small ? 2 * k : k + 1) {
         o.checkpoint_every = w->checkpoint_every != SBP_AUTO ? w->checkpoint_every : k;
         int64_t segments = sbp_ceil_div(layers, o.segment);
         if (k > 1 &&
             (w->checkpoint_every != SBP_AUTO || w->memory_bytes == 0 || k * 2 > segments || o.save_all))
             break;
-        SBP_TRY(try_chunks(s, o));
+        SBP_TRY(try_chunks(s, quarters, o));
     }
     return SBP_OK;
 }
 
-static sbp_status count_layers(sbp_search *s, int32_t *out) {
+static sbp_status count_layers(sbp_search *s, bool drop_states, int32_t *out) {
     sbp_schedule_options o = {
-        .chunk = 1, .head_chunk = 1, .segment = 1, .checkpoint_every = 1, .drop_states = s->drop_states};
+        .chunk = 1, .head_chunk = 1, .segment = 1, .checkpoint_every = 1, .drop_states = drop_states};
     sbp_skeleton *found;
     SBP_TRY(sbp_evaluator_skeleton(&s->pl, &o, 64, &found));
     *out = found->layers;
     return SBP_OK;
 }
 
-/* What may live away from the device, in the order in which ties are decided: the less the better. */
-static const struct {
-    bool checkpoints, states, gradients, params;
-} placements_tried[SBP_SEARCH_PLACEMENTS] = {
-    {false, false, false, false}, {true, false, false, false}, {false, true, false, false},
-    {true, true, false, false},   {true, true, true, false},   {true, true, true, true},
-};
-
-/* Choice number i of placements; false: not to be looked at. */
+/* Choice number `choice` of placements; false: not to be looked at. */
 static bool pick_placement(const sbp_search *s, int32_t choice, sbp_schedule_options *o) {
     const sbp_schedule_request *w = s->request;
     const sbp_target_info *t = &s->pl.base->target;
@@ -452,7 +466,7 @@ static bool pick_placement(const sbp_search *s, int32_t choice, sbp_schedule_opt
 
 /* Where updates run: where the simplest schedule with these placements is faster. The longest sequence is the
  * one with most memory left for it. */
-static sbp_status pick_update(sbp_search *s, sbp_schedule_options *o) {
+static sbp_status pick_update(sbp_search *s, const sbp_candidate *c, sbp_schedule_options *o) {
     const sbp_target_info *t = &s->pl.base->target;
     sbp_plan_estimate here, host;
     sbp_schedule_options simple = *o;
@@ -464,9 +478,9 @@ static sbp_status pick_update(sbp_search *s, sbp_schedule_options *o) {
     int64_t rows = s->longest ? 4 * t->chunk : s->request->t_max;
     SBP_TRY(try_at(s, simple, rows, true, &here));
     simple.host_update = true;
-    simple.sparing = o->sparing = s->longest || s->sparing;
+    simple.sparing = o->sparing = s->longest || c->sparing;
     SBP_TRY(try_at(s, simple, rows, true, &host));
-    o->host_update = (host.seconds < here.seconds) != s->slow_update;
+    o->host_update = (host.seconds < here.seconds) != c->slow_update;
     o->sparing &= o->host_update;
     return SBP_OK;
 }
@@ -485,30 +499,30 @@ static sbp_status is_too_much_for_host(sbp_search *s, sbp_schedule_options o, bo
     return SBP_OK;
 }
 
-static sbp_status try_all(sbp_search *s) {
+/* All placements, segments and distances of checkpoints of one candidate. */
+static sbp_status try_all(sbp_search *s, const sbp_candidate *c) {
     const sbp_schedule_request *w = s->request;
-    bool limited = w->memory_bytes > 0;
+    bool limited = w->memory_bytes > 0, host_too_small;
     int32_t layers = 1;
     if (limited)
-        SBP_TRY(count_layers(s, &layers));
+        SBP_TRY(count_layers(s, c->drop_states, &layers));
     for (int32_t i = 0; i < SBP_COUNT(placements_tried); i++) {
         sbp_schedule_options o = {
-            .gathered = s->gathered, .drop_states = s->drop_states, .expert_pieces = s->expert_pieces};
+            .gathered = c->gathered, .drop_states = c->drop_states, .expert_pieces = c->expert_pieces};
         if (!pick_placement(s, i, &o) || !sbp_search_pieces_matter(s, &o))
             continue;
-        s->placement = i;
-        SBP_TRY(pick_update(s, &o));
-        SBP_TRY(is_too_much_for_host(s, o, &s->host_too_small));
+        SBP_TRY(pick_update(s, c, &o));
+        SBP_TRY(is_too_much_for_host(s, o, &host_too_small));
         for (int64_t g = 1; g <= 4; g *= 2) {
             o.segment = w->segment != SBP_AUTO ? w->segment : g;
-            if (g > 1 && (s->host_too_small || w->segment != SBP_AUTO || !limited || g > layers))
+            if (g > 1 && (host_too_small || w->segment != SBP_AUTO || !limited || g > layers))
                 break;
             if (w->save_mode == SBP_SAVE_GIVEN) {
                 o.save_all = w->save_all;
                 o.saved = w->saved;
                 o.saved_count = w->saved_count;
             }
-            SBP_TRY(try_checkpoints(s, o, layers));
+            SBP_TRY(try_checkpoints(s, c->quarters, o, layers, host_too_small));
         }
     }
     return SBP_OK;
@@ -598,7 +612,7 @@ static sbp_status fill_gathered(sbp_search *s, sbp_schedule_options o, int32_t l
 
 /* Where it is faster: all structures with the parameters of all segments, or of half of them; then what room
  * the choice leaves. */
-static sbp_status keep_gathered(sbp_search *s) {
+static sbp_status keep_gathered(sbp_search *s, sbp_candidate c) {
     const sbp_pass_options *p = &s->pl.base->options;
     sbp_schedule_options o = s->best.schedule;
     sbp_plan_estimate e;
@@ -609,11 +623,11 @@ static sbp_status keep_gathered(sbp_search *s) {
     SBP_TRY(try_at(s, o, s->request->t_max, true, &e));
     if (e.seconds >= s->best.seconds * 0.999)
         return SBP_OK;
-    SBP_TRY(count_layers(s, &layers));
+    SBP_TRY(count_layers(s, c.drop_states, &layers));
     const int32_t kept[] = {INT32_MAX, layers / 2};
     for (int i = 0; i < SBP_COUNT(kept); i++) {
-        s->gathered = kept[i];
-        SBP_TRY(try_all(s));
+        c.gathered = kept[i];
+        SBP_TRY(try_all(s, &c));
     }
     if (s->best.schedule.gathered == INT32_MAX)
         return SBP_OK;
@@ -621,35 +635,40 @@ static sbp_status keep_gathered(sbp_search *s) {
 }
 
 /* With the usual chunks, then with smaller ones, and where those keep more, with larger ones. */
-static sbp_status search_usual(sbp_search *s) {
-    bool keeps = !s->drop_states && has_states(s->pl.base->module);
-    for (s->quarters = 4; s->quarters >= 1 && !s->found; s->quarters /= 2)
-        SBP_TRY(try_all(s));
-    for (s->quarters = 8; s->quarters <= 16 && !s->found && keeps; s->quarters *= 2)
-        SBP_TRY(try_all(s));
+static sbp_status search_usual(sbp_search *s, sbp_candidate c) {
+    bool keeps = !c.drop_states && has_states(s->pl.base->module);
+    for (c.quarters = 4; c.quarters >= 1 && !s->found; c.quarters /= 2)
+        SBP_TRY(try_all(s, &c));
+    for (c.quarters = 8; c.quarters <= 16 && !s->found && keeps; c.quarters *= 2)
+        SBP_TRY(try_all(s, &c));
     return SBP_OK;
 }
 
 /* Where states are kept and that does not fit, or a longer sequence might: the same with states made
  * again. */
-static sbp_status search_without_states(sbp_search *s) {
-    if (s->drop_states || s->request->save_mode == SBP_SAVE_GIVEN || (s->found && !s->longest) ||
-        !has_states(s->pl.base->module))
-        return SBP_OK;
-    s->drop_states = true;
-    SBP_TRY(search_usual(s));
-    s->drop_states = s->best.schedule.drop_states && s->found;
-    return SBP_OK;
+static bool may_drop_states(const sbp_search *s, const sbp_candidate *c) {
+    return !c->drop_states && s->request->save_mode != SBP_SAVE_GIVEN && (!s->found || s->longest) &&
+           has_states(s->pl.base->module);
 }
 
-/* Structures with the usual chunks, and what is looked at only where none of them fits. */
-static sbp_status search_structures(sbp_search *s) {
-    SBP_TRY(search_usual(s));
-    SBP_TRY(search_without_states(s));
-    for (int i = 1; !s->found && i <= 3 && s->pl.base->target.has_copy_queue; i++) {
-        s->sparing = (i & 1) != 0;
-        s->slow_update = (i & 2) != 0;
-        SBP_TRY(search_usual(s));
+/* How updates run, in the order in which it is tried; all but the first only where nothing else fits. */
+static const struct {
+    bool sparing, slow_update;
+} updates_tried[] = {{false, false}, {true, false}, {false, true}, {true, true}};
+
+/* Structures with the usual chunks, and what is looked at only where none of them fits. *c becomes the
+ * candidate that was found with, or the last. */
+static sbp_status search_structures(sbp_search *s, sbp_candidate *c) {
+    SBP_TRY(search_usual(s, *c));
+    if (may_drop_states(s, c)) {
+        c->drop_states = true;
+        SBP_TRY(search_usual(s, *c));
+        c->drop_states = s->found && s->best.schedule.drop_states;
+    }
+    for (int i = 1; i < SBP_COUNT(updates_tried) && !s->found && s->pl.base->target.has_copy_queue; i++) {
+        c->sparing = updates_tried[i].sparing;
+        c->slow_update = updates_tried[i].slow_update;
+        SBP_TRY(search_usual(s, *c));
     }
     return SBP_OK;
 }
@@ -674,61 +693,62 @@ static sbp_status widen_chunks(sbp_search *s) {
 
 enum { MOST_PIECES = 64 };
 
-/* Searches with experts in `pieces` pieces. What was found before stays unless this is better. */
-static sbp_status search_with_pieces(sbp_search *s, int32_t pieces) {
-    const sbp_search before = *s;
-    s->expert_pieces = pieces;
-    s->found = s->sparing = s->slow_update = false;
-    SBP_TRY(search_structures(s));
-    if (s->found)
-        SBP_TRY(widen_chunks(s));
-    if (!before.found)
-        return SBP_OK;
-    sbp_plan_estimate found = s->best;
-    bool any = s->found;
-    s->best = before.best;
-    s->found = true;
-    if (any && better(s, &found)) {
-        s->best = found;
-        return SBP_OK;
+/* Searches with experts in `pieces` pieces, as if nothing had been found. What was found before stays unless
+ * this is better, then *c becomes the candidate that this was found with. */
+static sbp_status search_with_pieces(sbp_search *s, int32_t pieces, sbp_candidate *c) {
+    const bool had = s->found;
+    const sbp_plan_estimate before = s->best;
+    sbp_candidate now = {.drop_states = c->drop_states, .gathered = c->gathered, .expert_pieces = pieces};
+    s->found = false;
+    sbp_status status = search_structures(s, &now);
+    if (status == SBP_OK && s->found)
+        status = widen_chunks(s);
+    const sbp_plan_estimate after = s->best;
+    const bool found = s->found;
+    if (had) { /* also where there were no tries left for this one */
+        s->best = before;
+        s->found = true;
     }
-    s->sparing = before.sparing;
-    s->slow_update = before.slow_update;
-    s->drop_states = before.drop_states;
-    return SBP_OK;
+    if (had && !(found && better(s, &after)))
+        return status;
+    s->best = after;
+    *c = now;
+    return status;
 }
 
 /* Experts whole, then in 2, 4, .. pieces: as long as more find something that fits, or is faster. */
-static sbp_status search_pieces(sbp_search *s) {
+static sbp_status search_pieces(sbp_search *s, sbp_candidate *c) {
     const sbp_schedule_request *w = s->request;
-    SBP_TRY(search_with_pieces(s, w->expert_pieces > 0 ? w->expert_pieces : 0));
+    SBP_TRY(search_with_pieces(s, w->expert_pieces > 0 ? w->expert_pieces : 0, c));
     if (w->expert_pieces != SBP_AUTO || w->memory_bytes == 0 || w->whole || !sbp_search_has_experts(s))
         return SBP_OK;
     for (int32_t pieces = 2; pieces <= MOST_PIECES; pieces *= 2) {
-        SBP_TRY(search_with_pieces(s, pieces));
+        SBP_TRY(search_with_pieces(s, pieces, c));
         if (s->found && s->best.schedule.expert_pieces != pieces)
             break;
     }
-    s->expert_pieces = s->best.schedule.expert_pieces;
     return SBP_OK;
 }
 
 /* Structures with the usual chunks, then those that might do better with others. The longest sequence is
  * found step by step: there only for the structure that won. */
 static sbp_status search_all(sbp_search *s) {
-    SBP_TRY(search_pieces(s));
-    if (!s->found || s->request->whole)
+    const sbp_schedule_request *w = s->request;
+    sbp_candidate c = {.drop_states = w->save_mode == SBP_SAVE_GIVEN && w->drop_states,
+                       .gathered = w->gathered > 0 ? w->gathered : 0};
+    SBP_TRY(search_pieces(s, &c));
+    if (!s->found || w->whole)
         return SBP_OK;
-    if (s->request->memory_bytes == 0)
+    if (w->memory_bytes == 0)
         return grow_chunk(s);
-    s->refine = true;
     if (!s->longest) {
-        SBP_TRY(try_all(s));
+        c.quarters = SBP_ALL_SIZES;
+        SBP_TRY(try_all(s, &c));
         SBP_TRY(try_parts(s));
-        return keep_gathered(s);
+        return keep_gathered(s, c);
     }
     sbp_schedule_options o = s->best.schedule;
-    if (s->request->save_mode == SBP_SAVE_AUTO) {
+    if (w->save_mode == SBP_SAVE_AUTO) {
         o.saved = NULL;
         o.saved_count = 0;
         o.save_all = false;

@@ -60,8 +60,6 @@ static bool would_fit(refusal *r, const sbp_pipeline *base, const sbp_schedule_r
                                    .tried = s->pl.tried,
                                    .tries_most = tries},
                             .request = request,
-                            .gathered = request->gathered > 0 ? request->gathered : 0,
-                            .expert_pieces = request->expert_pieces > 0 ? request->expert_pieces : 0,
                             .longest = request->t_max == SBP_AUTO},
                  .all = all,
                  .schedule = least(s)->schedule};

@@ -11,24 +11,25 @@ typedef struct sbp_bounds {
     sbp_plan_estimate small, large; /* with the smallest chunks; with the largest, timed */
 } sbp_bounds;
 
-enum { SBP_SEARCH_PLACEMENTS = 6 };
+enum { SBP_SEARCH_PLACEMENTS = 6, SBP_ALL_SIZES = 0 };
+
+/* What a round of the search has fixed before it looks at placements, segments and checkpoints. It is handed
+ * on by value: a round that tries something else does not have to put anything back. */
+typedef struct sbp_candidate {
+    int64_t quarters;                /* chunks of quarters/4 of the target's sizes, or SBP_ALL_SIZES */
+    bool slow_update;                /* updates run where they take longer: it may be where there is room */
+    bool sparing;                    /* updates through as little host memory as they can */
+    bool drop_states;                /* the backward makes states again */
+    int32_t gathered, expert_pieces; /* as in sbp_schedule_options */
+} sbp_candidate;
 
 typedef struct sbp_search {
     sbp_evaluator pl;
     const sbp_schedule_request *request;
-    bool longest;          /* maximise t_max instead of speed */
-    int64_t quarters;      /* of the target's chunk sizes */
-    bool refine;           /* look at all sizes */
-    bool slow_update;      /* updates run where they take longer: it may be where there is room */
-    bool sparing;          /* updates through as little host memory as they can */
-    bool host_too_small;   /* these placements never fit on the host: only what they need is looked for */
-    int32_t gathered;      /* what structures are tried with */
-    int32_t expert_pieces; /* likewise */
-    bool drop_states;      /* and whether they make states again */
+    bool longest; /* maximise t_max instead of speed */
     bool found;
     sbp_bounds *tried; /* those of the first round, for the second */
     int32_t tried_count, tried_capacity;
-    int32_t placement;                                /* number in placements_tried, of what is being tried */
     sbp_plan_estimate best_of[SBP_SEARCH_PLACEMENTS]; /* per choice of placements; t_max 0: none fits */
     sbp_plan_estimate best;
     /* for messages: least device memory of all; least host memory of those that the device has room for */
