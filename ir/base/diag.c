@@ -1,5 +1,5 @@
 /* diag.c: diagnostics. */
-#include "ir/base/base.h"
+#include "ir/base/diag.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,11 +18,12 @@ struct sbp_diag {
     void *sink_user;
     bool quiet;
     char *joined; /* the text of the latest sbp_diag_text */
-    /* The beginning of the first message for which there was no memory, as a line of the text: what has run
-     * out of memory can say so. */
-    char kept[512];
+    /* The beginning of the first message for which there was no memory: what has run out of memory can say
+     * so. */
+    char kept[500];
     sbp_severity kept_severity;
     bool keeps;
+    char line[512]; /* the same for sbp_diag_text, where there is no memory for all messages */
 };
 
 static const char *const prefixes[] = {"note: ", "warning: ", "error: "};
@@ -68,13 +69,11 @@ void sbp_diag_set_quiet(sbp_diag *diag) {
 
 /* The first error, or what there is until one comes. */
 static void keep_beginning(sbp_diag *diag, sbp_severity severity, const char *text) {
-    enum { PREFIX = 12 };
     if (diag->keeps && diag->kept_severity >= severity)
         return;
     diag->keeps = true;
     diag->kept_severity = severity;
-    snprintf(diag->kept, sizeof diag->kept, "%s%.*s\n", prefixes[severity], (int)sizeof diag->kept - PREFIX,
-             text);
+    snprintf(diag->kept, sizeof diag->kept, "%s", text);
 }
 
 static void diag_add(sbp_diag *diag, sbp_severity severity, const char *format, va_list args) {
@@ -137,21 +136,31 @@ int sbp_diag_count(const sbp_diag *diag, sbp_severity severity) {
 }
 
 const char *sbp_diag_text(sbp_diag *diag, sbp_severity least) {
-    size_t length = 1 + sizeof diag->kept;
+    size_t length = 1 + sizeof diag->line;
     for (const message *m = diag->first; m; m = m->next)
         length += strlen(m->text) + 12;
     free(diag->joined);
     diag->joined = sbp_malloc(length);
     for (const message *m = diag->first; m && !diag->joined; m = m->next)
         keep_beginning(diag, m->severity, m->text);
+    bool kept = diag->keeps && diag->kept_severity >= least;
+    if (kept)
+        snprintf(diag->line, sizeof diag->line, "%s%s\n", prefixes[diag->kept_severity], diag->kept);
     if (!diag->joined)
-        return diag->keeps && diag->kept_severity >= least ? diag->kept : "";
+        return kept ? diag->line : "";
     char *at = diag->joined;
     *at = 0;
     for (const message *m = diag->first; m; m = m->next)
         if (m->severity >= least)
             at += sprintf(at, "%s%s\n", prefixes[m->severity], m->text);
-    if (diag->keeps && diag->kept_severity >= least)
-        memcpy(at, diag->kept, strlen(diag->kept) + 1); /* counted in length */
+    if (kept)
+        memcpy(at, diag->line, strlen(diag->line) + 1); /* counted in length */
     return diag->joined;
+}
+
+void sbp_diag_each(const sbp_diag *diag, sbp_diag_sink sink, void *user) {
+    for (const message *m = diag->first; m; m = m->next)
+        sink(user, m->severity, m->text);
+    if (diag->keeps)
+        sink(user, diag->kept_severity, diag->kept);
 }

@@ -3,6 +3,7 @@
  * not depend on how many they are. */
 #include "runtime/data/load.h"
 #include "ir/base/census.h"
+#include "ir/base/diag.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,7 +49,7 @@ static sbp_status out_of_memory_for(const loader *l, const char *where) {
 typedef struct keep_job {
     loader *loader;
     sbp_severity severity;
-    const char *text;
+    const char *text, *end; /* end: what stands behind the text */
 } keep_job;
 
 /* For a cache, which says it again. */
@@ -56,39 +57,37 @@ static sbp_status keep_message(void *user) {
     keep_job *job = user;
     loader *l = job->loader;
     SBP_PUSH(l->arena, l->messages.items, l->messages.count, l->messages.capacity,
-             (sbp_cache_message){job->severity, sbp_arena_strdup(l->arena, job->text)});
+             (sbp_cache_message){job->severity, sbp_arena_printf(l->arena, "%s%s", job->text, job->end)});
     return SBP_OK;
 }
 
-/* A message that goes on: of rows that are wrong and left out a warning, for the first of them. */
+/* Passes a message on. An error ends the load: it is said, and not kept. `lacking` is told where there is no
+ * memory for keeping it; NULL: then a cache goes without it. */
+static sbp_status say(loader *l, sbp_diag *lacking, sbp_severity severity, const char *text,
+                      const char *end) {
+    keep_job job = {l, severity, text, end};
+    if (severity == SBP_ERROR) {
+        (void)sbp_fail(l->diag, SBP_INPUT, "%s%s", text, end);
+        return SBP_OK;
+    }
+    if (severity == SBP_NOTE)
+        sbp_note(l->diag, "%s%s", text, end);
+    else
+        sbp_warn(l->diag, "%s%s", text, end);
+    return sbp_guard(l->arena, lacking, keep_message, &job);
+}
+
+/* What a worker said of a row. An error of a row that is wrong and left out becomes a warning, for the first
+ * of them. */
 static sbp_status tell(loader *l, const sbp_said *s, bool bad) {
-    char *text = (char *)(uintptr_t)s->text;
     if (s->once && (s->once & ~l->told) == 0)
         return SBP_OK;
     l->told |= s->once;
-    if (s->severity == SBP_ERROR && !bad) {
-        (void)sbp_fail(l->diag, SBP_INPUT, "%s", text);
+    if (s->severity != SBP_ERROR || !bad)
+        return say(l, l->diag, s->severity, s->text, "");
+    if (l->placer.data->bad >= SHOWN_BAD_ROWS)
         return SBP_OK;
-    }
-    if (s->severity == SBP_ERROR && l->placer.data->bad >= SHOWN_BAD_ROWS)
-        return SBP_OK;
-    keep_job job = {l, s->severity == SBP_NOTE ? SBP_NOTE : SBP_WARNING, text};
-    if (s->severity == SBP_ERROR) {
-        size_t length = strlen(text) + 20;
-        char *longer = sbp_malloc(length);
-        if (!longer)
-            return out_of_memory(l);
-        stpcpy(stpcpy(longer, text), " (row left out)");
-        job.text = longer;
-    }
-    if (job.severity == SBP_NOTE)
-        sbp_note(l->diag, "%s", job.text);
-    else
-        sbp_warn(l->diag, "%s", job.text);
-    sbp_status status = sbp_guard(l->arena, l->diag, keep_message, &job);
-    if (job.text != text)
-        free((char *)(uintptr_t)job.text);
-    return status;
+    return say(l, l->diag, SBP_WARNING, s->text, " (row left out)");
 }
 
 static sbp_status place_batch(loader *l, sbp_batch *b) {
@@ -247,33 +246,12 @@ static int64_t size_of(const char *path) {
 }
 
 static void forward_reader(void *user, sbp_severity severity, const char *text) {
-    loader *l = user;
-    keep_job job = {l, severity, text};
-    if (severity == SBP_ERROR)
-        (void)sbp_fail(l->diag, SBP_INPUT, "%s", text);
-    else if (severity == SBP_WARNING)
-        sbp_warn(l->diag, "%s", text);
-    else
-        sbp_note(l->diag, "%s", text);
-    if (severity != SBP_ERROR)
-        (void)!sbp_guard(l->arena, NULL, keep_message, &job);
+    (void)!say(user, NULL, severity, text, "");
 }
 
-/* Messages of a diag, one after the other. */
+/* Passes on what was said while a batch was read. */
 static void forward_all(loader *l, sbp_diag *diag) {
-    static const struct {
-        const char *prefix;
-        sbp_severity severity;
-    } kinds[] = {{"note: ", SBP_NOTE}, {"warning: ", SBP_WARNING}, {"error: ", SBP_ERROR}};
-    char *text = (char *)(uintptr_t)sbp_diag_text(diag, SBP_NOTE);
-    for (char *line = text; *line;) {
-        char *end = strchr(line, '\n');
-        *end = 0;
-        for (int k = 0; k < SBP_COUNT(kinds); k++)
-            if (strncmp(line, kinds[k].prefix, strlen(kinds[k].prefix)) == 0)
-                forward_reader(l, kinds[k].severity, line + strlen(kinds[k].prefix));
-        line = end + 1;
-    }
+    sbp_diag_each(diag, forward_reader, l);
     sbp_diag_clear(diag);
 }
 
