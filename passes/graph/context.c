@@ -86,7 +86,7 @@ static sbp_status check_column(const exchanger *x, const sbp_op *op, int32_t ope
     if (info->role == SBP_VALUE_ROW)
         return SBP_OK;
     return sbp_fail(x->rw.builder.diag, SBP_INPUT,
-                    "%s%s%s%s reads %%%s, which is computed: --context-parallel needs the documents "
+                    "%s%s%s%s reads %%%s, which is computed: context parallelism needs the documents "
                     "of its rows from the data (in @%s)",
                     op->node ? "node '" : "", op->node ? op->node : "", op->node ? "': " : "",
                     sbp_opcode_attends(op->code) ? "attention" : sbp_opcode_name(op->code), info->name,
@@ -117,8 +117,8 @@ static sbp_status rewrite_attention(exchanger *x, const sbp_op *op) {
     if (keys && x->way == SBP_CONTEXT_ALL_TO_ALL && op->code == SBP_OP_attention_sink)
         return sbp_fail(
             b->diag, SBP_INPUT,
-            "%s%s%sits sinks belong to heads, which stay where they are: --context-exchange all-gather "
-            "or auto (in @%s)",
+            "%s%s%sits sinks belong to heads, which stay where they are: the ranks' exchange has to be "
+            "all-gather or auto (in @%s)",
             op->node ? "node '" : "", op->node ? op->node : "", op->node ? "': " : "", from->name);
     b->node = op->node;
     for (int32_t k = 0; k < 3; k++)
@@ -474,13 +474,13 @@ static sbp_status rewrite(const sbp_pass_input *in, sbp_module *module, const sb
         else if (sbp_opcode_class(op->code) == SBP_CLASS_RECUR)
             return sbp_fail(
                 in->diag, SBP_INPUT,
-                "%s%s%s%s carries a state from row to row: --context-parallel is not built for that "
+                "%s%s%s%s carries a state from row to row: context parallelism is not built for that "
                 "(in @%s)",
                 op->node ? "node '" : "", op->node ? op->node : "", op->node ? "': " : "",
                 sbp_opcode_name(op->code), func->name);
         else if (reads_other_rows(func, op)) /* split says what, of what it cannot stream */
             return sbp_fail(in->diag, SBP_INPUT,
-                            "%s%s%s%s reads other rows: not with --context-parallel (in @%s)",
+                            "%s%s%s%s reads other rows: not with context parallelism (in @%s)",
                             op->node ? "node '" : "", op->node ? op->node : "", op->node ? "': " : "",
                             sbp_opcode_name(op->code), func->name);
         else

@@ -22,8 +22,8 @@ static sbp_status refuse(const sbp_func *func, const sbp_op *op, int32_t operand
     sbp_opcode_operands(op->code, info);
     return sbp_fail(
         diag, SBP_INPUT,
-        "%s%s%sreads operand '%.*s' of %s as %s: its rows cannot be streamed (in @%s); --backward checkpoint "
-        "and standard need the same",
+        "%s%s%sreads operand '%.*s' of %s as %s: its rows cannot be streamed (in @%s); the checkpoint and "
+        "standard backward passes need the same",
         op->node ? "node '" : "", op->node ? op->node : "", op->node ? "' " : "", info[operand].length,
         info[operand].name, sbp_opcode_name(op->code), sbp_seq_name(seq.kind), func->name);
 }

@@ -15,8 +15,10 @@ static sbp_status choose(void *user) {
 sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_schedule_request *request,
                               sbp_plan_estimate *out) {
     if (request->t_max == SBP_AUTO && request->memory_bytes == 0)
-        return sbp_fail(pipeline->diag, SBP_USAGE,
-                        "--seq-len max needs --memory: the longest sequence depends on it");
+        return sbp_fail(pipeline->diag, SBP_USAGE, "%s needs %s: the longest sequence depends on it",
+                        sbp_planner_spell(pipeline->arena, request,
+                                          &(sbp_remedy){.change = SBP_CHANGE_ROWS, .number = SBP_AUTO}),
+                        request->speller ? request->speller->memory : "a limit of memory");
     sbp_search s = {.pl = {.base = pipeline,
                            .arena = pipeline->arena,
                            .diag = pipeline->diag,

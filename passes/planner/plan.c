@@ -137,7 +137,7 @@ static void set_context(planning *p, int64_t ranks) {
         p->request.t_max = sbp_ceil_div(p->plan_request->request.t_max, ranks);
 }
 
-/* --context-parallel auto: each micro-batch on as few ranks as it fits; with --seq-len max, on all. */
+/* Context 0: each micro-batch on as few ranks as it fits; for the longest documents, on all. */
 static void choose_context(planning *p) {
     int64_t all = p->options.ranks;
     if (p->options.context > 0) {
@@ -150,7 +150,8 @@ static void choose_context(planning *p) {
         set_context(p, ranks);
         p->request.process_bytes = process_of_any(p, false);
         if (choose_with(p, NULL) == SBP_OK) {
-            sbp_note(p->diag, "--context-parallel %lld: %s", (long long)ranks,
+            const sbp_remedy shared = {.change = SBP_CHANGE_CONTEXT, .number = ranks};
+            sbp_note(p->diag, "%s: %s", sbp_planner_spell(p->arena, &p->request, &shared),
                      ranks == 1             ? "documents fit one rank"
                      : p->request.t_max > 0 ? "documents do not fit fewer ranks"
                                             : "for the longest documents");
@@ -165,13 +166,14 @@ static sbp_status check_rows(const planning *p) {
     int64_t ranks = p->options.context, most = SBP_MOST_ROWS / ranks;
     if (p->request.t_max <= most)
         return SBP_OK;
-    return sbp_fail(p->diag, SBP_USAGE,
-                    "--seq-len %lld: at most %lld rows are possible, divided among %lld ranks",
-                    (long long)p->plan_request->request.t_max, (long long)(most * ranks), (long long)ranks);
+    const sbp_remedy asked = {.change = SBP_CHANGE_ROWS, .number = p->plan_request->request.t_max};
+    return sbp_fail(p->diag, SBP_USAGE, "%s: at most %lld rows are possible, divided among %lld ranks",
+                    sbp_planner_spell(p->arena, &p->request, &asked), (long long)(most * ranks),
+                    (long long)ranks);
 }
 
-/* --seq-len max of data whose steps are no longer than this: where that fits, it is all that there is to
- * gain. */
+/* The longest documents, of data whose steps are no longer than this: where that fits, it is all that there
+ * is to gain. */
 static void bound_length(planning *p) {
     int64_t most = p->plan_request->length_most;
     if (p->request.t_max != SBP_AUTO || most < 1)

@@ -25,6 +25,41 @@ typedef enum sbp_offload_mode {
     SBP_OFFLOAD_GIVEN
 } sbp_offload_mode;
 
+/* A change of a request or of options that a message names. */
+typedef enum sbp_change {
+    SBP_CHANGE_STEP,    /* updates as soon as a gradient is known: neither clipped nor accumulated */
+    SBP_CHANGE_STREAM,  /* chunks in place of whole sequences */
+    SBP_CHANGE_FREE,    /* nothing of the schedule is given */
+    SBP_CHANGE_ROWS,    /* `number` rows at most, of all ranks that share a document; SBP_AUTO: the longest */
+    SBP_CHANGE_CONTEXT, /* `number` ranks share each micro-batch */
+    SBP_CHANGE_PLACEMENT,   /* `placement` */
+    SBP_CHANGE_STATE_DTYPE, /* `dtype` */
+    SBP_CHANGE_OPTIMIZER,   /* sgd */
+    SBP_CHANGE_FREEZE,      /* fewer trained parameters */
+    SBP_CHANGE_COUNT
+} sbp_change;
+
+/* A change, and what a plan with it came to when it was tried. */
+typedef struct sbp_remedy {
+    sbp_change change;
+    int64_t number;
+    sbp_dtype dtype;
+    sbp_space placement[SBP_TENSOR_CLASS_COUNT];
+    const char *text; /* as the speller of the request has it, in the planner's arena */
+    int64_t t_max, device_bytes, host_bytes;
+    double seconds;
+} sbp_remedy;
+
+struct sbp_schedule_request;
+
+/* How messages of the planner name what the user can set: the passes know no options. */
+typedef struct sbp_speller {
+    const char *memory, *host_memory; /* the two limits */
+    /* The text of a change of this request, in the arena. */
+    const char *(*spell)(sbp_arena *arena, const struct sbp_schedule_request *request,
+                         const sbp_remedy *remedy);
+} sbp_speller;
+
 /* What the user asked for; SBP_AUTO where it is left to the planner. */
 typedef struct sbp_schedule_request {
     int64_t t_max; /* SBP_AUTO: the longest that fits (needs memory_bytes) */
@@ -41,7 +76,7 @@ typedef struct sbp_schedule_request {
     int32_t gathered;                            /* as in sbp_schedule_options, or SBP_AUTO */
     int32_t expert_pieces;                       /* likewise; 0: whole */
     int64_t memory_bytes;                        /* all the process may use on the device; 0: no limit */
-    const char *memory_name;                     /* what says so, for messages; NULL: --memory */
+    const sbp_speller *speller;                  /* NULL: in plain words */
     int64_t host_memory_bytes;                   /* for offloading; 0: no limit */
     int64_t sharers;               /* ranks of a host: both limits, that of the device where its memory
                                       is the host's, are of one of them, a part of what was asked for */
@@ -53,13 +88,6 @@ typedef struct sbp_schedule_request {
     int64_t refused_process_bytes; /* the same of what is refused, where that is known: process_bytes is then
                                       what remedies are tried with; 0: the same */
 } sbp_schedule_request;
-
-/* A change by which what was refused fits, as it was tried. */
-typedef struct sbp_remedy {
-    const char *option; /* "--offload states:disk"; what is to be dropped begins with "without " */
-    int64_t t_max, device_bytes, host_bytes;
-    double seconds;
-} sbp_remedy;
 
 typedef struct sbp_plan_estimate {
     int64_t t_max;
@@ -101,6 +129,10 @@ sbp_status sbp_planner_longest(sbp_arena *arena, sbp_diag *diag, const sbp_progr
 sbp_status sbp_planner_bytes_per_token(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
                                        const sbp_target_info *target, double *device,
                                        double *host) SBP_CHECKED;
+
+/* What a message calls a change of a request, in the arena. */
+const char *sbp_planner_spell(sbp_arena *arena, const sbp_schedule_request *request,
+                              const sbp_remedy *remedy);
 
 /* "checkpoints+states:disk+params:host:12": what lives away from the device, as --offload takes it, behind
  * `before`; nothing when nothing does. */

@@ -86,46 +86,45 @@ static int64_t needed_bytes(const refusal *r, const sbp_plan_estimate *e) {
     return bytes;
 }
 
-/* how: "with", "if you drop". */
-static void add_remedy_of(refusal *r, const char *how, const char *option, const sbp_plan_estimate *e) {
+static const char *const plain_changes[SBP_CHANGE_COUNT] = {
+    [SBP_CHANGE_STEP] = "updates as soon as a gradient is known",
+    [SBP_CHANGE_STREAM] = "chunks",
+    [SBP_CHANGE_FREE] = "what the schedule was given",
+    [SBP_CHANGE_ROWS] = "rows",
+    [SBP_CHANGE_CONTEXT] = "ranks that share each micro-batch",
+    [SBP_CHANGE_PLACEMENT] = "offloading to disk",
+    [SBP_CHANGE_STATE_DTYPE] = "smaller optimizer states",
+    [SBP_CHANGE_OPTIMIZER] = "sgd",
+    [SBP_CHANGE_FREEZE] = "training fewer parameters",
+};
+
+const char *sbp_planner_spell(sbp_arena *arena, const sbp_schedule_request *request,
+                              const sbp_remedy *remedy) {
+    if (request->speller)
+        return request->speller->spell(arena, request, remedy);
+    const char *name = plain_changes[remedy->change];
+    return remedy->number > 0 ? sbp_arena_printf(arena, "%lld %s", (long long)remedy->number, name) : name;
+}
+
+/* `what` is a change by which e fits. */
+static void add_remedy(refusal *r, const sbp_remedy *what, const sbp_plan_estimate *e) {
+    sbp_arena *arena = r->s->pl.arena;
     char size[32];
-    int64_t device = needed_bytes(r, e), bytes = lacks_host(r->s) ? e->host_bytes : device;
-    sbp_text_add(&r->remedies, "%s%s %s (%s)", r->remedies.length > 0 ? ", or " : "", how, option,
-                 sbp_format_bytes(size, sizeof size, (double)bytes));
-    const sbp_remedy remedy = {
-        .option = strcmp(how, "with") == 0 ? option : sbp_arena_printf(r->s->pl.arena, "without %s", option),
-        .t_max = e->t_max,
-        .device_bytes = device,
-        .host_bytes = e->host_bytes,
-        .seconds = e->seconds};
-    SBP_PUSH(r->s->pl.arena, r->list, r->count, r->capacity, remedy);
-}
-
-static void add_remedy(refusal *r, const char *option, const sbp_plan_estimate *e) {
-    add_remedy_of(r, "with", option, e);
-}
-
-/* The options that fix the schedule, as they were given: "--chunk 64 --offload none". */
-static const char *given_schedule(const sbp_search *s) {
-    const sbp_schedule_request *w = s->request;
-    const struct {
-        const char *name;
-        int64_t value;
-    } numbers[] = {{"chunk", w->chunk},
-                   {"head-chunk", w->head_chunk},
-                   {"segment", w->segment},
-                   {"checkpoint-every", w->checkpoint_every}};
-    sbp_text out;
-    sbp_text_init(&out, s->pl.arena);
-    for (int i = 0; i < SBP_COUNT(numbers); i++)
-        if (numbers[i].value != SBP_AUTO)
-            sbp_text_add(&out, "%s--%s %lld", out.length > 0 ? " " : "", numbers[i].name,
-                         (long long)numbers[i].value);
-    if (w->save_mode != SBP_SAVE_AUTO)
-        sbp_text_add(&out, "%s--save%s", out.length > 0 ? " " : "", w->saved_count == 0 ? " none" : "");
-    if (w->offload == SBP_OFFLOAD_OFF && !s->pl.base->target.shared_memory)
-        sbp_text_add(&out, "%s--offload none", out.length > 0 ? " " : "");
-    return out.data;
+    sbp_remedy remedy = *what;
+    bool dropped = what->change == SBP_CHANGE_FREE;
+    sbp_schedule_request given = *r->s->request;
+    if (r->s->pl.base->target.shared_memory && given.offload == SBP_OFFLOAD_OFF)
+        given.offload = SBP_OFFLOAD_AUTO; /* there is no other place: nobody needs to drop it */
+    const char *text = sbp_planner_spell(arena, &given, what);
+    remedy.text = dropped ? sbp_arena_printf(arena, "without %s", text) : text;
+    remedy.t_max = e->t_max;
+    remedy.device_bytes = needed_bytes(r, e);
+    remedy.host_bytes = e->host_bytes;
+    remedy.seconds = e->seconds;
+    int64_t bytes = lacks_host(r->s) ? remedy.host_bytes : remedy.device_bytes;
+    sbp_text_add(&r->remedies, "%s%s %s (%s)", r->remedies.length > 0 ? ", or " : "",
+                 dropped ? "if you drop" : "with", text, sbp_format_bytes(size, sizeof size, (double)bytes));
+    SBP_PUSH(arena, r->list, r->count, r->capacity, remedy);
 }
 
 static long long all_rows(const sbp_search *s, int64_t t) {
@@ -146,7 +145,7 @@ static void try_context(refusal *r) {
         other.options.context = context;
         w.t_max = sbp_ceil_div(all_rows(s, s->request->t_max), context);
         if (would_fit(r, &other, &w, true, &e)) {
-            add_remedy(r, sbp_arena_printf(s->pl.arena, "--context-parallel %lld", (long long)context), &e);
+            add_remedy(r, &(sbp_remedy){.change = SBP_CHANGE_CONTEXT, .number = context}, &e);
             return;
         }
     }
@@ -160,7 +159,7 @@ static void try_step(refusal *r) {
         return;
     other.options.step = true;
     if (would_fit(r, &other, r->s->request, false, &e))
-        add_remedy(r, "--clip none --accumulate 1", &e);
+        add_remedy(r, &(sbp_remedy){.change = SBP_CHANGE_STEP}, &e);
 }
 
 /* Changes that fit, each tried. */
@@ -180,13 +179,12 @@ static void list_remedies(refusal *r) {
                  s->request->save_mode != SBP_SAVE_AUTO ||
                  (s->request->offload == SBP_OFFLOAD_OFF && !base->target.shared_memory);
     if (fixed && would_fit(r, base, &w, true, &e))
-        add_remedy_of(r, s->request->whole ? "with" : "if you drop",
-                      s->request->whole ? "--backward stream" : given_schedule(s), &e);
+        add_remedy(r, &(sbp_remedy){.change = s->request->whole ? SBP_CHANGE_STREAM : SBP_CHANGE_FREE}, &e);
     w = *s->request;
     w.t_max = SBP_AUTO;
     w.save_mode = SBP_SAVE_GIVEN; /* the schedule is given as a whole */
     if (!s->longest && would_fit(r, base, &w, false, &e))
-        add_remedy(r, sbp_arena_printf(s->pl.arena, "--seq-len %lld", all_rows(s, e.t_max)), &e);
+        add_remedy(r, &(sbp_remedy){.change = SBP_CHANGE_ROWS, .number = all_rows(s, e.t_max)}, &e);
     w.t_max = s->request->t_max;
     try_context(r);
     static const sbp_tensor_class on_disk[] = {SBP_TENSOR_STATE, SBP_TENSOR_GRAD, SBP_TENSOR_PARAM};
@@ -194,31 +192,28 @@ static void list_remedies(refusal *r) {
     for (int i = 0;
          i < SBP_COUNT(on_disk) && s->request->offload == SBP_OFFLOAD_AUTO && base->target.has_copy_queue;
          i++) {
-        sbp_schedule_options named = {0};
+        sbp_remedy away = {.change = SBP_CHANGE_PLACEMENT};
         w.placement[on_disk[i]] = SBP_DISK;
-        memcpy(named.placement, w.placement, sizeof named.placement);
+        memcpy(away.placement, w.placement, sizeof away.placement);
         if (would_fit(r, base, &w, true, &e)) {
-            add_remedy(r, sbp_planner_placement(s->pl.arena, &named, "--offload "), &e);
+            add_remedy(r, &away, &e);
             break;
         }
     }
     w = *s->request;
-    static const struct {
-        sbp_dtype dtype;
-        const char *option;
-    } smaller[] = {{SBP_BF16, "--state-dtype bf16"}, {SBP_D8, "--state-dtype int8"}};
+    static const sbp_dtype smaller[] = {SBP_BF16, SBP_D8};
     for (int i = 0; i < SBP_COUNT(smaller) && base->options.state_dtype == SBP_F32; i++) {
         other = *base;
-        other.options.state_dtype = smaller[i].dtype;
+        other.options.state_dtype = smaller[i];
         if (sbp_update_keeps_states(base->module, &base->options) && would_fit(r, &other, &w, false, &e)) {
-            add_remedy(r, smaller[i].option, &e);
+            add_remedy(r, &(sbp_remedy){.change = SBP_CHANGE_STATE_DTYPE, .dtype = smaller[i]}, &e);
             break;
         }
     }
     other = *base;
     other.options.optimizer = SBP_OPTIMIZER_SGD;
     if (sbp_update_keeps_states(base->module, &base->options) && would_fit(r, &other, &w, false, &e))
-        add_remedy(r, "--optimizer sgd", &e);
+        add_remedy(r, &(sbp_remedy){.change = SBP_CHANGE_OPTIMIZER}, &e);
 }
 
 /* "It fits with ..., or ..." */
@@ -245,8 +240,9 @@ static sbp_status refuse_host(const sbp_search *s, const char *each, sbp_plan_es
     sbp_format_bytes(have, sizeof have, (double)s->request->host_memory_bytes);
     const char *remedies = remedies_of(s, "", out);
     return sbp_fail(s->pl.diag, SBP_MACHINE,
-                    "does not fit: offloading needs %s of host memory, --host-memory is %s%s%s%s", need, have,
-                    each, *remedies ? ". " : "", remedies);
+                    "does not fit: offloading needs %s of host memory, %s is %s%s%s%s", need,
+                    s->request->speller ? s->request->speller->host_memory : "the limit", have, each,
+                    *remedies ? ". " : "", remedies);
 }
 
 sbp_status sbp_search_refuse(const sbp_search *s, sbp_plan_estimate *out) {
@@ -264,16 +260,18 @@ sbp_status sbp_search_refuse(const sbp_search *s, sbp_plan_estimate *out) {
     sbp_format_bytes(over, sizeof over, (double)(device - w->memory_bytes));
     if (lacks_host(s))
         return refuse_host(s, each, out);
-    const char *remedies =
-        remedies_of(s,
-                    "Even one row does not fit: parameters, gradients and optimizer states are "
-                    "too large; --freeze makes the last two smaller",
-                    out);
+    const char *remedies = remedies_of(
+        s,
+        sbp_arena_printf(s->pl.arena,
+                         "Even one row does not fit: parameters, gradients and optimizer states are too "
+                         "large; %s makes the last two smaller",
+                         sbp_planner_spell(s->pl.arena, w, &(sbp_remedy){.change = SBP_CHANGE_FREEZE})),
+        out);
     return sbp_fail(
         s->pl.diag, SBP_MACHINE,
         "does not fit: the plan needs %s, %s is %s%s: %s too much; no %s setting uses less memory "
         "(%lld rows, chunk %lld, segment %lld, checkpoint every %lld%s). %s",
-        need, w->memory_name ? w->memory_name : "--memory", have, target->shared_memory ? each : "", over,
+        need, w->speller ? w->speller->memory : "the limit", have, target->shared_memory ? each : "", over,
         s->pl.ended ? "tried" : "allowed", all_rows(s, e->t_max), (long long)e->schedule.chunk,
         (long long)e->schedule.segment, (long long)e->schedule.checkpoint_every,
         sbp_planner_placement(s->pl.arena, &e->schedule, ", offloaded: "), remedies);

@@ -41,6 +41,7 @@ typedef struct sbp_compilation {
     sbp_footprint process;      /* what it takes beside the arenas */
     bool terse;                 /* as in sbp_schedule_request */
     int64_t tries_for_remedies; /* likewise */
+    sbp_speller speller;        /* of the request */
     sbp_schedule_request request;
     sbp_plan_estimate estimate;
     const char *advice; /* the one change that would buy most; set by the summary */
@@ -54,6 +55,10 @@ sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
 /* sbpc fit MODEL..: a table of models, cards, kinds and lengths (fit.h). */
 sbp_status sbp_cli_fit(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) SBP_CHECKED;
 
+/* spell.c: how the planner's messages name options. */
+void sbp_cli_speller(sbp_speller *out);
+/* A change without numbers: "--backward stream". */
+const char *sbp_cli_change(sbp_change change);
 /* What compile plans, of model_path with the options; the arena and diagnostics of the pipeline are set. */
 sbp_status sbp_cli_plan(sbp_compilation *c) SBP_CHECKED;
 /* sbpc inspect --ranks N: a model with options of compile, at 1, 2, 4 .. N ranks, as text or JSON: what a

@@ -280,6 +280,8 @@ static sbp_status read_request(sbp_compilation *c) {
          checkpoint = sbp_options_is(o, SBP_OPT_BACKWARD, "checkpoint");
     const char *save = sbp_options_text(o, SBP_OPT_SAVE);
     sbp_schedule_request *w = &c->request;
+    sbp_cli_speller(&c->speller);
+    w->speller = &c->speller;
     w->terse = c->terse;
     w->tries_for_remedies = c->tries_for_remedies;
     w->t_max = number_or_auto(o, SBP_OPT_SEQ_LEN);
@@ -310,7 +312,7 @@ static sbp_status read_request(sbp_compilation *c) {
     w->memory_bytes = sbp_options_int(o, SBP_OPT_MEMORY) > 0 ? sbp_options_int(o, SBP_OPT_MEMORY) : 0;
     if (w->memory_bytes == 0 && !c->target) {
         w->memory_bytes = c->profile.memory_bytes;
-        w->memory_name = sbp_arena_printf(c->arena, "the memory of --device-profile %s", c->profile.name);
+        c->speller.memory = sbp_arena_printf(c->arena, "the memory of --device-profile %s", c->profile.name);
     }
     w->host_memory_bytes =
         sbp_options_int(o, SBP_OPT_HOST_MEMORY) > 0 ? sbp_options_int(o, SBP_OPT_HOST_MEMORY) : 0;

@@ -217,7 +217,7 @@ static sbp_status try_cell(void *user) {
     sbp_remedy *remedies = SBP_NEW_ARRAY(a->keep, sbp_remedy, e->remedy_count);
     for (int32_t i = 0; i < e->remedy_count; i++) {
         remedies[i] = e->remedies[i];
-        remedies[i].option = sbp_arena_strdup(a->keep, e->remedies[i].option);
+        remedies[i].text = sbp_arena_strdup(a->keep, e->remedies[i].text);
     }
     cell->remedies = remedies;
     cell->remedy_count = e->remedy_count;
@@ -374,9 +374,9 @@ static sbp_status look_at_models(sbp_fit *f) {
 
 /* What trains the same, on fewer tokens, otherwise. */
 static int rank_of(const sbp_fit_cell *cell, const sbp_fit *f, const sbp_remedy *r) {
-    if (strcmp(r->option, "--optimizer sgd") == 0)
+    if (r->change == SBP_CHANGE_OPTIMIZER)
         return 3;
-    return r->t_max < f->lengths[cell->length] && strncmp(r->option, "--seq-len ", 10) == 0 ? 1 : 0;
+    return r->change == SBP_CHANGE_ROWS && r->t_max < f->lengths[cell->length] ? 1 : 0;
 }
 
 static void choose_change(const sbp_fit *f, sbp_fit_cell *cell) {
@@ -387,7 +387,7 @@ static void choose_change(const sbp_fit *f, sbp_fit_cell *cell) {
         if (rank > best || (rank == best && r->seconds >= cell->change_seconds))
             continue;
         best = rank;
-        cell->change = r->option;
+        cell->change = r->text;
         cell->change_seconds = r->seconds;
         cell->change_tokens = rank == 1 ? r->t_max : f->lengths[cell->length];
     }

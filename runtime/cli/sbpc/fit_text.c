@@ -182,7 +182,7 @@ static void write_cell(const sbp_fit *f, const sbp_fit_cell *cell, sbp_json_writ
     for (int32_t i = 0; i < cell->remedy_count; i++) {
         const sbp_remedy *r = &cell->remedies[i];
         sbp_json_write_object(w, NULL);
-        sbp_json_write_string(w, "change", r->option);
+        sbp_json_write_string(w, "change", r->text);
         sbp_json_write_int(w, "tokens", r->t_max);
         sbp_json_write_double(w, "seconds", r->seconds);
         sbp_json_write_int(w, "device_bytes", r->device_bytes);

@@ -149,7 +149,7 @@ static sbp_status find_changes(changes *ch) {
                                        .offload = SBP_OFFLOAD_OFF,
                                        .process_bytes = c->process.bytes,
                                        .tries = SBP_TRIES_FOR_ADVICE};
-        ch->list[ch->count].text = "--backward stream";
+        ch->list[ch->count].text = sbp_cli_change(SBP_CHANGE_STREAM);
         SBP_TRY(sbp_planner_choose(&ch->base, &stream, &ch->list[ch->count].estimate));
         ch->count++;
     }
@@ -157,7 +157,7 @@ static sbp_status find_changes(changes *ch) {
         sbp_pipeline p = ch->base;
         change *next = &ch->list[ch->count++];
         p.options.step = true;
-        next->text = "--clip none --accumulate 1";
+        next->text = sbp_cli_change(SBP_CHANGE_STEP);
         next->step = true;
         SBP_TRY(sbp_planner_estimate(&p, c->estimate.t_max, s, 1, &next->estimate));
     }
