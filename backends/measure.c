@@ -10,6 +10,7 @@
 
 #include "ir/base/lex.h"
 #include "ir/base/machine.h"
+#include "ir/program/traits.h"
 
 enum {
     MANY = 1024,
@@ -225,12 +226,13 @@ static sbp_span span_of(const measure *m, const sbp_view *view, sbp_command_kind
 }
 
 static sbp_status submit(const measure *m, const sbp_command *c) {
+    const sbp_rowkernel *kernel = sbp_command_kernel(m->program, c);
     sbp_span spans[SBP_MAX_COMMAND_OPERANDS];
     for (int32_t i = 0; i < c->view_count; i++)
         spans[i] = span_of(m, &c->views[i], c->kind);
     sbp_dispatch d = {.command = c,
-                      .kernel = c->kind == SBP_CMD_ROW ? m->program->kernels[c->kernel] : NULL,
-                      .rows = c->kind == SBP_CMD_ROW ? spans[0].rows : 0,
+                      .kernel = kernel,
+                      .rows = kernel ? spans[0].rows : 0,
                       .spans = spans,
                       .span_count = c->view_count};
     return m->class->submit(m->device, &d, m->diag);

@@ -169,6 +169,17 @@ sbp_gpu_key sbp_cuda_sum_key(bool adds, sbp_dtype to, sbp_dtype from);
 /* Its launch. args: zeros, is filled. */
 void sbp_cuda_sum_step(const sbp_cuda_sum *sum, sbp_gpu_args *args, sbp_cuda_step *step);
 
+/* Whether a command has kernels of its own in several variants: cuda_attention.h, cuda_delta.h,
+ * cuda_experts.h. */
+static inline bool sbp_cuda_has_variants(const sbp_command_traits *traits) {
+    return traits->attributes == SBP_ATTRIBUTES_ATTENTION || traits->attributes == SBP_ATTRIBUTES_DELTA ||
+           traits->attributes == SBP_ATTRIBUTES_EXPERTS;
+}
+/* How many launches each other command has. */
+static inline int32_t sbp_cuda_plain_steps(const sbp_command_traits *traits) {
+    return traits->items == SBP_ITEMS_PARTS ? 2 : 1;
+}
+
 /* Whether cuBLASLt has a product of these types (d, a, b, c, bias; SBP_DTYPE_COUNT: absent). */
 bool sbp_cuda_blas_has(const sbp_dtype *dtypes);
 

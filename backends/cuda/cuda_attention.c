@@ -22,7 +22,7 @@ static const sbp_attention_operands *operands_of(const sbp_gpu_key *key) {
 }
 
 static bool is_backward(const sbp_gpu_key *key) {
-    return key->kind == SBP_CMD_ATTN_BWD;
+    return operands_of(key)->backward;
 }
 
 /* ---- tiles by mma.sync ------------------------------------------------------------------------------- */

@@ -1,6 +1,8 @@
 /* cuda_delta.c: kernels of the delta rule and of ssd: definitions, launches, scratch memory. */
 #include "backends/cuda/cuda_delta.h"
 
+#include "ir/base/census.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,13 +16,8 @@ enum {
     BACKWARD_MMA_STEPS = 2
 };
 
-bool sbp_cuda_delta_is(sbp_command_kind kind) {
-    return kind == SBP_CMD_DELTA_RULE || kind == SBP_CMD_DELTA_RULE_BWD || kind == SBP_CMD_SSD ||
-           kind == SBP_CMD_SSD_BWD;
-}
-
 static bool is_backward(const sbp_gpu_key *key) {
-    return key->kind == SBP_CMD_DELTA_RULE_BWD || key->kind == SBP_CMD_SSD_BWD;
+    return sbp_command_traits_of((sbp_command_kind)key->kind)->backward;
 }
 
 /* Whose operands are in the same places. */
@@ -29,7 +26,7 @@ static bool is_ssd(const sbp_gpu_key *key) {
 }
 
 static int32_t k_of(const sbp_gpu_key *key) {
-    return is_backward(key) ? SBP_DELTA_RULE_BWD_K : SBP_DELTA_RULE_K;
+    return sbp_command_traits_of((sbp_command_kind)key->kind)->item_operand;
 }
 
 /* ---- kernels ----------------------------------------------------------------------------------------- */
@@ -79,8 +76,6 @@ static bool mma_has(const sbp_gpu_key *key, sbp_cuda_arch arch) {
 }
 
 int32_t sbp_cuda_delta_steps(const sbp_gpu_key *key, sbp_cuda_arch arch) {
-    if (!sbp_cuda_delta_is((sbp_command_kind)key->kind))
-        return 0;
     if (key->variant == SBP_CUDA_PLAIN)
         return is_backward(key) ? SBP_GPU_DELTA_STEPS : 1;
     return key->variant != SBP_CUDA_MMA || !mma_has(key, arch) ? 0
@@ -109,10 +104,9 @@ void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cu
     *out = by_mma        ? mma[is_backward(key) + is_of_rows(key)]
            : is_ssd(key) ? ssd[is_backward(key)]
                          : plain[is_backward(key)];
-    int at =
-        snprintf(out->defines, sizeof out->defines,
-                 "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n#define KEY_OPERAND %s\n", (int)key->d_qk,
-                 (int)key->d_v, SBP_DELTA_BLOCK, is_ssd(key) ? "b_OPERAND" : "k_OPERAND");
+    int at = snprintf(out->defines, sizeof out->defines,
+                      "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n#define KEY_OPERAND %d\n",
+                      (int)key->d_qk, (int)key->d_v, SBP_DELTA_BLOCK, (int)k_of(key));
     snprintf(out->defines + at, sizeof out->defines - (size_t)at,
              by_mma ? "#define V_COLUMNS %d\n" : "#define STEP %d\n",
              by_mma ? (int)mma_columns(key, arch) : key->step);
@@ -151,6 +145,16 @@ int64_t sbp_cuda_delta_scratch(const sbp_gpu_key *key, const sbp_gpu_args *args)
     const sbp_delta_attrs attrs = {.heads = heads, .d_k = key->d_qk, .d_v = key->d_v};
     int64_t columns = (is_ssd(key) ? sbp_gpu_ssd_columns : sbp_gpu_delta_columns)(&attrs, is_backward(key));
     return sbp_gpu_delta_rows(rows, is_backward(key)) * columns * (key->dtypes[k_of(key)] == SBP_F64 ? 8 : 4);
+}
+
+void sbp_cuda_delta_cross(const sbp_gpu_key *key) {
+    bool plain = key->variant == SBP_CUDA_PLAIN;
+    if (is_ssd(key))
+        SBP_CROSS(cuda_ssd_plain);
+    else if (is_backward(key))
+        SBP_CROSS_EITHER(plain, cuda_delta_back_plain, cuda_delta_back_mma);
+    else
+        SBP_CROSS_EITHER(plain, cuda_delta_plain, cuda_delta_mma);
 }
 
 /* ---- launches ---------------------------------------------------------------------------------------- */

@@ -14,8 +14,6 @@
 
 #include "backends/cuda/abi.h"
 
-bool sbp_cuda_delta_is(sbp_command_kind kind);
-
 /* How many kernels this variant (key->variant) has of its own for these shapes and types on this
  * architecture; 0: there is no such variant. */
 int32_t sbp_cuda_delta_steps(const sbp_gpu_key *key, sbp_cuda_arch arch);
@@ -29,6 +27,9 @@ enum { SBP_CUDA_DELTA_MMA_TIMES = 3, SBP_CUDA_DELTA_BWD_MMA_TIMES = 4 };
 /* The best variant for operands at these addresses; `most`: none better than this one. */
 sbp_cuda_variant sbp_cuda_delta_choose(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,
                                        sbp_cuda_variant most);
+
+/* Says which way a command goes by a key (ir/base/census.h). */
+void sbp_cuda_delta_cross(const sbp_gpu_key *key);
 
 /* Bytes of scratch memory of key->variant. */
 int64_t sbp_cuda_delta_scratch(const sbp_gpu_key *key, const sbp_gpu_args *args);

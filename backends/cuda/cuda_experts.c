@@ -13,12 +13,9 @@ enum {
     MMA_BLOCKS = 2                 /* of a processor */
 };
 
-bool sbp_cuda_experts_is(sbp_command_kind kind) {
-    return kind == SBP_CMD_EXPERT_GEMM || kind == SBP_CMD_EXPERT_GEMM_DW;
-}
-
+/* Whether the product is a gradient of the experts' matrices, a sum over slots. */
 static bool is_sum(const sbp_gpu_key *key) {
-    return key->kind == SBP_CMD_EXPERT_GEMM_DW;
+    return sbp_command_traits_of((sbp_command_kind)key->kind)->backward;
 }
 
 /* ---- kernels ----------------------------------------------------------------------------------------- */

@@ -10,8 +10,6 @@
 
 #include "backends/cuda/abi.h"
 
-bool sbp_cuda_experts_is(sbp_command_kind kind);
-
 /* How many kernels this variant (key->variant) has on this architecture; 0: there is no such variant. */
 int32_t sbp_cuda_experts_steps(const sbp_gpu_key *key, sbp_cuda_arch arch);
 

@@ -38,9 +38,10 @@ static int32_t variant_keys(const sbp_command *command, const sbp_dtype *dtypes,
     int32_t count = 0;
     for (int32_t variant = 0; variant < SBP_CUDA_VARIANTS; variant++) {
         sbp_gpu_key key = sbp_gpu_key_of(command, dtypes, 0, variant);
-        int32_t steps = sbp_command_attention(command->kind) ? sbp_cuda_attention_steps(&key, arch)
-                        : sbp_cuda_delta_is(command->kind)   ? sbp_cuda_delta_steps(&key, arch)
-                                                             : sbp_cuda_experts_steps(&key, arch);
+        sbp_attributes attributes = sbp_command_attributes(command);
+        int32_t steps = attributes == SBP_ATTRIBUTES_ATTENTION ? sbp_cuda_attention_steps(&key, arch)
+                        : attributes == SBP_ATTRIBUTES_DELTA   ? sbp_cuda_delta_steps(&key, arch)
+                                                               : sbp_cuda_experts_steps(&key, arch);
         for (int32_t step = 0; step < steps; step++)
             keys[count++] = sbp_gpu_key_of(command, dtypes, step, variant);
     }
@@ -87,18 +88,19 @@ static int32_t sum_keys(sbp_collective_op op, const sbp_dtype *dtypes, sbp_gpu_k
 
 int32_t sbp_cuda_keys(const sbp_command *command, const sbp_dtype *dtypes, const sbp_rowkernel *kernel,
                       sbp_cuda_arch arch, sbp_gpu_key *keys) {
-    int32_t steps = command->kind == SBP_CMD_REDUCE ? 2 : 1;
+    const sbp_command_traits *traits = sbp_command_traits_of(command->kind);
+    int32_t steps = sbp_cuda_plain_steps(traits);
     sbp_gpu_row_shape shape;
-    if (command->kind == SBP_CMD_FENCE)
+    if (traits->keyed == SBP_KEYED_NOTHING)
         return 0;
-    if (sbp_command_attention(command->kind) || sbp_cuda_delta_is(command->kind) ||
-        sbp_cuda_experts_is(command->kind))
+    if (sbp_cuda_has_variants(traits))
         return variant_keys(command, dtypes, arch, keys);
-    if (command->kind == SBP_CMD_COLLECTIVE && (command->queue == SBP_QUEUE_NET || sbp_is_exchange(command)))
+    if (traits->attributes == SBP_ATTRIBUTES_COLLECTIVE &&
+        (command->queue == SBP_QUEUE_NET || sbp_is_exchange(command)))
         return sum_keys(command->u.collective.op, dtypes, keys);
     for (int32_t step = 0; step < steps; step++)
         keys[step] = sbp_gpu_key_of(command, dtypes, step, SBP_CUDA_PLAIN);
-    if (command->kind == SBP_CMD_ROW && sbp_gpu_row_shape_of(kernel, true, &shape))
+    if (traits->keyed == SBP_KEYED_KERNEL && sbp_gpu_row_shape_of(kernel, true, &shape))
         keys[steps++] = sbp_gpu_key_of(command, dtypes, 0, SBP_CUDA_VECTOR);
     return steps;
 }

@@ -88,22 +88,24 @@ static void set_row(sbp_cuda_step *step, const sbp_dispatch *dispatch, const sbp
     set_blocks(step, sbp_gpu_row_groups(dispatch->kernel, &shape, dispatch->rows), (uint32_t)shape.threads);
 }
 
+static sbp_attributes attributes_of(const sbp_gpu_key *key) {
+    return sbp_command_traits_of((sbp_command_kind)key->kind)->attributes;
+}
+
 static sbp_cuda_variant choose(const sbp_gpu_key *key, const sbp_gpu_args *args, sbp_cuda_arch arch,
                                int32_t most) {
-    sbp_command_kind kind = (sbp_command_kind)key->kind;
-    if (sbp_cuda_delta_is(kind))
+    if (attributes_of(key) == SBP_ATTRIBUTES_DELTA)
         return sbp_cuda_delta_choose(key, arch, args, (sbp_cuda_variant)most);
-    if (sbp_cuda_experts_is(kind))
+    if (attributes_of(key) == SBP_ATTRIBUTES_EXPERTS)
         return sbp_cuda_experts_choose(key, arch, args, (sbp_cuda_variant)most);
     return sbp_cuda_attention_choose(key, arch, args, (sbp_cuda_variant)most);
 }
 
 static int32_t launch(const sbp_gpu_key *key, const sbp_gpu_args *args, const sbp_cuda_machine *machine,
                       sbp_cuda_step *steps) {
-    sbp_command_kind kind = (sbp_command_kind)key->kind;
-    if (sbp_cuda_delta_is(kind))
+    if (attributes_of(key) == SBP_ATTRIBUTES_DELTA)
         return sbp_cuda_delta_launch(key, machine->arch, args, steps);
-    if (sbp_cuda_experts_is(kind))
+    if (attributes_of(key) == SBP_ATTRIBUTES_EXPERTS)
         return sbp_cuda_experts_launch(key, machine, args, steps);
     return sbp_cuda_attention_launch(key, machine->arch, args, steps);
 }
@@ -129,119 +131,95 @@ static sbp_gpu_key variant_key(const sbp_command *command, const sbp_dtype *dtyp
     return key;
 }
 
-static bool has_variants(const sbp_command *command) {
-    return sbp_command_attention(command->kind) || sbp_cuda_delta_is(command->kind) ||
-           sbp_cuda_experts_is(command->kind);
-}
-
-static bool is_empty(const sbp_span *span) {
-    return span->rows <= 0 || span->cols <= 0;
-}
-
 /* Whether a command has nothing to do. */
-static bool does_nothing(const sbp_dispatch *dispatch) {
-    switch (dispatch->command->kind) {
-    case SBP_CMD_FENCE:
-    case SBP_CMD_COUNT:
-        return true;
-    case SBP_CMD_ROW:
+static bool does_nothing(const sbp_dispatch *dispatch, const sbp_command_traits *traits) {
+    const sbp_span *span = &dispatch->spans[traits->empty];
+    if (traits->keyed == SBP_KEYED_KERNEL)
         return dispatch->rows <= 0;
-    case SBP_CMD_SCATTER_ADD:
-        return is_empty(&dispatch->spans[SBP_SCATTER_ADD_SRC]);
-    case SBP_CMD_CONV_ROWS: /* of no rows, too, there is a state */
-    case SBP_CMD_CONV_ROWS_BWD:
-    case SBP_CMD_EXPERT_ORDER: /* there are bounds */
-        return false;
-    default:
-        return is_empty(dispatch->spans); /* the first operand, which is written */
-    }
+    return traits->keyed == SBP_KEYED_NOTHING ||
+           (!traits->never_empty && (span->rows <= 0 || span->cols <= 0));
 }
 
 static void cross_variant(const sbp_gpu_key *key, const sbp_cuda_machine *machine) {
     bool plain = key->variant == SBP_CUDA_PLAIN;
-    if (sbp_cuda_experts_is((sbp_command_kind)key->kind))
+    if (attributes_of(key) == SBP_ATTRIBUTES_EXPERTS)
         SBP_CROSS_EITHER(plain, cuda_experts_plain, cuda_experts_mma);
-    else if (!sbp_cuda_delta_is((sbp_command_kind)key->kind))
-        sbp_cuda_attention_cross(key, machine->arch);
-    else if (key->kind == SBP_CMD_SSD || key->kind == SBP_CMD_SSD_BWD)
-        SBP_CROSS(cuda_ssd_plain);
-    else if (key->kind == SBP_CMD_DELTA_RULE)
-        SBP_CROSS_EITHER(plain, cuda_delta_plain, cuda_delta_mma);
+    else if (attributes_of(key) == SBP_ATTRIBUTES_DELTA)
+        sbp_cuda_delta_cross(key);
     else
-        SBP_CROSS_EITHER(plain, cuda_delta_back_plain, cuda_delta_back_mma);
+        sbp_cuda_attention_cross(key, machine->arch);
 }
 
-int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *machine, sbp_gpu_args *args,
-                       sbp_cuda_step *steps) {
-    const sbp_command *command = dispatch->command;
-    const sbp_span *v = dispatch->spans;
-    sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
-    int32_t count = command->kind == SBP_CMD_REDUCE ? 2 : 1;
-    sbp_gpu_dispatch_dtypes(dispatch, dtypes);
-    if (has_variants(command)) {
-        sbp_gpu_key key = variant_key(command, dtypes, args, machine);
-        cross_variant(&key, machine);
-        return launch(&key, args, machine, steps);
-    }
-    if (does_nothing(dispatch) ||
-        (command->kind == SBP_CMD_GEMM && machine->blas && sbp_cuda_blas_has(dtypes)))
-        return 0;
-    for (int32_t i = 0; i < count; i++)
-        steps[i] = (sbp_cuda_step){
-            .key = sbp_gpu_key_of(command, dtypes, i, SBP_CUDA_PLAIN), .grid = {1, 1, 1}, .block = {1, 1, 1}};
-    switch (command->kind) {
-    case SBP_CMD_FILL:
-        spread_units(steps, args, SBP_FILL_OPERANDS, true, sbp_dtype_bytes(dtypes[SBP_FILL_DST]));
-        break;
-    case SBP_CMD_COPY:
-    case SBP_CMD_COLLECTIVE: /* of one rank, a copy: operands in the same places */
-        spread_units(steps, args, SBP_COPY_OPERANDS, true, sbp_dtype_bytes(dtypes[SBP_COPY_DST]));
-        break;
-    case SBP_CMD_GATHER:
-        if (dtypes[SBP_GATHER_DST] == dtypes[SBP_GATHER_TABLE])
-            spread_units(steps, args, SBP_GATHER_TABLE + 1, false, sbp_dtype_bytes(dtypes[SBP_GATHER_DST]));
+/* How many blocks of how many threads one step has. */
+static void set_grid(sbp_cuda_step *steps, const sbp_dispatch *dispatch, const sbp_dtype *dtypes,
+                     const sbp_cuda_machine *machine, sbp_gpu_args *args) {
+    const sbp_command_traits *traits = sbp_command_traits_of(dispatch->command->kind);
+    const sbp_span *of = &dispatch->spans[traits->item_operand];
+    switch (traits->items) {
+    case SBP_ITEMS_ELEMENTS: /* of one type: 16 bytes at once where addresses allow it */
+        if (traits->operand_count > 1 && dtypes[1] != dtypes[0])
+            sbp_cuda_step_spread(steps, of->rows, of->cols);
         else
-            sbp_cuda_step_spread(steps, v[SBP_GATHER_DST].rows, v[SBP_GATHER_DST].cols);
+            spread_units(steps, args, traits->operand_count > 1 ? 2 : 1, traits->keyed == SBP_KEYED_BYTES,
+                         sbp_dtype_bytes(dtypes[0]));
         break;
-    case SBP_CMD_SCATTER_ADD:
-        sbp_cuda_step_spread(steps, v[SBP_SCATTER_ADD_SRC].rows, v[SBP_SCATTER_ADD_SRC].cols);
+    case SBP_ITEMS_RUNS:
+        sbp_cuda_step_spread(steps, of->rows, of->cols);
         break;
-    case SBP_CMD_CONV_ROWS:
-        sbp_cuda_step_spread(steps, sbp_ceil_div(v[SBP_CONV_ROWS_X].rows, SBP_PARTIAL_ROWS),
-                             v[SBP_CONV_ROWS_X].cols);
+    case SBP_ITEMS_BLOCKS:
+        sbp_cuda_step_spread(steps, sbp_ceil_div(of->rows, SBP_PARTIAL_ROWS), of->cols);
         break;
-    case SBP_CMD_CONV_ROWS_BWD:
-        sbp_cuda_step_spread(steps, sbp_ceil_div(v[SBP_CONV_ROWS_BWD_X].rows, SBP_PARTIAL_ROWS),
-                             v[SBP_CONV_ROWS_BWD_X].cols);
+    case SBP_ITEMS_CHOICES: /* a warp per row */
+        set_blocks(steps, sbp_ceil_div(of->rows, THREADS / 32), THREADS);
         break;
-    case SBP_CMD_ROUTE: /* a warp per row */
-        set_blocks(steps, sbp_ceil_div(v[SBP_ROUTE_INDEX].rows, THREADS / 32), THREADS);
+    case SBP_ITEMS_EXPERTS: /* a block per expert */
+        set_blocks(steps, of->cols - 1, THREADS);
         break;
-    case SBP_CMD_EXPERT_ORDER: /* a block per expert */
-        set_blocks(steps, v[SBP_EXPERT_ORDER_BOUNDS].cols - 1, THREADS);
+    case SBP_ITEMS_COLUMNS:
+        set_blocks(steps, sbp_ceil_div(of->cols, COLSUM_COLUMNS), THREADS);
         break;
-    case SBP_CMD_COLSUM:
-        set_blocks(steps, sbp_ceil_div(v[SBP_COLSUM_DST].cols, COLSUM_COLUMNS), THREADS);
-        break;
-    case SBP_CMD_REDUCE:
-        args->ints[8] = (int32_t)reduce_blocks(&v[SBP_REDUCE_SRC]);
+    case SBP_ITEMS_PARTS:
+        args->ints[8] = (int32_t)reduce_blocks(of);
         SBP_CROSS_EITHER(args->ints[8] > 1, cuda_reduce_blocks, cuda_reduce_block);
         SBP_CROSS_IF(args->ints[8] == SBP_CUDA_REDUCE_BLOCKS, cuda_reduce_most_blocks);
         set_blocks(&steps[0], args->ints[8], THREADS);
         set_blocks(&steps[1], 1, THREADS);
         break;
-    case SBP_CMD_GEMM:
+    case SBP_ITEMS_TILES:
         set_blocks(steps,
-                   sbp_ceil_div(v[SBP_GEMM_D].rows, SBP_CUDA_GEMM_TILE) *
-                       sbp_ceil_div(v[SBP_GEMM_D].cols, SBP_CUDA_GEMM_TILE),
+                   sbp_ceil_div(of->rows, SBP_CUDA_GEMM_TILE) * sbp_ceil_div(of->cols, SBP_CUDA_GEMM_TILE),
                    THREADS);
         break;
-    case SBP_CMD_ROW:
+    case SBP_ITEMS_KERNEL_ROWS:
         set_row(steps, dispatch, machine, args);
         break;
-    default:
+    case SBP_ITEMS_QUERIES: /* these have variants */
+    case SBP_ITEMS_STATES:
+    case SBP_ITEMS_SLOTS:
+    case SBP_ITEMS_NONE:
         break;
     }
+}
+
+int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *machine, sbp_gpu_args *args,
+                       sbp_cuda_step *steps) {
+    const sbp_command *command = dispatch->command;
+    const sbp_command_traits *traits = sbp_command_traits_of(command->kind);
+    sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
+    int32_t count = sbp_cuda_plain_steps(traits);
+    sbp_gpu_dispatch_dtypes(dispatch, dtypes);
+    if (sbp_cuda_has_variants(traits)) {
+        sbp_gpu_key key = variant_key(command, dtypes, args, machine);
+        cross_variant(&key, machine);
+        return launch(&key, args, machine, steps);
+    }
+    if (does_nothing(dispatch, traits) ||
+        (traits->items == SBP_ITEMS_TILES && machine->blas && sbp_cuda_blas_has(dtypes)))
+        return 0;
+    for (int32_t i = 0; i < count; i++)
+        steps[i] = (sbp_cuda_step){
+            .key = sbp_gpu_key_of(command, dtypes, i, SBP_CUDA_PLAIN), .grid = {1, 1, 1}, .block = {1, 1, 1}};
+    set_grid(steps, dispatch, dtypes, machine, args);
     return count;
 }
 
@@ -264,12 +242,7 @@ void sbp_cuda_sum_step(const sbp_cuda_sum *sum, sbp_gpu_args *args, sbp_cuda_ste
 }
 
 const sbp_span *sbp_cuda_scratch_planned(const sbp_dispatch *dispatch) {
-    static const int32_t places[SBP_CMD_COUNT] = {[SBP_CMD_ATTN_BWD] = SBP_ATTN_BWD_WORK,
-                                                  [SBP_CMD_DELTA_RULE] = SBP_DELTA_RULE_WORK,
-                                                  [SBP_CMD_DELTA_RULE_BWD] = SBP_DELTA_RULE_BWD_WORK,
-                                                  [SBP_CMD_SSD] = SBP_SSD_WORK,
-                                                  [SBP_CMD_SSD_BWD] = SBP_SSD_BWD_WORK};
-    int32_t place = places[dispatch->command->kind];
+    int32_t place = sbp_command_traits_of(dispatch->command->kind)->scratch;
     if (place == 0 || dispatch->span_count <= place)
         return NULL;
     const sbp_span *work = &dispatch->spans[place];
@@ -277,9 +250,10 @@ const sbp_span *sbp_cuda_scratch_planned(const sbp_dispatch *dispatch) {
 }
 
 int64_t sbp_cuda_scratch_bytes(const sbp_dispatch *dispatch, const sbp_cuda_machine *machine) {
-    if (dispatch->command->kind == SBP_CMD_REDUCE)
+    const sbp_command_traits *traits = sbp_command_traits_of(dispatch->command->kind);
+    if (traits->items == SBP_ITEMS_PARTS)
         return SBP_CUDA_REDUCE_BLOCKS * 8;
-    if (!has_variants(dispatch->command))
+    if (!sbp_cuda_has_variants(traits))
         return 0;
     const uint64_t addresses[SBP_SPACE_COUNT] = {0};
     sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
@@ -287,9 +261,9 @@ int64_t sbp_cuda_scratch_bytes(const sbp_dispatch *dispatch, const sbp_cuda_mach
     sbp_gpu_dispatch_dtypes(dispatch, dtypes);
     sbp_gpu_args_fill(dispatch, addresses, 0, &args);
     sbp_gpu_key key = variant_key(dispatch->command, dtypes, &args, machine);
-    if (sbp_cuda_delta_is(dispatch->command->kind))
+    if (traits->attributes == SBP_ATTRIBUTES_DELTA)
         return sbp_cuda_delta_scratch(&key, &args);
-    if (sbp_cuda_experts_is(dispatch->command->kind))
+    if (traits->attributes == SBP_ATTRIBUTES_EXPERTS)
         return sbp_cuda_experts_scratch(&key, &args);
     return sbp_cuda_attention_scratch(&key, machine->arch, &args);
 }

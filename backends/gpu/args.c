@@ -13,66 +13,14 @@ bool sbp_gpu_fits(const sbp_dispatch *dispatch) {
             return false;
     }
     return dispatch->rows <= INT32_MAX - 4096 &&
-           (dispatch->command->kind != SBP_CMD_ROW || sbp_rowkernel_rows_fit(dispatch->row0, dispatch->rows));
+           (sbp_command_attributes(dispatch->command) != SBP_ATTRIBUTES_ROW ||
+            sbp_rowkernel_rows_fit(dispatch->row0, dispatch->rows));
 }
 
 /* What fill writes, as the bits of one element. */
 static void fill_bits(sbp_dtype dtype, double value, int32_t out[2]) {
     out[0] = out[1] = 0;
     sbp_element_set(out, dtype, 0, value);
-}
-
-static void fill_attributes(const sbp_dispatch *dispatch, sbp_gpu_args *out) {
-    const sbp_command *command = dispatch->command;
-    const sbp_attention_attrs *at = &command->u.attention;
-    double numbers[4] = {0};
-    int32_t count = 0;
-    switch (command->kind) {
-    case SBP_CMD_FILL: /* ints: the bits */
-        fill_bits(dispatch->spans[SBP_FILL_DST].dtype, command->u.fill, out->ints);
-        break;
-    case SBP_CMD_GEMM: /* floats: alpha, beta (0 without c) */
-        numbers[0] = command->u.gemm.alpha;
-        numbers[1] = dispatch->spans[SBP_GEMM_C].space == SBP_SPACE_COUNT ? 0 : command->u.gemm.beta;
-        count = 2;
-        break;
-    case SBP_CMD_ATTN_FWD: /* ints: heads, kv_heads, window; floats: scale, softcap */
-    case SBP_CMD_ATTN_BWD:
-        out->ints[0] = (int32_t)at->heads;
-        out->ints[1] = (int32_t)at->kv_heads;
-        out->ints[2] = at->window > INT32_MAX ? INT32_MAX : (int32_t)at->window;
-        numbers[0] = at->scale;
-        numbers[1] = at->softcap;
-        count = 2;
-        break;
-    case SBP_CMD_DELTA_RULE: /* ints: heads, key_heads */
-    case SBP_CMD_DELTA_RULE_BWD:
-    case SBP_CMD_SSD:
-    case SBP_CMD_SSD_BWD:
-        out->ints[0] = (int32_t)command->u.delta.heads;
-        out->ints[1] = (int32_t)command->u.delta.key_heads;
-        break;
-    case SBP_CMD_EXPERT_GEMM: /* ints: a_by_slot, b_by_slot, adds */
-    case SBP_CMD_EXPERT_GEMM_DW:
-        out->ints[0] = command->u.experts.a_by_slot;
-        out->ints[1] = command->u.experts.b_by_slot;
-        out->ints[2] = command->u.experts.adds;
-        break;
-    case SBP_CMD_COLSUM: /* floats: beta */
-        numbers[0] = command->u.reduce.beta;
-        count = 1;
-        break;
-    case SBP_CMD_REDUCE: /* floats: beta */
-        numbers[0] = command->u.reduce.beta;
-        count = 1;
-        break;
-    default:
-        break;
-    }
-    for (int32_t i = 0; i < count; i++) {
-        out->doubles[i] = numbers[i];
-        out->floats[i] = (float)numbers[i];
-    }
 }
 
 static void fill_scalars(const sbp_dispatch *dispatch, sbp_gpu_args *out) {
@@ -88,15 +36,59 @@ static void fill_scalars(const sbp_dispatch *dispatch, sbp_gpu_args *out) {
     }
 }
 
+static void fill_attributes(const sbp_dispatch *dispatch, sbp_gpu_args *out) {
+    const sbp_command *command = dispatch->command;
+    const sbp_attention_attrs *at = &command->u.attention;
+    double numbers[4] = {0};
+    int32_t count = 0;
+    switch (sbp_command_attributes(command)) {
+    case SBP_ATTRIBUTES_ROW:
+        fill_scalars(dispatch, out);
+        break;
+    case SBP_ATTRIBUTES_FILL: /* ints: the bits */
+        fill_bits(dispatch->spans[SBP_FILL_DST].dtype, command->u.fill, out->ints);
+        break;
+    case SBP_ATTRIBUTES_GEMM: /* floats: alpha, beta (0 without c) */
+        numbers[0] = command->u.gemm.alpha;
+        numbers[1] = dispatch->spans[SBP_GEMM_C].space == SBP_SPACE_COUNT ? 0 : command->u.gemm.beta;
+        count = 2;
+        break;
+    case SBP_ATTRIBUTES_ATTENTION: /* ints: heads, kv_heads, window; floats: scale, softcap */
+        out->ints[0] = (int32_t)at->heads;
+        out->ints[1] = (int32_t)at->kv_heads;
+        out->ints[2] = at->window > INT32_MAX ? INT32_MAX : (int32_t)at->window;
+        numbers[0] = at->scale;
+        numbers[1] = at->softcap;
+        count = 2;
+        break;
+    case SBP_ATTRIBUTES_DELTA: /* ints: heads, key_heads */
+        out->ints[0] = (int32_t)command->u.delta.heads;
+        out->ints[1] = (int32_t)command->u.delta.key_heads;
+        break;
+    case SBP_ATTRIBUTES_EXPERTS: /* ints: a_by_slot, b_by_slot, adds */
+        out->ints[0] = command->u.experts.a_by_slot;
+        out->ints[1] = command->u.experts.b_by_slot;
+        out->ints[2] = command->u.experts.adds;
+        break;
+    case SBP_ATTRIBUTES_REDUCE: /* floats: beta */
+        numbers[0] = command->u.reduce.beta;
+        count = 1;
+        break;
+    default:
+        break;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        out->doubles[i] = numbers[i];
+        out->floats[i] = (float)numbers[i];
+    }
+}
+
 int64_t sbp_gpu_args_fill(const sbp_dispatch *dispatch, const uint64_t addresses[SBP_SPACE_COUNT],
                           uint64_t scratch, sbp_gpu_args *out) {
     memset(out, 0, offsetof(sbp_gpu_args, operands));
     out->scratch = scratch;
     out->count = dispatch->span_count;
-    if (dispatch->command->kind == SBP_CMD_ROW)
-        fill_scalars(dispatch, out);
-    else
-        fill_attributes(dispatch, out);
+    fill_attributes(dispatch, out);
     for (int32_t i = 0; i < dispatch->span_count; i++) {
         const sbp_span *s = &dispatch->spans[i];
         out->operands[i] = (sbp_gpu_operand){0};

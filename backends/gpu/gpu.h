@@ -12,6 +12,7 @@
 #define SBP_BACKENDS_GPU_H
 
 #include "backends/device.h"
+#include "ir/program/traits.h"
 
 /* ---- keys ------------------------------------------------------------------------------------------- */
 
@@ -54,9 +55,6 @@ bool sbp_gpu_key_possible(const sbp_gpu_key *key, int32_t steps, int32_t variant
 /* The dtypes of the operands of a command about to run, as keys want them: SBP_MAX_COMMAND_OPERANDS of them.
  */
 void sbp_gpu_dispatch_dtypes(const sbp_dispatch *dispatch, sbp_dtype *dtypes);
-/* Whether a command's values are computed in double: the result is f64 (gemm), or any operand of a sum. Not
- * asked of attention and collectives. dtypes: per operand. */
-bool sbp_gpu_sums_in_f64(sbp_command_kind kind, const sbp_dtype *dtypes);
 
 /* Calls `visit` with every command of a program and the dtypes of its operands (SBP_MAX_COMMAND_OPERANDS of
  * them), commands of functions and of entries alike; ends at the first failure. */
@@ -95,6 +93,18 @@ sbp_status sbp_gpu_images_read(sbp_arena *arena, sbp_diag *diag, const sbp_gpu_f
                                const void *data, int64_t bytes, sbp_gpu_images *out) SBP_CHECKED;
 /* The first image of that key, those of other tags behind it; NULL when there is none. */
 const sbp_gpu_image *sbp_gpu_images_find(const sbp_gpu_images *images, const sbp_gpu_key *key);
+
+/* ---- texts of kernels ------------------------------------------------------------------------------ */
+
+/* A file that was put into the program at build time (embed.cmake). */
+typedef struct sbp_gpu_file {
+    const char *name; /* "prelude.cuh", "attention/common.cuh" */
+    const char *text; /* NUL-terminated */
+} sbp_gpu_file;
+
+/* Adds the file of this name, whatever folder it is in; lines `#include "name"` of it become those files.
+ * files: the last has no name. False: there is none, and nothing is added. Below a guard. */
+bool sbp_gpu_add_file(sbp_text *out, const sbp_gpu_file *files, const char *name);
 
 /* ---- operands -------------------------------------------------------------------------------------- */
 

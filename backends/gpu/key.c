@@ -6,83 +6,42 @@
 
 _Static_assert(sizeof(sbp_gpu_key) == 20 + SBP_GPU_KEY_DTYPES, "a key has no padding");
 
-/* Puts the dtypes of the first `count` operands into the key. */
-static void count_dtypes(sbp_gpu_key *key, const sbp_dtype *dtypes, int32_t count) {
-    for (int32_t i = 0; i < count; i++)
-        key->dtypes[i] = (uint8_t)dtypes[i];
-}
-
 sbp_gpu_key sbp_gpu_key_of(const sbp_command *command, const sbp_dtype *dtypes, int32_t step,
                            int32_t variant) {
-    sbp_gpu_key key = {.kind = (uint8_t)command->kind, .step = (uint8_t)step, .variant = (uint8_t)variant};
+    const sbp_command_traits *traits = sbp_command_traits_of(command->kind);
+    sbp_gpu_key key = {.kind = (uint8_t)(traits->moves ? SBP_CMD_COPY : command->kind), /* of one rank */
+                       .step = (uint8_t)step,
+                       .variant = (uint8_t)variant};
+    bool typed = traits->keyed == SBP_KEYED_TYPES || traits->keyed == SBP_KEYED_TRANSPOSES ||
+                 traits->keyed == SBP_KEYED_HEADS;
     memset(key.dtypes, SBP_DTYPE_COUNT, sizeof key.dtypes);
-    switch (command->kind) {
-    case SBP_CMD_FILL:
-    case SBP_CMD_COPY:
-    case SBP_CMD_COLLECTIVE: /* one rank: a copy */
-        key.kind = (uint8_t)(command->kind == SBP_CMD_FILL ? SBP_CMD_FILL : SBP_CMD_COPY);
-        key.bytes = (uint8_t)sbp_dtype_bytes(dtypes[0]); /* of dst: its type */
+    for (int32_t i = 0; typed && i < traits->operand_count; i++)
+        if (traits->scratch == 0 || i != traits->scratch)
+            key.dtypes[i] = (uint8_t)dtypes[i];
+    switch (traits->keyed) {
+    case SBP_KEYED_TRANSPOSES:
+        key.ta = traits->attributes == SBP_ATTRIBUTES_GEMM && command->u.gemm.ta;
+        key.tb = traits->attributes == SBP_ATTRIBUTES_GEMM ? command->u.gemm.tb : command->u.experts.tb;
         break;
-    case SBP_CMD_GEMM:
-        count_dtypes(&key, dtypes, SBP_GEMM_OPERANDS);
-        key.ta = command->u.gemm.ta;
-        key.tb = command->u.gemm.tb;
+    case SBP_KEYED_HEADS:
+        key.d_qk = (int32_t)(traits->attributes == SBP_ATTRIBUTES_DELTA ? command->u.delta.d_k
+                                                                        : command->u.attention.d_qk);
+        key.d_v = (int32_t)(traits->attributes == SBP_ATTRIBUTES_DELTA ? command->u.delta.d_v
+                                                                       : command->u.attention.d_v);
         break;
-    case SBP_CMD_ROW:
-        key.kernel = command->kernel;
-        break;
-    case SBP_CMD_COLSUM:
-        count_dtypes(&key, dtypes, SBP_COLSUM_OPERANDS);
-        break;
-    case SBP_CMD_GATHER:
-        count_dtypes(&key, dtypes, SBP_GATHER_OPERANDS);
-        break;
-    case SBP_CMD_SCATTER_ADD:
-        count_dtypes(&key, dtypes, SBP_SCATTER_ADD_OPERANDS);
-        break;
-    case SBP_CMD_CONV_ROWS:
-        count_dtypes(&key, dtypes, SBP_CONV_ROWS_OPERANDS);
-        break;
-    case SBP_CMD_CONV_ROWS_BWD:
-        count_dtypes(&key, dtypes, SBP_CONV_ROWS_BWD_OPERANDS);
-        break;
-    case SBP_CMD_ROUTE:
-        count_dtypes(&key, dtypes, SBP_ROUTE_OPERANDS);
-        break;
-    case SBP_CMD_EXPERT_ORDER:
-        count_dtypes(&key, dtypes, SBP_EXPERT_ORDER_OPERANDS);
-        break;
-    case SBP_CMD_EXPERT_GEMM:
-        count_dtypes(&key, dtypes, SBP_EXPERT_GEMM_OPERANDS);
-        key.tb = command->u.experts.tb;
-        break;
-    case SBP_CMD_EXPERT_GEMM_DW:
-        count_dtypes(&key, dtypes, SBP_EXPERT_GEMM_DW_OPERANDS);
-        break;
-    case SBP_CMD_ATTN_FWD:
-    case SBP_CMD_ATTN_BWD:
-        count_dtypes(&key, dtypes, sbp_command_attention(command->kind)->work); /* all but the last */
-        key.d_qk = (int32_t)command->u.attention.d_qk;
-        key.d_v = (int32_t)command->u.attention.d_v;
-        break;
-    case SBP_CMD_DELTA_RULE:
-    case SBP_CMD_DELTA_RULE_BWD: /* all but the last, work */
-    case SBP_CMD_SSD:            /* with operands in the same places */
-    case SBP_CMD_SSD_BWD:
-        count_dtypes(&key, dtypes,
-                     command->kind == SBP_CMD_DELTA_RULE || command->kind == SBP_CMD_SSD
-                         ? SBP_DELTA_RULE_WORK
-                         : SBP_DELTA_RULE_BWD_WORK);
-        key.d_qk = (int32_t)command->u.delta.d_k;
-        key.d_v = (int32_t)command->u.delta.d_v;
-        break;
-    case SBP_CMD_REDUCE: /* parts, then their end */
+    case SBP_KEYED_PARTS: /* step 0: parts; step 1: their end */
         if (step == 0)
-            key.dtypes[SBP_REDUCE_SRC] = (uint8_t)dtypes[SBP_REDUCE_SRC];
+            key.dtypes[traits->item_operand] = (uint8_t)dtypes[traits->item_operand];
         key.reduce = (uint8_t)command->u.reduce.op;
         break;
-    case SBP_CMD_FENCE:
-    case SBP_CMD_COUNT:
+    case SBP_KEYED_BYTES:
+        key.bytes = (uint8_t)sbp_dtype_bytes(dtypes[0]);
+        break;
+    case SBP_KEYED_KERNEL:
+        key.kernel = command->kernel;
+        break;
+    case SBP_KEYED_TYPES:
+    case SBP_KEYED_NOTHING:
         break;
     }
     return key;
@@ -101,17 +60,18 @@ bool sbp_gpu_key_possible(const sbp_gpu_key *key, int32_t steps, int32_t variant
 }
 
 void sbp_gpu_key_text(const sbp_gpu_key *key, const char *variant, char text[SBP_GPU_NAME]) {
+    const sbp_command_traits *traits = sbp_command_traits_of((sbp_command_kind)key->kind);
     int at = snprintf(text, SBP_GPU_NAME, "%s", sbp_command_name((sbp_command_kind)key->kind));
 #define ADD(...) at += at < SBP_GPU_NAME ? snprintf(text + at, (size_t)(SBP_GPU_NAME - at), __VA_ARGS__) : 0
     if (key->step > 0)
         ADD(".%d", key->step + 1);
-    if (key->kind == SBP_CMD_ROW)
+    if (traits->keyed == SBP_KEYED_KERNEL)
         ADD(".%d", (int)key->kernel);
-    if (key->kind == SBP_CMD_GEMM || key->kind == SBP_CMD_EXPERT_GEMM)
+    if (traits->keyed == SBP_KEYED_TRANSPOSES)
         ADD(".%c%c", key->ta ? 't' : 'n', key->tb ? 't' : 'n');
-    if (key->kind == SBP_CMD_REDUCE)
+    if (traits->keyed == SBP_KEYED_PARTS)
         ADD(".%d", (int)key->reduce);
-    if (key->kind == SBP_CMD_COLLECTIVE)
+    if (traits->attributes == SBP_ATTRIBUTES_COLLECTIVE) /* a sum over ranks */
         ADD("%s", key->reduce ? ".add" : ".sum");
     if (key->bytes > 0)
         ADD(".%d", (int)key->bytes);
@@ -187,39 +147,4 @@ const void *sbp_gpu_key_find(const sbp_gpu_key *key, const void *items, int32_t 
     }
     const char *found = first + (size_t)low * size;
     return low < count && sbp_gpu_key_compare((const sbp_gpu_key *)found, key) == 0 ? found : NULL;
-}
-
-/* ---- arithmetic ---------------------------------------------------------------------------------------- */
-
-bool sbp_gpu_sums_in_f64(sbp_command_kind kind, const sbp_dtype *dtypes) {
-    switch (kind) {
-    case SBP_CMD_REDUCE:
-        return true;
-    case SBP_CMD_GEMM:
-        return dtypes[SBP_GEMM_D] == SBP_F64;
-    case SBP_CMD_COLSUM:
-        return dtypes[SBP_COLSUM_DST] == SBP_F64 || dtypes[SBP_COLSUM_SRC] == SBP_F64;
-    case SBP_CMD_GATHER:
-        return dtypes[SBP_GATHER_DST] == SBP_F64 || dtypes[SBP_GATHER_TABLE] == SBP_F64;
-    case SBP_CMD_SCATTER_ADD:
-        return dtypes[SBP_SCATTER_ADD_DST] == SBP_F64 || dtypes[SBP_SCATTER_ADD_SRC] == SBP_F64;
-    case SBP_CMD_CONV_ROWS:
-        return dtypes[SBP_CONV_ROWS_X] == SBP_F64;
-    case SBP_CMD_CONV_ROWS_BWD:
-        return dtypes[SBP_CONV_ROWS_BWD_X] == SBP_F64;
-    case SBP_CMD_DELTA_RULE:
-    case SBP_CMD_SSD:
-        return dtypes[SBP_DELTA_RULE_K] == SBP_F64;
-    case SBP_CMD_DELTA_RULE_BWD:
-    case SBP_CMD_SSD_BWD:
-        return dtypes[SBP_DELTA_RULE_BWD_K] == SBP_F64;
-    case SBP_CMD_ROUTE:
-        return dtypes[SBP_ROUTE_SCORES] == SBP_F64;
-    case SBP_CMD_EXPERT_GEMM:
-        return dtypes[SBP_EXPERT_GEMM_D] == SBP_F64;
-    case SBP_CMD_EXPERT_GEMM_DW:
-        return dtypes[SBP_EXPERT_GEMM_DW_D] == SBP_F64;
-    default:
-        return false;
-    }
 }

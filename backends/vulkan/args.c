@@ -108,7 +108,7 @@ static uint32_t module_gemm_size(const sbp_vulkan_machine *machine, const sbp_gp
 }
 
 sbp_vulkan_matrix sbp_vulkan_matrix_of(const sbp_gpu_key *key, const sbp_vulkan_machine *machine) {
-    return key->kind == SBP_CMD_GEMM
+    return sbp_command_traits_of((sbp_command_kind)key->kind)->items == SBP_ITEMS_TILES
                ? matrix_for(machine, (sbp_vulkan_gemm)key->variant, (sbp_dtype)key->dtypes[SBP_GEMM_A])
                : (sbp_vulkan_matrix){0};
 }
@@ -188,6 +188,11 @@ static int64_t attention_tile_iterations(const sbp_attention_attrs *at, bool bac
     return backward ? 110 + 40 * pieces_qk + 48 * pieces_v : 110 + 24 * pieces_qk + 16 * pieces_v;
 }
 
+/* Whose operands are in the places of those of delta_rule, or of delta_rule_bwd. */
+static bool is_ssd(const sbp_command *command) {
+    return command->kind == SBP_CMD_SSD || command->kind == SBP_CMD_SSD_BWD;
+}
+
 /* Loop iterations of an invocation, at most: per column of a state, all rows, `times` loops over d_k each; or
  * per row, the sums over the value heads of a key head. */
 static int64_t delta_iterations(const sbp_delta_attrs *a, int64_t rows, int64_t times,
@@ -204,20 +209,9 @@ static int64_t slots_of(const sbp_span *pairs) {
     return pairs->rows * pairs->cols;
 }
 
-/* A row of choices; slots that each invocation goes through twice, and those that go nowhere. */
-static int64_t choice_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine) {
-    const sbp_span *v = dispatch->spans;
-    int64_t local = machine->software ? SOFTWARE_LOCAL : LOCAL;
-    if (dispatch->command->kind == SBP_CMD_ROUTE)
-        return v[SBP_ROUTE_INDEX].cols * (v[SBP_ROUTE_SCORES].cols + 1);
-    return 3 * sbp_ceil_div(slots_of(&v[SBP_EXPERT_ORDER_INDEX]), local) + local;
-}
-
 /* Loop iterations of an invocation, at most: in the product, where all slots may be one expert's, the depth,
  * what is written and the search for an expert; else the slots that it orders. */
-static int64_t expert_iterations(const sbp_dispatch *dispatch) {
-    const sbp_span *v = dispatch->spans;
-    bool is_sum = dispatch->command->kind == SBP_CMD_EXPERT_GEMM_DW;
+static int64_t expert_iterations(const sbp_span *v, bool is_sum) {
     int64_t slots = slots_of(&v[is_sum ? SBP_EXPERT_GEMM_DW_PAIRS : SBP_EXPERT_GEMM_PAIRS]);
     if (is_sum)
         return slots + 64;
@@ -226,54 +220,59 @@ static int64_t expert_iterations(const sbp_dispatch *dispatch) {
     return ranges > product ? ranges : product;
 }
 
+/* The direct variant loops by four where a tile fits, and once per block of 256. Of the others the wide one
+ * loops most, up to three times a step, and has few steps. */
+static int64_t gemm_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine) {
+    const sbp_span *d = &dispatch->spans[SBP_GEMM_D], *a = &dispatch->spans[SBP_GEMM_A];
+    int64_t depth = dispatch->command->u.gemm.ta ? a->rows : a->cols;
+    bool thin = d->rows < SBP_VULKAN_GEMM_DIRECT || d->cols < SBP_VULKAN_GEMM_DIRECT;
+    if (machine->gemm != SBP_VULKAN_DIRECT && !always_direct(machine))
+        return depth / 4 + (depth <= SBP_VULKAN_GEMM_CHAIN ? 3 * depth : 0) + 192;
+    return (thin ? depth : depth / 4) + depth / 256 + 192;
+}
+
+static int64_t attention_iterations(const sbp_dispatch *dispatch) {
+    const sbp_attention_operands *has = sbp_command_attention(dispatch->command->kind);
+    const sbp_attention_attrs *at = &dispatch->command->u.attention;
+    int64_t k = sbp_ceil_div(dispatch->spans[has->k].rows, SBP_VULKAN_ATTENTION_TILE);
+    int64_t q = !has->backward ? 0
+                               : sbp_ceil_div(dispatch->spans[has->q].rows, SBP_VULKAN_ATTENTION_TILE) *
+                                     (at->heads / at->kv_heads);
+    return (q > k ? q : k) * attention_tile_iterations(at, has->backward);
+}
+
 int64_t sbp_vulkan_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine) {
     const sbp_command *command = dispatch->command;
-    const sbp_span *v = dispatch->spans;
-    const sbp_attention_attrs *at = &command->u.attention;
-    int64_t q = 0, k = 0;
-    switch (command->kind) {
-    case SBP_CMD_ROW:
+    const sbp_command_traits *traits = sbp_command_traits_of(command->kind);
+    const sbp_span *v = dispatch->spans, *of = &v[traits->item_operand];
+    int64_t local = machine->software ? SOFTWARE_LOCAL : LOCAL;
+    switch (traits->items) {
+    case SBP_ITEMS_KERNEL_ROWS:
         return row_iterations(dispatch->kernel, row_local_size(dispatch->kernel, machine));
-    case SBP_CMD_GEMM: /* direct: by four where a tile fits, and once per block of 256; of the others wide
-                          loops most, up to three times a step, and has few of them */
-        k = command->u.gemm.ta ? v[SBP_GEMM_A].rows : v[SBP_GEMM_A].cols;
-        if (machine->gemm != SBP_VULKAN_DIRECT && !always_direct(machine))
-            return k / 4 + (k <= SBP_VULKAN_GEMM_CHAIN ? 3 * k : 0) + 192;
-        q = v[SBP_GEMM_D].rows < SBP_VULKAN_GEMM_DIRECT || v[SBP_GEMM_D].cols < SBP_VULKAN_GEMM_DIRECT
-                ? k
-                : k / 4;
-        return q + k / 256 + 192;
-    case SBP_CMD_COLSUM:
+    case SBP_ITEMS_TILES:
+        return gemm_iterations(dispatch, machine);
+    case SBP_ITEMS_COLUMNS:
         return v[SBP_COLSUM_SRC].rows + 64;
-    case SBP_CMD_SCATTER_ADD: /* all rows of one index, at worst */
-        return v[SBP_SCATTER_ADD_SRC].rows + 64;
-    case SBP_CMD_REDUCE:
-        return v[SBP_REDUCE_SRC].rows * v[SBP_REDUCE_SRC].cols / (SBP_VULKAN_REDUCE_GROUPS * 8) +
-               SBP_VULKAN_REDUCE_ELEMS / 8 + 64;
-    case SBP_CMD_ATTN_FWD:
-        return sbp_ceil_div(v[SBP_ATTN_FWD_K].rows, SBP_VULKAN_ATTENTION_TILE) *
-               attention_tile_iterations(at, false);
-    case SBP_CMD_ATTN_BWD:
-        q = sbp_ceil_div(v[SBP_ATTN_BWD_Q].rows, SBP_VULKAN_ATTENTION_TILE) * (at->heads / at->kv_heads);
-        k = sbp_ceil_div(v[SBP_ATTN_BWD_K].rows, SBP_VULKAN_ATTENTION_TILE);
-        return (q > k ? q : k) * attention_tile_iterations(at, true);
-    case SBP_CMD_DELTA_RULE:
-        return delta_iterations(&command->u.delta, v[SBP_DELTA_RULE_K].rows, 5, machine);
-    case SBP_CMD_DELTA_RULE_BWD:
-        return delta_iterations(&command->u.delta, v[SBP_DELTA_RULE_BWD_K].rows, 5, machine);
-    case SBP_CMD_SSD:
-        return delta_iterations(&command->u.delta, v[SBP_SSD_B].rows, 3, machine);
-    case SBP_CMD_SSD_BWD:
-        return delta_iterations(&command->u.delta, v[SBP_SSD_BWD_B].rows, 3, machine);
-    case SBP_CMD_ROUTE:
-    case SBP_CMD_EXPERT_ORDER:
-        return choice_iterations(dispatch, machine);
-    case SBP_CMD_EXPERT_GEMM:
-    case SBP_CMD_EXPERT_GEMM_DW:
-        return expert_iterations(dispatch);
-    default:
-        return 0;
+    case SBP_ITEMS_RUNS: /* all rows of one index, at worst */
+        return of->rows + 64;
+    case SBP_ITEMS_PARTS:
+        return of->rows * of->cols / (SBP_VULKAN_REDUCE_GROUPS * 8) + SBP_VULKAN_REDUCE_ELEMS / 8 + 64;
+    case SBP_ITEMS_QUERIES:
+        return attention_iterations(dispatch);
+    case SBP_ITEMS_STATES:
+        return delta_iterations(&command->u.delta, of->rows, is_ssd(command) ? 3 : 5, machine);
+    case SBP_ITEMS_CHOICES: /* each is the best of those behind the one before it */
+        return of->cols * (v[SBP_ROUTE_SCORES].cols + 1);
+    case SBP_ITEMS_EXPERTS: /* slots that each invocation goes through twice, and those that go nowhere */
+        return 3 * sbp_ceil_div(slots_of(&v[SBP_EXPERT_ORDER_INDEX]), local) + local;
+    case SBP_ITEMS_SLOTS:
+        return expert_iterations(v, traits->backward);
+    case SBP_ITEMS_ELEMENTS:
+    case SBP_ITEMS_BLOCKS:
+    case SBP_ITEMS_NONE:
+        break;
     }
+    return 0;
 }
 
 bool sbp_vulkan_too_long(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine) {
@@ -283,42 +282,28 @@ bool sbp_vulkan_too_long(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
 uint32_t sbp_vulkan_local_size(const sbp_program *program, const sbp_gpu_key *key,
                                const sbp_vulkan_machine *machine) {
     uint32_t size = machine->software ? SOFTWARE_LOCAL : LOCAL;
-    switch ((sbp_command_kind)key->kind) {
-    case SBP_CMD_ROW:
+    switch (sbp_command_traits_of((sbp_command_kind)key->kind)->items) {
+    case SBP_ITEMS_KERNEL_ROWS:
         if (key->kernel < 0 || key->kernel >= program->kernel_count)
             return 0;
         size = row_local_size(program->kernels[key->kernel], machine);
         break;
-    case SBP_CMD_GEMM:
+    case SBP_ITEMS_TILES:
         size = module_gemm_size(machine, key);
         break;
-    case SBP_CMD_ATTN_FWD:
-    case SBP_CMD_ATTN_BWD:
+    case SBP_ITEMS_QUERIES:
         size = 128; /* the shaders count on it */
         break;
-    case SBP_CMD_COLSUM:
+    case SBP_ITEMS_COLUMNS:
         size = machine->software ? 32 : 256; /* a multiple of SBP_VULKAN_COLSUM_COLUMNS */
         break;
-    case SBP_CMD_REDUCE:
+    case SBP_ITEMS_PARTS:
         size = machine->software ? 8 : 256;
         break;
-    case SBP_CMD_FILL:
-    case SBP_CMD_COPY:
-    case SBP_CMD_GATHER:
-    case SBP_CMD_SCATTER_ADD:
-    case SBP_CMD_CONV_ROWS:
-    case SBP_CMD_CONV_ROWS_BWD:
-    case SBP_CMD_DELTA_RULE:
-    case SBP_CMD_DELTA_RULE_BWD:
-    case SBP_CMD_SSD:
-    case SBP_CMD_SSD_BWD:
-    case SBP_CMD_ROUTE:
-    case SBP_CMD_EXPERT_ORDER:
-    case SBP_CMD_EXPERT_GEMM:
-    case SBP_CMD_EXPERT_GEMM_DW:
-        break;
-    default:
+    case SBP_ITEMS_NONE:
         return 0;
+    default:
+        break;
     }
     return size <= machine->max_local_size ? size : 0;
 }
@@ -350,11 +335,10 @@ static void delta_groups(const sbp_delta_attrs *a, int64_t rows, int64_t local,
 
 /* A workgroup per expert, then an invocation per patch: of the rows of experts, of which each has one that is
  * not full, or of the matrices of experts. */
-static void expert_groups(const sbp_dispatch *dispatch, int64_t local, int64_t groups[SBP_VULKAN_STEPS],
-                          int64_t *scratch_bytes) {
+static void expert_groups(const sbp_dispatch *dispatch, bool is_sum, int64_t local,
+                          int64_t groups[SBP_VULKAN_STEPS], int64_t *scratch_bytes) {
     const sbp_span *v = dispatch->spans;
     const int64_t side = SBP_VULKAN_EXPERT_PATCH;
-    bool is_sum = dispatch->command->kind == SBP_CMD_EXPERT_GEMM_DW;
     const sbp_span *pairs = &v[is_sum ? SBP_EXPERT_GEMM_DW_PAIRS : SBP_EXPERT_GEMM_PAIRS];
     int64_t experts = v[is_sum ? SBP_EXPERT_GEMM_DW_BOUNDS : SBP_EXPERT_GEMM_BOUNDS].cols - 1;
     int64_t slots = slots_of(pairs), tiles = slots / side + experts, patches;
@@ -391,17 +375,16 @@ static int64_t reduce_groups(const sbp_span *src) {
 }
 
 bool sbp_vulkan_work_fits(const sbp_dispatch *dispatch) {
-    sbp_command_kind kind = dispatch->command->kind;
-    bool ssd = kind == SBP_CMD_SSD || kind == SBP_CMD_SSD_BWD; /* which has its operands in the same places */
-    bool backward = kind == SBP_CMD_DELTA_RULE_BWD || kind == SBP_CMD_SSD_BWD;
+    const sbp_command_traits *traits = sbp_command_traits_of(dispatch->command->kind);
     const sbp_span *v = dispatch->spans;
-    if (!backward && ((!ssd && kind != SBP_CMD_DELTA_RULE) || !sbp_gpu_is_empty(&v[SBP_DELTA_RULE_NEXT])))
+    if (traits->items != SBP_ITEMS_STATES ||
+        (!traits->backward && !sbp_gpu_is_empty(&v[SBP_DELTA_RULE_NEXT])))
         return true;
-    const sbp_span *k = &v[backward ? SBP_DELTA_RULE_BWD_K : SBP_DELTA_RULE_K];
-    const sbp_span *work = &v[backward ? SBP_DELTA_RULE_BWD_WORK : SBP_DELTA_RULE_WORK];
-    return work->space != SBP_SPACE_COUNT && work->rows >= sbp_gpu_delta_rows(k->rows, backward) &&
-           work->cols >=
-               (ssd ? sbp_gpu_ssd_columns : sbp_gpu_delta_columns)(&dispatch->command->u.delta, backward);
+    const sbp_span *k = &v[traits->item_operand], *work = &v[traits->scratch];
+    int64_t columns = (is_ssd(dispatch->command) ? sbp_gpu_ssd_columns : sbp_gpu_delta_columns)(
+        &dispatch->command->u.delta, traits->backward);
+    return work->space != SBP_SPACE_COUNT && work->rows >= sbp_gpu_delta_rows(k->rows, traits->backward) &&
+           work->cols >= columns;
 }
 
 static void cross_gemm(sbp_vulkan_gemm gemm, const sbp_span *d) {
@@ -414,96 +397,83 @@ static void cross_gemm(sbp_vulkan_gemm gemm, const sbp_span *d) {
     SBP_CROSS_IF(gemm == SBP_VULKAN_MATRIX_WIDE, vulkan_gemm_matrix_wide);
 }
 
-int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine,
-                         sbp_vulkan_step *steps, int64_t *scratch_bytes) {
+/* Workgroups of each step of a command; whether a step waits for the one before it. */
+static bool find_groups(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine, sbp_vulkan_gemm gemm,
+                        int64_t groups[SBP_VULKAN_STEPS], int64_t *scratch_bytes) {
     const sbp_command *command = dispatch->command;
-    const sbp_span *v = dispatch->spans;
-    const sbp_attention_attrs *at = &command->u.attention;
-    sbp_gpu_key keys[SBP_VULKAN_STEPS];
-    sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
-    int64_t groups[SBP_VULKAN_STEPS] = {0};
-    sbp_vulkan_gemm gemm = SBP_VULKAN_DIRECT;
-    bool waits = false;
-    *scratch_bytes = 0;
-    for (int32_t i = 0; i < SBP_MAX_COMMAND_OPERANDS; i++)
-        dtypes[i] = i < dispatch->span_count && v[i].space != SBP_SPACE_COUNT ? v[i].dtype : SBP_DTYPE_COUNT;
-    if (command->kind == SBP_CMD_GEMM)
-        gemm = choose_gemm(machine, dtypes, v[SBP_GEMM_D].rows, v[SBP_GEMM_D].cols,
-                           command->u.gemm.ta ? v[SBP_GEMM_A].rows : v[SBP_GEMM_A].cols);
-    if (command->kind == SBP_CMD_GEMM)
-        cross_gemm(gemm, &v[SBP_GEMM_D]);
-    int32_t count = sbp_vulkan_step_keys(command, dtypes, gemm, keys);
-    for (int32_t i = 0; i < count; i++)
-        keys[i].no64 = machine->lacks_float64 && sbp_vulkan_uses_f64(command, dispatch->kernel);
+    const sbp_command_traits *traits = sbp_command_traits_of(command->kind);
+    const sbp_span *v = dispatch->spans, *of = &v[traits->item_operand];
+    const sbp_attention_operands *has = sbp_command_attention(command->kind);
     int64_t local = machine->software ? SOFTWARE_LOCAL : LOCAL;
-    switch (command->kind) {
-    case SBP_CMD_FILL:
-    case SBP_CMD_COPY:
-    case SBP_CMD_COLLECTIVE:
-    case SBP_CMD_GATHER: /* an invocation per element of the first operand, dst */
-        groups[0] = sbp_ceil_div(v->rows * v->cols, local);
-        break;
-    case SBP_CMD_GEMM:
-        groups[0] = gemm_groups(machine, gemm, v[SBP_GEMM_D].rows, v[SBP_GEMM_D].cols);
-        break;
-    case SBP_CMD_ROW:
+    switch (traits->items) {
+    case SBP_ITEMS_ELEMENTS: /* an invocation per element */
+    case SBP_ITEMS_RUNS:
+        groups[0] = sbp_ceil_div(of->rows * of->cols, local);
+        return false;
+    case SBP_ITEMS_TILES:
+        groups[0] = gemm_groups(machine, gemm, of->rows, of->cols);
+        return false;
+    case SBP_ITEMS_KERNEL_ROWS:
         groups[0] = row_groups(dispatch, machine);
-        break;
-    case SBP_CMD_COLSUM:
-        groups[0] =
-            v[SBP_COLSUM_DST].rows > 0 ? sbp_ceil_div(v[SBP_COLSUM_DST].cols, SBP_VULKAN_COLSUM_COLUMNS) : 0;
-        break;
-    case SBP_CMD_SCATTER_ADD:
-        groups[0] = sbp_ceil_div(v[SBP_SCATTER_ADD_SRC].rows * v[SBP_SCATTER_ADD_SRC].cols, local);
-        break;
-    case SBP_CMD_CONV_ROWS:
-        groups[0] = conv_groups(&v[SBP_CONV_ROWS_X], local);
-        break;
-    case SBP_CMD_CONV_ROWS_BWD:
-        groups[0] = conv_groups(&v[SBP_CONV_ROWS_BWD_X], local);
-        break;
-    case SBP_CMD_DELTA_RULE:
-    case SBP_CMD_SSD:
+        return false;
+    case SBP_ITEMS_COLUMNS:
+        groups[0] = of->rows > 0 ? sbp_ceil_div(of->cols, SBP_VULKAN_COLSUM_COLUMNS) : 0;
+        return false;
+    case SBP_ITEMS_BLOCKS:
+        groups[0] = conv_groups(of, local);
+        return false;
+    case SBP_ITEMS_STATES:
         groups[0] = sbp_ceil_div(command->u.delta.heads * command->u.delta.d_v, local);
-        break;
-    case SBP_CMD_DELTA_RULE_BWD:
-    case SBP_CMD_SSD_BWD:
-        delta_groups(&command->u.delta, v[SBP_DELTA_RULE_BWD_K].rows, local, groups);
-        waits = true;
-        break;
-    case SBP_CMD_ROUTE:
-        groups[0] = sbp_ceil_div(v[SBP_ROUTE_INDEX].rows, local);
-        break;
-    case SBP_CMD_EXPERT_ORDER:
-        groups[0] = v[SBP_EXPERT_ORDER_BOUNDS].cols - 1;
-        break;
-    case SBP_CMD_EXPERT_GEMM:
-    case SBP_CMD_EXPERT_GEMM_DW:
-        expert_groups(dispatch, local, groups, scratch_bytes);
-        waits = true;
-        break;
-    case SBP_CMD_ATTN_FWD:
-        groups[0] = sbp_ceil_div(v[SBP_ATTN_FWD_Q].rows, SBP_VULKAN_ATTENTION_TILE) * at->heads;
-        break;
-    case SBP_CMD_ATTN_BWD:
-        groups[0] = sbp_ceil_div(v[SBP_ATTN_BWD_Q].rows, SBP_VULKAN_ATTENTION_TILE) * at->heads;
-        groups[1] = v[SBP_ATTN_BWD_Q].rows > 0
-                        ? sbp_ceil_div(v[SBP_ATTN_BWD_K].rows, SBP_VULKAN_ATTENTION_TILE) * at->kv_heads
-                        : 0;
-        break;
-    case SBP_CMD_REDUCE:
-        groups[0] =
-            v[SBP_REDUCE_DST].rows > 0 && v[SBP_REDUCE_DST].cols > 0 ? reduce_groups(&v[SBP_REDUCE_SRC]) : 0;
+        if (traits->backward)
+            delta_groups(&command->u.delta, of->rows, local, groups);
+        return traits->backward;
+    case SBP_ITEMS_CHOICES:
+        groups[0] = sbp_ceil_div(of->rows, local);
+        return false;
+    case SBP_ITEMS_EXPERTS:
+        groups[0] = of->cols - 1;
+        return false;
+    case SBP_ITEMS_SLOTS:
+        expert_groups(dispatch, traits->backward, local, groups, scratch_bytes);
+        return true;
+    case SBP_ITEMS_QUERIES: /* backward: dq, then dk and dv, which do not wait for it */
+        groups[0] = sbp_ceil_div(of->rows, SBP_VULKAN_ATTENTION_TILE) * command->u.attention.heads;
+        if (has->backward && of->rows > 0)
+            groups[1] =
+                sbp_ceil_div(v[has->k].rows, SBP_VULKAN_ATTENTION_TILE) * command->u.attention.kv_heads;
+        return false;
+    case SBP_ITEMS_PARTS:
+        groups[0] = v[traits->empty].rows > 0 && v[traits->empty].cols > 0 ? reduce_groups(of) : 0;
         groups[1] = groups[0] > 0 ? 1 : 0;
         SBP_CROSS_EITHER(groups[0] > 1, vulkan_reduce_groups, vulkan_reduce_group);
         SBP_CROSS_IF(groups[0] == SBP_VULKAN_REDUCE_GROUPS, vulkan_reduce_most_groups);
         *scratch_bytes = SBP_VULKAN_REDUCE_GROUPS * 8;
-        waits = true;
+        return true;
+    case SBP_ITEMS_NONE:
         break;
-    case SBP_CMD_FENCE:
-    case SBP_CMD_COUNT:
-        return 0;
     }
+    return false;
+}
+
+int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine,
+                         sbp_vulkan_step *steps, int64_t *scratch_bytes) {
+    const sbp_command *command = dispatch->command;
+    const sbp_span *v = dispatch->spans;
+    sbp_gpu_key keys[SBP_VULKAN_STEPS];
+    sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
+    int64_t groups[SBP_VULKAN_STEPS] = {0};
+    sbp_vulkan_gemm gemm = SBP_VULKAN_DIRECT;
+    *scratch_bytes = 0;
+    sbp_gpu_dispatch_dtypes(dispatch, dtypes);
+    if (sbp_command_traits_of(command->kind)->items == SBP_ITEMS_TILES) {
+        gemm = choose_gemm(machine, dtypes, v[SBP_GEMM_D].rows, v[SBP_GEMM_D].cols,
+                           command->u.gemm.ta ? v[SBP_GEMM_A].rows : v[SBP_GEMM_A].cols);
+        cross_gemm(gemm, &v[SBP_GEMM_D]);
+    }
+    int32_t count = sbp_vulkan_step_keys(command, dtypes, gemm, keys);
+    for (int32_t i = 0; i < count; i++)
+        keys[i].no64 = machine->lacks_float64 && sbp_vulkan_uses_f64(command, dispatch->kernel);
+    bool waits = find_groups(dispatch, machine, gemm, groups, scratch_bytes);
     int32_t used = 0;
     for (int32_t i = 0; i < count; i++) {
         if (groups[i] == 0)

@@ -52,25 +52,23 @@ bool sbp_vulkan_gemm_exists(sbp_vulkan_gemm gemm, const sbp_dtype *dtypes) {
 
 int32_t sbp_vulkan_step_keys(const sbp_command *command, const sbp_dtype *dtypes, sbp_vulkan_gemm gemm,
                              sbp_gpu_key *keys) {
-    int32_t count = 1;
-    if (command->kind == SBP_CMD_FENCE)
-        return 0;
-    if (command->kind == SBP_CMD_ATTN_BWD ||
-        command->kind == SBP_CMD_REDUCE) /* dq, then dk and dv; parts, end */
-        count = 2;
-    if (command->kind == SBP_CMD_DELTA_RULE_BWD ||
-        command->kind == SBP_CMD_SSD_BWD) /* columns of states, pairs of rows, rows, what they add up to */
-        count = SBP_GPU_DELTA_STEPS;
-    if (command->kind == SBP_CMD_EXPERT_GEMM || command->kind == SBP_CMD_EXPERT_GEMM_DW) /* ranges, product */
-        count = SBP_GPU_EXPERT_STEPS;
+    const sbp_command_traits *traits = sbp_command_traits_of(command->kind);
+    int32_t count = traits->items == SBP_ITEMS_NONE ? 0 : 1;
+    if (traits->items == SBP_ITEMS_PARTS || (traits->items == SBP_ITEMS_QUERIES && traits->backward))
+        count = 2; /* parts, end; dq, then dk and dv */
+    if (traits->items == SBP_ITEMS_STATES && traits->backward)
+        count = SBP_GPU_DELTA_STEPS; /* columns of states, pairs of rows, rows, what they add up to */
+    if (traits->items == SBP_ITEMS_SLOTS)
+        count = SBP_GPU_EXPERT_STEPS; /* ranges, product */
     for (int32_t step = 0; step < count; step++)
-        keys[step] = sbp_gpu_key_of(command, dtypes, step, command->kind == SBP_CMD_GEMM ? (int32_t)gemm : 0);
+        keys[step] =
+            sbp_gpu_key_of(command, dtypes, step, traits->items == SBP_ITEMS_TILES ? (int32_t)gemm : 0);
     return count;
 }
 
 int32_t sbp_vulkan_keys(const sbp_command *command, const sbp_dtype *dtypes, sbp_gpu_key *keys) {
     int32_t count = 0;
-    if (command->kind != SBP_CMD_GEMM)
+    if (sbp_command_traits_of(command->kind)->items != SBP_ITEMS_TILES)
         return sbp_vulkan_step_keys(command, dtypes, SBP_VULKAN_DIRECT, keys);
     for (sbp_vulkan_gemm gemm = SBP_VULKAN_DIRECT; gemm < SBP_VULKAN_ANY; gemm++)
         if (sbp_vulkan_gemm_exists(gemm, dtypes))
@@ -79,8 +77,9 @@ int32_t sbp_vulkan_keys(const sbp_command *command, const sbp_dtype *dtypes, sbp
 }
 
 bool sbp_vulkan_uses_f64(const sbp_command *command, const sbp_rowkernel *kernel) {
-    bool uses = command->kind == SBP_CMD_REDUCE;
-    if (command->kind == SBP_CMD_ROW) {
+    sbp_items items = sbp_command_traits_of(command->kind)->items;
+    bool uses = items == SBP_ITEMS_PARTS;
+    if (items == SBP_ITEMS_KERNEL_ROWS) {
         uses = kernel->compute == SBP_F64;
         for (int32_t i = 0; i < kernel->operand_count; i++)
             uses |= kernel->operands[i].dtype == SBP_F64;
@@ -89,6 +88,7 @@ bool sbp_vulkan_uses_f64(const sbp_command *command, const sbp_rowkernel *kernel
 }
 
 void sbp_vulkan_key_text(const sbp_gpu_key *key, char text[SBP_GPU_NAME]) {
-    bool matmul = key->kind == SBP_CMD_GEMM && key->variant < SBP_VULKAN_ANY;
+    bool matmul = sbp_command_traits_of((sbp_command_kind)key->kind)->items == SBP_ITEMS_TILES &&
+                  key->variant < SBP_VULKAN_ANY;
     sbp_gpu_key_text(key, matmul ? sbp_vulkan_gemm_names[key->variant] : NULL, text);
 }

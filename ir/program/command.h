@@ -82,7 +82,7 @@ double sbp_work_bytes(const sbp_work_query *q, int32_t some, int32_t like);
     bool sbp_alias_##name(const sbp_rowkernel *kernel, int32_t written, int32_t other);                      \
     void sbp_text_##name(sbp_fields *fields);                                                                \
     void sbp_work_##name(const sbp_work_query *q, sbp_work *out); /* kind and bytes are set */
-#define COMMAND(id, text, queues, operands, synopsis) SBP_DECLARE_RULES(text)
+#define COMMAND(id, text, queues, operands, traits, synopsis) SBP_DECLARE_RULES(text)
 #include "ir/program/commands.def"
 #undef COMMAND
 

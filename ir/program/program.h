@@ -71,7 +71,7 @@ typedef enum sbp_role {
 } sbp_role;
 
 typedef enum sbp_command_kind {
-#define COMMAND(id, text, queues, operands, synopsis) SBP_CMD_##id,
+#define COMMAND(id, text, queues, operands, traits, synopsis) SBP_CMD_##id,
 #include "ir/program/commands.def"
 #undef COMMAND
     SBP_CMD_COUNT
@@ -83,7 +83,7 @@ typedef enum sbp_command_kind {
 #define UPDATES(id, name) SBP_##id,
 #define MAY_READ(id, name) SBP_##id,
 #define MAY_WRITE(id, name) SBP_##id,
-#define COMMAND(id, text, queues, operands, synopsis) enum { operands SBP_##id##_OPERANDS };
+#define COMMAND(id, text, queues, operands, traits, synopsis) enum { operands SBP_##id##_OPERANDS };
 #include "ir/program/commands.def"
 #undef COMMAND
 #undef READS

@@ -50,7 +50,7 @@ libraries=(ir passes frontends backends runtime)
 allowed() {
     local plain='ir/base/[!fjpy]*' # of base: no files, JSON, patterns, YAML
     local languages='ir/graph/* ir/rowkernel/* ir/program/[!p]* ir/program/program*.h ir/target/*'
-    local device="$plain ir/rowkernel/rowkernel.h ir/rowkernel/intops.def ir/program/program.h ir/program/collective_steps.h" # what a device knows: programs and kernels
+    local device="$plain ir/rowkernel/rowkernel.h ir/rowkernel/intops.def ir/program/program.h ir/program/traits.h ir/program/commands.def ir/program/collective_steps.h" # what a device knows: programs and kernels
     local chosen='backends/backends.h backends/choice.h backends/devices.h'
     case $1 in
         # the languages know nothing of files; base knows no language

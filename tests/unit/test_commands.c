@@ -1,6 +1,6 @@
 /* test_commands.c: the table of commands against what its users take from it: operands and synopses of
  * commands.def, and the rules access, alias and work. What the other rules say is in test_program.c. */
-#include "ir/program/program.h"
+#include "ir/program/traits.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,13 +10,13 @@
 #include <cmocka.h>
 
 static const char *const names[] = {
-#define COMMAND(id, text, queues, operands, synopsis) #text,
+#define COMMAND(id, text, queues, operands, traits, synopsis) #text,
 #include "ir/program/commands.def"
 #undef COMMAND
 };
 
 static const int32_t counts[] = {
-#define COMMAND(id, text, queues, operands, synopsis) SBP_##id##_OPERANDS,
+#define COMMAND(id, text, queues, operands, traits, synopsis) SBP_##id##_OPERANDS,
 #include "ir/program/commands.def"
 #undef COMMAND
 };
@@ -46,6 +46,33 @@ static void test_table(void **state) {
     assert_string_equal(operands[at->own].name, "own");
     assert_true(operands[at->work].optional && !operands[at->own].optional);
     assert_null(sbp_command_attention(SBP_CMD_GEMM));
+}
+
+/* Traits name operands that are there; scratch is called work, and every work is scratch. */
+static void test_traits(void **state) {
+    (void)state;
+    sbp_program program = {.name = "p"};
+    sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS];
+    sbp_command_kind found;
+    for (int kind = 0; kind < SBP_CMD_COUNT; kind++) {
+        sbp_command command = {.kind = (sbp_command_kind)kind};
+        const sbp_command_traits *traits = sbp_command_traits_of(command.kind);
+        assert_true(sbp_command_find(names[kind], &found) && found == command.kind);
+        assert_int_equal(traits->operand_count, counts[kind]);
+        assert_int_equal(traits->items == SBP_ITEMS_NONE, traits->keyed == SBP_KEYED_NOTHING);
+        assert_int_equal(traits->attributes == SBP_ATTRIBUTES_ROW, traits->keyed == SBP_KEYED_KERNEL);
+        if (counts[kind] == 0)
+            continue;
+        assert_true(traits->item_operand < counts[kind] && traits->empty < counts[kind]);
+        assert_int_equal(traits->wide_if >> counts[kind], 0);
+        (void)sbp_command_operands(&program, &command, operands);
+        for (int32_t k = 0; k < counts[kind]; k++)
+            assert_int_equal(strcmp(operands[k].name, "work") == 0, traits->scratch == k && k > 0);
+    }
+    assert_false(sbp_command_find("gem", &found));
+    sbp_dtype dtypes[] = {SBP_F32, SBP_F64, SBP_F64, SBP_F32, SBP_F32};
+    assert_true(sbp_command_sums_in_f64(SBP_CMD_GATHER, dtypes)); /* table is f64 */
+    assert_false(sbp_command_sums_in_f64(SBP_CMD_GEMM, dtypes));  /* a and b are; d decides */
 }
 
 /* What a collective writes whole, it does not read. */
@@ -194,7 +221,8 @@ static void test_work(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_table), cmocka_unit_test(test_access),
-                                       cmocka_unit_test(test_alias), cmocka_unit_test(test_work)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_table), cmocka_unit_test(test_traits),
+                                       cmocka_unit_test(test_access), cmocka_unit_test(test_alias),
+                                       cmocka_unit_test(test_work)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* net_steps.c: the steps of collectives (ir/program/collective_steps.h) on a stream: copies by the driver,
- * pieces between ranks by NCCL, additions by a kernel (kernels/sum_ranks.cu). */
+ * pieces between ranks by NCCL, additions by a kernel (kernels/collective.cu). */
 #include "backends/cuda/device/net.h"
 
 #include <string.h>

@@ -1,5 +1,7 @@
 // conv_rows.cu: y[j] = bias + sum of w x[j-s] over taps s that see their row; next = the last rows of state
 // and x. What is read of the state is read by the thread that writes next in its place.
+#include "own.cuh"
+#include "conv.cuh"
 
 KERNEL(256) {
     const Conv c(args);

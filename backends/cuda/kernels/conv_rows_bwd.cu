@@ -1,5 +1,7 @@
 // conv_rows_bwd.cu: dx, dw (a row per BLOCK rows) and dstate of conv_rows. dstate is read and written by the
 // thread of the channel's first rows alone, which does the last rows of dx, too: they read it.
+#include "own.cuh"
+#include "conv.cuh"
 
 // What rows from t on give row t; of the state where t is negative.
 DEVICE REAL gathered(const Conv &c, int t, u64 column) {

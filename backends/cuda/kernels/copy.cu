@@ -1,4 +1,6 @@
 // copy.cu: dst = src, element by element.
+#include "own.cuh"
+#include "units.cuh"
 
 KERNEL(256) {
     const Operand &dst = args.operands[0], &src = args.operands[1];

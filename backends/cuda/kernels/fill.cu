@@ -1,4 +1,6 @@
 // fill.cu: dst = the bits in ints[0] and ints[1].
+#include "own.cuh"
+#include "units.cuh"
 
 KERNEL(256) {
     const Operand &dst = args.operands[0];

@@ -1,5 +1,7 @@
 // gather.cu: dst[r, :] = table[index[r], :], 0 where the index is no row of the table. SAME: both
 // are of one type.
+#include "own.cuh"
+#include "units.cuh"
 
 DEVICE int row_of_table(const Args &args, int row) {
     int from = INDEX_index(row_address(args.operands[index_OPERAND], row, index_BYTES));

@@ -1,5 +1,6 @@
 // gemm.cu: d = alpha op(a) op(b) + beta c + bias, any types: sums in REAL, tile by tile (gemm_tile.cuh). TA,
 // TB: op transposes.
+#include "gemm_tile.cuh"
 
 struct Whole {
     const Args &args;

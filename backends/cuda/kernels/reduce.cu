@@ -1,6 +1,7 @@
 // reduce.cu: the first step of reduce: each block leaves the sum, maximum or sum of squares (OP 0, 1, 2) of
 // its share of the elements in scratch memory. All in fp64. How many blocks there are (ints[8]) follows from
 // the sizes alone.
+#include "group.cuh"
 
 KERNEL(256) {
     const Operand &src = args.operands[src_OPERAND];

@@ -1,4 +1,5 @@
 // reduce_end.cu: the second step of reduce: one block, over what the first has left.
+#include "group.cuh"
 
 KERNEL(256) {
     REAL result = OP == 1 ? -REAL_INFINITY : 0.0;

@@ -1,5 +1,7 @@
 // scatter_add.cu: dst[index[r], :] += src[r, :]. The first position of each segment of the sorted order sums
 // its rows, in that order. One thread per sorted position and column.
+#include "own.cuh"
+#include "sums.cuh"
 
 KERNEL(256) {
     const Operand &dst = args.operands[dst_OPERAND], &src = args.operands[src_OPERAND];

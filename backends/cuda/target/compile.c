@@ -31,7 +31,7 @@ static bool is_known(const collector *c, const sbp_gpu_key *key, sbp_cuda_arch a
 
 static sbp_status collect_command(void *user, const sbp_command *command, const sbp_dtype *dtypes) {
     collector *c = user;
-    const sbp_rowkernel *kernel = command->kind == SBP_CMD_ROW ? c->program->kernels[command->kernel] : NULL;
+    const sbp_rowkernel *kernel = sbp_command_kernel(c->program, command);
     for (int32_t a = 0; a < c->arch_count; a++) {
         sbp_gpu_key keys[SBP_CUDA_STEPS * SBP_CUDA_VARIANTS];
         int32_t count = sbp_cuda_keys(command, dtypes, kernel, c->archs[a], keys);

@@ -34,7 +34,8 @@ static int32_t make_options(const sbp_cuda_source *source, char options[OPTIONS]
     if (source->exact)
         snprintf(options[count++], OPTION_BYTES, "--fmad=false");
     /* text that is made, and rowmath.h, declare more than each kernel uses */
-    if (source->key.kind == SBP_CMD_ROW || sbp_cuda_delta_is((sbp_command_kind)source->key.kind))
+    sbp_attributes attributes = sbp_command_traits_of((sbp_command_kind)source->key.kind)->attributes;
+    if (attributes == SBP_ATTRIBUTES_ROW || attributes == SBP_ATTRIBUTES_DELTA)
         snprintf(options[count++], OPTION_BYTES, "--diag-suppress=177,186,550");
     return count;
 }

@@ -9,12 +9,8 @@
 
 /* ---- text -------------------------------------------------------------------------------------------- */
 
-/* Files of kernels/ and rowmath.h, put into the program at build time; NUL-terminated. */
-typedef struct sbp_cuda_file {
-    const char *name; /* "prelude.cuh", "attention/common.cuh" */
-    const char *text;
-} sbp_cuda_file;
-extern const sbp_cuda_file sbp_cuda_files[]; /* the last has no name */
+/* Those of kernels/, and rowmath.h. */
+extern const sbp_gpu_file sbp_cuda_files[];
 
 /* A kernel for one architecture, as text. */
 typedef struct sbp_cuda_source {

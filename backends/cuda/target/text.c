@@ -9,11 +9,7 @@
 #include <string.h>
 
 static void add_file(sbp_text *out, const char *name) {
-    for (const sbp_cuda_file *file = sbp_cuda_files; file->name; file++)
-        if (strcmp(file->name, name) == 0) {
-            sbp_text_add_n(out, file->text, strlen(file->text));
-            return;
-        }
+    (void)sbp_gpu_add_file(out, sbp_cuda_files, name);
 }
 
 static void add_files(sbp_text *out, const char *const *names, int32_t count) {
@@ -33,14 +29,9 @@ static void add_prelude(sbp_text *out) {
     add_file(out, "prelude.cuh");
 }
 
-static bool computes_f64(const sbp_command *command, const sbp_dtype *dtypes) {
-    return command->kind == SBP_CMD_COLLECTIVE ? dtypes[SBP_COLLECTIVE_SRC] == SBP_F64
-                                               : sbp_gpu_sums_in_f64(command->kind, dtypes);
-}
-
 static void add_elements(sbp_text *text, const sbp_program *program, const sbp_command *command,
                          const sbp_dtype *dtypes) {
-    if (computes_f64(command, dtypes))
+    if (sbp_command_sums_in_f64(command->kind, dtypes))
         sbp_text_add(text, "#define REAL_F64\n");
     add_file(text, "elements.cuh");
     if (dtypes[0] != SBP_DTYPE_COUNT)
@@ -75,39 +66,22 @@ static void make_row(sbp_text *text, const sbp_rowkernel *kernel, const sbp_gpu_
     sbp_gpu_emit_row(text, kernel, &shape, &sbp_gpu_cuda);
 }
 
-static const sbp_cuda_recipe recipes[SBP_CMD_COUNT] = {
-    [SBP_CMD_FILL] = {.files = {"own.cuh", "units.cuh", "fill.cu"}},
-    [SBP_CMD_COPY] = {.files = {"own.cuh", "units.cuh", "copy.cu"}},
-    [SBP_CMD_COLLECTIVE] = {.files = {"sum_ranks.cu"}}, /* of one rank it is a copy */
-    [SBP_CMD_GATHER] = {.files = {"own.cuh", "units.cuh", "gather.cu"}},
-    [SBP_CMD_SCATTER_ADD] = {.files = {"own.cuh", "sums.cuh", "scatter_add.cu"}},
-    [SBP_CMD_CONV_ROWS] = {.files = {"own.cuh", "conv.cuh", "conv_rows.cu"}},
-    [SBP_CMD_CONV_ROWS_BWD] = {.files = {"own.cuh", "conv.cuh", "conv_rows_bwd.cu"}},
-    [SBP_CMD_ROUTE] = {.files = {"experts/route.cu"}},
-    [SBP_CMD_EXPERT_ORDER] = {.files = {"experts/expert_order.cu"}},
-    [SBP_CMD_COLSUM] = {.files = {"sums.cuh", "colsum.cu"}},
-    [SBP_CMD_GEMM] = {.files = {"gemm_tile.cuh", "gemm.cu"}},
-    [SBP_CMD_REDUCE] = {.files = {"group.cuh"}},
-};
-
 /* Definitions that not every kernel has. */
 static void define_more(sbp_text *text, const sbp_command *command, const sbp_dtype *dtypes,
                         const sbp_gpu_key *key) {
-    switch (command->kind) {
-    case SBP_CMD_GEMM:
-        sbp_text_add(text, "#define TA %d\n#define TB %d\n#define TILE %d\n", command->u.gemm.ta,
-                     command->u.gemm.tb, SBP_CUDA_GEMM_TILE);
+    switch (sbp_command_traits_of((sbp_command_kind)key->kind)->items) {
+    case SBP_ITEMS_TILES:
+        sbp_text_add(text, "#define TA %d\n#define TB %d\n#define TILE %d\n", key->ta, key->tb,
+                     SBP_CUDA_GEMM_TILE);
         break;
-    case SBP_CMD_GATHER:
-        sbp_text_add(text, "%s", dtypes[SBP_GATHER_DST] == dtypes[SBP_GATHER_TABLE] ? "#define SAME\n" : "");
+    case SBP_ITEMS_ELEMENTS:
+        sbp_text_add(text, "%s%s", dtypes[0] == dtypes[1] ? "#define SAME\n" : "",
+                     key->reduce ? "#define ADDS\n" : "");
         break;
-    case SBP_CMD_COLLECTIVE:
-        sbp_text_add(text, "%s", key->reduce ? "#define ADDS\n" : "");
-        break;
-    case SBP_CMD_COLSUM:
+    case SBP_ITEMS_COLUMNS:
         sbp_text_add(text, "#define COLUMNS %d\n", SBP_CUDA_COLSUM_COLUMNS);
         break;
-    case SBP_CMD_REDUCE:
+    case SBP_ITEMS_PARTS:
         sbp_text_add(text, "#define OP %d\n#define GROUP group_%s\n", (int)command->u.reduce.op,
                      command->u.reduce.op == SBP_REDUCE_MAX ? "max" : "sum");
         break;
@@ -116,12 +90,23 @@ static void define_more(sbp_text *text, const sbp_command *command, const sbp_dt
     }
 }
 
+/* The kernel of a command that has no variants is in the file that is called like it, that of its second step
+ * in one whose name ends in _end. */
+static bool add_kernel(sbp_text *text, const sbp_gpu_key *key) {
+    sbp_text name;
+    sbp_text_init(&name, text->arena);
+    sbp_text_add(&name, "%s%s.cu", sbp_command_name((sbp_command_kind)key->kind),
+                 key->step > 0 ? "_end" : "");
+    return sbp_gpu_add_file(text, sbp_cuda_files, name.data);
+}
+
 sbp_status sbp_cuda_source_make(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
                                 const sbp_command *command, const sbp_dtype *dtypes, const sbp_gpu_key *key,
                                 sbp_cuda_arch arch, sbp_cuda_source *out) {
     sbp_text text;
     sbp_dtype own[SBP_MAX_COMMAND_OPERANDS];
-    if (key->kind == SBP_CMD_COLLECTIVE) { /* several sums make up one */
+    const sbp_command_traits *traits = sbp_command_traits_of((sbp_command_kind)key->kind);
+    if (traits->attributes == SBP_ATTRIBUTES_COLLECTIVE) { /* several sums make up one */
         memcpy(own, dtypes, sizeof own);
         own[SBP_COLLECTIVE_DST] = (sbp_dtype)key->dtypes[SBP_COLLECTIVE_DST];
         own[SBP_COLLECTIVE_SRC] = (sbp_dtype)key->dtypes[SBP_COLLECTIVE_SRC];
@@ -130,31 +115,29 @@ sbp_status sbp_cuda_source_make(sbp_arena *arena, sbp_diag *diag, const sbp_prog
     sbp_text_init(&text, arena);
     *out = (sbp_cuda_source){.key = *key, .arch = arch, .exact = true};
     add_prelude(&text);
-    if (sbp_command_attention(command->kind)) {
+    if (traits->attributes == SBP_ATTRIBUTES_ATTENTION) {
         out->exact = false;
         make_attention(&text, key, arch);
-    } else if (command->kind == SBP_CMD_ROW) {
+    } else if (traits->attributes == SBP_ATTRIBUTES_ROW) {
         make_row(&text, program->kernels[command->kernel], key);
-    } else if (sbp_cuda_delta_is(command->kind) || sbp_cuda_experts_is(command->kind)) {
+    } else if (sbp_cuda_has_variants(traits)) {
+        bool of_delta = traits->attributes == SBP_ATTRIBUTES_DELTA;
         sbp_cuda_recipe source;
-        if (sbp_cuda_delta_is(command->kind))
+        if (of_delta)
             sbp_cuda_delta_source_of(key, arch, &source);
         else
             sbp_cuda_experts_source_of(key, &source);
-        out->exact = key->variant == SBP_CUDA_PLAIN && sbp_cuda_delta_is(command->kind);
+        out->exact = key->variant == SBP_CUDA_PLAIN && of_delta;
         add_elements(&text, program, command, dtypes);
         sbp_text_add_n(&text, source.defines, strlen(source.defines));
         add_files(&text, source.files, SBP_COUNT(source.files));
-    } else if (recipes[key->kind].files[0]) {
-        out->exact = command->kind != SBP_CMD_GEMM;
+    } else {
+        out->exact = traits->items != SBP_ITEMS_TILES;
         add_elements(&text, program, command, dtypes);
         define_more(&text, command, dtypes, key);
-        add_files(&text, recipes[key->kind].files, SBP_COUNT(recipes[key->kind].files));
-        if (command->kind == SBP_CMD_REDUCE)
-            add_file(&text, key->step > 0 ? "reduce_end.cu" : "reduce.cu");
-    } else {
-        return sbp_fail(diag, SBP_MACHINE, "the CUDA backend has no kernel for '%s' yet",
-                        sbp_command_name(command->kind));
+        if (!add_kernel(&text, key))
+            return sbp_fail(diag, SBP_MACHINE, "the CUDA backend has no kernel for '%s' yet",
+                            sbp_command_name(command->kind));
     }
     out->text = text.data;
     out->bytes = text.length;

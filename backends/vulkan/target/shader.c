@@ -5,13 +5,9 @@
 
 #include <string.h>
 
-/* Appends a file of shaders/. */
-static void add_text(sbp_text *out, const char *name) {
-    for (const sbp_vulkan_text *t = sbp_vulkan_texts; t->name; t++)
-        if (strcmp(t->name, name) == 0) {
-            sbp_text_add_n(out, t->text, strlen(t->text));
-            return;
-        }
+/* Appends a file of shaders/; false: there is none. */
+static bool add_text(sbp_text *out, const char *name) {
+    return sbp_gpu_add_file(out, sbp_vulkan_files, name);
 }
 
 /* Begins a module: version, definitions, rowmath.h and the extensions of cooperative matrices when wanted,
@@ -26,9 +22,9 @@ static void add_prelude(sbp_text *out, bool use_f64, bool real_f64, bool rowmath
         sbp_text_add(out, "#define SBP_REAL_F64\n");
     else
         sbp_text_add(out, "#define SBP_ROWMATH_NO_F64\n");
-    add_text(out, "prelude.glsl");
+    (void)add_text(out, "prelude.glsl");
     if (rowmath)
-        add_text(out, "rowmath.h");
+        (void)add_text(out, "rowmath.h");
 }
 
 static bool any_f64(const sbp_dtype *dtypes, int32_t count) {
@@ -53,166 +49,106 @@ static void make_row(sbp_text *out, const sbp_rowkernel *kernel, bool no64) {
         use_f64 |= kernel->operands[i].dtype == SBP_F64;
     add_prelude(out, use_f64 && !no64, f64 && !no64, true, false);
     if (no64)
-        add_text(out, "pairs.glsl");
+        (void)add_text(out, "pairs.glsl");
     const sbp_gpu_row_shape shape = sbp_gpu_row_shape_plain(&narrow, 0);
     if (shape.mode != SBP_GPU_ROW_FLAT && shape.mode != SBP_GPU_ROW_COLUMNS)
-        add_text(out, "group.glsl");
+        (void)add_text(out, "group.glsl");
     sbp_gpu_emit_row(out, &narrow, &shape, &sbp_gpu_glsl);
 }
 
-static bool sums_in_f64(const sbp_command *command, const sbp_dtype *dtypes) {
-    return command->kind == SBP_CMD_ATTN_FWD || command->kind == SBP_CMD_ATTN_BWD
-               ? dtypes[sbp_command_attention(command->kind)->q] == SBP_F64
-               : sbp_gpu_sums_in_f64(command->kind, dtypes);
-}
-
-static void make_attention(sbp_text *out, const sbp_command *command, const char *file) {
+/* Definitions that not every shader has. */
+static void define_more(sbp_text *text, const sbp_command *command, const sbp_command_traits *traits,
+                        const sbp_dtype *dtypes, const sbp_gpu_key *key) {
     const sbp_attention_attrs *at = &command->u.attention;
-    sbp_text_add(out, "#define D_QK %d\n#define D_V %d\n#define TILE %d\n", (int)at->d_qk, (int)at->d_v,
-                 SBP_VULKAN_ATTENTION_TILE);
-    add_text(out, "attention.glsl");
-    if (command->kind == SBP_CMD_ATTN_BWD)
-        add_text(out, "attention_bwd.glsl");
-    add_text(out, file);
-}
-
-static void make_delta(sbp_text *out, const sbp_command *command, int32_t step) {
     const sbp_delta_attrs *a = &command->u.delta;
-    bool backward = command->kind == SBP_CMD_DELTA_RULE_BWD || command->kind == SBP_CMD_SSD_BWD;
-    bool ssd = command->kind == SBP_CMD_SSD || command->kind == SBP_CMD_SSD_BWD;
-    sbp_text_add(
-        out, "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n#define STEP %d\n#define KEY_OPERAND %s\n",
-        (int)a->d_k, (int)a->d_v, SBP_DELTA_BLOCK, (int)step, ssd ? "b_OPERAND" : "k_OPERAND");
-    if (backward)
-        add_text(out, "group.glsl");
-    add_text(out, "states.glsl");
-    add_text(out, ssd ? "ssd.glsl" : "delta.glsl");
-    if (ssd)
-        add_text(out, backward ? "ssd_bwd.comp" : "ssd.comp");
-    else
-        add_text(out, backward ? "delta_rule_bwd.comp" : "delta_rule.comp");
-}
-
-/* Which slots an expert has, or the product. */
-static void make_experts(sbp_text *text, const sbp_command *command, int32_t step, sbp_vulkan_shader *out) {
-    bool is_sum = command->kind == SBP_CMD_EXPERT_GEMM_DW;
-    sbp_text_add(text, "#define STEP %d\n#define TB %d\n#define PATCH %d\n", (int)step, command->u.experts.tb,
-                 SBP_VULKAN_EXPERT_PATCH);
-    add_text(text, "experts.glsl");
-    if (step == 0) {
-        add_text(text, "expert_ranges.comp");
-        return;
+    switch (traits->items) {
+    case SBP_ITEMS_ELEMENTS:
+        if (dtypes[0] == dtypes[1])
+            sbp_text_add(text, "#define SAME\n");
+        break;
+    case SBP_ITEMS_COLUMNS:
+        sbp_text_add(text, "#define COLUMNS %du\n", SBP_VULKAN_COLSUM_COLUMNS);
+        break;
+    case SBP_ITEMS_TILES:
+        sbp_text_add(text, "#define TA %d\n#define TB %d\n#define TILE %d\n#define MATRIX_DEPTH %d\n",
+                     key->ta, key->tb, sbp_vulkan_gemm_side((sbp_vulkan_gemm)key->variant),
+                     SBP_VULKAN_GEMM_DEPTH);
+        break;
+    case SBP_ITEMS_QUERIES:
+        sbp_text_add(text, "#define D_QK %d\n#define D_V %d\n#define TILE %d\n", (int)at->d_qk, (int)at->d_v,
+                     SBP_VULKAN_ATTENTION_TILE);
+        break;
+    case SBP_ITEMS_STATES:
+        sbp_text_add(
+            text,
+            "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n#define STEP %d\n#define KEY_OPERAND %d\n",
+            (int)a->d_k, (int)a->d_v, SBP_DELTA_BLOCK, (int)key->step, (int)traits->item_operand);
+        break;
+    case SBP_ITEMS_SLOTS: /* step 0: which slots an expert has; step 1: the product */
+        sbp_text_add(text, "#define STEP %d\n#define TB %d\n#define PATCH %d\n", (int)key->step, key->tb,
+                     SBP_VULKAN_EXPERT_PATCH);
+        break;
+    case SBP_ITEMS_PARTS:
+        sbp_text_add(text, "#define OP %d\n#define GROUP group_%s\n", (int)command->u.reduce.op,
+                     command->u.reduce.op == SBP_REDUCE_MAX ? "max" : "sum");
+        if (key->no64)
+            sbp_text_add(text, "%s%s", key->step > 0 ? "#define END\n" : "",
+                         dtypes[traits->item_operand] == SBP_F64 ? "#define FROM_F64\n" : "");
+        break;
+    default:
+        break;
     }
-    out->exact = false;
-    add_text(text, is_sum ? "expert_gemm_dw.comp" : "expert_gemm.comp");
 }
 
-static void make_gemm(sbp_text *text, const sbp_command *command, const sbp_dtype *dtypes,
-                      sbp_vulkan_gemm gemm, sbp_vulkan_shader *out) {
-    static const char *const files[SBP_VULKAN_ANY] = {[SBP_VULKAN_DIRECT] = "gemm_direct.comp",
-                                                      [SBP_VULKAN_TILED] = "gemm_tiled.comp",
-                                                      [SBP_VULKAN_WIDE] = "gemm_wide.comp",
-                                                      [SBP_VULKAN_MATRIX] = "gemm_matrix.comp",
-                                                      [SBP_VULKAN_MATRIX_WIDE] = "gemm_matrix.comp"};
-    out->exact = false;
-    out->bf16 = dtypes[SBP_GEMM_A] == SBP_BF16;
-    sbp_text_add(text, "#define TA %d\n#define TB %d\n#define TILE %d\n#define MATRIX_DEPTH %d\n",
-                 command->u.gemm.ta, command->u.gemm.tb, sbp_vulkan_gemm_side(gemm), SBP_VULKAN_GEMM_DEPTH);
-    add_text(text, "gemm.glsl");
-    add_text(text, files[gemm]);
+/* The shader of a command is in the file that is called like it, but for those that have several. */
+static void add_name(sbp_text *name, const sbp_command_traits *traits, const sbp_gpu_key *key) {
+    sbp_vulkan_gemm gemm = (sbp_vulkan_gemm)key->variant;
+    const char *own = sbp_command_name((sbp_command_kind)key->kind);
+    if (traits->items == SBP_ITEMS_TILES)
+        sbp_text_add(name, "gemm_%s.comp",
+                     sbp_vulkan_gemm_names[gemm == SBP_VULKAN_MATRIX_WIDE ? SBP_VULKAN_MATRIX : gemm]);
+    else if (traits->items == SBP_ITEMS_QUERIES && traits->backward)
+        sbp_text_add(name, "%s.comp", key->step == 0 ? "attn_dq" : "attn_dkv");
+    else if (traits->items == SBP_ITEMS_SLOTS && key->step == 0)
+        sbp_text_add(name, "expert_ranges.comp");
+    else if (traits->items == SBP_ITEMS_PARTS)
+        sbp_text_add(name, "%s%s.comp", own, key->no64 ? "_pairs" : key->step > 0 ? "_end" : "");
+    else
+        sbp_text_add(name, "%s.comp", own);
 }
 
 sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
                                   const sbp_command *command, const sbp_dtype *dtypes, const sbp_gpu_key *key,
                                   sbp_vulkan_shader *out) {
-    sbp_text text;
+    const sbp_command_traits *traits = sbp_command_traits_of(command->kind);
+    const sbp_rowkernel *kernel = sbp_command_kernel(program, command);
+    sbp_text text, name;
     sbp_text_init(&text, arena);
+    sbp_text_init(&name, arena);
     *out = (sbp_vulkan_shader){.key = *key, .exact = true};
-    if (command->kind == SBP_CMD_ROW) {
-        make_row(&text, program->kernels[command->kernel], key->no64);
+    if (kernel) {
+        make_row(&text, kernel, key->no64);
         out->text = text.data;
         return SBP_OK;
     }
-    bool no64 = key->no64, real_f64 = sums_in_f64(command, dtypes) && !no64;
-    bool rowmath = sbp_command_attention(command->kind) || command->kind == SBP_CMD_DELTA_RULE ||
-                   command->kind == SBP_CMD_DELTA_RULE_BWD || command->kind == SBP_CMD_SSD ||
-                   command->kind == SBP_CMD_SSD_BWD;
-    sbp_vulkan_gemm gemm = (sbp_vulkan_gemm)key->variant;
-    out->matrix = command->kind == SBP_CMD_GEMM && sbp_vulkan_gemm_is_matrix(gemm);
+    bool no64 = key->no64, real_f64 = sbp_command_sums_in_f64(command->kind, dtypes) && !no64;
+    bool rowmath = traits->items == SBP_ITEMS_QUERIES || traits->items == SBP_ITEMS_STATES;
+    if (traits->items == SBP_ITEMS_TILES) {
+        out->matrix = sbp_vulkan_gemm_is_matrix((sbp_vulkan_gemm)key->variant);
+        out->bf16 = dtypes[SBP_GEMM_A] == SBP_BF16;
+    }
+    if (traits->items == SBP_ITEMS_TILES || (traits->items == SBP_ITEMS_SLOTS && key->step > 0))
+        out->exact = false;
     add_prelude(&text, real_f64 || (!no64 && any_f64(dtypes, command->view_count)), real_f64, rowmath,
                 out->matrix);
     if (dtypes[0] != SBP_DTYPE_COUNT)
         sbp_text_add(&text, "#define BYTES %d\n", (int)sbp_dtype_bytes(dtypes[0]));
     sbp_gpu_define_operands(&text, program, command, dtypes, define_operand);
-    switch (command->kind) {
-    case SBP_CMD_FILL:
-        add_text(&text, "fill.comp");
-        break;
-    case SBP_CMD_COPY:
-    case SBP_CMD_COLLECTIVE:
-        add_text(&text, "copy.comp");
-        break;
-    case SBP_CMD_GEMM:
-        make_gemm(&text, command, dtypes, gemm, out);
-        break;
-    case SBP_CMD_GATHER:
-        if (dtypes[SBP_GATHER_DST] == dtypes[SBP_GATHER_TABLE])
-            sbp_text_add(&text, "#define SAME\n");
-        add_text(&text, "gather.comp");
-        break;
-    case SBP_CMD_SCATTER_ADD:
-        add_text(&text, "sums.glsl");
-        add_text(&text, "scatter_add.comp");
-        break;
-    case SBP_CMD_CONV_ROWS:
-    case SBP_CMD_CONV_ROWS_BWD:
-        add_text(&text, "conv.glsl");
-        add_text(&text, command->kind == SBP_CMD_CONV_ROWS ? "conv_rows.comp" : "conv_rows_bwd.comp");
-        break;
-    case SBP_CMD_DELTA_RULE:
-    case SBP_CMD_DELTA_RULE_BWD:
-    case SBP_CMD_SSD:
-    case SBP_CMD_SSD_BWD:
-        make_delta(&text, command, key->step);
-        break;
-    case SBP_CMD_ROUTE:
-        add_text(&text, "route.comp");
-        break;
-    case SBP_CMD_EXPERT_ORDER:
-        add_text(&text, "expert_order.comp");
-        break;
-    case SBP_CMD_EXPERT_GEMM:
-    case SBP_CMD_EXPERT_GEMM_DW:
-        make_experts(&text, command, key->step, out);
-        break;
-    case SBP_CMD_COLSUM:
-        sbp_text_add(&text, "#define COLUMNS %du\n", SBP_VULKAN_COLSUM_COLUMNS);
-        add_text(&text, "sums.glsl");
-        add_text(&text, "colsum.comp");
-        break;
-    case SBP_CMD_REDUCE:
-        sbp_text_add(&text, "#define OP %d\n#define GROUP group_%s\n", (int)command->u.reduce.op,
-                     command->u.reduce.op == SBP_REDUCE_MAX ? "max" : "sum");
-        if (no64) {
-            sbp_text_add(&text, "%s%s", key->step > 0 ? "#define END\n" : "",
-                         dtypes[SBP_REDUCE_SRC] == SBP_F64 ? "#define FROM_F64\n" : "");
-            add_text(&text, "pairs.glsl");
-            add_text(&text, "reduce_pairs.comp");
-            break;
-        }
-        add_text(&text, "group.glsl");
-        add_text(&text, key->step > 0 ? "reduce_end.comp" : "reduce.comp");
-        break;
-    case SBP_CMD_ATTN_FWD:
-        make_attention(&text, command, "attn_fwd.comp");
-        break;
-    case SBP_CMD_ATTN_BWD:
-        make_attention(&text, command, key->step == 0 ? "attn_dq.comp" : "attn_dkv.comp");
-        break;
-    default:
+    define_more(&text, command, traits, dtypes, key);
+    add_name(&name, traits, key);
+    if (!add_text(&text, name.data))
         return sbp_fail(diag, SBP_MACHINE, "the Vulkan backend has no shader for '%s' yet",
                         sbp_command_name(command->kind));
-    }
     out->text = text.data;
     return SBP_OK;
 }

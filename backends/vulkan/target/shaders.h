@@ -7,12 +7,8 @@
 
 #include "backends/vulkan/abi.h"
 
-/* Files of shaders/ and rowmath.h in GLSL's spelling, put into the program at build time; NUL-terminated. */
-typedef struct sbp_vulkan_text {
-    const char *name; /* "prelude.glsl" */
-    const char *text;
-} sbp_vulkan_text;
-extern const sbp_vulkan_text sbp_vulkan_texts[]; /* the last has no name */
+/* Those of shaders/, and rowmath.h in GLSL's spelling. */
+extern const sbp_gpu_file sbp_vulkan_files[];
 
 /* A shader as text. */
 typedef struct sbp_vulkan_shader {

@@ -1,5 +1,8 @@
 /* table.c: the table of commands: names, queues and operands from commands.def, rules by name. */
 #include "ir/program/command.h"
+#include "ir/program/traits.h"
+
+#include <string.h>
 
 /* ---- from commands.def ------------------------------------------------------------------------------ */
 
@@ -17,7 +20,7 @@ enum {
 #define UPDATES(id, name) {#name, SBP_UPDATE, false},
 #define MAY_READ(id, name) {#name, SBP_READ, true},
 #define MAY_WRITE(id, name) {#name, SBP_WRITE, true},
-#define COMMAND(id, text, queues, operands, synopsis)                                                        \
+#define COMMAND(id, text, queues, operands, traits, synopsis)                                                \
     static const sbp_command_operand operands_of_##text[] = {operands{0}};
 #include "ir/program/commands.def"
 #undef COMMAND
@@ -30,16 +33,26 @@ enum {
 static const struct {
     const char *name, *synopsis;
     const sbp_command_operand *operands;
-    int32_t operand_count;
     uint32_t queues;
+    sbp_command_traits traits;
     sbp_command_rules rules;
 } commands[SBP_CMD_COUNT] = {
-#define COMMAND(id, text, queues, operands, synopsis)                                                        \
+#define ATTRIBUTES(group) .attributes = SBP_ATTRIBUTES_##group,
+#define KEYED(by) .keyed = SBP_KEYED_##by,
+#define ITEMS(kind, operand) .items = SBP_ITEMS_##kind, .item_operand = SBP_##operand,
+#define EMPTY(operand) .empty = SBP_##operand,
+#define NEVER_EMPTY .never_empty = true,
+#define WIDE(operands) .wide_if = operands,
+#define IF(operand) (1U << SBP_##operand)
+#define SCRATCH(operand) .scratch = SBP_##operand,
+#define BACKWARD .backward = true,
+#define MOVES .moves = true,
+#define COMMAND(id, text, queues, operands, traits, synopsis)                                                \
     {#text,                                                                                                  \
      synopsis,                                                                                               \
      operands_of_##text,                                                                                     \
-     SBP_##id##_OPERANDS,                                                                                    \
      queues,                                                                                                 \
+     {traits.operand_count = SBP_##id##_OPERANDS},                                                           \
      {sbp_rows_##text, sbp_check_##text, sbp_access_##text, sbp_alias_##text, sbp_text_##text,               \
       sbp_work_##text}},
 #include "ir/program/commands.def"
@@ -60,6 +73,37 @@ const sbp_command_rules *sbp_command_rules_of(sbp_command_kind kind) {
 
 uint32_t sbp_command_queues(sbp_command_kind kind) {
     return commands[kind].queues;
+}
+
+/* ---- traits ----------------------------------------------------------------------------------------- */
+
+const sbp_command_traits *sbp_command_traits_of(sbp_command_kind kind) {
+    return &commands[kind].traits;
+}
+
+bool sbp_command_find(const char *text, sbp_command_kind *out) {
+    for (int kind = 0; kind < SBP_CMD_COUNT; kind++)
+        if (strcmp(text, commands[kind].name) == 0) {
+            *out = (sbp_command_kind)kind;
+            return true;
+        }
+    return false;
+}
+
+bool sbp_command_sums_in_f64(sbp_command_kind kind, const sbp_dtype *dtypes) {
+    for (int32_t k = 0; k < commands[kind].traits.operand_count; k++)
+        if (commands[kind].traits.wide_if >> k & 1 && dtypes[k] == SBP_F64)
+            return true;
+    return false;
+}
+
+const sbp_rowkernel *sbp_command_kernel(const sbp_program *program, const sbp_command *command) {
+    return sbp_command_attributes(command) == SBP_ATTRIBUTES_ROW ? program->kernels[command->kernel] : NULL;
+}
+
+const char *sbp_command_title(const sbp_program *program, const sbp_command *command) {
+    const sbp_rowkernel *kernel = sbp_command_kernel(program, command);
+    return kernel ? kernel->name : sbp_command_name(command->kind);
 }
 
 /* ---- operands --------------------------------------------------------------------------------------- */
@@ -86,9 +130,9 @@ static int32_t kernel_operands(const sbp_program *program, const sbp_command *co
 
 int32_t sbp_command_signature(const sbp_program *program, const sbp_command *command,
                               sbp_command_operand *out) {
-    if (command->kind == SBP_CMD_ROW)
+    if (sbp_command_attributes(command) == SBP_ATTRIBUTES_ROW)
         return kernel_operands(program, command, out);
-    int32_t count = commands[command->kind].operand_count;
+    int32_t count = commands[command->kind].traits.operand_count;
     for (int32_t k = 0; k < count; k++)
         out[k] = commands[command->kind].operands[k];
     return count;
@@ -103,7 +147,7 @@ int32_t sbp_command_operands(const sbp_program *program, const sbp_command *comm
 }
 
 sbp_access sbp_command_access(const sbp_command *command, const sbp_rowkernel *kernel, int32_t operand) {
-    if (command->kind == SBP_CMD_ROW)
+    if (sbp_command_attributes(command) == SBP_ATTRIBUTES_ROW)
         return kernel_access(kernel, operand);
     return commands[command->kind].rules.access(command, operand,
                                                 commands[command->kind].operands[operand].access);

@@ -1,6 +1,8 @@
 // attn_dkv.comp: attention backward, dk and dv. A workgroup per (tile of keys, kv head), over the heads of
 // its group and their tiles of query rows, always in the same order. Tiles of scores lie with keys as rows
 // here: dv += p do, dk += ds q.
+#include "attention.glsl"
+#include "attention_bwd.glsl"
 
 void main() {
     Operand q = args.operands[q_OPERAND], k = args.operands[k_OPERAND], v = args.operands[v_OPERAND];

@@ -1,5 +1,7 @@
 // attn_dq.comp: attention backward, dq. A workgroup per (tile of query rows, head), keys in tiles, as
 // forward. p = exp(s - lse), ds = p (do.v - delta) slope scale, dq = sum of ds k.
+#include "attention.glsl"
+#include "attention_bwd.glsl"
 
 void main() {
     Operand q = args.operands[q_OPERAND], k = args.operands[k_OPERAND], v = args.operands[v_OPERAND];

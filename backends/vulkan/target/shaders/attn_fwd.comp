@@ -1,5 +1,6 @@
 // attn_fwd.comp: attention forward. A workgroup per (tile of query rows, head): keys in tiles,
 // softmax on the way.
+#include "attention.glsl"
 
 shared REAL row_largest[TILE], row_sum[TILE], row_factor[TILE], row_parts[128];
 

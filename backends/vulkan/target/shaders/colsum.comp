@@ -1,5 +1,6 @@
 // colsum.comp: dst[0, :] = beta dst[0, :] + sum over rows of src. A workgroup sums COLUMNS columns in LOCAL /
 // COLUMNS chains of rows, added up in order.
+#include "sums.glsl"
 
 shared REAL chains[LOCAL];
 

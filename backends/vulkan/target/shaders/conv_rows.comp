@@ -1,5 +1,6 @@
 // conv_rows.comp: y[j] = bias + sum of w x[j-s] over taps s that see their row; next = the last rows of state
 // and x. What is read of the state is read by the invocation that writes next in its place.
+#include "conv.glsl"
 
 void main() {
     Operand x = args.operands[x_OPERAND];

@@ -1,5 +1,6 @@
 // conv_rows_bwd.comp: dx, dw (a row per BLOCK rows) and dstate of conv_rows. dstate is read and written by
 // the invocation of the channel's first rows alone, which does the last rows of dx, too: they read it.
+#include "conv.glsl"
 
 // What rows from t on give row t; of the state where t is negative.
 REAL gathered(int t, int rows, int column) {

@@ -1,6 +1,8 @@
 // delta_rule.comp: o and next, row by row. An invocation owns a column of a head's state, which stands
 // in next, or, where that is absent, in work: columns do not know of each other. So next may be the
 // memory of state.
+#include "states.glsl"
+#include "delta.glsl"
 
 void main() {
     uint own, at;

@@ -8,6 +8,9 @@
 //
 // A row of work has what belongs to BLOCK rows: S and dS of the block that begins in them; of each row v -
 // S^T k, dR, its part of B and of C, c, and what it says of dc. The last row has the columns of step 0.
+#include "group.glsl"
+#include "states.glsl"
+#include "delta.glsl"
 
 const int OF_ERRORS = 2 * STATE, OF_DR = OF_ERRORS + BLOCK * D_V, OF_B = OF_DR + BLOCK * D_V, OF_C = OF_B + BLOCK * BLOCK;
 const int OF_DECAYS = OF_C + BLOCK * BLOCK, OF_DC = OF_DECAYS + BLOCK, OF_BEHIND = OF_DC + BLOCK;

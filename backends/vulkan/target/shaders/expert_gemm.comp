@@ -1,5 +1,6 @@
 // expert_gemm.comp: d = a op(b[e]) + bias[e] in the slots of expert e. Rows of a patch are pairs. TB: op
 // transposes. Attributes: ints 0: a has a row for every slot.
+#include "experts.glsl"
 
 void main() {
     Operand a = args.operands[a_OPERAND], d = args.operands[d_OPERAND];

@@ -1,5 +1,6 @@
 // expert_gemm_dw.comp: d[e] = d[e] + a^T b over the slots of expert e, in their order. Attributes: ints 0, 1:
 // a, b has a row for every slot; 2: adds to what is there.
+#include "experts.glsl"
 
 void main() {
     Operand a = args.operands[a_OPERAND], b = args.operands[b_OPERAND];

@@ -1,5 +1,6 @@
 // expert_ranges.comp: step 0 of the products of experts: which pairs an expert has. A workgroup per expert.
 // One whose bounds or pairs are not in range has none.
+#include "experts.glsl"
 
 shared int bad_of[LOCAL];
 

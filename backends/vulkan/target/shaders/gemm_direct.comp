@@ -1,5 +1,6 @@
 // gemm_direct.comp: one invocation computes TILE x TILE (8 x 8) elements of d in registers, straight from
 // memory: what is fast on lavapipe, where shared memory is memory like any other.
+#include "gemm.glsl"
 
 shared REAL finished[LOCAL][64];
 

@@ -5,6 +5,7 @@
 //
 // float16_t stands for bf16 where a and b are bf16 (spirv_matrix.c): nothing here may convert it
 // or count with it.
+#include "gemm.glsl"
 
 layout(constant_id = 1) const uint M = 16u;
 layout(constant_id = 2) const uint N = 16u;

@@ -1,6 +1,7 @@
 // gemm_tiled.comp: a workgroup of 256 computes TILE x TILE (64 x 64) elements of d, DEPTH at a time of a
 // and b staged in shared memory as REAL; each invocation 4 x 4, at distances of 16, so that stores of a
 // row run together.
+#include "gemm.glsl"
 
 const int DEPTH = 16;
 shared REAL left[DEPTH][TILE + 1], right[DEPTH][TILE + 1];

@@ -1,6 +1,7 @@
 // gemm_wide.comp: a workgroup of 256 computes TILE x TILE (128 x 128) elements of d, each invocation four
 // blocks of 4 x 4, 64 apart. DEPTH of a and b stand in shared memory as fp32, twice: while one is multiplied
 // the next is brought.
+#include "gemm.glsl"
 
 const int DEPTH = 8, STRIDE = TILE + 4;
 shared float left[2][DEPTH * STRIDE], right[2][DEPTH * STRIDE];

@@ -1,5 +1,6 @@
 // reduce.comp: the first step of reduce: each workgroup leaves the sum, maximum or sum of squares (OP 0, 1,
 // 2) of its share of the elements in scratch memory. All in fp64.
+#include "group.glsl"
 
 void main() {
     Operand src = args.operands[src_OPERAND];

@@ -1,4 +1,5 @@
 // reduce_end.comp: the second step of reduce: one workgroup, over what the first has left.
+#include "group.glsl"
 
 void main() {
 #if OP == 1

@@ -1,5 +1,6 @@
 // reduce_pairs.comp: both steps of reduce (END: the second) for devices without double, as reduce.comp and
 // reduce_end.comp; in the scratch memory pairs take the place of doubles.
+#include "pairs.glsl"
 
 shared vec2 group_pairs[LOCAL];
 

@@ -1,5 +1,6 @@
 // scatter_add.comp: dst[index[r], :] += src[r, :]. The first position of each segment of the sorted order
 // sums its rows, in that order. One invocation per sorted position and column.
+#include "sums.glsl"
 
 void main() {
     Operand dst = args.operands[dst_OPERAND], src = args.operands[src_OPERAND];

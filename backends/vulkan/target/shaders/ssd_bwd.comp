@@ -9,6 +9,9 @@
 //
 // A row of work has what belongs to BLOCK rows: S and dS of the block that begins in them; of each row dD,
 // its part of E, the sum of decay, and what it says of that. The last row has the columns of step 0.
+#include "group.glsl"
+#include "states.glsl"
+#include "ssd.glsl"
 
 const int OF_DD = 2 * STATE, OF_E = OF_DD + BLOCK * D_V, OF_DECAYS = OF_E + BLOCK * BLOCK, OF_SUMS = OF_DECAYS + BLOCK;
 const int OF_BEHIND = OF_SUMS + BLOCK;

@@ -1,4 +1,4 @@
-// sum_ranks.cu: a slice of a rank's share becomes the sum of that slice over all ranks, or has it added
+// collective.cu: a slice of a rank's share becomes the sum of that slice over all ranks, or has it added
 // (ADDS): what this rank has, and what arrived of the others, theirs in the order of their numbers, one slice
 // behind the other (scratch). Added along a tree over rank numbers that is always the same
 // (backends/ranks/ranks.h): eight at a time, which are loaded at once, then these sums as a binary counter
