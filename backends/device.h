@@ -12,9 +12,9 @@
  *
  * Threads: a device is used by one thread at a time. Errors: SBP_MACHINE when the machine lacks memory,
  * driver, feature or room for the file of the disk; SBP_IO when that file cannot be read or written;
- * SBP_INTERNAL when a command breaks the contract of ir/program/program.h; SBP_USAGE when the backend has no
- * kernel for a command (backends/null). A command may fail later than its submit: then what is called next
- * says so, and commands behind it do not run.
+ * SBP_INTERNAL when an operand is not inside its arena (that it fits the command, the verifier and the
+ * executor have seen); SBP_USAGE when the backend has no kernel for a command (backends/null). A command may
+ * fail later than its submit: then what is called next says so, and commands behind it do not run.
  */
 #ifndef SBP_BACKENDS_DEVICE_H
 #define SBP_BACKENDS_DEVICE_H

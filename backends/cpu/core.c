@@ -3,6 +3,7 @@
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/rows.h"
 #include "ir/base/machine.h"
+#include "ir/program/traits.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -198,25 +199,29 @@ static sbp_status resolve_span(const cpu_core *core, const sbp_span *span, cpu_v
 sbp_status cpu_core_resolve(const cpu_core *core, const sbp_dispatch *dispatch, cpu_command *out,
                             sbp_diag *diag) {
     const sbp_command *command = dispatch->command;
+    const sbp_command_traits *traits = sbp_command_traits_of(command->kind);
+    char text[SBP_CPU_LIMIT_TEXT];
     *out = (cpu_command){.command = command, .rows = dispatch->rows, .row0 = dispatch->row0};
     if (dispatch->span_count < 0 || dispatch->span_count > SBP_MAX_COMMAND_OPERANDS)
         return sbp_fail(diag, SBP_INTERNAL, "cpu: a command of %d operands", dispatch->span_count);
     out->view_count = dispatch->span_count;
     for (int32_t i = 0; i < dispatch->span_count; i++)
         SBP_TRY(resolve_span(core, &dispatch->spans[i], &out->views[i], diag));
-    if (command->kind == SBP_CMD_ROW) {
+    if (traits->keyed == SBP_KEYED_KERNEL) {
         if (command->kernel < 0 || command->kernel >= core->plan_count || dispatch->rows < 0 ||
+            !sbp_rowkernel_rows_fit(dispatch->row0, dispatch->rows) ||
             core->plans[command->kernel]->kernel->operand_count != dispatch->span_count)
-            return sbp_fail(diag, SBP_INTERNAL, "cpu: row: no kernel number %d", command->kernel);
+            return sbp_fail(diag, SBP_INTERNAL, "cpu: row: no kernel number %d, or rows beyond 2^32",
+                            command->kernel);
         out->plan = core->plans[command->kernel];
         for (int32_t i = 0; i < out->plan->kernel->scalar_count; i++)
             out->scalars[i] = dispatch->scalars[i];
     }
-    return cpu_command_check(out, out->plan ? out->plan->kernel : NULL, diag);
+    if (sbp_cpu_beyond_limits(command, out->views[traits->item_operand].cols, text))
+        return sbp_fail(diag, SBP_MACHINE, "cpu: %s", text);
+    return SBP_OK;
 }
 
 void cpu_core_run(const cpu_core *core, cpu_lane *lane, const cpu_command *command) {
-    cpu_runner run = core->kernels->run[command->command->kind];
-    if (run)
-        run(lane, command);
+    core->kernels->run[command->command->kind](lane, command);
 }

@@ -1,13 +1,15 @@
 /* cpu.h: what the files of the CPU device share.
  *
- * A command is checked (check.c), its operands become pointers (cpu_view), and the function of its kind in
- * the table of the machine's instruction set runs it (kernels/, compiled once per instruction set).
+ * Operands of a command become pointers (cpu_view), and the function of its kind in the table of the
+ * machine's instruction set runs it (kernels/, compiled once per instruction set). They fit the command:
+ * the verifier looked at their columns and types, the executor looks at their rows.
  *
  * Determinism. Every command is cut into items by its shapes alone, never by the number of threads; an item
  * computes the same bits whichever thread runs it and whenever. So a pool may hand out items as it likes. */
 #ifndef SBP_BACKENDS_CPU_H
 #define SBP_BACKENDS_CPU_H
 
+#include "backends/cpu/limits.h"
 #include "backends/device.h"
 
 /* ---- pool.c --------------------------------------------------------------------------------------- */
@@ -66,19 +68,14 @@ typedef struct cpu_lane {
 enum {
     CPU_HUGE_PAGE_BYTES = 2 << 20,
     CPU_SHARED_BYTES = 16 << 20, /* see kernels/gemm_body.h */
-    CPU_MOST_CHOSEN = 256,       /* columns that route chooses in a row */
     CPU_SCRATCH_BYTES = 4 << 20  /* per thread: attention tiles are the largest user */
 };
-
-/* SBP_INTERNAL when the operands are not what ir/program/program.h says. */
-sbp_status cpu_command_check(const cpu_command *command, const sbp_rowkernel *kernel,
-                             sbp_diag *diag) SBP_CHECKED;
 
 /* ---- kernels/ ------------------------------------------------------------------------------------- */
 
 typedef void (*cpu_runner)(cpu_lane *lane, const cpu_command *command);
 
-/* The commands in one instruction set, by kind; NULL for a fence. */
+/* The commands in one instruction set, by kind. */
 typedef struct cpu_kernels {
     const char *name;
     cpu_runner run[SBP_CMD_COUNT];

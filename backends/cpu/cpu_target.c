@@ -9,6 +9,8 @@
  * Chunks: products are at full rate from 512 rows on; more rows, up to 2,048, spare packing weights again and
  * are taken where they cost no memory. */
 #include "backends/cpu/cpu_target.h"
+#include "backends/cpu/limits.h"
+#include "ir/program/traits.h"
 
 static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *out) {
     if (arch)
@@ -43,52 +45,17 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
     return SBP_OK;
 }
 
-/* What no kernel here computes, whatever is in it (check.c refuses it where it runs, too). */
 static sbp_status check_command(const sbp_program *program, const sbp_command *c, sbp_diag *diag) {
-    const sbp_attention_attrs *a = &c->u.attention;
-    const sbp_delta_attrs *d = &c->u.delta;
-    const char *name = sbp_command_name(c->kind), *instead = "use another --backend, or a smaller model";
-    switch (c->kind) {
-    case SBP_CMD_ATTN_FWD:
-    case SBP_CMD_ATTN_BWD:
-        if (a->d_qk > SBP_CPU_MOST_HEAD || a->d_v > SBP_CPU_MOST_HEAD)
-            return sbp_fail(
-                diag, SBP_INPUT,
-                "--backend cpu: %s with heads of %lld and %lld columns (head_dim): at most %d are "
-                "computed there; %s",
-                name, (long long)a->d_qk, (long long)a->d_v, SBP_CPU_MOST_HEAD, instead);
-        if (a->heads / a->kv_heads > SBP_CPU_MOST_GROUP)
-            return sbp_fail(diag, SBP_INPUT,
-                            "--backend cpu: %s with %lld query heads for each head of keys and values "
-                            "(num_attention_heads, num_key_value_heads): at most %d are computed there; %s",
-                            name, (long long)(a->heads / a->kv_heads), SBP_CPU_MOST_GROUP, instead);
+    int32_t place = sbp_command_traits_of(c->kind)->item_operand;
+    char text[SBP_CPU_LIMIT_TEXT];
+    const sbp_view *view = place < c->view_count ? &c->views[place] : NULL;
+    int64_t cols = !view            ? 0
+                   : view->cols > 0 ? view->cols
+                   : view->ref >= 0 ? program->buffers[view->ref].cols
+                                    : 0;
+    if (!sbp_cpu_beyond_limits(c, cols, text))
         return SBP_OK;
-    case SBP_CMD_DELTA_RULE:
-    case SBP_CMD_DELTA_RULE_BWD:
-    case SBP_CMD_SSD:
-    case SBP_CMD_SSD_BWD:
-        if (d->d_k > SBP_CPU_MOST_STATE || d->d_v > SBP_CPU_MOST_STATE)
-            return sbp_fail(
-                diag, SBP_INPUT,
-                "--backend cpu: %s with states of %lld x %lld a head: at most %d x %d are computed "
-                "there; %s",
-                name, (long long)d->d_k, (long long)d->d_v, SBP_CPU_MOST_STATE, SBP_CPU_MOST_STATE, instead);
-        return SBP_OK;
-    case SBP_CMD_ROUTE: {
-        const sbp_view *index = &c->views[SBP_ROUTE_INDEX];
-        int64_t chosen = index->cols > 0   ? index->cols
-                         : index->ref >= 0 ? program->buffers[index->ref].cols
-                                           : 0;
-        if (chosen > SBP_CPU_MOST_CHOSEN)
-            return sbp_fail(diag, SBP_INPUT,
-                            "--backend cpu: %lld experts for each row (num_experts_per_tok): at most %d are "
-                            "chosen there; %s",
-                            (long long)chosen, SBP_CPU_MOST_CHOSEN, instead);
-        return SBP_OK;
-    }
-    default:
-        return SBP_OK;
-    }
+    return sbp_fail(diag, SBP_INPUT, "--backend cpu: %s; use another --backend, or a smaller model", text);
 }
 
 static sbp_status check_body(const sbp_program *program, const sbp_body *body, sbp_diag *diag) {

@@ -9,12 +9,6 @@
 enum {
     SBP_CPU_CHUNK_MOST = 2048, /* rows from which on products are no faster */
     SBP_CPU_DEPTH_MOST = 2048, /* of a product whose operands are packed at once: GEMM_MACRO */
-    /* What fits into a thread's scratch memory: columns of a head of attention, query heads for one of keys
-     * and values, rows and columns of a head's state; columns that route chooses in a row. */
-    SBP_CPU_MOST_HEAD = 512,
-    SBP_CPU_MOST_GROUP = 96,
-    SBP_CPU_MOST_STATE = 256,
-    SBP_CPU_MOST_CHOSEN = 256,
     SBP_CPU_RUNTIME_BYTES =
         9600 << 10 /* of a process that writes what it trains, without a model; measured */
 };

@@ -23,7 +23,7 @@ static bool is_nan(double x) {
 /* The best first, of equal ones the lowest: a score joins behind those that are not below it. */
 static void choose(const cpu_view *scores, int64_t row, int32_t *chosen, int64_t k) {
     int64_t bytes = sbp_dtype_bytes(scores->dtype), count = 0;
-    double best[CPU_MOST_CHOSEN], line[ROUTE_LINE];
+    double best[SBP_CPU_MOST_CHOSEN], line[ROUTE_LINE];
     for (int64_t e = 0; e < scores->cols; e++) {
         if (e % SBP_COUNT(line) == 0) {
             int64_t left = scores->cols - e;
