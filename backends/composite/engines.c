@@ -2,6 +2,7 @@
 #include "backends/composite/engines.h"
 #include "ir/base/machine.h"
 #include "ir/program/collective_steps.h"
+#include "ir/program/traits.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -90,9 +91,10 @@ static double sent_bytes(const sbp_dispatch *dispatch, const sbp_program *progra
 
 double composite_moved_bytes(const sbp_dispatch *dispatch, const sbp_program *program, int64_t node) {
     double bytes = 0;
-    if (dispatch->command->kind == SBP_CMD_COLLECTIVE)
+    const sbp_command_traits *traits = sbp_command_traits_of(dispatch->command->kind);
+    if (traits->attributes == SBP_ATTRIBUTES_COLLECTIVE)
         return sent_bytes(dispatch, program, node);
-    int32_t count = dispatch->command->kind == SBP_CMD_COPY ? 1 : dispatch->span_count;
+    int32_t count = traits->moves ? 1 : dispatch->span_count;
     for (int32_t k = 0; k < count; k++)
         if (dispatch->spans[k].space != SBP_SPACE_COUNT)
             bytes += span_bytes(&dispatch->spans[k]);

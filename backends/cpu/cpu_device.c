@@ -5,6 +5,7 @@
 #include "backends/cpu/cpu_device.h"
 #include "backends/composite/composite.h"
 #include "backends/cpu/cpu.h"
+#include "ir/program/traits.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -91,7 +92,7 @@ static sbp_status cpu_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp
     SBP_TRY(cpu_core_resolve(&device->core, dispatch, &command, diag));
     if (queue == SBP_QUEUE_IN || queue == SBP_QUEUE_OUT) {
         cpu_lane copies = {.pool = device->copier};
-        if (dispatch->command->kind != SBP_CMD_COPY)
+        if (!sbp_command_traits_of(dispatch->command->kind)->moves)
             return sbp_fail(diag, SBP_INTERNAL, "cpu: queue %s only copies", sbp_queue_names[queue]);
         cpu_core_run(&device->core, &copies, &command);
         return SBP_OK;

@@ -1,5 +1,6 @@
 /* program.c: building blocks of the program IR: names, lookup, views, kernels without duplicates. */
 #include "ir/program/program.h"
+#include "ir/program/traits.h"
 
 #include <string.h>
 
@@ -152,7 +153,8 @@ static bool has_expert_pieces(const sbp_body *body) {
         const sbp_node *node = &body->nodes[n];
         if (node->kind == SBP_NODE_LOOP
                 ? has_expert_pieces(&node->u.loop->body)
-                : node->kind == SBP_NODE_COMMAND && node->u.command->kind == SBP_CMD_EXPERT_GEMM &&
+                : node->kind == SBP_NODE_COMMAND &&
+                      sbp_command_attributes(node->u.command) == SBP_ATTRIBUTES_EXPERTS &&
                       node->u.command->u.experts.of > 0)
             return true;
     }

@@ -3,6 +3,7 @@
  * of.
  */
 #include "ir/program/command.h"
+#include "ir/program/traits.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -91,7 +92,7 @@ static sbp_status check_structure(sbp_subject *s) {
     }
     s->what = sbp_command_name(command->kind);
     int32_t scalars = 0;
-    if (command->kind == SBP_CMD_ROW) {
+    if (sbp_command_attributes(command) == SBP_ATTRIBUTES_ROW) {
         if (command->kernel < 0 || command->kernel >= p->kernel_count)
             return SBP_SUBJECT_FAIL(s, "c15", "no kernel %d", command->kernel);
         s->what = p->kernels[command->kernel]->name;
@@ -360,8 +361,9 @@ static bool kernel_may_alias(sbp_checker *c, int32_t kernel, int32_t out, int32_
 
 /* Whether the command lets written operand a and operand b be the same rows and columns. */
 static bool may_be_same(sbp_subject *s, int32_t a, int32_t b) {
-    return s->command->kind == SBP_CMD_ROW ? kernel_may_alias(s->c, s->command->kernel, a, b)
-                                           : sbp_command_may_alias(s->command->kind, NULL, a, b);
+    return sbp_command_attributes(s->command) == SBP_ATTRIBUTES_ROW
+               ? kernel_may_alias(s->c, s->command->kernel, a, b)
+               : sbp_command_may_alias(s->command->kind, NULL, a, b);
 }
 
 static bool cols_overlap(const sbp_view *a, const sbp_view *b) {

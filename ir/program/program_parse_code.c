@@ -1,6 +1,7 @@
 /* program_parse_code.c: the parser's half for views, commands, loops and calls. */
 #include "ir/program/command.h"
 #include "ir/program/program_parse.h"
+#include "ir/program/traits.h"
 
 #include <string.h>
 
@@ -303,7 +304,8 @@ static sbp_status read_attrs(sbp_program_parser *p, sbp_command *c, const sbp_co
 
 static sbp_status read_command(sbp_program_parser *p, sbp_command_kind kind, sbp_command **out) {
     int32_t kernel = -1;
-    if (kind == SBP_CMD_ROW) {
+    bool of_kernel = sbp_command_traits_of(kind)->attributes == SBP_ATTRIBUTES_ROW;
+    if (of_kernel) {
         SBP_TRY(sbp_lexer_expect(&p->lexer, "@"));
         SBP_TRY(sbp_parser_known_name(p, &p->kernels, "kernel", &kernel));
     }
@@ -314,7 +316,7 @@ static sbp_status read_command(sbp_program_parser *p, sbp_command_kind kind, sbp
     c->kernel = kernel;
     c->view_count = count;
     SBP_TRY(read_operands(p, operands, c->view_count, c->views));
-    if (kind == SBP_CMD_ROW)
+    if (of_kernel)
         SBP_TRY(read_scalars(p, c, p->program->kernels[c->kernel]));
     SBP_TRY(read_attrs(p, c, operands, c->view_count));
     *out = c;
@@ -376,11 +378,11 @@ static sbp_status read_node(sbp_program_parser *p, sbp_node *out, int depth) {
         out->kind = SBP_NODE_CALL;
         return read_call(p, &out->u.call);
     }
-    for (int kind = 0; kind < SBP_CMD_COUNT; kind++)
-        if (strcmp(word, sbp_command_name((sbp_command_kind)kind)) == 0) {
-            out->kind = SBP_NODE_COMMAND;
-            return read_command(p, (sbp_command_kind)kind, &out->u.command);
-        }
+    sbp_command_kind kind;
+    if (sbp_command_find(word, &kind)) {
+        out->kind = SBP_NODE_COMMAND;
+        return read_command(p, kind, &out->u.command);
+    }
     return sbp_parser_fail_name(p, "unknown command", word);
 }
 

@@ -6,6 +6,7 @@
  *   d := ...   a = ...   dk += ...    written, read, updated
  */
 #include "ir/program/command.h"
+#include "ir/program/traits.h"
 
 #include <math.h>
 #include <string.h>
@@ -229,7 +230,8 @@ static void print_command(printer *p, const sbp_command *c) {
     sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS];
     int32_t count = sbp_command_signature(p->program, c, operands);
     sbp_text_add(out, "%s", sbp_command_name(c->kind));
-    if (c->kind == SBP_CMD_ROW) {
+    bool of_kernel = sbp_command_attributes(c) == SBP_ATTRIBUTES_ROW;
+    if (of_kernel) {
         sbp_text_add(out, " @");
         print_ref(out, kernel_name(p->program, c->kernel), c->kernel);
     }
@@ -246,9 +248,8 @@ static void print_command(printer *p, const sbp_command *c) {
     sbp_text_add(out, any ? ")" : "");
     for (int32_t s = 0; s < c->scalar_count; s++) {
         sbp_text_add(out, s == 0 ? " with " : ", ");
-        const sbp_rowkernel *kernel = c->kind == SBP_CMD_ROW && kernel_name(p->program, c->kernel)
-                                          ? p->program->kernels[c->kernel]
-                                          : NULL;
+        const sbp_rowkernel *kernel =
+            of_kernel && kernel_name(p->program, c->kernel) ? p->program->kernels[c->kernel] : NULL;
         print_ref(out, kernel && s < kernel->scalar_count ? kernel->scalars[s] : NULL, s);
         sbp_text_add(out, " = ");
         if (c->scalars[s] == SBP_LITERAL && c->literals)

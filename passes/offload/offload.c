@@ -13,6 +13,7 @@
  */
 #include <stdlib.h>
 
+#include "ir/program/traits.h"
 #include "passes/offload/staging.h"
 #include "passes/optimizers/update.h"
 
@@ -64,7 +65,7 @@ static void emit_update(sbp_program_builder *p, const sbp_lasting *lasting, sbp_
                      sbp_update_stream(p, task->param));
     bool share = task->rule && sbp_update_is_random(p, task->param);
     for (int32_t n = first; n < body->count; n++)
-        if (body->nodes[n].u.command->kind == SBP_CMD_ROW)
+        if (sbp_command_attributes(body->nodes[n].u.command) == SBP_ATTRIBUTES_ROW)
             body->nodes[n].u.command->u.share = share;
 }
 

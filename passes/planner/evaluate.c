@@ -1,5 +1,6 @@
 /* evaluate.c: skeletons, structures, and their bytes and seconds at given sizes. */
 #include "passes/planner/evaluate.h"
+#include "ir/program/traits.h"
 
 #include <string.h>
 
@@ -221,8 +222,9 @@ static double update_ops(const evaluation *e, const sbp_update *update) {
     for (int32_t i = 0; i < update->body.count; i++) {
         const sbp_command *c =
             update->body.nodes[i].kind == SBP_NODE_COMMAND ? update->body.nodes[i].u.command : NULL;
-        if (c && c->kind == SBP_CMD_ROW && c->views[0].ref < 0)
-            ops += sbp_rowkernel_ops(e->s->builder.program->kernels[c->kernel]) *
+        const sbp_rowkernel *kernel = c ? sbp_command_kernel(e->s->builder.program, c) : NULL;
+        if (kernel && c->views[0].ref < 0)
+            ops += sbp_rowkernel_ops(kernel) *
                    (double)sbp_extent_as_const(c->views[0].length.base); /* of blocks, where it sees these */
     }
     return ops;

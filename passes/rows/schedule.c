@@ -350,7 +350,7 @@ static void emit_command(sbp_scheduler *s, sbp_body *body, const sbp_instr *inst
                                     : scratch_view(s, s->location_of[term->value]);
         command->views[t] = narrowed(s, command->views[t], &term->range);
     }
-    if (instr->kind != SBP_CMD_ROW)
+    if (!instr->kernel)
         return;
     command->scalar_count = instr->kernel->scalar_count;
     command->scalars = SBP_NEW_ARRAY(s->p->arena, int32_t, command->scalar_count);

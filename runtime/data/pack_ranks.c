@@ -6,6 +6,7 @@
  * that has the least: no rank has more than 4/3 of the least that is possible (Graham 1969). */
 #include <stdlib.h>
 
+#include "ir/program/traits.h"
 #include "runtime/data/pack.h"
 
 /* ---- work of a document ----------------------------------------------------------------------------- */
@@ -35,7 +36,8 @@ static void add_command(sbp_pack_work *w, const sbp_program *program, const sbp_
     const sbp_attention_operands *attention = sbp_command_attention(c->kind);
     if (attention)
         add_attention(w, &c->u.attention, attention->backward, program->context);
-    else if (c->kind == SBP_CMD_GEMM && goes_with_rows(&c->views[SBP_GEMM_A])) /* of either's columns */
+    else if (sbp_command_attributes(c) == SBP_ATTRIBUTES_GEMM &&
+             goes_with_rows(&c->views[SBP_GEMM_A])) /* of either's columns */
         w->per_row += 2.0 * (double)c->views[SBP_GEMM_D].cols * (double)c->views[SBP_GEMM_A].cols;
 }
 

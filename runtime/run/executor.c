@@ -1,4 +1,5 @@
 /* executor.c: prepares a program once and runs its entries. */
+#include "ir/program/traits.h"
 #include "runtime/run/executor_internal.h"
 
 #include <math.h>
@@ -66,7 +67,8 @@ static sbp_prepared_command *prepare_command(builder *b, const sbp_command *comm
     out->rule_count = sbp_command_row_rules(b->x->program, command, rules);
     out->rules = SBP_NEW_ARRAY(arena, sbp_row_rule, out->rule_count);
     memcpy(out->rules, rules, (size_t)out->rule_count * sizeof *rules);
-    out->rows_operand = command->kind == SBP_CMD_ROW ? sbp_command_rows_operand(b->x->program, command) : -1;
+    out->rows_operand =
+        sbp_command_kernel(b->x->program, command) ? sbp_command_rows_operand(b->x->program, command) : -1;
     prepare_index(b, out);
     return out;
 }
@@ -328,8 +330,7 @@ static sbp_status fail_command(const sbp_executor *x, const sbp_command *command
                                const char *what) {
     sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS];
     int32_t count = sbp_command_operands(x->program, command, operands);
-    const char *name = command->kind == SBP_CMD_ROW ? x->program->kernels[command->kernel]->name
-                                                    : sbp_command_name(command->kind);
+    const char *name = sbp_command_title(x->program, command);
     return sbp_fail(
         x->diag, SBP_INPUT,
         "the plan is damaged or of another version, compile it again: command %.80s, operand %.60s "
@@ -367,9 +368,9 @@ static sbp_status call_hook(sbp_executor *x, const sbp_command *command, const s
 /* Runs a command of a micro-batch without groups: nothing is added to groups, and what rows read
  * of them is 0. */
 static sbp_status run_without_groups(sbp_executor *x, const sbp_command *command, const sbp_span *spans) {
-    if (command->kind != SBP_CMD_GATHER || command->view_count <= SBP_GATHER_DST)
+    if (command->view_count < 1 || sbp_command_access(command, NULL, 0) != SBP_WRITE)
         return SBP_OK;
-    const sbp_span *to = &spans[SBP_GATHER_DST];
+    const sbp_span *to = &spans[0];
     int64_t bytes = sbp_dtype_bytes(to->dtype);
     memset(x->staging, 0, SBP_STAGING_BYTES);
     for (int64_t r = 0; r < to->rows; r++)
@@ -408,25 +409,28 @@ static sbp_status run_command(sbp_executor *x, const sbp_prepared_command *c) {
         spans[attention->q].first_row =
             columns[SBP_COLUMN_ROW0] * x->program->context + x->rank * columns[SBP_COLUMN_ROWS];
     }
-    sbp_dispatch dispatch = {.command = command, .spans = spans, .span_count = command->view_count};
+    sbp_dispatch dispatch = {.command = command,
+                             .spans = spans,
+                             .span_count = command->view_count,
+                             .kernel = sbp_command_kernel(x->program, command)};
+    bool orders = sbp_command_attributes(command) == SBP_ATTRIBUTES_FENCE;
     if (x->tuning)
         return sbp_executor_tune_command(x, &dispatch);
-    if (command->kind == SBP_CMD_ROW) {
+    if (dispatch.kernel) {
         for (int32_t k = 0; k < command->scalar_count; k++)
             if (command->scalars[k] == SBP_LITERAL)
                 scalars[k] = command->literals[k];
             else
                 SBP_TRY(read_scalar(x, command->scalars[k], &scalars[k]));
-        dispatch.kernel = x->program->kernels[command->kernel];
         dispatch.scalars = scalars;
         dispatch.rows = c->rows_operand >= 0 ? ranges[c->rows_operand].rows : 1;
         dispatch.row0 = c->rows_operand >= 0 ? ranges[c->rows_operand].first_row : 0;
         if (command->u.share)
             dispatch.row0 += sbp_executor_rank(x) % x->program->group * dispatch.rows;
     }
-    if (x->oracle && command->kind != SBP_CMD_FENCE)
+    if (x->oracle && !orders)
         return sbp_oracle_run(x->oracle, x->class, x->device, &dispatch, x->diag);
-    if (x->profile && command->kind != SBP_CMD_FENCE)
+    if (x->profile && !orders)
         return sbp_profile_run(x->profile, x->class, x->device, x->program, &dispatch, x->diag);
     return x->class->submit(x->device, &dispatch, x->diag);
 }

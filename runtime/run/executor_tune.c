@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/program/traits.h"
 #include "runtime/run/executor_internal.h"
 
 /* Zeros for every row input: documents of which nobody sees more than row 0, tokens and labels that exist. */
@@ -41,7 +42,7 @@ static bool is_tail(const sbp_executor *x) {
 }
 
 sbp_status sbp_executor_tune_command(sbp_executor *x, const sbp_dispatch *dispatch) {
-    if (dispatch->command->kind != SBP_CMD_GEMM || is_tail(x))
+    if (sbp_command_attributes(dispatch->command) != SBP_ATTRIBUTES_GEMM || is_tail(x))
         return SBP_OK;
     return x->class->tune(x->device, dispatch, x->diag);
 }

@@ -1,4 +1,5 @@
 /* oracle.c: which commands are compared, and by which loops. */
+#include "ir/program/traits.h"
 #include "runtime/run/oracle_internal.h"
 
 #include <stdlib.h>
@@ -96,38 +97,31 @@ const sbp_oracle_group *sbp_oracle_group_at(const sbp_oracle *o, int32_t index) 
 typedef sbp_status (*loops)(oracle_job *job);
 
 static loops loops_of(sbp_command_kind kind) {
-    switch (kind) {
-    case SBP_CMD_GEMM:
+    const sbp_command_traits *traits = sbp_command_traits_of(kind);
+    if (traits->attributes == SBP_ATTRIBUTES_COLLECTIVE) /* of several ranks, which are not compared */
+        return NULL;
+    switch (traits->items) {
+    case SBP_ITEMS_TILES:
         return sbp_oracle_gemm;
-    case SBP_CMD_ROW:
+    case SBP_ITEMS_KERNEL_ROWS:
         return sbp_oracle_row;
-    case SBP_CMD_ATTN_FWD:
-    case SBP_CMD_ATTN_BWD:
+    case SBP_ITEMS_QUERIES:
         return sbp_oracle_attention;
-    case SBP_CMD_EXPERT_GEMM:
-    case SBP_CMD_EXPERT_GEMM_DW:
+    case SBP_ITEMS_SLOTS:
         return sbp_oracle_experts;
-    case SBP_CMD_DELTA_RULE:
-    case SBP_CMD_DELTA_RULE_BWD:
-    case SBP_CMD_SSD:
-    case SBP_CMD_SSD_BWD:
+    case SBP_ITEMS_STATES:
         return sbp_oracle_rule;
-    case SBP_CMD_CONV_ROWS:
-    case SBP_CMD_CONV_ROWS_BWD:
+    case SBP_ITEMS_BLOCKS:
         return sbp_oracle_convolution;
-    case SBP_CMD_ROUTE:
-    case SBP_CMD_EXPERT_ORDER:
+    case SBP_ITEMS_CHOICES:
+    case SBP_ITEMS_EXPERTS:
         return sbp_oracle_choices;
-    case SBP_CMD_FILL:
-    case SBP_CMD_COPY:
-    case SBP_CMD_GATHER:
-    case SBP_CMD_SCATTER_ADD:
-    case SBP_CMD_COLSUM:
-    case SBP_CMD_REDUCE:
+    case SBP_ITEMS_ELEMENTS:
+    case SBP_ITEMS_RUNS:
+    case SBP_ITEMS_COLUMNS:
+    case SBP_ITEMS_PARTS:
         return sbp_oracle_simple;
-    case SBP_CMD_COLLECTIVE: /* of several ranks, which are not compared */
-    case SBP_CMD_FENCE:
-    case SBP_CMD_COUNT:
+    case SBP_ITEMS_NONE:
         break;
     }
     return NULL;
@@ -156,7 +150,7 @@ sbp_status sbp_oracle_run(sbp_oracle *o, const sbp_device_class *class, sbp_devi
     sbp_oracle_group *g = &o->groups[k->group];
     bool known_kind = loops_of(dispatch->command->kind) != NULL,
          turn = k->runs++ < RUNS && k->work < MOST_WORK;
-    if (turn && k->alone && dispatch->command->kind == SBP_CMD_ROW)
+    if (turn && k->alone && sbp_command_attributes(dispatch->command) == SBP_ATTRIBUTES_ROW)
         turn = o->kernel_runs[dispatch->command->kernel]++ < RUNS_OF_KERNEL;
     g->commands += k->runs == 1;
     if (k->runs == 1 && !known_kind && g->unknown++ == 0)

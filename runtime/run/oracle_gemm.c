@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ir/program/traits.h"
 #include "runtime/run/oracle_internal.h"
 
 enum { ROWS = 3, COLUMNS = 24, BLOCK = 1 << 20, SLOTS = 4 };
@@ -241,5 +242,6 @@ static sbp_status expert_gemm_dw(oracle_job *job) {
 }
 
 sbp_status sbp_oracle_experts(oracle_job *job) {
-    return job->dispatch->command->kind == SBP_CMD_EXPERT_GEMM ? expert_gemm(job) : expert_gemm_dw(job);
+    bool of_weights = sbp_command_traits_of(job->dispatch->command->kind)->backward;
+    return of_weights ? expert_gemm_dw(job) : expert_gemm(job);
 }

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ir/program/traits.h"
 #include "runtime/run/oracle_internal.h"
 
 enum { COLUMNS = 24, WORK = 1 << 20, WIDEST = 4096, MANY = 1 << 24 };
@@ -209,7 +210,7 @@ static void note_same(oracle_sum *sum, const double *truth, const double *got, i
 /* fill and copy: rows of dst; of src before. */
 static sbp_status check_copy(oracle_job *job) {
     const sbp_command *c = job->dispatch->command;
-    bool fill = c->kind == SBP_CMD_FILL;
+    bool fill = sbp_command_attributes(c) == SBP_ATTRIBUTES_FILL;
     int32_t dst = fill ? SBP_FILL_DST : SBP_COPY_DST;
     const sbp_span *d = &job->dispatch->spans[dst];
     oracle_runs rows = sbp_oracle_choose(d->rows, 1, 1), cols = sbp_oracle_choose(d->cols, WIDEST, 1);

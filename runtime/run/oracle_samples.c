@@ -1,6 +1,7 @@
 /* oracle_samples.c: what the loops of all commands share: reading operands, which elements are compared, and
  * what is kept of it. */
 #include "ir/base/census.h"
+#include "ir/program/traits.h"
 #include "runtime/run/oracle_internal.h"
 
 #include <math.h>
@@ -117,9 +118,9 @@ void sbp_oracle_judge(const oracle_job *job, const oracle_sum *sum, const char *
     g->over = over;
     g->found = size > 0 ? found / size : found;
     g->rounding = size > 0 ? rounding / size : rounding;
+    const sbp_rowkernel *kernel = sbp_command_kernel(job->program, c);
     g->what = sbp_arena_printf(job->names, "%s of %s%s%s", operand, sbp_command_name(c->kind),
-                               c->kind == SBP_CMD_ROW ? " " : "",
-                               c->kind == SBP_CMD_ROW ? job->dispatch->kernel->name : "");
+                               kernel ? " " : "", kernel ? kernel->name : "");
 }
 
 oracle_expected *sbp_oracle_expect(oracle_job *job, int32_t operand, int64_t row, int64_t rows, int64_t col,

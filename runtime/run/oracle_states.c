@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ir/program/traits.h"
 #include "runtime/run/oracle_internal.h"
 
 enum { ROWS = 4, CHANNELS = 8 };
@@ -324,7 +325,7 @@ static oracle_runs choose_heads(const rule *r, int64_t count) {
 sbp_status sbp_oracle_rule(oracle_job *job) {
     const sbp_command *c = job->dispatch->command;
     const sbp_delta_attrs *a = &c->u.delta;
-    bool back = c->kind == SBP_CMD_DELTA_RULE_BWD || c->kind == SBP_CMD_SSD_BWD;
+    bool back = sbp_command_traits_of(c->kind)->backward;
     rule r = {.job = job,
               .corrects = c->kind == SBP_CMD_DELTA_RULE || c->kind == SBP_CMD_DELTA_RULE_BWD,
               .backward = back,
@@ -481,7 +482,7 @@ static sbp_status expect_convolved(const convolution *v, bool back) {
 }
 
 sbp_status sbp_oracle_convolution(oracle_job *job) {
-    bool back = job->dispatch->command->kind == SBP_CMD_CONV_ROWS_BWD;
+    bool back = sbp_command_traits_of(job->dispatch->command->kind)->backward;
     const sbp_span *s = job->dispatch->spans;
     convolution v = {.job = job,
                      .x = back ? SBP_CONV_ROWS_BWD_X : SBP_CONV_ROWS_X,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ir/base/machine.h"
+#include "ir/program/traits.h"
 
 enum { NAME_BYTES = 96 };
 
@@ -64,9 +65,9 @@ static void name_of(const sbp_dispatch *d, char name[NAME_BYTES]) {
     const char *kind = sbp_command_name(c->kind);
     const sbp_span *s = d->spans;
     const sbp_attention_operands *attention = sbp_command_attention(c->kind);
-    if (c->kind == SBP_CMD_ROW) {
+    if (sbp_command_attributes(c) == SBP_ATTRIBUTES_ROW) {
         snprintf(name, NAME_BYTES, "row %s", d->kernel->name);
-    } else if (c->kind == SBP_CMD_GEMM) {
+    } else if (sbp_command_attributes(c) == SBP_ATTRIBUTES_GEMM) {
         int64_t k = c->u.gemm.ta ? s[SBP_GEMM_A].rows : s[SBP_GEMM_A].cols;
         snprintf(name, NAME_BYTES, "%s %lldx%lldx%lld%s%s%s", kind, (long long)s[SBP_GEMM_D].rows,
                  (long long)s[SBP_GEMM_D].cols, (long long)k, c->u.gemm.ta ? " a^T" : "",

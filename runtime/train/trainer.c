@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backends/ranks/ranks.h"
+#include "ir/program/traits.h"
 #include "runtime/data/groups.h"
 #include "runtime/data/mismatched.h"
 #include "runtime/run/weights.h"
@@ -403,7 +404,8 @@ static sbp_status check_dump(const sbp_trainer *t, sbp_diag *diag) {
     const sbp_entry *step = sbp_program_entry(t->program, SBP_ENTRY_STEP);
     for (int32_t n = 0; step && n < step->body.count; n++) {
         const sbp_node *node = &step->body.nodes[n];
-        if (node->kind == SBP_NODE_COMMAND && node->u.command->kind == SBP_CMD_COLLECTIVE &&
+        if (node->kind == SBP_NODE_COMMAND &&
+            sbp_command_attributes(node->u.command) == SBP_ATTRIBUTES_COLLECTIVE &&
             node->u.command->u.collective.op == SBP_REDUCE_OWN)
             return sbp_fail(
                 diag, SBP_USAGE,

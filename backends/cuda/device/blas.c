@@ -51,7 +51,7 @@ sbp_status cuda_blas_fail(cuda_device *d, cublas_status status, const char *what
 
 static sbp_status find_matmul(void *user, const sbp_command *command, const sbp_dtype *dtypes) {
     bool *found = user;
-    *found |= command->kind == SBP_CMD_GEMM && sbp_cuda_blas_has(dtypes);
+    *found |= sbp_command_attributes(command) == SBP_ATTRIBUTES_GEMM && sbp_cuda_blas_has(dtypes);
     return SBP_OK;
 }
 

@@ -280,7 +280,7 @@ static void note_descent(cuda_device *d, const sbp_gpu_key *taken, const sbp_cud
                          sbp_diag *diag) {
     char name[SBP_GPU_NAME];
     sbp_gpu_key better = *taken;
-    if (d->noted_descent || taken->kind == SBP_CMD_ROW)
+    if (d->noted_descent || sbp_command_traits_of((sbp_command_kind)taken->kind)->keyed == SBP_KEYED_KERNEL)
         return;
     for (int32_t v = taken->variant + 1; v < SBP_CUDA_VARIANTS && v <= machine->variant; v++) {
         better.variant = (uint8_t)v;

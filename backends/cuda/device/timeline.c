@@ -128,11 +128,12 @@ sbp_status cuda_timeline_flush(cuda_device *d, sbp_diag *diag) {
 static void describe(const cuda_device *d, const sbp_dispatch *dispatch, timed *x) {
     const sbp_command *c = dispatch->command;
     const sbp_span *s = dispatch->spans;
-    bool some = dispatch->span_count > 0, matmul = c->kind == SBP_CMD_GEMM && dispatch->span_count > 1;
+    bool some = dispatch->span_count > 0,
+         matmul = sbp_command_attributes(c) == SBP_ATTRIBUTES_GEMM && dispatch->span_count > 1;
+    const sbp_rowkernel *kernel = sbp_command_kernel(d->program, c);
     x->queue = c->queue;
     x->command = sbp_command_name(c->kind);
-    snprintf(x->kernel, sizeof x->kernel, "%s",
-             c->kind == SBP_CMD_ROW ? d->program->kernels[c->kernel]->name : "");
+    snprintf(x->kernel, sizeof x->kernel, "%s", kernel ? kernel->name : "");
     x->rows = some ? s[0].rows : 0;
     x->cols = some ? s[0].cols : 0;
     x->depth = !matmul ? 0 : c->u.gemm.ta ? s[1].rows : s[1].cols;

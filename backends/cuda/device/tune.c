@@ -147,7 +147,7 @@ static sbp_status measure(cuda_device *d, const sbp_dispatch *dispatch, const bl
 sbp_status cuda_tune(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
     cuda_event events[2] = {NULL, NULL};
     SBP_TRY(cuda_command_check(d, dispatch, diag));
-    if (dispatch->command->kind != SBP_CMD_GEMM || !cuda_blas_takes(d, dispatch))
+    if (sbp_command_attributes(dispatch->command) != SBP_ATTRIBUTES_GEMM || !cuda_blas_takes(d, dispatch))
         return SBP_OK;
     blas_matmul p = cuda_blas_matmul_of(d, dispatch);
     if (p.shape.k == 0 || p.shape.m == 0 || p.shape.n == 0 || cuda_blas_find_choice(&d->blas, &p.shape) ||

@@ -109,8 +109,8 @@ static void check_type(vulkan_device *d, sbp_dtype dtype, sbp_vulkan_shape *shap
         const sbp_gpu_key *key = &pipeline->key;
         char name[SBP_GPU_NAME];
         bool same = true;
-        if (key->kind != SBP_CMD_GEMM || !sbp_vulkan_gemm_is_matrix((sbp_vulkan_gemm)key->variant) ||
-            key->dtypes[SBP_GEMM_A] != dtype)
+        if (sbp_command_traits_of((sbp_command_kind)key->kind)->items != SBP_ITEMS_TILES ||
+            !sbp_vulkan_gemm_is_matrix((sbp_vulkan_gemm)key->variant) || key->dtypes[SBP_GEMM_A] != dtype)
             continue;
         *status = compare(d, key, pipeline, memory, &same, diag);
         if (*status != SBP_OK || same)

@@ -36,11 +36,10 @@ static void visit(walk *w, const sbp_command *command) {
         return;
     for (int32_t k = 0; k < command->view_count; k++)
         spans[k] = span_of(w, &command->views[k]);
-    const sbp_dispatch dispatch = {
-        .command = command,
-        .kernel = command->kind == SBP_CMD_ROW ? w->program->kernels[command->kernel] : NULL,
-        .spans = spans,
-        .span_count = command->view_count};
+    const sbp_dispatch dispatch = {.command = command,
+                                   .kernel = sbp_command_kernel(w->program, command),
+                                   .spans = spans,
+                                   .span_count = command->view_count};
     if (!sbp_vulkan_too_long(&dispatch, &machine))
         return;
     int64_t iterations = sbp_vulkan_iterations(&dispatch, &machine);

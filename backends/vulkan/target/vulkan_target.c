@@ -114,7 +114,7 @@ static sbp_status collect_command(void *user, const sbp_command *command, const 
     collector *c = user;
     sbp_gpu_key keys[SBP_VULKAN_STEPS * SBP_VULKAN_VARIANTS];
     int32_t count = sbp_vulkan_keys(command, dtypes, keys);
-    const sbp_rowkernel *kernel = command->kind == SBP_CMD_ROW ? c->program->kernels[command->kernel] : NULL;
+    const sbp_rowkernel *kernel = sbp_command_kernel(c->program, command);
     bool twice = !c->wide && sbp_vulkan_uses_f64(command, kernel);
     for (int32_t i = 0; i < count; i++) {
         SBP_TRY(collect_module(c, command, dtypes, &keys[i]));

@@ -1,5 +1,6 @@
 /* attn.c: what the rules of attn_fwd and attn_bwd have in common. */
 #include "ir/program/command.h"
+#include "ir/program/traits.h"
 
 #include <math.h>
 
@@ -23,7 +24,8 @@ const sbp_attention_operands *sbp_command_attention(sbp_command_kind kind) {
                                                     .shared_end = SBP_ATTN_BWD_SHARED_END,
                                                     .own = SBP_ATTN_BWD_OWN,
                                                     .work = SBP_ATTN_BWD_WORK};
-    return kind == SBP_CMD_ATTN_FWD ? &forward : kind == SBP_CMD_ATTN_BWD ? &backward : NULL;
+    const sbp_command_traits *traits = sbp_command_traits_of(kind);
+    return traits->attributes != SBP_ATTRIBUTES_ATTENTION ? NULL : traits->backward ? &backward : &forward;
 }
 
 void sbp_attention_rows(sbp_row_rules *rules) {

@@ -52,12 +52,17 @@ void sbp_cli_write_traffic(sbp_json_writer *w, const sbp_traffic *traffic, const
 }
 
 /* Attention that has heads of all rows, or keys of all rows (--context-exchange). */
+static bool is_attention(const sbp_command *command) {
+    const sbp_attention_operands *operands = sbp_command_attention(command->kind);
+    return operands && !operands->backward;
+}
+
 static void count_ways(const sbp_body *body, int32_t *heads, int32_t *keys) {
     for (int32_t n = 0; n < body->count; n++) {
         const sbp_node *node = &body->nodes[n];
         if (node->kind == SBP_NODE_LOOP)
             count_ways(&node->u.loop->body, heads, keys);
-        else if (node->kind == SBP_NODE_COMMAND && node->u.command->kind == SBP_CMD_ATTN_FWD)
+        else if (node->kind == SBP_NODE_COMMAND && is_attention(node->u.command))
             *(node->u.command->u.attention.by_rank ? keys : heads) += 1;
     }
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ir/program/traits.h"
 #include "runtime/cli/sbprun/check.h"
 #include "runtime/train/nudge.h"
 
@@ -25,11 +26,13 @@ static sbp_status loss_at(const sbp_check *check, double *out) {
     return SBP_OK;
 }
 
-static bool has_command(const sbp_body *body, sbp_command_kind kind) {
+static bool has_choices(const sbp_body *body) {
     for (int32_t n = 0; n < body->count; n++) {
         const sbp_node *node = &body->nodes[n];
-        if (node->kind == SBP_NODE_LOOP ? has_command(&node->u.loop->body, kind)
-                                        : node->kind == SBP_NODE_COMMAND && node->u.command->kind == kind)
+        if (node->kind == SBP_NODE_LOOP
+                ? has_choices(&node->u.loop->body)
+                : node->kind == SBP_NODE_COMMAND &&
+                      sbp_command_traits_of(node->u.command->kind)->items == SBP_ITEMS_CHOICES)
             return true;
     }
     return false;
@@ -37,7 +40,7 @@ static bool has_command(const sbp_body *body, sbp_command_kind kind) {
 
 static bool may_jump(const sbp_program *p) {
     for (int32_t f = 0; f < p->function_count; f++)
-        if (has_command(&p->functions[f].body, SBP_CMD_ROUTE))
+        if (has_choices(&p->functions[f].body))
             return true;
     return false;
 }
