@@ -214,9 +214,6 @@ sbp_value sbp_hf_normalize(sbp_hf *hf, const sbp_hf_norm *norm, const char *name
  * gelu_new, gelu_fast, gelu_pytorch_tanh; without a gate relu2. Others are errors. */
 sbp_value sbp_hf_activate(sbp_hf *hf, const char *activation, const char *name, sbp_value x);
 sbp_value sbp_hf_gate(sbp_hf *hf, const char *activation, const char *name, sbp_value gate, sbp_value up);
-/* A gated MLP without biases, whose matrices are <module>.<parts[SBP_HF_EXPERT_GATE]> and so on. */
-sbp_value sbp_hf_mlp(sbp_hf *hf, const char *activation, sbp_value x, const char *module,
-                     const char *const *parts, int64_t hidden, int64_t inner);
 /* x times a number that is not rounded to the type of x first, in the type of x; x itself for 1. */
 sbp_value sbp_hf_scale(sbp_hf *hf, const char *name, sbp_value x, double scale);
 /* Causal attention inside each document; names the results attn_out and lse. */
@@ -228,22 +225,6 @@ sbp_value sbp_hf_attention_sink(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value 
  * taps] and, if asked for, <module>.bias, as torch.nn.Conv1d has them. */
 sbp_value sbp_hf_conv_rows(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t channels,
                            int64_t taps, bool bias);
-/* Mamba-2 of `heads` heads, each of head_dim columns and a state of `state` rows, of which those of a group
- * have rows in common. */
-typedef struct sbp_hf_mamba {
-    int64_t heads, head_dim, groups, state, taps;
-    const char *activation; /* of the convolution */
-    bool conv_bias, bias;   /* bias: of both projections */
-    double eps;
-    double dt_least, dt_most; /* limits of steps */
-} sbp_hf_mamba;
-
-/* What it gives, [T, hidden]; parameters of <module>: in_proj, conv1d, dt_bias, A_log, D, norm, out_proj. */
-sbp_value sbp_hf_mamba_build(sbp_hf *hf, const sbp_hf_mamba *mamba, sbp_value x, const char *module,
-                             int64_t hidden);
-/* Reads the limits, a field of two numbers; and whether heads are a multiple of groups. */
-void sbp_hf_mamba_limits(sbp_hf *hf, sbp_hf_mamba *mamba, const char *key);
-void sbp_hf_mamba_check(sbp_hf *hf, const sbp_hf_mamba *mamba, const char *heads_key, const char *groups_key);
 /* logits [T, vocab] of the last hidden states, in fp32 (fp64 when computing in fp64): the last product of
  * every model. matrix: [vocab, hidden] */
 sbp_value sbp_hf_logits(sbp_hf *hf, sbp_value x, sbp_value matrix);
@@ -345,12 +326,63 @@ sbp_value sbp_hf_softmax(sbp_builder *builder, sbp_value x);
 sbp_value sbp_hf_experts_build(sbp_hf *hf, const sbp_hf_experts *experts, const char *activation,
                                const char *name, sbp_value x, const char *module, int64_t hidden);
 
-/* ---- decoders: embedding, layers of attention and gated MLP, norm, head ----------------------------- */
+/* ---- decoders: embedding, layers, norm, head --------------------------------------------------------
+ *
+ * A layer is a list of branches; a branch norms the stream x and adds what mixers that stand side by side
+ * (attention, a convolution, a state, an MLP, experts) make of it:
+ *
+ *   x += norm_out(sum of scale_out mixer(scale_in norm_in(x)))
+ */
+
+struct sbp_hf_decoder;
+struct sbp_hf_layer;
+
+/* Where a mixer is built. */
+typedef struct sbp_hf_scope {
+    sbp_hf *hf;
+    const struct sbp_hf_decoder *d;
+    const struct sbp_hf_layer *layer;
+    int64_t number;      /* of the layer, from 0 on */
+    const char *module;  /* path of the mixer */
+    sbp_value stream;    /* what its branch is added to */
+    sbp_hf_turn turn[2]; /* as the decoder's rope */
+} sbp_hf_scope;
+
+/* The ops that follow belong to this module of the layer, "" for the layer itself; its path. */
+const char *sbp_hf_enter(const sbp_hf_scope *at, const char *module);
+/* As sbp_hf_linear, of the mixer's map `name`. */
+sbp_value sbp_hf_map(const sbp_hf_scope *at, const char *value, sbp_value x, const char *name, int64_t out,
+                     int64_t in, bool bias);
+
+/* What a mixer gives of x, both [T, hidden]; its parameters are <module>.*. */
+typedef sbp_value sbp_hf_mix(const sbp_hf_scope *at, sbp_value x);
+
+sbp_hf_mix sbp_hf_mix_attention; /* self_attn: q_proj, k_proj, v_proj, o_proj */
+sbp_hf_mix sbp_hf_mix_mlp;       /* gate_proj, up_proj, down_proj */
+sbp_hf_mix sbp_hf_mix_experts;   /* as decoder->experts has them */
+sbp_hf_mix sbp_hf_mix_mamba;     /* in_proj, conv1d, dt_bias, A_log, D, norm, out_proj */
+
+typedef struct sbp_hf_mixer {
+    sbp_hf_mix *mix;            /* NULL: there is none */
+    const char *module;         /* of the layer */
+    double scale_in, scale_out; /* of what it reads and gives; 1: none */
+} sbp_hf_mixer;
+
+typedef struct sbp_hf_branch {
+    const char *name;               /* of values: <name>_norm, <name>_out_norm, <name>_residual */
+    const char *norm_in, *norm_out; /* modules of the layer; NULL: none */
+    sbp_hf_mixer mixer[2];
+    const char *in_name; /* of the value that norm_in gives; NULL: as above */
+    bool alone;          /* there is no other behind it in its layer */
+} sbp_hf_branch;
 
 typedef struct sbp_hf_layer {
-    int64_t window; /* 0: sees everything before */
+    /* One after the other; NULL: attention, then an MLP or experts, with the decoder's norms. */
+    const sbp_hf_branch *branch[2];
+    int64_t window; /* of attention; 0: sees everything before */
     int32_t rope;   /* which of the decoder's tables */
     bool no_rope;   /* no positions at all */
+    int64_t inner;  /* of its MLP; 0: the decoder's */
 } sbp_hf_layer;
 
 /* Latent attention (MLA): queries from a latent of q_rank (0: straight from the stream), keys and values from
@@ -362,7 +394,6 @@ typedef struct sbp_hf_latent {
     bool bias; /* of the maps into latents */
 } sbp_hf_latent;
 
-struct sbp_hf_decoder;
 /* Queries, keys and values of latent attention, [T, heads, ..]. Formulas: transformers,
  * modeling_deepseek_v3.py (DeepseekV3Attention). */
 void sbp_hf_latent_build(sbp_hf *hf, const struct sbp_hf_decoder *decoder, sbp_value x, const char *module,
@@ -370,6 +401,21 @@ void sbp_hf_latent_build(sbp_hf *hf, const struct sbp_hf_decoder *decoder, sbp_v
 /* Reads its fields, with rope_interleave, into the decoder: latent, rope[0] and the scale of scores. Where
  * the file says nothing, `defaults`. */
 void sbp_hf_latent_read(sbp_hf *hf, struct sbp_hf_decoder *decoder, const sbp_hf_latent *defaults);
+
+/* Mamba-2 of `heads` heads, each of head_dim columns and a state of `state` rows, of which those of a group
+ * have rows in common. */
+typedef struct sbp_hf_mamba {
+    int64_t heads, head_dim, groups, state, taps;
+    const char *activation; /* of the convolution */
+    bool conv_bias, bias;   /* bias: of both projections */
+    double eps;
+    double dt_least, dt_most; /* limits of steps */
+} sbp_hf_mamba;
+
+/* As Bamba's fields (mamba_n_heads ..) say it, and time_step_limit; `inner` columns in all, which is what the
+ * fields `inner_text` say. */
+sbp_hf_mamba sbp_hf_mamba_read(sbp_hf *hf, const struct sbp_hf_decoder *decoder, int64_t inner,
+                               const char *inner_text);
 
 typedef enum sbp_hf_qk_norm {
     SBP_HF_QK_NORM_NONE,
@@ -383,6 +429,16 @@ typedef struct sbp_hf_layer_norms {
     const char *attn_in, *attn_out, *mlp_in, *mlp_out;
 } sbp_hf_layer_norms;
 
+/* Modules, as far as families call them otherwise than Llama does. */
+typedef struct sbp_hf_names {
+    const char *root;                  /* of all but the head: "model" */
+    const char *embedding, *last_norm; /* "embed_tokens", "norm" */
+    const char *head_norm;             /* "norm": q_norm, k_norm */
+    const char *attn_out;              /* "o_proj" */
+    const char *const *mlp;            /* [SBP_HF_EXPERT_PARTS] gate_proj, up_proj, down_proj */
+    bool maps;                         /* of values: what q_proj, k_proj, v_proj give is called so */
+} sbp_hf_names;
+
 /* As it is read: a Llama. */
 typedef struct sbp_hf_decoder {
     int64_t vocab, hidden, inner, layers, heads, kv_heads, head_dim, max_positions;
@@ -393,9 +449,12 @@ typedef struct sbp_hf_decoder {
     sbp_hf_latent latent;
     bool qkv_bias, o_bias, mlp_bias;
     bool sinks;                    /* a score of each head that belongs to no key */
+    bool output_gate;              /* q_proj gives each head its query, then what opens its answer */
     bool fused_qkv, fused_gate_up; /* one tensor each: qkv_proj, gate_up_proj */
+    bool ungated;                  /* an MLP is down(act(up x)) */
     bool tied;
     sbp_hf_experts experts;
+    sbp_hf_mamba mamba;
     double embed_scale;  /* of the embedding; 1: none */
     double branch_scale; /* of what attention and the MLP add; 1: none */
     double score_scale;
@@ -403,18 +462,25 @@ typedef struct sbp_hf_decoder {
     double final_softcap;  /* 0: none */
     sbp_hf_rope rope[2];
     sbp_hf_layer *layer; /* [layers] */
+    sbp_hf_names names;
+    /* The stream that the first layer reads, of the table; NULL: its rows, times embed_scale. */
+    sbp_value (*embed)(const sbp_hf_scope *at, sbp_value table);
+    /* What a layer makes of the stream behind its branches; NULL: nothing. */
+    sbp_value (*finish_layer)(const sbp_hf_scope *at, sbp_value x);
+    void *own; /* what the family's own mixers look at */
 } sbp_hf_decoder;
 
 /* What differs between families when config.json does not say it. */
 typedef struct sbp_hf_defaults {
-    int64_t vocab, heads; /* 0: must be given */
-    int64_t kv_heads;     /* 0: as many as heads */
-    int64_t head_dim;     /* 0: hidden / heads */
-    bool head_dim_rounds; /* hidden may be no multiple of heads */
+    int64_t vocab, hidden, inner, layers, heads; /* 0: must be given */
+    int64_t kv_heads;                            /* 0: as many as heads */
+    int64_t head_dim;                            /* 0: hidden / heads */
+    bool head_dim_rounds;                        /* hidden may be no multiple of heads */
     int64_t max_positions;
     bool tied;
     double norm_eps;                         /* 0: 1e-6 */
-    const char *activation_key, *activation; /* NULL: hidden_act, silu */
+    const char *eps_key;                     /* NULL: rms_norm_eps */
+    const char *activation_key, *activation; /* NULL: hidden_act, silu. A key "": no field says it */
 } sbp_hf_defaults;
 
 /* Reads the fields that all families share; windows 0, rope not read. */

@@ -117,17 +117,6 @@ sbp_value sbp_hf_gate(sbp_hf *hf, const char *kind, const char *name, sbp_value 
     return a ? build_activation(hf, a, a->gated, name, (sbp_value[]){gate, up}, 2) : SBP_NO_VALUE;
 }
 
-sbp_value sbp_hf_mlp(sbp_hf *hf, const char *kind, sbp_value x, const char *module, const char *const *parts,
-                     int64_t hidden, int64_t inner) {
-    const char *path[SBP_HF_EXPERT_PARTS];
-    for (int i = 0; i < SBP_HF_EXPERT_PARTS; i++)
-        path[i] = sbp_hf_path(hf, "%s.%s", module, parts[i]);
-    sbp_value gate = sbp_hf_linear(hf, "gate", x, path[SBP_HF_EXPERT_GATE], inner, hidden, false);
-    sbp_value up = sbp_hf_linear(hf, "up", x, path[SBP_HF_EXPERT_UP], inner, hidden, false);
-    x = sbp_hf_gate(hf, kind, "act", gate, up);
-    return sbp_hf_linear(hf, "mlp_proj", x, path[SBP_HF_EXPERT_DOWN], hidden, inner, false);
-}
-
 sbp_value sbp_hf_scale(sbp_hf *hf, const char *name, sbp_value x, double scale) {
     sbp_builder *b = &hf->builder;
     sbp_dtype wide = hf->compute == SBP_F64 ? SBP_F64 : SBP_F32, type = sbp_build_type(b, x)->dtype;

@@ -1,6 +1,7 @@
-/* hf_decoder.c: decoders of the Llama kind: embedding, layers of attention and gated MLP, norm, head. What a
- * family adds or leaves out stands in its sbp_hf_decoder. Parameters are named as the modules of
- * transformers' modeling_llama.py; norms on outputs as those of modeling_gemma3.py and modeling_olmo2.py. */
+/* hf_decoder.c: decoders: embedding, layers of attention and gated MLP or of what a family lists in their
+ * place, norm, head. What a family adds or leaves out stands in its sbp_hf_decoder. Parameters are named as
+ * the modules of transformers' modeling_llama.py; norms on outputs as those of modeling_gemma3.py and
+ * modeling_olmo2.py. */
 #include "frontends/hf/hf.h"
 
 #include <math.h>
@@ -29,22 +30,35 @@ static int64_t read_head_dim(sbp_hf *hf, int64_t hidden, int64_t heads, const sb
     return head_dim;
 }
 
-sbp_hf_decoder sbp_hf_decoder_read(sbp_hf *hf, const sbp_hf_defaults *defaults) {
-    int64_t vocab = defaults->vocab > 0 ? defaults->vocab : SBP_HF_REQUIRED,
-            heads = defaults->heads > 0 ? defaults->heads : SBP_HF_REQUIRED;
+static int64_t or_required(int64_t fallback) {
+    return fallback > 0 ? fallback : SBP_HF_REQUIRED;
+}
+
+static const char *read_activation(sbp_hf *hf, const sbp_hf_defaults *defaults) {
     const char *key = defaults->activation_key ? defaults->activation_key : "hidden_act",
                *activation = defaults->activation ? defaults->activation : "silu";
+    return *key ? sbp_hf_string(hf, key, activation) : activation;
+}
+
+sbp_hf_decoder sbp_hf_decoder_read(sbp_hf *hf, const sbp_hf_defaults *defaults) {
+    const char *eps_key = defaults->eps_key ? defaults->eps_key : "rms_norm_eps";
     double eps = defaults->norm_eps > 0 ? defaults->norm_eps : 1e-6;
-    sbp_hf_decoder d = {.vocab = sbp_hf_size(hf, "vocab_size", vocab),
-                        .hidden = sbp_hf_size(hf, "hidden_size", SBP_HF_REQUIRED),
-                        .inner = sbp_hf_size(hf, "intermediate_size", SBP_HF_REQUIRED),
-                        .layers = sbp_hf_size(hf, "num_hidden_layers", SBP_HF_REQUIRED),
-                        .heads = sbp_hf_size(hf, "num_attention_heads", heads),
-                        .activation = sbp_hf_string(hf, key, activation),
-                        .norm.eps = sbp_hf_double(hf, "rms_norm_eps", eps),
+    sbp_hf_decoder d = {.vocab = sbp_hf_size(hf, "vocab_size", or_required(defaults->vocab)),
+                        .hidden = sbp_hf_size(hf, "hidden_size", or_required(defaults->hidden)),
+                        .inner = sbp_hf_size(hf, "intermediate_size", or_required(defaults->inner)),
+                        .layers = sbp_hf_size(hf, "num_hidden_layers", or_required(defaults->layers)),
+                        .heads = sbp_hf_size(hf, "num_attention_heads", or_required(defaults->heads)),
+                        .activation = read_activation(hf, defaults),
+                        .norm.eps = sbp_hf_double(hf, eps_key, eps),
                         .max_positions = sbp_hf_size(hf, "max_position_embeddings", defaults->max_positions),
                         .tied = sbp_hf_bool(hf, "tie_word_embeddings", defaults->tied),
                         .norms = {.attn_in = "input_layernorm", .mlp_in = "post_attention_layernorm"},
+                        .names = {.root = "model",
+                                  .embedding = "embed_tokens",
+                                  .last_norm = "norm",
+                                  .head_norm = "norm",
+                                  .attn_out = "o_proj",
+                                  .mlp = sbp_hf_projections.experts},
                         .embed_scale = 1,
                         .branch_scale = 1,
                         .logits_divisor = 1};
@@ -131,163 +145,213 @@ void sbp_hf_two_ropes(sbp_hf *hf, sbp_hf_decoder *d, double full_theta, double s
     d->rope[SLIDING] = sbp_hf_rope_from(hf, NULL, sliding, &shape);
 }
 
-/* ---- graph ---------------------------------------------------------------------------------------- */
+/* ---- mixers ----------------------------------------------------------------------------------------- */
 
-typedef struct decoder {
-    sbp_hf *hf;
-    sbp_builder *b;
-    const sbp_hf_decoder *d;
-    sbp_hf_turn turn[2]; /* as d->rope */
-} decoder;
-
-static sbp_value build_norm(const decoder *c, const char *name, sbp_value x, const char *module, int64_t n) {
-    return sbp_hf_normalize(c->hf, &c->d->norm, name, x, module, n);
+const char *sbp_hf_enter(const sbp_hf_scope *at, const char *module) {
+    at->hf->builder.node = sbp_hf_path(at->hf, "%s.layers.%lld%s%s", at->d->names.root, (long long)at->number,
+                                       *module ? "." : "", module);
+    return at->hf->builder.node;
 }
 
-/* The linear map <module>.<part>_proj; of a fused tensor <module>.<fused>, its rows from `start` on. */
-static sbp_value project(const decoder *c, const char *name, sbp_value x, const char *module,
-                         const char *part, int64_t length, bool bias, const char *fused, int64_t start,
-                         int64_t out) {
-    if (fused)
-        return sbp_hf_linear_part(c->hf, name, x, sbp_hf_path(c->hf, "%s.%s", module, fused), part, out,
-                                  c->d->hidden, start, length, bias);
-    return sbp_hf_linear(c->hf, name, x, sbp_hf_path(c->hf, "%s.%s_proj", module, part), length, c->d->hidden,
-                         bias);
+sbp_value sbp_hf_map(const sbp_hf_scope *at, const char *value, sbp_value x, const char *name, int64_t out,
+                     int64_t in, bool bias) {
+    return sbp_hf_linear(at->hf, value, x, sbp_hf_path(at->hf, "%s.%s", at->module, name), out, in, bias);
 }
 
-/* Queries, keys or values, [T, heads, head_dim]: project, norm where the family has one, split. `before`:
- * heads before these in the fused tensor. */
-static sbp_value build_heads(const decoder *c, const char *part, sbp_value x, const char *module,
-                             int64_t heads, int64_t before, bool normed) {
-    const sbp_hf_decoder *d = c->d;
-    sbp_hf *hf = c->hf;
-    int64_t n = heads * d->head_dim, all = (d->heads + 2 * d->kv_heads) * d->head_dim;
-    const char *norm = sbp_hf_path(hf, "%s.%s_norm", module, part);
-    sbp_value y = project(c, NULL, x, module, part, n, d->qkv_bias, d->fused_qkv ? "qkv_proj" : NULL,
-                          before * d->head_dim, all);
+static sbp_value build_norm(const sbp_hf_scope *at, const char *name, sbp_value x, const char *module,
+                            int64_t n) {
+    return sbp_hf_normalize(at->hf, &at->d->norm, name, x, module, n);
+}
+
+/* Rows from `start` on of a tensor of `all` rows, <module>.<name>, which hold the map `part`. */
+typedef struct fused {
+    const char *name; /* NULL: the map has a tensor of its own */
+    int64_t start, all;
+} fused;
+
+static sbp_value project(const sbp_hf_scope *at, const char *value, sbp_value x, const char *name,
+                         const char *part, int64_t length, bool bias, fused f) {
+    if (!f.name)
+        return sbp_hf_map(at, value, x, name, length, at->d->hidden, bias);
+    return sbp_hf_linear_part(at->hf, value, x, sbp_hf_path(at->hf, "%s.%s", at->module, f.name), part, f.all,
+                              at->d->hidden, f.start, length, bias);
+}
+
+/* Queries, keys or values, [T, heads, head_dim]: project, split, norm where the family has one. `before`:
+ * heads before these in the fused tensor. gate: if not NULL, each head has as many elements behind those,
+ * [T, heads head_dim]. */
+static sbp_value build_heads(const sbp_hf_scope *at, const char *part, sbp_value x, int64_t heads,
+                             int64_t before, bool normed, sbp_value *gate) {
+    const sbp_hf_decoder *d = at->d;
+    sbp_hf *hf = at->hf;
+    int64_t width = d->head_dim, each = gate ? 2 * width : width;
+    const char *norm = sbp_hf_path(hf, "%s.%s_%s", at->module, part, d->names.head_norm),
+               *map = sbp_hf_path(hf, "%s_proj", part);
+    sbp_value y = project(
+        at, d->names.maps ? map : NULL, x, map, part, heads * each, d->qkv_bias,
+        (fused){d->fused_qkv ? "qkv_proj" : NULL, before * width, (d->heads + 2 * d->kv_heads) * width});
     if (normed && d->qk_norm == SBP_HF_QK_NORM_WHOLE)
-        y = build_norm(c, NULL, y, norm, n);
-    y = sbp_hf_split_heads(hf, y, heads, d->head_dim);
+        y = build_norm(at, NULL, y, norm, heads * width);
+    y = sbp_hf_split_heads(hf, y, heads, each);
+    if (gate) {
+        *gate = sbp_hf_join_heads(hf, sbp_build_slice(&hf->builder, y, width, width));
+        y = sbp_build_slice(&hf->builder, y, 0, width);
+    }
     if (normed && d->qk_norm == SBP_HF_QK_NORM_HEAD)
-        y = build_norm(c, NULL, y, norm, d->head_dim);
+        y = build_norm(at, NULL, y, norm, width);
     return y;
 }
 
 /* Queries or keys where they stand. */
-static sbp_value turn(const decoder *c, const char *name, sbp_value x, const sbp_hf_layer *layer) {
-    if (!layer->no_rope)
-        return sbp_hf_rotate(c->hf, name, x, c->turn[layer->rope]);
-    sbp_build_name(c->b, x, name);
+static sbp_value turn(const sbp_hf_scope *at, const char *name, sbp_value x) {
+    if (!at->layer->no_rope)
+        return sbp_hf_rotate(at->hf, name, x, at->turn[at->layer->rope]);
+    sbp_build_name(&at->hf->builder, x, name);
     return x;
 }
 
-static sbp_value build_attention(const decoder *c, sbp_value x, const char *module,
-                                 const sbp_hf_layer *layer) {
-    const sbp_hf_decoder *d = c->d;
-    sbp_hf *hf = c->hf;
-    sbp_value q = SBP_NO_VALUE, k = SBP_NO_VALUE, v = SBP_NO_VALUE;
+/* The answer of attention, each head opened by its gate. */
+static sbp_value open_heads(sbp_builder *b, sbp_value o, sbp_value gate) {
+    gate = sbp_build1(b, SBP_OP_sigmoid, gate);
+    o = sbp_build2(b, SBP_OP_mul, o, gate);
+    sbp_build_name(b, o, "attn_gated");
+    return o;
+}
+
+sbp_value sbp_hf_mix_attention(const sbp_hf_scope *at, sbp_value x) {
+    const sbp_hf_decoder *d = at->d;
+    sbp_hf *hf = at->hf;
+    sbp_value q = SBP_NO_VALUE, k = SBP_NO_VALUE, v = SBP_NO_VALUE, gate = SBP_NO_VALUE, o;
     if (d->latent.kv_rank > 0) {
-        sbp_hf_latent_build(hf, d, x, module, c->turn[layer->rope], &q, &k, &v);
+        sbp_hf_latent_build(hf, d, x, at->module, at->turn[at->layer->rope], &q, &k, &v);
     } else {
-        q = build_heads(c, "q", x, module, d->heads, 0, true);
-        q = turn(c, "q", q, layer);
-        k = build_heads(c, "k", x, module, d->kv_heads, d->heads, true);
-        k = turn(c, "k", k, layer);
-        v = build_heads(c, "v", x, module, d->kv_heads, d->heads + d->kv_heads, false);
-        sbp_build_name(c->b, v, "v");
+        q = build_heads(at, "q", x, d->heads, 0, true, d->output_gate ? &gate : NULL);
+        q = turn(at, "q", q);
+        k = build_heads(at, "k", x, d->kv_heads, d->heads, true, NULL);
+        k = turn(at, "k", k);
+        v = build_heads(at, "v", x, d->kv_heads, d->heads + d->kv_heads, false, NULL);
+        sbp_build_name(&hf->builder, v, "v");
     }
-    sbp_value o;
     if (d->sinks) {
         sbp_value sink =
-            sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.sinks", module), SBP_INIT_NORMAL, d->heads);
-        o = sbp_hf_attention_sink(hf, q, k, v, sink, d->score_scale, layer->window);
+            sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.sinks", at->module), SBP_INIT_NORMAL, d->heads);
+        o = sbp_hf_attention_sink(hf, q, k, v, sink, d->score_scale, at->layer->window);
     } else {
-        o = sbp_hf_attention(hf, q, k, v, d->score_scale, layer->window);
+        o = sbp_hf_attention(hf, q, k, v, d->score_scale, at->layer->window);
     }
     o = sbp_hf_join_heads(hf, o);
+    if (d->output_gate)
+        o = open_heads(&hf->builder, o, gate);
     int64_t value = d->latent.kv_rank > 0 ? d->latent.value : d->head_dim;
-    return sbp_hf_linear(hf, "attn_proj", o, sbp_hf_path(hf, "%s.o_proj", module), d->hidden,
-                         d->heads * value, d->o_bias);
+    return sbp_hf_map(at, "attn_proj", o, d->names.attn_out, d->hidden, d->heads * value, d->o_bias);
 }
 
-static sbp_value build_mlp(const decoder *c, sbp_value x, const char *module) {
-    const sbp_hf_decoder *d = c->d;
-    const char *fused = d->fused_gate_up ? "gate_up_proj" : NULL;
-    sbp_value gate = project(c, "gate", x, module, "gate", d->inner, d->mlp_bias, fused, 0, 2 * d->inner);
-    sbp_value up = project(c, "up", x, module, "up", d->inner, d->mlp_bias, fused, d->inner, 2 * d->inner);
-    sbp_value y = sbp_hf_gate(c->hf, d->activation, "act", gate, up);
-    return sbp_hf_linear(c->hf, "mlp_proj", y, sbp_hf_path(c->hf, "%s.down_proj", module), d->hidden,
-                         d->inner, d->mlp_bias);
+sbp_value sbp_hf_mix_mlp(const sbp_hf_scope *at, sbp_value x) {
+    const sbp_hf_decoder *d = at->d;
+    const char *const *names = d->names.mlp, *one = d->fused_gate_up ? "gate_up_proj" : NULL;
+    int64_t inner = at->layer->inner > 0 ? at->layer->inner : d->inner;
+    sbp_value gate = SBP_NO_VALUE;
+    if (!d->ungated)
+        gate = project(at, "gate", x, names[SBP_HF_EXPERT_GATE], "gate", inner, d->mlp_bias,
+                       (fused){one, 0, 2 * inner});
+    sbp_value up = project(at, "up", x, names[SBP_HF_EXPERT_UP], "up", inner, d->mlp_bias,
+                           (fused){one, inner, 2 * inner});
+    sbp_value y = d->ungated ? sbp_hf_activate(at->hf, d->activation, "act", up)
+                             : sbp_hf_gate(at->hf, d->activation, "act", gate, up);
+    return sbp_hf_map(at, "mlp_proj", y, names[SBP_HF_EXPERT_DOWN], d->hidden, inner, d->mlp_bias);
 }
 
-static sbp_value build_experts(const decoder *c, sbp_value x, const char *module) {
-    return sbp_hf_experts_build(c->hf, &c->d->experts, c->d->activation, "mlp_proj", x, module, c->d->hidden);
+sbp_value sbp_hf_mix_experts(const sbp_hf_scope *at, sbp_value x) {
+    return sbp_hf_experts_build(at->hf, &at->d->experts, at->d->activation, "mlp_proj", x, at->module,
+                                at->d->hidden);
 }
 
-/* The ops that follow belong to this module of a layer; its name. */
-static const char *enter(const decoder *c, int64_t layer, const char *module) {
-    c->b->node = sbp_hf_path(c->hf, "model.layers.%lld.%s", (long long)layer, module);
-    return c->b->node;
+/* ---- layers ------------------------------------------------------------------------------------------ */
+
+static sbp_value build_layer_norm(const sbp_hf_scope *at, const char *name, sbp_value x, const char *module) {
+    return module ? build_norm(at, name, x, sbp_hf_enter(at, module), at->d->hidden) : x;
 }
 
-/* The residual stream with a branch added. */
-static sbp_value add_branch(const decoder *c, const char *name, sbp_value x, sbp_value y, int64_t layer) {
-    c->b->node = sbp_hf_path(c->hf, "model.layers.%lld", (long long)layer);
-    y = sbp_hf_scale(c->hf, "scaled_branch", y, c->d->branch_scale);
-    return sbp_hf_add(c->hf, name, x, y);
+/* The stream with a branch added. */
+static sbp_value build_branch(sbp_hf_scope *at, const sbp_hf_branch *branch, sbp_value x) {
+    sbp_hf *hf = at->hf;
+    const char *in = branch->in_name ? branch->in_name : sbp_hf_path(hf, "%s_norm", branch->name);
+    sbp_value read = build_layer_norm(at, in, x, branch->norm_in), sum = SBP_NO_VALUE;
+    at->stream = x;
+    for (int32_t p = 0; p < SBP_COUNT(branch->mixer) && branch->mixer[p].mix; p++) {
+        const sbp_hf_mixer *m = &branch->mixer[p];
+        at->module = sbp_hf_enter(at, m->module);
+        sbp_value y = sbp_hf_scale(hf, "scaled_in", read, m->scale_in);
+        y = m->mix(at, y);
+        y = sbp_hf_scale(hf, "scaled_out", y, m->scale_out);
+        sum = p == 0 ? y : sbp_build2(&hf->builder, SBP_OP_add, y, sum);
+    }
+    sum = build_layer_norm(at, sbp_hf_path(hf, "%s_out_norm", branch->name), sum, branch->norm_out);
+    (void)sbp_hf_enter(at, "");
+    sum = sbp_hf_scale(hf, "scaled_branch", sum, at->d->branch_scale);
+    return sbp_hf_add(hf, sbp_hf_path(hf, "%s_residual", branch->name), x, sum);
 }
 
-static sbp_value build_layer_norm(const decoder *c, const char *name, sbp_value x, int64_t layer,
-                                  const char *module) {
-    return module ? build_norm(c, name, x, enter(c, layer, module), c->d->hidden) : x;
+static sbp_value build_layer(sbp_hf_scope *at, sbp_value x) {
+    const sbp_hf_decoder *d = at->d;
+    bool sparse = d->experts.sparse && d->experts.sparse[at->number];
+    const sbp_hf_branch attention = {.name = "attn",
+                                     .norm_in = d->norms.attn_in,
+                                     .norm_out = d->norms.attn_out,
+                                     .mixer = {{sbp_hf_mix_attention, "self_attn", 1, 1}}},
+                        mlp = {.name = "mlp",
+                               .norm_in = d->norms.mlp_in,
+                               .norm_out = d->norms.mlp_out,
+                               .mixer = {{sparse ? sbp_hf_mix_experts : sbp_hf_mix_mlp,
+                                          sparse ? d->experts.names->module : "mlp", 1, 1}}};
+    const sbp_hf_branch *const *own = at->layer->branch, *first = own[0] ? own[0] : &attention;
+    x = build_branch(at, first, x);
+    if (!first->alone)
+        x = build_branch(at, own[1] ? own[1] : &mlp, x);
+    return d->finish_layer ? d->finish_layer(at, x) : x;
 }
 
-static sbp_value build_layer(const decoder *c, sbp_value x, int64_t n) {
-    const sbp_hf_decoder *d = c->d;
-    sbp_value y = x;
-    y = build_layer_norm(c, "attn_norm", y, n, d->norms.attn_in);
-    y = build_attention(c, y, enter(c, n, "self_attn"), &d->layer[n]);
-    y = build_layer_norm(c, "attn_out_norm", y, n, d->norms.attn_out);
-    y = x = add_branch(c, "attn_residual", x, y, n);
-    y = build_layer_norm(c, "mlp_norm", y, n, d->norms.mlp_in);
-    bool sparse = d->experts.sparse && d->experts.sparse[n];
-    y = sparse ? build_experts(c, y, enter(c, n, d->experts.names->module))
-               : build_mlp(c, y, enter(c, n, "mlp"));
-    y = build_layer_norm(c, "mlp_out_norm", y, n, d->norms.mlp_out);
-    return add_branch(c, "mlp_residual", x, y, n);
-}
+/* ---- the whole --------------------------------------------------------------------------------------- */
 
-static sbp_value build_head(const decoder *c, sbp_value x, sbp_value table) {
-    const sbp_hf_decoder *d = c->d;
-    c->b->node = "model.norm";
-    x = build_norm(c, "final_norm", x, c->b->node, d->hidden);
-    c->b->node = "lm_head";
-    sbp_value w = sbp_hf_head_matrix(c->hf, "lm_head.weight", table, d->tied);
-    sbp_value logits = sbp_hf_logits(c->hf, x, w);
-    if (d->logits_divisor != 1 && c->b->status == SBP_OK) {
-        sbp_dtype wide = sbp_build_type(c->b, logits)->dtype;
-        logits = sbp_build2(c->b, SBP_OP_div, logits, sbp_build_const(c->b, wide, d->logits_divisor));
-        sbp_build_name(c->b, logits, "scaled_logits");
+static sbp_value build_head(const sbp_hf_scope *at, sbp_value x, sbp_value table) {
+    const sbp_hf_decoder *d = at->d;
+    sbp_builder *b = &at->hf->builder;
+    b->node = sbp_hf_path(at->hf, "%s.%s", d->names.root, d->names.last_norm);
+    x = build_norm(at, "final_norm", x, b->node, d->hidden);
+    b->node = "lm_head";
+    sbp_value w = sbp_hf_head_matrix(at->hf, "lm_head.weight", table, d->tied);
+    sbp_value logits = sbp_hf_logits(at->hf, x, w);
+    if (d->logits_divisor != 1 && b->status == SBP_OK) {
+        sbp_dtype wide = sbp_build_type(b, logits)->dtype;
+        logits = sbp_build2(b, SBP_OP_div, logits, sbp_build_const(b, wide, d->logits_divisor));
+        sbp_build_name(b, logits, "scaled_logits");
     }
     if (d->final_softcap != 0)
-        logits = sbp_build(c->b, SBP_OP_softcap, "capped_logits", &logits, 1,
+        logits = sbp_build(b, SBP_OP_softcap, "capped_logits", &logits, 1,
                            (sbp_attr[]){sbp_attr_double("cap", d->final_softcap)}, 1, NULL);
     return logits;
 }
 
+static sbp_value build_embedding(const sbp_hf_scope *at, sbp_value table) {
+    sbp_value x = sbp_hf_embed(at->hf, "embed", table, SBP_DATA_TOK);
+    return sbp_hf_scale(at->hf, "scaled_embed", x, at->d->embed_scale);
+}
+
 void sbp_hf_decoder_build(sbp_hf *hf, const sbp_hf_decoder *d) {
-    decoder c = {.hf = hf, .b = &hf->builder, .d = d};
-    hf->base_prefix = "model.";
-    c.b->node = "model.rotary_emb";
-    for (int32_t r = 0; r < 2; r++)
+    sbp_hf_scope at = {.hf = hf, .d = d};
+    sbp_builder *b = &hf->builder;
+    hf->base_prefix = hf->base_prefix ? hf->base_prefix : "model.";
+    b->node = sbp_hf_path(hf, "%s.rotary_emb", d->names.root);
+    for (int32_t r = 0; r < SBP_COUNT(at.turn); r++)
         if (d->rope[r].inv_freq)
-            c.turn[r] = sbp_hf_rope_tables(hf, &d->rope[r]);
-    c.b->node = "model.embed_tokens";
-    sbp_value table = sbp_hf_table(hf, "model.embed_tokens.weight", d->vocab, d->hidden);
-    sbp_value x = sbp_hf_embed(hf, "embed", table, SBP_DATA_TOK);
-    x = sbp_hf_scale(hf, "scaled_embed", x, d->embed_scale);
-    for (int64_t i = 0; i < d->layers && c.b->status == SBP_OK; i++)
-        x = build_layer(&c, x, i);
-    sbp_hf_finish(hf, build_head(&c, x, table));
-    c.b->node = NULL;
+            at.turn[r] = sbp_hf_rope_tables(hf, &d->rope[r]);
+    b->node = sbp_hf_path(hf, "%s.%s", d->names.root, d->names.embedding);
+    sbp_value table = sbp_hf_table(hf, sbp_hf_path(hf, "%s.weight", b->node), d->vocab, d->hidden);
+    sbp_value x = d->embed ? d->embed(&at, table) : build_embedding(&at, table);
+    for (; at.number < d->layers && b->status == SBP_OK; at.number++) {
+        at.layer = &d->layer[at.number];
+        x = build_layer(&at, x);
+    }
+    sbp_hf_finish(hf, build_head(&at, x, table));
+    b->node = NULL;
 }

@@ -11,19 +11,15 @@ enum { FULL, SLIDING, KINDS };
 
 typedef struct layer {
     int kind;
-    int64_t head_dim, kv_heads, inner;
+    int64_t head_dim, kv_heads;
     bool reads_shared; /* keys and values of the last layer of its kind that has its own */
 } layer;
 
 typedef struct gemma {
-    sbp_hf *hf;
-    sbp_builder *b;
-    const char *root;
     sbp_hf_decoder d;
     layer *layer;
     int64_t window, per_layer, per_layer_vocab;
     bool keys_are_values, has_experts;
-    sbp_hf_turn turn[KINDS];
     sbp_value k[KINDS], v[KINDS];
     sbp_value inputs; /* of all layers, [T, layers per_layer] */
 } gemma;
@@ -80,8 +76,8 @@ static void read_layers(sbp_hf *hf, gemma *m) {
         m->layer[i] = (layer){.kind = kind,
                               .head_dim = sliding[i] ? d->head_dim : wide,
                               .kv_heads = sliding[i] || !m->keys_are_values ? d->kv_heads : global,
-                              .inner = reads && double_wide ? 2 * d->inner : d->inner,
                               .reads_shared = reads};
+        d->layer[i].inner = reads && double_wide ? 2 * d->inner : d->inner;
         if (reads && !found[kind])
             sbp_hf_fail(
                 hf, sbp_hf_field(hf, "num_kv_shared_layers"),
@@ -161,76 +157,72 @@ static void check_direction(sbp_hf *hf) {
 
 /* ---- graph ---------------------------------------------------------------------------------------- */
 
-static const char *enter(const gemma *m, int64_t n, const char *module) {
-    m->b->node =
-        sbp_hf_path(m->hf, *module ? "%s.layers.%lld.%s" : "%s.layers.%lld%s", m->root, (long long)n, module);
-    return m->b->node;
-}
-
-static sbp_value norm(const gemma *m, const char *name, sbp_value x, const char *module, int64_t n) {
-    return sbp_hf_normalize(m->hf, &m->d.norm, name, x, module, n);
+static sbp_value norm(const sbp_hf_scope *at, const char *name, sbp_value x, const char *module, int64_t n) {
+    return sbp_hf_normalize(at->hf, &at->d->norm, name, x, module, n);
 }
 
 /* x / sqrt(mean of its squares + eps) over the last axis of n. */
-static sbp_value norm_plain(const gemma *m, sbp_value x, int64_t n) {
-    sbp_builder *b = m->b;
+static sbp_value norm_plain(const sbp_hf_scope *at, sbp_value x, int64_t n) {
+    sbp_builder *b = &at->hf->builder;
     if (b->status != SBP_OK)
         return SBP_NO_VALUE;
-    sbp_dtype type = sbp_build_type(b, x)->dtype, wide = sbp_rule_wide(m->hf->compute);
+    sbp_dtype type = sbp_build_type(b, x)->dtype, wide = sbp_rule_wide(at->hf->compute);
     x = sbp_build_cast(b, x, wide);
     sbp_value mean = sbp_build1(b, SBP_OP_row_sum, sbp_build2(b, SBP_OP_mul, x, x));
     mean = sbp_build2(b, SBP_OP_mul, mean, sbp_build_const(b, wide, sbp_round_to(wide, 1 / (double)n)));
-    mean = sbp_build2(b, SBP_OP_add, mean, sbp_build_const(b, wide, sbp_round_to(wide, m->d.norm.eps)));
+    mean = sbp_build2(b, SBP_OP_add, mean, sbp_build_const(b, wide, sbp_round_to(wide, at->d->norm.eps)));
     return sbp_build_cast(b, sbp_build2(b, SBP_OP_mul, x, sbp_build1(b, SBP_OP_rsqrt, mean)), type);
 }
 
-static sbp_value linear(const gemma *m, const char *name, sbp_value x, const char *module, const char *part,
-                        int64_t out, int64_t in, bool bias) {
-    return sbp_hf_linear(m->hf, name, x, sbp_hf_path(m->hf, "%s.%s", module, part), out, in, bias);
-}
-
 /* Keys and values of a layer that has its own. */
-static void build_keys(gemma *m, sbp_value x, const char *module, const layer *l) {
+static void build_keys(const sbp_hf_scope *at, sbp_value x, const layer *l) {
+    sbp_hf *hf = at->hf;
+    gemma *m = at->d->own;
     int64_t n = l->kv_heads * l->head_dim;
-    bool bias = m->d.qkv_bias;
-    sbp_value k = linear(m, NULL, x, module, "k_proj", n, m->d.hidden, bias), v = k;
+    bool bias = at->d->qkv_bias;
+    sbp_value k = sbp_hf_map(at, NULL, x, "k_proj", n, at->d->hidden, bias), v = k;
     if (l->kind == SLIDING || !m->keys_are_values)
-        v = linear(m, NULL, x, module, "v_proj", n, m->d.hidden, bias);
-    k = sbp_hf_split_heads(m->hf, k, l->kv_heads, l->head_dim);
-    v = sbp_hf_split_heads(m->hf, v, l->kv_heads, l->head_dim);
-    k = norm(m, NULL, k, sbp_hf_path(m->hf, "%s.k_norm", module), l->head_dim);
-    m->k[l->kind] = sbp_hf_rotate(m->hf, "k", k, m->turn[l->kind]);
-    v = norm_plain(m, v, l->head_dim);
-    m->v[l->kind] = sbp_hf_operand(m->hf, v);
-    sbp_build_name(m->b, m->v[l->kind], "v");
+        v = sbp_hf_map(at, NULL, x, "v_proj", n, at->d->hidden, bias);
+    k = sbp_hf_split_heads(hf, k, l->kv_heads, l->head_dim);
+    v = sbp_hf_split_heads(hf, v, l->kv_heads, l->head_dim);
+    k = norm(at, NULL, k, sbp_hf_path(hf, "%s.k_norm", at->module), l->head_dim);
+    m->k[l->kind] = sbp_hf_rotate(hf, "k", k, at->turn[l->kind]);
+    v = norm_plain(at, v, l->head_dim);
+    m->v[l->kind] = sbp_hf_operand(hf, v);
+    sbp_build_name(&hf->builder, m->v[l->kind], "v");
 }
 
-static sbp_value build_attention(gemma *m, sbp_value x, const char *module, const layer *l) {
-    int64_t n = m->d.heads * l->head_dim;
-    sbp_value q = linear(m, NULL, x, module, "q_proj", n, m->d.hidden, m->d.qkv_bias);
-    q = sbp_hf_split_heads(m->hf, q, m->d.heads, l->head_dim);
-    q = norm(m, NULL, q, sbp_hf_path(m->hf, "%s.q_norm", module), l->head_dim);
-    q = sbp_hf_rotate(m->hf, "q", q, m->turn[l->kind]);
+static sbp_value mix_attention(const sbp_hf_scope *at, sbp_value x) {
+    sbp_hf *hf = at->hf;
+    const gemma *m = at->d->own;
+    const layer *l = &m->layer[at->number];
+    int64_t heads = at->d->heads, n = heads * l->head_dim;
+    sbp_value q = sbp_hf_map(at, NULL, x, "q_proj", n, at->d->hidden, at->d->qkv_bias);
+    q = sbp_hf_split_heads(hf, q, heads, l->head_dim);
+    q = norm(at, NULL, q, sbp_hf_path(hf, "%s.q_norm", at->module), l->head_dim);
+    q = sbp_hf_rotate(hf, "q", q, at->turn[l->kind]);
     if (!l->reads_shared)
-        build_keys(m, x, module, l);
+        build_keys(at, x, l);
     sbp_value o =
-        sbp_hf_attention(m->hf, q, m->k[l->kind], m->v[l->kind], 1, l->kind == SLIDING ? m->window : 0);
-    o = sbp_hf_join_heads(m->hf, o);
-    return linear(m, "attn_proj", o, module, "o_proj", m->d.hidden, n, m->d.qkv_bias);
+        sbp_hf_attention(hf, q, m->k[l->kind], m->v[l->kind], 1, l->kind == SLIDING ? m->window : 0);
+    o = sbp_hf_join_heads(hf, o);
+    return sbp_hf_map(at, "attn_proj", o, "o_proj", at->d->hidden, n, at->d->qkv_bias);
 }
 
-/* Experts of a layer read the stream x, by norms of their own. */
-static sbp_value build_experts(const gemma *m, sbp_value x, int64_t n) {
-    sbp_hf *hf = m->hf;
-    sbp_builder *b = m->b;
-    const sbp_hf_experts *e = &m->d.experts;
+/* Experts of a layer read the stream, by norms of their own. */
+static sbp_value build_experts(const sbp_hf_scope *at) {
+    sbp_hf *hf = at->hf;
+    sbp_builder *b = &hf->builder;
+    const sbp_hf_experts *e = &at->d->experts;
+    int64_t hidden = at->d->hidden;
     sbp_dtype wide = sbp_rule_wide(hf->compute);
-    const char *router = enter(m, n, "router");
-    sbp_value r = norm_plain(m, x, m->d.hidden);
+    const char *router = sbp_hf_enter(at, "router");
+    sbp_value r = norm_plain(at, at->stream, hidden);
     r = sbp_build2(b, SBP_OP_mul, r,
-                   sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.scale", router), SBP_INIT_ONES, m->d.hidden));
-    r = sbp_hf_scale(hf, "router_in", r, pow((double)m->d.hidden, -0.5));
-    sbp_value scores = linear(m, "router", r, router, "proj", e->count, m->d.hidden, false);
+                   sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.scale", router), SBP_INIT_ONES, hidden));
+    r = sbp_hf_scale(hf, "router_in", r, pow((double)hidden, -0.5));
+    sbp_value scores =
+        sbp_hf_linear(hf, "router", r, sbp_hf_path(hf, "%s.proj", router), e->count, hidden, false);
     scores = sbp_hf_softmax(b, sbp_build_cast(b, scores, wide));
     if (b->status != SBP_OK)
         return SBP_NO_VALUE;
@@ -245,111 +237,118 @@ static sbp_value build_experts(const gemma *m, sbp_value x, int64_t n) {
     own = sbp_build_broadcast(b, sbp_build_cast(b, own, wide), sbp_build_type(b, scores));
     c.weight = sbp_build2(b, SBP_OP_mul, c.weight, sbp_build2(b, SBP_OP_take_at, own, c.index));
     c.weight = sbp_build_reshape(b, c.weight, (int64_t[]){e->chosen, 1}, 2);
-    sbp_value y = norm(m, "expert_norm", x, enter(m, n, "pre_feedforward_layernorm_2"), m->d.hidden);
-    y = sbp_hf_experts_apply(hf, e, m->d.activation, y, c, enter(m, n, ""), m->d.hidden);
+    sbp_value y =
+        norm(at, "expert_norm", at->stream, sbp_hf_enter(at, "pre_feedforward_layernorm_2"), hidden);
+    y = sbp_hf_experts_apply(hf, e, at->d->activation, y, c, sbp_hf_enter(at, ""), hidden);
     y = sbp_build_cast(b, y, hf->compute);
-    return norm(m, NULL, y, enter(m, n, "post_feedforward_layernorm_2"), m->d.hidden);
+    return norm(at, NULL, y, sbp_hf_enter(at, "post_feedforward_layernorm_2"), hidden);
 }
+
+static sbp_value mix_mlp_and_experts(const sbp_hf_scope *at, sbp_value x) {
+    sbp_value y = sbp_hf_mix_mlp(at, x);
+    y = norm(at, NULL, y, sbp_hf_enter(at, "post_feedforward_layernorm_1"), at->d->hidden);
+    return sbp_hf_add(at->hf, "mlp_and_experts", y, build_experts(at));
+}
+
+static const sbp_hf_branch attention = {.name = "attn",
+                                        .norm_in = "input_layernorm",
+                                        .norm_out = "post_attention_layernorm",
+                                        .mixer = {{mix_attention, "self_attn", 1, 1}}},
+                           mlp_and_experts = {.name = "mlp",
+                                              .norm_in = "pre_feedforward_layernorm",
+                                              .norm_out = "post_feedforward_layernorm",
+                                              .mixer = {{mix_mlp_and_experts, "mlp", 1, 1}}};
 
 /* What the layer's own embedding of the token adds. */
-static sbp_value build_own_input(const gemma *m, sbp_value x, int64_t n) {
-    sbp_builder *b = m->b;
-    const char *module = enter(m, n, "");
-    sbp_value gate =
-        linear(m, "own_gate", x, module, "per_layer_input_gate", m->per_layer, m->d.hidden, false);
-    gate = sbp_hf_activate(m->hf, m->d.activation, "own_act", gate);
-    sbp_value input = sbp_build_slice(b, m->inputs, n * m->per_layer, m->per_layer);
-    input = sbp_build_cast(b, input, m->hf->compute);
-    sbp_value y = sbp_build2(b, SBP_OP_mul, sbp_build_cast(b, gate, m->hf->compute), input);
-    y = linear(m, "own_proj", y, module, "per_layer_projection", m->d.hidden, m->per_layer, false);
-    return norm(m, "own_norm", y, enter(m, n, "post_per_layer_input_norm"), m->d.hidden);
+static sbp_value build_own_input(const sbp_hf_scope *at, sbp_value x) {
+    sbp_hf *hf = at->hf;
+    sbp_builder *b = &hf->builder;
+    const gemma *m = at->d->own;
+    const char *module = sbp_hf_enter(at, "");
+    int64_t p = m->per_layer, hidden = at->d->hidden;
+    sbp_value gate = sbp_hf_linear(hf, "own_gate", x, sbp_hf_path(hf, "%s.per_layer_input_gate", module), p,
+                                   hidden, false);
+    gate = sbp_hf_activate(hf, at->d->activation, "own_act", gate);
+    sbp_value input = sbp_build_slice(b, m->inputs, at->number * p, p);
+    input = sbp_build_cast(b, input, hf->compute);
+    sbp_value y = sbp_build2(b, SBP_OP_mul, sbp_build_cast(b, gate, hf->compute), input);
+    y = sbp_hf_linear(hf, "own_proj", y, sbp_hf_path(hf, "%s.per_layer_projection", module), hidden, p,
+                      false);
+    return norm(at, "own_norm", y, sbp_hf_enter(at, "post_per_layer_input_norm"), hidden);
 }
 
-static sbp_value build_layer(gemma *m, sbp_value x, int64_t n) {
-    sbp_builder *b = m->b;
-    const layer *l = &m->layer[n];
-    int64_t hidden = m->d.hidden;
-    sbp_value y = norm(m, "attn_norm", x, enter(m, n, "input_layernorm"), hidden);
-    y = build_attention(m, y, enter(m, n, "self_attn"), l);
-    y = norm(m, "attn_out_norm", y, enter(m, n, "post_attention_layernorm"), hidden);
-    (void)enter(m, n, "");
-    x = sbp_hf_add(m->hf, "attn_residual", x, y);
-    y = norm(m, "mlp_norm", x, enter(m, n, "pre_feedforward_layernorm"), hidden);
-    y = sbp_hf_mlp(m->hf, m->d.activation, y, enter(m, n, "mlp"), names.experts, hidden, l->inner);
-    if (m->has_experts) {
-        y = norm(m, NULL, y, enter(m, n, "post_feedforward_layernorm_1"), hidden);
-        y = sbp_hf_add(m->hf, "mlp_and_experts", y, build_experts(m, x, n));
-    }
-    y = norm(m, "mlp_out_norm", y, enter(m, n, "post_feedforward_layernorm"), hidden);
-    (void)enter(m, n, "");
-    x = sbp_hf_add(m->hf, "mlp_residual", x, y);
+static sbp_value finish_layer(const sbp_hf_scope *at, sbp_value x) {
+    sbp_hf *hf = at->hf;
+    sbp_builder *b = &hf->builder;
+    const gemma *m = at->d->own;
     if (m->per_layer > 0)
-        x = sbp_hf_add(m->hf, "own_residual", x, build_own_input(m, x, n));
-    (void)enter(m, n, "");
+        x = sbp_hf_add(hf, "own_residual", x, build_own_input(at, x));
+    const char *module = sbp_hf_enter(at, "");
     if (b->status != SBP_OK)
         return SBP_NO_VALUE;
-    sbp_dtype type = sbp_build_type(b, x)->dtype, wide = sbp_rule_wide(m->hf->compute);
-    sbp_value scalar = sbp_hf_buffer(m->hf, sbp_hf_path(m->hf, "%s.layer_scalar", b->node), 1);
+    sbp_dtype type = sbp_build_type(b, x)->dtype, wide = sbp_rule_wide(hf->compute);
+    sbp_value scalar = sbp_hf_buffer(hf, sbp_hf_path(hf, "%s.layer_scalar", module), 1);
     x = sbp_build_cast(b, sbp_build2(b, SBP_OP_mul, sbp_build_cast(b, x, wide), scalar), type);
     sbp_build_name(b, x, "layer");
     return x;
 }
 
 /* Rows of a table by their tokens, scaled. */
-static sbp_value build_embedding(const gemma *m, const char *name, sbp_value table, int64_t width) {
-    sbp_value x = sbp_hf_embed(m->hf, NULL, table, SBP_DATA_TOK);
-    return sbp_hf_scale(m->hf, name, x, sbp_round_to(m->hf->residual, sqrt((double)width)));
+static sbp_value build_rows(sbp_hf *hf, const char *name, sbp_value table, int64_t width) {
+    sbp_value x = sbp_hf_embed(hf, NULL, table, SBP_DATA_TOK);
+    return sbp_hf_scale(hf, name, x, sbp_round_to(hf->residual, sqrt((double)width)));
 }
 
 /* What each layer adds of a token, from a table of its own and from the embedding x. */
-static void build_inputs(gemma *m, sbp_value x) {
-    sbp_hf *hf = m->hf;
-    sbp_builder *b = m->b;
-    int64_t p = m->per_layer, layers = m->d.layers;
-    b->node = sbp_hf_path(hf, "%s.embed_tokens_per_layer", m->root);
+static void build_inputs(const sbp_hf_scope *at, sbp_value x) {
+    sbp_hf *hf = at->hf;
+    sbp_builder *b = &hf->builder;
+    gemma *m = at->d->own;
+    const char *root = at->d->names.root;
+    int64_t p = m->per_layer, layers = at->d->layers;
+    b->node = sbp_hf_path(hf, "%s.embed_tokens_per_layer", root);
     sbp_value table =
         sbp_hf_matrix(hf, sbp_hf_path(hf, "%s.weight", b->node), m->per_layer_vocab, layers * p);
-    sbp_value own = build_embedding(m, "token_inputs", table, p);
-    b->node = sbp_hf_path(hf, "%s.per_layer_model_projection", m->root);
-    sbp_value y = sbp_hf_linear(hf, NULL, x, b->node, layers * p, m->d.hidden, false);
-    y = sbp_hf_scale(hf, "stream_inputs", y, pow((double)m->d.hidden, -0.5));
+    sbp_value own = build_rows(hf, "token_inputs", table, p);
+    b->node = sbp_hf_path(hf, "%s.per_layer_model_projection", root);
+    sbp_value y = sbp_hf_linear(hf, NULL, x, b->node, layers * p, at->d->hidden, false);
+    y = sbp_hf_scale(hf, "stream_inputs", y, pow((double)at->d->hidden, -0.5));
     y = sbp_hf_split_heads(hf, y, layers, p);
-    b->node = sbp_hf_path(hf, "%s.per_layer_projection_norm", m->root);
-    y = norm(m, NULL, y, b->node, p);
-    b->node = m->root;
+    b->node = sbp_hf_path(hf, "%s.per_layer_projection_norm", root);
+    y = norm(at, NULL, y, b->node, p);
+    b->node = root;
     y = sbp_hf_add(hf, "summed_inputs", sbp_hf_join_heads(hf, y), own);
     m->inputs = sbp_hf_scale(hf, "layer_inputs", y, pow(2, -0.5));
 }
 
-static sbp_value build_head(const gemma *m, sbp_value x, sbp_value table) {
-    sbp_hf *hf = m->hf;
-    m->b->node = sbp_hf_path(hf, "%s.norm", m->root);
-    x = norm(m, "final_norm", x, m->b->node, m->d.hidden);
-    m->b->node = "lm_head";
-    sbp_value w = sbp_hf_head_matrix(hf, "lm_head.weight", table, m->d.tied);
-    sbp_value logits = sbp_hf_logits(hf, x, w);
-    if (m->d.final_softcap != 0)
-        logits = sbp_build(m->b, SBP_OP_softcap, "capped_logits", &logits, 1,
-                           (sbp_attr[]){sbp_attr_double("cap", m->d.final_softcap)}, 1, NULL);
-    return logits;
+static sbp_value embed(const sbp_hf_scope *at, sbp_value table) {
+    const gemma *m = at->d->own;
+    sbp_value x = build_rows(at->hf, "embed", table, at->d->hidden);
+    if (m->per_layer > 0)
+        build_inputs(at, x);
+    return x;
 }
 
 void sbp_hf_gemma4(sbp_hf *hf) {
-    gemma m = {.hf = hf, .b = &hf->builder, .root = hf->wrapper ? "model.language_model" : "model"};
-    m.d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.vocab = 262144,
-                                                     .heads = 8,
-                                                     .kv_heads = 4,
-                                                     .head_dim = 256,
-                                                     .max_positions = 131072,
-                                                     .tied = true,
-                                                     .activation_key = "hidden_activation",
-                                                     .activation = "gelu_pytorch_tanh"});
+    gemma m = {.d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.vocab = 262144,
+                                                               .heads = 8,
+                                                               .kv_heads = 4,
+                                                               .head_dim = 256,
+                                                               .max_positions = 131072,
+                                                               .tied = true,
+                                                               .activation_key = "hidden_activation",
+                                                               .activation = "gelu_pytorch_tanh"})};
     hf->within_multimodal = !hf->wrapper;
-    hf->base_prefix = "model.";
+    m.d.names.root = hf->wrapper ? "model.language_model" : "model";
     m.d.tied = sbp_hf_tied(hf, m.d.tied);
     m.d.norm.style = SBP_HF_RMS_NORM_WIDE;
+    m.d.norms =
+        (sbp_hf_layer_norms){.mlp_in = "pre_feedforward_layernorm", .mlp_out = "post_feedforward_layernorm"};
     m.d.qkv_bias = sbp_hf_bool(hf, "attention_bias", false);
     m.d.final_softcap = sbp_hf_double(hf, "final_logit_softcapping", 0);
+    m.d.embed = embed;
+    m.d.finish_layer = finish_layer;
+    m.d.own = &m;
     m.window = sbp_hf_size(hf, "sliding_window", 512);
     m.keys_are_values = sbp_hf_bool(hf, "attention_k_eq_v", false);
     m.per_layer = sbp_hf_count(hf, "hidden_size_per_layer_input", 256);
@@ -358,17 +357,9 @@ void sbp_hf_gemma4(sbp_hf *hf) {
     read_experts(hf, &m);
     read_layers(hf, &m);
     read_ropes(hf, &m);
-    m.b->node = sbp_hf_path(hf, "%s.rotary_emb", m.root);
-    for (int kind = 0; kind < KINDS; kind++)
-        if (m.d.rope[kind].inv_freq)
-            m.turn[kind] = sbp_hf_rope_tables(hf, &m.d.rope[kind]);
-    m.b->node = sbp_hf_path(hf, "%s.embed_tokens", m.root);
-    sbp_value table = sbp_hf_table(hf, sbp_hf_path(hf, "%s.weight", m.b->node), m.d.vocab, m.d.hidden);
-    sbp_value x = build_embedding(&m, "embed", table, m.d.hidden);
-    if (m.per_layer > 0)
-        build_inputs(&m, x);
-    for (int64_t i = 0; m.layer && i < m.d.layers && m.b->status == SBP_OK; i++)
-        x = build_layer(&m, x, i);
-    sbp_hf_finish(hf, build_head(&m, x, table));
-    m.b->node = NULL;
+    for (int64_t i = 0; i < m.d.layers && hf->builder.status == SBP_OK; i++) {
+        m.d.layer[i].branch[0] = &attention;
+        m.d.layer[i].branch[1] = m.has_experts ? &mlp_and_experts : NULL;
+    }
+    sbp_hf_decoder_build(hf, &m.d);
 }

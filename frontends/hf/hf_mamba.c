@@ -78,12 +78,13 @@ static sbp_value build_gated_norm(sbp_hf *hf, const sbp_hf_mamba *m, sbp_value y
     return y;
 }
 
-sbp_value sbp_hf_mamba_build(sbp_hf *hf, const sbp_hf_mamba *m, sbp_value x, const char *module,
-                             int64_t hidden) {
+sbp_value sbp_hf_mix_mamba(const sbp_hf_scope *at, sbp_value x) {
+    sbp_hf *hf = at->hf;
     sbp_builder *b = &hf->builder;
+    const sbp_hf_mamba *m = &at->d->mamba;
+    const char *module = at->module;
     int64_t inner = m->heads * m->head_dim, shared = m->groups * m->state, channels = inner + 2 * shared;
-    x = sbp_hf_linear(hf, "ssd_in", x, sbp_hf_path(hf, "%s.in_proj", module), inner + channels + m->heads,
-                      hidden, m->bias);
+    x = sbp_hf_map(at, "ssd_in", x, "in_proj", inner + channels + m->heads, at->d->hidden, m->bias);
     sbp_value z = sbp_build_slice(b, x, 0, inner), rows = sbp_build_slice(b, x, inner, channels);
     sbp_value dt = build_dt(hf, m, sbp_build_slice(b, x, inner + channels, m->heads), module);
     rows = sbp_hf_conv_rows(hf, "conv", rows, sbp_hf_path(hf, "%s.conv1d", module), channels, m->taps,
@@ -104,14 +105,10 @@ sbp_value sbp_hf_mamba_build(sbp_hf *hf, const sbp_hf_mamba *m, sbp_value x, con
                             NULL, 0, NULL);
     y = add_skip(hf, m, y, values, module);
     y = build_gated_norm(hf, m, y, z, module);
-    return sbp_hf_linear(hf, "ssd_proj", y, sbp_hf_path(hf, "%s.out_proj", module), hidden, inner, m->bias);
+    return sbp_hf_map(at, "ssd_proj", y, "out_proj", at->d->hidden, inner, m->bias);
 }
 
-void sbp_hf_mamba_check(sbp_hf *hf, const sbp_hf_mamba *m, const char *heads_key, const char *groups_key) {
-    if (hf->builder.status == SBP_OK && m->heads % m->groups != 0)
-        sbp_hf_fail(hf, sbp_hf_field(hf, groups_key), "%s %lld is not a multiple of %s %lld", heads_key,
-                    (long long)m->heads, groups_key, (long long)m->groups);
-}
+/* ---- configuration -------------------------------------------------------------------------------- */
 
 /* One of two limits: a number, infinite ones as json of Python or of transformers has them. */
 static double read_limit(sbp_hf *hf, const sbp_json *item) {
@@ -126,8 +123,8 @@ static double read_limit(sbp_hf *hf, const sbp_json *item) {
     return 0;
 }
 
-void sbp_hf_mamba_limits(sbp_hf *hf, sbp_hf_mamba *m, const char *key) {
-    const sbp_json *field = sbp_hf_field(hf, key);
+static void read_limits(sbp_hf *hf, sbp_hf_mamba *m) {
+    const sbp_json *field = sbp_hf_field(hf, "time_step_limit");
     m->dt_least = 0;
     m->dt_most = (double)INFINITY;
     if (!field)
@@ -140,4 +137,33 @@ void sbp_hf_mamba_limits(sbp_hf *hf, sbp_hf_mamba *m, const char *key) {
     m->dt_most = read_limit(hf, &field->items[1]);
     if (!(m->dt_least <= m->dt_most))
         sbp_hf_fail(hf, field, "the lower limit, %g, is above the upper one, %g", m->dt_least, m->dt_most);
+}
+
+/* mamba_d_head: a number, or "auto". */
+static int64_t read_head_dim(sbp_hf *hf, int64_t inner, int64_t heads) {
+    const sbp_json *field = sbp_hf_field(hf, "mamba_d_head");
+    int64_t fallback = inner / heads > 0 ? inner / heads : 1;
+    if (field && field->kind == SBP_JSON_STRING && strcmp(field->string, "auto") == 0)
+        return fallback;
+    return sbp_hf_size(hf, "mamba_d_head", fallback);
+}
+
+sbp_hf_mamba sbp_hf_mamba_read(sbp_hf *hf, const sbp_hf_decoder *d, int64_t inner, const char *inner_text) {
+    int64_t heads = sbp_hf_size(hf, "mamba_n_heads", 128);
+    sbp_hf_mamba m = {.heads = heads,
+                      .head_dim = read_head_dim(hf, inner, heads),
+                      .groups = sbp_hf_size(hf, "mamba_n_groups", 1),
+                      .state = sbp_hf_size(hf, "mamba_d_state", 256),
+                      .taps = sbp_hf_size(hf, "mamba_d_conv", 4),
+                      .activation = d->activation,
+                      .conv_bias = sbp_hf_bool(hf, "mamba_conv_bias", true),
+                      .bias = sbp_hf_bool(hf, "mamba_proj_bias", false),
+                      .eps = d->norm.eps};
+    (void)sbp_hf_field(hf, "mamba_chunk_size"); /* how many rows a program takes at a time */
+    read_limits(hf, &m);
+    sbp_hf_check_multiple(hf, "mamba_n_heads", heads, "mamba_n_groups", m.groups);
+    if (hf->builder.status == SBP_OK && heads * m.head_dim != inner)
+        sbp_hf_fail(hf, sbp_hf_field(hf, "mamba_d_head"), "%lld heads of %lld are not %s, %lld",
+                    (long long)heads, (long long)m.head_dim, inner_text, (long long)inner);
+    return m;
 }
