@@ -402,14 +402,26 @@ void sbp_hf_latent_build(sbp_hf *hf, const struct sbp_hf_decoder *decoder, sbp_v
  * the file says nothing, `defaults`. */
 void sbp_hf_latent_read(sbp_hf *hf, struct sbp_hf_decoder *decoder, const sbp_hf_latent *defaults);
 
+/* What opens the answer y of the states by z, and where the norm is, over the columns of a group. */
+typedef enum sbp_hf_mamba_gating {
+    SBP_HF_MAMBA_GATE_THEN_NORM, /* norm(y silu(z)): Bamba */
+    SBP_HF_MAMBA_NORM_THEN_GATE, /* norm(y) silu(z) */
+    SBP_HF_MAMBA_GATE            /* y silu(z) */
+} sbp_hf_mamba_gating;
+
+enum { SBP_HF_MAMBA_SEGMENTS = 5 };
+
 /* Mamba-2 of `heads` heads, each of head_dim columns and a state of `state` rows, of which those of a group
  * have rows in common. */
 typedef struct sbp_hf_mamba {
     int64_t heads, head_dim, groups, state, taps;
     const char *activation; /* of the convolution */
-    bool conv_bias, bias;   /* bias: of both projections */
+    bool conv_bias, in_bias, out_bias;
+    sbp_hf_mamba_gating gating;
     double eps;
-    double dt_least, dt_most; /* limits of steps */
+    bool norm_wide;            /* what is normed is not rounded before it is times the weight */
+    double dt_least, dt_most;  /* limits of steps */
+    const double *multipliers; /* of the columns z | x | B | C | dt that in_proj gives; NULL: none */
 } sbp_hf_mamba;
 
 /* As Bamba's fields (mamba_n_heads ..) say it, and time_step_limit; `inner` columns in all, which is what the
@@ -458,8 +470,9 @@ typedef struct sbp_hf_decoder {
     double embed_scale;  /* of the embedding; 1: none */
     double branch_scale; /* of what attention and the MLP add; 1: none */
     double score_scale;
-    double logits_divisor; /* 1: none */
-    double final_softcap;  /* 0: none */
+    double key_scale, gate_scale;        /* of keys before they turn; of what an MLP's gate gives; 1: none */
+    double logits_scale, logits_divisor; /* 1: none */
+    double final_softcap;                /* 0: none */
     sbp_hf_rope rope[2];
     sbp_hf_layer *layer; /* [layers] */
     sbp_hf_names names;

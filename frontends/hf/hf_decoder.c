@@ -61,6 +61,9 @@ sbp_hf_decoder sbp_hf_decoder_read(sbp_hf *hf, const sbp_hf_defaults *defaults) 
                                   .mlp = sbp_hf_projections.experts},
                         .embed_scale = 1,
                         .branch_scale = 1,
+                        .key_scale = 1,
+                        .gate_scale = 1,
+                        .logits_scale = 1,
                         .logits_divisor = 1};
     d.kv_heads = read_kv_heads(hf, d.heads, defaults->kv_heads);
     d.head_dim = read_head_dim(hf, d.hidden, d.heads, defaults);
@@ -228,7 +231,7 @@ sbp_value sbp_hf_mix_attention(const sbp_hf_scope *at, sbp_value x) {
         q = build_heads(at, "q", x, d->heads, 0, true, d->output_gate ? &gate : NULL);
         q = turn(at, "q", q);
         k = build_heads(at, "k", x, d->kv_heads, d->heads, true, NULL);
-        k = turn(at, "k", k);
+        k = turn(at, "k", sbp_hf_scale(hf, "scaled_k", k, d->key_scale));
         v = build_heads(at, "v", x, d->kv_heads, d->heads + d->kv_heads, false, NULL);
         sbp_build_name(&hf->builder, v, "v");
     }
@@ -250,14 +253,18 @@ sbp_value sbp_hf_mix_mlp(const sbp_hf_scope *at, sbp_value x) {
     const sbp_hf_decoder *d = at->d;
     const char *const *names = d->names.mlp, *one = d->fused_gate_up ? "gate_up_proj" : NULL;
     int64_t inner = at->layer->inner > 0 ? at->layer->inner : d->inner;
-    sbp_value gate = SBP_NO_VALUE;
+    sbp_value gate = SBP_NO_VALUE, up, y;
     if (!d->ungated)
         gate = project(at, "gate", x, names[SBP_HF_EXPERT_GATE], "gate", inner, d->mlp_bias,
                        (fused){one, 0, 2 * inner});
-    sbp_value up = project(at, "up", x, names[SBP_HF_EXPERT_UP], "up", inner, d->mlp_bias,
-                           (fused){one, inner, 2 * inner});
-    sbp_value y = d->ungated ? sbp_hf_activate(at->hf, d->activation, "act", up)
-                             : sbp_hf_gate(at->hf, d->activation, "act", gate, up);
+    up = project(at, "up", x, names[SBP_HF_EXPERT_UP], "up", inner, d->mlp_bias,
+                 (fused){one, inner, 2 * inner});
+    if (d->ungated) {
+        y = sbp_hf_activate(at->hf, d->activation, "act", up);
+    } else {
+        gate = sbp_hf_scale(at->hf, "scaled_gate", gate, d->gate_scale);
+        y = sbp_hf_gate(at->hf, d->activation, "act", gate, up);
+    }
     return sbp_hf_map(at, "mlp_proj", y, names[SBP_HF_EXPERT_DOWN], d->hidden, inner, d->mlp_bias);
 }
 
@@ -321,6 +328,7 @@ static sbp_value build_head(const sbp_hf_scope *at, sbp_value x, sbp_value table
     b->node = "lm_head";
     sbp_value w = sbp_hf_head_matrix(at->hf, "lm_head.weight", table, d->tied);
     sbp_value logits = sbp_hf_logits(at->hf, x, w);
+    logits = sbp_hf_scale(at->hf, "scaled_logits", logits, d->logits_scale);
     if (d->logits_divisor != 1 && b->status == SBP_OK) {
         sbp_dtype wide = sbp_build_type(b, logits)->dtype;
         logits = sbp_build2(b, SBP_OP_div, logits, sbp_build_const(b, wide, d->logits_divisor));

@@ -59,23 +59,52 @@ static sbp_value add_skip(sbp_hf *hf, const sbp_hf_mamba *m, sbp_value y, sbp_va
     return sbp_hf_join_heads(hf, y);
 }
 
-/* y silu(z), each group of columns by its root mean square, times a weight. */
-static sbp_value build_gated_norm(sbp_hf *hf, const sbp_hf_mamba *m, sbp_value y, sbp_value z,
-                                  const char *module) {
+/* Each group of columns of y by its root mean square, times a weight; y is in the wide type. */
+static sbp_value build_norm(sbp_hf *hf, const sbp_hf_mamba *m, sbp_value y, const char *module) {
     sbp_builder *b = &hf->builder;
     int64_t n = m->heads * m->head_dim, each = n / m->groups;
-    y = sbp_hf_gate(hf, "silu", NULL, sbp_build_cast(b, z, wide_type(hf)), y);
     y = sbp_hf_split_heads(hf, y, m->groups, each);
     sbp_value mean = sbp_build1(b, SBP_OP_row_sum, sbp_build2(b, SBP_OP_mul, y, y));
     mean = sbp_build2(b, SBP_OP_mul, mean, constant(hf, 1 / (double)each));
     mean = sbp_build1(b, SBP_OP_rsqrt, sbp_build2(b, SBP_OP_add, mean, constant(hf, m->eps)));
     y = sbp_build2(b, SBP_OP_mul, y, mean);
-    y = sbp_build_cast(b, sbp_hf_join_heads(hf, y), hf->compute);
+    y = sbp_hf_join_heads(hf, y);
+    if (!m->norm_wide)
+        y = sbp_build_cast(b, y, hf->compute);
     sbp_value w = sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.norm.weight", module), SBP_INIT_ONES, n);
-    y = sbp_build2(b, SBP_OP_mul, sbp_build_cast(b, y, wide_type(hf)), sbp_build_cast(b, w, wide_type(hf)));
+    return sbp_build2(b, SBP_OP_mul, sbp_build_cast(b, y, wide_type(hf)),
+                      sbp_build_cast(b, w, wide_type(hf)));
+}
+
+/* The answer y of the states, in the wide type, opened by z; an operand. */
+static sbp_value build_gated(sbp_hf *hf, const sbp_hf_mamba *m, sbp_value y, sbp_value z,
+                             const char *module) {
+    sbp_builder *b = &hf->builder;
+    z = sbp_build_cast(b, z, wide_type(hf));
+    if (m->gating == SBP_HF_MAMBA_NORM_THEN_GATE)
+        y = build_norm(hf, m, y, module);
+    y = sbp_hf_gate(hf, "silu", NULL, z, y);
+    if (m->gating == SBP_HF_MAMBA_GATE_THEN_NORM)
+        y = build_norm(hf, m, y, module);
     y = sbp_hf_operand(hf, y);
-    sbp_build_name(b, y, "ssd_normed");
+    sbp_build_name(b, y, m->gating == SBP_HF_MAMBA_GATE ? "ssd_gated" : "ssd_normed");
     return y;
+}
+
+/* What in_proj gives, each segment of columns times its number, which the model class keeps in its type. */
+static sbp_value scale_segments(sbp_hf *hf, const sbp_hf_mamba *m, sbp_value x) {
+    sbp_builder *b = &hf->builder;
+    int64_t inner = m->heads * m->head_dim, shared = m->groups * m->state,
+            width[SBP_HF_MAMBA_SEGMENTS] = {inner, inner, shared, shared, m->heads}, all = 0;
+    double *column = SBP_NEW_ARRAY(hf->arena, double, 2 * inner + 2 * shared + m->heads);
+    for (int s = 0; s < SBP_HF_MAMBA_SEGMENTS; s++)
+        for (int64_t i = 0; i < width[s]; i++)
+            column[all++] = sbp_round_to(hf->compute, m->multipliers[s]);
+    sbp_value scale = sbp_build_vector(b, "ssd_multipliers", wide_type(hf), column, all);
+    x = sbp_build2(b, SBP_OP_mul, sbp_build_cast(b, x, wide_type(hf)), scale);
+    x = sbp_hf_operand(hf, x);
+    sbp_build_name(b, x, "ssd_in_scaled");
+    return x;
 }
 
 sbp_value sbp_hf_mix_mamba(const sbp_hf_scope *at, sbp_value x) {
@@ -84,7 +113,9 @@ sbp_value sbp_hf_mix_mamba(const sbp_hf_scope *at, sbp_value x) {
     const sbp_hf_mamba *m = &at->d->mamba;
     const char *module = at->module;
     int64_t inner = m->heads * m->head_dim, shared = m->groups * m->state, channels = inner + 2 * shared;
-    x = sbp_hf_map(at, "ssd_in", x, "in_proj", inner + channels + m->heads, at->d->hidden, m->bias);
+    x = sbp_hf_map(at, "ssd_in", x, "in_proj", inner + channels + m->heads, at->d->hidden, m->in_bias);
+    if (m->multipliers && b->status == SBP_OK)
+        x = scale_segments(hf, m, x);
     sbp_value z = sbp_build_slice(b, x, 0, inner), rows = sbp_build_slice(b, x, inner, channels);
     sbp_value dt = build_dt(hf, m, sbp_build_slice(b, x, inner + channels, m->heads), module);
     rows = sbp_hf_conv_rows(hf, "conv", rows, sbp_hf_path(hf, "%s.conv1d", module), channels, m->taps,
@@ -104,8 +135,8 @@ sbp_value sbp_hf_mix_mamba(const sbp_hf_scope *at, sbp_value x) {
     sbp_value y = sbp_build(b, SBP_OP_ssd, "ssd_out", (sbp_value[]){out, into, values, decay, dt, first}, 6,
                             NULL, 0, NULL);
     y = add_skip(hf, m, y, values, module);
-    y = build_gated_norm(hf, m, y, z, module);
-    return sbp_hf_map(at, "ssd_proj", y, "out_proj", at->d->hidden, inner, m->bias);
+    y = build_gated(hf, m, y, z, module);
+    return sbp_hf_map(at, "ssd_proj", y, "out_proj", at->d->hidden, inner, m->out_bias);
 }
 
 /* ---- configuration -------------------------------------------------------------------------------- */
@@ -157,9 +188,10 @@ sbp_hf_mamba sbp_hf_mamba_read(sbp_hf *hf, const sbp_hf_decoder *d, int64_t inne
                       .taps = sbp_hf_size(hf, "mamba_d_conv", 4),
                       .activation = d->activation,
                       .conv_bias = sbp_hf_bool(hf, "mamba_conv_bias", true),
-                      .bias = sbp_hf_bool(hf, "mamba_proj_bias", false),
+                      .in_bias = sbp_hf_bool(hf, "mamba_proj_bias", false),
                       .eps = d->norm.eps};
     (void)sbp_hf_field(hf, "mamba_chunk_size"); /* how many rows a program takes at a time */
+    m.out_bias = m.in_bias;
     read_limits(hf, &m);
     sbp_hf_check_multiple(hf, "mamba_n_heads", heads, "mamba_n_groups", m.groups);
     if (hf->builder.status == SBP_OK && heads * m.head_dim != inner)

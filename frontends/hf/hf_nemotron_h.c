@@ -74,12 +74,13 @@ static void read_mamba(sbp_hf *hf, sbp_hf_decoder *d) {
                               .taps = sbp_hf_size(hf, "conv_kernel", 4),
                               .activation = sbp_hf_string(hf, "mamba_hidden_act", "silu"),
                               .conv_bias = sbp_hf_bool(hf, "use_conv_bias", true),
-                              .bias = sbp_hf_bool(hf, "use_bias", false),
+                              .in_bias = sbp_hf_bool(hf, "use_bias", false),
                               .eps = d->norm.eps,
                               .dt_least = sbp_hf_double(hf, "time_step_min", 0.001),
                               .dt_most = (double)INFINITY};
     for (int i = 0; i < SBP_COUNT(unread); i++) /* the model class reads none of them */
         (void)sbp_hf_field(hf, unread[i]);
+    d->mamba.out_bias = d->mamba.in_bias;
     sbp_hf_check_multiple(hf, "mamba_num_heads", d->mamba.heads, "n_groups", d->mamba.groups);
 }
 

@@ -310,6 +310,7 @@ static sbp_status choose_targets(tuning *t, sbp_lora_names *targets) {
     static const char *const usual[] = {"q_proj", "v_proj"}, *const joined[] = {"qkv_proj"},
                              *const by_head[] = {"query_key_value"};
     static const sbp_lora_names defaults[] = {{usual, 2, false}, {joined, 1, false}, {by_head, 1, false}};
+    const sbp_model *model = t->l->model;
     int32_t count = 0;
     bool given = t->o->targets.count > 0 || t->o->all_linear;
     *targets = (sbp_lora_names){0};
@@ -333,6 +334,11 @@ static sbp_status choose_targets(tuning *t, sbp_lora_names *targets) {
                                 "--lora-targets: an adapter on the head, %s, is not supported; "
                                 "--lora-modules-to-save trains it whole",
                                 s->module);
+            if (s->taken && model->unadapted && ends_with(s->module, model->unadapted))
+                return sbp_fail(t->l->diag, SBP_USAGE,
+                                "--lora-targets: PEFT refuses adapters of %s in model_type %s; "
+                                "--lora-exclude %s leaves such modules out",
+                                s->module, model->model_type, model->unadapted);
             count += s->taken;
         }
     }

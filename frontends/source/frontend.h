@@ -114,6 +114,7 @@ typedef struct sbp_model {
     /* Names in files begin with file_prefix where modules of the class, by which adapters go, begin with
      * class_prefix; NULL: they are alike. */
     const char *file_prefix, *class_prefix;
+    const char *unadapted; /* end of the names of linear layers that PEFT refuses adapters of; NULL: none */
     bool carries; /* tensors of the weights that no parameter is read from are other parts of a multimodal
                      model, and go unchanged into what is written */
     const char *tokenizer;       /* for sbp_tokenizer_load; NULL: none beside the model */

@@ -31,6 +31,7 @@ static const char *const golden_structures[] = {"llama_plain",
                                                 "granite_hybrid_groups",
                                                 "granite_hybrid_v",
                                                 "nemotron_h_latent",
+                                                "falcon_h1_norms",
                                                 "qwen3_next_moe_v",
                                                 "qwen3_5_moe_released_v",
                                                 "gpt_oss_v",
@@ -94,6 +95,7 @@ static const char *const golden_lora[] = {
     ROW("granite_hybrid_groups", "--chunk 9 --zero 3 --save ssd_out+conv_act", 2, 99)                        \
     ROW("granite_hybrid_groups", "--chunk 30 --context-exchange all-to-all", 3, 99)                          \
     ROW("nemotron_h_latent", "--chunk 40", 2, 99)                                                            \
+    ROW("falcon_h1_plain", "--chunk 9 --zero 3", 2, 99)                                                      \
     ROW("gpt_oss_v", "--chunk 7", 2, 78)                                                                     \
     ROW("gemma4_shared", "--chunk 7 --segment 2 --zero 3", 2, 79)                                            \
     ROW("gemma4_e2b_released_v", "--chunk 5 --checkpoint-every 2 --context-exchange all-gather", 3, 78)      \

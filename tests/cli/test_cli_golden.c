@@ -93,7 +93,7 @@ static const struct {
 static const char *backend = "cpu";
 
 /* All cases but those of architectures that are only examples of how one is added. */
-enum { CASES = 79 };
+enum { CASES = 82 };
 
 /* A member of args.json as it would be typed. */
 static const char *arguments(io_fixture *f, const sbp_json *args, const char *key) {
@@ -355,7 +355,7 @@ static void run_device_settings(io_fixture *f, const char *path) {
  * again. */
 static void test_states(void **state) {
     static const char *const cases[] = {"lfm2_v", "qwen3_5_dense_v", "qwen3_next_dense",
-                                        "granite_hybrid_groups"};
+                                        "granite_hybrid_groups", "falcon_h1_plain"};
     static const setting list[] = {
         {"C 1", "--chunk 1", SBP_F64, true, 0},
         {"C 1, no states", "--chunk 1 --save none", SBP_F64, true, 0},

@@ -4,8 +4,8 @@
 config.json is what transformers itself writes for it (its newest spelling, with every default filled in).
 """
 
-import dataclasses
-
+from case import ABSENT, A, B, C, Case, D, E
+from cases_states import STATES
 from configs import (
     DYNAMIC,
     GEMMA_ROPE,
@@ -24,10 +24,8 @@ from configs import (
     gpt_neox,
     gpt_oss,
     granite,
-    granite_hybrid,
     llama,
     mistral,
-    nemotron_h,
     olmo2,
     olmo3,
     olmoe,
@@ -50,37 +48,8 @@ DEEPSEEK_YARN = {
     "mscale_all_dim": 0.8,
 }
 
-ABSENT = object()  # in differs_from: without this key
-
-
-@dataclasses.dataclass
-class Case:
-    about: str
-    config: dict
-    lengths: list  # of the documents
-    save: bool = False  # let transformers write config.json
-    loss_type: str = "nll"
-    shards: str = ""  # max_shard_size
-    favour: tuple = ()  # token ids that must be frequent among the inputs (the padding token)
-    seed: int = 0  # another one where float32 rounding happens to be large in some tensor
-    embedding: float = 0.4  # size of the elements of embeddings
-    gain: float = 1.15  # of linear maps
-    fp8: tuple = ()  # rows and columns that share a scale: what linear layers have is stored so, and computed with as it says
-    fused: bool = False  # with fp8: experts in one tensor for a layer
-    centres: tuple = ()  # (end of a name, what the elements are near to), where they start at random
-    # Changes of config.json, each of which must change the gradients visibly: what the case is there to tell apart.
-    differs_from: tuple = ()
-
-
-# Every list has documents of 1 and of 2 tokens and one fully masked; no total is a multiple of 7, 8 or 64.
-A = [29, 2, 17, 34, 1, 11]  # 94
-B = [2, 37, 1, 15, 10, 18]  # 83
-C = [1, 26, 5, 41, 2, 12, 13]  # 100
-D = [13, 1, 2, 31, 8]  # 55
-E = [9, 33, 2, 1, 14, 20]  # 79
-F = [70, 2, 13, 1, 13]  # 99, longer than a block of rows of a state
-
 CASES = {
+    **STATES,
     "llama_plain": Case(
         "three layers, grouped heads, config.json as transformers writes it",
         llama(
@@ -599,14 +568,6 @@ CASES = {
             {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 700.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 60.0}}},
         ),
     ),
-    "granite_hybrid_balanced": Case(
-        "two of five experts beside the MLP that all rows share, in every layer, and the loss that balances them",
-        granite_hybrid(num_local_experts=5, num_experts_per_tok=2, router_aux_loss_coef=0.3, output_router_logits=True),
-        F,
-        gain=0.9,
-        centres=((".A_log", -2.0), (".dt_bias", -1.0)),
-        differs_from=({"router_aux_loss_coef": 0.0}, {"router_aux_loss_coef": 0.31}, {"num_experts_per_tok": 1}),
-    ),
     "qwen3_moe_balanced": Case(
         "the loss that balances experts, over two of three layers; documents of one token count there",
         qwen3_moe(),
@@ -677,30 +638,6 @@ CASES = {
             {"residual_multiplier": ABSENT},
             {"logits_scaling": ABSENT},
         ),
-    ),
-    "granite_hybrid_groups": Case(
-        "two groups of heads, a document of more rows than a block, steps that reach both limits, rope, biases of "
-        "projections, no experts; tied",
-        granite_hybrid(mamba_proj_bias=True, time_step_limit=[0.25, 0.6]),
-        F,
-        gain=0.9,
-        centres=((".A_log", -2.0), (".dt_bias", -1.0)),
-        differs_from=(
-            {"time_step_limit": [0.0, 0.6]},
-            {"time_step_limit": [0.25, 9.0]},
-            {"position_embedding_type": "nope"},
-            {"attention_multiplier": ABSENT},
-            {"residual_multiplier": ABSENT},
-        ),
-    ),
-    "nemotron_h_latent": Case(
-        "two groups of heads, steps that reach their limit, 2 of 5 experts between maps and a shared one beside them, an "
-        "MLP, attention; new names of layers",
-        nemotron_h(time_step_min=0.25),
-        F,
-        gain=0.9,
-        centres=((".A_log", -2.0), (".dt_bias", -1.0)),
-        differs_from=({"time_step_min": 0.001}, {"routed_scaling_factor": 1.0}),
     ),
     "granite_bias_tied": Case(
         "attention_bias, mlp_bias, tied, one key/value head; scores and branches by default; as transformers writes it",

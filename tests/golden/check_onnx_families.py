@@ -25,6 +25,7 @@ import torch
 from safetensors.numpy import load_file
 
 import configs
+import configs_states
 from check_onnx_exports import TOP, exported_values, gradients
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -75,8 +76,8 @@ FAMILIES = {
     "qwen3_5": lambda: configs.qwen3_5(head_dim=32, rms_norm_eps=EPS, linear_key_head_dim=16,
                                        rope_parameters={"rope_type": "default", "rope_theta": 256.0, "partial_rotary_factor": 0.5}),
     "qwen3_5_moe": lambda: golden("qwen3_5_moe_released_v", architectures=["Qwen3_5MoeForCausalLM"], router_aux_loss_coef=0.0),
-    "granitemoehybrid": lambda: configs.granite_hybrid(hidden_size=32, mamba_d_head=16, **ROPE),
-    "nemotron_h": lambda: configs.nemotron_h(head_dim=16, layer_norm_epsilon=EPS),
+    "granitemoehybrid": lambda: configs_states.granite_hybrid(hidden_size=32, mamba_d_head=16, **ROPE),
+    "nemotron_h": lambda: configs_states.nemotron_h(head_dim=16, layer_norm_epsilon=EPS),
 }
 
 

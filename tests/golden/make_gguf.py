@@ -20,6 +20,7 @@ import sys
 import tempfile
 
 import configs
+import configs_states
 
 HERE = pathlib.Path(__file__).resolve().parent
 NULL = "null"
@@ -104,17 +105,17 @@ CASES = {
     "gemma3_six": Case("", fresh=configs.gemma3(num_hidden_layers=7, query_pre_attn_scalar=8)),
     "granitemoe": Case(
         "",
-        fresh=configs.granite_hybrid(
+        fresh=configs_states.granite_hybrid(
             layer_types=["attention"] * 3, num_local_experts=4, num_experts_per_tok=2, router_aux_loss_coef=0.0
         ),
         set=UNBALANCED,
     ),
-    "granite_4": Case("", fresh=configs.granite_hybrid(layer_types=["attention"] * 3)),
+    "granite_4": Case("", fresh=configs_states.granite_hybrid(layer_types=["attention"] * 3)),
     "nemotron_h": Case(
         "",
         fresh={
             k: v
-            for k, v in configs.nemotron_h(layers_block_type=["linear_attention", "mlp", "full_attention"]).items()
+            for k, v in configs_states.nemotron_h(layers_block_type=["linear_attention", "mlp", "full_attention"]).items()
             if not k.startswith(("n_routed", "num_experts", "moe", "routed"))
         },
         only_file={"mamba_d_head": 6},

@@ -89,6 +89,15 @@ class NoFloat32(TorchDispatchMode):
         return result
 
 
+def in_double(function, *arguments):
+    """What a function gives whose tensors are of torch's default type."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        return function(*arguments)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def load(directory, dtype, true_maths=True):
     """The model of `directory` in `dtype`. Inside Float64Patches its tables and scales are float64, too."""
     model = AutoModelForCausalLM.from_pretrained(
@@ -97,6 +106,8 @@ def load(directory, dtype, true_maths=True):
     for module in model.modules():  # numbers of the router that nobody trains, in float32 whatever the model is
         if dtype == torch.float64 and hasattr(module, "e_score_correction_bias"):
             module.e_score_correction_bias.data = module.e_score_correction_bias.double()
+        if dtype == torch.float64 and hasattr(module, "mup_vector"):  # numbers of config.json, made in float32
+            module.mup_vector.copy_(in_double(vars(modeling_module(directory))["compute_mup_vector"], model.config))
     for embedding in [module for module in model.modules() if true_maths and isinstance(module, torch.nn.Embedding)]:
         # nn.Embedding(padding_idx) drops the input gradient of that row; the derivative of the loss does not.
         embedding.padding_idx = None

@@ -15,11 +15,9 @@ from configs import (
     gpt_neox,
     gpt_oss,
     granite,
-    granite_hybrid,
     lfm2,
     llama,
     mistral,
-    nemotron_h,
     olmo2,
     olmo3,
     olmoe,
@@ -31,6 +29,7 @@ from configs import (
     qwen3_next,
     smollm3,
 )
+from configs_states import falcon_h1, granite_hybrid, nemotron_h
 
 
 @dataclasses.dataclass
@@ -235,6 +234,23 @@ CASES = {
             moe_intermediate_size=1028,
             moe_shared_expert_intermediate_size=1032,
             moe_latent_size=72,
+        ),
+        [100, 1, 70],
+    ),
+    "falcon_h1_1040": Wide(
+        plain(
+            falcon_h1,
+            hidden_size=1040,
+            intermediate_size=1030,
+            num_hidden_layers=1,
+            head_dim=64,
+            mamba_d_ssm=1152,
+            mamba_n_heads=18,
+            mamba_d_head=64,
+            mamba_n_groups=2,
+            mamba_d_state=128,
+            mamba_rms_norm=True,
+            key_multiplier=0.4,
         ),
         [100, 1, 70],
     ),

@@ -606,10 +606,17 @@ static void test_partial_rotary_errors(void **state) {
     expect(hybrid, "time_step_limit=[1, 0.5]", SBP_INPUT, "the lower limit, 1, is above the upper one, 0.5");
     expect(nemotron, "layers_block_type=[\"moe\",\"conv\"]", SBP_INPUT,
            "layer type conv is not supported; mamba, attention, mlp or moe expected");
-    expect(nemotron, "num_hidden_layers=7", SBP_INPUT,
-           "there are 5 layer types; num_hidden_layers is 7");
+    expect(nemotron, "num_hidden_layers=7", SBP_INPUT, "there are 5 layer types; num_hidden_layers is 7");
     expect(nemotron, "attention_bias=true", SBP_INPUT, "the model class has no biases there");
     expect(nemotron, "mlp_bias=true", SBP_INPUT, "experts with biases are not supported");
+    static const char falcon[] = "tests/golden/falcon_h1_plain/model";
+    expect(falcon, "mamba_d_ssm=25", SBP_INPUT, "4 heads of 6 are not mamba_d_ssm, 25");
+    expect(falcon, "mamba_d_ssm=null", SBP_INPUT, "4 heads of 6 are not mamba_expand * hidden_size, 40");
+    expect(falcon, "mamba_n_groups=3", SBP_INPUT, "mamba_n_heads 4 is not a multiple of mamba_n_groups 3");
+    expect(falcon, "ssm_multipliers=[1, 2]", SBP_INPUT, "ssm_multipliers: an array of 5 numbers is expected");
+    expect(falcon, "mlp_multipliers=0.5", SBP_INPUT, "mlp_multipliers: an array of 2 numbers is expected");
+    expect(falcon, "mamba_use_mlp=false", SBP_INPUT, "layers without an MLP are not supported");
+    expect(falcon, "attn_layer_indices=[1]", SBP_INPUT, "attn_layer_indices");
     static const char neox[] = "tests/golden/gpt_neox_plain/model",
                       phi3[] = "tests/golden/phi3_su_long/model";
     expect(plain, "partial_rotary_factor=0.5", SBP_INPUT,
