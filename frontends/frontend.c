@@ -359,7 +359,7 @@ static sbp_status choose_formats(const sbp_loading *l) {
     else if (asked && count == 0)
         return sbp_fail(l->diag, SBP_USAGE,
                         "--base-dtype %s: no weight of a linear layer is frozen; what is trained is kept in "
-                        "--param-dtype",
+                        "--precision param",
                         sbp_format_of(asked)->name);
     return SBP_OK;
 }
@@ -513,7 +513,7 @@ static void choose_dropout(const sbp_loading *l, const char *adapter, sbp_lora_o
     else if (l->options->head.no_dropout && configured > 0) {
         options->dropout = 0;
         sbp_note(l->diag,
-                 "%s: its lora_dropout of %g is off, as in TRL with this objective; --lora-dropout sets it",
+                 "%s: its lora_dropout of %g is off, as in TRL with this objective; --lora dropout sets it",
                  adapter, configured);
     }
 }

@@ -172,14 +172,14 @@ static sbp_status find_saved(tuning *t) {
             any |= here;
         }
         if (!any)
-            return sbp_fail(t->l->diag, SBP_USAGE, "--lora-modules-to-save %s: there is no such module",
+            return sbp_fail(t->l->diag, SBP_USAGE, "--lora modules_to_save=%s: there is no such module",
                             name);
     }
     for (int32_t i = 0; i < t->site_count; i++)
         if (t->sites[i].head && t->saved[t->sites[i].param] && t->gathered[t->sites[i].param])
             return sbp_fail(
                 t->l->diag, SBP_USAGE,
-                "--lora-modules-to-save: %s is the table of the embedding and the head at once, of which "
+                "--lora modules_to_save: %s is the table of the embedding and the head at once, of which "
                 "PEFT would train a copy of one alone: untie them (--set tie_word_embeddings=false, with "
                 "weights that hold both), or leave it out",
                 t->sites[i].module);
@@ -222,7 +222,7 @@ static sbp_status in_layers(const tuning *t, const char *module, bool *out) {
             patterns->count /* as PEFT writes it, also where it has an alternative without a number */
                 ? sbp_arena_printf(t->l->arena, "(?:^|.*?\\.)%s\\.(?P<idx>[0-9]+)\\.", patterns->names[i])
                 : ".*?\\.[^.]*\\.(?P<idx>[0-9]+)\\.";
-        SBP_TRY(sbp_pattern_number(t->l->arena, t->l->diag, "--lora-layers-pattern", pattern,
+        SBP_TRY(sbp_pattern_number(t->l->arena, t->l->diag, "--lora layers_pattern", pattern,
                                    SBP_PATTERN_BEGIN, module, "idx", &matches, &layer));
     }
     for (int32_t i = 0; i < t->o->layer_count; i++)
@@ -235,9 +235,9 @@ static sbp_status is_target(const tuning *t, const sbp_lora_names *targets, cons
     *out = false;
     if (s->tensor)
         return SBP_OK;
-    SBP_TRY(find_name(t, "--lora-exclude", &t->o->exclude, s->module, &excluded));
+    SBP_TRY(find_name(t, "--lora exclude", &t->o->exclude, s->module, &excluded));
     if (!t->o->all_linear)
-        SBP_TRY(find_name(t, "--lora-targets", targets, s->module, &at));
+        SBP_TRY(find_name(t, "--lora targets", targets, s->module, &at));
     if (at >= 0) /* a name is used also where all that it names is left out */
         t->target_used[at] = true;
     if (excluded >= 0 || t->saved[s->param])
@@ -266,15 +266,15 @@ static sbp_status check_unused(const tuning *t, const char *name, bool *used) {
                 module_of(t->l->arena, a < 0 ? sbp_loading_source_name(param) : param->aliases[a]);
             int32_t excluded = -1;
             if (ends_with(module, name))
-                SBP_TRY(find_name(t, "--lora-exclude", &t->o->exclude, module, &excluded));
+                SBP_TRY(find_name(t, "--lora exclude", &t->o->exclude, module, &excluded));
             here = ends_with(module, name) && excluded < 0;
             *used |= excluded >= 0;
         }
         if (here && !t->saved[p])
             return sbp_fail(
                 t->l->diag, SBP_USAGE,
-                "--lora-targets %s: %s is not the weight of a linear layer; adapters of embeddings, norms "
-                "and the head are not supported (--lora-modules-to-save trains a module whole)",
+                "--lora targets=%s: %s is not the weight of a linear layer; adapters of embeddings, norms "
+                "and the head are not supported (--lora modules_to_save trains a module whole)",
                 name, param->name);
     }
     return SBP_OK;
@@ -295,13 +295,13 @@ static sbp_status choose_parameters(tuning *t) {
         if (!any)
             return sbp_fail(
                 t->l->diag, SBP_USAGE,
-                "--lora-target-parameters %s: no tensor of experts or routers has such a name; %s%s",
+                "--lora target_parameters=%s: no tensor of experts or routers has such a name; %s%s",
                 names->names[k], known ? "one is " : "the model has none", known ? known : "");
     }
     if (names->count > 0 && t->o->dropout > 0)
         return sbp_fail(t->l->diag, SBP_USAGE,
-                        "--lora-dropout %g: adapters of experts have none, in PEFT neither: leave "
-                        "--lora-target-parameters out, or set it to 0",
+                        "--lora dropout=%g: adapters of experts have none, in PEFT neither: leave "
+                        "--lora target_parameters out, or set it to 0",
                         t->o->dropout);
     return SBP_OK;
 }
@@ -319,7 +319,7 @@ static sbp_status choose_targets(tuning *t, sbp_lora_names *targets) {
         return SBP_OK;
     if (t->o->targets.pattern && t->o->layer_count > 0)
         return sbp_fail(t->l->diag, SBP_USAGE,
-                        "--lora-layers: a regular expression for targets, '%s', says itself which layers",
+                        "--lora layers: a regular expression for targets, '%s', says itself which layers",
                         t->o->targets.names[0]);
     for (int32_t d = 0; d < (given ? 1 : SBP_COUNT(defaults)) && count == 0; d++) {
         *targets = given ? t->o->targets : defaults[d];
@@ -331,8 +331,8 @@ static sbp_status choose_targets(tuning *t, sbp_lora_names *targets) {
             SBP_TRY(is_target(t, targets, s, &s->taken));
             if (s->taken && s->head)
                 return sbp_fail(t->l->diag, SBP_USAGE,
-                                "--lora-targets: an adapter on the head, %s, is not supported; "
-                                "--lora-modules-to-save trains it whole",
+                                "--lora targets: an adapter on the head, %s, is not supported; "
+                                "--lora modules_to_save trains it whole",
                                 s->module);
             if (s->taken && model->unadapted && ends_with(s->module, model->unadapted))
                 return sbp_fail(t->l->diag, SBP_USAGE,
@@ -346,7 +346,7 @@ static sbp_status choose_targets(tuning *t, sbp_lora_names *targets) {
         if (!t->target_used[i])
             SBP_TRY(check_unused(t, targets->names[i], &t->target_used[i]));
         if (!t->target_used[i] && count > 0)
-            sbp_warn(t->l->diag, "--lora-targets %s: there is no such module", targets->names[i]);
+            sbp_warn(t->l->diag, "--lora targets=%s: there is no such module", targets->names[i]);
     }
     if (count > 0)
         return SBP_OK;
@@ -355,11 +355,11 @@ static sbp_status choose_targets(tuning *t, sbp_lora_names *targets) {
         named |= t->target_used[i];
     if (given && named)
         return sbp_fail(t->l->diag, SBP_USAGE,
-                        "--lora-targets%s%s: every module of such a name is left out, by --lora-exclude, "
-                        "--lora-layers or --lora-modules-to-save",
+                        "--lora targets%s%s: every module of such a name is left out, by --lora exclude, "
+                        "--lora layers or --lora modules_to_save",
                         targets->count ? " " : "", targets->count ? targets->names[0] : "");
     return sbp_fail(
-        t->l->diag, SBP_USAGE, "--lora-targets%s%s: no weight has such a name; modules look like %s%s",
+        t->l->diag, SBP_USAGE, "--lora targets%s%s: no weight has such a name; modules look like %s%s",
         targets->count && given ? " " : "", targets->count && given ? targets->names[0] : "",
         t->site_count ? t->sites[0].module : "-",
         given ? "" : " (there are neither q_proj and v_proj nor qkv_proj nor query_key_value here)");
@@ -388,7 +388,7 @@ static sbp_status rows_of(const tuning *t, const site *s, rows *out) {
         else if (step->op == SBP_RECIPE_SLICE && (step->axis != axis || sliced))
             return sbp_fail(
                 t->l->diag, SBP_USAGE,
-                "--lora-targets: %s is a part of %s that no adapter of the whole has; leave it out",
+                "--lora targets: %s is a part of %s that no adapter of the whole has; leave it out",
                 param->name, param->recipe->source);
         else if (step->op == SBP_RECIPE_SLICE) {
             sliced = true;
@@ -514,10 +514,10 @@ static sbp_status add_adapter(tuning *t, const site *s) {
     if (!s->experts)
         SBP_TRY(rows_of(t, s, &part));
     const char *called = s->tensor ? s->tensor : s->module;
-    SBP_TRY(number_of(t, "--lora-rank-pattern", t->o->ranks, t->o->rank_count, called, &rank));
-    SBP_TRY(number_of(t, "--lora-alpha-pattern", t->o->alphas, t->o->alpha_count, called, &alpha));
+    SBP_TRY(number_of(t, "--lora rank_pattern", t->o->ranks, t->o->rank_count, called, &rank));
+    SBP_TRY(number_of(t, "--lora alpha_pattern", t->o->alphas, t->o->alpha_count, called, &alpha));
     if (!(rank >= 1 && rank <= 1e6) || rank != floor(rank))
-        return sbp_fail(t->l->diag, SBP_USAGE, "--lora-rank-pattern: %g for %s is not a rank", rank,
+        return sbp_fail(t->l->diag, SBP_USAGE, "--lora rank_pattern: %g for %s is not a rank", rank,
                         s->module);
     int64_t r = (int64_t)rank, in = weight.type.dim[s->in_out ? 0 : 1].n;
     const rows whole = {0, r, r, 1};

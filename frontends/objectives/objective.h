@@ -40,7 +40,9 @@
 /* settings.def: the numbers that users choose, which are options too. */
 typedef enum sbp_setting_id {
 #define OPTION(id, ...) SBP_SETTING_##id,
+#define KEY OPTION
 #include "frontends/objectives/settings.def"
+#undef KEY
 #undef OPTION
     SBP_SETTING_COUNT
 } sbp_setting_id;

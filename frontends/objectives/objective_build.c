@@ -81,7 +81,9 @@ void sbp_objective_add_setting(sbp_objective *o, const char *name, double fallba
 static const char *setting_name(const sbp_objective *o, sbp_setting_id id) {
     static const char *const options[] = {
 #define OPTION(id, name, ...) name,
+#define KEY OPTION
 #include "frontends/objectives/settings.def"
+#undef KEY
 #undef OPTION
     };
     char *name = sbp_arena_strdup(o->builder->module->arena, options[id]);

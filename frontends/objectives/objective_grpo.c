@@ -61,7 +61,7 @@ typedef struct grpo {
     sbp_value cap, phi;
 } grpo;
 
-/* How the sampler's log-probabilities are made up for (--vllm-importance-sampling-mode). */
+/* How the sampler's log-probabilities are made up for (vllm_importance_sampling_mode). */
 static const struct {
     const char *name;
     bool by_sequence, masks;
@@ -154,7 +154,7 @@ static int32_t find_correction(const grpo *g) {
             return i;
     if (wanted && g->o->builder->status == SBP_OK)
         g->o->builder->status = sbp_fail(g->o->builder->diag, SBP_USAGE,
-                                         "--vllm-importance-sampling-mode %s: there are%s token_mask, "
+                                         "--loss vllm_importance_sampling_mode=%s: there are%s token_mask, "
                                          "token_truncate%s",
                                          wanted, by_tokens ? "" : " sequence_mask, sequence_truncate,",
                                          by_tokens ? " with --loss-type vespo" : "");

@@ -106,12 +106,13 @@ sbp_status sbp_objective_add_statistics(sbp_objective *of, const sbp_func *model
         add(&s, "loss", loss);
         add(&s, "aux_loss", aux);
         if (!whole && balance->say)
-            sbp_note(b->diag,
-                     "experts are balanced over the rows of each micro-batch, with router_aux_loss_coef %g: "
-                     "loss and gradients depend on how a step is packed into them, and so on --memory and "
-                     "--ranks, as in TRL; --router-aux-scope step takes the rows of the whole step, for one "
-                     "more forward",
-                     balance->coefficient);
+            sbp_note(
+                b->diag,
+                "experts are balanced over the rows of each micro-batch, with router_aux_loss_coef %g: "
+                "loss and gradients depend on how a step is packed into them, and so on --memory and "
+                "--ranks, as in TRL; --loss router_aux_scope=step takes the rows of the whole step, for one "
+                "more forward",
+                balance->coefficient);
     }
     add_mean(&s, "expert_load/max", sbp_build1(b, SBP_OP_row_max, share));
     add_mean(&s, "expert_load/min", sbp_build1(b, SBP_OP_row_min, share));

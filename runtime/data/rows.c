@@ -230,7 +230,7 @@ static sbp_status find_form(const row_reader *r, sbp_row_form *form) {
     return sbp_fail(
         r->diag, SBP_INPUT,
         "%s: found %s, expected '%s', 'messages', 'prompt' and 'completion', 'chosen' and "
-        "'rejected', 'input_ids', or 'prompt_ids' and 'completion_ids'; --text-field names another key "
+        "'rejected', 'input_ids', or 'prompt_ids' and 'completion_ids'; --columns text=KEY names another key "
         "of the text, --columns others: --columns prompt=question,completion=answer",
         r->where, keys_of(r), r->options->text_field);
 }

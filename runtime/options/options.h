@@ -5,6 +5,12 @@
  * the reason. `--name value` and `--name=value` are the same; a switch alone means on. The last of several
  * values on the command line wins, except for lists, which collect them. "--" ends the options.
  *
+ * Bundles. `--loss grpo,epsilon=0.2,delta=3` sets the option --objective and two keys, which are options too
+ * (SBP_OPT_EPSILON): the value is cut at commas, "\," is a comma of a key's value. Of two bundles each key
+ * counts for itself, the later wins; a list of the later one takes the place of the other's. The names that
+ * keys had as options (--epsilon) are read, with a note. In files: `loss: {objective: grpo, epsilon: 0.2}`,
+ * or the same text.
+ *
  * Config files. JSON or YAML: values, lists, and maps where TRL has them (lr_scheduler_kwargs, env). null,
  * none and nothing leave the default. All keys that are wrong are said at once. Settings of TRL without
  * effect here (trl.def) are named in one note. Options of another command are skipped, so that one file
@@ -39,10 +45,17 @@ typedef enum sbp_option_kind {
     SBP_OPTION_PAIR,
     SBP_OPTION_ENUM,
     SBP_OPTION_ONOFF,
-    SBP_OPTION_SWITCH
+    SBP_OPTION_SWITCH,
+    SBP_OPTION_BUNDLE /* nothing but keys, which have the values */
 } sbp_option_kind;
 
-typedef enum sbp_option_state { SBP_OPTION_BUILT, SBP_OPTION_HIDDEN, SBP_OPTION_LATER } sbp_option_state;
+typedef enum sbp_option_state {
+    SBP_OPTION_BUILT,
+    SBP_OPTION_KEY, /* of a bundle */
+    SBP_OPTION_HIDDEN,
+    SBP_OPTION_PRIVATE,
+    SBP_OPTION_LATER
+} sbp_option_state;
 
 /* What --resume does with another value than the run began with (options.def). */
 typedef enum sbp_option_resume {
@@ -57,8 +70,10 @@ typedef enum sbp_option_id {
 #define OPTION(id, name, letter, kind, phases, group, values, fallback, least, most, state, resume, aliases, \
                help)                                                                                         \
     SBP_OPT_##id,
+#define KEY(id, ...) SBP_OPT_##id,
 #include "runtime/options/options.def"
-    SBP_OPT_COUNT
+    SBP_OPT_COUNT,
+    SBP_OPT_NONE = SBP_OPT_COUNT
 } sbp_option_id;
 
 /* A line of the table. */
@@ -74,6 +89,8 @@ typedef struct sbp_option {
     sbp_option_state state;
     sbp_option_resume resume;
     const char *aliases, *help;
+    sbp_option_id bundle; /* whose key it is; SBP_OPT_NONE: of none */
+    const char *key;      /* its name there, "epsilon_high" */
 } sbp_option;
 
 int32_t sbp_option_count(void);
@@ -82,6 +99,8 @@ const sbp_option *sbp_option_at(int32_t index);
 const char *sbp_option_name(sbp_option_id id);
 /* The option of this name, not of an alias; NULL: there is none. */
 const sbp_option *sbp_option_find(const char *name);
+/* As one types it: "--lr", "--loss epsilon". Below a guard. */
+const char *sbp_option_typed(sbp_arena *arena, const sbp_option *option);
 
 /* The option that is a setting of objectives under this name of a scalar ("epsilon_high"); NULL: none. Index
  * counts through all of them instead: 0, 1, .. */
@@ -129,6 +148,8 @@ bool sbp_options_given(const sbp_options *options, sbp_option_id id);
 /* Given, and not a mere default that a config file repeats (such as the options of a run.json). Below a
  * guard. */
 bool sbp_options_chosen(const sbp_options *options, sbp_option_id id);
+/* Given as a key of a bundle, or as its word. */
+bool sbp_options_from_bundle(const sbp_options *options, sbp_option_id id);
 /* The config file that an option came from; NULL: the command line, or not given. */
 const char *sbp_options_from_config(const sbp_options *options, sbp_option_id id);
 /* The value as it would be typed; NULL when there is none. */
@@ -171,9 +192,15 @@ bool sbp_options_same(const sbp_options *options, const sbp_option *option, cons
  * the other; NULL after the last. *at begins as 0. */
 const sbp_option *sbp_options_next_given(const sbp_options *options, unsigned phases, unsigned not_phases,
                                          int32_t *at);
-/* The same as arguments for a command line, into the arena. Below a guard. */
+/* The same as arguments "--name=value", by the names that keys have without their bundle, into the arena:
+ * what plans keep and what is looked through by name. Below a guard. */
 void sbp_options_to_args(const sbp_options *options, unsigned phases, unsigned not_phases, sbp_arena *arena,
                          const char ***out, int32_t *count);
+/* Such arguments as one types them, keys in their bundles: for who starts a program by them, or prints them.
+ * *count gets less where keys come together. Below a guard. */
+void sbp_options_spell(sbp_arena *arena, const char **args, int32_t *count);
+/* "r=16,alpha=32": the keys of a bundle that were given; its word, where none was. Below a guard. */
+const char *sbp_options_bundle(const sbp_options *options, sbp_option_id bundle);
 
 /* ---- text ------------------------------------------------------------------------------------------- */
 
@@ -197,6 +224,8 @@ typedef enum sbp_page { SBP_PAGE_MAN, SBP_PAGE_BASH, SBP_PAGE_ZSH, SBP_PAGE_FISH
 void sbp_options_print_page(sbp_text *out, sbp_page page, const char *program);
 /* "sbpc", "sbprun"; NULL behind the last. */
 const char *sbp_options_program_at(int32_t index);
+/* Whether runs and plans keep its value: what write_json writes. */
+bool sbp_option_is_kept(const sbp_option *option);
 /* Members of an open object: the resolved values of all options of the phases, numbers as numbers, on and off
  * as booleans, lists as arrays, what has no value as null. */
 void sbp_options_write_json(struct sbp_json_writer *w, const sbp_options *options, unsigned phases);

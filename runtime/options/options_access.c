@@ -37,6 +37,10 @@ const char *sbp_options_from_config(const sbp_options *o, sbp_option_id id) {
     return value_of(o, id, ANY_KIND)->config;
 }
 
+bool sbp_options_from_bundle(const sbp_options *o, sbp_option_id id) {
+    return value_of(o, id, ANY_KIND)->bundle != NULL;
+}
+
 const char *sbp_options_text(const sbp_options *o, sbp_option_id id) {
     return value_of(o, id, ANY_KIND)->text;
 }

@@ -58,14 +58,17 @@ static sbp_status put(sbp_options *o, sbp_diag *diag, const option_setting *s, i
         return SBP_OK;
     }
     SBP_TRY(take_elsewhere(o, diag, s, option, &text));
+    sbp_options_note_name(o, s, option, text);
     if (option->kind == SBP_OPTION_LIST) {
+        v->count = v->bundle == s->bundle ? v->count : 0;
+        v->bundle = s->bundle;
         v->given = true;
         v->config = s->config;
         v->text = text;
         SBP_PUSH(o->arena, v->list, v->count, v->capacity, text);
         return SBP_OK;
     }
-    option_value fresh = {.given = true, .config = s->config};
+    option_value fresh = {.given = true, .config = s->config, .noted = v->noted, .bundle = s->bundle};
     SBP_TRY(sbp_option_convert(o, diag, s, option, text, &fresh));
     *v = fresh;
     return SBP_OK;

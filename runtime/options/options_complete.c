@@ -45,6 +45,11 @@ static option_takes takes_of(sbp_arena *arena, const sbp_option *option) {
         if (!hidden && is_word(begin, length))
             sbp_text_add(&words, "%s%.*s", words.length ? " " : "", (int)length, begin);
     }
+    const char *key;
+    sbp_option_id id;
+    for (int32_t i = 0; sbp_option_is_bundle(option->id) && (key = sbp_option_key_at(option->id, i, &id));
+         i++)
+        sbp_text_add(&words, " %s=", key);
     if (option->id == SBP_OPT_HELP) {
         takes.nothing = false;
         takes.maybe_nothing = true;

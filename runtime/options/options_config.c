@@ -18,29 +18,79 @@ static bool is_list(const option_target *t) {
     return t->index >= 0 && sbp_option_at(t->index)->kind == SBP_OPTION_LIST;
 }
 
+/* One value of an option, where the command line does not have it. */
+static sbp_status take_target(config_reader *r, const option_setting *s, const option_target *t,
+                              const char *text) {
+    if (sbp_options_leaves_default(r->o, s, t, text))
+        return SBP_OK;
+    if (strcmp(sbp_option_at(t->index)->name, "config") == 0)
+        return sbp_fail(r->diag, SBP_USAGE, "%s: a config file cannot name another", s->where);
+    const option_value *v = &r->o->values[t->index];
+    if (v->given && !v->config)
+        return SBP_OK;                             /* the command line wins */
+    bool component = t->alias && *t->alias == '#'; /* the other one may follow */
+    if (r->seen[t->index] && !is_list(t) && !component)
+        return sbp_fail(r->diag, SBP_USAGE, "%s: '%.100s' is given twice (as '%s')", s->where, s->key,
+                        sbp_option_typed(r->o->arena, sbp_option_at(t->index)) + 2);
+    r->seen[t->index] = true;
+    return sbp_options_take(r->o, r->diag, s, t, text);
+}
+
+/* Keys of a bundle, which is `map` or a text. */
+static sbp_status take_pieces(config_reader *r, const char *where, const void *map,
+                              const option_pieces *pieces) {
+    for (int32_t i = 0; i < pieces->count; i++) {
+        const option_piece *piece = &pieces->items[i];
+        const option_setting setting = {.where = where, .config = r->path, .key = piece->key, .bundle = map};
+        const option_target target = {.index = (int32_t)piece->option};
+        SBP_TRY(take_target(r, &setting, &target, piece->value));
+    }
+    return SBP_OK;
+}
+
+/* Whether it has keys as it is spelled: of an alias, and where another command reads it, it is a value. */
+static bool has_keys(const option_target *t) {
+    return t->index >= 0 && !t->alias && sbp_option_is_bundle(sbp_option_at(t->index)->id);
+}
+
 /* One value of one key. */
 static sbp_status take(config_reader *r, const char *where, const char *key, const char *text) {
-    option_setting setting = {.where = where, .config = r->path, .key = key};
+    option_setting setting = {.where = where, .config = r->path, .key = key, .strict = r->strict};
     option_target t = sbp_options_find(key, strlen(key));
-    if (t.index < 0)
-        return sbp_options_take(r->o, r->diag, &setting, &t, text);
-    if (sbp_options_leaves_default(r->o, &setting, &t, text))
-        return SBP_OK;
-    if (strcmp(sbp_option_at(t.index)->name, "config") == 0)
-        return sbp_fail(r->diag, SBP_USAGE, "%s: a config file cannot name another", where);
-    const option_value *v = &r->o->values[t.index];
-    if (v->given && !v->config)
-        return SBP_OK;                           /* the command line wins */
-    bool component = t.alias && *t.alias == '#'; /* the other one may follow */
-    if (r->seen[t.index] && !is_list(&t) && !component)
-        return sbp_fail(r->diag, SBP_USAGE, "%s: '%.100s' is given twice (as '%s')", where, key,
-                        sbp_option_at(t.index)->name);
-    r->seen[t.index] = true;
-    return sbp_options_take(r->o, r->diag, &setting, &t, text);
+    option_pieces pieces;
+    if (has_keys(&t) && !sbp_options_leaves_default(r->o, &setting, &t, text)) {
+        SBP_TRY(sbp_options_cut(r->o, r->diag, &setting, (sbp_option_id)t.index, text, &pieces));
+        return take_pieces(r, where, text, &pieces);
+    }
+    r->o->file_of_trl |=
+        t.reason || t.usual ||
+        (t.alias && !sbp_option_same_name(sbp_option_at(t.index)->name, strlen(sbp_option_at(t.index)->name),
+                                          key, strlen(key)));
+    return t.index < 0 ? sbp_options_take(r->o, r->diag, &setting, &t, text)
+                       : take_target(r, &setting, &t, text);
+}
+
+/* Adds what a member of the map of a bundle says, `count` values. */
+static sbp_status add_member(config_reader *r, const char *where, sbp_option_id bundle, const char *key,
+                             const char *const *texts, int32_t count, option_pieces *out) {
+    const option_setting setting = {.where = where, .config = r->path, .key = key};
+    const sbp_option_id option = sbp_option_find_key(bundle, key, strlen(key));
+    const char *shown = sbp_arena_printf(r->o->arena, "%s %s", sbp_option_name(bundle), key);
+    if (option == SBP_OPT_NONE)
+        return sbp_options_unknown_key(r->o, r->diag, &setting, bundle, key);
+    if (count > 1 && sbp_option_at((int32_t)option)->kind != SBP_OPTION_LIST)
+        return sbp_fail(r->diag, SBP_USAGE, "%s: '%s': expected one value, found a list", where, shown);
+    if (out->count == 0)
+        sbp_options_imply(bundle, r->o->arena, out);
+    for (int32_t i = 0; i < count; i++) {
+        const option_piece piece = {.option = option, .key = shown, .value = texts[i]};
+        SBP_PUSH(r->o->arena, out->items, out->count, out->capacity, piece);
+    }
+    return SBP_OK;
 }
 
 /* Maps whose members are options: TRL's trainers hand them on. */
-static bool is_bundle(const char *key) {
+static bool is_map_of_options(const char *key) {
     static const char *const names[] = {"lr_scheduler_kwargs", "model_init_kwargs"};
     for (int i = 0; i < SBP_COUNT(names); i++)
         if (sbp_option_same_name(names[i], strlen(names[i]), key, strlen(key)))
@@ -97,10 +147,26 @@ static sbp_status take_array(config_reader *r, const char *where, const sbp_json
     return taken ? SBP_OK : sbp_json_fail(r->diag, array, "expected one value, found an array");
 }
 
+/* loss: {objective: grpo, epsilon: 0.2} */
+static sbp_status take_json_map(config_reader *r, sbp_option_id bundle, const sbp_json *map) {
+    option_pieces pieces = {0};
+    for (int64_t i = 0; i < map->count; i++) {
+        const sbp_json *member = &map->items[i];
+        const bool list = member->kind == SBP_JSON_ARRAY;
+        const int64_t count = list ? member->count : member->kind != SBP_JSON_NULL;
+        const char **texts = SBP_NEW_ARRAY(r->o->arena, const char *, count + 1);
+        for (int64_t k = 0; k < count; k++)
+            if (!(texts[k] = json_text(r->o->arena, list ? &member->items[k] : member)))
+                return sbp_json_fail(r->diag, member, "expected a value or a list of them");
+        SBP_TRY(add_member(r, r->path, bundle, member->key, texts, (int32_t)count, &pieces));
+    }
+    return take_pieces(r, r->path, map, &pieces);
+}
+
 static sbp_status take_member(config_reader *r, const sbp_json *member) {
     option_target t = sbp_options_find(member->key, strlen(member->key));
     option_setting setting = {.where = r->path, .config = r->path, .key = member->key, .strict = r->strict};
-    if (member->kind == SBP_JSON_OBJECT && is_bundle(member->key)) {
+    if (member->kind == SBP_JSON_OBJECT && is_map_of_options(member->key)) {
         sbp_status first = SBP_OK;
         r->strict = true;
         for (int64_t i = 0; i < member->count; i++) {
@@ -110,6 +176,8 @@ static sbp_status take_member(config_reader *r, const sbp_json *member) {
         r->strict = false;
         return first;
     }
+    if (member->kind == SBP_JSON_OBJECT && has_keys(&t))
+        return take_json_map(r, (sbp_option_id)t.index, member);
     if (t.index < 0 && !t.reason && !t.usual)
         return sbp_options_unknown(r->o, r->diag, &setting);
     if (member->kind == SBP_JSON_NULL)
@@ -330,17 +398,40 @@ static sbp_status take_splits(config_reader *r, const sbp_yaml *list) {
     return SBP_OK;
 }
 
+/* loss: {objective: grpo, epsilon: 0.2} */
+static sbp_status take_yaml_map(config_reader *r, sbp_option_id bundle, const sbp_yaml *map) {
+    option_pieces pieces = {0};
+    for (int32_t i = 0; i < map->count; i++) {
+        const sbp_yaml *member = &map->items[i];
+        const char *where = sbp_arena_printf(r->o->arena, "%s:%d", r->path, (int)member->line);
+        const bool list = member->kind == SBP_YAML_LIST;
+        const int32_t count = list ? member->count : 1;
+        const char **texts = SBP_NEW_ARRAY(r->o->arena, const char *, count + 1);
+        for (int32_t k = 0; k < count; k++) {
+            const sbp_yaml *item = list ? &member->items[k] : member;
+            if (item->kind != SBP_YAML_SCALAR)
+                return sbp_fail(r->diag, SBP_USAGE, "%s: '%s %s': expected a value or a list of them", where,
+                                sbp_option_name(bundle), member->key);
+            texts[k] = item->text;
+        }
+        SBP_TRY(add_member(r, where, bundle, member->key, texts, count, &pieces));
+    }
+    return take_pieces(r, sbp_arena_printf(r->o->arena, "%s:%d", r->path, (int)map->line), map, &pieces);
+}
+
 static sbp_status take_yaml(config_reader *r, const sbp_yaml *member) {
     const char *where = sbp_arena_printf(r->o->arena, "%s:%d", r->path, (int)member->line),
                *key = member->key;
     option_setting setting = {.where = where, .config = r->path, .key = key, .strict = r->strict};
     option_target t = sbp_options_find(key, strlen(key));
-    if (member->kind == SBP_YAML_MAP && is_bundle(key)) {
+    if (member->kind == SBP_YAML_MAP && is_map_of_options(key)) {
         r->strict = true;
         sbp_status status = take_members(r, member);
         r->strict = false;
         return status;
     }
+    if (member->kind == SBP_YAML_MAP && has_keys(&t))
+        return take_yaml_map(r, (sbp_option_id)t.index, member);
     if (member->kind == SBP_YAML_LIST && strcmp(key, "datasets") == 0)
         return take_mixture(r, member, false);
     if (member->kind == SBP_YAML_MAP && strcmp(key, "dataset_mixture") == 0)
@@ -405,7 +496,18 @@ sbp_status sbp_options_take(sbp_options *o, sbp_diag *diag, const option_setting
                             const char *text) {
     const sbp_yaml *root;
     bool known = t->index >= 0 && (sbp_option_at(t->index)->phases & o->phases);
-    if (!known || !is_bundle(s->key) || *text != '{')
+    option_pieces pieces;
+    if (known && has_keys(t) && !s->bundle) {
+        SBP_TRY(sbp_options_cut(o, diag, s, (sbp_option_id)t->index, text, &pieces));
+        for (int32_t i = 0; i < pieces.count; i++) {
+            const option_setting setting = {
+                .where = s->where, .config = s->config, .key = pieces.items[i].key, .bundle = text};
+            const option_target target = {.index = (int32_t)pieces.items[i].option};
+            SBP_TRY(sbp_options_assign(o, diag, &setting, &target, pieces.items[i].value));
+        }
+        return SBP_OK;
+    }
+    if (!known || !is_map_of_options(s->key) || *text != '{')
         return sbp_options_assign(o, diag, s, t, text);
     config_reader r = {
         .o = o, .diag = diag, .path = sbp_arena_printf(o->arena, "--%s", s->key), .strict = true};

@@ -54,9 +54,12 @@ static void add_wrapped(sbp_text *out, const char *text, const char *separators)
     }
 }
 
-static void add_option(sbp_text *out, const sbp_option *option) {
+/* As one of the options, or as a key of a bundle. */
+static void add_option(sbp_text *out, const sbp_option *option, const char *key) {
     size_t start = out->length;
-    if (option->letter)
+    if (key)
+        sbp_text_add(out, "  %s=", key);
+    else if (option->letter)
         sbp_text_add(out, "  -%c, --%s", option->letter, option->name);
     else
         sbp_text_add(out, "  --%s", option->name);
@@ -64,9 +67,9 @@ static void add_option(sbp_text *out, const sbp_option *option) {
     sbp_text_init(&values, out->arena);
     if (option->kind != SBP_OPTION_SWITCH)
         add_values(&values, option, "|");
-    bool aside = out->length - start + 1 + values.length + 2 <= HELP_COLUMN;
+    bool aside = out->length - start + !key + values.length + 2 <= HELP_COLUMN;
     if (aside && values.length)
-        sbp_text_add(out, " %s", values.data);
+        sbp_text_add(out, "%s%s", key ? "" : " ", values.data);
     size_t used = out->length - start;
     if (used + 2 <= HELP_COLUMN)
         sbp_text_add(out, "%*s", (int)(HELP_COLUMN - used), "");
@@ -82,6 +85,16 @@ static void add_option(sbp_text *out, const sbp_option *option) {
     sbp_text_add(out, "\n");
 }
 
+/* The keys of a bundle, where it is of the phases. */
+static void add_keys(sbp_text *out, sbp_option_id bundle, unsigned phases) {
+    const char *key;
+    sbp_option_id id;
+    sbp_text_add(out, "\nKeys of --%s, each KEY=VALUE, joined by ',':\n", sbp_option_name(bundle));
+    for (int32_t i = 0; (key = sbp_option_key_at(bundle, i, &id)); i++)
+        if (sbp_option_at((int32_t)id)->phases & phases)
+            add_option(out, sbp_option_at((int32_t)id), key);
+}
+
 /* Whether any of a group is an option of the phases; with out, prints them. */
 static bool add_group(sbp_text *out, int group, unsigned phases) {
     bool any = false;
@@ -93,7 +106,7 @@ static bool add_group(sbp_text *out, int group, unsigned phases) {
             sbp_text_add(out, "\n%s:\n", sbp_option_group_title(group));
         any = true;
         if (out)
-            add_option(out, option);
+            add_option(out, option, NULL);
     }
     return any;
 }
@@ -165,18 +178,35 @@ static void add_first(sbp_text *out, const struct first *f) {
     sbp_text_add_wrapped(out, line.data, HELP_WIDTH, COLUMN);
 }
 
+/* Whether a group has options, or keys that belong to options of the phases. */
+static bool is_topic(int group, unsigned phases) {
+    for (int32_t i = 0; i < sbp_option_count(); i++) {
+        const sbp_option *option = sbp_option_at(i);
+        if (option->group == group && (option->phases & phases) &&
+            (option->state == SBP_OPTION_BUILT || option->state == SBP_OPTION_KEY))
+            return true;
+    }
+    return false;
+}
+
 static void add_topics(sbp_text *out, unsigned phases) {
     sbp_text line;
     sbp_text_init(&line, out->arena);
     sbp_text_add(&line, "\n--help all has all options, --help TOPIC some:");
     for (int group = 0; group < sbp_option_group_count(); group++)
-        if (add_group(NULL, group, phases)) {
+        if (is_topic(group, phases)) {
             sbp_text_add(&line, " ");
             for (const char *c = topics[group]; *c; c++)
                 sbp_text_add(&line, "%c", tolower((unsigned char)*c));
         }
     sbp_text_add(&line, ".\n");
     sbp_text_add_wrapped(out, line.data, HELP_WIDTH, 0);
+}
+
+/* The bundle whose keys are a topic, which is called as it is; NULL: it is none. */
+static const sbp_option *find_bundle(unsigned phases, const char *topic) {
+    const sbp_option *option = topic ? sbp_option_find(topic) : NULL;
+    return option && (option->phases & phases) && sbp_option_is_bundle(option->id) ? option : NULL;
 }
 
 static int find_topic(unsigned phases, const char *topic) {
@@ -187,7 +217,7 @@ static int find_topic(unsigned phases, const char *topic) {
 }
 
 bool sbp_options_is_topic(unsigned phases, const char *topic) {
-    return find_topic(phases, topic) >= 0;
+    return find_topic(phases, topic) >= 0 || find_bundle(phases, topic);
 }
 
 void sbp_options_print_topic(sbp_text *out, sbp_phase command, unsigned phases, const char *topic) {
@@ -195,8 +225,12 @@ void sbp_options_print_topic(sbp_text *out, sbp_phase command, unsigned phases, 
         sbp_options_print_help(out, phases);
         return;
     }
-    if (topic && find_topic(phases, topic) >= 0) {
-        (void)add_group(out, find_topic(phases, topic), phases);
+    if (topic && sbp_options_is_topic(phases, topic)) {
+        const int group = find_topic(phases, topic);
+        if (group >= 0)
+            (void)add_group(out, group, phases);
+        if (find_bundle(phases, topic))
+            add_keys(out, find_bundle(phases, topic)->id, phases);
         return;
     }
     sbp_text_add(out, "\n");
@@ -208,10 +242,10 @@ void sbp_options_print_topic(sbp_text *out, sbp_phase command, unsigned phases, 
 
 /* ---- Markdown --------------------------------------------------------------------------------------- */
 
-static void add_row(sbp_text *out, const sbp_option *option) {
-    sbp_text_add(out, "| `--%s", option->name);
+static void add_row(sbp_text *out, const sbp_option *option, const char *key) {
+    sbp_text_add(out, key ? "| `%s" : "| `--%s", key ? key : option->name);
     if (option->kind != SBP_OPTION_SWITCH) {
-        sbp_text_add(out, " ");
+        sbp_text_add(out, key ? "=" : " ");
         add_values(out, option, "\\|");
     }
     const char *fallback = option->kind == SBP_OPTION_SWITCH ? "" : option->fallback;
@@ -247,23 +281,38 @@ static void add_trl(sbp_text *out) {
     sbp_text_add(out, ".\n");
 }
 
+/* A table of the options of phases that are in `state`, under a title. */
+static void add_table(sbp_text *out, unsigned phases, sbp_option_state state, const char *title) {
+    bool first = true;
+    for (int32_t i = 0; i < sbp_option_count(); i++) {
+        const sbp_option *option = sbp_option_at(i);
+        if (!(option->phases & phases) || option->state != state || option->phases == SBP_PHASE_ALL)
+            continue;
+        if (first)
+            sbp_text_add(out, "%s**%s**\n\n| option | default | TRL | |\n|---|---|---|---|\n",
+                         out->length ? "\n" : "", title);
+        first = false;
+        add_row(out, option, NULL);
+    }
+}
+
+static void add_bundle(sbp_text *out, const sbp_option *bundle) {
+    const char *key;
+    sbp_option_id id;
+    sbp_text_add(out, "\n**Keys of --%s**\n\n| key | default | TRL | |\n|---|---|---|---|\n", bundle->name);
+    for (int32_t i = 0; (key = sbp_option_key_at(bundle->id, i, &id)); i++)
+        add_row(out, sbp_option_at((int32_t)id), key);
+}
+
 void sbp_options_print_markdown(sbp_text *out) {
     static const unsigned phases[] = {SBP_PHASE_COMPILE, SBP_PHASE_INSPECT, SBP_PHASE_RUN, SBP_PHASE_TOKENIZE,
                                       SBP_PHASE_EXPORT};
-    for (int p = 0; p < SBP_COUNT(phases); p++) {
-        bool first = true;
-        for (int32_t i = 0; i < sbp_option_count(); i++) {
-            const sbp_option *option = sbp_option_at(i);
-            if (!(option->phases & phases[p]) || option->state != SBP_OPTION_BUILT ||
-                option->phases == SBP_PHASE_ALL)
-                continue;
-            if (first)
-                sbp_text_add(out, "%s**%s**\n\n| option | default | TRL | |\n|---|---|---|---|\n",
-                             out->length ? "\n" : "", sbp_phase_title(phases[p]));
-            first = false;
-            add_row(out, option);
-        }
-    }
+    for (int p = 0; p < SBP_COUNT(phases); p++)
+        add_table(out, phases[p], SBP_OPTION_BUILT, sbp_phase_title(phases[p]));
+    for (int32_t i = 0; i < sbp_option_count(); i++)
+        if (sbp_option_is_bundle(sbp_option_at(i)->id))
+            add_bundle(out, sbp_option_at(i));
+    add_table(out, SBP_PHASE_ALL, SBP_OPTION_HIDDEN, "Options that --help leaves out");
     add_trl(out);
 }
 
@@ -330,10 +379,15 @@ bool sbp_options_same(const sbp_options *o, const sbp_option *option, const sbp_
     return strcmp(own.data, other.data) == 0;
 }
 
+bool sbp_option_is_kept(const sbp_option *option) {
+    return option->state != SBP_OPTION_PRIVATE && option->state != SBP_OPTION_LATER &&
+           option->kind != SBP_OPTION_BUNDLE && option->phases != SBP_PHASE_ALL;
+}
+
 void sbp_options_write_json(sbp_json_writer *w, const sbp_options *o, unsigned phases) {
     for (int32_t i = 0; i < sbp_option_count(); i++) {
         const sbp_option *option = sbp_option_at(i);
-        if ((option->phases & phases) && option->state == SBP_OPTION_BUILT && option->phases != SBP_PHASE_ALL)
+        if ((option->phases & phases) && sbp_option_is_kept(option))
             write_value(w, option->name, option, &o->values[i]);
     }
 }

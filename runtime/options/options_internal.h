@@ -11,6 +11,8 @@
 typedef struct option_value {
     bool given;
     bool left;          /* to its default, by null or none */
+    bool noted;         /* that it is a key now */
+    const void *bundle; /* where it is from one: which; NULL: it is from none */
     const char *config; /* the file it came from */
     const char *text;   /* NULL: none */
     int64_t integer;    /* -1: none, or a word */
@@ -33,6 +35,12 @@ struct sbp_options {
     sbp_text unknown;        /* keys of files that nobody knows, likewise */
     const char **notes;      /* what was taken for something else */
     int32_t note_count, note_capacity;
+    struct option_name {
+        const char *note;
+        bool of_file;
+    } * names; /* keys of bundles that were given as options */
+    int32_t name_count, name_capacity;
+    bool file_of_trl;      /* whose keys these are: other programs read it as it is */
     sbp_yaml *environment; /* what a config sets */
     int32_t environment_count, environment_capacity;
 };
@@ -42,8 +50,21 @@ typedef struct option_setting {
     const char *where;
     const char *config; /* NULL: the command line */
     const char *key;
-    bool strict; /* a key that nobody knows is an error, whatever file it is of */
+    bool strict;        /* a key that nobody knows is an error, whatever file it is of */
+    const void *bundle; /* of a key: its text or map, by which bundles are told apart */
 } option_setting;
+
+/* A key of a bundle with its value. */
+typedef struct option_piece {
+    sbp_option_id option;
+    const char *key; /* for messages: "loss epsilon" */
+    const char *value;
+} option_piece;
+
+typedef struct option_pieces {
+    option_piece *items;
+    int32_t count, capacity;
+} option_pieces;
 
 /* A key resolved: to a line of the table, or to what an alias says. */
 typedef struct option_target {
@@ -94,6 +115,24 @@ bool sbp_option_read_number(const char *text, double *out);
 bool sbp_option_same_value(const char *a, size_t length, const char *b);
 /* Whether it is one of the values, separated by '|'. */
 bool sbp_option_accepts(const char *values, const char *text);
+
+/* Whether it has keys. */
+bool sbp_option_is_bundle(sbp_option_id id);
+/* Key number `index` of a bundle, and the option that it sets; NULL behind the last. */
+const char *sbp_option_key_at(sbp_option_id bundle, int32_t index, sbp_option_id *option);
+/* By its name, or by the name that it has as an option; SBP_OPT_NONE: there is none. */
+sbp_option_id sbp_option_find_key(sbp_option_id bundle, const char *key, size_t length);
+/* "grpo,epsilon=0.2" in pieces; SBP_USAGE: it is none. Below a guard. */
+sbp_status sbp_options_cut(sbp_options *o, sbp_diag *diag, const option_setting *setting,
+                           sbp_option_id bundle, const char *text, option_pieces *out) SBP_CHECKED;
+/* What keys of a bundle say though it is not written: --lora r=8 is --lora on. Below a guard. */
+void sbp_options_imply(sbp_option_id bundle, sbp_arena *arena, option_pieces *out);
+/* SBP_USAGE, with the keys that there are. Below a guard. */
+sbp_status sbp_options_unknown_key(sbp_options *o, sbp_diag *diag, const option_setting *setting,
+                                   sbp_option_id bundle, const char *key);
+/* Remembers a note where a key was given by the name that it had as an option. Below a guard. */
+void sbp_options_note_name(sbp_options *o, const option_setting *setting, const sbp_option *option,
+                           const char *text);
 
 option_target sbp_options_find(const char *key, size_t length);
 /* Checks `text` and puts it in. Below a guard. */

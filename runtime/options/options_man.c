@@ -65,15 +65,15 @@ static void add_aliases(sbp_text *out, const sbp_option *option) {
     sbp_text_add(out, first ? "" : "]");
 }
 
-static void add_option(sbp_text *out, const sbp_option *option) {
+static void add_option(sbp_text *out, const sbp_option *option, const char *key) {
     sbp_text_add(out, ".TP\n");
-    if (option->letter)
+    if (option->letter && !key)
         sbp_text_add(out, "\\fB\\-%c\\fR, ", option->letter);
-    sbp_text_add(out, "\\fB\\-\\-");
-    add_plain(out, option->name);
+    sbp_text_add(out, key ? "\\fB" : "\\fB\\-\\-");
+    add_plain(out, key ? key : option->name);
     sbp_text_add(out, "\\fR");
     if (option->kind != SBP_OPTION_SWITCH) {
-        sbp_text_add(out, " \\fI");
+        sbp_text_add(out, key ? "=\\fI" : " \\fI");
         add_plain(out, sbp_option_values(out->arena, option, "|"));
         sbp_text_add(out, "\\fR");
     }
@@ -95,7 +95,8 @@ static void add_options(sbp_text *out, const option_command *command, bool commo
         for (int32_t i = 0; i < sbp_option_count(); i++) {
             const sbp_option *option = sbp_option_at(i);
             if (option->group != group || !(option->phases & command->shown) ||
-                option->state != SBP_OPTION_BUILT || (option->phases == SBP_PHASE_ALL && !common))
+                (option->state != SBP_OPTION_BUILT && option->state != SBP_OPTION_HIDDEN) ||
+                (option->phases == SBP_PHASE_ALL && !common))
                 continue;
             if (!any) {
                 sbp_text_add(out, ".SS ");
@@ -103,8 +104,22 @@ static void add_options(sbp_text *out, const option_command *command, bool commo
                 sbp_text_add(out, "\n");
             }
             any = true;
-            add_option(out, option);
+            add_option(out, option, NULL);
         }
+    }
+}
+
+/* The keys of the bundles of a command. */
+static void add_keys(sbp_text *out, const option_command *command) {
+    const char *key;
+    sbp_option_id id;
+    for (int32_t b = 0; b < sbp_option_count(); b++) {
+        const sbp_option *bundle = sbp_option_at(b);
+        if (!(bundle->phases & command->shown) || !sbp_option_is_bundle(bundle->id))
+            continue;
+        sbp_text_add(out, ".SS Keys of \\-\\-%s\n", bundle->name);
+        for (int32_t i = 0; (key = sbp_option_key_at(bundle->id, i, &id)); i++)
+            add_option(out, sbp_option_at((int32_t)id), key);
     }
 }
 
@@ -161,6 +176,7 @@ void sbp_options_print_man(sbp_text *out, const char *program) {
         add_upper(out, command->command);
         sbp_text_add(out, "\n");
         add_options(out, command, i == 0);
+        add_keys(out, command);
     }
     sbp_text_add(out,
                  ".SH EXIT STATUS\n0 done; 1 the input is at fault; 2 wrong usage; 3 the machine lacks "

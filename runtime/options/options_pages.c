@@ -59,7 +59,7 @@ const char sbp_help_of_rows[] =
     "Token ids in place of texts: prompt_ids, completion_ids, chosen_ids, rejected_ids.\n"
     "With answers of a sampler, a number for each token of the completion, after its temperature:\n"
     "  logprobs (or sampling_per_token_logps)   of the sampler itself, such as vLLM: the difference is\n"
-    "                                       corrected for (--vllm-importance-sampling-mode)\n"
+    "                                       corrected for (--loss vllm_importance_sampling_mode=..)\n"
     "  old_per_token_logps                  of the weights that the answers are from\n"
     "  ref_per_token_logps                  of the reference\n"
     "Sums that are known: ref_chosen_logps, ref_rejected_logps (dpo); ref_logps, ref_KL_logps (kto).\n";

@@ -127,6 +127,27 @@ static sbp_status settle_trl(sbp_options *o, sbp_diag *diag) {
     return settle(o, diag, SBP_OPT_OVERLONG, "truncate", NULL);
 }
 
+/* Keys that have their names of before. A command of TRL, and a file for it, say them as TRL does. */
+static void note_names(const sbp_options *o, sbp_diag *diag) {
+    for (int32_t i = 0; i < o->name_count; i++)
+        if (!o->values[SBP_OPT_TRL].given && !(o->names[i].of_file && o->file_of_trl))
+            sbp_note(diag, "%s", o->names[i].note);
+}
+
+/* `loss: {type: grpo}` and no objective: that is one. */
+static sbp_status settle_loss(sbp_options *o, sbp_diag *diag) {
+    option_value *type = &o->values[SBP_OPT_LOSS_TYPE];
+    if (!type->given || !type->bundle || o->values[SBP_OPT_OBJECTIVE].given ||
+        !sbp_option_is_word(sbp_option_at(SBP_OPT_OBJECTIVE), type->text))
+        return SBP_OK;
+    type->given = false;
+    const char *objective = type->text, *config = type->config;
+    type->text = NULL;
+    SBP_TRY(settle(o, diag, SBP_OPT_OBJECTIVE, objective, config));
+    o->values[SBP_OPT_OBJECTIVE].bundle = type->bundle;
+    return SBP_OK;
+}
+
 sbp_status sbp_options_settle(sbp_options *o, sbp_diag *diag) {
     if (o->without_effect.length > 0 && !sbp_options_on(o, SBP_OPT_QUIET))
         sbp_note(diag, "these settings have no effect here: %s", o->without_effect.data);
@@ -135,7 +156,10 @@ sbp_status sbp_options_settle(sbp_options *o, sbp_diag *diag) {
                  sbp_options_text(o, SBP_OPT_CONFIG), o->unknown.data);
     for (int32_t i = 0; i < o->note_count && !sbp_options_on(o, SBP_OPT_QUIET); i++)
         sbp_note(diag, "%s", o->notes[i]);
+    if (!sbp_options_on(o, SBP_OPT_QUIET))
+        note_names(o, diag);
     o->settled = true;
+    SBP_TRY(settle_loss(o, diag));
     SBP_TRY(settle_model(o, diag));
     settle_revision(o);
     SBP_TRY(settle_trl(o, diag));

@@ -23,6 +23,13 @@ static const struct phase_title {
 #include "runtime/options/options.def"
 };
 
+/* As the table calls phases. */
+enum {
+#define PHASE(id, bit, title) id = bit,
+#include "runtime/options/options.def"
+    ALL = SBP_PHASE_ALL
+};
+
 /* Words that other tables have. */
 static const char values_of_backend[] = "auto"
 #define BACKEND(name, title, is, without) "|" #name
@@ -64,9 +71,36 @@ static const sbp_option table[] = {
      SBP_OPTION_##state,                                                                                     \
      SBP_RESUME_##resume,                                                                                    \
      aliases,                                                                                                \
-     help},
+     help,                                                                                                   \
+     SBP_OPT_NONE,                                                                                           \
+     name},
+#define KEY(id, name, bundle, key, kind, phases, values, fallback, least, most, resume, aliases, help)       \
+    {SBP_OPT_##id,                                                                                           \
+     name,                                                                                                   \
+     0,                                                                                                      \
+     SBP_OPTION_##kind,                                                                                      \
+     phases,                                                                                                 \
+     GROUP_##bundle,                                                                                         \
+     values,                                                                                                 \
+     fallback,                                                                                               \
+     least,                                                                                                  \
+     most,                                                                                                   \
+     SBP_OPTION_KEY,                                                                                         \
+     SBP_RESUME_##resume,                                                                                    \
+     aliases,                                                                                                \
+     help,                                                                                                   \
+     SBP_OPT_##bundle,                                                                                       \
+     key},
 #include "runtime/options/options.def"
 };
+
+static const sbp_option_id settings[] = {
+#define OPTION(id, ...) SBP_OPT_##id,
+#define KEY OPTION
+#include "frontends/objectives/settings.def"
+#undef KEY
+#undef OPTION
+    SBP_OPT_ADAPTER};
 
 static const struct refused {
     const char *name, *accepted, *reason;
@@ -120,10 +154,7 @@ bool sbp_options_refused_at(int32_t index, const char **name, const char **reaso
 }
 
 const sbp_option *sbp_option_setting_at(int32_t index) {
-    for (int32_t i = 0; i < SBP_COUNT(table); i++)
-        if (table[i].group == GROUP_OBJECTIVE && index-- == 0)
-            return &table[i];
-    return NULL;
+    return index < SBP_COUNT(settings) ? &table[settings[index]] : NULL;
 }
 
 const sbp_option *sbp_option_setting(const char *scalar) {

@@ -88,7 +88,8 @@ sbp_status sbp_plan_check_options(sbp_diag *diag, const sbp_plan *plan, const sb
         const char *config = sbp_options_from_config(options, option->id);
         bool asks =
             option->kind == SBP_OPTION_LIST || strcmp(sbp_options_text(options, option->id), "auto") != 0;
-        if (config && (!asks || sbp_options_same(options, option, value)))
+        if ((config || sbp_options_from_bundle(options, option->id)) &&
+            (!asks || sbp_options_same(options, option, value)))
             continue;
         sbp_text plans;
         sbp_text_init(&plans, arena);
@@ -97,8 +98,8 @@ sbp_status sbp_plan_check_options(sbp_diag *diag, const sbp_plan *plan, const sb
         else if (value)
             sbp_json_add_value(&plans, value);
         return sbp_fail(diag, SBP_USAGE,
-                        "%s%s--%s was decided when '%s' was compiled%s%s; compile again to change it",
-                        config ? config : "", config ? ": " : "", option->name, plan->path,
+                        "%s%s%s was decided when '%s' was compiled%s%s; compile again to change it",
+                        config ? config : "", config ? ": " : "", sbp_option_typed(arena, option), plan->path,
                         value ? ", as " : "", plans.data);
     }
     return SBP_OK;

@@ -125,7 +125,7 @@ static double warmup_stable_decay(const sbp_lr *s, double k) {
 static const struct schedule {
     const char *name;
     double (*factor)(const sbp_lr *s, double k);
-    double cycles;     /* without --num-cycles */
+    double cycles;     /* without num_cycles */
     const char *reads; /* options, each between blanks */
 } schedules[] = {
 #define SCHEDULE(name, function, cycles, reads) {name, function, cycles, reads},
@@ -159,7 +159,7 @@ bool sbp_lr_reads(const char *schedule, const char *option) {
 static sbp_status resolve_floor(sbp_lr *s, sbp_diag *diag) {
     sbp_lr_options *o = &s->options;
     if (isnan(o->min_lr) == isnan(o->min_lr_rate))
-        return sbp_fail(diag, SBP_USAGE, "--schedule %s needs one of --min-lr and --min-lr-rate%s",
+        return sbp_fail(diag, SBP_USAGE, "--schedule %s needs one of the keys min_lr and min_lr_rate%s",
                         o->schedule, isnan(o->min_lr) ? "" : ", not both");
     if (isnan(o->min_lr_rate))
         o->min_lr_rate = o->lr > 0 ? o->min_lr / o->lr : 0;
@@ -181,11 +181,11 @@ sbp_status sbp_lr_init(sbp_lr *out, sbp_diag *diag, const sbp_lr_options *option
     if (sbp_lr_reads(o->schedule, "min-lr"))
         SBP_TRY(resolve_floor(out, diag));
     if (found->factor == polynomial && !(o->lr > o->lr_end))
-        return sbp_fail(diag, SBP_USAGE, "--schedule polynomial: --lr-end %g is not below --lr %g", o->lr_end,
+        return sbp_fail(diag, SBP_USAGE, "--schedule polynomial: lr_end %g is not below --lr %g", o->lr_end,
                         o->lr);
     if (found->factor == warmup_stable_decay) {
         if (o->num_decay_steps < 0)
-            return sbp_fail(diag, SBP_USAGE, "--schedule %s needs --num-decay-steps", o->schedule);
+            return sbp_fail(diag, SBP_USAGE, "--schedule %s needs the key num_decay_steps", o->schedule);
         if (o->num_stable_steps < 0)
             o->num_stable_steps = total - out->warmup - o->num_decay_steps;
     }

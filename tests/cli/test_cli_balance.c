@@ -233,7 +233,7 @@ static void test_of_step(void **state) {
                                 "$C compile " MODEL " %s --seq-len %d --dtype fp64 -o $D/p && $R $D/p --data "
                                 "%s %s --dump-gradients $D/got --out none",
                                 steps[i].compile, step_rows[i], steps[i].data, steps[i].run));
-        assert_non_null(strstr(cli_unfolded(f, "err"), "--router-aux-scope step"));
+        assert_non_null(strstr(cli_unfolded(f, "err"), "--loss router_aux_scope=step"));
         sbp_weights *got, *want;
         assert_ok(f, sbp_weights_open(f->arena, f->diag, io_path(f, "got"), &got));
         assert_ok(f, sbp_weights_open(f->arena, f->diag, steps[i].wanted, &want));

@@ -364,9 +364,9 @@ static void test_names_and_patterns(void **state) {
                  {"--config $D/block", 18}};
     static const struct {
         const char *options, *message;
-    } wrong[] = {{"--lora targets=o_proj --lora-exclude o_proj", "is left out, by --lora-exclude"},
+    } wrong[] = {{"--lora targets=o_proj --lora-exclude o_proj", "is left out, by --lora exclude"},
                  {"--lora targets=q_proj --lora-layers 1 --lora-layers-pattern '(layers)|(h)'",
-                  "is left out, by --lora-exclude, --lora-layers"},
+                  "is left out, by --lora exclude, --lora layers"},
                  {"--lora targets=nothing", "modules look like model.layers.0.self_attn.q_proj"}};
     io_fixture *f = *state;
     cli_put(f, "flow", "use_peft: true\nlora_target_modules: [q_proj, v_proj]\nlora_r: 4\n");
@@ -510,9 +510,9 @@ static void test_refusals(void **state) {
                    {"--lora targets=embed_tokens", "embeddings, norms and the head are not supported"},
                    {"--lora targets=input_layernorm", "embeddings, norms and the head are not supported"},
                    {"--lora modules_to_save=nothing", "there is no such module"},
-                   {"--lora colour=red", "is unknown; give r, alpha"},
-                   {"--lora r=0", "expected a number from 1"},
-                   {"--lora r=1.5", "a rank is a whole number"},
+                   {"--lora colour=red", "is unknown; its keys are r, alpha"},
+                   {"--lora r=0", "--lora r: 0 is below 1"},
+                   {"--lora r=1.5", "found '1.5', expected a whole number"},
                    {"--lora-targets '(q_proj'", "not a regular expression"},
                    {"--lora-rank-pattern q_proj", "expected REGEX=NUMBER"},
                    {"--lora-targets '.*q_proj' --lora-layers 1", "says itself which layers"},

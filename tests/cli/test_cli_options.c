@@ -70,8 +70,9 @@ static void test_help_begins_with_what_is_looked_for(void **state) {
                                    pages[i], pages[i]));
     }
     cli_ok(f, "$R --help rows && grep -q logprobs $D/out && ! grep -q '.\\{101\\}' $D/out");
-    cli_ok(f, "$R --help lora && grep -q -e '--lora-targets' $D/out && ! grep -q -e '--lr ' $D/out");
-    cli_ok(f, "$C --help lora && grep -q -e '--lora-targets' $D/out");
+    cli_ok(f, "$R --help lora && grep -q -e '^  targets=' $D/out && ! grep -q -e '--lr ' $D/out");
+    cli_ok(f, "$C --help lora && grep -q -e '^  targets=' $D/out && $R --help loss && grep -q -e '^  "
+              "epsilon=X' $D/out");
 }
 
 /* What is not built says so, with status 2. */

@@ -79,11 +79,12 @@ static void test_what_is_missing(void **state) {
     io_fixture *f = *state;
     sbp_lr lr;
     sbp_lr_options o = plain("cosine_with_min_lr", 0);
-    assert_fails(f, SBP_USAGE, "needs one of --min-lr and --min-lr-rate", sbp_lr_init(&lr, f->diag, &o, 5));
+    assert_fails(f, SBP_USAGE, "needs one of the keys min_lr and min_lr_rate",
+                 sbp_lr_init(&lr, f->diag, &o, 5));
     o.min_lr = o.min_lr_rate = 1e-5;
     assert_fails(f, SBP_USAGE, "not both", sbp_lr_init(&lr, f->diag, &o, 5));
     o = plain("warmup_stable_decay", 0);
-    assert_fails(f, SBP_USAGE, "needs --num-decay-steps", sbp_lr_init(&lr, f->diag, &o, 5));
+    assert_fails(f, SBP_USAGE, "needs the key num_decay_steps", sbp_lr_init(&lr, f->diag, &o, 5));
     o = plain("polynomial", 0);
     o.lr = 1e-8;
     assert_fails(f, SBP_USAGE, "is not below --lr", sbp_lr_init(&lr, f->diag, &o, 5));

@@ -55,13 +55,14 @@ static void test_every_option_is_in_every_page(void **state) {
                 if (!(o->phases & phases_of(program)))
                     continue;
                 bool there = strstr(text, in_page(f, (sbp_page)page, o)) != NULL;
-                if (there != (o->state == SBP_OPTION_BUILT))
+                bool man = page == SBP_PAGE_MAN && o->state == SBP_OPTION_HIDDEN;
+                if (there != (o->state == SBP_OPTION_BUILT || man))
                     fail_msg("page %d of %s: --%s is %s", page, program, o->name,
                              there ? "there" : "missing");
                 seen += there;
             }
         }
-    assert_true(seen > 800);
+    assert_true(seen > 500);
 }
 
 /* In a manual page no line is a request by accident, none is empty, each font ends. */
@@ -147,10 +148,11 @@ static void test_bash_completes(void **state) {
     complete(f, "sbprun", "m --lr 2", "");
     complete(f, "sbprun", "tok", "tokenize");
     complete(f, "sbprun", "tokenize m --dec", "--decode");
-    complete(f, "sbprun", "m --dec", "--decay-type");
+    complete(f, "sbprun", "m --deter", "--deterministic");
+    complete(f, "sbprun", "m --loss epsilon", "epsilon= epsilon_high=");
     complete(f, "sbprun", "m --config runtime/opt", "runtime/options");
     complete(f, "sbprun", "m --help lor", "lora");
-    complete(f, "sbpc", "compile m --lora-rs", "--lora-rslora");
+    complete(f, "sbpc", "compile m --lora rs", "rslora=");
     complete(f, "sbpc", "inspect m --sv", "--svg");
     complete(f, "sbpc", "compile m --sv", "");
 }

@@ -73,7 +73,7 @@ static sbp_status choose_types(sbp_compilation *c) {
     char names[80];
     if (sbp_options_on(c->options, SBP_OPT_TF32) &&
         (!sbp_backend_is_a(name, SBP_BACKEND_HAS_TF32) || c->dtype != SBP_F32))
-        return sbp_fail(c->diag, SBP_USAGE, "--tf32 on needs --backend %s --dtype fp32",
+        return sbp_fail(c->diag, SBP_USAGE, "--precision tf32=on needs --backend %s --dtype fp32",
                         sbp_backend_names(SBP_BACKEND_HAS_TF32, names, sizeof names));
     if (sbp_options_text(c->options, SBP_OPT_TUNE) && !sbp_backend_is_a(name, SBP_BACKEND_TUNES))
         return sbp_fail(c->diag, SBP_USAGE,
@@ -84,25 +84,25 @@ static sbp_status choose_types(sbp_compilation *c) {
     c->state_dtype = dtype_option(c->options, SBP_OPT_STATE_DTYPE, wide);
     sbp_dtype residual = dtype_option(c->options, SBP_OPT_RESIDUAL_DTYPE, c->dtype);
     if (residual != c->dtype && c->dtype != SBP_BF16)
-        return sbp_fail(c->diag, SBP_USAGE, "--residual-dtype %s needs --dtype bf16",
+        return sbp_fail(c->diag, SBP_USAGE, "--precision residual=%s needs --dtype bf16",
                         sbp_options_text(c->options, SBP_OPT_RESIDUAL_DTYPE));
     bool none = sbp_options_is(c->options, SBP_OPT_MASTER, "none");
     c->halves = c->dtype == SBP_BF16 && !sbp_options_is(c->options, SBP_OPT_OPTIMIZER, "none") &&
                 !sbp_options_given(c->options, SBP_OPT_PARAM_DTYPE);
     if (none && !c->halves && !sbp_options_is(c->options, SBP_OPT_PARAM_DTYPE, "bf16"))
         return sbp_fail(c->diag, SBP_USAGE,
-                        "--master none needs trained weights in bf16: add --param-dtype bf16");
+                        "--precision master=none needs trained weights in bf16: add param=bf16");
     if (!none && sbp_options_is(c->options, SBP_OPT_ROUNDING, "nearest"))
         return sbp_fail(
             c->diag, SBP_USAGE,
-            "--rounding nearest needs --master none: with an exact master nothing is rounded away");
+            "--precision rounding=nearest needs master=none: with an exact master nothing is rounded away");
     static const sbp_option_id kept[] = {SBP_OPT_PARAM_DTYPE, SBP_OPT_GRAD_DTYPE, SBP_OPT_STATE_DTYPE};
     for (int i = 0; i < SBP_COUNT(kept); i++)
         if (c->dtype == SBP_F64 && sbp_options_given(c->options, kept[i]) &&
             !sbp_options_is(c->options, kept[i], "fp64"))
-            return sbp_fail(c->diag, SBP_USAGE,
-                            "--%s %s: --dtype fp64 keeps everything in fp64; leave it out",
-                            sbp_option_name(kept[i]), sbp_options_text(c->options, kept[i]));
+            return sbp_fail(c->diag, SBP_USAGE, "%s %s: --dtype fp64 keeps everything in fp64; leave it out",
+                            sbp_option_typed(c->arena, sbp_option_at((int32_t)kept[i])),
+                            sbp_options_text(c->options, kept[i]));
     return SBP_OK;
 }
 
@@ -166,15 +166,16 @@ static sbp_status load_model(sbp_compilation *c) {
     o.balance = sbp_options_chosen(c->options, SBP_OPT_ROUTER_AUX_LOSS_COEF) ? &balance : NULL;
     SBP_TRY(sbp_model_load(c->arena, c->diag, c->model_path, &o, &c->model));
     if (balance != 0 && c->model.balance.coefficient == 0)
-        return sbp_fail(c->diag, SBP_USAGE,
-                        "--router-aux-loss-coef %g: models of type %s have no loss that balances experts; "
-                        "leave it out",
-                        balance, c->model.model_type);
+        return sbp_fail(
+            c->diag, SBP_USAGE,
+            "--loss router_aux_loss_coef=%g: models of type %s have no loss that balances experts; "
+            "leave it out",
+            balance, c->model.model_type);
     bool of_step = sbp_options_is(c->options, SBP_OPT_ROUTER_AUX_SCOPE, "step");
     if (of_step && c->model.balance.coefficient == 0)
         return sbp_fail(
             c->diag, SBP_USAGE,
-            "--router-aux-scope step: there is no loss that balances experts (--router-aux-loss-coef); "
+            "--loss router_aux_scope=step: there is no loss that balances experts (router_aux_loss_coef); "
             "leave it out");
     c->model.balance.of_step = of_step;
     c->model.balance.say = !sbp_options_is(c->options, SBP_OPT_ACCUMULATE, "1");
@@ -373,11 +374,12 @@ static sbp_status check_ranks(const sbp_compilation *c) {
         return sbp_fail(c->diag, SBP_USAGE, "--shard-group needs --zero 1, 2 or 3");
     const char *reduce = sbp_options_text(c->options, SBP_OPT_REDUCE_DTYPE);
     if (reduce && p->ranks == 1)
-        return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s needs several ranks: add --ranks N", reduce);
+        return sbp_fail(c->diag, SBP_USAGE, "--precision reduce=%s needs several ranks: add --ranks N",
+                        reduce);
     if (reduce && (c->dtype == SBP_F64 || (!p->reduce_bf16 && p->zero < 2 && c->grad_dtype == SBP_BF16)))
         return sbp_fail(
             c->diag, SBP_USAGE,
-            "--reduce-dtype %s does not apply: gradients are %s, and are sent in that type; leave it out",
+            "--precision reduce=%s does not apply: gradients are %s, and are sent in that type; leave it out",
             reduce, c->dtype == SBP_F64 ? "fp64" : "bf16");
     if (p->ranks % p->group != 0)
         return sbp_fail(
@@ -471,7 +473,7 @@ static sbp_status check_plan(const sbp_compilation *c) {
     if (p->uncut_layers > 0)
         sbp_note(c->diag,
                  "%d layers form one segment with what is before them: nowhere between them does a single "
-                 "value of the head's width cross; --segment cannot divide them",
+                 "value of the head's width cross; --backward segment cannot divide them",
                  p->uncut_layers);
     if (p->stopped)
         return SBP_OK;

@@ -99,6 +99,7 @@ static void describe_given(sbp_fit *f) {
     int32_t count;
     sbp_text_init(&text, f->arena);
     sbp_options_to_args(f->options, SBP_PHASE_COMPILE, SBP_PHASE_FIT, f->arena, &given, &count);
+    sbp_options_spell(f->arena, given, &count);
     for (int32_t i = 0; i < count; i++)
         if (strncmp(given[i], "--config=", 9) != 0)
             sbp_text_add(&text, "%s%s", text.length > 0 ? " " : "", given[i]);
@@ -169,6 +170,7 @@ static sbp_status options_of(const attempt *a, const sbp_options **out) {
     SBP_PUSH(a->arena, argv, argc, capacity,
              tokens > 0 ? sbp_arena_printf(a->arena, "--seq-len=%lld", (long long)tokens) : "--seq-len=max");
     SBP_PUSH(a->arena, argv, argc, capacity, f->models[cell->model].path);
+    sbp_options_spell(a->arena, argv, &argc);
     sbp_options *options;
     char **list = (char **)(void *)argv; /* which are only read */
     SBP_TRY(sbp_options_parse(a->arena, a->diag, "sbpc fit", SBP_PHASE_COMPILE, argc, list, &options));

@@ -117,7 +117,7 @@ void sbp_fit_describe(const sbp_fit *f, sbp_text *out) {
                  "made for. lora: adapters as --lora "
                  "%s has them, "
                  "qlora: with --base-dtype %s too; all else as sbpc compile takes it%s%s.",
-                 sbp_options_is(o, SBP_OPT_LORA, "off") ? "on" : sbp_options_text(o, SBP_OPT_LORA),
+                 sbp_options_is(o, SBP_OPT_LORA, "off") ? "on" : sbp_options_bundle(o, SBP_OPT_LORA),
                  sbp_options_given(o, SBP_OPT_BASE_DTYPE) ? sbp_options_text(o, SBP_OPT_BASE_DTYPE) : "nf4",
                  *f->given ? ", with " : "", f->given);
     sbp_text_add(out, "\nCards, and what is assumed of their hosts: ");

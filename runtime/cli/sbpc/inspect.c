@@ -261,6 +261,7 @@ static sbp_status options_of_plan(const inspection *in, const sbp_options *own, 
     }
     for (int32_t i = 0; i < count; i++)
         argv[argc++] = said[i];
+    sbp_options_spell(in->arena, argv, &argc);
     char **list = (char **)(void *)argv; /* which are only read */
     return sbp_options_parse(in->arena, in->diag, "sbpc inspect", SBP_PHASE_COMPILE | SBP_PHASE_INSPECT, argc,
                              list, out);

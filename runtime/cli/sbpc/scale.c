@@ -355,6 +355,7 @@ sbp_status sbp_cli_scale(sbp_arena *arena, sbp_diag *diag, const char *model, co
     for (int32_t i = 0; i < count; i++)
         if (!is_one_of(given[i], not_taken, SBP_COUNT(not_taken)))
             s.args[s.arg_count++] = given[i];
+    sbp_options_spell(arena, s.args, &s.arg_count);
     s.args[s.arg_count++] = model;
     for (int64_t ranks = 1; ranks < s.ranks; ranks *= 2)
         if (has_whole_groups(&s, ranks))

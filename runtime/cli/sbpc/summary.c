@@ -136,7 +136,9 @@ static sbp_status find_changes(changes *ch) {
     o = *s;
     if (!w->whole && s->placement[SBP_TENSOR_CHECKPOINT] == SBP_DEVICE) {
         o.checkpoint_every = s->checkpoint_every > 1 ? 1 : 4;
-        add_change(ch, s->checkpoint_every > 1 ? "--checkpoint-every 1" : "--checkpoint-every 4", &o);
+        add_change(
+            ch, sbp_arena_printf(c->arena, "--backward checkpoint_every=%lld", (long long)o.checkpoint_every),
+            &o);
     }
     SBP_TRY(estimate_changes(ch));
     if (w->whole && c->estimate.t_max > target->chunk) {

@@ -37,6 +37,7 @@ static const char **arguments(const sbp_world *world, const sbp_session *session
     for (int32_t i = 0; i < given_count; i++)
         if (!is_left_out(arena, given[i]))
             SBP_PUSH(arena, args, count, capacity, given[i]);
+    sbp_options_spell(arena, args, &count);
     SBP_PUSH(arena, args, count, capacity, NULL);
     return args;
 }

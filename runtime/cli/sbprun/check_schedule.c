@@ -91,6 +91,7 @@ static const char **compile_args(sbp_check *check, const char *sbpc, const char 
     if (memory > 0)
         push(check, &args, &count, &capacity,
              sbp_arena_printf(arena, "--memory=%lldMiB", (long long)(memory >> 20)));
+    sbp_options_spell(arena, args, &count);
     push(check, &args, &count, &capacity, NULL);
     return args;
 }

@@ -150,7 +150,7 @@ static sbp_status compile_args(const sbp_world *world, const sbp_session *sessio
     static const sbp_option_id terms[] = {
         SBP_OPT_ENTROPY_COEF}; /* numbers without which a plan lacks their term */
     const char **given;
-    int32_t given_count;
+    int32_t given_count, capacity;
     sbp_args args = sbp_args_on(world->arena);
     sbp_args_add(&args, sbpc);
     sbp_args_add(&args, "compile");
@@ -158,16 +158,15 @@ static sbp_status compile_args(const sbp_world *world, const sbp_session *sessio
     sbp_args_add(&args, "-o");
     sbp_args_add(&args, session->plan_path);
     sbp_options_to_args(world->options, SBP_PHASE_COMPILE, SBP_PHASE_RUN, world->arena, &given, &given_count);
+    capacity = given_count;
+    for (int i = 0; i < SBP_COUNT(terms); i++)
+        if (sbp_options_given(world->options, terms[i]))
+            SBP_PUSH(world->arena, given, given_count, capacity,
+                     sbp_arena_printf(world->arena, "--%s=%s", sbp_option_name(terms[i]),
+                                      sbp_options_text(world->options, terms[i])));
+    sbp_options_spell(world->arena, given, &given_count);
     for (int32_t i = 0; i < given_count; i++)
         sbp_args_add(&args, given[i]);
-    for (int i = 0; i < SBP_COUNT(terms); i++) {
-        char value[40];
-        if (!sbp_options_given(world->options, terms[i]))
-            continue;
-        sbp_format_double(value, sizeof value, sbp_options_double(world->options, terms[i]));
-        sbp_args_option(&args, sbp_arena_printf(world->arena, "--%s", sbp_option_name(terms[i])),
-                        sbp_arena_strdup(world->arena, value));
-    }
     if (seq_len > 0)
         sbp_args_add(&args,
                      sbp_arena_printf(world->arena, "--seq-len%s=%lld",
@@ -216,6 +215,7 @@ static sbp_status print_own_command(const sbp_world *world, const sbp_session *s
     sbp_args_add(&args, sbprun);
     sbp_args_add(&args, sbp_file_join(world->arena, outputs->out, "plan.bin"));
     sbp_options_to_args(world->options, SBP_PHASE_RUN, 0, world->arena, &given, &given_count);
+    sbp_options_spell(world->arena, given, &given_count);
     for (int32_t i = 0; i < given_count; i++)
         if (strncmp(given[i], "--config=", 9) != 0) /* all of it is here */
             sbp_args_add(&args, given[i]);

@@ -138,7 +138,7 @@ static sbp_status add_front_matter(const sbp_world *world, const sbp_session *se
 
 /* Whether a value may be shown: numbers and words of the option, not what it names. */
 static bool is_shown(const sbp_option *option) {
-    if (option->state != SBP_OPTION_BUILT || option->resume == SBP_RESUME_OF_A_START ||
+    if (!sbp_option_is_kept(option) || option->resume == SBP_RESUME_OF_A_START ||
         option->id == SBP_OPT_OBJECTIVE) /* which is there by its name */
         return false;
     if (option->kind != SBP_OPTION_TEXT && option->kind != SBP_OPTION_LIST)
@@ -147,32 +147,42 @@ static bool is_shown(const sbp_option *option) {
            option->id == SBP_OPT_SAVE || option->id == SBP_OPT_OFFLOAD;
 }
 
+typedef struct shown_args {
+    const char **items;
+    int32_t count, capacity;
+} shown_args;
+
 /* "--name=value"; `given`: the options among which it must be, NULL: it need not. */
-static void show_setting(sbp_arena *arena, const sbp_options *given, const char *argument,
-                         sbp_setting_visitor visit, void *user) {
+static void add_shown(sbp_arena *arena, const sbp_options *given, const char *argument, shown_args *out) {
     const char *equals = strchr(argument, '=');
     const sbp_option *option =
         strncmp(argument, "--", 2) == 0 && equals
             ? sbp_option_find(sbp_arena_strndup(arena, argument + 2, (size_t)(equals - argument) - 2))
             : NULL;
     if (option && is_shown(option) && (!given || sbp_options_given(given, option->id)))
-        visit(user, sbp_arena_printf(arena, "--%s", option->name), equals + 1);
+        SBP_PUSH(arena, out->items, out->count, out->capacity, argument);
 }
 
 void sbp_run_each_setting(const sbp_world *world, const sbp_session *session, sbp_setting_visitor visit,
                           void *user) {
     const sbp_json *compiled = session->info.meta.arguments;
+    sbp_arena *arena = world->arena;
     const char **given;
     int32_t count;
+    shown_args shown = {0};
     if (session->info.meta.objective)
         visit(user, "objective", session->info.meta.objective);
     for (int64_t i = 0; compiled && compiled->kind == SBP_JSON_ARRAY && i < compiled->count; i++)
         if (compiled->items[i].kind == SBP_JSON_STRING)
-            show_setting(world->arena, session->model ? world->options : NULL, compiled->items[i].string,
-                         visit, user);
-    sbp_options_to_args(world->options, SBP_PHASE_RUN, SBP_PHASE_COMPILE, world->arena, &given, &count);
+            add_shown(arena, session->model ? world->options : NULL, compiled->items[i].string, &shown);
+    sbp_options_to_args(world->options, SBP_PHASE_RUN, SBP_PHASE_COMPILE, arena, &given, &count);
     for (int32_t i = 0; i < count; i++)
-        show_setting(world->arena, NULL, given[i], visit, user);
+        add_shown(arena, NULL, given[i], &shown);
+    sbp_options_spell(arena, shown.items, &shown.count);
+    for (int32_t i = 0; i < shown.count; i++) {
+        const char *equals = strchr(shown.items[i], '=');
+        visit(user, sbp_arena_strndup(arena, shown.items[i], (size_t)(equals - shown.items[i])), equals + 1);
+    }
 }
 
 static void add_setting(void *user, const char *name, const char *value) {

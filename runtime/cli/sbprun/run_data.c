@@ -572,8 +572,8 @@ static sbp_status check_schedule_options(const sbp_world *world) {
         const sbp_option *option = sbp_option_at(i);
         if (sbp_lr_reads(NULL, option->name) && !sbp_lr_reads(schedule, option->name) &&
             sbp_options_chosen(world->options, option->id))
-            return sbp_fail(world->diag, SBP_USAGE, "--%s has no effect with --schedule %s: leave it out",
-                            option->name, schedule);
+            return sbp_fail(world->diag, SBP_USAGE, "%s has no effect with --schedule %s: leave it out",
+                            sbp_option_typed(world->arena, option), schedule);
     }
     return SBP_OK;
 }

@@ -10,7 +10,7 @@
 /* Options of one program, not of both: those of the run belong to the run. */
 static bool is_of(const sbp_option *option, unsigned phase) {
     bool run = option->phases & SBP_PHASE_RUN;
-    return (option->phases & phase) && option->state == SBP_OPTION_BUILT && (phase == SBP_PHASE_RUN || !run);
+    return (option->phases & phase) && sbp_option_is_kept(option) && (phase == SBP_PHASE_RUN || !run);
 }
 
 static const char *as_typed(sbp_arena *arena, const sbp_json *value) {
@@ -45,8 +45,8 @@ static sbp_status check_given(const sbp_world *world, const sbp_outputs *outputs
         if (!is_of(option, phase) || !value || !sbp_options_given(world->options, option->id) ||
             option->resume != SBP_RESUME_SAME || sbp_options_same(world->options, option, value))
             continue;
-        sbp_text_add(&different, "%s--%s (it was %.100s)", different.length ? ", " : "", option->name,
-                     as_typed(world->arena, value));
+        sbp_text_add(&different, "%s%s (it was %.100s)", different.length ? ", " : "",
+                     sbp_option_typed(world->arena, option), as_typed(world->arena, value));
     }
     return different.length ? fail_different(world, outputs, different.data) : SBP_OK;
 }
@@ -116,8 +116,8 @@ sbp_status sbp_run_check_plan(const sbp_world *world, const sbp_session *session
             continue;
         bool moves = option->resume == SBP_RESUME_OF_THE_SCHEDULE;
         sbp_text *out = moves ? &schedule : &different;
-        sbp_text_add(out, moves ? "%s--%s %.100s" : "%s--%s (it was %.100s)", out->length ? ", " : "",
-                     option->name, as_typed(world->arena, value));
+        sbp_text_add(out, moves ? "%s%s %.100s" : "%s%s (it was %.100s)", out->length ? ", " : "",
+                     sbp_option_typed(world->arena, option), as_typed(world->arena, value));
     }
     if (different.length)
         return fail_different(world, outputs, different.data);

@@ -42,7 +42,7 @@ static sbp_status choose_config(card_reader *c, const sbp_yaml *configs, const s
     }
     if (*out)
         return SBP_OK;
-    return sbp_fail(c->diag, SBP_USAGE, "the data set %s has the configs %s: give one with --dataset-config",
+    return sbp_fail(c->diag, SBP_USAGE, "the data set %s has the configs %s: give one as NAME:CONFIG",
                     c->request->id, names.data);
 }
 
@@ -91,8 +91,8 @@ static sbp_status choose_split(card_reader *c, const sbp_yaml *config) {
     }
     return c->count > 0 ? SBP_OK
                         : sbp_fail(c->diag, SBP_USAGE,
-                                   "the data set %s has no split '%s', but: %s (--dataset-train-split, "
-                                   "--dataset-test-split)",
+                                   "the data set %s has no split '%s', but: %s (give one as "
+                                   "NAME:CONFIG:SPLIT)",
                                    c->request->id, c->request->split,
                                    names.length > 0 ? names.data : "none with data_files");
 }

@@ -21,12 +21,15 @@ def read():
     text = re.sub(r'^#include "(.*)"$', lambda m: (HERE.parents[2] / m.group(1)).read_text(encoding="utf-8"), text,
                   flags=re.M)
     done = {}
-    for line in re.finditer(r"^OPTION\((.*?)\)\n(?=\n|[A-Z/#])", text, re.M | re.S):
+    for line in re.finditer(r"^(?:OPTION|KEY)\((.*?)\)\n(?=\n|[A-Z/#])", text, re.M | re.S):
         strings = re.findall(STRING, line.group(1))
-        name = strings[0]
-        done[name.replace("-", "_")] = name
+        name, own = strings[0], 1
+        key = re.match(rf"\w+, {STRING}, ([A-Z]+), {STRING}", line.group(1))
+        if key:  # of a bundle: --loss epsilon
+            name, own = f"{key.group(2).lower()} {key.group(3)}", 2
+        done[strings[0].replace("-", "_")] = name
         # aliases: name, name{..}, name#0, name+option=value
-        for part in strings[1:]:
+        for part in strings[own:]:
             for alias, end in re.findall(r"(?:^| )([a-z][a-z0-9_]*)($| |\{|#|\+[a-z])", part):
                 if "_" in alias or end in ("{", "#") or end.startswith("+") or part.strip() == alias:
                     done.setdefault(alias, name)
