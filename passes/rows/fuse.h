@@ -66,14 +66,14 @@ sbp_term sbp_fuse_no_term(void);
 sbp_term sbp_fuse_temp(sbp_fuser *fuser, sbp_temp temp);
 sbp_instr *sbp_fuse_instr(sbp_fuser *fuser, sbp_command_kind kind, int32_t position, const sbp_term *terms,
                           int32_t count);
+/* The sum of the rows of src into a vector's accumulator, or into memory of its own. */
+void sbp_fuse_colsum(sbp_fuser *fuser, sbp_value vector, sbp_term src, int32_t position);
 /* fuse_lower.c: whether the op is in the table; if it is, its command is written. */
 bool sbp_fuse_lower(sbp_fuser *fuser, const sbp_op *op, int32_t position);
 /* The argument behind a carry or a state, or behind a cotangent of one, that ops go on from. */
 sbp_value sbp_fuse_carry_root(const sbp_fuser *fuser, sbp_value value);
 /* Whether a value has a chunk's rows of all ranks of a context. */
 bool sbp_fuse_of_all(const sbp_fuser *fuser, sbp_value value);
-/* fuse_emit.c: the sum of the rows of src into a vector's accumulator, or into memory of its own. */
-void sbp_fuse_colsum(sbp_fuser *fuser, sbp_value vector, sbp_term src, int32_t position);
 /* fuse_experts.c: of these ops. */
 sbp_status sbp_fuse_expert_linear(sbp_fuser *fuser, const sbp_op *op, int32_t position) SBP_CHECKED;
 void sbp_fuse_expert_linear_dw(sbp_fuser *fuser, const sbp_op *op, int32_t position);

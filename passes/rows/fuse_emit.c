@@ -101,25 +101,6 @@ static void emit_reduce(sbp_fuser *z, sbp_term dst, sbp_term src, double beta, i
     reduce->attrs.u.reduce.beta = beta;
 }
 
-/* An accumulator of a matrix as one row. */
-static sbp_view as_row(sbp_view whole) {
-    int64_t rows = sbp_extent_as_const(whole.length.base);
-    if (rows == 1)
-        return whole;
-    whole.width = whole.cols = rows * whole.cols;
-    whole.length.base = sbp_extent_const(1);
-    return whole;
-}
-
-void sbp_fuse_colsum(sbp_fuser *z, sbp_value v, sbp_term src, int32_t position) {
-    bool accumulates = z->accumulates[v] != SBP_NO_VALUE;
-    sbp_term dst =
-        accumulates ? sbp_fuse_view_term(as_row(z->stage->accums[z->accumulates[v]])) : sbp_fuse_term(z, v);
-    sbp_term terms[SBP_COLSUM_OPERANDS] = {[SBP_COLSUM_DST] = dst, [SBP_COLSUM_SRC] = src};
-    sbp_instr *colsum = sbp_fuse_instr(z, SBP_CMD_COLSUM, position, terms, SBP_COUNT(terms));
-    colsum->attrs.u.reduce.beta = accumulates ? 1 : 0;
-}
-
 static void emit_sum_rows(sbp_fuser *z, const sbp_op *op, int32_t position) {
     sbp_value v = op->results[0];
     if (sbp_op_int(op, "rank") > 0) {

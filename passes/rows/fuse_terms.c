@@ -1,4 +1,4 @@
-/* fuse_terms.c: operands of instructions, and instructions, for what writes those of a stage. */
+/* fuse_terms.c: operands of instructions, instructions and sums over rows, for what writes a stage. */
 #include <string.h>
 
 #include "passes/rows/fuse.h"
@@ -38,4 +38,23 @@ sbp_instr *sbp_fuse_instr(sbp_fuser *z, sbp_command_kind kind, int32_t position,
         instr.node = z->f->ops[position].node;
     SBP_PUSH(z->p->arena, s->instrs, s->instr_count, s->instr_capacity, instr);
     return &s->instrs[s->instr_count - 1];
+}
+
+/* An accumulator of a matrix as one row. */
+static sbp_view as_row(sbp_view whole) {
+    int64_t rows = sbp_extent_as_const(whole.length.base);
+    if (rows == 1)
+        return whole;
+    whole.width = whole.cols = rows * whole.cols;
+    whole.length.base = sbp_extent_const(1);
+    return whole;
+}
+
+void sbp_fuse_colsum(sbp_fuser *z, sbp_value v, sbp_term src, int32_t position) {
+    bool accumulates = z->accumulates[v] != SBP_NO_VALUE;
+    sbp_term dst =
+        accumulates ? sbp_fuse_view_term(as_row(z->stage->accums[z->accumulates[v]])) : sbp_fuse_term(z, v);
+    sbp_term terms[SBP_COLSUM_OPERANDS] = {[SBP_COLSUM_DST] = dst, [SBP_COLSUM_SRC] = src};
+    sbp_instr *colsum = sbp_fuse_instr(z, SBP_CMD_COLSUM, position, terms, SBP_COUNT(terms));
+    colsum->attrs.u.reduce.beta = accumulates ? 1 : 0;
 }
