@@ -2,6 +2,7 @@
  * what is more than one field each: widths of heads, biases, kinds of layers. What files do not say is as
  * llama.cpp computes it, and where that goes by the class that files were made from, as that class has it. */
 #include "frontends/gguf/gguf_config.h"
+#include "frontends/formats/weights/gguf_sets.h"
 #include "frontends/gguf/gguf.h"
 
 #include <math.h>
@@ -9,13 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define BIT(id) (UINT64_C(1) << SBP_GGUF_##id)
-#define DELTAS (BIT(QWEN3_NEXT) | BIT(QWEN3_5) | BIT(QWEN3_5_MOE))
-#define NEMOTRONS (BIT(NEMOTRON_H) | BIT(NEMOTRON_H_MOE))
-#define HYBRIDS (BIT(GRANITE_HYBRID) | BIT(GRANITE_HYBRID_MOE))
-#define GRANITES_4 (BIT(GRANITE_DENSE) | BIT(GRANITE_MOE) | HYBRIDS)
-#define DEEPSEEKS (BIT(DEEPSEEK_V3) | BIT(GLM4_MOE))
 
 /* ---- access -------------------------------------------------------------------------------------------- */
 
@@ -182,6 +176,7 @@ static void write_key(sbp_gguf_config *c, const sbp_gguf_key *k) {
             sbp_gguf_config_fail(c, "key '%s' is %lld; only 0 is supported", key_name(c, k->key),
                                  (long long)sbp_gguf_config_count(c, k->key, 0, 0));
         break;
+    case SBP_GGUF_KEY_YARN:
     case SBP_GGUF_KEY_SAID:
         break;
     }
@@ -210,11 +205,11 @@ static void read_sizes(sbp_gguf_config *c) {
         return;
     int64_t share = c->hidden / c->facts.heads > 0 ? c->hidden / c->facts.heads : 1;
     const sbp_weight *q = in_layer(c, 0, "attn_q.weight");
-    if (is_of(c, BIT(GLM)) && q && q->rank == 2)
+    if (is_of(c, F(GLM)) && q && q->rank == 2)
         share = q->dim[0] / c->facts.heads > 0 ? q->dim[0] / c->facts.heads : 1;
     c->head_dim = sbp_gguf_config_count(c, "attention.key_length", 0, share);
     int64_t values = sbp_gguf_config_count(c, "attention.value_length", 0, c->head_dim);
-    if (values != c->head_dim && !is_of(c, BIT(DEEPSEEK_V3)))
+    if (values != c->head_dim && !is_of(c, LATENTS))
         sbp_gguf_config_fail(c, "key '%s' is %lld; only %lld is supported",
                              key_name(c, "attention.value_length"), (long long)values,
                              (long long)c->head_dim);
@@ -266,32 +261,28 @@ static int64_t rows_of(const sbp_gguf_config *c, const char *name) {
 /* ---- attention and MLPs -------------------------------------------------------------------------------- */
 
 static void write_attention(sbp_gguf_config *c) {
-    const uint64_t of_config = BIT(LLAMA) | BIT(MISTRAL) | BIT(MIXTRAL) | BIT(QWEN2) | BIT(QWEN3) |
-                               BIT(QWEN3_MOE) | DELTAS | BIT(GEMMA3) | BIT(OLMO2) | BIT(OLMO3) | BIT(OLMOE) |
-                               BIT(SMOLLM3) | BIT(GLM) | BIT(GLM4) | BIT(GLM4_MOE) | BIT(GPT_OSS) | NEMOTRONS;
-    const uint64_t biases = BIT(LLAMA) | BIT(QWEN3) | BIT(QWEN3_MOE) | DELTAS | BIT(GEMMA3) | BIT(GEMMA4) |
-                            BIT(OLMO2) | BIT(OLMO3) | BIT(OLMOE) | BIT(SMOLLM3) | BIT(GLM) | BIT(GLM4) |
-                            BIT(GLM4_MOE) | BIT(GPT_OSS) | BIT(GRANITE) | GRANITES_4;
+    const uint64_t biases =
+        ALL & ~(F(MISTRAL) | F(MIXTRAL) | F(QWEN2) | LATENTS | F(PHI3) | F(GPT_NEOX) | NEMOTRONS | F(LFM2));
     bool keys_said = sbp_gguf_config_key(c, "attention.key_length") != NULL;
-    if ((is_of(c, of_config) && keys_said) || is_of(c, BIT(GLM)))
+    if ((is_of(c, ALL & ~(OTHER_HEADS | F(LFM2))) && keys_said) || is_of(c, F(GLM)))
         write_int(c, "head_dim", c->head_dim);
-    if (!sbp_gguf_config_key(c, "attention.head_count_kv") && !is_of(c, BIT(GPT_NEOX)))
+    if (!sbp_gguf_config_key(c, "attention.head_count_kv") && !is_of(c, F(GPT_NEOX)))
         write_int(c, "num_key_value_heads", c->facts.kv_heads);
     if (is_of(c, biases))
         write_bool(c, "attention_bias", has(c, "attn_q.bias"));
-    if (is_of(c, BIT(GPT_NEOX)))
+    if (is_of(c, F(GPT_NEOX)))
         write_bool(c, "attention_bias", has(c, "attn_qkv.bias"));
-    if (is_of(c, BIT(DEEPSEEK_V3)))
+    if (is_of(c, LATENTS))
         write_bool(c, "attention_bias", has(c, "attn_kv_a_mqa.bias"));
-    if (is_of(c, BIT(GLM4_MOE)))
+    if (is_of(c, F(GLM4_MOE)))
         write_bool(c, "use_qk_norm", has(c, "attn_q_norm.weight"));
-    if (is_of(c, BIT(LLAMA) | BIT(SMOLLM3) | BIT(GRANITE)))
+    if (is_of(c, F(LLAMA) | F(SMOLLM3) | F(GRANITE)))
         write_bool(c, "mlp_bias", has(c, "ffn_gate.bias"));
-    if (is_of(c, BIT(GRANITE) | GRANITES_4) && !sbp_gguf_config_key(c, "attention.scale"))
+    if (is_of(c, GRANITES) && !sbp_gguf_config_key(c, "attention.scale"))
         sbp_json_write_double(c->out, "attention_multiplier", pow((double)c->head_dim, -0.5));
-    if (is_of(c, BIT(GRANITE)))
+    if (is_of(c, F(GRANITE)))
         write_int(c, "intermediate_size", rows_of(c, "ffn_gate.weight"));
-    if (is_of(c, BIT(GRANITE)) && !get_bool(c, "rope.scaling.finetuned", true))
+    if (is_of(c, F(GRANITE)) && !get_bool(c, "rope.scaling.finetuned", true))
         sbp_gguf_config_fail(c, "key '%s' is false: a Granite without positions is not supported",
                              key_name(c, "rope.scaling.finetuned"));
 }
@@ -318,12 +309,11 @@ static const char *window_word(sbp_gguf_config *c, int64_t i) {
 }
 
 static void write_windows(sbp_gguf_config *c) {
-    if (is_of(c, BIT(GEMMA3) | BIT(GEMMA4) | BIT(OLMO3)))
+    if (is_of(c, TWO_ROPES))
         write_layers(c, "layer_types", window_word);
-    if (is_of(c, BIT(GEMMA3))) /* 27B has a scale of its own, by which llama.cpp knows it */
-        write_int(c, "query_pre_attn_scalar",
-                  c->facts.layers == 62 ? c->hidden / c->facts.heads : c->head_dim);
-    if (!is_of(c, BIT(PHI3)))
+    if (is_of(c, F(GEMMA3))) /* 27B has a scale of its own, by which llama.cpp knows it */
+        write_int(c, "query_pre_attn_scalar", sbp_gguf_gemma3_scalar(&c->facts, c->hidden, c->head_dim));
+    if (!is_of(c, F(PHI3)))
         return;
     int64_t window = sbp_gguf_config_count(c, "attention.sliding_window", 0, 0);
     if (window > 0)
@@ -360,13 +350,13 @@ static void write_deepseek(sbp_gguf_config *c) {
 }
 
 static void write_experts(sbp_gguf_config *c) {
-    if (is_of(c, DEEPSEEKS | BIT(NEMOTRON_H_MOE)))
+    if (is_of(c, DEEPSEEKS | F(NEMOTRON_H_MOE)))
         write_deepseek(c);
-    if (is_of(c, BIT(QWEN3_MOE) | BIT(QWEN3_NEXT))) /* what their architectures compute */
-        write_bool(c, "norm_topk_prob", true);
-    if (is_of(c, BIT(OLMOE)))
-        write_bool(c, "norm_topk_prob", false);
-    if (is_of(c, BIT(GPT_OSS)) && sbp_gguf_config_key(c, "expert_feed_forward_length") &&
+    const sbp_gguf_constant *row;
+    for (int32_t i = 0; (row = sbp_gguf_constant_at(i)); i++)
+        if (row->said && is_of(c, row->families))
+            write_bool(c, row->field, row->value != 0);
+    if (is_of(c, F(GPT_OSS)) && sbp_gguf_config_key(c, "expert_feed_forward_length") &&
         sbp_gguf_config_count(c, "expert_feed_forward_length", 0, 0) !=
             sbp_gguf_config_count(c, "feed_forward_length", 0, 0))
         sbp_gguf_config_fail(c, "keys '%s' and '%s' differ", key_name(c, "expert_feed_forward_length"),
@@ -374,7 +364,7 @@ static void write_experts(sbp_gguf_config *c) {
 }
 
 static void write_latent(sbp_gguf_config *c) {
-    if (!is_of(c, BIT(DEEPSEEK_V3)))
+    if (!is_of(c, LATENTS))
         return;
     write_int(c, "qk_nope_head_dim", c->facts.fixed);
     write_int(c, "qk_rope_head_dim", sbp_gguf_config_count(c, "rope.dimension_count", 0, 0));
@@ -458,7 +448,7 @@ static void write_nemotron(sbp_gguf_config *c) {
 }
 
 static void write_states(sbp_gguf_config *c) {
-    if (is_of(c, DELTAS)) {
+    if (is_of(c, NEXTS)) {
         write_layers(c, "layer_types", delta_word);
         write_int(c, "linear_value_head_dim", head_of_inner(c));
     }
@@ -466,7 +456,7 @@ static void write_states(sbp_gguf_config *c) {
         write_granite(c);
     if (is_of(c, NEMOTRONS))
         write_nemotron(c);
-    if (is_of(c, BIT(LFM2))) {
+    if (is_of(c, F(LFM2))) {
         write_layers(c, "layer_types", lfm2_word);
         write_bool(c, "block_auto_adjust_ff_dim", false);
         write_bool(c, "conv_bias", has(c, "shortconv.conv.bias"));
@@ -486,7 +476,7 @@ static int64_t of_kind(sbp_gguf_config *c, const char *key, bool slides, int64_t
 }
 
 static void write_gemma4(sbp_gguf_config *c) {
-    if (!is_of(c, BIT(GEMMA4)))
+    if (!is_of(c, F(GEMMA4)))
         return;
     int64_t last = c->facts.layers - 1, first_inner = sbp_gguf_config_count(c, "feed_forward_length", 0, 0),
             last_inner = sbp_gguf_config_count(c, "feed_forward_length", last, 0), full = 0, values = 0;

@@ -2,13 +2,14 @@
  * is a tensor of factors, which is what they are divided by: rope_freqs.weight of Llama 3 and Gemma 4,
  * rope_factors_long and _short of Phi-3 (longrope). Parameters that give these factors are found again, so
  * that config.json can say them. */
+#include "frontends/formats/weights/gguf_sets.h"
 #include "frontends/gguf/gguf_config.h"
 
 #include <math.h>
 #include <string.h>
 
-static bool is_of(const sbp_gguf_config *c, sbp_gguf_family_id family) {
-    return c->facts.family == family;
+static bool is_of(const sbp_gguf_config *c, uint64_t families) {
+    return sbp_gguf_is_of(families, c->facts.family);
 }
 
 static double theta_of(sbp_gguf_config *c) {
@@ -147,13 +148,11 @@ static void write_yarn(sbp_gguf_config *c) {
     sbp_json_write_string(c->out, "rope_type", "yarn");
     sbp_gguf_config_write(c, "factor", sbp_gguf_config_number(c, "rope.scaling.factor", 1));
     sbp_json_write_int(c->out, "original_max_position_embeddings", length);
-    static const char *const keys[][2] = {{"rope.scaling.yarn_attn_factor", "attention_factor"},
-                                          {"rope.scaling.yarn_beta_fast", "beta_fast"},
-                                          {"rope.scaling.yarn_beta_slow", "beta_slow"}};
-    for (int i = 0; i < SBP_COUNT(keys); i++)
-        if (sbp_gguf_config_key(c, keys[i][0]))
-            sbp_gguf_config_write(c, keys[i][1], sbp_gguf_config_number(c, keys[i][0], 1));
-    if (is_of(c, SBP_GGUF_GPT_OSS)) /* its class's, which files do not say */
+    const sbp_gguf_key *row;
+    for (int32_t i = 0; (row = sbp_gguf_key_at(i)); i++)
+        if (row->kind == SBP_GGUF_KEY_YARN && sbp_gguf_config_key(c, row->key))
+            sbp_gguf_config_write(c, row->field, sbp_gguf_config_number(c, row->key, 1));
+    if (is_of(c, F(GPT_OSS))) /* its class's, which files do not say */
         sbp_json_write_bool(c->out, "truncate", false);
     if (sbp_gguf_config_key(c, "rope.scaling.yarn_log_multiplier")) { /* a tenth of both */
         double scale =
@@ -199,23 +198,17 @@ static double share_of(int64_t turning, int64_t head_dim) {
 }
 
 static void write_partial(sbp_gguf_config *c, int64_t turning) {
-    const uint64_t partial = UINT64_C(1) << SBP_GGUF_GLM | UINT64_C(1) << SBP_GGUF_GLM4 |
-                             UINT64_C(1) << SBP_GGUF_GLM4_MOE | UINT64_C(1) << SBP_GGUF_PHI3 |
-                             UINT64_C(1) << SBP_GGUF_QWEN3_NEXT | UINT64_C(1) << SBP_GGUF_QWEN3_5 |
-                             UINT64_C(1) << SBP_GGUF_QWEN3_5_MOE;
-    const uint64_t unread = UINT64_C(1) << SBP_GGUF_DEEPSEEK_V3 | UINT64_C(1) << SBP_GGUF_NEMOTRON_H |
-                            UINT64_C(1) << SBP_GGUF_NEMOTRON_H_MOE;
     if (turning < 1 || turning > c->head_dim || turning % 2 != 0)
         sbp_gguf_config_fail(
             c,
             "key '%s.rope.dimension_count' is %lld; an even number up to the head size %lld is "
             "expected",
             c->family->architecture, (long long)turning, (long long)c->head_dim);
-    else if (is_of(c, SBP_GGUF_GPT_NEOX))
+    else if (is_of(c, F(GPT_NEOX)))
         sbp_json_write_double(c->out, "rotary_pct", share_of(turning, c->head_dim));
-    else if (sbp_gguf_is_of(partial, c->facts.family))
+    else if (is_of(c, PARTIAL | F(PHI3)))
         sbp_json_write_double(c->out, "partial_rotary_factor", share_of(turning, c->head_dim));
-    else if (turning != c->head_dim && !sbp_gguf_is_of(unread, c->facts.family))
+    else if (turning != c->head_dim && !is_of(c, LATENTS | NEMOTRONS))
         sbp_gguf_config_fail(c, "key '%s.rope.dimension_count' is %lld; only %lld is supported",
                              c->family->architecture, (long long)turning, (long long)c->head_dim);
 }
@@ -250,7 +243,7 @@ static void write_proportional(sbp_gguf_config *c, int64_t head_dim) {
 }
 
 static void write_two(sbp_gguf_config *c) {
-    bool gemma4 = is_of(c, SBP_GGUF_GEMMA4);
+    bool gemma4 = is_of(c, F(GEMMA4));
     double theta = theta_of(c);
     sbp_json_write_object(c->out, "rope_parameters");
     sbp_json_write_object(c->out, "full_attention");
@@ -260,29 +253,26 @@ static void write_two(sbp_gguf_config *c) {
     else
         write_type(c);
     sbp_json_write_end(c->out);
-    write_sliding(c, is_of(c, SBP_GGUF_OLMO3) ? theta : 1e4);
+    write_sliding(c, is_of(c, F(OLMO3)) ? theta : 1e4);
     sbp_json_write_end(c->out);
 }
 
 /* ---- all ---------------------------------------------------------------------------------------------- */
 
 void sbp_gguf_config_rope(sbp_gguf_config *c) {
-    const uint64_t two =
-        UINT64_C(1) << SBP_GGUF_GEMMA3 | UINT64_C(1) << SBP_GGUF_GEMMA4 | UINT64_C(1) << SBP_GGUF_OLMO3;
-    const uint64_t none = UINT64_C(1) << SBP_GGUF_NEMOTRON_H | UINT64_C(1) << SBP_GGUF_NEMOTRON_H_MOE;
     const sbp_weight *factors = sbp_gguf_config_tensor(c, "rope_freqs.weight");
-    bool latent = is_of(c, SBP_GGUF_DEEPSEEK_V3);
-    if (sbp_gguf_is_of(none, c->facts.family))
+    bool latent = is_of(c, LATENTS);
+    if (is_of(c, NEMOTRONS))
         return;
-    if (sbp_gguf_is_of(two, c->facts.family)) {
+    if (is_of(c, TWO_ROPES)) {
         write_two(c);
         return;
     }
     int64_t turning = sbp_gguf_config_count(c, "rope.dimension_count", 0, c->head_dim);
     if (!latent)
         write_partial(c, turning);
-    sbp_gguf_config_write(c, is_of(c, SBP_GGUF_GPT_NEOX) ? "rotary_emb_base" : "rope_theta", theta_of(c));
-    if (is_of(c, SBP_GGUF_PHI3) && sbp_gguf_config_tensor(c, "rope_factors_long.weight")) {
+    sbp_gguf_config_write(c, is_of(c, F(GPT_NEOX)) ? "rotary_emb_base" : "rope_theta", theta_of(c));
+    if (is_of(c, F(PHI3)) && sbp_gguf_config_tensor(c, "rope_factors_long.weight")) {
         write_longrope(c, turning);
         return;
     }
@@ -293,8 +283,7 @@ void sbp_gguf_config_rope(sbp_gguf_config *c) {
         write_llama3(c, factors);
         return;
     }
-    if (strcmp(type, "none") == 0 && !sbp_gguf_config_key(c, "rope.scale_linear") &&
-        !is_of(c, SBP_GGUF_GPT_OSS)) {
+    if (strcmp(type, "none") == 0 && !sbp_gguf_config_key(c, "rope.scale_linear") && !is_of(c, F(GPT_OSS))) {
         sbp_json_write_null(c->out, "rope_scaling");
         return;
     }

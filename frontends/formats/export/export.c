@@ -7,6 +7,7 @@
 #include "frontends/formats/export/export_internal.h"
 #include "frontends/formats/export/export_tokens.h"
 #include "frontends/formats/files/hub.h"
+#include "frontends/formats/weights/gguf_sets.h"
 
 /* general.file_type of llama.cpp. */
 static const struct {
@@ -115,20 +116,15 @@ static uint32_t file_type(const exp_job *job) {
 
 /* ---- the tokenizer ------------------------------------------------------------------------------------ */
 
-#define F(id) (UINT64_C(1) << SBP_GGUF_##id)
-
 static exp_tokens_rule tokens_rule(sbp_gguf_family_id family) {
     uint64_t bit = UINT64_C(1) << family;
-    const uint64_t llamas = F(LLAMA) | F(MISTRAL) | F(MIXTRAL) | F(SMOLLM3) | F(GRANITE),
-                   pieces = F(GRANITE_DENSE) | F(GRANITE_MOE) | F(GRANITE_HYBRID) | F(GRANITE_HYBRID_MOE) |
-                            F(QWEN2) | F(QWEN3) | F(PHI3);
-    return bit & llamas                             ? EXP_TOKENS_LLAMA
-           : bit & pieces                           ? EXP_TOKENS_PIECES
-           : bit & F(GEMMA3)                        ? EXP_TOKENS_GEMMA
-           : bit & F(GEMMA4)                        ? EXP_TOKENS_GEMMA4
-           : bit & (F(GLM4_MOE) | F(GLM4_MOE_LITE)) ? EXP_TOKENS_GLM
-           : bit & (F(GLM4) | F(GLM))               ? EXP_TOKENS_GLM4
-                                                    : EXP_TOKENS_GPT2;
+    return bit & (LLAMAS | F(SMOLLM3) | F(GRANITE))             ? EXP_TOKENS_LLAMA
+           : bit & (GRANITES_4 | F(QWEN2) | F(QWEN3) | F(PHI3)) ? EXP_TOKENS_PIECES
+           : bit & F(GEMMA3)                                    ? EXP_TOKENS_GEMMA
+           : bit & F(GEMMA4)                                    ? EXP_TOKENS_GEMMA4
+           : bit & (F(GLM4_MOE) | F(GLM4_MOE_LITE))             ? EXP_TOKENS_GLM
+           : bit & GLMS                                         ? EXP_TOKENS_GLM4
+                                                                : EXP_TOKENS_GPT2;
 }
 
 static int64_t rows_of_embedding(const exp_job *job) {

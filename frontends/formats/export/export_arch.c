@@ -5,18 +5,7 @@
 #include <string.h>
 
 #include "frontends/formats/export/export_keys.h"
-
-#define F(id) (UINT64_C(1) << SBP_GGUF_##id)
-#define ALL ((UINT64_C(1) << SBP_GGUF_FAMILIES) - 1)
-#define LLAMAS (F(LLAMA) | F(MISTRAL) | F(MIXTRAL))
-#define HYBRIDS (F(GRANITE_HYBRID) | F(GRANITE_HYBRID_MOE))
-#define GRANITES_4 (F(GRANITE_DENSE) | F(GRANITE_MOE) | HYBRIDS)
-#define GRANITES (F(GRANITE) | GRANITES_4)
-#define NEMOTRONS (F(NEMOTRON_H) | F(NEMOTRON_H_MOE))
-#define DELTAS (F(QWEN3_5) | F(QWEN3_5_MOE))
-#define NEXTS (F(QWEN3_NEXT) | DELTAS)
-#define LATENTS (F(DEEPSEEK_V3) | F(GLM4_MOE_LITE))
-#define GEMMAS (F(GEMMA3) | F(GEMMA4))
+#include "frontends/formats/weights/gguf_sets.h"
 
 typedef struct putter {
     const exp_model *m;
@@ -161,17 +150,19 @@ static sbp_status put_row(const putter *p, const sbp_gguf_key *row) {
 static sbp_status put_rows(const putter *p) {
     const sbp_gguf_key *row;
     for (int32_t i = 0; (row = sbp_gguf_key_at(i)); i++)
-        if (is(p, row->families) && row->kind != SBP_GGUF_KEY_SAID && row->kind != SBP_GGUF_KEY_FIXED)
+        if (is(p, row->families) && row->kind <= SBP_GGUF_KEY_BOOL)
             SBP_TRY(put_row(p, row));
     return SBP_OK;
 }
 
 /* ---- rotation ----------------------------------------------------------------------------------------- */
 
-static const char *const yarn_fields[][2] = {{"extrapolation_factor", "rope.scaling.yarn_ext_factor"},
-                                             {"attention_factor", "rope.scaling.yarn_attn_factor"},
-                                             {"beta_fast", "rope.scaling.yarn_beta_fast"},
-                                             {"beta_slow", "rope.scaling.yarn_beta_slow"}};
+/* A number of the object that says rotation, where it is there. */
+static void put_rope_number(const putter *p, const char *field, const char *key) {
+    double value = sbp_exp_rope_number(p->m, false, field);
+    if (!isnan(value))
+        put_number(p, key, value);
+}
 
 static sbp_status put_scaling(const putter *p) {
     const char *type = sbp_exp_rope_type(p->m);
@@ -185,16 +176,16 @@ static sbp_status put_scaling(const putter *p) {
         double length = sbp_exp_rope_number(p->m, false, "original_max_position_embeddings");
         put_count(p, "rope.scaling.original_context_length",
                   (int64_t)(isnan(length) ? sbp_exp_number(p->m, "max_position_embeddings") : length));
-        for (int k = 0; k < SBP_COUNT(yarn_fields); k++) {
-            double value = sbp_exp_rope_number(p->m, false, yarn_fields[k][0]);
-            if (!isnan(value))
-                put_number(p, yarn_fields[k][1], value);
-        }
+        put_rope_number(p, "extrapolation_factor", "rope.scaling.yarn_ext_factor");
+        const sbp_gguf_key *row;
+        for (int32_t i = 0; (row = sbp_gguf_key_at(i)); i++)
+            if (row->kind == SBP_GGUF_KEY_YARN)
+                put_rope_number(p, row->field, row->key);
     }
     double given = sbp_exp_rope_number(p->m, false, "attention_factor"), usual = 0.1 * log(factor) + 1;
     if (yarn && !isnan(given) && fabs(given - usual) > 1e-6) /* llama.cpp takes the usual one times this */
         put_number(p, "rope.scaling.attn_factor", given / usual);
-    bool llama3 = strcmp(type, "llama3") == 0 && is(p, LLAMAS | GRANITES | F(SMOLLM3)),
+    bool llama3 = strcmp(type, "llama3") == 0 && is(p, PERMUTED),
          part = strcmp(type, "proportional") == 0 && is(p, F(GEMMA4));
     if (!linear && !yarn && !llama3 && !part && strcmp(type, "default") != 0 && strcmp(type, "dynamic") != 0)
         return sbp_fail(p->m->diag, SBP_INPUT,
@@ -242,12 +233,12 @@ static sbp_status put_rotation(const putter *p) {
         put_number(p, "rope.freq_base", theta);
     if (!isnan(local))
         put_number(p, "rope.freq_base_swa", local);
-    if (is(p, LLAMAS | F(SMOLLM3) | GRANITES | NEMOTRONS))
+    if (is(p, PERMUTED | NEMOTRONS))
         put_count(p, "rope.dimension_count",
                   is(p, GRANITES | NEMOTRONS)
                       ? (int64_t)sbp_exp_number(p->m, "hidden_size") / p->m->facts.heads
                       : head);
-    if (is(p, NEXTS | F(GLM) | F(GLM4) | F(GLM4_MOE) | F(GPT_NEOX)))
+    if (is(p, PARTIAL | F(GPT_NEOX)))
         put_count(p, "rope.dimension_count", (int64_t)((double)head * part));
     if (is(p, F(PHI3))) {
         double hidden = sbp_exp_number(p->m, "hidden_size") * (isnan(part) ? 1 : part);
@@ -268,9 +259,9 @@ static sbp_status put_rotation(const putter *p) {
 /* ---- attention ---------------------------------------------------------------------------------------- */
 
 static void put_head_sizes(const putter *p) {
-    bool always = is(p, F(LLAMA) | F(MISTRAL) | F(QWEN3) | F(QWEN3_MOE) | NEXTS | GEMMAS | F(GLM) | F(GLM4) |
+    bool always = is(p, F(LLAMA) | F(MISTRAL) | F(QWEN3) | F(QWEN3_MOE) | NEXTS | GEMMAS | GLMS |
                             F(GLM4_MOE) | F(GPT_OSS) | NEMOTRONS);
-    if (is(p, F(GEMMA4) | LATENTS | GRANITES | F(PHI3) | F(GPT_NEOX)))
+    if (is(p, OTHER_HEADS))
         return;
     const sbp_json *given = sbp_json_member(p->m->config, "head_dim");
     if (!always && (!given || given->kind != SBP_JSON_INT))
@@ -339,7 +330,7 @@ static void put_nemotron(const putter *p) {
 }
 
 static void put_granite(const putter *p) {
-    bool states = is(p, HYBRIDS), experts = is(p, F(GRANITE_MOE) | F(GRANITE_HYBRID_MOE));
+    bool states = is(p, HYBRIDS), experts = is(p, GRANITE_EXPERTS);
     const sbp_json *positions = sbp_json_member(p->m->config, "position_embedding_type");
     bool turns = positions && positions->kind == SBP_JSON_STRING && strcmp(positions->string, "rope") == 0;
     put_count(p, "feed_forward_length",
@@ -380,9 +371,9 @@ enum { SOFTMAX = 1, SIGMOID = 2 };
 static void put_experts(const putter *p) {
     const sbp_json *scoring = sbp_json_member(p->m->config, "scoring_func");
     bool sigmoid = scoring && scoring->kind == SBP_JSON_STRING && strcmp(scoring->string, "sigmoid") == 0;
-    if (is(p, F(GLM4_MOE) | LATENTS) || sigmoid)
+    if (is(p, DEEPSEEKS) || sigmoid)
         put_count(p, "expert_gating_func", SIGMOID);
-    if (is(p, F(GLM4_MOE) | LATENTS | F(NEMOTRON_H_MOE)) && (is_on(p, "norm_topk_prob") || !is(p, LATENTS)))
+    if (is(p, DEEPSEEKS | F(NEMOTRON_H_MOE)) && (is_on(p, "norm_topk_prob") || !is(p, LATENTS)))
         put_bool(p, "expert_weights_norm", is_on(p, "norm_topk_prob"));
     if (is(p, F(GLM4_MOE_LITE)) && isnan(sbp_exp_number(p->m, "first_k_dense_replace"))) {
         int64_t dense = 0; /* said layer by layer */
@@ -399,28 +390,6 @@ static void put_experts(const putter *p) {
 
 /* ---- what llama.cpp has no choice about ------------------------------------------------------------- */
 
-/* Numbers that its code has, whatever config.json says. */
-static const struct {
-    uint64_t families;
-    const char *field;
-    double value;
-} fixed[] = {
-    {F(GPT_OSS), "swiglu_limit", 7},
-    {F(GPT_OSS), "swiglu_alpha", 1.702},
-    {F(QWEN3_MOE) | F(QWEN3_NEXT), "norm_topk_prob", 1},
-    {F(OLMOE), "norm_topk_prob", 0},
-};
-
-static const struct {
-    uint64_t families;
-    const char *words;
-} activations[] = {
-    {GEMMAS, "gelu_pytorch_tanh"},
-    {F(GPT_NEOX), "gelu"},
-    {NEMOTRONS, "relu2"},
-    {ALL, "silu"},
-};
-
 static double number_of(const sbp_json *node) {
     return node->kind == SBP_JSON_INT    ? (double)node->integer
            : node->kind == SBP_JSON_REAL ? node->real
@@ -436,15 +405,12 @@ static sbp_status refuse_field(const putter *p, const char *field, const char *g
 
 static sbp_status check_activation(const putter *p) {
     static const char *const names[] = {"hidden_act", "hidden_activation", "mlp_hidden_act"};
-    int k = 0;
-    while (!is(p, activations[k].families))
-        k++;
+    const char *only = sbp_gguf_activation(p->m->facts.family);
     for (int i = 0; i < SBP_COUNT(names); i++) {
         const sbp_json *given = sbp_json_member(p->m->config, names[i]);
         bool beside = i == 0 && sbp_json_member(p->m->config, is(p, GEMMAS) ? names[1] : names[2]);
-        if (given && given->kind == SBP_JSON_STRING && !beside &&
-            strcmp(given->string, activations[k].words) != 0)
-            return refuse_field(p, names[i], given->string, activations[k].words);
+        if (given && given->kind == SBP_JSON_STRING && !beside && strcmp(given->string, only) != 0)
+            return refuse_field(p, names[i], given->string, only);
     }
     return SBP_OK;
 }
@@ -453,10 +419,10 @@ static sbp_status check_activation(const putter *p) {
 static sbp_status check_steps(const putter *p) {
     const sbp_json *limits = sbp_json_member(p->m->config, "time_step_limit");
     double least = sbp_exp_number(p->m, "time_step_min");
-    bool limited = is(p, F(NEMOTRON_H) | F(NEMOTRON_H_MOE)) && !isnan(least) && least > 0.001;
+    bool limited = is(p, NEMOTRONS) && !isnan(least) && least > 0.001;
     if (limits && limits->kind == SBP_JSON_ARRAY && limits->count == 2)
         limited |= number_of(&limits->items[0]) > 0 || number_of(&limits->items[1]) < 1e30;
-    if (limited && is(p, HYBRIDS | NEMOTRONS))
+    if (limited && is(p, MAMBAS))
         return refuse_field(p, limits ? "time_step_limit" : "time_step_min", "set", "none");
     return SBP_OK;
 }
@@ -464,18 +430,18 @@ static sbp_status check_steps(const putter *p) {
 static sbp_status check_fixed(const putter *p) {
     SBP_TRY(check_activation(p));
     SBP_TRY(check_steps(p));
-    for (int i = 0; i < SBP_COUNT(fixed); i++) {
-        double value = sbp_exp_number(p->m, fixed[i].field);
+    const sbp_gguf_constant *row;
+    for (int32_t i = 0; (row = sbp_gguf_constant_at(i)); i++) {
+        double value = sbp_exp_number(p->m, row->field);
         char given[40], only[40];
         sbp_format_double(given, sizeof given, value);
-        sbp_format_double(only, sizeof only, fixed[i].value);
-        if (is(p, fixed[i].families) && !isnan(value) && value != fixed[i].value)
-            return refuse_field(p, fixed[i].field, given, only);
+        sbp_format_double(only, sizeof only, row->value);
+        if (is(p, row->families) && !isnan(value) && value != row->value)
+            return refuse_field(p, row->field, given, only);
     }
     double scale = sbp_exp_number(p->m, "query_pre_attn_scalar");
-    int64_t usual = p->m->facts.layers == 62
-                        ? (int64_t)sbp_exp_number(p->m, "hidden_size") / p->m->facts.heads
-                        : sbp_exp_head_dim(p->m);
+    int64_t usual = sbp_gguf_gemma3_scalar(&p->m->facts, (int64_t)sbp_exp_number(p->m, "hidden_size"),
+                                           sbp_exp_head_dim(p->m));
     char given[40], only[40];
     sbp_format_double(given, sizeof given, scale);
     sbp_format_double(only, sizeof only, (double)usual);
@@ -521,10 +487,10 @@ static void put_lengths(const putter *p) {
     put_count(p, "block_count", p->m->facts.layers);
     if (is(p, F(GRANITE)))
         put_count(p, "feed_forward_length", (int64_t)sbp_exp_number(p->m, "intermediate_size"));
-    if (is(p, HYBRIDS | NEMOTRONS | F(LFM2)))
+    if (is(p, KINDS_OF_LAYERS))
         put_of_layers(p, "attention.head_count_kv", (double)p->m->facts.kv_heads, attends);
     double vocabulary = sbp_exp_number(p->m, "vocab_size");
-    if (is(p, LLAMAS | GRANITES | F(SMOLLM3) | LATENTS | F(LFM2) | NEMOTRONS) && !isnan(vocabulary))
+    if (is(p, PERMUTED | LATENTS | F(LFM2) | NEMOTRONS) && !isnan(vocabulary))
         put_count(p, "vocab_size", (int64_t)vocabulary);
 }
 
@@ -605,7 +571,7 @@ sbp_status sbp_exp_extra_tensors(const exp_model *m, exp_extra out[EXP_MOST_EXTR
     const sbp_json *longs = sbp_exp_rope_list(m, "long_factor"),
                    *shorts = sbp_exp_rope_list(m, "short_factor");
     *count = 0;
-    if ((family & (LLAMAS | GRANITES | F(SMOLLM3))) && strcmp(sbp_exp_rope_type(m), "llama3") == 0)
+    if ((family & PERMUTED) && strcmp(sbp_exp_rope_type(m), "llama3") == 0)
         out[(*count)++] = llama3(m);
     if (family & F(GEMMA4))
         out[(*count)++] = proportional(m);

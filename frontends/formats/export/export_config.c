@@ -6,47 +6,6 @@
 
 #include "frontends/formats/export/export_keys.h"
 
-#define F(id) (UINT64_C(1) << SBP_GGUF_##id)
-#define ALL ((UINT64_C(1) << SBP_GGUF_FAMILIES) - 1)
-#define GRANITES (F(GRANITE) | F(GRANITE_DENSE) | F(GRANITE_MOE) | F(GRANITE_HYBRID) | F(GRANITE_HYBRID_MOE))
-#define NEXTS (F(QWEN3_NEXT) | F(QWEN3_5) | F(QWEN3_5_MOE))
-
-/* What counts where config.json leaves a field out. */
-static const struct {
-    uint64_t families;
-    const char *field;
-    double value;
-} defaults[] = {
-    {F(GEMMA3) | F(GEMMA4), "rope_theta", 1e6},
-    {F(QWEN3_5) | F(QWEN3_5_MOE) | F(QWEN3_NEXT), "rope_theta", 1e4},
-    {F(GPT_OSS), "rope_theta", 150000},
-    {F(LFM2), "rope_theta", 1e6},
-    {F(SMOLLM3), "rope_theta", 2e6},
-    {ALL, "rope_theta", 1e4},
-    {GRANITES | F(OLMO2) | F(OLMO3) | F(OLMOE), "rms_norm_eps", 1e-5},
-    {F(GLM) | F(GLM4), "rms_norm_eps", 1.5625e-7},
-    {F(GLM4_MOE) | F(GLM4_MOE_LITE), "rms_norm_eps", 1e-5},
-    {F(MIXTRAL) | F(PHI3) | F(GPT_OSS), "rms_norm_eps", 1e-5},
-    {ALL, "rms_norm_eps", 1e-6},
-    {F(LFM2), "norm_eps", 1e-5},
-    {F(GPT_NEOX), "layer_norm_eps", 1e-5},
-    {F(GPT_NEOX), "use_parallel_residual", 1},
-    {F(GPT_NEOX), "partial_rotary_factor", 0.25},
-    {NEXTS, "partial_rotary_factor", 0.25},
-    {F(GLM) | F(GLM4) | F(GLM4_MOE), "partial_rotary_factor", 0.5},
-    {F(GEMMA3) | F(GEMMA4), "max_position_embeddings", 131072},
-    {F(GEMMA3), "num_key_value_heads", 4},
-    {F(GEMMA3), "num_attention_heads", 8},
-    {F(GEMMA3) | F(GEMMA4), "head_dim", 256},
-    {F(GEMMA4), "global_head_dim", 512},
-    {F(GEMMA3), "sliding_window", 4096},
-    {F(GEMMA4), "sliding_window", 512},
-    {F(QWEN3) | F(QWEN3_MOE) | F(GLM) | F(GLM4) | F(GLM4_MOE), "head_dim", 128},
-    {NEXTS, "head_dim", 256},
-    {F(GPT_OSS), "head_dim", 64},
-    {F(NEMOTRON_H) | F(NEMOTRON_H_MOE), "head_dim", 128},
-};
-
 /* Other names of a field, which files have had. */
 static const struct {
     const char *field, *other;
@@ -67,13 +26,6 @@ static double value_of(const sbp_json *node) {
            : node->kind == SBP_JSON_REAL ? node->real
            : node->kind == SBP_JSON_BOOL ? (double)node->boolean
                                          : NAN;
-}
-
-static double default_of(const exp_model *m, const char *field) {
-    for (int i = 0; i < SBP_COUNT(defaults); i++)
-        if (sbp_gguf_is_of(defaults[i].families, m->facts.family) && strcmp(defaults[i].field, field) == 0)
-            return defaults[i].value;
-    return NAN;
 }
 
 /* What layers with full attention have otherwise, where it is said of each of them alone
@@ -102,7 +54,7 @@ double sbp_exp_number(const exp_model *m, const char *field) {
             value = value_of(sbp_json_member(m->config, spellings[i].other));
     if (isnan(value))
         value = of_full_attention(m, field);
-    return isnan(value) ? default_of(m, field) : value;
+    return isnan(value) ? sbp_gguf_default(m->facts.family, field) : value;
 }
 
 /* ---- rotation ----------------------------------------------------------------------------------------- */

@@ -1,14 +1,8 @@
 /* gguf_facts.c: which family a model is of, and its numbers, from config.json and from the keys of a file. */
-#include "frontends/formats/weights/gguf_table.h"
+#include "frontends/formats/weights/gguf_sets.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#define BIT(id) (UINT64_C(1) << SBP_GGUF_##id)
-#define DELTAS (BIT(QWEN3_NEXT) | BIT(QWEN3_5) | BIT(QWEN3_5_MOE))
-#define LATENTS (BIT(DEEPSEEK_V3) | BIT(GLM4_MOE_LITE))
-#define HYBRIDS (BIT(GRANITE_HYBRID) | BIT(GRANITE_HYBRID_MOE))
-#define NEMOTRONS (BIT(NEMOTRON_H) | BIT(NEMOTRON_H_MOE))
 
 /* The most of heads, sizes, and layers: products of two of them and a row fit 64 bits. */
 enum { MOST = 1 << 20, MOST_LAYERS = 10000 };
@@ -88,7 +82,7 @@ sbp_status sbp_gguf_facts_of_config(sbp_diag *diag, const char *path, const sbp_
     f.kv_heads = number(&c, "num_key_value_heads", f.heads);
     if (f.family == SBP_GGUF_GEMMA4)
         f.shared = number(&c, "num_kv_shared_layers", 0);
-    if (bit & DELTAS) {
+    if (bit & NEXTS) {
         f.key_heads = number(&c, "linear_num_key_heads", 16);
         f.value_heads = number(&c, "linear_num_value_heads", 32);
         f.key_size = number(&c, "linear_key_head_dim", 128);
@@ -179,7 +173,7 @@ sbp_status sbp_gguf_facts_of_keys(sbp_diag *diag, const sbp_gguf *gguf, sbp_gguf
     int64_t ranks = key_number(&k, "ssm.time_step_rank"), inner = key_number(&k, "ssm.inner_size");
     if (bit & (HYBRIDS | NEMOTRONS))
         f.groups = key_number(&k, "ssm.group_count");
-    if (bit & DELTAS) {
+    if (bit & NEXTS) {
         f.key_heads = key_number(&k, "ssm.group_count");
         f.value_heads = ranks;
         f.key_size = key_number(&k, "ssm.state_size");

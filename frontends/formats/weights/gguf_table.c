@@ -1,5 +1,5 @@
 /* gguf_table.c: the rows of gguf_table.def, and how elements are arranged on either side. */
-#include "frontends/formats/weights/gguf_table.h"
+#include "frontends/formats/weights/gguf_sets.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -64,12 +64,56 @@ static const sbp_gguf_key keys[] = {
 #include "frontends/formats/weights/gguf_table.def"
 };
 
+static const sbp_gguf_constant constants[] = {
+#define BY_CODE(families, field, value, said) {families, field, value, said},
+#include "frontends/formats/weights/gguf_table.def"
+};
+
+static const struct {
+    uint64_t families;
+    const char *word;
+} activations[] = {
+#define ACTIVATION(families, word) {families, word},
+#include "frontends/formats/weights/gguf_table.def"
+};
+
+static const struct {
+    uint64_t families;
+    const char *field;
+    double value;
+} defaults[] = {
+#define DEFAULT(families, field, value) {families, field, value},
+#include "frontends/formats/weights/gguf_table.def"
+};
+
 const sbp_gguf_family *sbp_gguf_family_of(sbp_gguf_family_id id) {
     return &families[id];
 }
 
 const sbp_gguf_key *sbp_gguf_key_at(int32_t index) {
     return index >= 0 && index < SBP_COUNT(keys) ? &keys[index] : NULL;
+}
+
+const sbp_gguf_constant *sbp_gguf_constant_at(int32_t index) {
+    return index >= 0 && index < SBP_COUNT(constants) ? &constants[index] : NULL;
+}
+
+const char *sbp_gguf_activation(sbp_gguf_family_id family) {
+    int k = 0;
+    while (!sbp_gguf_is_of(activations[k].families, family)) /* the last row is of all */
+        k++;
+    return activations[k].word;
+}
+
+double sbp_gguf_default(sbp_gguf_family_id family, const char *field) {
+    for (int i = 0; i < SBP_COUNT(defaults); i++)
+        if (sbp_gguf_is_of(defaults[i].families, family) && strcmp(defaults[i].field, field) == 0)
+            return defaults[i].value;
+    return NAN;
+}
+
+int64_t sbp_gguf_gemma3_scalar(const sbp_gguf_facts *facts, int64_t hidden, int64_t head_dim) {
+    return facts->layers == 62 ? hidden / facts->heads : head_dim;
 }
 
 double sbp_gguf_to_file(sbp_gguf_value_rule rule, double value) {

@@ -70,6 +70,7 @@ typedef enum sbp_gguf_key_kind {
     SBP_GGUF_KEY_COUNT,  /* u32, a number */
     SBP_GGUF_KEY_NUMBER, /* f32, a number; in config.json the shortest decimal that is this f32 */
     SBP_GGUF_KEY_BOOL,   /* bool */
+    SBP_GGUF_KEY_YARN,   /* f32, a number of rope_scaling where it is of type yarn */
     SBP_GGUF_KEY_FIXED,  /* u32 that must be 0, where a file has it */
     SBP_GGUF_KEY_SAID,   /* says nothing about the computation, or is read by code beside the table */
 } sbp_gguf_key_kind;
@@ -87,6 +88,23 @@ const sbp_gguf_key *sbp_gguf_key_at(int32_t index);
 static inline bool sbp_gguf_is_of(uint64_t families, sbp_gguf_family_id family) {
     return (families >> family & 1) != 0;
 }
+
+/* A number of the architecture's code, which no key says: BY_CODE in gguf_table.def. */
+typedef struct sbp_gguf_constant {
+    uint64_t families;
+    const char *field;
+    double value;
+    bool said;
+} sbp_gguf_constant;
+
+/* NULL behind the last. */
+const sbp_gguf_constant *sbp_gguf_constant_at(int32_t index);
+/* The activation of its MLPs, as config.json calls it. */
+const char *sbp_gguf_activation(sbp_gguf_family_id family);
+/* What counts where config.json does not have the field; NAN: nothing does. */
+double sbp_gguf_default(sbp_gguf_family_id family, const char *field);
+/* query_pre_attn_scalar of Gemma 3, whose largest model llama.cpp knows by its layers. */
+int64_t sbp_gguf_gemma3_scalar(const sbp_gguf_facts *facts, int64_t hidden, int64_t head_dim);
 
 /* ---- tensors ---------------------------------------------------------------------------------------- */
 
