@@ -67,7 +67,7 @@ static sbp_status override_one(sbp_loading *l, const char *setting, const sbp_js
     sbp_json_writer w = sbp_json_writer_on(&text);
     w.compact = true;
     write_with(&w, NULL, *config, key, value);
-    return sbp_json_parse(l->arena, l->diag, file, text.data, text.length, 0, config);
+    return sbp_json_parse(l->arena, l->diag, file, text.data, text.length, SBP_JSON_PYTHON, config);
 }
 
 /* config with every KEY=JSON of the options. */

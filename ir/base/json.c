@@ -446,7 +446,10 @@ void sbp_json_add_value(sbp_text *out, const sbp_json *node) {
     case SBP_JSON_REAL: {
         char number[40];
         sbp_format_double(number, sizeof number, node->real);
-        sbp_text_add(out, "%s%s", number, strpbrk(number, ".e") ? "" : ".0");
+        if (!isfinite(node->real)) /* as it was read: SBP_JSON_PYTHON */
+            sbp_text_add(out, "%s", isnan(node->real) ? "NaN" : node->real > 0 ? "Infinity" : "-Infinity");
+        else
+            sbp_text_add(out, "%s%s", number, strpbrk(number, ".e") ? "" : ".0");
         break;
     }
     case SBP_JSON_STRING:

@@ -126,7 +126,7 @@ static sbp_status write_config(const output_job *job) {
     sbp_dtype dtype = model_dtype(job);
     if (!text)
         return SBP_OK;
-    SBP_TRY(sbp_json_parse(job->arena, job->diag, "config.json", text, strlen(text), 0, &root));
+    SBP_TRY(sbp_json_parse(job->arena, job->diag, "config.json", text, strlen(text), SBP_JSON_PYTHON, &root));
     SBP_TRY(sbp_json_as_object(job->diag, root, &root));
     sbp_text out;
     sbp_json_writer w = begin_file(job, &out);

@@ -118,6 +118,18 @@ static void test_private_fields(void **state) {
     cli_ok(f, "! grep -E '\"_|/home' $D/o/config.json && grep -q model_type $D/o/config.json");
 }
 
+/* config.json of Mamba-2 has an infinity, as Python's json writes it: the result has it too, and is read
+ * again, also with a field set. */
+static void test_infinity(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "mkdir $D/m && ln -s $(realpath $G/falcon_h1_plain/model/model.safetensors) $D/m && "
+              "sed '0,/{/s//{\"time_step_limit\": [0.0, Infinity],/' $G/falcon_h1_plain/model/config.json "
+              ">$D/m/config.json");
+    cli_ok(f, "$C compile $D/m -o $D/p --seq-len 99 --set rope_theta=300.0 && "
+              "$R $D/p --data $G/falcon_h1_plain/train.jsonl --batch-tokens 99 --out $D/o --max-steps 1");
+    cli_ok(f, "grep -q 'Infinity' $D/o/config.json && $C compile $D/o -o $D/p --seq-len 99");
+}
+
 static void test_refusals(void **state) {
     io_fixture *f = *state;
     cli_ok(f, "cp -r $S $D/m && chmod -R u+w $D/m && $R export --help | grep -q '^usage: sbprun export'");
@@ -131,6 +143,8 @@ static void test_refusals(void **state) {
     cli_ok(f, "sed 's/\"silu\"/\"gelu\"/' $S/config.json >$D/m/config.json");
     cli_fails(f, 1, "the field 'hidden_act' is gelu; llama.cpp's architecture llama has only silu",
               "$R export $D/m -o $D/x");
+    cli_ok(f, "sed 's/{/{\"time_step_limit\": [0.0, Infinity],/' $S/config.json >$D/m/config.json && "
+              "$R export $D/m -o $D/x && rm $D/x"); /* as Python's json writes it, in files of Mamba-2 */
     cli_ok(f, "cp $S/config.json $D/m; mv $D/m/tokenizer.json $D/t");
     cli_fails(f, 1, "has no tokenizer.json and no tokenizer.model", "$R export $D/m -o $D/x");
     cli_ok(f, "sed 's/\"byte_fallback\":[ ]*true/\"byte_fallback\":false/' $D/t >$D/m/tokenizer.json");
@@ -152,6 +166,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_types, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_adapters, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_private_fields, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_infinity, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refusals, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

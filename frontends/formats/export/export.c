@@ -64,7 +64,7 @@ static sbp_status read_model(exp_job *job) {
     m->path = sbp_file_join(m->arena, job->source, "config.json");
     if (!sbp_file_exists(m->path))
         return sbp_fail(m->diag, SBP_IO, "'%s' has no config.json: it is no model's directory", job->source);
-    SBP_TRY(sbp_json_read(m->arena, m->diag, m->path, 0, &m->root));
+    SBP_TRY(sbp_json_read(m->arena, m->diag, m->path, SBP_JSON_PYTHON, &m->root));
     SBP_TRY(sbp_json_as_object(m->diag, m->root, &m->root));
     const sbp_json *text = sbp_json_member(m->root, "text_config");
     m->config = text && text->kind == SBP_JSON_OBJECT ? text : m->root;

@@ -151,7 +151,7 @@ static sbp_status read_config(loading *l) {
     const sbp_json *root, *text;
     if (!sbp_file_exists(path))
         return SBP_OK;
-    SBP_TRY(sbp_json_read(l->scratch, l->diag, path, 0, &root));
+    SBP_TRY(sbp_json_read(l->scratch, l->diag, path, SBP_JSON_PYTHON, &root));
     SBP_TRY(sbp_json_as_object(l->diag, root, &root));
     const sbp_json *type = sbp_json_member(root, "model_type"),
                    *class = sbp_json_member(root, "tokenizer_class");

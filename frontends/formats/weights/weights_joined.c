@@ -193,7 +193,7 @@ static sbp_status read_stated_block(sbp_weights *w, sbp_diag *diag) {
     const sbp_json *config, *quantization;
     if (w->files[0].memory || !sbp_file_exists(file))
         return SBP_OK;
-    SBP_TRY(sbp_json_read(w->arena, diag, file, 0, &config));
+    SBP_TRY(sbp_json_read(w->arena, diag, file, SBP_JSON_PYTHON, &config));
     quantization = config->kind == SBP_JSON_OBJECT ? find_quantization(config) : NULL;
     if (!quantization)
         return SBP_OK;

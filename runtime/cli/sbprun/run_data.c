@@ -322,7 +322,8 @@ static sbp_status find_eos_ids(load_job *job, const char *model) {
     for (int i = 0; i < SBP_COUNT(files) && model && job->eos_ids.count == 0; i++) {
         const char *path = sbp_file_join(job->arena, model, files[i]);
         const sbp_json *root;
-        sbp_status status = sbp_file_exists(path) ? sbp_json_read(job->arena, NULL, path, 0, &root) : SBP_IO;
+        sbp_status status =
+            sbp_file_exists(path) ? sbp_json_read(job->arena, NULL, path, SBP_JSON_PYTHON, &root) : SBP_IO;
         if (status == SBP_MACHINE)
             return sbp_fail(job->world->diag, SBP_MACHINE, "out of memory reading '%s'", path);
         if (status == SBP_OK)
