@@ -13,13 +13,6 @@ static const sbp_target *const targets[] = {
 #include "backends/backends.def"
 };
 
-const sbp_target *sbp_target_at(int32_t index) {
-    for (int32_t i = 0; i < SBP_COUNT(targets); i++)
-        if (targets[i] && index-- == 0)
-            return targets[i];
-    return NULL;
-}
-
 const sbp_target *sbp_target_find(const char *name) {
     for (int32_t i = 0; i < SBP_COUNT(targets); i++)
         if (targets[i] && strcmp(targets[i]->name, name) == 0)

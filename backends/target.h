@@ -22,7 +22,5 @@ typedef struct sbp_target {
 
 /* NULL when this build has no backend of that name. */
 const sbp_target *sbp_target_find(const char *name);
-/* The backends of this build; NULL after the last. */
-const sbp_target *sbp_target_at(int32_t index);
 
 #endif

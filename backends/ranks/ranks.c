@@ -276,11 +276,6 @@ sbp_status sbp_ranks_divide(sbp_ranks *r, int32_t group, sbp_diag *diag) {
     return SBP_OK;
 }
 
-int64_t sbp_ranks_share(const sbp_ranks *r, int64_t elems, int32_t member) {
-    const sbp_process_group t = sbp_pg_of_neighbours(r->world.rank, r->group, r->world.node);
-    return sbp_pg_begin(&t, elems, member);
-}
-
 /* ---- moving ----------------------------------------------------------------------------------------- */
 
 void sbp_ranks_add_piece(const sbp_ranks *r, sbp_transport_piece *list, int32_t *count, int32_t rank,

@@ -59,9 +59,6 @@ void sbp_ranks_info_of(const sbp_ranks *ranks, sbp_ranks_info *out);
  * of a group first, then across groups along the same tree over their numbers, so that groups of a power of
  * two change no bit. SBP_INPUT: the ranks are no whole groups. */
 sbp_status sbp_ranks_divide(sbp_ranks *ranks, int32_t group, sbp_diag *diag) SBP_CHECKED;
-/* First element of a member's share of `elems`; of member `group`: elems. Shares of all but the last are
- * equal and need not end at rows. */
-int64_t sbp_ranks_share(const sbp_ranks *ranks, int64_t elems, int32_t member);
 /* The ranks of a context (ir/base/context.h), `size` of them, which divides the count: a world of its own, in
  * which they are counted from 0. Its calls may run beside those of `ranks`, on another thread. Left before
  * `ranks` is. */

@@ -281,12 +281,6 @@ sbp_extent sbp_extent_add(sbp_extent a, sbp_extent b) {
     return a;
 }
 
-sbp_extent sbp_extent_scale(sbp_extent a, int64_t factor) {
-    for (int s = 0; s < SBP_SYMBOL_COUNT; s++)
-        a.c[s] *= factor;
-    return a;
-}
-
 bool sbp_extent_equal(sbp_extent a, sbp_extent b) {
     return memcmp(a.c, b.c, sizeof a.c) == 0;
 }

@@ -107,7 +107,6 @@ typedef struct sbp_sizes {
 sbp_extent sbp_extent_const(int64_t n);
 sbp_extent sbp_extent_symbol(sbp_symbol symbol, int64_t factor);
 sbp_extent sbp_extent_add(sbp_extent a, sbp_extent b);
-sbp_extent sbp_extent_scale(sbp_extent a, int64_t factor);
 bool sbp_extent_equal(sbp_extent a, sbp_extent b);
 /* The constant when no symbol occurs, else -1. */
 int64_t sbp_extent_as_const(sbp_extent extent);

@@ -513,16 +513,6 @@ sbp_status sbp_row_read(sbp_arena *arena, sbp_diag *diag, const char *where, con
     return read_fields(&r);
 }
 
-sbp_status sbp_row_parse(sbp_arena *arena, sbp_diag *diag, const char *where, const char *line, size_t length,
-                         const sbp_row_options *options, sbp_row_form *form, sbp_row *out) {
-    const sbp_json *root;
-    sbp_status status = sbp_json_parse(arena, diag, where, line, length, SBP_JSON_ROW, &root);
-    if (status == SBP_INPUT || (status == SBP_OK && root->kind != SBP_JSON_OBJECT))
-        sbp_note(diag, "rows are JSON objects, each on a line of its own: {\"text\": \"...\"}");
-    SBP_TRY(status);
-    return sbp_row_read(arena, diag, where, root, options, form, out);
-}
-
 /* ---- what is not read ---------------------------------------------------------------------------------- */
 
 static bool is_among(const char *key, const char *const *keys) {

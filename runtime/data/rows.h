@@ -115,11 +115,8 @@ typedef struct sbp_row_options {
 
 /* Whether rows may need a member of that name: what has another need not be read from a file. */
 bool sbp_row_may_need(const sbp_row_options *options, const char *key);
-/* Reads one line. form: of the first row; SBP_ROW_NONE makes this the first and sets it. Everything lives in
- * the arena. Below a guard. */
-sbp_status sbp_row_parse(sbp_arena *arena, sbp_diag *diag, const char *where, const char *line, size_t length,
-                         const sbp_row_options *options, sbp_row_form *form, sbp_row *out) SBP_CHECKED;
-/* The same of a line that was parsed as JSON. */
+/* Reads one row, parsed as JSON (sbp_record_parse). form: of the first row; SBP_ROW_NONE makes this the first
+ * and sets it. Everything lives in the arena. Below a guard. */
 sbp_status sbp_row_read(sbp_arena *arena, sbp_diag *diag, const char *where, const sbp_json *root,
                         const sbp_row_options *options, sbp_row_form *form, sbp_row *out) SBP_CHECKED;
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/data/tokenize.h"
+#include "tests/common/row_line.h"
 #include "tests/fuzz/fuzz.h"
 
 static const char template[] =
@@ -59,7 +60,7 @@ static sbp_status one_line(void *user) {
     static const sbp_row_options options = {.text_field = "text", .vocab_size = 400, .fields = true};
     sbp_row row;
     sbp_documents made;
-    SBP_TRY(sbp_row_parse(l->arena, NULL, "rows:1", l->line, l->length, &options, &l->form, &row));
+    SBP_TRY(row_of_line(l->arena, NULL, "rows:1", l->line, l->length, &options, &l->form, &row));
     SBP_TRY(sbp_documents_make(&l->maker, l->arena, &row, &made));
     check(&made);
     return SBP_OK;

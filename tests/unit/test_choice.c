@@ -208,13 +208,16 @@ static void test_backend_list(void **state) {
     assert_true(sbp_backend_is_a(sbp_backend_of_host()->name, SBP_BACKEND_HOST));
     assert_false(sbp_backend_is_a("h200", 0));
     assert_false(sbp_backend_is_a(sbp_backend_of_host()->name, SBP_BACKEND_HOST | SBP_BACKEND_TUNES));
-    for (int32_t i = 0; sbp_target_at(i); i++) {
+    for (int32_t i = 0; i < count; i++) {
+        const sbp_target *target = sbp_target_find(sbp_backend_at(i)->name);
         sbp_target_info info;
-        assert_non_null(sbp_backend_find(sbp_target_at(i)->name));
-        assert_ptr_equal(sbp_target_find(sbp_target_at(i)->name), sbp_target_at(i));
-        assert_ok(f, sbp_target_at(i)->describe(NULL, f->diag, &info));
+        if (!target) /* not in this build */
+            continue;
+        assert_string_equal(target->name, sbp_backend_at(i)->name);
+        assert_ok(f, target->describe(NULL, f->diag, &info));
         assert_null(sbp_throughput_missing(&info.throughput));
     }
+    assert_non_null(sbp_target_find(sbp_backend_of_host()->name));
     for (int32_t i = 0; sbp_device_at(i); i++) { /* the host's processor last */
         assert_non_null(sbp_backend_find(sbp_device_at(i)->name));
         assert_int_equal(sbp_backend_is_a(sbp_device_at(i)->name, SBP_BACKEND_HOST), !sbp_device_at(i + 1));

@@ -1,5 +1,6 @@
 /* Conversations: rows as templates see them, what the assistant said, prompts and completions, rows left out.
  * The tokenizer is that of stories260K, whose special tokens are <s> and </s>. */
+#include "tests/common/row_line.h"
 #include "tests/unit/io_testing.h"
 
 #include "runtime/data/dataset.h"
@@ -33,7 +34,7 @@ static sbp_status case_body(void *user) {
     sbp_row_form form = {0};
     sbp_row row;
     sbp_documents made;
-    SBP_TRY(sbp_row_parse(c->f->arena, c->f->diag, "d:7", c->line, strlen(c->line), &options, &form, &row));
+    SBP_TRY(row_of_line(c->f->arena, c->f->diag, "d:7", c->line, strlen(c->line), &options, &form, &row));
     if (c->render)
         return sbp_row_render(&c->maker, c->f->arena, &row, 0, c->prompt, &c->text);
     SBP_TRY(sbp_documents_make(&c->maker, c->f->arena, &row, &made));

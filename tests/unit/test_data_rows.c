@@ -1,4 +1,5 @@
 /* Rows of data: types, checks, tokenization and labels. The tokenizer is that of stories260K. */
+#include "tests/common/row_line.h"
 #include "tests/unit/io_testing.h"
 
 #include "runtime/data/jsonl.h"
@@ -14,8 +15,8 @@ typedef struct row_job {
 
 static sbp_status parse_body(void *user) {
     row_job *job = user;
-    return sbp_row_parse(job->f->arena, job->f->diag, "data.jsonl:7", job->line, strlen(job->line),
-                         &job->options, &job->form, &job->row);
+    return row_of_line(job->f->arena, job->f->diag, "data.jsonl:7", job->line, strlen(job->line),
+                       &job->options, &job->form, &job->row);
 }
 
 /* Parses a line after others of this job. */

@@ -288,7 +288,7 @@ static void extents(void **state) {
     assert_int_equal(begin(&f, "2*5"), SBP_OK);
     expect_message(&f, sbp_lexer_extent(&f.lexer, &none), "2*5", "expected T, S, C or H after '*'");
     const sbp_sizes sizes = {{1, 100, 7, 30, 4}};
-    sbp_extent e = sbp_extent_add(sbp_extent_scale(sbp_extent_symbol(SBP_T, 2), 3),
+    sbp_extent e = sbp_extent_add(sbp_extent_symbol(SBP_T, 6),
                                   sbp_extent_add(sbp_extent_const(-5), sbp_extent_symbol(SBP_H, 1)));
     int64_t value = 0;
     assert_true(sbp_extent_eval(e, &sizes, &value));

@@ -292,10 +292,6 @@ sbp_status sbp_tokenizer_from_json(sbp_arena *arena, sbp_diag *diag, const char 
 
 /* ---- accessors ---------------------------------------------------------------------------------------- */
 
-int32_t sbp_tokenizer_vocab_size(const sbp_tokenizer *t) {
-    return t->size;
-}
-
 int32_t sbp_tokenizer_id(const sbp_tokenizer *t, const char *token, size_t length) {
     if (length > INT32_MAX)
         return -1;

@@ -87,8 +87,6 @@ sbp_status sbp_tokenizer_decode(const sbp_tokenizer *tokenizer, sbp_arena *arena
                                 const int32_t *ids, int64_t count, bool skip_special, const char **text,
                                 size_t *length) SBP_CHECKED;
 
-/* One more than the largest id. */
-int32_t sbp_tokenizer_vocab_size(const sbp_tokenizer *tokenizer);
 /* -1 when there is no such token. */
 int32_t sbp_tokenizer_id(const sbp_tokenizer *tokenizer, const char *token, size_t length);
 /* The token as the vocabulary spells it (byte-level: "Ġthe"), with a NUL after it; NULL when there is none.

@@ -44,6 +44,14 @@ static const char *deterministic;
 static int64_t other_bits[2]; /* elements that NCCL has rounded otherwise: of sums of all, of shares */
 static int64_t compared_bytes, compared_away; /* that the context sent to compare such sums */
 
+/* The first element of a member's share, in the groups that there are now. */
+static int64_t share_begins(int64_t elems, int32_t member) {
+    sbp_ranks_info now;
+    sbp_ranks_info_of(ranks, &now);
+    const sbp_process_group group = sbp_pg_of_neighbours(now.rank, now.group, now.node);
+    return sbp_pg_begin(&group, elems, member);
+}
+
 #define CHECK(condition)                                                                                     \
     do {                                                                                                     \
         if (!(condition)) {                                                                                  \
@@ -234,8 +242,8 @@ static void accept_sum(const kind *k, const sbp_span *to) {
                        : to->dtype == SBP_F32 || k->to == SBP_F32 ? SBP_TOLERANCE_F32
                                                                   : SBP_TOLERANCE_F64;
     if (k->op == SBP_REDUCE_OWN) { /* the rest stays */
-        first = sbp_ranks_share(ranks, elems, info.member);
-        count = sbp_ranks_share(ranks, elems, info.member + 1) - first;
+        first = share_begins(elems, info.member);
+        count = share_begins(elems, info.member + 1) - first;
     }
     for (int64_t i = first; i < first + count; i++) {
         double x = sbp_element_get(got, to->dtype, i), y = sbp_element_get(want, to->dtype, i);
