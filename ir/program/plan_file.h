@@ -1,7 +1,7 @@
 /* plan_file.h: the container format of plan.bin: named sections of bytes with checksums. What the sections
  * mean is the business of its writer (runtime/cli/sbpc) and reader (runtime/run/plan.h).
  *
- * Format, version 2, little-endian:
+ * Format, version SBP_PLAN_VERSION, little-endian:
  *   0   "SBPPLAN\n"
  *   8   u32 version, u32 number of sections
  *   16  u64 bytes of the file
@@ -19,7 +19,7 @@
 
 enum { SBP_PLAN_VERSION = 3, SBP_PLAN_MAX_SECTIONS = 64, SBP_PLAN_NAME_BYTES = 16 };
 
-/* The sections that version 3 knows; each may be empty except the first three. */
+/* The sections that this version knows; each may be empty except the first three. */
 #define SBP_PLAN_PROGRAM "program"     /* text (ir/program/program.h) */
 #define SBP_PLAN_TENSORS "tensors"     /* JSON (frontends/formats/weights/tensor_table.h) */
 #define SBP_PLAN_META "meta"           /* JSON: resolved compile options, model info, run-time defaults */

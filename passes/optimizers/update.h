@@ -33,9 +33,10 @@ enum { SBP_MAX_UPDATE_OPERANDS = 10 };
 /* How a trained parameter and its states are kept:
  *
  *   master    a bf16 weight is the high half of an fp32 one, rounded with halves away from zero; the low half
- *             is an operand of its own, i16: nothing is lost. Without, the new weight is rounded to bf16: at
- *             random (stochastic), so that small updates count on average, or to nearest.
- *   bf16      states, always rounded at random.
+ *             is an operand of its own, i16: nothing is lost. Without, the new weight is rounded to bf16:
+ *             stochastically, so that small updates count on average, or to nearest.
+ *   bf16      states, always rounded stochastically: with beta2 = 0.999 a step changes a second moment by a
+ *             thousandth, and bf16 has 8 bits: to nearest it would stand still.
  *   8 bits    states in blocks of 256 numbers, as in bitsandbytes: a number of the dynamic map (d8, ud8)
  *             times the largest of its block ("<suffix>_absmax", f32); of parameters of SBP_BLOCK_LEAST
  *             elements or more in whole blocks, the others' are fp32. Weights are updated with the new states

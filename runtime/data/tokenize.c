@@ -213,7 +213,23 @@ static sbp_status keep_spans(const make_job *job, const sbp_encoding *all, const
     return SBP_OK;
 }
 
+/* Some fine-tuning services leave a message out of the loss by "weight": 0. Here as in TRL it is trained. */
+static void check_weights(const make_job *job, const sbp_json *messages) {
+    for (int64_t i = 0; i < messages->count && !job->maker->warned_weight; i++) {
+        const sbp_json *weight = sbp_json_member(&messages->items[i], "weight");
+        double number;
+        if (!weight || sbp_json_as_double(NULL, weight, &number) != SBP_OK || number == 1)
+            continue;
+        job->maker->warned_weight = true;
+        sbp_warn(job->maker->diag,
+                 "%s: message %lld has \"weight\": %g, which is not read: what is trained is chosen by "
+                 "--loss-on (shown once)",
+                 job->row->where, (long long)i + 1, number);
+    }
+}
+
 static sbp_status conversation(const make_job *job, const sbp_json *messages, sbp_conversation *out) {
+    check_weights(job, messages);
     *out = (sbp_conversation){.where = job->row->where,
                               .messages = messages,
                               .tools = job->row->tools,

@@ -71,7 +71,7 @@ typedef struct sbp_document_maker {
     bool mask_truncated; /* nothing counts of a completion that does not end with the end-of-sequence token */
     double eos_penalty;  /* taken from the reward of a completion without that token */
     sbp_diag *diag;      /* of warnings and errors */
-    bool warned_eos, warned_border, warned_mask;
+    bool warned_eos, warned_border, warned_mask, warned_weight;
     const char *eos;     /* end-of-sequence text in place of the tokenizer's; NULL: that */
     sbp_row_ids eos_ids; /* end-of-sequence tokens, by the model's config, where there is no such text */
     const sbp_chat_options *chat_options; /* NULL: there is no template */

@@ -184,6 +184,10 @@ sbp_status sbp_checksums_verify(sbp_arena *arena, sbp_diag *diag, const char *di
         SBP_TRY(sbp_json_get_i64(diag, entry, "bytes", SBP_JSON_REQUIRED, &bytes));
         SBP_TRY(sbp_json_get_string(diag, entry, "checksum", SBP_JSON_REQUIRED, &expected));
         SBP_TRY(sbp_named_path(arena, diag, path, directory, root->items[i].key, &file));
+        if (!sbp_file_exists(file))
+            return sbp_fail(diag, SBP_IO,
+                            "'%s' is missing; without '%s', --resume goes on from the checkpoint before",
+                            file, directory);
         SBP_TRY(sum_file(diag, file, piece, &s));
         snprintf(found, sizeof found, "%016llx", (unsigned long long)s.sum);
         if (s.bytes != bytes || strcmp(found, expected) != 0)
