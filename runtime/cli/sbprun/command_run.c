@@ -142,11 +142,11 @@ static bool only_merges(const sbp_world *world, const sbp_session *session) {
            sbp_options_list_count(world->options, SBP_OPT_EVAL) == 0;
 }
 
-enum { PLAN_ARG = 4 }; /* where compile_args has the name of the plan */
-
-/* The command line of sbpc, NULL at the end. seq_len 0: the user gave it; beside --seq-len max: its bound. */
+/* The command line of sbpc that writes `plan`, NULL at the end. seq_len 0: the user gave it; beside --seq-len
+ * max: its bound. */
 static sbp_status compile_args(const sbp_world *world, const sbp_session *session, const char *sbpc,
-                               const sbp_choice *choice, int64_t seq_len, const char ***out) {
+                               const char *plan, const sbp_choice *choice, int64_t seq_len,
+                               const char ***out) {
     static const sbp_option_id terms[] = {
         SBP_OPT_ENTROPY_COEF}; /* numbers without which a plan lacks their term */
     const char **given;
@@ -156,7 +156,7 @@ static sbp_status compile_args(const sbp_world *world, const sbp_session *sessio
     sbp_args_add(&args, "compile");
     SBP_TRY(sbp_args_operand(&args, world->diag, "MODEL", session->model));
     sbp_args_add(&args, "-o");
-    sbp_args_add(&args, session->plan_path);
+    sbp_args_add(&args, plan);
     sbp_options_to_args(world->options, SBP_PHASE_COMPILE, SBP_PHASE_RUN, world->arena, &given, &given_count);
     capacity = given_count;
     for (int i = 0; i < SBP_COUNT(terms); i++)
@@ -242,7 +242,7 @@ static bool is_measured(const sbp_world *world) {
 /* By rank 0. */
 static sbp_status compile_model(sbp_world *world, sbp_inputs *inputs, sbp_session *session,
                                 sbp_outputs *outputs) {
-    const char *sbpc, *temporary, **args;
+    const char *plan, *sbpc, *temporary, **args;
     int64_t seq_len = 0;
     long pid = 0;
     char limit[100];
@@ -256,10 +256,11 @@ static sbp_status compile_model(sbp_world *world, sbp_inputs *inputs, sbp_sessio
         SBP_TRY(measure_data(world, inputs, session, &seq_len));
     SBP_TRY(choose_plan_path(world, session, outputs));
     sbp_machine_memory_text(limit, sizeof limit);
-    SBP_TRY(compile_args(world, session, sbpc, &choice, seq_len, &args));
-    args[PLAN_ARG] = outputs->out ? sbp_file_join(world->arena, outputs->out, "plan.bin") : "plan.bin";
-    print_command(world, session, args); /* as one would give it; the child has the name until it is whole */
-    args[PLAN_ARG] = session->plan_path;
+    plan = outputs->out ? sbp_file_join(world->arena, outputs->out, "plan.bin") : "plan.bin";
+    SBP_TRY(compile_args(world, session, sbpc, plan, &choice, seq_len, &args));
+    print_command(world, session,
+                  args); /* as one would give it; the plan has another name until it is whole */
+    SBP_TRY(compile_args(world, session, sbpc, session->plan_path, &choice, seq_len, &args));
     sbp_status status = sbp_child_run(world->diag, args, outputs->dir.lock, &pid);
     if (status == SBP_OK)
         return print_own_command(world, session, outputs);
