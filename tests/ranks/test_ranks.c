@@ -43,8 +43,8 @@ static sbp_diag *diag;
 static int64_t share_begins(int64_t elems, int32_t member) {
     sbp_ranks_info now;
     sbp_ranks_info_of(ranks, &now);
-    const sbp_process_group group = sbp_pg_of_neighbours(now.rank, now.group, now.node);
-    return sbp_pg_begin(&group, elems, member);
+    const sbp_process_group pg = sbp_pg_of_neighbours(now.rank, now.group, now.node);
+    return sbp_pg_begin(&pg, elems, member);
 }
 
 /* What rank p has at i: of many sizes, so that the order of additions shows. */

@@ -48,8 +48,8 @@ static int64_t compared_bytes, compared_away; /* that the context sent to compar
 static int64_t share_begins(int64_t elems, int32_t member) {
     sbp_ranks_info now;
     sbp_ranks_info_of(ranks, &now);
-    const sbp_process_group group = sbp_pg_of_neighbours(now.rank, now.group, now.node);
-    return sbp_pg_begin(&group, elems, member);
+    const sbp_process_group pg = sbp_pg_of_neighbours(now.rank, now.group, now.node);
+    return sbp_pg_begin(&pg, elems, member);
 }
 
 #define CHECK(condition)                                                                                     \
