@@ -222,7 +222,7 @@ static void check_weights(const make_job *job, const sbp_json *messages) {
             continue;
         job->maker->warned_weight = true;
         sbp_warn(job->maker->diag,
-                 "%s: message %lld has \"weight\": %g, which is not read: what is trained is chosen by "
+                 "%s: message %lld has a weight of %g, which is not read: what is trained is chosen by "
                  "--loss-on (shown once)",
                  job->row->where, (long long)i + 1, number);
     }

@@ -429,7 +429,7 @@ static void test_weights_of_messages(void **state) {
     sbp_dataset_destroy(data);
     assert_int_equal(sbp_diag_count(f->diag, SBP_WARNING), 1);
     assert_non_null(strstr(sbp_diag_text(f->diag, SBP_WARNING),
-                           "d.jsonl:3: message 2 has \"weight\": 0, which is not read"));
+                           "d.jsonl:3: message 2 has a weight of 0, which is not read"));
 }
 
 /* What is no row's fault ends the reading, whatever is done with bad rows. */
