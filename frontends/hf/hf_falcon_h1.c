@@ -34,6 +34,8 @@ static void read_mamba(sbp_hf *hf, sbp_hf_decoder *d) {
 }
 
 void sbp_hf_falcon_h1(sbp_hf *hf) {
+    static const char *const unread[] = {"mlp_expansion_factor", "num_logits_to_keep", "time_step_min",
+                                         "time_step_max", "time_step_floor"};
     sbp_hf_decoder d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.vocab = 128000,
                                                                   .hidden = 4096,
                                                                   .inner = 14336,
@@ -71,7 +73,7 @@ void sbp_hf_falcon_h1(sbp_hf *hf) {
     read_mamba(hf, &d);
     if (!sbp_hf_bool(hf, "mamba_use_mlp", true))
         sbp_hf_fail(hf, sbp_hf_field(hf, "mamba_use_mlp"), "layers without an MLP are not supported");
-    (void)sbp_hf_field(hf, "mlp_expansion_factor"); /* the model class reads neither */
-    (void)sbp_hf_field(hf, "num_logits_to_keep");
+    for (int i = 0; i < SBP_COUNT(unread); i++) /* by the model class */
+        (void)sbp_hf_field(hf, unread[i]);
     sbp_hf_decoder_build(hf, &d);
 }
