@@ -69,7 +69,8 @@ static const char *const golden_lora[] = {
     "by_head",        "dropped",    "mamba",        "delta_grouped", "experts",      "experts_alone",
     "experts_down",   "delta_all",  "shared",       "latent",        "latent_lite",  "norms",
     "sandwich",       "stretched",  "mixers",       "mamba_experts", "unturned",     "windowed",
-    "normed_outputs", "convolved",  "turned_whole", "scaled",        "many_experts", "experts_all"};
+    "normed_outputs", "convolved",  "turned_whole", "scaled",        "many_experts", "experts_all",
+    "side_by_side"};
 
 /* ---- test_cli_released, test_cli_base, test_cli_multimodal --------------------------------------------- */
 

@@ -160,6 +160,11 @@ CASES = {
         {"r": 2, "lora_alpha": 1, "target_modules": ["in_proj", "q_proj", "up_proj", "fc2_latent_proj"]},
         "--lora r=2,alpha=1,targets=in_proj+q_proj+up_proj+fc2_latent_proj",
     ),
+    "side_by_side": (  # attention and Mamba-2, of whose out_proj PEFT refuses adapters
+        "falcon_h1_norms",
+        {"r": 2, "lora_alpha": 3, "target_modules": "all-linear", "exclude_modules": ["out_proj"]},
+        "--lora r=2,alpha=3,targets=all-linear --lora-exclude out_proj",
+    ),
     "mamba_experts": (
         "granite_hybrid_v",
         {"r": 2, "lora_alpha": 2, "target_modules": ["in_proj", "input_linear"],
