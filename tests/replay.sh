@@ -33,18 +33,18 @@ make_side new "$top"
 # Settings for every model.
 sets=(
     "plain|"
-    "small|--seq-len 40 --chunk 7 --head-chunk 5 --segment 2 --save none --accumulate 1 --clip none"
+    "small|--seq-len 40 --chunk 7 --head-chunk 5 --backward segment=2 --save none --accumulate 1 --clip none"
     "standard|--seq-len 64 --backward standard --accumulate any"
-    "checkpoint|--seq-len 64 --backward checkpoint --checkpoint-every 2 --head-rows counted"
+    "checkpoint|--seq-len 64 --backward checkpoint,checkpoint_every=2 --head-rows counted"
     "away|--seq-len 96 --chunk 32 --offload host --dtype bf16 --expert-pieces 2"
     "disk|--seq-len 48 --chunk 16 --offload checkpoints+states:disk --save auto --freeze *embed*"
-    "zero1|--seq-len 64 --chunk 16 --ranks 4 --zero 1 --reduce-dtype bf16"
+    "zero1|--seq-len 64 --chunk 16 --ranks 4 --zero 1 --precision reduce=bf16"
     "zero2|--seq-len 64 --chunk 16 --ranks 4 --zero 2 --shard-group 2"
     "zero3|--seq-len 64 --chunk 16 --ranks 4 --zero 3 --keep-gathered 1"
     "context|--seq-len 64 --chunk 16 --ranks 2 --context-parallel 2"
     "lora|--seq-len 64 --chunk 16 --lora r=4 --base-dtype nf4 --objective dpo"
-    "states8|--seq-len 64 --chunk 16 --optimizer adamw --state-dtype int8 --dtype bf16 --param-dtype bf16 --master none"
-    "grpo|--seq-len 64 --chunk 16 --objective grpo --beta 0.1 --router-aux-loss-coef 0.01"
+    "states8|--seq-len 64 --chunk 16 --optimizer adamw --state-dtype int8 --dtype bf16 --precision param=bf16,master=none"
+    "grpo|--seq-len 64 --chunk 16 --loss grpo,beta=0.1,router_aux_loss_coef=0.01"
     "kto|--seq-len 64 --chunk 16 --objective kto --optimizer adafactor"
     "ppo|--seq-len 64 --chunk 16 --objective ppo --dtype fp64"
     "budget|--seq-len max --memory 24MiB"
@@ -122,7 +122,7 @@ export top
 
 # Both kinds of difference have to be seen, or silence says nothing.
 planted="sbpc compile models/llama_plain/model -o plan.bin --json --seq-len 64 --chunk 16"
-[[ $(replay planted-text "$planted" "$planted --segment 2") == DIFFERS* ]] || die "a planted difference in what sbpc says is not seen"
+[[ $(replay planted-text "$planted" "$planted --backward segment=2") == DIFFERS* ]] || die "a planted difference in what sbpc says is not seen"
 planted+=" --set rms_norm_eps="
 [[ $(replay planted-plan "${planted}1e-5" "${planted}1e-6") == *"plan.bin differ"* ]] || die "a planted difference in a plan is not seen"
 

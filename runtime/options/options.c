@@ -123,9 +123,9 @@ static sbp_status parse_body(void *user) {
     parse_job *job = user;
     sbp_options *o = SBP_NEW(job->arena, sbp_options);
     *o = (sbp_options){.arena = job->arena, .program = job->program, .phases = job->phases};
-    o->values = SBP_NEW_ARRAY(job->arena, option_value, sbp_option_count());
+    o->values = SBP_NEW_ARRAY(job->arena, option_value, SBP_TRL_END);
     job->o = o;
-    for (int32_t i = 0; i < sbp_option_count(); i++) {
+    for (int32_t i = 0; i < SBP_TRL_END; i++) {
         o->values[i] = (option_value){.integer = -1, .number = NAN, .second = NAN};
         if (*sbp_option_at(i)->fallback)
             SBP_TRY(sbp_options_set_default(o, job->diag, sbp_option_at(i)->id, sbp_option_at(i)->fallback));

@@ -67,13 +67,16 @@ typedef enum sbp_option_resume {
 
 /* The options by name: SBP_OPT_SEQ_LEN is --seq-len. */
 typedef enum sbp_option_id {
-#define OPTION(id, name, letter, kind, phases, group, values, fallback, least, most, state, resume, aliases, \
-               help)                                                                                         \
-    SBP_OPT_##id,
+#define OPTION(id, ...) SBP_OPT_##id,
 #define KEY(id, ...) SBP_OPT_##id,
 #include "runtime/options/options.def"
     SBP_OPT_COUNT,
-    SBP_OPT_NONE = SBP_OPT_COUNT
+    /* Values of TRL that are put together, which are no options. */
+    SBP_TRL_BEFORE = SBP_OPT_COUNT - 1,
+#define VALUE(id, ...) SBP_TRL_##id,
+#include "runtime/options/trl.def"
+    SBP_TRL_END,
+    SBP_OPT_NONE
 } sbp_option_id;
 
 /* A line of the table. */
@@ -88,7 +91,7 @@ typedef struct sbp_option {
     double least, most;
     sbp_option_state state;
     sbp_option_resume resume;
-    const char *aliases, *help;
+    const char *help;
     sbp_option_id bundle; /* whose key it is; SBP_OPT_NONE: of none */
     const char *key;      /* its name there, "epsilon_high" */
 } sbp_option;
@@ -132,6 +135,8 @@ bool sbp_options_wants_pairs(const sbp_options *options);
 /* The first objective whose rows do, for messages. */
 const char *sbp_options_objective_of_pairs(void);
 
+/* Name number `index` of TRL for an option, from 0 on; NULL: there are fewer. */
+const char *sbp_options_trl_name_at(const sbp_option *option, int32_t index);
 /* Names of TRL without effect here, one after the other; NULL after the last. */
 const char *sbp_options_ignored_at(int32_t index);
 

@@ -93,7 +93,7 @@ const char *const *sbp_options_list(const sbp_options *o, sbp_arena *arena, sbp_
 }
 
 sbp_status sbp_options_set_default(sbp_options *o, sbp_diag *diag, sbp_option_id id, const char *text) {
-    assert((int32_t)id < sbp_option_count() && option_of(id)->kind != SBP_OPTION_LIST);
+    assert(id < SBP_TRL_END && option_of(id)->kind != SBP_OPTION_LIST);
     option_setting setting = {.where = o->program, .key = option_of(id)->name};
     option_value fresh = {0};
     SBP_TRY(sbp_option_convert(o, diag, &setting, option_of(id), text, &fresh));

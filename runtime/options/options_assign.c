@@ -10,7 +10,7 @@ static const struct {
     const char *name, *word, *value, *others;
 } elsewhere[] = {
 #define ELSEWHERE(name, word, value, others) {name, word, value, others},
-#include "runtime/options/options.def"
+#include "runtime/options/trl.def"
 };
 
 /* "state-dtype=int8": where it was not given otherwise. */
@@ -153,10 +153,8 @@ sbp_status sbp_options_assign(sbp_options *o, sbp_diag *diag, const option_setti
         return SBP_OK;
     if (t->alias)
         return assign_alias(o, diag, s, t->index, t->alias, text);
-    const char *at = option->aliases, *name;
-    size_t n;
-    while (sbp_option_next_alias(&at, &name, &n)) /* TRL's word for it may be ours, with other values */
-        if (sbp_option_same_name(name, n, option->name, strlen(option->name)))
-            text = map_value(o->arena, name + n, text);
+    const char *values = sbp_options_trl_values(option->name); /* its word may be ours, with other values */
+    if (values)
+        text = map_value(o->arena, values, text);
     return put(o, diag, s, t->index, text);
 }

@@ -207,7 +207,7 @@ static sbp_status read_json(config_reader *r, const char *text, size_t length) {
 
 sbp_status sbp_options_inherit(sbp_options *o, sbp_diag *diag, const char *path, const sbp_json *member) {
     config_reader r = {.o = o, .diag = diag, .path = path};
-    r.seen = SBP_NEW_ARRAY(o->arena, bool, sbp_option_count());
+    r.seen = SBP_NEW_ARRAY(o->arena, bool, SBP_TRL_END);
     return take_member(&r, member);
 }
 
@@ -478,7 +478,7 @@ sbp_status sbp_options_read_config(sbp_options *o, sbp_diag *diag, const char *p
     const char *text;
     size_t length;
     config_reader r = {.o = o, .diag = diag, .path = path};
-    r.seen = SBP_NEW_ARRAY(o->arena, bool, sbp_option_count());
+    r.seen = SBP_NEW_ARRAY(o->arena, bool, SBP_TRL_END);
     SBP_TRY(sbp_file_read(o->arena, diag, path, &text, &length));
     if (length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* byte order mark */
         text += 3;
@@ -511,7 +511,7 @@ sbp_status sbp_options_take(sbp_options *o, sbp_diag *diag, const option_setting
         return sbp_options_assign(o, diag, s, t, text);
     config_reader r = {
         .o = o, .diag = diag, .path = sbp_arena_printf(o->arena, "--%s", s->key), .strict = true};
-    r.seen = SBP_NEW_ARRAY(o->arena, bool, sbp_option_count());
+    r.seen = SBP_NEW_ARRAY(o->arena, bool, SBP_TRL_END);
     SBP_TRY(sbp_yaml_parse(o->arena, diag, SBP_USAGE, r.path, text, strlen(text), &root));
     return root && root->kind == SBP_YAML_MAP ? take_members(&r, root) : SBP_OK;
 }

@@ -250,17 +250,13 @@ static void add_row(sbp_text *out, const sbp_option *option, const char *key) {
     }
     const char *fallback = option->kind == SBP_OPTION_SWITCH ? "" : option->fallback;
     sbp_text_add(out, *fallback ? "` | `%s` | " : "` | %s | ", fallback);
-    const char *at = option->aliases;
+    const char *name;
     bool first = true;
-    while (*at) {
-        size_t length = strcspn(at, " {#+");
-        if (strncmp(at, option->name, length) != 0 || option->name[length]) {
-            sbp_text_add(out, "%s`%.*s`", first ? "" : ", ", (int)length, at);
+    for (int32_t i = 0; (name = sbp_options_trl_name_at(option, i)); i++)
+        if (strcmp(name, option->name) != 0) {
+            sbp_text_add(out, "%s`%s`", first ? "" : ", ", name);
             first = false;
         }
-        at += strcspn(at, " ");
-        at += strspn(at, " ");
-    }
     sbp_text_add(out, " | %s |\n", option->help);
 }
 

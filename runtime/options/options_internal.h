@@ -75,8 +75,8 @@ typedef struct option_target {
     const char *usual; /* of a name without effect, else NULL */
 } option_target;
 
-/* The next alias of a list, with what follows its name; false at the end. */
-bool sbp_option_next_alias(const char **at, const char **name, size_t *length);
+/* What a name of TRL says of values (NAME in trl.def); NULL: it is none. */
+const char *sbp_options_trl_values(const char *key);
 /* Whether only a word like true is the value of one of TRL's names that have no effect here. */
 bool sbp_option_is_flag(const option_target *target);
 /* Whether it is on or off, so that --no_NAME turns it off. */

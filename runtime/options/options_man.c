@@ -51,17 +51,14 @@ static void add_plain(sbp_text *out, const char *text) {
 
 /* Names of TRL that mean the same, but for the option's own. */
 static void add_aliases(sbp_text *out, const sbp_option *option) {
+    const char *name;
     bool first = true;
-    for (const char *at = option->aliases; *at;) {
-        size_t length = strcspn(at, " {#+");
-        if (!sbp_option_same_name(option->name, strlen(option->name), at, length)) {
+    for (int32_t i = 0; (name = sbp_options_trl_name_at(option, i)); i++)
+        if (!sbp_option_same_name(option->name, strlen(option->name), name, strlen(name))) {
             sbp_text_add(out, first ? " [TRL: " : ", ");
-            add_plain(out, sbp_arena_strndup(out->arena, at, length));
+            add_plain(out, name);
             first = false;
         }
-        at += strcspn(at, " ");
-        at += strspn(at, " ");
-    }
     sbp_text_add(out, first ? "" : "]");
 }
 

@@ -45,15 +45,14 @@ static void try_name(search *s, const char *name, size_t length) {
 }
 
 static void try_options(search *s, unsigned phases) {
-    for (int32_t i = 0; i < sbp_option_count(); i++) {
+    for (int32_t i = 0; i < SBP_TRL_END; i++) {
         const sbp_option *option = sbp_option_at(i);
-        const char *at = option->aliases, *alias;
-        size_t length;
+        const char *name;
         if (!(option->phases & phases) || option->state == SBP_OPTION_LATER)
             continue;
         try_name(s, option->name, strlen(option->name));
-        while (sbp_option_next_alias(&at, &alias, &length))
-            try_name(s, alias, length);
+        for (int32_t k = 0; (name = sbp_options_trl_name_at(option, k)); k++)
+            try_name(s, name, strlen(name));
     }
 }
 

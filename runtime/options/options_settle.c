@@ -21,7 +21,7 @@ static sbp_status settle(sbp_options *o, sbp_diag *diag, sbp_option_id id, const
 
 /* MODEL@REVISION. */
 static void settle_revision(sbp_options *o) {
-    option_value *revision = &o->values[SBP_OPT_MODEL_REVISION];
+    option_value *revision = &o->values[SBP_TRL_MODEL_REVISION];
     bool given = revision->given && strcmp(revision->text, "main") != 0;
     revision->given = false;
     if (given && o->arg_count > 0 && !strchr(o->args[0], '@') && !sbp_file_exists(o->args[0]) &&
@@ -30,7 +30,7 @@ static void settle_revision(sbp_options *o) {
 }
 
 static sbp_status settle_model(sbp_options *o, sbp_diag *diag) {
-    option_value *model = &o->values[SBP_OPT_MODEL_NAME_OR_PATH];
+    option_value *model = &o->values[SBP_TRL_MODEL_NAME_OR_PATH];
     if (!model->given)
         return SBP_OK;
     model->given = false;
@@ -45,7 +45,7 @@ static sbp_status settle_model(sbp_options *o, sbp_diag *diag) {
 
 /* With weights in fp32 it is autocast, which keeps them so, as --dtype bf16 does. */
 static sbp_status settle_bf16(sbp_options *o, sbp_diag *diag) {
-    option_value *bf16 = &o->values[SBP_OPT_BF16], *dtype = &o->values[SBP_OPT_DTYPE];
+    option_value *bf16 = &o->values[SBP_TRL_BF16], *dtype = &o->values[SBP_OPT_DTYPE];
     bool on = bf16->given && strcmp(bf16->text, "on") == 0;
     bool typed = dtype->given && !dtype->config && bf16->config; /* the command line wins */
     bf16->given = false;
@@ -86,7 +86,7 @@ static sbp_status settle_cpo(sbp_options *o, sbp_diag *diag) {
 
 /* How TRL names the way of packing; only bfd is there, and what splits in place of cutting. */
 static sbp_status settle_packing(sbp_options *o, sbp_diag *diag) {
-    option_value *strategy = &o->values[SBP_OPT_PACKING_STRATEGY], *overlong = &o->values[SBP_OPT_OVERLONG];
+    option_value *strategy = &o->values[SBP_TRL_PACKING_STRATEGY], *overlong = &o->values[SBP_OPT_OVERLONG];
     bool given = strategy->given && sbp_options_is(o, SBP_OPT_PACKING, "bfd");
     const char *said = strategy->text, *quiet = sbp_options_on(o, SBP_OPT_QUIET) ? "" : NULL;
     strategy->given = false;
@@ -106,7 +106,7 @@ static sbp_status settle_packing(sbp_options *o, sbp_diag *diag) {
 
 /* What TRL's command has where nothing is said. */
 static sbp_status settle_trl(sbp_options *o, sbp_diag *diag) {
-    option_value *command = &o->values[SBP_OPT_TRL];
+    option_value *command = &o->values[SBP_TRL_COMMAND];
     const option_value *lr = &o->values[SBP_OPT_LR], *length = &o->values[SBP_OPT_SEQ_LEN];
     bool given = command->given,
          samples = given && (strcmp(command->text, "grpo") == 0 || strcmp(command->text, "ppo") == 0);
@@ -130,7 +130,7 @@ static sbp_status settle_trl(sbp_options *o, sbp_diag *diag) {
 /* Keys that have their names of before. A command of TRL, and a file for it, say them as TRL does. */
 static void note_names(const sbp_options *o, sbp_diag *diag) {
     for (int32_t i = 0; i < o->name_count; i++)
-        if (!o->values[SBP_OPT_TRL].given && !(o->names[i].of_file && o->file_of_trl))
+        if (!o->values[SBP_TRL_COMMAND].given && !(o->names[i].of_file && o->file_of_trl))
             sbp_note(diag, "%s", o->names[i].note);
 }
 
@@ -169,8 +169,8 @@ sbp_status sbp_options_settle(sbp_options *o, sbp_diag *diag) {
 }
 
 sbp_status sbp_options_settle_batch(sbp_options *o, sbp_diag *diag, int64_t ranks) {
-    option_value *part = &o->values[SBP_OPT_PER_DEVICE_TRAIN_BATCH_SIZE],
-                 *passes = &o->values[SBP_OPT_GRADIENT_ACCUMULATION_STEPS];
+    option_value *part = &o->values[SBP_TRL_PER_DEVICE_TRAIN_BATCH_SIZE],
+                 *passes = &o->values[SBP_TRL_GRADIENT_ACCUMULATION_STEPS];
     const option_value *rows = &o->values[SBP_OPT_BATCH_SIZE], *tokens = &o->values[SBP_OPT_BATCH_TOKENS];
     int64_t together = sbp_options_int(o, SBP_OPT_CONTEXT_PARALLEL), product;
     const char *config = part->given ? part->config : passes->config;

@@ -1,4 +1,5 @@
 /* options_table.c: the table of options, and what its names and aliases stand for. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,8 +57,7 @@ static const char schedules[] =
 #define values_of_schedule (schedules + 1)
 
 static const sbp_option table[] = {
-#define OPTION(id, name, letter, kind, phases, group, values, fallback, least, most, state, resume, aliases, \
-               help)                                                                                         \
+#define OPTION(id, name, letter, kind, phases, group, values, fallback, least, most, state, resume, help)    \
     {SBP_OPT_##id,                                                                                           \
      name,                                                                                                   \
      letter,                                                                                                 \
@@ -70,11 +70,10 @@ static const sbp_option table[] = {
      most,                                                                                                   \
      SBP_OPTION_##state,                                                                                     \
      SBP_RESUME_##resume,                                                                                    \
-     aliases,                                                                                                \
      help,                                                                                                   \
      SBP_OPT_NONE,                                                                                           \
      name},
-#define KEY(id, name, bundle, key, kind, phases, values, fallback, least, most, resume, aliases, help)       \
+#define KEY(id, name, bundle, key, kind, phases, values, fallback, least, most, resume, help)                \
     {SBP_OPT_##id,                                                                                           \
      name,                                                                                                   \
      0,                                                                                                      \
@@ -87,11 +86,15 @@ static const sbp_option table[] = {
      most,                                                                                                   \
      SBP_OPTION_KEY,                                                                                         \
      SBP_RESUME_##resume,                                                                                    \
-     aliases,                                                                                                \
      help,                                                                                                   \
      SBP_OPT_##bundle,                                                                                       \
      key},
 #include "runtime/options/options.def"
+#define VALUE(id, name, kind, phases, values, fallback, least, most)                                         \
+    {SBP_TRL_##id, name,  0,    SBP_OPTION_##kind,  phases,          GROUP_GENERAL, values,                  \
+     fallback,     least, most, SBP_OPTION_PRIVATE, SBP_RESUME_SAME, "TRL",         SBP_OPT_NONE,            \
+     name},
+#include "runtime/options/trl.def"
 };
 
 static const sbp_option_id settings[] = {
@@ -102,15 +105,10 @@ static const sbp_option_id settings[] = {
 #undef OPTION
     SBP_OPT_ADAPTER};
 
-static const struct refused {
-    const char *name, *accepted, *reason;
-} refusals[] = {
-#define REFUSED(name, accepted, reason) {name, accepted, reason},
-#include "runtime/options/options.def"
-};
+static_assert(SBP_COUNT(table) == SBP_TRL_END, "a line each");
 
 int32_t sbp_option_count(void) {
-    return SBP_COUNT(table);
+    return SBP_OPT_COUNT;
 }
 
 const sbp_option *sbp_option_at(int32_t index) {
@@ -122,7 +120,7 @@ const char *sbp_option_name(sbp_option_id id) {
 }
 
 const sbp_option *sbp_option_find(const char *name) {
-    for (int32_t i = 0; i < SBP_COUNT(table); i++)
+    for (int32_t i = 0; i < SBP_OPT_COUNT; i++)
         if (strcmp(table[i].name, name) == 0)
             return &table[i];
     return NULL;
@@ -145,14 +143,6 @@ const char *sbp_phase_title(unsigned phases) {
 
 /* ---- names ------------------------------------------------------------------------------------------ */
 
-bool sbp_options_refused_at(int32_t index, const char **name, const char **reason) {
-    if (index >= SBP_COUNT(refusals))
-        return false;
-    *name = refusals[index].name;
-    *reason = refusals[index].reason;
-    return true;
-}
-
 const sbp_option *sbp_option_setting_at(int32_t index) {
     return index < SBP_COUNT(settings) ? &table[settings[index]] : NULL;
 }
@@ -164,54 +154,4 @@ const sbp_option *sbp_option_setting(const char *scalar) {
             return option;
     }
     return NULL;
-}
-
-/* The next alias of a list, with what follows its name; false at the end. */
-bool sbp_option_next_alias(const char **at, const char **name, size_t *length) {
-    while (**at == ' ')
-        (*at)++;
-    if (!**at)
-        return false;
-    *name = *at;
-    *length = strcspn(*at, " {#+");
-    *at += strcspn(*at, " ");
-    return true;
-}
-
-/* What stands behind an alias of an option; NULL: it has no such alias. */
-static const char *find_alias(int32_t index, const char *key, size_t length) {
-    const char *at = table[index].aliases, *name;
-    size_t n;
-    while (sbp_option_next_alias(&at, &name, &n))
-        if (sbp_option_same_name(name, n, key, length))
-            return name + n;
-    return NULL;
-}
-
-option_target sbp_options_find(const char *key, size_t length) {
-    for (int32_t i = 0; i < SBP_COUNT(table); i++)
-        if (sbp_option_same_name(table[i].name, strlen(table[i].name), key, length))
-            return (option_target){.index = i, .alias = find_alias(i, key, length)};
-    for (int32_t i = 0; i < SBP_COUNT(table); i++) {
-        const char *alias = find_alias(i, key, length);
-        if (alias)
-            return (option_target){.index = i, .alias = alias};
-    }
-    for (int i = 0; i < SBP_COUNT(refusals); i++)
-        if (sbp_option_same_name(refusals[i].name, strlen(refusals[i].name), key, length))
-            return (option_target){
-                .index = -1, .accepted = refusals[i].accepted, .reason = refusals[i].reason};
-    return (option_target){.index = -1, .usual = sbp_options_ignored(key, length)};
-}
-
-bool sbp_option_is_flag(const option_target *t) {
-    const char *values = t->usual ? t->usual : t->reason ? t->accepted : "none";
-    return strncmp(values, "true", 4) == 0 || strncmp(values, "false", 5) == 0;
-}
-
-bool sbp_option_is_boolean(const option_target *t) {
-    if (t->index < 0)
-        return sbp_option_is_flag(t);
-    return table[t->index].kind == SBP_OPTION_ONOFF || table[t->index].kind == SBP_OPTION_SWITCH ||
-           (t->alias && strstr(t->alias, "false=")) || strncmp(table[t->index].values, "on|off", 6) == 0;
 }

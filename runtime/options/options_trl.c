@@ -1,10 +1,24 @@
-/* options_trl.c: what of TRL's command line is more than options: its commands, and `env:` of its configs. */
+/* options_trl.c: names of TRL, its commands, and `env:` of its configs, by the table in trl.def. */
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ir/base/yaml.h"
 #include "runtime/options/options_internal.h"
+
+static const struct name {
+    const char *name, *option, *values;
+} names[] = {
+#define NAME(name, option, values) {name, option, values},
+#include "runtime/options/trl.def"
+};
+
+static const struct refused {
+    const char *name, *accepted, *reason;
+} refusals[] = {
+#define REFUSED(name, accepted, reason) {name, accepted, reason},
+#include "runtime/options/trl.def"
+};
 
 static const struct command {
     const char *name, *options, *reason;
@@ -22,6 +36,61 @@ static const char *const never_set[] = {
 #define NO_ENVIRONMENT(pattern) pattern,
 #include "runtime/options/trl.def"
 };
+
+bool sbp_options_refused_at(int32_t index, const char **name, const char **reason) {
+    if (index >= SBP_COUNT(refusals))
+        return false;
+    *name = refusals[index].name;
+    *reason = refusals[index].reason;
+    return true;
+}
+
+/* The line of a name; NULL: there is none. */
+static const struct name *find_name(const char *key, size_t length) {
+    for (int i = 0; i < SBP_COUNT(names); i++)
+        if (sbp_option_same_name(names[i].name, strlen(names[i].name), key, length))
+            return &names[i];
+    return NULL;
+}
+
+const char *sbp_options_trl_name_at(const sbp_option *option, int32_t index) {
+    for (int i = 0; i < SBP_COUNT(names); i++)
+        if (strcmp(names[i].option, option->name) == 0 && index-- == 0)
+            return names[i].name;
+    return NULL;
+}
+
+const char *sbp_options_trl_values(const char *key) {
+    const struct name *name = find_name(key, strlen(key));
+    return name ? name->values : NULL;
+}
+
+option_target sbp_options_find(const char *key, size_t length) {
+    const struct name *name = find_name(key, length);
+    if (name)
+        return (option_target){.index = (int32_t)sbp_option_find(name->option)->id, .alias = name->values};
+    for (int32_t i = 0; i < SBP_TRL_END; i++)
+        if (sbp_option_same_name(sbp_option_at(i)->name, strlen(sbp_option_at(i)->name), key, length))
+            return (option_target){.index = i};
+    for (int i = 0; i < SBP_COUNT(refusals); i++)
+        if (sbp_option_same_name(refusals[i].name, strlen(refusals[i].name), key, length))
+            return (option_target){
+                .index = -1, .accepted = refusals[i].accepted, .reason = refusals[i].reason};
+    return (option_target){.index = -1, .usual = sbp_options_ignored(key, length)};
+}
+
+bool sbp_option_is_flag(const option_target *t) {
+    const char *values = t->usual ? t->usual : t->reason ? t->accepted : "none";
+    return strncmp(values, "true", 4) == 0 || strncmp(values, "false", 5) == 0;
+}
+
+bool sbp_option_is_boolean(const option_target *t) {
+    if (t->index < 0)
+        return sbp_option_is_flag(t);
+    return sbp_option_at(t->index)->kind == SBP_OPTION_ONOFF ||
+           sbp_option_at(t->index)->kind == SBP_OPTION_SWITCH || (t->alias && strstr(t->alias, "false=")) ||
+           strncmp(sbp_option_at(t->index)->values, "on|off", 6) == 0;
+}
 
 sbp_status sbp_options_begin_command(sbp_arena *arena, sbp_diag *diag, int *argc, char *const **argv) {
     const struct command *command = NULL;

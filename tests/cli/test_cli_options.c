@@ -127,14 +127,12 @@ static void test_names_of_trl(void **state) {
         const sbp_option *o = sbp_option_at(i);
         if (o->state != SBP_OPTION_BUILT)
             continue;
-        char *aliases = sbp_arena_strdup(f->arena, o->aliases);
-        for (char *name = strtok(aliases, " "); name; name = strtok(NULL, " ")) {
-            name[strcspn(name, "{#+")] = 0;
+        const char *name;
+        for (int32_t k = 0; (name = sbp_options_trl_name_at(o, k)); k++)
             if (!mentions(" " TRL_SOURCES TRL_NAMES TRL_LORA_NAMES TRL_OBJECTIVE_NAMES TRL_EPOCHS TRL_EXPERTS
                               LLAMA_CPP_NAMES,
                           name))
                 fail_msg("this test does not try '%s', an alias of --%s", name, o->name);
-        }
     }
     cli_ok(
         f,

@@ -85,6 +85,9 @@ class Module(unittest.TestCase):
         plan = sbpc.plan(MODEL, self.folder / "plan.bin", seq_len=64, deterministic=True, progress=False)
         self.assertTrue((self.folder / "plan.bin").exists())
         self.assertGreater(sum(plan["peak_bytes"].values()), 0)
+        lora = {"r": 2, "targets": ["q_proj", "v_proj"], "rank_pattern": "layers.[0-9]{1,2}.v_proj=3"}
+        keys = sbpc.plan(MODEL, self.folder / "lora.bin", seq_len=64, lora=lora, progress=False)
+        self.assertLess(keys["peak_bytes"]["device"], plan["peak_bytes"]["device"])
         elsewhere = sbpc.plan(MODEL, device_profile="cpu", seq_len=64, progress=False)
         self.assertGreater(sum(elsewhere["peak_bytes"].values()), 0)
 

@@ -241,7 +241,6 @@ static void test_commands_of_trl(void **state) {
         assert_int_equal(sbp_options_int(o, SBP_OPT_SEQ_LEN), cases[i].length);
         const char *loss = sbp_options_text(o, SBP_OPT_LOSS_TYPE);
         assert_true(cases[i].loss ? loss && strcmp(loss, cases[i].loss) == 0 : !loss || !*loss);
-        assert_false(sbp_options_given(o, SBP_OPT_TRL));
     }
     char *word[] = {(char *)(uintptr_t) "reward"};
     char *const *args = word;
@@ -352,7 +351,6 @@ static void test_settings_of_trl_that_are_not_options(void **state) {
                         "note: these settings have no effect here: --project, --run_name\n");
     assert_int_equal(sbp_options_arg_count(o), 1);
     assert_string_equal(sbp_options_text(o, SBP_OPT_DTYPE), "bf16");
-    assert_false(sbp_options_given(o, SBP_OPT_BF16));
     assert_ok(
         f,
         parse_config(

@@ -1,7 +1,8 @@
 """Fine-tune transformer language models on very long sequences with exact gradients.
 
 These functions run the programs `sbpc` and `sbprun`, which come with this package, and have no logic of their own:
-options are those of `sbprun --help all`, with '_' for '-'; True and False are on and off, a list repeats an option.
+options are those of `sbprun --help all`, with '_' for '-'; True and False are on and off, a list repeats an option,
+a map is an option's keys (loss={"objective": "grpo", "epsilon": 0.2}).
 
     import sbpc
     sbpc.train("path/to/Qwen3-0.6B", "train.jsonl", "my-model", lora="r=16,alpha=32", lr=2e-4, epochs=1)
@@ -66,17 +67,23 @@ def program(name: str) -> str:
     raise Error(f"{name} is neither in {' nor in '.join(folders)}{'' if folder else ' nor on PATH'}", 3)
 
 
+def _texts(value: Any) -> list[str]:
+    """As typed, one for each of a list; a map is keys of an option: r=16,alpha=32."""
+    if isinstance(value, Mapping):
+        keys = [(key, text.replace(",", "\\,")) for key, item in value.items() for text in _texts(item)]
+        return [",".join(f"{key}={text}" for key, text in keys)]
+    if isinstance(value, (list, tuple)):
+        return [text for item in value for text in _texts(item)]
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return ["on" if value else "off"]
+    return [os.fspath(value) if isinstance(value, os.PathLike) else repr(value) if isinstance(value, float)
+            else str(value)]
+
+
 def _arguments(options: Mapping[str, Any]) -> list[str]:
-    out: list[str] = []
-    for name, value in options.items():
-        values = value if isinstance(value, (list, tuple)) else [value]
-        for item in values:
-            if item is None:
-                continue
-            text = ("on" if item else "off") if isinstance(item, bool) else os.fspath(item) if isinstance(
-                item, os.PathLike) else repr(item) if isinstance(item, float) else str(item)
-            out.append(f"--{name.replace('_', '-')}={text}")
-    return out
+    return [f"--{name.replace('_', '-')}={text}" for name, value in options.items() for text in _texts(value)]
 
 
 class _Progress:

@@ -23,19 +23,18 @@ def read():
     done = {}
     for line in re.finditer(r"^(?:OPTION|KEY)\((.*?)\)\n(?=\n|[A-Z/#])", text, re.M | re.S):
         strings = re.findall(STRING, line.group(1))
-        name, own = strings[0], 1
+        name = strings[0]
         key = re.match(rf"\w+, {STRING}, ([A-Z]+), {STRING}", line.group(1))
         if key:  # of a bundle: --loss epsilon
-            name, own = f"{key.group(2).lower()} {key.group(3)}", 2
+            name = f"{key.group(2).lower()} {key.group(3)}"
         done[strings[0].replace("-", "_")] = name
-        # aliases: name, name{..}, name#0, name+option=value
-        for part in strings[own:]:
-            for alias, end in re.findall(r"(?:^| )([a-z][a-z0-9_]*)($| |\{|#|\+[a-z])", part):
-                if "_" in alias or end in ("{", "#") or end.startswith("+") or part.strip() == alias:
-                    done.setdefault(alias, name)
+    trl = (OPTIONS / "trl.def").read_text(encoding="utf-8")
+    done |= {name.replace("-", "_"): name for name in re.findall(rf"^VALUE\(\w+, {STRING}", trl, re.M)}
+    for name, option in re.findall(rf"^NAME\({STRING}, {STRING}", trl, re.M):
+        done.setdefault(name, done[option.replace("-", "_")])
     refused = {n.replace("-", "_"): reason for n, _, reason in
-               re.findall(rf"^REFUSED\({STRING}, {STRING}, {STRING}\)", text, re.M)}
-    ignored = set(re.findall(rf"^IGNORED\({STRING}", (OPTIONS / "trl.def").read_text(encoding="utf-8"), re.M))
+               re.findall(rf"^REFUSED\({STRING}, {STRING}, {STRING}\)", trl, re.M)}
+    ignored = set(re.findall(rf"^IGNORED\({STRING}", trl, re.M))
     return done, refused, ignored
 
 
