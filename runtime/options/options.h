@@ -186,8 +186,8 @@ void sbp_options_append(sbp_options *options, sbp_option_id id, const char *text
 sbp_status sbp_options_set_default(sbp_options *options, sbp_diag *diag, sbp_option_id id,
                                    const char *text) SBP_CHECKED;
 
-/* Takes a member of a JSON object as a line of a config file `path`, for an option that was not given. Below
- * a guard. */
+/* Takes a member of a JSON object, called as an option is, as a line of a config file `path`, for an option
+ * that was not given. Below a guard. */
 sbp_status sbp_options_inherit(sbp_options *options, sbp_diag *diag, const char *path,
                                const struct sbp_json *member) SBP_CHECKED;
 /* Whether the value is this one, as write_json wrote it; NULL and null: there is none. Below a guard. */
@@ -232,7 +232,14 @@ const char *sbp_options_program_at(int32_t index);
 /* Whether runs and plans keep its value: what write_json writes. */
 bool sbp_option_is_kept(const sbp_option *option);
 /* Members of an open object: the resolved values of all options of the phases, numbers as numbers, on and off
- * as booleans, lists as arrays, what has no value as null. */
+ * as booleans, lists as arrays, what has no value as null; keys of bundles by the names that they have
+ * without these. */
 void sbp_options_write_json(struct sbp_json_writer *w, const sbp_options *options, unsigned phases);
+/* The same as a config file may have it: keys in the maps of their bundles,
+ * "schedule": {"type": .., "min_lr": ..}. */
+void sbp_options_write_config(struct sbp_json_writer *w, const sbp_options *options, unsigned phases);
+/* The value of an option in such members, or as write_json wrote it; NULL: there is none. Below a guard. */
+const struct sbp_json *sbp_options_member(sbp_arena *arena, const struct sbp_json *members,
+                                          const sbp_option *option);
 
 #endif

@@ -388,6 +388,44 @@ void sbp_options_write_json(sbp_json_writer *w, const sbp_options *o, unsigned p
     }
 }
 
+/* The keys of a bundle that are of the phases, and its word. */
+static void write_bundle(sbp_json_writer *w, const sbp_options *o, const sbp_option *bundle,
+                         unsigned phases) {
+    sbp_json_write_object(w, bundle->name);
+    if (bundle->kind != SBP_OPTION_BUNDLE)
+        write_value(w, "type", bundle, &o->values[bundle->id]);
+    for (int32_t i = 0; i < sbp_option_count(); i++)
+        if (sbp_option_at(i)->bundle == bundle->id && (sbp_option_at(i)->phases & phases))
+            write_value(w, sbp_option_at(i)->key, sbp_option_at(i), &o->values[i]);
+    sbp_json_write_end(w);
+}
+
+void sbp_options_write_config(sbp_json_writer *w, const sbp_options *o, unsigned phases) {
+    for (int32_t i = 0; i < sbp_option_count(); i++) {
+        const sbp_option *option = sbp_option_at(i);
+        if (!(option->phases & phases) || option->state == SBP_OPTION_KEY)
+            continue;
+        if (sbp_option_is_bundle(option->id))
+            write_bundle(w, o, option, phases);
+        else if (sbp_option_is_kept(option))
+            write_value(w, option->name, option, &o->values[i]);
+    }
+}
+
+const sbp_json *sbp_options_member(sbp_arena *arena, const sbp_json *members, const sbp_option *option) {
+    const sbp_json *value = sbp_json_member(members, option->name);
+    if (option->bundle != SBP_OPT_NONE && !value)
+        value = sbp_json_member(sbp_json_member(members, sbp_option_name(option->bundle)), option->key);
+    else if (value && value->kind == SBP_JSON_OBJECT)
+        value = sbp_json_member(value, "type");
+    if (!value)
+        return NULL;
+    sbp_json *named = SBP_NEW(arena, sbp_json);
+    *named = *value;
+    named->key = option->name;
+    return named;
+}
+
 /* ---- defaults --------------------------------------------------------------------------------------- */
 
 bool sbp_options_chosen(const sbp_options *o, sbp_option_id id) {

@@ -146,7 +146,7 @@ static void test_names_of_trl(void **state) {
     assert_true(sbp_json_member(options, "betas")->items[0].real == 0.8);
     assert_true(sbp_json_member(options, "betas")->items[1].real == 0.95);
     assert_true(cli_number(f, options, "eps") == 1e-6);
-    assert_string_equal(sbp_json_member(options, "schedule")->string, "cosine");
+    assert_string_equal(sbp_json_member(sbp_json_member(options, "schedule"), "type")->string, "cosine");
     assert_string_equal(sbp_json_member(options, "overlong")->string, "truncate"); /* by max_length */
     assert_string_equal(sbp_json_member(options, "loss-on")->string, "all");
     assert_int_equal(cli_number(f, options, "save-every"), 3);

@@ -381,7 +381,7 @@ static void test_the_summary_and_run_json(void **state) {
     assert_true(cli_number(f, lines[1], "learning_rate") == 2.5e-4);
     const sbp_json *options = sbp_json_member(run, "options");
     assert_true(cli_number(f, options, "lr") == 5e-4);
-    assert_string_equal(sbp_json_member(options, "schedule")->string, "cosine");
+    assert_string_equal(sbp_json_member(sbp_json_member(options, "schedule"), "type")->string, "cosine");
     assert_true(sbp_json_member(options, "betas")->items[1].real == 0.95);
     assert_int_equal(cli_number(f, run, "warmup_steps"), 2);
     assert_int_equal(cli_number(f, sbp_json_member(run, "data"), "rows"), 200);
@@ -399,12 +399,13 @@ static void test_run_json_reproduces_the_run(void **state) {
     cli_ok(
         f,
         "$R $D/p --data $G/stories260k_trl/train.jsonl --batch-tokens 700 --steps 3 --lr 1e-3 --warmup 0.5 "
-        "--schedule cosine --betas 0.8,0.99 --weight-decay 0.1 --seed 7 --out $D/a");
+        "--schedule cosine,num_cycles=0.6 --betas 0.8,0.99 --weight-decay 0.1 --seed 7 --out $D/a");
     sbp_text options;
     sbp_text_init(&options, f->arena);
     sbp_json_add_value(&options, sbp_json_member(cli_json(f, "a/run.json"), "options"));
     cli_put(f, "again.json", options.data);
     cli_ok(f, "$R $D/p --config $D/again.json --out $D/b");
+    assert_null(strstr(cli_text(f, "err"), ": write ")); /* keys are where they belong */
     cli_same(f, "a/model.safetensors", "b/model.safetensors");
     cli_ok(f, "$R $D/p --config $D/again.json --out $D/c --seed 8");
     assert_int_not_equal(cli(f, "cmp $D/a/model.safetensors $D/c/model.safetensors"), 0);

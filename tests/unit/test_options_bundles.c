@@ -15,14 +15,22 @@ static const char *value_of(io_fixture *f, const sbp_option *o, sbp_rng *rng) {
         words++;
     switch (o->kind) {
     case SBP_OPTION_INT:
-        return sbp_arena_printf(f->arena, "%d", (int)o->least + (int)(sbp_rng_next(rng) % 90));
+        return sbp_arena_printf(
+            f->arena, "%d",
+            (int)o->least +
+                (int)sbp_rng_below(rng, o->most - o->least < 90 ? (int64_t)(o->most - o->least) + 1 : 90));
     case SBP_OPTION_NUMBER:
         return sbp_arena_printf(f->arena, "%.6g",
                                 least + (most - least) * (double)(1 + sbp_rng_next(rng) % 97) / 100);
     case SBP_OPTION_ENUM:
         return sbp_option_word(f->arena, o, (int32_t)(sbp_rng_next(rng) % (unsigned)words));
     case SBP_OPTION_ONOFF:
+    case SBP_OPTION_SWITCH:
         return sbp_rng_next(rng) % 2 ? "on" : "off";
+    case SBP_OPTION_SIZE:
+        return "2GiB";
+    case SBP_OPTION_PAIR:
+        return "0.5,0.25";
     default:
         return lists[sbp_rng_next(rng) % SBP_COUNT(lists)];
     }
@@ -281,6 +289,63 @@ static void test_which_bundle_counts(void **state) {
     sbp_diag_clear(f->diag);
 }
 
+/* Every option takes a value of its kind, and it is what is given on, and what a file says. */
+static void test_every_option_takes_a_value(void **state) {
+    io_fixture *f = *state;
+    sbp_rng rng = {11};
+    for (int32_t i = 0; i < sbp_option_count(); i++) {
+        const sbp_option *option = sbp_option_at(i);
+        if (option->kind == SBP_OPTION_BUNDLE || option->id == SBP_OPT_CONFIG)
+            continue;
+        const char *value = value_of(f, option, &rng), **args, *text;
+        const char *line = sbp_arena_printf(f->arena, "--%s=%s --quiet", option->name, value);
+        sbp_options *o, *again;
+        int32_t count;
+        assert_ok(f, parse(f, SBP_PHASE_ALL, line, &o));
+        assert_true(sbp_options_given(o, option->id));
+        text = sbp_options_text(o, option->id);
+        sbp_options_to_args(o, SBP_PHASE_ALL, 0, f->arena, &args, &count);
+        sbp_options_spell(f->arena, args, &count);
+        assert_ok(f, sbp_options_parse(f->arena, f->diag, "prog", SBP_PHASE_ALL, count, (char *const *)args,
+                                       &again));
+        assert_string_equal(sbp_options_text(again, option->id), text);
+        line = sbp_arena_printf(f->arena, "%s: '%s'\n", option->name, value);
+        assert_ok(f, parse_config(f, SBP_PHASE_ALL, line, "", &o));
+        if (option->id != SBP_OPT_EVAL_STRATEGY)
+            assert_string_equal(sbp_options_text(o, option->id), text);
+    }
+    sbp_diag_clear(f->diag);
+}
+
+/* What a run writes of its options, with keys in maps, is read back without a word. */
+static void test_options_of_a_run(void **state) {
+    io_fixture *f = *state;
+    sbp_options *o, *again;
+    sbp_text text;
+    const sbp_json *root;
+    assert_ok(f, parse(f, PHASES,
+                       "--schedule cosine,num_cycles=2 --loss epsilon=0.3,kl_estimator=k3 --lr 0.5", &o));
+    sbp_text_init(&text, f->arena);
+    sbp_json_writer w = sbp_json_writer_on(&text);
+    sbp_json_write_object(&w, NULL);
+    sbp_options_write_config(&w, o, SBP_PHASE_RUN);
+    sbp_json_write_end(&w);
+    assert_ok(f, parse_config(f, SBP_PHASE_RUN, text.data, "", &again));
+    assert_string_equal(sbp_diag_text(f->diag, SBP_NOTE), "");
+    assert_ok(f, sbp_json_parse(f->arena, f->diag, "run", text.data, text.length, 0, &root));
+    for (int32_t i = 0; i < sbp_option_count(); i++) {
+        const sbp_option *option = sbp_option_at(i);
+        if (!(option->phases & SBP_PHASE_RUN) || !sbp_option_is_kept(option) || option->id == SBP_OPT_CONFIG)
+            continue;
+        const sbp_json *member = sbp_options_member(f->arena, root, option);
+        assert_non_null(member);
+        if (!sbp_options_same(o, option, member) || !sbp_options_same(again, option, member))
+            fail_msg("--%s is another in '%s'", option->name, text.data);
+    }
+    assert_true(sbp_options_double(again, SBP_OPT_NUM_CYCLES) == 2);
+    assert_string_equal(sbp_options_text(again, SBP_OPT_KL_ESTIMATOR), "k3");
+}
+
 /* The keys of each bundle are a topic of --help, a line or more each. */
 static void test_help_of_bundles(void **state) {
     io_fixture *f = *state;
@@ -303,6 +368,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_names_of_before_are_noted, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_is_wrong_with_bundles, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_which_bundle_counts, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_every_option_takes_a_value, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_options_of_a_run, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_help_of_bundles, io_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

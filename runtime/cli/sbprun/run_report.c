@@ -292,7 +292,7 @@ sbp_status sbp_run_write_json(const sbp_world *world, const sbp_inputs *inputs, 
     sbp_json_write_hash(&w, "plan_checksum", session->plan_checksum);
     sbp_json_write_string(&w, "resumed_from", resumed);
     sbp_json_write_object(&w, "options");
-    sbp_options_write_json(&w, world->options, SBP_PHASE_RUN);
+    sbp_options_write_config(&w, world->options, SBP_PHASE_RUN);
     sbp_json_write_end(&w);
     sbp_json_write_int(&w, "steps", session->total_steps < SBP_STEPS_UNKNOWN ? session->total_steps : 0);
     sbp_json_write_int(&w, "warmup_steps", session->lr.warmup);

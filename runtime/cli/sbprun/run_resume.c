@@ -40,7 +40,7 @@ static sbp_status check_given(const sbp_world *world, const sbp_outputs *outputs
     sbp_text_init(&different, world->arena);
     for (int32_t i = 0; i < sbp_option_count(); i++) {
         const sbp_option *option = sbp_option_at(i);
-        const sbp_json *value = phase == SBP_PHASE_RUN ? sbp_json_member(began, option->name)
+        const sbp_json *value = phase == SBP_PHASE_RUN ? sbp_options_member(world->arena, began, option)
                                                        : sbp_plan_value(began, option, world->arena);
         if (!is_of(option, phase) || !value || !sbp_options_given(world->options, option->id) ||
             option->resume != SBP_RESUME_SAME || sbp_options_same(world->options, option, value))
@@ -58,7 +58,7 @@ static sbp_status take_others(const sbp_world *world, const char *path, const sb
         sbp_options_given(world->options, SBP_OPT_STEPS) || sbp_options_given(world->options, SBP_OPT_EPOCHS);
     for (int32_t i = 0; i < sbp_option_count(); i++) {
         const sbp_option *option = sbp_option_at(i);
-        const sbp_json *value = sbp_json_member(began, option->name);
+        const sbp_json *value = sbp_options_member(world->arena, began, option);
         bool is_length = option->id == SBP_OPT_STEPS || option->id == SBP_OPT_EPOCHS;
         if (is_of(option, phase) && value && !sbp_options_given(world->options, option->id) &&
             option->resume != SBP_RESUME_OF_A_START && !(is_length && length))
