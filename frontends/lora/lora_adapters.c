@@ -336,8 +336,8 @@ static sbp_status choose_targets(tuning *t, sbp_lora_names *targets) {
                                 s->module);
             if (s->taken && model->unadapted && ends_with(s->module, model->unadapted))
                 return sbp_fail(t->l->diag, SBP_USAGE,
-                                "--lora-targets: PEFT refuses adapters of %s in model_type %s; "
-                                "--lora-exclude %s leaves such modules out",
+                                "--lora targets: PEFT refuses adapters of %s in model_type %s; "
+                                "--lora exclude=%s leaves such modules out",
                                 s->module, model->model_type, model->unadapted);
             count += s->taken;
         }

@@ -522,7 +522,7 @@ static void test_refusals(void **state) {
     for (int i = 0; i < SBP_COUNT(options); i++)
         cli_fails(f, 2, options[i].message,
                   TEXT("$C compile $G/llama_plain/model -o $D/p %s", options[i].options));
-    cli_fails(f, 2, "--lora-exclude out_proj leaves such modules out",
+    cli_fails(f, 2, "--lora exclude=out_proj leaves such modules out",
               "$C compile $G/falcon_h1_plain/model -o $D/p --lora targets=all-linear");
     cli_ok(f,
            "$C compile $G/falcon_h1_plain/model -o $D/p --lora targets=all-linear --lora-exclude out_proj");

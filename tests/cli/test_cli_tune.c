@@ -142,8 +142,8 @@ static void test_tf32(void **state) {
     double off = cli_compare_some(f, "TF32", got, io_path(f, "fp32.safetensors"), SBP_TOLERANCE_TF32);
     print_message("gradients in TF32 are off by %.2g\n", off);
     assert_true(off > SBP_TOLERANCE_F32);
-    cli_fails(f, 2, "--tf32 on needs --backend cuda", COMPILE "--backend cpu --tf32 on");
-    cli_fails(f, 2, "--tf32 on needs --backend cuda",
+    cli_fails(f, 2, "--precision tf32=on needs --backend cuda", COMPILE "--backend cpu --tf32 on");
+    cli_fails(f, 2, "--precision tf32=on needs --backend cuda",
               "$C compile " MODEL " -o $D/p " CUDA "--dtype bf16 --tf32 true");
 }
 
