@@ -71,7 +71,7 @@ def load(name):
 # ---- layers with states ---------------------------------------------------------------------------------
 #
 # transformers computes them in chunks, which the exporter writes out as thousands of operators. Here each is an operator of its own,
-# DeltaRule or Ssd of domain streambp, as ir/graph/ops/delta.c and ssd.c have them; what is around them stays as it is.
+# DeltaRule or Ssd of domain streambp, as ir/graph/ops/delta.c has them; what is around them stays as it is.
 
 
 def operator(name, like, *inputs):

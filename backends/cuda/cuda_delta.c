@@ -1,4 +1,4 @@
-/* cuda_delta.c: kernels of the delta rule and of ssd: definitions, launches, scratch memory. */
+/* cuda_delta.c: kernels of delta_rule and its gradient: definitions, launches, scratch memory. */
 #include "backends/cuda/cuda_delta.h"
 
 #include "ir/base/census.h"
@@ -18,11 +18,6 @@ enum {
 
 static bool is_backward(const sbp_gpu_key *key) {
     return sbp_command_traits_of((sbp_command_kind)key->kind)->backward;
-}
-
-/* Whose operands are in the same places. */
-static bool is_ssd(const sbp_gpu_key *key) {
-    return key->kind == SBP_CMD_SSD || key->kind == SBP_CMD_SSD_BWD;
 }
 
 static int32_t k_of(const sbp_gpu_key *key) {
@@ -65,13 +60,13 @@ static int32_t mma_columns(const sbp_gpu_key *key, sbp_cuda_arch arch) {
     return columns;
 }
 
-/* Matrices of rows are bf16; each step fits. */
+/* It corrects, matrices of rows are bf16, and each step fits. */
 static bool mma_has(const sbp_gpu_key *key, sbp_cuda_arch arch) {
     sbp_gpu_key of = *key;
     bool fits = true;
     for (of.step = 0; of.step < (is_backward(key) ? BACKWARD_MMA_STEPS : 1); of.step++)
         fits &= mma_columns(&of, arch) > 0;
-    return fits && !is_ssd(key) && arch.number >= 80 && key->dtypes[k_of(key)] == SBP_BF16 &&
+    return fits && key->reduce && arch.number >= 80 && key->dtypes[k_of(key)] == SBP_BF16 &&
            key->d_qk % STEP_COLUMNS == 0 && key->d_qk <= MMA_MOST_D_K;
 }
 
@@ -89,9 +84,6 @@ void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cu
                               "delta/delta_rule.cu"}},
                    {.files = {"own.cuh", "group.cuh", "rowmath.h", "delta/states.cuh", "delta/delta.cuh",
                               "delta/scratch.cuh", "delta/delta_rule_bwd.cu"}}},
-        ssd[] = {{.files = {"own.cuh", "rowmath.h", "delta/states.cuh", "ssd/ssd.cuh", "ssd/ssd.cu"}},
-                 {.files = {"own.cuh", "group.cuh", "rowmath.h", "delta/states.cuh", "ssd/ssd.cuh",
-                            "ssd/ssd_bwd.cu"}}},
         mma[] = {{.files = {"rowmath.h", "delta/states.cuh", "delta/delta.cuh", "delta/mma.cuh",
                             "attention/tiles.cuh", "delta/mma_block.cuh", "delta/delta_mma.cu"}},
                  {.files = {"rowmath.h", "delta/states.cuh", "delta/delta.cuh", "delta/scratch.cuh",
@@ -101,12 +93,10 @@ void sbp_cuda_delta_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cu
                             "delta/mma.cuh", "attention/tiles.cuh", "delta/mma_block.cuh",
                             "delta/delta_rows_mma.cu"}}};
     bool by_mma = key->variant == SBP_CUDA_MMA;
-    *out = by_mma        ? mma[is_backward(key) + is_of_rows(key)]
-           : is_ssd(key) ? ssd[is_backward(key)]
-                         : plain[is_backward(key)];
+    *out = by_mma ? mma[is_backward(key) + is_of_rows(key)] : plain[is_backward(key)];
     int at = snprintf(out->defines, sizeof out->defines,
-                      "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n#define KEY_OPERAND %d\n",
-                      (int)key->d_qk, (int)key->d_v, SBP_DELTA_BLOCK, (int)k_of(key));
+                      "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n#define CORRECTS %d\n",
+                      (int)key->d_qk, (int)key->d_v, SBP_DELTA_BLOCK, key->reduce);
     snprintf(out->defines + at, sizeof out->defines - (size_t)at,
              by_mma ? "#define V_COLUMNS %d\n" : "#define STEP %d\n",
              by_mma ? (int)mma_columns(key, arch) : key->step);
@@ -142,15 +132,16 @@ int64_t sbp_cuda_delta_scratch(const sbp_gpu_key *key, const sbp_gpu_args *args)
     if (!is_backward(key) &&
         (key->variant == SBP_CUDA_MMA || key->dtypes[SBP_DELTA_RULE_NEXT] != SBP_DTYPE_COUNT))
         return 0;
-    const sbp_delta_attrs attrs = {.heads = heads, .d_k = key->d_qk, .d_v = key->d_v};
-    int64_t columns = (is_ssd(key) ? sbp_gpu_ssd_columns : sbp_gpu_delta_columns)(&attrs, is_backward(key));
+    const sbp_delta_attrs attrs = {
+        .heads = heads, .d_k = key->d_qk, .d_v = key->d_v, .corrects = key->reduce != 0};
+    int64_t columns = sbp_gpu_delta_columns(&attrs, is_backward(key));
     return sbp_gpu_delta_rows(rows, is_backward(key)) * columns * (key->dtypes[k_of(key)] == SBP_F64 ? 8 : 4);
 }
 
 void sbp_cuda_delta_cross(const sbp_gpu_key *key) {
     bool plain = key->variant == SBP_CUDA_PLAIN;
-    if (is_ssd(key))
-        SBP_CROSS(cuda_ssd_plain);
+    if (!key->reduce)
+        SBP_CROSS(cuda_delta_adds);
     else if (is_backward(key))
         SBP_CROSS_EITHER(plain, cuda_delta_back_plain, cuda_delta_back_mma);
     else

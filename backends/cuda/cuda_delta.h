@@ -1,12 +1,12 @@
-/* cuda_delta.h: which kernels delta_rule, delta_rule_bwd, ssd and ssd_bwd have, what their text is made of,
- * how they are launched. ssd has those of kernels/ssd, all PLAIN.
+/* cuda_delta.h: which kernels delta_rule and delta_rule_bwd have, what their text is made of, how they are
+ * launched.
  *
  * PLAIN takes any shape, type and address: a thread per column of a state, row by row, and backward what rows
- * of a block add to each other (kernels/delta/delta_rule*.cu). MMA is by tensor cores: all of delta_rule, and
- * of delta_rule_bwd what goes from block to block of rows and what rows of a block give each other; the last
- * step, sums over rows, is PLAIN's (kernels/delta/delta_mma.cu, delta_bwd_mma.cu, delta_rows_mma.cu). It
- * takes bf16, d_k and d_v of whole steps of 16 columns, d_k up to 128, rows that begin at multiples of 16
- * bytes.
+ * of a block add to each other (kernels/delta/delta_rule*.cu). MMA is by tensor cores, where the command
+ * corrects: all of delta_rule, and of delta_rule_bwd what goes from block to block of rows and what rows of a
+ * block give each other; the last step, sums over rows, is PLAIN's (kernels/delta/delta_mma.cu,
+ * delta_bwd_mma.cu, delta_rows_mma.cu). It takes bf16, d_k and d_v of whole steps of 16 columns, d_k up to
+ * 128, rows that begin at multiples of 16 bytes.
  *
  * Needs no driver and no compiler. Threads: no state. */
 #ifndef SBP_BACKENDS_CUDA_CUDA_DELTA_H

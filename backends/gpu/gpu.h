@@ -28,7 +28,8 @@ typedef struct sbp_gpu_key {
     uint8_t step;                       /* of the command */
     uint8_t variant;                    /* the backend's own: ways to compute the same */
     uint8_t ta, tb;                     /* gemm: transposed */
-    uint8_t reduce;                     /* reduce: sbp_reduce_op; collective: 1 adds to what is there */
+    uint8_t reduce;                     /* reduce: sbp_reduce_op; collective: 1 adds to what is there;
+                                           delta_rule: 1 corrects */
     uint8_t bytes;                      /* fill, copy: of an element */
     uint8_t no64;                       /* for devices without double */
     int32_t kernel;                     /* row: number in the program */
@@ -134,8 +135,6 @@ enum {
  * wide elements. */
 int64_t sbp_gpu_delta_columns(const sbp_delta_attrs *attrs, bool backward);
 int64_t sbp_gpu_delta_rows(int64_t rows, bool backward);
-/* The columns for ssd, whose rows are the same. */
-int64_t sbp_gpu_ssd_columns(const sbp_delta_attrs *attrs, bool backward);
 
 /* ---- products of experts ---------------------------------------------------------------------------- */
 

@@ -28,6 +28,7 @@ sbp_gpu_key sbp_gpu_key_of(const sbp_command *command, const sbp_dtype *dtypes, 
                                                                         : command->u.attention.d_qk);
         key.d_v = (int32_t)(traits->attributes == SBP_ATTRIBUTES_DELTA ? command->u.delta.d_v
                                                                        : command->u.attention.d_v);
+        key.reduce = traits->attributes == SBP_ATTRIBUTES_DELTA && command->u.delta.corrects;
         break;
     case SBP_KEYED_PARTS: /* step 0: parts; step 1: their end */
         if (step == 0)
@@ -73,6 +74,8 @@ void sbp_gpu_key_text(const sbp_gpu_key *key, const char *variant, char text[SBP
         ADD(".%d", (int)key->reduce);
     if (traits->attributes == SBP_ATTRIBUTES_COLLECTIVE) /* a sum over ranks */
         ADD("%s", key->reduce ? ".add" : ".sum");
+    if (traits->attributes == SBP_ATTRIBUTES_DELTA && !key->reduce)
+        ADD(".adds");
     if (key->bytes > 0)
         ADD(".%d", (int)key->bytes);
     if (key->d_qk > 0)

@@ -188,16 +188,10 @@ static int64_t attention_tile_iterations(const sbp_attention_attrs *at, bool bac
     return backward ? 110 + 40 * pieces_qk + 48 * pieces_v : 110 + 24 * pieces_qk + 16 * pieces_v;
 }
 
-/* Whose operands are in the places of those of delta_rule, or of delta_rule_bwd. */
-static bool is_ssd(const sbp_command *command) {
-    return command->kind == SBP_CMD_SSD || command->kind == SBP_CMD_SSD_BWD;
-}
-
 /* Loop iterations of an invocation, at most: per column of a state, all rows, `times` loops over d_k each; or
  * per row, the sums over the value heads of a key head. */
-static int64_t delta_iterations(const sbp_delta_attrs *a, int64_t rows, int64_t times,
-                                const sbp_vulkan_machine *machine) {
-    int64_t local = machine->software ? SOFTWARE_LOCAL : LOCAL;
+static int64_t delta_iterations(const sbp_delta_attrs *a, int64_t rows, const sbp_vulkan_machine *machine) {
+    int64_t local = machine->software ? SOFTWARE_LOCAL : LOCAL, times = a->corrects ? 5 : 3;
     int64_t states = (rows + 1) * (times * a->d_k + 8);
     int64_t sums =
         a->heads / a->key_heads * sbp_ceil_div(a->d_k, local) * (2 * a->d_v + 6 * SBP_DELTA_BLOCK + local);
@@ -260,7 +254,7 @@ int64_t sbp_vulkan_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_mac
     case SBP_ITEMS_QUERIES:
         return attention_iterations(dispatch);
     case SBP_ITEMS_STATES:
-        return delta_iterations(&command->u.delta, of->rows, is_ssd(command) ? 3 : 5, machine);
+        return delta_iterations(&command->u.delta, of->rows, machine);
     case SBP_ITEMS_CHOICES: /* each is the best of those behind the one before it */
         return of->cols * (v[SBP_ROUTE_SCORES].cols + 1);
     case SBP_ITEMS_EXPERTS: /* slots that each invocation goes through twice, and those that go nowhere */
@@ -323,7 +317,7 @@ static int64_t conv_groups(const sbp_span *x, int64_t local) {
     return sbp_ceil_div((blocks > 1 ? blocks : 1) * x->cols, local);
 }
 
-/* Steps of delta_rule_bwd.comp and ssd_bwd.comp; there is a dstate, of no rows, too. */
+/* Steps of delta_rule_bwd.comp; there is a dstate, of no rows, too. */
 static void delta_groups(const sbp_delta_attrs *a, int64_t rows, int64_t local,
                          int64_t groups[SBP_VULKAN_STEPS]) {
     int64_t sums = rows * a->heads, state = a->heads * a->d_k * a->d_v;
@@ -381,10 +375,8 @@ bool sbp_vulkan_work_fits(const sbp_dispatch *dispatch) {
         (!traits->backward && !sbp_gpu_is_empty(&v[SBP_DELTA_RULE_NEXT])))
         return true;
     const sbp_span *k = &v[traits->item_operand], *work = &v[traits->scratch];
-    int64_t columns = (is_ssd(dispatch->command) ? sbp_gpu_ssd_columns : sbp_gpu_delta_columns)(
-        &dispatch->command->u.delta, traits->backward);
     return work->space != SBP_SPACE_COUNT && work->rows >= sbp_gpu_delta_rows(k->rows, traits->backward) &&
-           work->cols >= columns;
+           work->cols >= sbp_gpu_delta_columns(&dispatch->command->u.delta, traits->backward);
 }
 
 static void cross_gemm(sbp_vulkan_gemm gemm, const sbp_span *d) {

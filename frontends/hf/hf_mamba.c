@@ -132,8 +132,9 @@ sbp_value sbp_hf_mix_mamba(const sbp_hf_scope *at, sbp_value x) {
     rate = sbp_build1(b, SBP_OP_neg, rate);
     sbp_value decay = sbp_build2(b, SBP_OP_mul, dt, rate), first = sbp_hf_row(hf, SBP_DATA_FIRST);
     sbp_build_name(b, decay, "decay");
-    sbp_value y = sbp_build(b, SBP_OP_ssd, "ssd_out", (sbp_value[]){out, into, values, decay, dt, first}, 6,
-                            NULL, 0, NULL);
+    const sbp_attr corrects = sbp_attr_bool("corrects", false);
+    sbp_value y = sbp_build(b, SBP_OP_delta_rule, "ssd_out",
+                            (sbp_value[]){out, into, values, decay, dt, first}, 6, &corrects, 1, NULL);
     y = add_skip(hf, m, y, values, module);
     y = build_gated(hf, m, y, z, module);
     return sbp_hf_map(at, "ssd_proj", y, "out_proj", at->d->hidden, inner, m->out_bias);

@@ -3,7 +3,7 @@
  * transformers computes.
  *
  *   DeltaRule(q, k [1,T,K,dk], v [1,T,V,dv], decay, beta [1,T,V]) -> [1,T,V,dv]     ir/graph/ops/delta.c
- *   Ssd(c, b [1,T,G,n], x [1,T,H,p], decay, dt [1,T,H]) -> [1,T,H,p]                ir/graph/ops/ssd.c */
+ *   Ssd(c, b [1,T,G,n], x [1,T,H,p], decay, dt [1,T,H]) -> [1,T,H,p]                without corrections */
 #include "frontends/onnx/onnx.h"
 #include "ir/program/contract.h"
 
@@ -51,8 +51,9 @@ sbp_status sbp_onnx_recurrence(sbp_onnx *o) {
     sbp_onnx_type type = x->type;
     const int64_t dim[4] = {1, SBP_ONNX_ROWS, heads[2], n[2]};
     operands[5] = sbp_build_row(&o->builder, sbp_data_columns[SBP_DATA_FIRST].name, SBP_I32, SBP_T);
-    sbp_build(&o->builder, delta ? SBP_OP_delta_rule : SBP_OP_ssd, delta ? "delta_out" : "ssd_out", operands,
-              6, NULL, 0, out);
+    const sbp_attr corrects = sbp_attr_bool("corrects", delta);
+    sbp_build(&o->builder, SBP_OP_delta_rule, delta ? "delta_out" : "ssd_out", operands, 6, &corrects, 1,
+              out);
     SBP_TRY(sbp_onnx_as_shape(o, out[0], 4, dim, &out[0]));
     sbp_onnx_define_value(o, 0, out[0], type, 4, dim);
     return o->builder.status;

@@ -17,7 +17,7 @@
 
 #include "ir/base/file.h"
 
-enum { SBP_PLAN_VERSION = 3, SBP_PLAN_MAX_SECTIONS = 64, SBP_PLAN_NAME_BYTES = 16 };
+enum { SBP_PLAN_VERSION = 4, SBP_PLAN_MAX_SECTIONS = 64, SBP_PLAN_NAME_BYTES = 16 };
 
 /* The sections that this version knows; each may be empty except the first three. */
 #define SBP_PLAN_PROGRAM "program"     /* text (ir/program/program.h) */

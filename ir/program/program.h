@@ -205,13 +205,14 @@ typedef struct sbp_attention_attrs {
                               (ir/base/context.h) */
 } sbp_attention_attrs;
 
-/* Rows of a document, counted from its first, of which delta_rule and ssd make one product each; and the most
- * columns of a head of q, k or v (c, b or x). */
+/* Rows of a document, counted from its first, of which delta_rule makes one product each; and the most
+ * columns of a head of q, k or v. */
 enum { SBP_DELTA_BLOCK = 64, SBP_DELTA_MOST_DIMENSIONS = 1 << 12 };
 
 typedef struct sbp_delta_attrs {
-    int64_t heads, key_heads; /* of v (x); of q and k (c and b), each for heads / key_heads of those */
+    int64_t heads, key_heads; /* of v; of q and k, each for heads / key_heads of those */
     int64_t d_k, d_v;         /* columns of a head */
+    bool corrects;            /* a row adds what the state lacks of it; else all of it */
 } sbp_delta_attrs;
 
 typedef struct sbp_command {
@@ -597,7 +598,7 @@ typedef enum sbp_work_kind {
 typedef struct sbp_work {
     sbp_work_kind kind;
     double bytes;    /* of all operands: read, or written */
-    double flops;    /* of matmuls, attention, delta_rule, ssd; a multiply-add counts two */
+    double flops;    /* of matmuls, attention, delta_rule; a multiply-add counts two */
     double row_ops;  /* scalar operations of a row kernel */
     double rows;     /* of a matmul's d: short ones are slower */
     sbp_dtype dtype; /* of factors, or of what is sent */

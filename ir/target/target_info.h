@@ -37,12 +37,10 @@ typedef struct sbp_target_info {
     int64_t attention_part_columns;
     double attention_part_times, attention_part_times_bwd;
     /* Operand `work` of delta_rule without `next`, and of delta_rule_bwd: its columns; it has delta_more_rows
-     * rows more than blocks of SBP_DELTA_BLOCK. NULL: forward none, backward those of a state. */
+     * rows more than blocks of SBP_DELTA_BLOCK. NULL: forward none, backward those of a state, or
+     * of two where it does not correct. */
     int64_t (*delta_columns)(const sbp_delta_attrs *attrs, bool backward);
     int64_t delta_more_rows;
-    int64_t (*ssd_columns)(const sbp_delta_attrs *attrs,
-                           bool backward); /* the same of ssd; NULL: two states */
-    bool ssd_by_scalars;                   /* it does not reach what attention does, but what scalars do */
     /* Operations per second of delta_rule, or of delta_rule_bwd, on rows of this type, at its own throughput,
      * which may be another machine's than describe() said. NULL: as attention. */
     double (*delta_rate)(const struct sbp_target_info *info, const sbp_delta_attrs *attrs, sbp_dtype dtype,

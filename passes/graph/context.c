@@ -159,7 +159,6 @@ static sbp_value turn_columns(exchanger *x, sbp_value value, const char *to, int
     return sbp_build_reshape(b, value, (int64_t[]){sbp_build_type(b, value)->dim[1].n * dim}, 1);
 }
 
-/* ssd has c, b and x in the places of q, k and v, and numbers of heads in those of others. */
 static sbp_status rewrite_delta_rule(exchanger *x, const sbp_op *op) {
     enum { Q, K, V, DECAY, BETA, FIRST };
     const sbp_func *from = x->rw.from;
@@ -175,7 +174,7 @@ static sbp_status rewrite_delta_rule(exchanger *x, const sbp_op *op) {
         operands[k] = named(x, turn_columns(x, x->rw.map[op->operands[k]], "heads", heads, kv_heads, 1),
                             op->operands[k]);
     operands[FIRST] = column_of_all(x, op->operands[FIRST]);
-    sbp_value o = sbp_build(b, op->code, NULL, operands, SBP_COUNT(operands), NULL, 0, NULL);
+    sbp_value o = sbp_build(b, op->code, NULL, operands, SBP_COUNT(operands), op->attrs, 1, NULL);
     sbp_rewrite_replace(&x->rw, op->results[0], o);
     x->rw.map[op->results[0]] = exchange(x, o, "rows", heads, kv_heads, false);
     return b->status;
@@ -467,7 +466,7 @@ static sbp_status rewrite(const sbp_pass_input *in, sbp_module *module, const sb
             continue; /* of keys that come in exchanged */
         if (sbp_opcode_attends(op->code))
             SBP_TRY(rewrite_attention(&x, op));
-        else if (op->code == SBP_OP_delta_rule || op->code == SBP_OP_ssd)
+        else if (op->code == SBP_OP_delta_rule)
             SBP_TRY(rewrite_delta_rule(&x, op));
         else if (op->code == SBP_OP_conv_rows)
             SBP_TRY(rewrite_conv_rows(&x, op));

@@ -188,8 +188,6 @@ static double attention_rate(const sbp_target_info *target, const sbp_attention_
 /* Operations per second of the products inside a kernel. */
 static double kernel_rate(const sbp_target_info *target, const sbp_command *c, sbp_dtype dtype) {
     bool backward = c->kind == SBP_CMD_DELTA_RULE_BWD;
-    if (target->ssd_by_scalars && (c->kind == SBP_CMD_SSD || c->kind == SBP_CMD_SSD_BWD))
-        return sbp_throughput_scalars(&target->throughput, dtype);
     if (target->delta_rate && (backward || c->kind == SBP_CMD_DELTA_RULE))
         return target->delta_rate(target, &c->u.delta, dtype, backward);
     if (c->kind == SBP_CMD_ATTN_FWD || c->kind == SBP_CMD_ATTN_BWD)

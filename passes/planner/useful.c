@@ -76,9 +76,9 @@ static void add_attention(counter *n, const sbp_op *op) {
                                                                        elems_of(n, op->results[0]), false);
 }
 
-/* Counts what a head with a state of d_k x d_v does for a row, whose q or c has d_k columns and whose
- * result d_v: adding the row's part to the state, and reading it; with the delta rule also reading what is
- * there already. */
+/* Counts what a head with a state of d_k x d_v does for a row, whose q has d_k columns and whose result
+ * d_v: adding the row's part to the state, and reading it; where that corrects, also reading what is there
+ * already. */
 static void add_state(counter *n, const sbp_op *op, int products) {
     double columns = last_of(n, op->operands[0]), results = elems_of(n, op->results[0]);
     n->out->per_row += (n->trains[op->results[0]] ? 3 : 1) * 2 * products * columns * results;
@@ -90,9 +90,7 @@ static void count_op(counter *n, const sbp_op *op) {
     else if (sbp_opcode_attends(op->code))
         add_attention(n, op);
     else if (op->code == SBP_OP_delta_rule)
-        add_state(n, op, 3);
-    else if (op->code == SBP_OP_ssd)
-        add_state(n, op, 2);
+        add_state(n, op, sbp_op_int(op, "corrects") ? 3 : 2);
 }
 
 sbp_status sbp_planner_useful_work(const sbp_pipeline *pipeline, sbp_useful_work *out) {

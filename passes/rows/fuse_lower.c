@@ -139,23 +139,22 @@ static void rest_conv_rows_vjp(sbp_fuser *z, const sbp_op *op, sbp_instr *instr)
 /* Attributes, and as operand `work` scratch: of the forward the state, which it needs only where the state
  * behind the chunk is not kept, of the backward what it keeps of each block. */
 static void delta_rest(sbp_fuser *z, const sbp_op *op, sbp_instr *instr, bool backward, int32_t work) {
-    bool ssd = instr->kind == SBP_CMD_SSD || instr->kind == SBP_CMD_SSD_BWD;
-    sbp_value k = operand_of(op, ssd ? "b" : "k");
+    sbp_value k = operand_of(op, "k");
     const sbp_type *keys = &z->f->values[k].type;
-    const sbp_type *values = &z->f->values[operand_of(op, ssd ? "x" : "v")].type;
+    const sbp_type *values = &z->f->values[operand_of(op, "v")].type;
     sbp_delta_attrs *attrs = &instr->attrs.u.delta;
     *attrs = (sbp_delta_attrs){.heads = values->dim[1].n,
                                .key_heads = keys->dim[1].n,
                                .d_k = keys->dim[2].n,
-                               .d_v = values->dim[2].n};
+                               .d_v = values->dim[2].n,
+                               .corrects = sbp_op_int(op, "corrects") != 0};
     if (!backward && instr->terms[SBP_DELTA_RULE_NEXT].kind != SBP_TERM_NONE)
         return;
     const sbp_target_info *target = &z->p->target;
-    int64_t (*columns)(const sbp_delta_attrs *, bool) = ssd ? target->ssd_columns : target->delta_columns;
-    int64_t states = !backward ? 0 : ssd ? 2 : 1;
+    int64_t states = !backward ? 0 : attrs->corrects ? 1 : 2;
     const sbp_temp temp = {.dtype = sbp_lower_wide(keys->dtype),
-                           .cols = columns ? columns(attrs, backward)
-                                           : states * attrs->heads * attrs->d_k * attrs->d_v,
+                           .cols = target->delta_columns ? target->delta_columns(attrs, backward)
+                                                         : states * attrs->heads * attrs->d_k * attrs->d_v,
                            .more_rows = target->delta_more_rows,
                            .of_all = sbp_fuse_of_all(z, k),
                            .per = SBP_DELTA_BLOCK};

@@ -1,4 +1,4 @@
-/* oracle_states.c: delta_rule and ssd row by row, a head's matrix at a time, and conv_rows tap by tap;
+/* oracle_states.c: delta_rule row by row, a head's matrix at a time, and conv_rows tap by tap;
  * with their gradients. Only some heads, rows and channels are computed, whatever blocks a device
  * makes of rows. */
 #include <math.h>
@@ -33,12 +33,11 @@ static void add(double *a, double factor, const double *b, int64_t count) {
         a[i] += factor * b[i];
 }
 
-/* ---- delta_rule, ssd --------------------------------------------------------------------------------- */
+/* ---- delta_rule -------------------------------------------------------------------------------------- */
 
-/* Names are those of delta_rule; ssd has c, b, x, dt in the places of q, k, v, beta. */
 typedef struct rule {
     oracle_job *job;
-    bool corrects, backward; /* corrects: delta_rule, where a row adds what the state lacks of v */
+    bool corrects, backward;
     int32_t q, k, v, decay, beta, first, state;
     int64_t of_key, d_k, d_v, rows; /* of_key: heads to each of q and k */
     bool *begins;                   /* [rows] a document */
@@ -193,28 +192,28 @@ static void run_backward(const rule *r, const head *h, double unit, const states
     }
 }
 
-/* ssd: dc and db of rows that are looked at, of one of the many heads that a group may have: sums over the
- * rows before and behind, which need no matrix at each. */
+/* Where nothing is corrected: dq and dk of rows that are looked at, of one of the many heads that a head of k
+ * may have: sums over the rows before and behind, which need no matrix at each. */
 static void add_of_group(const rule *r, const head *h, results *out) {
     for (int64_t look = 0; look < r->look_count; look++) {
         int64_t t = r->looked[look], s = t, u = t;
-        const double *dy = h->d_o + t * r->d_v, *x = h->v + t * r->d_v;
-        double *dc = out->dq + look * r->d_k, *db = out->dk + look * r->d_k, decay = 0;
+        const double *d_o = h->d_o + t * r->d_v, *v = h->v + t * r->d_v;
+        double *dq = out->dq + look * r->d_k, *dk = out->dk + look * r->d_k, decay = 0;
         for (; s >= 0; s--) {
-            add(dc, exp(decay) * h->beta[s] * dot(h->v + s * r->d_v, dy, r->d_v), h->k + s * r->d_k, r->d_k);
+            add(dq, exp(decay) * h->beta[s] * dot(h->v + s * r->d_v, d_o, r->d_v), h->k + s * r->d_k, r->d_k);
             if (r->begins[s])
                 break;
             decay += h->decay[s];
         }
         for (int64_t i = 0; i < r->d_k && s < 0; i++)
-            dc[i] += exp(decay) * dot(h->state + i * r->d_v, dy, r->d_v);
+            dq[i] += exp(decay) * dot(h->state + i * r->d_v, d_o, r->d_v);
         for (decay = 0;; decay += h->decay[u]) {
-            add(db, exp(decay) * h->beta[t] * dot(h->d_o + u * r->d_v, x, r->d_v), h->q + u * r->d_k, r->d_k);
+            add(dk, exp(decay) * h->beta[t] * dot(h->d_o + u * r->d_v, v, r->d_v), h->q + u * r->d_k, r->d_k);
             if (++u == r->rows || r->begins[u])
                 break;
         }
         for (int64_t i = 0; i < r->d_k && u == r->rows; i++)
-            db[i] += exp(decay) * h->beta[t] * dot(h->d_state + i * r->d_v, x, r->d_v);
+            dk[i] += exp(decay) * h->beta[t] * dot(h->d_state + i * r->d_v, v, r->d_v);
     }
 }
 
@@ -257,7 +256,7 @@ static sbp_status expect_forward(const rule *r, const head *of, states *st, int6
 /* A head of q and k with all heads that have it. */
 static sbp_status expect_backward(const rule *r, const head *of, states *st, int64_t key) {
     sbp_arena *arena = r->job->arena;
-    oracle_runs own = sbp_oracle_choose(r->of_key, 1, 1); /* of ssd */
+    oracle_runs own = sbp_oracle_choose(r->of_key, 1, 1); /* where nothing is corrected */
     results all[2];
     for (int k = 0; k < 2; k++)
         all[k] = (results){.dq = SBP_NEW_ARRAY(arena, double, r->look_count * r->d_k + 1),
@@ -327,7 +326,7 @@ sbp_status sbp_oracle_rule(oracle_job *job) {
     const sbp_delta_attrs *a = &c->u.delta;
     bool back = sbp_command_traits_of(c->kind)->backward;
     rule r = {.job = job,
-              .corrects = c->kind == SBP_CMD_DELTA_RULE || c->kind == SBP_CMD_DELTA_RULE_BWD,
+              .corrects = a->corrects,
               .backward = back,
               .q = back ? SBP_DELTA_RULE_BWD_Q : SBP_DELTA_RULE_Q,
               .k = back ? SBP_DELTA_RULE_BWD_K : SBP_DELTA_RULE_K,

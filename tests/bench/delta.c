@@ -144,8 +144,10 @@ static int usage(void) {
 }
 
 int main(int argc, char **argv) {
-    static setting s = {
-        .rows = 1024, .attrs = {.heads = 32, .key_heads = 16, .d_k = 128}, .dtype = SBP_F32, .decay = -0.1};
+    static setting s = {.rows = 1024,
+                        .attrs = {.heads = 32, .key_heads = 16, .d_k = 128, .corrects = true},
+                        .dtype = SBP_F32,
+                        .decay = -0.1};
     const char *device = "cpu";
     bool compile_only = false;
     bench_settings settings = {{.threads = 2}, 1, CLOCK_MONOTONIC};

@@ -144,7 +144,7 @@ static count run(const setting *s, int64_t rows) {
     sbp_command command = {.kind = s->backward ? SBP_CMD_DELTA_RULE_BWD : SBP_CMD_DELTA_RULE,
                            .flushes = -1,
                            .view_count = work + 1,
-                           .u.delta = {.heads = 1, .key_heads = 1, .d_k = d, .d_v = d}};
+                           .u.delta = {.heads = 1, .key_heads = 1, .d_k = d, .d_v = d, .corrects = true}};
     sbp_gpu_operand at[SBP_MAX_COMMAND_OPERANDS] = {{0}};
     sbp_span spans[SBP_MAX_COMMAND_OPERANDS] = {{0}};
     sbp_ptx_memory *memory = sbp_ptx_memory_create(0);

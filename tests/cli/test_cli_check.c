@@ -314,7 +314,8 @@ static void test_wrong_devices(void **state) {
           {SBP_CMD_CONV_ROWS_BWD, 3},
           {SBP_CMD_DELTA_RULE, 2},
           {SBP_CMD_DELTA_RULE_BWD, 6}}},
-        {"$G/granite_hybrid_v/model --seq-len 120 --chunk 50", {{SBP_CMD_SSD, 2}, {SBP_CMD_SSD_BWD, 6}}},
+        {"$G/granite_hybrid_v/model --seq-len 120 --chunk 50",
+         {{SBP_CMD_DELTA_RULE, 2}, {SBP_CMD_DELTA_RULE_BWD, 6}}},
     };
     io_fixture *f = *state;
     const sbp_plan *plan;

@@ -12,12 +12,12 @@ static const double difference_step = 1e-5;
 
 /* ---- one op ------------------------------------------------------------------------------------------ */
 
-/* decay, beta (dt) and states of the delta rule, of ssd. */
+/* decay, beta and states of the delta rule. */
 static bool wide_of_delta(sbp_opcode code, int32_t operand) {
-    int32_t k = code == SBP_OP_delta_rule || code == SBP_OP_ssd               ? 1
-                : code == SBP_OP_delta_rule_state || code == SBP_OP_ssd_state ? 0
-                : code == SBP_OP_delta_rule_vjp || code == SBP_OP_ssd_vjp     ? 2
-                                                                              : SBP_MAX_OPERANDS;
+    int32_t k = code == SBP_OP_delta_rule         ? 1
+                : code == SBP_OP_delta_rule_state ? 0
+                : code == SBP_OP_delta_rule_vjp   ? 2
+                                                  : SBP_MAX_OPERANDS;
     return operand >= k + 2;
 }
 

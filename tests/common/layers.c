@@ -144,9 +144,9 @@ static sbp_value convolution(maker *k, sbp_value a) {
                      NULL, 0, NULL);
 }
 
-/* The delta rule, or ssd, with two value heads for a key head or one; of documents that share a prompt
- * each its own. */
-static sbp_value delta(maker *k, sbp_value a, bool ssd) {
+/* The delta rule, with corrections or without, with two value heads for a key head or one; of documents that
+ * share a prompt each its own. */
+static sbp_value delta(maker *k, sbp_value a, bool corrects) {
     int64_t heads = k->kv_heads * (1 + sbp_rng_below(&k->t->rng, 2)), dv = 1 + sbp_rng_below(&k->t->rng, 3);
     sbp_value q = heads_of(k, linear(k, a, k->d, k->kv_heads * k->head_size), k->kv_heads);
     sbp_value key = heads_of(k, linear(k, a, k->d, k->kv_heads * k->head_size), k->kv_heads);
@@ -155,9 +155,10 @@ static sbp_value delta(maker *k, sbp_value a, bool ssd) {
     sbp_value decay = sbp_build1(&k->b, SBP_OP_exp, linear(k, a, k->d, heads));
     decay = sbp_build1(&k->b, SBP_OP_neg, decay);
     sbp_value beta = sbp_build1(&k->b, SBP_OP_sigmoid, linear(k, a, k->d, heads));
-    sbp_value o = sbp_build(&k->b, ssd ? SBP_OP_ssd : SBP_OP_delta_rule, "delta",
-                            (sbp_value[]){q, key, v, decay, beta, k->own}, 6, NULL, 0, NULL);
-    *(ssd ? &k->has->ssd : &k->has->delta) = true;
+    const sbp_attr attr = sbp_attr_bool("corrects", corrects);
+    sbp_value o = sbp_build(&k->b, SBP_OP_delta_rule, "delta", (sbp_value[]){q, key, v, decay, beta, k->own},
+                            6, &attr, 1, NULL);
+    *(corrects ? &k->has->delta : &k->has->uncorrected) = true;
     return linear(k, sbp_build_reshape(&k->b, o, (int64_t[]){heads * dv}, 1), heads * dv, k->d);
 }
 
@@ -238,7 +239,7 @@ sbp_module *layers_random(testing *t, layers_features *has) {
         sbp_value a = norm(&k, x, k.d);
         int64_t kind = sbp_rng_below(&k.t->rng, 5);
         sbp_value mixed = kind == 0   ? convolution(&k, a)
-                          : kind <= 2 ? delta(&k, a, kind == 2)
+                          : kind <= 2 ? delta(&k, a, kind != 2)
                                       : attention(&k, a);
         sbp_value h = sbp_build2(&k.b, SBP_OP_add, x, mixed);
         sbp_value inner = parallel ? a : norm(&k, h, k.d);

@@ -8,7 +8,7 @@
 
 typedef struct layers_features {
     bool window, softcap, grouped, shared_keys, key_argument, tied, frozen, stopped, head, convolution, delta,
-        ssd, experts;
+        uncorrected, experts;
 } layers_features;
 
 /* A module with function @f: streams x and maybe memory, row inputs pos, first, shared_end, own, label. The

@@ -613,8 +613,7 @@ int main(int argc, char **argv) {
                   {suite_row_tests, &suite_row_count},       {suite_form_tests, &suite_form_count},
                   {suite_number_tests, &suite_number_count}, {suite_attention_tests, &suite_attention_count},
                   {suite_conv_tests, &suite_conv_count},     {suite_delta_tests, &suite_delta_count},
-                  {suite_ssd_tests, &suite_ssd_count},       {suite_expert_tests, &suite_expert_count},
-                  {suite_order_tests, &suite_order_count}};
+                  {suite_expert_tests, &suite_expert_count}, {suite_order_tests, &suite_order_count}};
     struct CMUnitTest all[64] = {cmocka_unit_test(test_suite_can_fail)};
     size_t count = 1;
     for (int g = 0; g < SBP_COUNT(groups); g++)

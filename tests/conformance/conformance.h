@@ -114,9 +114,8 @@ void *suite_alloc(suite_case *c, int64_t count, int64_t size);
 extern const struct CMUnitTest suite_simple_tests[], suite_gemm_tests[], suite_row_tests[],
     suite_number_tests[], suite_form_tests[];
 extern const struct CMUnitTest suite_attention_tests[], suite_order_tests[], suite_conv_tests[],
-    suite_delta_tests[], suite_ssd_tests[], suite_expert_tests[];
+    suite_delta_tests[], suite_expert_tests[];
 extern const int suite_simple_count, suite_gemm_count, suite_row_count, suite_form_count, suite_number_count,
-    suite_attention_count, suite_order_count, suite_conv_count, suite_delta_count, suite_ssd_count,
-    suite_expert_count;
+    suite_attention_count, suite_order_count, suite_conv_count, suite_delta_count, suite_expert_count;
 
 #endif

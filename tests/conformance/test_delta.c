@@ -1,7 +1,8 @@
 /* test_delta.c: delta_rule and delta_rule_bwd against the rule row by row: documents that begin inside of
  * blocks and of chunks, of one row, chunks that begin anywhere in a block, heads that share a key head,
  * absent operands, a state that nobody may read poisoned, the state written over in its place; the bits of
- * documents that are cut and packed. The rule itself is checked by differences. */
+ * documents that are cut and packed; with corrections and without. The rule itself is checked by
+ * differences. */
 #include "backends/gpu/gpu.h"
 #include "tests/common/sweep.h"
 #include "tests/conformance/conformance.h"
@@ -54,7 +55,7 @@ static void run_head(delta_case *k, int64_t head, double *states, double *correc
             now[i] = begins(k, t) ? 0 : exp(k->decay[t * k->a.heads + head]) * before[i];
         for (int64_t j = 0; j < d_v; j++) {
             d[j] = value[j];
-            for (int64_t i = 0; i < d_k; i++)
+            for (int64_t i = 0; i < d_k && k->a.corrects; i++)
                 d[j] -= now[i * d_v + j] * key[i];
             d[j] *= k->beta[t * k->a.heads + head];
         }
@@ -93,14 +94,14 @@ static void run_head_back(delta_case *k, int64_t head, const double *states, con
         }
         for (int64_t j = 0; j < d_v; j++) {
             double rest = value[j];
-            for (int64_t i = 0; i < d_k; i++)
+            for (int64_t i = 0; i < d_k && k->a.corrects; i++)
                 rest -= now[i * d_v + j] * key[i];
             k->dbeta[t * heads + head] += dd[j] * rest;
             dv[j] = beta * dd[j];
         }
         for (int64_t i = 0; i < size; i++) {
-            dk[i / d_v] -= now[i] * dv[i % d_v];
-            ds[i] -= key[i / d_v] * dv[i % d_v];
+            dk[i / d_v] -= k->a.corrects ? now[i] * dv[i % d_v] : 0;
+            ds[i] -= k->a.corrects ? key[i / d_v] * dv[i % d_v] : 0;
             k->ddecay[t * heads + head] += ds[i] * now[i];
             ds[i] = begins(k, t) ? 0 : ds[i] * exp(k->decay[t * heads + head]);
         }
@@ -213,7 +214,8 @@ static bool is_gpu(void) {
 
 /* GPUs keep more there than the states that the command itself asks for. */
 static void add_work(suite_case *c, const sbp_delta_attrs *a, int64_t rows, bool backward, int mode) {
-    int64_t cols = is_gpu() ? sbp_gpu_delta_columns(a, backward) : a->heads * a->d_k * a->d_v;
+    int64_t states = a->heads * a->d_k * a->d_v * (a->corrects ? 1 : 2);
+    int64_t cols = is_gpu() ? sbp_gpu_delta_columns(a, backward) : states;
     int64_t blocks = sbp_ceil_div(rows, SBP_DELTA_BLOCK) + (is_gpu() ? 1 : 0) + mode % 2;
     suite_tensor *work = suite_add(c, c->tensors[c->tensor_count - 1].dtype, blocks, cols + mode % 3);
     suite_expect(c, work); /* whatever it holds */
@@ -226,7 +228,8 @@ static bool wants(suite_case *c) {
 }
 
 static void check_forward(const sbp_delta_attrs *a, sbp_dtype dtype, int64_t rows, int64_t before, int mode) {
-    suite_case *c = suite_begin("delta_rule", (uint64_t)mode);
+    suite_case *c =
+        suite_begin(a->corrects ? "delta_rule" : "delta_rule without corrections", (uint64_t)mode);
     sbp_dtype wide = dtype == SBP_F64 ? SBP_F64 : SBP_F32;
     delta_case k = {.a = *a, .rows = rows};
     /* both; o alone, as when the backward computes it again; the state alone; in place */
@@ -257,7 +260,8 @@ static void check_forward(const sbp_delta_attrs *a, sbp_dtype dtype, int64_t row
 
 static void check_backward(const sbp_delta_attrs *a, sbp_dtype dtype, int64_t rows, int64_t before,
                            int mode) {
-    suite_case *c = suite_begin("delta_rule_bwd", (uint64_t)mode);
+    suite_case *c =
+        suite_begin(a->corrects ? "delta_rule_bwd" : "delta_rule_bwd without corrections", (uint64_t)mode);
     sbp_dtype wide = dtype == SBP_F64 ? SBP_F64 : SBP_F32;
     int64_t of_k = a->key_heads * a->d_k, of_v = a->heads * a->d_v, states = a->heads * a->d_k * a->d_v;
     const int64_t cols[] = {of_k, of_k, of_v, a->heads, a->heads};
@@ -297,18 +301,25 @@ static void check_backward(const sbp_delta_attrs *a, sbp_dtype dtype, int64_t ro
 
 typedef void check_fn(const sbp_delta_attrs *a, sbp_dtype dtype, int64_t rows, int64_t before, int mode);
 
+static void check_one(check_fn *check, const sbp_delta_attrs *shape, bool corrects, sbp_dtype dtype,
+                      int64_t rows, int64_t before, int mode) {
+    sbp_delta_attrs a = *shape;
+    a.corrects = corrects;
+    check(&a, dtype, rows, before, mode);
+}
+
 /* Each size in one type; all types with SBP_TEST_ALL=1. */
-static void check_all(check_fn *check) {
+static void check_all(check_fn *check, bool corrects) {
     const char *all = getenv("SBP_TEST_ALL");
     int mode = 0, types = all && strcmp(all, "1") == 0 ? SBP_COUNT(floats) : 1;
     for (int b = 0; b < SBP_COUNT(rows_before); b++)
         for (int r = 0; r < SBP_COUNT(row_counts); r++)
             for (int s = 0; s < SBP_COUNT(shapes); s++, mode++)
                 for (int d = 0; d < types; d++)
-                    check(&shapes[s], floats[(mode + r + b + d) % SBP_COUNT(floats)], row_counts[r],
-                          rows_before[b], mode + d);
+                    check_one(check, &shapes[s], corrects, floats[(mode + r + b + d) % SBP_COUNT(floats)],
+                              row_counts[r], rows_before[b], mode + d);
     for (int s = 0; s < SBP_COUNT(large_shapes); s++, mode++) /* the second one fills scratch memory */
-        check(&large_shapes[s], s == 0 ? SBP_F32 : SBP_F64, 70, 30 * s, 4 * mode);
+        check_one(check, &large_shapes[s], corrects, s == 0 ? SBP_F32 : SBP_F64, 70, 30 * s, 4 * mode);
 }
 
 /* What tensor cores take: of every sample on the device that has them. */
@@ -328,20 +339,31 @@ static const struct {
 static void check_half(check_fn *check) {
     by_tensor_cores = strcmp(suite_device()->name, "cuda") == 0;
     for (int i = 0; i < SBP_COUNT(half_cases); i++)
-        check(&half_cases[i].a, SBP_BF16, half_cases[i].rows, half_cases[i].before, half_cases[i].mode);
+        check_one(check, &half_cases[i].a, true, SBP_BF16, half_cases[i].rows, half_cases[i].before,
+                  half_cases[i].mode);
     by_tensor_cores = false;
 }
 
 static void test_delta_rule(void **state) {
     (void)state;
-    check_all(check_forward);
+    check_all(check_forward, true);
     check_half(check_forward);
 }
 
 static void test_delta_rule_bwd(void **state) {
     (void)state;
-    check_all(check_backward);
+    check_all(check_backward, true);
     check_half(check_backward);
+}
+
+static void test_uncorrected_rule(void **state) {
+    (void)state;
+    check_all(check_forward, false);
+}
+
+static void test_uncorrected_rule_bwd(void **state) {
+    (void)state;
+    check_all(check_backward, false);
 }
 
 /* ---- the rule row by row, by differences -------------------------------------------------------------- */
@@ -361,10 +383,9 @@ static double weigh(suite_case *c, delta_case k, const double *d_o, const double
     return sum;
 }
 
-static void test_delta_reference(void **state) {
-    (void)state;
+static void check_reference(bool corrects) {
     suite_case *c = suite_begin("delta_rule by differences", 1);
-    delta_case k = {.a = {.heads = 2, .key_heads = 1, .d_k = 3, .d_v = 2}, .rows = 6};
+    delta_case k = {.a = {.heads = 2, .key_heads = 1, .d_k = 3, .d_v = 2, .corrects = corrects}, .rows = 6};
     tensors t = add_operands(c, &k, SBP_F64, true, 2, 0);
     for (int64_t j = 0; j < k.rows; j++) /* the fourth row begins a document */
         k.first[j] = (double)(j < 3 ? k.row0 - 2 : k.row0 + 3);
@@ -396,6 +417,12 @@ static void test_delta_reference(void **state) {
                          (above - below) / (2 * step), gradients[i][j]);
         }
     suite_end(c);
+}
+
+static void test_delta_reference(void **state) {
+    (void)state;
+    check_reference(true);
+    check_reference(false);
 }
 
 /* ---- documents cut into commands ---------------------------------------------------------------------- */
@@ -508,10 +535,11 @@ static void cut_fill(pieces *p, sbp_span span, double middle, double width) {
 }
 
 /* documents: where they begin, and behind the last row. */
-static pieces cut_open(const cut_plan *plan, sbp_dtype dtype, const int64_t *documents) {
+static pieces cut_open(const cut_plan *plan, bool corrects, sbp_dtype dtype, const int64_t *documents) {
     pieces p = {.c = suite_begin("delta_rule in pieces", dtype),
                 .a = sbp_dtype_bytes(dtype) == 2 ? plan->half : plan->a,
                 .rows = plan->rows};
+    p.a.corrects = corrects;
     sbp_dtype wide = dtype == SBP_F64 ? SBP_F64 : SBP_F32;
     int64_t of_k = p.a.key_heads * p.a.d_k, of_v = p.a.heads * p.a.d_v, states = of_v * p.a.d_k;
     p.q = lay(&p, dtype, p.rows, of_k);
@@ -524,7 +552,7 @@ static pieces cut_open(const cut_plan *plan, sbp_dtype dtype, const int64_t *doc
     p.d_o = lay(&p, dtype, p.rows, of_v);
     p.states = lay(&p, wide, CUT_STATES, states);
     p.work = is_gpu() ? lay(&p, wide, sbp_gpu_delta_rows(p.rows, true), sbp_gpu_delta_columns(&p.a, true))
-                      : lay(&p, wide, sbp_ceil_div(p.rows, SBP_DELTA_BLOCK), states);
+                      : lay(&p, wide, sbp_ceil_div(p.rows, SBP_DELTA_BLOCK), corrects ? states : 2 * states);
     p.o = lay(&p, dtype, p.rows, of_v);
     p.dq = lay(&p, dtype, p.rows, of_k);
     p.dk = lay(&p, dtype, p.rows, of_k);
@@ -617,50 +645,60 @@ static bool runs_pieces(void) {
 }
 
 /* The same bits however rows are cut at multiples of SBP_DELTA_BLOCK from the beginnings of documents. */
-static void test_delta_cuts(void **state) {
-    (void)state;
-    if (suite_lacks(SBP_CMD_DELTA_RULE) || suite_lacks(SBP_CMD_DELTA_RULE_BWD))
-        skip();
-    if (!runs_pieces())
-        skip();
+static void check_cuts(bool corrects) {
     const cut_plan *plan = cut_plan_here();
     const int64_t whole[CUT_PLACES] = {0, plan->rows};
     const int64_t *const cuts[] = {plan->some, plan->all, plan->across};
     for (int d = 0; d < testing_sweep(plan->types, SBP_COUNT(floats)); d++) {
-        pieces p = cut_open(plan, floats[d], plan->documents);
+        pieces p = cut_open(plan, corrects, floats[d], plan->documents);
         cut_run(&p, whole, false);
         unsigned char *kept = cut_keep(&p);
         for (int i = 0; i < SBP_COUNT(cuts); i++) {
             cut_run(&p, cuts[i], false);
             cut_compare(&p, kept,
-                        sbp_arena_printf(p.c->arena, "%s in %d pieces", sbp_dtype_name(floats[d]),
-                                         cut_count(cuts[i])));
+                        sbp_arena_printf(p.c->arena, "%s in %d pieces%s", sbp_dtype_name(floats[d]),
+                                         cut_count(cuts[i]), corrects ? "" : ", without corrections"));
         }
         suite_end(p.c);
     }
 }
 
 /* Documents beside one another are what they are alone, bit by bit. */
-static void test_delta_packed(void **state) {
-    (void)state;
-    if (suite_lacks(SBP_CMD_DELTA_RULE) || suite_lacks(SBP_CMD_DELTA_RULE_BWD))
-        skip();
-    if (!runs_pieces())
-        skip();
+static void check_packed(bool corrects) {
     const cut_plan *plan = cut_plan_here();
     const int64_t whole[CUT_PLACES] = {0, plan->rows};
     for (int d = 0; d < testing_sweep(plan->types, SBP_COUNT(floats)); d++) {
-        pieces p = cut_open(plan, floats[d], plan->packed);
+        pieces p = cut_open(plan, corrects, floats[d], plan->packed);
         cut_run(&p, whole, false);
         unsigned char *kept = cut_keep(&p);
         cut_run(&p, plan->packed, true);
-        cut_compare(&p, kept, sbp_arena_printf(p.c->arena, "%s alone", sbp_dtype_name(floats[d])));
+        cut_compare(&p, kept,
+                    sbp_arena_printf(p.c->arena, "%s alone%s", sbp_dtype_name(floats[d]),
+                                     corrects ? "" : ", without corrections"));
         suite_end(p.c);
     }
 }
 
+static void check_pieces(void (*check)(bool corrects)) {
+    if (suite_lacks(SBP_CMD_DELTA_RULE) || suite_lacks(SBP_CMD_DELTA_RULE_BWD) || !runs_pieces())
+        skip();
+    check(true);
+    check(false);
+}
+
+static void test_delta_cuts(void **state) {
+    (void)state;
+    check_pieces(check_cuts);
+}
+
+static void test_delta_packed(void **state) {
+    (void)state;
+    check_pieces(check_packed);
+}
+
 const struct CMUnitTest suite_delta_tests[] = {
-    cmocka_unit_test(test_delta_reference), cmocka_unit_test(test_delta_rule),
-    cmocka_unit_test(test_delta_rule_bwd), cmocka_unit_test(test_delta_cuts),
+    cmocka_unit_test(test_delta_reference),      cmocka_unit_test(test_delta_rule),
+    cmocka_unit_test(test_delta_rule_bwd),       cmocka_unit_test(test_uncorrected_rule),
+    cmocka_unit_test(test_uncorrected_rule_bwd), cmocka_unit_test(test_delta_cuts),
     cmocka_unit_test(test_delta_packed)};
 const int suite_delta_count = SBP_COUNT(suite_delta_tests);

@@ -388,8 +388,8 @@ static void delta_rules_are_timed_at_the_rate_of_their_kernel(void **state) {
     testing_close(&t);
 }
 
-/* The same of ssd: on a CPU by products, on a GPU by scalars. */
-static void ssd_is_timed_at_the_rate_of_its_kernel(void **state) {
+/* The same without corrections: on a CPU by products, on a GPU by scalars. */
+static void uncorrected_rules_are_timed_at_the_rate_of_their_kernel(void **state) {
     (void)state;
     static const struct {
         const char *target;
@@ -413,12 +413,12 @@ static void ssd_is_timed_at_the_rate_of_its_kernel(void **state) {
         r->command_seconds = r->half_rows = 0;
         for (int32_t f = 0; f < p->function_count; f++) {
             const sbp_body *body = &p->functions[f].body;
-            if (!has_command(body, SBP_CMD_SSD, SBP_CMD_SSD_BWD) ||
+            if (!has_command(body, SBP_CMD_DELTA_RULE, SBP_CMD_DELTA_RULE_BWD) ||
                 has_command(body, SBP_CMD_ATTN_FWD, SBP_CMD_ATTN_BWD))
                 continue;
             sbp_cost cost;
             sbp_cost_function(p, f, 128, &target, &cost);
-            double flops = cost.flops - count_function(p, f, 128).flops; /* which knows no ssd */
+            double flops = cost.flops - count_function(p, f, 128).flops; /* which knows no delta rule */
             assert_true(flops > 0);
             if (fabs(cost.seconds - flops / cases[i].rate) > SBP_TOLERANCE_F64 * cost.seconds)
                 fail_msg("%s, @%s: %.17g s for %g flops", cases[i].target, p->functions[f].name, cost.seconds,
@@ -431,13 +431,14 @@ static void ssd_is_timed_at_the_rate_of_its_kernel(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(flops_are_counted),
-                                       cmocka_unit_test(work_is_timed_at_the_rate_of_its_type),
-                                       cmocka_unit_test(attention_grows_with_the_square),
-                                       cmocka_unit_test(long_heads_are_timed_at_the_rate_of_scalars),
-                                       cmocka_unit_test(gathers_cost_what_they_touch),
-                                       cmocka_unit_test(delta_rules_are_timed_at_the_rate_of_their_kernel),
-                                       cmocka_unit_test(ssd_is_timed_at_the_rate_of_its_kernel),
-                                       cmocka_unit_test(experts_are_timed_at_the_rate_of_their_kernels)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(flops_are_counted),
+        cmocka_unit_test(work_is_timed_at_the_rate_of_its_type),
+        cmocka_unit_test(attention_grows_with_the_square),
+        cmocka_unit_test(long_heads_are_timed_at_the_rate_of_scalars),
+        cmocka_unit_test(gathers_cost_what_they_touch),
+        cmocka_unit_test(delta_rules_are_timed_at_the_rate_of_their_kernel),
+        cmocka_unit_test(uncorrected_rules_are_timed_at_the_rate_of_their_kernel),
+        cmocka_unit_test(experts_are_timed_at_the_rate_of_their_kernels)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

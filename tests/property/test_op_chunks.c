@@ -303,16 +303,16 @@ static void chunks_equal_the_whole(void **state) {
         }
         for (int32_t i = c.shared; i < c.backward->arg_count; i++)
             carries += c.carries[i] != NULL;
-        bool list[] = {has.window, has.softcap, has.grouped, has.shared_keys, has.key_argument,
-                       has.tied,   has.frozen,  has.stopped, has.head,        has.convolution,
-                       has.delta,  has.ssd,     has.experts};
+        bool list[] = {has.window, has.softcap,     has.grouped, has.shared_keys, has.key_argument,
+                       has.tied,   has.frozen,      has.stopped, has.head,        has.convolution,
+                       has.delta,  has.uncorrected, has.experts};
         for (int i = 0; i < SBP_COUNT(list); i++)
             features[i] += list[i];
         testing_close(&t);
     }
     printf("  %d functions, %d gradients compared, %d carries and running sums; with window %d, softcap %d, "
            "grouped heads %d, shared keys %d, keys as argument %d, tied %d, frozen %d, stop_gradient %d, "
-           "head %d, convolution %d, delta rule %d, ssd %d, experts %d\n",
+           "head %d, convolution %d, delta rule %d, without corrections %d, experts %d\n",
            functions, compared, carries, features[0], features[1], features[2], features[3], features[4],
            features[5], features[6], features[7], features[8], features[9], features[10], features[11],
            features[12]);

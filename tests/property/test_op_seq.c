@@ -137,8 +137,13 @@ static void note(seen *at, sbp_seq seq, bool tight) {
     at->tight[kind] |= tight;
 }
 
+/* Whether the rule is that of corrections; delta_rule_vjp has another one without. */
+static bool corrects(const example_graph *g) {
+    return g->code != SBP_OP_delta_rule_vjp || sbp_op_int(&g->func->ops[0], "corrects");
+}
+
 /* Dependences that a rule states for the sake of simplicity although no value shows them. */
-static bool loose(sbp_opcode code, int32_t operand, int32_t result) {
+static bool loose(sbp_opcode code, bool corrects, int32_t operand, int32_t result) {
     if (sbp_opcode_attends(code) && result == 1) /* log-sum-exp: v does not matter */
         return operand == 2;
     if (code == SBP_OP_log_prob && operand == 1) /* the label matters to neither entropy nor log-sum-exp */
@@ -149,12 +154,12 @@ static bool loose(sbp_opcode code, int32_t operand, int32_t result) {
         return true;
     if (code == SBP_OP_conv_rows_vjp) /* neither x nor, of sums over rows, where documents begin moves dx */
         return operand != 0;
+    if (!corrects) /* what is added moves not its own gradient; ALL means documents too */
+        return (result < 3 && operand == result + 1) || (result == 4 && operand == 5) ||
+               (result == 3 && operand == 4);
     if (code == SBP_OP_delta_rule_vjp) /* ALL means documents too; q moves no dq, v no dv */
         return (result == 0 && operand == 1) || (result == 2 && operand == 3) ||
                (result != 0 && result != 2 && operand >= 2);
-    if (code == SBP_OP_ssd_vjp) /* what is added moves not its own gradient; ALL means documents too */
-        return (result < 3 && operand == result + 1) || (result == 4 && operand == 5) ||
-               (result == 3 && operand == 4);
     if (code != SBP_OP_attention_vjp)
         return false;
     if (result == 2) /* dv = p do: v, o, and running sums of others do not matter */
@@ -235,7 +240,7 @@ static void every_rule(void **state) {
     (void)state;
     totals sum = {0};
     for (int code = 0; code < SBP_OP_COUNT; code++) {
-        seen at[SBP_MAX_OPERANDS][SBP_MAX_RESULTS] = {0};
+        seen at[2][SBP_MAX_OPERANDS][SBP_MAX_RESULTS] = {0}; /* of those that do not correct, of others */
         example_graph g;
         bool more = true;
         for (int32_t i = 0; more; i++) {
@@ -243,17 +248,18 @@ static void every_rule(void **state) {
             more = example_graph_build(&t, (sbp_opcode)code, i, SBP_F64, &g);
             documents rows = documents_layout(ROWS);
             if (more)
-                forward_of(&t, &g, at, &rows, &sum);
+                forward_of(&t, &g, at[corrects(&g)], &rows, &sum);
             for (int extra = 0; more && extra < testing_sweep(1, 20); extra++) {
                 rows = documents_random(ROWS, &t.rng);
-                forward_of(&t, &g, at, &rows, &sum);
+                forward_of(&t, &g, at[corrects(&g)], &rows, &sum);
             }
             testing_close(&t);
         }
-        for (int32_t k = 0; k < SBP_MAX_OPERANDS; k++)
-            for (int32_t r = 0; r < SBP_MAX_RESULTS; r++)
-                if (!loose((sbp_opcode)code, k, r))
-                    check_seen("rule", (sbp_opcode)code, &at[k][r], k, r, &sum);
+        for (int c = 0; c < 2; c++)
+            for (int32_t k = 0; k < SBP_MAX_OPERANDS; k++)
+                for (int32_t r = 0; r < SBP_MAX_RESULTS; r++)
+                    if (!loose((sbp_opcode)code, c, k, r))
+                        check_seen("rule", (sbp_opcode)code, &at[c][k][r], k, r, &sum);
     }
     printf("  %d stated kinds, each seen at its extreme; %d changed rows allowed\n", sum.pairs, sum.changes);
     assert_true(sum.pairs > 100 && sum.pairs == sum.tight);

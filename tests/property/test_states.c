@@ -192,17 +192,18 @@ static char *edited(testing *t, const char *text, const edit *e) {
 static void rules_of_the_delta_rule(void **state) {
     (void)state;
     static const edit edits[] = {
-        {"{heads = 2, key_heads = 1, d_k = 10, d_v = 8}", "{heads = 2, key_heads = 0, d_k = 10, d_v = 8}",
-         "program_c26"},
-        {"{heads = 2, key_heads = 1, d_k = 10, d_v = 8}", "{heads = 1, key_heads = 1, d_k = 10, d_v = 16}",
-         "decay has 2 columns"},
-        {"{heads = 2, key_heads = 1, d_k = 10, d_v = 8}", "{heads = 2, key_heads = 1, d_k = 5, d_v = 8}",
-         "k has 10 columns"},
+        {"{heads = 2, key_heads = 1, d_k = 10, d_v = 8, corrects}",
+         "{heads = 2, key_heads = 0, d_k = 10, d_v = 8, corrects}", "program_c26"},
+        {"{heads = 2, key_heads = 1, d_k = 10, d_v = 8, corrects}",
+         "{heads = 1, key_heads = 1, d_k = 10, d_v = 16, corrects}", "decay has 2 columns"},
+        {"{heads = 2, key_heads = 1, d_k = 10, d_v = 8, corrects}",
+         "{heads = 2, key_heads = 1, d_k = 5, d_v = 8, corrects}", "k has 10 columns"},
         {"o := layer0.forward.delta_out, next", "next", "o and q are there together"},
         {", q = layer0.forward.delta_q, k = layer0.forward", ", k = layer0.forward",
          "o and q are there together"},
         {"work := layer0.backward.work)", "work := layer0.backward.work[*, 0 for 159])",
          "a state does not fit into a row of work"},
+        {", d_v = 8, corrects}", ", d_v = 8}", "two states do not fit into a row of work"},
     };
     testing t = testing_open(1);
     sbp_program *p, *again;

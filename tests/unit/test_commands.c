@@ -96,8 +96,7 @@ static void test_alias(void **state) {
                     (kind == SBP_CMD_GEMM && a == SBP_GEMM_D && b == SBP_GEMM_C) ||
                     (kind == SBP_CMD_COLLECTIVE && a == SBP_COLLECTIVE_DST && b == SBP_COLLECTIVE_SRC) ||
                     (kind == SBP_CMD_CONV_ROWS && a == SBP_CONV_ROWS_NEXT && b == SBP_CONV_ROWS_STATE) ||
-                    (kind == SBP_CMD_DELTA_RULE && a == SBP_DELTA_RULE_NEXT && b == SBP_DELTA_RULE_STATE) ||
-                    (kind == SBP_CMD_SSD && a == SBP_SSD_NEXT && b == SBP_SSD_STATE);
+                    (kind == SBP_CMD_DELTA_RULE && a == SBP_DELTA_RULE_NEXT && b == SBP_DELTA_RULE_STATE);
                 assert_int_equal(sbp_command_may_alias((sbp_command_kind)kind, NULL, a, b), may);
             }
 }
@@ -174,7 +173,7 @@ static void test_work(void **state) {
     assert_true(work.flops == (21 + 28) * 8 / 2 / 2 * 2.0 * (6 + 10));
 
     sbp_command delta = {.kind = SBP_CMD_DELTA_RULE, .view_count = SBP_DELTA_RULE_OPERANDS};
-    delta.u.delta = (sbp_delta_attrs){.heads = 2, .key_heads = 1, .d_k = 3, .d_v = 5};
+    delta.u.delta = (sbp_delta_attrs){.heads = 2, .key_heads = 1, .d_k = 3, .d_v = 5, .corrects = true};
     sbp_operand_shape rule[SBP_DELTA_RULE_BWD_OPERANDS];
     for (int32_t k = 0; k < SBP_DELTA_RULE_BWD_OPERANDS; k++)
         rule[k] = absent;
@@ -191,19 +190,20 @@ static void test_work(void **state) {
     work = work_of(&delta, rule, 1);
     assert_true(work.dtype == SBP_F32 && work.flops == 2.0 * 7 * 2 * (9 * 3 * 5 + 32 * (7 * 3 + 6 * 5)));
 
-    delta.kind = SBP_CMD_SSD;
-    delta.view_count = SBP_SSD_OPERANDS;
-    rule[SBP_SSD_Y] = absent;
-    rule[SBP_SSD_B] = shape(7, 3, SBP_BF16); /* the state alone: one product */
+    delta.u.delta.corrects = false;
+    delta.kind = SBP_CMD_DELTA_RULE;
+    delta.view_count = SBP_DELTA_RULE_OPERANDS;
+    rule[SBP_DELTA_RULE_O] = absent;
+    rule[SBP_DELTA_RULE_K] = shape(7, 3, SBP_BF16); /* the state alone: one product */
     work = work_of(&delta, rule, 1);
     assert_true(work.kind == SBP_WORK_ATTENTION && work.dtype == SBP_BF16 &&
                 work.flops == 2.0 * 7 * 2 * 3 * 5);
-    rule[SBP_SSD_Y] = shape(7, 10, SBP_BF16);
+    rule[SBP_DELTA_RULE_O] = shape(7, 10, SBP_BF16);
     work = work_of(&delta, rule, 1);
     assert_true(work.flops == 2.0 * 7 * 2 * (2 * 3 * 5 + 32 * (3 + 5)));
-    delta.kind = SBP_CMD_SSD_BWD;
-    delta.view_count = SBP_SSD_BWD_OPERANDS;
-    rule[SBP_SSD_BWD_B] = shape(7, 3, SBP_F32);
+    delta.kind = SBP_CMD_DELTA_RULE_BWD;
+    delta.view_count = SBP_DELTA_RULE_BWD_OPERANDS;
+    rule[SBP_DELTA_RULE_BWD_K] = shape(7, 3, SBP_F32);
     work = work_of(&delta, rule, 1);
     assert_true(work.dtype == SBP_F32 && work.flops == 2.0 * 7 * 2 * (5 * 3 * 5 + 32 * (3 * 3 + 2 * 5)));
 

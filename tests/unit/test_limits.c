@@ -59,10 +59,11 @@ static void add_values(command *c, int64_t n) {
     add_attention(c, 1, 2, n);
 }
 
-/* Adds the operands of delta_rule or ssd, which have them in the same places. */
-static void add_states(command *c, sbp_command_kind kind, int64_t d_k, int64_t d_v) {
-    c->command.kind = kind;
-    c->command.u.delta = (sbp_delta_attrs){.heads = 1, .key_heads = 1, .d_k = d_k, .d_v = d_v};
+/* Adds the operands of delta_rule. */
+static void add_states(command *c, bool corrects, int64_t d_k, int64_t d_v) {
+    c->command.kind = SBP_CMD_DELTA_RULE;
+    c->command.u.delta =
+        (sbp_delta_attrs){.heads = 1, .key_heads = 1, .d_k = d_k, .d_v = d_v, .corrects = corrects};
     add(c, SBP_F32, ROWS, d_v);
     add(c, SBP_F32, 1, d_k * d_v);
     add(c, SBP_F32, ROWS, d_k);
@@ -76,15 +77,15 @@ static void add_states(command *c, sbp_command_kind kind, int64_t d_k, int64_t d
 }
 
 static void add_delta_keys(command *c, int64_t n) {
-    add_states(c, SBP_CMD_DELTA_RULE, n, 2);
+    add_states(c, true, n, 2);
 }
 
 static void add_delta_values(command *c, int64_t n) {
-    add_states(c, SBP_CMD_DELTA_RULE, 2, n);
+    add_states(c, true, 2, n);
 }
 
-static void add_ssd(command *c, int64_t n) {
-    add_states(c, SBP_CMD_SSD, n, n);
+static void add_uncorrected(command *c, int64_t n) {
+    add_states(c, false, n, n);
 }
 
 static void add_route(command *c, int64_t n) {
@@ -123,7 +124,7 @@ static void the_first_size_beyond_is_refused(void **state) {
          "most 96"},
         {add_delta_keys, 256, "delta_rule with states of 257 x 2 a head: at most 256 x 256"},
         {add_delta_values, 256, "delta_rule with states of 2 x 257 a head: at most 256 x 256"},
-        {add_ssd, 256, "ssd with states of 257 x 257 a head: at most 256 x 256"},
+        {add_uncorrected, 256, "delta_rule with states of 257 x 257 a head: at most 256 x 256"},
         {add_route, 256, "257 experts for each row (num_experts_per_tok): at most 256"},
     };
     const sbp_target *target = sbp_target_find("cpu");
@@ -190,11 +191,11 @@ static void programs_have_limits_of_their_own(void **state) {
         {1 << 12,
          HEAD STATES ENTRY
          "delta_rule(o := other, next := next, q = wide, k = wide, v = slim, decay = slim, beta = slim, "
-         "first = first, state = state) {heads = 1, key_heads = 1, d_k = #, d_v = 1}\n}\n",
+         "first = first, state = state) {heads = 1, key_heads = 1, d_k = #, d_v = 1, corrects}\n}\n",
          "heads 1, key_heads 1, d_k 4097, d_v 1"},
         {1 << 12,
          HEAD STATES ENTRY
-         "ssd(y := o, next := next, c = slim, b = slim, x = wide, decay = other, dt = other, "
+         "delta_rule(o := o, next := next, q = slim, k = slim, v = wide, decay = other, beta = other, "
          "first = first, state = state) {heads = 1, key_heads = 1, d_k = 1, d_v = #}\n}\n",
          "heads 1, key_heads 1, d_k 1, d_v 4097"},
         {15,

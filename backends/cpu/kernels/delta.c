@@ -1,4 +1,4 @@
-/* delta.c: delta_rule, ssd and their gradients, in fp32 and fp64. */
+/* delta.c: delta_rule and its gradient, in fp32 and fp64. */
 #include "backends/cpu/kernels/delta.h"
 #include "backends/cpu/kernels/convert.h"
 #include "backends/cpu/kernels/kernels.h"
@@ -16,10 +16,6 @@
 
 #include "backends/cpu/kernels/delta_bwd_body.h"
 
-#include "backends/cpu/kernels/ssd_fwd_body.h"
-
-#include "backends/cpu/kernels/ssd_bwd_body.h"
-
 #undef REAL_IS_F64
 #define REAL_IS_F64 1
 #include "backends/cpu/kernels/real.h"
@@ -31,10 +27,6 @@
 #include "backends/cpu/kernels/delta_fwd_body.h"
 
 #include "backends/cpu/kernels/delta_bwd_body.h"
-
-#include "backends/cpu/kernels/ssd_fwd_body.h"
-
-#include "backends/cpu/kernels/ssd_bwd_body.h"
 
 /* Runs an item with results of 0 in place of subnormal numbers, of which decays make many and which
  * take a hundred times as long as others. What is loaded is not changed: 16-bit numbers may be
@@ -88,60 +80,21 @@ void ISA_NAME(delta_rule_bwd)(cpu_lane *lane, const cpu_command *command) {
                .dstate = &v[SBP_DELTA_RULE_BWD_DSTATE],
                .work = &v[SBP_DELTA_RULE_BWD_WORK],
                .attrs = command->command->u.delta};
-    bool wide = d.k->dtype == SBP_F64;
-    SBP_CROSS_EITHER(d.k->rows > SBP_DELTA_BLOCK, cpu_delta_back_blocks, cpu_delta_back_block);
+    bool wide = d.k->dtype == SBP_F64, corrects = d.attrs.corrects;
+    int64_t parts = corrects ? 1 : sbp_ceil_div(d.k->rows, SBP_DELTA_BLOCK);
+    if (!corrects && d.k->rows == 0) /* dstate stays */
+        return;
+    if (corrects)
+        SBP_CROSS_EITHER(d.k->rows > SBP_DELTA_BLOCK, cpu_delta_back_blocks, cpu_delta_back_block);
+    else
+        SBP_CROSS_EITHER(d.k->rows > SBP_DELTA_BLOCK, cpu_delta_back_parts, cpu_delta_back_part);
     d.group = d.attrs.heads / d.attrs.key_heads;
     d.item = wide ? delta_keep_item_f64 : delta_keep_item_f32;
     cpu_pool_run(lane->pool, d.attrs.heads, run_flushing, &d);
     d.item = wide ? delta_back_item_f64 : delta_back_item_f32;
-    cpu_pool_run(lane->pool, d.attrs.key_heads, run_flushing, &d);
-}
-
-void ISA_NAME(ssd)(cpu_lane *lane, const cpu_command *command) {
-    const cpu_view *v = command->views;
-    delta d = {.q = &v[SBP_SSD_C],
-               .k = &v[SBP_SSD_B],
-               .v = &v[SBP_SSD_X],
-               .decay = &v[SBP_SSD_DECAY],
-               .beta = &v[SBP_SSD_DT],
-               .first = &v[SBP_SSD_FIRST],
-               .state = &v[SBP_SSD_STATE],
-               .o = &v[SBP_SSD_Y],
-               .next = &v[SBP_SSD_NEXT],
-               .attrs = command->command->u.delta};
-    SBP_CROSS_EITHER(d.k->rows > SBP_DELTA_BLOCK, cpu_ssd_blocks, cpu_ssd_block);
-    d.group = d.attrs.heads / d.attrs.key_heads;
-    d.item = d.k->dtype == SBP_F64 ? ssd_item_f64 : ssd_item_f32;
-    cpu_pool_run(lane->pool, d.attrs.heads, run_flushing, &d);
-}
-
-void ISA_NAME(ssd_bwd)(cpu_lane *lane, const cpu_command *command) {
-    const cpu_view *v = command->views;
-    delta d = {.q = &v[SBP_SSD_BWD_C],
-               .k = &v[SBP_SSD_BWD_B],
-               .v = &v[SBP_SSD_BWD_X],
-               .decay = &v[SBP_SSD_BWD_DECAY],
-               .beta = &v[SBP_SSD_BWD_DT],
-               .first = &v[SBP_SSD_BWD_FIRST],
-               .state = &v[SBP_SSD_BWD_STATE],
-               .d_o = &v[SBP_SSD_BWD_DY],
-               .dq = &v[SBP_SSD_BWD_DC],
-               .dk = &v[SBP_SSD_BWD_DB],
-               .dv = &v[SBP_SSD_BWD_DX],
-               .ddecay = &v[SBP_SSD_BWD_DDECAY],
-               .dbeta = &v[SBP_SSD_BWD_DDT],
-               .dstate = &v[SBP_SSD_BWD_DSTATE],
-               .work = &v[SBP_SSD_BWD_WORK],
-               .attrs = command->command->u.delta};
-    bool wide = d.k->dtype == SBP_F64;
-    if (d.k->rows == 0) /* dstate stays */
+    cpu_pool_run(lane->pool, parts * d.attrs.key_heads, run_flushing, &d);
+    if (corrects)
         return;
-    SBP_CROSS_EITHER(d.k->rows > SBP_DELTA_BLOCK, cpu_ssd_back_blocks, cpu_ssd_back_block);
-    d.group = d.attrs.heads / d.attrs.key_heads;
-    d.item = wide ? ssd_keep_item_f64 : ssd_keep_item_f32;
-    cpu_pool_run(lane->pool, d.attrs.heads, run_flushing, &d);
-    d.item = wide ? ssd_back_item_f64 : ssd_back_item_f32;
-    cpu_pool_run(lane->pool, sbp_ceil_div(d.k->rows, SBP_DELTA_BLOCK) * d.attrs.key_heads, run_flushing, &d);
-    d.item = wide ? ssd_dstate_item_f64 : ssd_dstate_item_f32;
+    d.item = wide ? delta_dstate_item_f64 : delta_dstate_item_f32;
     cpu_pool_run(lane->pool, d.attrs.heads, run_flushing, &d);
 }

@@ -1,6 +1,5 @@
-/* delta.h: how the rows of delta_rule, ssd and their gradients are cut into blocks, in every arithmetic.
- * Definitions: ir/program/commands/delta_rule.c, ssd.c. Names are those of the delta rule: of ssd q, k, v,
- * beta, o are c, b, x, dt, y.
+/* delta.h: how the rows of delta_rule and its gradient are cut into blocks, in every arithmetic. Definition:
+ * ir/program/commands/delta_rule.c.
  *
  * Matrices of a block lie in a thread's scratch memory, a row in an odd number of lines of the cache, so that
  * a column of tiles does not fall into the same sets. In fp64 with heads of 256 columns the backward fills

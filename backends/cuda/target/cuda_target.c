@@ -93,6 +93,7 @@ static double delta_rate(const sbp_target_info *info, const sbp_delta_attrs *att
                          bool backward) {
     sbp_gpu_key key = {.kind = backward ? SBP_CMD_DELTA_RULE_BWD : SBP_CMD_DELTA_RULE,
                        .variant = SBP_CUDA_MMA,
+                       .reduce = attrs->corrects,
                        .d_qk = (int32_t)attrs->d_k,
                        .d_v = (int32_t)attrs->d_v};
     sbp_cuda_arch archs[SBP_CUDA_ARCHS];
@@ -130,8 +131,6 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
         .delta_columns = sbp_gpu_delta_columns,
         .delta_more_rows = SBP_GPU_DELTA_MORE_ROWS,
         .delta_rate = delta_rate,
-        .ssd_columns = sbp_gpu_ssd_columns,
-        .ssd_by_scalars = true,
         .own_expert_products = true,
         .has_copy_queue = true,
         .shared_memory = false,

@@ -80,9 +80,8 @@ static void define_more(sbp_text *text, const sbp_command *command, const sbp_co
         break;
     case SBP_ITEMS_STATES:
         sbp_text_add(
-            text,
-            "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n#define STEP %d\n#define KEY_OPERAND %d\n",
-            (int)a->d_k, (int)a->d_v, SBP_DELTA_BLOCK, (int)key->step, (int)traits->item_operand);
+            text, "#define D_K %d\n#define D_V %d\n#define BLOCK %d\n#define STEP %d\n#define CORRECTS %d\n",
+            (int)a->d_k, (int)a->d_v, SBP_DELTA_BLOCK, (int)key->step, (int)a->corrects);
         break;
     case SBP_ITEMS_SLOTS: /* step 0: which slots an expert has; step 1: the product */
         sbp_text_add(text, "#define STEP %d\n#define TB %d\n#define PATCH %d\n", (int)key->step, key->tb,

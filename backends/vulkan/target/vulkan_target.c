@@ -33,8 +33,6 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
                              .delta_columns = sbp_gpu_delta_columns,
                              .delta_more_rows = SBP_GPU_DELTA_MORE_ROWS,
                              .delta_rate = delta_rate,
-                             .ssd_columns = sbp_gpu_ssd_columns,
-                             .ssd_by_scalars = true,
                              .own_expert_products = true,
                              .has_copy_queue = true,
                              .shared_memory = false,

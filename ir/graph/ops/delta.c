@@ -1,22 +1,33 @@
-/* delta.c: the gated delta rule: per head a matrix that forgets, and is corrected by each row.
+/* delta.c: per head a matrix that forgets, and to which each row adds: with the attribute `corrects` what the
+ * matrix lacks of it (the gated delta rule), without all of it (Mamba-2, SSD).
  *
  *   delta_rule  q, k [T, K, dk], v [T, V, dv], decay, beta [T, V], first (i32 [T]: the row where its document
  *               begins) -> o [T, V, dv], state_out [V, dk, dv]
  *
- *   S <- e^{decay_t} S;   d = beta_t (v_t - S^T k_t);   S <- S + k_t d^T;   o_t = S^T q_t
+ *   S <- e^{decay_t} S;   d = beta_t u_t;   S <- S + k_t d^T;   o_t = S^T q_t
+ *   u_t = v_t - S^T k_t, with the decayed S, if it corrects; else v_t
  *
  *   with S [dk, dv] of value head h, which reads q and k of head h / (V/K); S = 0 before the first row of a
- *   document, by a branch, whatever it held. decay is the logarithm of the factor. q and k come normalised
- *   and scaled. decay, beta and states are wide (f64 where q is, else f32). (transformers,
- *   torch_recurrent_gated_delta_rule; Yang et al., Gated Delta Networks, arXiv 2412.06464.)
+ *   document, by a branch, whatever it held. decay is the logarithm of the factor. decay, beta and states are
+ *   wide (f64 where q is, else f32).
+ *
+ * The delta rule's q and k come normalised and scaled (transformers, torch_recurrent_gated_delta_rule; Yang
+ * et al., Gated Delta Networks, arXiv 2412.06464). Mamba-2 has C, B, x, dt for q, k, v, beta, groups for key
+ * heads, and a decay of dt times a number below 0 of each head; what else a layer has works inside a row: the
+ * softplus of dt and its limits, D x, the norm (transformers, mamba2_chunk_scan; Dao, Gu, Transformers are
+ * SSMs, arXiv 2405.21060).
+ *
+ * A decay for each channel of k (Kimi Delta Attention) will be `decay` as [T, V, dk]: its rank says which of
+ * both it is, and row i of S has the factor e^{decay_t[i]}. Constraint 3 allows [T, V] alone so far.
  *
  * State: S of all value heads before a chunk.
  *
- * Backwards, row by row from the last one, with dS of the state behind the row, S before it, A = e^{decay_t}
- * S and u = v_t - A^T k_t:
+ * Backwards, row by row from the last one, with dS of the state behind the row, S before it, and A =
+ * e^{decay_t} S:
  *   o = S'^T q       gives  dq = S' do,                     dS += q do^T         S' = A + k d^T
  *   S' = A + k d^T   gives  dd = dS^T k,                    dk = dS d            dA = dS
- *   d = beta u       gives  dbeta = dd . u,  dv = beta dd,  dk -= A dv,          dA -= k dv^T
+ *   d = beta u       gives  dbeta = dd . u,  dv = beta dd
+ *   u = v - A^T k    gives  (if it corrects)                dk -= A dv,          dA -= k dv^T
  *   A = e^decay S    gives  ddecay = sum of dA o A,         dS = e^decay dA; none from the first row
  * A key head adds dq and dk of its value heads. dstate_out: dS before the first row at hand. */
 #include "ir/graph/rules.h"
@@ -118,15 +129,23 @@ sbp_seq sbp_seq_delta_rule(const sbp_op *op, int32_t operand, int32_t result) {
 
 SBP_RULE_SEQ_REDUCE(delta_rule_state)
 
-/* dq of a row reads the states before it, dv what comes back from the rows behind it, the others both. */
+/* dq of a row reads the states before it, dv what comes back from the rows behind it, ddecay both. dk and
+ * dbeta do as well if it corrects, else they do as dv: then what is added to the state changes nothing of
+ * what comes back. */
 sbp_seq sbp_seq_delta_rule_vjp(const sbp_op *op, int32_t operand, int32_t result) {
-    (void)op;
-    bool later = operand == VJP_DO || operand == VJP_Q;
+    bool later = operand == VJP_DO || operand == VJP_Q, corrects = sbp_op_int(op, "corrects") != 0,
+         added = operand == VJP_K || operand == VJP_V || operand == VJP_BETA;
     if (result == VJP_DSTATE_OUT)
         return sbp_seq_of(SBP_SEQ_REDUCE);
     if (result == VJP_DQ)
         return sbp_seq_of(later ? SBP_SEQ_ROW : SBP_SEQ_RECUR);
-    return sbp_seq_of(later || result == VJP_DV ? SBP_SEQ_AFTER : SBP_SEQ_ALL);
+    if (later)
+        return sbp_seq_of(SBP_SEQ_AFTER);
+    if (corrects)
+        return sbp_seq_of(result == VJP_DV ? SBP_SEQ_AFTER : SBP_SEQ_ALL);
+    if (result == VJP_DDECAY)
+        return sbp_seq_of(added ? SBP_SEQ_RECUR : SBP_SEQ_ALL);
+    return sbp_seq_of(added ? SBP_SEQ_ROW : SBP_SEQ_AFTER);
 }
 
 /* ---- vjp ------------------------------------------------------------------------------------------ */
@@ -140,7 +159,8 @@ sbp_status sbp_vjp_delta_rule(sbp_vjp *vjp) {
     sbp_value operands[] = {vjp->dout[0],  vjp->in[Q],     vjp->in[K],     vjp->in[V],        vjp->in[DECAY],
                             vjp->in[BETA], vjp->in[FIRST], vjp->in[STATE], vjp->dcarry[STATE]};
     sbp_value out[6];
-    sbp_build(b, SBP_OP_delta_rule_vjp, NULL, operands, SBP_COUNT(operands), NULL, 0, out);
+    const sbp_attr corrects = sbp_attr_bool("corrects", sbp_op_int(&vjp->op, "corrects") != 0);
+    sbp_build(b, SBP_OP_delta_rule_vjp, NULL, operands, SBP_COUNT(operands), &corrects, 1, out);
     memcpy(vjp->din, out, 5 * sizeof *out);
     vjp->din[STATE] = out[VJP_DSTATE_OUT];
     return b->status;
@@ -151,6 +171,7 @@ sbp_status sbp_vjp_delta_rule(sbp_vjp *vjp) {
 typedef struct rows {
     const sbp_tensor *q, *k, *v, *decay, *beta, *first, *state; /* q: NULL of _state; state: before `split` */
     int64_t count, key_heads, heads, dk, dv, row0;
+    bool corrects;
 } rows;
 
 static rows rows_of(const sbp_eval *eval, const sbp_tensor *q, int32_t k_operand) {
@@ -162,6 +183,7 @@ static rows rows_of(const sbp_eval *eval, const sbp_tensor *q, int32_t k_operand
     r.dk = r.k->dim[2];
     r.dv = r.v->dim[2];
     r.row0 = r.state ? eval->env->row0 : 0;
+    r.corrects = sbp_op_int(eval->op, "corrects") != 0;
     return r;
 }
 
@@ -189,11 +211,11 @@ static step step_of(const rows *r, int64_t t, int64_t h) {
                   .beta = r->beta->data[t * r->heads + h]};
 }
 
-/* u = v - A^T k, with A = factor s: what the state is wrong by. */
+/* u = v - A^T k, with A = factor s: what the state is wrong by; or v. */
 static void error_of(const rows *r, const step *now, const double *s, double *u) {
     for (int64_t j = 0; j < r->dv; j++) {
         u[j] = now->v[j];
-        for (int64_t i = 0; i < r->dk; i++)
+        for (int64_t i = 0; i < r->dk && r->corrects; i++)
             u[j] -= now->factor * s[i * r->dv + j] * now->k[i];
     }
 }
@@ -273,8 +295,11 @@ static void row_backward(const sbp_eval *eval, const rows *r, int64_t t, int64_t
     }
     for (int64_t i = 0; i < r->dk; i++)
         for (int64_t j = 0; j < r->dv; j++) {
-            double a = now.factor * s[i * r->dv + j], da = ds[i * r->dv + j] - now.k[i] * dv[j];
-            dk[i] -= a * dv[j];
+            double a = now.factor * s[i * r->dv + j], da = ds[i * r->dv + j];
+            if (r->corrects) {
+                da -= now.k[i] * dv[j];
+                dk[i] -= a * dv[j];
+            }
             ddecay += da * a;
             ds[i * r->dv + j] = now.factor * da;
         }
@@ -313,10 +338,17 @@ static const struct {
              {"f64[T,1,1]", "f64[T,3,1]", "f64[T,3]", NULL},
              {"f64[C,2,2]", "f64[C,2,3]", "f64[C,2]", "f64[2,2,3]"},
              {"f64[C,1,3]", "f64[C,2,1]", "f64[C,2]", "f64[2,3,1]"}};
-enum { WHOLE = 3 }; /* cases before `split`; those behind are chunks */
+enum { WHOLE = 3, CASES = SBP_COUNT(cases) }; /* WHOLE: cases before `split`; those behind are chunks */
 
-/* k and what stands behind it, up to the state. */
-static void example(int32_t c, sbp_example_operand *k) {
+/* Each of `count` cases from `first` on, with corrections and then without: the attribute; from operand k on,
+ * k and what stands behind it, up to the state. */
+static bool example(int32_t index, int32_t first, int32_t count, int32_t k_operand, sbp_example *out) {
+    sbp_example_operand *k = &out->in[k_operand];
+    int32_t c = first + index / 2;
+    if (index >= 2 * count)
+        return false;
+    out->attrs[0] = sbp_attr_bool("corrects", index % 2 == 0);
+    out->attr_count = 1;
     k[0] = sbp_example_float(cases[c].k, -1, 1);
     k[1] = sbp_example_float(cases[c].v, -1, 1);
     k[2] = sbp_example_float(cases[c].heads, -1, 0);
@@ -326,29 +358,27 @@ static void example(int32_t c, sbp_example_operand *k) {
     k[5].fill = SBP_FILL_ABSENT;
     if (cases[c].state)
         k[5] = sbp_example_float(cases[c].state, -1, 1);
+    return true;
 }
 
 bool sbp_examples_delta_rule(int32_t index, sbp_example *out) {
-    if (index >= WHOLE)
+    if (!example(index, 0, WHOLE, K, out))
         return false;
-    example(index, &out->in[K]);
     out->in[Q] = out->in[K];
     out->in_count = 7;
     return true;
 }
 
 bool sbp_examples_delta_rule_state(int32_t index, sbp_example *out) {
-    if (WHOLE + index >= SBP_COUNT(cases))
+    if (!example(index, WHOLE, CASES - WHOLE, S_K, out))
         return false;
-    example(WHOLE + index, &out->in[S_K]);
     out->in_count = 6;
     return true;
 }
 
 bool sbp_examples_delta_rule_vjp(int32_t index, sbp_example *out) {
-    if (index >= SBP_COUNT(cases))
+    if (!example(index, 0, CASES, VJP_K, out))
         return false;
-    example(index, &out->in[VJP_K]);
     out->in[VJP_DO] = out->in[VJP_V];
     out->in[VJP_Q] = out->in[VJP_K];
     out->in[VJP_DSTATE] = out->in[VJP_STATE];

@@ -1,4 +1,5 @@
-/* delta_rule: the gated delta rule: a matrix per head that decays and is corrected by each row.
+/* delta_rule: a matrix per head that decays and to which each row adds: what it lacks of the row (the gated
+ * delta rule), or all of it (Mamba-2, SSD).
  *
  *   o       [rows, V dv], v's type         written, where anybody reads it
  *   next    [1, V dk dv], wide             written, where it is kept: S behind the last row
@@ -15,13 +16,15 @@
  * h has columns h dv .. of v, and columns h / (V/K) dk .. of q and k; its S is [dk, dv], row after row, from
  * column h dk dv of a state. Row by row, where S is 0 before the first row of a document, whatever it held:
  *
- *   S <- e^decay S;   d = beta (v - S^T k);   S <- S + k d^T;   o = S^T q
+ *   S <- e^decay S;   d = beta u;   S <- S + k d^T;   o = S^T q
+ *   u = v - S^T k with the attribute `corrects`, else v
  *
  * A device makes products of L rows at a time, those of one block: block m of a document is its rows
  * SBP_DELTA_BLOCK m .. from its first; a command may begin and end inside of one. With K, V, Q of these rows,
  * c the running sum of decay in them, S before them:
  *
- *   R = diag(beta) (V - diag(e^c) K S)           (I + A) D = R,  A_ij = beta_i e^(c_i - c_j) k_i.k_j, j < i
+ *   corrects: R = diag(beta) (V - diag(e^c) K S);  (I + A) D = R,  A_ij = beta_i e^(c_i - c_j) k_i.k_j, j < i
+ *   else:     D = diag(beta) V
  *   O = diag(e^c) Q S + P D                      P_ij = e^(c_i - c_j) q_i.k_j, j <= i
  *   S <- e^(c_L) S + (diag(e^(c_L - c)) K)^T D
  *
@@ -72,10 +75,11 @@ void sbp_text_delta_rule(sbp_fields *fields) {
     sbp_delta_text(fields);
 }
 
-/* K S and K^T D, K K^T and the solution; with o also Q S, Q K^T and P D. */
+/* K^T D; with o also Q S, Q K^T and P D. If it corrects, K S, K K^T and the solution. */
 void sbp_work_delta_rule(const sbp_work_query *q, sbp_work *out) {
-    bool makes_o = q->operands[SBP_DELTA_RULE_O].space != SBP_SPACE_COUNT;
-    sbp_delta_work(q, SBP_DELTA_RULE_K, makes_o ? 3 : 2, makes_o ? 2 : 1, makes_o ? 2 : 1, out);
+    int makes_o = q->operands[SBP_DELTA_RULE_O].space != SBP_SPACE_COUNT,
+        corrects = q->command->u.delta.corrects;
+    sbp_delta_work(q, SBP_DELTA_RULE_K, 1 + makes_o + corrects, makes_o + corrects, makes_o + corrects, out);
 }
 
 /* ---- shared with delta_rule_bwd --------------------------------------------------------------------- */
@@ -126,6 +130,7 @@ void sbp_delta_text(sbp_fields *fields) {
     sbp_field_int(fields, "key_heads", &a->key_heads)->always = true;
     sbp_field_int(fields, "d_k", &a->d_k)->always = true;
     sbp_field_int(fields, "d_v", &a->d_v)->always = true;
+    sbp_field_flag(fields, "corrects", &a->corrects);
 }
 
 void sbp_delta_work(const sbp_work_query *q, int32_t k, double squares, double of_k, double of_v,

@@ -6,12 +6,14 @@
  *   dstate   [1, V dk dv], wide            of next when it comes, of state when it goes
  *   do       [rows, V dv], k's type
  *   q, k, v, decay, beta, first, state     as delta_rule has them
- *   work     [ceil(rows / SBP_DELTA_BLOCK) or more, V dk dv or more], wide   workspace
+ *   work     [ceil(rows / SBP_DELTA_BLOCK) or more, V dk dv or more], wide   workspace; twice as many
+ *            columns where it does not correct
  *
  * Two beginnings of blocks inside of documents are SBP_DELTA_BLOCK rows or more apart. So `work` has room for
  * S before each of them: of the block whose first row is row j of k in row j / SBP_DELTA_BLOCK. S is computed
- * forward from `state`, kept there, and then blocks are gone through from the last to the first. For each
- * block, with the names of delta_rule.c and dS the gradient of the state behind it:
+ * forward from `state`, kept there, and then blocks are gone through from the last to the first. Where
+ * nothing is corrected, dS behind the block before it is kept there, too, and then blocks know no more of one
+ * another. For each block, with the names of delta_rule.c and dS the gradient of the state behind it:
  *
  *   dD = P^T dO + diag(e^(c_L - c)) K dS               (I + A)^T dR = dD
  *   dA_ij = -dR_i.D_j, j < i;  dP_ij = dO_i.D_j, j <= i;   Y = -diag(beta e^c) dR
@@ -21,6 +23,8 @@
  *   dbeta_i = dR_i.(V - diag(e^c) K S)_i + sum over j of dA_ij e^(c_i - c_j) k_i.k_j
  *   dc: from every exponential;  ddecay = its sum over the rows behind, 0 in the row where a document begins
  *   dS <- e^(c_L) dS + K^T Y + (diag(e^c) Q)^T dO, nothing where the block begins a document
+ *
+ * Without corrections A, dA and B are 0, so dR is dD, Y S^T and K^T Y are left out, and dbeta_i = dR_i.V_i.
  *
  * dS is 0 behind the last row of a document that does not end the rows, whatever dstate is. Sums and
  * roundings as in delta_rule; there are no atomics. Nothing overlaps what is written. Attributes: those of
@@ -61,8 +65,11 @@ sbp_status sbp_check_delta_rule_bwd(const sbp_subject *s) {
         SBP_TRY(pairs[i].wide ? sbp_check_wide(s, pairs[i].operand, SBP_DELTA_RULE_BWD_K)
                               : sbp_check_same_dtype(s, pairs[i].operand, SBP_DELTA_RULE_BWD_K));
     }
-    if (sbp_subject_cols(s, SBP_DELTA_RULE_BWD_WORK) < sbp_subject_cols(s, SBP_DELTA_RULE_BWD_STATE))
-        return SBP_SUBJECT_FAIL(s, "c19", "a state does not fit into a row of work");
+    bool corrects = s->command->u.delta.corrects;
+    if (sbp_subject_cols(s, SBP_DELTA_RULE_BWD_WORK) <
+        (corrects ? 1 : 2) * sbp_subject_cols(s, SBP_DELTA_RULE_BWD_STATE))
+        return SBP_SUBJECT_FAIL(s, "c19", "%s into a row of work",
+                                corrects ? "a state does not fit" : "two states do not fit");
     return SBP_OK;
 }
 
@@ -73,8 +80,9 @@ void sbp_text_delta_rule_bwd(sbp_fields *fields) {
     sbp_delta_text(fields);
 }
 
-/* The states once more: K S, K^T D, K K^T and the solution. Then K S, K dS, Y S^T, K^T Y, dO S^T, Q^T dO, D
- * dS^T; K K^T, Q K^T, C K, C^T Q, B K, B^T K; both solutions, P^T dO, dA, dP. */
+/* The states once more: K^T D. Then K dS, dO S^T, Q^T dO, D dS^T; Q K^T, C K, C^T Q; P^T dO, dP. If it
+ * corrects, twice K S, K K^T and the solution; Y S^T, K^T Y, B K, B^T K, the other solution and dA. */
 void sbp_work_delta_rule_bwd(const sbp_work_query *q, sbp_work *out) {
-    sbp_delta_work(q, SBP_DELTA_RULE_BWD_K, 2 + 7, 1 + 6, 1 + 5, out);
+    int corrects = q->command->u.delta.corrects;
+    sbp_delta_work(q, SBP_DELTA_RULE_BWD_K, 1 + 4 + 4 * corrects, 3 + 4 * corrects, 2 + 4 * corrects, out);
 }

@@ -27,23 +27,16 @@
         .kind = SBP_CMD_ATTN_BWD, .dtypes = {d, lse, lse, d, d, d, d, lse, d, SBP_I32, SBP_I32, SBP_I32},    \
         .head = columns                                                                                      \
     }
-#define DELTA(d, wide, columns)                                                                              \
+#define DELTA(d, wide, columns, corrected)                                                                   \
     {                                                                                                        \
         .kind = SBP_CMD_DELTA_RULE, .dtypes = {d, wide, d, d, d, wide, wide, SBP_I32, wide, NONE},           \
-        .head = columns                                                                                      \
+        .head = columns, .corrects = corrected                                                               \
     }
-#define DELTA_BACKWARD(d, wide, columns)                                                                     \
+#define DELTA_BACKWARD(d, wide, columns, corrected)                                                          \
     {                                                                                                        \
         .kind = SBP_CMD_DELTA_RULE_BWD,                                                                      \
-        .dtypes = {d, d, d, wide, wide, wide, d, d, d, d, wide, wide, SBP_I32, wide, wide}, .head = columns  \
-    }
-
-#define SSD(d, wide, columns)                                                                                \
-    { .kind = SBP_CMD_SSD, .dtypes = {d, wide, d, d, d, wide, wide, SBP_I32, wide, NONE}, .head = columns }
-#define SSD_BACKWARD(d, wide, columns)                                                                       \
-    {                                                                                                        \
-        .kind = SBP_CMD_SSD_BWD,                                                                             \
-        .dtypes = {d, d, d, wide, wide, wide, d, d, d, d, wide, wide, SBP_I32, wide, wide}, .head = columns  \
+        .dtypes = {d, d, d, wide, wide, wide, d, d, d, d, wide, wide, SBP_I32, wide, wide}, .head = columns, \
+        .corrects = corrected                                                                                \
     }
 
 const kernel_case kernel_cases[] = {
@@ -74,14 +67,14 @@ const kernel_case kernel_cases[] = {
     OTHER(SBP_CMD_CONV_ROWS, NONE, SBP_F32, SBP_F32, NONE, NONE, NONE, SBP_F32),
     OTHER(SBP_CMD_CONV_ROWS_BWD, SBP_BF16, SBP_F32, SBP_F32, SBP_BF16, SBP_BF16, SBP_BF16, SBP_I32, SBP_BF16),
     OTHER(SBP_CMD_CONV_ROWS_BWD, SBP_F64, NONE, SBP_F64, SBP_F64, SBP_F64, SBP_F64, SBP_I64, SBP_F64),
-    DELTA(SBP_BF16, SBP_F32, 128),
-    DELTA(SBP_F64, SBP_F64, 64),
-    DELTA_BACKWARD(SBP_BF16, SBP_F32, 128),
-    DELTA_BACKWARD(SBP_F64, SBP_F64, 64),
-    SSD(SBP_BF16, SBP_F32, 128),
-    SSD(SBP_F64, SBP_F64, 64),
-    SSD_BACKWARD(SBP_BF16, SBP_F32, 128),
-    SSD_BACKWARD(SBP_F64, SBP_F64, 64),
+    DELTA(SBP_BF16, SBP_F32, 128, true),
+    DELTA(SBP_F64, SBP_F64, 64, true),
+    DELTA_BACKWARD(SBP_BF16, SBP_F32, 128, true),
+    DELTA_BACKWARD(SBP_F64, SBP_F64, 64, true),
+    DELTA(SBP_BF16, SBP_F32, 128, false),
+    DELTA(SBP_F64, SBP_F64, 64, false),
+    DELTA_BACKWARD(SBP_BF16, SBP_F32, 128, false),
+    DELTA_BACKWARD(SBP_F64, SBP_F64, 64, false),
     OTHER(SBP_CMD_ROUTE, SBP_I32, SBP_BF16),
     OTHER(SBP_CMD_ROUTE, SBP_I32, SBP_F64),
     OTHER(SBP_CMD_EXPERT_ORDER, SBP_I32, SBP_I32, SBP_I32),
@@ -122,10 +115,8 @@ static int32_t operand_count(sbp_command_kind kind) {
     case SBP_CMD_ATTN_BWD:
         return 12;
     case SBP_CMD_DELTA_RULE:
-    case SBP_CMD_SSD:
         return SBP_DELTA_RULE_OPERANDS;
     case SBP_CMD_DELTA_RULE_BWD:
-    case SBP_CMD_SSD_BWD:
         return SBP_DELTA_RULE_BWD_OPERANDS;
     default:
         return 2;
@@ -142,9 +133,9 @@ sbp_program *kernel_program(testing *t, const kernel_case *c) {
         command.u.gemm.alpha = 1;
     } else if (c->kind == SBP_CMD_REDUCE) {
         command.u.reduce.op = c->op;
-    } else if (c->kind == SBP_CMD_DELTA_RULE || c->kind == SBP_CMD_DELTA_RULE_BWD || c->kind == SBP_CMD_SSD ||
-               c->kind == SBP_CMD_SSD_BWD) {
-        command.u.delta = (sbp_delta_attrs){.heads = 1, .key_heads = 1, .d_k = c->head, .d_v = c->head};
+    } else if (c->kind == SBP_CMD_DELTA_RULE || c->kind == SBP_CMD_DELTA_RULE_BWD) {
+        command.u.delta = (sbp_delta_attrs){
+            .heads = 1, .key_heads = 1, .d_k = c->head, .d_v = c->head, .corrects = c->corrects};
     } else if (c->head > 0) {
         command.u.attention =
             (sbp_attention_attrs){.heads = 1, .kv_heads = 1, .d_qk = c->head, .d_v = c->head, .scale = 1};

@@ -12,7 +12,8 @@ typedef struct kernel_case {
     sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS]; /* of its operands; SBP_DTYPE_COUNT: absent */
     bool ta, tb;
     sbp_reduce_op op;
-    int32_t head; /* attention: columns of one */
+    int32_t head; /* attention, delta_rule: columns of one */
+    bool corrects;
 } kernel_case;
 
 extern const kernel_case kernel_cases[];

@@ -101,10 +101,14 @@ static void delta_rates(void **state) {
         const sbp_throughput *r = &info.throughput;
         for (int i = 0; i < SBP_COUNT(cases); i++) {
             const sbp_delta_attrs attrs = {
-                .heads = 4, .key_heads = 2, .d_k = cases[i].d_k, .d_v = cases[i].d_v};
+                .heads = 4, .key_heads = 2, .d_k = cases[i].d_k, .d_v = cases[i].d_v, .corrects = true};
+            sbp_delta_attrs uncorrected = attrs;
+            uncorrected.corrects = false;
             int times = cases[i].backward ? SBP_CUDA_DELTA_BWD_MMA_TIMES : SBP_CUDA_DELTA_MMA_TIMES;
             double want = cases[i].products ? r->attention[SBP_BF16] / times : r->attention[SBP_F32];
             assert_true(info.delta_rate(&info, &attrs, cases[i].dtype, cases[i].backward) == want);
+            assert_true(info.delta_rate(&info, &uncorrected, cases[i].dtype, cases[i].backward) ==
+                        sbp_throughput_scalars(r, cases[i].dtype));
         }
         info.throughput.attention[SBP_F32] = 1e9;
         info.throughput.attention[SBP_BF16] = 1e13;

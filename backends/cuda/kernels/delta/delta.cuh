@@ -18,10 +18,13 @@ struct Delta : Heads {
     }
 };
 
-// The column behind row t: decays and is corrected; returns v - S^T k, what d has beta times.
+// The column behind row t: decays, and the row is added; returns what d has beta times: v, less S^T k if it
+// CORRECTS.
 DEVICE REAL advance(const Delta &c, const Column &column, int t, int head, REAL value) {
     bool fresh = c.place(t) == 0;
-    REAL factor = fresh ? (REAL)0 : EXP(c.decay(t, head)), sum = 0;
+    REAL factor = fresh ? (REAL)0 : EXP(c.decay(t, head));
+#if CORRECTS
+    REAL sum = 0;
     for (int i = 0; i < D_K; i++) {
         REAL s = fresh ? (REAL)0 : column.at(i) * factor;
         column.set(i, s);
@@ -31,4 +34,10 @@ DEVICE REAL advance(const Delta &c, const Column &column, int t, int head, REAL 
     for (int i = 0; i < D_K; i++)
         column.set(i, column.at(i) + c.k(t, head, i) * d);
     return error;
+#else
+    REAL d = c.beta(t, head) * value;
+    for (int i = 0; i < D_K; i++)
+        column.set(i, (fresh ? (REAL)0 : column.at(i) * factor) + c.k(t, head, i) * d);
+    return value;
+#endif
 }

@@ -1,16 +1,16 @@
 // delta_rule_bwd.cu: the gradients of delta_rule, in four steps (STEP); of a block the sums of
 // ir/program/commands/delta_rule_bwd.c.
-//   0  a thread per column of a head's state: forward, keeping S before each block and v - S^T k of each row,
-//      then backward, keeping dS behind each block and dR of each row; dv
-//   1  a thread per row, head and row before it in the block: B and C
+//   0  a thread per column of a head's state: forward, keeping S before each block and, if it CORRECTS, v -
+//      S^T k of each row, then backward, keeping dS behind each block and dR of each row; dv
+//   1  a thread per row, head and row before it in the block: C, and B if it CORRECTS
 //   2  a block per row and head of k: dq, dk over its heads of v in their order, and what dc of a row is
 //   3  a thread per row and head: dbeta; ddecay of a block; dstate
 DEVICE REAL load_do_of(const Delta &c, int t, int head, int i) {
     return LOAD_do(row_address(c.args.operands[do_OPERAND], t, do_BYTES), head * D_V + i);
 }
-// Row j of D = diag(beta) times the errors.
-DEVICE REAL d_of(const Delta &c, const Scratch &s, int j, int head, int i) {
-    return c.beta(j, head) * of_row(c, s.errors, j, head, D_V, i);
+// What row j adds to the state, before it has beta times.
+DEVICE REAL added(const Delta &c, const Scratch &s, int j, int head, int i) {
+    return CORRECTS ? of_row(c, s.errors, j, head, D_V, i) : c.v(j, head, i);
 }
 // e^(c_t - c_j) of rows of a block, by the decays between them: where others are large, little would be left
 // of a difference.
@@ -36,7 +36,8 @@ DEVICE void forward_column(const Delta &c, const Scratch &s, int head, int colum
             set_of_row(c, s.decays, t, head, 1, 0, decays);
         }
         REAL error = advance(c, state, t, head, c.v(t, head, column));
-        set_of_row(c, s.errors, t, head, D_V, column, error);
+        if (CORRECTS)
+            set_of_row(c, s.errors, t, head, D_V, column, error);
     }
 }
 
@@ -49,14 +50,14 @@ DEVICE void backward_column(const Delta &c, const Scratch &s, int head, int colu
         REAL factor = place == 0 ? (REAL)0 : EXP(c.decay(t, head));
         for (int i = 0; i < D_K; i++) {
             REAL x = dstate.at(i) + c.q(t, head, i) * given;
-            dstate.set(i, x);
+            dstate.set(i, CORRECTS ? x : place == 0 ? (REAL)0 : x * factor);
             dr += x * c.k(t, head, i);
         }
         set_of_row(c, s.dr, t, head, D_V, column, dr);
 #ifdef dv_OPERAND
         STORE_dv(row_address(c.args.operands[dv_OPERAND], t, dv_BYTES), head * D_V + column, beta * dr);
 #endif
-        for (int i = 0; i < D_K; i++)
+        for (int i = 0; i < D_K && CORRECTS; i++)
             dstate.set(i, place == 0 ? (REAL)0 : (dstate.at(i) - c.k(t, head, i) * beta * dr) * factor);
         if (t > 0 && place > 0 && place % BLOCK == 0)
             Column(slot_of(c, s.dstates, t / BLOCK), head, column).copy(dstate);
@@ -81,14 +82,22 @@ KERNEL(256) {
         int head = pair / BLOCK, at = pair % BLOCK, j = c.begin(t) + at;
         if (j > (int)t)
             continue;
-        REAL dp = 0, da = 0;
+        REAL dp = 0;
+#if CORRECTS
+        REAL da = 0;
         for (int i = 0; i < D_V; i++) {
-            REAL d = d_of(c, s, j, head, i);
+            REAL d = c.beta(j, head) * added(c, s, j, head, i);
             dp += load_do_of(c, t, head, i) * d;
             da -= of_row(c, s.dr, t, head, D_V, i) * d;
         }
         REAL factor = between(c, t, j, head);
         set_of_row(c, s.b, t, head, BLOCK, at, j < (int)t ? da * c.beta(t, head) * factor : (REAL)0);
+#else
+        for (int i = 0; i < D_V; i++)
+            dp += load_do_of(c, t, head, i) * added(c, s, j, head, i);
+        dp *= c.beta(j, head);
+        REAL factor = between(c, t, j, head);
+#endif
         set_of_row(c, s.c, t, head, BLOCK, at, dp * factor);
     }
 }
@@ -113,25 +122,32 @@ DEVICE Parts parts_of(const Delta &c, const Scratch &s, int t, int head, int i) 
     for (int x = 0; x < D_V && after; x++) {
         REAL value = LOAD_WIDE(state, from + x);
         q_part += value * load_do_of(c, t, head, x);
-        k_part -= value * of_row(c, s.dr, t, head, D_V, x);
+        if (CORRECTS)
+            k_part -= value * of_row(c, s.dr, t, head, D_V, x);
         if (before && t == end - 1)
             both += value * LOAD_WIDE(dstate, from + x);
     }
     for (int x = 0; x < D_V && before; x++)
-        behind += LOAD_WIDE(dstate, from + x) * d_of(c, s, t, head, x);
+        behind += LOAD_WIDE(dstate, from + x) *
+                  (CORRECTS ? c.beta(t, head) * added(c, s, t, head, x) : added(c, s, t, head, x));
     REAL factor = EXP(of_row(c, s.decays, t, head, 1, 0)), k = c.k(t, head, i);
     q_part *= factor;
-    k_part *= factor * c.beta(t, head);
-    behind *= between(c, end - 1, t, head);
+    if (CORRECTS)
+        k_part *= factor * c.beta(t, head);
+    behind *= CORRECTS ? between(c, end - 1, t, head) : c.beta(t, head) * between(c, end - 1, t, head);
     REAL k_column = behind; // of rows that come after t
     for (int j = begin; j <= t; j++) {
         q_part += of_row(c, s.c, t, head, BLOCK, j - begin) * c.k(j, head, i);
-        k_part += of_row(c, s.b, t, head, BLOCK, j - begin) * c.k(j, head, i);
+        if (CORRECTS)
+            k_part += of_row(c, s.b, t, head, BLOCK, j - begin) * c.k(j, head, i);
     }
-    for (int j = t; j < end; j++)
-        k_column += of_row(c, s.c, j, head, BLOCK, t - begin) * c.q(j, head, i) +
-                    of_row(c, s.b, j, head, BLOCK, t - begin) * c.k(j, head, i);
-    return {q_part, k_part + k_column, c.q(t, head, i) * q_part + k * (k_part - k_column) + both * factor, k * behind};
+    for (int j = t; j < end; j++) {
+        REAL of_q = of_row(c, s.c, j, head, BLOCK, t - begin) * c.q(j, head, i);
+        k_column += CORRECTS ? of_q + of_row(c, s.b, j, head, BLOCK, t - begin) * c.k(j, head, i) : of_q;
+    }
+    REAL of_k = CORRECTS ? k * (k_part - k_column) : -(k * k_column);
+    return {q_part, CORRECTS ? k_part + k_column : k_column, c.q(t, head, i) * q_part + of_k + both * factor,
+            k * behind};
 }
 
 KERNEL(128) {
@@ -174,7 +190,7 @@ KERNEL(256) {
 #ifdef dbeta_OPERAND
         REAL sum = 0;
         for (int i = 0; i < D_V; i++)
-            sum += of_row(c, s.dr, t, head, D_V, i) * of_row(c, s.errors, t, head, D_V, i);
+            sum += of_row(c, s.dr, t, head, D_V, i) * added(c, s, t, head, i);
         STORE_dbeta(row_address(args.operands[dbeta_OPERAND], t, dbeta_BYTES), head, sum);
 #endif
 #ifdef ddecay_OPERAND

@@ -1,4 +1,4 @@
-// scratch.cuh: the scratch memory of delta_rule_bwd.
+// scratch.cuh: the scratch memory of delta_rule_bwd; errors and b only if it CORRECTS.
 //
 // Scratch memory, wide: ROWS (a multiple of BLOCK) rows of each; of states a row per block and one more, the
 // columns of step 0.
@@ -12,9 +12,9 @@ struct Scratch : WideMemory {
         u64 rows = (u64)slots * BLOCK;
         states = take(at, (slots + 1) * heads * STATE);
         dstates = take(at, (slots + 1) * heads * STATE);
-        errors = take(at, rows * heads * D_V);
+        errors = take(at, CORRECTS * rows * heads * D_V);
         dr = take(at, rows * heads * D_V);
-        b = take(at, rows * heads * BLOCK);
+        b = take(at, CORRECTS * rows * heads * BLOCK);
         c = take(at, rows * heads * BLOCK);
         decays = take(at, rows * heads);
         dc = take(at, rows * heads);

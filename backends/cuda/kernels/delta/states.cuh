@@ -1,8 +1,8 @@
-// states.cuh: what kernels share that keep a matrix for each head: delta_rule, ssd and their gradients.
+// states.cuh: what kernels share that keep a matrix for each head: delta_rule and its gradient.
 // Blocks of rows, heads, columns of a matrix, scratch memory.
 //
-// Defined: D_K, D_V (columns of a head), BLOCK (SBP_DELTA_BLOCK), KEY_OPERAND (k of the delta rule, b of
-// ssd). Attributes: ints 0, 1: heads, key_heads.
+// Defined: D_K, D_V (columns of a head), BLOCK (SBP_DELTA_BLOCK), CORRECTS (1: a row adds what the matrix
+// lacks of it, 0: all of it). Attributes: ints 0, 1: heads, key_heads.
 
 #ifdef REAL_F64
 #define EXP sbp_exp_f64
@@ -23,13 +23,13 @@ struct Heads {
     int rows, heads, group; // group: heads of v of a head of k
 
     __device__ Heads(const Args &a) : args(a) {
-        rows = a.operands[KEY_OPERAND].rows;
+        rows = a.operands[k_OPERAND].rows;
         heads = a.ints[0];
         group = a.ints[0] / a.ints[1];
     }
     // How many rows of its document come before row t.
     __device__ int place(int t) const {
-        return args.operands[KEY_OPERAND].first_row + t -
+        return args.operands[k_OPERAND].first_row + t -
                INDEX_first(row_address(args.operands[first_OPERAND], t, first_BYTES));
     }
     // The first row that is there in the block of row t; and the row behind the block's last.

@@ -1,18 +1,20 @@
 // delta_rule_bwd.comp: the gradients of delta_rule, in four steps (STEP); of a block the sums of
 // ir/program/commands/delta_rule_bwd.c.
-//   0  an invocation per column of a head's state: forward, keeping S before each block and v - S^T k of each
-//      row, then backward, keeping dS behind each block and dR of each row; dv
-//   1  an invocation per row, head and row before it in the block: B and C
+//   0  an invocation per column of a head's state: forward, keeping S before each block and, if it CORRECTS,
+//      v - S^T k of each row, then backward, keeping dS behind each block and dR of each row; dv
+//   1  an invocation per row, head and row before it in the block: C, and B if it CORRECTS
 //   2  a workgroup per row and head of k: dq, dk over its heads of v in their order, and what dc of a row is
 //   3  an invocation per row and head: dbeta; ddecay of a block; dstate
 //
-// A row of work has what belongs to BLOCK rows: S and dS of the block that begins in them; of each row v -
-// S^T k, dR, its part of B and of C, c, and what it says of dc. The last row has the columns of step 0.
+// A row of work has what belongs to BLOCK rows: S and dS of the block that begins in them; of each row dR,
+// its part of C, c, and what it says of dc, and if it CORRECTS v - S^T k and its part of B. The last row has
+// the columns of step 0.
 #include "group.glsl"
 #include "states.glsl"
 #include "delta.glsl"
 
-const int OF_ERRORS = 2 * STATE, OF_DR = OF_ERRORS + BLOCK * D_V, OF_B = OF_DR + BLOCK * D_V, OF_C = OF_B + BLOCK * BLOCK;
+const int OF_ERRORS = 2 * STATE, OF_DR = OF_ERRORS + CORRECTS * BLOCK * D_V, OF_B = OF_DR + BLOCK * D_V;
+const int OF_C = OF_B + CORRECTS * BLOCK * BLOCK;
 const int OF_DECAYS = OF_C + BLOCK * BLOCK, OF_DC = OF_DECAYS + BLOCK, OF_BEHIND = OF_DC + BLOCK;
 
 int slots() { // of states, without the last
@@ -44,6 +46,14 @@ int end_of(int t) {
 uint64_t do_row(int t, int head) {
     return row_address(args.operands[do_OPERAND], t, do_BYTES) + uint64_t(head * D_V * do_BYTES);
 }
+// What row j adds to the state, before it has beta times.
+REAL added(int j, int head, int i) {
+#if CORRECTS == 1
+    return LOAD_WIDE(part(OF_ERRORS, j, head, D_V), i);
+#else
+    return v_of(j, head, i);
+#endif
+}
 // e^(c_t - c_j) of rows of a block, by the decays between them: where others are large, little would be left
 // of a difference.
 REAL between(int t, int j, int head) {
@@ -73,7 +83,9 @@ void main() {
             decays = (first ? REAL(0.0) : decays) + (fresh ? REAL(0.0) : decay_of(t, head));
             STORE_WIDE(part(OF_DECAYS, t, head, 1), 0, decays);
         }
-        STORE_WIDE(part(OF_ERRORS, t, head, D_V), column, advance_column(state, t, head, column));
+        REAL error = advance_column(state, t, head, column);
+        if (CORRECTS == 1)
+            STORE_WIDE(part(OF_ERRORS, t, head, D_V), column, error);
     }
     copy_column(dstate, column_at(args.operands[dstate_OPERAND].address, head, column));
     for (int t = rows - 1; t >= 0; t--) {
@@ -83,14 +95,14 @@ void main() {
         uint64_t k = k_row(t, head), q = q_row(t, head);
         for (int i = 0; i < D_K; i++) {
             REAL x = LOAD_WIDE(dstate, i * D_V) + LOAD_q(q, i) * given;
-            STORE_WIDE(dstate, i * D_V, x);
             dr += x * LOAD_k(k, i);
+            STORE_WIDE(dstate, i * D_V, CORRECTS == 1 ? x : fresh ? REAL(0.0) : x * factor);
         }
         STORE_WIDE(part(OF_DR, t, head, D_V), column, dr);
 #ifdef dv_OPERAND
         STORE_dv(row_address(args.operands[dv_OPERAND], t, dv_BYTES), head * D_V + column, beta * dr);
 #endif
-        for (int i = 0; i < D_K; i++) {
+        for (int i = 0; i < D_K && CORRECTS == 1; i++) {
             REAL x = (LOAD_WIDE(dstate, i * D_V) - LOAD_k(k, i) * beta * dr) * factor;
             STORE_WIDE(dstate, i * D_V, fresh ? REAL(0.0) : x);
         }
@@ -110,15 +122,23 @@ void main() {
     int j = begin_of(t) + before;
     if (j > t)
         return;
-    REAL dp = REAL(0.0), da = REAL(0.0), beta = beta_of(j, head);
-    uint64_t errors = part(OF_ERRORS, j, head, D_V), dr = part(OF_DR, t, head, D_V), given = do_row(t, head);
+    REAL dp = REAL(0.0), beta = beta_of(j, head);
+    uint64_t dr = part(OF_DR, t, head, D_V), given = do_row(t, head);
+#if CORRECTS == 1
+    REAL da = REAL(0.0);
     for (int i = 0; i < D_V; i++) {
-        REAL d = beta * LOAD_WIDE(errors, i);
+        REAL d = beta * added(j, head, i);
         dp += LOAD_do(given, i) * d;
         da -= LOAD_WIDE(dr, i) * d;
     }
     REAL factor = between(t, j, head);
     STORE_WIDE(part(OF_B, t, head, BLOCK), before, j < t ? da * beta_of(t, head) * factor : REAL(0.0));
+#else
+    for (int i = 0; i < D_V; i++)
+        dp += LOAD_do(given, i) * added(j, head, i);
+    dp *= beta;
+    REAL factor = between(t, j, head);
+#endif
     STORE_WIDE(part(OF_C, t, head, BLOCK), before, dp * factor);
 }
 
@@ -130,35 +150,42 @@ void parts_of(int t, int head, int i, out REAL dq, out REAL dk, out REAL dc, out
     uint64_t state = begin > 0 ? states_at(begin / BLOCK) : args.operands[state_OPERAND].address;
     uint64_t dstate = end < head_rows() ? dstates_at(end / BLOCK) : args.operands[dstate_OPERAND].address;
     bool has_s = place(begin) > 0, has_ds = end == head_rows() || place(end) > 0;
-    uint64_t given = do_row(t, head), dr = part(OF_DR, t, head, D_V), errors = part(OF_ERRORS, t, head, D_V);
+    uint64_t given = do_row(t, head), dr = part(OF_DR, t, head, D_V);
     int from = head * STATE + i * D_V;
     REAL q_part = REAL(0.0), k_part = REAL(0.0), both = REAL(0.0), beta = beta_of(t, head);
     behind = REAL(0.0);
     for (int x = 0; x < D_V && has_s; x++) {
         REAL value = LOAD_WIDE(state, from + x);
         q_part += value * LOAD_do(given, x);
-        k_part -= value * LOAD_WIDE(dr, x);
+        if (CORRECTS == 1)
+            k_part -= value * LOAD_WIDE(dr, x);
         if (has_ds && t == end - 1)
             both += value * LOAD_WIDE(dstate, from + x);
     }
     for (int x = 0; x < D_V && has_ds; x++)
-        behind += LOAD_WIDE(dstate, from + x) * (beta * LOAD_WIDE(errors, x));
+        behind += LOAD_WIDE(dstate, from + x) * (CORRECTS == 1 ? beta * added(t, head, x) : added(t, head, x));
     REAL factor = EXP(LOAD_WIDE(part(OF_DECAYS, t, head, 1), 0)), k = LOAD_k(k_row(t, head), i);
     q_part *= factor;
-    k_part *= factor * beta;
-    behind *= between(end - 1, t, head);
+    if (CORRECTS == 1)
+        k_part *= factor * beta;
+    behind *= CORRECTS == 1 ? between(end - 1, t, head) : beta * between(end - 1, t, head);
     REAL k_column = behind; // of rows that come after t
     for (int j = begin; j <= t; j++) {
         REAL other = LOAD_k(k_row(j, head), i);
         q_part += LOAD_WIDE(part(OF_C, t, head, BLOCK), j - begin) * other;
-        k_part += LOAD_WIDE(part(OF_B, t, head, BLOCK), j - begin) * other;
+        if (CORRECTS == 1)
+            k_part += LOAD_WIDE(part(OF_B, t, head, BLOCK), j - begin) * other;
     }
-    for (int j = t; j < end; j++)
-        k_column += LOAD_WIDE(part(OF_C, j, head, BLOCK), t - begin) * LOAD_q(q_row(j, head), i) +
-                    LOAD_WIDE(part(OF_B, j, head, BLOCK), t - begin) * LOAD_k(k_row(j, head), i);
+    for (int j = t; j < end; j++) {
+        REAL of_rows = LOAD_WIDE(part(OF_C, j, head, BLOCK), t - begin) * LOAD_q(q_row(j, head), i);
+        if (CORRECTS == 1)
+            of_rows += LOAD_WIDE(part(OF_B, j, head, BLOCK), t - begin) * LOAD_k(k_row(j, head), i);
+        k_column += of_rows;
+    }
+    REAL of_k = CORRECTS == 1 ? k * (k_part - k_column) : -(k * k_column);
     dq = q_part;
-    dk = k_part + k_column;
-    dc = LOAD_q(q_row(t, head), i) * q_part + k * (k_part - k_column) + both * factor;
+    dk = CORRECTS == 1 ? k_part + k_column : k_column;
+    dc = LOAD_q(q_row(t, head), i) * q_part + of_k + both * factor;
     behind *= k;
 }
 
@@ -208,7 +235,7 @@ void main() {
 #ifdef dbeta_OPERAND
         REAL sum = REAL(0.0);
         for (int i = 0; i < D_V; i++)
-            sum += LOAD_WIDE(part(OF_DR, t, head, D_V), i) * LOAD_WIDE(part(OF_ERRORS, t, head, D_V), i);
+            sum += LOAD_WIDE(part(OF_DR, t, head, D_V), i) * added(t, head, i);
         STORE_dbeta(row_address(args.operands[dbeta_OPERAND], t, dbeta_BYTES), head, sum);
 #endif
 #ifdef ddecay_OPERAND

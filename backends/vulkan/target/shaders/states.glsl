@@ -1,7 +1,8 @@
-// states.glsl: what shaders share that keep a matrix for each head: delta_rule, ssd and their gradients.
+// states.glsl: what shaders share that keep a matrix for each head: delta_rule and its gradient.
 // Blocks of rows, heads, columns of a matrix.
 //
-// D_K, D_V: columns of a head; BLOCK: SBP_DELTA_BLOCK; KEY_OPERAND: k of the delta rule, b of ssd.
+// D_K, D_V: columns of a head; BLOCK: SBP_DELTA_BLOCK; CORRECTS: 1: a row adds what the matrix lacks of it,
+// 0: all of it.
 // Attributes: ints 0, 1: heads, key_heads.
 
 #ifdef SBP_REAL_F64
@@ -22,7 +23,7 @@ int heads() {
     return args.ints[0];
 }
 int head_rows() {
-    return args.operands[KEY_OPERAND].rows;
+    return args.operands[k_OPERAND].rows;
 }
 // The head of k that a head of v has.
 int key_of(int head) {
@@ -30,7 +31,7 @@ int key_of(int head) {
 }
 // How many rows of its document come before row t.
 int place(int t) {
-    return args.operands[KEY_OPERAND].first_row + t -
+    return args.operands[k_OPERAND].first_row + t -
            INDEX_first(row_address(args.operands[first_OPERAND], t, first_BYTES));
 }
 // Whether a block begins at row t of those that are there.
