@@ -34,3 +34,17 @@ bool sbp_gpu_add_file(sbp_text *out, const sbp_gpu_file *files, const char *name
         add_text(out, files, text);
     return text != NULL;
 }
+
+bool sbp_gpu_add_kernel(sbp_text *out, const sbp_gpu_file *files, const char *name, const char *suffix,
+                        const char *spelling) {
+    sbp_text own, common;
+    sbp_text_init(&own, out->arena);
+    sbp_text_init(&common, out->arena);
+    sbp_text_add(&own, "%s.%s", name, suffix);
+    sbp_text_add(&common, "%s.kernel", name);
+    if (sbp_gpu_add_file(out, files, own.data))
+        return true;
+    if (!text_of(files, common.data, common.length))
+        return false;
+    return sbp_gpu_add_file(out, files, spelling) && sbp_gpu_add_file(out, files, common.data);
+}

@@ -106,6 +106,10 @@ typedef struct sbp_gpu_file {
 /* Adds the file of this name, whatever folder it is in; lines `#include "name"` of it become those files.
  * files: the last has no name. False: there is none, and nothing is added. Below a guard. */
 bool sbp_gpu_add_file(sbp_text *out, const sbp_gpu_file *files, const char *name);
+/* Adds the kernel of this name: the backend's own, "name.suffix", or that of all backends, "name.kernel" of
+ * kernels/, behind the file `spelling`. False: there is none. Below a guard. */
+bool sbp_gpu_add_kernel(sbp_text *out, const sbp_gpu_file *files, const char *name, const char *suffix,
+                        const char *spelling);
 
 /* ---- operands -------------------------------------------------------------------------------------- */
 

@@ -265,7 +265,7 @@ check_operands() {
 
 check_length() {
     find "${libraries[@]}" examples tests -type f \( -name '*.[ch]' -o -name '*.def' -o -name '*.py' -o -name '*.sh' -o -name '*.cu' \
-        -o -name '*.comp' \) -exec awk 'END { if (NR > 800) print FILENAME ":800: length: " NR " lines want to be two files" }' {} \;
+        -o -name '*.comp' -o -name '*.kernel' \) -exec awk 'END { if (NR > 800) print FILENAME ":800: length: " NR " lines want to be two files" }' {} \;
     local folder
     for folder in "${libraries[@]}"; do
         [ -f "$folder/README.md" ] || echo "$folder/README.md:1: readme: missing"
@@ -366,11 +366,11 @@ check_words() {
 check_comments() {
     local columns=110
     find *.md $(ls run-demo run-tests 2> /dev/null) "${libraries[@]}" examples tests -type f \( -name '*.md' -o -name '*.[ch]' -o -name '*.def' -o -name '*.cu' \
-        -o -name '*.cuh' -o -name '*.comp' -o -name '*.glsl' -o -name '*.py' -o -name '*.sh' -o -name 'run-*' -o -name 'mutants.txt' \) \
+        -o -name '*.cuh' -o -name '*.comp' -o -name '*.glsl' -o -name '*.kernel' -o -name '*.py' -o -name '*.sh' -o -name 'run-*' -o -name 'mutants.txt' \) \
         ! -path 'tests/data/*' ! -path 'tests/layering/*' ! -path '*/build/*' -print0 | sort -z | xargs -0 awk -v columns=$columns '
         function blame(what) { print FILENAME ":" FNR ": comment: " what }
         FNR == 1 {
-            c = FILENAME ~ /\.(c|h|def|cu|cuh|comp|glsl)$/
+            c = FILENAME ~ /\.(c|h|def|cu|cuh|comp|glsl|kernel)$/
             sharp = FILENAME ~ /(\.py|\.sh|run-demo|run-tests)$/
             inside = was = closed = alone = 0
             before = ""
@@ -458,7 +458,7 @@ check_references() {
         NR == FNR { there[$0]; sub(/.*\//, ""); if (/\.md$/) page[$0]; next }
         {
             rest = $0
-            while (match(rest, /[A-Za-z0-9_.\/-]+\.(md|c|h|def|cuh?|comp|glsl|sh|py)/)) {
+            while (match(rest, /[A-Za-z0-9_.\/-]+\.(md|c|h|def|cuh?|comp|glsl|kernel|sh|py)/)) {
                 name = substr(rest, RSTART, RLENGTH)
                 rest = substr(rest, RSTART + RLENGTH)
                 if (rest ~ /^[A-Za-z0-9_]/) continue

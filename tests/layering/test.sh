@@ -10,7 +10,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/tree"
 (cd "$root" && find *.md ir passes frontends backends runtime examples tests -type f \
     \( -name '*.[ch]' -o -name '*.def' -o -name '*.md' -o -name '*.sh' -o -name '*.awk' -o -name '*.tsv' -o -name '*.py' \
-    -o -name '*.cu*' -o -name '*.comp' -o -name '*.glsl' \) -print0 | tar -c --null -T - -f -) | tar -x -C "$work/tree"
+    -o -name '*.cu*' -o -name '*.comp' -o -name '*.glsl' -o -name '*.kernel' \) -print0 | tar -c --null -T - -f -) | tar -x -C "$work/tree"
 cd "$work/tree" || exit 1
 
 planted=()
@@ -85,6 +85,7 @@ plant 'comment: it begins with "Of"' runtime/train/lr.c 'static int sbp_j; /* Of
 plant 'comment: it begins with "Of"' ir/graph/parse.c "$(printf '/* What parsing is.\n *\n * Of a text all lines. */')"
 plant 'comment: it begins with "Of"' tests/replay.sh '# Of all steps.'
 plant 'comment: it begins with "Of"' backends/cuda/kernels/colsum.cu "$(printf '// Sums.\n// Of no rows: nothing.')"
+plant 'comment: it begins with "Of"' backends/gpu/kernels/route.kernel '// Of equal scores the lower.'
 plant 'comment: a line of 11[1-9] characters' backends/vulkan/target/shaders/gemm.glsl "// $(printf 'x%.0s' {1..109})"
 plant 'comment: behind another comment' runtime/data/pack.c "$(printf '/* Rows of a batch. */\n/* Its columns. */\nint sbp_k;')"
 printf '\n/* Offers of rows, and what comes\n * Of them. */\nstatic const char *const sbp_l = "/* Of a text */";\n' >> passes/stream/body.c

@@ -95,9 +95,8 @@ static void define_more(sbp_text *text, const sbp_command *command, const sbp_dt
 static bool add_kernel(sbp_text *text, const sbp_gpu_key *key) {
     sbp_text name;
     sbp_text_init(&name, text->arena);
-    sbp_text_add(&name, "%s%s.cu", sbp_command_name((sbp_command_kind)key->kind),
-                 key->step > 0 ? "_end" : "");
-    return sbp_gpu_add_file(text, sbp_cuda_files, name.data);
+    sbp_text_add(&name, "%s%s", sbp_command_name((sbp_command_kind)key->kind), key->step > 0 ? "_end" : "");
+    return sbp_gpu_add_kernel(text, sbp_cuda_files, name.data, "cu", "plain.cuh");
 }
 
 sbp_status sbp_cuda_source_make(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,

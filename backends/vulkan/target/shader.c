@@ -104,16 +104,16 @@ static void add_name(sbp_text *name, const sbp_command_traits *traits, const sbp
     sbp_vulkan_gemm gemm = (sbp_vulkan_gemm)key->variant;
     const char *own = sbp_command_name((sbp_command_kind)key->kind);
     if (traits->items == SBP_ITEMS_TILES)
-        sbp_text_add(name, "gemm_%s.comp",
+        sbp_text_add(name, "gemm_%s",
                      sbp_vulkan_gemm_names[gemm == SBP_VULKAN_MATRIX_WIDE ? SBP_VULKAN_MATRIX : gemm]);
     else if (traits->items == SBP_ITEMS_QUERIES && traits->backward)
-        sbp_text_add(name, "%s.comp", key->step == 0 ? "attn_dq" : "attn_dkv");
+        sbp_text_add(name, "%s", key->step == 0 ? "attn_dq" : "attn_dkv");
     else if (traits->items == SBP_ITEMS_SLOTS && key->step == 0)
-        sbp_text_add(name, "expert_ranges.comp");
+        sbp_text_add(name, "expert_ranges");
     else if (traits->items == SBP_ITEMS_PARTS)
-        sbp_text_add(name, "%s%s.comp", own, key->no64 ? "_pairs" : key->step > 0 ? "_end" : "");
+        sbp_text_add(name, "%s%s", own, key->no64 ? "_pairs" : key->step > 0 ? "_end" : "");
     else
-        sbp_text_add(name, "%s.comp", own);
+        sbp_text_add(name, "%s", own);
 }
 
 sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
@@ -145,7 +145,7 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
     sbp_gpu_define_operands(&text, program, command, dtypes, define_operand);
     define_more(&text, command, traits, dtypes, key);
     add_name(&name, traits, key);
-    if (!add_text(&text, name.data))
+    if (!sbp_gpu_add_kernel(&text, sbp_vulkan_files, name.data, "comp", "plain.glsl"))
         return sbp_fail(diag, SBP_MACHINE, "the Vulkan backend has no shader for '%s' yet",
                         sbp_command_name(command->kind));
     out->text = text.data;
