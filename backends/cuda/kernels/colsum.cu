@@ -1,7 +1,7 @@
 // colsum.cu: dst[0, :] = beta dst[0, :] + sum over rows of src. A block sums COLUMNS columns in CHAINS chains
 // of rows, added up in order. A chain loads AHEAD rows before it adds the first: additions wait for each
 // other, loads need not.
-#include "sums.cuh"
+#include "sums.kernel"
 
 enum { CHAINS = 256 / COLUMNS, AHEAD = 4 };
 static __shared__ REAL chains[CHAINS][COLUMNS];

@@ -39,6 +39,7 @@ static_assert(OFFSET(ints) == ARGS_INTS && OFFSET(floats) == ARGS_FLOATS && OFFS
     extern "C" __global__ void __launch_bounds__(threads, blocks) kernel(const __grid_constant__ Args args)
 #define KERNEL(threads) KERNEL_OF(threads, 1)
 #define DEVICE __device__ __forceinline__
+#define INOUT(type) type &
 
 // Number of this thread in its block, threads of the block, number of the block: one dimension each.
 #define LANE threadIdx.x

@@ -1,9 +1,17 @@
 // plain.cuh: how files of this folder are spelled in CUDA C; comes before each. plain.glsl: the same in GLSL.
+#include "own.cuh"
 
 #define IN(type) const type &
 #define SHARED static __shared__
 #define BARRIER() __syncthreads()
 #define INT_AT(at, i) (*at_element<int>(at, i)) // element i of the integers at an address
+
+// The argument record, in a function that is not the kernel: first of what it takes, and of what it is given.
+#define WITH_ARGS const Args &args,
+#define ARGS args,
+
+// What comes behind is done for each element of a matrix.
+#define EACH(row, column, rows, cols) FOR_OWN(row, column, rows, cols, 1)
 
 // Whether a group is beyond the last that there is work for: launches have none.
 #define IS_SPARE(condition) false

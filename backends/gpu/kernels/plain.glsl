@@ -2,12 +2,19 @@
 
 #define u32 uint
 #define u64 uint64_t
-#define DEVICE
 #define KERNEL(threads) void main()
 #define IN(type) type
+#define WITH_ARGS
+#define ARGS
 #define SHARED shared
 #define BARRIER() barrier()
 #define INT_AT(at, i) M_i32(at).v[i]
+
+// What comes behind is done for each element of a matrix: an invocation has one.
+#define EACH(row, column, rows, cols)         \
+    uint row, column;                         \
+    flat_position(uint(cols), row, column);   \
+    if (row < uint(rows))
 
 // Groups are launched in rows of 65535.
 #define IS_SPARE(condition) (condition)

@@ -1,6 +1,6 @@
 // colsum.comp: dst[0, :] = beta dst[0, :] + sum over rows of src. A workgroup sums COLUMNS columns in LOCAL /
 // COLUMNS chains of rows, added up in order.
-#include "sums.glsl"
+#include "sums.kernel"
 
 shared REAL chains[LOCAL];
 
@@ -12,7 +12,7 @@ void main() {
     if (column < dst.cols)
         for (int row = chain; row < src.rows; row += step)
             add(s, LOAD_src(row_address(src, row, src_BYTES), column));
-    chains[LANE] = total(s);
+    chains[LANE] = s.sum;
     barrier();
     if (chain != 0 || column >= dst.cols)
         return;
@@ -21,5 +21,5 @@ void main() {
         add(s, chains[LANE + uint(k) * COLUMNS]);
     if (ARG_NUMBER(0) != REAL(0.0))
         add(s, ARG_NUMBER(0) * LOAD_dst(dst.address, column));
-    STORE_dst(dst.address, column, total(s));
+    STORE_dst(dst.address, column, s.sum);
 }

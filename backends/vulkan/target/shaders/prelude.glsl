@@ -21,6 +21,8 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL = 1u;
 #define LANE gl_LocalInvocationIndex
+#define DEVICE // of files that are CUDA C as well
+#define INOUT(type) inout type
 
 // The argument record (backends/vulkan/abi.h, sbp_vulkan_args).
 struct Operand {
