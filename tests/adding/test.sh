@@ -12,25 +12,30 @@ mkdir "$work/tree"
     tar -x -C "$work/tree"
 cd "$work/tree"
 
+# Both are tasks for first changes (CONTRIBUTING.md): where the tree has one already, another name stands in.
+loss=focal optimizer=rmsprop
+grep -q '"focal"' frontends/objectives/objectives.def && loss=focal_again
+grep -q '"rmsprop"' passes/lower/optimizers.def && optimizer=rmsprop_again
+
 # A loss: its file, which test_new_objective holds between two marks, and its line.
 sed -n '/8< ---- objective_focal.c/,/8< -----/p' "$root/tests/unit/test_new_objective.c" | sed '/8</d' > "$work/body"
 {
     echo '#include "frontends/objectives/objective.h"'
-    sed 's/^static void objective_focal/void sbp_objective_focal/' "$work/body"
-} > frontends/objectives/objective_focal.c
-echo 'OBJECTIVE("focal", sbp_objective_focal, false, {0})' >> frontends/objectives/objectives.def
+    sed "s/^static void objective_focal/void sbp_objective_$loss/" "$work/body"
+} > "frontends/objectives/objective_$loss.c"
+echo "OBJECTIVE(\"$loss\", sbp_objective_$loss, false, {0})" >> frontends/objectives/objectives.def
 # An optimizer: its file, and its line.
-cp "$root/tests/adding/rmsprop.c" passes/optimizers/
-echo 'OPTIMIZER(RMSPROP, rmsprop, "rmsprop", 1)' >> passes/lower/optimizers.def
+sed "s/sbp_optimizer_rmsprop/sbp_optimizer_$optimizer/" "$root/tests/adding/rmsprop.c" > "passes/optimizers/$optimizer.c"
+echo "OPTIMIZER(${optimizer^^}, $optimizer, \"$optimizer\", 1)" >> passes/lower/optimizers.def
 
 cmake -S . --preset release -DBUILD_TESTING=OFF -DCMAKE_BUILD_TYPE=None > "$work/log" 2>&1 &&
     cmake --build build/release -j "$(nproc)" --target sbpc sbprun >> "$work/log" 2>&1 || { tail -n 40 "$work/log"; exit 1; }
 help=$(build/release/sbpc compile --help all)
-for word in focal rmsprop; do
+for word in "$loss" "$optimizer"; do
     grep -q "$word" <<< "$help" || { echo "sbpc compile --help does not name '$word'"; exit 1; }
 done
 for i in 1 2 3 4; do echo "{\"text\": \"Once upon a time there was a little fox who lived in wood number $i.\"}"; done > "$work/rows"
-build/release/sbprun "$root/tests/data/stories260K" --data "$work/rows" --objective focal --optimizer rmsprop --lr 1e-3 --steps 8 \
+build/release/sbprun "$root/tests/data/stories260K" --data "$work/rows" --objective "$loss" --optimizer "$optimizer" --lr 1e-3 --steps 8 \
     --warmup 0 --shuffle off --out "$work/out" --quiet
 first=$(sed -n '/"loss"/{s/.*"loss": *\([0-9.e-]*\).*/\1/p;q}' "$work/out/metrics.jsonl")
 last=$(sed -n 's/.*"loss": *\([0-9.e-]*\).*/\1/p' "$work/out/metrics.jsonl" | tail -n 1)

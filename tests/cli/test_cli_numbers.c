@@ -39,7 +39,7 @@ static void test_the_optimizers_of_torch(void **state) {
     assert_ok(f, sbp_json_read(f->arena, f->diag, "tests/golden/llama_bias/optimizers.json", 0, &root));
     assert_ok(f, sbp_json_get_array(f->diag, root, "runs", SBP_JSON_REQUIRED, &runs));
     assert_ok(f, sbp_weights_open(f->arena, f->diag, model, &from));
-    assert_true(runs->count == 6);
+    assert_true(runs->count >= 6);
     for (int64_t r = 0; r < runs->count; r++) {
         const sbp_json *run = &runs->items[r], *steps = sbp_json_member(run, "float64");
         int count;

@@ -58,7 +58,7 @@ static void test_every_name_is_known(void **state) {
             assert_true(seen);
         }
     }
-    assert_int_equal(names, 10);
+    assert_true(names >= 10);
 }
 
 static void test_warmup_as_a_share(void **state) {
