@@ -6,8 +6,9 @@
  * The process that runs a program takes memory beside the arenas, the more the longer the program is, and the
  * limit is one for both: so the program depends on its process, and the process on the program. It begins
  * with the least that the process may come to. Where the program's process then turns out too large for the
- * limit, everything is chosen again with that; the last time with the most that it may come to,
- * so that it fits:
+ * limit, everything is chosen again with that, then with the most that it may come to. Chunks of whole
+ * sequences of unknown length have no such bound: then again with what the last program's process takes, the
+ * sequence being shorter each time:
  *
  *     process of no program -> choose -> lower -> process of the program -> fits?  no: choose ..
  */
@@ -34,10 +35,11 @@ typedef struct planning {
 /* What the planner may choose. */
 static sbp_schedule_options largest_schedule(const planning *p) {
     sbp_schedule_options largest = {.chunk = p->request.chunk, .head_chunk = p->request.head_chunk};
+    int64_t all = p->request.whole && p->request.t_max > 0 ? p->request.t_max : 0;
     if (largest.chunk == SBP_AUTO)
-        largest.chunk = p->target->chunk_most;
+        largest.chunk = all > p->target->chunk_most ? all : p->target->chunk_most;
     if (largest.head_chunk == SBP_AUTO)
-        largest.head_chunk = p->target->chunk;
+        largest.head_chunk = all > p->target->chunk ? all : p->target->chunk;
     return largest;
 }
 
@@ -206,7 +208,7 @@ static void cross_chunk(const planning *p) {
 
 sbp_status sbp_plan_make(sbp_arena *arena, sbp_diag *diag, sbp_module *module, const sbp_target_info *target,
                          const sbp_plan_request *plan_request, sbp_planned *out) {
-    enum { MOST_TRIES = 3 };
+    enum { TRY_WITH_MOST = 3, MOST_TRIES = 12 };
     planning p = {.arena = arena,
                   .diag = diag,
                   .module = module,
@@ -228,9 +230,14 @@ sbp_status sbp_plan_make(sbp_arena *arena, sbp_diag *diag, sbp_module *module, c
         SBP_TRY(status);
         SBP_TRY(lower(&p, &out->pipeline));
         out->process = process_of(&p, out->pipeline.program, &out->pipeline.options.schedule, false);
-        if (out->pipeline.stopped || fits(&p, &out->process) || tries == MOST_TRIES)
+        if (out->pipeline.stopped || fits(&p, &out->process))
             break;
-        p.request.process_bytes = tries + 1 < MOST_TRIES ? out->process.bytes : process_of_any(&p, true);
+        if (tries == MOST_TRIES)
+            return sbp_fail(diag, SBP_INTERNAL,
+                            "no plan was found that fits with its process: please report this command");
+        int64_t most = process_of_any(&p, true);
+        p.request.process_bytes =
+            tries + 1 == TRY_WITH_MOST && most > out->process.bytes ? most : out->process.bytes;
     }
     out->request = p.request;
     cross_chunk(&p);
