@@ -318,8 +318,13 @@ static const char *nearest(sbp_loading *l, const sbp_json *config, const char *m
     }
     if (!found)
         return "";
-    return sbp_arena_printf(l->arena, "; by its fields '%s' is nearest, which %s%s", found,
-                            least.strange > 0 ? "does not know " : "reads all of them", least.names.data);
+    if (least.strange > 0)
+        return sbp_arena_printf(l->arena, "; by its fields '%s' is nearest, which does not know %s", found,
+                                least.names.data);
+    return sbp_arena_printf(l->arena,
+                            "; by its fields '%s' is nearest, which reads all of them: "
+                            "--set 'model_type=\"%s\"' takes it for that",
+                            found, found);
 }
 
 static sbp_status refuse(sbp_loading *l, const sbp_json *config, const char *model_type) {

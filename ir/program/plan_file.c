@@ -153,12 +153,14 @@ static sbp_status check_header(sbp_diag *diag, const char *path, const unsigned 
     uint64_t table_bytes = HEADER_BYTES + *count * (uint64_t)ENTRY_BYTES;
     uint64_t file_bytes = get_u64(data + AT_FILE_BYTES);
     if (file_bytes != length || table_bytes > length)
-        return sbp_fail(diag, SBP_INPUT, "%s: header: %" PRIu64 " bytes long, expected %" PRIu64, path,
+        return sbp_fail(diag, SBP_INPUT,
+                        "%s: header: %" PRIu64 " bytes long, expected %" PRIu64 ": the file is damaged", path,
                         length, file_bytes);
     uint64_t found = table_checksum(data, (size_t)table_bytes), expected = get_u64(data + AT_CHECKSUM);
     if (found != expected)
-        return sbp_fail(diag, SBP_INPUT, "%s: header: checksum %016" PRIx64 ", expected %016" PRIx64, path,
-                        found, expected);
+        return sbp_fail(diag, SBP_INPUT,
+                        "%s: header: checksum %016" PRIx64 ", expected %016" PRIx64 ": the file is damaged",
+                        path, found, expected);
     return SBP_OK;
 }
 
@@ -184,7 +186,9 @@ static sbp_status read_section(sbp_arena *arena, sbp_diag *diag, const char *pat
     uint64_t found = sbp_hash_bytes(data + offset, (size_t)bytes, 0);
     uint64_t expected = get_u64(entry + SBP_PLAN_NAME_BYTES + 16);
     if (found != expected)
-        return sbp_fail(diag, SBP_INPUT, "%s: section '%s': checksum %016" PRIx64 ", expected %016" PRIx64,
+        return sbp_fail(diag, SBP_INPUT,
+                        "%s: section '%s': checksum %016" PRIx64 ", expected %016" PRIx64
+                        ": the file is damaged",
                         path, out->name, found, expected);
     out->data = sbp_arena_strndup(arena, (const char *)data + offset, (size_t)bytes);
     out->length = (int64_t)bytes;

@@ -263,14 +263,14 @@ sbp_status sbp_search_refuse(const sbp_search *s, sbp_plan_estimate *out) {
     const char *remedies = remedies_of(
         s,
         sbp_arena_printf(s->pl.arena,
-                         "Even one row does not fit: parameters, gradients and optimizer states are too "
-                         "large; %s makes the last two smaller",
+                         "Even a single token does not fit beside parameters, gradients and optimizer "
+                         "states; %s makes the last two smaller",
                          sbp_planner_spell(s->pl.arena, w, &(sbp_remedy){.change = SBP_CHANGE_FREEZE})),
         out);
     return sbp_fail(
         s->pl.diag, SBP_MACHINE,
         "does not fit: the plan needs %s, %s is %s%s: %s too much; no %s setting uses less memory "
-        "(%lld rows, chunk %lld, segment %lld, checkpoint every %lld%s). %s",
+        "(%lld tokens, chunk %lld, segment %lld, checkpoint every %lld%s). %s",
         need, w->speller ? w->speller->memory : "the limit", have, target->shared_memory ? each : "", over,
         s->pl.ended ? "tried" : "allowed", all_rows(s, e->t_max), (long long)e->schedule.chunk,
         (long long)e->schedule.segment, (long long)e->schedule.checkpoint_every,

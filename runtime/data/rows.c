@@ -23,6 +23,7 @@ typedef struct row_reader {
     const char *where;
     const sbp_json *root;
     const sbp_row_options *options;
+    const sbp_row_form *first; /* of the first row; SBP_ROW_NONE: this is the first */
     sbp_row *row;
 } row_reader;
 
@@ -223,6 +224,9 @@ static sbp_status find_form(const row_reader *r, sbp_row_form *form) {
     if (has(r, "end_of_step"))
         return sbp_fail(r->diag, SBP_USAGE,
                         "%s: a line that ends a step: these are for --data - (standard input)", r->where);
+    if (r->first->type != SBP_ROW_NONE)
+        return sbp_fail(r->diag, SBP_INPUT, "%s: found %s; the first row has %s, and so must all", r->where,
+                        keys_of(r), type_name(r, r->first));
     if (has(r, "instruction") && (has(r, "output") || has(r, "response")))
         return sbp_fail(r->diag, SBP_INPUT, "%s: found %s: give --columns prompt=instruction%s,completion=%s",
                         r->where, keys_of(r), sbp_json_member(r->root, "input") ? "+input" : "",
@@ -500,8 +504,13 @@ static sbp_status refuse_images(const row_reader *r) {
 sbp_status sbp_row_read(sbp_arena *arena, sbp_diag *diag, const char *where, const sbp_json *root,
                         const sbp_row_options *options, sbp_row_form *form, sbp_row *out) {
     *out = (sbp_row){.where = where};
-    row_reader r = {
-        .arena = arena, .diag = diag, .where = where, .root = root, .options = options, .row = out};
+    row_reader r = {.arena = arena,
+                    .diag = diag,
+                    .where = where,
+                    .root = root,
+                    .options = options,
+                    .first = form,
+                    .row = out};
     SBP_TRY(sbp_json_as_object(diag, root, &r.root));
     SBP_TRY(refuse_images(&r));
     SBP_TRY(find_form(&r, &out->form));

@@ -552,7 +552,7 @@ static sbp_status make_documents(make_job *job) {
     if (form->values != SBP_VALUES_IDS && !job->maker->tokenizer) {
         job->maker->unusable = true;
         return sbp_fail(job->maker->diag, SBP_INPUT,
-                        "%s: rows of text need a tokenizer, and no tokenizer.json was found: add one, or use "
+                        "%s: rows of text need a tokenizer, and no tokenizer.json was read: add one, or use "
                         "input_ids",
                         job->row->where);
     }

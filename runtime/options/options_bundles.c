@@ -60,14 +60,23 @@ sbp_option_id sbp_option_find_key(sbp_option_id bundle, const char *key, size_t 
 sbp_status sbp_options_unknown_key(sbp_options *o, sbp_diag *diag, const option_setting *s,
                                    sbp_option_id bundle, const char *key) {
     sbp_option_id option;
-    const char *name;
-    sbp_text keys;
-    sbp_text_init(&keys, o->arena);
+    const char *name, **names = NULL;
+    int32_t count = 0, capacity = 0;
     for (int32_t i = 0; (name = sbp_option_key_at(bundle, i, &option)); i++)
         if (s->config || (sbp_option_at((int32_t)option)->phases & o->phases))
-            sbp_text_add(&keys, "%s%s", i > 0 ? ", " : "", name);
-    return sbp_fail(diag, SBP_USAGE, "%s: %s: '%.100s' is unknown; its keys are %s", s->where,
-                    sbp_option_shown(o, s, sbp_option_name(bundle)), key, keys.data);
+            SBP_PUSH(o->arena, names, count, capacity, name);
+    const char *shown = sbp_option_shown(o, s, sbp_option_name(bundle)),
+               *near = sbp_option_nearest_of(o->arena, key, names, count);
+    if (near)
+        return sbp_fail(diag, SBP_USAGE,
+                        "%s: %s: '%.100s' is unknown; the nearest is '%s' (--help %s has all)", s->where,
+                        shown, key, near, sbp_option_name(bundle));
+    sbp_text keys;
+    sbp_text_init(&keys, o->arena);
+    for (int32_t i = 0; i < count; i++)
+        sbp_text_add(&keys, "%s%s", i > 0 ? ", " : "", names[i]);
+    return sbp_fail(diag, SBP_USAGE, "%s: %s: '%.100s' is unknown; its keys are %s", s->where, shown, key,
+                    keys.data);
 }
 
 /* The part of a bundle up to the next comma, in which "\," is a comma. */

@@ -138,6 +138,8 @@ option_target sbp_options_find(const char *key, size_t length);
 /* Checks `text` and puts it in. Below a guard. */
 sbp_status sbp_options_assign(sbp_options *o, sbp_diag *diag, const option_setting *setting,
                               const option_target *target, const char *text) SBP_CHECKED;
+/* The nearest of `count` names, NULL when none is near. Below a guard. */
+const char *sbp_option_nearest_of(sbp_arena *arena, const char *key, const char *const *names, int32_t count);
 /* A key that nobody knows: SBP_USAGE, with the nearest; of a file, a word in a note, where none is near. */
 sbp_status sbp_options_unknown(sbp_options *o, sbp_diag *diag, const option_setting *setting);
 /* All of a file, for options that the command line does not give. Below a guard. */

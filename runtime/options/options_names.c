@@ -81,6 +81,14 @@ static const char *nearest(sbp_arena *arena, unsigned phases, const char *name) 
     return s.nearest;
 }
 
+const char *sbp_option_nearest_of(sbp_arena *arena, const char *key, const char *const *names,
+                                  int32_t count) {
+    search s = {.arena = arena, .key = key, .distance = near_enough(key) + 1};
+    for (int32_t i = 0; i < count && strlen(key) <= 64; i++)
+        try_name(&s, names[i], strlen(names[i]));
+    return s.nearest;
+}
+
 /* "--name" on the command line, plain in a file. */
 const char *sbp_option_shown(const sbp_options *o, const option_setting *s, const char *name) {
     return s->config ? name : sbp_arena_printf(o->arena, strlen(name) == 1 ? "-%s" : "--%s", name);

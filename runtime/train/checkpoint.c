@@ -65,16 +65,16 @@ static sbp_status check_file(const checkpoint_job *job, const char *path) {
     const char *found = sbp_weights_metadata(file, "checkpoint");
     sbp_status status = SBP_OK;
     if (!found)
-        status = sbp_fail(
-            job->diag, SBP_INPUT,
-            "'%s' is of no checkpoint, which its metadata would name as '%s'; without '%s', --resume "
-            "goes on from the checkpoint before",
-            path, job->mark.text, job->path);
+        status = sbp_fail(job->diag, SBP_INPUT,
+                          "'%s' is of no checkpoint, which its metadata would name as '%s'; delete '%s', and "
+                          "--resume goes on from the checkpoint before it",
+                          path, job->mark.text, job->path);
     else if (strcmp(found, job->mark.text) != 0)
         status = sbp_fail(
             job->diag, SBP_INPUT,
             "'%s' is of another checkpoint than trainer_state.json: its metadata name '%.40s', not '%s' "
-            "(a step and a hash of that file); without '%s', --resume goes on from the checkpoint before",
+            "(a step and a hash of that file); delete '%s', and --resume goes on from the checkpoint before "
+            "it",
             path, found, job->mark.text, job->path);
     sbp_weights_close(file);
     return status;

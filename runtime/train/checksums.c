@@ -165,14 +165,14 @@ sbp_status sbp_checksums_verify(sbp_arena *arena, sbp_diag *diag, const char *di
         return sbp_fail(diag, SBP_INPUT,
                         "'%s' is damaged: it has no " FILE_NAME
                         ", without which damage to its other files is not "
-                        "seen; without '%s', --resume goes on from the checkpoint before",
+                        "seen; delete '%s', and --resume goes on from the checkpoint before it",
                         directory, directory);
     SBP_TRY(sbp_json_read(arena, diag, path, 0, &root));
     SBP_TRY(sbp_json_as_object(diag, root, &root));
     if (!sbp_json_member(root, SBP_RUNDIR_CHECKPOINT))
         return sbp_fail(diag, SBP_INPUT,
                         "'%s' is damaged: " FILE_NAME " does not list " SBP_RUNDIR_CHECKPOINT
-                        "; without '%s', --resume goes on from the checkpoint before",
+                        "; delete '%s', and --resume goes on from the checkpoint before it",
                         directory, directory);
     for (int64_t i = first; i < root->count; i += of) {
         const sbp_json *entry;
@@ -185,16 +185,17 @@ sbp_status sbp_checksums_verify(sbp_arena *arena, sbp_diag *diag, const char *di
         SBP_TRY(sbp_json_get_string(diag, entry, "checksum", SBP_JSON_REQUIRED, &expected));
         SBP_TRY(sbp_named_path(arena, diag, path, directory, root->items[i].key, &file));
         if (!sbp_file_exists(file))
-            return sbp_fail(diag, SBP_IO,
-                            "'%s' is missing; without '%s', --resume goes on from the checkpoint before",
-                            file, directory);
+            return sbp_fail(
+                diag, SBP_IO,
+                "'%s' is missing; delete '%s', and --resume goes on from the checkpoint before it", file,
+                directory);
         SBP_TRY(sum_file(diag, file, piece, &s));
         snprintf(found, sizeof found, "%016llx", (unsigned long long)s.sum);
         if (s.bytes != bytes || strcmp(found, expected) != 0)
             return sbp_fail(
                 diag, SBP_INPUT,
                 "'%s/%s' is damaged: %lld bytes with checksum %s, where %lld with %.20s were written; "
-                "without '%s', --resume goes on from the checkpoint before",
+                "delete '%s', and --resume goes on from the checkpoint before it",
                 directory, root->items[i].key, (long long)s.bytes, found, (long long)bytes, expected,
                 directory);
     }

@@ -87,7 +87,8 @@ static void test_rows(void **state) {
         const char *rows, *message;
     } cases[] = {
         {"{\"text\": \"a\"}\n{\"text\": 3}\n", "d:2: text: expected a string, found an integer"},
-        {"{\"text\": \"a\"}\n\n{\"txt\": \"a\"}\n", "d:3: found 'txt', expected 'text'"},
+        {"{\"text\": \"a\"}\n\n{\"txt\": \"a\"}\n",
+         "d:3: found 'txt'; the first row has 'text', and so must all"},
         {"{\"text\": \"a\"}\n{\"input_ids\": [1]}\n", "d:2: found a row with 'input_ids'"},
         {"{\"text\": \"a\"\n", "d:1:12: not valid JSON: '}' expected"},
         {"{\"text\": \"a\"}\nhello\n", "d:2:5: not valid JSON: invalid token near 'hello'"},
@@ -142,10 +143,9 @@ static void test_tokenizers_that_cannot_be_used(void **state) {
     cli_put(f, "d", "{\"input_ids\": [1, 2, 3]}\n");
     cli_ok(f, "$C compile $D/m -o $D/p");
     assert_non_null(strstr(cli_text(f, "err"), kind));
-    cli_fails(
-        f, 1,
-        "t:1: rows of text need a tokenizer, and no tokenizer.json was found: add one, or use input_ids",
-        "$R $D/p --data $D/t");
+    cli_fails(f, 1,
+              "t:1: rows of text need a tokenizer, and no tokenizer.json was read: add one, or use input_ids",
+              "$R $D/p --data $D/t");
     cli_fails(f, 1, "t:1: rows of text need a tokenizer", "$R $D/m --data $D/t --out $D/o");
     assert_non_null(strstr(cli_text(f, "err"), kind));
     cli_fails(f, 1, kind, "$R tokenize $D/m <$D/t");

@@ -241,6 +241,36 @@ static void test_remedies(void **state) {
     assert_true(tried >= 6);
 }
 
+/* What is written fits, with the process that runs it, also where that grows with the chunk: from 1536 tokens
+ * on, for this model in whole sequences. What does not fit is refused, and the shorter length that is named
+ * fits. */
+static void test_limits_of_whole_sequences(void **state) {
+    io_fixture *f = *state;
+    static const char *const backward[] = {"standard", "checkpoint"};
+    static const char *const lengths[] = {"1530", "1538", "1545", "1560", "max"};
+    int fitted = 0, refused = 0;
+    for (int b = 0; b < SBP_COUNT(backward); b++)
+        for (int i = 0; i < SBP_COUNT(lengths); i++)
+            for (int megabytes = 36; megabytes <= 60; megabytes += 12) {
+                const char *line = sbp_arena_printf(
+                    f->arena,
+                    "$C compile tests/data/stories260K -o $D/p --memory %dMB --backward %s --threads 2",
+                    megabytes, backward[b]);
+                int status = cli(f, sbp_arena_printf(f->arena, "%s --seq-len %s", line, lengths[i]));
+                const char *shorter = strstr(text_of(f, "err"), "or with --seq-len ");
+                if (status == 3 && shorter)
+                    cli_ok(f, sbp_arena_printf(f->arena, "%s --seq-len %ld", line,
+                                               atol(shorter + strlen("or with --seq-len "))));
+                else
+                    assert_true(status == 0 || status == 3);
+                fitted += status == 0;
+                refused += status == 3;
+                if (status == 0 || shorter)
+                    assert_non_null(strstr(text_of(f, "err"), "\nfits       yes: "));
+            }
+    assert_true(fitted >= 8 && refused >= 8);
+}
+
 /* Kernels and functions of a program: all but the tensor table and the calls. */
 static const char *code_of(io_fixture *f, const char *model, int layers, long *total) {
     cli_ok(f, sbp_arena_printf(f->arena,
@@ -531,6 +561,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_advice, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_longest, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_remedies, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_limits_of_whole_sequences, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_depth, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_frozen_parameters_stay_in_place, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_largest_allocation, cli_setup, io_teardown),

@@ -452,7 +452,7 @@ static void test_what_is_no_fault_of_rows(void **state) {
     assert_fails(f, SBP_INPUT, "the model has no chat template: give --chat-template",
                  sbp_dataset_load(f->diag, &options, &data));
     options.tokenizer = NULL;
-    assert_fails(f, SBP_INPUT, "d.jsonl:1: rows of text need a tokenizer, and no tokenizer.json was found",
+    assert_fails(f, SBP_INPUT, "d.jsonl:1: rows of text need a tokenizer, and no tokenizer.json was read",
                  sbp_dataset_load(f->diag, &options, &data));
 }
 

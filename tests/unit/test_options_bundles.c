@@ -212,11 +212,13 @@ static void test_what_is_wrong_with_bundles(void **state) {
         unsigned phases;
         const char *line, *message;
     } cases[] = {
-        {5, "--loss grpo,epsilo=1", "--loss: 'epsilo' is unknown; its keys are objective, type, beta, "},
+        {5, "--loss grpo,epsilo=1",
+         "--loss: 'epsilo' is unknown; the nearest is 'epsilon' (--help loss has all)"},
         {5, "--schedule cosine,min-rl=1",
-         "its keys are type, warmup, num_cycles, min_lr, min_lr_rate, lr_end"},
+         "--schedule: 'min-rl' is unknown; the nearest is 'min_lr' (--help schedule has all)"},
+        {5, "--schedule cosine,foo=1", "its keys are type, warmup, num_cycles, min_lr, min_lr_rate, lr_end"},
         {5, "--lora r=4,alfa=3", "its keys are r, alpha, dropout, rslora, targets"},
-        {5, "--precision parm=bf16", "its keys are compute, base, state, tf32, residual, param, grad"},
+        {5, "--precision foo=bf16", "its keys are compute, base, state, tf32, residual, param, grad"},
         {5, "--backward stream,g=2",
          "--backward: 'g' is unknown; its keys are type, segment, checkpoint_every"},
         {5, "--loss grpoo,epsilon=1", "--loss: found 'grpoo', expected sft, "},
@@ -234,7 +236,7 @@ static void test_what_is_wrong_with_bundles(void **state) {
     static const struct {
         const char *text, *message;
     } files[] = {
-        {"loss:\n  epsilo: 1\n", "config:2: loss: 'epsilo' is unknown; its keys are objective, "},
+        {"loss:\n  epsilo: 1\n", "config:2: loss: 'epsilo' is unknown; the nearest is 'epsilon'"},
         {"loss: {epsilon: [1, 2]}\n", "config:1: 'loss epsilon': expected one value, found a list"},
         {"loss: {epsilon: {a: 1}}\n", "config:1: 'loss epsilon': expected a value or a list"},
         {"loss: {epsilon: 1}\nepsilon: 2\n", "config:2: 'epsilon' is given twice (as 'loss epsilon')"},

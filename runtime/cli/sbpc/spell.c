@@ -7,7 +7,7 @@ static const char *const fixed[SBP_CHANGE_COUNT] = {
     [SBP_CHANGE_STEP] = "--clip none --accumulate 1",
     [SBP_CHANGE_STREAM] = "--backward stream",
     [SBP_CHANGE_OPTIMIZER] = "--optimizer sgd",
-    [SBP_CHANGE_FREEZE] = "--freeze",
+    [SBP_CHANGE_FREEZE] = "--lora or --freeze GLOB",
 };
 
 const char *sbp_cli_change(sbp_change change) {

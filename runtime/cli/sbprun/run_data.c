@@ -566,6 +566,17 @@ static sbp_lr_options lr_options(const sbp_options *o) {
                             .warmup_type = sbp_options_text(o, SBP_OPT_WARMUP_TYPE)};
 }
 
+/* ": cosine_with_min_lr, .." */
+static const char *readers_of(sbp_arena *arena, const char *option) {
+    const char *name;
+    sbp_text out;
+    sbp_text_init(&out, arena);
+    for (int32_t i = 0; (name = sbp_option_word(arena, sbp_option_at(SBP_OPT_SCHEDULE), i)); i++)
+        if (sbp_lr_reads(name, option))
+            sbp_text_add(&out, "%s%s", out.length > 0 ? ", " : ": ", name);
+    return out.length > 0 ? out.data : "";
+}
+
 /* An option of another schedule is a mistake that would go unseen. */
 static sbp_status check_schedule_options(const sbp_world *world) {
     const char *schedule = sbp_options_text(world->options, SBP_OPT_SCHEDULE);
@@ -573,8 +584,10 @@ static sbp_status check_schedule_options(const sbp_world *world) {
         const sbp_option *option = sbp_option_at(i);
         if (sbp_lr_reads(NULL, option->name) && !sbp_lr_reads(schedule, option->name) &&
             sbp_options_chosen(world->options, option->id))
-            return sbp_fail(world->diag, SBP_USAGE, "%s has no effect with --schedule %s: leave it out",
-                            sbp_option_typed(world->arena, option), schedule);
+            return sbp_fail(
+                world->diag, SBP_USAGE,
+                "%s has no effect with --schedule %s: leave it out, or take a schedule that reads it%s",
+                sbp_option_typed(world->arena, option), schedule, readers_of(world->arena, option->name));
     }
     return SBP_OK;
 }
