@@ -96,40 +96,36 @@ const sbp_oracle_group *sbp_oracle_group_at(const sbp_oracle *o, int32_t index) 
 
 typedef sbp_status (*loops)(oracle_job *job);
 
-static loops loops_of(sbp_command_kind kind) {
-    const sbp_command_traits *traits = sbp_command_traits_of(kind);
-    if (traits->attributes == SBP_ATTRIBUTES_COLLECTIVE) /* of several ranks, which are not compared */
-        return NULL;
-    switch (traits->items) {
-    case SBP_ITEMS_TILES:
-        return sbp_oracle_gemm;
-    case SBP_ITEMS_KERNEL_ROWS:
-        return sbp_oracle_row;
-    case SBP_ITEMS_QUERIES:
-        return sbp_oracle_attention;
-    case SBP_ITEMS_SLOTS:
-        return sbp_oracle_experts;
-    case SBP_ITEMS_STATES:
-        return sbp_oracle_rule;
-    case SBP_ITEMS_BLOCKS:
-        return sbp_oracle_convolution;
-    case SBP_ITEMS_CHOICES:
-    case SBP_ITEMS_EXPERTS:
-        return sbp_oracle_choices;
-    case SBP_ITEMS_ELEMENTS:
-    case SBP_ITEMS_RUNS:
-    case SBP_ITEMS_COLUMNS:
-    case SBP_ITEMS_PARTS:
-        return sbp_oracle_simple;
-    case SBP_ITEMS_NONE:
-        break;
-    }
-    return NULL;
-}
+/* The loops of each command; a new one does not compile before it has a line here. NULL: it is not compared. */
+#define LOOPS_fill sbp_oracle_simple
+#define LOOPS_copy sbp_oracle_simple
+#define LOOPS_gemm sbp_oracle_gemm
+#define LOOPS_row sbp_oracle_row
+#define LOOPS_colsum sbp_oracle_simple
+#define LOOPS_gather sbp_oracle_simple
+#define LOOPS_scatter_add sbp_oracle_simple
+#define LOOPS_attn_fwd sbp_oracle_attention
+#define LOOPS_attn_bwd sbp_oracle_attention
+#define LOOPS_conv_rows sbp_oracle_convolution
+#define LOOPS_conv_rows_bwd sbp_oracle_convolution
+#define LOOPS_delta_rule sbp_oracle_rule
+#define LOOPS_delta_rule_bwd sbp_oracle_rule
+#define LOOPS_route sbp_oracle_choices
+#define LOOPS_expert_order sbp_oracle_choices
+#define LOOPS_expert_gemm sbp_oracle_experts
+#define LOOPS_expert_gemm_dw sbp_oracle_experts
+#define LOOPS_reduce sbp_oracle_simple
+#define LOOPS_collective NULL /* of several ranks */
+#define LOOPS_fence NULL
+static const loops loops_of[SBP_CMD_COUNT] = {
+#define COMMAND(id, text, queues, operands, traits, synopsis) LOOPS_##text,
+#include "ir/program/commands.def"
+#undef COMMAND
+};
 
 static sbp_status run_loops(void *user) {
     oracle_job *job = user;
-    return loops_of(job->dispatch->command->kind)(job);
+    return loops_of[job->dispatch->command->kind](job);
 }
 
 static sbp_status compare(oracle_job *job) {
@@ -148,7 +144,7 @@ sbp_status sbp_oracle_run(sbp_oracle *o, const sbp_device_class *class, sbp_devi
     if (!k)
         return class->submit(device, dispatch, diag);
     sbp_oracle_group *g = &o->groups[k->group];
-    bool known_kind = loops_of(dispatch->command->kind) != NULL,
+    bool known_kind = loops_of[dispatch->command->kind] != NULL,
          turn = k->runs++ < RUNS && k->work < MOST_WORK;
     if (turn && k->alone && sbp_command_attributes(dispatch->command) == SBP_ATTRIBUTES_ROW)
         turn = o->kernel_runs[dispatch->command->kernel]++ < RUNS_OF_KERNEL;
