@@ -76,7 +76,7 @@ const sbp_json *sbp_plan_value(const sbp_json *meta, const sbp_option *option, s
     bool open = !given || given->kind == SBP_JSON_NULL ||
                 (given->kind == SBP_JSON_STRING && strcmp(given->string, "auto") == 0);
     const sbp_json *became = open ? sbp_json_member(meta, name) : NULL;
-    return became ? became : given;
+    return became && became->kind != SBP_JSON_OBJECT ? became : given; /* "memory" is what the plan takes */
 }
 
 sbp_status sbp_plan_check_options(sbp_diag *diag, const sbp_plan *plan, const sbp_options *options,

@@ -76,6 +76,7 @@ static sbp_status options_of(const attempt *a, const sbp_options **out) {
             continue;
         argv[argc++] = s->args[i];
     }
+    sbp_options_spell(a->arena, argv, &argc);
     argv[argc++] = sbp_arena_printf(a->arena, "--ranks=%lld", (long long)ranks);
     sbp_options *options;
     char **list = (char **)(void *)argv; /* which are only read */
@@ -355,7 +356,6 @@ sbp_status sbp_cli_scale(sbp_arena *arena, sbp_diag *diag, const char *model, co
     for (int32_t i = 0; i < count; i++)
         if (!is_one_of(given[i], not_taken, SBP_COUNT(not_taken)))
             s.args[s.arg_count++] = given[i];
-    sbp_options_spell(arena, s.args, &s.arg_count);
     s.args[s.arg_count++] = model;
     for (int64_t ranks = 1; ranks < s.ranks; ranks *= 2)
         if (has_whole_groups(&s, ranks))
