@@ -96,7 +96,7 @@ const sbp_oracle_group *sbp_oracle_group_at(const sbp_oracle *o, int32_t index) 
 
 typedef sbp_status (*loops)(oracle_job *job);
 
-/* The loops of each command; a new one does not compile before it has a line here. NULL: it is not compared. */
+/* The loops of each command; a new one does not compile before it has a line here. NULL: not compared. */
 #define LOOPS_fill sbp_oracle_simple
 #define LOOPS_copy sbp_oracle_simple
 #define LOOPS_gemm sbp_oracle_gemm

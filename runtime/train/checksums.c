@@ -71,9 +71,10 @@ static sbp_status list_body(void *user) {
 
 static sbp_status list_folder(sbp_diag *diag, const char *path, name_list *l) {
     l->dir = opendir(path);
+    if (!l->dir && errno == ENOMEM)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the names in '%s'", path);
     if (!l->dir)
-        return sbp_fail(diag, errno == ENOMEM ? SBP_MACHINE : SBP_IO, "cannot read '%s': %s", path,
-                        strerror(errno));
+        return sbp_fail(diag, SBP_IO, "cannot read '%s': %s", path, strerror(errno));
     sbp_status status = sbp_guard(l->arena, diag, list_body, l);
     closedir(l->dir);
     return status;

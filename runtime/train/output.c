@@ -266,9 +266,10 @@ static sbp_status carry_templates(const output_job *job, const char *source) {
     if (mkdir(to, 0777) != 0 && errno != EEXIST)
         return sbp_fail(job->diag, SBP_IO, "cannot make the folder '%s': %s", to, strerror(errno));
     DIR *folder = opendir(from);
+    if (!folder && errno == ENOMEM)
+        return sbp_fail(job->diag, SBP_MACHINE, "out of memory for the names in '%s'", from);
     if (!folder)
-        return sbp_fail(job->diag, errno == ENOMEM ? SBP_MACHINE : SBP_IO, "cannot read the folder '%s': %s",
-                        from, strerror(errno));
+        return sbp_fail(job->diag, SBP_IO, "cannot read the folder '%s': %s", from, strerror(errno));
     for (struct dirent *entry; count < MOST_TEMPLATES && (entry = readdir(folder));) {
         size_t length = strlen(entry->d_name);
         if (entry->d_name[0] != '.' && length > 6 && length <= NAME_MAX &&
