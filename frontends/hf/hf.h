@@ -138,8 +138,8 @@ sbp_value sbp_hf_param(sbp_hf *hf, const char *name, sbp_init init, int32_t rank
 sbp_value sbp_hf_vector(sbp_hf *hf, const char *name, sbp_init init, int64_t n);
 /* One that rows are scaled or shifted by outside of products, in the residual type. */
 sbp_value sbp_hf_row_vector(sbp_hf *hf, const char *name, sbp_init init, int64_t n);
-/* A vector of the wide type that files hold and nobody trains. */
-sbp_value sbp_hf_buffer(sbp_hf *hf, const char *name, int64_t n);
+/* Numbers of the wide type that files hold and nobody trains. */
+sbp_value sbp_hf_buffer(sbp_hf *hf, const char *name, int32_t rank, const int64_t *dims);
 sbp_value sbp_hf_matrix(sbp_hf *hf, const char *name, int64_t rows, int64_t columns);
 /* A matrix with a row per token; that of the padding token starts as zeros. */
 sbp_value sbp_hf_table(sbp_hf *hf, const char *name, int64_t vocab, int64_t columns);
@@ -252,23 +252,41 @@ typedef struct sbp_hf_expert_names {
 /* mlp.gate, mlp.experts.N.gate_proj, .up_proj, .down_proj; fused mlp.experts.gate_up_proj */
 extern const sbp_hf_expert_names sbp_hf_projections;
 
+/* What a router makes of its logits. */
+typedef enum sbp_hf_score {
+    SBP_HF_SCORE_SOFTMAX, /* over all experts */
+    SBP_HF_SCORE_SIGMOID,
+    SBP_HF_SCORE_LOGIT /* the logits; weights are a softmax over those chosen */
+} sbp_hf_score;
+
+/* Scores of a row, the largest of which are chosen, and the weights that they give the answers. */
+typedef struct sbp_hf_router {
+    sbp_hf_score score;
+    bool bias;      /* of the map that gives the logits */
+    bool wide;      /* logits are not rounded */
+    double softcap; /* of logits; 0: none */
+    /* Within the module: what is added to scores to choose by them, [experts]; it is nobody's weight, and has
+     * no gradient. NULL: nothing. */
+    const char *correction;
+    bool correction_row; /* files have it as [1, experts] */
+    /* Experts are chosen within the `chosen_groups` of `groups` of neighbours whose two best sum up to most;
+     * 0: no groups. */
+    int64_t groups, chosen_groups;
+    bool others_zero; /* scores of the other groups count as 0, not as less than all */
+    /* Weights are divided by their sum, which has `epsilon` more, and counts as `floor` below that. */
+    bool normalized;
+    double epsilon, floor;
+    double scaling; /* of weights; 0 or 1: none */
+} sbp_hf_router;
+
 typedef struct sbp_hf_experts {
     int64_t count, chosen, inner;
     int64_t shared; /* width of the one that every row goes to as well; 0: none */
     /* The shared one: its module, and whether a gate of its own weighs it. */
     const char *shared_name;
     bool shared_gated;
-    bool normalized; /* the weights of the chosen are divided by their sum */
-    bool fused;      /* as files have them that are not here */
-    bool router_bias;
-    bool softmax_of_chosen; /* the largest scores are chosen, and softmax is over these */
-    /* DeepSeek router: of `groups` of neighbours the `chosen_groups` whose two best sum up to most;
-     * 0: no groups. */
-    int64_t groups, chosen_groups;
-    /* Scores are sigmoids; those chosen are the largest with e_score_correction_bias added, which
-     * is nobody's weight and has no gradient; weights are times `scaling`, and their sum has 1e-20 more. */
-    bool sigmoid;
-    double scaling;
+    sbp_hf_router router;
+    bool fused; /* as files have them that are not here */
     /* GPT-OSS's: y = D ((u + 1) g sigmoid(alpha g)) + a bias, g = min(gate, limit), u = up within -limit ..
      * limit; gate and up, which have biases, are the even and odd columns of one matrix, and matrices are
      * [in, out]. */
@@ -285,16 +303,18 @@ typedef struct sbp_hf_experts {
 
 typedef struct sbp_hf_experts_defaults {
     const char *count_key, *other_count_key, *inner_key;
+    const char *chosen_key; /* NULL: num_experts_per_tok */
     const char *shared_key; /* NULL: no expert is shared */
     int64_t count, chosen, inner, shared;
-    const char *dense_key; /* field with the number of layers before the first that has experts; NULL: none */
+    /* Fields with the number of layers before the first that has experts, and of the last one, -1 for the
+     * last of all; and with the number of which theirs, from 1 on, are multiples. NULL: none. */
+    const char *dense_key, *last_key, *step_key;
     int64_t dense;
+    bool typed;             /* mlp_layer_types says it for each layer, where it is given */
     bool always_normalized; /* whatever norm_topk_prob says */
     bool normalized;        /* where it says nothing */
     bool fused;
-    /* Layers have them but for those of mlp_only_layers, and those that decoder_sparse_step leaves out; else
-     * all. */
-    bool stepped;
+    bool stepped;   /* the step is decoder_sparse_step, and mlp_only_layers have none */
     double balance; /* router_aux_loss_coef */
     const sbp_hf_expert_names *names;
 } sbp_hf_experts_defaults;
@@ -303,21 +323,20 @@ typedef struct sbp_hf_experts_defaults {
  * nothing. */
 typedef struct sbp_hf_deepseek_experts {
     int64_t count, chosen, inner, groups, chosen_groups, dense;
+    bool typed; /* as below */
     double scaling;
 } sbp_hf_deepseek_experts;
 sbp_hf_experts sbp_hf_deepseek_experts_read(sbp_hf *hf, int64_t layers,
                                             const sbp_hf_deepseek_experts *defaults);
 sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, int64_t layers, const sbp_hf_experts_defaults *defaults);
-/* Which experts a row goes to, [T, chosen], and the weights of their answers in the wide type,
- * [T, chosen, 1]. */
+/* Which experts a row goes to, [T, chosen], and the weights of their answers in the wide type. */
 typedef struct sbp_hf_choice {
     sbp_value index, weight;
 } sbp_hf_choice;
-/* What the routers of all layers do, as sums over rows (frontends/objectives/statistics.c), of scores in the
- * wide type [T, experts] and what is chosen by them. */
-void sbp_hf_experts_add_statistics(sbp_hf *hf, const sbp_hf_experts *experts, sbp_value scores,
-                                   sbp_value index);
-/* The sum of the answers of those, in the wide type, [T, hidden]; <module>.experts has the matrices. */
+/* By the logits, [T, experts], as the router has it, weights [T, chosen]; adds what the loss looks at. */
+sbp_hf_choice sbp_hf_choose(sbp_hf *hf, const sbp_hf_experts *experts, sbp_value logits, const char *module);
+/* The sum of the answers of those, by weights [T, chosen, 1], in the wide type, [T, hidden]; <module>.experts
+ * has the matrices. */
 sbp_value sbp_hf_experts_apply(sbp_hf *hf, const sbp_hf_experts *experts, const char *activation, sbp_value x,
                                sbp_hf_choice choice, const char *module, int64_t hidden);
 sbp_value sbp_hf_softmax(sbp_builder *builder, sbp_value x);

@@ -299,9 +299,9 @@ sbp_value sbp_hf_row_vector(sbp_hf *hf, const char *name, sbp_init init, int64_t
     return build_param(hf, name, hf->residual, init, 1, (int64_t[]){n}, NULL);
 }
 
-sbp_value sbp_hf_buffer(sbp_hf *hf, const char *name, int64_t n) {
+sbp_value sbp_hf_buffer(sbp_hf *hf, const char *name, int32_t rank, const int64_t *dims) {
     sbp_dtype wide = hf->compute == SBP_F64 ? SBP_F64 : SBP_F32;
-    sbp_value x = build_param(hf, name, wide, SBP_INIT_ZEROS, 1, (int64_t[]){n}, NULL);
+    sbp_value x = build_param(hf, name, wide, SBP_INIT_ZEROS, rank, dims, NULL);
     if (hf->builder.status == SBP_OK)
         hf->builder.module->params[hf->builder.func->values[x].binding].trainable = false;
     return x;

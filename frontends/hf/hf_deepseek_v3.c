@@ -21,13 +21,6 @@ void sbp_hf_deepseek_v3(sbp_hf *hf) {
     sbp_hf_decoder_build(hf, &d);
 }
 
-/* mlp_layer_types: "dense" or "sparse" for each layer. */
-static void read_layer_types(sbp_hf *hf, sbp_hf_decoder *d) {
-    bool *sparse = SBP_NEW_ARRAY(hf->arena, bool, hf->builder.status == SBP_OK ? d->layers : 1);
-    if (sbp_hf_layer_words(hf, "mlp_layer_types", d->layers, "dense", "sparse", sparse) && d->experts.sparse)
-        d->experts.sparse = sparse;
-}
-
 void sbp_hf_glm4_moe_lite(sbp_hf *hf) {
     sbp_hf_decoder d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.vocab = 154880,
                                                                   .heads = 20,
@@ -44,7 +37,7 @@ void sbp_hf_glm4_moe_lite(sbp_hf *hf) {
                                                                         .groups = 1,
                                                                         .chosen_groups = 1,
                                                                         .dense = 1,
+                                                                        .typed = true,
                                                                         .scaling = 1.8});
-    read_layer_types(hf, &d);
     sbp_hf_decoder_build(hf, &d);
 }

@@ -25,24 +25,45 @@ static void read_balance(sbp_hf *hf, const sbp_hf_experts_defaults *defaults, in
     hf->model->balance = (sbp_balance){.coefficient = coefficient, .chosen = chosen};
 }
 
-/* Which layers have experts; NULL: none. */
-static bool *read_layers(sbp_hf *hf, int64_t layers, const sbp_hf_experts_defaults *defaults) {
-    bool *sparse = SBP_NEW_ARRAY(hf->arena, bool, hf->builder.status == SBP_OK ? layers : 1), any = false;
-    const sbp_json *dense = defaults->stepped ? sbp_hf_field(hf, "mlp_only_layers") : NULL;
-    int64_t first = defaults->dense_key ? sbp_hf_count(hf, defaults->dense_key, defaults->dense) : 0;
-    int64_t step = defaults->stepped ? sbp_hf_size(hf, "decoder_sparse_step", 1) : 1;
-    if (defaults->stepped && sbp_hf_count(hf, defaults->count_key, defaults->count) == 0)
-        return NULL;
+/* mlp_only_layers have no experts. */
+static void leave_out(sbp_hf *hf, int64_t layers, bool *sparse) {
+    const sbp_json *dense = sbp_hf_field(hf, "mlp_only_layers");
     if (dense && dense->kind != SBP_JSON_ARRAY)
         sbp_hf_fail(hf, dense, "expected an array of layer numbers");
-    for (int64_t i = 0; i < layers && hf->builder.status == SBP_OK; i++)
-        sparse[i] = (i + 1) % step == 0 && i >= first;
     for (int64_t i = 0; dense && i < dense->count && hf->builder.status == SBP_OK; i++) {
         int64_t layer = 0;
         hf->builder.status = sbp_json_as_i64(hf->diag, &dense->items[i], &layer);
         if (hf->builder.status == SBP_OK && layer >= 0 && layer < layers)
             sparse[layer] = false;
     }
+}
+
+/* The last layer that may have experts. */
+static int64_t read_last(sbp_hf *hf, int64_t layers, const char *key) {
+    const sbp_json *field = key ? sbp_hf_field(hf, key) : NULL;
+    int64_t last = -1;
+    if (field)
+        hf->builder.status = sbp_json_as_i64(hf->diag, field, &last);
+    return last == -1 ? layers - 1 : last;
+}
+
+/* Which layers have experts; NULL: none. */
+static bool *read_layers(sbp_hf *hf, int64_t layers, const sbp_hf_experts_defaults *defaults) {
+    bool *sparse = SBP_NEW_ARRAY(hf->arena, bool, hf->builder.status == SBP_OK ? layers : 1), any = false;
+    const char *step_key = defaults->stepped ? "decoder_sparse_step" : defaults->step_key;
+    int64_t first = defaults->dense_key ? sbp_hf_count(hf, defaults->dense_key, defaults->dense) : 0,
+            step = step_key ? sbp_hf_size(hf, step_key, 1) : 1,
+            last = read_last(hf, layers, defaults->last_key);
+    if (defaults->stepped && sbp_hf_count(hf, defaults->count_key, defaults->count) == 0) {
+        (void)sbp_hf_field(hf, "mlp_only_layers");
+        return NULL;
+    }
+    for (int64_t i = 0; i < layers && hf->builder.status == SBP_OK; i++)
+        sparse[i] = (i + 1) % step == 0 && i >= first && i <= last;
+    if (defaults->stepped)
+        leave_out(hf, layers, sparse);
+    if (defaults->typed && hf->builder.status == SBP_OK)
+        (void)sbp_hf_layer_words(hf, "mlp_layer_types", layers, "dense", "sparse", sparse);
     for (int64_t i = 0; i < layers && hf->builder.status == SBP_OK; i++)
         any |= sparse[i];
     return any ? sparse : NULL;
@@ -50,9 +71,9 @@ static bool *read_layers(sbp_hf *hf, int64_t layers, const sbp_hf_experts_defaul
 
 /* Fields that say nothing where no layer has experts. */
 static void skip_fields(sbp_hf *hf, const sbp_hf_experts_defaults *defaults) {
-    const char *const fields[] = {defaults->count_key,    defaults->inner_key,   defaults->other_count_key,
-                                  defaults->shared_key,   "num_experts_per_tok", "norm_topk_prob",
-                                  "output_router_logits", "router_aux_loss_coef"};
+    const char *const fields[] = {defaults->count_key,    defaults->inner_key,    defaults->other_count_key,
+                                  defaults->shared_key,   "num_experts_per_tok",  "norm_topk_prob",
+                                  "output_router_logits", "router_aux_loss_coef", defaults->chosen_key};
     for (int32_t i = 0; i < SBP_COUNT(fields); i++)
         if (fields[i])
             (void)sbp_hf_field(hf, fields[i]);
@@ -66,17 +87,18 @@ sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, int64_t layers, const sbp_hf_expe
         return e;
     }
     bool other = defaults->other_count_key && sbp_hf_field(hf, defaults->count_key) == NULL;
+    const char *chosen_key = defaults->chosen_key ? defaults->chosen_key : "num_experts_per_tok";
     e.inner = sbp_hf_size(hf, defaults->inner_key, defaults->inner);
-    e.chosen = sbp_hf_size(hf, "num_experts_per_tok", defaults->chosen);
+    e.chosen = sbp_hf_size(hf, chosen_key, defaults->chosen);
     e.count = sbp_hf_size(hf, other ? defaults->other_count_key : defaults->count_key, defaults->count);
-    e.normalized = defaults->always_normalized || sbp_hf_bool(hf, "norm_topk_prob", defaults->normalized);
-    e.scaling = 1;
+    e.router.normalized =
+        defaults->always_normalized || sbp_hf_bool(hf, "norm_topk_prob", defaults->normalized);
     e.shared_name = "shared_expert";
     e.shared_gated = true;
     if (defaults->shared_key)
         e.shared = sbp_hf_size(hf, defaults->shared_key, defaults->shared);
     if (hf->builder.status == SBP_OK && e.chosen > e.count)
-        sbp_hf_fail(hf, sbp_hf_field(hf, "num_experts_per_tok"), "%lld of %lld experts", (long long)e.chosen,
+        sbp_hf_fail(hf, sbp_hf_field(hf, chosen_key), "%lld of %lld experts", (long long)e.chosen,
                     (long long)e.count);
     read_balance(hf, defaults, e.chosen);
     return e;
@@ -98,14 +120,19 @@ sbp_hf_experts sbp_hf_deepseek_experts_read(sbp_hf *hf, int64_t layers,
                                                                       .normalized = true,
                                                                       .dense_key = "first_k_dense_replace",
                                                                       .dense = defaults->dense,
+                                                                      .typed = defaults->typed,
                                                                       .names = &sbp_hf_projections});
-    e.sigmoid = true;
-    e.scaling = sbp_hf_double(hf, "routed_scaling_factor", defaults->scaling);
+    e.router = (sbp_hf_router){.score = SBP_HF_SCORE_SIGMOID,
+                               .wide = true,
+                               .correction = "gate.e_score_correction_bias",
+                               .groups = groups,
+                               .chosen_groups = kept,
+                               .normalized = e.router.normalized,
+                               .epsilon = 1e-20,
+                               .scaling = sbp_hf_double(hf, "routed_scaling_factor", defaults->scaling)};
     e.shared = shared * e.inner;
     e.shared_name = "shared_experts";
     e.shared_gated = false;
-    e.groups = groups;
-    e.chosen_groups = kept;
     if (hf->builder.status == SBP_OK && e.sparse &&
         (kept > groups || e.count % groups != 0 ||
          (groups > 1 && (e.count / groups < 2 || e.chosen > kept * (e.count / groups)))))
@@ -185,12 +212,13 @@ static sbp_value expert_linear(sbp_hf *hf, const char *name, sbp_value x, sbp_va
                      (sbp_attr[]){sbp_attr_symbol("layout", layout), sbp_attr_bool("wide", wide)}, 2, NULL);
 }
 
-/* Scores to choose by: those of groups that are not chosen are put below all others. A group is chosen when
- * fewer than chosen_groups come before it: groups with a larger sum of their two best scores, or with an
- * equal sum and a lower number. */
+/* Scores to choose by: those of groups that are not chosen are put below all others, or are 0. A group is
+ * chosen when fewer than chosen_groups come before it: groups with a larger sum of their two best scores, or
+ * with an equal sum and a lower number. */
 static sbp_value within_groups(sbp_hf *hf, const sbp_hf_experts *e, sbp_value scores) {
     sbp_builder *b = &hf->builder;
-    int64_t groups = e->groups, each = e->count / e->groups;
+    const sbp_hf_router *r = &e->router;
+    int64_t groups = r->groups, each = e->count / r->groups;
     sbp_dtype wide = sbp_rule_wide(hf->compute);
     sbp_value least = sbp_build_const(b, wide, -1e30), zero = sbp_build_const(b, wide, 0),
               one = sbp_build_const(b, wide, 1);
@@ -211,20 +239,26 @@ static sbp_value within_groups(sbp_hf *hf, const sbp_hf_experts *e, sbp_value sc
                                   sbp_build2(b, SBP_OP_and, sbp_build2(b, SBP_OP_eq, sum, other),
                                              sbp_build2(b, SBP_OP_lt, theirs, mine)));
     sbp_value rank = sbp_build1(b, SBP_OP_row_sum, sbp_build3(b, SBP_OP_select, before, one, zero));
-    sbp_value chosen = sbp_build2(b, SBP_OP_lt, rank, sbp_build_const(b, wide, (double)e->chosen_groups));
-    x = sbp_build3(b, SBP_OP_select, chosen, x, least);
+    sbp_value chosen = sbp_build2(b, SBP_OP_lt, rank, sbp_build_const(b, wide, (double)r->chosen_groups));
+    x = sbp_build3(b, SBP_OP_select, chosen, x, r->others_zero ? zero : least);
     return sbp_build_reshape(b, x, (int64_t[]){e->count}, 1);
 }
 
-/* A row counts as often as sequences have it: not where there is none, several times where they share it. */
-void sbp_hf_experts_add_statistics(sbp_hf *hf, const sbp_hf_experts *e, sbp_value scores, sbp_value index) {
+/* What the routers of all layers do, as sums over rows (frontends/objectives/statistics.c). A row counts as
+ * often as sequences have it: not where there is none, several times where they share it. The loss that
+ * transformers makes of them looks at a softmax over all experts, and at its largest, whatever chose. */
+static void add_statistics(sbp_hf *hf, const sbp_hf_experts *e, sbp_value logits, sbp_value scores,
+                           sbp_value index) {
     sbp_builder *b = &hf->builder;
     sbp_dtype wide = sbp_rule_wide(hf->compute);
     const sbp_attr iota[] = {sbp_attr_int("n", e->count), sbp_attr_dtype("dtype", wide)};
-    const sbp_attr rank = sbp_attr_int("rank", 1);
+    const sbp_attr rank = sbp_attr_int("rank", 1), k = sbp_attr_int("k", e->chosen);
+    bool balanced = hf->model->balance.coefficient != 0;
     sbp_value copies =
         sbp_build_cast(b, sbp_build_row(b, sbp_data_columns[SBP_DATA_COPIES].name, SBP_F32, SBP_T), wide);
     sbp_value expert = sbp_build(b, SBP_OP_iota, NULL, NULL, 0, iota, SBP_COUNT(iota), NULL);
+    if (balanced && e->router.correction)
+        index = sbp_build(b, SBP_OP_route, NULL, &logits, 1, &k, 1, NULL);
     index = sbp_build_reshape(b, sbp_build_cast(b, index, wide), (int64_t[]){e->chosen, 1}, 2);
     sbp_value term =
         sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_eq, index, expert),
@@ -232,9 +266,9 @@ void sbp_hf_experts_add_statistics(sbp_hf *hf, const sbp_hf_experts *e, sbp_valu
     sbp_value sum = sbp_build(b, SBP_OP_sum_rows, NULL, &term, 1, &rank, 1, NULL);
     if (b->status == SBP_OK)
         sbp_func_add_result(b->func, sum, SBP_RESULT_STATISTIC, SBP_NO_VALUE, SBP_STATISTIC_CHOICES);
-    if (hf->model->balance.coefficient == 0)
+    if (!balanced)
         return;
-    scores = e->softmax_of_chosen ? sbp_hf_softmax(b, scores) : scores;
+    scores = e->router.score == SBP_HF_SCORE_SOFTMAX ? scores : sbp_hf_softmax(b, logits);
     term = sbp_build2(b, SBP_OP_mul, scores, sbp_build_reshape(b, copies, (int64_t[]){1}, 1));
     sum = sbp_build(b, SBP_OP_sum_rows, NULL, &term, 1, &rank, 1, NULL);
     if (b->status == SBP_OK)
@@ -250,43 +284,77 @@ static void name_router(sbp_hf *hf, const sbp_hf_experts *e, const char *router,
         sbp_arena_printf(hf->arena, "%s.%s.weight", class_module(hf, e, module), e->names->router);
 }
 
+/* x, or the limit beyond it: x that is the limit still has its gradient, as torch.clamp has it. */
+static sbp_value not_above(sbp_builder *b, sbp_value x, sbp_value limit) {
+    return sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_lt, limit, x), limit, x);
+}
+
+static sbp_value not_below(sbp_builder *b, sbp_value x, sbp_value limit) {
+    return sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_lt, x, limit), limit, x);
+}
+
+/* Scores as they are chosen by. */
+static sbp_value build_ranked(sbp_hf *hf, const sbp_hf_experts *e, sbp_value scores, const char *module) {
+    sbp_builder *b = &hf->builder;
+    const sbp_hf_router *r = &e->router;
+    if (r->correction) {
+        int64_t dims[] = {1, e->count};
+        sbp_value correction = sbp_hf_buffer(hf, sbp_hf_path(hf, "%s.%s", module, r->correction),
+                                             r->correction_row ? 2 : 1, r->correction_row ? dims : dims + 1);
+        if (r->correction_row)
+            correction = sbp_build_reshape(b, correction, dims + 1, 1);
+        scores = sbp_build2(b, SBP_OP_add, scores, correction);
+    }
+    return r->groups > 1 ? within_groups(hf, e, scores) : scores;
+}
+
+/* The weights of those chosen, of their scores. */
+static sbp_value build_weights(sbp_hf *hf, const sbp_hf_router *r, sbp_value w) {
+    sbp_builder *b = &hf->builder;
+    sbp_dtype wide = sbp_rule_wide(hf->compute);
+    if (r->score == SBP_HF_SCORE_LOGIT) {
+        w = sbp_hf_softmax(b, w);
+    } else if (r->normalized) {
+        sbp_value sum = sbp_build1(b, SBP_OP_row_sum, w);
+        if (r->epsilon != 0)
+            sum = sbp_build2(b, SBP_OP_add, sum, sbp_build_const(b, wide, sbp_round_to(wide, r->epsilon)));
+        if (r->floor != 0)
+            sum = not_below(b, sum, sbp_build_const(b, wide, sbp_round_to(wide, r->floor)));
+        w = sbp_build2(b, SBP_OP_div, w, sum);
+    }
+    if (r->scaling != 0 && r->scaling != 1)
+        w = sbp_build2(b, SBP_OP_mul, w, sbp_build_const(b, wide, sbp_round_to(wide, r->scaling)));
+    return w;
+}
+
+sbp_hf_choice sbp_hf_choose(sbp_hf *hf, const sbp_hf_experts *e, sbp_value logits, const char *module) {
+    sbp_builder *b = &hf->builder;
+    const sbp_hf_router *r = &e->router;
+    const sbp_attr k = sbp_attr_int("k", e->chosen), cap = sbp_attr_double("cap", r->softcap);
+    logits = sbp_build_cast(b, logits, sbp_rule_wide(hf->compute));
+    if (r->softcap != 0)
+        logits = sbp_build(b, SBP_OP_softcap, NULL, &logits, 1, &cap, 1, NULL);
+    sbp_value scores = r->score == SBP_HF_SCORE_SIGMOID   ? sbp_build1(b, SBP_OP_sigmoid, logits)
+                       : r->score == SBP_HF_SCORE_SOFTMAX ? sbp_hf_softmax(b, logits)
+                                                          : logits;
+    sbp_value ranked = build_ranked(hf, e, scores, module);
+    sbp_hf_choice c = {.index = sbp_build(b, SBP_OP_route, "chosen", &ranked, 1, &k, 1, NULL)};
+    c.weight = sbp_build2(b, SBP_OP_take_at, scores, c.index);
+    add_statistics(hf, e, logits, scores, c.index);
+    c.weight = build_weights(hf, r, c.weight);
+    return c;
+}
+
+/* What the module's own map makes of x chooses. */
 static sbp_hf_choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x, const char *module,
                                   int64_t hidden) {
-    sbp_builder *b = &hf->builder;
-    sbp_hf_choice c;
-    sbp_dtype wide = sbp_rule_wide(hf->compute);
     const char *router = sbp_hf_path(hf, "%s.%s", module, e->names->router);
-    sbp_value scores = e->sigmoid ? sbp_hf_linear_wide(hf, "router", x, router, e->count, hidden)
-                                  : sbp_hf_linear(hf, "router", x, router, e->count, hidden, e->router_bias);
+    sbp_value logits = e->router.wide
+                           ? sbp_hf_linear_wide(hf, "router", x, router, e->count, hidden)
+                           : sbp_hf_linear(hf, "router", x, router, e->count, hidden, e->router.bias);
     name_router(hf, e, router, module);
-    scores = sbp_build_cast(b, scores, wide);
-    if (e->sigmoid)
-        scores = sbp_build1(b, SBP_OP_sigmoid, scores);
-    else if (!e->softmax_of_chosen)
-        scores = sbp_hf_softmax(b, scores);
-    sbp_value ranked = scores;
-    if (e->sigmoid)
-        ranked =
-            sbp_build2(b, SBP_OP_add, scores,
-                       sbp_hf_buffer(hf, sbp_hf_path(hf, "%s.e_score_correction_bias", router), e->count));
-    if (e->groups > 1)
-        ranked = within_groups(hf, e, ranked);
-    c.index =
-        sbp_build(b, SBP_OP_route, "chosen", &ranked, 1, (sbp_attr[]){sbp_attr_int("k", e->chosen)}, 1, NULL);
-    c.weight = sbp_build2(b, SBP_OP_take_at, scores, c.index);
-    sbp_hf_experts_add_statistics(hf, e, scores, c.index);
-    if (e->softmax_of_chosen) {
-        c.weight = sbp_hf_softmax(b, c.weight);
-    } else if (e->normalized) {
-        sbp_value sum = sbp_build1(b, SBP_OP_row_sum, c.weight);
-        if (e->sigmoid)
-            sum = sbp_build2(b, SBP_OP_add, sum, sbp_build_const(b, wide, sbp_round_to(wide, 1e-20)));
-        c.weight = sbp_build2(b, SBP_OP_div, c.weight, sum);
-    }
-    if (e->scaling != 1)
-        c.weight =
-            sbp_build2(b, SBP_OP_mul, c.weight, sbp_build_const(b, wide, sbp_round_to(wide, e->scaling)));
-    c.weight = sbp_build_reshape(b, c.weight, (int64_t[]){e->chosen, 1}, 2);
+    sbp_hf_choice c = sbp_hf_choose(hf, e, logits, module);
+    c.weight = sbp_build_reshape(&hf->builder, c.weight, (int64_t[]){e->chosen, 1}, 2);
     return c;
 }
 
@@ -316,15 +384,6 @@ static sbp_value build_plain(sbp_hf *hf, const sbp_hf_experts *e, const char *ac
     h = sbp_build2(&hf->builder, SBP_OP_mul, h, c.weight);
     w = expert_matrices(hf, e, module, SBP_HF_EXPERT_DOWN, hidden, e->inner);
     return expert_linear(hf, NULL, h, c.index, w, SBP_NO_VALUE, "out_in", wide != hf->compute);
-}
-
-/* x, or the limit beyond it: x that is the limit still has its gradient, as torch.clamp has it. */
-static sbp_value not_above(sbp_builder *b, sbp_value x, sbp_value limit) {
-    return sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_lt, limit, x), limit, x);
-}
-
-static sbp_value not_below(sbp_builder *b, sbp_value x, sbp_value limit) {
-    return sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_lt, x, limit), limit, x);
 }
 
 /* (u + 1) g sigmoid(alpha g) in the wide type. */

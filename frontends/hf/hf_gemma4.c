@@ -138,6 +138,7 @@ static void read_experts(sbp_hf *hf, gemma *m) {
     m->d.experts = (sbp_hf_experts){.count = sbp_hf_size(hf, "num_experts", SBP_HF_REQUIRED),
                                     .chosen = sbp_hf_size(hf, "top_k_experts", SBP_HF_REQUIRED),
                                     .inner = sbp_hf_size(hf, "moe_intermediate_size", SBP_HF_REQUIRED),
+                                    .router.normalized = true,
                                     .fused = true,
                                     .names = &names};
     if (hf->builder.status == SBP_OK && m->d.experts.chosen > m->d.experts.count)
@@ -221,20 +222,16 @@ static sbp_value build_experts(const sbp_hf_scope *at) {
     r = sbp_build2(b, SBP_OP_mul, r,
                    sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.scale", router), SBP_INIT_ONES, hidden));
     r = sbp_hf_scale(hf, "router_in", r, pow((double)hidden, -0.5));
-    sbp_value scores =
+    sbp_value logits =
         sbp_hf_linear(hf, "router", r, sbp_hf_path(hf, "%s.proj", router), e->count, hidden, false);
-    scores = sbp_hf_softmax(b, sbp_build_cast(b, scores, wide));
+    sbp_hf_choice c = sbp_hf_choose(hf, e, logits, router);
     if (b->status != SBP_OK)
         return SBP_NO_VALUE;
-    sbp_hf_choice c;
-    c.index =
-        sbp_build(b, SBP_OP_route, "chosen", &scores, 1, (sbp_attr[]){sbp_attr_int("k", e->chosen)}, 1, NULL);
-    c.weight = sbp_build2(b, SBP_OP_take_at, scores, c.index);
-    sbp_hf_experts_add_statistics(hf, e, scores, c.index);
-    c.weight = sbp_build2(b, SBP_OP_div, c.weight, sbp_build1(b, SBP_OP_row_sum, c.weight));
     sbp_value own =
         sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.per_expert_scale", router), SBP_INIT_ONES, e->count);
-    own = sbp_build_broadcast(b, sbp_build_cast(b, own, wide), sbp_build_type(b, scores));
+    sbp_type all = *sbp_build_type(b, logits);
+    all.dtype = wide;
+    own = sbp_build_broadcast(b, sbp_build_cast(b, own, wide), &all);
     c.weight = sbp_build2(b, SBP_OP_mul, c.weight, sbp_build2(b, SBP_OP_take_at, own, c.index));
     c.weight = sbp_build_reshape(b, c.weight, (int64_t[]){e->chosen, 1}, 2);
     sbp_value y =
@@ -287,7 +284,7 @@ static sbp_value finish_layer(const sbp_hf_scope *at, sbp_value x) {
     if (b->status != SBP_OK)
         return SBP_NO_VALUE;
     sbp_dtype type = sbp_build_type(b, x)->dtype, wide = sbp_rule_wide(hf->compute);
-    sbp_value scalar = sbp_hf_buffer(hf, sbp_hf_path(hf, "%s.layer_scalar", module), 1);
+    sbp_value scalar = sbp_hf_buffer(hf, sbp_hf_path(hf, "%s.layer_scalar", module), 1, (int64_t[]){1});
     x = sbp_build_cast(b, sbp_build2(b, SBP_OP_mul, sbp_build_cast(b, x, wide), scalar), type);
     sbp_build_name(b, x, "layer");
     return x;

@@ -98,7 +98,8 @@ void sbp_hf_gpt_oss(sbp_hf *hf) {
         check_blocks(hf, "hidden_size", d.hidden);
         check_blocks(hf, "intermediate_size", d.experts.inner);
     }
-    d.experts.router_bias = d.experts.softmax_of_chosen = d.experts.clamped = true;
+    d.experts.router = (sbp_hf_router){.score = SBP_HF_SCORE_LOGIT, .bias = true};
+    d.experts.clamped = true;
     d.experts.limit = sbp_hf_double(hf, "swiglu_limit", 7);
     d.experts.alpha = sbp_hf_double(hf, "swiglu_alpha", 1.702);
     sbp_hf_decoder_build(hf, &d);

@@ -68,7 +68,7 @@ static sbp_hf_experts read_experts(sbp_hf *hf, int64_t layers) {
     sbp_hf_experts e = {0};
     if (count > 0) {
         e = sbp_hf_experts_read(hf, layers, &defaults);
-        e.softmax_of_chosen = true;
+        e.router.score = SBP_HF_SCORE_LOGIT;
         return e;
     }
     (void)sbp_hf_field(hf, "num_experts_per_tok");
