@@ -135,7 +135,7 @@ static void keep_documents(sbp_arena *arena, const sbp_documents *from, sbp_docu
 /* Says which columns of the first row are not used. */
 static void tell_unused(const record_job *job, const sbp_json *tree) {
     const sbp_row_worker *w = job->worker;
-    const char *names = sbp_row_unused(job->arena, &w->row_options, &w->form, tree);
+    const char *names = sbp_row_unused(job->arena, &w->form, tree);
     if (names)
         sbp_note(w->diag, "%s: columns that are not used: %s%s", job->record->where, names,
                  w->options->columns.count ? " (--columns prompt=a+b joins two)" : "");
@@ -212,8 +212,7 @@ void sbp_batch_make(sbp_row_worker *w, sbp_batch *b) {
 
 bool sbp_row_worker_open(sbp_row_worker *w, const sbp_dataset_options *o, const sbp_row_worker *first) {
     *w = (sbp_row_worker){.options = o,
-                          .row_options = {.text_field = o->text_field,
-                                          .vocab_size = o->vocab_size,
+                          .row_options = {.vocab_size = o->vocab_size,
                                           .fields = o->rows == SBP_ROWS_SCORED || o->rows == SBP_ROWS_PAIRS,
                                           .no_pairs = o->rows == SBP_ROWS_TEXTS || o->rows == SBP_ROWS_SCORED,
                                           .objective = o->objective,

@@ -222,11 +222,12 @@ static uint64_t key_of(const sbp_dataset_options *o, const sbp_cache *cache) {
                                o->max_prompt};
     uint64_t hash = hash_text(SBP_VERSION, sbp_hash_bytes(numbers, sizeof numbers, 0));
     hash = sbp_hash_bytes(&o->eos_penalty, sizeof o->eos_penalty, hash);
-    hash = hash_text(o->eos, hash_text(o->text_field, hash));
+    hash = hash_text(o->eos, hash);
     hash = sbp_hash_bytes(o->eos_ids.count ? o->eos_ids.data : (const int32_t *)numbers,
                           (size_t)o->eos_ids.count * sizeof *o->eos_ids.data, hash);
     for (int32_t i = 0; i < o->columns.count; i++)
-        hash = hash_text(o->columns.items[i].to, hash_text(o->columns.items[i].from, hash));
+        hash = hash_text(o->columns.items[i].to, hash_text(o->columns.items[i].from, hash)) +
+               o->columns.items[i].where_there;
     if (o->chat) {
         const sbp_template_source *s = &o->chat->source;
         hash = s->text ? sbp_hash_bytes(s->text, s->length, hash) : hash;

@@ -258,11 +258,7 @@ static void forward_all(loader *l, sbp_diag *diag) {
 /* Columns by the names that the file has for them. */
 static bool is_wanted(void *user, const char *name) {
     const loader *l = user;
-    const sbp_columns *columns = &l->options->columns;
-    for (int32_t i = 0; i < columns->count; i++)
-        if (strcmp(columns->items[i].from, name) == 0)
-            return true;
-    return sbp_row_may_need(&l->first.row_options, name);
+    return sbp_columns_take(&l->options->columns, name) || sbp_row_may_need(name);
 }
 
 static sbp_status read_file(loader *l, const char *path) {

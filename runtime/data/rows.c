@@ -43,19 +43,19 @@ bool sbp_row_field_is_list(sbp_row_field field) {
     return fields[field].list;
 }
 
-bool sbp_row_may_need(const sbp_row_options *options, const char *key) {
+bool sbp_row_may_need(const char *key) {
     static const char *const keys[] = {
-        "input_ids",  "labels",       "completion_mask", "assistant_masks",      "messages", "conversations",
-        "prompt",     "completion",   "prompt_ids",      "completion_ids",       "chosen",   "rejected",
-        "chosen_ids", "rejected_ids", "tools",           "chat_template_kwargs", "group",    "env_mask",
-        "end_of_step"};
+        "text",          "input_ids",  "labels",       "completion_mask", "assistant_masks",      "messages",
+        "conversations", "prompt",     "completion",   "prompt_ids",      "completion_ids",       "chosen",
+        "rejected",      "chosen_ids", "rejected_ids", "tools",           "chat_template_kwargs", "group",
+        "env_mask",      "end_of_step"};
     for (int i = 0; i < SBP_COUNT(keys); i++)
         if (strcmp(keys[i], key) == 0)
             return true;
     for (int i = 0; i < SBP_FIELD_COUNT; i++)
         if (strcmp(fields[i].key, key) == 0 || (fields[i].alias && strcmp(fields[i].alias, key) == 0))
             return true;
-    return strcmp(options->text_field, key) == 0;
+    return false;
 }
 
 /* ---- types ------------------------------------------------------------------------------------------ */
@@ -89,7 +89,7 @@ static const char *type_name(const row_reader *r, const sbp_row_form *form) {
     else if (form->type == SBP_ROW_TEXT && form->values == SBP_VALUES_MESSAGES)
         sbp_text_add(&out, "'messages'");
     else if (form->type == SBP_ROW_TEXT)
-        sbp_text_add(&out, "'%s'", r->options->text_field);
+        sbp_text_add(&out, "'text'");
     else
         sbp_text_add(&out, "%s", value_names(form));
     for (int i = 0; i < SBP_FIELD_COUNT; i++)
@@ -181,7 +181,7 @@ static bool find_single(const row_reader *r, sbp_row_form *form) {
              is_list(r, "prompt") || is_list(r, "completion") ? SBP_VALUES_MESSAGES : SBP_VALUES_STRINGS);
     else if (has(r, "messages") || has(r, "conversations"))
         take(form, SBP_ROW_TEXT, SBP_VALUES_MESSAGES);
-    else if (has(r, r->options->text_field))
+    else if (has(r, "text"))
         take(form, SBP_ROW_TEXT, SBP_VALUES_STRINGS);
     return form->type != SBP_ROW_NONE;
 }
@@ -233,10 +233,10 @@ static sbp_status find_form(const row_reader *r, sbp_row_form *form) {
                         has(r, "output") ? "output" : "response");
     return sbp_fail(
         r->diag, SBP_INPUT,
-        "%s: found %s, expected '%s', 'messages', 'prompt' and 'completion', 'chosen' and "
+        "%s: found %s, expected 'text', 'messages', 'prompt' and 'completion', 'chosen' and "
         "'rejected', 'input_ids', or 'prompt_ids' and 'completion_ids'; --columns text=KEY names another key "
         "of the text, --columns others: --columns prompt=question,completion=answer",
-        r->where, keys_of(r), r->options->text_field);
+        r->where, keys_of(r));
 }
 
 static bool same_form(const sbp_row_form *a, const sbp_row_form *b) {
@@ -429,7 +429,7 @@ static sbp_status read_values(const row_reader *r) {
     default:
         if (row->form.values == SBP_VALUES_MESSAGES)
             return read_value(r, has(r, "messages") ? "messages" : "conversations", NULL, false, &row->text);
-        return read_value(r, r->options->text_field, NULL, false, &row->text);
+        return read_value(r, "text", NULL, false, &row->text);
     }
 }
 
@@ -492,7 +492,7 @@ static sbp_status refuse_images(const row_reader *r) {
         const sbp_json *node = has(r, keys[i]) ? sbp_json_member(r->root, keys[i]) : NULL;
         bool empty = !node || (node->kind == SBP_JSON_ARRAY && node->count == 0) ||
                      (node->kind == SBP_JSON_STRING && !*node->string);
-        if (!empty && strcmp(keys[i], r->options->text_field) != 0)
+        if (!empty)
             return sbp_fail(
                 r->diag, SBP_INPUT,
                 "%s: the row has '%s': models are trained on text, without images, sounds and films",
@@ -531,7 +531,7 @@ static bool is_among(const char *key, const char *const *keys) {
 }
 
 /* Whether a key is one of the values of a form, or stands beside them. */
-static bool is_read(const sbp_row_options *options, const sbp_row_form *form, const sbp_json *node) {
+static bool is_read(const sbp_row_form *form, const sbp_json *node) {
     static const char *const of_ids[] = {"input_ids", "labels", "completion_mask", "assistant_masks", NULL},
                              *const of_talks[] = {"tools", "chat_template_kwargs", NULL},
                              *const of_answers[] = {"prompt", "completion", "group", "env_mask", NULL},
@@ -558,19 +558,18 @@ static bool is_read(const sbp_row_options *options, const sbp_row_form *form, co
         return strcmp(node->key, ids ? "prompt_ids" : "prompt") == 0;
     default:
         return talk ? strcmp(node->key, "messages") == 0 || strcmp(node->key, "conversations") == 0
-                    : strcmp(node->key, options->text_field) == 0;
+                    : strcmp(node->key, "text") == 0;
     }
 }
 
-const char *sbp_row_unused(sbp_arena *arena, const sbp_row_options *options, const sbp_row_form *form,
-                           const sbp_json *root) {
+const char *sbp_row_unused(sbp_arena *arena, const sbp_row_form *form, const sbp_json *root) {
     enum { SHOWN = 12 };
     sbp_text out;
     int32_t count = 0;
     sbp_text_init(&out, arena);
     for (int64_t i = 0; i < root->count; i++) {
         const sbp_json *node = &root->items[i];
-        if (is_read(options, form, node))
+        if (is_read(form, node))
             continue;
         if (count < SHOWN)
             sbp_text_add(&out, "%s'%.40s'", count ? ", " : "", node->key);

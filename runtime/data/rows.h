@@ -106,15 +106,14 @@ typedef struct sbp_row {
 } sbp_row;
 
 typedef struct sbp_row_options {
-    const char *text_field; /* usually "text" */
-    int64_t vocab_size;     /* ids must be below; 0: unknown */
-    bool fields;            /* what stands beside texts is read; else it is ignored like other keys */
-    bool no_pairs;          /* pairs and prompts alone are no rows */
+    int64_t vocab_size; /* ids must be below; 0: unknown */
+    bool fields;        /* what stands beside texts is read; else it is ignored like other keys */
+    bool no_pairs;      /* pairs and prompts alone are no rows */
     const char *objective, *objective_of_pairs; /* for messages about that; NULL: unknown */
 } sbp_row_options;
 
 /* Whether rows may need a member of that name: what has another need not be read from a file. */
-bool sbp_row_may_need(const sbp_row_options *options, const char *key);
+bool sbp_row_may_need(const char *key);
 /* Reads one row, parsed as JSON (sbp_record_parse). form: of the first row; SBP_ROW_NONE makes this the first
  * and sets it. Everything lives in the arena. Below a guard. */
 sbp_status sbp_row_read(sbp_arena *arena, sbp_diag *diag, const char *where, const sbp_json *root,
@@ -122,8 +121,7 @@ sbp_status sbp_row_read(sbp_arena *arena, sbp_diag *diag, const char *where, con
 
 /* The keys of a row of this form that nobody reads, whatever is trained for: "'a', 'b'"; NULL: none. Below a
  * guard. */
-const char *sbp_row_unused(sbp_arena *arena, const sbp_row_options *options, const sbp_row_form *form,
-                           const sbp_json *root);
+const char *sbp_row_unused(sbp_arena *arena, const sbp_row_form *form, const sbp_json *root);
 /* The names of a field: its key in rows, what a document calls it, and the part that it belongs
  * to (NULL: any). */
 const char *sbp_row_field_key(sbp_row_field field);

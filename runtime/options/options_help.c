@@ -268,10 +268,11 @@ static void add_trl(sbp_text *out) {
                       "they are not at their default:\n\n| TRL | |\n|---|---|\n");
     for (int32_t i = 0; sbp_options_refused_at(i, &name, &reason); i++)
         sbp_text_add(out, "| `%s` | %s |\n", name, reason);
-    sbp_text_add(
-        out, "\nTogether with others: `model_name_or_path` is MODEL, `bf16` is `--dtype bf16`, "
-             "`per_device_train_batch_size` x `gradient_accumulation_steps` x ranks is `--batch-size`.\n\n"
-             "Without effect here:");
+    sbp_text_add(out, "\nTaken as part of another option:\n\n| TRL | here |\n|---|---|\n");
+    for (int32_t i = SBP_TRL_BEFORE + 1; i < SBP_TRL_END; i++)
+        if (*sbp_option_at(i)->help)
+            sbp_text_add(out, "| `%s` | `%s` |\n", sbp_option_at(i)->name, sbp_option_at(i)->help);
+    sbp_text_add(out, "\nWithout effect here:");
     for (int32_t i = 0; sbp_options_ignored_at(i); i++)
         sbp_text_add(out, "%s `%s`", i > 0 ? "," : "", sbp_options_ignored_at(i));
     sbp_text_add(out, ".\n");

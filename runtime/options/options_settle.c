@@ -104,6 +104,91 @@ static sbp_status settle_packing(sbp_options *o, sbp_diag *diag) {
     return settle(o, diag, SBP_OPT_OVERLONG, "split", strategy->config);
 }
 
+/* Whether it could be ORGANISATION/NAME of the Hub, with :CONFIG:SPLIT or not, and is no file here. */
+static bool is_data_set(const char *text) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@/:";
+    const char *slash = strchr(text, '/');
+    return slash && slash > text && text[0] != '.' && slash[1] != '.' && slash[1] &&
+           strspn(text, letters) == strlen(text) && !strchr(slash + 1, '/') && !sbp_file_exists(text) &&
+           !sbp_directory_exists(text);
+}
+
+/* NAME:CONFIG:SPLIT of what a name says already and, where it does not, of these. */
+static const char *with_parts(sbp_arena *arena, const char *text, const char *config, const char *split) {
+    const size_t name = strcspn(text, ":");
+    const char *at = text + name + (text[name] == ':');
+    const size_t own = strcspn(at, ":");
+    const char *own_split = at[own] ? at + own + 1 : "";
+    if (own > 0)
+        config = sbp_arena_strndup(arena, at, own);
+    if (*own_split)
+        split = own_split;
+    return sbp_arena_printf(arena, "%.*s:%s%s%s", (int)name, text, config ? config : "", split ? ":" : "",
+                            split ? split : "");
+}
+
+/* A value of TRL that is taken up here; NULL: it was not given, or is its default. */
+static const char *take_value(sbp_options *o, sbp_option_id id) {
+    option_value *v = &o->values[id];
+    const char *text =
+        v->given && strcmp(v->text, sbp_option_at((int32_t)id)->fallback) != 0 ? v->text : NULL;
+    v->given = false;
+    return text;
+}
+
+static void name_parts(sbp_options *o, sbp_option_id id, const char *config, const char *split) {
+    option_value *v = &o->values[id];
+    for (int32_t i = 0; i < v->count && (config || split); i++)
+        if (is_data_set(v->list[i]))
+            v->list[i] = with_parts(o->arena, v->list[i], config, split);
+}
+
+/* dataset_config and the splits are parts of the names in --data and --eval: NAME:CONFIG:SPLIT. */
+static void settle_data_sets(sbp_options *o, sbp_diag *diag) {
+    const char *config = take_value(o, SBP_TRL_DATASET_CONFIG),
+               *train = take_value(o, SBP_TRL_DATASET_TRAIN_SPLIT),
+               *test = take_value(o, SBP_TRL_DATASET_TEST_SPLIT);
+    const option_value *data = &o->values[SBP_OPT_DATA], *eval = &o->values[SBP_OPT_EVAL];
+    if (!config && !train && !test)
+        return;
+    if (data->count == 0 && eval->count == 0 && !sbp_options_on(o, SBP_OPT_QUIET))
+        sbp_note(diag, "dataset_config and the splits say which part of --data is meant, and there is none");
+    if (test && eval->count == 0 && !sbp_options_is(o, SBP_OPT_EVAL_STRATEGY, "no") &&
+        !o->values[SBP_OPT_TEST_SPLIT_SIZE].given)
+        for (int32_t i = 0; i < data->count; i++)
+            if (is_data_set(data->list[i])) {
+                const size_t name = strcspn(data->list[i], ":");
+                const size_t whole =
+                    name + (data->list[i][name] ? 1 + strcspn(data->list[i] + name + 1, ":") : 0);
+                sbp_options_append(o, SBP_OPT_EVAL, sbp_arena_strndup(o->arena, data->list[i], whole));
+            }
+    name_parts(o, SBP_OPT_DATA, config, train);
+    name_parts(o, SBP_OPT_EVAL, config, test);
+}
+
+/* dataset_text_field names the column of the text: --columns text=NAME, of rows that have it. */
+static sbp_status settle_text_field(sbp_options *o, sbp_diag *diag) {
+    const char *config = o->values[SBP_TRL_DATASET_TEXT_FIELD].config,
+               *field = take_value(o, SBP_TRL_DATASET_TEXT_FIELD);
+    const option_value *columns = &o->values[SBP_OPT_COLUMNS];
+    const char *given = columns->given ? columns->text : NULL;
+    if (!field || (given && (strncmp(given, "text=", 5) == 0 || strstr(given, ",text="))))
+        return SBP_OK;
+    const char *text =
+        sbp_arena_printf(o->arena, "%s%stext=%s?", given ? given : "", given ? "," : "", field);
+    o->values[SBP_OPT_COLUMNS].given = false;
+    return settle(o, diag, SBP_OPT_COLUMNS, text, config);
+}
+
+/* logging_dir: where tensorboard's files go. */
+static void settle_logging_dir(sbp_options *o) {
+    const char *folder = take_value(o, SBP_TRL_LOGGING_DIR);
+    const option_value *reports = &o->values[SBP_OPT_REPORT_TO];
+    for (int32_t i = 0; i < reports->count && folder; i++)
+        if (strcmp(reports->list[i], "tensorboard") == 0)
+            reports->list[i] = sbp_arena_printf(o->arena, "tensorboard:%s", folder);
+}
+
 /* What TRL's command has where nothing is said. */
 static sbp_status settle_trl(sbp_options *o, sbp_diag *diag) {
     option_value *command = &o->values[SBP_TRL_COMMAND];
@@ -165,6 +250,9 @@ sbp_status sbp_options_settle(sbp_options *o, sbp_diag *diag) {
     SBP_TRY(settle_trl(o, diag));
     SBP_TRY(settle_packing(o, diag));
     settle_evaluations(o);
+    settle_data_sets(o, diag);
+    SBP_TRY(settle_text_field(o, diag));
+    settle_logging_dir(o);
     return settle_bf16(o, diag);
 }
 

@@ -90,9 +90,9 @@ static const sbp_option table[] = {
      SBP_OPT_##bundle,                                                                                       \
      key},
 #include "runtime/options/options.def"
-#define VALUE(id, name, kind, phases, values, fallback, least, most)                                         \
+#define VALUE(id, name, kind, phases, values, fallback, least, most, becomes)                                \
     {SBP_TRL_##id, name,  0,    SBP_OPTION_##kind,  phases,          GROUP_GENERAL, values,                  \
-     fallback,     least, most, SBP_OPTION_PRIVATE, SBP_RESUME_SAME, "TRL",         SBP_OPT_NONE,            \
+     fallback,     least, most, SBP_OPTION_PRIVATE, SBP_RESUME_SAME, becomes,       SBP_OPT_NONE,            \
      name},
 #include "runtime/options/trl.def"
 };

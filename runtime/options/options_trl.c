@@ -65,13 +65,21 @@ const char *sbp_options_trl_values(const char *key) {
     return name ? name->values : NULL;
 }
 
+/* The line of the table, those of VALUE included; -1: there is none. */
+static int32_t line_of(const char *key, size_t length) {
+    for (int32_t i = 0; i < SBP_TRL_END; i++)
+        if (sbp_option_same_name(sbp_option_at(i)->name, strlen(sbp_option_at(i)->name), key, length))
+            return i;
+    return -1;
+}
+
 option_target sbp_options_find(const char *key, size_t length) {
     const struct name *name = find_name(key, length);
     if (name)
-        return (option_target){.index = (int32_t)sbp_option_find(name->option)->id, .alias = name->values};
-    for (int32_t i = 0; i < SBP_TRL_END; i++)
-        if (sbp_option_same_name(sbp_option_at(i)->name, strlen(sbp_option_at(i)->name), key, length))
-            return (option_target){.index = i};
+        return (option_target){.index = line_of(name->option, strlen(name->option)), .alias = name->values};
+    const int32_t line = line_of(key, length);
+    if (line >= 0)
+        return (option_target){.index = line};
     for (int i = 0; i < SBP_COUNT(refusals); i++)
         if (sbp_option_same_name(refusals[i].name, strlen(refusals[i].name), key, length))
             return (option_target){

@@ -92,6 +92,22 @@ static void test_configurations(void **state) {
     assert_int_equal(atoi(cli_text(f, "out")), 6);
 }
 
+/* Columns that only a joined column names are read of files that have columns, as of lines. */
+static void test_joined_columns(void **state) {
+    io_fixture *f = *state;
+    static const char *const files[] = {"rows.jsonl", "plain.parquet", "file.arrow"};
+    for (int i = 0; i < SBP_COUNT(files); i++)
+        cli_ok(f, sbp_arena_printf(
+                      f->arena,
+                      "$R $S --data tests/data/rows/%s --columns "
+                      "prompt=color+optional,completion=color,messages=text --score $D/%s --out none",
+                      files[i], files[i]));
+    cli_ok(
+        f,
+        "grep -c logps $D/rows.jsonl; cmp $D/rows.jsonl $D/plain.parquet && cmp $D/rows.jsonl $D/file.arrow");
+    assert_string_equal(cli_text(f, "out"), "12\n");
+}
+
 /* What is evaluated, and when nothing is, also of a run that goes on. */
 static void test_what_is_evaluated(void **state) {
     io_fixture *f = *state;
@@ -194,6 +210,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_same_as_a_file, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_configurations, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_joined_columns, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_is_evaluated, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_runs_that_go_on, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_references, cli_setup, io_teardown),

@@ -147,10 +147,8 @@ static void open_split(split_job *job, bool pairs) {
     assert_ok(f, sbp_params_load(job->executor, job->plan, weights, 1, f->diag));
     sbp_weights_close(weights);
     assert_ok(f, sbp_trainer_init(&job->trainer, f->diag, job->executor));
-    const sbp_dataset_options rows = {.files = files,
-                                      .file_count = 1,
-                                      .text_field = "text",
-                                      .rows = sbp_pack_rows_wanted(job->plan->program)};
+    const sbp_dataset_options rows = {
+        .files = files, .file_count = 1, .rows = sbp_pack_rows_wanted(job->plan->program)};
     assert_int_equal(rows.rows, pairs ? SBP_ROWS_PAIRS : SBP_ROWS_SCORED);
     assert_ok(f, sbp_dataset_load(f->diag, &rows, &job->data));
     static const struct {

@@ -57,7 +57,7 @@ static sbp_status compare(void *user) {
 
 static sbp_status one_line(void *user) {
     lines *l = user;
-    static const sbp_row_options options = {.text_field = "text", .vocab_size = 400, .fields = true};
+    static const sbp_row_options options = {.vocab_size = 400, .fields = true};
     sbp_row row;
     sbp_documents made;
     SBP_TRY(row_of_line(l->arena, NULL, "rows:1", l->line, l->length, &options, &l->form, &row));

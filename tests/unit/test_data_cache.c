@@ -46,7 +46,6 @@ static sbp_status load(io_fixture *f, const setting *s, sbp_dataset **out) {
     const char *files[] = {path};
     sbp_dataset_options o = {.files = files,
                              .file_count = 1,
-                             .text_field = "text",
                              .vocab_size = 512,
                              .threads = s->threads,
                              .cache = s->cache ? cache : NULL,
@@ -124,11 +123,10 @@ static void test_threads_of_many_files(void **state) {
     io_fixture *f = *state;
     enum { FILES = 450, ROWS_OF_A_FILE = 12 };
     const char *files[FILES];
-    sbp_renaming ids = {"input_ids", "ids"};
+    sbp_renaming ids = {.to = "input_ids", .from = "ids"};
     for (int i = 0; i < FILES; i++)
         files[i] = i % 2 ? "tests/data/rows/plain.parquet" : "tests/data/rows/plain.stream.arrow";
-    sbp_dataset_options o = {
-        .files = files, .file_count = FILES, .columns = {&ids, 1}, .text_field = "none", .vocab_size = 512};
+    sbp_dataset_options o = {.files = files, .file_count = FILES, .columns = {&ids, 1}, .vocab_size = 512};
     sbp_dataset *expected, *d;
     assert_ok(f, sbp_dataset_load(f->diag, &o, &expected));
     assert_int_equal(expected->read_count, FILES * ROWS_OF_A_FILE);

@@ -30,7 +30,7 @@ static void begin(chat_case *c, io_fixture *f, const char *template, sbp_loss_on
 
 static sbp_status case_body(void *user) {
     chat_case *c = user;
-    sbp_row_options options = {.text_field = "text"};
+    sbp_row_options options = {};
     sbp_row_form form = {0};
     sbp_row row;
     sbp_documents made;
@@ -361,7 +361,6 @@ static void test_rows_left_out(void **state) {
                                    .file_count = 1,
                                    .tokenizer = c.maker.tokenizer,
                                    .loss_on = SBP_LOSS_ASSISTANT,
-                                   .text_field = "text",
                                    .chat = &c.options,
                                    .skip_bad_rows = true};
     assert_ok(f, sbp_dataset_load(f->diag, &options, &data));
@@ -387,11 +386,8 @@ static void test_columns_that_are_not_used(void **state) {
     chat_case c;
     sbp_dataset *data;
     begin(&c, f, plain, SBP_LOSS_AUTO);
-    sbp_dataset_options options = {.files = &file,
-                                   .file_count = 1,
-                                   .tokenizer = c.maker.tokenizer,
-                                   .text_field = "text",
-                                   .skip_bad_rows = true};
+    sbp_dataset_options options = {
+        .files = &file, .file_count = 1, .tokenizer = c.maker.tokenizer, .skip_bad_rows = true};
     for (int i = 0; i < 2; i++) {
         sbp_diag_clear(f->diag);
         options.quiet = i == 1;
@@ -419,11 +415,8 @@ static void test_weights_of_messages(void **state) {
     chat_case c;
     sbp_dataset *data;
     begin(&c, f, plain, SBP_LOSS_AUTO);
-    sbp_dataset_options options = {.files = &file,
-                                   .file_count = 1,
-                                   .tokenizer = c.maker.tokenizer,
-                                   .text_field = "text",
-                                   .chat = &c.options};
+    sbp_dataset_options options = {
+        .files = &file, .file_count = 1, .tokenizer = c.maker.tokenizer, .chat = &c.options};
     assert_ok(f, sbp_dataset_load(f->diag, &options, &data));
     assert_int_equal(data->doc_count, SBP_COUNT(weights));
     sbp_dataset_destroy(data);
@@ -444,7 +437,6 @@ static void test_what_is_no_fault_of_rows(void **state) {
     sbp_dataset_options options = {.files = &file,
                                    .file_count = 1,
                                    .tokenizer = c.maker.tokenizer,
-                                   .text_field = "text",
                                    .chat = &c.options,
                                    .skip_bad_rows = true};
     assert_fails(f, SBP_INPUT, "no filter 'nofilter'", sbp_dataset_load(f->diag, &options, &data));

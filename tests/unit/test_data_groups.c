@@ -19,8 +19,7 @@ static sbp_dataset *load(io_fixture *f, const int *groups, const int *lengths, i
     }
     fclose(file);
     const char *files[] = {sbp_arena_strdup(f->arena, io_path(f, "rows.jsonl"))};
-    const sbp_dataset_options o = {
-        .files = files, .file_count = 1, .text_field = "text", .rows = SBP_ROWS_SCORED};
+    const sbp_dataset_options o = {.files = files, .file_count = 1, .rows = SBP_ROWS_SCORED};
     sbp_dataset *data;
     assert_ok(f, sbp_dataset_load(f->diag, &o, &data));
     assert_int_equal(data->row_count, count);
@@ -216,7 +215,7 @@ static void test_groups_come_from_prompts(void **state) {
                                "{\"prompt_ids\": [1], \"completion_ids\": [2, 3], \"reward\": 0}\n";
     io_put(io_path(f, "rows.jsonl"), rows, sizeof rows - 1);
     const char *files[] = {sbp_arena_strdup(f->arena, io_path(f, "rows.jsonl"))};
-    sbp_dataset_options o = {.files = files, .file_count = 1, .text_field = "text", .rows = SBP_ROWS_SCORED};
+    sbp_dataset_options o = {.files = files, .file_count = 1, .rows = SBP_ROWS_SCORED};
     sbp_dataset *d;
     assert_ok(f, sbp_dataset_load(f->diag, &o, &d));
     assert_true(d->groups[0] == d->groups[1] && d->groups[0] != d->groups[2]);
@@ -252,7 +251,6 @@ static sbp_status load_apart(io_fixture *f, const apart_row *rows, int count, bo
     const char *files[] = {sbp_arena_strdup(f->arena, io_path(f, "apart.jsonl"))};
     const sbp_dataset_options o = {.files = files,
                                    .file_count = 1,
-                                   .text_field = "text",
                                    .rows = SBP_ROWS_SCORED,
                                    .cache = kept ? sbp_arena_strdup(f->arena, io_path(f, "kept")) : NULL};
     return sbp_dataset_load(f->diag, &o, out);
@@ -373,8 +371,7 @@ static void test_groups_counted_anew(void **state) {
 static sbp_status gather_apart(io_fixture *f, void *user) {
     sbp_dataset *d = NULL;
     int64_t *order = NULL;
-    const sbp_dataset_options o = {
-        .files = user, .file_count = 1, .text_field = "text", .rows = SBP_ROWS_SCORED};
+    const sbp_dataset_options o = {.files = user, .file_count = 1, .rows = SBP_ROWS_SCORED};
     SBP_TRY(sbp_dataset_load(f->diag, &o, &d));
     sbp_status status = sbp_dataset_file_order(f->diag, d, &order);
     free(order);
@@ -400,8 +397,7 @@ static void test_groups_without_memory(void **state) {
 static sbp_dataset *load_lines(io_fixture *f, const char *lines) {
     io_put(io_path(f, "rows.jsonl"), lines, strlen(lines));
     const char *files[] = {sbp_arena_strdup(f->arena, io_path(f, "rows.jsonl"))};
-    const sbp_dataset_options o = {
-        .files = files, .file_count = 1, .text_field = "text", .rows = SBP_ROWS_SCORED};
+    const sbp_dataset_options o = {.files = files, .file_count = 1, .rows = SBP_ROWS_SCORED};
     sbp_dataset *data;
     assert_ok(f, sbp_dataset_load(f->diag, &o, &data));
     return data;
@@ -498,8 +494,7 @@ static void test_sharing_without_memory(void **state) {
 
 static sbp_status attempt(io_fixture *f, void *user) {
     const char *files[] = {user};
-    const sbp_dataset_options o = {
-        .files = files, .file_count = 1, .text_field = "text", .rows = SBP_ROWS_SCORED};
+    const sbp_dataset_options o = {.files = files, .file_count = 1, .rows = SBP_ROWS_SCORED};
     sbp_dataset *d;
     sbp_sampler s;
     int64_t count;

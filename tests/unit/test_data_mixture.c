@@ -243,8 +243,7 @@ static void test_files(void **state) {
         for (int32_t p = 0; p < m.part_count; p++)
             rows += counts[p];
         if (rows <= 1000 && !sbp_json_member(&all->items[k], "refused")) {
-            sbp_dataset_options o = {.text_field = "text",
-                                     .vocab_size = 512,
+            sbp_dataset_options o = {.vocab_size = 512,
                                      .threads = how->threads,
                                      .skip_bad_rows = how->wrong > 0,
                                      .cache =
@@ -268,7 +267,7 @@ static void test_threads(void **state) {
     static const double weights[][2] = {{0.3, 0.001}, {0.00005, 0.9}, {NAN, 0}};
     sbp_mixture_part parts[2] = {{"a", 0, 0}, {"b", 0, 0}};
     uint64_t random = 1;
-    sbp_dataset_options o = {.text_field = "text", .vocab_size = 512, .threads = 3, .skip_bad_rows = true};
+    sbp_dataset_options o = {.vocab_size = 512, .threads = 3, .skip_bad_rows = true};
     put_parts(f, &how, counts, parts, 2, &random, &o);
     for (int i = 0; i < SBP_COUNT(weights); i++)
         for (int rows = SBP_MIXTURE_RANDOM; rows <= SBP_MIXTURE_FIRST; rows++) {
@@ -291,7 +290,7 @@ static void test_formats(void **state) {
     static const char *const files[] = {"rows.jsonl",       "rows.json",      "snappy.parquet",
                                         "v2.parquet",       "polars.parquet", "encodings.parquet",
                                         "lz4.stream.arrow", "file.arrow",     "views.arrow"};
-    const sbp_renaming renaming = {"input_ids", "ids"};
+    const sbp_renaming renaming = {.to = "input_ids", .from = "ids"};
     uint64_t hash = 0;
     for (int i = 0; i < SBP_COUNT(files); i++) {
         const char *twice[2] = {sbp_arena_printf(f->arena, "tests/data/rows/%s", files[i]),
@@ -299,7 +298,7 @@ static void test_formats(void **state) {
         const sbp_mixture_part parts[] = {{"a", 1, 0.5}, {"b", 1, 0.3}};
         const sbp_mixture m = {.parts = parts, .part_count = 2, .weighted = true, .seed = 9};
         const sbp_dataset_options o = {
-            .files = twice, .file_count = 2, .columns = {&renaming, 1}, .text_field = "text", .mixture = &m};
+            .files = twice, .file_count = 2, .columns = {&renaming, 1}, .mixture = &m};
         sbp_dataset *d = NULL;
         assert_ok(f, sbp_dataset_load(f->diag, &o, &d));
         assert_int_equal(d->read_count, 24);
@@ -318,7 +317,7 @@ static void test_what_cannot_be_counted(void **state) {
     const char *fifo = io_path(f, "fifo"), *files[] = {fifo}, *none[] = {"-"};
     const sbp_mixture_part part = {"a", 1, 0.5};
     const sbp_mixture m = {.parts = &part, .part_count = 1, .weighted = true};
-    sbp_dataset_options o = {.files = files, .file_count = 1, .text_field = "text", .mixture = &m};
+    sbp_dataset_options o = {.files = files, .file_count = 1, .mixture = &m};
     sbp_dataset *d;
     assert_int_equal(mkfifo(fifo, 0600), 0);
     assert_fails(f, SBP_USAGE, "cannot be read twice", sbp_dataset_load(f->diag, &o, &d));

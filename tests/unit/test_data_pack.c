@@ -23,8 +23,7 @@ static void put_rows(io_fixture *f, const int *lengths, int count) {
 
 static sbp_status load(io_fixture *f, int64_t most, sbp_overlong overlong, sbp_dataset **out) {
     const char *files[] = {sbp_arena_strdup(f->arena, io_path(f, "rows.jsonl"))};
-    sbp_dataset_options o = {
-        .files = files, .file_count = 1, .text_field = "text", .max_tokens = most, .overlong = overlong};
+    sbp_dataset_options o = {.files = files, .file_count = 1, .max_tokens = most, .overlong = overlong};
     return sbp_dataset_load(f->diag, &o, out);
 }
 
@@ -320,7 +319,10 @@ static sbp_status attempt(io_fixture *f, void *user) {
     sbp_packer p;
     int64_t count;
     const char *files[] = {user};
-    sbp_dataset_options o = {.files = files, .file_count = 1, .text_field = "text"};
+    sbp_dataset_options o = {
+        .files = files,
+        .file_count = 1,
+    };
     SBP_TRY(sbp_dataset_load(f->diag, &o, &d));
     sbp_status status = sbp_sampler_init(&s, f->diag, d, 1, true, 3, 0);
     if (status == SBP_OK) {

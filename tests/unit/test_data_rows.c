@@ -26,7 +26,7 @@ static sbp_status parse(row_job *job, const char *line) {
 }
 
 static row_job start(io_fixture *f) {
-    return (row_job){.f = f, .options = {.text_field = "text", .vocab_size = 100, .fields = true}};
+    return (row_job){.f = f, .options = {.vocab_size = 100, .fields = true}};
 }
 
 static void test_types(void **state) {
@@ -59,8 +59,7 @@ static void test_types(void **state) {
         assert_int_equal(job.form.values, cases[i].values);
     }
     row_job job = start(f);
-    job.options.text_field = "content";
-    assert_ok(f, parse(&job, "{\"content\": \"a\\u0000b\"}"));
+    assert_ok(f, parse(&job, "{\"text\": \"a\\u0000b\"}"));
     assert_int_equal(job.row.text.text.length, 3);
 }
 
@@ -175,7 +174,7 @@ static sbp_status unused_body(void *user) {
     row_job *row = job->row;
     SBP_TRY(sbp_json_parse(row->f->arena, row->f->diag, "d", row->line, strlen(row->line), SBP_JSON_ROW,
                            &job->root));
-    job->names = sbp_row_unused(row->f->arena, &row->options, &row->form, job->root);
+    job->names = sbp_row_unused(row->f->arena, &row->form, job->root);
     return SBP_OK;
 }
 

@@ -552,7 +552,16 @@ static sbp_status columns_body(void *user) {
         f, SBP_INPUT,
         "f:1: --columns: there is no column 'nothing'; there are 'question', 'answer', 'prompt', 'id'",
         sbp_columns_rename(&columns, f->arena, f->diag, "f:1", row, true, &renamed));
-    static const char *const wrong[] = {"", "a", "a=", "=b", "a=b=c", "a=b,a=c", "a=b,,c=d"};
+    SBP_TRY(sbp_columns_parse(f->arena, f->diag, "text=nothing?,prompt=answer?,completion=a+id?", &columns));
+    SBP_TRY(sbp_columns_rename(&columns, f->arena, f->diag, "f:1", row, true, &renamed));
+    sbp_text_init(&out, f->arena);
+    sbp_json_add_value(&out, renamed);
+    assert_string_equal(out.data, "{\"prompt\":2,\"question\":1,\"id\":4}");
+    assert_true(sbp_columns_take(&columns, "nothing") && sbp_columns_take(&columns, "a") &&
+                sbp_columns_take(&columns, "id"));
+    assert_false(sbp_columns_take(&columns, "prompt") || sbp_columns_take(&columns, "i") ||
+                 sbp_columns_take(&columns, ""));
+    static const char *const wrong[] = {"", "a", "a=", "a=?", "=b", "a=b=c", "a=b,a=c", "a=b,,c=d"};
     for (int i = 0; i < SBP_COUNT(wrong); i++)
         assert_fails(f, SBP_USAGE, "--columns: ", sbp_columns_parse(f->arena, f->diag, wrong[i], &columns));
     return SBP_OK;

@@ -73,7 +73,7 @@ static sbp_status check_vector(vector_job *job, const char *line) {
                                 .loss_on = assistant ? SBP_LOSS_ASSISTANT : SBP_LOSS_AUTO,
                                 .diag = f->diag,
                                 .chat_options = &chat};
-    const sbp_row_options options = {.text_field = "text", .vocab_size = 512, .fields = true};
+    const sbp_row_options options = {.vocab_size = 512, .fields = true};
     sbp_row_form form = {0};
     sbp_row row;
     sbp_documents made;

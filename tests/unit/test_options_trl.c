@@ -40,6 +40,51 @@ static void test_names_of_trl(void **state) {
     assert_true(sbp_options_is(o, SBP_OPT_OVERLONG, "split"));
 }
 
+static const char *list_of(const io_fixture *f, const sbp_options *o, sbp_option_id id) {
+    sbp_text out;
+    sbp_text_init(&out, f->arena);
+    for (int32_t i = 0; i < sbp_options_list_count(o, id); i++)
+        sbp_text_add(&out, "%s%s", i > 0 ? " " : "", sbp_options_list_at(o, id, i));
+    return out.length ? out.data : "";
+}
+
+/* What TRL says by options of its own and is a part of a value here. */
+static void test_parts_of_values(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *args, *data, *eval, *columns, *reports;
+    } cases[] = {
+        {"--dataset_name a/b", "a/b", "", NULL, ""},
+        {"--dataset_name a/b --dataset_config c", "a/b:c", "", NULL, ""},
+        {"--dataset_train_split t --data a/b --data c/d:e --data f/g:h:i --data ./x",
+         "a/b::t c/d:e:t f/g:h:i ./x", "", NULL, ""},
+        {"--dataset_train_split train --dataset_test_split test --data a/b", "a/b", "", NULL,
+         ""}, /* as they are */
+        {"--dataset_test_split dev --data a/b:c --eval_strategy steps", "a/b:c", "a/b:c:dev", NULL, ""},
+        {"--dataset_test_split dev --data a/b:c:d --eval_strategy steps", "a/b:c:d", "a/b:c:dev", NULL, ""},
+        {"--dataset_test_split dev --data a/b", "a/b", "", NULL, ""}, /* nothing is evaluated */
+        {"--dataset_config c --dataset_test_split dev --data a/b --eval e/f --eval h.jsonl", "a/b:c",
+         "e/f:c:dev h.jsonl", NULL, ""},
+        {"--dataset_config c --data tests/data", "tests/data", "", NULL, ""}, /* a directory here */
+        {"--dataset_text_field body --data a/b", "a/b", "", "text=body?", ""},
+        {"--text-field body --columns prompt=q --data a/b", "a/b", "", "prompt=q,text=body?", ""},
+        {"--dataset_text_field body --columns text=q --data a/b", "a/b", "", "text=q", ""},
+        {"--dataset_text_field text --data a/b", "a/b", "", NULL, ""},
+        {"--logging_dir d/e --data a/b", "a/b", "", NULL, ""},
+        {"--logging_dir d/e --report_to tensorboard --report_to jsonl --data a/b", "a/b", "", NULL,
+         "tensorboard:d/e jsonl"},
+    };
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        sbp_options *o;
+        assert_ok(f, parse(f, SBP_PHASE_RUN, cases[i].args, &o));
+        assert_string_equal(list_of(f, o, SBP_OPT_DATA), cases[i].data);
+        assert_string_equal(list_of(f, o, SBP_OPT_EVAL), cases[i].eval);
+        assert_string_equal(list_of(f, o, SBP_OPT_REPORT_TO), cases[i].reports);
+        const char *columns = sbp_options_text(o, SBP_OPT_COLUMNS);
+        assert_string_equal(columns ? columns : "none", cases[i].columns ? cases[i].columns : "none");
+    }
+}
+
 /* Every boolean is turned off by no_NAME, as by HfArgumentParser: TRL's names and ours, those without effect
  * and those that are refused where they are on. */
 static void test_booleans_are_turned_off_by_name(void **state) {
@@ -157,11 +202,10 @@ static void test_mixtures_of_others(void **state) {
         f, parse_config(f, 5,
                         "dataset_mixer:\n  a/b: 0.5\n  c/d: 1.0\ndataset_splits: [train_prefs, test_prefs]\n",
                         "", &o));
-    assert_string_equal(sbp_options_list_at(o, SBP_OPT_DATA, 0), "a/b");
+    assert_string_equal(sbp_options_list_at(o, SBP_OPT_DATA, 0), "a/b::train_prefs");
+    assert_int_equal(sbp_options_list_count(o, SBP_OPT_EVAL), 0); /* eval_strategy: no */
     assert_string_equal(weights_of(f, o), "0.5 1.0");
     assert_string_equal(sbp_options_text(o, SBP_OPT_MIXTURE_ROWS), "first");
-    assert_string_equal(sbp_options_text(o, SBP_OPT_DATASET_TRAIN_SPLIT), "train_prefs");
-    assert_string_equal(sbp_options_text(o, SBP_OPT_DATASET_TEST_SPLIT), "test_prefs");
     assert_ok(f,
               parse_config(
                   f, 5,
@@ -403,6 +447,7 @@ static void test_names_without_effect_are_no_options(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_names_of_trl, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_parts_of_values, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_booleans_are_turned_off_by_name, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_optimizers_of_transformers, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_keys_that_nobody_reads, io_setup, io_teardown),

@@ -451,9 +451,9 @@ static sbp_status check_usage(const sbp_world *world, const sbp_session *session
 /* A name of TRL's that nothing is built for never stops a run. */
 static void check_reports(const sbp_world *world) {
     for (int32_t i = 0; i < sbp_options_list_count(world->options, SBP_OPT_REPORT_TO); i++) {
-        const char *to = sbp_options_list_at(world->options, SBP_OPT_REPORT_TO, i);
-        if (sbp_world_writes(world) && strcmp(to, "none") != 0 && strcmp(to, "tensorboard") != 0 &&
-            strcmp(to, "jsonl") != 0)
+        const char *to = sbp_options_list_at(world->options, SBP_OPT_REPORT_TO, i), *folder;
+        if (sbp_world_writes(world) && strcmp(to, "none") != 0 && strcmp(to, "jsonl") != 0 &&
+            !sbp_run_reports_events(to, &folder))
             sbp_note(
                 world->diag,
                 "--report-to %s is not built: --report-to jsonl writes the numbers of each step to standard "

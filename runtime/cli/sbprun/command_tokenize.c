@@ -128,8 +128,7 @@ static sbp_status render_row(line_job *job, sbp_document_maker *maker, const sbp
 }
 
 static sbp_status encode_row(line_job *job, const char *where, const sbp_json *root) {
-    sbp_row_options options = {.text_field = sbp_options_text(job->all->options, SBP_OPT_TEXT_FIELD),
-                               .fields = true};
+    sbp_row_options options = {.fields = true};
     sbp_row_form form = {0};
     sbp_row row;
     sbp_documents made;

@@ -165,6 +165,10 @@ void sbp_run_disk_traffic(const sbp_world *world, const sbp_outputs *outputs, in
 /* Says what a step reads and writes, and how long a drive lasts at that; nothing where nothing is on disk. */
 void sbp_run_note_disk(const sbp_world *world, const sbp_session *session, const sbp_outputs *outputs);
 
+/* Whether a value of --report-to asks for event files, tensorboard or tensorboard:DIR. *folder: DIR; NULL:
+ * OUT/runs. */
+bool sbp_run_reports_events(const char *value, const char **folder);
+
 /* ---- the Hub (run_hub.c) ---------------------------------------------------------------------------- */
 
 /* Names of data sets in --data and --eval become the files of their splits, which are fetched if need be. */

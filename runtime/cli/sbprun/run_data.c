@@ -161,7 +161,6 @@ static sbp_dataset_options options_of(load_job *job) {
         .loss_on = sbp_run_loss_on(world->options),
         .mask_truncated = sbp_options_on(world->options, SBP_OPT_MASK_TRUNCATED_COMPLETIONS),
         .eos_penalty = sbp_options_double(world->options, SBP_OPT_MISSING_EOS_PENALTY),
-        .text_field = sbp_options_text(world->options, SBP_OPT_TEXT_FIELD),
         .vocab_size = session->info.meta.vocab_size,
         .max_tokens = session->plan ? sbp_program_most_rows(session->plan->program) : 0,
         .max_prompt = sbp_options_given(world->options, SBP_OPT_MAX_PROMPT_LENGTH)

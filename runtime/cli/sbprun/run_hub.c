@@ -134,8 +134,7 @@ static bool parse_data_set(hub_data *d, const char *text, size_t *to) {
 
 static sbp_status find_data_set(const sbp_world *world, const char *text, const char *split,
                                 const char **out) {
-    hub_data d = {
-        .world = world, .split = split, .config = sbp_options_text(world->options, SBP_OPT_DATASET_CONFIG)};
+    hub_data d = {.world = world, .split = split};
     size_t to;
     *out = text;
     if (!parse_data_set(&d, text, &to))
@@ -180,22 +179,24 @@ static void add_test_splits(const sbp_world *world) {
         if (parse_data_set(&d, text, &to))
             sbp_options_append(o, SBP_OPT_EVAL, sbp_arena_strndup(world->arena, text, to));
         else if (sbp_world_writes(world))
-            sbp_note(world->diag,
-                     "--eval-strategy: '%s' has no split '%s', being no data set of the Hub: give rows that "
-                     "are held out with --eval",
-                     text, sbp_options_text(o, SBP_OPT_DATASET_TEST_SPLIT));
+            sbp_note(
+                world->diag,
+                "--eval-strategy: '%s' has no split 'test', being no data set of the Hub: give rows that "
+                "are held out with --eval",
+                text);
     }
 }
 
 sbp_status sbp_run_find_data(const sbp_world *world) {
     add_test_splits(world);
     static const struct {
-        sbp_option_id list, split;
-    } lists[] = {{SBP_OPT_DATA, SBP_OPT_DATASET_TRAIN_SPLIT}, {SBP_OPT_EVAL, SBP_OPT_DATASET_TEST_SPLIT}};
+        sbp_option_id list;
+        const char *split; /* where the name says none */
+    } lists[] = {{SBP_OPT_DATA, "train"}, {SBP_OPT_EVAL, "test"}};
     for (int k = 0; k < SBP_COUNT(lists); k++)
         for (int32_t i = 0; i < sbp_options_list_count(world->options, lists[k].list); i++) {
             const char *text = sbp_options_list_at(world->options, lists[k].list, i), *found = text;
-            SBP_TRY(find_data_set(world, text, sbp_options_text(world->options, lists[k].split), &found));
+            SBP_TRY(find_data_set(world, text, lists[k].split, &found));
             sbp_options_replace(world->options, lists[k].list, i, found);
         }
     return SBP_OK;

@@ -12,14 +12,14 @@ static bool trains_on_rejected(const sbp_options *o, const sbp_json *row, const 
            !sbp_options_given(o, SBP_OPT_OBJECTIVE);
 }
 
-static bool is_prompt(const sbp_options *o, const sbp_json *row) {
+static bool is_prompt(const sbp_json *row) {
     static const char *const prompts[] = {"prompt", "prompt_ids"}, *const others[] = {
                                                                        "completion", "completion_ids",
                                                                        "chosen",     "chosen_ids",
                                                                        "messages",   "conversations",
                                                                        "input_ids"};
     bool is = false;
-    if (row->kind != SBP_JSON_OBJECT || sbp_json_member(row, sbp_options_text(o, SBP_OPT_TEXT_FIELD)))
+    if (row->kind != SBP_JSON_OBJECT || sbp_json_member(row, "text"))
         return false;
     for (int i = 0; i < SBP_COUNT(prompts); i++)
         is |= sbp_json_member(row, prompts[i]) != NULL;
@@ -32,8 +32,7 @@ static sbp_status check_row(const sbp_world *world, const sbp_session *session, 
     const sbp_options *o = world->options;
     const char *objective = sbp_options_text(o, SBP_OPT_OBJECTIVE);
     bool pairs = sbp_options_wants_pairs(o);
-    const sbp_row_options options = {.text_field = sbp_options_text(o, SBP_OPT_TEXT_FIELD),
-                                     .no_pairs = !pairs && session->train,
+    const sbp_row_options options = {.no_pairs = !pairs && session->train,
                                      .objective = objective,
                                      .objective_of_pairs = sbp_options_objective_of_pairs()};
     sbp_columns columns;
@@ -44,7 +43,7 @@ static sbp_status check_row(const sbp_world *world, const sbp_session *session, 
     SBP_TRY(sbp_record_parse(record, world->arena, world->diag, &tree));
     SBP_TRY(
         sbp_columns_rename(&columns, world->arena, world->diag, record->where, tree, record->text, &tree));
-    if (session->train && is_prompt(o, tree))
+    if (session->train && is_prompt(tree))
         return sbp_fail(world->diag, SBP_INPUT,
                         "%s: a prompt without an answer: sbprun trains on answers and samples none; "
                         "examples/grpo_loop.py samples, scores and trains in turn",

@@ -485,16 +485,24 @@ static sbp_status dump_gradients(sbp_world *world, sbp_inputs *inputs, sbp_sessi
     return sbp_run_print_gradients(world, inputs, session, path);
 }
 
+bool sbp_run_reports_events(const char *value, const char **folder) {
+    static const char word[] = "tensorboard";
+    const size_t length = strlen(word);
+    *folder = strncmp(value, word, length) == 0 && value[length] == ':' && value[length + 1]
+                  ? value + length + 1
+                  : NULL;
+    return *folder || strcmp(value, word) == 0;
+}
+
 /* --report-to. */
 static sbp_status open_reports(const sbp_world *world, const sbp_session *session, sbp_outputs *outputs,
                                const char *resumed) {
     sbp_metrics *m = &outputs->metrics;
     for (int32_t i = 0; i < sbp_options_list_count(world->options, SBP_OPT_REPORT_TO); i++) {
-        const char *to = sbp_options_list_at(world->options, SBP_OPT_REPORT_TO, i);
+        const char *to = sbp_options_list_at(world->options, SBP_OPT_REPORT_TO, i), *folder;
         if (strcmp(to, "jsonl") == 0)
             m->lines = sbp_world_writes(world);
-        else if (strcmp(to, "tensorboard") == 0 && m->file && !m->events) {
-            const char *folder = sbp_options_text(world->options, SBP_OPT_LOGGING_DIR);
+        else if (sbp_run_reports_events(to, &folder) && m->file && !m->events) {
             if (folder)
                 sbp_make_directories_above(folder);
             SBP_TRY(sbp_events_open(world->diag,

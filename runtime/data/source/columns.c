@@ -10,13 +10,14 @@ sbp_status sbp_columns_parse(sbp_arena *arena, sbp_diag *diag, const char *text,
     *out = (sbp_columns){.items = items};
     for (const char *at = text; at && *at; at += strcspn(at, ","), at += *at == ',') {
         size_t length = strcspn(at, ","), to = strcspn(at, "=");
-        if (to == 0 || to + 1 >= length || memchr(at + to + 1, '=', length - to - 1) ||
+        const bool optional = length > to + 1 && at[length - 1] == '?';
+        if (to == 0 || to + 1 + optional >= length || memchr(at + to + 1, '=', length - to - 1) ||
             out->count == MOST_RENAMINGS)
             return sbp_fail(diag, SBP_USAGE,
                             "--columns: expected names as in prompt=question,completion=answer, found '%.*s'",
                             (int)length, at);
         sbp_renaming new = {sbp_arena_strndup(arena, at, to),
-                            sbp_arena_strndup(arena, at + to + 1, length - to - 1)};
+                            sbp_arena_strndup(arena, at + to + 1, length - to - 1 - optional), optional};
         for (int32_t i = 0; i < out->count; i++)
             if (strcmp(items[i].to, new.to) == 0)
                 return sbp_fail(diag, SBP_USAGE, "--columns: '%s' is given twice", new.to);
@@ -47,10 +48,18 @@ static const char *next_part(sbp_arena *arena, const char **at) {
     return sbp_arena_strndup(arena, part, length);
 }
 
+/* Whether it is for other rows. */
+static bool is_left(const sbp_renaming *renaming, sbp_arena *arena, const sbp_json *row) {
+    const char *at = renaming->from;
+    return renaming->where_there && !sbp_json_member(row, at) && !sbp_json_member(row, next_part(arena, &at));
+}
+
 /* Whether a column is taken under another name, alone or with others. */
 static bool is_from(const sbp_columns *columns, sbp_arena *arena, const sbp_json *row, const char *name) {
     for (int32_t i = 0; i < columns->count; i++) {
         const char *from = columns->items[i].from, *part;
+        if (is_left(&columns->items[i], arena, row))
+            continue;
         if (strcmp(from, name) == 0)
             return true;
         while (!sbp_json_member(row, columns->items[i].from) && (part = next_part(arena, &from)))
@@ -60,9 +69,22 @@ static bool is_from(const sbp_columns *columns, sbp_arena *arena, const sbp_json
     return false;
 }
 
-static bool is_to(const sbp_columns *columns, const char *name) {
+bool sbp_columns_take(const sbp_columns *columns, const char *name) {
+    const size_t length = strlen(name);
+    for (int32_t i = 0; i < columns->count; i++) {
+        const char *part = columns->items[i].from;
+        if (strcmp(part, name) == 0)
+            return true;
+        for (; *part; part += strcspn(part, "+"), part += *part == '+')
+            if (strcspn(part, "+") == length && strncmp(part, name, length) == 0)
+                return true;
+    }
+    return false;
+}
+
+static bool is_to(const sbp_columns *columns, sbp_arena *arena, const sbp_json *row, const char *name) {
     for (int32_t i = 0; i < columns->count; i++)
-        if (strcmp(columns->items[i].to, name) == 0)
+        if (!is_left(&columns->items[i], arena, row) && strcmp(columns->items[i].to, name) == 0)
             return true;
     return false;
 }
@@ -126,11 +148,14 @@ sbp_status sbp_columns_rename(const sbp_columns *columns, sbp_arena *arena, sbp_
     for (int32_t i = 0; i < columns->count; i++) {
         sbp_json joined;
         const sbp_json *value;
+        if (is_left(&columns->items[i], arena, row))
+            continue;
         SBP_TRY(find_value(arena, diag, where, row, columns->items[i].from, all, &joined, &value));
         add(root, items, columns->items[i].to, value);
     }
     for (int64_t i = 0; i < row->count; i++)
-        if (!is_to(columns, row->items[i].key) && !is_from(columns, arena, row, row->items[i].key))
+        if (!is_to(columns, arena, row, row->items[i].key) &&
+            !is_from(columns, arena, row, row->items[i].key))
             add(root, items, row->items[i].key, &row->items[i]);
     *out = root;
     return SBP_OK;

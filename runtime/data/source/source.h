@@ -73,9 +73,11 @@ sbp_status sbp_source_expand(sbp_arena *arena, sbp_diag *diag, const char *argum
 /* ---- columns ---------------------------------------------------------------------------------------- */
 
 /* Other names for columns: "prompt=question,completion=answer" (to=from). "prompt=instruction+input" takes
- * several texts as one, with an empty line between them; what is empty is left out. */
+ * several texts as one, with an empty line between them; what is empty is left out. "text=body?" holds for
+ * rows that have such a column, and leaves others as they are. */
 typedef struct sbp_renaming {
     const char *to, *from;
+    bool where_there; /* "?" */
 } sbp_renaming;
 
 typedef struct sbp_columns {
@@ -86,6 +88,8 @@ typedef struct sbp_columns {
 /* SBP_USAGE when text is nothing of that kind. NULL: no columns. Below a guard. */
 sbp_status sbp_columns_parse(sbp_arena *arena, sbp_diag *diag, const char *text,
                              sbp_columns *out) SBP_CHECKED;
+/* Whether a column of this name is taken, alone or as one of several. */
+bool sbp_columns_take(const sbp_columns *columns, const char *name);
 /* The tree with its members renamed; what had such a name before is left out. SBP_INPUT names a column that
  * is not there, and those that are; of several that are joined only the first has to be, unless `all`. Below
  * a guard. */

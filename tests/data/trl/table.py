@@ -16,7 +16,7 @@ STRING = r'"((?:[^"\\]|\\.)*)"'
 
 
 def read():
-    """Names with '_', of options (with what they are called), of what is refused (why), of what has no effect."""
+    """Names with '_', of options (with what they are called), of parts of options (which), of what is refused (why), of what has no effect."""
     text = (OPTIONS / "options.def").read_text(encoding="utf-8")
     text = re.sub(r'^#include "(.*)"$', lambda m: (HERE.parents[2] / m.group(1)).read_text(encoding="utf-8"), text,
                   flags=re.M)
@@ -29,18 +29,20 @@ def read():
             name = f"{key.group(2).lower()} {key.group(3)}"
         done[strings[0].replace("-", "_")] = name
     trl = (OPTIONS / "trl.def").read_text(encoding="utf-8")
-    done |= {name.replace("-", "_"): name for name in re.findall(rf"^VALUE\(\w+, {STRING}", trl, re.M)}
+    parts = {name.replace("-", "_"): becomes for name, becomes in
+             re.findall(rf"^VALUE\(\w+, {STRING}, .*, {STRING}\)$", trl, re.M)}
     for name, option in re.findall(rf"^NAME\({STRING}, {STRING}", trl, re.M):
-        done.setdefault(name, done[option.replace("-", "_")])
+        if option.replace("-", "_") in done:
+            done.setdefault(name, done[option.replace("-", "_")])
     refused = {n.replace("-", "_"): reason for n, _, reason in
                re.findall(rf"^REFUSED\({STRING}, {STRING}, {STRING}\)", trl, re.M)}
     ignored = set(re.findall(rf"^IGNORED\({STRING}", trl, re.M))
-    return done, refused, ignored
+    return done, parts, refused, ignored
 
 
 def main():
     fields = json.loads((HERE / "fields.json").read_text(encoding="utf-8"))
-    done, refused, ignored = read()
+    done, parts, refused, ignored = read()
     classes = [name for name in fields if name != "trl"]
     rows, counts = {}, {name: [0, 0, 0] for name in classes}
     for name in classes:
@@ -53,6 +55,8 @@ def main():
                 kind, text = 1, "no effect here"
             elif field in done:
                 kind, text = 0, f"`--{done[field]}`"
+            elif field in parts:
+                kind, text = 0, f"`{parts[field]}`"
             else:
                 sys.exit(f"{name}.{field}: neither an option nor refused nor without effect")
             counts[name][kind] += 1
