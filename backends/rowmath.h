@@ -178,6 +178,14 @@ SBP_FN float sbp_abs_f32(float x) {
     return SBP_FROM_BITS(SBP_BITS(x) & 0x7fffffffu);
 }
 
+/* Adding 2^23 with the sign of x rounds to an integer; from there on there are no others. */
+SBP_FN float sbp_floor_f32(float x) {
+    float all = x < 0.0f ? -8388608.0f : 8388608.0f;
+    float near = (x + all) - all;
+    near = near > x ? near - 1.0f : near;
+    return sbp_abs_f32(x) < 8388608.0f ? near : x;
+}
+
 /* y with the sign of x; y is not negative */
 SBP_FN float sbp_sign_of_f32(float x, float y) {
     return SBP_FROM_BITS(SBP_BITS(y) | (SBP_BITS(x) & 0x80000000u));
@@ -439,6 +447,13 @@ SBP_FN double sbp_rsqrt_f64(double x) {
 
 SBP_FN double sbp_abs_f64(double x) {
     return SBP_FROM_HIGH_LOW(SBP_HIGH(x) & 0x7fffffffu, SBP_LOW(x));
+}
+
+SBP_FN double sbp_floor_f64(double x) {
+    double all = x < SBP_D(0.0) ? SBP_D(-4503599627370496.0) : SBP_D(4503599627370496.0);
+    double near = (x + all) - all;
+    near = near > x ? near - SBP_D(1.0) : near;
+    return sbp_abs_f64(x) < SBP_D(4503599627370496.0) ? near : x;
 }
 
 SBP_FN double sbp_sign_of_f64(double x, double y) {

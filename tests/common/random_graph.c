@@ -66,7 +66,7 @@ static bool is_smooth(sbp_opcode code) {
         SBP_OP_div,      SBP_OP_row_max,   SBP_OP_row_min,     SBP_OP_stop_gradient,
         SBP_OP_sqrt,     SBP_OP_rsqrt,     SBP_OP_log_prob,    SBP_OP_bf16_high,
         SBP_OP_bf16_low, SBP_OP_bf16_join, SBP_OP_bf16_random, SBP_OP_random,
-        SBP_OP_route};
+        SBP_OP_route,    SBP_OP_floor};
     for (int i = 0; i < SBP_COUNT(rough); i++)
         if (rough[i] == code)
             return false;

@@ -68,6 +68,7 @@ static bool is_exact(sbp_rowop op) {
     switch (op) {
     case SBP_ROWOP_neg:
     case SBP_ROWOP_abs:
+    case SBP_ROWOP_floor:
     case SBP_ROWOP_max:
     case SBP_ROWOP_min:
     case SBP_ROWOP_eq:

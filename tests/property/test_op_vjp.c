@@ -111,7 +111,8 @@ static void ops_without_gradient(void **state) {
     static const sbp_opcode flat[] = {
         SBP_OP_eq,       SBP_OP_lt,        SBP_OP_le,          SBP_OP_and,           SBP_OP_or,
         SBP_OP_not,      SBP_OP_constant,  SBP_OP_iota,        SBP_OP_stop_gradient, SBP_OP_bf16_high,
-        SBP_OP_bf16_low, SBP_OP_bf16_join, SBP_OP_bf16_random, SBP_OP_random,        SBP_OP_route};
+        SBP_OP_bf16_low, SBP_OP_bf16_join, SBP_OP_bf16_random, SBP_OP_random,        SBP_OP_route,
+        SBP_OP_floor};
     int found = 0;
     for (int code = 0; code < SBP_OP_COUNT; code++) {
         if (sbp_opcode_class((sbp_opcode)code) == SBP_CLASS_BACKWARD || code == SBP_OP_append)

@@ -34,6 +34,7 @@ typedef struct function64 {
     static double name##64(double x) {                                                                       \
         return sbp_##name##_f64(x);                                                                          \
     }
+OURS(floor)
 OURS(exp)
 OURS(log)
 OURS(sqrt)
@@ -64,7 +65,8 @@ static long double log_sigmoid_l(long double x) {
     return x >= 0 ? -log1pl(expl(-x)) : x - log1pl(expl(x));
 }
 
-static const function32 functions32[] = {{"exp", exp32, exp},
+static const function32 functions32[] = {{"floor", floor32, floor},
+                                         {"exp", exp32, exp},
                                          {"log", log32, log},
                                          {"sqrt", sqrt32, sqrt},
                                          {"rsqrt", rsqrt32, rsqrt_d},
@@ -74,7 +76,8 @@ static const function32 functions32[] = {{"exp", exp32, exp},
                                          {"cos", cos32, cos},
                                          {"sigmoid", sigmoid32, sigmoid_d},
                                          {"log_sigmoid", log_sigmoid32, log_sigmoid_d}};
-static const function64 functions64[] = {{"exp", exp64, expl, -30, 30},
+static const function64 functions64[] = {{"floor", floor64, floorl, -3, 3},
+                                         {"exp", exp64, expl, -30, 30},
                                          {"log", log64, logl, 0.4, 2.5},
                                          {"sqrt", sqrt64, sqrtl, 0.5, 4},
                                          {"rsqrt", rsqrt64, rsqrt_l, 0.5, 4},
@@ -178,6 +181,8 @@ static void test_specials(void **state) {
                 isinf(log32(INFINITY)));
     assert_true(isnan(sin32(INFINITY)) && isnan(cos32(NAN)));
     assert_true(tanh32(INFINITY) == 1 && tanh32(-INFINITY) == -1 && erf32(-INFINITY) == -1);
+    assert_true(floor32(-0.0f) == 0 && floor32(-1e-40f) == -1 && floor32(-8388607.5f) == -8388608);
+    assert_true(floor32(8388607.5f) == 8388607 && floor64(-INFINITY) == -(double)INFINITY);
     assert_true(signbit(tanh32(-0.0f)) && signbit(erf32(-0.0f)));
     assert_true(log_sigmoid32(-INFINITY) == -INFINITY && log_sigmoid32(INFINITY) == 0);
     assert_true(sigmoid32(-INFINITY) == 0 && sigmoid32(INFINITY) == 1 && isnan(sigmoid32(NAN)));

@@ -47,6 +47,7 @@ typedef void (*NAME(map_loop))(int64_t n, const REAL *a, const REAL *b, const RE
 
 UNARY(neg, -a)
 UNARY(abs, NAME(sbp_abs)(a))
+UNARY(floor, NAME(sbp_floor)(a))
 UNARY(exp, NAME(sbp_exp)(a))
 UNARY(log, NAME(sbp_log)(a))
 UNARY(sqrt, NAME(sbp_sqrt)(a))
@@ -85,12 +86,12 @@ BINARY(bf16_random, NAME(sbp_bf16_random)(a, b))
         [0] = NAME(name##_vvv), [2] = NAME(name##_vsv), [4] = NAME(name##_vvs), [6] = NAME(name##_vss)}
 
 static const NAME(map_loop) NAME(map_loops)[SBP_ROWOP_COUNT][8] = {
-    TABLE1(neg),       TABLE1(abs),      TABLE1(exp),         TABLE1(log),        TABLE1(sqrt),
-    TABLE1(rsqrt),     TABLE1(tanh),     TABLE1(erf),         TABLE1(sin),        TABLE1(cos),
-    TABLE1(not ),      TABLE1(sigmoid),  TABLE1(log_sigmoid), TABLE2(add),        TABLE2(sub),
-    TABLE2(mul),       TABLE2(div),      TABLE2(max),         TABLE2(min),        TABLE2(eq),
-    TABLE2(lt),        TABLE2(le),       TABLE2(and),         TABLE2(or),         TABLE3(select),
-    TABLE1(bf16_high), TABLE1(bf16_low), TABLE2(bf16_join),   TABLE2(bf16_random)};
+    TABLE1(neg),    TABLE1(abs),       TABLE1(floor),    TABLE1(exp),         TABLE1(log),
+    TABLE1(sqrt),   TABLE1(rsqrt),     TABLE1(tanh),     TABLE1(erf),         TABLE1(sin),
+    TABLE1(cos),    TABLE1(not ),      TABLE1(sigmoid),  TABLE1(log_sigmoid), TABLE2(add),
+    TABLE2(sub),    TABLE2(mul),       TABLE2(div),      TABLE2(max),         TABLE2(min),
+    TABLE2(eq),     TABLE2(lt),        TABLE2(le),       TABLE2(and),         TABLE2(or),
+    TABLE3(select), TABLE1(bf16_high), TABLE1(bf16_low), TABLE2(bf16_join),   TABLE2(bf16_random)};
 
 #undef LOOP
 #undef GET_v
