@@ -85,6 +85,10 @@ typedef struct sbp_hf_rope {
     const double *long_inv_freq; /* longrope: these instead; NULL for other types */
     double growth;               /* dynamic: the factor by which the base grows; 0 for other types */
     const double *growth_power;  /* dynamic: [n] */
+    /* What turned or not is times 1 + temper log(1 + floor((position + temper_shift) / temper_length)), of
+     * queries; temper 0: it is not. */
+    double temper;
+    int64_t temper_length, temper_shift;
 } sbp_hf_rope;
 
 /* What the family says; config.json says the rest. */
@@ -97,6 +101,7 @@ typedef struct sbp_hf_rope_shape {
     int64_t max_positions;
     int64_t original_positions; /* when there is no top-level original_max_position_embeddings; 0: none */
     const char *own; /* rope_parameters, as JSON, where the file has none; NULL: the default type */
+    bool tempered;   /* rope_parameters may have llama_4_scaling_beta, by which queries are scaled */
     bool three_axes; /* the files may say how time, height and width share the frequencies: for text all three
                         are the position */
 } sbp_hf_rope_shape;
@@ -113,14 +118,17 @@ sbp_hf_rope sbp_hf_rope_from(sbp_hf *hf, const sbp_json *over, const sbp_json *b
 
 /* cos and sin of row input pos, [T, n], in fp32 (fp64 when computing in fp64). */
 typedef struct sbp_hf_turn {
-    sbp_value cos, sin;
+    sbp_value cos, sin; /* SBP_NO_VALUE: nothing turns */
     bool interleaved;
+    sbp_value temper; /* [T, 1, 1], of queries; SBP_NO_VALUE: 1 */
 } sbp_hf_turn;
 
 sbp_hf_turn sbp_hf_rope_tables(sbp_hf *hf, const sbp_hf_rope *rope);
 /* x: [T, heads, head_dim]; the result is an operand of attention. What was interleaved is first elements,
  * then second ones behind it: products of queries and keys are sums over elements in any order. */
 sbp_value sbp_hf_rotate(sbp_hf *hf, const char *name, sbp_value x, sbp_hf_turn turn);
+/* Queries [T, heads, d], turned where they turn, times what their position says. */
+sbp_value sbp_hf_temper(sbp_hf *hf, const char *name, sbp_value q, sbp_hf_turn turn);
 
 /* ---- graph ----------------------------------------------------------------------------------------
  *

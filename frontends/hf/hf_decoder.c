@@ -207,10 +207,17 @@ static sbp_value build_heads(const sbp_hf_scope *at, const char *part, sbp_value
 
 /* Queries or keys where they stand. */
 static sbp_value turn(const sbp_hf_scope *at, const char *name, sbp_value x) {
-    if (!at->layer->no_rope)
-        return sbp_hf_rotate(at->hf, name, x, at->turn[at->layer->rope]);
+    sbp_hf_turn t = at->turn[at->layer->rope];
+    if (!at->layer->no_rope && t.cos != SBP_NO_VALUE)
+        return sbp_hf_rotate(at->hf, name, x, t);
     sbp_build_name(&at->hf->builder, x, name);
     return x;
+}
+
+static sbp_value turn_queries(const sbp_hf_scope *at, sbp_value q) {
+    sbp_hf_turn t = at->turn[at->layer->rope];
+    q = turn(at, t.temper == SBP_NO_VALUE ? "q" : "q_turned", q);
+    return sbp_hf_temper(at->hf, "q", q, t);
 }
 
 /* The answer of attention, each head opened by its gate. */
@@ -229,7 +236,7 @@ sbp_value sbp_hf_mix_attention(const sbp_hf_scope *at, sbp_value x) {
         sbp_hf_latent_build(hf, d, x, at->module, at->turn[at->layer->rope], &q, &k, &v);
     } else {
         q = build_heads(at, "q", x, d->heads, 0, true, d->output_gate ? &gate : NULL);
-        q = turn(at, "q", q);
+        q = turn_queries(at, q);
         k = build_heads(at, "k", x, d->kv_heads, d->heads, true, NULL);
         k = turn(at, "k", sbp_hf_scale(hf, "scaled_k", k, d->key_scale));
         v = build_heads(at, "v", x, d->kv_heads, d->heads + d->kv_heads, false, NULL);
@@ -351,8 +358,7 @@ void sbp_hf_decoder_build(sbp_hf *hf, const sbp_hf_decoder *d) {
     hf->base_prefix = hf->base_prefix ? hf->base_prefix : "model.";
     b->node = sbp_hf_path(hf, "%s.rotary_emb", d->names.root);
     for (int32_t r = 0; r < SBP_COUNT(at.turn); r++)
-        if (d->rope[r].inv_freq)
-            at.turn[r] = sbp_hf_rope_tables(hf, &d->rope[r]);
+        at.turn[r] = sbp_hf_rope_tables(hf, &d->rope[r]);
     b->node = sbp_hf_path(hf, "%s.%s", d->names.root, d->names.embedding);
     sbp_value table = sbp_hf_table(hf, sbp_hf_path(hf, "%s.weight", b->node), d->vocab, d->hidden);
     sbp_value x = d->embed ? d->embed(&at, table) : build_embedding(&at, table);

@@ -55,8 +55,8 @@ void sbp_hf_latent_build(sbp_hf *hf, const sbp_hf_decoder *d, sbp_value x, const
     y = sbp_hf_split_heads(hf, y, d->heads, whole);
     sbp_value fixed = sbp_build_slice(b, y, 0, l->fixed);
     sbp_value turned = sbp_hf_rotate(hf, "q_turned", sbp_build_slice(b, y, l->fixed, l->turned), turn);
-    *q = sbp_build2(b, SBP_OP_concat, sbp_hf_operand(hf, fixed), turned);
-    sbp_build_name(b, *q, "q");
+    y = sbp_build2(b, SBP_OP_concat, sbp_hf_operand(hf, fixed), turned);
+    *q = sbp_hf_temper(hf, "q", y, turn);
 
     y = sbp_hf_linear(hf, "kv_latent", x, sbp_hf_path(hf, "%s.kv_a_proj_with_mqa", module),
                       l->kv_rank + l->turned, d->hidden, l->bias);

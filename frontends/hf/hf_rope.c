@@ -352,6 +352,7 @@ static const char *const known_fields[] = {
     "finetuned"}; /* yarn's authors' own code reads it, for its dynamic form */
 
 static const char *const fields_of_three_axes[] = {"mrope_section", "mrope_interleaved"};
+static const char *const fields_of_tempered[] = {"llama_4_scaling_beta", "max_position_embeddings"};
 
 static void check_fields(const rope_config *c, const sbp_json *object) {
     if (object && object->kind != SBP_JSON_OBJECT) {
@@ -365,6 +366,8 @@ static void check_fields(const rope_config *c, const sbp_json *object) {
             known |= strcmp(field->key, known_fields[k]) == 0;
         for (int32_t k = 0; c->shape->three_axes && k < SBP_COUNT(fields_of_three_axes); k++)
             known |= strcmp(field->key, fields_of_three_axes[k]) == 0;
+        for (int32_t k = 0; c->shape->tempered && k < SBP_COUNT(fields_of_tempered); k++)
+            known |= strcmp(field->key, fields_of_tempered[k]) == 0;
         if (!known)
             sbp_hf_fail(
                 c->hf, field,
@@ -421,6 +424,14 @@ static bool check_pairs(const rope_config *c, const rope_type *type) {
     return c->hf->builder.status == SBP_OK;
 }
 
+static void read_temper(const rope_config *c, sbp_hf_rope *rope) {
+    double length = original_length(c);
+    rope->temper = optional(c, "llama_4_scaling_beta");
+    rope->temper_length = (int64_t)length;
+    if ((double)rope->temper_length != length)
+        sbp_hf_fail(c->hf, find(c, "original_max_position_embeddings"), "a whole number is expected");
+}
+
 /* theta: that of a field outside of the objects. */
 static sbp_hf_rope build_rope(rope_config *c, double theta) {
     sbp_hf *hf = c->hf;
@@ -443,6 +454,8 @@ static sbp_hf_rope build_rope(rope_config *c, double theta) {
         f[i] = r(c, 1 / base_power(c, i));
     rope.inv_freq = f;
     type->apply(c, &rope, f);
+    if (c->shape->tempered)
+        read_temper(c, &rope);
     if (!isfinite(rope.scale))
         sbp_hf_fail(hf, where(c), "these settings scale cos and sin by %g; a finite number is expected",
                     rope.scale);
@@ -516,14 +529,34 @@ static sbp_value build_frequencies(sbp_hf *hf, const sbp_hf_rope *rope, sbp_dtyp
     return sbp_build2(b, SBP_OP_mul, f, shrink);
 }
 
+/* 1 + temper log(1 + floor((t + shift) / length)), [T, 1, 1]: t and shift are whole, so that half of one more
+ * keeps the quotient away from the next, however it is rounded. position: [T, 1]. */
+static sbp_value build_temper(sbp_hf *hf, const sbp_hf_rope *rope, sbp_value position, sbp_dtype wide) {
+    sbp_builder *b = &hf->builder;
+    sbp_value x =
+        sbp_build2(b, SBP_OP_add, position, sbp_build_const(b, wide, (double)rope->temper_shift + 0.5));
+    x = sbp_build2(b, SBP_OP_div, x, sbp_build_const(b, wide, (double)rope->temper_length));
+    x = sbp_build2(b, SBP_OP_add, sbp_build1(b, SBP_OP_floor, x), sbp_build_const(b, wide, 1));
+    x = sbp_build1(b, SBP_OP_log, x);
+    x = sbp_build2(b, SBP_OP_mul, x, sbp_build_const(b, wide, sbp_round_to(wide, rope->temper)));
+    x = sbp_build2(b, SBP_OP_add, x, sbp_build_const(b, wide, 1));
+    x = sbp_build_reshape(b, x, (int64_t[]){1, 1}, 2);
+    sbp_build_name(b, x, "temper");
+    return x;
+}
+
 sbp_hf_turn sbp_hf_rope_tables(sbp_hf *hf, const sbp_hf_rope *rope) {
     sbp_builder *b = &hf->builder;
     sbp_dtype wide = hf->compute == SBP_F64 ? SBP_F64 : SBP_F32;
-    sbp_hf_turn turn = {SBP_NO_VALUE, SBP_NO_VALUE, rope->interleaved};
-    if (b->status != SBP_OK)
+    sbp_hf_turn turn = {SBP_NO_VALUE, SBP_NO_VALUE, rope->interleaved, SBP_NO_VALUE};
+    if (b->status != SBP_OK || (!rope->inv_freq && rope->temper == 0))
         return turn;
     sbp_value position = sbp_build_cast(b, sbp_hf_row(hf, SBP_DATA_POS), wide);
     position = sbp_build_reshape(b, position, (int64_t[]){1}, 1); /* [T, 1] */
+    if (rope->temper != 0)
+        turn.temper = build_temper(hf, rope, position, wide);
+    if (!rope->inv_freq)
+        return turn;
     sbp_value inv_freq = build_frequencies(hf, rope, wide);
     sbp_value angle = sbp_build2(b, SBP_OP_mul, position, inv_freq); /* [T, n] */
     sbp_value *out[] = {&turn.cos, &turn.sin};
@@ -556,4 +589,11 @@ sbp_value sbp_hf_rotate(sbp_hf *hf, const char *name, sbp_value x, sbp_hf_turn t
     sbp_value y = sbp_hf_operand(hf, sbp_build3(&hf->builder, SBP_OP_rope, x, turn.cos, turn.sin));
     sbp_build_name(&hf->builder, y, name);
     return y;
+}
+
+sbp_value sbp_hf_temper(sbp_hf *hf, const char *name, sbp_value q, sbp_hf_turn turn) {
+    if (turn.temper != SBP_NO_VALUE)
+        q = sbp_build2(&hf->builder, SBP_OP_mul, q, sbp_hf_operand(hf, turn.temper));
+    sbp_build_name(&hf->builder, q, name);
+    return q;
 }

@@ -45,9 +45,9 @@ static const char *const golden_structures[] = {"llama_plain",
                                                 "gemma4_26b_a4b_v"};
 
 /* One case each of families without a structure of their own: on Vulkan once. */
-static const char *const golden_others[] = {"mistral_window",  "glm_plain",      "olmo3_released",
-                                            "smollm3_windows", "glm4_moe_norms", "mixtral_v",
-                                            "olmoe_balanced"};
+static const char *const golden_others[] = {"mistral_window",  "glm_plain",       "olmo3_released",
+                                            "smollm3_windows", "glm4_moe_norms",  "mixtral_v",
+                                            "olmoe_balanced",  "ministral3_plain"};
 
 /* On the PTX machine a step takes seconds: what is run without SBP_TEST_ALL=1. */
 #define GOLDEN_CUDA(ROW)                                                                                     \
@@ -109,6 +109,7 @@ static const char *const golden_lora[] = {
     ROW("olmo2_plain", "--chunk 8", 2, 94)                                                                   \
     ROW("olmo3_released", "--chunk 8", 2, 94)                                                                \
     ROW("smollm3_windows", "--chunk 7 --zero 2", 2, 79)                                                      \
+    ROW("ministral3_plain", "--chunk 7 --zero 3", 2, 55)                                                     \
     ROW("phi3_plain", "--chunk 7", 2, 83)                                                                    \
     ROW("granite_plain", "--chunk 7", 2, 79)                                                                 \
     ROW("qwen2_sliding", "--chunk 7", 2, 100)                                                                \

@@ -229,8 +229,8 @@ def reference_step(directory, rows, loss_type="nll"):
         for name, buffer in model.named_buffers():
             if buffer.is_floating_point() and buffer.dtype != torch.float64:
                 raise RuntimeError(f"{name}: a {buffer.dtype} buffer in the float64 reference")
-        with NoFloat32():
-            return model, run_step(model, rows, loss_type)
+        with NoFloat32():  # quotients of whole numbers are of torch's default type
+            return model, in_double(run_step, model, rows, loss_type)
 
 
 def relative_error(got, want):
@@ -267,7 +267,7 @@ def directional_error(directory, model, rows, gradients, loss_type="nll", step=3
         with torch.no_grad():
             for name, p in parameters.items():
                 p.copy_(start[name] + distance * way[name])
-        return total_loss(model, rows)
+        return in_double(total_loss, model, rows)
 
     with Float64Patches(directory):
         # Five points: the error is of fourth order in the step.
