@@ -229,6 +229,27 @@ class Examples(unittest.TestCase):
         rewards = json.loads((self.folder / "out/reward.json").read_text())["rewards"]
         self.assertEqual(len(rewards), 4)
 
+    def test_agent_trajectories(self):
+        """Rows have the lengths that are asked for, and all of them are kept and packed."""
+        rows, template = self.folder / "agent.jsonl", self.folder / "chat.jinja"
+        template.write_text("{% for t in tools %}{{ t.function.name }} {% endfor %}{% for m in messages %}{{ m.role }}: "
+                            "{{ m.reasoning_content or '' }}{{ m.content }}{{ m.tool_calls or '' }}\n{% endfor %}")
+        with rows.open("w") as out:
+            subprocess.run([sys.executable, "examples/agent_trajectories.py", "--rows", "40", "--median", "3000", "--p95", "6000",
+                            "--longest", "16000", "--tokens-per-word", "1"], stdout=out, check=True, timeout=60)
+        conversations = [json.loads(line)["messages"] for line in rows.read_text().splitlines()]
+        words = sorted(sum(len((m["content"] + " " + m.get("reasoning_content", "")).split()) for m in messages)
+                       for messages in conversations)
+        for share, expected in ((0.5, 3000), (0.95, 6000), (1, 16000)):
+            self.assertAlmostEqual(words[math.ceil(share * len(words)) - 1] / expected, 1, delta=0.1)
+        longest = max(conversations, key=len)
+        self.assertEqual({m["role"] for m in longest}, {"system", "user", "assistant", "tool"})
+        self.assertEqual(sum(len(m.get("tool_calls", [])) for m in longest), sum(m["role"] == "tool" for m in longest))
+        done = subprocess.run([PROGRAMS / "sbprun", MODEL, "--data", rows, "--chat-template", template, "--packing", "bfd",
+                               "--seq-len", "60000", "--data-cache", "none", "--dry-run"], capture_output=True, text=True, timeout=120)
+        self.assertIn("data       40 rows packed into ", done.stdout, done.stderr)
+        self.assertNotIn("left out", done.stdout + done.stderr)
+
     def test_demo_judges(self):
         """A demo of programs that each do something wrong: memory, gradients, a resumed run, training that does not train."""
         model, build = self.folder / "two-layers", self.folder / "build"
