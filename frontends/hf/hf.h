@@ -38,9 +38,11 @@ typedef struct sbp_hf {
     const char *base_prefix;
     /* Files of a multimodal model hold this text model too, under names with "language_model" in them. */
     bool within_multimodal;
-    /* of a multimodal model: the whole file, of which `config` is text_config; NULL */
+    /* of a multimodal model: the whole file, of which `config` is text_config or which it is; NULL */
     const sbp_json *wrapper;
-    bool fp8; /* config.json says that weights are in FP8 */
+    const char *text_type;          /* model_type of `config` */
+    const char *root, *head_module; /* where names of the weights begin: "model", and "lm_head" */
+    bool fp8;                       /* config.json says that weights are in FP8 */
 } sbp_hf;
 
 /* ---- config.json ---------------------------------------------------------------------------------- */
@@ -160,8 +162,12 @@ sbp_value sbp_hf_part(sbp_hf *hf, const char *name, const char *source, sbp_init
  * from `start` on of each head. */
 sbp_value sbp_hf_part_of_heads(sbp_hf *hf, const char *name, const char *source, int64_t rows,
                                int64_t columns, int64_t heads, int64_t start, int64_t length);
-/* Whether the weights are here and hold a tensor of that name, or of one that a parameter may have beside it.
- */
+/* Likewise of the last axis of `source`, whose last two axes are then the other way round. */
+sbp_value sbp_hf_turned_part(sbp_hf *hf, const char *name, const char *source, int32_t rank,
+                             const int64_t *source_dims, int64_t start, int64_t length);
+/* The tensor of the weights of that name, or of one that a parameter may have beside it; NULL: the weights
+ * are not here, or have none. */
+const sbp_weight *sbp_hf_find_tensor(sbp_hf *hf, const char *name);
 bool sbp_hf_has_tensor(sbp_hf *hf, const char *name);
 /* A parameter that files keep as a tensor per number along axis 0, "*" in their names. */
 sbp_value sbp_hf_stack(sbp_hf *hf, const char *name, const char *source, int32_t rank, const int64_t *dims);
@@ -294,7 +300,8 @@ typedef struct sbp_hf_experts {
     const char *shared_name;
     bool shared_gated;
     sbp_hf_router router;
-    bool fused; /* as files have them that are not here */
+    bool fused;  /* as files have them that are not here */
+    bool turned; /* fused ones of published files are [in, out] */
     /* GPT-OSS's: y = D ((u + 1) g sigmoid(alpha g)) + a bias, g = min(gate, limit), u = up within -limit ..
      * limit; gate and up, which have biases, are the even and odd columns of one matrix, and matrices are
      * [in, out]. */
@@ -546,7 +553,7 @@ void sbp_hf_two_kinds(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t every);
  * the objects have none. */
 void sbp_hf_two_ropes(sbp_hf *hf, sbp_hf_decoder *decoder, double full_theta, double sliding_theta);
 /* Qwen: which layers slide (use_sliding_window, max_window_layers, layer_types), and how far. */
-void sbp_hf_qwen_windows(sbp_hf *hf, sbp_hf_decoder *decoder);
+void sbp_hf_qwen_windows(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t default_first);
 void sbp_hf_decoder_build(sbp_hf *hf, const sbp_hf_decoder *decoder);
 
 /* ---- registry -------------------------------------------------------------------------------------- */

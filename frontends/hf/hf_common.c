@@ -178,23 +178,39 @@ static void add_alias(sbp_hf *hf, sbp_param *param, const char *alias) {
     param->aliases = aliases;
 }
 
-/* The name without the prefix that the bare model (without head) does not have, and what it is called as part
- * of a multimodal model: by the classes of transformers since 4.52, and in files. */
+/* `source` with each of the other beginnings, if it begins with `root` and a dot. */
+static void add_spellings(sbp_hf *hf, sbp_param *param, const char *source, const char *root,
+                          const char *const *others, int32_t count) {
+    size_t n = strlen(root);
+    for (int32_t i = 0; i < count && strncmp(source, root, n) == 0 && source[n] == '.'; i++)
+        if (strcmp(root, others[i]) != 0)
+            add_alias(hf, param, sbp_hf_path(hf, "%s%s", others[i], source + n));
+}
+
+/* The name without the prefix that the bare model (without head) does not have, and what it is called in
+ * files of a text model and of multimodal ones: by the classes of transformers since 4.52, and before; and in
+ * those of a bare multimodal model. */
 static void add_other_names(sbp_hf *hf, sbp_param *param, const char *source) {
+    static const char *const roots[] = {"model", "model.language_model", "language_model.model",
+                                        "language_model"},
+                             *const heads[] = {"lm_head", "language_model.lm_head"};
     size_t n = hf->base_prefix ? strlen(hf->base_prefix) : 0;
-    bool in_base = n > 0 && strncmp(source, hf->base_prefix, n) == 0;
-    if (in_base)
+    if (n > 0 && !hf->wrapper && strncmp(source, hf->base_prefix, n) == 0)
         add_alias(hf, param, source + n);
-    if (in_base && hf->within_multimodal)
-        add_alias(hf, param, sbp_hf_path(hf, "%slanguage_model.%s", hf->base_prefix, source + n));
-    if (hf->within_multimodal)
-        add_alias(hf, param, sbp_hf_path(hf, "language_model.%s", source));
+    if (hf->within_multimodal) {
+        add_spellings(hf, param, source, hf->root, roots, SBP_COUNT(roots));
+        add_spellings(hf, param, source, hf->head_module, heads, SBP_COUNT(heads));
+    }
+}
+
+const sbp_weight *sbp_hf_find_tensor(sbp_hf *hf, const char *name) {
+    sbp_param param = {.name = name};
+    add_other_names(hf, &param, name);
+    return hf->weights ? sbp_loading_find(hf->weights, &param) : NULL;
 }
 
 bool sbp_hf_has_tensor(sbp_hf *hf, const char *name) {
-    sbp_param param = {.name = name};
-    add_other_names(hf, &param, name);
-    return hf->weights && sbp_loading_find(hf->weights, &param) != NULL;
+    return sbp_hf_find_tensor(hf, name) != NULL;
 }
 
 static sbp_value build_param(sbp_hf *hf, const char *name, sbp_dtype dtype, sbp_init init, int32_t rank,
@@ -257,6 +273,26 @@ sbp_value sbp_hf_part_of_heads(sbp_hf *hf, const char *name, const char *source,
     return build_part(
         hf, name, source, SBP_INIT_NORMAL, 2, (int64_t[]){rows, columns},
         (sbp_recipe_step){.op = SBP_RECIPE_SLICE, .start = start, .length = length, .heads = heads});
+}
+
+sbp_value sbp_hf_turned_part(sbp_hf *hf, const char *name, const char *source, int32_t rank,
+                             const int64_t *source_dims, int64_t start, int64_t length) {
+    sbp_recipe *recipe = SBP_NEW(hf->arena, sbp_recipe);
+    sbp_recipe_step *steps = SBP_NEW_ARRAY(hf->arena, sbp_recipe_step, 2);
+    int64_t dims[SBP_MAX_RANK];
+    steps[0] = (sbp_recipe_step){
+        .op = SBP_RECIPE_SLICE, .axis = rank - 1, .start = start, .length = length, .heads = 1};
+    steps[1] = (sbp_recipe_step){.op = SBP_RECIPE_TRANSPOSE};
+    *recipe = (sbp_recipe){.source = sbp_arena_strdup(hf->arena, source),
+                           .dtype = hf->published,
+                           .rank = rank,
+                           .steps = steps,
+                           .step_count = 2};
+    memcpy(recipe->dim, source_dims, (size_t)rank * sizeof *dims);
+    memcpy(dims, source_dims, (size_t)rank * sizeof *dims);
+    dims[rank - 1] = source_dims[rank - 2];
+    dims[rank - 2] = length;
+    return build_param(hf, name, hf->compute, SBP_INIT_NORMAL, rank, dims, recipe);
 }
 
 sbp_value sbp_hf_stack(sbp_hf *hf, const char *name, const char *source, int32_t rank, const int64_t *dims) {

@@ -51,9 +51,9 @@ sbp_hf_decoder sbp_hf_decoder_read(sbp_hf *hf, const sbp_hf_defaults *defaults) 
                         .activation = read_activation(hf, defaults),
                         .norm.eps = sbp_hf_double(hf, eps_key, eps),
                         .max_positions = sbp_hf_size(hf, "max_position_embeddings", defaults->max_positions),
-                        .tied = sbp_hf_bool(hf, "tie_word_embeddings", defaults->tied),
+                        .tied = sbp_hf_tied(hf, defaults->tied),
                         .norms = {.attn_in = "input_layernorm", .mlp_in = "post_attention_layernorm"},
-                        .names = {.root = "model",
+                        .names = {.root = hf->root,
                                   .embedding = "embed_tokens",
                                   .last_norm = "norm",
                                   .head_norm = "norm",
@@ -77,7 +77,8 @@ sbp_hf_rope sbp_hf_decoder_rope(sbp_hf *hf, const sbp_hf_decoder *d) {
     return sbp_hf_rope_read(hf, &(sbp_hf_rope_shape){.head_dim = d->head_dim,
                                                      .rotary_dim = d->head_dim,
                                                      .theta = 1e4,
-                                                     .max_positions = d->max_positions});
+                                                     .max_positions = d->max_positions,
+                                                     .three_axes = hf->wrapper != NULL});
 }
 
 bool sbp_hf_one_window(sbp_hf *hf, sbp_hf_decoder *d, int64_t fallback) {
@@ -216,7 +217,9 @@ static sbp_value turn(const sbp_hf_scope *at, const char *name, sbp_value x) {
 
 static sbp_value turn_queries(const sbp_hf_scope *at, sbp_value q) {
     sbp_hf_turn t = at->turn[at->layer->rope];
-    q = turn(at, t.temper == SBP_NO_VALUE ? "q" : "q_turned", q);
+    if (t.temper == SBP_NO_VALUE)
+        return turn(at, "q", q);
+    q = turn(at, "q_turned", q);
     return sbp_hf_temper(at->hf, "q", q, t);
 }
 
@@ -332,8 +335,8 @@ static sbp_value build_head(const sbp_hf_scope *at, sbp_value x, sbp_value table
     sbp_builder *b = &at->hf->builder;
     b->node = sbp_hf_path(at->hf, "%s.%s", d->names.root, d->names.last_norm);
     x = build_norm(at, "final_norm", x, b->node, d->hidden);
-    b->node = "lm_head";
-    sbp_value w = sbp_hf_head_matrix(at->hf, "lm_head.weight", table, d->tied);
+    b->node = at->hf->head_module;
+    sbp_value w = sbp_hf_head_matrix(at->hf, sbp_hf_path(at->hf, "%s.weight", b->node), table, d->tied);
     sbp_value logits = sbp_hf_logits(at->hf, x, w);
     logits = sbp_hf_scale(at->hf, "scaled_logits", logits, d->logits_scale);
     if (d->logits_divisor != 1 && b->status == SBP_OK) {

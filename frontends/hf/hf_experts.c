@@ -180,6 +180,18 @@ static void name_for_adapters(sbp_hf *hf, const sbp_hf_experts *e, const char *m
     param->fused_total = total;
 }
 
+/* Whether matrices in a tensor are [in, out] in the files: as the shapes of gates with ups and of downs say,
+ * which are never both the same either way; where there are no files, as they are published. */
+static bool is_turned(sbp_hf *hf, const sbp_hf_experts *e, const char *module, int64_t hidden) {
+    const sbp_weight *both = sbp_hf_find_tensor(hf, sbp_hf_path(hf, "%s.%s", module, e->names->fused));
+    const sbp_weight *down =
+        sbp_hf_find_tensor(hf, sbp_hf_path(hf, "%s.%s", module, e->names->experts[SBP_HF_EXPERT_DOWN]));
+    if (!e->turned || !both || !down || both->rank != 3 || down->rank != 3)
+        return e->turned;
+    return !(both->dim[1] == 2 * e->inner && both->dim[2] == hidden && down->dim[1] == hidden &&
+             down->dim[2] == e->inner);
+}
+
 /* The matrices of all experts, which files keep one by one, or in a tensor. */
 static sbp_value read_matrices(sbp_hf *hf, const sbp_hf_experts *e, const char *module, int part, int64_t out,
                                int64_t in) {
@@ -190,7 +202,14 @@ static sbp_value read_matrices(sbp_hf *hf, const sbp_hf_experts *e, const char *
                             sbp_hf_path(hf, "%s.experts.*.%s.weight", module, name), 3, dims);
     if (!e->names->always_fused)
         module = sbp_hf_path(hf, "%s.experts", module);
-    if (part == SBP_HF_EXPERT_DOWN)
+    bool is_down = part == SBP_HF_EXPERT_DOWN;
+    if (is_turned(hf, e, module, is_down ? out : in)) {
+        const char *own = sbp_hf_path(hf, "%s.%s", module, is_down ? name : fused);
+        return sbp_hf_turned_part(hf, is_down ? own : sbp_hf_path(hf, "%s.%s", own, name), own, 3,
+                                  (int64_t[]){e->count, in, is_down ? out : 2 * out},
+                                  part == SBP_HF_EXPERT_UP ? out : 0, out);
+    }
+    if (is_down)
         return sbp_hf_param(hf, sbp_hf_path(hf, "%s.%s", module, name), SBP_INIT_NORMAL, 3, dims);
     return sbp_hf_part(hf, sbp_hf_path(hf, "%s.%s.%s", module, fused, name),
                        sbp_hf_path(hf, "%s.%s", module, fused), SBP_INIT_NORMAL, 3, both, 1,

@@ -326,18 +326,17 @@ static sbp_value embed(const sbp_hf_scope *at, sbp_value table) {
     return x;
 }
 
-void sbp_hf_gemma4(sbp_hf *hf) {
+/* The unified models have neither inputs of each layer nor experts. */
+static void build(sbp_hf *hf, bool unified) {
     gemma m = {.d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.vocab = 262144,
                                                                .heads = 8,
                                                                .kv_heads = 4,
                                                                .head_dim = 256,
-                                                               .max_positions = 131072,
+                                                               .max_positions = unified ? 262144 : 131072,
                                                                .tied = true,
                                                                .activation_key = "hidden_activation",
                                                                .activation = "gelu_pytorch_tanh"})};
-    hf->within_multimodal = !hf->wrapper;
-    m.d.names.root = hf->wrapper ? "model.language_model" : "model";
-    m.d.tied = sbp_hf_tied(hf, m.d.tied);
+    hf->within_multimodal = true;
     m.d.norm.style = SBP_HF_RMS_NORM_WIDE;
     m.d.norms =
         (sbp_hf_layer_norms){.mlp_in = "pre_feedforward_layernorm", .mlp_out = "post_feedforward_layernorm"};
@@ -346,12 +345,14 @@ void sbp_hf_gemma4(sbp_hf *hf) {
     m.d.embed = embed;
     m.d.finish_layer = finish_layer;
     m.d.own = &m;
-    m.window = sbp_hf_size(hf, "sliding_window", 512);
+    m.window = sbp_hf_size(hf, "sliding_window", unified ? 1024 : 512);
     m.keys_are_values = sbp_hf_bool(hf, "attention_k_eq_v", false);
-    m.per_layer = sbp_hf_count(hf, "hidden_size_per_layer_input", 256);
-    m.per_layer_vocab = sbp_hf_size(hf, "vocab_size_per_layer_input", 262144);
+    if (!unified) {
+        m.per_layer = sbp_hf_count(hf, "hidden_size_per_layer_input", 256);
+        m.per_layer_vocab = sbp_hf_size(hf, "vocab_size_per_layer_input", 262144);
+        read_experts(hf, &m);
+    }
     check_direction(hf);
-    read_experts(hf, &m);
     read_layers(hf, &m);
     read_ropes(hf, &m);
     for (int64_t i = 0; i < m.d.layers && hf->builder.status == SBP_OK; i++) {
@@ -359,4 +360,12 @@ void sbp_hf_gemma4(sbp_hf *hf) {
         m.d.layer[i].branch[1] = m.has_experts ? &mlp_and_experts : NULL;
     }
     sbp_hf_decoder_build(hf, &m.d);
+}
+
+void sbp_hf_gemma4(sbp_hf *hf) {
+    build(hf, false);
+}
+
+void sbp_hf_gemma4_unified(sbp_hf *hf) {
+    build(hf, true);
 }

@@ -160,27 +160,67 @@ static bool is_off(const sbp_json *field) {
     }
 }
 
-static bool harmless(const sbp_json *field) {
-    enum { ANY, OFF };
-    static const struct {
-        const char *name;
-        int rule;
-    } known[] = {
-#define FIELD(name, rule) {name, rule},
+typedef enum rule { ANY, OFF, DROPOUT, VALUE } rule;
+
+/* A line of hf_fields.def. */
+typedef struct known_field {
+    const char *types; /* of the models that it is about; NULL: all */
+    const char *name;
+    rule rule;
+    const char *value; /* JSON, the only one that says nothing */
+    bool of_wrapper;   /* at the top of a multimodal model's file */
+} known_field;
+
+/* One of the words of a list with blanks between them. */
+static bool is_listed(const char *list, const char *word) {
+    size_t n = strlen(word);
+    for (const char *at = list; *at; at += strcspn(at, " "), at += *at == ' ')
+        if (strncmp(at, word, n) == 0 && (at[n] == ' ' || !at[n]))
+            return true;
+    return false;
+}
+
+static const known_field *find_field(const sbp_hf *hf, const char *name) {
+    static const known_field known[] = {
+#define FIELD(name, rule) {NULL, name, rule, NULL, false},
+#define TYPE_FIELD(types, name, rule) {types, name, rule, NULL, false},
+#define TYPE_VALUE(types, name, value) {types, name, VALUE, value, false},
+#define WRAPPER_FIELD(name) {NULL, name, ANY, NULL, true},
 #include "frontends/hf/hf_fields.def"
-#undef FIELD
     };
-    if (field->key[0] ==
-        '_') /* transformers' own, of a class in memory; what a family reads is not left over */
+    const known_field *found = NULL; /* what is said of a type goes before what is said of all */
+    for (int32_t i = 0; i < SBP_COUNT(known) && !(found && found->types); i++)
+        if (strcmp(known[i].name, name) == 0 && (!known[i].of_wrapper || hf->wrapper == hf->config) &&
+            (!known[i].types || is_listed(known[i].types, hf->text_type)))
+            found = &known[i];
+    return found;
+}
+
+static const char *print_value(const sbp_hf *hf, const sbp_json *field) {
+    sbp_text value;
+    sbp_text_init(&value, hf->arena);
+    sbp_json_add_value(&value, field);
+    return value.data;
+}
+
+static bool harmless(const sbp_hf *hf, const sbp_json *field) {
+    if (field->kind == SBP_JSON_NULL || field->key[0] == '_')
+        return true; /* _: transformers' own, of a class in memory; what a family reads is not left over */
+    const known_field *known = find_field(hf, field->key);
+    switch (known ? known->rule : VALUE) {
+    case ANY:
         return true;
-    for (int32_t i = 0; i < SBP_COUNT(known); i++)
-        if (strcmp(field->key, known[i].name) == 0)
-            return known[i].rule == ANY || is_off(field);
-    return field->kind == SBP_JSON_NULL;
+    case OFF:
+        return is_off(field);
+    case DROPOUT:
+        return is_off(field) || field->kind == SBP_JSON_INT || field->kind == SBP_JSON_REAL;
+    default:
+        return known && strcmp(print_value(hf, field), known->value) == 0;
+    }
 }
 
 static bool is_left_over(const sbp_hf *hf, const sbp_json *field) {
-    return sbp_map_get(&hf->read, field->key) < 0 && !harmless(field);
+    return sbp_map_get(&hf->read, field->key) < 0 && !harmless(hf, field);
 }
 
 static void check_left_over(sbp_hf *hf) {
@@ -188,46 +228,42 @@ static void check_left_over(sbp_hf *hf) {
         const sbp_json *field = &hf->config->items[i];
         if (!is_left_over(hf, field))
             continue;
-        sbp_text value;
-        sbp_text_init(&value, hf->arena);
-        sbp_json_add_value(&value, field);
-        sbp_hf_fail(hf, field,
-                    "%.100s%s: model_type %s is built without this field, which may change what it computes; "
-                    "--set %s=null builds it all the same",
-                    value.data, value.length > 100 ? "..." : "", hf->model->model_type, field->key);
+        const known_field *known = find_field(hf, field->key);
+        const char *value = print_value(hf, field);
+        if (known && known->rule == VALUE)
+            sbp_hf_fail(hf, field, "%.100s: model_type %s is built with %s alone", value, hf->text_type,
+                        known->value);
+        else
+            sbp_hf_fail(
+                hf, field,
+                "%.100s%s: model_type %s is built without this field, which may change what it computes; "
+                "--set %s=null builds it all the same",
+                value, strlen(value) > 100 ? "..." : "", hf->model->model_type, field->key);
     }
+}
+
+/* Dropout of the file is not done: said, where there is any. */
+static void say_dropout(const sbp_hf *hf) {
+    sbp_text said;
+    sbp_text_init(&said, hf->arena);
+    for (int64_t i = 0; i < hf->config->count; i++) {
+        const sbp_json *field = &hf->config->items[i];
+        const known_field *known = find_field(hf, field->key);
+        if (known && known->rule == DROPOUT && sbp_map_get(&hf->read, field->key) < 0 && !is_off(field))
+            sbp_text_add(&said, "%s%s %s", said.length > 0 ? ", " : "", field->key, print_value(hf, field));
+    }
+    if (said.length > 0)
+        sbp_note(hf->diag, "config.json has %s: nothing is dropped, as if it were 0", said.data);
 }
 
 /* ---- multimodal models ------------------------------------------------------------------------------ */
 
-/* Goes on with the text_config of a file whose other fields are about other parts. */
-static void enter_text_config(sbp_hf *hf, sbp_loading *l, const char *text_type) {
-    static const char *const others[] = {
-        "tie_word_embeddings", "vision_config",         "audio_config",
-        "image_token_id",      "video_token_id",        "image_token_index",
-        "video_token_index",   "vision_start_token_id", "vision_end_token_id"};
-    const sbp_json *text = sbp_hf_field(hf, "text_config");
-    if (!text || text->kind != SBP_JSON_OBJECT) {
-        sbp_hf_fail(hf, text,
-                    "'%s' is a multimodal model: an object text_config of model_type %s is expected",
-                    hf->model->model_type, text_type);
-        return;
-    }
-    for (int32_t i = 0; i < SBP_COUNT(others); i++)
-        (void)sbp_hf_field(hf, others[i]);
-    check_left_over(hf);
-    hf->wrapper = hf->config;
-    hf->config = text;
-    hf->model->carries = true;
-    sbp_map_init(&hf->read, hf->arena);
-    const char *type = sbp_hf_string(hf, "model_type", text_type);
-    if (strcmp(type, text_type) != 0)
-        sbp_hf_fail(hf, sbp_hf_field(hf, "model_type"), "'%s' has a text model of model_type %s",
-                    hf->model->model_type, text_type);
-    read_facts(hf, l);
+static const sbp_wrapper *find_wrapper(const char *model_type) {
+    for (int32_t i = 0; sbp_wrapper_at(i); i++)
+        if (strcmp(sbp_wrapper_at(i)->model_type, model_type) == 0)
+            return sbp_wrapper_at(i);
+    return NULL;
 }
-
-/* ---- architectures --------------------------------------------------------------------------------- */
 
 static const sbp_architecture *find_architecture(const sbp_model_options *options, const char *model_type) {
     for (int32_t i = 0; i < options->extra_count; i++)
@@ -238,6 +274,70 @@ static const sbp_architecture *find_architecture(const sbp_model_options *option
             return sbp_architecture_at(i);
     return NULL;
 }
+
+/* What names in the weights begin with: as they are there, else as the files of such a model are published.
+ */
+static void set_names(sbp_hf *hf, const sbp_wrapper *wrapper) {
+    static const struct {
+        const char *root, *head;
+    } spellings[SBP_WRAPPER_FILES] = {
+        [SBP_WRAPPER_INSIDE] = {"model.language_model", "lm_head"},
+        [SBP_WRAPPER_AROUND] = {"language_model.model", "language_model.lm_head"},
+        [SBP_WRAPPER_BESIDE] = {"model", "lm_head"}};
+    int32_t kind = (int32_t)wrapper->files;
+    for (int32_t k = -1; hf->weights && k < SBP_WRAPPER_FILES; k++) {
+        int32_t tried = k < 0 ? (int32_t)wrapper->files : k;
+        if (!sbp_weights_find(hf->weights, sbp_hf_path(hf, "%s.embed_tokens.weight", spellings[tried].root)))
+            continue;
+        kind = tried;
+        break;
+    }
+    sbp_model *m = hf->model;
+    hf->root = spellings[kind].root;
+    hf->head_module = spellings[kind].head;
+    m->text_part = "model.language_model.";
+    m->prefix[0].file = sbp_hf_path(hf, "%s.", hf->root);
+    m->prefix[0].in_class = m->text_part;
+    m->prefix[1].file = hf->head_module;
+    m->prefix[1].in_class = "lm_head";
+}
+
+/* Goes on with the text_config of a file whose other fields are about other parts, or with the file itself
+ * where that has the fields of both. What builds the text model; NULL: nothing does. */
+static const sbp_architecture *enter_text_config(sbp_hf *hf, sbp_loading *l, const sbp_wrapper *wrapper) {
+    const sbp_json *text = sbp_hf_field(hf, "text_config");
+    bool flat = !text && wrapper->files == SBP_WRAPPER_BESIDE;
+    const char *first = sbp_arena_strndup(hf->arena, wrapper->text_types, strcspn(wrapper->text_types, " "));
+    if (!flat && (!text || text->kind != SBP_JSON_OBJECT)) {
+        sbp_hf_fail(hf, text,
+                    "'%s' is a multimodal model: an object text_config of model_type %s is expected",
+                    hf->model->model_type, first);
+        return NULL;
+    }
+    hf->wrapper = hf->config;
+    hf->text_type = first;
+    hf->within_multimodal = true;
+    hf->model->carries = true;
+    set_names(hf, wrapper);
+    if (!flat) {
+        check_left_over(hf);
+        hf->config = text;
+        sbp_map_init(&hf->read, hf->arena);
+        hf->text_type = sbp_hf_string(hf, "model_type", first);
+        read_facts(hf, l);
+    }
+    const sbp_architecture *found = find_architecture(l->options, hf->text_type);
+    if (!is_listed(wrapper->text_types, hf->text_type))
+        sbp_hf_fail(hf, sbp_hf_field(hf, "model_type"), "'%s' has a text model of model_type %s",
+                    hf->model->model_type, wrapper->text_types);
+    else if (!found)
+        sbp_hf_fail(hf, sbp_hf_field(hf, "model_type"),
+                    "'%s' with a text model of model_type %s is not supported", hf->model->model_type,
+                    hf->text_type);
+    return hf->builder.status == SBP_OK ? found : NULL;
+}
+
+/* ---- architectures --------------------------------------------------------------------------------- */
 
 /* Ready to build; l->model gets the facts. */
 static void begin(sbp_hf *hf, sbp_loading *l, const sbp_json *config, const char *model_type) {
@@ -252,6 +352,9 @@ static void begin(sbp_hf *hf, sbp_loading *l, const sbp_json *config, const char
                    .head = l->options->head,
                    .balance = l->options->balance,
                    .pad_row = -1,
+                   .text_type = model_type,
+                   .root = "model",
+                   .head_module = "lm_head",
                    .weights = l->weights};
     sbp_map_init(&hf->read, l->arena);
     sbp_func *func = sbp_module_add_func(l->model->module, "model");
@@ -295,12 +398,13 @@ static bool measure(sbp_loading *l, const sbp_json *config, const sbp_architectu
     return hf.builder.status == SBP_OK;
 }
 
-/* What an architecture does not know may be a computation of its own, and names tell families. */
+/* What an architecture does not know may be a computation of its own, and names tell families: how much of
+ * theirs is the same, and what a's has besides. */
 static int32_t weighed(const distance *d, const char *a, const char *b) {
     int32_t common = 0;
     while (a[common] && a[common] == b[common])
         common++;
-    return 4 * d->strange + d->absent - 2 * common;
+    return 4 * d->strange + d->absent - 2 * common + (int32_t)strlen(a + common) / 2;
 }
 
 /* The architecture to which a config.json of another says least that is strange. */
@@ -310,7 +414,7 @@ static const char *nearest(sbp_loading *l, const sbp_json *config, const char *m
     for (int32_t i = 0; sbp_architecture_at(i); i++) {
         const sbp_architecture *a = sbp_architecture_at(i);
         distance d;
-        if (a->text_type || !measure(l, config, a, &d) ||
+        if (!measure(l, config, a, &d) ||
             (found && weighed(&d, a->model_type, model_type) >= weighed(&least, found, model_type)))
             continue;
         found = a->model_type;
@@ -334,6 +438,8 @@ static sbp_status refuse(sbp_loading *l, const sbp_json *config, const char *mod
     sbp_text_init(&supported, l->arena);
     for (int32_t i = 0; sbp_architecture_at(i); i++)
         sbp_text_add(&supported, "%s%s", i ? ", " : "", sbp_architecture_at(i)->model_type);
+    for (int32_t i = 0; sbp_wrapper_at(i); i++)
+        sbp_text_add(&supported, ", %s", sbp_wrapper_at(i)->model_type);
     for (int32_t i = 0; i < l->options->extra_count; i++)
         sbp_text_add(&supported, ", %s", l->options->extra[i].model_type);
     const char *inner_type = "";
@@ -344,11 +450,12 @@ static sbp_status refuse(sbp_loading *l, const sbp_json *config, const char *mod
             l->diag, field,
             "'%s' is a multimodal model, whose text model '%s' is not supported; supported: %s", model_type,
             inner_type, supported.data);
-    if (strcmp(model_type, "gemma3") == 0 || inner)
+    if (inner)
         return sbp_json_fail(
             l->diag, field,
-            "'%s' is a multimodal model; only text models are supported: use a directory whose config.json "
-            "is its text_config (model_type gemma3_text for gemma3), beside the same weights. Supported: %s",
+            "'%s' is a multimodal model that is not supported; its text model alone is: use a directory "
+            "whose config.json is its text_config, beside the same weights (what is written is a text model, "
+            "too). Supported: %s",
             model_type, supported.data);
     return sbp_json_fail(
         l->diag, field,
@@ -358,11 +465,22 @@ static sbp_status refuse(sbp_loading *l, const sbp_json *config, const char *mod
 
 /* ---- weights in codes -------------------------------------------------------------------------------- */
 
-/* FP8 (DeepSeek-V3, Qwen3): the weights say where they have scales, whatever the rest of the field is. */
-static void read_fp8(sbp_hf *hf) {
+/* FP8 (DeepSeek-V3, Qwen3): the weights say where they have scales, whatever the rest of the field is.
+ * Kimi-K2.5 and others come in packed INT4. */
+static void read_quantized(sbp_hf *hf) {
     const sbp_json *field = sbp_json_member(hf->config, "quantization_config");
     const sbp_json *method = field ? sbp_json_member(field, "quant_method") : NULL;
-    if (!method || method->kind != SBP_JSON_STRING || strcmp(method->string, "fp8") != 0)
+    if (!method || method->kind != SBP_JSON_STRING)
+        return;
+    if (strcmp(method->string, "compressed-tensors") == 0) {
+        const sbp_json *format = sbp_json_member(field, "format");
+        sbp_hf_fail(hf, field,
+                    "weights are in codes of compressed-tensors (%s), which nothing here reads: begin with a "
+                    "checkpoint in bfloat16 or FP8",
+                    format && format->kind == SBP_JSON_STRING ? format->string : "no format is given");
+        return;
+    }
+    if (strcmp(method->string, "fp8") != 0)
         return;
     (void)sbp_hf_field(hf, "quantization_config");
     hf->fp8 = true;
@@ -406,16 +524,18 @@ sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config) {
     const char *model_type;
     SBP_TRY(sbp_json_get_string(l->diag, config, "model_type", SBP_JSON_REQUIRED, &model_type));
     const sbp_architecture *architecture = find_architecture(l->options, model_type);
-    if (!architecture)
+    const sbp_wrapper *wrapper = architecture ? NULL : find_wrapper(model_type);
+    if (!architecture && !wrapper)
         return refuse(l, config, model_type);
     sbp_hf hf;
     begin(&hf, l, config, model_type);
     const sbp_func *func = hf.builder.func;
-    read_fp8(&hf);
-    if (architecture->text_type)
-        enter_text_config(&hf, l, architecture->text_type);
-    read_fp8(&hf);
-    architecture->build(&hf);
+    read_quantized(&hf);
+    if (wrapper)
+        architecture = enter_text_config(&hf, l, wrapper);
+    read_quantized(&hf);
+    if (architecture)
+        architecture->build(&hf);
     if (hf.builder.status == SBP_OK && func->result_count == 0)
         return sbp_fail(l->diag, SBP_INTERNAL,
                         "the function that builds model_type %s does not end in sbp_hf_finish", model_type);
@@ -423,6 +543,7 @@ sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config) {
     SBP_TRY(hf.builder.status);
     if (hf.untied)
         SBP_TRY(override_one(l, "tie_word_embeddings=false", &config));
+    say_dropout(&hf);
     say_quantized(l, &hf);
     l->model->config = print_config(l->arena, config, hf.fp8);
     return SBP_OK;

@@ -139,8 +139,8 @@ void sbp_hf_nemotron_h(sbp_hf *hf) {
     d.names.root = "backbone";
     d.names.embedding = "embeddings";
     d.names.last_norm = "norm_f";
-    hf->base_prefix = hf->model->file_prefix = "backbone.";
-    hf->model->class_prefix = "model.";
+    hf->base_prefix = hf->model->prefix[0].file = "backbone.";
+    hf->model->prefix[0].in_class = "model.";
     sbp_hf_decoder_build(hf, &d);
     /* as the last norm's name has it */
     sbp_hf_decays(hf, sbp_hf_row_vector(hf, "backbone.norm_f.weight", SBP_INIT_ONES, d.hidden));

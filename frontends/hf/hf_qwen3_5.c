@@ -157,7 +157,7 @@ static void read_layers(sbp_hf *hf, sbp_hf_decoder *d) {
 }
 
 /* spread: experts where layers have them; NULL: no layer has any. */
-static void build(sbp_hf *hf, const char *root, bool grouped, const sbp_hf_defaults *defaults,
+static void build(sbp_hf *hf, bool grouped, const sbp_hf_defaults *defaults,
                   const sbp_hf_experts_defaults *spread) {
     sbp_hf_decoder d = sbp_hf_decoder_read(hf, defaults);
     qwen m = {.key_heads = sbp_hf_size(hf, "linear_num_key_heads", 16),
@@ -174,7 +174,6 @@ static void build(sbp_hf *hf, const char *root, bool grouped, const sbp_hf_defau
     d.qk_norm = SBP_HF_QK_NORM_HEAD;
     d.output_gate = true;
     d.qkv_bias = d.o_bias = sbp_hf_bool(hf, "attention_bias", false);
-    d.names.root = root;
     d.names.maps = true;
     if (spread)
         d.experts = sbp_hf_experts_read(hf, d.layers, spread);
@@ -185,7 +184,6 @@ static void build(sbp_hf *hf, const char *root, bool grouped, const sbp_hf_defau
                                                           .theta = 1e4,
                                                           .max_positions = d.max_positions,
                                                           .three_axes = !grouped});
-    d.tied = sbp_hf_tied(hf, false);
     sbp_hf_decoder_build(hf, &d);
 }
 
@@ -199,8 +197,8 @@ void sbp_hf_qwen3_5(sbp_hf *hf) {
                                       .max_positions = 32768,
                                       .head_dim = 256};
     (void)sbp_hf_field(hf, "mlp_only_layers"); /* none has experts */
-    hf->within_multimodal = !hf->wrapper;      /* files that this text_config may stand beside */
-    build(hf, hf->wrapper ? "model.language_model" : "model", false, &t, NULL);
+    hf->within_multimodal = true;              /* files that this text_config may stand beside */
+    build(hf, false, &t, NULL);
 }
 
 void sbp_hf_qwen3_5_moe(sbp_hf *hf) {
@@ -224,8 +222,8 @@ void sbp_hf_qwen3_5_moe(sbp_hf *hf) {
                                .max_positions = 32768,
                                .head_dim = 256};
     (void)sbp_hf_field(hf, "mlp_only_layers");
-    hf->within_multimodal = !hf->wrapper;
-    build(hf, hf->wrapper ? "model.language_model" : "model", false, &t, &spread);
+    hf->within_multimodal = true;
+    build(hf, false, &t, &spread);
 }
 
 void sbp_hf_qwen3_next(sbp_hf *hf) {
@@ -248,5 +246,5 @@ void sbp_hf_qwen3_next(sbp_hf *hf) {
                                       .kv_heads = 2,
                                       .max_positions = 32768,
                                       .head_dim = 256};
-    build(hf, "model", true, &t, &spread);
+    build(hf, true, &t, &spread);
 }

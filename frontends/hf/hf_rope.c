@@ -389,6 +389,10 @@ static const char *rope_type_name(const rope_config *c) {
         *status = sbp_json_as_string(c->hf->diag, field, &name);
     if (c->over && old && field != old && *status == SBP_OK)
         *status = sbp_json_as_string(c->hf->diag, old, &ignored);
+    if (c->shape->three_axes && strcmp(name, "mrope") == 0)
+        name = "default"; /* Qwen2.5-VL's older word for positions of three axes */
+    if (ignored && c->shape->three_axes && strcmp(ignored, "mrope") == 0)
+        ignored = NULL;
     if (ignored && *status == SBP_OK && strcmp(ignored, name) != 0)
         sbp_warn(c->hf->diag,
                  "%s: type '%s' is ignored, as by transformers 5, and rope_type is '%s': write rope_type to "

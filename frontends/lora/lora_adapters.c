@@ -46,10 +46,12 @@ static const char *module_of(sbp_arena *arena, const char *source) {
 /* A name in files as the class of the model has it. */
 static const char *in_class(const tuning *t, const char *name) {
     const sbp_model *model = t->l->model;
-    size_t n = model->file_prefix ? strlen(model->file_prefix) : 0;
-    if (n == 0 || strncmp(name, model->file_prefix, n) != 0)
-        return name;
-    return sbp_arena_printf(t->l->arena, "%s%s", model->class_prefix, name + n);
+    for (int32_t i = 0; i < SBP_COUNT(model->prefix) && model->prefix[i].file; i++) {
+        size_t n = strlen(model->prefix[i].file);
+        if (strncmp(name, model->prefix[i].file, n) == 0)
+            return sbp_arena_printf(t->l->arena, "%s%s", model->prefix[i].in_class, name + n);
+    }
+    return name;
 }
 
 /* "a.b.c" ends with "b.c", with a dot before it or as a whole. */

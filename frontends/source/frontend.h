@@ -24,8 +24,14 @@ struct sbp_hf;
 typedef struct sbp_architecture {
     const char *model_type;
     void (*build)(struct sbp_hf *hf);
-    const char *text_type; /* of a multimodal model: the model_type of its text_config; NULL: a text model */
 } sbp_architecture;
+
+/* A multimodal model, of which the text model is built (hf/registry.def). */
+typedef struct sbp_wrapper {
+    const char *model_type;
+    const char *text_types; /* of its text_config, with blanks between them */
+    enum { SBP_WRAPPER_INSIDE, SBP_WRAPPER_AROUND, SBP_WRAPPER_BESIDE, SBP_WRAPPER_FILES } files;
+} sbp_wrapper;
 
 /* Names of modules: each the whole name or what stands behind a dot of it; or one regular expression over
  * whole names. */
@@ -111,9 +117,12 @@ typedef struct sbp_model {
     double initializer_range;
     sbp_balance balance; /* of experts, with the statistics for it */
     const char *weights; /* for sbp_weights_open at run time; NULL: the model came without values */
-    /* Names in files begin with file_prefix where modules of the class, by which adapters go, begin with
-     * class_prefix; NULL: they are alike. */
-    const char *file_prefix, *class_prefix;
+    /* Names in files begin with .file where modules of the class, by which adapters go, begin with .in_class;
+     * NULL: they are alike. */
+    struct {
+        const char *file, *in_class;
+    } prefix[2];
+    const char *text_part; /* of a multimodal model: how modules of the text model begin in the class; NULL */
     const char *unadapted; /* end of the names of linear layers that PEFT refuses adapters of; NULL: none */
     bool carries; /* tensors of the weights that no parameter is read from are other parts of a multimodal
                      model, and go unchanged into what is written */
@@ -133,7 +142,8 @@ const char *sbp_model_name(sbp_arena *arena, const char *path);
 sbp_status sbp_model_load(sbp_arena *arena, sbp_diag *diag, const char *path,
                           const sbp_model_options *options, sbp_model *out) SBP_CHECKED;
 
-/* The built-in architectures, for help texts; NULL after the last. */
+/* The built-in architectures and wrappers, for help texts; NULL after the last. */
 const sbp_architecture *sbp_architecture_at(int32_t index);
+const sbp_wrapper *sbp_wrapper_at(int32_t index);
 
 #endif

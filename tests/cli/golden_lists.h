@@ -45,9 +45,11 @@ static const char *const golden_structures[] = {"llama_plain",
                                                 "gemma4_26b_a4b_v"};
 
 /* One case each of families without a structure of their own: on Vulkan once. */
-static const char *const golden_others[] = {"mistral_window",  "glm_plain",       "olmo3_released",
-                                            "smollm3_windows", "glm4_moe_norms",  "mixtral_v",
-                                            "olmoe_balanced",  "ministral3_plain"};
+static const char *const golden_others[] = {
+    "mistral_window", "glm_plain",      "olmo3_released",   "smollm3_windows",  "glm4_moe_norms",
+    "mixtral_v",      "olmoe_balanced", "ministral3_plain", "gemma4_unified_v", "qwen2_5_vl_v",
+    "qwen3_vl_v",     "qwen3_vl_moe_v", "seed_oss_v",
+};
 
 /* On the PTX machine a step takes seconds: what is run without SBP_TEST_ALL=1. */
 #define GOLDEN_CUDA(ROW)                                                                                     \
@@ -116,7 +118,12 @@ static const char *const golden_lora[] = {
     ROW("qwen3_moe_norm_v", "--chunk 7 --zero 3", 2, 78)                                                     \
     ROW("qwen3_5_moe_released_v", "--chunk 13", 2, 121)                                                      \
     ROW("mixtral_v", "--chunk 7", 2, 78)                                                                     \
-    ROW("olmoe_v", "--chunk 7 --zero 3", 2, 78)
+    ROW("olmoe_v", "--chunk 7 --zero 3", 2, 78)                                                              \
+    ROW("gemma4_unified_v", "--chunk 7", 2, 55)                                                              \
+    ROW("qwen2_5_vl_v", "--chunk 7", 2, 55)                                                                  \
+    ROW("qwen3_vl_v", "--chunk 7 --zero 3", 2, 55)                                                           \
+    ROW("qwen3_vl_moe_v", "--chunk 7 --zero 3", 2, 55)                                                       \
+    ROW("seed_oss_v", "--chunk 7", 2, 55)
 
 /* Models with drawn schedules, placement and shares, beside the same on one rank. */
 static const char *const golden_drawn_ranks[] = {"llama_mqa",      "mistral_window", "gemma3_layer_types",
