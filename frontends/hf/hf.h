@@ -256,7 +256,8 @@ typedef struct sbp_hf_expert_names {
     const char *module; /* of a layer */
     const char *router;
     const char *experts[SBP_HF_EXPERT_PARTS];
-    const char *class_module; /* what transformers' class calls `module`; NULL: so */
+    /* What transformers' class calls `module` and `router`; NULL: so. */
+    const char *class_module, *class_router;
     /* Files may hold one tensor for all experts in place of a module for each: <module>.experts.<fused>, an
      * expert's gate over its up, and <module>.experts.<experts[DOWN]>. NULL: they do not. */
     const char *fused;
@@ -265,6 +266,8 @@ typedef struct sbp_hf_expert_names {
 
 /* mlp.gate, mlp.experts.N.gate_proj, .up_proj, .down_proj; fused mlp.experts.gate_up_proj */
 extern const sbp_hf_expert_names sbp_hf_projections;
+/* block_sparse_moe.gate, block_sparse_moe.experts.N.w1 gate, .w3 up, .w2 down */
+extern const sbp_hf_expert_names sbp_hf_block_sparse;
 
 /* What a router makes of its logits. */
 typedef enum sbp_hf_score {
@@ -298,7 +301,7 @@ typedef struct sbp_hf_experts {
     int64_t shared; /* width of the one that every row goes to as well; 0: none */
     /* The shared one: its module, and whether a gate of its own weighs it. */
     const char *shared_name;
-    bool shared_gated;
+    bool shared_gated, shared_bias;
     sbp_hf_router router;
     bool fused;  /* as files have them that are not here */
     bool turned; /* fused ones of published files are [in, out] */
@@ -394,6 +397,7 @@ typedef sbp_value sbp_hf_mix(const sbp_hf_scope *at, sbp_value x);
 sbp_hf_mix sbp_hf_mix_attention; /* self_attn: q_proj, k_proj, v_proj, o_proj */
 sbp_hf_mix sbp_hf_mix_mlp;       /* gate_proj, up_proj, down_proj */
 sbp_hf_mix sbp_hf_mix_experts;   /* as decoder->experts has them */
+sbp_hf_mix sbp_hf_mix_conv;      /* in_proj, conv, out_proj */
 sbp_hf_mix sbp_hf_mix_mamba;     /* in_proj, conv1d, dt_bias, A_log, D, norm, out_proj */
 
 typedef struct sbp_hf_mixer {
@@ -463,6 +467,12 @@ typedef struct sbp_hf_mamba {
 sbp_hf_mamba sbp_hf_mamba_read(sbp_hf *hf, const struct sbp_hf_decoder *decoder, int64_t inner,
                                const char *inner_text);
 
+/* LFM2's convolution over `taps` rows between two gates; out_proj C conv(B v), B, C and v of in_proj. */
+typedef struct sbp_hf_conv {
+    int64_t taps;
+    bool bias; /* of all three */
+} sbp_hf_conv;
+
 typedef enum sbp_hf_qk_norm {
     SBP_HF_QK_NORM_NONE,
     SBP_HF_QK_NORM_HEAD, /* q_norm and k_norm over each head */
@@ -501,6 +511,7 @@ typedef struct sbp_hf_decoder {
     bool tied;
     sbp_hf_experts experts;
     sbp_hf_mamba mamba;
+    sbp_hf_conv conv;
     double embed_scale;  /* of the embedding; 1: none */
     double branch_scale; /* of what attention and the MLP add; 1: none */
     double score_scale;
@@ -554,6 +565,8 @@ void sbp_hf_two_kinds(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t every);
 void sbp_hf_two_ropes(sbp_hf *hf, sbp_hf_decoder *decoder, double full_theta, double sliding_theta);
 /* Qwen: which layers slide (use_sliding_window, max_window_layers, layer_types), and how far. */
 void sbp_hf_qwen_windows(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t default_first);
+/* LFM2: convolutions and attention (layer_types), each followed by an MLP `feed_forward`, and their names. */
+void sbp_hf_lfm2_blocks(sbp_hf *hf, sbp_hf_decoder *decoder);
 void sbp_hf_decoder_build(sbp_hf *hf, const sbp_hf_decoder *decoder);
 
 /* ---- registry -------------------------------------------------------------------------------------- */

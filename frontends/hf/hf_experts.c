@@ -14,6 +14,12 @@ const sbp_hf_expert_names sbp_hf_projections = {.module = "mlp",
                                                             [SBP_HF_EXPERT_DOWN] = "down_proj"},
                                                 .fused = "gate_up_proj"};
 
+const sbp_hf_expert_names sbp_hf_block_sparse = {
+    .module = "block_sparse_moe",
+    .class_module = "mlp",
+    .router = "gate",
+    .experts = {[SBP_HF_EXPERT_GATE] = "w1", [SBP_HF_EXPERT_UP] = "w3", [SBP_HF_EXPERT_DOWN] = "w2"}};
+
 /* ---- configuration -------------------------------------------------------------------------------- */
 
 /* As in TRL: wherever its coefficient is not 0. transformers asks for output_router_logits, too. */
@@ -300,7 +306,8 @@ static void name_router(sbp_hf *hf, const sbp_hf_experts *e, const char *router,
     if (hf->builder.status != SBP_OK || found < 0)
         return;
     hf->builder.module->params[found].fused =
-        sbp_arena_printf(hf->arena, "%s.%s.weight", class_module(hf, e, module), e->names->router);
+        sbp_arena_printf(hf->arena, "%s.%s.weight", class_module(hf, e, module),
+                         e->names->class_router ? e->names->class_router : e->names->router);
 }
 
 /* x, or the limit beyond it: x that is the limit still has its gradient, as torch.clamp has it. */
@@ -462,13 +469,13 @@ static sbp_value build_shared(sbp_hf *hf, const sbp_hf_experts *e, const char *a
     sbp_value gate = SBP_NO_VALUE;
     if (!e->plain)
         gate = sbp_hf_linear(hf, "shared_gate", x, sbp_hf_path(hf, "%s.gate_proj", expert), e->shared, hidden,
-                             false);
-    sbp_value up =
-        sbp_hf_linear(hf, "shared_up", x, sbp_hf_path(hf, "%s.up_proj", expert), e->shared, hidden, false);
+                             e->shared_bias);
+    sbp_value up = sbp_hf_linear(hf, "shared_up", x, sbp_hf_path(hf, "%s.up_proj", expert), e->shared, hidden,
+                                 e->shared_bias);
     sbp_value y = e->plain ? sbp_hf_activate(hf, activation, "shared_act", up)
                            : sbp_hf_gate(hf, activation, "shared_act", gate, up);
     y = sbp_hf_linear(hf, "shared_proj", y, sbp_hf_path(hf, "%s.down_proj", expert), hidden, e->shared,
-                      false);
+                      e->shared_bias);
     if (!e->shared_gated)
         return sbp_build_cast(b, y, wide);
     sbp_value share = sbp_hf_linear(hf, "shared_score", x, sbp_hf_path(hf, "%s_gate", expert), 1, hidden,

@@ -4,31 +4,24 @@
 
 #include "frontends/hf/hf.h"
 
-typedef struct lfm2 {
-    int64_t taps;
-    bool conv_bias;
-} lfm2;
-
-/* C conv(B v), with B, C, v of one projection. */
-static sbp_value mix_conv(const sbp_hf_scope *at, sbp_value x) {
-    const lfm2 *m = at->d->own;
+sbp_value sbp_hf_mix_conv(const sbp_hf_scope *at, sbp_value x) {
+    const sbp_hf_conv *c = &at->d->conv;
     sbp_builder *b = &at->hf->builder;
     int64_t n = at->d->hidden;
-    x = sbp_hf_map(at, "conv_in", x, "in_proj", 3 * n, n, m->conv_bias);
+    x = sbp_hf_map(at, "conv_in", x, "in_proj", 3 * n, n, c->bias);
     sbp_value before = sbp_build_slice(b, x, 0, n), behind = sbp_build_slice(b, x, n, n);
     sbp_value v = sbp_build_slice(b, x, 2 * n, n);
     v = sbp_build2(b, SBP_OP_mul, before, v);
     sbp_build_name(b, v, "conv_gated");
-    v = sbp_hf_conv_rows(at->hf, "conv", v, sbp_hf_path(at->hf, "%s.conv", at->module), n, m->taps,
-                         m->conv_bias);
+    v = sbp_hf_conv_rows(at->hf, "conv", v, sbp_hf_path(at->hf, "%s.conv", at->module), n, c->taps, c->bias);
     v = sbp_build2(b, SBP_OP_mul, behind, v);
     sbp_build_name(b, v, "conv_out");
-    return sbp_hf_map(at, "conv_proj", v, "out_proj", n, n, m->conv_bias);
+    return sbp_hf_map(at, "conv_proj", v, "out_proj", n, n, c->bias);
 }
 
 static const sbp_hf_branch convolution = {.name = "conv",
                                           .norm_in = "operator_norm",
-                                          .mixer = {{mix_conv, "conv", 1, 1}}},
+                                          .mixer = {{sbp_hf_mix_conv, "conv", 1, 1}}},
                            mlp = {.name = "mlp",
                                   .norm_in = "ffn_norm",
                                   .mixer = {{sbp_hf_mix_mlp, "feed_forward", 1, 1}}};
@@ -79,9 +72,27 @@ static void check_old_name(sbp_hf *hf, const char *old, const char *name, int64_
                     (long long)size);
 }
 
-void sbp_hf_lfm2(sbp_hf *hf) {
+void sbp_hf_lfm2_blocks(sbp_hf *hf, sbp_hf_decoder *d) {
     static const char *const matrices[] = {
         [SBP_HF_EXPERT_GATE] = "w1", [SBP_HF_EXPERT_UP] = "w3", [SBP_HF_EXPERT_DOWN] = "w2"};
+    d->conv = (sbp_hf_conv){.taps = sbp_hf_size(hf, "conv_L_cache", 3),
+                            .bias = sbp_hf_bool(hf, "conv_bias", false)};
+    d->tied = sbp_hf_bool(hf, "tie_embedding", d->tied);
+    d->norms.attn_in = "operator_norm";
+    d->qk_norm = SBP_HF_QK_NORM_HEAD;
+    d->names.last_norm = "embedding_norm";
+    d->names.head_norm = "layernorm";
+    d->names.attn_out = "out_proj";
+    d->names.mlp = matrices;
+    d->names.maps = true;
+    read_layers(hf, d);
+    d->rope[0] = sbp_hf_rope_read(hf, &(sbp_hf_rope_shape){.head_dim = d->head_dim,
+                                                           .rotary_dim = d->head_dim,
+                                                           .theta = 1e6,
+                                                           .max_positions = d->max_positions});
+}
+
+void sbp_hf_lfm2(sbp_hf *hf) {
     sbp_hf_decoder d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.vocab = 65536,
                                                                   .hidden = 2560,
                                                                   .inner = 12288,
@@ -94,25 +105,11 @@ void sbp_hf_lfm2(sbp_hf *hf) {
                                                                   .norm_eps = 1e-5,
                                                                   .eps_key = "norm_eps",
                                                                   .activation_key = ""});
-    lfm2 m = {.taps = sbp_hf_size(hf, "conv_L_cache", 3), .conv_bias = sbp_hf_bool(hf, "conv_bias", false)};
-    d.own = &m;
     d.inner = read_inner(hf, d.inner);
-    d.tied = sbp_hf_bool(hf, "tie_embedding", d.tied);
-    d.norms.attn_in = "operator_norm";
-    d.qk_norm = SBP_HF_QK_NORM_HEAD;
-    d.names.last_norm = "embedding_norm";
-    d.names.head_norm = "layernorm";
-    d.names.attn_out = "out_proj";
-    d.names.mlp = matrices;
-    d.names.maps = true;
     check_old_name(hf, "block_dim", "hidden_size", d.hidden);
     check_old_name(hf, "conv_dim", "hidden_size", d.hidden);
     check_old_name(hf, "conv_dim_out", "hidden_size", d.hidden);
     check_old_name(hf, "num_heads", "num_attention_heads", d.heads);
-    read_layers(hf, &d);
-    d.rope[0] = sbp_hf_rope_read(hf, &(sbp_hf_rope_shape){.head_dim = d.head_dim,
-                                                          .rotary_dim = d.head_dim,
-                                                          .theta = 1e6,
-                                                          .max_positions = d.max_positions});
+    sbp_hf_lfm2_blocks(hf, &d);
     sbp_hf_decoder_build(hf, &d);
 }

@@ -2,12 +2,6 @@
  * configuration_mixtral.py. */
 #include "frontends/hf/hf.h"
 
-static const sbp_hf_expert_names names = {
-    .module = "block_sparse_moe",
-    .class_module = "mlp",
-    .router = "gate",
-    .experts = {[SBP_HF_EXPERT_GATE] = "w1", [SBP_HF_EXPERT_UP] = "w3", [SBP_HF_EXPERT_DOWN] = "w2"}};
-
 void sbp_hf_mixtral(sbp_hf *hf) {
     sbp_hf_decoder d = sbp_hf_decoder_read(
         hf, &(sbp_hf_defaults){
@@ -26,6 +20,6 @@ void sbp_hf_mixtral(sbp_hf *hf) {
                                                                .inner = d.inner,
                                                                .always_normalized = true,
                                                                .balance = 0.001,
-                                                               .names = &names});
+                                                               .names = &sbp_hf_block_sparse});
     sbp_hf_decoder_build(hf, &d);
 }

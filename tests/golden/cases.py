@@ -6,6 +6,7 @@ config.json is what transformers itself writes for it (its newest spelling, with
 
 from case import ABSENT, A, B, C, Case, D, E
 from cases_dense import DENSE
+from cases_experts import EXPERTS
 from cases_states import STATES
 from configs import (
     DYNAMIC,
@@ -52,6 +53,7 @@ DEEPSEEK_YARN = {
 CASES = {
     **STATES,
     **DENSE,
+    **EXPERTS,
     "llama_plain": Case(
         "three layers, grouped heads, config.json as transformers writes it",
         llama(

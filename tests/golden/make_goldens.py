@@ -42,7 +42,7 @@ def random_weights(model, name, case):
     """Weights that make every tensor matter: scores and logits of order 1, vectors away from where they start."""
     owner = {f"{path}.{key}": module for path, module in model.named_modules() for key in module._parameters}
     with torch.no_grad():
-        for key, parameter in model.named_parameters():
+        for key, parameter in reference.trained(model).items():
             rng = rng_for(name, str(case.seed), key)
             values = torch.tensor([rng.gauss(0.0, 1.0) for _ in range(parameter.numel())], dtype=torch.float64)
             values = values.reshape(parameter.shape)
@@ -57,10 +57,10 @@ def random_weights(model, name, case):
                 inputs = parameter.shape[0 if isinstance(owner[key], Conv1D) else 1]
                 values = values * case.gain * inputs**-0.5
             parameter.copy_(values)
-        for key, buffer in model.named_buffers():
-            if key.endswith(".e_score_correction_bias"):  # kept in files, and trained by nobody
+        for key, numbers in reference.untrained(model).items():
+            if key.endswith(reference.CORRECTIONS):
                 rng = rng_for(name, str(case.seed), key)
-                buffer.copy_(torch.tensor([rng.gauss(0.0, 0.1) for _ in range(buffer.numel())]))
+                numbers.copy_(torch.tensor([rng.gauss(0.0, 0.1) for _ in range(numbers.numel())]).reshape(numbers.shape))
 
 
 def without_absent(config):
@@ -233,12 +233,12 @@ def stored_gradients(model, step, model_directory):
     """Under the names of model.safetensors, which may differ from those of the live parameters: a tensor is recognised
     by its values, one of an expert by its name. A tied head has no tensor there and is part of the input embedding.
     What is stored and nobody's parameter has none."""
-    live = dict(model.named_parameters())
-    buffers = {name for name, _ in model.named_buffers()}
+    live = reference.trained(model)
+    untrained = reference.untrained(model)
     gradients, fused = {}, {}
     for file in sorted(model_directory.glob("*.safetensors")):
         for name, tensor in load_file(file).items():
-            if name in buffers or name.replace("backbone.", "model.", 1) in buffers:
+            if any(torch.equal(numbers.double(), tensor.double()) for numbers in untrained.values()):
                 continue
             part = expert_part(name, live)
             if part:

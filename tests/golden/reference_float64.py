@@ -89,6 +89,21 @@ class NoFloat32(TorchDispatchMode):
         return result
 
 
+CORRECTIONS = ("e_score_correction_bias", "expert_bias")  # of routers: kept in files, and trained by nobody
+
+
+def trained(model):
+    """name -> parameter with a gradient."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad and not name.endswith(CORRECTIONS)}
+
+
+def untrained(model):
+    """name -> numbers that files hold and nobody trains."""
+    learnt = trained(model)
+    fixed = {name: parameter for name, parameter in model.named_parameters() if name not in learnt}
+    return {**dict(model.named_buffers()), **fixed}
+
+
 def in_double(function, *arguments):
     """What a function gives whose tensors are of torch's default type."""
     torch.set_default_dtype(torch.float64)
@@ -103,9 +118,10 @@ def load(directory, dtype, true_maths=True):
     model = AutoModelForCausalLM.from_pretrained(
         directory, dtype=dtype, attn_implementation="eager", experts_implementation="eager"
     ).eval()
-    for module in model.modules():  # numbers of the router that nobody trains, in float32 whatever the model is
-        if dtype == torch.float64 and hasattr(module, "e_score_correction_bias"):
-            module.e_score_correction_bias.data = module.e_score_correction_bias.double()
+    for name, numbers in [*model.named_parameters(), *model.named_buffers()]:  # routers, in float32 whatever is asked for
+        if dtype == torch.float64 and (isinstance(numbers, torch.nn.Parameter) or name.endswith(CORRECTIONS)):
+            numbers.data = numbers.data.double()
+    for module in model.modules():
         if dtype == torch.float64 and hasattr(module, "mup_vector"):  # numbers of config.json, made in float32
             module.mup_vector.copy_(in_double(vars(modeling_module(directory))["compute_mup_vector"], model.config))
     for embedding in [module for module in model.modules() if true_maths and isinstance(module, torch.nn.Embedding)]:
@@ -201,7 +217,7 @@ def run_step(model, rows, loss_type="nll"):
         balance.backward()
         loss += balance.item()
     gradients = {}
-    for name, parameter in model.named_parameters():  # a tied matrix appears once, as the input embedding
+    for name, parameter in trained(model).items():  # a tied matrix appears once, as the input embedding
         gradients[name] = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach().clone()
     metrics = {
         "num_target_tokens": targets,
@@ -255,7 +271,7 @@ def directional_error(directory, model, rows, gradients, loss_type="nll", step=3
     if loss_type != "nll":
         return None
     generator = torch.Generator().manual_seed(7)
-    parameters = dict(model.named_parameters())
+    parameters = trained(model)
     start = {name: p.detach().clone() for name, p in parameters.items()}
     way = {}
     for name, p in parameters.items():
