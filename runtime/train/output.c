@@ -26,6 +26,9 @@ static const char *const carried[] = {
     "chat_template.jinja",
     "chat_template.json",
     "generation_config.json",
+    "processor_config.json", /* of the other parts of a multimodal model */
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
 };
 
 typedef struct output_job {

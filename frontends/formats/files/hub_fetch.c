@@ -23,7 +23,8 @@
     "config.json", "generation_config.json", "adapter_config.json", "tokenizer.json", "tokenizer.model",     \
         "tokenizer_config.json", "tekken.json", "special_tokens_map.json", "added_tokens.json",              \
         "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",                             \
-        "additional_chat_templates/*.jinja", "*.tiktoken"
+        "additional_chat_templates/*.jinja", "processor_config.json", "preprocessor_config.json",            \
+        "video_preprocessor_config.json", "*.tiktoken"
 static const char *const describing[] = {DESCRIPTION, NULL};
 static const char *const config_only[] = {"config.json", NULL};
 static const char *const whole[] = {DESCRIPTION,
