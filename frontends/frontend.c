@@ -226,9 +226,16 @@ static sbp_status check_adapter(const sbp_loading *l) {
     }
     for (int32_t i = 0; l->adapter && i < sbp_weights_count(l->adapter); i++)
         if (sbp_map_get(&used, sbp_weights_at(l->adapter, i)->name) < 0)
-            return sbp_fail(l->diag, SBP_INPUT,
-                            "%s: tensor '%s' belongs to nothing that adapter_config.json asks for",
-                            sbp_weights_path(l->adapter), sbp_weights_at(l->adapter, i)->name);
+            return sbp_lora_is_outside(l->model, sbp_weights_at(l->adapter, i)->name)
+                       ? sbp_fail(l->diag, SBP_INPUT,
+                                  "%s: tensor '%s' adapts another part of the multimodal model than its text "
+                                  "model, which alone is trained: make the adapter with PEFT's "
+                                  "exclude_modules=\"%s\"",
+                                  sbp_weights_path(l->adapter), sbp_weights_at(l->adapter, i)->name,
+                                  sbp_lora_outside(l->arena, l->model->text_part))
+                       : sbp_fail(l->diag, SBP_INPUT,
+                                  "%s: tensor '%s' belongs to nothing that adapter_config.json asks for",
+                                  sbp_weights_path(l->adapter), sbp_weights_at(l->adapter, i)->name);
     return SBP_OK;
 }
 
@@ -572,7 +579,8 @@ static sbp_status adapt(sbp_loading *l) {
         l->model->chat_template = NULL;
     }
     SBP_TRY(sbp_lora_apply(l, l->lora, &targets));
-    l->model->adapter = sbp_lora_config(l->arena, l->lora, &targets, lasting_name(l, l->path));
+    l->model->adapter =
+        sbp_lora_config(l->arena, l->lora, &targets, lasting_name(l, l->path), l->model->text_part);
     return SBP_OK;
 }
 

@@ -42,8 +42,13 @@ bool sbp_lora_is_adapter(sbp_arena *arena, const char *directory);
 sbp_status sbp_lora_read(sbp_arena *arena, sbp_diag *diag, const char *directory, sbp_lora_options *out,
                          const char **base) SBP_CHECKED;
 /* The text of an adapter_config.json; targets: of sbp_lora_apply; base: an absolute path or the id of the
- * Hub. */
+ * Hub; text_part: the model's, outside of which PEFT is to leave modules out, some of which targets may
+ * name. */
 const char *sbp_lora_config(sbp_arena *arena, const sbp_lora_options *options, const sbp_lora_names *targets,
-                            const char *base);
+                            const char *base, const char *text_part);
+/* PEFT's exclude_modules for modules that do not begin with text_part. */
+const char *sbp_lora_outside(sbp_arena *arena, const char *text_part);
+/* Whether a tensor of an adapter belongs to such a module. */
+bool sbp_lora_is_outside(const sbp_model *model, const char *tensor);
 
 #endif

@@ -264,8 +264,8 @@ static sbp_status check_unused(const tuning *t, const char *name, bool *used) {
         const sbp_param *param = &t->m->params[p];
         bool here = false;
         for (int32_t a = -1; a < (t->gathered[p] ? param->alias_count : 0) && !here; a++) {
-            const char *module =
-                module_of(t->l->arena, a < 0 ? sbp_loading_source_name(param) : param->aliases[a]);
+            const char *module = in_class(
+                t, module_of(t->l->arena, a < 0 ? sbp_loading_source_name(param) : param->aliases[a]));
             int32_t excluded = -1;
             if (ends_with(module, name))
                 SBP_TRY(find_name(t, "--lora exclude", &t->o->exclude, module, &excluded));
@@ -594,5 +594,10 @@ sbp_status sbp_lora_apply(sbp_loading *l, const sbp_lora_options *options, sbp_l
             SBP_TRY(add_adapter(&t, &t.sites[i]));
     if (options->all_linear)
         *targets = short_names(&t);
+    if (options->all_linear && l->model->text_part)
+        sbp_note(l->diag,
+                 "all-linear: modules of the text model, %s*, get adapters; those of other parts, "
+                 "which PEFT would adapt as well, are left out (exclude_modules)",
+                 l->model->text_part);
     return SBP_OK;
 }

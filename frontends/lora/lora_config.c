@@ -254,8 +254,51 @@ static void write_layers(sbp_json_writer *w, const sbp_lora_options *o) {
     sbp_json_write_end(w);
 }
 
+/* As a regular expression has a name. */
+static void add_escaped(sbp_text *text, const char *name) {
+    for (; *name; name++)
+        sbp_text_add(text, "%s%c", strchr(".+*?()[]{}|^$\\", *name) ? "\\" : "", *name);
+}
+
+const char *sbp_lora_outside(sbp_arena *arena, const char *text_part) {
+    sbp_text text;
+    sbp_text_init(&text, arena);
+    sbp_text_add(&text, "(?!");
+    add_escaped(&text, text_part);
+    sbp_text_add(&text, ").*");
+    return text.data;
+}
+
+bool sbp_lora_is_outside(const sbp_model *model, const char *tensor) {
+    static const char prefix[] = "base_model.model.";
+    size_t n = sizeof prefix - 1;
+    return model->text_part && strncmp(tensor, prefix, n) == 0 &&
+           strncmp(tensor + n, model->text_part, strlen(model->text_part)) != 0;
+}
+
+/* What is excluded, and all that is outside of the text model. */
+static sbp_lora_names exclude_outside(sbp_arena *arena, const sbp_lora_names *own, const char *text_part) {
+    if (!text_part)
+        return *own;
+    const char *outside = sbp_lora_outside(arena, text_part), **name = SBP_NEW(arena, const char *);
+    if (own->pattern && strncmp(own->names[0], outside, strlen(outside)) == 0)
+        return *own; /* of an adapter that was written here */
+    sbp_text text;
+    sbp_text_init(&text, arena);
+    sbp_text_add(&text, "%s", outside);
+    if (own->pattern)
+        sbp_text_add(&text, "|%s", own->names[0]);
+    for (int32_t i = 0; !own->pattern && i < own->count; i++) {
+        sbp_text_add(&text, "|(.*\\.)?");
+        add_escaped(&text, own->names[i]);
+    }
+    *name = text.data;
+    return (sbp_lora_names){name, 1, true};
+}
+
 const char *sbp_lora_config(sbp_arena *arena, const sbp_lora_options *o, const sbp_lora_names *targets,
-                            const char *base) {
+                            const char *base, const char *text_part) {
+    const sbp_lora_names exclude = exclude_outside(arena, &o->exclude, text_part);
     sbp_text text;
     sbp_text_init(&text, arena);
     sbp_json_writer w = sbp_json_writer_on(&text);
@@ -265,7 +308,7 @@ const char *sbp_lora_config(sbp_arena *arena, const sbp_lora_options *o, const s
     sbp_json_write_null(&w, "auto_mapping");
     sbp_json_write_string(&w, "base_model_name_or_path", base);
     sbp_json_write_string(&w, "bias", "none");
-    write_names(&w, "exclude_modules", &o->exclude);
+    write_names(&w, "exclude_modules", &exclude);
     sbp_json_write_bool(&w, "fan_in_fan_out", false);
     sbp_json_write_bool(&w, "inference_mode", true);
     sbp_json_write_bool(&w, "init_lora_weights", true);

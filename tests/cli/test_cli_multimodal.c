@@ -178,6 +178,102 @@ static void test_carried(void **state) {
     check_carried(f, "o");
 }
 
+static sbp_weights *open_weights(io_fixture *f, const char *path) {
+    sbp_weights *w;
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, path, &w));
+    return w;
+}
+
+/* What a run writes of a case is the same model again: each tensor has its name, type and shape; those with a
+ * gradient, of which a step has moved all, others than they were, the rest, bytes. */
+static void compare_written(io_fixture *f, const char *folder) {
+    sbp_weights *got = open_weights(f, io_path(f, "o")),
+                *want = open_weights(f, sbp_arena_printf(f->arena, "%s/model", folder)),
+                *gradients = open_weights(f, sbp_arena_printf(f->arena, "%s/grads.safetensors", folder));
+    int carried = 0;
+    assert_int_equal(sbp_weights_count(got), sbp_weights_count(want));
+    for (int32_t i = 0; i < sbp_weights_count(want); i++) {
+        const sbp_weight *w = sbp_weights_at(want, i), *g = sbp_weights_find(got, w->name);
+        if (!g || g->dtype != w->dtype || g->rank != w->rank ||
+            memcmp(g->dim, w->dim, (size_t)w->rank * sizeof *w->dim) != 0)
+            fail_msg("%s: %s is not there as it was", folder, w->name);
+        double *x = cli_read_tensor(f, got, g), *y = cli_read_tensor(f, want, w);
+        bool same = memcmp(x, y, (size_t)w->elems * sizeof *x) == 0,
+             other = !sbp_weights_find(gradients, w->name);
+        if (same != other)
+            fail_msg("%s: %s %s", folder, w->name, same ? "has not moved" : "is not what it was");
+        carried += other;
+        free(x);
+        free(y);
+    }
+    assert_true(carried > 10);
+    sbp_weights_close(got);
+    sbp_weights_close(want);
+    sbp_weights_close(gradients);
+}
+
+/* A case each of the spellings of names, of a flat config.json and of experts that are stored [in, out]. */
+static void test_wrappers(void **state) {
+    io_fixture *f = *state;
+    static const char *const cases[] = {"gemma3_wrapper_v", "mistral3_v", "qwen3_vl_moe_v", "qwen2_5_vl_v",
+                                        "kimi_k25_v"};
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        const char *folder = sbp_arena_printf(f->arena, "tests/golden/%s", cases[i]);
+        cli_ok(f,
+               sbp_arena_printf(f->arena,
+                                "cp -r %s/model $D/m && echo '{\"a\": 1}' >$D/m/preprocessor_config.json && "
+                                "$C compile $D/m -o $D/p --seq-len 55 && $R $D/p --data %s/train.jsonl "
+                                "--batch-tokens 55 --steps 1 --lr 0.01 --out $D/o",
+                                folder, folder));
+        compare_written(f, folder);
+        assert_int_equal(cli_json(f, "o/preprocessor_config.json")->items[0].integer, 1);
+        const sbp_json *was = cli_json(f, "m/config.json"), *is = cli_json(f, "o/config.json");
+        for (int64_t k = 0; k < was->count; k++)
+            if (strcmp(was->items[k].key, "torch_dtype") != 0) /* spelled dtype now */
+                assert_non_null(sbp_json_member(is, was->items[k].key));
+        cli_ok(f, "$C compile $D/o -o $D/again --seq-len 55 && rm -r $D/m $D/o");
+    }
+}
+
+/* Adapters go by the modules of the class, and leave other parts out, whose modules may have the same names:
+ * Pixtral's tower has a q_proj, too. */
+static void test_adapters(void **state) {
+    io_fixture *f = *state;
+    static const char *const ways[] = {"targets=all-linear", "targets=q_proj",
+                                       "targets=q_proj,exclude=layers.0.self_attn.q_proj",
+                                       "targets=o_proj,modules_to_save=lm_head"};
+    static const int tensors[] = {2 * 2 * 7, 2 * 2, 2, 2 * 2 + 1};
+    static const char outside[] = "(?!model\\.language_model\\.).*",
+                      inside[] = "base_model.model.model.language_model.";
+    for (int i = 0; i < SBP_COUNT(ways); i++) {
+        cli_ok(f, sbp_arena_printf(
+                      f->arena,
+                      "$C compile tests/golden/mistral3_v/model -o $D/p --seq-len 55 --lora r=2,%s && "
+                      "$R $D/p --data tests/golden/mistral3_v/train.jsonl --batch-tokens 55 --steps 1 "
+                      "--lr 0.1 --out $D/o",
+                      ways[i]));
+        assert_true((strstr(cli_unfolded(f, "err"), "those of other parts, which PEFT would adapt as well") !=
+                     NULL) == (i == 0));
+        sbp_weights *w = open_weights(f, io_path(f, "o/adapter_model.safetensors"));
+        assert_int_equal(sbp_weights_count(w), tensors[i]);
+        for (int32_t k = 0; k < sbp_weights_count(w); k++) {
+            const char *name = sbp_weights_at(w, k)->name;
+            if (strncmp(name, inside, strlen(inside)) != 0 &&
+                strcmp(name, "base_model.model.lm_head.weight") != 0)
+                fail_msg("%s is no name of PEFT's", name);
+        }
+        sbp_weights_close(w);
+        const char *excluded =
+            sbp_json_member(cli_json(f, "o/adapter_config.json"), "exclude_modules")->string;
+        assert_string_equal(
+            excluded, i == 2
+                          ? sbp_arena_printf(f->arena, "%s|(.*\\.)?layers\\.0\\.self_attn\\.q_proj", outside)
+                          : outside);
+        /* and it is read again */
+        cli_ok(f, "$C compile $D/o -o $D/again --seq-len 55 && rm -r $D/o");
+    }
+}
+
 static void test_refused(void **state) {
     io_fixture *f = *state;
     write_models(f);
@@ -197,6 +293,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_gradients_of_the_text_model, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_carried, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_wrappers, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_adapters, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refused, cli_setup, io_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
