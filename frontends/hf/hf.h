@@ -430,6 +430,9 @@ typedef struct sbp_hf_latent {
     int64_t q_rank, kv_rank; /* kv_rank 0: attention as others have it */
     int64_t fixed, turned, value;
     bool bias; /* of the maps into latents */
+    /* What turns, without dimensions, where partial_rotary_factor is of whole heads; NULL: of the elements
+     * that turn, as in DeepSeek-V3. */
+    const sbp_hf_rope_shape *rope;
 } sbp_hf_latent;
 
 /* Queries, keys and values of latent attention, [T, heads, ..]. Formulas: transformers,

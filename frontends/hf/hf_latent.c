@@ -23,10 +23,13 @@ void sbp_hf_latent_read(sbp_hf *hf, sbp_hf_decoder *d, const sbp_hf_latent *defa
                     "%lld; latent attention has as many keys as heads, %lld", (long long)d->kv_heads,
                     (long long)d->heads);
     d->o_bias = l->bias;
-    d->rope[0] = sbp_hf_rope_read(hf, &(sbp_hf_rope_shape){.head_dim = l->turned,
-                                                           .rotary_dim = l->turned,
-                                                           .theta = 1e4,
-                                                           .max_positions = d->max_positions});
+    sbp_hf_rope_shape shape = {.theta = 1e4};
+    if (defaults->rope)
+        shape = *defaults->rope;
+    shape.head_dim = l->turned + (defaults->rope ? l->fixed : 0);
+    shape.rotary_dim = l->turned;
+    shape.max_positions = d->max_positions;
+    d->rope[0] = sbp_hf_rope_read(hf, &shape);
     d->rope[0].interleaved = sbp_hf_bool(hf, "rope_interleave", true);
     d->score_scale = pow((double)(l->fixed + l->turned), -0.5) * d->rope[0].score_scale;
 }

@@ -1,7 +1,7 @@
 """The cases of further families with experts, as cases.py has the others."""
 
 from case import ABSENT, A, B, Case, D
-from configs_experts import ernie4_5_moe, hy_v3, lfm2_moe, minimax_m2
+from configs_experts import ernie4_5_moe, hy_v3, lfm2_moe, minimax_m2, mistral4
 
 EXPERTS = {
     "minimax_m2_balanced": Case(
@@ -9,6 +9,18 @@ EXPERTS = {
         minimax_m2(),
         D,
         differs_from=({"router_aux_loss_coef": 0.0}, {"rotary_dim": 8}, {"num_experts_per_tok": 1}),
+    ),
+    "mistral4_groups": Case(
+        "latent attention with scaled queries; a softmax chooses within groups; experts in one tensor",
+        mistral4(),
+        D,
+        differs_from=(
+            {"topk_group": 2},
+            {"routed_scaling_factor": ABSENT},
+            {"rope_interleave": False},
+            {"rope_parameters": {**mistral4()["rope_parameters"], "llama_4_scaling_beta": 0.29}},
+            {"rope_parameters": {**mistral4()["rope_parameters"], "mscale_all_dim": 0.9}},
+        ),
     ),
     "lfm2_moe_plain": Case(
         "sigmoids and a correction choose; an MLP, then experts behind convolutions and attention",

@@ -18,7 +18,10 @@ import textwrap
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import AutoConfig, AutoModelForCausalLM, modeling_rope_utils
+from transformers import AutoConfig, AutoModelForCausalLM, Mistral4Config, Mistral4ForCausalLM, modeling_rope_utils
+
+# which transformers looks for within Mistral 3 alone
+AutoModelForCausalLM._model_mapping._extra_content[Mistral4Config] = Mistral4ForCausalLM
 
 
 def in_float64(function, namespace):
