@@ -1,6 +1,6 @@
 /* hf_mistral4.c: Mistral Small 4: latent attention whose queries are scaled by their positions; experts in
- * groups, which a softmax chooses. Formulas: transformers, modeling_mistral4.py (Mistral4TopkRouter); fields and
- * their defaults: configuration_mistral4.py. */
+ * groups, which a softmax chooses. Formulas: transformers, modeling_mistral4.py (Mistral4TopkRouter); fields
+ * and their defaults: configuration_mistral4.py. */
 #include "frontends/hf/hf.h"
 
 void sbp_hf_mistral4(sbp_hf *hf) {
