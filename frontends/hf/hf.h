@@ -99,10 +99,12 @@ typedef struct sbp_hf_rope_shape {
     int64_t rotary_dim;    /* how many elements of a head turn, from the first; must be given: head_dim for
                               all. A partial_rotary_factor that says otherwise is an error */
     double theta;          /* when there is no rope_theta */
+    double always;         /* theta, whatever rope_theta says; 0: none */
     const char *theta_key; /* top-level field of theta; NULL: rope_theta */
     int64_t max_positions;
     int64_t original_positions; /* when there is no top-level original_max_position_embeddings; 0: none */
     const char *own; /* rope_parameters, as JSON, where the file has none; NULL: the default type */
+    bool alpha;      /* of type dynamic: by how much the base is stretched once and for all */
     bool tempered;   /* rope_parameters may have llama_4_scaling_beta, by which queries are scaled */
     bool three_axes; /* the files may say how time, height and width share the frequencies: for text all three
                         are the position */
@@ -212,7 +214,8 @@ typedef enum sbp_hf_norm_style {
     SBP_HF_RMS_NORM,          /* x / rms, rounded to the type of x, times w: Llama */
     SBP_HF_RMS_NORM_WIDE,     /* x / rms times w, then rounded: OLMo 2 */
     SBP_HF_RMS_NORM_PLUS_ONE, /* x / rms times 1 + w, then rounded: Gemma */
-    SBP_HF_LAYER_NORM         /* (x - mean) / deviation times w, plus bias: GPT-2, GPT-NeoX */
+    SBP_HF_LAYER_NORM,        /* (x - mean) / deviation times w, plus bias: GPT-2, GPT-NeoX */
+    SBP_HF_LAYER_NORM_NO_BIAS /* Cohere */
 } sbp_hf_norm_style;
 
 typedef struct sbp_hf_norm {
@@ -224,6 +227,8 @@ typedef struct sbp_hf_norm {
  */
 sbp_value sbp_hf_normalize(sbp_hf *hf, const sbp_hf_norm *norm, const char *name, sbp_value x,
                            const char *module, int64_t n);
+/* x / rms, rounded to the type of x, over the last axis: a norm without a weight. */
+sbp_value sbp_hf_rms(sbp_hf *hf, const char *name, sbp_value x, double eps);
 /* activation(x), and activation(gate) * up; activations as Hugging Face calls them: silu (swish), gelu,
  * gelu_new, gelu_fast, gelu_pytorch_tanh; without a gate relu2. Others are errors. */
 sbp_value sbp_hf_activate(sbp_hf *hf, const char *activation, const char *name, sbp_value x);
@@ -371,6 +376,8 @@ sbp_value sbp_hf_experts_build(sbp_hf *hf, const sbp_hf_experts *experts, const 
  *   x += norm_out(sum of scale_out mixer(scale_in norm_in(x)))
  */
 
+enum { SBP_HF_ROPES = 4 }; /* rotary tables of a model */
+
 struct sbp_hf_decoder;
 struct sbp_hf_layer;
 
@@ -379,10 +386,10 @@ typedef struct sbp_hf_scope {
     sbp_hf *hf;
     const struct sbp_hf_decoder *d;
     const struct sbp_hf_layer *layer;
-    int64_t number;      /* of the layer, from 0 on */
-    const char *module;  /* path of the mixer */
-    sbp_value stream;    /* what its branch is added to */
-    sbp_hf_turn turn[2]; /* as the decoder's rope */
+    int64_t number;                 /* of the layer, from 0 on */
+    const char *module;             /* path of the mixer */
+    sbp_value stream;               /* what its branch is added to */
+    sbp_hf_turn turn[SBP_HF_ROPES]; /* as the decoder's rope */
 } sbp_hf_scope;
 
 /* The ops that follow belong to this module of the layer, "" for the layer itself; its path. */
@@ -479,6 +486,7 @@ typedef struct sbp_hf_conv {
 typedef enum sbp_hf_qk_norm {
     SBP_HF_QK_NORM_NONE,
     SBP_HF_QK_NORM_HEAD, /* q_norm and k_norm over each head */
+    SBP_HF_QK_NORM_BARE, /* over each head, without weights */
     SBP_HF_QK_NORM_WHOLE /* over all heads together */
 } sbp_hf_qk_norm;
 
@@ -493,7 +501,9 @@ typedef struct sbp_hf_names {
     const char *root;                  /* of all but the head: "model" */
     const char *embedding, *last_norm; /* "embed_tokens", "norm" */
     const char *head_norm;             /* "norm": q_norm, k_norm */
+    const char *q, *k;                 /* in names of these norms: "q", "k" */
     const char *attn_out;              /* "o_proj" */
+    const char *attn_gate;             /* map whose sigmoid opens what attention gives; NULL: none */
     const char *const *mlp;            /* [SBP_HF_EXPERT_PARTS] gate_proj, up_proj, down_proj */
     bool maps;                         /* of values: what q_proj, k_proj, v_proj give is called so */
 } sbp_hf_names;
@@ -502,9 +512,12 @@ typedef struct sbp_hf_names {
 typedef struct sbp_hf_decoder {
     int64_t vocab, hidden, inner, layers, heads, kv_heads, head_dim, max_positions;
     const char *activation; /* as Hugging Face calls it */
-    sbp_hf_norm norm;       /* of all norms */
+    sbp_hf_norm norm;       /* of all norms but the next: */
+    /* of what attention and the MLP give, and the last one; NULL: as the others */
+    const sbp_hf_norm *out_norm, *last_norm;
     sbp_hf_layer_norms norms;
-    sbp_hf_qk_norm qk_norm; /* before rope */
+    sbp_hf_qk_norm qk_norm;
+    bool qk_norm_turned; /* behind rope, of what turns; else before it, over each head */
     sbp_hf_latent latent;
     bool qkv_bias, o_bias, mlp_bias;
     bool sinks;                    /* a score of each head that belongs to no key */
@@ -521,7 +534,7 @@ typedef struct sbp_hf_decoder {
     double key_scale, gate_scale;        /* of keys before they turn; of what an MLP's gate gives; 1: none */
     double logits_scale, logits_divisor; /* 1: none */
     double final_softcap;                /* 0: none */
-    sbp_hf_rope rope[2];
+    sbp_hf_rope rope[SBP_HF_ROPES];
     sbp_hf_layer *layer; /* [layers] */
     sbp_hf_names names;
     /* The stream that the first layer reads, of the table; NULL: its rows, times embed_scale. */
@@ -566,6 +579,9 @@ void sbp_hf_two_kinds(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t every);
 /* Their tables, from the objects of rope_parameters; a legacy rope_scaling is of full attention. Thetas where
  * the objects have none. */
 void sbp_hf_two_ropes(sbp_hf *hf, sbp_hf_decoder *decoder, double full_theta, double sliding_theta);
+/* A theta for each layer (layer_rope_theta), 0 where it has no positions: tables and layers. Where the field
+ * is absent all turn alike, but for layers that have no positions already. */
+void sbp_hf_layer_thetas(sbp_hf *hf, sbp_hf_decoder *decoder, double theta);
 /* Qwen: which layers slide (use_sliding_window, max_window_layers, layer_types), and how far. */
 void sbp_hf_qwen_windows(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t default_first);
 /* LFM2: convolutions and attention (layer_types), each followed by an MLP `feed_forward`, and their names. */

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "ir/graph/op.h"
 #include "ir/program/program.h"
 
 /* ---- projections ---------------------------------------------------------------------------------- */
@@ -48,8 +49,10 @@ sbp_value sbp_hf_normalize(sbp_hf *hf, const sbp_hf_norm *norm, const char *name
     bool plus_one = norm->style == SBP_HF_RMS_NORM_PLUS_ONE;
     sbp_value w = sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.weight", module),
                                     plus_one ? SBP_INIT_ZEROS : SBP_INIT_ONES, n);
-    if (norm->style == SBP_HF_LAYER_NORM) {
-        sbp_value bias = sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.bias", module), SBP_INIT_ZEROS, n);
+    if (norm->style == SBP_HF_LAYER_NORM || norm->style == SBP_HF_LAYER_NORM_NO_BIAS) {
+        sbp_value bias = SBP_NO_VALUE;
+        if (norm->style == SBP_HF_LAYER_NORM)
+            bias = sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.bias", module), SBP_INIT_ZEROS, n);
         return sbp_build(&hf->builder, SBP_OP_layer_norm, name, (sbp_value[]){x, w, bias}, 3,
                          (sbp_attr[]){sbp_attr_double("eps", norm->eps)}, 1, NULL);
     }
@@ -58,6 +61,23 @@ sbp_value sbp_hf_normalize(sbp_hf *hf, const sbp_hf_norm *norm, const char *name
                      (sbp_attr[]){sbp_attr_double("eps", norm->eps),
                                   sbp_attr_double("offset", plus_one ? 1 : 0), sbp_attr_symbol("cast", cast)},
                      3, NULL);
+}
+
+sbp_value sbp_hf_rms(sbp_hf *hf, const char *name, sbp_value x, double eps) {
+    sbp_builder *b = &hf->builder;
+    if (b->status != SBP_OK)
+        return SBP_NO_VALUE;
+    const sbp_type *type = sbp_build_type(b, x);
+    sbp_dtype narrow = type->dtype, wide = sbp_rule_wide(hf->compute);
+    double part = 1 / (double)type->dim[type->rank - 1].n;
+    x = sbp_build_cast(b, x, wide);
+    sbp_value mean = sbp_build1(b, SBP_OP_row_sum, sbp_build2(b, SBP_OP_mul, x, x));
+    mean = sbp_build2(b, SBP_OP_mul, mean, sbp_build_const(b, wide, sbp_round_to(wide, part)));
+    mean = sbp_build2(b, SBP_OP_add, mean, sbp_build_const(b, wide, sbp_round_to(wide, eps)));
+    x = sbp_build_cast(b, sbp_build2(b, SBP_OP_mul, x, sbp_build1(b, SBP_OP_rsqrt, mean)), narrow);
+    if (name)
+        sbp_build_name(b, x, name);
+    return x;
 }
 
 /* The op, and its kind of gelu. */

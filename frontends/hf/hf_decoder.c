@@ -57,6 +57,8 @@ sbp_hf_decoder sbp_hf_decoder_read(sbp_hf *hf, const sbp_hf_defaults *defaults) 
                                   .embedding = "embed_tokens",
                                   .last_norm = "norm",
                                   .head_norm = "norm",
+                                  .q = "q",
+                                  .k = "k",
                                   .attn_out = "o_proj",
                                   .mlp = sbp_hf_projections.experts},
                         .embed_scale = 1,
@@ -149,6 +151,37 @@ void sbp_hf_two_ropes(sbp_hf *hf, sbp_hf_decoder *d, double full_theta, double s
     d->rope[SLIDING] = sbp_hf_rope_from(hf, NULL, sliding, &shape);
 }
 
+void sbp_hf_layer_thetas(sbp_hf *hf, sbp_hf_decoder *d, double theta) {
+    const sbp_json *list = sbp_hf_field(hf, "layer_rope_theta");
+    sbp_hf_rope_shape shape = {.head_dim = d->head_dim,
+                               .rotary_dim = d->head_dim,
+                               .theta = theta,
+                               .max_positions = d->max_positions};
+    double known[SBP_HF_ROPES];
+    int32_t count = 0;
+    if (!list)
+        d->rope[0] = sbp_hf_rope_read(hf, &shape);
+    else if (list->kind != SBP_JSON_ARRAY || list->count != d->layers)
+        sbp_hf_fail(hf, list, "expected an array of %lld numbers (num_hidden_layers)", (long long)d->layers);
+    for (int64_t i = 0; list && i < d->layers && hf->builder.status == SBP_OK; i++) {
+        int32_t r = 0;
+        hf->builder.status = sbp_json_as_double(hf->diag, &list->items[i], &shape.always);
+        d->layer[i].no_rope = shape.always == 0;
+        while (r < count && known[r] != shape.always)
+            r++;
+        if (d->layer[i].no_rope)
+            continue;
+        if (r == SBP_HF_ROPES) {
+            sbp_hf_fail(hf, &list->items[i], "more than %d different numbers are not supported",
+                        SBP_HF_ROPES);
+        } else if (r == count) {
+            known[count++] = shape.always;
+            d->rope[r] = sbp_hf_rope_read(hf, &shape);
+        }
+        d->layer[i].rope = r;
+    }
+}
+
 /* ---- mixers ----------------------------------------------------------------------------------------- */
 
 const char *sbp_hf_enter(const sbp_hf_scope *at, const char *module) {
@@ -181,45 +214,56 @@ static sbp_value project(const sbp_hf_scope *at, const char *value, sbp_value x,
                               at->d->hidden, f.start, length, bias);
 }
 
+/* Queries or keys by their norm, of n elements. norm: names.q or names.k; NULL: values, which have none. */
+static sbp_value norm_heads(const sbp_hf_scope *at, sbp_value x, const char *norm, int64_t n) {
+    const sbp_hf_decoder *d = at->d;
+    if (!norm || d->qk_norm == SBP_HF_QK_NORM_NONE)
+        return x;
+    if (d->qk_norm == SBP_HF_QK_NORM_BARE)
+        return sbp_hf_rms(at->hf, NULL, x, d->norm.eps);
+    return build_norm(at, NULL, x, sbp_hf_path(at->hf, "%s.%s_%s", at->module, norm, d->names.head_norm), n);
+}
+
 /* Queries, keys or values, [T, heads, head_dim]: project, split, norm where the family has one. `before`:
  * heads before these in the fused tensor. gate: if not NULL, each head has as many elements behind those,
  * [T, heads head_dim]. */
 static sbp_value build_heads(const sbp_hf_scope *at, const char *part, sbp_value x, int64_t heads,
-                             int64_t before, bool normed, sbp_value *gate) {
+                             int64_t before, const char *norm, sbp_value *gate) {
     const sbp_hf_decoder *d = at->d;
     sbp_hf *hf = at->hf;
     int64_t width = d->head_dim, each = gate ? 2 * width : width;
-    const char *norm = sbp_hf_path(hf, "%s.%s_%s", at->module, part, d->names.head_norm),
-               *map = sbp_hf_path(hf, "%s_proj", part);
+    const char *map = sbp_hf_path(hf, "%s_proj", part);
     sbp_value y = project(
         at, d->names.maps ? map : NULL, x, map, part, heads * each, d->qkv_bias,
         (fused){d->fused_qkv ? "qkv_proj" : NULL, before * width, (d->heads + 2 * d->kv_heads) * width});
-    if (normed && d->qk_norm == SBP_HF_QK_NORM_WHOLE)
-        y = build_norm(at, NULL, y, norm, heads * width);
+    if (d->qk_norm == SBP_HF_QK_NORM_WHOLE)
+        y = norm_heads(at, y, norm, heads * width);
     y = sbp_hf_split_heads(hf, y, heads, each);
     if (gate) {
         *gate = sbp_hf_join_heads(hf, sbp_build_slice(&hf->builder, y, width, width));
         y = sbp_build_slice(&hf->builder, y, 0, width);
     }
-    if (normed && d->qk_norm == SBP_HF_QK_NORM_HEAD)
-        y = build_norm(at, NULL, y, norm, width);
-    return y;
+    return d->qk_norm == SBP_HF_QK_NORM_WHOLE || d->qk_norm_turned ? y : norm_heads(at, y, norm, width);
 }
 
 /* Queries or keys where they stand. */
-static sbp_value turn(const sbp_hf_scope *at, const char *name, sbp_value x) {
+static sbp_value turn(const sbp_hf_scope *at, const char *name, sbp_value x, const char *norm) {
     sbp_hf_turn t = at->turn[at->layer->rope];
-    if (!at->layer->no_rope && t.cos != SBP_NO_VALUE)
-        return sbp_hf_rotate(at->hf, name, x, t);
-    sbp_build_name(&at->hf->builder, x, name);
+    bool turns = !at->layer->no_rope && t.cos != SBP_NO_VALUE, normed = turns && at->d->qk_norm_turned;
+    if (turns)
+        x = sbp_hf_rotate(at->hf, normed ? sbp_hf_path(at->hf, "%s_turned", norm) : name, x, t);
+    if (normed)
+        x = norm_heads(at, x, norm, at->d->head_dim);
+    if (normed || !turns)
+        sbp_build_name(&at->hf->builder, x, name);
     return x;
 }
 
 static sbp_value turn_queries(const sbp_hf_scope *at, sbp_value q) {
     sbp_hf_turn t = at->turn[at->layer->rope];
     if (t.temper == SBP_NO_VALUE)
-        return turn(at, "q", q);
-    q = turn(at, "q_turned", q);
+        return turn(at, "q", q, at->d->names.q);
+    q = turn(at, "q_turned", q, at->d->names.q);
     return sbp_hf_temper(at->hf, "q", q, t);
 }
 
@@ -238,11 +282,11 @@ sbp_value sbp_hf_mix_attention(const sbp_hf_scope *at, sbp_value x) {
     if (d->latent.kv_rank > 0) {
         sbp_hf_latent_build(hf, d, x, at->module, at->turn[at->layer->rope], &q, &k, &v);
     } else {
-        q = build_heads(at, "q", x, d->heads, 0, true, d->output_gate ? &gate : NULL);
+        q = build_heads(at, "q", x, d->heads, 0, d->names.q, d->output_gate ? &gate : NULL);
         q = turn_queries(at, q);
-        k = build_heads(at, "k", x, d->kv_heads, d->heads, true, NULL);
-        k = turn(at, "k", sbp_hf_scale(hf, "scaled_k", k, d->key_scale));
-        v = build_heads(at, "v", x, d->kv_heads, d->heads + d->kv_heads, false, NULL);
+        k = build_heads(at, "k", x, d->kv_heads, d->heads, d->names.k, NULL);
+        k = turn(at, "k", sbp_hf_scale(hf, "scaled_k", k, d->key_scale), d->names.k);
+        v = build_heads(at, "v", x, d->kv_heads, d->heads + d->kv_heads, NULL, NULL);
         sbp_build_name(&hf->builder, v, "v");
     }
     if (d->sinks) {
@@ -253,9 +297,11 @@ sbp_value sbp_hf_mix_attention(const sbp_hf_scope *at, sbp_value x) {
         o = sbp_hf_attention(hf, q, k, v, d->score_scale, at->layer->window);
     }
     o = sbp_hf_join_heads(hf, o);
-    if (d->output_gate)
-        o = open_heads(&hf->builder, o, gate);
     int64_t value = d->latent.kv_rank > 0 ? d->latent.value : d->head_dim;
+    if (d->names.attn_gate)
+        gate = sbp_hf_map(at, "attn_gate", x, d->names.attn_gate, d->heads * value, d->hidden, false);
+    if (d->names.attn_gate || d->output_gate)
+        o = open_heads(&hf->builder, o, gate);
     return sbp_hf_map(at, "attn_proj", o, d->names.attn_out, d->hidden, d->heads * value, d->o_bias);
 }
 
@@ -285,15 +331,20 @@ sbp_value sbp_hf_mix_experts(const sbp_hf_scope *at, sbp_value x) {
 
 /* ---- layers ------------------------------------------------------------------------------------------ */
 
-static sbp_value build_layer_norm(const sbp_hf_scope *at, const char *name, sbp_value x, const char *module) {
-    return module ? build_norm(at, name, x, sbp_hf_enter(at, module), at->d->hidden) : x;
+/* kind: NULL: the decoder's. */
+static sbp_value build_layer_norm(const sbp_hf_scope *at, const sbp_hf_norm *kind, const char *name,
+                                  sbp_value x, const char *module) {
+    if (!module)
+        return x;
+    return sbp_hf_normalize(at->hf, kind ? kind : &at->d->norm, name, x, sbp_hf_enter(at, module),
+                            at->d->hidden);
 }
 
 /* The stream with a branch added. */
 static sbp_value build_branch(sbp_hf_scope *at, const sbp_hf_branch *branch, sbp_value x) {
     sbp_hf *hf = at->hf;
     const char *in = branch->in_name ? branch->in_name : sbp_hf_path(hf, "%s_norm", branch->name);
-    sbp_value read = build_layer_norm(at, in, x, branch->norm_in), sum = SBP_NO_VALUE;
+    sbp_value read = build_layer_norm(at, NULL, in, x, branch->norm_in), sum = SBP_NO_VALUE;
     at->stream = x;
     for (int32_t p = 0; p < SBP_COUNT(branch->mixer) && branch->mixer[p].mix; p++) {
         const sbp_hf_mixer *m = &branch->mixer[p];
@@ -303,7 +354,8 @@ static sbp_value build_branch(sbp_hf_scope *at, const sbp_hf_branch *branch, sbp
         y = sbp_hf_scale(hf, "scaled_out", y, m->scale_out);
         sum = p == 0 ? y : sbp_build2(&hf->builder, SBP_OP_add, y, sum);
     }
-    sum = build_layer_norm(at, sbp_hf_path(hf, "%s_out_norm", branch->name), sum, branch->norm_out);
+    sum = build_layer_norm(at, at->d->out_norm, sbp_hf_path(hf, "%s_out_norm", branch->name), sum,
+                           branch->norm_out);
     (void)sbp_hf_enter(at, "");
     sum = sbp_hf_scale(hf, "scaled_branch", sum, at->d->branch_scale);
     return sbp_hf_add(hf, sbp_hf_path(hf, "%s_residual", branch->name), x, sum);
@@ -334,7 +386,7 @@ static sbp_value build_head(const sbp_hf_scope *at, sbp_value x, sbp_value table
     const sbp_hf_decoder *d = at->d;
     sbp_builder *b = &at->hf->builder;
     b->node = sbp_hf_path(at->hf, "%s.%s", d->names.root, d->names.last_norm);
-    x = build_norm(at, "final_norm", x, b->node, d->hidden);
+    x = sbp_hf_normalize(at->hf, d->last_norm ? d->last_norm : &d->norm, "final_norm", x, b->node, d->hidden);
     b->node = at->hf->head_module;
     sbp_value w = sbp_hf_head_matrix(at->hf, sbp_hf_path(at->hf, "%s.weight", b->node), table, d->tied);
     sbp_value logits = sbp_hf_logits(at->hf, x, w);

@@ -162,19 +162,6 @@ static sbp_value norm(const sbp_hf_scope *at, const char *name, sbp_value x, con
     return sbp_hf_normalize(at->hf, &at->d->norm, name, x, module, n);
 }
 
-/* x / sqrt(mean of its squares + eps) over the last axis of n. */
-static sbp_value norm_plain(const sbp_hf_scope *at, sbp_value x, int64_t n) {
-    sbp_builder *b = &at->hf->builder;
-    if (b->status != SBP_OK)
-        return SBP_NO_VALUE;
-    sbp_dtype type = sbp_build_type(b, x)->dtype, wide = sbp_rule_wide(at->hf->compute);
-    x = sbp_build_cast(b, x, wide);
-    sbp_value mean = sbp_build1(b, SBP_OP_row_sum, sbp_build2(b, SBP_OP_mul, x, x));
-    mean = sbp_build2(b, SBP_OP_mul, mean, sbp_build_const(b, wide, sbp_round_to(wide, 1 / (double)n)));
-    mean = sbp_build2(b, SBP_OP_add, mean, sbp_build_const(b, wide, sbp_round_to(wide, at->d->norm.eps)));
-    return sbp_build_cast(b, sbp_build2(b, SBP_OP_mul, x, sbp_build1(b, SBP_OP_rsqrt, mean)), type);
-}
-
 /* Keys and values of a layer that has its own. */
 static void build_keys(const sbp_hf_scope *at, sbp_value x, const layer *l) {
     sbp_hf *hf = at->hf;
@@ -188,7 +175,7 @@ static void build_keys(const sbp_hf_scope *at, sbp_value x, const layer *l) {
     v = sbp_hf_split_heads(hf, v, l->kv_heads, l->head_dim);
     k = norm(at, NULL, k, sbp_hf_path(hf, "%s.k_norm", at->module), l->head_dim);
     m->k[l->kind] = sbp_hf_rotate(hf, "k", k, at->turn[l->kind]);
-    v = norm_plain(at, v, l->head_dim);
+    v = sbp_hf_rms(hf, NULL, v, at->d->norm.eps);
     m->v[l->kind] = sbp_hf_operand(hf, v);
     sbp_build_name(&hf->builder, m->v[l->kind], "v");
 }
@@ -218,7 +205,7 @@ static sbp_value build_experts(const sbp_hf_scope *at) {
     int64_t hidden = at->d->hidden;
     sbp_dtype wide = sbp_rule_wide(hf->compute);
     const char *router = sbp_hf_enter(at, "router");
-    sbp_value r = norm_plain(at, at->stream, hidden);
+    sbp_value r = sbp_hf_rms(hf, NULL, at->stream, at->d->norm.eps);
     r = sbp_build2(b, SBP_OP_mul, r,
                    sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.scale", router), SBP_INIT_ONES, hidden));
     r = sbp_hf_scale(hf, "router_in", r, pow((double)hidden, -0.5));

@@ -13,7 +13,8 @@
  *                 (Peng and others, arXiv 2309.00071)
  *   longrope, su  f_i / long_factor_i when n > L0, else f_i / short_factor_i; scale attention_factor, else
  *                 sqrt(1 + ln factor / ln L0), 1 for factor <= 1 (Ding and others, arXiv 2402.13753)
- *   dynamic       f_i with b (factor n/L - (factor - 1))^(D/(D-2)) when n > L
+ *   dynamic       f_i with b (factor n/L - (factor - 1))^(D/(D-2)) when n > L; of HunYuan, with an alpha:
+ *                 with b alpha^(D/(D-2))
  *   proportional  b^(-2i/head_dim) / factor for the first partial_rotary_factor of the pairs, 0 for the rest
  *
  * transformers computes the frequencies in fp32, operation by operation; r() rounds where it does, so that a
@@ -256,12 +257,20 @@ static void say_dynamic(const rope_config *c, double length, double factor) {
 
 /* f_i (b'/b)^(-2i/D), b'/b = (factor n/L - (factor - 1))^(D/(D-2)) */
 static void rope_dynamic(const rope_config *c, sbp_hf_rope *rope, double *f) {
-    double *power = SBP_NEW_ARRAY(c->hf->arena, double, rope->n);
-    (void)f;
+    double *power = SBP_NEW_ARRAY(c->hf->arena, double, rope->n), alpha = 0;
     if (c->dim <= 2)
         sbp_hf_fail(c->hf, where(c),
                     "rope_type 'dynamic' needs more than the %lld elements of a head that turn",
                     (long long)c->dim);
+    else if (c->shape->alpha)
+        alpha = optional(c, "alpha");
+    if (alpha != 0) {
+        rope_config stretched = *c;
+        stretched.theta = c->theta * pow(alpha, (double)c->dim / (double)(c->dim - 2));
+        for (int64_t i = 0; i < rope->n; i++)
+            f[i] = r(c, 1 / base_power(&stretched, i));
+        return;
+    }
     for (int64_t i = 0; i < rope->n && c->dim > 2; i++)
         power[i] = (double)(2 * i) / (double)(c->dim - 2);
     rope->growth = number(c, "factor", (double)NAN);
@@ -352,6 +361,7 @@ static const char *const known_fields[] = {
     "finetuned"}; /* yarn's authors' own code reads it, for its dynamic form */
 
 static const char *const fields_of_three_axes[] = {"mrope_section", "mrope_interleaved"};
+static const char *const fields_of_alpha[] = {"alpha"};
 static const char *const fields_of_tempered[] = {"llama_4_scaling_beta", "max_position_embeddings"};
 
 static void check_fields(const rope_config *c, const sbp_json *object) {
@@ -368,6 +378,8 @@ static void check_fields(const rope_config *c, const sbp_json *object) {
             known |= strcmp(field->key, fields_of_three_axes[k]) == 0;
         for (int32_t k = 0; c->shape->tempered && k < SBP_COUNT(fields_of_tempered); k++)
             known |= strcmp(field->key, fields_of_tempered[k]) == 0;
+        for (int32_t k = 0; c->shape->alpha && k < SBP_COUNT(fields_of_alpha); k++)
+            known |= strcmp(field->key, fields_of_alpha[k]) == 0;
         if (!known)
             sbp_hf_fail(
                 c->hf, field,
@@ -443,7 +455,7 @@ static sbp_hf_rope build_rope(rope_config *c, double theta) {
     check_fields(c, c->over);
     check_fields(c, c->base);
     sbp_hf_field(hf, "original_max_position_embeddings"); /* says nothing to the types that do not read it */
-    c->theta = number(c, "rope_theta", theta);
+    c->theta = c->shape->always > 0 ? c->shape->always : number(c, "rope_theta", theta);
     const rope_type *type = find_type(c);
     if (hf->builder.status != SBP_OK)
         return rope;

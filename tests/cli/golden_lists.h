@@ -41,15 +41,20 @@ static const char *const golden_structures[] = {"llama_plain",
                                                 "glm4_moe_lite_latent",
                                                 "granite_hybrid_balanced",
                                                 "gemma4_shared",
+                                                "cohere2_released",
+                                                "apertus_plain",
+                                                "muse_glimmer_v",
                                                 "gemma4_e2b_released_v",
                                                 "gemma4_26b_a4b_v"};
 
 /* One case each of families without a structure of their own: on Vulkan once. */
 static const char *const golden_others[] = {
-    "mistral4_groups", "minimax_m2_balanced", "lfm2_moe_plain",   "hy_v3_shared",     "ernie4_5_moe_balanced",
-    "mistral_window",  "glm_plain",           "olmo3_released",   "smollm3_windows",  "glm4_moe_norms",
-    "mixtral_v",       "olmoe_balanced",      "ministral3_plain", "gemma4_unified_v", "qwen2_5_vl_v",
-    "qwen3_vl_v",      "qwen3_vl_moe_v",      "seed_oss_v",
+    "mistral4_groups",        "minimax_m2_balanced", "lfm2_moe_plain", "hy_v3_shared",
+    "ernie4_5_moe_balanced",  "mistral_window",      "glm_plain",      "olmo3_released",
+    "smollm3_windows",        "glm4_moe_norms",      "mixtral_v",      "olmoe_balanced",
+    "ministral3_plain",       "gemma4_unified_v",    "qwen2_5_vl_v",   "qwen3_vl_v",
+    "qwen3_vl_moe_v",         "seed_oss_v",          "ernie4_5_bias",  "exaone4_windows",
+    "hunyuan_v1_dense_alpha", "granite_swa_thetas",
 };
 
 /* On the PTX machine a step takes seconds: what is run without SBP_TEST_ALL=1. */
@@ -73,7 +78,7 @@ static const char *const golden_lora[] = {
     "experts_down",   "delta_all",  "shared",       "latent",        "latent_lite",  "norms",
     "sandwich",       "stretched",  "mixers",       "mamba_experts", "unturned",     "windowed",
     "normed_outputs", "convolved",  "turned_whole", "scaled",        "many_experts", "experts_all",
-    "side_by_side"};
+    "beside",         "bent",       "side_by_side"};
 
 /* ---- test_cli_released, test_cli_base, test_cli_multimodal --------------------------------------------- */
 
@@ -113,6 +118,13 @@ static const char *const golden_lora[] = {
     ROW("olmo3_released", "--chunk 8", 2, 94)                                                                \
     ROW("smollm3_windows", "--chunk 7 --zero 2", 2, 79)                                                      \
     ROW("ministral3_plain", "--chunk 7 --zero 3", 2, 55)                                                     \
+    ROW("ernie4_5_bias", "--chunk 5", 2, 55)                                                                 \
+    ROW("exaone4_windows", "--chunk 7", 2, 55)                                                               \
+    ROW("cohere2_released", "--chunk 9 --zero 2", 2, 79)                                                     \
+    ROW("hunyuan_v1_dense_alpha", "--chunk 5", 2, 55)                                                        \
+    ROW("granite_swa_thetas", "--chunk 7 --zero 3", 2, 55)                                                   \
+    ROW("muse_glimmer_v", "--chunk 7", 2, 55)                                                                \
+    ROW("apertus_plain", "--chunk 7 --zero 3", 2, 55)                                                        \
     ROW("phi3_plain", "--chunk 7", 2, 83)                                                                    \
     ROW("granite_plain", "--chunk 7", 2, 79)                                                                 \
     ROW("qwen2_sliding", "--chunk 7", 2, 100)                                                                \

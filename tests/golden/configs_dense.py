@@ -42,3 +42,107 @@ def ministral3(**changes):
     config = base("ministral3", "Ministral3ForCausalLM", head_dim=8, sliding_window=None, rope_parameters=rope, **changes)
     del config["rope_theta"]
     return config
+
+
+def exaone4(**changes):
+    """Two layers with a window, then one without positions."""
+    return base(
+        "exaone4",
+        "Exaone4ForCausalLM",
+        **{
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "sliding_window": 7,
+            "sliding_window_pattern": "LLG",
+            **changes,
+        },
+    )
+
+
+def cohere2(**changes):
+    """As released, with fields that its class does not read."""
+    config = base(
+        "cohere2",
+        "Cohere2ForCausalLM",
+        **{
+            "num_hidden_layers": 3,
+            "layer_norm_eps": 1e-2,
+            "logit_scale": 0.7,
+            "sliding_window": 7,
+            "sliding_window_pattern": 3,
+            "layer_switch": 3,
+            "order_of_interleaved_layers": "local_attn_first",
+            "position_embedding_type": "rope_gptj",
+            "rotary_pct": 1.0,
+            "use_embedding_sharing": True,
+            "use_gated_activation": True,
+            "use_parallel_block": True,
+            "use_parallel_embedding": False,
+            "use_qk_norm": False,
+            "tie_word_embeddings": True,
+            **changes,
+        },
+    )
+    del config["rms_norm_eps"]
+    return config
+
+
+def hunyuan_v1_dense(**changes):
+    rope = {"type": "dynamic", "alpha": 7.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}
+    return base(
+        "hunyuan_v1_dense",
+        "HunYuanDenseV1ForCausalLM",
+        **{
+            "head_dim": 8,
+            "attention_head_dim": 8,
+            "rope_scaling": rope,
+            "use_qk_norm": True,
+            "use_cla": False,
+            "cla_share_factor": 2,
+            "rms_norm_eps": 1e-2,
+            **changes,
+        },
+    )
+
+
+def granite_swa(**changes):
+    """As transformers writes it: thetas of two kinds, and a layer without positions."""
+    config = base(
+        "granite_swa",
+        "GraniteSWAForCausalLM",
+        **{
+            "num_hidden_layers": 4,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            "layer_rope_theta": [300.0, 40.0, 300, 0],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 300.0},
+            "sliding_window": 7,
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.25,
+            "residual_multiplier": 0.7,
+            "logits_scaling": 1.5,
+            "tie_word_embeddings": True,
+            **changes,
+        },
+    )
+    del config["rope_theta"]
+    return config
+
+
+def apertus(**changes):
+    return base(
+        "apertus",
+        "ApertusForCausalLM",
+        **{
+            "hidden_act": "xielu",
+            "post_norm": False,
+            "qk_norm": True,
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "original_max_position_embeddings": 32,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+            },
+            **changes,
+        },
+    )

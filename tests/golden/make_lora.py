@@ -202,6 +202,16 @@ CASES = {
          "target_parameters": ["mlp.experts.down_proj"]},
         "--lora r=2,alpha=3,targets=q_proj+o_proj,target_parameters=mlp.experts.down_proj",
     ),
+    "beside": (  # attention and an MLP on one norm
+        "cohere2_released",
+        {"r": 2, "lora_alpha": 3, "target_modules": "all-linear"},
+        "--lora r=2,alpha=3,targets=all-linear",
+    ),
+    "bent": (  # an MLP without a gate, whose activation has numbers of its own
+        "apertus_plain",
+        {"r": 3, "lora_alpha": 2, "target_modules": "all-linear"},
+        "--lora r=3,alpha=2,targets=all-linear",
+    ),
     "delta_all": (
         "qwen3_5_dense_v",
         {"r": 3, "lora_alpha": 4, "target_modules": "all-linear"},

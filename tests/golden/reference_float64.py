@@ -61,7 +61,8 @@ class Float64Patches(contextlib.ExitStack):
         ]
         for item in list(scope.values()):
             if inspect.isclass(item) and item.__module__ == self.module.__name__:
-                places += [(item, name) for name in ("forward", "compute_default_rope_parameters") if name in vars(item)]
+                made = [name for name in vars(item) if name == "forward" or re.fullmatch("compute_.*_rope_parameters", name)]
+                places += [(item, name) for name in made]
         for owner, name in places:
             self._patch(owner, name, scope)
         table = modeling_rope_utils.ROPE_INIT_FUNCTIONS
