@@ -42,6 +42,7 @@ typedef struct sbp_hf {
     const sbp_json *wrapper;
     const char *text_type;          /* model_type of `config` */
     const char *root, *head_module; /* where names of the weights begin: "model", and "lm_head" */
+    const char *layers;             /* behind the root: "layers" */
     bool fp8;                       /* config.json says that weights are in FP8 */
 } sbp_hf;
 

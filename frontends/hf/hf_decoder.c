@@ -185,8 +185,8 @@ void sbp_hf_layer_thetas(sbp_hf *hf, sbp_hf_decoder *d, double theta) {
 /* ---- mixers ----------------------------------------------------------------------------------------- */
 
 const char *sbp_hf_enter(const sbp_hf_scope *at, const char *module) {
-    at->hf->builder.node = sbp_hf_path(at->hf, "%s.layers.%lld%s%s", at->d->names.root, (long long)at->number,
-                                       *module ? "." : "", module);
+    at->hf->builder.node = sbp_hf_path(at->hf, "%s.%s.%lld%s%s", at->d->names.root, at->hf->layers,
+                                       (long long)at->number, *module ? "." : "", module);
     return at->hf->builder.node;
 }
 

@@ -23,6 +23,11 @@ void sbp_hf_gemma3_text(sbp_hf *hf) {
     d.embed_scale = sbp_round_to(hf->residual, sqrt((double)d.hidden)); /* a tensor of that type */
     d.score_scale = pow(sbp_hf_double(hf, "query_pre_attn_scalar", 256), -0.5);
     d.final_softcap = sbp_hf_double(hf, "final_logit_softcapping", 0);
+    if (hf->wrapper && d.final_softcap != 0) {
+        sbp_note(hf->diag, "final_logit_softcapping %g is not applied, as by Gemma3ForConditionalGeneration",
+                 d.final_softcap);
+        d.final_softcap = 0;
+    }
     sbp_hf_field(hf, "attn_logit_softcapping"); /* transformers reads and never applies it */
     int64_t pattern = sbp_hf_size(hf, "sliding_window_pattern", 6);
     sbp_hf_field(hf, "_sliding_window_pattern"); /* written by transformers, and not read again */

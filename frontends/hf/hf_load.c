@@ -293,13 +293,21 @@ static void set_names(sbp_hf *hf, const sbp_wrapper *wrapper) {
         break;
     }
     sbp_model *m = hf->model;
+    int32_t n = 0;
     hf->root = spellings[kind].root;
     hf->head_module = spellings[kind].head;
     m->text_part = "model.language_model.";
-    m->prefix[0].file = sbp_hf_path(hf, "%s.", hf->root);
-    m->prefix[0].in_class = m->text_part;
-    m->prefix[1].file = hf->head_module;
-    m->prefix[1].in_class = "lm_head";
+    /* Kimi-K2.5 as transformers 5.24 writes it */
+    if (hf->weights &&
+        sbp_weights_find(hf->weights, sbp_hf_path(hf, "%s.blocks.0.input_layernorm.weight", hf->root))) {
+        hf->layers = "blocks";
+        m->prefix[n].file = sbp_hf_path(hf, "%s.blocks.", hf->root);
+        m->prefix[n++].in_class = sbp_hf_path(hf, "%slayers.", m->text_part);
+    }
+    m->prefix[n].file = sbp_hf_path(hf, "%s.", hf->root);
+    m->prefix[n++].in_class = m->text_part;
+    m->prefix[n].file = hf->head_module;
+    m->prefix[n].in_class = "lm_head";
 }
 
 /* Goes on with the text_config of a file whose other fields are about other parts, or with the file itself
@@ -354,6 +362,7 @@ static void begin(sbp_hf *hf, sbp_loading *l, const sbp_json *config, const char
                    .pad_row = -1,
                    .text_type = model_type,
                    .root = "model",
+                   .layers = "layers",
                    .head_module = "lm_head",
                    .weights = l->weights};
     sbp_map_init(&hf->read, l->arena);

@@ -121,7 +121,7 @@ typedef struct sbp_model {
      * NULL: they are alike. */
     struct {
         const char *file, *in_class;
-    } prefix[2];
+    } prefix[3];
     const char *text_part; /* of a multimodal model: how modules of the text model begin in the class; NULL */
     const char *unadapted; /* end of the names of linear layers that PEFT refuses adapters of; NULL: none */
     bool carries; /* tensors of the weights that no parameter is read from are other parts of a multimodal

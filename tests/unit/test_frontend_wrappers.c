@@ -25,12 +25,14 @@ static void write_weights(fixture *f, const tensor *tensors, int count) {
     for (int i = 0; i < count; i++)
         specs[i] = (sbp_tensor_spec){.name = tensors[i].name,
                                      .dtype = SBP_F32,
-                                     .rank = tensors[i].dim[2] > 0 ? 3 : 2,
+                                     .rank = tensors[i].dim[2] > 0   ? 3
+                                             : tensors[i].dim[1] > 0 ? 2
+                                                                     : 1,
                                      .dim = tensors[i].dim};
     check(f, sbp_safetensors_writer_create(f->arena, f->diag, weights, specs, count, NULL, 0, 0, &writer));
     for (int i = 0; i < count; i++) {
         const int64_t *d = tensors[i].dim;
-        size_t bytes = (size_t)(d[0] * d[1] * (d[2] > 0 ? d[2] : 1)) * sizeof(float);
+        size_t bytes = (size_t)(d[0] * (d[1] > 0 ? d[1] : 1) * (d[2] > 0 ? d[2] : 1)) * sizeof(float);
         void *zeros = sbp_arena_alloc(f->arena, bytes);
         memset(zeros, 0, bytes);
         check(f, sbp_safetensors_writer_write(writer, f->diag, zeros, (int64_t)bytes));
@@ -83,6 +85,26 @@ static sbp_status run_names(void *user) {
             assert_true(model.carries);
             assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE), "1 tensors are not part of the text"));
         }
+    return SBP_OK;
+}
+
+/* Kimi-K2.5 as transformers 5.24 writes it: blocks for layers, and another name for the type. */
+static sbp_status run_blocks(void *user) {
+    fixture *f = user;
+    const tensor only[] = {{"language_model.model.blocks.0.input_layernorm.weight", {20, 0, 0}},
+                           {"language_model.model.embed_tokens.weight", {47, 20, 0}}};
+    static const char *const sets[] = {"text_config.model_type=\"deepseek_v3\""};
+    sbp_model_options options = sbp_model_options_for(SBP_F32);
+    sbp_model model;
+    options.weights = weights;
+    options.set = sets;
+    options.set_count = 1;
+    options.lora = &(sbp_lora_options){.rank = 2, .alpha = 2, .all_linear = true};
+    write_weights(f, only, 2);
+    sbp_diag_clear(f->diag);
+    check(f, sbp_model_load(f->arena, f->diag, "tests/golden/kimi_k25_v/model", &options, &model));
+    (void)param(&model, "language_model.model.blocks.1.mlp.experts.down_proj.weight");
+    (void)param(&model, "base_model.model.model.language_model.layers.1.self_attn.q_b_proj.lora_A.weight");
     return SBP_OK;
 }
 
@@ -166,6 +188,26 @@ static void run_guarded(sbp_status (*body)(void *user)) {
 static void test_names(void **state) {
     (void)state;
     run_guarded(run_names);
+}
+
+static void test_blocks(void **state) {
+    (void)state;
+    run_guarded(run_blocks);
+}
+
+/* The class of the whole does not cap logits, though that of the text model does. */
+static void test_no_cap(void **state) {
+    (void)state;
+    static const char *const cap[] = {"text_config.final_logit_softcapping=5"},
+                             *const text[] = {"final_logit_softcapping=5"};
+    fixture f = fixture_create();
+    sbp_model model;
+    load(&f, "tests/golden/gemma3_wrapper_v/model", SBP_F32, cap, 1, &model);
+    assert_int_equal(count_ops(model.module, SBP_OP_softcap), 0);
+    assert_non_null(strstr(sbp_diag_text(f.diag, SBP_NOTE), "final_logit_softcapping 5 is not applied"));
+    load(&f, "tests/golden/gemma3_legacy/model", SBP_F32, text, 1, &model);
+    assert_int_equal(count_ops(model.module, SBP_OP_softcap), 1);
+    fixture_destroy(&f);
 }
 
 static void test_flat(void **state) {
@@ -257,6 +299,8 @@ static void test_fields_of_wrappers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),
+                                       cmocka_unit_test(test_blocks),
+                                       cmocka_unit_test(test_no_cap),
                                        cmocka_unit_test(test_flat),
                                        cmocka_unit_test(test_turned),
                                        cmocka_unit_test(test_released_fields),
