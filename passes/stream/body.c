@@ -80,8 +80,10 @@ static sbp_status copy_with_given(sbp_rewrite *rw, const sbp_body_spec *spec) {
     return SBP_OK;
 }
 
-/* RECUR ops of which nothing but the state is read: what that takes is all that is left of them. */
-static void leave_states(sbp_func *f) {
+/* RECUR ops of which nothing but the state is read: what that takes is all that is left of them. Whether there
+ * was one: what it read before may now be read by nobody. */
+static bool leave_states(sbp_func *f) {
+    bool found = false;
     bool *read = SBP_NEW_ARRAY(f->arena, bool, f->value_count + 1);
     for (int32_t i = 0; i < f->op_count; i++)
         for (int32_t k = 0; k < f->ops[i].operand_count; k++)
@@ -111,7 +113,9 @@ static void leave_states(sbp_func *f) {
                        .results = op->results,
                        .attrs = op->attrs,
                        .node = op->node};
+        found = true;
     }
+    return found;
 }
 
 /* Follows values of `old` by name into `fresh`: both are copies of the same ops. */
@@ -135,8 +139,9 @@ sbp_status sbp_body_make(sbp_module *module, const sbp_body_spec *spec, const ch
         sbp_func_add_result(rw.to, rw.map[result->value], result->role,
                             targets ? rw.map[result->target] : result->target, result->name);
     }
-    sbp_func_prune(rw.to);
-    leave_states(rw.to);
+    do
+        sbp_func_prune(rw.to);
+    while (leave_states(rw.to));
     sbp_func *expanded, *clean;
     SBP_TRY(sbp_expand_func(module, rw.to, true, diag, &expanded));
     SBP_TRY(sbp_canonicalize_func(module, expanded, diag, &clean));
