@@ -484,6 +484,23 @@ typedef struct sbp_hf_conv {
     bool bias; /* of all three */
 } sbp_hf_conv;
 
+/* The gated delta rule of key_heads and value_heads, whose heads are dk and dv long. */
+typedef struct sbp_hf_delta {
+    int64_t key_heads, value_heads, dk, dv;
+    double beta_scale; /* of sigmoid(b); 1: none */
+    double eps;        /* of the norm of the answer */
+} sbp_hf_delta;
+
+/* What it reads: queries, keys and values, [T, heads d], a z per column of values, and a b and an a per head
+ * of values. */
+typedef struct sbp_hf_delta_rows {
+    sbp_value q, k, v, z, b, a;
+} sbp_hf_delta_rows;
+
+/* norm(answer) silu(z), [T, value_heads dv]; parameters <module>.A_log, .dt_bias, .<norm>. */
+sbp_value sbp_hf_delta_build(const sbp_hf_scope *at, const sbp_hf_delta *delta, const sbp_hf_delta_rows *rows,
+                             const char *norm);
+
 typedef enum sbp_hf_qk_norm {
     SBP_HF_QK_NORM_NONE,
     SBP_HF_QK_NORM_HEAD, /* q_norm and k_norm over each head */

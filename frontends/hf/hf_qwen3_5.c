@@ -8,7 +8,8 @@
 #include "ir/graph/op.h"
 
 typedef struct qwen {
-    int64_t key_heads, value_heads, dk, dv, taps; /* of the delta rule and the convolution before it */
+    sbp_hf_delta delta;
+    int64_t taps; /* of the convolution before it */
     bool grouped; /* in_proj_qkvz and in_proj_ba, with the rows of a key head together */
 } qwen;
 
@@ -25,21 +26,21 @@ static projected project_grouped(const sbp_hf_scope *at, sbp_value x) {
     sbp_hf *hf = at->hf;
     sbp_builder *b = &hf->builder;
     const qwen *m = at->d->own;
-    int64_t each = m->value_heads / m->key_heads, values = each * m->dv,
-            all = m->key_heads * 2 * (m->dk + values);
+    int64_t each = m->delta.value_heads / m->delta.key_heads, values = each * m->delta.dv,
+            all = m->delta.key_heads * 2 * (m->delta.dk + values);
     const char *big = sbp_hf_path(hf, "%s.in_proj_qkvz", at->module),
                *small = sbp_hf_path(hf, "%s.in_proj_ba", at->module);
     static const char *const names[] = {"q", "k", "v", "z", "b", "a"};
     sbp_value part[6];
     for (int32_t i = 0, start = 0; i < 4; i++) {
-        int64_t length = i < 2 ? m->dk : values;
-        part[i] =
-            sbp_hf_linear_heads(hf, NULL, x, big, names[i], all, at->d->hidden, m->key_heads, start, length);
+        int64_t length = i < 2 ? m->delta.dk : values;
+        part[i] = sbp_hf_linear_heads(hf, NULL, x, big, names[i], all, at->d->hidden, m->delta.key_heads,
+                                      start, length);
         start += (int32_t)length;
     }
     for (int32_t i = 4; i < 6; i++)
-        part[i] = sbp_hf_linear_heads(hf, NULL, x, small, names[i], 2 * m->value_heads, at->d->hidden,
-                                      m->key_heads, (i - 4) * each, each);
+        part[i] = sbp_hf_linear_heads(hf, NULL, x, small, names[i], 2 * m->delta.value_heads, at->d->hidden,
+                                      m->delta.key_heads, (i - 4) * each, each);
     projected p = {.z = part[3], .b = part[4], .a = part[5]};
     p.qkv = sbp_build2(b, SBP_OP_concat, part[0], part[1]);
     p.qkv = sbp_build2(b, SBP_OP_concat, p.qkv, part[2]);
@@ -53,87 +54,28 @@ static projected project(const sbp_hf_scope *at, sbp_value x) {
     projected p;
     if (m->grouped)
         return project_grouped(at, x);
-    int64_t keys = m->key_heads * m->dk, values = m->value_heads * m->dv;
+    int64_t keys = m->delta.key_heads * m->delta.dk, values = m->delta.value_heads * m->delta.dv;
     p.qkv = sbp_hf_map(at, "delta_in", x, "in_proj_qkv", 2 * keys + values, at->d->hidden, false);
     p.z = sbp_hf_map(at, "delta_z", x, "in_proj_z", values, at->d->hidden, false);
-    p.b = sbp_hf_map(at, "delta_b", x, "in_proj_b", m->value_heads, at->d->hidden, false);
-    p.a = sbp_hf_map(at, "delta_a", x, "in_proj_a", m->value_heads, at->d->hidden, false);
+    p.b = sbp_hf_map(at, "delta_b", x, "in_proj_b", m->delta.value_heads, at->d->hidden, false);
+    p.a = sbp_hf_map(at, "delta_a", x, "in_proj_a", m->delta.value_heads, at->d->hidden, false);
     return p;
 }
 
-/* Columns from `start` on as heads of length 1, times `scale`; an operand of the delta rule. */
-static sbp_value build_unit_heads(const sbp_hf_scope *at, const char *name, sbp_value x, int64_t start,
-                                  double scale) {
-    const qwen *m = at->d->own;
-    sbp_builder *b = &at->hf->builder;
-    sbp_dtype wide = sbp_rule_wide(at->hf->compute);
-    x = sbp_build_slice(b, x, start, m->key_heads * m->dk);
-    x = sbp_build_cast(b, sbp_hf_split_heads(at->hf, x, m->key_heads, m->dk), wide);
-    sbp_value square = sbp_build2(b, SBP_OP_mul, x, x);
-    sbp_value sum = sbp_build1(b, SBP_OP_row_sum, square);
-    sum = sbp_build2(b, SBP_OP_add, sum, sbp_build_const(b, wide, sbp_round_to(wide, 1e-6)));
-    sbp_value inverse = sbp_build1(b, SBP_OP_rsqrt, sum);
-    x = sbp_build2(b, SBP_OP_mul, x, inverse);
-    if (scale != 1)
-        x = sbp_build2(b, SBP_OP_mul, x, sbp_build_const(b, wide, sbp_round_to(wide, scale)));
-    x = sbp_hf_operand(at->hf, x);
-    sbp_build_name(b, x, name);
-    return x;
-}
-
-/* -exp(A_log) softplus(a + dt_bias), with softplus(x) = -log_sigmoid(-x) */
-static sbp_value build_decay(const sbp_hf_scope *at, sbp_value a) {
-    const qwen *m = at->d->own;
-    sbp_builder *b = &at->hf->builder;
-    sbp_dtype wide = sbp_rule_wide(at->hf->compute);
-    sbp_value log = sbp_hf_row_vector(at->hf, sbp_hf_path(at->hf, "%s.A_log", at->module), SBP_INIT_NORMAL,
-                                      m->value_heads);
-    sbp_value bias = sbp_hf_row_vector(at->hf, sbp_hf_path(at->hf, "%s.dt_bias", at->module), SBP_INIT_ONES,
-                                       m->value_heads);
-    a = sbp_build_cast(b, a, wide);
-    a = sbp_build2(b, SBP_OP_add, a, sbp_build_cast(b, bias, wide));
-    a = sbp_build1(b, SBP_OP_log_sigmoid, sbp_build1(b, SBP_OP_neg, a));
-    log = sbp_build1(b, SBP_OP_exp, sbp_build_cast(b, log, wide));
-    a = sbp_build2(b, SBP_OP_mul, log, a);
-    sbp_build_name(b, a, "decay");
-    return a;
-}
-
-static sbp_value build_delta_rule(const sbp_hf_scope *at, projected p) {
-    const qwen *m = at->d->own;
-    sbp_hf *hf = at->hf;
-    sbp_builder *b = &hf->builder;
-    int64_t keys = m->key_heads * m->dk, values = m->value_heads * m->dv;
-    sbp_value x = sbp_hf_conv_rows(hf, "conv", p.qkv, sbp_hf_path(hf, "%s.conv1d", at->module),
-                                   2 * keys + values, m->taps, false);
-    x = sbp_hf_activate(hf, at->d->activation, "conv_act", x);
-    sbp_value q = build_unit_heads(at, "delta_q", x, 0, pow((double)m->dk, -0.5));
-    sbp_value k = build_unit_heads(at, "delta_k", x, keys, 1);
-    sbp_value v = sbp_hf_split_heads(hf, sbp_build_slice(b, x, 2 * keys, values), m->value_heads, m->dv);
-    v = sbp_hf_operand(hf, v);
-    sbp_build_name(b, v, "delta_v");
-    sbp_value decay = build_decay(at, p.a);
-    sbp_value beta = sbp_build_cast(b, sbp_build1(b, SBP_OP_sigmoid, p.b), sbp_rule_wide(at->hf->compute));
-    sbp_build_name(b, beta, "beta");
-    sbp_value first = sbp_hf_row(hf, SBP_DATA_FIRST);
-    return sbp_build(b, SBP_OP_delta_rule, "delta_out", (sbp_value[]){q, k, v, decay, beta, first}, 6, NULL,
-                     0, NULL);
-}
-
-/* Each head's norm, with a plain weight that all share, times silu(z) in the wide type. */
 static sbp_value mix_delta(const sbp_hf_scope *at, sbp_value x) {
     const qwen *m = at->d->own;
-    sbp_hf *hf = at->hf;
-    sbp_builder *b = &hf->builder;
+    sbp_builder *b = &at->hf->builder;
+    int64_t keys = m->delta.key_heads * m->delta.dk, values = m->delta.value_heads * m->delta.dv;
     projected p = project(at, x);
-    sbp_value y = build_delta_rule(at, p);
-    y = sbp_hf_normalize(hf, &(sbp_hf_norm){SBP_HF_RMS_NORM, at->d->norm.eps}, "delta_norm", y,
-                         sbp_hf_path(hf, "%s.norm", at->module), m->dv);
-    y = sbp_build_cast(b, sbp_hf_join_heads(hf, y), sbp_rule_wide(at->hf->compute));
-    y = sbp_hf_gate(hf, "silu", NULL, sbp_build_cast(b, p.z, sbp_rule_wide(at->hf->compute)), y);
-    y = sbp_hf_operand(hf, y);
-    sbp_build_name(b, y, "delta_gated");
-    return sbp_hf_map(at, "delta_proj", y, "out_proj", at->d->hidden, m->value_heads * m->dv, false);
+    x = sbp_hf_conv_rows(at->hf, "conv", p.qkv, sbp_hf_path(at->hf, "%s.conv1d", at->module),
+                         2 * keys + values, m->taps, false);
+    x = sbp_hf_activate(at->hf, at->d->activation, "conv_act", x);
+    sbp_hf_delta_rows rows = {.z = p.z, .b = p.b, .a = p.a};
+    rows.q = sbp_build_slice(b, x, 0, keys);
+    rows.k = sbp_build_slice(b, x, keys, keys);
+    rows.v = sbp_build_slice(b, x, 2 * keys, values);
+    x = sbp_hf_delta_build(at, &m->delta, &rows, "norm");
+    return sbp_hf_map(at, "delta_proj", x, "out_proj", at->d->hidden, values, false);
 }
 
 /* ---- configuration -------------------------------------------------------------------------------- */
@@ -160,13 +102,16 @@ static void read_layers(sbp_hf *hf, sbp_hf_decoder *d) {
 static void build(sbp_hf *hf, bool grouped, const sbp_hf_defaults *defaults,
                   const sbp_hf_experts_defaults *spread) {
     sbp_hf_decoder d = sbp_hf_decoder_read(hf, defaults);
-    qwen m = {.key_heads = sbp_hf_size(hf, "linear_num_key_heads", 16),
-              .value_heads = sbp_hf_size(hf, "linear_num_value_heads", 32),
-              .dk = sbp_hf_size(hf, "linear_key_head_dim", 128),
-              .dv = sbp_hf_size(hf, "linear_value_head_dim", 128),
+    qwen m = {.delta = {.key_heads = sbp_hf_size(hf, "linear_num_key_heads", 16),
+                        .value_heads = sbp_hf_size(hf, "linear_num_value_heads", 32),
+                        .dk = sbp_hf_size(hf, "linear_key_head_dim", 128),
+                        .dv = sbp_hf_size(hf, "linear_value_head_dim", 128),
+                        .beta_scale = 1,
+                        .eps = d.norm.eps},
               .taps = sbp_hf_size(hf, "linear_conv_kernel_dim", 4),
               .grouped = grouped};
-    sbp_hf_check_multiple(hf, "linear_num_value_heads", m.value_heads, "linear_num_key_heads", m.key_heads);
+    sbp_hf_check_multiple(hf, "linear_num_value_heads", m.delta.value_heads, "linear_num_key_heads",
+                          m.delta.key_heads);
     if (!sbp_hf_bool(hf, "attn_output_gate", true))
         sbp_hf_fail(hf, sbp_hf_field(hf, "attn_output_gate"), "attention without a gate is not supported");
     d.own = &m;

@@ -42,6 +42,7 @@ static const char *const golden_structures[] = {"llama_plain",
                                                 "granite_hybrid_balanced",
                                                 "gemma4_shared",
                                                 "cohere2_released",
+                                                "olmo_hybrid_v",
                                                 "apertus_plain",
                                                 "muse_glimmer_v",
                                                 "gemma4_e2b_released_v",
@@ -124,6 +125,7 @@ static const char *const golden_lora[] = {
     ROW("hunyuan_v1_dense_alpha", "--chunk 5", 2, 55)                                                        \
     ROW("granite_swa_thetas", "--chunk 7 --zero 3", 2, 55)                                                   \
     ROW("muse_glimmer_v", "--chunk 7", 2, 55)                                                                \
+    ROW("olmo_hybrid_v", "--chunk 7 --zero 3 --save delta_k+k_conv_act", 2, 78)                              \
     ROW("apertus_plain", "--chunk 7 --zero 3", 2, 55)                                                        \
     ROW("phi3_plain", "--chunk 7", 2, 83)                                                                    \
     ROW("granite_plain", "--chunk 7", 2, 79)                                                                 \
