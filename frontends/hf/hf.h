@@ -418,6 +418,7 @@ typedef struct sbp_hf_branch {
     const char *name;               /* of values: <name>_norm, <name>_out_norm, <name>_residual */
     const char *norm_in, *norm_out; /* modules of the layer; NULL: none */
     sbp_hf_mixer mixer[2];
+    double scale;        /* of the stream with the branch added; 0: none */
     const char *in_name; /* of the value that norm_in gives; NULL: as above */
     bool alone;          /* there is no other behind it in its layer */
 } sbp_hf_branch;
@@ -557,8 +558,12 @@ typedef struct sbp_hf_decoder {
     sbp_hf_names names;
     /* The stream that the first layer reads, of the table; NULL: its rows, times embed_scale. */
     sbp_value (*embed)(const sbp_hf_scope *at, sbp_value table);
+    /* What the branches of a layer read and add to, of what the layer before gave; NULL: that. */
+    sbp_value (*open_layer)(const sbp_hf_scope *at, sbp_value x);
     /* What a layer makes of the stream behind its branches; NULL: nothing. */
     sbp_value (*finish_layer)(const sbp_hf_scope *at, sbp_value x);
+    /* What the last norm reads, [T, hidden], of what the last layer gave; NULL: that. */
+    sbp_value (*close)(const sbp_hf_scope *at, sbp_value x);
     void *own; /* what the family's own mixers look at */
 } sbp_hf_decoder;
 
@@ -573,6 +578,7 @@ typedef struct sbp_hf_defaults {
     double norm_eps;                         /* 0: 1e-6 */
     const char *eps_key;                     /* NULL: rms_norm_eps */
     const char *activation_key, *activation; /* NULL: hidden_act, silu. A key "": no field says it */
+    bool inner_listed;                       /* intermediate_size may be a list with that of each layer */
 } sbp_hf_defaults;
 
 /* Reads the fields that all families share; windows 0, rope not read. */

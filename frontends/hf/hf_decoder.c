@@ -40,12 +40,27 @@ static const char *read_activation(sbp_hf *hf, const sbp_hf_defaults *defaults) 
     return *key ? sbp_hf_string(hf, key, activation) : activation;
 }
 
+/* The width of each layer's MLP. */
+static void read_inner(sbp_hf *hf, sbp_hf_decoder *d, const sbp_json *list) {
+    if (hf->builder.status == SBP_OK && list->count != d->layers)
+        sbp_hf_fail(hf, list, "%lld widths for %lld layers", (long long)list->count, (long long)d->layers);
+    for (int64_t i = 0; i < d->layers && hf->builder.status == SBP_OK; i++) {
+        hf->builder.status = sbp_json_as_i64(hf->diag, &list->items[i], &d->layer[i].inner);
+        if (hf->builder.status == SBP_OK && (d->layer[i].inner <= 0 || d->layer[i].inner > INT32_MAX))
+            sbp_hf_fail(hf, &list->items[i], "%lld; a positive number is expected",
+                        (long long)d->layer[i].inner);
+    }
+}
+
 sbp_hf_decoder sbp_hf_decoder_read(sbp_hf *hf, const sbp_hf_defaults *defaults) {
     const char *eps_key = defaults->eps_key ? defaults->eps_key : "rms_norm_eps";
     double eps = defaults->norm_eps > 0 ? defaults->norm_eps : 1e-6;
+    const sbp_json *inner = defaults->inner_listed ? sbp_hf_field(hf, "intermediate_size") : NULL;
+    const bool listed = inner && inner->kind == SBP_JSON_ARRAY;
     sbp_hf_decoder d = {.vocab = sbp_hf_size(hf, "vocab_size", or_required(defaults->vocab)),
                         .hidden = sbp_hf_size(hf, "hidden_size", or_required(defaults->hidden)),
-                        .inner = sbp_hf_size(hf, "intermediate_size", or_required(defaults->inner)),
+                        .inner =
+                            listed ? 0 : sbp_hf_size(hf, "intermediate_size", or_required(defaults->inner)),
                         .layers = sbp_hf_size(hf, "num_hidden_layers", or_required(defaults->layers)),
                         .heads = sbp_hf_size(hf, "num_attention_heads", or_required(defaults->heads)),
                         .activation = read_activation(hf, defaults),
@@ -72,6 +87,8 @@ sbp_hf_decoder sbp_hf_decoder_read(sbp_hf *hf, const sbp_hf_defaults *defaults) 
     d.score_scale = pow((double)d.head_dim, -0.5);
     sbp_hf_set_facts(hf, d.vocab, d.layers, d.max_positions);
     d.layer = SBP_NEW_ARRAY(hf->arena, sbp_hf_layer, hf->builder.status == SBP_OK ? d.layers : 1);
+    if (listed)
+        read_inner(hf, &d, inner);
     return d;
 }
 
@@ -358,7 +375,8 @@ static sbp_value build_branch(sbp_hf_scope *at, const sbp_hf_branch *branch, sbp
                            branch->norm_out);
     (void)sbp_hf_enter(at, "");
     sum = sbp_hf_scale(hf, "scaled_branch", sum, at->d->branch_scale);
-    return sbp_hf_add(hf, sbp_hf_path(hf, "%s_residual", branch->name), x, sum);
+    x = sbp_hf_add(hf, sbp_hf_path(hf, "%s_residual", branch->name), x, sum);
+    return branch->scale == 0 ? x : sbp_hf_scale(hf, "scaled_stream", x, branch->scale);
 }
 
 static sbp_value build_layer(sbp_hf_scope *at, sbp_value x) {
@@ -374,6 +392,7 @@ static sbp_value build_layer(sbp_hf_scope *at, sbp_value x) {
                                .mixer = {{sparse ? sbp_hf_mix_experts : sbp_hf_mix_mlp,
                                           sparse ? d->experts.names->module : "mlp", 1, 1}}};
     const sbp_hf_branch *const *own = at->layer->branch, *first = own[0] ? own[0] : &attention;
+    x = d->open_layer ? d->open_layer(at, x) : x;
     x = build_branch(at, first, x);
     if (!first->alone)
         x = build_branch(at, own[1] ? own[1] : &mlp, x);
@@ -421,6 +440,8 @@ void sbp_hf_decoder_build(sbp_hf *hf, const sbp_hf_decoder *d) {
         at.layer = &d->layer[at.number];
         x = build_layer(&at, x);
     }
+    b->node = d->names.root;
+    x = d->close ? d->close(&at, x) : x;
     sbp_hf_finish(hf, build_head(&at, x, table));
     b->node = NULL;
 }

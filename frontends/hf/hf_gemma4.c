@@ -4,25 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "frontends/hf/hf.h"
+#include "frontends/hf/hf_gemma.h"
 #include "ir/graph/op.h"
-
-enum { FULL, SLIDING, KINDS };
-
-typedef struct layer {
-    int kind;
-    int64_t head_dim, kv_heads;
-    bool reads_shared; /* keys and values of the last layer of its kind that has its own */
-} layer;
-
-typedef struct gemma {
-    sbp_hf_decoder d;
-    layer *layer;
-    int64_t window, per_layer, per_layer_vocab;
-    bool keys_are_values, has_experts;
-    sbp_value k[KINDS], v[KINDS];
-    sbp_value inputs; /* of all layers, [T, layers per_layer] */
-} gemma;
 
 static const sbp_hf_expert_names names = {.experts = {[SBP_HF_EXPERT_GATE] = "gate_proj",
                                                       [SBP_HF_EXPERT_UP] = "up_proj",
@@ -32,7 +15,7 @@ static const sbp_hf_expert_names names = {.experts = {[SBP_HF_EXPERT_GATE] = "ga
 /* ---- configuration -------------------------------------------------------------------------------- */
 
 /* transformers 5 may write what differs in layers as {"5": {"head_dim": 512, "num_key_value_heads": 4}}. */
-static void read_overrides(sbp_hf *hf, gemma *m) {
+static void read_overrides(sbp_hf *hf, sbp_hf_gemma *m) {
     const sbp_json *all = sbp_hf_field(hf, "per_layer_config");
     for (int64_t i = 0; all && i < m->d.layers && hf->builder.status == SBP_OK; i++) {
         const sbp_json *own = sbp_json_member(all, sbp_hf_path(hf, "%lld", (long long)i));
@@ -52,7 +35,7 @@ static void read_overrides(sbp_hf *hf, gemma *m) {
     }
 }
 
-static void read_layers(sbp_hf *hf, gemma *m) {
+static void read_layers(sbp_hf *hf, sbp_hf_gemma *m) {
     sbp_hf_decoder *d = &m->d;
     int64_t wide = sbp_hf_size(hf, "global_head_dim", 512),
             shared = sbp_hf_count(hf, "num_kv_shared_layers", 0);
@@ -63,29 +46,22 @@ static void read_layers(sbp_hf *hf, gemma *m) {
     if (hf->builder.status != SBP_OK)
         return;
     bool *sliding = SBP_NEW_ARRAY(hf->arena, bool, d->layers);
-    m->layer = SBP_NEW_ARRAY(hf->arena, layer, d->layers);
+    m->layer = SBP_NEW_ARRAY(hf->arena, sbp_hf_gemma_layer, d->layers);
     if (!sbp_hf_layer_types(hf, d->layers, sliding))
         for (int64_t i = 0; i < d->layers; i++)
             sliding[i] = (i + 1) % 6 != 0;
     if (d->layers > 0)
         sliding[d->layers - 1] = false; /* whatever the file says */
-    bool found[KINDS] = {false};
     for (int64_t i = 0; i < d->layers; i++) {
         bool reads = i >= d->layers - shared;
-        int kind = sliding[i] ? SLIDING : FULL;
-        m->layer[i] = (layer){.kind = kind,
-                              .head_dim = sliding[i] ? d->head_dim : wide,
-                              .kv_heads = sliding[i] || !m->keys_are_values ? d->kv_heads : global,
-                              .reads_shared = reads};
+        int kind = sliding[i] ? SBP_HF_GEMMA_SLIDING : SBP_HF_GEMMA_FULL;
+        m->layer[i] =
+            (sbp_hf_gemma_layer){.kind = kind,
+                                 .head_dim = sliding[i] ? d->head_dim : wide,
+                                 .kv_heads = sliding[i] || !m->keys_are_values ? d->kv_heads : global};
         d->layer[i].inner = reads && double_wide ? 2 * d->inner : d->inner;
-        if (reads && !found[kind])
-            sbp_hf_fail(
-                hf, sbp_hf_field(hf, "num_kv_shared_layers"),
-                "layer %lld reads keys and values of a layer of its type before the last %lld, and there is "
-                "none",
-                (long long)i, (long long)shared);
-        found[kind] |= !reads;
     }
+    sbp_hf_gemma_share_keys(hf, m, shared);
     read_overrides(hf, m);
     for (int64_t i = 0; i < d->layers && hf->builder.status == SBP_OK; i++)
         if (d->heads % m->layer[i].kv_heads != 0)
@@ -95,7 +71,7 @@ static void read_layers(sbp_hf *hf, gemma *m) {
 }
 
 /* A set of rotary parameters for each kind of layer, for heads of its width. */
-static void read_ropes(sbp_hf *hf, gemma *m) {
+static void read_ropes(sbp_hf *hf, sbp_hf_gemma *m) {
     const sbp_json *both = sbp_hf_field(hf, "rope_parameters");
     static const char *const kinds[] = {"full_attention", "sliding_attention"},
                              own_full[] =
@@ -104,7 +80,7 @@ static void read_ropes(sbp_hf *hf, gemma *m) {
     if (!both && hf->builder.status == SBP_OK)
         hf->builder.status = sbp_json_parse(hf->arena, hf->diag, "defaults", own_full, sizeof own_full - 1,
                                             SBP_JSON_PYTHON, &own);
-    for (int kind = 0; kind < KINDS && m->layer && hf->builder.status == SBP_OK; kind++) {
+    for (int kind = 0; kind < SBP_HF_GEMMA_KINDS && m->layer && hf->builder.status == SBP_OK; kind++) {
         int64_t head_dim = 0;
         for (int64_t i = 0; i < m->d.layers; i++)
             head_dim = m->layer[i].kind == kind ? m->layer[i].head_dim : head_dim;
@@ -117,18 +93,19 @@ static void read_ropes(sbp_hf *hf, gemma *m) {
         const sbp_json *object = sbp_json_member(both, kinds[kind]);
         if (both && !object)
             sbp_hf_fail(hf, both, "an object each for full_attention and sliding_attention is expected");
-        m->d.rope[kind] = sbp_hf_rope_from(hf, NULL,
-                                           object         ? object
-                                           : kind == FULL ? own
-                                                          : NULL,
-                                           &(sbp_hf_rope_shape){.head_dim = head_dim,
-                                                                .rotary_dim = head_dim,
-                                                                .theta = kind == FULL ? 1e6 : 1e4,
-                                                                .max_positions = m->d.max_positions});
+        m->d.rope[kind] =
+            sbp_hf_rope_from(hf, NULL,
+                             object                      ? object
+                             : kind == SBP_HF_GEMMA_FULL ? own
+                                                         : NULL,
+                             &(sbp_hf_rope_shape){.head_dim = head_dim,
+                                                  .rotary_dim = head_dim,
+                                                  .theta = kind == SBP_HF_GEMMA_FULL ? 1e6 : 1e4,
+                                                  .max_positions = m->d.max_positions});
     }
 }
 
-static void read_experts(sbp_hf *hf, gemma *m) {
+static void read_experts(sbp_hf *hf, sbp_hf_gemma *m) {
     static const char *const fields[] = {"num_experts", "top_k_experts", "moe_intermediate_size"};
     m->has_experts = sbp_hf_bool(hf, "enable_moe_block", false);
     for (int32_t i = 0; i < SBP_COUNT(fields) && !m->has_experts; i++)
@@ -158,45 +135,6 @@ static void check_direction(sbp_hf *hf) {
 
 /* ---- graph ---------------------------------------------------------------------------------------- */
 
-static sbp_value norm(const sbp_hf_scope *at, const char *name, sbp_value x, const char *module, int64_t n) {
-    return sbp_hf_normalize(at->hf, &at->d->norm, name, x, module, n);
-}
-
-/* Keys and values of a layer that has its own. */
-static void build_keys(const sbp_hf_scope *at, sbp_value x, const layer *l) {
-    sbp_hf *hf = at->hf;
-    gemma *m = at->d->own;
-    int64_t n = l->kv_heads * l->head_dim;
-    bool bias = at->d->qkv_bias;
-    sbp_value k = sbp_hf_map(at, NULL, x, "k_proj", n, at->d->hidden, bias), v = k;
-    if (l->kind == SLIDING || !m->keys_are_values)
-        v = sbp_hf_map(at, NULL, x, "v_proj", n, at->d->hidden, bias);
-    k = sbp_hf_split_heads(hf, k, l->kv_heads, l->head_dim);
-    v = sbp_hf_split_heads(hf, v, l->kv_heads, l->head_dim);
-    k = norm(at, NULL, k, sbp_hf_path(hf, "%s.k_norm", at->module), l->head_dim);
-    m->k[l->kind] = sbp_hf_rotate(hf, "k", k, at->turn[l->kind]);
-    v = sbp_hf_rms(hf, NULL, v, at->d->norm.eps);
-    m->v[l->kind] = sbp_hf_operand(hf, v);
-    sbp_build_name(&hf->builder, m->v[l->kind], "v");
-}
-
-static sbp_value mix_attention(const sbp_hf_scope *at, sbp_value x) {
-    sbp_hf *hf = at->hf;
-    const gemma *m = at->d->own;
-    const layer *l = &m->layer[at->number];
-    int64_t heads = at->d->heads, n = heads * l->head_dim;
-    sbp_value q = sbp_hf_map(at, NULL, x, "q_proj", n, at->d->hidden, at->d->qkv_bias);
-    q = sbp_hf_split_heads(hf, q, heads, l->head_dim);
-    q = norm(at, NULL, q, sbp_hf_path(hf, "%s.q_norm", at->module), l->head_dim);
-    q = sbp_hf_rotate(hf, "q", q, at->turn[l->kind]);
-    if (!l->reads_shared)
-        build_keys(at, x, l);
-    sbp_value o =
-        sbp_hf_attention(hf, q, m->k[l->kind], m->v[l->kind], 1, l->kind == SLIDING ? m->window : 0);
-    o = sbp_hf_join_heads(hf, o);
-    return sbp_hf_map(at, "attn_proj", o, "o_proj", at->d->hidden, n, at->d->qkv_bias);
-}
-
 /* Experts of a layer read the stream, by norms of their own. */
 static sbp_value build_experts(const sbp_hf_scope *at) {
     sbp_hf *hf = at->hf;
@@ -221,52 +159,34 @@ static sbp_value build_experts(const sbp_hf_scope *at) {
     own = sbp_build_broadcast(b, sbp_build_cast(b, own, wide), &all);
     c.weight = sbp_build2(b, SBP_OP_mul, c.weight, sbp_build2(b, SBP_OP_take_at, own, c.index));
     c.weight = sbp_build_reshape(b, c.weight, (int64_t[]){e->chosen, 1}, 2);
-    sbp_value y =
-        norm(at, "expert_norm", at->stream, sbp_hf_enter(at, "pre_feedforward_layernorm_2"), hidden);
+    sbp_value y = sbp_hf_gemma_norm(at, "expert_norm", at->stream,
+                                    sbp_hf_enter(at, "pre_feedforward_layernorm_2"), hidden);
     y = sbp_hf_experts_apply(hf, e, at->d->activation, y, c, sbp_hf_enter(at, ""), hidden);
     y = sbp_build_cast(b, y, hf->compute);
-    return norm(at, NULL, y, sbp_hf_enter(at, "post_feedforward_layernorm_2"), hidden);
+    return sbp_hf_gemma_norm(at, NULL, y, sbp_hf_enter(at, "post_feedforward_layernorm_2"), hidden);
 }
 
 static sbp_value mix_mlp_and_experts(const sbp_hf_scope *at, sbp_value x) {
     sbp_value y = sbp_hf_mix_mlp(at, x);
-    y = norm(at, NULL, y, sbp_hf_enter(at, "post_feedforward_layernorm_1"), at->d->hidden);
+    y = sbp_hf_gemma_norm(at, NULL, y, sbp_hf_enter(at, "post_feedforward_layernorm_1"), at->d->hidden);
     return sbp_hf_add(at->hf, "mlp_and_experts", y, build_experts(at));
 }
 
 static const sbp_hf_branch attention = {.name = "attn",
                                         .norm_in = "input_layernorm",
                                         .norm_out = "post_attention_layernorm",
-                                        .mixer = {{mix_attention, "self_attn", 1, 1}}},
+                                        .mixer = {{sbp_hf_gemma_mix_attention, "self_attn", 1, 1}}},
                            mlp_and_experts = {.name = "mlp",
                                               .norm_in = "pre_feedforward_layernorm",
                                               .norm_out = "post_feedforward_layernorm",
                                               .mixer = {{mix_mlp_and_experts, "mlp", 1, 1}}};
 
-/* What the layer's own embedding of the token adds. */
-static sbp_value build_own_input(const sbp_hf_scope *at, sbp_value x) {
-    sbp_hf *hf = at->hf;
-    sbp_builder *b = &hf->builder;
-    const gemma *m = at->d->own;
-    const char *module = sbp_hf_enter(at, "");
-    int64_t p = m->per_layer, hidden = at->d->hidden;
-    sbp_value gate = sbp_hf_linear(hf, "own_gate", x, sbp_hf_path(hf, "%s.per_layer_input_gate", module), p,
-                                   hidden, false);
-    gate = sbp_hf_activate(hf, at->d->activation, "own_act", gate);
-    sbp_value input = sbp_build_slice(b, m->inputs, at->number * p, p);
-    input = sbp_build_cast(b, input, hf->compute);
-    sbp_value y = sbp_build2(b, SBP_OP_mul, sbp_build_cast(b, gate, hf->compute), input);
-    y = sbp_hf_linear(hf, "own_proj", y, sbp_hf_path(hf, "%s.per_layer_projection", module), hidden, p,
-                      false);
-    return norm(at, "own_norm", y, sbp_hf_enter(at, "post_per_layer_input_norm"), hidden);
-}
-
 static sbp_value finish_layer(const sbp_hf_scope *at, sbp_value x) {
     sbp_hf *hf = at->hf;
     sbp_builder *b = &hf->builder;
-    const gemma *m = at->d->own;
+    const sbp_hf_gemma *m = at->d->own;
     if (m->per_layer > 0)
-        x = sbp_hf_add(hf, "own_residual", x, build_own_input(at, x));
+        x = sbp_hf_add(hf, "own_residual", x, sbp_hf_gemma_own_input(at, x));
     const char *module = sbp_hf_enter(at, "");
     if (b->status != SBP_OK)
         return SBP_NO_VALUE;
@@ -277,52 +197,25 @@ static sbp_value finish_layer(const sbp_hf_scope *at, sbp_value x) {
     return x;
 }
 
-/* Rows of a table by their tokens, scaled. */
-static sbp_value build_rows(sbp_hf *hf, const char *name, sbp_value table, int64_t width) {
-    sbp_value x = sbp_hf_embed(hf, NULL, table, SBP_DATA_TOK);
-    return sbp_hf_scale(hf, name, x, sbp_round_to(hf->residual, sqrt((double)width)));
-}
-
-/* What each layer adds of a token, from a table of its own and from the embedding x. */
-static void build_inputs(const sbp_hf_scope *at, sbp_value x) {
-    sbp_hf *hf = at->hf;
-    sbp_builder *b = &hf->builder;
-    gemma *m = at->d->own;
-    const char *root = at->d->names.root;
-    int64_t p = m->per_layer, layers = at->d->layers;
-    b->node = sbp_hf_path(hf, "%s.embed_tokens_per_layer", root);
-    sbp_value table =
-        sbp_hf_matrix(hf, sbp_hf_path(hf, "%s.weight", b->node), m->per_layer_vocab, layers * p);
-    sbp_value own = build_rows(hf, "token_inputs", table, p);
-    b->node = sbp_hf_path(hf, "%s.per_layer_model_projection", root);
-    sbp_value y = sbp_hf_linear(hf, NULL, x, b->node, layers * p, at->d->hidden, false);
-    y = sbp_hf_scale(hf, "stream_inputs", y, pow((double)at->d->hidden, -0.5));
-    y = sbp_hf_split_heads(hf, y, layers, p);
-    b->node = sbp_hf_path(hf, "%s.per_layer_projection_norm", root);
-    y = norm(at, NULL, y, b->node, p);
-    b->node = root;
-    y = sbp_hf_add(hf, "summed_inputs", sbp_hf_join_heads(hf, y), own);
-    m->inputs = sbp_hf_scale(hf, "layer_inputs", y, pow(2, -0.5));
-}
-
 static sbp_value embed(const sbp_hf_scope *at, sbp_value table) {
-    const gemma *m = at->d->own;
-    sbp_value x = build_rows(at->hf, "embed", table, at->d->hidden);
+    const sbp_hf_gemma *m = at->d->own;
+    sbp_value x = sbp_hf_gemma_rows(at->hf, "embed", table, sbp_hf_row(at->hf, SBP_DATA_TOK), at->d->hidden);
     if (m->per_layer > 0)
-        build_inputs(at, x);
+        sbp_hf_gemma_inputs(at, x);
     return x;
 }
 
 /* The unified models have neither inputs of each layer nor experts. */
 static void build(sbp_hf *hf, bool unified) {
-    gemma m = {.d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.vocab = 262144,
-                                                               .heads = 8,
-                                                               .kv_heads = 4,
-                                                               .head_dim = 256,
-                                                               .max_positions = unified ? 262144 : 131072,
-                                                               .tied = true,
-                                                               .activation_key = "hidden_activation",
-                                                               .activation = "gelu_pytorch_tanh"})};
+    sbp_hf_gemma m = {
+        .d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.vocab = 262144,
+                                                        .heads = 8,
+                                                        .kv_heads = 4,
+                                                        .head_dim = 256,
+                                                        .max_positions = unified ? 262144 : 131072,
+                                                        .tied = true,
+                                                        .activation_key = "hidden_activation",
+                                                        .activation = "gelu_pytorch_tanh"})};
     hf->within_multimodal = true;
     m.d.norm.style = SBP_HF_RMS_NORM_WIDE;
     m.d.norms =

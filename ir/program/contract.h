@@ -77,7 +77,8 @@ extern const char *const sbp_part_names[SBP_PART_COUNT];
 #define SBP_ABSMAX_SUFFIX "_absmax" /* behind the suffix of a state in 8 bits: the largest of each block */
 #define SBP_HAS_PREFIX "has."       /* of a column: 1 where the row has a number of that name */
 #define SBP_IN_PREFIX "in."         /* of a column: 1 in documents of that part */
-#define SBP_ONE_OF_PREFIX "one.of." /* of a column: 1 where the row has one of several, "one.of.A.B" */
+#define SBP_TOK_BELOW_PREFIX "tok.below." /* of a column: the token, 0 where it is N or more, "tok.below.N" */
+#define SBP_ONE_OF_PREFIX "one.of."       /* of a column: 1 where the row has one of several, "one.of.A.B" */
 
 /* Whether a buffer's name is "<stem>.<suffix>", and how long the stem is. */
 bool sbp_suffix_stem(const char *buffer, sbp_suffix_id suffix, size_t *stem);

@@ -25,6 +25,7 @@ typedef enum source {
     UNIT,
     GROUP,
     SAMPLE,
+    TOK_BELOW,  /* the token, 0 where it is not below the name's number */
     DOC_LABELS, /* counted labels of the row's document */
     IN_PART,    /* 1 in documents of the part */
     HAS,        /* 1 in documents that have the column or number */
@@ -65,10 +66,11 @@ static source source_of(const char *name, bool by_group) {
         return OF_ROWS;
     if (column < SBP_DATA_COUNT)
         return sources[column];
-    return begins(name, SBP_IN_PREFIX)       ? IN_PART
-           : begins(name, SBP_HAS_PREFIX)    ? HAS
-           : begins(name, SBP_ONE_OF_PREFIX) ? ONE_OF
-                                             : COLUMN_OF_DATA;
+    return begins(name, SBP_IN_PREFIX)          ? IN_PART
+           : begins(name, SBP_HAS_PREFIX)       ? HAS
+           : begins(name, SBP_ONE_OF_PREFIX)    ? ONE_OF
+           : begins(name, SBP_TOK_BELOW_PREFIX) ? TOK_BELOW
+                                                : COLUMN_OF_DATA;
 }
 
 /* Which column of @prepare is called so; -1: none. */
@@ -81,7 +83,9 @@ static int32_t prepared_place(const sbp_prepare *prepare, const char *name) {
 
 static sbp_dtype dtype_of(const char *name) {
     int column = column_called(name);
-    return column < SBP_DATA_COUNT ? sbp_data_columns[column].dtype : SBP_F64;
+    return column < SBP_DATA_COUNT              ? sbp_data_columns[column].dtype
+           : begins(name, SBP_TOK_BELOW_PREFIX) ? SBP_I32
+                                                : SBP_F64;
 }
 
 static bool want(sbp_packer *p, const char *name, bool by_group) {
@@ -181,11 +185,15 @@ static int64_t row_of(const sbp_dataset *data, int64_t doc) {
 /* One document of a column of integers; out: of its token 0, as if it shared nothing. */
 static void fill_integers(const filling *f, const sbp_doc *doc, int64_t k, const counters *at, int32_t *out) {
     const int32_t *tokens = f->data->tokens + doc->first, *labels = f->data->labels + doc->first;
+    const long below = f->source == TOK_BELOW ? atol(f->name + strlen(SBP_TOK_BELOW_PREFIX)) : 0;
     for (int64_t i = at->shared; i < doc->count; i++) {
         bool last = i + 1 == doc->count;
         switch (f->source) {
         case TOK:
             out[i] = tokens[i];
+            break;
+        case TOK_BELOW:
+            out[i] = tokens[i] < below ? tokens[i] : 0;
             break;
         case POS:
             out[i] = (int32_t)i;

@@ -41,6 +41,7 @@ static const char *const golden_structures[] = {"llama_plain",
                                                 "glm4_moe_lite_latent",
                                                 "granite_hybrid_balanced",
                                                 "gemma4_shared",
+                                                "gemma3n_outside",
                                                 "cohere2_released",
                                                 "olmo_hybrid_v",
                                                 "apertus_plain",
@@ -50,12 +51,29 @@ static const char *const golden_structures[] = {"llama_plain",
 
 /* One case each of families without a structure of their own: on Vulkan once. */
 static const char *const golden_others[] = {
-    "mistral4_groups",        "minimax_m2_balanced", "lfm2_moe_plain", "hy_v3_shared",
-    "ernie4_5_moe_balanced",  "mistral_window",      "glm_plain",      "olmo3_released",
-    "smollm3_windows",        "glm4_moe_norms",      "mixtral_v",      "olmoe_balanced",
-    "ministral3_plain",       "gemma4_unified_v",    "qwen2_5_vl_v",   "qwen3_vl_v",
-    "qwen3_vl_moe_v",         "seed_oss_v",          "ernie4_5_bias",  "exaone4_windows",
-    "hunyuan_v1_dense_alpha", "granite_swa_thetas",
+    "mistral4_groups",
+    "minimax_m2_balanced",
+    "lfm2_moe_plain",
+    "hy_v3_shared",
+    "ernie4_5_moe_balanced",
+    "mistral_window",
+    "glm_plain",
+    "olmo3_released",
+    "smollm3_windows",
+    "glm4_moe_norms",
+    "mixtral_v",
+    "olmoe_balanced",
+    "ministral3_plain",
+    "gemma4_unified_v",
+    "gemma3n_v",
+    "qwen2_5_vl_v",
+    "qwen3_vl_v",
+    "qwen3_vl_moe_v",
+    "seed_oss_v",
+    "ernie4_5_bias",
+    "exaone4_windows",
+    "hunyuan_v1_dense_alpha",
+    "granite_swa_thetas",
 };
 
 /* On the PTX machine a step takes seconds: what is run without SBP_TEST_ALL=1. */
@@ -109,6 +127,7 @@ static const char *const golden_lora[] = {
     ROW("gpt_oss_v", "--chunk 7", 2, 78)                                                                     \
     ROW("gemma4_shared", "--chunk 7 --segment 2 --zero 3", 2, 79)                                            \
     ROW("gemma4_e2b_released_v", "--chunk 5 --checkpoint-every 2 --context-exchange all-gather", 3, 78)      \
+    ROW("gemma3n_outside", "--chunk 7 --zero 3", 2, 55)                                                      \
     ROW("gemma4_26b_a4b_v", "--chunk 9", 2, 106)                                                             \
     ROW("deepseek_v3_groups", "--chunk 5 --zero 3", 3, 55)                                                   \
     ROW("glm4_moe_lite_latent", "--chunk 5", 2, 55)                                                          \

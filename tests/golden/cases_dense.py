@@ -1,7 +1,7 @@
 """The cases of dense families that differ from Llama in fields of the decoder, as cases.py has the others."""
 
 from case import ABSENT, Case, D, E
-from configs_dense import apertus, base, cohere2, exaone4, granite_swa, hunyuan_v1_dense, ministral3
+from configs_dense import gemma3n, apertus, base, cohere2, exaone4, granite_swa, hunyuan_v1_dense, ministral3
 
 DENSE = {
     "ministral3_plain": Case(
@@ -58,5 +58,17 @@ DENSE = {
         apertus(),
         D,
         differs_from=({"rope_scaling": {"rope_type": "default"}}, {"rms_norm_eps": 1e-3}),
+    ),
+    "gemma3n_outside": Case(
+        "streams that layers predict and correct, a branch of low rank, gates that open above others; tokens that have no "
+        "embedding of each layer read the first",
+        gemma3n(),
+        D,
+        differs_from=(
+            {"activation_sparsity_pattern": [0.0, 0.0, 0.6]},
+            {"altup_correct_scale": False},
+            {"sliding_window": 8},
+            {"final_logit_softcapping": 50.0},
+        ),
     ),
 }

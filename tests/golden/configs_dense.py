@@ -146,3 +146,41 @@ def apertus(**changes):
             **changes,
         },
     )
+
+
+def gemma3n(**changes):
+    """Three streams; sparse and dense MLPs; a layer that reads others' keys; tokens without an embedding of each layer."""
+    return {
+        "architectures": ["Gemma3nForCausalLM"],
+        "model_type": "gemma3n_text",
+        "vocab_size": 53,
+        "vocab_size_per_layer_input": 40,
+        "hidden_size": 24,
+        "hidden_size_per_layer_input": 5,
+        "intermediate_size": [14, 22, 14],
+        "num_hidden_layers": 3,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "num_kv_shared_layers": 1,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 6,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "activation_sparsity_pattern": [0.8, 0.0, 0.6],
+        "altup_active_idx": 0,
+        "altup_coef_clip": 120.0,
+        "altup_correct_scale": True,
+        "altup_num_inputs": 3,
+        "laurel_rank": 4,
+        "sliding_window": 9,
+        "final_logit_softcapping": 5.0,
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-4,
+        "rope_theta": 700.0,
+        "rope_local_base_freq": 60.0,
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "dtype": "float32",
+        **changes,
+    }

@@ -61,7 +61,7 @@ class Float64Patches(contextlib.ExitStack):
         ]
         for item in list(scope.values()):
             if inspect.isclass(item) and item.__module__ == self.module.__name__:
-                made = [name for name in vars(item) if name == "forward" or re.fullmatch("compute_.*_rope_parameters", name)]
+                made = [name for name in vars(item) if name == "forward" or re.fullmatch("compute_.*_(rope_parameters|modalities)|_gaussian_topk", name)]
                 places += [(item, name) for name in made]
         for owner, name in places:
             self._patch(owner, name, scope)
