@@ -2,8 +2,10 @@
 #include "tests/common/documents.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "ir/program/contract.h"
 #include "tests/common/testing.h"
 
 /* Appends a family: a prompt (length 0: none) and completions; without prompt each completion is a document.
@@ -106,6 +108,9 @@ double document_rows_value(const document_rows *rows, const char *name, int64_t 
     for (int i = 0; i < SBP_COUNT(columns); i++)
         if (strcmp(columns[i].name, name) == 0)
             return columns[i].data[r];
+    int below;
+    if (sscanf(name, SBP_TOK_BELOW_PREFIX "%d", &below) == 1)
+        return rows->tok[r] < below ? rows->tok[r] : 0;
     if (strcmp(name, "copies") != 0)
         fail_msg("no row input '%s'", name);
     return 1;

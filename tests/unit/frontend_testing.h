@@ -207,10 +207,12 @@ static inline void fill_row(sbp_tensor *t, const batch *b, const char *name) {
             memcpy(t->data, columns[i].data, (size_t)b->rows * sizeof(double));
             return;
         }
-    if (strcmp(name, "copies") != 0)
+    double below = 0;
+    bool copies = strcmp(name, "copies") == 0;
+    if (!copies && sscanf(name, SBP_TOK_BELOW_PREFIX "%lf", &below) != 1)
         fail_msg("no row input '%s'", name);
     for (int64_t i = 0; i < b->rows; i++)
-        t->data[i] = 1;
+        t->data[i] = copies ? 1 : b->tok[i] < below ? b->tok[i] : 0;
 }
 
 static inline double scalar_of(const fixture *f, const batch *b, const char *name) {

@@ -290,6 +290,10 @@ static void test_columns(void **state) {
     static const float weight[] = {1, 0, 1, 0, 0, 1, 0, 0}, predicted[] = {1, 1, 1, 0, 0, 1, 1, 0};
     assert_memory_equal(ints(&p, "tok"), tok, sizeof tok);
     assert_memory_equal(ints(&p, "pos"), pos, sizeof pos);
+    static const double below_41[] = {0, 1, 2, 3, 20, 40, 0, 0};
+    double below[SBP_COUNT(below_41)];
+    assert_ok(f, sbp_pack_column(f->diag, d, (int64_t[]){0, 1, 2}, 3, 8, SBP_TOK_BELOW_PREFIX "41", below));
+    assert_memory_equal(below, below_41, sizeof below);
     assert_memory_equal(ints(&p, "first"), first, sizeof first);
     assert_memory_equal(ints(&p, "shared_end"), first, sizeof first);
     assert_memory_equal(ints(&p, "own"), first, sizeof first);
