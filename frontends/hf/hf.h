@@ -234,6 +234,9 @@ sbp_value sbp_hf_rms(sbp_hf *hf, const char *name, sbp_value x, double eps);
  * gelu_new, gelu_fast, gelu_pytorch_tanh; without a gate relu2. Others are errors. */
 sbp_value sbp_hf_activate(sbp_hf *hf, const char *activation, const char *name, sbp_value x);
 sbp_value sbp_hf_gate(sbp_hf *hf, const char *activation, const char *name, sbp_value gate, sbp_value up);
+/* The same where activation(gate) is at most `limit`, and up from -limit to limit; 0: no limit. */
+sbp_value sbp_hf_gate_within(sbp_hf *hf, const char *activation, const char *name, sbp_value gate,
+                             sbp_value up, double limit);
 /* x times a number that is not rounded to the type of x first, in the type of x; x itself for 1. */
 sbp_value sbp_hf_scale(sbp_hf *hf, const char *name, sbp_value x, double scale);
 /* Causal attention inside each document; names the results attn_out and lse. */
@@ -264,6 +267,7 @@ typedef struct sbp_hf_expert_names {
     const char *experts[SBP_HF_EXPERT_PARTS];
     /* What transformers' class calls `module` and `router`; NULL: so. */
     const char *class_module, *class_router;
+    bool stacked; /* files hold one tensor for all experts for each part: <module>.<experts[part]>.weight */
     /* Files may hold one tensor for all experts in place of a module for each: <module>.experts.<fused>, an
      * expert's gate over its up, and <module>.experts.<experts[DOWN]>. NULL: they do not. */
     const char *fused;
@@ -315,8 +319,8 @@ typedef struct sbp_hf_experts {
      * limit; gate and up, which have biases, are the even and odd columns of one matrix, and matrices are
      * [in, out]. */
     bool clamped;
-    double limit, alpha;
-    bool plain; /* Nemotron's, the shared one too: down(act(up x)), without a gate */
+    double limit, alpha; /* limit of others: sbp_hf_gate_within */
+    bool plain;          /* Nemotron's, the shared one too: down(act(up x)), without a gate */
     int64_t
         latent; /* width of what the experts, but not the shared one, read and give; 0: that of the stream */
     /* experts are in blocks: the files have their matrices in MXFP4 [out, in], and config.json says so */
@@ -405,6 +409,7 @@ typedef sbp_value sbp_hf_mix(const sbp_hf_scope *at, sbp_value x);
 sbp_hf_mix sbp_hf_mix_attention; /* self_attn: q_proj, k_proj, v_proj, o_proj */
 sbp_hf_mix sbp_hf_mix_mlp;       /* gate_proj, up_proj, down_proj */
 sbp_hf_mix sbp_hf_mix_experts;   /* as decoder->experts has them */
+sbp_hf_mix sbp_hf_mix_halves;    /* input_linear, of which gate and up are halves, output_linear */
 sbp_hf_mix sbp_hf_mix_conv;      /* in_proj, conv, out_proj */
 sbp_hf_mix sbp_hf_mix_mamba;     /* in_proj, conv1d, dt_bias, A_log, D, norm, out_proj */
 
@@ -426,10 +431,14 @@ typedef struct sbp_hf_branch {
 typedef struct sbp_hf_layer {
     /* One after the other; NULL: attention, then an MLP or experts, with the decoder's norms. */
     const sbp_hf_branch *branch[2];
-    int64_t window; /* of attention; 0: sees everything before */
-    int32_t rope;   /* which of the decoder's tables */
-    bool no_rope;   /* no positions at all */
-    int64_t inner;  /* of its MLP; 0: the decoder's */
+    int64_t window;                /* of attention; 0: sees everything before */
+    int64_t heads, kv_heads;       /* 0: the decoder's */
+    bool sinks;                    /* as the decoder's, of this layer */
+    int32_t rope;                  /* which of the decoder's tables */
+    bool no_rope;                  /* no positions at all */
+    int64_t inner;                 /* of its MLP; 0: the decoder's */
+    double limit;                  /* of its MLP: sbp_hf_gate_within */
+    const sbp_hf_experts *experts; /* NULL: the decoder's */
 } sbp_hf_layer;
 
 /* Latent attention (MLA): queries from a latent of q_rank (0: straight from the stream), keys and values from
@@ -523,6 +532,7 @@ typedef struct sbp_hf_names {
     const char *q, *k;                 /* in names of these norms: "q", "k" */
     const char *attn_out;              /* "o_proj" */
     const char *attn_gate;             /* map whose sigmoid opens what attention gives; NULL: none */
+    const char *sinks;                 /* "sinks" */
     const char *const *mlp;            /* [SBP_HF_EXPERT_PARTS] gate_proj, up_proj, down_proj */
     bool maps;                         /* of values: what q_proj, k_proj, v_proj give is called so */
 } sbp_hf_names;
@@ -530,6 +540,7 @@ typedef struct sbp_hf_names {
 /* As it is read: a Llama. */
 typedef struct sbp_hf_decoder {
     int64_t vocab, hidden, inner, layers, heads, kv_heads, head_dim, max_positions;
+    int64_t value_dim;      /* of heads of values; 0: head_dim */
     const char *activation; /* as Hugging Face calls it */
     sbp_hf_norm norm;       /* of all norms but the next: */
     /* of what attention and the MLP give, and the last one; NULL: as the others */
@@ -539,10 +550,11 @@ typedef struct sbp_hf_decoder {
     bool qk_norm_turned; /* behind rope, of what turns; else before it, over each head */
     sbp_hf_latent latent;
     bool qkv_bias, o_bias, mlp_bias;
-    bool sinks;                    /* a score of each head that belongs to no key */
-    bool output_gate;              /* q_proj gives each head its query, then what opens its answer */
-    bool fused_qkv, fused_gate_up; /* one tensor each: qkv_proj, gate_up_proj */
-    bool ungated;                  /* an MLP is down(act(up x)) */
+    bool sinks;                       /* a score of each head that belongs to no key */
+    bool gate_by_head, gate_softplus; /* names.attn_gate: a number for each head; softplus of it */
+    bool output_gate;                 /* q_proj gives each head its query, then what opens its answer */
+    bool fused_qkv, fused_gate_up;    /* one tensor each: qkv_proj, gate_up_proj */
+    bool ungated;                     /* an MLP is down(act(up x)) */
     bool tied;
     sbp_hf_experts experts;
     sbp_hf_mamba mamba;
@@ -551,6 +563,7 @@ typedef struct sbp_hf_decoder {
     double branch_scale; /* of what attention and the MLP add; 1: none */
     double score_scale;
     double key_scale, gate_scale;        /* of keys before they turn; of what an MLP's gate gives; 1: none */
+    double value_scale;                  /* of values; 1: none */
     double logits_scale, logits_divisor; /* 1: none */
     double final_softcap;                /* 0: none */
     sbp_hf_rope rope[SBP_HF_ROPES];
@@ -603,12 +616,16 @@ void sbp_hf_two_kinds(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t every);
 /* Their tables, from the objects of rope_parameters; a legacy rope_scaling is of full attention. Thetas where
  * the objects have none. */
 void sbp_hf_two_ropes(sbp_hf *hf, sbp_hf_decoder *decoder, double full_theta, double sliding_theta);
+/* As sbp_hf_two_ropes, where a part of each head may turn, `part` of it when the object says nothing; own:
+ * what stands for rope_parameters that are not there. */
+void sbp_hf_kind_ropes(sbp_hf *hf, sbp_hf_decoder *decoder, double part, const char *own);
 /* A theta for each layer (layer_rope_theta), 0 where it has no positions: tables and layers. Where the field
  * is absent all turn alike, but for layers that have no positions already. */
 void sbp_hf_layer_thetas(sbp_hf *hf, sbp_hf_decoder *decoder, double theta);
 /* Qwen: which layers slide (use_sliding_window, max_window_layers, layer_types), and how far. */
 void sbp_hf_qwen_windows(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t default_first);
 /* LFM2: convolutions and attention (layer_types), each followed by an MLP `feed_forward`, and their names. */
+void sbp_hf_lfm2_names(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t taps); /* and the convolution */
 void sbp_hf_lfm2_blocks(sbp_hf *hf, sbp_hf_decoder *decoder);
 void sbp_hf_decoder_build(sbp_hf *hf, const sbp_hf_decoder *decoder);
 

@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "ir/graph/op.h"
+
 /* ---- configuration -------------------------------------------------------------------------------- */
 
 /* num_key_value_heads: null means as many as heads, absent the default of the family. */
@@ -75,10 +77,12 @@ sbp_hf_decoder sbp_hf_decoder_read(sbp_hf *hf, const sbp_hf_defaults *defaults) 
                                   .q = "q",
                                   .k = "k",
                                   .attn_out = "o_proj",
+                                  .sinks = "sinks",
                                   .mlp = sbp_hf_projections.experts},
                         .embed_scale = 1,
                         .branch_scale = 1,
                         .key_scale = 1,
+                        .value_scale = 1,
                         .gate_scale = 1,
                         .logits_scale = 1,
                         .logits_divisor = 1};
@@ -168,6 +172,30 @@ void sbp_hf_two_ropes(sbp_hf *hf, sbp_hf_decoder *d, double full_theta, double s
     d->rope[SLIDING] = sbp_hf_rope_from(hf, NULL, sliding, &shape);
 }
 
+void sbp_hf_kind_ropes(sbp_hf *hf, sbp_hf_decoder *d, double part, const char *own) {
+    static const char *const kinds[] = {[FULL] = "full_attention", [SLIDING] = "sliding_attention"};
+    const sbp_json *both = sbp_hf_field(hf, "rope_parameters");
+    if (!both && hf->builder.status == SBP_OK)
+        hf->builder.status = sbp_json_parse(hf->arena, hf->diag, "defaults", own, strlen(own), 0, &both);
+    for (int32_t kind = 0; kind < SBP_COUNT(kinds) && hf->builder.status == SBP_OK; kind++) {
+        const sbp_json *object = sbp_json_member(both, kinds[kind]),
+                       *field = sbp_json_member(object, "partial_rotary_factor");
+        double turning = part;
+        if (!object) {
+            sbp_hf_fail(hf, both, "an object each for full_attention and sliding_attention is expected");
+            return;
+        }
+        if (field)
+            hf->builder.status = sbp_json_as_double(hf->diag, field, &turning);
+        d->rope[kind] =
+            sbp_hf_rope_from(hf, NULL, object,
+                             &(sbp_hf_rope_shape){.head_dim = d->head_dim,
+                                                  .rotary_dim = (int64_t)((double)d->head_dim * turning),
+                                                  .theta = 1e4,
+                                                  .max_positions = d->max_positions});
+    }
+}
+
 void sbp_hf_layer_thetas(sbp_hf *hf, sbp_hf_decoder *d, double theta) {
     const sbp_json *list = sbp_hf_field(hf, "layer_rope_theta");
     sbp_hf_rope_shape shape = {.head_dim = d->head_dim,
@@ -241,14 +269,28 @@ static sbp_value norm_heads(const sbp_hf_scope *at, sbp_value x, const char *nor
     return build_norm(at, NULL, x, sbp_hf_path(at->hf, "%s.%s_%s", at->module, norm, d->names.head_norm), n);
 }
 
-/* Queries, keys or values, [T, heads, head_dim]: project, split, norm where the family has one. `before`:
+static int64_t heads_of(const sbp_hf_scope *at) {
+    return at->layer->heads > 0 ? at->layer->heads : at->d->heads;
+}
+
+static int64_t kv_heads_of(const sbp_hf_scope *at) {
+    return at->layer->kv_heads > 0 ? at->layer->kv_heads : at->d->kv_heads;
+}
+
+/* Elements of a head of values. */
+static int64_t value_dim_of(const sbp_hf_decoder *d) {
+    int64_t own = d->value_dim > 0 ? d->value_dim : d->head_dim;
+    return d->latent.kv_rank > 0 ? d->latent.value : own;
+}
+
+/* Queries, keys or values, [T, heads, width]: project, split, norm where the family has one. `before`:
  * heads before these in the fused tensor. gate: if not NULL, each head has as many elements behind those,
  * [T, heads head_dim]. */
 static sbp_value build_heads(const sbp_hf_scope *at, const char *part, sbp_value x, int64_t heads,
-                             int64_t before, const char *norm, sbp_value *gate) {
+                             int64_t width, int64_t before, const char *norm, sbp_value *gate) {
     const sbp_hf_decoder *d = at->d;
     sbp_hf *hf = at->hf;
-    int64_t width = d->head_dim, each = gate ? 2 * width : width;
+    int64_t each = gate ? 2 * width : width;
     const char *map = sbp_hf_path(hf, "%s_proj", part);
     sbp_value y = project(
         at, d->names.maps ? map : NULL, x, map, part, heads * each, d->qkv_bias,
@@ -284,42 +326,63 @@ static sbp_value turn_queries(const sbp_hf_scope *at, sbp_value q) {
     return sbp_hf_temper(at->hf, "q", q, t);
 }
 
-/* The answer of attention, each head opened by its gate. */
-static sbp_value open_heads(sbp_builder *b, sbp_value o, sbp_value gate) {
-    gate = sbp_build1(b, SBP_OP_sigmoid, gate);
+/* The answer of attention, opened by a gate for each element, both [T, heads width], or for each head,
+ * [T, heads], where the answer is [T, heads, width]. */
+static sbp_value open_heads(const sbp_hf_scope *at, sbp_value o, sbp_value gate) {
+    sbp_hf *hf = at->hf;
+    sbp_builder *b = &hf->builder;
+    if (at->d->gate_softplus) { /* softplus(x) = -log_sigmoid(-x), not rounded before it is done */
+        gate = sbp_build_cast(b, gate, sbp_rule_wide(hf->compute));
+        gate = sbp_build1(b, SBP_OP_log_sigmoid, sbp_build1(b, SBP_OP_neg, gate));
+        gate = sbp_hf_operand(hf, sbp_build1(b, SBP_OP_neg, gate));
+    } else {
+        gate = sbp_build1(b, SBP_OP_sigmoid, gate);
+    }
+    if (at->d->gate_by_head)
+        gate = sbp_build_reshape(b, gate, (int64_t[]){heads_of(at), 1}, 2);
     o = sbp_build2(b, SBP_OP_mul, o, gate);
     sbp_build_name(b, o, "attn_gated");
     return o;
 }
 
+/* What queries find, [T, heads, width]. */
+static sbp_value attend(const sbp_hf_scope *at, sbp_value q, sbp_value k, sbp_value v) {
+    const sbp_hf_decoder *d = at->d;
+    sbp_hf *hf = at->hf;
+    if (!d->sinks && !at->layer->sinks)
+        return sbp_hf_attention(hf, q, k, v, d->score_scale, at->layer->window);
+    sbp_value sink = sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.%s", at->module, d->names.sinks),
+                                       SBP_INIT_NORMAL, heads_of(at));
+    return sbp_hf_attention_sink(hf, q, k, v, sink, d->score_scale, at->layer->window);
+}
+
 sbp_value sbp_hf_mix_attention(const sbp_hf_scope *at, sbp_value x) {
     const sbp_hf_decoder *d = at->d;
     sbp_hf *hf = at->hf;
+    int64_t heads = heads_of(at), kv_heads = kv_heads_of(at), width = value_dim_of(d);
     sbp_value q = SBP_NO_VALUE, k = SBP_NO_VALUE, v = SBP_NO_VALUE, gate = SBP_NO_VALUE, o;
     if (d->latent.kv_rank > 0) {
         sbp_hf_latent_build(hf, d, x, at->module, at->turn[at->layer->rope], &q, &k, &v);
     } else {
-        q = build_heads(at, "q", x, d->heads, 0, d->names.q, d->output_gate ? &gate : NULL);
+        q = build_heads(at, "q", x, heads, d->head_dim, 0, d->names.q, d->output_gate ? &gate : NULL);
         q = turn_queries(at, q);
-        k = build_heads(at, "k", x, d->kv_heads, d->heads, d->names.k, NULL);
+        k = build_heads(at, "k", x, kv_heads, d->head_dim, heads, d->names.k, NULL);
         k = turn(at, "k", sbp_hf_scale(hf, "scaled_k", k, d->key_scale), d->names.k);
-        v = build_heads(at, "v", x, d->kv_heads, d->heads + d->kv_heads, NULL, NULL);
+        v = build_heads(at, "v", x, kv_heads, width, heads + kv_heads, NULL, NULL);
+        v = sbp_hf_scale(hf, "scaled_v", v, d->value_scale);
         sbp_build_name(&hf->builder, v, "v");
     }
-    if (d->sinks) {
-        sbp_value sink =
-            sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.sinks", at->module), SBP_INIT_NORMAL, d->heads);
-        o = sbp_hf_attention_sink(hf, q, k, v, sink, d->score_scale, at->layer->window);
-    } else {
-        o = sbp_hf_attention(hf, q, k, v, d->score_scale, at->layer->window);
-    }
-    o = sbp_hf_join_heads(hf, o);
-    int64_t value = d->latent.kv_rank > 0 ? d->latent.value : d->head_dim;
+    o = attend(at, q, k, v);
+    if (!d->gate_by_head)
+        o = sbp_hf_join_heads(hf, o);
     if (d->names.attn_gate)
-        gate = sbp_hf_map(at, "attn_gate", x, d->names.attn_gate, d->heads * value, d->hidden, false);
+        gate = sbp_hf_map(at, "attn_gate", x, d->names.attn_gate, heads * (d->gate_by_head ? 1 : width),
+                          d->hidden, false);
     if (d->names.attn_gate || d->output_gate)
-        o = open_heads(&hf->builder, o, gate);
-    return sbp_hf_map(at, "attn_proj", o, d->names.attn_out, d->hidden, d->heads * value, d->o_bias);
+        o = open_heads(at, o, gate);
+    if (d->gate_by_head)
+        o = sbp_hf_join_heads(hf, o);
+    return sbp_hf_map(at, "attn_proj", o, d->names.attn_out, d->hidden, heads * width, d->o_bias);
 }
 
 sbp_value sbp_hf_mix_mlp(const sbp_hf_scope *at, sbp_value x) {
@@ -336,14 +399,14 @@ sbp_value sbp_hf_mix_mlp(const sbp_hf_scope *at, sbp_value x) {
         y = sbp_hf_activate(at->hf, d->activation, "act", up);
     } else {
         gate = sbp_hf_scale(at->hf, "scaled_gate", gate, d->gate_scale);
-        y = sbp_hf_gate(at->hf, d->activation, "act", gate, up);
+        y = sbp_hf_gate_within(at->hf, d->activation, "act", gate, up, at->layer->limit);
     }
     return sbp_hf_map(at, "mlp_proj", y, names[SBP_HF_EXPERT_DOWN], d->hidden, inner, d->mlp_bias);
 }
 
 sbp_value sbp_hf_mix_experts(const sbp_hf_scope *at, sbp_value x) {
-    return sbp_hf_experts_build(at->hf, &at->d->experts, at->d->activation, "mlp_proj", x, at->module,
-                                at->d->hidden);
+    const sbp_hf_experts *e = at->layer->experts ? at->layer->experts : &at->d->experts;
+    return sbp_hf_experts_build(at->hf, e, at->d->activation, "mlp_proj", x, at->module, at->d->hidden);
 }
 
 /* ---- layers ------------------------------------------------------------------------------------------ */

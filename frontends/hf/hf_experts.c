@@ -57,7 +57,8 @@ static int64_t read_last(sbp_hf *hf, int64_t layers, const char *key) {
 static bool *read_layers(sbp_hf *hf, int64_t layers, const sbp_hf_experts_defaults *defaults) {
     bool *sparse = SBP_NEW_ARRAY(hf->arena, bool, hf->builder.status == SBP_OK ? layers : 1), any = false;
     const char *step_key = defaults->stepped ? "decoder_sparse_step" : defaults->step_key;
-    int64_t first = defaults->dense_key ? sbp_hf_count(hf, defaults->dense_key, defaults->dense) : 0,
+    int64_t first = defaults->dense_key ? sbp_hf_count(hf, defaults->dense_key, defaults->dense)
+                                        : defaults->dense,
             step = step_key ? sbp_hf_size(hf, step_key, 1) : 1,
             last = read_last(hf, layers, defaults->last_key);
     if (defaults->stepped && sbp_hf_count(hf, defaults->count_key, defaults->count) == 0) {
@@ -203,6 +204,8 @@ static sbp_value read_matrices(sbp_hf *hf, const sbp_hf_experts *e, const char *
                                int64_t in) {
     const char *name = e->names->experts[part], *fused = e->names->fused;
     const int64_t dims[] = {e->count, out, in}, both[] = {e->count, 2 * out, in};
+    if (e->names->stacked)
+        return sbp_hf_param(hf, sbp_hf_path(hf, "%s.%s.weight", module, name), SBP_INIT_NORMAL, 3, dims);
     if (!is_fused(hf, e, module))
         return sbp_hf_stack(hf, sbp_hf_path(hf, "%s.experts.%s.weight", module, name),
                             sbp_hf_path(hf, "%s.experts.*.%s.weight", module, name), 3, dims);
@@ -319,6 +322,23 @@ static sbp_value not_below(sbp_builder *b, sbp_value x, sbp_value limit) {
     return sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_lt, x, limit), limit, x);
 }
 
+sbp_value sbp_hf_gate_within(sbp_hf *hf, const char *activation, const char *name, sbp_value gate,
+                             sbp_value up, double limit) {
+    sbp_builder *b = &hf->builder;
+    if (limit == 0 || b->status != SBP_OK)
+        return sbp_hf_gate(hf, activation, name, gate, up);
+    sbp_dtype type = sbp_build_type(b, gate)->dtype;
+    sbp_value most = sbp_build_const(b, type, sbp_round_to(type, limit)),
+              least = sbp_build_const(b, type, sbp_round_to(type, -limit));
+    gate = sbp_hf_activate(hf, activation, NULL, gate);
+    gate = not_above(b, gate, most);
+    up = not_above(b, up, most);
+    up = not_below(b, up, least);
+    gate = sbp_build2(b, SBP_OP_mul, gate, up);
+    sbp_build_name(b, gate, name);
+    return gate;
+}
+
 /* Scores as they are chosen by. */
 static sbp_value build_ranked(sbp_hf *hf, const sbp_hf_experts *e, sbp_value scores, const char *module) {
     sbp_builder *b = &hf->builder;
@@ -394,7 +414,8 @@ static sbp_value build_gated(sbp_hf *hf, const sbp_hf_experts *e, const char *ac
     sbp_value gate = expert_linear(hf, "expert_gate", x, c.index, w, SBP_NO_VALUE, "out_in", false);
     w = expert_matrices(hf, e, module, SBP_HF_EXPERT_UP, e->inner, hidden);
     sbp_value up = expert_linear(hf, "expert_up", x, c.index, w, SBP_NO_VALUE, "out_in", false);
-    sbp_value h = sbp_build_cast(b, sbp_hf_gate(hf, activation, "expert_act", gate, up), wide);
+    sbp_value h = sbp_hf_gate_within(hf, activation, "expert_act", gate, up, e->limit);
+    h = sbp_build_cast(b, h, wide);
     h = sbp_build2(b, SBP_OP_mul, h, c.weight);
     w = expert_matrices(hf, e, module, SBP_HF_EXPERT_DOWN, hidden, e->inner);
     return expert_linear(hf, NULL, h, c.index, w, SBP_NO_VALUE, "out_in", wide != hf->compute);

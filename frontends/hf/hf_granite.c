@@ -48,3 +48,45 @@ void sbp_hf_granite_swa(sbp_hf *hf) {
     sbp_hf_layer_thetas(hf, &d, 1e4);
     sbp_hf_decoder_build(hf, &d);
 }
+
+static const sbp_hf_branch experts = {.name = "mlp",
+                                      .norm_in = "post_attention_layernorm",
+                                      .mixer = {{sbp_hf_mix_experts, "block_sparse_moe", 1, 1}}},
+                           experts_and_mlp = {.name = "mlp",
+                                              .norm_in = "post_attention_layernorm",
+                                              .mixer = {{sbp_hf_mix_halves, "shared_mlp", 1, 1},
+                                                        {sbp_hf_mix_experts, "block_sparse_moe", 1, 1}}};
+
+void sbp_hf_granitemoe_swa(sbp_hf *hf) {
+    static const sbp_hf_expert_names names = {.module = "block_sparse_moe",
+                                              .router = "router",
+                                              .experts = {[SBP_HF_EXPERT_GATE] = "gate_proj",
+                                                          [SBP_HF_EXPERT_UP] = "up_proj",
+                                                          [SBP_HF_EXPERT_DOWN] = "down_proj"},
+                                              .fused = "gate_up_proj"};
+    sbp_hf_decoder d = read(hf, &(sbp_hf_defaults){.vocab = 32000,
+                                                   .hidden = 4096,
+                                                   .inner = 11008,
+                                                   .layers = 32,
+                                                   .heads = 32,
+                                                   .head_dim_rounds = true,
+                                                   .max_positions = 2048});
+    d.sinks = true;
+    read_layers(hf, &d);
+    sbp_hf_layer_thetas(hf, &d, 1e4);
+    d.experts = sbp_hf_experts_read(hf, d.layers,
+                                    &(sbp_hf_experts_defaults){.count_key = "num_local_experts",
+                                                               .count = 8,
+                                                               .chosen = 2,
+                                                               .inner_key = "intermediate_size",
+                                                               .inner = d.inner,
+                                                               .always_normalized = true,
+                                                               .fused = true,
+                                                               .balance = 0.001,
+                                                               .names = &names});
+    d.experts.router.score = SBP_HF_SCORE_LOGIT;
+    d.inner = sbp_hf_count(hf, "shared_intermediate_size", 0);
+    for (int64_t i = 0; i < d.layers && hf->builder.status == SBP_OK; i++)
+        d.layer[i].branch[1] = d.inner > 0 ? &experts_and_mlp : &experts;
+    sbp_hf_decoder_build(hf, &d);
+}

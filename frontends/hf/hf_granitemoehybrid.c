@@ -6,8 +6,7 @@
 
 #include "frontends/hf/hf.h"
 
-/* Gate and up are the halves of what one matrix gives. */
-static sbp_value mix_shared(const sbp_hf_scope *at, sbp_value x) {
+sbp_value sbp_hf_mix_halves(const sbp_hf_scope *at, sbp_value x) {
     sbp_builder *b = &at->hf->builder;
     int64_t n = at->d->inner;
     x = sbp_hf_map(at, "gate_up", x, "input_linear", 2 * n, at->d->hidden, false);
@@ -17,7 +16,7 @@ static sbp_value mix_shared(const sbp_hf_scope *at, sbp_value x) {
 }
 
 #define SHARED                                                                                               \
-    { mix_shared, "shared_mlp", 1, 1 }
+    { sbp_hf_mix_halves, "shared_mlp", 1, 1 }
 static const sbp_hf_branch state = {.name = "ssd",
                                     .norm_in = "input_layernorm",
                                     .mixer = {{sbp_hf_mix_mamba, "mamba", 1, 1}}},

@@ -72,12 +72,11 @@ static void check_old_name(sbp_hf *hf, const char *old, const char *name, int64_
                     (long long)size);
 }
 
-void sbp_hf_lfm2_blocks(sbp_hf *hf, sbp_hf_decoder *d) {
+void sbp_hf_lfm2_names(sbp_hf *hf, sbp_hf_decoder *d, int64_t taps) {
     static const char *const matrices[] = {
         [SBP_HF_EXPERT_GATE] = "w1", [SBP_HF_EXPERT_UP] = "w3", [SBP_HF_EXPERT_DOWN] = "w2"};
-    d->conv = (sbp_hf_conv){.taps = sbp_hf_size(hf, "conv_L_cache", 3),
+    d->conv = (sbp_hf_conv){.taps = sbp_hf_size(hf, "conv_L_cache", taps),
                             .bias = sbp_hf_bool(hf, "conv_bias", false)};
-    d->tied = sbp_hf_bool(hf, "tie_embedding", d->tied);
     d->norms.attn_in = "operator_norm";
     d->qk_norm = SBP_HF_QK_NORM_HEAD;
     d->names.last_norm = "embedding_norm";
@@ -85,6 +84,11 @@ void sbp_hf_lfm2_blocks(sbp_hf *hf, sbp_hf_decoder *d) {
     d->names.attn_out = "out_proj";
     d->names.mlp = matrices;
     d->names.maps = true;
+}
+
+void sbp_hf_lfm2_blocks(sbp_hf *hf, sbp_hf_decoder *d) {
+    sbp_hf_lfm2_names(hf, d, 3);
+    d->tied = sbp_hf_bool(hf, "tie_embedding", d->tied);
     read_layers(hf, d);
     d->rope[0] = sbp_hf_rope_read(hf, &(sbp_hf_rope_shape){.head_dim = d->head_dim,
                                                            .rotary_dim = d->head_dim,

@@ -15,6 +15,8 @@ static const char *const golden_thorough[] = {
 /* One case of each structure: what others differ by are numbers, and tables of rotary variants. On each
  * instruction set of the CPU, and on Vulkan once. */
 static const char *const golden_structures[] = {"llama_plain",
+                                                "laguna_capped",
+                                                "mimo_v2_flash_values",
                                                 "llama_bias",
                                                 "gemma3_layer_types",
                                                 "gemma3_softcap",
@@ -51,29 +53,13 @@ static const char *const golden_structures[] = {"llama_plain",
 
 /* One case each of families without a structure of their own: on Vulkan once. */
 static const char *const golden_others[] = {
-    "mistral4_groups",
-    "minimax_m2_balanced",
-    "lfm2_moe_plain",
-    "hy_v3_shared",
-    "ernie4_5_moe_balanced",
-    "mistral_window",
-    "glm_plain",
-    "olmo3_released",
-    "smollm3_windows",
-    "glm4_moe_norms",
-    "mixtral_v",
-    "olmoe_balanced",
-    "ministral3_plain",
-    "gemma4_unified_v",
-    "gemma3n_v",
-    "qwen2_5_vl_v",
-    "qwen3_vl_v",
-    "qwen3_vl_moe_v",
-    "seed_oss_v",
-    "ernie4_5_bias",
-    "exaone4_windows",
-    "hunyuan_v1_dense_alpha",
-    "granite_swa_thetas",
+    "granitemoe_swa_balanced", "lfm3_gated",         "hunyuan_v1_moe_lists", "mistral4_groups",
+    "minimax_m2_balanced",     "lfm2_moe_plain",     "hy_v3_shared",         "ernie4_5_moe_balanced",
+    "mistral_window",          "glm_plain",          "olmo3_released",       "smollm3_windows",
+    "glm4_moe_norms",          "mixtral_v",          "olmoe_balanced",       "ministral3_plain",
+    "gemma4_unified_v",        "gemma3n_v",          "qwen2_5_vl_v",         "qwen3_vl_v",
+    "qwen3_vl_moe_v",          "seed_oss_v",         "ernie4_5_bias",        "exaone4_windows",
+    "hunyuan_v1_dense_alpha",  "granite_swa_thetas",
 };
 
 /* On the PTX machine a step takes seconds: what is run without SBP_TEST_ALL=1. */
@@ -155,6 +141,11 @@ static const char *const golden_lora[] = {
     ROW("ernie4_5_moe_balanced", "--chunk 7", 2, 55)                                                         \
     ROW("minimax_m2_balanced", "--chunk 7", 2, 55)                                                           \
     ROW("mistral4_groups", "--chunk 5 --zero 3", 2, 55)                                                      \
+    ROW("laguna_capped", "--chunk 5 --zero 3", 2, 55)                                                        \
+    ROW("mimo_v2_flash_values", "--chunk 7", 2, 55)                                                          \
+    ROW("lfm3_gated", "--chunk 9 --zero 3", 2, 55)                                                           \
+    ROW("granitemoe_swa_balanced", "--chunk 7", 2, 55)                                                       \
+    ROW("hunyuan_v1_moe_lists", "--chunk 7 --zero 3", 2, 55)                                                 \
     ROW("hy_v3_shared", "--chunk 7", 2, 83)                                                                  \
     ROW("mixtral_v", "--chunk 7", 2, 78)                                                                     \
     ROW("olmoe_v", "--chunk 7 --zero 3", 2, 78)                                                              \

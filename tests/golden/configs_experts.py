@@ -182,3 +182,168 @@ def mistral4(**changes):
         "dtype": "float32",
         **changes,
     }
+
+
+def granitemoe_swa(**changes):
+    """Two of five experts beside an MLP that all rows share; a layer with a window, one without positions."""
+    return {
+        "architectures": ["GraniteMoeSWAForCausalLM"],
+        "model_type": "granitemoe_swa",
+        "vocab_size": 53,
+        "hidden_size": 16,
+        "intermediate_size": 7,
+        "shared_intermediate_size": 9,
+        "num_hidden_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "layer_rope_theta": [300.0, 0],
+        "sliding_window": 9,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "router_aux_loss_coef": 0.3,
+        "output_router_logits": True,
+        "embedding_multiplier": 3.0,
+        "attention_multiplier": 0.4,
+        "residual_multiplier": 0.7,
+        "logits_scaling": 1.5,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-2,
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def hunyuan_v1_moe(**changes):
+    """Two of four experts in a layer, three in the other, beside an MLP that all rows share."""
+    return {
+        "architectures": ["HunYuanMoEV1ForCausalLM"],
+        "model_type": "hunyuan_v1_moe",
+        "vocab_size": 53,
+        "hidden_size": 16,
+        "intermediate_size": 7,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 6,
+        "attention_head_dim": 6,
+        "num_experts": 4,
+        "moe_topk": [2, 3],
+        "use_qk_norm": True,
+        "use_cla": False,
+        "cla_share_factor": 2,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-2,
+        "rope_theta": 30.0,
+        "rope_scaling": {"type": "dynamic", "alpha": 7.0, "factor": 1.0},
+        "tie_word_embeddings": False,
+        "pad_token_id": 0,
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def laguna(**changes):
+    """Two heads without a window, four with one; an MLP, then two of four experts and a shared one."""
+    return {
+        "architectures": ["LagunaForCausalLM"],
+        "model_type": "laguna",
+        "vocab_size": 53,
+        "hidden_size": 18,
+        "intermediate_size": 17,
+        "moe_intermediate_size": 7,
+        "shared_expert_intermediate_size": 8,
+        "num_hidden_layers": 3,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        "sliding_window": 9,
+        "num_attention_heads": 2,
+        "num_attention_heads_per_layer": [2, 4, 4],
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "gating": "per-head",
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_routed_scaling_factor": 1.7,
+        "moe_router_logit_softcapping": 1.5,
+        "moe_apply_router_weight_on_input": False,
+        "router_aux_loss_coef": 0.3,
+        "output_router_logits": True,
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-2,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 900.0, "partial_rotary_factor": 0.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 90.0},
+        },
+        "tie_word_embeddings": False,
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def mimo_v2_flash(**changes):
+    """One head of keys without a window, two with one; values of 7 elements for keys of 12."""
+    return {
+        "architectures": ["MiMoV2FlashForCausalLM"],
+        "model_type": "mimo_v2_flash",
+        "vocab_size": 53,
+        "hidden_size": 18,
+        "intermediate_size": 17,
+        "moe_intermediate_size": 6,
+        "num_hidden_layers": 2,
+        "layer_types": ["full_attention", "sliding_attention"],
+        "sliding_window": 9,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 12,
+        "v_head_dim": 7,
+        "attention_value_scale": 0.6,
+        "n_routed_experts": 5,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "routed_scaling_factor": 1.3,
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-2,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 900.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 90.0},
+        },
+        "tie_word_embeddings": False,
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def lfm3(**changes):
+    """A convolution, attention to everything, and within a window."""
+    return {
+        "architectures": ["Lfm3ForCausalLM"],
+        "model_type": "lfm3",
+        "vocab_size": 53,
+        "hidden_size": 16,
+        "intermediate_size": 15,
+        "num_hidden_layers": 3,
+        "layer_types": ["conv", "full_attention", "sliding_attention"],
+        "sliding_window": 9,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "conv_L_cache": 5,
+        "conv_bias": True,
+        "attention_bias": True,
+        "use_sandwich_norm": True,
+        "use_attention_gate": True,
+        "max_position_embeddings": 128,
+        "norm_eps": 1e-2,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "rope_theta": 900.0, "partial_rotary_factor": 0.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 90.0},
+        },
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+        "dtype": "float32",
+        **changes,
+    }

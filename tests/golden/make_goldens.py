@@ -271,6 +271,7 @@ def check_case_tells_apart(name, case, directory, rows, step):
                     attn_implementation="eager",
                     experts_implementation="eager",
                 ).eval()
+                reference.widen(model)
                 model.load_state_dict(weights, strict=False)
                 got = reference.run_step(model, rows, case.loss_type).gradients
         move = reference.worst(got, {key: step.gradients[key] for key in got})[0]

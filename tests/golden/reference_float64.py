@@ -108,6 +108,13 @@ def untrained(model):
     return {**dict(model.named_buffers()), **fixed}
 
 
+def widen(model):
+    """Routers are in float32 whatever is asked for."""
+    for name, numbers in [*model.named_parameters(), *model.named_buffers()]:
+        if isinstance(numbers, torch.nn.Parameter) or name.endswith(CORRECTIONS):
+            numbers.data = numbers.data.double()
+
+
 def in_double(function, *arguments):
     """What a function gives whose tensors are of torch's default type."""
     torch.set_default_dtype(torch.float64)
@@ -122,9 +129,8 @@ def load(directory, dtype, true_maths=True):
     model = AutoModelForCausalLM.from_pretrained(
         directory, dtype=dtype, attn_implementation="eager", experts_implementation="eager"
     ).eval()
-    for name, numbers in [*model.named_parameters(), *model.named_buffers()]:  # routers, in float32 whatever is asked for
-        if dtype == torch.float64 and (isinstance(numbers, torch.nn.Parameter) or name.endswith(CORRECTIONS)):
-            numbers.data = numbers.data.double()
+    if dtype == torch.float64:
+        widen(model)
     for module in model.modules():
         if dtype == torch.float64 and hasattr(module, "mup_vector"):  # numbers of config.json, made in float32
             module.mup_vector.copy_(in_double(vars(modeling_module(directory))["compute_mup_vector"], model.config))
