@@ -50,7 +50,7 @@ static sbp_status find_origin(sbp_loading *l, const sbp_gguf *keys) {
 }
 
 /* Tensors that say what config.json says, too; layers that predict further tokens, which nothing here reads;
- * and of Gemma 4 keys and values of layers that read those of others. */
+ * and keys and values of layers that read those of others. */
 static bool is_no_parameter(const sbp_gguf_facts *facts, const char *name) {
     static const char *const made[] = {"rope_freqs.weight", "rope_factors_long.weight",
                                        "rope_factors_short.weight"};
@@ -61,7 +61,7 @@ static bool is_no_parameter(const sbp_gguf_facts *facts, const char *name) {
             return true;
     if (sscanf(name, "blk.%lld.%n", &layer, &used) != 1 || used == 0)
         return false;
-    if (facts->family == SBP_GGUF_GEMMA4 && layer >= facts->layers - facts->shared && layer < facts->layers)
+    if (layer >= facts->layers - facts->shared && layer < facts->layers)
         return strncmp(name + used, "attn_k", 6) == 0 || strncmp(name + used, "attn_v", 6) == 0;
     return layer >= facts->layers && layer < facts->layers + facts->further;
 }

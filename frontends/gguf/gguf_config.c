@@ -2,7 +2,7 @@
  * what is more than one field each: widths of heads, biases, kinds of layers. What files do not say is as
  * llama.cpp computes it, and where that goes by the class that files were made from, as that class has it. */
 #include "frontends/gguf/gguf_config.h"
-#include "frontends/formats/weights/gguf_sets.h"
+#include "frontends/formats/weights/gguf_traits.h"
 #include "frontends/gguf/gguf.h"
 
 #include <math.h>
@@ -117,8 +117,8 @@ static void write_bool(sbp_gguf_config *c, const char *field, bool value) {
     sbp_json_write_bool(c->out, field, value);
 }
 
-static bool is_of(const sbp_gguf_config *c, uint64_t families) {
-    return sbp_gguf_is_of(families, c->facts.family);
+static bool is(const sbp_gguf_config *c, uint64_t traits) {
+    return sbp_gguf_has(c->facts.family, traits);
 }
 
 /* ---- what all have ------------------------------------------------------------------------------------- */
@@ -130,11 +130,7 @@ static void check_keys(sbp_gguf_config *c) {
         const char *key = sbp_gguf_at(c->keys, i)->key;
         if (strncmp(key, c->family->architecture, n) != 0 || key[n] != '.')
             continue;
-        int32_t k = 0;
-        while (sbp_gguf_key_at(k) &&
-               !(is_of(c, sbp_gguf_key_at(k)->families) && strcmp(sbp_gguf_key_at(k)->key, key + n + 1) == 0))
-            k++;
-        if (!sbp_gguf_key_at(k))
+        if (!sbp_gguf_find_key(c->facts.family, key + n + 1))
             sbp_gguf_config_fail(
                 c,
                 "key '%s': what is supported of architecture %s does not have this; it may change "
@@ -205,11 +201,11 @@ static void read_sizes(sbp_gguf_config *c) {
         return;
     int64_t share = c->hidden / c->facts.heads > 0 ? c->hidden / c->facts.heads : 1;
     const sbp_weight *q = in_layer(c, 0, "attn_q.weight");
-    if (is_of(c, F(GLM)) && q && q->rank == 2)
+    if (is(c, QUERY_ROWS) && q && q->rank == 2)
         share = q->dim[0] / c->facts.heads > 0 ? q->dim[0] / c->facts.heads : 1;
     c->head_dim = sbp_gguf_config_count(c, "attention.key_length", 0, share);
     int64_t values = sbp_gguf_config_count(c, "attention.value_length", 0, c->head_dim);
-    if (values != c->head_dim && !is_of(c, LATENTS))
+    if (values != c->head_dim && !is(c, LATENT))
         sbp_gguf_config_fail(c, "key '%s' is %lld; only %lld is supported",
                              key_name(c, "attention.value_length"), (long long)values,
                              (long long)c->head_dim);
@@ -238,9 +234,9 @@ static void write_common(sbp_gguf_config *c) {
     sbp_json_write_string(c->out, "model_type", c->family->model_type);
     write_int(c, "vocab_size", table->dim[0]);
     write_int(c, "num_hidden_layers", c->facts.layers);
-    for (int32_t k = 0; sbp_gguf_key_at(k) && c->status == SBP_OK; k++)
-        if (is_of(c, sbp_gguf_key_at(k)->families))
-            write_key(c, sbp_gguf_key_at(k));
+    const sbp_gguf_key *row = NULL;
+    while (c->status == SBP_OK && (row = sbp_gguf_next_key(c->facts.family, row)))
+        write_key(c, row);
     sbp_json_write_string(c->out, "torch_dtype", "float32");
     write_bool(c, "tie_word_embeddings", sbp_gguf_config_tensor(c, "output.weight") == NULL);
     write_token(c, "tokenizer.ggml.bos_token_id", "bos_token_id");
@@ -261,28 +257,27 @@ static int64_t rows_of(const sbp_gguf_config *c, const char *name) {
 /* ---- attention and MLPs -------------------------------------------------------------------------------- */
 
 static void write_attention(sbp_gguf_config *c) {
-    const uint64_t biases =
-        ALL & ~(F(MISTRAL) | F(MIXTRAL) | F(QWEN2) | LATENTS | F(PHI3) | F(GPT_NEOX) | NEMOTRONS | F(LFM2));
-    bool keys_said = sbp_gguf_config_key(c, "attention.key_length") != NULL;
-    if ((is_of(c, ALL & ~(OTHER_HEADS | F(LFM2))) && keys_said) || is_of(c, F(GLM)))
+    const char *bias = is(c, LATENT)                      ? "attn_kv_a_mqa.bias"
+                       : is(c, NEOX)                      ? "attn_qkv.bias"
+                       : is(c, PLAIN) && !is(c, UNBIASED) ? "attn_q.bias"
+                                                          : NULL;
+    bool said =
+        !is(c, UNSIZED | TWO_SIZES | LATENT | SHORT_CONVS) && sbp_gguf_config_key(c, "attention.key_length");
+    if (said || is(c, QUERY_ROWS))
         write_int(c, "head_dim", c->head_dim);
-    if (!sbp_gguf_config_key(c, "attention.head_count_kv") && !is_of(c, F(GPT_NEOX)))
+    if (!sbp_gguf_config_key(c, "attention.head_count_kv") && !is(c, NEOX))
         write_int(c, "num_key_value_heads", c->facts.kv_heads);
-    if (is_of(c, biases))
-        write_bool(c, "attention_bias", has(c, "attn_q.bias"));
-    if (is_of(c, F(GPT_NEOX)))
-        write_bool(c, "attention_bias", has(c, "attn_qkv.bias"));
-    if (is_of(c, LATENTS))
-        write_bool(c, "attention_bias", has(c, "attn_kv_a_mqa.bias"));
-    if (is_of(c, F(GLM4_MOE)))
+    if (bias)
+        write_bool(c, "attention_bias", has(c, bias));
+    if (c->facts.family == SBP_GGUF_GLM4_MOE)
         write_bool(c, "use_qk_norm", has(c, "attn_q_norm.weight"));
-    if (is_of(c, F(LLAMA) | F(SMOLLM3) | F(GRANITE)))
+    if (is(c, MLP_BIAS))
         write_bool(c, "mlp_bias", has(c, "ffn_gate.bias"));
-    if (is_of(c, GRANITES) && !sbp_gguf_config_key(c, "attention.scale"))
+    if (is(c, MULTIPLIERS) && !sbp_gguf_config_key(c, "attention.scale"))
         sbp_json_write_double(c->out, "attention_multiplier", pow((double)c->head_dim, -0.5));
-    if (is_of(c, F(GRANITE)))
+    if (is(c, OR_GRANITE_4))
         write_int(c, "intermediate_size", rows_of(c, "ffn_gate.weight"));
-    if (is_of(c, F(GRANITE)) && !get_bool(c, "rope.scaling.finetuned", true))
+    if (is(c, OR_GRANITE_4) && !get_bool(c, "rope.scaling.finetuned", true))
         sbp_gguf_config_fail(c, "key '%s' is false: a Granite without positions is not supported",
                              key_name(c, "rope.scaling.finetuned"));
 }
@@ -296,11 +291,12 @@ static void write_layers(sbp_gguf_config *c, const char *field,
     sbp_json_write_end(c->out);
 }
 
-/* Whether layer i has the window: as a key says, else every sixth has none (Gemma). */
+/* Whether layer i has the window: as a key says, else as the class has it. */
 static const char *window_word(sbp_gguf_config *c, int64_t i) {
     const sbp_gguf_value *pattern = sbp_gguf_config_key(c, "attention.sliding_window_pattern");
     int64_t window = sbp_gguf_config_count(c, "attention.sliding_window", 0, 0);
-    bool slides = (i + 1) % 6 != 0;
+    double every = sbp_gguf_default(c->facts.family, "sliding_window_pattern");
+    bool slides = every >= 1 && (i + 1) % (int64_t)every != 0;
     if (pattern && (!pattern->is_array || pattern->type != SBP_GGUF_BOOL || pattern->count < c->facts.layers))
         sbp_gguf_config_fail(c, "key '%s': expected an array of a bool for each layer", pattern->key);
     else if (pattern)
@@ -309,11 +305,12 @@ static const char *window_word(sbp_gguf_config *c, int64_t i) {
 }
 
 static void write_windows(sbp_gguf_config *c) {
-    if (is_of(c, TWO_ROPES))
+    int64_t scalar = sbp_gguf_query_scalar(&c->facts, c->hidden, c->head_dim);
+    if (is(c, TWO_ROPES))
         write_layers(c, "layer_types", window_word);
-    if (is_of(c, F(GEMMA3))) /* 27B has a scale of its own, by which llama.cpp knows it */
-        write_int(c, "query_pre_attn_scalar", sbp_gguf_gemma3_scalar(&c->facts, c->hidden, c->head_dim));
-    if (!is_of(c, F(PHI3)))
+    if (scalar >= 0)
+        write_int(c, "query_pre_attn_scalar", scalar);
+    if (!is(c, LONG_FACTORS))
         return;
     int64_t window = sbp_gguf_config_count(c, "attention.sliding_window", 0, 0);
     if (window > 0)
@@ -345,18 +342,18 @@ static void write_deepseek(sbp_gguf_config *c) {
         sbp_json_write_raw(c->out, "routed_scaling_factor", "1.0");
     if (!sbp_gguf_config_key(c, "expert_shared_count"))
         write_int(c, "n_shared_experts", 0);
-    if (is_of(c, DEEPSEEKS) && !sbp_gguf_config_key(c, "leading_dense_block_count"))
+    if (is(c, SHARED_EXPERTS) && !sbp_gguf_config_key(c, "leading_dense_block_count"))
         write_int(c, "first_k_dense_replace", 0);
 }
 
 static void write_experts(sbp_gguf_config *c) {
-    if (is_of(c, DEEPSEEKS | F(NEMOTRON_H_MOE)))
+    if (is(c, ROUTED))
         write_deepseek(c);
-    const sbp_gguf_constant *row;
-    for (int32_t i = 0; (row = sbp_gguf_constant_at(i)); i++)
-        if (row->said && is_of(c, row->families))
+    const sbp_gguf_constant *row = NULL;
+    while ((row = sbp_gguf_next_constant(c->facts.family, row)))
+        if (row->said)
             write_bool(c, row->field, row->value != 0);
-    if (is_of(c, F(GPT_OSS)) && sbp_gguf_config_key(c, "expert_feed_forward_length") &&
+    if (is(c, GATES_IN_TURN) && sbp_gguf_config_key(c, "expert_feed_forward_length") &&
         sbp_gguf_config_count(c, "expert_feed_forward_length", 0, 0) !=
             sbp_gguf_config_count(c, "feed_forward_length", 0, 0))
         sbp_gguf_config_fail(c, "keys '%s' and '%s' differ", key_name(c, "expert_feed_forward_length"),
@@ -364,7 +361,7 @@ static void write_experts(sbp_gguf_config *c) {
 }
 
 static void write_latent(sbp_gguf_config *c) {
-    if (!is_of(c, LATENTS))
+    if (!is(c, LATENT))
         return;
     write_int(c, "qk_nope_head_dim", c->facts.fixed);
     write_int(c, "qk_rope_head_dim", sbp_gguf_config_count(c, "rope.dimension_count", 0, 0));
@@ -417,7 +414,7 @@ static void write_granite(sbp_gguf_config *c) {
         write_int(c, "shared_intermediate_size", shared);
     if (!sbp_gguf_config_key(c, "expert_count"))
         write_int(c, "num_local_experts", 0);
-    if (!is_of(c, HYBRIDS)) { /* no layer has a state; the class wants sizes that go together all the same */
+    if (!is(c, HYBRID)) { /* no layer has a state; the class wants sizes that go together all the same */
         write_int(c, "mamba_expand", 1);
         write_int(c, "mamba_n_heads", 1);
         write_int(c, "mamba_d_head", c->hidden);
@@ -448,15 +445,15 @@ static void write_nemotron(sbp_gguf_config *c) {
 }
 
 static void write_states(sbp_gguf_config *c) {
-    if (is_of(c, NEXTS)) {
+    if (is(c, DELTA_RULE)) {
         write_layers(c, "layer_types", delta_word);
         write_int(c, "linear_value_head_dim", head_of_inner(c));
     }
-    if (is_of(c, GRANITES_4))
+    if (is(c, GRANITE_4))
         write_granite(c);
-    if (is_of(c, NEMOTRONS))
+    if (is(c, MIXERS))
         write_nemotron(c);
-    if (is_of(c, F(LFM2))) {
+    if (is(c, SHORT_CONVS)) {
         write_layers(c, "layer_types", lfm2_word);
         write_bool(c, "block_auto_adjust_ff_dim", false);
         write_bool(c, "conv_bias", has(c, "shortconv.conv.bias"));
@@ -475,8 +472,8 @@ static int64_t of_kind(sbp_gguf_config *c, const char *key, bool slides, int64_t
     return fallback;
 }
 
-static void write_gemma4(sbp_gguf_config *c) {
-    if (!is_of(c, F(GEMMA4)))
+static void write_two_sizes(sbp_gguf_config *c) {
+    if (!is(c, TWO_SIZES))
         return;
     int64_t last = c->facts.layers - 1, first_inner = sbp_gguf_config_count(c, "feed_forward_length", 0, 0),
             last_inner = sbp_gguf_config_count(c, "feed_forward_length", last, 0), full = 0, values = 0;
@@ -520,9 +517,9 @@ sbp_status sbp_gguf_describe(const sbp_gguf_source *source, const sbp_gguf_facts
     check_keys(&c);
     read_sizes(&c);
     SBP_TRY(c.status);
-    static void (*const parts[])(sbp_gguf_config *) = {write_common,  write_attention,     write_windows,
-                                                       write_experts, write_latent,        write_states,
-                                                       write_gemma4,  sbp_gguf_config_rope};
+    static void (*const parts[])(sbp_gguf_config *) = {write_common,    write_attention,     write_windows,
+                                                       write_experts,   write_latent,        write_states,
+                                                       write_two_sizes, sbp_gguf_config_rope};
     sbp_json_write_object(&w, NULL);
     for (int i = 0; i < SBP_COUNT(parts); i++) {
         parts[i](&c);

@@ -2,14 +2,19 @@
  * is a tensor of factors, which is what they are divided by: rope_freqs.weight of Llama 3 and Gemma 4,
  * rope_factors_long and _short of Phi-3 (longrope). Parameters that give these factors are found again, so
  * that config.json can say them. */
-#include "frontends/formats/weights/gguf_sets.h"
+#include "frontends/formats/weights/gguf_traits.h"
 #include "frontends/gguf/gguf_config.h"
 
 #include <math.h>
 #include <string.h>
 
-static bool is_of(const sbp_gguf_config *c, uint64_t families) {
-    return sbp_gguf_is_of(families, c->facts.family);
+static bool is(const sbp_gguf_config *c, uint64_t traits) {
+    return sbp_gguf_has(c->facts.family, traits);
+}
+
+/* Its class scales, not truncated, where config.json has no rope_scaling. */
+static bool has_own_yarn(const sbp_gguf_config *c) {
+    return sbp_gguf_default(c->facts.family, "truncate") == 0;
 }
 
 static double theta_of(sbp_gguf_config *c) {
@@ -148,11 +153,11 @@ static void write_yarn(sbp_gguf_config *c) {
     sbp_json_write_string(c->out, "rope_type", "yarn");
     sbp_gguf_config_write(c, "factor", sbp_gguf_config_number(c, "rope.scaling.factor", 1));
     sbp_json_write_int(c->out, "original_max_position_embeddings", length);
-    const sbp_gguf_key *row;
-    for (int32_t i = 0; (row = sbp_gguf_key_at(i)); i++)
+    const sbp_gguf_key *row = NULL;
+    while ((row = sbp_gguf_next_key(c->facts.family, row)))
         if (row->kind == SBP_GGUF_KEY_YARN && sbp_gguf_config_key(c, row->key))
             sbp_gguf_config_write(c, row->field, sbp_gguf_config_number(c, row->key, 1));
-    if (is_of(c, F(GPT_OSS))) /* its class's, which files do not say */
+    if (has_own_yarn(c)) /* its class's, which files do not say */
         sbp_json_write_bool(c->out, "truncate", false);
     if (sbp_gguf_config_key(c, "rope.scaling.yarn_log_multiplier")) { /* a tenth of both */
         double scale =
@@ -204,11 +209,11 @@ static void write_partial(sbp_gguf_config *c, int64_t turning) {
             "key '%s.rope.dimension_count' is %lld; an even number up to the head size %lld is "
             "expected",
             c->family->architecture, (long long)turning, (long long)c->head_dim);
-    else if (is_of(c, F(GPT_NEOX)))
+    else if (is(c, NEOX))
         sbp_json_write_double(c->out, "rotary_pct", share_of(turning, c->head_dim));
-    else if (is_of(c, PARTIAL | F(PHI3)))
+    else if (is(c, PARTIAL | LONG_FACTORS))
         sbp_json_write_double(c->out, "partial_rotary_factor", share_of(turning, c->head_dim));
-    else if (turning != c->head_dim && !is_of(c, LATENTS | NEMOTRONS))
+    else if (turning != c->head_dim)
         sbp_gguf_config_fail(c, "key '%s.rope.dimension_count' is %lld; only %lld is supported",
                              c->family->architecture, (long long)turning, (long long)c->head_dim);
 }
@@ -243,17 +248,16 @@ static void write_proportional(sbp_gguf_config *c, int64_t head_dim) {
 }
 
 static void write_two(sbp_gguf_config *c) {
-    bool gemma4 = is_of(c, F(GEMMA4));
-    double theta = theta_of(c);
+    double theta = theta_of(c), local = sbp_gguf_default(c->facts.family, "rope_local_base_freq");
     sbp_json_write_object(c->out, "rope_parameters");
     sbp_json_write_object(c->out, "full_attention");
     sbp_gguf_config_write(c, "rope_theta", theta);
-    if (gemma4)
+    if (is(c, PROPORTIONAL))
         write_proportional(c, sbp_gguf_config_count(c, "attention.key_length", 0, 0));
     else
         write_type(c);
     sbp_json_write_end(c->out);
-    write_sliding(c, is_of(c, F(OLMO3)) ? theta : 1e4);
+    write_sliding(c, isnan(local) ? theta : local);
     sbp_json_write_end(c->out);
 }
 
@@ -261,18 +265,18 @@ static void write_two(sbp_gguf_config *c) {
 
 void sbp_gguf_config_rope(sbp_gguf_config *c) {
     const sbp_weight *factors = sbp_gguf_config_tensor(c, "rope_freqs.weight");
-    bool latent = is_of(c, LATENTS);
-    if (is_of(c, NEMOTRONS))
+    bool latent = is(c, LATENT);
+    if (is(c, MIXERS))
         return;
-    if (is_of(c, TWO_ROPES)) {
+    if (is(c, TWO_ROPES)) {
         write_two(c);
         return;
     }
     int64_t turning = sbp_gguf_config_count(c, "rope.dimension_count", 0, c->head_dim);
     if (!latent)
         write_partial(c, turning);
-    sbp_gguf_config_write(c, is_of(c, F(GPT_NEOX)) ? "rotary_emb_base" : "rope_theta", theta_of(c));
-    if (is_of(c, F(PHI3)) && sbp_gguf_config_tensor(c, "rope_factors_long.weight")) {
+    sbp_gguf_config_write(c, is(c, NEOX) ? "rotary_emb_base" : "rope_theta", theta_of(c));
+    if (is(c, LONG_FACTORS) && sbp_gguf_config_tensor(c, "rope_factors_long.weight")) {
         write_longrope(c, turning);
         return;
     }
@@ -283,12 +287,11 @@ void sbp_gguf_config_rope(sbp_gguf_config *c) {
         write_llama3(c, factors);
         return;
     }
-    if (strcmp(type, "none") == 0 && !sbp_gguf_config_key(c, "rope.scale_linear") && !is_of(c, F(GPT_OSS))) {
+    if (strcmp(type, "none") == 0 && !sbp_gguf_config_key(c, "rope.scale_linear") && !has_own_yarn(c)) {
         sbp_json_write_null(c->out, "rope_scaling");
         return;
     }
-    sbp_json_write_object(c->out,
-                          "rope_scaling"); /* GPT-OSS's class has one of its own where there is none */
+    sbp_json_write_object(c->out, "rope_scaling");
     write_type(c);
     sbp_json_write_end(c->out);
 }

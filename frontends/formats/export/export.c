@@ -7,7 +7,6 @@
 #include "frontends/formats/export/export_internal.h"
 #include "frontends/formats/export/export_tokens.h"
 #include "frontends/formats/files/hub.h"
-#include "frontends/formats/weights/gguf_sets.h"
 
 /* general.file_type of llama.cpp. */
 static const struct {
@@ -45,18 +44,6 @@ static sbp_status refuse(const exp_job *job, const char *model_type) {
                     job->model.path, model_type, known.data);
 }
 
-/* Whether a layer of a Nemotron-H has some: transformers writes their number for all. */
-static bool has_experts(const exp_model *m) {
-    const sbp_json *pattern = sbp_json_member(m->config, "hybrid_override_pattern"),
-                   *kinds = sbp_json_member(m->config, "layers_block_type");
-    if (pattern && pattern->kind == SBP_JSON_STRING)
-        return strchr(pattern->string, 'E') != NULL;
-    for (int64_t i = 0; kinds && kinds->kind == SBP_JSON_ARRAY && i < kinds->count; i++)
-        if (kinds->items[i].kind == SBP_JSON_STRING && strcmp(kinds->items[i].string, "moe") == 0)
-            return true;
-    return false;
-}
-
 static sbp_status read_model(exp_job *job) {
     exp_model *m = &job->model;
     bool known;
@@ -72,8 +59,6 @@ static sbp_status read_model(exp_job *job) {
     SBP_TRY(sbp_gguf_facts_of_config(m->diag, m->path, m->config, &m->facts, &known));
     if (!known)
         return refuse(job, type);
-    if (m->facts.family == SBP_GGUF_NEMOTRON_H_MOE && !has_experts(m))
-        m->facts.family = SBP_GGUF_NEMOTRON_H;
     m->architecture = sbp_gguf_family_of(m->facts.family)->architecture;
     return SBP_OK;
 }
@@ -116,16 +101,10 @@ static uint32_t file_type(const exp_job *job) {
 
 /* ---- the tokenizer ------------------------------------------------------------------------------------ */
 
-static exp_tokens_rule tokens_rule(sbp_gguf_family_id family) {
-    uint64_t bit = UINT64_C(1) << family;
-    return bit & (LLAMAS | F(SMOLLM3) | F(GRANITE))             ? EXP_TOKENS_LLAMA
-           : bit & (GRANITES_4 | F(QWEN2) | F(QWEN3) | F(PHI3)) ? EXP_TOKENS_PIECES
-           : bit & F(GEMMA3)                                    ? EXP_TOKENS_GEMMA
-           : bit & F(GEMMA4)                                    ? EXP_TOKENS_GEMMA4
-           : bit & (F(GLM4_MOE) | F(GLM4_MOE_LITE))             ? EXP_TOKENS_GLM
-           : bit & GLMS                                         ? EXP_TOKENS_GLM4
-                                                                : EXP_TOKENS_GPT2;
-}
+static const exp_tokens_rule tokens_rules[] = {
+#define FAMILY(id, architecture, model_type, class_name, layers, tokens, traits) EXP_TOKENS_##tokens,
+#include "frontends/formats/weights/gguf_table.def"
+};
 
 static int64_t rows_of_embedding(const exp_job *job) {
     for (int32_t i = 0; i < job->count; i++)
@@ -139,7 +118,7 @@ static sbp_status put_tokens(exp_job *job) {
                             .config = job->model.root,
                             .pre = job->request->pre,
                             .vocab_size = rows_of_embedding(job),
-                            .rule = tokens_rule(job->model.facts.family)};
+                            .rule = tokens_rules[job->model.facts.family]};
     return sbp_exp_put_tokens(job->model.arena, job->model.diag, &r, &job->keys);
 }
 

@@ -5,19 +5,24 @@
 #include <string.h>
 
 #include "frontends/formats/export/export_keys.h"
-#include "frontends/formats/weights/gguf_sets.h"
+#include "frontends/formats/weights/gguf_traits.h"
 
 typedef struct putter {
     const exp_model *m;
     sbp_gguf_keys *keys;
 } putter;
 
-static bool is(const putter *p, uint64_t families) {
-    return sbp_gguf_is_of(families, p->m->facts.family);
+static bool is(const putter *p, uint64_t traits) {
+    return sbp_gguf_has(p->m->facts.family, traits);
 }
 
 static const char *named(const putter *p, const char *key) {
     return sbp_arena_printf(p->m->arena, "%s.%s", p->m->architecture, key);
+}
+
+/* llama.cpp reads rope_freqs.weight. */
+static bool scales_as_llama3(const exp_model *m) {
+    return sbp_gguf_has(m->facts.family, INTERLEAVED) && !sbp_gguf_has(m->facts.family, MIXERS);
 }
 
 static void put_count(const putter *p, const char *key, int64_t value) {
@@ -89,9 +94,9 @@ static bool is_in_list(const putter *p, const char *field, int64_t layer) {
 
 static bool attends(const putter *p, int64_t layer) {
     const char *type = layer_type(p, layer);
-    if (is(p, NEMOTRONS))
+    if (is(p, MIXERS))
         return layer_letter(p, layer) == '*';
-    if (is(p, F(LFM2)))
+    if (is(p, SHORT_CONVS))
         return *type ? strcmp(type, "conv") != 0 : is_in_list(p, "full_attn_idxs", layer);
     return strcmp(type, "attention") == 0 || strcmp(type, "full_attention") == 0;
 }
@@ -100,12 +105,12 @@ static bool slides(const putter *p, int64_t layer) {
     const char *type = layer_type(p, layer);
     if (*type)
         return strcmp(type, "sliding_attention") == 0;
-    double pattern = sbp_exp_number(p->m, "sliding_window_pattern");
-    if (is(p, F(GEMMA4)))
-        return layer + 1 < p->m->facts.layers && (layer + 1) % 6 != 0;
-    if (is(p, F(GEMMA3)))
-        return (layer + 1) % (pattern >= 1 ? (int64_t)pattern : 6) != 0;
-    return is(p, F(OLMO3)) && (layer + 1) % 4 != 0;
+    double usual = sbp_gguf_default(p->m->facts.family, "sliding_window_pattern"),
+           given =
+               p->m->facts.family == SBP_GGUF_GEMMA3 ? sbp_exp_number(p->m, "sliding_window_pattern") : usual;
+    if (is(p, TWO_SIZES) && layer + 1 == p->m->facts.layers)
+        return false;
+    return !isnan(usual) && (layer + 1) % (int64_t)(given >= 1 ? given : usual) != 0;
 }
 
 static void put_flags(const putter *p, const char *key, bool (*of)(const putter *, int64_t), bool reverse) {
@@ -148,9 +153,9 @@ static sbp_status put_row(const putter *p, const sbp_gguf_key *row) {
 }
 
 static sbp_status put_rows(const putter *p) {
-    const sbp_gguf_key *row;
-    for (int32_t i = 0; (row = sbp_gguf_key_at(i)); i++)
-        if (is(p, row->families) && row->kind <= SBP_GGUF_KEY_BOOL)
+    const sbp_gguf_key *row = NULL;
+    while ((row = sbp_gguf_next_key(p->m->facts.family, row)))
+        if (row->kind <= SBP_GGUF_KEY_BOOL)
             SBP_TRY(put_row(p, row));
     return SBP_OK;
 }
@@ -177,16 +182,16 @@ static sbp_status put_scaling(const putter *p) {
         put_count(p, "rope.scaling.original_context_length",
                   (int64_t)(isnan(length) ? sbp_exp_number(p->m, "max_position_embeddings") : length));
         put_rope_number(p, "extrapolation_factor", "rope.scaling.yarn_ext_factor");
-        const sbp_gguf_key *row;
-        for (int32_t i = 0; (row = sbp_gguf_key_at(i)); i++)
+        const sbp_gguf_key *row = NULL;
+        while ((row = sbp_gguf_next_key(p->m->facts.family, row)))
             if (row->kind == SBP_GGUF_KEY_YARN)
                 put_rope_number(p, row->field, row->key);
     }
     double given = sbp_exp_rope_number(p->m, false, "attention_factor"), usual = 0.1 * log(factor) + 1;
     if (yarn && !isnan(given) && fabs(given - usual) > 1e-6) /* llama.cpp takes the usual one times this */
         put_number(p, "rope.scaling.attn_factor", given / usual);
-    bool llama3 = strcmp(type, "llama3") == 0 && is(p, PERMUTED),
-         part = strcmp(type, "proportional") == 0 && is(p, F(GEMMA4));
+    bool llama3 = strcmp(type, "llama3") == 0 && scales_as_llama3(p->m),
+         part = strcmp(type, "proportional") == 0 && is(p, PROPORTIONAL);
     if (!linear && !yarn && !llama3 && !part && strcmp(type, "default") != 0 && strcmp(type, "dynamic") != 0)
         return sbp_fail(p->m->diag, SBP_INPUT,
                         "%s: rope_type '%s' has no place in a GGUF file of architecture %s", p->m->path, type,
@@ -200,7 +205,7 @@ static sbp_status put_scaling(const putter *p) {
     return SBP_OK;
 }
 
-/* By what Phi-3 multiplies sines and cosines of long texts. */
+/* By what longrope multiplies sines and cosines of long texts. */
 static void put_long_factor(const putter *p, double length) {
     double scale = sbp_exp_number(p->m, "max_position_embeddings") / length;
     bool yarn = strcmp(sbp_exp_rope_type(p->m), "yarn") == 0;
@@ -211,13 +216,14 @@ static void put_long_factor(const putter *p, double length) {
                               : sqrt(1 + log(scale) / log(length)));
 }
 
-static sbp_status check_phi3(const putter *p) {
+static sbp_status check_longrope(const putter *p) {
     const char *type = sbp_exp_rope_type(p->m);
     bool lists = sbp_exp_rope_list(p->m, "long_factor") != NULL;
     if (strcmp(type, "default") == 0 || (lists && (strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0)))
         return SBP_OK;
     return sbp_fail(p->m->diag, SBP_INPUT,
-                    "%s: rope_type '%s' has no place in a GGUF file of architecture phi3", p->m->path, type);
+                    "%s: rope_type '%s' has no place in a GGUF file of architecture %s", p->m->path, type,
+                    p->m->architecture);
 }
 
 static sbp_status put_rotation(const putter *p) {
@@ -225,22 +231,22 @@ static sbp_status put_rotation(const putter *p) {
            local = sbp_exp_rope_number(p->m, true, "rope_theta"),
            part = sbp_exp_rope_number(p->m, false, "partial_rotary_factor");
     int64_t head = sbp_exp_head_dim(p->m);
-    if (is(p, F(PHI3)))
-        SBP_TRY(check_phi3(p));
+    if (is(p, LONG_FACTORS))
+        SBP_TRY(check_longrope(p));
     else
         SBP_TRY(put_scaling(p));
-    if (!is(p, NEMOTRONS) && (!is(p, F(GPT_NEOX)) || theta != 10000)) /* which the converter leaves out */
+    if (!is(p, MIXERS) && (!is(p, NEOX) || theta != 10000)) /* which the converter leaves out */
         put_number(p, "rope.freq_base", theta);
     if (!isnan(local))
         put_number(p, "rope.freq_base_swa", local);
-    if (is(p, PERMUTED | NEMOTRONS))
+    if (is(p, INTERLEAVED))
         put_count(p, "rope.dimension_count",
-                  is(p, GRANITES | NEMOTRONS)
+                  is(p, MULTIPLIERS | MIXERS)
                       ? (int64_t)sbp_exp_number(p->m, "hidden_size") / p->m->facts.heads
                       : head);
-    if (is(p, PARTIAL | F(GPT_NEOX)))
+    if (is(p, PARTIAL))
         put_count(p, "rope.dimension_count", (int64_t)((double)head * part));
-    if (is(p, F(PHI3))) {
+    if (is(p, LONG_FACTORS)) {
         double hidden = sbp_exp_number(p->m, "hidden_size") * (isnan(part) ? 1 : part);
         put_count(p, "rope.dimension_count", (int64_t)hidden / p->m->facts.heads);
         double length = sbp_exp_rope_number(p->m, false, "original_max_position_embeddings");
@@ -248,10 +254,10 @@ static sbp_status put_rotation(const putter *p) {
                   (int64_t)(isnan(length) ? sbp_exp_number(p->m, "max_position_embeddings") : length));
         put_long_factor(p, isnan(length) ? sbp_exp_number(p->m, "max_position_embeddings") : length);
     }
-    if (is(p, LATENTS))
+    if (is(p, LATENT))
         put_count(p, "rope.dimension_count", (int64_t)sbp_exp_number(p->m, "qk_rope_head_dim"));
     double all = sbp_exp_rope_number(p->m, false, "mscale_all_dim");
-    if (is(p, LATENTS) && !isnan(all))
+    if (is(p, LATENT) && !isnan(all))
         put_number(p, "rope.scaling.yarn_log_multiplier", 0.1 * all);
     return SBP_OK;
 }
@@ -259,12 +265,9 @@ static sbp_status put_rotation(const putter *p) {
 /* ---- attention ---------------------------------------------------------------------------------------- */
 
 static void put_head_sizes(const putter *p) {
-    bool always = is(p, F(LLAMA) | F(MISTRAL) | F(QWEN3) | F(QWEN3_MOE) | NEXTS | GEMMAS | GLMS |
-                            F(GLM4_MOE) | F(GPT_OSS) | NEMOTRONS);
-    if (is(p, OTHER_HEADS))
-        return;
     const sbp_json *given = sbp_json_member(p->m->config, "head_dim");
-    if (!always && (!given || given->kind != SBP_JSON_INT))
+    bool said = is(p, SIZED) || (given && given->kind == SBP_JSON_INT);
+    if (!said || is(p, UNSIZED | TWO_SIZES | LATENT))
         return;
     put_count(p, "attention.key_length", sbp_exp_head_dim(p->m));
     put_count(p, "attention.value_length", sbp_exp_head_dim(p->m));
@@ -279,7 +282,7 @@ static void put_latent(const putter *p) {
     put_count(p, "attention.value_length_mla", p->m->facts.value);
 }
 
-static void put_gemma4(const putter *p) {
+static void put_two_sizes(const putter *p) {
     double full = sbp_exp_number(p->m, "global_head_dim"), sliding = sbp_exp_number(p->m, "head_dim"),
            heads = sbp_exp_number(p->m, "num_key_value_heads"),
            wide = sbp_exp_number(p->m, "num_global_key_value_heads");
@@ -310,7 +313,7 @@ static void put_gemma4(const putter *p) {
 /* ---- what has states ---------------------------------------------------------------------------------- */
 
 static bool has_mlp(const putter *p, int64_t layer) {
-    return layer_letter(p, layer) == (is(p, F(NEMOTRON_H_MOE)) ? 'E' : '-');
+    return layer_letter(p, layer) == (is(p, EXPERT_MIXERS) ? 'E' : '-');
 }
 
 /* Nothing is rotated. */
@@ -318,10 +321,9 @@ static void put_nemotron(const putter *p) {
     sbp_gguf_keys_remove(p->keys, named(p, "attention.layer_norm_rms_epsilon"));
     put_count(p, "context_length", 1 << 20);
     put_bool(p, "rope.scaling.finetuned", false);
-    put_of_layers(
-        p, "feed_forward_length",
-        sbp_exp_number(p->m, is(p, F(NEMOTRON_H_MOE)) ? "moe_intermediate_size" : "intermediate_size"),
-        has_mlp);
+    put_of_layers(p, "feed_forward_length",
+                  sbp_exp_number(p->m, is(p, EXPERT_MIXERS) ? "moe_intermediate_size" : "intermediate_size"),
+                  has_mlp);
     put_count(p, "ssm.inner_size",
               (int64_t)(sbp_exp_number(p->m, "mamba_num_heads") * sbp_exp_number(p->m, "mamba_head_dim")));
     double eps = sbp_exp_number(p->m, "layer_norm_epsilon");
@@ -330,7 +332,7 @@ static void put_nemotron(const putter *p) {
 }
 
 static void put_granite(const putter *p) {
-    bool states = is(p, HYBRIDS), experts = is(p, GRANITE_EXPERTS);
+    bool states = is(p, HYBRID), experts = is(p, SHARED_BESIDE);
     const sbp_json *positions = sbp_json_member(p->m->config, "position_embedding_type");
     bool turns = positions && positions->kind == SBP_JSON_STRING && strcmp(positions->string, "rope") == 0;
     put_count(p, "feed_forward_length",
@@ -354,7 +356,7 @@ static void put_delta(const putter *p) {
 static void put_sections(const putter *p) {
     const sbp_json *given = sbp_exp_rope_list(p->m, "mrope_section");
     static const int32_t usual[] = {11, 11, 10, 0};
-    if (!given && !is(p, DELTAS))
+    if (!given && !is(p, SECTIONS))
         return;
     sbp_text *list = sbp_gguf_put_array(p->keys, named(p, "rope.dimension_sections"), SBP_GGUF_I32, 4);
     for (int64_t i = 0; i < 4; i++)
@@ -371,20 +373,21 @@ enum { SOFTMAX = 1, SIGMOID = 2 };
 static void put_experts(const putter *p) {
     const sbp_json *scoring = sbp_json_member(p->m->config, "scoring_func");
     bool sigmoid = scoring && scoring->kind == SBP_JSON_STRING && strcmp(scoring->string, "sigmoid") == 0;
-    if (is(p, DEEPSEEKS) || sigmoid)
+    if (is(p, SHARED_EXPERTS) || sigmoid)
         put_count(p, "expert_gating_func", SIGMOID);
-    if (is(p, DEEPSEEKS | F(NEMOTRON_H_MOE)) && (is_on(p, "norm_topk_prob") || !is(p, LATENTS)))
+    if (is(p, ROUTED) && (is_on(p, "norm_topk_prob") || !is(p, LATENT)))
         put_bool(p, "expert_weights_norm", is_on(p, "norm_topk_prob"));
-    if (is(p, F(GLM4_MOE_LITE)) && isnan(sbp_exp_number(p->m, "first_k_dense_replace"))) {
+    if (p->m->facts.family == SBP_GGUF_GLM4_MOE_LITE &&
+        isnan(sbp_exp_number(p->m, "first_k_dense_replace"))) {
         int64_t dense = 0; /* said layer by layer */
         while (dense < p->m->facts.layers && is_word_of_layer(p, "mlp_layer_types", dense, "dense"))
             dense++;
         put_count(p, "leading_dense_block_count", dense);
     }
     double drafts = sbp_exp_number(p->m, "num_nextn_predict_layers");
-    if (is(p, F(GLM4_MOE)) && drafts == 0)
+    if (p->m->facts.family == SBP_GGUF_GLM4_MOE && drafts == 0)
         put_count(p, "nextn_predict_layers", 0);
-    if (is(p, F(GPT_OSS)))
+    if (is(p, GATES_IN_TURN))
         put_count(p, "expert_feed_forward_length", (int64_t)sbp_exp_number(p->m, "intermediate_size"));
 }
 
@@ -408,7 +411,7 @@ static sbp_status check_activation(const putter *p) {
     const char *only = sbp_gguf_activation(p->m->facts.family);
     for (int i = 0; i < SBP_COUNT(names); i++) {
         const sbp_json *given = sbp_json_member(p->m->config, names[i]);
-        bool beside = i == 0 && sbp_json_member(p->m->config, is(p, GEMMAS) ? names[1] : names[2]);
+        bool beside = i == 0 && sbp_json_member(p->m->config, is(p, GEMMA) ? names[1] : names[2]);
         if (given && given->kind == SBP_JSON_STRING && !beside && strcmp(given->string, only) != 0)
             return refuse_field(p, names[i], given->string, only);
     }
@@ -419,10 +422,10 @@ static sbp_status check_activation(const putter *p) {
 static sbp_status check_steps(const putter *p) {
     const sbp_json *limits = sbp_json_member(p->m->config, "time_step_limit");
     double least = sbp_exp_number(p->m, "time_step_min");
-    bool limited = is(p, NEMOTRONS) && !isnan(least) && least > 0.001;
+    bool limited = is(p, MIXERS) && !isnan(least) && least > 0.001;
     if (limits && limits->kind == SBP_JSON_ARRAY && limits->count == 2)
         limited |= number_of(&limits->items[0]) > 0 || number_of(&limits->items[1]) < 1e30;
-    if (limited && is(p, MAMBAS))
+    if (limited && is(p, MAMBA))
         return refuse_field(p, limits ? "time_step_limit" : "time_step_min", "set", "none");
     return SBP_OK;
 }
@@ -430,52 +433,48 @@ static sbp_status check_steps(const putter *p) {
 static sbp_status check_fixed(const putter *p) {
     SBP_TRY(check_activation(p));
     SBP_TRY(check_steps(p));
-    const sbp_gguf_constant *row;
-    for (int32_t i = 0; (row = sbp_gguf_constant_at(i)); i++) {
+    const sbp_gguf_constant *row = NULL;
+    while ((row = sbp_gguf_next_constant(p->m->facts.family, row))) {
         double value = sbp_exp_number(p->m, row->field);
         char given[40], only[40];
         sbp_format_double(given, sizeof given, value);
         sbp_format_double(only, sizeof only, row->value);
-        if (is(p, row->families) && !isnan(value) && value != row->value)
+        if (!isnan(value) && value != row->value)
             return refuse_field(p, row->field, given, only);
     }
     double scale = sbp_exp_number(p->m, "query_pre_attn_scalar");
-    int64_t usual = sbp_gguf_gemma3_scalar(&p->m->facts, (int64_t)sbp_exp_number(p->m, "hidden_size"),
-                                           sbp_exp_head_dim(p->m));
+    int64_t usual = sbp_gguf_query_scalar(&p->m->facts, (int64_t)sbp_exp_number(p->m, "hidden_size"),
+                                          sbp_exp_head_dim(p->m));
     char given[40], only[40];
     sbp_format_double(given, sizeof given, scale);
     sbp_format_double(only, sizeof only, (double)usual);
-    if (is(p, F(GEMMA3)) && !isnan(scale) && scale != (double)usual)
+    if (usual >= 0 && !isnan(scale) && scale != (double)usual)
         return refuse_field(p, "query_pre_attn_scalar", given, only);
     return SBP_OK;
 }
 
 /* ---- all of it ---------------------------------------------------------------------------------------- */
 
-static bool is_every_sixth(const putter *p) {
+/* Whether layers have windows as llama.cpp takes it where no key says so. */
+static bool has_usual_windows(const putter *p) {
+    double every = sbp_gguf_default(p->m->facts.family, "sliding_window_pattern");
     for (int64_t layer = 0; layer < p->m->facts.layers; layer++)
-        if (slides(p, layer) != ((layer + 1) % 6 != 0))
-            return false;
-    return true;
-}
-
-static bool is_alternate(const putter *p) {
-    for (int64_t layer = 0; layer < p->m->facts.layers; layer++)
-        if (slides(p, layer) != (layer % 2 == 0))
+        if (slides(p, layer) != (every >= 1 && (layer + 1) % (int64_t)every != 0))
             return false;
     return true;
 }
 
 static void put_windows(const putter *p) {
     double window = sbp_exp_number(p->m, "sliding_window");
-    if (is(p, F(PHI3)))
+    bool used =
+        isnan(sbp_gguf_default(p->m->facts.family, "use_sliding_window")) /* its class has no choice */
+        || is_on(p, "use_sliding_window");
+    if (is(p, LONG_FACTORS))
         put_count(p, "attention.sliding_window", isnan(window) ? 0 : (int64_t)window);
-    if (is(p, F(OLMO3)) || (is(p, F(GEMMA3)) && !is_every_sixth(p)) ||
-        (is(p, F(GPT_OSS)) && *layer_type(p, 0) && !is_alternate(p)))
+    if (is(p, WINDOWS) && !is(p, TWO_SIZES) && !(is(p, PERIODIC) && has_usual_windows(p)))
         put_flags(p, "attention.sliding_window_pattern", slides, false);
-    bool ignored = is(p, F(MISTRAL) | F(MIXTRAL) | F(PHI3)) ||
-                   (is(p, F(QWEN2) | F(QWEN3) | F(QWEN3_MOE)) && is_on(p, "use_sliding_window"));
-    if (ignored && !isnan(window) && window < sbp_exp_number(p->m, "max_position_embeddings"))
+    if (is(p, WINDOW_LOST) && used && !isnan(window) &&
+        window < sbp_exp_number(p->m, "max_position_embeddings"))
         sbp_warn(p->m->diag,
                  "%s: a GGUF file of architecture %s does not say the sliding window of %g tokens; behind "
                  "that many "
@@ -485,12 +484,12 @@ static void put_windows(const putter *p) {
 
 static void put_lengths(const putter *p) {
     put_count(p, "block_count", p->m->facts.layers);
-    if (is(p, F(GRANITE)))
+    if (is(p, OR_GRANITE_4))
         put_count(p, "feed_forward_length", (int64_t)sbp_exp_number(p->m, "intermediate_size"));
     if (is(p, KINDS_OF_LAYERS))
         put_of_layers(p, "attention.head_count_kv", (double)p->m->facts.kv_heads, attends);
     double vocabulary = sbp_exp_number(p->m, "vocab_size");
-    if (is(p, PERMUTED | LATENTS | F(LFM2) | NEMOTRONS) && !isnan(vocabulary))
+    if (is(p, INTERLEAVED | LATENT | SHORT_CONVS) && !isnan(vocabulary))
         put_count(p, "vocab_size", (int64_t)vocabulary);
 }
 
@@ -504,15 +503,15 @@ sbp_status sbp_exp_put_architecture(const exp_model *model, sbp_gguf_keys *keys)
     put_windows(&p);
     put_sections(&p);
     put_experts(&p);
-    if (is(&p, LATENTS))
+    if (is(&p, LATENT))
         put_latent(&p);
-    if (is(&p, F(GEMMA4)))
-        put_gemma4(&p);
-    if (is(&p, NEMOTRONS))
+    if (is(&p, TWO_SIZES))
+        put_two_sizes(&p);
+    if (is(&p, MIXERS))
         put_nemotron(&p);
-    if (is(&p, GRANITES_4))
+    if (is(&p, GRANITE_4))
         put_granite(&p);
-    if (is(&p, NEXTS))
+    if (is(&p, DELTA_RULE))
         put_delta(&p);
     return SBP_OK;
 }
@@ -567,15 +566,15 @@ static exp_extra factors(const exp_model *m, const char *name, const sbp_json *l
 }
 
 sbp_status sbp_exp_extra_tensors(const exp_model *m, exp_extra out[EXP_MOST_EXTRAS], int *count) {
-    uint64_t family = UINT64_C(1) << m->facts.family;
+    sbp_gguf_family_id family = m->facts.family;
     const sbp_json *longs = sbp_exp_rope_list(m, "long_factor"),
                    *shorts = sbp_exp_rope_list(m, "short_factor");
     *count = 0;
-    if ((family & PERMUTED) && strcmp(sbp_exp_rope_type(m), "llama3") == 0)
+    if (scales_as_llama3(m) && strcmp(sbp_exp_rope_type(m), "llama3") == 0)
         out[(*count)++] = llama3(m);
-    if (family & F(GEMMA4))
+    if (sbp_gguf_has(family, PROPORTIONAL))
         out[(*count)++] = proportional(m);
-    if ((family & F(PHI3)) && longs && shorts) {
+    if (sbp_gguf_has(family, LONG_FACTORS) && longs && shorts) {
         if (longs->count != shorts->count)
             return sbp_fail(m->diag, SBP_INPUT, "%s: long_factor has %lld numbers, short_factor %lld",
                             m->path, (long long)longs->count, (long long)shorts->count);

@@ -1,11 +1,36 @@
 /* gguf_facts.c: which family a model is of, and its numbers, from config.json and from the keys of a file. */
-#include "frontends/formats/weights/gguf_sets.h"
+#include "frontends/formats/weights/gguf_traits.h"
 
 #include <stdio.h>
 #include <string.h>
 
 /* The most of heads, sizes, and layers: products of two of them and a row fit 64 bits. */
 enum { MOST = 1 << 20, MOST_LAYERS = 10000 };
+
+/* ---- families of one architecture or model_type ------------------------------------------------------ */
+
+/* What a model has, of the traits by which they differ. */
+typedef struct marks {
+    bool experts, states, windows;
+} marks;
+
+/* How many of these traits a family has; below 0: one that the model does not have. */
+static int fit(sbp_gguf_family_id id, const marks *m) {
+    const struct {
+        uint64_t traits;
+        bool there;
+    } differ[] = {{EXPERTS, m->experts}, {MAMBA, m->states}, {TWO_ROPES, m->windows}};
+    int fits = 0;
+    for (int i = 0; i < SBP_COUNT(differ); i++)
+        if (sbp_gguf_has(id, differ[i].traits))
+            fits += differ[i].there ? 1 : -SBP_COUNT(differ);
+    return fits;
+}
+
+/* The one that fits better, the first of two that do alike. */
+static sbp_gguf_family_id better(sbp_gguf_family_id a, sbp_gguf_family_id b, const marks *m) {
+    return a == SBP_GGUF_FAMILIES || fit(b, m) > fit(a, m) ? b : a;
+}
 
 /* ---- config.json ------------------------------------------------------------------------------------- */
 
@@ -41,20 +66,35 @@ static bool all_attend(const sbp_json *fields) {
     return true;
 }
 
+/* Whether a layer of a Nemotron-H has experts: transformers writes their number for all. */
+static bool has_expert_layer(const sbp_json *fields) {
+    const sbp_json *pattern = sbp_json_member(fields, "hybrid_override_pattern"),
+                   *kinds = sbp_json_member(fields, "layers_block_type");
+    if (!sbp_json_member(fields, "num_experts_per_tok"))
+        return false;
+    if (pattern && pattern->kind == SBP_JSON_STRING)
+        return strchr(pattern->string, 'E') != NULL;
+    for (int64_t i = 0; kinds && kinds->kind == SBP_JSON_ARRAY && i < kinds->count; i++)
+        if (kinds->items[i].kind == SBP_JSON_STRING && strcmp(kinds->items[i].string, "moe") == 0)
+            return true;
+    return false;
+}
+
 static sbp_gguf_family_id family_of_type(config *c, const char *model_type) {
-    for (int id = 0; id < SBP_GGUF_FAMILIES; id++) {
-        if (strcmp(sbp_gguf_family_of((sbp_gguf_family_id)id)->model_type, model_type) != 0)
+    sbp_gguf_family_id found = SBP_GGUF_FAMILIES;
+    marks m = {.windows = true};
+    for (int k = 0; k < SBP_GGUF_FAMILIES; k++) {
+        sbp_gguf_family_id id = (sbp_gguf_family_id)k;
+        if (strcmp(sbp_gguf_family_of(id)->model_type, model_type) != 0)
             continue;
-        if (id == SBP_GGUF_NEMOTRON_H && sbp_json_member(c->fields, "num_experts_per_tok"))
-            return SBP_GGUF_NEMOTRON_H_MOE;
-        if (id != SBP_GGUF_GRANITE_DENSE)
-            return (sbp_gguf_family_id)id;
-        bool experts = number(c, "num_local_experts", 8) > 0;
-        if (all_attend(c->fields))
-            return experts ? SBP_GGUF_GRANITE_MOE : SBP_GGUF_GRANITE_DENSE;
-        return experts ? SBP_GGUF_GRANITE_HYBRID_MOE : SBP_GGUF_GRANITE_HYBRID;
+        if (found != SBP_GGUF_FAMILIES) {
+            m.experts = sbp_gguf_has(id, MIXERS) ? has_expert_layer(c->fields)
+                                                 : number(c, "num_local_experts", 8) > 0;
+            m.states = !all_attend(c->fields);
+        }
+        found = better(found, id, &m);
     }
-    return SBP_GGUF_FAMILIES;
+    return found;
 }
 
 /* Nemotron-H may say its layers one by one only. */
@@ -76,27 +116,24 @@ sbp_status sbp_gguf_facts_of_config(sbp_diag *diag, const char *path, const sbp_
     *found = f.family != SBP_GGUF_FAMILIES;
     if (!*found)
         return c.status;
-    uint64_t bit = UINT64_C(1) << f.family;
     f.layers = layers_of(&c);
     f.heads = number(&c, "num_attention_heads", 0);
     f.kv_heads = number(&c, "num_key_value_heads", f.heads);
-    if (f.family == SBP_GGUF_GEMMA4)
+    if (sbp_gguf_has(f.family, SHARED_KV))
         f.shared = number(&c, "num_kv_shared_layers", 0);
-    if (bit & NEXTS) {
+    if (sbp_gguf_has(f.family, DELTA_RULE)) {
         f.key_heads = number(&c, "linear_num_key_heads", 16);
         f.value_heads = number(&c, "linear_num_value_heads", 32);
         f.key_size = number(&c, "linear_key_head_dim", 128);
         f.value_size = number(&c, "linear_value_head_dim", 128);
     }
-    if (bit & LATENTS) {
-        bool lite = f.family == SBP_GGUF_GLM4_MOE_LITE;
-        f.fixed = number(&c, "qk_nope_head_dim", lite ? 192 : 128);
-        f.value = number(&c, "v_head_dim", lite ? 256 : 128);
+    if (sbp_gguf_has(f.family, LATENT)) {
+        f.fixed = number(&c, "qk_nope_head_dim", (int64_t)sbp_gguf_default(f.family, "qk_nope_head_dim"));
+        f.value = number(&c, "v_head_dim", (int64_t)sbp_gguf_default(f.family, "v_head_dim"));
     }
-    if (bit & HYBRIDS)
-        f.groups = number(&c, "mamba_n_groups", 1);
-    if (bit & NEMOTRONS)
-        f.groups = number(&c, "n_groups", 8);
+    if (sbp_gguf_has(f.family, MAMBA))
+        f.groups = number(&c, sbp_gguf_find_key(f.family, "ssm.group_count")->field,
+                          sbp_gguf_has(f.family, MIXERS) ? 8 : 1);
     SBP_TRY(c.status);
     if (f.layers > MOST_LAYERS)
         return sbp_fail(diag, SBP_INPUT, "%s: %lld layers; at most %d are expected", path,
@@ -141,18 +178,14 @@ static int64_t key_number(file *f, const char *key) {
 }
 
 static sbp_gguf_family_id family_of_keys(file *f) {
-    int id = 0;
-    while (id < SBP_GGUF_FAMILIES &&
-           strcmp(sbp_gguf_family_of((sbp_gguf_family_id)id)->architecture, f->architecture) != 0)
-        id++;
-    bool experts = key_number(f, "expert_count") > 0;
-    if (id == SBP_GGUF_LLAMA && experts)
-        return SBP_GGUF_MIXTRAL;
-    if (id == SBP_GGUF_OLMO2 && find(f, "attention.sliding_window_pattern"))
-        return SBP_GGUF_OLMO3;
-    if (id == SBP_GGUF_GRANITE_HYBRID && experts)
-        return SBP_GGUF_GRANITE_HYBRID_MOE;
-    return (sbp_gguf_family_id)id;
+    sbp_gguf_family_id found = SBP_GGUF_FAMILIES;
+    const marks m = {.experts = key_number(f, "expert_count") > 0,
+                     .states = true, /* which no two of an architecture differ by */
+                     .windows = find(f, "attention.sliding_window_pattern") != NULL};
+    for (int k = 0; k < SBP_GGUF_FAMILIES; k++)
+        if (strcmp(sbp_gguf_family_of((sbp_gguf_family_id)k)->architecture, f->architecture) == 0)
+            found = better(found, (sbp_gguf_family_id)k, &m);
+    return found;
 }
 
 sbp_status sbp_gguf_facts_of_keys(sbp_diag *diag, const sbp_gguf *gguf, sbp_gguf_facts *out, bool *found) {
@@ -162,24 +195,23 @@ sbp_status sbp_gguf_facts_of_keys(sbp_diag *diag, const sbp_gguf *gguf, sbp_gguf
     *found = f.family != SBP_GGUF_FAMILIES;
     if (!*found)
         return SBP_OK;
-    uint64_t bit = UINT64_C(1) << f.family;
     int64_t further = key_number(&k, "nextn_predict_layers"), blocks = key_number(&k, "block_count");
     f.layers = blocks > further ? blocks - further : 0;
     f.further = further;
-    f.shared = f.family == SBP_GGUF_GEMMA4 ? key_number(&k, "attention.shared_kv_layers") : 0;
+    f.shared = sbp_gguf_has(f.family, SHARED_KV) ? key_number(&k, "attention.shared_kv_layers") : 0;
     f.heads = key_number(&k, "attention.head_count");
     f.kv_heads = key_number(&k, "attention.head_count_kv");
     f.kv_heads = f.kv_heads > 0 ? f.kv_heads : f.heads;
     int64_t ranks = key_number(&k, "ssm.time_step_rank"), inner = key_number(&k, "ssm.inner_size");
-    if (bit & (HYBRIDS | NEMOTRONS))
+    if (sbp_gguf_has(f.family, MAMBA))
         f.groups = key_number(&k, "ssm.group_count");
-    if (bit & NEXTS) {
+    if (sbp_gguf_has(f.family, DELTA_RULE)) {
         f.key_heads = key_number(&k, "ssm.group_count");
         f.value_heads = ranks;
         f.key_size = key_number(&k, "ssm.state_size");
         f.value_size = ranks > 0 ? inner / ranks : 0;
     }
-    if (bit & LATENTS) {
+    if (sbp_gguf_has(f.family, LATENT)) {
         bool split = find(&k, "attention.key_length_mla") != NULL;
         int64_t turned = key_number(&k, "rope.dimension_count"),
                 head = key_number(&k, split ? "attention.key_length_mla" : "attention.key_length");

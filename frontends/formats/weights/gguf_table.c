@@ -1,5 +1,5 @@
 /* gguf_table.c: the rows of gguf_table.def, and how elements are arranged on either side. */
-#include "frontends/formats/weights/gguf_sets.h"
+#include "frontends/formats/weights/gguf_traits.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -8,9 +8,10 @@
 /* How hf and file differ. Axes are counted from the first; n, m: sizes that are the same on both sides. */
 typedef enum kind {
     AS_IS,
-    PLUS_ONE, /* the file has 1 + w */
-    QUERIES,  /* rows of a head in halves (0 1 .., n / 2 ..); the file has row 0, n / 2, 1, n / 2 + 1 .. */
-    KEYS,     /* likewise, kv_heads */
+    NORM,           /* where norms are SHIFTED the file has 1 + w */
+    QUERIES,        /* where rows are INTERLEAVED, those of a head in halves (0 1 .., n / 2 ..); the file has
+                       row 0, n / 2, 1, n / 2 + 1 .. */
+    KEYS,           /* likewise, kv_heads */
     QKV_OF_HEADS,   /* q, k, v of each head; the file has q of all heads, then k, then v */
     FIRST_HALF,     /* [.., 2 n, m], of which the file's tensor is the first n of the last axis but one */
     SECOND_HALF,    /* the others */
@@ -41,48 +42,52 @@ typedef enum kind {
 } kind;
 
 static const struct row {
-    uint64_t families;
+    uint64_t traits;
     const char *hf, *file;
     kind kind;
     bool parts; /* <name>.weight and <name>.bias; else names are whole */
     bool only_read;
 } rows[] = {
-#define MODULE(families, hf, file, kind) {families, hf, file, kind, true, false},
-#define TENSOR(families, hf, file, kind) {families, hf, file, kind, false, false},
-#define READ(families, hf, file, kind) {families, hf, file, kind, false, true},
+#define MODULE(traits, hf, file, kind) {traits, hf, file, kind, true, false},
+#define TENSOR(traits, hf, file, kind) {traits, hf, file, kind, false, false},
+#define READ(traits, hf, file, kind) {traits, hf, file, kind, false, true},
 #include "frontends/formats/weights/gguf_table.def"
 };
 
 static const sbp_gguf_family families[] = {
-#define FAMILY(id, architecture, model_type, class_name, layers)                                             \
-    {architecture, model_type, class_name, layers},
+#define FAMILY(id, architecture, model_type, class_name, layers, tokens, traits)                             \
+    {architecture, model_type, class_name, layers, ALL | traits},
 #include "frontends/formats/weights/gguf_table.def"
 };
 
 static const sbp_gguf_key keys[] = {
-#define KEY(families, key, field, kind, required) {families, key, field, SBP_GGUF_KEY_##kind, required},
+#define KEY(traits, key, field, kind, required) {traits, key, field, SBP_GGUF_KEY_##kind, required},
 #include "frontends/formats/weights/gguf_table.def"
 };
 
 static const sbp_gguf_constant constants[] = {
-#define BY_CODE(families, field, value, said) {families, field, value, said},
+#define BY_CODE(model_type, field, value, said) {model_type, field, value, said},
 #include "frontends/formats/weights/gguf_table.def"
 };
 
 static const struct {
-    uint64_t families;
+    uint64_t traits;
     const char *word;
 } activations[] = {
-#define ACTIVATION(families, word) {families, word},
+#define ACTIVATION(traits, word) {traits, word},
 #include "frontends/formats/weights/gguf_table.def"
 };
 
+enum { MOST_DEFAULTS = 8 };
+
 static const struct {
-    uint64_t families;
-    const char *field;
-    double value;
+    const char *model_type;
+    struct {
+        const char *field;
+        double value;
+    } of[MOST_DEFAULTS];
 } defaults[] = {
-#define DEFAULT(families, field, value) {families, field, value},
+#define DEFAULTS(model_type, ...) {model_type, {__VA_ARGS__}},
 #include "frontends/formats/weights/gguf_table.def"
 };
 
@@ -90,29 +95,48 @@ const sbp_gguf_family *sbp_gguf_family_of(sbp_gguf_family_id id) {
     return &families[id];
 }
 
-const sbp_gguf_key *sbp_gguf_key_at(int32_t index) {
-    return index >= 0 && index < SBP_COUNT(keys) ? &keys[index] : NULL;
+const sbp_gguf_key *sbp_gguf_find_key(sbp_gguf_family_id family, const char *key) {
+    for (const sbp_gguf_key *row = keys; row < keys + SBP_COUNT(keys); row++)
+        if (sbp_gguf_has(family, row->traits) && strcmp(row->key, key) == 0)
+            return row;
+    return NULL;
 }
 
-const sbp_gguf_constant *sbp_gguf_constant_at(int32_t index) {
-    return index >= 0 && index < SBP_COUNT(constants) ? &constants[index] : NULL;
+const sbp_gguf_key *sbp_gguf_next_key(sbp_gguf_family_id family, const sbp_gguf_key *row) {
+    for (row = row ? row + 1 : keys; row < keys + SBP_COUNT(keys); row++)
+        if (sbp_gguf_has(family, row->traits) && sbp_gguf_find_key(family, row->key) == row)
+            return row;
+    return NULL;
+}
+
+const sbp_gguf_constant *sbp_gguf_next_constant(sbp_gguf_family_id family, const sbp_gguf_constant *row) {
+    for (row = row ? row + 1 : constants; row < constants + SBP_COUNT(constants); row++)
+        if (strcmp(row->model_type, families[family].model_type) == 0)
+            return row;
+    return NULL;
 }
 
 const char *sbp_gguf_activation(sbp_gguf_family_id family) {
     int k = 0;
-    while (!sbp_gguf_is_of(activations[k].families, family)) /* the last row is of all */
+    while (!sbp_gguf_has(family, activations[k].traits)) /* the last row is of all */
         k++;
     return activations[k].word;
 }
 
 double sbp_gguf_default(sbp_gguf_family_id family, const char *field) {
-    for (int i = 0; i < SBP_COUNT(defaults); i++)
-        if (sbp_gguf_is_of(defaults[i].families, family) && strcmp(defaults[i].field, field) == 0)
-            return defaults[i].value;
+    for (int i = 0; i < SBP_COUNT(defaults); i++) {
+        if (defaults[i].model_type && strcmp(defaults[i].model_type, families[family].model_type) != 0)
+            continue;
+        for (int k = 0; k < MOST_DEFAULTS && defaults[i].of[k].field; k++)
+            if (strcmp(defaults[i].of[k].field, field) == 0)
+                return defaults[i].of[k].value;
+    }
     return NAN;
 }
 
-int64_t sbp_gguf_gemma3_scalar(const sbp_gguf_facts *facts, int64_t hidden, int64_t head_dim) {
+int64_t sbp_gguf_query_scalar(const sbp_gguf_facts *facts, int64_t hidden, int64_t head_dim) {
+    if (facts->family != SBP_GGUF_GEMMA3)
+        return -1;
     return facts->layers == 62 ? hidden / facts->heads : head_dim;
 }
 
@@ -467,8 +491,16 @@ static bool make_pieces(job *j, kind k) {
 
 /* ---- rows -------------------------------------------------------------------------------------------- */
 
+/* The kind of a row in a family: what that does not have is as it is. */
+static kind kind_of(const struct row *row, sbp_gguf_family_id family) {
+    uint64_t needed = row->kind == NORM                           ? SHIFTED
+                      : row->kind == QUERIES || row->kind == KEYS ? INTERLEAVED
+                                                                  : ALL;
+    return sbp_gguf_has(family, needed) ? row->kind : AS_IS;
+}
+
 static sbp_gguf_value_rule rule_of(kind k) {
-    return k == PLUS_ONE                                         ? SBP_GGUF_PLUS_ONE
+    return k == NORM                                             ? SBP_GGUF_PLUS_ONE
            : k == DECAY || k == DECAY_COLUMN || k == DELTA_DECAY ? SBP_GGUF_MINUS_EXP
                                                                  : SBP_GGUF_AS_IS;
 }
@@ -476,7 +508,7 @@ static sbp_gguf_value_rule rule_of(kind k) {
 /* Whether a row before this one has the same tensor of the file under another name. */
 static bool is_other_spelling(const maker *m, const struct row *row) {
     for (const struct row *r = rows; r < row; r++)
-        if (sbp_gguf_is_of(r->families, m->facts->family) && strcmp(r->file, row->file) == 0 &&
+        if (sbp_gguf_has(m->facts->family, r->traits) && strcmp(r->file, row->file) == 0 &&
             r->parts == row->parts && strcmp(r->hf, row->hf) != 0 &&
             !(r->kind == FIRST_OF_FILE && row->kind == SECOND_OF_FILE))
             return true;
@@ -484,14 +516,15 @@ static bool is_other_spelling(const maker *m, const struct row *row) {
 }
 
 static sbp_status make_tensor(maker *m, const struct row *row, const char *hf, const char *file) {
-    job j = {.m = m, .piece = {.hf = hf, .file = file, .rule = rule_of(row->kind)}};
+    kind k = kind_of(row, m->facts->family);
+    job j = {.m = m, .piece = {.hf = hf, .file = file, .rule = rule_of(k)}};
     bool to_file = m->had == SBP_GGUF_HF;
     extent *own = to_file ? &j.hf : &j.file, *other = to_file ? &j.file : &j.hf;
     if (!m->shape(m->user, to_file ? hf : file, &own->rank, own->dim))
         return SBP_OK;
     j.piece.other_spelling = is_other_spelling(m, row);
-    bool fits = is_sane(own) && other_shape(m->facts, row->kind, to_file, own, other) && is_sane(other) &&
-                make_pieces(&j, row->kind);
+    bool fits =
+        is_sane(own) && other_shape(m->facts, k, to_file, own, other) && is_sane(other) && make_pieces(&j, k);
     return fits ? SBP_OK : refuse(&j);
 }
 
@@ -519,7 +552,7 @@ sbp_status sbp_gguf_pieces(sbp_arena *arena, sbp_diag *diag, const char *path, c
         .arena = arena, .diag = diag, .path = path, .facts = facts, .had = had, .shape = shape, .user = user};
     for (int64_t layer = -1; layer < facts->layers; layer++)
         for (const struct row *row = rows; row < rows + SBP_COUNT(rows); row++)
-            if (sbp_gguf_is_of(row->families, facts->family) &&
+            if (sbp_gguf_has(facts->family, row->traits) &&
                 (strncmp(row->file, "blk.", 4) == 0) == (layer >= 0) &&
                 !(row->only_read && had == SBP_GGUF_HF))
                 SBP_TRY(make_row(&m, row, layer));

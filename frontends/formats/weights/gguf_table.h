@@ -26,7 +26,7 @@
 /* ---- families --------------------------------------------------------------------------------------- */
 
 typedef enum sbp_gguf_family_id {
-#define FAMILY(id, architecture, model_type, class_name, layers) SBP_GGUF_##id,
+#define FAMILY(id, architecture, model_type, class_name, layers, tokens, traits) SBP_GGUF_##id,
 #include "frontends/formats/weights/gguf_table.def"
     SBP_GGUF_FAMILIES
 } sbp_gguf_family_id;
@@ -36,6 +36,7 @@ typedef struct sbp_gguf_family {
     const char *model_type;   /* of config.json */
     const char *class_name;   /* of its "architectures" */
     const char *layers; /* what names of a layer's tensors begin with, before its number: "model.layers." */
+    uint64_t traits;    /* those of gguf_traits.h that it has */
 } sbp_gguf_family;
 
 const sbp_gguf_family *sbp_gguf_family_of(sbp_gguf_family_id id);
@@ -47,7 +48,7 @@ typedef struct sbp_gguf_facts {
     sbp_gguf_family_id family;
     int64_t layers;          /* without those that predict further tokens, */
     int64_t further;         /* which stand behind them in files */
-    int64_t shared;          /* Gemma 4: how many layers, the last ones, read keys and values of others */
+    int64_t shared;          /* how many layers, the last ones, read keys and values of others */
     int64_t heads, kv_heads; /* of attention */
     int64_t key_heads, value_heads, key_size, value_size; /* of the delta rule; sizes are of a head */
     int64_t fixed, value;                                 /* latent attention: of a head of keys what does not
@@ -76,35 +77,35 @@ typedef enum sbp_gguf_key_kind {
 } sbp_gguf_key_kind;
 
 typedef struct sbp_gguf_key {
-    uint64_t families; /* bits 1 << sbp_gguf_family_id */
+    uint64_t traits;   /* that its families have, any of them */
     const char *key;   /* behind "<architecture>." */
     const char *field; /* of config.json; NULL: none */
     sbp_gguf_key_kind kind;
     bool required; /* in files */
 } sbp_gguf_key;
 
-/* In the order of gguf_table.def; NULL behind the last. */
-const sbp_gguf_key *sbp_gguf_key_at(int32_t index);
-static inline bool sbp_gguf_is_of(uint64_t families, sbp_gguf_family_id family) {
-    return (families >> family & 1) != 0;
-}
+/* The rows of a family in the order of gguf_table.def, one for each key: that behind `row`, the first behind
+ * NULL; NULL behind the last. */
+const sbp_gguf_key *sbp_gguf_next_key(sbp_gguf_family_id family, const sbp_gguf_key *row);
+/* NULL: none of its files has this key. */
+const sbp_gguf_key *sbp_gguf_find_key(sbp_gguf_family_id family, const char *key);
 
 /* A number of the architecture's code, which no key says: BY_CODE in gguf_table.def. */
 typedef struct sbp_gguf_constant {
-    uint64_t families;
+    const char *model_type;
     const char *field;
     double value;
     bool said;
 } sbp_gguf_constant;
 
-/* NULL behind the last. */
-const sbp_gguf_constant *sbp_gguf_constant_at(int32_t index);
+/* As sbp_gguf_next_key. */
+const sbp_gguf_constant *sbp_gguf_next_constant(sbp_gguf_family_id family, const sbp_gguf_constant *row);
 /* The activation of its MLPs, as config.json calls it. */
 const char *sbp_gguf_activation(sbp_gguf_family_id family);
 /* What counts where config.json does not have the field; NAN: nothing does. */
 double sbp_gguf_default(sbp_gguf_family_id family, const char *field);
-/* query_pre_attn_scalar of Gemma 3, whose largest model llama.cpp knows by its layers. */
-int64_t sbp_gguf_gemma3_scalar(const sbp_gguf_facts *facts, int64_t hidden, int64_t head_dim);
+/* query_pre_attn_scalar of Gemma 3, whose largest model llama.cpp knows by its layers; of others -1. */
+int64_t sbp_gguf_query_scalar(const sbp_gguf_facts *facts, int64_t hidden, int64_t head_dim);
 
 /* ---- tensors ---------------------------------------------------------------------------------------- */
 
