@@ -80,6 +80,7 @@ FAMILIES = {
     "mixtral": ("mixtral_v", "spm"),
     "qwen2": ("qwen2_plain", "qwen2"),
     "qwen2, tied": ("qwen2_tied", "qwen2"),
+    "seed_oss": ("seed_oss_v", "gpt-2"),
     "qwen3": ("qwen3_qknorm_v", "qwen2"),
     "qwen3_moe": ("qwen3_moe_norm_v", "qwen2"),
     "qwen3_next": ("qwen3_next_moe_v", "qwen2"),

@@ -52,6 +52,7 @@ CASES = {
     "mistral": Case("mistral_no_window"),
     "mixtral": Case("mixtral_v", UNBALANCED),
     "qwen2": Case("qwen2_plain"),
+    "seed_oss": Case("seed_oss_v"),
     "qwen3": Case("qwen3_plain"),
     "qwen3moe": Case("qwen3_moe_balanced", {**UNBALANCED, "num_hidden_layers": 1, "mlp_only_layers": []}),
     "qwen3next": Case("qwen3_next_moe_v", UNBALANCED, flags=NO_NEXTN),
