@@ -6,9 +6,50 @@
 
 #include <stdlib.h>
 
-#include "frontends/formats/weights/gguf_table.h"
+#include "frontends/formats/weights/gguf_traits.h"
 
 #define FILES "tests/golden/gguf"
+
+enum {
+    KEY_ROWS = 0
+#define KEY(traits, key, field, kind, required) +1
+#include "frontends/formats/weights/gguf_table.def"
+};
+
+static const char *const classes[] = {
+#define BY_CODE(model_type, field, value, said) model_type,
+#define DEFAULTS(model_type, ...) model_type,
+#include "frontends/formats/weights/gguf_table.def"
+};
+
+/* Every trait is some family's, every row for a key counts in one, and what goes by a class's name is that of
+ * one that the table has. */
+static void test_table(void **state) {
+    const sbp_gguf_key *first = sbp_gguf_next_key(SBP_GGUF_LLAMA, NULL), *row;
+    bool counts[KEY_ROWS] = {false};
+    uint64_t traits = 0;
+    (void)state;
+    for (int k = 0; k < SBP_GGUF_FAMILIES; k++) {
+        sbp_gguf_family_id id = (sbp_gguf_family_id)k;
+        traits |= sbp_gguf_family_of(id)->traits;
+        for (row = NULL; (row = sbp_gguf_next_key(id, row));)
+            counts[row - first] = true;
+        if (sbp_gguf_has(id, WINDOWS))
+            assert_true(sbp_gguf_default(id, "sliding_window_pattern") >= 1);
+    }
+    assert_true(traits == (ALL | (TRAIT(TRAITS) - 1)));
+    for (int k = 0; k < KEY_ROWS; k++)
+        if (!counts[k])
+            fail_msg("row %d, %s, is behind others in all families", k, first[k].key);
+    for (int i = 0; i < SBP_COUNT(classes) && classes[i]; i++) {
+        int k = 0;
+        while (k < SBP_GGUF_FAMILIES &&
+               strcmp(sbp_gguf_family_of((sbp_gguf_family_id)k)->model_type, classes[i]) != 0)
+            k++;
+        if (k == SBP_GGUF_FAMILIES)
+            fail_msg("no family is of model_type %s", classes[i]);
+    }
+}
 
 static sbp_model load(fixture *f, const char *path, const sbp_json *set) {
     sbp_model_options options = sbp_model_options_for(SBP_F64);
@@ -349,8 +390,9 @@ static void test_mutations(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_files),     cmocka_unit_test(test_views),
-                                       cmocka_unit_test(test_both_ways), cmocka_unit_test(test_value_heads),
-                                       cmocka_unit_test(test_decay),     cmocka_unit_test(test_mutations)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_table),       cmocka_unit_test(test_files),
+                                       cmocka_unit_test(test_views),       cmocka_unit_test(test_both_ways),
+                                       cmocka_unit_test(test_value_heads), cmocka_unit_test(test_decay),
+                                       cmocka_unit_test(test_mutations)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
 
 #define TRAIT(n) (UINT64_C(1) << (n))
 #define ALL TRAIT(63) /* which no line has to list */
+enum { TRAITS = 53 };
 
 /* ---- what tensors and fields are called ---- */
 #define PLAIN TRAIT(0) /* as Llama's */
@@ -90,15 +91,15 @@
 /* Families of one architecture are told apart by these. */
 #define EXPERTS (BLOCK_SPARSE | SPARSE | GATES_IN_TURN | SHARED_BESIDE | EXPERT_MIXERS)
 
-_Static_assert(TRAIT(53) - 1 == PLAIN + NEOX + MIXERS + SHORT_CONVS + PRE_NORM + FFN_NORM + POST_NORM +
-                                    POST_FFW_NORM + FOUR_NORMS + SHIFTED + GEMMA + SEPARATE_QKV + FUSED_QKV +
-                                    INTERLEAVED + LATENT + SINKS + SIZED + UNSIZED + TWO_SIZES + QUERY_ROWS +
-                                    UNBIASED + SHARED_KV + WINDOWS + PERIODIC + WINDOW_LOST + TWO_ROPES +
-                                    PARTIAL + PROPORTIONAL + LONG_FACTORS + SECTIONS + SCALE_LINEAR + MLP +
-                                    FUSED_UP + MLP_BIAS + NO_EXPERTS + SEPARATE + FUSED_EXPERTS + MOE_SIZE +
-                                    ROUTED + SHARED_EXPERTS + GATED_SHARED + BLOCK_SPARSE + GATES_IN_TURN +
-                                    BESIDE_EXPERTS + EXPERT_MIXERS + MULTIPLIERS + OR_GRANITE_4 + SHARED_MLP +
-                                    SHARED_BESIDE + HYBRID + GROUPED_DELTA + SPLIT_DELTA + PER_LAYER,
+_Static_assert(TRAIT(TRAITS) - 1 ==
+                   PLAIN + NEOX + MIXERS + SHORT_CONVS + PRE_NORM + FFN_NORM + POST_NORM + POST_FFW_NORM +
+                       FOUR_NORMS + SHIFTED + GEMMA + SEPARATE_QKV + FUSED_QKV + INTERLEAVED + LATENT +
+                       SINKS + SIZED + UNSIZED + TWO_SIZES + QUERY_ROWS + UNBIASED + SHARED_KV + WINDOWS +
+                       PERIODIC + WINDOW_LOST + TWO_ROPES + PARTIAL + PROPORTIONAL + LONG_FACTORS + SECTIONS +
+                       SCALE_LINEAR + MLP + FUSED_UP + MLP_BIAS + NO_EXPERTS + SEPARATE + FUSED_EXPERTS +
+                       MOE_SIZE + ROUTED + SHARED_EXPERTS + GATED_SHARED + BLOCK_SPARSE + GATES_IN_TURN +
+                       BESIDE_EXPERTS + EXPERT_MIXERS + MULTIPLIERS + OR_GRANITE_4 + SHARED_MLP +
+                       SHARED_BESIDE + HYBRID + GROUPED_DELTA + SPLIT_DELTA + PER_LAYER,
                "each trait has a number of its own");
 
 static inline bool sbp_gguf_has(sbp_gguf_family_id family, uint64_t traits) {
