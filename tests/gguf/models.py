@@ -95,6 +95,7 @@ FAMILIES = {
     "olmo3": ("olmo3_released", "olmo"),
     "olmoe": ("olmoe_v", "olmo"),
     "smollm3": ("smollm3_v", "llama-bpe"),
+    "ernie4_5": ("ernie4_5_bias", "model"),
     "glm": ("glm_plain", "glm4"),
     "glm4": ("glm4_defaults", "glm4"),
     "glm4_moe": ("glm4_moe_v", "glm4"),
