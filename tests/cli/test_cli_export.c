@@ -145,6 +145,11 @@ static void test_refusals(void **state) {
               "$R export $D/m -o $D/x");
     cli_ok(f, "sed 's/{/{\"time_step_limit\": [0.0, Infinity],/' $S/config.json >$D/m/config.json && "
               "$R export $D/m -o $D/x && rm $D/x"); /* as Python's json writes it, in files of Mamba-2 */
+    cli_ok(f, "mkdir $D/none && ln -s $(realpath $G/phi3_plain/model/model.safetensors) $D/none && "
+              "sed 's/\"num_attention_heads\": [0-9]*/\"num_attention_heads\": 0/' "
+              "$G/phi3_plain/model/config.json >$D/none/config.json");
+    cli_fails(f, 1, "the field 'num_attention_heads' is 0; at least one is expected",
+              "$R export $D/none -o $D/x");
     cli_ok(f, "cp $S/config.json $D/m; mv $D/m/tokenizer.json $D/t");
     cli_fails(f, 1, "has no tokenizer.json and no tokenizer.model", "$R export $D/m -o $D/x");
     cli_ok(f, "sed 's/\"byte_fallback\":[ ]*true/\"byte_fallback\":false/' $D/t >$D/m/tokenizer.json");

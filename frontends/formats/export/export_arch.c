@@ -431,6 +431,10 @@ static sbp_status check_steps(const putter *p) {
 }
 
 static sbp_status check_fixed(const putter *p) {
+    if (p->m->facts.heads < 1 && !isnan(sbp_exp_number(p->m, "num_attention_heads")))
+        return sbp_fail(p->m->diag, SBP_INPUT,
+                        "%s: the field 'num_attention_heads' is %lld; at least one is expected", p->m->path,
+                        (long long)p->m->facts.heads);
     SBP_TRY(check_activation(p));
     SBP_TRY(check_steps(p));
     const sbp_gguf_constant *row = NULL;

@@ -117,7 +117,8 @@ sbp_status sbp_gguf_facts_of_config(sbp_diag *diag, const char *path, const sbp_
     if (!*found)
         return c.status;
     f.layers = layers_of(&c);
-    f.heads = number(&c, "num_attention_heads", 0);
+    double heads = sbp_gguf_default(f.family, "num_attention_heads");
+    f.heads = number(&c, "num_attention_heads", heads >= 1 ? (int64_t)heads : 0);
     f.kv_heads = number(&c, "num_key_value_heads", f.heads);
     if (sbp_gguf_has(f.family, SHARED_KV))
         f.shared = number(&c, "num_kv_shared_layers", 0);
