@@ -69,6 +69,11 @@ bool sbp_hf_tied(sbp_hf *hf, bool fallback);
  * words are errors. */
 bool sbp_hf_layer_words(sbp_hf *hf, const char *key, int64_t layers, const char *no, const char *yes,
                         bool *is_yes);
+/* A list with an item for each layer, and more where a file has layers behind the last, that predict further
+ * tokens (num_nextn_predict_layers); NULL: absent. And a number of it, `fallback` where it is null or absent.
+ */
+const sbp_json *sbp_hf_layer_list(sbp_hf *hf, const char *key, int64_t layers);
+double sbp_hf_layer_number(sbp_hf *hf, const sbp_json *list, int64_t layer, double fallback);
 /* An error unless `count` is a multiple of `of`. */
 void sbp_hf_check_multiple(sbp_hf *hf, const char *count_key, int64_t count, const char *of_key, int64_t of);
 /* What is known of every model; an error of more layers than any model has. */

@@ -98,16 +98,38 @@ bool sbp_hf_tied(sbp_hf *hf, bool fallback) {
     return tied;
 }
 
+/* The list `key` with an item for each layer, or for each of the further ones behind the last, too. */
+static const sbp_json *find_list(sbp_hf *hf, const char *key, int64_t layers, const char *items) {
+    const sbp_json *list = sbp_hf_field(hf, key),
+                   *more = sbp_json_member(hf->config, "num_nextn_predict_layers");
+    int64_t further = 0;
+    if (!list)
+        return NULL;
+    if (more && more->kind == SBP_JSON_INT)
+        further = more->integer;
+    if (list->kind == SBP_JSON_ARRAY && (list->count == layers || list->count == layers + further))
+        return list;
+    sbp_hf_fail(hf, list, "expected an array of %lld %s (num_hidden_layers), found %s of %lld",
+                (long long)layers, items, sbp_json_kind_name(list->kind), (long long)list->count);
+    return NULL;
+}
+
+const sbp_json *sbp_hf_layer_list(sbp_hf *hf, const char *key, int64_t layers) {
+    return find_list(hf, key, layers, "items");
+}
+
+double sbp_hf_layer_number(sbp_hf *hf, const sbp_json *list, int64_t layer, double fallback) {
+    double number = fallback;
+    if (list && list->items[layer].kind != SBP_JSON_NULL && hf->builder.status == SBP_OK)
+        hf->builder.status = sbp_json_as_double(hf->diag, &list->items[layer], &number);
+    return number;
+}
+
 bool sbp_hf_layer_words(sbp_hf *hf, const char *key, int64_t layers, const char *no, const char *yes,
                         bool *is_yes) {
-    const sbp_json *list = sbp_hf_field(hf, key);
+    const sbp_json *list = find_list(hf, key, layers, "layer types");
     if (!list)
         return false;
-    if (list->kind != SBP_JSON_ARRAY || list->count != layers) {
-        sbp_hf_fail(hf, list, "expected an array of %lld layer types (num_hidden_layers), found %s of %lld",
-                    (long long)layers, sbp_json_kind_name(list->kind), (long long)list->count);
-        return false;
-    }
     for (int64_t i = 0; i < layers; i++) {
         const sbp_json *item = &list->items[i];
         const char *word = item->kind == SBP_JSON_STRING ? item->string : sbp_json_kind_name(item->kind);

@@ -181,10 +181,11 @@ void sbp_hf_kind_ropes(sbp_hf *hf, sbp_hf_decoder *d, double part, const char *o
         const sbp_json *object = sbp_json_member(both, kinds[kind]),
                        *field = sbp_json_member(object, "partial_rotary_factor");
         double turning = part;
-        if (!object) {
-            sbp_hf_fail(hf, both, "an object each for full_attention and sliding_attention is expected");
-            return;
-        }
+        for (int64_t i = 0; i < d->layers && !object; i++)
+            if (d->layer[i].rope == kind)
+                sbp_hf_fail(hf, both, "an object for %s is expected", kinds[kind]);
+        if (!object)
+            continue;
         if (field)
             hf->builder.status = sbp_json_as_double(hf->diag, field, &turning);
         d->rope[kind] =

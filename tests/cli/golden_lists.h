@@ -53,13 +53,33 @@ static const char *const golden_structures[] = {"llama_plain",
 
 /* One case each of families without a structure of their own: on Vulkan once. */
 static const char *const golden_others[] = {
-    "granitemoe_swa_balanced", "lfm3_gated",         "hunyuan_v1_moe_lists", "mistral4_groups",
-    "minimax_m2_balanced",     "lfm2_moe_plain",     "hy_v3_shared",         "ernie4_5_moe_balanced",
-    "mistral_window",          "glm_plain",          "olmo3_released",       "smollm3_windows",
-    "glm4_moe_norms",          "mixtral_v",          "olmoe_balanced",       "ministral3_plain",
-    "gemma4_unified_v",        "gemma3n_v",          "qwen2_5_vl_v",         "qwen3_vl_v",
-    "qwen3_vl_moe_v",          "seed_oss_v",         "ernie4_5_bias",        "exaone4_windows",
-    "hunyuan_v1_dense_alpha",  "granite_swa_thetas",
+    "step3p7_v",
+    "granitemoe_swa_balanced",
+    "lfm3_gated",
+    "hunyuan_v1_moe_lists",
+    "mistral4_groups",
+    "minimax_m2_balanced",
+    "lfm2_moe_plain",
+    "hy_v3_shared",
+    "ernie4_5_moe_balanced",
+    "mistral_window",
+    "glm_plain",
+    "olmo3_released",
+    "smollm3_windows",
+    "glm4_moe_norms",
+    "mixtral_v",
+    "olmoe_balanced",
+    "ministral3_plain",
+    "gemma4_unified_v",
+    "gemma3n_v",
+    "qwen2_5_vl_v",
+    "qwen3_vl_v",
+    "qwen3_vl_moe_v",
+    "seed_oss_v",
+    "ernie4_5_bias",
+    "exaone4_windows",
+    "hunyuan_v1_dense_alpha",
+    "granite_swa_thetas",
 };
 
 /* On the PTX machine a step takes seconds: what is run without SBP_TEST_ALL=1. */
@@ -141,6 +161,7 @@ static const char *const golden_lora[] = {
     ROW("ernie4_5_moe_balanced", "--chunk 7", 2, 55)                                                         \
     ROW("minimax_m2_balanced", "--chunk 7", 2, 55)                                                           \
     ROW("mistral4_groups", "--chunk 5 --zero 3", 2, 55)                                                      \
+    ROW("step3p5_released", "--chunk 7 --zero 3", 2, 55)                                                     \
     ROW("laguna_capped", "--chunk 5 --zero 3", 2, 55)                                                        \
     ROW("mimo_v2_flash_values", "--chunk 7", 2, 55)                                                          \
     ROW("lfm3_gated", "--chunk 9 --zero 3", 2, 55)                                                           \
