@@ -37,6 +37,7 @@ from configs import (
     qwen3_moe,
     qwen3_moe_small,
     qwen3_next,
+    seed_oss,
     smollm3,
 )
 
@@ -342,6 +343,12 @@ CASES = {
         qwen2(tie_word_embeddings=True, num_key_value_heads=4),
         A,
         save=True,
+    ),
+    "seed_oss_biases": Case(
+        "biases behind attention and in the MLP, none on q, k, v, which is not what the class begins with; dropout",
+        seed_oss(),
+        D,
+        differs_from=({"rope_theta": ABSENT},),
     ),
     "qwen3_plain": Case(
         "norms of query and key over head_dim, before rope", qwen3(), A, differs_from=({"rope_theta": ABSENT},)

@@ -70,6 +70,36 @@ def qwen2(**changes):
     }
 
 
+def seed_oss(**changes):
+    return {
+        "architectures": ["SeedOssForCausalLM"],
+        "model_type": "seed_oss",
+        "vocab_size": 59,
+        "hidden_size": 20,
+        "intermediate_size": 23,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 6,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-5,
+        "attention_bias": False,
+        "attention_out_bias": True,
+        "mlp_bias": True,
+        "attention_dropout": 0.1,
+        "residual_dropout": 0.1,
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+        "rope_theta": 60.0,
+        "rope_scaling": {"rope_type": "default"},
+        "torch_dtype": "float32",
+        **changes,
+    }
+
+
 def qwen3(**changes):
     return {
         "architectures": ["Qwen3ForCausalLM"],
