@@ -32,6 +32,7 @@ typedef struct sbp_hf {
     sbp_dtype published; /* element type the model was published in (dtype, torch_dtype); F32 when not said */
     int64_t pad_row;     /* pad_token_id when it is a row of the embedding, else -1 */
     const sbp_weights *weights; /* the model's values, when they are there at all; else NULL */
+    bool names_only;            /* their values are not looked at */
     bool untied;                /* the weights say that the head is not tied, although config.json does */
     /* What files may leave out at the beginning of names ("model."), as transformers allows; NULL: nothing.
      */

@@ -399,7 +399,7 @@ sbp_value sbp_hf_head_matrix(sbp_hf *hf, const char *name, sbp_value table, bool
     sbp_param *param = &hf->builder.module->params[hf->builder.func->values[table].binding];
     const sbp_weight *head = hf->weights ? sbp_weights_find(hf->weights, name) : NULL;
     const sbp_weight *embed = hf->weights ? sbp_loading_find(hf->weights, param) : NULL;
-    hf->untied = tied && head && embed && differ(hf, head, embed);
+    hf->untied = tied && head && embed && !hf->names_only && differ(hf, head, embed);
     if (hf->untied)
         sbp_warn(hf->diag,
                  "config.json ties '%s' to '%s', but the weights hold both with different values: not tied",

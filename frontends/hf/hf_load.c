@@ -1,6 +1,6 @@
 /* hf_load.c: from a config.json to a module: overrides, facts, the architecture's builder, and the check that
  * no field was left unread that could matter. */
-#include "frontends/hf/hf.h"
+#include "frontends/hf/hf_load.h"
 
 #include <string.h>
 
@@ -219,14 +219,14 @@ static bool harmless(const sbp_hf *hf, const sbp_json *field) {
     }
 }
 
-static bool is_left_over(const sbp_hf *hf, const sbp_json *field) {
+bool sbp_hf_is_left_over(const sbp_hf *hf, const sbp_json *field) {
     return sbp_map_get(&hf->read, field->key) < 0 && !harmless(hf, field);
 }
 
 static void check_left_over(sbp_hf *hf) {
     for (int64_t i = 0; i < hf->config->count && hf->builder.status == SBP_OK; i++) {
         const sbp_json *field = &hf->config->items[i];
-        if (!is_left_over(hf, field))
+        if (!sbp_hf_is_left_over(hf, field))
             continue;
         const known_field *known = find_field(hf, field->key);
         const char *value = print_value(hf, field);
@@ -347,8 +347,7 @@ static const sbp_architecture *enter_text_config(sbp_hf *hf, sbp_loading *l, con
 
 /* ---- architectures --------------------------------------------------------------------------------- */
 
-/* Ready to build; l->model gets the facts. */
-static void begin(sbp_hf *hf, sbp_loading *l, const sbp_json *config, const char *model_type) {
+void sbp_hf_begin(sbp_hf *hf, sbp_loading *l, const sbp_json *config, const char *model_type) {
     l->model->model_type = model_type;
     l->model->module = sbp_module_create(l->arena, l->model->name);
     *hf = (sbp_hf){.arena = l->arena,
@@ -371,78 +370,11 @@ static void begin(sbp_hf *hf, sbp_loading *l, const sbp_json *config, const char
     read_facts(hf, l);
 }
 
-/* ---- the nearest --------------------------------------------------------------------------------------- */
-
-/* How far an architecture is from a config.json. */
-typedef struct distance {
-    int32_t strange; /* fields that it does not know */
-    int32_t absent;  /* fields that it looks for in vain */
-    sbp_text names;  /* of the former */
-} distance;
-
-/* False: it cannot build from the file. */
-static bool measure(sbp_loading *l, const sbp_json *config, const sbp_architecture *architecture,
-                    distance *out) {
-    enum { MOST = 16 };
-    sbp_loading trial = *l;
-    sbp_model model = *l->model;
-    sbp_hf hf;
-    trial.model = &model;
-    trial.weights = NULL;
-    trial.diag = NULL; /* what it says is not asked for */
-    begin(&hf, &trial, config, architecture->model_type);
-    architecture->build(&hf);
-    *out = (distance){.absent = hf.read.count};
-    sbp_text_init(&out->names, l->arena);
-    for (int64_t i = 0; i < config->count; i++) {
-        const char *name = config->items[i].key;
-        out->absent -= sbp_map_get(&hf.read, name) >= 0;
-        if (!is_left_over(&hf, &config->items[i]))
-            continue;
-        if (out->strange++ < MOST)
-            sbp_text_add(&out->names, "%s%s", out->strange > 1 ? ", " : "", name);
-    }
-    if (out->strange > MOST)
-        sbp_text_add(&out->names, ", ...");
-    return hf.builder.status == SBP_OK;
-}
-
-/* What an architecture does not know may be a computation of its own, and names tell families: how much of
- * theirs is the same, and what a's has besides. */
-static int32_t weighed(const distance *d, const char *a, const char *b) {
-    int32_t common = 0;
-    while (a[common] && a[common] == b[common])
-        common++;
-    return 4 * d->strange + d->absent - 2 * common + (int32_t)strlen(a + common) / 2;
-}
-
-/* The architecture to which a config.json of another says least that is strange. */
-static const char *nearest(sbp_loading *l, const sbp_json *config, const char *model_type) {
-    const char *found = NULL;
-    distance least = {.strange = 0};
-    for (int32_t i = 0; sbp_architecture_at(i); i++) {
-        const sbp_architecture *a = sbp_architecture_at(i);
-        distance d;
-        if (!measure(l, config, a, &d) ||
-            (found && weighed(&d, a->model_type, model_type) >= weighed(&least, found, model_type)))
-            continue;
-        found = a->model_type;
-        least = d;
-    }
-    if (!found)
-        return "";
-    if (least.strange > 0)
-        return sbp_arena_printf(l->arena, "; by its fields '%s' is nearest, which does not know %s", found,
-                                least.names.data);
-    return sbp_arena_printf(l->arena,
-                            "; by its fields '%s' is nearest, which reads all of them: "
-                            "--set 'model_type=\"%s\"' takes it for that",
-                            found, found);
-}
+/* ---- what is not supported ---------------------------------------------------------------------------- */
 
 static sbp_status refuse(sbp_loading *l, const sbp_json *config, const char *model_type) {
-    const sbp_json *field = sbp_json_member(config, "model_type"),
-                   *inner = sbp_json_member(config, "text_config");
+    const sbp_json *inner = sbp_json_member(config, "text_config");
+    char where[600];
     sbp_text supported;
     sbp_text_init(&supported, l->arena);
     for (int32_t i = 0; sbp_architecture_at(i); i++)
@@ -454,22 +386,23 @@ static sbp_status refuse(sbp_loading *l, const sbp_json *config, const char *mod
     const char *inner_type = "";
     if (inner && inner->kind == SBP_JSON_OBJECT)
         SBP_TRY(sbp_json_get_string(l->diag, inner, "model_type", SBP_JSON_NULLABLE, &inner_type));
+    sbp_json_where(sbp_json_member(config, "model_type"), where, sizeof where);
     if (inner_type && *inner_type && !find_architecture(l->options, inner_type))
-        return sbp_json_fail(
-            l->diag, field,
-            "'%s' is a multimodal model, whose text model '%s' is not supported; supported: %s", model_type,
-            inner_type, supported.data);
+        return sbp_fail(
+            l->diag, SBP_INPUT,
+            "%s: '%s' is a multimodal model, whose text model '%s' is not supported%s; supported: %s", where,
+            model_type, inner_type, sbp_hf_nearest(l, inner, inner_type), supported.data);
     if (inner)
-        return sbp_json_fail(
-            l->diag, field,
-            "'%s' is a multimodal model that is not supported; its text model alone is: use a directory "
+        return sbp_fail(
+            l->diag, SBP_INPUT,
+            "%s: '%s' is a multimodal model that is not supported; its text model alone is: use a directory "
             "whose config.json is its text_config, beside the same weights (what is written is a text model, "
             "too). Supported: %s",
-            model_type, supported.data);
-    return sbp_json_fail(
-        l->diag, field,
-        "model type '%s' is not supported; supported: %s (frontends/README.md says how one is added)%s",
-        model_type, supported.data, nearest(l, config, model_type));
+            where, model_type, supported.data);
+    return sbp_fail(
+        l->diag, SBP_INPUT,
+        "%s: model type '%s' is not supported (frontends/README.md says how one is added)%s; supported: %s",
+        where, model_type, sbp_hf_nearest(l, config, model_type), supported.data);
 }
 
 /* ---- weights in codes -------------------------------------------------------------------------------- */
@@ -537,7 +470,7 @@ sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config) {
     if (!architecture && !wrapper)
         return refuse(l, config, model_type);
     sbp_hf hf;
-    begin(&hf, l, config, model_type);
+    sbp_hf_begin(&hf, l, config, model_type);
     const sbp_func *func = hf.builder.func;
     read_quantized(&hf);
     if (wrapper)

@@ -507,12 +507,20 @@ static void test_errors(void **state) {
                       mistral[] = "tests/golden/mistral_window/model";
     expect(
         plain, "model_type=\"mamba\"", SBP_INPUT,
-        "config.json: model_type: model type 'mamba' is not supported; supported: llama, mistral, ");
-    expect(gemma, "model_type=\"gemma5\"", SBP_INPUT,
-           "; by its fields 'gemma3_text' is nearest, which reads all of them");
-    static const char *const other[] = {"model_type=\"qwen3b\"", "n_group=3", "tail=[1]"};
+        "config.json: model_type: model type 'mamba' is not supported (frontends/README.md says how one is "
+        "added); 'llama' is nearest, which reads all fields: --set 'model_type=\"llama\"' takes it for that; "
+        "supported: llama, mistral, ");
+    expect(gemma, "model_type=\"gemma5\"", SBP_INPUT, "; 'gemma3_text' is nearest, which reads all fields: ");
+    static const char *const other[] = {"model_type=\"qwen3b\"", "n_group=3", "tail=[1]"},
+                             *const more[] = {"model_type=\"seed_oxx\"", "attention_out_bias=false"},
+                             *const less[] = {"model_type=\"qwen3b\"", "attention_bias=true", "n_group=3"};
     expect_with("tests/golden/qwen3_plain/model", other, 3, SBP_INPUT,
-                "; by its fields 'qwen3' is nearest, which does not know n_group, tail");
+                "; 'qwen3' is nearest, which does not know the fields n_group, tail; supported");
+    expect_with("tests/golden/seed_oss_biases/model", more, 2, SBP_INPUT,
+                "; 'seed_oss' is nearest, which reads all fields; it does not read the tensors "
+                "model.layers.*.self_attn.o_proj.bias; supported: ");
+    expect_with("tests/golden/qwen3_plain/model", less, 3, SBP_INPUT,
+                "the fields n_group; it lacks the tensors model.layers.*.self_attn.q_proj.bias, ");
     expect(plain, "model_type=null", SBP_INPUT, "model_type: expected a string, found null");
     expect(gemma, "model_type=\"gemma3\"", SBP_INPUT,
            "'gemma3' is a multimodal model: an object text_config of model_type gemma3_text is expected");
@@ -524,6 +532,12 @@ static void test_errors(void **state) {
     expect_with(plain, strange, 2, SBP_INPUT,
                 "'qwen9_vl' is a multimodal model, whose text model 'qwen9_vl_text' is not supported; "
                 "supported: llama");
+    static const char *const near[] = {"model_type=\"qwen9_vl\"", "text_config.model_type=\"qwen9_vl_text\"",
+                                       "text_config.n_group=3"};
+    expect_with(
+        "tests/golden/qwen3_vl_v/model", near, 3, SBP_INPUT,
+        "'qwen9_vl_text' is not supported; 'qwen3_vl_text' is nearest, which does not know the fields "
+        "n_group; it does not read the tensors model.visual.blocks.*.attn.proj.bias, ");
     expect(plain, "hidden_size=null", SBP_INPUT, "the field 'hidden_size' is missing");
     expect(plain, "hidden_size=\"24\"", SBP_INPUT, "hidden_size: expected an integer, found the string '24'");
     expect(plain, "vocab_size=0", SBP_INPUT, "vocab_size: 0 is out of range");
