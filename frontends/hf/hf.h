@@ -188,6 +188,8 @@ sbp_value sbp_hf_mxfp4(sbp_hf *hf, const char *name, int32_t rank, const int64_t
  * that hold both, with different values, are not tied whatever config.json says; a file may hold either one.
  */
 sbp_value sbp_hf_head_matrix(sbp_hf *hf, const char *name, sbp_value table, bool tied);
+/* What transformers' class calls the module of a linear map that files call `module`: adapters go by it. */
+void sbp_hf_class_name(sbp_hf *hf, const char *module, const char *class_module);
 /* Weight decay takes a parameter that begins as a norm's weight does, but is not called so. */
 void sbp_hf_decays(sbp_hf *hf, sbp_value param);
 /* Another name under which files may keep the parameter that a value is. */
@@ -317,6 +319,7 @@ typedef struct sbp_hf_experts {
     int64_t shared; /* width of the one that every row goes to as well; 0: none */
     /* The shared one: its module, and whether a gate of its own weighs it. */
     const char *shared_name;
+    const char *class_shared; /* its module in transformers' class; NULL: so */
     bool shared_gated, shared_bias;
     sbp_hf_router router;
     bool fused;  /* as files have them that are not here */
@@ -399,6 +402,7 @@ typedef struct sbp_hf_scope {
     const struct sbp_hf_layer *layer;
     int64_t number;                 /* of the layer, from 0 on */
     const char *module;             /* path of the mixer */
+    const char *class_module;       /* in transformers' class; NULL: so */
     sbp_value stream;               /* what its branch is added to */
     sbp_hf_turn turn[SBP_HF_ROPES]; /* as the decoder's rope */
 } sbp_hf_scope;
@@ -423,6 +427,7 @@ typedef struct sbp_hf_mixer {
     sbp_hf_mix *mix;            /* NULL: there is none */
     const char *module;         /* of the layer */
     double scale_in, scale_out; /* of what it reads and gives; 1: none */
+    const char *class_module;   /* what transformers' class calls `module`; NULL: so */
 } sbp_hf_mixer;
 
 typedef struct sbp_hf_branch {
@@ -538,6 +543,7 @@ typedef struct sbp_hf_names {
     const char *q, *k;                 /* in names of these norms: "q", "k" */
     const char *attn_out;              /* "o_proj" */
     const char *attn_gate;             /* map whose sigmoid opens what attention gives; NULL: none */
+    const char *class_gate;            /* in transformers' class; NULL: so */
     const char *sinks;                 /* "sinks" */
     const char *const *mlp;            /* [SBP_HF_EXPERT_PARTS] gate_proj, up_proj, down_proj */
     bool maps;                         /* of values: what q_proj, k_proj, v_proj give is called so */

@@ -412,6 +412,12 @@ sbp_value sbp_hf_head_matrix(sbp_hf *hf, const char *name, sbp_value table, bool
     return sbp_hf_matrix(hf, name, param->type.dim[0].n, param->type.dim[1].n);
 }
 
+void sbp_hf_class_name(sbp_hf *hf, const char *module, const char *class_module) {
+    int32_t found = sbp_module_find_param(hf->builder.module, sbp_hf_path(hf, "%s.weight", module));
+    if (hf->builder.status == SBP_OK && found >= 0)
+        hf->builder.module->params[found].fused = sbp_hf_path(hf, "%s.weight", class_module);
+}
+
 void sbp_hf_decays(sbp_hf *hf, sbp_value param) {
     if (hf->builder.status == SBP_OK)
         hf->builder.module->params[hf->builder.func->values[param].binding].decay = true;

@@ -238,7 +238,11 @@ const char *sbp_hf_enter(const sbp_hf_scope *at, const char *module) {
 
 sbp_value sbp_hf_map(const sbp_hf_scope *at, const char *value, sbp_value x, const char *name, int64_t out,
                      int64_t in, bool bias) {
-    return sbp_hf_linear(at->hf, value, x, sbp_hf_path(at->hf, "%s.%s", at->module, name), out, in, bias);
+    const char *module = sbp_hf_path(at->hf, "%s.%s", at->module, name);
+    x = sbp_hf_linear(at->hf, value, x, module, out, in, bias);
+    if (at->class_module)
+        sbp_hf_class_name(at->hf, module, sbp_hf_path(at->hf, "%s.%s", at->class_module, name));
+    return x;
 }
 
 static sbp_value build_norm(const sbp_hf_scope *at, const char *name, sbp_value x, const char *module,
@@ -379,6 +383,9 @@ sbp_value sbp_hf_mix_attention(const sbp_hf_scope *at, sbp_value x) {
     if (d->names.attn_gate)
         gate = sbp_hf_map(at, "attn_gate", x, d->names.attn_gate, heads * (d->gate_by_head ? 1 : width),
                           d->hidden, false);
+    if (d->names.class_gate)
+        sbp_hf_class_name(hf, sbp_hf_path(hf, "%s.%s", at->module, d->names.attn_gate),
+                          sbp_hf_path(hf, "%s.%s", at->module, d->names.class_gate));
     if (d->names.attn_gate || d->output_gate)
         o = open_heads(at, o, gate);
     if (d->gate_by_head)
@@ -429,6 +436,7 @@ static sbp_value build_branch(sbp_hf_scope *at, const sbp_hf_branch *branch, sbp
     at->stream = x;
     for (int32_t p = 0; p < SBP_COUNT(branch->mixer) && branch->mixer[p].mix; p++) {
         const sbp_hf_mixer *m = &branch->mixer[p];
+        at->class_module = m->class_module ? sbp_hf_enter(at, m->class_module) : NULL;
         at->module = sbp_hf_enter(at, m->module);
         sbp_value y = sbp_hf_scale(hf, "scaled_in", read, m->scale_in);
         y = m->mix(at, y);

@@ -303,16 +303,6 @@ static void add_statistics(sbp_hf *hf, const sbp_hf_experts *e, sbp_value logits
         sbp_func_add_result(b->func, sum, SBP_RESULT_STATISTIC, SBP_NO_VALUE, SBP_STATISTIC_PROBABILITIES);
 }
 
-/* Likewise the tensor of a router. */
-static void name_router(sbp_hf *hf, const sbp_hf_experts *e, const char *router, const char *module) {
-    int32_t found = sbp_module_find_param(hf->builder.module, sbp_hf_path(hf, "%s.weight", router));
-    if (hf->builder.status != SBP_OK || found < 0)
-        return;
-    hf->builder.module->params[found].fused =
-        sbp_arena_printf(hf->arena, "%s.%s.weight", class_module(hf, e, module),
-                         e->names->class_router ? e->names->class_router : e->names->router);
-}
-
 /* x, or the limit beyond it: x that is the limit still has its gradient, as torch.clamp has it. */
 static sbp_value not_above(sbp_builder *b, sbp_value x, sbp_value limit) {
     return sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_lt, limit, x), limit, x);
@@ -398,7 +388,9 @@ static sbp_hf_choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value
     sbp_value logits = e->router.wide
                            ? sbp_hf_linear_wide(hf, "router", x, router, e->count, hidden)
                            : sbp_hf_linear(hf, "router", x, router, e->count, hidden, e->router.bias);
-    name_router(hf, e, router, module);
+    sbp_hf_class_name(hf, router,
+                      sbp_hf_path(hf, "%s.%s", class_module(hf, e, module),
+                                  e->names->class_router ? e->names->class_router : e->names->router));
     sbp_hf_choice c = sbp_hf_choose(hf, e, logits, module);
     c.weight = sbp_build_reshape(&hf->builder, c.weight, (int64_t[]){e->chosen, 1}, 2);
     return c;
@@ -497,6 +489,10 @@ static sbp_value build_shared(sbp_hf *hf, const sbp_hf_experts *e, const char *a
                            : sbp_hf_gate(hf, activation, "shared_act", gate, up);
     y = sbp_hf_linear(hf, "shared_proj", y, sbp_hf_path(hf, "%s.down_proj", expert), hidden, e->shared,
                       e->shared_bias);
+    for (int part = 0; part < SBP_HF_EXPERT_PARTS && e->class_shared; part++)
+        sbp_hf_class_name(hf, sbp_hf_path(hf, "%s.%s", expert, sbp_hf_projections.experts[part]),
+                          sbp_hf_path(hf, "%s.%s.%s", class_module(hf, e, module), e->class_shared,
+                                      sbp_hf_projections.experts[part]));
     if (!e->shared_gated)
         return sbp_build_cast(b, y, wide);
     sbp_value share = sbp_hf_linear(hf, "shared_score", x, sbp_hf_path(hf, "%s_gate", expert), 1, hidden,

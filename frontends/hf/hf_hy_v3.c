@@ -44,6 +44,7 @@ void sbp_hf_hy_v3(sbp_hf *hf) {
                                        .scaling = sbp_hf_double(hf, "router_scaling_factor", 2.826)};
     d.experts.shared = sbp_hf_count(hf, "num_shared_experts", 1) * d.experts.inner;
     d.experts.shared_name = "shared_mlp";
+    d.experts.class_shared = "shared_experts";
     d.experts.shared_gated = false;
     d.experts.shared_bias = d.mlp_bias;
     sbp_hf_decoder_build(hf, &d);

@@ -82,6 +82,7 @@ void sbp_hf_laguna(sbp_hf *hf) {
     d.experts.router.correction = "experts.e_score_correction_bias";
     d.experts.router.softcap = sbp_hf_double(hf, "moe_router_logit_softcapping", 0);
     d.experts.router.scaling = sbp_hf_double(hf, "moe_routed_scaling_factor", 1);
+    d.experts.class_shared = "shared_experts";
     d.experts.shared_gated = false;
     sbp_hf_decoder_build(hf, &d);
 }

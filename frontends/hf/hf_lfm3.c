@@ -67,6 +67,7 @@ void sbp_hf_lfm3(sbp_hf *hf) {
     d.names.head_norm = "norm";
     d.names.attn_out = "o_proj";
     d.names.attn_gate = d.gate_by_head ? "gate_proj" : NULL;
+    d.names.class_gate = d.gate_by_head ? "g_proj" : NULL;
     d.norms.attn_out = sandwich ? "post_operator_norm" : NULL;
     read_layers(hf, &d, sandwich);
     sbp_hf_kind_ropes(hf, &d, 1, rotation);

@@ -77,7 +77,8 @@ static void read_experts(sbp_hf *hf, sbp_hf_decoder *d) {
     static const sbp_hf_branch branch = {
         .name = "mlp",
         .norm_in = "post_attention_layernorm",
-        .mixer = {{sbp_hf_mix_mlp, "share_expert", 1, 1}, {sbp_hf_mix_experts, "moe", 1, 1}}};
+        .mixer = {{sbp_hf_mix_mlp, "share_expert", 1, 1, "mlp.shared_experts"},
+                  {sbp_hf_mix_experts, "moe", 1, 1, NULL}}};
     const sbp_json *limits = sbp_hf_layer_list(hf, "swiglu_limits", d->layers),
                    *shared = sbp_hf_layer_list(hf, "swiglu_limits_shared", d->layers);
     int64_t width = sbp_hf_size(hf, "share_expert_dims", 1280);

@@ -98,8 +98,10 @@ static void add_site(tuning *t, int32_t param, bool in_out, bool experts, bool r
             return;
     const char *source = sbp_loading_source_name(&t->m->params[param]);
     site s = {.param = param, .in_out = in_out, .experts = experts};
+    if (t->m->params[param].fused)
+        source = t->m->params[param].fused;
     if (experts || router)
-        source = s.tensor = t->m->params[param].fused;
+        s.tensor = source;
     s.module = in_class(t, module_of(t->l->arena, source));
     SBP_PUSH(t->l->arena, t->sites, t->site_count, t->site_capacity, s);
 }

@@ -165,8 +165,8 @@ typedef struct sbp_param {
     const struct sbp_recipe *stored;
     /* The name that transformers' class gives to what this weight is a part of; adapters take their names and
      * shapes from it. Experts: the tensor of all experts, of each of whose matrices this has `length` rows
-     * from fused_start on, of fused_total; or all of them. A router: its own name there. NULL: adapters go by
-     * `name`. */
+     * from fused_start on, of fused_total; or all of them. A router, or a map that is called otherwise there:
+     * its own name. NULL: adapters go by `name`. */
     const char *fused;
     int64_t fused_start, fused_total;
     const char *const *aliases; /* other names that files give the tensor */
