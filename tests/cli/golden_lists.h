@@ -103,7 +103,7 @@ static const char *const golden_lora[] = {
     "experts_down",   "delta_all",  "shared",       "latent",        "latent_lite",  "norms",
     "sandwich",       "stretched",  "mixers",       "mamba_experts", "unturned",     "windowed",
     "normed_outputs", "convolved",  "turned_whole", "scaled",        "many_experts", "experts_all",
-    "beside",         "bent",       "side_by_side"};
+    "beside",         "bent",       "wrapped",      "side_by_side"};
 
 /* ---- test_cli_released, test_cli_base, test_cli_multimodal --------------------------------------------- */
 

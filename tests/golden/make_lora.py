@@ -212,6 +212,12 @@ CASES = {
         {"r": 3, "lora_alpha": 2, "target_modules": "all-linear"},
         "--lora r=3,alpha=2,targets=all-linear",
     ),
+    "wrapped": (  # a multimodal model, whose tower has modules of the same names
+        "mistral3_v",
+        {"r": 2, "lora_alpha": 3, "target_modules": ["q_proj", "v_proj", "down_proj"],
+         "exclude_modules": r"(?!model\.language_model\.).*", "modules_to_save": ["lm_head"]},
+        "--lora r=2,alpha=3,targets=q_proj+v_proj+down_proj,modules_to_save=lm_head",
+    ),
     "delta_all": (
         "qwen3_5_dense_v",
         {"r": 3, "lora_alpha": 4, "target_modules": "all-linear"},

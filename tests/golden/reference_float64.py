@@ -18,7 +18,7 @@ import textwrap
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import AutoConfig, AutoModelForCausalLM, Mistral4Config, Mistral4ForCausalLM, modeling_rope_utils
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, Mistral4Config, Mistral4ForCausalLM, modeling_rope_utils
 
 # which transformers looks for within Mistral 3 alone
 AutoModelForCausalLM._model_mapping._extra_content[Mistral4Config] = Mistral4ForCausalLM
@@ -38,9 +38,20 @@ def in_float64(function, namespace):
     return scope[function.__name__]
 
 
+def auto_class(config):
+    """What loads a model of this configuration: a text model, or a multimodal one."""
+    return AutoModelForCausalLM if type(config) in AutoModelForCausalLM._model_mapping else AutoModelForImageTextToText
+
+
+def module_of(config):
+    return importlib.import_module(auto_class(config)._model_mapping[type(config)].__module__)
+
+
 def modeling_module(directory):
-    """transformers' module with the classes of the model in `directory`."""
-    return importlib.import_module(AutoModelForCausalLM._model_mapping[type(AutoConfig.from_pretrained(directory))].__module__)
+    """transformers' module with the classes of the model in `directory`; of a multimodal one, of its text model."""
+    config = AutoConfig.from_pretrained(directory)
+    text = config.get_text_config()
+    return module_of(text if type(text) in AutoModelForCausalLM._model_mapping else config)
 
 
 class Float64Patches(contextlib.ExitStack):
@@ -126,7 +137,7 @@ def in_double(function, *arguments):
 
 def load(directory, dtype, true_maths=True):
     """The model of `directory` in `dtype`. Inside Float64Patches its tables and scales are float64, too."""
-    model = AutoModelForCausalLM.from_pretrained(
+    model = auto_class(AutoConfig.from_pretrained(directory)).from_pretrained(
         directory, dtype=dtype, attn_implementation="eager", experts_implementation="eager"
     ).eval()
     if dtype == torch.float64:
@@ -253,7 +264,8 @@ def reference_step(directory, rows, loss_type="nll"):
     with Float64Patches(directory):
         model = load(directory, torch.float64)
         for name, buffer in model.named_buffers():
-            if buffer.is_floating_point() and buffer.dtype != torch.float64:
+            tower = "vision_tower." in name or "visual." in name  # which rows of text do not reach
+            if buffer.is_floating_point() and buffer.dtype != torch.float64 and not tower:
                 raise RuntimeError(f"{name}: a {buffer.dtype} buffer in the float64 reference")
         with NoFloat32():  # quotients of whole numbers are of torch's default type
             return model, in_double(run_step, model, rows, loss_type)
