@@ -1,5 +1,5 @@
-/* hf_altup.c: the streams of Gemma 3n (AltUp): every layer reads and writes one, and predicts and corrects the
- * others. Formulas: transformers, modeling_gemma3n.py (Gemma3nTextAltUp, Gemma3nTextModel). */
+/* hf_altup.c: the streams of Gemma 3n (AltUp): every layer reads and writes one, and predicts and corrects
+ * the others. Formulas: transformers, modeling_gemma3n.py (Gemma3nTextAltUp, Gemma3nTextModel). */
 #include "frontends/hf/hf_gemma.h"
 #include "ir/graph/op.h"
 

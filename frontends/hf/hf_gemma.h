@@ -1,6 +1,6 @@
-/* hf_gemma.h: what Gemma 3n and Gemma 4 have in common: layers with a window and layers without, of which the
- * last read keys and values of earlier ones, and an embedding of tokens for each layer. The decoder's `own` is
- * a sbp_hf_gemma. Formulas: transformers, modeling_gemma3n.py and modeling_gemma4.py.
+/* hf_gemma.h: what Gemma 3n and Gemma 4 have in common: layers with a window and layers without, of which
+ * the last read keys and values of earlier ones, and an embedding of tokens for each layer. The decoder's
+ * `own` is a sbp_hf_gemma. Formulas: transformers, modeling_gemma3n.py and modeling_gemma4.py.
  */
 #ifndef SBP_FRONTENDS_HF_GEMMA_H
 #define SBP_FRONTENDS_HF_GEMMA_H

@@ -80,8 +80,8 @@ static sbp_status copy_with_given(sbp_rewrite *rw, const sbp_body_spec *spec) {
     return SBP_OK;
 }
 
-/* RECUR ops of which nothing but the state is read: what that takes is all that is left of them. Whether there
- * was one: what it read before may now be read by nobody. */
+/* RECUR ops of which nothing but the state is read: what that takes is all that is left of them. Whether
+ * there was one: what it read before may now be read by nobody. */
 static bool leave_states(sbp_func *f) {
     bool found = false;
     bool *read = SBP_NEW_ARRAY(f->arena, bool, f->value_count + 1);
