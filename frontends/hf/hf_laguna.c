@@ -12,21 +12,18 @@ static const char rotation[] =
 
 /* num_attention_heads_per_layer, layer_types. */
 static void read_layers(sbp_hf *hf, sbp_hf_decoder *d) {
-    const sbp_json *heads = sbp_hf_field(hf, "num_attention_heads_per_layer");
+    const sbp_json *list = sbp_hf_layer_list(hf, "num_attention_heads_per_layer", d->layers);
     bool *sliding = SBP_NEW_ARRAY(hf->arena, bool, hf->builder.status == SBP_OK ? d->layers : 1);
     int64_t window = sbp_hf_size(hf, "sliding_window", 512);
     (void)sbp_hf_layer_types(hf, d->layers, sliding);
-    if (heads && (heads->kind != SBP_JSON_ARRAY || heads->count != d->layers))
-        sbp_hf_fail(hf, heads, "expected an array of %lld numbers (num_hidden_layers)", (long long)d->layers);
     for (int64_t i = 0; i < d->layers && hf->builder.status == SBP_OK; i++) {
-        sbp_hf_layer *layer = &d->layer[i];
-        layer->window = sliding[i] ? window : 0;
-        layer->rope = sliding[i];
-        if (heads)
-            hf->builder.status = sbp_json_as_i64(hf->diag, &heads->items[i], &layer->heads);
-        if (heads && (layer->heads < 1 || layer->heads > INT32_MAX || layer->heads % d->kv_heads != 0))
-            sbp_hf_fail(hf, &heads->items[i], "%lld heads are no multiple of num_key_value_heads, %lld",
-                        (long long)layer->heads, (long long)d->kv_heads);
+        double heads = sbp_hf_layer_number(hf, list, i, (double)d->heads);
+        if (!(heads >= 1 && heads <= INT32_MAX) || (int64_t)heads % d->kv_heads != 0)
+            sbp_hf_fail(hf, list, "layer %lld has %g heads, no multiple of its %lld of keys", (long long)i,
+                        heads, (long long)d->kv_heads);
+        d->layer[i].heads = (int64_t)heads;
+        d->layer[i].window = sliding[i] ? window : 0;
+        d->layer[i].rope = sliding[i];
     }
 }
 
@@ -44,12 +41,6 @@ static void read_gate(sbp_hf *hf, sbp_hf_decoder *d) {
 }
 
 void sbp_hf_laguna(sbp_hf *hf) {
-    static const sbp_hf_expert_names names = {.module = "mlp",
-                                              .router = "gate",
-                                              .experts = {[SBP_HF_EXPERT_GATE] = "gate_proj",
-                                                          [SBP_HF_EXPERT_UP] = "up_proj",
-                                                          [SBP_HF_EXPERT_DOWN] = "down_proj"},
-                                              .fused = "gate_up_proj"};
     sbp_hf_decoder d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.vocab = 100352,
                                                                   .hidden = 2048,
                                                                   .inner = 8192,
@@ -77,7 +68,7 @@ void sbp_hf_laguna(sbp_hf *hf) {
                                                        .dense = 1,
                                                        .typed = true,
                                                        .balance = 0.001,
-                                                       .names = &names});
+                                                       .names = &sbp_hf_projections});
     d.experts.router.score = SBP_HF_SCORE_SIGMOID;
     d.experts.router.correction = "experts.e_score_correction_bias";
     d.experts.router.softcap = sbp_hf_double(hf, "moe_router_logit_softcapping", 0);
