@@ -268,7 +268,7 @@ static void write_attention(sbp_gguf_config *c) {
     if (!sbp_gguf_config_key(c, "attention.head_count_kv") && !is(c, NEOX))
         write_int(c, "num_key_value_heads", c->facts.kv_heads);
     if (bias)
-        write_bool(c, is(c, USE_BIAS) ? "use_bias" : "attention_bias", has(c, bias));
+        write_bool(c, "attention_bias", has(c, bias));
     if (c->facts.family == SBP_GGUF_GLM4_MOE)
         write_bool(c, "use_qk_norm", has(c, "attn_q_norm.weight"));
     if (is(c, MLP_BIAS))

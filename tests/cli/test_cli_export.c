@@ -150,6 +150,8 @@ static void test_refusals(void **state) {
               "$G/phi3_plain/model/config.json >$D/none/config.json");
     cli_fails(f, 1, "the field 'num_attention_heads' is 0; at least one is expected",
               "$R export $D/none -o $D/x");
+    cli_fails(f, 1, "the field 'use_bias' is 1; llama.cpp's architecture ernie4_5 has only 0",
+              "$R export $G/ernie4_5_bias/model -o $D/x");
     cli_ok(f, "cp $S/config.json $D/m; mv $D/m/tokenizer.json $D/t");
     cli_fails(f, 1, "has no tokenizer.json and no tokenizer.model", "$R export $D/m -o $D/x");
     cli_ok(f, "sed 's/\"byte_fallback\":[ ]*true/\"byte_fallback\":false/' $D/t >$D/m/tokenizer.json");

@@ -37,6 +37,7 @@ FIXED = {
     "gemma3": {"query_pre_attn_scalar": 8},
     "gemma3, tokenizer.model": {"query_pre_attn_scalar": 8},
     "phi3": {"sliding_window": None},
+    "ernie4_5": {"use_bias": False},
     "gpt_oss": {"swiglu_limit": 7.0, "rope_parameters.truncate": True},
     "lfm2": {"conv_bias": False},
     "qwen3_moe": {"mlp_only_layers": [], "decoder_sparse_step": 1, "norm_topk_prob": True},

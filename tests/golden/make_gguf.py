@@ -66,7 +66,7 @@ CASES = {
     "olmo3": Case("olmo3_released"),
     "olmoe": Case("olmoe_v", {**UNBALANCED, "rms_norm_eps": 1e-5}),
     "smollm3": Case("smollm3_interval", {"no_rope_layer_interval": 4}),
-    "ernie4_5": Case("ernie4_5_bias", {"pad_token_id": 0}),
+    "ernie4_5": Case("ernie4_5_bias", {"pad_token_id": 0, "use_bias": False}, drop=(".bias",)),
     "chatglm": Case(
         "glm_plain",
         {"rms_norm_eps": 1e-5, "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "max_position_embeddings": 24},

@@ -10,7 +10,7 @@
 
 #define TRAIT(n) (UINT64_C(1) << (n))
 #define ALL TRAIT(63) /* which no line has to list */
-enum { TRAITS = 54 };
+enum { TRAITS = 53 };
 
 /* ---- what tensors and fields are called ---- */
 #define PLAIN TRAIT(0) /* as Llama's */
@@ -39,7 +39,6 @@ enum { TRAITS = 54 };
 #define TWO_SIZES TRAIT(18)  /* of heads and MLPs, by kind of layer; the last layer has no window */
 #define QUERY_ROWS TRAIT(19) /* a file without attention.key_length: a head is what rows of queries say */
 #define UNBIASED TRAIT(20)   /* config.json has no attention_bias */
-#define USE_BIAS TRAIT(53)   /* but use_bias, of MLPs, too */
 #define SHARED_KV TRAIT(21)  /* the last layers read keys and values of others */
 
 /* ---- windows and rotation ---- */
@@ -100,7 +99,7 @@ _Static_assert(TRAIT(TRAITS) - 1 ==
                        SCALE_LINEAR + MLP + FUSED_UP + MLP_BIAS + NO_EXPERTS + SEPARATE + FUSED_EXPERTS +
                        MOE_SIZE + ROUTED + SHARED_EXPERTS + GATED_SHARED + BLOCK_SPARSE + GATES_IN_TURN +
                        BESIDE_EXPERTS + EXPERT_MIXERS + MULTIPLIERS + OR_GRANITE_4 + SHARED_MLP +
-                       SHARED_BESIDE + HYBRID + GROUPED_DELTA + SPLIT_DELTA + PER_LAYER + USE_BIAS,
+                       SHARED_BESIDE + HYBRID + GROUPED_DELTA + SPLIT_DELTA + PER_LAYER,
                "each trait has a number of its own");
 
 static inline bool sbp_gguf_has(sbp_gguf_family_id family, uint64_t traits) {
