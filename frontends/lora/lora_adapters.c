@@ -527,9 +527,10 @@ static sbp_status add_adapter(tuning *t, const site *s) {
     const rows whole = {0, r, r, 1};
     const char *a = sbp_arena_printf(arena, PREFIX "%s.lora_A.weight", s->module),
                *b = sbp_arena_printf(arena, PREFIX "%s.lora_B.weight", s->module),
-               *own = s->tensor ? b
-                                : sbp_arena_printf(arena, PREFIX "%s.lora_B.weight",
-                                                   module_of(arena, in_class(t, weight.name)));
+               *own = s->tensor || part.length == part.total
+                          ? b
+                          : sbp_arena_printf(arena, PREFIX "%s.lora_B.weight",
+                                             module_of(arena, in_class(t, weight.name)));
     sbp_adapter adapter = {.weight = s->param,
                            .in_out = s->in_out,
                            .scale = alpha / (t->o->rslora ? sqrt(rank) : rank),

@@ -220,6 +220,29 @@ static void test_turned(void **state) {
     run_guarded(run_turned);
 }
 
+/* A and B of a map are called alike, by the class's module, where files call it otherwise: the shared expert
+ * is mlp.shared_experts there. */
+static void test_class_names(void **state) {
+    (void)state;
+    static const char path[] = "tests/golden/step3p5_released/model";
+    fixture f = fixture_create();
+    sbp_model_options options = sbp_model_options_for(SBP_F32);
+    sbp_model model;
+    int shared = 0;
+    options.lora = &(sbp_lora_options){.rank = 2, .alpha = 2, .all_linear = true};
+    check(&f, sbp_model_load(f.arena, f.diag, path, &options, &model));
+    for (int32_t p = 0; p < model.module->param_count; p++) {
+        const char *name = model.module->params[p].name, *end = strstr(name, ".lora_A.weight");
+        if (!end)
+            continue;
+        (void)param(&model, sbp_arena_printf(f.arena, "%.*s.lora_B.weight", (int)(end - name), name));
+        assert_null(strstr(name, "share_expert"));
+        shared += strstr(name, "mlp.shared_experts.") != NULL;
+    }
+    assert_true(shared >= 3);
+    fixture_destroy(&f);
+}
+
 /* ---- fields ------------------------------------------------------------------------------------------ */
 
 static const char deepseek[] = "tests/golden/deepseek_v3_groups/model",
@@ -298,14 +321,11 @@ static void test_fields_of_wrappers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),
-                                       cmocka_unit_test(test_blocks),
-                                       cmocka_unit_test(test_no_cap),
-                                       cmocka_unit_test(test_flat),
-                                       cmocka_unit_test(test_turned),
-                                       cmocka_unit_test(test_released_fields),
-                                       cmocka_unit_test(test_packed),
-                                       cmocka_unit_test(test_dropout),
-                                       cmocka_unit_test(test_fields_of_wrappers)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names),       cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_no_cap),      cmocka_unit_test(test_flat),
+        cmocka_unit_test(test_turned),      cmocka_unit_test(test_released_fields),
+        cmocka_unit_test(test_packed),      cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_class_names), cmocka_unit_test(test_fields_of_wrappers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
