@@ -39,7 +39,8 @@ def ministral3(**changes):
         "mscale_all_dim": 1.0,
         "llama_4_scaling_beta": 0.3,
     }
-    config = base("ministral3", "Ministral3ForCausalLM", head_dim=8, sliding_window=None, rope_parameters=rope, **changes)
+    fields = {"head_dim": 8, "sliding_window": None, "rope_parameters": rope, **changes}
+    config = base("ministral3", "Ministral3ForCausalLM", **fields)
     del config["rope_theta"]
     return config
 
