@@ -249,6 +249,9 @@ sbp_value sbp_hf_gate_within(sbp_hf *hf, const char *activation, const char *nam
 sbp_value sbp_hf_scale(sbp_hf *hf, const char *name, sbp_value x, double scale);
 /* Causal attention inside each document; names the results attn_out and lse. */
 sbp_value sbp_hf_attention(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, double scale, int64_t window);
+/* The same inside each part of `part` positions of a document. */
+sbp_value sbp_hf_attention_parts(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, double scale,
+                                 int64_t part);
 /* The same with a sink per head, [heads]. */
 sbp_value sbp_hf_attention_sink(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, sbp_value sink,
                                 double scale, int64_t window);
@@ -291,7 +294,8 @@ extern const sbp_hf_expert_names sbp_hf_block_sparse;
 typedef enum sbp_hf_score {
     SBP_HF_SCORE_SOFTMAX, /* over all experts */
     SBP_HF_SCORE_SIGMOID,
-    SBP_HF_SCORE_LOGIT /* the logits; weights are a softmax over those chosen */
+    SBP_HF_SCORE_LOGIT,        /* the logits; weights are a softmax over those chosen */
+    SBP_HF_SCORE_LOGIT_SIGMOID /* the logits; weights are sigmoids of those chosen */
 } sbp_hf_score;
 
 /* Scores of a row, the largest of which are chosen, and the weights that they give the answers. */
@@ -322,8 +326,9 @@ typedef struct sbp_hf_experts {
     const char *class_shared; /* its module in transformers' class; NULL: so */
     bool shared_gated, shared_bias;
     sbp_hf_router router;
-    bool fused;  /* as files have them that are not here */
-    bool turned; /* fused ones of published files are [in, out] */
+    bool fused;       /* as files have them that are not here */
+    bool turned;      /* fused ones of published files are [in, out] */
+    bool weighs_rows; /* weights are of the rows that the chosen read, not of their answers */
     /* GPT-OSS's: y = D ((u + 1) g sigmoid(alpha g)) + a bias, g = min(gate, limit), u = up within -limit ..
      * limit; gate and up, which have biases, are the even and odd columns of one matrix, and matrices are
      * [in, out]. */
@@ -443,6 +448,7 @@ typedef struct sbp_hf_layer {
     /* One after the other; NULL: attention, then an MLP or experts, with the decoder's norms. */
     const sbp_hf_branch *branch[2];
     int64_t window;                /* of attention; 0: sees everything before */
+    int64_t part;                  /* positions of a part, inside of which attention is; 0: the document */
     int64_t heads, kv_heads;       /* 0: the decoder's */
     bool sinks;                    /* as the decoder's, of this layer */
     int32_t rope;                  /* which of the decoder's tables */

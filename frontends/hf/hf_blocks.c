@@ -186,15 +186,27 @@ sbp_value sbp_hf_every_other(sbp_builder *b, sbp_value x, int64_t heads, int64_t
     return sbp_build_reshape(b, sbp_build_slice(b, x, start, 1), (int64_t[]){heads, n}, 2);
 }
 
+/* Rows seen: first, shared_end, own; where documents are in parts, those of the row's part. */
+static void build_seen(sbp_hf *hf, int64_t part, sbp_value *seen) {
+    sbp_builder *b = &hf->builder;
+    seen[0] = part == 0 ? sbp_hf_row(hf, SBP_DATA_FIRST)
+                        : sbp_build_row(b, sbp_hf_path(hf, SBP_FIRST_IN_PREFIX "%lld", (long long)part),
+                                        SBP_I32, SBP_T);
+    seen[1] = sbp_hf_row(hf, SBP_DATA_SHARED_END);
+    seen[2] = part == 0 ? sbp_hf_row(hf, SBP_DATA_OWN)
+                        : sbp_build_row(b, sbp_hf_path(hf, SBP_OWN_IN_PREFIX "%lld", (long long)part),
+                                        SBP_I32, SBP_T);
+}
+
 static sbp_value build_attention(sbp_hf *hf, const sbp_value qkv[3], sbp_value sink, double scale,
-                                 int64_t window) {
-    sbp_value first = sbp_hf_row(hf, SBP_DATA_FIRST), shared_end = sbp_hf_row(hf, SBP_DATA_SHARED_END),
-              own = sbp_hf_row(hf, SBP_DATA_OWN), operands[7], out[2];
+                                 int64_t window, int64_t part) {
+    sbp_value seen[3], operands[7], out[2];
+    build_seen(hf, part, seen);
     for (int32_t i = 0; i < 3; i++)
         operands[i] = sbp_hf_operand(hf, qkv[i]);
-    operands[3] = first;
-    operands[4] = shared_end;
-    operands[5] = own;
+    operands[3] = seen[0];
+    operands[4] = seen[1];
+    operands[5] = seen[2];
     operands[6] = sink;
     bool has_sink = sink != SBP_NO_VALUE;
     sbp_build(&hf->builder, has_sink ? SBP_OP_attention_sink : SBP_OP_attention, "attn_out", operands,
@@ -205,12 +217,17 @@ static sbp_value build_attention(sbp_hf *hf, const sbp_value qkv[3], sbp_value s
 }
 
 sbp_value sbp_hf_attention(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, double scale, int64_t window) {
-    return build_attention(hf, (sbp_value[]){q, k, v}, SBP_NO_VALUE, scale, window);
+    return build_attention(hf, (sbp_value[]){q, k, v}, SBP_NO_VALUE, scale, window, 0);
+}
+
+sbp_value sbp_hf_attention_parts(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, double scale,
+                                 int64_t part) {
+    return build_attention(hf, (sbp_value[]){q, k, v}, SBP_NO_VALUE, scale, 0, part);
 }
 
 sbp_value sbp_hf_attention_sink(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, sbp_value sink,
                                 double scale, int64_t window) {
-    return build_attention(hf, (sbp_value[]){q, k, v}, sink, scale, window);
+    return build_attention(hf, (sbp_value[]){q, k, v}, sink, scale, window, 0);
 }
 
 /* ---- convolution ------------------------------------------------------------------------------------ */

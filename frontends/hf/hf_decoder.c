@@ -354,6 +354,8 @@ static sbp_value open_heads(const sbp_hf_scope *at, sbp_value o, sbp_value gate)
 static sbp_value attend(const sbp_hf_scope *at, sbp_value q, sbp_value k, sbp_value v) {
     const sbp_hf_decoder *d = at->d;
     sbp_hf *hf = at->hf;
+    if (at->layer->part > 0)
+        return sbp_hf_attention_parts(hf, q, k, v, d->score_scale, at->layer->part);
     if (!d->sinks && !at->layer->sinks)
         return sbp_hf_attention(hf, q, k, v, d->score_scale, at->layer->window);
     sbp_value sink = sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.%s", at->module, d->names.sinks),

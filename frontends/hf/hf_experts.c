@@ -350,6 +350,8 @@ static sbp_value build_weights(sbp_hf *hf, const sbp_hf_router *r, sbp_value w) 
     sbp_dtype wide = sbp_rule_wide(hf->compute);
     if (r->score == SBP_HF_SCORE_LOGIT) {
         w = sbp_hf_softmax(b, w);
+    } else if (r->score == SBP_HF_SCORE_LOGIT_SIGMOID) {
+        w = sbp_build1(b, SBP_OP_sigmoid, w);
     } else if (r->normalized) {
         sbp_value sum = sbp_build1(b, SBP_OP_row_sum, w);
         if (r->epsilon != 0)
@@ -396,19 +398,31 @@ static sbp_hf_choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value
     return c;
 }
 
+/* A row for each of the chosen, times its weight: [T, chosen, hidden]. */
+static sbp_value build_weighed(sbp_hf *hf, sbp_value x, sbp_hf_choice c, int64_t hidden) {
+    sbp_builder *b = &hf->builder;
+    x = sbp_build_reshape(b, sbp_build_cast(b, x, sbp_rule_wide(hf->compute)), (int64_t[]){1, hidden}, 2);
+    x = sbp_hf_operand(hf, sbp_build2(b, SBP_OP_mul, x, c.weight));
+    sbp_build_name(b, x, "expert_rows");
+    return x;
+}
+
 /* An expert's answer is weighted before its last product, which is linear: then nothing as wide as all
  * answers together is read by the gradient of a weight. The answers in the wide type, [T, chosen, hidden]. */
 static sbp_value build_gated(sbp_hf *hf, const sbp_hf_experts *e, const char *activation, sbp_value x,
                              sbp_hf_choice c, const char *module, int64_t hidden) {
     sbp_builder *b = &hf->builder;
     sbp_dtype wide = sbp_rule_wide(hf->compute);
+    if (e->weighs_rows)
+        x = build_weighed(hf, x, c, hidden);
     sbp_value w = expert_matrices(hf, e, module, SBP_HF_EXPERT_GATE, e->inner, hidden);
     sbp_value gate = expert_linear(hf, "expert_gate", x, c.index, w, SBP_NO_VALUE, "out_in", false);
     w = expert_matrices(hf, e, module, SBP_HF_EXPERT_UP, e->inner, hidden);
     sbp_value up = expert_linear(hf, "expert_up", x, c.index, w, SBP_NO_VALUE, "out_in", false);
     sbp_value h = sbp_hf_gate_within(hf, activation, "expert_act", gate, up, e->limit);
     h = sbp_build_cast(b, h, wide);
-    h = sbp_build2(b, SBP_OP_mul, h, c.weight);
+    if (!e->weighs_rows)
+        h = sbp_build2(b, SBP_OP_mul, h, c.weight);
     w = expert_matrices(hf, e, module, SBP_HF_EXPERT_DOWN, hidden, e->inner);
     return expert_linear(hf, NULL, h, c.index, w, SBP_NO_VALUE, "out_in", wide != hf->compute);
 }

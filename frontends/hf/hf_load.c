@@ -283,7 +283,8 @@ static void set_names(sbp_hf *hf, const sbp_wrapper *wrapper) {
     } spellings[SBP_WRAPPER_FILES] = {
         [SBP_WRAPPER_INSIDE] = {"model.language_model", "lm_head"},
         [SBP_WRAPPER_AROUND] = {"language_model.model", "language_model.lm_head"},
-        [SBP_WRAPPER_BESIDE] = {"model", "lm_head"}};
+        [SBP_WRAPPER_BESIDE] = {"model", "lm_head"},
+        [SBP_WRAPPER_APART] = {"language_model.model", "language_model.lm_head"}};
     int32_t kind = (int32_t)wrapper->files;
     for (int32_t k = -1; hf->weights && k < SBP_WRAPPER_FILES; k++) {
         int32_t tried = k < 0 ? (int32_t)wrapper->files : k;
@@ -296,7 +297,7 @@ static void set_names(sbp_hf *hf, const sbp_wrapper *wrapper) {
     int32_t n = 0;
     hf->root = spellings[kind].root;
     hf->head_module = spellings[kind].head;
-    m->text_part = "model.language_model.";
+    m->text_part = wrapper->files == SBP_WRAPPER_APART ? "model." : "model.language_model.";
     /* Kimi-K2.5 as transformers 5.24 writes it */
     if (hf->weights &&
         sbp_weights_find(hf->weights, sbp_hf_path(hf, "%s.blocks.0.input_layernorm.weight", hf->root))) {

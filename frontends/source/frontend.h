@@ -30,7 +30,13 @@ typedef struct sbp_architecture {
 typedef struct sbp_wrapper {
     const char *model_type;
     const char *text_types; /* of its text_config, with blanks between them */
-    enum { SBP_WRAPPER_INSIDE, SBP_WRAPPER_AROUND, SBP_WRAPPER_BESIDE, SBP_WRAPPER_FILES } files;
+    enum {
+        SBP_WRAPPER_INSIDE,
+        SBP_WRAPPER_AROUND,
+        SBP_WRAPPER_BESIDE,
+        SBP_WRAPPER_APART,
+        SBP_WRAPPER_FILES
+    } files;
 } sbp_wrapper;
 
 /* Names of modules: each the whole name or what stands behind a dot of it; or one regular expression over

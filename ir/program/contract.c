@@ -37,6 +37,28 @@ const char *const sbp_part_names[SBP_PART_COUNT] = {
 #include "ir/program/contract.def"
 };
 
+int64_t sbp_positions_of_part(const char *column, const char *prefix) {
+    size_t length = strlen(prefix);
+    int64_t n = 0;
+    if (strncmp(column, prefix, length) != 0 || column[length] == '0')
+        return 0;
+    for (const char *at = column + length; *at; at++) {
+        if (*at < '0' || *at > '9' || n > INT32_MAX / 10)
+            return 0;
+        n = n * 10 + (*at - '0');
+    }
+    return n <= INT32_MAX ? n : 0;
+}
+
+bool sbp_column_names_rows(const char *column) {
+    static const sbp_column_id rows[] = {SBP_DATA_FIRST, SBP_DATA_SHARED_END, SBP_DATA_OWN};
+    for (int i = 0; i < SBP_COUNT(rows); i++)
+        if (strcmp(column, sbp_data_columns[rows[i]].name) == 0)
+            return true;
+    return sbp_positions_of_part(column, SBP_FIRST_IN_PREFIX) > 0 ||
+           sbp_positions_of_part(column, SBP_OWN_IN_PREFIX) > 0;
+}
+
 bool sbp_suffix_stem(const char *buffer, sbp_suffix_id suffix, size_t *stem) {
     size_t length = strlen(buffer), end = strlen(sbp_suffixes[suffix].name);
     if (length <= end + 1 || buffer[length - end - 1] != '.' ||

@@ -79,6 +79,13 @@ extern const char *const sbp_part_names[SBP_PART_COUNT];
 #define SBP_IN_PREFIX "in."         /* of a column: 1 in documents of that part */
 #define SBP_TOK_BELOW_PREFIX "tok.below." /* of a column: the token, 0 where it is N or more, "tok.below.N" */
 #define SBP_ONE_OF_PREFIX "one.of."       /* of a column: 1 where the row has one of several, "one.of.A.B" */
+#define SBP_FIRST_IN_PREFIX "first.in."   /* of a column: "first.in.N", first of what is in the row's part */
+#define SBP_OWN_IN_PREFIX "own.in."       /* likewise own, where a document is in parts of N positions each */
+
+/* N of "<prefix>N", from 1 on, below 2^31; 0: another name. */
+int64_t sbp_positions_of_part(const char *column, const char *prefix);
+/* Whether the numbers of a column are rows, of which none is behind the row itself. */
+bool sbp_column_names_rows(const char *column);
 
 /* Whether a buffer's name is "<stem>.<suffix>", and how long the stem is. */
 bool sbp_suffix_stem(const char *buffer, sbp_suffix_id suffix, size_t *stem);

@@ -17,6 +17,8 @@ typedef enum source {
     FIRST,
     SHARED_END,
     OWN,
+    FIRST_IN, /* of the row's part of its document, of N positions: "first.in.N" */
+    OWN_IN,
     LABEL,
     WEIGHT,
     PREDICTED, /* 1 where there is a next token */
@@ -66,11 +68,13 @@ static source source_of(const char *name, bool by_group) {
         return OF_ROWS;
     if (column < SBP_DATA_COUNT)
         return sources[column];
-    return begins(name, SBP_IN_PREFIX)          ? IN_PART
-           : begins(name, SBP_HAS_PREFIX)       ? HAS
-           : begins(name, SBP_ONE_OF_PREFIX)    ? ONE_OF
-           : begins(name, SBP_TOK_BELOW_PREFIX) ? TOK_BELOW
-                                                : COLUMN_OF_DATA;
+    return begins(name, SBP_IN_PREFIX)                            ? IN_PART
+           : begins(name, SBP_HAS_PREFIX)                         ? HAS
+           : begins(name, SBP_ONE_OF_PREFIX)                      ? ONE_OF
+           : begins(name, SBP_TOK_BELOW_PREFIX)                   ? TOK_BELOW
+           : sbp_positions_of_part(name, SBP_FIRST_IN_PREFIX) > 0 ? FIRST_IN
+           : sbp_positions_of_part(name, SBP_OWN_IN_PREFIX) > 0   ? OWN_IN
+                                                                  : COLUMN_OF_DATA;
 }
 
 /* Which column of @prepare is called so; -1: none. */
@@ -83,9 +87,9 @@ static int32_t prepared_place(const sbp_prepare *prepare, const char *name) {
 
 static sbp_dtype dtype_of(const char *name) {
     int column = column_called(name);
-    return column < SBP_DATA_COUNT              ? sbp_data_columns[column].dtype
-           : begins(name, SBP_TOK_BELOW_PREFIX) ? SBP_I32
-                                                : SBP_F64;
+    return column < SBP_DATA_COUNT ? sbp_data_columns[column].dtype
+           : sbp_column_names_rows(name) || begins(name, SBP_TOK_BELOW_PREFIX) ? SBP_I32
+                                                                               : SBP_F64;
 }
 
 static bool want(sbp_packer *p, const char *name, bool by_group) {
@@ -182,6 +186,12 @@ static int64_t row_of(const sbp_dataset *data, int64_t doc) {
     return low;
 }
 
+/* The position at which the part of the document begins that has position i. */
+static int64_t part_begins(const filling *f, int64_t i) {
+    const char *prefix = f->source == FIRST_IN ? SBP_FIRST_IN_PREFIX : SBP_OWN_IN_PREFIX;
+    return i - i % sbp_positions_of_part(f->name, prefix);
+}
+
 /* One document of a column of integers; out: of its token 0, as if it shared nothing. */
 static void fill_integers(const filling *f, const sbp_doc *doc, int64_t k, const counters *at, int32_t *out) {
     const int32_t *tokens = f->data->tokens + doc->first, *labels = f->data->labels + doc->first;
@@ -218,6 +228,12 @@ static void fill_integers(const filling *f, const sbp_doc *doc, int64_t k, const
             break;
         case SHARED_END:
             out[i] = (int32_t)(at->first + at->shared);
+            break;
+        case FIRST_IN:
+            out[i] = (int32_t)(at->first + sbp_min_i64(part_begins(f, i), at->shared));
+            break;
+        case OWN_IN:
+            out[i] = (int32_t)(at->row + sbp_max_i64(part_begins(f, i) - at->shared, 0));
             break;
         default: /* own */
             out[i] = (int32_t)at->row;

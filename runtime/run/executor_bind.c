@@ -73,20 +73,15 @@ static sbp_status scan_integers(const binder *b, const sbp_column *column, sbp_d
 
 /* The number of a column in a row of the batch; rows behind the data are documents of their own in which
  * nothing counts. */
-static bool names_a_row(const sbp_column *column) {
-    return strcmp(column->name, "first") == 0 || strcmp(column->name, "shared_end") == 0 ||
-           strcmp(column->name, "own") == 0;
-}
-
 static double number_at(const sbp_column *column, int64_t row) {
     if (row >= column->count)
-        return names_a_row(column) ? (double)row : 0;
+        return sbp_column_names_rows(column->name) ? (double)row : 0;
     return sbp_element_get(column->data, column->dtype, row);
 }
 
 static int64_t whole_number_at(const sbp_column *column, int64_t row) {
     if (row >= column->count)
-        return names_a_row(column) ? row : 0;
+        return sbp_column_names_rows(column->name) ? row : 0;
     return integer_at(column, row);
 }
 

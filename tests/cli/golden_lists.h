@@ -45,6 +45,7 @@ static const char *const golden_structures[] = {"llama_plain",
                                                 "gemma4_shared",
                                                 "gemma3n_outside",
                                                 "cohere2_released",
+                                                "llama4_v",
                                                 "olmo_hybrid_v",
                                                 "apertus_plain",
                                                 "muse_glimmer_v",
@@ -151,6 +152,7 @@ static const char *const golden_lora[] = {
     ROW("granite_swa_thetas", "--chunk 7 --zero 3", 2, 55)                                                   \
     ROW("muse_glimmer_v", "--chunk 7", 2, 55)                                                                \
     ROW("olmo_hybrid_v", "--chunk 7 --zero 3 --save delta_k+k_conv_act", 2, 78)                              \
+    ROW("llama4_v", "--chunk 7 --zero 3", 2, 55)                                                             \
     ROW("apertus_plain", "--chunk 7 --zero 3", 2, 55)                                                        \
     ROW("phi3_plain", "--chunk 7", 2, 83)                                                                    \
     ROW("granite_plain", "--chunk 7", 2, 79)                                                                 \

@@ -207,6 +207,15 @@ static inline void fill_row(sbp_tensor *t, const batch *b, const char *name) {
             memcpy(t->data, columns[i].data, (size_t)b->rows * sizeof(double));
             return;
         }
+    int64_t part = sbp_positions_of_part(name, SBP_OWN_IN_PREFIX);
+    for (int64_t i = 0; part > 0 && i < b->rows; i++)
+        t->data[i] = b->first[i] + b->pos[i] - (double)((int64_t)b->pos[i] % part);
+    if (part > 0)
+        return;
+    if (sbp_positions_of_part(name, SBP_FIRST_IN_PREFIX) > 0) {
+        memcpy(t->data, b->first, (size_t)b->rows * sizeof(double));
+        return;
+    }
     double below = 0;
     bool copies = strcmp(name, "copies") == 0;
     if (!copies && sscanf(name, SBP_TOK_BELOW_PREFIX "%lf", &below) != 1)

@@ -3,6 +3,7 @@
 #include "ir/program/traits.h"
 
 #include <math.h>
+#include <stdio.h>
 
 const sbp_attention_operands *sbp_command_attention(sbp_command_kind kind) {
     static const sbp_attention_operands forward = {.q = SBP_ATTN_FWD_Q,
@@ -76,13 +77,29 @@ sbp_status sbp_attention_check(const sbp_subject *s) {
     return SBP_OK;
 }
 
+/* Rows that see what is in their part of the document alone: first and own are those of parts alike. */
+static sbp_status check_inputs_in_parts(const sbp_subject *s, const sbp_row_input *first) {
+    const sbp_attention_operands *at = sbp_command_attention(s->command->kind);
+    char own[sizeof SBP_OWN_IN_PREFIX + 12];
+    snprintf(own, sizeof own, SBP_OWN_IN_PREFIX "%lld",
+             (long long)sbp_positions_of_part(first->column, SBP_FIRST_IN_PREFIX));
+    SBP_TRY(sbp_check_input(s, at->first, SBP_ROW_COLUMN, NULL));
+    SBP_TRY(sbp_check_input(s, at->shared_end, SBP_ROW_COLUMN, "shared_end"));
+    return sbp_check_input(s, at->own, SBP_ROW_COLUMN, own);
+}
+
 sbp_status sbp_attention_check_inputs(const sbp_subject *s) {
     const sbp_attention_operands *at = sbp_command_attention(s->command->kind);
     const int32_t columns[] = {at->first, at->shared_end, at->own};
-    SBP_TRY(sbp_check_input(s, at->first, SBP_ROW_COLUMN, "first"));
+    const sbp_row_input *first = sbp_subject_input(s, at->first);
+    bool parts = first && sbp_positions_of_part(first->column, SBP_FIRST_IN_PREFIX) > 0;
+    if (!parts)
+        SBP_TRY(sbp_check_input(s, at->first, SBP_ROW_COLUMN, "first"));
     for (int i = 0; i < SBP_COUNT(columns); i++)
         if (sbp_subject_input(s, columns[i]) && sbp_subject_input(s, columns[i])->by_rank)
             return SBP_SUBJECT_FAIL(s, "c27", "%s is in the order of ranks", s->operands[columns[i]].name);
+    if (parts)
+        return check_inputs_in_parts(s, first);
     SBP_TRY(
         sbp_check_input(s, at->shared_end, SBP_ROW_COLUMN, s->c->has_shared_end ? "shared_end" : "first"));
     return sbp_check_input(s, at->own, SBP_ROW_COLUMN, s->c->has_own ? "own" : "first");
