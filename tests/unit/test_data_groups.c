@@ -423,6 +423,9 @@ static void test_shared_prompts(void **state) {
     assert_int_equal(p.parts[0].rows, 13);
     assert_int_equal(p.parts[0].count, 4);
     assert_memory_equal(p.parts[0].shared, ((const int32_t[]){0, 2, 2, 0}), 16);
+    for (int i = 0; i < 2; i++) /* which the contract has no lines for */
+        p.columns[p.column_count++] =
+            (sbp_column){.name = i ? SBP_OWN_IN_PREFIX "3" : SBP_FIRST_IN_PREFIX "3", .dtype = SBP_I32};
     assert_ok(f, sbp_packer_columns(&p, f->diag, d, &p.parts[0]));
     static const struct {
         const char *name;
@@ -433,6 +436,8 @@ static void test_shared_prompts(void **state) {
         {"first", {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 10, 10}},
         {"shared_end", {0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 10, 10, 10}},
         {"own", {0, 0, 0, 0, 0, 5, 5, 5, 5, 9, 10, 10, 10}},
+        {"first.in.3", {0, 0, 0, 0, 0, 0, 2, 2, 2, 0, 10, 10, 10}},
+        {"own.in.3", {0, 0, 0, 3, 3, 5, 6, 6, 6, 9, 10, 10, 10}},
         {"label", {5, 6, 7, 8, 0, 7, 9, 2, 0, 0, 5, 3, 0}},
         {"doc", {0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 3, 3, 3}},
         {"group", {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1}},

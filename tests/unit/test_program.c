@@ -384,6 +384,8 @@ static void constraints_that_text_can_break(void **state) {
         {"index = tok, perm = order", "index = first, perm = order", "program_c27"},
         {"perm = order", "perm = segment", "program_c27"},
         {"own = first", "own = tok", "program_c27: function 'layer.fwd', command 5 (attn_fwd): own"},
+        {"input first column first", "input first column first.in.4",
+         "program_c27: function 'layer.fwd', command 5 (attn_fwd): shared_end"},
         {"input gain column gain", "input gain column gain\ninput own column own", "no buffer 'own'"},
         {"input segment segment tok chunk T", "input segment segment tok chunk C", "program_c27"},
     };
