@@ -368,7 +368,7 @@ def check_case(directory):
         model, step = reference.reference_step(path, rows, expectation["objective"]["loss_type"])
         gradients = stored_gradients(model, step, path)
     golden = load_file(directory / "grads.safetensors")
-    if "vision_config" in json.loads((path / "config.json").read_text()):  # of which rows of text reach a part
+    if "vision_config" in json.loads((directory / "model/config.json").read_text()):  # of which rows of text reach a part
         gradients = {name: values for name, values in gradients.items() if name in golden or values.any()}
     error, tensor = reference.worst(gradients, golden)
     loss = abs(step.loss - expectation["loss"]) / abs(expectation["loss"])
