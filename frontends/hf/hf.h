@@ -278,6 +278,7 @@ typedef struct sbp_hf_expert_names {
     const char *experts[SBP_HF_EXPERT_PARTS];
     /* What transformers' class calls `module` and `router`; NULL: so. */
     const char *class_module, *class_router;
+    bool linear_router; /* there the router is a linear layer, which peft adapts as others */
     bool stacked; /* files hold one tensor for all experts for each part: <module>.<experts[part]>.weight */
     /* Files may hold one tensor for all experts in place of a module for each: <module>.experts.<fused>, an
      * expert's gate over its up, and <module>.experts.<experts[DOWN]>. NULL: they do not. */

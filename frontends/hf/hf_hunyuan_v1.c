@@ -54,6 +54,7 @@ static int64_t of_layer(sbp_hf *hf, const sbp_hf_decoder *d, const char *key, in
 static void read_experts(sbp_hf *hf, sbp_hf_decoder *d) {
     static const sbp_hf_expert_names names = {.module = "mlp",
                                               .router = "gate.wg",
+                                              .linear_router = true,
                                               .experts = {[SBP_HF_EXPERT_GATE] = "gate_proj",
                                                           [SBP_HF_EXPERT_UP] = "up_proj",
                                                           [SBP_HF_EXPERT_DOWN] = "down_proj"},

@@ -8,6 +8,7 @@ enum { TURNED, UNTURNED }; /* of rope[] */
 
 static const sbp_hf_expert_names names = {.module = "feed_forward",
                                           .router = "router",
+                                          .linear_router = true,
                                           .experts = {"gate_proj", "up_proj", "down_proj"},
                                           .fused = "gate_up_proj"};
 static const sbp_hf_branch attention = {.name = "attn",

@@ -139,6 +139,7 @@ static void find_sites(tuning *t) {
                     : op->code == SBP_OP_gather        ? param_operand(f, op, 0)
                                                        : -1;
         bool experts = op->code == SBP_OP_expert_linear, router = !experts && routes[op->results[0]];
+        router = router && !(p >= 0 && t->m->params[p].linear_router);
         if (p < 0 || ((experts || router) && !t->m->params[p].fused))
             continue;
         if (op->code == SBP_OP_gather)

@@ -169,6 +169,8 @@ typedef struct sbp_param {
      * its own name. NULL: adapters go by `name`. */
     const char *fused;
     int64_t fused_start, fused_total;
+    bool
+        linear_router; /* a router that the class has as a linear layer: adapters find it as they do others */
     const char *const *aliases; /* other names that files give the tensor */
     int32_t alias_count;
     /* One number of the program's own, [1], as it is here: functions that calls share are told it as they are
