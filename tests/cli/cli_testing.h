@@ -63,8 +63,10 @@ static inline const char *cli_unfolded(io_fixture *f, const char *name) {
 #define cli_ok(f, command)                                                                                   \
     do {                                                                                                     \
         int status_ = cli(f, command);                                                                       \
-        if (status_ != 0)                                                                                    \
-            fail_msg("%s: exit status %d: %s", command, status_, cli_text(f, "err"));                        \
+        if (status_ != 0) {                                                                                  \
+            fputs(cli_text(f, "err"), stderr); /* whole: fail_msg cuts after 1,024 characters */             \
+            fail_msg("%s: exit status %d", command, status_);                                                \
+        }                                                                                                    \
     } while (0)
 
 /* The command ends with this status, and its messages contain the text. */

@@ -22,15 +22,17 @@ static void write_rows(io_fixture *f, uint64_t seed, int longest) {
 }
 
 /* Trains into $D/NAME and $D/NAME.g, with `together` of the `ranks` ranks having documents together; both
- * runs beside each other. */
+ * runs beside each other, with folders of their own for what MPI removes at its end. */
 static void train(io_fixture *f, const char *name, const char *settings, int ranks, int together) {
     const char *start = ranks > 1 ? sbp_arena_printf(f->arena, "$M -n %d ", ranks) : "";
     cli_ok(f, sbp_arena_printf(
                   f->arena,
-                  "rm -rf $D/%s; $C compile %s -o $D/p --dtype fp64 --seq-len 60 --threads 1 --ranks %d "
+                  "rm -rf $D/%s; mkdir -p $D/mpi; $C compile %s -o $D/p --dtype fp64 --seq-len 60 --threads "
+                  "1 --ranks %d "
                   "--context-parallel %d >$D/said || exit\n"
                   "%s$R $D/p --data $D/t --batch-size 5 --steps 3 --lr 1e-3 --out $D/%s >$D/said & steps=$!\n"
-                  "%s$R $D/p --data $D/t --batch-size 5 --dump-gradients $D/%s.g; dump=$?\n"
+                  "OMPI_MCA_orte_tmpdir_base=$D/mpi %s$R $D/p --data $D/t --batch-size 5 --dump-gradients "
+                  "$D/%s.g; dump=$?\n"
                   "wait $steps && exit $dump",
                   name, settings, ranks, together, start, name, start, name));
 }

@@ -625,7 +625,8 @@ static void every_constraint(void **state) {
 
 /* Ops whose results hold zeros for other reasons than that nothing was written. */
 static bool makes_zeros(sbp_opcode code) {
-    static const sbp_opcode list[] = {SBP_OP_eq,
+    static const sbp_opcode list[] = {SBP_OP_floor,
+                                      SBP_OP_eq,
                                       SBP_OP_lt,
                                       SBP_OP_le,
                                       SBP_OP_and,
