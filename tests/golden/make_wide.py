@@ -120,8 +120,10 @@ def middle_and_scale(name, fresh, config):
     known = [value for end, value in MIDDLES.items() if name.endswith(end)]
     if known:
         return known[0]
-    if config["model_type"] == "gemma4_text" and name.endswith(("q_norm.weight", "k_norm.weight")):
+    if config["model_type"] in ("gemma3n_text", "gemma4_text") and name.endswith(("q_norm.weight", "k_norm.weight")):
         return 0.25, 0.1  # nothing else keeps scores of order 1 there
+    if fresh.dim() == 0:  # numbers that nobody trains
+        return float(fresh), 0.0
     if fresh.dim() == 1:
         return float(fresh.double().mean().round()), 0.15
     if "embed" in name or name == "lm_head.weight":

@@ -29,6 +29,8 @@ from configs import (
     qwen3_next,
     smollm3,
 )
+from configs_dense import apertus, cohere2, gemma3n, hunyuan_v1_dense, ministral3
+from configs_experts import hy_v3, laguna, lfm2_moe, mimo_v2_flash, minimax_m2, mistral4
 from configs_states import falcon_h1, granite_hybrid, nemotron_h
 
 
@@ -362,5 +364,48 @@ CASES = {
     "gpt_oss_1040": Wide(
         unbalanced(one(gpt_oss, hidden_size=1032, intermediate_size=1040, num_local_experts=3, layer_types=["sliding_attention"], sliding_window=40)),
         SHORT,
+    ),
+    "ministral3_hidden_1040": Wide(one(ministral3, hidden_size=1040, intermediate_size=1030, head_dim=128), [300, 1, 70]),
+    "cohere2_hidden_1040": Wide(
+        plain(cohere2, hidden_size=1040, intermediate_size=1030, num_hidden_layers=2, num_attention_heads=13, num_key_value_heads=1,
+              layer_types=["sliding_attention", "full_attention"], sliding_window=33),
+        [100, 1, 70],
+    ),
+    "hunyuan_v1_dense_1040": Wide(
+        one(hunyuan_v1_dense, hidden_size=1040, intermediate_size=1030, head_dim=128, attention_head_dim=128), [100, 1, 70]
+    ),
+    "apertus_hidden_1040": Wide(one(apertus, hidden_size=1040, intermediate_size=4100, num_attention_heads=13), [100, 1, 70]),
+    "gemma3n_hidden_1040": Wide(
+        plain(gemma3n, hidden_size=1040, intermediate_size=[1100, 4100], num_hidden_layers=2, num_kv_shared_layers=0,
+              layer_types=["sliding_attention", "full_attention"], activation_sparsity_pattern=[0.8, 0.0], altup_num_inputs=4,
+              hidden_size_per_layer_input=256, laurel_rank=64, num_attention_heads=2, head_dim=256),
+        [100, 1, 70],
+    ),
+    "minimax_m2_1040": Wide(
+        unbalanced(one(minimax_m2, hidden_size=1040, intermediate_size=260, attn_type_list=[1], num_local_experts=16, head_dim=128,
+                       rotary_dim=64)),
+        [100, 1, 70],
+    ),
+    "lfm2_moe_1040": Wide(
+        unbalanced(plain(lfm2_moe, hidden_size=1040, intermediate_size=1030, moe_intermediate_size=260, num_hidden_layers=2,
+                         layer_types=["conv", "full_attention"], num_dense_layers=1, num_attention_heads=13, num_key_value_heads=1)),
+        [100, 1, 70],
+    ),
+    "mistral4_1040": Wide(
+        plain(mistral4, hidden_size=1040, intermediate_size=1030, moe_intermediate_size=260, num_attention_heads=2,
+              num_key_value_heads=2, kv_lora_rank=520, q_lora_rank=300, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128,
+              n_routed_experts=16, rope_parameters={**mistral4()["rope_parameters"], "partial_rotary_factor": 1 / 3}),
+        [100, 1, 70],
+        seed=2,
+    ),
+    "mimo_v2_flash_1040": Wide(
+        plain(mimo_v2_flash, hidden_size=1040, intermediate_size=1030, moe_intermediate_size=260, head_dim=192, v_head_dim=128,
+              n_routed_experts=16, sliding_window=33),
+        [100, 1, 70],
+    ),
+    "laguna_1040": Wide(
+        unbalanced(plain(laguna, hidden_size=1040, intermediate_size=1030, moe_intermediate_size=260, shared_expert_intermediate_size=260,
+                         head_dim=128, num_experts=16, sliding_window=33)),
+        [100, 1, 70],
     ),
 }
