@@ -171,12 +171,8 @@ static void test_keys_that_nobody_reads(void **state) {
 }
 
 /* The weights of a mixture, separated by blanks. */
-static const char *weights_of(io_fixture *f, const sbp_options *o) {
-    sbp_text out;
-    sbp_text_init(&out, f->arena);
-    for (int32_t i = 0; i < sbp_options_list_count(o, SBP_OPT_MIXTURE_WEIGHTS); i++)
-        sbp_text_add(&out, "%s%s", i > 0 ? " " : "", sbp_options_list_at(o, SBP_OPT_MIXTURE_WEIGHTS, i));
-    return out.length ? out.data : "";
+static const char *weights_of(const io_fixture *f, const sbp_options *o) {
+    return list_of(f, o, SBP_OPT_MIXTURE_WEIGHTS);
 }
 
 /* Mixtures of alignment-handbook, whose parts have weight 1 where they say nothing, of its older form, and
