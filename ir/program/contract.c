@@ -37,7 +37,7 @@ const char *const sbp_part_names[SBP_PART_COUNT] = {
 #include "ir/program/contract.def"
 };
 
-int64_t sbp_positions_of_part(const char *column, const char *prefix) {
+int64_t sbp_column_number(const char *column, const char *prefix) {
     size_t length = strlen(prefix);
     int64_t n = 0;
     if (strncmp(column, prefix, length) != 0 || column[length] == '0')
@@ -55,8 +55,8 @@ bool sbp_column_names_rows(const char *column) {
     for (int i = 0; i < SBP_COUNT(rows); i++)
         if (strcmp(column, sbp_data_columns[rows[i]].name) == 0)
             return true;
-    return sbp_positions_of_part(column, SBP_FIRST_IN_PREFIX) > 0 ||
-           sbp_positions_of_part(column, SBP_OWN_IN_PREFIX) > 0;
+    return sbp_column_number(column, SBP_FIRST_IN_PREFIX) > 0 ||
+           sbp_column_number(column, SBP_OWN_IN_PREFIX) > 0;
 }
 
 bool sbp_suffix_stem(const char *buffer, sbp_suffix_id suffix, size_t *stem) {

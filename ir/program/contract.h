@@ -83,7 +83,7 @@ extern const char *const sbp_part_names[SBP_PART_COUNT];
 #define SBP_OWN_IN_PREFIX "own.in."       /* likewise own, where a document is in parts of N positions each */
 
 /* N of "<prefix>N", from 1 on, below 2^31; 0: another name. */
-int64_t sbp_positions_of_part(const char *column, const char *prefix);
+int64_t sbp_column_number(const char *column, const char *prefix);
 /* Whether the numbers of a column are rows, of which none is behind the row itself. */
 bool sbp_column_names_rows(const char *column);
 

@@ -17,7 +17,7 @@ typedef enum source {
     FIRST,
     SHARED_END,
     OWN,
-    FIRST_IN, /* of the row's part of its document, of N positions: "first.in.N" */
+    FIRST_IN, /* first of what is in the row's part of its document, of N positions: "first.in.N" */
     OWN_IN,
     LABEL,
     WEIGHT,
@@ -68,13 +68,13 @@ static source source_of(const char *name, bool by_group) {
         return OF_ROWS;
     if (column < SBP_DATA_COUNT)
         return sources[column];
-    return begins(name, SBP_IN_PREFIX)                            ? IN_PART
-           : begins(name, SBP_HAS_PREFIX)                         ? HAS
-           : begins(name, SBP_ONE_OF_PREFIX)                      ? ONE_OF
-           : begins(name, SBP_TOK_BELOW_PREFIX)                   ? TOK_BELOW
-           : sbp_positions_of_part(name, SBP_FIRST_IN_PREFIX) > 0 ? FIRST_IN
-           : sbp_positions_of_part(name, SBP_OWN_IN_PREFIX) > 0   ? OWN_IN
-                                                                  : COLUMN_OF_DATA;
+    return begins(name, SBP_IN_PREFIX)                         ? IN_PART
+           : begins(name, SBP_HAS_PREFIX)                      ? HAS
+           : begins(name, SBP_ONE_OF_PREFIX)                   ? ONE_OF
+           : sbp_column_number(name, SBP_TOK_BELOW_PREFIX) > 0 ? TOK_BELOW
+           : sbp_column_number(name, SBP_FIRST_IN_PREFIX) > 0  ? FIRST_IN
+           : sbp_column_number(name, SBP_OWN_IN_PREFIX) > 0    ? OWN_IN
+                                                               : COLUMN_OF_DATA;
 }
 
 /* Which column of @prepare is called so; -1: none. */
@@ -88,8 +88,8 @@ static int32_t prepared_place(const sbp_prepare *prepare, const char *name) {
 static sbp_dtype dtype_of(const char *name) {
     int column = column_called(name);
     return column < SBP_DATA_COUNT ? sbp_data_columns[column].dtype
-           : sbp_column_names_rows(name) || begins(name, SBP_TOK_BELOW_PREFIX) ? SBP_I32
-                                                                               : SBP_F64;
+           : sbp_column_names_rows(name) || sbp_column_number(name, SBP_TOK_BELOW_PREFIX) > 0 ? SBP_I32
+                                                                                              : SBP_F64;
 }
 
 static bool want(sbp_packer *p, const char *name, bool by_group) {
@@ -186,16 +186,18 @@ static int64_t row_of(const sbp_dataset *data, int64_t doc) {
     return low;
 }
 
-/* The position at which the part of the document begins that has position i. */
-static int64_t part_begins(const filling *f, int64_t i) {
-    const char *prefix = f->source == FIRST_IN ? SBP_FIRST_IN_PREFIX : SBP_OWN_IN_PREFIX;
-    return i - i % sbp_positions_of_part(f->name, prefix);
+/* N of a column whose name ends in it; 0: of another. */
+static int64_t number_of(const filling *f) {
+    return f->source == TOK_BELOW  ? sbp_column_number(f->name, SBP_TOK_BELOW_PREFIX)
+           : f->source == FIRST_IN ? sbp_column_number(f->name, SBP_FIRST_IN_PREFIX)
+           : f->source == OWN_IN   ? sbp_column_number(f->name, SBP_OWN_IN_PREFIX)
+                                   : 0;
 }
 
 /* One document of a column of integers; out: of its token 0, as if it shared nothing. */
 static void fill_integers(const filling *f, const sbp_doc *doc, int64_t k, const counters *at, int32_t *out) {
     const int32_t *tokens = f->data->tokens + doc->first, *labels = f->data->labels + doc->first;
-    const long below = f->source == TOK_BELOW ? atol(f->name + strlen(SBP_TOK_BELOW_PREFIX)) : 0;
+    const int64_t number = number_of(f);
     for (int64_t i = at->shared; i < doc->count; i++) {
         bool last = i + 1 == doc->count;
         switch (f->source) {
@@ -203,7 +205,7 @@ static void fill_integers(const filling *f, const sbp_doc *doc, int64_t k, const
             out[i] = tokens[i];
             break;
         case TOK_BELOW:
-            out[i] = tokens[i] < below ? tokens[i] : 0;
+            out[i] = tokens[i] < number ? tokens[i] : 0;
             break;
         case POS:
             out[i] = (int32_t)i;
@@ -230,10 +232,10 @@ static void fill_integers(const filling *f, const sbp_doc *doc, int64_t k, const
             out[i] = (int32_t)(at->first + at->shared);
             break;
         case FIRST_IN:
-            out[i] = (int32_t)(at->first + sbp_min_i64(part_begins(f, i), at->shared));
+            out[i] = (int32_t)(at->first + sbp_min_i64(i - i % number, at->shared));
             break;
         case OWN_IN:
-            out[i] = (int32_t)(at->row + sbp_max_i64(part_begins(f, i) - at->shared, 0));
+            out[i] = (int32_t)(at->row + sbp_max_i64(i - i % number - at->shared, 0));
             break;
         default: /* own */
             out[i] = (int32_t)at->row;

@@ -2,7 +2,6 @@
 #include "tests/common/documents.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "ir/program/contract.h"
@@ -108,8 +107,8 @@ double document_rows_value(const document_rows *rows, const char *name, int64_t 
     for (int i = 0; i < SBP_COUNT(columns); i++)
         if (strcmp(columns[i].name, name) == 0)
             return columns[i].data[r];
-    int below;
-    if (sscanf(name, SBP_TOK_BELOW_PREFIX "%d", &below) == 1)
+    const int64_t below = sbp_column_number(name, SBP_TOK_BELOW_PREFIX);
+    if (below > 0)
         return rows->tok[r] < below ? rows->tok[r] : 0;
     if (strcmp(name, "copies") != 0)
         fail_msg("no row input '%s'", name);

@@ -207,21 +207,21 @@ static inline void fill_row(sbp_tensor *t, const batch *b, const char *name) {
             memcpy(t->data, columns[i].data, (size_t)b->rows * sizeof(double));
             return;
         }
-    int64_t part = sbp_positions_of_part(name, SBP_OWN_IN_PREFIX);
+    int64_t part = sbp_column_number(name, SBP_OWN_IN_PREFIX);
     for (int64_t i = 0; part > 0 && i < b->rows; i++)
         t->data[i] = b->first[i] + b->pos[i] - (double)((int64_t)b->pos[i] % part);
     if (part > 0)
         return;
-    if (sbp_positions_of_part(name, SBP_FIRST_IN_PREFIX) > 0) {
+    if (sbp_column_number(name, SBP_FIRST_IN_PREFIX) > 0) {
         memcpy(t->data, b->first, (size_t)b->rows * sizeof(double));
         return;
     }
-    double below = 0;
+    const int64_t below = sbp_column_number(name, SBP_TOK_BELOW_PREFIX);
     bool copies = strcmp(name, "copies") == 0;
-    if (!copies && sscanf(name, SBP_TOK_BELOW_PREFIX "%lf", &below) != 1)
+    if (!copies && below == 0)
         fail_msg("no row input '%s'", name);
     for (int64_t i = 0; i < b->rows; i++)
-        t->data[i] = copies ? 1 : b->tok[i] < below ? b->tok[i] : 0;
+        t->data[i] = copies ? 1 : b->tok[i] < (double)below ? b->tok[i] : 0;
 }
 
 static inline double scalar_of(const fixture *f, const batch *b, const char *name) {

@@ -82,7 +82,7 @@ static sbp_status check_inputs_in_parts(const sbp_subject *s, const sbp_row_inpu
     const sbp_attention_operands *at = sbp_command_attention(s->command->kind);
     char own[sizeof SBP_OWN_IN_PREFIX + 12];
     snprintf(own, sizeof own, SBP_OWN_IN_PREFIX "%lld",
-             (long long)sbp_positions_of_part(first->column, SBP_FIRST_IN_PREFIX));
+             (long long)sbp_column_number(first->column, SBP_FIRST_IN_PREFIX));
     SBP_TRY(sbp_check_input(s, at->first, SBP_ROW_COLUMN, NULL));
     SBP_TRY(sbp_check_input(s, at->shared_end, SBP_ROW_COLUMN, "shared_end"));
     return sbp_check_input(s, at->own, SBP_ROW_COLUMN, own);
@@ -92,7 +92,7 @@ sbp_status sbp_attention_check_inputs(const sbp_subject *s) {
     const sbp_attention_operands *at = sbp_command_attention(s->command->kind);
     const int32_t columns[] = {at->first, at->shared_end, at->own};
     const sbp_row_input *first = sbp_subject_input(s, at->first);
-    bool parts = first && sbp_positions_of_part(first->column, SBP_FIRST_IN_PREFIX) > 0;
+    bool parts = first && sbp_column_number(first->column, SBP_FIRST_IN_PREFIX) > 0;
     if (!parts)
         SBP_TRY(sbp_check_input(s, at->first, SBP_ROW_COLUMN, "first"));
     for (int i = 0; i < SBP_COUNT(columns); i++)
