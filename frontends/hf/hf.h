@@ -236,6 +236,8 @@ typedef struct sbp_hf_norm {
  */
 sbp_value sbp_hf_normalize(sbp_hf *hf, const sbp_hf_norm *norm, const char *name, sbp_value x,
                            const char *module, int64_t n);
+/* The mean of the squares of x over its last axis, in the wide type. */
+sbp_value sbp_hf_mean_square(sbp_hf *hf, sbp_value x);
 /* x / rms, rounded to the type of x, over the last axis: a norm without a weight. */
 sbp_value sbp_hf_rms(sbp_hf *hf, const char *name, sbp_value x, double eps);
 /* activation(x), and activation(gate) * up; activations as Hugging Face calls them: silu (swish), gelu,
@@ -641,6 +643,8 @@ void sbp_hf_kind_ropes(sbp_hf *hf, sbp_hf_decoder *decoder, double part, const c
 /* A theta for each layer (layer_rope_theta), 0 where it has no positions: tables and layers. Where the field
  * is absent all turn alike, but for layers that have no positions already. */
 void sbp_hf_layer_thetas(sbp_hf *hf, sbp_hf_decoder *decoder, double theta);
+/* Granite: numbers on embedding, scores, branches and logits. */
+void sbp_hf_granite_scales(sbp_hf *hf, sbp_hf_decoder *decoder);
 /* Qwen: which layers slide (use_sliding_window, max_window_layers, layer_types), and how far. */
 void sbp_hf_qwen_windows(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t default_first);
 /* LFM2: convolutions and attention (layer_types), each followed by an MLP `feed_forward`, and their names. */

@@ -25,7 +25,7 @@ static sbp_value as_large(const sbp_hf_scope *at, sbp_value x, sbp_value root) {
     sbp_builder *b = &at->hf->builder;
     sbp_dtype wide = sbp_rule_wide(at->hf->compute);
     sbp_value least = sbp_build_const(b, wide, sbp_round_to(wide, LEAST_SQUARE));
-    sbp_value mean = sbp_hf_gemma_mean_square(at, x, at->d->hidden);
+    sbp_value mean = sbp_hf_mean_square(at->hf, x);
     mean = sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_lt, mean, least), least, mean);
     x = sbp_build2(b, SBP_OP_mul, sbp_build_cast(b, x, wide), root);
     return sbp_build2(b, SBP_OP_div, x, sbp_build1(b, SBP_OP_sqrt, mean));
@@ -38,7 +38,7 @@ sbp_value sbp_hf_altup_embed(const sbp_hf_scope *at, sbp_value table) {
     int64_t hidden = at->d->hidden;
     sbp_value x = sbp_hf_gemma_rows(hf, "embed", table, sbp_hf_row(hf, SBP_DATA_TOK), hidden), all = x;
     sbp_hf_gemma_inputs(at, x);
-    sbp_value root = sbp_build1(b, SBP_OP_sqrt, sbp_hf_gemma_mean_square(at, x, hidden));
+    sbp_value root = sbp_build1(b, SBP_OP_sqrt, sbp_hf_mean_square(at->hf, x));
     for (int64_t i = 1; i < n->streams; i++) {
         b->node = sbp_hf_path(hf, "%s.altup_projections.%lld", at->d->names.root, (long long)i - 1);
         sbp_value y = sbp_hf_linear(hf, NULL, x, b->node, hidden, hidden, false);
@@ -122,7 +122,7 @@ sbp_value sbp_hf_altup_close(const sbp_hf_scope *at, sbp_value streams) {
     int64_t hidden = at->d->hidden;
     sbp_dtype wide = sbp_rule_wide(hf->compute);
     sbp_value first = stream(at, streams, 0), sum = sbp_build_cast(b, first, wide);
-    sbp_value root = sbp_build1(b, SBP_OP_sqrt, sbp_hf_gemma_mean_square(at, first, hidden));
+    sbp_value root = sbp_build1(b, SBP_OP_sqrt, sbp_hf_mean_square(at->hf, first));
     for (int64_t i = 1; i < n->streams; i++) {
         b->node = sbp_hf_path(hf, "%s.altup_unembed_projections.%lld", at->d->names.root, (long long)i - 1);
         sbp_value y = sbp_hf_linear(hf, NULL, stream(at, streams, i), b->node, hidden, hidden, false);

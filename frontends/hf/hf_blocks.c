@@ -63,16 +63,25 @@ sbp_value sbp_hf_normalize(sbp_hf *hf, const sbp_hf_norm *norm, const char *name
                      3, NULL);
 }
 
-sbp_value sbp_hf_rms(sbp_hf *hf, const char *name, sbp_value x, double eps) {
+sbp_value sbp_hf_mean_square(sbp_hf *hf, sbp_value x) {
     sbp_builder *b = &hf->builder;
     if (b->status != SBP_OK)
         return SBP_NO_VALUE;
     const sbp_type *type = sbp_build_type(b, x);
-    sbp_dtype narrow = type->dtype, wide = sbp_rule_wide(hf->compute);
+    sbp_dtype wide = sbp_rule_wide(hf->compute);
     double part = 1 / (double)type->dim[type->rank - 1].n;
     x = sbp_build_cast(b, x, wide);
-    sbp_value mean = sbp_build1(b, SBP_OP_row_sum, sbp_build2(b, SBP_OP_mul, x, x));
-    mean = sbp_build2(b, SBP_OP_mul, mean, sbp_build_const(b, wide, sbp_round_to(wide, part)));
+    sbp_value sum = sbp_build1(b, SBP_OP_row_sum, sbp_build2(b, SBP_OP_mul, x, x));
+    return sbp_build2(b, SBP_OP_mul, sum, sbp_build_const(b, wide, sbp_round_to(wide, part)));
+}
+
+sbp_value sbp_hf_rms(sbp_hf *hf, const char *name, sbp_value x, double eps) {
+    sbp_builder *b = &hf->builder;
+    if (b->status != SBP_OK)
+        return SBP_NO_VALUE;
+    sbp_dtype narrow = sbp_build_type(b, x)->dtype, wide = sbp_rule_wide(hf->compute);
+    x = sbp_build_cast(b, x, wide);
+    sbp_value mean = sbp_hf_mean_square(hf, x);
     mean = sbp_build2(b, SBP_OP_add, mean, sbp_build_const(b, wide, sbp_round_to(wide, eps)));
     x = sbp_build_cast(b, sbp_build2(b, SBP_OP_mul, x, sbp_build1(b, SBP_OP_rsqrt, mean)), narrow);
     if (name)

@@ -12,14 +12,6 @@ sbp_value sbp_hf_gemma_norm(const sbp_hf_scope *at, const char *name, sbp_value 
     return sbp_hf_normalize(at->hf, &at->d->norm, name, x, module, n);
 }
 
-sbp_value sbp_hf_gemma_mean_square(const sbp_hf_scope *at, sbp_value x, int64_t n) {
-    sbp_builder *b = &at->hf->builder;
-    sbp_dtype wide = sbp_rule_wide(at->hf->compute);
-    x = sbp_build_cast(b, x, wide);
-    sbp_value mean = sbp_build1(b, SBP_OP_row_sum, sbp_build2(b, SBP_OP_mul, x, x));
-    return sbp_build2(b, SBP_OP_mul, mean, sbp_build_const(b, wide, sbp_round_to(wide, 1 / (double)n)));
-}
-
 /* ---- attention ------------------------------------------------------------------------------------ */
 
 void sbp_hf_gemma_share_keys(sbp_hf *hf, sbp_hf_gemma *m, int64_t shared) {

@@ -40,8 +40,6 @@ void sbp_hf_gemma_share_keys(sbp_hf *hf, sbp_hf_gemma *m, int64_t shared);
 /* By the decoder's norm. */
 sbp_value sbp_hf_gemma_norm(const sbp_hf_scope *at, const char *name, sbp_value x, const char *module,
                             int64_t n);
-/* The mean of x's squares over the last axis of n, [T, 1], in the wide type. */
-sbp_value sbp_hf_gemma_mean_square(const sbp_hf_scope *at, sbp_value x, int64_t n);
 
 /* self_attn: q_proj, q_norm, o_proj; k_proj, k_norm, v_proj of layers that have keys of their own. */
 sbp_hf_mix sbp_hf_gemma_mix_attention;

@@ -85,7 +85,7 @@ static sbp_value open_gates(const sbp_hf_scope *at, sbp_value gate, int64_t inne
     gate = sbp_build_cast(b, gate, wide);
     sbp_value mean = sbp_build2(b, SBP_OP_mul, sbp_build1(b, SBP_OP_row_sum, gate), share);
     sbp_value away = sbp_build2(b, SBP_OP_sub, gate, mean);
-    sbp_value square = sbp_hf_gemma_mean_square(at, away, inner);
+    sbp_value square = sbp_hf_mean_square(at->hf, away);
     sbp_value edge = sbp_build2(b, SBP_OP_mul, sbp_build1(b, SBP_OP_sqrt, square),
                                 sbp_build_const(b, wide, sbp_round_to(wide, deviations)));
     away = sbp_build2(b, SBP_OP_sub, away, edge);

@@ -2,14 +2,18 @@
  * from it with windows and sinks. */
 #include "frontends/hf/hf.h"
 
+void sbp_hf_granite_scales(sbp_hf *hf, sbp_hf_decoder *d) {
+    d->embed_scale = sbp_hf_double(hf, "embedding_multiplier", 1);
+    d->score_scale = sbp_hf_double(hf, "attention_multiplier", 1);
+    d->branch_scale = sbp_hf_double(hf, "residual_multiplier", 1);
+    d->logits_divisor = sbp_hf_double(hf, "logits_scaling", 1);
+}
+
 static sbp_hf_decoder read(sbp_hf *hf, const sbp_hf_defaults *defaults) {
     sbp_hf_decoder d = sbp_hf_decoder_read(hf, defaults);
     d.qkv_bias = d.o_bias = sbp_hf_bool(hf, "attention_bias", false);
     d.mlp_bias = sbp_hf_bool(hf, "mlp_bias", false);
-    d.embed_scale = sbp_hf_double(hf, "embedding_multiplier", 1);
-    d.score_scale = sbp_hf_double(hf, "attention_multiplier", 1);
-    d.branch_scale = sbp_hf_double(hf, "residual_multiplier", 1);
-    d.logits_divisor = sbp_hf_double(hf, "logits_scaling", 1);
+    sbp_hf_granite_scales(hf, &d);
     return d;
 }
 

@@ -98,10 +98,7 @@ void sbp_hf_granitemoehybrid(sbp_hf *hf) {
                                                                   .max_positions = 2048});
     d.inner = sbp_hf_size(hf, "shared_intermediate_size", 1024);
     d.qkv_bias = d.o_bias = sbp_hf_bool(hf, "attention_bias", false);
-    d.embed_scale = sbp_hf_double(hf, "embedding_multiplier", 1);
-    d.score_scale = sbp_hf_double(hf, "attention_multiplier", 1);
-    d.branch_scale = sbp_hf_double(hf, "residual_multiplier", 1);
-    d.logits_divisor = sbp_hf_double(hf, "logits_scaling", 1);
+    sbp_hf_granite_scales(hf, &d);
     d.mamba = sbp_hf_mamba_read(hf, &d, sbp_hf_size(hf, "mamba_expand", 2) * d.hidden,
                                 "mamba_expand * hidden_size");
     d.experts = read_experts(hf, d.layers);
