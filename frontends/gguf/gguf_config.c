@@ -117,7 +117,7 @@ static void write_bool(sbp_gguf_config *c, const char *field, bool value) {
     sbp_json_write_bool(c->out, field, value);
 }
 
-static bool is(const sbp_gguf_config *c, uint64_t traits) {
+static bool is(const sbp_gguf_config *c, sbp_gguf_traits traits) {
     return sbp_gguf_has(c->facts.family, traits);
 }
 

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-static bool is(const sbp_gguf_config *c, uint64_t traits) {
+static bool is(const sbp_gguf_config *c, sbp_gguf_traits traits) {
     return sbp_gguf_has(c->facts.family, traits);
 }
 

@@ -27,7 +27,7 @@ static const char *const classes[] = {
 static void test_table(void **state) {
     const sbp_gguf_key *first = sbp_gguf_next_key(SBP_GGUF_LLAMA, NULL), *row;
     bool counts[KEY_ROWS] = {false};
-    uint64_t traits = 0;
+    sbp_gguf_traits traits = 0;
     (void)state;
     for (int k = 0; k < SBP_GGUF_FAMILIES; k++) {
         sbp_gguf_family_id id = (sbp_gguf_family_id)k;

@@ -12,7 +12,7 @@ typedef struct putter {
     sbp_gguf_keys *keys;
 } putter;
 
-static bool is(const putter *p, uint64_t traits) {
+static bool is(const putter *p, sbp_gguf_traits traits) {
     return sbp_gguf_has(p->m->facts.family, traits);
 }
 

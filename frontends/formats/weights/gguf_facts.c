@@ -17,7 +17,7 @@ typedef struct marks {
 /* How many of these traits a family has; below 0: one that the model does not have. */
 static int fit(sbp_gguf_family_id id, const marks *m) {
     const struct {
-        uint64_t traits;
+        sbp_gguf_traits traits;
         bool there;
     } differ[] = {{EXPERTS, m->experts}, {MAMBA, m->states}, {TWO_ROPES, m->windows}};
     int fits = 0;

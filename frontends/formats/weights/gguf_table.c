@@ -42,7 +42,7 @@ typedef enum kind {
 } kind;
 
 static const struct row {
-    uint64_t traits;
+    sbp_gguf_traits traits;
     const char *hf, *file;
     kind kind;
     bool parts; /* <name>.weight and <name>.bias; else names are whole */
@@ -71,7 +71,7 @@ static const sbp_gguf_constant constants[] = {
 };
 
 static const struct {
-    uint64_t traits;
+    sbp_gguf_traits traits;
     const char *word;
 } activations[] = {
 #define ACTIVATION(traits, word) {traits, word},
@@ -493,9 +493,9 @@ static bool make_pieces(job *j, kind k) {
 
 /* The kind of a row in a family: what that does not have is as it is. */
 static kind kind_of(const struct row *row, sbp_gguf_family_id family) {
-    uint64_t needed = row->kind == NORM                           ? SHIFTED
-                      : row->kind == QUERIES || row->kind == KEYS ? INTERLEAVED
-                                                                  : ALL;
+    sbp_gguf_traits needed = row->kind == NORM                           ? SHIFTED
+                             : row->kind == QUERIES || row->kind == KEYS ? INTERLEAVED
+                                                                         : ALL;
     return sbp_gguf_has(family, needed) ? row->kind : AS_IS;
 }
 

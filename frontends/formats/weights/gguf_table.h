@@ -31,12 +31,14 @@ typedef enum sbp_gguf_family_id {
     SBP_GGUF_FAMILIES
 } sbp_gguf_family_id;
 
+typedef unsigned __int128 sbp_gguf_traits; /* bits; gguf_traits.h names them */
+
 typedef struct sbp_gguf_family {
     const char *architecture; /* general.architecture, and what keys begin with */
     const char *model_type;   /* of config.json */
     const char *class_name;   /* of its "architectures" */
     const char *layers; /* what names of a layer's tensors begin with, before its number: "model.layers." */
-    uint64_t traits;    /* those of gguf_traits.h that it has */
+    sbp_gguf_traits traits; /* that it has */
 } sbp_gguf_family;
 
 const sbp_gguf_family *sbp_gguf_family_of(sbp_gguf_family_id id);
@@ -77,9 +79,9 @@ typedef enum sbp_gguf_key_kind {
 } sbp_gguf_key_kind;
 
 typedef struct sbp_gguf_key {
-    uint64_t traits;   /* that its families have, any of them */
-    const char *key;   /* behind "<architecture>." */
-    const char *field; /* of config.json; NULL: none */
+    sbp_gguf_traits traits; /* that its families have, any of them */
+    const char *key;        /* behind "<architecture>." */
+    const char *field;      /* of config.json; NULL: none */
     sbp_gguf_key_kind kind;
     bool required; /* in files */
 } sbp_gguf_key;

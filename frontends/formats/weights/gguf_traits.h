@@ -8,8 +8,8 @@
 
 #include "frontends/formats/weights/gguf_table.h"
 
-#define TRAIT(n) (UINT64_C(1) << (n))
-#define ALL TRAIT(63) /* which no line has to list */
+#define TRAIT(n) ((sbp_gguf_traits)1 << (n))
+#define ALL TRAIT(127) /* which no line has to list */
 enum { TRAITS = 53 };
 
 /* ---- what tensors and fields are called ---- */
@@ -102,7 +102,7 @@ _Static_assert(TRAIT(TRAITS) - 1 ==
                        SHARED_BESIDE + HYBRID + GROUPED_DELTA + SPLIT_DELTA + PER_LAYER,
                "each trait has a number of its own");
 
-static inline bool sbp_gguf_has(sbp_gguf_family_id family, uint64_t traits) {
+static inline bool sbp_gguf_has(sbp_gguf_family_id family, sbp_gguf_traits traits) {
     return (sbp_gguf_family_of(family)->traits & traits) != 0;
 }
 
