@@ -306,8 +306,10 @@ static const char *window_word(sbp_gguf_config *c, int64_t i) {
 
 static void write_windows(sbp_gguf_config *c) {
     int64_t scalar = sbp_gguf_query_scalar(&c->facts, c->hidden, c->head_dim);
-    if (is(c, TWO_ROPES))
+    if (is(c, TWO_ROPES | LISTED_WINDOWS))
         write_layers(c, "layer_types", window_word);
+    if (is(c, LISTED_WINDOWS) && !sbp_gguf_config_key(c, "attention.sliding_window"))
+        sbp_json_write_null(c->out, "sliding_window");
     if (scalar >= 0)
         write_int(c, "query_pre_attn_scalar", scalar);
     if (!is(c, LONG_FACTORS))

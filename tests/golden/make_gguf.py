@@ -65,6 +65,7 @@ CASES = {
     "olmo2": Case("olmo2_plain"),
     "olmo3": Case("olmo3_released"),
     "olmoe": Case("olmoe_v", {**UNBALANCED, "rms_norm_eps": 1e-5}),
+    "exaone4": Case("exaone4_windows"),
     "smollm3": Case("smollm3_interval", {"no_rope_layer_interval": 4}),
     "ernie4_5": Case("ernie4_5_bias", {"pad_token_id": 0, "use_bias": False}, drop=(".bias",)),
     "chatglm": Case(

@@ -22,7 +22,8 @@ static const char *named(const putter *p, const char *key) {
 
 /* llama.cpp reads rope_freqs.weight. */
 static bool scales_as_llama3(const exp_model *m) {
-    return sbp_gguf_has(m->facts.family, INTERLEAVED) && !sbp_gguf_has(m->facts.family, MIXERS);
+    return sbp_gguf_has(m->facts.family, LLAMA3_ROWS) ||
+           (sbp_gguf_has(m->facts.family, INTERLEAVED) && !sbp_gguf_has(m->facts.family, MIXERS));
 }
 
 static void put_count(const putter *p, const char *key, int64_t value) {
@@ -105,9 +106,9 @@ static bool slides(const putter *p, int64_t layer) {
     const char *type = layer_type(p, layer);
     if (*type)
         return strcmp(type, "sliding_attention") == 0;
-    double usual = sbp_gguf_default(p->m->facts.family, "sliding_window_pattern"),
-           given =
-               p->m->facts.family == SBP_GGUF_GEMMA3 ? sbp_exp_number(p->m, "sliding_window_pattern") : usual;
+    double usual = sbp_gguf_default(p->m->facts.family, "sliding_window_pattern"), given = usual;
+    if (p->m->facts.family == SBP_GGUF_GEMMA3 || is(p, LISTED_WINDOWS))
+        given = sbp_exp_number(p->m, "sliding_window_pattern");
     if (is(p, TWO_SIZES) && layer + 1 == p->m->facts.layers)
         return false;
     return !isnan(usual) && (layer + 1) % (int64_t)(given >= 1 ? given : usual) != 0;
@@ -127,11 +128,19 @@ static void put_of_layers(const putter *p, const char *key, double value,
         sbp_gguf_add_i32(list, of(p, layer) ? (int32_t)value : 0);
 }
 
+/* null: it has none; a class that the field is absent for has its own. */
+static bool has_windows(const putter *p) {
+    const sbp_json *window = sbp_json_member(p->m->config, "sliding_window");
+    return !window || window->kind != SBP_JSON_NULL;
+}
+
 /* ---- by the table ------------------------------------------------------------------------------------- */
 
 /* Rotation, which several fields say, comes first; what a class leaves out is no key. */
 static sbp_status put_row(const putter *p, const sbp_gguf_key *row) {
     double value = row->field ? sbp_exp_number(p->m, row->field) : NAN;
+    if (is(p, LISTED_WINDOWS) && strcmp(row->key, "attention.sliding_window") == 0 && !has_windows(p))
+        return SBP_OK;
     if (strcmp(row->key, "attention.head_count_kv") == 0 && isnan(value))
         value = (double)p->m->facts.kv_heads;
     if (isnan(value) && row->required && row->field)
@@ -430,6 +439,23 @@ static sbp_status check_steps(const putter *p) {
     return SBP_OK;
 }
 
+/* EXAONE 4's windows, which llama.cpp has in its largest model alone. */
+static sbp_status check_windows(const putter *p) {
+    const sbp_json *pattern = sbp_json_member(p->m->config, "sliding_window_pattern");
+    if (p->m->facts.family != SBP_GGUF_EXAONE4 || !has_windows(p))
+        return SBP_OK;
+    if (!*layer_type(p, 0) && pattern && pattern->kind == SBP_JSON_STRING)
+        return sbp_fail(p->m->diag, SBP_INPUT,
+                        "%s: the field 'layer_types' is missing: windows by letters are not written",
+                        p->m->path);
+    if (p->m->facts.layers == 64)
+        return SBP_OK;
+    return sbp_fail(p->m->diag, SBP_INPUT,
+                    "%s: a sliding window, of %lld layers; llama.cpp's architecture %s has windows in models "
+                    "of 64 layers only and would compute something else",
+                    p->m->path, (long long)p->m->facts.layers, p->m->architecture);
+}
+
 static sbp_status check_fixed(const putter *p) {
     if (p->m->facts.heads < 1 && !isnan(sbp_exp_number(p->m, "num_attention_heads")))
         return sbp_fail(p->m->diag, SBP_INPUT,
@@ -437,6 +463,7 @@ static sbp_status check_fixed(const putter *p) {
                         (long long)p->m->facts.heads);
     SBP_TRY(check_activation(p));
     SBP_TRY(check_steps(p));
+    SBP_TRY(check_windows(p));
     const sbp_gguf_constant *row = NULL;
     while ((row = sbp_gguf_next_constant(p->m->facts.family, row))) {
         double value = sbp_exp_number(p->m, row->field);
@@ -475,7 +502,8 @@ static void put_windows(const putter *p) {
         || is_on(p, "use_sliding_window");
     if (is(p, LONG_FACTORS))
         put_count(p, "attention.sliding_window", isnan(window) ? 0 : (int64_t)window);
-    if (is(p, WINDOWS) && !is(p, TWO_SIZES) && !(is(p, PERIODIC) && has_usual_windows(p)))
+    bool listed = is(p, WINDOWS) && !is(p, TWO_SIZES) && !(is(p, LISTED_WINDOWS) && !has_windows(p));
+    if (listed && !(is(p, PERIODIC) && has_usual_windows(p)))
         put_flags(p, "attention.sliding_window_pattern", slides, false);
     if (is(p, WINDOW_LOST) && used && !isnan(window) &&
         window < sbp_exp_number(p->m, "max_position_embeddings"))
@@ -493,7 +521,7 @@ static void put_lengths(const putter *p) {
     if (is(p, KINDS_OF_LAYERS))
         put_of_layers(p, "attention.head_count_kv", (double)p->m->facts.kv_heads, attends);
     double vocabulary = sbp_exp_number(p->m, "vocab_size");
-    if (is(p, INTERLEAVED | LATENT | SHORT_CONVS) && !isnan(vocabulary))
+    if (is(p, INTERLEAVED | LATENT | SHORT_CONVS | LISTED_WINDOWS) && !isnan(vocabulary))
         put_count(p, "vocab_size", (int64_t)vocabulary);
 }
 

@@ -10,7 +10,7 @@
 
 #define TRAIT(n) ((sbp_gguf_traits)1 << (n))
 #define ALL TRAIT(127) /* which no line has to list */
-enum { TRAITS = 53 };
+enum { TRAITS = 55 };
 
 /* ---- what tensors and fields are called ---- */
 #define PLAIN TRAIT(0) /* as Llama's */
@@ -51,6 +51,9 @@ enum { TRAITS = 53 };
 #define LONG_FACTORS TRAIT(28) /* longrope alone, as two tensors */
 #define SECTIONS TRAIT(29)     /* rope.dimension_sections, also where config.json has none */
 #define SCALE_LINEAR TRAIT(30) /* the key of old files */
+/* Which layers have windows is listed, as with TWO_ROPES; those that turn do so by the same parameters. */
+#define LISTED_WINDOWS TRAIT(53)
+#define LLAMA3_ROWS TRAIT(54) /* rope_freqs.weight of Llama 3, and rows are not INTERLEAVED */
 
 /* ---- MLPs and experts ---- */
 #define MLP TRAIT(31)           /* gate_proj, up_proj and down_proj, if only of some layers */
@@ -99,7 +102,8 @@ _Static_assert(TRAIT(TRAITS) - 1 ==
                        SCALE_LINEAR + MLP + FUSED_UP + MLP_BIAS + NO_EXPERTS + SEPARATE + FUSED_EXPERTS +
                        MOE_SIZE + ROUTED + SHARED_EXPERTS + GATED_SHARED + BLOCK_SPARSE + GATES_IN_TURN +
                        BESIDE_EXPERTS + EXPERT_MIXERS + MULTIPLIERS + OR_GRANITE_4 + SHARED_MLP +
-                       SHARED_BESIDE + HYBRID + GROUPED_DELTA + SPLIT_DELTA + PER_LAYER,
+                       SHARED_BESIDE + HYBRID + GROUPED_DELTA + SPLIT_DELTA + PER_LAYER +
+                       LISTED_WINDOWS + LLAMA3_ROWS,
                "each trait has a number of its own");
 
 static inline bool sbp_gguf_has(sbp_gguf_family_id family, sbp_gguf_traits traits) {
