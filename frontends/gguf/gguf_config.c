@@ -323,8 +323,8 @@ static void write_windows(sbp_gguf_config *c) {
 
 /* ---- experts ------------------------------------------------------------------------------------------- */
 
-/* Routers by DeepSeek's rule: sigmoids and a bias to choose by. */
-static void write_deepseek(sbp_gguf_config *c) {
+/* Routers take sigmoids, and a bias to choose by. */
+static void check_sigmoids(sbp_gguf_config *c) {
     int64_t rule = sbp_gguf_config_count(c, "expert_gating_func", 0, 0);
     bool biased = has(c, "exp_probs_b.bias"), sparse = has(c, "ffn_gate_inp.weight");
     if (sparse && rule != 2 &&
@@ -334,6 +334,11 @@ static void write_deepseek(sbp_gguf_config *c) {
             "the router takes expert_gating_func %lld%s; 2, sigmoids, and 'exp_probs_b.bias' are "
             "supported",
             (long long)rule, biased ? "" : " without a bias");
+}
+
+/* Routers by DeepSeek's rule. */
+static void write_deepseek(sbp_gguf_config *c) {
+    check_sigmoids(c);
     write_bool(c, "norm_topk_prob", get_bool(c, "expert_weights_norm", false));
     static const char *const absent[][2] = {{"expert_group_count", "n_group"},
                                             {"expert_group_used_count", "topk_group"}};
@@ -348,14 +353,28 @@ static void write_deepseek(sbp_gguf_config *c) {
         write_int(c, "first_k_dense_replace", 0);
 }
 
+/* Layers with experts end where the last one is. */
+static void write_ernie(sbp_gguf_config *c) {
+    int64_t last = c->facts.layers - 1;
+    while (last > 0 && !in_layer(c, last, "ffn_gate_inp.weight"))
+        last--;
+    write_int(c, "moe_layer_end_index", last);
+    if (!sbp_gguf_config_key(c, "expert_shared_count"))
+        write_int(c, "moe_num_shared_experts", 0);
+}
+
 static void write_experts(sbp_gguf_config *c) {
     if (is(c, ROUTED))
         write_deepseek(c);
+    if (is(c, BY_SIGMOIDS))
+        check_sigmoids(c);
+    if (is(c, ERNIE_EXPERTS))
+        write_ernie(c);
     const sbp_gguf_constant *row = NULL;
     while ((row = sbp_gguf_next_constant(c->facts.family, row)))
         if (row->said)
             write_bool(c, row->field, row->value != 0);
-    if (is(c, GATES_IN_TURN) && sbp_gguf_config_key(c, "expert_feed_forward_length") &&
+    if (is(c, GATES_IN_TURN | BLOCK_SPARSE) && sbp_gguf_config_key(c, "expert_feed_forward_length") &&
         sbp_gguf_config_count(c, "expert_feed_forward_length", 0, 0) !=
             sbp_gguf_config_count(c, "feed_forward_length", 0, 0))
         sbp_gguf_config_fail(c, "keys '%s' and '%s' differ", key_name(c, "expert_feed_forward_length"),
@@ -457,7 +476,8 @@ static void write_states(sbp_gguf_config *c) {
         write_nemotron(c);
     if (is(c, SHORT_CONVS)) {
         write_layers(c, "layer_types", lfm2_word);
-        write_bool(c, "block_auto_adjust_ff_dim", false);
+        if (!is(c, SHORT_CONV_EXPERTS))
+            write_bool(c, "block_auto_adjust_ff_dim", false);
         write_bool(c, "conv_bias", has(c, "shortconv.conv.bias"));
         write_int(c, "num_key_value_heads", c->facts.kv_heads);
     }

@@ -253,8 +253,10 @@ static sbp_status put_rotation(const putter *p) {
                   is(p, MULTIPLIERS | MIXERS)
                       ? (int64_t)sbp_exp_number(p->m, "hidden_size") / p->m->facts.heads
                       : head);
+    double turned = sbp_exp_number(p->m, "rotary_dim");
     if (is(p, PARTIAL))
-        put_count(p, "rope.dimension_count", (int64_t)((double)head * part));
+        put_count(p, "rope.dimension_count",
+                  isnan(part) && !isnan(turned) ? (int64_t)turned : (int64_t)((double)head * part));
     if (is(p, LONG_FACTORS)) {
         double hidden = sbp_exp_number(p->m, "hidden_size") * (isnan(part) ? 1 : part);
         put_count(p, "rope.dimension_count", (int64_t)hidden / p->m->facts.heads);
@@ -362,6 +364,7 @@ static void put_delta(const putter *p) {
     put_count(p, "full_attention_interval", isnan(interval) ? 4 : (int64_t)interval);
 }
 
+/* Sections of positions, and how many layers read features of pictures. */
 static void put_sections(const putter *p) {
     const sbp_json *given = sbp_exp_rope_list(p->m, "mrope_section");
     static const int32_t usual[] = {11, 11, 10, 0};
@@ -373,6 +376,10 @@ static void put_sections(const putter *p) {
                                : i < given->count && given->items[i].kind == SBP_JSON_INT
                                    ? (int32_t)given->items[i].integer
                                    : 0);
+    const sbp_json *deep =
+        sbp_json_member(sbp_json_member(p->m->root, "vision_config"), "deepstack_visual_indexes");
+    if (is(p, PICTURES))
+        put_count(p, "n_deepstack_layers", deep && deep->kind == SBP_JSON_ARRAY ? deep->count : 0);
 }
 
 /* ---- experts ------------------------------------------------------------------------------------------ */
@@ -382,7 +389,7 @@ enum { SOFTMAX = 1, SIGMOID = 2 };
 static void put_experts(const putter *p) {
     const sbp_json *scoring = sbp_json_member(p->m->config, "scoring_func");
     bool sigmoid = scoring && scoring->kind == SBP_JSON_STRING && strcmp(scoring->string, "sigmoid") == 0;
-    if (is(p, SHARED_EXPERTS) || sigmoid)
+    if (is(p, SHARED_EXPERTS | BY_SIGMOIDS) || sigmoid)
         put_count(p, "expert_gating_func", SIGMOID);
     if (is(p, ROUTED) && (is_on(p, "norm_topk_prob") || !is(p, LATENT)))
         put_bool(p, "expert_weights_norm", is_on(p, "norm_topk_prob"));
@@ -396,8 +403,11 @@ static void put_experts(const putter *p) {
     double drafts = sbp_exp_number(p->m, "num_nextn_predict_layers");
     if (p->m->facts.family == SBP_GGUF_GLM4_MOE && drafts == 0)
         put_count(p, "nextn_predict_layers", 0);
-    if (is(p, GATES_IN_TURN))
+    if (is(p, GATES_IN_TURN) || (is(p, BLOCK_SPARSE) && is(p, BY_SIGMOIDS)))
         put_count(p, "expert_feed_forward_length", (int64_t)sbp_exp_number(p->m, "intermediate_size"));
+    if (is(p, ERNIE_EXPERTS) && is_on(p, "moe_num_shared_experts"))
+        put_count(p, "expert_shared_feed_forward_length",
+                  (int64_t)sbp_exp_number(p->m, "intermediate_size") / p->m->facts.kv_heads);
 }
 
 /* ---- what llama.cpp has no choice about ------------------------------------------------------------- */
@@ -473,6 +483,9 @@ static sbp_status check_fixed(const putter *p) {
         if (!isnan(value) && value != row->value)
             return refuse_field(p, row->field, given, only);
     }
+    double last = sbp_exp_number(p->m, "moe_layer_end_index");
+    if (is(p, ERNIE_EXPERTS) && last >= 0 && last < (double)(p->m->facts.layers - 1))
+        return refuse_field(p, "moe_layer_end_index", "before the last layer", "that");
     double scale = sbp_exp_number(p->m, "query_pre_attn_scalar");
     int64_t usual = sbp_gguf_query_scalar(&p->m->facts, (int64_t)sbp_exp_number(p->m, "hidden_size"),
                                           sbp_exp_head_dim(p->m));

@@ -21,6 +21,8 @@ typedef enum kind {
     ODD_ROWS,       /* the others */
     EVEN_COLUMNS,   /* [e, m, 2 n]; the file has the transpose [e, n, m] of every second column */
     ODD_COLUMNS,    /* of the others */
+    FIRST_COLUMNS,  /* [e, m, 2 n]; the file has the transpose [e, n, m] of the first n columns */
+    SECOND_COLUMNS, /* of the others */
     EVEN_OF_BIAS,   /* [e, 2 n], [e, n] */
     ODD_OF_BIAS,    /* the others */
     TRANSPOSED,     /* the last two axes */
@@ -247,6 +249,8 @@ static bool other_shape(const sbp_gguf_facts *f, kind k, bool to_file, const ext
         return last == 1 && (to_file ? halve_axis(to, 1) : double_axis(to, 1));
     case EVEN_COLUMNS:
     case ODD_COLUMNS:
+    case FIRST_COLUMNS:
+    case SECOND_COLUMNS:
         if (last != 2)
             return false;
         swap_axes(to, 1, 2);
@@ -431,6 +435,12 @@ static void add_every_other(job *j, kind k) {
         add(j, odd * m, 0, (const sbp_gguf_loop[]){{e, 2 * n * m, n * m}, {n, 2 * m, m}, {m, 1, 1}}, 3);
 }
 
+/* Half of the columns of [e, m, 2 n]. */
+static void add_half_of_columns(job *j, bool second) {
+    int64_t e = j->file.dim[0], n = j->file.dim[1], m = j->file.dim[2];
+    add(j, second ? n : 0, 0, (const sbp_gguf_loop[]){{e, 2 * n * m, n * m}, {m, 2 * n, 1}, {n, 1, m}}, 3);
+}
+
 static void add_transposed(job *j) {
     int32_t last = j->hf.rank - 1;
     int64_t a = j->hf.dim[last - 1], b = j->hf.dim[last], outer = elems_of(&j->hf) / (a * b);
@@ -462,6 +472,10 @@ static bool make_pieces(job *j, kind k) {
     case EVEN_OF_BIAS:
     case ODD_OF_BIAS:
         add_every_other(j, k);
+        return true;
+    case FIRST_COLUMNS:
+    case SECOND_COLUMNS:
+        add_half_of_columns(j, k == SECOND_COLUMNS);
         return true;
     case TRANSPOSED:
         add_transposed(j);

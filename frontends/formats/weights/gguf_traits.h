@@ -10,7 +10,7 @@
 
 #define TRAIT(n) ((sbp_gguf_traits)1 << (n))
 #define ALL TRAIT(127) /* which no line has to list */
-enum { TRAITS = 55 };
+enum { TRAITS = 60 };
 
 /* ---- what tensors and fields are called ---- */
 #define PLAIN TRAIT(0) /* as Llama's */
@@ -71,6 +71,10 @@ enum { TRAITS = 55 };
 #define GATES_IN_TURN TRAIT(42)  /* with ups, GPT-OSS's; biases */
 #define BESIDE_EXPERTS TRAIT(43) /* Gemma 4's: an MLP, too, and a norm for each */
 #define EXPERT_MIXERS TRAIT(44)  /* mixer.experts in some layers */
+#define TURNED_EXPERTS TRAIT(55) /* mlp.experts, one tensor for all: [experts, in, 2 n], gates, then ups */
+#define ERNIE_EXPERTS TRAIT(56)  /* ERNIE's names of experts' fields, and its bias to choose by */
+#define SHORT_CONV_EXPERTS TRAIT(57) /* feed_forward.experts behind the first layers, LFM2's */
+#define BY_SIGMOIDS TRAIT(58)        /* experts are chosen by sigmoids and a bias, without ROUTED's fields */
 
 /* ---- Granite ---- */
 #define MULTIPLIERS TRAIT(45)   /* of embedding, attention, residuals and logits */
@@ -85,6 +89,9 @@ enum { TRAITS = 55 };
 #define SPLIT_DELTA TRAIT(51)   /* or a tensor for each of q k v, z, b, a */
 #define PER_LAYER TRAIT(52)     /* embeddings for each layer */
 
+/* ---- multimodal models ---- */
+#define PICTURES TRAIT(59) /* Qwen3-VL's keys, which say nothing of text */
+
 /* ---- what several are ---- */
 #define LLAMA_LIKE (PLAIN | PRE_NORM | FFN_NORM)
 #define MAMBA (HYBRID | MIXERS)
@@ -92,7 +99,9 @@ enum { TRAITS = 55 };
 #define KINDS_OF_LAYERS (MAMBA | SHORT_CONVS) /* keys and values of some layers only, in a list */
 #define SPARSE (SEPARATE | FUSED_EXPERTS)     /* mlp.experts */
 /* Families of one architecture are told apart by these. */
-#define EXPERTS (BLOCK_SPARSE | SPARSE | GATES_IN_TURN | SHARED_BESIDE | EXPERT_MIXERS)
+#define EXPERTS                                                                                              \
+    (BLOCK_SPARSE | SPARSE | GATES_IN_TURN | SHARED_BESIDE | EXPERT_MIXERS | TURNED_EXPERTS |                \
+     SHORT_CONV_EXPERTS)
 
 _Static_assert(TRAIT(TRAITS) - 1 ==
                    PLAIN + NEOX + MIXERS + SHORT_CONVS + PRE_NORM + FFN_NORM + POST_NORM + POST_FFW_NORM +
@@ -102,8 +111,9 @@ _Static_assert(TRAIT(TRAITS) - 1 ==
                        SCALE_LINEAR + MLP + FUSED_UP + MLP_BIAS + NO_EXPERTS + SEPARATE + FUSED_EXPERTS +
                        MOE_SIZE + ROUTED + SHARED_EXPERTS + GATED_SHARED + BLOCK_SPARSE + GATES_IN_TURN +
                        BESIDE_EXPERTS + EXPERT_MIXERS + MULTIPLIERS + OR_GRANITE_4 + SHARED_MLP +
-                       SHARED_BESIDE + HYBRID + GROUPED_DELTA + SPLIT_DELTA + PER_LAYER +
-                       LISTED_WINDOWS + LLAMA3_ROWS,
+                       SHARED_BESIDE + HYBRID + GROUPED_DELTA + SPLIT_DELTA + PER_LAYER + LISTED_WINDOWS +
+                       LLAMA3_ROWS + TURNED_EXPERTS + ERNIE_EXPERTS + SHORT_CONV_EXPERTS + BY_SIGMOIDS +
+                       PICTURES,
                "each trait has a number of its own");
 
 static inline bool sbp_gguf_has(sbp_gguf_family_id family, sbp_gguf_traits traits) {
