@@ -76,7 +76,8 @@ static int64_t largest(const double *values, int64_t n) {
 static double weigh(double *weights, const double *scores, int64_t n, double top) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++)
-        sum += weights[i] = exp(scores[i] - top);
+        sum += weights[i] =
+            scores[i] > -INFINITY ? exp(scores[i] - top) : 0; /* most are dropped: it is quick */
     return sum;
 }
 

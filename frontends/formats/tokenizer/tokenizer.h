@@ -87,6 +87,24 @@ sbp_status sbp_tokenizer_decode(const sbp_tokenizer *tokenizer, sbp_arena *arena
                                 const int32_t *ids, int64_t count, bool skip_special, const char **text,
                                 size_t *length) SBP_CHECKED;
 
+/* The same id by id: what the calls give, one behind the other, is what decoding all ids gives. Each call of
+ * push gives the text that is final, whatever ids follow, so it holds back the beginning of a character, a
+ * run of tokens <0xHH> (which are text only if all of it is UTF-8), and where decoders are not known to work
+ * piece by piece (one that replaces in the joined text, say), everything until the end. An id costs what its
+ * own text does, and all ids that are held back cost once what theirs do.
+ *
+ * A stream has memory of its own and keeps the tokenizer. Text is valid until the next call; it has a NUL
+ * after it. After a failure it can only be destroyed. Threads: one at a time. */
+typedef struct sbp_decode_stream sbp_decode_stream;
+sbp_status sbp_decode_stream_create(const sbp_tokenizer *tokenizer, sbp_diag *diag, bool skip_special,
+                                    sbp_decode_stream **out) SBP_CHECKED;
+void sbp_decode_stream_destroy(sbp_decode_stream *stream); /* NULL: nothing */
+sbp_status sbp_decode_stream_push(sbp_decode_stream *stream, sbp_diag *diag, int32_t id, const char **text,
+                                  size_t *length) SBP_CHECKED;
+/* The rest; no id comes behind. */
+sbp_status sbp_decode_stream_finish(sbp_decode_stream *stream, sbp_diag *diag, const char **text,
+                                    size_t *length) SBP_CHECKED;
+
 /* -1 when there is no such token. */
 int32_t sbp_tokenizer_id(const sbp_tokenizer *tokenizer, const char *token, size_t length);
 /* The token as the vocabulary spells it (byte-level: "Ġthe"), with a NUL after it; NULL when there is none.

@@ -463,4 +463,25 @@ sbp_status sbp_bpe_encode(tok_work *work, tok_buffers *b, const tok_piece *piece
 sbp_status sbp_unigram_encode(tok_work *work, tok_buffers *b, const tok_piece *piece,
                               tok_tokens *out) SBP_CHECKED;
 
+/* ---- decoding --------------------------------------------------------------------------------------- */
+
+/* Decoders turn a list of strings into another one, each after the one before. The list may be a part of the
+ * whole one, but for those that join it (BYTE_LEVEL, FUSE) and BYTE_FALLBACK. */
+typedef struct tok_decoding {
+    sbp_arena *scratch; /* what they make */
+    tok_work work;
+    sbp_gguf_string *list; /* [n]; those of BYTE_FALLBACK and of joins do not become more */
+    int64_t n;
+    int64_t before; /* strings of the whole list before these */
+    bool more;      /* strings come behind these */
+} tok_decoding;
+
+/* The string that decoders see of an id; its data is NULL where that is none, or is skipped. */
+sbp_gguf_string sbp_decode_spelling(const sbp_tokenizer *t, int32_t id, bool skip_special);
+sbp_status sbp_decode_stage(tok_decoding *d, const tok_decoder *decoder) SBP_CHECKED;
+/* Adds what BYTE_LEVEL makes of a string; all of them together are UTF-8 where they are. */
+void sbp_decode_bytes(sbp_text *bytes, sbp_gguf_string token);
+/* The byte that a string "<0xHH>" names for BYTE_FALLBACK, or -1. */
+int sbp_decode_named_byte(sbp_gguf_string token);
+
 #endif
