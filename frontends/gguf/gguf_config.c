@@ -54,7 +54,7 @@ double sbp_gguf_config_number(sbp_gguf_config *c, const char *key, double fallba
     return value;
 }
 
-static bool get_bool(sbp_gguf_config *c, const char *key, bool fallback) {
+bool sbp_gguf_config_bool(sbp_gguf_config *c, const char *key, bool fallback) {
     bool value = fallback;
     if (c->status == SBP_OK)
         c->status = sbp_gguf_get_bool(c->diag, c->keys, key_name(c, key), SBP_JSON_OPTIONAL, &value);
@@ -72,14 +72,13 @@ const sbp_weight *sbp_gguf_config_tensor(const sbp_gguf_config *c, const char *n
     return sbp_weights_find(c->tensors, name);
 }
 
-static const sbp_weight *in_layer(const sbp_gguf_config *c, int64_t layer, const char *name) {
+const sbp_weight *sbp_gguf_config_in_layer(const sbp_gguf_config *c, int64_t layer, const char *name) {
     return sbp_gguf_config_tensor(c, sbp_arena_printf(c->arena, "blk.%lld.%s", (long long)layer, name));
 }
 
-/* Whether some layer has it. */
-static bool has(const sbp_gguf_config *c, const char *name) {
+bool sbp_gguf_config_has(const sbp_gguf_config *c, const char *name) {
     for (int64_t i = 0; i < c->facts.layers; i++)
-        if (in_layer(c, i, name))
+        if (sbp_gguf_config_in_layer(c, i, name))
             return true;
     return false;
 }
@@ -165,7 +164,7 @@ static void write_key(sbp_gguf_config *c, const sbp_gguf_key *k) {
         sbp_gguf_config_write(c, k->field, sbp_gguf_config_number(c, k->key, 0));
         break;
     case SBP_GGUF_KEY_BOOL:
-        write_bool(c, k->field, get_bool(c, k->key, false));
+        write_bool(c, k->field, sbp_gguf_config_bool(c, k->key, false));
         break;
     case SBP_GGUF_KEY_FIXED:
         if (sbp_gguf_config_count(c, k->key, 0, 0) != 0)
@@ -200,7 +199,7 @@ static void read_sizes(sbp_gguf_config *c) {
     if (c->status != SBP_OK)
         return;
     int64_t share = c->hidden / c->facts.heads > 0 ? c->hidden / c->facts.heads : 1;
-    const sbp_weight *q = in_layer(c, 0, "attn_q.weight");
+    const sbp_weight *q = sbp_gguf_config_in_layer(c, 0, "attn_q.weight");
     if (is(c, QUERY_ROWS) && q && q->rank == 2)
         share = q->dim[0] / c->facts.heads > 0 ? q->dim[0] / c->facts.heads : 1;
     c->head_dim = sbp_gguf_config_count(c, "attention.key_length", 0, share);
@@ -247,7 +246,7 @@ static void write_common(sbp_gguf_config *c) {
 /* Rows of the first matrix of this name in any layer. */
 static int64_t rows_of(const sbp_gguf_config *c, const char *name) {
     for (int64_t i = 0; i < c->facts.layers; i++) {
-        const sbp_weight *w = in_layer(c, i, name);
+        const sbp_weight *w = sbp_gguf_config_in_layer(c, i, name);
         if (w && w->rank > 1)
             return w->dim[w->rank - 2];
     }
@@ -268,23 +267,22 @@ static void write_attention(sbp_gguf_config *c) {
     if (!sbp_gguf_config_key(c, "attention.head_count_kv") && !is(c, NEOX))
         write_int(c, "num_key_value_heads", c->facts.kv_heads);
     if (bias)
-        write_bool(c, "attention_bias", has(c, bias));
+        write_bool(c, "attention_bias", sbp_gguf_config_has(c, bias));
     if (c->facts.family == SBP_GGUF_GLM4_MOE)
-        write_bool(c, "use_qk_norm", has(c, "attn_q_norm.weight"));
+        write_bool(c, "use_qk_norm", sbp_gguf_config_has(c, "attn_q_norm.weight"));
     if (is(c, MLP_BIAS))
-        write_bool(c, "mlp_bias", has(c, "ffn_gate.bias"));
+        write_bool(c, "mlp_bias", sbp_gguf_config_has(c, "ffn_gate.bias"));
     if (is(c, MULTIPLIERS) && !sbp_gguf_config_key(c, "attention.scale"))
         sbp_json_write_double(c->out, "attention_multiplier", pow((double)c->head_dim, -0.5));
     if (is(c, OR_GRANITE_4))
         write_int(c, "intermediate_size", rows_of(c, "ffn_gate.weight"));
-    if (is(c, OR_GRANITE_4) && !get_bool(c, "rope.scaling.finetuned", true))
+    if (is(c, OR_GRANITE_4) && !sbp_gguf_config_bool(c, "rope.scaling.finetuned", true))
         sbp_gguf_config_fail(c, "key '%s' is false: a Granite without positions is not supported",
                              key_name(c, "rope.scaling.finetuned"));
 }
 
-/* A word for each layer. */
-static void write_layers(sbp_gguf_config *c, const char *field,
-                         const char *(*word)(sbp_gguf_config *c, int64_t i)) {
+void sbp_gguf_config_layers(sbp_gguf_config *c, const char *field,
+                            const char *(*word)(sbp_gguf_config *c, int64_t i)) {
     sbp_json_write_array(c->out, field);
     for (int64_t i = 0; i < c->facts.layers && c->status == SBP_OK; i++)
         sbp_json_write_string(c->out, NULL, word(c, i));
@@ -307,7 +305,7 @@ static const char *window_word(sbp_gguf_config *c, int64_t i) {
 static void write_windows(sbp_gguf_config *c) {
     int64_t scalar = sbp_gguf_query_scalar(&c->facts, c->hidden, c->head_dim);
     if (is(c, TWO_ROPES | LISTED_WINDOWS))
-        write_layers(c, "layer_types", window_word);
+        sbp_gguf_config_layers(c, "layer_types", window_word);
     if (is(c, LISTED_WINDOWS) && !sbp_gguf_config_key(c, "attention.sliding_window"))
         sbp_json_write_null(c->out, "sliding_window");
     if (scalar >= 0)
@@ -321,65 +319,7 @@ static void write_windows(sbp_gguf_config *c) {
         sbp_json_write_null(c->out, "sliding_window");
 }
 
-/* ---- experts ------------------------------------------------------------------------------------------- */
-
-/* Routers take sigmoids, and a bias to choose by. */
-static void check_sigmoids(sbp_gguf_config *c) {
-    int64_t rule = sbp_gguf_config_count(c, "expert_gating_func", 0, 0);
-    bool biased = has(c, "exp_probs_b.bias"), sparse = has(c, "ffn_gate_inp.weight");
-    if (sparse && rule != 2 &&
-        !(rule == 0 && biased)) /* files may leave it out, whose models always have the bias */
-        sbp_gguf_config_fail(
-            c,
-            "the router takes expert_gating_func %lld%s; 2, sigmoids, and 'exp_probs_b.bias' are "
-            "supported",
-            (long long)rule, biased ? "" : " without a bias");
-}
-
-/* Routers by DeepSeek's rule. */
-static void write_deepseek(sbp_gguf_config *c) {
-    check_sigmoids(c);
-    write_bool(c, "norm_topk_prob", get_bool(c, "expert_weights_norm", false));
-    static const char *const absent[][2] = {{"expert_group_count", "n_group"},
-                                            {"expert_group_used_count", "topk_group"}};
-    for (int i = 0; i < SBP_COUNT(absent); i++)
-        if (!sbp_gguf_config_key(c, absent[i][0]))
-            write_int(c, absent[i][1], 1);
-    if (!sbp_gguf_config_key(c, "expert_weights_scale"))
-        sbp_json_write_raw(c->out, "routed_scaling_factor", "1.0");
-    if (!sbp_gguf_config_key(c, "expert_shared_count"))
-        write_int(c, "n_shared_experts", 0);
-    if (is(c, SHARED_EXPERTS) && !sbp_gguf_config_key(c, "leading_dense_block_count"))
-        write_int(c, "first_k_dense_replace", 0);
-}
-
-/* Layers with experts end where the last one is. */
-static void write_ernie(sbp_gguf_config *c) {
-    int64_t last = c->facts.layers - 1;
-    while (last > 0 && !in_layer(c, last, "ffn_gate_inp.weight"))
-        last--;
-    write_int(c, "moe_layer_end_index", last);
-    if (!sbp_gguf_config_key(c, "expert_shared_count"))
-        write_int(c, "moe_num_shared_experts", 0);
-}
-
-static void write_experts(sbp_gguf_config *c) {
-    if (is(c, ROUTED))
-        write_deepseek(c);
-    if (is(c, BY_SIGMOIDS))
-        check_sigmoids(c);
-    if (is(c, ERNIE_EXPERTS))
-        write_ernie(c);
-    const sbp_gguf_constant *row = NULL;
-    while ((row = sbp_gguf_next_constant(c->facts.family, row)))
-        if (row->said)
-            write_bool(c, row->field, row->value != 0);
-    if (is(c, GATES_IN_TURN | BLOCK_SPARSE) && sbp_gguf_config_key(c, "expert_feed_forward_length") &&
-        sbp_gguf_config_count(c, "expert_feed_forward_length", 0, 0) !=
-            sbp_gguf_config_count(c, "feed_forward_length", 0, 0))
-        sbp_gguf_config_fail(c, "keys '%s' and '%s' differ", key_name(c, "expert_feed_forward_length"),
-                             key_name(c, "feed_forward_length"));
-}
+/* ---- latent attention ---------------------------------------------------------------------------------- */
 
 static void write_latent(sbp_gguf_config *c) {
     if (!is(c, LATENT))
@@ -395,22 +335,22 @@ static void write_latent(sbp_gguf_config *c) {
 /* ---- layers with states -------------------------------------------------------------------------------- */
 
 static const char *delta_word(sbp_gguf_config *c, int64_t i) {
-    return in_layer(c, i, "ssm_a") ? "linear_attention" : "full_attention";
+    return sbp_gguf_config_in_layer(c, i, "ssm_a") ? "linear_attention" : "full_attention";
 }
 
 static const char *granite_word(sbp_gguf_config *c, int64_t i) {
-    return in_layer(c, i, "ssm_a") ? "mamba" : "attention";
+    return sbp_gguf_config_in_layer(c, i, "ssm_a") ? "mamba" : "attention";
 }
 
 static const char *lfm2_word(sbp_gguf_config *c, int64_t i) {
-    return in_layer(c, i, "shortconv.conv.weight") ? "conv" : "full_attention";
+    return sbp_gguf_config_in_layer(c, i, "shortconv.conv.weight") ? "conv" : "full_attention";
 }
 
 static const char *nemotron_word(sbp_gguf_config *c, int64_t i) {
-    return in_layer(c, i, "ssm_a")                 ? "mamba"
-           : in_layer(c, i, "attn_q.weight")       ? "attention"
-           : in_layer(c, i, "ffn_gate_inp.weight") ? "moe"
-                                                   : "mlp";
+    return sbp_gguf_config_in_layer(c, i, "ssm_a")                 ? "mamba"
+           : sbp_gguf_config_in_layer(c, i, "attn_q.weight")       ? "attention"
+           : sbp_gguf_config_in_layer(c, i, "ffn_gate_inp.weight") ? "moe"
+                                                                   : "mlp";
 }
 
 /* ssm.inner_size divided by heads. */
@@ -425,10 +365,10 @@ static int64_t head_of_inner(sbp_gguf_config *c) {
 }
 
 static void write_granite(sbp_gguf_config *c) {
-    bool turns = get_bool(c, "rope.scaling.finetuned", true);
+    bool turns = sbp_gguf_config_bool(c, "rope.scaling.finetuned", true);
     int64_t shared = rows_of(c, "ffn_gate.weight"), inner = sbp_gguf_config_count(c, "ssm.inner_size", 0, 0);
     shared = shared > 0 ? shared : rows_of(c, "ffn_gate_shexp.weight");
-    write_layers(c, "layer_types", granite_word);
+    sbp_gguf_config_layers(c, "layer_types", granite_word);
     sbp_json_write_string(c->out, "position_embedding_type", turns ? "rope" : "nope");
     write_int(c, "intermediate_size", sbp_gguf_config_count(c, "feed_forward_length", 0, 1));
     if (!sbp_gguf_config_key(c, "expert_shared_feed_forward_length"))
@@ -443,8 +383,8 @@ static void write_granite(sbp_gguf_config *c) {
     }
     write_int(c, "num_key_value_heads", c->facts.kv_heads);
     write_int(c, "mamba_d_head", head_of_inner(c));
-    write_bool(c, "mamba_conv_bias", has(c, "ssm_conv1d.bias"));
-    write_bool(c, "mamba_proj_bias", has(c, "ssm_in.bias"));
+    write_bool(c, "mamba_conv_bias", sbp_gguf_config_has(c, "ssm_conv1d.bias"));
+    write_bool(c, "mamba_proj_bias", sbp_gguf_config_has(c, "ssm_in.bias"));
     if (inner % c->hidden != 0)
         sbp_gguf_config_fail(c, "key '%s' is %lld; a multiple of %lld is supported",
                              key_name(c, "ssm.inner_size"), (long long)inner, (long long)c->hidden);
@@ -453,21 +393,21 @@ static void write_granite(sbp_gguf_config *c) {
 
 static void write_nemotron(sbp_gguf_config *c) {
     int64_t inner = rows_of(c, "ffn_up.weight");
-    write_layers(c, "layers_block_type", nemotron_word);
+    sbp_gguf_config_layers(c, "layers_block_type", nemotron_word);
     write_int(c, "intermediate_size", inner > 0 ? inner : 1);
     double eps = sbp_gguf_config_number(c, "attention.layer_norm_epsilon", 1e-5);
     sbp_gguf_config_write(c, "layer_norm_epsilon",
                           sbp_gguf_config_number(c, "attention.layer_norm_rms_epsilon", eps));
     write_int(c, "num_key_value_heads", c->facts.kv_heads);
     write_int(c, "mamba_head_dim", head_of_inner(c));
-    write_bool(c, "use_conv_bias", has(c, "ssm_conv1d.bias"));
-    write_bool(c, "use_bias", has(c, "ssm_in.bias"));
-    write_bool(c, "mlp_bias", has(c, "ffn_up.bias"));
+    write_bool(c, "use_conv_bias", sbp_gguf_config_has(c, "ssm_conv1d.bias"));
+    write_bool(c, "use_bias", sbp_gguf_config_has(c, "ssm_in.bias"));
+    write_bool(c, "mlp_bias", sbp_gguf_config_has(c, "ffn_up.bias"));
 }
 
 static void write_states(sbp_gguf_config *c) {
     if (is(c, DELTA_RULE)) {
-        write_layers(c, "layer_types", delta_word);
+        sbp_gguf_config_layers(c, "layer_types", delta_word);
         write_int(c, "linear_value_head_dim", head_of_inner(c));
     }
     if (is(c, GRANITE_4))
@@ -475,10 +415,10 @@ static void write_states(sbp_gguf_config *c) {
     if (is(c, MIXERS))
         write_nemotron(c);
     if (is(c, SHORT_CONVS)) {
-        write_layers(c, "layer_types", lfm2_word);
+        sbp_gguf_config_layers(c, "layer_types", lfm2_word);
         if (!is(c, SHORT_CONV_EXPERTS))
             write_bool(c, "block_auto_adjust_ff_dim", false);
-        write_bool(c, "conv_bias", has(c, "shortconv.conv.bias"));
+        write_bool(c, "conv_bias", sbp_gguf_config_has(c, "shortconv.conv.bias"));
         write_int(c, "num_key_value_heads", c->facts.kv_heads);
     }
 }
@@ -505,9 +445,10 @@ static void write_two_sizes(sbp_gguf_config *c) {
     write_int(c, "intermediate_size", first_inner);
     write_bool(c, "use_double_wide_mlp", last_inner != first_inner);
     for (int64_t i = 0; i <= last; i++)
-        if (strcmp(window_word(c, i), "full_attention") == 0 && in_layer(c, i, "attn_k.weight")) {
+        if (strcmp(window_word(c, i), "full_attention") == 0 &&
+            sbp_gguf_config_in_layer(c, i, "attn_k.weight")) {
             full++;
-            values += in_layer(c, i, "attn_v.weight") != NULL;
+            values += sbp_gguf_config_in_layer(c, i, "attn_v.weight") != NULL;
         }
     write_bool(c, "attention_k_eq_v", full > 0 && values == 0);
     write_int(c, "num_key_value_heads", of_kind(c, "attention.head_count_kv", true, c->facts.kv_heads));
@@ -539,9 +480,9 @@ sbp_status sbp_gguf_describe(const sbp_gguf_source *source, const sbp_gguf_facts
     check_keys(&c);
     read_sizes(&c);
     SBP_TRY(c.status);
-    static void (*const parts[])(sbp_gguf_config *) = {write_common,    write_attention,     write_windows,
-                                                       write_experts,   write_latent,        write_states,
-                                                       write_two_sizes, sbp_gguf_config_rope};
+    static void (*const parts[])(sbp_gguf_config *) = {
+        write_common, write_attention, write_windows,   sbp_gguf_config_experts,
+        write_latent, write_states,    write_two_sizes, sbp_gguf_config_rope};
     sbp_json_write_object(&w, NULL);
     for (int i = 0; i < SBP_COUNT(parts); i++) {
         parts[i](&c);
