@@ -118,7 +118,7 @@ sbp_status sbp_options_cut(sbp_options *o, sbp_diag *diag, const option_setting 
         const char *key = sbp_arena_strndup(o->arena, part, length);
         if (option == SBP_OPT_NONE)
             return sbp_options_unknown_key(o, diag, s, bundle, key);
-        if (out->count == 0)
+        if (out->count == 0 && option != bundle)
             sbp_options_imply(bundle, o->arena, out);
         add_piece(o->arena, out, option, sbp_arena_printf(o->arena, "%s %s", name, key), equals + 1);
     }

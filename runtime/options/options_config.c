@@ -80,7 +80,7 @@ static sbp_status add_member(config_reader *r, const char *where, sbp_option_id 
         return sbp_options_unknown_key(r->o, r->diag, &setting, bundle, key);
     if (count > 1 && sbp_option_at((int32_t)option)->kind != SBP_OPTION_LIST)
         return sbp_fail(r->diag, SBP_USAGE, "%s: '%s': expected one value, found a list", where, shown);
-    if (out->count == 0)
+    if (out->count == 0 && option != bundle) /* which says it itself */
         sbp_options_imply(bundle, r->o->arena, out);
     for (int32_t i = 0; i < count; i++) {
         const option_piece piece = {.option = option, .key = shown, .value = texts[i]};

@@ -46,7 +46,7 @@ typedef struct checkpoint_job {
     sbp_json_writer entries;
     char *all_sums; /* the same of all others, members of a list; NULL: there are none */
     sbp_run_state *state;
-    int64_t keep;
+    sbp_keep keep;
     char temporary[80];     /* its name while it is being written */
     const char *state_text; /* of trainer_state.json */
     sbp_checkpoint_mark mark;
@@ -483,17 +483,20 @@ const char *sbp_checkpoint_find(sbp_arena *arena, const sbp_rundir *directory) {
     return step < 0 ? NULL : sbp_arena_printf(arena, "%s/checkpoint-%lld", directory->path, (long long)step);
 }
 
-/* All but the newest that are to be kept. */
+/* All but those that are kept. */
 static void remove_old(const checkpoint_job *job) {
-    int64_t step = job->state->step + 1;
-    for (int64_t kept = 0; job->keep > 0; kept++) {
-        step = sbp_rundir_newest(job->directory, step);
-        if (step < 0)
-            return;
-        int error = kept >= job->keep ? sbp_rundir_discard(job->directory, step) : 0;
+    int64_t *steps = NULL;
+    int32_t count = 0, capacity = 0;
+    for (int64_t step = job->state->step + 1; (step = sbp_rundir_newest(job->directory, step)) >= 0;)
+        SBP_PUSH(job->arena, steps, count, capacity, step);
+    bool *goes = SBP_NEW_ARRAY(job->arena, bool, count + 1);
+    sbp_best_discards(steps, count, job->keep.count, job->keep.best, goes);
+    for (int32_t i = 0; i < count; i++) {
+        int error = goes[i] ? sbp_rundir_discard(job->directory, steps[i]) : 0;
         if (error)
             sbp_warn(job->diag, "cannot remove '%s/checkpoint-%lld', which --keep %lld does not count: %s",
-                     job->directory->path, (long long)step, (long long)job->keep, sbp_rundir_error(error));
+                     job->directory->path, (long long)steps[i], (long long)job->keep.count,
+                     sbp_rundir_error(error));
     }
 }
 
@@ -669,7 +672,7 @@ static sbp_status save(checkpoint_job *job) {
 
 sbp_status sbp_checkpoint_save(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
                                const sbp_plan_info *info, const sbp_rundir *directory,
-                               const sbp_run_state *state, int64_t keep, const sbp_together *together) {
+                               const sbp_run_state *state, sbp_keep keep, const sbp_together *together) {
     sbp_run_state copy = *state;
     checkpoint_job job = {.diag = diag,
                           .executor = executor,

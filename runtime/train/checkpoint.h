@@ -21,6 +21,7 @@
 #define SBP_RUNTIME_TRAIN_CHECKPOINT_H
 
 #include "runtime/data/dataset.h"
+#include "runtime/train/best.h"
 #include "runtime/train/output.h"
 #include "runtime/train/rundir.h"
 
@@ -43,6 +44,7 @@ typedef struct sbp_run_state {
     sbp_kept kept[SBP_MOST_KEPT]; /* of that batch: batch.safetensors */
     int32_t kept_count;
     int64_t evaluated; /* steps done at the last evaluation, -1: none yet */
+    sbp_best best;     /* of the evaluations */
     /* must be the same on resume */
     uint64_t data_hash;
     /* of what is frozen in blocks (sbp_params_hash_base), which checkpoints do not have; 0: none */
@@ -66,12 +68,18 @@ typedef struct sbp_together {
     void *user;
 } sbp_together;
 
-/* Replaces an older one of the same step; afterwards all but the newest `keep` are removed (0: none); one
- * that cannot be removed is a warning. together: all ranks call it, and see the directory; NULL: this process
+/* Which checkpoints stay (best.h). */
+typedef struct sbp_keep {
+    int64_t count; /* 0: all */
+    int64_t best;  /* the step of one that does in any case, 0: none */
+} sbp_keep;
+
+/* Replaces an older one of the same step; afterwards those that are not kept are removed; one that cannot be
+ * removed is a warning. together: all ranks call it, and see the directory; NULL: this process
  * writes all of it, and others finish reading (executor.h). Needs no guard. */
 sbp_status sbp_checkpoint_save(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
                                const sbp_plan_info *info, const sbp_rundir *directory,
-                               const sbp_run_state *state, int64_t keep,
+                               const sbp_run_state *state, sbp_keep keep,
                                const sbp_together *together) SBP_CHECKED;
 
 /* Path of the newest checkpoint in a directory, in the arena; NULL when there is none. Below a guard. */

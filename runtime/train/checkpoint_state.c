@@ -1,6 +1,7 @@
 /* checkpoint_state.c: trainer_state.json. */
 #include "runtime/train/checkpoint_state.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,50 @@ static void make_mark(sbp_checkpoint_mark *mark, const char *text, size_t length
     *mark = (sbp_checkpoint_mark){0};
     snprintf(mark->text, sizeof mark->text, "%lld:%016llx", (long long)step,
              (unsigned long long)sbp_hash_bytes(text, length, 0));
+}
+
+/* By the names of transformers' file, as far as that has them; what is no number is null. */
+static void write_best(sbp_json_writer *w, const sbp_best *b) {
+    if (isfinite(b->before))
+        sbp_json_write_double(w, "eval_before", b->before);
+    if (!b->seen)
+        return;
+    sbp_json_write_double(w, "best_metric", b->value);
+    sbp_json_write_int(w, "best_global_step", b->step);
+    sbp_json_write_int(w, "early_stopping_patience_counter", b->worse);
+    sbp_json_write_double(w, "best_loss_sum", b->loss_sum);
+    sbp_json_write_int(w, "best_loss_count", b->loss_count);
+    sbp_json_write_double(w, "eval_last", b->last);
+    sbp_json_write_hash(w, "best_of", b->of);
+}
+
+/* Checkpoints of runs without evaluations have none of it. An infinite best is read as NaN: nothing is better
+ * than either. */
+static sbp_status read_best(sbp_diag *diag, const sbp_json *root, const sbp_run_state *s, sbp_best *b) {
+    const char *of = "";
+    const struct {
+        const char *name;
+        int64_t most, *out;
+    } counts[] = {{"best_global_step", s->step, &b->step},
+                  {"early_stopping_patience_counter", s->step, &b->worse},
+                  {"best_loss_count", s->loss_count, &b->loss_count}};
+    *b = SBP_BEST_NONE;
+    SBP_TRY(sbp_json_get_double(diag, root, "eval_before", SBP_JSON_NULLABLE, &b->before));
+    b->seen = sbp_json_member(root, "best_of") != NULL;
+    if (!b->seen)
+        return SBP_OK;
+    for (int i = 0; i < SBP_COUNT(counts); i++) {
+        SBP_TRY(sbp_json_get_i64(diag, root, counts[i].name, SBP_JSON_REQUIRED, counts[i].out));
+        if (*counts[i].out < 0 || *counts[i].out > counts[i].most)
+            return sbp_json_fail(diag, sbp_json_member(root, counts[i].name), "%lld is not in 0 .. %lld",
+                                 (long long)*counts[i].out, (long long)counts[i].most);
+    }
+    SBP_TRY(sbp_json_get_double(diag, root, "best_metric", SBP_JSON_NULLABLE, &b->value));
+    SBP_TRY(sbp_json_get_double(diag, root, "best_loss_sum", SBP_JSON_NULLABLE, &b->loss_sum));
+    SBP_TRY(sbp_json_get_double(diag, root, "eval_last", SBP_JSON_NULLABLE, &b->last));
+    SBP_TRY(sbp_json_get_string(diag, root, "best_of", SBP_JSON_REQUIRED, &of));
+    b->of = strtoull(of, NULL, 16);
+    return SBP_OK;
 }
 
 const char *sbp_checkpoint_state_text(sbp_arena *arena, const sbp_run_state *s, sbp_checkpoint_mark *mark) {
@@ -24,6 +69,7 @@ const char *sbp_checkpoint_state_text(sbp_arena *arena, const sbp_run_state *s, 
     sbp_json_write_int(&w, "at", s->at);
     sbp_json_write_int(&w, "num_tokens", s->num_tokens);
     sbp_json_write_int(&w, "evaluated", s->evaluated);
+    write_best(&w, &s->best);
     sbp_json_write_int(&w, "loss_count", s->loss_count);
     sbp_json_write_double(&w, "loss_sum", s->loss_sum);
     sbp_json_write_hash(&w, "data_hash", s->data_hash);
@@ -102,6 +148,7 @@ sbp_status sbp_checkpoint_state_read(sbp_arena *arena, sbp_diag *diag, const cha
     if (marked)
         make_mark(mark, text, length, saved.step);
     SBP_TRY(sbp_json_get_i64(diag, root, "evaluated", SBP_JSON_REQUIRED, &saved.evaluated));
+    SBP_TRY(read_best(diag, root, &saved, &saved.best));
     SBP_TRY(sbp_json_get_i64(diag, root, "inner", SBP_JSON_OPTIONAL, &saved.inner));
     if (saved.inner < 0 || saved.inner > (int64_t)1 << 53)
         return sbp_json_fail(diag, sbp_json_member(root, "inner"), "%lld is not a count: 0 .. 2^53",

@@ -284,6 +284,11 @@ sbp_status sbp_metrics_step(sbp_metrics *m, const sbp_step_report *r) {
     return write_line((metrics_line){.metrics = m, .step = r->step, .epoch = r->epoch, .report = r});
 }
 
+void sbp_metrics_eval_name(const char *file, char *out, size_t size) {
+    const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
+    snprintf(out, size, "%.*s", (int)strcspn(name, "."), name);
+}
+
 sbp_status sbp_metrics_evaluation(sbp_metrics *m, int64_t step, double epoch, const char *file) {
     const sbp_trainer *t = m->trainer;
     const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
@@ -295,8 +300,10 @@ sbp_status sbp_metrics_evaluation(sbp_metrics *m, int64_t step, double epoch, co
     if (!m->file && !m->lines)
         return SBP_OK;
     char of[80] = "";
-    if (m->evaluated_step == step) /* transformers' names where there are several */
-        snprintf(of, sizeof of, "%.*s_", (int)strcspn(name, "."), name);
+    if (m->evaluated_step == step) { /* transformers' names where there are several */
+        sbp_metrics_eval_name(file, of, sizeof of - 1);
+        of[strlen(of)] = '_';
+    }
     m->evaluated_step = step;
     return write_line((metrics_line){.metrics = m, .step = step, .epoch = epoch, .file = file, .of = of});
 }

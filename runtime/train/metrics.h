@@ -52,6 +52,8 @@ sbp_status sbp_metrics_open(sbp_metrics *metrics, sbp_diag *diag, const sbp_trai
 sbp_status sbp_metrics_step(sbp_metrics *metrics, const sbp_step_report *report) SBP_CHECKED;
 sbp_status sbp_metrics_evaluation(sbp_metrics *metrics, int64_t step, double epoch,
                                   const char *file) SBP_CHECKED;
+/* What a file of evaluations is called by in names of numbers: "test" of path/test.jsonl. */
+void sbp_metrics_eval_name(const char *file, char *out, size_t size);
 /* Closes the file; SBP_IO when what was written did not arrive. */
 sbp_status sbp_metrics_close(sbp_metrics *metrics) SBP_CHECKED;
 /* Mean loss of the steps. */

@@ -109,7 +109,8 @@ static void test_what_is_not_built(void **state) {
     "--packing true --chat_template_path tests/golden/chat/chatml.jinja --eos_token '</s>' "                 \
     "--accelerate_config multi_gpu --num_processes 1 --nproc_per_node 1 "                                    \
     "--importance_sampling_level token --warmup_ratio 0 --use_cpu true --torch_dtype float32 --optimizer "   \
-    "adamw_hf --save_strategy steps "
+    "adamw_hf --save_strategy steps --load_best_model_at_end true --metric_for_best_model loss "             \
+    "--greater_is_better false --early_stopping_patience 2 --early_stopping_threshold 0.1 "
 
 #define TRL_SOURCES                                                                                          \
     "--model_name_or_path $S --dataset_name " DATA " --eval_dataset_name " DATA " --dtype auto "

@@ -339,7 +339,8 @@ static sbp_status move_checkpoint(bench *b, const char *directory, bool save) {
     sbp_rundir dir = {.fd = -1, .lock = -1};
     expect_ok(b->diag, sbp_plan_info_read(b->diag, b->plan, &info));
     expect_ok(b->diag, sbp_rundir_open(&dir, b->diag, directory, SBP_RUNDIR_EXISTS));
-    sbp_status status = sbp_checkpoint_save(b->diag, b->executor, b->plan, &info, &dir, &s, 0, NULL);
+    sbp_status status =
+        sbp_checkpoint_save(b->diag, b->executor, b->plan, &info, &dir, &s, (sbp_keep){0}, NULL);
     sbp_rundir_close(&dir);
     return status;
 }

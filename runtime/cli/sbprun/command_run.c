@@ -596,6 +596,7 @@ static sbp_status load_data(sbp_world *world, sbp_inputs *inputs, sbp_session *s
         SBP_TRY(sbp_run_plan_steps(world, inputs, session));
     if (inputs->data)
         SBP_TRY(sbp_run_check_mismatched(world, inputs, session));
+    SBP_TRY(sbp_run_plan_best(world, inputs, session, outputs));
     if (sbp_options_on(world->options, SBP_OPT_DRY_RUN) && inputs->stream.steps)
         return sbp_fail(world->diag, SBP_USAGE,
                         "--dry-run needs rows from files: rows of a stream are not known before they arrive");

@@ -204,6 +204,9 @@ static void add_figures(const sbp_world *world, const sbp_inputs *inputs, const 
         sbp_text_add(&c->text, "| mean loss | %.4f |\n", loss);
     if (isfinite(outputs->eval_loss))
         sbp_text_add(&c->text, "| evaluation loss | %.4f |\n", outputs->eval_loss);
+    if (session->best.loaded > 0)
+        sbp_text_add(&c->text, "| model of step | %lld, the best: %.4f |\n", (long long)session->best.loaded,
+                     session->state.best.value);
     sbp_text_add(&c->text, "| time | %s |\n| memory planned | %s |\n",
                  sbp_format_seconds(a, sizeof a, outputs->seconds),
                  sbp_format_bytes(b, sizeof b, (double)sbp_run_peak_planned(world, session)));

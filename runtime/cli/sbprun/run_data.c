@@ -657,7 +657,8 @@ static sbp_status plan_intervals(const sbp_world *world, const sbp_inputs *input
         session->eval_every = epoch;
     if (sbp_options_is(o, SBP_OPT_SAVE_STRATEGY, "epoch"))
         session->save_every = epoch;
-    else if (sbp_options_is(o, SBP_OPT_SAVE_STRATEGY, "no"))
+    else if (sbp_options_is(o, SBP_OPT_SAVE_STRATEGY, "no") ||
+             sbp_options_is(o, SBP_OPT_SAVE_STRATEGY, "best"))
         session->save_every = 0;
     return SBP_OK;
 }
@@ -668,7 +669,8 @@ static sbp_status plan_stream(const sbp_world *world, const sbp_inputs *inputs, 
     const char *schedule = sbp_options_text(o, SBP_OPT_SCHEDULE);
     double warmup = sbp_options_double(o, SBP_OPT_WARMUP);
     bool constant = strncmp(schedule, "constant", strlen("constant")) == 0 && !(warmup > 0 && warmup < 1);
-    session->state = (sbp_run_state){.evaluated = -1, .seed = sbp_options_int(o, SBP_OPT_SEED)};
+    session->state =
+        (sbp_run_state){.evaluated = -1, .best = SBP_BEST_NONE, .seed = sbp_options_int(o, SBP_OPT_SEED)};
     session->total_steps = sbp_options_int(o, SBP_OPT_STEPS);
     if (session->total_steps < 0 && !constant)
         return sbp_fail(
@@ -695,6 +697,7 @@ sbp_status sbp_run_plan_steps(const sbp_world *world, sbp_inputs *inputs, sbp_se
     if (tokens > 0 && sbp_options_chosen(o, SBP_OPT_BATCH_SIZE))
         return sbp_fail(world->diag, SBP_USAGE, "--batch-size and --batch-tokens: give one of them");
     session->state = (sbp_run_state){.evaluated = -1,
+                                     .best = SBP_BEST_NONE,
                                      .data_hash = inputs->data->hash,
                                      .seed = sbp_options_int(o, SBP_OPT_SEED),
                                      .shuffle = sbp_options_on(o, SBP_OPT_SHUFFLE),

@@ -59,13 +59,16 @@ static int64_t checkpoints_to_come(const sbp_world *world, const sbp_session *se
                                    const sbp_outputs *outputs) {
     int64_t every = session->save_every, keep = sbp_options_int(world->options, SBP_OPT_KEEP);
     int64_t there = 0, left = session->total_steps - session->state.step;
-    if (every <= 0 || left <= 0)
+    int64_t best = session->best.saves ? left / session->eval_every + 1 : 0;
+    if ((every <= 0 && best == 0) || left <= 0)
         return 0;
     for (int64_t step = INT64_MAX; (step = sbp_rundir_newest(&outputs->dir, step)) >= 0;)
         there++;
-    int64_t to_come =
-        session->total_steps / every - session->state.step / every + (session->total_steps % every != 0);
-    int64_t room = keep > 0 ? keep + 1 - there : to_come;
+    int64_t to_come = best;
+    if (every > 0)
+        to_come +=
+            session->total_steps / every - session->state.step / every + (session->total_steps % every != 0);
+    int64_t room = keep > 0 ? keep + 1 + (keep == 1 && best > 0) - there : to_come;
     return to_come < room ? to_come : room > 0 ? room : 0;
 }
 

@@ -221,6 +221,7 @@ static void add_summary(const sbp_world *world, const sbp_session *session, cons
     char text[40];
     double loss = sbp_metrics_train_loss(&outputs->metrics);
     int64_t measured = sbp_run_peak_measured(world);
+    const char *verdict = sbp_run_verdict(p->arena, session);
     if (session->info.meta.name)
         add_row(p, "model", session->info.meta.name);
     add_row(p, "steps", sbp_arena_printf(p->arena, "%lld", (long long)session->state.step));
@@ -236,6 +237,8 @@ static void add_summary(const sbp_world *world, const sbp_session *session, cons
         add_row(p, "mean loss", sbp_arena_printf(p->arena, "%.4f", loss));
     if (isfinite(outputs->eval_loss))
         add_row(p, "evaluation loss", sbp_arena_printf(p->arena, "%.4f", outputs->eval_loss));
+    if (verdict)
+        add_row(p, "evaluations", verdict);
     add_row(p, "memory planned",
             sbp_format_bytes(text, sizeof text, (double)sbp_run_peak_planned(world, session)));
     if (measured > 0)

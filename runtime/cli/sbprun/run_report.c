@@ -338,6 +338,7 @@ static sbp_status print_summary_json(const sbp_world *world, const sbp_session *
     sbp_json_write_int(&w, "resumed_after", session->resumed_after);
     sbp_json_write_double(&w, "train_loss", loss);
     sbp_json_write_double(&w, "eval_loss", outputs->eval_loss);
+    sbp_run_write_best(&w, session);
     sbp_json_write_int(&w, "num_tokens", session->state.num_tokens);
     sbp_json_write_double(&w, "train_seconds", outputs->seconds);
     sbp_json_write_double(&w, "fastest_step_seconds",
@@ -387,6 +388,9 @@ sbp_status sbp_run_print_summary(sbp_world *world, const sbp_session *session, s
                  measured > 0 ? sbp_format_bytes(b, sizeof b, (double)measured) : "the driver reports none",
                  measured > 0 ? " measured" : "", outputs->out ? "; the model is in " : "",
                  outputs->out ? outputs->out : "");
+    const char *verdict = sbp_run_verdict(world->arena, session);
+    if (verdict)
+        sbp_note(world->diag, "%s", verdict);
     if (outputs->zero_gradients > 0)
         sbp_warn(world->diag,
                  "in %lld of these steps all gradients were exactly 0: they taught the model nothing",

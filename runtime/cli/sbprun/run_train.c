@@ -21,31 +21,36 @@ static double epoch_of(const sbp_inputs *inputs, const sbp_session *session) {
                                               (double)inputs->steps_per_epoch;
 }
 
-/* *written: how writing the metrics went. */
+/* *compared: the number by which models are; *written: how writing the metrics went. */
 static sbp_status evaluate_files(const sbp_world *world, const sbp_inputs *inputs, sbp_session *session,
-                                 sbp_outputs *outputs, sbp_status *written) {
+                                 sbp_outputs *outputs, double *compared, sbp_status *written) {
     *written = SBP_OK;
     for (int32_t i = 0; i < inputs->eval_count; i++) {
         SBP_TRY(sbp_run_score_evaluation(world, session, inputs->evals[i]));
         SBP_TRY(
             sbp_run_score_mismatched(world, session, inputs->evals[i], NULL, inputs->evals[i]->row_count));
         SBP_TRY(sbp_trainer_evaluate(&session->trainer, world->diag, inputs->evals[i], NULL, NULL));
+        if (i == session->best.eval)
+            *compared = sbp_run_compared(session);
         if (i == 0 && session->trainer.loss >= 0)
             outputs->eval_loss = session->trainer.results[session->trainer.loss];
         if (*written == SBP_OK)
             *written = sbp_metrics_evaluation(&outputs->metrics, session->state.step,
                                               epoch_of(inputs, session), sbp_run_eval_name(world, i));
     }
-    session->state.evaluated = session->state.step;
     return SBP_OK;
 }
 
 static sbp_status evaluate(sbp_world *world, const sbp_inputs *inputs, sbp_session *session,
                            sbp_outputs *outputs) {
-    sbp_status written, status = evaluate_files(world, inputs, session, outputs, &written);
+    const bool again = session->state.evaluated == session->state.step;
+    double compared = NAN;
+    sbp_status written, status = evaluate_files(world, inputs, session, outputs, &compared, &written);
     if (!sbp_world_is_common(status))
         return status;
-    return sbp_world_agree(world, status == SBP_OK ? written : status);
+    SBP_TRY(sbp_world_agree(world, status == SBP_OK ? written : status));
+    session->state.evaluated = session->state.step;
+    return sbp_run_count_evaluation(world, session, compared, again);
 }
 
 /* A signal outside of training. */
@@ -79,7 +84,7 @@ static sbp_status save_moved(const sbp_world *world, const sbp_inputs *inputs, s
     SBP_TRY(sbp_run_keep_batch(world, inputs, session));
     outputs->dir.path = now;
     sbp_status status = sbp_checkpoint_save(world->diag, world->executor, session->plan, &session->info,
-                                            &outputs->dir, &session->state, 0, NULL);
+                                            &outputs->dir, &session->state, (sbp_keep){0}, NULL);
     outputs->dir.path = path;
     return status;
 }
@@ -99,7 +104,6 @@ static sbp_status check_out(const sbp_world *world, const sbp_inputs *inputs, sb
 
 static sbp_status write_checkpoint(sbp_world *world, const sbp_inputs *inputs, sbp_session *session,
                                    sbp_outputs *outputs) {
-    int64_t keep = sbp_options_int(world->options, SBP_OPT_KEEP);
     const sbp_together together = {.ranks = world->ranks,
                                    .rank = world->place.rank,
                                    .count = world->place.count,
@@ -112,7 +116,8 @@ static sbp_status write_checkpoint(sbp_world *world, const sbp_inputs *inputs, s
         status = sbp_world_agree(world, status);
     SBP_TRY(status);
     return sbp_checkpoint_save(world->diag, world->executor, session->plan, &session->info, &outputs->dir,
-                               &session->state, keep > 0 ? keep : 0, outputs->shared ? &together : NULL);
+                               &session->state, sbp_run_keeps(world, session),
+                               outputs->shared ? &together : NULL);
 }
 
 /* By all ranks, where they see the same directory. */
@@ -206,10 +211,20 @@ static bool is_evaluated(const sbp_inputs *inputs, const sbp_session *session) {
            (step == 0 || (every > 0 && step % every == 0 && step < session->total_steps));
 }
 
+/* Whether models are compared, so that the last one is before its checkpoint is written. */
+static bool is_compared(const sbp_session *session) {
+    return session->best.saves || session->best.stops;
+}
+
+/* Whether the evaluation of the last step is done. */
+static bool is_evaluated_at_end(const sbp_session *session) {
+    return is_compared(session) && session->state.evaluated == session->state.step;
+}
+
 /* The last whose lines stay in metrics.jsonl: what will be evaluated (again) goes. */
 static int64_t last_evaluation(const sbp_inputs *inputs, const sbp_session *session) {
     if (session->state.step == session->total_steps)
-        return session->state.step - 1;
+        return session->state.step - !is_evaluated_at_end(session);
     return is_evaluated(inputs, session) ? session->state.evaluated : session->state.step;
 }
 
@@ -217,15 +232,36 @@ static sbp_status no_steps(const sbp_world *world) {
     return sbp_fail(world->diag, SBP_INPUT, "standard input: no step has rows that can be trained on");
 }
 
+/* Whether a checkpoint is written after the steps done, the newest of which is of `saved` steps. */
+static bool is_saved(const sbp_session *session, int64_t saved, bool last) {
+    const int64_t every = session->save_every, step = session->state.step;
+    if (saved == step)
+        return false;
+    return (every > 0 && (last || step % every == 0)) ||
+           (session->best.saves && session->state.best.step == step);
+}
+
+static void say_stopped(const sbp_world *world, const sbp_session *session) {
+    char of[40] = "", by[60] = "";
+    const sbp_best_rule *rule = &session->best.rule;
+    if (session->total_steps < SBP_STEPS_UNKNOWN)
+        snprintf(of, sizeof of, " of %lld", (long long)session->total_steps);
+    if (rule->threshold > 0)
+        snprintf(by, sizeof by, ", by more than %g", rule->threshold);
+    sbp_note(world->diag, "stopped early after %lld%s steps: %s has not got better%s in %lld evaluation%s",
+             (long long)session->state.step, of, session->best.name, by, (long long)rule->patience,
+             rule->patience == 1 ? "" : "s");
+}
+
 /* SBP_INTERRUPTED or SBP_TERMINATED when a signal came; weights are then those after state.step steps. */
 static sbp_status train(sbp_world *world, sbp_inputs *inputs, sbp_session *session, sbp_outputs *outputs) {
-    int64_t save_every = session->save_every;
     int64_t saved = session->state.step;
     sbp_status status = SBP_OK;
     sbp_step_report report;
     bool end = false;
     SBP_TRY(sbp_world_agree(world, SBP_OK));
-    while (status == SBP_OK && !end && session->state.step < session->total_steps && !world->signal) {
+    while (status == SBP_OK && !end && session->state.step < session->total_steps && !world->signal &&
+           !sbp_run_stops_early(session)) {
         status = one_step(world, inputs, session, outputs, &report, &end);
         if (!sbp_world_is_common(status))
             return status;
@@ -233,10 +269,12 @@ static sbp_status train(sbp_world *world, sbp_inputs *inputs, sbp_session *sessi
             status = report_step(world, inputs, session, outputs, &report);
         status = sbp_world_agree(world, status);
         bool last = end || session->state.step == session->total_steps;
-        if (status == SBP_OK && !end && is_evaluated(inputs, session))
+        if (status == SBP_OK &&
+            ((!end && is_evaluated(inputs, session)) ||
+             (last && is_compared(session) && session->state.evaluated < session->state.step)))
             status = evaluate(world, inputs, session, outputs);
-        if (status == SBP_OK && outputs->out && save_every > 0 && saved < session->state.step &&
-            (last || session->state.step % save_every == 0)) {
+        if (status == SBP_OK && outputs->out &&
+            is_saved(session, saved, last || sbp_run_stops_early(session))) {
             status = save_checkpoint(world, inputs, session, outputs);
             saved = session->state.step;
         }
@@ -252,6 +290,8 @@ static sbp_status train(sbp_world *world, sbp_inputs *inputs, sbp_session *sessi
         return no_steps(world);
     if (end)
         session->total_steps = session->state.step;
+    if (status == SBP_OK && sbp_run_stops_early(session) && !world->signal)
+        say_stopped(world, session);
     if (!world->signal || (status != SBP_OK && status != SBP_INTERRUPTED))
         return status;
     sbp_progress_break();
@@ -311,13 +351,19 @@ static sbp_status train_and_save(sbp_world *world, sbp_inputs *inputs, sbp_sessi
         SBP_TRY(say_interrupted(world, session, outputs, evaluate(world, inputs, session, outputs),
                                 "evaluating"));
     SBP_TRY(train(world, inputs, session, outputs));
-    if (inputs->eval_count > 0 && session->state.step > 0)
+    if (is_evaluated_at_end(session) && session->best.is_loss) /* by an earlier process, perhaps */
+        outputs->eval_loss = session->state.best.last;
+    else if (inputs->eval_count > 0 && session->state.step > 0 && !is_evaluated_at_end(session))
         SBP_TRY(say_interrupted(world, session, outputs, evaluate(world, inputs, session, outputs),
                                 "evaluating"));
     if (!outputs->out || session->state.step == 0)
         return SBP_OK;
-    return sbp_world_alone(world,
-                           sbp_world_writes(world) ? save_result(world, inputs, session, outputs) : SBP_OK);
+    SBP_TRY(sbp_run_load_best(world, session, outputs));
+    SBP_TRY(sbp_world_alone(world,
+                            sbp_world_writes(world) ? save_result(world, inputs, session, outputs) : SBP_OK));
+    if (sbp_world_writes(world))
+        sbp_run_keep_best(world, session, outputs);
+    return SBP_OK;
 }
 
 /* ---- the device ------------------------------------------------------------------------------------- */
@@ -535,8 +581,8 @@ static sbp_status open_metrics(const sbp_world *world, const sbp_inputs *inputs,
 }
 
 /* Who writes checkpoints. */
-static sbp_status find_writers(sbp_world *world, sbp_outputs *outputs) {
-    SBP_TRY(sbp_world_check_shared(world, outputs->out, false, &outputs->shared));
+static sbp_status find_writers(sbp_world *world, const sbp_session *session, sbp_outputs *outputs) {
+    SBP_TRY(sbp_world_check_shared(world, outputs->out, session->best.load, &outputs->shared));
     if (world->ranks && outputs->out && !outputs->shared)
         sbp_note(
             world->diag,
@@ -553,7 +599,7 @@ static sbp_status act(sbp_world *world, sbp_inputs *inputs, sbp_session *session
     if (!dump)
         SBP_TRY(sbp_run_begin_out(world, inputs, session, outputs, resumed));
     if (!dump && session->train && !resumed)
-        SBP_TRY(find_writers(world, outputs));
+        SBP_TRY(find_writers(world, session, outputs));
     SBP_TRY(sbp_world_agree(world, sbp_run_begin_publish(world, outputs)));
     SBP_TRY(say_interrupted(world, session, outputs,
                             sbp_run_reference(world, inputs, session, outputs, resumed),
@@ -598,6 +644,8 @@ sbp_status sbp_run_on_device(sbp_world *world, sbp_inputs *inputs, sbp_session *
         SBP_TRY(sbp_world_agree(world, sbp_executor_rendezvous(world->executor, world->diag)));
     SBP_TRY(find_checkpoint(world, outputs, &resumed));
     SBP_TRY(sbp_world_agree(world, begin(world, inputs, session, resumed)));
+    if (resumed)
+        SBP_TRY(sbp_world_agree(world, sbp_run_resume_best(world, session, outputs)));
     if (session->check)
         return sbp_run_check(world, inputs, session, outputs);
     SBP_TRY(sbp_world_agree(world,

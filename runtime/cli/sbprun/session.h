@@ -18,6 +18,17 @@
 /* The number of steps of a stream, which is unknown: enough never to be reached, and for sums. */
 #define SBP_STEPS_UNKNOWN (INT64_C(1) << 60)
 
+/* How evaluations of the run are compared (runtime/train/best.h). */
+typedef struct sbp_comparison {
+    bool load, saves, stops; /* --best: the model at the end, checkpoints at each new best, patience */
+    const char *name;        /* "eval_loss"; NULL: they are not */
+    bool is_loss;            /* of the first file: what is said to be the evaluation loss */
+    int32_t eval, number;    /* of the files; of the program's outputs and then the numbers of its @prepare */
+    sbp_best_rule rule;
+    uint64_t of;    /* hash of all that */
+    int64_t loaded; /* step whose model is at hand, 0: the last */
+} sbp_comparison;
+
 struct sbp_session {
     const char *model; /* the first argument, when it is no plan */
     const char *plan_path;
@@ -38,6 +49,7 @@ struct sbp_session {
     sbp_lr lr;
     sbp_trainer trainer;
     sbp_run_state state;
+    sbp_comparison best;
     struct sbp_shadow *shadow; /* weights of a reference beside those that are trained; NULL: no need */
     const char *matmuls;       /* how the device computes them, chosen by measuring; NULL: as it likes */
     int64_t resumed_after;     /* steps that a checkpoint had, 0: none */
@@ -133,6 +145,34 @@ sbp_status sbp_run_check(sbp_world *world, sbp_inputs *inputs, sbp_session *sess
 
 /* --check: `sbprun check` of the plan, by a process of its own. SBP_INPUT where something is wrong. */
 sbp_status sbp_run_check_before(const sbp_world *world, const sbp_session *session) SBP_CHECKED;
+
+/* ---- run_best.c ------------------------------------------------------------------------------------ */
+
+/* --best: session->best; SBP_USAGE where there is nothing to compare. */
+sbp_status sbp_run_plan_best(const sbp_world *world, const sbp_inputs *inputs, sbp_session *session,
+                             const sbp_outputs *outputs) SBP_CHECKED;
+/* With the state of a checkpoint: what it knows of a best that cannot be compared, or is gone, is
+ * forgotten. */
+sbp_status sbp_run_resume_best(sbp_world *world, sbp_session *session,
+                               const sbp_outputs *outputs) SBP_CHECKED;
+/* The number that is compared, of the evaluation that the trainer has just done. */
+double sbp_run_compared(const sbp_session *session);
+/* Counts an evaluation by that number of rank 0; again: the same as before. */
+sbp_status sbp_run_count_evaluation(const sbp_world *world, sbp_session *session, double value,
+                                    bool again) SBP_CHECKED;
+/* Whether training is over before its last step. */
+bool sbp_run_stops_early(const sbp_session *session);
+/* Checkpoints that stay. */
+sbp_keep sbp_run_keeps(const sbp_world *world, const sbp_session *session);
+/* The end of the training: loads the best model where --best asks for it. */
+sbp_status sbp_run_load_best(sbp_world *world, sbp_session *session, const sbp_outputs *outputs) SBP_CHECKED;
+/* With --keep 1, once the model is written: removes the last checkpoint where it is not the best. */
+void sbp_run_keep_best(const sbp_world *world, const sbp_session *session, const sbp_outputs *outputs);
+/* What evaluations say of the run, in a sentence; NULL: there was none. Below a guard. */
+const char *sbp_run_verdict(sbp_arena *arena, const sbp_session *session);
+/* best_step, best_metric .. of an open object. */
+struct sbp_json_writer;
+void sbp_run_write_best(struct sbp_json_writer *w, const sbp_session *session);
 
 /* ---- run_train.c ----------------------------------------------------------------------------------- */
 
