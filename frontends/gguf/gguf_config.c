@@ -306,7 +306,8 @@ static void write_windows(sbp_gguf_config *c) {
     int64_t scalar = sbp_gguf_query_scalar(&c->facts, c->hidden, c->head_dim);
     if (is(c, TWO_ROPES | LISTED_WINDOWS))
         sbp_gguf_config_layers(c, "layer_types", window_word);
-    if (is(c, LISTED_WINDOWS) && !sbp_gguf_config_key(c, "attention.sliding_window"))
+    if (c->facts.family == SBP_GGUF_MISTRAL3 || /* whose class has one where config.json does not say */
+        (is(c, LISTED_WINDOWS) && !sbp_gguf_config_key(c, "attention.sliding_window")))
         sbp_json_write_null(c->out, "sliding_window");
     if (scalar >= 0)
         write_int(c, "query_pre_attn_scalar", scalar);

@@ -159,7 +159,15 @@ static void write_yarn(sbp_gguf_config *c) {
             sbp_gguf_config_write(c, row->field, sbp_gguf_config_number(c, row->key, 1));
     if (has_own_yarn(c)) /* its class's, which files do not say */
         sbp_json_write_bool(c->out, "truncate", false);
-    if (sbp_gguf_config_key(c, "rope.scaling.yarn_log_multiplier")) { /* a tenth of both */
+    if (is(c, TEMPERED)) { /* llama.cpp takes mscale for 1 */
+        double all = sbp_gguf_config_number(c, "rope.scaling.yarn_log_multiplier", 0);
+        if (all != 0)
+            sbp_json_write_raw(c->out, "mscale", "1.0");
+        if (all != 0)
+            sbp_gguf_config_write(c, "mscale_all_dim", all);
+        sbp_gguf_config_write(c, "llama_4_scaling_beta",
+                              sbp_gguf_config_number(c, "attention.temperature_scale", 0));
+    } else if (sbp_gguf_config_key(c, "rope.scaling.yarn_log_multiplier")) { /* a tenth of both */
         double scale =
             10 * sbp_gguf_config_said(sbp_gguf_config_number(c, "rope.scaling.yarn_log_multiplier", 0));
         sbp_gguf_config_write(c, "mscale", scale);
@@ -261,6 +269,14 @@ static void write_two(sbp_gguf_config *c) {
     sbp_json_write_end(c->out);
 }
 
+/* Which part of a head goes by which of an image's three axes; files have a fourth number. */
+static void write_axes(sbp_gguf_config *c) {
+    sbp_json_write_array(c->out, "mrope_section");
+    for (int64_t i = 0; i < 3; i++)
+        sbp_json_write_int(c->out, NULL, sbp_gguf_config_count(c, "rope.dimension_sections", i, 0));
+    sbp_json_write_end(c->out);
+}
+
 /* ---- all ---------------------------------------------------------------------------------------------- */
 
 void sbp_gguf_config_rope(sbp_gguf_config *c) {
@@ -287,11 +303,15 @@ void sbp_gguf_config_rope(sbp_gguf_config *c) {
         write_llama3(c, factors);
         return;
     }
-    if (strcmp(type, "none") == 0 && !sbp_gguf_config_key(c, "rope.scale_linear") && !has_own_yarn(c)) {
+    const sbp_gguf_value *axes = is(c, PICTURES) ? sbp_gguf_config_key(c, "rope.dimension_sections") : NULL;
+    if (strcmp(type, "none") == 0 && !sbp_gguf_config_key(c, "rope.scale_linear") && !has_own_yarn(c) &&
+        !axes) {
         sbp_json_write_null(c->out, "rope_scaling");
         return;
     }
     sbp_json_write_object(c->out, "rope_scaling");
     write_type(c);
+    if (axes)
+        write_axes(c);
     sbp_json_write_end(c->out);
 }

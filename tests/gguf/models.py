@@ -7,7 +7,7 @@ import shutil
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
@@ -39,6 +39,7 @@ FIXED = {
     "phi3": {"sliding_window": None},
     "ernie4_5": {"use_bias": False},
     "exaone4, windows": {"num_hidden_layers": 64, "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 16},
+    "hunyuan_v1_dense": {"rope_parameters.rope_theta": 1e4, "max_position_embeddings": 32768},
     "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 3, "sliding_window_pattern": None},
     "gpt_oss": {"swiglu_limit": 7.0, "rope_parameters.truncate": True},
     "lfm2": {"conv_bias": False},
@@ -99,6 +100,11 @@ FAMILIES = {
     "olmoe": ("olmoe_v", "olmo"),
     "exaone4": ("exaone4_windows", "gpt-2"),
     "exaone4, windows": ("exaone4_windows", "gpt-2"),
+    "ministral3": ("ministral3_plain", "spm"),
+    "qwen2_5_vl": ("qwen2_5_vl_v", "qwen2"),
+    "qwen3_vl": ("qwen3_vl_v", "qwen2"),
+    "cohere2": ("cohere2_released", "gpt-2"),
+    "hunyuan_v1_dense": ("hunyuan_v1_dense_alpha", "gpt-2"),
     "smollm3": ("smollm3_v", "llama-bpe"),
     "ernie4_5": ("ernie4_5_bias", "model"),
     "glm": ("glm_plain", "glm4"),
@@ -298,7 +304,8 @@ def make(family, out, dtype=torch.float32):
         else:
             setattr(config, key, getattr(config, value) if isinstance(value, str) else value)
     torch.manual_seed(7)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    auto = AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
+    model = auto.from_config(config, dtype=torch.float32)
     randomize(model)
     model.to(dtype).save_pretrained(out)
     write_tokenizer(kind, out)

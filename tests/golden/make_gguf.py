@@ -29,7 +29,8 @@ NULL = "null"
 @dataclasses.dataclass
 class Case:
     """set: what both sides are told; only_file, drop: what the converter alone is told, and tensors that it is not
-    given, by the ends of their names."""
+    given, by the ends of their names; pattern: a number of layers, the last of which has no window: llama.cpp reads it as
+    a key that the converter does not write."""
 
     golden: str
     set: dict = dataclasses.field(default_factory=dict)
@@ -37,6 +38,7 @@ class Case:
     drop: tuple = ()
     flags: tuple = ()
     fresh: dict | None = None
+    pattern: int = 0
 
 
 NO_NEXTN = ("--no-nextn",)
@@ -66,6 +68,16 @@ CASES = {
     "olmo3": Case("olmo3_released"),
     "olmoe": Case("olmoe_v", {**UNBALANCED, "rms_norm_eps": 1e-5}),
     "exaone4": Case("exaone4_windows"),
+    "mistral3": Case("ministral3_plain", {"pad_token_id": 11}),
+    "mistral3_wrapper": Case("mistral3_v"),
+    "qwen2vl": Case("qwen2_5_vl_v"),
+    "qwen3vl": Case("qwen3_vl_v"),
+    "cohere2": Case("cohere2_released", {"sliding_window_pattern": 2, "pad_token_id": 0}, pattern=2),
+    "hunyuan-dense": Case(
+        "hunyuan_v1_dense_alpha",
+        {"rope_theta": 160000.0, "rope_scaling": None, "max_position_embeddings": 32768},
+        {"rope_theta": 10000.0, "rope_scaling": {"rope_type": "dynamic", "alpha": 8.0}},
+    ),
     "smollm3": Case("smollm3_interval", {"no_rope_layer_interval": 4}),
     "ernie4_5": Case("ernie4_5_bias", {"pad_token_id": 0, "use_bias": False}, drop=(".bias",)),
     "chatglm": Case(
@@ -240,9 +252,20 @@ def main():
     def without_tokenizer(name, mmproj=False):
         found = original(name, mmproj)
         found.set_vocab = write_vocabulary
+        if hasattr(found, "Ministral3Model"):  # which stands behind that of multimodal models
+            found.Ministral3Model.set_vocab = write_vocabulary
         found.no_mtp = False
         return found
 
+    write_tensors = converter.ModelBase.prepare_tensors
+
+    def with_pattern(self):
+        if case.pattern:
+            layers = range(self.hparams["num_hidden_layers"])
+            self.gguf_writer.add_sliding_window_pattern([(i + 1) % case.pattern != 0 for i in layers])
+        write_tensors(self)
+
+    converter.ModelBase.prepare_tensors = with_pattern
     converter.get_model_class = without_tokenizer
     base = converter.ModelBase
     parse = base.load_hparams

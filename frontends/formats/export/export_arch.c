@@ -178,9 +178,18 @@ static void put_rope_number(const putter *p, const char *field, const char *key)
         put_number(p, key, value);
 }
 
+enum { ALPHA_LENGTH = 1 << 18 }; /* as the converter has it of all */
+
+/* The base of the rotation is stretched by alpha, whatever the length. */
+static bool is_alpha(const putter *p) {
+    return is(p, TURNED_NORMS) && strcmp(sbp_exp_rope_type(p->m), "dynamic") == 0 &&
+           sbp_exp_rope_number(p->m, false, "alpha") > 0;
+}
+
 static sbp_status put_scaling(const putter *p) {
     const char *type = sbp_exp_rope_type(p->m);
     double factor = sbp_exp_rope_number(p->m, false, "factor");
+    type = strcmp(type, "mrope") == 0 && is(p, PICTURES) ? "default" : type; /* which axes turn what */
     bool linear = strcmp(type, "linear") == 0, yarn = strcmp(type, "yarn") == 0;
     if ((linear || yarn) && !isnan(factor)) {
         sbp_gguf_put_string(p->keys, named(p, "rope.scaling.type"), type);
@@ -201,6 +210,13 @@ static sbp_status put_scaling(const putter *p) {
         put_number(p, "rope.scaling.attn_factor", given / usual);
     bool llama3 = strcmp(type, "llama3") == 0 && scales_as_llama3(p->m),
          part = strcmp(type, "proportional") == 0 && is(p, PROPORTIONAL);
+    if (is_alpha(p)) {
+        sbp_gguf_put_string(p->keys, named(p, "rope.scaling.type"), "none");
+        put_number(p, "rope.scaling.factor", 1);
+        put_count(p, "rope.scaling.original_context_length", ALPHA_LENGTH);
+        put_count(p, "context_length", ALPHA_LENGTH);
+        return SBP_OK;
+    }
     if (!linear && !yarn && !llama3 && !part && strcmp(type, "default") != 0 && strcmp(type, "dynamic") != 0)
         return sbp_fail(p->m->diag, SBP_INPUT,
                         "%s: rope_type '%s' has no place in a GGUF file of architecture %s", p->m->path, type,
@@ -235,11 +251,27 @@ static sbp_status check_longrope(const putter *p) {
                     p->m->architecture);
 }
 
+/* What the class has where its rotation is not said is no key. */
+static sbp_status put_tempered(const putter *p, double all) {
+    double one = sbp_exp_rope_number(p->m, false, "mscale"),
+           beta = sbp_exp_rope_number(p->m, false, "llama_4_scaling_beta");
+    if (strcmp(sbp_exp_rope_type(p->m), "yarn") != 0 || isnan(all) || isnan(beta) || all == 0 || one != 1)
+        return sbp_fail(p->m->diag, SBP_INPUT,
+                        "%s: rotary frequencies of type yarn with mscale 1, mscale_all_dim and "
+                        "llama_4_scaling_beta are expected, which architecture %s of a GGUF file has alone",
+                        p->m->path, p->m->architecture);
+    put_number(p, "rope.scaling.yarn_log_multiplier", all);
+    put_number(p, "attention.temperature_scale", beta);
+    return SBP_OK;
+}
+
 static sbp_status put_rotation(const putter *p) {
     double theta = sbp_exp_rope_number(p->m, false, "rope_theta"),
            local = sbp_exp_rope_number(p->m, true, "rope_theta"),
            part = sbp_exp_rope_number(p->m, false, "partial_rotary_factor");
     int64_t head = sbp_exp_head_dim(p->m);
+    if (is_alpha(p))
+        theta *= pow(sbp_exp_rope_number(p->m, false, "alpha"), (double)head / (double)(head - 2));
     if (is(p, LONG_FACTORS))
         SBP_TRY(check_longrope(p));
     else
@@ -257,6 +289,10 @@ static sbp_status put_rotation(const putter *p) {
     if (is(p, PARTIAL))
         put_count(p, "rope.dimension_count",
                   isnan(part) && !isnan(turned) ? (int64_t)turned : (int64_t)((double)head * part));
+    if (is(p, COHERE)) {
+        put_count(p, "rope.dimension_count", head);
+        sbp_gguf_put_string(p->keys, named(p, "rope.scaling.type"), "none");
+    }
     if (is(p, LONG_FACTORS)) {
         double hidden = sbp_exp_number(p->m, "hidden_size") * (isnan(part) ? 1 : part);
         put_count(p, "rope.dimension_count", (int64_t)hidden / p->m->facts.heads);
@@ -268,6 +304,8 @@ static sbp_status put_rotation(const putter *p) {
     if (is(p, LATENT))
         put_count(p, "rope.dimension_count", (int64_t)sbp_exp_number(p->m, "qk_rope_head_dim"));
     double all = sbp_exp_rope_number(p->m, false, "mscale_all_dim");
+    if (is(p, TEMPERED))
+        SBP_TRY(put_tempered(p, all));
     if (is(p, LATENT) && !isnan(all))
         put_number(p, "rope.scaling.yarn_log_multiplier", 0.1 * all);
     return SBP_OK;
@@ -364,22 +402,37 @@ static void put_delta(const putter *p) {
     put_count(p, "full_attention_interval", isnan(interval) ? 4 : (int64_t)interval);
 }
 
-/* Sections of positions, and how many layers read features of pictures. */
-static void put_sections(const putter *p) {
+/* Which part of a head goes by which axis of positions. */
+static sbp_status put_sections(const putter *p) {
     const sbp_json *given = sbp_exp_rope_list(p->m, "mrope_section");
     static const int32_t usual[] = {11, 11, 10, 0};
+    if (!given && is(p, PICTURES))
+        return sbp_fail(p->m->diag, SBP_INPUT,
+                        "%s: the field 'mrope_section' is missing, which key %s.rope.dimension_sections of a "
+                        "GGUF file says",
+                        p->m->path, p->m->architecture);
     if (!given && !is(p, SECTIONS))
-        return;
+        return SBP_OK;
     sbp_text *list = sbp_gguf_put_array(p->keys, named(p, "rope.dimension_sections"), SBP_GGUF_I32, 4);
     for (int64_t i = 0; i < 4; i++)
         sbp_gguf_add_i32(list, !given ? usual[i]
                                : i < given->count && given->items[i].kind == SBP_JSON_INT
                                    ? (int32_t)given->items[i].integer
                                    : 0);
-    const sbp_json *deep =
-        sbp_json_member(sbp_json_member(p->m->root, "vision_config"), "deepstack_visual_indexes");
-    if (is(p, PICTURES))
-        put_count(p, "n_deepstack_layers", deep && deep->kind == SBP_JSON_ARRAY ? deep->count : 0);
+    return SBP_OK;
+}
+
+/* Layers that images are added behind, of the whole model. */
+static void put_image_layers(const putter *p) {
+    const sbp_json *images = sbp_json_member(p->m->root, "vision_config"),
+                   *layers = sbp_json_member(images, "deepstack_visual_indexes");
+    if (!images)
+        sbp_warn(
+            p->m->diag,
+            "%s: without a field 'vision_config' the GGUF file says n_deepstack_layers 0: it will not go "
+            "with the file of images (mmproj)",
+            p->m->path);
+    put_count(p, "n_deepstack_layers", layers && layers->kind == SBP_JSON_ARRAY ? layers->count : 0);
 }
 
 /* ---- experts ------------------------------------------------------------------------------------------ */
@@ -546,8 +599,10 @@ sbp_status sbp_exp_put_architecture(const exp_model *model, sbp_gguf_keys *keys)
     put_head_sizes(&p);
     put_lengths(&p);
     put_windows(&p);
-    put_sections(&p);
+    SBP_TRY(put_sections(&p));
     put_experts(&p);
+    if (is(&p, PICTURES) && model->facts.family != SBP_GGUF_QWEN2_5_VL)
+        put_image_layers(&p);
     if (is(&p, LATENT))
         put_latent(&p);
     if (is(&p, TWO_SIZES))

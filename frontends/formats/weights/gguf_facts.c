@@ -11,7 +11,7 @@ enum { MOST = 1 << 20, MOST_LAYERS = 10000 };
 
 /* What a model has, of the traits by which they differ. */
 typedef struct marks {
-    bool experts, states, windows;
+    bool experts, states, windows, tempered;
 } marks;
 
 /* How many of these traits a family has; below 0: one that the model does not have. */
@@ -19,7 +19,8 @@ static int fit(sbp_gguf_family_id id, const marks *m) {
     const struct {
         sbp_gguf_traits traits;
         bool there;
-    } differ[] = {{EXPERTS, m->experts}, {MAMBA, m->states}, {TWO_ROPES, m->windows}};
+    } differ[] = {
+        {EXPERTS, m->experts}, {MAMBA, m->states}, {TWO_ROPES, m->windows}, {TEMPERED, m->tempered}};
     int fits = 0;
     for (int i = 0; i < SBP_COUNT(differ); i++)
         if (sbp_gguf_has(id, differ[i].traits))
@@ -80,12 +81,18 @@ static bool has_expert_layer(const sbp_json *fields) {
     return false;
 }
 
+/* Multimodal models may have the fields of their text model beside their own. */
+static bool is_type(const char *of_family, const char *model_type) {
+    size_t n = strlen(model_type);
+    return strncmp(of_family, model_type, n) == 0 && (!of_family[n] || strcmp(of_family + n, "_text") == 0);
+}
+
 static sbp_gguf_family_id family_of_type(config *c, const char *model_type) {
     sbp_gguf_family_id found = SBP_GGUF_FAMILIES;
-    marks m = {.windows = true};
+    marks m = {.windows = true, .tempered = true};
     for (int k = 0; k < SBP_GGUF_FAMILIES; k++) {
         sbp_gguf_family_id id = (sbp_gguf_family_id)k;
-        if (strcmp(sbp_gguf_family_of(id)->model_type, model_type) != 0)
+        if (!is_type(sbp_gguf_family_of(id)->model_type, model_type))
             continue;
         if (found != SBP_GGUF_FAMILIES) {
             m.experts = sbp_gguf_has(id, MIXERS) ? has_expert_layer(c->fields)
@@ -182,7 +189,8 @@ static sbp_gguf_family_id family_of_keys(file *f) {
     sbp_gguf_family_id found = SBP_GGUF_FAMILIES;
     const marks m = {.experts = key_number(f, "expert_count") > 0,
                      .states = true, /* which no two of an architecture differ by */
-                     .windows = find(f, "attention.sliding_window_pattern") != NULL};
+                     .windows = find(f, "attention.sliding_window_pattern") != NULL,
+                     .tempered = find(f, "attention.temperature_scale") != NULL};
     for (int k = 0; k < SBP_GGUF_FAMILIES; k++)
         if (strcmp(sbp_gguf_family_of((sbp_gguf_family_id)k)->architecture, f->architecture) == 0)
             found = better(found, (sbp_gguf_family_id)k, &m);

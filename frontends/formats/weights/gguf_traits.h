@@ -10,7 +10,7 @@
 
 #define TRAIT(n) ((sbp_gguf_traits)1 << (n))
 #define ALL TRAIT(127) /* which no line has to list */
-enum { TRAITS = 60 };
+enum { TRAITS = 63 };
 
 /* ---- what tensors and fields are called ---- */
 #define PLAIN TRAIT(0) /* as Llama's */
@@ -28,6 +28,8 @@ enum { TRAITS = 60 };
 #define SHIFTED TRAIT(9)       /* norms are 1 + w */
 #define GEMMA TRAIT(10)        /* pre_feedforward_layernorm, a soft cap of logits, hidden_activation */
 
+#define COHERE TRAIT(61) /* layer_norm_eps of norms without a bias, none before the MLP; logit_scale */
+
 /* ---- attention ---- */
 #define SEPARATE_QKV TRAIT(11)
 #define FUSED_QKV TRAIT(12)
@@ -39,7 +41,9 @@ enum { TRAITS = 60 };
 #define TWO_SIZES TRAIT(18)  /* of heads and MLPs, by kind of layer; the last layer has no window */
 #define QUERY_ROWS TRAIT(19) /* a file without attention.key_length: a head is what rows of queries say */
 #define UNBIASED TRAIT(20)   /* config.json has no attention_bias */
-#define SHARED_KV TRAIT(21)  /* the last layers read keys and values of others */
+/* query_layernorm and key_layernorm, behind the rotation; alpha stretches its base, as which a file has it */
+#define TURNED_NORMS TRAIT(60)
+#define SHARED_KV TRAIT(21) /* the last layers read keys and values of others */
 
 /* ---- windows and rotation ---- */
 #define WINDOWS TRAIT(22)      /* of some layers */
@@ -53,6 +57,7 @@ enum { TRAITS = 60 };
 #define SCALE_LINEAR TRAIT(30) /* the key of old files */
 /* Which layers have windows is listed, as with TWO_ROPES; those that turn do so by the same parameters. */
 #define LISTED_WINDOWS TRAIT(53)
+#define TEMPERED TRAIT(62)    /* yarn, by which queries are scaled at their positions, too */
 #define LLAMA3_ROWS TRAIT(54) /* rope_freqs.weight of Llama 3, and rows are not INTERLEAVED */
 
 /* ---- MLPs and experts ---- */
@@ -90,7 +95,7 @@ enum { TRAITS = 60 };
 #define PER_LAYER TRAIT(52)     /* embeddings for each layer */
 
 /* ---- multimodal models ---- */
-#define PICTURES TRAIT(59) /* Qwen3-VL's keys, which say nothing of text */
+#define PICTURES TRAIT(59) /* a multimodal model's text model; files have keys that say nothing of text */
 
 /* ---- what several are ---- */
 #define LLAMA_LIKE (PLAIN | PRE_NORM | FFN_NORM)
@@ -113,7 +118,7 @@ _Static_assert(TRAIT(TRAITS) - 1 ==
                        BESIDE_EXPERTS + EXPERT_MIXERS + MULTIPLIERS + OR_GRANITE_4 + SHARED_MLP +
                        SHARED_BESIDE + HYBRID + GROUPED_DELTA + SPLIT_DELTA + PER_LAYER + LISTED_WINDOWS +
                        LLAMA3_ROWS + TURNED_EXPERTS + ERNIE_EXPERTS + SHORT_CONV_EXPERTS + BY_SIGMOIDS +
-                       PICTURES,
+                       PICTURES + TURNED_NORMS + COHERE + TEMPERED,
                "each trait has a number of its own");
 
 static inline bool sbp_gguf_has(sbp_gguf_family_id family, sbp_gguf_traits traits) {
