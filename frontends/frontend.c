@@ -150,14 +150,6 @@ static sbp_status check_tensor(const sbp_loading *l, const sbp_param *param) {
     return sbp_fail(l->diag, SBP_INPUT, "%s: tensor '%s' is %s", w->path, w->name, text.data);
 }
 
-static void add_used(sbp_map *used, const sbp_weight *w) {
-    sbp_map_set(used, w->name, 1);
-    if (w->codes)
-        sbp_map_set(used, w->codes->name, 1);
-    if (w->scales)
-        sbp_map_set(used, w->scales->name, 1);
-}
-
 /* Tensors that no parameter is read from: said, since transformers drops them as well. */
 static void list_unused(const sbp_loading *l) {
     const sbp_module *m = l->model->module;
@@ -167,11 +159,7 @@ static void list_unused(const sbp_loading *l) {
         const sbp_recipe *recipe;
         const sbp_weight *w = source_of(l, &m->params[p], &recipe);
         if (w)
-            add_used(&used, w);
-        for (int64_t i = 0; w && i < w->part_count; i++)
-            add_used(&used, w->parts[i]);
-        for (int64_t i = 0; w && i < w->source_count; i++)
-            add_used(&used, w->sources[i]);
+            sbp_weight_add_names(w, &used);
     }
     sbp_text names;
     sbp_text_init(&names, l->arena);
@@ -369,6 +357,20 @@ static sbp_status choose_formats(const sbp_loading *l) {
                         "--precision param",
                         sbp_format_of(asked)->name);
     return SBP_OK;
+}
+
+/* Where a weight that is codes in tensors of their own is not kept so, all are written as numbers
+ * (runtime/run/weights_save.c), and config.json says nothing of codes. */
+static void choose_config(sbp_loading *l) {
+    const sbp_module *m = l->model->module;
+    bool numbers = !l->weights;
+    for (int32_t p = 0; p < m->param_count && l->numbers_config; p++) {
+        const sbp_recipe *recipe;
+        const sbp_weight *w = source_of(l, &m->params[p], &recipe);
+        numbers |= w && w->codes && !m->params[p].format;
+    }
+    if (numbers && l->numbers_config)
+        l->model->config = l->numbers_config;
 }
 
 /* ---- what is there --------------------------------------------------------------------------------- */
@@ -597,6 +599,7 @@ static sbp_status load_guarded(void *user) {
     SBP_TRY(check_weights(l));
     SBP_TRY(check_adapter(l));
     SBP_TRY(choose_formats(l));
+    choose_config(l);
     sbp_module *m = l->model->module;
     for (int32_t p = 0; p < m->param_count; p++) {
         bool ours = m->params[p].owner == SBP_OF_ADAPTER;

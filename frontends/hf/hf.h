@@ -44,7 +44,7 @@ typedef struct sbp_hf {
     const char *text_type;          /* model_type of `config` */
     const char *root, *head_module; /* where names of the weights begin: "model", and "lm_head" */
     const char *layers;             /* behind the root: "layers" */
-    bool fp8;                       /* config.json says that weights are in FP8 */
+    bool fp8, packed;               /* config.json says that weights are in FP8, in INT4 or INT8 */
 } sbp_hf;
 
 /* ---- config.json ---------------------------------------------------------------------------------- */
@@ -54,6 +54,8 @@ typedef struct sbp_hf {
 
 /* An error about a field, which sticks. */
 void sbp_hf_fail(sbp_hf *hf, const sbp_json *field, const char *format, ...) SBP_PRINTF(3, 4);
+/* quantization_config of compressed-tensors (hf_packed.c). */
+void sbp_hf_read_packed(sbp_hf *hf, const sbp_json *quantization);
 /* A field that is read in some other way; NULL when it is absent or null. */
 const sbp_json *sbp_hf_field(sbp_hf *hf, const char *key);
 /* Absent or null: the fallback. size: from 1, count: from 0, both below 2^31. */

@@ -207,20 +207,15 @@ static sbp_status refuse(sbp_loading *l, const sbp_json *config, const char *mod
 
 /* ---- weights in codes -------------------------------------------------------------------------------- */
 
-/* FP8 (DeepSeek-V3, Qwen3): the weights say where they have scales, whatever the rest of the field is.
- * Kimi-K2.5 and others come in packed INT4. */
+/* FP8 (DeepSeek-V3, Qwen3): the weights say where they have scales, whatever the rest of the field is. */
 static void read_quantized(sbp_hf *hf) {
     const sbp_json *field = sbp_json_member(hf->config, "quantization_config");
     const sbp_json *method = field ? sbp_json_member(field, "quant_method") : NULL;
     if (!method || method->kind != SBP_JSON_STRING)
         return;
-    if (strcmp(method->string, "compressed-tensors") == 0) {
-        const sbp_json *format = sbp_json_member(field, "format");
-        sbp_hf_fail(hf, field,
-                    "weights are in codes of compressed-tensors (%s), which nothing here reads: begin with a "
-                    "checkpoint in bfloat16 or FP8",
-                    format && format->kind == SBP_JSON_STRING ? format->string : "no format is given");
-        return;
+    if (strcmp(method->string, "compressed-tensors") == 0 && hf->builder.status == SBP_OK) {
+        sbp_hf_read_packed(hf, field);
+        hf->model->carries |= hf->packed;
     }
     if (strcmp(method->string, "fp8") != 0)
         return;
@@ -240,9 +235,23 @@ static void say_quantized(const sbp_loading *l, const sbp_hf *hf) {
     if (frozen)
         sbp_note(l->diag, "weights that are kept in blocks (quantization_config) stay frozen; --set "
                           "quantization_config=null reads them as numbers and trains them");
-    if (hf->fp8)
-        sbp_note(l->diag, "weights in FP8 are read as numbers, trained and written as such, without "
-                          "quantization_config; those that are frozen keep their blocks while it runs");
+    if (hf->fp8 || hf->packed)
+        sbp_note(l->diag,
+                 "weights in %s are read as numbers, trained and written as such, without "
+                 "quantization_config; those that are frozen keep their blocks while it runs",
+                 hf->fp8 ? "FP8" : "INT4 and INT8");
+}
+
+static void write_fields(sbp_json_writer *w, const char *key, const sbp_json *config, bool numbers) {
+    sbp_json_write_object(w, key);
+    for (int64_t i = 0; i < config->count; i++) {
+        const sbp_json *field = &config->items[i];
+        if (strcmp(field->key, "text_config") == 0 && field->kind == SBP_JSON_OBJECT)
+            write_fields(w, field->key, field, numbers);
+        else if (strcmp(field->key, "quantization_config") != 0 || !(numbers || field->kind == SBP_JSON_NULL))
+            sbp_json_write_value(w, field->key, field);
+    }
+    sbp_json_write_end(w);
 }
 
 /* Without a quantization_config that is null, or of weights that are written as numbers: transformers goes by
@@ -252,12 +261,7 @@ static const char *print_config(sbp_arena *arena, const sbp_json *config, bool n
     sbp_text_init(&text, arena);
     sbp_json_writer w = sbp_json_writer_on(&text);
     w.compact = true;
-    sbp_json_write_object(&w, NULL);
-    for (int64_t i = 0; i < config->count; i++)
-        if (strcmp(config->items[i].key, "quantization_config") != 0 ||
-            !(numbers || config->items[i].kind == SBP_JSON_NULL))
-            sbp_json_write_value(&w, config->items[i].key, &config->items[i]);
-    sbp_json_write_end(&w);
+    write_fields(&w, NULL, config, numbers);
     return text.data;
 }
 
@@ -288,5 +292,6 @@ sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config) {
     sbp_hf_say_dropout(&hf);
     say_quantized(l, &hf);
     l->model->config = print_config(l->arena, config, hf.fp8);
+    l->numbers_config = hf.packed ? print_config(l->arena, config, true) : NULL;
     return SBP_OK;
 }

@@ -88,18 +88,6 @@ static void list_name(listing *out, sbp_arena *arena, const char *name) {
         sbp_text_add(&out->names, ", ...");
 }
 
-static void add_used(sbp_map *used, const sbp_weight *w) {
-    sbp_map_set(used, w->name, 1);
-    for (int64_t i = 0; i < w->part_count; i++)
-        add_used(used, w->parts[i]);
-    for (int64_t i = 0; i < w->source_count; i++)
-        add_used(used, w->sources[i]);
-    if (w->codes && w->codes != w)
-        add_used(used, w->codes);
-    if (w->scales)
-        add_used(used, w->scales);
-}
-
 /* Tensors of the weights that the architecture does not read, and those that it looks for in vain. */
 static void compare_tensors(sbp_loading *l, const sbp_json *config, distance *d) {
     sbp_model model;
@@ -117,7 +105,7 @@ static void compare_tensors(sbp_loading *l, const sbp_json *config, distance *d)
         const sbp_param *param = &model.module->params[p];
         const sbp_weight *w = sbp_loading_find(l->weights, param);
         if (w)
-            add_used(&used, w);
+            sbp_weight_add_names(w, &used);
         else
             list_name(&absent, l->arena, sbp_loading_source_name(param));
     }

@@ -22,6 +22,8 @@ typedef struct sbp_loading {
     /* In how many bits a frozen parameter was published, when no weights say so; SBP_DTYPE_COUNT: not known.
      */
     sbp_dtype published;
+    /* model->config where codes of the weights become numbers, which are then written; NULL: they do not */
+    const char *numbers_config;
 } sbp_loading;
 
 /* Opens model->weights when it is set and not open yet. */

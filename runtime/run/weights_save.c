@@ -238,14 +238,24 @@ static sbp_status save_source(saver *s, const sbp_tensor_source *source) {
     return status;
 }
 
-/* What a parameter was read from, where that is two tensors with names of their own; NULL. */
+/* What a parameter was read from, where that is tensors with names of their own; NULL. */
 static const sbp_weight *find_codes(const sbp_weights *weights, const sbp_tensor_entry *tensor) {
-    for (int32_t k = 0; k < tensor->recipe_count; k++) {
-        const sbp_weight *w = sbp_weights_find(weights, tensor->recipes[k].source);
-        if (w)
-            return w->codes ? w : NULL;
-    }
-    return NULL;
+    const sbp_weight *w = NULL;
+    for (int32_t k = 0; k < tensor->recipe_count && !w; k++)
+        w = sbp_weights_find(weights, tensor->recipes[k].source);
+    for (int32_t k = 0; k < tensor->alias_count && !w; k++)
+        w = sbp_weights_find(weights, tensor->aliases[k]);
+    return w && w->codes ? w : NULL;
+}
+
+/* Whether codes become numbers: where an adapter is merged into some, and where a parameter has numbers of
+ * which the file has codes. */
+static bool writes_numbers(const saver *s) {
+    const sbp_tensor_table *table = s->plan->tensors;
+    bool numbers = s->options->part == SBP_SAVE_MERGED && sbp_params_merge_base(s->plan);
+    for (int32_t t = 0; t < table->count; t++)
+        numbers |= !table->tensors[t].format && find_codes(s->carried, &table->tensors[t]);
+    return numbers;
 }
 
 /* Leaves out what is kept in blocks: all of it, or what `in` has in two tensors. */
@@ -267,8 +277,8 @@ static sbp_status add_carried(saver *s) {
     const sbp_tensor_table *table = s->plan->tensors;
     sbp_map used;
     sbp_map_init(&used, s->arena);
-    bool numbers = s->options->part == SBP_SAVE_MERGED && sbp_params_merge_base(s->plan);
     SBP_TRY(sbp_weights_open(s->arena, s->diag, s->options->carried, &s->carried));
+    bool numbers = writes_numbers(s);
     for (int32_t t = 0; t < table->count; t++) {
         for (int32_t k = 0; k < table->tensors[t].recipe_count; k++) {
             const sbp_recipe *recipe = &table->tensors[t].recipes[k];
@@ -279,10 +289,8 @@ static sbp_status add_carried(saver *s) {
             sbp_map_set(&used, table->tensors[t].aliases[k], 1);
         const sbp_weight *pair = find_codes(s->carried, &table->tensors[t]);
         bool stays = table->tensors[t].format && !s->options->without_base && !numbers;
-        if (pair && !stays) { /* written as numbers, or not at all */
-            sbp_map_set(&used, pair->codes->name, 1);
-            sbp_map_set(&used, pair->scales->name, 1);
-        }
+        if (pair && !stays) /* written as numbers, or not at all */
+            sbp_weight_add_names(pair, &used);
     }
     if (!numbers)
         leave_base(s, s->carried);

@@ -111,6 +111,8 @@ static const char *const golden_lora[] = {
 /* Frozen weights that stay in the blocks of their files, of released checkpoints. */
 #define GOLDEN_MXFP4 "gpt_oss_mxfp4_v"
 #define GOLDEN_FP8 "qwen3_moe_fp8"
+/* test_cli_packed: of compressed-tensors, cases of tests/golden/packed. */
+static const char *const golden_packed[] = {"dense", "experts"};
 /* Frozen weights brought into blocks, of a model of this type. */
 #define GOLDEN_BASE_TYPE "llama"
 #define GOLDEN_BASES "nf4", "q8_0"

@@ -8,7 +8,7 @@
 
 #define TEXT(...) sbp_arena_printf(f->arena, __VA_ARGS__)
 
-enum { GOLDEN, VULKAN, CUDA, LORA, MXFP4, FP8, RANKS, DRAWN_RANKS, LISTS };
+enum { GOLDEN, VULKAN, CUDA, LORA, MXFP4, FP8, PACKED, RANKS, DRAWN_RANKS, LISTS };
 
 static const struct {
     const char *name, *function; /* of the text model, and what builds it */
@@ -122,6 +122,8 @@ static family *make_families(io_fixture *f) {
     count_list(f, families, cuda_cases, SBP_COUNT(cuda_cases), CUDA);
     count_list(f, families, (const char *const[]){GOLDEN_MXFP4}, 1, MXFP4);
     count_list(f, families, (const char *const[]){GOLDEN_FP8}, 1, FP8);
+    for (int i = 0; i < SBP_COUNT(golden_packed); i++)
+        assert_true(count(f, families, TEXT("packed/%s", golden_packed[i]), PACKED));
     count_list(f, families, context_cases, SBP_COUNT(context_cases), RANKS);
     count_list(f, families, golden_drawn_ranks, SBP_COUNT(golden_drawn_ranks), DRAWN_RANKS);
     count_lora(f, families);
@@ -140,6 +142,8 @@ static const char *blocks_of(io_fixture *f, const family *is, const char *type) 
         sbp_text_add(&text, "MXFP4");
     if (is->tests[FP8] > 0)
         sbp_text_add(&text, "%sFP8", text.length > 0 ? ", " : "");
+    if (is->tests[PACKED] > 0)
+        sbp_text_add(&text, "%sINT4", text.length > 0 ? ", " : "");
     static const char *const bases[] = {GOLDEN_BASES};
     for (int i = 0; i < SBP_COUNT(bases) && strcmp(type, GOLDEN_BASE_TYPE) == 0; i++)
         sbp_text_add(&text, "%s%s", text.length > 0 ? ", " : "", bases[i]);

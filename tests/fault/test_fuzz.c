@@ -71,7 +71,7 @@ static sbp_text changed_json(io_fixture *f, const char *text, size_t length) {
 static void test_config(void **state) {
     static const char *const models[] = {"llama_rope_yarn", "llama_rope_llama3", "llama_rope_longrope_long",
                                          "gemma3_softcap",  "gemma3_legacy",     "mistral_window",
-                                         "qwen2_sliding",   "qwen3_bias"};
+                                         "qwen2_sliding",   "qwen3_bias",        "packed/experts"};
     io_fixture *f = *state;
     tally t = {0};
     prepare(f, COMPILE);

@@ -1,5 +1,7 @@
 /* fuzz_weights.c: headers of weight files, .gguf where they begin as such, else .safetensors; each tensor's
-  * first values are read, and of a GGUF file those of Hugging Face's names, first and last. */
+ * first values are read, of packed ones what they are together, first and last and in blocks, and of a GGUF
+ * file those of Hugging Face's names, first and last. */
+#include <stdio.h>
 #include <string.h>
 
 #include "frontends/formats/tokenizer/tokenizer.h"
@@ -8,11 +10,33 @@
 
 #include "tests/fuzz/fuzz.h"
 
+static void read_packed(const sbp_weights *weights, const char *packed) {
+    static uint8_t bytes[SBP_MAX_FORMAT_PARTS][4 * SBP_FORMAT_LARGEST_BLOCK];
+    void *parts[SBP_MAX_FORMAT_PARTS];
+    char name[256];
+    double values[64];
+    int length = (int)strlen(packed) - (int)strlen("_packed");
+    snprintf(name, sizeof name, "%.*s", length < 0 ? 0 : length, packed);
+    const sbp_weight *w = sbp_weights_find(weights, name);
+    if (!w || !w->readable || w->elems < 1)
+        return;
+    int64_t n = w->elems < 64 ? w->elems : 64;
+    (void)!sbp_weights_read(weights, w, 0, n, SBP_F64, values, NULL);
+    (void)!sbp_weights_read(weights, w, w->elems - n, n, SBP_F64, values, NULL);
+    for (int k = 0; k < SBP_MAX_FORMAT_PARTS; k++)
+        parts[k] = bytes[k];
+    if (w->format)
+        (void)!sbp_weights_read_blocks(weights, w, w->elems / sbp_format_of(w->format)->block - 1, 1, parts,
+                                       NULL);
+}
+
 static void read_values(sbp_weights *weights) {
     double values[64];
     for (int32_t i = 0; i < sbp_weights_count(weights) && i < 64; i++) {
         const sbp_weight *w = sbp_weights_at(weights, i);
         (void)!sbp_weights_read(weights, w, 0, w->elems < 64 ? w->elems : 64, SBP_F64, values, NULL);
+        if (strstr(w->name, ".weight_packed"))
+            read_packed(weights, w->name);
     }
 }
 

@@ -1,7 +1,7 @@
 /* Formats in which frozen parameters are kept: what their parts stand for, bit by bit, against the gguf
- * package (tests/data/io/quants.safetensors), bitsandbytes (tests/data/formats.json) and transformers
- * (tests/data/io/blocks.safetensors), on the host and by the kernels of the table; weights that are brought
- * into a format get the codes that these give. */
+ * package (tests/data/io/quants.safetensors), bitsandbytes (tests/data/formats.json), transformers
+ * (tests/data/io/blocks.safetensors) and compressed-tensors (packed.safetensors there), on the host and by
+ * the kernels of the table; weights that are brought into a format get the codes that these give. */
 #include "tests/unit/io_testing.h"
 
 #include "frontends/formats/weights/weights.h"
@@ -166,6 +166,51 @@ static void released_weights_are_what_transformers_reads(void **state) {
     check_stated(f, "powers.weight", "powers.bf16", 0, "[2, 128]", SBP_FORMAT_FP8);
 }
 
+/* Layers in INT4 and INT8 of all kinds, beside each what compressed-tensors makes of it; those of whole
+ * groups of 32 are in blocks. Read from anywhere, too: within a byte, a group, a row. */
+static void packed_weights_are_what_compressed_tensors_reads(void **state) {
+    enum { ROWS = 9 };
+    static const struct {
+        const char *name;
+        sbp_format format[2][2]; /* of 4 and 8 bits; without zeros and with */
+    } kinds[] = {
+        {"32.96", {{SBP_FORMAT_INT4, SBP_FORMAT_INT4_ZERO}, {SBP_FORMAT_INT8, SBP_FORMAT_INT8_ZERO}}},
+        {"64.128",
+         {{SBP_FORMAT_INT4_F32, SBP_FORMAT_INT4_ZERO_F32}, {SBP_FORMAT_INT8_F32, SBP_FORMAT_INT8_ZERO_F32}}},
+        {"128.256",
+         {{SBP_FORMAT_Q4_0, SBP_FORMAT_INT4_ZERO_F32}, {SBP_FORMAT_Q8_0, SBP_FORMAT_INT8_ZERO_F32}}},
+        {"row.160", {{SBP_FORMAT_INT4, SBP_FORMAT_INT4_ZERO}, {SBP_FORMAT_INT8, SBP_FORMAT_INT8_ZERO}}},
+        {"16.48", {{SBP_FORMAT_NONE}}},
+        {"row.45", {{SBP_FORMAT_NONE}}}};
+    io_fixture *f = *state;
+    sbp_weights *w;
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, "tests/data/io/packed.safetensors", &w));
+    for (int i = 0; i < 4 * SBP_COUNT(kinds); i++) {
+        int wide = i / 2 % 2, zero = i % 2;
+        static float want[ROWS * 256], got[ROWS * 256];
+        const char *name = sbp_arena_printf(f->arena, "int%d.%s.%s", wide ? 8 : 4, zero ? "zero" : "plain",
+                                            kinds[i / 4].name);
+        const sbp_weight *t = sbp_weights_find(w, sbp_arena_printf(f->arena, "%s.weight", name)),
+                         *e = sbp_weights_find(w, sbp_arena_printf(f->arena, "%s.f32", name));
+        assert_true(t && e && t->readable && t->quantized && t->rank == 2 && t->dim[0] == ROWS);
+        assert_true(t->elems == e->elems && t->elems <= SBP_COUNT(want));
+        assert_int_equal(t->format, kinds[i / 4].format[wide][zero]);
+        assert_ok(f, sbp_weights_read(w, e, 0, e->elems, SBP_F32, want, f->diag));
+        for (int64_t first = 0; first < t->elems; first = 2 * first + 1) {
+            assert_ok(f, sbp_weights_read(w, t, first, t->elems - first, SBP_F32, got, f->diag));
+            assert_memory_equal(got, want + first, (size_t)(t->elems - first) * sizeof *got);
+        }
+        int64_t per_row = t->dim[1] / 32;
+        for (int64_t row = 0; t->format && row + 5 <= ROWS; row++) {
+            static parts p;
+            begin(&p);
+            assert_ok(f, sbp_weights_read_blocks(w, t, row * per_row, 5 * per_row, p.at, f->diag));
+            check_numbers(f, t->format, &p, 5 * t->dim[1], want + row * t->dim[1]);
+        }
+    }
+    sbp_weights_close(w);
+}
+
 /* Blocks of which a number is none, or none that is finite. */
 static void bad_blocks_are_found(void **state) {
     (void)state;
@@ -259,6 +304,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(files_have_what_gguf_reads, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(weights_become_the_same_codes, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(packed_weights_are_what_compressed_tensors_reads, io_setup,
+                                        io_teardown),
         cmocka_unit_test_setup_teardown(released_weights_are_what_transformers_reads, io_setup, io_teardown),
         cmocka_unit_test(bad_blocks_are_found),
         cmocka_unit_test(shapes_must_hold_blocks),

@@ -279,17 +279,51 @@ static void test_released_fields(void **state) {
     expect(plain, "ep_size=1", SBP_INPUT, "ep_size: 1: model_type llama is built without this field");
 }
 
-/* INT4 of compressed-tensors, as Kimi-K2.5 has its experts in. */
+/* What is not read of compressed-tensors: in a wrapper and without. */
 static void test_packed(void **state) {
     (void)state;
-    static const char message[] =
-        "weights are in codes of compressed-tensors (pack-quantized), which nothing here reads";
-    expect(kimi,
-           "text_config.quantization_config={\"quant_method\": \"compressed-tensors\", \"format\": "
-           "\"pack-quantized\", \"config_groups\": {}}",
-           SBP_INPUT, message);
-    expect(seed, "quantization_config={\"quant_method\": \"compressed-tensors\"}", SBP_INPUT,
-           "compressed-tensors (no format is given)");
+#define QUANTIZATION "quantization_config={\"quant_method\": \"compressed-tensors\", \"format\": "
+#define GROUP(fields)                                                                                        \
+    QUANTIZATION "\"pack-quantized\", \"config_groups\": {\"a\": {\"targets\": [\"Linear\"], " fields "}}}"
+    static const struct {
+        const char *set, *message;
+    } refused[] = {
+        {QUANTIZATION "\"nvfp4-pack-quantized\"}", "quantization_config.format: \"nvfp4-pack-quantized\": of "
+                                                   "weights in codes of compressed-tensors those of "
+                                                   "the format \"pack-quantized\" are read"},
+        {QUANTIZATION "\"pack-quantized\", \"config_groups\": {}}",
+         "config_groups: {}: of weights in codes of compressed-tensors \"config_groups\" are expected"},
+        {QUANTIZATION "\"pack-quantized\", \"kv_cache_scheme\": {\"num_bits\": 8}}",
+         "kv_cache_scheme: {\"num_bits\":8}: of weights in codes of compressed-tensors this field is not "
+         "read"},
+        {GROUP("\"weights\": null"), "a group is expected to say what its \"weights\" are"},
+        {GROUP(
+             "\"weights\": {\"num_bits\": 4, \"group_size\": 32}, \"input_activations\": {\"num_bits\": 8}"),
+         "a.input_activations: {\"num_bits\":8}: of"},
+        {GROUP("\"weights\": {\"num_bits\": 3, \"group_size\": 32}"),
+         "weights.num_bits: 3: of weights in codes of compressed-tensors 4 and 8 are read"},
+        {GROUP("\"weights\": {\"num_bits\": 4, \"type\": \"float\"}"), "weights.type: \"float\": of"},
+        {GROUP("\"weights\": {\"num_bits\": 4, \"strategy\": \"tensor\"}"),
+         "weights.strategy: \"tensor\": of"},
+        {GROUP("\"weights\": {\"num_bits\": 4}"), "a strategy of \"group\" or \"channel\" is read"},
+        {GROUP("\"weights\": {\"num_bits\": 4, \"group_size\": 96}"),
+         "weights.group_size: 96: of weights in codes of compressed-tensors a group_size of 32, 64, 128"},
+        {GROUP("\"weights\": {\"num_bits\": 4, \"strategy\": \"group\"}"), "a group_size of 32"},
+        {GROUP("\"weights\": {\"num_bits\": 4, \"group_size\": 32, \"actorder\": \"group\"}"),
+         "weights.actorder: \"group\": of weights in codes of compressed-tensors null, \"weight\" and"},
+        {GROUP("\"weights\": {\"num_bits\": 4, \"group_size\": 32, \"dynamic\": true}"),
+         "weights.dynamic: true: of"},
+        {GROUP("\"weights\": {\"num_bits\": \"4\", \"group_size\": 32}"), "num_bits"},
+    };
+    for (int i = 0; i < SBP_COUNT(refused); i++) {
+        fixture f = fixture_create();
+        expect(kimi, sbp_arena_printf(f.arena, "text_config.%s", refused[i].set), SBP_INPUT,
+               refused[i].message);
+        fixture_destroy(&f);
+        expect(seed, refused[i].set, SBP_INPUT, refused[i].message);
+    }
+#undef GROUP
+#undef QUANTIZATION
 }
 
 static void test_dropout(void **state) {

@@ -81,13 +81,7 @@ static sbp_status add_piece(exp_job *job, sbp_map *names, const sbp_gguf_piece *
         return sbp_fail(job->model.diag, SBP_INTERNAL, "%s: tensor '%s' would be stored in mixed order",
                         w->path, p->file);
     SBP_PUSH(job->model.arena, t->pieces, t->piece_count, t->piece_capacity, piece);
-    sbp_map_set(&job->used, w->name, 1);
-    for (int64_t k = 0; k < w->part_count; k++)
-        sbp_map_set(&job->used, w->parts[k]->name, 1);
-    if (w->codes)
-        sbp_map_set(&job->used, w->codes->name, 1);
-    if (w->scales)
-        sbp_map_set(&job->used, w->scales->name, 1);
+    sbp_weight_add_names(w, &job->used);
     return SBP_OK;
 }
 

@@ -24,7 +24,7 @@ typedef struct sbp_weight {
     const char *name;
     const char *encoding; /* as the file spells it: "BF16", "Q4_K", "F8_E4M3" */
     bool readable;        /* false: sbp_weights_read refuses this encoding */
-    bool quantized;       /* values are computed from codes (GGUF, MXFP4, FP8) */
+    bool quantized;       /* values are computed from codes (GGUF, MXFP4, FP8, INT4, INT8) */
     sbp_format format;    /* in which a parameter can be kept as it is; NONE */
     sbp_dtype dtype;      /* holds every value exactly; F32 for quantized ones; meaningless unless readable */
     int32_t rank;
@@ -38,6 +38,7 @@ typedef struct sbp_weight {
     /* Where the file has it as two tensors: its scales, and, unless they have its name, its codes
      * (weights_joined.c). A scale is that of scale_rows rows and scale_columns columns. */
     const struct sbp_weight *codes, *scales;
+    const struct sbp_weight *zeros, *shape; /* beside those two, of pack-quantized (weights_packed.c); NULL */
     int64_t scale_rows, scale_columns;
     const char *refusal; /* what sbp_weight_check says of one whose scales are not understood; NULL */
     /* Where a tensor of a GGUF file goes by the name and shape that Hugging Face gives it: the tensors of the
@@ -68,6 +69,16 @@ const sbp_weight *sbp_weights_find(const sbp_weights *weights, const char *name)
 /* SBP_INPUT when a parameter of this type cannot be read from the tensor: its encoding is not supported, or
  * it holds integers, which for a parameter of floats are codes of some quantization. */
 sbp_status sbp_weight_check(const sbp_weight *weight, sbp_dtype parameter, sbp_diag *diag) SBP_CHECKED;
+/* Adds the name of a weight, and those of the tensors that it is made of. */
+void sbp_weight_add_names(const sbp_weight *weight, sbp_map *names);
+/* What a config.json says of weights of compressed-tensors: group 0 is a whole row. SBP_INPUT where one in
+ * INT4 or INT8 is like none of them. */
+typedef struct sbp_packed_scheme {
+    int64_t bits, group;
+    bool symmetric;
+} sbp_packed_scheme;
+sbp_status sbp_weights_check_packed(const sbp_weights *weights, const sbp_packed_scheme *schemes,
+                                    int32_t count, const sbp_json *quantization, sbp_diag *diag) SBP_CHECKED;
 /* SBP_INPUT where a quantization_config says another weight_block_size than the config.json beside the
  * weights, by which they are read. */
 sbp_status sbp_weights_check_block_size(const sbp_weights *weights, const sbp_json *quantization,

@@ -10,7 +10,15 @@
 /* How the bytes of a tensor are to be understood: 0 .. SBP_DTYPE_COUNT - 1 are plain arrays of that
  * dtype, from CODEC_QUANTIZED on a ggml block type (value minus CODEC_QUANTIZED), CODEC_NONE unreadable; the
  * others have scales in a second tensor; CODEC_VIEW: it is made of others. */
-enum { CODEC_NONE = -1, CODEC_VIEW = 128, CODEC_QUANTIZED = 256, CODEC_MXFP4 = 1024, CODEC_FP8 };
+enum {
+    CODEC_NONE = -1,
+    CODEC_VIEW = 128,
+    CODEC_QUANTIZED = 256,
+    CODEC_MXFP4 = 1024,
+    CODEC_FP8,
+    CODEC_INT4,
+    CODEC_INT8
+};
 
 typedef struct weights_file {
     const char *path;
@@ -54,6 +62,25 @@ sbp_status sbp_weights_open_as(sbp_arena *arena, sbp_diag *diag, const char *pat
 /* Finds what two tensors are together, when all files are open; below a guard. */
 sbp_status sbp_weights_pair(sbp_weights *w, sbp_diag *diag) SBP_CHECKED;
 enum { MXFP4_BYTES = 16, MXFP4_BLOCK = 2 * MXFP4_BYTES, FP8_BLOCK = 128 };
+/* How much of blocks is read at once: QUANTIZED_ELEMS elements, a multiple of every block, in fewer bytes
+ * than QUANTIZED_BYTES. */
+enum { QUANTIZED_ELEMS = 8192, QUANTIZED_BYTES = 2 * QUANTIZED_ELEMS };
+/* 16 bytes whose halves are values 2 i and 2 i + 1 become those whose halves are values i and i + 16. */
+static inline void weights_spread_halves(const uint8_t *raw, uint8_t *codes) {
+    for (int i = 0; i < MXFP4_BYTES; i++) {
+        int first = raw[i / 2] >> (i % 2 * 4) & 15, second = raw[8 + i / 2] >> (i % 2 * 4) & 15;
+        codes[i] = (uint8_t)(first | second << 4);
+    }
+}
+/* weights_packed.c: what the tensors beside M.weight_packed are together, whose names go on behind `stem`;
+ * below a guard. One that is not understood has a refusal. */
+sbp_status sbp_weights_packed_make(sbp_weights *w, sbp_diag *diag, const sbp_weight *packed, size_t stem,
+                                   sbp_weight *out) SBP_CHECKED;
+/* Elements, and blocks, of such a weight: at most QUANTIZED_ELEMS numbers. */
+sbp_status sbp_weights_packed_read(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+                                   float *out, sbp_diag *diag) SBP_CHECKED;
+sbp_status sbp_weights_packed_read_blocks(const sbp_weights *w, const sbp_weight *t, int64_t first,
+                                          int64_t count, void *const *to, sbp_diag *diag) SBP_CHECKED;
 /* Scales that are powers of two, by their exponents alone. */
 static inline bool weights_is_e8m0(const sbp_weight *scales) {
     return strcmp(scales->encoding, "F8_E8M0") == 0;

@@ -7,7 +7,8 @@
  * FP8 (transformers, integrations/finegrained_fp8.py): X F8_E4M3 [.., rows, columns] and X_scale_inv, of
  * floats or E8M0, one for each block of a matrix, whose rows and columns config.json beside the file says; or
  * one for all. X is M.weight of a linear layer, and M.gate_up_proj and M.down_proj of all experts of a layer,
- * [experts, rows, columns]. */
+ * [experts, rows, columns].
+ * INT4 and INT8 of compressed-tensors: weights_packed.c. */
 #include "frontends/formats/weights/weights_internal.h"
 #include "ir/base/census.h"
 
@@ -47,9 +48,17 @@ static bool is_like(const sbp_weight *a, const sbp_weight *b) {
            memcmp(a->dim, b->dim, (size_t)a->rank * sizeof *a->dim) == 0;
 }
 
-/* Makes the stack of parts whose places are taken; false when one is missing, or they are not alike. */
+/* Makes the stack of parts whose places are taken; false when one is missing, or they are not alike. Where
+ * one is refused, so is the stack. */
 static bool finish_stack(sbp_weights *w, sbp_weight *stack) {
     const sbp_weight *first = stack->parts[0];
+    for (int64_t i = 0; i < stack->part_count; i++)
+        if (stack->parts[i] && stack->parts[i]->refusal) {
+            const char *name = stack->name;
+            *stack = *stack->parts[i];
+            stack->name = name;
+            return true;
+        }
     for (int64_t i = 0; i < stack->part_count; i++)
         if (!stack->parts[i] || !is_like(stack->parts[i], first))
             return false;
@@ -66,14 +75,20 @@ static bool finish_stack(sbp_weights *w, sbp_weight *stack) {
     return first->rank < SBP_MAX_RANK && sbp_mul_i64(first->elems, all.part_count, &stack->elems);
 }
 
+/* Tensors of the files, then what several of them are. */
+static const sbp_weight *tensor_at(const sbp_weights *w, int32_t i) {
+    return i < w->count ? &w->weights[i] : &w->pairs[i - w->count];
+}
+
 void sbp_weights_stack(sbp_weights *w) {
-    int32_t *stack_of = SBP_NEW_ARRAY(w->arena, int32_t, w->count), count = 0, capacity = 0;
+    int32_t all = w->count + w->pair_count, count = 0, capacity = 0;
+    int32_t *stack_of = SBP_NEW_ARRAY(w->arena, int32_t, all);
     sbp_weight *stacks = NULL;
     sbp_map by_name;
     sbp_map_init(&by_name, w->arena);
     sbp_map_init(&w->stack_by_name, w->arena);
-    for (int32_t i = 0; i < w->count; i++) {
-        const char *name = w->weights[i].name;
+    for (int32_t i = 0; i < all; i++) {
+        const char *name = tensor_at(w, i)->name;
         size_t begin, length;
         stack_of[i] = -1;
         if (!find_number(name, &begin, &length))
@@ -89,13 +104,13 @@ void sbp_weights_stack(sbp_weights *w) {
     }
     for (int32_t s = 0; s < count; s++)
         stacks[s].parts = SBP_NEW_ARRAY(w->arena, const sbp_weight *, stacks[s].part_count);
-    for (int32_t i = 0; i < w->count; i++) {
+    for (int32_t i = 0; i < all; i++) {
         size_t begin, length;
-        if (stack_of[i] < 0 || !find_number(w->weights[i].name, &begin, &length))
+        if (stack_of[i] < 0 || !find_number(tensor_at(w, i)->name, &begin, &length))
             continue;
-        long long number = strtoll(w->weights[i].name + begin, NULL, 10);
+        long long number = strtoll(tensor_at(w, i)->name + begin, NULL, 10);
         if (number < stacks[stack_of[i]].part_count)
-            stacks[stack_of[i]].parts[number] = &w->weights[i];
+            stacks[stack_of[i]].parts[number] = tensor_at(w, i);
     }
     w->stacks = stacks;
     for (int32_t s = 0; s < count; s++)
@@ -276,6 +291,14 @@ static sbp_status pair_fp8(sbp_weights *w, sbp_diag *diag, sbp_weight *t, const 
     return need_decoder(w, diag, SBP_FORMAT_FP8);
 }
 
+static sbp_status add_packed(sbp_weights *w, sbp_diag *diag, const sbp_weight *packed, size_t stem) {
+    sbp_weight t;
+    SBP_TRY(sbp_weights_packed_make(w, diag, packed, stem, &t));
+    sbp_map_set(&w->pair_by_name, t.name, w->pair_count);
+    SBP_PUSH(w->arena, w->pairs, w->pair_count, w->pair_capacity, t);
+    return t.format ? need_decoder(w, diag, t.format) : SBP_OK;
+}
+
 sbp_status sbp_weights_pair(sbp_weights *w, sbp_diag *diag) {
     sbp_map_init(&w->pair_by_name, w->arena);
     for (int32_t i = 0; i < w->count; i++) {
@@ -283,6 +306,10 @@ sbp_status sbp_weights_pair(sbp_weights *w, sbp_diag *diag) {
         size_t stem;
         const sbp_weight *scales = NULL;
         bool fp8 = strcmp(t->encoding, "F8_E4M3") == 0;
+        if (ends_with(t->name, ".weight_packed", &stem)) {
+            SBP_TRY(add_packed(w, diag, t, stem));
+            continue;
+        }
         if (ends_with(t->name, "_blocks", &stem) && is_bytes(t))
             scales = find_beside(w, t->name, stem, "_scales");
         if (scales && is_mxfp4(t, scales)) {

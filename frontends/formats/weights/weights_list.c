@@ -1,4 +1,4 @@
-/* weights_list.c: the list of tensors of any format: adding, finding, closing. */
+/* weights_list.c: the list of tensors of any format: adding, finding, bytes, closing. */
 #include "frontends/formats/weights/weights_internal.h"
 
 #include <errno.h>
@@ -84,6 +84,16 @@ void sbp_weights_close(sbp_weights *w) {
     }
 }
 
+/* Ranges were checked when the tensor was added. */
+sbp_status sbp_weights_read_raw(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+                                void *out, sbp_diag *diag) {
+    const weights_file *f = &w->files[t->file];
+    if (!f->memory)
+        return sbp_file_pread(diag, f->fd, f->path, out, count, t->offset + first);
+    memcpy(out, (const char *)f->memory + t->offset + first, (size_t)count);
+    return SBP_OK;
+}
+
 int32_t sbp_weights_count(const sbp_weights *w) {
     return w->count;
 }
@@ -104,6 +114,18 @@ const sbp_weight *sbp_weights_find(const sbp_weights *w, const char *name) {
         return &w->views[at];
     at = w->stacks && strchr(name, '*') ? sbp_map_get(&w->stack_by_name, name) : -1;
     return at < 0 ? NULL : &w->stacks[at];
+}
+
+void sbp_weight_add_names(const sbp_weight *w, sbp_map *names) {
+    const sbp_weight *const beside[] = {w->codes, w->scales, w->zeros, w->shape};
+    sbp_map_set(names, w->name, 1);
+    for (int64_t i = 0; i < w->part_count; i++)
+        sbp_weight_add_names(w->parts[i], names);
+    for (int64_t i = 0; i < w->source_count; i++)
+        sbp_weight_add_names(w->sources[i], names);
+    for (int i = 0; i < SBP_COUNT(beside); i++)
+        if (beside[i])
+            sbp_map_set(names, beside[i]->name, 1);
 }
 
 const char *sbp_weights_path(const sbp_weights *w) {

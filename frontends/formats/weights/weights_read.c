@@ -8,15 +8,6 @@
 
 /* ---- reading --------------------------------------------------------------------------------------- */
 
-/* Bytes of a file or of memory; ranges were checked when the tensor was added. */
-static sbp_status read_bytes(sbp_diag *diag, const weights_file *f, void *out, int64_t length,
-                             int64_t offset) {
-    if (!f->memory)
-        return sbp_file_pread(diag, f->fd, f->path, out, length, offset);
-    memcpy(out, (const char *)f->memory + offset, (size_t)length);
-    return SBP_OK;
-}
-
 /* n floats to a float type. */
 static void store_floats(const float *in, sbp_dtype dtype, void *out, int64_t n) {
     switch (dtype) {
@@ -89,10 +80,6 @@ static bool integer_store(void *out, sbp_dtype dtype, int64_t i, int64_t value) 
     }
 }
 
-/* How much of blocks is read at once: QUANTIZED_ELEMS elements, a multiple of every block, in fewer bytes
- * than QUANTIZED_BYTES. */
-enum { QUANTIZED_ELEMS = 8192, QUANTIZED_BYTES = 2 * QUANTIZED_ELEMS };
-
 enum { CHUNK_ELEMS = 8192 };
 
 /* Reads elements of a plain array through a small buffer; from != to. */
@@ -100,7 +87,6 @@ static sbp_status read_converted(const sbp_weights *w, const sbp_weight *t, int6
                                  sbp_dtype to, char *out, sbp_diag *diag) {
     _Alignas(16) char raw[CHUNK_ELEMS * 8];
     float floats[CHUNK_ELEMS];
-    const weights_file *f = &w->files[t->file];
     sbp_dtype from = t->dtype;
     int64_t from_bytes = sbp_dtype_bytes(from), to_bytes = sbp_dtype_bytes(to);
     bool to_float = sbp_dtype_is_float(to);
@@ -108,7 +94,7 @@ static sbp_status read_converted(const sbp_weights *w, const sbp_weight *t, int6
     for (int64_t done = 0; done < count;) {
         int64_t n = count - done < CHUNK_ELEMS ? count - done : CHUNK_ELEMS;
         char *target = out + done * to_bytes;
-        SBP_TRY(read_bytes(diag, f, raw, n * from_bytes, t->offset + (first + done) * from_bytes));
+        SBP_TRY(sbp_weights_read_raw(w, t, (first + done) * from_bytes, n * from_bytes, raw, diag));
         if (sbp_dtype_is_float(from) && from != SBP_F64) {
             load_floats(raw, from, floats, n);
             store_floats(floats, to, target, n);
@@ -133,11 +119,6 @@ static sbp_status read_converted(const sbp_weights *w, const sbp_weight *t, int6
     return SBP_OK;
 }
 
-sbp_status sbp_weights_read_raw(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
-                                void *out, sbp_diag *diag) {
-    return read_bytes(diag, &w->files[t->file], out, count, t->offset + first);
-}
-
 /* ---- of several tensors -------------------------------------------------------------------------------- */
 
 /* Elements first .. first + count - 1 of a stack, part by part. */
@@ -153,20 +134,12 @@ static sbp_status read_stack(const sbp_weights *w, const sbp_weight *t, int64_t 
     return SBP_OK;
 }
 
-/* Bytes whose halves are values 2 i and 2 i + 1 become those whose halves are values i and i + 16. */
-static void spread(const uint8_t *raw, uint8_t *codes) {
-    for (int i = 0; i < MXFP4_BYTES; i++) {
-        int first = raw[i / 2] >> (i % 2 * 4) & 15, second = raw[8 + i / 2] >> (i % 2 * 4) & 15;
-        codes[i] = (uint8_t)(first | second << 4);
-    }
-}
-
 static sbp_status read_mxfp4(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
                              void *const *parts, sbp_diag *diag) {
     uint8_t raw[QUANTIZED_ELEMS / 2], *codes = parts[0]; /* two values a byte */
     SBP_TRY(sbp_weights_read_raw(w, t->codes, first * MXFP4_BYTES, count * MXFP4_BYTES, raw, diag));
     for (int64_t b = 0; b < count; b++)
-        spread(raw + b * MXFP4_BYTES, codes + b * MXFP4_BYTES);
+        weights_spread_halves(raw + b * MXFP4_BYTES, codes + b * MXFP4_BYTES);
     return sbp_weights_read_raw(w, t->scales, first, count, parts[1], diag);
 }
 
@@ -204,8 +177,14 @@ static sbp_status read_fp8_blocks(const sbp_weights *w, const sbp_weight *t, int
     return sbp_weights_read_raw(w, t, first * FP8_BLOCK, count * FP8_BLOCK, parts[0], diag);
 }
 
+static bool is_packed(const sbp_weight *t) {
+    return t->codec == CODEC_INT4 || t->codec == CODEC_INT8;
+}
+
 static sbp_status read_pair_blocks(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
                                    void *const *parts, sbp_diag *diag) {
+    if (is_packed(t))
+        return sbp_weights_packed_read_blocks(w, t, first, count, parts, diag);
     return t->codec == CODEC_MXFP4 ? read_mxfp4(w, t, first, count, parts, diag)
                                    : read_fp8_blocks(w, t, first, count, parts, diag);
 }
@@ -275,7 +254,7 @@ static sbp_status decode_blocks(const sbp_weights *w, const sbp_weight *t, int64
 }
 
 static int64_t block_of(const sbp_weight *t) {
-    if (t->codec == CODEC_FP8)
+    if (t->codec == CODEC_FP8 || is_packed(t))
         return 1;
     return t->format ? sbp_format_of(t->format)->block
                      : sbp_quant_of(t->codec - CODEC_QUANTIZED)->block_elems;
@@ -292,6 +271,8 @@ static sbp_status read_quantized(const sbp_weights *w, const sbp_weight *t, int6
         int64_t n = left < QUANTIZED_ELEMS / per_block ? left : QUANTIZED_ELEMS / per_block;
         if (t->codec == CODEC_FP8)
             SBP_TRY(read_fp8(w, t, block, n, values, diag));
+        else if (is_packed(t))
+            SBP_TRY(sbp_weights_packed_read(w, t, block, n, values, diag));
         else
             SBP_TRY(decode_blocks(w, t, block, n, values, diag));
         int64_t start = block * per_block, end = start + n * per_block;
@@ -359,7 +340,7 @@ sbp_status sbp_weight_check(const sbp_weight *t, sbp_dtype parameter, sbp_diag *
     return sbp_fail(
         diag, SBP_INPUT,
         "%s: tensor '%.200s' is stored as %s: integers are not weights, and quantized models other "
-        "than GGUF, MXFP4 and FP8 are not read",
+        "than GGUF, MXFP4, FP8 and pack-quantized are not read",
         t->path, t->name, t->encoding);
 }
 
@@ -387,6 +368,5 @@ sbp_status sbp_weights_read(const sbp_weights *w, const sbp_weight *t, int64_t f
     if (dtype != t->dtype)
         return read_converted(w, t, first, count, dtype, out, diag);
     int64_t size = sbp_dtype_bytes(dtype);
-    const weights_file *f = &w->files[t->file];
-    return read_bytes(diag, f, out, count * size, t->offset + first * size);
+    return sbp_weights_read_raw(w, t, first * size, count * size, out, diag);
 }
