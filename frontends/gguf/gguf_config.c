@@ -255,6 +255,21 @@ static int64_t rows_of(const sbp_gguf_config *c, const char *name) {
 
 /* ---- attention and MLPs -------------------------------------------------------------------------------- */
 
+/* Heads by layer, and whether a gate is for a head or for each number of it. */
+static void write_heads(sbp_gguf_config *c) {
+    const sbp_weight *gate = sbp_gguf_config_in_layer(c, 0, "attn_gate.weight");
+    write_int(c, "num_attention_heads", c->facts.heads);
+    sbp_json_write_array(c->out, "num_attention_heads_per_layer");
+    for (int64_t i = 0; i < c->facts.layers && c->status == SBP_OK; i++)
+        write_int(c, NULL, sbp_gguf_config_count(c, "attention.head_count", i, 1));
+    sbp_json_write_end(c->out);
+    sbp_json_write_string(c->out, "gating",
+                          gate && gate->rank == 2 && gate->dim[0] == c->facts.heads * c->head_dim &&
+                                  c->head_dim > 1
+                              ? "per-element"
+                              : "per-head");
+}
+
 static void write_attention(sbp_gguf_config *c) {
     const char *bias = is(c, LATENT)                      ? "attn_kv_a_mqa.bias"
                        : is(c, NEOX)                      ? "attn_qkv.bias"
@@ -270,6 +285,8 @@ static void write_attention(sbp_gguf_config *c) {
         write_bool(c, "attention_bias", sbp_gguf_config_has(c, bias));
     if (c->facts.family == SBP_GGUF_GLM4_MOE)
         write_bool(c, "use_qk_norm", sbp_gguf_config_has(c, "attn_q_norm.weight"));
+    if (is(c, GATED_HEADS))
+        write_heads(c);
     if (is(c, MLP_BIAS))
         write_bool(c, "mlp_bias", sbp_gguf_config_has(c, "ffn_gate.bias"));
     if (is(c, MULTIPLIERS) && !sbp_gguf_config_key(c, "attention.scale"))
@@ -294,7 +311,8 @@ static const char *window_word(sbp_gguf_config *c, int64_t i) {
     const sbp_gguf_value *pattern = sbp_gguf_config_key(c, "attention.sliding_window_pattern");
     int64_t window = sbp_gguf_config_count(c, "attention.sliding_window", 0, 0);
     double every = sbp_gguf_default(c->facts.family, "sliding_window_pattern");
-    bool slides = every >= 1 && (i + 1) % (int64_t)every != 0;
+    int64_t first = sbp_gguf_default(c->facts.family, "sliding_window_first") == 1 ? 0 : 1;
+    bool slides = every >= 1 && (i + first) % (int64_t)every != 0;
     if (pattern && (!pattern->is_array || pattern->type != SBP_GGUF_BOOL || pattern->count < c->facts.layers))
         sbp_gguf_config_fail(c, "key '%s': expected an array of a bool for each layer", pattern->key);
     else if (pattern)

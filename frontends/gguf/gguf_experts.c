@@ -22,7 +22,7 @@ static void write_bool(sbp_gguf_config *c, const char *field, bool value) {
 /* Routers take sigmoids, and a bias to choose by. */
 static void check_sigmoids(sbp_gguf_config *c) {
     int64_t rule = sbp_gguf_config_count(c, "expert_gating_func", 0, 0);
-    bool biased = sbp_gguf_config_has(c, "exp_probs_b.bias"),
+    bool biased = sbp_gguf_config_has(c, "exp_probs_b.bias") || sbp_gguf_config_has(c, "exp_probs_b"),
          sparse = sbp_gguf_config_has(c, "ffn_gate_inp.weight");
     if (sparse && rule != 2 &&
         !(rule == 0 && biased)) /* files may leave it out, whose models always have the bias */
@@ -60,6 +60,32 @@ static void write_ernie(sbp_gguf_config *c) {
         write_int(c, "moe_num_shared_experts", 0);
 }
 
+static const char *expert_word(sbp_gguf_config *c, int64_t i) {
+    return sbp_gguf_config_in_layer(c, i, "ffn_gate_inp.weight") ? "sparse" : "dense";
+}
+
+/* Routers that divide by a sum of scores whatever config.json says; which layers they are in. */
+static void write_typed(sbp_gguf_config *c) {
+    if (!sbp_gguf_config_bool(c, "expert_weights_norm", false))
+        sbp_gguf_config_fail(c, "key '%s' is not true; nothing else is supported",
+                             key_name(c, "expert_weights_norm"));
+    sbp_gguf_config_layers(c, "mlp_layer_types", expert_word);
+}
+
+static void write_hunyuan(sbp_gguf_config *c) {
+    int64_t inner = sbp_gguf_config_count(c, "expert_feed_forward_length", 0, 1),
+            shared = sbp_gguf_config_count(c, "expert_shared_feed_forward_length", 0, inner);
+    write_typed(c);
+    if (!sbp_gguf_config_key(c, "expert_weights_scale"))
+        sbp_json_write_raw(c->out, "router_scaling_factor", "1.0");
+    if (inner < 1 || shared % inner != 0)
+        sbp_gguf_config_fail(c, "key '%s' is %lld, which is no multiple of %lld of '%s'",
+                             key_name(c, "expert_shared_feed_forward_length"), (long long)shared,
+                             (long long)inner, key_name(c, "expert_feed_forward_length"));
+    else
+        write_int(c, "num_shared_experts", shared / inner);
+}
+
 void sbp_gguf_config_experts(sbp_gguf_config *c) {
     if (is(c, ROUTED))
         write_deepseek(c);
@@ -67,6 +93,12 @@ void sbp_gguf_config_experts(sbp_gguf_config *c) {
         check_sigmoids(c);
     if (is(c, ERNIE_EXPERTS))
         write_ernie(c);
+    if (is(c, GATED_HEADS))
+        write_typed(c);
+    if (is(c, HUNYUAN_EXPERTS))
+        write_hunyuan(c);
+    if (is(c, PARTS)) /* llama.cpp knows by their number which model it is */
+        write_bool(c, "use_qk_norm", sbp_gguf_config_count(c, "expert_count", 0, 0) != 128);
     const sbp_gguf_constant *row = NULL;
     while ((row = sbp_gguf_next_constant(c->facts.family, row)))
         if (row->said)

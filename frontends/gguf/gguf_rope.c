@@ -229,8 +229,11 @@ static void write_partial(sbp_gguf_config *c, int64_t turning) {
 /* ---- families whose layers are of two kinds ----------------------------------------------------------- */
 
 static void write_sliding(sbp_gguf_config *c, double theta) {
+    int64_t turning = sbp_gguf_config_count(c, "rope.dimension_count", 0, c->head_dim);
     sbp_json_write_object(c->out, "sliding_attention");
     sbp_json_write_string(c->out, "rope_type", "default");
+    if (is(c, PARTIAL))
+        write_partial(c, sbp_gguf_config_count(c, "rope.dimension_count_swa", 0, turning));
     sbp_gguf_config_write(c, "rope_theta", sbp_gguf_config_number(c, "rope.freq_base_swa", theta));
     sbp_json_write_end(c->out);
 }
@@ -264,6 +267,8 @@ static void write_two(sbp_gguf_config *c) {
         write_proportional(c, sbp_gguf_config_count(c, "attention.key_length", 0, 0));
     else
         write_type(c);
+    if (is(c, PARTIAL))
+        write_partial(c, sbp_gguf_config_count(c, "rope.dimension_count", 0, c->head_dim));
     sbp_json_write_end(c->out);
     write_sliding(c, isnan(local) ? theta : local);
     sbp_json_write_end(c->out);

@@ -7,6 +7,7 @@
 #include "frontends/formats/export/export_internal.h"
 #include "frontends/formats/export/export_tokens.h"
 #include "frontends/formats/files/hub.h"
+#include "frontends/formats/weights/gguf_traits.h"
 
 /* general.file_type of llama.cpp. */
 static const struct {
@@ -60,6 +61,10 @@ static sbp_status read_model(exp_job *job) {
     if (!known)
         return refuse(job, type);
     m->architecture = sbp_gguf_family_of(m->facts.family)->architecture;
+    if (sbp_gguf_has(m->facts.family, ONLY_READ))
+        return sbp_fail(m->diag, SBP_INPUT,
+                        "%s: GGUF files of models of type %s (architecture %s) are read, not written",
+                        m->path, type, m->architecture);
     return SBP_OK;
 }
 

@@ -185,6 +185,13 @@ static int64_t key_number(file *f, const char *key) {
     return value;
 }
 
+/* That of the first layer, where each has its own. */
+static int64_t heads_of(file *f) {
+    const sbp_gguf_value *v = find(f, "attention.head_count");
+    int64_t most = key_number(f, "attention.head_count");
+    return most > 0 && v->is_array ? sbp_gguf_i64_at(v, 0) : most;
+}
+
 static sbp_gguf_family_id family_of_keys(file *f) {
     sbp_gguf_family_id found = SBP_GGUF_FAMILIES;
     const marks m = {.experts = key_number(f, "expert_count") > 0,
@@ -208,7 +215,7 @@ sbp_status sbp_gguf_facts_of_keys(sbp_diag *diag, const sbp_gguf *gguf, sbp_gguf
     f.layers = blocks > further ? blocks - further : 0;
     f.further = further;
     f.shared = sbp_gguf_has(f.family, SHARED_KV) ? key_number(&k, "attention.shared_kv_layers") : 0;
-    f.heads = key_number(&k, "attention.head_count");
+    f.heads = heads_of(&k);
     f.kv_heads = key_number(&k, "attention.head_count_kv");
     f.kv_heads = f.kv_heads > 0 ? f.kv_heads : f.heads;
     int64_t ranks = key_number(&k, "ssm.time_step_rank"), inner = key_number(&k, "ssm.inner_size");

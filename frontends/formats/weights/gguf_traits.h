@@ -10,7 +10,7 @@
 
 #define TRAIT(n) ((sbp_gguf_traits)1 << (n))
 #define ALL TRAIT(127) /* which no line has to list */
-enum { TRAITS = 63 };
+enum { TRAITS = 67 };
 
 /* ---- what tensors and fields are called ---- */
 #define PLAIN TRAIT(0) /* as Llama's */
@@ -94,6 +94,12 @@ enum { TRAITS = 63 };
 #define SPLIT_DELTA TRAIT(51)   /* or a tensor for each of q k v, z, b, a */
 #define PER_LAYER TRAIT(52)     /* embeddings for each layer */
 
+/* ---- of one or two families ---- */
+#define PARTS TRAIT(63)           /* Llama 4's: attention inside parts of a document, names of experts */
+#define GATED_HEADS TRAIT(64)     /* g_proj, a gate for what heads give, whose number differs by layer */
+#define HUNYUAN_EXPERTS TRAIT(65) /* Hunyuan 3's names of experts */
+#define ONLY_READ TRAIT(66)       /* nothing here writes such files */
+
 /* ---- multimodal models ---- */
 #define PICTURES TRAIT(59) /* a multimodal model's text model; files have keys that say nothing of text */
 
@@ -106,7 +112,7 @@ enum { TRAITS = 63 };
 /* Families of one architecture are told apart by these. */
 #define EXPERTS                                                                                              \
     (BLOCK_SPARSE | SPARSE | GATES_IN_TURN | SHARED_BESIDE | EXPERT_MIXERS | TURNED_EXPERTS |                \
-     SHORT_CONV_EXPERTS)
+     SHORT_CONV_EXPERTS | PARTS)
 
 _Static_assert(TRAIT(TRAITS) - 1 ==
                    PLAIN + NEOX + MIXERS + SHORT_CONVS + PRE_NORM + FFN_NORM + POST_NORM + POST_FFW_NORM +
@@ -118,7 +124,8 @@ _Static_assert(TRAIT(TRAITS) - 1 ==
                        BESIDE_EXPERTS + EXPERT_MIXERS + MULTIPLIERS + OR_GRANITE_4 + SHARED_MLP +
                        SHARED_BESIDE + HYBRID + GROUPED_DELTA + SPLIT_DELTA + PER_LAYER + LISTED_WINDOWS +
                        LLAMA3_ROWS + TURNED_EXPERTS + ERNIE_EXPERTS + SHORT_CONV_EXPERTS + BY_SIGMOIDS +
-                       PICTURES + TURNED_NORMS + COHERE + TEMPERED,
+                       PICTURES + TURNED_NORMS + COHERE + TEMPERED + PARTS + GATED_HEADS + HUNYUAN_EXPERTS +
+                       ONLY_READ,
                "each trait has a number of its own");
 
 static inline bool sbp_gguf_has(sbp_gguf_family_id family, sbp_gguf_traits traits) {
