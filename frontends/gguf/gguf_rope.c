@@ -282,6 +282,19 @@ static void write_axes(sbp_gguf_config *c) {
     sbp_json_write_end(c->out);
 }
 
+/* Layers that a list says not to turn, by an angle of nothing. */
+static void write_turns(sbp_gguf_config *c) {
+    const sbp_gguf_value *turns = sbp_gguf_config_key(c, "attention.rope_pattern");
+    if (!turns)
+        return;
+    if (!turns->is_array || turns->type != SBP_GGUF_BOOL || turns->count < c->facts.layers)
+        sbp_gguf_config_fail(c, "key '%s': expected an array of a bool for each layer", turns->key);
+    sbp_json_write_array(c->out, "layer_rope_theta");
+    for (int64_t i = 0; i < c->facts.layers && c->status == SBP_OK; i++)
+        sbp_gguf_config_write(c, NULL, sbp_gguf_i64_at(turns, i) ? theta_of(c) : 0);
+    sbp_json_write_end(c->out);
+}
+
 /* ---- all ---------------------------------------------------------------------------------------------- */
 
 void sbp_gguf_config_rope(sbp_gguf_config *c) {
@@ -297,6 +310,8 @@ void sbp_gguf_config_rope(sbp_gguf_config *c) {
     if (!latent)
         write_partial(c, turning);
     sbp_gguf_config_write(c, is(c, NEOX) ? "rotary_emb_base" : "rope_theta", theta_of(c));
+    if (is(c, LISTED_TURNS))
+        write_turns(c);
     if (is(c, LONG_FACTORS) && sbp_gguf_config_tensor(c, "rope_factors_long.weight")) {
         write_longrope(c, turning);
         return;

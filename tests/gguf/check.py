@@ -38,6 +38,8 @@ def older(source):
         config["layer_types"] = [names.get(t, t) for t in config["layer_types"]]
     elif config["model_type"] == "gpt_neox":
         config["rotary_pct"] = config["rope_parameters"]["partial_rotary_factor"]
+    elif config["model_type"] == "granite_swa":
+        config["no_rope_layers"] = [int(theta > 0) for theta in config["layer_rope_theta"]]
     else:
         return source
     copy = source.parent / "older" / source.name

@@ -102,6 +102,9 @@ CASES = {
     "gptneox": Case("gpt_neox_plain", {"rotary_pct": 0.5, "rotary_emb_base": 10000}),
     "granite": Case("granite_plain"),
     "granite_bias": Case("granite_bias_tied"),
+    "granite_swa": Case(
+        "granite_swa_thetas", {"layer_rope_theta": [300.0, 300.0, 300.0, 0]}, {"no_rope_layers": [1, 1, 1, 0]}
+    ),
     "granitehybrid": Case("granite_hybrid_groups", {"position_embedding_type": "nope", "time_step_limit": None}),
     "granitehybrid_experts": Case("granite_hybrid_v", UNBALANCED),
     "nemotron_h_moe": Case("nemotron_h_latent", {"time_step_min": 0.001}, {"mamba_d_head": 6}),

@@ -109,6 +109,8 @@ static bool slides(const putter *p, int64_t layer) {
     double usual = sbp_gguf_default(p->m->facts.family, "sliding_window_pattern"), given = usual;
     if (p->m->facts.family == SBP_GGUF_GEMMA3 || is(p, LISTED_WINDOWS))
         given = sbp_exp_number(p->m, "sliding_window_pattern");
+    if (p->m->facts.family == SBP_GGUF_GRANITE_SWA) /* the first of four has none */
+        return layer % (int64_t)given != 0;
     if (is(p, TWO_SIZES) && layer + 1 == p->m->facts.layers)
         return false;
     return !isnan(usual) && (layer + 1) % (int64_t)(given >= 1 ? given : usual) != 0;
@@ -132,6 +134,12 @@ static void put_of_layers(const putter *p, const char *key, double value,
 static bool has_windows(const putter *p) {
     const sbp_json *window = sbp_json_member(p->m->config, "sliding_window");
     return !window || window->kind != SBP_JSON_NULL;
+}
+
+static double number_of(const sbp_json *node) {
+    return node->kind == SBP_JSON_INT    ? (double)node->integer
+           : node->kind == SBP_JSON_REAL ? node->real
+                                         : INFINITY;
 }
 
 /* ---- by the table ------------------------------------------------------------------------------------- */
@@ -265,6 +273,31 @@ static sbp_status put_tempered(const putter *p, double all) {
     return SBP_OK;
 }
 
+/* A base for each layer, 0 where it does not turn; a file has one for all that do. */
+static sbp_status put_turns(const putter *p, double *theta) {
+    const sbp_json *bases = sbp_json_member(p->m->config, "layer_rope_theta");
+    double one = 0;
+    bool all = true;
+    if (!is(p, LISTED_TURNS) || !bases || bases->kind != SBP_JSON_ARRAY || bases->count != p->m->facts.layers)
+        return SBP_OK;
+    for (int64_t i = 0; i < bases->count; i++) {
+        double base = number_of(&bases->items[i]);
+        all = all && base != 0;
+        if (base != 0 && one != 0 && base != one)
+            return sbp_fail(
+                p->m->diag, SBP_INPUT,
+                "%s: the field 'layer_rope_theta' has %g and %g; llama.cpp's architecture %s has one "
+                "for all layers and would compute something else",
+                p->m->path, one, base, p->m->architecture);
+        one = base != 0 ? base : one;
+    }
+    sbp_text *list = all ? NULL : put_list(p, "attention.rope_pattern", SBP_GGUF_BOOL);
+    for (int64_t i = 0; !all && i < bases->count; i++)
+        sbp_gguf_add_bool(list, number_of(&bases->items[i]) != 0);
+    *theta = one != 0 ? one : *theta;
+    return SBP_OK;
+}
+
 static sbp_status put_rotation(const putter *p) {
     double theta = sbp_exp_rope_number(p->m, false, "rope_theta"),
            local = sbp_exp_rope_number(p->m, true, "rope_theta"),
@@ -272,6 +305,7 @@ static sbp_status put_rotation(const putter *p) {
     int64_t head = sbp_exp_head_dim(p->m);
     if (is_alpha(p))
         theta *= pow(sbp_exp_rope_number(p->m, false, "alpha"), (double)head / (double)(head - 2));
+    SBP_TRY(put_turns(p, &theta));
     if (is(p, LONG_FACTORS))
         SBP_TRY(check_longrope(p));
     else
@@ -464,12 +498,6 @@ static void put_experts(const putter *p) {
 }
 
 /* ---- what llama.cpp has no choice about ------------------------------------------------------------- */
-
-static double number_of(const sbp_json *node) {
-    return node->kind == SBP_JSON_INT    ? (double)node->integer
-           : node->kind == SBP_JSON_REAL ? node->real
-                                         : INFINITY;
-}
 
 static sbp_status refuse_field(const putter *p, const char *field, const char *given, const char *expected) {
     return sbp_fail(

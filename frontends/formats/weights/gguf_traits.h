@@ -10,7 +10,7 @@
 
 #define TRAIT(n) ((sbp_gguf_traits)1 << (n))
 #define ALL TRAIT(127) /* which no line has to list */
-enum { TRAITS = 67 };
+enum { TRAITS = 68 };
 
 /* ---- what tensors and fields are called ---- */
 #define PLAIN TRAIT(0) /* as Llama's */
@@ -57,8 +57,9 @@ enum { TRAITS = 67 };
 #define SCALE_LINEAR TRAIT(30) /* the key of old files */
 /* Which layers have windows is listed, as with TWO_ROPES; those that turn do so by the same parameters. */
 #define LISTED_WINDOWS TRAIT(53)
-#define TEMPERED TRAIT(62)    /* yarn, by which queries are scaled at their positions, too */
-#define LLAMA3_ROWS TRAIT(54) /* rope_freqs.weight of Llama 3, and rows are not INTERLEAVED */
+#define TEMPERED TRAIT(62)     /* yarn, by which queries are scaled at their positions, too */
+#define LISTED_TURNS TRAIT(67) /* attention.rope_pattern: layers that turn */
+#define LLAMA3_ROWS TRAIT(54)  /* rope_freqs.weight of Llama 3, and rows are not INTERLEAVED */
 
 /* ---- MLPs and experts ---- */
 #define MLP TRAIT(31)           /* gate_proj, up_proj and down_proj, if only of some layers */
@@ -125,7 +126,7 @@ _Static_assert(TRAIT(TRAITS) - 1 ==
                        SHARED_BESIDE + HYBRID + GROUPED_DELTA + SPLIT_DELTA + PER_LAYER + LISTED_WINDOWS +
                        LLAMA3_ROWS + TURNED_EXPERTS + ERNIE_EXPERTS + SHORT_CONV_EXPERTS + BY_SIGMOIDS +
                        PICTURES + TURNED_NORMS + COHERE + TEMPERED + PARTS + GATED_HEADS + HUNYUAN_EXPERTS +
-                       ONLY_READ,
+                       ONLY_READ + LISTED_TURNS,
                "each trait has a number of its own");
 
 static inline bool sbp_gguf_has(sbp_gguf_family_id family, sbp_gguf_traits traits) {
