@@ -61,13 +61,23 @@ static sbp_status settle_bf16(sbp_options *o, sbp_diag *diag) {
     return settle(o, diag, SBP_OPT_DTYPE, "bf16", bf16->config);
 }
 
-/* eval_strategy: no, where it is said: eval_steps beside it means nothing. The command line wins. */
-static void settle_evaluations(sbp_options *o) {
+/* eval_strategy: no, where it is said: eval_steps beside it means nothing. The command line wins. steps
+ * without eval_steps: those of logging_steps, whose default is transformers', or TRL's. */
+static sbp_status settle_evaluations(sbp_options *o, sbp_diag *diag) {
     const option_value *strategy = &o->values[SBP_OPT_EVAL_STRATEGY];
     option_value *every = &o->values[SBP_OPT_EVAL_EVERY];
     bool no = strategy->given && strcmp(strategy->text, "no") == 0;
     if (no && every->given && (every->config || !strategy->config))
         *every = (option_value){.integer = -1, .number = NAN, .second = NAN};
+    if (!strategy->given || strcmp(strategy->text, "steps") != 0 || every->given ||
+        sbp_options_on(o, SBP_OPT_RESUME)) /* which has those of the run */
+        return SBP_OK;
+    const option_value *log = &o->values[SBP_OPT_LOG_EVERY];
+    return settle(o, diag, SBP_OPT_EVAL_EVERY,
+                  log->given                 ? log->text
+                  : o->trl || o->file_of_trl ? "10"
+                                             : "500",
+                  strategy->config);
 }
 
 /* TRL's cpo has SimPO's loss under that name; its own, without a margin, is not here. */
@@ -249,7 +259,7 @@ sbp_status sbp_options_settle(sbp_options *o, sbp_diag *diag) {
     settle_revision(o);
     SBP_TRY(settle_trl(o, diag));
     SBP_TRY(settle_packing(o, diag));
-    settle_evaluations(o);
+    SBP_TRY(settle_evaluations(o, diag));
     settle_data_sets(o, diag);
     SBP_TRY(settle_text_field(o, diag));
     settle_logging_dir(o);

@@ -154,6 +154,21 @@ static void write_outputs(metrics_line *l, sbp_json_writer *w, const char *prefi
                      t->prepared.numbers[i]);
 }
 
+/* The same by transformers' names where there are several files: eval_FILE_loss. */
+static void write_named(metrics_line *l, sbp_json_writer *w) {
+    const sbp_trainer *t = l->metrics->trainer;
+    const sbp_program *p = t->program;
+    char file[80];
+    sbp_metrics_eval_name(l->file, file, sizeof file);
+    for (int32_t i = 0; i < p->output_count; i++)
+        if (i != t->grad_norm)
+            sbp_json_write_double(w, sbp_arena_printf(l->arena, "eval_%s_%s", file, p->outputs[i].name),
+                                  t->results[i]);
+    for (int32_t i = 0; p->prepare && i < p->prepare->number_count; i++)
+        sbp_json_write_double(w, sbp_arena_printf(l->arena, "eval_%s_%s", file, p->prepare->numbers[i]),
+                              t->prepared.numbers[i]);
+}
+
 static void write_step(metrics_line *l, sbp_json_writer *w) {
     const sbp_step_report *r = l->report;
     write_outputs(l, w, "");
@@ -192,6 +207,8 @@ static sbp_status write_line_body(void *user) {
     } else {
         sbp_json_write_string(&w, "eval_file", l->file);
         write_outputs(l, &w, "eval_");
+        if (m->several)
+            write_named(l, &w);
     }
     sbp_json_write_end(&w);
     sbp_text_add(&out, "\n");

@@ -3,8 +3,8 @@
  * A line of metrics per optimizer step: step, epoch, the outputs of the program under their names (loss,
  * grad_norm and the objective's own), learning_rate, num_tokens (so far), tokens_per_second, step_seconds,
  * mfu (model FLOP utilisation, where it is known), memory_peak_bytes. A line per evaluation: step, epoch,
- * eval_file, and the outputs with the prefix eval_. Numbers are written in the shortest form that reads back
- * to the same bits. With --report-to they go to standard output and to event files, too, whose tags are those
+ * eval_file, and the outputs with the prefix eval_; of several files with eval_FILE_, too. Numbers are
+ * written in the shortest form that reads back to the same bits. With --report-to they go to standard output and to event files, too, whose tags are those
  * of transformers: train/loss, eval/loss; of a second file of an evaluation, FILE.jsonl, eval/FILE_loss.
  *
  * On a terminal progress is one line that is rewritten; else a line every few seconds. With log_every, a line
@@ -24,6 +24,7 @@ typedef struct sbp_metrics {
     const sbp_trainer *trainer;
     sbp_diag *diag;
     bool terminal, quiet, verbose; /* verbose: a line of each step stays, with all numbers */
+    bool several;                  /* files are evaluated: their numbers have their names, too */
     bool lines;                    /* standard output has the lines of the file too */
     sbp_events *events;            /* TensorBoard's; NULL: none */
     int64_t evaluated_step;        /* of the last evaluation, -1: there was none */

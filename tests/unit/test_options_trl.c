@@ -85,6 +85,42 @@ static void test_parts_of_values(void **state) {
     }
 }
 
+/* When evaluations are, and which of them is the best. */
+static void test_evaluations(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *args, *every, *best, *metric, *greater, *patience;
+    } cases[] = {
+        {"--eval_strategy steps", "500", "off", "loss", NULL, NULL},
+        {"--trl sft --eval_strategy steps", "10", "off", "loss", NULL, NULL},
+        {"--eval_strategy steps --logging_steps 0.5", "0.5", "off", "loss", NULL, NULL},
+        {"--eval_strategy steps --logging_steps 5 --eval_steps 7", "7", "off", "loss", NULL, NULL},
+        {"--eval_strategy epoch --logging_steps 5", NULL, "off", "loss", NULL, NULL},
+        {"--eval_strategy no --eval_steps 7", NULL, "off", "loss", NULL, NULL},
+        {"--load_best_model_at_end", NULL, "on", "loss", NULL, NULL},
+        {"--load_best_model_at_end false --metric_for_best_model eval_x --greater_is_better true", NULL,
+         "off", "eval_x", "on", NULL},
+        {"--early_stopping_patience 3", NULL, "off", "loss", NULL, "3"}, /* the last model is written */
+        {"--best patience=2", NULL, "on", "loss", NULL, "2"},
+        {"--best off,patience=2,greater=off", NULL, "off", "loss", "off", "2"},
+        {"--best type=off,patience=2", NULL, "off", "loss", NULL, "2"},
+    };
+    static const sbp_option_id ids[] = {SBP_OPT_EVAL_EVERY, SBP_OPT_BEST, SBP_OPT_BEST_METRIC,
+                                        SBP_OPT_BEST_GREATER, SBP_OPT_BEST_PATIENCE};
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        sbp_options *o;
+        const char *const expected[] = {cases[i].every, cases[i].best, cases[i].metric, cases[i].greater,
+                                        cases[i].patience};
+        assert_ok(f, parse(f, SBP_PHASE_RUN | SBP_PHASE_COMPILE, cases[i].args, &o));
+        for (int k = 0; k < SBP_COUNT(ids); k++) {
+            const char *text = sbp_options_text(o, ids[k]), *want = expected[k];
+            if (strcmp(text ? text : "none", want ? want : "none") != 0)
+                fail_msg("%s: --%s is %s, expected %s", cases[i].args, sbp_option_name(ids[k]),
+                         text ? text : "none", want ? want : "none");
+        }
+    }
+}
+
 /* Every boolean is turned off by no_NAME, as by HfArgumentParser: TRL's names and ours, those without effect
  * and those that are refused where they are on. */
 static void test_booleans_are_turned_off_by_name(void **state) {
@@ -443,6 +479,7 @@ static void test_names_without_effect_are_no_options(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_names_of_trl, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_evaluations, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_parts_of_values, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_booleans_are_turned_off_by_name, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_optimizers_of_transformers, io_setup, io_teardown),

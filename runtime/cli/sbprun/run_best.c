@@ -288,7 +288,7 @@ static const char *judge(sbp_arena *arena, const sbp_session *session) {
     if (isfinite(b->before) && !sbp_best_is_better(rule, b->value, b->before))
         return "never better than before training: these rows gained nothing";
     if (b->step == session->state.step)
-        return "it went well, and was still getting better at the end";
+        return "it went well, to the end";
     if (!sbp_best_is_better(rule, b->value, b->last))
         return sbp_arena_printf(arena, "it went well, and got no better after step %lld", step);
     const double since = training_since(&session->state);

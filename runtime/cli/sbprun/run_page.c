@@ -33,6 +33,7 @@ typedef struct page {
     sbp_text text;
     sbp_curve curve;
     range steps;
+    int64_t best; /* step of the best evaluation, 0: unknown */
 } page;
 
 static void add_row(void *user, const char *name, const char *value) {
@@ -86,12 +87,14 @@ static void add_axes(page *p, const range *r) {
 static void add_evaluations(page *p, const range *r) {
     for (int32_t i = 0; i < p->curve.eval_count; i++) {
         const sbp_curve_point *eval = &p->curve.evals[i];
+        const bool best = p->best > 0 && eval->step == (double)p->best;
         if (isfinite(eval->eval_loss))
             sbp_text_add(
                 &p->text,
-                "<circle class=\"eval\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>step %.0f: %.4f</title>"
+                "<circle class=\"eval\" cx=\"%.1f\" cy=\"%.1f\" r=\"%d\"><title>step %.0f: %.4f%s</title>"
                 "</circle>\n",
-                place_x(p, eval->step), place_y(r, eval->eval_loss), eval->step, eval->eval_loss);
+                place_x(p, eval->step), place_y(r, eval->eval_loss), best ? 6 : 4, eval->step,
+                eval->eval_loss, best ? ", the best" : "");
     }
 }
 
@@ -254,6 +257,7 @@ sbp_status sbp_run_write_page(const sbp_world *world, const sbp_session *session
     p->arena = world->arena;
     sbp_text_init(&p->text, world->arena);
     SBP_TRY(read_curve(world, outputs, p));
+    p->best = session->best.is_loss ? session->state.best.step : 0;
     sbp_text_add_n(&p->text, head, sizeof head - 1);
     sbp_text_add_escaped(&p->text, name);
     sbp_text_add(&p->text, "</title>\n</head>\n<body>\n<h1>");

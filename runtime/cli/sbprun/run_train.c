@@ -570,6 +570,7 @@ static sbp_status open_metrics(const sbp_world *world, const sbp_inputs *inputs,
     outputs->metrics.loss_sum = session->state.loss_sum;
     outputs->metrics.loss_count = session->state.loss_count;
     outputs->metrics.quiet = !sbp_world_writes(world) || sbp_options_on(world->options, SBP_OPT_QUIET);
+    outputs->metrics.several = inputs->eval_count > 1;
     outputs->metrics.verbose = sbp_options_on(world->options, SBP_OPT_VERBOSE);
     sbp_device_info device = {0};
     sbp_executor_device(world->executor)->class->info(sbp_executor_device(world->executor), &device);
