@@ -500,8 +500,8 @@ sbp_status sbp_gguf_describe(const sbp_gguf_source *source, const sbp_gguf_facts
     read_sizes(&c);
     SBP_TRY(c.status);
     static void (*const parts[])(sbp_gguf_config *) = {
-        write_common, write_attention, write_windows,   sbp_gguf_config_experts,
-        write_latent, write_states,    write_two_sizes, sbp_gguf_config_rope};
+        write_common, write_attention, write_windows,           sbp_gguf_config_experts, write_latent,
+        write_states, write_two_sizes, sbp_gguf_config_streams, sbp_gguf_config_rope};
     sbp_json_write_object(&w, NULL);
     for (int i = 0; i < SBP_COUNT(parts); i++) {
         parts[i](&c);

@@ -51,4 +51,7 @@ void sbp_gguf_config_experts(sbp_gguf_config *c);
 /* rope_theta, rope_scaling, rope_parameters (gguf_rope.c). */
 void sbp_gguf_config_rope(sbp_gguf_config *c);
 
+/* Streams, branches of low rank, sparse gates (gguf_streams.c). */
+void sbp_gguf_config_streams(sbp_gguf_config *c);
+
 #endif

@@ -61,6 +61,7 @@ CASES = {
     "qwen35": Case("qwen3_5_dense_v", flags=NO_NEXTN),
     "qwen35moe": Case("qwen3_5_moe_released_v", {"text_config.router_aux_loss_coef": 0.0}, flags=NO_NEXTN),
     "gemma3": Case("gemma3_layer_types", {"query_pre_attn_scalar": 8, "layer_types": ["sliding_attention"] * 4}),
+    "gemma3n": Case("gemma3n_outside", only_file={"vocab_size": 40}),  # as long as the table of each layer's inputs
     "gemma4": Case("gemma4_31b_v"),
     "gemma4_experts": Case("gemma4_26b_a4b_v"),
     "gemma4_shared": Case("gemma4_e2b_released_v"),
@@ -183,6 +184,22 @@ def write_vocabulary(model):
         writer.add_pad_token_id(model.hparams["pad_token_id"])
 
 
+def with_streams(original, base):
+    """The converter of Gemma 3n knows four streams only; nothing in it depends on that."""
+    import torch
+
+    def init(self, *args, **more):
+        found = base.load_hparams
+        base.load_hparams = staticmethod(lambda *a: {**found(*a), "altup_num_inputs": 4})
+        original(self, *args, **more)
+        base.load_hparams = staticmethod(found)
+        self.hparams["altup_num_inputs"] = found(self.dir_model, False)["altup_num_inputs"]
+        count = self.hparams["altup_num_inputs"] - 1
+        self._altup_proj, self._altup_unembd = [torch.Tensor()] * count, [torch.Tensor()] * count
+
+    return init
+
+
 def change(config, changes):
     for path, value in changes.items():
         *objects, last = path.split(".")
@@ -255,6 +272,8 @@ def main():
     def without_tokenizer(name, mmproj=False):
         found = original(name, mmproj)
         found.set_vocab = write_vocabulary
+        if hasattr(found, "_altup_proj"):
+            found.__init__ = with_streams(found.__init__, base)
         if hasattr(found, "Ministral3Model"):  # which stands behind that of multimodal models
             found.Ministral3Model.set_vocab = write_vocabulary
         found.no_mtp = False

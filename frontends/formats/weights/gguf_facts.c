@@ -127,6 +127,8 @@ sbp_status sbp_gguf_facts_of_config(sbp_diag *diag, const char *path, const sbp_
     double heads = sbp_gguf_default(f.family, "num_attention_heads");
     f.heads = number(&c, "num_attention_heads", heads >= 1 ? (int64_t)heads : 0);
     f.kv_heads = number(&c, "num_key_value_heads", f.heads);
+    if (sbp_gguf_has(f.family, STREAMS))
+        f.streams = number(&c, "altup_num_inputs", 4);
     if (sbp_gguf_has(f.family, SHARED_KV))
         f.shared = number(&c, "num_kv_shared_layers", 0);
     if (sbp_gguf_has(f.family, DELTA_RULE)) {
@@ -215,6 +217,7 @@ sbp_status sbp_gguf_facts_of_keys(sbp_diag *diag, const sbp_gguf *gguf, sbp_gguf
     f.layers = blocks > further ? blocks - further : 0;
     f.further = further;
     f.shared = sbp_gguf_has(f.family, SHARED_KV) ? key_number(&k, "attention.shared_kv_layers") : 0;
+    f.streams = sbp_gguf_has(f.family, STREAMS) ? key_number(&k, "altup.num_inputs") : 0;
     f.heads = heads_of(&k);
     f.kv_heads = key_number(&k, "attention.head_count_kv");
     f.kv_heads = f.kv_heads > 0 ? f.kv_heads : f.heads;

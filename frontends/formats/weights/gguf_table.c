@@ -25,6 +25,7 @@ typedef enum kind {
     SECOND_COLUMNS, /* of the others */
     EVEN_OF_BIAS,   /* [e, 2 n], [e, n] */
     ODD_OF_BIAS,    /* the others */
+    OF_STREAMS,     /* [a, b] of each stream but the first, its number for "#"; [streams - 1, a, b] */
     TRANSPOSED,     /* the last two axes */
     LATENT_KEYS,    /* [heads * (fixed + value), m]; the file has [heads, m, fixed] */
     LATENT_VALUES,  /* .. and [heads, value, m] */
@@ -174,6 +175,7 @@ typedef struct job {
     maker *m;
     sbp_gguf_piece piece; /* of which loops and bases are set last */
     extent hf, file;
+    int64_t number; /* of a stream */
 } job;
 
 static sbp_status refuse(const job *j) {
@@ -255,6 +257,12 @@ static bool other_shape(const sbp_gguf_facts *f, kind k, bool to_file, const ext
             return false;
         swap_axes(to, 1, 2);
         return to_file ? halve_axis(to, 1) : double_axis(to, 2);
+    case OF_STREAMS:
+        if (from->rank != (to_file ? 2 : 3) || (!to_file && from->dim[0] != f->streams - 1))
+            return false;
+        *to = to_file ? (extent){3, {f->streams - 1, from->dim[0], from->dim[1]}}
+                      : (extent){2, {from->dim[1], from->dim[2]}};
+        return true;
     case TRANSPOSED:
         if (last < 1)
             return false;
@@ -477,6 +485,9 @@ static bool make_pieces(job *j, kind k) {
     case SECOND_COLUMNS:
         add_half_of_columns(j, k == SECOND_COLUMNS);
         return true;
+    case OF_STREAMS:
+        add_run(j, 0, j->number * elems_of(&j->hf), elems_of(&j->hf));
+        return true;
     case TRANSPOSED:
         add_transposed(j);
         return true;
@@ -529,9 +540,10 @@ static bool is_other_spelling(const maker *m, const struct row *row) {
     return false;
 }
 
-static sbp_status make_tensor(maker *m, const struct row *row, const char *hf, const char *file) {
+static sbp_status make_tensor(maker *m, const struct row *row, const char *hf, const char *file,
+                              int64_t number) {
     kind k = kind_of(row, m->facts->family);
-    job j = {.m = m, .piece = {.hf = hf, .file = file, .rule = rule_of(k)}};
+    job j = {.m = m, .piece = {.hf = hf, .file = file, .rule = rule_of(k)}, .number = number};
     bool to_file = m->had == SBP_GGUF_HF;
     extent *own = to_file ? &j.hf : &j.file, *other = to_file ? &j.file : &j.hf;
     if (!m->shape(m->user, to_file ? hf : file, &own->rank, own->dim))
@@ -542,10 +554,22 @@ static sbp_status make_tensor(maker *m, const struct row *row, const char *hf, c
     return fits ? SBP_OK : refuse(&j);
 }
 
+static sbp_status make_streams(maker *m, const struct row *row) {
+    int before = (int)strcspn(row->hf, "#");
+    for (int64_t i = 0; i < m->facts->streams - 1; i++)
+        SBP_TRY(make_tensor(
+            m, row,
+            sbp_arena_printf(m->arena, "%.*s%lld%s", before, row->hf, (long long)i, row->hf + before + 1),
+            row->file, i));
+    return SBP_OK;
+}
+
 /* A row's tensors of a layer, of -1: of none. */
 static sbp_status make_row(maker *m, const struct row *row, int64_t layer) {
     static const char *const parts[] = {".weight", ".bias"};
     const char *prefix = families[m->facts->family].layers;
+    if (row->kind == OF_STREAMS)
+        return make_streams(m, row);
     for (int k = 0; k < (row->parts ? 2 : 1); k++) {
         const char *part = row->parts ? parts[k] : "";
         const char *hf =
@@ -554,7 +578,7 @@ static sbp_status make_row(maker *m, const struct row *row, int64_t layer) {
         const char *file = layer < 0 ? sbp_arena_printf(m->arena, "%s%s", row->file, part)
                                      : sbp_arena_printf(m->arena, "blk.%lld.%s%s", (long long)layer,
                                                         row->file + strlen("blk."), part);
-        SBP_TRY(make_tensor(m, row, hf, file));
+        SBP_TRY(make_tensor(m, row, hf, file, 0));
     }
     return SBP_OK;
 }

@@ -56,6 +56,7 @@ typedef struct sbp_gguf_facts {
     int64_t fixed, value;                                 /* latent attention: of a head of keys what does not
                                                             turn, and of values */
     int64_t groups;                                       /* Mamba-2 */
+    int64_t streams;
 } sbp_gguf_facts;
 
 /* config: that of a directory, of a multimodal model its text_config. false: no family has its model_type.

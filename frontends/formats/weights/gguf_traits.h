@@ -10,7 +10,7 @@
 
 #define TRAIT(n) ((sbp_gguf_traits)1 << (n))
 #define ALL TRAIT(127) /* which no line has to list */
-enum { TRAITS = 68 };
+enum { TRAITS = 69 };
 
 /* ---- what tensors and fields are called ---- */
 #define PLAIN TRAIT(0) /* as Llama's */
@@ -93,6 +93,7 @@ enum { TRAITS = 68 };
 #define HYBRID TRAIT(49)        /* mamba: a Mamba-2 in some layers in place of attention */
 #define GROUPED_DELTA TRAIT(50) /* the delta rule, its rows by key head, */
 #define SPLIT_DELTA TRAIT(51)   /* or a tensor for each of q k v, z, b, a */
+#define STREAMS TRAIT(68)       /* Gemma 3n's, a branch of low rank, sparse gates */
 #define PER_LAYER TRAIT(52)     /* embeddings for each layer */
 
 /* ---- of one or two families ---- */
@@ -126,7 +127,7 @@ _Static_assert(TRAIT(TRAITS) - 1 ==
                        SHARED_BESIDE + HYBRID + GROUPED_DELTA + SPLIT_DELTA + PER_LAYER + LISTED_WINDOWS +
                        LLAMA3_ROWS + TURNED_EXPERTS + ERNIE_EXPERTS + SHORT_CONV_EXPERTS + BY_SIGMOIDS +
                        PICTURES + TURNED_NORMS + COHERE + TEMPERED + PARTS + GATED_HEADS + HUNYUAN_EXPERTS +
-                       ONLY_READ + LISTED_TURNS,
+                       ONLY_READ + LISTED_TURNS + STREAMS,
                "each trait has a number of its own");
 
 static inline bool sbp_gguf_has(sbp_gguf_family_id family, sbp_gguf_traits traits) {
