@@ -4,8 +4,9 @@
  * grad_norm and the objective's own), learning_rate, num_tokens (so far), tokens_per_second, step_seconds,
  * mfu (model FLOP utilisation, where it is known), memory_peak_bytes. A line per evaluation: step, epoch,
  * eval_file, and the outputs with the prefix eval_; of several files with eval_FILE_, too. Numbers are
- * written in the shortest form that reads back to the same bits. With --report-to they go to standard output and to event files, too, whose tags are those
- * of transformers: train/loss, eval/loss; of a second file of an evaluation, FILE.jsonl, eval/FILE_loss.
+ * written in the shortest form that reads back to the same bits. With --report-to they go to standard
+ * output and to event files, too, whose tags are those of transformers: train/loss, eval/loss; of a second
+ * file of an evaluation, FILE.jsonl, eval/FILE_loss.
  *
  * On a terminal progress is one line that is rewritten; else a line every few seconds. With log_every, a line
  * for each step whose number it divides, and for the last, stays in either.
