@@ -204,7 +204,7 @@ static void read_sizes(sbp_gguf_config *c) {
         share = q->dim[0] / c->facts.heads > 0 ? q->dim[0] / c->facts.heads : 1;
     c->head_dim = sbp_gguf_config_count(c, "attention.key_length", 0, share);
     int64_t values = sbp_gguf_config_count(c, "attention.value_length", 0, c->head_dim);
-    if (values != c->head_dim && !is(c, LATENT))
+    if (values != c->head_dim && !is(c, LATENT | NARROW_VALUES))
         sbp_gguf_config_fail(c, "key '%s' is %lld; only %lld is supported",
                              key_name(c, "attention.value_length"), (long long)values,
                              (long long)c->head_dim);
@@ -313,11 +313,39 @@ static const char *window_word(sbp_gguf_config *c, int64_t i) {
     double every = sbp_gguf_default(c->facts.family, "sliding_window_pattern");
     int64_t first = sbp_gguf_default(c->facts.family, "sliding_window_first") == 1 ? 0 : 1;
     bool slides = every >= 1 && (i + first) % (int64_t)every != 0;
-    if (pattern && (!pattern->is_array || pattern->type != SBP_GGUF_BOOL || pattern->count < c->facts.layers))
+    if (pattern && (!pattern->is_array || pattern->count < c->facts.layers ||
+                    (pattern->type != SBP_GGUF_BOOL && !sbp_gguf_is_integer(pattern->type))))
         sbp_gguf_config_fail(c, "key '%s': expected an array of a bool for each layer", pattern->key);
     else if (pattern)
         slides = sbp_gguf_i64_at(pattern, i) != 0;
     return slides && window > 0 ? "sliding_attention" : "full_attention";
+}
+
+/* The number of the last layer that slides, or of the last that does not, in an array with one
+ * for each layer. */
+static int64_t of_kind(sbp_gguf_config *c, const char *key, bool slides, int64_t fallback) {
+    for (int64_t i = c->facts.layers - 1; i >= 0; i--)
+        if ((strcmp(window_word(c, i), "sliding_attention") == 0) == slides)
+            return sbp_gguf_config_count(c, key, i, fallback);
+    return fallback;
+}
+
+/* Windows have twice as many heads of keys and values. */
+static void write_narrow(sbp_gguf_config *c) {
+    int64_t last = c->facts.layers - 1, heads = of_kind(c, "attention.head_count_kv", false, 0);
+    heads = heads > 0 ? heads : sbp_gguf_config_count(c, "attention.head_count_kv", 0, 0) / 2;
+    write_int(c, "num_key_value_heads", heads);
+    write_int(c, "v_head_dim", sbp_gguf_config_count(c, "attention.value_length", 0, c->head_dim));
+    if (!sbp_gguf_config_key(c, "attention.value_scale"))
+        sbp_json_write_null(c->out, "attention_value_scale");
+    for (int64_t i = 0; i <= last && c->status == SBP_OK; i++) {
+        bool slides = strcmp(window_word(c, i), "sliding_attention") == 0;
+        int64_t found = sbp_gguf_config_count(c, "attention.head_count_kv", i, 0);
+        if (found != (slides ? 2 * heads : heads))
+            sbp_gguf_config_fail(
+                c, "key '%s': layer %lld has %lld; %lld, and twice as many with a window, is supported",
+                key_name(c, "attention.head_count_kv"), (long long)i, (long long)found, (long long)heads);
+    }
 }
 
 static void write_windows(sbp_gguf_config *c) {
@@ -327,6 +355,8 @@ static void write_windows(sbp_gguf_config *c) {
     if (c->facts.family == SBP_GGUF_MISTRAL3 || /* whose class has one where config.json does not say */
         (is(c, LISTED_WINDOWS) && !sbp_gguf_config_key(c, "attention.sliding_window")))
         sbp_json_write_null(c->out, "sliding_window");
+    if (is(c, NARROW_VALUES))
+        write_narrow(c);
     if (scalar >= 0)
         write_int(c, "query_pre_attn_scalar", scalar);
     if (!is(c, LONG_FACTORS))
@@ -424,7 +454,20 @@ static void write_nemotron(sbp_gguf_config *c) {
     write_bool(c, "mlp_bias", sbp_gguf_config_has(c, "ffn_up.bias"));
 }
 
+/* All that is multiplied by fixed numbers is stored so. */
+static void write_falcon(sbp_gguf_config *c) {
+    write_int(c, "num_key_value_heads", c->facts.kv_heads);
+    write_int(c, "mamba_d_ssm", sbp_gguf_config_count(c, "ssm.inner_size", 0, 0));
+    write_int(c, "mamba_d_head", head_of_inner(c));
+    write_bool(c, "mamba_conv_bias", sbp_gguf_config_has(c, "ssm_conv1d.bias"));
+    write_bool(c, "mamba_proj_bias", sbp_gguf_config_has(c, "ssm_in.bias"));
+    write_bool(c, "mamba_rms_norm", sbp_gguf_config_has(c, "ssm_norm.weight"));
+    write_bool(c, "mamba_norm_before_gate", false);
+}
+
 static void write_states(sbp_gguf_config *c) {
+    if (is(c, BESIDE_STATES))
+        write_falcon(c);
     if (is(c, DELTA_RULE)) {
         sbp_gguf_config_layers(c, "layer_types", delta_word);
         write_int(c, "linear_value_head_dim", head_of_inner(c));
@@ -443,15 +486,6 @@ static void write_states(sbp_gguf_config *c) {
 }
 
 /* ---- Gemma 4 ------------------------------------------------------------------------------------------- */
-
-/* The number of the last layer that slides, or of the last that does not, in an array with one
- * for each layer. */
-static int64_t of_kind(sbp_gguf_config *c, const char *key, bool slides, int64_t fallback) {
-    for (int64_t i = c->facts.layers - 1; i >= 0; i--)
-        if ((strcmp(window_word(c, i), "sliding_attention") == 0) == slides)
-            return sbp_gguf_config_count(c, key, i, fallback);
-    return fallback;
-}
 
 static void write_two_sizes(sbp_gguf_config *c) {
     if (!is(c, TWO_SIZES))

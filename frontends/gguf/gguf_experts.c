@@ -33,10 +33,15 @@ static void check_sigmoids(sbp_gguf_config *c) {
             (long long)rule, biased ? "" : " without a bias");
 }
 
+static const char *expert_word(sbp_gguf_config *c, int64_t i) {
+    return sbp_gguf_config_in_layer(c, i, "ffn_gate_inp.weight") ? "sparse" : "dense";
+}
+
 /* Routers by DeepSeek's rule. */
 static void write_deepseek(sbp_gguf_config *c) {
     check_sigmoids(c);
-    write_bool(c, "norm_topk_prob", sbp_gguf_config_bool(c, "expert_weights_norm", false));
+    if (!is(c, NARROW_VALUES))
+        write_bool(c, "norm_topk_prob", sbp_gguf_config_bool(c, "expert_weights_norm", false));
     static const char *const absent[][2] = {{"expert_group_count", "n_group"},
                                             {"expert_group_used_count", "topk_group"}};
     for (int i = 0; i < SBP_COUNT(absent); i++)
@@ -48,6 +53,8 @@ static void write_deepseek(sbp_gguf_config *c) {
         write_int(c, "n_shared_experts", 0);
     if (is(c, SHARED_EXPERTS) && !sbp_gguf_config_key(c, "leading_dense_block_count"))
         write_int(c, "first_k_dense_replace", 0);
+    if (is(c, NARROW_VALUES))
+        sbp_gguf_config_layers(c, "mlp_layer_types", expert_word);
 }
 
 /* Layers with experts end where the last one is. */
@@ -60,8 +67,12 @@ static void write_ernie(sbp_gguf_config *c) {
         write_int(c, "moe_num_shared_experts", 0);
 }
 
-static const char *expert_word(sbp_gguf_config *c, int64_t i) {
-    return sbp_gguf_config_in_layer(c, i, "ffn_gate_inp.weight") ? "sparse" : "dense";
+/* All MLPs and experts are of one size. */
+static void check_inner(sbp_gguf_config *c, const char *key) {
+    int64_t inner = sbp_gguf_config_count(c, "feed_forward_length", 0, 0);
+    if (sbp_gguf_config_count(c, key, 0, inner) != inner)
+        sbp_gguf_config_fail(c, "keys '%s' and '%s' differ", key_name(c, key),
+                             key_name(c, "feed_forward_length"));
 }
 
 /* Routers that divide by a sum of scores whatever config.json says; which layers they are in. */
@@ -103,9 +114,11 @@ void sbp_gguf_config_experts(sbp_gguf_config *c) {
     while ((row = sbp_gguf_next_constant(c->facts.family, row)))
         if (row->said)
             write_bool(c, row->field, row->value != 0);
-    if (is(c, GATES_IN_TURN | BLOCK_SPARSE) && sbp_gguf_config_key(c, "expert_feed_forward_length") &&
-        sbp_gguf_config_count(c, "expert_feed_forward_length", 0, 0) !=
-            sbp_gguf_config_count(c, "feed_forward_length", 0, 0))
-        sbp_gguf_config_fail(c, "keys '%s' and '%s' differ", key_name(c, "expert_feed_forward_length"),
-                             key_name(c, "feed_forward_length"));
+    if (is(c, GATES_IN_TURN | BLOCK_SPARSE | HUNYUAN_1_EXPERTS))
+        check_inner(c, "expert_feed_forward_length");
+    if (is(c, HUNYUAN_1_EXPERTS))
+        check_inner(c, "expert_shared_feed_forward_length");
+    if (is(c, HUNYUAN_1_EXPERTS) && sbp_gguf_config_count(c, "expert_shared_count", 0, 1) != 1)
+        sbp_gguf_config_fail(c, "key '%s' is %lld; only 1 is supported", key_name(c, "expert_shared_count"),
+                             (long long)sbp_gguf_config_count(c, "expert_shared_count", 0, 1));
 }

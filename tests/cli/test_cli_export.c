@@ -154,7 +154,10 @@ static void test_refusals(void **state) {
               "$R export $G/ernie4_5_bias/model -o $D/x");
     cli_fails(f, 1, "llama.cpp's architecture exaone4 has windows in models of 64 layers only",
               "$R export $G/exaone4_windows/model -o $D/x");
-    cli_fails(f, 1, "the field 'layer_rope_theta' has 300 and 40; llama.cpp's architecture granite_swa has one",
+    cli_fails(f, 1, "GGUF files of models of type falcon_h1 (architecture falcon-h1) are read, not written",
+              "$R export $G/falcon_h1_plain/model -o $D/x");
+    cli_fails(f, 1,
+              "the field 'layer_rope_theta' has 300 and 40; llama.cpp's architecture granite_swa has one",
               "$R export $G/granite_swa_thetas/model -o $D/x");
     cli_ok(f, "cp $S/config.json $D/m; mv $D/m/tokenizer.json $D/t");
     cli_fails(f, 1, "has no tokenizer.json and no tokenizer.model", "$R export $D/m -o $D/x");

@@ -188,9 +188,9 @@ static int64_t key_number(file *f, const char *key) {
 }
 
 /* That of the first layer, where each has its own. */
-static int64_t heads_of(file *f) {
-    const sbp_gguf_value *v = find(f, "attention.head_count");
-    int64_t most = key_number(f, "attention.head_count");
+static int64_t first_number(file *f, const char *key) {
+    const sbp_gguf_value *v = find(f, key);
+    int64_t most = key_number(f, key);
     return most > 0 && v->is_array ? sbp_gguf_i64_at(v, 0) : most;
 }
 
@@ -218,8 +218,9 @@ sbp_status sbp_gguf_facts_of_keys(sbp_diag *diag, const sbp_gguf *gguf, sbp_gguf
     f.further = further;
     f.shared = sbp_gguf_has(f.family, SHARED_KV) ? key_number(&k, "attention.shared_kv_layers") : 0;
     f.streams = sbp_gguf_has(f.family, STREAMS) ? key_number(&k, "altup.num_inputs") : 0;
-    f.heads = heads_of(&k);
-    f.kv_heads = key_number(&k, "attention.head_count_kv");
+    f.heads = first_number(&k, "attention.head_count");
+    f.kv_heads = sbp_gguf_has(f.family, NARROW_VALUES) ? first_number(&k, "attention.head_count_kv")
+                                                       : key_number(&k, "attention.head_count_kv");
     f.kv_heads = f.kv_heads > 0 ? f.kv_heads : f.heads;
     int64_t ranks = key_number(&k, "ssm.time_step_rank"), inner = key_number(&k, "ssm.inner_size");
     if (sbp_gguf_has(f.family, MAMBA))

@@ -10,7 +10,7 @@
 
 #define TRAIT(n) ((sbp_gguf_traits)1 << (n))
 #define ALL TRAIT(127) /* which no line has to list */
-enum { TRAITS = 69 };
+enum { TRAITS = 72 };
 
 /* ---- what tensors and fields are called ---- */
 #define PLAIN TRAIT(0) /* as Llama's */
@@ -97,10 +97,13 @@ enum { TRAITS = 69 };
 #define PER_LAYER TRAIT(52)     /* embeddings for each layer */
 
 /* ---- of one or two families ---- */
-#define PARTS TRAIT(63)           /* Llama 4's: attention inside parts of a document, names of experts */
-#define GATED_HEADS TRAIT(64)     /* g_proj, a gate for what heads give, whose number differs by layer */
-#define HUNYUAN_EXPERTS TRAIT(65) /* Hunyuan 3's names of experts */
-#define ONLY_READ TRAIT(66)       /* nothing here writes such files */
+#define PARTS TRAIT(63)             /* Llama 4's: attention inside parts of a document, names of experts */
+#define GATED_HEADS TRAIT(64)       /* g_proj, a gate for what heads give, whose number differs by layer */
+#define HUNYUAN_EXPERTS TRAIT(65)   /* Hunyuan 3's names of experts */
+#define HUNYUAN_1_EXPERTS TRAIT(69) /* those of V1 */
+#define NARROW_VALUES TRAIT(70)     /* MiMo's heads: of values, of windows, and their sinks */
+#define BESIDE_STATES TRAIT(71)     /* Falcon-H1's: attention and a HYBRID's state side by side */
+#define ONLY_READ TRAIT(66)         /* nothing here writes such files */
 
 /* ---- multimodal models ---- */
 #define PICTURES TRAIT(59) /* a multimodal model's text model; files have keys that say nothing of text */
@@ -127,7 +130,7 @@ _Static_assert(TRAIT(TRAITS) - 1 ==
                        SHARED_BESIDE + HYBRID + GROUPED_DELTA + SPLIT_DELTA + PER_LAYER + LISTED_WINDOWS +
                        LLAMA3_ROWS + TURNED_EXPERTS + ERNIE_EXPERTS + SHORT_CONV_EXPERTS + BY_SIGMOIDS +
                        PICTURES + TURNED_NORMS + COHERE + TEMPERED + PARTS + GATED_HEADS + HUNYUAN_EXPERTS +
-                       ONLY_READ + LISTED_TURNS + STREAMS,
+                       ONLY_READ + LISTED_TURNS + STREAMS + HUNYUAN_1_EXPERTS + NARROW_VALUES + BESIDE_STATES,
                "each trait has a number of its own");
 
 static inline bool sbp_gguf_has(sbp_gguf_family_id family, sbp_gguf_traits traits) {
