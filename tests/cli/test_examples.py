@@ -145,6 +145,15 @@ class Examples(unittest.TestCase):
         self.assert_adapter(16)
         self.assertEqual(len(list((self.folder / "out/runs").iterdir())), 1)
 
+    def test_best_model(self):
+        rows = "tests/data/best/train.jsonl"
+        self.run_example("best_model.sh", "--lr", 3e-3, "--batch-size", 4, "--json", DATA=rows, EVAL="tests/data/best/eval.jsonl")
+        done = self.run_example("best_model.sh", "--lr", 3e-3, "--batch-size", 4, "--json", "--overwrite", DATA=rows)
+        best = json.loads(done.stdout)
+        self.assertLessEqual(best["best_step"], best["steps"])
+        self.assertEqual(best["model_step"], best["best_step"])
+        self.assertIn(best["best_step"], [int(path.name[11:]) for path in (self.folder / "out").glob("checkpoint-*")])
+
     def test_qlora_gguf(self):
         model = self.folder / "small-Q8_0.gguf"
         write_gguf(model)

@@ -109,30 +109,101 @@ static int worse_up_to(const sbp_best_rule *rule, const double *values, int k) {
     return count;
 }
 
-/* Through trainer_state.json, as a run that was killed and goes on. */
-static void resume(io_fixture *f, sbp_best *best, int64_t step) {
+/* ---- runs, killed and not ------------------------------------------------------------------------------ */
+
+/* What decides, drawn. */
+typedef struct drawn {
+    sbp_best_rule rule;
+    int64_t keep, save, every, steps; /* checkpoints that stay, steps between them and between evaluations */
+    double values[MOST];              /* of evaluation k */
+} drawn;
+
+/* What a process has in memory, and what is on the disk. */
+typedef struct process {
+    sbp_best best;
+    int64_t step;
+} process;
+typedef struct disk {
+    int64_t steps[MOST + 1], count; /* the newest first */
+    const char *newest;             /* its trainer_state.json */
+} disk;
+
+static void save(io_fixture *f, const drawn *d, const process *p, disk *on) {
+    bool goes[MOST + 1];
+    int64_t to = 0;
     sbp_checkpoint_mark mark;
-    sbp_run_state before = {.step = step, .evaluated = step, .best = *best, .loss_count = step}, after = {0};
-    const char *text = sbp_checkpoint_state_text(f->arena, &before, &mark);
-    io_put(io_path(f, "trainer_state.json"), text, strlen(text));
-    assert_ok(f, sbp_checkpoint_state_read(f->arena, f->diag, f->directory, &after, &mark));
-    *best = after.best;
-    assert_int_equal(before.best.step, best->step);
-    assert_int_equal(before.best.worse, best->worse);
-    assert_int_equal(before.best.seen, best->seen);
-    assert_true(before.best.of == best->of);
-    assert_true(!isfinite(before.best.value) || before.best.value == best->value);
-    assert_true(isnan(before.best.before) ? isnan(best->before) : before.best.before == best->before);
+    const sbp_run_state s = {.step = p->step, .evaluated = -1, .best = p->best, .loss_count = p->step};
+    on->newest = sbp_checkpoint_state_text(f->arena, &s, &mark);
+    memmove(on->steps + 1, on->steps, (size_t)on->count++ * sizeof *on->steps);
+    on->steps[0] = p->step;
+    sbp_best_discards(on->steps, on->count, d->keep, p->best.step, goes);
+    for (int64_t i = 0; i < on->count; i++)
+        if (!goes[i])
+            on->steps[to++] = on->steps[i];
+    on->count = to;
+}
+
+static bool is_over(const drawn *d, const process *p) {
+    return p->step == d->steps || sbp_best_stops(&d->rule, &p->best);
+}
+
+/* A step as a run takes it: trained, evaluated, saved. */
+static void take_step(io_fixture *f, const drawn *d, process *p, disk *on) {
+    bool best = false;
+    p->step++;
+    if (p->step % d->every == 0 || p->step == d->steps)
+        best = sbp_best_evaluated(&d->rule, &p->best, p->step, d->values[(p->step - 1) / d->every]);
+    if (best || p->step % d->save == 0 || is_over(d, p))
+        save(f, d, p, on);
+}
+
+/* From the newest checkpoint. */
+static process resume(io_fixture *f, const disk *on) {
+    sbp_run_state s = {0};
+    sbp_checkpoint_mark mark;
+    if (!on->newest)
+        return (process){.best = SBP_BEST_NONE};
+    io_put(io_path(f, "trainer_state.json"), on->newest, strlen(on->newest));
+    assert_ok(f, sbp_checkpoint_state_read(f->arena, f->diag, f->directory, &s, &mark));
+    assert_int_equal(s.step, on->steps[0]);
+    return (process){.best = s.best, .step = s.step};
 }
 
 /* The newest, the best, and of the others the newest, `keep` in all where that is more. */
-static bool is_left(const run *r, const int64_t *saved, int64_t count, int64_t i) {
-    int64_t better_claims = 0;
-    if (i == count - 1 || saved[i] == r->best.step)
+static bool is_left(const drawn *d, int64_t best, const int64_t *saved, int64_t count, int64_t i) {
+    int64_t before = 0;
+    if (d->keep == 0 || i == count - 1 || saved[i] == best)
         return true;
     for (int64_t k = 0; k < count; k++)
-        better_claims += k > i || saved[k] == r->best.step;
-    return better_claims < r->keep;
+        before += k > i || saved[k] == best;
+    return before < d->keep;
+}
+
+/* A run in one go, compared with the model after each step. */
+static void check_whole(io_fixture *f, const drawn *d, process *p, disk *on) {
+    int64_t saved[MOST], saves = 0, left;
+    int k = -1, best = -1, worse = 0;
+    while (!is_over(d, p)) {
+        take_step(f, d, p, on);
+        bool evaluated = p->step % d->every == 0 || p->step == d->steps;
+        k += evaluated;
+        if (k >= 0) {
+            best = best_up_to(&d->rule, d->values, k);
+            worse = worse_up_to(&d->rule, d->values, k);
+        }
+        int64_t best_step = best < 0 ? 0 : best == k && evaluated ? p->step : d->every * (best + 1);
+        assert_int_equal(p->best.step, best_step < p->step ? best_step : p->step);
+        assert_int_equal(p->best.worse, worse);
+        bool stops = d->rule.patience > 0 && worse >= d->rule.patience;
+        assert_int_equal(is_over(d, p), stops || p->step == d->steps);
+        if ((evaluated && best == k) || p->step % d->save == 0 || stops || p->step == d->steps)
+            saved[saves++] = p->step;
+        left = on->count;
+        for (int64_t i = 0; i < saves; i++) /* the newest last */
+            if (is_left(d, p->best.step, saved, saves, i))
+                assert_int_equal(saved[i], on->steps[--left]);
+        assert_int_equal(left, 0);
+    }
 }
 
 static double draw_value(sbp_rng *rng) {
@@ -141,50 +212,48 @@ static double draw_value(sbp_rng *rng) {
     return kind < 3 ? odd[kind] : (double)sbp_rng_below(rng, 9) / 4;
 }
 
-static void check_run(io_fixture *f, sbp_rng *rng, int64_t *resumed) {
-    double values[MOST];
-    int64_t saved[MOST], saves = 0;
-    run r = {.rule = {.greater = sbp_rng_below(rng, 2) == 0,
-                      .patience = sbp_rng_below(rng, 6),
-                      .threshold = (double)sbp_rng_below(rng, 4) / 4},
-             .keep = sbp_rng_below(rng, 5),
-             .save = 1 + sbp_rng_below(rng, 5),
-             .best = SBP_BEST_NONE};
-    r.best.before = draw_value(rng);
-    if (!isfinite(r.best.before))
-        r.best.before = NAN;
-    for (int k = 0; k < MOST && !sbp_best_stops(&r.rule, &r.best); k++) {
-        int64_t step = EVERY * (k + 1);
-        values[k] = draw_value(rng);
-        bool better = evaluate(&r, step, values[k]);
-        int best = best_up_to(&r.rule, values, k), worse = worse_up_to(&r.rule, values, k);
-        assert_int_equal(better, best == k);
-        assert_int_equal(r.best.step, EVERY * (best + 1));
-        assert_int_equal(r.best.worse, worse);
-        assert_int_equal(sbp_best_stops(&r.rule, &r.best), r.rule.patience > 0 && worse >= r.rule.patience);
-        if (best == k || (k + 1) % r.save == 0)
-            saved[saves++] = step;
-        int64_t left = r.count;
-        for (int64_t i = 0; i < saves; i++) /* the newest last */
-            if (r.keep == 0 || is_left(&r, saved, saves, i))
-                assert_int_equal(saved[i], r.left[--left]);
-        assert_int_equal(left, 0);
-        if (saves > 0 && sbp_rng_below(rng, 4) == 0) {
-            resume(f, &r.best, step);
-            ++*resumed;
-        }
-    }
+static drawn draw(sbp_rng *rng) {
+    drawn d = {.rule = {.greater = sbp_rng_below(rng, 2) == 0,
+                        .patience = sbp_rng_below(rng, 6),
+                        .threshold = (double)sbp_rng_below(rng, 4) / 4},
+               .keep = sbp_rng_below(rng, 5),
+               .save = 1 + sbp_rng_below(rng, 9),
+               .every = 1 + sbp_rng_below(rng, 5),
+               .steps = 1 + sbp_rng_below(rng, MOST)};
+    for (int i = 0; i < MOST; i++)
+        d.values[i] = draw_value(rng);
+    return d;
 }
 
+/* Killed at any step, a few times over, a run ends as it does in one go. */
 static void test_as_the_model(void **state) {
     io_fixture *f = *state;
-    int64_t resumed = 0;
-    for (uint64_t seed = 0; seed < 400; seed++) {
+    int64_t stopped = 0, kills = 0;
+    for (uint64_t seed = 0; seed < 500; seed++) {
         sbp_rng rng = {seed};
-        check_run(f, &rng, &resumed);
+        const drawn d = draw(&rng);
+        process whole = {.best = SBP_BEST_NONE}, p = whole;
+        disk on_whole = {.count = 0}, on = {.count = 0};
+        check_whole(f, &d, &whole, &on_whole);
+        for (int64_t budget = 8; !is_over(&d, &p);) {
+            take_step(f, &d, &p, &on);
+            if (budget > 0 && sbp_rng_below(&rng, 6) == 0) {
+                p = resume(f, &on);
+                kills++;
+                budget--;
+            }
+        }
+        assert_int_equal(p.step, whole.step);
+        assert_int_equal(p.best.step, whole.best.step);
+        assert_int_equal(p.best.worse, whole.best.worse);
+        assert_int_equal(p.best.seen, whole.best.seen);
+        assert_true(!isfinite(whole.best.value) || p.best.value == whole.best.value);
+        assert_int_equal(on.count, on_whole.count);
+        assert_memory_equal(on.steps, on_whole.steps, (size_t)on.count * sizeof *on.steps);
+        stopped += whole.step < d.steps;
         io_renew(f);
     }
-    assert_true(resumed > 400);
+    assert_true(stopped > 100 && kills > 1000);
 }
 
 /* States that no run could have. */

@@ -335,10 +335,11 @@ sbp_status sbp_world_check_shared(sbp_world *world, const char *out, bool must, 
     SBP_TRY(sbp_world_share_text(world, &text));
     missing = !path || !text || !appears(path, text);
     if (missing && must)
-        status = sbp_fail(world->diag, SBP_IO,
-                          "what rank 0 wrote in '%s' is not there for this rank: to go on, all need the same "
-                          "directory, on a file system that their hosts share",
-                          out);
+        status =
+            sbp_fail(world->diag, SBP_IO,
+                     "what rank 0 wrote in '%s' is not there for this rank: --resume and --best need the "
+                     "same directory for all, on a file system that their hosts share",
+                     out);
     status = sbp_world_agree(world, status);
     if (status == SBP_OK)
         status = sbp_world_largest(world, &missing);
