@@ -188,6 +188,9 @@ static void write_type(sbp_gguf_config *c) {
         factor = sbp_gguf_config_number(c, "rope.scale_linear", 1);
         type = factor != 1 ? "linear" : type;
     }
+    if (is(c, TEMPERED) && strcmp(type, "yarn") != 0)
+        sbp_gguf_config_fail(c, "key '%s.attention.temperature_scale' is only supported beside yarn",
+                             c->family->architecture);
     if (strcmp(type, "yarn") == 0) {
         write_yarn(c);
     } else if (strcmp(type, "linear") == 0) {
@@ -324,8 +327,8 @@ void sbp_gguf_config_rope(sbp_gguf_config *c) {
         return;
     }
     const sbp_gguf_value *axes = is(c, PICTURES) ? sbp_gguf_config_key(c, "rope.dimension_sections") : NULL;
-    if (strcmp(type, "none") == 0 && !sbp_gguf_config_key(c, "rope.scale_linear") && !has_own_yarn(c) &&
-        !axes) {
+    bool said = axes || has_own_yarn(c) || is(c, XIELU); /* whose class scales, too */
+    if (strcmp(type, "none") == 0 && !sbp_gguf_config_key(c, "rope.scale_linear") && !said) {
         sbp_json_write_null(c->out, "rope_scaling");
         return;
     }

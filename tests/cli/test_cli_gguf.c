@@ -11,16 +11,26 @@ static void dump(io_fixture *f, const char *model, const char *golden, const cha
            TEXT("$R $D/p --data tests/golden/%s/train.jsonl --dump-gradients $D/%s --out none", golden, to));
 }
 
-/* Files that say all that the golden's config.json does. */
+/* Files that say all that the golden's config.json does, but for what their class pads with. */
 static void test_gradients(void **state) {
-    static const char *const cases[][2] = {
-        {"llama", "llama_plain"},    {"llama3", "llama_rope_llama3"},
-        {"glm4", "glm4_defaults"},   {"gemma4_experts", "gemma4_26b_a4b_v"},
-        {"olmo3", "olmo3_released"}, {"phi3_longrope", "phi3_longrope_short"},
-        {"granite", "granite_plain"}};
+    static const char *const cases[][3] = {{"llama", "llama_plain", ""},
+                                           {"llama3", "llama_rope_llama3", ""},
+                                           {"glm4", "glm4_defaults", ""},
+                                           {"gemma4_experts", "gemma4_26b_a4b_v", ""},
+                                           {"olmo3", "olmo3_released", ""},
+                                           {"phi3_longrope", "phi3_longrope_short", ""},
+                                           {"granite", "granite_plain", ""},
+                                           {"exaone4", "exaone4_windows", ""},
+                                           {"mistral3", "ministral3_plain", "--set pad_token_id=11"},
+
+                                           {"qwen2vl", "qwen2_5_vl_v", ""},
+
+                                           {"gemma3n", "gemma3n_outside", ""},
+                                           {"apertus", "apertus_plain", "--set pad_token_id=3"}};
     io_fixture *f = *state;
     for (int i = 0; i < SBP_COUNT(cases); i++) {
-        dump(f, TEXT(FILES "/%s.gguf", cases[i][0]), cases[i][1], "--chunk 13", "g.safetensors");
+        dump(f, TEXT(FILES "/%s.gguf", cases[i][0]), cases[i][1], TEXT("--chunk 13 %s", cases[i][2]),
+             "g.safetensors");
         cli_compare(f, cases[i][0], sbp_arena_strdup(f->arena, io_path(f, "g.safetensors")),
                     TEXT("tests/golden/%s/grads.safetensors", cases[i][1]), sbp_tolerance(SBP_F64));
     }
@@ -54,7 +64,7 @@ static void test_written(void **state) {
     dump(f, "$D/new", "qwen3_moe_balanced", "", "new.safetensors");
     dump(f, FILES "/qwen3moe.gguf", "qwen3_moe_balanced", "", "file.safetensors");
     cli_same(f, "new.safetensors", "file.safetensors");
-    cli_fails(f, 1, "are not supported; supported: llama, qwen2,",
+    cli_fails(f, 1, "are not supported; supported: llama, llama4, qwen2,",
               "$R tests/data/io/grids.gguf --data tests/golden/llama_plain/train.jsonl --steps 1 --out none");
 }
 

@@ -61,6 +61,7 @@ CASES = {
     "qwen35": Case("qwen3_5_dense_v", flags=NO_NEXTN),
     "qwen35moe": Case("qwen3_5_moe_released_v", {"text_config.router_aux_loss_coef": 0.0}, flags=NO_NEXTN),
     "gemma3": Case("gemma3_layer_types", {"query_pre_attn_scalar": 8, "layer_types": ["sliding_attention"] * 4}),
+    "apertus": Case("apertus_plain", {"pad_token_id": 3}),
     "gemma3n": Case("gemma3n_outside", only_file={"vocab_size": 40}),  # as long as the table of each layer's inputs
     "gemma4": Case("gemma4_31b_v"),
     "gemma4_experts": Case("gemma4_26b_a4b_v"),

@@ -203,9 +203,9 @@ static void check_view(fixture *f, const sbp_weights *w, const sbp_weight *t, in
 }
 
 static void test_views(void **state) {
-    static const char *const names[] = {"deepseek2",     "qwen35",     "qwen3next",
-                                        "gpt-oss_mxfp4", "gptneox",    "granitehybrid",
-                                        "phi3_longrope", "llama_q8_0", "gemma3n"};
+    static const char *const names[] = {"deepseek2", "qwen35",        "qwen3next",     "gpt-oss_mxfp4",
+                                        "gptneox",   "granitehybrid", "phi3_longrope", "llama_q8_0",
+                                        "gemma3n",   "apertus"};
     int blocks = 0, views = 0;
     (void)state;
     for (int i = 0; i < SBP_COUNT(names); i++) {

@@ -241,7 +241,8 @@ sbp_status sbp_exp_list_of_gguf(exp_job *job) {
             return sbp_fail(job->model.diag, SBP_INPUT,
                             "%s: tensor '%s' is %s, whose numbers are not known here", w->path, w->name,
                             w->encoding);
-        add_same(job, w, &names);
+        if (!strstr(w->name, ".xielu.")) /* of a key, which the file has already */
+            add_same(job, w, &names);
     }
     if (!job->adapter)
         return SBP_OK;

@@ -31,6 +31,7 @@ typedef enum kind {
     LATENT_VALUES,  /* .. and [heads, value, m] */
     TAPS,           /* [n, 1, m]; [n, m] */
     COLUMN,         /* [n]; [n, 1] */
+    SCALAR,         /* []; [1] */
     DECAY,          /* A_log; the file has -exp(A_log) */
     DECAY_COLUMN,   /* likewise; [n, 1] */
     GROUPS,         /* [n]; [groups, n / groups] */
@@ -281,6 +282,9 @@ static bool other_shape(const sbp_gguf_facts *f, kind k, bool to_file, const ext
         *to = to_file ? (extent){2, {from->dim[0], from->dim[2]}}
                       : (extent){3, {from->dim[0], 1, from->dim[1]}};
         return true;
+    case SCALAR:
+        *to = to_file ? (extent){1, {1}} : (extent){0, {0}};
+        return from->rank == (to_file ? 0 : 1) && (to_file || from->dim[0] == 1);
     case COLUMN:
     case DECAY_COLUMN:
         if (from->rank != (to_file ? 1 : 2) || (!to_file && from->dim[1] != 1))
@@ -301,7 +305,7 @@ static bool other_shape(const sbp_gguf_facts *f, kind k, bool to_file, const ext
 /* Whether it is one, with so few elements that no stride overflows. */
 static bool is_sane(const extent *s) {
     int64_t elems = 1;
-    bool sane = s->rank >= 1 && s->rank <= SBP_MAX_RANK;
+    bool sane = s->rank >= 0 && s->rank <= SBP_MAX_RANK;
     for (int32_t d = 0; sane && d < s->rank; d++)
         sane = s->dim[d] >= 1 && sbp_mul_i64(elems, s->dim[d], &elems) && elems <= INT64_MAX / 8;
     return sane;

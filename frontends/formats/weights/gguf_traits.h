@@ -10,7 +10,7 @@
 
 #define TRAIT(n) ((sbp_gguf_traits)1 << (n))
 #define ALL TRAIT(127) /* which no line has to list */
-enum { TRAITS = 72 };
+enum { TRAITS = 73 };
 
 /* ---- what tensors and fields are called ---- */
 #define PLAIN TRAIT(0) /* as Llama's */
@@ -62,11 +62,12 @@ enum { TRAITS = 72 };
 #define LLAMA3_ROWS TRAIT(54)  /* rope_freqs.weight of Llama 3, and rows are not INTERLEAVED */
 
 /* ---- MLPs and experts ---- */
-#define MLP TRAIT(31)           /* gate_proj, up_proj and down_proj, if only of some layers */
-#define FUSED_UP TRAIT(32)      /* gate_up_proj */
-#define MLP_BIAS TRAIT(33)      /* config.json has mlp_bias */
-#define NO_EXPERTS TRAIT(34)    /* which others of its architecture have */
-#define SEPARATE TRAIT(35)      /* mlp.experts, a tensor for each, */
+#define MLP TRAIT(31)        /* gate_proj, up_proj and down_proj, if only of some layers */
+#define FUSED_UP TRAIT(32)   /* gate_up_proj */
+#define MLP_BIAS TRAIT(33)   /* config.json has mlp_bias */
+#define XIELU TRAIT(72)      /* Apertus's activation without a gate, whose numbers are keys; names of norms */
+#define NO_EXPERTS TRAIT(34) /* which others of its architecture have */
+#define SEPARATE TRAIT(35)   /* mlp.experts, a tensor for each, */
 #define FUSED_EXPERTS TRAIT(36) /* or one for all */
 #define MOE_SIZE TRAIT(37)      /* moe_intermediate_size, of experts by softmax */
 #define ROUTED TRAIT(38)        /* n_routed_experts, chosen by sigmoids */
@@ -130,7 +131,8 @@ _Static_assert(TRAIT(TRAITS) - 1 ==
                        SHARED_BESIDE + HYBRID + GROUPED_DELTA + SPLIT_DELTA + PER_LAYER + LISTED_WINDOWS +
                        LLAMA3_ROWS + TURNED_EXPERTS + ERNIE_EXPERTS + SHORT_CONV_EXPERTS + BY_SIGMOIDS +
                        PICTURES + TURNED_NORMS + COHERE + TEMPERED + PARTS + GATED_HEADS + HUNYUAN_EXPERTS +
-                       ONLY_READ + LISTED_TURNS + STREAMS + HUNYUAN_1_EXPERTS + NARROW_VALUES + BESIDE_STATES,
+                       ONLY_READ + LISTED_TURNS + STREAMS + HUNYUAN_1_EXPERTS + NARROW_VALUES +
+                       BESIDE_STATES + XIELU,
                "each trait has a number of its own");
 
 static inline bool sbp_gguf_has(sbp_gguf_family_id family, sbp_gguf_traits traits) {

@@ -2,7 +2,7 @@
  * them: so who reads weights need not know that there is such a file. A view is pieces of one or more tensors
  * of the file (gguf_table.h); what is asked of it is read piece by piece, in runs of neighbours. Blocks stay
  * blocks where all pieces have them whole. */
-#include "frontends/formats/weights/gguf_table.h"
+#include "frontends/formats/weights/gguf_traits.h"
 #include "frontends/formats/weights/weights_internal.h"
 
 #include <math.h>
@@ -281,6 +281,45 @@ static void list_sources(sbp_weights *w, sbp_weight *t) {
         t->sources[t->source_count++] = t->view->parts[k].from;
 }
 
+/* Numbers that a file has as a key, of each layer or one for all, as tensors "blk.<layer>.<key>". */
+static sbp_status add_key(sbp_weights *w, sbp_diag *diag, const sbp_gguf_facts *facts, const char *key) {
+    static const int64_t one[] = {1};
+    const sbp_gguf_value *v = sbp_gguf_find(w->gguf, key);
+    if (!v)
+        return SBP_OK; /* then the model has no tensor of it, which who builds it says */
+    if (v->type != SBP_GGUF_F32 || (v->is_array && v->count < facts->layers))
+        return sbp_fail(diag, SBP_INPUT,
+                        "%s: key '%s': expected a number of type f32 for each layer, found %s%s", w->path,
+                        key, v->is_array ? "an array of " : "", sbp_gguf_type_name(v->type));
+    int32_t file = w->file_count;
+    SBP_PUSH(w->arena, w->files, w->file_count, w->file_capacity,
+             (weights_file){
+                 .path = w->path, .fd = -1, .bytes = v->count * (int64_t)sizeof(float), .memory = v->raw});
+    for (int64_t i = 0; i < facts->layers; i++) {
+        sbp_weight t = {.name = sbp_arena_printf(w->arena, "blk.%lld.%s", (long long)i, key),
+                        .encoding = "F32",
+                        .readable = true,
+                        .dtype = SBP_F32,
+                        .rank = 1,
+                        .dim = one,
+                        .elems = 1,
+                        .path = w->path,
+                        .file = file,
+                        .codec = SBP_F32,
+                        .offset = v->is_array ? i * (int64_t)sizeof(float) : 0,
+                        .bytes = sizeof(float)};
+        SBP_TRY(sbp_weights_add(w, diag, &t));
+    }
+    return SBP_OK;
+}
+
+static sbp_status add_keys(sbp_weights *w, sbp_diag *diag, const sbp_gguf_facts *facts) {
+    static const char *const keys[] = {"xielu.alpha_n", "xielu.alpha_p", "xielu.beta", "xielu.eps"};
+    for (int i = 0; sbp_gguf_has(facts->family, XIELU) && i < SBP_COUNT(keys); i++)
+        SBP_TRY(add_key(w, diag, facts, keys[i]));
+    return SBP_OK;
+}
+
 sbp_status sbp_weights_view(sbp_weights *w, sbp_diag *diag) {
     sbp_gguf_facts facts;
     bool found = false;
@@ -292,6 +331,7 @@ sbp_status sbp_weights_view(sbp_weights *w, sbp_diag *diag) {
     sbp_gguf_piece *pieces;
     int32_t count;
     sbp_map_init(&w->view_by_name, w->arena);
+    SBP_TRY(add_keys(w, diag, &facts));
     SBP_TRY(sbp_gguf_pieces(w->arena, diag, w->path, &facts, SBP_GGUF_FILE, shape_of, w, &pieces, &count));
     for (int32_t i = 0; i < count; i++)
         if (!pieces[i].other_spelling)
