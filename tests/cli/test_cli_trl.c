@@ -118,6 +118,9 @@ static void test_intervals(void **state) {
         {"--max_steps 10 --save_steps 0.25 --eval_steps 0.3", "10 3 6 9", "5\n"},
         {"--max_steps 10 --save_steps 4 --eval_steps 0.3 --eval_strategy no", "10 4 8", "2\n"},
         {"--num_train_epochs 2 --save_strategy epoch --save_steps 1", "3 6", "2\n"},
+        {"--max_steps 10 --save_steps 10 --eval_steps 2 --eval_delay 6", "10", "4\n"}, /* 0 6 8 10 */
+        {"--num_train_epochs 4 --save_steps 20 --eval_strategy epoch --eval_delay 1.5", "12",
+         "4\n"}, /* 6, 9 */
         {"--num_train_epochs 2 --save_strategy no --save_steps 1", "", "2\n"},
     };
     for (int i = 0; i < SBP_COUNT(runs); i++) {

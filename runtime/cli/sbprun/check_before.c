@@ -12,8 +12,8 @@ static const sbp_option_id left_out[] = {
     SBP_OPT_MERGE,          SBP_OPT_MERGE_DTYPE, SBP_OPT_EVAL,         SBP_OPT_EVAL_EVERY,
     SBP_OPT_EVAL_STRATEGY,  SBP_OPT_PUSH_TO_HUB, SBP_OPT_REPORT_TO,    SBP_OPT_JSON,
     SBP_OPT_BEST,           SBP_OPT_BEST_METRIC, SBP_OPT_BEST_GREATER, SBP_OPT_BEST_PATIENCE,
-    SBP_OPT_BEST_THRESHOLD, SBP_OPT_DRY_RUN,     SBP_OPT_STEPS,        SBP_OPT_EPOCHS,
-    SBP_OPT_SAVE_EVERY};
+    SBP_OPT_BEST_THRESHOLD, SBP_OPT_EVAL_DELAY,  SBP_OPT_DRY_RUN,      SBP_OPT_STEPS,
+    SBP_OPT_EPOCHS,         SBP_OPT_SAVE_EVERY};
 
 static bool is_left_out(sbp_arena *arena, const char *argument) {
     if (strcmp(argument, "--data=-") == 0) /* rows that come once: random ones are checked */

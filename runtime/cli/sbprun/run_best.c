@@ -71,11 +71,13 @@ static sbp_status check_asked(const sbp_world *world, const sbp_inputs *inputs, 
     if (session->best.saves && !outputs->out)
         return sbp_fail(world->diag, SBP_USAGE, "%s: %s keeps the best checkpoint in --out, which is none",
                         where, what);
-    if (session->eval_every > session->total_steps && session->total_steps > 0 && sbp_world_writes(world))
-        sbp_note(world->diag,
-                 "--eval-every %lld is more than the %lld steps: the one evaluation is that at the end, and "
-                 "its model the best",
-                 (long long)session->eval_every, (long long)session->total_steps);
+    if (fmax((double)session->eval_every, session->eval_after) > (double)session->total_steps &&
+        session->total_steps > 0 && sbp_world_writes(world))
+        sbp_note(
+            world->diag,
+            "the %lld steps end before the first evaluation (--eval-every, --eval-delay): the one at the "
+            "end is the best",
+            (long long)session->total_steps);
     return SBP_OK;
 }
 

@@ -655,6 +655,8 @@ static sbp_status plan_intervals(const sbp_world *world, const sbp_inputs *input
     SBP_TRY(steps_between(world, session, SBP_OPT_LOG_EVERY, &session->log_every));
     if (sbp_options_is(o, SBP_OPT_EVAL_STRATEGY, "epoch"))
         session->eval_every = epoch;
+    session->eval_after = sbp_options_double(o, SBP_OPT_EVAL_DELAY) *
+                          (double)(sbp_options_is(o, SBP_OPT_EVAL_STRATEGY, "epoch") ? epoch : 1);
     if (sbp_options_is(o, SBP_OPT_SAVE_STRATEGY, "epoch"))
         session->save_every = epoch;
     else if (sbp_options_is(o, SBP_OPT_SAVE_STRATEGY, "no") ||

@@ -208,7 +208,8 @@ static sbp_status report_step(const sbp_world *world, const sbp_inputs *inputs, 
 static bool is_evaluated(const sbp_inputs *inputs, const sbp_session *session) {
     int64_t every = session->eval_every, step = session->state.step;
     return inputs->eval_count > 0 &&
-           (step == 0 || (every > 0 && step % every == 0 && step < session->total_steps));
+           (step == 0 || (every > 0 && step % every == 0 && step < session->total_steps &&
+                          (double)step >= session->eval_after));
 }
 
 /* Whether models are compared, so that the last one is before its checkpoint is written. */

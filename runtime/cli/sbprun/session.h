@@ -45,6 +45,7 @@ struct sbp_session {
     bool check;                 /* `sbprun check`: nothing is trained or written */
     int64_t total_steps;        /* SBP_STEPS_UNKNOWN: as many as come */
     int64_t eval_every, save_every, log_every; /* steps; 0: never */
+    double eval_after;                         /* steps before the first evaluation on the way */
     int64_t inner_epochs;                      /* steps that take the same batch, one after the other */
     sbp_lr lr;
     sbp_trainer trainer;
