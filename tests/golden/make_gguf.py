@@ -132,7 +132,7 @@ CASES = {
     "llama4": Case("llama4_v", {"text_config.attention_chunk_size": 8192, "text_config.floor_scale": 8192, "text_config.attn_scale": 0.1, "text_config.no_rope_layers": []}),
     "laguna": Case("laguna_capped", {**UNBALANCED, "moe_router_logit_softcapping": 0.0}, {"mlp_layer_types": ["dense", "sparse", "sparse"]}),
     "hy_v3": Case("hy_v3_shared"),
-    "granite_moe_swa": Case("granitemoe_swa_balanced", UNBALANCED),
+    "granite_swa_experts": Case("granitemoe_swa_balanced", UNBALANCED, {"no_rope_layers": [1, 0], "rope_theta": 300.0}),
     "falcon-h1": Case(
         "falcon_h1_plain",
         {"embedding_multiplier": 1.0, "lm_head_multiplier": 1.0, "attention_in_multiplier": 1.0,

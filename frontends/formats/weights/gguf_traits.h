@@ -10,7 +10,7 @@
 
 #define TRAIT(n) ((sbp_gguf_traits)1 << (n))
 #define ALL TRAIT(127) /* which no line has to list */
-enum { TRAITS = 73 };
+enum { TRAITS = 74 };
 
 /* ---- what tensors and fields are called ---- */
 #define PLAIN TRAIT(0) /* as Llama's */
@@ -89,6 +89,7 @@ enum { TRAITS = 73 };
 #define SHARED_MLP TRAIT(47)    /* shared_mlp is the MLP, */
 #define SHARED_BESIDE TRAIT(48) /* or stands beside experts in block_sparse_moe */
 #define GRANITE_4 (SHARED_MLP | SHARED_BESIDE)
+#define SWA_EXPERTS TRAIT(73) /* block_sparse_moe of those with windows, and shared_mlp in one matrix */
 
 /* ---- layers ---- */
 #define HYBRID TRAIT(49)        /* mamba: a Mamba-2 in some layers in place of attention */
@@ -118,7 +119,7 @@ enum { TRAITS = 73 };
 /* Families of one architecture are told apart by these. */
 #define EXPERTS                                                                                              \
     (BLOCK_SPARSE | SPARSE | GATES_IN_TURN | SHARED_BESIDE | EXPERT_MIXERS | TURNED_EXPERTS |                \
-     SHORT_CONV_EXPERTS | PARTS)
+     SHORT_CONV_EXPERTS | PARTS | SWA_EXPERTS)
 
 _Static_assert(TRAIT(TRAITS) - 1 ==
                    PLAIN + NEOX + MIXERS + SHORT_CONVS + PRE_NORM + FFN_NORM + POST_NORM + POST_FFW_NORM +
@@ -132,7 +133,7 @@ _Static_assert(TRAIT(TRAITS) - 1 ==
                        LLAMA3_ROWS + TURNED_EXPERTS + ERNIE_EXPERTS + SHORT_CONV_EXPERTS + BY_SIGMOIDS +
                        PICTURES + TURNED_NORMS + COHERE + TEMPERED + PARTS + GATED_HEADS + HUNYUAN_EXPERTS +
                        ONLY_READ + LISTED_TURNS + STREAMS + HUNYUAN_1_EXPERTS + NARROW_VALUES +
-                       BESIDE_STATES + XIELU,
+                       BESIDE_STATES + XIELU + SWA_EXPERTS,
                "each trait has a number of its own");
 
 static inline bool sbp_gguf_has(sbp_gguf_family_id family, sbp_gguf_traits traits) {
