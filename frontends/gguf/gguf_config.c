@@ -255,10 +255,24 @@ static int64_t rows_of(const sbp_gguf_config *c, const char *name) {
 
 /* ---- attention and MLPs -------------------------------------------------------------------------------- */
 
+static void write_heads_of_layers(sbp_gguf_config *c) {
+    sbp_json_write_object(c->out, "per_layer_config");
+    for (int64_t i = 0; i < c->facts.layers && c->status == SBP_OK; i++) {
+        sbp_json_write_object(c->out, sbp_arena_printf(c->arena, "%lld", (long long)i));
+        write_int(c, "num_attention_heads", sbp_gguf_config_count(c, "attention.head_count", i, 1));
+        sbp_json_write_end(c->out);
+    }
+    sbp_json_write_end(c->out);
+}
+
 /* Heads by layer, and whether a gate is for a head or for each number of it. */
 static void write_heads(sbp_gguf_config *c) {
     const sbp_weight *gate = sbp_gguf_config_in_layer(c, 0, "attn_gate.weight");
     write_int(c, "num_attention_heads", c->facts.heads);
+    if (is(c, STEP_EXPERTS)) {
+        write_heads_of_layers(c);
+        return;
+    }
     sbp_json_write_array(c->out, "num_attention_heads_per_layer");
     for (int64_t i = 0; i < c->facts.layers && c->status == SBP_OK; i++)
         write_int(c, NULL, sbp_gguf_config_count(c, "attention.head_count", i, 1));

@@ -83,6 +83,21 @@ static void write_typed(sbp_gguf_config *c) {
     sbp_gguf_config_layers(c, "mlp_layer_types", expert_word);
 }
 
+/* Bounds of layers, 0: none. */
+static void write_bounds(sbp_gguf_config *c, const char *key, const char *field) {
+    const sbp_gguf_value *v = sbp_gguf_config_key(c, key);
+    if (!v)
+        return;
+    if (v->type != SBP_GGUF_F32 || (v->is_array && v->count < c->facts.layers)) {
+        sbp_gguf_config_fail(c, "key '%s': expected an f32 for each layer", v->key);
+        return;
+    }
+    sbp_json_write_array(c->out, field);
+    for (int64_t i = 0; i < c->facts.layers && c->status == SBP_OK; i++)
+        sbp_gguf_config_write(c, NULL, sbp_gguf_double_at(v, v->is_array ? i : 0));
+    sbp_json_write_end(c->out);
+}
+
 static void write_hunyuan(sbp_gguf_config *c) {
     int64_t inner = sbp_gguf_config_count(c, "expert_feed_forward_length", 0, 1),
             shared = sbp_gguf_config_count(c, "expert_shared_feed_forward_length", 0, inner);
@@ -108,6 +123,10 @@ void sbp_gguf_config_experts(sbp_gguf_config *c) {
         write_typed(c);
     if (is(c, HUNYUAN_EXPERTS))
         write_hunyuan(c);
+    if (is(c, STEP_EXPERTS)) {
+        write_bounds(c, "swiglu_clamp_exp", "swiglu_limits");
+        write_bounds(c, "swiglu_clamp_shexp", "swiglu_limits_shared");
+    }
     if (is(c, PARTS)) /* llama.cpp knows by their number which model it is */
         write_bool(c, "use_qk_norm", sbp_gguf_config_count(c, "expert_count", 0, 0) != 128);
     const sbp_gguf_constant *row = NULL;

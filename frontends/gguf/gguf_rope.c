@@ -35,27 +35,31 @@ static const double *read_factors(sbp_gguf_config *c, const sbp_weight *w, int64
 
 /* ---- Llama 3 ------------------------------------------------------------------------------------------ */
 
-enum { LOW = 1, HIGH = 4 }; /* low_freq_factor, high_freq_factor: of all models that there are */
+enum { LOW = 1, HIGH = 4 }; /* low_freq_factor, high_freq_factor; Llama 4 has 1 for both */
+
+typedef struct llama3 {
+    double theta, factor, length, high;
+    int64_t turning; /* elements of a head */
+} llama3;
 
 /* Llama 3 divides slow frequencies by `factor`, keeps fast ones, and blends between: llama3 in hf_rope.c. */
-static double llama3_factor(double theta, int64_t i, int64_t head_dim, double factor, double length) {
+static double llama3_factor(const llama3 *r, int64_t i) {
     const double pi = 3.14159265358979323846;
-    double wavelength = 2 * pi * pow(theta, (double)(2 * i) / (double)head_dim);
-    if (wavelength < length / HIGH)
+    double wavelength = 2 * pi * pow(r->theta, (double)(2 * i) / (double)r->turning);
+    if (wavelength < r->length / r->high)
         return 1;
-    if (wavelength > length / LOW)
-        return factor;
-    double t = (length / wavelength - LOW) / (HIGH - LOW);
-    return 1 / ((1 - t) / factor + t);
+    if (wavelength > r->length / LOW)
+        return r->factor;
+    double t = (r->length / wavelength - LOW) / (r->high - LOW);
+    return 1 / ((1 - t) / r->factor + t);
 }
 
 /* How far the factors are from Llama 3's, relatively; worst: where. */
-static double llama3_distance(const double *found, int64_t n, double theta, double factor, double length,
-                              int64_t *worst) {
+static double llama3_distance(const double *found, const llama3 *r, int64_t *worst) {
     double most = 0;
     *worst = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double expected = llama3_factor(theta, i, 2 * n, factor, length);
+    for (int64_t i = 0; i < r->turning / 2; i++) {
+        double expected = llama3_factor(r, i);
         double distance = fabs(found[i] - expected) / expected;
         if (!(distance <= most)) {
             most = distance;
@@ -65,43 +69,51 @@ static double llama3_distance(const double *found, int64_t n, double theta, doub
     return most;
 }
 
-/* The original length, which files need not say, is one of these. */
-static double find_length(const double *found, int64_t n, double theta, double factor, double said) {
+static bool is_llama3(const double *found, const llama3 *r) {
     int64_t at;
-    if (said > 0)
-        return said;
-    for (int64_t length = 8192; length >= 1; length = length > 1024 ? length / 2 : length - 1)
-        if (llama3_distance(found, n, theta, factor, (double)length, &at) <= 1e-4)
-            return (double)length;
-    return 8192;
+    return llama3_distance(found, r, &at) <= 1e-4;
 }
 
-static void write_llama3(sbp_gguf_config *c, const sbp_weight *w) {
-    double said = (double)sbp_gguf_config_count(c, "rope.scaling.original_context_length", 0, 0), factor = 1,
-           theta = theta_of(c);
+/* The original length, which files need not say, is one of these. */
+static void find_length(const double *found, llama3 *r, double said) {
+    r->length = said;
+    for (int64_t length = 8192; said == 0 && length >= 1; length = length > 1024 ? length / 2 : length - 1) {
+        r->length = (double)length;
+        if (is_llama3(found, r))
+            return;
+    }
+    r->length = said > 0 ? said : 8192;
+}
+
+/* Members of an object: `w` has factors of what turns of a head, and 1 for the rest of it. */
+static void write_llama3(sbp_gguf_config *c, const sbp_weight *w, int64_t turning) {
+    llama3 r = {.theta = theta_of(c), .factor = 1, .high = HIGH, .turning = turning};
+    double said = (double)sbp_gguf_config_count(c, "rope.scaling.original_context_length", 0, 0);
     const double *found = read_factors(c, w, c->head_dim);
     if (!found)
         return;
-    int64_t n = w->elems, worst;
-    for (int64_t i = 0; i < n; i++)
-        factor = fmax(factor, found[i]);
-    double length = find_length(found, n, theta, factor, said);
-    if (!(llama3_distance(found, n, theta, factor, length, &worst) <= 1e-4)) {
+    int64_t worst;
+    for (int64_t i = 0; i < turning / 2; i++)
+        r.factor = fmax(r.factor, found[i]);
+    find_length(found, &r, said);
+    if (!is_llama3(found, &r)) {
+        r.high = LOW;
+        find_length(found, &r, said);
+        r.high = is_llama3(found, &r) ? LOW : HIGH;
+    }
+    if (!(llama3_distance(found, &r, &worst) <= 1e-4)) {
         sbp_gguf_config_fail(
             c,
             "tensor '%s', element %lld is %g; Llama 3's scaling by %g of %g positions gives %g, and "
             "no other is supported",
-            w->name, (long long)worst, found[worst], factor, length,
-            llama3_factor(theta, worst, 2 * n, factor, length));
+            w->name, (long long)worst, found[worst], r.factor, r.length, llama3_factor(&r, worst));
         return;
     }
-    sbp_json_write_object(c->out, "rope_scaling");
     sbp_json_write_string(c->out, "rope_type", "llama3");
-    sbp_gguf_config_write(c, "factor", factor);
+    sbp_gguf_config_write(c, "factor", r.factor);
     sbp_json_write_raw(c->out, "low_freq_factor", "1.0");
-    sbp_json_write_raw(c->out, "high_freq_factor", "4.0");
-    sbp_json_write_int(c->out, "original_max_position_embeddings", (int64_t)length);
-    sbp_json_write_end(c->out);
+    sbp_gguf_config_write(c, "high_freq_factor", r.high);
+    sbp_json_write_int(c->out, "original_max_position_embeddings", (int64_t)r.length);
 }
 
 /* ---- longrope ----------------------------------------------------------------------------------------- */
@@ -262,16 +274,21 @@ static void write_proportional(sbp_gguf_config *c, int64_t head_dim) {
 }
 
 static void write_two(sbp_gguf_config *c) {
+    const sbp_weight *factors = sbp_gguf_config_tensor(c, "rope_freqs.weight");
+    int64_t turning = sbp_gguf_config_count(c, "rope.dimension_count", 0, c->head_dim);
+    turning = is(c, STEP_EXPERTS) ? turning / 2 : turning; /* as llama.cpp has it */
     double theta = theta_of(c), local = sbp_gguf_default(c->facts.family, "rope_local_base_freq");
     sbp_json_write_object(c->out, "rope_parameters");
     sbp_json_write_object(c->out, "full_attention");
     sbp_gguf_config_write(c, "rope_theta", theta);
     if (is(c, PROPORTIONAL))
         write_proportional(c, sbp_gguf_config_count(c, "attention.key_length", 0, 0));
+    else if (factors && is(c, STEP_EXPERTS))
+        write_llama3(c, factors, turning);
     else
         write_type(c);
     if (is(c, PARTIAL))
-        write_partial(c, sbp_gguf_config_count(c, "rope.dimension_count", 0, c->head_dim));
+        write_partial(c, turning);
     sbp_json_write_end(c->out);
     write_sliding(c, isnan(local) ? theta : local);
     sbp_json_write_end(c->out);
@@ -323,7 +340,9 @@ void sbp_gguf_config_rope(sbp_gguf_config *c) {
     if (factors && strcmp(type, "none") != 0)
         sbp_gguf_config_fail(c, "%s scaling of rotary frequencies as well as '%s'", type, factors->name);
     else if (factors) {
-        write_llama3(c, factors);
+        sbp_json_write_object(c->out, "rope_scaling");
+        write_llama3(c, factors, c->head_dim);
+        sbp_json_write_end(c->out);
         return;
     }
     const sbp_gguf_value *axes = is(c, PICTURES) ? sbp_gguf_config_key(c, "rope.dimension_sections") : NULL;

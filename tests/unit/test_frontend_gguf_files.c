@@ -128,8 +128,8 @@ static double compare_params(fixture *f, const char *name, const sbp_model *got,
 }
 
 static bool is_exact(const char *name) {
-    static const char *const rounded[] = {"qwen3next",     "qwen35",    "gemma3",
-                                          "granitehybrid", "falcon-h1", "nemotron_h"};
+    static const char *const rounded[] = {"qwen3next", "qwen35",     "gemma3", "granitehybrid",
+                                          "falcon-h1", "nemotron_h", "step35"};
     for (int i = 0; i < SBP_COUNT(rounded); i++)
         if (strncmp(name, rounded[i], strlen(rounded[i])) == 0)
             return false;

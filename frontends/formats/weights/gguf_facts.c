@@ -126,7 +126,7 @@ sbp_status sbp_gguf_facts_of_config(sbp_diag *diag, const char *path, const sbp_
     f.layers = layers_of(&c);
     double heads = sbp_gguf_default(f.family, "num_attention_heads");
     f.heads = number(&c, "num_attention_heads", heads >= 1 ? (int64_t)heads : 0);
-    f.kv_heads = number(&c, "num_key_value_heads", f.heads);
+    f.kv_heads = number(&c, "num_key_value_heads", number(&c, "num_attention_groups", f.heads));
     if (sbp_gguf_has(f.family, STREAMS))
         f.streams = number(&c, "altup_num_inputs", 4);
     if (sbp_gguf_has(f.family, SHARED_KV))
