@@ -24,6 +24,7 @@ static void test_gradients(void **state) {
                                            {"mistral3", "ministral3_plain", "--set pad_token_id=11"},
 
                                            {"qwen2vl", "qwen2_5_vl_v", ""},
+                                           {"cohere2", "cohere2_released", "--set pad_token_id=0"},
 
                                            {"gemma3n", "gemma3n_outside", ""},
                                            {"apertus", "apertus_plain", "--set pad_token_id=3"}};

@@ -74,7 +74,7 @@ CASES = {
     "mistral3_wrapper": Case("mistral3_v"),
     "qwen2vl": Case("qwen2_5_vl_v"),
     "qwen3vl": Case("qwen3_vl_v"),
-    "cohere2": Case("cohere2_released", {"sliding_window_pattern": 2, "pad_token_id": 0}, pattern=2),
+    "cohere2": Case("cohere2_released", {"pad_token_id": 0}, pattern=3),
     "hunyuan-dense": Case(
         "hunyuan_v1_dense_alpha",
         {"rope_theta": 160000.0, "rope_scaling": None, "max_position_embeddings": 32768},

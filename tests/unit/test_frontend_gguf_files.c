@@ -348,9 +348,9 @@ static void test_decay(void **state) {
 /* Bytes of the header changed, 1 to 3 at a time, of files of all kinds: never a crash, a message with
  * every failure. */
 static void test_mutations(void **state) {
-    static const char *const names[] = {"deepseek2",     "qwen35",         "qwen3next",
-                                        "gpt-oss_mxfp4", "gemma4_experts", "gptneox",
-                                        "granitehybrid", "lfm2",           "nemotron_h_moe"};
+    static const char *const names[] = {"deepseek2",      "qwen35",  "qwen3next",     "gpt-oss_mxfp4",
+                                        "gemma4_experts", "gptneox", "granitehybrid", "lfm2",
+                                        "nemotron_h_moe", "gemma3n", "apertus",       "granite_swa"};
     char directory[] = "/tmp/sbp_gguf_files_XXXXXX";
     int loaded = 0, refused = 0;
     (void)state;
