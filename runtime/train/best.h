@@ -29,12 +29,15 @@ typedef struct sbp_best {
     int64_t worse; /* evaluations, up to now, that were no improvement */
     /* not of the rule: what the end of a run says */
     double before, last; /* of the evaluation before the first step, and of the latest; NaN: none */
-    double loss_sum;     /* training, up to the best */
+    double loss_sum;     /* of training, up to the latest */
     int64_t loss_count;
+    /* mean loss of training since the evaluation before the best, and before the latest */
+    double trained_best, trained;
     uint64_t of; /* hash of what is compared: metric, direction and rows */
 } sbp_best;
 
-#define SBP_BEST_NONE ((sbp_best){.value = NAN, .before = NAN, .last = NAN})
+#define SBP_BEST_NONE                                                                                        \
+    ((sbp_best){.value = NAN, .before = NAN, .last = NAN, .trained_best = NAN, .trained = NAN})
 
 /* Whether a is better than b. */
 bool sbp_best_is_better(const sbp_best_rule *rule, double a, double b);

@@ -23,8 +23,10 @@ static void write_best(sbp_json_writer *w, const sbp_best *b) {
     sbp_json_write_double(w, "best_metric", b->value);
     sbp_json_write_int(w, "best_global_step", b->step);
     sbp_json_write_int(w, "early_stopping_patience_counter", b->worse);
-    sbp_json_write_double(w, "best_loss_sum", b->loss_sum);
-    sbp_json_write_int(w, "best_loss_count", b->loss_count);
+    sbp_json_write_double(w, "eval_loss_sum", b->loss_sum);
+    sbp_json_write_int(w, "eval_loss_count", b->loss_count);
+    sbp_json_write_double(w, "best_train_loss", b->trained_best);
+    sbp_json_write_double(w, "last_train_loss", b->trained);
     sbp_json_write_double(w, "eval_last", b->last);
     sbp_json_write_hash(w, "best_of", b->of);
 }
@@ -38,7 +40,7 @@ static sbp_status read_best(sbp_diag *diag, const sbp_json *root, const sbp_run_
         int64_t most, *out;
     } counts[] = {{"best_global_step", s->step, &b->step},
                   {"early_stopping_patience_counter", s->step, &b->worse},
-                  {"best_loss_count", s->loss_count, &b->loss_count}};
+                  {"eval_loss_count", s->loss_count, &b->loss_count}};
     *b = SBP_BEST_NONE;
     SBP_TRY(sbp_json_get_double(diag, root, "eval_before", SBP_JSON_NULLABLE, &b->before));
     b->seen = sbp_json_member(root, "best_of") != NULL;
@@ -51,7 +53,9 @@ static sbp_status read_best(sbp_diag *diag, const sbp_json *root, const sbp_run_
                                  (long long)*counts[i].out, (long long)counts[i].most);
     }
     SBP_TRY(sbp_json_get_double(diag, root, "best_metric", SBP_JSON_NULLABLE, &b->value));
-    SBP_TRY(sbp_json_get_double(diag, root, "best_loss_sum", SBP_JSON_NULLABLE, &b->loss_sum));
+    SBP_TRY(sbp_json_get_double(diag, root, "eval_loss_sum", SBP_JSON_NULLABLE, &b->loss_sum));
+    SBP_TRY(sbp_json_get_double(diag, root, "best_train_loss", SBP_JSON_NULLABLE, &b->trained_best));
+    SBP_TRY(sbp_json_get_double(diag, root, "last_train_loss", SBP_JSON_NULLABLE, &b->trained));
     SBP_TRY(sbp_json_get_double(diag, root, "eval_last", SBP_JSON_NULLABLE, &b->last));
     SBP_TRY(sbp_json_get_string(diag, root, "best_of", SBP_JSON_REQUIRED, &of));
     b->of = strtoull(of, NULL, 16);

@@ -46,7 +46,7 @@ static void test_the_best_is_written(void **state) {
     assert_true(cli_number(f, cli_json(f, "out"), "eval_loss") ==
                 cli_number(f, cli_json(f, "whole.json"), "best_metric"));
     cli_ok(f, "grep -q '^| model of step | 4, the best: ' $D/o/README.md; grep -q 'overfitting from step 4 "
-              "on' $D/o/report.html");
+              "on' $D/o/report.html; grep -q ', the best</title>' $D/o/report.html");
     /* a run that is over stays as it is; with more patience it goes on */
     cli_ok(f, "cp -r $D/o $D/again; $R $D/p --out $D/again --resume");
     assert_non_null(strstr(cli_unfolded(f, "err"),
@@ -156,6 +156,40 @@ static void test_ways_of_keeping(void **state) {
     cli_ok(f, "! ls -d $D/off/checkpoint-*");
 }
 
+/* The last sentence of runs that went otherwise, and kinds of weights that are loaded at the end. */
+static void test_verdicts_and_formats(void **state) {
+    io_fixture *f = *state;
+    static const char *const verdicts[][2] = {
+        {"--lr 0", "4.3353 at the end: never better than before training: these rows gained nothing"},
+        {"--lr 1e-3", " at the end, the best: it went well, to the end"},
+        {"--lr 0.05 --schedule cosine --warmup 10 --steps 12",
+         ": worse from step 2 on, as is the loss of training: a smaller --lr may help"}};
+    static const char *const formats[] = {
+        "--dtype bf16 --master none --state-dtype int8 --offload params:disk",
+        "--base-dtype nf4 --lora r=4 --lr 0.2 --merge"};
+    cli_ok(f, COMPILE);
+    for (int i = 0; i < SBP_COUNT(verdicts); i++) {
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$R $D/p --data " DATA " --eval " EVAL
+                                   " --batch-size 4 --shuffle off --steps "
+                                   "4 --eval-every 1 --out none %s",
+                                   verdicts[i][0]));
+        if (!strstr(cli_unfolded(f, "err"), verdicts[i][1]))
+            fail_msg("%s: %s", verdicts[i][0], cli_text(f, "err"));
+    }
+    for (int i = 0; i < SBP_COUNT(formats); i++) {
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   RUN_OF("$S") "--eval-every 2 --best patience=2 %s --out $D/b%d --json",
+                                   formats[i], i));
+        double step = cli_number(f, cli_json(f, "out"), "best_step");
+        assert_true(step < cli_number(f, cli_json(f, "out"), "steps"));
+        cli_ok(f,
+               sbp_arena_printf(f->arena, RUN_OF("$S") "%s --out $D/s%d --steps %.0f", formats[i], i, step));
+        cli_same(f, sbp_arena_printf(f->arena, "b%d/model.safetensors", i),
+                 sbp_arena_printf(f->arena, "s%d/model.safetensors", i));
+    }
+}
+
 /* Metrics by their names: greater is better unless it is a loss; of several files. */
 static void test_metrics(void **state) {
     io_fixture *f = *state;
@@ -225,6 +259,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_ranks, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_killed_and_resumed, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_ways_of_keeping, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_verdicts_and_formats, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_metrics, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refusals, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_the_best_is_forgotten, cli_setup, io_teardown),

@@ -260,7 +260,7 @@ static void test_as_the_model(void **state) {
 static void test_states_are_checked(void **state) {
     io_fixture *f = *state;
     static const char *const wrong[] = {"\"best_global_step\": 11", "\"best_global_step\": -1",
-                                        "\"early_stopping_patience_counter\": 11", "\"best_loss_count\": 11"};
+                                        "\"early_stopping_patience_counter\": 11", "\"eval_loss_count\": 11"};
     sbp_checkpoint_mark mark;
     sbp_run_state s = {.step = 10, .loss_count = 10, .best = SBP_BEST_NONE}, read = {0};
     s.best.seen = true;

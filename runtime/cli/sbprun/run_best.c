@@ -195,6 +195,16 @@ sbp_status sbp_run_resume_best(sbp_world *world, sbp_session *session, const sbp
     return SBP_OK;
 }
 
+/* The mean loss of the steps since the evaluation before. */
+static void count_training(sbp_run_state *s) {
+    sbp_best *b = &s->best;
+    b->trained = s->loss_count > b->loss_count
+                     ? (s->loss_sum - b->loss_sum) / (double)(s->loss_count - b->loss_count)
+                     : (double)NAN;
+    b->loss_sum = s->loss_sum;
+    b->loss_count = s->loss_count;
+}
+
 sbp_status sbp_run_count_evaluation(const sbp_world *world, sbp_session *session, double value, bool again) {
     sbp_best *best = &session->state.best;
     if (!session->best.name)
@@ -207,10 +217,9 @@ sbp_status sbp_run_count_evaluation(const sbp_world *world, sbp_session *session
     if (session->state.step == 0 || again)
         return SBP_OK;
     best->of = session->best.of;
-    if (sbp_best_evaluated(&session->best.rule, best, session->state.step, value)) {
-        best->loss_sum = session->state.loss_sum;
-        best->loss_count = session->state.loss_count;
-    }
+    count_training(&session->state);
+    if (sbp_best_evaluated(&session->best.rule, best, session->state.step, value))
+        best->trained_best = best->trained;
     return SBP_OK;
 }
 
@@ -271,15 +280,6 @@ void sbp_run_keep_best(const sbp_world *world, const sbp_session *session, const
     }
 }
 
-/* Mean loss of training from the best evaluation on less that before it; NaN: not known. */
-static double training_since(const sbp_run_state *s) {
-    const sbp_best *b = &s->best;
-    return b->loss_count > 0 && s->loss_count > b->loss_count
-               ? (s->loss_sum - b->loss_sum) / (double)(s->loss_count - b->loss_count) -
-                     b->loss_sum / (double)b->loss_count
-               : (double)NAN;
-}
-
 /* How it went, of a run with a best evaluation. */
 static const char *judge(sbp_arena *arena, const sbp_session *session) {
     const sbp_best *b = &session->state.best;
@@ -293,15 +293,13 @@ static const char *judge(sbp_arena *arena, const sbp_session *session) {
         return "it went well, to the end";
     if (!sbp_best_is_better(rule, b->value, b->last))
         return sbp_arena_printf(arena, "it went well, and got no better after step %lld", step);
-    const double since = training_since(&session->state);
-    return since < 0
-               ? sbp_arena_printf(
-                     arena, "overfitting from step %lld on, while the loss of training went on to fall", step)
-           : since > 0
-               ? sbp_arena_printf(
-                     arena, "worse from step %lld on, as is the loss of training: a smaller --lr may help",
-                     step)
-               : sbp_arena_printf(arena, "worse from step %lld on", step);
+    if (b->trained < b->trained_best)
+        return sbp_arena_printf(
+            arena, "overfitting from step %lld on, while the loss of training went on to fall", step);
+    if (b->trained > b->trained_best)
+        return sbp_arena_printf(
+            arena, "worse from step %lld on, as is the loss of training: a smaller --lr may help", step);
+    return sbp_arena_printf(arena, "worse from step %lld on", step);
 }
 
 const char *sbp_run_verdict(sbp_arena *arena, const sbp_session *session) {
