@@ -30,6 +30,17 @@ TYPES = ["f32", "f16", "bf16", "q8_0"]
 MOST = 1e-3  # log-probabilities in F32
 
 
+def turn_experts(file):
+    """Matrices of experts as they are published, [in, out]."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(file)
+    for name in tensors:
+        if ".mlp.experts." in name:
+            tensors[name] = tensors[name].transpose(1, 2).contiguous()
+    save_file(tensors, file, {"format": "pt"})
+
+
 def older(source):
     """A directory with words of config.json that the converter knows."""
     config = json.loads((source / "config.json").read_text())
@@ -38,12 +49,14 @@ def older(source):
         config["layer_types"] = [names.get(t, t) for t in config["layer_types"]]
     elif config["model_type"] == "gpt_neox":
         config["rotary_pct"] = config["rope_parameters"]["partial_rotary_factor"]
-    elif config["model_type"] == "granite_swa":
+    elif config["model_type"] in ("granite_swa", "granitemoe_swa"):
         config["no_rope_layers"] = [int(theta > 0) for theta in config["layer_rope_theta"]]
-    else:
+    elif config["model_type"] != "qwen3_vl_moe":
         return source
     copy = source.parent / "older" / source.name
     shutil.copytree(source, copy, dirs_exist_ok=True)
+    if config["model_type"] == "qwen3_vl_moe":
+        turn_experts(copy / "model.safetensors")
     (copy / "config.json").write_text(json.dumps(config))
     return copy
 
@@ -93,6 +106,7 @@ KNOWN = [
     # takes the unknown token for a control token (is_known).
     ("gemma3$", "tokenizer.ggml.", "without tokenizer.model the converter calls Gemma's tokenizer byte-level"),
     ("gemma3", "gemma3.attention.sliding_window_pattern", "of windows that are not every sixth, the converter says nothing"),
+    ("ernie4_5_moe", "ernie4_5-moe.expert_shared_feed_forward_length", "the converter takes another number; llama.cpp refuses its file"),
     ("cohere2", "cohere2.attention.sliding_window_pattern", "of windows that are not every fourth, the converter says nothing"),
     ("olmo3", "olmo2.rope.scaling.attn_factor", "an attention_factor that is not yarn's own"),
     ("olmoe", "olmoe.attention.layer_norm_rms_epsilon", "the converter writes 1e-5 whatever the model has"),

@@ -40,6 +40,7 @@ FIXED = {
     "ernie4_5": {"use_bias": False},
     "exaone4, windows": {"num_hidden_layers": 64, "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 16},
     "granite_swa": {"layer_rope_theta": [300.0, 300.0, 300.0, 0.0]},
+    "granitemoe_swa": {"layer_rope_theta": [300.0, 0.0]},
     "hunyuan_v1_dense": {"rope_parameters.rope_theta": 1e4, "max_position_embeddings": 32768},
     "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 3, "sliding_window_pattern": None},
     "gpt_oss": {"swiglu_limit": 7.0, "rope_parameters.truncate": True},
@@ -121,12 +122,17 @@ FAMILIES = {
     "gpt_neox": ("gpt_neox_plain", "gpt-2"),
     "granite": ("granite_plain", "refact"),
     "granite_swa": ("granite_swa_thetas", "refact"),
+    "granitemoe_swa": ("granitemoe_swa_v", "refact"),
     "granitemoehybrid": ("granite_hybrid_v", "gpt-2"),
     "granitemoehybrid, groups": ("granite_hybrid_groups", "gpt-2"),
     "nemotron_h": ("nemotron_h_v", "gpt-2"),
     "nemotron_h, experts": ("nemotron_h_v", "gpt-2"),
     "nemotron_h, latent": ("nemotron_h_latent", "gpt-2"),
     "lfm2": ("lfm2_v", "lfm2"),
+    "lfm2_moe": ("lfm2_moe_v", "lfm2"),
+    "minimax_m2": ("minimax_m2_v", "gpt-2"),
+    "ernie4_5_moe": ("ernie4_5_moe_v", "model"),
+    "qwen3_vl_moe": ("qwen3_vl_moe_v", "qwen2"),
 }
 
 

@@ -315,6 +315,60 @@ static void test_value_heads(void **state) {
     fixture_destroy(&f);
 }
 
+enum { EXPERTS_OF = 3, HIDDEN = 4, INNER = 2 };
+
+/* Gates and ups are square matrices: which way they lie, the downs say. */
+static bool experts_shape(void *user, const char *name, int32_t *rank, int64_t *dim) {
+    bool straight = *(const bool *)user, down = strstr(name, "experts.down_proj") != NULL;
+    *rank = 3;
+    dim[0] = EXPERTS_OF;
+    dim[1] = down && !straight ? INNER : HIDDEN;
+    dim[2] = down && straight ? INNER : HIDDEN;
+    return strncmp(name, "model.layers.0.mlp.experts.", 27) == 0 && (down || strstr(name, ".gate_up_proj"));
+}
+
+/* Where number (row, column) of an expert's matrix [out, in] is in the directory. */
+static int64_t place_of(bool straight, int64_t out, int64_t in, int64_t row, int64_t column) {
+    return straight ? row * in + column : column * out + row;
+}
+
+/* Experts of Qwen3-VL lie one way in published files, the other in those that transformers 5 saves. */
+static void test_turned_experts(void **state) {
+    fixture f = fixture_create();
+    const sbp_gguf_facts facts = {
+        .family = SBP_GGUF_QWEN3_VL_MOE, .layers = 1, .hidden = HIDDEN, .expert_inner = INNER};
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        bool straight = k == 1;
+        sbp_gguf_piece *pieces;
+        int32_t count;
+        int seen = 0;
+        check(&f, sbp_gguf_pieces(f.arena, f.diag, "x", &facts, SBP_GGUF_HF, experts_shape, &straight,
+                                  &pieces, &count));
+        assert_int_equal(count, 3);
+        for (int32_t p = 0; p < count; p++) {
+            bool down = strstr(pieces[p].file, "down") != NULL, up = strstr(pieces[p].file, "up") != NULL;
+            int64_t out = down ? HIDDEN : INNER, in = down ? INNER : HIDDEN, all = down ? out : 2 * out;
+            const sbp_gguf_loop *l = pieces[p].loops;
+            int64_t n[SBP_GGUF_LOOPS] = {1, 1, 1, 1, 1};
+            for (int32_t d = 0; d < pieces[p].loop_count; d++)
+                n[d] = l[d].extent;
+            for (int64_t i = 0; i < n[0] * n[1] * n[2]; i++, seen++) {
+                const int64_t at[] = {i / (n[1] * n[2]), i / n[2] % n[1], i % n[2]};
+                int64_t hf = pieces[p].hf_base, file = pieces[p].file_base;
+                for (int32_t d = 0; d < pieces[p].loop_count; d++) {
+                    hf += at[d] * l[d].hf;
+                    file += at[d] * l[d].file;
+                }
+                int64_t row = file / in % out + (up ? out : 0), expert = file / (in * out);
+                assert_int_equal(hf, expert * all * in + place_of(straight, all, in, row, file % in));
+            }
+        }
+        assert_int_equal(seen, EXPERTS_OF * 3 * HIDDEN * INNER);
+    }
+    fixture_destroy(&f);
+}
+
 /* What is no logarithm of anything. */
 static void test_decay(void **state) {
     fixture f = fixture_create();
@@ -350,7 +404,8 @@ static void test_decay(void **state) {
 static void test_mutations(void **state) {
     static const char *const names[] = {"deepseek2",      "qwen35",  "qwen3next",     "gpt-oss_mxfp4",
                                         "gemma4_experts", "gptneox", "granitehybrid", "lfm2",
-                                        "nemotron_h_moe", "gemma3n", "apertus",       "granite_swa"};
+                                        "nemotron_h_moe", "gemma3n", "apertus",       "granite_swa",
+                                        "mimo2",          "step35",  "laguna"};
     char directory[] = "/tmp/sbp_gguf_files_XXXXXX";
     int loaded = 0, refused = 0;
     (void)state;
@@ -392,9 +447,10 @@ static void test_mutations(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_table),       cmocka_unit_test(test_files),
-                                       cmocka_unit_test(test_views),       cmocka_unit_test(test_both_ways),
-                                       cmocka_unit_test(test_value_heads), cmocka_unit_test(test_decay),
-                                       cmocka_unit_test(test_mutations)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table),       cmocka_unit_test(test_files),
+        cmocka_unit_test(test_views),       cmocka_unit_test(test_both_ways),
+        cmocka_unit_test(test_value_heads), cmocka_unit_test(test_turned_experts),
+        cmocka_unit_test(test_decay),       cmocka_unit_test(test_mutations)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -494,7 +494,8 @@ static void put_experts(const putter *p) {
         put_count(p, "expert_feed_forward_length", (int64_t)sbp_exp_number(p->m, "intermediate_size"));
     if (is(p, ERNIE_EXPERTS) && is_on(p, "moe_num_shared_experts"))
         put_count(p, "expert_shared_feed_forward_length",
-                  (int64_t)sbp_exp_number(p->m, "intermediate_size") / p->m->facts.kv_heads);
+                  (int64_t)(sbp_exp_number(p->m, "moe_intermediate_size") *
+                            sbp_exp_number(p->m, "moe_num_shared_experts")));
 }
 
 /* ---- what llama.cpp has no choice about ------------------------------------------------------------- */

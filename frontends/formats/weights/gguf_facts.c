@@ -141,6 +141,10 @@ sbp_status sbp_gguf_facts_of_config(sbp_diag *diag, const char *path, const sbp_
         f.fixed = number(&c, "qk_nope_head_dim", (int64_t)sbp_gguf_default(f.family, "qk_nope_head_dim"));
         f.value = number(&c, "v_head_dim", (int64_t)sbp_gguf_default(f.family, "v_head_dim"));
     }
+    if (sbp_gguf_has(f.family, TURNED_EXPERTS)) {
+        f.hidden = number(&c, "hidden_size", 0);
+        f.expert_inner = number(&c, "moe_intermediate_size", 0);
+    }
     if (sbp_gguf_has(f.family, MAMBA))
         f.groups = number(&c, sbp_gguf_find_key(f.family, "ssm.group_count")->field,
                           sbp_gguf_has(f.family, MIXERS) ? 8 : 1);

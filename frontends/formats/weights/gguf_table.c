@@ -544,9 +544,27 @@ static bool is_other_spelling(const maker *m, const struct row *row) {
     return false;
 }
 
+/* Whether TURNED_EXPERTS of a directory are [out, in], as transformers 5 saves them, and not as they are
+ * published: what gates with ups and what downs are is never both the same either way. */
+static bool is_straight(const maker *m, const char *hf) {
+    static const char mark[] = ".mlp.experts.";
+    const sbp_gguf_facts *f = m->facts;
+    const char *at = strstr(hf, mark);
+    extent both, down;
+    if (m->had != SBP_GGUF_HF || !at || !sbp_gguf_has(f->family, TURNED_EXPERTS))
+        return false;
+    int n = (int)(at - hf) + (int)strlen(mark);
+    return m->shape(m->user, sbp_arena_printf(m->arena, "%.*sgate_up_proj", n, hf), &both.rank, both.dim) &&
+           m->shape(m->user, sbp_arena_printf(m->arena, "%.*sdown_proj", n, hf), &down.rank, down.dim) &&
+           both.rank == 3 && down.rank == 3 && both.dim[1] == 2 * f->expert_inner &&
+           both.dim[2] == f->hidden && down.dim[1] == f->hidden && down.dim[2] == f->expert_inner;
+}
+
 static sbp_status make_tensor(maker *m, const struct row *row, const char *hf, const char *file,
                               int64_t number) {
     kind k = kind_of(row, m->facts->family);
+    if (is_straight(m, hf))
+        k = k == FIRST_COLUMNS ? FIRST_HALF : k == SECOND_COLUMNS ? SECOND_HALF : k == TRANSPOSED ? AS_IS : k;
     job j = {.m = m, .piece = {.hf = hf, .file = file, .rule = rule_of(k)}, .number = number};
     bool to_file = m->had == SBP_GGUF_HF;
     extent *own = to_file ? &j.hf : &j.file, *other = to_file ? &j.file : &j.hf;

@@ -56,6 +56,8 @@ typedef struct sbp_gguf_facts {
     int64_t fixed, value;                                 /* latent attention: of a head of keys what does not
                                                             turn, and of values */
     int64_t groups;                                       /* Mamba-2 */
+    int64_t hidden,
+        expert_inner; /* of experts that directories have in one of two layouts; from config.json */
     int64_t streams;
 } sbp_gguf_facts;
 
