@@ -33,13 +33,23 @@ static void check_sigmoids(sbp_gguf_config *c) {
             (long long)rule, biased ? "" : " without a bias");
 }
 
+static void check_softmax(sbp_gguf_config *c) {
+    int64_t rule = sbp_gguf_config_count(c, "expert_gating_func", 0, 1);
+    if (rule != 1)
+        sbp_gguf_config_fail(c, "key '%s' is %lld; 1, a softmax, is supported",
+                             key_name(c, "expert_gating_func"), (long long)rule);
+}
+
 static const char *expert_word(sbp_gguf_config *c, int64_t i) {
     return sbp_gguf_config_in_layer(c, i, "ffn_gate_inp.weight") ? "sparse" : "dense";
 }
 
 /* Routers by DeepSeek's rule. */
 static void write_deepseek(sbp_gguf_config *c) {
-    check_sigmoids(c);
+    if (is(c, SOFTMAX_ROUTED))
+        check_softmax(c);
+    else
+        check_sigmoids(c);
     if (!is(c, NARROW_VALUES))
         write_bool(c, "norm_topk_prob", sbp_gguf_config_bool(c, "expert_weights_norm", false));
     static const char *const absent[][2] = {{"expert_group_count", "n_group"},

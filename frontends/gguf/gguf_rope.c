@@ -153,6 +153,18 @@ static void write_longrope(sbp_gguf_config *c, int64_t turning) {
 
 /* ---- keys --------------------------------------------------------------------------------------------- */
 
+/* llama.cpp's converter leaves it out, and llama.cpp does not scale then. */
+static void write_temper(sbp_gguf_config *c, int64_t length) {
+    double beta = sbp_gguf_config_number(c, "attention.temperature_scale", 0);
+    sbp_gguf_config_write(c, "llama_4_scaling_beta", beta);
+    if (beta == 0)
+        sbp_warn(
+            c->diag,
+            "%s: no key '%s.attention.temperature_scale': queries behind %lld positions are not scaled, "
+            "as in llama.cpp; those of published models are: --set rope_scaling.llama_4_scaling_beta=0.1",
+            c->path, c->family->architecture, (long long)length);
+}
+
 static void write_yarn(sbp_gguf_config *c) {
     double extension = sbp_gguf_config_number(c, "rope.scaling.yarn_ext_factor", 1);
     int64_t length = sbp_gguf_config_count(c, "rope.scaling.original_context_length", 0, 0);
@@ -171,6 +183,8 @@ static void write_yarn(sbp_gguf_config *c) {
             sbp_gguf_config_write(c, row->field, sbp_gguf_config_number(c, row->key, 1));
     if (has_own_yarn(c)) /* its class's, which files do not say */
         sbp_json_write_bool(c->out, "truncate", false);
+    if (is(c, SOFTMAX_ROUTED))
+        write_temper(c, length);
     if (is(c, TEMPERED)) { /* llama.cpp takes mscale for 1 */
         double all = sbp_gguf_config_number(c, "rope.scaling.yarn_log_multiplier", 0);
         if (all != 0)

@@ -129,6 +129,7 @@ CASES = {
          "scoring_func": "sigmoid", "rope_parameters.partial_rotary_factor": 0.334},
         flags=("--no-mtp",),
     ),
+    "mistral4": Case("mistral4_v", {"text_config.rope_parameters.llama_4_scaling_beta": 0.0}),
     "step35": Case("gguf/step35", flags=("--no-mtp",)),
     "llama4": Case("llama4_v", {"text_config.attention_chunk_size": 8192, "text_config.floor_scale": 8192, "text_config.attn_scale": 0.1, "text_config.no_rope_layers": [],
          "text_config.rope_scaling": {"factor": 4.0, "high_freq_factor": 1.0, "low_freq_factor": 1.0,
@@ -319,7 +320,7 @@ def main():
         if hasattr(found, "_altup_proj"):
             found.__init__ = with_streams(found.__init__, base)
         if hasattr(found, "Ministral3Model"):  # which stands behind that of multimodal models
-            found.Ministral3Model.set_vocab = write_vocabulary
+            found.Ministral3Model.set_vocab = found.Mistral4Model.set_vocab = write_vocabulary
         found.no_mtp = False
         return found
 

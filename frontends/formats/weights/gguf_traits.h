@@ -10,7 +10,7 @@
 
 #define TRAIT(n) ((sbp_gguf_traits)1 << (n))
 #define ALL TRAIT(127) /* which no line has to list */
-enum { TRAITS = 75 };
+enum { TRAITS = 76 };
 
 /* ---- what tensors and fields are called ---- */
 #define PLAIN TRAIT(0) /* as Llama's */
@@ -106,7 +106,8 @@ enum { TRAITS = 75 };
 #define NARROW_VALUES TRAIT(70)     /* MiMo's heads: of values, of windows, and their sinks */
 #define BESIDE_STATES TRAIT(71)     /* Falcon-H1's: attention and a HYBRID's state side by side */
 #define STEP_EXPERTS TRAIT(74)      /* Step 3.5's moe and share_expert; half of a head turns, or all */
-#define ONLY_READ TRAIT(66)         /* nothing here writes such files */
+#define SOFTMAX_ROUTED TRAIT(75) /* Mistral 4's: ROUTED by a softmax; queries are scaled at their positions */
+#define ONLY_READ TRAIT(66)      /* nothing here writes such files */
 
 /* ---- multimodal models ---- */
 #define PICTURES TRAIT(59) /* a multimodal model's text model; files have keys that say nothing of text */
@@ -134,7 +135,7 @@ _Static_assert(TRAIT(TRAITS) - 1 ==
                        LLAMA3_ROWS + TURNED_EXPERTS + ERNIE_EXPERTS + SHORT_CONV_EXPERTS + BY_SIGMOIDS +
                        PICTURES + TURNED_NORMS + COHERE + TEMPERED + PARTS + GATED_HEADS + HUNYUAN_EXPERTS +
                        ONLY_READ + LISTED_TURNS + STREAMS + HUNYUAN_1_EXPERTS + NARROW_VALUES +
-                       BESIDE_STATES + XIELU + SWA_EXPERTS + STEP_EXPERTS,
+                       BESIDE_STATES + XIELU + SWA_EXPERTS + STEP_EXPERTS + SOFTMAX_ROUTED,
                "each trait has a number of its own");
 
 static inline bool sbp_gguf_has(sbp_gguf_family_id family, sbp_gguf_traits traits) {
