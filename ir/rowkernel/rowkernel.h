@@ -205,7 +205,8 @@ sbp_status sbp_rowkernel_run_reference(const sbp_rowkernel *kernel, int64_t rows
 
 /* A kernel of elements made ready for the host, which reads files with it: its arithmetic is fp32, as a
  * device's. Such a kernel computes in f32 and has no reduction, partial, scalar, random number or rounding to
- * another type than f32, and its values fit 32 KiB; NULL for another one. kernel: verified, lives as long. */
+ * another type than f32, bf16 and f16, and its values fit 32 KiB; NULL for another one. kernel: verified,
+ * lives as long. */
 typedef struct sbp_rowrunner sbp_rowrunner;
 sbp_rowrunner *sbp_rowrunner_create(sbp_arena *arena, const sbp_rowkernel *kernel);
 /* views: one per operand; no out operand is the memory of an in. Any number of threads at once. */

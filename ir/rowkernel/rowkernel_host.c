@@ -27,6 +27,10 @@ static bool is_same(const sbp_rk_instr *instr) { /* as its operand */
     return instr->op == SBP_RK_ROUND && instr->dtype == SBP_F32;
 }
 
+static bool is_narrow(const sbp_rk_instr *instr) {
+    return instr->op == SBP_RK_ROUND && (instr->dtype == SBP_BF16 || instr->dtype == SBP_F16);
+}
+
 /* The value whose place it has. */
 static int32_t unrounded(const sbp_rowkernel *kernel, int32_t value) {
     while (is_same(&kernel->instrs[value]))
@@ -47,7 +51,7 @@ static bool can_run(const sbp_rowkernel *kernel) {
         case SBP_RK_STORE:
             break;
         case SBP_RK_ROUND:
-            if (is_same(instr))
+            if (is_same(instr) || is_narrow(instr))
                 break;
             return false;
         default:
@@ -394,6 +398,12 @@ static void lookup_run(const sbp_rk_table *table, int64_t n, const float *a, flo
         y[i] = numbers[(int32_t)a[i]];
 }
 
+static void round_run(sbp_dtype dtype, int64_t n, const float *a, float *y) {
+    for (int64_t i = 0; i < n; i++)
+        y[i] = dtype == SBP_BF16 ? sbp_f32_from_bf16(sbp_bf16_from_f32(a[i]))
+                                 : sbp_f32_from_f16(sbp_f16_from_f32(a[i]));
+}
+
 static void run_instr(const host_run *r, int32_t index) {
     const sbp_rk_instr *instr = &r->kernel->instrs[index];
     float *y = value_of(r, index);
@@ -420,8 +430,12 @@ static void run_instr(const host_run *r, int32_t index) {
         if (r->runner->targets[index] < 0)
             run_store(r, instr);
         break;
+    case SBP_RK_ROUND: /* one to fp32 has the place of its operand */
+        if (is_narrow(instr))
+            round_run(instr->dtype, n, value_of(r, instr->a), y);
+        break;
     default:
-        break; /* a rounding to fp32: it has the place of its operand */
+        break;
     }
 }
 

@@ -9,11 +9,8 @@
 #define EXPERTS "tests/golden/packed/experts"
 #define EXPERT "model.layers.1.mlp.experts.4.up_proj."
 
-static const char *backend = "cpu";
-
 static void dump(io_fixture *f, const char *name, const char *model, const char *options, const char *to) {
-    cli_ok(f, TEXT("$C compile %s -o $D/p --seq-len 41 --backend %s %s", model,
-                   strcmp(backend, "cuda") == 0 ? "cuda --arch sm_90a" : backend, options));
+    cli_ok(f, TEXT("$C compile %s -o $D/p --seq-len 41 %s", model, options));
     cli_ok(f, TEXT("$R $D/p --data $G/packed/%s/train.jsonl --batch-tokens 41 --dump-gradients $D/%s", name,
                    to));
 }
@@ -22,7 +19,6 @@ static void compare(io_fixture *f, const char *what, const char *got, const char
     cli_compare(f, what, sbp_arena_strdup(f->arena, io_path(f, got)), want, sbp_tolerance(dtype));
 }
 
-/* On any backend. */
 static void test_gradients(void **state) {
     io_fixture *f = *state;
     for (int i = 0; i < SBP_COUNT(golden_packed); i++) {
@@ -155,7 +151,7 @@ static void test_refused(void **state) {
               "/model -o $D/p --set quantization_config.config_groups.group_0.weights.group_size=64");
 }
 
-int main(int argc, char **argv) {
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_gradients, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_settings, cli_setup, io_teardown),
@@ -163,9 +159,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_numbers, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refused, cli_setup, io_teardown),
     };
-    if (argc > 1)
-        backend = argv[1];
-    return argc > 1
-               ? cmocka_run_group_tests_name("gradients", (const struct CMUnitTest[]){tests[0]}, NULL, NULL)
-               : cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

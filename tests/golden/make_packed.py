@@ -6,11 +6,11 @@ file, models with adapters and their gradients.
     make_packed.py [--check]                                               writes; --check: compares
 
 packed.safetensors, read by tests/unit/test_formats.c: layers of all kinds, beside each its numbers (`NAME.f32`), which the
-package makes of it with its scales in float32.
+package makes of it.
 
 packed/NAME: model/ as the package stores it (`compress`, config.json by its own classes), whose other weights are in bf16;
 adapter/ by peft, with random numbers; train.jsonl; grads.safetensors: gradients in float64 of the adapter of the model whose
-weights the package has made numbers again (`decompress`, scales in float32); expect.json: the loss and log-probabilities.
+weights the package has made numbers again (`decompress`); expect.json: the loss and log-probabilities.
 """
 
 import os
@@ -57,8 +57,7 @@ def pack(weight, of):
 
 
 def unpack(tensors, of):
-    tensors = dict(tensors, weight_scale=tensors["weight_scale"].float())
-    return PackedQuantizationCompressor.decompress(tensors, of)["weight"]
+    return PackedQuantizationCompressor.decompress(tensors, of)["weight"].float()
 
 
 # ---- layers --------------------------------------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ static void packed_weights_are_what_compressed_tensors_reads(void **state) {
         {"64.128",
          {{SBP_FORMAT_INT4_F32, SBP_FORMAT_INT4_ZERO_F32}, {SBP_FORMAT_INT8_F32, SBP_FORMAT_INT8_ZERO_F32}}},
         {"128.256",
-         {{SBP_FORMAT_Q4_0, SBP_FORMAT_INT4_ZERO_F32}, {SBP_FORMAT_Q8_0, SBP_FORMAT_INT8_ZERO_F32}}},
+         {{SBP_FORMAT_INT4_F16, SBP_FORMAT_INT4_ZERO_F16}, {SBP_FORMAT_INT8_F16, SBP_FORMAT_INT8_ZERO_F16}}},
         {"row.160", {{SBP_FORMAT_INT4, SBP_FORMAT_INT4_ZERO}, {SBP_FORMAT_INT8, SBP_FORMAT_INT8_ZERO}}},
         {"16.48", {{SBP_FORMAT_NONE}}},
         {"row.45", {{SBP_FORMAT_NONE}}}};

@@ -479,7 +479,7 @@ static void host_runs_elements_only(void **state) {
     fixture *f = *state;
     static const char *const bodies[] = {
         "%0 = load x %1 = sum[elem] %0 store y, %1",
-        "%0 = load x %1 = round bf16 %0 store y, %1",
+        "%0 = load x %1 = round i8 %0 store y, %1",
         "%0 = scalar s store y, %0",
         "%0 = random s [row elem] 0:8 store y, %0",
     };
@@ -503,6 +503,8 @@ static void host_stores_what_others_read(void **state) {
         "%2 = add %0, %1 store y, %2 store z, %2",
         "%2 = add %0, %1 %3 = round f32 %2 %4 = sub %0, %3 store y, %3 store z, %4",
         "%2 = add %0, %1 %3 = round f32 %2 store y, %2 store z, %3",
+        "%2 = mul %1, %0 %3 = round bf16 %2 %4 = round f16 %0 %5 = sub %2, %3 store y, %5 store z, %4",
+        "%2 = mul %1, %0 %3 = round bf16 %2 store y, %3 store z, %2",
         "%2 = mul %1, %1 %3 = select %0, %2, %1 store y, %2 store z, %3",
         "%2 = div %0, %1 %3 = lt %0, %2 store y, %0 store z, %3",
     };

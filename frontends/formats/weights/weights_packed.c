@@ -5,8 +5,9 @@
  *   M.weight_scale       BF16, F16 or F32 [rows, groups]: a group is columns / groups neighbours of a row
  *   M.weight_zero_point  I32 [words, groups]: codes of the rows' zeros, packed along the rows; may be absent
  *   M.weight_shape       rows, columns
- * Together they are M.weight, whose numbers are (code - zero) * scale; without zeros a zero is half of what a
- * code can be. Scales of groups that are whole blocks of a format keep their blocks. */
+ * Together they are M.weight, whose numbers are (code - zero) * scale, rounded to the type of the scales, as
+ * the package has them; without zeros a zero is half of what a code can be. Groups that are whole blocks of a
+ * format are kept in these. */
 #include "frontends/formats/weights/weights_internal.h"
 
 #include <string.h>
@@ -85,16 +86,15 @@ static const char *find_refusal(sbp_arena *arena, parts *p) {
 }
 
 static sbp_format format_of(const parts *p) {
-    bool narrow = p->bits == 4, exact = p->scales->dtype == SBP_BF16;
+    static const sbp_format formats[2][2][3] = {
+        {{SBP_FORMAT_INT4, SBP_FORMAT_INT4_F16, SBP_FORMAT_INT4_F32},
+         {SBP_FORMAT_INT4_ZERO, SBP_FORMAT_INT4_ZERO_F16, SBP_FORMAT_INT4_ZERO_F32}},
+        {{SBP_FORMAT_INT8, SBP_FORMAT_INT8_F16, SBP_FORMAT_INT8_F32},
+         {SBP_FORMAT_INT8_ZERO, SBP_FORMAT_INT8_ZERO_F16, SBP_FORMAT_INT8_ZERO_F32}}};
+    int scale = p->scales->dtype == SBP_BF16 ? 0 : p->scales->dtype == SBP_F16 ? 1 : 2;
     if (p->columns % PACKED_BLOCK != 0 || p->columns / p->groups % PACKED_BLOCK != 0)
         return SBP_FORMAT_NONE;
-    if (p->scales->dtype == SBP_F16 && !p->zeros)
-        return narrow ? SBP_FORMAT_Q4_0 : SBP_FORMAT_Q8_0;
-    if (p->zeros)
-        return narrow ? (exact ? SBP_FORMAT_INT4_ZERO : SBP_FORMAT_INT4_ZERO_F32)
-                      : (exact ? SBP_FORMAT_INT8_ZERO : SBP_FORMAT_INT8_ZERO_F32);
-    return narrow ? (exact ? SBP_FORMAT_INT4 : SBP_FORMAT_INT4_F32)
-                  : (exact ? SBP_FORMAT_INT8 : SBP_FORMAT_INT8_F32);
+    return formats[p->bits == 8][p->zeros != NULL][scale];
 }
 
 static const sbp_weight *find_part(const sbp_weights *w, const char *name, size_t stem, const char *end) {
@@ -265,7 +265,8 @@ sbp_status sbp_weights_packed_read(const sbp_weights *w, const sbp_weight *t, in
             int64_t group = group_at(t, first + i) - r.first_group;
             if (bits_in(t) == 4)
                 code = (first + i) % t->dim[1] % 2 ? code >> 4 : code & 15;
-            out[i] = (float)(code - r.zeros[group]) * r.scales[group];
+            out[i] = (float)sbp_round_to(t->scales->dtype,
+                                         (double)((float)(code - r.zeros[group]) * r.scales[group]));
         }
         first += n;
         count -= n;
