@@ -41,7 +41,10 @@ static void write_sparsity(sbp_gguf_config *c) {
         if (!(deviations < 8))
             sbp_gguf_config_fail(c, "key '%s', layer %lld: %g; a number below 8 is expected", scales->key,
                                  (long long)i, deviations);
-        sbp_json_write_double(c->out, NULL, deviations > -8 ? share_below(deviations) : 0);
+        if (deviations > -8)
+            sbp_json_write_double(c->out, NULL, share_below(deviations));
+        else
+            sbp_json_write_raw(c->out, NULL, "0.0"); /* transformers takes no integers here */
     }
     sbp_json_write_end(c->out);
 }

@@ -65,6 +65,9 @@ static void test_written(void **state) {
     dump(f, "$D/new", "qwen3_moe_balanced", "", "new.safetensors");
     dump(f, FILES "/qwen3moe.gguf", "qwen3_moe_balanced", "", "file.safetensors");
     cli_same(f, "new.safetensors", "file.safetensors");
+    cli_ok(f, "$R " FILES
+              "/gemma3n.gguf --data tests/golden/gemma3n_outside/train.jsonl --seq-len 200 --steps 1 "
+              "--lr 0 --out $D/n && grep '0[.]8,0[.]0,0[.]6' $D/n/config.json"); /* no integer among shares */
     cli_fails(f, 1, "are not supported; supported: llama, llama4, qwen2,",
               "$R tests/data/io/grids.gguf --data tests/golden/llama_plain/train.jsonl --steps 1 --out none");
 }
