@@ -131,6 +131,7 @@ FAMILIES = {
     "lfm2": ("lfm2_v", "lfm2"),
     "lfm2_moe": ("lfm2_moe_v", "lfm2"),
     "minimax_m2": ("minimax_m2_v", "gpt-2"),
+    "hy_v3": ("hy_v3_v", "gpt-2"),
     "ernie4_5_moe": ("ernie4_5_moe_v", "model"),
     "qwen3_vl_moe": ("qwen3_vl_moe_v", "qwen2"),
 }

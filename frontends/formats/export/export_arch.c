@@ -492,6 +492,12 @@ static void put_experts(const putter *p) {
         put_count(p, "nextn_predict_layers", 0);
     if (is(p, GATES_IN_TURN) || (is(p, BLOCK_SPARSE) && is(p, BY_SIGMOIDS)))
         put_count(p, "expert_feed_forward_length", (int64_t)sbp_exp_number(p->m, "intermediate_size"));
+    if (is(p, HUNYUAN_EXPERTS)) {
+        put_count(p, "expert_shared_feed_forward_length",
+                  (int64_t)(sbp_exp_number(p->m, "moe_intermediate_size") *
+                            sbp_exp_number(p->m, "num_shared_experts")));
+        put_bool(p, "expert_weights_norm", true);
+    }
     if (is(p, ERNIE_EXPERTS) && is_on(p, "moe_num_shared_experts"))
         put_count(p, "expert_shared_feed_forward_length",
                   (int64_t)(sbp_exp_number(p->m, "moe_intermediate_size") *
