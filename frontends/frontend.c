@@ -346,7 +346,8 @@ static sbp_status choose_formats(const sbp_loading *l) {
             first = first ? first : param;
             ask = false;
         }
-        param->format = param->trainable ? SBP_FORMAT_NONE : ask ? asked : format_in_file(l, param);
+        bool named = !linear[i] && l->numbers_config && !l->weights; /* which is no linear layer */
+        param->format = param->trainable || named ? SBP_FORMAT_NONE : ask ? asked : format_in_file(l, param);
         count += ask;
     }
     if (first)

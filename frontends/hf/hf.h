@@ -45,6 +45,7 @@ typedef struct sbp_hf {
     const char *root, *head_module; /* where names of the weights begin: "model", and "lm_head" */
     const char *layers;             /* behind the root: "layers" */
     bool fp8, packed;               /* config.json says that weights are in FP8, in INT4 or INT8 */
+    const sbp_json *packing;        /* the latter's quantization_config; NULL */
 } sbp_hf;
 
 /* ---- config.json ---------------------------------------------------------------------------------- */
@@ -56,6 +57,8 @@ typedef struct sbp_hf {
 void sbp_hf_fail(sbp_hf *hf, const sbp_json *field, const char *format, ...) SBP_PRINTF(3, 4);
 /* quantization_config of compressed-tensors (hf_packed.c). */
 void sbp_hf_read_packed(sbp_hf *hf, const sbp_json *quantization);
+/* Where no weights are there: formats of what it names, linear or not. */
+void sbp_hf_plan_packed(sbp_hf *hf);
 /* A field that is read in some other way; NULL when it is absent or null. */
 const sbp_json *sbp_hf_field(sbp_hf *hf, const char *key);
 /* Absent or null: the fallback. size: from 1, count: from 0, both below 2^31. */

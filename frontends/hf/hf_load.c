@@ -291,6 +291,9 @@ sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config) {
         SBP_TRY(override_one(l, "tie_word_embeddings=false", &config));
     sbp_hf_say_dropout(&hf);
     say_quantized(l, &hf);
+    if (hf.packed && !hf.weights)
+        sbp_hf_plan_packed(&hf);
+    SBP_TRY(hf.builder.status);
     l->model->config = print_config(l->arena, config, hf.fp8);
     l->numbers_config = hf.packed ? print_config(l->arena, config, true) : NULL;
     return SBP_OK;

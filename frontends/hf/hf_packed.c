@@ -3,8 +3,10 @@
  * defaults: compressed-tensors, quantization/quant_config.py, quant_scheme.py and quant_args.py. */
 #include <string.h>
 
+#include "frontends/formats/weights/recipe.h"
 #include "frontends/hf/hf.h"
 #include "frontends/hf/hf_load.h"
+#include "ir/base/pattern.h"
 
 enum { MOST_SCHEMES = 16 };
 
@@ -111,7 +113,58 @@ void sbp_hf_read_packed(sbp_hf *hf, const sbp_json *quantization) {
     for (int64_t i = 0; hf->builder.status == SBP_OK && i < groups->count; i++)
         read_group(&r, &groups->items[i]);
     hf->packed = true;
+    hf->packing = quantization;
     if (hf->weights && hf->builder.status == SBP_OK)
         hf->builder.status =
             sbp_weights_check_packed(hf->weights, r.schemes, r.count, quantization, hf->diag);
+}
+
+/* ---- without weights --------------------------------------------------------------------------------- */
+
+/* Whether a list names a module: whole, as a pattern behind "re:", or as the class of all linear layers. */
+static bool names_module(sbp_hf *hf, const sbp_json *list, const char *module) {
+    bool found = false;
+    for (int64_t i = 0; list && list->kind == SBP_JSON_ARRAY && i < list->count && !found; i++) {
+        const char *item = list->items[i].kind == SBP_JSON_STRING ? list->items[i].string : "";
+        if (strncmp(item, "re:", 3) != 0)
+            found = strcmp(item, module) == 0 || strcmp(item, "Linear") == 0;
+        else if (hf->builder.status == SBP_OK)
+            hf->builder.status = sbp_pattern_match(hf->arena, hf->diag, "quantization_config", item + 3,
+                                                   SBP_PATTERN_BEGIN, module, &found);
+    }
+    return found;
+}
+
+/* "model.layers.0.mlp.experts.0.up_proj", of the first one where a parameter is of all experts. */
+static const char *module_of(sbp_hf *hf, const sbp_param *param) {
+    static const char end[] = ".weight";
+    char *name = sbp_arena_strdup(hf->arena, sbp_loading_source_name(param)), *star;
+    size_t length = strlen(name);
+    while ((star = strchr(name, '*')))
+        *star = '0';
+    if (length >= sizeof end && strcmp(name + length - (sizeof end - 1), end) == 0)
+        name[length - (sizeof end - 1)] = 0;
+    return name;
+}
+
+void sbp_hf_plan_packed(sbp_hf *hf) {
+    const sbp_json *groups = sbp_json_member(hf->packing, "config_groups");
+    for (int32_t p = 0; p < hf->builder.module->param_count; p++) {
+        sbp_param *param = &hf->builder.module->params[p];
+        const sbp_type *t = &param->type;
+        const char *module = module_of(hf, param);
+        sbp_recipe blocks;
+        if (t->rank < 2 || names_module(hf, sbp_json_member(hf->packing, "ignore"), module))
+            continue;
+        for (int64_t g = 0; g < groups->count && !param->format; g++) {
+            reading r = {.hf = hf};
+            if (!names_module(hf, sbp_json_member(&groups->items[g], "targets"), module))
+                continue;
+            read_group(&r, &groups->items[g]);
+            sbp_format format = sbp_packed_format(&r.schemes[0], hf->published, t->dim[t->rank - 1].n);
+            if (format && (!param->recipe ||
+                           sbp_recipe_of_blocks(param->recipe, sbp_format_of(format)->block, &blocks)))
+                param->format = format;
+        }
+    }
 }

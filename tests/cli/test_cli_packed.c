@@ -64,6 +64,17 @@ static void test_settings(void **state) {
     }
     cli_ok(f, "$C compile " EXPERTS "/model -o $D/p --seq-len 41 --lora r=2,targets=o_proj");
     assert_non_null(strstr(cli_unfolded(f, "err"), "30.7K weights in int4 (4.5 bits each)"));
+    /* as much where only config.json is there, which names modules */
+    cli_ok(f,
+           "mkdir $D/c; cp " EXPERTS "/model/config.json $D/c; $C compile $D/c -o $D/p --seq-len 41 --lora "
+           "r=2,targets=o_proj");
+    assert_non_null(strstr(cli_unfolded(f, "err"), "30.7K weights in int4 (4.5 bits each)"));
+    cli_ok(f,
+           "cp tests/golden/packed/dense/model/config.json $D/c; $C compile $D/c -o $D/p --seq-len 41 --lora "
+           "r=2,targets=o_proj");
+    assert_non_null(strstr(cli_unfolded(f, "err"),
+                           "24.6K weights in int4 (4.5 bits each), 24.6K in int4_zero "
+                           "(4.75), 12.3K in int8_zero (8.75)"));
     /* under the name that Kimi's have */
     cli_ok(f, "cp -r " EXPERTS "/model $D/kimi; sed -i s/deepseek_v3/kimi_k2/ $D/kimi/config.json");
     dump(f, "experts", EXPERTS "/adapter --base $D/kimi", "--dtype fp64", "g.safetensors");

@@ -77,6 +77,8 @@ typedef struct sbp_packed_scheme {
     int64_t bits, group;
     bool symmetric;
 } sbp_packed_scheme;
+/* In which such weights of [.., columns] are kept, whose scales are of that type; NONE: in numbers. */
+sbp_format sbp_packed_format(const sbp_packed_scheme *scheme, sbp_dtype scale, int64_t columns);
 sbp_status sbp_weights_check_packed(const sbp_weights *weights, const sbp_packed_scheme *schemes,
                                     int32_t count, const sbp_json *quantization, sbp_diag *diag) SBP_CHECKED;
 /* SBP_INPUT where a quantization_config says another weight_block_size than the config.json beside the

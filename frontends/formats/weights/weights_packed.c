@@ -85,16 +85,16 @@ static const char *find_refusal(sbp_arena *arena, parts *p) {
     return NULL;
 }
 
-static sbp_format format_of(const parts *p) {
+sbp_format sbp_packed_format(const sbp_packed_scheme *scheme, sbp_dtype scale, int64_t columns) {
     static const sbp_format formats[2][2][3] = {
         {{SBP_FORMAT_INT4, SBP_FORMAT_INT4_F16, SBP_FORMAT_INT4_F32},
          {SBP_FORMAT_INT4_ZERO, SBP_FORMAT_INT4_ZERO_F16, SBP_FORMAT_INT4_ZERO_F32}},
         {{SBP_FORMAT_INT8, SBP_FORMAT_INT8_F16, SBP_FORMAT_INT8_F32},
          {SBP_FORMAT_INT8_ZERO, SBP_FORMAT_INT8_ZERO_F16, SBP_FORMAT_INT8_ZERO_F32}}};
-    int scale = p->scales->dtype == SBP_BF16 ? 0 : p->scales->dtype == SBP_F16 ? 1 : 2;
-    if (p->columns % PACKED_BLOCK != 0 || p->columns / p->groups % PACKED_BLOCK != 0)
+    int at = scale == SBP_BF16 ? 0 : scale == SBP_F16 ? 1 : 2;
+    if (columns % PACKED_BLOCK != 0 || scheme->group % PACKED_BLOCK != 0)
         return SBP_FORMAT_NONE;
-    return formats[p->bits == 8][p->zeros != NULL][scale];
+    return formats[scheme->bits == 8][!scheme->symmetric][at];
 }
 
 static const sbp_weight *find_part(const sbp_weights *w, const char *name, size_t stem, const char *end) {
@@ -151,7 +151,9 @@ sbp_status sbp_weights_packed_make(sbp_weights *w, sbp_diag *diag, const sbp_wei
     out->codec = p.bits == 4 ? CODEC_INT4 : CODEC_INT8;
     out->scale_rows = 1;
     out->scale_columns = p.columns / p.groups;
-    out->format = format_of(&p);
+    out->format = sbp_packed_format(
+        &(sbp_packed_scheme){.bits = p.bits, .group = p.columns / p.groups, .symmetric = !p.zeros},
+        p.scales->dtype, p.columns);
     return SBP_OK;
 }
 
