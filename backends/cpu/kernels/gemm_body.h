@@ -24,9 +24,10 @@ enum {
     LEAST_ITEM_ROWS = 32,
     ENOUGH_ITEMS = 32,
     ITEM_PANELS = 4,
-    PACK_ROWS = 96,  /* rows of a per packing item; a multiple of TILE_ROWS */
-    PACK_DEPTH = 16, /* and columns, so that whole lines of the cache are written */
-    PIECE = 64       /* elements along k that are transposed at a time */
+    PACK_ROWS = 96,           /* rows of a per packing item; a multiple of TILE_ROWS */
+    FEW_ROWS_BYTES = 4 << 20, /* of packed b at a time, for up to TILE_ROWS rows */
+    PACK_DEPTH = 16,          /* and columns, so that whole lines of the cache are written */
+    PIECE = 64                /* elements along k that are transposed at a time */
 };
 #define PANEL (TILE_VECTORS * VL)
 #define ITEM_COLUMNS (ITEM_PANELS * PANEL)
@@ -273,7 +274,10 @@ static void real_run_gemm(cpu_lane *lane, const cpu_gemm *gemm) {
     g.a_stride = real_steps(macro) + 16;
     int64_t space_a, space_b;
     real_packed_space(&g, macro, &space_a, &space_b);
-    int64_t block_n = real_fitting(g.n, PANEL, real_steps(macro), space_b), block_m = g.m;
+    /* A matrix that few rows are multiplied by is read from memory once: packed, it stays in the cache. */
+    int64_t most_b =
+        g.m <= TILE_ROWS ? sbp_min_i64(space_b, FEW_ROWS_BYTES / (int64_t)sizeof(OPERAND)) : space_b;
+    int64_t block_n = real_fitting(g.n, PANEL, real_steps(macro), most_b), block_m = g.m;
     if (g.pack_a)
         block_m = real_fitting(g.m, PACK_ROWS, g.a_stride, space_a);
     int64_t packed_m = block_m;
