@@ -91,7 +91,7 @@ static sbp_status choose_trainable(sbp_loading *l) {
     SBP_TRY(check_globs(l, "--train", o->train, o->train_count));
     SBP_TRY(check_globs(l, "--freeze", o->freeze, o->freeze_count));
     for (int32_t p = 0; p < m->param_count; p++)
-        m->params[p].trainable = m->params[p].trainable &&
+        m->params[p].trainable = m->params[p].trainable && !o->frozen &&
                                  (o->train_count == 0 || matches(o->train, o->train_count,
                                                                  sbp_loading_source_name(&m->params[p]))) &&
                                  !matches(o->freeze, o->freeze_count, sbp_loading_source_name(&m->params[p]));
@@ -103,7 +103,8 @@ static sbp_status choose_trainable(sbp_loading *l) {
                 info->trainable = m->params[info->binding].trainable;
         }
     }
-    list_frozen(l);
+    if (!o->frozen)
+        list_frozen(l);
     return SBP_OK;
 }
 

@@ -93,6 +93,7 @@ typedef struct sbp_model_options {
     int32_t train_count;
     const char *const *freeze;
     int32_t freeze_count;
+    bool frozen;         /* nothing is trained, whatever these say, and nothing is said of it */
     const char *weights; /* directory or file that values are read from instead of the model's own; or NULL */
     const sbp_lora_options *lora; /* new adapters; NULL: none, or those of the path */
     double lora_dropout;          /* of a path that is an adapter; below 0: as its configuration says */

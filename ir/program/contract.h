@@ -79,6 +79,7 @@ extern const char *const sbp_part_names[SBP_PART_COUNT];
 #define SBP_IN_PREFIX "in."         /* of a column: 1 in documents of that part */
 #define SBP_TOK_BELOW_PREFIX "tok.below." /* of a column: the token, 0 where it is N or more, "tok.below.N" */
 #define SBP_ONE_OF_PREFIX "one.of."       /* of a column: 1 where the row has one of several, "one.of.A.B" */
+#define SBP_LOGITS "logits"               /* the buffer of what `generate` leaves: [H, vocabulary] */
 #define SBP_FIRST_IN_PREFIX "first.in."   /* of a column: "first.in.N", first of what is in the row's part */
 #define SBP_OWN_IN_PREFIX "own.in."       /* likewise own, where a document is in parts of N positions each */
 

@@ -318,13 +318,18 @@ int64_t sbp_table_rows(const sbp_program *program, int32_t table, const sbp_size
     return sbp_ceil_div(sizes->v[SBP_T], sizes->v[program->tables[table].step]);
 }
 
+/* Rows that count are in front, wherever they came from. */
+int64_t sbp_position_begin(const sbp_position *position, const sbp_chunk_table *table) {
+    return table->counted ? 0 : position->begin;
+}
+
 void sbp_position_set(sbp_position *position, const sbp_program *program, int32_t table, int64_t i) {
     position->table = table;
     position->i = i;
     if (table < 0)
         return;
     const sbp_chunk_table *t = &program->tables[table];
-    int64_t step = position->sizes.v[t->step], row0 = i * step;
+    int64_t step = position->sizes.v[t->step], row0 = sbp_position_begin(position, t) + i * step;
     int64_t rows = position->sizes.v[SBP_T] - row0;
     if (rows > step)
         rows = step;

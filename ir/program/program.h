@@ -503,6 +503,7 @@ typedef struct sbp_position {
     sbp_sizes sizes;
     int32_t table; /* of the innermost loop over a table, -1: none */
     int64_t i;
+    int64_t begin; /* rows of T before the first chunk: they were run before. 0 but in `generate` */
     int64_t columns[SBP_MAX_COLUMNS]; /* row i of the table */
 } sbp_position;
 
@@ -523,6 +524,8 @@ const char *sbp_program_counted(const sbp_program *program);
 int64_t sbp_table_rows(const sbp_program *program, int32_t table, const sbp_sizes *sizes);
 /* Fills table, i and the columns up to SBP_COLUMN_LO; the lo columns are set to row0. */
 void sbp_position_set(sbp_position *position, const sbp_program *program, int32_t table, int64_t i);
+/* The first row of a table's first chunk. */
+int64_t sbp_position_begin(const sbp_position *position, const sbp_chunk_table *table);
 /* Lets the chunk end before row `end`, if it does not already; end > row0. */
 void sbp_position_end(sbp_position *position, int64_t end);
 /* False when the view leaves its buffer: start < 0, start beyond the rows, or end before start. For a formal,

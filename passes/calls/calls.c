@@ -1,6 +1,6 @@
 /* calls: what is called, in which order: the call lists of `score`, `accumulate` and `update`, or `step`; and
  * of `count`, where the loss wants a statistic of the whole step: the forward up to the last segment that
- * adds to one.
+ * adds to one. While generating, `generate` and `choose` in place of training.
  *
  * requires  streambp, head, optimizer, schedule (sbp_callables)
  * gives     sbp_call_schedule: tensors and call lists
@@ -207,6 +207,22 @@ static sbp_status count_statistics(sbp_calls_builder *e) {
     return SBP_OK;
 }
 
+/* `generate`: the rows behind those in the cache, and logits of those that count. `choose`: what labels are
+ * worth there. */
+static sbp_status build_generation(sbp_calls_builder *e) {
+    const sbp_head_lowering *h = e->from->head;
+    int32_t call = e->layers + 1;
+    sbp_calls_begin_list(e, SBP_ENTRY_GENERATE);
+    SBP_TRY(forward(e, e->layers));
+    sbp_operand stream = input_of(e, e->layers), updated = stream;
+    updated.access = SBP_UPDATE;
+    if (h->gather >= 0)
+        add_call(e, h->gather, &updated, 1);
+    SBP_TRY(call_segment(e, call, h->logits, &stream, NULL, false));
+    sbp_calls_begin_list(e, SBP_ENTRY_CHOOSE);
+    return call_segment(e, call, h->choose, &stream, NULL, false);
+}
+
 sbp_status sbp_call_lists_make(sbp_program_builder *p, const sbp_callables *from, sbp_call_schedule *out) {
     bool trains = from->head->backward >= 0, optimizes = p->options.optimizer != SBP_OPTIMIZER_NONE;
     *out = (sbp_call_schedule){0};
@@ -235,6 +251,8 @@ sbp_status sbp_call_lists_make(sbp_program_builder *p, const sbp_callables *from
     sbp_calls_begin_list(&e, SBP_ENTRY_SCORE);
     SBP_TRY(forward(&e, e.layers));
     SBP_TRY(head(&e, false));
+    if (p->options.generates)
+        SBP_TRY(build_generation(&e));
     SBP_TRY(count_statistics(&e));
     return p->status;
 }

@@ -33,6 +33,11 @@ static bool is_read_again(const sbp_calls_builder *e, int32_t call) {
     return sbp_calls_runs(e, call == 0 ? 0 : sbp_calls_end_of_group(e, (int32_t)((call - 1) / e->k)));
 }
 
+/* Whether somebody reads again what a call saves, or the next rows do. */
+static bool lasts(const sbp_calls_builder *e, int32_t call) {
+    return e->p->options.generates || is_read_again(e, call);
+}
+
 /* ---- tensors ------------------------------------------------------------------------------------------- */
 
 static int32_t add_tensor(sbp_calls_builder *e, sbp_placed_tensor tensor) {
@@ -157,10 +162,10 @@ static void add_sides(sbp_calls_builder *e, bool cotangent, const bool *has, int
                 sbp_type_row_elems(&e->sides[w].as->type) == sbp_type_row_elems(&like->as->type))
                 alike[count++] = w;
         const char *name = sbp_arena_printf(e->p->arena, "%s%d", cotangent ? "d_side" : "side", v);
-        int32_t first =
-            add_array(e, SBP_TENSOR_CHECKPOINT, *n, name, SBP_ROLE_STREAM, side_dtype(like, cotangent),
-                      sbp_extent_symbol(sbp_lower_kept_rows(&like->as->type), 1),
-                      sbp_type_row_elems(&like->as->type), count, true);
+        int32_t first = add_array(
+            e, SBP_TENSOR_CHECKPOINT, *n, name, e->p->options.generates ? SBP_ROLE_CACHE : SBP_ROLE_STREAM,
+            side_dtype(like, cotangent), sbp_extent_symbol(sbp_lower_kept_rows(&like->as->type), 1),
+            sbp_type_row_elems(&like->as->type), count, true);
         for (int32_t k = 0; k < count; k++)
             *(cotangent ? &e->sides[alike[k]].cotangent : &e->sides[alike[k]].tensor) = first + k;
         *n += count;
@@ -212,10 +217,10 @@ void sbp_calls_make_saved(sbp_calls_builder *e) {
             while (found < array_count &&
                    (strcmp(arrays[found].saved->name, s->name) != 0 || arrays[found].saved->cols != s->cols ||
                     !sbp_extent_equal(arrays[found].saved->rows, s->rows) ||
-                    arrays[found].saved->dtype != s->dtype || arrays[found].kept != is_read_again(e, c)))
+                    arrays[found].saved->dtype != s->dtype || arrays[found].kept != lasts(e, c)))
                 found++;
             if (found == array_count)
-                arrays[array_count++] = (saved_array){.saved = s, .kept = is_read_again(e, c)};
+                arrays[array_count++] = (saved_array){.saved = s, .kept = lasts(e, c)};
             array_of[c * e->max_saved + i] = found;
             e->saved[c * e->max_saved + i] = arrays[found].count++;
         }
@@ -223,8 +228,8 @@ void sbp_calls_make_saved(sbp_calls_builder *e) {
         arrays[j].first = add_array(
             e, SBP_TENSOR_SAVED, 0,
             sbp_arena_printf(p->arena, "saved.%s%s", arrays[j].saved->name, arrays[j].kept ? "" : ".below"),
-            SBP_ROLE_SAVED, arrays[j].saved->dtype, arrays[j].saved->rows, arrays[j].saved->cols,
-            arrays[j].count, arrays[j].kept);
+            p->options.generates ? SBP_ROLE_CACHE : SBP_ROLE_SAVED, arrays[j].saved->dtype,
+            arrays[j].saved->rows, arrays[j].saved->cols, arrays[j].count, arrays[j].kept);
     for (int32_t c = 0; c + 1 < calls; c++)
         for (int32_t i = 0; i < sbp_calls_kind(e, c)->saved_count; i++)
             e->saved[c * e->max_saved + i] += arrays[array_of[c * e->max_saved + i]].first;

@@ -188,6 +188,8 @@ typedef struct sbp_head_lowering {
     int32_t gather, scatter; /* formal: H. Rows that count to its front; back to where they were, others 0.
                                 -1: all rows are computed; scatter also where nobody reads the gradient */
     int32_t score;           /* formals: H params */
+    /* while generating, formals as score's: logits of the rows; what score makes of them; -1: not */
+    int32_t logits, choose;
     /* one pass: H params accumulators. H becomes its gradient in place. two: the second pass */
     int32_t backward;
     int32_t first;      /* two passes: the first, formals H params; -1 for one pass */

@@ -85,7 +85,8 @@ typedef struct sbp_pass_options {
     const char *counted; /* the head computes only rows where this column is not 0; NULL: all */
     bool step;           /* gradients consumed per segment: no clipping, no accumulation */
     bool list_keepable;  /* when a name of the saved set keeps nothing, find out which would: slow */
-    bool skip_streambp;  /* debug: proves that nothing works without it */
+    bool generates; /* entries `generate` and `choose`; keys, values and states last. Nothing is trained */
+    bool skip_streambp; /* debug: proves that nothing works without it */
 } sbp_pass_options;
 
 /* What every pass is given: where its results are allocated, where it says what is wrong, for which target

@@ -49,6 +49,9 @@ typedef struct head_builder {
     head_vector *vectors;
     int32_t vector_count, vector_capacity;
     int32_t all_rows; /* table of chunks of all rows, where the head's is of those that count */
+    sbp_value logits; /* while generating: which value of the head, SBP_NO_VALUE: not; and where they stay */
+    int32_t logits_buffer;
+    sbp_func *with_logits; /* the head, with these as its one result */
 } head_builder;
 
 /* ---- what d(loss) reads ------------------------------------------------------------------------------ */
@@ -333,15 +336,26 @@ static const sbp_type *stream_type(const sbp_func *head) {
     return x;
 }
 
-/* One loop over the chunks of the head. H is read, and overwritten by its gradient when there is one. */
+/* Rows of the one chunk of rows whose logits stay. */
+static sbp_view logits_rows(const head_builder *h) {
+    sbp_view view = sbp_view_buffer(h->p->program, h->logits_buffer, 0);
+    view.length = (sbp_index){.base = sbp_extent_symbol(SBP_H, 1), .column = -1};
+    return view;
+}
+
+/* One loop over the chunks of the head. H is read, and overwritten by its gradient when there is one. given:
+ * the logits are there. */
 static sbp_status build_function(head_builder *h, const sbp_func *from, const char *name, bool backward,
-                                 bool (*keeps)(const void *, const sbp_result *), int32_t *out) {
+                                 bool given, bool (*keeps)(const void *, const sbp_result *), int32_t *out) {
     sbp_program_builder *p = h->p;
     bool *none = SBP_NEW_ARRAY(p->arena, bool, from->value_count + 1);
+    bool *there = SBP_NEW_ARRAY(p->arena, bool, from->value_count + 1);
     sbp_body_cut cut;
+    if (given)
+        there[h->logits] = true;
     SBP_TRY(sbp_body_make(p->module,
-                          &(sbp_body_spec){.from = from, .given = none, .keeps = keeps, .filled = none}, name,
-                          p->diag, &cut));
+                          &(sbp_body_spec){.from = from, .given = there, .keeps = keeps, .filled = none},
+                          name, p->diag, &cut));
     sbp_function_lowering *function = sbp_lower_function(p, h->stages, name);
     int32_t f = function->function;
     sbp_stage *stage =
@@ -369,7 +383,9 @@ static sbp_status build_function(head_builder *h, const sbp_func *from, const ch
                 stage->accums[v] = sbp_view_formal(fn, accum[param]);
         }
         sbp_value o = cut.origin[v];
-        if (o != SBP_NO_VALUE && from->values[o].role == SBP_VALUE_COTANGENT)
+        if (given && o == h->logits)
+            stage->places[v] = logits_rows(h);
+        else if (o != SBP_NO_VALUE && from->values[o].role == SBP_VALUE_COTANGENT)
             stage->places[v] = vector_rows(h, stage, output_of(h, from->values[o].binding), true);
         else if (info->role == SBP_VALUE_STREAM)
             stage->places[v] = info->binding >= 0 ? vector_rows(h, stage, info->binding, false) : stream;
@@ -377,7 +393,9 @@ static sbp_status build_function(head_builder *h, const sbp_func *from, const ch
     for (int32_t i = 0, output = 0; i < cut.func->result_count; i++) {
         const sbp_result *result = &cut.func->results[i];
         sbp_view to = stream;
-        if (result->role != SBP_RESULT_GRADIENT)
+        if (result->role == SBP_RESULT_SAVED && from == h->with_logits)
+            to = logits_rows(h);
+        else if (result->role != SBP_RESULT_GRADIENT)
             to = vector_rows(h, stage, output++, false);
         else if (cut.func->values[result->target].role != SBP_VALUE_STREAM)
             continue;
@@ -615,6 +633,27 @@ static sbp_status bind_objective(head_builder *h) {
     return SBP_OK;
 }
 
+/* The head up to its logits, which stay, and from there on. */
+static sbp_status build_generation(head_builder *h) {
+    sbp_program_builder *p = h->p;
+    const sbp_func *head = h->head;
+    for (int32_t i = 0; i < head->op_count; i++)
+        if (head->ops[i].code == SBP_OP_log_prob)
+            h->logits = head->ops[i].operands[0];
+    if (h->logits == SBP_NO_VALUE)
+        return sbp_fail(p->diag, SBP_INTERNAL, "head: @%s has no log-probabilities", head->name);
+    const sbp_type *type = &head->values[h->logits].type;
+    h->logits_buffer = sbp_lower_buffer(p, SBP_LOGITS, SBP_ROLE_VECTOR, SBP_DEVICE, type->dtype, 1,
+                                        sbp_extent_symbol(SBP_H, 1), sbp_type_row_elems(type), -1);
+    h->with_logits = SBP_NEW(p->arena, sbp_func);
+    *h->with_logits = *head;
+    h->with_logits->results = NULL;
+    h->with_logits->result_count = h->with_logits->result_capacity = 0;
+    sbp_func_add_result(h->with_logits, h->logits, SBP_RESULT_SAVED, SBP_NO_VALUE, SBP_LOGITS);
+    SBP_TRY(build_function(h, h->with_logits, "head.logits", false, false, keeps_all, &h->out->logits));
+    return build_function(h, head, "head.choose", false, true, keeps_outputs, &h->out->choose);
+}
+
 static sbp_status build_functions(head_builder *h) {
     sbp_head_lowering *out = h->out;
     SBP_TRY(bind_objective(h));
@@ -623,8 +662,10 @@ static sbp_status build_functions(head_builder *h) {
     SBP_TRY(add_outputs(h));
     if (h->rows)
         SBP_TRY(build_picking(h, false, &out->gather));
-    SBP_TRY(build_function(h, h->head, "head.score", false, keeps_outputs, &out->score));
+    SBP_TRY(build_function(h, h->head, "head.score", false, false, keeps_outputs, &out->score));
     SBP_TRY(build_objective(h));
+    if (h->p->options.generates)
+        return build_generation(h);
     if (h->derivatives->first_trainable >= h->p->module->call_count || h->slope->result_count == 0)
         return SBP_OK;
     SBP_TRY(differentiate_head(h));
@@ -634,11 +675,12 @@ static sbp_status build_functions(head_builder *h) {
         sbp_func *body;
         SBP_TRY(hoist_data(h, hoisted));
         SBP_TRY(compose(h, &body));
-        return build_function(h, body, "head.backward", true, keeps_all, &out->backward);
+        return build_function(h, body, "head.backward", true, false, keeps_all, &out->backward);
     }
     out->first = out->score;
     SBP_TRY(build_gradient(h));
-    return build_function(h, h->derivative, "head.backward", true, sbp_body_keeps_gradients, &out->backward);
+    return build_function(h, h->derivative, "head.backward", true, false, sbp_body_keeps_gradients,
+                          &out->backward);
 }
 
 sbp_status sbp_pass_head(sbp_program_builder *p, const sbp_derivatives *derivatives,
@@ -650,11 +692,14 @@ sbp_status sbp_pass_head(sbp_program_builder *p, const sbp_derivatives *derivati
                       .out = out,
                       .rows = p->options.counted,
                       .table = segments->head_table,
-                      .call = &m->calls[m->call_count - 1]};
+                      .call = &m->calls[m->call_count - 1],
+                      .logits = SBP_NO_VALUE};
     h.head = m->funcs[h.call->func];
     *out = (sbp_head_lowering){.gather = -1,
                                .scatter = -1,
                                .score = -1,
+                               .logits = -1,
+                               .choose = -1,
                                .backward = -1,
                                .first = -1,
                                .objective = -1,

@@ -212,9 +212,13 @@ static sbp_status find_keepable(builder *b) {
 }
 
 /* The rows in which a value is kept for the backward: those of the micro-batch; or, for a state, one per
- * chunk and one more. */
-static sbp_extent extent_to_keep(const sbp_func *d, sbp_value v) {
+ * chunk and one more; while generating, one. */
+static sbp_extent extent_to_keep(const builder *b, sbp_value v) {
+    const sbp_func *d = b->d;
     const sbp_value_info *info = &d->values[v];
+    bool one = b->p->options.generates;
+    if (info->role == SBP_VALUE_CARRY && sbp_body_is_state(d, v) && one)
+        return sbp_extent_const(1);
     if (info->role == SBP_VALUE_CARRY && sbp_body_is_state(d, v))
         return sbp_extent_add(sbp_extent_symbol(SBP_N, 1), sbp_extent_const(1));
     return sbp_extent_symbol(sbp_lower_kept_rows(&info->type), 1);
@@ -231,16 +235,18 @@ static bool runs_again(const builder *b) {
     return b->p->options.schedule.checkpoint_every > 1;
 }
 
-/* Chooses the saved set and leaves out what the backward would not read. */
+/* Chooses the saved set and leaves out what the backward would not read. Where the program generates, carries
+ * alone, which last. */
 static sbp_status choose_saved(builder *b) {
     sbp_program_builder *p = b->p;
     const sbp_schedule_options *s = &p->options.schedule;
     for (int32_t v = 0; v < b->d->value_count; v++) { /* side values are there */
         b->saved_number[v] = -1;
         b->saved[v] = is_side(b, v) && b->d->values[v].role == SBP_VALUE_OP;
-        b->carry_saved[v] = b->d->values[v].role == SBP_VALUE_CARRY &&
-                            (is_side(b, v) || (sbp_body_is_state(b->d, v) && !s->drop_states));
-        b->saved[v] |= is_chosen(b, v);
+        b->carry_saved[v] =
+            b->d->values[v].role == SBP_VALUE_CARRY &&
+            (is_side(b, v) || p->options.generates || (sbp_body_is_state(b->d, v) && !s->drop_states));
+        b->saved[v] |= is_chosen(b, v) && !p->options.generates;
     }
     if (b->of->derivative && s->save_all)
         save_everything(b);
@@ -249,7 +255,7 @@ static sbp_status choose_saved(builder *b) {
     sbp_body_cut cut;
     SBP_TRY(cut_backward(b, b->saved, &cut));
     for (int32_t v = 0; v < b->d->value_count; v++) {
-        bool read = is_argument(&cut, v) || (runs_again(b) && is_chosen(b, v));
+        bool read = p->options.generates || is_argument(&cut, v) || (runs_again(b) && is_chosen(b, v));
         if (is_side(b, v))
             continue;
         b->saved[v] &= read;
@@ -262,7 +268,7 @@ static sbp_status choose_saved(builder *b) {
                  (sbp_saved){.name = info->name,
                              .dtype = info->type.dtype,
                              .cols = sbp_type_row_elems(&info->type),
-                             .rows = extent_to_keep(b->d, v),
+                             .rows = extent_to_keep(b, v),
                              .is_carry = b->carry_saved[v]});
     }
     return b->of->derivative && p->options.list_keepable && lacks_a_name(b) ? find_keepable(b) : SBP_OK;
@@ -411,8 +417,7 @@ static sbp_view carry_view(stage_context *c, sbp_value root, bool cotangent, con
     if (!cotangent && c->b->carry_saved[root])
         return sbp_view_formal(function, c->formals.saved[c->b->saved_number[root]]);
     int32_t *buffer = cotangent ? &c->dcarries[root] : &c->carries[root];
-    sbp_extent rows =
-        state && (cotangent || c->running) ? sbp_extent_const(1) : extent_to_keep(c->b->d, root);
+    sbp_extent rows = state && (cotangent || c->running) ? sbp_extent_const(1) : extent_to_keep(c->b, root);
     if (*buffer < 0)
         *buffer = sbp_lower_buffer(p,
                                    sbp_arena_printf(p->arena, "%s.%s%s", function->name,
@@ -441,13 +446,13 @@ static void add_fill(stage_context *c, sbp_view view) {
              (sbp_item){.node = fill.nodes[0]});
 }
 
-/* The states that a body makes are zero before the first chunk. */
+/* The states that a body makes are zero before the first chunk; while generating, what they were. */
 static void begin_states(stage_context *c, const sbp_body_cut *cut) {
     for (int32_t i = 0; i < cut->func->result_count; i++) {
         const sbp_result *result = &cut->func->results[i];
         sbp_value root = result->role == SBP_RESULT_CARRY ? cut->origin[result->target] : SBP_NO_VALUE;
         if (root == SBP_NO_VALUE || c->b->d->values[root].role != SBP_VALUE_CARRY ||
-            !sbp_body_is_state(c->b->d, root))
+            !sbp_body_is_state(c->b->d, root) || c->b->p->options.generates)
             continue;
         sbp_view first = carry_view(c, root, false, &c->b->d->values[root].type);
         first.length = (sbp_index){.base = sbp_extent_const(1), .column = -1};

@@ -164,11 +164,13 @@ typedef struct counters {
     int64_t row, unit, group;
     int64_t first;  /* row of its token 0, which may be another document's */
     int32_t shared; /* its rows from there on that are */
+    int64_t from;   /* the first of its rows that is wanted */
 } counters;
 
 /* What a document shares, and with which. */
 static void count_shared(counters *at, const sbp_micro_batch *part, int64_t k) {
     at->shared = part->shared ? part->shared[k] : 0;
+    at->from = at->shared;
     if (at->shared == 0)
         at->first = at->row;
 }
@@ -198,7 +200,7 @@ static int64_t number_of(const filling *f) {
 static void fill_integers(const filling *f, const sbp_doc *doc, int64_t k, const counters *at, int32_t *out) {
     const int32_t *tokens = f->data->tokens + doc->first, *labels = f->data->labels + doc->first;
     const int64_t number = number_of(f);
-    for (int64_t i = at->shared; i < doc->count; i++) {
+    for (int64_t i = at->from; i < doc->count; i++) {
         bool last = i + 1 == doc->count;
         switch (f->source) {
         case TOK:
@@ -245,11 +247,11 @@ static void fill_integers(const filling *f, const sbp_doc *doc, int64_t k, const
 
 static void fill_weights(const filling *f, const sbp_doc *doc, const counters *at, float *out) {
     const int32_t *labels = f->data->labels + doc->first;
-    for (int64_t i = at->shared; i < doc->count && f->source == COPIES; i++)
+    for (int64_t i = at->from; i < doc->count && f->source == COPIES; i++)
         out[i] = 1;
     if (f->source == COPIES)
         return;
-    for (int64_t i = at->shared; i < doc->count; i++)
+    for (int64_t i = at->from; i < doc->count; i++)
         out[i] = i + 1 < doc->count && (labels[i + 1] >= 0 || f->source == PREDICTED) ? 1.0f : 0.0f;
 }
 
@@ -284,7 +286,7 @@ static void fill_doubles(const filling *f, const sbp_doc *doc, const counters *a
         values = f->data->columns[b.column] + doc->first;
     else if (has_number(f->data, doc, b.number))
         all = f->data->numbers[b.number][doc - f->data->docs];
-    for (int64_t i = at->shared; i < doc->count; i++) {
+    for (int64_t i = at->from; i < doc->count; i++) {
         bool last = i + 1 == doc->count;
         if (there)
             out[i] = last || !isnan(there[i + 1]);
@@ -433,6 +435,33 @@ sbp_status sbp_packer_columns(sbp_packer *p, sbp_diag *diag, const sbp_dataset *
         else
             fill(&f, column->dtype, p->memory[c]);
         column->data = p->memory[c];
+    }
+    return SBP_OK;
+}
+
+sbp_status sbp_packer_columns_behind(sbp_packer *p, sbp_diag *diag, const sbp_dataset *data, int64_t begin) {
+    const int64_t docs[] = {0}, rows = data->docs->count - 1 - begin;
+    const sbp_micro_batch part = {.docs = docs, .count = 1, .rows = rows};
+    const counters at = {.from = begin};
+    if (p->too_many)
+        return sbp_fail(diag, SBP_INPUT, "the plan reads more than %d columns of the data", SBP_PACK_COLUMNS);
+    for (int32_t c = 0; c < p->column_count; c++) {
+        sbp_column *column = &p->columns[c];
+        filling f = {data, &part, column->name, source_of(column->name, p->by_group[c])};
+        int64_t bytes = sbp_dtype_bytes(column->dtype);
+        column->count = p->by_group[c] ? 0 : rows;
+        if (!sbp_pack_grow(&p->memory[c], &p->row_capacity[c], rows + 1, (size_t)bytes))
+            return sbp_fail(diag, SBP_MACHINE, "out of memory for the columns of %lld rows", (long long)rows);
+        column->data = p->memory[c];
+        char *out = (char *)p->memory[c] - begin * bytes; /* of token 0 */
+        if (p->by_group[c])
+            continue;
+        if (column->dtype == SBP_F64)
+            fill_doubles(&f, data->docs, &at, (double *)(void *)out);
+        else if (column->dtype == SBP_F32)
+            fill_weights(&f, data->docs, &at, (float *)(void *)out);
+        else
+            fill_integers(&f, data->docs, 0, &at, (int32_t *)(void *)out);
     }
     return SBP_OK;
 }

@@ -33,7 +33,7 @@
 typedef enum sbp_phase {
 #define PHASE(id, bit, title) SBP_PHASE_##id = bit,
 #include "runtime/options/options.def"
-    SBP_PHASE_ALL = 127
+    SBP_PHASE_ALL = 255
 } sbp_phase;
 
 typedef enum sbp_option_kind {
@@ -193,6 +193,8 @@ sbp_status sbp_options_inherit(sbp_options *options, sbp_diag *diag, const char 
 /* Whether the value is this one, as write_json wrote it; NULL and null: there is none. Below a guard. */
 bool sbp_options_same(const sbp_options *options, const sbp_option *option, const struct sbp_json *value);
 
+/* The phases that they were parsed for. */
+unsigned sbp_options_phases(const sbp_options *options);
 /* The options given that belong to one of `phases` and to none of `not_phases`: one line of the table after
  * the other; NULL after the last. *at begins as 0. */
 const sbp_option *sbp_options_next_given(const sbp_options *options, unsigned phases, unsigned not_phases,

@@ -29,6 +29,10 @@ const char *sbp_options_arg(const sbp_options *o, int32_t index) {
     return o->args[index];
 }
 
+unsigned sbp_options_phases(const sbp_options *o) {
+    return o->phases;
+}
+
 bool sbp_options_given(const sbp_options *o, sbp_option_id id) {
     return value_of(o, id, ANY_KIND)->given;
 }

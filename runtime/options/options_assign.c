@@ -142,6 +142,12 @@ sbp_status sbp_options_assign(sbp_options *o, sbp_diag *diag, const option_setti
     if (t->index < 0)
         return sbp_options_unknown(o, diag, s);
     const sbp_option *option = sbp_option_at(t->index);
+    const char *usual =
+        sbp_options_ignored(s->key, strlen(s->key)); /* of TRL, what trains does not ask for */
+    if (!(option->phases & o->phases) && usual) {
+        sbp_options_say_ignored(o, s, usual, text);
+        return SBP_OK;
+    }
     if (!(option->phases & o->phases))
         return s->config ? SBP_OK /* for the other program */
                          : sbp_fail(diag, SBP_USAGE, "%s: %s is an option of %s", s->where,

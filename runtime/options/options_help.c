@@ -302,8 +302,8 @@ static void add_bundle(sbp_text *out, const sbp_option *bundle) {
 }
 
 void sbp_options_print_markdown(sbp_text *out) {
-    static const unsigned phases[] = {SBP_PHASE_COMPILE, SBP_PHASE_INSPECT, SBP_PHASE_RUN, SBP_PHASE_TOKENIZE,
-                                      SBP_PHASE_EXPORT};
+    static const unsigned phases[] = {SBP_PHASE_COMPILE,  SBP_PHASE_INSPECT, SBP_PHASE_RUN,
+                                      SBP_PHASE_TOKENIZE, SBP_PHASE_EXPORT,  SBP_PHASE_GENERATE};
     for (int p = 0; p < SBP_COUNT(phases); p++)
         add_table(out, phases[p], SBP_OPTION_BUILT, sbp_phase_title(phases[p]));
     for (int32_t i = 0; i < sbp_option_count(); i++)

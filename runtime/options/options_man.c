@@ -18,6 +18,8 @@ static const option_command commands[] = {
      "a model, an adapter, or a model with an adapter merged into it, as a GGUF file for llama.cpp"},
     {"sbprun", "check", SBP_PHASE_RUN | SBP_PHASE_COMPILE, 0, "MODEL|PLAN [--data FILE] [options of the run]",
      "says whether gradients are right on this machine: sbprun check --help"},
+    {"sbprun", "generate", SBP_PHASE_GENERATE | SBP_PHASE_COMPILE, SBP_PHASE_GENERATE,
+     "MODEL|PLAN --prompt TEXT [options]", "answers to prompts, with their log-probabilities, as JSON lines"},
     {"sbprun", "doctor", SBP_PHASE_DOCTOR, SBP_PHASE_DOCTOR, "[options]",
      "what this machine has and lacks, and what to install"},
 };

@@ -105,9 +105,12 @@ static sbp_status bad_value(const value_check *c) {
 
 static sbp_status check_range(const value_check *c, double value) {
     const sbp_option *option = c->option;
+    const char *name = sbp_option_shown(c->o, c->setting, c->setting->key);
+    bool divides = option->id == SBP_OPT_TEMPERATURE && !(c->o->phases & SBP_PHASE_GENERATE);
+    if (divides && value == 0) /* logits, of what trains */
+        return sbp_fail(c->diag, SBP_USAGE, "%s: %s: %s is not above 0", c->setting->where, name, c->text);
     if (value >= option->least && value <= option->most)
         return SBP_OK;
-    const char *name = sbp_option_shown(c->o, c->setting, c->setting->key);
     if (value < option->least && option->least == SBP_ABOVE_ZERO)
         return sbp_fail(c->diag, SBP_USAGE, "%s: %s: %s is not above 0", c->setting->where, name, c->text);
     if (value > option->most && option->most == SBP_BELOW_ONE)

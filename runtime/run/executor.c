@@ -37,6 +37,7 @@ static void prepare_view(builder *b, const sbp_view *view, sbp_prepared_view *ou
     out->offset += view->col * sbp_dtype_bytes(out->dtype);
     if (b->table >= 0) {
         out->chunk_symbol = p->tables[b->table].step;
+        out->table = b->table;
         out->local = sbp_extent_local(p, out->rows, out->chunk_symbol);
     }
     SBP_PUSH(x->arena, x->views, x->view_count, x->view_capacity, out);
@@ -496,7 +497,8 @@ static sbp_status run_loop(sbp_executor *x, const sbp_loop *loop, const sbp_prep
             SBP_TRY(run_body(x, body));
         return SBP_OK;
     }
-    trips = sbp_table_rows(x->program, loop->table, &x->position.sizes);
+    trips = sbp_ceil_div(x->position.sizes.v[SBP_T] - x->position.begin,
+                         x->position.sizes.v[x->program->tables[loop->table].step]);
     if (x->program->tables[loop->table].counted)
         trips = sbp_ceil_div(counted_rows(x), x->position.sizes.v[x->program->tables[loop->table].step]);
     for (int64_t k = 0; k < trips; k++) {

@@ -57,6 +57,12 @@ typedef struct sbp_column {
 sbp_status sbp_executor_bind(sbp_executor *executor, int64_t t, int64_t s, const sbp_column *columns,
                              int32_t column_count, sbp_diag *diag) SBP_CHECKED;
 
+/* The same of rows begin .. t - 1, behind rows that were run before and that the cache still has: columns
+ * have t - begin numbers, places of rows count from 0 as ever. Where more than one row counts, they must fit
+ * in one chunk of the head. For programs with `generate`, of one rank. */
+sbp_status sbp_executor_bind_behind(sbp_executor *executor, int64_t begin, int64_t t, int64_t s,
+                                    const sbp_column *columns, int32_t column_count,
+                                    sbp_diag *diag) SBP_CHECKED;
 /* A vector that the head leaves, of the first `count` rows of the bound micro-batch; 0 where the program does
  * not compute a row. */
 sbp_status sbp_executor_read_rows(sbp_executor *executor, int32_t buffer, int64_t count, double *out,

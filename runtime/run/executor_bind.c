@@ -11,7 +11,8 @@ typedef struct binder {
     const sbp_column *columns;
     int32_t column_count;
     const sbp_column *first, *shared_end, *own;
-    int64_t rows; /* of the data; there may be more, of all ranks together */
+    int64_t rows;  /* of the data; there may be more, of all ranks together */
+    int64_t begin; /* row of the batch that is the data's first */
     sbp_diag *diag;
 } binder;
 
@@ -64,7 +65,7 @@ static sbp_status scan_integers(const binder *b, const sbp_column *column, sbp_d
             range->most_at = r;
         }
     }
-    if (b->x->position.sizes.v[SBP_W] > b->rows && range->least > 0)
+    if (b->x->position.sizes.v[SBP_W] > b->begin + b->rows && range->least > 0)
         range->least = 0; /* rows behind the data */
     return SBP_OK;
 }
@@ -107,8 +108,8 @@ static sbp_status find_counted(const binder *b) {
     for (int64_t rank = 0; rank < x->program->context; rank++) {
         int32_t *pick = x->pick + rank * x->program->t_max;
         x->counts[rank] = 0;
-        for (int64_t r = 0; r < x->position.sizes.v[SBP_T]; r++)
-            if (number_at(column, batch_row(x, rank, r)) != 0)
+        for (int64_t r = b->begin; r < x->position.sizes.v[SBP_T]; r++)
+            if (number_at(column, batch_row(x, rank, r) - b->begin) != 0)
                 pick[x->counts[rank]++] = (int32_t)r;
     }
     return SBP_OK;
@@ -119,7 +120,7 @@ static int64_t counted_row(const sbp_executor *x, int64_t rank, int64_t i, bool 
     int64_t count = x->counts[rank];
     if (i < count)
         return pick_of(x, rank)[i];
-    return is_float ? -1 : count > 0 ? pick_of(x, rank)[count - 1] : 0;
+    return is_float ? -1 : count > 0 ? pick_of(x, rank)[count - 1] : (int32_t)x->position.begin;
 }
 
 /* Row of the batch that row i of an input is; -1: 0 comes. */
@@ -146,7 +147,7 @@ static sbp_status bind_ordered(const binder *b, const sbp_row_input *input, cons
     int64_t bytes = sbp_dtype_bytes(buffer->dtype);
     for (int64_t i = 0, filled = 0; i < count; i++) {
         int64_t row = input_row(x, input, i, is_float);
-        piece[filled++] = row < 0 ? 0 : number_at(column, row);
+        piece[filled++] = row < 0 ? 0 : number_at(column, row - b->begin);
         if (filled < SBP_COUNT(piece) && i + 1 < count)
             continue;
         SBP_TRY(sbp_executor_convert_in(x, buffer->space, buffer->offset + (i + 1 - filled) * bytes,
@@ -156,16 +157,21 @@ static sbp_status bind_ordered(const binder *b, const sbp_row_input *input, cons
     return SBP_OK;
 }
 
+/* Rows in the order of those that count: behind the cache no more than these are read. */
+static int64_t rows_in_order(const binder *b, int64_t all) {
+    return b->x->position.begin > 0 ? sbp_max_i64(b->x->counts[b->x->rank], 1) : all;
+}
+
 /* pick and rank. */
 static sbp_status bind_ranks(const binder *b, int32_t index) {
     sbp_executor *x = b->x;
     const sbp_row_input *input = &x->program->row_inputs[index];
     const sbp_buffer *buffer = &x->program->buffers[input->buffer];
-    int64_t rows = x->position.sizes.v[SBP_T], rank = 0;
+    int64_t rows = rows_in_order(b, x->position.sizes.v[SBP_T]), rank = 0;
     const int32_t *pick = pick_of(x, x->rank);
     int64_t counted = x->counts[x->rank];
     int32_t piece[512];
-    x->ranges[index] = (sbp_column_range){.least = 0, .most = rows - 1};
+    x->ranges[index] = (sbp_column_range){.least = 0, .most = x->position.sizes.v[SBP_T] - 1};
     for (int64_t r = 0, filled = 0; r < rows; r++) {
         bool counts = rank < counted && pick[rank] == r;
         if (input->kind == SBP_ROW_PICK)
@@ -195,10 +201,12 @@ static sbp_status bind_column(const binder *b, int32_t index) {
     if (!sbp_dtype_is_float(buffer->dtype))
         SBP_TRY(scan_integers(b, column, buffer->dtype, &x->ranges[index]));
     if (of_rows && (input->counted || x->program->context > 1))
-        return bind_ordered(b, input, column,
-                            x->position.sizes.v[buffer->rows.c[SBP_W] != 0 ? SBP_W : SBP_T]);
-    return sbp_executor_convert_in(x, buffer->space, buffer->offset, buffer->dtype, count, column->dtype,
-                                   column->data, b->diag);
+        return bind_ordered(
+            b, input, column,
+            rows_in_order(b, x->position.sizes.v[buffer->rows.c[SBP_W] != 0 ? SBP_W : SBP_T]));
+    int64_t before = of_rows ? b->begin * sbp_dtype_bytes(buffer->dtype) : 0;
+    return sbp_executor_convert_in(x, buffer->space, buffer->offset + before, buffer->dtype, count,
+                                   column->dtype, column->data, b->diag);
 }
 
 /* Numbers of a rank's counted rows, in front, to its rows. */
@@ -250,13 +258,13 @@ static sbp_status fill_table(const binder *b, int32_t table) {
     int64_t rows = x->position.sizes.v[SBP_W], step = x->position.sizes.v[t->step] * x->program->context;
     SBP_CROSS_EITHER(rows > step, run_chunks, run_chunk);
     SBP_CROSS_IF(rows > step && rows % step != 0, run_chunk_short);
-    for (int64_t row0 = 0, chunk = 0; row0 < rows; row0 += step, chunk++) {
+    for (int64_t row0 = b->begin, chunk = 0; row0 < rows; row0 += step, chunk++) {
         int64_t *lo = &x->lo[table][chunk * t->window_count];
         for (int32_t w = 0; w < t->window_count; w++)
             lo[w] = row0;
         for (int64_t r = row0; r < row0 + step && r < rows; r++) {
-            int64_t first = whole_number_at(b->first, r), shared_end = whole_number_at(b->shared_end, r);
-            int64_t own = whole_number_at(b->own, r);
+            int64_t at = r - b->begin, first = whole_number_at(b->first, at);
+            int64_t shared_end = whole_number_at(b->shared_end, at), own = whole_number_at(b->own, at);
             SBP_TRY(check_document(b, r, first, shared_end, own));
             for (int32_t w = 0; w < t->window_count; w++) {
                 int64_t seen = first_seen(r, first, shared_end, own, t->windows[w]);
@@ -417,7 +425,10 @@ static bool eval_view(const sbp_executor *x, sbp_prepared_view *v) {
     const sbp_view *view = v->view;
     v->length_base_chunk = of_chunk(x, view->length.base, v->chunk_symbol);
     v->length_step_chunk = of_chunk(x, view->length.step, v->chunk_symbol);
+    const sbp_chunk_table *table = v->chunk_symbol != SBP_ONE ? &x->program->tables[v->table] : NULL;
+    int64_t before = table ? view->start.step.c[table->step] * sbp_position_begin(&x->position, table) : 0;
     return sbp_extent_eval(view->start.base, sizes, &v->start_base) &&
+           sbp_add_i64(v->start_base, before, &v->start_base) &&
            sbp_extent_eval(view->start.step, sizes, &v->start_step) &&
            sbp_extent_eval(view->length.base, sizes, &v->length_base) &&
            sbp_extent_eval(view->length.step, sizes, &v->length_step) &&
@@ -426,15 +437,21 @@ static bool eval_view(const sbp_executor *x, sbp_prepared_view *v) {
 
 sbp_status sbp_executor_bind(sbp_executor *x, int64_t t, int64_t s, const sbp_column *columns,
                              int32_t column_count, sbp_diag *diag) {
+    return sbp_executor_bind_behind(x, 0, t, s, columns, column_count, diag);
+}
+
+sbp_status sbp_executor_bind_behind(sbp_executor *x, int64_t begin, int64_t t, int64_t s,
+                                    const sbp_column *columns, int32_t column_count, sbp_diag *diag) {
     const sbp_program *program = x->program;
     x->bound = false;
     int64_t rows = t, most = sbp_program_most_rows(program);
-    if (t < 1 || t > most || s < 0 || s > program->s_max)
+    if (t < 1 || t > most || s < 0 || s > program->s_max || begin < 0 || begin >= t ||
+        (begin > 0 && program->context > 1))
         return sbp_fail(diag, SBP_INTERNAL, "%lld rows and %lld groups; the plan takes %lld and %lld",
                         (long long)t, (long long)s, (long long)most, (long long)program->s_max);
     t = sbp_ceil_div(t, program->context);
     SBP_TRY(x->class->wait(x->device, diag));
-    x->position = (sbp_position){.sizes = sbp_program_sizes(program, t, s), .table = -1};
+    x->position = (sbp_position){.sizes = sbp_program_sizes(program, t, s), .table = -1, .begin = begin};
     x->scalars[0] = (double)t;
     x->scalars[1] = (double)s;
     x->scalar_set[0] = x->scalar_set[1] = true;
@@ -442,7 +459,12 @@ sbp_status sbp_executor_bind(sbp_executor *x, int64_t t, int64_t s, const sbp_co
         if (!eval_view(x, x->views[k]))
             return sbp_fail(diag, SBP_INPUT, "a view of the program overflows for T %lld, S %lld",
                             (long long)t, (long long)s);
-    binder b = {.x = x, .columns = columns, .column_count = column_count, .rows = rows, .diag = diag};
+    binder b = {.x = x,
+                .columns = columns,
+                .column_count = column_count,
+                .rows = rows - begin,
+                .begin = begin,
+                .diag = diag};
     SBP_TRY(find_counted(&b));
     for (int32_t r = 0; r < program->row_input_count; r++)
         if (program->row_inputs[r].kind == SBP_ROW_COLUMN)

@@ -18,6 +18,7 @@ typedef struct sbp_prepared_view {
     int64_t local;           /* rows count from this many times the chunk's row0 */
     sbp_extent rows;         /* of the buffer or formal, seen with the view's width */
     sbp_symbol chunk_symbol; /* that stands for the rows at hand in `length`, or SBP_ONE */
+    int32_t table;           /* of the loop, where that is one */
     /* set by bind */
     int64_t total; /* of `rows` */
     int64_t start_base, start_step, length_base, length_step;

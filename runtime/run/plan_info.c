@@ -115,7 +115,8 @@ static void note_idle_settings(sbp_diag *diag, const sbp_plan_info *info, const 
         const sbp_option *option = sbp_option_setting_at(i);
         const char *name = option->name;
         bool has = info->meta.defaults && sbp_json_member(info->meta.defaults, name);
-        if (!sbp_options_chosen(options, option->id) || has)
+        if (!sbp_options_chosen(options, option->id) || has ||
+            (option->phases & sbp_options_phases(options) & SBP_PHASE_GENERATE))
             continue;
         sbp_text_add(&idle, "%s%s", idle.length > 0 ? ", " : "", name);
     }

@@ -87,7 +87,7 @@ allowed() {
             case $1 in
                 runtime/run/*) rooms='runtime/run/* runtime/options/*' ;;
                 runtime/data/*) rooms='runtime/data/* runtime/run/*' ;;
-                runtime/generate/*) rooms='runtime/generate/*' ;;
+                runtime/generate/*) rooms='runtime/generate/* runtime/data/* runtime/run/*' ;;
                 runtime/train/*) rooms='runtime/[!c]*' ;;
             esac
             echo "$rooms backends/device.h $chosen backends/ranks/ranks.h frontends/formats/files/* frontends/formats/weights/* frontends/formats/tokenizer/* frontends/formats/template/* frontends/formats/export/export.h ir/base/* ir/rowkernel/rowkernel.h ir/program/* ir/graph/prepare.h" ;;

@@ -14,6 +14,8 @@
 
 /* ---- options ----------------------------------------------------------------------------------------- */
 
+enum { LOGITS_ROWS = 16 }; /* of a plan that generates: rows whose logits are there at a time */
+
 static sbp_dtype dtype_option(const sbp_options *o, sbp_option_id id, sbp_dtype fallback) {
     if (sbp_options_is(o, id, "fp64"))
         return SBP_F64;
@@ -142,6 +144,10 @@ static void add_adapter_setting(sbp_compilation *c) {
     c->settings.items = items;
 }
 
+static bool generates(const sbp_compilation *c) {
+    return sbp_options_is(c->options, SBP_OPT_FOR, "generate");
+}
+
 static sbp_status load_model(sbp_compilation *c) {
     sbp_model_options o = sbp_model_options_for(c->dtype);
     o.residual = dtype_option(c->options, SBP_OPT_RESIDUAL_DTYPE, SBP_DTYPE_COUNT);
@@ -152,6 +158,7 @@ static sbp_status load_model(sbp_compilation *c) {
     o.set = sbp_options_list(c->options, c->arena, SBP_OPT_SET, &o.set_count);
     o.train = sbp_options_list(c->options, c->arena, SBP_OPT_TRAIN, &o.train_count);
     o.freeze = sbp_options_list(c->options, c->arena, SBP_OPT_FREEZE, &o.freeze_count);
+    o.frozen = generates(c);
     c->objective = sbp_options_text(c->options, SBP_OPT_OBJECTIVE);
     c->loss_type = sbp_options_text(c->options, SBP_OPT_LOSS_TYPE);
     o.head = sbp_objective_head(c->objective);
@@ -288,6 +295,8 @@ static sbp_status read_request(sbp_compilation *c) {
     w->t_max = number_or_auto(o, SBP_OPT_SEQ_LEN);
     w->chunk = number_or_auto(o, SBP_OPT_CHUNK);
     w->head_chunk = number_or_auto(o, SBP_OPT_HEAD_CHUNK);
+    if (generates(c) && w->head_chunk == SBP_AUTO)
+        w->head_chunk = LOGITS_ROWS;
     w->segment = number_or_auto(o, SBP_OPT_SEGMENT);
     w->checkpoint_every = number_or_auto(o, SBP_OPT_CHECKPOINT_EVERY);
     w->expert_pieces = (int32_t)number_or_auto(o, SBP_OPT_EXPERT_PIECES);
@@ -355,6 +364,9 @@ static void read_training(sbp_compilation *c) {
     c->step = sbp_options_is(o, SBP_OPT_CLIP, "none") && sbp_options_int(o, SBP_OPT_ACCUMULATE) == 1 &&
               p->optimizer != SBP_OPTIMIZER_NONE;
     p->step = c->step;
+    p->generates = generates(c);
+    if (p->generates)
+        p->optimizer = SBP_OPTIMIZER_NONE;
     p->skip_streambp = sbp_options_on(o, SBP_OPT_SKIP_STREAMBP);
 }
 
