@@ -4,14 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "frontends/formats/files/hub_fetch.h"
 #include "ir/base/json_write.h"
 #include "ir/base/machine.h"
-#include "ir/program/plan_file.h"
 #include "runtime/cli/sbprun/commands.h"
 #include "runtime/cli/sbprun/inputs.h"
+#include "runtime/cli/sbprun/texts.h"
 #include "runtime/data/jsonl.h"
 #include "runtime/data/source/source.h"
 #include "runtime/data/tokenize.h"
@@ -35,8 +34,7 @@ typedef struct tokenize_job {
     int argc;
     char *const *argv;
     sbp_options *options;
-    const sbp_tokenizer *tokenizer;
-    sbp_chat_options chat;
+    sbp_texts texts;
     sbp_columns columns; /* names that rows have otherwise */
     int64_t lines, failed;
 } tokenize_job;
@@ -72,8 +70,8 @@ static sbp_status decode(line_job *job, const sbp_json *root) {
             return sbp_json_fail(job->diag, &array->items[i], "expected an id, found %lld", (long long)id);
         ids[i] = (int32_t)id;
     }
-    SBP_TRY(sbp_tokenizer_decode(job->all->tokenizer, job->arena, job->diag, ids, array->count, false, &text,
-                                 &length));
+    SBP_TRY(sbp_tokenizer_decode(job->all->texts.tokenizer, job->arena, job->diag, ids, array->count, false,
+                                 &text, &length));
     sbp_json_writer w = sbp_json_writer_on(&job->out);
     sbp_json_write_bytes(&w, NULL, text, length);
     return SBP_OK;
@@ -132,11 +130,11 @@ static sbp_status encode_row(line_job *job, const char *where, const sbp_json *r
     sbp_row_form form = {0};
     sbp_row row;
     sbp_documents made;
-    sbp_document_maker maker = {.tokenizer = job->all->tokenizer,
+    sbp_document_maker maker = {.tokenizer = job->all->texts.tokenizer,
                                 .loss_on = sbp_run_loss_on(job->all->options),
                                 .diag = job->diag,
-                                .eos = job->all->chat.eos,
-                                .chat_options = &job->all->chat};
+                                .eos = job->all->texts.chat.eos,
+                                .chat_options = &job->all->texts.chat};
     SBP_TRY(sbp_columns_rename(&job->all->columns, job->arena, job->diag, where, root, true, &root));
     SBP_TRY(sbp_row_read(job->arena, job->diag, where, root, &options, &form, &row));
     if (sbp_options_on(job->all->options, SBP_OPT_RENDER))
@@ -158,7 +156,7 @@ static sbp_status handle_body(void *user) {
         return decode(job, root);
     if (root->kind != SBP_JSON_STRING || sbp_options_on(job->all->options, SBP_OPT_RENDER))
         return encode_row(job, where, root);
-    SBP_TRY(sbp_tokenizer_encode(job->all->tokenizer, job->arena, job->diag, root->string,
+    SBP_TRY(sbp_tokenizer_encode(job->all->texts.tokenizer, job->arena, job->diag, root->string,
                                  (size_t)root->count, SBP_ADD_SPECIAL_TOKENS, &encoding));
     sbp_json_writer w = sbp_json_writer_on(&job->out);
     write_ids(&w, NULL, encoding.ids, encoding.count);
@@ -221,73 +219,6 @@ static sbp_status visit_line(void *user, const char *path, int64_t line, const c
 
 /* ---- the command ------------------------------------------------------------------------------------ */
 
-static const char *today(sbp_arena *arena) {
-    char date[32] = "";
-    time_t now = time(NULL);
-    struct tm day;
-    if (localtime_r(&now, &day))
-        strftime(date, sizeof date, "%Y-%m-%d", &day);
-    return sbp_arena_strdup(arena, date);
-}
-
-/* plan: of a plan, its section; NULL: a model at path. */
-static sbp_status find_template(tokenize_job *job, const char *path, const sbp_plan_section *plan) {
-    const char *request = sbp_options_text(job->options, SBP_OPT_CHAT_TEMPLATE),
-               *date = sbp_options_text(job->options, SBP_OPT_DATE);
-    sbp_template_source *source = &job->chat.source;
-    const char *eos = sbp_options_text(job->options, SBP_OPT_EOS_TOKEN);
-    if (eos && sbp_tokenizer_id(job->tokenizer, eos, strlen(eos)) < 0)
-        return sbp_fail(job->diag, SBP_USAGE, "--eos-token %s: the tokenizer has no such token", eos);
-    job->chat.eos = eos;
-    job->chat.date = date ? date : today(job->arena);
-    job->chat.tokenizer = job->tokenizer;
-    job->chat.assistant = sbp_run_loss_on(job->options) == SBP_LOSS_ASSISTANT;
-    job->chat.quiet = true;
-    if (request)
-        return sbp_template_source_find(job->arena, job->diag, request, plan ? NULL : path, source);
-    if (!plan)
-        return sbp_template_source_of_model(job->arena, job->diag, path, source);
-    if (plan->length > 0)
-        *source = (sbp_template_source){.text = plan->data, .length = (size_t)plan->length, .name = path};
-    return SBP_OK;
-}
-
-/* Whether a file is a model's, not a tokenizer's: ONNX, or the config.json of a directory. */
-static sbp_status is_of_model(tokenize_job *job, const char *path, bool *is) {
-    size_t length = strlen(path), n;
-    const char *text;
-    const sbp_json *root;
-    *is = length > 5 && strcmp(path + length - 5, ".onnx") == 0;
-    if (*is || !sbp_file_exists(path) || length < 5 || strcmp(path + length - 5, ".json") != 0)
-        return SBP_OK;
-    SBP_TRY(sbp_file_read(job->arena, job->diag, path, &text, &n));
-    if (!memmem(text, n, "\"graph\"", 7) && !memmem(text, n, "\"model_type\"", 12)) /* most tokenizers */
-        return SBP_OK;
-    SBP_TRY(sbp_json_parse(job->arena, job->diag, path, text, n, SBP_JSON_COMMENTS, &root));
-    *is = sbp_json_member(root, "graph") || sbp_json_member(root, "model_type");
-    return SBP_OK;
-}
-
-static sbp_status load_tokenizer(tokenize_job *job, const char *path) {
-    if (!sbp_plan_file_probe(path)) {
-        bool of_model;
-        SBP_TRY(is_of_model(job, path, &of_model));
-        if (of_model || sbp_directory_exists(path))
-            path = sbp_tokenizer_place(job->arena, path, NULL);
-        SBP_TRY(sbp_tokenizer_load(job->arena, job->diag, path, &job->tokenizer));
-        return find_template(job, path, NULL);
-    }
-    const sbp_plan_file *file;
-    SBP_TRY(sbp_plan_file_read(job->arena, job->diag, path, &file));
-    const sbp_plan_section *section = sbp_plan_file_find(file, SBP_PLAN_TOKENIZER);
-    if (!section || section->length == 0)
-        return sbp_fail(job->diag, SBP_INPUT, "%s: the plan has no tokenizer", path);
-    SBP_TRY(sbp_tokenizer_from_json(job->arena, job->diag, path, section->data, (size_t)section->length,
-                                    &job->tokenizer));
-    const sbp_plan_section *template = sbp_plan_file_find(file, SBP_PLAN_TEMPLATE), empty = {0};
-    return find_template(job, path, template ? template : &empty);
-}
-
 static sbp_status command_body(void *user) {
     tokenize_job *job = user;
     SBP_TRY(sbp_options_parse(job->arena, job->diag, "sbprun tokenize", SBP_PHASE_TOKENIZE, job->argc,
@@ -307,7 +238,7 @@ static sbp_status command_body(void *user) {
                               &job->columns));
     const char *model;
     SBP_TRY(sbp_hub_model(job->arena, job->diag, sbp_options_arg(job->options, 0), false, &model));
-    SBP_TRY(load_tokenizer(job, model));
+    SBP_TRY(sbp_texts_open(job->arena, job->diag, job->options, model, false, &job->texts));
     SBP_TRY(sbp_lines_read(job->diag, "-", visit_line, job));
     if (job->failed > 0)
         return sbp_fail(job->diag, SBP_INPUT, "%lld of %lld lines failed", (long long)job->failed,

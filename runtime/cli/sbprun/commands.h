@@ -11,6 +11,8 @@ sbp_status sbp_command_run(sbp_diag *diag, int argc, char *const *argv) SBP_CHEC
 sbp_status sbp_command_check(sbp_diag *diag, int argc, char *const *argv) SBP_CHECKED;
 /* sbprun tokenize MODEL_DIR|FILE.gguf|PLAN */
 sbp_status sbp_command_tokenize(sbp_diag *diag, int argc, char *const *argv) SBP_CHECKED;
+/* sbprun generate MODEL|PLAN --prompt TEXT */
+sbp_status sbp_command_generate(sbp_diag *diag, int argc, char *const *argv) SBP_CHECKED;
 /* sbprun export RESULT -o FILE.gguf */
 sbp_status sbp_command_export(sbp_diag *diag, int argc, char *const *argv) SBP_CHECKED;
 /* sbprun doctor */

@@ -1,0 +1,25 @@
+/* prompts.h: the prompts of `sbprun generate`, as tokens. */
+#ifndef SBP_RUNTIME_CLI_SBPRUN_PROMPTS_H
+#define SBP_RUNTIME_CLI_SBPRUN_PROMPTS_H
+
+#include "runtime/cli/sbprun/texts.h"
+
+typedef struct sbp_prompt {
+    const char *where; /* "FILE:LINE", "--prompt 1" */
+    int32_t *ids;
+    int64_t count;
+} sbp_prompt;
+
+typedef struct sbp_prompts {
+    sbp_prompt *items;
+    int32_t count, capacity;
+    int64_t longest; /* tokens */
+} sbp_prompts;
+
+/* Those of --prompt, then the rows of --data: what comes before their answer, in a conversation before the
+ * last turn of the assistant, with what the template puts before an answer. SBP_USAGE: there are none.
+ * SBP_INPUT: a row without a prompt, or with an empty one. In the arena; below a guard. */
+sbp_status sbp_prompts_read(sbp_arena *arena, sbp_diag *diag, const sbp_options *options,
+                            const sbp_texts *texts, sbp_prompts *out) SBP_CHECKED;
+
+#endif

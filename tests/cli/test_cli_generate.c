@@ -1,0 +1,188 @@
+/* test_cli_generate.c: `sbprun generate`: greedy answers are those of transformers, log-probabilities have
+ * the bits of `--score`, answers are the same again; what ends an answer, and what is refused. */
+#include "tests/cli/cli_testing.h"
+
+/* Greedy answers of models of all structures (tests/data/generate/greedy.py); an answer may end before. */
+static void test_greedy_is_that_of_transformers(void **state) {
+    io_fixture *f = *state;
+    const sbp_json *cases = NULL;
+    assert_ok(f, sbp_json_read(f->arena, f->diag, "tests/data/generate/greedy.json", 0, &cases));
+    for (int64_t i = 0; i < cases->count; i++) {
+        const sbp_json *one = &cases->items[i], *ids = sbp_json_member(one, "ids");
+        const char *model = sbp_json_member(one, "model")->string;
+        sbp_text line;
+        sbp_text_init(&line, f->arena);
+        sbp_text_add(&line, "{\"prompt_ids\": [");
+        const sbp_json *prompt = sbp_json_member(one, "prompt");
+        for (int64_t k = 0; k < prompt->count; k++)
+            sbp_text_add(&line, "%s%lld", k ? ", " : "", (long long)prompt->items[k].integer);
+        sbp_text_add(&line, "]}\n");
+        cli_put(f, "p.jsonl", line.data);
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$R generate $G/%s/model --data $D/p.jsonl --temperature 0 --quiet "
+                                   "--max-new-tokens %lld",
+                                   model, (long long)ids->count));
+        int count;
+        const sbp_json *got = sbp_json_member(cli_lines(f, "out", &count)[0], "ids");
+        assert_int_equal(count, 1);
+        bool ended =
+            strcmp(sbp_json_member(cli_lines(f, "out", &count)[0], "finish_reason")->string, "stop") == 0;
+        if (got->count != ids->count && !ended)
+            fail_msg("%s: %lld tokens", model, (long long)got->count);
+        for (int64_t k = 0; k < got->count; k++)
+            if (got->items[k].integer != ids->items[k].integer)
+                fail_msg("%s: token %lld is %lld, transformers has %lld", model, (long long)k,
+                         (long long)got->items[k].integer, (long long)ids->items[k].integer);
+    }
+}
+
+/* Random answers of a model, scored by a plan that trains: the same bits. scoring: options of that plan
+ * beside those of both. */
+static void check_bits(io_fixture *f, const char *model, const char *options, const char *scoring) {
+    cli_put(f, "p.jsonl",
+            "{\"prompt_ids\": [5, 9, 11, 7, 30, 12, 8, 5, 5, 21]}\n{\"prompt_ids\": [3]}\n"
+            "{\"prompt_ids\": [4, 4, 8, 15, 16, 23, 42, 4, 8, 15, 16, 23, 42, 4, 8, 15, 16, 23, 42, 4, 8, "
+            "15, 16, 23]}\n");
+    cli_ok(f, sbp_arena_printf(
+                  f->arena,
+                  "$R generate %s --data $D/p.jsonl --n 2 --max-new-tokens 70 --quiet %s && cp $D/out "
+                  "$D/answers",
+                  model, options));
+    int answers, scores;
+    const sbp_json **got = cli_lines(f, "answers", &answers);
+    assert_int_equal(answers, 6);
+    sbp_text rows;
+    sbp_text_init(&rows, f->arena);
+    static const char *const prompts[] = {
+        "5, 9, 11, 7, 30, 12, 8, 5, 5, 21", "3",
+        "4, 4, 8, 15, 16, 23, 42, 4, 8, 15, 16, 23, 42, 4, 8, 15, 16, 23, 42, 4, 8, 15, 16, 23"};
+    for (int i = 0; i < answers; i++) {
+        const sbp_json *ids = sbp_json_member(got[i], "ids");
+        sbp_text_add(&rows, "{\"prompt_ids\": [%s], \"completion_ids\": [", prompts[i / 2]);
+        for (int64_t k = 0; k < ids->count; k++)
+            sbp_text_add(&rows, "%s%lld", k ? ", " : "", (long long)ids->items[k].integer);
+        sbp_text_add(&rows, "]}\n");
+    }
+    cli_put(f, "rows.jsonl", rows.data);
+    cli_ok(f, sbp_arena_printf(f->arena,
+                               "$R %s --data $D/rows.jsonl --score $D/scores --quiet --out none --save none "
+                               "%s %s",
+                               model, scoring, options));
+    const sbp_json **want = cli_lines(f, "scores", &scores);
+    assert_int_equal(scores, answers);
+    int compared = 0;
+    for (int i = 0; i < answers; i++) {
+        const sbp_json *x = sbp_json_member(got[i], "logps"), *y = sbp_json_member(want[i], "logps");
+        assert_int_equal(x->count, y->count);
+        for (int64_t k = 0; k < x->count; k++, compared++)
+            if (x->items[k].real != y->items[k].real)
+                fail_msg("%s %s: answer %d, token %lld: %.17g, scored %.17g", model, options, i, (long long)k,
+                         x->items[k].real, y->items[k].real);
+    }
+    assert_true(compared >= answers);
+}
+
+/* A plan that trains in bf16 keeps numbers of an F32 file as two halves; here as bf16, as one that generates
+ * does. */
+static void test_bits_are_those_of_scoring(void **state) {
+    static const struct {
+        const char *model, *options, *scoring;
+    } cases[] = {
+        {"$S", "", "--chunk 13"},
+        {"$S", "--dtype bf16", "--chunk 16 --precision param=bf16,master=none"},
+        {"$S", "--dtype fp64 --top-k 5", "--chunk 7"},
+        {"$S", "--base-dtype nf4 --lora", "--chunk 16"},
+        {"$G/mixtral_v/model", "", "--chunk 5"},
+        {"$G/gemma4_shared/model", "", ""},
+        {"$G/llama4_v/model", "", "--chunk 9"},
+        {"$G/gpt_oss_mxfp4_v/model", "", "--chunk 16"},
+        {"$G/qwen3_5_dense_v/model", "", ""},
+        {"$G/granite_hybrid_v/model", "", ""},
+        {"$G/lfm2_v/model", "", "--chunk 11"},
+    };
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(cases); i++)
+        check_bits(f, cases[i].model, cases[i].options, cases[i].scoring);
+}
+
+/* A draw depends on seed, prompt, sample and place alone; a plan gives what its model does. */
+static void test_draws_are_the_same_again(void **state) {
+    io_fixture *f = *state;
+    const char *common = "--prompt 'Once upon a time' --max-new-tokens 12 --quiet --threads 1";
+    cli_ok(f, sbp_arena_printf(f->arena, "$R generate $S %s --n 3 && cp $D/out $D/three", common));
+    cli_ok(f, sbp_arena_printf(f->arena, "$R generate $S %s --n 1 && head -n 1 $D/three | cmp - $D/out",
+                               common));
+    cli_ok(f, sbp_arena_printf(f->arena, "$R generate $S %s --n 3 --seed 43 && ! cmp -s $D/three $D/out",
+                               common));
+    cli_ok(f, "$C compile $S --for generate --seq-len 40 -o $D/plan.bin --quiet");
+    cli_ok(f, sbp_arena_printf(f->arena, "$R generate $D/plan.bin %s --n 3 && cmp $D/three $D/out", common));
+    int count;
+    (void)cli_lines(f, "three", &count);
+    assert_int_equal(count, 3);
+}
+
+/* A stop string is cut off, a conversation ends before its last answer. */
+static void test_what_ends_an_answer(void **state) {
+    io_fixture *f = *state;
+    int count;
+    cli_ok(
+        f,
+        "$R generate $S --prompt 'Once upon a time' --temperature 0 --quiet --stop 'girl named' --stop xyz");
+    const sbp_json *a = cli_lines(f, "out", &count)[0];
+    assert_string_equal(sbp_json_member(a, "text")->string, ", there was a little ");
+    assert_string_equal(sbp_json_member(a, "finish_reason")->string, "stop");
+    cli_put(f, "t.jinja",
+            "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+            "{% if add_generation_prompt %}assistant: {% endif %}");
+    cli_put(f, "chat.jsonl",
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", "
+            "\"content\": \"Ho\"}]}\n"
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}\n"
+            "{\"prompt\": \"Once\", \"completion\": \" upon\"}\n{\"text\": \"Once\"}\n");
+    cli_ok(
+        f,
+        "$R generate $S --data $D/chat.jsonl --chat-template $D/t.jinja --max-new-tokens 5 --temperature 0 "
+        "--quiet");
+    const sbp_json **lines = cli_lines(f, "out", &count);
+    assert_int_equal(count, 4);
+    for (int i = 0; i < 4; i += 2) {
+        assert_string_equal(sbp_json_member(lines[i], "text")->string,
+                            sbp_json_member(lines[i + 1], "text")->string);
+        assert_true(cli_number(f, lines[i], "prompt_tokens") == cli_number(f, lines[i + 1], "prompt_tokens"));
+        assert_string_equal(sbp_json_member(lines[i], "finish_reason")->string, "length");
+    }
+}
+
+static void test_what_is_refused(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "$R generate --help && grep -q -e --max-new-tokens $D/out");
+    cli_fails(f, 2, "give --prompt TEXT or --data FILE", "$R generate $S");
+    cli_fails(f, 2, "found 0 arguments", "$R generate --prompt x");
+    cli_fails(f, 2, "is above 1", "$R generate $S --prompt x --top-p 1.5");
+    cli_fails(f, 2, "is below 0", "$R generate $S --prompt x --temperature -1");
+    cli_fails(f, 2, "is not above 0", "$R $S --data x --temperature 0");
+    cli_fails(
+        f, 2, "need the model's tokenizer",
+        "echo '{\"prompt_ids\": [3]}' > $D/ids && $R generate $G/llama_plain/model --data $D/ids --stop x");
+    cli_fails(f, 1, "expected a prompt",
+              "echo '{\"prompt\": \"a\", \"x\": 1}' > $D/ok && echo '{\"chosen\": \"a\", "
+              "\"rejected\": \"b\"}' > $D/pair && $R generate $S --data $D/pair");
+    cli_ok(
+        f,
+        "$C compile $S --seq-len 40 -o $D/train.bin --quiet && $C compile $S --for generate --seq-len 40 -o "
+        "$D/plan.bin --quiet");
+    cli_fails(f, 2, "is a plan that trains", "$R generate $D/train.bin --prompt x");
+    cli_fails(f, 1, "compile it with --seq-len",
+              "$R generate $D/plan.bin --prompt 'Once upon' --max-new-tokens 50");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_greedy_is_that_of_transformers, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_bits_are_those_of_scoring, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_draws_are_the_same_again, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_what_ends_an_answer, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_refused, cli_setup, io_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
