@@ -10,6 +10,7 @@ enum { PHASES = SBP_PHASE_RUN | SBP_PHASE_COMPILE };
 static const char *value_of(io_fixture *f, const sbp_option *o, sbp_rng *rng) {
     static const char *const lists[] = {"q_proj", "q_proj+v_proj", "a,b", ".*(q|v){1,2}", "k\\,v", "x=1"};
     const double least = o->least > 0 ? o->least : 0, most = o->most < 900 ? o->most : 900;
+    const char *word;
     int32_t words = 0;
     while (sbp_option_word(f->arena, o, words))
         words++;
@@ -23,7 +24,10 @@ static const char *value_of(io_fixture *f, const sbp_option *o, sbp_rng *rng) {
         return sbp_arena_printf(f->arena, "%.6g",
                                 least + (most - least) * (double)(1 + sbp_rng_next(rng) % 97) / 100);
     case SBP_OPTION_ENUM:
-        return sbp_option_word(f->arena, o, (int32_t)(sbp_rng_next(rng) % (unsigned)words));
+        do /* "KEY=X,..", of a bundle with a word of its own, is none */
+            word = sbp_option_word(f->arena, o, (int32_t)(sbp_rng_next(rng) % (unsigned)words));
+        while (strchr(word, '='));
+        return word;
     case SBP_OPTION_ONOFF:
     case SBP_OPTION_SWITCH:
         return sbp_rng_next(rng) % 2 ? "on" : "off";
@@ -118,8 +122,10 @@ static void check_drawn(io_fixture *f, sbp_rng *rng) {
                 new &= drawn[k] != drawn[i];
         }
         values[i] = value_of(f, drawn[i], rng);
-        sbp_text_add(&old, "%s--%s=%s ", drawn[i]->bundle == SBP_OPT_LORA ? "--lora=on " : "", drawn[i]->name,
-                     values[i]);
+        bool on = drawn[i]->bundle == SBP_OPT_LORA || drawn[i]->bundle == SBP_OPT_BEST; /* by any key */
+        if (on)
+            sbp_text_add(&old, "--%s=on ", sbp_option_name(drawn[i]->bundle));
+        sbp_text_add(&old, "--%s=%s ", drawn[i]->name, values[i]);
     }
     for (int i = 0; i < count; i++) {
         const char *bundle = sbp_option_name(drawn[i]->bundle);
@@ -297,7 +303,8 @@ static void test_every_option_takes_a_value(void **state) {
     sbp_rng rng = {11};
     for (int32_t i = 0; i < sbp_option_count(); i++) {
         const sbp_option *option = sbp_option_at(i);
-        if (option->kind == SBP_OPTION_BUNDLE || option->id == SBP_OPT_CONFIG)
+        if (option->kind == SBP_OPTION_BUNDLE || option->id == SBP_OPT_CONFIG ||
+            option->id == SBP_OPT_QUIET) /* that is on the line already */
             continue;
         const char *value = value_of(f, option, &rng), **args, *text;
         const char *line = sbp_arena_printf(f->arena, "--%s=%s --quiet", option->name, value);
@@ -313,8 +320,8 @@ static void test_every_option_takes_a_value(void **state) {
         assert_string_equal(sbp_options_text(again, option->id), text);
         line = sbp_arena_printf(f->arena, "%s: '%s'\n", option->name, value);
         assert_ok(f, parse_config(f, SBP_PHASE_ALL, line, "", &o));
-        if (option->id != SBP_OPT_EVAL_STRATEGY)
-            assert_string_equal(sbp_options_text(o, option->id), text);
+        if (option->id != SBP_OPT_EVAL_STRATEGY && strcmp(sbp_options_text(o, option->id), text) != 0)
+            fail_msg("--%s %s: a file says '%s'", option->name, value, sbp_options_text(o, option->id));
     }
     sbp_diag_clear(f->diag);
 }
