@@ -120,8 +120,10 @@ static void test_numbers(void **state) {
     assert_non_null(
         strstr(cli_unfolded(f, "err"), "INT4 and INT8 are read as numbers, trained and written as such"));
     cli_ok(f, "$R " EXPERTS "/adapter --merge --merge-dtype fp32 --dtype fp64 --out $D/merged");
-    static const char *const made[] = {"numbers", "merged"};
-    for (int i = 0; i < 2; i++) {
+    cli_ok(f, "$R " EXPERTS "/model --freeze '*experts*up_proj*' --data " EXPERTS
+              "/train.jsonl --seq-len 41 --steps 1 --out $D/partly"); /* some frozen, in blocks */
+    static const char *const made[] = {"numbers", "merged", "partly"};
+    for (int i = 0; i < SBP_COUNT(made); i++) {
         assert_null(strstr(cli_text(f, TEXT("%s/config.json", made[i])), "quantization_config"));
         sbp_weights *is = open_weights(f, sbp_arena_strdup(f->arena, io_path(f, made[i])));
         assert_null(sbp_weights_find(is, EXPERT "weight_packed"));
