@@ -207,6 +207,10 @@ sbp_status sbp_generator_begin(sbp_generator *g, sbp_diag *diag, const int32_t *
     if (count < 1 || count > sbp_generator_most_rows(g))
         return sbp_fail(diag, SBP_INPUT, "a text of %lld tokens: the plan takes 1 to %lld", (long long)count,
                         (long long)sbp_generator_most_rows(g));
+    int64_t common = 0; /* the last row has the logits */
+    while (g->state_count == 0 && common < g->rows && common + 1 < count &&
+           g->data.tokens[common] == tokens[common])
+        common++;
     memcpy(g->data.tokens, tokens, (size_t)count * sizeof *tokens);
     g->mark = count;
     g->block = 0;
@@ -219,7 +223,7 @@ sbp_status sbp_generator_begin(sbp_generator *g, sbp_diag *diag, const int32_t *
     if (g->state_count > 0) /* before the first row they are whatever they are: nobody reads them */
         SBP_TRY(keep_states(g, diag));
     g->rows = count;
-    SBP_TRY(run_last(g, diag, count));
+    SBP_TRY(run_last(g, diag, count - common));
     exchange_mark(g, true);
     return SBP_OK;
 }

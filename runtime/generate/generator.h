@@ -32,7 +32,8 @@ void sbp_generator_destroy(sbp_generator *generator);
 int64_t sbp_generator_most_rows(const sbp_generator *generator);
 int64_t sbp_generator_vocabulary(const sbp_generator *generator);
 
-/* Begins a text with these tokens, 1 to the most rows, and marks its end. */
+/* Begins a text with these tokens, 1 to the most rows, and marks its end. Rows that it has in common with the
+ * text before are not run again, where there are no states. */
 sbp_status sbp_generator_begin(sbp_generator *generator, sbp_diag *diag, const int32_t *tokens,
                                int64_t count) SBP_CHECKED;
 /* Back to the mark: the text is what it was then. */

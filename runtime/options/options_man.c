@@ -20,6 +20,8 @@ static const option_command commands[] = {
      "says whether gradients are right on this machine: sbprun check --help"},
     {"sbprun", "generate", SBP_PHASE_GENERATE | SBP_PHASE_COMPILE, SBP_PHASE_GENERATE,
      "MODEL|PLAN --prompt TEXT [options]", "answers to prompts, with their log-probabilities, as JSON lines"},
+    {"sbprun", "chat", SBP_PHASE_GENERATE | SBP_PHASE_COMPILE, 0, "MODEL|PLAN [options of generate]",
+     "a conversation in the terminal: sbprun chat --help"},
     {"sbprun", "doctor", SBP_PHASE_DOCTOR, SBP_PHASE_DOCTOR, "[options]",
      "what this machine has and lacks, and what to install"},
 };

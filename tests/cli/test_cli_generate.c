@@ -2,6 +2,8 @@
  * the bits of `--score`, answers are the same again; what ends an answer, and what is refused. */
 #include "tests/cli/cli_testing.h"
 
+#include "ir/base/json_write.h"
+
 /* Greedy answers of models of all structures (tests/data/generate/greedy.py); an answer may end before. */
 static void test_greedy_is_that_of_transformers(void **state) {
     io_fixture *f = *state;
@@ -38,16 +40,17 @@ static void test_greedy_is_that_of_transformers(void **state) {
 
 /* Random answers of a model, scored by a plan that trains: the same bits. scoring: options of that plan
  * beside those of both. */
-static void check_bits(io_fixture *f, const char *model, const char *options, const char *scoring) {
+static void check_bits(io_fixture *f, const char *model, const char *options, const char *scoring,
+                       int tokens) {
     cli_put(f, "p.jsonl",
             "{\"prompt_ids\": [5, 9, 11, 7, 30, 12, 8, 5, 5, 21]}\n{\"prompt_ids\": [3]}\n"
             "{\"prompt_ids\": [4, 4, 8, 15, 16, 23, 42, 4, 8, 15, 16, 23, 42, 4, 8, 15, 16, 23, 42, 4, 8, "
             "15, 16, 23]}\n");
     cli_ok(f, sbp_arena_printf(
                   f->arena,
-                  "$R generate %s --data $D/p.jsonl --n 2 --max-new-tokens 70 --quiet %s && cp $D/out "
+                  "$R generate %s --data $D/p.jsonl --n 2 --max-new-tokens %d --quiet %s && cp $D/out "
                   "$D/answers",
-                  model, options));
+                  model, tokens, options));
     int answers, scores;
     const sbp_json **got = cli_lines(f, "answers", &answers);
     assert_int_equal(answers, 6);
@@ -87,22 +90,23 @@ static void check_bits(io_fixture *f, const char *model, const char *options, co
 static void test_bits_are_those_of_scoring(void **state) {
     static const struct {
         const char *model, *options, *scoring;
+        int tokens; /* over 64, of a block, where there are states */
     } cases[] = {
-        {"$S", "", "--chunk 13"},
-        {"$S", "--dtype bf16", "--chunk 16 --precision param=bf16,master=none"},
-        {"$S", "--dtype fp64 --top-k 5", "--chunk 7"},
-        {"$S", "--base-dtype nf4 --lora", "--chunk 16"},
-        {"$G/mixtral_v/model", "", "--chunk 5"},
-        {"$G/gemma4_shared/model", "", ""},
-        {"$G/llama4_v/model", "", "--chunk 9"},
-        {"$G/gpt_oss_mxfp4_v/model", "", "--chunk 16"},
-        {"$G/qwen3_5_dense_v/model", "", ""},
-        {"$G/granite_hybrid_v/model", "", ""},
-        {"$G/lfm2_v/model", "", "--chunk 11"},
+        {"$S", "", "--chunk 13", 14},
+        {"$S", "--dtype bf16", "--chunk 16 --precision param=bf16,master=none", 14},
+        {"$S", "--dtype fp64 --top-k 5", "--chunk 7", 14},
+        {"$S", "--base-dtype nf4 --lora", "--chunk 16", 14},
+        {"$G/mixtral_v/model", "", "--chunk 5", 14},
+        {"$G/gemma4_shared/model", "", "", 14},
+        {"$G/llama4_v/model", "", "--chunk 9", 14},
+        {"$G/gpt_oss_mxfp4_v/model", "", "--chunk 16", 14},
+        {"$G/qwen3_5_dense_v/model", "", "", 70},
+        {"$G/granite_hybrid_v/model", "", "", 70},
+        {"$G/lfm2_v/model", "", "--chunk 11", 14},
     };
     io_fixture *f = *state;
     for (int i = 0; i < SBP_COUNT(cases); i++)
-        check_bits(f, cases[i].model, cases[i].options, cases[i].scoring);
+        check_bits(f, cases[i].model, cases[i].options, cases[i].scoring, cases[i].tokens);
 }
 
 /* A draw depends on seed, prompt, sample and place alone; a plan gives what its model does. */
@@ -153,6 +157,46 @@ static void test_what_ends_an_answer(void **state) {
     }
 }
 
+/* Answers of a conversation go on from all of it, as generate goes on from the same messages. */
+static void test_conversation(void **state) {
+    io_fixture *f = *state;
+    int count;
+    cli_put(f, "t.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}");
+    cli_ok(f, "printf 'Once upon\\\\\n a time\nTom was\n\n/new\nTom was\n/exit\nTom\n' | $R chat $S "
+              "--chat-template $D/t.jinja --max-new-tokens 9 --temperature 0 --quiet --seq-len 60");
+    char *first = sbp_arena_strdup(f->arena, cli_text(f, "out")), *second = strchr(first, '\n');
+    assert_non_null(second);
+    *second++ = '\0';
+    char *third = strchr(second, '\n');
+    assert_non_null(third);
+    *third++ = '\0';
+    sbp_text rows;
+    sbp_text_init(&rows, f->arena);
+    static const char form[] = "{\"role\": \"user\", \"content\": \"%s\"}";
+    sbp_json_writer w = sbp_json_writer_on(&rows);
+    sbp_text_add(&rows, "{\"messages\": [");
+    sbp_text_add(&rows, form, "Once upon\\n a time");
+    sbp_text_add(&rows, ", {\"role\": \"assistant\", \"content\": ");
+    sbp_json_write_string(&w, NULL, first);
+    sbp_text_add(&rows, "}, ");
+    sbp_text_add(&rows, form, "Tom was");
+    sbp_text_add(&rows, "]}\n{\"messages\": [");
+    sbp_text_add(&rows, form, "Tom was");
+    sbp_text_add(&rows, "]}\n");
+    cli_put(f, "rows.jsonl", rows.data);
+    cli_ok(
+        f,
+        "$R generate $S --data $D/rows.jsonl --chat-template $D/t.jinja --max-new-tokens 9 --temperature 0 "
+        "--quiet");
+    const sbp_json **lines = cli_lines(f, "out", &count);
+    assert_int_equal(count, 2);
+    assert_string_equal(sbp_json_member(lines[0], "text")->string, second);
+    *strchr(third, '\n') = '\0';
+    assert_string_equal(sbp_json_member(lines[1], "text")->string, third);
+    cli_fails(f, 1, "has no chat template", "$R chat $S");
+    cli_fails(f, 2, "leave out --prompt", "$R chat $S --prompt x");
+}
+
 static void test_what_is_refused(void **state) {
     io_fixture *f = *state;
     cli_ok(f, "$R generate --help && grep -q -e --max-new-tokens $D/out");
@@ -171,6 +215,8 @@ static void test_what_is_refused(void **state) {
         f,
         "$C compile $S --seq-len 40 -o $D/train.bin --quiet && $C compile $S --for generate --seq-len 40 -o "
         "$D/plan.bin --quiet");
+    cli_fails(f, 2, "leave out --objective dpo", "$C compile $S --for generate --objective dpo -o $D/x");
+    cli_fails(f, 2, "leave out --ranks", "$C compile $S --for generate --ranks 2 -o $D/x");
     cli_fails(f, 2, "is a plan that trains", "$R generate $D/train.bin --prompt x");
     cli_fails(f, 1, "compile it with --seq-len",
               "$R generate $D/plan.bin --prompt 'Once upon' --max-new-tokens 50");
@@ -182,6 +228,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_bits_are_those_of_scoring, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_draws_are_the_same_again, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_ends_an_answer, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_conversation, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_is_refused, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

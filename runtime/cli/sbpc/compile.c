@@ -148,6 +148,22 @@ static bool generates(const sbp_compilation *c) {
     return sbp_options_is(c->options, SBP_OPT_FOR, "generate");
 }
 
+/* What a plan that generates has no use for, or cannot do yet. */
+static sbp_status check_generating(const sbp_compilation *c) {
+    if (!generates(c))
+        return SBP_OK;
+    if (!sbp_options_is(c->options, SBP_OPT_OBJECTIVE, "sft"))
+        return sbp_fail(c->diag, SBP_USAGE, "--for generate: leave out --objective %s: nothing is trained",
+                        sbp_options_text(c->options, SBP_OPT_OBJECTIVE));
+    if (sbp_options_int(c->options, SBP_OPT_RANKS) > 1)
+        return sbp_fail(c->diag, SBP_USAGE, "--for generate: one process generates: leave out --ranks");
+    if (sbp_options_given(c->options, SBP_OPT_HEAD_ROWS) &&
+        !sbp_options_is(c->options, SBP_OPT_HEAD_ROWS, "counted"))
+        return sbp_fail(c->diag, SBP_USAGE,
+                        "--for generate: leave out --head-rows: logits of the last row count");
+    return SBP_OK;
+}
+
 static sbp_status load_model(sbp_compilation *c) {
     sbp_model_options o = sbp_model_options_for(c->dtype);
     o.residual = dtype_option(c->options, SBP_OPT_RESIDUAL_DTYPE, SBP_DTYPE_COUNT);
@@ -499,6 +515,7 @@ sbp_status sbp_cli_plan(sbp_compilation *c) {
     SBP_TRY(choose_target(c));
     SBP_TRY(sbp_cli_choose_throughput(c));
     SBP_TRY(choose_types(c));
+    SBP_TRY(check_generating(c));
     SBP_TRY(load_model(c));
     SBP_TRY(load_tokenizer(c));
     SBP_TRY(read_request(c));

@@ -13,6 +13,8 @@ sbp_status sbp_command_check(sbp_diag *diag, int argc, char *const *argv) SBP_CH
 sbp_status sbp_command_tokenize(sbp_diag *diag, int argc, char *const *argv) SBP_CHECKED;
 /* sbprun generate MODEL|PLAN --prompt TEXT */
 sbp_status sbp_command_generate(sbp_diag *diag, int argc, char *const *argv) SBP_CHECKED;
+/* sbprun chat MODEL|PLAN */
+sbp_status sbp_command_chat(sbp_diag *diag, int argc, char *const *argv) SBP_CHECKED;
 /* sbprun export RESULT -o FILE.gguf */
 sbp_status sbp_command_export(sbp_diag *diag, int argc, char *const *argv) SBP_CHECKED;
 /* sbprun doctor */

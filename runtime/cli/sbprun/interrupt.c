@@ -19,6 +19,11 @@ bool sbp_interrupted(void) {
     return caught != 0;
 }
 
+void sbp_interrupt_forget(void) {
+    caught = 0;
+    sbp_interrupt_install();
+}
+
 sbp_status sbp_interrupt_status(void) {
     return caught == 0 ? SBP_OK : caught == SIGINT ? SBP_INTERRUPTED : SBP_TERMINATED;
 }

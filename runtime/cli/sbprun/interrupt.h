@@ -6,6 +6,8 @@
 
 void sbp_interrupt_install(void);
 bool sbp_interrupted(void);
+/* Forgets a signal that was answered. */
+void sbp_interrupt_forget(void);
 /* SBP_OK, SBP_INTERRUPTED or SBP_TERMINATED. */
 sbp_status sbp_interrupt_status(void);
 

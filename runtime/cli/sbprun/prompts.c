@@ -113,16 +113,26 @@ static sbp_status add_text(reading *r, const char *where, const char *text) {
     return add_row(r, where, &root);
 }
 
+static reading begin_reading(sbp_arena *arena, sbp_diag *diag, const sbp_texts *texts, sbp_prompts *out) {
+    return (reading){.arena = arena,
+                     .diag = diag,
+                     .maker = {.tokenizer = texts->tokenizer,
+                               .diag = diag,
+                               .eos = texts->chat.eos,
+                               .chat_options = &texts->chat,
+                               .chat_arena = arena},
+                     .out = out};
+}
+
+sbp_status sbp_prompts_add(sbp_arena *arena, sbp_diag *diag, const sbp_texts *texts, const char *where,
+                           const sbp_json *row, sbp_prompts *out) {
+    reading r = begin_reading(arena, diag, texts, out);
+    return add_row(&r, where, row);
+}
+
 sbp_status sbp_prompts_read(sbp_arena *arena, sbp_diag *diag, const sbp_options *options,
                             const sbp_texts *texts, sbp_prompts *out) {
-    reading r = {.arena = arena,
-                 .diag = diag,
-                 .maker = {.tokenizer = texts->tokenizer,
-                           .diag = diag,
-                           .eos = texts->chat.eos,
-                           .chat_options = &texts->chat,
-                           .chat_arena = arena},
-                 .out = out};
+    reading r = begin_reading(arena, diag, texts, out);
     int32_t given = sbp_options_list_count(options, SBP_OPT_PROMPT);
     *out = (sbp_prompts){0};
     if (given + sbp_options_list_count(options, SBP_OPT_DATA) == 0)

@@ -14,6 +14,8 @@ static sbp_status dispatch(sbp_diag *diag, int argc, char **argv) {
         return sbp_command_tokenize(diag, argc - 2, argv + 2);
     if (argc > 1 && strcmp(argv[1], "generate") == 0)
         return sbp_command_generate(diag, argc - 2, argv + 2);
+    if (argc > 1 && strcmp(argv[1], "chat") == 0)
+        return sbp_command_chat(diag, argc - 2, argv + 2);
     if (argc > 1 && strcmp(argv[1], "doctor") == 0)
         return sbp_command_doctor(diag, argc - 2, argv + 2);
     if (argc > 1 && strcmp(argv[1], "check") == 0)
