@@ -7,7 +7,7 @@ const char sbp_help_of_sbprun[] =
     "usage: sbprun MODEL --data FILE --out DIR [options]   compile for this machine, then train\n"
     "       sbprun PLAN --data FILE [options]              train by a plan that sbpc compiled\n"
     "       sbprun sft --config FILE.yaml                  as TRL has it; dpo, orpo, kto, cpo, grpo ..\n"
-    "       sbprun generate MODEL --prompt TEXT            what does it say now? chat MODEL: in a dialogue\n"
+    "       sbprun generate MODEL --prompt TEXT            what does it say now? or: sbprun chat MODEL\n"
     "       sbprun tokenize MODEL|PLAN                     texts and rows to token ids\n"
     "       sbprun export RESULT -o FILE.gguf              for llama.cpp, Ollama\n"
     "       sbprun check MODEL|PLAN [--data FILE]          are gradients right on this machine?\n"
