@@ -383,6 +383,8 @@ sbp_hf_experts sbp_hf_experts_read(sbp_hf *hf, int64_t layers, const sbp_hf_expe
 typedef struct sbp_hf_choice {
     sbp_value index, weight;
 } sbp_hf_choice;
+/* Says of the map `module` that the class has it as a linear layer, which peft adapts as others. */
+void sbp_hf_linear_router(sbp_hf *hf, const char *module);
 /* By the logits, [T, experts], as the router has it, weights [T, chosen]; adds what the loss looks at. */
 sbp_hf_choice sbp_hf_choose(sbp_hf *hf, const sbp_hf_experts *experts, sbp_value logits, const char *module);
 /* The sum of the answers of those, by weights [T, chosen, 1], in the wide type, [T, hidden]; <module>.experts

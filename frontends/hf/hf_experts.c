@@ -383,6 +383,12 @@ sbp_hf_choice sbp_hf_choose(sbp_hf *hf, const sbp_hf_experts *e, sbp_value logit
     return c;
 }
 
+void sbp_hf_linear_router(sbp_hf *hf, const char *module) {
+    int32_t found = sbp_module_find_param(hf->builder.module, sbp_hf_path(hf, "%s.weight", module));
+    if (hf->builder.status == SBP_OK && found >= 0)
+        hf->builder.module->params[found].linear_router = true;
+}
+
 /* What the module's own map makes of x chooses. */
 static sbp_hf_choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value x, const char *module,
                                   int64_t hidden) {
@@ -393,9 +399,8 @@ static sbp_hf_choice build_choice(sbp_hf *hf, const sbp_hf_experts *e, sbp_value
     sbp_hf_class_name(hf, router,
                       sbp_hf_path(hf, "%s.%s", class_module(hf, e, module),
                                   e->names->class_router ? e->names->class_router : e->names->router));
-    int32_t found = sbp_module_find_param(hf->builder.module, sbp_hf_path(hf, "%s.weight", router));
-    if (hf->builder.status == SBP_OK && found >= 0)
-        hf->builder.module->params[found].linear_router = e->names->linear_router;
+    if (e->names->linear_router)
+        sbp_hf_linear_router(hf, router);
     sbp_hf_choice c = sbp_hf_choose(hf, e, logits, module);
     c.weight = sbp_build_reshape(&hf->builder, c.weight, (int64_t[]){e->chosen, 1}, 2);
     return c;

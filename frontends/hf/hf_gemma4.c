@@ -149,6 +149,7 @@ static sbp_value build_experts(const sbp_hf_scope *at) {
     r = sbp_hf_scale(hf, "router_in", r, pow((double)hidden, -0.5));
     sbp_value logits =
         sbp_hf_linear(hf, "router", r, sbp_hf_path(hf, "%s.proj", router), e->count, hidden, false);
+    sbp_hf_linear_router(hf, sbp_hf_path(hf, "%s.proj", router));
     sbp_hf_choice c = sbp_hf_choose(hf, e, logits, router);
     if (b->status != SBP_OK)
         return SBP_NO_VALUE;

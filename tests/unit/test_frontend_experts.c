@@ -8,6 +8,19 @@
 
 static const char qwen3_moe[] = "tests/golden/qwen3_moe_norm_v/model";
 
+/* What all-linear adapts: weights whose name has `router` in it, and others. */
+static void count_adapters(fixture *f, const char *path, const char *router, int *routers, int *others) {
+    sbp_model_options options = sbp_model_options_for(SBP_F32);
+    sbp_model model;
+    options.lora = &(sbp_lora_options){.rank = 2, .alpha = 2, .all_linear = true};
+    check(f, sbp_model_load(f->arena, f->diag, path, &options, &model));
+    *routers = *others = 0;
+    for (int32_t i = 0; i < model.module->adapter_count; i++) {
+        const char *weight = model.module->params[model.module->adapters[i].weight].name;
+        ++*(strstr(weight, router) ? routers : others);
+    }
+}
+
 /* Both names of the number of experts; which layers have them; what adapters are for; what is refused. */
 static void test_experts(void **state) {
     (void)state;
@@ -21,17 +34,15 @@ static void test_experts(void **state) {
     assert_int_equal(down->type.dim[2].n, 10);
     assert_string_equal(down->recipe->source, "model.layers.2.mlp.experts.*.down_proj.weight");
     assert_int_equal(count_ops(model.module, SBP_OP_route), 2);
-    sbp_model_options options = sbp_model_options_for(SBP_F32);
-    options.lora = &(sbp_lora_options){.rank = 2, .alpha = 2, .all_linear = true};
-    check(&f, sbp_model_load(f.arena, f.diag, qwen3_moe, &options, &model));
-    int routers = 0, projections = 0;
-    for (int32_t i = 0; i < model.module->adapter_count; i++) {
-        const char *weight = model.module->params[model.module->adapters[i].weight].name;
-        routers += strstr(weight, "mlp.gate.weight") != NULL;
-        projections += strstr(weight, "_proj.weight") != NULL;
-    }
+    int routers, others;
+    count_adapters(&f, qwen3_moe, "mlp.gate.weight", &routers, &others);
     assert_int_equal(routers, 0);
-    assert_int_equal(projections, 3 * 4 + 3); /* attention, and the layer that has an MLP */
+    assert_int_equal(others, 3 * 4 + 3); /* attention, and the layer that has an MLP */
+    /* Routers that are linear layers in their class, as peft finds them: of each layer with experts. */
+    count_adapters(&f, "tests/golden/gemma4_26b_a4b_v/model", "router.proj.weight", &routers, &others);
+    assert_int_equal(routers, 2);
+    count_adapters(&f, "tests/golden/llama4_v/model", "feed_forward.router.weight", &routers, &others);
+    assert_int_equal(routers, 3);
     fixture_destroy(&f);
     f = fixture_create();
     load(&f, "tests/golden/olmoe_v/model", SBP_F32, NULL, 0, &model);
