@@ -162,6 +162,7 @@ static sbp_status generate_body(void *user) {
     if (done)
         return SBP_OK;
     SBP_TRY(sbp_answering_find(&job->a));
+    SBP_TRY(sbp_run_find_data(world));
     SBP_TRY(sbp_prompts_read(world->arena, world->diag, world->options, &job->a.texts, &job->prompts));
     SBP_TRY(sbp_answering_open(&job->a, job->prompts.longest +
                                             sbp_options_int(world->options, SBP_OPT_MAX_NEW_TOKENS)));
