@@ -84,7 +84,7 @@ enum { WIDTH = 1000, HEIGHT = 480, BAND = 22, LEFT = 110, TOP = 60, LEGEND = 170
 /* One for each category, in the order of their first roles; the last is the process's. */
 static const char *const colours[] = {"#4e79a7", "#a0cbe8", "#f28e2b", "#ffbe7d", "#59a14f",
                                       "#8cd17d", "#b6992d", "#f1ce63", "#e15759", "#499894",
-                                      "#86bcb6", "#d37295", "#b07aa1", "#79706e"};
+                                      "#86bcb6", "#d37295", "#b07aa1", "#9d7660", "#79706e"};
 static const char style[] =
     "<style>svg{background:#fff;fill:#1c1e21}line{stroke:#ccc}.d{fill:#fff}.l{fill:#1c1e21}"
     "@media(prefers-color-scheme:dark){svg{background:#16181b;fill:#e6e8ea}"
