@@ -162,7 +162,7 @@ static void test_data_are_looked_at_first(void **state) {
          "texts:1: dpo needs 'chosen' and 'rejected'"},
         {4, "$R sft --model_name_or_path $S --dataset_name $D/texts --eval $D/nowhere --out $D/o",
          "nowhere': No such file"},
-        {2, "$R chat lora1", "'chat' is neither a command of sbprun nor a model that is here"},
+        {2, "$R talk lora1", "'talk' is neither a command of sbprun nor a model that is here"},
         {2, "$R --help nonsense", "--help nonsense: there is no such topic"},
     };
     cli_put(f, "prompts", "{\"prompt\": \"Say 0\"}\n");
