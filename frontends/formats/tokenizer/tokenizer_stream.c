@@ -106,7 +106,8 @@ static sbp_status feed_bytes(sbp_decode_stream *s, int32_t k, sbp_gguf_string pi
     int64_t at = 0;
     sbp_text_init(&bytes, s->scratch);
     sbp_text_init(&out, s->scratch);
-    sbp_text_add_n(&bytes, held->data, (size_t)held->length);
+    if (held->length > 0)
+        sbp_text_add_n(&bytes, held->data, (size_t)held->length);
     sbp_decode_bytes(&bytes, piece);
     held->length = 0;
     for (int64_t length = (int64_t)bytes.length; at < length;) {
