@@ -2,7 +2,6 @@
  * options whose backward keeps everything. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -198,10 +197,10 @@ static sbp_status run_other(sbp_check *check, const char *path, const char *what
 static sbp_status compile_other(sbp_check *check, const char *backward, const char *path, int64_t rows,
                                 bool *made) {
     const char *sbpc;
-    long pid;
-    SBP_TRY(sbp_child_find(check->world->arena, check->world->diag, "sbpc", &sbpc));
-    sbp_status status =
-        sbp_child_run(check->world->diag, compile_args(check, sbpc, backward, path, rows), -1, &pid);
+    const sbp_world *world = check->world;
+    SBP_TRY(sbp_child_find(world->arena, world->diag, "sbpc", &sbpc));
+    sbp_status status = sbp_child_compile(world->arena, world->diag,
+                                          compile_args(check, sbpc, backward, path, rows), path, -1);
     *made = status == SBP_OK;
     return status == SBP_MACHINE ? SBP_OK : status;
 }
@@ -209,8 +208,7 @@ static sbp_status compile_other(sbp_check *check, const char *backward, const ch
 sbp_status sbp_check_schedule(sbp_check *check) {
     static const char *const backwards[] = {"standard", "checkpoint"};
     sbp_world *world = check->world;
-    const char *tmp = getenv("TMPDIR");
-    char *path = sbp_arena_printf(world->arena, "%s/sbprun-XXXXXX.0.0.tmp", tmp && *tmp ? tmp : "/tmp");
+    char *path;
     int64_t rows = 0;
     bool made = false;
     for (int64_t r = 0; r < check->inputs->data->row_count; r++)
@@ -221,10 +219,7 @@ sbp_status sbp_check_schedule(sbp_check *check) {
                                 check->session->info.meta.source ? check->session->info.meta.source : "?"));
         return SBP_OK;
     }
-    int fd = mkstemps(path, (int)strlen(".0.0.tmp"));
-    if (fd < 0)
-        return sbp_fail(world->diag, SBP_IO, "cannot create '%s'", path);
-    close(fd);
+    SBP_TRY(sbp_child_new_file(world->arena, world->diag, SBP_CHILD_PLAN, &path));
     sbp_status status = SBP_OK;
     int used = 0;
     for (int i = 0; i < SBP_COUNT(backwards) && !made && status == SBP_OK; i++) {

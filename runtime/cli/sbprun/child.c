@@ -4,10 +4,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "ir/base/file.h"
 
 sbp_status sbp_child_find(sbp_arena *arena, sbp_diag *diag, const char *name, const char **out) {
     char self[4096];
@@ -148,6 +151,28 @@ sbp_status sbp_child_run(sbp_diag *diag, const char *const *args, int kept, long
     for (int i = 0; i < SBP_COUNT(numbers); i++)
         sigaction(numbers[i], &old[i], NULL);
     return status;
+}
+
+sbp_status sbp_child_compile(sbp_arena *arena, sbp_diag *diag, const char *const *args, const char *plan,
+                             int kept) {
+    long pid;
+    sbp_status status = sbp_child_run(diag, args, kept, &pid);
+    const char *left = sbp_arena_printf(arena, "%s.%ld.0.tmp", plan, pid);
+    if (status != SBP_OK &&
+        sbp_file_is_temporary(left)) /* as sbp_file_out makes them; of one that was ended */
+        unlink(left);
+    return status;
+}
+
+sbp_status sbp_child_new_file(sbp_arena *arena, sbp_diag *diag, const char *end, char **out) {
+    const char *tmp = getenv("TMPDIR");
+    char *path = sbp_arena_printf(arena, "%s/sbprun-XXXXXX%s", tmp && *tmp ? tmp : "/tmp", end);
+    int fd = mkstemps(path, (int)strlen(end));
+    if (fd < 0)
+        return sbp_fail(diag, SBP_IO, "cannot create '%s': %s", path, strerror(errno));
+    close(fd);
+    *out = path;
+    return SBP_OK;
 }
 
 sbp_status sbp_child_start(sbp_diag *diag, const char *const *args, bool input, const sigset_t *mask,

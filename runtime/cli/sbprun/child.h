@@ -17,6 +17,15 @@ void sbp_child_print(sbp_text *out, const char *const *args);
  * child, with the locks on it; -1: none. *pid: what the child had, for what it may have left. */
 sbp_status sbp_child_run(sbp_diag *diag, const char *const *args, int kept, long *pid) SBP_CHECKED;
 
+/* Runs `sbpc compile` so, with args that write `plan`, beside which nothing is left where that fails. Below
+ * a guard. */
+sbp_status sbp_child_compile(sbp_arena *arena, sbp_diag *diag, const char *const *args, const char *plan,
+                             int kept) SBP_CHECKED;
+/* An empty file of a new name that ends in `end`, where temporary files are; the path, in the arena. A name
+ * that ends in SBP_CHILD_PLAN is one of sbp_file_is_temporary. Below a guard. */
+#define SBP_CHILD_PLAN ".0.0.tmp"
+sbp_status sbp_child_new_file(sbp_arena *arena, sbp_diag *diag, const char *end, char **out) SBP_CHECKED;
+
 /* Starts one in a process group of its own, with this mask of signals and only if wished with standard input,
  * and does not wait. SIGINT, SIGTERM and SIGCHLD are blocked meanwhile. It ends, however this process does.
  */

@@ -1,7 +1,6 @@
 /* command_run.c: `sbprun PLAN --data ...` and `sbprun MODEL --data ...`. */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -93,7 +92,6 @@ static sbp_status choose_plan_path(const sbp_world *world, sbp_session *session,
     if (sbp_options_given(world->options, SBP_OPT_OUTPUT))
         return sbp_fail(world->diag, SBP_USAGE,
                         "--output is an option of sbpc compile; the plan goes to --out DIR");
-    const char *tmp = getenv("TMPDIR");
     bool stays = outputs->out && !sbp_options_on(world->options, SBP_OPT_DRY_RUN);
     if (stays) { /* as sbp_file_is_temporary knows it, so that it goes when this process is killed */
         SBP_TRY(sbp_run_create_out(world, session, outputs));
@@ -101,13 +99,8 @@ static sbp_status choose_plan_path(const sbp_world *world, sbp_session *session,
             sbp_arena_printf(world->arena, "%s/plan.bin.%ld.0.tmp", outputs->out, (long)getpid());
         return SBP_OK;
     }
-    char *path = sbp_arena_printf(world->arena, "%s/sbprun-XXXXXX.0.0.tmp", tmp && *tmp ? tmp : "/tmp");
-    int fd = mkstemps(path, (int)strlen(".0.0.tmp"));
-    if (fd < 0)
-        return sbp_fail(world->diag, SBP_IO, "cannot create '%s': %s", path, strerror(errno));
-    close(fd);
-    session->temporary_plan = path;
-    session->plan_path = path;
+    SBP_TRY(sbp_child_new_file(world->arena, world->diag, SBP_CHILD_PLAN, &session->temporary_plan));
+    session->plan_path = session->temporary_plan;
     return SBP_OK;
 }
 
@@ -242,9 +235,8 @@ static bool is_measured(const sbp_world *world) {
 /* By rank 0. */
 static sbp_status compile_model(sbp_world *world, sbp_inputs *inputs, sbp_session *session,
                                 sbp_outputs *outputs) {
-    const char *plan, *sbpc, *temporary, **args;
+    const char *plan, *sbpc, **args;
     int64_t seq_len = 0;
-    long pid = 0;
     char limit[100];
     sbp_choice choice;
     SBP_TRY(sbp_child_find(world->arena, world->diag, "sbpc", &sbpc));
@@ -261,14 +253,12 @@ static sbp_status compile_model(sbp_world *world, sbp_inputs *inputs, sbp_sessio
     print_command(world, session,
                   args); /* as one would give it; the plan has another name until it is whole */
     SBP_TRY(compile_args(world, session, sbpc, session->plan_path, &choice, seq_len, &args));
-    sbp_status status = sbp_child_run(world->diag, args, outputs->dir.lock, &pid);
+    sbp_status status =
+        sbp_child_compile(world->arena, world->diag, args, session->plan_path, outputs->dir.lock);
     if (status == SBP_OK)
         return print_own_command(world, session, outputs);
     if (status == SBP_MACHINE && chosen_memory(world, &choice) > 0)
         explain_memory(world, &choice, limit);
-    temporary = sbp_arena_printf(world->arena, "%s.%ld.0.tmp", session->plan_path, pid);
-    if (sbp_file_is_temporary(temporary)) /* as sbp_file_out makes them; of a child that was ended */
-        unlink(temporary);
     return status;
 }
 
@@ -543,12 +533,8 @@ static sbp_status complete_options(const sbp_world *world, sbp_session *session,
 
 /* Rows of random tokens in place of --data. */
 static sbp_status make_random_rows(sbp_world *world, sbp_session *session) {
-    const char *tmp = getenv("TMPDIR");
-    char *path = sbp_arena_printf(world->arena, "%s/sbprun-XXXXXX.jsonl", tmp && *tmp ? tmp : "/tmp");
-    int fd = mkstemps(path, (int)strlen(".jsonl"));
-    if (fd < 0)
-        return sbp_fail(world->diag, SBP_IO, "cannot create '%s': %s", path, strerror(errno));
-    close(fd);
+    char *path;
+    SBP_TRY(sbp_child_new_file(world->arena, world->diag, ".jsonl", &path));
     session->random_rows = path;
     if (sbp_options_list_count(world->options, SBP_OPT_DATA) == 0)
         sbp_options_append(world->options, SBP_OPT_DATA, path);
