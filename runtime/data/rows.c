@@ -598,3 +598,23 @@ size_t sbp_pair_split_texts(sbp_row_text a, sbp_row_text b) {
         return at;
     return text[at - 1] == ' ' ? at - 1 : at;
 }
+
+static bool has_id(const sbp_row_ids *ids, int64_t id) {
+    for (int64_t i = 0; i < ids->count; i++)
+        if (ids->data[i] == id)
+            return true;
+    return false;
+}
+
+void sbp_row_ids_add(sbp_arena *arena, const sbp_json *node, sbp_row_ids *ids) {
+    const sbp_json *items = node && node->kind == SBP_JSON_ARRAY ? node->items : node;
+    int64_t count = !node ? 0 : node->kind == SBP_JSON_ARRAY ? node->count : 1;
+    int32_t *all = SBP_NEW_ARRAY(arena, int32_t, ids->count + count + 1);
+    if (ids->count > 0)
+        memcpy(all, ids->data, (size_t)ids->count * sizeof *all);
+    ids->data = all;
+    for (int64_t i = 0; i < count; i++)
+        if (items[i].kind == SBP_JSON_INT && items[i].integer >= 0 && items[i].integer <= INT32_MAX &&
+            !has_id(ids, items[i].integer))
+            ids->data[ids->count++] = (int32_t)items[i].integer;
+}

@@ -129,6 +129,10 @@ const char *sbp_row_field_name(sbp_row_field field);
 const char *sbp_row_field_part(sbp_row_field field);
 bool sbp_row_field_is_list(sbp_row_field field);
 
+/* Adds the ids of a number, or of a list of them, that are not there yet; what is no id is left out. Below a
+ * guard. */
+void sbp_row_ids_add(sbp_arena *arena, const sbp_json *node, sbp_row_ids *ids);
+
 /* Where a pair without a prompt parts: in bytes of two texts, in messages of two lists. */
 size_t sbp_pair_split_texts(sbp_row_text a, sbp_row_text b);
 

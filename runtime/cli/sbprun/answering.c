@@ -1,10 +1,7 @@
 /* answering.c: the plan that generates on a device. */
 #include "runtime/cli/sbprun/answering.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "frontends/formats/files/hub_fetch.h"
 #include "ir/base/args.h"
@@ -43,18 +40,12 @@ static sbp_status compile_args(const sbp_answering *a, const char *sbpc, int64_t
 
 static sbp_status compile_model(sbp_answering *a, int64_t rows) {
     const sbp_world *world = &a->world;
-    const char *sbpc, **args, *tmp = getenv("TMPDIR");
-    long pid;
+    const char *sbpc, **args;
     SBP_TRY(sbp_child_find(world->arena, world->diag, "sbpc", &sbpc));
-    char *path = sbp_arena_printf(world->arena, "%s/sbprun-XXXXXX.0.0.tmp", tmp && *tmp ? tmp : "/tmp");
-    int fd = mkstemps(path, (int)strlen(".0.0.tmp"));
-    if (fd < 0)
-        return sbp_fail(world->diag, SBP_IO, "cannot create '%s'", path);
-    close(fd);
-    a->session.temporary_plan = path;
-    a->session.plan_path = path;
+    SBP_TRY(sbp_child_new_file(world->arena, world->diag, SBP_CHILD_PLAN, &a->session.temporary_plan));
+    a->session.plan_path = a->session.temporary_plan;
     SBP_TRY(compile_args(a, sbpc, rows, &args));
-    return sbp_child_run(world->diag, args, -1, &pid);
+    return sbp_child_compile(world->arena, world->diag, args, a->session.plan_path, -1);
 }
 
 static sbp_status open_plan(sbp_answering *a) {
@@ -77,26 +68,20 @@ static sbp_status open_plan(sbp_answering *a) {
 
 /* ---- what ends an answer ----------------------------------------------------------------------------- */
 
-static void add_end_id(sbp_answering *a, int64_t id) {
-    int32_t *ids = SBP_NEW_ARRAY(a->world.arena, int32_t, a->stopping.end_id_count + 1);
-    for (int32_t i = 0; i < a->stopping.end_id_count; i++) {
-        ids[i] = a->stopping.end_ids[i];
-        if (ids[i] == id)
-            return;
-    }
-    if (id < 0 || id > INT32_MAX)
-        return;
-    ids[a->stopping.end_id_count++] = (int32_t)id;
-    a->stopping.end_ids = ids;
-}
-
-/* A number or a list of them. */
-static void add_end_ids(sbp_answering *a, const sbp_json *node) {
-    if (node && node->kind == SBP_JSON_INT)
-        add_end_id(a, node->integer);
-    for (int64_t i = 0; node && node->kind == SBP_JSON_ARRAY && i < node->count; i++)
-        if (node->items[i].kind == SBP_JSON_INT)
-            add_end_id(a, node->items[i].integer);
+/* The model's, beside `ids`: by its config, and by how it is sampled. */
+static sbp_status add_end_ids(const sbp_answering *a, sbp_row_ids *ids) {
+    const sbp_world *world = &a->world;
+    const char *model = a->session.info.meta.tokenizer;
+    const char *path = model && sbp_directory_exists(model)
+                           ? sbp_file_join(world->arena, model, "generation_config.json")
+                           : NULL;
+    const sbp_json *root;
+    sbp_row_ids_add(world->arena, a->session.info.meta.eos_ids, ids);
+    if (!path || !sbp_file_exists(path))
+        return SBP_OK;
+    SBP_TRY(sbp_json_read(world->arena, world->diag, path, SBP_JSON_PYTHON, &root));
+    sbp_row_ids_add(world->arena, sbp_json_member(root, "eos_token_id"), ids);
+    return SBP_OK;
 }
 
 /* --eos-token alone; else generation_config.json, config.json and the tokenizer together. */
@@ -109,20 +94,15 @@ static sbp_status find_stopping(sbp_answering *a) {
     if (!tokenizer && (a->stopping.string_count > 0 || sbp_options_given(o, SBP_OPT_EOS_TOKEN)))
         return sbp_fail(world->diag, SBP_USAGE, "--stop and --eos-token need the model's tokenizer");
     const char *eos = a->texts.chat.eos ? a->texts.chat.eos : tokenizer ? sbp_eos_text(tokenizer) : NULL;
-    if (eos)
-        add_end_id(a, sbp_tokenizer_id(tokenizer, eos, strlen(eos)));
-    if (a->texts.chat.eos)
-        return SBP_OK;
-    add_end_ids(a, a->session.info.meta.eos_ids);
-    const char *model = a->session.info.meta.tokenizer;
-    const char *path = model && sbp_directory_exists(model)
-                           ? sbp_file_join(world->arena, model, "generation_config.json")
-                           : NULL;
-    const sbp_json *root;
-    if (path && sbp_file_exists(path)) {
-        SBP_TRY(sbp_json_read(world->arena, world->diag, path, SBP_JSON_PYTHON, &root));
-        add_end_ids(a, sbp_json_member(root, "eos_token_id"));
+    sbp_row_ids ids = {0};
+    if (eos) {
+        sbp_json id = {.kind = SBP_JSON_INT, .integer = sbp_tokenizer_id(tokenizer, eos, strlen(eos))};
+        sbp_row_ids_add(world->arena, &id, &ids);
     }
+    if (!a->texts.chat.eos)
+        SBP_TRY(add_end_ids(a, &ids));
+    a->stopping.end_ids = ids.data;
+    a->stopping.end_id_count = (int32_t)ids.count;
     return SBP_OK;
 }
 

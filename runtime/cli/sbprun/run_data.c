@@ -305,16 +305,6 @@ static sbp_status find_eos(load_job *job) {
     return SBP_OK;
 }
 
-/* Adds the ids of a number or a list. */
-static void add_eos_ids(load_job *job, const sbp_json *node) {
-    const sbp_json *items = node && node->kind == SBP_JSON_ARRAY ? node->items : node;
-    int64_t count = !node ? 0 : node->kind == SBP_JSON_ARRAY ? node->count : 1;
-    job->eos_ids = (sbp_row_ids){SBP_NEW_ARRAY(job->arena, int32_t, count + 1), 0};
-    for (int64_t i = 0; i < count; i++)
-        if (items[i].kind == SBP_JSON_INT && items[i].integer >= 0 && items[i].integer <= INT32_MAX)
-            job->eos_ids.data[job->eos_ids.count++] = (int32_t)items[i].integer;
-}
-
 /* What ends texts by the files of a model: of its config, else of how it is sampled. */
 static sbp_status find_eos_ids(load_job *job, const char *model) {
     static const char *const files[] = {"config.json", "generation_config.json"};
@@ -326,7 +316,7 @@ static sbp_status find_eos_ids(load_job *job, const char *model) {
         if (status == SBP_MACHINE)
             return sbp_fail(job->world->diag, SBP_MACHINE, "out of memory reading '%s'", path);
         if (status == SBP_OK)
-            add_eos_ids(job, sbp_json_member(root, "eos_token_id"));
+            sbp_row_ids_add(job->arena, sbp_json_member(root, "eos_token_id"), &job->eos_ids);
     }
     return SBP_OK;
 }
@@ -401,7 +391,7 @@ static sbp_status load_body(void *user) {
                                         session->plan->tokenizer, (size_t)session->plan->tokenizer_bytes,
                                         &job->tokenizer));
     SBP_TRY(find_template(job, known_model(session->info.meta.tokenizer)));
-    add_eos_ids(job, session->info.meta.eos_ids);
+    sbp_row_ids_add(job->arena, session->info.meta.eos_ids, &job->eos_ids);
     SBP_TRY(find_eos_ids(job, known_model(session->info.meta.weights)));
     int32_t files = sbp_options_list_count(world->options, SBP_OPT_DATA);
     if (inputs->data &&
