@@ -318,6 +318,17 @@ static void fill_group(const filling *f, double *out) {
     }
 }
 
+/* One document; out: of its token 0, as if it shared nothing. */
+static void fill_document(const filling *f, sbp_dtype dtype, const sbp_doc *doc, int64_t k,
+                          const counters *at, char *out) {
+    if (dtype == SBP_F64)
+        fill_doubles(f, doc, at, (double *)(void *)out);
+    else if (dtype == SBP_F32)
+        fill_weights(f, doc, at, (float *)(void *)out);
+    else
+        fill_integers(f, doc, k, at, (int32_t *)(void *)out);
+}
+
 static void fill(const filling *f, sbp_dtype dtype, void *memory) {
     counters at = {.unit = -1, .group = -1};
     if (f->source == OF_PART) {
@@ -332,12 +343,7 @@ static void fill(const filling *f, sbp_dtype dtype, void *memory) {
         at.group += k == 0 || begins;
         count_shared(&at, f->part, k);
         int64_t place = at.row - at.shared; /* what is shared stands before it */
-        if (dtype == SBP_F64)
-            fill_doubles(f, doc, &at, (double *)memory + place);
-        else if (dtype == SBP_F32)
-            fill_weights(f, doc, &at, (float *)memory + place);
-        else
-            fill_integers(f, doc, k, &at, (int32_t *)memory + place);
+        fill_document(f, dtype, doc, k, &at, (char *)memory + place * sbp_dtype_bytes(dtype));
         for (int32_t i = 0; i < at.shared && f->source == COPIES; i++)
             ((float *)memory)[at.first + i] += 1;
         at.row += doc->count - at.shared;
@@ -453,15 +459,8 @@ sbp_status sbp_packer_columns_behind(sbp_packer *p, sbp_diag *diag, const sbp_da
         if (!sbp_pack_grow(&p->memory[c], &p->row_capacity[c], rows + 1, (size_t)bytes))
             return sbp_fail(diag, SBP_MACHINE, "out of memory for the columns of %lld rows", (long long)rows);
         column->data = p->memory[c];
-        char *out = (char *)p->memory[c] - begin * bytes; /* of token 0 */
-        if (p->by_group[c])
-            continue;
-        if (column->dtype == SBP_F64)
-            fill_doubles(&f, data->docs, &at, (double *)(void *)out);
-        else if (column->dtype == SBP_F32)
-            fill_weights(&f, data->docs, &at, (float *)(void *)out);
-        else
-            fill_integers(&f, data->docs, 0, &at, (int32_t *)(void *)out);
+        if (!p->by_group[c])
+            fill_document(&f, column->dtype, data->docs, 0, &at, (char *)p->memory[c] - begin * bytes);
     }
     return SBP_OK;
 }

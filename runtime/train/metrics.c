@@ -142,36 +142,35 @@ static void write_number(metrics_line *l, sbp_json_writer *w, const char *key, d
     add_event(l, key, value);
 }
 
-/* The outputs of the program, and the numbers of its @prepare. */
-static void write_outputs(metrics_line *l, sbp_json_writer *w, const char *prefix) {
+static void write_in_line(metrics_line *l, sbp_json_writer *w, const char *key, double value) {
+    (void)l;
+    sbp_json_write_double(w, key, value);
+}
+
+/* The outputs of the program, and the numbers of its @prepare; events: as events, too. */
+static void write_outputs(metrics_line *l, sbp_json_writer *w, const char *prefix, bool events) {
+    void (*const write)(metrics_line *, sbp_json_writer *, const char *, double) =
+        events ? write_number : write_in_line;
     const sbp_trainer *t = l->metrics->trainer;
     const sbp_program *p = t->program;
     for (int32_t i = 0; i < p->output_count; i++)
         if (l->report || i != t->grad_norm)
-            write_number(l, w, sbp_arena_printf(l->arena, "%s%s", prefix, p->outputs[i].name), t->results[i]);
+            write(l, w, sbp_arena_printf(l->arena, "%s%s", prefix, p->outputs[i].name), t->results[i]);
     for (int32_t i = 0; p->prepare && i < p->prepare->number_count; i++)
-        write_number(l, w, sbp_arena_printf(l->arena, "%s%s", prefix, p->prepare->numbers[i]),
-                     t->prepared.numbers[i]);
+        write(l, w, sbp_arena_printf(l->arena, "%s%s", prefix, p->prepare->numbers[i]),
+              t->prepared.numbers[i]);
 }
 
 /* The same by transformers' names where there are several files: eval_FILE_loss. */
 static void write_named(metrics_line *l, sbp_json_writer *w) {
-    const sbp_trainer *t = l->metrics->trainer;
-    const sbp_program *p = t->program;
     char file[80];
     sbp_metrics_eval_name(l->file, file, sizeof file);
-    for (int32_t i = 0; i < p->output_count; i++)
-        if (i != t->grad_norm)
-            sbp_json_write_double(w, sbp_arena_printf(l->arena, "eval_%s_%s", file, p->outputs[i].name),
-                                  t->results[i]);
-    for (int32_t i = 0; p->prepare && i < p->prepare->number_count; i++)
-        sbp_json_write_double(w, sbp_arena_printf(l->arena, "eval_%s_%s", file, p->prepare->numbers[i]),
-                              t->prepared.numbers[i]);
+    write_outputs(l, w, sbp_arena_printf(l->arena, "eval_%s_", file), false);
 }
 
 static void write_step(metrics_line *l, sbp_json_writer *w) {
     const sbp_step_report *r = l->report;
-    write_outputs(l, w, "");
+    write_outputs(l, w, "", true);
     write_number(l, w, "learning_rate", r->learning_rate);
     sbp_json_write_int(w, "num_tokens", r->num_tokens);
     add_event(l, "num_tokens", (double)r->num_tokens);
@@ -206,7 +205,7 @@ static sbp_status write_line_body(void *user) {
         write_step(l, &w);
     } else {
         sbp_json_write_string(&w, "eval_file", l->file);
-        write_outputs(l, &w, "eval_");
+        write_outputs(l, &w, "eval_", true);
         if (m->several)
             write_named(l, &w);
     }
