@@ -151,13 +151,19 @@ static sbp_status backward(sbp_calls_builder *e) {
     return sbp_calls_runs(e, 0) ? backward_of(e, 0, NULL) : SBP_OK;
 }
 
+/* A function of the head that moves rows of its input; -1: none. */
+static void move_rows(sbp_calls_builder *e, int32_t function) {
+    sbp_operand updated = input_of(e, e->layers);
+    updated.access = SBP_UPDATE;
+    if (function >= 0)
+        add_call(e, function, &updated, 1);
+}
+
 static sbp_status head(sbp_calls_builder *e, bool backward_follows) {
     const sbp_head_lowering *h = e->from->head;
     int32_t call = e->layers + 1;
-    sbp_operand stream = input_of(e, e->layers), updated = stream;
-    updated.access = SBP_UPDATE;
-    if (h->gather >= 0)
-        add_call(e, h->gather, &updated, 1);
+    sbp_operand stream = input_of(e, e->layers);
+    move_rows(e, h->gather);
     if (!backward_follows || h->first >= 0)
         SBP_TRY(call_segment(e, call, h->score, &stream, NULL, false));
     if (backward_follows && h->first < 0)
@@ -172,8 +178,8 @@ static sbp_status head(sbp_calls_builder *e, bool backward_follows) {
     add_bare_call(e, h->statistics);
     if (backward_follows)
         add_bare_call(e, h->slopes);
-    if (backward_follows && h->scatter >= 0)
-        add_call(e, h->scatter, &updated, 1);
+    if (backward_follows)
+        move_rows(e, h->scatter);
     if (backward_follows)
         sbp_calls_flush_call(e, call);
     return SBP_OK;
@@ -214,10 +220,8 @@ static sbp_status build_generation(sbp_calls_builder *e) {
     int32_t call = e->layers + 1;
     sbp_calls_begin_list(e, SBP_ENTRY_GENERATE);
     SBP_TRY(forward(e, e->layers));
-    sbp_operand stream = input_of(e, e->layers), updated = stream;
-    updated.access = SBP_UPDATE;
-    if (h->gather >= 0)
-        add_call(e, h->gather, &updated, 1);
+    sbp_operand stream = input_of(e, e->layers);
+    move_rows(e, h->gather);
     SBP_TRY(call_segment(e, call, h->logits, &stream, NULL, false));
     sbp_calls_begin_list(e, SBP_ENTRY_CHOOSE);
     return call_segment(e, call, h->choose, &stream, NULL, false);

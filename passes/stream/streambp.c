@@ -216,11 +216,9 @@ static sbp_status find_keepable(builder *b) {
 static sbp_extent extent_to_keep(const builder *b, sbp_value v) {
     const sbp_func *d = b->d;
     const sbp_value_info *info = &d->values[v];
-    bool one = b->p->options.generates;
-    if (info->role == SBP_VALUE_CARRY && sbp_body_is_state(d, v) && one)
-        return sbp_extent_const(1);
     if (info->role == SBP_VALUE_CARRY && sbp_body_is_state(d, v))
-        return sbp_extent_add(sbp_extent_symbol(SBP_N, 1), sbp_extent_const(1));
+        return b->p->options.generates ? sbp_extent_const(1)
+                                       : sbp_extent_add(sbp_extent_symbol(SBP_N, 1), sbp_extent_const(1));
     return sbp_extent_symbol(sbp_lower_kept_rows(&info->type), 1);
 }
 

@@ -497,10 +497,10 @@ static sbp_status run_loop(sbp_executor *x, const sbp_loop *loop, const sbp_prep
             SBP_TRY(run_body(x, body));
         return SBP_OK;
     }
-    trips = sbp_ceil_div(x->position.sizes.v[SBP_T] - x->position.begin,
-                         x->position.sizes.v[x->program->tables[loop->table].step]);
-    if (x->program->tables[loop->table].counted)
-        trips = sbp_ceil_div(counted_rows(x), x->position.sizes.v[x->program->tables[loop->table].step]);
+    const sbp_chunk_table *table = &x->program->tables[loop->table];
+    int64_t rows = table->counted ? counted_rows(x)
+                                  : x->position.sizes.v[SBP_T] - sbp_position_begin(&x->position, table);
+    trips = sbp_ceil_div(rows, x->position.sizes.v[table->step]);
     for (int64_t k = 0; k < trips; k++) {
         enter_iteration(x, loop->table, loop->descending ? trips - 1 - k : k);
         SBP_TRY(run_body(x, body));

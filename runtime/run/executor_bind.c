@@ -11,8 +11,7 @@ typedef struct binder {
     const sbp_column *columns;
     int32_t column_count;
     const sbp_column *first, *shared_end, *own;
-    int64_t rows;  /* of the data; there may be more, of all ranks together */
-    int64_t begin; /* row of the batch that is the data's first */
+    int64_t rows; /* of the data, the first of which is x->position.begin; there may be more, of all ranks */
     sbp_diag *diag;
 } binder;
 
@@ -65,7 +64,7 @@ static sbp_status scan_integers(const binder *b, const sbp_column *column, sbp_d
             range->most_at = r;
         }
     }
-    if (b->x->position.sizes.v[SBP_W] > b->begin + b->rows && range->least > 0)
+    if (b->x->position.sizes.v[SBP_W] > b->x->position.begin + b->rows && range->least > 0)
         range->least = 0; /* rows behind the data */
     return SBP_OK;
 }
@@ -108,8 +107,8 @@ static sbp_status find_counted(const binder *b) {
     for (int64_t rank = 0; rank < x->program->context; rank++) {
         int32_t *pick = x->pick + rank * x->program->t_max;
         x->counts[rank] = 0;
-        for (int64_t r = b->begin; r < x->position.sizes.v[SBP_T]; r++)
-            if (number_at(column, batch_row(x, rank, r) - b->begin) != 0)
+        for (int64_t r = b->x->position.begin; r < x->position.sizes.v[SBP_T]; r++)
+            if (number_at(column, batch_row(x, rank, r) - b->x->position.begin) != 0)
                 pick[x->counts[rank]++] = (int32_t)r;
     }
     return SBP_OK;
@@ -147,7 +146,7 @@ static sbp_status bind_ordered(const binder *b, const sbp_row_input *input, cons
     int64_t bytes = sbp_dtype_bytes(buffer->dtype);
     for (int64_t i = 0, filled = 0; i < count; i++) {
         int64_t row = input_row(x, input, i, is_float);
-        piece[filled++] = row < 0 ? 0 : number_at(column, row - b->begin);
+        piece[filled++] = row < 0 ? 0 : number_at(column, row - b->x->position.begin);
         if (filled < SBP_COUNT(piece) && i + 1 < count)
             continue;
         SBP_TRY(sbp_executor_convert_in(x, buffer->space, buffer->offset + (i + 1 - filled) * bytes,
@@ -204,7 +203,7 @@ static sbp_status bind_column(const binder *b, int32_t index) {
         return bind_ordered(
             b, input, column,
             rows_in_order(b, x->position.sizes.v[buffer->rows.c[SBP_W] != 0 ? SBP_W : SBP_T]));
-    int64_t before = of_rows ? b->begin * sbp_dtype_bytes(buffer->dtype) : 0;
+    int64_t before = of_rows ? b->x->position.begin * sbp_dtype_bytes(buffer->dtype) : 0;
     return sbp_executor_convert_in(x, buffer->space, buffer->offset + before, buffer->dtype, count,
                                    column->dtype, column->data, b->diag);
 }
@@ -258,12 +257,12 @@ static sbp_status fill_table(const binder *b, int32_t table) {
     int64_t rows = x->position.sizes.v[SBP_W], step = x->position.sizes.v[t->step] * x->program->context;
     SBP_CROSS_EITHER(rows > step, run_chunks, run_chunk);
     SBP_CROSS_IF(rows > step && rows % step != 0, run_chunk_short);
-    for (int64_t row0 = b->begin, chunk = 0; row0 < rows; row0 += step, chunk++) {
+    for (int64_t row0 = b->x->position.begin, chunk = 0; row0 < rows; row0 += step, chunk++) {
         int64_t *lo = &x->lo[table][chunk * t->window_count];
         for (int32_t w = 0; w < t->window_count; w++)
             lo[w] = row0;
         for (int64_t r = row0; r < row0 + step && r < rows; r++) {
-            int64_t at = r - b->begin, first = whole_number_at(b->first, at);
+            int64_t at = r - b->x->position.begin, first = whole_number_at(b->first, at);
             int64_t shared_end = whole_number_at(b->shared_end, at), own = whole_number_at(b->own, at);
             SBP_TRY(check_document(b, r, first, shared_end, own));
             for (int32_t w = 0; w < t->window_count; w++) {
@@ -459,12 +458,7 @@ sbp_status sbp_executor_bind_behind(sbp_executor *x, int64_t begin, int64_t t, i
         if (!eval_view(x, x->views[k]))
             return sbp_fail(diag, SBP_INPUT, "a view of the program overflows for T %lld, S %lld",
                             (long long)t, (long long)s);
-    binder b = {.x = x,
-                .columns = columns,
-                .column_count = column_count,
-                .rows = rows - begin,
-                .begin = begin,
-                .diag = diag};
+    binder b = {.x = x, .columns = columns, .column_count = column_count, .rows = rows - begin, .diag = diag};
     SBP_TRY(find_counted(&b));
     for (int32_t r = 0; r < program->row_input_count; r++)
         if (program->row_inputs[r].kind == SBP_ROW_COLUMN)
