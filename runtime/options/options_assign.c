@@ -142,16 +142,16 @@ sbp_status sbp_options_assign(sbp_options *o, sbp_diag *diag, const option_setti
     if (t->index < 0)
         return sbp_options_unknown(o, diag, s);
     const sbp_option *option = sbp_option_at(t->index);
-    const char *usual =
-        sbp_options_ignored(s->key, strlen(s->key)); /* of TRL, what trains does not ask for */
-    if (!(option->phases & o->phases) && usual) {
-        sbp_options_say_ignored(o, s, usual, text);
-        return SBP_OK;
+    if (!(option->phases & o->phases)) {
+        const char *usual =
+            sbp_options_ignored(s->key, strlen(s->key)); /* of TRL: what trains takes no note */
+        if (usual)
+            sbp_options_say_ignored(o, s, usual, text);
+        return usual || s->config /* for the other program */
+                   ? SBP_OK
+                   : sbp_fail(diag, SBP_USAGE, "%s: %s is an option of %s", s->where,
+                              sbp_option_shown(o, s, s->key), sbp_phase_title(option->phases));
     }
-    if (!(option->phases & o->phases))
-        return s->config ? SBP_OK /* for the other program */
-                         : sbp_fail(diag, SBP_USAGE, "%s: %s is an option of %s", s->where,
-                                    sbp_option_shown(o, s, s->key), sbp_phase_title(option->phases));
     if (option->state == SBP_OPTION_LATER)
         return sbp_fail(diag, SBP_USAGE, "%s: %s is not supported yet", s->where,
                         sbp_option_shown(o, s, s->key));

@@ -4,6 +4,11 @@
 
 #include "ir/base/json_write.h"
 
+static void add_ids(sbp_text *out, const sbp_json *ids) {
+    for (int64_t i = 0; i < ids->count; i++)
+        sbp_text_add(out, "%s%lld", i ? ", " : "", (long long)ids->items[i].integer);
+}
+
 /* Greedy answers of models of all structures (tests/data/generate/greedy.py); an answer may end before. */
 static void test_greedy_is_that_of_transformers(void **state) {
     io_fixture *f = *state;
@@ -15,9 +20,7 @@ static void test_greedy_is_that_of_transformers(void **state) {
         sbp_text line;
         sbp_text_init(&line, f->arena);
         sbp_text_add(&line, "{\"prompt_ids\": [");
-        const sbp_json *prompt = sbp_json_member(one, "prompt");
-        for (int64_t k = 0; k < prompt->count; k++)
-            sbp_text_add(&line, "%s%lld", k ? ", " : "", (long long)prompt->items[k].integer);
+        add_ids(&line, sbp_json_member(one, "prompt"));
         sbp_text_add(&line, "]}\n");
         cli_put(f, "p.jsonl", line.data);
         cli_ok(f, sbp_arena_printf(f->arena,
@@ -60,10 +63,8 @@ static void check_bits(io_fixture *f, const char *model, const char *options, co
         "5, 9, 11, 7, 30, 12, 8, 5, 5, 21", "3",
         "4, 4, 8, 15, 16, 23, 42, 4, 8, 15, 16, 23, 42, 4, 8, 15, 16, 23, 42, 4, 8, 15, 16, 23"};
     for (int i = 0; i < answers; i++) {
-        const sbp_json *ids = sbp_json_member(got[i], "ids");
         sbp_text_add(&rows, "{\"prompt_ids\": [%s], \"completion_ids\": [", prompts[i / 2]);
-        for (int64_t k = 0; k < ids->count; k++)
-            sbp_text_add(&rows, "%s%lld", k ? ", " : "", (long long)ids->items[k].integer);
+        add_ids(&rows, sbp_json_member(got[i], "ids"));
         sbp_text_add(&rows, "]}\n");
     }
     cli_put(f, "rows.jsonl", rows.data);

@@ -360,6 +360,9 @@ static void read_training(sbp_compilation *c) {
     for (int i = 0; i < SBP_OPTIMIZER_COUNT; i++)
         if (sbp_options_is(o, SBP_OPT_OPTIMIZER, sbp_optimizer_names[i]))
             p->optimizer = (sbp_optimizer)i;
+    p->generates = generates(c);
+    if (p->generates)
+        p->optimizer = SBP_OPTIMIZER_NONE;
     p->ranks = sbp_options_int(o, SBP_OPT_RANKS);
     if (sbp_options_int(o, SBP_OPT_CONTEXT_PARALLEL) > 0) /* else it is planned */
         p->context = sbp_options_int(o, SBP_OPT_CONTEXT_PARALLEL);
@@ -380,9 +383,6 @@ static void read_training(sbp_compilation *c) {
     c->step = sbp_options_is(o, SBP_OPT_CLIP, "none") && sbp_options_int(o, SBP_OPT_ACCUMULATE) == 1 &&
               p->optimizer != SBP_OPTIMIZER_NONE;
     p->step = c->step;
-    p->generates = generates(c);
-    if (p->generates)
-        p->optimizer = SBP_OPTIMIZER_NONE;
     p->skip_streambp = sbp_options_on(o, SBP_OPT_SKIP_STREAMBP);
 }
 

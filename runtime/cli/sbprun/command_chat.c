@@ -77,6 +77,12 @@ static void add_message(chat_job *chat, const char *role, const char *text, size
     sbp_text_add(&chat->messages, "%s%s", chat->messages.length > 0 ? ", " : "", one.data);
 }
 
+/* Only the first `length` characters of the messages stay. */
+static void cut_messages(chat_job *chat, size_t length) {
+    chat->messages.length = length;
+    chat->messages.data[length] = '\0';
+}
+
 /* Tokens of the conversation so far, with what comes before an answer. */
 static sbp_status render(chat_job *chat, sbp_prompt *out) {
     sbp_prompts prompts = {0};
@@ -92,9 +98,7 @@ static sbp_status render(chat_job *chat, sbp_prompt *out) {
 
 static sbp_status print_piece(const chat_job *chat, const sbp_text_piece *piece, sbp_text *answer) {
     sbp_text_add_n(answer, piece->text, piece->length);
-    SBP_TRY(sbp_print(chat->a.world.diag, piece->text, piece->length));
-    return fflush(stdout) == 0 ? SBP_OK
-                               : sbp_fail(chat->a.world.diag, SBP_IO, "cannot write to standard output");
+    return sbp_print_now(chat->a.world.diag, piece->text, piece->length);
 }
 
 /* Until it ends by itself, or by Ctrl-C, which takes the rest. */
@@ -123,7 +127,8 @@ static sbp_status stream_answer(chat_job *chat, sbp_text_stream *stream, sbp_tex
 
 static sbp_status answer(chat_job *chat, const char *question, size_t length) {
     sbp_answering *a = &chat->a;
-    sbp_text text, before = chat->messages;
+    const size_t before = chat->messages.length;
+    sbp_text text;
     sbp_text_stream *stream;
     sbp_prompt prompt;
     add_message(chat, "user", question, length);
@@ -134,8 +139,7 @@ static sbp_status answer(chat_job *chat, const char *question, size_t length) {
                  "the conversation has %lld tokens, there is room for %lld: /new begins another, --seq-len "
                  "makes more room",
                  (long long)prompt.count, (long long)sbp_generator_most_rows(a->generator));
-        chat->messages.length = before.length;
-        chat->messages.data[before.length] = '\0';
+        cut_messages(chat, before);
         return SBP_OK;
     }
     sbp_stopping stopping = a->stopping;
@@ -167,8 +171,7 @@ static sbp_status turn_body(void *user) {
     if (strcmp(question.data, "/exit") == 0) {
         t->end = true;
     } else if (strcmp(question.data, "/new") == 0) {
-        chat->messages.length = 0;
-        chat->messages.data[0] = '\0';
+        cut_messages(chat, 0);
     } else {
         return answer(chat, question.data, question.length);
     }

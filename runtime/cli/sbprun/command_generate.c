@@ -36,6 +36,13 @@ typedef struct answer {
     sbp_finish finish;
 } answer;
 
+static void write_numbers(sbp_json_writer *w, const char *key, const double *values, int64_t count) {
+    sbp_json_write_array(w, key);
+    for (int64_t i = 0; i < count; i++)
+        sbp_json_write_double(w, NULL, values[i]);
+    sbp_json_write_end(w);
+}
+
 static sbp_status print_answer(const generate_job *job, const answer *a, int64_t prompt, int64_t sample) {
     sbp_text line;
     sbp_text_init(&line, a->arena);
@@ -51,21 +58,13 @@ static sbp_status print_answer(const generate_job *job, const answer *a, int64_t
     for (int64_t i = 0; i < a->count; i++)
         sbp_json_write_int(&w, NULL, a->ids[i]);
     sbp_json_write_end(&w);
-    sbp_json_write_array(&w, "logps");
-    for (int64_t i = 0; i < a->count; i++)
-        sbp_json_write_double(&w, NULL, a->logps[i]);
-    sbp_json_write_end(&w);
-    sbp_json_write_array(&w, "processed_logps");
-    for (int64_t i = 0; i < a->count; i++)
-        sbp_json_write_double(&w, NULL, a->processed[i]);
-    sbp_json_write_end(&w);
+    write_numbers(&w, "logps", a->logps, a->count);
+    write_numbers(&w, "processed_logps", a->processed, a->count);
     sbp_json_write_string(&w, "finish_reason", sbp_finish_name(a->finish));
     sbp_json_write_int(&w, "prompt_tokens", job->prompts.items[prompt].count);
     sbp_json_write_end(&w);
     sbp_text_add(&line, "\n");
-    SBP_TRY(sbp_print(job->a.world.diag, line.data, line.length));
-    return fflush(stdout) == 0 ? SBP_OK
-                               : sbp_fail(job->a.world.diag, SBP_IO, "cannot write to standard output");
+    return sbp_print_now(job->a.world.diag, line.data, line.length);
 }
 
 /* By ids alone, where there is no tokenizer. */

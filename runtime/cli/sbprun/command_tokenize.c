@@ -260,3 +260,8 @@ sbp_status sbp_print(sbp_diag *diag, const char *text, size_t length) {
         return SBP_OK;
     return sbp_fail(diag, SBP_IO, "cannot write to standard output: %s", strerror(errno));
 }
+
+sbp_status sbp_print_now(sbp_diag *diag, const char *text, size_t length) {
+    SBP_TRY(sbp_print(diag, text, length));
+    return fflush(stdout) == 0 ? SBP_OK : sbp_fail(diag, SBP_IO, "cannot write to standard output");
+}

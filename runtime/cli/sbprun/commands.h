@@ -22,5 +22,7 @@ sbp_status sbp_command_doctor(sbp_diag *diag, int argc, char *const *argv) SBP_C
 
 /* Writes text to standard output; SBP_IO when it does not arrive. */
 sbp_status sbp_print(sbp_diag *diag, const char *text, size_t length) SBP_CHECKED;
+/* The same, and it arrives now. */
+sbp_status sbp_print_now(sbp_diag *diag, const char *text, size_t length) SBP_CHECKED;
 
 #endif
