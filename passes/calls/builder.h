@@ -38,6 +38,7 @@ typedef struct sbp_calls_side {
     int32_t writer;            /* call; -1: the value is none */
     const sbp_crossing *as;    /* what the writer calls it */
     int32_t tensor, cotangent; /* tensors; -1: none */
+    int32_t cached;            /* while generating: its tensor; -1: none */
     bool zeroed;               /* the cotangent, in this list */
 } sbp_calls_side;
 
@@ -54,6 +55,7 @@ typedef struct sbp_calls_builder {
     sbp_calls_side *sides;         /* per value between calls */
     int32_t max_saved;
     int32_t *saved;                  /* per call and saved value (call * max_saved + i): tensor */
+    int32_t max_cached, *cached;     /* the same of what lasts while generating */
     sbp_tensor_part *params, *grads; /* per parameter; tensor -1: none */
     int32_t *trained;                /* per parameter: trained ones before it */
     bool *small;                     /* per parameter: nothing of it leaves the device */
@@ -111,6 +113,8 @@ sbp_status sbp_calls_make_flat_rules(sbp_calls_builder *e) SBP_CHECKED;
 sbp_status sbp_calls_make_lasting(sbp_calls_builder *e) SBP_CHECKED;
 void sbp_calls_make_streams(sbp_calls_builder *e, bool backward);
 void sbp_calls_make_saved(sbp_calls_builder *e);
+/* While generating: keys, values, states and side values of all calls, which last. */
+void sbp_calls_make_cache(sbp_calls_builder *e);
 /* The tensors of side values, and of the sums that their cotangents add up in. */
 void sbp_calls_make_sides(sbp_calls_builder *e, bool backward);
 /* The side value that a function of a call names. */

@@ -1,6 +1,6 @@
 /* calls: what is called, in which order: the call lists of `score`, `accumulate` and `update`, or `step`; and
  * of `count`, where the loss wants a statistic of the whole step: the forward up to the last segment that
- * adds to one. While generating, `generate` and `choose` in place of training.
+ * adds to one. Where the program generates, `generate` and `choose`, too.
  *
  * requires  streambp, head, optimizer, schedule (sbp_callables)
  * gives     sbp_call_schedule: tensors and call lists
@@ -40,6 +40,12 @@ static sbp_operand input_of(const sbp_calls_builder *e, int32_t l) {
     return sbp_calls_stored(sbp_calls_whole(e->checkpoints[l / e->k]), SBP_READ);
 }
 
+/* The tensor that a function of a call names as a side value. */
+static int32_t side_tensor(const sbp_calls_builder *e, int32_t call, const sbp_side *side, bool generates) {
+    const sbp_calls_side *of = sbp_calls_side_of(e, call, side);
+    return side->cotangent ? of->cotangent : generates ? of->cached : of->tensor;
+}
+
 /* One call of a segment's function. input, output (y, or G): NULL when there is none. */
 static sbp_status call_segment(sbp_calls_builder *e, int32_t call, int32_t function, const sbp_operand *input,
                                const sbp_operand *output, bool backward) {
@@ -49,21 +55,22 @@ static sbp_status call_segment(sbp_calls_builder *e, int32_t call, int32_t funct
     if (function < 0)
         return sbp_fail(p->diag, SBP_INTERNAL, "calls: segment '%s' has no function for a call", f->name);
     const sbp_function *callee = &p->program->functions[function];
-    int32_t saved = call + 1 < p->module->call_count ? sbp_calls_kind(e, call)->saved_count : 0;
+    const sbp_segment_kind *kind = call + 1 < p->module->call_count ? sbp_calls_kind(e, call) : NULL;
+    bool generates = kind && function == kind->generate;
+    int32_t kept = !kind ? 0 : generates ? kind->cached_count : kind->saved_count;
+    const int32_t *tensors = generates ? &e->cached[call * e->max_cached] : &e->saved[call * e->max_saved];
     int32_t count = 0, number = 0;
     const sbp_function_lowering *lowering = e->from->stages->functions[function];
     sbp_operand *operands = SBP_NEW_ARRAY(p->arena, sbp_operand,
                                           2 + lowering->side_count + lowering->param_count + c->param_count +
-                                              f->arg_count + saved + 1);
+                                              f->arg_count + kept + 1);
     if (input)
         operands[count++] = *input;
     if (output)
         operands[count++] = *output;
-    for (int32_t i = 0; i < lowering->side_count; i++) {
-        const sbp_calls_side *side = sbp_calls_side_of(e, call, &lowering->sides[i]);
-        operands[count++] = sbp_calls_stored(
-            sbp_calls_whole(lowering->sides[i].cotangent ? side->cotangent : side->tensor), SBP_READ);
-    }
+    for (int32_t i = 0; i < lowering->side_count; i++)
+        operands[count++] =
+            sbp_calls_stored(sbp_calls_whole(side_tensor(e, call, &lowering->sides[i], generates)), SBP_READ);
     for (int32_t i = 0, part = 0; i < lowering->param_count; i++, count++) {
         int32_t param = c->params[lowering->params[i]];
         sbp_tensor_part what = e->params[param];
@@ -74,9 +81,9 @@ static sbp_status call_segment(sbp_calls_builder *e, int32_t call, int32_t funct
             operands[count].form = e->pieces[param].away ? SBP_FORM_HOST : SBP_FORM_STORED;
             continue;
         }
-        bool kept = callee->formals[count].dtype == e->r->tensors[what.tensor].stored;
+        bool as_it_is = callee->formals[count].dtype == e->r->tensors[what.tensor].stored;
         operands[count] = sbp_calls_stored(what, SBP_READ);
-        operands[count].form = kept ? SBP_FORM_STORED : SBP_FORM_COMPUTED;
+        operands[count].form = as_it_is ? SBP_FORM_STORED : SBP_FORM_COMPUTED;
     }
     for (int32_t i = 0; backward && i < f->arg_count; i++) {
         const sbp_value_info *info = &f->values[f->args[i]];
@@ -86,8 +93,8 @@ static sbp_status call_segment(sbp_calls_builder *e, int32_t call, int32_t funct
             operands[count++] = sbp_calls_stored(sbp_calls_accum(e, call, number), SBP_UPDATE);
         number++;
     }
-    for (int32_t i = 0; i < saved; i++)
-        operands[count++] = sbp_calls_stored(sbp_calls_whole(e->saved[call * e->max_saved + i]), SBP_READ);
+    for (int32_t i = 0; i < kept; i++)
+        operands[count++] = sbp_calls_stored(sbp_calls_whole(tensors[i]), SBP_READ);
     if (count != callee->formal_count)
         return sbp_fail(p->diag, SBP_INTERNAL, "calls: %d views for the %d formals of @%s", count,
                         callee->formal_count, callee->name);
@@ -102,15 +109,22 @@ static void add_bare_call(sbp_calls_builder *e, int32_t function) {
         add_call(e, function, NULL, 0);
 }
 
+/* The segments up to `last`, by their function for training, which alone adds up statistics, or for
+ * generating. */
+static sbp_status run_segments(sbp_calls_builder *e, int32_t last, bool generates) {
+    for (int32_t call = 0; call <= last; call++) {
+        const sbp_segment_kind *kind = sbp_calls_kind(e, call);
+        sbp_operand input = input_of(e, call > 0 ? call - 1 : 0), output = input_of(e, call);
+        SBP_TRY(call_segment(e, call, generates ? kind->generate : kind->forward, call > 0 ? &input : NULL,
+                             &output, false));
+    }
+    return SBP_OK;
+}
+
 /* The one forward that adds up statistics: others are called "recompute". */
 static sbp_status forward(sbp_calls_builder *e, int32_t last) {
     add_bare_call(e, e->from->head->clear);
-    for (int32_t call = 0; call <= last; call++) {
-        sbp_operand input = input_of(e, call > 0 ? call - 1 : 0), output = input_of(e, call);
-        SBP_TRY(call_segment(e, call, sbp_calls_kind(e, call)->forward, call > 0 ? &input : NULL, &output,
-                             false));
-    }
-    return SBP_OK;
+    return run_segments(e, last, false);
 }
 
 /* Cotangents of side values are zeroed before the first backward that adds to them. */
@@ -219,7 +233,7 @@ static sbp_status build_generation(sbp_calls_builder *e) {
     const sbp_head_lowering *h = e->from->head;
     int32_t call = e->layers + 1;
     sbp_calls_begin_list(e, SBP_ENTRY_GENERATE);
-    SBP_TRY(forward(e, e->layers));
+    SBP_TRY(run_segments(e, e->layers, true));
     sbp_operand stream = input_of(e, e->layers);
     move_rows(e, h->gather);
     SBP_TRY(call_segment(e, call, h->logits, &stream, NULL, false));
@@ -247,6 +261,8 @@ sbp_status sbp_call_lists_make(sbp_program_builder *p, const sbp_callables *from
     sbp_calls_make_streams(&e, trains);
     sbp_calls_make_sides(&e, trains);
     sbp_calls_make_saved(&e);
+    if (p->options.generates)
+        sbp_calls_make_cache(&e);
     if (trains && !e.step && optimizes)
         sbp_calls_update_list(&e);
     if (trains)

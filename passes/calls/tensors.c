@@ -33,11 +33,6 @@ static bool is_read_again(const sbp_calls_builder *e, int32_t call) {
     return sbp_calls_runs(e, call == 0 ? 0 : sbp_calls_end_of_group(e, (int32_t)((call - 1) / e->k)));
 }
 
-/* Whether somebody reads again what a call saves, or the next rows do. */
-static bool lasts(const sbp_calls_builder *e, int32_t call) {
-    return e->p->options.generates || is_read_again(e, call);
-}
-
 /* ---- tensors ------------------------------------------------------------------------------------------- */
 
 static int32_t add_tensor(sbp_calls_builder *e, sbp_placed_tensor tensor) {
@@ -162,10 +157,10 @@ static void add_sides(sbp_calls_builder *e, bool cotangent, const bool *has, int
                 sbp_type_row_elems(&e->sides[w].as->type) == sbp_type_row_elems(&like->as->type))
                 alike[count++] = w;
         const char *name = sbp_arena_printf(e->p->arena, "%s%d", cotangent ? "d_side" : "side", v);
-        int32_t first = add_array(
-            e, SBP_TENSOR_CHECKPOINT, *n, name, e->p->options.generates ? SBP_ROLE_CACHE : SBP_ROLE_STREAM,
-            side_dtype(like, cotangent), sbp_extent_symbol(sbp_lower_kept_rows(&like->as->type), 1),
-            sbp_type_row_elems(&like->as->type), count, true);
+        int32_t first =
+            add_array(e, SBP_TENSOR_CHECKPOINT, *n, name, SBP_ROLE_STREAM, side_dtype(like, cotangent),
+                      sbp_extent_symbol(sbp_lower_kept_rows(&like->as->type), 1),
+                      sbp_type_row_elems(&like->as->type), count, true);
         for (int32_t k = 0; k < count; k++)
             *(cotangent ? &e->sides[alike[k]].cotangent : &e->sides[alike[k]].tensor) = first + k;
         *n += count;
@@ -178,7 +173,7 @@ void sbp_calls_make_sides(sbp_calls_builder *e, bool backward) {
     bool *has = SBP_NEW_ARRAY(e->p->arena, bool, m->model_value_count + 1);
     e->sides = SBP_NEW_ARRAY(e->p->arena, sbp_calls_side, m->model_value_count + 1);
     for (int32_t v = 0; v < m->model_value_count; v++)
-        e->sides[v] = (sbp_calls_side){.writer = -1, .tensor = -1, .cotangent = -1};
+        e->sides[v] = (sbp_calls_side){.writer = -1, .tensor = -1, .cotangent = -1, .cached = -1};
     for (int32_t c = 0; c <= e->layers; c++)
         for (int32_t i = 1; i < m->calls[c].output_count; i++) {
             sbp_calls_side *side = &e->sides[m->calls[c].outputs[i]];
@@ -217,10 +212,10 @@ void sbp_calls_make_saved(sbp_calls_builder *e) {
             while (found < array_count &&
                    (strcmp(arrays[found].saved->name, s->name) != 0 || arrays[found].saved->cols != s->cols ||
                     !sbp_extent_equal(arrays[found].saved->rows, s->rows) ||
-                    arrays[found].saved->dtype != s->dtype || arrays[found].kept != lasts(e, c)))
+                    arrays[found].saved->dtype != s->dtype || arrays[found].kept != is_read_again(e, c)))
                 found++;
             if (found == array_count)
-                arrays[array_count++] = (saved_array){.saved = s, .kept = lasts(e, c)};
+                arrays[array_count++] = (saved_array){.saved = s, .kept = is_read_again(e, c)};
             array_of[c * e->max_saved + i] = found;
             e->saved[c * e->max_saved + i] = arrays[found].count++;
         }
@@ -228,11 +223,55 @@ void sbp_calls_make_saved(sbp_calls_builder *e) {
         arrays[j].first = add_array(
             e, SBP_TENSOR_SAVED, 0,
             sbp_arena_printf(p->arena, "saved.%s%s", arrays[j].saved->name, arrays[j].kept ? "" : ".below"),
-            p->options.generates ? SBP_ROLE_CACHE : SBP_ROLE_SAVED, arrays[j].saved->dtype,
-            arrays[j].saved->rows, arrays[j].saved->cols, arrays[j].count, arrays[j].kept);
+            SBP_ROLE_SAVED, arrays[j].saved->dtype, arrays[j].saved->rows, arrays[j].saved->cols,
+            arrays[j].count, arrays[j].kept);
     for (int32_t c = 0; c + 1 < calls; c++)
         for (int32_t i = 0; i < sbp_calls_kind(e, c)->saved_count; i++)
             e->saved[c * e->max_saved + i] += arrays[array_of[c * e->max_saved + i]].first;
+}
+
+/* A tensor on the device that lasts. */
+static int32_t add_cached(sbp_calls_builder *e, const char *name, sbp_dtype dtype, sbp_extent rows,
+                          int64_t cols) {
+    sbp_placed_tensor tensor = {.class = SBP_TENSOR_SAVED,
+                                .role = SBP_ROLE_CACHE,
+                                .pool = sbp_call_schedule_pool(e->p, e->r,
+                                                               (sbp_tensor_pool){.name = name,
+                                                                                 .role = SBP_ROLE_CACHE,
+                                                                                 .stored = dtype,
+                                                                                 .computed = dtype,
+                                                                                 .rows = rows,
+                                                                                 .cols = cols,
+                                                                                 .layout = -1}),
+                                .buffer = -1,
+                                .space = SBP_DEVICE,
+                                .stored = dtype,
+                                .computed = dtype,
+                                .rows = rows,
+                                .cols = cols};
+    return add_part(e, tensor, name, 1, true);
+}
+
+void sbp_calls_make_cache(sbp_calls_builder *e) {
+    sbp_program_builder *p = e->p;
+    int32_t calls = p->module->call_count;
+    for (int32_t c = 0; c + 1 < calls; c++)
+        if (sbp_calls_kind(e, c)->cached_count > e->max_cached)
+            e->max_cached = sbp_calls_kind(e, c)->cached_count;
+    e->cached = SBP_NEW_ARRAY(p->arena, int32_t, calls * e->max_cached + 1);
+    for (int32_t c = 0; c + 1 < calls; c++)
+        for (int32_t i = 0; i < sbp_calls_kind(e, c)->cached_count; i++) {
+            const sbp_saved *s = &sbp_calls_kind(e, c)->cached[i];
+            e->cached[c * e->max_cached + i] = add_cached(
+                e, sbp_arena_printf(p->arena, "cache%d.%s", c, s->name), s->dtype, s->rows, s->cols);
+        }
+    for (int32_t v = 0; v < p->module->model_value_count; v++) {
+        sbp_calls_side *side = &e->sides[v];
+        if (side->as)
+            side->cached = add_cached(e, sbp_arena_printf(p->arena, "cache.side%d", v), side->as->type.dtype,
+                                      sbp_extent_symbol(sbp_lower_kept_rows(&side->as->type), 1),
+                                      sbp_type_row_elems(&side->as->type));
+    }
 }
 
 enum { SMALL = 64 }; /* a tensor is small below 1/64 of the mean number of elements of its class */

@@ -167,12 +167,14 @@ typedef struct sbp_derivatives {
  * x is absent when the segment has no stream argument; sides, params: those that the function reads or
  * writes; accumulators: one per trainable parameter. */
 typedef struct sbp_segment_kind {
-    int32_t forward, recompute, backward;
+    int32_t forward, recompute, backward, generate;
     sbp_crossing *inputs, *outputs; /* stream arguments and plain results, in order: the first is the stream,
                                        the others are side values */
     int32_t input_count, input_capacity, output_count, output_capacity;
     sbp_saved *saved;
     int32_t saved_count, saved_capacity;
+    sbp_saved *cached; /* while generating: keys, values and states, which last */
+    int32_t cached_count, cached_capacity;
     /* names that --save could have asked for; only when one it asked for is not kept */
     const char **keepable;
     int32_t keepable_count, keepable_capacity;

@@ -85,7 +85,7 @@ typedef struct sbp_pass_options {
     const char *counted; /* the head computes only rows where this column is not 0; NULL: all */
     bool step;           /* gradients consumed per segment: no clipping, no accumulation */
     bool list_keepable;  /* when a name of the saved set keeps nothing, find out which would: slow */
-    bool generates; /* entries `generate` and `choose`; keys, values and states last. Nothing is trained */
+    bool generates; /* entries `generate` and `choose`, too, for which keys, values and states last */
     bool skip_streambp; /* debug: proves that nothing works without it */
 } sbp_pass_options;
 

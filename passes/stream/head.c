@@ -665,7 +665,7 @@ static sbp_status build_functions(head_builder *h) {
     SBP_TRY(build_function(h, h->head, "head.score", false, false, keeps_outputs, &out->score));
     SBP_TRY(build_objective(h));
     if (h->p->options.generates)
-        return build_generation(h);
+        SBP_TRY(build_generation(h));
     if (h->derivatives->first_trainable >= h->p->module->call_count || h->slope->result_count == 0)
         return SBP_OK;
     SBP_TRY(differentiate_head(h));

@@ -32,245 +32,7 @@
  */
 #include <string.h>
 
-#include "passes/lower/lowering.h"
-#include "passes/stream/body.h"
-
-typedef struct builder {
-    sbp_program_builder *p;
-    const sbp_derivative *of;
-    sbp_stages *stages;
-    int32_t chunk_table;
-    sbp_segment_kind *kind;  /* what becomes of it */
-    int32_t number;          /* of it, in the module */
-    const sbp_func *d;       /* the derivative, or the function itself */
-    int32_t forward_ops;     /* ops of d that belong to the forward */
-    bool *saved;             /* per value of d */
-    bool *carry_saved;       /* per carry argument of d */
-    int32_t *saved_number;   /* per value of d: index in kind->saved, -1 */
-    sbp_value input, output; /* x and y in d */
-    int32_t output_result;   /* y among the results of d */
-    sbp_side *sides; /* per value of d: the side value that it is, or whose rows are in it; number 0: none */
-    const char *name;
-} builder;
-
-/* ---- the saved set ----------------------------------------------------------------------------------- */
-
-/* Rows of the chunk: this rank's, or those of all. */
-static bool has_rows(const sbp_func *f, sbp_value v) {
-    sbp_symbol rows = sbp_type_rows(&f->values[v].type);
-    return rows == SBP_C || rows == SBP_D;
-}
-
-static bool is_row_wise(const sbp_func *f, sbp_value v) {
-    return sbp_opcode_class(f->ops[f->values[v].op].code) == SBP_CLASS_ROWWISE;
-}
-
-/* A forward value that the reverse sweep reads: it is kept; or, row-wise, is computed from others, which are
- * read then. */
-static bool is_recomputed(builder *b, sbp_value *value, bool by_matmul) {
-    const sbp_func *d = b->d;
-    sbp_value v = *value;
-    while (v != SBP_NO_VALUE && d->values[v].role == SBP_VALUE_OP &&
-           (d->ops[d->values[v].op].code == SBP_OP_reshape ||
-            d->ops[d->values[v].op].code == SBP_OP_stop_gradient))
-        v = d->ops[d->values[v].op].operands[0]; /* the same memory */
-    if (v == SBP_NO_VALUE || d->values[v].role != SBP_VALUE_OP || d->values[v].op >= b->forward_ops)
-        return false;
-    *value = v;
-    sbp_value root = sbp_body_carry_root(d, v);
-    if (root != SBP_NO_VALUE) {
-        b->carry_saved[root] = true;
-        return false;
-    }
-    if (is_row_wise(d, v) && !by_matmul)
-        return true;
-    if (has_rows(d, v))
-        b->saved[v] = true;
-    return false;
-}
-
-/* Marks a value and what it is computed from; `seen` are those whose operands were looked at. */
-static void mark_read(builder *b, sbp_value value, bool by_matmul, bool *seen, sbp_value *stack) {
-    int32_t count = 0;
-    for (bool first = true; first || count > 0; first = false) {
-        sbp_value v = first ? value : stack[--count];
-        if (!is_recomputed(b, &v, first && by_matmul) || seen[v])
-            continue;
-        seen[v] = true;
-        const sbp_op *op = &b->d->ops[b->d->values[v].op];
-        for (int32_t k = 0; k < op->operand_count; k++)
-            if (op->operands[k] != SBP_NO_VALUE && !seen[op->operands[k]])
-                stack[count++] = op->operands[k];
-    }
-}
-
-static void save_everything(builder *b) {
-    bool *seen = SBP_NEW_ARRAY(b->p->arena, bool, b->d->value_count + 1);
-    sbp_value *stack = SBP_NEW_ARRAY(b->p->arena, sbp_value, SBP_MAX_OPERANDS * (b->d->op_count + 1));
-    for (int32_t i = b->forward_ops; i < b->d->op_count; i++) {
-        const sbp_op *op = &b->d->ops[i];
-        bool matmul = sbp_opcode_class(op->code) != SBP_CLASS_ROWWISE && op->code != SBP_OP_sum_rows;
-        for (int32_t k = 0; k < op->operand_count; k++)
-            mark_read(b, op->operands[k], matmul, seen, stack);
-    }
-}
-
-static bool is_asked_for(const sbp_func *d, const sbp_op *op, sbp_value v, const char *asked) {
-    if (strcmp(asked, SBP_SAVE_ATTENTION) == 0)
-        return sbp_opcode_attends(op->code);
-    return sbp_saved_name_matches(d->values[v].name, asked);
-}
-
-static bool is_side(const builder *b, sbp_value v) {
-    return b->sides[v].number > 0;
-}
-
-/* The carry that a value is appended to; SBP_NO_VALUE when it is to none. */
-static sbp_value carry_of(const builder *b, sbp_value v) {
-    const sbp_func *d = b->d;
-    for (int32_t j = b->forward_ops - 1; j >= 0; j--)
-        if (d->ops[j].code == SBP_OP_append && d->ops[j].operands[1] == v)
-            return sbp_body_carry_root(d, d->ops[j].results[0]);
-    return SBP_NO_VALUE;
-}
-
-static void save_by_name(builder *b, const char *asked) {
-    const sbp_func *d = b->d;
-    for (int32_t i = 0; i < b->forward_ops; i++) {
-        const sbp_op *op = &d->ops[i];
-        for (int32_t r = 0; r < op->result_count; r++) {
-            sbp_value v = op->results[r], carry;
-            if (!is_asked_for(d, op, v, asked))
-                continue;
-            if ((carry = carry_of(b, v)) != SBP_NO_VALUE)
-                b->carry_saved[carry] = true;
-            else if (v != b->output)
-                b->saved[v] = has_rows(d, v);
-        }
-    }
-}
-
-static bool keeps_backward(const void *user, const sbp_result *result) {
-    (void)user;
-    return result->role == SBP_RESULT_GRADIENT ||
-           (result->role == SBP_RESULT_CARRY &&
-            ((const builder *)user)->d->values[result->target].role == SBP_VALUE_COTANGENT);
-}
-
-/* What the backward of a chunk computes and reads when the values of `given` are kept. */
-static sbp_status cut_backward(builder *b, const bool *given, sbp_body_cut *cut) {
-    bool *filled = SBP_NEW_ARRAY(b->p->arena, bool, b->d->value_count + 1);
-    for (int32_t v = 0; v < b->d->value_count; v++)
-        filled[v] = b->d->values[v].role == SBP_VALUE_CARRY;
-    return sbp_body_make(
-        b->p->module,
-        &(sbp_body_spec){.from = b->d, .given = given, .keeps = keeps_backward, .filled = filled, .user = b},
-        "probe", b->p->diag, cut);
-}
-
-static bool is_argument(const sbp_body_cut *cut, sbp_value v) {
-    for (int32_t i = 0; i < cut->func->arg_count; i++)
-        if (cut->map[v] != SBP_NO_VALUE && cut->func->args[i] == cut->map[v])
-            return true;
-    return false;
-}
-
-/* Whether this kind of segment keeps nothing of a name that was asked for. */
-static bool lacks_a_name(const builder *b) {
-    const sbp_schedule_options *s = &b->p->options.schedule;
-    for (int32_t i = 0; i < s->saved_count; i++) {
-        bool kept = strcmp(s->saved[i], SBP_SAVE_ATTENTION) == 0;
-        for (int32_t k = 0; k < b->kind->saved_count && !kept; k++)
-            kept = sbp_saved_is_state(&b->kind->saved[k])
-                       ? strcmp(s->saved[i], SBP_SAVE_STATES) == 0
-                       : sbp_saved_name_matches(b->kind->saved[k].name, s->saved[i]);
-        for (int32_t k = 1; k < b->kind->output_count && !kept; k++) /* is there all the time */
-            kept = sbp_saved_name_matches(b->kind->outputs[k].name, s->saved[i]);
-        if (!kept)
-            return true;
-    }
-    return false;
-}
-
-/* Lists the forward values that the backward would read if they alone were kept. */
-static sbp_status find_keepable(builder *b) {
-    const sbp_func *d = b->d;
-    for (int32_t i = 0; i < b->forward_ops; i++)
-        for (int32_t r = 0; r < d->ops[i].result_count; r++) {
-            sbp_value v = d->ops[i].results[r], carry = carry_of(b, v);
-            bool *given = SBP_NEW_ARRAY(b->p->arena, bool, d->value_count + 1);
-            sbp_body_cut cut;
-            if (d->ops[i].code == SBP_OP_append || v == b->output || is_side(b, v) || !has_rows(d, v))
-                continue;
-            given[v] = carry == SBP_NO_VALUE;
-            SBP_TRY(cut_backward(b, given, &cut));
-            if (is_argument(&cut, carry == SBP_NO_VALUE ? v : carry))
-                SBP_PUSH(b->p->arena, b->kind->keepable, b->kind->keepable_count, b->kind->keepable_capacity,
-                         d->values[v].name);
-        }
-    return SBP_OK;
-}
-
-/* The rows in which a value is kept for the backward: those of the micro-batch; or, for a state, one per
- * chunk and one more; while generating, one. */
-static sbp_extent extent_to_keep(const builder *b, sbp_value v) {
-    const sbp_func *d = b->d;
-    const sbp_value_info *info = &d->values[v];
-    if (info->role == SBP_VALUE_CARRY && sbp_body_is_state(d, v))
-        return b->p->options.generates ? sbp_extent_const(1)
-                                       : sbp_extent_add(sbp_extent_symbol(SBP_N, 1), sbp_extent_const(1));
-    return sbp_extent_symbol(sbp_lower_kept_rows(&info->type), 1);
-}
-
-static bool is_chosen(const builder *b, sbp_value v) {
-    const sbp_value_info *info = &b->d->values[v];
-    return info->role == SBP_VALUE_OP && info->op < b->forward_ops &&
-           sbp_opcode_class(b->d->ops[info->op].code) == SBP_CLASS_CHOICE;
-}
-
-/* Whether the forward runs once more beside the backward, which reads the choices that it does not. */
-static bool runs_again(const builder *b) {
-    return b->p->options.schedule.checkpoint_every > 1;
-}
-
-/* Chooses the saved set and leaves out what the backward would not read. Where the program generates, carries
- * alone, which last. */
-static sbp_status choose_saved(builder *b) {
-    sbp_program_builder *p = b->p;
-    const sbp_schedule_options *s = &p->options.schedule;
-    for (int32_t v = 0; v < b->d->value_count; v++) { /* side values are there */
-        b->saved_number[v] = -1;
-        b->saved[v] = is_side(b, v) && b->d->values[v].role == SBP_VALUE_OP;
-        b->carry_saved[v] =
-            b->d->values[v].role == SBP_VALUE_CARRY &&
-            (is_side(b, v) || p->options.generates || (sbp_body_is_state(b->d, v) && !s->drop_states));
-        b->saved[v] |= is_chosen(b, v) && !p->options.generates;
-    }
-    if (b->of->derivative && s->save_all)
-        save_everything(b);
-    for (int32_t i = 0; b->of->derivative && i < s->saved_count; i++)
-        save_by_name(b, s->saved[i]);
-    sbp_body_cut cut;
-    SBP_TRY(cut_backward(b, b->saved, &cut));
-    for (int32_t v = 0; v < b->d->value_count; v++) {
-        bool read = p->options.generates || is_argument(&cut, v) || (runs_again(b) && is_chosen(b, v));
-        if (is_side(b, v))
-            continue;
-        b->saved[v] &= read;
-        b->carry_saved[v] &= read;
-        if (!b->saved[v] && !b->carry_saved[v])
-            continue;
-        const sbp_value_info *info = &b->d->values[v];
-        b->saved_number[v] = b->kind->saved_count;
-        SBP_PUSH(p->arena, b->kind->saved, b->kind->saved_count, b->kind->saved_capacity,
-                 (sbp_saved){.name = info->name,
-                             .dtype = info->type.dtype,
-                             .cols = sbp_type_row_elems(&info->type),
-                             .rows = extent_to_keep(b, v),
-                             .is_carry = b->carry_saved[v]});
-    }
-    return b->of->derivative && p->options.list_keepable && lacks_a_name(b) ? find_keepable(b) : SBP_OK;
-}
+#include "passes/stream/segment.h"
 
 /* ---- functions --------------------------------------------------------------------------------------- */
 
@@ -279,14 +41,18 @@ typedef struct formals {
     int32_t *sides;        /* as the function's list of them */
     int32_t *params;       /* per value of d, -1: none */
     int32_t *accums;
-    int32_t *saved; /* per saved value */
+    int32_t *saved;  /* per saved value */
+    int32_t *cached; /* per cached one */
 } formals;
+
+/* What a function of a segment is for. */
+typedef enum purpose { FORWARD, AGAIN, BACKWARD, GENERATE } purpose;
 
 static bool same_side(const sbp_side *a, const sbp_side *b) {
     return a->number == b->number && a->output == b->output && a->cotangent == b->cotangent;
 }
 
-static void add_side(builder *b, sbp_function_lowering *lowering, sbp_side side) {
+static void add_side(sbp_segment_builder *b, sbp_function_lowering *lowering, sbp_side side) {
     for (int32_t i = 0; i < lowering->side_count; i++)
         if (same_side(&lowering->sides[i], &side))
             return;
@@ -304,7 +70,8 @@ static bool is_read(const sbp_func *f, sbp_value v) {
 }
 
 /* Side values that the stages of a function read and write. */
-static void find_sides(builder *b, sbp_function_lowering *lowering, const sbp_body_cut *cuts, int32_t count) {
+static void find_sides(sbp_segment_builder *b, sbp_function_lowering *lowering, const sbp_body_cut *cuts,
+                       int32_t count) {
     for (int32_t c = 0; c < count; c++) {
         const sbp_func *f = cuts[c].func;
         for (int32_t i = 0, output = 0; i < f->result_count; i++)
@@ -312,7 +79,7 @@ static void find_sides(builder *b, sbp_function_lowering *lowering, const sbp_bo
                 add_side(b, lowering, (sbp_side){.number = output - 1, .output = true});
         for (int32_t i = 0; i < f->arg_count; i++) {
             sbp_value o = cuts[c].origin[f->args[i]];
-            if (o != SBP_NO_VALUE && is_side(b, o) && is_read(f, f->args[i]))
+            if (o != SBP_NO_VALUE && sbp_segment_is_side(b, o) && is_read(f, f->args[i]))
                 add_side(b, lowering, b->sides[o]);
         }
     }
@@ -320,7 +87,7 @@ static void find_sides(builder *b, sbp_function_lowering *lowering, const sbp_bo
 
 /* Whether the values that it stands for are written as a carry, or their cotangents added to as that of one.
  */
-static bool is_carried(const builder *b, const sbp_side *side) {
+static bool is_carried(const sbp_segment_builder *b, const sbp_side *side) {
     for (int32_t i = 0; i < b->d->arg_count; i++) {
         const sbp_value_info *info = &b->d->values[b->d->args[i]];
         bool carry = info->role == SBP_VALUE_CARRY;
@@ -333,7 +100,7 @@ static bool is_carried(const builder *b, const sbp_side *side) {
 }
 
 /* How a function uses a side value. forward: the one that writes. */
-static sbp_access side_access(const builder *b, const sbp_side *side, bool forward) {
+static sbp_access side_access(const sbp_segment_builder *b, const sbp_side *side, bool forward) {
     if (side->cotangent)
         return side->output && !is_carried(b, side) ? SBP_READ : SBP_UPDATE;
     if (!side->output || !forward)
@@ -341,7 +108,8 @@ static sbp_access side_access(const builder *b, const sbp_side *side, bool forwa
     return is_carried(b, side) ? SBP_UPDATE : SBP_WRITE;
 }
 
-static void add_side_formals(builder *b, sbp_function_lowering *lowering, bool forward, int32_t *out) {
+static void add_side_formals(sbp_segment_builder *b, sbp_function_lowering *lowering, bool forward,
+                             int32_t *out) {
     for (int32_t i = 0; i < lowering->side_count; i++) {
         const sbp_side *side = &lowering->sides[i];
         const sbp_type *type = &(side->output ? b->kind->outputs : b->kind->inputs)[side->number].type;
@@ -353,8 +121,18 @@ static void add_side_formals(builder *b, sbp_function_lowering *lowering, bool f
     }
 }
 
-static formals add_formals(builder *b, sbp_function_lowering *lowering, const sbp_body_cut *cuts,
-                           int32_t count, bool backward, sbp_access saved_access) {
+static void add_kept_formals(sbp_segment_builder *b, int32_t function, const char *prefix,
+                             const sbp_saved *kept, int32_t count, purpose why, int32_t *out) {
+    for (int32_t i = 0; i < count; i++) {
+        sbp_access writes = kept[i].is_carry ? SBP_UPDATE : SBP_WRITE;
+        out[i] = sbp_lower_formal(
+            b->p, function, sbp_arena_printf(b->p->arena, "%s.%s", prefix, kept[i].name),
+            why == FORWARD || why == GENERATE ? writes : SBP_READ, kept[i].dtype, kept[i].rows, kept[i].cols);
+    }
+}
+
+static formals add_formals(sbp_segment_builder *b, sbp_function_lowering *lowering, const sbp_body_cut *cuts,
+                           int32_t count, purpose why) {
     sbp_program_builder *p = b->p;
     int32_t function = lowering->function;
     const sbp_func *d = b->d, *bodies[2];
@@ -362,6 +140,8 @@ static formals add_formals(builder *b, sbp_function_lowering *lowering, const sb
     f.params = SBP_NEW_ARRAY(p->arena, int32_t, d->value_count + 1);
     f.accums = SBP_NEW_ARRAY(p->arena, int32_t, d->value_count + 1);
     f.saved = SBP_NEW_ARRAY(p->arena, int32_t, b->kind->saved_count + 1);
+    f.cached = SBP_NEW_ARRAY(p->arena, int32_t, b->kind->cached_count + 1);
+    bool backward = why == BACKWARD;
     sbp_extent t = sbp_extent_symbol(SBP_T, 1);
     const sbp_type *y = &d->values[b->output].type;
     if (b->input != SBP_NO_VALUE)
@@ -371,35 +151,34 @@ static formals add_formals(builder *b, sbp_function_lowering *lowering, const sb
                                 y->dtype, t, sbp_type_row_elems(y));
     find_sides(b, lowering, cuts, count);
     f.sides = SBP_NEW_ARRAY(p->arena, int32_t, lowering->side_count + 1);
-    add_side_formals(b, lowering, saved_access == SBP_WRITE, f.sides);
+    add_side_formals(b, lowering, why == FORWARD || why == GENERATE, f.sides);
     for (int32_t i = 0; i < count; i++)
         bodies[i] = cuts[i].func;
     sbp_lower_param_formals(p, lowering, d, b->number, bodies, count, f.params, backward ? f.accums : NULL);
-    for (int32_t i = 0; i < b->kind->saved_count; i++) {
-        const sbp_saved *s = &b->kind->saved[i];
-        sbp_access access = saved_access == SBP_WRITE && s->is_carry ? SBP_UPDATE : saved_access;
-        f.saved[i] = sbp_lower_formal(p, function, sbp_arena_printf(p->arena, "saved.%s", s->name), access,
-                                      s->dtype, s->rows, s->cols);
-    }
+    if (why == GENERATE)
+        add_kept_formals(b, function, "cache", b->kind->cached, b->kind->cached_count, why, f.cached);
+    else
+        add_kept_formals(b, function, "saved", b->kind->saved, b->kind->saved_count, why, f.saved);
     return f;
 }
 
 typedef struct stage_context {
-    builder *b;
+    sbp_segment_builder *b;
     sbp_function_lowering *function;
     formals formals;
     int32_t *carries; /* per carry argument of d: buffer of the function, -1 */
     int32_t *dcarries;
     bool running; /* of a state that is not kept there is one row, not one for each chunk */
+    bool generates;
 } stage_context;
 
 /* cuts: bodies of the stages that the function will have. */
-static stage_context begin_function(builder *b, const char *suffix, const sbp_body_cut *cuts, int32_t count,
-                                    bool backward, sbp_access saved_access) {
+static stage_context begin_function(sbp_segment_builder *b, const char *suffix, const sbp_body_cut *cuts,
+                                    int32_t count, purpose why) {
     sbp_program_builder *p = b->p;
-    stage_context c = {.b = b};
+    stage_context c = {.b = b, .running = why == FORWARD || why == AGAIN, .generates = why == GENERATE};
     c.function = sbp_lower_function(p, b->stages, sbp_arena_printf(p->arena, "%s.%s", b->name, suffix));
-    c.formals = add_formals(b, c.function, cuts, count, backward, saved_access);
+    c.formals = add_formals(b, c.function, cuts, count, why);
     c.carries = SBP_NEW_ARRAY(p->arena, int32_t, b->d->value_count + 1);
     c.dcarries = SBP_NEW_ARRAY(p->arena, int32_t, b->d->value_count + 1);
     for (int32_t v = 0; v < b->d->value_count; v++)
@@ -412,10 +191,13 @@ static sbp_view carry_view(stage_context *c, sbp_value root, bool cotangent, con
     sbp_program_builder *p = c->b->p;
     const sbp_function *function = &p->program->functions[c->function->function];
     bool state = sbp_body_is_state(c->b->d, root);
+    if (c->generates && c->b->cached_number[root] >= 0)
+        return sbp_view_formal(function, c->formals.cached[c->b->cached_number[root]]);
     if (!cotangent && c->b->carry_saved[root])
         return sbp_view_formal(function, c->formals.saved[c->b->saved_number[root]]);
     int32_t *buffer = cotangent ? &c->dcarries[root] : &c->carries[root];
-    sbp_extent rows = state && (cotangent || c->running) ? sbp_extent_const(1) : extent_to_keep(c->b, root);
+    sbp_extent rows =
+        state && (cotangent || c->running) ? sbp_extent_const(1) : sbp_segment_rows_to_keep(c->b, root);
     if (*buffer < 0)
         *buffer = sbp_lower_buffer(p,
                                    sbp_arena_printf(p->arena, "%s.%s%s", function->name,
@@ -444,13 +226,13 @@ static void add_fill(stage_context *c, sbp_view view) {
              (sbp_item){.node = fill.nodes[0]});
 }
 
-/* The states that a body makes are zero before the first chunk; while generating, what they were. */
+/* The states that a body makes are zero before the first chunk. */
 static void begin_states(stage_context *c, const sbp_body_cut *cut) {
     for (int32_t i = 0; i < cut->func->result_count; i++) {
         const sbp_result *result = &cut->func->results[i];
         sbp_value root = result->role == SBP_RESULT_CARRY ? cut->origin[result->target] : SBP_NO_VALUE;
         if (root == SBP_NO_VALUE || c->b->d->values[root].role != SBP_VALUE_CARRY ||
-            !sbp_body_is_state(c->b->d, root) || c->b->p->options.generates)
+            !sbp_body_is_state(c->b->d, root))
             continue;
         sbp_view first = carry_view(c, root, false, &c->b->d->values[root].type);
         first.length = (sbp_index){.base = sbp_extent_const(1), .column = -1};
@@ -478,6 +260,17 @@ static sbp_view side_place(const stage_context *c, const sbp_stage *stage, sbp_v
     return whole.ref == SBP_NO_VIEW || carry ? whole : sbp_lower_rows_of(stage, whole);
 }
 
+/* While generating nobody reads what the forward saves; it is rounded to where it would be kept, so that what
+ * is computed from it has the same bits. */
+static sbp_view scratch_of(const stage_context *c, const sbp_saved *saved) {
+    sbp_program_builder *p = c->b->p;
+    const sbp_function *function = &p->program->functions[c->function->function];
+    int32_t buffer =
+        sbp_lower_buffer(p, sbp_arena_printf(p->arena, "%s.%s", function->name, saved->name), SBP_ROLE_SAVED,
+                         SBP_DEVICE, saved->dtype, 1, saved->rows, saved->cols, c->function->function);
+    return sbp_view_buffer(p->program, buffer, 0);
+}
+
 /* Where a result of a body goes; nowhere when it stays where it is. output: number of a plain result. */
 static sbp_view result_place(const stage_context *c, const sbp_body_cut *cut, const sbp_result *result,
                              int32_t output) {
@@ -491,6 +284,8 @@ static sbp_view result_place(const stage_context *c, const sbp_body_cut *cut, co
     }
     if (result->role == SBP_RESULT_VALUE && output > 0)
         return side_view(c, &(sbp_side){.number = output, .output = true});
+    if (result->role == SBP_RESULT_SAVED && c->generates)
+        return scratch_of(c, &c->b->kind->saved[result->target]);
     if (result->role == SBP_RESULT_SAVED)
         return sbp_view_formal(function, c->formals.saved[result->target]);
     return is_stream || result->role == SBP_RESULT_VALUE ? sbp_view_formal(function, c->formals.output)
@@ -511,7 +306,7 @@ static void add_stage(stage_context *c, const char *suffix, const sbp_body_cut *
         const char *statistic = o == SBP_NO_VALUE ? NULL : sbp_statistic_of(d, o);
         if (statistic) {
             *place = statistic_view(c, statistic, true, &info->type);
-        } else if (o != SBP_NO_VALUE && is_side(c->b, o)) {
+        } else if (o != SBP_NO_VALUE && sbp_segment_is_side(c->b, o)) {
             *place = side_place(c, stage, info->role, o);
         } else if (info->role == SBP_VALUE_PARAM) {
             *place = sbp_view_formal(function, c->formals.params[o]);
@@ -554,24 +349,24 @@ static bool keeps_forward(const void *user, const sbp_result *result) {
     return result->role == SBP_RESULT_VALUE || result->role == SBP_RESULT_SAVED ||
            result->role == SBP_RESULT_STATISTIC ||
            (result->role == SBP_RESULT_CARRY &&
-            ((const builder *)user)->d->values[result->target].role == SBP_VALUE_CARRY);
+            ((const sbp_segment_builder *)user)->d->values[result->target].role == SBP_VALUE_CARRY);
 }
 
 /* Carries that the backward has to fill again. */
 static bool keeps_carries(const void *user, const sbp_result *result) {
-    const builder *b = user;
+    const sbp_segment_builder *b = user;
     return result->role == SBP_RESULT_CARRY && b->d->values[result->target].role == SBP_VALUE_CARRY &&
            !b->carry_saved[result->target];
 }
 
 /* y alone, and what the next chunk needs for it: side values are there. */
 static bool keeps_output(const void *user, const sbp_result *result) {
-    const builder *b = user;
+    const sbp_segment_builder *b = user;
     return result == &b->d->results[b->output_result] ||
            (keeps_carries(user, result) && sbp_body_is_state(b->d, result->target));
 }
 
-static sbp_status make_body(builder *b, const bool *given, const bool *filled,
+static sbp_status make_body(sbp_segment_builder *b, const bool *given, const bool *filled,
                             bool (*keeps)(const void *, const sbp_result *), const char *suffix,
                             sbp_body_cut *out) {
     return sbp_body_make(
@@ -580,48 +375,78 @@ static sbp_status make_body(builder *b, const bool *given, const bool *filled,
         sbp_arena_printf(b->p->arena, "%s.%s", b->name, suffix), b->p->diag, out);
 }
 
-static sbp_status build_forward(builder *b) {
+static sbp_status build_forward(sbp_segment_builder *b) {
     bool *none = SBP_NEW_ARRAY(b->p->arena, bool, b->d->value_count + 1);
     bool *full = SBP_NEW_ARRAY(b->p->arena, bool, b->d->value_count + 1);
     for (int32_t v = 0; v < b->d->value_count; v++)
-        full[v] = is_side(b, v) && !b->sides[v].output && b->d->values[v].role == SBP_VALUE_CARRY;
+        full[v] = sbp_segment_is_side(b, v) && !b->sides[v].output && b->d->values[v].role == SBP_VALUE_CARRY;
     sbp_body_cut cut;
     SBP_TRY(make_body(b, none, full, keeps_forward, "forward", &cut));
-    stage_context c = begin_function(b, "forward", &cut, 1, false, SBP_WRITE);
-    c.running = true;
+    stage_context c = begin_function(b, "forward", &cut, 1, FORWARD);
     begin_states(&c, &cut);
     add_stage(&c, "chunk", &cut, false);
     b->kind->forward = c.function->function;
     return SBP_OK;
 }
 
-static sbp_status build_recompute(builder *b) {
+/* As the forward, but for what is added up; carries are those of the rows before, and stay. */
+static bool keeps_generated(const void *user, const sbp_result *result) {
+    return result->role != SBP_RESULT_STATISTIC && keeps_forward(user, result);
+}
+
+static sbp_status build_generate(sbp_segment_builder *b) {
+    sbp_program_builder *p = b->p;
+    bool *none = SBP_NEW_ARRAY(p->arena, bool, b->d->value_count + 1);
+    bool *full = SBP_NEW_ARRAY(p->arena, bool, b->d->value_count + 1);
+    for (int32_t v = 0; v < b->d->value_count; v++) {
+        const sbp_value_info *info = &b->d->values[v];
+        bool carry = info->role == SBP_VALUE_CARRY;
+        full[v] = sbp_segment_is_side(b, v) && !b->sides[v].output && carry;
+        if (!carry || sbp_segment_is_side(b, v))
+            continue;
+        b->cached_number[v] = b->kind->cached_count;
+        sbp_extent rows = sbp_body_is_state(b->d, v) ? sbp_extent_const(1) : sbp_segment_rows_to_keep(b, v);
+        SBP_PUSH(p->arena, b->kind->cached, b->kind->cached_count, b->kind->cached_capacity,
+                 (sbp_saved){.name = info->name,
+                             .dtype = info->type.dtype,
+                             .cols = sbp_type_row_elems(&info->type),
+                             .rows = rows,
+                             .is_carry = true});
+    }
+    sbp_body_cut cut;
+    SBP_TRY(make_body(b, none, full, keeps_generated, "generate", &cut));
+    stage_context c = begin_function(b, "generate", &cut, 1, GENERATE);
+    add_stage(&c, "chunk", &cut, false);
+    b->kind->generate = c.function->function;
+    return SBP_OK;
+}
+
+static sbp_status build_recompute(sbp_segment_builder *b) {
     bool *given = SBP_NEW_ARRAY(b->p->arena, bool, b->d->value_count + 1);
     for (int32_t v = 0; v < b->d->value_count; v++)
         given[v] = b->saved[v] && v != b->output;
     sbp_body_cut cut;
     SBP_TRY(make_body(b, given, b->carry_saved, keeps_output, "recompute", &cut));
-    stage_context c = begin_function(b, "recompute", &cut, 1, false, SBP_READ);
-    c.running = true;
+    stage_context c = begin_function(b, "recompute", &cut, 1, AGAIN);
     begin_states(&c, &cut);
     add_stage(&c, "chunk", &cut, false);
     b->kind->recompute = c.function->function;
     return SBP_OK;
 }
 
-static sbp_status build_backward(builder *b) {
+static sbp_status build_backward(sbp_segment_builder *b) {
     sbp_program_builder *p = b->p;
     bool *all = SBP_NEW_ARRAY(p->arena, bool, b->d->value_count + 1);
     for (int32_t v = 0; v < b->d->value_count; v++)
         all[v] = b->d->values[v].role == SBP_VALUE_CARRY;
     sbp_body_cut main, carries;
-    SBP_TRY(make_body(b, b->saved, all, keeps_backward, "backward", &main));
+    SBP_TRY(make_body(b, b->saved, all, sbp_segment_keeps_backward, "backward", &main));
     SBP_TRY(make_body(b, b->saved, b->carry_saved, keeps_carries, "carries", &carries));
     stage_context c = begin_function(b, "backward", (const sbp_body_cut[]){main, carries},
-                                     carries.func->op_count > 0 ? 2 : 1, true, SBP_READ);
+                                     carries.func->op_count > 0 ? 2 : 1, BACKWARD);
     for (int32_t i = 0; i < main.func->arg_count; i++) {
         const sbp_value_info *info = &main.func->values[main.func->args[i]];
-        if (info->role != SBP_VALUE_COTANGENT || is_side(b, main.origin[main.func->args[i]]))
+        if (info->role != SBP_VALUE_COTANGENT || sbp_segment_is_side(b, main.origin[main.func->args[i]]))
             continue;
         add_fill(&c,
                  carry_view(&c, b->d->values[main.origin[main.func->args[i]]].binding, true, &info->type));
@@ -636,7 +461,7 @@ static sbp_status build_backward(builder *b) {
 }
 
 /* Saved values become results, so that the forward body keeps them. */
-static void add_saved_results(builder *b) {
+static void add_saved_results(sbp_segment_builder *b) {
     const sbp_func *of = b->d;
     if (b->kind->saved_count == 0)
         return;
@@ -652,7 +477,7 @@ static void add_saved_results(builder *b) {
 }
 
 /* The first carry that a value is appended to; SBP_NO_VALUE: none. */
-static sbp_value first_carry(const builder *b, sbp_value v) {
+static sbp_value first_carry(const sbp_segment_builder *b, sbp_value v) {
     for (int32_t i = 0; i < b->forward_ops; i++)
         if (b->d->ops[i].code == SBP_OP_append && b->d->ops[i].operands[1] == v)
             return sbp_body_carry_root(b->d, b->d->ops[i].results[0]);
@@ -660,7 +485,7 @@ static sbp_value first_carry(const builder *b, sbp_value v) {
 }
 
 /* Carries that side values are: of one that is read, all; of one that is written, the first. */
-static void mark_carries(builder *b, sbp_value v, sbp_side side) {
+static void mark_carries(sbp_segment_builder *b, sbp_value v, sbp_side side) {
     sbp_value first = first_carry(b, v);
     for (int32_t i = 0; i < b->forward_ops; i++) {
         const sbp_op *op = &b->d->ops[i];
@@ -674,7 +499,7 @@ static void mark_carries(builder *b, sbp_value v, sbp_side side) {
 
 /* Which cotangent of the derivative is whose: of carries the first one's; of results in their order, y's
  * first. */
-static void mark_cotangents(builder *b) {
+static void mark_cotangents(sbp_segment_builder *b) {
     const sbp_func *d = b->d;
     bool *matched = SBP_NEW_ARRAY(b->p->arena, bool, b->kind->output_count + 1);
     for (int32_t i = 0; i < d->arg_count; i++) {
@@ -705,11 +530,11 @@ static void mark_cotangents(builder *b) {
     }
 }
 
-static sbp_crossing crossing(const builder *b, sbp_value v) {
+static sbp_crossing crossing(const sbp_segment_builder *b, sbp_value v) {
     return (sbp_crossing){.name = b->d->values[v].name, .type = b->d->values[v].type};
 }
 
-static sbp_status find_crossings(builder *b) {
+static sbp_status find_crossings(sbp_segment_builder *b) {
     const sbp_func *d = b->d;
     sbp_segment_kind *kind = b->kind;
     b->input = b->output = SBP_NO_VALUE;
@@ -724,7 +549,7 @@ static sbp_status find_crossings(builder *b) {
         sbp_crossing in = crossing(b, v);
         in.wanted = b->of->wanted[kind->input_count];
         SBP_PUSH(b->p->arena, kind->inputs, kind->input_count, kind->input_capacity, in);
-        if (is_side(b, v))
+        if (sbp_segment_is_side(b, v))
             mark_carries(b, v, b->sides[v]);
     }
     for (int32_t i = 0; i < d->result_count; i++) {
@@ -746,7 +571,7 @@ static sbp_status find_crossings(builder *b) {
     return SBP_OK;
 }
 
-static sbp_status build_kind(builder b) {
+static sbp_status build_kind(sbp_segment_builder b) {
     sbp_program_builder *p = b.p;
     b.d = b.of->derivative ? b.of->derivative : b.of->func;
     b.forward_ops = b.of->func->op_count;
@@ -754,14 +579,19 @@ static sbp_status build_kind(builder b) {
     b.saved = SBP_NEW_ARRAY(p->arena, bool, b.d->value_count + 1);
     b.carry_saved = SBP_NEW_ARRAY(p->arena, bool, b.d->value_count + 1);
     b.saved_number = SBP_NEW_ARRAY(p->arena, int32_t, b.d->value_count + 1);
+    b.cached_number = SBP_NEW_ARRAY(p->arena, int32_t, b.d->value_count + 1);
+    for (int32_t v = 0; v < b.d->value_count; v++)
+        b.cached_number[v] = -1;
     b.sides = SBP_NEW_ARRAY(p->arena, sbp_side, b.d->value_count + 1);
     SBP_TRY(find_crossings(&b));
-    SBP_TRY(choose_saved(&b));
+    SBP_TRY(sbp_segment_choose_saved(&b));
     add_saved_results(&b);
     SBP_TRY(build_forward(&b));
+    if (p->options.generates)
+        SBP_TRY(build_generate(&b));
     if (!b.of->derivative && b.kind->saved_count == 0 && !sbp_has_statistics(b.d))
         b.kind->recompute = b.kind->forward; /* it saves and adds nothing that could be left out */
-    else if (runs_again(&b))
+    else if (sbp_segment_runs_again(&b))
         SBP_TRY(build_recompute(&b));
     return b.of->derivative ? build_backward(&b) : SBP_OK;
 }
@@ -782,15 +612,16 @@ sbp_status sbp_pass_streambp(const sbp_pass_input *in, sbp_module *m, const sbp_
     for (int32_t f = 0; f < m->func_count; f++) {
         bool called = false;
         out->kinds[f].forward = out->kinds[f].recompute = out->kinds[f].backward = -1;
+        out->kinds[f].generate = -1;
         for (int32_t c = 0; c < m->call_count; c++)
             called |= m->calls[c].func == f;
         if (called && f != head)
-            SBP_TRY(build_kind((builder){.p = program,
-                                         .of = &derivatives->of[f],
-                                         .stages = stages,
-                                         .chunk_table = out->chunk_table,
-                                         .kind = &out->kinds[f],
-                                         .number = f}));
+            SBP_TRY(build_kind((sbp_segment_builder){.p = program,
+                                                     .of = &derivatives->of[f],
+                                                     .stages = stages,
+                                                     .chunk_table = out->chunk_table,
+                                                     .kind = &out->kinds[f],
+                                                     .number = f}));
     }
     return SBP_OK;
 }

@@ -14,7 +14,9 @@
 
 /* ---- options ----------------------------------------------------------------------------------------- */
 
-enum { LOGITS_ROWS = 16 }; /* of a plan that generates: rows whose logits are there at a time */
+/* In a plan that generates: rows whose logits are there at a time, where nothing is trained and where the
+ * head trains by as many, too. */
+enum { LOGITS_ROWS = 16, TRAINED_LOGITS_ROWS = 256 };
 
 static sbp_dtype dtype_option(const sbp_options *o, sbp_option_id id, sbp_dtype fallback) {
     if (sbp_options_is(o, id, "fp64"))
@@ -144,23 +146,28 @@ static void add_adapter_setting(sbp_compilation *c) {
     c->settings.items = items;
 }
 
-static bool generates(const sbp_compilation *c) {
+static bool only_generates(const sbp_compilation *c) {
     return sbp_options_is(c->options, SBP_OPT_FOR, "generate");
+}
+
+static bool generates(const sbp_compilation *c) {
+    return only_generates(c) || sbp_options_is(c->options, SBP_OPT_FOR, "both");
 }
 
 /* What a plan that generates has no use for, or cannot do yet. */
 static sbp_status check_generating(const sbp_compilation *c) {
     if (!generates(c))
         return SBP_OK;
-    if (!sbp_options_is(c->options, SBP_OPT_OBJECTIVE, "sft"))
+    const char *what = sbp_options_text(c->options, SBP_OPT_FOR);
+    if (only_generates(c) && !sbp_options_is(c->options, SBP_OPT_OBJECTIVE, "sft"))
         return sbp_fail(c->diag, SBP_USAGE, "--for generate: leave out --objective %s: nothing is trained",
                         sbp_options_text(c->options, SBP_OPT_OBJECTIVE));
     if (sbp_options_int(c->options, SBP_OPT_RANKS) > 1)
-        return sbp_fail(c->diag, SBP_USAGE, "--for generate: one process generates: leave out --ranks");
+        return sbp_fail(c->diag, SBP_USAGE, "--for %s: one process generates: leave out --ranks", what);
     if (sbp_options_given(c->options, SBP_OPT_HEAD_ROWS) &&
         !sbp_options_is(c->options, SBP_OPT_HEAD_ROWS, "counted"))
-        return sbp_fail(c->diag, SBP_USAGE,
-                        "--for generate: leave out --head-rows: logits of the last row count");
+        return sbp_fail(c->diag, SBP_USAGE, "--for %s: leave out --head-rows: logits of the last row count",
+                        what);
     return SBP_OK;
 }
 
@@ -174,7 +181,7 @@ static sbp_status load_model(sbp_compilation *c) {
     o.set = sbp_options_list(c->options, c->arena, SBP_OPT_SET, &o.set_count);
     o.train = sbp_options_list(c->options, c->arena, SBP_OPT_TRAIN, &o.train_count);
     o.freeze = sbp_options_list(c->options, c->arena, SBP_OPT_FREEZE, &o.freeze_count);
-    o.frozen = generates(c);
+    o.frozen = only_generates(c);
     c->objective = sbp_options_text(c->options, SBP_OPT_OBJECTIVE);
     c->loss_type = sbp_options_text(c->options, SBP_OPT_LOSS_TYPE);
     o.head = sbp_objective_head(c->objective);
@@ -312,7 +319,7 @@ static sbp_status read_request(sbp_compilation *c) {
     w->chunk = number_or_auto(o, SBP_OPT_CHUNK);
     w->head_chunk = number_or_auto(o, SBP_OPT_HEAD_CHUNK);
     if (generates(c) && w->head_chunk == SBP_AUTO)
-        w->head_chunk = LOGITS_ROWS;
+        w->head_chunk = only_generates(c) ? LOGITS_ROWS : TRAINED_LOGITS_ROWS;
     w->segment = number_or_auto(o, SBP_OPT_SEGMENT);
     w->checkpoint_every = number_or_auto(o, SBP_OPT_CHECKPOINT_EVERY);
     w->expert_pieces = (int32_t)number_or_auto(o, SBP_OPT_EXPERT_PIECES);
@@ -361,7 +368,7 @@ static void read_training(sbp_compilation *c) {
         if (sbp_options_is(o, SBP_OPT_OPTIMIZER, sbp_optimizer_names[i]))
             p->optimizer = (sbp_optimizer)i;
     p->generates = generates(c);
-    if (p->generates)
+    if (only_generates(c))
         p->optimizer = SBP_OPTIMIZER_NONE;
     p->ranks = sbp_options_int(o, SBP_OPT_RANKS);
     if (sbp_options_int(o, SBP_OPT_CONTEXT_PARALLEL) > 0) /* else it is planned */
