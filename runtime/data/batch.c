@@ -50,7 +50,6 @@ typedef struct record_job {
 /* Oddities that a maker has told of. */
 static unsigned told_by(const sbp_document_maker *m) {
     return (unsigned)m->warned_eos | (unsigned)m->warned_border << 1 | (unsigned)m->warned_mask << 2 |
-           (unsigned)m->warned_weight << 5 |
            (m->chat ? (unsigned)m->chat->warned_end << 3 | (unsigned)m->chat->warned_all << 4 : 0);
 }
 
@@ -62,7 +61,6 @@ static void set_told(sbp_document_maker *m, unsigned told) {
     m->warned_eos = told & 1;
     m->warned_border = told & 2;
     m->warned_mask = told & 4;
-    m->warned_weight = told & 32;
     if (m->chat) {
         m->chat->warned_end = told & 8;
         m->chat->warned_all = told & 16;

@@ -15,7 +15,7 @@
 
 #include "ir/base/json_write.h"
 
-enum { CACHE_VERSION = 5, MOST_TRIES = 20 };
+enum { CACHE_VERSION = 6, MOST_TRIES = 20 };
 
 static const int64_t checked_bytes = (int64_t)4 << 30, longest_unused = 30 * 24 * 3600;
 static const double disk_share = 0.25; /* of a disk, for all caches in a directory */

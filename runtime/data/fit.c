@@ -54,7 +54,10 @@ static sbp_fit cut(sbp_documents *d, int64_t room, bool keep_unlabelled) {
 
 bool sbp_documents_can_split(const sbp_documents *d) {
     const sbp_document *whole = d->documents;
-    return d->count == 1 && whole->column_count == 0 && whole->number_count == 0 && !is_prompt(whole);
+    bool columns = whole->column_count > 0;
+    if (whole->column_count == 1 && strcmp(whole->columns->name, sbp_data_columns[SBP_DATA_WEIGHT].name) == 0)
+        columns = false; /* goes with the labels */
+    return d->count == 1 && !columns && whole->number_count == 0 && !is_prompt(whole);
 }
 
 static sbp_fit split(sbp_arena *arena, sbp_documents *d, int64_t room) {
@@ -67,6 +70,8 @@ static sbp_fit split(sbp_arena *arena, sbp_documents *d, int64_t room) {
         pieces[k] = *whole;
         pieces[k].ids += at;
         pieces[k].labels += at;
+        for (int32_t c = 0; c < whole->column_count; c++)
+            pieces[k].columns[c].values += at;
         pieces[k].count = whole->count - at < room ? whole->count - at : room;
         pieces[k].prompt = whole->prompt > at ? whole->prompt - at : 0;
         if (pieces[k].prompt > pieces[k].count)

@@ -20,7 +20,8 @@
  *   per row    tok; pos, counted from 0 in every document; first, the row where the document begins, own,
  *              where those rows begin that are its own, and shared_end, where those end that another document
  *              has for it: all the same where nothing is shared; label, the next token of the document (0
- *              in its last row), and weight, 1 where that label counts, else 0; predicted, 1 where there is a
+ *              in its last row), and weight, what that label counts: 1, or the weight of its message, 0
+ *              where it does not; predicted, 1 where there is a
  *              next token, in all rows of a document but the last; doc, unit and group, the number of the
  *              document, row of data and group in the micro-batch; sample, the document's number in the data;
  *              doc.labels, how many labels of the document count; in.PART, 1 in documents of that part

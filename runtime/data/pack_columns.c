@@ -251,8 +251,14 @@ static void fill_weights(const filling *f, const sbp_doc *doc, const counters *a
         out[i] = 1;
     if (f->source == COPIES)
         return;
-    for (int64_t i = at->from; i < doc->count; i++)
-        out[i] = i + 1 < doc->count && (labels[i + 1] >= 0 || f->source == PREDICTED) ? 1.0f : 0.0f;
+    const beside weight = beside_of(f->data, sbp_data_columns[SBP_DATA_WEIGHT].name);
+    const double *values = f->source == WEIGHT && has_column(f->data, doc, weight.column)
+                               ? f->data->columns[weight.column] + doc->first
+                               : NULL;
+    for (int64_t i = at->from; i < doc->count; i++) {
+        bool counts = i + 1 < doc->count && (labels[i + 1] >= 0 || f->source == PREDICTED);
+        out[i] = !counts ? 0 : values ? (float)values[i + 1] : 1;
+    }
 }
 
 /* Whether a document has one of the columns or numbers "A.B". */
@@ -639,6 +645,20 @@ static sbp_status check_groups(const sbp_program *program, sbp_diag *diag, const
     return SBP_OK;
 }
 
+/* Tokens that count half are for losses that are a sum over tokens, of rows that stand alone. */
+static sbp_status check_weights(const sbp_program *program, sbp_diag *diag, const sbp_dataset *data) {
+    int32_t column = sbp_dataset_column(data, sbp_data_columns[SBP_DATA_WEIGHT].name);
+    if (column < 0 || sbp_pack_rows_wanted(program) == SBP_ROWS_TEXTS)
+        return SBP_OK;
+    for (int64_t d = 0; d < data->doc_count; d++)
+        if (has_column(data, &data->docs[d], column))
+            return sbp_fail(diag, SBP_INPUT,
+                            "data row %lld (from 1): a message has a 'weight' other than 0 and 1, which the "
+                            "objective of the plan does not read: --objective sft does",
+                            (long long)data->docs[d].row + 1);
+    return SBP_OK;
+}
+
 /* Columns or numbers of which there must be some: "one.of.A.B". */
 static sbp_status check_one_of(sbp_diag *diag, const sbp_dataset *data, const char *names) {
     for (int64_t d = 0; d < data->doc_count; d++)
@@ -664,6 +684,7 @@ static sbp_status check_one_of(sbp_diag *diag, const sbp_dataset *data, const ch
 sbp_status sbp_pack_check_data(const sbp_program *program, sbp_diag *diag, const sbp_dataset *data) {
     if (data->row_count == 0) /* a step of a stream: its rows say nothing */
         return SBP_OK;
+    SBP_TRY(check_weights(program, diag, data));
     if (asks_for(program, "group"))
         SBP_TRY(check_groups(program, diag, data));
     for (int32_t i = 0; i < asked_count(program); i++) {

@@ -142,118 +142,71 @@ static sbp_status encode_rendering(const make_job *job, const sbp_rendering *tex
                                 spans ? SBP_WITH_OFFSETS : 0, out);
 }
 
-static bool is_blank(const sbp_encoding *all, const sbp_rendering *text, int64_t token) {
-    int64_t at = all->offsets[token][0];
-    while (at < all->offsets[token][1] && strchr(" \t\r\n", text->text[at]))
-        at++;
-    return at == all->offsets[token][1];
-}
-
-/* What the assistant said, up to token `next`, should end with a special token (and blanks), which ends its
- * turn. */
-static void check_end(const make_job *job, const sbp_encoding *all, const sbp_rendering *text, int64_t next) {
-    const sbp_tokenizer *tokenizer = job->maker->tokenizer;
-    int64_t last = next - 1;
-    while (last > 0 && is_blank(all, text, last) && !sbp_tokenizer_is_special(tokenizer, all->ids[last]))
-        last--;
-    while (next < all->count && is_blank(all, text, next))
-        next++;
-    if (job->maker->chat->warned_end || next == all->count || last < 0 ||
-        sbp_tokenizer_is_special(tokenizer, all->ids[last]) ||
-        !sbp_tokenizer_is_special(tokenizer, all->ids[next]))
-        return;
-    job->maker->chat->warned_end = true;
-    sbp_warn(job->maker->diag,
-             "%s: the template leaves the token '%.40s' behind an answer outside of it: the model will not "
-             "learn to "
-             "stop (shown once)",
-             job->row->where, sbp_tokenizer_token(tokenizer, all->ids[next], NULL));
-}
-
-/* The first token that ends behind a byte of the text. */
-static int64_t token_at(const sbp_encoding *all, int64_t byte) {
-    int64_t low = 0, high = all->count;
-    while (low < high) {
-        int64_t middle = (low + high) / 2;
-        if (all->offsets[middle][1] > byte)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
-}
-
-/* Labels go, but of the tokens from that of a span's first character to that of its last: of several that
- * share it the first, as in transformers. As in TRL it is wrong when the assistant says nothing in the whole,
- * not when it does so in the prompt only. */
-static sbp_status keep_spans(const make_job *job, const sbp_encoding *all, const sbp_rendering *text) {
-    sbp_document *d = job->out;
-    bool *inside = SBP_NEW_ARRAY(job->arena, bool, all->count);
-    int64_t kept = 0;
-    for (int32_t s = 0; s < text->span_count; s++) {
-        bool empty = text->spans[s][0] >= text->spans[s][1];
-        if (text->spans[s][1] == 0)
-            continue;
-        /* one that is empty has a token only where it lies within one */
-        int64_t token = token_at(all, text->spans[s][0]), last = token_at(all, text->spans[s][1] - 1);
-        for (; token < all->count && token <= last; token++)
-            inside[token] = true;
-        if (!empty)
-            check_end(job, all, text, token);
-    }
-    for (int64_t i = 0; i < all->count; i++) {
-        d->labels[i] = inside[i] ? d->labels[i] : -100;
-        kept += inside[i];
-    }
-    if (kept == 0)
-        return sbp_fail(
-            job->maker->diag, SBP_INPUT,
-            "%s: no token would be trained: %s; leave the row out, or give --loss-on all", job->row->where,
-            text->span_count ? "what the assistant said has none" : "no message is the assistant's");
-    return SBP_OK;
-}
-
-/* Some fine-tuning services leave a message out of the loss by "weight": 0. Here as in TRL it is trained. */
-static void check_weights(const make_job *job, const sbp_json *messages) {
-    for (int64_t i = 0; i < messages->count && !job->maker->warned_weight; i++) {
-        const sbp_json *weight = sbp_json_member(&messages->items[i], "weight");
-        double number;
-        if (!weight || sbp_json_as_double(NULL, weight, &number) != SBP_OK || number == 1)
-            continue;
-        job->maker->warned_weight = true;
-        sbp_warn(job->maker->diag,
-                 "%s: message %lld has a weight of %g, which is not read: what is trained is chosen by "
-                 "--loss-on (shown once)",
-                 job->row->where, (long long)i + 1, number);
-    }
-}
-
-static sbp_status conversation(const make_job *job, const sbp_json *messages, sbp_conversation *out) {
-    check_weights(job, messages);
+/* What templates see of messages; turns: what they say of themselves, which they do not see. */
+static sbp_status conversation(const make_job *job, const sbp_json *messages, sbp_turns *turns,
+                               sbp_conversation *out) {
+    SBP_TRY(sbp_turns_read(job->arena, job->maker->diag, messages, turns));
     *out = (sbp_conversation){.where = job->row->where,
-                              .messages = messages,
+                              .messages = turns->messages,
                               .tools = job->row->tools,
                               .kwargs = job->row->template_kwargs};
     return sbp_contents_fit(job->maker->chat, job->arena, job->maker->diag, out, &out->messages);
 }
 
-/* Renders and encodes a conversation; with the loss on what an assistant said, its stretches are in text. */
-static sbp_status encode_messages(const make_job *job, const sbp_json *messages, bool prompt,
-                                  sbp_rendering *text, sbp_encoding *out) {
+/* A conversation as a text and its tokens. */
+typedef struct encoded {
+    sbp_rendering text;
+    sbp_turns turns;
+    sbp_encoding tokens;
+    double *weights; /* [tokens.count] what each counts; NULL: all alike */
+} encoded;
+
+/* Renders, encodes and weighs a conversation; `prompt`: it is one, of which nothing counts. */
+static sbp_status encode_messages(const make_job *job, const sbp_json *messages, bool prompt, encoded *out) {
     sbp_document_maker *maker = job->maker;
     sbp_conversation talk;
+    *out = (encoded){0};
     SBP_TRY(open_chat(job));
-    SBP_TRY(conversation(job, messages, &talk));
-    bool spans = !prompt && maker->loss_on == SBP_LOSS_ASSISTANT;
-    SBP_TRY(spans ? sbp_chat_render_marked(maker->chat, job->arena, maker->diag, &talk, text)
-                  : sbp_chat_render(maker->chat, job->arena, maker->diag, &talk, prompt, text));
-    return encode_rendering(job, text, spans, out);
+    SBP_TRY(conversation(job, messages, &out->turns, &talk));
+    bool answers = !prompt && sbp_loss_is_on_answers(maker->loss_on),
+         weighed = answers || (!prompt && out->turns.told && job->row->form.type != SBP_ROW_PAIR);
+    SBP_TRY(answers ? sbp_chat_render_marked(maker->chat, job->arena, maker->diag, &talk, &out->text)
+                    : sbp_chat_render(maker->chat, job->arena, maker->diag, &talk, prompt, &out->text));
+    SBP_TRY(encode_rendering(job, &out->text, weighed, &out->tokens));
+    if (!weighed)
+        return SBP_OK;
+    const sbp_turns_job weigh = {.arena = job->arena,
+                                 .diag = maker->diag,
+                                 .where = job->row->where,
+                                 .chat = maker->chat,
+                                 .turns = &out->turns,
+                                 .messages = talk.messages,
+                                 .text = &out->text,
+                                 .tokens = &out->tokens,
+                                 .loss_on = maker->loss_on};
+    out->weights = SBP_NEW_ARRAY(job->arena, double, out->tokens.count);
+    return sbp_turns_weigh(&weigh, out->weights);
+}
+
+/* Labels go where nothing counts. Weights other than 1 stand beside them. */
+static void keep_weighed(const make_job *job, double *weights) {
+    sbp_document *d = job->out;
+    bool uneven = false;
+    for (int64_t i = 0; i < d->count; i++) {
+        if (weights[i] == 0)
+            d->labels[i] = -100;
+        if (d->labels[i] < 0)
+            weights[i] = 0;
+        uneven |= weights[i] != 0 && weights[i] != 1;
+    }
+    if (uneven)
+        d->columns[d->column_count++] =
+            (sbp_document_column){sbp_data_columns[SBP_DATA_WEIGHT].name, weights};
 }
 
 static sbp_status make_messages(const make_job *job) {
     sbp_document_maker *maker = job->maker;
-    sbp_rendering text;
-    sbp_encoding all;
+    encoded all;
     if (maker->loss_on == SBP_LOSS_COMPLETION)
         return no_completion(job);
     SBP_TRY(open_chat(job));
@@ -263,10 +216,12 @@ static sbp_status make_messages(const make_job *job) {
             maker->diag,
             "all tokens of conversations are trained, as in TRL; --loss-on assistant trains answers only");
     }
-    SBP_TRY(encode_messages(job, job->row->text.messages, false, &text, &all));
-    *job->out = (sbp_document){.ids = all.ids, .count = all.count, .part = "text"};
+    SBP_TRY(encode_messages(job, job->row->text.messages, false, &all));
+    *job->out = (sbp_document){.ids = all.tokens.ids, .count = all.tokens.count, .part = "text"};
     label_from(job, 0);
-    return maker->loss_on == SBP_LOSS_ASSISTANT ? keep_spans(job, &all, &text) : SBP_OK;
+    if (all.weights)
+        keep_weighed(job, all.weights);
+    return SBP_OK;
 }
 
 /* The chosen answer of a pair, or (which 1) the rejected one. */
@@ -287,28 +242,58 @@ sbp_status sbp_row_render(sbp_document_maker *maker, sbp_arena *arena, const sbp
                         row->where);
     SBP_TRY(open_chat(&job));
     sbp_conversation talk;
-    SBP_TRY(conversation(&job, alone ? row->text.messages : whole_messages(arena, row, which), &talk));
+    sbp_turns turns;
+    SBP_TRY(
+        conversation(&job, alone ? row->text.messages : whole_messages(arena, row, which), &turns, &talk));
     return sbp_chat_render(maker->chat, arena, maker->diag, &talk, add_generation_prompt, out);
 }
 
 /* ---- prompts and answers ---------------------------------------------------------------------------- */
 
+/* A prompt is not trained, unless everything is. */
+static sbp_status check_prompt(const make_job *job, const sbp_turns *turns) {
+    bool trained = job->row->form.type == SBP_ROW_COMPLETION && !only_completion(job);
+    for (int64_t i = 0; i < turns->messages->count; i++)
+        if (job->row->form.type == SBP_ROW_COMPLETION && !trained && turns->items[i].told &&
+            turns->items[i].train)
+            return sbp_fail(job->maker->diag, SBP_INPUT,
+                            "%s: prompt[%lld].train: the prompt is not trained: put the conversation into "
+                            "'messages', or give --loss-on all",
+                            job->row->where, (long long)i);
+    return SBP_OK;
+}
+
+/* Both answers of a pair are compared as wholes. */
+static sbp_status check_pair_turns(const make_job *job, int32_t which, const sbp_turns *turns) {
+    const sbp_row *row = job->row;
+    for (int64_t i = row->text.messages->count; i < turns->messages->count; i++)
+        if ((turns->items[i].told && !turns->items[i].train) || turns->items[i].weight != 1)
+            return sbp_fail(job->maker->diag, SBP_INPUT,
+                            "%s: %s: message %lld (from 0) has a 'train' or 'weight', and both answers of a "
+                            "preference pair are trained whole: leave it out",
+                            row->where, answer(row, which)->key, (long long)(i - row->text.messages->count));
+    return SBP_OK;
+}
+
 static sbp_status encode_prompt(const make_job *job, sbp_encoding *out) {
     const sbp_row *row = job->row;
-    sbp_rendering text;
+    encoded all;
     switch (row->form.values) {
     case SBP_VALUES_IDS:
         *out = (sbp_encoding){.ids = row->text.ids.data, .count = row->text.ids.count};
         return SBP_OK;
     case SBP_VALUES_MESSAGES:
-        return encode_messages(job, row->text.messages, true, &text, out);
+        SBP_TRY(encode_messages(job, row->text.messages, true, &all));
+        *out = all.tokens;
+        return check_prompt(job, &all.turns);
     default:
         return encode(job, row->text.text, out);
     }
 }
 
-/* Prompt and answer together. text: of conversations. */
-static sbp_status encode_whole(const make_job *job, int32_t which, sbp_rendering *text, sbp_encoding *out) {
+/* Prompt and answer together. */
+static sbp_status encode_whole(const make_job *job, int32_t which, encoded *all) {
+    sbp_encoding *out = &all->tokens;
     const sbp_row *row = job->row;
     const sbp_row_ids *prompt = &row->text.ids, *ids = &answer(row, which)->ids;
     switch (row->form.values) {
@@ -319,7 +304,8 @@ static sbp_status encode_whole(const make_job *job, int32_t which, sbp_rendering
             out->ids[i] = i < prompt->count ? prompt->data[i] : ids->data[i - prompt->count];
         return SBP_OK;
     case SBP_VALUES_MESSAGES:
-        return encode_messages(job, whole_messages(job->arena, row, which), false, text, out);
+        SBP_TRY(encode_messages(job, whole_messages(job->arena, row, which), false, all));
+        return row->form.type == SBP_ROW_PAIR ? check_pair_turns(job, which, &all->turns) : SBP_OK;
     default:
         return encode(job, join(job, row->text.text, answer(row, which)->text), out);
     }
@@ -384,15 +370,15 @@ static sbp_status make_answers(make_job *job) {
     static const char *const parts[] = {"chosen", "rejected"};
     bool pair = row->form.type == SBP_ROW_PAIR, strings = row->form.values == SBP_VALUES_STRINGS;
     int32_t count = pair ? 2 : 1;
-    sbp_rendering texts[2];
-    sbp_encoding prompt, wholes[2];
+    sbp_encoding prompt;
+    encoded wholes[2] = {0};
     if (pair)
         SBP_TRY(check_pair(job));
     SBP_TRY(encode_prompt(job, &prompt));
     int64_t common = prompt.count;
     for (int32_t i = 0; i < count; i++) {
-        SBP_TRY(encode_whole(job, i, &texts[i], &wholes[i]));
-        int64_t here = common_prefix(&prompt, &wholes[i]);
+        SBP_TRY(encode_whole(job, i, &wholes[i]));
+        int64_t here = common_prefix(&prompt, &wholes[i].tokens);
         common = here < common ? here : common;
     }
     if (common < prompt.count && !job->maker->warned_border)
@@ -401,17 +387,17 @@ static sbp_status make_answers(make_job *job) {
     job->all->count = count;
     for (int32_t i = 0; i < count; i++) {
         job->out = &job->all->documents[i];
-        *job->out = (sbp_document){.ids = wholes[i].ids,
-                                   .count = wholes[i].count,
+        *job->out = (sbp_document){.ids = wholes[i].tokens.ids,
+                                   .count = wholes[i].tokens.count,
                                    .prompt = common,
                                    .part = pair ? parts[i] : "completion"};
-        if (pair && wholes[i].count == common)
+        if (pair && wholes[i].tokens.count == common)
             return sbp_fail(job->maker->diag, SBP_INPUT,
                             "%s: %s: expected an answer, found no token behind the prompt", row->where,
                             answer(row, i)->key);
         label_from(job, pair || only_completion(job) ? common : 0);
-        if (row->form.values == SBP_VALUES_MESSAGES && job->maker->loss_on == SBP_LOSS_ASSISTANT)
-            SBP_TRY(keep_spans(job, &wholes[i], &texts[i]));
+        if (wholes[i].weights)
+            keep_weighed(job, wholes[i].weights);
         if (!pair && job->maker->mask_truncated)
             SBP_TRY(mask_truncated(job));
     }
@@ -524,9 +510,10 @@ static sbp_status find_unwritten(const make_job *job) {
     bool alone = row->form.type == SBP_ROW_TEXT || row->form.type == SBP_ROW_PROMPT;
     for (int32_t which = 0; which < (row->form.type == SBP_ROW_PAIR ? 2 : 1); which++) {
         sbp_conversation talk;
+        sbp_turns turns;
         unsigned bits;
-        SBP_TRY(
-            conversation(job, alone ? row->text.messages : whole_messages(job->arena, row, which), &talk));
+        SBP_TRY(conversation(job, alone ? row->text.messages : whole_messages(job->arena, row, which), &turns,
+                             &talk));
         SBP_TRY(sbp_chat_find_unwritten(job->maker->chat, job->arena, job->maker->diag, &talk, &bits));
         job->all->unwritten |= bits;
     }
@@ -537,7 +524,7 @@ static sbp_status find_unwritten(const make_job *job) {
 
 static sbp_status check_strings(const make_job *job) {
     sbp_document_maker *maker = job->maker;
-    if (maker->loss_on == SBP_LOSS_ASSISTANT)
+    if (sbp_loss_is_on_answers(maker->loss_on))
         return sbp_fail(maker->diag, SBP_INPUT,
                         "%s: --loss-on assistant: rows are not conversations ('messages')", job->row->where);
     if (!maker->warned_eos && !eos_of(maker) && job->row->form.type != SBP_ROW_PROMPT) {

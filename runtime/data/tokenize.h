@@ -5,14 +5,15 @@
  * `prompt` and of `prompt + completion` first differ; the input is always the tokens of the joined text.
  * Conversations are rendered by the chat template (chat.h), which writes what begins and ends a text itself:
  * nothing is added or appended. A prompt is rendered with the generation prompt, then prompt and completion
- * together without; the completion begins where their tokens differ. What the assistant said
- * (SBP_LOSS_ASSISTANT) goes from the token of its first character to that of its last one, the first of
- * several that share it, as transformers has it. Labels are not shifted: labels[i] names token i, -100 stands
- * for none.
+ * together without; the completion begins where their tokens differ. What the assistant said goes from the
+ * token of its first character to that of its last one, the first of several that share it, as transformers
+ * has it. Labels are not shifted: labels[i] names token i, -100 stands for none.
  *
  * A pair gives two documents, chosen and rejected; both answers begin where the tokens of one of them first
  * differ from the prompt's, and all their tokens count. A prompt alone gives a document of which none does.
  * In a rollout (an answer with what is known of it: row_fields.def) the tokens count that the model wrote.
+ *
+ * What messages say of themselves ("train", "weight") comes first: turns.h.
  *
  * Threads: a maker is used by one thread at a time.
  */
@@ -22,17 +23,14 @@
 #include "frontends/formats/tokenizer/tokenizer.h"
 #include "runtime/data/chat.h"
 #include "runtime/data/rows.h"
-
-/* Which tokens count. auto: the completion where rows have prompt and completion, else all. assistant: what
- * the assistant said, of completions where there are some. */
-typedef enum sbp_loss_on { SBP_LOSS_AUTO, SBP_LOSS_ALL, SBP_LOSS_COMPLETION, SBP_LOSS_ASSISTANT } sbp_loss_on;
+#include "runtime/data/turns.h"
 
 enum { SBP_DOCUMENT_COLUMNS = 4, SBP_DOCUMENT_NUMBERS = 8 };
 
 /* A number for each token, about it as a label: [i] names token i, 0 where rows have none. In double
  * precision, as log-probabilities of files have more digits than fit in 32 bits. */
 typedef struct sbp_document_column {
-    const char *name;     /* static: "old_logps", "ref_logps", "sampling_logps" */
+    const char *name;     /* static: "old_logps", "ref_logps", "sampling_logps", "weight" */
     const double *values; /* [count] of the document */
 } sbp_document_column;
 
@@ -71,7 +69,7 @@ typedef struct sbp_document_maker {
     bool mask_truncated; /* nothing counts of a completion that does not end with the end-of-sequence token */
     double eos_penalty;  /* taken from the reward of a completion without that token */
     sbp_diag *diag;      /* of warnings and errors */
-    bool warned_eos, warned_border, warned_mask, warned_weight;
+    bool warned_eos, warned_border, warned_mask;
     const char *eos;     /* end-of-sequence text in place of the tokenizer's; NULL: that */
     sbp_row_ids eos_ids; /* end-of-sequence tokens, by the model's config, where there is no such text */
     const sbp_chat_options *chat_options; /* NULL: there is no template */

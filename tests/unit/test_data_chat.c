@@ -228,7 +228,7 @@ static void test_what_templates_see(void **state) {
          "\"value\": \"u\", \"weight\": 1}]}",
          "[{'role': 'system', 'content': 's'}, {'role': 'assistant', 'tool_calls': [{'type': 'function', "
          "'function': {'name': 'f', 'arguments': {'x': None}}}]}, {'role': 'tool', 'content': 'o'}, {'role': "
-         "'tool', 'content': {'a': 1}}, {'role': 'user', 'content': 'u', 'weight': 1}]"},
+         "'tool', 'content': {'a': 1}}, {'role': 'user', 'content': 'u'}]"},
         {"{{ messages }}",
          "{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}], \"chosen\": {\"from\": \"gpt\", "
          "\"value\": \"a\"}, \"rejected\": {\"from\": \"gpt\", \"value\": \"b\"}}",
@@ -399,32 +399,6 @@ static void test_columns_that_are_not_used(void **state) {
     }
 }
 
-/* A message's weight that asks for something else than what is done is told of, once. */
-static void test_weights_of_messages(void **state) {
-    io_fixture *f = *state;
-    static const char *const weights[] = {"1", "null", "0", "0.5"};
-    sbp_text lines;
-    sbp_text_init(&lines, f->arena);
-    for (int i = 0; i < SBP_COUNT(weights); i++)
-        sbp_text_add(&lines,
-                     "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", "
-                     "\"content\": \"yes\", \"weight\": %s}]}\n",
-                     weights[i]);
-    io_put(io_path(f, "d.jsonl"), lines.data, lines.length);
-    const char *file = io_path(f, "d.jsonl");
-    chat_case c;
-    sbp_dataset *data;
-    begin(&c, f, plain, SBP_LOSS_AUTO);
-    sbp_dataset_options options = {
-        .files = &file, .file_count = 1, .tokenizer = c.maker.tokenizer, .chat = &c.options};
-    assert_ok(f, sbp_dataset_load(f->diag, &options, &data));
-    assert_int_equal(data->doc_count, SBP_COUNT(weights));
-    sbp_dataset_destroy(data);
-    assert_int_equal(sbp_diag_count(f->diag, SBP_WARNING), 1);
-    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_WARNING),
-                           "d.jsonl:3: message 2 has a weight of 0, which is not read"));
-}
-
 /* What is no row's fault ends the reading, whatever is done with bad rows. */
 static void test_what_is_no_fault_of_rows(void **state) {
     io_fixture *f = *state;
@@ -508,7 +482,6 @@ int main(void) {
         CASE(test_rows_left_out),
         CASE(test_contents),
         CASE(test_contents_that_count),
-        CASE(test_weights_of_messages),
         CASE(test_columns_that_are_not_used),
         CASE(test_what_is_no_fault_of_rows),
         CASE(test_sources),

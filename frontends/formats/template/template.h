@@ -53,11 +53,21 @@ typedef struct sbp_template_call {
     const sbp_template_limits *limits; /* NULL: the default */
 } sbp_template_call;
 
+/* What the body of a loop wrote for one of its items, an object of the variables. */
+typedef struct sbp_rendered_item {
+    int64_t begin, end; /* bytes of the text; begin < end */
+    const sbp_json *json;
+} sbp_rendered_item;
+
 typedef struct sbp_rendering {
     const char *text; /* NUL after its bytes */
     size_t length;
     int64_t (*spans)[2]; /* bytes [begin, end) of what generation blocks wrote, in their order */
     int32_t span_count;
+    /* In the order in which they begin. Their loops write to the result as it is: none is in a macro or in
+     * {% set %}. */
+    sbp_rendered_item *items;
+    int32_t item_count;
 } sbp_rendering;
 
 /* Needs no guard. */

@@ -77,6 +77,7 @@ typedef struct tpl_dict {
     int32_t count, capacity;
     int32_t *table; /* index + 1 by hash; NULL while there are few */
     int32_t table_size;
+    const sbp_json *json; /* the object that it was made of; NULL: the template made it */
 } tpl_dict;
 
 /* ---- the tree -------------------------------------------------------------------------------------- */
@@ -247,9 +248,12 @@ typedef struct tpl_eval {
     int32_t depth;
     tpl_scope *scope;
     sbp_text *out;       /* where text goes now */
+    int64_t base;        /* byte of the result where `out` begins; -1: that is not known */
     sbp_text root;       /* the result */
     int64_t (*spans)[2]; /* bytes; a negative end: minus the number of code points behind the begin */
     int32_t span_count, span_capacity;
+    sbp_rendered_item *items; /* what loops wrote, in the order of their beginning */
+    int32_t item_count, item_capacity;
     tpl_control control;
     struct tm now;
 } tpl_eval;

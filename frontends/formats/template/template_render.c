@@ -27,6 +27,11 @@ static tpl_scope *open_scope(tpl_eval *e, tpl_scope *outer) {
 
 static sbp_status run(tpl_eval *e, const tpl_node *body);
 
+/* Byte of the result where the next text goes; -1: that is not known. */
+static int64_t place(const tpl_eval *e) {
+    return e->base < 0 ? -1 : e->base + (int64_t)e->out->length;
+}
+
 /* A body in a scope of its own. */
 static sbp_status run_inner(tpl_eval *e, const tpl_node *body) {
     tpl_scope *outer = e->scope;
@@ -36,13 +41,16 @@ static sbp_status run_inner(tpl_eval *e, const tpl_node *body) {
     return SBP_OK;
 }
 
-/* The same, its text into a value. */
-static sbp_status capture(tpl_eval *e, const tpl_node *body, tpl_value *out) {
+/* The same, its text into a value. base: byte of the result where it will stand; -1: that is not known. */
+static sbp_status capture(tpl_eval *e, const tpl_node *body, int64_t base, tpl_value *out) {
     sbp_text text, *outer = e->out;
+    int64_t outer_base = e->base;
     sbp_text_init(&text, e->arena);
     e->out = &text;
+    e->base = base;
     SBP_TRY(run_inner(e, body));
     e->out = outer;
+    e->base = outer_base;
     return sbp_tpl_text_value(e, &text, false, out);
 }
 
@@ -108,6 +116,25 @@ static int32_t loop_symbol(const tpl_eval *e) {
     return -1;
 }
 
+/* Begins what an object of the variables has of the result; its place in the list, -1: it is no such. */
+static int32_t begin_item(tpl_eval *e, const tpl_value *value) {
+    int64_t begin = place(e);
+    if (value->kind != TPL_DICT || !value->dict->json || begin < 0)
+        return -1;
+    SBP_PUSH(e->arena, e->items, e->item_count, e->item_capacity,
+             (sbp_rendered_item){begin, begin, value->dict->json});
+    return e->item_count - 1;
+}
+
+/* One that wrote nothing is the last of the list: what loops within it wrote stands there no more either. */
+static void end_item(tpl_eval *e, int32_t item) {
+    if (item < 0)
+        return;
+    e->items[item].end = place(e);
+    if (e->items[item].end == e->items[item].begin)
+        e->item_count = item;
+}
+
 static sbp_status run_items(tpl_eval *e, const tpl_node *node, const tpl_value *items, int64_t count) {
     tpl_scope *outer = e->scope;
     tpl_loop *loop = SBP_NEW(e->arena, tpl_loop);
@@ -122,7 +149,9 @@ static sbp_status run_items(tpl_eval *e, const tpl_node *node, const tpl_value *
         if (symbol >= 0)
             set_symbol(e, symbol, (tpl_value){.kind = TPL_LOOP, .loop = loop});
         SBP_TRY(assign(e, node->a, &items[loop->at]));
+        int32_t item = begin_item(e, &items[loop->at]);
         SBP_TRY(run(e, node->items));
+        end_item(e, item);
         bool leave = e->control == TPL_LEAVE;
         e->control = TPL_GO_ON;
         if (leave)
@@ -219,6 +248,7 @@ sbp_status sbp_tpl_call_macro(tpl_eval *e, const tpl_macro *macro, tpl_args *arg
     tpl_scope *outer = e->scope;
     const tpl_node *at = e->at;
     sbp_text text, *outer_out = e->out;
+    int64_t outer_base = e->base;
     bool *taken = SBP_NEW_ARRAY(e->arena, bool, args->named_count);
     int32_t used = 0;
     SBP_TRY(sbp_tpl_deeper(e));
@@ -229,8 +259,10 @@ sbp_status sbp_tpl_call_macro(tpl_eval *e, const tpl_macro *macro, tpl_args *arg
     SBP_TRY(bind_rest(e, macro, args, taken, used));
     sbp_text_init(&text, e->arena);
     e->out = &text;
+    e->base = -1;
     SBP_TRY(run(e, macro->node->items));
     e->out = outer_out;
+    e->base = outer_base;
     e->scope = outer;
     e->depth--;
     return sbp_tpl_text_value(e, &text, false, out);
@@ -273,7 +305,7 @@ static sbp_status run_call_block(tpl_eval *e, const tpl_node *node) {
  * not there yet. */
 static sbp_status run_generation(tpl_eval *e, const tpl_node *node) {
     tpl_value text;
-    SBP_TRY(capture(e, node->items, &text));
+    SBP_TRY(capture(e, node->items, place(e), &text));
     if (e->span_count == e->span_capacity) {
         int32_t capacity = e->span_capacity ? e->span_capacity * 2 : 16;
         int64_t(*spans)[2] = sbp_arena_array(e->arena, (size_t)capacity, sizeof *spans);
@@ -310,7 +342,7 @@ static sbp_status run_set(tpl_eval *e, const tpl_node *node) {
         SBP_TRY(sbp_tpl_eval(e, node->b, &value));
         return assign(e, node->a, &value);
     }
-    SBP_TRY(capture(e, node->items, &value));
+    SBP_TRY(capture(e, node->items, -1, &value));
     if (node->b)
         SBP_TRY(sbp_tpl_eval_filters(e, node->b, &value, &value));
     return assign(e, node->a, &value);
@@ -355,7 +387,7 @@ static sbp_status run_statement(tpl_eval *e, const tpl_node *node) {
     case TPL_CALL_BLOCK:
         return run_call_block(e, node);
     case TPL_FILTER_BLOCK:
-        SBP_TRY(capture(e, node->items, &value));
+        SBP_TRY(capture(e, node->items, -1, &value));
         SBP_TRY(sbp_tpl_eval_filters(e, node->b, &value, &value));
         return sbp_tpl_add_str(e, e->out, &value);
     case TPL_GENERATION:
@@ -474,7 +506,11 @@ static sbp_status copy_body(void *user) {
     *out = (sbp_rendering){.text = sbp_arena_strndup(job->to, text.data, text.length),
                            .length = text.length,
                            .spans = sbp_arena_array(job->to, (size_t)e->span_count, sizeof *out->spans),
-                           .span_count = e->span_count};
+                           .span_count = e->span_count,
+                           .items = sbp_arena_array(job->to, (size_t)e->item_count, sizeof *out->items),
+                           .item_count = e->item_count};
+    if (e->item_count > 0)
+        memcpy(out->items, e->items, (size_t)e->item_count * sizeof *out->items);
     for (int32_t i = 0; i < e->span_count; i++) {
         int64_t begin = e->spans[i][0], end = e->spans[i][1];
         tpl_text rest = {text.data + begin, text.length - (size_t)begin};

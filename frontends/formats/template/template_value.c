@@ -471,6 +471,7 @@ static sbp_status items_from_json(tpl_eval *e, const sbp_json *json, tpl_value *
 
 static sbp_status members_from_json(tpl_eval *e, const sbp_json *json, tpl_value *out) {
     *out = sbp_tpl_dict(e);
+    out->dict->json = json;
     for (int64_t i = 0; i < json->count; i++) {
         tpl_value value;
         SBP_TRY(sbp_tpl_from_json(e, &json->items[i], &value));
