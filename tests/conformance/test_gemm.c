@@ -214,8 +214,8 @@ static void test_gemm_cuts(void **state) {
                  {SBP_BF16, SBP_BF16, 1850, 1760, 600, 900}};
     for (int t = 0; t < SBP_COUNT(types); t++) {
         sbp_dtype type = types[t].type, result = types[t].result;
-        const product products[] = {{.m = 3, .n = types[t].columns, .k = 2048, .tb = true, .alpha = 1},
-                                    {.m = 3, .n = types[t].columns, .k = 2500, .alpha = 1},
+        const product products[] = {{.m = 17, .n = types[t].columns, .k = 2048, .tb = true, .alpha = 1},
+                                    {.m = 17, .n = types[t].columns, .k = 2500, .alpha = 1},
                                     {.m = types[t].rows,
                                      .n = 5,
                                      .k = 2048,

@@ -1,10 +1,11 @@
 /* gemm_body.h: d = alpha op(a) op(b) + beta c + bias, for one type of arithmetic. See real.h.
  *
- * b is packed into panels of PANEL columns ([step of k][PANEL], the last filled up with zeros) that all
- * threads share. a is read where it lies when it is row-major in OPERANDs; else it is converted, or packed
- * into panels of TILE_ROWS rows ([step][TILE_ROWS]) when it is transposed (gemm_pack*_body.h). Then items of
- * up to ITEM_ROWS x ITEM_COLUMNS of d are computed, each by one thread from the register tiles of tile.h; of
- * fewer rows where there would be too few items to share out evenly.
+ * For up to FEW_ROWS rows see gemm_few_body.h. For more, b is packed into panels of PANEL columns ([step of
+ * k][PANEL], the last filled up with zeros) that all threads share. a is read where it lies when it is
+ * row-major in OPERANDs; else it is converted, or packed into panels of TILE_ROWS rows ([step][TILE_ROWS])
+ * when it is transposed (gemm_pack*_body.h). Then items of up to ITEM_ROWS x ITEM_COLUMNS of d are computed,
+ * each by one thread from the register tiles of tile.h; of fewer rows where there would be too few items to
+ * share out evenly.
  *
  * Sums. k runs in even blocks of at most GEMM_DEPTH; each block is one chain of multiply-adds, and blocks are
  * added in order to what is there before (c, when alpha and beta are 1). So the bits of an element of d
@@ -24,10 +25,11 @@ enum {
     LEAST_ITEM_ROWS = 32,
     ENOUGH_ITEMS = 32,
     ITEM_PANELS = 4,
-    PACK_ROWS = 96,           /* rows of a per packing item; a multiple of TILE_ROWS */
-    FEW_ROWS_BYTES = 4 << 20, /* of packed b at a time, for up to TILE_ROWS rows */
-    PACK_DEPTH = 16,          /* and columns, so that whole lines of the cache are written */
-    PIECE = 64                /* elements along k that are transposed at a time */
+    PACK_ROWS = 96,  /* rows of a per packing item; a multiple of TILE_ROWS */
+    PACK_DEPTH = 16, /* and columns, so that whole lines of the cache are written */
+    PIECE = 64,      /* elements along k that are transposed at a time */
+    FEW_ROWS = 16,   /* rows that b is not packed as a whole for; a multiple of TILE_ROWS */
+    FEW_STEPS = 64   /* of a piece of b then */
 };
 #define PANEL (TILE_VECTORS * VL)
 #define ITEM_COLUMNS (ITEM_PANELS * PANEL)
@@ -49,7 +51,7 @@ typedef struct real_gemm {
     int64_t rows, columns, depth;
     int64_t steps;    /* of depth */
     int64_t a_stride; /* of converted a */
-    int64_t item_rows;
+    int64_t item_rows, item_panels;
     int64_t b_panels_to_pack;
     bool first, last, use_acc;
     bool add;      /* sums begin with what is there: c, or the macro blocks so far */
@@ -70,8 +72,16 @@ INLINE char *real_gathered(const cpu_view *view, const cpu_gemm_rows *rows, int6
     return view->data + (at + column) * sbp_dtype_bytes(view->dtype);
 }
 
-/* out[i][j] = in[j][i], in: PANEL rows of `count` elements `stride` apart, out: [count][PANEL]. */
-static void real_transpose(const OPERAND *in, int64_t stride, int64_t count, OPERAND *out) {
+/* Columns of b that the panel from column `first` on has. */
+INLINE int64_t real_panel_width(const real_gemm *g, int64_t first) {
+    int64_t end = g->n0 + g->columns;
+    return end - first < PANEL ? end - first : PANEL;
+}
+
+/* out[i][j] = in[j][i], in: PANEL rows of `count` elements `stride` apart, out: [count][PANEL]. What is in
+ * place of `in` at `next`, where that is not NULL, is fetched meanwhile. */
+static void real_transpose(const OPERAND *in, int64_t stride, int64_t count, OPERAND *out,
+                           const OPERAND *next) {
     int64_t done = 0;
 #if CPU_VECTOR_BYTES == 64
     done = count / VL * VL;
@@ -80,10 +90,15 @@ static void real_transpose(const OPERAND *in, int64_t stride, int64_t count, OPE
             VEC rows[CPU_VECTOR_BYTES / sizeof(REAL)];
             for (int64_t i = 0; i < VL; i++)
                 rows[i] = *(const VEC_MEMORY *)(in + (j + i) * stride + k);
+            if (next)
+                for (int64_t i = 0; i < VL; i++)
+                    __builtin_prefetch(next + (j + i) * stride + k);
             real_transpose_square(rows);
             for (int64_t i = 0; i < VL; i++)
                 *(VEC_MEMORY *)(out + (k + i) * PANEL + j) = rows[i];
         }
+#else
+    (void)next;
 #endif
     for (; done < count; done++)
         for (int64_t j = 0; j < PANEL; j++)
@@ -100,7 +115,7 @@ static void real_gemm_pack(void *arg, int64_t item, char *scratch) {
     (void)scratch;
     const real_gemm *g = arg;
     if (item < g->b_panels_to_pack)
-        real_pack_b_panel(g, item);
+        real_pack_b(g, g->n0 + item * PANEL, g->k0, g->depth, g->b_packed + item * PANEL * g->steps, NULL);
     else
         real_pack_a_rows(g, item - g->b_panels_to_pack);
 }
@@ -148,6 +163,22 @@ static void real_gemm_store(const real_gemm *g, int64_t m, int64_t n, REAL *sum,
     real_store_row(real_gathered(d, g->d_rows, g->m0 + m, g->n0 + n), d->dtype, sum, count);
 }
 
+/* op(a) from row m of the block on. */
+INLINE real_tile_operand real_item_a(const real_gemm *g, int64_t m) {
+    if (!g->pack_a)
+        return real_tile_matrix((const OPERAND *)(const void *)real_element(g->a, g->m0 + m, g->k0),
+                                g->a->stride / PER_OPERAND, 1);
+    if (!g->ta)
+        return real_tile_matrix(g->a_packed + m * g->a_stride, g->a_stride, 1);
+    return (real_tile_operand){g->a_packed + m * g->steps, 1, TILE_ROWS, TILE_ROWS * g->steps};
+}
+
+/* Steps of a chain. */
+INLINE int64_t real_chain_steps(const real_gemm *g) {
+    int64_t blocks = sbp_ceil_div(g->depth, GEMM_DEPTH);
+    return blocks > 0 ? real_steps(sbp_ceil_div(g->depth, blocks)) : 0;
+}
+
 static void real_gemm_compute(void *arg, int64_t item, char *scratch) {
     const real_gemm *g = arg;
     int64_t row_items = sbp_ceil_div(g->rows, g->item_rows);
@@ -156,14 +187,7 @@ static void real_gemm_compute(void *arg, int64_t item, char *scratch) {
     int64_t columns = g->columns - n < ITEM_COLUMNS ? g->columns - n : ITEM_COLUMNS;
     REAL *sums = (REAL *)(void *)scratch; /* [ITEM_ROWS, ITEM_COLUMNS] */
     int64_t sums_row = ITEM_COLUMNS;
-    real_tile_operand a;
-    if (!g->pack_a)
-        a = real_tile_matrix((const OPERAND *)(const void *)real_element(g->a, g->m0 + m, g->k0),
-                             g->a->stride / PER_OPERAND, 1);
-    else if (!g->ta)
-        a = real_tile_matrix(g->a_packed + m * g->a_stride, g->a_stride, 1);
-    else
-        a = (real_tile_operand){g->a_packed + m * g->steps, 1, TILE_ROWS, TILE_ROWS * g->steps};
+    real_tile_operand a = real_item_a(g, m);
     bool in_place = g->in_place && rows % TILE_ROWS == 0 && columns % PANEL == 0 && g->depth > 0;
     REAL_CROSS_EITHER(in_place, cpu_gemm_in_place, cpu_gemm_aside);
     if (in_place) {
@@ -175,8 +199,7 @@ static void real_gemm_compute(void *arg, int64_t item, char *scratch) {
     } else if (g->depth == 0) {
         memset(sums, 0, ITEM_ROWS * ITEM_COLUMNS * sizeof(REAL));
     }
-    int64_t blocks = sbp_ceil_div(g->depth, GEMM_DEPTH),
-            most = blocks > 0 ? real_steps(sbp_ceil_div(g->depth, blocks)) : 0;
+    int64_t most = real_chain_steps(g);
     for (int64_t k = 0; k < g->steps; k += most) {
         int64_t depth = g->steps - k < most ? g->steps - k : most;
         real_tile_operand ak = a;
@@ -194,6 +217,8 @@ static void real_gemm_compute(void *arg, int64_t item, char *scratch) {
         for (int64_t i = 0; i < rows; i++)
             real_gemm_store(g, m + i, n, sums + i * ITEM_COLUMNS, columns);
 }
+
+#include "backends/cpu/kernels/gemm_few_body.h"
 
 /* The largest multiple of `unit` up to `count` (rounded up) so that each takes `elems` of `space`. */
 static int64_t real_fitting(int64_t count, int64_t unit, int64_t elems, int64_t space) {
@@ -229,7 +254,9 @@ static int64_t real_item_rows(int64_t rows, int64_t column_items) {
 }
 
 /* block_m: after what packed a has room for, and after what acc has. */
-static void real_gemm_cross(const real_gemm *g, int64_t block_n, int64_t packed_m, int64_t block_m) {
+static void real_gemm_cross(const real_gemm *g, bool few, int64_t block_n, int64_t packed_m,
+                            int64_t block_m) {
+    REAL_CROSS_EITHER(few, cpu_gemm_few_rows, cpu_gemm_many_rows);
     if (g->pack_a)
         REAL_CROSS_EITHER(g->ta, cpu_gemm_a_panels, cpu_gemm_a_copied);
     else
@@ -274,10 +301,10 @@ static void real_run_gemm(cpu_lane *lane, const cpu_gemm *gemm) {
     g.a_stride = real_steps(macro) + 16;
     int64_t space_a, space_b;
     real_packed_space(&g, macro, &space_a, &space_b);
-    /* A matrix that few rows are multiplied by is read from memory once: packed, it stays in the cache. */
-    int64_t most_b =
-        g.m <= TILE_ROWS ? sbp_min_i64(space_b, FEW_ROWS_BYTES / (int64_t)sizeof(OPERAND)) : space_b;
-    int64_t block_n = real_fitting(g.n, PANEL, real_steps(macro), most_b), block_m = g.m;
+    bool few = g.m <= FEW_ROWS;
+    int64_t block_n = real_fitting(g.n, PANEL, real_steps(macro), space_b), block_m = g.m;
+    if (few)
+        block_n = g.use_acc ? real_fitting(g.n, PANEL, PACK_ROWS, ACC_ELEMS) : g.n;
     if (g.pack_a)
         block_m = real_fitting(g.m, PACK_ROWS, g.a_stride, space_a);
     int64_t packed_m = block_m;
@@ -285,11 +312,12 @@ static void real_run_gemm(cpu_lane *lane, const cpu_gemm *gemm) {
         int64_t most = real_fitting(g.m, PACK_ROWS, block_n, ACC_ELEMS);
         block_m = block_m < most ? block_m : most;
     }
-    real_gemm_cross(&g, block_n, packed_m, block_m);
+    real_gemm_cross(&g, few, block_n, packed_m, block_m);
     int64_t a_elems = g.pack_a ? sbp_round_up(block_m, PACK_ROWS) * g.a_stride : 0;
     g.a_packed = (OPERAND *)(void *)lane->shared; /* OPERANDs are as large as REALs */
     g.b_packed = g.a_packed + a_elems;
-    g.acc = (REAL *)(void *)lane->shared + (g.b_packed - g.a_packed) + block_n * real_steps(macro);
+    g.acc =
+        (REAL *)(void *)lane->shared + (g.b_packed - g.a_packed) + (few ? 0 : block_n * real_steps(macro));
     for (g.n0 = 0; g.n0 < g.n; g.n0 += block_n) {
         g.columns = g.n - g.n0 < block_n ? g.n - g.n0 : block_n;
         for (g.m0 = 0; g.m0 < g.m; g.m0 += block_m) {
@@ -301,6 +329,11 @@ static void real_run_gemm(cpu_lane *lane, const cpu_gemm *gemm) {
                 g.first = g.k0 == 0;
                 g.last = g.k0 + g.depth == g.k;
                 g.add = !g.first || (with_c && plain);
+                if (few) {
+                    real_run_few(lane, &g);
+                    g.k0 += g.depth;
+                    continue;
+                }
                 g.b_panels_to_pack = one_depth && g.m0 > 0 ? 0 : sbp_ceil_div(g.columns, PANEL);
                 int64_t groups = g.pack_a ? sbp_ceil_div(g.rows, PACK_ROWS) : 0;
                 cpu_pool_run(lane->pool, g.b_panels_to_pack + groups, real_gemm_pack, &g);

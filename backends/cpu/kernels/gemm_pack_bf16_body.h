@@ -1,21 +1,21 @@
 /* gemm_pack_bf16_body.h: operands of products of bf16, packed for tiles: gemm_pack_body.h in pairs of k. Part
  * of gemm_body.h. */
 
-/* Row k0 + k of b (or of a transposed), from `column` on; zeros behind the last. */
-INLINE const uint16_t *real_bf16_row(const real_gemm *g, const cpu_view *view, const cpu_gemm_rows *rows,
-                                     int64_t k, int64_t column) {
-    return k < g->depth ? (const uint16_t *)(const void *)real_gathered(view, rows, g->k0 + k, column)
-                        : bf16_zeros;
+/* Row k of b (or of a transposed), from `column` on; zeros behind the last. */
+INLINE const uint16_t *real_bf16_row(const cpu_view *view, const cpu_gemm_rows *rows, int64_t k, int64_t end,
+                                     int64_t column) {
+    return k < end ? (const uint16_t *)(const void *)real_gathered(view, rows, k, column) : bf16_zeros;
 }
 
-/* [step][j] = b(k0 + k, first + j) for the columns of one panel. */
-static void real_pack_b_panel(const real_gemm *g, int64_t panel) {
-    int64_t first = panel * PANEL, width = g->columns - first < PANEL ? g->columns - first : PANEL;
-    OPERAND *out = g->b_packed + panel * PANEL * g->steps;
+/* [step][j] = b(k0 + k, first + j) for `depth` of k and the columns of one panel; the next piece, in the same
+ * layout at `next`, is fetched meanwhile where that is not NULL. */
+static void real_pack_b(const real_gemm *g, int64_t first, int64_t k0, int64_t depth, OPERAND *out,
+                        const OPERAND *next) {
+    int64_t width = real_panel_width(g, first), steps = real_steps(depth);
     if (!g->tb) {
-        for (int64_t k = 0; k < g->depth; k += 2, out += PANEL * BF16_STEPS) {
-            const uint16_t *even = real_bf16_row(g, g->b, g->b_rows, k, g->n0 + first);
-            const uint16_t *odd = real_bf16_row(g, g->b, g->b_rows, k + 1, g->n0 + first);
+        for (int64_t k = k0; k < k0 + depth; k += 2, out += PANEL * BF16_STEPS) {
+            const uint16_t *even = real_bf16_row(g->b, g->b_rows, k, k0 + depth, first);
+            const uint16_t *odd = real_bf16_row(g->b, g->b_rows, k + 1, k0 + depth, first);
             if (width == PANEL) {
                 bf16_pair_rows(out, PANEL, even, odd, PANEL);
                 continue;
@@ -25,20 +25,21 @@ static void real_pack_b_panel(const real_gemm *g, int64_t panel) {
         }
         return;
     }
+    int64_t in_place = real_is_operand(g->b) && width == PANEL ? depth / 2 * BF16_STEPS : 0;
+    if (in_place > 0)
+        real_transpose((const OPERAND *)(const void *)real_element(g->b, first, k0),
+                       g->b->stride / PER_OPERAND, in_place, out, next);
+    if (in_place == steps)
+        return;
     OPERAND piece[TILE_VECTORS * CPU_VECTOR_BYTES / sizeof(REAL)][PIECE];
     memset(piece, 0, sizeof piece);
-    int64_t in_place = real_is_operand(g->b) && width == PANEL ? g->depth / 2 * BF16_STEPS : 0;
-    if (in_place > 0)
-        real_transpose((const OPERAND *)(const void *)real_element(g->b, g->n0 + first, g->k0),
-                       g->b->stride / PER_OPERAND, in_place, out);
-    for (int64_t step = in_place; step < g->steps; step += PIECE) {
-        int64_t some = g->steps - step < PIECE ? g->steps - step : PIECE, k = step * PER_OPERAND;
-        int64_t elems = g->depth - k < some * PER_OPERAND ? g->depth - k : some * PER_OPERAND;
+    for (int64_t step = in_place; step < steps; step += PIECE) {
+        int64_t some = steps - step < PIECE ? steps - step : PIECE, k = step * PER_OPERAND;
+        int64_t elems = depth - k < some * PER_OPERAND ? depth - k : some * PER_OPERAND;
         for (int64_t j = 0; j < width; j++)
-            bf16_pair_elements(
-                piece[j], (const uint16_t *)(const void *)real_element(g->b, g->n0 + first + j, g->k0 + k),
-                elems);
-        real_transpose(&piece[0][0], PIECE, some, out + step * PANEL);
+            bf16_pair_elements(piece[j],
+                               (const uint16_t *)(const void *)real_element(g->b, first + j, k0 + k), elems);
+        real_transpose(&piece[0][0], PIECE, some, out + step * PANEL, NULL);
     }
 }
 
@@ -53,12 +54,13 @@ static void real_pack_a_rows(const real_gemm *g, int64_t group) {
         return;
     }
     OPERAND lines[PACK_DEPTH][PACK_ROWS] = {0};
+    int64_t end = g->k0 + g->depth;
     for (int64_t step = 0; step < g->steps; step += PACK_DEPTH) {
         int64_t some = g->steps - step < PACK_DEPTH ? g->steps - step : PACK_DEPTH;
         for (int64_t i = 0; i < some; i += BF16_STEPS) {
             int64_t k = (step + i) * PER_OPERAND;
-            bf16_pair_rows(lines[i], PACK_ROWS, real_bf16_row(g, g->a, g->a_rows, k, g->m0 + first),
-                           real_bf16_row(g, g->a, g->a_rows, k + 1, g->m0 + first), count);
+            bf16_pair_rows(lines[i], PACK_ROWS, real_bf16_row(g->a, g->a_rows, g->k0 + k, end, g->m0 + first),
+                           real_bf16_row(g->a, g->a_rows, g->k0 + k + 1, end, g->m0 + first), count);
         }
         OPERAND *out = g->a_packed + first * g->steps + step * TILE_ROWS;
         for (int64_t p = 0; p < PACK_ROWS && p < count; p += TILE_ROWS, out += TILE_ROWS * g->steps)

@@ -1,39 +1,39 @@
 /* gemm_pack_body.h: operands of products of fp32 and fp64, packed for tiles. Part of gemm_body.h. */
 
-/* out[k][j] = b(k0 + k, first + j) for the columns of one panel. */
-static void real_pack_b_panel(const real_gemm *g, int64_t panel) {
-    int64_t first = panel * PANEL, width = g->columns - first < PANEL ? g->columns - first : PANEL;
-    REAL *out = g->b_packed + panel * PANEL * g->depth;
+/* out[k][j] = b(k0 + k, first + j) for `depth` of k and the columns of one panel; the next piece, in the same
+ * layout at `next`, is fetched meanwhile where that is not NULL. */
+static void real_pack_b(const real_gemm *g, int64_t first, int64_t k0, int64_t depth, REAL *out,
+                        const REAL *next) {
+    int64_t width = real_panel_width(g, first);
     bool as_it_lies = g->b->dtype == REAL_DTYPE && width == PANEL;
     if (!g->tb) {
-        for (int64_t k = 0; k < g->depth; k++, out += PANEL) {
+        for (int64_t k = 0; k < depth; k++, out += PANEL) {
             if (as_it_lies) {
-                const REAL *in =
-                    (const REAL *)(const void *)real_gathered(g->b, g->b_rows, g->k0 + k, g->n0 + first);
+                const REAL *in = (const REAL *)(const void *)real_gathered(g->b, g->b_rows, k0 + k, first);
 #pragma GCC unroll 3
                 for (int v = 0; v < TILE_VECTORS; v++)
                     *(VEC_MEMORY *)(out + v * VL) = *(const VEC_MEMORY *)(in + v * VL);
                 continue;
             }
-            real_load_row(out, real_gathered(g->b, g->b_rows, g->k0 + k, g->n0 + first), g->b->dtype, width);
+            real_load_row(out, real_gathered(g->b, g->b_rows, k0 + k, first), g->b->dtype, width);
             for (int64_t j = width; j < PANEL; j++)
                 out[j] = 0;
         }
         return;
     }
+    if (as_it_lies) {
+        real_transpose((const REAL *)(const void *)real_element(g->b, first, k0), g->b->stride, depth, out,
+                       next);
+        return;
+    }
     REAL piece[TILE_VECTORS * CPU_VECTOR_BYTES / sizeof(REAL)][PIECE];
     for (int64_t j = width; j < PANEL; j++)
         memset(piece[j], 0, sizeof piece[j]);
-    for (int64_t k = 0; k < g->depth; k += PIECE) {
-        int64_t some = g->depth - k < PIECE ? g->depth - k : PIECE;
-        if (as_it_lies) {
-            real_transpose((const REAL *)(const void *)real_element(g->b, g->n0 + first, g->k0 + k),
-                           g->b->stride, some, out + k * PANEL);
-            continue;
-        }
+    for (int64_t k = 0; k < depth; k += PIECE) {
+        int64_t some = depth - k < PIECE ? depth - k : PIECE;
         for (int64_t j = 0; j < width; j++)
-            real_load_row(piece[j], real_element(g->b, g->n0 + first + j, g->k0 + k), g->b->dtype, some);
-        real_transpose(&piece[0][0], PIECE, some, out + k * PANEL);
+            real_load_row(piece[j], real_element(g->b, first + j, k0 + k), g->b->dtype, some);
+        real_transpose(&piece[0][0], PIECE, some, out + k * PANEL, NULL);
     }
 }
 
