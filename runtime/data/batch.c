@@ -218,6 +218,7 @@ bool sbp_row_worker_open(sbp_row_worker *w, const sbp_dataset_options *o, const 
                           .diag = sbp_diag_create(),
                           .maker = {.tokenizer = o->tokenizer,
                                     .loss_on = o->loss_on,
+                                    .reasoning = o->reasoning,
                                     .mask_truncated = o->mask_truncated,
                                     .eos_penalty = o->eos_penalty,
                                     .eos = o->eos,

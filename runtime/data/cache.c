@@ -219,7 +219,7 @@ static uint64_t key_of(const sbp_dataset_options *o, const sbp_cache *cache) {
                                o->vocab_size,     o->max_tokens,
                                o->overlong,       o->skip_bad_rows,
                                o->mask_truncated, (int64_t)o->settings_hash,
-                               o->max_prompt};
+                               o->max_prompt,     o->reasoning};
     uint64_t hash = hash_text(SBP_VERSION, sbp_hash_bytes(numbers, sizeof numbers, 0));
     hash = sbp_hash_bytes(&o->eos_penalty, sizeof o->eos_penalty, hash);
     hash = hash_text(o->eos, hash);

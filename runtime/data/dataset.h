@@ -55,11 +55,12 @@ typedef struct sbp_dataset_options {
     sbp_rows_wanted rows;
     const char *objective, *objective_of_pairs; /* for messages; NULL: unknown */
     sbp_loss_on loss_on;
-    bool mask_truncated; /* completions without an end-of-sequence token do not count */
-    double eos_penalty;  /* taken from rewards of those without such a token */
-    int64_t vocab_size;  /* 0: unknown */
-    int64_t max_tokens;  /* of a document; 0: any */
-    int64_t max_prompt;  /* of a prompt; a row with a longer one is wrong; 0: any */
+    sbp_reasoning reasoning; /* which think blocks count */
+    bool mask_truncated;     /* completions without an end-of-sequence token do not count */
+    double eos_penalty;      /* taken from rewards of those without such a token */
+    int64_t vocab_size;      /* 0: unknown */
+    int64_t max_tokens;      /* of a document; 0: any */
+    int64_t max_prompt;      /* of a prompt; a row with a longer one is wrong; 0: any */
     sbp_overlong overlong;
     const char *eos;              /* of texts, in place of the tokenizer's; NULL: that */
     sbp_row_ids eos_ids;          /* what ends completions where no tokenizer says it */

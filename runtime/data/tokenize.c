@@ -169,7 +169,8 @@ static sbp_status encode_messages(const make_job *job, const sbp_json *messages,
     SBP_TRY(open_chat(job));
     SBP_TRY(conversation(job, messages, &out->turns, &talk));
     bool answers = !prompt && sbp_loss_is_on_answers(maker->loss_on),
-         weighed = answers || (!prompt && out->turns.told && job->row->form.type != SBP_ROW_PAIR);
+         said = out->turns.told || maker->reasoning != SBP_REASONING_ALL,
+         weighed = answers || (!prompt && said && job->row->form.type != SBP_ROW_PAIR);
     SBP_TRY(answers ? sbp_chat_render_marked(maker->chat, job->arena, maker->diag, &talk, &out->text)
                     : sbp_chat_render(maker->chat, job->arena, maker->diag, &talk, prompt, &out->text));
     SBP_TRY(encode_rendering(job, &out->text, weighed, &out->tokens));
@@ -180,10 +181,11 @@ static sbp_status encode_messages(const make_job *job, const sbp_json *messages,
                                  .where = job->row->where,
                                  .chat = maker->chat,
                                  .turns = &out->turns,
-                                 .messages = talk.messages,
+                                 .talk = &talk,
                                  .text = &out->text,
                                  .tokens = &out->tokens,
-                                 .loss_on = maker->loss_on};
+                                 .loss_on = maker->loss_on,
+                                 .reasoning = maker->reasoning};
     out->weights = SBP_NEW_ARRAY(job->arena, double, out->tokens.count);
     return sbp_turns_weigh(&weigh, out->weights);
 }
@@ -319,11 +321,14 @@ static int64_t common_prefix(const sbp_encoding *a, const sbp_encoding *b) {
 }
 
 static sbp_status check_pair(const make_job *job) {
-    if (job->maker->loss_on == SBP_LOSS_AUTO || job->maker->loss_on == SBP_LOSS_COMPLETION)
+    bool whole = job->maker->loss_on == SBP_LOSS_AUTO || job->maker->loss_on == SBP_LOSS_COMPLETION;
+    if (whole && job->maker->reasoning == SBP_REASONING_ALL)
         return SBP_OK;
     return sbp_fail(job->maker->diag, SBP_USAGE,
-                    "%s: both answers of a preference pair are trained whole: --loss-on %s does not apply",
-                    job->row->where, job->maker->loss_on == SBP_LOSS_ALL ? "all" : "assistant");
+                    "%s: both answers of a preference pair are trained whole: --loss-on%s %s does not apply",
+                    job->row->where, whole ? "-reasoning" : "",
+                    whole ? sbp_reasoning_names[job->maker->reasoning]
+                          : sbp_loss_on_names[job->maker->loss_on]);
 }
 
 /* The end-of-sequence tokens, for an option that needs them: that of the tokenizer, else what the model says.
@@ -522,11 +527,21 @@ static sbp_status find_unwritten(const make_job *job) {
 
 /* ---- any row ---------------------------------------------------------------------------------------- */
 
+/* What is asked of conversations. */
+static sbp_status check_no_talk(const make_job *job) {
+    const sbp_document_maker *maker = job->maker;
+    bool ids = job->row->form.values == SBP_VALUES_IDS, /* which may have masks of their own */
+        answers = maker->loss_on > SBP_LOSS_ASSISTANT || (!ids && maker->loss_on == SBP_LOSS_ASSISTANT);
+    if (!answers && maker->reasoning == SBP_REASONING_ALL)
+        return SBP_OK;
+    return sbp_fail(maker->diag, SBP_INPUT, "%s: --loss-on%s %s: rows are not conversations ('messages')",
+                    job->row->where, answers ? "" : "-reasoning",
+                    answers ? sbp_loss_on_names[maker->loss_on] : sbp_reasoning_names[maker->reasoning]);
+}
+
 static sbp_status check_strings(const make_job *job) {
     sbp_document_maker *maker = job->maker;
-    if (sbp_loss_is_on_answers(maker->loss_on))
-        return sbp_fail(maker->diag, SBP_INPUT,
-                        "%s: --loss-on assistant: rows are not conversations ('messages')", job->row->where);
+    SBP_TRY(check_no_talk(job));
     if (!maker->warned_eos && !eos_of(maker) && job->row->form.type != SBP_ROW_PROMPT) {
         maker->warned_eos = true;
         sbp_warn(maker->diag, "the model names no end-of-sequence token: nothing is appended to texts");
@@ -545,6 +560,8 @@ static sbp_status make_documents(make_job *job) {
     }
     if (form->values == SBP_VALUES_STRINGS)
         SBP_TRY(check_strings(job));
+    if (form->values == SBP_VALUES_IDS && form->type != SBP_ROW_PROMPT)
+        SBP_TRY(check_no_talk(job));
     switch (form->type) {
     case SBP_ROW_INPUT_IDS:
         return make_input_ids(job);

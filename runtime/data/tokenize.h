@@ -66,6 +66,7 @@ typedef struct sbp_documents {
 typedef struct sbp_document_maker {
     const sbp_tokenizer *tokenizer; /* NULL: rows must be ids */
     sbp_loss_on loss_on;
+    sbp_reasoning reasoning;
     bool mask_truncated; /* nothing counts of a completion that does not end with the end-of-sequence token */
     double eos_penalty;  /* taken from the reward of a completion without that token */
     sbp_diag *diag;      /* of warnings and errors */

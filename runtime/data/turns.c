@@ -4,6 +4,10 @@
 #include <math.h>
 #include <string.h>
 
+const char *const sbp_loss_on_names[SBP_LOSS_ON_COUNT] = {
+    "auto", "all", "completion", "assistant", "last-turn", "first-turn", "tool-calls"};
+const char *const sbp_reasoning_names[SBP_REASONING_COUNT] = {"all", "filled", "none"};
+
 /* ---- what messages say ------------------------------------------------------------------------------ */
 
 static bool as_train(const sbp_json *node, bool *out) {
@@ -96,10 +100,11 @@ static bool is_placed(const places *all, int64_t message) {
 /* What loops over the messages wrote. */
 static places find_places(const sbp_turns_job *job) {
     const sbp_rendering *text = job->text;
-    places all = {.items = SBP_NEW_ARRAY(job->arena, part, text->item_count + job->messages->count + 1)};
+    places all = {.items =
+                      SBP_NEW_ARRAY(job->arena, part, text->item_count + job->talk->messages->count + 1)};
     for (int32_t k = 0; k < text->item_count; k++) {
         const sbp_rendered_item *item = &text->items[k];
-        int64_t message = index_of(job->messages, item->json);
+        int64_t message = index_of(job->talk->messages, item->json);
         if (message >= 0 && (all.count == 0 || item->begin >= all.items[all.count - 1].end))
             all.items[all.count++] = (part){item->begin, item->end, message, 1};
     }
@@ -111,7 +116,7 @@ static places find_places(const sbp_turns_job *job) {
 static bool find_gap(const sbp_turns_job *job, const places *all, int64_t message, part *out) {
     *out = (part){0, (int64_t)job->text->length, message, 1};
     if (all->count == 0 || (message > 0 && !is_placed(all, message - 1)) ||
-        (message + 1 < job->messages->count && !is_placed(all, message + 1)))
+        (message + 1 < job->talk->messages->count && !is_placed(all, message + 1)))
         return false;
     for (int64_t k = 0; k < all->count; k++) {
         const part *p = &all->items[k];
@@ -161,7 +166,7 @@ static sbp_status find_owner(const sbp_turns_job *job, const places *all, int32_
     }
     if (*out < 0)
         *out = before;
-    for (int64_t i = 0; i < job->messages->count && all->count == 0; i++)
+    for (int64_t i = 0; i < job->talk->messages->count && all->count == 0; i++)
         if (job->turns->items[i].assistant && answers++ == span)
             *out = i;
     bool counted = all->count > 0 || answers == job->text->span_count;
@@ -246,89 +251,310 @@ static double most_of(const part *parts, int64_t count, const int64_t token[2], 
 
 /* ---- with the loss on answers ----------------------------------------------------------------------- */
 
+static const char blanks[] = " \t\r\n";
+
+/* A text without blanks around it, which templates strip as a rule. */
+typedef struct stripped {
+    const char *text;
+    size_t length;
+} stripped;
+
+static stripped strip(const sbp_json *node) {
+    stripped s = {"", 0};
+    if (!node || node->kind != SBP_JSON_STRING)
+        return s;
+    s = (stripped){node->string, (size_t)node->count};
+    for (; s.length > 0 && strchr(blanks, *s.text); s.text++)
+        s.length--;
+    while (s.length > 0 && strchr(blanks, s.text[s.length - 1]))
+        s.length--;
+    return s;
+}
+
+/* Where a text stands in a part of the whole; -1: it does not, or is empty. */
+static int64_t find(const sbp_turns_job *job, const part *in, stripped what) {
+    const char *text = job->text->text;
+    const char *at = what.length == 0 || in->end <= in->begin
+                         ? NULL
+                         : memmem(text + in->begin, (size_t)(in->end - in->begin), what.text, what.length);
+    return at ? at - text : -1;
+}
+
+static int64_t find_last(const sbp_turns_job *job, const part *in, stripped what) {
+    part rest = *in;
+    int64_t last = -1;
+    for (int64_t at; (at = find(job, &rest, what)) >= 0; rest.begin = at + 1)
+        last = at;
+    return last;
+}
+
+/* Where the template begins to write a content: where a character that no content has comes first when it
+ * stands before it. */
+static sbp_status find_content(const sbp_turns_job *job, int64_t message, int64_t *begin) {
+    static const char mark[] = "\xef\xa3\xbf"; /* U+F8FF */
+    const sbp_json *list = job->talk->messages, *from = &list->items[message];
+    sbp_conversation talk = *job->talk;
+    sbp_json *messages = SBP_NEW(job->arena, sbp_json),
+             *items = SBP_NEW_ARRAY(job->arena, sbp_json, list->count),
+             *members = SBP_NEW_ARRAY(job->arena, sbp_json, from->count + 1);
+    sbp_rendering other;
+    bool is_there = false;
+    *messages = *list;
+    messages->items = items;
+    memcpy(items, list->items, (size_t)list->count * sizeof *items);
+    memcpy(members, from->items, (size_t)from->count * sizeof *members);
+    items[message].items = members;
+    items[message].table = NULL;
+    for (int64_t k = 0; k < from->count; k++)
+        if (strcmp(members[k].key, "content") == 0 && members[k].kind == SBP_JSON_STRING) {
+            members[k].string = sbp_arena_printf(job->arena, "%s%s", mark, members[k].string);
+            members[k].count = (int64_t)strlen(members[k].string);
+            is_there = true;
+        }
+    talk.messages = messages;
+    *begin = -1;
+    if (!is_there)
+        return SBP_OK;
+    SBP_TRY(sbp_chat_render(job->chat, job->arena, job->diag, &talk, false, &other));
+    size_t at = 0;
+    while (at < other.length && at < job->text->length && other.text[at] == job->text->text[at])
+        at++;
+    if (at + sizeof mark <= other.length && memcmp(other.text + at, mark, sizeof mark - 1) == 0)
+        *begin = (int64_t)at;
+    return SBP_OK;
+}
+
 /* A message that is no answer and says "train": true: its content, and what ends it. */
 static sbp_status raise_other(const sbp_turns_job *job, places *all, int64_t message, double *out) {
-    const sbp_json *content = sbp_json_member(&job->messages->items[message], "content");
-    const char *text = job->text->text;
+    int64_t begin;
     SBP_TRY(place(job, all, message));
+    SBP_TRY(find_content(job, message, &begin));
     for (int64_t k = 0; k < all->count; k++) {
-        part p = all->items[k];
-        const char *said = content && content->kind == SBP_JSON_STRING ? content->string : "";
-        size_t length = strlen(said);
-        while (length > 0 && strchr(" \t\r\n", *said)) { /* templates strip contents */
-            said++;
-            length--;
-        }
-        while (length > 0 && strchr(" \t\r\n", said[length - 1]))
-            length--;
-        const char *at = p.message == message && length > 0
-                             ? memmem(text + p.begin, (size_t)(p.end - p.begin), said, length)
-                             : NULL;
-        while (p.end > p.begin && strchr(" \t\r\n", text[p.end - 1]))
-            p.end--;
-        if (!at)
+        const part *p = &all->items[k];
+        int64_t end = p->end;
+        if (p->message != message || begin < p->begin || begin > p->end)
             continue;
-        raise(job, at - text, p.end, job->turns->items[message].weight, out);
+        while (end > begin && strchr(blanks, job->text->text[end - 1]))
+            end--;
+        raise(job, begin, end, job->turns->items[message].weight, out);
         return SBP_OK;
     }
     return cannot_tell(job, message, "where the template writes its content");
 }
 
+static const sbp_json *calls_of(const sbp_turns_job *job, int64_t message) {
+    const sbp_json *calls = sbp_json_member(&job->talk->messages->items[message], "tool_calls");
+    return calls && calls->kind == SBP_JSON_ARRAY && calls->count > 0 ? calls : NULL;
+}
+
+/* Whether a message counts by the rule for its role, when it says nothing itself. */
+static bool is_on(const sbp_turns_job *job, int64_t message) {
+    const sbp_turn *turns = job->turns->items;
+    int64_t step = job->loss_on == SBP_LOSS_LAST_TURN ? 1 : -1, at = message + step;
+    if (!sbp_loss_is_on_answers(job->loss_on))
+        return true;
+    if (!turns[message].assistant || job->loss_on == SBP_LOSS_ASSISTANT)
+        return turns[message].assistant;
+    if (job->loss_on == SBP_LOSS_TOOL_CALLS)
+        return calls_of(job, message) != NULL;
+    while (at >= 0 && at < job->talk->messages->count && !turns[at].assistant)
+        at += step;
+    return at < 0 || at >= job->talk->messages->count;
+}
+
+static double weight_of(const sbp_turns_job *job, int64_t message) {
+    const sbp_turn *turn = &job->turns->items[message];
+    return (turn->told ? turn->train : is_on(job, message)) ? turn->weight : 0;
+}
+
+/* Where the calls of a message begin: the first that a loop over them wrote. A message of nothing else is a
+ * call as a whole. */
+static sbp_status find_calls(const sbp_turns_job *job, int64_t message, int64_t *begin) {
+    const sbp_json *from = &job->talk->messages->items[message], *calls = calls_of(job, message);
+    for (int32_t k = 0; k < job->text->item_count; k++)
+        if (index_of(calls, job->text->items[k].json) >= 0) {
+            *begin = job->text->items[k].begin;
+            return SBP_OK;
+        }
+    *begin = 0;
+    if (strip(sbp_json_member(from, "content")).length == 0 &&
+        strip(sbp_json_member(from, "reasoning_content")).length == 0)
+        return SBP_OK;
+    return sbp_fail(
+        job->diag, SBP_INPUT,
+        "%s: message %lld (from 0): which of it are tool calls cannot be told, as the template does "
+        "not write them in a loop over them; give another by --chat-template FILE, or --loss-on "
+        "assistant",
+        job->where, (long long)message);
+}
+
+/* A stretch of the assistant. */
+static sbp_status raise_answer(const sbp_turns_job *job, const places *all, int32_t span, double *out) {
+    int64_t begin = job->text->spans[span][0], end = job->text->spans[span][1], owner, calls;
+    double weight = 1;
+    if (job->turns->told || job->loss_on != SBP_LOSS_ASSISTANT) {
+        SBP_TRY(find_owner(job, all, span, &owner));
+        weight = weight_of(job, owner);
+        if (weight > 0 && job->loss_on == SBP_LOSS_TOOL_CALLS && !job->turns->items[owner].told) {
+            SBP_TRY(find_calls(job, owner, &calls));
+            if (calls >= end)
+                return SBP_OK;
+            begin = calls > begin ? calls : begin;
+        }
+    }
+    int64_t next = raise(job, begin, end, weight, out);
+    if (weight > 0 && begin < end)
+        check_end(job, next);
+    return SBP_OK;
+}
+
 /* As in TRL it is wrong when the assistant says nothing in the whole, not when it does so in the prompt only.
  */
-static sbp_status weigh_answers(const sbp_turns_job *job, double *out) {
+static sbp_status weigh_answers(const sbp_turns_job *job, places *all, double *out) {
     const sbp_turns *turns = job->turns;
-    const sbp_rendering *text = job->text;
-    places all = find_places(job);
-    for (int32_t s = 0; s < text->span_count; s++) {
-        int64_t owner = -1;
-        if (turns->told)
-            SBP_TRY(find_owner(job, &all, s, &owner));
-        const sbp_turn *turn = owner < 0 ? NULL : &turns->items[owner];
-        double weight = !turn ? 1 : turn->told && !turn->train ? 0 : turn->weight;
-        int64_t next = raise(job, text->spans[s][0], text->spans[s][1], weight, out);
-        if (weight > 0 && text->spans[s][0] < text->spans[s][1])
-            check_end(job, next);
-    }
-    for (int64_t i = 0; i < job->messages->count; i++)
+    for (int32_t s = 0; s < job->text->span_count; s++)
+        SBP_TRY(raise_answer(job, all, s, out));
+    for (int64_t i = 0; i < job->talk->messages->count; i++)
         if (!turns->items[i].assistant && turns->items[i].told && turns->items[i].train)
-            SBP_TRY(raise_other(job, &all, i, out));
+            SBP_TRY(raise_other(job, all, i, out));
     return SBP_OK;
 }
 
 /* ---- with the loss on all --------------------------------------------------------------------------- */
 
-static sbp_status weigh_all(const sbp_turns_job *job, double *out) {
-    const sbp_turn *turns = job->turns->items;
-    places all = find_places(job);
-    for (int64_t i = 0; i < job->messages->count; i++)
-        if ((turns[i].told && !turns[i].train) || turns[i].weight != 1)
-            SBP_TRY(place(job, &all, i));
-    for (int64_t k = 0; k < all.count; k++) {
-        const sbp_turn *turn = &turns[all.items[k].message];
-        all.items[k].weight = turn->told && !turn->train ? 0 : turn->weight;
-    }
+static sbp_status weigh_all(const sbp_turns_job *job, places *all, double *out) {
+    for (int64_t i = 0; i < job->talk->messages->count; i++)
+        if (weight_of(job, i) != 1)
+            SBP_TRY(place(job, all, i));
+    for (int64_t k = 0; k < all->count; k++)
+        all->items[k].weight = weight_of(job, all->items[k].message);
     for (int64_t i = 0, from = 0; i < job->tokens->count; i++) {
-        double most = most_of(all.items, all.count, job->tokens->offsets[i], &from);
+        double most = most_of(all->items, all->count, job->tokens->offsets[i], &from);
         out[i] = isinf(most) ? 1 : most;
     }
     return SBP_OK;
 }
 
-/* ---- both ------------------------------------------------------------------------------------------- */
+/* ---- reasoning -------------------------------------------------------------------------------------- */
+
+/* What models write around it. */
+static const struct {
+    const char *open, *close;
+} tags[] = {{"<think>", "</think>"},
+            {"<thinking>", "</thinking>"},
+            {"<seed:think>", "</seed:think>"},
+            {"[THINK]", "[/THINK]"},
+            {"<|START_THINKING|>", "<|END_THINKING|>"},
+            {"<|channel>thought\n", "<channel|>"},
+            {"<|channel|>analysis<|message|>", "<|end|>"}};
+
+/* A block by its tags; `open`: with its first tag, else one whose first tag is in a prompt, or nowhere, and
+ * which begins with the part. inner: what stands between the tags. */
+static bool has_block(const sbp_turns_job *job, const part *in, int tag, bool open, part *out, part *inner) {
+    const stripped first = {tags[tag].open, strlen(tags[tag].open)},
+                   last = {tags[tag].close, strlen(tags[tag].close)};
+    int64_t at = open ? find(job, in, first) : in->begin;
+    if (at < 0 || (!open && !strchr(last.text, '/'))) /* <|end|> ends other things, too */
+        return false;
+    *inner = (part){at + (open ? (int64_t)first.length : 0), in->end, in->message, 0};
+    inner->end = find(job, inner, last);
+    *out = (part){at, inner->end + (int64_t)last.length, in->message, 0};
+    return inner->end >= 0;
+}
+
+/* The next block in a part, with the blanks behind it. */
+static bool find_block(const sbp_turns_job *job, const part *in, part *out, part *inner) {
+    bool found = false;
+    part block, between;
+    for (int way = 0; way < 2 && !found; way++)
+        for (int t = 0; t < SBP_COUNT(tags); t++)
+            if (has_block(job, in, t, way == 0, &block, &between) && (!found || block.begin < out->begin)) {
+                *out = block;
+                *inner = between;
+                found = true;
+            }
+    while (found && out->end < in->end && strchr(blanks, job->text->text[out->end]))
+        out->end++;
+    return found;
+}
+
+static bool is_empty(const sbp_turns_job *job, const part *inner) {
+    for (int64_t k = inner->begin; k < inner->end; k++)
+        if (!strchr(blanks, job->text->text[k]))
+            return false;
+    return true;
+}
+
+/* Blocks of what the template writes of an answer. Where its content stands as it is, a block is before it or
+ * begins it: what comes later is talk about tags. */
+static void add_blocks(const sbp_turns_job *job, const part *answer, places *out) {
+    const sbp_json *message = &job->talk->messages->items[answer->message];
+    int64_t content = find_last(job, answer, strip(sbp_json_member(message, "content")));
+    part rest = *answer, block, inner;
+    int64_t before = out->count;
+    bool found = false;
+    while (find_block(job, &rest, &block, &inner)) {
+        if (content >= 0 && block.begin > content)
+            break;
+        if (content >= 0 && block.begin < content && inner.begin == block.begin) /* without a first tag */
+            block.begin = inner.begin = content;
+        found = true;
+        if (job->reasoning == SBP_REASONING_NONE || is_empty(job, &inner))
+            out->items[out->count++] = block;
+        rest.begin = block.end;
+        if (content < 0 || out->count - before == 2)
+            break;
+    }
+    stripped thoughts = strip(sbp_json_member(message, "reasoning_content"));
+    int64_t at = found || job->reasoning != SBP_REASONING_NONE ? -1 : find(job, answer, thoughts);
+    if (at >= 0) /* written without tags that are known here */
+        out->items[out->count++] = (part){at, at + (int64_t)thoughts.length, answer->message, 0};
+}
+
+/* Tokens of blocks that are not to count. */
+static sbp_status leave_out_blocks(const sbp_turns_job *job, const places *all, double *out) {
+    places blocks = {.items = SBP_NEW_ARRAY(job->arena, part, 3 * (all->count + job->text->span_count) + 1)};
+    for (int64_t k = 0; k < all->count; k++)
+        if (job->turns->items[all->items[k].message].assistant)
+            add_blocks(job, &all->items[k], &blocks);
+    for (int32_t s = 0; all->count == 0 && s < job->text->span_count; s++) {
+        part answer = {job->text->spans[s][0], job->text->spans[s][1], -1, 1};
+        SBP_TRY(find_owner(job, all, s, &answer.message));
+        add_blocks(job, &answer, &blocks);
+    }
+    for (int64_t i = 0; i < job->talk->messages->count && all->count == 0 && job->text->span_count == 0; i++)
+        if (job->turns->items[i].assistant)
+            return cannot_tell(job, i, "which of it is reasoning");
+    for (int64_t i = 0, from = 0; i < job->tokens->count; i++)
+        if (!isinf(most_of(blocks.items, blocks.count, job->tokens->offsets[i], &from)))
+            out[i] = 0;
+    return SBP_OK;
+}
+
+/* ---- all of it -------------------------------------------------------------------------------------- */
+
+static const char *why_none(const sbp_turns_job *job) {
+    if (job->turns->told || !sbp_loss_is_on_answers(job->loss_on))
+        return "its messages say so ('train', 'weight')";
+    if (job->text->span_count == 0)
+        return "no message is the assistant's";
+    return job->loss_on == SBP_LOSS_TOOL_CALLS ? "the assistant calls no tool"
+                                               : "what the assistant said has none";
+}
 
 sbp_status sbp_turns_weigh(const sbp_turns_job *job, double *out) {
-    bool answers = sbp_loss_is_on_answers(job->loss_on), any = false;
+    places all = find_places(job);
+    bool any = false;
     for (int64_t i = 0; i < job->tokens->count; i++)
         out[i] = 0;
-    SBP_TRY(answers ? weigh_answers(job, out) : weigh_all(job, out));
+    SBP_TRY(sbp_loss_is_on_answers(job->loss_on) ? weigh_answers(job, &all, out) : weigh_all(job, &all, out));
+    if (job->reasoning != SBP_REASONING_ALL)
+        SBP_TRY(leave_out_blocks(job, &all, out));
     for (int64_t i = 0; i < job->tokens->count; i++)
         any |= out[i] > 0;
     if (any)
         return SBP_OK;
-    return sbp_fail(job->diag, SBP_INPUT,
-                    "%s: no token would be trained: %s; leave the row out, or give --loss-on all", job->where,
-                    !answers || job->turns->told ? "its messages say so ('train', 'weight')"
-                    : job->text->span_count > 0  ? "what the assistant said has none"
-                                                 : "no message is the assistant's");
+    return sbp_fail(
+        job->diag, SBP_INPUT, "%s: no token would be trained: %s; leave the row out%s, or give --loss-on all",
+        job->where, why_none(job), job->loss_on == SBP_LOSS_TOOL_CALLS ? " (--on-bad-row skip does)" : "");
 }

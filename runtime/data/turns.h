@@ -22,8 +22,33 @@
 #include "runtime/data/chat.h"
 
 /* Which tokens count. auto: the completion where rows have prompt and completion, else all. assistant: what
- * the assistant said, of completions where there are some. */
-typedef enum sbp_loss_on { SBP_LOSS_AUTO, SBP_LOSS_ALL, SBP_LOSS_COMPLETION, SBP_LOSS_ASSISTANT } sbp_loss_on;
+ * the assistant said, of completions where there are some; of that: the last message (mask_history or
+ * last_round elsewhere), the first, or tool calls, from the first call of a message to its end. */
+typedef enum sbp_loss_on {
+    SBP_LOSS_AUTO,
+    SBP_LOSS_ALL,
+    SBP_LOSS_COMPLETION,
+    SBP_LOSS_ASSISTANT,
+    SBP_LOSS_LAST_TURN,
+    SBP_LOSS_FIRST_TURN,
+    SBP_LOSS_TOOL_CALLS,
+    SBP_LOSS_ON_COUNT
+} sbp_loss_on;
+
+/* As --loss-on has them. */
+extern const char *const sbp_loss_on_names[SBP_LOSS_ON_COUNT];
+
+/* Which think blocks of the assistant count: all, those that are not empty, none. Such a block goes with its
+ * tags and the blanks behind it; an empty one is as a rule the template's own. */
+typedef enum sbp_reasoning {
+    SBP_REASONING_ALL,
+    SBP_REASONING_FILLED,
+    SBP_REASONING_NONE,
+    SBP_REASONING_COUNT
+} sbp_reasoning;
+
+/* As --loss-on-reasoning has them. */
+extern const char *const sbp_reasoning_names[SBP_REASONING_COUNT];
 
 /* Whether it is on what the assistant said, or on part of that. */
 static inline bool sbp_loss_is_on_answers(sbp_loss_on on) {
@@ -52,10 +77,11 @@ typedef struct sbp_turns_job {
     const char *where;
     sbp_chat *chat;
     const sbp_turns *turns;
-    const sbp_json *messages;   /* that were rendered */
-    const sbp_rendering *text;  /* with the loss on answers: by sbp_chat_render_marked */
-    const sbp_encoding *tokens; /* with offsets */
+    const sbp_conversation *talk; /* that was rendered */
+    const sbp_rendering *text;    /* with the loss on answers: by sbp_chat_render_marked */
+    const sbp_encoding *tokens;   /* with offsets */
     sbp_loss_on loss_on;
+    sbp_reasoning reasoning;
 } sbp_turns_job;
 
 /* How much each token counts, 0: it is not trained. out: [tokens->count]. It is wrong when none is. */

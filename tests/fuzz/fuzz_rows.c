@@ -84,12 +84,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                    .eos = "</s>",
                                    .assistant = true,
                                    .quiet = true};
-    lines l = {.arena = sbp_arena_create(),
-               .maker = {.tokenizer = chat.tokenizer,
-                         .loss_on = size ? (sbp_loss_on)(data[0] % 4) : SBP_LOSS_AUTO,
-                         .eos = "</s>",
-                         .chat_options = &chat,
-                         .chat_arena = sbp_arena_create()}};
+    lines l = {
+        .arena = sbp_arena_create(),
+        .maker = {.tokenizer = chat.tokenizer,
+                  .loss_on = size ? (sbp_loss_on)(data[0] % SBP_LOSS_ON_COUNT) : SBP_LOSS_AUTO,
+                  .reasoning = size ? (sbp_reasoning)(data[0] / 8 % SBP_REASONING_COUNT) : SBP_REASONING_ALL,
+                  .eos = "</s>",
+                  .chat_options = &chat,
+                  .chat_arena = sbp_arena_create()}};
     for (size_t at = 1, end; at < size; at = end + 1) {
         const uint8_t *stop = memchr(data + at, '\n', size - at);
         end = stop ? (size_t)(stop - data) : size;

@@ -165,7 +165,7 @@ static void test_outside_of_the_loop(void **state) {
     expect(&c, WITH_SYSTEM(", \"weight\": 0.5", ", \"train\": false"),
            "|0.5:<s>  be\n|<s> assistant:\nyes</s> \n");
     begin(&c, f, before, SBP_LOSS_ASSISTANT);
-    expect(&c, WITH_SYSTEM(", \"train\": true", ""), "|be|yes</s> ");
+    expect(&c, WITH_SYSTEM(", \"train\": true", ""), "| be|yes</s> ");
     expect(&c, WITH_SYSTEM("", ", \"train\": true"), "|hi</s>|yes</s> ");
     begin(&c, f, by_number, SBP_LOSS_ASSISTANT);
     expect(&c, WITH_SYSTEM("", ""), "|yes</s> ");
@@ -233,6 +233,133 @@ static void test_prompts_and_pairs(void **state) {
                  make(&c, PAIR("", ", \"train\": false")));
     assert_fails(f, SBP_INPUT, "d:7: chosen: message 0 (from 0) has",
                  make(&c, PAIR("", ", \"weight\": 0.5")));
+}
+
+/* Tool calls in a loop; thoughts between tags, empty where there are none; marks around answers. */
+static const char rich[] =
+    "{% for m in messages %}<s>{{ m.role }}:\n{% if m.role == 'assistant' %}{% generation %}<think>\n"
+    "{{ m.reasoning_content or '' }}\n</think>\n\n{{ m.content or '' }}{% for c in m.tool_calls or [] "
+    "%}; call "
+    "{{ c.function.name }}{% endfor %}</s>{% endgeneration %}\n{% else %}{{ m.content }}</s>\n{% endif %}"
+    "{% endfor %}";
+/* The same without marks, and calls without a loop. */
+static const char one_call[] =
+    "{% for m in messages %}<s>{{ m.role }}:\n{% if m.reasoning_content %}thought:\n{{ m.reasoning_content "
+    "}}\n"
+    "{% endif %}{{ m.content or '' }}{% if m.tool_calls %}call {{ m.tool_calls[0].function.name }}{% endif %}"
+    "</s>\n{% endfor %}{% if add_generation_prompt %}<s>assistant:\n{% endif %}";
+
+#define CALLS(names) ", \"tool_calls\": [" names "]"
+#define A_CALL(name) "{\"function\": {\"name\": \"" name "\"}}"
+#define ASK "{\"role\": \"user\", \"content\": \"hi\"}, "
+#define TOOL "{\"role\": \"tool\", \"content\": \"4\"}, "
+#define SAYS(what, more) "{\"role\": \"assistant\", \"content\": \"" what "\"" more "}"
+#define ROW(messages) "{\"messages\": [" messages "]}"
+
+static void test_turns(void **state) {
+    io_fixture *f = *state;
+    static const char *const templates[] = {marked, plain};
+    for (int t = 0; t < SBP_COUNT(templates); t++) {
+        turns_case c;
+        begin(&c, f, templates[t], SBP_LOSS_LAST_TURN);
+        expect(&c, TALK("", "", ""), "|no it is</s> ");
+        expect(&c, TALK("", ", \"weight\": 2", ", \"weight\": 0.5"), "|0.5:no it is</s> ");
+        expect(&c, TALK("", ", \"train\": true", ""), "|yes</s> |no it is</s> ");
+        expect(&c, TALK(", \"train\": true", "", ", \"train\": false"), "|hi you</s>");
+        expect(&c, ROW(ASK SAYS("yes", "") ", " SAYS("so", "") ", {\"role\": \"user\", \"content\": \"a\"}"),
+               "|so</s> ");
+        begin(&c, f, templates[t], SBP_LOSS_FIRST_TURN);
+        expect(&c, TALK("", "", ""), "|yes</s> ");
+        expect(&c, TALK("", ", \"train\": false", ", \"train\": true"), "|no it is</s> ");
+        assert_fails(f, SBP_INPUT, "no token would be trained: no message is the assistant's",
+                     make(&c, "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}"));
+        assert_fails(f, SBP_INPUT, "d:7: --loss-on first-turn: rows are not conversations",
+                     make(&c, "{\"text\": \"a\"}"));
+        assert_fails(f, SBP_INPUT, "d:7: --loss-on first-turn: rows are not conversations",
+                     make(&c, "{\"input_ids\": [5]}"));
+        if (templates[t] == plain) {
+            assert_fails(
+                f, SBP_USAGE, "preference pair are trained whole: --loss-on first-turn does not apply",
+                make(&c,
+                     "{\"prompt\": [], \"chosen\": [" SAYS("a", "") "], \"rejected\": [" SAYS("b", "") "]}"));
+            begin(&c, f, plain, SBP_LOSS_LAST_TURN);
+            expect(&c,
+                   "{\"prompt\": [{\"role\": \"user\", \"content\": \"hi\"}], \"completion\": [" SAYS(
+                       "yes", "") ", " SAYS("so", "") "]}",
+                   "|so</s> ");
+        }
+    }
+}
+
+static void test_tool_calls(void **state) {
+    io_fixture *f = *state;
+    turns_case c;
+    begin(&c, f, rich, SBP_LOSS_TOOL_CALLS);
+    expect(&c, ROW(ASK SAYS("see", CALLS(A_CALL("so") ", " A_CALL("go"))) ", " TOOL SAYS("yes", "")),
+           "|; call so; call go</s>");
+    expect(&c,
+           ROW(ASK SAYS("see", CALLS(A_CALL("so")) ", \"weight\": 0.5") ", " TOOL SAYS("yes",
+                                                                                       ", \"train\": true")),
+           "|0.5:; call so</s>|<think>\n\n</think>\n\nyes</s>");
+    expect(&c, ROW(ASK SAYS("see", CALLS(A_CALL("so")) ", \"train\": true") ", " TOOL SAYS("yes", "")),
+           "|<think>\n\n</think>\n\nsee; call so</s>");
+    assert_fails(f, SBP_INPUT,
+                 "no token would be trained: the assistant calls no tool; leave the row out (--on",
+                 make(&c, TALK("", "", "")));
+    begin(&c, f, one_call, SBP_LOSS_TOOL_CALLS);
+    expect(&c, ROW(ASK SAYS("", CALLS(A_CALL("so"))) ", " TOOL SAYS("yes", "")), "|call so</s> ");
+    assert_fails(f, SBP_INPUT, "d:7: message 1 (from 0): which of it are tool calls cannot be told",
+                 make(&c, ROW(ASK SAYS("see", CALLS(A_CALL("so"))))));
+}
+
+#define THOUGHT(text) ", \"reasoning_content\": \"" text "\""
+
+static void test_reasoning(void **state) {
+    io_fixture *f = *state;
+    turns_case c;
+    static const char talk[] = ROW(ASK SAYS("yes", THOUGHT("hm")) ", " ASK SAYS("so", ""));
+    static const char *const want[][SBP_REASONING_COUNT] = {
+        {"|<think>\nhm\n</think>\n\nyes</s>|<think>\n\n</think>\n\nso</s>",
+         "|<think>\nhm\n</think>\n\nyes</s>|so</s>", "|yes</s>|so</s>"},
+        {"|<think>\n\n</think>\n\nso</s>", "|so</s>", "|so</s>"}};
+    static const sbp_loss_on on[] = {SBP_LOSS_ASSISTANT, SBP_LOSS_LAST_TURN};
+    for (int k = 0; k < SBP_COUNT(on); k++)
+        for (int r = 0; r < SBP_REASONING_COUNT; r++) {
+            begin(&c, f, rich, on[k]);
+            c.maker.reasoning = (sbp_reasoning)r;
+            expect(&c, talk, want[k][r]);
+        }
+    begin(&c, f, rich, SBP_LOSS_ALL);
+    c.maker.reasoning = SBP_REASONING_NONE;
+    expect(&c,
+           ROW(ASK SAYS("yes", THOUGHT("hm")) ", {\"role\": \"user\", \"content\": \"<think>a</think>\"}"),
+           "|<s> user:\nhi</s> \n<s> assistant:\n|yes</s><s> user:\n<think>a</think></s> \n");
+    begin(&c, f, plain, SBP_LOSS_ASSISTANT);
+    c.maker.reasoning = SBP_REASONING_NONE;
+    /* blocks in contents, talk about tags, a block whose first tag was in the prompt */
+    expect(&c, ROW(ASK SAYS("<think>hm</think> so", "") ", " SAYS("</think>\\n\\nyes", "")),
+           "|so</s> |yes</s> ");
+    expect(&c, ROW(ASK SAYS("so <think>a</think> it", "") ", " SAYS("ho</think>yes", "")),
+           "|so <think>a</think> it</s> |yes</s> ");
+    expect(&c, ROW(ASK SAYS("[THINK]hm[/THINK]so", "") ", " SAYS("<seed:think>hm</seed:think>it", "")),
+           "|so</s> |it</s> ");
+    expect(&c, ROW(ASK SAYS("<think>no end", "")), "|<think>no end</s> ");
+    c.maker.reasoning = SBP_REASONING_FILLED;
+    expect(&c, ROW(ASK SAYS("<think>hm</think> so", "") ", " SAYS("</think>\\n\\nyes", "")),
+           "|<think>hm</think> so</s> |yes</s> ");
+    begin(&c, f, one_call, SBP_LOSS_ASSISTANT); /* without tags */
+    c.maker.reasoning = SBP_REASONING_NONE;
+    expect(&c, ROW(ASK SAYS("so", THOUGHT("it is"))), "|thought:\n|\nso</s> ");
+    begin(&c, f, by_number, SBP_LOSS_ALL);
+    c.maker.reasoning = SBP_REASONING_NONE;
+    assert_fails(f, SBP_INPUT, "which of it is reasoning cannot be told", make(&c, TALK("", "", "")));
+    assert_fails(f, SBP_INPUT, "d:7: --loss-on-reasoning none: rows are not conversations",
+                 make(&c, "{\"text\": \"a\"}"));
+    begin(&c, f, plain, SBP_LOSS_AUTO);
+    c.maker.reasoning = SBP_REASONING_FILLED;
+    assert_fails(
+        f, SBP_USAGE, "preference pair are trained whole: --loss-on-reasoning filled does not apply",
+        make(&c, "{\"prompt\": [], \"chosen\": [" SAYS("a", "") "], \"rejected\": [" SAYS("b", "") "]}"));
 }
 
 /* What messages say is not what templates see. */
@@ -310,6 +437,9 @@ int main(void) {
         CASE(test_outside_of_the_loop),
         CASE(test_borders),
         CASE(test_prompts_and_pairs),
+        CASE(test_turns),
+        CASE(test_tool_calls),
+        CASE(test_reasoning),
         CASE(test_templates_do_not_see_it),
         CASE(test_data),
     };

@@ -34,7 +34,7 @@ static sbp_status find_template(texts_job *job, const char *path, const sbp_plan
     job->out->chat.eos = eos;
     job->out->chat.date = date ? date : today(job->arena);
     job->out->chat.tokenizer = job->out->tokenizer;
-    job->out->chat.assistant = sbp_run_loss_on(job->options) == SBP_LOSS_ASSISTANT;
+    job->out->chat.assistant = sbp_loss_is_on_answers(sbp_run_loss_on(job->options));
     job->out->chat.quiet = true;
     if (request)
         return sbp_template_source_find(job->arena, job->diag, request, plan ? NULL : path, source);
