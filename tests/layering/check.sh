@@ -88,6 +88,7 @@ allowed() {
                 runtime/run/*) rooms='runtime/run/* runtime/options/*' ;;
                 runtime/data/*) rooms='runtime/data/* runtime/run/*' ;;
                 runtime/generate/*) rooms='runtime/generate/* runtime/data/* runtime/run/*' ;;
+                runtime/reward/*) rooms='runtime/reward/*' ;;
                 runtime/train/*) rooms='runtime/[!c]*' ;;
             esac
             echo "$rooms backends/device.h $chosen backends/ranks/ranks.h frontends/formats/files/* frontends/formats/weights/* frontends/formats/tokenizer/* frontends/formats/template/* frontends/formats/export/export.h ir/base/* ir/rowkernel/rowkernel.h ir/program/* ir/graph/prepare.h" ;;
@@ -160,10 +161,10 @@ check_system() {
 
 check_calls() {
     code $(sources "${libraries[@]}") > "$work/code"
-    # Only main ends the process; arena.c for a bug of ours, child.c a child that has not become another program, choice.c and
+    # Only main ends the process; arena.c for a bug of ours, child.c and worker.c a child that has not become another program, choice.c and
     # starter.c one that never does.
     grep -E '[^_[:alnum:]](_?exit|_Exit|quick_exit|abort|longjmp)[[:space:]]*\(' "$work/code" |
-        grep -vE '^ir/base/arena\.c:|^runtime/cli/sbprun/child\.c:[0-9]+:.* _exit\(127\)|^(backends/choice|runtime/cli/sbprun/starter)\.c:[0-9]+:.* _exit\(0\)' | sed -E 's/^([^:]*:[0-9]+):.*/\1: exit: only main ends the process/'
+        grep -vE '^ir/base/arena\.c:|^runtime/(cli/sbprun/child|reward/worker)\.c:[0-9]+:.* _exit\(127\)|^(backends/choice|runtime/cli/sbprun/starter)\.c:[0-9]+:.* _exit\(0\)' | sed -E 's/^([^:]*:[0-9]+):.*/\1: exit: only main ends the process/'
     # Every allocation can be made to fail by a test.
     grep -E '[^_[:alnum:]](malloc|calloc|realloc|aligned_alloc|posix_memalign|strdup|strndup|asprintf|alloca)[[:space:]]*\(' \
         "$work/code" | grep -vE '^ir/base/allocate\.c:' |

@@ -1,0 +1,650 @@
+/* Rewards by processes: Python functions and other programs, what they get and give, and what is done when
+ * they answer wrongly, late or not at all. */
+#include "tests/unit/io_testing.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "runtime/reward/rewarder.h"
+#include "runtime/reward/spec.h"
+
+#define FUNCTIONS "tests/data/reward/functions.py:"
+/* A program of one line: it answers with what it was given as arguments. */
+#define SED(answer) "sed -un 's/^{\"id\":\\([0-9]*\\),.*/{\"id\":\\1," answer "}/p'"
+
+enum { MOST = 4 };
+
+/* Two prompts with two answers each. */
+typedef struct batch {
+    sbp_reward_sample samples[MOST];
+    sbp_reward_batch b;
+} batch;
+
+static const sbp_json *json(io_fixture *f, const char *text) {
+    const sbp_json *out;
+    assert_ok(f, sbp_json_parse(f->arena, f->diag, "test", text, strlen(text), 0, &out));
+    return out;
+}
+
+static const char *const answers[MOST] = {"eleven", "twelve", "seven", ""};
+static const int32_t ids[MOST][3] = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}, {0, 0, 0}};
+
+/* rows: JSON of the two. */
+static batch *make_batch(io_fixture *f, const char *prompts, const char *rows) {
+    batch *out = sbp_arena_alloc(f->arena, sizeof *out);
+    const sbp_json *p = json(f, prompts), *r = json(f, rows);
+    for (int i = 0; i < MOST; i++)
+        out->samples[i] = (sbp_reward_sample){.prompt = &p->items[i / 2],
+                                              .row = &r->items[i / 2],
+                                              .completion = answers[i],
+                                              .completion_bytes = strlen(answers[i]),
+                                              .ids = ids[i],
+                                              .id_count = i == 3 ? 0 : 3};
+    out->b =
+        (sbp_reward_batch){.samples = out->samples, .count = MOST, .per_prompt = 2, .step = 3, .steps = 8};
+    return out;
+}
+
+static batch *plain_batch(io_fixture *f) {
+    return make_batch(
+        f, "[\"ten and one\", \"ten less three\"]",
+        "[{\"prompt\": \"ten and one\", \"answer\": \"even\"},"
+        " {\"prompt\": \"ten less three\", \"completion\": \"x\", \"group\": 7, \"answer\": null}]");
+}
+
+static const char *file_in(io_fixture *f, const char *name) {
+    return sbp_arena_strdup(f->arena, io_path(f, name));
+}
+
+/* Each row names a file of the test's directory. */
+static batch *file_batch(io_fixture *f, const char *file) {
+    return make_batch(f, "[\"a\", \"b\"]",
+                      sbp_arena_printf(f->arena, "[{\"file\": \"%s\"}, {\"file\": \"%s\"}]", file, file));
+}
+
+static int log_end = -1; /* of the test that is on; -1: none */
+
+static sbp_rewarder *open_all(io_fixture *f, const char *const *specs, const double *weights, int count,
+                              double seconds, int restarts) {
+    const sbp_reward_options options = {.timeout_seconds = seconds, .restarts = restarts, .log = log_end};
+    sbp_rewarder *r;
+    assert_ok(f, sbp_rewarder_open(f->arena, f->diag, specs, weights, count, &options, &r));
+    assert_int_equal(sbp_rewarder_count(r), count);
+    return r;
+}
+
+static sbp_rewarder *open_one(io_fixture *f, const char *spec, double seconds, int restarts) {
+    const char **specs = sbp_arena_alloc(f->arena, sizeof *specs);
+    *specs = sbp_arena_strdup(f->arena, spec);
+    return open_all(f, specs, NULL, 1, seconds, restarts);
+}
+
+/* NaN equals NaN. */
+static void assert_rewards(const double *found, const double *expected, int count) {
+    for (int i = 0; i < count; i++)
+        if (found[i] != expected[i] && !(isnan(found[i]) && isnan(expected[i])))
+            fail_msg("reward %d is %.17g, expected %.17g", i, found[i], expected[i]);
+}
+
+#define EXPECT(found, ...) assert_rewards((found), (const double[MOST]){__VA_ARGS__}, MOST)
+
+/* One function, one request that it answers. */
+static void check_one(io_fixture *f, const char *spec, const double *expected) {
+    double rewards[MOST];
+    sbp_rewarder *r = open_one(f, spec, 0, 0);
+    assert_ok(f, sbp_rewarder_run(r, f->diag, &plain_batch(f)->b, rewards, NULL));
+    assert_rewards(rewards, expected, MOST);
+    sbp_rewarder_close(r);
+}
+
+#define CHECK_ONE(f, spec, ...) check_one((f), (spec), (const double[MOST]){__VA_ARGS__})
+
+static void check_fails(io_fixture *f, const char *spec, const char *const *texts) {
+    double rewards[MOST];
+    sbp_rewarder *r = open_one(f, spec, 0, 3);
+    sbp_diag_clear(f->diag);
+    sbp_status status = sbp_rewarder_run(r, f->diag, &plain_batch(f)->b, rewards, NULL);
+    const char *message = sbp_diag_text(f->diag, SBP_ERROR);
+    assert_int_equal(status, SBP_INPUT);
+    for (; *texts; texts++)
+        if (!strstr(message, *texts))
+            fail_msg("'%s' is not in '%s'", *texts, message);
+    assert_int_equal(sbp_diag_count(f->diag, SBP_WARNING), 0); /* none of these is tried again */
+    assert_int_equal(sbp_rewarder_run(r, NULL, &plain_batch(f)->b, rewards, NULL), SBP_INTERNAL);
+    sbp_rewarder_close(r);
+}
+
+#define CHECK_FAILS(f, spec, ...) check_fails((f), (spec), (const char *const[]){__VA_ARGS__, NULL})
+
+/* ---- specs ------------------------------------------------------------------------------------------- */
+
+static void specs_are_told_apart(void **state) {
+    (void)state;
+    static const char *const python[] = {"reward.py:f",   "dir/reward.py:f", "/a b/reward.py:f.g", "module:f",
+                                         "trl.rewards:f", "_m1.n_2:f3",      "m\xc3\xa9:f"};
+    static const char *const programs[] = {"./program",  "program a b",
+                                           "reward.py",  "python3 reward.py",
+                                           "reward.py:", "reward.py:f g",
+                                           "./module:f", ":f",
+                                           "module:f()", "a..b:f",
+                                           "1module:f",  ".py:f",
+                                           "module.:f",  "",
+                                           "module:.f",  "http://host/module:f"};
+    for (int i = 0; i < SBP_COUNT(python); i++)
+        if (!sbp_reward_is_python(python[i]))
+            fail_msg("'%s' is Python", python[i]);
+    for (int i = 0; i < SBP_COUNT(programs); i++)
+        if (sbp_reward_is_python(programs[i]))
+            fail_msg("'%s' is no Python", programs[i]);
+}
+
+static sbp_status cut(io_fixture *f, void *user) {
+    sbp_args *words = user;
+    return sbp_reward_words(f->arena, f->diag, words->items[0], words);
+}
+
+typedef struct cutting {
+    io_fixture *f;
+    sbp_args words;
+} cutting;
+
+static sbp_status cut_guarded(void *user) {
+    cutting *c = user;
+    return cut(c->f, &c->words);
+}
+
+static sbp_status words_of(io_fixture *f, const char *spec, sbp_args *out) {
+    cutting c = {.f = f, .words = {.items = &spec}};
+    sbp_status status = sbp_guard(f->arena, f->diag, cut_guarded, &c);
+    *out = c.words;
+    return status;
+}
+
+/* Against what the shell of this machine makes of the same text. */
+static void words_are_those_of_a_shell(void **state) {
+    io_fixture *f = *state;
+    static const char *const specs[] = {"a",
+                                        "  a\tb  c ",
+                                        "a 'b c' d",
+                                        "a \"b c\" d",
+                                        "a b\\ c",
+                                        "a 'b'\"c\"d",
+                                        "a '' \"\" b",
+                                        "a \"b\\\"c\" 'd\\e'",
+                                        "a \"b\\qc\\\\d\" e\\\\f",
+                                        "a '$b' \\$c \"\\$d\" \"\\`e\"",
+                                        "a '|' \\| \"|;&<>()\" x=1 --y=\"1 2\" #",
+                                        "a \"'\" '\"' \\' \\\"",
+                                        "a b\\\nc \"d\\\ne\" 'f\\\ng'"};
+    for (int i = 0; i < SBP_COUNT(specs); i++) {
+        sbp_args words;
+        char found[400] = "", expected[400] = "", *script = NULL;
+        assert_ok(f, words_of(f, specs[i], &words));
+        for (int32_t k = 0; k < words.count; k++)
+            snprintf(found + strlen(found), sizeof found - strlen(found), "<%s>", words.items[k]);
+        /* '#' would begin a comment there */
+        script = sbp_arena_printf(f->arena, "printf '<%%s>' %.*s", (int)strcspn(specs[i], "#"), specs[i]);
+        io_put(io_path(f, "script"), script, strlen(script));
+        FILE *pipe = popen(sbp_arena_printf(f->arena, "sh %s", io_path(f, "script")), "r");
+        assert_non_null(pipe);
+        size_t length = fread(expected, 1, sizeof expected - 4, pipe);
+        pclose(pipe);
+        snprintf(expected + length, 4, "%s", strchr(specs[i], '#') ? "<#>" : "");
+        assert_string_equal(found, expected);
+    }
+    sbp_args words;
+    assert_fails(f, SBP_USAGE, "names no program", words_of(f, "  ", &words));
+    assert_fails(f, SBP_USAGE, "names no program", words_of(f, "''", &words));
+    assert_fails(f, SBP_USAGE, "a ' without its end", words_of(f, "a 'b", &words));
+    assert_fails(f, SBP_USAGE, "a \" without its end", words_of(f, "a \"b\\\"", &words));
+    static const char *const shell[] = {"a | b", "a;b",  "a &",   "a < b",    "a>b",
+                                        "(a)",   "a $b", "a `b`", "a \"$b\"", "a \"`b`\""};
+    for (int i = 0; i < SBP_COUNT(shell); i++)
+        assert_fails(f, SBP_USAGE, "no shell runs it", words_of(f, shell[i], &words));
+}
+
+static void assert_open_fails(io_fixture *f, const char *spec, sbp_status expected, const char *text) {
+    const sbp_reward_options options = {.log = log_end};
+    sbp_rewarder *r;
+    assert_fails(f, expected, text, sbp_rewarder_open(f->arena, f->diag, &spec, NULL, 1, &options, &r));
+    assert_null(r);
+}
+
+static void what_cannot_start_is_named(void **state) {
+    io_fixture *f = *state;
+    io_put(io_path(f, "wrong.py"), "def f(:\n", 8);
+    io_put(io_path(f, "plain"), "#!/nowhere/interpreter\n", 23);
+    assert_open_fails(f, "./none --x", SBP_MACHINE,
+                      "--reward './none --x': cannot run './none': No such file");
+    assert_open_fails(f, io_path(f, "plain"), SBP_MACHINE, "Permission denied");
+    assert_int_equal(system(sbp_arena_printf(f->arena, "chmod +x %s", io_path(f, "plain"))), 0);
+    assert_open_fails(f, io_path(f, "plain"), SBP_MACHINE, "cannot start '");
+    assert_open_fails(f, "no-such-program-anywhere", SBP_MACHINE, "is in no folder of PATH");
+    assert_open_fails(f, "/tmp", SBP_MACHINE, "it is a directory");
+    assert_open_fails(f, "nowhere/none.py:f", SBP_INPUT, "--reward 'nowhere/none.py:f': FileNotFoundError");
+    assert_open_fails(f, "no_such_module:f", SBP_INPUT,
+                      "ModuleNotFoundError: No module named 'no_such_module'");
+    assert_open_fails(f, FUNCTIONS "absent", SBP_INPUT, "has no attribute 'absent'");
+    assert_open_fails(f, FUNCTIONS "not_callable", SBP_INPUT, "not_callable is no function but int");
+    assert_open_fails(f, sbp_arena_printf(f->arena, "%s:f", io_path(f, "wrong.py")), SBP_INPUT,
+                      "SyntaxError");
+    const char *spec = FUNCTIONS "length";
+    const double weight = NAN;
+    sbp_reward_options options = {.log = log_end};
+    sbp_rewarder *r;
+    assert_fails(f, SBP_USAGE, "--reward-weights",
+                 sbp_rewarder_open(f->arena, f->diag, &spec, &weight, 1, &options, &r));
+    options.python = "/nowhere/python";
+    assert_fails(f, SBP_MACHINE, "--reward-python: cannot run '/nowhere/python'",
+                 sbp_rewarder_open(f->arena, f->diag, &spec, NULL, 1, &options, &r));
+    options.python = "false"; /* a program that is no Python */
+    options.restarts = 1;
+    assert_fails(f, SBP_INPUT, "the Python process ended with status 1, and was started again 1 times",
+                 sbp_rewarder_open(f->arena, f->diag, &spec, NULL, 1, &options, &r));
+}
+
+/* ---- values ------------------------------------------------------------------------------------------ */
+
+static void functions_get_and_give_values(void **state) {
+    io_fixture *f = *state;
+    CHECK_ONE(f, FUNCTIONS "length", 6, 6, 5, 0);
+    CHECK_ONE(f, FUNCTIONS "eighths", 0.75, 1.875, 3, 0);
+    CHECK_ONE(f, FUNCTIONS "matches", 1, 0, NAN, NAN);
+    CHECK_ONE(f, FUNCTIONS "by_step", 3.5, 3.5, 3.5, 3.5);
+    CHECK_ONE(f, FUNCTIONS "later", 0.5, 0.5, NAN, NAN);
+    CHECK_ONE(f, FUNCTIONS "called", 0, -0.25, -0.5, -0.75);
+    CHECK_ONE(f, FUNCTIONS "numbers", 1, 1.5, 2, NAN);
+    CHECK_ONE(f, FUNCTIONS "prints", 0, 0, 0, 0);
+    CHECK_ONE(f, FUNCTIONS "kwargs_are", 1, 1, 1, 1);
+    CHECK_ONE(f, FUNCTIONS "floods", 1, 1, 1, 1);
+    CHECK_ONE(f, SED("\"rewards\":[1,-2.5,null,1e-3]"), 1, -2.5, NAN, 1e-3);
+}
+
+static void several_are_weighted(void **state) {
+    io_fixture *f = *state;
+    static const char *const specs[] = {
+        FUNCTIONS "length",  SED("\"rewards\":[8,null,16,null],\"metrics\":{\"m\":5}"),
+        FUNCTIONS "later",   FUNCTIONS "nothing",
+        FUNCTIONS "matches", FUNCTIONS "called_later"};
+    static const double weights[] = {0, 0.5, 2, 1, 1, -1};
+    double rewards[MOST], each[6][MOST];
+    sbp_rewarder *r = open_all(f, specs, weights, 6, 0, 0);
+    static const char *const names[] = {"length", "sed", "later", "nothing", "matches", "AsyncCallable"};
+    for (int i = 0; i < 6; i++)
+        assert_string_equal(sbp_rewarder_name(r, i), names[i]);
+    for (int round = 0; round < 3; round++) { /* the same processes */
+        assert_ok(f, sbp_rewarder_run(r, f->diag, &plain_batch(f)->b, rewards, each[0]));
+        EXPECT(rewards, 4 + 1 + 1 - 4, 1 + 0 - 4, 8 - 4, -4);
+        EXPECT(each[0], 6, 6, 5, 0);
+        EXPECT(each[1], 8, NAN, 16, NAN);
+        EXPECT(each[2], 0.5, 0.5, NAN, NAN);
+        EXPECT(each[3], NAN, NAN, NAN, NAN);
+        EXPECT(each[4], 1, 0, NAN, NAN);
+        EXPECT(each[5], 4, 4, 4, 4);
+    }
+    const char *name;
+    double value;
+    assert_true(sbp_rewarder_metric(r, 0, &name, &value));
+    assert_string_equal(name, "m");
+    assert_true(value == 5);
+    assert_false(sbp_rewarder_metric(r, 1, &name, &value));
+    assert_int_equal(sbp_diag_count(f->diag, SBP_WARNING), 0);
+    sbp_rewarder_close(r);
+}
+
+static void no_reward_at_all_is_warned_of(void **state) {
+    io_fixture *f = *state;
+    static const char *const specs[] = {FUNCTIONS "nothing", FUNCTIONS "matches"};
+    double rewards[MOST];
+    sbp_rewarder *r = open_all(f, specs, NULL, 2, 0, 0);
+    assert_ok(f, sbp_rewarder_run(r, f->diag, &plain_batch(f)->b, rewards, NULL));
+    EXPECT(rewards, 1, 0, NAN, NAN);
+    assert_non_null(
+        strstr(sbp_diag_text(f->diag, SBP_WARNING), "step 3: prompt 2, sample 1: no reward function gave"));
+    sbp_rewarder_close(r);
+}
+
+static void conversations_get_messages(void **state) {
+    io_fixture *f = *state;
+    double rewards[MOST];
+    const char *log = file_in(f, "log");
+    log_end = open(log, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
+    assert_true(log_end >= 0);
+    sbp_rewarder *r = open_one(f, FUNCTIONS "kwargs_are", 0, 0);
+    batch *b = make_batch(
+        f, "[[{\"role\": \"user\", \"content\": \"caf\\u00e9 \\u2028 \\ud83d\\ude00\"}], []]",
+        "[{\"answer\": [1, {\"x\": null}], \"group\": 1.0}, {\"completion_ids\": 1, \"group\": true}]");
+    assert_ok(f, sbp_rewarder_run(r, f->diag, &b->b, rewards, NULL));
+    EXPECT(rewards, 1, 1, 1, 1);
+    sbp_rewarder_close(r);
+    close(log_end);
+    log_end = -1;
+    char text[2000];
+    FILE *file = fopen(log, "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    assert_string_equal(
+        text, "kwargs ['answer', 'group', 'log_extra', 'log_metric', 'trainer_state'] "
+              "[[1, {'x': None}], [1, {'x': None}], None, None] [1.0, 1.0, True, True] "
+              "[[{'role': 'user', 'content': 'caf\xc3\xa9 \\u2028 \xf0\x9f\x98\x80'}], "
+              "[{'role': 'user', 'content': 'caf\xc3\xa9 \\u2028 \xf0\x9f\x98\x80'}], [], []] "
+              "[[{'role': 'assistant', 'content': 'eleven'}], [{'role': 'assistant', 'content': 'twelve'}], "
+              "[{'role': 'assistant', 'content': 'seven'}], [{'role': 'assistant', 'content': ''}]] "
+              "[[1, 2, 3], [4, 5, 6], [7, 8, 9], []]\n");
+}
+
+static void metrics_and_extras_are_handed_on(void **state) {
+    io_fixture *f = *state;
+    static const char *const specs[] = {FUNCTIONS "logs", FUNCTIONS "length"};
+    double rewards[MOST], value;
+    const char *name;
+    sbp_rewarder *r = open_all(f, specs, NULL, 2, 0, 0);
+    assert_false(sbp_rewarder_metric(r, 0, &name, &value)); /* nothing was asked yet */
+    assert_ok(f, sbp_rewarder_run(r, f->diag, &plain_batch(f)->b, rewards, NULL));
+    assert_true(sbp_rewarder_metric(r, 0, &name, &value));
+    assert_string_equal(name, "accuracy");
+    assert_true(value == 0.5);
+    assert_true(sbp_rewarder_metric(r, 1, &name, &value));
+    assert_string_equal(name, "other");
+    assert_true(value == 3);
+    assert_false(sbp_rewarder_metric(r, 2, &name, &value));
+    const sbp_json *extra = sbp_rewarder_extra(r, 0);
+    assert_non_null(extra);
+    assert_string_equal(extra->key, "text");
+    assert_int_equal(extra->count, MOST);
+    assert_string_equal(extra->items[2].string, "seven");
+    assert_null(sbp_rewarder_extra(r, 1));
+    sbp_rewarder_close(r);
+}
+
+/* More both ways than pipes hold, and a column of it as well. */
+static void large_requests_and_answers(void **state) {
+    io_fixture *f = *state;
+    enum { BYTES = 1 << 20 };
+    static const char *const specs[] = {FUNCTIONS "whole", FUNCTIONS "echoes",
+                                        "python3 tests/data/reward/program.py"};
+    double rewards[MOST], each[3][MOST];
+    char *text = sbp_arena_alloc(f->arena, BYTES + 1);
+    memset(text, 'a', BYTES);
+    text[0] = 'b';
+    batch *b = plain_batch(f);
+    for (int i = 0; i < MOST; i++) {
+        b->samples[i].completion = text;
+        b->samples[i].completion_bytes = (size_t)(BYTES - i);
+    }
+    sbp_rewarder *r = open_all(f, specs, NULL, 3, 0, 0);
+    for (int round = 0; round < 2; round++) {
+        assert_ok(f, sbp_rewarder_run(r, f->diag, &b->b, rewards, each[0]));
+        for (int i = 0; i < MOST; i++)
+            assert_true(each[0][i] == 97.0 * (BYTES - i) + 1);
+        EXPECT(each[2], 3, 3, 3, 0);
+        const sbp_json *extra = sbp_rewarder_extra(r, 0), *line = sbp_rewarder_extra(r, 1);
+        assert_true(extra && line && !sbp_rewarder_extra(r, 2));
+        if (strcmp(extra->key, "line") == 0) {
+            const sbp_json *other = extra;
+            extra = line;
+            line = other;
+        }
+        assert_int_equal(extra->items[0].count, BYTES);
+        assert_int_equal(extra->items[0].string[BYTES - 1], 'b');
+        assert_true(line->items[0].count > (int64_t)MOST * BYTES);
+    }
+    sbp_rewarder_close(r);
+}
+
+/* ---- wrong answers ----------------------------------------------------------------------------------- */
+
+static void wrong_answers_end_the_run(void **state) {
+    io_fixture *f = *state;
+    CHECK_FAILS(f, FUNCTIONS "raises",
+                "--reward '" FUNCTIONS "raises': step 3: ZeroDivisionError: division by zero",
+                "functions.py\", line ", "in raises", "return [1 / (len(");
+    CHECK_FAILS(f, FUNCTIONS "raises_later", "KeyError: 'missing'", "in raises_later");
+    CHECK_FAILS(f, FUNCTIONS "exits", "SystemExit: as a script does");
+    CHECK_FAILS(f, FUNCTIONS "short", "step 3: returned 3 rewards, expected 4, one for each sample");
+    CHECK_FAILS(f, FUNCTIONS "nan", "step 3: prompt 2, sample 1: nan returned NaN");
+    CHECK_FAILS(f, FUNCTIONS "infinite", "step 3: prompt 2, sample 2: infinite returned -infinity");
+    CHECK_FAILS(f, FUNCTIONS "text",
+                "step 3: prompt 1, sample 2: expected a number or None, found '2.0' (str)");
+    CHECK_FAILS(f, FUNCTIONS "listed", "prompt 2, sample 2: expected a number or None, found [4.0] (list)");
+    CHECK_FAILS(f, FUNCTIONS "none_at_all", "returned None (NoneType), expected a list of 4 rewards");
+    CHECK_FAILS(f, FUNCTIONS "huge", "prompt 1, sample 1: ", "is no number: int too large");
+    CHECK_FAILS(f, SED("\"rewards\":[1,2,3]"), "sed returned 3 rewards, expected 4");
+    CHECK_FAILS(f, SED("\"rewards\":[1,2,3,\"4\"]"), "prompt 2, sample 2: expected a number or null",
+                "a string");
+    CHECK_FAILS(f, SED("\"rewards\":[1,Infinity,3,4]"), "prompt 1, sample 2: sed returned infinity");
+    CHECK_FAILS(f, SED("\"reward\":[1,2,3,4]"), "expected \"rewards\" as a list of 4 numbers, found none");
+    CHECK_FAILS(f, SED("\"error\":\"no judge is there\""), "step 3: no judge is there");
+    CHECK_FAILS(f, SED("\"error\":\"bad answer\",\"row\":3"), "step 3: prompt 2, sample 2: bad answer");
+    static const char *const specs[] = {SED("\"rewards\":[1e308,1,1,1]"), SED("\"rewards\":[1e308,1,1,1]")};
+    double rewards[MOST];
+    sbp_rewarder *r = open_all(f, specs, NULL, 2, 0, 0);
+    assert_fails(f, SBP_INPUT, "the sum of weighted rewards is not finite",
+                 sbp_rewarder_run(r, f->diag, &plain_batch(f)->b, rewards, NULL));
+    sbp_rewarder_close(r);
+}
+
+/* ---- processes --------------------------------------------------------------------------------------- */
+
+static void check_given_up(io_fixture *f, const char *spec, double seconds, const char *const *texts) {
+    double rewards[MOST];
+    sbp_rewarder *r = open_one(f, spec, seconds, 1);
+    sbp_diag_clear(f->diag);
+    assert_int_equal(sbp_rewarder_run(r, f->diag, &plain_batch(f)->b, rewards, NULL), SBP_INPUT);
+    assert_int_equal(sbp_diag_count(f->diag, SBP_WARNING), 1); /* started again once */
+    const char *message = sbp_diag_text(f->diag, SBP_ERROR);
+    for (; *texts; texts++)
+        if (!strstr(message, *texts))
+            fail_msg("'%s' is not in '%s'", *texts, message);
+    sbp_rewarder_close(r);
+}
+
+#define CHECK_GIVEN_UP(f, spec, seconds, ...)                                                                \
+    check_given_up((f), (spec), (seconds), (const char *const[]){__VA_ARGS__, NULL})
+
+static void what_fails_again_and_again_is_given_up(void **state) {
+    io_fixture *f = *state;
+    CHECK_GIVEN_UP(f, FUNCTIONS "dies", 0,
+                   "step 3: the Python process ended with status 7, and was started again 1 times",
+                   "wrote to stderr:\n  about to end");
+    CHECK_GIVEN_UP(f, FUNCTIONS "hangs", 0.2, "gave no answer within 0.2 s", "in hangs");
+    CHECK_GIVEN_UP(f, "sleep 1000", 0.1, "gave no answer within 0.1 s");
+    CHECK_GIVEN_UP(f, "sh -c 'read x; kill -9 $$'", 0, "was ended by signal 9 (Killed)");
+    CHECK_GIVEN_UP(f, "sh -c 'read x; exec >&-; sleep 1000'", 0, "closed its standard output");
+    CHECK_GIVEN_UP(f, "sh -c 'read x; sleep 1000 & exit 3'", 0,
+                   "ended with status 3"); /* a child holds its stdout */
+    CHECK_GIVEN_UP(f, "true", 0, "ended with status 0");
+    CHECK_GIVEN_UP(f, "sed -un 's/.*/hello\\t/p'", 0, "wrote what is no answer to standard output",
+                   ": hello");
+    CHECK_GIVEN_UP(f, "sed -un 's/.*/[1,2,3,4]/p'", 0,
+                   "expected a line that is an object of JSON): [1,2,3,4]");
+    CHECK_GIVEN_UP(f, "sed -un 's/.*/{\"id\":77,\"rewards\":[1,2,3,4]}/p'", 0,
+                   "expected the \"id\" of the request");
+    CHECK_GIVEN_UP(
+        f, "sh -c 'read x; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13; do echo line $i >&2; done; exit 1'", 0,
+        ":\n  line 4\n  line 5\n", "\n  line 13");
+}
+
+static void a_process_is_started_again(void **state) {
+    io_fixture *f = *state;
+    double rewards[MOST];
+    batch *b = file_batch(f, file_in(f, "python"));
+    sbp_rewarder *r = open_one(f, FUNCTIONS "dies_once", 0, 1);
+    for (int round = 0; round < 2; round++) {
+        assert_ok(f, sbp_rewarder_run(r, f->diag, &b->b, rewards, NULL));
+        EXPECT(rewards, 1, 1, 1, 1);
+        assert_int_equal(sbp_diag_count(f->diag, SBP_WARNING), 1);
+    }
+    assert_non_null(
+        strstr(sbp_diag_text(f->diag, SBP_WARNING), "ended with status 7; it is started again (1 of 1)"));
+    sbp_rewarder_close(r);
+    /* the first hangs, and what comes then answers each request twice: the second answer is one too many */
+    const char *file = file_in(f, "program");
+    sbp_diag_clear(f->diag);
+    r = open_one(
+        f,
+        sbp_arena_printf(f->arena,
+                         "sh -c 'if test -e %s; then exec sed -un \"s/^{.id.:\\([0-9]*\\),.*/{\\\"id\\\":\\1,"
+                         "\\\"rewards\\\":[1,1,1,1]}/p;p\"; else : > %s; exec sleep 1000; fi'",
+                         file, file),
+        0.5, 20);
+    assert_ok(f, sbp_rewarder_run(r, f->diag, &plain_batch(f)->b, rewards, NULL));
+    EXPECT(rewards, 1, 1, 1, 1);
+    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_WARNING), "gave no answer within 0.5 s"));
+    assert_ok(f, sbp_rewarder_run(r, f->diag, &plain_batch(f)->b, rewards, NULL));
+    EXPECT(rewards, 1, 1, 1, 1);
+    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_WARNING), "expected the \"id\" of the request"));
+    sbp_rewarder_close(r);
+}
+
+static int interruptions;
+
+static sbp_status interrupts(void) {
+    return interruptions++ > 1 ? SBP_INTERRUPTED : SBP_OK;
+}
+
+static void an_interruption_ends_the_wait(void **state) {
+    io_fixture *f = *state;
+    const char *spec = "sleep 1000";
+    const sbp_reward_options options = {.log = -1, .interrupted = interrupts};
+    double rewards[MOST];
+    sbp_rewarder *r;
+    interruptions = 0;
+    assert_ok(f, sbp_rewarder_open(f->arena, f->diag, &spec, NULL, 1, &options, &r));
+    assert_int_equal(sbp_rewarder_run(r, f->diag, &plain_batch(f)->b, rewards, NULL), SBP_INTERRUPTED);
+    assert_int_equal(sbp_diag_count(f->diag, SBP_ERROR), 0);
+    sbp_rewarder_close(r);
+}
+
+/* Whether a process is there and no zombie of somebody's. */
+static bool runs(long pid) {
+    char path[64], state = 'Z';
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return false;
+    if (fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
+        state = 'Z';
+    fclose(file);
+    return state != 'Z';
+}
+
+static void assert_gone(long pid) {
+    for (int i = 0; i < 1000 && runs(pid); i++)
+        usleep(10000);
+    assert_false(runs(pid));
+}
+
+static void nothing_is_left_running(void **state) {
+    io_fixture *f = *state;
+    double rewards[MOST];
+    long worker = 0, child = 0;
+    const char *path = file_in(f, "pids");
+    batch *b = file_batch(f, path);
+    sbp_rewarder *r = open_one(f, FUNCTIONS "pids", 0, 0);
+    assert_ok(f, sbp_rewarder_run(r, f->diag, &b->b, rewards, NULL));
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%ld %ld", &worker, &child), 2);
+    fclose(file);
+    assert_true(rewards[0] == (double)worker);
+    assert_int_equal(getpgid((pid_t)worker), (pid_t)worker); /* a group of its own */
+    assert_int_equal(getpgid((pid_t)child), (pid_t)worker);
+    assert_ok(f, sbp_rewarder_run(r, f->diag, &b->b, rewards, NULL));
+    assert_true(rewards[0] == (double)worker); /* one process for the whole run */
+    assert_true(runs(worker) && runs(child));
+    sbp_rewarder_close(r);
+    assert_gone(worker);
+    assert_gone(child);
+}
+
+/* A program sees the end of its input and may take its time for what it does then. */
+static void the_end_of_input_ends_a_program(void **state) {
+    io_fixture *f = *state;
+    const char *path = file_in(f, "ended");
+    sbp_rewarder *r = open_one(
+        f, sbp_arena_printf(f->arena, "sh -c 'while read x; do :; done; echo over > %s'", path), 0, 0);
+    sbp_rewarder_close(r);
+    assert_int_equal(access(path, F_OK), 0);
+}
+
+/* The parent is killed, and can do nothing about its processes. */
+static void a_killed_parent_leaves_nothing(void **state) {
+    io_fixture *f = *state;
+    const char *path = file_in(f, "pids");
+    long worker = 0, grandchild = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        double rewards[MOST];
+        sbp_rewarder *r = open_one(f, FUNCTIONS "pids", 0, 0);
+        if (sbp_rewarder_run(r, f->diag, &file_batch(f, path)->b, rewards, NULL) == SBP_OK)
+            kill(getpid(), SIGKILL);
+        _exit(1);
+    }
+    int how;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%ld %ld", &worker, &grandchild), 2);
+    fclose(file);
+    assert_gone(worker);
+    kill((pid_t)grandchild, SIGKILL); /* the function's own: nobody ends these here */
+}
+
+/* ---- lack of memory ---------------------------------------------------------------------------------- */
+
+static sbp_status whole_life(io_fixture *f, void *user) {
+    const char *spec = user;
+    const sbp_reward_options options = {.log = -1};
+    double rewards[MOST];
+    sbp_rewarder *r;
+    sbp_status status = sbp_rewarder_open(f->arena, f->diag, &spec, NULL, 1, &options, &r);
+    if (status != SBP_OK)
+        return status;
+    int64_t left = sbp_test_fail_allocation(0);
+    batch *b = plain_batch(f); /* the test's own */
+    sbp_test_fail_allocation(left);
+    status = sbp_rewarder_run(r, f->diag, &b->b, rewards, NULL);
+    sbp_rewarder_close(r);
+    return status;
+}
+
+static void lack_of_memory_is_said(void **state) {
+    io_fixture *f = *state;
+    assert_true(io_fail_allocations(f, whole_life, (void *)(uintptr_t)SED("\"rewards\":[1,2,3,4]")) >= 5);
+}
+
+static int ready(void **state) {
+    signal(SIGPIPE, SIG_IGN);
+    return io_setup(state);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, ready, io_teardown)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(specs_are_told_apart),
+        TEST(words_are_those_of_a_shell),
+        TEST(what_cannot_start_is_named),
+        TEST(functions_get_and_give_values),
+        TEST(several_are_weighted),
+        TEST(no_reward_at_all_is_warned_of),
+        TEST(conversations_get_messages),
+        TEST(metrics_and_extras_are_handed_on),
+        TEST(large_requests_and_answers),
+        TEST(wrong_answers_end_the_run),
+        TEST(what_fails_again_and_again_is_given_up),
+        TEST(a_process_is_started_again),
+        TEST(an_interruption_ends_the_wait),
+        TEST(nothing_is_left_running),
+        TEST(the_end_of_input_ends_a_program),
+        TEST(a_killed_parent_leaves_nothing),
+        TEST(lack_of_memory_is_said),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
