@@ -411,9 +411,33 @@ static sbp_status check_mixture(const sbp_world *world) {
     return SBP_OK;
 }
 
+/* Nothing samples answers yet, so nothing asks for their rewards. */
+static sbp_status check_rewards(const sbp_world *world) {
+    static const sbp_option_id with_reward[] = {SBP_OPT_REWARD_WEIGHTS, SBP_OPT_REWARD_TIMEOUT,
+                                                SBP_OPT_REWARD_PYTHON};
+    const sbp_options *o = world->options;
+    if (sbp_options_given(o, SBP_OPT_REWARD))
+        return sbp_fail(
+            world->diag, SBP_USAGE,
+            "--reward: sbprun samples no answers yet, for which functions would give rewards: put "
+            "answers with their \"reward\" into the rows of --data (--help rows)");
+    for (int i = 0; i < SBP_COUNT(with_reward); i++) {
+        const char *name = sbp_option_name(with_reward[i]);
+        const char *config = sbp_options_from_config(o, with_reward[i]);
+        if (!sbp_options_given(o, with_reward[i]))
+            continue;
+        if (!config)
+            return sbp_fail(world->diag, SBP_USAGE, "--%s needs --reward", name);
+        if (sbp_world_writes(world))
+            sbp_note(world->diag, "%s: %s has no effect without --reward", config, name);
+    }
+    return SBP_OK;
+}
+
 static sbp_status check_usage(const sbp_world *world, const sbp_session *session) {
     const sbp_options *o = world->options;
     bool data = sbp_options_list_count(o, SBP_OPT_DATA) > 0;
+    SBP_TRY(check_rewards(world));
     if (session->check)
         return check_check(world);
     if (!data && sbp_options_list_count(o, SBP_OPT_EVAL) == 0 && !sbp_options_on(o, SBP_OPT_MERGE))
