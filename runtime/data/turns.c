@@ -137,12 +137,101 @@ static sbp_status cannot_tell(const sbp_turns_job *job, int64_t message, const c
         job->where, (long long)message, what);
 }
 
+static const char blanks[] = " \t\r\n";
+
+/* A text without blanks around it, which templates strip as a rule. */
+typedef struct stripped {
+    const char *text;
+    size_t length;
+} stripped;
+
+static stripped strip(const sbp_json *node) {
+    stripped s = {"", 0};
+    if (!node || node->kind != SBP_JSON_STRING)
+        return s;
+    s = (stripped){node->string, (size_t)node->count};
+    for (; s.length > 0 && strchr(blanks, *s.text); s.text++)
+        s.length--;
+    while (s.length > 0 && strchr(blanks, s.text[s.length - 1]))
+        s.length--;
+    return s;
+}
+
+/* Where a text stands in a part of the whole; -1: it does not, or is empty. */
+static int64_t find(const sbp_turns_job *job, const part *in, stripped what) {
+    const char *text = job->text->text;
+    const char *at = what.length == 0 || in->end <= in->begin
+                         ? NULL
+                         : memmem(text + in->begin, (size_t)(in->end - in->begin), what.text, what.length);
+    return at ? at - text : -1;
+}
+
+static int64_t find_last(const sbp_turns_job *job, const part *in, stripped what) {
+    part rest = *in;
+    int64_t last = -1;
+    for (int64_t at; (at = find(job, &rest, what)) >= 0; rest.begin = at + 1)
+        last = at;
+    return last;
+}
+
+static const char *const contents[] = {"content", NULL}, *const thoughts[] = {"reasoning_content", "thinking",
+                                                                              "reasoning", NULL};
+
+static bool is_one_of(const char *const *names, const char *key) {
+    while (*names && strcmp(*names, key) != 0)
+        names++;
+    return *names != NULL;
+}
+
+enum { NOT_WRITTEN = -1, ELSEWHERE = -2 };
+
+/* Where the template begins to write a text of a message: where a character that no text has comes first when
+ * it stands before it. ELSEWHERE: it does something else with it. */
+static sbp_status find_text(const sbp_turns_job *job, int64_t message, const char *const *names,
+                            int64_t *begin) {
+    static const char mark[] = "\xef\xa3\xbf"; /* U+F8FF */
+    const sbp_json *list = job->talk->messages, *from = &list->items[message];
+    sbp_conversation talk = *job->talk;
+    sbp_json *messages = SBP_NEW(job->arena, sbp_json),
+             *items = SBP_NEW_ARRAY(job->arena, sbp_json, list->count),
+             *members = SBP_NEW_ARRAY(job->arena, sbp_json, from->count + 1);
+    sbp_rendering other;
+    *messages = *list;
+    messages->items = items;
+    memcpy(items, list->items, (size_t)list->count * sizeof *items);
+    memcpy(members, from->items, (size_t)from->count * sizeof *members);
+    items[message].items = members;
+    items[message].table = NULL;
+    for (int64_t k = 0; k < from->count; k++)
+        if (is_one_of(names, members[k].key) && members[k].kind == SBP_JSON_STRING) {
+            members[k].string = sbp_arena_printf(job->arena, "%s%s", mark, members[k].string);
+            members[k].count = (int64_t)strlen(members[k].string);
+        }
+    talk.messages = messages;
+    *begin = ELSEWHERE;
+    if (sbp_chat_render(job->chat, job->arena, job->diag, &talk, false, &other) != SBP_OK)
+        return cannot_tell(job, message, "what the template writes of it");
+    size_t at = 0;
+    while (at < other.length && at < job->text->length && other.text[at] == job->text->text[at])
+        at++;
+    if (at == other.length && at == job->text->length)
+        *begin = NOT_WRITTEN;
+    else if (at + sizeof mark <= other.length && memcmp(other.text + at, mark, sizeof mark - 1) == 0)
+        *begin = (int64_t)at;
+    return SBP_OK;
+}
+
 /* The places with those of a message that has none yet. */
 static sbp_status place(const sbp_turns_job *job, places *all, int64_t message) {
     part gap;
+    int64_t begin;
     if (is_placed(all, message))
         return SBP_OK;
-    if (!find_gap(job, all, message, &gap))
+    bool found = find_gap(job, all, message, &gap);
+    SBP_TRY(find_text(job, message, contents, &begin));
+    if (begin == NOT_WRITTEN)
+        return SBP_OK;
+    if (!found || begin < gap.begin || begin >= gap.end)
         return cannot_tell(job, message, "what the template writes of it");
     int64_t at = all->count++;
     for (; at > 0 && all->items[at - 1].begin >= gap.end; at--)
@@ -233,102 +322,27 @@ static int64_t raise(const sbp_turns_job *job, int64_t begin, int64_t end, doubl
     return token;
 }
 
-/* The most that characters of a token may count: 1 outside of the parts. *from: the first part that may have
- * any; the tokens come in their order. */
+/* The most that a character of a token counts: as its part does, 1 outside of the parts. *from: the first
+ * part that may have any; the tokens come in their order. */
 static double most_of(const part *parts, int64_t count, const int64_t token[2], int64_t *from) {
     int64_t covered = token[0];
     double most = 0;
     while (*from < count && parts[*from].end <= token[0])
         ++*from;
     for (int64_t k = *from; k < count && parts[k].begin < token[1] && covered < token[1]; k++) {
-        if (parts[k].begin > covered)
-            return INFINITY;
-        most = fmax(most, parts[k].weight);
+        most = fmax(most, parts[k].begin > covered ? fmax(parts[k].weight, 1) : parts[k].weight);
         covered = parts[k].end;
     }
-    return covered < token[1] || token[0] == token[1] ? INFINITY : most;
+    return covered < token[1] || token[0] == token[1] ? fmax(most, 1) : most;
 }
 
 /* ---- with the loss on answers ----------------------------------------------------------------------- */
-
-static const char blanks[] = " \t\r\n";
-
-/* A text without blanks around it, which templates strip as a rule. */
-typedef struct stripped {
-    const char *text;
-    size_t length;
-} stripped;
-
-static stripped strip(const sbp_json *node) {
-    stripped s = {"", 0};
-    if (!node || node->kind != SBP_JSON_STRING)
-        return s;
-    s = (stripped){node->string, (size_t)node->count};
-    for (; s.length > 0 && strchr(blanks, *s.text); s.text++)
-        s.length--;
-    while (s.length > 0 && strchr(blanks, s.text[s.length - 1]))
-        s.length--;
-    return s;
-}
-
-/* Where a text stands in a part of the whole; -1: it does not, or is empty. */
-static int64_t find(const sbp_turns_job *job, const part *in, stripped what) {
-    const char *text = job->text->text;
-    const char *at = what.length == 0 || in->end <= in->begin
-                         ? NULL
-                         : memmem(text + in->begin, (size_t)(in->end - in->begin), what.text, what.length);
-    return at ? at - text : -1;
-}
-
-static int64_t find_last(const sbp_turns_job *job, const part *in, stripped what) {
-    part rest = *in;
-    int64_t last = -1;
-    for (int64_t at; (at = find(job, &rest, what)) >= 0; rest.begin = at + 1)
-        last = at;
-    return last;
-}
-
-/* Where the template begins to write a content: where a character that no content has comes first when it
- * stands before it. */
-static sbp_status find_content(const sbp_turns_job *job, int64_t message, int64_t *begin) {
-    static const char mark[] = "\xef\xa3\xbf"; /* U+F8FF */
-    const sbp_json *list = job->talk->messages, *from = &list->items[message];
-    sbp_conversation talk = *job->talk;
-    sbp_json *messages = SBP_NEW(job->arena, sbp_json),
-             *items = SBP_NEW_ARRAY(job->arena, sbp_json, list->count),
-             *members = SBP_NEW_ARRAY(job->arena, sbp_json, from->count + 1);
-    sbp_rendering other;
-    bool is_there = false;
-    *messages = *list;
-    messages->items = items;
-    memcpy(items, list->items, (size_t)list->count * sizeof *items);
-    memcpy(members, from->items, (size_t)from->count * sizeof *members);
-    items[message].items = members;
-    items[message].table = NULL;
-    for (int64_t k = 0; k < from->count; k++)
-        if (strcmp(members[k].key, "content") == 0 && members[k].kind == SBP_JSON_STRING) {
-            members[k].string = sbp_arena_printf(job->arena, "%s%s", mark, members[k].string);
-            members[k].count = (int64_t)strlen(members[k].string);
-            is_there = true;
-        }
-    talk.messages = messages;
-    *begin = -1;
-    if (!is_there)
-        return SBP_OK;
-    SBP_TRY(sbp_chat_render(job->chat, job->arena, job->diag, &talk, false, &other));
-    size_t at = 0;
-    while (at < other.length && at < job->text->length && other.text[at] == job->text->text[at])
-        at++;
-    if (at + sizeof mark <= other.length && memcmp(other.text + at, mark, sizeof mark - 1) == 0)
-        *begin = (int64_t)at;
-    return SBP_OK;
-}
 
 /* A message that is no answer and says "train": true: its content, and what ends it. */
 static sbp_status raise_other(const sbp_turns_job *job, places *all, int64_t message, double *out) {
     int64_t begin;
     SBP_TRY(place(job, all, message));
-    SBP_TRY(find_content(job, message, &begin));
+    SBP_TRY(find_text(job, message, contents, &begin));
     for (int64_t k = 0; k < all->count; k++) {
         const part *p = &all->items[k];
         int64_t end = p->end;
@@ -371,14 +385,18 @@ static double weight_of(const sbp_turns_job *job, int64_t message) {
  * call as a whole. */
 static sbp_status find_calls(const sbp_turns_job *job, int64_t message, int64_t *begin) {
     const sbp_json *from = &job->talk->messages->items[message], *calls = calls_of(job, message);
+    int64_t content, thought;
     for (int32_t k = 0; k < job->text->item_count; k++)
         if (index_of(calls, job->text->items[k].json) >= 0) {
             *begin = job->text->items[k].begin;
             return SBP_OK;
         }
+    SBP_TRY(find_text(job, message, contents, &content));
+    SBP_TRY(find_text(job, message, thoughts, &thought));
     *begin = 0;
-    if (strip(sbp_json_member(from, "content")).length == 0 &&
-        strip(sbp_json_member(from, "reasoning_content")).length == 0)
+    bool says = strip(sbp_json_member(from, "content")).length > 0 && content != NOT_WRITTEN,
+         thinks = strip(sbp_json_member(from, "reasoning_content")).length > 0 && thought != NOT_WRITTEN;
+    if (!says && !thinks)
         return SBP_OK;
     return sbp_fail(
         job->diag, SBP_INPUT,
@@ -428,10 +446,8 @@ static sbp_status weigh_all(const sbp_turns_job *job, places *all, double *out) 
             SBP_TRY(place(job, all, i));
     for (int64_t k = 0; k < all->count; k++)
         all->items[k].weight = weight_of(job, all->items[k].message);
-    for (int64_t i = 0, from = 0; i < job->tokens->count; i++) {
-        double most = most_of(all->items, all->count, job->tokens->offsets[i], &from);
-        out[i] = isinf(most) ? 1 : most;
-    }
+    for (int64_t i = 0, from = 0; i < job->tokens->count; i++)
+        out[i] = most_of(all->items, all->count, job->tokens->offsets[i], &from);
     return SBP_OK;
 }
 
@@ -487,7 +503,7 @@ static bool is_empty(const sbp_turns_job *job, const part *inner) {
 
 /* Blocks of what the template writes of an answer. Where its content stands as it is, a block is before it or
  * begins it: what comes later is talk about tags. */
-static void add_blocks(const sbp_turns_job *job, const part *answer, places *out) {
+static sbp_status add_blocks(const sbp_turns_job *job, const part *answer, places *out) {
     const sbp_json *message = &job->talk->messages->items[answer->message];
     int64_t content = find_last(job, answer, strip(sbp_json_member(message, "content")));
     part rest = *answer, block, inner;
@@ -505,10 +521,19 @@ static void add_blocks(const sbp_turns_job *job, const part *answer, places *out
         if (content < 0 || out->count - before == 2)
             break;
     }
-    stripped thoughts = strip(sbp_json_member(message, "reasoning_content"));
-    int64_t at = found || job->reasoning != SBP_REASONING_NONE ? -1 : find(job, answer, thoughts);
-    if (at >= 0) /* written without tags that are known here */
-        out->items[out->count++] = (part){at, at + (int64_t)thoughts.length, answer->message, 0};
+    stripped said = strip(sbp_json_member(message, "reasoning_content"));
+    int64_t at;
+    if (found || job->reasoning != SBP_REASONING_NONE || said.length == 0)
+        return SBP_OK;
+    SBP_TRY(find_text(job, answer->message, thoughts, &at)); /* written without tags that are known here */
+    if (at == ELSEWHERE)
+        return cannot_tell(job, answer->message, "which of it is reasoning");
+    rest = *answer;
+    rest.begin = at < answer->begin ? answer->begin : at;
+    at = at == NOT_WRITTEN ? -1 : find(job, &rest, said);
+    if (at >= 0)
+        out->items[out->count++] = (part){at, at + (int64_t)said.length, answer->message, 0};
+    return SBP_OK;
 }
 
 /* Tokens of blocks that are not to count. */
@@ -516,17 +541,17 @@ static sbp_status leave_out_blocks(const sbp_turns_job *job, const places *all, 
     places blocks = {.items = SBP_NEW_ARRAY(job->arena, part, 3 * (all->count + job->text->span_count) + 1)};
     for (int64_t k = 0; k < all->count; k++)
         if (job->turns->items[all->items[k].message].assistant)
-            add_blocks(job, &all->items[k], &blocks);
+            SBP_TRY(add_blocks(job, &all->items[k], &blocks));
     for (int32_t s = 0; all->count == 0 && s < job->text->span_count; s++) {
         part answer = {job->text->spans[s][0], job->text->spans[s][1], -1, 1};
         SBP_TRY(find_owner(job, all, s, &answer.message));
-        add_blocks(job, &answer, &blocks);
+        SBP_TRY(add_blocks(job, &answer, &blocks));
     }
     for (int64_t i = 0; i < job->talk->messages->count && all->count == 0 && job->text->span_count == 0; i++)
         if (job->turns->items[i].assistant)
             return cannot_tell(job, i, "which of it is reasoning");
     for (int64_t i = 0, from = 0; i < job->tokens->count; i++)
-        if (!isinf(most_of(blocks.items, blocks.count, job->tokens->offsets[i], &from)))
+        if (most_of(blocks.items, blocks.count, job->tokens->offsets[i], &from) == 0)
             out[i] = 0;
     return SBP_OK;
 }

@@ -362,6 +362,75 @@ static void test_reasoning(void **state) {
         make(&c, "{\"prompt\": [], \"chosen\": [" SAYS("a", "") "], \"rejected\": [" SAYS("b", "") "]}"));
 }
 
+typedef struct vectors_job {
+    io_fixture *f;
+    const char *text;
+    int count, by_loss[SBP_LOSS_ON_COUNT];
+} vectors_job;
+
+static int place_of(const char *const *names, int count, const char *name) {
+    int k = 0;
+    while (k < count && strcmp(names[k], name) != 0)
+        k++;
+    assert_true(k < count);
+    return k;
+}
+
+static sbp_status check_vector(vectors_job *job, const char *line) {
+    io_fixture *f = job->f;
+    const sbp_json *vector;
+    const char *loss_on, *reasoning, *name, *template;
+    size_t length;
+    turns_case c;
+    SBP_TRY(sbp_json_parse(f->arena, f->diag, "vectors", line, strlen(line), SBP_JSON_ROW, &vector));
+    SBP_TRY(sbp_json_get_string(f->diag, vector, "template", SBP_JSON_REQUIRED, &name));
+    SBP_TRY(sbp_json_get_string(f->diag, vector, "loss_on", SBP_JSON_REQUIRED, &loss_on));
+    SBP_TRY(sbp_json_get_string(f->diag, vector, "reasoning", SBP_JSON_REQUIRED, &reasoning));
+    SBP_TRY(sbp_file_read(f->arena, f->diag, sbp_arena_printf(f->arena, "tests/golden/chat/%s", name),
+                          &template, &length));
+    int on = place_of(sbp_loss_on_names, SBP_LOSS_ON_COUNT, loss_on);
+    begin(&c, f, sbp_arena_strndup(f->arena, template, length), (sbp_loss_on)on);
+    c.maker.reasoning = (sbp_reasoning)place_of(sbp_reasoning_names, SBP_REASONING_COUNT, reasoning);
+    const sbp_json *row = sbp_json_member(vector, "row"), *want = sbp_json_member(vector, "weights");
+    sbp_row_options options = {0};
+    sbp_row_form form = {0};
+    sbp_row read;
+    SBP_TRY(sbp_row_read(f->arena, f->diag, "row", row, &options, &form, &read));
+    SBP_TRY(sbp_documents_make(&c.maker, f->arena, &read, &c.made));
+    const sbp_document *d = c.made.documents;
+    assert_int_equal(d->count, want->count);
+    for (int64_t i = 0; i < d->count; i++) {
+        double number =
+            want->items[i].kind == SBP_JSON_INT ? (double)want->items[i].integer : want->items[i].real;
+        assert_true(weight_of(d, i) == number && (d->labels[i] >= 0) == (number > 0));
+    }
+    job->by_loss[on]++;
+    job->count++;
+    return SBP_OK;
+}
+
+static sbp_status check_vectors(void *user) {
+    vectors_job *job = user;
+    for (const char *at = job->text; *at;) {
+        size_t length = strcspn(at, "\n");
+        SBP_TRY(check_vector(job, sbp_arena_strndup(job->f->arena, at, length)));
+        at += length + (at[length] == '\n');
+    }
+    return SBP_OK;
+}
+
+/* Weights of tokens as tests/golden/chat/compare_turns.py finds them, which goes another way. */
+static void test_vectors(void **state) {
+    io_fixture *f = *state;
+    vectors_job job = {.f = f};
+    size_t length;
+    assert_ok(f, sbp_file_read(f->arena, f->diag, "tests/golden/chat/turns.jsonl", &job.text, &length));
+    assert_ok(f, sbp_guard(f->arena, f->diag, check_vectors, &job));
+    print_message("%d conversations\n", job.count);
+    for (int k = SBP_LOSS_ALL; k < SBP_LOSS_ON_COUNT; k++)
+        assert_true(job.by_loss[k] >= 4 || k == SBP_LOSS_COMPLETION);
+}
+
 /* What messages say is not what templates see. */
 static void test_templates_do_not_see_it(void **state) {
     io_fixture *f = *state;
@@ -440,6 +509,7 @@ int main(void) {
         CASE(test_turns),
         CASE(test_tool_calls),
         CASE(test_reasoning),
+        CASE(test_vectors),
         CASE(test_templates_do_not_see_it),
         CASE(test_data),
     };
