@@ -91,17 +91,6 @@ static void assert_rewards(const double *found, const double *expected, int coun
 
 #define EXPECT(found, ...) assert_rewards((found), (const double[MOST]){__VA_ARGS__}, MOST)
 
-/* One function, one request that it answers. */
-static void check_one(io_fixture *f, const char *spec, const double *expected) {
-    double rewards[MOST];
-    sbp_rewarder *r = open_one(f, spec, 0, 0);
-    assert_ok(f, sbp_rewarder_run(r, f->diag, &plain_batch(f)->b, rewards, NULL));
-    assert_rewards(rewards, expected, MOST);
-    sbp_rewarder_close(r);
-}
-
-#define CHECK_ONE(f, spec, ...) check_one((f), (spec), (const double[MOST]){__VA_ARGS__})
-
 static void check_fails(io_fixture *f, const char *spec, const char *const *texts) {
     double rewards[MOST];
     sbp_rewarder *r = open_one(f, spec, 0, 3);
@@ -250,17 +239,32 @@ static void what_cannot_start_is_named(void **state) {
 
 static void functions_get_and_give_values(void **state) {
     io_fixture *f = *state;
-    CHECK_ONE(f, FUNCTIONS "length", 6, 6, 5, 0);
-    CHECK_ONE(f, FUNCTIONS "eighths", 0.75, 1.875, 3, 0);
-    CHECK_ONE(f, FUNCTIONS "matches", 1, 0, NAN, NAN);
-    CHECK_ONE(f, FUNCTIONS "by_step", 3.5, 3.5, 3.5, 3.5);
-    CHECK_ONE(f, FUNCTIONS "later", 0.5, 0.5, NAN, NAN);
-    CHECK_ONE(f, FUNCTIONS "called", 0, -0.25, -0.5, -0.75);
-    CHECK_ONE(f, FUNCTIONS "numbers", 1, 1.5, 2, NAN);
-    CHECK_ONE(f, FUNCTIONS "prints", 0, 0, 0, 0);
-    CHECK_ONE(f, FUNCTIONS "kwargs_are", 1, 1, 1, 1);
-    CHECK_ONE(f, FUNCTIONS "floods", 1, 1, 1, 1);
-    CHECK_ONE(f, SED("\"rewards\":[1,-2.5,null,1e-3]"), 1, -2.5, NAN, 1e-3);
+    static const struct {
+        const char *spec;
+        double rewards[MOST];
+    } cases[] = {
+        {FUNCTIONS "length", {6, 6, 5, 0}},
+        {FUNCTIONS "eighths", {0.75, 1.875, 3, 0}},
+        {FUNCTIONS "matches", {1, 0, NAN, NAN}},
+        {FUNCTIONS "by_step", {3.5, 3.5, 3.5, 3.5}},
+        {FUNCTIONS "later", {0.5, 0.5, NAN, NAN}},
+        {FUNCTIONS "called", {0, -0.25, -0.5, -0.75}},
+        {FUNCTIONS "numbers", {1, 1.5, 2, NAN}},
+        {FUNCTIONS "prints", {0, 0, 0, 0}},
+        {FUNCTIONS "kwargs_are", {1, 1, 1, 1}},
+        {FUNCTIONS "floods", {1, 1, 1, 1}},
+        {SED("\"rewards\":[1,-2.5,null,1e-3]"), {1, -2.5, NAN, 1e-3}},
+    };
+    enum { CASES = SBP_COUNT(cases) };
+    const char *specs[CASES];
+    double rewards[MOST], each[CASES][MOST];
+    for (int i = 0; i < CASES; i++)
+        specs[i] = cases[i].spec;
+    sbp_rewarder *r = open_all(f, specs, NULL, CASES, 0, 0);
+    assert_ok(f, sbp_rewarder_run(r, f->diag, &plain_batch(f)->b, rewards, each[0]));
+    for (int i = 0; i < CASES; i++)
+        assert_rewards(each[i], cases[i].rewards, MOST);
+    sbp_rewarder_close(r);
 }
 
 static void several_are_weighted(void **state) {
@@ -619,6 +623,131 @@ static void lack_of_memory_is_said(void **state) {
     assert_true(io_fail_allocations(f, whole_life, (void *)(uintptr_t)SED("\"rewards\":[1,2,3,4]")) >= 5);
 }
 
+/* ---- TRL --------------------------------------------------------------------------------------------- */
+
+enum { MOST_FUNCTIONS = 8 };
+
+static const sbp_json *member(const sbp_json *object, const char *key) {
+    const sbp_json *out = sbp_json_member(object, key);
+    assert_non_null(out);
+    return out;
+}
+
+static double number(const sbp_json *node) {
+    return node->kind == SBP_JSON_NULL  ? NAN
+           : node->kind == SBP_JSON_INT ? (double)node->integer
+                                        : node->real;
+}
+
+static sbp_reward_batch batch_of(io_fixture *f, const sbp_json *one) {
+    const sbp_json *rows = member(one, "rows"), *texts = member(one, "completions"),
+                   *all = member(one, "ids");
+    const int64_t per = texts->count / rows->count;
+    sbp_reward_sample *samples = sbp_arena_alloc(f->arena, (size_t)texts->count * sizeof *samples);
+    for (int64_t i = 0; i < texts->count; i++) {
+        const sbp_json *list = &all->items[i], *row = &rows->items[i / per];
+        int32_t *tokens = sbp_arena_alloc(f->arena, (size_t)list->count * sizeof *tokens);
+        for (int64_t k = 0; k < list->count; k++)
+            tokens[k] = (int32_t)list->items[k].integer;
+        samples[i] = (sbp_reward_sample){.prompt = member(row, "prompt"),
+                                         .row = row,
+                                         .completion = texts->items[i].string,
+                                         .completion_bytes = (size_t)texts->items[i].count,
+                                         .ids = tokens,
+                                         .id_count = list->count};
+    }
+    return (sbp_reward_batch){.samples = samples,
+                              .count = texts->count,
+                              .per_prompt = per,
+                              .step = member(one, "step")->integer,
+                              .steps = member(one, "steps")->integer};
+}
+
+/* Rewards, names, metrics and extra columns of one case, as TRL has them. False: Python has no trl. */
+static bool check_case(io_fixture *f, const sbp_json *one) {
+    const sbp_json *wanted = member(one, "specs"), *metrics = member(one, "metrics"),
+                   *extra = member(one, "extra");
+    const int32_t count = (int32_t)wanted->count;
+    const char *specs[MOST_FUNCTIONS], *name;
+    double weights[MOST_FUNCTIONS], rewards[MOST], each[MOST_FUNCTIONS][MOST], value;
+    const sbp_reward_options options = {.log = -1};
+    sbp_rewarder *r;
+    assert_true(count <= MOST_FUNCTIONS);
+    for (int32_t k = 0; k < count; k++) {
+        specs[k] = wanted->items[k].string;
+        weights[k] = number(&member(one, "weights")->items[k]);
+    }
+    if (sbp_rewarder_open(f->arena, f->diag, specs, weights, count, &options, &r) != SBP_OK) {
+        if (strstr(sbp_diag_text(f->diag, SBP_ERROR), "No module named 'trl'"))
+            return false;
+        fail_msg("%s", sbp_diag_text(f->diag, SBP_ERROR));
+    }
+    const sbp_reward_batch b = batch_of(f, one);
+    assert_int_equal(b.count, MOST);
+    assert_ok(f, sbp_rewarder_run(r, f->diag, &b, rewards, each[0]));
+    for (int i = 0; i < MOST; i++) {
+        const double expected = number(&member(one, "rewards")->items[i]);
+        assert_rewards(&rewards[i], &expected, 1);
+    }
+    for (int32_t k = 0; k < count; k++) {
+        assert_string_equal(sbp_rewarder_name(r, k), member(one, "names")->items[k].string);
+        for (int i = 0; i < MOST; i++) {
+            const double expected = number(&member(one, "each")->items[k].items[i]);
+            assert_rewards(&each[k][i], &expected, 1);
+        }
+    }
+    for (int32_t i = 0; i < metrics->count; i++) {
+        assert_true(sbp_rewarder_metric(r, i, &name, &value));
+        assert_string_equal(name, metrics->items[i].key);
+        assert_true(value == number(&metrics->items[i]));
+    }
+    assert_false(sbp_rewarder_metric(r, (int32_t)metrics->count, &name, &value));
+    for (int32_t i = 0; i < extra->count; i++) {
+        const sbp_json *column = sbp_rewarder_extra(r, i);
+        assert_non_null(column);
+        assert_string_equal(column->key, extra->items[i].key);
+        for (int k = 0; k < MOST; k++)
+            assert_string_equal(column->items[k].string, extra->items[i].items[k].string);
+    }
+    sbp_rewarder_close(r);
+    return true;
+}
+
+/* Whether the case has functions of TRL's own. */
+static bool is_of_trl(const sbp_json *one) {
+    return strcmp(member(one, "name")->string, "of trl") == 0;
+}
+
+/* Against what tests/data/reward/make.py had TRL's trainer make of the same functions. */
+static void rewards_are_those_of_trl(void **state) {
+    io_fixture *f = *state;
+    const sbp_json *file;
+    assert_ok(f, sbp_json_read(f->arena, f->diag, "tests/data/reward/trl.json", 0, &file));
+    const sbp_json *cases = member(file, "cases");
+    for (int64_t i = 0; i < cases->count; i++)
+        if (!is_of_trl(&cases->items[i]))
+            assert_true(check_case(f, &cases->items[i]));
+    assert_true(cases->count >= 8);
+}
+
+static void functions_of_trl_run_unchanged(void **state) {
+    io_fixture *f = *state;
+    const sbp_json *file;
+    int found = 0;
+    assert_ok(f, sbp_json_read(f->arena, f->diag, "tests/data/reward/trl.json", 0, &file));
+    const sbp_json *cases = member(file, "cases");
+    for (int64_t i = 0; i < cases->count; i++) {
+        if (!is_of_trl(&cases->items[i]))
+            continue;
+        found++;
+        if (!check_case(f, &cases->items[i])) {
+            print_message("python3, or that of $VIRTUAL_ENV, has no trl\n");
+            skip();
+        }
+    }
+    assert_int_equal(found, 1);
+}
+
 static int ready(void **state) {
     signal(SIGPIPE, SIG_IGN);
     return io_setup(state);
@@ -645,6 +774,8 @@ int main(void) {
         TEST(the_end_of_input_ends_a_program),
         TEST(a_killed_parent_leaves_nothing),
         TEST(lack_of_memory_is_said),
+        TEST(rewards_are_those_of_trl),
+        TEST(functions_of_trl_run_unchanged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
