@@ -51,7 +51,7 @@ int64_t sbp_column_number(const char *column, const char *prefix) {
 }
 
 bool sbp_column_names_rows(const char *column) {
-    static const sbp_column_id rows[] = {SBP_DATA_FIRST, SBP_DATA_SHARED_END, SBP_DATA_OWN};
+    static const sbp_column_id rows[] = {SBP_DATA_FIRST, SBP_DATA_SHARED_END, SBP_DATA_OWN, SBP_DATA_PLACE};
     for (int i = 0; i < SBP_COUNT(rows); i++)
         if (strcmp(column, sbp_data_columns[rows[i]].name) == 0)
             return true;

@@ -430,6 +430,15 @@ static sbp_status find_pairs(sbp_subject *s, overlap_pair *pairs, int32_t *count
     return SBP_OK;
 }
 
+/* Whether the rows of an operand are named by an index: another that may be the same memory may then be
+ * some of them. */
+static bool is_named(const sbp_row_rule *rules, int32_t count, int32_t operand) {
+    for (int32_t k = 0; k < count; k++)
+        if (rules[k].relation == SBP_ROWS_NAMED && rules[k].other == operand)
+            return true;
+    return false;
+}
+
 static sbp_status check_rows(sbp_subject *s) {
     const sbp_command *command = s->command;
     sbp_row_rule rules[SBP_MAX_ROW_RULES];
@@ -453,8 +462,9 @@ static sbp_status check_rows(sbp_subject *s) {
             int64_t x_width = sbp_check_width(s->c, x), y_width = sbp_check_width(s->c, y);
             bool overlap = x_width == y_width ? rows_overlap(&ranges[a], &ranges[b])
                                               : elems_overlap(x, y, &ranges[a], &ranges[b], x_width, y_width);
-            if (overlap &&
-                !(x_width == y_width && same_region(x, y, &ranges[a], &ranges[b]) && may_be_same(s, a, b)))
+            bool same = same_region(x, y, &ranges[a], &ranges[b]) ||
+                        (x->col == y->col && x->cols == y->cols && is_named(rules, rule_count, a));
+            if (overlap && !(x_width == y_width && same && may_be_same(s, a, b)))
                 return SBP_SUBJECT_FAIL(s, "c22", "%.60s overlaps %.60s for T %lld, i %lld",
                                         s->operands[a].name, s->operands[b].name,
                                         (long long)position->sizes.v[SBP_T], (long long)position->i);

@@ -34,7 +34,7 @@ typedef enum sbp_keyed {
 typedef enum sbp_items {
     SBP_ITEMS_NONE,
     SBP_ITEMS_ELEMENTS,    /* elements, each by itself */
-    SBP_ITEMS_RUNS,        /* elements of rows of one index, which the first of them adds up */
+    SBP_ITEMS_RUNS,        /* elements of rows that an index places; of one index the first adds them up */
     SBP_ITEMS_BLOCKS,      /* columns of SBP_PARTIAL_ROWS rows */
     SBP_ITEMS_COLUMNS,     /* columns, each a sum over rows */
     SBP_ITEMS_TILES,       /* tiles of a product */

@@ -87,6 +87,7 @@ typedef struct sbp_stage {
     int32_t table;   /* loop over this chunk table; -1: once, over all rows */
     sbp_symbol rows; /* what C of the body means: C, H, or T when there is no loop */
     bool descending;
+    bool generates;    /* rows that are appended go to their places, too (column `place`) */
     bool of_param;     /* done with a whole parameter and what is beside it, even if it has one element */
     sbp_place *places; /* per value of the body */
     sbp_expert_pieces *pieces; /* per value: of a parameter argument */

@@ -174,6 +174,21 @@ static void place_all(sbp_fuser *z, extras *more) {
     }
 }
 
+/* While generating, rows of several texts are run as one chunk: those that were appended also go to their
+ * places among the rows of their text. */
+static void emit_placing(sbp_fuser *z, const sbp_op *append, int32_t position) {
+    sbp_stage *s = z->stage;
+    int32_t column = sbp_lower_row_buffer(z->p, sbp_data_columns[SBP_DATA_PLACE].name,
+                                          sbp_data_columns[SBP_DATA_PLACE].dtype, SBP_T, (sbp_row_order){0});
+    sbp_term terms[SBP_SCATTER_OPERANDS] = {
+        [SBP_SCATTER_DST] = sbp_fuse_view_term(s->places[sbp_body_carry_root(z->f, append->results[0])]),
+        [SBP_SCATTER_SRC] = sbp_fuse_term(z, append->operands[1]),
+        [SBP_SCATTER_INDEX] =
+            sbp_fuse_view_term(sbp_lower_rows_of(s, sbp_view_buffer(z->p->program, column, 0))),
+    };
+    sbp_fuse_instr(z, SBP_CMD_SCATTER, position, terms, SBP_COUNT(terms))->defines[0] = append->results[0];
+}
+
 /* ---- row kernels ------------------------------------------------------------------------------------- */
 
 /* Stores a root of the kernel a second time. */
@@ -295,6 +310,9 @@ static sbp_status emit_op(sbp_fuser *z, int32_t i) {
         sbp_fuse_expert_linear_dw(z, op, i);
         return SBP_OK;
     case SBP_OP_append:
+        if (z->stage->generates)
+            emit_placing(z, op, i);
+        return SBP_OK;
     case SBP_OP_take:
         return SBP_OK;
     case SBP_OP_scan:

@@ -299,6 +299,7 @@ static void add_stage(stage_context *c, const char *suffix, const sbp_body_cut *
     const sbp_function *function = &p->program->functions[c->function->function];
     sbp_stage *stage = sbp_lower_stage(p, sbp_arena_printf(p->arena, "%s.%s", function->name, suffix),
                                        cut->func, c->b->chunk_table, descending, (sbp_row_order){0});
+    stage->generates = c->generates;
     for (int32_t i = 0; i < cut->func->arg_count; i++) {
         sbp_value v = cut->func->args[i], o = cut->origin[v];
         const sbp_value_info *info = &cut->func->values[v];

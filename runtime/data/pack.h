@@ -136,10 +136,15 @@ sbp_status sbp_packer_check(const sbp_packer *packer, sbp_diag *diag) SBP_CHECKE
 sbp_status sbp_packer_columns(sbp_packer *packer, sbp_diag *diag, const sbp_dataset *data,
                               const sbp_micro_batch *part) SBP_CHECKED;
 
-/* The same of rows `begin` .. of the data's one document, which stands at row 0, but for its last token: that
- * is the label of the last row. For sbp_executor_bind_behind. */
+/* Where a document stands: its first `shared` rows from row `first` on, the others from row `own` on. */
+typedef struct sbp_pack_place {
+    int64_t first, shared, own;
+} sbp_pack_place;
+
+/* The same of rows `begin` .. of the data's one document but for its last token: that is the label of the
+ * last row. For sbp_executor_bind_behind. */
 sbp_status sbp_packer_columns_behind(sbp_packer *packer, sbp_diag *diag, const sbp_dataset *data,
-                                     int64_t begin) SBP_CHECKED;
+                                     int64_t begin, const sbp_pack_place *place) SBP_CHECKED;
 
 /* The column `name` of these documents, ascending, that hold `rows` rows: any of those of a program, as
  * doubles. */

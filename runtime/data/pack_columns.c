@@ -19,6 +19,7 @@ typedef enum source {
     OWN,
     FIRST_IN, /* first of what is in the row's part of its document, of N positions: "first.in.N" */
     OWN_IN,
+    PLACE,
     LABEL,
     WEIGHT,
     PREDICTED, /* 1 where there is a next token */
@@ -239,6 +240,9 @@ static void fill_integers(const filling *f, const sbp_doc *doc, int64_t k, const
         case OWN_IN:
             out[i] = (int32_t)(at->row + sbp_max_i64(i - i % number - at->shared, 0));
             break;
+        case PLACE:
+            out[i] = (int32_t)(i < at->shared ? at->first + i : at->row + i - at->shared);
+            break;
         default: /* own */
             out[i] = (int32_t)at->row;
         }
@@ -451,10 +455,12 @@ sbp_status sbp_packer_columns(sbp_packer *p, sbp_diag *diag, const sbp_dataset *
     return SBP_OK;
 }
 
-sbp_status sbp_packer_columns_behind(sbp_packer *p, sbp_diag *diag, const sbp_dataset *data, int64_t begin) {
+sbp_status sbp_packer_columns_behind(sbp_packer *p, sbp_diag *diag, const sbp_dataset *data, int64_t begin,
+                                     const sbp_pack_place *place) {
     const int64_t docs[] = {0}, rows = data->docs->count - 1 - begin;
     const sbp_micro_batch part = {.docs = docs, .count = 1, .rows = rows};
-    const counters at = {.from = begin};
+    const counters at = {
+        .row = place->own, .first = place->first, .shared = (int32_t)place->shared, .from = begin};
     if (p->too_many)
         return sbp_fail(diag, SBP_INPUT, "the plan reads more than %d columns of the data", SBP_PACK_COLUMNS);
     for (int32_t c = 0; c < p->column_count; c++) {

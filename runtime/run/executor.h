@@ -8,7 +8,8 @@
  *
  * Row data. Columns are found by the names that the program's row inputs carry. Three are also read here:
  * "first", "shared_end" and "own" (ir/program/program.h, attention), from which the lo columns of the chunk
- * tables come; 0 <= first <= shared_end <= own <= row. The latter two count as equal to "first" when not
+ * tables come; 0 <= first <= shared_end <= own <= row; or own = row + 1, first < shared_end: the row's own
+ * keys are among the shared ones, where "place" says. The latter two count as equal to "first" when not
  * given.
  *
  * Memory. Host memory beyond the program's arenas: a number per chunk and window, 1 MiB of staging, and,

@@ -245,7 +245,8 @@ static int64_t first_seen(int64_t r, int64_t first, int64_t shared_end, int64_t 
 }
 
 static sbp_status check_document(const binder *b, int64_t r, int64_t first, int64_t shared_end, int64_t own) {
-    if (first >= 0 && first <= shared_end && shared_end <= own && own <= r)
+    bool elsewhere = own == r + 1 && first < shared_end; /* its keys are among the shared ones */
+    if (first >= 0 && first <= shared_end && shared_end <= own && (own <= r || elsewhere))
         return SBP_OK;
     return sbp_fail(b->diag, SBP_INTERNAL, "row %lld: first %lld, shared_end %lld, own %lld", (long long)r,
                     (long long)first, (long long)shared_end, (long long)own);

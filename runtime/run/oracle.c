@@ -103,6 +103,7 @@ typedef sbp_status (*loops)(oracle_job *job);
 #define LOOPS_row sbp_oracle_row
 #define LOOPS_colsum sbp_oracle_simple
 #define LOOPS_gather sbp_oracle_simple
+#define LOOPS_scatter sbp_oracle_simple
 #define LOOPS_scatter_add sbp_oracle_simple
 #define LOOPS_attn_fwd sbp_oracle_attention
 #define LOOPS_attn_bwd sbp_oracle_attention

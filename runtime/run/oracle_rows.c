@@ -260,6 +260,27 @@ static sbp_status check_gather(oracle_job *job) {
     return SBP_OK;
 }
 
+static sbp_status check_placing(oracle_job *job) {
+    const sbp_span *s = &job->dispatch->spans[SBP_SCATTER_SRC];
+    oracle_runs rows = sbp_oracle_choose(s->rows, 2, 1);
+    double *truth[6], *got, *index;
+    oracle_sum sum = {0};
+    int32_t count = 0;
+    for (int32_t r = 0; r < rows.runs; r++)
+        for (int64_t j = rows.first[r]; j < rows.first[r] + rows.count[r]; j++)
+            SBP_TRY(sbp_oracle_fetch(job, SBP_SCATTER_SRC, j, 1, 0, s->cols, &truth[count++]));
+    SBP_TRY(sbp_oracle_submit(job));
+    count = 0;
+    for (int32_t r = 0; r < rows.runs; r++)
+        for (int64_t j = rows.first[r]; j < rows.first[r] + rows.count[r]; j++) {
+            SBP_TRY(sbp_oracle_fetch(job, SBP_SCATTER_INDEX, j, 1, 0, 1, &index));
+            SBP_TRY(sbp_oracle_fetch(job, SBP_SCATTER_DST, (int64_t)*index, 1, 0, s->cols, &got));
+            note_same(&sum, truth[count++], got, s->cols, s->dtype);
+        }
+    sbp_oracle_judge(job, &sum, "dst");
+    return SBP_OK;
+}
+
 static sbp_status check_scatter(oracle_job *job) {
     const sbp_span *s = &job->dispatch->spans[SBP_SCATTER_ADD_SRC],
                    *d = &job->dispatch->spans[SBP_SCATTER_ADD_DST];
@@ -411,6 +432,8 @@ sbp_status sbp_oracle_simple(oracle_job *job) {
     switch (job->dispatch->command->kind) {
     case SBP_CMD_GATHER:
         return check_gather(job);
+    case SBP_CMD_SCATTER:
+        return check_placing(job);
     case SBP_CMD_SCATTER_ADD:
         return check_scatter(job);
     case SBP_CMD_COLSUM:

@@ -1,4 +1,4 @@
-/* test_simple.c: fill, copy, collective, gather, scatter_add, colsum, reduce. */
+/* test_simple.c: fill, copy, collective, gather, scatter, scatter_add, colsum, reduce. */
 #include "tests/common/sweep.h"
 #include "tests/conformance/conformance.h"
 
@@ -102,6 +102,34 @@ static void scatter_case(uint64_t seed, sbp_dtype sums, sbp_dtype type, int64_t 
     }
     suite_check(c);
     suite_end(c);
+}
+
+/* Rows of their own to distinct places; others stay. */
+static void place_case(uint64_t seed, sbp_dtype type, int64_t rows, int64_t cols) {
+    suite_case *c = suite_begin("scatter", seed);
+    const int64_t targets = 3 * rows + 5;
+    suite_tensor *to = suite_add(c, type, targets, cols), *from = suite_add(c, type, rows, cols);
+    suite_tensor *index = add_index(c, seed % 2 ? SBP_I32 : SBP_I64, rows, 1);
+    c->command.kind = SBP_CMD_SCATTER;
+    for (int64_t i = 0; i < rows; i++) /* down from the last row, in steps of 1 to 3 */
+        index->values[i] =
+            (i ? index->values[i - 1] : (double)targets) - 1 - (double)sbp_rng_below(&c->rng, 3);
+    suite_expect(c, to);
+    to->written = suite_alloc(c, targets * cols, sizeof(bool));
+    for (int64_t i = 0; i < rows * cols; i++) {
+        int64_t at = (int64_t)index->values[i / cols] * cols + i % cols;
+        to->expected[at] = from->values[i];
+        to->written[at] = true;
+    }
+    suite_check(c);
+    suite_end(c);
+}
+
+static void test_scatter(void **state) {
+    (void)state;
+    for (int d = 0; d < 4; d++)
+        for (int r = 0; r < SBP_COUNT(row_counts); r++)
+            place_case((uint64_t)(d + r), floats[d], row_counts[r], r % 2 ? 150 : 9);
 }
 
 static void test_scatter_add(void **state) {
@@ -264,9 +292,10 @@ static void test_long_columns(void **state) {
 }
 
 const struct CMUnitTest suite_simple_tests[] = {
-    cmocka_unit_test(test_fill),         cmocka_unit_test(test_copy),
-    cmocka_unit_test(test_gather),       cmocka_unit_test(test_scatter_add),
-    cmocka_unit_test(test_colsum),       cmocka_unit_test(test_reduce),
-    cmocka_unit_test(test_reduce_huge),  cmocka_unit_test(test_large_moves),
-    cmocka_unit_test(test_long_columns), cmocka_unit_test(test_many_groups)};
+    cmocka_unit_test(test_fill),        cmocka_unit_test(test_copy),
+    cmocka_unit_test(test_gather),      cmocka_unit_test(test_scatter),
+    cmocka_unit_test(test_scatter_add), cmocka_unit_test(test_colsum),
+    cmocka_unit_test(test_reduce),      cmocka_unit_test(test_reduce_huge),
+    cmocka_unit_test(test_large_moves), cmocka_unit_test(test_long_columns),
+    cmocka_unit_test(test_many_groups)};
 const int suite_simple_count = SBP_COUNT(suite_simple_tests);

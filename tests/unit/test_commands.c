@@ -95,6 +95,7 @@ static void test_alias(void **state) {
                 bool may =
                     (kind == SBP_CMD_GEMM && a == SBP_GEMM_D && b == SBP_GEMM_C) ||
                     (kind == SBP_CMD_COLLECTIVE && a == SBP_COLLECTIVE_DST && b == SBP_COLLECTIVE_SRC) ||
+                    (kind == SBP_CMD_SCATTER && a == SBP_SCATTER_DST && b == SBP_SCATTER_SRC) ||
                     (kind == SBP_CMD_CONV_ROWS && a == SBP_CONV_ROWS_NEXT && b == SBP_CONV_ROWS_STATE) ||
                     (kind == SBP_CMD_DELTA_RULE && a == SBP_DELTA_RULE_NEXT && b == SBP_DELTA_RULE_STATE);
                 assert_int_equal(sbp_command_may_alias((sbp_command_kind)kind, NULL, a, b), may);

@@ -283,10 +283,10 @@ static void test_columns(void **state) {
     assert_ok(f, sbp_packer_pack(&p, f->diag, d, (int64_t[]){0, 1, 2}, 3));
     assert_int_equal(p.part_count, 1);
     assert_ok(f, sbp_packer_columns(&p, f->diag, d, &p.parts[0]));
-    assert_int_equal(p.column_count, 14);
+    assert_int_equal(p.column_count, 15);
     static const int32_t tok[] = {0, 1, 2, 3, 20, 40, 41, 42}, pos[] = {0, 1, 2, 3, 0, 0, 1, 2},
                          first[] = {0, 0, 0, 0, 4, 5, 5, 5}, label[] = {1, 2, 3, 0, 0, 41, 42, 0},
-                         doc[] = {0, 0, 0, 0, 1, 2, 2, 2};
+                         place[] = {0, 1, 2, 3, 4, 5, 6, 7}, doc[] = {0, 0, 0, 0, 1, 2, 2, 2};
     static const float weight[] = {1, 0, 1, 0, 0, 1, 0, 0}, predicted[] = {1, 1, 1, 0, 0, 1, 1, 0};
     assert_memory_equal(ints(&p, "tok"), tok, sizeof tok);
     assert_memory_equal(ints(&p, "pos"), pos, sizeof pos);
@@ -297,6 +297,7 @@ static void test_columns(void **state) {
     assert_memory_equal(ints(&p, "first"), first, sizeof first);
     assert_memory_equal(ints(&p, "shared_end"), first, sizeof first);
     assert_memory_equal(ints(&p, "own"), first, sizeof first);
+    assert_memory_equal(ints(&p, "place"), place, sizeof place);
     assert_memory_equal(ints(&p, "label"), label, sizeof label);
     assert_memory_equal(ints(&p, "doc"), doc, sizeof doc);
     assert_memory_equal(ints(&p, "sample"), doc, sizeof doc);

@@ -309,6 +309,14 @@ static void constraints_that_text_can_break(void **state) {
          "program_c28: entry 'update', command 1 (fold): formal 'r' is seen with a width"},
         {"dst := %e[0 for 1, 4 for 4]", "dst := %e[1 for 1, 4 for 4]",
          "program_c22: function 'fold', command 1 (copy): dst overlaps src"},
+        /* rows that an index places may stand where it places them */
+        {"fence {from = out, to = compute}\n  call",
+         "fence {from = out, to = compute}\n  scatter(dst += X@0, src = X@0[0 for 1], index = tok[0 for 1])\n"
+         "  call",
+         ""},
+        {"fence {from = out, to = compute}\n  call",
+         "fence {from = out, to = compute}\n  scatter(dst += X@0, src = X@0[0 for 1], index = tok)\n  call",
+         "program_c18"},
         {"w = W, g = dW, v := W", "w = W/8, g = dW/8, v := W/8", ""},
         {"w = W, g = dW, v := W", "w = W/4, g = dW, v := W", ""},
         {"w = W, g = dW, v := W", "w = W/8[0 for 1], g = dW/8[0 for 1], v := W/8[0 for 1]", "program_c25"},

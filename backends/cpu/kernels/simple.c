@@ -1,5 +1,5 @@
-/* simple.c: the commands that move and sum: fill, copy, gather, scatter_add, colsum, reduce, collective; and
- * fence. */
+/* simple.c: the commands that move and sum: fill, copy, gather, scatter, scatter_add, colsum, reduce,
+ * collective; and fence. */
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/kernels/convert.h"
 #include "backends/cpu/kernels/kernels.h"
@@ -8,7 +8,7 @@
 enum {
     BLOCK_ELEMS = 1 << 16, /* of an item of fill, copy, reduce */
     STRIP = 128,           /* columns that colsum and scatter_add sum at a time, in fp64 */
-    SEGMENT_ITEM = 64      /* sorted positions per item of scatter_add */
+    SEGMENT_ITEM = 64      /* rows per item of scatter, sorted positions of scatter_add */
 };
 
 static int64_t element_bytes(const cpu_view *view) {
@@ -108,7 +108,7 @@ void ISA_NAME(collective)(cpu_lane *lane, const cpu_command *command) {
         move(lane, dst, src);
 }
 
-/* ---- gather, scatter_add -------------------------------------------------------------------------- */
+/* ---- gather, scatter, scatter_add-------------------------------------------------------------------- */
 
 typedef struct gathering {
     const cpu_view *dst, *table, *index;
@@ -163,6 +163,30 @@ void ISA_NAME(gather)(cpu_lane *lane, const cpu_command *command) {
     SBP_CROSS_EITHER(g.dst->rows > g.rows, cpu_gather_items, cpu_gather_item);
     SBP_CROSS_EITHER(g.dst->cols > STRIP, cpu_gather_strips, cpu_gather_strip);
     cpu_pool_run(lane->pool, sbp_ceil_div(g.dst->rows, g.rows), gather_item, &g);
+}
+
+/* Rows to their places: of SEGMENT_ITEM rows of src an item. */
+static void place_item(void *arg, int64_t item, char *scratch) {
+    (void)scratch;
+    const gathering *g = arg;
+    const cpu_view *src = g->table;
+    int64_t end = sbp_min_i64((item + 1) * g->rows, src->rows);
+    for (int64_t r = item * g->rows; r < end; r++) {
+        int64_t to = integer_at(g->index, r);
+        if (to < 0 || to >= g->dst->rows || row_at(g->dst, to, 0) == row_at(src, r, 0))
+            continue;
+        memcpy(row_at(g->dst, to, 0), row_at(src, r, 0), (size_t)(src->cols * element_bytes(src)));
+    }
+}
+
+void ISA_NAME(scatter)(cpu_lane *lane, const cpu_command *command) {
+    const cpu_view *v = command->views;
+    gathering g = {.dst = &v[SBP_SCATTER_DST],
+                   .table = &v[SBP_SCATTER_SRC],
+                   .index = &v[SBP_SCATTER_INDEX],
+                   .rows = SEGMENT_ITEM};
+    SBP_CROSS_EITHER(g.table->rows > g.rows, cpu_place_items, cpu_place_item);
+    cpu_pool_run(lane->pool, sbp_ceil_div(g.table->rows, g.rows), place_item, &g);
 }
 
 typedef struct scattering {

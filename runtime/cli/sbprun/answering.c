@@ -38,14 +38,22 @@ static sbp_status compile_args(const sbp_answering *a, const char *sbpc, int64_t
     return SBP_OK;
 }
 
-static sbp_status compile_model(sbp_answering *a, int64_t rows) {
+/* For half as many texts where the plan does not fit. */
+static sbp_status compile_model(sbp_answering *a, int64_t rows, int32_t texts) {
     const sbp_world *world = &a->world;
     const char *sbpc, **args;
     SBP_TRY(sbp_child_find(world->arena, world->diag, "sbpc", &sbpc));
-    SBP_TRY(sbp_child_new_file(world->arena, world->diag, SBP_CHILD_PLAN, &a->session.temporary_plan));
+    if (!a->session.temporary_plan)
+        SBP_TRY(sbp_child_new_file(world->arena, world->diag, SBP_CHILD_PLAN, &a->session.temporary_plan));
     a->session.plan_path = a->session.temporary_plan;
-    SBP_TRY(compile_args(a, sbpc, rows, &args));
-    return sbp_child_compile(world->arena, world->diag, args, a->session.plan_path, -1);
+    for (;; texts /= 2) {
+        SBP_TRY(compile_args(a, sbpc, sbp_generator_rows_of(rows, texts), &args));
+        sbp_status status = sbp_child_compile(world->arena, world->diag, args, a->session.plan_path, -1);
+        if (status != SBP_MACHINE || texts == 1 || sbp_options_given(world->options, SBP_OPT_SEQ_LEN))
+            return status;
+        sbp_note(world->diag, "%d answers of up to %lld tokens at a time do not fit: going on with %d", texts,
+                 (long long)rows, texts / 2);
+    }
 }
 
 static sbp_status open_plan(sbp_answering *a) {
@@ -150,26 +158,32 @@ sbp_status sbp_answering_find(sbp_answering *a) {
     return sbp_texts_open(world->arena, world->diag, world->options, model, true, &a->texts);
 }
 
-sbp_status sbp_answering_open(sbp_answering *a, int64_t rows) {
+sbp_status sbp_answering_open(sbp_answering *a, int64_t rows, int32_t texts) {
     sbp_world *world = &a->world;
+    bool chosen = a->session.model && !sbp_options_given(world->options, SBP_OPT_SEQ_LEN);
     if (a->session.model)
-        SBP_TRY(compile_model(a, rows));
+        SBP_TRY(compile_model(a, rows, texts));
     SBP_TRY(open_plan(a));
+    if (chosen && texts > 1 && sbp_generator_texts_of(a->session.plan->program, rows, texts) == 1) {
+        SBP_TRY(compile_model(a, rows, 1)); /* there are states: rows for one */
+        SBP_TRY(open_plan(a));
+    }
     SBP_TRY(sbp_plan_set_defaults(world->diag, &a->session.info, world->options, world->arena));
     SBP_TRY(find_stopping(a));
     sbp_interrupt_install();
     SBP_TRY(sbp_run_open_device(world, &a->session, &a->outputs));
     SBP_TRY(sbp_run_load_weights(world, &a->session));
-    SBP_TRY(sbp_generator_create(world->diag, world->executor, &a->generator));
+    texts = sbp_generator_texts_of(a->session.plan->program, rows, texts);
+    SBP_TRY(sbp_generator_create(world->diag, world->executor, texts, &a->generator));
     return sbp_token_sampler_create(world->diag, sbp_generator_vocabulary(a->generator), &a->sampler);
 }
 
-sbp_status sbp_answering_choose(sbp_answering *a, uint64_t prompt, uint64_t sample, uint64_t position,
-                                sbp_sampled *out) {
+sbp_status sbp_answering_choose(sbp_answering *a, int32_t text, uint64_t prompt, uint64_t sample,
+                                uint64_t position, sbp_sampled *out) {
     uint64_t seed = (uint64_t)sbp_options_int(a->world.options, SBP_OPT_SEED);
-    return sbp_token_sampler_draw(a->sampler, a->world.diag, &a->sampling, sbp_generator_logits(a->generator),
-                                  sbp_generator_vocabulary(a->generator),
-                                  sbp_sampling_uniform(seed, prompt, sample, position), out);
+    return sbp_token_sampler_draw(
+        a->sampler, a->world.diag, &a->sampling, sbp_generator_logits(a->generator, text),
+        sbp_generator_vocabulary(a->generator), sbp_sampling_uniform(seed, prompt, sample, position), out);
 }
 
 sbp_status sbp_answering_run(sbp_answering *a, sbp_diag *diag, int argc, char *const *argv,

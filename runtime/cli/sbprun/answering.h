@@ -33,13 +33,12 @@ sbp_status sbp_answering_parse(sbp_answering *answering, const char *program, co
                                bool *done) SBP_CHECKED;
 /* The model or plan, its tokenizer (NULL: it has none) and its chat template. */
 sbp_status sbp_answering_find(sbp_answering *answering) SBP_CHECKED;
-/* Compiles a model for texts of `rows` tokens, unless --seq-len says how many, and brings it to the
- * device. */
-sbp_status sbp_answering_open(sbp_answering *answering, int64_t rows) SBP_CHECKED;
+/* Compiles a model for `texts` texts of `rows` tokens at a time, or as many as memory has room for, unless
+ * --seq-len says how many tokens, and brings it to the device. */
+sbp_status sbp_answering_open(sbp_answering *answering, int64_t rows, int32_t texts) SBP_CHECKED;
 
-/* Chooses the token behind the text that the generator has: number `position` of answer `sample` to a prompt.
- */
-sbp_status sbp_answering_choose(sbp_answering *answering, uint64_t prompt, uint64_t sample, uint64_t position,
-                                sbp_sampled *out) SBP_CHECKED;
+/* Chooses the token behind a text of the generator: number `position` of answer `sample` to a prompt. */
+sbp_status sbp_answering_choose(sbp_answering *answering, int32_t text, uint64_t prompt, uint64_t sample,
+                                uint64_t position, sbp_sampled *out) SBP_CHECKED;
 
 #endif

@@ -107,11 +107,12 @@ static sbp_status stream_answer(chat_job *chat, sbp_text_stream *stream, sbp_tex
     sbp_text_piece piece = {0};
     for (uint64_t position = 0; piece.finish == SBP_FINISH_NOT; position++) {
         sbp_sampled token;
-        SBP_TRY(sbp_answering_choose(a, (uint64_t)chat->turns, 0, position, &token));
+        SBP_TRY(sbp_answering_choose(a, 0, (uint64_t)chat->turns, 0, position, &token));
         SBP_TRY(sbp_text_stream_push(stream, a->world.diag, (int32_t)token.token, &piece));
         SBP_TRY(print_piece(chat, &piece, answer));
+        const int32_t next = (int32_t)token.token, text = 0;
         if (piece.finish == SBP_FINISH_NOT)
-            SBP_TRY(sbp_generator_append(a->generator, a->world.diag, (int32_t)token.token));
+            SBP_TRY(sbp_generator_append(a->generator, a->world.diag, &text, &next, 1));
         if (sbp_interrupt_status() == SBP_TERMINATED)
             return SBP_TERMINATED;
         if (sbp_interrupted() && piece.finish == SBP_FINISH_NOT) {
@@ -144,7 +145,8 @@ static sbp_status answer(chat_job *chat, const char *question, size_t length) {
     }
     sbp_stopping stopping = a->stopping;
     stopping.most_tokens = stopping.most_tokens < room ? stopping.most_tokens : room;
-    SBP_TRY(sbp_generator_begin(a->generator, a->world.diag, prompt.ids, prompt.count));
+    SBP_TRY(
+        sbp_generator_begin(a->generator, a->world.diag, 0, prompt.ids, prompt.count, prompt.count + room));
     SBP_TRY(sbp_text_stream_create(a->texts.tokenizer, a->world.diag, &stopping, &stream));
     sbp_text_init(&text, chat->arena);
     sbp_status status = stream_answer(chat, stream, &text);
@@ -181,7 +183,8 @@ static sbp_status turn_body(void *user) {
 static sbp_status chat_body(void *user) {
     chat_job *chat = user;
     sbp_world *world = &chat->a.world;
-    static const sbp_option_id refused[] = {SBP_OPT_PROMPT, SBP_OPT_DATA, SBP_OPT_ANSWERS};
+    static const sbp_option_id refused[] = {SBP_OPT_PROMPT, SBP_OPT_DATA, SBP_OPT_ANSWERS,
+                                            SBP_OPT_MAX_NUM_SEQS};
     bool done;
     SBP_TRY(sbp_answering_parse(&chat->a, "sbprun chat", usage, &done));
     if (done)
@@ -195,7 +198,7 @@ static sbp_status chat_body(void *user) {
     if (!chat->a.texts.tokenizer || !chat->a.texts.chat.source.text)
         return sbp_fail(world->diag, SBP_INPUT, "'%s' has no %s", sbp_options_arg(world->options, 0),
                         chat->a.texts.tokenizer ? "chat template: give --chat-template FILE" : "tokenizer");
-    SBP_TRY(sbp_answering_open(&chat->a, CHAT_ROWS));
+    SBP_TRY(sbp_answering_open(&chat->a, CHAT_ROWS, 1));
     sbp_text_init(&chat->messages, world->arena);
     chat->terminal = isatty(STDIN_FILENO);
     say(chat, "/new begins another conversation, /exit ends; a line that ends in \\ goes on\n");
