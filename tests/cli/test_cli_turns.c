@@ -126,12 +126,57 @@ static void test_other_objectives(void **state) {
               "$R $S --objective dpo --data $D/p.jsonl --dry-run --chat-template " TEMPLATE);
 }
 
+/* What --dry-run and report.html show of rows: what is trained, weights, special tokens, and nothing that a
+ * terminal or a browser would do. */
+static void test_shown_rows(void **state) {
+    io_fixture *f = *state;
+#define DRY "$R $S -q --data $D/d.jsonl --loss-on assistant --shuffle off --dry-run --chat-template " TEMPLATE
+    /* standard output is a terminal there */
+#define ON_A_TERMINAL                                                                                        \
+    " python3 -c 'import pty, sys; sys.exit(pty.spawn([\"sh\", \"-c\", sys.argv[1]]) != 0)' "
+    put_rows(f);
+    cli_ok(f, "sed -i '2s/In the park/In <b>the<\\/b>\\\\u001b[7m park/' $D/d.jsonl && " DRY);
+    const char *out = cli_text(f, "out");
+    assert_non_null(
+        strstr(out, "trained tokens in [[ ]]:\nrow 0: <|user|>\nWho is Lily?\n<|assistant|>\n[[0.5x A"));
+    assert_non_null(strstr(out, "\n[[2x She likes to play.</s> ]]\n\nrow 1: "));
+    assert_non_null(strstr(out, "[[In <b>the</b>\033[7m park.</s> ]]"));
+    assert_null(strstr(out, "row 2"));
+    cli_ok(f, DRY " --show 1");
+    assert_non_null(strstr(cli_text(f, "out"), "row 0: "));
+    assert_null(strstr(cli_text(f, "out"), "row 1: "));
+    cli_ok(f, DRY " --show 0");
+    assert_null(strstr(cli_text(f, "out"), "first rows"));
+    cli_ok(f, "TERM=xterm" ON_A_TERMINAL "'" DRY "'");
+    out = cli_text(f, "out");
+    assert_non_null(strstr(out, "row 0: \033[2m<|user|>\r\nWho is Lily?"));
+    assert_non_null(strstr(out, "\033[0m\033[33m0.5x A girl.\033[0m\033[33;4m</s>\033[0m\033[33m \033[0m"));
+    assert_non_null(strstr(out, "\033[32mIn <b>the</b>?[7m park.\033[0m\033[32;4m</s>\033[0m"));
+    static const char *const plain[] = {"TERM=xterm NO_COLOR=1", "TERM=dumb"};
+    for (int i = 0; i < SBP_COUNT(plain); i++) {
+        cli_ok(f, sbp_arena_printf(f->arena, "%s" ON_A_TERMINAL "'" DRY "'", plain[i]));
+        assert_null(strchr(cli_text(f, "out"), '\033'));
+        assert_non_null(strstr(cli_text(f, "out"), "[[In <b>the</b>?[7m park.</s> ]]"));
+    }
+    cli_ok(f, "$R $S -q --data $D/d.jsonl --loss-on assistant --shuffle off --steps 1 --out $D/o "
+              "--chat-template " TEMPLATE
+              " && $R $S -q --data $D/d.jsonl --steps 1 --out $D/none --show 0 --chat-template " TEMPLATE);
+    out = cli_text(f, "o/report.html");
+    assert_non_null(strstr(out, "<h2>Rows</h2>\n<p>The first rows of the first step: <span class=\"yes\">"));
+    assert_non_null(strstr(out, "<pre>row 0: <span class=\"no\">&lt;|user|&gt;\nWho is Lily?"));
+    assert_non_null(strstr(out, "<span class=\"part\" title=\"weight 0.5\"><sub>0.5</sub>A girl.</span>"
+                                "<span class=\"part special\" title=\"weight 0.5\">&lt;/s&gt;</span>"));
+    assert_non_null(strstr(out, "<span class=\"yes\">In &lt;b&gt;the&lt;/b&gt;?[7m park.</span>"));
+    assert_null(strstr(cli_text(f, "none/report.html"), "<h2>Rows"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_weights_in_the_loss, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_half_of_everything, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_resume, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_other_objectives, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_shown_rows, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

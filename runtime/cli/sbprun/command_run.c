@@ -592,6 +592,20 @@ static sbp_status load_rows(sbp_world *world, sbp_inputs *inputs, sbp_session *s
     return status;
 }
 
+/* What the page will show of the data: now, as a tokenizer takes memory beside the plan's. */
+static sbp_status keep_shown_rows(const sbp_world *world, sbp_inputs *inputs, sbp_session *session,
+                                  const sbp_outputs *outputs) {
+    sbp_text rows;
+    if (!session->train || session->check || !outputs->out || !inputs->data || inputs->stream.steps ||
+        !sbp_world_writes(world) || sbp_options_on(world->options, SBP_OPT_DRY_RUN) ||
+        sbp_options_int(world->options, SBP_OPT_SHOW) == 0)
+        return SBP_OK;
+    sbp_text_init(&rows, world->arena);
+    SBP_TRY(sbp_run_show_rows(world, inputs, session, SBP_SHOW_HTML, &rows));
+    session->rows = rows.data;
+    return SBP_OK;
+}
+
 static sbp_status load_data(sbp_world *world, sbp_inputs *inputs, sbp_session *session,
                             const sbp_outputs *outputs) {
     SBP_TRY(sbp_run_check_plan(world, session, outputs));
@@ -610,7 +624,7 @@ static sbp_status load_data(sbp_world *world, sbp_inputs *inputs, sbp_session *s
     if (sbp_options_on(world->options, SBP_OPT_DRY_RUN) && inputs->stream.steps)
         return sbp_fail(world->diag, SBP_USAGE,
                         "--dry-run needs rows from files: rows of a stream are not known before they arrive");
-    return SBP_OK;
+    return keep_shown_rows(world, inputs, session, outputs);
 }
 
 /* SBP_USAGE when the plan is for another number of ranks. */

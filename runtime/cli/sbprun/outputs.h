@@ -151,6 +151,18 @@ void sbp_run_each_setting(const sbp_world *world, const sbp_session *session, sb
 sbp_status sbp_run_write_page(const sbp_world *world, const sbp_session *session,
                               const sbp_outputs *outputs) SBP_CHECKED;
 
+/* ---- run_rows.c ------------------------------------------------------------------------------------ */
+
+/* How rows are shown: trained tokens in [[ ]]; with escape sequences of a terminal; as a part of a page. */
+typedef enum sbp_showing { SBP_SHOW_PLAIN, SBP_SHOW_COLOURS, SBP_SHOW_HTML } sbp_showing;
+
+/* Colours where standard output is a terminal that has them, and NO_COLOR is not set. */
+sbp_showing sbp_run_showing(void);
+/* The first --show rows that steps take, with what of them is trained. The sampler is at the beginning then.
+ * Below a guard. */
+sbp_status sbp_run_show_rows(const sbp_world *world, sbp_inputs *inputs, const sbp_session *session,
+                             sbp_showing how, sbp_text *out) SBP_CHECKED;
+
 /* ---- run_disk.c ------------------------------------------------------------------------------------ */
 
 /* --offload-dir, else --out, else the current directory. */

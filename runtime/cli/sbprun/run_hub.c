@@ -261,6 +261,8 @@ sbp_status sbp_run_push(const sbp_world *world, const sbp_outputs *outputs) {
     sbp_args_option(&args, "--repo-type", "model");
     for (int i = 0; i < SBP_COUNT(kept_here); i++)
         sbp_args_option(&args, "--exclude", kept_here[i]);
+    if (sbp_options_int(world->options, SBP_OPT_SHOW) > 0) /* it shows rows of the data */
+        sbp_args_option(&args, "--exclude", "report.html");
     if (sbp_options_on(world->options, SBP_OPT_HUB_PRIVATE_REPO))
         sbp_args_add(&args, "--private");
     sbp_note(world->diag, "sending '%s' to the Hub as %s by huggingface_hub", outputs->out, id);

@@ -217,6 +217,10 @@ static const char head[] =
     "100% }\n"
     "@media (max-width: 700px) { figure svg { overflow: visible } svg text { font-size: 18px } .bars th, "
     ".bars td { padding-right: .7em } }\n"
+    "pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0 0 1em } .yes { background: "
+    "color-mix(in srgb, var(--one) 25%, transparent) } .part { background: color-mix(in srgb, var(--two) "
+    "25%, "
+    "transparent) } .no { opacity: .65 } .special { border: 1px solid var(--faint); border-radius: 3px }\n"
     "</style>\n<title>";
 
 static void add_summary(const sbp_world *world, const sbp_session *session, const sbp_outputs *outputs,
@@ -269,6 +273,8 @@ sbp_status sbp_run_write_page(const sbp_world *world, const sbp_session *session
         add_curve(p, i);
     sbp_text_add(&p->text, "</div>\n");
     add_memory(p, world, session);
+    if (session->rows)
+        sbp_text_add(&p->text, "<h2>Rows</h2>\n%s", session->rows);
     sbp_text_add(&p->text, "<h2>Settings</h2>\n<table>\n");
     add_files(p, world, SBP_OPT_DATA, "data");
     add_files(p, world, SBP_OPT_EVAL, "evaluation");

@@ -11,8 +11,6 @@
 #include "runtime/cli/sbprun/commands.h"
 #include "runtime/cli/sbprun/outputs.h"
 
-enum { SHOWN_ROWS = 3, SHOWN_TOKENS = 400 };
-
 /* ---- dry run ---------------------------------------------------------------------------------------- */
 
 static int ascending(const void *a, const void *b) {
@@ -28,45 +26,6 @@ static int64_t *sorted_lengths(const sbp_world *world, const sbp_inputs *inputs)
         lengths[k] = d->docs[k].count;
     qsort(lengths, (size_t)d->doc_count, sizeof *lengths, ascending);
     return lengths;
-}
-
-static bool is_trained(const sbp_inputs *inputs, const sbp_doc *doc, int64_t i) {
-    return i > 0 && inputs->data->labels[doc->first + i] >= 0;
-}
-
-/* Text of tokens [from, to) of a document, as they stand in it; ids where there is no tokenizer. */
-static sbp_status add_tokens(const sbp_world *world, const sbp_inputs *inputs, sbp_text *out,
-                             const sbp_tokenizer *tokenizer, const sbp_doc *doc, int64_t from, int64_t to) {
-    const int32_t *ids = inputs->data->tokens + doc->first;
-    const char *before, *all;
-    size_t before_length, all_length;
-    for (int64_t k = from; !tokenizer && k < to; k++)
-        sbp_text_add(out, "%s%d", k > 0 ? " " : "", ids[k]);
-    if (!tokenizer)
-        return SBP_OK;
-    SBP_TRY(sbp_tokenizer_decode(tokenizer, world->arena, world->diag, ids, from, false, &before,
-                                 &before_length));
-    SBP_TRY(sbp_tokenizer_decode(tokenizer, world->arena, world->diag, ids, to, false, &all, &all_length));
-    if (before_length < all_length)
-        sbp_text_add_n(out, all + before_length, all_length - before_length);
-    return SBP_OK;
-}
-
-/* The document with every stretch of trained tokens between [[ and ]]. */
-static sbp_status add_document(const sbp_world *world, const sbp_inputs *inputs, sbp_text *out,
-                               const sbp_tokenizer *tokenizer, const sbp_doc *doc) {
-    int64_t count = doc->count < SHOWN_TOKENS ? doc->count : SHOWN_TOKENS;
-    for (int64_t i = 0; i < count;) {
-        int64_t end = i + 1;
-        while (end < count && is_trained(inputs, doc, end) == is_trained(inputs, doc, i))
-            end++;
-        sbp_text_add(out, is_trained(inputs, doc, i) ? "[[" : "");
-        SBP_TRY(add_tokens(world, inputs, out, tokenizer, doc, i, end));
-        sbp_text_add(out, is_trained(inputs, doc, i) ? "]]" : "");
-        i = end;
-    }
-    sbp_text_add(out, count < doc->count ? " ...\n" : "\n");
-    return SBP_OK;
 }
 
 /* The middle one, or between the two. */
@@ -111,7 +70,6 @@ static sbp_status count_parts(const sbp_world *world, sbp_inputs *inputs, const 
 static sbp_status dry_text(const sbp_world *world, sbp_inputs *inputs, const sbp_session *session,
                            sbp_text *out, const int64_t *lengths, int64_t parts, int64_t run_rows) {
     const sbp_dataset *d = inputs->data;
-    const sbp_tokenizer *tokenizer = NULL;
     sbp_text_add(out, "data       %lld rows", (long long)(d->packed_rows ? d->doc_count : d->row_count));
     if (d->packed_rows)
         sbp_text_add(out, " packed into %lld items of the batch", (long long)d->row_count);
@@ -148,23 +106,7 @@ static sbp_status dry_text(const sbp_world *world, sbp_inputs *inputs, const sbp
                      sbp_format_seconds(a, sizeof a, seconds),
                      (long long)sbp_program_most_rows(session->plan->program),
                      sbp_format_seconds(b, sizeof b, all * (double)session->total_steps));
-    if (session->plan->tokenizer_bytes > 0)
-        SBP_TRY(sbp_tokenizer_from_json(world->arena, world->diag, session->plan->path,
-                                        session->plan->tokenizer, (size_t)session->plan->tokenizer_bytes,
-                                        &tokenizer));
-    int64_t count;
-    const int64_t *rows = sbp_sampler_next(&inputs->sampler, &count);
-    sbp_text_add(out, "first rows of the first step, trained tokens in [[ ]]:\n");
-    int64_t shown = 0; /* documents: of packed ones a row has many */
-    for (int64_t r = 0; r < count && r < SHOWN_ROWS; r++)
-        for (int64_t k = d->rows[rows[r]]; k < d->rows[rows[r] + 1]; k++) {
-            if (d->packed_rows && shown++ == SHOWN_ROWS)
-                return SBP_OK;
-            const sbp_doc *doc = &d->docs[sbp_dataset_doc_at(d, k)];
-            sbp_text_add(out, "row %lld: ", (long long)doc->row);
-            SBP_TRY(add_document(world, inputs, out, tokenizer, doc));
-        }
-    return SBP_OK;
+    return sbp_run_show_rows(world, inputs, session, sbp_run_showing(), out);
 }
 
 sbp_status sbp_run_print_dry(const sbp_world *world, sbp_inputs *inputs, const sbp_session *session) {

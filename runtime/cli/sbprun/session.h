@@ -54,6 +54,7 @@ struct sbp_session {
     struct sbp_shadow *shadow; /* weights of a reference beside those that are trained; NULL: no need */
     const char *matmuls;       /* how the device computes them, chosen by measuring; NULL: as it likes */
     int64_t resumed_after;     /* steps that a checkpoint had, 0: none */
+    const char *rows;          /* the first ones, for the page; NULL: they are not shown */
 };
 
 void sbp_session_close(sbp_session *session);
