@@ -94,6 +94,8 @@ sbp_status sbp_metrics_open(sbp_metrics *m, sbp_diag *diag, const sbp_trainer *t
     if (keep_steps >= 0)
         SBP_TRY(keep_lines(diag, path, keep_steps, keep_evaluations));
     m->file = open_file(path, keep_steps < 0);
+    if (!m->file && errno == ENOMEM)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for writing '%s'", path);
     return m->file ? SBP_OK : sbp_fail(diag, SBP_IO, "cannot write '%s': %s", path, strerror(errno));
 }
 
