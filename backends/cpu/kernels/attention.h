@@ -3,7 +3,13 @@
  * The query heads of one kv head are stacked: `positions` rows times `group` heads are `lanes` columns of
  * every matrix, a lane being position * group + head. Scores lie transposed, [keys, lanes], so that keys and
  * values are read where they are, softmax needs no sum across a vector, and masks compare lane by lane. Keys
- * come in tiles; a tile that no position sees is never computed, one that only some see is masked. */
+ * come in tiles; a tile that no position sees is never computed, one that only some see is masked.
+ *
+ * Forward, tiles are counted within the document, so that a row's sums are over the same keys in the same
+ * order wherever the document stands, and whichever rows are run with it. A key's number is its place in what
+ * its rows see: a shared prompt comes first, then the rows' own part. So a row sees an interval of numbers
+ * that ends with its own; a block of rows is cut where another document, or another answer of a prompt,
+ * begins. */
 #ifndef SBP_CPU_KERNELS_ATTENTION_H
 #define SBP_CPU_KERNELS_ATTENTION_H
 
@@ -22,6 +28,21 @@ enum {
 typedef struct visible {
     int32_t lo1, hi1, lo2, hi2;
 } visible;
+
+/* Rows j .. j + positions - 1 of q, which are of one document. */
+typedef struct attention_run {
+    int64_t j, positions;
+    int64_t number;     /* of row j, and so of the last key that it sees */
+    int64_t shared;     /* keys of the shared part, 0 .. shared - 1 */
+    int64_t first, own; /* rows of the k view with the keys 0 and `shared`; below 0 where k begins later */
+    int64_t lo, hi;     /* keys that any of these rows sees */
+} attention_run;
+
+/* Keys of a tile: rows row, row + 1, .. of the k view, from the split-th key on next, next + 1, .. */
+typedef struct attention_keys {
+    int64_t count, row, split, next;
+    int64_t skipped; /* of bf16: 1 where the first key is the second of its pair */
+} attention_keys;
 
 typedef struct attention {
     const cpu_view *q, *k, *v, *first, *shared_end, *own;
@@ -63,6 +84,59 @@ static inline visible attention_visible(const attention *a, int64_t j) {
     if (v.hi2 < v.lo2)
         v.hi2 = v.lo2;
     return v;
+}
+
+/* Keys that row p of a run sees: attention_run_from(p) .. run->number + p, as numbers. */
+static inline int64_t attention_run_from(const attention *a, const attention_run *run, int64_t p) {
+    int64_t from = a->attrs.window > 0 ? run->number + p - a->attrs.window + 1 : 0;
+    return from > run->lo ? from : run->lo;
+}
+
+/* The rows from j on, of rows up to `end`, that are of one document. first <= shared_end <= own. */
+static inline attention_run attention_run_at(const attention *a, int64_t j, int64_t end) {
+    int64_t first = attention_integer(a->first, j), shared_end = attention_integer(a->shared_end, j);
+    int64_t own = attention_integer(a->own, j), rows = a->k->rows;
+    attention_run run = {.j = j,
+                         .positions = 1,
+                         .number = shared_end - first + a->q->first_row + j - own,
+                         .shared = shared_end - first,
+                         .first = first - a->k->first_row,
+                         .own = own - a->k->first_row};
+    while (j + run.positions < end && attention_integer(a->first, j + run.positions) == first &&
+           attention_integer(a->shared_end, j + run.positions) == shared_end &&
+           attention_integer(a->own, j + run.positions) == own)
+        run.positions++;
+    /* of what k has */
+    bool begins = run.first + run.shared > 0, ends = run.own < rows;
+    run.lo = begins ? sbp_max_i64(0, -run.first) : run.shared + sbp_max_i64(0, -run.own);
+    run.lo = attention_run_from(a, &run, 0);
+    run.hi = ends ? run.shared + rows - run.own : sbp_min_i64(run.shared, rows - run.first);
+    run.hi = sbp_min_i64(run.hi, run.number + run.positions);
+    return run;
+}
+
+/* Keys lo .. hi - 1 of a run. */
+static inline attention_keys attention_run_keys(const attention_run *run, int64_t lo, int64_t hi) {
+    if (lo >= run->shared)
+        return (attention_keys){.count = hi - lo, .row = run->own + lo - run->shared, .split = hi - lo};
+    return (attention_keys){.count = hi - lo,
+                            .row = run->first + lo,
+                            .split = sbp_min_i64(hi, run->shared) - lo,
+                            .next = run->own};
+}
+
+/* Rows lo .. hi - 1 of the k view. */
+static inline attention_keys attention_key_rows(int64_t lo, int64_t hi) {
+    return (attention_keys){.count = hi - lo, .row = lo, .split = hi - lo};
+}
+
+static inline int64_t attention_key_row(const attention_keys *keys, int64_t i) {
+    return i < keys->split ? keys->row + i : keys->next + i - keys->split;
+}
+
+/* Whether they lie one behind the other. */
+static inline bool attention_keys_follow(const attention_keys *keys) {
+    return keys->split == keys->count || keys->next == keys->row + keys->split;
 }
 
 typedef struct tile_view {

@@ -106,8 +106,9 @@ static void real_backward_tile(const real_backward *b, const real_backward_block
     const attention *a = &b->base;
     int64_t d_qk = a->attrs.d_qk, d_v = a->attrs.d_v, lanes = a->lanes, keys = tile.hi - tile.lo;
     int64_t d_qk_row = sbp_round_up(d_qk, VL), d_v_row = sbp_round_up(d_v, VL);
-    real_tile_operand k = real_key_rows(a->k, tile.lo, tile.hi, x->kv * d_qk, d_qk, x->k_copy);
-    real_tile_operand v = real_key_rows(a->v, tile.lo, tile.hi, x->kv * d_v, d_v, x->v_copy);
+    attention_keys rows = attention_key_rows(tile.lo, tile.hi);
+    real_tile_operand k = real_key_rows(a->k, &rows, x->kv * d_qk, d_qk, x->k_copy);
+    real_tile_operand v = real_key_rows(a->v, &rows, x->kv * d_v, d_v, x->v_copy);
     real_tiles(keys, lanes, real_steps(d_qk), k, x->q, lanes, x->s, lanes, false);
     real_tiles(keys, lanes, real_steps(d_v), v, x->d_o, lanes, x->ds, lanes, false);
     if (a->attrs.softcap > 0)
@@ -127,8 +128,7 @@ static void real_backward_tile(const real_backward *b, const real_backward_block
     real_tiles(keys, d_qk_row, real_steps(lanes), real_lane_operand(x->ds, keys, lanes), x->q_rows, d_qk_row,
                x->sums, d_qk_row, false);
     real_add_rows(b->dk, tile.lo, keys, x->kv * d_qk, d_qk, x->sums, d_qk_row, R(a->attrs.scale));
-    real_tile_operand k_columns =
-        real_key_columns(&k, a->k, tile.lo, tile.hi, x->kv * d_qk, d_qk, x->k_columns);
+    real_tile_operand k_columns = real_key_columns(&k, a->k, &rows, x->kv * d_qk, d_qk, x->k_columns);
     real_tiles(d_qk, lanes, real_steps(keys), k_columns, ds_keys, lanes, x->dq, lanes, true);
 }
 

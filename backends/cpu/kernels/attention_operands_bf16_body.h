@@ -6,29 +6,38 @@ static const uint16_t *real_bf16_at(const cpu_view *view, int64_t row, int64_t c
     return (const uint16_t *)(const void *)view->data + row * view->stride + column;
 }
 
-/* Columns [column, column + width) of rows lo..hi of k or v as rows of OPERANDs: in place where they can be
- * read so and do not all fall into the same sets of the cache, else copied to `copy`, [keys, steps]. */
-static real_tile_operand real_key_rows(const cpu_view *view, int64_t lo, int64_t hi, int64_t column,
+/* Columns [column, column + width) of these rows of k or v as rows of OPERANDs: in place where they can be
+ * read so, follow each other and do not all fall into the same sets of the cache, else copied to `copy`,
+ * [keys, steps]. */
+static real_tile_operand real_key_rows(const cpu_view *view, const attention_keys *keys, int64_t column,
                                        int64_t width, OPERAND *copy) {
     int64_t steps = real_steps(width);
     bool as_they_lie = real_is_operand(view) && column % PER_OPERAND == 0 && width % PER_OPERAND == 0 &&
-                       view->stride % 1024 != 0;
+                       view->stride % 1024 != 0 && attention_keys_follow(keys);
     REAL_CROSS_EITHER(as_they_lie, cpu_attention_rows_as_they_lie, cpu_attention_rows_copied);
     if (as_they_lie)
-        return real_tile_matrix((const OPERAND *)(const void *)real_bf16_at(view, lo, column),
+        return real_tile_matrix((const OPERAND *)(const void *)real_bf16_at(view, keys->row, column),
                                 view->stride / PER_OPERAND, 1);
-    for (int64_t i = 0; i < hi - lo; i++)
-        bf16_pair_elements(copy + i * steps, real_bf16_at(view, lo + i, column), width);
+    for (int64_t i = 0; i < keys->count; i++)
+        bf16_pair_elements(copy + i * steps, real_bf16_at(view, attention_key_row(keys, i), column), width);
     return real_tile_matrix(copy, steps, 1);
 }
 
+static const uint16_t *real_bf16_key(const cpu_view *view, const attention_keys *keys, int64_t i,
+                                     int64_t column) {
+    bool there = i >= 0 && i < keys->count;
+    return there ? real_bf16_at(view, attention_key_row(keys, i), column) : bf16_zeros;
+}
+
 /* The same matrix with rows and columns exchanged, in `copy`: [steps of keys, width]. */
-static real_tile_operand real_key_columns(const real_tile_operand *rows, const cpu_view *view, int64_t lo,
-                                          int64_t hi, int64_t column, int64_t width, OPERAND *copy) {
+static real_tile_operand real_key_columns(const real_tile_operand *rows, const cpu_view *view,
+                                          const attention_keys *keys, int64_t column, int64_t width,
+                                          OPERAND *copy) {
+    OPERAND *to = copy;
     (void)rows;
-    for (int64_t i = lo; i < hi; i += 2)
-        bf16_pair_rows(copy + (i - lo) / 2 * BF16_STEPS * width, width, real_bf16_at(view, i, column),
-                       i + 1 < hi ? real_bf16_at(view, i + 1, column) : bf16_zeros, width);
+    for (int64_t i = -keys->skipped; i < keys->count; i += 2, to += BF16_STEPS * width)
+        bf16_pair_rows(to, width, real_bf16_key(view, keys, i, column),
+                       real_bf16_key(view, keys, i + 1, column), width);
     return (real_tile_operand){copy, 1, width, TILE_ROWS};
 }
 

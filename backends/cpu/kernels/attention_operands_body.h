@@ -1,25 +1,29 @@
 /* attention_operands_body.h: the operands of attention's products, in fp32 and fp64. Part of
  * attention_body.h; attention_operands_bf16_body.h has the same functions for bf16. */
 
-/* Columns [column, column + width) of rows lo..hi of k or v as rows of OPERANDs: in place where the type
- * allows and rows do not all fall into the same sets of the cache, else copied to `copy`, [keys, width]. */
-static real_tile_operand real_key_rows(const cpu_view *view, int64_t lo, int64_t hi, int64_t column,
+/* Columns [column, column + width) of these rows of k or v as rows of OPERANDs: in place where the type
+ * allows, rows follow each other and do not all fall into the same sets of the cache, else copied to `copy`,
+ * [keys, width]. */
+static real_tile_operand real_key_rows(const cpu_view *view, const attention_keys *keys, int64_t column,
                                        int64_t width, REAL *copy) {
     int64_t bytes = sbp_dtype_bytes(view->dtype);
-    const char *at = view->data + (lo * view->stride + column) * bytes;
-    bool as_they_lie = view->dtype == REAL_DTYPE && view->stride * bytes % 2048 != 0;
+    const char *at = view->data + column * bytes;
+    bool as_they_lie =
+        view->dtype == REAL_DTYPE && view->stride * bytes % 2048 != 0 && attention_keys_follow(keys);
     REAL_CROSS_EITHER(as_they_lie, cpu_attention_rows_as_they_lie, cpu_attention_rows_copied);
     if (as_they_lie)
-        return real_tile_matrix((const REAL *)(const void *)at, view->stride, 1);
-    for (int64_t i = 0; i < hi - lo; i++)
-        real_load_row(copy + i * width, at + i * view->stride * bytes, view->dtype, width);
+        return real_tile_matrix((const REAL *)(const void *)at + keys->row * view->stride, view->stride, 1);
+    for (int64_t i = 0; i < keys->count; i++)
+        real_load_row(copy + i * width, at + attention_key_row(keys, i) * view->stride * bytes, view->dtype,
+                      width);
     return real_tile_matrix(copy, width, 1);
 }
 
 /* The same matrix with rows and columns exchanged. rows: what real_key_rows gave, or NULL. */
-static real_tile_operand real_key_columns(const real_tile_operand *rows, const cpu_view *view, int64_t lo,
-                                          int64_t hi, int64_t column, int64_t width, REAL *copy) {
-    real_tile_operand x = rows ? *rows : real_key_rows(view, lo, hi, column, width, copy);
+static real_tile_operand real_key_columns(const real_tile_operand *rows, const cpu_view *view,
+                                          const attention_keys *keys, int64_t column, int64_t width,
+                                          REAL *copy) {
+    real_tile_operand x = rows ? *rows : real_key_rows(view, keys, column, width, copy);
     return (real_tile_operand){x.data, x.column, x.row, TILE_ROWS * x.column};
 }
 
@@ -27,7 +31,7 @@ static real_tile_operand real_key_columns(const real_tile_operand *rows, const c
  * scale alone: s = cap log2 e tanh(q k / cap). */
 static real_score_scale real_find_scale(const attention *a) {
     double scale = a->attrs.softcap > 0 ? a->attrs.scale : a->attrs.scale * LOG2_E;
-    return (real_score_scale){.query = (REAL)scale, .soft = 1};
+    return (real_score_scale){.query = (REAL)scale, .soft = 1, .score = 1};
 }
 
 /* Rows row.. of q or do, head columns column..: out[d][lane] = scale x, lanes beyond those there are 0; and
