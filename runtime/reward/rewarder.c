@@ -368,6 +368,8 @@ static sbp_status run_guarded(void *user) {
 
 static void stop_all(sbp_rewarder *r, bool gently) {
     for (int32_t i = 0; i < r->worker_count; i++)
+        sbp_worker_end_input(&r->workers[i]);
+    for (int32_t i = 0; i < r->worker_count; i++)
         sbp_worker_stop(&r->workers[i], gently);
 }
 

@@ -53,6 +53,11 @@ typedef struct sbp_rewarder sbp_rewarder;
  * arguments, cut into words as a POSIX shell does, and run without one. */
 bool sbp_reward_is_python(const char *spec);
 
+/* Weights of `count` functions from texts "W,..", as --reward-weights has them. SBP_USAGE: another number of
+ * them, or what is no finite number. In the arena; below a guard. */
+sbp_status sbp_reward_weights(sbp_arena *arena, sbp_diag *diag, const char *const *texts, int32_t text_count,
+                              int32_t count, const double **out) SBP_CHECKED;
+
 /* Starts the processes and waits until Python has imported the functions. weights: [count]; NULL: 1 each.
  * Keeps specs and options, not weights. SBP_USAGE: a spec or weight is wrong; SBP_INPUT: a function cannot be
  * imported; SBP_MACHINE: no Python, or a program cannot be started. Below no guard; nothing is left running

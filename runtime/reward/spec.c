@@ -2,6 +2,7 @@
 #include "runtime/reward/spec.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -120,4 +121,30 @@ sbp_status sbp_reward_python(sbp_arena *arena, sbp_diag *diag, const char *wante
             return SBP_OK;
     }
     return sbp_reward_program(arena, diag, "--reward-python", wanted ? wanted : "python3", out);
+}
+
+/* ---- weights ----------------------------------------------------------------------------------------- */
+
+sbp_status sbp_reward_weights(sbp_arena *arena, sbp_diag *diag, const char *const *texts, int32_t text_count,
+                              int32_t count, const double **out) {
+    double *weights = NULL;
+    int32_t found = 0, capacity = 0;
+    for (int32_t i = 0; i < text_count; i++)
+        for (const char *at = texts[i];;) {
+            const size_t length = strcspn(at, ",");
+            char *end, *word = sbp_arena_strndup(arena, at, length);
+            const double weight = strtod(word, &end);
+            if (end == word || end[strspn(end, " ")] || !isfinite(weight))
+                return sbp_fail(diag, SBP_USAGE, "--reward-weights: found '%s', expected a finite number",
+                                word);
+            SBP_PUSH(arena, weights, found, capacity, weight);
+            if (!at[length])
+                break;
+            at += length + 1;
+        }
+    if (found != count)
+        return sbp_fail(diag, SBP_USAGE, "--reward-weights has %d weight%s, --reward is given %d time%s",
+                        found, found == 1 ? "" : "s", count, count == 1 ? "" : "s");
+    *out = weights;
+    return SBP_OK;
 }

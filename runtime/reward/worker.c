@@ -109,7 +109,7 @@ sbp_status sbp_worker_start(sbp_worker *w, sbp_diag *diag) {
     w->out = out[0];
     w->err = err[0];
     w->pid = reason ? 0 : pid;
-    w->answer_bytes = w->taken = w->tail_bytes = 0;
+    w->answer_bytes = w->taken = w->tail_bytes = w->request_bytes = w->sent = 0;
     if (reason) {
         sbp_worker_stop(w, false);
         return sbp_fail(diag, SBP_MACHINE, "%s: cannot start '%s': %s", w->what, w->args[0],
@@ -231,6 +231,7 @@ static bool has_ended(const sbp_worker *w, siginfo_t *how) {
 }
 
 void sbp_worker_ask(sbp_worker *w, const char *request, size_t bytes, double seconds) {
+    const bool unread = w->sent < w->request_bytes;
     w->request = request;
     w->request_bytes = bytes;
     w->sent = 0;
@@ -244,12 +245,15 @@ void sbp_worker_ask(sbp_worker *w, const char *request, size_t bytes, double sec
         find_line(w, 0);
     }
     w->taken = w->news == SBP_WORKER_ANSWERED ? w->taken : 0;
+    if (unread || (bytes > 0 && w->in < 0))
+        fail_worker(w,
+                    unread ? "answered without reading the whole request" : "has closed its standard input");
 }
 
 static void say_end(sbp_worker *w, const siginfo_t *how) {
     char text[120];
     if (how->si_pid == 0)
-        snprintf(text, sizeof text, "closed its standard output");
+        snprintf(text, sizeof text, "closed its standard %s", w->out < 0 ? "output" : "input");
     else if (how->si_code == CLD_EXITED)
         snprintf(text, sizeof text, "ended with status %d", how->si_status);
     else
@@ -270,7 +274,7 @@ static bool serve(sbp_worker *w, const struct pollfd *ready) {
     if (w->news != SBP_WORKER_WAITING)
         return true;
     size_t before = w->answer_bytes;
-    if (w->out < 0 || ended) {
+    if (w->out < 0 || ended || (w->in < 0 && w->sent < w->request_bytes)) {
         while (w->out >= 0 && w->news == SBP_WORKER_WAITING) { /* in more than READS pieces */
             if (!read_out(w))
                 return false;
@@ -372,8 +376,12 @@ void sbp_worker_look(sbp_worker *w, int signal_number) {
     }
 }
 
-void sbp_worker_stop(sbp_worker *w, bool gently) {
+void sbp_worker_end_input(sbp_worker *w) {
     close_end(&w->in);
+}
+
+void sbp_worker_stop(sbp_worker *w, bool gently) {
+    sbp_worker_end_input(w);
     if (w->pid > 0) {
         if (gently)
             (void)ends_gently(w);

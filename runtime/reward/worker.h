@@ -50,6 +50,8 @@ sbp_status sbp_workers_wait(sbp_worker *workers, int32_t count, sbp_diag *diag,
                             sbp_status (*interrupted)(void)) SBP_CHECKED;
 /* Sends it the signal, for which it writes where it is to stderr, and reads that. */
 void sbp_worker_look(sbp_worker *worker, int signal_number);
+/* Several that are stopped gently need no more time than one where the input of all has ended before. */
+void sbp_worker_end_input(sbp_worker *worker);
 /* Ends it and its group and frees what it has; gently: its input ends first, and it has two seconds. */
 void sbp_worker_stop(sbp_worker *worker, bool gently);
 

@@ -1,95 +1,9 @@
-/* Rewards by processes: Python functions and other programs, what they get and give, and what is done when
- * they answer wrongly, late or not at all. */
-#include "tests/unit/io_testing.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <math.h>
-#include <signal.h>
-#include <sys/wait.h>
-
-#include "runtime/reward/rewarder.h"
+/* Rewards by processes: Python functions and other programs, what they get and give, and what is said of
+ * wrong answers. test_reward_processes.c: of processes that die, hang or are left over. */
 #include "runtime/reward/spec.h"
+#include "tests/unit/reward_testing.h"
 
-#define FUNCTIONS "tests/data/reward/functions.py:"
-/* A program of one line: it answers with what it was given as arguments. */
-#define SED(answer) "sed -un 's/^{\"id\":\\([0-9]*\\),.*/{\"id\":\\1," answer "}/p'"
-
-enum { MOST = 4 };
-
-/* Two prompts with two answers each. */
-typedef struct batch {
-    sbp_reward_sample samples[MOST];
-    sbp_reward_batch b;
-} batch;
-
-static const sbp_json *json(io_fixture *f, const char *text) {
-    const sbp_json *out;
-    assert_ok(f, sbp_json_parse(f->arena, f->diag, "test", text, strlen(text), 0, &out));
-    return out;
-}
-
-static const char *const answers[MOST] = {"eleven", "twelve", "seven", ""};
-static const int32_t ids[MOST][3] = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}, {0, 0, 0}};
-
-/* rows: JSON of the two. */
-static batch *make_batch(io_fixture *f, const char *prompts, const char *rows) {
-    batch *out = sbp_arena_alloc(f->arena, sizeof *out);
-    const sbp_json *p = json(f, prompts), *r = json(f, rows);
-    for (int i = 0; i < MOST; i++)
-        out->samples[i] = (sbp_reward_sample){.prompt = &p->items[i / 2],
-                                              .row = &r->items[i / 2],
-                                              .completion = answers[i],
-                                              .completion_bytes = strlen(answers[i]),
-                                              .ids = ids[i],
-                                              .id_count = i == 3 ? 0 : 3};
-    out->b =
-        (sbp_reward_batch){.samples = out->samples, .count = MOST, .per_prompt = 2, .step = 3, .steps = 8};
-    return out;
-}
-
-static batch *plain_batch(io_fixture *f) {
-    return make_batch(
-        f, "[\"ten and one\", \"ten less three\"]",
-        "[{\"prompt\": \"ten and one\", \"answer\": \"even\"},"
-        " {\"prompt\": \"ten less three\", \"completion\": \"x\", \"group\": 7, \"answer\": null}]");
-}
-
-static const char *file_in(io_fixture *f, const char *name) {
-    return sbp_arena_strdup(f->arena, io_path(f, name));
-}
-
-/* Each row names a file of the test's directory. */
-static batch *file_batch(io_fixture *f, const char *file) {
-    return make_batch(f, "[\"a\", \"b\"]",
-                      sbp_arena_printf(f->arena, "[{\"file\": \"%s\"}, {\"file\": \"%s\"}]", file, file));
-}
-
-static int log_end = -1; /* of the test that is on; -1: none */
-
-static sbp_rewarder *open_all(io_fixture *f, const char *const *specs, const double *weights, int count,
-                              double seconds, int restarts) {
-    const sbp_reward_options options = {.timeout_seconds = seconds, .restarts = restarts, .log = log_end};
-    sbp_rewarder *r;
-    assert_ok(f, sbp_rewarder_open(f->arena, f->diag, specs, weights, count, &options, &r));
-    assert_int_equal(sbp_rewarder_count(r), count);
-    return r;
-}
-
-static sbp_rewarder *open_one(io_fixture *f, const char *spec, double seconds, int restarts) {
-    const char **specs = sbp_arena_alloc(f->arena, sizeof *specs);
-    *specs = sbp_arena_strdup(f->arena, spec);
-    return open_all(f, specs, NULL, 1, seconds, restarts);
-}
-
-/* NaN equals NaN. */
-static void assert_rewards(const double *found, const double *expected, int count) {
-    for (int i = 0; i < count; i++)
-        if (found[i] != expected[i] && !(isnan(found[i]) && isnan(expected[i])))
-            fail_msg("reward %d is %.17g, expected %.17g", i, found[i], expected[i]);
-}
-
-#define EXPECT(found, ...) assert_rewards((found), (const double[MOST]){__VA_ARGS__}, MOST)
+#include <sys/stat.h>
 
 static void check_fails(io_fixture *f, const char *spec, const char *const *texts) {
     double rewards[MOST];
@@ -193,6 +107,35 @@ static void words_are_those_of_a_shell(void **state) {
                                         "(a)",   "a $b", "a `b`", "a \"$b\"", "a \"`b`\""};
     for (int i = 0; i < SBP_COUNT(shell); i++)
         assert_fails(f, SBP_USAGE, "no shell runs it", words_of(f, shell[i], &words));
+}
+
+typedef struct weighing {
+    io_fixture *f;
+    const char *const *texts;
+    int32_t text_count, count;
+    const double *out;
+} weighing;
+
+static sbp_status weigh_guarded(void *user) {
+    weighing *w = user;
+    return sbp_reward_weights(w->f->arena, w->f->diag, w->texts, w->text_count, w->count, &w->out);
+}
+
+static void weights_are_read(void **state) {
+    io_fixture *f = *state;
+    static const char *const right[] = {"1,-0.5", " 2e3 , 0"}, *const wrong[] = {"1,x", "", "1,", "nan",
+                                                                                 "1e999"};
+    weighing w = {f, right, 2, 4, NULL};
+    assert_ok(f, sbp_guard(f->arena, f->diag, weigh_guarded, &w));
+    EXPECT(w.out, 1, -0.5, 2000, 0);
+    w.count = 1;
+    assert_fails(f, SBP_USAGE, "--reward-weights has 4 weights, --reward is given 1 time",
+                 sbp_guard(f->arena, f->diag, weigh_guarded, &w));
+    for (int i = 0; i < SBP_COUNT(wrong); i++) {
+        w = (weighing){f, wrong + i, 1, 1, NULL};
+        assert_fails(f, SBP_USAGE, "expected a finite number",
+                     sbp_guard(f->arena, f->diag, weigh_guarded, &w));
+    }
 }
 
 static void assert_open_fails(io_fixture *f, const char *spec, sbp_status expected, const char *text) {
@@ -432,172 +375,40 @@ static void wrong_answers_end_the_run(void **state) {
     sbp_rewarder_close(r);
 }
 
-/* ---- processes --------------------------------------------------------------------------------------- */
+/* ---- modules ----------------------------------------------------------------------------------------- */
 
-static void check_given_up(io_fixture *f, const char *spec, double seconds, const char *const *texts) {
-    double rewards[MOST];
-    sbp_rewarder *r = open_one(f, spec, seconds, 1);
-    sbp_diag_clear(f->diag);
-    assert_int_equal(sbp_rewarder_run(r, f->diag, &plain_batch(f)->b, rewards, NULL), SBP_INPUT);
-    assert_int_equal(sbp_diag_count(f->diag, SBP_WARNING), 1); /* started again once */
-    const char *message = sbp_diag_text(f->diag, SBP_ERROR);
-    for (; *texts; texts++)
-        if (!strstr(message, *texts))
-            fail_msg("'%s' is not in '%s'", *texts, message);
-    sbp_rewarder_close(r);
+static void put_text(io_fixture *f, const char *name, const char *text) {
+    io_put(io_path(f, name), text, strlen(text));
 }
 
-#define CHECK_GIVEN_UP(f, spec, seconds, ...)                                                                \
-    check_given_up((f), (spec), (seconds), (const char *const[]){__VA_ARGS__, NULL})
-
-static void what_fails_again_and_again_is_given_up(void **state) {
+/* A module of the current directory is found, and stands in for none of the library; what lies beside a file
+ * is found by it. */
+static void modules_are_searched_for(void **state) {
     io_fixture *f = *state;
-    CHECK_GIVEN_UP(f, FUNCTIONS "dies", 0,
-                   "step 3: the Python process ended with status 7, and was started again 1 times",
-                   "wrote to stderr:\n  about to end");
-    CHECK_GIVEN_UP(f, FUNCTIONS "hangs", 0.2, "gave no answer within 0.2 s", "in hangs");
-    CHECK_GIVEN_UP(f, "sleep 1000", 0.1, "gave no answer within 0.1 s");
-    CHECK_GIVEN_UP(f, "sh -c 'read x; kill -9 $$'", 0, "was ended by signal 9 (Killed)");
-    CHECK_GIVEN_UP(f, "sh -c 'read x; exec >&-; sleep 1000'", 0, "closed its standard output");
-    CHECK_GIVEN_UP(f, "sh -c 'read x; sleep 1000 & exit 3'", 0,
-                   "ended with status 3"); /* a child holds its stdout */
-    CHECK_GIVEN_UP(f, "true", 0, "ended with status 0");
-    CHECK_GIVEN_UP(f, "sed -un 's/.*/hello\\t/p'", 0, "wrote what is no answer to standard output",
-                   ": hello");
-    CHECK_GIVEN_UP(f, "sed -un 's/.*/[1,2,3,4]/p'", 0,
-                   "expected a line that is an object of JSON): [1,2,3,4]");
-    CHECK_GIVEN_UP(f, "sed -un 's/.*/{\"id\":77,\"rewards\":[1,2,3,4]}/p'", 0,
-                   "expected the \"id\" of the request");
-    CHECK_GIVEN_UP(
-        f, "sh -c 'read x; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13; do echo line $i >&2; done; exit 1'", 0,
-        ":\n  line 4\n  line 5\n", "\n  line 13");
-}
-
-static void a_process_is_started_again(void **state) {
-    io_fixture *f = *state;
-    double rewards[MOST];
-    batch *b = file_batch(f, file_in(f, "python"));
-    sbp_rewarder *r = open_one(f, FUNCTIONS "dies_once", 0, 1);
-    for (int round = 0; round < 2; round++) {
-        assert_ok(f, sbp_rewarder_run(r, f->diag, &b->b, rewards, NULL));
-        EXPECT(rewards, 1, 1, 1, 1);
-        assert_int_equal(sbp_diag_count(f->diag, SBP_WARNING), 1);
-    }
-    assert_non_null(
-        strstr(sbp_diag_text(f->diag, SBP_WARNING), "ended with status 7; it is started again (1 of 1)"));
+    static const char *const specs[] = {"mine:f", "mine:g", "folder/file.py:f", "folder/file.py:C.f"};
+    double rewards[MOST], each[4][MOST];
+    char old[4096];
+    put_text(f, "json.py", "raise ValueError('not the library')\n");
+    put_text(f, "mine.py",
+             "import json\nloads = []\ndef f(prompts, **kwargs):\n    return [1] * len(prompts)\n"
+             "def g(prompts, **kwargs):\n    f.seen = getattr(f, 'seen', 0) + 1\n"
+             "    return [f.seen] * len(prompts)\n");
+    assert_int_equal(mkdir(io_path(f, "folder"), 0700), 0);
+    put_text(f, "folder/beside.py", "value = 5\n");
+    put_text(f, "folder/file.py",
+             "import beside\nbeside.value += 1\ndef f(prompts, **kwargs):\n    return [beside.value] * "
+             "len(prompts)\n"
+             "class C:\n    f = staticmethod(f)\n");
+    assert_non_null(getcwd(old, sizeof old));
+    assert_int_equal(chdir(f->directory), 0);
+    sbp_rewarder *r = open_all(f, specs, NULL, 4, 0, 0);
+    assert_int_equal(chdir(old), 0);
+    assert_ok(f, sbp_rewarder_run(r, f->diag, &plain_batch(f)->b, rewards, each[0]));
+    EXPECT(each[0], 1, 1, 1, 1);
+    EXPECT(each[1], 1, 1, 1, 1);
+    EXPECT(each[2], 6, 6, 6, 6); /* loaded once for both */
+    EXPECT(each[3], 6, 6, 6, 6);
     sbp_rewarder_close(r);
-    /* the first hangs, and what comes then answers each request twice: the second answer is one too many */
-    const char *file = file_in(f, "program");
-    sbp_diag_clear(f->diag);
-    r = open_one(
-        f,
-        sbp_arena_printf(f->arena,
-                         "sh -c 'if test -e %s; then exec sed -un \"s/^{.id.:\\([0-9]*\\),.*/{\\\"id\\\":\\1,"
-                         "\\\"rewards\\\":[1,1,1,1]}/p;p\"; else : > %s; exec sleep 1000; fi'",
-                         file, file),
-        0.5, 20);
-    assert_ok(f, sbp_rewarder_run(r, f->diag, &plain_batch(f)->b, rewards, NULL));
-    EXPECT(rewards, 1, 1, 1, 1);
-    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_WARNING), "gave no answer within 0.5 s"));
-    assert_ok(f, sbp_rewarder_run(r, f->diag, &plain_batch(f)->b, rewards, NULL));
-    EXPECT(rewards, 1, 1, 1, 1);
-    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_WARNING), "expected the \"id\" of the request"));
-    sbp_rewarder_close(r);
-}
-
-static int interruptions;
-
-static sbp_status interrupts(void) {
-    return interruptions++ > 1 ? SBP_INTERRUPTED : SBP_OK;
-}
-
-static void an_interruption_ends_the_wait(void **state) {
-    io_fixture *f = *state;
-    const char *spec = "sleep 1000";
-    const sbp_reward_options options = {.log = -1, .interrupted = interrupts};
-    double rewards[MOST];
-    sbp_rewarder *r;
-    interruptions = 0;
-    assert_ok(f, sbp_rewarder_open(f->arena, f->diag, &spec, NULL, 1, &options, &r));
-    assert_int_equal(sbp_rewarder_run(r, f->diag, &plain_batch(f)->b, rewards, NULL), SBP_INTERRUPTED);
-    assert_int_equal(sbp_diag_count(f->diag, SBP_ERROR), 0);
-    sbp_rewarder_close(r);
-}
-
-/* Whether a process is there and no zombie of somebody's. */
-static bool runs(long pid) {
-    char path[64], state = 'Z';
-    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return false;
-    if (fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
-        state = 'Z';
-    fclose(file);
-    return state != 'Z';
-}
-
-static void assert_gone(long pid) {
-    for (int i = 0; i < 1000 && runs(pid); i++)
-        usleep(10000);
-    assert_false(runs(pid));
-}
-
-static void nothing_is_left_running(void **state) {
-    io_fixture *f = *state;
-    double rewards[MOST];
-    long worker = 0, child = 0;
-    const char *path = file_in(f, "pids");
-    batch *b = file_batch(f, path);
-    sbp_rewarder *r = open_one(f, FUNCTIONS "pids", 0, 0);
-    assert_ok(f, sbp_rewarder_run(r, f->diag, &b->b, rewards, NULL));
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    assert_int_equal(fscanf(file, "%ld %ld", &worker, &child), 2);
-    fclose(file);
-    assert_true(rewards[0] == (double)worker);
-    assert_int_equal(getpgid((pid_t)worker), (pid_t)worker); /* a group of its own */
-    assert_int_equal(getpgid((pid_t)child), (pid_t)worker);
-    assert_ok(f, sbp_rewarder_run(r, f->diag, &b->b, rewards, NULL));
-    assert_true(rewards[0] == (double)worker); /* one process for the whole run */
-    assert_true(runs(worker) && runs(child));
-    sbp_rewarder_close(r);
-    assert_gone(worker);
-    assert_gone(child);
-}
-
-/* A program sees the end of its input and may take its time for what it does then. */
-static void the_end_of_input_ends_a_program(void **state) {
-    io_fixture *f = *state;
-    const char *path = file_in(f, "ended");
-    sbp_rewarder *r = open_one(
-        f, sbp_arena_printf(f->arena, "sh -c 'while read x; do :; done; echo over > %s'", path), 0, 0);
-    sbp_rewarder_close(r);
-    assert_int_equal(access(path, F_OK), 0);
-}
-
-/* The parent is killed, and can do nothing about its processes. */
-static void a_killed_parent_leaves_nothing(void **state) {
-    io_fixture *f = *state;
-    const char *path = file_in(f, "pids");
-    long worker = 0, grandchild = 0;
-    pid_t child = fork();
-    if (child == 0) {
-        double rewards[MOST];
-        sbp_rewarder *r = open_one(f, FUNCTIONS "pids", 0, 0);
-        if (sbp_rewarder_run(r, f->diag, &file_batch(f, path)->b, rewards, NULL) == SBP_OK)
-            kill(getpid(), SIGKILL);
-        _exit(1);
-    }
-    int how;
-    assert_int_equal(waitpid(child, &how, 0), child);
-    assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    assert_int_equal(fscanf(file, "%ld %ld", &worker, &grandchild), 2);
-    fclose(file);
-    assert_gone(worker);
-    kill((pid_t)grandchild, SIGKILL); /* the function's own: nobody ends these here */
 }
 
 /* ---- lack of memory ---------------------------------------------------------------------------------- */
@@ -748,17 +559,11 @@ static void functions_of_trl_run_unchanged(void **state) {
     assert_int_equal(found, 1);
 }
 
-static int ready(void **state) {
-    signal(SIGPIPE, SIG_IGN);
-    return io_setup(state);
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, ready, io_teardown)
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(specs_are_told_apart),
         TEST(words_are_those_of_a_shell),
+        TEST(weights_are_read),
         TEST(what_cannot_start_is_named),
         TEST(functions_get_and_give_values),
         TEST(several_are_weighted),
@@ -767,12 +572,7 @@ int main(void) {
         TEST(metrics_and_extras_are_handed_on),
         TEST(large_requests_and_answers),
         TEST(wrong_answers_end_the_run),
-        TEST(what_fails_again_and_again_is_given_up),
-        TEST(a_process_is_started_again),
-        TEST(an_interruption_ends_the_wait),
-        TEST(nothing_is_left_running),
-        TEST(the_end_of_input_ends_a_program),
-        TEST(a_killed_parent_leaves_nothing),
+        TEST(modules_are_searched_for),
         TEST(lack_of_memory_is_said),
         TEST(rewards_are_those_of_trl),
         TEST(functions_of_trl_run_unchanged),
