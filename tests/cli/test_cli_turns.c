@@ -44,7 +44,8 @@ static void test_weights_in_the_loss(void **state) {
                                        "--packing bfd --seq-len 160",
                                        "--seq-len 80",
                                        "--data-cache $D/cache",
-                                       "--data-cache $D/cache"};
+                                       "--data-cache $D/cache",
+                                       "--ranks 2 --threads 1"};
     put_rows(f);
     for (int l = 0; l < SBP_COUNT(losses); l++) {
         const char *on = losses[l];
