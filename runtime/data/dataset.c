@@ -256,8 +256,9 @@ sbp_status sbp_placer_end(const sbp_placer *l) {
                      sbp_chat_unwritten_names[k], (long long)d->unwritten[k],
                      d->unwritten[k] == 1 ? "" : "s");
     if (d->row_count == 0 && o->stream && o->stream->steps) {
-        sbp_warn(l->diag, "%s: the end of a step %s: nothing is trained on", o->stream->where,
-                 d->read_count ? "whose rows are all left out" : "that has no rows");
+        if (!o->stream->own)
+            sbp_warn(l->diag, "%s: the end of a step %s: nothing is trained on", o->stream->where,
+                     d->read_count ? "whose rows are all left out" : "that has no rows");
         return SBP_OK;
     }
     if (d->row_count == 0 && d->unchosen > 0 && d->unchosen == d->read_count)

@@ -40,6 +40,7 @@ typedef enum sbp_rows_wanted {
 /* Rows that come step by step: {"end_of_step": true} on a line of its own ends one. */
 typedef struct sbp_row_stream {
     sbp_source *source;
+    bool own;        /* this program writes it: a step without rows is none of the user's */
     bool steps;      /* such a line was read */
     bool ended;      /* so has the stream */
     char where[100]; /* of the line that ended the latest step, "FILE:LINE" */

@@ -173,6 +173,8 @@ static void write_named(metrics_line *l, sbp_json_writer *w) {
 static void write_step(metrics_line *l, sbp_json_writer *w) {
     const sbp_step_report *r = l->report;
     write_outputs(l, w, "", true);
+    for (int32_t i = 0; i < l->metrics->more_count; i++)
+        write_number(l, w, l->metrics->more[i].name, l->metrics->more[i].value);
     write_number(l, w, "learning_rate", r->learning_rate);
     sbp_json_write_int(w, "num_tokens", r->num_tokens);
     add_event(l, "num_tokens", (double)r->num_tokens);
@@ -257,6 +259,8 @@ static void show_outputs(const sbp_metrics *m) {
             fprintf(stderr, "  %s %.4g", p->outputs[i].name, t->results[i]);
     for (int32_t i = 0; p->prepare && i < p->prepare->number_count; i++)
         fprintf(stderr, "  %s %.4g", p->prepare->numbers[i], t->prepared.numbers[i]);
+    for (int32_t i = 0; i < m->more_count; i++)
+        fprintf(stderr, "  %s %.4g", m->more[i].name, m->more[i].value);
 }
 
 static void show(sbp_metrics *m, const sbp_step_report *r) {

@@ -19,6 +19,12 @@
 #include "runtime/train/events.h"
 #include "runtime/train/trainer.h"
 
+/* A number that is not the program's. */
+typedef struct sbp_metric {
+    const char *name;
+    double value;
+} sbp_metric;
+
 typedef struct sbp_metrics {
     FILE *file; /* NULL: none */
     const char *path;
@@ -33,7 +39,9 @@ typedef struct sbp_metrics {
     int64_t log_every;          /* 0: by time */
     double started, last_shown; /* seconds */
     int64_t done;               /* steps of this process */
-    double loss_sum;            /* over all steps of the run */
+    const sbp_metric *more;     /* [more_count] of each step to come, behind the program's */
+    int32_t more_count;
+    double loss_sum; /* over all steps of the run */
     int64_t loss_count;
 } sbp_metrics;
 

@@ -28,7 +28,6 @@ static void test_usage(void **state) {
          "needs one of the keys min_lr and min_lr_rate"},
         {"$R $D/p --data " DATA " --batch-size 4 --batch-tokens 100", "give one of them"},
         {"$R $D/p --eval " DATA " --score $D/s", "--score needs --data"},
-        {"$R $D/p --data " DATA " --reward r.py:f", "--reward: sbprun samples no answers yet"},
         {"$R $D/p --data " DATA " --reward-weights 1,2", "--reward-weights needs --reward"},
         {"$R $D/p --data " DATA " --weights random:x", "expected a whole number as seed"},
         {"$R $D/p " DATA, "rows are given with --data FILE.jsonl"},

@@ -154,8 +154,7 @@ static void test_data_are_looked_at_first(void **state) {
         {1,
          "$R grpo --model_name_or_path $S --dataset_name $D/prompts --reward_funcs accuracy_reward --out "
          "$D/o",
-         "prompts:1: a prompt without an answer: sbprun trains on answers and samples none; "
-         "examples/grpo_loop.py"},
+         "prompts:1: a prompt without an answer: with --reward FILE.py:NAME"},
         {1, "$R grpo --model_name_or_path $S --dataset_name $D/prompts --seq-len 64 --dry-run",
          "a prompt without an answer"},
         {1, "$R dpo --model_name_or_path $S --dataset_name $D/texts --out $D/o",

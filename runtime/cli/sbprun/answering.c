@@ -77,14 +77,13 @@ static sbp_status open_plan(sbp_answering *a) {
 /* ---- what ends an answer ----------------------------------------------------------------------------- */
 
 /* The model's, beside `ids`: by its config, and by how it is sampled. */
-static sbp_status add_end_ids(const sbp_answering *a, sbp_row_ids *ids) {
-    const sbp_world *world = &a->world;
-    const char *model = a->session.info.meta.tokenizer;
+static sbp_status add_end_ids(const sbp_world *world, const sbp_session *session, sbp_row_ids *ids) {
+    const char *model = session->info.meta.tokenizer;
     const char *path = model && sbp_directory_exists(model)
                            ? sbp_file_join(world->arena, model, "generation_config.json")
                            : NULL;
     const sbp_json *root;
-    sbp_row_ids_add(world->arena, a->session.info.meta.eos_ids, ids);
+    sbp_row_ids_add(world->arena, session->info.meta.eos_ids, ids);
     if (!path || !sbp_file_exists(path))
         return SBP_OK;
     SBP_TRY(sbp_json_read(world->arena, world->diag, path, SBP_JSON_PYTHON, &root));
@@ -93,24 +92,24 @@ static sbp_status add_end_ids(const sbp_answering *a, sbp_row_ids *ids) {
 }
 
 /* --eos-token alone; else generation_config.json, config.json and the tokenizer together. */
-static sbp_status find_stopping(sbp_answering *a) {
-    const sbp_world *world = &a->world;
+sbp_status sbp_answering_find_stopping(const sbp_world *world, const sbp_session *session,
+                                       const sbp_texts *texts, sbp_stopping *out) {
     const sbp_options *o = world->options;
-    a->stopping.most_tokens = sbp_options_int(o, SBP_OPT_MAX_NEW_TOKENS);
-    a->stopping.strings = sbp_options_list(o, world->arena, SBP_OPT_STOP, &a->stopping.string_count);
-    const sbp_tokenizer *tokenizer = a->texts.tokenizer;
-    if (!tokenizer && (a->stopping.string_count > 0 || sbp_options_given(o, SBP_OPT_EOS_TOKEN)))
+    out->most_tokens = sbp_options_int(o, SBP_OPT_MAX_NEW_TOKENS);
+    out->strings = sbp_options_list(o, world->arena, SBP_OPT_STOP, &out->string_count);
+    const sbp_tokenizer *tokenizer = texts->tokenizer;
+    if (!tokenizer && (out->string_count > 0 || sbp_options_given(o, SBP_OPT_EOS_TOKEN)))
         return sbp_fail(world->diag, SBP_USAGE, "--stop and --eos-token need the model's tokenizer");
-    const char *eos = a->texts.chat.eos ? a->texts.chat.eos : tokenizer ? sbp_eos_text(tokenizer) : NULL;
+    const char *eos = texts->chat.eos ? texts->chat.eos : tokenizer ? sbp_eos_text(tokenizer) : NULL;
     sbp_row_ids ids = {0};
     if (eos) {
         sbp_json id = {.kind = SBP_JSON_INT, .integer = sbp_tokenizer_id(tokenizer, eos, strlen(eos))};
         sbp_row_ids_add(world->arena, &id, &ids);
     }
-    if (!a->texts.chat.eos)
-        SBP_TRY(add_end_ids(a, &ids));
-    a->stopping.end_ids = ids.data;
-    a->stopping.end_id_count = (int32_t)ids.count;
+    if (!texts->chat.eos)
+        SBP_TRY(add_end_ids(world, session, &ids));
+    out->end_ids = ids.data;
+    out->end_id_count = (int32_t)ids.count;
     return SBP_OK;
 }
 
@@ -169,7 +168,7 @@ sbp_status sbp_answering_open(sbp_answering *a, int64_t rows, int32_t texts) {
         SBP_TRY(open_plan(a));
     }
     SBP_TRY(sbp_plan_set_defaults(world->diag, &a->session.info, world->options, world->arena));
-    SBP_TRY(find_stopping(a));
+    SBP_TRY(sbp_answering_find_stopping(world, &a->session, &a->texts, &a->stopping));
     sbp_interrupt_install();
     SBP_TRY(sbp_run_open_device(world, &a->session, &a->outputs));
     SBP_TRY(sbp_run_load_weights(world, &a->session));

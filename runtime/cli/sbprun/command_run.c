@@ -16,6 +16,7 @@
 #include "runtime/cli/sbprun/commands.h"
 #include "runtime/cli/sbprun/launcher.h"
 #include "runtime/cli/sbprun/outputs.h"
+#include "runtime/cli/sbprun/rl.h"
 #include "runtime/run/devices.h"
 
 /* Rows of a micro-batch when neither the user nor a long document asks for more. */
@@ -160,6 +161,8 @@ static sbp_status compile_args(const sbp_world *world, const sbp_session *sessio
     sbp_options_spell(world->arena, given, &given_count);
     for (int32_t i = 0; i < given_count; i++)
         sbp_args_add(&args, given[i]);
+    if (sbp_rl_is_asked_for(world->options))
+        sbp_args_add(&args, "--for=both");
     if (seq_len > 0)
         sbp_args_add(&args,
                      sbp_arena_printf(world->arena, "--seq-len%s=%lld",
@@ -224,7 +227,7 @@ static bool reads_stdin(const sbp_world *world) {
 /* Whether the data say how long a micro-batch may be; with --seq-len max, how long it need not be. */
 static bool is_measured(const sbp_world *world) {
     const sbp_options *o = world->options;
-    if (sbp_options_list_count(o, SBP_OPT_DATA) == 0)
+    if (sbp_options_list_count(o, SBP_OPT_DATA) == 0 || sbp_rl_is_asked_for(o))
         return false;
     if (!sbp_options_given(o, SBP_OPT_SEQ_LEN))
         return true;
@@ -244,6 +247,8 @@ static sbp_status compile_model(sbp_world *world, sbp_inputs *inputs, sbp_sessio
         SBP_TRY(check_measured(world));
     SBP_TRY(sbp_run_peek(world, session));
     SBP_TRY(choose_backend(world, &choice));
+    if (inputs->rl && !sbp_options_given(world->options, SBP_OPT_SEQ_LEN))
+        seq_len = sbp_rl_seq_len(inputs->rl, USUAL_ROWS);
     if (is_measured(world))
         SBP_TRY(measure_data(world, inputs, session, &seq_len));
     SBP_TRY(choose_plan_path(world, session, outputs));
@@ -411,16 +416,13 @@ static sbp_status check_mixture(const sbp_world *world) {
     return SBP_OK;
 }
 
-/* Nothing samples answers yet, so nothing asks for their rewards. */
+/* Options of rewards where there are none. */
 static sbp_status check_rewards(const sbp_world *world) {
     static const sbp_option_id with_reward[] = {SBP_OPT_REWARD_WEIGHTS, SBP_OPT_REWARD_TIMEOUT,
                                                 SBP_OPT_REWARD_PYTHON};
     const sbp_options *o = world->options;
-    if (sbp_options_given(o, SBP_OPT_REWARD))
-        return sbp_fail(
-            world->diag, SBP_USAGE,
-            "--reward: sbprun samples no answers yet, for which functions would give rewards: put "
-            "answers with their \"reward\" into the rows of --data (--help rows)");
+    if (sbp_rl_is_asked_for(o))
+        return SBP_OK;
     for (int i = 0; i < SBP_COUNT(with_reward); i++) {
         const char *name = sbp_option_name(with_reward[i]);
         const char *config = sbp_options_from_config(o, with_reward[i]);
@@ -676,6 +678,8 @@ static sbp_status run_all(sbp_world *world, sbp_inputs *inputs, sbp_session *ses
     sbp_world_say(world);
     SBP_TRY(sbp_run_open_out(world, session, outputs, dry ? SBP_RUNDIR_LOOK : SBP_RUNDIR_EXISTS));
     SBP_TRY(sbp_world_agree(world, complete_options(world, session, outputs)));
+    if (sbp_rl_is_asked_for(world->options))
+        SBP_TRY(sbp_rl_open(world, session, inputs));
     if (session->model)
         SBP_TRY(make_plan(world, inputs, session, outputs));
     SBP_TRY(sbp_world_agree(world, check_count(world, session, world->place.count)));

@@ -24,6 +24,7 @@ typedef struct sbp_inputs {
     sbp_reader reader;               /* of standard input, where there are several ranks */
     sbp_row_stream stream;           /* .steps: rows come step by step, and data are those of the latest */
     struct sbp_load_job *stream_job; /* how they are read; NULL: they are not */
+    struct sbp_rl *rl;               /* what makes them (rl.h); NULL: they are read */
     bool stream_is_fresh;            /* data were not used yet */
     int64_t *stream_rows;            /* [data->row_count] */
     const int64_t *rows;             /* [row_count] of the batch at hand; NULL: the next step takes another */

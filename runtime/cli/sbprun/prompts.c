@@ -61,7 +61,8 @@ static sbp_status add_row(reading *r, const char *where, const sbp_json *root) {
     sbp_row row;
     sbp_documents made;
     SBP_TRY(sbp_columns_rename(&r->columns, r->arena, r->diag, where, root, true, &root));
-    SBP_TRY(sbp_row_read(r->arena, r->diag, where, question_of(r->arena, root), &options, &form, &row));
+    const sbp_json *question = question_of(r->arena, root), *asked = sbp_json_member(question, "prompt");
+    SBP_TRY(sbp_row_read(r->arena, r->diag, where, question, &options, &form, &row));
     if (row.form.type != SBP_ROW_PROMPT)
         return sbp_fail(r->diag, SBP_INPUT,
                         "%s: expected a prompt, a text or messages to go on from; see sbprun --help rows",
@@ -71,7 +72,11 @@ static sbp_status add_row(reading *r, const char *where, const sbp_json *root) {
     if (d->count == 0)
         return sbp_fail(r->diag, SBP_INPUT, "%s: the prompt has no tokens", where);
     SBP_PUSH(r->arena, r->out->items, r->out->count, r->out->capacity,
-             (sbp_prompt){.where = where, .ids = d->ids, .count = d->count});
+             (sbp_prompt){.where = where,
+                          .ids = d->ids,
+                          .count = d->count,
+                          .row = root,
+                          .asked = asked ? asked : sbp_json_member(question, "prompt_ids")});
     r->out->longest = d->count > r->out->longest ? d->count : r->out->longest;
     return SBP_OK;
 }

@@ -1,4 +1,4 @@
-/* prompts.h: the prompts of `sbprun generate`, as tokens. */
+/* prompts.h: prompts to go on from, as tokens: of `sbprun generate`, and of a run that samples. */
 #ifndef SBP_RUNTIME_CLI_SBPRUN_PROMPTS_H
 #define SBP_RUNTIME_CLI_SBPRUN_PROMPTS_H
 
@@ -8,6 +8,8 @@ typedef struct sbp_prompt {
     const char *where; /* "FILE:LINE", "--prompt 1" */
     int32_t *ids;
     int64_t count;
+    const sbp_json *row;   /* as the data have it, its columns renamed */
+    const sbp_json *asked; /* of it, without its answer: a string, messages, or ids */
 } sbp_prompt;
 
 typedef struct sbp_prompts {

@@ -10,6 +10,7 @@
 #include "frontends/formats/files/hub.h"
 #include "ir/base/machine.h"
 #include "runtime/cli/sbprun/interrupt.h"
+#include "runtime/cli/sbprun/rl.h"
 #include "runtime/cli/sbprun/session.h"
 
 /* The text of tokenizers and the trees that they are parsed from are freed before the arenas of the program
@@ -179,7 +180,11 @@ static sbp_dataset_options options_of(load_job *job) {
 
 /* Standard input may hold steps; whether it does is known after the first. */
 static sbp_status open_stream(sbp_world *world, sbp_inputs *inputs, sbp_dataset_options *options) {
-    SBP_TRY(sbp_run_open_stdin(world, inputs, &inputs->stream.source));
+    inputs->stream.own = inputs->rl != NULL;
+    if (inputs->rl)
+        SBP_TRY(sbp_rl_open_source(inputs->rl, world->diag, &inputs->stream.source));
+    else
+        SBP_TRY(sbp_run_open_stdin(world, inputs, &inputs->stream.source));
     options->stream = &inputs->stream;
     return SBP_OK;
 }
@@ -199,7 +204,7 @@ static sbp_status check_stream(const sbp_world *world, sbp_inputs *inputs, const
             "rows of a stream cannot be measured before: give --seq-len N, the most tokens of a micro-batch");
     if (packed(world->options))
         return sbp_fail(world->diag, SBP_USAGE, "--packing bfd needs rows from files (--data FILE)");
-    for (int i = 0; i < SBP_COUNT(meaningless); i++)
+    for (int i = 0; i < SBP_COUNT(meaningless) && !inputs->rl; i++)
         if (sbp_options_chosen(world->options, meaningless[i]))
             return sbp_fail(world->diag, SBP_USAGE,
                             "--%s has no effect where lines of the data end the steps (%s): leave it out",
@@ -266,7 +271,13 @@ static sbp_status load_files(load_job *job, const data_set *set, sbp_dataset **o
     const sbp_session *session = job->session;
     sbp_dataset_options o = options_of(job);
     bool in_turn;
-    SBP_TRY(find_files(job, set, &o));
+    if (inputs->rl && set->option == SBP_OPT_DATA) { /* the files have prompts */
+        static const char *const stream[] = {"-"};
+        o.files = stream;
+        o.file_count = 1;
+    } else {
+        SBP_TRY(find_files(job, set, &o));
+    }
     SBP_TRY(sbp_columns_parse(job->arena, world->diag, sbp_options_text(world->options, SBP_OPT_COLUMNS),
                               &o.columns));
     if (packed(world->options) && session->plan && sbp_pack_keeps_rows(session->plan->program))
@@ -466,6 +477,7 @@ void sbp_inputs_close(sbp_inputs *inputs) {
     sbp_sampler_close(&inputs->sampler);
     forget_data(inputs);
     sbp_source_close(inputs->stream.source);
+    sbp_rl_close(inputs->rl);
     free(inputs->stream_rows);
     if (inputs->stream_job)
         sbp_arena_destroy(inputs->stream_job->arena);
@@ -672,6 +684,10 @@ static sbp_status plan_stream(const sbp_world *world, const sbp_inputs *inputs, 
     session->state =
         (sbp_run_state){.evaluated = -1, .best = SBP_BEST_NONE, .seed = sbp_options_int(o, SBP_OPT_SEED)};
     session->total_steps = sbp_options_int(o, SBP_OPT_STEPS);
+    if (inputs->rl && session->total_steps < 0)
+        session->total_steps =
+            (int64_t)ceil(sbp_options_double(o, SBP_OPT_EPOCHS) * (double)sbp_rl_epoch(inputs->rl)) *
+            session->inner_epochs;
     if (session->total_steps < 0 && !constant)
         return sbp_fail(
             world->diag, SBP_USAGE,

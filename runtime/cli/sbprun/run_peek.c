@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "runtime/cli/sbprun/inputs.h"
+#include "runtime/cli/sbprun/rl.h"
 #include "runtime/cli/sbprun/session.h"
 #include "runtime/data/rows.h"
 
@@ -44,10 +45,11 @@ static sbp_status check_row(const sbp_world *world, const sbp_session *session, 
     SBP_TRY(
         sbp_columns_rename(&columns, world->arena, world->diag, record->where, tree, record->text, &tree));
     if (session->train && is_prompt(tree))
-        return sbp_fail(world->diag, SBP_INPUT,
-                        "%s: a prompt without an answer: sbprun trains on answers and samples none; "
-                        "examples/grpo_loop.py samples, scores and trains in turn",
-                        record->where);
+        return sbp_fail(
+            world->diag, SBP_INPUT,
+            "%s: a prompt without an answer: with --reward FILE.py:NAME sbprun samples answers and "
+            "trains on their rewards (of TRL: --reward trl.rewards:accuracy_reward)",
+            record->where);
     SBP_TRY(sbp_row_read(world->arena, world->diag, record->where, tree, &options, &form, &row));
     if (session->train && pairs && form.type != SBP_ROW_PAIR)
         return sbp_fail(world->diag, SBP_INPUT, "%s: %s needs 'chosen' and 'rejected'", record->where,
@@ -77,7 +79,7 @@ static sbp_status peek(const sbp_world *world, const sbp_session *session, const
 
 sbp_status sbp_run_peek(const sbp_world *world, const sbp_session *session) {
     static const sbp_option_id lists[] = {SBP_OPT_DATA, SBP_OPT_EVAL};
-    for (int k = 0; k < SBP_COUNT(lists); k++)
+    for (int k = sbp_rl_is_asked_for(world->options) ? 1 : 0; k < SBP_COUNT(lists); k++) /* prompts */
         for (int32_t i = 0; i < sbp_options_list_count(world->options, lists[k]); i++) {
             const char *const *files;
             int32_t count;

@@ -9,10 +9,13 @@
 #include "ir/base/machine.h"
 #include "runtime/cli/sbprun/interrupt.h"
 #include "runtime/cli/sbprun/outputs.h"
+#include "runtime/cli/sbprun/rl.h"
 
 /* ---- evaluations ----------------------------------------------------------------------------------- */
 
 static double epoch_of(const sbp_inputs *inputs, const sbp_session *session) {
+    if (inputs->rl)
+        return (double)session->state.step / (double)(session->inner_epochs * sbp_rl_epoch(inputs->rl));
     if (!inputs->data || inputs->steps_per_epoch == 0)
         return 0;
     if (session->state.batch_tokens > 0)
@@ -499,7 +502,7 @@ static sbp_status begin(sbp_world *world, sbp_inputs *inputs, sbp_session *sessi
     session->state.matmuls = matmuls;
     session->resumed_after = session->state.step;
     sbp_sampler_seek(&inputs->sampler, session->state.epoch, session->state.at);
-    if (session->state.inner > 0 && inputs->stream.steps) {
+    if (session->state.inner > 0 && inputs->stream.steps && !inputs->rl) {
         sbp_note(
             world->diag,
             "%lld of %lld steps were done with a batch of the stream that is gone: going on with the next",
@@ -609,6 +612,8 @@ static sbp_status act(sbp_world *world, sbp_inputs *inputs, sbp_session *session
     if (dump)
         return dump_gradients(world, inputs, session, outputs, dump);
     SBP_TRY(sbp_world_agree(world, open_metrics(world, inputs, session, outputs, resumed)));
+    if (inputs->rl)
+        SBP_TRY(sbp_rl_begin(inputs->rl, outputs, resumed));
     if (session->train)
         SBP_TRY(train_and_save(world, inputs, session, outputs));
     else if (session->info.merge)

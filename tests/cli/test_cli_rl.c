@@ -1,0 +1,128 @@
+/* test_cli_rl.c: `sbprun grpo --reward`: answers are sampled with the weights at hand, rewarded, and trained
+ * on; a run that is killed goes on to the same bits; what is refused. */
+#include "tests/cli/cli_testing.h"
+
+/* A reward that can be learned fast: the share of letters that are e; and one that is other each time. */
+static const char rewards[] =
+    "import os\n"
+    "def letter(prompts, completions, completion_ids, **columns):\n"
+    "    assert len(prompts) == len(completions) == len(completion_ids) == len(columns['name'])\n"
+    "    assert all(type(c) is str for c in completions)\n"
+    "    print('this is no protocol')\n"
+    "    return [c.count('e') / max(1, len(c)) for c in completions]\n"
+    "def fickle(completions, **columns):\n"
+    "    return [int.from_bytes(os.urandom(2), 'big') / 65536 for c in completions]\n"
+    "def some(completions, trainer_state, **columns):\n"
+    "    return [None if i % 4 == 1 else len(c) / 100 for i, c in enumerate(completions)]\n"
+    "def breaks(completions, **columns):\n"
+    "    raise KeyError('answer')\n";
+
+static const char prompts[] = "{\"prompt\": \"Once upon a time\", \"name\": 1}\n"
+                              "{\"prompt\": \"One day\", \"name\": 2}\n"
+                              "{\"prompt\": \"Tom and Lily\", \"name\": 3}\n"
+                              "{\"prompt\": \"The little dog\", \"name\": 4}\n";
+
+static void put_files(io_fixture *f) {
+    cli_put(f, "r.py", rewards);
+    cli_put(f, "p.jsonl", prompts);
+}
+
+/* The reward rises; ratios are 1 to the bit; log-probabilities of the answers are those of --score. */
+static void test_reward_rises(void **state) {
+    io_fixture *f = *state;
+    int count, rows, scores;
+    put_files(f);
+    cli_ok(f,
+           "$R grpo $S --data $D/p.jsonl --reward $D/r.py:letter --n 8 --batch-size 32 --max-new-tokens 16 "
+           "--steps 8 --lr 2e-3 --dtype fp32 --quiet --out $D/out1 --save-every 4");
+    const sbp_json **lines = cli_lines(f, "out1/metrics.jsonl", &count);
+    assert_int_equal(count, 8);
+    for (int i = 0; i < count; i++) {
+        assert_true(cli_number(f, lines[i], "sampling/importance_sampling_ratio/min") == 1);
+        assert_true(cli_number(f, lines[i], "sampling/importance_sampling_ratio/max") == 1);
+        assert_true(cli_number(f, lines[i], "clip_ratio/region_mean") == 0);
+        assert_true(cli_number(f, lines[i], "rewards/letter/mean") == cli_number(f, lines[i], "reward"));
+    }
+    assert_true(cli_number(f, lines[7], "reward") > 1.3 * cli_number(f, lines[0], "reward"));
+    /* the first answers are those of the model that the run began with */
+    cli_ok(f, "grep -v end_of_step $D/out1/rollouts/step-0.jsonl > $D/rows.jsonl");
+    cli_ok(f,
+           "$R $S --objective grpo --data $D/rows.jsonl --score $D/scores --quiet --out none --dtype fp32");
+    const sbp_json **got = cli_lines(f, "rows.jsonl", &rows), **want = cli_lines(f, "scores", &scores);
+    assert_int_equal(rows, 32);
+    assert_int_equal(scores, 32);
+    for (int i = 0; i < rows; i++) {
+        const sbp_json *x = sbp_json_member(got[i], "old_per_token_logps"),
+                       *y = sbp_json_member(want[i], "logps");
+        assert_int_equal(x->count, y->count);
+        for (int64_t k = 0; k < x->count; k++)
+            assert_true(x->items[k].real == y->items[k].real);
+    }
+    /* and the last are not: they are those of the weights after 4 steps, which a checkpoint has */
+    cli_ok(f, "grep -v end_of_step $D/out1/rollouts/step-4.jsonl > $D/rows.jsonl");
+    cli_ok(
+        f,
+        "$R $D/out1/checkpoint-4 --objective grpo --data $D/rows.jsonl --score $D/scores --quiet --out none "
+        "--dtype fp32");
+    got = cli_lines(f, "rows.jsonl", &rows);
+    want = cli_lines(f, "scores", &scores);
+    for (int i = 0; i < rows; i++) {
+        const sbp_json *x = sbp_json_member(got[i], "old_per_token_logps"),
+                       *y = sbp_json_member(want[i], "logps");
+        for (int64_t k = 0; k < x->count; k++)
+            assert_true(x->items[k].real == y->items[k].real);
+    }
+}
+
+/* Rewards that are never the same again: what was sampled and rewarded before the end is taken as it was. */
+static void test_resumed_run_has_the_same_bits(void **state) {
+    io_fixture *f = *state;
+    put_files(f);
+    const char *run =
+        "$R grpo $S --data $D/p.jsonl --reward $D/r.py:fickle --reward $D/r.py:some --reward-weights "
+        "0.5 --reward-weights 2 --n 4 --batch-size 8 --inner-epochs 2 --max-new-tokens 8 --steps 6 "
+        "--lr 1e-3 --top-k 20 --dtype fp32 --quiet --save-every 1 --keep 10";
+    cli_ok(f, sbp_arena_printf(f->arena, "%s --out $D/whole", run));
+    /* as if it had been killed after step 3, in the middle of a batch, with the next generation written */
+    cli_ok(f, "cp -r $D/whole $D/again && rm -rf $D/again/checkpoint-[456] $D/again/model.safetensors");
+    cli_ok(f, sbp_arena_printf(f->arena, "%s --out $D/again --resume", run));
+    cli_ok(f, "cmp $D/whole/model.safetensors $D/again/model.safetensors");
+    cli_ok(f, "cmp $D/whole/rollouts/step-4.jsonl $D/again/rollouts/step-4.jsonl");
+}
+
+static void test_what_is_refused(void **state) {
+    io_fixture *f = *state;
+    put_files(f);
+    static const struct {
+        int status;
+        const char *options, *message;
+    } cases[] = {
+        {2, "--reward $D/r.py:letter --batch-size 12 --n 8",
+         "--batch-size 12: the rows of a step are answers, 8"},
+        {2, "--reward $D/r.py:letter --n 1", "give at least 2"},
+        {2, "--reward $D/r.py:letter --temperature 0", "--temperature: 0 is not above 0"},
+        {1, "--reward $D/r.py:letter --n 2 --batch-size 64",
+         "--data has 4 prompts, fewer than the 32 of a step"},
+        {1, "--reward $D/r.py:absent", "absent"},
+        {1, "--reward $D/r.py:breaks", "KeyError"},
+        {1, "--reward $D/none.py:letter", "none.py"},
+    };
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        cli_fails(f, cases[i].status, cases[i].message,
+                  sbp_arena_printf(
+                      f->arena,
+                      "$R grpo $S --data $D/p.jsonl --max-new-tokens 4 --steps 1 --quiet --out none %s",
+                      cases[i].options));
+    }
+    cli_fails(f, 2, "does not compare answers to a prompt",
+              "$R sft $S --data $D/p.jsonl --reward $D/r.py:letter --out none");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_reward_rises, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_resumed_run_has_the_same_bits, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_refused, cli_setup, io_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
