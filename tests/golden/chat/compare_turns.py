@@ -160,7 +160,10 @@ class Reference:
                     "tool-calls": lambda i: bool(messages[i].get("tool_calls"))}[on]
             for (a, c), i in zip(spans, owners):
                 if on == "tool-calls" and "train" not in messages[i] and rule(i):
-                    a += CALL.search(whole[a:c]).start()
+                    call = CALL.search(whole[a:c])
+                    if not call:
+                        return None
+                    a += call.start()
                 add(a, c, counts(i, rule(i)))
             for i, m in enumerate(messages):
                 if m["role"] != "assistant" and m.get("train"):
