@@ -9,8 +9,8 @@
  * back to a mark, the end of its prompt, and another may begin there: answers share the rows before it.
  *
  * Bits. On the CPU a row has the bits that `score` gives it by a plan with the same saved set, whatever
- * other texts there are and wherever chunks begin, as far as its attention is one tile of keys (512 rows)
- * or begins with the text. Where there are states, each token runs all rows of its block again
+ * other texts there are, wherever chunks begin and, without states, wherever in its batch the text stands
+ * there, a shared prompt included. Where there are states, each token runs all rows of its block again
  * (SBP_DELTA_BLOCK, counted from the first row) from the states before it: so they are computed as `score`
  * computes them, in chunks of whole blocks; such a plan has one text at a time.
  *

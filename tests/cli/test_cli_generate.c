@@ -3,6 +3,7 @@
 #include "tests/cli/cli_testing.h"
 
 #include "ir/base/json_write.h"
+#include "tests/rowkernel_random.h"
 
 static void add_ids(sbp_text *out, const sbp_json *ids) {
     for (int64_t i = 0; i < ids->count; i++)
@@ -41,27 +42,24 @@ static void test_greedy_is_that_of_transformers(void **state) {
     }
 }
 
-/* Random answers of a model, scored by a plan that trains: the same bits. scoring: options of that plan
- * beside those of both. */
-static void check_bits(io_fixture *f, const char *model, const char *options, const char *scoring,
-                       int tokens) {
-    cli_put(f, "p.jsonl",
-            "{\"prompt_ids\": [5, 9, 11, 7, 30, 12, 8, 5, 5, 21]}\n{\"prompt_ids\": [3]}\n"
-            "{\"prompt_ids\": [4, 4, 8, 15, 16, 23, 42, 4, 8, 15, 16, 23, 42, 4, 8, 15, 16, 23, 42, 4, 8, "
-            "15, 16, 23]}\n");
+/* Two random answers to each of these prompts, token ids and commas, scored by a plan that trains: the same
+ * bits. scoring: options of that plan beside those of both. */
+static void check_bits(io_fixture *f, const char *model, const char *options, const char *scoring, int tokens,
+                       const char *const *prompts, int count) {
+    int answers, scores;
+    sbp_text rows;
+    sbp_text_init(&rows, f->arena);
+    for (int i = 0; i < count; i++)
+        sbp_text_add(&rows, "{\"prompt_ids\": [%s]}\n", prompts[i]);
+    cli_put(f, "p.jsonl", rows.data);
     cli_ok(f, sbp_arena_printf(
                   f->arena,
                   "$R generate %s --data $D/p.jsonl --n 2 --max-new-tokens %d --quiet %s && cp $D/out "
                   "$D/answers",
                   model, tokens, options));
-    int answers, scores;
     const sbp_json **got = cli_lines(f, "answers", &answers);
-    assert_int_equal(answers, 6);
-    sbp_text rows;
+    assert_int_equal(answers, 2 * count);
     sbp_text_init(&rows, f->arena);
-    static const char *const prompts[] = {
-        "5, 9, 11, 7, 30, 12, 8, 5, 5, 21", "3",
-        "4, 4, 8, 15, 16, 23, 42, 4, 8, 15, 16, 23, 42, 4, 8, 15, 16, 23, 42, 4, 8, 15, 16, 23"};
     for (int i = 0; i < answers; i++) {
         sbp_text_add(&rows, "{\"prompt_ids\": [%s], \"completion_ids\": [", prompts[i / 2]);
         add_ids(&rows, sbp_json_member(got[i], "ids"));
@@ -89,6 +87,9 @@ static void check_bits(io_fixture *f, const char *model, const char *options, co
 /* A plan that trains in bf16 keeps numbers of an F32 file as two halves; here as bf16, as one that generates
  * does. */
 static void test_bits_are_those_of_scoring(void **state) {
+    static const char *const prompts[] = {
+        "5, 9, 11, 7, 30, 12, 8, 5, 5, 21", "3",
+        "4, 4, 8, 15, 16, 23, 42, 4, 8, 15, 16, 23, 42, 4, 8, 15, 16, 23, 42, 4, 8, 15, 16, 23"};
     static const struct {
         const char *model, *options, *scoring;
         int tokens; /* over 64, of a block, where there are states */
@@ -107,7 +108,48 @@ static void test_bits_are_those_of_scoring(void **state) {
     };
     io_fixture *f = *state;
     for (int i = 0; i < SBP_COUNT(cases); i++)
-        check_bits(f, cases[i].model, cases[i].options, cases[i].scoring, cases[i].tokens);
+        check_bits(f, cases[i].model, cases[i].options, cases[i].scoring, cases[i].tokens, prompts,
+                   SBP_COUNT(prompts));
+}
+
+/* More than the 512 keys of a tile of attention on the CPU, and more than two tiles: in one batch of several
+ * texts, with windows that are narrower and wider than a tile and with none, in chunks that end anywhere, and
+ * with answers that share their prompt. */
+static void test_bits_of_long_texts(void **state) {
+    static const struct {
+        const char *window, *options, *scoring;
+    } cases[] = {
+        {"null", "", "--chunk 97"},
+        {"null", "", "--chunk 333 --share-prompt on"},
+        {"600", "", ""},
+        {"600", "--dtype fp64", "--share-prompt on"},
+        {"600", "--dtype bf16", "--chunk 100 --precision param=bf16,master=none --share-prompt on"},
+        {"37", "--dtype bf16", "--precision param=bf16,master=none"},
+    };
+    static const int lengths[] = {690, 5, 1290};
+    io_fixture *f = *state;
+    const char *prompts[SBP_COUNT(lengths)];
+    sbp_rng rng = {.state = 7};
+    for (int i = 0; i < SBP_COUNT(lengths); i++) {
+        sbp_text ids;
+        sbp_text_init(&ids, f->arena);
+        for (int k = 0; k < lengths[i]; k++)
+            sbp_text_add(&ids, "%s%d", k ? ", " : "", 3 + (int)sbp_rng_below(&rng, 58));
+        prompts[i] = ids.data;
+    }
+    cli_ok(f, "cp -r $G/mistral_window/model $D/form");
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "rm -rf $D/m && cp -r $D/form $D/m && sed -e "
+                                   "'s/\"max_position_embeddings\": *[0-9]*/\"max_position_embeddings\": "
+                                   "2000/' -e 's/\"sliding_window\": *[0-9]*/\"sliding_window\": %s/' "
+                                   "$D/form/config.json > $D/m/config.json && grep -q "
+                                   "'sliding_window\": %s' $D/m/config.json",
+                                   cases[i].window, cases[i].window));
+        check_bits(f, "$D/m", cases[i].options,
+                   sbp_arena_printf(f->arena, "--seq-len 6000 %s", cases[i].scoring), 14, prompts,
+                   SBP_COUNT(prompts));
+    }
 }
 
 /* A draw depends on seed, prompt, sample and place alone; a plan gives what its model does. */
@@ -227,6 +269,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_greedy_is_that_of_transformers, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_bits_are_those_of_scoring, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_bits_of_long_texts, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_draws_are_the_same_again, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_ends_an_answer, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_conversation, cli_setup, io_teardown),
