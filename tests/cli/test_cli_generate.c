@@ -152,6 +152,68 @@ static void test_bits_of_long_texts(void **state) {
     }
 }
 
+/* Prompts of 1 to 30 tokens below 40. */
+static int random_prompts(io_fixture *f, uint64_t *random) {
+    sbp_text rows;
+    sbp_text_init(&rows, f->arena);
+    int count = 1 + (int)(io_random(random) % 6);
+    for (int p = 0; p < count; p++) {
+        int length = 1 + (int)(io_random(random) % 30);
+        sbp_text_add(&rows, "{\"prompt_ids\": [");
+        for (int k = 0; k < length; k++)
+            sbp_text_add(&rows, "%s%d", k ? ", " : "", 3 + (int)(io_random(random) % 37));
+        sbp_text_add(&rows, "]}\n");
+    }
+    cli_put(f, "p.jsonl", rows.data);
+    return count;
+}
+
+/* Which answers are written together, by how many threads, in which chunks and in how much room changes no
+ * byte of them; they end at different times. */
+static void test_together_as_alone(void **state) {
+    static const struct {
+        const char *model, *options;
+        int block; /* rows of chunks: a multiple of it */
+    } models[] = {
+        {"$S", "--stop a --stop ' '", 1},
+        {"$S", "--stop e --dtype bf16", 1},
+        {"$S", "--stop . --base-dtype nf4", 1},
+        {"$G/mixtral_v/model", "", 1},
+        {"$G/gemma4_shared/model", "", 1},
+        {"$G/llama4_v/model", "", 1},
+        {"$G/gpt_oss_mxfp4_v/model", "--dtype fp64", 1},
+        {"$G/mistral_window/model", "", 1},
+        {"$G/smollm3_windows/model", "", 1},
+        {"$G/gemma3n_v/model", "", 1},
+        {"$G/qwen3_5_dense_v/model", "", 64}, /* states: one at a time, whatever is asked for */
+    };
+    io_fixture *f = *state;
+    uint64_t random = 2026;
+    int short_of_room = 0, different = 0;
+    for (int round = 0; round < testing_sweep(22, 500); round++) {
+        const int m = round % SBP_COUNT(models);
+        int prompts = random_prompts(f, &random), each = 1 + (int)(io_random(&random) % 5);
+        int tokens = 1 + (int)(io_random(&random) % 16), most = 2 + (int)(io_random(&random) % 15);
+        int room = 30 + tokens + (int)(io_random(&random) % 120);
+        const char *common = sbp_arena_printf(
+            f->arena, "$R generate %s --data $D/p.jsonl --quiet --n %d --max-new-tokens %d --seed %d %s",
+            models[m].model, each, tokens, round, models[m].options);
+        cli_ok(f, sbp_arena_printf(f->arena, "%s --max-num-seqs 1 && cp $D/out $D/alone", common));
+        cli_ok(f, sbp_arena_printf(
+                      f->arena,
+                      "%s --max-num-seqs %d --threads %d --chunk %d --seq-len %d && cmp $D/alone $D/out",
+                      common, most, 1 + (int)(io_random(&random) % 3),
+                      models[m].block * (1 + (int)(io_random(&random) % 20)), room));
+        int count;
+        const sbp_json **lines = cli_lines(f, "out", &count);
+        assert_int_equal(count, prompts * each);
+        for (int i = 1; i < count; i++)
+            different += sbp_json_member(lines[i], "ids")->count != sbp_json_member(lines[0], "ids")->count;
+        short_of_room += room < most * (30 + tokens);
+    }
+    assert_true(short_of_room > 0 && different > 0);
+}
+
 /* A draw depends on seed, prompt, sample and place alone; a plan gives what its model does. */
 static void test_draws_are_the_same_again(void **state) {
     io_fixture *f = *state;
@@ -262,7 +324,10 @@ static void test_what_is_refused(void **state) {
     cli_fails(f, 2, "leave out --ranks", "$C compile $S --for generate --ranks 2 -o $D/x");
     cli_fails(f, 2, "is a plan that trains", "$R generate $D/train.bin --prompt x");
     cli_fails(f, 1, "compile it with --seq-len",
-              "$R generate $D/plan.bin --prompt 'Once upon' --max-new-tokens 50");
+              "$R generate $D/plan.bin --prompt Once --prompt 'Once upon' --n 2 --max-new-tokens 50");
+    assert_string_equal(cli_text(f, "out"), ""); /* before an answer is written */
+    cli_fails(f, 2, "max-num-seqs", "$R generate $S --prompt x --max-num-seqs 17");
+    cli_fails(f, 2, "leave out --max-num-seqs", "$R chat $S --max-num-seqs 2");
 }
 
 int main(void) {
@@ -270,6 +335,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_greedy_is_that_of_transformers, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_bits_are_those_of_scoring, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_bits_of_long_texts, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_together_as_alone, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_draws_are_the_same_again, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_ends_an_answer, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_conversation, cli_setup, io_teardown),
