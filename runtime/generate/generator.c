@@ -370,6 +370,10 @@ static void exchange_mark(sbp_generator *g, text *t, bool set) {
            (size_t)g->vocabulary * sizeof *t->marked);
 }
 
+void sbp_generator_set_longest(sbp_generator *g, int64_t tokens) {
+    sbp_executor_set_scalar(g->executor, sbp_totals[SBP_TOTAL_LONGEST].name, (double)tokens);
+}
+
 sbp_status sbp_generator_begin(sbp_generator *g, sbp_diag *diag, int32_t number, const int32_t *tokens,
                                int64_t count, int64_t most_rows) {
     text *t = &g->texts[number];

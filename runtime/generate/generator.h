@@ -44,6 +44,9 @@ int32_t sbp_generator_texts(const sbp_generator *generator);
 int64_t sbp_generator_most_rows(const sbp_generator *generator);
 int64_t sbp_generator_vocabulary(const sbp_generator *generator);
 
+/* Tokens of the longest text to come, by which some models scale positions (as `longest` of a batch): to be
+ * said before texts begin, which then do not depend on each other. */
+void sbp_generator_set_longest(sbp_generator *generator, int64_t tokens);
 /* Whether text number `text` can begin with a range of `rows` rows, while those of others stay. */
 bool sbp_generator_fits(const sbp_generator *generator, int32_t text, int64_t rows);
 /* Begins a text with these tokens, at least 1, and marks its end. most_rows: as many as it will have, at

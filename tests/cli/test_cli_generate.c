@@ -101,6 +101,7 @@ static void test_bits_are_those_of_scoring(void **state) {
         {"$G/mixtral_v/model", "", "--chunk 5", 14},
         {"$G/gemma4_shared/model", "", "", 14},
         {"$G/llama4_v/model", "", "--chunk 9", 14},
+        {"$G/llama_rope_dynamic/model", "--set max_position_embeddings=64", "", 14},
         {"$G/gpt_oss_mxfp4_v/model", "", "--chunk 16", 14},
         {"$G/qwen3_5_dense_v/model", "", "", 70},
         {"$G/granite_hybrid_v/model", "", "", 70},

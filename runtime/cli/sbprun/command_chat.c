@@ -145,6 +145,7 @@ static sbp_status answer(chat_job *chat, const char *question, size_t length) {
     }
     sbp_stopping stopping = a->stopping;
     stopping.most_tokens = stopping.most_tokens < room ? stopping.most_tokens : room;
+    sbp_generator_set_longest(a->generator, prompt.count + stopping.most_tokens);
     SBP_TRY(
         sbp_generator_begin(a->generator, a->world.diag, 0, prompt.ids, prompt.count, prompt.count + room));
     SBP_TRY(sbp_text_stream_create(a->texts.tokenizer, a->world.diag, &stopping, &stream));

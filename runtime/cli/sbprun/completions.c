@@ -284,6 +284,10 @@ static sbp_status write_answers(writing *job) {
 
 sbp_status sbp_completions_make(const sbp_completing *what) {
     writing job = {.of = what};
+    int64_t longest = 0;
+    for (int64_t p = 0; p < what->prompt_count; p++)
+        longest = sbp_max_i64(longest, what->prompts[p]->count + what->stopping->most_tokens);
+    sbp_generator_set_longest(what->generator, longest);
     sbp_status status = write_answers(&job);
     for (answer *a = job.first, *next; a; a = next) {
         next = a->next;

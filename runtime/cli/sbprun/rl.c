@@ -335,36 +335,14 @@ sbp_status sbp_rl_open_source(sbp_rl *l, sbp_diag *diag, sbp_source **out) {
     return sbp_source_open_reader(diag, &l->reader, out);
 }
 
-/* --reward-weights, separated by ',' or given one by one; NULL: 1 each. */
-static sbp_status read_weights(const sbp_rl *l, int32_t rewards, double **out) {
-    const sbp_options *o = l->world->options;
-    int32_t count = 0, given = sbp_options_list_count(o, SBP_OPT_REWARD_WEIGHTS);
-    double *weights = SBP_NEW_ARRAY(l->world->arena, double, rewards);
-    *out = given > 0 ? weights : NULL;
-    for (int32_t i = 0; i < given; i++) {
-        char *rest = sbp_arena_strdup(l->world->arena, sbp_options_list_at(o, SBP_OPT_REWARD_WEIGHTS, i)),
-             *end;
-        for (char *text; (text = strtok_r(rest, ", ", &rest)); count++) {
-            double weight = strtod(text, &end);
-            if (*end || !isfinite(weight))
-                return sbp_fail(l->world->diag, SBP_USAGE, "--reward-weights: '%s' is not a number", text);
-            if (count < rewards)
-                weights[count] = weight;
-        }
-    }
-    if (given > 0 && count != rewards)
-        return sbp_fail(l->world->diag, SBP_USAGE,
-                        "--reward-weights has %d number%s, --reward is given %d time%s: give one for each",
-                        (int)count, count == 1 ? "" : "s", (int)rewards, rewards == 1 ? "" : "s");
-    return SBP_OK;
-}
-
 static sbp_status open_rewarder(sbp_rl *l) {
     const sbp_options *o = l->world->options;
-    int32_t count;
-    double *weights;
+    int32_t count, weight_count;
+    const double *weights = NULL; /* 1 each */
     const char *const *specs = sbp_options_list(o, l->world->arena, SBP_OPT_REWARD, &count);
-    SBP_TRY(read_weights(l, count, &weights));
+    const char *const *texts = sbp_options_list(o, l->world->arena, SBP_OPT_REWARD_WEIGHTS, &weight_count);
+    if (weight_count > 0)
+        SBP_TRY(sbp_reward_weights(l->world->arena, l->world->diag, texts, weight_count, count, &weights));
     const sbp_reward_options options = {.timeout_seconds = sbp_options_double(o, SBP_OPT_REWARD_TIMEOUT),
                                         .restarts = 2,
                                         .python = sbp_options_text(o, SBP_OPT_REWARD_PYTHON),
