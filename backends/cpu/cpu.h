@@ -56,6 +56,7 @@ typedef struct cpu_command {
     int64_t rows, row0;       /* row */
     int32_t view_count;
     cpu_view views[SBP_MAX_COMMAND_OPERANDS];
+    const struct cpu_command *decoded; /* a product: makes b, which is not there (deferred.h); else NULL */
     double scalars[SBP_ROWKERNEL_MAX_SCALARS]; /* row */
 } cpu_command;
 
@@ -68,7 +69,8 @@ typedef struct cpu_lane {
 enum {
     CPU_HUGE_PAGE_BYTES = 2 << 20,
     CPU_SHARED_BYTES = 16 << 20, /* see kernels/gemm_body.h */
-    CPU_SCRATCH_BYTES = 4 << 20  /* per thread: attention tiles are the largest user */
+    CPU_SCRATCH_BYTES = 4 << 20, /* per thread: attention tiles are the largest user */
+    CPU_FEW_ROWS = 16            /* of a product that packs b piece by piece (kernels/gemm_few_body.h) */
 };
 
 /* ---- kernels/ ------------------------------------------------------------------------------------- */
@@ -79,6 +81,8 @@ typedef void (*cpu_runner)(cpu_lane *lane, const cpu_command *command);
 typedef struct cpu_kernels {
     const char *name;
     cpu_runner run[SBP_CMD_COUNT];
+    /* Blocks of a command whose plan decodes, one behind the other (kernels/kernels.h). */
+    void (*decode)(const cpu_command *command, int64_t first, int64_t blocks, char *out);
 } cpu_kernels;
 
 /* ---- core.c --------------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 #include "backends/cpu/cpu_device.h"
 #include "backends/composite/composite.h"
 #include "backends/cpu/cpu.h"
+#include "backends/cpu/deferred.h"
 #include "ir/program/traits.h"
 
 #include <pthread.h>
@@ -16,7 +17,9 @@ typedef struct cpu_device {
     cpu_pool *copier;      /* one thread without scratch memory: of in and out, at once */
     pthread_mutex_t mutex; /* guards what follows */
     pthread_cond_t turn;
-    int64_t tickets, served; /* for core.lane */
+    int64_t tickets, served; /* for core.lane, and for what is put off */
+    bool alone;              /* no other ranks */
+    cpu_deferred *deferred;  /* NULL where nothing is put off */
 } cpu_device;
 
 enum { COPIER_BYTES = 4096 }; /* copies use none of it */
@@ -27,6 +30,7 @@ static void cpu_destroy(sbp_device *base) {
     cpu_device *device = (cpu_device *)base;
     cpu_pool_destroy(device->copier);
     cpu_core_destroy(&device->core);
+    free(device->deferred);
     pthread_cond_destroy(&device->turn);
     pthread_mutex_destroy(&device->mutex);
     free(device);
@@ -38,6 +42,7 @@ static sbp_status cpu_create(const sbp_device_options *options, sbp_diag *diag, 
     if (!device)
         return sbp_fail(diag, SBP_MACHINE, "out of memory for the CPU device");
     memset(device, 0, sizeof *device);
+    device->alone = !options || !options->ranks;
     pthread_mutex_init(&device->mutex, NULL);
     pthread_cond_init(&device->turn, NULL);
     sbp_status status = cpu_core_create(&device->core, &backend_class, options ? options->threads : 0, diag);
@@ -52,20 +57,6 @@ static sbp_status cpu_create(const sbp_device_options *options, sbp_diag *diag, 
 
 static void cpu_info(sbp_device *base, sbp_device_info *out) {
     cpu_core_info(&((cpu_device *)base)->core, out);
-}
-
-static sbp_status cpu_load(sbp_device *base, const sbp_program *program, sbp_diag *diag) {
-    return cpu_core_load(&((cpu_device *)base)->core, program, diag);
-}
-
-static sbp_status cpu_write(sbp_device *base, sbp_space space, int64_t offset, const void *data,
-                            int64_t bytes, sbp_diag *diag) {
-    return cpu_core_write(&((cpu_device *)base)->core, space, offset, data, bytes, diag);
-}
-
-static sbp_status cpu_read(sbp_device *base, sbp_space space, int64_t offset, void *data, int64_t bytes,
-                           sbp_diag *diag) {
-    return cpu_core_read(&((cpu_device *)base)->core, space, offset, data, bytes, diag);
 }
 
 static void take_turn(cpu_device *device) {
@@ -85,6 +76,42 @@ static void pass_turn(cpu_device *device) {
         pthread_cond_broadcast(&device->turn);
 }
 
+static sbp_status cpu_load(sbp_device *base, const sbp_program *program, sbp_diag *diag) {
+    cpu_device *device = (cpu_device *)base;
+    SBP_TRY(cpu_core_load(&device->core, program, diag));
+    if (!device->alone || !sbp_program_entry(program, SBP_ENTRY_GENERATE) ||
+        program->arena_bytes[SBP_DISK] > 0)
+        return SBP_OK;
+    device->deferred = sbp_malloc(sizeof *device->deferred);
+    if (!device->deferred)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the CPU device");
+    device->deferred->count = 0;
+    return SBP_OK;
+}
+
+/* Before bytes of an arena are reached without a command. */
+static void settle(cpu_device *device, sbp_space space, int64_t offset, int64_t bytes) {
+    const cpu_core *core = &device->core;
+    if (!device->deferred || (unsigned)space >= SBP_SPACE_COUNT || !core->arena[space] || bytes <= 0)
+        return;
+    take_turn(device);
+    cpu_settle_bytes(&device->core, device->deferred, core->arena[space] + offset,
+                     core->arena[space] + offset + bytes);
+    pass_turn(device);
+}
+
+static sbp_status cpu_write(sbp_device *base, sbp_space space, int64_t offset, const void *data,
+                            int64_t bytes, sbp_diag *diag) {
+    settle((cpu_device *)base, space, offset, bytes);
+    return cpu_core_write(&((cpu_device *)base)->core, space, offset, data, bytes, diag);
+}
+
+static sbp_status cpu_read(sbp_device *base, sbp_space space, int64_t offset, void *data, int64_t bytes,
+                           sbp_diag *diag) {
+    settle((cpu_device *)base, space, offset, bytes);
+    return cpu_core_read(&((cpu_device *)base)->core, space, offset, data, bytes, diag);
+}
+
 static sbp_status cpu_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) {
     cpu_device *device = (cpu_device *)base;
     int32_t queue = dispatch->command->queue;
@@ -94,11 +121,20 @@ static sbp_status cpu_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp
         cpu_lane copies = {.pool = device->copier};
         if (!sbp_command_traits_of(dispatch->command->kind)->moves)
             return sbp_fail(diag, SBP_INTERNAL, "cpu: queue %s only copies", sbp_queue_names[queue]);
+        if (device->deferred) {
+            take_turn(device);
+            cpu_settle(&device->core, device->deferred, &command);
+            pass_turn(device);
+        }
         cpu_core_run(&device->core, &copies, &command);
         return SBP_OK;
     }
     take_turn(device);
-    cpu_core_run(&device->core, &device->core.lane, &command);
+    if (!device->deferred || !cpu_defer(&device->core, device->deferred, &command)) {
+        if (device->deferred)
+            cpu_settle(&device->core, device->deferred, &command);
+        cpu_core_run(&device->core, &device->core.lane, &command);
+    }
     pass_turn(device);
     return SBP_OK;
 }
@@ -109,9 +145,24 @@ static sbp_status cpu_wait(sbp_device *base, sbp_diag *diag) {
     return SBP_OK;
 }
 
+/* The end of the buffer that a byte belongs to. */
+static int64_t buffer_end(const cpu_core *core, sbp_space space, int64_t offset) {
+    const sbp_program *p = core->program;
+    for (int32_t i = 0; p && i < p->buffer_count; i++) {
+        const sbp_buffer *b = &p->buffers[i];
+        if (b->space == space && offset >= b->offset && offset < b->offset + b->count * b->stride)
+            return b->offset + b->count * b->stride;
+    }
+    return (int64_t)core->arena_bytes[space];
+}
+
+/* Whoever asks for the address of a buffer reads and writes that buffer. */
 static void *cpu_map(sbp_device *base, sbp_space space, int64_t offset) {
     cpu_device *device = (cpu_device *)base;
-    return device->core.arena[space] ? device->core.arena[space] + offset : NULL;
+    if (!device->core.arena[space])
+        return NULL;
+    settle(device, space, offset, buffer_end(&device->core, space, offset) - offset);
+    return device->core.arena[space] + offset;
 }
 
 static const sbp_device_class backend_class = {.name = "cpu",

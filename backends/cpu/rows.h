@@ -17,6 +17,7 @@
 #define SBP_CPU_ROWS_H
 
 #include "backends/cpu/cpu.h"
+#include "ir/rowkernel/format.h"
 
 enum {
     ROW_BLOCK = 512,  /* elements of a block */
@@ -75,6 +76,7 @@ typedef struct row_reduction {
 struct cpu_row_plan {
     sbp_arena *arena; /* owns the plan */
     const sbp_rowkernel *kernel;
+    sbp_format decodes; /* the kernel is that of this format, which kernels/decode.c knows; else NONE */
     bool pieces;
     bool in_place; /* some map has a target */
     int64_t block_rows, block_heads;

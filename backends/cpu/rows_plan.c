@@ -458,6 +458,35 @@ static sbp_status choose_blocks(planner *p, sbp_diag *diag) {
     return SBP_OK;
 }
 
+/* The format whose kernel this is, if there is a loop for it. Compared as text, which says all of it. */
+static sbp_format decoded_format(sbp_arena *arena, const sbp_rowkernel *kernel, sbp_diag *diag) {
+    static const sbp_format known[] = {SBP_FORMAT_Q8_0, SBP_FORMAT_Q4_0, SBP_FORMAT_Q4_1,
+                                       SBP_FORMAT_Q4_K, SBP_FORMAT_Q6_K, SBP_FORMAT_NF4};
+    const char *prefix = "dequantize.", *name = kernel->name;
+    if (strncmp(name, prefix, strlen(prefix)) != 0)
+        return SBP_FORMAT_NONE;
+    for (int i = 0; i < SBP_COUNT(known); i++) {
+        if (strcmp(name + strlen(prefix), sbp_format_of(known[i])->name) != 0)
+            continue;
+        sbp_dtype to = kernel->operands[kernel->operand_count - 1].dtype;
+        sbp_arena_mark mark = sbp_arena_begin(arena);
+        const sbp_rowkernel *own =
+            to == SBP_F32 || to == SBP_BF16 ? sbp_format_kernel(arena, diag, known[i], to) : NULL;
+        bool same = false;
+        if (own) {
+            sbp_text text, own_text;
+            sbp_text_init(&text, arena);
+            sbp_text_init(&own_text, arena);
+            sbp_rowkernel_print(&text, kernel);
+            sbp_rowkernel_print(&own_text, own);
+            same = strcmp(text.data, own_text.data) == 0;
+        }
+        sbp_arena_end(arena, mark);
+        return same ? known[i] : SBP_FORMAT_NONE;
+    }
+    return SBP_FORMAT_NONE;
+}
+
 typedef struct plan_job {
     sbp_arena *arena;
     const sbp_rowkernel *kernel;
@@ -471,6 +500,7 @@ static sbp_status plan_body(void *user) {
     p->plan = job->plan = SBP_NEW(job->arena, cpu_row_plan);
     p->plan->arena = job->arena;
     p->plan->kernel = job->kernel;
+    p->plan->decodes = decoded_format(job->arena, job->kernel, job->diag);
     p->elem_bytes = sbp_dtype_bytes(job->kernel->compute);
     sbp_rowkernel_levels(job->kernel, p->levels);
     SBP_TRY(choose_blocks(p, job->diag));

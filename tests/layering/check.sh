@@ -77,6 +77,7 @@ allowed() {
         backends/cuda/device/timeline.c) echo 'backends/cuda/device/cuda.h ir/base/json_write.h' ;; # the one device file that people read
         backends/vulkan/device/* | backends/cuda/device/*) echo "backends/device.h backends/choice.h backends/composite/* backends/ranks/* backends/cpu/cpu_cores.h backends/gpu/gpu.h backends/gpu/row.h ${1%/*/*}/[!t]* $device" ;;
         backends/*/*_target.*) echo "backends/target.h backends/rowmath.h ${1%/*}/* ir/*" ;;
+        backends/cpu/rows.h) echo "backends/cpu/* ir/rowkernel/format.h" ;; # kernels of formats that it has loops for
         backends/*/*) echo "backends/device.h backends/rowmath.h backends/gpu/gpu.h backends/gpu/row.h ${1%/*}/* $(dirname "$(dirname "$1")")/* $device" ;;
         backends/*) echo "backends/*.h backends/backends.def ir/target/* $device" ;;
         # values of options are those of tables, which are data

@@ -135,6 +135,7 @@ void ISA_NAME(expert_gemm)(cpu_lane *lane, const cpu_command *command) {
         if (count <= 0)
             continue;
         cpu_gemm g = {.d = v[SBP_EXPERT_GEMM_D], .a = v[SBP_EXPERT_GEMM_A], .alpha = 1};
+        g.decoded = command->decoded;
         g.tb = command->command->u.experts.tb;
         g.d_rows = gather(&g.d, pairs, begin, count, true);
         g.a_rows = gather(&g.a, pairs, begin, count, command->command->u.experts.a_by_slot);

@@ -48,6 +48,7 @@ void ISA_NAME(gemm)(cpu_lane *lane, const cpu_command *command) {
                      .b = v[SBP_GEMM_B],
                      .c = v[SBP_GEMM_C],
                      .bias = v[SBP_GEMM_BIAS],
+                     .decoded = command->decoded,
                      .ta = c->u.gemm.ta,
                      .tb = c->u.gemm.tb,
                      .alpha = c->u.gemm.alpha,

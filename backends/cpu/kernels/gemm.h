@@ -22,6 +22,7 @@ static inline int64_t cpu_pair(const cpu_view *pairs, int64_t at) {
 typedef struct cpu_gemm {
     cpu_view d, a, b, c, bias; /* c, bias: data NULL when absent */
     cpu_gemm_rows a_rows, b_rows, d_rows;
+    const cpu_command *decoded; /* makes b, whose memory holds nothing yet; NULL: b is there */
     bool ta, tb;
     double alpha, beta;
 } cpu_gemm;

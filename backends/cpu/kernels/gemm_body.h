@@ -25,11 +25,11 @@ enum {
     LEAST_ITEM_ROWS = 32,
     ENOUGH_ITEMS = 32,
     ITEM_PANELS = 4,
-    PACK_ROWS = 96,  /* rows of a per packing item; a multiple of TILE_ROWS */
-    PACK_DEPTH = 16, /* and columns, so that whole lines of the cache are written */
-    PIECE = 64,      /* elements along k that are transposed at a time */
-    FEW_ROWS = 16,   /* rows that b is not packed as a whole for; a multiple of TILE_ROWS */
-    FEW_STEPS = 64   /* of a piece of b then */
+    PACK_ROWS = 96,          /* rows of a per packing item; a multiple of TILE_ROWS */
+    PACK_DEPTH = 16,         /* and columns, so that whole lines of the cache are written */
+    PIECE = 64,              /* elements along k that are transposed at a time */
+    FEW_ROWS = CPU_FEW_ROWS, /* rows that b is not packed as a whole for; a multiple of TILE_ROWS */
+    FEW_STEPS = 64           /* of a piece of b then */
 };
 #define PANEL (TILE_VECTORS * VL)
 #define ITEM_COLUMNS (ITEM_PANELS * PANEL)
@@ -42,6 +42,8 @@ enum {
 typedef struct real_gemm {
     const cpu_view *a, *b, *c, *d, *bias;
     const cpu_gemm_rows *a_rows, *b_rows, *d_rows;
+    const cpu_command *decoded;
+    int64_t b_first, b_k0; /* column and k of b that the view begins with, where it is transposed */
     bool ta, tb, pack_a;
     REAL alpha, beta;
     OPERAND *a_packed, *b_packed;
@@ -70,6 +72,11 @@ INLINE char *real_gathered(const cpu_view *view, const cpu_gemm_rows *rows, int6
     int64_t pair = cpu_pair(rows->pairs, rows->begin + row),
             at = pair / rows->slots * view->stride + pair % rows->slots * rows->step;
     return view->data + (at + column) * sbp_dtype_bytes(view->dtype);
+}
+
+/* b of column n and k, where it is transposed. */
+INLINE char *real_b_at(const real_gemm *g, int64_t n, int64_t k) {
+    return real_element(g->b, n - g->b_first, k - g->b_k0);
 }
 
 /* Columns of b that the panel from column `first` on has. */
@@ -278,7 +285,8 @@ static void real_run_gemm(cpu_lane *lane, const cpu_gemm *gemm) {
                    .bias = &gemm->bias,
                    .a_rows = &gemm->a_rows,
                    .b_rows = &gemm->b_rows,
-                   .d_rows = &gemm->d_rows};
+                   .d_rows = &gemm->d_rows,
+                   .decoded = gemm->decoded};
     g.ta = gemm->ta;
     g.tb = gemm->tb;
     g.alpha = (REAL)gemm->alpha;

@@ -63,7 +63,7 @@ static void real_chains(int64_t rows, int64_t depth, real_tile_operand a, const 
 
 /* Where the piece of b at these columns and this k lies, if it can be fetched ahead. */
 static const OPERAND *real_piece_ahead(const real_gemm *g, int64_t first, int64_t step) {
-    if (!g->tb || !real_is_operand(g->b) || first + PANEL > g->n0 + g->columns)
+    if (g->decoded || !g->tb || !real_is_operand(g->b) || first + PANEL > g->n0 + g->columns)
         return NULL;
     return (const OPERAND *)(const void *)real_element(g->b, first, g->k0 + step * PER_OPERAND);
 }
@@ -98,12 +98,35 @@ static void real_few_panel(const real_gemm *g, int64_t first, real_tile_operand 
         real_gemm_store(g, i, first - g->n0, sums + i * PANEL, width);
 }
 
+/* Rows first .. of b, of the depth of the block at hand, one behind the other. */
+static void real_decode_panel(const real_gemm *g, int64_t first, int64_t width, char *out) {
+    const cpu_view *made = &g->decoded->views[g->decoded->view_count - 1];
+    int64_t bytes = sbp_dtype_bytes(made->dtype), block = made->cols;
+    int64_t at = (g->b->data - made->data) / bytes + first * g->b->stride + g->k0;
+    bool dense = g->depth == g->b->stride;
+    int64_t rows = dense ? 1 : width, elems = dense ? width * g->depth : g->depth;
+    for (int64_t r = 0; r < rows; r++)
+        ISA_NAME(decode)(g->decoded, (at + r * g->b->stride) / block, elems / block, out + r * elems * bytes);
+}
+
 static void real_few_item(void *arg, int64_t item, char *scratch) {
-    const real_gemm *g = arg;
+    const real_gemm *all = arg;
+    real_gemm own = *all, *g = &own;
     real_tile_operand a = real_item_a(g, 0);
+    OPERAND *piece = (OPERAND *)(void *)scratch;
+    char *numbers = scratch + PANEL * FEW_STEPS * (int64_t)sizeof *piece;
     int64_t end = g->n0 + sbp_min_i64((item + 1) * g->item_panels * PANEL, g->columns);
-    for (int64_t n = g->n0 + item * g->item_panels * PANEL; n < end; n += PANEL)
-        real_few_panel(g, n, a, (OPERAND *)(void *)scratch);
+    for (int64_t n = g->n0 + item * g->item_panels * PANEL; n < end; n += PANEL) {
+        cpu_view b = {.data = numbers, .dtype = all->b->dtype, .cols = g->depth, .stride = g->depth};
+        if (g->decoded) {
+            b.rows = real_panel_width(g, n);
+            real_decode_panel(all, n, b.rows, numbers);
+            g->b = &b;
+            g->b_first = n;
+            g->b_k0 = g->k0;
+        }
+        real_few_panel(g, n, a, piece);
+    }
 }
 
 /* The block at hand. */

@@ -27,8 +27,8 @@ static void real_pack_b(const real_gemm *g, int64_t first, int64_t k0, int64_t d
     }
     int64_t in_place = real_is_operand(g->b) && width == PANEL ? depth / 2 * BF16_STEPS : 0;
     if (in_place > 0)
-        real_transpose((const OPERAND *)(const void *)real_element(g->b, first, k0),
-                       g->b->stride / PER_OPERAND, in_place, out, next);
+        real_transpose((const OPERAND *)(const void *)real_b_at(g, first, k0), g->b->stride / PER_OPERAND,
+                       in_place, out, next);
     if (in_place == steps)
         return;
     OPERAND piece[TILE_VECTORS * CPU_VECTOR_BYTES / sizeof(REAL)][PIECE];
@@ -37,8 +37,8 @@ static void real_pack_b(const real_gemm *g, int64_t first, int64_t k0, int64_t d
         int64_t some = steps - step < PIECE ? steps - step : PIECE, k = step * PER_OPERAND;
         int64_t elems = depth - k < some * PER_OPERAND ? depth - k : some * PER_OPERAND;
         for (int64_t j = 0; j < width; j++)
-            bf16_pair_elements(piece[j],
-                               (const uint16_t *)(const void *)real_element(g->b, first + j, k0 + k), elems);
+            bf16_pair_elements(piece[j], (const uint16_t *)(const void *)real_b_at(g, first + j, k0 + k),
+                               elems);
         real_transpose(&piece[0][0], PIECE, some, out + step * PANEL, NULL);
     }
 }

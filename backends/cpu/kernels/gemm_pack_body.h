@@ -22,8 +22,7 @@ static void real_pack_b(const real_gemm *g, int64_t first, int64_t k0, int64_t d
         return;
     }
     if (as_it_lies) {
-        real_transpose((const REAL *)(const void *)real_element(g->b, first, k0), g->b->stride, depth, out,
-                       next);
+        real_transpose((const REAL *)(const void *)real_b_at(g, first, k0), g->b->stride, depth, out, next);
         return;
     }
     REAL piece[TILE_VECTORS * CPU_VECTOR_BYTES / sizeof(REAL)][PIECE];
@@ -32,7 +31,7 @@ static void real_pack_b(const real_gemm *g, int64_t first, int64_t k0, int64_t d
     for (int64_t k = 0; k < depth; k += PIECE) {
         int64_t some = depth - k < PIECE ? depth - k : PIECE;
         for (int64_t j = 0; j < width; j++)
-            real_load_row(piece[j], real_element(g->b, first + j, k0 + k), g->b->dtype, some);
+            real_load_row(piece[j], real_b_at(g, first + j, k0 + k), g->b->dtype, some);
         real_transpose(&piece[0][0], PIECE, some, out + k * PANEL, NULL);
     }
 }

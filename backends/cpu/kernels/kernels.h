@@ -10,4 +10,9 @@
 #include "ir/program/commands.def"
 #undef COMMAND
 
+/* decode.c. Blocks of a parameter that a command with a plan that decodes makes numbers of, from `first` on,
+ * one behind the other; and that command, where its results lie so. */
+void ISA_NAME(decode)(const cpu_command *command, int64_t first, int64_t blocks, char *out);
+void ISA_NAME(decode_rows)(cpu_lane *lane, const cpu_command *command);
+
 #endif

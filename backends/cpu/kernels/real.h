@@ -95,6 +95,8 @@
 #define real_conv_strip NAME(conv_strip)
 #define real_conv_weight_gradients NAME(conv_weight_gradients)
 #define real_conv_weights NAME(conv_weights)
+#define real_b_at NAME(b_at)
+#define real_decode_panel NAME(decode_panel)
 #define real_delta_add NAME(delta_add)
 #define real_delta_advance NAME(delta_advance)
 #define real_delta_again NAME(delta_again)

@@ -49,8 +49,23 @@ static void cross_paths(const cpu_command *command) {
     }
 }
 
+/* Whether the blocks that a format's kernel makes numbers of are to lie one behind the other. */
+static bool decodes(const cpu_command *command) {
+    if (command->plan->decodes == SBP_FORMAT_NONE)
+        return false;
+    const sbp_format_info *f = sbp_format_of(command->plan->decodes);
+    const cpu_view *to = &command->views[f->part_count];
+    return to->cols == f->block && to->stride == f->block;
+}
+
 void ISA_NAME(row)(cpu_lane *lane, const cpu_command *command) {
     cpu_command copy = *command; /* the pool takes what it may write to */
+    bool decoded = decodes(command);
+    SBP_CROSS_EITHER(decoded, cpu_rows_decoded, cpu_rows_steps);
+    if (decoded) {
+        ISA_NAME(decode_rows)(lane, command);
+        return;
+    }
     cross_paths(command);
     cpu_pool_run(lane->pool, sbp_ceil_div(command->rows, command->plan->item_rows),
                  command->plan->kernel->compute == SBP_F64 ? rows_item_f64 : rows_item_f32, &copy);

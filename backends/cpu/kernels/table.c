@@ -14,4 +14,5 @@ const cpu_kernels ISA_NAME(kernels) = {
 #include "ir/program/commands.def"
 #undef COMMAND
         },
+    .decode = ISA_NAME(decode),
 };
