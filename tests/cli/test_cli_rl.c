@@ -27,10 +27,26 @@ static void put_files(io_fixture *f) {
     cli_put(f, "p.jsonl", prompts);
 }
 
+/* What the sampler said of its tokens is what scoring says, to the bit. */
+static void check_logps(io_fixture *f, int *rows) {
+    int scores;
+    const sbp_json **got = cli_lines(f, "rows.jsonl", rows), **want = cli_lines(f, "scores", &scores);
+    assert_int_equal(*rows, scores);
+    for (int i = 0; i < scores; i++) {
+        const sbp_json *x = sbp_json_member(got[i], "old_per_token_logps"),
+                       *y = sbp_json_member(want[i], "logps");
+        assert_int_equal(x->count, y->count);
+        for (int64_t k = 0; k < x->count; k++)
+            if (x->items[k].real != y->items[k].real)
+                fail_msg("row %d, token %lld: %.17g, scored %.17g", i, (long long)k, x->items[k].real,
+                         y->items[k].real);
+    }
+}
+
 /* The reward rises; ratios are 1 to the bit; log-probabilities of the answers are those of --score. */
 static void test_reward_rises(void **state) {
     io_fixture *f = *state;
-    int count, rows, scores;
+    int count, rows;
     put_files(f);
     cli_ok(f,
            "$R grpo $S --data $D/p.jsonl --reward $D/r.py:letter --n 8 --batch-size 32 --max-new-tokens 16 "
@@ -48,30 +64,15 @@ static void test_reward_rises(void **state) {
     cli_ok(f, "grep -v end_of_step $D/out1/rollouts/step-0.jsonl > $D/rows.jsonl");
     cli_ok(f,
            "$R $S --objective grpo --data $D/rows.jsonl --score $D/scores --quiet --out none --dtype fp32");
-    const sbp_json **got = cli_lines(f, "rows.jsonl", &rows), **want = cli_lines(f, "scores", &scores);
+    check_logps(f, &rows);
     assert_int_equal(rows, 32);
-    assert_int_equal(scores, 32);
-    for (int i = 0; i < rows; i++) {
-        const sbp_json *x = sbp_json_member(got[i], "old_per_token_logps"),
-                       *y = sbp_json_member(want[i], "logps");
-        assert_int_equal(x->count, y->count);
-        for (int64_t k = 0; k < x->count; k++)
-            assert_true(x->items[k].real == y->items[k].real);
-    }
     /* and the last are not: they are those of the weights after 4 steps, which a checkpoint has */
     cli_ok(f, "grep -v end_of_step $D/out1/rollouts/step-4.jsonl > $D/rows.jsonl");
     cli_ok(
         f,
         "$R $D/out1/checkpoint-4 --objective grpo --data $D/rows.jsonl --score $D/scores --quiet --out none "
         "--dtype fp32");
-    got = cli_lines(f, "rows.jsonl", &rows);
-    want = cli_lines(f, "scores", &scores);
-    for (int i = 0; i < rows; i++) {
-        const sbp_json *x = sbp_json_member(got[i], "old_per_token_logps"),
-                       *y = sbp_json_member(want[i], "logps");
-        for (int64_t k = 0; k < x->count; k++)
-            assert_true(x->items[k].real == y->items[k].real);
-    }
+    check_logps(f, &rows);
 }
 
 /* Rewards that are never the same again: what was sampled and rewarded before the end is taken as it was. */
@@ -88,6 +89,42 @@ static void test_resumed_run_has_the_same_bits(void **state) {
     cli_ok(f, sbp_arena_printf(f->arena, "%s --out $D/again --resume", run));
     cli_ok(f, "cmp $D/whole/model.safetensors $D/again/model.safetensors");
     cli_ok(f, "cmp $D/whole/rollouts/step-4.jsonl $D/again/rollouts/step-4.jsonl");
+}
+
+/* Answers have the bits of training whatever the model, its type and the schedule. */
+static void test_bits_are_those_of_training(void **state) {
+    static const struct {
+        const char *model, *options, *run; /* run: for scoring, too */
+    } cases[] = {
+        {"$S", "--dtype bf16 --chunk 16", ""},
+        {"$S", "--dtype fp32 --lora --lora-dropout 0.3", ""},
+        {"$S", "--dtype fp32 --base-dtype nf4 --lora", ""},
+        {"$S", "--dtype fp32 --checkpoint-every 2 --offload host --save none", "--temperature 0.7"},
+        {"$G/gpt_oss_v/model", "--dtype fp32", ""},
+        {"$G/gemma3n_v/model", "--dtype fp32", ""},
+        {"$G/qwen3_5_dense_v/model", "--dtype fp32", ""},
+        {"$G/llama_rope_dynamic/model", "--dtype fp64 --set max_position_embeddings=64", ""},
+    };
+    io_fixture *f = *state;
+    put_files(f);
+    cli_put(f, "ids.jsonl", "{\"prompt_ids\": [5, 9, 11, 7, 30, 12, 8]}\n{\"prompt_ids\": [3]}\n");
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        int rows;
+        cli_ok(f, sbp_arena_printf(
+                      f->arena,
+                      "$R %s --objective grpo --data $D/ids.jsonl --reward $D/r.py:fickle --n 3 "
+                      "--batch-size 6 --max-new-tokens 20 --steps 1 --quiet --out $D/bits --overwrite "
+                      "%s %s",
+                      cases[i].model, cases[i].options, cases[i].run));
+        cli_ok(f, "grep -v end_of_step $D/bits/rollouts/step-0.jsonl > $D/rows.jsonl");
+        cli_ok(f, sbp_arena_printf(
+                      f->arena,
+                      "$R $D/bits/plan.bin --weights %s --data $D/rows.jsonl --score $D/scores --quiet "
+                      "--out none %s",
+                      cases[i].model, cases[i].run));
+        check_logps(f, &rows);
+        assert_int_equal(rows, 6);
+    }
 }
 
 static void test_what_is_refused(void **state) {
@@ -122,6 +159,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_reward_rises, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_resumed_run_has_the_same_bits, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_bits_are_those_of_training, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_is_refused, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
