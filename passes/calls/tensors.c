@@ -57,6 +57,28 @@ static int32_t add_part(sbp_calls_builder *e, sbp_placed_tensor tensor, const ch
     return first;
 }
 
+/* One of a pool of this name, in no buffer yet. */
+static sbp_placed_tensor tensor_of(sbp_calls_builder *e, sbp_tensor_class class, sbp_role role,
+                                   const char *name, sbp_space space, sbp_dtype dtype, sbp_extent rows,
+                                   int64_t cols) {
+    const sbp_tensor_pool pool = {.name = name,
+                                  .role = role,
+                                  .stored = dtype,
+                                  .computed = dtype,
+                                  .rows = rows,
+                                  .cols = cols,
+                                  .layout = -1};
+    return (sbp_placed_tensor){.class = class,
+                               .role = role,
+                               .pool = sbp_call_schedule_pool(e->p, e->r, pool),
+                               .buffer = -1,
+                               .space = space,
+                               .stored = dtype,
+                               .computed = dtype,
+                               .rows = rows,
+                               .cols = cols};
+}
+
 /* `count` tensors with `rows` rows each (T, W or N + 1); the first is number n of its class. Offloaded ones
  * have an array there, and staging buffers here; when there are no more of them than staging buffers, nothing
  * ever leaves. `kept` false: each is read soon after it was written, two staging buffers serve all. Returns
@@ -69,22 +91,8 @@ static int32_t add_array(sbp_calls_builder *e, sbp_tensor_class class, int32_t n
         away++;
     sbp_space space = away > 0 ? sbp_calls_placement(e, class, n) : SBP_DEVICE;
     bool placement = kept && away > 2;
-    sbp_placed_tensor tensor = {.class = class,
-                                .role = role,
-                                .pool = sbp_call_schedule_pool(e->p, e->r,
-                                                               (sbp_tensor_pool){.name = name,
-                                                                                 .role = role,
-                                                                                 .stored = dtype,
-                                                                                 .computed = dtype,
-                                                                                 .rows = rows,
-                                                                                 .cols = cols,
-                                                                                 .layout = -1}),
-                                .buffer = -1,
-                                .space = placement ? space : SBP_DEVICE,
-                                .stored = dtype,
-                                .computed = dtype,
-                                .rows = rows,
-                                .cols = cols};
+    sbp_placed_tensor tensor =
+        tensor_of(e, class, role, name, placement ? space : SBP_DEVICE, dtype, rows, cols);
     const char *there = sbp_arena_printf(e->p->arena, "%s.%s", name, sbp_space_names[space]);
     int32_t first = add_part(e, tensor, there, away, placement);
     tensor.space = SBP_DEVICE;
@@ -233,23 +241,8 @@ void sbp_calls_make_saved(sbp_calls_builder *e) {
 /* A tensor on the device that lasts. */
 static int32_t add_cached(sbp_calls_builder *e, const char *name, sbp_dtype dtype, sbp_extent rows,
                           int64_t cols) {
-    sbp_placed_tensor tensor = {.class = SBP_TENSOR_SAVED,
-                                .role = SBP_ROLE_CACHE,
-                                .pool = sbp_call_schedule_pool(e->p, e->r,
-                                                               (sbp_tensor_pool){.name = name,
-                                                                                 .role = SBP_ROLE_CACHE,
-                                                                                 .stored = dtype,
-                                                                                 .computed = dtype,
-                                                                                 .rows = rows,
-                                                                                 .cols = cols,
-                                                                                 .layout = -1}),
-                                .buffer = -1,
-                                .space = SBP_DEVICE,
-                                .stored = dtype,
-                                .computed = dtype,
-                                .rows = rows,
-                                .cols = cols};
-    return add_part(e, tensor, name, 1, true);
+    return add_part(e, tensor_of(e, SBP_TENSOR_SAVED, SBP_ROLE_CACHE, name, SBP_DEVICE, dtype, rows, cols),
+                    name, 1, true);
 }
 
 void sbp_calls_make_cache(sbp_calls_builder *e) {
