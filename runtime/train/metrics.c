@@ -23,6 +23,14 @@ void sbp_progress_break(void) {
     line_is_open = false;
 }
 
+void sbp_progress_say(const sbp_metrics *m, const char *text) {
+    if (!m->terminal || m->quiet)
+        return;
+    fprintf(stderr, "\r\033[K%s", text);
+    fflush(stderr);
+    line_is_open = true;
+}
+
 /* ---- the file --------------------------------------------------------------------------------------- */
 
 typedef struct metrics_keeper {
@@ -263,6 +271,15 @@ static void show_outputs(const sbp_metrics *m) {
         fprintf(stderr, "  %s %.4g", m->more[i].name, m->more[i].value);
 }
 
+/* The mean reward, which says more of such a step than its loss. */
+static void show_reward(const sbp_metrics *m) {
+    const sbp_trainer *t = m->trainer;
+    const sbp_prepare *prepare = t->program->prepare;
+    for (int32_t i = 0; prepare && i < prepare->number_count; i++)
+        if (strcmp(prepare->numbers[i], sbp_data_columns[SBP_DATA_REWARD].name) == 0)
+            fprintf(stderr, "  reward %.4f", t->prepared.numbers[i]);
+}
+
 static void show(sbp_metrics *m, const sbp_step_report *r) {
     double now = sbp_seconds(), loss = m->trainer->loss >= 0 ? m->trainer->results[m->trainer->loss] : NAN;
     bool stays;
@@ -278,8 +295,11 @@ static void show(sbp_metrics *m, const sbp_step_report *r) {
     char used[24] = "";
     if (isfinite(r->utilisation))
         snprintf(used, sizeof used, "  MFU %.1f %%", 100 * r->utilisation);
-    fprintf(stderr, "step %lld%s  loss %.4f  lr %.3g  %.0f tokens/s%s  %s", (long long)r->step, total, loss,
-            r->learning_rate, r->seconds > 0 ? (double)r->tokens / r->seconds : 0, used,
+    fprintf(stderr, "step %lld%s  loss %.4f", (long long)r->step, total, loss);
+    if (!m->verbose)
+        show_reward(m);
+    fprintf(stderr, "  lr %.3g  %.0f tokens/s%s  %s", r->learning_rate,
+            r->seconds > 0 ? (double)r->tokens / r->seconds : 0, used,
             r->memory_peak_bytes > 0 ? sbp_format_bytes(memory, sizeof memory, (double)r->memory_peak_bytes)
                                      : "memory unknown");
     if (m->total_steps > 0)

@@ -69,6 +69,8 @@ sbp_status sbp_metrics_close(sbp_metrics *metrics) SBP_CHECKED;
 /* Mean loss of the steps. */
 double sbp_metrics_train_loss(const sbp_metrics *metrics);
 
+/* On a terminal, unless it is to be quiet: what is done before the next step, as the line of progress. */
+void sbp_progress_say(const sbp_metrics *metrics, const char *text);
 /* Ends a line of progress that is being rewritten, before something else is printed. */
 void sbp_progress_break(void);
 

@@ -158,6 +158,11 @@ static sbp_status take_completion(void *user, sbp_arena *arena, const sbp_comple
                        .text = c->text ? sbp_arena_strndup(g->arena, c->text, c->text_bytes) : "",
                        .text_bytes = c->text_bytes,
                        .truncated = c->finish == SBP_FINISH_LENGTH};
+    char line[100];
+    snprintf(line, sizeof line, "step %lld  sampling: %lld of %lld answers",
+             (long long)g->loop->session->state.step + 1, (long long)g->count,
+             (long long)(g->loop->per_step * g->loop->each));
+    sbp_progress_say(&g->loop->outputs->metrics, line);
     memcpy(r->ids, c->ids, (size_t)c->count * sizeof *r->ids);
     memcpy(r->logps, c->logps, (size_t)c->count * sizeof *r->logps);
     /* drawn from the model's own distribution: to the bit what training computes */
