@@ -59,6 +59,10 @@ static void test_reward_rises(void **state) {
         assert_true(cli_number(f, lines[i], "clip_ratio/region_mean") == 0);
         assert_true(cli_number(f, lines[i], "rewards/letter/mean") == cli_number(f, lines[i], "reward"));
     }
+    /* of a table, whose names are not the rows' own */
+    cli_put(f, "p.csv", "prompt,name\nOnce upon a time,a\nOne day,b\n");
+    cli_ok(f, "$R grpo $S --data $D/p.csv --reward $D/r.py:letter --n 2 --max-new-tokens 4 --steps 2 --quiet "
+              "--out none");
     assert_true(cli_number(f, lines[7], "reward") > 1.3 * cli_number(f, lines[0], "reward"));
     /* the first answers are those of the model that the run began with */
     cli_ok(f, "grep -v end_of_step $D/out1/rollouts/step-0.jsonl > $D/rows.jsonl");

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "ir/base/json_write.h"
 #include "runtime/data/source/source.h"
 
 typedef struct reading {
@@ -81,6 +82,19 @@ static sbp_status add_row(reading *r, const char *where, const sbp_json *root) {
     return SBP_OK;
 }
 
+/* The tree of a record, whose names stay when the source is closed: prompts keep it. */
+static sbp_status parse_record(reading *r, const sbp_source *source, const sbp_record *record,
+                               const sbp_json **out) {
+    SBP_TRY(sbp_record_parse(record, r->arena, r->diag, out));
+    if (sbp_source_names_stay(source))
+        return SBP_OK;
+    sbp_text text;
+    sbp_text_init(&text, r->arena);
+    sbp_json_writer w = sbp_json_writer_on(&text);
+    sbp_json_write_value(&w, NULL, *out);
+    return sbp_json_parse(r->arena, r->diag, record->where, text.data, text.length, SBP_JSON_ROW, out);
+}
+
 static sbp_status read_rows(reading *r, sbp_source *source) {
     sbp_record record;
     const sbp_json *root;
@@ -88,7 +102,7 @@ static sbp_status read_rows(reading *r, sbp_source *source) {
         SBP_TRY(sbp_source_read(source, r->arena, r->diag, &record, &end));
         if (end)
             return SBP_OK;
-        SBP_TRY(sbp_record_parse(&record, r->arena, r->diag, &root));
+        SBP_TRY(parse_record(r, source, &record, &root));
         SBP_TRY(add_row(r, record.where, root));
     }
 }
