@@ -119,8 +119,9 @@ static void test_what_is_not_built(void **state) {
 #define TRL_LORA_NAMES "--use_peft true --use_rslora true --lora_target_modules q_proj --load_in_4bit true "
 #define TRL_OBJECTIVE_NAMES "--scale_rewards false "
 #define TRL_EPOCHS "--num_iterations --num_ppo_epochs --ppo_epochs "
-#define TRL_EXPERTS "--lora_target_parameters " /* of models with experts: test_cli_lora */
-#define LLAMA_CPP_NAMES "--outtype "            /* of its converter: test_cli_export */
+#define TRL_EXPERTS "--lora_target_parameters "        /* of models with experts: test_cli_lora */
+#define TRL_LOOP "--num_generations --reward_weights " /* of runs that sample: test_cli_rl */
+#define LLAMA_CPP_NAMES "--outtype "                   /* of its converter: test_cli_export */
 
 static void test_names_of_trl(void **state) {
     io_fixture *f = *state;
@@ -131,7 +132,7 @@ static void test_names_of_trl(void **state) {
         const char *name;
         for (int32_t k = 0; (name = sbp_options_trl_name_at(o, k)); k++)
             if (!mentions(" " TRL_SOURCES TRL_NAMES TRL_LORA_NAMES TRL_OBJECTIVE_NAMES TRL_EPOCHS TRL_EXPERTS
-                              LLAMA_CPP_NAMES,
+                              TRL_LOOP LLAMA_CPP_NAMES,
                           name))
                 fail_msg("this test does not try '%s', an alias of --%s", name, o->name);
     }

@@ -84,8 +84,9 @@ static void test_resumed_run_has_the_same_bits(void **state) {
     io_fixture *f = *state;
     put_files(f);
     const char *run =
-        "$R grpo $S --data $D/p.jsonl --reward $D/r.py:fickle --reward $D/r.py:some --reward-weights "
-        "0.5 --reward-weights 2 --n 4 --batch-size 8 --inner-epochs 2 --max-new-tokens 8 --steps 6 "
+        "$R grpo $S --data $D/p.jsonl --reward $D/r.py:fickle --reward $D/r.py:some --reward_weights "
+        "0.5 --reward_weights 2 --num_generations 4 --batch-size 8 --inner-epochs 2 --max-new-tokens 8 "
+        "--steps 6 "
         "--lr 1e-3 --top-k 20 --dtype fp32 --quiet --save-every 1 --keep 10";
     cli_ok(f, sbp_arena_printf(f->arena, "%s --out $D/whole", run));
     /* as if it had been killed after step 3, in the middle of a batch, with the next generation written */

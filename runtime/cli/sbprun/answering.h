@@ -33,9 +33,6 @@ sbp_status sbp_answering_parse(sbp_answering *answering, const char *program, co
                                bool *done) SBP_CHECKED;
 /* The model or plan, its tokenizer (NULL: it has none) and its chat template. */
 sbp_status sbp_answering_find(sbp_answering *answering) SBP_CHECKED;
-/* What ends answers of the plan that is open: --stop, --eos-token, and what the model says. Below a guard. */
-sbp_status sbp_answering_find_stopping(const sbp_world *world, const sbp_session *session,
-                                       const sbp_texts *texts, sbp_stopping *out) SBP_CHECKED;
 /* Compiles a model for `texts` texts of `rows` tokens at a time, or as many as memory has room for, unless
  * --seq-len says how many tokens, and brings it to the device. */
 sbp_status sbp_answering_open(sbp_answering *answering, int64_t rows, int32_t texts) SBP_CHECKED;

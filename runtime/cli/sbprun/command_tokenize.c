@@ -131,8 +131,8 @@ static sbp_status encode_row(line_job *job, const char *where, const sbp_json *r
     sbp_row row;
     sbp_documents made;
     sbp_document_maker maker = {.tokenizer = job->all->texts.tokenizer,
-                                .loss_on = sbp_run_loss_on(job->all->options),
-                                .reasoning = sbp_run_reasoning(job->all->options),
+                                .loss_on = sbp_texts_loss_on(job->all->options),
+                                .reasoning = sbp_texts_reasoning(job->all->options),
                                 .diag = job->diag,
                                 .eos = job->all->texts.chat.eos,
                                 .chat_options = &job->all->texts.chat};

@@ -48,9 +48,6 @@ const char *sbp_run_eval_name(const sbp_world *world, int32_t index);
 
 /* ---- run_data.c ------------------------------------------------------------------------------------ */
 
-/* --loss-on and --loss-on-reasoning: which tokens are trained. */
-sbp_loss_on sbp_run_loss_on(const sbp_options *options);
-sbp_reasoning sbp_run_reasoning(const sbp_options *options);
 /* --data and --eval. The data may be there already (`sbprun MODEL`); then only ids are checked. */
 sbp_status sbp_run_load_data(sbp_world *world, sbp_inputs *inputs, sbp_session *session) SBP_CHECKED;
 /* --data of a model, before it is compiled: into inputs->data. */

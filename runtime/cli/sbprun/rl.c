@@ -8,8 +8,8 @@
 
 #include "ir/base/json_write.h"
 #include "ir/base/machine.h"
-#include "runtime/cli/sbprun/answering.h"
 #include "runtime/cli/sbprun/completions.h"
+#include "runtime/cli/sbprun/ending.h"
 #include "runtime/cli/sbprun/interrupt.h"
 #include "runtime/cli/sbprun/rollouts.h"
 #include "runtime/data/draw.h"
@@ -365,7 +365,7 @@ sbp_status sbp_rl_begin(sbp_rl *l, sbp_outputs *outputs, bool resumed) {
             "--reward: '%s' does not generate: give the model, or a plan of sbpc compile --for both",
             l->session->plan_path);
     l->outputs = outputs;
-    SBP_TRY(sbp_answering_find_stopping(world, l->session, &l->texts, &l->stopping));
+    SBP_TRY(sbp_ending_find(world, l->session, &l->texts, &l->stopping));
     l->stopping.most_tokens = most_new(world->options);
     const int64_t rows = l->prompts.longest + l->stopping.most_tokens - 1;
     const int32_t texts = sbp_generator_texts_of(

@@ -12,6 +12,7 @@
 #include "runtime/cli/sbprun/interrupt.h"
 #include "runtime/cli/sbprun/rl.h"
 #include "runtime/cli/sbprun/session.h"
+#include "runtime/cli/sbprun/texts.h"
 
 /* The text of tokenizers and the trees that they are parsed from are freed before the arenas of the program
  * are touched, so that they do not count in the peak. */
@@ -36,20 +37,6 @@ static const char together[] = "--packing bfd is for single texts: pairs of answ
 
 /* Files of data from which on their tokens are kept for the next start. */
 enum { CACHE_FROM_BYTES = 8 << 20 };
-
-sbp_loss_on sbp_run_loss_on(const sbp_options *options) {
-    for (int i = 0; i < SBP_LOSS_ON_COUNT; i++)
-        if (sbp_options_is(options, SBP_OPT_LOSS_ON, sbp_loss_on_names[i]))
-            return (sbp_loss_on)i;
-    return SBP_LOSS_AUTO;
-}
-
-sbp_reasoning sbp_run_reasoning(const sbp_options *options) {
-    for (int i = 0; i < SBP_REASONING_COUNT; i++)
-        if (sbp_options_is(options, SBP_OPT_LOSS_ON_REASONING, sbp_reasoning_names[i]))
-            return (sbp_reasoning)i;
-    return SBP_REASONING_ALL;
-}
 
 static bool packed(const sbp_options *o) {
     return sbp_options_is(o, SBP_OPT_PACKING, "bfd");
@@ -166,8 +153,8 @@ static sbp_dataset_options options_of(load_job *job) {
         .quiet = job->chat.quiet,
         .skip_bad_rows = sbp_options_is(world->options, SBP_OPT_ON_BAD_ROW, "skip"),
         .rows = session->plan ? sbp_pack_rows_wanted(session->plan->program) : SBP_ROWS_ANY,
-        .loss_on = sbp_run_loss_on(world->options),
-        .reasoning = sbp_run_reasoning(world->options),
+        .loss_on = sbp_texts_loss_on(world->options),
+        .reasoning = sbp_texts_reasoning(world->options),
         .mask_truncated = sbp_options_on(world->options, SBP_OPT_MASK_TRUNCATED_COMPLETIONS),
         .eos_penalty = sbp_options_double(world->options, SBP_OPT_MISSING_EOS_PENALTY),
         .vocab_size = session->info.meta.vocab_size,
@@ -350,7 +337,7 @@ static sbp_status find_template(load_job *job, const char *model) {
     SBP_TRY(find_eos(job));
     job->chat.date = sbp_options_text(world->options, SBP_OPT_DATE);
     job->chat.tokenizer = job->tokenizer;
-    job->chat.assistant = sbp_loss_is_on_answers(sbp_run_loss_on(world->options));
+    job->chat.assistant = sbp_loss_is_on_answers(sbp_texts_loss_on(world->options));
     if (request) {
         SBP_TRY(sbp_template_source_find(job->arena, world->diag, request, model, source));
         session->info.user_template = sbp_arena_strndup(world->arena, source->text, source->length);

@@ -1,11 +1,24 @@
-/* texts.c: the tokenizer and the chat template of a model or plan. */
+/* texts.c: the tokenizer and the chat template of a model or plan, and what of a chat is trained. */
 #include "runtime/cli/sbprun/texts.h"
 
 #include <string.h>
 #include <time.h>
 
 #include "ir/program/plan_file.h"
-#include "runtime/cli/sbprun/inputs.h"
+
+sbp_loss_on sbp_texts_loss_on(const sbp_options *options) {
+    for (int i = 0; i < SBP_LOSS_ON_COUNT; i++)
+        if (sbp_options_is(options, SBP_OPT_LOSS_ON, sbp_loss_on_names[i]))
+            return (sbp_loss_on)i;
+    return SBP_LOSS_AUTO;
+}
+
+sbp_reasoning sbp_texts_reasoning(const sbp_options *options) {
+    for (int i = 0; i < SBP_REASONING_COUNT; i++)
+        if (sbp_options_is(options, SBP_OPT_LOSS_ON_REASONING, sbp_reasoning_names[i]))
+            return (sbp_reasoning)i;
+    return SBP_REASONING_ALL;
+}
 
 typedef struct texts_job {
     sbp_arena *arena;
@@ -34,7 +47,7 @@ static sbp_status find_template(texts_job *job, const char *path, const sbp_plan
     job->out->chat.eos = eos;
     job->out->chat.date = date ? date : today(job->arena);
     job->out->chat.tokenizer = job->out->tokenizer;
-    job->out->chat.assistant = sbp_loss_is_on_answers(sbp_run_loss_on(job->options));
+    job->out->chat.assistant = sbp_loss_is_on_answers(sbp_texts_loss_on(job->options));
     job->out->chat.quiet = true;
     if (request)
         return sbp_template_source_find(job->arena, job->diag, request, plan ? NULL : path, source);

@@ -4,6 +4,7 @@
 #define SBP_RUNTIME_CLI_SBPRUN_TEXTS_H
 
 #include "runtime/data/tokenize.h"
+#include "runtime/data/turns.h"
 #include "runtime/options/options.h"
 
 typedef struct sbp_texts {
@@ -15,5 +16,9 @@ typedef struct sbp_texts {
  * optional: where there is no tokenizer, texts->tokenizer is NULL. */
 sbp_status sbp_texts_open(sbp_arena *arena, sbp_diag *diag, const sbp_options *options, const char *path,
                           bool optional, sbp_texts *out) SBP_CHECKED;
+
+/* --loss-on and --loss-on-reasoning: which tokens are trained. */
+sbp_loss_on sbp_texts_loss_on(const sbp_options *options);
+sbp_reasoning sbp_texts_reasoning(const sbp_options *options);
 
 #endif
