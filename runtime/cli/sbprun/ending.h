@@ -7,8 +7,8 @@
 #include "runtime/cli/sbprun/world.h"
 #include "runtime/generate/stopping.h"
 
-/* Answers of the plan that is open end by --stop, --eos-token, --max-new-tokens and what the model says. In the
- * world's arena. Below a guard. */
+/* Answers of the plan that is open end by --stop, --eos-token, --max-new-tokens and what the model says. In
+ * the world's arena. Below a guard. */
 sbp_status sbp_ending_find(const sbp_world *world, const sbp_session *session, const sbp_texts *texts,
                            sbp_stopping *out) SBP_CHECKED;
 
