@@ -27,6 +27,8 @@ typedef struct sbp_hf {
     sbp_model *model;      /* facts to be filled in */
     sbp_head_options head; /* how @model ends */
     const double *balance; /* coefficient that was asked for; NULL: the model's */
+    bool routed_experts;   /* rows of data may say which experts they go to */
+    int32_t routers;       /* that there were so far */
     sbp_map read;          /* names of top-level fields that were read */
     double initializer_range;
     sbp_dtype published; /* element type the model was published in (dtype, torch_dtype); F32 when not said */

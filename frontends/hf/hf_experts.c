@@ -6,6 +6,7 @@
 #include "frontends/hf/hf.h"
 #include "frontends/objectives/objective.h"
 #include "ir/graph/op.h"
+#include "ir/program/routed.h"
 
 const sbp_hf_expert_names sbp_hf_projections = {.module = "mlp",
                                                 .router = "gate",
@@ -365,6 +366,26 @@ static sbp_value build_weights(sbp_hf *hf, const sbp_hf_router *r, sbp_value w) 
     return w;
 }
 
+/* The experts that the row of data names, [T, chosen]; where its first is below 0, those of index. */
+static sbp_value build_routed(sbp_hf *hf, const sbp_hf_experts *e, sbp_value index) {
+    sbp_builder *b = &hf->builder;
+    sbp_dtype wide = sbp_rule_wide(hf->compute);
+    int32_t layer = hf->routers++;
+    sbp_value given = SBP_NO_VALUE;
+    if (!hf->routed_experts)
+        return index;
+    for (int64_t j = 0; j < e->chosen; j++) {
+        const char *name = sbp_arena_printf(hf->arena, SBP_ROUTED_PREFIX "%lld.%lld.%d.%lld",
+                                            (long long)e->count, (long long)e->chosen, layer, (long long)j);
+        sbp_value one = sbp_build_cast(b, sbp_build_row(b, name, SBP_I32, SBP_T), wide);
+        one = sbp_build_reshape(b, one, (int64_t[]){1}, 1);
+        given = j == 0 ? one : sbp_build2(b, SBP_OP_concat, given, one);
+    }
+    sbp_value none = sbp_build2(b, SBP_OP_lt, given, sbp_build_const(b, wide, 0));
+    given = sbp_build3(b, SBP_OP_select, none, sbp_build_cast(b, index, wide), given);
+    return sbp_build_cast(b, given, SBP_I32);
+}
+
 sbp_hf_choice sbp_hf_choose(sbp_hf *hf, const sbp_hf_experts *e, sbp_value logits, const char *module) {
     sbp_builder *b = &hf->builder;
     const sbp_hf_router *r = &e->router;
@@ -377,6 +398,7 @@ sbp_hf_choice sbp_hf_choose(sbp_hf *hf, const sbp_hf_experts *e, sbp_value logit
                                                           : logits;
     sbp_value ranked = build_ranked(hf, e, scores, module);
     sbp_hf_choice c = {.index = sbp_build(b, SBP_OP_route, "chosen", &ranked, 1, &k, 1, NULL)};
+    c.index = build_routed(hf, e, c.index);
     c.weight = sbp_build2(b, SBP_OP_take_at, scores, c.index);
     add_statistics(hf, e, logits, scores, c.index);
     c.weight = build_weights(hf, r, c.weight);

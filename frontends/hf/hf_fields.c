@@ -189,6 +189,7 @@ void sbp_hf_begin(sbp_hf *hf, sbp_loading *l, const sbp_json *config, const char
                    .model = l->model,
                    .head = l->options->head,
                    .balance = l->options->balance,
+                   .routed_experts = l->options->routed_experts,
                    .pad_row = -1,
                    .text_type = model_type,
                    .root = "model",

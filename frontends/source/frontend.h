@@ -101,6 +101,7 @@ typedef struct sbp_model_options {
     const char *base_name;        /* what an adapter's configuration is to call the model; NULL: as it is */
     sbp_head_options head;        /* what the objective wants of the head */
     const double *balance;        /* coefficient of the loss that balances experts; NULL: as the model says */
+    bool routed_experts;          /* rows of data may say which experts they go to (ir/program/routed.h) */
     const sbp_architecture *extra; /* architectures besides the built-in ones */
     int32_t extra_count;
 } sbp_model_options;

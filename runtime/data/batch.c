@@ -127,6 +127,12 @@ static void keep_documents(sbp_arena *arena, const sbp_documents *from, sbp_docu
         d->labels = copy(arena, d->labels, d->count, sizeof *d->labels);
         for (int32_t k = 0; k < d->column_count; k++)
             d->columns[k].values = copy(arena, d->columns[k].values, d->count, sizeof(double));
+        if (d->routed) {
+            sbp_row_routed *routed = copy(arena, d->routed, 1, sizeof *d->routed);
+            routed->ids = copy(arena, routed->ids, routed->count * routed->layers * routed->chosen,
+                               sizeof *routed->ids);
+            d->routed = routed;
+        }
     }
 }
 

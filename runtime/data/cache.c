@@ -15,7 +15,7 @@
 
 #include "ir/base/json_write.h"
 
-enum { CACHE_VERSION = 6, MOST_TRIES = 20 };
+enum { CACHE_VERSION = 7, MOST_TRIES = 20 };
 
 static const int64_t checked_bytes = (int64_t)4 << 30, longest_unused = 30 * 24 * 3600;
 static const double disk_share = 0.25; /* of a disk, for all caches in a directory */
@@ -279,7 +279,7 @@ typedef struct field {
     int64_t *value;
 } field;
 
-enum { FIELDS = 16 };
+enum { FIELDS = 19 };
 
 static void fields_of(sbp_dataset *d, field *out) {
     const field all[FIELDS] = {{"token_count", &d->token_count},
@@ -297,7 +297,10 @@ static void fields_of(sbp_dataset *d, field *out) {
                                {"unwritten_tools", &d->unwritten[0]},
                                {"unwritten_calls", &d->unwritten[1]},
                                {"unwritten_reasoning", &d->unwritten[2]},
-                               {"greatest_id", &d->greatest_id}};
+                               {"greatest_id", &d->greatest_id},
+                               {"routed_count", &d->routed_count},
+                               {"routed_layers", &d->routed_layers},
+                               {"routed_chosen", &d->routed_chosen}};
     memcpy(out, all, sizeof all);
 }
 
@@ -316,6 +319,10 @@ static int32_t arrays_of(sbp_dataset *d, array_of *out) {
     out[count++] = (array_of){"rows", &d->rows, (d->row_count + 1) * (int64_t)sizeof *d->rows};
     if (d->grouped)
         out[count++] = (array_of){"groups", &d->groups, d->row_count * (int64_t)sizeof *d->groups};
+    if (d->routed_count > 0)
+        out[count++] =
+            (array_of){"routed", &d->routed,
+                       d->routed_count * d->routed_layers * d->routed_chosen * (int64_t)sizeof *d->routed};
     for (int32_t i = 0; i < d->column_count; i++, count++) {
         out[count] = (array_of){"", &d->columns[i], d->token_count * (int64_t)sizeof(double)};
         snprintf(out[count].name, SBP_ARRAY_NAME, "column.%d", i);

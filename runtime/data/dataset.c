@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/program/routed.h"
 #include "runtime/data/load.h"
 
 /* A row on its way into the data. */
@@ -103,6 +104,33 @@ static sbp_status add_numbers(sbp_placer *l, const sbp_document *d, sbp_doc *doc
     return SBP_OK;
 }
 
+/* The experts of a document's tokens, and where they are in the data. */
+static sbp_status add_routed(sbp_placer *l, const sbp_document *d, const sbp_doc *doc) {
+    sbp_dataset *data = l->data;
+    const sbp_row_routed *r = d->routed;
+    if (!r)
+        return SBP_OK;
+    if (data->routed_count > 0 && (r->layers != data->routed_layers || r->chosen != data->routed_chosen))
+        return sbp_fail(l->diag, SBP_INPUT,
+                        "data row %lld (from 1): '" SBP_ROUTED
+                        "' has %lld layers of %lld experts; those before have %lld of %lld",
+                        (long long)doc->row + 1, (long long)r->layers, (long long)r->chosen,
+                        (long long)data->routed_layers, (long long)data->routed_chosen);
+    int64_t width = r->layers * r->chosen;
+    if (!sbp_arrays_reserve(&data->arrays, "routed", &data->routed, &data->routed_capacity,
+                            (data->routed_count + r->count) * width, sizeof *data->routed))
+        return out_of_memory(l);
+    memcpy(data->routed + data->routed_count * width, r->ids,
+           (size_t)(r->count * width) * sizeof *data->routed);
+    double *places = data->columns[sbp_dataset_column(data, SBP_ROUTED)];
+    for (int64_t i = 0; i < d->count; i++)
+        places[doc->first + i] += (double)data->routed_count;
+    data->routed_layers = r->layers;
+    data->routed_chosen = r->chosen;
+    data->routed_count += r->count;
+    return SBP_OK;
+}
+
 static uint64_t hash_document(const sbp_document *d, const sbp_doc *doc, uint64_t hash) {
     const int64_t shape[] = {doc->count, doc->part, doc->columns, doc->numbers};
     size_t n = (size_t)d->count;
@@ -112,6 +140,11 @@ static uint64_t hash_document(const sbp_document *d, const sbp_doc *doc, uint64_
         hash = sbp_hash_bytes(d->columns[k].values, n * sizeof(double), hash);
     for (int32_t k = 0; k < d->number_count; k++)
         hash = sbp_hash_bytes(&d->numbers[k].value, sizeof(double), hash);
+    if (d->routed)
+        hash = sbp_hash_bytes(d->routed->ids,
+                              (size_t)(d->routed->count * d->routed->layers * d->routed->chosen) *
+                                  sizeof *d->routed->ids,
+                              hash);
     return sbp_hash_bytes(shape, sizeof shape, hash);
 }
 
@@ -144,6 +177,7 @@ static sbp_status add_document(sbp_placer *l, const sbp_document *d) {
                    .labels = labels,
                    .part = part_of(d->part)};
     SBP_TRY(add_numbers(l, d, &doc));
+    SBP_TRY(add_routed(l, d, &doc));
     data->docs[data->doc_count++] = doc;
     data->hash = hash_document(d, &doc, data->hash);
     data->token_count += count;

@@ -98,6 +98,10 @@ typedef struct sbp_dataset {
     double *columns[SBP_DATA_COLUMNS]; /* [token_count] each; [i] is about token i */
     double *numbers[SBP_DATA_NUMBERS]; /* [doc_count] each */
     int64_t column_capacity[SBP_DATA_COLUMNS], number_capacity[SBP_DATA_NUMBERS];
+    /* Experts that tokens go to, [routed_count][routed_layers][routed_chosen]; the column SBP_ROUTED says
+     * which a token has, NaN none. */
+    int16_t *routed;
+    int64_t routed_count, routed_capacity, routed_layers, routed_chosen;
     uint32_t added_columns, added_numbers; /* by bit: not of the files, and of every document */
     sbp_doc *docs;
     int64_t doc_count, doc_capacity;

@@ -78,7 +78,7 @@ typedef struct sbp_pack_work {
     int32_t attention_count;
 } sbp_pack_work;
 
-enum { SBP_PACK_COLUMNS = 32 };
+enum { SBP_PACK_COLUMNS = 1024 };
 
 typedef struct sbp_packer {
     int64_t most_rows;

@@ -7,9 +7,11 @@
 #include <string.h>
 
 #include "ir/graph/prepare.h"
+#include "ir/program/routed.h"
 #include "runtime/data/groups.h"
 #include "runtime/data/pack.h"
 #include "runtime/data/prepared.h"
+#include "runtime/data/routed.h"
 
 typedef enum source {
     TOK,
@@ -34,6 +36,7 @@ typedef enum source {
     HAS,        /* 1 in documents that have the column or number */
     ONE_OF,     /* 1 in documents that have one of several */
     OF_ROWS,    /* a column that is about rows, not labels: token 0 has what is of the last row */
+    ROUTED,     /* an expert that the row goes to; -1: the router chooses */
     COLUMN_OF_DATA,
     OF_PART /* per group: the number of its document of that part */
 } source;
@@ -69,7 +72,8 @@ static source source_of(const char *name, bool by_group) {
         return OF_ROWS;
     if (column < SBP_DATA_COUNT)
         return sources[column];
-    return begins(name, SBP_IN_PREFIX)                         ? IN_PART
+    return begins(name, SBP_ROUTED_PREFIX)                     ? ROUTED
+           : begins(name, SBP_IN_PREFIX)                       ? IN_PART
            : begins(name, SBP_HAS_PREFIX)                      ? HAS
            : begins(name, SBP_ONE_OF_PREFIX)                   ? ONE_OF
            : sbp_column_number(name, SBP_TOK_BELOW_PREFIX) > 0 ? TOK_BELOW
@@ -89,8 +93,10 @@ static int32_t prepared_place(const sbp_prepare *prepare, const char *name) {
 static sbp_dtype dtype_of(const char *name) {
     int column = column_called(name);
     return column < SBP_DATA_COUNT ? sbp_data_columns[column].dtype
-           : sbp_column_names_rows(name) || sbp_column_number(name, SBP_TOK_BELOW_PREFIX) > 0 ? SBP_I32
-                                                                                              : SBP_F64;
+           : begins(name, SBP_ROUTED_PREFIX) || sbp_column_names_rows(name) ||
+                   sbp_column_number(name, SBP_TOK_BELOW_PREFIX) > 0
+               ? SBP_I32
+               : SBP_F64;
 }
 
 static bool want(sbp_packer *p, const char *name, bool by_group) {
@@ -249,6 +255,21 @@ static void fill_integers(const filling *f, const sbp_doc *doc, int64_t k, const
     }
 }
 
+/* Experts are about the token itself, not about its label. */
+static void fill_routed(const filling *f, const sbp_doc *doc, const counters *at, int32_t *out) {
+    const beside b = beside_of(f->data, SBP_ROUTED);
+    const double *places =
+        has_column(f->data, doc, b.column) ? f->data->columns[b.column] + doc->first : NULL;
+    sbp_routed r = {0};
+    (void)sbp_routed_of(f->name, &r);
+    for (int64_t i = at->from; i < doc->count; i++)
+        out[i] = !places || isnan(places[i])
+                     ? -1
+                     : f->data->routed[((int64_t)places[i] * f->data->routed_layers + r.layer) *
+                                           f->data->routed_chosen +
+                                       r.slot];
+}
+
 static void fill_weights(const filling *f, const sbp_doc *doc, const counters *at, float *out) {
     const int32_t *labels = f->data->labels + doc->first;
     for (int64_t i = at->from; i < doc->count && f->source == COPIES; i++)
@@ -335,6 +356,8 @@ static void fill_document(const filling *f, sbp_dtype dtype, const sbp_doc *doc,
         fill_doubles(f, doc, at, (double *)(void *)out);
     else if (dtype == SBP_F32)
         fill_weights(f, doc, at, (float *)(void *)out);
+    else if (f->source == ROUTED)
+        fill_routed(f, doc, at, (int32_t *)(void *)out);
     else
         fill_integers(f, doc, k, at, (int32_t *)(void *)out);
 }
@@ -441,7 +464,8 @@ sbp_status sbp_packer_columns(sbp_packer *p, sbp_diag *diag, const sbp_dataset *
             return sbp_fail(diag, SBP_MACHINE, "out of memory for the columns of %lld rows",
                             (long long)part->rows);
         if (part->count == 0) {
-            memset(p->memory[c], 0, (size_t)(column->count * sbp_dtype_bytes(column->dtype)));
+            memset(p->memory[c], f.source == ROUTED ? 0xff : 0,
+                   (size_t)(column->count * sbp_dtype_bytes(column->dtype)));
             column->data = p->memory[c];
             continue;
         }
@@ -600,6 +624,9 @@ const char *sbp_pack_cannot_share(const sbp_program *program, const char *counte
                    "go on from";
     if (asks_for(program, "first") && !(asks_for(program, "shared_end") && asks_for(program, "own")))
         return "the model sees rows only as documents that stand alone";
+    for (int32_t i = 0; i < program->row_input_count; i++)
+        if (begins(program->row_inputs[i].column, SBP_ROUTED_PREFIX))
+            return "each row of data says which experts its prompt goes to (--routed-experts)";
     return asks_for(program, "sample") ? "random numbers of a row belong to its document" : NULL;
 }
 
@@ -691,6 +718,7 @@ sbp_status sbp_pack_check_data(const sbp_program *program, sbp_diag *diag, const
     if (data->row_count == 0) /* a step of a stream: its rows say nothing */
         return SBP_OK;
     SBP_TRY(check_weights(program, diag, data));
+    SBP_TRY(sbp_routed_check(program, diag, data));
     if (asks_for(program, "group"))
         SBP_TRY(check_groups(program, diag, data));
     for (int32_t i = 0; i < asked_count(program); i++) {

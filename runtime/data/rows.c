@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ir/program/routed.h"
 #include "runtime/data/messages.h"
 
 static const struct {
@@ -45,10 +46,10 @@ bool sbp_row_field_is_list(sbp_row_field field) {
 
 bool sbp_row_may_need(const char *key) {
     static const char *const keys[] = {
-        "text",          "input_ids",  "labels",       "completion_mask", "assistant_masks",      "messages",
-        "conversations", "prompt",     "completion",   "prompt_ids",      "completion_ids",       "chosen",
-        "rejected",      "chosen_ids", "rejected_ids", "tools",           "chat_template_kwargs", "group",
-        "env_mask",      "end_of_step"};
+        "text",          "input_ids",   "labels",       "completion_mask", "assistant_masks",      "messages",
+        "conversations", "prompt",      "completion",   "prompt_ids",      "completion_ids",       "chosen",
+        "rejected",      "chosen_ids",  "rejected_ids", "tools",           "chat_template_kwargs", "group",
+        "env_mask",      "end_of_step", SBP_ROUTED};
     for (int i = 0; i < SBP_COUNT(keys); i++)
         if (strcmp(keys[i], key) == 0)
             return true;
@@ -465,8 +466,48 @@ static sbp_status read_group(const row_reader *r) {
     return SBP_OK;
 }
 
+static sbp_status list_of(const row_reader *r, const sbp_json *node, int64_t *count, const sbp_json **out) {
+    SBP_TRY(sbp_json_as_array(r->diag, node, out));
+    if (*count < 0)
+        *count = (*out)->count;
+    if ((*out)->count == 0)
+        return sbp_json_fail(r->diag, node, "expected at least one item, found none");
+    if ((*out)->count == *count)
+        return SBP_OK;
+    return sbp_json_fail(r->diag, node, "expected %lld items, as the first list there has, found %lld",
+                         (long long)*count, (long long)(*out)->count);
+}
+
+static sbp_status read_routed(const row_reader *r) {
+    sbp_row_routed *out = &r->row->routed;
+    const sbp_json *tokens, *layers, *ids;
+    int16_t *at = NULL;
+    *out = (sbp_row_routed){
+        .node = sbp_json_member(r->root, SBP_ROUTED), .count = -1, .layers = -1, .chosen = -1};
+    SBP_TRY(list_of(r, out->node, &out->count, &tokens));
+    for (int64_t t = 0; t < out->count; t++) {
+        SBP_TRY(list_of(r, &tokens->items[t], &out->layers, &layers));
+        for (int64_t l = 0; l < out->layers; l++) {
+            SBP_TRY(list_of(r, &layers->items[l], &out->chosen, &ids));
+            if (!at)
+                out->ids = at = SBP_NEW_ARRAY(r->arena, int16_t, out->count * out->layers * out->chosen);
+            for (int64_t j = 0; j < out->chosen; j++) {
+                int64_t id;
+                SBP_TRY(sbp_json_as_i64(r->diag, &ids->items[j], &id));
+                if (id < 0 || id > INT16_MAX)
+                    return sbp_json_fail(r->diag, &ids->items[j], "expected the id of an expert, found %lld",
+                                         (long long)id);
+                *at++ = (int16_t)id;
+            }
+        }
+    }
+    return SBP_OK;
+}
+
 static sbp_status read_fields(const row_reader *r) {
     sbp_row *row = r->row;
+    if (row->form.type != SBP_ROW_PAIR && row->form.type != SBP_ROW_PROMPT && has(r, SBP_ROUTED))
+        SBP_TRY(read_routed(r));
     for (int i = 0; i < SBP_FIELD_COUNT; i++) {
         if (!(row->form.fields >> i & 1))
             continue;
@@ -546,6 +587,8 @@ static bool is_read(const sbp_row_form *form, const sbp_json *node) {
              (fields[i].alias && strcmp(node->key, fields[i].alias) == 0)))
             return true;
     if (talk && is_among(node->key, of_talks))
+        return true;
+    if (form->type != SBP_ROW_PAIR && form->type != SBP_ROW_PROMPT && strcmp(node->key, SBP_ROUTED) == 0)
         return true;
     switch (form->type) {
     case SBP_ROW_INPUT_IDS:

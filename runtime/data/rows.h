@@ -14,7 +14,9 @@
  * What stands beside them (row_fields.def): numbers of the row ("advantage", "reward", "label" of an answer
  * ..), lists with a number for each token of the completion ("old_per_token_logps" ..), "env_mask", which
  * says of each token of the completion whether the model wrote it (1), and "group", a string or an integer:
- * rows of one prompt. "reward" and "advantage" may be null: of an answer that nobody scored.
+ * rows of one prompt. "reward" and "advantage" may be null: of an answer that nobody scored. Some of the rows
+ * that are no pairs may have "routed_experts", a list per token of prompt and completion (the last one may
+ * lack it) of lists per layer of ids.
  *
  * The first row decides for all files that are read together, and every further row is checked against it:
  * type, values and what stands beside. Other keys are not read (sbp_row_unused names them).
@@ -89,6 +91,13 @@ typedef struct sbp_row_list {
     int64_t count;
 } sbp_row_list;
 
+/* Experts that tokens go to: [count][layers][chosen]. */
+typedef struct sbp_row_routed {
+    const sbp_json *node; /* NULL: the row does not say */
+    const int16_t *ids;
+    int64_t count, layers, chosen;
+} sbp_row_routed;
+
 typedef struct sbp_row {
     sbp_row_form form;
     const char *where;                               /* "FILE:LINE" */
@@ -98,6 +107,7 @@ typedef struct sbp_row {
     const int8_t *completion_mask, *assistant_masks; /* [text.ids.count] or NULL; 0 or 1 */
     const int8_t *env_mask;                          /* [env_mask_count] or NULL; of the completion */
     int64_t env_mask_count;
+    sbp_row_routed routed;                   /* of prompt and completion */
     const sbp_json *tools, *template_kwargs; /* NULL: none */
     double numbers[SBP_FIELD_COUNT];         /* of the fields that are no lists; NaN: null */
     sbp_row_list lists[SBP_FIELD_COUNT];

@@ -1,8 +1,10 @@
 /* tokenize.c: rows to token ids and labels. */
 #include "runtime/data/tokenize.h"
 
+#include <math.h>
 #include <string.h>
 
+#include "ir/program/routed.h"
 #include "runtime/data/contents.h"
 #include "runtime/data/messages.h"
 
@@ -455,6 +457,27 @@ static sbp_status mask_environment(const make_job *job) {
     return SBP_OK;
 }
 
+/* Which experts the tokens go to. A sampler does not run the last one, so it may have none. */
+static sbp_status add_routed(const make_job *job) {
+    sbp_document *d = job->all->documents;
+    const sbp_row_routed *routed = &job->row->routed;
+    if (!routed->node)
+        return SBP_OK;
+    if (routed->count != d->count && routed->count != d->count - 1)
+        return sbp_fail(
+            job->maker->diag, SBP_INPUT,
+            "%s: %s: expected as many items as the row has tokens (%lld, or one less), found %lld",
+            job->row->where, routed->node->key, (long long)d->count, (long long)routed->count);
+    double *values = SBP_NEW_ARRAY(job->arena, double, d->count);
+    for (int64_t i = 0; i < d->count; i++)
+        values[i] = i < routed->count ? (double)i : NAN;
+    d->columns[d->column_count++] = (sbp_document_column){SBP_ROUTED, values};
+    sbp_row_routed *kept = SBP_NEW(job->arena, sbp_row_routed);
+    *kept = *routed;
+    d->routed = kept;
+    return SBP_OK;
+}
+
 /* Rows of one prompt: what the file says, else equal tokens. */
 static void find_group(const make_job *job) {
     const uint32_t rollouts = 1u << SBP_FIELD_ADVANTAGE | 1u << SBP_FIELD_REWARD | 1u << SBP_FIELD_OLD_LOGPS |
@@ -582,6 +605,7 @@ static sbp_status make_body(void *user) {
     SBP_TRY(make_documents(job));
     if (job->row->form.values == SBP_VALUES_MESSAGES)
         SBP_TRY(find_unwritten(job));
+    SBP_TRY(add_routed(job));
     return add_fields(job);
 }
 

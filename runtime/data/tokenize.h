@@ -25,7 +25,7 @@
 #include "runtime/data/rows.h"
 #include "runtime/data/turns.h"
 
-enum { SBP_DOCUMENT_COLUMNS = 4, SBP_DOCUMENT_NUMBERS = 8 };
+enum { SBP_DOCUMENT_COLUMNS = 5, SBP_DOCUMENT_NUMBERS = 8 };
 
 /* A number for each token, about it as a label: [i] names token i, 0 where rows have none. In double
  * precision, as log-probabilities of files have more digits than fit in 32 bits. */
@@ -49,6 +49,7 @@ typedef struct sbp_document {
     int32_t column_count;
     sbp_document_number numbers[SBP_DOCUMENT_NUMBERS];
     int32_t number_count;
+    const sbp_row_routed *routed; /* NULL: none; the column SBP_ROUTED says which place of it a token has */
 } sbp_document;
 
 /* What a row of data becomes. Names and order of columns and numbers are those of the form that all rows of

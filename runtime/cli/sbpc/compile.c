@@ -10,6 +10,7 @@
 #include "frontends/objectives/objective.h"
 #include "ir/base/machine.h"
 #include "ir/program/plan_file.h"
+#include "ir/program/routed.h"
 #include "runtime/cli/sbpc/cli.h"
 
 /* ---- options ----------------------------------------------------------------------------------------- */
@@ -171,6 +172,20 @@ static sbp_status check_generating(const sbp_compilation *c) {
     return SBP_OK;
 }
 
+/* --routed-experts is about experts that the model has. */
+static sbp_status check_routed(const sbp_compilation *c) {
+    const sbp_module *module = c->model.module;
+    bool has = !sbp_options_on(c->options, SBP_OPT_ROUTED_EXPERTS);
+    for (int32_t i = 0; i < module->row_count; i++)
+        has |= strncmp(module->rows[i].name, SBP_ROUTED_PREFIX, strlen(SBP_ROUTED_PREFIX)) == 0;
+    return has ? SBP_OK
+               : sbp_fail(
+                     c->diag, SBP_USAGE,
+                     "--routed-experts on: models of type %s have no experts that rows could name; leave "
+                     "it out",
+                     c->model.model_type);
+}
+
 static sbp_status load_model(sbp_compilation *c) {
     sbp_model_options o = sbp_model_options_for(c->dtype);
     o.residual = dtype_option(c->options, SBP_OPT_RESIDUAL_DTYPE, SBP_DTYPE_COUNT);
@@ -193,6 +208,7 @@ static sbp_status load_model(sbp_compilation *c) {
     const double balance = sbp_options_chosen(c->options, SBP_OPT_ROUTER_AUX_LOSS_COEF)
                                ? sbp_options_double(c->options, SBP_OPT_ROUTER_AUX_LOSS_COEF)
                                : 0;
+    o.routed_experts = sbp_options_on(c->options, SBP_OPT_ROUTED_EXPERTS);
     o.balance = sbp_options_chosen(c->options, SBP_OPT_ROUTER_AUX_LOSS_COEF) ? &balance : NULL;
     SBP_TRY(sbp_model_load(c->arena, c->diag, c->model_path, &o, &c->model));
     if (balance != 0 && c->model.balance.coefficient == 0)
@@ -201,6 +217,7 @@ static sbp_status load_model(sbp_compilation *c) {
             "--loss router_aux_loss_coef=%g: models of type %s have no loss that balances experts; "
             "leave it out",
             balance, c->model.model_type);
+    SBP_TRY(check_routed(c));
     bool of_step = sbp_options_is(c->options, SBP_OPT_ROUTER_AUX_SCOPE, "step");
     if (of_step && c->model.balance.coefficient == 0)
         return sbp_fail(
