@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/program/contract.h"
 #include "passes/lower/passes.h"
 
 bool sbp_memory_is_persistent(sbp_role role) {
@@ -26,6 +27,7 @@ bool sbp_memory_is_persistent(sbp_role role) {
     case SBP_ROLE_SCRATCH:
     case SBP_ROLE_STAGING:
     case SBP_ROLE_WORKSPACE:
+    case SBP_ROLE_CACHE:
         return false;
     default:
         return true;
@@ -172,12 +174,29 @@ void sbp_memory_frames(sbp_arena *arena, const sbp_program *program, int32_t ent
     }
 }
 
+void sbp_memory_keep_cache(sbp_arena *arena, const sbp_program *program, sbp_liveness *live, int32_t entry,
+                           const char *name) {
+    if (strcmp(name, sbp_entry_names[SBP_ENTRY_GENERATE]) != 0 &&
+        strcmp(name, sbp_entry_names[SBP_ENTRY_CHOOSE]) != 0)
+        return;
+    for (int32_t b = 0; b < program->buffer_count; b++) {
+        sbp_live_set *set = &live->buffers[(size_t)entry * (size_t)program->buffer_count + (size_t)b];
+        if (program->buffers[b].role != SBP_ROLE_CACHE)
+            continue;
+        set->count = 0;
+        SBP_PUSH(arena, set->ranges, set->count, set->capacity,
+                 (sbp_live_range){0, live->lengths[entry] > 0 ? live->lengths[entry] - 1 : 0});
+    }
+}
+
 void sbp_memory_liveness(sbp_arena *arena, const sbp_program *program, sbp_liveness *out) {
     size_t n = (size_t)program->buffer_count;
     sbp_memory_frames(arena, program, program->entry_count, out);
-    for (size_t e = 0; e < (size_t)program->entry_count; e++)
+    for (size_t e = 0; e < (size_t)program->entry_count; e++) {
         out->lengths[e] = walk_all(arena, program, &program->entries[e].body, out->buffers + e * n,
                                    out->calls + e * (size_t)program->function_count);
+        sbp_memory_keep_cache(arena, program, out, (int32_t)e, program->entries[e].name);
+    }
 }
 
 void sbp_memory_touch(sbp_arena *arena, const sbp_program *program, sbp_liveness *live, int32_t entry,

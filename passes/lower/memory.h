@@ -34,6 +34,8 @@ typedef struct sbp_live_set {
 } sbp_live_set;
 
 /* Persistent buffers (parameters, gradients, states, row data, results) are live throughout and have no sets.
+ * The cache of generated rows is live throughout the entries that generate, and nowhere else: training has
+ * its memory between two batches of answers.
  * A buffer written whole begins a new interval; arrays, and what only parts are written of, have one. */
 typedef struct sbp_liveness {
     int32_t entry_count;
@@ -52,6 +54,10 @@ void sbp_memory_liveness(sbp_arena *arena, const sbp_program *program, sbp_liven
 void sbp_memory_frames(sbp_arena *arena, const sbp_program *program, int32_t entries, sbp_liveness *out);
 void sbp_memory_touch(sbp_arena *arena, const sbp_program *program, sbp_liveness *live, int32_t entry,
                       const sbp_spot *spots, int32_t count, int32_t function);
+
+/* Once all of an entry was touched: what `name` keeps of the cache, be it used there or not. */
+void sbp_memory_keep_cache(sbp_arena *arena, const sbp_program *program, sbp_liveness *live, int32_t entry,
+                           const char *name);
 
 bool sbp_memory_is_persistent(sbp_role role);
 

@@ -175,6 +175,7 @@ static sbp_status build_structure(void *user) {
             for (; m < w->move_count && w->moves[m].after <= a; m++)
                 touch_move(s, l, &w->moves[m]);
         }
+        sbp_memory_keep_cache(s->arena, p->program, &s->live, l, w->list->entry);
     }
     return SBP_OK;
 }

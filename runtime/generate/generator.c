@@ -144,6 +144,14 @@ static sbp_status create_in(sbp_generator *g, sbp_diag *diag, int32_t texts) {
     g->data.docs = &g->doc;
     g->data.rows = g->first_doc;
     g->data.doc_count = g->data.row_count = 1;
+    return SBP_OK;
+}
+
+sbp_status sbp_generator_start(sbp_generator *g, sbp_diag *diag) {
+    for (int32_t t = 0; t < g->text_count; t++)
+        sbp_generator_release(g, t);
+    sbp_executor_set_scalar(g->executor, sbp_scalar_names[SBP_SCALAR_DROPOUT], 0); /* nothing is dropped */
+    sbp_executor_set_scalar(g->executor, SBP_RANDOM_PREFIX "dropout", 0);
     return sbp_executor_fill_role(g->executor, SBP_ROLE_CACHE, 0, diag); /* states of no row yet */
 }
 
@@ -153,6 +161,8 @@ sbp_status sbp_generator_create(sbp_diag *diag, sbp_executor *executor, int32_t 
         return sbp_fail(diag, SBP_MACHINE, "out of memory for a text");
     *g = (sbp_generator){.executor = executor, .program = sbp_executor_program(executor)};
     sbp_status status = create_in(g, diag, texts);
+    if (status == SBP_OK)
+        status = sbp_generator_start(g, diag);
     if (status != SBP_OK) {
         sbp_generator_destroy(g);
         return status;

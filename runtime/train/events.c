@@ -107,15 +107,18 @@ static sbp_status write_failed(const sbp_events *e, sbp_diag *diag) {
 }
 
 /* uint64 length, its checksum, data, their checksum. */
-static sbp_status write_event(sbp_events *e, sbp_diag *diag, const record *event) {
+static sbp_status write_bytes(sbp_events *e, sbp_diag *diag, const uint8_t *event, size_t length) {
     record head = {.length = 0}, tail = {.length = 0};
-    put_little(&head, event->length, 8);
+    put_little(&head, length, 8);
     put_little(&head, masked(head.data, 8), 4);
-    put_little(&tail, masked(event->data, event->length), 4);
+    put_little(&tail, masked(event, length), 4);
     bool written = fwrite(head.data, head.length, 1, e->file) == 1 &&
-                   fwrite(event->data, event->length, 1, e->file) == 1 &&
-                   fwrite(tail.data, tail.length, 1, e->file) == 1;
+                   fwrite(event, length, 1, e->file) == 1 && fwrite(tail.data, tail.length, 1, e->file) == 1;
     return written ? SBP_OK : write_failed(e, diag);
+}
+
+static sbp_status write_event(sbp_events *e, sbp_diag *diag, const record *event) {
+    return write_bytes(e, diag, event->data, event->length);
 }
 
 sbp_status sbp_events_add(sbp_events *e, sbp_diag *diag, int64_t step, const char *tag, double value) {
@@ -128,6 +131,39 @@ sbp_status sbp_events_add(sbp_events *e, sbp_diag *diag, int64_t step, const cha
     put_bytes(&summary, 1, number.data, number.length);
     put_bytes(&event, 5, summary.data, summary.length);
     return write_event(e, diag, &event);
+}
+
+/* Bytes of a message that ends in `more` bytes beside those of `rest`. */
+static void put_outer(record *r, unsigned field, const record *rest, size_t more) {
+    put_key(r, field, BYTES);
+    put_varint(r, rest->length + more);
+    put(r, rest->data, rest->length);
+}
+
+/* The text is last in the message, so all before it is written from the inside out. */
+sbp_status sbp_events_add_text(sbp_events *e, sbp_diag *diag, int64_t step, const char *tag, const char *text,
+                               size_t length) {
+    static const uint8_t of_text[] = {1 << 3 | BYTES, 6, 1 << 3 | BYTES, 4, 't', 'e', 'x', 't'},
+                         one[] = {2 << 3 | BYTES, 2, 1 << 3 | VARINT, 1};
+    record tensor = {.length = 0}, value = {.length = 0}, summary = {.length = 0}, event = begin_event(step);
+    put_key(&tensor, 1, VARINT); /* TensorProto: dtype = 1 (DT_STRING), tensor_shape = 2, string_val = 8 */
+    put_varint(&tensor, 7);
+    put_bytes(&tensor, 2, one, sizeof one);
+    put_key(&tensor, 8, BYTES);
+    put_varint(&tensor, length);
+    put_bytes(&value, 1, tag, strnlen(tag, MOST_TAG)); /* Summary.Value: tag = 1, tensor = 8, metadata = 9 */
+    put_bytes(&value, 9, of_text, sizeof of_text); /* SummaryMetadata: plugin_data = 1 { plugin_name = 1 } */
+    put_outer(&value, 8, &tensor, length);
+    put_outer(&summary, 1, &value, length);
+    put_outer(&event, 5, &summary, length);
+    uint8_t *all = sbp_malloc(event.length + length);
+    if (!all)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for a text of %zu bytes in '%s'", length, e->path);
+    memcpy(all, event.data, event.length);
+    memcpy(all + event.length, text, length);
+    sbp_status status = write_bytes(e, diag, all, event.length + length);
+    free(all);
+    return status;
 }
 
 sbp_status sbp_events_flush(sbp_events *e, sbp_diag *diag) {

@@ -20,6 +20,9 @@ sbp_status sbp_events_open(sbp_diag *diag, const char *folder, bool own, int64_t
 /* What is not finite is left out: no curve has it. */
 sbp_status sbp_events_add(sbp_events *events, sbp_diag *diag, int64_t step, const char *tag,
                           double value) SBP_CHECKED;
+/* A text, as TensorBoard's plugin "text" shows it: Markdown. SBP_MACHINE: there is no memory for it. */
+sbp_status sbp_events_add_text(sbp_events *events, sbp_diag *diag, int64_t step, const char *tag,
+                               const char *text, size_t length) SBP_CHECKED;
 /* What was added is in the file. */
 sbp_status sbp_events_flush(sbp_events *events, sbp_diag *diag) SBP_CHECKED;
 /* NULL is allowed. */

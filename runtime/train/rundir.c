@@ -381,7 +381,8 @@ void sbp_rundir_remove_results(const sbp_rundir *dir, sbp_diag *diag) {
                      sbp_rundir_error(error));
     }
     while (names && (entry = readdir(names)))
-        if (is_weights(entry->d_name)) {
+        if (is_weights(entry->d_name) ||
+            strcmp(entry->d_name, "adapter_config.json") == 0) { /* a model beside it would be none */
             int error = sbp_rundir_remove(dir, entry->d_name);
             if (error)
                 sbp_warn(diag, "cannot remove '%s/%s': %s", dir->path, entry->d_name, strerror(error));

@@ -17,6 +17,7 @@
 #include "runtime/cli/sbprun/launcher.h"
 #include "runtime/cli/sbprun/outputs.h"
 #include "runtime/cli/sbprun/rl.h"
+#include "runtime/cli/sbprun/run_samples.h"
 #include "runtime/run/devices.h"
 
 /* Rows of a micro-batch when neither the user nor a long document asks for more. */
@@ -161,7 +162,7 @@ static sbp_status compile_args(const sbp_world *world, const sbp_session *sessio
     sbp_options_spell(world->arena, given, &given_count);
     for (int32_t i = 0; i < given_count; i++)
         sbp_args_add(&args, given[i]);
-    if (sbp_rl_is_asked_for(world->options))
+    if (sbp_rl_is_asked_for(world->options) || sbp_samples_are_asked_for(world->options))
         sbp_args_add(&args, "--for=both");
     if (seq_len > 0)
         sbp_args_add(&args,
@@ -251,6 +252,8 @@ static sbp_status compile_model(sbp_world *world, sbp_inputs *inputs, sbp_sessio
         seq_len = sbp_rl_seq_len(inputs->rl, USUAL_ROWS);
     if (is_measured(world))
         SBP_TRY(measure_data(world, inputs, session, &seq_len));
+    if (inputs->samples && seq_len > 0)
+        seq_len = sbp_max_i64(seq_len, sbp_samples_rows(inputs->samples));
     SBP_TRY(choose_plan_path(world, session, outputs));
     sbp_machine_memory_text(limit, sizeof limit);
     plan = outputs->out ? sbp_file_join(world->arena, outputs->out, "plan.bin") : "plan.bin";
@@ -680,6 +683,8 @@ static sbp_status run_all(sbp_world *world, sbp_inputs *inputs, sbp_session *ses
     SBP_TRY(sbp_world_agree(world, complete_options(world, session, outputs)));
     if (sbp_rl_is_asked_for(world->options))
         SBP_TRY(sbp_rl_open(world, session, inputs));
+    if (sbp_samples_are_asked_for(world->options))
+        SBP_TRY(sbp_samples_open(world, session, inputs));
     if (session->model)
         SBP_TRY(make_plan(world, inputs, session, outputs));
     SBP_TRY(sbp_world_agree(world, check_count(world, session, world->place.count)));

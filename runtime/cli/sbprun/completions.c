@@ -287,6 +287,7 @@ sbp_status sbp_completions_make(const sbp_completing *what) {
     int64_t longest = 0;
     for (int64_t p = 0; p < what->prompt_count; p++)
         longest = sbp_max_i64(longest, what->prompts[p]->count + what->stopping->most_tokens);
+    SBP_TRY(sbp_generator_start(what->generator, what->diag)); /* the device trained, perhaps */
     sbp_generator_set_longest(what->generator, longest);
     sbp_status status = write_answers(&job);
     for (answer *a = job.first, *next; a; a = next) {

@@ -25,6 +25,7 @@ typedef struct sbp_inputs {
     sbp_row_stream stream;           /* .steps: rows come step by step, and data are those of the latest */
     struct sbp_load_job *stream_job; /* how they are read; NULL: they are not */
     struct sbp_rl *rl;               /* what makes them (rl.h); NULL: they are read */
+    struct sbp_samples *samples;     /* what shows what is learned (run_samples.h); NULL: nothing does */
     bool stream_is_fresh;            /* data were not used yet */
     int64_t *stream_rows;            /* [data->row_count] */
     const int64_t *rows;             /* [row_count] of the batch at hand; NULL: the next step takes another */

@@ -11,6 +11,7 @@ typedef struct reading {
     sbp_diag *diag;
     sbp_document_maker maker;
     sbp_columns columns;
+    int32_t most;
     sbp_prompts *out;
 } reading;
 
@@ -98,13 +99,14 @@ static sbp_status parse_record(reading *r, const sbp_source *source, const sbp_r
 static sbp_status read_rows(reading *r, sbp_source *source) {
     sbp_record record;
     const sbp_json *root;
-    for (bool end = false;;) {
+    for (bool end = false; r->out->count < r->most;) {
         SBP_TRY(sbp_source_read(source, r->arena, r->diag, &record, &end));
         if (end)
             return SBP_OK;
         SBP_TRY(parse_record(r, source, &record, &root));
         SBP_TRY(add_row(r, record.where, root));
     }
+    return SBP_OK;
 }
 
 static sbp_status read_argument(reading *r, const char *argument) {
@@ -140,7 +142,17 @@ static reading begin_reading(sbp_arena *arena, sbp_diag *diag, const sbp_texts *
                                .eos = texts->chat.eos,
                                .chat_options = &texts->chat,
                                .chat_arena = arena},
+                     .most = INT32_MAX,
                      .out = out};
+}
+
+static sbp_status read_files(reading *r, const sbp_options *options, sbp_option_id files) {
+    SBP_TRY(sbp_columns_parse(r->arena, r->diag, sbp_options_text(options, SBP_OPT_COLUMNS), &r->columns));
+    for (int32_t i = 0; i < sbp_options_list_count(options, files); i++)
+        SBP_TRY(read_argument(r, sbp_options_list_at(options, files, i)));
+    if (r->out->count == 0)
+        return sbp_fail(r->diag, SBP_INPUT, "--%s has no rows", sbp_option_name(files));
+    return SBP_OK;
 }
 
 sbp_status sbp_prompts_add(sbp_arena *arena, sbp_diag *diag, const sbp_texts *texts, const char *where,
@@ -159,10 +171,14 @@ sbp_status sbp_prompts_read(sbp_arena *arena, sbp_diag *diag, const sbp_options 
     for (int32_t i = 0; i < given; i++)
         SBP_TRY(add_text(&r, sbp_arena_printf(arena, "--prompt %d", i + 1),
                          sbp_options_list_at(options, SBP_OPT_PROMPT, i)));
-    SBP_TRY(sbp_columns_parse(arena, diag, sbp_options_text(options, SBP_OPT_COLUMNS), &r.columns));
-    for (int32_t i = 0; i < sbp_options_list_count(options, SBP_OPT_DATA); i++)
-        SBP_TRY(read_argument(&r, sbp_options_list_at(options, SBP_OPT_DATA, i)));
-    if (out->count == 0)
-        return sbp_fail(diag, SBP_INPUT, "--data has no rows");
-    return SBP_OK;
+    return read_files(&r, options, SBP_OPT_DATA);
+}
+
+sbp_status sbp_prompts_read_files(sbp_arena *arena, sbp_diag *diag, const sbp_options *options,
+                                  const sbp_texts *texts, sbp_option_id files, int32_t most,
+                                  sbp_prompts *out) {
+    reading r = begin_reading(arena, diag, texts, out);
+    r.most = most;
+    *out = (sbp_prompts){0};
+    return read_files(&r, options, files);
 }

@@ -24,6 +24,11 @@ typedef struct sbp_prompts {
 sbp_status sbp_prompts_read(sbp_arena *arena, sbp_diag *diag, const sbp_options *options,
                             const sbp_texts *texts, sbp_prompts *out) SBP_CHECKED;
 
+/* Those of the rows of the files of `files`, --data or another list, at most `most`. Else as above. */
+sbp_status sbp_prompts_read_files(sbp_arena *arena, sbp_diag *diag, const sbp_options *options,
+                                  const sbp_texts *texts, sbp_option_id files, int32_t most,
+                                  sbp_prompts *out) SBP_CHECKED;
+
 /* Adds the prompt of one row. Below a guard. */
 sbp_status sbp_prompts_add(sbp_arena *arena, sbp_diag *diag, const sbp_texts *texts, const char *where,
                            const sbp_json *row, sbp_prompts *out) SBP_CHECKED;

@@ -188,8 +188,6 @@ static sbp_status sample(generation *g) {
                                  .visit = take_completion,
                                  .user = g};
     double start = sbp_seconds();
-    sbp_executor_set_scalar(l->world->executor, sbp_scalar_names[SBP_SCALAR_DROPOUT], 0);
-    sbp_executor_set_scalar(l->world->executor, SBP_RANDOM_PREFIX "dropout", 0);
     SBP_TRY(sbp_completions_make(&what));
     g->sampling_seconds = sbp_seconds() - start;
     return SBP_OK;

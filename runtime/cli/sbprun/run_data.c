@@ -11,6 +11,7 @@
 #include "ir/base/machine.h"
 #include "runtime/cli/sbprun/interrupt.h"
 #include "runtime/cli/sbprun/rl.h"
+#include "runtime/cli/sbprun/run_samples.h"
 #include "runtime/cli/sbprun/session.h"
 #include "runtime/cli/sbprun/texts.h"
 
@@ -465,6 +466,7 @@ void sbp_inputs_close(sbp_inputs *inputs) {
     forget_data(inputs);
     sbp_source_close(inputs->stream.source);
     sbp_rl_close(inputs->rl);
+    sbp_samples_close(inputs->samples);
     free(inputs->stream_rows);
     if (inputs->stream_job)
         sbp_arena_destroy(inputs->stream_job->arena);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/cli/sbprun/outputs.h"
+#include "runtime/cli/sbprun/run_samples.h"
 
 enum { MOST_POINTS = 400, WIDTH = 640, HEIGHT = 200, LEFT = 70, RIGHT = 10, TOP = 10, BOTTOM = 24 };
 
@@ -273,6 +273,7 @@ sbp_status sbp_run_write_page(const sbp_world *world, const sbp_session *session
         add_curve(p, i);
     sbp_text_add(&p->text, "</div>\n");
     add_memory(p, world, session);
+    SBP_TRY(sbp_samples_add_page(world, session, outputs, &p->text));
     if (session->rows)
         sbp_text_add(&p->text, "<h2>Rows</h2>\n%s", session->rows);
     sbp_text_add(&p->text, "<h2>Settings</h2>\n<table>\n");

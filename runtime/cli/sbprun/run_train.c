@@ -10,6 +10,7 @@
 #include "runtime/cli/sbprun/interrupt.h"
 #include "runtime/cli/sbprun/outputs.h"
 #include "runtime/cli/sbprun/rl.h"
+#include "runtime/cli/sbprun/run_samples.h"
 
 /* ---- evaluations ----------------------------------------------------------------------------------- */
 
@@ -277,6 +278,8 @@ static sbp_status train(sbp_world *world, sbp_inputs *inputs, sbp_session *sessi
             ((!end && is_evaluated(inputs, session)) ||
              (last && is_compared(session) && session->state.evaluated < session->state.step)))
             status = evaluate(world, inputs, session, outputs);
+        if (status == SBP_OK && !end && !last)
+            status = sbp_samples_take(inputs->samples, session, outputs, false);
         if (status == SBP_OK && outputs->out &&
             is_saved(session, saved, last || sbp_run_stops_early(session))) {
             status = save_checkpoint(world, inputs, session, outputs);
@@ -354,7 +357,13 @@ static sbp_status train_and_save(sbp_world *world, sbp_inputs *inputs, sbp_sessi
         session->state.evaluated < session->state.step) /* or a signal came between */
         SBP_TRY(say_interrupted(world, session, outputs, evaluate(world, inputs, session, outputs),
                                 "evaluating"));
+    if (session->state.step == 0)
+        SBP_TRY(say_interrupted(world, session, outputs,
+                                sbp_samples_take(inputs->samples, session, outputs, true), "sampling"));
     SBP_TRY(train(world, inputs, session, outputs));
+    if (session->state.step > 0)
+        SBP_TRY(say_interrupted(world, session, outputs,
+                                sbp_samples_take(inputs->samples, session, outputs, true), "sampling"));
     if (is_evaluated_at_end(session) && session->best.is_loss) /* by an earlier process, perhaps */
         outputs->eval_loss = session->state.best.last;
     else if (inputs->eval_count > 0 && session->state.step > 0 && !is_evaluated_at_end(session))
@@ -614,6 +623,8 @@ static sbp_status act(sbp_world *world, sbp_inputs *inputs, sbp_session *session
     SBP_TRY(sbp_world_agree(world, open_metrics(world, inputs, session, outputs, resumed)));
     if (inputs->rl)
         SBP_TRY(sbp_rl_begin(inputs->rl, outputs, resumed));
+    if (session->train)
+        SBP_TRY(sbp_samples_begin(inputs->samples, session, outputs));
     if (session->train)
         SBP_TRY(train_and_save(world, inputs, session, outputs));
     else if (session->info.merge)
