@@ -10,7 +10,7 @@ enum {
     SBP_CPU_CHUNK_MOST = 2048, /* rows from which on products are no faster */
     SBP_CPU_DEPTH_MOST = 2048, /* of a product whose operands are packed at once: GEMM_MACRO */
     SBP_CPU_RUNTIME_BYTES =
-        9984 << 10 /* of a process that writes what it trains, without a model; measured */
+        9888 << 10 /* of a process that writes what it trains, without a model; measured */
 };
 
 extern const sbp_target sbp_cpu_target;

@@ -176,7 +176,7 @@ static void test_the_longest_that_is_of_use(void **state) {
         const char *memory;
         double least, most;             /* rows */
     } limits[] = {{"1GiB", 1300, 2600}, /* 20 of 200 documents, which have 12,996 tokens */
-                  {"22MiB", 100, 1300}};
+                  {"24MiB", 100, 1300}};
     for (int i = 0; i < SBP_COUNT(limits); i++) {
         cli_ok(f,
                sbp_arena_printf(f->arena,
@@ -186,6 +186,10 @@ static void test_the_longest_that_is_of_use(void **state) {
         double rows = cli_number(f, cli_json(f, "out"), "seq_len");
         assert_true(rows > limits[i].least && rows < limits[i].most);
     }
+    cli_ok(f, "{ cat " DATA "; printf '{\"text\": \"'; yes ' once upon a time' | head -n 700 | tr -d '\\n'; "
+              "printf '\"}\\n'; } >$D/long.jsonl");
+    cli_fails(f, 1, "the plan has room for",
+              "$R $S --data $D/long.jsonl --seq-len max --steps 1 --memory 24MiB --out none");
     cli_ok(f, "$R $D/o0/plan.bin --data " DATA " --batch-size 20 --dry-run --json"); /* no step has more */
     const sbp_json *dry = cli_json(f, "out");
     assert_true(cli_number(f, dry, "micro_batches_per_epoch") == cli_number(f, dry, "steps_per_epoch"));

@@ -409,6 +409,8 @@ static sbp_status load_body(void *user) {
                 "standard input cannot be read twice, for lengths and for training: give --seq-len N");
         forget_data(inputs); /* what else it has to have was not known */
     }
+    if (inputs->data && inputs->data->longest > sbp_program_most_rows(session->plan->program))
+        forget_data(inputs); /* memory had no room for as many rows: those that are too long are found */
     if (files > 0)
         SBP_TRY(load_training(job));
     if (sbp_options_given(world->options, SBP_OPT_MAX_PROMPT_LENGTH) && inputs->data &&
