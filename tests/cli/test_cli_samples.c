@@ -53,6 +53,9 @@ static void test_training_is_the_same(void **state) {
 static void test_event_files_have_the_texts(void **state) {
     io_fixture *f = *state;
     put_files(f);
+    cli_ok(f, "sed 's/\"prompt\"/\"q\"/' $D/d.jsonl >$D/q.jsonl"); /* p.jsonl has the names of here */
+    cli_ok(f, "$R sft $S --data $D/q.jsonl --columns prompt=q --sample-prompts $D/p.jsonl --steps 1 "
+              "--sample-every 1 --max-new-tokens 4 --out $D/q && test -s $D/q/samples/step-1.jsonl");
     cli_ok(f, "$R sft $S --data $D/d.jsonl --eval $D/d.jsonl --steps 2 --sample-every 1 --max-new-tokens 4 "
               "--report-to tensorboard --out $D/o");
     assert_non_null(strstr(cli_text(f, "err"), "step 2: 'Once upon a time' goes on: '"));

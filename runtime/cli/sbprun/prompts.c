@@ -148,6 +148,8 @@ static reading begin_reading(sbp_arena *arena, sbp_diag *diag, const sbp_texts *
 
 static sbp_status read_files(reading *r, const sbp_options *options, sbp_option_id files) {
     SBP_TRY(sbp_columns_parse(r->arena, r->diag, sbp_options_text(options, SBP_OPT_COLUMNS), &r->columns));
+    if (files == SBP_OPT_SAMPLE_PROMPTS) /* written for it, perhaps, with the names of here */
+        sbp_columns_allow_missing(r->arena, &r->columns);
     for (int32_t i = 0; i < sbp_options_list_count(options, files); i++)
         SBP_TRY(read_argument(r, sbp_options_list_at(options, files, i)));
     if (r->out->count == 0)

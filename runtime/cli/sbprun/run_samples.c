@@ -137,13 +137,22 @@ typedef struct taking {
     sbp_text lines, shown; /* of the file; for TensorBoard, in Markdown */
 } taking;
 
-/* What was asked: text, messages or ids as the data have it; of ids, what they decode to. */
+/* A text, of messages the last one, where it is one; NULL. */
+static const sbp_json *asked_text(const sbp_prompt *p) {
+    const sbp_json *asked = p->asked;
+    if (asked && asked->kind == SBP_JSON_ARRAY && asked->count > 0)
+        asked = sbp_json_member(&asked->items[asked->count - 1], "content");
+    return asked && asked->kind == SBP_JSON_STRING ? asked : NULL;
+}
+
+/* What was asked: text or messages as the data have it; else what the tokens decode to. */
 static sbp_status question_text(const taking *t, const sbp_prompt *p, const char **text, size_t *length) {
+    const sbp_json *asked = asked_text(p);
     *text = NULL;
     *length = 0;
-    if (p->asked && p->asked->kind == SBP_JSON_STRING) {
-        *text = p->asked->string;
-        *length = (size_t)p->asked->count;
+    if (asked) {
+        *text = asked->string;
+        *length = (size_t)asked->count;
         return SBP_OK;
     }
     return t->samples->texts.tokenizer

@@ -28,6 +28,15 @@ sbp_status sbp_columns_parse(sbp_arena *arena, sbp_diag *diag, const char *text,
     return SBP_OK;
 }
 
+void sbp_columns_allow_missing(sbp_arena *arena, sbp_columns *columns) {
+    sbp_renaming *items = SBP_NEW_ARRAY(arena, sbp_renaming, columns->count + 1);
+    for (int32_t i = 0; i < columns->count; i++) {
+        items[i] = columns->items[i];
+        items[i].where_there = true;
+    }
+    columns->items = items;
+}
+
 static sbp_status fail_missing(sbp_arena *arena, sbp_diag *diag, const char *where, const sbp_json *row,
                                const char *name) {
     sbp_text names;

@@ -88,6 +88,8 @@ typedef struct sbp_columns {
 /* SBP_USAGE when text is nothing of that kind. NULL: no columns. Below a guard. */
 sbp_status sbp_columns_parse(sbp_arena *arena, sbp_diag *diag, const char *text,
                              sbp_columns *out) SBP_CHECKED;
+/* Columns that are not there leave a row as it is, as if all were written with "?". Below a guard. */
+void sbp_columns_allow_missing(sbp_arena *arena, sbp_columns *columns);
 /* Whether a column of this name is taken, alone or as one of several. */
 bool sbp_columns_take(const sbp_columns *columns, const char *name);
 /* The tree with its members renamed; what had such a name before is left out. SBP_INPUT names a column that
