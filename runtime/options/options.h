@@ -186,6 +186,10 @@ void sbp_options_append(sbp_options *options, sbp_option_id id, const char *text
 sbp_status sbp_options_set_default(sbp_options *options, sbp_diag *diag, sbp_option_id id,
                                    const char *text) SBP_CHECKED;
 
+/* Options that a command of TRL has other values of, and that nobody gave, count as not given: a run that
+ * goes on has its own. Below a guard. */
+sbp_status sbp_options_forget_usual(sbp_options *options, sbp_diag *diag) SBP_CHECKED;
+
 /* Takes a member of a JSON object, called as an option is, as a line of a config file `path`, for an option
  * that was not given. Below a guard. */
 sbp_status sbp_options_inherit(sbp_options *options, sbp_diag *diag, const char *path,

@@ -2,6 +2,7 @@
 #include "runtime/options/options_internal.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 static const sbp_option *option_of(sbp_option_id id) {
@@ -103,6 +104,18 @@ sbp_status sbp_options_set_default(sbp_options *o, sbp_diag *diag, sbp_option_id
     SBP_TRY(sbp_option_convert(o, diag, &setting, option_of(id), text, &fresh));
     if (!o->values[id].given)
         o->values[id] = fresh;
+    return SBP_OK;
+}
+
+sbp_status sbp_options_forget_usual(sbp_options *o, sbp_diag *diag) {
+    for (int32_t i = 0; i < sbp_option_count(); i++) {
+        const sbp_option *option = sbp_option_at(i);
+        if (!o->values[i].usual)
+            continue;
+        o->values[i] = (option_value){.integer = -1, .number = NAN, .second = NAN};
+        if (*option->fallback)
+            SBP_TRY(sbp_options_set_default(o, diag, option->id, option->fallback));
+    }
     return SBP_OK;
 }
 

@@ -12,6 +12,7 @@ typedef struct option_value {
     bool given;
     bool left;          /* to its default, by null or none */
     bool noted;         /* that it is a key now */
+    bool usual;         /* nobody said it: a command of TRL has it */
     const void *bundle; /* where it is from one: which; NULL: it is from none */
     const char *config; /* the file it came from */
     const char *text;   /* NULL: none */

@@ -199,6 +199,12 @@ static void settle_logging_dir(sbp_options *o) {
             reports->list[i] = sbp_arena_printf(o->arena, "tensorboard:%s", folder);
 }
 
+static sbp_status settle_usual(sbp_options *o, sbp_diag *diag, sbp_option_id id, const char *text) {
+    SBP_TRY(settle(o, diag, id, text, NULL));
+    o->values[id].usual = true;
+    return SBP_OK;
+}
+
 /* What TRL's command has where nothing is said. */
 static sbp_status settle_trl(sbp_options *o, sbp_diag *diag) {
     option_value *command = &o->values[SBP_TRL_COMMAND];
@@ -210,7 +216,7 @@ static sbp_status settle_trl(sbp_options *o, sbp_diag *diag) {
     if (!given)
         return SBP_OK;
     if (!lr->given && strcmp(command->text, "sft") != 0)
-        SBP_TRY(settle(o, diag, SBP_OPT_LR, strcmp(command->text, "ppo") == 0 ? "3e-6" : "1e-6", NULL));
+        SBP_TRY(settle_usual(o, diag, SBP_OPT_LR, strcmp(command->text, "ppo") == 0 ? "3e-6" : "1e-6"));
     if (strcmp(command->text, "cpo") == 0)
         SBP_TRY(settle_cpo(o, diag));
     if (samples || length->given || length->left || o->values[SBP_OPT_OVERLONG].given)
@@ -218,8 +224,8 @@ static sbp_status settle_trl(sbp_options *o, sbp_diag *diag) {
     if (!sbp_options_on(o, SBP_OPT_QUIET))
         sbp_note(diag,
                  "max_length 1024, as TRL has it: longer rows are cut; --max_length none: they are not");
-    SBP_TRY(settle(o, diag, SBP_OPT_SEQ_LEN, "1024", NULL));
-    return settle(o, diag, SBP_OPT_OVERLONG, "truncate", NULL);
+    SBP_TRY(settle_usual(o, diag, SBP_OPT_SEQ_LEN, "1024"));
+    return settle_usual(o, diag, SBP_OPT_OVERLONG, "truncate");
 }
 
 /* Keys that have their names of before. A command of TRL, and a file for it, say them as TRL does. */

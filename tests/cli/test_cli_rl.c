@@ -91,9 +91,31 @@ static void test_resumed_run_has_the_same_bits(void **state) {
     cli_ok(f, sbp_arena_printf(f->arena, "%s --out $D/whole", run));
     /* as if it had been killed after step 3, in the middle of a batch, with the next generation written */
     cli_ok(f, "cp -r $D/whole $D/again && rm -rf $D/again/checkpoint-[456] $D/again/model.safetensors");
+    cli_ok(f, "cp -r $D/again $D/short && rm $D/short/rollouts/step-4.jsonl && "
+              "touch $D/short/rollouts/step-4.jsonl.12.0.tmp $D/short/rollouts/step-4.jsonl.mine");
     cli_ok(f, sbp_arena_printf(f->arena, "%s --out $D/again --resume", run));
     cli_ok(f, "cmp $D/whole/model.safetensors $D/again/model.safetensors");
     cli_ok(f, "cmp $D/whole/rollouts/step-4.jsonl $D/again/rollouts/step-4.jsonl");
+    /* killed while a generation was written; settings are those of the run, not what the command has */
+    cli_fails(f, 2, "--resume cannot change --lr (it was 0.001)",
+              "$R grpo $S --out $D/short --resume --lr 1e-6 --quiet");
+    cli_ok(f, "$R grpo $S --out $D/short --resume --quiet");
+    cli_ok(
+        f,
+        "test ! -e $D/short/rollouts/step-4.jsonl.12.0.tmp && test -e $D/short/rollouts/step-4.jsonl.mine");
+    cli_ok(f, "cmp $D/whole/rollouts/step-2.jsonl $D/short/rollouts/step-2.jsonl");
+    const sbp_json **whole, **again;
+    int count, lines;
+    whole = cli_lines(f, "whole/metrics.jsonl", &count);
+    again = cli_lines(f, "short/metrics.jsonl", &lines);
+    assert_int_equal(count, lines);
+    for (int i = 0; i < count; i++)
+        assert_true(cli_number(f, whole[i], "learning_rate") == cli_number(f, again[i], "learning_rate"));
+    /* a run that begins has what the command has, and removes all that is its own */
+    cli_ok(f, "touch $D/short/rollouts/step-9.jsonl.12.0.tmp && $R grpo $S --data $D/p.jsonl --reward "
+              "$D/r.py:fickle --n 2 --max-new-tokens 2 --steps 1 --overwrite --quiet --out $D/short");
+    assert_true(cli_number(f, cli_lines(f, "short/metrics.jsonl", &lines)[0], "learning_rate") == 1e-6);
+    cli_ok(f, "test \"$(ls $D/short/rollouts | tr '\\n' ' ')\" = 'step-0.jsonl step-4.jsonl.mine '");
 }
 
 /* Answers have the bits of training whatever the model, its type and the schedule. */

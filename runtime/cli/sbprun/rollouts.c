@@ -102,23 +102,29 @@ sbp_status sbp_rollouts_parse(sbp_arena *arena, sbp_diag *diag, const char *path
     return SBP_OK;
 }
 
-/* Whether this program gives such names. */
-static bool is_generation(const char *name) {
-    size_t digits = strncmp(name, "step-", 5) == 0 ? strspn(name + 5, "0123456789") : 0;
-    return digits > 0 && strcmp(name + 5 + digits, ".jsonl") == 0;
+/* Whether this program gives such names: step-N.jsonl; *temporary: until it is whole, which what is left of a
+ * process that was killed never is. */
+static bool is_generation(const char *name, bool *temporary) {
+    static const char ending[] = ".jsonl";
+    const size_t length = sizeof ending - 1,
+                 digits = strncmp(name, "step-", 5) == 0 ? strspn(name + 5, "0123456789") : 0;
+    if (digits == 0 || strncmp(name + 5 + digits, ending, length) != 0)
+        return false;
+    *temporary = name[5 + digits + length] != 0;
+    return !*temporary || sbp_file_is_temporary(name);
 }
 
 sbp_status sbp_rollouts_begin(sbp_diag *diag, const char *path, bool resumed) {
     if (mkdir(path, 0777) != 0 && errno != EEXIST)
         return sbp_fail(diag, SBP_IO, "cannot create '%s': %s", path, strerror(errno));
-    if (resumed)
-        return SBP_OK;
     DIR *dir = opendir(path);
     if (!dir)
         return sbp_fail(diag, SBP_IO, "cannot read '%s': %s", path, strerror(errno));
     int failed = 0;
+    bool temporary;
     for (const struct dirent *entry; (entry = readdir(dir));)
-        if (is_generation(entry->d_name) && unlinkat(dirfd(dir), entry->d_name, 0) != 0)
+        if (is_generation(entry->d_name, &temporary) && (temporary || !resumed) &&
+            unlinkat(dirfd(dir), entry->d_name, 0) != 0)
             failed = errno;
     closedir(dir);
     return failed ? sbp_fail(diag, SBP_IO, "cannot remove what an earlier run left in '%s': %s", path,

@@ -82,6 +82,7 @@ sbp_status sbp_run_inherit(const sbp_world *world, sbp_session *session, const s
     const sbp_json *evals = sbp_json_member(root, "eval");
     if (!sbp_options_given(world->options, SBP_OPT_EVAL_STRATEGY)) /* what it said, its default says too */
         session->evaluates_nothing = evals && evals->count == 0;
+    SBP_TRY(sbp_options_forget_usual(world->options, world->diag));
     SBP_TRY(check_given(world, outputs, options, SBP_PHASE_RUN));
     return take_others(world, path, options, SBP_PHASE_RUN);
 }
