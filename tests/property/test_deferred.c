@@ -1,9 +1,12 @@
 /* test_deferred.c: commands that are put off (backends/cpu/deferred.h) change no bit: random sequences of
- * them and of what uses, changes and replaces their operands, beside the same commands each run at once. */
+ * them and of what uses, changes and replaces their operands, beside the same commands each run at once; and
+ * products and gathers beside sums in double of what the host decodes. */
 #include "backends/cpu/deferred.h"
 #include "backends/cpu/rows.h"
 #include "tests/common/testing.h"
+#include "tests/tolerance.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +25,9 @@ typedef struct fixture {
     cpu_core core;
     cpu_deferred deferred;
     world world[2];
+    const sbp_format_decoder *decoder;
+    float *decoded;       /* [n * k] */
+    double *truth[SLOTS]; /* [n * k]: what the slots hold */
     const sbp_format_info *format;
     cpu_row_plan *plan;
     sbp_dtype dtype;
@@ -38,10 +44,12 @@ static cpu_view matrix(fixture *f, sbp_dtype dtype, int64_t rows, int64_t cols) 
 
 static void fill_part(fixture *f, int param, int32_t part) {
     cpu_view *v = &f->world[0].parts[param][part];
+    const bool exponents = f->format == sbp_format_of(SBP_FORMAT_MXFP4) && f->format->parts[part].count == 1;
     for (int64_t i = 0; i < v->rows * v->cols; i++)
         sbp_element_set(v->data, v->dtype, i,
-                        v->dtype == SBP_I8 ? (double)sbp_rng_below(&f->t.rng, 256) - 128
-                                           : sbp_rng_unit(&f->t.rng) / 100);
+                        exponents            ? 119 + (double)sbp_rng_below(&f->t.rng, 9) /* 2^-8 .. 1 */
+                        : v->dtype == SBP_I8 ? (double)sbp_rng_below(&f->t.rng, 256) - 128
+                                             : sbp_rng_unit(&f->t.rng) / 100);
     memcpy(f->world[1].parts[param][part].data, v->data,
            (size_t)(v->rows * v->cols * sbp_dtype_bytes(v->dtype)));
 }
@@ -79,7 +87,37 @@ static void submit(fixture *f, int w, cpu_command *command) {
     cpu_core_run(&f->core, &f->core.lane, command);
 }
 
+/* What the host makes of a parameter, as the type of slots has it. */
+static void decode_truth(fixture *f, int param, int slot) {
+    const void *parts[SBP_MAX_FORMAT_PARTS];
+    for (int32_t k = 0; k < f->format->part_count; k++)
+        parts[k] = f->world[1].parts[param][k].data;
+    sbp_format_decode(f->decoder, parts, f->n * f->k / f->format->block, f->decoded);
+    for (int64_t i = 0; i < f->n * f->k; i++) {
+        char stored[8];
+        sbp_element_set(stored, f->dtype, 0, f->decoded[i]);
+        f->truth[slot][i] = sbp_element_get(stored, f->dtype, 0);
+    }
+}
+
+/* [rows, cols] of a view beside as many numbers, by their norms. */
+static void near_truth(const fixture *f, const cpu_view *v, int64_t rows, int64_t cols, const double *truth,
+                       const char *what) {
+    double wrong = 0, norm = 0;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++) {
+            double x = sbp_element_get(v->data, v->dtype, r * v->stride + c), y = truth[r * cols + c];
+            wrong += (x - y) * (x - y);
+            norm += y * y;
+        }
+    if (!(sqrt(wrong) <= (f->dtype == SBP_BF16 ? SBP_TOLERANCE_BF16 : SBP_TOLERANCE_F32) * sqrt(norm)))
+        fail_msg("%s: %s of %s in %s, %lld x %lld: off by %g of %g", f->core.kernels->name, what,
+                 f->format->name, sbp_dtype_name(f->dtype), (long long)f->n, (long long)f->k, sqrt(wrong),
+                 sqrt(norm));
+}
+
 static void decode_into(fixture *f, int param, int slot) {
+    decode_truth(f, param, slot);
     for (int w = 0; w < 2; w++) {
         world *x = &f->world[w];
         cpu_command c = {.command = &f->row, .plan = f->plan, .view_count = f->format->part_count + 1};
@@ -114,6 +152,15 @@ static void multiply(fixture *f, int slot, int64_t rows, bool cut) {
         submit(f, w, &c);
     }
     same(f, &f->world[0].y, &f->world[1].y, rows, "a product");
+    double *sums = sbp_arena_alloc(f->t.arena, (size_t)(rows * columns) * sizeof *sums);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++) {
+            sums[r * columns + c] = 0;
+            for (int64_t i = 0; i < f->k; i++)
+                sums[r * columns + c] += sbp_element_get(f->world[0].x.data, f->dtype, r * f->k + i) *
+                                         f->truth[slot][(first + c) * f->k + i];
+        }
+    near_truth(f, &f->world[0].y, rows, columns, sums, "a product");
 }
 
 static void multiply_experts(fixture *f, int slot, int64_t rows) {
@@ -159,6 +206,12 @@ static void pick(fixture *f, int slot, int64_t rows) {
         submit(f, w, &c);
     }
     same(f, &f->world[0].picked, &f->world[1].picked, rows, "a gather");
+    double *picked = sbp_arena_alloc(f->t.arena, (size_t)(rows * f->k) * sizeof *picked);
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(picked + i * f->k,
+               f->truth[slot] + (int64_t)sbp_element_get(f->world[0].index.data, SBP_I32, i) * f->k,
+               (size_t)f->k * sizeof *picked);
+    near_truth(f, &f->world[0].picked, rows, f->k, picked, "a gather");
 }
 
 /* A part of a parameter changes, by a write of the host. */
@@ -172,6 +225,7 @@ static void change(fixture *f, int param) {
 
 /* Half of a result is written over by a command that is not put off. */
 static void clear(fixture *f, int slot) {
+    memset(f->truth[slot], 0, (size_t)(f->n / 2 * f->k) * sizeof **f->truth);
     for (int w = 0; w < 2; w++) {
         cpu_command c = {.command = &f->fill, .view_count = 1};
         c.views[0] = f->world[w].slots[slot];
@@ -228,6 +282,11 @@ static void run(sbp_format format, sbp_dtype dtype, int64_t k) {
     assert_non_null(kernel);
     testing_check(&f->t, cpu_row_plan_create(kernel, f->t.diag, &f->plan));
     open_worlds(f);
+    f->decoder = sbp_format_decoder_create(f->t.arena, f->t.diag, format);
+    assert_non_null(f->decoder);
+    f->decoded = sbp_arena_alloc(f->t.arena, (size_t)(f->n * f->k) * sizeof *f->decoded);
+    for (int s = 0; s < SLOTS; s++)
+        f->truth[s] = sbp_arena_alloc(f->t.arena, (size_t)(f->n * f->k) * sizeof **f->truth);
     for (int s = 0; s < SLOTS; s++)
         decode_into(f, s, s);
     for (int i = 0; i < STEPS; i++)
@@ -235,6 +294,7 @@ static void run(sbp_format format, sbp_dtype dtype, int64_t k) {
     for (int s = 0; s < SLOTS; s++) {
         cpu_settle_bytes(&f->core, &f->deferred, f->world[0].slots[s].data, f->world[0].slots[s].data + 1);
         same(f, &f->world[0].slots[s], &f->world[1].slots[s], f->n, "the numbers");
+        near_truth(f, &f->world[0].slots[s], f->n, f->k, f->truth[s], "the numbers");
     }
     assert_int_equal(f->deferred.count, 0);
     cpu_row_plan_destroy(f->plan);
