@@ -161,8 +161,6 @@ sbp_status sbp_generator_create(sbp_diag *diag, sbp_executor *executor, int32_t 
         return sbp_fail(diag, SBP_MACHINE, "out of memory for a text");
     *g = (sbp_generator){.executor = executor, .program = sbp_executor_program(executor)};
     sbp_status status = create_in(g, diag, texts);
-    if (status == SBP_OK)
-        status = sbp_generator_start(g, diag);
     if (status != SBP_OK) {
         sbp_generator_destroy(g);
         return status;

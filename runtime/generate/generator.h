@@ -30,8 +30,8 @@ typedef struct sbp_generator sbp_generator;
  * where the plan has states (1), or logits for fewer. */
 sbp_status sbp_generator_create(sbp_diag *diag, sbp_executor *executor, int32_t texts,
                                 sbp_generator **out) SBP_CHECKED;
-/* Forgets all texts, before others: after anything else was run on the executor, whose other entries have the
- * memory of keys, values and states to themselves. A generator begins so. */
+/* To be called before the first text, and again after anything else was run on the executor, whose other
+ * entries have the memory of keys, values and states to themselves: all texts are forgotten. */
 sbp_status sbp_generator_start(sbp_generator *generator, sbp_diag *diag) SBP_CHECKED;
 /* NULL is allowed. */
 void sbp_generator_destroy(sbp_generator *generator);

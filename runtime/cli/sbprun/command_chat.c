@@ -200,6 +200,7 @@ static sbp_status chat_body(void *user) {
         return sbp_fail(world->diag, SBP_INPUT, "'%s' has no %s", sbp_options_arg(world->options, 0),
                         chat->a.texts.tokenizer ? "chat template: give --chat-template FILE" : "tokenizer");
     SBP_TRY(sbp_answering_open(&chat->a, CHAT_ROWS, 1));
+    SBP_TRY(sbp_generator_start(chat->a.generator, world->diag));
     sbp_text_init(&chat->messages, world->arena);
     chat->terminal = isatty(STDIN_FILENO);
     say(chat, "/new begins another conversation, /exit ends; a line that ends in \\ goes on\n");
