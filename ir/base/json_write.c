@@ -97,6 +97,20 @@ void sbp_json_write_double(sbp_json_writer *w, const char *key, double value) {
     sbp_text_add_double(w->out, value);
 }
 
+void sbp_json_write_ids(sbp_json_writer *w, const char *key, const int32_t *ids, int64_t count) {
+    sbp_json_write_array(w, key);
+    for (int64_t i = 0; i < count; i++)
+        sbp_json_write_int(w, NULL, ids[i]);
+    sbp_json_write_end(w);
+}
+
+void sbp_json_write_doubles(sbp_json_writer *w, const char *key, const double *values, int64_t count) {
+    sbp_json_write_array(w, key);
+    for (int64_t i = 0; i < count; i++)
+        sbp_json_write_double(w, NULL, values[i]);
+    sbp_json_write_end(w);
+}
+
 void sbp_json_write_hash(sbp_json_writer *w, const char *key, uint64_t value) {
     begin_value(w, key);
     sbp_text_add(w->out, "\"%016llx\"", (unsigned long long)value);

@@ -43,6 +43,9 @@ void sbp_json_write_string(sbp_json_writer *w, const char *key, const char *valu
 void sbp_json_write_bytes(sbp_json_writer *w, const char *key, const char *bytes, size_t length);
 void sbp_json_write_int(sbp_json_writer *w, const char *key, int64_t value);
 void sbp_json_write_double(sbp_json_writer *w, const char *key, double value);
+/* Arrays of `count` numbers. */
+void sbp_json_write_ids(sbp_json_writer *w, const char *key, const int32_t *ids, int64_t count);
+void sbp_json_write_doubles(sbp_json_writer *w, const char *key, const double *values, int64_t count);
 /* 64 bits as 16 hexadecimal digits, a string. */
 void sbp_json_write_hash(sbp_json_writer *w, const char *key, uint64_t value);
 void sbp_json_write_bool(sbp_json_writer *w, const char *key, bool value);

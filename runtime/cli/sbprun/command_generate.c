@@ -28,13 +28,6 @@ typedef struct generate_job {
 
 /* ---- answers ----------------------------------------------------------------------------------------- */
 
-static void write_numbers(sbp_json_writer *w, const char *key, const double *values, int64_t count) {
-    sbp_json_write_array(w, key);
-    for (int64_t i = 0; i < count; i++)
-        sbp_json_write_double(w, NULL, values[i]);
-    sbp_json_write_end(w);
-}
-
 static sbp_status print_answer(void *user, sbp_arena *arena, const sbp_completion *c) {
     const generate_job *job = user;
     sbp_text line;
@@ -43,16 +36,8 @@ static sbp_status print_answer(void *user, sbp_arena *arena, const sbp_completio
     sbp_json_write_object(&w, NULL);
     sbp_json_write_int(&w, "row", c->prompt);
     sbp_json_write_int(&w, "sample", c->sample);
-    if (c->text)
-        sbp_json_write_bytes(&w, "text", c->text, c->text_bytes);
-    else
-        sbp_json_write_null(&w, "text");
-    sbp_json_write_array(&w, "ids");
-    for (int64_t i = 0; i < c->count; i++)
-        sbp_json_write_int(&w, NULL, c->ids[i]);
-    sbp_json_write_end(&w);
-    write_numbers(&w, "logps", c->logps, c->count);
-    write_numbers(&w, "processed_logps", c->processed, c->count);
+    sbp_completion_write(&w, c);
+    sbp_json_write_doubles(&w, "processed_logps", c->processed, c->count);
     sbp_json_write_string(&w, "finish_reason", sbp_finish_name(c->finish));
     sbp_json_write_int(&w, "prompt_tokens", job->prompts.items[c->prompt].count);
     sbp_json_write_end(&w);

@@ -50,13 +50,6 @@ typedef struct line_job {
     sbp_text out;
 } line_job;
 
-static void write_ids(sbp_json_writer *w, const char *key, const int32_t *ids, int64_t count) {
-    sbp_json_write_array(w, key);
-    for (int64_t i = 0; i < count; i++)
-        sbp_json_write_int(w, NULL, ids[i]);
-    sbp_json_write_end(w);
-}
-
 static sbp_status decode(line_job *job, const sbp_json *root) {
     const sbp_json *array;
     const char *text;
@@ -84,8 +77,8 @@ static void write_number(sbp_json_writer *w, const char *key, double value) {
 
 static void write_document(sbp_json_writer *w, const char *key, const sbp_document *d) {
     sbp_json_write_object(w, key);
-    write_ids(w, "input_ids", d->ids, d->count);
-    write_ids(w, "labels", d->labels, d->count);
+    sbp_json_write_ids(w, "input_ids", d->ids, d->count);
+    sbp_json_write_ids(w, "labels", d->labels, d->count);
     for (int32_t k = 0; k < d->column_count; k++) {
         sbp_json_write_array(w, d->columns[k].name);
         for (int64_t i = 0; i < d->count; i++)
@@ -160,7 +153,7 @@ static sbp_status handle_body(void *user) {
     SBP_TRY(sbp_tokenizer_encode(job->all->texts.tokenizer, job->arena, job->diag, root->string,
                                  (size_t)root->count, SBP_ADD_SPECIAL_TOKENS, &encoding));
     sbp_json_writer w = sbp_json_writer_on(&job->out);
-    write_ids(&w, NULL, encoding.ids, encoding.count);
+    sbp_json_write_ids(&w, NULL, encoding.ids, encoding.count);
     return SBP_OK;
 }
 

@@ -282,6 +282,38 @@ static sbp_status write_answers(writing *job) {
     return sbp_interrupt_status();
 }
 
+void sbp_completion_write(sbp_json_writer *w, const sbp_completion *c) {
+    if (c->text)
+        sbp_json_write_bytes(w, "text", c->text, c->text_bytes);
+    else
+        sbp_json_write_null(w, "text");
+    sbp_json_write_ids(w, "ids", c->ids, c->count);
+    sbp_json_write_doubles(w, "logps", c->logps, c->count);
+}
+
+sbp_status sbp_completions_open(const sbp_world *world, const sbp_session *session, const char *option,
+                                int64_t answers, int64_t longest, int64_t most_tokens,
+                                sbp_generator **generator, sbp_token_sampler **sampler) {
+    const sbp_program *program = session->plan->program;
+    const int64_t rows = longest + most_tokens - 1,
+                  most = sbp_min_i64(answers, sbp_options_int(world->options, SBP_OPT_MAX_NUM_SEQS));
+    if (!sbp_program_entry(program, SBP_ENTRY_GENERATE))
+        return sbp_fail(world->diag, SBP_USAGE,
+                        "%s: '%s' does not generate: give the model, or a plan of sbpc compile --for both",
+                        option, session->plan_path);
+    SBP_TRY(sbp_generator_create(world->diag, world->executor,
+                                 sbp_generator_texts_of(program, rows, (int32_t)most), generator));
+    SBP_TRY(sbp_token_sampler_create(world->diag, sbp_generator_vocabulary(*generator), sampler));
+    if (rows > sbp_generator_most_rows(*generator))
+        return sbp_fail(
+            world->diag, SBP_INPUT,
+            "%s: the longest prompt and --max-new-tokens %lld take %lld rows, the plan has %lld: give fewer "
+            "tokens, or --seq-len %lld",
+            option, (long long)most_tokens, (long long)rows, (long long)sbp_generator_most_rows(*generator),
+            (long long)(rows + 1));
+    return SBP_OK;
+}
+
 sbp_status sbp_completions_make(const sbp_completing *what) {
     writing job = {.of = what};
     int64_t longest = 0;

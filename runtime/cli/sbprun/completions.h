@@ -5,7 +5,10 @@
 #ifndef SBP_RUNTIME_CLI_SBPRUN_COMPLETIONS_H
 #define SBP_RUNTIME_CLI_SBPRUN_COMPLETIONS_H
 
+#include "ir/base/json_write.h"
 #include "runtime/cli/sbprun/prompts.h"
+#include "runtime/cli/sbprun/session.h"
+#include "runtime/cli/sbprun/world.h"
 #include "runtime/generate/generator.h"
 #include "runtime/generate/sampling.h"
 #include "runtime/generate/stopping.h"
@@ -38,6 +41,16 @@ typedef struct sbp_completing {
     sbp_status (*visit)(void *user, sbp_arena *arena, const sbp_completion *completion);
     void *user;
 } sbp_completing;
+
+/* Text, ids and log-probabilities as members of an object. */
+void sbp_completion_write(sbp_json_writer *w, const sbp_completion *completion);
+
+/* For a run that `option` lets sample beside training: what makes up to `answers` at a time, --max-num-seqs
+ * at most, of `most_tokens` to prompts of up to `longest`. The caller destroys both, after a failure, too.
+ * SBP_USAGE: the plan only trains. SBP_INPUT: it has too few rows. Below a guard. */
+sbp_status sbp_completions_open(const sbp_world *world, const sbp_session *session, const char *option,
+                                int64_t answers, int64_t longest, int64_t most_tokens,
+                                sbp_generator **generator, sbp_token_sampler **sampler) SBP_CHECKED;
 
 /* Writes as many at a time as the generator has texts; which are together changes none. SBP_INPUT: a prompt
  * and its answer do not fit the plan. An interruption ends it with its status. Below a guard. */

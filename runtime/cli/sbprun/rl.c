@@ -12,6 +12,7 @@
 #include "runtime/cli/sbprun/ending.h"
 #include "runtime/cli/sbprun/interrupt.h"
 #include "runtime/cli/sbprun/rollouts.h"
+#include "runtime/cli/sbprun/step_files.h"
 #include "runtime/data/draw.h"
 #include "runtime/reward/rewarder.h"
 
@@ -247,9 +248,9 @@ static sbp_status reward(generation *g) {
 
 static const char *journal_path(const generation *g) {
     const sbp_outputs *out = g->loop->outputs;
-    return out->out ? sbp_arena_printf(g->arena, "%s/" SBP_ROLLOUTS "/step-%lld.jsonl", out->out,
-                                       (long long)(g->number * g->loop->session->inner_epochs))
-                    : NULL;
+    return out->out
+               ? sbp_step_file(g->arena, out->out, SBP_ROLLOUTS, g->number * g->loop->session->inner_epochs)
+               : NULL;
 }
 
 /* The rows of a generation that is there; NULL: it is not. */
@@ -357,30 +358,14 @@ static sbp_status open_rewarder(sbp_rl *l) {
 
 sbp_status sbp_rl_begin(sbp_rl *l, sbp_outputs *outputs, bool resumed) {
     sbp_world *world = l->world;
-    if (!sbp_program_entry(l->session->plan->program, SBP_ENTRY_GENERATE))
-        return sbp_fail(
-            world->diag, SBP_USAGE,
-            "--reward: '%s' does not generate: give the model, or a plan of sbpc compile --for both",
-            l->session->plan_path);
     l->outputs = outputs;
     SBP_TRY(sbp_ending_find(world, l->session, &l->texts, &l->stopping));
     l->stopping.most_tokens = most_new(world->options);
-    const int64_t rows = l->prompts.longest + l->stopping.most_tokens - 1;
-    const int32_t texts = sbp_generator_texts_of(
-        l->session->plan->program, rows,
-        (int32_t)sbp_min_i64(l->each * l->per_step, sbp_options_int(world->options, SBP_OPT_MAX_NUM_SEQS)));
-    SBP_TRY(sbp_generator_create(world->diag, world->executor, texts, &l->generator));
-    SBP_TRY(sbp_token_sampler_create(world->diag, sbp_generator_vocabulary(l->generator), &l->sampler));
-    if (rows > sbp_generator_most_rows(l->generator))
-        return sbp_fail(
-            world->diag, SBP_INPUT,
-            "the longest prompt and --max-new-tokens %lld take %lld rows, the plan has %lld: give "
-            "--seq-len %lld",
-            (long long)l->stopping.most_tokens, (long long)rows,
-            (long long)sbp_generator_most_rows(l->generator), (long long)(rows + 1));
+    SBP_TRY(sbp_completions_open(world, l->session, "--reward", l->each * l->per_step, l->prompts.longest,
+                                 l->stopping.most_tokens, &l->generator, &l->sampler));
     if (outputs->out)
-        SBP_TRY(sbp_rollouts_begin(world->diag, sbp_file_join(world->arena, outputs->out, SBP_ROLLOUTS),
-                                   resumed));
+        SBP_TRY(sbp_step_files_begin(world->diag, sbp_file_join(world->arena, outputs->out, SBP_ROLLOUTS),
+                                     resumed ? INT64_MAX : 0));
     return open_rewarder(l);
 }
 

@@ -1,32 +1,14 @@
 /* rollouts.c: rows of a generation, and what is said of them. */
 #include "runtime/cli/sbprun/rollouts.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "ir/base/json_write.h"
 #include "runtime/cli/sbprun/outputs.h"
 
 /* ---- rows --------------------------------------------------------------------------------------------- */
-
-static void write_ids(sbp_json_writer *w, const char *key, const int32_t *ids, int64_t count) {
-    sbp_json_write_array(w, key);
-    for (int64_t i = 0; i < count; i++)
-        sbp_json_write_int(w, NULL, ids[i]);
-    sbp_json_write_end(w);
-}
-
-static void write_numbers(sbp_json_writer *w, const char *key, const double *values, int64_t count) {
-    sbp_json_write_array(w, key);
-    for (int64_t i = 0; i < count; i++)
-        sbp_json_write_double(w, NULL, values[i]);
-    sbp_json_write_end(w);
-}
 
 void sbp_rollouts_write(sbp_text *out, const sbp_rollout *rollouts, int64_t count,
                         const sbp_rewarder *rewarder) {
@@ -34,12 +16,12 @@ void sbp_rollouts_write(sbp_text *out, const sbp_rollout *rollouts, int64_t coun
         const sbp_rollout *r = &rollouts[i];
         sbp_json_writer w = sbp_json_writer_on(out);
         sbp_json_write_object(&w, NULL);
-        write_ids(&w, "prompt_ids", r->prompt->ids, r->prompt->count);
-        write_ids(&w, "completion_ids", r->ids, r->count);
+        sbp_json_write_ids(&w, "prompt_ids", r->prompt->ids, r->prompt->count);
+        sbp_json_write_ids(&w, "completion_ids", r->ids, r->count);
         sbp_json_write_int(&w, "group", r->group);
         sbp_json_write_double(&w, "reward", r->reward);
-        write_numbers(&w, "old_per_token_logps", r->logps, r->count);
-        write_numbers(&w, "sampling_per_token_logps", r->processed, r->count);
+        sbp_json_write_doubles(&w, "old_per_token_logps", r->logps, r->count);
+        sbp_json_write_doubles(&w, "sampling_per_token_logps", r->processed, r->count);
         sbp_json_write_object(&w, "rollout");
         sbp_json_write_bytes(&w, "text", r->text, r->text_bytes);
         sbp_json_write_string(&w, "finish_reason", r->truncated ? "length" : "stop");
@@ -100,36 +82,6 @@ sbp_status sbp_rollouts_parse(sbp_arena *arena, sbp_diag *diag, const char *path
     }
     *count = rows;
     return SBP_OK;
-}
-
-/* Whether this program gives such names: step-N.jsonl; *temporary: until it is whole, which what is left of a
- * process that was killed never is. */
-static bool is_generation(const char *name, bool *temporary) {
-    static const char ending[] = ".jsonl";
-    const size_t length = sizeof ending - 1,
-                 digits = strncmp(name, "step-", 5) == 0 ? strspn(name + 5, "0123456789") : 0;
-    if (digits == 0 || strncmp(name + 5 + digits, ending, length) != 0)
-        return false;
-    *temporary = name[5 + digits + length] != 0;
-    return !*temporary || sbp_file_is_temporary(name);
-}
-
-sbp_status sbp_rollouts_begin(sbp_diag *diag, const char *path, bool resumed) {
-    if (mkdir(path, 0777) != 0 && errno != EEXIST)
-        return sbp_fail(diag, SBP_IO, "cannot create '%s': %s", path, strerror(errno));
-    DIR *dir = opendir(path);
-    if (!dir)
-        return sbp_fail(diag, SBP_IO, "cannot read '%s': %s", path, strerror(errno));
-    int failed = 0;
-    bool temporary;
-    for (const struct dirent *entry; (entry = readdir(dir));)
-        if (is_generation(entry->d_name, &temporary) && (temporary || !resumed) &&
-            unlinkat(dirfd(dir), entry->d_name, 0) != 0)
-            failed = errno;
-    closedir(dir);
-    return failed ? sbp_fail(diag, SBP_IO, "cannot remove what an earlier run left in '%s': %s", path,
-                             strerror(failed))
-                  : SBP_OK;
 }
 
 /* ---- numbers ------------------------------------------------------------------------------------------ */

@@ -28,10 +28,6 @@ void sbp_rollouts_write(sbp_text *out, const sbp_rollout *rollouts, int64_t coun
 /* Reads what was written. SBP_INPUT: something is missing. Below a guard. */
 sbp_status sbp_rollouts_parse(sbp_arena *arena, sbp_diag *diag, const char *path, const char *text,
                               size_t length, sbp_rollout **out, int64_t *count) SBP_CHECKED;
-/* The directory of a run that begins, without what another left there, or of one that goes on; in both cases
- * without temporary files of a process that was killed. */
-sbp_status sbp_rollouts_begin(sbp_diag *diag, const char *path, bool resumed) SBP_CHECKED;
-
 typedef struct sbp_rollout_metrics {
     sbp_metric *items;
     int32_t count, capacity;

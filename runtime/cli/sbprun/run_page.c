@@ -273,7 +273,7 @@ sbp_status sbp_run_write_page(const sbp_world *world, const sbp_session *session
         add_curve(p, i);
     sbp_text_add(&p->text, "</div>\n");
     add_memory(p, world, session);
-    SBP_TRY(sbp_samples_add_page(world, session, outputs, &p->text));
+    SBP_TRY(sbp_samples_add_page(world, outputs, &p->text));
     if (session->rows)
         sbp_text_add(&p->text, "<h2>Rows</h2>\n%s", session->rows);
     sbp_text_add(&p->text, "<h2>Settings</h2>\n<table>\n");

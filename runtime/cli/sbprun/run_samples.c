@@ -2,17 +2,15 @@
 #include "runtime/cli/sbprun/run_samples.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "ir/base/json_write.h"
 #include "ir/base/machine.h"
 #include "runtime/cli/sbprun/completions.h"
 #include "runtime/cli/sbprun/ending.h"
+#include "runtime/cli/sbprun/step_files.h"
 
 #define FOLDER "samples"
 
@@ -65,65 +63,15 @@ int64_t sbp_samples_rows(const sbp_samples *s) {
     return s->prompts.longest + sbp_options_int(s->world->options, SBP_OPT_MAX_NEW_TOKENS);
 }
 
-/* ---- files -------------------------------------------------------------------------------------------- */
-
-static const char *path_of(sbp_arena *arena, const sbp_outputs *outputs, int64_t step) {
-    return sbp_arena_printf(arena, "%s/" FOLDER "/step-%lld.jsonl", outputs->out, (long long)step);
-}
-
-/* The step of "step-12.jsonl", what a writer that was killed left beside it (".step-12.jsonl.."): INT64_MAX;
- * -1: another file. */
-static int64_t step_of(const char *name) {
-    char *end;
-    if (strncmp(name, "step-", 5) != 0)
-        return strncmp(name, ".step-", 6) == 0 ? INT64_MAX : -1;
-    long long step = strtoll(name + 5, &end, 10);
-    return strcmp(end, ".jsonl") == 0 ? step : strncmp(end, ".jsonl", 6) == 0 ? INT64_MAX : -1;
-}
-
-/* Removes answers of steps from `step` on. */
-static sbp_status forget_from(sbp_diag *diag, const char *folder, int64_t step) {
-    int failed = 0;
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-        return sbp_fail(diag, SBP_IO, "cannot create '%s': %s", folder, strerror(errno));
-    DIR *names = opendir(folder);
-    if (!names)
-        return sbp_fail(diag, SBP_IO, "cannot read '%s': %s", folder, strerror(errno));
-    for (const struct dirent *entry; (entry = readdir(names));)
-        if (step_of(entry->d_name) >= step && unlinkat(dirfd(names), entry->d_name, 0) != 0)
-            failed = errno;
-    closedir(names);
-    return failed ? sbp_fail(diag, SBP_IO, "cannot remove what an earlier run left in '%s': %s", folder,
-                             strerror(failed))
-                  : SBP_OK;
-}
-
 sbp_status sbp_samples_begin(sbp_samples *s, const sbp_session *session, const sbp_outputs *outputs) {
     if (!s)
         return SBP_OK;
     sbp_world *world = s->world;
-    const sbp_program *program = session->plan->program;
-    if (!sbp_program_entry(program, SBP_ENTRY_GENERATE))
-        return sbp_fail(
-            world->diag, SBP_USAGE,
-            "--sample-every: '%s' does not generate: give the model, or a plan of sbpc compile --for both",
-            session->plan_path);
     SBP_TRY(sbp_ending_find(world, session, &s->texts, &s->stopping));
-    const int64_t rows = sbp_samples_rows(s) - 1;
-    const int32_t texts = sbp_generator_texts_of(
-        program, rows,
-        (int32_t)sbp_min_i64(s->prompts.count, sbp_options_int(world->options, SBP_OPT_MAX_NUM_SEQS)));
-    SBP_TRY(sbp_generator_create(world->diag, world->executor, texts, &s->generator));
-    SBP_TRY(sbp_token_sampler_create(world->diag, sbp_generator_vocabulary(s->generator), &s->sampler));
-    if (rows > sbp_generator_most_rows(s->generator))
-        return sbp_fail(
-            world->diag, SBP_INPUT,
-            "--sample-every: the longest prompt and --max-new-tokens %lld take %lld rows, the plan has %lld: "
-            "give fewer tokens, or --seq-len %lld",
-            (long long)s->stopping.most_tokens, (long long)rows,
-            (long long)sbp_generator_most_rows(s->generator), (long long)(rows + 1));
-    return outputs->out ? forget_from(world->diag, sbp_file_join(world->arena, outputs->out, FOLDER),
-                                      session->state.step > 0 ? session->state.step + 1 : 0)
+    SBP_TRY(sbp_completions_open(world, session, "--sample-every", s->prompts.count, s->prompts.longest,
+                                 s->stopping.most_tokens, &s->generator, &s->sampler));
+    return outputs->out ? sbp_step_files_begin(world->diag, sbp_file_join(world->arena, outputs->out, FOLDER),
+                                               session->state.step > 0 ? session->state.step + 1 : 0)
                         : SBP_OK;
 }
 
@@ -182,18 +130,7 @@ static void write_answer(taking *t, const sbp_prompt *p, const sbp_completion *c
         sbp_json_write_bytes(&w, "prompt", asked, asked_bytes);
     else
         sbp_json_write_null(&w, "prompt");
-    if (c->text)
-        sbp_json_write_bytes(&w, "text", c->text, c->text_bytes);
-    else
-        sbp_json_write_null(&w, "text");
-    sbp_json_write_array(&w, "ids");
-    for (int64_t i = 0; i < c->count; i++)
-        sbp_json_write_int(&w, NULL, c->ids[i]);
-    sbp_json_write_end(&w);
-    sbp_json_write_array(&w, "logps");
-    for (int64_t i = 0; i < c->count; i++)
-        sbp_json_write_double(&w, NULL, c->logps[i]);
-    sbp_json_write_end(&w);
+    sbp_completion_write(&w, c);
     sbp_json_write_string(&w, "finish_reason", sbp_finish_name(c->finish));
     sbp_json_write_int(&w, "prompt_tokens", p->count);
     sbp_json_write_end(&w);
@@ -253,8 +190,8 @@ static sbp_status take_body(void *user) {
     SBP_TRY(sbp_completions_make(&what));
     s->written = t->step;
     if (t->outputs->out)
-        SBP_TRY(sbp_file_write(world->diag, path_of(t->arena, t->outputs, t->step), t->lines.data,
-                               t->lines.length));
+        SBP_TRY(sbp_file_write(world->diag, sbp_step_file(t->arena, t->outputs->out, FOLDER, t->step),
+                               t->lines.data, t->lines.length));
     if (!t->outputs->metrics.events || t->shown.length == 0)
         return SBP_OK;
     SBP_TRY(sbp_events_add_text(t->outputs->metrics.events, world->diag, t->step, "samples", t->shown.data,
@@ -291,8 +228,8 @@ static int by_step(const void *x, const void *y) {
 static void find_steps(sbp_arena *arena, const char *folder, steps *out) {
     DIR *names = opendir(folder);
     for (const struct dirent *entry; names && (entry = readdir(names));) {
-        int64_t step = step_of(entry->d_name);
-        if (step >= 0 && step < INT64_MAX)
+        int64_t step = sbp_step_file_step(entry->d_name);
+        if (step >= 0)
             SBP_PUSH(arena, out->items, out->count, out->capacity, step);
     }
     if (names)
@@ -313,7 +250,7 @@ static const sbp_json *text_of(const sbp_json *row, const char *key) {
 
 static sbp_status read_step(const sbp_world *world, const sbp_outputs *outputs, int64_t step,
                             const sbp_json **rows, int32_t count) {
-    const char *text, *path = path_of(world->arena, outputs, step);
+    const char *text, *path = sbp_step_file(world->arena, outputs->out, FOLDER, step);
     size_t length;
     SBP_TRY(sbp_file_read(world->arena, world->diag, path, &text, &length));
     for (int32_t i = 0; i < count && length > 0; i++) {
@@ -326,13 +263,11 @@ static sbp_status read_step(const sbp_world *world, const sbp_outputs *outputs, 
     return SBP_OK;
 }
 
-sbp_status sbp_samples_add_page(const sbp_world *world, const sbp_session *session,
-                                const sbp_outputs *outputs, sbp_text *page) {
+sbp_status sbp_samples_add_page(const sbp_world *world, const sbp_outputs *outputs, sbp_text *page) {
     enum { MOST = 16 }; /* prompts */
     steps found = {0};
     if (!sbp_samples_are_asked_for(world->options))
         return SBP_OK;
-    (void)session;
     find_steps(world->arena, sbp_file_join(world->arena, outputs->out, FOLDER), &found);
     const sbp_json **rows = SBP_NEW_ARRAY(world->arena, const sbp_json *, (size_t)found.count *MOST + 1);
     for (int32_t s = 0; s < found.count; s++)

@@ -27,8 +27,8 @@ sbp_status sbp_samples_begin(sbp_samples *samples, const sbp_session *session,
 sbp_status sbp_samples_take(sbp_samples *samples, const sbp_session *session, const sbp_outputs *outputs,
                             bool last) SBP_CHECKED;
 /* The part of report.html. Below a guard. */
-sbp_status sbp_samples_add_page(const sbp_world *world, const sbp_session *session,
-                                const sbp_outputs *outputs, sbp_text *page) SBP_CHECKED;
+sbp_status sbp_samples_add_page(const sbp_world *world, const sbp_outputs *outputs,
+                                sbp_text *page) SBP_CHECKED;
 void sbp_samples_close(sbp_samples *samples);
 
 #endif
